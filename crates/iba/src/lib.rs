@@ -1,0 +1,45 @@
+//! The words of InfiniBand: the numbers, states and tables that every other crate speaks in.
+//!
+//! Nothing here performs I/O, holds a lock or has a side effect. A type exists where a bare integer would let two
+//! different things be confused: a [`Psn`] is not a [`Qpn`], an [`LKey`] is not an [`RKey`], and none of them has an
+//! ordering that wraps wrongly.
+//!
+//! | module | what it names |
+//! |---|---|
+//! | [`access`] | what a memory region or a QP permits |
+//! | [`addr`] | GIDs, GUIDs and the address vector of a path |
+//! | [`event`] | asynchronous events |
+//! | [`ids`] | queue pair numbers and the keys of memory, partitions and datagrams |
+//! | [`mtu`] | the five path MTUs |
+//! | [`psn`] | 24-bit sequence numbers and their arithmetic |
+//! | [`qp`] | QP types, states, attributes, and the transition table |
+//! | [`timer`] | how timeouts are written in five bits |
+//! | [`wc`] | what a completion says |
+//! | [`wr`] | what a work request asks |
+//!
+//! Names are those of the InfiniBand Architecture Specification, of the kernel and of libibverbs, without their
+//! prefixes; each item carries its C name as a documentation alias. Numeric values are those of `<infiniband/verbs.h>`
+//! where that header gives one.
+#![forbid(unsafe_code)]
+
+pub mod access;
+pub mod addr;
+pub mod event;
+pub mod ids;
+pub mod mtu;
+pub mod psn;
+pub mod qp;
+pub mod timer;
+pub mod wc;
+pub mod wr;
+
+pub use access::Access;
+pub use addr::{Av, Gid, Guid};
+pub use event::{EventType, QpEvent};
+pub use ids::{LKey, PKey, QKey, Qpn, RKey};
+pub use mtu::Mtu;
+pub use psn::{Msn, Psn};
+pub use qp::{AttrMask, QpAttr, QpState, QpType, TransitionError};
+pub use timer::{AckTimeout, RnrTimer};
+pub use wc::{WcFlags, WcOpcode, WcStatus};
+pub use wr::{SendFlags, WrOpcode};

@@ -1,0 +1,99 @@
+//! What a completion says.
+
+use bitflags::bitflags;
+
+/// The outcome of a work request, with the values of `enum ibv_wc_status`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[doc(alias = "ibv_wc_status")]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum WcStatus {
+    /// Done.
+    #[default]
+    Success = 0,
+    /// A received message was longer than its buffers.
+    LocLenErr = 1,
+    /// An internal consistency error of the local QP.
+    LocQpOpErr = 2,
+    /// An internal consistency error of a local EE context.
+    LocEecOpErr = 3,
+    /// A local key was wrong for its use.
+    LocProtErr = 4,
+    /// The QP was in error: the request was not carried out.
+    WrFlushErr = 5,
+    /// Binding a memory window failed.
+    MwBindErr = 6,
+    /// The peer sent something that cannot be.
+    BadRespErr = 7,
+    /// A local buffer was refused while carrying out a peer's request.
+    LocAccessErr = 8,
+    /// The peer found the request malformed.
+    RemInvReqErr = 9,
+    /// The peer refused access to its memory.
+    RemAccessErr = 10,
+    /// The peer could not carry out a valid request.
+    RemOpErr = 11,
+    /// No answer within the timeout, as often as the retry count allows.
+    RetryExcErr = 12,
+    /// The peer was not ready, as often as the RNR retry count allows.
+    RnrRetryExcErr = 13,
+    /// Reliable datagram only.
+    LocRddViolErr = 14,
+    /// Reliable datagram only.
+    RemInvRdReqErr = 15,
+    /// The peer gave up.
+    RemAbortErr = 16,
+    /// Reliable datagram only.
+    InvEecnErr = 17,
+    /// Reliable datagram only.
+    InvEecStateErr = 18,
+    /// The device failed.
+    FatalErr = 19,
+    /// The answer did not come in time.
+    RespTimeoutErr = 20,
+    /// Anything else.
+    GeneralErr = 21,
+}
+
+/// What completed, with the values of `enum ibv_wc_opcode`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[doc(alias = "ibv_wc_opcode")]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum WcOpcode {
+    /// A send.
+    #[default]
+    Send = 0,
+    /// A write.
+    RdmaWrite = 1,
+    /// A read.
+    RdmaRead = 2,
+    /// A compare and swap.
+    CompSwap = 3,
+    /// A fetch and add.
+    FetchAdd = 4,
+    /// A memory window bind.
+    BindMw = 5,
+    /// A local invalidate.
+    LocalInv = 6,
+    /// A receive of a send.
+    Recv = 128,
+    /// A receive consumed by a write with immediate.
+    RecvRdmaWithImm = 129,
+}
+
+bitflags! {
+    /// What else a completion carries, with the values of `enum ibv_wc_flags`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    #[doc(alias = "ibv_wc_flags")]
+    pub struct WcFlags: u32 {
+        /// The first 40 bytes of the receive buffer hold a global route header.
+        const GRH = 1;
+        /// Immediate data is valid.
+        const WITH_IMM = 1 << 1;
+        /// IP checksums were right.
+        const IP_CSUM_OK = 1 << 2;
+        /// A key was invalidated by the peer.
+        const WITH_INV = 1 << 3;
+    }
+}

@@ -1,0 +1,78 @@
+//! What a work request asks.
+
+use bitflags::bitflags;
+
+/// The operation of a send work request, with the values of `enum ibv_wr_opcode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[doc(alias = "ibv_wr_opcode")]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum WrOpcode {
+    /// Write to the peer's memory.
+    RdmaWrite = 0,
+    /// Write, and consume a receive at the peer.
+    RdmaWriteWithImm = 1,
+    /// Send to a receive of the peer.
+    Send = 2,
+    /// Send with four bytes of immediate data.
+    SendWithImm = 3,
+    /// Read from the peer's memory.
+    RdmaRead = 4,
+    /// Replace eight bytes if they equal a value.
+    AtomicCmpAndSwp = 5,
+    /// Add to eight bytes.
+    AtomicFetchAndAdd = 6,
+    /// Invalidate a local key.
+    LocalInv = 7,
+    /// Bind a memory window.
+    BindMw = 8,
+    /// Send, and invalidate a key at the peer.
+    SendWithInv = 9,
+}
+
+impl WrOpcode {
+    /// The operation that `value` encodes, if any.
+    pub fn from_code(value: u32) -> Option<Self> {
+        Some(match value {
+            0 => Self::RdmaWrite,
+            1 => Self::RdmaWriteWithImm,
+            2 => Self::Send,
+            3 => Self::SendWithImm,
+            4 => Self::RdmaRead,
+            5 => Self::AtomicCmpAndSwp,
+            6 => Self::AtomicFetchAndAdd,
+            7 => Self::LocalInv,
+            8 => Self::BindMw,
+            9 => Self::SendWithInv,
+            _ => return None,
+        })
+    }
+
+    /// Whether the operation is an atomic.
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, Self::AtomicCmpAndSwp | Self::AtomicFetchAndAdd)
+    }
+
+    /// Whether the operation brings bytes back, so that its local buffers are written.
+    pub const fn is_read_like(self) -> bool {
+        self.is_atomic() || matches!(self, Self::RdmaRead)
+    }
+}
+
+bitflags! {
+    /// Flags of a send work request, with the values of `enum ibv_send_flags`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    #[doc(alias = "ibv_send_flags")]
+    pub struct SendFlags: u32 {
+        /// Wait for earlier READs and atomics.
+        const FENCE = 1;
+        /// Produce a completion.
+        const SIGNALED = 1 << 1;
+        /// Ask the peer for a completion event.
+        const SOLICITED = 1 << 2;
+        /// Take the bytes now; the buffers need no key and may be reused at once.
+        const INLINE = 1 << 3;
+        /// Offload of IP checksums, for raw packets.
+        const IP_CSUM = 1 << 4;
+    }
+}

@@ -1,0 +1,2 @@
+//! peerdma
+fn main() {}

@@ -1,0 +1,354 @@
+//! What a QP asks of the device that owns it: packets out, memory, receives of a shared queue, completions, events.
+//!
+//! The transport decides, the environment acts. Everything that has an effect outside the QP goes through [`Env`], so
+//! the same state machines run over a real device and over a simulator.
+
+use iba::{Access, Av, QpEvent, Qpn, RKey, WcFlags, WcOpcode, WcStatus};
+use wire::Headers;
+
+use crate::wr::{RecvWr, Sge};
+
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_enums, reason = "a QP is connected or it is not")]
+pub enum To<'a> {
+    /// To the peer the QP is connected with.
+    Peer,
+    /// To the port an address vector names.
+    Av(&'a Av),
+}
+
+/// Where the payload of an outgoing packet comes from. Offsets count from the start of the message.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_enums, reason = "every payload has one of these sources")]
+pub enum Source<'a> {
+    /// There is none.
+    Empty,
+    /// `length` bytes at `offset` of a gather list.
+    Sges {
+        /// The whole list of the message.
+        sges: &'a [Sge],
+        /// Where this packet's part begins.
+        offset: u64,
+        /// How long it is.
+        length: u32,
+    },
+    /// The bytes themselves.
+    Bytes(&'a [u8]),
+    /// `length` bytes at `addr` of a region that a peer's READ named.
+    Remote {
+        /// The region, already checked with [`Env::check_remote`] for the whole READ.
+        rkey: RKey,
+        /// The address.
+        addr: u64,
+        /// How long the part is.
+        length: u32,
+    },
+}
+
+/// Packets and messages that a requester carried out without sending them, since the last packet it sent: the receiver
+/// counts them as received (`docs/ARCHITECTURE.md`, the direct path). Always zero on a wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "two counters")]
+pub struct Skipped {
+    /// Packet sequence numbers to step over.
+    pub psns: u32,
+    /// Messages to step over.
+    pub messages: u32,
+}
+
+/// Why a packet was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "the requester handles each")]
+pub enum TransmitError {
+    /// The carrier has no room: nothing was sent, and the device calls again when there is.
+    Blocked,
+    /// The payload could not be taken from local memory.
+    Memory(LocalError),
+    /// The payload of a READ response could not be taken.
+    Remote(RemoteError),
+}
+
+/// Why local memory could not be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "the state machines handle each")]
+pub enum LocalError {
+    /// Key, range, protection domain or access of a scatter/gather element is wrong: LOC_PROT_ERR.
+    Protection,
+    /// The memory went away under a valid region: LOC_QP_OP_ERR, or LOC_ACCESS_ERR on the receiving side.
+    Fault,
+}
+
+/// Why a peer may not use local memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "the responder handles each")]
+pub enum RemoteError {
+    /// Key, range, protection domain or access is wrong: NAK remote access error.
+    Access,
+    /// An atomic's address is not a multiple of eight: NAK invalid request.
+    Misaligned,
+    /// The memory went away under a valid region: NAK remote access error, as the kernel's rxe answers.
+    Fault,
+}
+
+/// An atomic operation on eight bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "IBA defines two")]
+pub enum AtomicOp {
+    /// Store `swap` if the old value equals `compare`.
+    CompareSwap {
+        /// Expected value.
+        compare: u64,
+        /// New value.
+        swap: u64,
+    },
+    /// Add, wrapping.
+    FetchAdd {
+        /// What to add.
+        add: u64,
+    },
+}
+
+/// A one-sided operation that the environment may carry out at once, without a packet.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "the environment reads every field")]
+pub struct OneSided<'a> {
+    /// The operation.
+    pub kind: OneSidedKind,
+    /// Local bytes: source of a WRITE, destination of the others.
+    pub local: Local<'a>,
+    /// Length in bytes.
+    pub length: u32,
+    /// The peer's memory.
+    pub remote_addr: u64,
+    /// Its key.
+    pub rkey: RKey,
+}
+
+/// The local side of a [`OneSided`] operation.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_enums, reason = "a work request has a list or its bytes")]
+pub enum Local<'a> {
+    /// A scatter/gather list.
+    Sges(&'a [Sge]),
+    /// Inline bytes.
+    Bytes(&'a [u8]),
+}
+
+/// What a [`OneSided`] operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "the one-sided operations of IBA")]
+pub enum OneSidedKind {
+    /// WRITE without immediate.
+    Write,
+    /// READ.
+    Read,
+    /// An atomic; the old value goes to the local list.
+    Atomic(AtomicOp),
+}
+
+/// What became of a [`OneSided`] operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "the requester handles each")]
+pub enum Direct {
+    /// Not possible here or now: send packets.
+    Declined,
+    /// Done; every byte is in place.
+    Done,
+    /// The peer's memory refused.
+    Remote(RemoteError),
+    /// The local memory refused.
+    Local(LocalError),
+}
+
+/// Which queue a completion belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a QP has two queues")]
+pub enum Side {
+    /// The send queue's CQ.
+    Send,
+    /// The receive queue's CQ.
+    Recv,
+}
+
+/// A finished work request. The device adds the QP number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_wc")]
+#[expect(clippy::exhaustive_structs, reason = "the device reads every field")]
+pub struct Completion {
+    /// Which CQ it goes to.
+    pub side: Side,
+    /// From the work request.
+    pub wr_id: u64,
+    /// The outcome. If it is not success only `wr_id`, `side` and `vendor_err` mean anything besides.
+    pub status: WcStatus,
+    /// What completed.
+    pub opcode: WcOpcode,
+    /// Bytes moved; for a datagram the 40 bytes of the GRH count.
+    pub byte_len: u32,
+    /// Which of the following are valid.
+    pub flags: WcFlags,
+    /// Immediate data in network order as a number, or the key the peer invalidated.
+    pub imm: u32,
+    /// The sender of a datagram.
+    pub src_qpn: Qpn,
+    /// Whether the peer set the solicited bit, or the completion is an error: what a CQ armed for solicited
+    /// completions waits for (IBA 11.4.2.2).
+    pub solicited: bool,
+    /// Why, in more detail than the status: a [`Reason`] as a number.
+    pub vendor_err: u32,
+}
+
+/// More precisely than a status, why a work request failed. The number is a completion's `vendor_err`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[repr(u32)]
+pub enum Reason {
+    /// Nothing failed.
+    None = 0,
+    /// The QP was moved to the error state by the program.
+    Flushed = 1,
+    /// No acknowledgement within the timeout.
+    AckTimeout = 2,
+    /// The peer answered "PSN sequence error" too often.
+    SequenceNak = 3,
+    /// The peer answered "receiver not ready" too often.
+    RnrNak = 4,
+    /// The peer answered "invalid request".
+    InvalidRequestNak = 5,
+    /// The peer answered "remote access error".
+    RemoteAccessNak = 6,
+    /// The peer answered "remote operational error".
+    RemoteOperationalNak = 7,
+    /// A key, range or access of a local scatter/gather element.
+    LocalProtection = 8,
+    /// Local memory went away.
+    LocalFault = 9,
+    /// A message was longer than the receive it met.
+    ReceiveTooShort = 10,
+    /// A response that cannot be.
+    BadResponse = 11,
+    /// A peer's request broke the protocol; the completion is of the receive it consumed.
+    PeerBrokeProtocol = 12,
+    /// A peer's request was refused access; the completion is of the receive it consumed.
+    PeerRefused = 13,
+}
+
+/// A packet that arrived: its headers, its payload, and what the carrier knows of it.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "the device builds it")]
+pub struct Rx<'a, P> {
+    /// The headers.
+    pub headers: &'a Headers,
+    /// The payload.
+    pub payload: &'a P,
+    /// Its length in bytes. On a reliable carrier it may be many path MTUs: one packet then stands for
+    /// `ceil(length / path MTU)` of them.
+    pub length: u32,
+    /// What the peer carried out without packets before this one.
+    pub skipped: Skipped,
+    /// The path back to the sender, for datagrams.
+    pub grh: Option<&'a [u8; 40]>,
+}
+
+/// The device, as one QP sees it during a call.
+pub trait Env {
+    /// A received payload, opaque to the transport.
+    type Payload;
+
+    /// Sends one packet of the QP. On success the packet is the carrier's; on [`TransmitError::Blocked`] nothing
+    /// happened and the state machine must not move.
+    fn transmit(
+        &mut self,
+        to: To<'_>,
+        headers: &Headers,
+        source: Source<'_>,
+        skipped: Skipped,
+    ) -> Result<(), TransmitError>;
+
+    /// Carries a one-sided operation out at once, if it can. Called only when the QP has nothing unacknowledged.
+    fn one_sided(&mut self, op: &OneSided<'_>) -> Direct {
+        let _ = op;
+        Direct::Declined
+    }
+
+    /// Checks a gather or scatter list for `access` without touching memory: keys, ranges, protection domain.
+    fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), LocalError>;
+
+    /// Copies a payload into a scatter list, `offset` bytes from its start. Keys and ranges are checked; that the list
+    /// is long enough is the caller's to ensure.
+    fn scatter(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        payload: &Self::Payload,
+    ) -> Result<(), LocalError>;
+
+    /// Copies bytes of the transport's own (a GRH, an atomic's old value) into a scatter list.
+    fn scatter_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), LocalError>;
+
+    /// Checks that a peer may use `length` bytes at `addr` of region `rkey` for `access`.
+    fn check_remote(
+        &self,
+        rkey: RKey,
+        addr: u64,
+        length: u32,
+        access: Access,
+    ) -> Result<(), RemoteError>;
+
+    /// Copies a payload to `addr` of region `rkey`, checking again. The last bytes become visible last.
+    fn write_remote(
+        &mut self,
+        rkey: RKey,
+        addr: u64,
+        payload: &Self::Payload,
+    ) -> Result<(), RemoteError>;
+
+    /// Runs an atomic on the eight bytes at `addr` of region `rkey` and returns their old value.
+    fn atomic(&mut self, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, RemoteError>;
+
+    /// Invalidates a key on behalf of the peer (SEND with invalidate) or of a local request.
+    fn invalidate(&mut self, rkey: RKey) -> Result<(), RemoteError>;
+
+    /// Takes the next receive of the QP's shared receive queue. Called only for QPs that have one.
+    fn take_srq(&mut self) -> Option<RecvWr>;
+
+    /// Puts a finished work request on its CQ.
+    fn complete(&mut self, completion: Completion);
+
+    /// Raises an asynchronous event of the QP.
+    fn event(&mut self, event: QpEvent);
+
+    /// Counts something under the name mlx5 documents for it.
+    fn count(&mut self, counter: Counter) {
+        let _ = counter;
+    }
+}
+
+/// What the transport counts, under the names of mlx5's and rxe's hardware counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "each is the counter of that name")]
+#[non_exhaustive]
+pub enum Counter {
+    DuplicateRequest,
+    ImpliedNakSeqErr,
+    LocalAckTimeoutErr,
+    OutOfBuffer,
+    OutOfSequence,
+    PacketSeqErr,
+    ReqCqeError,
+    ReqCqeFlushError,
+    ReqRemoteAccessErrors,
+    ReqRemoteInvalidRequest,
+    RespCqeError,
+    RespCqeFlushError,
+    RespLocalLengthError,
+    RespRemoteAccessErrors,
+    RnrNakRetryErr,
+    RxAtomicRequests,
+    RxReadRequests,
+    RxWriteRequests,
+    SendRnrNak,
+    QkeyViolation,
+    DroppedPacket,
+}

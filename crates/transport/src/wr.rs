@@ -1,0 +1,81 @@
+//! Work requests, as the transport takes them.
+
+use iba::{Av, LKey, QKey, Qpn, RKey, SendFlags, WrOpcode};
+use smallvec::SmallVec;
+
+/// A scatter/gather element: bytes in a local memory region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_sge")]
+#[expect(clippy::exhaustive_structs, reason = "the three fields of an SGE")]
+pub struct Sge {
+    /// Where, in the region's own addresses.
+    pub addr: u64,
+    /// How many bytes.
+    pub length: u32,
+    /// Which region.
+    pub lkey: LKey,
+}
+
+/// A scatter/gather list.
+pub type SgList = SmallVec<[Sge; 2]>;
+
+/// Where a send takes its bytes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a work request has a list or its bytes")]
+pub enum Data {
+    /// Local memory; for READs and atomics, where the answer goes.
+    Sges(SgList),
+    /// The bytes themselves, taken when the request was posted.
+    Inline(SmallVec<[u8; 64]>),
+}
+
+/// A send work request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_send_wr")]
+#[expect(clippy::exhaustive_structs, reason = "callers build it")]
+pub struct SendWr {
+    /// Given back in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub opcode: WrOpcode,
+    /// How to do it.
+    pub flags: SendFlags,
+    /// Immediate data in network order as a number, or the key that [`WrOpcode::SendWithInv`] and
+    /// [`WrOpcode::LocalInv`] invalidate.
+    pub imm: u32,
+    /// The bytes.
+    pub data: Data,
+    /// The peer's memory, for WRITE, READ and atomics.
+    pub remote_addr: u64,
+    /// The key of the peer's memory.
+    pub rkey: RKey,
+    /// Compare value of CMP_SWAP; addend of FETCH_ADD.
+    pub compare_add: u64,
+    /// Swap value of CMP_SWAP.
+    pub swap: u64,
+    /// Where a datagram goes.
+    pub ud: Option<UdDest>,
+}
+
+/// The destination of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "callers build it")]
+pub struct UdDest {
+    /// The path.
+    pub av: Av,
+    /// The peer's QP.
+    pub remote_qpn: Qpn,
+    /// The key to present; with its top bit set the QP's own key is sent instead.
+    pub remote_qkey: QKey,
+}
+
+/// A receive work request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_recv_wr")]
+#[expect(clippy::exhaustive_structs, reason = "callers build it")]
+pub struct RecvWr {
+    /// Given back in the completion.
+    pub wr_id: u64,
+    /// Where the bytes go.
+    pub sges: SgList,
+}

@@ -1,0 +1,1 @@
+//! Unmodified programs, run as tests.
