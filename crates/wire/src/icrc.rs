@@ -1,0 +1,271 @@
+//! The invariant CRC that ends every RoCEv2 packet (IBA 7.8.1, RoCEv2 Annex A17.3.3; `rxe_icrc.c` of the kernel).
+//!
+//! It is the CRC-32 of Ethernet over everything that no router changes. What routers may change counts as ones:
+//!
+//! ```text
+//!  LRH: 8 bytes of ones | IP | UDP | BTH, other headers, payload, padding | ICRC
+//!                         |     |     `- FECN, BECN and the reserved bits beside them
+//!                         |     `------- checksum
+//!                         `------------- IPv4: type of service, time to live, checksum
+//!                                        IPv6: traffic class, flow label, hop limit
+//! ```
+//!
+//! The value is kept as a number; its little-endian bytes are what goes on the wire.
+//!
+//! # The identification that a socket does not show
+//!
+//! The ICRC covers the identification of the IPv4 header, which a UDP socket neither sets nor reports. Linux sends 0 on
+//! an unconnected socket with "don't fragment", and counts 0, 1, 2, ... over the segments of one GSO send; other senders
+//! use what they like. A CRC is linear, so a different identification changes it by an amount that depends only on the
+//! identification and the length: a sender derives the ICRC of each segment with [`IdSpan::delta`], and a receiver that
+//! finds a difference asks [`IdSpan::solve`] which identification, if any, explains it. 65,536 of 4,294,967,296
+//! differences have an explanation, so the check keeps 16 bits of its strength.
+
+mod id_span;
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crc32fast::Hasher;
+use zerocopy::IntoBytes;
+
+use crate::bth;
+use crate::headers::ParseError;
+use crate::ip::{IPV4_LEN, Ipv4, Ipv6, PROTOCOL_UDP, UDP_LEN, Udp};
+
+pub use id_span::IdSpan;
+
+/// Bytes of the ICRC.
+pub const LEN: usize = 4;
+
+/// Where the bits of the BTH that count as ones lie: FECN, BECN and six reserved ones.
+const BTH_MASKED_BYTE: usize = 4;
+
+/// The addresses around a packet, as far as its ICRC depends on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "RoCEv2 runs over two versions of IP")]
+pub enum Flow {
+    /// IPv4.
+    V4 {
+        /// Sender.
+        src: Ipv4Addr,
+        /// Receiver.
+        dst: Ipv4Addr,
+        /// UDP source port.
+        src_port: u16,
+        /// UDP destination port.
+        dst_port: u16,
+        /// The "don't fragment" bit.
+        df: bool,
+    },
+    /// IPv6.
+    V6 {
+        /// Sender.
+        src: Ipv6Addr,
+        /// Receiver.
+        dst: Ipv6Addr,
+        /// UDP source port.
+        src_port: u16,
+        /// UDP destination port.
+        dst_port: u16,
+    },
+}
+
+impl Flow {
+    /// The flow between two sockets, with "don't fragment" set. Mapped IPv4 addresses count as IPv4. `None` if one
+    /// address is IPv4 and the other IPv6.
+    pub fn new(src: SocketAddr, dst: SocketAddr) -> Option<Self> {
+        let (src_port, dst_port) = (src.port(), dst.port());
+        match (src.ip().to_canonical(), dst.ip().to_canonical()) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                Some(Self::V4 { src, dst, src_port, dst_port, df: true })
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => Some(Self::V6 { src, dst, src_port, dst_port }),
+            _ => None,
+        }
+    }
+
+    /// Feeds everything before the BTH of a packet of `len` bytes without its ICRC.
+    fn hash(&self, hasher: &mut Hasher, id: u16, len: usize) {
+        const LRH: [u8; 8] = [0xff; 8];
+        // The fields have 16 bits; a longer packet has no IP header, so what its ICRC would be does not matter.
+        let udp_len = (UDP_LEN + len + LEN) as u16;
+        let udp = |src_port, dst_port| {
+            Udp { src_port, dst_port, length: udp_len, checksum: 0xffff }.to_raw()
+        };
+        match *self {
+            Self::V4 { src, dst, src_port, dst_port, df } => {
+                let mut ip = Ipv4 {
+                    tos: 0xff,
+                    total_len: udp_len.wrapping_add(IPV4_LEN as u16),
+                    id,
+                    df,
+                    ttl: 0xff,
+                    protocol: PROTOCOL_UDP,
+                    src,
+                    dst,
+                }
+                .to_raw();
+                ip.set_checksum(0xffff);
+                let mut prefix = [0xff; LRH.len() + IPV4_LEN + UDP_LEN];
+                prefix[LRH.len()..][..IPV4_LEN].copy_from_slice(ip.as_bytes());
+                prefix[LRH.len() + IPV4_LEN..].copy_from_slice(udp(src_port, dst_port).as_bytes());
+                hasher.update(&prefix);
+            }
+            Self::V6 { src, dst, src_port, dst_port } => {
+                let ip = Ipv6 {
+                    traffic_class: 0xff,
+                    flow_label: 0xf_ffff,
+                    payload_len: udp_len,
+                    next_header: PROTOCOL_UDP,
+                    hop_limit: 0xff,
+                    src,
+                    dst,
+                };
+                hasher.update(&LRH);
+                hasher.update(ip.to_raw().as_bytes());
+                hasher.update(udp(src_port, dst_port).as_bytes());
+            }
+        }
+    }
+}
+
+/// An ICRC in the making, for packets whose bytes do not lie in one place.
+#[derive(Clone, Debug)]
+pub struct Icrc(Hasher);
+
+impl Icrc {
+    /// Begins with the headers of a packet: BTH first, as [`Headers::emit`](crate::Headers::emit) wrote them. `len`
+    /// counts the bytes from the BTH to the end of the padding. `id` is the identification of the IPv4 header.
+    pub fn new(flow: &Flow, id: u16, len: usize, headers: &[u8]) -> Self {
+        let mut hasher = Hasher::new();
+        flow.hash(&mut hasher, id, len);
+        if let Some((bth, rest)) = headers.split_first_chunk::<{ bth::LEN }>() {
+            let mut bth = *bth;
+            bth[BTH_MASKED_BYTE] = 0xff;
+            hasher.update(&bth);
+            hasher.update(rest);
+        } else {
+            hasher.update(headers);
+        }
+        Self(hasher)
+    }
+
+    /// Goes on with a part of the payload or its padding.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The value.
+    #[must_use]
+    pub fn finish(self) -> u32 {
+        self.0.finalize()
+    }
+}
+
+/// The ICRC of a packet: the bytes from the BTH to the end of the padding. `id` is the identification of the IPv4
+/// header; IPv6 has none and ignores it.
+#[must_use]
+pub fn compute(flow: &Flow, id: u16, packet: &[u8]) -> u32 {
+    Icrc::new(flow, id, packet.len(), packet).finish()
+}
+
+/// The ICRC of a packet of `len` bytes without its ICRC, sent with identification `id`, from the ICRC for
+/// identification 0. Who sends many packets of one length keeps the [`IdSpan`] instead.
+#[must_use]
+pub fn compute_for_id(flow: &Flow, icrc_of_id_0: u32, len: usize, id: u16) -> u32 {
+    match flow {
+        Flow::V4 { .. } => icrc_of_id_0 ^ IdSpan::new(len).delta(id),
+        Flow::V6 { .. } => icrc_of_id_0,
+    }
+}
+
+/// Splits what a UDP datagram carries into the packet and its ICRC, without checking it.
+pub fn split(datagram: &[u8]) -> Result<(&[u8], u32), ParseError> {
+    let Some((packet, icrc)) = datagram.split_last_chunk() else {
+        return Err(ParseError::Truncated { header: "ICRC", missing: LEN - datagram.len() });
+    };
+    Ok((packet, u32::from_le_bytes(*icrc)))
+}
+
+/// Splits off the ICRC of what a UDP datagram carries and checks it, for any identification of the IPv4 header.
+/// Returns the packet and the identification, 0 over IPv6.
+///
+/// A receiver of many packets uses a [`Verifier`], which remembers what depends on the length alone.
+pub fn verify<'a>(flow: &Flow, datagram: &'a [u8]) -> Result<(&'a [u8], u16), IcrcError> {
+    let (packet, received) = split(datagram)?;
+    check(flow, packet, received, IdSpan::new)
+}
+
+/// Checks ICRCs as [`verify`] does, and remembers the [`IdSpan`] of recent lengths.
+#[derive(Clone, Debug)]
+pub struct Verifier {
+    /// By length modulo the size, in units of the four bytes that every length is a multiple of.
+    spans: [Option<IdSpan>; 16],
+}
+
+impl Verifier {
+    /// One that remembers nothing yet.
+    pub const fn new() -> Self {
+        Self { spans: [None; 16] }
+    }
+
+    /// Splits off the ICRC of what a UDP datagram carries and checks it, for any identification of the IPv4 header.
+    /// Returns the packet and the identification, 0 over IPv6.
+    pub fn verify<'a>(
+        &mut self,
+        flow: &Flow,
+        datagram: &'a [u8],
+    ) -> Result<(&'a [u8], u16), IcrcError> {
+        let (packet, received) = split(datagram)?;
+        check(flow, packet, received, |len| self.span(len))
+    }
+
+    /// The span of a length, remembered or new.
+    pub fn span(&mut self, len: usize) -> IdSpan {
+        let slot = &mut self.spans[len / 4 % 16];
+        match slot {
+            Some(span) if span.packet_len() == len => *span,
+            _ => *slot.insert(IdSpan::new(len)),
+        }
+    }
+}
+
+impl Default for Verifier {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Why a datagram fails the check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum IcrcError {
+    /// It is shorter than an ICRC.
+    #[error(transparent)]
+    Parse(#[from] ParseError),
+    /// The ICRC is not that of the packet, with whatever identification.
+    #[error("ICRC {received:#010x}, expected {expected:#010x}")]
+    Mismatch {
+        /// The ICRC of the datagram.
+        received: u32,
+        /// The right one, with identification 0.
+        expected: u32,
+    },
+}
+
+fn check<'a>(
+    flow: &Flow,
+    packet: &'a [u8],
+    received: u32,
+    span: impl FnOnce(usize) -> IdSpan,
+) -> Result<(&'a [u8], u16), IcrcError> {
+    let expected = compute(flow, 0, packet);
+    if received == expected {
+        return Ok((packet, 0));
+    }
+    let id = match flow {
+        Flow::V4 { .. } => span(packet.len()).solve(received ^ expected),
+        Flow::V6 { .. } => None,
+    };
+    id.map(|id| (packet, id)).ok_or(IcrcError::Mismatch { received, expected })
+}
