@@ -1,1 +1,51 @@
-//! device.
+//! The HCA: every object a verbs program creates, and the engine that moves their bytes.
+//!
+//! ```text
+//!   peerdma (C ABI)      verbs (safe Rust API)
+//!          \                /
+//!           v              v
+//!        Hca::lock() -> Engine -------------- transport: RC UC UD, sans-IO
+//!             |           |  |
+//!        background     umem  link: rings of this host, UDP, the registry
+//!          thread
+//! ```
+//!
+//! A process has one [`Hca`] per NIC, whatever number of times a program opens it. It is a virtual function (VF) of the
+//! NIC: it claims a number, its QPNs carry that number, and other processes of the host reach it by that number
+//! (`docs/ARCHITECTURE.md`). Inside is one [`Engine`] behind one lock. Objects are named by ids ([`ids`]) and counted in
+//! their uses, so that destroying one that is in use is refused.
+//!
+//! Progress is made by the caller, in [`Hca::poll`] and after a post, while it calls often; otherwise by a background
+//! thread that sleeps until a doorbell, a datagram or a deadline wakes it.
+//!
+//! What the device refuses is a [`Refusal`]: its [`Kind`], and who refused what by which rule, in words.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), device::Refusal> {
+//! let nic = &device::nics()?[0];
+//! let hca = device::Hca::open(nic)?;
+//! let mut engine = hca.lock();
+//! let ctx = engine.open_ctx()?;
+//! let pd = engine.alloc_pd(ctx)?;
+//! # Ok(()) }
+//! ```
+#![forbid(unsafe_code)]
+
+mod attr;
+mod clock;
+pub mod config;
+mod counters;
+mod engine;
+pub mod fork;
+mod hca;
+pub mod ids;
+mod nic;
+mod refusal;
+mod waits;
+
+pub use attr::{DeviceAttr, GidEntry, PortAttr};
+pub use counters::Counters;
+pub use engine::{AsyncEvent, Cap, Engine, EventSource, MrInfo, MrKind, QpSpec, Rereg, Wc};
+pub use hca::{EngineGuard, Hca};
+pub use nic::{NicInfo, nics};
+pub use refusal::{Kind, Refusal, Result};

@@ -1,1 +1,39 @@
-//! fabric-sim.
+//! A fabric to test the transport in: hosts with memory, a virtual clock and a network as bad as asked for.
+//!
+//! Nothing here is shipped, and nothing here knows a rule of the protocol: a [`Host`] does what an
+//! [`Env`](transport::Env) is asked, on memory it owns, and remembers everything.
+//!
+//! Two ways to use it:
+//!
+//! * [`Station`] holds one QP. The test plays the peer, packet by packet, with [`send!`], [`recv!`] and
+//!   [`recv_nothing!`], so that it reads like a transcript with time stamps in microseconds.
+//! * [`Net`] holds several QPs and carries their packets over a [`Link`] that loses, repeats, reorders and delays as
+//!   its seed has it. [`Net::drive`] moves the clock from event to event until nothing is left to happen.
+//!
+//! ```
+//! use fabric_sim::{Net, Options};
+//!
+//! let mut net = Net::pair(Options::rc());
+//! net.recv(1, 7, 0x1000, 64);
+//! net.write_memory(0, 0x1000, b"hello");
+//! net.send(0, 9, 0x1000, 5);
+//! net.drive();
+//! assert_eq!(net.completions(1)[0].wr_id, 7);
+//! assert_eq!(net.read_memory(1, 0x1000, 5), b"hello");
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod build;
+pub mod host;
+pub mod link;
+pub mod memory;
+pub mod net;
+pub mod options;
+pub mod station;
+
+pub use host::{Host, Sent};
+pub use link::{Link, Rng};
+pub use memory::{Memory, Region};
+pub use net::Net;
+pub use options::Options;
+pub use station::Station;

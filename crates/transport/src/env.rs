@@ -232,6 +232,8 @@ pub enum Reason {
     PeerBrokeProtocol = 12,
     /// A peer's request was refused access; the completion is of the receive it consumed.
     PeerRefused = 13,
+    /// A READ or an atomic on a QP whose `max_rd_atomic` is 0.
+    NoReadDepth = 14,
 }
 
 /// A packet that arrived: its headers, its payload, and what the carrier knows of it.
@@ -318,6 +320,12 @@ pub trait Env {
 
     /// Raises an asynchronous event of the QP.
     fn event(&mut self, event: QpEvent);
+
+    /// Whether the carrier still holds packets of this QP that the peer, alive, has not taken: then the peer is slow
+    /// and not dead, and waiting for it uses up no retry. A wire cannot know.
+    fn peer_is_behind(&self) -> bool {
+        false
+    }
 
     /// Counts something under the name mlx5 documents for it.
     fn count(&mut self, counter: Counter) {

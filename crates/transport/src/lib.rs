@@ -1,9 +1,75 @@
-//! The transport services as sans-IO state machines.
+//! The transport services of InfiniBand, RC, UC and UD, as state machines without input or output.
+//!
+//! A [`Qp`] holds the send queue, the receive queue and the three machines that the standard describes: the
+//! *requester* turns work requests into packets, the *responder* carries out the requests of the peer, the *completer*
+//! takes the answers and retires work requests. It has no clock, no socket, no lock and no thread, and it never
+//! touches the memory that a work request names: whoever owns it, a device or a simulator, hands in packets and the
+//! time, and lends an [`Env`] through which everything else happens.
+//!
+//! ```text
+//!   post_send ---> [ send queue ]                       [ receive queue ] <--- post_recv
+//!                        |                                     |
+//!                   requester                              responder <--- requests --+
+//!                        |                                     |                     |
+//!                        |    +------- answers ----------------+                handle_packet
+//!                        v    v                                                      |
+//!                    poll_transmit ---> Env::transmit       completer <-- answers ---+
+//!                                                              |
+//!              Env::complete  <--------------------------------+
+//! ```
+//!
+//! Four kinds of method, in the order in which a device calls them:
+//!
+//! | kind | methods | what they may do |
+//! |---|---|---|
+//! | commands | [`Qp::modify`], [`Qp::post_send`], [`Qp::post_recv`] | change state, complete |
+//! | input | [`Qp::handle_packet`], [`Qp::handle_timeout`] | change state, touch memory, complete |
+//! | output | [`Qp::poll_transmit`] | send packets: the only method that does |
+//! | getters | [`Qp::poll_timeout`], [`Qp::query`], [`Qp::state`], ... | nothing |
+//!
+//! After any command or input, call [`Qp::poll_transmit`] until it says [`Poll::Idle`] or [`Poll::Blocked`], then ask
+//! [`Qp::poll_timeout`] when to come back. Time must never run backwards between calls.
+//!
+//! ```
+//! # use transport::{Env, Poll, Qp, Time};
+//! fn progress<E: Env>(qp: &mut Qp, env: &mut E, now: Time) -> Option<Time> {
+//!     if qp.poll_timeout().is_some_and(|due| due <= now) {
+//!         qp.handle_timeout(env, now);
+//!     }
+//!     while qp.poll_transmit(env, now, 32) == Poll::More {}
+//!     qp.poll_timeout()
+//! }
+//! ```
+//!
+//! What this crate does not do: parse packets (`wire`), find a QP by its number, check partition keys and source
+//! addresses, look up memory keys, keep completion queues (`device`), and automatic path migration, which no RoCE
+//! device has. XRC and raw packets are not here yet: such a QP changes states but moves no data.
+//!
+//! On a carrier that is [reliable](PathCaps::reliable) one packet may carry many path MTUs. It then counts as many
+//! packet sequence numbers as the wire would have used, so counters, queries and fault plans agree everywhere.
 #![forbid(unsafe_code)]
 
 pub mod env;
+pub mod error;
+pub mod path;
 pub mod time;
 pub mod wr;
 
-pub use env::Env;
+mod answer;
+mod comp;
+mod direct;
+mod modify;
+mod post;
+mod qp;
+mod req;
+mod resp;
+mod retry;
+mod wqe;
+
+pub use env::{Completion, Counter, Env, Reason, Rx, Side, Skipped};
+pub use error::{ModifyError, PostError};
+pub use path::PathCaps;
+pub use qp::{Poll, Qp, QpCap, QpInit};
+pub use resp::Step;
 pub use time::Time;
+pub use wr::{Data, RecvWr, SendWr, SgList, Sge, UdDest};

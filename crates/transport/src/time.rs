@@ -7,9 +7,17 @@ use core::time::Duration;
 pub struct Time(u64);
 
 impl Time {
+    /// The start.
+    pub const ZERO: Self = Self(0);
+
     /// `nanos` nanoseconds after the start.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
+    }
+
+    /// `micros` microseconds after the start.
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros.saturating_mul(1000))
     }
 
     /// Nanoseconds since the start.

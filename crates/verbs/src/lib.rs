@@ -1,1 +1,55 @@
-//! verbs.
+//! Verbs, safe: RDMA objects whose lifetimes the library keeps.
+//!
+//! Every object holds the one it was made from, so nothing can be used after it is gone, whatever the order in which a
+//! program drops them: a [`Qp`] keeps its [`Cq`]s, its [`Pd`] and its [`Context`]; an [`Mr`] keeps its memory. Nothing
+//! here is `unsafe`, and nothing is a C type.
+//!
+//! Memory that a peer may write at any moment is never a Rust slice: it is a [`HostBuf`], a [`Dm`] or a dma-buf, read and
+//! written by copying.
+//!
+//! ```no_run
+//! use verbs::{Access, HostBuf, QpSpec, SendRequest};
+//!
+//! # fn exchange(_: verbs::Endpoint) -> verbs::Endpoint { unimplemented!() }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let context = verbs::devices()?[0].open()?;
+//! let pd = context.alloc_pd()?;
+//! let cq = context.create_cq(16)?;
+//! let buffer = HostBuf::anonymous(4096)?;
+//! let mr = pd.reg_mr(&buffer, Access::LOCAL_WRITE)?;
+//! let qp = pd.create_qp(&QpSpec::rc(&cq))?;
+//!
+//! let peer = exchange(qp.endpoint()?); // over a socket, a file, a message: as you like
+//! qp.connect(&peer)?;
+//! buffer.write(0, b"hello")?;
+//! qp.post_send(&SendRequest::send(1, &[mr.slice(0, 5)]).signaled())?;
+//! assert!(cq.wait()?.is_success());
+//! # Ok(()) }
+//! ```
+//!
+//! | C | here |
+//! |---|---|
+//! | `ibv_get_device_list`, `ibv_open_device` | [`devices`], [`Device::open`] |
+//! | `ibv_alloc_pd`, `ibv_create_cq`, `ibv_create_qp`, ... | [`Context::alloc_pd`], [`Context::create_cq`], [`Pd::create_qp`], ... |
+//! | `ibv_modify_qp` | [`Qp::connect`] for the usual way, [`Qp::modify`] for any other |
+//! | `ibv_post_send`, `ibv_poll_cq` | [`Qp::post_send`], [`Cq::poll`], [`Cq::wait`] |
+#![forbid(unsafe_code)]
+
+mod context;
+mod cq;
+mod memory;
+mod qp;
+mod request;
+
+pub use context::{AsyncEvent, Context, Device, Pd, devices};
+pub use cq::{Cq, Wc};
+pub use device::{Cap, DeviceAttr, GidEntry, Kind, PortAttr, Refusal};
+pub use dmabuf::DmaBuf;
+pub use iba::{Access, AttrMask, Av, Gid, Mtu, Psn, QpAttr, QpState, QpType, Qpn, RKey, WcOpcode, WcStatus};
+pub use memory::{Dm, Mr, Remote, Slice};
+pub use qp::{Ah, DEFAULT_QKEY, Endpoint, PostError, Qp, QpSpec, Srq};
+pub use request::SendRequest;
+pub use umem::HostBuf;
+
+/// What a refused call returns: who refused what, and by which rule.
+pub type Result<T> = std::result::Result<T, Refusal>;

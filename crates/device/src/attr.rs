@@ -1,0 +1,152 @@
+//! What a device and a port say of themselves.
+
+use iba::{Gid, Guid, Mtu};
+
+use crate::config::NicConfig;
+
+/// The limits and capabilities of a device.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_device_attr")]
+#[non_exhaustive]
+pub struct DeviceAttr {
+    /// Version of the library, as firmware version.
+    pub fw_ver: &'static str,
+    /// Unique to the node.
+    pub node_guid: Guid,
+    /// Unique to the system.
+    pub sys_image_guid: Guid,
+    /// Largest memory region.
+    pub max_mr_size: u64,
+    /// Page sizes a region may have, as a bit mask.
+    pub page_size_cap: u64,
+    /// Vendor; 0, as no vendor is impersonated.
+    pub vendor_id: u32,
+    /// Device of the vendor.
+    pub vendor_part_id: u32,
+    /// Hardware revision.
+    pub hw_ver: u32,
+    /// QPs of one process.
+    pub max_qp: u32,
+    /// Work requests of one queue.
+    pub max_qp_wr: u32,
+    /// Scatter/gather elements of one work request.
+    pub max_sge: u32,
+    /// The same for a READ.
+    pub max_sge_rd: u32,
+    /// Bytes of inline data.
+    pub max_inline: u32,
+    /// CQs.
+    pub max_cq: u32,
+    /// Entries of one CQ.
+    pub max_cqe: u32,
+    /// Memory regions.
+    pub max_mr: u32,
+    /// Protection domains.
+    pub max_pd: u32,
+    /// READs and atomics a QP holds as responder.
+    pub max_qp_rd_atom: u32,
+    /// READs and atomics a QP may have outstanding as requester.
+    pub max_qp_init_rd_atom: u32,
+    /// The same over all QPs.
+    pub max_res_rd_atom: u32,
+    /// Address handles.
+    pub max_ah: u32,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// Work requests of one shared receive queue.
+    pub max_srq_wr: u32,
+    /// Scatter/gather elements of one of them.
+    pub max_srq_sge: u32,
+    /// Multicast groups.
+    pub max_mcast_grp: u32,
+    /// QPs in one multicast group.
+    pub max_mcast_qp_attach: u32,
+    /// Entries of the partition table.
+    pub max_pkeys: u16,
+    /// Bytes of device memory.
+    pub max_dm_size: u64,
+    /// Ports.
+    pub phys_port_cnt: u8,
+    /// Completion vectors.
+    pub num_comp_vectors: u32,
+    /// Ticks of a completion timestamp per millisecond: they count nanoseconds.
+    pub hca_core_clock_khz: u64,
+}
+
+impl DeviceAttr {
+    pub(crate) fn new(config: &NicConfig, guid: Guid) -> Self {
+        Self {
+            fw_ver: env!("CARGO_PKG_VERSION"),
+            node_guid: guid,
+            sys_image_guid: guid,
+            max_mr_size: 1 << 47,
+            page_size_cap: 0xffff_ffff_ffff_f000,
+            vendor_id: 0,
+            vendor_part_id: 0,
+            hw_ver: 1,
+            max_qp: 16_000,
+            max_qp_wr: 32_768,
+            max_sge: 32,
+            max_sge_rd: 32,
+            max_inline: 1_024,
+            max_cq: 65_536,
+            max_cqe: 4_194_303,
+            max_mr: 1 << 20,
+            max_pd: 65_536,
+            max_qp_rd_atom: 16,
+            max_qp_init_rd_atom: 16,
+            max_res_rd_atom: 16 * 16_000,
+            max_ah: 1 << 20,
+            max_srq: 16_384,
+            max_srq_wr: 32_767,
+            max_srq_sge: 32,
+            max_mcast_grp: 8_192,
+            max_mcast_qp_attach: 240,
+            max_pkeys: 1,
+            max_dm_size: config.max_dm_size,
+            phys_port_cnt: 1,
+            num_comp_vectors: 1,
+            hca_core_clock_khz: 1_000_000,
+        }
+    }
+}
+
+/// The state of a port.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_port_attr")]
+#[non_exhaustive]
+pub struct PortAttr {
+    /// Whether packets can pass.
+    pub active: bool,
+    /// Largest MTU the device can do.
+    pub max_mtu: Mtu,
+    /// Largest MTU the netdev leaves room for.
+    pub active_mtu: Mtu,
+    /// Entries of the GID table, set or not.
+    pub gid_tbl_len: u32,
+    /// Longest message.
+    pub max_msg_sz: u32,
+    /// Entries of the partition table.
+    pub pkey_tbl_len: u16,
+    /// Width code: 2 is 4x.
+    pub active_width: u8,
+    /// Speed code per lane: 32 is 25 Gb/s.
+    pub active_speed: u8,
+    /// Name of the netdev.
+    pub netdev: String,
+    /// Index of the netdev.
+    pub ifindex: u32,
+}
+
+/// A GID and where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_gid_entry")]
+#[non_exhaustive]
+pub struct GidEntry {
+    /// The GID.
+    pub gid: Gid,
+    /// Its index in the table.
+    pub index: u32,
+    /// The netdev it belongs to.
+    pub ifindex: u32,
+}

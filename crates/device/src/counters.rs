@@ -1,0 +1,95 @@
+//! Counters, under the names that mlx5 documents for its hardware counters.
+
+use transport::env::Counter;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $field:ident $(= $variant:ident)?,)*) => {
+        /// The counters of a device since it was opened.
+        #[derive(Clone, Copy, Debug, Default)]
+        #[non_exhaustive]
+        pub struct Counters {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl Counters {
+            /// Every counter with its name, in a fixed order.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), self.$field),)*].into_iter()
+            }
+
+            pub(crate) fn add(&mut self, counter: Counter) {
+                match counter {
+                    $($(Counter::$variant => self.$field += 1,)?)*
+                    _ => {}
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Requests seen before, and answered again.
+    duplicate_request = DuplicateRequest,
+    /// READ responses that showed a loss.
+    implied_nak_seq_err = ImpliedNakSeqErr,
+    /// Timeouts of the requester.
+    local_ack_timeout_err = LocalAckTimeoutErr,
+    /// Requests that met no receive.
+    out_of_buffer = OutOfBuffer,
+    /// Packets that came too early.
+    out_of_sequence = OutOfSequence,
+    /// Sequence NAKs received.
+    packet_seq_err = PacketSeqErr,
+    /// Send completions with an error.
+    req_cqe_error = ReqCqeError,
+    /// Send completions flushed.
+    req_cqe_flush_error = ReqCqeFlushError,
+    /// Remote access errors the peer reported.
+    req_remote_access_errors = ReqRemoteAccessErrors,
+    /// Invalid requests the peer reported.
+    req_remote_invalid_request = ReqRemoteInvalidRequest,
+    /// Receive completions with an error.
+    resp_cqe_error = RespCqeError,
+    /// Receive completions flushed.
+    resp_cqe_flush_error = RespCqeFlushError,
+    /// Messages longer than their receive.
+    resp_local_length_error = RespLocalLengthError,
+    /// Requests refused access.
+    resp_remote_access_errors = RespRemoteAccessErrors,
+    /// Receiver-not-ready NAKs beyond the retry count.
+    rnr_nak_retry_err = RnrNakRetryErr,
+    /// Atomics received.
+    rx_atomic_requests = RxAtomicRequests,
+    /// READs received.
+    rx_read_requests = RxReadRequests,
+    /// WRITEs received.
+    rx_write_requests = RxWriteRequests,
+    /// Receiver-not-ready NAKs sent.
+    send_rnr_nak = SendRnrNak,
+    /// Datagrams with a wrong key.
+    qkey_violation = QkeyViolation,
+    /// Packets dropped by a QP's rules or for want of a way.
+    dropped_packets = DroppedPacket,
+    /// Packets that no codec accepts.
+    rx_malformed_packets,
+    /// Packets whose ICRC is wrong.
+    rx_icrc_encapsulated,
+    /// Packets for a QP that does not exist.
+    rx_unknown_qpn,
+    /// Packets from another place than the QP's peer.
+    rx_wrong_source,
+    /// Packets received over UDP.
+    rx_udp_packets,
+    /// Packets sent over UDP.
+    tx_udp_packets,
+    /// Packets received from other processes of this host.
+    rx_shm_packets,
+    /// Packets sent to other processes of this host.
+    tx_shm_packets,
+    /// Packets within this process.
+    loopback_packets,
+    /// One-sided operations carried out without the target's engine.
+    direct_operations,
+    /// Their bytes.
+    direct_bytes,
+}

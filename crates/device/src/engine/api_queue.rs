@@ -1,0 +1,238 @@
+//! Completion channels, completion queues and shared receive queues.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use transport::wr::RecvWr;
+
+use super::Engine;
+use super::core::{Channel, Srq};
+use super::cq::{Armed, Cq, Wc};
+use super::events::EventQueue;
+use crate::ids::{ChannelId, CqId, CtxId, PdId, SrqId};
+use crate::refusal::{Result, refuse};
+
+impl Engine {
+    /// Creates a completion channel.
+    #[doc(alias = "ibv_create_comp_channel")]
+    pub fn create_channel(&mut self, ctx: CtxId) -> Result<ChannelId> {
+        let events = EventQueue::new()?;
+        Ok(self.core.channels.insert(Channel { ctx, events, uses: 0 }).into())
+    }
+
+    /// Destroys a channel that no CQ uses.
+    pub fn destroy_channel(&mut self, id: ChannelId) -> Result<()> {
+        let Some(channel) = self.core.channels.get(id.index()) else {
+            refuse!(Invalid, "there is no completion channel {}", id.handle());
+        };
+        if channel.uses > 0 {
+            refuse!(Busy, "destroy_comp_channel: {} CQs use the channel", channel.uses);
+        }
+        self.core.channels.remove(id.index());
+        Ok(())
+    }
+
+    /// The descriptor that is readable while a completion event waits. One read of eight bytes takes one event, which
+    /// [`Engine::take_cq_event`] then gives.
+    pub fn channel_fd(&self, id: ChannelId) -> Option<BorrowedFd<'_>> {
+        Some(self.core.channels.get(id.index())?.events.as_fd())
+    }
+
+    /// The CQ of the oldest event of a channel, and its cookie.
+    pub fn take_cq_event(&mut self, id: ChannelId) -> Option<(CqId, u64)> {
+        let cq = self.core.channels.get_mut(id.index())?.events.pop()?;
+        Some((cq, self.core.cqs.get(cq.index())?.cookie))
+    }
+
+    /// Creates a CQ of at least `entries` entries.
+    #[doc(alias = "ibv_create_cq")]
+    pub fn create_cq(
+        &mut self,
+        ctx: CtxId,
+        entries: u32,
+        channel: Option<ChannelId>,
+        comp_vector: u32,
+        cookie: u64,
+    ) -> Result<CqId> {
+        let attr = &self.core.attr;
+        if entries == 0 || entries > attr.max_cqe {
+            refuse!(Invalid, "create_cq: {entries} entries; 1 to {} are possible", attr.max_cqe);
+        }
+        if comp_vector >= attr.num_comp_vectors {
+            refuse!(
+                Invalid,
+                "create_cq: vector {comp_vector}; there are {}",
+                attr.num_comp_vectors
+            );
+        }
+        if self.core.cqs.len() >= attr.max_cq as usize {
+            refuse!(NoMemory, "create_cq: max_cq is {}", attr.max_cq);
+        }
+        if let Some(channel) = channel {
+            match self.core.channels.get_mut(channel.index()) {
+                Some(channel) if channel.ctx == ctx => channel.uses += 1,
+                _ => refuse!(Invalid, "create_cq: the channel is not of this context"),
+            }
+        }
+        Ok(self.core.cqs.insert(Cq::new(ctx, channel, cookie, entries)).into())
+    }
+
+    /// Changes how many entries a CQ has; not below those it holds.
+    #[doc(alias = "ibv_resize_cq")]
+    pub fn resize_cq(&mut self, id: CqId, entries: u32) -> Result<()> {
+        let max = self.core.attr.max_cqe;
+        let cq = self.cq(id)?;
+        if entries == 0 || entries > max || (entries as usize) < cq.len() {
+            let held = cq.len();
+            refuse!(Invalid, "resize_cq: {entries} entries; {held} are held, {max} are possible");
+        }
+        cq.capacity = entries;
+        Ok(())
+    }
+
+    /// Destroys a CQ that no queue uses.
+    #[doc(alias = "ibv_destroy_cq")]
+    pub fn destroy_cq(&mut self, id: CqId) -> Result<()> {
+        let uses = self.cq(id)?.uses;
+        if uses > 0 {
+            refuse!(Busy, "destroy_cq: {uses} queues complete here");
+        }
+        let cq = self.core.cqs.remove(id.index());
+        if let Some(channel) = cq.channel.and_then(|c| self.core.channels.get_mut(c.index())) {
+            channel.uses -= 1;
+            channel.events.remove(|event| *event == id);
+        }
+        self.drop_async_events(cq.ctx, super::EventSource::Cq(id));
+        Ok(())
+    }
+
+    pub(crate) fn cq(&mut self, id: CqId) -> Result<&mut Cq> {
+        match self.core.cqs.get_mut(id.index()) {
+            Some(cq) => Ok(cq),
+            None => refuse!(Invalid, "there is no CQ {}", id.handle()),
+        }
+    }
+
+    /// Asks for one event at the next completion, or at the next solicited one.
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn req_notify_cq(&mut self, id: CqId, solicited_only: bool) -> Result<()> {
+        let cq = self.cq(id)?;
+        // Arming for any completion is not weakened by a later wish for solicited ones only (IBA 11.4.2.2).
+        cq.armed = match (cq.armed, solicited_only) {
+            (Armed::Any, _) | (_, false) => Armed::Any,
+            _ => Armed::Solicited,
+        };
+        Ok(())
+    }
+
+    /// Takes the oldest completion of a CQ.
+    #[inline]
+    pub fn pop_wc(&mut self, id: CqId) -> Option<Wc> {
+        self.core.cqs.get_mut(id.index())?.pop()
+    }
+
+    /// Whether a CQ holds nothing.
+    #[inline]
+    pub fn cq_is_empty(&self, id: CqId) -> bool {
+        self.core.cqs.get(id.index()).is_none_or(Cq::is_empty)
+    }
+
+    /// Whether a CQ overran: it can be polled empty, and then only fails.
+    pub fn cq_is_overrun(&self, id: CqId) -> bool {
+        self.core.cqs.get(id.index()).is_some_and(|cq| cq.overrun)
+    }
+
+    /// Creates a shared receive queue.
+    #[doc(alias = "ibv_create_srq")]
+    pub fn create_srq(
+        &mut self,
+        pd: PdId,
+        max_wr: u32,
+        max_sge: u32,
+        limit: u32,
+        cookie: u64,
+    ) -> Result<SrqId> {
+        let attr = &self.core.attr;
+        if max_wr == 0 || max_wr > attr.max_srq_wr || max_sge > attr.max_srq_sge {
+            refuse!(
+                Invalid,
+                "create_srq: {max_wr} requests of {max_sge} elements; {} of {} are possible",
+                attr.max_srq_wr,
+                attr.max_srq_sge
+            );
+        }
+        if self.core.srqs.len() >= attr.max_srq as usize {
+            refuse!(NoMemory, "create_srq: max_srq is {}", attr.max_srq);
+        }
+        let ctx = {
+            let pd = self.pd(pd)?;
+            pd.uses += 1;
+            pd.ctx
+        };
+        let queue = std::collections::VecDeque::new();
+        let srq = Srq { ctx, pd, cookie, max_wr, max_sge, limit, uses: 0, queue };
+        Ok(self.core.srqs.insert(srq).into())
+    }
+
+    pub(crate) fn srq(&mut self, id: SrqId) -> Result<&mut Srq> {
+        match self.core.srqs.get_mut(id.index()) {
+            Some(srq) => Ok(srq),
+            None => refuse!(Invalid, "there is no SRQ {}", id.handle()),
+        }
+    }
+
+    /// Changes a shared receive queue: its size, its limit, or both.
+    #[doc(alias = "ibv_modify_srq")]
+    pub fn modify_srq(
+        &mut self,
+        id: SrqId,
+        max_wr: Option<u32>,
+        limit: Option<u32>,
+    ) -> Result<()> {
+        let most = self.core.attr.max_srq_wr;
+        let srq = self.srq(id)?;
+        let size = max_wr.unwrap_or(srq.max_wr);
+        if size == 0 || size > most || (size as usize) < srq.queue.len() {
+            let held = srq.queue.len();
+            refuse!(Invalid, "modify_srq: {size} requests; {held} are held, {most} are possible");
+        }
+        if limit.is_some_and(|limit| limit > size) {
+            refuse!(Invalid, "modify_srq: a limit above {size} requests");
+        }
+        srq.max_wr = size;
+        srq.limit = limit.unwrap_or(srq.limit);
+        Ok(())
+    }
+
+    /// Size, elements of each request, and limit of a shared receive queue.
+    #[doc(alias = "ibv_query_srq")]
+    pub fn query_srq(&mut self, id: SrqId) -> Result<(u32, u32, u32)> {
+        self.srq(id).map(|srq| (srq.max_wr, srq.max_sge, srq.limit))
+    }
+
+    /// Destroys a shared receive queue that no QP uses.
+    #[doc(alias = "ibv_destroy_srq")]
+    pub fn destroy_srq(&mut self, id: SrqId) -> Result<()> {
+        let uses = self.srq(id)?.uses;
+        if uses > 0 {
+            refuse!(Busy, "destroy_srq: {uses} QPs receive from this queue");
+        }
+        let srq = self.core.srqs.remove(id.index());
+        self.pd(srq.pd)?.uses -= 1;
+        self.drop_async_events(srq.ctx, super::EventSource::Srq(id));
+        Ok(())
+    }
+
+    /// Posts a receive to a shared queue.
+    #[doc(alias = "ibv_post_srq_recv")]
+    pub fn post_srq_recv(&mut self, id: SrqId, wr: RecvWr) -> Result<()> {
+        let srq = self.srq(id)?;
+        if srq.queue.len() >= srq.max_wr as usize {
+            refuse!(NoMemory, "post_srq_recv: the queue holds its {} requests", srq.max_wr);
+        }
+        if wr.sges.len() > srq.max_sge as usize {
+            refuse!(Invalid, "post_srq_recv: {} elements; max_sge is {}", wr.sges.len(), srq.max_sge);
+        }
+        srq.queue.push_back(wr);
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+//! Everything of the engine but its QPs: what a QP reaches through its environment.
+
+use std::collections::VecDeque;
+
+use iba::{EventType, Gid, Mtu};
+use slab::Slab;
+use transport::Time;
+use transport::wr::RecvWr;
+
+use super::cq::{Armed, Cq};
+use super::events::EventQueue;
+use super::mr::MrTable;
+use super::peers::Peers;
+use super::udp::UdpQueue;
+use crate::attr::DeviceAttr;
+use crate::config::NicConfig;
+use crate::counters::Counters;
+use crate::ids::{ChannelId, CqId, CtxId, PdId, QpId, SrqId};
+
+/// An open device, as one program part holds it.
+#[derive(Debug)]
+pub(crate) struct Ctx {
+    pub(crate) events: EventQueue<AsyncEvent>,
+}
+
+/// A protection domain.
+#[derive(Debug)]
+pub(crate) struct Pd {
+    pub(crate) ctx: CtxId,
+    /// Objects in it.
+    pub(crate) uses: u32,
+}
+
+/// A completion channel.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) ctx: CtxId,
+    pub(crate) events: EventQueue<CqId>,
+    pub(crate) uses: u32,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    pub(crate) ctx: CtxId,
+    pub(crate) pd: PdId,
+    pub(crate) cookie: u64,
+    pub(crate) max_wr: u32,
+    pub(crate) max_sge: u32,
+    /// Below this many receives an event is raised once; 0 is off.
+    pub(crate) limit: u32,
+    pub(crate) uses: u32,
+    pub(crate) queue: VecDeque<RecvWr>,
+}
+
+/// A block of device memory.
+#[derive(Debug)]
+pub(crate) struct Dm {
+    pub(crate) ctx: CtxId,
+    pub(crate) length: u64,
+    pub(crate) memory: umem::HostBuf,
+    pub(crate) uses: u32,
+}
+
+/// What an asynchronous event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EventSource {
+    /// A completion queue.
+    Cq(CqId),
+    /// A QP.
+    Qp(QpId),
+    /// A shared receive queue.
+    Srq(SrqId),
+    /// A port, from 1.
+    Port(u8),
+    /// The device.
+    Device,
+}
+
+/// An asynchronous event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_async_event")]
+#[non_exhaustive]
+pub struct AsyncEvent {
+    /// What happened.
+    pub event: EventType,
+    /// To what.
+    pub source: EventSource,
+    /// The cookie given when that object was made; 0 for ports and devices.
+    pub cookie: u64,
+}
+
+/// Facts of the netdev under the port.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Port {
+    pub(crate) netdev: String,
+    pub(crate) ifindex: u32,
+    pub(crate) active: bool,
+    pub(crate) link_mtu: u32,
+    pub(crate) speed_mbps: u32,
+    pub(crate) gids: Vec<Gid>,
+}
+
+impl Port {
+    /// The headers around a payload: IPv6, UDP, BTH, the longest extended headers and the ICRC. RoCE drivers leave as
+    /// much room (`iboe_get_mtu` of the kernel).
+    const OVERHEAD: u32 = 40 + 8 + 12 + 28 + 4;
+
+    pub(crate) fn active_mtu(&self) -> Mtu {
+        Mtu::largest_within(self.link_mtu, Self::OVERHEAD)
+    }
+}
+
+/// The tables of the engine and the outward half of its carriers.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) config: NicConfig,
+    pub(crate) attr: DeviceAttr,
+    pub(crate) port: Port,
+    pub(crate) vf: u16,
+    /// The time of the current call.
+    pub(crate) now: Time,
+    pub(crate) ctxs: Slab<Ctx>,
+    pub(crate) pds: Slab<Pd>,
+    pub(crate) mrs: MrTable,
+    pub(crate) channels: Slab<Channel>,
+    pub(crate) cqs: Slab<Cq>,
+    pub(crate) srqs: Slab<Srq>,
+    pub(crate) dms: Slab<Dm>,
+    pub(crate) dm_used: u64,
+    pub(crate) ahs: u32,
+    pub(crate) counters: Counters,
+    pub(crate) loopback: VecDeque<super::payload::LoopPacket>,
+    pub(crate) peers: Peers,
+    pub(crate) udp: UdpQueue,
+}
+
+impl Core {
+    /// Tells the channel of a CQ that something came, if the CQ is armed for it.
+    pub(crate) fn notify_cq(&mut self, id: CqId, solicited: bool) {
+        let Some(cq) = self.cqs.get_mut(id.index()) else { return };
+        let fire = match cq.armed {
+            Armed::No => false,
+            Armed::Solicited => solicited,
+            Armed::Any => true,
+        };
+        if !fire {
+            return;
+        }
+        cq.armed = Armed::No;
+        if let Some(channel) = cq.channel.and_then(|c: ChannelId| self.channels.get_mut(c.index()))
+        {
+            channel.events.push(id);
+        }
+    }
+
+    /// Raises an asynchronous event in one context.
+    pub(crate) fn raise(
+        &mut self,
+        ctx: CtxId,
+        event: EventType,
+        source: EventSource,
+        cookie: u64,
+    ) {
+        tracing::debug!(target: "peerdma::event", ?event, ?source, "asynchronous event");
+        if let Some(ctx) = self.ctxs.get_mut(ctx.index()) {
+            ctx.events.push(AsyncEvent { event, source, cookie });
+        }
+    }
+
+    /// Raises an asynchronous event of the port in every context.
+    pub(crate) fn raise_port(&mut self, event: EventType) {
+        for (_, ctx) in &mut self.ctxs {
+            ctx.events.push(AsyncEvent { event, source: EventSource::Port(1), cookie: 0 });
+        }
+    }
+
+    /// Gives every event queue a descriptor of its own, at the same number, in the child of a fork.
+    pub(crate) fn detach_event_queues(&mut self) {
+        self.ctxs.iter_mut().for_each(|(_, ctx)| ctx.events.detach());
+        self.channels.iter_mut().for_each(|(_, channel)| channel.events.detach());
+    }
+
+    /// Removes what a QP left on its CQs.
+    pub(crate) fn clean_cqs(&mut self, qpn: iba::Qpn, send: CqId, recv: CqId) {
+        for id in [send, recv] {
+            if let Some(cq) = self.cqs.get_mut(id.index()) {
+                cq.clean(qpn);
+            }
+        }
+    }
+
+    /// Takes the next receive of a shared queue, and raises its limit event when the level falls below it.
+    pub(crate) fn take_srq(&mut self, id: SrqId) -> Option<RecvWr> {
+        let srq = self.srqs.get_mut(id.index())?;
+        let wr = srq.queue.pop_front()?;
+        if srq.limit > 0 && srq.queue.len() < srq.limit as usize {
+            srq.limit = 0;
+            let (ctx, cookie) = (srq.ctx, srq.cookie);
+            self.raise(ctx, EventType::SrqLimitReached, EventSource::Srq(id), cookie);
+        }
+        Some(wr)
+    }
+}

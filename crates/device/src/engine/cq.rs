@@ -1,0 +1,110 @@
+//! Completion queues.
+
+use std::collections::VecDeque;
+
+use iba::{Qpn, WcFlags, WcOpcode, WcStatus};
+use transport::env::Completion;
+
+use crate::ids::{ChannelId, CtxId};
+
+/// A finished work request, as a program sees it.
+#[derive(Clone, Copy, Debug)]
+#[doc(alias = "ibv_wc")]
+#[non_exhaustive]
+pub struct Wc {
+    /// From the work request.
+    pub wr_id: u64,
+    /// The outcome.
+    pub status: WcStatus,
+    /// What completed.
+    pub opcode: WcOpcode,
+    /// A [`transport::env::Reason`] as a number.
+    pub vendor_err: u32,
+    /// Bytes moved.
+    pub byte_len: u32,
+    /// Immediate data in network order as a number, or the key the peer invalidated.
+    pub imm: u32,
+    /// The local QP.
+    pub qpn: Qpn,
+    /// The sender's QP, of a datagram.
+    pub src_qpn: Qpn,
+    /// What is valid.
+    pub flags: WcFlags,
+    /// When it completed, in nanoseconds of the device's clock.
+    pub timestamp: u64,
+}
+
+/// What a queue waits for before it tells its channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Armed {
+    No,
+    Solicited,
+    Any,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    pub(crate) ctx: CtxId,
+    pub(crate) channel: Option<ChannelId>,
+    pub(crate) cookie: u64,
+    pub(crate) capacity: u32,
+    pub(crate) armed: Armed,
+    /// Queues that complete here.
+    pub(crate) uses: u32,
+    pub(crate) overrun: bool,
+    ring: VecDeque<Wc>,
+}
+
+impl Cq {
+    pub(crate) fn new(ctx: CtxId, channel: Option<ChannelId>, cookie: u64, capacity: u32) -> Self {
+        Self {
+            ctx,
+            channel,
+            cookie,
+            capacity,
+            armed: Armed::No,
+            uses: 0,
+            overrun: false,
+            ring: VecDeque::new(),
+        }
+    }
+
+    /// Adds a completion; `false` when the queue is full, which is an error of the queue (IBA 10.8.2, o10-45).
+    pub(crate) fn push(&mut self, completion: &Completion, qpn: Qpn, timestamp: u64) -> bool {
+        if self.ring.len() >= self.capacity as usize {
+            self.overrun = true;
+            return false;
+        }
+        self.ring.push_back(Wc {
+            wr_id: completion.wr_id,
+            status: completion.status,
+            opcode: completion.opcode,
+            vendor_err: completion.vendor_err,
+            byte_len: completion.byte_len,
+            imm: completion.imm,
+            qpn,
+            src_qpn: completion.src_qpn,
+            flags: completion.flags,
+            timestamp,
+        });
+        true
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Wc> {
+        self.ring.pop_front()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ring.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// Removes what a QP that goes away left behind, as mlx5 does.
+    pub(crate) fn clean(&mut self, qpn: Qpn) {
+        self.ring.retain(|wc| wc.qpn != qpn);
+    }
+}

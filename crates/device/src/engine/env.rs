@@ -1,0 +1,386 @@
+//! What one QP sees of the engine during a call.
+
+use iba::{Access, Av, EventType, Mtu, QpEvent, QpType, Qpn, RKey};
+use smallvec::SmallVec;
+use transport::env::{
+    AtomicOp, Completion, Counter, Direct, Env, LocalError, OneSided, RemoteError, Side, Skipped,
+    Source, To, TransmitError,
+};
+use transport::wr::{RecvWr, Sge};
+use wire::Headers;
+
+use super::core::{Core, EventSource};
+use super::payload::{InPayload, LoopPacket, LoopPayload, Part, for_each_sge};
+use super::peers::{PushError, Record};
+use crate::ids::{CqId, CtxId, PdId, QpId, SrqId};
+
+/// What the engine knows of a QP beside its protocol state.
+#[derive(Clone, Debug)]
+pub(crate) struct QpFacts {
+    pub(crate) id: QpId,
+    pub(crate) qpn: Qpn,
+    pub(crate) qp_type: QpType,
+    pub(crate) ctx: CtxId,
+    pub(crate) pd: PdId,
+    pub(crate) send_cq: CqId,
+    pub(crate) recv_cq: CqId,
+    pub(crate) srq: Option<SrqId>,
+    pub(crate) cookie: u64,
+    pub(crate) dest_qpn: Qpn,
+    pub(crate) av: Av,
+    pub(crate) path_mtu: Mtu,
+    pub(crate) route: Route,
+    /// Where in the ring to the peer the last packet ends.
+    pub(crate) ring_position: u64,
+    /// Whether the peer had yet to take that packet when a timer last fired.
+    pub(crate) peer_is_behind: bool,
+}
+
+/// Which carrier takes a QP's packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// Not connected.
+    None,
+    /// Within this process.
+    Loopback,
+    /// To another process of this host.
+    Shm(u16),
+    /// Over the network.
+    Udp,
+}
+
+/// The environment of one QP.
+pub(crate) struct QpEnv<'a, 'p> {
+    pub(crate) core: &'a mut Core,
+    pub(crate) facts: &'a mut QpFacts,
+    pub(crate) payload: core::marker::PhantomData<&'p ()>,
+}
+
+impl<'a> QpEnv<'a, '_> {
+    pub(crate) fn new(core: &'a mut Core, facts: &'a mut QpFacts) -> Self {
+        Self { core, facts, payload: core::marker::PhantomData }
+    }
+
+    /// A copy is needed where the work request completes before the packet has arrived.
+    fn loop_payload(&self, source: &Source<'_>) -> Result<LoopPayload, TransmitError> {
+        let by_reference = self.facts.qp_type.is_reliable();
+        match *source {
+            Source::Empty => Ok(LoopPayload::Bytes(SmallVec::new())),
+            Source::Bytes(bytes) => Ok(LoopPayload::Bytes(SmallVec::from_slice(bytes))),
+            Source::Sges { sges, offset, length } => {
+                let mut parts = SmallVec::new();
+                let mut bytes: SmallVec<[u8; 64]> = SmallVec::new();
+                for_each_sge(
+                    &self.core.mrs,
+                    self.facts.pd,
+                    sges,
+                    offset,
+                    length,
+                    Access::empty(),
+                    |umem, at, piece| {
+                        if by_reference {
+                            parts.push(Part { umem: umem.clone(), offset: at, length: piece });
+                            return Ok(());
+                        }
+                        let start = bytes.len();
+                        bytes.resize(start + piece as usize, 0);
+                        umem.read(at, &mut bytes[start..]).map_err(|_| LocalError::Fault)
+                    },
+                )
+                .map_err(TransmitError::Memory)?;
+                Ok(if by_reference { LoopPayload::Parts(parts) } else { LoopPayload::Bytes(bytes) })
+            }
+            Source::Remote { rkey, addr, length } => {
+                let (umem, offset) = self
+                    .core
+                    .mrs
+                    .remote(self.facts.pd, rkey, addr, u64::from(length), Access::REMOTE_READ)
+                    .map_err(TransmitError::Remote)?;
+                let part = Part { umem: umem.clone(), offset, length };
+                Ok(LoopPayload::Parts(SmallVec::from_iter([part])))
+            }
+        }
+    }
+
+    fn send_loopback(
+        &mut self,
+        headers: &Headers,
+        source: &Source<'_>,
+        skipped: Skipped,
+        grh: Option<[u8; 40]>,
+    ) -> Result<(), TransmitError> {
+        let payload = self.loop_payload(source)?;
+        self.core.loopback.push_back(LoopPacket {
+            headers: headers.clone(),
+            payload,
+            length: source_len(source),
+            skipped,
+            source: self.facts.qpn,
+            grh,
+        });
+        Ok(())
+    }
+
+    fn send_shm(
+        &mut self,
+        vf: u16,
+        headers: &Headers,
+        source: &Source<'_>,
+        skipped: Skipped,
+        grh: Option<&[u8; 40]>,
+    ) -> Result<(), TransmitError> {
+        let Core { peers, mrs, .. } = &mut *self.core;
+        let pd = self.facts.pd;
+        let record = Record { headers, length: source_len(source), skipped, grh, source: self.facts.qpn };
+        let pushed = peers.push(vf, &record, |room| match *source {
+            Source::Empty => Ok(()),
+            Source::Bytes(bytes) => {
+                room.copy_from(bytes);
+                Ok(())
+            }
+            Source::Sges { sges, offset, length } => {
+                let mut at = 0;
+                for_each_sge(mrs, pd, sges, offset, length, Access::empty(), |umem, from, piece| {
+                    let to = room.slice(at, piece as usize).ok_or(LocalError::Fault)?;
+                    at += piece as usize;
+                    umem.read_to(from, to).map_err(|_| LocalError::Fault)
+                })
+                .map_err(TransmitError::Memory)
+            }
+            Source::Remote { rkey, addr, length } => {
+                let (umem, from) = mrs
+                    .remote(pd, rkey, addr, u64::from(length), Access::REMOTE_READ)
+                    .map_err(TransmitError::Remote)?;
+                umem.read_to(from, room).map_err(|_| TransmitError::Remote(RemoteError::Fault))
+            }
+        });
+        match pushed {
+            Ok(position) => {
+                self.facts.ring_position = position;
+                Ok(())
+            }
+            // A datagram that finds no room is dropped, as on any wire.
+            Err(PushError::Full) if !self.facts.qp_type.is_connected() => {
+                self.count(Counter::DroppedPacket);
+                Ok(())
+            }
+            Err(PushError::Full) => Err(TransmitError::Blocked),
+            // No such process: the packet goes nowhere, and the requester's timer will tell.
+            Err(PushError::Gone) => {
+                self.count(Counter::DroppedPacket);
+                Ok(())
+            }
+            Err(PushError::Fill(error)) => Err(error),
+        }
+    }
+
+    fn send_udp(
+        &mut self,
+        av: &Av,
+        headers: &Headers,
+        source: &Source<'_>,
+    ) -> Result<(), TransmitError> {
+        let Core { udp, mrs, port, .. } = &mut *self.core;
+        let pd = self.facts.pd;
+        let length = source_len(source);
+        let Some(sgid) = port.gids.get(usize::from(av.sgid_index)) else {
+            self.count(Counter::DroppedPacket);
+            return Ok(());
+        };
+        udp.push(sgid.to_ip(), av, headers, length, |room| match *source {
+            Source::Empty => Ok(()),
+            Source::Bytes(bytes) => {
+                room.copy_from_slice(bytes);
+                Ok(())
+            }
+            Source::Sges { sges, offset, length } => {
+                let mut at = 0;
+                for_each_sge(mrs, pd, sges, offset, length, Access::empty(), |umem, from, piece| {
+                    let to = &mut room[at..at + piece as usize];
+                    at += piece as usize;
+                    umem.read(from, to).map_err(|_| LocalError::Fault)
+                })
+                .map_err(TransmitError::Memory)
+            }
+            Source::Remote { rkey, addr, length } => {
+                let (umem, from) = mrs
+                    .remote(pd, rkey, addr, u64::from(length), Access::REMOTE_READ)
+                    .map_err(TransmitError::Remote)?;
+                umem.read(from, room).map_err(|_| TransmitError::Remote(RemoteError::Fault))
+            }
+        })
+    }
+}
+
+impl QpEnv<'_, '_> {
+    fn scatter_any(
+        &self,
+        sges: &[Sge],
+        offset: u64,
+        payload: &InPayload<'_>,
+    ) -> Result<(), LocalError> {
+        let (mrs, pd) = (&self.core.mrs, self.facts.pd);
+        let mut from = 0;
+        for_each_sge(mrs, pd, sges, offset, payload.len(), Access::LOCAL_WRITE, |umem, at, piece| {
+            payload.copy_to(from, piece, umem, at)?;
+            from += u64::from(piece);
+            Ok(())
+        })
+    }
+}
+
+/// Payload bytes of a source.
+fn source_len(source: &Source<'_>) -> u32 {
+    match *source {
+        Source::Empty => 0,
+        Source::Bytes(bytes) => bytes.len() as u32,
+        Source::Sges { length, .. } | Source::Remote { length, .. } => length,
+    }
+}
+
+impl<'p> Env for QpEnv<'_, 'p> {
+    type Payload = InPayload<'p>;
+
+    fn transmit(
+        &mut self,
+        to: To<'_>,
+        headers: &Headers,
+        source: Source<'_>,
+        skipped: Skipped,
+    ) -> Result<(), TransmitError> {
+        match to {
+            To::Peer => match self.facts.route {
+                Route::None => Ok(()),
+                Route::Loopback => self.send_loopback(headers, &source, skipped, None),
+                Route::Shm(vf) => self.send_shm(vf, headers, &source, skipped, None),
+                Route::Udp => {
+                    let av = self.facts.av;
+                    self.send_udp(&av, headers, &source)
+                }
+            },
+            To::Av(av) => {
+                let dest = headers.bth.dest_qp;
+                match self.core.route(av, dest) {
+                    Route::None => {
+                        self.count(Counter::DroppedPacket);
+                        Ok(())
+                    }
+                    Route::Udp => self.send_udp(av, headers, &source),
+                    local => {
+                        let length = source_len(&source);
+                        let grh = self.core.grh(av, headers, length);
+                        match local {
+                            Route::Shm(vf) => {
+                                self.send_shm(vf, headers, &source, skipped, Some(&grh))
+                            }
+                            _ => self.send_loopback(headers, &source, skipped, Some(grh)),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn peer_is_behind(&self) -> bool {
+        self.facts.peer_is_behind
+    }
+
+    fn one_sided(&mut self, op: &OneSided<'_>) -> Direct {
+        let _ = op;
+        Direct::Declined
+    }
+
+    fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), LocalError> {
+        self.core.mrs.check_local(self.facts.pd, sges, access)
+    }
+
+    fn scatter(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        payload: &InPayload<'p>,
+    ) -> Result<(), LocalError> {
+        self.scatter_any(sges, offset, payload)
+    }
+
+    fn scatter_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), LocalError> {
+        self.scatter_any(sges, offset, &InPayload::Bytes(bytes))
+    }
+
+    fn check_remote(
+        &self,
+        rkey: RKey,
+        addr: u64,
+        length: u32,
+        access: Access,
+    ) -> Result<(), RemoteError> {
+        self.core.mrs.remote(self.facts.pd, rkey, addr, u64::from(length), access).map(|_| ())
+    }
+
+    fn write_remote(
+        &mut self,
+        rkey: RKey,
+        addr: u64,
+        payload: &InPayload<'p>,
+    ) -> Result<(), RemoteError> {
+        let length = payload.len();
+        let (umem, offset) = self.core.mrs.remote(
+            self.facts.pd,
+            rkey,
+            addr,
+            u64::from(length),
+            Access::REMOTE_WRITE,
+        )?;
+        payload.copy_to(0, length, umem, offset).map_err(|_| RemoteError::Fault)
+    }
+
+    fn atomic(&mut self, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, RemoteError> {
+        if addr % 8 != 0 {
+            return Err(RemoteError::Misaligned);
+        }
+        let (umem, offset) =
+            self.core.mrs.remote(self.facts.pd, rkey, addr, 8, Access::REMOTE_ATOMIC)?;
+        match op {
+            AtomicOp::CompareSwap { compare, swap } => umem.compare_swap(offset, compare, swap),
+            AtomicOp::FetchAdd { add } => umem.fetch_add(offset, add),
+        }
+        .map_err(|_| RemoteError::Fault)
+    }
+
+    fn invalidate(&mut self, _rkey: RKey) -> Result<(), RemoteError> {
+        // Only memory windows and fast-registered regions can be invalidated (IBA 10.6.5); there are none.
+        Err(RemoteError::Access)
+    }
+
+    fn take_srq(&mut self) -> Option<RecvWr> {
+        self.facts.srq.and_then(|srq| self.core.take_srq(srq))
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        let id = match completion.side {
+            Side::Send => self.facts.send_cq,
+            Side::Recv => self.facts.recv_cq,
+        };
+        let now = self.core.now.as_nanos();
+        let Some(cq) = self.core.cqs.get_mut(id.index()) else { return };
+        let was_overrun = cq.overrun;
+        if cq.push(&completion, self.facts.qpn, now) {
+            let armed = cq.armed;
+            if armed != super::cq::Armed::No {
+                self.core.notify_cq(id, completion.solicited);
+            }
+        } else if !was_overrun {
+            let (ctx, cookie) = (cq.ctx, cq.cookie);
+            self.core.raise(ctx, EventType::CqErr, EventSource::Cq(id), cookie);
+        }
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        let source = EventSource::Qp(self.facts.id);
+        self.core.raise(self.facts.ctx, event.into(), source, self.facts.cookie);
+    }
+
+    fn count(&mut self, counter: Counter) {
+        self.core.counters.add(counter);
+    }
+}

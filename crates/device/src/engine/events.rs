@@ -1,0 +1,68 @@
+//! Queues of events behind a file descriptor that programs poll.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::refusal::{Kind, Refusal, Result};
+
+/// Events and an eventfd in semaphore mode whose count is their number.
+///
+/// So the descriptor is readable exactly while an event waits, one read takes one event, `O_NONBLOCK` works as on a
+/// kernel's channel, and each event is an edge for edge-triggered epoll.
+#[derive(Debug)]
+pub(crate) struct EventQueue<T> {
+    fd: OwnedFd,
+    queue: VecDeque<T>,
+}
+
+impl<T> EventQueue<T> {
+    pub(crate) fn new() -> Result<Self> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)
+            .map_err(|error| Refusal::new(Kind::NoMemory, format!("eventfd: {error}")))?;
+        Ok(Self { fd, queue: VecDeque::new() })
+    }
+
+    /// Adds an event and makes the descriptor readable.
+    pub(crate) fn push(&mut self, event: T) {
+        self.queue.push_back(event);
+        // An eventfd refuses a write only at 2^64 - 1, which no queue in memory reaches.
+        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+    }
+
+    /// Takes the oldest event, after the caller read once from the descriptor.
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        self.queue.pop_front()
+    }
+
+    /// Puts a new eventfd in the place of one that is shared with another process.
+    pub(crate) fn detach(&mut self) {
+        self.queue.clear();
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE;
+        if let Ok(fresh) = eventfd(0, flags) {
+            // At worst the old one stays, which a child has no business reading.
+            let _ = rustix::io::dup3(&fresh, &mut self.fd, rustix::io::DupFlags::CLOEXEC);
+        }
+    }
+
+    /// Drops events of an object that goes away, and what they count for on the descriptor.
+    pub(crate) fn remove(&mut self, mut is_gone: impl FnMut(&T) -> bool) {
+        let before = self.queue.len();
+        self.queue.retain(|event| !is_gone(event));
+        for _ in self.queue.len()..before {
+            let mut poll = [rustix::event::PollFd::new(&self.fd, rustix::event::PollFlags::IN)];
+            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            // Another thread may have read the count already: do not block on it.
+            if rustix::event::poll(&mut poll, Some(&now)).is_ok_and(|ready| ready > 0) {
+                let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
+            }
+        }
+    }
+}
+
+impl<T> AsFd for EventQueue<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,278 @@
+//! The engine: every object of one process, and the progress of its QPs.
+//!
+//! One lock guards it ([`crate::Hca::lock`]). Inside, three parts are borrowed apart so that a QP can run with the rest
+//! at hand: the table of QPs, the inward half of the carriers ([`Receivers`](receive::Receivers)), and
+//! [`Core`](core::Core), which a QP reaches through [`QpEnv`](env::QpEnv).
+//!
+//! ```text
+//!   post_send -> QP -> poll_transmit -> QpEnv::transmit -> loopback | ring of a peer | UDP batch
+//!   progress  -> rings, UDP, loopback -> QP::handle_packet -> CQ, and what the QP now has to send
+//! ```
+
+mod api_mem;
+mod api_qp;
+mod api_queue;
+pub(crate) mod core;
+pub(crate) mod cq;
+mod direct;
+mod env;
+mod events;
+mod mr;
+mod payload;
+pub(crate) mod peers;
+pub(crate) mod qp;
+pub(crate) mod receive;
+mod route;
+pub(crate) mod udp;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use transport::{Poll, Time};
+
+pub use self::api_mem::{MrInfo, Rereg};
+pub use self::api_qp::{Cap, QpSpec};
+pub use self::core::{AsyncEvent, EventSource};
+pub use self::cq::Wc;
+pub use self::mr::MrKind;
+use self::core::Core;
+use self::env::{QpEnv, Route};
+use self::qp::QpTable;
+use self::receive::Receivers;
+use crate::attr::{DeviceAttr, GidEntry, PortAttr};
+use crate::clock::Clock;
+use crate::ids::QpId;
+
+/// Everything of one process on one NIC.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) core: Core,
+    pub(crate) qps: QpTable,
+    pub(crate) receivers: Receivers,
+    pub(crate) clock: Clock,
+    ready: VecDeque<QpId>,
+    blocked: Vec<QpId>,
+    timers: BinaryHeap<Reverse<(Time, u32)>>,
+    touched: Vec<QpId>,
+    polls: u32,
+    husk: bool,
+}
+
+/// Packets a QP may send before another has its turn.
+const BURST: usize = 16;
+/// Clock reads and system calls of progress happen once in this many calls that found nothing.
+const SLOW_EVERY: u32 = 32;
+
+impl Engine {
+    pub(crate) fn new(core: Core, qps: QpTable, receivers: Receivers, clock: Clock) -> Self {
+        Self {
+            core,
+            qps,
+            receivers,
+            clock,
+            ready: VecDeque::new(),
+            blocked: Vec::new(),
+            timers: BinaryHeap::new(),
+            touched: Vec::new(),
+            polls: 0,
+            husk: false,
+        }
+    }
+
+    /// The limits of the device.
+    #[doc(alias = "ibv_query_device")]
+    pub fn device_attr(&self) -> &DeviceAttr {
+        &self.core.attr
+    }
+
+    /// The state of the port.
+    #[doc(alias = "ibv_query_port")]
+    pub fn port_attr(&self) -> PortAttr {
+        crate::nic::port_attr(&self.core.port)
+    }
+
+    /// The number of a QP.
+    pub fn qpn(&self, id: QpId) -> Option<iba::Qpn> {
+        Some(self.qps.get(id)?.facts.qpn)
+    }
+
+    /// The GIDs of the port.
+    #[doc(alias = "ibv_query_gid_table")]
+    pub fn gids(&self) -> Vec<GidEntry> {
+        crate::nic::gid_entries(&self.core.port)
+    }
+
+    /// The counters since the device was opened.
+    pub fn counters(&self) -> crate::Counters {
+        self.core.counters
+    }
+
+    /// The time of the device's clock in nanoseconds, as completions carry it.
+    pub fn clock_nanos(&self) -> u64 {
+        self.clock.now().as_nanos()
+    }
+
+    /// Takes what has arrived and sends what can be sent, without waiting. Says whether anything moved.
+    pub fn progress(&mut self) -> bool {
+        if self.husk {
+            return false;
+        }
+        self.core.now = self.clock.now();
+        let mut moved = self.receive_fast();
+        moved |= self.run_ready();
+        self.polls = self.polls.wrapping_add(1);
+        if moved && self.polls % SLOW_EVERY != 0 {
+            return true;
+        }
+        if self.polls % SLOW_EVERY == 0 || self.receivers.udp_is_hot() {
+            moved |= self.receive_udp();
+        }
+        if self.polls % (SLOW_EVERY * 16) == 0 {
+            moved |= self.housekeeping();
+        }
+        moved | self.fire_timers()
+    }
+
+    /// Does everything that [`Engine::progress`] does now and then.
+    pub fn progress_fully(&mut self) -> bool {
+        if self.husk {
+            return false;
+        }
+        self.core.now = self.clock.now();
+        let mut moved = self.housekeeping();
+        moved |= self.receive_fast();
+        moved |= self.receive_udp();
+        moved |= self.run_ready();
+        moved | self.fire_timers()
+    }
+
+    /// Whether the engine is what a fork left in the child (see [`crate::fork`]).
+    pub fn is_husk(&self) -> bool {
+        self.husk
+    }
+
+    /// Gives up, in the child of a fork, everything that is the parent's.
+    pub(crate) fn become_husk(&mut self) {
+        self.husk = true;
+        self.receivers.abandon_in_child();
+        self.core.peers.abandon_in_child();
+        self.core.loopback.clear();
+        self.core.detach_event_queues();
+        self.ready.clear();
+        self.blocked.clear();
+        self.timers.clear();
+    }
+
+    /// When progress is needed next even if nothing arrives.
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.timers.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Whether a QP waits only for its turn, or for room that another thread must not be waited for.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty() || !self.core.loopback.is_empty()
+    }
+
+    /// Whether a QP waits for room in a carrier.
+    pub(crate) fn has_blocked(&self) -> bool {
+        !self.blocked.is_empty()
+    }
+
+    pub(crate) fn make_ready(&mut self, id: QpId) {
+        if let Some(entry) = self.qps.get_mut(id) {
+            if !entry.queued {
+                entry.queued = true;
+                self.ready.push_back(id);
+            }
+        }
+    }
+
+    /// Lets one QP send.
+    fn transmit(&mut self, id: QpId) {
+        let Self { core, qps, .. } = self;
+        let Some(entry) = qps.get_mut(id) else { return };
+        let now = core.now;
+        let poll = entry.qp.poll_transmit(&mut QpEnv::new(core, &mut entry.facts), now, BURST);
+        let deadline = entry.qp.poll_timeout();
+        if let Some(at) = deadline {
+            if entry.deadline.is_none_or(|known| at < known) {
+                entry.deadline = Some(at);
+                self.timers.push(Reverse((at, id.0)));
+            }
+        }
+        match poll {
+            Poll::Idle => {}
+            Poll::More => self.make_ready(id),
+            Poll::Blocked => {
+                let entry = self.qps.get_mut(id).expect("the QP was found above");
+                if !entry.queued {
+                    entry.queued = true;
+                    self.blocked.push(id);
+                }
+            }
+        }
+    }
+
+    /// Passes on what a transmission left with the carriers that have no reader of their own.
+    fn after_transmit(&mut self) {
+        self.flush_udp();
+        while self.deliver_loopback(64) {
+            self.flush_udp();
+        }
+        self.core.peers.ring_doorbells();
+    }
+
+    fn run_ready(&mut self) -> bool {
+        if !self.blocked.is_empty() {
+            for id in std::mem::take(&mut self.blocked) {
+                self.ready.push_back(id);
+            }
+        }
+        let mut left = self.ready.len();
+        if left == 0 && self.core.loopback.is_empty() {
+            return false;
+        }
+        while left > 0 {
+            left -= 1;
+            let Some(id) = self.ready.pop_front() else { break };
+            if let Some(entry) = self.qps.get_mut(id) {
+                entry.queued = false;
+                self.transmit(id);
+                self.flush_udp();
+            }
+        }
+        self.after_transmit();
+        true
+    }
+
+    fn fire_timers(&mut self) -> bool {
+        let now = self.core.now;
+        let mut fired = false;
+        while let Some(Reverse((at, index))) = self.timers.peek().copied() {
+            if at > now {
+                break;
+            }
+            self.timers.pop();
+            let id = QpId(index);
+            let Self { core, qps, .. } = self;
+            let Some(entry) = qps.get_mut(id) else { continue };
+            if entry.deadline != Some(at) {
+                continue;
+            }
+            entry.deadline = None;
+            if entry.qp.poll_timeout().is_some_and(|due| due <= now) {
+                entry.facts.peer_is_behind = match entry.facts.route {
+                    Route::Shm(vf) => core.peers.is_behind(vf, entry.facts.ring_position),
+                    _ => false,
+                };
+                entry.qp.handle_timeout(&mut QpEnv::new(core, &mut entry.facts), now);
+                fired = true;
+            }
+            self.transmit(id);
+        }
+        if fired {
+            self.after_transmit();
+        }
+        fired
+    }
+}

@@ -1,0 +1,158 @@
+//! Memory regions and the key table.
+
+use iba::{Access, LKey, RKey};
+use slab::Slab;
+use transport::env::{LocalError, RemoteError};
+use transport::wr::Sge;
+use umem::Umem;
+
+use crate::ids::{DmId, MrId, PdId};
+
+/// What a region is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MrKind {
+    /// Memory of the program.
+    User,
+    /// A dma-buf.
+    Dmabuf,
+    /// Device memory.
+    Dm(DmId),
+}
+
+/// A memory region.
+#[derive(Debug)]
+pub(crate) struct Mr {
+    pub(crate) pd: PdId,
+    pub(crate) key: u32,
+    pub(crate) access: Access,
+    /// The address of its first byte, in the addresses that work requests use.
+    pub(crate) iova: u64,
+    pub(crate) length: u64,
+    pub(crate) umem: Umem,
+    /// Where in `umem` it begins.
+    pub(crate) offset: u64,
+    pub(crate) kind: MrKind,
+}
+
+impl Mr {
+    /// Where `[addr, addr + length)` begins in [`Mr::umem`], if it lies inside the region.
+    fn place(&self, addr: u64, length: u64) -> Option<u64> {
+        let offset = addr.checked_sub(self.iova)?;
+        let end = offset.checked_add(length)?;
+        (end <= self.length).then_some(self.offset + offset)
+    }
+}
+
+/// All regions, by key: the index in the upper 24 bits, a tag that changes with each use of the index in the lower 8.
+#[derive(Debug, Default)]
+pub(crate) struct MrTable {
+    slots: Slab<Mr>,
+    tags: Vec<u8>,
+}
+
+impl MrTable {
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Adds a region whose key is made by the table.
+    pub(crate) fn insert(&mut self, make: impl FnOnce(u32) -> Mr) -> (MrId, u32) {
+        let entry = self.slots.vacant_entry();
+        let index = entry.key();
+        if index >= self.tags.len() {
+            self.tags.resize(index + 1, 0);
+        }
+        // Key 0 is what programs put where no key is meant, so index 0 never has tag 0.
+        self.tags[index] = match self.tags[index].wrapping_add(1) {
+            0 if index == 0 => 1,
+            tag => tag,
+        };
+        let key = (index as u32) << 8 | u32::from(self.tags[index]);
+        entry.insert(make(key));
+        (index.into(), key)
+    }
+
+    pub(crate) fn get(&self, id: MrId) -> Option<&Mr> {
+        self.slots.get(id.index())
+    }
+
+    pub(crate) fn get_mut(&mut self, id: MrId) -> Option<&mut Mr> {
+        self.slots.get_mut(id.index())
+    }
+
+    pub(crate) fn remove(&mut self, id: MrId) -> Option<Mr> {
+        self.slots.try_remove(id.index())
+    }
+
+    /// Gives a region another key at the same index.
+    pub(crate) fn rekey(&mut self, id: MrId) -> Option<u32> {
+        let mr = self.slots.get_mut(id.index())?;
+        let tag = &mut self.tags[id.index()];
+        *tag = match tag.wrapping_add(1) {
+            0 if id.index() == 0 => 1,
+            tag => tag,
+        };
+        mr.key = id.0 << 8 | u32::from(*tag);
+        Some(mr.key)
+    }
+
+    /// The regions of some protection domains.
+    pub(crate) fn ids_in(&self, pds: &[PdId]) -> Vec<MrId> {
+        let of_pds = self.slots.iter().filter(|(_, mr)| pds.contains(&mr.pd));
+        of_pds.map(|(index, _)| index.into()).collect()
+    }
+
+    fn by_key(&self, key: u32) -> Option<&Mr> {
+        self.slots.get((key >> 8) as usize).filter(|mr| mr.key == key)
+    }
+
+    /// The memory of a scatter/gather element (IBA 10.6.7.2, o10-37).
+    #[inline]
+    pub(crate) fn local(
+        &self,
+        pd: PdId,
+        key: LKey,
+        addr: u64,
+        length: u32,
+        access: Access,
+    ) -> Result<(&Umem, u64), LocalError> {
+        let mr = self.by_key(key.0).ok_or(LocalError::Protection)?;
+        if mr.pd != pd || !mr.access.contains(access) {
+            return Err(LocalError::Protection);
+        }
+        let offset = mr.place(addr, u64::from(length)).ok_or(LocalError::Protection)?;
+        Ok((&mr.umem, offset))
+    }
+
+    /// Checks every element of a list; elements of no length need no key.
+    pub(crate) fn check_local(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        access: Access,
+    ) -> Result<(), LocalError> {
+        for sge in sges.iter().filter(|sge| sge.length > 0) {
+            self.local(pd, sge.lkey, sge.addr, sge.length, access)?;
+        }
+        Ok(())
+    }
+
+    /// The memory a peer names.
+    #[inline]
+    pub(crate) fn remote(
+        &self,
+        pd: PdId,
+        key: RKey,
+        addr: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<(&Umem, u64), RemoteError> {
+        let mr = self.by_key(key.0).ok_or(RemoteError::Access)?;
+        if mr.pd != pd || !mr.access.contains(access) {
+            return Err(RemoteError::Access);
+        }
+        let offset = mr.place(addr, length).ok_or(RemoteError::Access)?;
+        Ok((&mr.umem, offset))
+    }
+}

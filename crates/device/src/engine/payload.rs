@@ -1,0 +1,143 @@
+//! Payloads: gathered into carriers, scattered out of them, and the packets of the loopback carrier.
+
+use iba::{Access, LKey, Qpn};
+use smallvec::SmallVec;
+use transport::env::{LocalError, Skipped};
+use transport::wr::Sge;
+use umem::{Foreign, Umem};
+use wire::Headers;
+
+use super::mr::MrTable;
+use crate::ids::PdId;
+
+/// The payload of a packet that arrived.
+pub(crate) enum InPayload<'a> {
+    /// In a receive buffer of our own.
+    Bytes(&'a [u8]),
+    /// In a ring that the peer can still change.
+    Ring(Foreign<'a>),
+    /// In memory of this process.
+    Parts(&'a [Part]),
+}
+
+/// A piece of memory of this process, kept alive by its region's memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub(crate) umem: Umem,
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+}
+
+/// What a loopback packet carries.
+#[derive(Debug)]
+pub(crate) enum LoopPayload {
+    /// A copy, where the sender may reuse its memory before the packet arrives.
+    Bytes(SmallVec<[u8; 64]>),
+    /// A reference, where the sender may not.
+    Parts(SmallVec<[Part; 2]>),
+}
+
+/// A packet from one QP of this process to another.
+#[derive(Debug)]
+pub(crate) struct LoopPacket {
+    pub(crate) headers: Headers,
+    pub(crate) payload: LoopPayload,
+    pub(crate) length: u32,
+    pub(crate) skipped: Skipped,
+    pub(crate) source: Qpn,
+    pub(crate) grh: Option<[u8; 40]>,
+}
+
+impl InPayload<'_> {
+    /// How many bytes there are.
+    pub(crate) fn len(&self) -> u32 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u32,
+            Self::Ring(foreign) => foreign.len() as u32,
+            Self::Parts(parts) => parts.iter().map(|part| part.length).sum(),
+        }
+    }
+
+    /// Copies `length` bytes at `from` of the payload to `offset` of `umem`.
+    pub(crate) fn copy_to(
+        &self,
+        from: u64,
+        length: u32,
+        umem: &Umem,
+        offset: u64,
+    ) -> Result<(), LocalError> {
+        let (start, len) = (from as usize, length as usize);
+        match self {
+            Self::Bytes(bytes) => {
+                let bytes = bytes.get(start..start + len).ok_or(LocalError::Fault)?;
+                umem.write(offset, bytes).map_err(|_| LocalError::Fault)
+            }
+            Self::Ring(foreign) => {
+                let bytes = foreign.slice(start, len).ok_or(LocalError::Fault)?;
+                umem.write_from(offset, bytes).map_err(|_| LocalError::Fault)
+            }
+            Self::Parts(parts) => {
+                let mut to = offset;
+                for_each_piece(
+                    parts.iter().map(|part| part.length),
+                    from,
+                    length,
+                    |index, within, piece| {
+                        let part = &parts[index];
+                        Umem::copy(umem, to, &part.umem, part.offset + within, u64::from(piece))
+                            .map_err(|_| LocalError::Fault)?;
+                        to += u64::from(piece);
+                        Ok(())
+                    },
+                )
+            }
+        }
+    }
+}
+
+/// Walks `length` bytes at `offset` of a list of pieces with the given lengths: the piece's index, where in it, how much.
+pub(crate) fn for_each_piece(
+    lengths: impl Iterator<Item = u32>,
+    offset: u64,
+    length: u32,
+    mut visit: impl FnMut(usize, u64, u32) -> Result<(), LocalError>,
+) -> Result<(), LocalError> {
+    let (mut skip, mut left) = (offset, length);
+    for (index, piece) in lengths.enumerate() {
+        if left == 0 {
+            return Ok(());
+        }
+        if skip >= u64::from(piece) {
+            skip -= u64::from(piece);
+            continue;
+        }
+        let take = left.min(piece - skip as u32);
+        visit(index, skip, take)?;
+        skip = 0;
+        left -= take;
+    }
+    if left == 0 { Ok(()) } else { Err(LocalError::Protection) }
+}
+
+/// Visits the memory under `length` bytes at `offset` of a gather or scatter list.
+pub(crate) fn for_each_sge(
+    mrs: &MrTable,
+    pd: PdId,
+    sges: &[Sge],
+    offset: u64,
+    length: u32,
+    access: Access,
+    mut visit: impl FnMut(&Umem, u64, u32) -> Result<(), LocalError>,
+) -> Result<(), LocalError> {
+    for_each_piece(
+        sges.iter().map(|sge| sge.length),
+        offset,
+        length,
+        |index, within, piece| {
+            let sge = &sges[index];
+            let key: LKey = sge.lkey;
+            let (umem, at) = mrs.local(pd, key, sge.addr + within, piece, access)?;
+            visit(umem, at, piece)
+        },
+    )
+}

@@ -1,0 +1,306 @@
+//! Rings to other processes of this host, and the records that travel in them.
+//!
+//! A record, in native byte order since both ends are one machine:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0 | kind: 1 a packet, 2 a datagram that the kernel gave to the wrong process |
+//! | 1 | flags: 1 skipped counts follow, 2 a GRH follows |
+//! | 2 | length of the packet's headers |
+//! | 3 | zero |
+//! | 4..8 | length of the payload |
+//! | 8..12 | the sending QP |
+//! | then | skipped counts (8 bytes) if flagged, GRH (40 bytes) if flagged, headers, payload |
+//!
+//! An eight-byte message and its record fit one cache line.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use iba::Qpn;
+use link::registry::Claim;
+use link::shm::{Doorbell, Outbound, OutboundState, PushError as RingError};
+use transport::env::Skipped;
+use umem::Foreign;
+use wire::Headers;
+
+use crate::waits::Waits;
+
+const PACKET: u8 = 1;
+const DATAGRAM: u8 = 2;
+const HAS_SKIPPED: u8 = 1;
+const HAS_GRH: u8 = 2;
+const FIXED: usize = 12;
+/// The fixed part, skipped counts, a GRH, and the longest headers.
+const MAX_PREFIX: usize = FIXED + 8 + 40 + 64;
+/// Two addresses with their ports before a forwarded datagram.
+const ADDRESSES: usize = 2 * ADDRESS;
+const ADDRESS: usize = 18;
+
+/// What a packet's record says beside its payload.
+pub(crate) struct Record<'a> {
+    pub(crate) headers: &'a Headers,
+    pub(crate) length: u32,
+    pub(crate) skipped: Skipped,
+    pub(crate) grh: Option<&'a [u8; 40]>,
+    pub(crate) source: Qpn,
+}
+
+/// A record that arrived.
+pub(crate) enum Incoming<'a> {
+    Packet {
+        headers: Headers,
+        payload: Foreign<'a>,
+        length: u32,
+        skipped: Skipped,
+        grh: Option<[u8; 40]>,
+        source: Qpn,
+    },
+    Datagram {
+        src: SocketAddr,
+        dst: SocketAddr,
+        bytes: Vec<u8>,
+    },
+}
+
+/// Why a record was not pushed.
+pub(crate) enum PushError<E> {
+    /// No room now.
+    Full,
+    /// No such process.
+    Gone,
+    /// The payload could not be taken.
+    Fill(E),
+}
+
+/// The claim on this process's VF, and the rings to others.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    /// `None` only in the child of a fork.
+    pub(crate) claim: Option<Claim>,
+    ring_size: usize,
+    waits: Arc<Waits>,
+    peers: Vec<Option<Outbound>>,
+    /// Rings written to since their readers were last woken.
+    unrung: Vec<u16>,
+}
+
+impl Peers {
+    pub(crate) fn new(claim: Claim, ring_size: usize, waits: Arc<Waits>) -> Self {
+        waits.add_always(&claim);
+        waits.add_always(claim.doorbell().fd());
+        Self { claim: Some(claim), ring_size, waits, peers: Vec::new(), unrung: Vec::new() }
+    }
+
+    /// The ring to a VF, connecting first if there is none.
+    fn peer(&mut self, vf: u16) -> Option<&mut Outbound> {
+        let index = usize::from(vf);
+        if index >= self.peers.len() {
+            self.peers.resize_with(index + 1, || None);
+        }
+        if self.peers[index].is_none() {
+            match self.claim.as_ref()?.connect(vf, self.ring_size) {
+                Ok(outbound) => {
+                    self.waits.add_always(&outbound);
+                    self.peers[index] = Some(outbound);
+                }
+                Err(error) => {
+                    tracing::info!(target: "peerdma::peer", vf, "cannot reach the process: {error}");
+                }
+            }
+        }
+        self.peers[index].as_mut()
+    }
+
+    /// Pushes a packet; `fill` writes its payload. Returns the ring's position after it.
+    pub(crate) fn push<E>(
+        &mut self,
+        vf: u16,
+        record: &Record<'_>,
+        fill: impl FnOnce(Foreign<'_>) -> Result<(), E>,
+    ) -> Result<u64, PushError<E>> {
+        let mut prefix = [0u8; MAX_PREFIX];
+        let size = write_prefix(&mut prefix, record);
+        let payload = record.length as usize;
+        let outbound = self.peer(vf).ok_or(PushError::Gone)?;
+        let pushed = outbound.push(size + payload, |room| {
+            room.copy_from(&prefix[..size]);
+            match room.slice(size, payload) {
+                Some(rest) => fill(rest),
+                None => Ok(()),
+            }
+        });
+        match pushed {
+            Ok(()) => {
+                let position = outbound.ring().position();
+                if !self.unrung.contains(&vf) {
+                    self.unrung.push(vf);
+                }
+                Ok(position)
+            }
+            Err(RingError::Full) => {
+                // The reader rings when it has made room, unless it made room meanwhile.
+                let _ = outbound.ring().want_space(size + payload);
+                Err(PushError::Full)
+            }
+            Err(RingError::Fill(error)) => Err(PushError::Fill(error)),
+            Err(_) => {
+                tracing::warn!(target: "peerdma::peer", vf, "the ring broke; closing it");
+                self.peers[usize::from(vf)] = None;
+                Err(PushError::Gone)
+            }
+        }
+    }
+
+    /// Passes a datagram on to the process it is for; without room or process it is lost, as datagrams may be.
+    pub(crate) fn forward(&mut self, vf: u16, src: SocketAddr, dst: SocketAddr, bytes: &[u8]) {
+        let Some(outbound) = self.peer(vf) else { return };
+        let size = FIXED + ADDRESSES + bytes.len();
+        let pushed = outbound.push(size, |room| {
+            let mut prefix = [0u8; FIXED + ADDRESSES];
+            prefix[0] = DATAGRAM;
+            prefix[4..8].copy_from_slice(&(bytes.len() as u32).to_ne_bytes());
+            for (at, address) in [(FIXED, src), (FIXED + ADDRESS, dst)] {
+                prefix[at..at + 16].copy_from_slice(&iba::Gid::from(address.ip()).0);
+                prefix[at + 16..at + ADDRESS].copy_from_slice(&address.port().to_ne_bytes());
+            }
+            room.copy_from(&prefix);
+            if let Some(rest) = room.slice(prefix.len(), bytes.len()) {
+                rest.copy_from(bytes);
+            }
+            Ok::<(), ()>(())
+        });
+        if pushed.is_ok() && !self.unrung.contains(&vf) {
+            self.unrung.push(vf);
+        }
+    }
+
+    /// Wakes the readers of rings that were written to, where they sleep.
+    pub(crate) fn ring_doorbells(&mut self) {
+        while let Some(vf) = self.unrung.pop() {
+            if let Some(Some(outbound)) = self.peers.get_mut(usize::from(vf)) {
+                outbound.ring_doorbell_if_sleeping();
+            }
+        }
+    }
+
+    /// Whether the peer has yet to take what was pushed before `position`.
+    pub(crate) fn is_behind(&mut self, vf: u16, position: u64) -> bool {
+        match self.peers.get_mut(usize::from(vf)) {
+            Some(Some(outbound)) => outbound.ring().consumed_up_to() < position,
+            _ => false,
+        }
+    }
+
+    /// Notices peers that answered, refused or went away.
+    pub(crate) fn poll(&mut self) {
+        for (vf, slot) in self.peers.iter_mut().enumerate() {
+            let Some(outbound) = slot else { continue };
+            match outbound.poll() {
+                OutboundState::Refused(words) => {
+                    tracing::warn!(target: "peerdma::peer", vf, "refused: {words}");
+                    *slot = None;
+                }
+                OutboundState::Gone => {
+                    tracing::debug!(target: "peerdma::peer", vf, "the process is gone");
+                    *slot = None;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Closes, in the child of a fork, what is the parent's, and touches nothing that is shared.
+    pub(crate) fn abandon_in_child(&mut self) {
+        for outbound in self.peers.drain(..).flatten() {
+            outbound.abandon_in_child();
+        }
+        if let Some(claim) = self.claim.take() {
+            claim.abandon_in_child();
+        }
+    }
+
+    /// Tells peers whether to wake us.
+    pub(crate) fn doorbell(&self) -> Option<&Doorbell> {
+        self.claim.as_ref().map(|claim| &**claim.doorbell())
+    }
+
+    pub(crate) fn waits(&self) -> &Waits {
+        &self.waits
+    }
+}
+
+fn write_prefix(prefix: &mut [u8; MAX_PREFIX], record: &Record<'_>) -> usize {
+    prefix[0] = PACKET;
+    prefix[2] = record.headers.len() as u8;
+    prefix[4..8].copy_from_slice(&record.length.to_ne_bytes());
+    prefix[8..12].copy_from_slice(&record.source.value().to_ne_bytes());
+    let mut at = FIXED;
+    if record.skipped != Skipped::default() {
+        prefix[1] |= HAS_SKIPPED;
+        prefix[at..at + 4].copy_from_slice(&record.skipped.psns.to_ne_bytes());
+        prefix[at + 4..at + 8].copy_from_slice(&record.skipped.messages.to_ne_bytes());
+        at += 8;
+    }
+    if let Some(grh) = record.grh {
+        prefix[1] |= HAS_GRH;
+        prefix[at..at + 40].copy_from_slice(grh);
+        at += 40;
+    }
+    at + record.headers.emit(&mut prefix[at..])
+}
+
+/// Takes a record apart. Every word is read once and checked; the payload stays in the ring.
+pub(crate) fn parse(record: Foreign<'_>) -> Result<Incoming<'_>, &'static str> {
+    let mut prefix = [0u8; MAX_PREFIX];
+    let have = record.len().min(MAX_PREFIX);
+    record.slice(0, have).ok_or("empty")?.copy_to(&mut prefix[..have]);
+    let prefix = &prefix[..have];
+    if have < FIXED {
+        return Err("shorter than its fixed part");
+    }
+    let word = |at: usize| {
+        prefix.get(at..at + 4).map(|b| u32::from_ne_bytes(b.try_into().expect("four bytes")))
+    };
+    let length = word(4).ok_or("no length")?;
+    if prefix[0] == DATAGRAM {
+        let address = |at: usize| {
+            let bytes = prefix.get(at..at + ADDRESS).ok_or("no addresses")?;
+            let (gid, port) = bytes.split_at(16);
+            let gid = iba::Gid(gid.try_into().expect("sixteen bytes"));
+            let port = u16::from_ne_bytes(port.try_into().expect("two bytes"));
+            Ok::<_, &str>(SocketAddr::new(gid.to_ip(), port))
+        };
+        let (src, dst) = (address(FIXED)?, address(FIXED + ADDRESS)?);
+        let bytes = record.slice(FIXED + ADDRESSES, length as usize).ok_or("length lies")?;
+        let mut copy = vec![0; bytes.len()];
+        bytes.copy_to(&mut copy);
+        return Ok(Incoming::Datagram { src, dst, bytes: copy });
+    }
+    if prefix[0] != PACKET {
+        return Err("unknown kind");
+    }
+    let flags = prefix[1];
+    let mut at = FIXED;
+    let mut skipped = Skipped::default();
+    if flags & HAS_SKIPPED != 0 {
+        skipped.psns = word(at).ok_or("no skipped counts")?;
+        skipped.messages = word(at + 4).ok_or("no skipped counts")?;
+        at += 8;
+    }
+    let mut grh = None;
+    if flags & HAS_GRH != 0 {
+        let bytes = prefix.get(at..at + 40).ok_or("no GRH")?;
+        grh = Some(bytes.try_into().expect("forty bytes"));
+        at += 40;
+    }
+    let header_len = usize::from(prefix[2]);
+    let header_bytes = prefix.get(at..at + header_len).ok_or("no headers")?;
+    let (headers, end) = Headers::parse_prefix(header_bytes).map_err(|_| "malformed headers")?;
+    if end != header_len {
+        return Err("header length lies");
+    }
+    let payload = record.slice(at + header_len, length as usize).ok_or("length lies")?;
+    let source = Qpn::new(word(8).ok_or("no source")?);
+    Ok(Incoming::Packet { headers, payload, length, skipped, grh, source })
+}

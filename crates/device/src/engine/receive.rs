@@ -1,0 +1,347 @@
+//! The inward half of the carriers: rings of other processes, UDP, and packets within this process.
+
+use std::net::SocketAddr;
+
+use iba::Qpn;
+use link::netdev::Watch;
+use link::registry::{Claim, Event};
+use link::shm::{Inbound, InboundState};
+use link::udp::{SendError, UdpLink};
+use transport::env::Rx;
+use wire::grh::Grh;
+use wire::icrc::{Flow, Verifier};
+use wire::Headers;
+
+use super::Engine;
+use super::core::Core;
+use super::env::{QpEnv, Route};
+use super::payload::{InPayload, LoopPayload};
+use super::peers::{self, Incoming};
+use super::qp::{QpTable, vf_of};
+use crate::ids::QpId;
+use crate::waits::Waits;
+
+/// Where packets come in.
+#[derive(Debug)]
+pub(crate) struct Receivers {
+    pub(crate) inbounds: Vec<Inbound>,
+    pub(crate) udp: Option<UdpLink>,
+    pub(crate) watch: Option<Watch>,
+    verifier: Verifier,
+    /// Polls of the socket left before it is looked at only now and then.
+    udp_heat: u32,
+}
+
+/// Who sent a packet, to be compared with the peer a QP is connected to.
+#[derive(Clone, Copy, Debug)]
+enum Sender {
+    Own(Qpn),
+    Process(u16, Qpn),
+    Host(iba::Gid),
+}
+
+/// Records taken from one ring before the next ring has its turn.
+const RING_BURST: usize = 32;
+
+impl Receivers {
+    pub(crate) fn new(udp: Option<UdpLink>, watch: Option<Watch>, waits: &Waits) -> Self {
+        if let Some(udp) = &udp {
+            for fd in udp.v4_fd().into_iter().chain(udp.v6_fd()) {
+                waits.add_idle(fd);
+            }
+        }
+        if let Some(watch) = &watch {
+            waits.add_idle(watch);
+        }
+        Self { inbounds: Vec::new(), udp, watch, verifier: Verifier::new(), udp_heat: 0 }
+    }
+
+    /// Closes, in the child of a fork, what is the parent's.
+    pub(crate) fn abandon_in_child(&mut self) {
+        for inbound in self.inbounds.drain(..) {
+            inbound.abandon_in_child();
+        }
+        self.udp = None;
+        self.watch = None;
+    }
+
+    /// Whether packets came over UDP lately, so that each poll should look.
+    pub(crate) fn udp_is_hot(&self) -> bool {
+        self.udp_heat > 0
+    }
+}
+
+impl Engine {
+    /// Takes packets from the rings and from this process.
+    pub(crate) fn receive_fast(&mut self) -> bool {
+        let mut moved = self.receive_rings();
+        moved |= self.deliver_loopback(64);
+        if moved {
+            self.after_transmit();
+        }
+        moved
+    }
+
+    fn receive_rings(&mut self) -> bool {
+        let mut moved = false;
+        let mut corrupt = None;
+        for index in 0..self.receivers.inbounds.len() {
+            for _ in 0..RING_BURST {
+                let Self { core, qps, receivers, touched, .. } = self;
+                let Receivers { inbounds, verifier, .. } = receivers;
+                let inbound = &mut inbounds[index];
+                let vf = inbound.peer().vf;
+                let popped = inbound.pop(|record| match peers::parse(record) {
+                    Ok(Incoming::Packet { headers, payload, length, skipped, grh, source }) => {
+                        core.counters.rx_shm_packets += 1;
+                        let payload = InPayload::Ring(payload);
+                        let rx = Rx {
+                            headers: &headers,
+                            payload: &payload,
+                            length,
+                            skipped,
+                            grh: grh.as_ref(),
+                        };
+                        touched.extend(deliver(core, qps, Sender::Process(vf, source), &rx));
+                    }
+                    Ok(Incoming::Datagram { src, dst, bytes }) => {
+                        let datagram = Datagram { src, dst, bytes: &bytes };
+                        touched.extend(deliver_datagram(core, qps, verifier, &datagram));
+                    }
+                    Err(reason) => {
+                        core.counters.rx_malformed_packets += 1;
+                        tracing::debug!(target: "peerdma::drop", vf, "ring record: {reason}");
+                    }
+                });
+                match popped {
+                    Ok(Some(())) => moved = true,
+                    Ok(None) => break,
+                    Err(error) => {
+                        tracing::warn!(target: "peerdma::peer", vf, "closing the ring: {error}");
+                        corrupt = Some(index);
+                        break;
+                    }
+                }
+            }
+            self.transmit_touched();
+        }
+        if let Some(index) = corrupt {
+            self.receivers.inbounds.swap_remove(index);
+        }
+        moved
+    }
+
+    fn transmit_touched(&mut self) {
+        while let Some(id) = self.touched.pop() {
+            self.transmit(id);
+        }
+    }
+
+    /// Delivers up to `most` packets of this process to itself.
+    pub(crate) fn deliver_loopback(&mut self, most: usize) -> bool {
+        let mut moved = false;
+        for _ in 0..most {
+            let Some(packet) = self.core.loopback.pop_front() else { break };
+            moved = true;
+            self.core.counters.loopback_packets += 1;
+            let payload = match &packet.payload {
+                LoopPayload::Bytes(bytes) => InPayload::Bytes(bytes),
+                LoopPayload::Parts(parts) => InPayload::Parts(parts),
+            };
+            let rx = Rx {
+                headers: &packet.headers,
+                payload: &payload,
+                length: packet.length,
+                skipped: packet.skipped,
+                grh: packet.grh.as_ref(),
+            };
+            let touched = deliver(&mut self.core, &mut self.qps, Sender::Own(packet.source), &rx);
+            if let Some(id) = touched {
+                self.transmit(id);
+            }
+        }
+        moved
+    }
+
+    /// Takes datagrams from the socket.
+    pub(crate) fn receive_udp(&mut self) -> bool {
+        let Self { core, qps, receivers, touched, .. } = self;
+        let Receivers { udp, verifier, .. } = receivers;
+        let Some(udp) = udp else { return false };
+        let port = udp.port();
+        let received = udp.recv(&mut |datagram| {
+            let datagram = Datagram {
+                src: datagram.src,
+                dst: SocketAddr::new(datagram.dst, port),
+                bytes: datagram.bytes,
+            };
+            touched.extend(deliver_datagram(core, qps, verifier, &datagram));
+        });
+        let count = match received {
+            Ok(count) => count,
+            Err(error) => {
+                tracing::warn!(target: "peerdma::udp", "receive: {error}");
+                0
+            }
+        };
+        receivers.udp_heat = if count > 0 { 4096 } else { receivers.udp_heat.saturating_sub(1) };
+        if count == 0 {
+            return false;
+        }
+        self.transmit_touched();
+        self.after_transmit();
+        true
+    }
+
+    /// Sends the batches that wait for the socket; what it does not take now waits on.
+    pub(crate) fn flush_udp(&mut self) {
+        let Self { core, receivers, .. } = self;
+        let Some(udp) = receivers.udp.as_ref() else {
+            while core.udp.front().is_some() {
+                core.udp.pop();
+                core.counters.dropped_packets += 1;
+            }
+            return;
+        };
+        while let Some(batch) = core.udp.front() {
+            let sent = udp.send(link::udp::Transmit {
+                dst: batch.dst,
+                src: batch.src,
+                traffic_class: batch.traffic_class,
+                hop_limit: batch.hop_limit,
+                contents: &batch.bytes,
+                segment_size: (batch.count > 1).then_some(batch.segment),
+            });
+            match sent {
+                Ok(()) => core.counters.tx_udp_packets += batch.count as u64,
+                Err(SendError::WouldBlock { sent }) => {
+                    core.udp.sent(sent);
+                    return;
+                }
+                Err(error) => {
+                    core.counters.dropped_packets += batch.count as u64;
+                    tracing::info!(target: "peerdma::udp", dst = %batch.dst, "send: {error}");
+                }
+            }
+            core.udp.pop();
+        }
+    }
+
+    /// Accepts connections, notices peers that came up or went away, and follows the netdev.
+    pub(crate) fn housekeeping(&mut self) -> bool {
+        let mut moved = false;
+        let events = self.core.peers.claim.as_mut().map_or_else(Vec::new, Claim::poll_events);
+        for event in events {
+            match event {
+                Event::NewInbound(inbound) => {
+                    tracing::debug!(target: "peerdma::peer", "ring from {}", inbound.peer());
+                    self.core.peers.waits().add_always(&*inbound);
+                    self.receivers.inbounds.push(*inbound);
+                    moved = true;
+                }
+                Event::Refused(peer) => tracing::info!(
+                    target: "peerdma::peer", uid = peer.uid, "turned away: {}", peer.reason
+                ),
+                _ => {}
+            }
+        }
+        let inbounds = &mut self.receivers.inbounds;
+        if inbounds.iter_mut().any(|inbound| inbound.poll() == InboundState::Gone) {
+            // What a peer pushed before it went is still delivered. It cannot push more, so this ends.
+            while self.receive_rings() {}
+            self.receivers.inbounds.retain_mut(|inbound| inbound.poll() != InboundState::Gone);
+            moved = true;
+        }
+        self.core.peers.poll();
+        if self.receivers.watch.as_ref().is_some_and(|watch| watch.drain().unwrap_or(false)) {
+            crate::nic::refresh(&mut self.core);
+        }
+        moved
+    }
+}
+
+/// A datagram, with the ports that its ICRC covers.
+struct Datagram<'a> {
+    src: SocketAddr,
+    dst: SocketAddr,
+    bytes: &'a [u8],
+}
+
+/// Takes a datagram apart and delivers it.
+fn deliver_datagram(
+    core: &mut Core,
+    qps: &mut QpTable,
+    verifier: &mut Verifier,
+    datagram: &Datagram<'_>,
+) -> Option<QpId> {
+    let &Datagram { src, dst, bytes } = datagram;
+    core.counters.rx_udp_packets += 1;
+    let flow = Flow::new(src, dst)?;
+    let packet = match verifier.verify(&flow, bytes) {
+        Ok((packet, _id)) => packet,
+        Err(error) => {
+            core.counters.rx_icrc_encapsulated += 1;
+            tracing::debug!(target: "peerdma::drop", %src, "{error}");
+            return None;
+        }
+    };
+    let (headers, range) = match Headers::parse(packet) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            core.counters.rx_malformed_packets += 1;
+            tracing::debug!(target: "peerdma::drop", %src, "{error}");
+            return None;
+        }
+    };
+    let vf = vf_of(headers.bth.dest_qp);
+    if vf != core.vf && headers.bth.dest_qp.value() > 1 {
+        core.peers.forward(vf, src, dst, bytes);
+        return None;
+    }
+    let payload = InPayload::Bytes(&packet[range.clone()]);
+    let is_datagram = headers.deth.is_some();
+    let grh = is_datagram
+        .then(|| Grh::new(src.ip(), dst.ip(), 0, 64, (bytes.len() + 8) as u16))
+        .flatten()
+        .map(|grh| grh.to_bytes());
+    let rx = Rx {
+        headers: &headers,
+        payload: &payload,
+        length: range.len() as u32,
+        skipped: Default::default(),
+        grh: grh.as_ref(),
+    };
+    deliver(core, qps, Sender::Host(src.ip().into()), &rx)
+}
+
+/// Gives a packet to the QP it names, if that QP is connected to where it came from.
+fn deliver(
+    core: &mut Core,
+    qps: &mut QpTable,
+    sender: Sender,
+    rx: &Rx<'_, InPayload<'_>>,
+) -> Option<QpId> {
+    let dest = rx.headers.bth.dest_qp;
+    let Some(entry) = qps.by_number(dest) else {
+        core.counters.rx_unknown_qpn += 1;
+        tracing::debug!(target: "peerdma::drop", qpn = %dest, ?sender, "no such QP");
+        return None;
+    };
+    let facts = &entry.facts;
+    let from_peer = !facts.qp_type.is_connected()
+        || match (facts.route, sender) {
+            (Route::Loopback, Sender::Own(qpn)) => qpn == facts.dest_qpn,
+            (Route::Shm(vf), Sender::Process(from, qpn)) => vf == from && qpn == facts.dest_qpn,
+            (Route::Udp, Sender::Host(gid)) => gid == facts.av.dgid,
+            _ => false,
+        };
+    if !from_peer {
+        core.counters.rx_wrong_source += 1;
+        tracing::debug!(target: "peerdma::drop", qpn = %dest, ?sender, "not this QP's peer");
+        return None;
+    }
+    let id = facts.id;
+    let now = core.now;
+    entry.qp.handle_packet(&mut QpEnv::new(core, &mut entry.facts), now, rx);
+    Some(id)
+}

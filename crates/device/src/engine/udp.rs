@@ -1,0 +1,146 @@
+//! Packets on their way to the UDP carrier: framed, with their ICRC, gathered into batches for GSO.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+use iba::Av;
+use transport::env::TransmitError;
+use wire::Headers;
+use wire::icrc::{self, Flow};
+
+/// Datagrams of one size (the last may be shorter) to one place.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) segment: usize,
+    pub(crate) count: usize,
+    /// Whether a short segment ended the batch.
+    closed: bool,
+}
+
+/// Batches that wait for the socket.
+#[derive(Debug)]
+pub(crate) struct UdpQueue {
+    batches: VecDeque<Batch>,
+    spare: Vec<Vec<u8>>,
+    max_segments: usize,
+    src_port: u16,
+    dst_port: u16,
+}
+
+impl UdpQueue {
+    /// Batches that may wait before a QP is told to.
+    const MAX_BATCHES: usize = 4;
+    /// A UDP datagram, GSO or not, ends at 64 KiB with its headers.
+    const MAX_BYTES: usize = 65_000;
+
+    pub(crate) fn new(max_segments: usize, src_port: u16, dst_port: u16) -> Self {
+        let max_segments = max_segments.max(1);
+        Self { batches: VecDeque::new(), spare: Vec::new(), max_segments, src_port, dst_port }
+    }
+
+    /// Adds a packet; `fill` writes its payload.
+    pub(crate) fn push(
+        &mut self,
+        src: IpAddr,
+        av: &Av,
+        headers: &Headers,
+        length: u32,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), TransmitError>,
+    ) -> Result<(), TransmitError> {
+        let dst = av.dgid.to_ip();
+        let pad = length.wrapping_neg() as usize % 4;
+        let header_len = headers.len();
+        let size = header_len + length as usize + pad + icrc::LEN;
+        if !self.batches.back().is_some_and(|batch| self.fits(batch, src, dst, av, size)) {
+            if self.batches.len() >= Self::MAX_BATCHES {
+                return Err(TransmitError::Blocked);
+            }
+            let bytes = self.spare.pop().unwrap_or_default();
+            self.batches.push_back(Batch {
+                src,
+                dst,
+                traffic_class: av.traffic_class,
+                hop_limit: if av.hop_limit == 0 { 64 } else { av.hop_limit },
+                bytes,
+                segment: size,
+                count: 0,
+                closed: false,
+            });
+        }
+        let batch = self.batches.back_mut().expect("a batch was just found or added");
+        let start = batch.bytes.len();
+        batch.bytes.resize(start + size, 0);
+        let packet = &mut batch.bytes[start..];
+        let mut headers = headers.clone();
+        headers.bth.pad = pad as u8;
+        headers.emit(packet);
+        let filled = fill(&mut packet[header_len..header_len + length as usize]);
+        if let Err(error) = filled {
+            batch.bytes.truncate(start);
+            if batch.count == 0 {
+                self.recycle_last();
+            }
+            return Err(error);
+        }
+        // The ICRC covers the IPv4 identification, which the kernel numbers from 0 within one GSO send.
+        let id = batch.count as u16;
+        let (packet, trailer) = packet.split_at_mut(size - icrc::LEN);
+        let flow = Flow::new(
+            SocketAddr::new(src, self.src_port),
+            SocketAddr::new(dst, self.dst_port),
+        );
+        let icrc = flow.map_or(0, |flow| icrc::compute(&flow, id, packet));
+        trailer.copy_from_slice(&icrc.to_le_bytes());
+        batch.count += 1;
+        batch.closed = size < batch.segment;
+        Ok(())
+    }
+
+    fn fits(&self, batch: &Batch, src: IpAddr, dst: IpAddr, av: &Av, size: usize) -> bool {
+        !batch.closed
+            && batch.src == src
+            && batch.dst == dst
+            && batch.traffic_class == av.traffic_class
+            && size <= batch.segment
+            && batch.count < self.max_segments
+            && batch.bytes.len() + size <= Self::MAX_BYTES
+    }
+
+    pub(crate) fn front(&self) -> Option<&Batch> {
+        self.batches.front()
+    }
+
+    /// Forgets the first batch, after it was sent or dropped.
+    pub(crate) fn pop(&mut self) {
+        if let Some(batch) = self.batches.pop_front() {
+            self.recycle(batch.bytes);
+        }
+    }
+
+    /// Forgets what of the first batch went out before the socket had no more room. The identifications of the rest
+    /// begin at 0 again on the wire, which receivers allow for.
+    pub(crate) fn sent(&mut self, bytes: usize) {
+        if let Some(batch) = self.batches.front_mut().filter(|batch| bytes <= batch.bytes.len()) {
+            batch.bytes.drain(..bytes);
+            batch.count = batch.bytes.len().div_ceil(batch.segment.max(1));
+        }
+    }
+
+    fn recycle_last(&mut self) {
+        if let Some(batch) = self.batches.pop_back() {
+            self.recycle(batch.bytes);
+        }
+    }
+
+    fn recycle(&mut self, mut bytes: Vec<u8>) {
+        if self.spare.len() < Self::MAX_BATCHES {
+            bytes.clear();
+            self.spare.push(bytes);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! One NIC in one process: the engine's lock, and the thread that makes progress when the program does not.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use link::registry::{Claim, NicIdentity};
+use link::udp::{BindError, Options, UdpLink};
+use parking_lot::{ArcMutexGuard, Mutex, MutexGuard, RawMutex};
+use slab::Slab;
+use transport::Time;
+
+use crate::attr::DeviceAttr;
+use crate::clock::Clock;
+use crate::counters::Counters;
+use crate::engine::Engine;
+use crate::engine::core::Core;
+use crate::engine::peers::Peers;
+use crate::engine::qp::QpTable;
+use crate::engine::receive::Receivers;
+use crate::engine::udp::UdpQueue;
+use crate::ids::CqId;
+use crate::nic::NicInfo;
+use crate::refusal::{Kind, Refusal, Result};
+use crate::waits::Waits;
+
+/// The engine, locked.
+pub type EngineGuard<'a> = MutexGuard<'a, Engine>;
+
+/// One NIC in this process.
+#[derive(Debug)]
+pub struct Hca {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    engine: Arc<Mutex<Engine>>,
+    waits: Arc<Waits>,
+    /// Whether the program polls, so that the background thread only watches that it goes on.
+    polling: AtomicBool,
+    /// Calls of the program that made progress.
+    activity: AtomicU64,
+    /// Polls that found nothing since the program last waited for an event.
+    empty_polls: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// After this many polls in a row the program is taken to be polling.
+const POLLS_TO_TAKE_OVER: u64 = 64;
+/// How long a program that polls may pause before the background thread makes progress in its place.
+const LEASE: Duration = Duration::from_millis(2);
+
+static OPEN: OnceLock<Mutex<Vec<(String, Weak<Hca>)>>> = OnceLock::new();
+
+impl Hca {
+    /// Opens a NIC, or gives the one this process has open already.
+    #[doc(alias = "ibv_open_device")]
+    pub fn open(nic: &NicInfo) -> Result<Arc<Self>> {
+        let mut open =
+            OPEN.get_or_init(Mutex::default).lock();
+        open.retain(|(_, hca)| hca.strong_count() > 0);
+        let known = open.iter().find(|(name, _)| *name == nic.config.name);
+        if let Some(hca) = known.and_then(|(_, hca)| hca.upgrade()) {
+            return Ok(hca);
+        }
+        let hca = Arc::new(Self::start(nic)?);
+        open.push((nic.config.name.clone(), Arc::downgrade(&hca)));
+        Ok(hca)
+    }
+
+    fn start(nic: &NicInfo) -> Result<Self> {
+        let waits = Arc::new(Waits::new()?);
+        let engine = build_engine(nic, &waits)?;
+        let shared = Arc::new(Shared {
+            engine: Arc::new(Mutex::new(engine)),
+            waits,
+            polling: AtomicBool::new(false),
+            activity: AtomicU64::new(0),
+            empty_polls: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+        });
+        let for_thread = Arc::clone(&shared);
+        let thread = link::thread::spawn("peerdma", move || for_thread.run())
+            .map_err(|error| Refusal::new(Kind::NoMemory, format!("background thread: {error}")))?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Locks the engine.
+    pub fn lock(&self) -> EngineGuard<'_> {
+        self.shared.lock()
+    }
+
+    /// Makes progress if a CQ holds nothing, and locks the engine so that the caller can take what came.
+    ///
+    /// A program that calls this often is taken to be polling: peers stop waking the background thread, and all work is
+    /// done here.
+    #[doc(alias = "ibv_poll_cq")]
+    #[inline]
+    pub fn poll(&self, cq: CqId) -> EngineGuard<'_> {
+        let shared = &*self.shared;
+        let mut engine = shared.lock();
+        if engine.cq_is_empty(cq) {
+            // Only this side's thread counts; a lost update costs nothing.
+            shared.activity.store(shared.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            engine.progress();
+            if !shared.polling.load(Ordering::Relaxed) {
+                self.consider_polling(&mut engine);
+            }
+        }
+        engine
+    }
+
+    #[cold]
+    fn consider_polling(&self, engine: &mut Engine) {
+        let shared = &*self.shared;
+        let polls = shared.empty_polls.load(Ordering::Relaxed) + 1;
+        shared.empty_polls.store(polls, Ordering::Relaxed);
+        if polls >= POLLS_TO_TAKE_OVER {
+            shared.polling.store(true, Ordering::Relaxed);
+            engine.core.peers.doorbell().inspect(|bell| bell.set_awake());
+            shared.waits.wake();
+        }
+    }
+
+    /// Arms a CQ: one event comes at its next completion. The program is about to wait, so the background thread takes
+    /// over.
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn req_notify_cq(&self, cq: CqId, solicited_only: bool) -> Result<()> {
+        let mut engine = self.shared.lock();
+        engine.req_notify_cq(cq, solicited_only)?;
+        self.shared.empty_polls.store(0, Ordering::Relaxed);
+        if self.shared.polling.swap(false, Ordering::Relaxed) {
+            engine.core.peers.doorbell().inspect(|bell| bell.set_sleeping());
+            engine.progress_fully();
+            self.shared.waits.wake();
+        }
+        Ok(())
+    }
+}
+
+/// An engine kept still across a fork.
+pub(crate) struct ForkGuard {
+    hca: Arc<Hca>,
+    engine: ArcMutexGuard<RawMutex, Engine>,
+}
+
+/// Locks every open engine. The list of open devices is not locked meanwhile: a device that another thread is opening
+/// at this moment has no objects yet.
+pub(crate) fn lock_all() -> Vec<ForkGuard> {
+    let Some(open) = OPEN.get() else { return Vec::new() };
+    let hcas: Vec<Arc<Hca>> = open.lock().iter().filter_map(|(_, hca)| hca.upgrade()).collect();
+    let lock = |hca: Arc<Hca>| ForkGuard { engine: hca.shared.engine.lock_arc(), hca };
+    hcas.into_iter().map(lock).collect()
+}
+
+impl ForkGuard {
+    /// In the child: what is left is a husk.
+    pub(crate) fn abandon(mut self) {
+        self.engine.become_husk();
+        self.hca.shared.stop.store(true, Ordering::Release);
+        // The thread did not come along; joining it would wait for ever.
+        std::mem::forget(self.hca.thread.lock().take());
+        if let Some(open) = OPEN.get() {
+            open.lock().retain(|(_, known)| !std::ptr::eq(known.as_ptr(), &raw const *self.hca));
+        }
+    }
+}
+
+impl Drop for Hca {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.waits.wake();
+        let thread = self.thread.get_mut().take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    #[inline]
+    fn lock(&self) -> EngineGuard<'_> {
+        self.engine.lock()
+    }
+
+    /// The background thread.
+    fn run(&self) {
+        let mut seen = 0;
+        while !self.stop.load(Ordering::Acquire) {
+            let mut engine = self.lock();
+            let activity = self.activity.load(Ordering::Relaxed);
+            if self.polling.load(Ordering::Relaxed) && activity != seen {
+                seen = activity;
+                engine.housekeeping();
+                drop(engine);
+                self.waits.wait(Some(LEASE), true);
+                continue;
+            }
+            self.polling.store(false, Ordering::Relaxed);
+            engine.core.peers.doorbell().inspect(|bell| bell.drain());
+            let mut rounds = 0;
+            while engine.progress_fully() && rounds < 64 {
+                rounds += 1;
+            }
+            engine.core.peers.doorbell().inspect(|bell| bell.set_sleeping());
+            // What came between the last look and the flag has not rung.
+            if engine.progress_fully() || engine.has_ready() {
+                continue;
+            }
+            let now = engine.clock.now();
+            let mut wait = engine.next_deadline().map(|at| at.since(now));
+            if engine.has_blocked() {
+                wait = Some(wait.unwrap_or(LEASE).min(LEASE));
+            }
+            drop(engine);
+            self.waits.wait(wait, false);
+        }
+    }
+}
+
+/// Claims a VF and builds an engine around it.
+fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> {
+    let config = &nic.config;
+    let (guid, port) = crate::nic::look(config, nic.index)?;
+    let identity = NicIdentity {
+        guid: guid.0,
+        ifindex: port.ifindex,
+        settings: u64::from(config.udp_port),
+    };
+    let claim = Claim::new(&config.name, identity)
+        .map_err(|error| Refusal::new(Kind::NoDevice, format!("{}: {error}", config.name)))?;
+    let vf = claim.vf();
+    let options = Options { vf, ifindex: port.ifindex, ..Options::default() };
+    let udp = match UdpLink::bind(config.udp_port, options) {
+        Err(error @ BindError::InUse { .. }) => {
+            tracing::info!(target: "peerdma::udp", "{error}");
+            UdpLink::send_only(config.udp_port, options)
+        }
+        bound => bound,
+    };
+    let udp = udp
+        .inspect_err(|error| {
+            tracing::warn!(target: "peerdma::udp", "no packets to or from other hosts: {error}");
+        })
+        .ok();
+    let watch = link::netdev::Watch::new().ok();
+    let segments = udp.as_ref().map_or(1, |udp| udp.max_gso_segments(1024));
+    let loopback = std::net::IpAddr::from([127, 0, 0, 1]);
+    let source = udp.as_ref().map_or(config.udp_port, |udp| udp.source_port(loopback));
+    let peers = Peers::new(claim, config.ring_size as usize, Arc::clone(waits));
+    let core = Core {
+        attr: DeviceAttr::new(config, guid),
+        config: config.clone(),
+        port,
+        vf,
+        now: Time::default(),
+        ctxs: Slab::new(),
+        pds: Slab::new(),
+        mrs: Default::default(),
+        channels: Slab::new(),
+        cqs: Slab::new(),
+        srqs: Slab::new(),
+        dms: Slab::new(),
+        dm_used: 0,
+        ahs: 0,
+        counters: Counters::default(),
+        loopback: Default::default(),
+        peers,
+        udp: UdpQueue::new(segments, source, config.udp_port),
+    };
+    let receivers = Receivers::new(udp, watch, waits);
+    // Numbers that a process with this VF used shortly before rest: the start moves with the process and the time.
+    let start = std::process::id().wrapping_mul(1031) ^ Clock::wall_seconds() as u32;
+    Ok(Engine::new(core, QpTable::new(vf, start), receivers, Clock::new()))
+}

@@ -1,0 +1,46 @@
+//! Names of the engine's objects.
+
+macro_rules! id {
+    ($(#[$doc:meta] $name:ident)*) => {$(
+        #[$doc]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub struct $name(pub(crate) u32);
+
+        impl $name {
+            /// The number of the object, as a kernel would give it as a handle.
+            pub const fn handle(self) -> u32 {
+                self.0
+            }
+
+            pub(crate) const fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+
+        impl From<usize> for $name {
+            /// Tables are bounded far below 2^32 entries by the device's limits.
+            fn from(index: usize) -> Self {
+                Self(u32::try_from(index).expect("object tables have fewer than 2^32 entries"))
+            }
+        }
+    )*};
+}
+
+id! {
+    /// An open device.
+    CtxId
+    /// A protection domain.
+    PdId
+    /// A memory region.
+    MrId
+    /// A completion channel.
+    ChannelId
+    /// A completion queue.
+    CqId
+    /// A shared receive queue.
+    SrqId
+    /// A block of device memory.
+    DmId
+    /// A queue pair. Its QPN can be reused; this cannot be confused while the QP exists.
+    QpId
+}

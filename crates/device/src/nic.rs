@@ -1,0 +1,118 @@
+//! The NICs of this machine, and how a port follows its netdev.
+
+use iba::{EventType, Guid, Mtu};
+use link::netdev::Netdev;
+
+use crate::attr::{GidEntry, PortAttr};
+use crate::config::{Config, NicConfig};
+use crate::engine::core::{Core, Port};
+use crate::refusal::{Kind, Refusal, Result};
+
+/// Entries of a GID table, set or not.
+const GID_TABLE: u32 = 256;
+
+/// A NIC as a program finds it, before it opens it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NicInfo {
+    /// Its configuration.
+    pub config: NicConfig,
+    /// Its GUID, made from the netdev's MAC address.
+    pub guid: Guid,
+    /// Its port.
+    pub port: PortAttr,
+    /// Its GIDs.
+    pub gids: Vec<GidEntry>,
+    /// Its position among the NICs, from 0.
+    pub index: u32,
+}
+
+/// The NICs that the configuration names, over the netdevs there are.
+#[doc(alias = "ibv_get_device_list")]
+pub fn nics() -> Result<Vec<NicInfo>> {
+    let config = Config::load()?;
+    let mut found = Vec::new();
+    for (index, nic) in config.nics.into_iter().enumerate() {
+        let (guid, port) = look(&nic, index as u32)?;
+        found.push(NicInfo {
+            guid,
+            port: port_attr(&port),
+            gids: gid_entries(&port),
+            config: nic,
+            index: index as u32,
+        });
+    }
+    Ok(found)
+}
+
+/// The GUID and the port of a NIC, from its netdev as it is now.
+pub(crate) fn look(config: &NicConfig, index: u32) -> Result<(Guid, Port)> {
+    let netdev = match &config.netdev {
+        Some(name) => Netdev::named(name),
+        None => Netdev::find(),
+    }
+    .map_err(|error| Refusal::new(Kind::NoDevice, format!("nic {}: {error}", config.name)))?;
+    let mut mac = netdev.mac;
+    // Several NICs over one netdev, and a loopback netdev without an address, still need GUIDs of their own.
+    mac[5] = mac[5].wrapping_add(index as u8);
+    if mac[..5] == [0; 5] {
+        mac[0] = 2;
+    }
+    let port = Port {
+        active: netdev.is_up,
+        link_mtu: netdev.mtu,
+        speed_mbps: netdev.speed_mbps.unwrap_or(0),
+        gids: netdev.gids(),
+        ifindex: netdev.index,
+        netdev: netdev.name,
+    };
+    Ok((Guid::from_mac(mac), port))
+}
+
+/// Follows the netdev, and tells the program what changed.
+pub(crate) fn refresh(core: &mut Core) {
+    let Ok((_, port)) = look(&core.config, 0) else { return };
+    let was_active = core.port.active;
+    let gids_changed = core.port.gids != port.gids;
+    core.port = port;
+    if core.port.active != was_active {
+        core.raise_port(if was_active { EventType::PortErr } else { EventType::PortActive });
+    }
+    if gids_changed {
+        core.raise_port(EventType::GidChange);
+    }
+}
+
+/// What a port says of itself.
+pub(crate) fn port_attr(port: &Port) -> PortAttr {
+    // Width and speed per lane, as the kernel derives them from a netdev's speed (`ib_get_width_and_speed`).
+    let (active_width, active_speed) = match port.speed_mbps {
+        0 => (2, 32),
+        1..=1_000 => (1, 1),
+        1_001..=10_000 => (1, 4),
+        10_001..=25_000 => (1, 32),
+        25_001..=40_000 => (2, 4),
+        40_001..=50_000 => (8, 32),
+        _ => (2, 32),
+    };
+    PortAttr {
+        active: port.active && !port.gids.is_empty(),
+        max_mtu: Mtu::Mtu4096,
+        active_mtu: port.active_mtu(),
+        gid_tbl_len: GID_TABLE,
+        max_msg_sz: 1 << 30,
+        pkey_tbl_len: 1,
+        active_width,
+        active_speed,
+        netdev: port.netdev.clone(),
+        ifindex: port.ifindex,
+    }
+}
+
+/// The GIDs of a port with their places.
+pub(crate) fn gid_entries(port: &Port) -> Vec<GidEntry> {
+    let entries = port.gids.iter().enumerate();
+    entries
+        .map(|(index, gid)| GidEntry { gid: *gid, index: index as u32, ifindex: port.ifindex })
+        .collect()
+}

@@ -1,0 +1,90 @@
+//! Why the device said no.
+
+use std::fmt;
+
+/// What kind of refusal it is. The C ABI gives each kind its errno; nothing below it knows one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// Memory the caller named cannot be used.
+    BadAddress,
+    /// The file descriptor is not open.
+    BadFd,
+    /// The object is in use.
+    Busy,
+    /// An argument breaks a rule.
+    Invalid,
+    /// The device or the system failed.
+    Io,
+    /// No such device.
+    NoDevice,
+    /// A limit is reached or memory is exhausted.
+    NoMemory,
+    /// The named object does not exist.
+    NotFound,
+    /// The caller may not.
+    NotPermitted,
+    /// This device does not do that.
+    NotSupported,
+    /// Not now; try again.
+    WouldBlock,
+}
+
+/// A refusal: its kind, and in words who refused, what was asked and which rule says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    kind: Kind,
+    what: String,
+}
+
+impl Refusal {
+    /// A refusal of `kind`, explained by `what`. It is logged where it is made, so that `PEERDMA_LOG` shows it even if
+    /// the program ignores the error.
+    pub fn new(kind: Kind, what: impl Into<String>) -> Self {
+        let what = what.into();
+        tracing::info!(target: "peerdma::refusal", ?kind, "{what}");
+        Self { kind, what }
+    }
+
+    /// What kind it is.
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The explanation.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Shorthand for the result of most calls.
+pub type Result<T> = std::result::Result<T, Refusal>;
+
+macro_rules! refuse {
+    ($kind:ident, $($what:tt)*) => {
+        return Err($crate::refusal::Refusal::new($crate::refusal::Kind::$kind, format!($($what)*)))
+    };
+}
+pub(crate) use refuse;
+
+/// A dma-buf that cannot be imported (`docs/semantics.md` 2.2, checks 8 and 9).
+pub(crate) fn from_import(error: dmabuf::ImportError) -> Refusal {
+    let kind = match &error {
+        dmabuf::ImportError::NotOpen { .. } => Kind::BadFd,
+        _ => Kind::Invalid,
+    };
+    Refusal::new(kind, error.to_string())
+}
+
+/// Memory that could not be had.
+pub(crate) fn no_memory(call: &str, error: &dyn std::error::Error) -> Refusal {
+    Refusal::new(Kind::NoMemory, format!("{call}: {error}"))
+}

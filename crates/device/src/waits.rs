@@ -1,0 +1,68 @@
+//! What the background thread sleeps on.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+
+use crate::refusal::{Kind, Refusal, Result};
+
+/// Two sets of descriptors: those that always wake the thread, and those that wake it only while the program does not
+/// poll, since a poll takes datagrams itself.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    always: OwnedFd,
+    idle: OwnedFd,
+    /// Wakes the thread from inside the process.
+    wake: OwnedFd,
+}
+
+impl Waits {
+    pub(crate) fn new() -> Result<Self> {
+        let refused =
+            |error| Refusal::new(Kind::NoMemory, format!("descriptors to wait on: {error}"));
+        let set = || epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused);
+        let wake =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused)?;
+        let waits = Self { always: set()?, idle: set()?, wake };
+        waits.add_always(&waits.wake);
+        waits.add_idle(&waits.always);
+        Ok(waits)
+    }
+
+    /// Adds a descriptor that wakes the thread at all times. Closing it takes it out.
+    pub(crate) fn add_always(&self, fd: impl AsFd) {
+        Self::add(&self.always, fd);
+    }
+
+    /// Adds a descriptor that wakes the thread while the program does not poll.
+    pub(crate) fn add_idle(&self, fd: impl AsFd) {
+        Self::add(&self.idle, fd);
+    }
+
+    fn add(set: &OwnedFd, fd: impl AsFd) {
+        let data = epoll::EventData::new_u64(0);
+        if let Err(error) = epoll::add(set, fd, data, epoll::EventFlags::IN) {
+            tracing::warn!(target: "peerdma::progress", "cannot wait on a descriptor: {error}");
+        }
+    }
+
+    /// Wakes the thread.
+    pub(crate) fn wake(&self) {
+        // A full eventfd already wakes its reader.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Sleeps until something happens or the time is over.
+    pub(crate) fn wait(&self, timeout: Option<Duration>, program_polls: bool) {
+        let timeout = timeout.map(|wait| Timespec {
+            tv_sec: wait.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: wait.subsec_nanos().into(),
+        });
+        let set = if program_polls { &self.always } else { &self.idle };
+        let mut event = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];
+        // An interrupted wait is a short one.
+        let _ = epoll::wait(set, &mut event[..], timeout.as_ref());
+        let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+    }
+}

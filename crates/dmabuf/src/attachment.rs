@@ -1,0 +1,438 @@
+//! A device attached to a buffer, and the guards for what it may do there.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::buf::Shared;
+use crate::exporter::{Direction, Exporter, ExporterError, SgTable};
+use crate::importer::{Importer, ImporterClass};
+use crate::resv::ResvGuard;
+use crate::{DmaBuf, Resv};
+
+/// A device's relation to a buffer, from attach to detach. A clone is the same attachment; the last one, with the last
+/// guard made from it, detaches.
+#[doc(alias = "dma_buf_attachment")]
+#[derive(Clone)]
+pub struct Attachment {
+    inner: Arc<Inner>,
+}
+
+/// What an exporter learns of an attachment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachmentInfo {
+    id: u64,
+    importer: String,
+    class: ImporterClass,
+    peer2peer: bool,
+}
+
+/// The buffer does not move while this exists. Dropping it unpins; if a map made under it is still there, the pin stays
+/// until that map is gone.
+#[must_use = "the buffer is unpinned when the guard is dropped"]
+#[derive(Debug)]
+pub struct PinGuard {
+    token: Arc<PinToken>,
+}
+
+/// The addresses under which the device reaches the buffer. Dropping it unmaps: at once when nobody holds the
+/// reservation lock, and otherwise before the holder lets go of it.
+#[must_use = "the buffer is unmapped when the guard is dropped"]
+#[derive(Debug)]
+pub struct MapGuard {
+    attachment: Arc<Inner>,
+    direction: Direction,
+    /// Taken out when the guard goes.
+    table: Option<SgTable>,
+    /// Keeps the pin that this map relies on. Declared after the table: unmap first, then unpin.
+    pin: Option<Arc<PinToken>>,
+}
+
+/// Why a device was not attached.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// The exporter refused.
+    #[error("{exporter} refuses to attach {importer}: {reason}")]
+    Exporter {
+        /// Who refused.
+        exporter: String,
+        /// Who was refused.
+        importer: String,
+        /// Its reason.
+        #[source]
+        reason: ExporterError,
+    },
+}
+
+/// Why a buffer was not pinned.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PinError {
+    /// The guard holds some other buffer's lock.
+    #[error("pinning needs this buffer's reservation lock, and the guard holds another")]
+    WrongLock,
+    /// A static importer does not pin: the framework does it at each map.
+    #[error("{importer} is a static importer, which may not pin")]
+    Static {
+        /// Who asked.
+        importer: String,
+    },
+    /// The memory was taken away for good.
+    #[error("the buffer was revoked from {importer}")]
+    Revoked {
+        /// Who asked.
+        importer: String,
+    },
+    /// The exporter refused.
+    #[error("{exporter} refuses to pin for {importer}: {reason}")]
+    Exporter {
+        /// Who refused.
+        exporter: String,
+        /// Who was refused.
+        importer: String,
+        /// Its reason.
+        #[source]
+        reason: ExporterError,
+    },
+}
+
+/// Why a buffer was not mapped.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MapError {
+    /// The guard holds some other buffer's lock.
+    #[error("mapping needs this buffer's reservation lock, and the guard holds another")]
+    WrongLock,
+    /// An importer of a pinning class must pin first.
+    #[error("{importer} is a pinned importer and must pin before it maps")]
+    NotPinned {
+        /// Who asked.
+        importer: String,
+    },
+    /// The memory was taken away for good.
+    #[error("the buffer was revoked from {importer}")]
+    Revoked {
+        /// Who asked.
+        importer: String,
+    },
+    /// The exporter refused the map, or the pin that a static importer's map begins with.
+    #[error("{exporter} refuses to map for {importer}: {reason}")]
+    Exporter {
+        /// Who refused.
+        exporter: String,
+        /// Who was refused.
+        importer: String,
+        /// Its reason.
+        #[source]
+        reason: ExporterError,
+    },
+}
+
+pub(crate) struct Inner {
+    info: AttachmentInfo,
+    buf: Arc<Shared>,
+    importer: Weak<dyn Importer>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Set once a pinned revocable attachment lost the memory.
+    revoked: bool,
+    /// The pins that exist; dead entries are those of dropped guards.
+    pins: Vec<Weak<PinToken>>,
+}
+
+/// One pin at the exporter, shared by its guard and the maps made under it.
+struct PinToken {
+    attachment: Arc<Inner>,
+}
+
+impl AttachmentInfo {
+    /// A number that no other attachment of this process has.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The importer's name.
+    pub fn importer(&self) -> &str {
+        &self.importer
+    }
+
+    /// How the importer deals with a buffer that wants to move.
+    pub fn class(&self) -> ImporterClass {
+        self.class
+    }
+
+    /// Whether the device may be given addresses of another device's memory.
+    pub fn peer2peer(&self) -> bool {
+        self.peer2peer
+    }
+
+    /// For [`Exporter::attach`]: this device does not reach the memory directly.
+    pub fn clear_peer2peer(&mut self) {
+        self.peer2peer = false;
+    }
+}
+
+impl Attachment {
+    /// Attaches `importer`; see [`DmaBuf::attach`].
+    pub(crate) fn new(buf: &DmaBuf, importer: &Arc<dyn Importer>) -> Result<Self, AttachError> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let class = importer.class();
+        let mut info = AttachmentInfo {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            importer: importer.name().to_owned(),
+            class,
+            peer2peer: class != ImporterClass::Static && importer.allow_peer2peer(),
+        };
+        let shared = buf.shared();
+        shared.exporter().attach(&mut info).map_err(|reason| AttachError::Exporter {
+            exporter: shared.exporter().name().to_owned(),
+            importer: info.importer.clone(),
+            reason,
+        })?;
+        let inner = Arc::new(Inner {
+            info,
+            buf: Arc::clone(shared),
+            importer: Arc::downgrade(importer),
+            state: Mutex::default(),
+        });
+        let resv = shared.resv().lock();
+        shared.add(&resv, Arc::downgrade(&inner));
+        Ok(Self { inner })
+    }
+
+    pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
+        Self { inner }
+    }
+
+    /// What the exporter knows of it.
+    pub fn info(&self) -> &AttachmentInfo {
+        &self.inner.info
+    }
+
+    /// Whether the device may be given addresses of another device's memory.
+    pub fn peer2peer(&self) -> bool {
+        self.inner.info.peer2peer
+    }
+
+    /// Whether an invalidation reaches the importer.
+    #[doc(alias = "dma_buf_attach_revocable")]
+    pub fn is_revocable(&self) -> bool {
+        self.inner.info.class.is_revocable()
+    }
+
+    /// Whether the memory was taken away for good.
+    pub fn is_revoked(&self) -> bool {
+        self.inner.state().revoked
+    }
+
+    /// The buffer's reservation lock.
+    pub fn resv(&self) -> &Resv {
+        self.inner.buf.resv()
+    }
+
+    /// Keeps the buffer where it is. An exporter whose buffers never move says yes to everybody.
+    ///
+    /// # Errors
+    ///
+    /// [`PinError`].
+    #[doc(alias = "dma_buf_pin")]
+    pub fn pin(&self, resv: &ResvGuard<'_>) -> Result<PinGuard, PinError> {
+        if !resv.protects(self.resv()) {
+            return Err(PinError::WrongLock);
+        }
+        let importer = || self.inner.info.importer.clone();
+        if self.inner.info.class == ImporterClass::Static {
+            return Err(PinError::Static { importer: importer() });
+        }
+        if self.is_revoked() {
+            return Err(PinError::Revoked { importer: importer() });
+        }
+        let token = self.inner.pin(resv).map_err(|reason| PinError::Exporter {
+            exporter: self.inner.exporter().name().to_owned(),
+            importer: importer(),
+            reason,
+        })?;
+        Ok(PinGuard { token })
+    }
+
+    /// Gets the addresses under which the device reaches the buffer.
+    ///
+    /// A static importer's map pins first. Others see to it themselves: a pinning class must hold a [`PinGuard`], a
+    /// dynamic importer must expect [`Importer::invalidate_mappings`].
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`].
+    #[doc(alias = "dma_buf_map_attachment")]
+    pub fn map(&self, resv: &ResvGuard<'_>, direction: Direction) -> Result<MapGuard, MapError> {
+        if !resv.protects(self.resv()) {
+            return Err(MapError::WrongLock);
+        }
+        let inner = &self.inner;
+        let importer = || inner.info.importer.clone();
+        let refused = |reason| MapError::Exporter {
+            exporter: inner.exporter().name().to_owned(),
+            importer: importer(),
+            reason,
+        };
+        if self.is_revoked() {
+            return Err(MapError::Revoked { importer: importer() });
+        }
+        let pin = match inner.info.class {
+            ImporterClass::Static => Some(inner.pin(resv).map_err(refused)?),
+            ImporterClass::Dynamic => None,
+            ImporterClass::Pinned | ImporterClass::PinnedRevocable => {
+                let pin = inner.state().pins.iter().find_map(Weak::upgrade);
+                Some(pin.ok_or_else(|| MapError::NotPinned { importer: importer() })?)
+            }
+        };
+        let table = inner.exporter().map_dma_buf(resv, &inner.info, direction).map_err(refused)?;
+        inner.buf.count_map();
+        Ok(MapGuard { attachment: Arc::clone(inner), direction, table: Some(table), pin })
+    }
+
+    /// As [`map`](Self::map), taking the lock for the call.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`].
+    #[doc(alias = "dma_buf_map_attachment_unlocked")]
+    pub fn map_unlocked(&self, direction: Direction) -> Result<MapGuard, MapError> {
+        self.map(&self.resv().lock(), direction)
+    }
+
+    /// Tells the importer that its mappings are void.
+    pub(crate) fn invalidate(&self, resv: &ResvGuard<'_>) {
+        if !self.is_revocable() {
+            return;
+        }
+        if self.inner.info.class == ImporterClass::PinnedRevocable {
+            let mut state = self.inner.state();
+            if std::mem::replace(&mut state.revoked, true) {
+                return;
+            }
+        }
+        // An importer that is gone has nothing to invalidate: its guards went with it.
+        if let Some(importer) = self.inner.importer.upgrade() {
+            importer.invalidate_mappings(resv, self);
+        }
+    }
+}
+
+impl PinGuard {
+    /// Unpins now, under a lock that is already held. Maps made under the pin keep it until they are gone.
+    #[doc(alias = "dma_buf_unpin")]
+    pub fn unpin(self, resv: &ResvGuard<'_>) {
+        // Dropping the last share leaves the work to the holder of the lock, in order behind the unmaps that are left
+        // already. It is done before the lock is released, which is all that the rules ask of an unpin.
+        debug_assert!(resv.protects(self.token.attachment.buf.resv()), "the buffer's own lock");
+        drop(self);
+    }
+}
+
+impl MapGuard {
+    /// Where the device finds the buffer's bytes.
+    pub fn table(&self) -> &SgTable {
+        self.table.as_ref().expect("the table is only taken out when the guard goes")
+    }
+
+    /// What the map was made for.
+    pub fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// Unmaps now, under a lock that is already held, as an importer does while it is being invalidated.
+    #[doc(alias = "dma_buf_unmap_attachment")]
+    pub fn unmap(mut self, resv: &ResvGuard<'_>) {
+        if !resv.protects(self.attachment.buf.resv()) {
+            debug_assert!(false, "the buffer's own lock");
+            return;
+        }
+        if let Some(table) = self.table.take() {
+            self.attachment.unmap(resv, table, self.direction);
+        }
+    }
+}
+
+impl Drop for MapGuard {
+    fn drop(&mut self) {
+        let Some(table) = self.table.take() else { return };
+        let attachment = Arc::clone(&self.attachment);
+        let (direction, pin) = (self.direction, self.pin.take());
+        self.attachment.buf.resv().when_locked(move |resv| {
+            attachment.unmap(resv, table, direction);
+            drop(pin);
+        });
+    }
+}
+
+impl Drop for PinToken {
+    fn drop(&mut self) {
+        let attachment = Arc::clone(&self.attachment);
+        self.attachment.buf.resv().when_locked(move |resv| {
+            if let Some(pinning) = attachment.exporter().pinning() {
+                pinning.unpin(resv, &attachment.info);
+            }
+        });
+    }
+}
+
+impl Inner {
+    fn exporter(&self) -> &dyn Exporter {
+        self.buf.exporter()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pin(self: &Arc<Self>, resv: &ResvGuard<'_>) -> Result<Arc<PinToken>, ExporterError> {
+        if let Some(pinning) = self.exporter().pinning() {
+            pinning.pin(resv, &self.info)?;
+        }
+        let token = Arc::new(PinToken { attachment: Arc::clone(self) });
+        let mut state = self.state();
+        state.pins.retain(|pin| pin.strong_count() > 0);
+        state.pins.push(Arc::downgrade(&token));
+        Ok(token)
+    }
+
+    fn unmap(&self, resv: &ResvGuard<'_>, table: SgTable, direction: Direction) {
+        self.exporter().unmap_dma_buf(resv, &self.info, table, direction);
+        self.buf.uncount_map();
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Every guard holds the attachment, so nothing is mapped or pinned any more. The detach operation runs without
+        // the lock (`docs/semantics.md` 1.5), even if this drop happens in a callback that holds it.
+        let (buf, info) = (Arc::clone(&self.buf), self.info.clone());
+        self.buf.resv().when_unlocked(move || {
+            buf.remove_dead();
+            buf.exporter().detach(&info);
+        });
+    }
+}
+
+impl fmt::Debug for Attachment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Attachment").field(&self.inner.info).finish()
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.info.fmt(f)
+    }
+}
+
+impl fmt::Debug for PinToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.attachment.info.fmt(f)
+    }
+}

@@ -1,0 +1,180 @@
+//! A buffer mapped for the CPU.
+
+use std::fmt;
+
+use rustix::io::Errno;
+
+use crate::DmaBuf;
+use crate::exporter::{Direction, ExporterError};
+use crate::sys::Pages;
+
+/// A stretch of a buffer mapped shared into this process. It keeps the buffer; dropping it unmaps.
+///
+/// Others change the memory at any time, so this crate hands out an address and no reference. Accesses belong between
+/// [`begin_cpu_access`](Self::begin_cpu_access) and the drop of its guard.
+pub struct Mapping {
+    buf: DmaBuf,
+    pages: Pages,
+    offset: u64,
+    len: u64,
+    /// Bytes between the start of the pages and the first byte asked for.
+    lead: usize,
+    is_writable: bool,
+}
+
+/// The memory is coherent for the CPU while this exists.
+#[must_use = "CPU access ends when the guard is dropped"]
+#[derive(Debug)]
+pub struct CpuAccess<'a> {
+    mapping: &'a Mapping,
+    direction: Direction,
+}
+
+/// Why a buffer could not be mapped for the CPU.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MmapError {
+    /// The range leaves the buffer.
+    #[error(
+        "{len:#x} bytes at offset {offset:#x} are not all inside the buffer of {size:#x} bytes"
+    )]
+    OutOfRange {
+        /// Where the range begins.
+        offset: u64,
+        /// How long it is.
+        len: u64,
+        /// How long the buffer is.
+        size: u64,
+    },
+    /// Nothing of length zero can be mapped.
+    #[error("a mapping needs at least one byte")]
+    Empty,
+    /// The exporter refused.
+    #[error("{exporter} refuses to be mapped by the CPU: {reason}")]
+    Exporter {
+        /// Who refused.
+        exporter: String,
+        /// Its reason.
+        #[source]
+        reason: ExporterError,
+    },
+    /// The kernel refused.
+    #[error("mmap of {len:#x} bytes at offset {offset:#x} failed: {errno}")]
+    System {
+        /// Where the range begins.
+        offset: u64,
+        /// How long it is.
+        len: u64,
+        /// The kernel's reason.
+        errno: Errno,
+    },
+}
+
+impl Mapping {
+    pub(crate) fn new(
+        buf: &DmaBuf,
+        offset: u64,
+        len: u64,
+        is_writable: bool,
+    ) -> Result<Self, MmapError> {
+        let size = buf.size();
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(MmapError::OutOfRange { offset, len, size });
+        }
+        if len == 0 {
+            return Err(MmapError::Empty);
+        }
+        let exporter = buf.shared().exporter();
+        exporter.mmap(offset, len).map_err(|reason| MmapError::Exporter {
+            exporter: exporter.name().to_owned(),
+            reason,
+        })?;
+        let page = rustix::param::page_size() as u64;
+        let lead = offset % page;
+        let system = |errno| MmapError::System { offset, len, errno };
+        let mapped = usize::try_from(lead + len).map_err(|_| system(Errno::OVERFLOW))?;
+        let pages = Pages::map(buf.fd(), offset - lead, mapped, is_writable).map_err(system)?;
+        // CAST: less than a page.
+        Ok(Self { buf: buf.clone(), pages, offset, len, lead: lead as usize, is_writable })
+    }
+
+    /// Where the first byte is.
+    pub fn addr(&self) -> usize {
+        self.pages.addr() + self.lead
+    }
+
+    /// Length in bytes, as asked for.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Never: a mapping has at least one byte.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Where it begins in the buffer.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Whether stores are permitted; otherwise they fault.
+    pub fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+
+    /// The buffer.
+    pub fn buf(&self) -> &DmaBuf {
+        &self.buf
+    }
+
+    /// Whether accesses must be bracketed for the data to be right. A memfd is coherent as it is.
+    pub fn needs_brackets(&self) -> bool {
+        self.buf.is_kernel()
+    }
+
+    /// Makes the memory coherent for the CPU: data of devices becomes visible, and what the CPU writes becomes visible
+    /// to them when the guard goes. It excludes nobody. Must not be called with the reservation lock held.
+    ///
+    /// # Errors
+    ///
+    /// The exporter's refusal.
+    #[doc(alias = "DMA_BUF_IOCTL_SYNC")]
+    pub fn begin_cpu_access(&self, direction: Direction) -> Result<CpuAccess<'_>, ExporterError> {
+        self.buf.shared().exporter().begin_cpu_access(direction)?;
+        Ok(CpuAccess { mapping: self, direction })
+    }
+}
+
+impl CpuAccess<'_> {
+    /// Ends the access and says whether the exporter could make it visible.
+    ///
+    /// # Errors
+    ///
+    /// The exporter's refusal.
+    pub fn end(self) -> Result<(), ExporterError> {
+        let result = self.mapping.buf.shared().exporter().end_cpu_access(self.direction);
+        std::mem::forget(self);
+        result
+    }
+}
+
+impl Drop for CpuAccess<'_> {
+    fn drop(&mut self) {
+        let exporter = self.mapping.buf.shared().exporter();
+        if let Err(error) = exporter.end_cpu_access(self.direction) {
+            tracing::warn!("CPU access to {:?} did not end well: {error}", self.mapping.buf);
+        }
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mapping")
+            .field("buf", &self.buf)
+            .field("addr", &format_args!("{:#x}", self.addr()))
+            .field("offset", &self.offset)
+            .field("len", &self.len)
+            .finish()
+    }
+}

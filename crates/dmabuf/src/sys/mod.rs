@@ -1,0 +1,230 @@
+//! What the kernel offers: real dma-bufs, udmabuf, sealed memfds, and mapping them.
+//!
+//! The only module of this crate with `unsafe` in it.
+
+#![allow(unsafe_code, reason = "ioctls and mmap")]
+
+use std::ffi::{CString, c_void};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
+use rustix::io::Errno;
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, ioctl, opcode};
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// Magic number of the pseudo filesystem that every kernel dma-buf lives on: "DMAB".
+const DMA_BUF_MAGIC: u64 = 0x444d_4142;
+
+/// Longest name `DMA_BUF_SET_NAME` takes, without its NUL.
+const DMA_BUF_NAME_LEN: usize = 31;
+
+/// Whether `fd` is a dma-buf of the kernel.
+pub(crate) fn is_dma_buf(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let stat = rustix::fs::fstatfs(fd)?;
+    // CAST: the kernel's type of this field differs by architecture; the magic fits in 32 bits of each.
+    Ok(stat.f_type as u64 == DMA_BUF_MAGIC)
+}
+
+/// Size of a kernel dma-buf. Seeking is the documented way; only the two ends exist as positions.
+pub(crate) fn dma_buf_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    let size = rustix::fs::seek(fd, SeekFrom::End(0))?;
+    rustix::fs::seek(fd, SeekFrom::Start(0))?;
+    Ok(size)
+}
+
+/// Identity of the file behind `fd`, and its size as the inode says.
+pub(crate) fn identity(fd: BorrowedFd<'_>) -> Result<((u64, u64), u64), Errno> {
+    let stat = rustix::fs::fstat(fd)?;
+    Ok(((stat.st_dev, stat.st_ino), u64::try_from(stat.st_size).unwrap_or(0)))
+}
+
+/// The name a memfd was made with; `None` for other files.
+pub(crate) fn memfd_name(fd: BorrowedFd<'_>) -> Option<String> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+    let name = link.to_str()?.strip_prefix("/memfd:")?;
+    Some(name.strip_suffix(" (deleted)").unwrap_or(name).to_owned())
+}
+
+/// The name of the driver that exported a kernel dma-buf, and the buffer's own name, from `fdinfo`.
+pub(crate) fn dma_buf_names(fd: BorrowedFd<'_>) -> (String, Option<String>) {
+    let path = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let value = |key: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+        Some(line.trim().to_owned())
+    };
+    (value("exp_name:").unwrap_or_else(|| "unknown exporter".to_owned()), value("name:"))
+}
+
+/// The seals of a memfd; `None` when the file cannot be sealed.
+pub(crate) fn seals(fd: BorrowedFd<'_>) -> Option<SealFlags> {
+    rustix::fs::fcntl_get_seals(fd).ok()
+}
+
+/// Whether stores through a mapping of `fd` are permitted by how it was opened.
+pub(crate) fn is_writable(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    Ok(flags & OFlags::RWMODE == OFlags::RDWR)
+}
+
+/// A memfd of `size` bytes that cannot be resized.
+pub(crate) fn sealed_memfd(name: &str, size: u64) -> Result<OwnedFd, Errno> {
+    let fd = unsealed_memfd(name, size)?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&fd, seals)?;
+    Ok(fd)
+}
+
+fn unsealed_memfd(name: &str, size: u64) -> Result<OwnedFd, Errno> {
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&fd, size)?;
+    Ok(fd)
+}
+
+/// A kernel dma-buf over new system memory. ENOENT or EACCES where the machine has no `/dev/udmabuf` for us.
+pub(crate) fn udmabuf(name: &str, size: u64) -> Result<OwnedFd, Errno> {
+    let device = rustix::fs::open("/dev/udmabuf", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let memfd = unsealed_memfd(name, size)?;
+    // `drivers/dma-buf/udmabuf.c`: F_SEAL_SHRINK is required.
+    rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK)?;
+    let request = UdmabufCreate(UdmabufCreateArg {
+        memfd: memfd.as_raw_fd() as u32,
+        flags: UDMABUF_FLAGS_CLOEXEC,
+        offset: 0,
+        size,
+    });
+    // SAFETY: the request matches the driver's structure; the driver reads it and returns a new fd.
+    let fd = unsafe { ioctl(&device, request) }?;
+    // SAFETY: the ioctl returned this fd, which nobody else owns.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // A name is a convenience for whoever lists buffers; a kernel that refuses it still made the buffer.
+    let _ = set_name(fd.as_fd(), name);
+    Ok(fd)
+}
+
+/// Names a kernel dma-buf, cut to what fits.
+fn set_name(fd: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
+    let mut end = name.len().min(DMA_BUF_NAME_LEN);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    let name = CString::new(&name[..end]).map_err(|_| Errno::INVAL)?;
+    // SAFETY: the request holds a NUL-terminated string that lives until the call returns.
+    unsafe { ioctl(fd, SetName(name)) }
+}
+
+/// `DMA_BUF_IOCTL_SYNC`, restarted when the kernel asks for it.
+pub(crate) fn sync(fd: BorrowedFd<'_>, flags: SyncFlags) -> Result<(), Errno> {
+    loop {
+        // SAFETY: the opcode takes a pointer to these 64 bits and only reads them.
+        let request =
+            unsafe { Setter::<{ opcode::write::<SyncFlags>(b'b', 0) }, SyncFlags>::new(flags) };
+        // SAFETY: as above; a file that is no dma-buf answers ENOTTY.
+        match unsafe { ioctl(fd, request) } {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+bitflags::bitflags! {
+    /// `struct dma_buf_sync`.
+    #[derive(Clone, Copy, Debug)]
+    #[repr(transparent)]
+    pub(crate) struct SyncFlags: u64 {
+        const READ = 1;
+        const WRITE = 2;
+        const END = 4;
+    }
+}
+
+/// Pages of a file mapped shared; unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    addr: usize,
+    len: usize,
+}
+
+impl Pages {
+    /// Maps `len` bytes at `offset`, both multiples of the page size.
+    pub(crate) fn map(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        writable: bool,
+    ) -> Result<Self, Errno> {
+        let protection =
+            if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let ptr = unsafe {
+            rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, fd, offset)
+        }?;
+        Ok(Self { addr: ptr.expose_provenance(), len })
+    }
+
+    /// Where they begin.
+    pub(crate) fn addr(&self) -> usize {
+        self.addr
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let ptr = ptr::with_exposed_provenance_mut(self.addr);
+        // SAFETY: exactly the range that `map` got; whoever uses the address keeps this value alive.
+        let _ = unsafe { rustix::mm::munmap(ptr, self.len) };
+    }
+}
+
+const UDMABUF_FLAGS_CLOEXEC: u32 = 1;
+
+/// `struct udmabuf_create`.
+#[repr(C)]
+struct UdmabufCreateArg {
+    memfd: u32,
+    flags: u32,
+    offset: u64,
+    size: u64,
+}
+
+struct UdmabufCreate(UdmabufCreateArg);
+
+// SAFETY: opcode and structure are those of `<linux/udmabuf.h>`; the kernel only reads the structure, and answers with
+// a file descriptor.
+unsafe impl Ioctl for UdmabufCreate {
+    type Output = RawFd;
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        opcode::write::<UdmabufCreateArg>(b'u', 0x42)
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        (&raw mut self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(output: IoctlOutput, _: *mut c_void) -> rustix::io::Result<RawFd> {
+        Ok(output)
+    }
+}
+
+struct SetName(CString);
+
+// SAFETY: the opcode is `DMA_BUF_SET_NAME_B`, which takes a pointer to a NUL-terminated string and only reads it.
+unsafe impl Ioctl for SetName {
+    type Output = ();
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        opcode::write::<u64>(b'b', 1)
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        self.0.as_ptr().cast_mut().cast()
+    }
+
+    unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> rustix::io::Result<()> {
+        Ok(())
+    }
+}

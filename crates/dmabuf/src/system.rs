@@ -1,0 +1,107 @@
+//! The exporter of plain memory: pages behind a kernel dma-buf or a sealed memfd, which never move.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use rustix::io::Errno;
+
+use crate::attachment::AttachmentInfo;
+use crate::exporter::{Direction, Exporter, ExporterError, ExporterErrorKind, SgEntry, SgTable};
+use crate::resv::ResvGuard;
+use crate::sys::{self, Pages, SyncFlags};
+
+/// Answers for a buffer whose pages the kernel holds. Everybody may attach; bus addresses are the addresses of a mapping
+/// in this process.
+pub(crate) struct SystemMemory {
+    name: String,
+    file: OwnedFd,
+    size: u64,
+    /// Whether the file is a dma-buf of the kernel, which wants CPU access bracketed.
+    is_kernel: bool,
+    /// The mapping that the addresses point to, and how many maps use it.
+    mapped: Mutex<Option<(Pages, usize)>>,
+}
+
+impl SystemMemory {
+    pub(crate) fn new(name: String, file: OwnedFd, size: u64, is_kernel: bool) -> Self {
+        Self { name, file, size, is_kernel, mapped: Mutex::new(None) }
+    }
+
+    fn sync(&self, direction: Direction, end: SyncFlags) -> Result<(), ExporterError> {
+        if !self.is_kernel {
+            return Ok(());
+        }
+        let flags = match direction {
+            Direction::ToDevice => SyncFlags::WRITE,
+            Direction::FromDevice => SyncFlags::READ,
+            Direction::Bidirectional => SyncFlags::READ | SyncFlags::WRITE,
+        };
+        sys::sync(self.file.as_fd(), flags | end)
+            .map_err(|errno| self.kernel_error("DMA_BUF_IOCTL_SYNC", errno))
+    }
+
+    fn kernel_error(&self, call: &str, errno: Errno) -> ExporterError {
+        let what = format!("{call} on a buffer of {} failed: {errno}", self.name);
+        ExporterError::new(ExporterErrorKind::Kernel(errno), what)
+    }
+}
+
+impl Exporter for SystemMemory {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn map_dma_buf(
+        &self,
+        _resv: &ResvGuard<'_>,
+        _attachment: &AttachmentInfo,
+        _direction: Direction,
+    ) -> Result<SgTable, ExporterError> {
+        let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        let addr = match &mut *mapped {
+            Some((pages, users)) => {
+                *users += 1;
+                pages.addr()
+            }
+            None => {
+                let len = usize::try_from(self.size)
+                    .map_err(|_| self.kernel_error("mmap", Errno::OVERFLOW))?;
+                let pages = Pages::map(self.file.as_fd(), 0, len, true)
+                    .map_err(|errno| self.kernel_error("mmap", errno))?;
+                let addr = pages.addr();
+                *mapped = Some((pages, 1));
+                addr
+            }
+        };
+        Ok(SgTable { entries: vec![SgEntry { addr: addr as u64, len: self.size }] })
+    }
+
+    fn unmap_dma_buf(
+        &self,
+        _resv: &ResvGuard<'_>,
+        _attachment: &AttachmentInfo,
+        _table: SgTable,
+        _direction: Direction,
+    ) {
+        let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, users)) = &mut *mapped {
+            *users -= 1;
+            if *users == 0 {
+                *mapped = None;
+            }
+        }
+    }
+
+    fn begin_cpu_access(&self, direction: Direction) -> Result<(), ExporterError> {
+        self.sync(direction, SyncFlags::empty())
+    }
+
+    fn end_cpu_access(&self, direction: Direction) -> Result<(), ExporterError> {
+        self.sync(direction, SyncFlags::END)
+    }
+
+    fn mmap(&self, _offset: u64, _len: u64) -> Result<(), ExporterError> {
+        Ok(())
+    }
+}

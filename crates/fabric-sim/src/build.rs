@@ -1,0 +1,147 @@
+//! Work requests and packets in few words.
+
+use iba::{LKey, Psn, Qpn, RKey, SendFlags, WrOpcode};
+use transport::{Data, RecvWr, SendWr, Sge};
+use wire::{Aeth, AtomicAckEth, AtomicEth, Deth, Headers, Ieth, ImmDt, Opcode, Reth, Syndrome};
+
+use crate::options::KEY;
+
+/// A scatter/gather element of the region that every host has.
+pub fn sge(addr: u64, length: u32) -> Sge {
+    Sge { addr, length, lkey: LKey(KEY) }
+}
+
+/// A receive of `length` bytes at `addr`.
+pub fn recv(wr_id: u64, addr: u64, length: u32) -> RecvWr {
+    RecvWr { wr_id, sges: [sge(addr, length)].into_iter().collect() }
+}
+
+/// A work request of `length` bytes at `addr`, neither signaled nor anything else.
+pub fn wr(wr_id: u64, opcode: WrOpcode, addr: u64, length: u32) -> SendWr {
+    SendWr {
+        wr_id,
+        opcode,
+        flags: SendFlags::empty(),
+        imm: 0,
+        data: Data::Sges([sge(addr, length)].into_iter().collect()),
+        remote_addr: 0,
+        rkey: RKey(KEY),
+        compare_add: 0,
+        swap: 0,
+        ud: None,
+    }
+}
+
+/// A SEND.
+pub fn send(wr_id: u64, addr: u64, length: u32) -> SendWr {
+    wr(wr_id, WrOpcode::Send, addr, length)
+}
+
+/// A WRITE to `remote`.
+pub fn write(wr_id: u64, addr: u64, length: u32, remote: u64) -> SendWr {
+    SendWr { remote_addr: remote, ..wr(wr_id, WrOpcode::RdmaWrite, addr, length) }
+}
+
+/// A READ from `remote`.
+pub fn read(wr_id: u64, addr: u64, length: u32, remote: u64) -> SendWr {
+    SendWr { remote_addr: remote, ..wr(wr_id, WrOpcode::RdmaRead, addr, length) }
+}
+
+/// A FETCH_ADD on `remote`.
+pub fn fetch_add(wr_id: u64, addr: u64, remote: u64, add: u64) -> SendWr {
+    let wr = wr(wr_id, WrOpcode::AtomicFetchAndAdd, addr, 8);
+    SendWr { remote_addr: remote, compare_add: add, ..wr }
+}
+
+/// A CMP_SWAP on `remote`.
+pub fn cmp_swap(wr_id: u64, addr: u64, remote: u64, compare: u64, swap: u64) -> SendWr {
+    let wr = wr(wr_id, WrOpcode::AtomicCmpAndSwp, addr, 8);
+    SendWr { remote_addr: remote, compare_add: compare, swap, ..wr }
+}
+
+/// A packet. Its destination is filled in by who sends or expects it.
+pub fn packet(opcode: Opcode, psn: Psn) -> Headers {
+    Headers::new(opcode, Qpn::default(), psn)
+}
+
+/// An acknowledgement of everything up to `psn`, after `msn` messages.
+pub fn ack(psn: Psn, msn: u32) -> Headers {
+    packet(Opcode::RcAck, psn).aeth(Syndrome::ACK, msn)
+}
+
+/// A refusal.
+pub fn nak(psn: Psn, msn: u32, syndrome: Syndrome) -> Headers {
+    packet(Opcode::RcAck, psn).aeth(syndrome, msn)
+}
+
+/// Headers, one after the other.
+pub trait Build: Sized {
+    /// Asks for an acknowledgement.
+    #[must_use]
+    fn ackreq(self) -> Self;
+    /// Asks for a completion event.
+    #[must_use]
+    fn solicited(self) -> Self;
+    /// Names remote memory, of the region that every host has.
+    #[must_use]
+    fn reth(self, va: u64, dma_len: u32) -> Self;
+    /// Names eight bytes of it.
+    #[must_use]
+    fn atomic(self, va: u64, swap_add: u64, compare: u64) -> Self;
+    /// Answers.
+    #[must_use]
+    fn aeth(self, syndrome: Syndrome, msn: u32) -> Self;
+    /// Gives an atomic's old value.
+    #[must_use]
+    fn orig(self, orig: u64) -> Self;
+    /// Carries immediate data.
+    #[must_use]
+    fn imm(self, data: u32) -> Self;
+    /// Invalidates a key.
+    #[must_use]
+    fn inv(self, rkey: u32) -> Self;
+    /// Identifies the sender of a datagram.
+    #[must_use]
+    fn deth(self, qkey: iba::QKey, src_qp: Qpn) -> Self;
+}
+
+impl Build for Headers {
+    fn ackreq(mut self) -> Self {
+        self.bth.ackreq = true;
+        self
+    }
+
+    fn solicited(mut self) -> Self {
+        self.bth.se = true;
+        self
+    }
+
+    fn reth(self, va: u64, dma_len: u32) -> Self {
+        Self { reth: Some(Reth { va, rkey: RKey(KEY), dma_len }), ..self }
+    }
+
+    fn atomic(self, va: u64, swap_add: u64, compare: u64) -> Self {
+        let atomic_eth = Some(AtomicEth { va, rkey: RKey(KEY), swap_add, compare });
+        Self { atomic_eth, ..self }
+    }
+
+    fn aeth(self, syndrome: Syndrome, msn: u32) -> Self {
+        Self { aeth: Some(Aeth { syndrome, msn: iba::Msn::new(msn) }), ..self }
+    }
+
+    fn orig(self, orig: u64) -> Self {
+        Self { atomic_ack_eth: Some(AtomicAckEth { orig }), ..self }
+    }
+
+    fn imm(self, data: u32) -> Self {
+        Self { imm_dt: Some(ImmDt { data }), ..self }
+    }
+
+    fn inv(self, rkey: u32) -> Self {
+        Self { ieth: Some(Ieth { rkey: RKey(rkey) }), ..self }
+    }
+
+    fn deth(self, qkey: iba::QKey, src_qp: Qpn) -> Self {
+        Self { deth: Some(Deth { qkey, src_qp }), ..self }
+    }
+}

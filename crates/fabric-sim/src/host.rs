@@ -1,0 +1,216 @@
+//! What surrounds a QP: memory, completion queues, a shared receive queue, and the queue of packets to send.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+use iba::{Access, QpEvent, RKey};
+use transport::env::{
+    AtomicOp, Counter, Direct, Local, LocalError, OneSided, OneSidedKind, RemoteError, Source, To,
+    TransmitError,
+};
+use transport::{Completion, Env, RecvWr, Sge, Side, Skipped};
+use wire::Headers;
+
+use crate::memory::Memory;
+
+/// A packet that a QP sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sent {
+    /// Its headers.
+    pub headers: Headers,
+    /// Its payload.
+    pub payload: Vec<u8>,
+    /// What came before it without packets.
+    pub skipped: Skipped,
+}
+
+/// The environment of one QP. Every field is the test's to look at and to change.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Host {
+    /// Its memory, shared with a peer on the direct path.
+    pub memory: Rc<RefCell<Memory>>,
+    /// The memory that [`Env::one_sided`] reaches, if the direct path is there.
+    pub direct: Option<Rc<RefCell<Memory>>>,
+    /// How many operations took the direct path.
+    pub direct_done: u64,
+    /// Packets on their way out.
+    pub out: VecDeque<Sent>,
+    /// How many of those there may be before the carrier says that it is full.
+    pub room: Option<usize>,
+    /// Completions of both queues, in order.
+    pub completions: Vec<Completion>,
+    /// Asynchronous events, in order.
+    pub events: Vec<QpEvent>,
+    /// The shared receive queue.
+    pub srq: VecDeque<RecvWr>,
+    /// What was counted.
+    pub counters: HashMap<Counter, u64>,
+    /// The answer to [`Env::peer_is_behind`].
+    pub peer_is_behind: bool,
+    /// Keys that were invalidated, in order.
+    pub invalidated: Vec<RKey>,
+}
+
+impl Host {
+    /// How often something was counted.
+    pub fn counted(&self, counter: Counter) -> u64 {
+        self.counters.get(&counter).copied().unwrap_or(0)
+    }
+
+    /// The completions of one queue.
+    pub fn of(&self, side: Side) -> impl Iterator<Item = &Completion> {
+        self.completions.iter().filter(move |completion| completion.side == side)
+    }
+}
+
+impl Env for Host {
+    type Payload = Vec<u8>;
+
+    fn transmit(
+        &mut self,
+        _to: To<'_>,
+        headers: &Headers,
+        source: Source<'_>,
+        skipped: Skipped,
+    ) -> Result<(), TransmitError> {
+        assert!(headers.is_complete(), "headers do not fit the opcode: {headers:?}");
+        if self.room.is_some_and(|room| self.out.len() >= room) {
+            return Err(TransmitError::Blocked);
+        }
+        let mut payload = Vec::new();
+        let memory = self.memory.borrow();
+        match source {
+            Source::Empty => {}
+            Source::Sges { sges, offset, length } => {
+                memory.gather(sges, offset, length, &mut payload).map_err(TransmitError::Memory)?
+            }
+            Source::Bytes(bytes) => payload.extend_from_slice(bytes),
+            Source::Remote { rkey, addr, length } => {
+                payload.resize(length as usize, 0);
+                memory.read(rkey.0, addr, &mut payload).map_err(TransmitError::Remote)?;
+            }
+        }
+        assert_eq!(headers.bth.pad, wire::bth::pad_for(payload.len()));
+        self.out.push_back(Sent { headers: *headers, payload, skipped });
+        Ok(())
+    }
+
+    fn one_sided(&mut self, op: &OneSided<'_>) -> Direct {
+        let Some(peer) = self.direct.clone() else { return Direct::Declined };
+        let mut peer = peer.borrow_mut();
+        let mut memory = self.memory.borrow_mut();
+        let moved = match op.kind {
+            OneSidedKind::Write => {
+                let mut bytes = Vec::new();
+                match op.local {
+                    Local::Bytes(inline) => bytes.extend_from_slice(inline),
+                    Local::Sges(sges) => {
+                        if let Err(error) = memory.gather(sges, 0, op.length, &mut bytes) {
+                            return Direct::Local(error);
+                        }
+                    }
+                }
+                if bytes.is_empty() {
+                    Ok(())
+                } else {
+                    peer.write(op.rkey.0, op.remote_addr, &bytes, Access::REMOTE_WRITE)
+                }
+            }
+            OneSidedKind::Read => {
+                let mut bytes = vec![0; op.length as usize];
+                let read = if bytes.is_empty() {
+                    Ok(())
+                } else {
+                    peer.check(op.rkey.0, op.remote_addr, op.length.into(), Access::REMOTE_READ)
+                        .and_then(|()| peer.read(op.rkey.0, op.remote_addr, &mut bytes))
+                };
+                if let (Ok(()), Local::Sges(sges)) = (read, op.local)
+                    && let Err(error) = memory.scatter(sges, 0, &bytes)
+                {
+                    return Direct::Local(error);
+                }
+                read
+            }
+            OneSidedKind::Atomic(atomic) => {
+                let old = peer.atomic(op.rkey.0, op.remote_addr, atomic);
+                if let (Ok(old), Local::Sges(sges)) = (old, op.local)
+                    && let Err(error) = memory.scatter(sges, 0, &old.to_ne_bytes())
+                {
+                    return Direct::Local(error);
+                }
+                old.map(|_| ())
+            }
+        };
+        match moved {
+            Ok(()) => {
+                self.direct_done += 1;
+                Direct::Done
+            }
+            Err(error) => Direct::Remote(error),
+        }
+    }
+
+    fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), LocalError> {
+        self.memory.borrow().check_list(sges, access)
+    }
+
+    fn scatter(&mut self, sges: &[Sge], offset: u64, payload: &Vec<u8>) -> Result<(), LocalError> {
+        self.memory.borrow_mut().scatter(sges, offset, payload)
+    }
+
+    fn scatter_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), LocalError> {
+        self.memory.borrow_mut().scatter(sges, offset, bytes)
+    }
+
+    fn check_remote(
+        &self,
+        rkey: RKey,
+        addr: u64,
+        length: u32,
+        access: Access,
+    ) -> Result<(), RemoteError> {
+        self.memory.borrow().check(rkey.0, addr, length.into(), access)
+    }
+
+    fn write_remote(
+        &mut self,
+        rkey: RKey,
+        addr: u64,
+        payload: &Vec<u8>,
+    ) -> Result<(), RemoteError> {
+        self.memory.borrow_mut().write(rkey.0, addr, payload, Access::REMOTE_WRITE)
+    }
+
+    fn atomic(&mut self, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, RemoteError> {
+        self.memory.borrow_mut().atomic(rkey.0, addr, op)
+    }
+
+    fn invalidate(&mut self, rkey: RKey) -> Result<(), RemoteError> {
+        self.memory.borrow_mut().invalidate(rkey.0)?;
+        self.invalidated.push(rkey);
+        Ok(())
+    }
+
+    fn take_srq(&mut self) -> Option<RecvWr> {
+        self.srq.pop_front()
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        self.completions.push(completion);
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        self.events.push(event);
+    }
+
+    fn peer_is_behind(&self) -> bool {
+        self.peer_is_behind
+    }
+
+    fn count(&mut self, counter: Counter) {
+        *self.counters.entry(counter).or_default() += 1;
+    }
+}

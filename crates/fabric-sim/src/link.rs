@@ -1,0 +1,69 @@
+//! A network as bad as asked for, the same for the same seed.
+
+use core::time::Duration;
+
+/// What a network does to packets. Shares are in thousandths.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "tests build it")]
+pub struct Link {
+    /// Lost. A corrupted packet fails its ICRC, so it is lost too.
+    pub loss: u32,
+    /// Delivered twice.
+    pub duplicate: u32,
+    /// Held back long enough for later ones to pass.
+    pub reorder: u32,
+    /// The time a packet takes.
+    pub delay: Duration,
+}
+
+impl Link {
+    /// A network that does no harm and takes a microsecond.
+    pub const GOOD: Self =
+        Self { loss: 0, duplicate: 0, reorder: 0, delay: Duration::from_micros(1) };
+
+    /// When copies of a packet arrive: none, one or two times.
+    pub fn carry(&self, rng: &mut Rng) -> impl Iterator<Item = Duration> {
+        let mut arrivals = [None, None];
+        if !rng.chance(self.loss) {
+            arrivals[0] = Some(self.arrival(rng));
+        }
+        if rng.chance(self.duplicate) {
+            arrivals[1] = Some(self.arrival(rng));
+        }
+        arrivals.into_iter().flatten()
+    }
+
+    fn arrival(&self, rng: &mut Rng) -> Duration {
+        if rng.chance(self.reorder) { self.delay * (2 + rng.below(20) as u32) } else { self.delay }
+    }
+}
+
+/// Numbers that look random: xorshift64*.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// The sequence of this seed.
+    pub const fn new(seed: u64) -> Self {
+        // The state must not be zero; an odd constant mixes small seeds apart.
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// The next number.
+    pub const fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number below `limit`, which is not 0.
+    pub const fn below(&mut self, limit: u64) -> u64 {
+        (self.next() >> 11) % limit
+    }
+
+    /// True in `permille` of a thousand cases.
+    pub const fn chance(&mut self, permille: u32) -> bool {
+        permille > 0 && self.below(1000) < permille as u64
+    }
+}

@@ -1,0 +1,246 @@
+//! Several QPs, a clock, and the network between them.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use iba::{Psn, QpState, QpType, Qpn, WrOpcode};
+use transport::{Completion, Poll, Qp, RecvWr, Rx, SendWr, Time, UdDest};
+
+use crate::build;
+use crate::host::{Host, Sent};
+use crate::link::{Link, Rng};
+use crate::options::{Options, PEER, QKEY, QPN, RQ_PSN};
+
+/// One end of a connection.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Node {
+    /// The QP.
+    pub qp: Qp,
+    /// What surrounds it.
+    pub host: Host,
+}
+
+/// Several QPs and the network between them.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Net {
+    /// The ends.
+    pub nodes: Vec<Node>,
+    /// The time.
+    pub now: Time,
+    /// The network. Change it at will.
+    pub link: Link,
+    /// Packets that the network carried.
+    pub carried: u64,
+    /// Ends whose packets go nowhere and to which nothing arrives: they died.
+    pub dead: Vec<usize>,
+    first_psns: [Psn; 2],
+    rng: Rng,
+    flying: BinaryHeap<Reverse<Flying>>,
+}
+
+/// A packet on its way; ordered by arrival, then by departure.
+#[derive(Debug)]
+struct Flying {
+    arrival: Time,
+    number: u64,
+    sent: Sent,
+}
+
+impl Net {
+    /// Two QPs in RTS, connected with each other if their service connects.
+    pub fn pair(options: Options) -> Self {
+        let mut nodes: Vec<Node> = [QPN, PEER]
+            .map(|qpn| Node { qp: options.qp(qpn), host: options.host() })
+            .into_iter()
+            .collect();
+        for (index, peer, sq_psn, rq_psn) in
+            [(0, PEER, options.sq_psn, RQ_PSN), (1, QPN, RQ_PSN, options.sq_psn)]
+        {
+            let Node { qp, host } = &mut nodes[index];
+            options.bring_to(qp, host, QpState::Rts, peer, sq_psn, rq_psn);
+        }
+        if options.direct {
+            nodes[0].host.direct = Some(nodes[1].host.memory.clone());
+            nodes[1].host.direct = Some(nodes[0].host.memory.clone());
+        }
+        Self {
+            nodes,
+            now: Time::ZERO,
+            link: options.link,
+            carried: 0,
+            dead: Vec::new(),
+            first_psns: [options.sq_psn, RQ_PSN],
+            rng: Rng::new(options.seed),
+            flying: BinaryHeap::new(),
+        }
+    }
+
+    /// Runs until nothing is left to happen.
+    ///
+    /// # Panics
+    ///
+    /// If that takes more than a million steps.
+    #[track_caller]
+    pub fn drive(&mut self) {
+        assert!(self.drive_bounded(1_000_000), "the QPs never come to rest");
+    }
+
+    /// Runs until nothing is left to happen, or `steps` things have happened. True if nothing is left.
+    pub fn drive_bounded(&mut self, steps: u64) -> bool {
+        for _ in 0..steps {
+            self.poll();
+            let Some(next) = self.next_event() else { return true };
+            self.now = self.now.max(next);
+            self.deliver();
+            for (index, node) in self.nodes.iter_mut().enumerate() {
+                let due = node.qp.poll_timeout().is_some_and(|due| due <= self.now);
+                if due && !self.dead.contains(&index) {
+                    node.qp.handle_timeout(&mut node.host, self.now);
+                }
+            }
+        }
+        false
+    }
+
+    /// Lets every QP send what it can, and puts that on the network.
+    pub fn poll(&mut self) {
+        for index in 0..self.nodes.len() {
+            if self.dead.contains(&index) {
+                continue;
+            }
+            loop {
+                let Node { qp, host } = &mut self.nodes[index];
+                let poll = qp.poll_transmit(host, self.now, 16);
+                while let Some(sent) = self.nodes[index].host.out.pop_front() {
+                    self.carry(sent);
+                }
+                if poll == Poll::Idle {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn carry(&mut self, sent: Sent) {
+        if std::env::var_os("DBG").is_some() { eprintln!("{:?} {}", self.now, crate::station::line(&sent.headers, &sent.payload)); }
+        for delay in self.link.carry(&mut self.rng) {
+            self.carried += 1;
+            let (arrival, number) = (self.now + delay, self.carried);
+            self.flying.push(Reverse(Flying { arrival, number, sent: sent.clone() }));
+        }
+    }
+
+    fn next_event(&self) -> Option<Time> {
+        let timers = self
+            .nodes
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| !self.dead.contains(index))
+            .filter_map(|(_, node)| node.qp.poll_timeout());
+        self.flying.peek().map(|flying| flying.0.arrival).into_iter().chain(timers).min()
+    }
+
+    fn deliver(&mut self) {
+        while self.flying.peek().is_some_and(|flying| flying.0.arrival <= self.now) {
+            let Some(Reverse(Flying { sent, .. })) = self.flying.pop() else { break };
+            let dest = sent.headers.bth.dest_qp;
+            for (index, Node { qp, host }) in self.nodes.iter_mut().enumerate() {
+                if qp.qpn() != dest || self.dead.contains(&index) {
+                    continue;
+                }
+                let grh = [0x60; 40];
+                let rx = Rx {
+                    headers: &sent.headers,
+                    payload: &sent.payload,
+                    length: sent.payload.len() as u32,
+                    skipped: sent.skipped,
+                    grh: Some(&grh),
+                };
+                qp.handle_packet(host, self.now, &rx);
+            }
+        }
+    }
+
+    /// Posts a send. A datagram goes to the other end.
+    #[track_caller]
+    pub fn post(&mut self, node: usize, mut wr: SendWr) {
+        if self.nodes[node].qp.qp_type() == QpType::Ud && wr.ud.is_none() {
+            wr.ud = Some(self.to(1 - node));
+        }
+        self.nodes[node].qp.post_send(wr).expect("the send queue takes it");
+    }
+
+    /// Posts a SEND of `length` bytes at `addr`.
+    #[track_caller]
+    pub fn send(&mut self, node: usize, wr_id: u64, addr: u64, length: u32) {
+        self.post(node, build::wr(wr_id, WrOpcode::Send, addr, length));
+    }
+
+    /// Posts a receive of `length` bytes at `addr`.
+    #[track_caller]
+    pub fn recv(&mut self, node: usize, wr_id: u64, addr: u64, length: u32) {
+        self.post_recv(node, build::recv(wr_id, addr, length));
+    }
+
+    /// Posts a receive.
+    #[track_caller]
+    pub fn post_recv(&mut self, node: usize, wr: RecvWr) {
+        self.nodes[node].qp.post_recv(wr).expect("the receive queue takes it");
+    }
+
+    /// The address of a datagram QP.
+    pub fn to(&self, node: usize) -> UdDest {
+        let remote_qpn: Qpn = self.nodes[node].qp.qpn();
+        UdDest { av: iba::Av::default(), remote_qpn, remote_qkey: QKEY }
+    }
+
+    /// The first sequence number that a node sends.
+    pub fn first_psn(&self, node: usize) -> Psn {
+        self.first_psns[node]
+    }
+
+    /// What completed at a node so far.
+    pub fn completions(&self, node: usize) -> &[Completion] {
+        &self.nodes[node].host.completions
+    }
+
+    /// Takes what completed at a node so far.
+    pub fn take_completions(&mut self, node: usize) -> Vec<Completion> {
+        core::mem::take(&mut self.nodes[node].host.completions)
+    }
+
+    /// Writes to a node's memory.
+    #[track_caller]
+    pub fn write_memory(&mut self, node: usize, addr: u64, bytes: &[u8]) {
+        let mut memory = self.nodes[node].host.memory.borrow_mut();
+        memory.bytes_mut(addr, bytes.len()).copy_from_slice(bytes);
+    }
+
+    /// Reads a node's memory.
+    #[track_caller]
+    pub fn read_memory(&self, node: usize, addr: u64, length: usize) -> Vec<u8> {
+        self.nodes[node].host.memory.borrow_mut().bytes_mut(addr, length).to_vec()
+    }
+}
+
+impl PartialEq for Flying {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Flying {}
+
+impl PartialOrd for Flying {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Flying {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.arrival, self.number).cmp(&(other.arrival, other.number))
+    }
+}

@@ -1,0 +1,355 @@
+//! The network device under a NIC: its name, its state, and the addresses that become GIDs.
+//!
+//! One NIC stands on one netdev. [`Netdev::find`] takes the one that reaches the world: the device of the default route,
+//! else the first that is up and has an address of its own, else `lo`. Every fact is read by rtnetlink, unprivileged; a
+//! namespace without IPv6, or with nothing but a `lo` that is down, is no error.
+//!
+//! ```
+//! let netdev = link::netdev::Netdev::find()?;
+//! println!("{} mtu {} gids {:?}", netdev.name, netdev.mtu, netdev.gids());
+//! # Ok::<(), link::netdev::NetdevError>(())
+//! ```
+//!
+//! Facts are a snapshot. A [`Watch`] says when to take another.
+
+mod netlink;
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use iba::Gid;
+
+use netlink::{Attributes, Message};
+
+/// What is known of one network device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Netdev {
+    /// The name, as `ip link` shows it.
+    pub name: String,
+    /// The interface index.
+    pub index: u32,
+    /// The hardware address; zeros for a device that has none of six bytes, such as `lo` or a tunnel.
+    pub mac: [u8; 6],
+    /// Bytes in the largest IP packet.
+    pub mtu: u32,
+    /// Whether the administrator has set it up (`IFF_UP`).
+    pub is_up: bool,
+    /// Whether it is up and has a carrier (`IFF_RUNNING`).
+    pub is_running: bool,
+    /// Whether it is the loopback device.
+    pub is_loopback: bool,
+    /// The driver's kind (`bridge`, `veth`, `vlan`, ...); empty for a physical device.
+    pub kind: String,
+    /// Its usable addresses: IPv4 in the kernel's order, then IPv6, temporary ones later and link-local ones last.
+    pub addresses: Vec<Address>,
+    /// The NUMA node of the hardware, where there is one and sysfs tells.
+    pub numa_node: Option<u32>,
+    /// Link speed in Mb/s, where the driver tells.
+    pub speed_mbps: Option<u32>,
+}
+
+/// One address of a netdev.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Address {
+    /// The address itself; on a point-to-point link the local end.
+    pub ip: IpAddr,
+    /// Bits of the network part.
+    pub prefix: u8,
+    /// How far it is valid.
+    pub scope: Scope,
+    /// Whether it is an IPv6 privacy address, which the kernel replaces by and by.
+    pub is_temporary: bool,
+}
+
+/// How far an address is valid (`rt_scope_t`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Scope {
+    /// Everywhere.
+    Global,
+    /// Within the site.
+    Site,
+    /// On this link.
+    Link,
+    /// On this host.
+    Host,
+    /// Another, by its number.
+    Other(u8),
+}
+
+/// Why a netdev could not be described.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetdevError {
+    /// There is no such device.
+    #[error("this network namespace has no netdev named {0:?}")]
+    NotFound(String),
+    /// The namespace has no netdev at all, not even `lo`.
+    #[error("this network namespace has no netdev at all")]
+    None,
+    /// rtnetlink cannot be used.
+    #[error("the kernel does not list {what} by rtnetlink: {source}")]
+    Netlink {
+        /// What was asked for.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl Netdev {
+    /// The netdev that a NIC stands on when nobody named one: the default route's, else the first that is up with an
+    /// address, else `lo`.
+    ///
+    /// A bridge is taken only for the default route's sake: `docker0`, `virbr0` and their like have the same address on
+    /// every host, and two hosts with one GID would take each other for themselves.
+    pub fn find() -> Result<Self, NetdevError> {
+        let all = Self::all()?;
+        let by_route = default_route().and_then(|index| all.iter().find(|dev| dev.index == index));
+        by_route.or_else(|| first_choice(&all)).cloned().ok_or(NetdevError::None)
+    }
+
+    /// The netdev called `name`.
+    pub fn named(name: &str) -> Result<Self, NetdevError> {
+        let found = Self::all()?.into_iter().find(|dev| dev.name == name);
+        found.ok_or_else(|| NetdevError::NotFound(name.to_owned()))
+    }
+
+    /// Every netdev of the network namespace, in the order of their indexes.
+    pub fn all() -> Result<Vec<Self>, NetdevError> {
+        let links = netlink::dump(libc::RTM_GETLINK, &[0; IFINFOMSG])
+            .map_err(|source| NetdevError::Netlink { what: "links", source })?;
+        let addresses = netlink::dump(libc::RTM_GETADDR, &[0; IFADDRMSG])
+            .map_err(|source| NetdevError::Netlink { what: "addresses", source })?;
+        let mut all: Vec<_> =
+            links.iter().filter_map(|link| Self::parse(link, &addresses)).collect();
+        all.sort_by_key(|dev| dev.index);
+        Ok(all)
+    }
+
+    /// The GID table of a port on this netdev: RoCE v2 only, the addresses in their order.
+    ///
+    /// 127.0.0.0/8 and `::1` count on `lo` alone. A `lo` without any address, as in a namespace where nobody set it up,
+    /// still has the GID of 127.0.0.1: processes of one host need no netdev to reach each other, only a name.
+    pub fn gids(&self) -> Vec<Gid> {
+        let own = |ip: &IpAddr| self.is_loopback || !ip.is_loopback();
+        let mut gids: Vec<Gid> =
+            self.addresses.iter().map(|a| a.ip).filter(own).map(Gid::from).collect();
+        if gids.is_empty() && self.is_loopback {
+            gids.push(Ipv4Addr::LOCALHOST.into());
+        }
+        gids
+    }
+
+    fn parse(link: &Message, addresses: &[Message]) -> Option<Self> {
+        if link.kind != libc::RTM_NEWLINK {
+            return None;
+        }
+        // struct ifinfomsg: family, pad, type (16 bits), index, flags, change.
+        let index = link.word(4);
+        let flags = link.word(8).cast_signed();
+        let mut dev = Self {
+            name: String::new(),
+            index,
+            mac: [0; 6],
+            mtu: 0,
+            is_up: flags & libc::IFF_UP != 0,
+            is_running: flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0,
+            is_loopback: flags & libc::IFF_LOOPBACK != 0,
+            kind: String::new(),
+            addresses: addresses.iter().filter_map(|a| Address::parse(a, index)).collect(),
+            numa_node: None,
+            speed_mbps: None,
+        };
+        for (kind, value) in link.attributes(IFINFOMSG) {
+            match kind {
+                libc::IFLA_IFNAME => dev.name = text(value),
+                libc::IFLA_MTU => dev.mtu = netlink::read_u32(value).unwrap_or(0),
+                libc::IFLA_ADDRESS => dev.mac = value.try_into().unwrap_or_default(),
+                libc::IFLA_LINKINFO => {
+                    let kind = Attributes(value).find(|(kind, _)| *kind == libc::IFLA_INFO_KIND);
+                    dev.kind = kind.map(|(_, name)| text(name)).unwrap_or_default();
+                }
+                _ => {}
+            }
+        }
+        // The sort is stable: within a class the kernel's order remains.
+        dev.addresses.sort_by_key(Address::rank);
+        dev.read_sysfs();
+        Some(dev)
+    }
+
+    /// sysfs belongs to the mount namespace and may show the devices of another network namespace, so it is believed
+    /// only where it knows the same index.
+    fn read_sysfs(&mut self) {
+        let read = |file: &str| {
+            let text = fs::read_to_string(format!("/sys/class/net/{}/{file}", self.name)).ok()?;
+            text.trim().parse::<i64>().ok().and_then(|value| u32::try_from(value).ok())
+        };
+        if read("ifindex") != Some(self.index) {
+            return;
+        }
+        let numa_node = read("device/numa_node");
+        // Drivers write -1 or its unsigned twin for an unknown speed.
+        let speed_mbps = read("speed").filter(|speed| *speed != u32::MAX && *speed != 0);
+        self.numa_node = numa_node;
+        self.speed_mbps = speed_mbps;
+    }
+}
+
+impl Address {
+    /// The address in `message` if it is one of the netdev `index` and can be used now.
+    fn parse(message: &Message, index: u32) -> Option<Self> {
+        // struct ifaddrmsg: family, prefix length, flags, scope, index.
+        if message.kind != libc::RTM_NEWADDR || message.word(4) != index {
+            return None;
+        }
+        let mut flags = u32::from(message.byte(2));
+        let (mut address, mut local) = (None, None);
+        for (kind, value) in message.attributes(IFADDRMSG) {
+            match kind {
+                libc::IFA_ADDRESS => address = ip(value),
+                libc::IFA_LOCAL => local = ip(value),
+                IFA_FLAGS => flags = netlink::read_u32(value).unwrap_or(flags),
+                _ => {}
+            }
+        }
+        // Duplicate address detection has not passed (RFC 4862 5.4): not yet ours.
+        let unusable = (flags & libc::IFA_F_TENTATIVE != 0 && flags & libc::IFA_F_OPTIMISTIC == 0)
+            || flags & libc::IFA_F_DADFAILED != 0;
+        if unusable {
+            return None;
+        }
+        let ip = local.or(address)?;
+        Some(Self {
+            ip,
+            prefix: message.byte(1),
+            scope: Scope::from(message.byte(3)),
+            is_temporary: ip.is_ipv6() && flags & libc::IFA_F_TEMPORARY != 0,
+        })
+    }
+
+    fn rank(&self) -> u8 {
+        match self.ip {
+            IpAddr::V4(_) => 0,
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => 3,
+            IpAddr::V6(_) => 1 + u8::from(self.is_temporary),
+        }
+    }
+}
+
+impl From<u8> for Scope {
+    fn from(value: u8) -> Self {
+        match value {
+            libc::RT_SCOPE_UNIVERSE => Self::Global,
+            libc::RT_SCOPE_SITE => Self::Site,
+            libc::RT_SCOPE_LINK => Self::Link,
+            libc::RT_SCOPE_HOST => Self::Host,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// Tells that links or addresses changed; which ones, a fresh [`Netdev`] shows.
+///
+/// The socket belongs to the network namespace of the thread that made it.
+#[derive(Debug)]
+pub struct Watch(OwnedFd);
+
+impl Watch {
+    /// Listens from now on. Fails where rtnetlink multicast is forbidden; a caller can then only look now and again.
+    pub fn new() -> Result<Self, NetdevError> {
+        let groups = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
+        let fd = netlink::listen(groups.cast_unsigned())
+            .map_err(|source| NetdevError::Netlink { what: "changes", source })?;
+        Ok(Self(fd))
+    }
+
+    /// Takes everything that waits, without blocking, and says whether there was any: the facts may have changed. They
+    /// are the same where only a statistic moved, so compare before raising an event.
+    pub fn drain(&self) -> io::Result<bool> {
+        netlink::drain(&self.0)
+    }
+}
+
+impl AsFd for Watch {
+    /// Readable when [`Watch::drain`] has something to say.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+const IFINFOMSG: usize = 16;
+const IFADDRMSG: usize = 8;
+const RTMSG: usize = 12;
+/// The 32-bit flags, which supersede the eight of `struct ifaddrmsg`.
+const IFA_FLAGS: u16 = 8;
+
+/// The netdev for want of a default route. A carrier and an address that others can route to count for more than the
+/// order: every device that is up has a link-local IPv6 address.
+fn first_choice(all: &[Netdev]) -> Option<&Netdev> {
+    let eligible = |dev: &&Netdev| {
+        dev.is_up && !dev.is_loopback && dev.kind != "bridge" && !dev.gids().is_empty()
+    };
+    let poverty = |dev: &&Netdev| {
+        let global = dev.addresses.iter().any(|address| address.scope == Scope::Global);
+        (!global, !dev.is_running, dev.index)
+    };
+    let best = all.iter().filter(eligible).min_by_key(poverty);
+    best.or_else(|| all.iter().find(|dev| dev.is_loopback)).or_else(|| all.first())
+}
+
+/// The netdev of the best default route, IPv4 before IPv6; `None` where there is no such route or no way to ask.
+fn default_route() -> Option<u32> {
+    [libc::AF_INET, libc::AF_INET6].into_iter().find_map(|family| {
+        let mut body = [0; RTMSG];
+        body[0] = family as u8;
+        let routes = netlink::dump(libc::RTM_GETROUTE, &body).ok()?;
+        let best = routes.iter().filter_map(|route| default_of(route, family)).min();
+        best.map(|(_, index)| index)
+    })
+}
+
+/// Metric and netdev of `route`, if it is a default route of the main table.
+fn default_of(route: &Message, family: i32) -> Option<(u32, u32)> {
+    // struct rtmsg: family, destination and source prefix lengths, tos, table, protocol, scope, type.
+    let is_default = route.kind == libc::RTM_NEWROUTE
+        && i32::from(route.byte(0)) == family
+        && route.byte(1) == 0
+        && route.byte(4) == libc::RT_TABLE_MAIN
+        && route.byte(7) == libc::RTN_UNICAST;
+    if !is_default {
+        return None;
+    }
+    let (mut metric, mut index) = (0, None);
+    for (kind, value) in route.attributes(RTMSG) {
+        match kind {
+            libc::RTA_PRIORITY => metric = netlink::read_u32(value)?,
+            libc::RTA_OIF => index = netlink::read_u32(value),
+            // struct rtnexthop: length, flags, hops, then the index. The first of several is as good as any.
+            libc::RTA_MULTIPATH => index = index.or_else(|| netlink::read_u32(value.get(4..)?)),
+            _ => {}
+        }
+    }
+    Some((metric, index?))
+}
+
+fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    if let Ok(v4) = <[u8; 4]>::try_from(bytes) {
+        return Some(Ipv4Addr::from(v4).into());
+    }
+    <[u8; 16]>::try_from(bytes).ok().map(|v6| Ipv6Addr::from(v6).into())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()
+}
+
+#[cfg(test)]
+pub(crate) mod netns;
+#[cfg(test)]
+mod tests;

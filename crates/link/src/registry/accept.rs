@@ -1,0 +1,231 @@
+//! Peers that connect to us: who they are, whether they are let in, and what they are told.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+
+use super::claim::{Claim, dial, own_uid, spare_fd};
+use super::cred::{PeerCred, peer_cred};
+use super::message::{Hello, Message, Received, Welcome, recv};
+use super::{PeerInfo, VF_COUNT};
+use crate::shm::{Consumer, Inbound, PeerBell};
+
+/// Accepted sockets that may wait for their Hello. A peer sends it right after connecting, so
+/// that only strangers wait long; the oldest makes room.
+const PENDING_MAX: usize = 128;
+
+/// Connections taken in one call, so that a flood does not keep the caller.
+const ACCEPT_BATCH: usize = 64;
+
+/// What [`Claim::poll_events`] reports.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A peer connected: the receiving end of its ring. There may be records in it already.
+    NewInbound(Box<Inbound>),
+    /// Somebody connected and was turned away.
+    Refused(RefusedPeer),
+}
+
+/// Who was turned away, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedPeer {
+    /// Its process id, if we can see it.
+    pub pid: Option<u32>,
+    /// Its effective uid.
+    pub uid: u32,
+    /// The reason, in words. It was told the same.
+    pub reason: String,
+}
+
+/// An accepted socket that has not said what it wants.
+#[derive(Debug)]
+pub(super) struct Pending {
+    socket: OwnedFd,
+    cred: PeerCred,
+}
+
+impl Pending {
+    pub(super) fn raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+impl Claim {
+    /// Accepts connections and greets peers. Never waits. To be called when the descriptor of
+    /// the claim ([`AsFd`]) is readable.
+    #[must_use]
+    pub fn poll_events(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        for _ in 0..ACCEPT_BATCH {
+            match self.accept() {
+                Ok(Some(pending)) => {
+                    if let Some(pending) = self.greet(pending, &mut events) {
+                        self.park(pending);
+                    }
+                }
+                Ok(None) => break,
+                Err(event) => events.extend(event),
+            }
+        }
+        for pending in std::mem::take(&mut self.pending) {
+            let fd = pending.raw_fd();
+            match self.greet(pending, &mut events) {
+                Some(still) => self.pending.push(still),
+                None => tracing::trace!(fd, "a waiting connection said what it wants"),
+            }
+        }
+        events
+    }
+
+    fn accept(&mut self) -> Result<Option<Pending>, Option<Event>> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = match rustix::net::accept_with(&self.listener, flags) {
+            Ok(socket) => socket,
+            Err(Errno::MFILE | Errno::NFILE) => return self.turn_away_for_want_of_fds(flags),
+            // The peer left before we came, or nobody is there.
+            Err(Errno::CONNABORTED | Errno::INTR) => return Err(None),
+            Err(_) => return Ok(None),
+        };
+        let cred = peer_cred(socket.as_fd()).map_err(|_| None)?;
+        Ok(Some(Pending { socket, cred }))
+    }
+
+    /// Uses the spare descriptor to tell one peer; otherwise the listener would stay readable
+    /// and the engine would spin.
+    fn turn_away_for_want_of_fds(
+        &mut self,
+        flags: SocketFlags,
+    ) -> Result<Option<Pending>, Option<Event>> {
+        if self.spare.take().is_none() {
+            return Ok(None);
+        }
+        let socket = rustix::net::accept_with(&self.listener, flags);
+        let event = socket.ok().and_then(|socket| {
+            let cred = peer_cred(socket.as_fd()).ok()?;
+            Some(refuse(&Pending { socket, cred }, "our process has no file descriptors left"))
+        });
+        self.spare = spare_fd(&self.epoll);
+        Err(event)
+    }
+
+    /// Keeps a socket until it speaks.
+    fn park(&mut self, pending: Pending) {
+        if self.pending.len() >= PENDING_MAX {
+            self.forget(&self.pending[0].socket);
+            self.pending.remove(0);
+        }
+        let data = epoll::EventData::new_u64(1);
+        if epoll::add(&self.epoll, &pending.socket, data, epoll::EventFlags::IN).is_ok() {
+            self.pending.push(pending);
+        }
+    }
+
+    /// Takes a socket out of the epoll set, though closing does so too: not if a child of ours
+    /// inherited it.
+    fn forget(&self, socket: &OwnedFd) {
+        let _ = epoll::delete(&self.epoll, socket);
+    }
+
+    /// Reads the first message of a connection and answers it. Returns the connection if there
+    /// was none yet.
+    fn greet(&self, pending: Pending, events: &mut Vec<Event>) -> Option<Pending> {
+        let (message, fds) = match recv(pending.socket.as_fd()) {
+            Received::Nothing => return Some(pending),
+            Received::Closed => {
+                self.forget(&pending.socket);
+                return None;
+            }
+            Received::Message(message, fds) => (message, fds),
+        };
+        self.forget(&pending.socket);
+        match message {
+            Ok(Message::Hello(hello)) => events.push(self.admit(pending, &hello, fds)),
+            Ok(Message::Ping) => {
+                // Who asks and does not listen gets no answer.
+                let _ = Message::Pong { vf: self.vf }.send(pending.socket.as_fd(), &[]);
+            }
+            Ok(_) => events.push(refuse(&pending, "its first message was no greeting")),
+            Err(e) => events.push(refuse(&pending, &e.to_string())),
+        }
+        None
+    }
+
+    fn admit(&self, pending: Pending, hello: &Hello, fds: Vec<OwnedFd>) -> Event {
+        let built = self.build(&pending, hello, fds);
+        let (peer, consumer, bell, table) = match built {
+            Ok(parts) => parts,
+            Err(reason) => return refuse(&pending, &reason),
+        };
+        let welcome = Message::Welcome(Welcome {
+            vf: self.vf,
+            pid: std::process::id(),
+            uid: own_uid(),
+            nonce: hello.nonce,
+            probe: self.probe(),
+        });
+        if let Err(e) = welcome.send(pending.socket.as_fd(), &self.fds_for(pending.cred)) {
+            return refuse(&pending, &format!("it could not be welcomed: {e}"));
+        }
+        tracing::debug!(vf = self.vf, %peer, "a peer connected");
+        Event::NewInbound(Box::new(Inbound::new(peer, pending.socket, consumer, bell, table)))
+    }
+
+    fn build(
+        &self,
+        pending: &Pending,
+        hello: &Hello,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(PeerInfo, Consumer, PeerBell, Option<OwnedFd>), String> {
+        if hello.nic != self.identity {
+            return Err(format!("its nic is {}, and ours is {}", hello.nic, self.identity));
+        }
+        self.check_holder(pending.cred, hello.vf)?;
+        let mut fds = fds.into_iter();
+        let (Some(ring), Some(page)) = (fds.next(), fds.next()) else {
+            return Err("its greeting came without ring and doorbell".to_owned());
+        };
+        let capacity = usize::try_from(hello.capacity).unwrap_or(usize::MAX);
+        let consumer = Consumer::open_checked(ring.as_fd(), capacity)
+            .map_err(|e| format!("its ring is refused: {e}"))?;
+        let bell = PeerBell::new(&page, fds.next(), pending.cred.uid == own_uid())
+            .map_err(|e| format!("its doorbell is refused: {e}"))?;
+        let peer = PeerInfo {
+            vf: hello.vf,
+            pid: pending.cred.pid,
+            uid: pending.cred.uid,
+            own_pid: hello.pid,
+            own_uid: hello.uid,
+            nonce: hello.nonce,
+            probe: hello.probe,
+        };
+        Ok((peer, consumer, bell, fds.next()))
+    }
+
+    /// Who says it is VF `vf` must hold the name of that VF; else any process could speak for
+    /// any other.
+    fn check_holder(&self, cred: PeerCred, vf: u16) -> Result<(), String> {
+        if vf >= VF_COUNT {
+            return Err(format!("it claims to be VF {vf}, and there are {VF_COUNT}"));
+        }
+        match dial(&self.nic, vf) {
+            Ok((_, holder)) if holder == cred => Ok(()),
+            Ok((_, holder)) => Err(format!(
+                "it claims to be VF {vf}, which is held by another process (uid {})",
+                holder.uid
+            )),
+            Err(e) => Err(format!("it claims to be VF {vf}, which does not answer: {e}")),
+        }
+    }
+}
+
+/// Tells a peer why it is turned away.
+fn refuse(pending: &Pending, reason: &str) -> Event {
+    // A peer that is gone needs no reason.
+    let _ = Message::Refused(reason.to_owned()).send(pending.socket.as_fd(), &[]);
+    let PeerCred { pid, uid } = pending.cred;
+    tracing::warn!(?pid, uid, "turned a peer away: {reason}");
+    Event::Refused(RefusedPeer { pid, uid, reason: reason.to_owned() })
+}

@@ -1,0 +1,312 @@
+//! Claiming a VF, and connecting to others.
+
+use std::collections::hash_map::RandomState;
+use std::fmt::Write as _;
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::accept::Pending;
+use super::cred::{PeerCred, peer_cred};
+use super::message::{Hello, Message};
+use super::name::{NIC_NAME_MAX, address, squatted, valid_nic};
+use super::{NicIdentity, Probe, VF_COUNT};
+use crate::shm::{Doorbell, Outbound, Producer};
+
+/// Connections that wait to be accepted; the kernel caps it at `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
+
+/// Why no VF could be claimed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClaimError {
+    /// The name of the nic cannot be part of a socket name.
+    #[error(
+        "the nic name {0:?} cannot name a socket: printable characters without / and blanks, \
+         at most {NIC_NAME_MAX}"
+    )]
+    BadName(String),
+    /// Every number is taken.
+    #[error("all {VF_COUNT} virtual functions of {nic} are taken{}", in_words(.squatters))]
+    NoFreeVf {
+        /// The nic.
+        nic: String,
+        /// Names that are held, but not by an engine.
+        squatters: Vec<Squatter>,
+    },
+    /// The system refused.
+    #[error("claiming a virtual function: {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The error.
+        source: io::Error,
+    },
+}
+
+/// A name that somebody holds without being an engine, seen when claiming.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Squatter {
+    /// The VF whose name it is.
+    pub vf: u16,
+    /// What is wrong, in words.
+    pub reason: String,
+}
+
+/// Why there is no connection to a VF.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Nobody holds that VF: its process is gone, or never was.
+    #[error("no process holds VF {vf} of {nic}")]
+    NoSuchVf {
+        /// The nic.
+        nic: String,
+        /// The VF.
+        vf: u16,
+    },
+    /// Its queue of connections is full; try again.
+    #[error("VF {vf} does not accept connections at the moment")]
+    Busy {
+        /// The VF.
+        vf: u16,
+    },
+    /// The system refused.
+    #[error("connecting to VF {vf}: {what}: {source}")]
+    System {
+        /// The VF.
+        vf: u16,
+        /// What was tried.
+        what: &'static str,
+        /// The error.
+        source: io::Error,
+    },
+}
+
+/// A claimed VF: a listening socket that other engines on this host find by its name.
+///
+/// Dropping it gives the VF back; peers with a connection see that we are gone when the
+/// [`Outbound`] and [`Inbound`](crate::shm::Inbound) ends are dropped too.
+///
+/// [`AsFd`] gives a descriptor that is readable when [`poll_events`](Self::poll_events) has
+/// something to do.
+#[derive(Debug)]
+pub struct Claim {
+    pub(super) nic: String,
+    pub(super) identity: NicIdentity,
+    pub(super) vf: u16,
+    pub(super) listener: OwnedFd,
+    /// Watches the listener and the accepted sockets that have not said Hello.
+    pub(super) epoll: OwnedFd,
+    /// Given up for a moment to tell a peer that we have no descriptors left.
+    pub(super) spare: Option<OwnedFd>,
+    pub(super) pending: Vec<Pending>,
+    pub(super) doorbell: Arc<Doorbell>,
+    pub(super) table: Option<OwnedFd>,
+    probe: Box<u64>,
+    squatters: Vec<Squatter>,
+}
+
+impl Claim {
+    /// Claims the lowest free VF of `nic` in this network namespace.
+    ///
+    /// # Errors
+    /// See [`ClaimError`]. Names that others hold are skipped.
+    pub fn new(nic: &str, identity: NicIdentity) -> Result<Self, ClaimError> {
+        if !valid_nic(nic) {
+            return Err(ClaimError::BadName(nic.to_owned()));
+        }
+        let system = |what| move |e: Errno| ClaimError::System { what, source: e.into() };
+        let listener = new_socket().map_err(system("socket"))?;
+        let mut vf = 0;
+        while let Err(e) = address(nic, vf).and_then(|a| rustix::net::bind(&listener, &a)) {
+            if e != Errno::ADDRINUSE {
+                return Err(system("bind")(e));
+            }
+            vf += 1;
+            if vf == VF_COUNT {
+                return Err(ClaimError::NoFreeVf {
+                    nic: nic.to_owned(),
+                    squatters: squatters(nic, vf),
+                });
+            }
+        }
+        rustix::net::listen(&listener, BACKLOG).map_err(system("listen"))?;
+        let squatters = squatters(nic, vf);
+        for s in &squatters {
+            tracing::warn!(nic, vf = s.vf, "skipped a virtual function: {}", s.reason);
+        }
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&epoll, &listener, data, epoll::EventFlags::IN).map_err(system("epoll_ctl"))?;
+        let doorbell = Doorbell::new()
+            .map_err(|source| ClaimError::System { what: "making a doorbell", source })?;
+        Ok(Self {
+            nic: nic.to_owned(),
+            identity,
+            vf,
+            listener,
+            spare: spare_fd(&epoll),
+            epoll,
+            pending: Vec::new(),
+            doorbell: Arc::new(doorbell),
+            table: None,
+            probe: Box::new(random()),
+            squatters,
+        })
+    }
+
+    /// The VF we hold: the high 10 bits of our QPNs.
+    pub fn vf(&self) -> u16 {
+        self.vf
+    }
+
+    /// The name of the nic.
+    pub fn nic(&self) -> &str {
+        &self.nic
+    }
+
+    /// Names below ours that somebody holds without being an engine.
+    pub fn squatters(&self) -> &[Squatter] {
+        &self.squatters
+    }
+
+    /// The doorbell that all peers of this VF ring.
+    pub fn doorbell(&self) -> &Arc<Doorbell> {
+        &self.doorbell
+    }
+
+    /// The word by which peers probe whether they may read our memory.
+    pub fn probe(&self) -> Probe {
+        Probe { addr: (&raw const *self.probe).addr() as u64, value: *self.probe }
+    }
+
+    /// Gives peers a descriptor of ours (the key table), from now on and in both directions of
+    /// connections. Only peers of our uid get it.
+    pub fn set_table(&mut self, table: OwnedFd) {
+        self.table = Some(table);
+    }
+
+    /// Connects to VF `vf` and returns the sending end of a new ring to it, of `capacity` bytes
+    /// (a power of two). Records may be pushed at once; the peer finds them when it accepts.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn connect(&self, vf: u16, capacity: usize) -> Result<Outbound, ConnectError> {
+        let system = |what, source: io::Error| ConnectError::System { vf, what, source };
+        let (socket, cred) = dial(&self.nic, vf).map_err(|e| match e {
+            Errno::CONNREFUSED => ConnectError::NoSuchVf { nic: self.nic.clone(), vf },
+            Errno::AGAIN => ConnectError::Busy { vf },
+            e => system("connect", e.into()),
+        })?;
+        let (producer, ring) =
+            Producer::create(capacity).map_err(|e| system("making a ring", e))?;
+        let nonce = random();
+        let hello = Message::Hello(Hello {
+            vf: self.vf,
+            pid: std::process::id(),
+            uid: own_uid(),
+            nic: self.identity,
+            nonce,
+            probe: self.probe(),
+            capacity: capacity as u64,
+        });
+        let mut fds = vec![ring.as_fd()];
+        fds.extend(self.fds_for(cred));
+        hello.send(socket.as_fd(), &fds).map_err(|e| system("sending Hello", e))?;
+        Ok(Outbound::new(vf, socket, producer, nonce, cred))
+    }
+
+    /// All descriptors of the claim, for a child that must close them after a fork and cannot
+    /// call [`abandon_in_child`](Self::abandon_in_child).
+    pub fn raw_fds(&self, out: &mut Vec<RawFd>) {
+        let own = [&self.listener, &self.epoll].into_iter().chain(&self.spare).chain(&self.table);
+        out.extend(own.map(AsRawFd::as_raw_fd));
+        out.extend(self.pending.iter().map(Pending::raw_fd));
+        out.extend(self.doorbell.raw_fds());
+    }
+
+    /// For the child after a fork: closes the descriptors and touches nothing else, since the
+    /// VF belongs to the parent, and the mappings were not inherited.
+    pub fn abandon_in_child(self) {
+        let mut fds = Vec::new();
+        self.raw_fds(&mut fds);
+        crate::fork::abandon(self, &fds);
+    }
+
+    /// The descriptors that a peer gets from us: the doorbell's page, and, if it has our uid,
+    /// the doorbell's eventfd and the table. A stranger could make the eventfd block.
+    pub(super) fn fds_for(&self, cred: PeerCred) -> Vec<BorrowedFd<'_>> {
+        let mut fds = vec![self.doorbell.page_fd()];
+        if cred.uid == own_uid() {
+            fds.push(self.doorbell.fd());
+            fds.extend(self.table.as_ref().map(AsFd::as_fd));
+        }
+        fds
+    }
+}
+
+impl AsFd for Claim {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+/// Our effective uid, which is what `SO_PEERCRED` shows others.
+pub(super) fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Connects to the listener of `vf`, without waiting, and says who it is.
+pub(super) fn dial(nic: &str, vf: u16) -> Result<(OwnedFd, PeerCred), Errno> {
+    let socket = new_socket()?;
+    rustix::net::connect(&socket, &address(nic, vf)?)?;
+    let cred = peer_cred(socket.as_fd())
+        .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOTCONN))?;
+    Ok((socket, cred))
+}
+
+/// A descriptor to give up when there are no others.
+pub(super) fn spare_fd(any: &OwnedFd) -> Option<OwnedFd> {
+    rustix::io::fcntl_dupfd_cloexec(any, 0).ok()
+}
+
+fn new_socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// A number that two connections do not share by accident. Not a secret.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Names below `below` that are bound, and on which nobody listens.
+fn squatters(nic: &str, below: u16) -> Vec<Squatter> {
+    if below == 0 {
+        return Vec::new();
+    }
+    // Without /proc there is nothing to say.
+    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let reason = "its name is held by a socket that does not listen";
+    squatted(&table, nic)
+        .into_iter()
+        .filter(|vf| *vf < below)
+        .map(|vf| Squatter { vf, reason: reason.to_owned() })
+        .collect()
+}
+
+fn in_words(squatters: &[Squatter]) -> String {
+    let mut words = String::new();
+    if let Some(first) = squatters.first() {
+        let Squatter { vf, reason } = first;
+        // Writing to a String cannot fail.
+        let _ = write!(words, "; {} of them by strangers, as VF {vf}: {reason}", squatters.len());
+    }
+    words
+}

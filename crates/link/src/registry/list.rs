@@ -1,0 +1,125 @@
+//! Finding all VFs of a nic, for people.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::claim::dial;
+use super::cred::PeerCred;
+use super::message::{Message, Received, recv};
+use super::name::vf_of_line;
+
+/// A VF that somebody holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VfInfo {
+    /// Its number.
+    pub vf: u16,
+    /// The process that holds it, or `None` if it is in a pid namespace we cannot see.
+    pub pid: Option<u32>,
+    /// The effective uid of that process.
+    pub uid: u32,
+    /// The name of that process, if /proc tells.
+    pub comm: Option<String>,
+    /// What came back.
+    pub answer: Answer,
+}
+
+/// What the holder of a VF answered to a ping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Answer {
+    /// It is an engine and makes progress.
+    Alive,
+    /// It said nothing in time: stopped, busy, or the descriptor outlived its engine (a child
+    /// that forked without telling us).
+    Silent,
+    /// It is no engine of ours: the reason in words.
+    Stranger(String),
+}
+
+/// All VFs of `nic` in this network namespace, by number. Waits for answers at most for
+/// `patience` in total.
+///
+/// # Errors
+/// If /proc/net/unix cannot be read.
+pub fn list(nic: &str, patience: Duration) -> io::Result<Vec<VfInfo>> {
+    let table = std::fs::read_to_string("/proc/net/unix")?;
+    let numbers: BTreeSet<u16> = table.lines().filter_map(|l| vf_of_line(l, nic)).collect();
+    let mut asked: Vec<Asked> = numbers.into_iter().filter_map(|vf| Asked::new(nic, vf)).collect();
+    let deadline = Instant::now() + patience;
+    while wait(&asked, deadline)? {
+        asked.iter_mut().for_each(Asked::listen);
+    }
+    Ok(asked.into_iter().map(Asked::into_info).collect())
+}
+
+struct Asked {
+    vf: u16,
+    socket: OwnedFd,
+    cred: PeerCred,
+    answer: Option<Answer>,
+}
+
+impl Asked {
+    fn new(nic: &str, vf: u16) -> Option<Self> {
+        // Whoever is gone since the table was read is not listed.
+        let (socket, cred) = dial(nic, vf).ok()?;
+        let sent = Message::Ping.send(socket.as_fd(), &[]);
+        let answer = sent.err().map(|e| Answer::Stranger(format!("it refused a ping: {e}")));
+        Some(Self { vf, socket, cred, answer })
+    }
+
+    fn listen(&mut self) {
+        if self.answer.is_some() {
+            return;
+        }
+        self.answer = match recv(self.socket.as_fd()) {
+            Received::Nothing => None,
+            Received::Closed => Some(Answer::Stranger("it hung up on a ping".to_owned())),
+            Received::Message(Ok(Message::Pong { vf }), _) if vf == self.vf => Some(Answer::Alive),
+            Received::Message(Ok(Message::Pong { vf }), _) => {
+                Some(Answer::Stranger(format!("it answers for VF {vf}")))
+            }
+            Received::Message(Ok(Message::Refused(words)), _) => Some(Answer::Stranger(words)),
+            Received::Message(Ok(_), _) => {
+                Some(Answer::Stranger("it answered a ping with something else".to_owned()))
+            }
+            Received::Message(Err(e), _) => Some(Answer::Stranger(e.to_string())),
+        };
+    }
+
+    fn into_info(self) -> VfInfo {
+        let comm = self.cred.pid.and_then(|pid| {
+            let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+            Some(comm.trim_end().to_owned())
+        });
+        let answer = self.answer.unwrap_or(Answer::Silent);
+        VfInfo { vf: self.vf, pid: self.cred.pid, uid: self.cred.uid, comm, answer }
+    }
+}
+
+/// Waits until one of those who did not answer does. False when there is nothing to wait for.
+fn wait(asked: &[Asked], deadline: Instant) -> io::Result<bool> {
+    let mut fds: Vec<_> = asked
+        .iter()
+        .filter(|a| a.answer.is_none())
+        .map(|a| PollFd::new(&a.socket, PollFlags::IN))
+        .collect();
+    let left = deadline.saturating_duration_since(Instant::now());
+    if fds.is_empty() || left.is_zero() {
+        return Ok(false);
+    }
+    let timeout = Timespec {
+        // CAST: a patience of more than 2^63 seconds is capped.
+        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: left.subsec_nanos().into(),
+    };
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(rustix::io::Errno::INTR) => Ok(true),
+        Err(e) => Err(e.into()),
+    }
+}

@@ -1,0 +1,284 @@
+//! Two engines in one process: claiming, greeting, refusing, leaving.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::message::{Hello, Message, Received, recv};
+use super::name::address;
+use super::*;
+use crate::shm::{DEFAULT_CAPACITY, Inbound, InboundState, Outbound, OutboundState};
+
+const NIC: NicIdentity = NicIdentity { guid: 0xa, ifindex: 1, settings: 5 };
+
+/// A nic name that no other test and no other run uses.
+fn nic(test: &str) -> String {
+    format!("test-{test}-{}", std::process::id())
+}
+
+fn claim(nic: &str) -> Claim {
+    Claim::new(nic, NIC).expect("a nic of our own has free VFs")
+}
+
+/// Connects `a` to `b` and lets both see it.
+fn connected(a: &mut Claim, b: &mut Claim) -> (Outbound, Box<Inbound>) {
+    let mut outbound = a.connect(b.vf(), DEFAULT_CAPACITY).expect("b listens");
+    assert_eq!(*outbound.poll(), OutboundState::Connecting);
+    let event = b.poll_events().pop().expect("a connected");
+    let Event::NewInbound(inbound) = event else { panic!("{event:?}") };
+    assert!(matches!(outbound.poll(), OutboundState::Up(_)), "{:?}", outbound.state());
+    // The check of the VF that b made leaves a connection without a greeting.
+    assert!(a.poll_events().is_empty());
+    (outbound, inbound)
+}
+
+fn readable(fd: impl AsFd) -> bool {
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("poll") > 0
+}
+
+/// A raw socket bound to the name of `vf`.
+fn squat(nic: &str, vf: u16) -> OwnedFd {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .expect("sockets exist");
+    rustix::net::bind(&socket, &address(nic, vf).expect("a good name")).expect("a free name");
+    socket
+}
+
+#[test]
+fn the_lowest_free_vf_is_claimed_and_given_back() {
+    let nic = nic("lowest");
+    let (zero, one, two) = (claim(&nic), claim(&nic), claim(&nic));
+    assert_eq!([zero.vf(), one.vf(), two.vf()], [0, 1, 2]);
+    drop(one);
+    assert_eq!(claim(&nic).vf(), 1);
+    assert!(matches!(Claim::new("a/b", NIC), Err(ClaimError::BadName(_))));
+}
+
+#[test]
+fn a_name_without_a_listener_is_skipped_and_reported() {
+    let nic = nic("squat");
+    let _squatter = squat(&nic, 0);
+    let ours = claim(&nic);
+    assert_eq!(ours.vf(), 1);
+    assert_eq!(ours.squatters().len(), 1);
+    assert_eq!(ours.squatters()[0].vf, 0);
+    let e = ours.connect(0, DEFAULT_CAPACITY).expect_err("nobody listens there");
+    assert!(matches!(e, ConnectError::NoSuchVf { vf: 0, .. }));
+}
+
+#[test]
+fn both_sides_learn_who_the_other_is() {
+    let nic = nic("who");
+    let (mut a, mut b) = (claim(&nic), claim(&nic));
+    let (outbound, inbound) = connected(&mut a, &mut b);
+    let OutboundState::Up(peer) = *outbound.state() else { panic!("connected") };
+    let pid = std::process::id();
+    assert_eq!((peer.vf, peer.pid, peer.own_pid), (b.vf(), Some(pid), pid));
+    assert_eq!(peer.probe, b.probe());
+    assert!(peer.same_uid());
+    let peer = inbound.peer();
+    assert_eq!((peer.vf, peer.pid, peer.own_pid), (a.vf(), Some(pid), pid));
+    assert_eq!(peer.probe, a.probe());
+    assert_eq!(format!("{peer}"), format!("VF 0 (pid {pid}, uid {})", peer.uid));
+}
+
+#[test]
+fn records_pushed_before_the_welcome_arrive() {
+    let nic = nic("early");
+    let (a, mut b) = (claim(&nic), claim(&nic));
+    let mut outbound = a.connect(b.vf(), DEFAULT_CAPACITY).expect("b listens");
+    let fill = |record: umem::Foreign<'_>| {
+        record.copy_from(b"early");
+        Ok::<_, ()>(())
+    };
+    outbound.push(5, fill).expect("an empty ring");
+    assert!(readable(&b), "the connection wakes b");
+    let Some(Event::NewInbound(mut inbound)) = b.poll_events().pop() else { panic!("connected") };
+    assert_eq!(inbound.pop(|r| r.len()), Ok(Some(5)));
+    assert_eq!(inbound.pop(|r| r.len()), Ok(None));
+    // b sleeps before a read its Welcome: a must ring when it does.
+    b.doorbell().set_sleeping();
+    outbound.push(5, fill).expect("an empty ring");
+    outbound.ring_doorbell_if_sleeping();
+    assert!(!readable(b.doorbell().fd()));
+    outbound.poll();
+    assert!(readable(b.doorbell().fd()));
+}
+
+#[test]
+fn a_consumer_wakes_a_producer_that_waits_for_space() {
+    let nic = nic("space");
+    let (mut a, mut b) = (claim(&nic), claim(&nic));
+    let (mut outbound, mut inbound) = connected(&mut a, &mut b);
+    while outbound.push(1000, |_| Ok::<_, ()>(())).is_ok() {}
+    a.doorbell().set_sleeping();
+    assert!(!outbound.ring().want_space(1000).expect("an honest peer"));
+    assert!(!readable(a.doorbell().fd()));
+    while inbound.pop(|_| ()).expect("an honest peer").is_some() {}
+    assert!(readable(a.doorbell().fd()));
+}
+
+#[test]
+fn tables_travel_both_ways() {
+    let nic = nic("table");
+    let (mut a, mut b) = (claim(&nic), claim(&nic));
+    let (a_out, a_in) = rustix::pipe::pipe().expect("pipes exist");
+    a.set_table(a_out);
+    let (b_out, b_in) = rustix::pipe::pipe().expect("pipes exist");
+    b.set_table(b_out);
+    let (mut outbound, mut inbound) = connected(&mut a, &mut b);
+    for (table, writer) in [(inbound.take_table(), a_in), (outbound.take_table(), b_in)] {
+        let table = table.expect("it came along");
+        assert!(!readable(&table));
+        rustix::io::write(&writer, b"x").expect("a pipe");
+        assert!(readable(&table), "it is the same pipe");
+    }
+    assert!(inbound.take_table().is_none(), "once");
+}
+
+#[test]
+fn who_leaves_is_gone() {
+    let nic = nic("leave");
+    let (mut a, mut b) = (claim(&nic), claim(&nic));
+    let (mut outbound, mut inbound) = connected(&mut a, &mut b);
+    outbound.push(1, |_| Ok::<_, ()>(())).expect("room");
+    assert_eq!(inbound.poll(), InboundState::Up);
+    drop(outbound);
+    assert!(readable(&*inbound));
+    assert_eq!(inbound.poll(), InboundState::Gone);
+    assert_eq!(inbound.pop(|r| r.len()), Ok(Some(1)), "last words can be read");
+
+    let (mut outbound, inbound) = connected(&mut a, &mut b);
+    drop(inbound);
+    assert!(readable(&outbound));
+    assert_eq!(*outbound.poll(), OutboundState::Gone);
+
+    let vf = b.vf();
+    let mut waiting = a.connect(vf, DEFAULT_CAPACITY).expect("b listens");
+    drop(b);
+    assert_eq!(*waiting.poll(), OutboundState::Gone, "before it accepted");
+    assert!(matches!(a.connect(vf, DEFAULT_CAPACITY), Err(ConnectError::NoSuchVf { .. })));
+}
+
+#[test]
+fn another_nic_is_refused_in_words() {
+    let nic = nic("other");
+    let mut a = Claim::new(&nic, NicIdentity { settings: 6, ..NIC }).expect("free");
+    let mut b = claim(&nic);
+    let mut outbound = a.connect(b.vf(), DEFAULT_CAPACITY).expect("b listens");
+    let Some(Event::Refused(refused)) = b.poll_events().pop() else { panic!("refused") };
+    assert!(refused.reason.contains("settings 0000000000000006"), "{}", refused.reason);
+    assert_eq!(refused.pid, Some(std::process::id()));
+    assert_eq!(*outbound.poll(), OutboundState::Refused(refused.reason));
+    assert!(a.poll_events().is_empty());
+}
+
+/// Sends `message` with `fds` to `claim` on a fresh connection and returns the reason it gives.
+fn reason(nic: &str, claim: &mut Claim, message: &Message, fds: &[&OwnedFd]) -> String {
+    let (socket, _) = claim::dial(nic, claim.vf()).expect("it listens");
+    let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+    message.send(socket.as_fd(), &fds).expect("room in the socket");
+    let event = claim.poll_events().pop();
+    let Some(Event::Refused(refused)) = event else { panic!("not refused: {event:?}") };
+    match recv(socket.as_fd()) {
+        Received::Message(Ok(Message::Refused(words)), _) => assert_eq!(words, refused.reason),
+        other => panic!("{other:?}"),
+    }
+    refused.reason
+}
+
+#[test]
+fn greetings_that_lie_are_refused() {
+    let nic = nic("liars");
+    let mut ours = claim(&nic);
+    let hello = |vf, capacity| {
+        let probe = Probe { addr: 0, value: 0 };
+        Message::Hello(Hello { vf, pid: 1, uid: 0, nic: NIC, nonce: 1, probe, capacity })
+    };
+    let (ring, page) = {
+        let (_, ring) = crate::shm::Producer::create(8192).expect("memory files exist");
+        let page = rustix::io::dup(ours.doorbell().page_fd()).expect("a descriptor");
+        (ring, page)
+    };
+    let mut why = |message: &Message, fds: &[&OwnedFd]| reason(&nic, &mut ours, message, fds);
+    assert!(why(&hello(5, 8192), &[&ring, &page]).contains("VF 5"), "a VF nobody holds");
+    assert!(why(&hello(1024, 8192), &[&ring, &page]).contains("1024"), "a VF that cannot be");
+    assert!(why(&hello(0, 4096), &[&ring, &page]).contains("its ring"), "a size that is not");
+    assert!(why(&hello(0, u64::MAX), &[&ring, &page]).contains("its ring"), "a size out of range");
+    assert!(why(&hello(0, 8192), &[&page, &page]).contains("its ring"), "not a ring");
+    assert!(why(&hello(0, 8192), &[&ring, &ring]).contains("its doorbell"), "not a page");
+    assert!(why(&hello(0, 8192), &[&ring]).contains("without ring and doorbell"));
+    assert!(why(&Message::Wake, &[]).contains("no greeting"));
+}
+
+#[test]
+fn strangers_are_told_that_they_speak_another_language() {
+    let nic = nic("stranger");
+    let mut ours = claim(&nic);
+    let (socket, _) = claim::dial(&nic, 0).expect("it listens");
+    assert!(ours.poll_events().is_empty(), "silent so far");
+    assert!(!readable(&ours));
+    rustix::io::write(&socket, b"GET / HTTP/1.1").expect("room in the socket");
+    assert!(readable(&ours), "the silent one spoke");
+    let Some(Event::Refused(refused)) = ours.poll_events().pop() else { panic!("refused") };
+    assert!(refused.reason.contains("language"), "{}", refused.reason);
+    assert!(!readable(&ours));
+}
+
+#[test]
+fn a_listener_that_speaks_another_language_refuses_us() {
+    let nic = nic("babel");
+    let squatter = squat(&nic, 0);
+    rustix::net::listen(&squatter, 8).expect("a bound socket");
+    let ours = claim(&nic);
+    let mut outbound = ours.connect(0, DEFAULT_CAPACITY).expect("somebody listens");
+    let socket = rustix::net::accept(&squatter).expect("a connection");
+    rustix::io::write(&socket, b"hello?").expect("room in the socket");
+    let state = outbound.poll();
+    assert!(matches!(state, OutboundState::Refused(w) if w.contains("language")), "{state:?}");
+}
+
+#[test]
+fn silent_connections_do_not_pile_up() {
+    let nic = nic("pile");
+    let mut ours = claim(&nic);
+    let mut sockets = Vec::new();
+    for _ in 0..300 {
+        sockets.push(claim::dial(&nic, 0).expect("it listens"));
+        assert!(ours.poll_events().is_empty());
+    }
+    let mut fds = Vec::new();
+    ours.raw_fds(&mut fds);
+    assert!(fds.len() < 150, "{} descriptors", fds.len());
+    let mut b = claim(&nic);
+    let _both = connected(&mut b, &mut ours);
+}
+
+#[test]
+fn the_list_tells_the_living_from_the_others() {
+    let nic = nic("list");
+    let (mut alive, silent) = (claim(&nic), claim(&nic));
+    let squatter = squat(&nic, 2);
+    rustix::net::listen(&squatter, 8).expect("a bound socket");
+    let listed = std::thread::scope(|scope| {
+        let lister = scope.spawn(|| list(&nic, Duration::from_secs(1)).expect("/proc is there"));
+        while !lister.is_finished() {
+            let _ = alive.poll_events();
+            if let Ok(socket) = rustix::net::accept(&squatter) {
+                rustix::io::write(&socket, b"what?").expect("room in the socket");
+            }
+            std::thread::yield_now();
+        }
+        lister.join().expect("no panic")
+    });
+    assert_eq!(listed.iter().map(|i| i.vf).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(listed[0].answer, Answer::Alive);
+    assert_eq!(listed[0].pid, Some(std::process::id()));
+    assert!(listed[0].comm.is_some());
+    assert_eq!(listed[silent.vf() as usize].answer, Answer::Silent);
+    assert!(matches!(&listed[2].answer, Answer::Stranger(w) if w.contains("language")));
+}

@@ -1,0 +1,34 @@
+//! Shared memory between two processes on one host: the byte ring, its doorbells, and the two
+//! ends of a connection.
+//!
+//! Everything a peer can write is checked before it is used, and each word is read once. A peer
+//! can spoil what it sends, and nothing else.
+//!
+//! * `layout`: where things lie, and the version of it.
+//! * `cursor`: the ring as arithmetic on positions; `ring`: the same with memory.
+//! * `bell`: sleeping and waking.
+//! * `memfd`: sealed memory files, mapped; the only unsafe code here.
+//! * `outbound`, `inbound`: a ring with its socket.
+
+mod bell;
+mod cursor;
+mod inbound;
+pub(crate) mod layout;
+mod memfd;
+mod outbound;
+mod ring;
+
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use bell::Doorbell;
+pub(crate) use bell::PeerBell;
+pub use cursor::RingCorrupt;
+pub use inbound::{Inbound, InboundState};
+pub use layout::{
+    DEFAULT_CAPACITY, MAX_CAPACITY, MIN_CAPACITY, SCRATCH_LEN, VERSION, max_payload, record_size,
+};
+pub use outbound::{Outbound, OutboundState};
+pub use ring::{Consumer, Producer, PushError};

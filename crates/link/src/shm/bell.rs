@@ -1,0 +1,168 @@
+//! Doorbells: how a peer wakes an engine that sleeps, and does not when it is awake.
+//!
+//! Each claim has one page with one word that counts up whenever its engine falls asleep (odd) or
+//! wakes (even), and one eventfd. Peers can read the page and never write it (it is sealed with
+//! `F_SEAL_FUTURE_WRITE`), so no peer can make us miss another's wake.
+//!
+//! ```text
+//!   sleeper                              waker
+//!   sleep word becomes odd               publish (record, head, ...)
+//!   fence                                fence
+//!   poll everything once more            is the sleep word odd? ring
+//! ```
+//!
+//! One of the two sees the other. A waker rings at most once for each odd value.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::SealFlags;
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+use super::layout::{BELL_LEN, SLEEP};
+use super::memfd::{BadMemory, Mapping, SEALS};
+use crate::registry::message::WAKE;
+use crate::sync::{Ordering, Words, fence};
+
+/// Our own doorbell: peers ring it when there is work and we said that we sleep.
+#[derive(Debug)]
+pub struct Doorbell {
+    page: Mapping,
+    page_fd: OwnedFd,
+    bell: OwnedFd,
+}
+
+impl Doorbell {
+    pub(crate) fn new() -> io::Result<Self> {
+        let (page_fd, page) =
+            Mapping::create("peerdma-doorbell", BELL_LEN, SEALS | SealFlags::FUTURE_WRITE)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { page, page_fd, bell })
+    }
+
+    /// Tells peers that we are about to sleep. **Afterwards every ring must be polled until it is
+    /// empty once more**, and every push that found its ring full must be tried again; only then
+    /// may the caller wait for [`fd`](Self::fd). Each sleep needs its own call.
+    pub fn set_sleeping(&self) {
+        fall_asleep(&self.page);
+    }
+
+    /// Tells peers that we poll. Calling it twice is the same as once.
+    pub fn set_awake(&self) {
+        wake_up(&self.page);
+    }
+
+    /// The eventfd that becomes readable when a peer rings.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Makes [`fd`](Self::fd) unreadable until the next ring.
+    pub fn drain(&self) {
+        // An error can only be EAGAIN: nobody rang.
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+    }
+
+    /// Rings our own bell, to wake the thread that waits for it.
+    pub fn ring(&self) {
+        // An error can only be EAGAIN: the counter is full, so the bell has been rung.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    /// The sealed memfd with the sleep word, for peers.
+    pub(crate) fn page_fd(&self) -> BorrowedFd<'_> {
+        self.page_fd.as_fd()
+    }
+
+    pub(crate) fn raw_fds(&self) -> [RawFd; 2] {
+        [self.page_fd.as_raw_fd(), self.bell.as_raw_fd()]
+    }
+}
+
+/// A peer's doorbell.
+#[derive(Debug)]
+pub(crate) struct PeerBell {
+    page: Mapping,
+    /// The eventfd, if it is one and the peer has our uid. A write to an eventfd blocks when its
+    /// counter is full and the peer took O_NONBLOCK away, so that strangers are woken by a
+    /// message on their socket instead.
+    bell: Option<OwnedFd>,
+    watcher: Watcher,
+}
+
+impl PeerBell {
+    /// Takes what the peer sent. `trusted`: the peer has our uid.
+    pub(crate) fn new(
+        page: &OwnedFd,
+        bell: Option<OwnedFd>,
+        trusted: bool,
+    ) -> Result<Self, BadMemory> {
+        let page = Mapping::open(page.as_fd(), BELL_LEN, SEALS | SealFlags::FUTURE_WRITE)?;
+        let bell = bell.filter(|bell| trusted && is_eventfd(bell));
+        Ok(Self { page, bell, watcher: Watcher::default() })
+    }
+
+    /// Wakes the peer if it sleeps. Call it after publishing; `socket` is the connection to it.
+    pub(crate) fn ring_if_sleeping(&mut self, socket: BorrowedFd<'_>) {
+        if !self.watcher.must_ring(&self.page) {
+            return;
+        }
+        if let Some(bell) = &self.bell {
+            match rustix::io::write(bell, &1_u64.to_ne_bytes()) {
+                // EAGAIN: the counter is full, so the bell has been rung.
+                Ok(_) | Err(Errno::AGAIN) => return,
+                Err(_) => self.bell = None,
+            }
+        }
+        // EAGAIN: its socket is full of unread messages, so that it is readable already. Any
+        // other error means that the peer is gone.
+        let _ = rustix::net::send(socket, &WAKE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    pub(crate) fn raw_fd(&self) -> Option<RawFd> {
+        self.bell.as_ref().map(AsRawFd::as_raw_fd)
+    }
+}
+
+/// Moves the sleep word to the next odd value: a new one even if it is odd, so that a waker that
+/// rang for the last sleep rings for this one.
+pub(super) fn fall_asleep(words: &impl Words) {
+    words.update(SLEEP, |value| value.wrapping_add(1) | 1);
+    // ORDERING: the sleep word before the last poll of the rings; pairs with the fence in
+    // `Watcher::must_ring` and the one in `Tx::want_space`.
+    fence(Ordering::SeqCst);
+}
+
+/// Moves the sleep word to the next even value, if it is odd.
+pub(super) fn wake_up(words: &impl Words) {
+    words.update(SLEEP, |value| value.wrapping_add(1) & !1);
+}
+
+/// What a waker remembers of a sleeper.
+#[derive(Debug, Default)]
+pub(super) struct Watcher {
+    rung: u64,
+}
+
+impl Watcher {
+    /// Whether the sleeper sleeps and was not rung for this sleep.
+    pub(super) fn must_ring(&mut self, words: &impl Words) -> bool {
+        // ORDERING: what was published before the load of the sleep word; pairs with the fence in
+        // `fall_asleep`.
+        fence(Ordering::SeqCst);
+        let value = words.load(SLEEP, Ordering::Relaxed);
+        let ring = !value.is_multiple_of(2) && value != self.rung;
+        if ring {
+            self.rung = value;
+        }
+        ring
+    }
+}
+
+/// Whether `fd` is an eventfd. Where /proc is not mounted the answer is no, and the socket wakes.
+fn is_eventfd(fd: &OwnedFd) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    link.is_ok_and(|l| l.as_os_str() == "anon_inode:[eventfd]")
+}

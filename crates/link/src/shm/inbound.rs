@@ -1,0 +1,131 @@
+//! The receiving end of a connection from a peer.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use umem::Foreign;
+
+use super::bell::PeerBell;
+use super::cursor::RingCorrupt;
+use super::outbound::RECV_BATCH;
+use super::ring::Consumer;
+use crate::registry::PeerInfo;
+use crate::registry::message::{Message, Received, recv};
+
+/// How a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InboundState {
+    /// The peer's process lives, running or stopped.
+    Up,
+    /// The peer's process is gone, or broke the rules of the connection. What it pushed before
+    /// can still be popped.
+    Gone,
+}
+
+/// The receiving end of a connection from a peer: the consumer of its ring, and its doorbell.
+///
+/// [`AsFd`] gives the socket, which is readable when [`poll`](Self::poll) has something to do.
+#[derive(Debug)]
+pub struct Inbound {
+    peer: PeerInfo,
+    state: InboundState,
+    socket: OwnedFd,
+    consumer: Consumer,
+    bell: PeerBell,
+    table: Option<OwnedFd>,
+}
+
+impl Inbound {
+    pub(crate) fn new(
+        peer: PeerInfo,
+        socket: OwnedFd,
+        consumer: Consumer,
+        bell: PeerBell,
+        table: Option<OwnedFd>,
+    ) -> Self {
+        Self { peer, state: InboundState::Up, socket, consumer, bell, table }
+    }
+
+    /// Who sends.
+    pub fn peer(&self) -> &PeerInfo {
+        &self.peer
+    }
+
+    /// Reads the socket without waiting, and says how the connection is. To be called when the
+    /// socket is readable. Wakes that came through the socket are taken here.
+    pub fn poll(&mut self) -> InboundState {
+        for _ in 0..RECV_BATCH {
+            if self.state == InboundState::Gone {
+                break;
+            }
+            match recv(self.socket.as_fd()) {
+                Received::Nothing => break,
+                Received::Message(Ok(Message::Wake), _) => {}
+                Received::Closed => self.state = InboundState::Gone,
+                Received::Message(message, _) => {
+                    tracing::warn!(peer = %self.peer, ?message, "a message out of turn");
+                    self.state = InboundState::Gone;
+                }
+            }
+        }
+        self.state
+    }
+
+    /// The descriptor that the peer gave with its Hello, once. Opaque, and not to be trusted.
+    pub fn take_table(&mut self) -> Option<OwnedFd> {
+        self.table.take()
+    }
+
+    /// Gives the next record to `take`, if there is one; see [`Consumer::pop`]. Wakes the peer
+    /// if it waits for space and sleeps.
+    ///
+    /// # Errors
+    /// The ring is corrupt, and the connection must be closed.
+    #[inline]
+    pub fn pop<R>(
+        &mut self,
+        take: impl FnOnce(Foreign<'_>) -> R,
+    ) -> Result<Option<R>, RingCorrupt> {
+        let taken = self.consumer.pop(take)?;
+        self.wake_producer();
+        Ok(taken)
+    }
+
+    /// Tells the peer at once how far we read; see [`Consumer::release`].
+    pub fn release(&mut self) {
+        self.consumer.release();
+        self.wake_producer();
+    }
+
+    /// The page beside the ring that both engines may read and write.
+    pub fn scratch(&self) -> Foreign<'_> {
+        self.consumer.scratch()
+    }
+
+    /// All descriptors, for a child that must close them after a fork.
+    pub fn raw_fds(&self, out: &mut Vec<RawFd>) {
+        out.push(self.socket.as_raw_fd());
+        out.extend(self.table.as_ref().map(AsRawFd::as_raw_fd));
+        out.extend(self.bell.raw_fd());
+    }
+
+    /// For the child after a fork: closes the descriptors and touches nothing else.
+    pub fn abandon_in_child(self) {
+        let mut fds = Vec::new();
+        self.raw_fds(&mut fds);
+        crate::fork::abandon(self, &fds);
+    }
+
+    #[inline]
+    fn wake_producer(&mut self) {
+        if self.consumer.take_wake() {
+            self.bell.ring_if_sleeping(self.socket.as_fd());
+        }
+    }
+}
+
+impl AsFd for Inbound {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

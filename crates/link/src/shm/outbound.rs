@@ -1,0 +1,188 @@
+//! The sending end of a connection to a peer.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use umem::Foreign;
+
+use super::bell::PeerBell;
+use super::ring::{Producer, PushError};
+use crate::registry::PeerInfo;
+use crate::registry::cred::PeerCred;
+use crate::registry::message::{Message, Received, Welcome, recv};
+
+/// Messages taken from the socket in one call of `poll`.
+pub(super) const RECV_BATCH: usize = 32;
+
+/// How far a connection is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OutboundState {
+    /// The peer has not accepted yet. Records can be pushed; its listening socket wakes it.
+    Connecting,
+    /// The peer reads the ring.
+    Up(PeerInfo),
+    /// The peer refused, in words. Nothing that was pushed was read.
+    Refused(String),
+    /// The peer's process is gone. A process that is only stopped stays [`Self::Up`].
+    Gone,
+}
+
+/// The sending end of a connection to a peer: the producer of a ring, and the peer's doorbell.
+///
+/// [`AsFd`] gives the socket, which is readable when [`poll`](Self::poll) has something to do.
+#[derive(Debug)]
+pub struct Outbound {
+    vf: u16,
+    cred: PeerCred,
+    nonce: u64,
+    state: OutboundState,
+    socket: OwnedFd,
+    producer: Producer,
+    bell: Option<PeerBell>,
+    table: Option<OwnedFd>,
+}
+
+impl Outbound {
+    pub(crate) fn new(
+        vf: u16,
+        socket: OwnedFd,
+        producer: Producer,
+        nonce: u64,
+        cred: PeerCred,
+    ) -> Self {
+        let state = OutboundState::Connecting;
+        Self { vf, cred, nonce, state, socket, producer, bell: None, table: None }
+    }
+
+    /// The VF we send to.
+    pub fn vf(&self) -> u16 {
+        self.vf
+    }
+
+    /// The process we send to, as the kernel says: its pid, if we can see it, and its uid.
+    pub fn peer_cred(&self) -> (Option<u32>, u32) {
+        (self.cred.pid, self.cred.uid)
+    }
+
+    /// Reads the socket without waiting, and says how far the connection is. To be called when
+    /// the socket is readable.
+    pub fn poll(&mut self) -> &OutboundState {
+        for _ in 0..RECV_BATCH {
+            if matches!(self.state, OutboundState::Refused(_) | OutboundState::Gone) {
+                break;
+            }
+            match recv(self.socket.as_fd()) {
+                Received::Nothing => break,
+                Received::Closed => self.state = OutboundState::Gone,
+                Received::Message(Ok(Message::Wake), _) => {}
+                Received::Message(Ok(Message::Refused(words)), _) => {
+                    self.state = OutboundState::Refused(words);
+                }
+                Received::Message(Ok(Message::Welcome(welcome)), fds)
+                    if self.state == OutboundState::Connecting =>
+                {
+                    self.state = match self.welcome(&welcome, fds) {
+                        Ok(peer) => OutboundState::Up(peer),
+                        Err(reason) => OutboundState::Refused(reason),
+                    };
+                    // The peer may have read the ring, found it empty and gone to sleep between
+                    // its Welcome and our last push.
+                    self.ring_doorbell_if_sleeping();
+                }
+                Received::Message(Ok(_), _) => {
+                    let reason = format!("VF {} sent a message out of turn", self.vf);
+                    self.state = OutboundState::Refused(reason);
+                }
+                Received::Message(Err(e), _) => {
+                    self.state = OutboundState::Refused(format!("VF {}: {e}", self.vf));
+                }
+            }
+        }
+        &self.state
+    }
+
+    /// How far the connection was at the last [`poll`](Self::poll).
+    pub fn state(&self) -> &OutboundState {
+        &self.state
+    }
+
+    /// The descriptor that the peer gave with its Welcome, once. Opaque, and not to be trusted.
+    pub fn take_table(&mut self) -> Option<OwnedFd> {
+        self.table.take()
+    }
+
+    /// Appends a record; see [`Producer::push`]. The peer is not woken: call
+    /// [`ring_doorbell_if_sleeping`](Self::ring_doorbell_if_sleeping) after the last of a batch.
+    ///
+    /// # Errors
+    /// See [`Producer::push`].
+    #[inline]
+    pub fn push<E>(
+        &mut self,
+        len: usize,
+        fill: impl FnOnce(Foreign<'_>) -> Result<(), E>,
+    ) -> Result<(), PushError<E>> {
+        self.producer.push(len, fill)
+    }
+
+    /// Wakes the peer if it sleeps and was not woken by us yet. Until the Welcome came this does
+    /// nothing: the connection itself wakes the peer.
+    #[inline]
+    pub fn ring_doorbell_if_sleeping(&mut self) {
+        if let Some(bell) = &mut self.bell {
+            bell.ring_if_sleeping(self.socket.as_fd());
+        }
+    }
+
+    /// The ring, for everything else: positions, space, scratch.
+    pub fn ring(&mut self) -> &mut Producer {
+        &mut self.producer
+    }
+
+    /// The page beside the ring that both engines may read and write.
+    pub fn scratch(&self) -> Foreign<'_> {
+        self.producer.scratch()
+    }
+
+    /// All descriptors, for a child that must close them after a fork.
+    pub fn raw_fds(&self, out: &mut Vec<RawFd>) {
+        out.push(self.socket.as_raw_fd());
+        out.extend(self.table.as_ref().map(AsRawFd::as_raw_fd));
+        out.extend(self.bell.as_ref().and_then(PeerBell::raw_fd));
+    }
+
+    /// For the child after a fork: closes the descriptors and touches nothing else.
+    pub fn abandon_in_child(self) {
+        let mut fds = Vec::new();
+        self.raw_fds(&mut fds);
+        crate::fork::abandon(self, &fds);
+    }
+
+    fn welcome(&mut self, welcome: &Welcome, fds: Vec<OwnedFd>) -> Result<PeerInfo, String> {
+        if welcome.vf != self.vf || welcome.nonce != self.nonce {
+            return Err(format!("VF {} welcomed somebody else", self.vf));
+        }
+        let mut fds = fds.into_iter();
+        let page = fds.next().ok_or_else(|| format!("VF {} has no doorbell", self.vf))?;
+        let peer = PeerInfo {
+            vf: welcome.vf,
+            pid: self.cred.pid,
+            uid: self.cred.uid,
+            own_pid: welcome.pid,
+            own_uid: welcome.uid,
+            nonce: welcome.nonce,
+            probe: welcome.probe,
+        };
+        let bell = PeerBell::new(&page, fds.next(), peer.same_uid())
+            .map_err(|e| format!("the doorbell of VF {} is refused: {e}", self.vf))?;
+        self.bell = Some(bell);
+        self.table = fds.next();
+        Ok(peer)
+    }
+}
+
+impl AsFd for Outbound {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,68 @@
+//! Random pushes and pops, against a queue.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Push(usize),
+    Pop,
+    Release,
+    Drain,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let len = prop_oneof![4 => 0..60_usize, 2 => 0..600_usize, 1 => 0..=max_payload(MIN_CAPACITY)];
+    prop_oneof![
+        6 => len.prop_map(Op::Push),
+        4 => Just(Op::Pop),
+        1 => Just(Op::Release),
+        1 => Just(Op::Drain),
+    ]
+}
+
+/// Bytes that look like headers of records wherever a header may lie, to tempt the consumer.
+fn tempting(len: usize, seed: u64) -> Vec<u8> {
+    let words = (0..).map(|i: u64| (1 << 63) | ((seed + i) << 32) | (i % 64));
+    words.flat_map(u64::to_ne_bytes).take(len).collect()
+}
+
+proptest! {
+    #[test]
+    fn the_ring_is_a_queue(ops in proptest::collection::vec(op(), 0..400)) {
+        let (mut producer, mut consumer) = ring(MIN_CAPACITY);
+        let mut queue = VecDeque::new();
+        for (seed, op) in ops.into_iter().enumerate() {
+            match op {
+                Op::Push(len) => {
+                    let bytes = tempting(len, seed as u64);
+                    match push(&mut producer, &bytes) {
+                        Ok(()) => queue.push_back(bytes),
+                        Err(PushError::Full) if queue.is_empty() => {
+                            // All read, but not released: a poll of the empty ring does it.
+                            prop_assert_eq!(pop(&mut consumer), None);
+                            prop_assert_eq!(push(&mut producer, &bytes), Ok(()));
+                            queue.push_back(bytes);
+                        }
+                        Err(PushError::Full) => {}
+                        Err(e) => prop_assert!(false, "{e:?}"),
+                    }
+                }
+                Op::Pop => prop_assert_eq!(pop(&mut consumer), queue.pop_front()),
+                Op::Release => consumer.release(),
+                Op::Drain => {
+                    while let Some(bytes) = pop(&mut consumer) {
+                        prop_assert_eq!(Some(bytes), queue.pop_front());
+                    }
+                    prop_assert!(queue.is_empty());
+                    prop_assert_eq!(producer.consumed_up_to(), producer.position());
+                }
+            }
+            prop_assert!(producer.consumed_up_to() <= consumer.position());
+            prop_assert!(consumer.position() <= producer.position());
+        }
+    }
+}

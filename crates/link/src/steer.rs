@@ -1,0 +1,319 @@
+//! Which process gets a packet that arrives on the shared UDP port.
+//!
+//! Every VF of a host binds the port of RoCEv2 with `SO_REUSEPORT`, and the kernel keeps the sockets of one user and one
+//! address family in a *group*: an array, in the order of binding. A classic BPF program, which any member may attach
+//! without privilege, reads the destination QPN of each packet and returns an index into that array:
+//!
+//! ```text
+//!   BTH:  | opcode | flags | P_Key | resv | destination QPN |      QPN = VF (10 bits) | index (14 bits)
+//!         0        1       2       4      5                 8              |
+//!                                                                           v
+//!                          table: VF 0 -> 0, VF 1 -> 2, VF 4 -> 1    socket[index]
+//!   no entry -> the kernel's hash picks one            QPN 0, 1, 0xffffff -> socket[0]
+//! ```
+//!
+//! **A VF's index is not its number.** When a socket is closed the last one takes its place in the array, no one is told,
+//! and a process can be killed at any time. So the table cannot be kept by agreement, and nobody keeps it: the kernel
+//! knows it, and is asked. The program delivers a *question* to the index that the question names; whoever receives it
+//! answers with its VF. [`Steering`] asks index by index, makes the table of the answers and attaches it. Any VF does so
+//! whenever it has reason to; the last table wins, and any table made after the last change is right.
+//!
+//! **Steering is an optimisation.** A packet can still reach the wrong VF: while the table is stale, when one flow mixes
+//! VFs and GRO joins their datagrams, or when the VF belongs to another user. The receiver forwards it over the ring of
+//! the VF it is for, and calls [`Steering::start`] if it happens between VFs that share the port.
+//!
+//! Reasons to start: the device was opened; a VF of this host vanished; a packet came astray. Starting too often is
+//! harmless ([`REST`]).
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::udp::{self, Datagram, UdpLink};
+
+mod program;
+pub use program::Table;
+
+/// How many indexes are asked about at once.
+const WAVE: u16 = 16;
+/// The highest number of VFs that a QPN can name.
+const MAX_INDEX: u16 = 1024;
+/// How long answers may take. A VF that is stopped, or busy for longer, is left to the hash.
+pub const PATIENCE: Duration = Duration::from_millis(50);
+/// How long after a table was attached a new one is made at the earliest.
+pub const REST: Duration = Duration::from_millis(100);
+
+/// Questions and answers are datagrams of this length:
+///
+/// | bytes | what |
+/// |---|---|
+/// | 0..4 | [`QUESTION`] or [`ANSWER`] |
+/// | 4..8 | zeros; in a packet of RoCE, bits and QPN 0, which no QP on Ethernet has |
+/// | 8..12 | the index asked about |
+/// | 12..20 | a number that the asker chose |
+/// | 20..24 | in an answer, the VF |
+///
+/// All numbers are big-endian.
+const LENGTH: usize = 24;
+/// Begins with an opcode that IBA leaves to manufacturers.
+const QUESTION: u32 = 0xff50_5251;
+const ANSWER: u32 = 0xff50_5241;
+
+/// Finds out the order of the sockets and attaches the table.
+///
+/// It never blocks, and answers come only while every VF calls [`UdpLink::recv`], this one included:
+///
+/// ```
+/// use std::time::Instant;
+/// use link::{steer::Steering, udp::{Options, UdpLink}};
+///
+/// let mut link = UdpLink::bind(0, Options { vf: 7, ..Options::default() })?;
+/// let mut steering = Steering::new(&link)?;
+/// steering.start(Instant::now());
+/// while steering.deadline().is_some() {
+///     // A device would wait here, for the fds of both and for the deadline.
+///     link.recv(&mut |_| ())?;
+///     steering.poll(&link, Instant::now());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Steering {
+    groups: Vec<Group>,
+    attached_at: Option<Instant>,
+    /// A start that came during the rest.
+    postponed: bool,
+}
+
+impl Steering {
+    /// Prepares to ask; nothing is attached yet.
+    pub fn new(link: &UdpLink) -> io::Result<Self> {
+        let mut groups = Vec::new();
+        if link.v4_fd().is_some() {
+            groups.push(Group::new(Domain::IPV4, Ipv4Addr::LOCALHOST.into(), link.port())?);
+        }
+        if link.v6_fd().is_some() {
+            groups.push(Group::new(Domain::IPV6, Ipv6Addr::LOCALHOST.into(), link.port())?);
+        }
+        Ok(Self { groups, attached_at: None, postponed: false })
+    }
+
+    /// Begins to ask, unless that is under way; within [`REST`] of the last table, begins when that is over.
+    pub fn start(&mut self, now: Instant) {
+        if self.attached_at.is_some_and(|at| now < at + REST) {
+            self.postponed = true;
+            return;
+        }
+        self.postponed = false;
+        for group in &mut self.groups {
+            if matches!(group.state, State::Idle) {
+                group.begin(Round::First, now);
+            }
+        }
+    }
+
+    /// When [`Steering::poll`] wants to be called at the latest, or `None` if it has nothing to do.
+    pub fn deadline(&self) -> Option<Instant> {
+        let asking = self.groups.iter().filter_map(|group| match group.state {
+            State::Idle => None,
+            State::Asking { until, .. } => Some(until),
+        });
+        let rested = self.attached_at.filter(|_| self.postponed).map(|at| at + REST);
+        asking.chain(rested).min()
+    }
+
+    /// Takes the answers that came, asks on, and attaches the tables that are complete. What went wrong is logged: the
+    /// hash and the forwarding VFs remain.
+    pub fn poll(&mut self, link: &UdpLink, now: Instant) {
+        if self.postponed {
+            self.start(now);
+        }
+        for group in &mut self.groups {
+            let fd = match group.domain {
+                Domain::IPV4 => link.v4_fd(),
+                _ => link.v6_fd(),
+            };
+            if let Some(fd) = fd
+                && group.poll(fd, link.vf(), now)
+            {
+                self.attached_at = Some(now);
+            }
+        }
+    }
+
+    /// The sockets on which answers come; readable is a reason to call [`Steering::poll`].
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.groups.iter().map(|group| group.socket.as_fd())
+    }
+
+    /// The tables that were attached last, that of IPv4 first.
+    pub fn tables(&self) -> impl Iterator<Item = &Table> {
+        self.groups.iter().map(|group| &group.table)
+    }
+}
+
+/// The answer to `datagram` if that is a question. Only this host may ask: no packet from the wire has a loopback source
+/// (RFC 1122 3.2.1.3), so a stranger cannot learn which VFs there are.
+pub(crate) fn answer(vf: u16, datagram: &Datagram<'_>) -> Option<[u8; LENGTH]> {
+    let mut answer = <[u8; LENGTH]>::try_from(datagram.bytes).ok()?;
+    if number(&answer, 0) != QUESTION || !datagram.src.ip().is_loopback() {
+        return None;
+    }
+    answer[..4].copy_from_slice(&ANSWER.to_be_bytes());
+    answer[20..].copy_from_slice(&u32::from(vf).to_be_bytes());
+    Some(answer)
+}
+
+/// One reuseport group: the sockets of one address family.
+#[derive(Debug)]
+struct Group {
+    domain: Domain,
+    /// Asks, and receives the answers.
+    socket: Socket,
+    /// The shared port on the loopback address.
+    to: SocketAddr,
+    nonce: u64,
+    state: State,
+    table: Table,
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Asking {
+        round: Round,
+        until: Instant,
+        /// What each index asked about so far answered.
+        answers: Vec<Option<u16>>,
+    },
+}
+
+/// A program that knows questions may not be attached yet, and then the hash delivers them all to one socket. What a first
+/// round finds is therefore believed only if it found several VFs and this one among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Round {
+    First,
+    Second,
+}
+
+impl Group {
+    fn new(domain: Domain, loopback: IpAddr, port: u16) -> io::Result<Self> {
+        let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&SocketAddr::from((loopback, 0)).into())?;
+        Ok(Self {
+            domain,
+            socket,
+            to: (loopback, port).into(),
+            nonce: 0,
+            state: State::Idle,
+            table: Table::default(),
+        })
+    }
+
+    fn begin(&mut self, round: Round, now: Instant) {
+        // Strays of an earlier round carry its number. It need not be secret: only this host can answer.
+        self.nonce = self.nonce.wrapping_add(1);
+        self.state = State::Asking { round, until: now + PATIENCE, answers: Vec::new() };
+        self.ask_wave(now);
+    }
+
+    /// Asks about the next indexes.
+    fn ask_wave(&mut self, now: Instant) {
+        let State::Asking { answers, until, .. } = &mut self.state else { return };
+        let mut question = [0; LENGTH];
+        question[..4].copy_from_slice(&QUESTION.to_be_bytes());
+        question[12..20].copy_from_slice(&self.nonce.to_be_bytes());
+        for _ in 0..WAVE {
+            question[8..12].copy_from_slice(&(answers.len() as u32).to_be_bytes());
+            // A question that cannot be sent, as when `lo` is down, stays without an answer.
+            if let Err(error) = self.socket.send_to(&question, &self.to.into()) {
+                tracing::debug!(to = %self.to, %error, "asking for the order of the sockets failed");
+            }
+            answers.push(None);
+        }
+        *until = now + PATIENCE;
+    }
+
+    /// True when a table was attached.
+    fn poll(&mut self, shared: BorrowedFd<'_>, vf: u16, now: Instant) -> bool {
+        self.take_answers();
+        let State::Asking { round, until, answers } = &self.state else { return false };
+        let complete = answers.iter().all(Option::is_some);
+        if !complete && now < *until {
+            return false;
+        }
+        let table = Table::from_answers(answers);
+        // Beyond the end of the array the hash answers, always with a VF that has an index already.
+        let last_wave = answers.len() as u16 - WAVE;
+        let goes_on = table.entries().any(|(_, index)| index >= last_wave + WAVE / 2);
+        if goes_on && answers.len() < usize::from(MAX_INDEX) {
+            self.ask_wave(now);
+            return false;
+        }
+        let credible = table.len() > 1 && table.index_of(vf).is_some();
+        if *round == Round::First && !credible {
+            // From now on questions reach the index they name.
+            self.attach(shared, Table::default());
+            self.begin(Round::Second, now);
+            return false;
+        }
+        self.state = State::Idle;
+        self.attach(shared, table);
+        true
+    }
+
+    fn attach(&mut self, shared: BorrowedFd<'_>, table: Table) {
+        match udp::attach_reuseport_cbpf(shared, &table.program()) {
+            Ok(()) => {
+                tracing::debug!(to = %self.to, ?table, "steering");
+                self.table = table;
+            }
+            // ENOMEM: the program is longer than net.core.optmem_max; EPERM, EINVAL: a sandbox.
+            Err(error) => tracing::warn!(
+                to = %self.to, %error, vfs = table.len(),
+                "the kernel refuses the steering program; VFs forward what the hash gives them"
+            ),
+        }
+    }
+
+    fn take_answers(&mut self) {
+        let mut buffer = [0; LENGTH];
+        loop {
+            match rustix::net::recvfrom(&self.socket, &mut buffer, rustix::net::RecvFlags::TRUNC) {
+                Ok((_, length, from)) => {
+                    let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+                    if length == LENGTH && from == Some(self.to) {
+                        self.take_answer(&buffer);
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn take_answer(&mut self, answer: &[u8; LENGTH]) {
+        let State::Asking { answers, .. } = &mut self.state else { return };
+        let nonce = u64::from(number(answer, 12)) << 32 | u64::from(number(answer, 16));
+        if number(answer, 0) != ANSWER || nonce != self.nonce {
+            return;
+        }
+        let slot = answers.get_mut(number(answer, 8) as usize);
+        let vf = u16::try_from(number(answer, 20)).ok().filter(|vf| *vf < MAX_INDEX);
+        if let (Some(slot), Some(vf)) = (slot, vf) {
+            *slot = Some(vf);
+        }
+    }
+}
+
+/// The big-endian number at `at`.
+fn number(bytes: &[u8; LENGTH], at: usize) -> u32 {
+    bytes[at..at + 4].iter().fold(0, |number, byte| number << 8 | u32::from(*byte))
+}
+
+#[cfg(test)]
+mod tests;

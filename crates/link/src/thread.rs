@@ -1,0 +1,43 @@
+//! A thread that leaves the program's signals to the program.
+
+#![allow(unsafe_code, reason = "the signal mask of a thread is set by libc")]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::thread::{Builder, JoinHandle};
+
+/// Starts a thread in which every signal is blocked that is not about the thread's own instructions, so that no handler
+/// of the program runs on it for anything the program did. Faults stay unblocked: a blocked one would end the process
+/// before the fault guard sees it.
+///
+/// # Errors
+///
+/// As [`Builder::spawn`].
+pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    // A new thread inherits the mask of its creator: block before, restore after, and no signal can slip between.
+    let before = block_all();
+    let spawned = Builder::new().name(name.to_owned()).spawn(run);
+    set_mask(&before);
+    spawned
+}
+
+fn block_all() -> libc::sigset_t {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the pointer is to a set, all of which the call initialises.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: `sigfillset` has initialised it.
+    let mut all = unsafe { all.assume_init() };
+    for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
+        // SAFETY: the pointer is to an initialised set, and the signal exists.
+        unsafe { libc::sigdelset(&raw mut all, fault) };
+    }
+    let mut before = all;
+    // SAFETY: both pointers are to sets that live through the call.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
+    before
+}
+
+fn set_mask(mask: &libc::sigset_t) {
+    // SAFETY: the pointer is to a set that lives through the call; no old mask is asked for.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
+}

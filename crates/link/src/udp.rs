@@ -1,0 +1,598 @@
+//! RoCEv2 packets in and out of UDP sockets, many at a time.
+//!
+//! ```text
+//!   send(Transmit { contents = | seg | seg | seg | sg | })           recv(|datagram| ...)
+//!            |  one sendmsg, UDP_SEGMENT                                 ^  split again
+//!            v                                                           |  recvmmsg, UDP_GRO
+//!   +------------------------+                                +------------------------+
+//!   | 0.0.0.0:4791 | [::]:4791 |  --- DF, IPv4 id 0, 1, 2 -->  | 0.0.0.0:4791 | [::]:4791 |
+//!   +------------------------+                                +------------------------+
+//! ```
+//!
+//! Bytes in, bytes out: no header is read or made here but those of UDP and IP, which the kernel makes. The ICRC of
+//! RoCEv2 covers some of their fields (RoCEv2 Annex A17.3), so the sockets are set up to make them known beforehand:
+//!
+//! * DF is set (`IP_PMTUDISC_DO`) and the sockets are never connected; then Linux sends the IPv4 id 0. The segments of
+//!   one [`Transmit`] carry 0, 1, 2, ... when the stack or the NIC splits them.
+//! * Type of service, hop limit and flow label are masked out of the ICRC, and free.
+//! * An IPv6 packet without UDP checksum, as some NICs and the kernel's rxe send, is accepted.
+//!
+//! Several processes of one user share the port; see [`crate::steer`] for how a packet finds its process.
+
+mod sys;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use crate::steer;
+pub(crate) use sys::attach_reuseport_cbpf;
+use sys::{BATCH, RecvMeta, SendMeta};
+
+/// The UDP port of RoCEv2 (RoCEv2 Annex A17.3.1).
+#[doc(alias = "ROCE_V2_UDP_DPORT")]
+pub const PORT: u16 = 4791;
+
+/// The most datagrams one system call sends (`UDP_MAX_SEGMENTS`, 64 since Linux 4.18).
+const MAX_SEGMENTS: usize = 64;
+/// The longest UDP payload that IPv4 carries.
+const MAX_PAYLOAD: usize = 65_507;
+/// Room for one buffer of coalesced datagrams, which is never longer than an IP packet can be.
+const BUFFER: usize = 64 << 10;
+
+/// How a [`UdpLink`] is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The VF that packets are received for; it answers the questions of [`crate::steer`].
+    pub vf: u16,
+    /// The netdev of the NIC, by index: link-local and multicast addresses mean nothing without one. 0 for none.
+    pub ifindex: u32,
+    /// Bytes of socket buffer to ask for in each direction. The kernel grants at most `net.core.{r,w}mem_max`.
+    pub buffer_bytes: usize,
+    /// Whether to let the kernel split what is sent (`UDP_SEGMENT`).
+    pub gso: bool,
+    /// Whether to let the kernel join what is received (`UDP_GRO`).
+    pub gro: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { vf: 0, ifindex: 0, buffer_bytes: 4 << 20, gso: true, gro: true }
+    }
+}
+
+/// What to send, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Transmit<'a> {
+    /// Whom to send to, at the link's port.
+    pub dst: IpAddr,
+    /// The address to send from, of the family of `dst`; an unspecified one lets the routing table choose.
+    pub src: IpAddr,
+    /// The IP type of service: DSCP in the upper six bits, ECN in the lower two.
+    pub traffic_class: u8,
+    /// The IP time to live; 0 for the kernel's default.
+    pub hop_limit: u8,
+    /// One datagram, or several behind each other.
+    pub contents: &'a [u8],
+    /// Bytes in each datagram but the last, which may be shorter; `None` for one datagram.
+    ///
+    /// Datagrams sent together arrive together, at the process of the first one: all must be for one QPN, or at least
+    /// for one VF.
+    pub segment_size: Option<usize>,
+}
+
+/// A received datagram.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Datagram<'a> {
+    /// Who sent it.
+    pub src: SocketAddr,
+    /// Which of this host's addresses, or which group, it was sent to.
+    pub dst: IpAddr,
+    /// The netdev it came in by; `lo` for what this host sent to itself.
+    pub ifindex: u32,
+    /// The IP type of service: DSCP in the upper six bits, ECN in the lower two.
+    pub traffic_class: u8,
+    /// The IP time to live.
+    pub hop_limit: u8,
+    /// The UDP payload. Of any length: nothing in it has been checked but the UDP checksum.
+    pub bytes: &'a [u8],
+}
+
+impl Datagram<'_> {
+    /// The ECN field; 3 says that a switch saw congestion (RFC 3168).
+    pub fn ecn(&self) -> u8 {
+        self.traffic_class & 3
+    }
+}
+
+/// Why the port could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// Someone else has the port.
+    ///
+    /// `SO_REUSEPORT` shares a port among the processes of one effective user. `SO_REUSEADDR` would lift that, but the
+    /// port would then belong to whoever bound it last, group by group: any user could take all of another's packets,
+    /// so it is not used. A device in this position can still send, by [`UdpLink::send_only`], and it receives what
+    /// the VFs of the user who has the port forward to it.
+    #[error(
+        "UDP port {port} is taken in this network namespace (by processes of another user than uid {uid}, by another \
+         program, or by the kernel's rxe); one user's processes share it, and other users depend on theirs to forward"
+    )]
+    InUse {
+        /// The port.
+        port: u16,
+        /// The effective user of this process.
+        uid: u32,
+    },
+    /// The kernel or a sandbox forbids the socket.
+    #[error("not permitted to open UDP port {port}: {source}")]
+    NotPermitted {
+        /// The port.
+        port: u16,
+        /// The answer of the kernel.
+        source: io::Error,
+    },
+    /// There is no IP.
+    #[error("this host has neither IPv4 nor IPv6")]
+    NoIp,
+    /// Anything else.
+    #[error("UDP port {port} cannot be opened: {source}")]
+    Io {
+        /// The port.
+        port: u16,
+        /// The answer of the kernel.
+        source: io::Error,
+    },
+}
+
+/// Why something was not sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The socket's buffer is full. The first `sent` bytes of the contents, whole segments, are on their way.
+    #[error("the socket has no room")]
+    WouldBlock {
+        /// Bytes that need not be sent again.
+        sent: usize,
+    },
+    /// A datagram is longer than the path to the destination takes in one piece, and may not be fragmented.
+    #[error("a datagram of {length} bytes does not fit the path MTU to {dst}")]
+    TooBig {
+        /// The destination.
+        dst: IpAddr,
+        /// Bytes of UDP payload.
+        length: usize,
+    },
+    /// There is no way there: no route, no neighbour, the netdev is down, or the address family is missing.
+    #[error("{dst} cannot be reached: {source}")]
+    Unreachable {
+        /// The destination.
+        dst: IpAddr,
+        /// The kernel's words.
+        source: io::Error,
+    },
+    /// The source address is not one of this host, or not of the family of the destination.
+    #[error("{src} is not an address of this host from which {dst} can be reached")]
+    Source {
+        /// The source asked for.
+        src: IpAddr,
+        /// The destination.
+        dst: IpAddr,
+    },
+    /// A firewall on this host refused the packet.
+    #[error("a local firewall or sandbox refuses packets to {dst}")]
+    Refused {
+        /// The destination.
+        dst: IpAddr,
+    },
+    /// Anything else.
+    #[error("sending to {dst} failed: {source}")]
+    Io {
+        /// The destination.
+        dst: IpAddr,
+        /// The kernel's words.
+        source: io::Error,
+    },
+}
+
+/// An IPv4 and an IPv6 socket on the port of RoCEv2, whichever the host has.
+///
+/// Nothing blocks. Sending needs only a shared reference; receiving uses the link's buffers.
+#[derive(Debug)]
+pub struct UdpLink {
+    v4: Option<Socket>,
+    v6: Option<Socket>,
+    /// The destination port of everything sent.
+    port: u16,
+    options: Options,
+    gso: AtomicBool,
+    buffer: Vec<u8>,
+    truncated: u64,
+}
+
+impl UdpLink {
+    /// Opens `port`, normally [`PORT`], on every address of the host. Port 0 takes any free port and is for tests.
+    pub fn bind(port: u16, options: Options) -> Result<Self, BindError> {
+        let port = if port == 0 { free_port(options)? } else { port };
+        let v4 = open(Domain::IPV4, port, Sharing::OneUser, options)?;
+        let v6 = open(Domain::IPV6, port, Sharing::OneUser, options)?;
+        Self::new(v4, v6, port, options)
+    }
+
+    /// A link that sends to `port` from a port of its own and receives nothing but, on that port, stray answers: what is
+    /// left to a user whose [`UdpLink::bind`] found the port taken. The source port of RoCEv2 is free (RoCEv2 Annex
+    /// A17.9.2), so receivers do not mind.
+    pub fn send_only(port: u16, options: Options) -> Result<Self, BindError> {
+        let v4 = open(Domain::IPV4, 0, Sharing::None, options)?;
+        let v6 = open(Domain::IPV6, 0, Sharing::None, options)?;
+        Self::new(v4, v6, port, options)
+    }
+
+    fn new(
+        v4: Option<Socket>,
+        v6: Option<Socket>,
+        port: u16,
+        options: Options,
+    ) -> Result<Self, BindError> {
+        if v4.is_none() && v6.is_none() {
+            return Err(BindError::NoIp);
+        }
+        let gso = options.gso && v4.iter().chain(&v6).all(has_gso);
+        Ok(Self {
+            v4,
+            v6,
+            port,
+            options,
+            gso: AtomicBool::new(gso),
+            // Zeroed pages come from the kernel when they are first written to.
+            buffer: vec![0; BATCH * BUFFER],
+            truncated: 0,
+        })
+    }
+
+    /// The destination port of everything sent, and that of everything received.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The port that packets to `dst` leave from; their ICRC covers it.
+    pub fn source_port(&self, dst: IpAddr) -> u16 {
+        let socket = if dst.is_ipv4() { &self.v4 } else { &self.v6 };
+        socket.as_ref().map_or(self.port, local_port)
+    }
+
+    /// The VF that packets are received for.
+    pub fn vf(&self) -> u16 {
+        self.options.vf
+    }
+
+    /// The IPv4 socket, if the host has IPv4: readable when [`UdpLink::recv`] has work, writable when a send that would
+    /// have blocked can be tried again.
+    pub fn v4_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.v4.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The IPv6 socket, likewise.
+    pub fn v6_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.v6.as_ref().map(AsFd::as_fd)
+    }
+
+    /// How many segments of `segment_size` bytes one system call takes: 1 where the kernel does not split. More may be
+    /// sent at once, but gain nothing.
+    pub fn max_gso_segments(&self, segment_size: usize) -> usize {
+        if self.gso.load(Ordering::Relaxed) {
+            (MAX_PAYLOAD / segment_size.max(1)).clamp(1, MAX_SEGMENTS)
+        } else {
+            1
+        }
+    }
+
+    /// Datagrams that were longer than any RoCE packet is and were dropped.
+    pub fn truncated(&self) -> u64 {
+        self.truncated
+    }
+
+    /// Sends one datagram or many. What the kernel refuses to split goes datagram by datagram, now and from then on.
+    pub fn send(&self, transmit: Transmit<'_>) -> Result<(), SendError> {
+        let Transmit { dst, src, contents, .. } = transmit;
+        let socket = match dst {
+            IpAddr::V4(_) => &self.v4,
+            IpAddr::V6(_) => &self.v6,
+        };
+        let Some(socket) = socket else {
+            let source = io::Error::from_raw_os_error(libc::EAFNOSUPPORT);
+            return Err(SendError::Unreachable { dst, source });
+        };
+        if src.is_ipv4() != dst.is_ipv4() {
+            return Err(SendError::Source { src, dst });
+        }
+        let segment = transmit.segment_size.unwrap_or(contents.len()).clamp(1, MAX_PAYLOAD);
+        if transmit.segment_size.is_none() && contents.len() > MAX_PAYLOAD {
+            return Err(SendError::TooBig { dst, length: contents.len() });
+        }
+        let mut sent = 0;
+        loop {
+            let rest = &contents[sent..];
+            let train = &rest[..rest.len().min(segment * self.max_gso_segments(segment))];
+            match self.send_train(socket, &transmit, train, segment) {
+                Ok(()) => sent += train.len(),
+                // Refused as a train. Whether the segments are at fault shows when one goes alone.
+                Err(error) if train.len() > segment && is_gso_refusal(&error) => {
+                    self.send_train(socket, &transmit, &train[..segment], segment)
+                        .map_err(|error| send_error(&transmit, segment, sent, error))?;
+                    sent += segment;
+                    self.gso.store(false, Ordering::Relaxed);
+                    tracing::info!(%dst, %error, "the kernel refuses to split datagrams; sending one by one");
+                }
+                Err(error) => {
+                    return Err(send_error(&transmit, segment.min(train.len()), sent, error));
+                }
+            }
+            if sent == contents.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn send_train(
+        &self,
+        socket: &Socket,
+        transmit: &Transmit<'_>,
+        bytes: &[u8],
+        segment: usize,
+    ) -> io::Result<()> {
+        let needs_scope = is_scoped(transmit.dst);
+        let ifindex = if needs_scope { self.options.ifindex } else { 0 };
+        let dst = match transmit.dst {
+            IpAddr::V4(ip) => SocketAddr::from((ip, self.port)),
+            IpAddr::V6(ip) => SocketAddrV6::new(ip, self.port, 0, ifindex).into(),
+        };
+        let meta = SendMeta {
+            dst,
+            src: (!transmit.src.is_unspecified()).then_some(transmit.src),
+            ifindex,
+            traffic_class: transmit.traffic_class,
+            hop_limit: transmit.hop_limit,
+            // CAST: at most MAX_PAYLOAD, which fits.
+            segment_size: (bytes.len() > segment).then_some(segment as u16),
+        };
+        sys::send(socket.as_fd(), &meta, bytes)
+    }
+
+    /// Hands every datagram that waits, up to a batch from each socket, to `each`, and says how many there were; 0 means
+    /// that nothing waits. Joined datagrams are split again: check the QPN of every one, since one flow may mix VFs.
+    ///
+    /// Questions of [`crate::steer`] are answered here and not counted.
+    pub fn recv(&mut self, each: &mut dyn FnMut(Datagram<'_>)) -> io::Result<usize> {
+        let mut count = 0;
+        for socket in self.v4.iter().chain(&self.v6) {
+            let mut metas = [None; BATCH];
+            let filled = sys::recv(socket.as_fd(), &mut self.buffer, &mut metas)?;
+            let part = self.buffer.len() / BATCH;
+            for (meta, bytes) in metas.iter().zip(self.buffer.chunks_exact(part)).take(filled) {
+                let Some(meta) = meta else { continue };
+                if meta.truncated {
+                    self.truncated += 1;
+                    continue;
+                }
+                for datagram in meta.datagrams(bytes) {
+                    match steer::answer(self.options.vf, &datagram) {
+                        // A lost answer is asked for again.
+                        Some(answer) => {
+                            let _ = socket.send_to(&answer, &SockAddr::from(datagram.src));
+                        }
+                        None => {
+                            each(datagram);
+                            count += 1;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    /// Joins a multicast group on the link's netdev. Every process of the host that joined receives a copy: multicast
+    /// is not steered.
+    pub fn join(&self, group: IpAddr) -> io::Result<()> {
+        let (socket, index) = self.member(group)?;
+        match group {
+            IpAddr::V4(group) => {
+                socket.join_multicast_v4_n(&group, &socket2::InterfaceIndexOrAddress::Index(index))
+            }
+            IpAddr::V6(group) => socket.join_multicast_v6(&group, index),
+        }
+    }
+
+    /// Leaves a multicast group.
+    pub fn leave(&self, group: IpAddr) -> io::Result<()> {
+        let (socket, index) = self.member(group)?;
+        match group {
+            IpAddr::V4(group) => {
+                socket.leave_multicast_v4_n(&group, &socket2::InterfaceIndexOrAddress::Index(index))
+            }
+            IpAddr::V6(group) => socket.leave_multicast_v6(&group, index),
+        }
+    }
+
+    fn member(&self, group: IpAddr) -> io::Result<(&Socket, u32)> {
+        let socket = if group.is_ipv4() { &self.v4 } else { &self.v6 };
+        let socket = socket.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
+        Ok((socket, self.options.ifindex))
+    }
+}
+
+impl RecvMeta {
+    /// The datagrams in `buffer`, in their order. An empty one is one as well.
+    fn datagrams<'a>(&self, buffer: &'a [u8]) -> impl Iterator<Item = Datagram<'a>> {
+        let meta = *self;
+        let bytes = &buffer[..meta.len.min(buffer.len())];
+        let stride = meta.stride.max(1);
+        let count = bytes.len().div_ceil(stride).max(1);
+        let unknown = if meta.src.is_ipv4() {
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+        } else {
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+        };
+        (0..count).map(move |index| Datagram {
+            src: meta.src,
+            dst: meta.dst.unwrap_or(unknown),
+            ifindex: meta.ifindex,
+            traffic_class: meta.traffic_class,
+            hop_limit: meta.hop_limit,
+            bytes: &bytes[index * stride..bytes.len().min((index + 1) * stride)],
+        })
+    }
+}
+
+/// With whom a port is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sharing {
+    /// With no one. A kernel that chooses the port for a socket with `SO_REUSEPORT` may choose one that others share
+    /// already (`udp_lib_lport_inuse`), and give it a part of their packets.
+    None,
+    /// With the processes of one user.
+    OneUser,
+}
+
+/// A port that nobody uses.
+fn free_port(options: Options) -> Result<u16, BindError> {
+    let any = open(Domain::IPV4, 0, Sharing::None, options)?;
+    let any = any.map_or_else(|| open(Domain::IPV6, 0, Sharing::None, options), |v4| Ok(Some(v4)));
+    Ok(any?.as_ref().map_or(0, local_port))
+}
+
+/// Opens a socket of `domain` on `port`; `None` if the host lacks the family.
+fn open(
+    domain: Domain,
+    port: u16,
+    sharing: Sharing,
+    options: Options,
+) -> Result<Option<Socket>, BindError> {
+    let result = configure(domain, options).and_then(|socket| {
+        if sharing == Sharing::OneUser {
+            sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        }
+        let any: IpAddr = if domain == Domain::IPV4 {
+            Ipv4Addr::UNSPECIFIED.into()
+        } else {
+            Ipv6Addr::UNSPECIFIED.into()
+        };
+        socket.bind(&SocketAddr::from((any, port)).into())?;
+        Ok(socket)
+    });
+    match result {
+        Ok(socket) => Ok(Some(socket)),
+        Err(source) => match source.raw_os_error() {
+            // No module for the family, or the family disabled by the administrator.
+            Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL) => Ok(None),
+            Some(libc::EADDRINUSE) => {
+                Err(BindError::InUse { port, uid: rustix::process::geteuid().as_raw() })
+            }
+            Some(libc::EACCES | libc::EPERM) => Err(BindError::NotPermitted { port, source }),
+            _ => Err(BindError::Io { port, source }),
+        },
+    }
+}
+
+/// Makes an unbound socket with every option set that the module documentation promises.
+fn configure(domain: Domain, options: Options) -> io::Result<Socket> {
+    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    let set = |level, name, value| sys::set_option(socket.as_fd(), level, name, value);
+    // Each option whose result is dropped is a gain that some kernels and sandboxes do not offer.
+    if domain == Domain::IPV4 {
+        set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        set(libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
+        let _ = set(libc::IPPROTO_IP, libc::IP_RECVTOS, 1);
+        let _ = set(libc::IPPROTO_IP, libc::IP_RECVTTL, 1);
+        // Groups joined by other sockets of the host are none of ours.
+        let _ = set(libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0);
+    } else {
+        socket.set_only_v6(true)?;
+        set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
+        set(libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+        let _ = set(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1);
+        let _ = set(libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1);
+        let _ = set(libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0);
+        let _ = set(libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1);
+    }
+    if options.gro {
+        let _ = set(libc::SOL_UDP, libc::UDP_GRO, 1);
+    }
+    // Privilege lifts the limits of net.core.{r,w}mem_max; without it what they allow has to do.
+    let bytes = i32::try_from(options.buffer_bytes).unwrap_or(i32::MAX);
+    for (force, plain) in
+        [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
+    {
+        if set(libc::SOL_SOCKET, force, bytes).is_err() {
+            let _ = set(libc::SOL_SOCKET, plain, bytes);
+        }
+    }
+    Ok(socket)
+}
+
+/// `IPV6_MULTICAST_ALL` of `<linux/in6.h>`, which not every libc names.
+const IPV6_MULTICAST_ALL: i32 = 29;
+
+/// Whether the kernel knows `UDP_SEGMENT`; the option is left off, since each send says whether it wants it.
+fn has_gso(socket: &Socket) -> bool {
+    sys::set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
+}
+
+fn local_port(socket: &Socket) -> u16 {
+    let address = socket.local_addr().ok().and_then(|address| address.as_socket());
+    address.map_or(0, |address| address.port())
+}
+
+/// Whether an address means nothing without a netdev.
+fn is_scoped(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_multicast(),
+        IpAddr::V6(ip) => ip.is_multicast() || ip.is_unicast_link_local(),
+    }
+}
+
+/// Errors of a train that a single datagram may not have: EIO when the netdev cannot checksum (`udp_send_skb`), EINVAL
+/// and EMSGSIZE when a segment is too long for it, or when it is tunnelled or transformed.
+fn is_gso_refusal(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE))
+}
+
+/// Whether `ip` is an address of this host: only such a one can be bound to.
+fn is_local(ip: IpAddr) -> bool {
+    let bound = Socket::new(Domain::for_address((ip, 0).into()), Type::DGRAM, Some(Protocol::UDP))
+        .and_then(|socket| socket.bind(&SocketAddr::from((ip, 0)).into()));
+    // A link-local address is refused with EINVAL for want of a netdev.
+    !bound.is_err_and(|error| error.raw_os_error() == Some(libc::EADDRNOTAVAIL))
+}
+
+fn send_error(transmit: &Transmit<'_>, length: usize, sent: usize, source: io::Error) -> SendError {
+    let Transmit { dst, src, .. } = *transmit;
+    match source.raw_os_error() {
+        // ENOBUFS: the queue of the netdev is full.
+        Some(libc::EAGAIN | libc::ENOBUFS) => SendError::WouldBlock { sent },
+        Some(libc::EMSGSIZE) => SendError::TooBig { dst, length },
+        // The kernel has one answer, EINVAL or ENETUNREACH by its version, for a source that is not of this host and
+        // for other troubles.
+        _ if !src.is_unspecified() && !is_local(src) => SendError::Source { src, dst },
+        Some(
+            libc::ENETUNREACH
+            | libc::EHOSTUNREACH
+            | libc::ENETDOWN
+            | libc::EHOSTDOWN
+            | libc::ENODEV
+            | libc::ECONNREFUSED,
+        ) => SendError::Unreachable { dst, source },
+        Some(libc::EPERM | libc::EACCES) => SendError::Refused { dst },
+        _ => SendError::Io { dst, source },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,280 @@
+//! What the responder has to send: acknowledgements, refusals, READ responses and the results of atomics.
+//!
+//! They wait in the order of their sequence numbers. An acknowledgement says that everything before it is done, so of
+//! several that wait the last is enough: this is where ACKs are coalesced (IBA 9.7.5.1.3).
+
+use iba::{Psn, QpEvent, RKey};
+use wire::bth::pad_for;
+use wire::{Aeth, AtomicAckEth, Headers, NakCode, Opcode, Position, Reth, Syndrome};
+
+use crate::env::{Counter, Env, Skipped, Source, To, TransmitError};
+use crate::qp::{Qp, Sent};
+use crate::resp::{Responder, Step};
+
+/// Something to send to the peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    /// Its sequence number; of a READ response, the next one.
+    psn: Psn,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Ack,
+    Nak(Syndrome),
+    Atomic { value: u64, is_new: bool },
+    Read(ReadAnswer),
+}
+
+/// What is left of the answer to a READ.
+#[derive(Clone, Copy, Debug)]
+struct ReadAnswer {
+    rkey: RKey,
+    addr: u64,
+    left: u32,
+    /// The number after the last.
+    end: Psn,
+    /// Whether a packet of it was sent.
+    begun: bool,
+    /// Whether the request came for the first time.
+    is_new: bool,
+}
+
+impl Answer {
+    /// The answer to a READ, in `packets` sequence numbers.
+    pub(crate) const fn read(psn: Psn, packets: u32, reth: Reth, is_new: bool) -> Self {
+        let end = psn.add(packets);
+        let (rkey, addr, left) = (reth.rkey, reth.va, reth.dma_len);
+        Self { psn, kind: Kind::Read(ReadAnswer { rkey, addr, left, end, begun: false, is_new }) }
+    }
+
+    /// The answer to an atomic.
+    pub(crate) const fn atomic(psn: Psn, value: u64, is_new: bool) -> Self {
+        Self { psn, kind: Kind::Atomic { value, is_new } }
+    }
+
+    /// Whether it takes one of the QP's responder resources.
+    pub(crate) const fn is_new_data(&self) -> bool {
+        matches!(
+            self.kind,
+            Kind::Read(ReadAnswer { is_new: true, .. }) | Kind::Atomic { is_new: true, .. }
+        )
+    }
+
+    const fn is_data(&self) -> bool {
+        matches!(self.kind, Kind::Read(_) | Kind::Atomic { .. })
+    }
+
+    /// The number after its last.
+    const fn end(&self) -> Psn {
+        match self.kind {
+            Kind::Read(read) => read.end,
+            // A NAK speaks of everything before its number, the others of their number too.
+            Kind::Nak(_) => self.psn,
+            Kind::Ack | Kind::Atomic { .. } => self.psn.add(1),
+        }
+    }
+}
+
+impl Responder {
+    pub(crate) fn has_answers(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
+    pub(crate) fn forget_answers(&mut self) {
+        self.answers.clear();
+    }
+
+    /// Acknowledges everything up to and including `psn`, unless what waits says so already.
+    pub(crate) fn push_ack(&mut self, psn: Psn) {
+        if let Some(last) = self.answers.back_mut() {
+            if !last.end().is_before(psn.add(1)) {
+                return;
+            }
+            if matches!(last.kind, Kind::Ack) {
+                last.psn = psn;
+                return;
+            }
+        }
+        self.answers.push_back(Answer { psn, kind: Kind::Ack });
+    }
+
+    /// Refuses `psn`, and with that acknowledges everything before it.
+    pub(crate) fn push_nak(&mut self, psn: Psn, syndrome: Syndrome) {
+        if self.answers.back().is_some_and(|last| !last.is_data()) {
+            self.answers.pop_back();
+        }
+        self.answers.push_back(Answer { psn, kind: Kind::Nak(syndrome) });
+    }
+
+    /// Queues an answer that was given before. Of a READ that is still being answered, goes back in it.
+    pub(crate) fn answer_again(&mut self, answer: Answer, limit: usize) {
+        if let Some(same) =
+            self.answers.iter_mut().find(|queued| queued.is_data() && queued.end() == answer.end())
+        {
+            if answer.psn.is_before(same.psn)
+                && let (Kind::Read(queued), Kind::Read(mut again)) = (same.kind, answer.kind)
+            {
+                again.is_new = queued.is_new;
+                *same = Answer { psn: answer.psn, kind: Kind::Read(again) };
+            }
+            return;
+        }
+        // A peer can ask again as often as it likes; it is answered as often as there is room.
+        if self.answers.iter().filter(|queued| queued.is_data()).count() >= 2 * limit {
+            return;
+        }
+        let at = self.answers.iter().position(|queued| queued.psn.is_after(answer.psn));
+        self.answers.insert(at.unwrap_or(self.answers.len()), answer);
+    }
+
+    /// Keeps the result of an atomic, and forgets the oldest if that makes more than `limit`.
+    pub(crate) fn save_result(&mut self, psn: Psn, value: u64, limit: usize) {
+        while self.results.len() >= limit.max(1) {
+            self.results.pop_front();
+        }
+        self.results.push_back((psn, value));
+    }
+
+    pub(crate) fn saved_result(&self, psn: Psn) -> Option<u64> {
+        self.results.iter().find(|(saved, _)| *saved == psn).map(|(_, value)| *value)
+    }
+}
+
+impl Qp {
+    /// Sends the next packet of the first answer.
+    pub(crate) fn transmit_answer<E: Env>(&mut self, env: &mut E) -> Sent {
+        let Some(answer) = self.resp.answers.front() else { return Sent::Nothing };
+        let mut headers = Headers::new(Opcode::RcAck, self.attr.dest_qpn, answer.psn);
+        let mut aeth = Aeth { syndrome: Syndrome::ACK, msn: self.resp.msn };
+        let mut source = Source::Empty;
+        // How much of a READ this packet carries.
+        let mut chunk = 0;
+        let mut is_last = true;
+        match answer.kind {
+            Kind::Ack => {}
+            Kind::Nak(syndrome) => aeth.syndrome = syndrome,
+            Kind::Atomic { value, .. } => {
+                headers.bth.opcode = Opcode::RcAtomicAck;
+                headers.atomic_ack_eth = Some(AtomicAckEth { orig: value });
+            }
+            Kind::Read(read) => {
+                chunk = read.left.min(self.path.segment);
+                is_last = chunk == read.left;
+                headers.bth.opcode = match Position::new(!read.begun, is_last) {
+                    Position::First => Opcode::RcReadResponseFirst,
+                    Position::Middle => Opcode::RcReadResponseMiddle,
+                    Position::Last => Opcode::RcReadResponseLast,
+                    Position::Only => Opcode::RcReadResponseOnly,
+                };
+                headers.bth.pad = pad_for(chunk as usize);
+                if chunk > 0 {
+                    source = Source::Remote { rkey: read.rkey, addr: read.addr, length: chunk };
+                }
+            }
+        }
+        if headers.bth.opcode != Opcode::RcReadResponseMiddle {
+            headers.aeth = Some(aeth);
+        }
+
+        match env.transmit(To::Peer, &headers, source, Skipped::default()) {
+            Ok(()) => {}
+            Err(TransmitError::Blocked) => return Sent::Blocked,
+            Err(TransmitError::Memory(_) | TransmitError::Remote(_)) => {
+                self.refuse_read(env, headers.bth.psn);
+                return Sent::One;
+            }
+        }
+
+        if is_last {
+            self.resp.answers.pop_front();
+        } else if let Some(answer) = self.resp.answers.front_mut()
+            && let Kind::Read(read) = &mut answer.kind
+        {
+            answer.psn = answer.psn.add(self.path.path_mtu.packets(chunk));
+            read.addr = read.addr.wrapping_add(u64::from(chunk));
+            read.left -= chunk;
+            read.begun = true;
+        }
+        Sent::One
+    }
+
+    /// The memory that a READ was granted is gone: a NAK in the place of the packet, and the end of the QP.
+    fn refuse_read<E: Env>(&mut self, env: &mut E, psn: Psn) {
+        self.resp.forget_answers();
+        self.resp.push_nak(psn, Syndrome::Nak(NakCode::RemoteAccess));
+        self.resp.refusal = Some(Step::ErrRkeyViolation);
+        env.count(Counter::RespRemoteAccessErrors);
+        env.event(QpEvent::AccessErr);
+        self.enter_error(env);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn psns(responder: &Responder) -> Vec<u32> {
+        responder.answers.iter().map(|answer| answer.psn.value()).collect()
+    }
+
+    fn read(psn: u32, packets: u32, is_new: bool) -> Answer {
+        let reth = Reth { va: 0, rkey: RKey(1), dma_len: packets * 256 };
+        Answer::read(Psn::new(psn), packets, reth, is_new)
+    }
+
+    #[test]
+    fn the_last_ack_is_enough() {
+        let mut responder = Responder::default();
+        for psn in [0xff_fffe, 0xff_ffff, 0, 1] {
+            responder.push_ack(Psn::new(psn));
+        }
+        assert_eq!(psns(&responder), [1]);
+    }
+
+    #[test]
+    fn an_ack_is_implied_by_what_comes_after_it() {
+        let mut responder = Responder::default();
+        responder.push_ack(Psn::new(4));
+        responder.answers.push_back(read(5, 3, true));
+        responder.push_ack(Psn::new(7));
+        assert_eq!(psns(&responder), [4, 5]);
+        responder.push_ack(Psn::new(8));
+        assert_eq!(psns(&responder), [4, 5, 8]);
+    }
+
+    #[test]
+    fn a_nak_takes_the_place_of_an_ack_but_not_the_other_way_round() {
+        let mut responder = Responder::default();
+        responder.push_ack(Psn::new(4));
+        responder.push_nak(Psn::new(5), Syndrome::Nak(NakCode::PsnSequence));
+        responder.push_ack(Psn::new(4));
+        assert_eq!(psns(&responder), [5]);
+        assert!(matches!(responder.answers[0].kind, Kind::Nak(_)));
+        responder.push_ack(Psn::new(5));
+        assert_eq!(psns(&responder), [5, 5]);
+    }
+
+    #[test]
+    fn what_is_asked_again_keeps_the_order() {
+        let mut responder = Responder::default();
+        responder.answers.push_back(read(20, 10, true));
+        responder.answer_again(read(10, 10, false), 4);
+        responder.answer_again(Answer::atomic(Psn::new(5), 1, false), 4);
+        assert_eq!(psns(&responder), [5, 10, 20]);
+        responder.answers[2].psn = Psn::new(25);
+        responder.answer_again(read(22, 8, false), 4);
+        assert_eq!(psns(&responder), [5, 10, 22]);
+        assert!(responder.answers[2].is_new_data(), "going back keeps the resource");
+    }
+
+    #[test]
+    fn asking_again_is_bounded() {
+        let mut responder = Responder::default();
+        for psn in 0..100 {
+            responder.answer_again(read(psn, 1, false), 4);
+        }
+        assert_eq!(responder.answers.len(), 8);
+    }
+}

@@ -1,0 +1,184 @@
+//! The completer: takes the peer's answers and retires work requests.
+
+use iba::{Psn, QpState, RnrTimer, WcStatus};
+use wire::{Aeth, NakCode, Operation, Position, Syndrome};
+
+use crate::env::{Counter, Env, Reason, Rx};
+use crate::qp::Qp;
+use crate::retry::Acked;
+use crate::time::Time;
+use crate::wqe::Failure;
+use crate::wr::Data;
+
+impl Qp {
+    /// Takes an ACK, a NAK, a READ response or an atomic's answer.
+    pub(crate) fn handle_answer<E: Env>(
+        &mut self,
+        env: &mut E,
+        now: Time,
+        rx: &Rx<'_, E::Payload>,
+    ) {
+        let psn = rx.headers.bth.psn;
+        let sent = self.req.max.sub(self.req.una.value()).value();
+        // IBA 9.7.5.1.1: an answer to nothing that is outstanding, old or never sent, is dropped without a word.
+        if !matches!(self.state(), QpState::Rts | QpState::Sqd)
+            || psn.sub(self.req.una.value()).value() >= sent
+        {
+            return env.count(Counter::DroppedPacket);
+        }
+        match rx.headers.bth.opcode.operation() {
+            Operation::ReadResponse => self.handle_read_response(env, now, rx),
+            Operation::AtomicAck => self.handle_atomic_ack(env, now, rx),
+            _ => match rx.headers.aeth {
+                Some(aeth) => self.handle_ack(env, now, psn, aeth),
+                None => env.count(Counter::DroppedPacket),
+            },
+        }
+    }
+
+    fn handle_ack<E: Env>(&mut self, env: &mut E, now: Time, psn: Psn, aeth: Aeth) {
+        // Credits are not looked at: this requester learns from RNR NAKs, as the standard leaves it free to (C9-178).
+        let to = match aeth.syndrome {
+            Syndrome::Ack { .. } => psn.add(1),
+            // A NAK acknowledges everything before it (IBA 9.7.5.1.2).
+            Syndrome::Nak(_) | Syndrome::RnrNak { .. } => psn,
+            Syndrome::Reserved(_) => return env.count(Counter::DroppedPacket),
+        };
+        if self.acknowledge(env, now, to) == Acked::AnswerMissing {
+            return self.handle_gap(env, now);
+        }
+        if !matches!(self.state(), QpState::Rts | QpState::Sqd) {
+            return;
+        }
+        match aeth.syndrome {
+            Syndrome::Nak(NakCode::PsnSequence) => {
+                env.count(Counter::PacketSeqErr);
+                // Already gone back and not gone on since: this NAK is of the same gap.
+                if self.req.psn != self.req.una {
+                    self.retry(env, now, Reason::SequenceNak);
+                }
+            }
+            Syndrome::Nak(code) => {
+                let failure = refused(env, code);
+                self.fail_front(env, failure);
+            }
+            Syndrome::RnrNak { timer } => self.handle_rnr_nak(env, now, timer),
+            Syndrome::Ack { .. } | Syndrome::Reserved(_) => {}
+        }
+    }
+
+    /// IBA 9.7.5.2.8: wait as long as the responder asks, then send the same message again.
+    fn handle_rnr_nak<E: Env>(&mut self, env: &mut E, now: Time, timer: RnrTimer) {
+        // While waiting, or before anything was sent again, it is a copy.
+        if self.req.rnr_until.is_some() || self.req.psn == self.req.una {
+            return;
+        }
+        // IBA 9.7.5.2.8: seven retries are without end.
+        if self.attr.rnr_retry != 7 {
+            let Some(retries) = self.req.rnr_retries.checked_sub(1) else {
+                env.count(Counter::RnrNakRetryErr);
+                let failure = Failure::new(WcStatus::RnrRetryExcErr, Reason::RnrNak);
+                return self.fail_front(env, failure);
+            };
+            self.req.rnr_retries = retries;
+        }
+        // The peer answered, so it is not the silent one that the other counter is about.
+        self.req.retries = self.attr.retry_cnt;
+        self.req.go_back();
+        self.req.ack_timer = None;
+        self.req.rnr_until = Some(now + timer.duration());
+    }
+
+    /// An answer is missing, as a later one came: as good as a NAK (IBA 9.7.5.1.1, implied NAK). Once per gap.
+    fn handle_gap<E: Env>(&mut self, env: &mut E, now: Time) {
+        if !self.req.gap {
+            self.req.gap = true;
+            env.count(Counter::ImpliedNakSeqErr);
+            self.retry(env, now, Reason::SequenceNak);
+        }
+    }
+
+    fn handle_read_response<E: Env>(&mut self, env: &mut E, now: Time, rx: &Rx<'_, E::Payload>) {
+        let psn = rx.headers.bth.psn;
+        if self.acknowledge(env, now, psn) == Acked::AnswerMissing {
+            return self.handle_gap(env, now);
+        }
+        let mtu = self.path.path_mtu;
+        let Some(front) = self.sq.front().filter(|front| front.begun) else {
+            return env.count(Counter::DroppedPacket);
+        };
+        let offset = psn.sub(front.first.value()).value() * mtu.bytes();
+        let left = front.end().sub(psn.value()).value();
+        let packets = mtu.packets(rx.length);
+        let refused = rx.headers.aeth.is_some_and(|aeth| !is_ack(aeth));
+        // A stretch that is answered again begins with First or Only wherever it stands in the READ (IBA C9-101).
+        let ends = matches!(rx.headers.bth.opcode.position(), Position::Last | Position::Only);
+        let fits = if ends {
+            packets == left && rx.length == front.length - offset
+        } else {
+            packets < left && rx.length == packets * mtu.bytes()
+        };
+        let is_whole = self.path.reliable || packets == 1;
+        if front.wr.opcode != iba::WrOpcode::RdmaRead || refused || !fits || !is_whole {
+            let failure = Failure::new(WcStatus::BadRespErr, Reason::BadResponse);
+            return self.fail_front(env, failure);
+        }
+        if let (Data::Sges(sges), true) = (&front.wr.data, rx.length > 0)
+            && let Err(error) = env.scatter(sges, u64::from(offset), rx.payload)
+        {
+            return self.fail_front(env, Failure::local(error));
+        }
+        self.take_answer(env, now, packets);
+    }
+
+    fn handle_atomic_ack<E: Env>(&mut self, env: &mut E, now: Time, rx: &Rx<'_, E::Payload>) {
+        if self.acknowledge(env, now, rx.headers.bth.psn) == Acked::AnswerMissing {
+            return self.handle_gap(env, now);
+        }
+        let Some(front) = self.sq.front().filter(|front| front.begun) else {
+            return env.count(Counter::DroppedPacket);
+        };
+        let value = rx.headers.atomic_ack_eth.filter(|_| rx.headers.aeth.is_some_and(is_ack));
+        let (Some(value), true) = (value, front.wr.opcode.is_atomic()) else {
+            let failure = Failure::new(WcStatus::BadRespErr, Reason::BadResponse);
+            return self.fail_front(env, failure);
+        };
+        // The old value is a number of this machine, whatever its order on the wire.
+        if let Data::Sges(sges) = &front.wr.data
+            && let Err(error) = env.scatter_bytes(sges, 0, &value.orig.to_ne_bytes())
+        {
+            return self.fail_front(env, Failure::local(error));
+        }
+        self.take_answer(env, now, 1);
+    }
+
+    /// Counts `packets` of the answer that the first work request waits for.
+    fn take_answer<E: Env>(&mut self, env: &mut E, now: Time, packets: u32) {
+        let before = self.req.una;
+        self.req.una = before.add(packets);
+        self.req.read_psns = self.req.read_psns.saturating_sub(packets);
+        if self.sq.front().is_some_and(|front| front.end() == self.req.una) {
+            self.retire_front(env);
+        }
+        self.note_progress(now, before);
+    }
+}
+
+fn is_ack(aeth: Aeth) -> bool {
+    matches!(aeth.syndrome, Syndrome::Ack { .. })
+}
+
+/// What a NAK makes of a work request (IBA 9.9.2.4.2, table 58).
+fn refused<E: Env>(env: &mut E, code: NakCode) -> Failure {
+    match code {
+        NakCode::InvalidRequest => {
+            env.count(Counter::ReqRemoteInvalidRequest);
+            Failure::new(WcStatus::RemInvReqErr, Reason::InvalidRequestNak)
+        }
+        NakCode::RemoteAccess => {
+            env.count(Counter::ReqRemoteAccessErrors);
+            Failure::new(WcStatus::RemAccessErr, Reason::RemoteAccessNak)
+        }
+        _ => Failure::new(WcStatus::RemOpErr, Reason::RemoteOperationalNak),
+    }
+}

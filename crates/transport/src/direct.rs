@@ -1,0 +1,59 @@
+//! The direct path: one-sided operations carried out by the initiator, without a packet.
+
+use iba::WrOpcode;
+
+use crate::env::{AtomicOp, Direct, Env, Local, OneSided, OneSidedKind};
+use crate::qp::Qp;
+use crate::wqe::{Failure, Wqe};
+use crate::wr::Data;
+
+impl Qp {
+    /// Offers the work request at the cursor to [`Env::one_sided`]. True if that settled it.
+    ///
+    /// Only when nothing of this QP is under way, so that it cannot overtake anything (IBA 10.8.3.3 orders a WRITE after
+    /// the SENDs before it). The peer learns of it with the next packet, from
+    /// [`Skipped`](crate::env::Skipped): its sequence numbers are used as if packets had been sent.
+    pub(crate) fn carry_out_directly<E: Env>(&mut self, env: &mut E) -> bool {
+        if !self.path.reliable || self.req.index > 0 || !self.req.is_quiet() {
+            return false;
+        }
+        let wqe = &self.sq[0];
+        let Some(op) = one_sided(wqe) else { return false };
+        match env.one_sided(&op) {
+            // What the peer refuses is sent to it: its NAK ends this QP and its own, as the standard has it.
+            Direct::Declined | Direct::Remote(_) => return false,
+            Direct::Local(error) => self.fail_front(env, Failure::local(error)),
+            Direct::Done => {
+                let psns = self.path.path_mtu.packets(wqe.length);
+                let req = &mut self.req;
+                req.psn = req.psn.add(psns);
+                (req.una, req.max) = (req.psn, req.psn);
+                req.skipped.psns = req.skipped.psns.wrapping_add(psns);
+                req.skipped.messages = req.skipped.messages.wrapping_add(1);
+                self.retire_front(env);
+            }
+        }
+        true
+    }
+}
+
+fn one_sided(wqe: &Wqe) -> Option<OneSided<'_>> {
+    let wr = &wqe.wr;
+    let kind = match wr.opcode {
+        WrOpcode::RdmaWrite => OneSidedKind::Write,
+        WrOpcode::RdmaRead => OneSidedKind::Read,
+        WrOpcode::AtomicCmpAndSwp => {
+            OneSidedKind::Atomic(AtomicOp::CompareSwap { compare: wr.compare_add, swap: wr.swap })
+        }
+        WrOpcode::AtomicFetchAndAdd => {
+            OneSidedKind::Atomic(AtomicOp::FetchAdd { add: wr.compare_add })
+        }
+        _ => return None,
+    };
+    let local = match &wr.data {
+        Data::Sges(sges) => Local::Sges(sges),
+        Data::Inline(bytes) => Local::Bytes(bytes),
+    };
+    let length = wqe.length;
+    Some(OneSided { kind, local, length, remote_addr: wr.remote_addr, rkey: wr.rkey })
+}

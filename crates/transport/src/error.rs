@@ -1,0 +1,83 @@
+//! Why a call on a QP is refused.
+
+use iba::{QpState, QpType, TransitionError, WrOpcode};
+
+/// Why a QP does not change as asked. Nothing has changed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModifyError {
+    /// The transition table has no such transition, or not with these attributes (IBA table 91).
+    #[error("{qp_type} QP: {error}")]
+    Transition {
+        /// The type of the QP.
+        qp_type: QpType,
+        /// What the table says.
+        error: TransitionError,
+    },
+    /// The caller takes the QP to be in another state than it is in (IBA 11.2.5.2, "current QP state").
+    #[error("the QP is in {actual}, not in {claimed}")]
+    CurrentState {
+        /// What the caller said.
+        claimed: QpState,
+        /// What is.
+        actual: QpState,
+    },
+    /// A value does not fit its field.
+    #[error("{attribute} is {value}, at most {max} is possible")]
+    Range {
+        /// The attribute.
+        attribute: &'static str,
+        /// What was asked.
+        value: u32,
+        /// The largest value.
+        max: u32,
+    },
+}
+
+/// Why a work request is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// Not in this state (IBA C10-96, C10-97).
+    #[error("a QP in {0} takes no such work requests")]
+    State(QpState),
+    /// The queue holds as many requests as it was created for.
+    #[error("the queue is full: it was created for {0} work requests")]
+    Full(u32),
+    /// A QP of this type does not do that (`ibv_post_send(3)`, table of opcodes).
+    #[error("a QP of type {qp_type} has no operation {opcode:?}")]
+    Opcode {
+        /// The type of the QP.
+        qp_type: QpType,
+        /// What was asked.
+        opcode: WrOpcode,
+    },
+    /// More scatter/gather elements than the queue was created for.
+    #[error("{count} scatter/gather elements, the queue was created for {max}")]
+    Sges {
+        /// How many were given.
+        count: usize,
+        /// How many are possible.
+        max: u32,
+    },
+    /// More inline data than the queue was created for, or inline data where none can be.
+    #[error("{length} bytes inline, at most {max} are possible here")]
+    Inline {
+        /// How many were given.
+        length: usize,
+        /// How many are possible.
+        max: u32,
+    },
+    /// The elements add up to more than 2^31 bytes (IBA 9.7.1, C9-3).
+    #[error("{0} bytes, a message has at most 2^31")]
+    Length(u64),
+    /// An atomic moves eight bytes (IBA 9.4.5).
+    #[error("the local buffer of an atomic has eight bytes, not {0}")]
+    AtomicLength(u64),
+    /// A datagram needs an address.
+    #[error("a datagram needs a destination")]
+    NoDestination,
+    /// The QP takes its receives from a shared receive queue.
+    #[error("the QP takes its receives from a shared receive queue")]
+    HasSrq,
+}

@@ -1,0 +1,103 @@
+//! Posting work requests: what can be checked without looking at memory.
+
+use iba::{QpType, WrOpcode};
+
+use crate::error::PostError;
+use crate::qp::Qp;
+use crate::wqe::Wqe;
+use crate::wr::{Data, RecvWr, SendWr};
+
+/// The longest message (IBA 9.7.1, C9-3).
+const MAX_MESSAGE: u64 = 1 << 31;
+
+impl Qp {
+    /// Puts a request on the send queue.
+    ///
+    /// In SQE and ERR it is taken, and [`Qp::poll_transmit`] flushes it (IBA 10.3.1). Memory keys are looked at when
+    /// the request is carried out; a wrong one is a completion error, not an error here.
+    #[doc(alias = "ibv_post_send")]
+    pub fn post_send(&mut self, wr: SendWr) -> Result<(), PostError> {
+        let state = self.state();
+        if !state.accepts_sends() {
+            return Err(PostError::State(state));
+        }
+        if self.sq.len() >= self.cap.max_send_wr as usize {
+            return Err(PostError::Full(self.cap.max_send_wr));
+        }
+        if !has_operation(self.qp_type, wr.opcode) {
+            return Err(PostError::Opcode { qp_type: self.qp_type, opcode: wr.opcode });
+        }
+        match &wr.data {
+            Data::Sges(sges) if sges.len() > self.cap.max_send_sge as usize => {
+                return Err(PostError::Sges { count: sges.len(), max: self.cap.max_send_sge });
+            }
+            Data::Inline(bytes) => {
+                // Nothing can be stored to inline data (`ibv_post_send(3)`, table of flags).
+                let max = if wr.opcode.is_read_like() { 0 } else { self.cap.max_inline };
+                if bytes.len() > max as usize || wr.opcode.is_read_like() {
+                    return Err(PostError::Inline { length: bytes.len(), max });
+                }
+            }
+            Data::Sges(_) => {}
+        }
+        if self.qp_type == QpType::Ud && wr.ud.is_none() {
+            return Err(PostError::NoDestination);
+        }
+        let mut length = wr.data.length();
+        if wr.opcode.is_atomic() {
+            // The provider's rule in rdma-core (`validate_send_wr` of rxe): room for eight, of which eight are used.
+            if length < 8 {
+                return Err(PostError::AtomicLength(length));
+            }
+            length = 8;
+        } else if wr.opcode == WrOpcode::LocalInv {
+            length = 0;
+        }
+        let length = match u32::try_from(length) {
+            Ok(bytes) if length <= MAX_MESSAGE => bytes,
+            _ => return Err(PostError::Length(length)),
+        };
+        self.sq.push_back(Wqe::new(wr, length));
+        Ok(())
+    }
+
+    /// Puts a request on the receive queue.
+    ///
+    /// In ERR it is taken, and [`Qp::poll_transmit`] flushes it (IBA 10.3.1).
+    #[doc(alias = "ibv_post_recv")]
+    pub fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        if self.has_srq {
+            return Err(PostError::HasSrq);
+        }
+        let state = self.state();
+        if !state.accepts_receives() {
+            return Err(PostError::State(state));
+        }
+        if self.receives() >= self.cap.max_recv_wr as usize {
+            return Err(PostError::Full(self.cap.max_recv_wr));
+        }
+        if wr.sges.len() > self.cap.max_recv_sge as usize {
+            return Err(PostError::Sges { count: wr.sges.len(), max: self.cap.max_recv_sge });
+        }
+        self.rq.push_back(wr);
+        Ok(())
+    }
+}
+
+/// `ibv_post_send(3)`, table of opcodes. SEND_WITH_INV over UC stands in that table, but no packet of UC can carry it
+/// (IBA table 38). Windows are bound by the device, which knows them.
+const fn has_operation(qp_type: QpType, opcode: WrOpcode) -> bool {
+    match qp_type {
+        QpType::Rc => !matches!(opcode, WrOpcode::BindMw),
+        QpType::Uc => matches!(
+            opcode,
+            WrOpcode::Send
+                | WrOpcode::SendWithImm
+                | WrOpcode::RdmaWrite
+                | WrOpcode::RdmaWriteWithImm
+                | WrOpcode::LocalInv
+        ),
+        QpType::Ud => matches!(opcode, WrOpcode::Send | WrOpcode::SendWithImm),
+        _ => false,
+    }
+}

@@ -1,0 +1,269 @@
+//! A queue pair: its queues, its three machines, and the calls that drive them.
+
+use std::collections::VecDeque;
+
+use iba::{QpAttr, QpEvent, QpState, QpType, Qpn};
+use wire::Service;
+
+use crate::env::{Completion, Counter, Env, Rx, Side};
+use crate::path::{MEMORY_WINDOW, PathCaps, WIRE_WINDOW};
+use crate::req::Requester;
+use crate::resp::{Responder, Step};
+use crate::time::Time;
+use crate::wqe::{Failure, Wqe};
+use crate::wr::RecvWr;
+
+/// How large the queues of a QP are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "ibv_qp_cap")]
+#[expect(clippy::exhaustive_structs, reason = "the five capacities of a QP")]
+pub struct QpCap {
+    /// Send work requests outstanding.
+    pub max_send_wr: u32,
+    /// Receive work requests outstanding.
+    pub max_recv_wr: u32,
+    /// Scatter/gather elements of a send.
+    pub max_send_sge: u32,
+    /// Scatter/gather elements of a receive.
+    pub max_recv_sge: u32,
+    /// Bytes of inline data.
+    pub max_inline: u32,
+}
+
+/// What a QP is created with.
+#[derive(Clone, Copy, Debug)]
+#[doc(alias = "ibv_qp_init_attr")]
+#[expect(clippy::exhaustive_structs, reason = "callers build it")]
+pub struct QpInit {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Its transport service.
+    pub qp_type: QpType,
+    /// Whether every send completes visibly, whatever its flags say.
+    pub sq_sig_all: bool,
+    /// The size of its queues.
+    pub cap: QpCap,
+    /// Whether receives come from a shared receive queue.
+    pub has_srq: bool,
+}
+
+/// What [`Qp::poll_transmit`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "the device handles each")]
+#[must_use = "a QP that says More or Blocked has to be polled again"]
+pub enum Poll {
+    /// There is nothing to send until something else happens.
+    Idle,
+    /// The carrier has no room. Poll again when it has.
+    Blocked,
+    /// The budget is used up. Poll again.
+    More,
+}
+
+/// A queue pair.
+///
+/// See the [crate](crate) for how it is driven. It is a few hundred bytes; its queues take memory when they are first
+/// used.
+#[derive(Debug)]
+#[doc(alias = "ibv_qp")]
+pub struct Qp {
+    pub(crate) qpn: Qpn,
+    pub(crate) qp_type: QpType,
+    pub(crate) sq_sig_all: bool,
+    pub(crate) has_srq: bool,
+    /// Whether [`QpEvent::CommEst`] was raised.
+    pub(crate) comm_est: bool,
+    pub(crate) cap: QpCap,
+    /// `state` is the state of the QP; the sequence numbers are those it was given, not those it is at.
+    pub(crate) attr: QpAttr,
+    pub(crate) path: PathCaps,
+    /// Packets that may be unacknowledged.
+    pub(crate) window: u32,
+    pub(crate) sq: VecDeque<Wqe>,
+    pub(crate) rq: VecDeque<RecvWr>,
+    pub(crate) req: Requester,
+    pub(crate) resp: Responder,
+}
+
+/// What an attempt to send one packet came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// Nothing to send.
+    Nothing,
+    /// One packet is on its way, or a work request was carried out without one.
+    One,
+    /// The carrier has no room.
+    Blocked,
+}
+
+impl Qp {
+    /// A QP in RESET.
+    pub fn new(init: QpInit) -> Self {
+        let attr = QpAttr::default();
+        Self {
+            qpn: init.qpn,
+            qp_type: init.qp_type,
+            sq_sig_all: init.sq_sig_all,
+            has_srq: init.has_srq,
+            comm_est: false,
+            cap: init.cap,
+            path: PathCaps::wire(attr.path_mtu),
+            window: WIRE_WINDOW,
+            attr,
+            sq: VecDeque::new(),
+            rq: VecDeque::new(),
+            req: Requester::default(),
+            resp: Responder::default(),
+        }
+    }
+
+    /// Says what carries the packets. Moving a connected QP to RTR sets a wire of the path MTU given there; a datagram
+    /// QP starts with 4,096 bytes. Call it after that and before the first packet, or in SQD once drained.
+    pub fn set_path(&mut self, path: PathCaps) {
+        self.path = path.rounded();
+        self.window = if path.reliable { MEMORY_WINDOW } else { WIRE_WINDOW };
+    }
+
+    /// Sets how many packets may be unacknowledged, instead of the default of the path: at least 1, at most 2^22.
+    pub fn set_window(&mut self, packets: u32) {
+        self.window = packets.clamp(1, MEMORY_WINDOW);
+    }
+
+    /// Takes a packet that the carrier found to be for this QP.
+    ///
+    /// A packet that breaks a rule is dropped or refused as the standard says, and counted; none can panic.
+    pub fn handle_packet<E: Env>(&mut self, env: &mut E, now: Time, rx: &Rx<'_, E::Payload>) {
+        let opcode = rx.headers.bth.opcode;
+        if !self.state().receives() || Some(opcode.service()) != Service::of(self.qp_type) {
+            return env.count(Counter::DroppedPacket);
+        }
+        if self.state() == QpState::Rtr && self.qp_type.is_connected() && !self.comm_est {
+            // IBA 11.6.3.1: so that a consumer that awaits the connection manager's last word need not.
+            self.comm_est = true;
+            env.event(QpEvent::CommEst);
+        }
+        let operation = opcode.operation();
+        if operation.is_request() {
+            self.respond(env, rx);
+        } else if operation.is_response() {
+            self.handle_answer(env, now, rx);
+        } else {
+            env.count(Counter::DroppedPacket);
+        }
+    }
+
+    /// Sends up to `budget` packets: answers to the peer and requests in turn.
+    ///
+    /// Work requests that were posted in an error state are flushed here too, as posting has no [`Env`].
+    pub fn poll_transmit<E: Env>(&mut self, env: &mut E, now: Time, budget: usize) -> Poll {
+        match self.state() {
+            QpState::Err => self.flush(env),
+            QpState::Sqe => self.flush_sends(env),
+            _ => {}
+        }
+        let mut left = budget.max(1);
+        loop {
+            let answer =
+                if self.resp.has_answers() { self.transmit_answer(env) } else { Sent::Nothing };
+            left -= usize::from(answer == Sent::One);
+            let request = if left > 0 { self.transmit_request(env, now) } else { Sent::Nothing };
+            left -= usize::from(request == Sent::One);
+            if left == 0 {
+                return Poll::More;
+            }
+            if answer != Sent::One && request != Sent::One {
+                let blocked = answer == Sent::Blocked || request == Sent::Blocked;
+                return if blocked { Poll::Blocked } else { Poll::Idle };
+            }
+        }
+    }
+
+    /// When [`Qp::handle_timeout`] wants to be called, if ever.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        match (self.req.ack_timer, self.req.rnr_until) {
+            (Some(ack), Some(rnr)) => Some(ack.min(rnr)),
+            (ack, rnr) => ack.or(rnr),
+        }
+    }
+
+    /// Its number.
+    pub const fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// Its transport service.
+    pub const fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
+
+    /// Its state.
+    pub const fn state(&self) -> QpState {
+        self.attr.state
+    }
+
+    /// The size of its queues.
+    pub const fn cap(&self) -> QpCap {
+        self.cap
+    }
+
+    /// What carries its packets.
+    pub const fn path(&self) -> PathCaps {
+        self.path
+    }
+
+    /// Whether every send completes visibly.
+    pub const fn sq_sig_all(&self) -> bool {
+        self.sq_sig_all
+    }
+
+    /// Send work requests that have not completed.
+    pub fn sends(&self) -> usize {
+        self.sq.len()
+    }
+
+    /// Receive work requests that have not completed, one that a message is filling included.
+    pub fn receives(&self) -> usize {
+        self.rq.len() + usize::from(self.resp.recv.is_some())
+    }
+
+    /// The step at which the responder last refused or dropped a packet.
+    pub const fn last_refusal(&self) -> Option<Step> {
+        self.resp.refusal
+    }
+
+    /// Completes and counts.
+    pub(crate) fn complete<E: Env>(env: &mut E, completion: Completion) {
+        match (completion.side, completion.status) {
+            (_, iba::WcStatus::Success) => {}
+            (Side::Send, iba::WcStatus::WrFlushErr) => env.count(Counter::ReqCqeFlushError),
+            (Side::Send, _) => env.count(Counter::ReqCqeError),
+            (Side::Recv, iba::WcStatus::WrFlushErr) => env.count(Counter::RespCqeFlushError),
+            (Side::Recv, _) => env.count(Counter::RespCqeError),
+        }
+        env.complete(completion);
+    }
+
+    /// Moves to ERR and flushes. Answers to the peer that are queued still go out: the last of them says why.
+    pub(crate) fn enter_error<E: Env>(&mut self, env: &mut E) {
+        self.attr.state = QpState::Err;
+        self.req.stop();
+        self.flush(env);
+        if self.has_srq {
+            // IBA 11.6.3.1: no receive of the shared queue will complete on this QP any more.
+            env.event(QpEvent::LastWqeReached);
+        }
+    }
+
+    /// Completes everything in both queues as flushed (IBA 10.3.1, error state), in order.
+    pub(crate) fn flush<E: Env>(&mut self, env: &mut E) {
+        self.flush_sends(env);
+        self.flush_receives(env);
+    }
+
+    pub(crate) fn flush_sends<E: Env>(&mut self, env: &mut E) {
+        while let Some(wqe) = self.sq.pop_front() {
+            Self::complete(env, wqe.completion(Some(Failure::FLUSHED)));
+        }
+    }
+}

@@ -1,0 +1,453 @@
+//! The requester: turns work requests into packets.
+//!
+//! ```text
+//!            una             psn               max
+//!   ----------|---------------|-----------------|------------> sequence numbers
+//!    acked    |  unacked      |  to send again  |  never sent
+//! ```
+//!
+//! `una` is the oldest number without an acknowledgement, `psn` the next to send, `max` the one after the highest ever
+//! sent. They are equal when nothing is under way; `psn` goes back to `una` when something was lost (go-back-N), and
+//! the first work request of the queue is always the one that holds `una`.
+
+use iba::{Access, Psn, QpAttr, QpState, QpType, SendFlags, WcStatus, WrOpcode};
+use wire::bth::pad_for;
+use wire::{AtomicEth, Deth, Headers, Ieth, ImmDt, Opcode, Position, Reth};
+
+use crate::env::{Counter, Env, LocalError, Reason, Skipped, Source, To, TransmitError};
+use crate::qp::{Qp, Sent};
+use crate::time::Time;
+use crate::wqe::{Failure, Wqe};
+use crate::wr::Data;
+
+/// What the requester and the completer remember.
+#[derive(Debug, Default)]
+pub(crate) struct Requester {
+    /// The next sequence number to send.
+    pub(crate) psn: Psn,
+    /// The oldest one that is not acknowledged.
+    pub(crate) una: Psn,
+    /// The one after the highest that was ever sent.
+    pub(crate) max: Psn,
+    /// The work request that `psn` belongs to, counted from the front of the queue.
+    pub(crate) index: usize,
+    /// READs and atomics sent and not answered.
+    pub(crate) rd_atomic: u32,
+    /// Sequence numbers of those that their answers have still to use.
+    pub(crate) read_psns: u32,
+    /// Packets since the last one that asked for an acknowledgement.
+    unasked: u32,
+    /// Retries left after a timeout or a sequence NAK.
+    pub(crate) retries: u8,
+    /// Retries left after a receiver-not-ready NAK.
+    pub(crate) rnr_retries: u8,
+    /// When the oldest packet counts as lost.
+    pub(crate) ack_timer: Option<Time>,
+    /// Until when the peer asked to be left alone.
+    pub(crate) rnr_until: Option<Time>,
+    /// A gap among the answers was already acted upon: more of the same stream says nothing new.
+    pub(crate) gap: bool,
+    /// The carrier had no room for the packet at `psn`.
+    pub(crate) blocked: bool,
+    /// In SQD: what was begun is not done yet.
+    pub(crate) draining: bool,
+    /// What was carried out without packets just before `una`, for the packet with that number.
+    pub(crate) skipped: Skipped,
+}
+
+impl Requester {
+    /// Starts over at `psn`.
+    pub(crate) fn start(&mut self, psn: Psn) {
+        *self = Self { psn, una: psn, max: psn, ..Self::default() };
+    }
+
+    /// Stops waiting for anything.
+    pub(crate) fn stop(&mut self) {
+        self.ack_timer = None;
+        self.rnr_until = None;
+        self.draining = false;
+    }
+
+    /// Whether every packet sent is acknowledged.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.una == self.max
+    }
+
+    /// How many sequence numbers are sent and not acknowledged.
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.psn.sub(self.una.value()).value()
+    }
+
+    /// Starts the ACK timer if it does not run (IBA 9.7.6.1.3).
+    pub(crate) fn watch(&mut self, now: Time, attr: &QpAttr) {
+        if self.ack_timer.is_none() && self.rnr_until.is_none() {
+            self.ack_timer = attr.timeout.duration().map(|timeout| now + timeout);
+        }
+    }
+
+    /// Goes back to the oldest packet that is not acknowledged.
+    pub(crate) fn go_back(&mut self) {
+        self.psn = self.una;
+        self.index = 0;
+        self.rd_atomic = 0;
+        self.read_psns = 0;
+        self.unasked = 0;
+    }
+
+    fn advance(&mut self, packets: u32) {
+        self.psn = self.psn.add(packets);
+        // Counted from `una`, as the numbers under way may be more than half of all.
+        if self.psn.sub(self.una.value()).value() > self.max.sub(self.una.value()).value() {
+            self.max = self.psn;
+        }
+    }
+}
+
+/// What to do about the work request at the cursor.
+enum Begin {
+    /// Send its packets.
+    Send,
+    /// It is done; go to the next.
+    Done,
+    /// It has to wait.
+    Wait,
+}
+
+impl Qp {
+    /// Sends the next packet of the send queue.
+    pub(crate) fn transmit_request<E: Env>(&mut self, env: &mut E, now: Time) -> Sent {
+        if !matches!(self.state(), QpState::Rts | QpState::Sqd) || self.req.rnr_until.is_some() {
+            return Sent::Nothing;
+        }
+        let Some(wqe) = self.sq.get(self.req.index) else {
+            return Sent::Nothing;
+        };
+        if wqe.failure.is_some() {
+            return Sent::Nothing;
+        }
+        if !wqe.begun {
+            match self.begin(env) {
+                Begin::Send => {}
+                Begin::Done => return Sent::One,
+                Begin::Wait => return Sent::Nothing,
+            }
+        }
+        match self.qp_type {
+            QpType::Ud => self.transmit_datagram(env),
+            QpType::Rc | QpType::Uc => self.transmit_connected(env, now),
+            _ => Sent::Nothing,
+        }
+    }
+
+    /// Looks at a work request before its first packet: whether its turn has come, and whether it needs packets.
+    fn begin<E: Env>(&mut self, env: &mut E) -> Begin {
+        let wqe = &self.sq[self.req.index];
+        // IBA 10.3.1: in SQD what was begun is finished, and nothing is begun.
+        if self.state() == QpState::Sqd {
+            return Begin::Wait;
+        }
+        // IBA 10.8.3.3: a fenced request waits for the READs and atomics before it.
+        if wqe.wr.flags.contains(SendFlags::FENCE) && self.req.rd_atomic > 0 {
+            return Begin::Wait;
+        }
+        if wqe.wr.opcode == WrOpcode::LocalInv {
+            // Only when nothing before it can be sent again, as that would need the key.
+            if self.req.index > 0 {
+                return Begin::Wait;
+            }
+            let key = iba::RKey(wqe.wr.imm);
+            match env.invalidate(key) {
+                Ok(()) => self.retire_front(env),
+                // The kernel's rxe_requester does the same when rxe_invalidate_mr refuses.
+                Err(_) => {
+                    self.fail(env, Failure::new(WcStatus::LocQpOpErr, Reason::LocalProtection));
+                }
+            }
+            return Begin::Done;
+        }
+        if wqe.is_read_like() {
+            if self.attr.max_rd_atomic == 0 {
+                self.fail(env, Failure::new(WcStatus::LocQpOpErr, Reason::NoReadDepth));
+                return Begin::Done;
+            }
+            // IBA 10.2.5: no more outstanding than the peer has resources for.
+            if self.req.rd_atomic >= u32::from(self.attr.max_rd_atomic) {
+                return Begin::Wait;
+            }
+        }
+        if self.qp_type == QpType::Ud {
+            if wqe.length > self.path.path_mtu.bytes() {
+                // IBA C10-93.1.1: no packet, and no error either.
+                env.count(Counter::DroppedPacket);
+                self.req.advance(1);
+                self.req.una = self.req.psn;
+                self.retire_front(env);
+                return Begin::Done;
+            }
+            return Begin::Send;
+        }
+        // A list that is wrong is found before the peer sees half of the message.
+        let is_long = wqe.is_read_like() || wqe.length > self.path.segment;
+        if let (true, Data::Sges(sges)) = (is_long, &wqe.wr.data) {
+            let access = if wqe.is_read_like() { Access::LOCAL_WRITE } else { Access::empty() };
+            if let Err(error) = env.check_local(sges, access) {
+                self.fail(env, Failure::local(error));
+                return Begin::Done;
+            }
+        }
+        if self.carry_out_directly(env) { Begin::Done } else { Begin::Send }
+    }
+
+    /// Sends the next packet of the work request at the cursor, for RC and UC.
+    fn transmit_connected<E: Env>(&mut self, env: &mut E, now: Time) -> Sent {
+        let mtu = self.path.path_mtu;
+        let req = &self.req;
+        let wqe = &self.sq[req.index];
+        let (first, total) =
+            if wqe.begun { (wqe.first, wqe.packets) } else { (req.psn, mtu.packets(wqe.length)) };
+        let done = req.psn.sub(first.value()).value();
+        let offset = done * mtu.bytes();
+        let left = wqe.length - offset;
+
+        let (chunk, packets) = if wqe.is_read_like() {
+            (left, total - done)
+        } else {
+            let chunk = left.min(self.path.segment);
+            (chunk, mtu.packets(chunk))
+        };
+        let is_last = chunk == left;
+
+        // READs are bounded by their number; their sequence numbers carry answers, not requests.
+        let in_flight = req.outstanding().saturating_sub(req.read_psns);
+        if in_flight > 0 && !wqe.is_read_like() && in_flight + packets > self.window {
+            return Sent::Nothing;
+        }
+        // Half the space of sequence numbers at most (IBA 9.7.2).
+        if req.outstanding() > 0 && req.outstanding() + packets > 1 << 23 {
+            return Sent::Nothing;
+        }
+
+        let position = Position::new(offset == 0, is_last);
+        let opcode = request_opcode(self.qp_type, wqe.wr.opcode, position);
+        let mut headers = Headers::new(opcode, self.attr.dest_qpn, req.psn);
+        // Often enough that the window opens before it is full.
+        let often = if self.path.reliable { self.window / 2 } else { self.window / 4 };
+        headers.bth.ackreq = self.qp_type == QpType::Rc
+            && (is_last
+                || req.unasked + packets >= often.max(1)
+                || in_flight + packets >= self.window);
+        describe(&mut headers, wqe, offset, position);
+        let source = if wqe.is_read_like() {
+            Source::Empty
+        } else {
+            headers.bth.pad = pad_for(chunk as usize);
+            payload(&wqe.wr.data, offset, chunk)
+        };
+        let skipped = if req.psn == req.una { req.skipped } else { Skipped::default() };
+
+        match env.transmit(To::Peer, &headers, source, skipped) {
+            Ok(()) => {}
+            Err(TransmitError::Blocked) => {
+                // The carrier of a dead peer is full for ever: waiting for room is waiting for the peer.
+                self.req.blocked = true;
+                self.req.watch(now, &self.attr);
+                return Sent::Blocked;
+            }
+            Err(error) => {
+                self.fail(env, Failure::local(local(error)));
+                return Sent::One;
+            }
+        }
+
+        let wqe = &mut self.sq[self.req.index];
+        (wqe.begun, wqe.first, wqe.packets) = (true, first, total);
+        let is_read_like = wqe.is_read_like();
+        let req = &mut self.req;
+        req.blocked = false;
+        req.advance(packets);
+        req.unasked = if headers.bth.ackreq { 0 } else { req.unasked + packets };
+        if is_read_like {
+            req.rd_atomic += 1;
+            req.read_psns += packets;
+        }
+        if self.qp_type == QpType::Rc {
+            req.index += usize::from(is_last);
+            req.watch(now, &self.attr);
+        } else {
+            // Nobody acknowledges: sent is done (IBA 9.8.2).
+            (req.una, req.skipped) = (req.psn, Skipped::default());
+            if is_last {
+                self.retire_front(env);
+            }
+        }
+        Sent::One
+    }
+
+    /// Sends a datagram. It is done when it is sent.
+    fn transmit_datagram<E: Env>(&mut self, env: &mut E) -> Sent {
+        let wqe = &self.sq[self.req.index];
+        let Some(dest) = &wqe.wr.ud else {
+            self.fail(env, Failure::new(WcStatus::LocQpOpErr, Reason::LocalProtection));
+            return Sent::One;
+        };
+        let opcode = match wqe.wr.opcode {
+            WrOpcode::SendWithImm => Opcode::UdSendOnlyWithImm,
+            _ => Opcode::UdSendOnly,
+        };
+        let mut headers = Headers::new(opcode, dest.remote_qpn, self.req.psn);
+        headers.bth.se = wqe.wr.flags.contains(SendFlags::SOLICITED);
+        headers.bth.pad = pad_for(wqe.length as usize);
+        // IBA 10.2.5, C10-15: a controlled key is set on the QP, not in the work request.
+        let qkey = if dest.remote_qkey.is_controlled() { self.attr.qkey } else { dest.remote_qkey };
+        headers.deth = Some(Deth { qkey, src_qp: self.qpn });
+        if opcode == Opcode::UdSendOnlyWithImm {
+            headers.imm_dt = Some(ImmDt { data: wqe.wr.imm });
+        }
+        let source = payload(&wqe.wr.data, 0, wqe.length);
+        match env.transmit(To::Av(&dest.av), &headers, source, Skipped::default()) {
+            Ok(()) => {}
+            Err(TransmitError::Blocked) => return Sent::Blocked,
+            Err(error) => {
+                self.fail(env, Failure::local(local(error)));
+                return Sent::One;
+            }
+        }
+        self.req.advance(1);
+        self.req.una = self.req.psn;
+        self.retire_front(env);
+        Sent::One
+    }
+}
+
+/// Fills in what the headers say beyond opcode and sequence number.
+fn describe(headers: &mut Headers, wqe: &Wqe, offset: u32, position: Position) {
+    let wr = &wqe.wr;
+    let ends = matches!(position, Position::Last | Position::Only);
+    let begins = matches!(position, Position::First | Position::Only);
+    match wr.opcode {
+        WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm if begins => {
+            headers.reth = Some(Reth { va: wr.remote_addr, rkey: wr.rkey, dma_len: wqe.length });
+        }
+        WrOpcode::RdmaRead => {
+            // A READ that begins again in its middle asks for the rest only (IBA 9.4.4, C9-155).
+            headers.reth = Some(Reth {
+                va: wr.remote_addr.wrapping_add(u64::from(offset)),
+                rkey: wr.rkey,
+                dma_len: wqe.length - offset,
+            });
+        }
+        WrOpcode::AtomicCmpAndSwp => {
+            headers.atomic_eth = Some(AtomicEth {
+                va: wr.remote_addr,
+                rkey: wr.rkey,
+                swap_add: wr.swap,
+                compare: wr.compare_add,
+            });
+        }
+        WrOpcode::AtomicFetchAndAdd => {
+            headers.atomic_eth = Some(AtomicEth {
+                va: wr.remote_addr,
+                rkey: wr.rkey,
+                swap_add: wr.compare_add,
+                compare: 0,
+            });
+        }
+        _ => {}
+    }
+    if !ends {
+        return;
+    }
+    match wr.opcode {
+        WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm => {
+            headers.imm_dt = Some(ImmDt { data: wr.imm });
+        }
+        WrOpcode::SendWithInv => headers.ieth = Some(Ieth { rkey: iba::RKey(wr.imm) }),
+        _ => {}
+    }
+    // IBA 9.2.3: only what completes a receive can raise an event.
+    headers.bth.se = wr.flags.contains(SendFlags::SOLICITED)
+        && !matches!(wr.opcode, WrOpcode::RdmaWrite)
+        && !wqe.is_read_like();
+}
+
+fn payload(data: &Data, offset: u32, length: u32) -> Source<'_> {
+    match data {
+        _ if length == 0 => Source::Empty,
+        Data::Sges(sges) => Source::Sges { sges, offset: u64::from(offset), length },
+        Data::Inline(bytes) => Source::Bytes(&bytes[offset as usize..][..length as usize]),
+    }
+}
+
+/// A failed transmission of a request is a failure of local memory, whatever the environment called it.
+const fn local(error: TransmitError) -> LocalError {
+    match error {
+        TransmitError::Memory(error) => error,
+        TransmitError::Remote(_) | TransmitError::Blocked => LocalError::Fault,
+    }
+}
+
+/// The opcode of a packet of a request over RC or UC.
+fn request_opcode(qp_type: QpType, opcode: WrOpcode, position: Position) -> Opcode {
+    use Position::{First, Last, Middle, Only};
+    use WrOpcode as W;
+
+    let rc = match (opcode, position) {
+        (W::RdmaWrite | W::RdmaWriteWithImm, First) => Opcode::RcWriteFirst,
+        (W::RdmaWrite | W::RdmaWriteWithImm, Middle) => Opcode::RcWriteMiddle,
+        (W::RdmaWrite, Last) => Opcode::RcWriteLast,
+        (W::RdmaWrite, Only) => Opcode::RcWriteOnly,
+        (W::RdmaWriteWithImm, Last) => Opcode::RcWriteLastWithImm,
+        (W::RdmaWriteWithImm, Only) => Opcode::RcWriteOnlyWithImm,
+        (W::RdmaRead, _) => Opcode::RcReadRequest,
+        (W::AtomicCmpAndSwp, _) => Opcode::RcCmpSwap,
+        (W::AtomicFetchAndAdd, _) => Opcode::RcFetchAdd,
+        (_, First) => Opcode::RcSendFirst,
+        (_, Middle) => Opcode::RcSendMiddle,
+        (W::SendWithImm, Last) => Opcode::RcSendLastWithImm,
+        (W::SendWithImm, Only) => Opcode::RcSendOnlyWithImm,
+        (W::SendWithInv, Last) => Opcode::RcSendLastWithInv,
+        (W::SendWithInv, Only) => Opcode::RcSendOnlyWithInv,
+        (_, Last) => Opcode::RcSendLast,
+        (_, Only) => Opcode::RcSendOnly,
+    };
+    // UC's opcodes are RC's with another service in the top three bits (IBA table 38).
+    if qp_type == QpType::Uc { Opcode::from(u8::from(rc) | 0x20) } else { rc }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::{Operation, Service};
+
+    use super::*;
+
+    #[test]
+    fn request_opcodes_are_those_of_the_table() {
+        let table = [
+            (WrOpcode::Send, Operation::Send),
+            (WrOpcode::SendWithImm, Operation::SendWithImm),
+            (WrOpcode::SendWithInv, Operation::SendWithInv),
+            (WrOpcode::RdmaWrite, Operation::Write),
+            (WrOpcode::RdmaWriteWithImm, Operation::WriteWithImm),
+        ];
+        for (opcode, operation) in table {
+            for position in [Position::First, Position::Middle, Position::Last, Position::Only] {
+                for (qp_type, service) in [(QpType::Rc, Service::Rc), (QpType::Uc, Service::Uc)] {
+                    if let Some(expected) = Opcode::new(service, operation, position) {
+                        assert_eq!(request_opcode(qp_type, opcode, position), expected);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_highest_number_sent_wraps() {
+        let mut req = Requester::default();
+        req.start(Psn::new(0xff_ffff));
+        req.advance(3);
+        assert_eq!((req.psn, req.max, req.outstanding()), (Psn::new(2), Psn::new(2), 3));
+        req.go_back();
+        req.advance(1);
+        assert_eq!((req.psn, req.max, req.outstanding()), (Psn::new(0), Psn::new(2), 1));
+    }
+}

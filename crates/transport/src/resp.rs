@@ -1,0 +1,118 @@
+//! The responder: carries out the peer's requests.
+//!
+//! A packet goes through the named steps of the kernel's `rxe_responder`, one function each, in the order of
+//! IBA 9.6 and 9.7.4:
+//!
+//! ```text
+//!  CHK_PSN -> CHK_OP_SEQ -> CHK_OP_VALID -> CHK_RESOURCE -> CHK_LENGTH -> CHK_RKEY -> EXECUTE
+//!     |                                                                                  |
+//!     +--> DUPLICATE_REQUEST                 COMPLETE -> ACKNOWLEDGE -> CLEANUP  <-------+
+//! ```
+//!
+//! A step that finds something wrong names an error step; `resp/refuse.rs` says what each of those leads to.
+
+mod check;
+mod duplicate;
+mod execute;
+mod refuse;
+mod step;
+
+use std::collections::VecDeque;
+
+use iba::{Msn, Psn, RKey};
+
+use crate::answer::Answer;
+use crate::env::{Env, Rx};
+use crate::qp::Qp;
+use crate::wr::RecvWr;
+
+pub use step::Step;
+
+/// The bytes of a GRH at the head of every datagram's receive buffer (IBA 11.4.1.2).
+const GRH_BYTES: u32 = 40;
+
+/// What the responder remembers.
+#[derive(Debug, Default)]
+pub(crate) struct Responder {
+    /// The next sequence number expected.
+    pub(crate) psn: Psn,
+    /// Messages completed.
+    pub(crate) msn: Msn,
+    /// The message that is arriving.
+    message: Message,
+    /// The receive it fills.
+    pub(crate) recv: Option<Held>,
+    /// UC: the message is lost; wait for the next.
+    dropping: bool,
+    /// A gap, or a lack of receives, was already reported: the rest of the burst is dropped in silence (IBA 9.7.5.2.8).
+    nak_sent: bool,
+    /// What is to be sent to the peer, in the order of its sequence numbers.
+    pub(crate) answers: VecDeque<Answer>,
+    /// Results of atomics, for when they are asked for again: as many as the peer may have outstanding.
+    pub(crate) results: VecDeque<(Psn, u64)>,
+    /// The step at which a packet was last refused or dropped.
+    pub(crate) refusal: Option<Step>,
+}
+
+/// A receive that a message is filling.
+#[derive(Debug)]
+pub(crate) struct Held {
+    wr: RecvWr,
+    /// How many bytes it has room for.
+    room: u64,
+}
+
+/// The message that is arriving.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Message {
+    /// None: the next packet has to begin one.
+    #[default]
+    None,
+    /// A SEND of which so much is here.
+    Send { received: u32 },
+    /// A WRITE.
+    Write(Region),
+}
+
+/// What is left to do of a one-sided operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Region {
+    rkey: RKey,
+    addr: u64,
+    left: u32,
+    /// Of the whole message.
+    length: u32,
+}
+
+impl Responder {
+    /// Starts over, expecting `psn`.
+    pub(crate) fn start(&mut self, psn: Psn) {
+        *self = Self { psn, ..Self::default() };
+    }
+}
+
+impl Qp {
+    /// Carries out a request, or refuses it.
+    pub(crate) fn respond<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) {
+        let mut step = Step::CheckPsn;
+        loop {
+            step = match step {
+                Step::CheckPsn => self.check_psn(env, rx),
+                Step::CheckOpSeq => self.check_op_seq(rx),
+                Step::CheckOpValid => self.check_op_valid(env, rx),
+                Step::CheckResource => self.check_resource(env, rx),
+                Step::CheckLength => self.check_length(rx),
+                Step::CheckRkey => self.check_rkey(env, rx),
+                Step::Execute => self.execute(env, rx),
+                Step::Complete => self.complete_receive(env, rx),
+                Step::Acknowledge => self.answer_request(rx),
+                Step::DuplicateRequest => self.answer_duplicate(env, rx),
+                Step::Cleanup => return,
+                error => {
+                    self.resp.refusal = Some(error);
+                    self.refuse(env, rx, error)
+                }
+            };
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The checks of the responder, in their order.
+
+use iba::{Access, QpType};
+use wire::{Operation, Position};
+
+use super::{GRH_BYTES, Held, Message, Region, Step};
+use crate::env::{Counter, Env, RemoteError, Rx};
+use crate::qp::Qp;
+
+/// The longest message (IBA 9.7.1, C9-3).
+const MAX_MESSAGE: u32 = 1 << 31;
+
+impl Qp {
+    /// Whether it is the next packet (IBA 9.7.4.1.2 for RC, 9.8.2.2.2 for UC).
+    pub(super) fn check_psn<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
+        let psn = rx.headers.bth.psn;
+        // What the peer carried out itself, just before this packet. A packet sent again says it again, but then the
+        // numbers no longer meet.
+        if self.path.reliable
+            && rx.skipped.psns > 0
+            && psn.sub(rx.skipped.psns) == self.resp.psn
+            && self.resp.message == Message::None
+        {
+            self.resp.psn = psn;
+            self.resp.msn = self.resp.msn.add(rx.skipped.messages);
+        }
+        let ahead = psn.distance(self.resp.psn);
+        match self.qp_type {
+            QpType::Rc if ahead > 0 => {
+                if self.resp.nak_sent {
+                    return Step::Cleanup;
+                }
+                env.count(Counter::OutOfSequence);
+                Step::ErrPsnOutOfSeq
+            }
+            QpType::Rc if ahead < 0 => {
+                env.count(Counter::DuplicateRequest);
+                Step::DuplicateRequest
+            }
+            QpType::Rc => {
+                self.resp.nak_sent = false;
+                Step::CheckOpSeq
+            }
+            QpType::Uc => {
+                if ahead != 0 || self.resp.dropping {
+                    self.lose_message(env);
+                    if !rx.headers.bth.opcode.is_first_or_only() {
+                        self.resp.dropping = true;
+                        env.count(Counter::OutOfSequence);
+                        return Step::Cleanup;
+                    }
+                    self.resp.dropping = false;
+                }
+                Step::CheckOpSeq
+            }
+            QpType::Ud => self.check_datagram(rx),
+            _ => Step::ErrUnsupportedOpcode,
+        }
+    }
+
+    /// A datagram is a message of its own; only its key has to be right (IBA 9.8.3.1).
+    fn check_datagram<P>(&self, rx: &Rx<'_, P>) -> Step {
+        match rx.headers.deth {
+            Some(deth) if deth.qkey == self.attr.qkey => Step::CheckResource,
+            _ => Step::ErrQkey,
+        }
+    }
+
+    /// Whether it continues the message, or begins one when there is none (IBA 9.7.4.1.3, 9.8.2.2.3).
+    pub(super) fn check_op_seq<P>(&self, rx: &Rx<'_, P>) -> Step {
+        let opcode = rx.headers.bth.opcode;
+        let continues = match self.resp.message {
+            Message::None => None,
+            Message::Send { .. } => Some(opcode.operation().is_send()),
+            Message::Write(_) => Some(opcode.operation().is_write()),
+        };
+        match (continues, opcode.is_first_or_only()) {
+            (None, true) | (Some(true), false) => Step::CheckOpValid,
+            (None, false) => Step::ErrMissingOpcodeFirst,
+            (Some(_), _) if self.qp_type == QpType::Uc => Step::ErrMissingOpcodeLastD1e,
+            (Some(_), _) => Step::ErrMissingOpcodeLastC,
+        }
+    }
+
+    /// Whether the QP lets its peer do this at all (IBA 9.7.4.1.4).
+    pub(super) fn check_op_valid<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
+        let (needed, counter) = match rx.headers.bth.opcode.operation() {
+            Operation::Send | Operation::SendWithImm | Operation::SendWithInv => {
+                return Step::CheckResource;
+            }
+            Operation::Write | Operation::WriteWithImm => {
+                (Access::REMOTE_WRITE, Counter::RxWriteRequests)
+            }
+            Operation::ReadRequest => (Access::REMOTE_READ, Counter::RxReadRequests),
+            Operation::CmpSwap | Operation::FetchAdd => {
+                (Access::REMOTE_ATOMIC, Counter::RxAtomicRequests)
+            }
+            // FLUSH and ATOMIC WRITE are in the opcode table, and nowhere else yet.
+            _ => return Step::ErrUnsupportedOpcode,
+        };
+        if rx.headers.bth.opcode.is_first_or_only() {
+            env.count(counter);
+        }
+        if self.attr.access_flags.contains(needed) {
+            Step::CheckResource
+        } else {
+            Step::ErrUnsupportedOpcode
+        }
+    }
+
+    /// Whether there is a receive for what needs one, and a place among the answers for what is answered with data.
+    pub(super) fn check_resource<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
+        let opcode = rx.headers.bth.opcode;
+        let operation = opcode.operation();
+        if operation == Operation::ReadRequest || operation.is_atomic() {
+            let waiting = self.resp.answers.iter().filter(|answer| answer.is_new_data()).count();
+            return if waiting < usize::from(self.attr.max_dest_rd_atomic) {
+                Step::CheckLength
+            } else {
+                Step::ErrTooManyRdmaAtmReq
+            };
+        }
+        let consumes = if operation.is_send() {
+            opcode.is_first_or_only()
+        } else {
+            operation == Operation::WriteWithImm
+        };
+        if consumes && self.resp.recv.is_none() {
+            let wr = if self.has_srq { env.take_srq() } else { self.rq.pop_front() };
+            let Some(wr) = wr else { return Step::ErrRnr };
+            let room = wr.sges.iter().map(|sge| u64::from(sge.length)).sum();
+            self.resp.recv = Some(Held { wr, room });
+        }
+        Step::CheckLength
+    }
+
+    /// Whether the payload is as long as its place in the message demands (IBA 9.7.4.1.6), and a message not longer
+    /// than it may be.
+    pub(super) fn check_length<P>(&mut self, rx: &Rx<'_, P>) -> Step {
+        let opcode = rx.headers.bth.opcode;
+        let operation = opcode.operation();
+        let mtu = self.path.path_mtu.bytes();
+        let length = rx.length;
+        // One packet for many on a carrier that is reliable: still whole packets, but for the last.
+        let whole = if self.path.reliable {
+            length > 0 && length.is_multiple_of(mtu)
+        } else {
+            length == mtu
+        };
+        let within = self.path.reliable || length <= mtu;
+        let fits = match opcode.position() {
+            _ if operation == Operation::ReadRequest || operation.is_atomic() => length == 0,
+            Position::First | Position::Middle => whole,
+            Position::Last => length > 0 && within,
+            Position::Only => within,
+        };
+        if !fits {
+            return Step::ErrLength;
+        }
+
+        if operation.is_send() {
+            let before = match self.resp.message {
+                Message::Send { received } => u64::from(received),
+                _ if self.qp_type == QpType::Ud => u64::from(GRH_BYTES),
+                _ => 0,
+            };
+            let room = self.resp.recv.as_ref().map_or(0, |held| held.room);
+            let end = before + u64::from(length);
+            return if end <= room && end <= u64::from(MAX_MESSAGE) + u64::from(GRH_BYTES) {
+                Step::Execute
+            } else {
+                Step::ErrReceiveTooShort
+            };
+        }
+        if let Some(reth) = rx.headers.reth {
+            if reth.dma_len > MAX_MESSAGE {
+                return Step::ErrLength;
+            }
+            if operation.is_write() {
+                self.resp.message = Message::Write(Region {
+                    rkey: reth.rkey,
+                    addr: reth.va,
+                    left: reth.dma_len,
+                    length: reth.dma_len,
+                });
+            }
+        }
+        // The last packet brings exactly what the RETH announced, the others less (IBA C9-123).
+        if let (true, Message::Write(region)) = (operation.is_write(), self.resp.message) {
+            let fits =
+                if opcode.ends_message() { length == region.left } else { length < region.left };
+            if !fits {
+                return Step::ErrLength;
+            }
+        }
+        Step::CheckRkey
+    }
+
+    /// Whether the peer may use the memory it names, for the whole message at its first packet (IBA 9.7.4.1.5). An
+    /// operation on no bytes needs no key (IBA C9-88).
+    pub(super) fn check_rkey<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
+        let headers = rx.headers;
+        let checked = if let Some(reth) = headers.reth {
+            let access = if headers.bth.opcode.operation().is_write() {
+                Access::REMOTE_WRITE
+            } else {
+                Access::REMOTE_READ
+            };
+            if reth.dma_len == 0 {
+                Ok(())
+            } else {
+                env.check_remote(reth.rkey, reth.va, reth.dma_len, access)
+            }
+        } else if let Some(atomic) = headers.atomic_eth {
+            env.check_remote(atomic.rkey, atomic.va, 8, Access::REMOTE_ATOMIC)
+        } else {
+            Ok(())
+        };
+        match checked {
+            Ok(()) => Step::Execute,
+            Err(error) => denied(error),
+        }
+    }
+}
+
+/// The error step of an access that was denied.
+pub(super) const fn denied(error: RemoteError) -> Step {
+    match error {
+        RemoteError::Misaligned => Step::ErrMisalignedAtomic,
+        RemoteError::Access | RemoteError::Fault => Step::ErrRkeyViolation,
+    }
+}

@@ -1,0 +1,52 @@
+//! Requests that were carried out before (IBA 9.7.4.1.2.1 and 9.7.4.4.1).
+
+use iba::Access;
+use wire::Operation;
+
+use super::{Step, check::denied};
+use crate::answer::Answer;
+use crate::env::{Env, Rx};
+use crate::qp::Qp;
+
+impl Qp {
+    /// Answers a request again, without doing again what must be done once.
+    pub(super) fn answer_duplicate<E: Env>(
+        &mut self,
+        env: &mut E,
+        rx: &Rx<'_, E::Payload>,
+    ) -> Step {
+        let psn = rx.headers.bth.psn;
+        match rx.headers.bth.opcode.operation() {
+            // IBA C9-105: acknowledged with the newest number, which says that all of it is here.
+            operation if operation.is_send() || operation.is_write() => {
+                self.resp.push_ack(self.resp.psn.sub(1));
+            }
+            // Reads memory again, as it is now (IBA C9-110).
+            Operation::ReadRequest => {
+                let Some(reth) = rx.headers.reth else { return Step::Cleanup };
+                let packets = self.path.path_mtu.packets(reth.dma_len);
+                // Not a part of anything that was asked for before: no requester does that. Dropped.
+                if psn.add(packets).is_after(self.resp.psn) || rx.length > 0 {
+                    return Step::Cleanup;
+                }
+                if reth.dma_len > 0
+                    && let Err(error) =
+                        env.check_remote(reth.rkey, reth.va, reth.dma_len, Access::REMOTE_READ)
+                {
+                    return denied(error);
+                }
+                let limit = self.attr.max_dest_rd_atomic.into();
+                self.resp.answer_again(Answer::read(psn, packets, reth, false), limit);
+            }
+            // Answered from the saved result (IBA C9-112); without one it is dropped.
+            operation if operation.is_atomic() => {
+                if let Some(value) = self.resp.saved_result(psn) {
+                    let limit = self.attr.max_dest_rd_atomic.into();
+                    self.resp.answer_again(Answer::atomic(psn, value, false), limit);
+                }
+            }
+            _ => {}
+        }
+        Step::Cleanup
+    }
+}

@@ -1,0 +1,173 @@
+//! Carrying a request out, completing the receive it used, and acknowledging it.
+
+use iba::{QpType, WcFlags, WcOpcode, WcStatus};
+use wire::Operation;
+
+use super::check::denied;
+use super::{GRH_BYTES, Message, Region, Step};
+use crate::answer::Answer;
+use crate::env::{AtomicOp, Completion, Env, LocalError, Reason, RemoteError, Rx, Side};
+use crate::qp::Qp;
+
+impl Qp {
+    /// Moves the bytes, and steps over the packet's sequence numbers.
+    pub(super) fn execute<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
+        let operation = rx.headers.bth.opcode.operation();
+        match operation {
+            Operation::ReadRequest => return self.execute_read(rx),
+            Operation::CmpSwap | Operation::FetchAdd => return self.execute_atomic(env, rx),
+            Operation::Write | Operation::WriteWithImm => {
+                if let Err(error) = self.execute_write(env, rx) {
+                    return denied(error);
+                }
+            }
+            _ => {
+                if let Err(error) = self.execute_send(env, rx) {
+                    return match error {
+                        LocalError::Protection => Step::ErrMalformedWqe,
+                        LocalError::Fault => Step::ErrReceiveFault,
+                    };
+                }
+            }
+        }
+
+        let packets = self.path.path_mtu.packets(rx.length);
+        self.resp.psn = rx.headers.bth.psn.add(packets);
+        if !rx.headers.bth.opcode.ends_message() {
+            return Step::Acknowledge;
+        }
+        self.resp.msn = self.resp.msn.add(1);
+        if let Some(ieth) = rx.headers.ieth
+            && env.invalidate(ieth.rkey).is_err()
+        {
+            return Step::ErrInvalidateRkey;
+        }
+        if operation == Operation::Write {
+            self.resp.message = Message::None;
+            return Step::Acknowledge;
+        }
+        Step::Complete
+    }
+
+    fn execute_send<E: Env>(
+        &mut self,
+        env: &mut E,
+        rx: &Rx<'_, E::Payload>,
+    ) -> Result<(), LocalError> {
+        let Some(held) = &self.resp.recv else { return Err(LocalError::Fault) };
+        let received = match self.resp.message {
+            Message::Send { received } => received,
+            _ if self.qp_type == QpType::Ud => {
+                if let Some(grh) = rx.grh {
+                    env.scatter_bytes(&held.wr.sges, 0, grh)?;
+                }
+                GRH_BYTES
+            }
+            _ => 0,
+        };
+        if rx.length > 0 {
+            env.scatter(&held.wr.sges, u64::from(received), rx.payload)?;
+        }
+        self.resp.message = Message::Send { received: received + rx.length };
+        Ok(())
+    }
+
+    fn execute_write<E: Env>(
+        &mut self,
+        env: &mut E,
+        rx: &Rx<'_, E::Payload>,
+    ) -> Result<(), RemoteError> {
+        let Message::Write(region) = self.resp.message else { return Err(RemoteError::Fault) };
+        if rx.length > 0 {
+            env.write_remote(region.rkey, region.addr, rx.payload)?;
+        }
+        self.resp.message = Message::Write(Region {
+            addr: region.addr.wrapping_add(u64::from(rx.length)),
+            left: region.left - rx.length,
+            ..region
+        });
+        Ok(())
+    }
+
+    fn execute_read<P>(&mut self, rx: &Rx<'_, P>) -> Step {
+        let Some(reth) = rx.headers.reth else { return Step::ErrUnsupportedOpcode };
+        let psn = rx.headers.bth.psn;
+        let packets = self.path.path_mtu.packets(reth.dma_len);
+        self.resp.psn = psn.add(packets);
+        // Counted when accepted, not when answered (IBA C9-148).
+        self.resp.msn = self.resp.msn.add(1);
+        self.resp.answers.push_back(Answer::read(psn, packets, reth, true));
+        Step::Cleanup
+    }
+
+    fn execute_atomic<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
+        let Some(atomic) = rx.headers.atomic_eth else { return Step::ErrUnsupportedOpcode };
+        let op = if rx.headers.bth.opcode.operation() == Operation::CmpSwap {
+            AtomicOp::CompareSwap { compare: atomic.compare, swap: atomic.swap_add }
+        } else {
+            AtomicOp::FetchAdd { add: atomic.swap_add }
+        };
+        let value = match env.atomic(atomic.rkey, atomic.va, op) {
+            Ok(value) => value,
+            Err(error) => return denied(error),
+        };
+        let psn = rx.headers.bth.psn;
+        self.resp.psn = psn.add(1);
+        self.resp.msn = self.resp.msn.add(1);
+        self.resp.save_result(psn, value, self.attr.max_dest_rd_atomic.into());
+        self.resp.answers.push_back(Answer::atomic(psn, value, true));
+        Step::Cleanup
+    }
+
+    /// Completes the receive that the message used.
+    pub(super) fn complete_receive<E: Env>(
+        &mut self,
+        env: &mut E,
+        rx: &Rx<'_, E::Payload>,
+    ) -> Step {
+        let message = core::mem::take(&mut self.resp.message);
+        let Some(held) = self.resp.recv.take() else { return Step::Acknowledge };
+        let (opcode, byte_len) = match message {
+            Message::Write(region) => (WcOpcode::RecvRdmaWithImm, region.length),
+            Message::Send { received } => (WcOpcode::Recv, received),
+            Message::None => (WcOpcode::Recv, 0),
+        };
+        let headers = rx.headers;
+        let (mut flags, mut imm) = (WcFlags::empty(), 0);
+        if let Some(imm_dt) = headers.imm_dt {
+            flags |= WcFlags::WITH_IMM;
+            imm = imm_dt.data;
+        }
+        if let Some(ieth) = headers.ieth {
+            flags |= WcFlags::WITH_INV;
+            imm = ieth.rkey.0;
+        }
+        if self.qp_type == QpType::Ud && rx.grh.is_some() {
+            flags |= WcFlags::GRH;
+        }
+        Self::complete(
+            env,
+            Completion {
+                side: Side::Recv,
+                wr_id: held.wr.wr_id,
+                status: WcStatus::Success,
+                opcode,
+                byte_len,
+                flags,
+                imm,
+                src_qpn: headers.deth.map_or(self.attr.dest_qpn, |deth| deth.src_qp),
+                solicited: headers.bth.se,
+                vendor_err: Reason::None as u32,
+            },
+        );
+        Step::Acknowledge
+    }
+
+    /// Queues an acknowledgement if the packet asks for one.
+    pub(super) fn answer_request<P>(&mut self, rx: &Rx<'_, P>) -> Step {
+        if self.qp_type == QpType::Rc && rx.headers.bth.ackreq {
+            self.resp.push_ack(self.resp.psn.sub(1));
+        }
+        Step::Cleanup
+    }
+}

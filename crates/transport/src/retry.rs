@@ -1,0 +1,163 @@
+//! How send work requests end: done, failed, or tried again.
+
+use iba::{Psn, QpEvent, QpState, QpType, WcStatus};
+
+use crate::env::{Counter, Env, Reason, Skipped};
+use crate::qp::Qp;
+use crate::time::Time;
+use crate::wqe::{Failure, Wqe};
+
+/// What an acknowledgement led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Acked {
+    /// Everything before the given number is acknowledged.
+    All,
+    /// A READ or an atomic before it is not answered: its answer was lost on the way.
+    AnswerMissing,
+}
+
+impl Qp {
+    /// Does what is due: tries again what was not acknowledged in time, or goes on after a peer was not ready.
+    ///
+    /// Call it when the time that [`Qp::poll_timeout`] named has come; earlier calls do nothing.
+    pub fn handle_timeout<E: Env>(&mut self, env: &mut E, now: Time) {
+        if self.req.rnr_until.is_some_and(|until| until <= now) {
+            self.req.rnr_until = None;
+        }
+        if self.req.ack_timer.is_some_and(|due| due <= now) {
+            self.req.ack_timer = None;
+            if self.req.is_quiet() && !self.req.blocked {
+                return;
+            }
+            if env.peer_is_behind() {
+                return self.req.watch(now, &self.attr);
+            }
+            env.count(Counter::LocalAckTimeoutErr);
+            self.retry(env, now, Reason::AckTimeout);
+        }
+    }
+
+    /// Takes everything before `to` as received by the peer: retires what is complete, and counts that as progress.
+    ///
+    /// `to` is in `una ..= max`, which the caller checks.
+    pub(crate) fn acknowledge<E: Env>(&mut self, env: &mut E, now: Time, to: Psn) -> Acked {
+        let before = self.req.una;
+        // Distances are counted from `una`, as those of 24-bit numbers more than half the space apart have no sign.
+        let mut left = to.sub(before.value()).value();
+        let mut acked = Acked::All;
+        while left > 0 {
+            let Some(front) = self.sq.front() else { break };
+            if front.is_read_like() {
+                acked = Acked::AnswerMissing;
+                break;
+            }
+            let rest = front.end().sub(self.req.una.value()).value();
+            if left < rest {
+                self.req.una = to;
+                break;
+            }
+            left -= rest;
+            self.req.una = front.end();
+            self.retire_front(env);
+        }
+        self.note_progress(now, before);
+        acked
+    }
+
+    /// After `una` moved away from `before`: the peer is alive, so retries start afresh.
+    pub(crate) fn note_progress(&mut self, now: Time, before: Psn) {
+        let req = &mut self.req;
+        if req.una == before || self.attr.state == QpState::Err {
+            return;
+        }
+        let sent = req.max.sub(req.una.value()).value();
+        if req.outstanding() > sent {
+            // The peer already has what was about to be sent again.
+            req.go_back();
+        }
+        req.retries = self.attr.retry_cnt;
+        req.rnr_retries = self.attr.rnr_retry;
+        req.rnr_until = None;
+        req.gap = false;
+        req.skipped = Skipped::default();
+        req.ack_timer = None;
+        if sent > 0 || req.blocked {
+            req.watch(now, &self.attr);
+        }
+    }
+
+    /// Sends again from the oldest packet that is not acknowledged, if a retry is left.
+    pub(crate) fn retry<E: Env>(&mut self, env: &mut E, now: Time, reason: Reason) {
+        let Some(retries) = self.req.retries.checked_sub(1) else {
+            return self.fail_front(env, Failure::new(WcStatus::RetryExcErr, reason));
+        };
+        self.req.retries = retries;
+        self.req.go_back();
+        self.req.ack_timer = None;
+        self.req.watch(now, &self.attr);
+    }
+
+    /// Takes the first work request off the queue as done.
+    pub(crate) fn retire_front<E: Env>(&mut self, env: &mut E) {
+        let Some(wqe) = self.pop_front() else { return };
+        // IBA 10.7.3.1: without a signal, success is silent.
+        if self.sq_sig_all || wqe.is_signaled() {
+            Self::complete(env, wqe.completion(None));
+        }
+        self.settle(env);
+    }
+
+    /// Marks the work request at the cursor as failed. It fails when those before it are done.
+    pub(crate) fn fail<E: Env>(&mut self, env: &mut E, failure: Failure) {
+        if self.req.index == 0 {
+            self.fail_front(env, failure);
+        } else if let Some(wqe) = self.sq.get_mut(self.req.index) {
+            wqe.failure = Some(failure);
+        }
+    }
+
+    /// Fails the first work request, and with it the send queue: RC goes to ERR, the unreliable services to SQE, where
+    /// receiving goes on (IBA 10.3.1 and table 92).
+    pub(crate) fn fail_front<E: Env>(&mut self, env: &mut E, failure: Failure) {
+        let Some(wqe) = self.pop_front() else { return };
+        Self::complete(env, wqe.completion(Some(failure)));
+        if matches!(self.qp_type, QpType::Uc | QpType::Ud) {
+            self.attr.state = QpState::Sqe;
+            self.req.stop();
+            self.flush_sends(env);
+        } else {
+            self.resp.forget_answers();
+            self.enter_error(env);
+        }
+    }
+
+    fn pop_front(&mut self) -> Option<Wqe> {
+        let wqe = self.sq.pop_front()?;
+        if let Some(index) = self.req.index.checked_sub(1) {
+            self.req.index = index;
+            if wqe.is_read_like() {
+                self.req.rd_atomic = self.req.rd_atomic.saturating_sub(1);
+            }
+        }
+        Some(wqe)
+    }
+
+    /// Sees to what waited for the work requests before it: a failure, or the end of draining.
+    fn settle<E: Env>(&mut self, env: &mut E) {
+        if let Some(failure) = self.sq.front().and_then(|front| front.failure) {
+            return self.fail_front(env, failure);
+        }
+        self.check_drained(env);
+    }
+
+    /// IBA 10.3.1: in SQD, says so when everything begun is done.
+    pub(crate) fn check_drained<E: Env>(&mut self, env: &mut E) {
+        if self.req.draining && !self.sq.front().is_some_and(|front| front.begun) {
+            self.req.draining = false;
+            if self.attr.en_sqd_async_notify {
+                env.event(QpEvent::SqDrained);
+            }
+        }
+    }
+}

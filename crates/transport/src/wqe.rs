@@ -1,0 +1,106 @@
+//! A send work request in its queue.
+
+use iba::{Psn, SendFlags, WcFlags, WcOpcode, WcStatus, WrOpcode};
+
+use crate::env::{Completion, LocalError, Reason, Side};
+use crate::wr::{Data, SendWr};
+
+/// A send work request, and how far it is.
+#[derive(Debug)]
+pub(crate) struct Wqe {
+    /// What was posted.
+    pub(crate) wr: SendWr,
+    /// Length of the message in bytes.
+    pub(crate) length: u32,
+    /// The sequence number of its first packet, once it has begun.
+    pub(crate) first: Psn,
+    /// How many sequence numbers it takes; for a READ, those of the answer.
+    pub(crate) packets: u32,
+    /// Whether its first packet was sent, so that it has its sequence numbers.
+    pub(crate) begun: bool,
+    /// Why it cannot go on. It fails when all before it are done, so that completions keep their order.
+    pub(crate) failure: Option<Failure>,
+}
+
+/// How a work request ends if not well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) status: WcStatus,
+    pub(crate) reason: Reason,
+}
+
+impl Failure {
+    pub(crate) const FLUSHED: Self = Self::new(WcStatus::WrFlushErr, Reason::Flushed);
+
+    pub(crate) const fn new(status: WcStatus, reason: Reason) -> Self {
+        Self { status, reason }
+    }
+
+    /// What a sender reports when its own memory fails it.
+    pub(crate) const fn local(error: LocalError) -> Self {
+        match error {
+            LocalError::Protection => Self::new(WcStatus::LocProtErr, Reason::LocalProtection),
+            LocalError::Fault => Self::new(WcStatus::LocQpOpErr, Reason::LocalFault),
+        }
+    }
+}
+
+impl Wqe {
+    pub(crate) const fn new(wr: SendWr, length: u32) -> Self {
+        Self { wr, length, first: Psn::new(0), packets: 1, begun: false, failure: None }
+    }
+
+    /// The sequence number after its last.
+    pub(crate) const fn end(&self) -> Psn {
+        self.first.add(self.packets)
+    }
+
+    /// Whether the peer answers with data, for which the requester's depth is limited.
+    pub(crate) const fn is_read_like(&self) -> bool {
+        self.wr.opcode.is_read_like()
+    }
+
+    /// Whether it completes visibly when it succeeds.
+    pub(crate) const fn is_signaled(&self) -> bool {
+        self.wr.flags.contains(SendFlags::SIGNALED)
+    }
+
+    /// Its completion.
+    pub(crate) fn completion(&self, failure: Option<Failure>) -> Completion {
+        let end = failure.unwrap_or(Failure::new(WcStatus::Success, Reason::None));
+        Completion {
+            side: Side::Send,
+            wr_id: self.wr.wr_id,
+            status: end.status,
+            opcode: wc_opcode(self.wr.opcode),
+            byte_len: self.length,
+            flags: WcFlags::empty(),
+            imm: 0,
+            src_qpn: iba::Qpn::default(),
+            solicited: failure.is_some(),
+            vendor_err: end.reason as u32,
+        }
+    }
+}
+
+impl Data {
+    /// Its length in bytes.
+    pub(crate) fn length(&self) -> u64 {
+        match self {
+            Self::Sges(sges) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+            Self::Inline(bytes) => bytes.len() as u64,
+        }
+    }
+}
+
+const fn wc_opcode(opcode: WrOpcode) -> WcOpcode {
+    match opcode {
+        WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm => WcOpcode::RdmaWrite,
+        WrOpcode::RdmaRead => WcOpcode::RdmaRead,
+        WrOpcode::AtomicCmpAndSwp => WcOpcode::CompSwap,
+        WrOpcode::AtomicFetchAndAdd => WcOpcode::FetchAdd,
+        WrOpcode::LocalInv => WcOpcode::LocalInv,
+        WrOpcode::BindMw => WcOpcode::BindMw,
+        _ => WcOpcode::Send,
+    }
+}

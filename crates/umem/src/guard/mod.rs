@@ -1,0 +1,223 @@
+//! The fault guard: copies and atomics on memory that may vanish, which then fail instead of raising a signal.
+//!
+//! ```text
+//!   copy(dst, src, len) ---> guarded routine (global_asm!) ---> Ok
+//!                                  | page fault
+//!                                  v
+//!                        SIGSEGV / SIGBUS handler: is the PC in the routine?
+//!                            yes: continue at the fixup ---> Err(address)
+//!                            no:  the handler that was there before us
+//! ```
+//!
+//! No `setjmp`: entering costs nothing, because which instructions may fault is decided by their address alone.
+//!
+//! A program may install its own handlers after us (a JVM, a Go runtime, a sanitizer). We never take them back. Instead
+//! [`recheck`] notices, and from then on copies go through `process_vm_writev` on the own process ([`Way::Kernel`]).
+//! What remains open is documented here because nobody can close it:
+//!
+//! * between the replacement and the next check, a fault in a guarded routine reaches the program's handler;
+//! * [`Way::Kernel`] has no atomics in the kernel: they are probed and then done, and a page that vanishes in between
+//!   raises a signal;
+//! * the kernel cannot copy from or to pages without a `struct page` (device BARs); such memory faults;
+//! * a sandbox may forbid `process_vm_writev`; then [`Way::Guarded`] stays, at the mercy of the program's handler;
+//! * a thread that *blocks* SIGSEGV or SIGBUS is killed by the kernel at a fault, whoever handles it. See
+//!   [`block_signals`].
+#![allow(unsafe_code, reason = "signal handlers and hand-written copies")]
+
+use std::mem::MaybeUninit;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+#[cfg(target_arch = "aarch64")]
+#[path = "aarch64.rs"]
+mod arch;
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64.rs"]
+mod arch;
+mod fallback;
+mod handler;
+pub(crate) mod plain;
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("umem has guarded routines for x86_64 and aarch64 only");
+
+/// How foreign memory is touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there is no third way")]
+pub enum Way {
+    /// Guarded instructions in user space: a few nanoseconds.
+    Guarded,
+    /// System calls that answer EFAULT: about half a microsecond, when the program owns the signal handlers.
+    Kernel,
+}
+
+/// How foreign memory is touched at present. The first call installs the handler.
+#[inline]
+pub fn way() -> Way {
+    match WAY.load(Ordering::Relaxed) {
+        GUARDED => Way::Guarded,
+        KERNEL => Way::Kernel,
+        _ => recheck(),
+    }
+}
+
+/// Looks whether the signal handlers are still ours, and chooses the way accordingly.
+///
+/// Two system calls that only ask. [`Umem`](crate::Umem) calls it at registration and once in many accesses; an engine
+/// may call it from its housekeeping.
+pub fn recheck() -> Way {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        prepare();
+        handler::install();
+    });
+    let observed = if handler::is_ours() || !fallback::works() { GUARDED } else { KERNEL };
+    let forced = FORCED.load(Ordering::Relaxed);
+    let chosen = if forced == UNKNOWN { observed } else { forced };
+    let before = WAY.swap(chosen, Ordering::Relaxed);
+    if before != chosen && chosen == KERNEL {
+        tracing::warn!(
+            "SIGSEGV or SIGBUS is handled by the program: memory regions are copied by process_vm_writev from now on"
+        );
+    }
+    if chosen == KERNEL { Way::Kernel } else { Way::Guarded }
+}
+
+/// Test hook: uses `way` whoever owns the handlers, or (`None`) decides by looking again.
+#[doc(hidden)]
+pub fn force(way: Option<Way>) {
+    let value = match way {
+        None => UNKNOWN,
+        Some(Way::Guarded) => GUARDED,
+        Some(Way::Kernel) => KERNEL,
+    };
+    FORCED.store(value, Ordering::Relaxed);
+    recheck();
+}
+
+/// Blocks every signal in this thread except those the guard needs: for background threads of a library, which must not
+/// run the program's handlers.
+pub fn block_signals() {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: the pointer is valid for writing; sigfillset initialises the whole set.
+    unsafe { libc::sigfillset(set.as_mut_ptr()) };
+    // SAFETY: initialised by sigfillset, which cannot fail for a valid pointer.
+    let mut set: libc::sigset_t = unsafe { set.assume_init() };
+    // SIGFPE, SIGILL and SIGTRAP are raised by the thread's own instructions: blocked, they kill without a handler.
+    for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
+        // SAFETY: a valid set and a valid signal number.
+        unsafe { libc::sigdelset(&mut set, signal) };
+    }
+    // SAFETY: a valid set; a null old set is permitted.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut()) };
+}
+
+/// Lets the routines use what the processor has. Installs nothing.
+pub(crate) fn prepare() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(arch::prepare);
+}
+
+/// The bytes that must become visible last: the naturally aligned word of the last byte.
+pub(crate) const TAIL: usize = 8;
+
+/// How much of a write to `dst` comes before its tail.
+pub(crate) fn bulk_length(dst: usize, len: usize) -> usize {
+    if len < TAIL {
+        return 0;
+    }
+    // Cannot underflow: the word of the last byte begins at most seven bytes before it, and len >= 8.
+    (dst.wrapping_add(len - 1) & !(TAIL - 1)).wrapping_sub(dst)
+}
+
+/// Copies `len` bytes; the ranges must not overlap (the result would be unspecified bytes). The last bytes become
+/// visible last. On a fault, the address that could not be touched, as far as known.
+///
+/// # Safety
+///
+/// Each range is memory the caller may touch in this way, or is not mapped at all: no Rust reference to it is live that
+/// the copy would violate.
+#[inline]
+pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Option<usize>> {
+    match way() {
+        Way::Guarded => {
+            // SAFETY: the caller's promise; a page that is absent ends in the fixup.
+            unsafe { plain::peerdma_umem_copy(dst, src, len) }.into_result().map(|_| ())
+        }
+        Way::Kernel => {
+            // SAFETY: the caller's promise.
+            unsafe { fallback::copy(dst, src, len) }
+                .map_err(|done| Some(fallback::culprit(dst.addr(), src.addr(), done)))
+        }
+    }
+}
+
+/// Stores `byte` `len` times.
+///
+/// # Safety
+///
+/// As for [`copy`], for the destination.
+#[inline]
+pub(crate) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) -> Result<(), Option<usize>> {
+    match way() {
+        Way::Guarded => {
+            // SAFETY: the caller's promise; a page that is absent ends in the fixup.
+            unsafe { plain::peerdma_umem_fill(dst, byte, len) }.into_result().map(|_| ())
+        }
+        Way::Kernel => {
+            // SAFETY: the caller's promise.
+            unsafe { fallback::fill(dst, byte, len) }
+                .map_err(|done| Some(dst.addr().wrapping_add(done)))
+        }
+    }
+}
+
+/// Sequentially consistent compare-and-swap; returns what was there.
+///
+/// # Safety
+///
+/// As for [`copy`], for eight bytes; `addr` is a multiple of eight.
+#[inline]
+pub(crate) unsafe fn compare_swap(
+    addr: *mut u64,
+    compare: u64,
+    swap: u64,
+) -> Result<u64, Option<usize>> {
+    match way() {
+        Way::Guarded => {
+            // SAFETY: the caller's promise; a page that is absent ends in the fixup.
+            unsafe { plain::peerdma_umem_compare_swap(addr, compare, swap) }.into_result()
+        }
+        Way::Kernel => {
+            // SAFETY: the caller's promise.
+            unsafe { fallback::compare_swap(addr, compare, swap) }.map_err(|_| Some(addr.addr()))
+        }
+    }
+}
+
+/// Sequentially consistent addition, wrapping; returns what was there.
+///
+/// # Safety
+///
+/// As for [`compare_swap`].
+#[inline]
+pub(crate) unsafe fn fetch_add(addr: *mut u64, add: u64) -> Result<u64, Option<usize>> {
+    match way() {
+        Way::Guarded => {
+            // SAFETY: the caller's promise; a page that is absent ends in the fixup.
+            unsafe { plain::peerdma_umem_fetch_add(addr, add) }.into_result()
+        }
+        Way::Kernel => {
+            // SAFETY: the caller's promise.
+            unsafe { fallback::fetch_add(addr, add) }.map_err(|_| Some(addr.addr()))
+        }
+    }
+}
+
+const UNKNOWN: u8 = 0;
+const GUARDED: u8 = 1;
+const KERNEL: u8 = 2;
+
+/// One of the constants above; relaxed everywhere, because nothing else is published through it.
+static WAY: AtomicU8 = AtomicU8::new(UNKNOWN);
+static FORCED: AtomicU8 = AtomicU8::new(UNKNOWN);

@@ -1,0 +1,33 @@
+//! The routines themselves, callable without the guard's decisions: on memory that cannot vanish they never fault.
+
+/// What a routine returns, in two registers.
+#[repr(C)]
+pub(crate) struct Outcome {
+    /// The old value of an atomic, or the faulting address.
+    pub(crate) value: usize,
+    /// 0, or 1 after a fault.
+    pub(crate) fault: usize,
+}
+
+impl Outcome {
+    /// The value, or where it faulted. The kernel reports address 0 for one that no page table can hold.
+    #[inline]
+    pub(crate) fn into_result(self) -> Result<u64, Option<usize>> {
+        if self.fault == 0 {
+            Ok(self.value as u64)
+        } else {
+            Err((self.value != 0).then_some(self.value))
+        }
+    }
+}
+
+unsafe extern "C" {
+    /// Copies `len` bytes, the naturally aligned word of the last byte last.
+    pub(crate) fn peerdma_umem_copy(dst: *mut u8, src: *const u8, len: usize) -> Outcome;
+    /// Stores `byte` `len` times.
+    pub(crate) fn peerdma_umem_fill(dst: *mut u8, byte: u8, len: usize) -> Outcome;
+    /// Sequentially consistent compare-and-swap.
+    pub(crate) fn peerdma_umem_compare_swap(addr: *mut u64, compare: u64, swap: u64) -> Outcome;
+    /// Sequentially consistent wrapping addition.
+    pub(crate) fn peerdma_umem_fetch_add(addr: *mut u64, add: u64) -> Outcome;
+}

@@ -1,0 +1,443 @@
+//! Memory that can back a memory region.
+
+#![allow(unsafe_code, reason = "copies through the fault guard")]
+
+use std::fmt;
+use std::ops::Deref;
+use std::os::fd::BorrowedFd;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dmabuf::{Direction, Mapping};
+
+use crate::fault::{Fault, Touch, check_aligned, check_range};
+use crate::guard::{self, Way, plain};
+use crate::{Foreign, HostBuf};
+
+/// Memory that can back a memory region, a device memory or a work request. A clone is another handle to the same.
+///
+/// Offsets count from the beginning of the memory. Every access is checked against the length and refused in words
+/// when it leaves; an access to a page that vanished is a [`Fault`] too, and never a signal. A write makes its last
+/// bytes (the naturally aligned word of the last byte) visible last, because programs poll on them.
+///
+/// The memory is an address range and not a set of pinned pages: after `munmap` and a new `mmap` at the same address,
+/// accesses reach the new pages.
+///
+/// Each access to a dma-buf of the kernel is bracketed by `DMA_BUF_IOCTL_SYNC`. A message of several accesses brackets
+/// once by going through [`cpu_access`](Self::cpu_access).
+pub struct Umem {
+    inner: Arc<Inner>,
+    /// Set only in the handle inside a [`CpuAccess`]; not inherited by clones, which may outlive it.
+    is_bracketed: bool,
+}
+
+/// Memory that is coherent for the CPU while this exists: accesses through it need no bracket of their own.
+#[must_use = "CPU access ends when the guard is dropped"]
+pub struct CpuAccess<'a> {
+    umem: Umem,
+    _bracket: Option<dmabuf::CpuAccess<'a>>,
+}
+
+/// What the memory is made of, for who wants to reach it without us.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Backing<'a> {
+    /// Private to this process: another process reaches it by `process_vm_readv` and `process_vm_writev`.
+    Process {
+        /// Where it begins in this process.
+        addr: usize,
+    },
+    /// Pages of a file: another process can map it.
+    File {
+        /// The file.
+        fd: BorrowedFd<'a>,
+        /// Where the memory begins in it.
+        offset: u64,
+    },
+    /// A dma-buf of the kernel: another process can map it, and must bracket its accesses. `process_vm_*` does not
+    /// reach such pages.
+    DmaBuf {
+        /// The dma-buf.
+        fd: BorrowedFd<'a>,
+        /// Where the memory begins in it.
+        offset: u64,
+    },
+}
+
+struct Inner {
+    base: usize,
+    len: u64,
+    kind: Kind,
+    is_writable: bool,
+    /// Accesses counted to know when to look at the signal handlers. Increments may be lost: it only has to advance.
+    since_check: AtomicU32,
+}
+
+enum Kind {
+    /// The program's memory: may vanish, so it needs the guard.
+    User,
+    /// The library's own: cannot vanish.
+    Host { buffer: HostBuf, offset: u64 },
+    /// A dma-buf mapped for the CPU. A sealed memfd cannot vanish; an exporter of the kernel may zap its mappings.
+    DmaBuf { mapping: Mapping, offset: u64 },
+}
+
+/// Accesses between two looks at the signal handlers: the look costs two system calls, spread over so many.
+const CHECK_EVERY: u32 = 4096;
+
+impl Umem {
+    /// `len` bytes of the program's memory at `addr`. The range may have holes, may lie anywhere and may be unmapped
+    /// later: accesses then fault. Looks whether the fault guard is still in place.
+    ///
+    /// # Safety
+    ///
+    /// Until the last clone is gone the caller is willing to have the range read and written at any moment: no Rust
+    /// reference and no allocation of its own depends on its contents, other than through atomics or raw pointers.
+    pub unsafe fn user(addr: usize, len: u64) -> Self {
+        guard::recheck();
+        Self::new(addr, len, true, Kind::User)
+    }
+
+    /// The whole of a buffer of the library.
+    pub fn host(buffer: &HostBuf) -> Self {
+        let kind = Kind::Host { buffer: buffer.clone(), offset: 0 };
+        Self::new(buffer.as_ptr().addr(), buffer.len() as u64, buffer.is_writable(), kind)
+    }
+
+    /// A part of a buffer of the library.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::OutOfRange`].
+    pub fn host_range(buffer: &HostBuf, offset: u64, len: u64) -> Result<Self, Fault> {
+        let base = check_range(buffer.as_ptr().addr(), buffer.len() as u64, offset, len)?;
+        let kind = Kind::Host { buffer: buffer.clone(), offset };
+        Ok(Self::new(base, len, buffer.is_writable(), kind))
+    }
+
+    /// `len` bytes at `offset` of a mapped dma-buf. Looks whether the fault guard is still in place.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::OutOfRange`].
+    pub fn dmabuf(mapping: Mapping, offset: u64, len: u64) -> Result<Self, Fault> {
+        guard::recheck();
+        let base = check_range(mapping.addr(), mapping.len(), offset, len)?;
+        let is_writable = mapping.is_writable();
+        Ok(Self::new(base, len, is_writable, Kind::DmaBuf { mapping, offset }))
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.inner.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.inner.len == 0
+    }
+
+    /// Where the memory begins in this process.
+    pub fn addr(&self) -> usize {
+        self.inner.base
+    }
+
+    /// What the memory is made of.
+    pub fn backing(&self) -> Backing<'_> {
+        match &self.inner.kind {
+            Kind::Host { buffer, offset } => match buffer.fd() {
+                Some(fd) => Backing::File { fd, offset: *offset },
+                None => Backing::Process { addr: self.inner.base },
+            },
+            Kind::DmaBuf { mapping, offset } => {
+                let (fd, offset) = (mapping.buf().fd(), mapping.offset() + offset);
+                if mapping.needs_brackets() {
+                    Backing::DmaBuf { fd, offset }
+                } else {
+                    Backing::File { fd, offset }
+                }
+            }
+            Kind::User => Backing::Process { addr: self.inner.base },
+        }
+    }
+
+    /// Makes the memory coherent for several accesses, which go through the returned value. Costs nothing for memory
+    /// that is no dma-buf of the kernel.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::Sync`].
+    pub fn cpu_access(&self, direction: Direction) -> Result<CpuAccess<'_>, Fault> {
+        let bracket = self.bracket(direction)?;
+        let umem = Self { inner: Arc::clone(&self.inner), is_bracketed: true };
+        Ok(CpuAccess { umem, _bracket: bracket })
+    }
+
+    /// Copies out `out.len()` bytes at `offset`.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]; `out` may then be partly overwritten.
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Fault> {
+        let addr = self.inner.check(offset, out.len() as u64)?;
+        let _bracket = self.bracket(Direction::FromDevice)?;
+        // SAFETY: `out` is ours to write.
+        unsafe { self.inner.copy_out(addr, out.as_mut_ptr(), out.len()) }
+    }
+
+    /// Copies in `bytes` at `offset`, the last ones last.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]; the memory may then be partly overwritten.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
+        let addr = self.inner.check_write(offset, bytes.len() as u64)?;
+        let _bracket = self.bracket(Direction::ToDevice)?;
+        // SAFETY: `bytes` may be read.
+        unsafe { self.inner.copy_in(addr, bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Copies `out.len()` bytes at `offset` to foreign memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]; `out` may then be partly overwritten.
+    pub fn read_to(&self, offset: u64, out: Foreign<'_>) -> Result<(), Fault> {
+        let addr = self.inner.check(offset, out.len() as u64)?;
+        let _bracket = self.bracket(Direction::FromDevice)?;
+        // SAFETY: a `Foreign` may be written for its whole length.
+        unsafe { self.inner.copy_out(addr, out.as_ptr(), out.len()) }
+    }
+
+    /// Copies foreign memory to `offset`, the last bytes last.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]; the memory may then be partly overwritten.
+    pub fn write_from(&self, offset: u64, bytes: Foreign<'_>) -> Result<(), Fault> {
+        let addr = self.inner.check_write(offset, bytes.len() as u64)?;
+        let _bracket = self.bracket(Direction::ToDevice)?;
+        // SAFETY: a `Foreign` may be read for its whole length.
+        unsafe { self.inner.copy_in(addr, bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Copies `len` bytes from `src` to `dst`, the last ones last. Overlapping ranges give unspecified bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`] of either side; the destination may then be partly overwritten.
+    pub fn copy(dst: &Self, dst_off: u64, src: &Self, src_off: u64, len: u64) -> Result<(), Fault> {
+        let to = dst.inner.check_write(dst_off, len)?;
+        let from = src.inner.check(src_off, len)?;
+        let _source = src.bracket(Direction::FromDevice)?;
+        let _destination = dst.bracket(Direction::ToDevice)?;
+        let count = len as usize;
+        if !dst.inner.is_guarded() && !src.inner.is_guarded() {
+            // SAFETY: both ranges are inside memory that cannot vanish.
+            unsafe { plain::peerdma_umem_copy(pointer(to), pointer(from), count) };
+            return Ok(());
+        }
+        dst.inner.tick();
+        // SAFETY: whoever made the two promised that they may be read and written; absent pages are caught.
+        unsafe { guard::copy(pointer(to), pointer(from), count) }.map_err(|at| {
+            let at = at.unwrap_or(to);
+            let in_source = (from..from + count).contains(&at);
+            let (touch, addr) = if in_source { (Touch::Read, from) } else { (Touch::Write, to) };
+            Fault::Page { touch, addr: addr as u64, len, at: at as u64 }
+        })
+    }
+
+    /// Stores `swap` in the eight bytes at `offset` if they hold `compare`; returns what was there. Sequentially
+    /// consistent, and atomic with respect to every other atomic access in this machine. Native byte order.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`], among them [`Fault::Misaligned`].
+    pub fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
+        let word = self.inner.word(offset)?;
+        let _bracket = self.bracket(Direction::Bidirectional)?;
+        if !self.inner.is_guarded() {
+            // SAFETY: eight aligned bytes of memory that cannot vanish.
+            return Ok(
+                unsafe { plain::peerdma_umem_compare_swap(word, compare, swap) }.value as u64
+            );
+        }
+        self.inner.tick();
+        // SAFETY: whoever made the memory promised that it may be written; it is aligned (checked by `word`).
+        unsafe { guard::compare_swap(word, compare, swap) }
+            .map_err(|at| page_fault(Touch::Atomic, word.addr(), 8, at))
+    }
+
+    /// Adds `add` to the eight bytes at `offset`, wrapping; returns what was there. Otherwise as
+    /// [`compare_swap`](Self::compare_swap).
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`], among them [`Fault::Misaligned`].
+    pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Fault> {
+        let word = self.inner.word(offset)?;
+        let _bracket = self.bracket(Direction::Bidirectional)?;
+        if !self.inner.is_guarded() {
+            // SAFETY: eight aligned bytes of memory that cannot vanish.
+            return Ok(unsafe { plain::peerdma_umem_fetch_add(word, add) }.value as u64);
+        }
+        self.inner.tick();
+        // SAFETY: whoever made the memory promised that it may be written; it is aligned (checked by `word`).
+        unsafe { guard::fetch_add(word, add) }
+            .map_err(|at| page_fault(Touch::Atomic, word.addr(), 8, at))
+    }
+
+    /// Stores `byte` `len` times from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]; the memory may then be partly overwritten.
+    pub fn fill(&self, offset: u64, byte: u8, len: u64) -> Result<(), Fault> {
+        let addr = self.inner.check_write(offset, len)?;
+        let _bracket = self.bracket(Direction::ToDevice)?;
+        if !self.inner.is_guarded() {
+            // SAFETY: the range is inside memory that cannot vanish.
+            unsafe { plain::peerdma_umem_fill(pointer(addr), byte, len as usize) };
+            return Ok(());
+        }
+        self.inner.tick();
+        // SAFETY: whoever made the memory promised that it may be written; absent pages are caught.
+        unsafe { guard::fill(pointer(addr), byte, len as usize) }
+            .map_err(|at| page_fault(Touch::Write, addr, len, at))
+    }
+
+    /// The address of a range that is inside and may be touched so, as far as is known beforehand.
+    pub(crate) fn check(&self, touch: Touch, offset: u64, len: u64) -> Result<usize, Fault> {
+        match touch {
+            Touch::Read => self.inner.check(offset, len),
+            Touch::Write | Touch::Atomic => self.inner.check_write(offset, len),
+        }
+    }
+
+    fn new(base: usize, len: u64, is_writable: bool, kind: Kind) -> Self {
+        let inner = Inner { base, len, kind, is_writable, since_check: AtomicU32::new(0) };
+        Self { inner: Arc::new(inner), is_bracketed: false }
+    }
+
+    #[inline]
+    fn bracket(&self, direction: Direction) -> Result<Option<dmabuf::CpuAccess<'_>>, Fault> {
+        match &self.inner.kind {
+            Kind::DmaBuf { mapping, .. } if !self.is_bracketed && mapping.needs_brackets() => {
+                mapping
+                    .begin_cpu_access(direction)
+                    .map(Some)
+                    .map_err(|error| Fault::Sync { reason: error.to_string() })
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Clone for Umem {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), is_bracketed: false }
+    }
+}
+
+impl Deref for CpuAccess<'_> {
+    type Target = Umem;
+
+    fn deref(&self) -> &Umem {
+        &self.umem
+    }
+}
+
+impl fmt::Debug for Umem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.inner.kind {
+            Kind::User => "user",
+            Kind::Host { .. } => "host",
+            Kind::DmaBuf { .. } => "dma-buf",
+        };
+        write!(f, "Umem({kind} memory of {:#x} bytes at {:#x})", self.inner.len, self.inner.base)
+    }
+}
+
+impl Inner {
+    /// Whether accesses go through the guard. Kernel dma-bufs do while the guard is ours. When the program owns the
+    /// handlers they are touched directly: `process_vm_writev` does not reach pages without a `struct page`.
+    #[inline]
+    fn is_guarded(&self) -> bool {
+        match &self.kind {
+            Kind::User => true,
+            Kind::Host { .. } => false,
+            Kind::DmaBuf { mapping, .. } => {
+                mapping.needs_brackets() && guard::way() == Way::Guarded
+            }
+        }
+    }
+
+    /// The address of a range that is inside.
+    #[inline]
+    fn check(&self, offset: u64, len: u64) -> Result<usize, Fault> {
+        check_range(self.base, self.len, offset, len)
+    }
+
+    /// As [`check`](Self::check), for memory that is going to be written.
+    #[inline]
+    fn check_write(&self, offset: u64, len: u64) -> Result<usize, Fault> {
+        let addr = self.check(offset, len)?;
+        if self.is_writable { Ok(addr) } else { Err(page_fault(Touch::Write, addr, len, None)) }
+    }
+
+    /// Counts an access to memory that needs the guard, and looks at the signal handlers once in many.
+    #[inline]
+    fn tick(&self) {
+        let count = self.since_check.load(Ordering::Relaxed).wrapping_add(1);
+        self.since_check.store(count, Ordering::Relaxed);
+        if count.is_multiple_of(CHECK_EVERY) {
+            guard::recheck();
+        }
+    }
+
+    fn word(&self, offset: u64) -> Result<*mut u64, Fault> {
+        let addr = self.check_write(offset, 8)?;
+        check_aligned(addr, 8)?;
+        Ok(pointer(addr).cast())
+    }
+
+    /// # Safety
+    ///
+    /// `addr` came from `check` with the same length, and `out` may be written.
+    unsafe fn copy_out(&self, addr: usize, out: *mut u8, len: usize) -> Result<(), Fault> {
+        if !self.is_guarded() {
+            // SAFETY: the range is inside memory that cannot vanish.
+            unsafe { plain::peerdma_umem_copy(out, pointer(addr), len) };
+            return Ok(());
+        }
+        self.tick();
+        // SAFETY: whoever made the memory promised that it may be read; absent pages are caught.
+        unsafe { guard::copy(out, pointer(addr), len) }
+            .map_err(|at| page_fault(Touch::Read, addr, len as u64, at))
+    }
+
+    /// # Safety
+    ///
+    /// `addr` came from `check` with the same length, and `bytes` may be read.
+    unsafe fn copy_in(&self, addr: usize, bytes: *const u8, len: usize) -> Result<(), Fault> {
+        if !self.is_guarded() {
+            // SAFETY: the range is inside memory that cannot vanish.
+            unsafe { plain::peerdma_umem_copy(pointer(addr), bytes, len) };
+            return Ok(());
+        }
+        self.tick();
+        // SAFETY: whoever made the memory promised that it may be written; absent pages are caught.
+        unsafe { guard::copy(pointer(addr), bytes, len) }
+            .map_err(|at| page_fault(Touch::Write, addr, len as u64, at))
+    }
+}
+
+/// The memory belongs to the program, which handed over its address as a number.
+fn pointer(addr: usize) -> *mut u8 {
+    ptr::with_exposed_provenance_mut(addr)
+}
+
+fn page_fault(touch: Touch, addr: usize, len: u64, at: Option<usize>) -> Fault {
+    Fault::Page { touch, addr: addr as u64, len, at: at.unwrap_or(addr) as u64 }
+}

@@ -1,0 +1,407 @@
+//! Copies between this process and another one that permits it, by `process_vm_readv` and `process_vm_writev`.
+
+#![allow(unsafe_code, reason = "process_vm_readv and process_vm_writev")]
+
+use std::ptr;
+use std::sync::atomic::{Ordering, fence};
+
+use dmabuf::Direction;
+use libc::{iovec, pid_t};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+
+use crate::fault::{Fault, Touch};
+use crate::guard::bulk_length;
+use crate::{CpuAccess, Umem};
+
+/// Another process whose memory the kernel lets us copy to and from: same user, ptrace permitted, visible pid.
+///
+/// The kernel addresses it by number. A process that died may leave its number to a stranger, so whoever uses this must
+/// know by other means (a socket that is still open) that the peer lives, and ask between pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteProcess {
+    pid: pid_t,
+}
+
+/// A stretch of local memory in a list that is one side of a copy.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "an element of a scatter/gather list")]
+pub struct LocalPart<'a> {
+    /// The memory.
+    pub umem: &'a Umem,
+    /// Where the stretch begins in it.
+    pub offset: u64,
+    /// How long it is.
+    pub len: u64,
+}
+
+/// Why another process's memory is out of reach. Payload then goes as bytes through the ring.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The peer has no pid here.
+    #[error("the peer has no pid in our pid namespace")]
+    NotVisible,
+    /// No process has this number here (ESRCH).
+    #[error(
+        "no process has pid {pid} in our pid namespace: the peer lives in another one, or it ended"
+    )]
+    NoSuchProcess {
+        /// The number.
+        pid: pid_t,
+    },
+    /// The number belongs to some other process: what is at the agreed address is not what the peer put there.
+    #[error(
+        "process {pid} is not the peer: {found} where it said {expected:#x} would be at {addr:#x} (another pid namespace)"
+    )]
+    WrongProcess {
+        /// The number.
+        pid: pid_t,
+        /// Where we looked.
+        addr: u64,
+        /// What the peer announced.
+        expected: u64,
+        /// What is there.
+        found: String,
+    },
+    /// The kernel forbids it (EPERM).
+    #[error("not permitted to reach the memory of process {pid}: {why}")]
+    NotPermitted {
+        /// The number.
+        pid: pid_t,
+        /// Which rule forbids it, as far as it can be found out.
+        why: String,
+    },
+    /// The call does not exist here: an old kernel or a sandbox.
+    #[error("process_vm_readv is not available here: {errno}")]
+    NotAvailable {
+        /// What the kernel answered.
+        errno: Errno,
+    },
+}
+
+/// Why a copy between processes ended early. Part of the destination may have been written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoteFault {
+    /// Our side: a part is out of range, or its page is gone.
+    #[error("on our side: {0}")]
+    Local(#[source] Fault),
+    /// Their side.
+    #[error(
+        "on the side of process {pid}: {touch} at address {at:#x} failed: the page is not mapped or does not permit it"
+    )]
+    Remote {
+        /// The other process.
+        pid: pid_t,
+        /// What was attempted.
+        touch: Touch,
+        /// The first address that could not be touched.
+        at: u64,
+    },
+    /// The process is gone, or no longer permits it.
+    #[error(transparent)]
+    Refused(Refused),
+    /// The callback between pieces said to stop.
+    #[error("stopped between pieces after {done:#x} bytes")]
+    Stopped {
+        /// What was copied.
+        done: u64,
+    },
+}
+
+/// How much is copied between two calls of the callback: bounds how long a key of the peer is held.
+pub const PIECE: u64 = 256 * 1024;
+
+/// The kernel's limit for the parts of one call.
+const IOV_MAX: usize = 1024;
+
+type Parts = SmallVec<[iovec; 16]>;
+
+impl RemoteProcess {
+    /// Finds out whether the memory of process `pid` can be reached, by reading the eight bytes at `addr`, which the
+    /// peer said hold `expected`.
+    ///
+    /// Reading stands for writing too: the kernel asks for the same permission for both (`PTRACE_MODE_ATTACH_REALCREDS`).
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], in words.
+    pub fn probe(pid: pid_t, addr: u64, expected: u64) -> Result<Self, Refused> {
+        if pid <= 0 {
+            return Err(Refused::NotVisible);
+        }
+        let process = Self { pid };
+        let wrong = |found| Refused::WrongProcess { pid, addr, expected, found };
+        let mut found = 0_u64;
+        let local = [iovec { iov_base: (&raw mut found).cast(), iov_len: 8 }];
+        match process.call(Touch::Read, &local, &[remote_part(addr, 8)]) {
+            Ok(8) if found == expected => Ok(process),
+            Ok(8) => Err(wrong(format!("{found:#x}"))),
+            Ok(_) | Err(Errno::FAULT) => Err(wrong("no memory".to_owned())),
+            Err(errno) => Err(process.refused(errno)),
+        }
+    }
+
+    /// The number.
+    pub fn pid(&self) -> pid_t {
+        self.pid
+    }
+
+    /// Copies the parts, in order, to consecutive addresses of the other process. The last bytes (the naturally aligned
+    /// word of the last byte) become visible last.
+    ///
+    /// `between` is called before each further piece of at most [`PIECE`] bytes; `false` ends the copy.
+    ///
+    /// # Errors
+    ///
+    /// [`RemoteFault`].
+    pub fn write(
+        &self,
+        local: &[LocalPart<'_>],
+        remote_addr: u64,
+        between: &mut dyn FnMut() -> bool,
+    ) -> Result<(), RemoteFault> {
+        let local = Local::new(local, Touch::Read)?;
+        // A remote address is a number of the peer's: only the kernel knows whether it is one.
+        let tail = bulk_length(remote_addr as usize, local.len as usize) as u64;
+        self.copy(Touch::Write, &local, remote_addr, tail, between)
+    }
+
+    /// Copies consecutive addresses of the other process to the parts, in order. Otherwise as [`write`](Self::write).
+    ///
+    /// # Errors
+    ///
+    /// [`RemoteFault`].
+    pub fn read(
+        &self,
+        local: &[LocalPart<'_>],
+        remote_addr: u64,
+        between: &mut dyn FnMut() -> bool,
+    ) -> Result<(), RemoteFault> {
+        let local = Local::new(local, Touch::Write)?;
+        let tail = local.tail();
+        self.copy(Touch::Read, &local, remote_addr, tail, between)
+    }
+
+    /// The copy in pieces. `touch` is what happens to the remote side; the bytes from `tail` on are stored last.
+    fn copy(
+        &self,
+        touch: Touch,
+        local: &Local<'_>,
+        remote_addr: u64,
+        tail: u64,
+        between: &mut dyn FnMut() -> bool,
+    ) -> Result<(), RemoteFault> {
+        let mut done = 0;
+        let mut piece_end = 0;
+        while done < local.len {
+            if done == piece_end {
+                if done > 0 && !between() {
+                    return Err(RemoteFault::Stopped { done });
+                }
+                piece_end = local.len.min(done + PIECE);
+            }
+            let mut end = piece_end;
+            // ORDERING: the kernel copies part after part, with string instructions inside a part. On x86 no store of a
+            // later part becomes visible before one of an earlier part, so the tail is a part of its own in the same
+            // call. Elsewhere it is a call of its own behind a fence, which orders what the kernel stored for us.
+            if !cfg!(target_arch = "x86_64") && done < tail && tail < end {
+                end = tail;
+            } else if done == tail && tail > 0 {
+                fence(Ordering::SeqCst);
+            }
+            let mut ours = Parts::new();
+            let end = local.collect(done, end, tail, &mut ours);
+            let mut theirs = Parts::new();
+            let split = if touch == Touch::Write { tail.clamp(done, end) } else { end };
+            for (from, to) in [(done, split), (split, end)] {
+                if from < to {
+                    theirs.push(remote_part(remote_addr.wrapping_add(from), to - from));
+                }
+            }
+            match self.call(touch, &ours, &theirs) {
+                // A short count is not yet an error: the next call begins at the culprit and says so.
+                Ok(n) if n > 0 => done += n,
+                Ok(_) | Err(Errno::FAULT) => {
+                    return Err(self.blame(touch, local, remote_addr, done, end));
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(RemoteFault::Refused(self.refused(errno))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whose page stopped a copy between `done` and `end`. The kernel says EFAULT for both sides.
+    fn blame(
+        &self,
+        touch: Touch,
+        local: &Local<'_>,
+        remote_addr: u64,
+        done: u64,
+        end: u64,
+    ) -> RemoteFault {
+        // Readability can be probed without harm, so the side that was read is asked; the other one is it if that side
+        // answers. The count may have stopped short of the culprit, hence all pages up to the end.
+        let remote = |at| RemoteFault::Remote { pid: self.pid, touch, at };
+        if touch == Touch::Write {
+            return match local.first_unreadable(done, end) {
+                Some(fault) => RemoteFault::Local(fault),
+                None => remote(remote_addr.wrapping_add(done)),
+            };
+        }
+        for at in pages(remote_addr.wrapping_add(done), end - done) {
+            let mut byte = 0_u8;
+            let ours = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
+            if self.call(Touch::Read, &ours, &[remote_part(at, 1)]) != Ok(1) {
+                return remote(at);
+            }
+        }
+        RemoteFault::Local(local.fault_at(done))
+    }
+
+    fn call(&self, touch: Touch, local: &[iovec], remote: &[iovec]) -> Result<u64, Errno> {
+        let (local_len, remote_len) = (local.len() as u64, remote.len() as u64);
+        let (local, remote) = (local.as_ptr(), remote.as_ptr());
+        let n = if touch == Touch::Write {
+            // SAFETY: the arrays are valid for the call; the kernel checks every address they name, and the local ones
+            // are only read.
+            unsafe { libc::process_vm_writev(self.pid, local, local_len, remote, remote_len, 0) }
+        } else {
+            // SAFETY: the arrays are valid for the call; the kernel checks every address they name, and the local ones
+            // are memory that whoever made the `Umem` promised may be written.
+            unsafe { libc::process_vm_readv(self.pid, local, local_len, remote, remote_len, 0) }
+        };
+        u64::try_from(n).map_err(|_| {
+            Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+        })
+    }
+
+    fn refused(&self, errno: Errno) -> Refused {
+        let pid = self.pid;
+        match errno {
+            Errno::SRCH => Refused::NoSuchProcess { pid },
+            Errno::PERM => Refused::NotPermitted { pid, why: why_not_permitted(pid) },
+            errno => Refused::NotAvailable { errno },
+        }
+    }
+}
+
+/// The local side of a copy: parts that were checked, and brackets that last as long.
+struct Local<'a> {
+    parts: SmallVec<[(LocalPart<'a>, usize); 4]>,
+    len: u64,
+    touch: Touch,
+    _brackets: SmallVec<[CpuAccess<'a>; 4]>,
+}
+
+impl<'a> Local<'a> {
+    fn new(parts: &[LocalPart<'a>], touch: Touch) -> Result<Self, RemoteFault> {
+        let direction =
+            if touch == Touch::Write { Direction::ToDevice } else { Direction::FromDevice };
+        let mut local = Self { parts: SmallVec::new(), len: 0, touch, _brackets: SmallVec::new() };
+        for part in parts {
+            let addr = part.umem.check(touch, part.offset, part.len).map_err(RemoteFault::Local)?;
+            local._brackets.push(part.umem.cpu_access(direction).map_err(RemoteFault::Local)?);
+            if part.len > 0 {
+                local.parts.push((*part, addr));
+                local.len = local.len.saturating_add(part.len);
+            }
+        }
+        Ok(local)
+    }
+
+    /// Where the tail begins if the parts are the destination: in the last one.
+    fn tail(&self) -> u64 {
+        let Some((part, addr)) = self.parts.last() else { return 0 };
+        self.len - part.len + bulk_length(*addr, part.len as usize) as u64
+    }
+
+    /// Adds the bytes from `start` to `end` to the list for the kernel, with a cut at `tail` when they are the
+    /// destination. Returns where it really ended: the list has a maximal length.
+    fn collect(&self, start: u64, end: u64, tail: u64, list: &mut Parts) -> u64 {
+        let mut position = 0;
+        for (part, addr) in &self.parts {
+            let (from, to) = (start.max(position), end.min(position + part.len));
+            let split =
+                if self.touch == Touch::Write { tail.clamp(from, to.max(from)) } else { to };
+            for (from, to) in [(from, split), (split, to)] {
+                if from >= to {
+                    continue;
+                }
+                if list.len() == IOV_MAX {
+                    return from;
+                }
+                let addr = addr + (from - position) as usize;
+                list.push(iovec {
+                    iov_base: ptr::with_exposed_provenance_mut(addr),
+                    iov_len: (to - from) as usize,
+                });
+            }
+            position += part.len;
+        }
+        end
+    }
+
+    /// The first page between `start` and `end` that cannot be read.
+    fn first_unreadable(&self, start: u64, end: u64) -> Option<Fault> {
+        let mut position = 0;
+        for (part, addr) in &self.parts {
+            let (from, to) = (start.max(position), end.min(position + part.len));
+            if from < to {
+                let first = *addr as u64 + (from - position);
+                for at in pages(first, to - from) {
+                    let offset = part.offset + (at - *addr as u64);
+                    if let Err(fault) = part.umem.read(offset, &mut [0]) {
+                        return Some(fault);
+                    }
+                }
+            }
+            position += part.len;
+        }
+        None
+    }
+
+    fn fault_at(&self, done: u64) -> Fault {
+        let mut position = 0;
+        for (part, addr) in &self.parts {
+            if done < position + part.len {
+                let at = *addr as u64 + (done - position);
+                return Fault::Page { touch: self.touch, addr: *addr as u64, len: part.len, at };
+            }
+            position += part.len;
+        }
+        Fault::OutOfRange { base: 0, size: self.len, offset: done, len: 0 }
+    }
+}
+
+fn remote_part(addr: u64, len: u64) -> iovec {
+    iovec { iov_base: ptr::without_provenance_mut(addr as usize), iov_len: len as usize }
+}
+
+/// One address in each page of a range, the first being the range's own start.
+fn pages(addr: u64, len: u64) -> impl Iterator<Item = u64> {
+    let page = rustix::param::page_size() as u64;
+    let next = (addr & !(page - 1)).wrapping_add(page);
+    let end = addr.saturating_add(len);
+    std::iter::once(addr).chain((next..end).step_by(page as usize))
+}
+
+/// Explains an EPERM as well as files under /proc permit.
+fn why_not_permitted(pid: pid_t) -> String {
+    use std::os::unix::fs::MetadataExt;
+    let owner = std::fs::metadata(format!("/proc/{pid}")).map(|m| m.uid()).ok();
+    let own = rustix::process::getuid().as_raw();
+    if let Some(owner) = owner.filter(|owner| *owner != own) {
+        return format!("it belongs to uid {owner} and we are uid {own}, or it is not dumpable");
+    }
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match scope.trim() {
+        "" | "0" => {
+            "it is not dumpable, runs under other credentials or in another security domain"
+                .to_owned()
+        }
+        scope => format!("Yama's ptrace_scope is {scope}, so only its ancestors may"),
+    }
+}

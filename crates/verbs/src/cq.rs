@@ -1,0 +1,160 @@
+//! Completion queues.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use device::ids::{ChannelId, CqId};
+use iba::{Qpn, WcFlags, WcOpcode, WcStatus};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::{Context, Kind, Refusal, Result};
+
+/// A completion queue with an event descriptor. Clones are the same one.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_cq")]
+pub struct Cq(Arc<Queue>);
+
+#[derive(Debug)]
+struct Queue {
+    context: Context,
+    id: CqId,
+    channel: ChannelId,
+    fd: OwnedFd,
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let mut engine = self.context.lock();
+        // Every QP that completes here holds the queue, so nothing uses it any more.
+        let _ = engine.destroy_cq(self.id);
+        let _ = engine.destroy_channel(self.channel);
+    }
+}
+
+/// A finished work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_wc")]
+#[non_exhaustive]
+pub struct Wc {
+    /// The id that the work request was posted with.
+    pub wr_id: u64,
+    /// The outcome. If it is not success only `wr_id` and `qpn` mean anything besides.
+    pub status: WcStatus,
+    /// What completed.
+    pub opcode: WcOpcode,
+    /// Bytes received or read; of a datagram with its 40-byte GRH.
+    pub byte_len: u32,
+    /// Immediate data, if the peer sent any.
+    pub imm: Option<u32>,
+    /// The local QP.
+    pub qpn: Qpn,
+    /// The sender of a datagram.
+    pub src_qpn: Qpn,
+}
+
+impl Wc {
+    /// Whether the request was carried out.
+    pub fn is_success(&self) -> bool {
+        self.status == WcStatus::Success
+    }
+}
+
+impl From<device::Wc> for Wc {
+    fn from(wc: device::Wc) -> Self {
+        Self {
+            wr_id: wc.wr_id,
+            status: wc.status,
+            opcode: wc.opcode,
+            byte_len: wc.byte_len,
+            imm: wc.flags.contains(WcFlags::WITH_IMM).then_some(wc.imm),
+            qpn: wc.qpn,
+            src_qpn: wc.src_qpn,
+        }
+    }
+}
+
+/// Polls before [`Cq::wait`] sleeps: about as long as a sleep and a wake cost.
+const SPINS: u32 = 2000;
+
+impl Cq {
+    pub(crate) fn new(context: &Context, entries: u32) -> Result<Self> {
+        let mut engine = context.lock();
+        let channel = engine.create_channel(context.id())?;
+        let id = engine.create_cq(context.id(), entries, Some(channel), 0, 0)?;
+        let fd = engine.channel_fd(channel).map(|fd| fd.try_clone_to_owned());
+        drop(engine);
+        let Some(Ok(fd)) = fd else {
+            return Err(Refusal::new(Kind::NoMemory, "create_cq: no descriptor for its events"));
+        };
+        Ok(Self(Arc::new(Queue { context: context.clone(), id, channel, fd })))
+    }
+
+    pub(crate) fn id(&self) -> CqId {
+        self.0.id
+    }
+
+    /// The oldest completion, if there is one. Polling makes progress.
+    #[doc(alias = "ibv_poll_cq")]
+    pub fn poll(&self) -> Option<Wc> {
+        self.0.context.hca().poll(self.0.id).pop_wc(self.0.id).map(Wc::from)
+    }
+
+    /// The oldest completion; waits for it, by polling first and then asleep.
+    pub fn wait(&self) -> Result<Wc> {
+        loop {
+            if let Some(wc) = self.wait_timeout(Duration::from_secs(3600))? {
+                return Ok(wc);
+            }
+        }
+    }
+
+    /// The oldest completion; waits up to `timeout` for it.
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<Wc>> {
+        for _ in 0..SPINS {
+            if let Some(wc) = self.poll() {
+                return Ok(Some(wc));
+            }
+            std::hint::spin_loop();
+        }
+        self.req_notify(false)?;
+        // What came before the queue was armed raises no event.
+        if let Some(wc) = self.poll() {
+            return Ok(Some(wc));
+        }
+        take_one(&self.0.fd, Some(timeout))?;
+        Ok(self.poll())
+    }
+
+    /// Asks for one event on the descriptor at the next completion, or at the next solicited one.
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
+        self.0.context.hca().req_notify_cq(self.0.id, solicited_only)
+    }
+
+    /// Waits up to `timeout` for an event that [`Cq::req_notify`] asked for, and takes it.
+    #[doc(alias = "ibv_get_cq_event")]
+    pub fn event(&self, timeout: Duration) -> Result<bool> {
+        take_one(&self.0.fd, Some(timeout))
+    }
+}
+
+impl AsFd for Cq {
+    /// Readable while an event waits, for poll and epoll; [`Cq::event`] takes it.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.fd.as_fd()
+    }
+}
+
+/// Takes one count from an eventfd, waiting for it up to `timeout`.
+pub(crate) fn take_one(fd: &OwnedFd, timeout: Option<Duration>) -> Result<bool> {
+    let timeout = timeout.map(|wait| Timespec {
+        tv_sec: wait.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: wait.subsec_nanos().into(),
+    });
+    match poll(&mut [PollFd::new(fd, PollFlags::IN)], timeout.as_ref()) {
+        Ok(0) | Err(rustix::io::Errno::INTR) => Ok(false),
+        Ok(_) => Ok(rustix::io::read(fd, &mut [0u8; 8]).is_ok()),
+        Err(error) => Err(Refusal::new(Kind::Io, format!("waiting for an event: {error}"))),
+    }
+}

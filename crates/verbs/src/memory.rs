@@ -1,0 +1,173 @@
+//! Memory regions and device memory.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use device::ids::DmId;
+use device::MrInfo;
+use iba::{Access, LKey, RKey};
+use transport::wr::Sge;
+use umem::Umem;
+
+use crate::{Context, HostBuf, Kind, Pd, Refusal, Result};
+
+/// A memory region. Clones are the same one.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_mr")]
+pub struct Mr(Arc<Region>);
+
+#[derive(Debug)]
+struct Region {
+    pd: Pd,
+    info: MrInfo,
+    iova: u64,
+    length: u64,
+    /// Device memory that the region is on, kept until the region is gone.
+    _dm: Option<Dm>,
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // Fails only for a region that does not exist.
+        let _ = self.pd.context().lock().dereg_mr(self.info.id);
+    }
+}
+
+impl Mr {
+    pub(crate) fn host(pd: &Pd, buffer: &HostBuf, access: Access) -> Result<Self> {
+        let (umem, iova) = (Umem::host(buffer), buffer.as_ptr().addr() as u64);
+        let info = pd.context().lock().reg_mr(pd.id(), umem, iova, access)?;
+        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
+        Ok(Self::new(pd, info, iova, buffer.len() as u64, None))
+    }
+
+    pub(crate) fn dmabuf(
+        pd: &Pd,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        length: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<Self> {
+        let mut engine = pd.context().lock();
+        let info = engine.reg_dmabuf_mr(pd.id(), Some(fd), offset, length, iova, access)?;
+        drop(engine);
+        Ok(Self::new(pd, info, iova, length, None))
+    }
+
+    pub(crate) fn dm(pd: &Pd, dm: &Dm, offset: u64, length: u64, access: Access) -> Result<Self> {
+        let access = access | Access::ZERO_BASED;
+        let info = pd.context().lock().reg_dm_mr(pd.id(), dm.0.id, offset, length, access)?;
+        Ok(Self::new(pd, info, 0, length, Some(dm.clone())))
+    }
+
+    fn new(pd: &Pd, info: MrInfo, iova: u64, length: u64, dm: Option<Dm>) -> Self {
+        Self(Arc::new(Region { pd: pd.clone(), info, iova, length, _dm: dm }))
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> u64 {
+        self.0.length
+    }
+
+    /// Whether it has no bytes; none has.
+    pub fn is_empty(&self) -> bool {
+        self.0.length == 0
+    }
+
+    /// The key that peers name it by.
+    pub fn rkey(&self) -> RKey {
+        RKey(self.0.info.rkey)
+    }
+
+    /// `length` bytes at `offset`, for a work request of this side. A range outside the region is refused when the
+    /// request is carried out, as LOC_PROT_ERR.
+    pub fn slice(&self, offset: u64, length: u32) -> Slice {
+        let addr = self.0.iova.wrapping_add(offset);
+        Slice(Sge { addr, length, lkey: LKey(self.0.info.lkey) })
+    }
+
+    /// The byte at `offset`, for a work request of a peer.
+    pub fn remote(&self, offset: u64) -> Remote {
+        Remote { addr: self.0.iova.wrapping_add(offset), rkey: self.rkey() }
+    }
+}
+
+/// Bytes of a local region, for a work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_sge")]
+pub struct Slice(pub(crate) Sge);
+
+/// A place in a peer's memory: what a peer tells so that it can be written, read or changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "programs send it to each other")]
+pub struct Remote {
+    /// The address, in the region's own addresses.
+    pub addr: u64,
+    /// The region's key.
+    pub rkey: RKey,
+}
+
+impl Remote {
+    /// The place `offset` bytes further on.
+    #[must_use]
+    pub const fn add(self, offset: u64) -> Self {
+        Self { addr: self.addr.wrapping_add(offset), rkey: self.rkey }
+    }
+}
+
+/// Device memory. Clones are the same.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_dm")]
+pub struct Dm(Arc<Block>);
+
+#[derive(Debug)]
+struct Block {
+    context: Context,
+    id: DmId,
+    length: u64,
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // Every region on it holds it, so none is left.
+        let _ = self.context.lock().free_dm(self.id);
+    }
+}
+
+impl Dm {
+    pub(crate) fn new(context: &Context, length: u64) -> Result<Self> {
+        let id = context.lock().alloc_dm(context.id(), length, 0)?;
+        Ok(Self(Arc::new(Block { context: context.clone(), id, length })))
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> u64 {
+        self.0.length
+    }
+
+    /// Whether it has no bytes; none has.
+    pub fn is_empty(&self) -> bool {
+        self.0.length == 0
+    }
+
+    /// Copies `bytes` in at `offset`. Offset and length are multiples of four.
+    #[doc(alias = "ibv_memcpy_to_dm")]
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let block = &self.0;
+        let memory = block.context.lock().dm_memory(block.id, offset, bytes.len() as u64)?;
+        Umem::host(&memory).write(offset, bytes).map_err(fault)
+    }
+
+    /// Copies bytes at `offset` out. Offset and length are multiples of four.
+    #[doc(alias = "ibv_memcpy_from_dm")]
+    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let block = &self.0;
+        let memory = block.context.lock().dm_memory(block.id, offset, bytes.len() as u64)?;
+        Umem::host(&memory).read(offset, bytes).map_err(fault)
+    }
+}
+
+fn fault(fault: umem::Fault) -> Refusal {
+    Refusal::new(Kind::BadAddress, fault.to_string())
+}

@@ -1,0 +1,287 @@
+//! Queue pairs, shared receive queues and address handles.
+
+use std::sync::Arc;
+
+use device::Cap;
+use device::ids::{QpId, SrqId};
+use iba::{Access, AckTimeout, AttrMask, Av, Gid, Mtu, Psn, QKey, QpAttr, QpState, QpType, Qpn, RnrTimer};
+pub use transport::PostError;
+use transport::wr::RecvWr;
+
+use crate::{Cq, Pd, Result, SendRequest, Slice};
+
+/// What a QP is made with. Start from [`QpSpec::rc`], [`QpSpec::uc`] or [`QpSpec::ud`] and change what differs.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_qp_init_attr")]
+#[expect(clippy::exhaustive_structs, reason = "programs change its fields")]
+pub struct QpSpec {
+    /// The service.
+    pub qp_type: QpType,
+    /// Where sends complete.
+    pub send_cq: Cq,
+    /// Where receives complete.
+    pub recv_cq: Cq,
+    /// The shared receive queue, if the QP has none of its own.
+    pub srq: Option<Srq>,
+    /// The capacities.
+    pub cap: Cap,
+    /// Whether every send completes, flagged or not.
+    pub sq_sig_all: bool,
+    /// What the peer may do.
+    pub access: Access,
+}
+
+impl QpSpec {
+    /// A reliable connection that completes on `cq`, grants its peer every remote access, and has room for 128 requests of
+    /// four elements each way.
+    pub fn rc(cq: &Cq) -> Self {
+        Self {
+            qp_type: QpType::Rc,
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: None,
+            cap: Cap {
+                max_send_wr: 128,
+                max_recv_wr: 128,
+                max_send_sge: 4,
+                max_recv_sge: 4,
+                max_inline_data: 64,
+            },
+            sq_sig_all: false,
+            access: Access::LOCAL_WRITE | Access::REMOTE,
+        }
+    }
+
+    /// The same for an unreliable connection.
+    pub fn uc(cq: &Cq) -> Self {
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        Self { qp_type: QpType::Uc, access, ..Self::rc(cq) }
+    }
+
+    /// The same for datagrams.
+    pub fn ud(cq: &Cq) -> Self {
+        Self { qp_type: QpType::Ud, access: Access::empty(), ..Self::rc(cq) }
+    }
+}
+
+/// Where a QP can be reached: what two programs tell each other to connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "programs send it to each other")]
+pub struct Endpoint {
+    /// The address of the port.
+    pub gid: Gid,
+    /// The QP.
+    pub qpn: Qpn,
+    /// The first sequence number it will send.
+    pub psn: Psn,
+}
+
+/// A queue pair. Clones are the same one.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_qp")]
+pub struct Qp(Arc<Pair>);
+
+#[derive(Debug)]
+struct Pair {
+    pd: Pd,
+    id: QpId,
+    qpn: Qpn,
+    spec: QpSpec,
+    psn: Psn,
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        // Fails only for a QP that does not exist.
+        let _ = self.pd.context().lock().destroy_qp(self.id);
+    }
+}
+
+/// The key of datagram QPs that [`Qp::to_rts`] sets up.
+pub const DEFAULT_QKEY: u32 = 0x1111_1111;
+
+impl Qp {
+    pub(crate) fn new(pd: &Pd, spec: &QpSpec) -> Result<Self> {
+        let (id, qpn) = pd.context().lock().create_qp(&device::QpSpec {
+            pd: pd.id(),
+            qp_type: spec.qp_type,
+            send_cq: spec.send_cq.id(),
+            recv_cq: spec.recv_cq.id(),
+            srq: spec.srq.as_ref().map(|srq| srq.0.id),
+            cap: spec.cap,
+            sq_sig_all: spec.sq_sig_all,
+            cookie: 0,
+        })?;
+        // Any start will do; one that differs between QPs shows mistakes sooner.
+        let psn = Psn::new(qpn.value().wrapping_mul(0x9e37_79b1) >> 4);
+        let pair = Pair { pd: pd.clone(), id, qpn, spec: spec.clone(), psn };
+        let qp = Self(Arc::new(pair));
+        qp.to_init()?;
+        Ok(qp)
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.0.qpn
+    }
+
+    /// The protection domain it is in.
+    pub fn pd(&self) -> &Pd {
+        &self.0.pd
+    }
+
+    /// Where a peer reaches it, at the port's first GID.
+    pub fn endpoint(&self) -> Result<Endpoint> {
+        let gids = self.0.pd.context().gids();
+        let Some(first) = gids.first() else {
+            return Err(crate::Refusal::new(crate::Kind::NotFound, "endpoint: the port has no GID"));
+        };
+        Ok(Endpoint { gid: first.gid, qpn: self.0.qpn, psn: self.0.psn })
+    }
+
+    /// Changes state or attributes, as the mask says.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        self.0.pd.context().lock().modify_qp(self.0.id, attr, mask)
+    }
+
+    /// Its state and attributes.
+    #[doc(alias = "ibv_query_qp")]
+    pub fn query(&self) -> Result<QpAttr> {
+        self.0.pd.context().lock().query_qp(self.0.id)
+    }
+
+    fn to_init(&self) -> Result<()> {
+        let attr = QpAttr {
+            state: QpState::Init,
+            port_num: 1,
+            access_flags: self.0.spec.access,
+            qkey: QKey(DEFAULT_QKEY),
+            ..QpAttr::default()
+        };
+        let own = if self.0.spec.qp_type == QpType::Ud { AttrMask::QKEY } else { AttrMask::ACCESS_FLAGS };
+        self.modify(&attr, AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | own)
+    }
+
+    /// Connects an RC or UC QP to its peer, with the port's MTU, 14 (67 ms) as timeout and 7 retries, and makes it ready to
+    /// send. Both sides do so; either may be first.
+    pub fn connect(&self, peer: &Endpoint) -> Result<()> {
+        use AttrMask as A;
+        let mtu: Mtu = self.0.pd.context().port_attr().active_mtu;
+        let reliable = self.0.spec.qp_type == QpType::Rc;
+        let mut attr = QpAttr {
+            state: QpState::Rtr,
+            path_mtu: mtu,
+            dest_qpn: peer.qpn,
+            rq_psn: peer.psn,
+            av: Av { dgid: peer.gid, is_global: true, port_num: 1, hop_limit: 64, ..Av::default() },
+            max_dest_rd_atomic: 16,
+            max_rd_atomic: 16,
+            min_rnr_timer: RnrTimer::from_code(12).expect("12 is below 32"),
+            timeout: AckTimeout::from_code(14).expect("14 is below 32"),
+            retry_cnt: 7,
+            rnr_retry: 7,
+            sq_psn: self.0.psn,
+            ..QpAttr::default()
+        };
+        let mut mask = A::STATE | A::AV | A::PATH_MTU | A::DEST_QPN | A::RQ_PSN;
+        if reliable {
+            mask |= A::MAX_DEST_RD_ATOMIC | A::MIN_RNR_TIMER;
+        }
+        self.modify(&attr, mask)?;
+        attr.state = QpState::Rts;
+        mask = A::STATE | A::SQ_PSN;
+        if reliable {
+            mask |= A::TIMEOUT | A::RETRY_CNT | A::RNR_RETRY | A::MAX_QP_RD_ATOMIC;
+        }
+        self.modify(&attr, mask)
+    }
+
+    /// Makes a datagram QP ready to send and receive.
+    pub fn to_rts(&self) -> Result<()> {
+        let mut attr = QpAttr { state: QpState::Rtr, sq_psn: self.0.psn, ..QpAttr::default() };
+        self.modify(&attr, AttrMask::STATE)?;
+        attr.state = QpState::Rts;
+        self.modify(&attr, AttrMask::STATE | AttrMask::SQ_PSN)
+    }
+
+    /// Posts a send.
+    #[doc(alias = "ibv_post_send")]
+    pub fn post_send(&self, request: &SendRequest) -> std::result::Result<(), PostError> {
+        let mut engine = self.0.pd.context().lock();
+        engine.post_send(self.0.id, request.wr.clone())?;
+        engine.kick(self.0.id);
+        Ok(())
+    }
+
+    /// Posts a receive into `local`.
+    #[doc(alias = "ibv_post_recv")]
+    pub fn post_recv(&self, wr_id: u64, local: &[Slice]) -> std::result::Result<(), PostError> {
+        let sges = local.iter().map(|slice| slice.0).collect();
+        self.0.pd.context().lock().post_recv(self.0.id, RecvWr { wr_id, sges })
+    }
+}
+
+/// A shared receive queue. Clones are the same one.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_srq")]
+pub struct Srq(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    pd: Pd,
+    id: SrqId,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Every QP that receives from it holds it, so none is left.
+        let _ = self.pd.context().lock().destroy_srq(self.id);
+    }
+}
+
+impl Srq {
+    pub(crate) fn new(pd: &Pd, max_wr: u32, max_sge: u32) -> Result<Self> {
+        let id = pd.context().lock().create_srq(pd.id(), max_wr, max_sge, 0, 0)?;
+        Ok(Self(Arc::new(Shared { pd: pd.clone(), id })))
+    }
+
+    /// Posts a receive into `local`.
+    #[doc(alias = "ibv_post_srq_recv")]
+    pub fn post_recv(&self, wr_id: u64, local: &[Slice]) -> Result<()> {
+        let sges = local.iter().map(|slice| slice.0).collect();
+        self.0.pd.context().lock().post_srq_recv(self.0.id, RecvWr { wr_id, sges })
+    }
+}
+
+/// An address handle: where datagrams go. Clones are the same one.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_ah")]
+pub struct Ah(Arc<Handle>);
+
+#[derive(Debug)]
+struct Handle {
+    pd: Pd,
+    av: Av,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // The domain is held, so it exists.
+        let _ = self.pd.context().lock().count_ah(self.pd.id(), false);
+    }
+}
+
+impl Ah {
+    pub(crate) fn new(pd: &Pd, av: Av) -> Result<Self> {
+        let mut engine = pd.context().lock();
+        engine.check_av(&av)?;
+        engine.count_ah(pd.id(), true)?;
+        drop(engine);
+        Ok(Self(Arc::new(Handle { pd: pd.clone(), av })))
+    }
+
+    pub(crate) fn av(&self) -> Av {
+        self.0.av
+    }
+}

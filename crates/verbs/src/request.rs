@@ -1,0 +1,120 @@
+//! Work requests.
+
+use iba::{RKey, SendFlags, WrOpcode};
+use transport::wr::{Data, SendWr, UdDest};
+
+use crate::{Ah, Remote, Slice};
+
+/// A send work request. Made by the function named for its operation, then flagged.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_send_wr")]
+#[must_use = "a request does nothing until it is posted"]
+pub struct SendRequest {
+    pub(crate) wr: SendWr,
+}
+
+impl SendRequest {
+    fn new(wr_id: u64, opcode: WrOpcode, local: &[Slice]) -> Self {
+        let sges = local.iter().map(|slice| slice.0).collect();
+        Self {
+            wr: SendWr {
+                wr_id,
+                opcode,
+                flags: SendFlags::empty(),
+                imm: 0,
+                data: Data::Sges(sges),
+                remote_addr: 0,
+                rkey: RKey(0),
+                compare_add: 0,
+                swap: 0,
+                ud: None,
+            },
+        }
+    }
+
+    fn at(mut self, remote: Remote) -> Self {
+        self.wr.remote_addr = remote.addr;
+        self.wr.rkey = remote.rkey;
+        self
+    }
+
+    /// Sends bytes to a receive of the peer.
+    pub fn send(wr_id: u64, local: &[Slice]) -> Self {
+        Self::new(wr_id, WrOpcode::Send, local)
+    }
+
+    /// Writes bytes to the peer's memory.
+    pub fn write(wr_id: u64, local: &[Slice], to: Remote) -> Self {
+        Self::new(wr_id, WrOpcode::RdmaWrite, local).at(to)
+    }
+
+    /// Writes bytes to the peer's memory and completes a receive there with `imm`.
+    pub fn write_with_imm(wr_id: u64, local: &[Slice], to: Remote, imm: u32) -> Self {
+        Self::new(wr_id, WrOpcode::RdmaWriteWithImm, local).at(to).with_imm_value(imm)
+    }
+
+    /// Reads bytes of the peer's memory.
+    pub fn read(wr_id: u64, local: &[Slice], from: Remote) -> Self {
+        Self::new(wr_id, WrOpcode::RdmaRead, local).at(from)
+    }
+
+    /// Stores `swap` in eight bytes of the peer if they hold `compare`; what they held goes to `old`.
+    pub fn compare_swap(wr_id: u64, old: Slice, at: Remote, compare: u64, swap: u64) -> Self {
+        let mut request = Self::new(wr_id, WrOpcode::AtomicCmpAndSwp, &[old]).at(at);
+        request.wr.compare_add = compare;
+        request.wr.swap = swap;
+        request
+    }
+
+    /// Adds to eight bytes of the peer; what they held goes to `old`.
+    pub fn fetch_add(wr_id: u64, old: Slice, at: Remote, add: u64) -> Self {
+        let mut request = Self::new(wr_id, WrOpcode::AtomicFetchAndAdd, &[old]).at(at);
+        request.wr.compare_add = add;
+        request
+    }
+
+    /// Gives a send four bytes that arrive in the completion.
+    pub fn with_imm(mut self, imm: u32) -> Self {
+        if self.wr.opcode == WrOpcode::Send {
+            self.wr.opcode = WrOpcode::SendWithImm;
+        }
+        self.with_imm_value(imm)
+    }
+
+    fn with_imm_value(mut self, imm: u32) -> Self {
+        self.wr.imm = imm;
+        self
+    }
+
+    /// Asks for a completion.
+    pub fn signaled(mut self) -> Self {
+        self.wr.flags |= SendFlags::SIGNALED;
+        self
+    }
+
+    /// Waits for earlier READs and atomics of the QP.
+    pub fn fence(mut self) -> Self {
+        self.wr.flags |= SendFlags::FENCE;
+        self
+    }
+
+    /// Wakes a peer that waits for solicited completions only.
+    pub fn solicited(mut self) -> Self {
+        self.wr.flags |= SendFlags::SOLICITED;
+        self
+    }
+
+    /// Takes `bytes` now in place of a list of slices; no memory region is needed for them.
+    pub fn inline(mut self, bytes: &[u8]) -> Self {
+        self.wr.flags |= SendFlags::INLINE;
+        self.wr.data = Data::Inline(bytes.into());
+        self
+    }
+
+    /// Says where a datagram goes.
+    pub fn to(mut self, ah: &Ah, qpn: iba::Qpn, qkey: u32) -> Self {
+        self.wr.ud =
+            Some(UdDest { av: ah.av(), remote_qpn: qpn, remote_qkey: iba::QKey(qkey) });
+        self
+    }
+}
