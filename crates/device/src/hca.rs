@@ -19,6 +19,7 @@ use crate::engine::core::Core;
 use crate::engine::peers::Peers;
 use crate::engine::qp::QpTable;
 use crate::engine::receive::Receivers;
+use crate::engine::table::Table;
 use crate::engine::udp::UdpQueue;
 use crate::ids::CqId;
 use crate::nic::NicInfo;
@@ -230,9 +231,13 @@ fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> {
         ifindex: port.ifindex,
         settings: u64::from(config.udp_port),
     };
-    let claim = Claim::new(&config.name, identity)
+    let mut claim = Claim::new(&config.name, identity)
         .map_err(|error| Refusal::new(Kind::NoDevice, format!("{}: {error}", config.name)))?;
     let vf = claim.vf();
+    let table = if config.direct && !config.force_udp { Some(Table::new()?) } else { None };
+    if let Some(file) = table.as_ref().and_then(Table::fd) {
+        claim.set_table(file);
+    }
     let options = Options { vf, ifindex: port.ifindex, ..Options::default() };
     let udp = match UdpLink::bind(config.udp_port, options) {
         Err(error @ BindError::InUse { .. }) => {
@@ -269,6 +274,7 @@ fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> {
         counters: Counters::default(),
         loopback: Default::default(),
         peers,
+        table,
         udp: UdpQueue::new(segments, source, config.udp_port),
     };
     let receivers = Receivers::new(udp, watch, waits);

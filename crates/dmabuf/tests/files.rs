@@ -34,7 +34,10 @@ fn other_files_are_no_dma_bufs() {
     // On Linux a memfd is no dma-buf either.
     let memfd = memfd("frame", SealFlags::SHRINK);
     let text = DmaBuf::import(memfd.as_fd()).unwrap_err().to_string();
-    assert!(text.ends_with("is not a dma-buf: neither the kernel's nor a memfd named peerdma:NAME"), "{text}");
+    assert!(
+        text.ends_with("is not a dma-buf: neither the kernel's nor a memfd named peerdma:NAME"),
+        "{text}"
+    );
     assert_not_a_dma_buf(memfd);
 }
 

@@ -14,7 +14,9 @@ fn main() {
         is_imported_like_any_other(buf);
         println!("kernel dma-buf by udmabuf ... ok");
     } else {
-        println!("kernel dma-buf by udmabuf ... NOT TESTED: /dev/udmabuf cannot be used on this machine");
+        println!(
+            "kernel dma-buf by udmabuf ... NOT TESTED: /dev/udmabuf cannot be used on this machine"
+        );
         assert!(!required, "PEERDMA_REQUIRE names udmabuf, and /dev/udmabuf cannot be used");
     }
 }

@@ -122,10 +122,7 @@ fn a_pinned_importer_without_the_callback_keeps_its_access() {
     // A map that begins after the revocation is the exporter's to refuse.
     let pin = attachment.pin(&buf.resv().lock()).expect("this exporter still pins");
     let refusal = attachment.map_unlocked(Direction::Bidirectional).unwrap_err();
-    assert_eq!(
-        refusal.to_string(),
-        "vram refuses to map for bnxt_re0: the memory was revoked"
-    );
+    assert_eq!(refusal.to_string(), "vram refuses to map for bnxt_re0: the memory was revoked");
     drop(pin);
 }
 
@@ -134,10 +131,7 @@ fn an_exporter_may_refuse_a_class_and_take_peer_to_peer_away() {
     let (buf, _) = vram(Rules { needs_revocable: true, ..Rules::default() });
     let pinned = device("efa_0", ImporterClass::Pinned);
     let refusal = buf.attach(&as_importer(&pinned)).unwrap_err();
-    assert_eq!(
-        refusal.to_string(),
-        "vram refuses to attach efa_0: importers must be revocable"
-    );
+    assert_eq!(refusal.to_string(), "vram refuses to attach efa_0: importers must be revocable");
     assert!(buf.attach(&as_importer(&device("mlx5_0", ImporterClass::Dynamic))).is_ok());
 
     let (buf, _) = vram(Rules { unreachable: true, ..Rules::default() });

@@ -105,3 +105,12 @@ impl fmt::Display for PeerInfo {
         write!(f, ", uid {})", self.uid)
     }
 }
+
+/// Doors for fuzz targets.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    /// Reads `bytes` as a message of a peer, and says whether it is one.
+    pub fn message(bytes: &[u8]) -> bool {
+        super::message::Message::decode(bytes).is_ok()
+    }
+}

@@ -22,12 +22,15 @@
 //! VFs and GRO joins their datagrams, or when the VF belongs to another user. The receiver forwards it over the ring of
 //! the VF it is for, and calls [`Steering::start`] if it happens between VFs that share the port.
 //!
+//! A socket is closed when its last descriptor is. A child that keeps one after a fork keeps its place in the array, and
+//! what is steered or hashed there is lost: children close them ([`UdpLink::raw_fds`]), and so does exec.
+//!
 //! Reasons to start: the device was opened; a VF of this host vanished; a packet came astray. Starting too often is
 //! harmless ([`REST`]).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -147,6 +150,11 @@ impl Steering {
     /// The sockets on which answers come; readable is a reason to call [`Steering::poll`].
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.groups.iter().map(|group| group.socket.as_fd())
+    }
+
+    /// All descriptors, for a child that must close them after a fork.
+    pub fn raw_fds(&self, out: &mut Vec<RawFd>) {
+        out.extend(self.fds().map(|fd| fd.as_raw_fd()));
     }
 
     /// The tables that were attached last, that of IPv4 first.

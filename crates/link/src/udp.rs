@@ -23,7 +23,7 @@ mod sys;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -207,6 +207,8 @@ pub enum SendError {
 pub struct UdpLink {
     v4: Option<Socket>,
     v6: Option<Socket>,
+    /// A socket for each multicast group.
+    groups: Vec<(IpAddr, Socket)>,
     /// The destination port of everything sent.
     port: u16,
     options: Options,
@@ -218,18 +220,29 @@ pub struct UdpLink {
 impl UdpLink {
     /// Opens `port`, normally [`PORT`], on every address of the host. Port 0 takes any free port and is for tests.
     pub fn bind(port: u16, options: Options) -> Result<Self, BindError> {
-        let port = if port == 0 { free_port(options)? } else { port };
-        let v4 = open(Domain::IPV4, port, Sharing::OneUser, options)?;
-        let v6 = open(Domain::IPV6, port, Sharing::OneUser, options)?;
-        Self::new(v4, v6, port, options)
+        if port != 0 {
+            return Self::bind_shared(port, options);
+        }
+        // Another process may take the free port in between.
+        let mut result = Self::bind_shared(free_port(options)?, options);
+        while let Err(BindError::InUse { .. }) = result {
+            result = Self::bind_shared(free_port(options)?, options);
+        }
+        result
     }
 
     /// A link that sends to `port` from a port of its own and receives nothing but, on that port, stray answers: what is
     /// left to a user whose [`UdpLink::bind`] found the port taken. The source port of RoCEv2 is free (RoCEv2 Annex
     /// A17.9.2), so receivers do not mind.
     pub fn send_only(port: u16, options: Options) -> Result<Self, BindError> {
-        let v4 = open(Domain::IPV4, 0, Sharing::None, options)?;
-        let v6 = open(Domain::IPV6, 0, Sharing::None, options)?;
+        let v4 = open(unspecified(true), 0, Sharing::None, options)?;
+        let v6 = open(unspecified(false), 0, Sharing::None, options)?;
+        Self::new(v4, v6, port, options)
+    }
+
+    fn bind_shared(port: u16, options: Options) -> Result<Self, BindError> {
+        let v4 = open(unspecified(true), port, Sharing::OneUser, options)?;
+        let v6 = open(unspecified(false), port, Sharing::OneUser, options)?;
         Self::new(v4, v6, port, options)
     }
 
@@ -246,6 +259,7 @@ impl UdpLink {
         Ok(Self {
             v4,
             v6,
+            groups: Vec::new(),
             port,
             options,
             gso: AtomicBool::new(gso),
@@ -271,8 +285,7 @@ impl UdpLink {
         self.options.vf
     }
 
-    /// The IPv4 socket, if the host has IPv4: readable when [`UdpLink::recv`] has work, writable when a send that would
-    /// have blocked can be tried again.
+    /// The IPv4 socket, if the host has IPv4: writable when a send that would have blocked can be tried again.
     pub fn v4_fd(&self) -> Option<BorrowedFd<'_>> {
         self.v4.as_ref().map(AsFd::as_fd)
     }
@@ -280,6 +293,27 @@ impl UdpLink {
     /// The IPv6 socket, likewise.
     pub fn v6_fd(&self) -> Option<BorrowedFd<'_>> {
         self.v6.as_ref().map(AsFd::as_fd)
+    }
+
+    /// All sockets: when one is readable, [`UdpLink::recv`] has work. [`UdpLink::join`] and [`UdpLink::leave`] change
+    /// them.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let groups = self.groups.iter().map(|(_, socket)| socket);
+        self.v4.iter().chain(&self.v6).chain(groups).map(AsFd::as_fd)
+    }
+
+    /// All descriptors, for a child that must close them after a fork and cannot call
+    /// [`abandon_in_child`](Self::abandon_in_child). While a child keeps them, packets can go to sockets that nobody
+    /// reads.
+    pub fn raw_fds(&self, out: &mut Vec<RawFd>) {
+        out.extend(self.fds().map(|fd| fd.as_raw_fd()));
+    }
+
+    /// For the child after a fork: closes the sockets and touches nothing else.
+    pub fn abandon_in_child(self) {
+        let mut fds = Vec::new();
+        self.raw_fds(&mut fds);
+        crate::fork::abandon(self, &fds);
     }
 
     /// How many segments of `segment_size` bytes one system call takes: 1 where the kernel does not split. More may be
@@ -346,8 +380,7 @@ impl UdpLink {
         bytes: &[u8],
         segment: usize,
     ) -> io::Result<()> {
-        let needs_scope = is_scoped(transmit.dst);
-        let ifindex = if needs_scope { self.options.ifindex } else { 0 };
+        let ifindex = scope(transmit.dst, self.options);
         let dst = match transmit.dst {
             IpAddr::V4(ip) => SocketAddr::from((ip, self.port)),
             IpAddr::V6(ip) => SocketAddrV6::new(ip, self.port, 0, ifindex).into(),
@@ -364,13 +397,14 @@ impl UdpLink {
         sys::send(socket.as_fd(), &meta, bytes)
     }
 
-    /// Hands every datagram that waits, up to a batch from each socket, to `each`, and says how many there were; 0 means
-    /// that nothing waits. Joined datagrams are split again: check the QPN of every one, since one flow may mix VFs.
+    /// Hands every datagram that waits, up to a batch from each socket, to `each`, and says how many there were. Joined
+    /// datagrams are split again: check the QPN of every one, since one flow may mix VFs.
     ///
-    /// Questions of [`crate::steer`] are answered here and not counted.
+    /// Questions of [`crate::steer`] are answered here and not counted, so 0 says no more than that none came.
     pub fn recv(&mut self, each: &mut dyn FnMut(Datagram<'_>)) -> io::Result<usize> {
         let mut count = 0;
-        for socket in self.v4.iter().chain(&self.v6) {
+        let groups = self.groups.iter().map(|(_, socket)| socket);
+        for socket in self.v4.iter().chain(&self.v6).chain(groups) {
             let mut metas = [None; BATCH];
             let filled = sys::recv(socket.as_fd(), &mut self.buffer, &mut metas)?;
             let part = self.buffer.len() / BATCH;
@@ -397,33 +431,32 @@ impl UdpLink {
         Ok(count)
     }
 
-    /// Joins a multicast group on the link's netdev. Every process of the host that joined receives a copy: multicast
-    /// is not steered.
-    pub fn join(&self, group: IpAddr) -> io::Result<()> {
-        let (socket, index) = self.member(group)?;
-        match group {
+    /// Joins a multicast group on the link's netdev; joining again changes nothing. Every process of the host that
+    /// joined receives a copy: multicast is not steered.
+    ///
+    /// Each group has a socket bound to its address. The shared socket cannot serve: the kernel looks a single member up
+    /// early (`udp_v4_early_demux`), and then gives the packet to any socket of the member's reuseport group.
+    pub fn join(&mut self, group: IpAddr) -> Result<(), BindError> {
+        if self.groups.iter().any(|(joined, _)| *joined == group) {
+            return Ok(());
+        }
+        let socket = open(group, self.port, Sharing::OneUser, self.options)?;
+        let socket = socket.ok_or(BindError::NoIp)?;
+        let index = self.options.ifindex;
+        let joined = match group {
             IpAddr::V4(group) => {
                 socket.join_multicast_v4_n(&group, &socket2::InterfaceIndexOrAddress::Index(index))
             }
             IpAddr::V6(group) => socket.join_multicast_v6(&group, index),
-        }
+        };
+        joined.map_err(|source| BindError::Io { port: self.port, source })?;
+        self.groups.push((group, socket));
+        Ok(())
     }
 
-    /// Leaves a multicast group.
-    pub fn leave(&self, group: IpAddr) -> io::Result<()> {
-        let (socket, index) = self.member(group)?;
-        match group {
-            IpAddr::V4(group) => {
-                socket.leave_multicast_v4_n(&group, &socket2::InterfaceIndexOrAddress::Index(index))
-            }
-            IpAddr::V6(group) => socket.leave_multicast_v6(&group, index),
-        }
-    }
-
-    fn member(&self, group: IpAddr) -> io::Result<(&Socket, u32)> {
-        let socket = if group.is_ipv4() { &self.v4 } else { &self.v6 };
-        let socket = socket.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
-        Ok((socket, self.options.ifindex))
+    /// Leaves a multicast group; packets of it that wait are lost.
+    pub fn leave(&mut self, group: IpAddr) {
+        self.groups.retain(|(joined, _)| *joined != group);
     }
 }
 
@@ -434,11 +467,7 @@ impl RecvMeta {
         let bytes = &buffer[..meta.len.min(buffer.len())];
         let stride = meta.stride.max(1);
         let count = bytes.len().div_ceil(stride).max(1);
-        let unknown = if meta.src.is_ipv4() {
-            IpAddr::V4(Ipv4Addr::UNSPECIFIED)
-        } else {
-            IpAddr::V6(Ipv6Addr::UNSPECIFIED)
-        };
+        let unknown = unspecified(meta.src.is_ipv4());
         (0..count).map(move |index| Datagram {
             src: meta.src,
             dst: meta.dst.unwrap_or(unknown),
@@ -462,28 +491,29 @@ enum Sharing {
 
 /// A port that nobody uses.
 fn free_port(options: Options) -> Result<u16, BindError> {
-    let any = open(Domain::IPV4, 0, Sharing::None, options)?;
-    let any = any.map_or_else(|| open(Domain::IPV6, 0, Sharing::None, options), |v4| Ok(Some(v4)));
-    Ok(any?.as_ref().map_or(0, local_port))
+    let mut any = open(unspecified(true), 0, Sharing::None, options)?;
+    if any.is_none() {
+        any = open(unspecified(false), 0, Sharing::None, options)?;
+    }
+    any.as_ref().map(local_port).ok_or(BindError::NoIp)
 }
 
-/// Opens a socket of `domain` on `port`; `None` if the host lacks the family.
+/// Opens a socket on `port` of `ip`; `None` if the host lacks the address family.
 fn open(
-    domain: Domain,
+    ip: IpAddr,
     port: u16,
     sharing: Sharing,
     options: Options,
 ) -> Result<Option<Socket>, BindError> {
-    let result = configure(domain, options).and_then(|socket| {
+    let address = match ip {
+        IpAddr::V4(ip) => SocketAddr::from((ip, port)),
+        IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, scope(ip.into(), options)).into(),
+    };
+    let result = configure(Domain::for_address(address), options).and_then(|socket| {
         if sharing == Sharing::OneUser {
             sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         }
-        let any: IpAddr = if domain == Domain::IPV4 {
-            Ipv4Addr::UNSPECIFIED.into()
-        } else {
-            Ipv6Addr::UNSPECIFIED.into()
-        };
-        socket.bind(&SocketAddr::from((any, port)).into())?;
+        socket.bind(&address.into())?;
         Ok(socket)
     });
     match result {
@@ -550,12 +580,17 @@ fn local_port(socket: &Socket) -> u16 {
     address.map_or(0, |address| address.port())
 }
 
-/// Whether an address means nothing without a netdev.
-fn is_scoped(ip: IpAddr) -> bool {
-    match ip {
+fn unspecified(is_ipv4: bool) -> IpAddr {
+    if is_ipv4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
+/// The netdev of an address that means nothing without one; 0 for other addresses.
+fn scope(ip: IpAddr, options: Options) -> u32 {
+    let needed = match ip {
         IpAddr::V4(ip) => ip.is_multicast(),
         IpAddr::V6(ip) => ip.is_multicast() || ip.is_unicast_link_local(),
-    }
+    };
+    if needed { options.ifindex } else { 0 }
 }
 
 /// Errors of a train that a single datagram may not have: EIO when the netdev cannot checksum (`udp_send_skb`), EINVAL

@@ -59,6 +59,7 @@ mod answer;
 mod comp;
 mod direct;
 mod modify;
+mod packet;
 mod post;
 mod qp;
 mod req;

@@ -61,7 +61,6 @@ struct Run {
     net: Net,
     mtu: Mtu,
     sq_sig_all: bool,
-    rd_atomic: u8,
     /// Each side's operations, in the order they were posted.
     posted: [Vec<Op>; 2],
     /// Operations that each side has still to post.
@@ -99,7 +98,7 @@ impl Run {
                 delay: Duration::from_micros(1),
             };
         }
-        let (sq_sig_all, rd_atomic) = (options.sq_sig_all, options.rd_atomic);
+        let sq_sig_all = options.sq_sig_all;
         let bad = rng.chance(250).then(|| (rng.below(2) as usize, rng.below(OPS)));
         let mut net = Net::pair(options);
         for node in 0..2 {
@@ -119,7 +118,6 @@ impl Run {
             net,
             mtu,
             sq_sig_all,
-            rd_atomic,
             posted: [Vec::new(), Vec::new()],
             left: [OPS; 2],
             receives: [0; 2],
@@ -196,7 +194,7 @@ impl Run {
         {
             self.needed[1 - node] += 1;
         }
-        let length = op.data_length();
+        let length = length_of(&op.data);
         self.posted[node].push(Op { wr: op.clone(), length, bad });
         self.net.post(node, op);
     }
@@ -214,20 +212,8 @@ impl Run {
         let qp = &self.net.nodes[node].qp;
         assert_eq!(qp.state(), QpState::Rts);
         assert_eq!(qp.sends(), 0);
-        assert_eq!(qp.query().sq_psn.value(), self.psn_after(node), "sequence numbers used");
-    }
-
-    /// The sequence number after all operations of a node.
-    fn psn_after(&self, node: usize) -> u32 {
         let packets: u32 = self.posted[node].iter().map(|op| self.mtu.packets(op.length)).sum();
-        let start = self.net.nodes[node].qp.query().sq_psn;
-        let first = self.first_psn(node);
-        assert_eq!(start, first.add(packets));
-        start.value()
-    }
-
-    fn first_psn(&self, node: usize) -> Psn {
-        self.net.first_psn(node)
+        assert_eq!(qp.query().sq_psn, self.net.first_psn(node).add(packets), "numbers used");
     }
 
     /// The first `count` sends succeeded: those that are signaled completed, in order.
@@ -335,20 +321,13 @@ impl Run {
         self.check_sends(node, at);
         self.check_memory(node, at);
         self.check_receives(1 - node, &ops[..at]);
-        let _ = self.rd_atomic;
     }
 }
 
-trait DataLength {
-    fn data_length(&self) -> u32;
-}
-
-impl DataLength for SendWr {
-    fn data_length(&self) -> u32 {
-        match &self.data {
-            Data::Sges(sges) => sges.iter().map(|sge| sge.length).sum(),
-            Data::Inline(bytes) => bytes.len() as u32,
-        }
+fn length_of(data: &Data) -> u32 {
+    match data {
+        Data::Sges(sges) => sges.iter().map(|sge| sge.length).sum(),
+        Data::Inline(bytes) => bytes.len() as u32,
     }
 }
 

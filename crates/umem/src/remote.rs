@@ -293,17 +293,17 @@ struct Local<'a> {
     parts: SmallVec<[(LocalPart<'a>, usize); 4]>,
     len: u64,
     touch: Touch,
-    _brackets: SmallVec<[CpuAccess<'a>; 4]>,
+    brackets: SmallVec<[CpuAccess<'a>; 4]>,
 }
 
 impl<'a> Local<'a> {
     fn new(parts: &[LocalPart<'a>], touch: Touch) -> Result<Self, RemoteFault> {
         let direction =
             if touch == Touch::Write { Direction::ToDevice } else { Direction::FromDevice };
-        let mut local = Self { parts: SmallVec::new(), len: 0, touch, _brackets: SmallVec::new() };
+        let mut local = Self { parts: SmallVec::new(), len: 0, touch, brackets: SmallVec::new() };
         for part in parts {
             let addr = part.umem.check(touch, part.offset, part.len).map_err(RemoteFault::Local)?;
-            local._brackets.push(part.umem.cpu_access(direction).map_err(RemoteFault::Local)?);
+            local.brackets.push(part.umem.cpu_access(direction).map_err(RemoteFault::Local)?);
             if part.len > 0 {
                 local.parts.push((*part, addr));
                 local.len = local.len.saturating_add(part.len);

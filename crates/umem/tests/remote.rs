@@ -14,7 +14,7 @@ const SECRET: u64 = 0x7065_6572_646d_6121;
 #[test]
 fn bytes_arrive_from_several_parts_and_come_back() {
     let len = 700_000;
-    let memory = HostBuf::memfd("umem-test", len + PAGE).expect("memory exists");
+    let memory = HostBuf::memfd("umem-test", len + 2 * PAGE).expect("memory exists");
     let (child, process) = Child::start(&memory);
     let source = HostBuf::anonymous(len).expect("memory exists");
     let pattern: Vec<u8> = (0..len).map(|i| (i * 31 + i / 256) as u8).collect();
@@ -52,7 +52,7 @@ fn bytes_arrive_from_several_parts_and_come_back() {
 
 #[test]
 fn more_parts_than_one_call_takes_are_copied_too() {
-    let memory = HostBuf::memfd("umem-test", 2 * PAGE).expect("memory exists");
+    let memory = HostBuf::memfd("umem-test", 3 * PAGE).expect("memory exists");
     let (child, process) = Child::start(&memory);
     let source = HostBuf::anonymous(PAGE).expect("memory exists");
     let pattern: Vec<u8> = (0..PAGE).map(|i| i as u8).collect();
@@ -75,7 +75,7 @@ fn more_parts_than_one_call_takes_are_copied_too() {
 
 #[test]
 fn a_fault_says_whose_it_is() {
-    let memory = HostBuf::memfd("umem-test", 4 * PAGE).expect("memory exists");
+    let memory = HostBuf::memfd("umem-test", 5 * PAGE).expect("memory exists");
     let (child, process) = Child::start(&memory);
     let base = child.address(&memory);
     let buffer = HostBuf::anonymous(4 * PAGE).expect("memory exists");
@@ -83,7 +83,7 @@ fn a_fault_says_whose_it_is() {
     let local = unsafe { Umem::user(buffer.as_ptr().expose_provenance(), 4 * PAGE as u64) };
     let parts = |len| [LocalPart { umem: &local, offset: 0, len }];
 
-    // Behind their mapping nothing is mapped: the child unmapped it (see `Child::start`).
+    // The child cannot touch the page behind: see `Child::start`.
     let reach = 2 * PAGE as u64;
     for (touch, result) in [
         (Touch::Write, process.write(&parts(reach), base + 3 * PAGE as u64, &mut || true)),
@@ -91,11 +91,7 @@ fn a_fault_says_whose_it_is() {
     ] {
         assert_eq!(
             result,
-            Err(RemoteFault::Remote {
-                pid: process.pid(),
-                touch,
-                at: base + 4 * PAGE as u64
-            })
+            Err(RemoteFault::Remote { pid: process.pid(), touch, at: base + 4 * PAGE as u64 })
         );
     }
 
@@ -120,7 +116,7 @@ fn a_fault_says_whose_it_is() {
 
 #[test]
 fn the_callback_stops_a_copy_between_pieces() {
-    let memory = HostBuf::memfd("umem-test", 1 << 20).expect("memory exists");
+    let memory = HostBuf::memfd("umem-test", (1 << 20) + PAGE).expect("memory exists");
     let (child, process) = Child::start(&memory);
     let source = HostBuf::anonymous(1 << 20).expect("memory exists");
     source.fill(0, 3, 1 << 20).expect("inside");
@@ -135,7 +131,7 @@ fn the_callback_stops_a_copy_between_pieces() {
 
 #[test]
 fn a_refusal_has_words() {
-    let memory = HostBuf::memfd("umem-test", PAGE).expect("memory exists");
+    let memory = HostBuf::memfd("umem-test", 2 * PAGE).expect("memory exists");
     let (child, process) = Child::start(&memory);
     let addr = child.address(&memory);
     let wrong = RemoteProcess::probe(process.pid(), addr, 5).unwrap_err();
@@ -154,8 +150,8 @@ fn a_refusal_has_words() {
     assert_eq!(result, Err(RemoteFault::Refused(Refused::NoSuchProcess { pid })));
 }
 
-/// A child that does nothing but exist, with a copy of our address space in which the page behind the shared memory is
-/// not mapped. Killed and reaped on drop.
+/// A child that does nothing but exist, with a copy of our address space in which the last page of the shared memory may
+/// not be touched. Killed and reaped on drop.
 struct Child {
     pid: libc::pid_t,
 }
@@ -163,17 +159,15 @@ struct Child {
 impl Child {
     fn start(memory: &HostBuf) -> (Self, RemoteProcess) {
         memory.store_u64(0, SECRET, Ordering::Release).expect("inside");
-        let len = memory.len().next_multiple_of(PAGE);
-        let behind = memory.as_ptr().wrapping_add(len);
+        let last = memory.as_ptr().wrapping_add(memory.len().next_multiple_of(PAGE) - PAGE);
         // SAFETY: the child only makes async-signal-safe calls, on its own copy of the address space, and never returns.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             // The parent may die without reaching our end.
             // SAFETY: a plain system call.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-            // Another page could lie behind by chance; nothing in the child uses it any more.
-            // SAFETY: the child touches nothing but its stack and code from here on.
-            unsafe { libc::munmap(behind.cast(), PAGE) };
+            // SAFETY: the child's own mapping, which it does not use.
+            unsafe { libc::mprotect(last.cast(), PAGE, libc::PROT_NONE) };
             memory.store_u64(8, 1, Ordering::Release).expect("inside");
             loop {
                 // SAFETY: waits for a signal.

@@ -194,6 +194,7 @@ impl Engine {
             };
             entry.qp.set_path(path_caps(facts.route, path_mtu));
         }
+        self.publish_qp(id);
         self.make_ready(id);
         self.progress();
         Ok(())
@@ -243,6 +244,7 @@ impl Engine {
         let Some(entry) = self.qps.remove(id) else {
             refuse!(Invalid, "there is no QP {}", id.handle());
         };
+        self.publish_qp(id);
         let facts = entry.facts;
         self.core.clean_cqs(facts.qpn, facts.send_cq, facts.recv_cq);
         self.cq(facts.send_cq)?.uses -= 1;

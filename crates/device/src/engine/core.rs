@@ -11,6 +11,7 @@ use super::cq::{Armed, Cq};
 use super::events::EventQueue;
 use super::mr::MrTable;
 use super::peers::Peers;
+use super::table::Table;
 use super::udp::UdpQueue;
 use crate::attr::DeviceAttr;
 use crate::config::NicConfig;
@@ -133,6 +134,8 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     pub(crate) loopback: VecDeque<super::payload::LoopPacket>,
     pub(crate) peers: Peers,
+    /// What peers may touch without our engine; `None` where the configuration forbids it.
+    pub(crate) table: Option<Table>,
     pub(crate) udp: UdpQueue,
 }
 

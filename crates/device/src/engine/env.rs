@@ -10,6 +10,7 @@ use transport::wr::{RecvWr, Sge};
 use wire::Headers;
 
 use super::core::{Core, EventSource};
+use super::direct::Parties;
 use super::payload::{InPayload, LoopPacket, LoopPayload, Part, for_each_sge};
 use super::peers::{PushError, Record};
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId};
@@ -286,8 +287,21 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     fn one_sided(&mut self, op: &OneSided<'_>) -> Direct {
-        let _ = op;
-        Direct::Declined
+        let Route::Shm(vf) = self.facts.route else { return Direct::Declined };
+        let Core { peers, mrs, counters, table, .. } = &mut *self.core;
+        // What an unreliable QP sent before may still lie in the ring: nothing may overtake it.
+        let unreliable = !self.facts.qp_type.is_reliable();
+        if table.is_none() || (unreliable && peers.is_behind(vf, self.facts.ring_position)) {
+            return Direct::Declined;
+        }
+        let parties =
+            Parties { own: self.facts.qpn, peer: self.facts.dest_qpn, pd: self.facts.pd };
+        let outcome = peers.one_sided(vf, mrs, parties, op);
+        if outcome == Direct::Done {
+            counters.direct_operations += 1;
+            counters.direct_bytes += u64::from(op.length);
+        }
+        outcome
     }
 
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), LocalError> {

@@ -23,6 +23,7 @@ pub(crate) mod peers;
 pub(crate) mod qp;
 pub(crate) mod receive;
 mod route;
+pub(crate) mod table;
 pub(crate) mod udp;
 
 use std::cmp::Reverse;

@@ -20,10 +20,12 @@ use std::sync::Arc;
 use iba::Qpn;
 use link::registry::Claim;
 use link::shm::{Doorbell, Outbound, OutboundState, PushError as RingError};
-use transport::env::Skipped;
+use transport::env::{Direct, OneSided, Skipped};
 use umem::Foreign;
 use wire::Headers;
 
+use super::direct::{self, DirectPeer, Parties};
+use super::mr::MrTable;
 use crate::waits::Waits;
 
 const PACKET: u8 = 1;
@@ -80,9 +82,27 @@ pub(crate) struct Peers {
     pub(crate) claim: Option<Claim>,
     ring_size: usize,
     waits: Arc<Waits>,
-    peers: Vec<Option<Outbound>>,
+    peers: Vec<Option<Peer>>,
     /// Rings written to since their readers were last woken.
     unrung: Vec<u16>,
+}
+
+/// The way to one peer.
+#[derive(Debug)]
+struct Peer {
+    outbound: Outbound,
+    reach: Reach,
+}
+
+/// Whether a peer's memory can be touched without its engine.
+#[derive(Debug)]
+enum Reach {
+    /// Not known before it answers.
+    Unknown,
+    /// No, for a reason that was logged.
+    Ring,
+    /// Yes.
+    Direct(Box<DirectPeer>),
 }
 
 impl Peers {
@@ -93,7 +113,7 @@ impl Peers {
     }
 
     /// The ring to a VF, connecting first if there is none.
-    fn peer(&mut self, vf: u16) -> Option<&mut Outbound> {
+    fn peer(&mut self, vf: u16) -> Option<&mut Peer> {
         let index = usize::from(vf);
         if index >= self.peers.len() {
             self.peers.resize_with(index + 1, || None);
@@ -102,7 +122,7 @@ impl Peers {
             match self.claim.as_ref()?.connect(vf, self.ring_size) {
                 Ok(outbound) => {
                     self.waits.add_always(&outbound);
-                    self.peers[index] = Some(outbound);
+                    self.peers[index] = Some(Peer { outbound, reach: Reach::Unknown });
                 }
                 Err(error) => {
                     tracing::info!(target: "peerdma::peer", vf, "cannot reach the process: {error}");
@@ -122,7 +142,7 @@ impl Peers {
         let mut prefix = [0u8; MAX_PREFIX];
         let size = write_prefix(&mut prefix, record);
         let payload = record.length as usize;
-        let outbound = self.peer(vf).ok_or(PushError::Gone)?;
+        let outbound = &mut self.peer(vf).ok_or(PushError::Gone)?.outbound;
         let pushed = outbound.push(size + payload, |room| {
             room.copy_from(&prefix[..size]);
             match room.slice(size, payload) {
@@ -152,9 +172,43 @@ impl Peers {
         }
     }
 
+    /// Carries out an operation on a peer's memory, if the peer can be reached and nothing speaks against it.
+    pub(crate) fn one_sided(
+        &mut self,
+        vf: u16,
+        mrs: &MrTable,
+        parties: Parties,
+        op: &OneSided<'_>,
+    ) -> Direct {
+        let Some(peer) = self.peer(vf) else { return Direct::Declined };
+        if let Reach::Unknown = peer.reach {
+            peer.outbound.poll();
+            if *peer.outbound.state() == OutboundState::Connecting {
+                return Direct::Declined;
+            }
+            peer.reach = match direct::probe(&mut peer.outbound) {
+                Ok(direct) => {
+                    tracing::info!(target: "peerdma::path", vf, "one-sided operations go directly");
+                    Reach::Direct(Box::new(direct))
+                }
+                Err(reason) => {
+                    tracing::info!(
+                        target: "peerdma::path", vf,
+                        "one-sided operations go through the ring: {reason}"
+                    );
+                    Reach::Ring
+                }
+            };
+        }
+        match &mut peer.reach {
+            Reach::Direct(direct) => direct.one_sided(&peer.outbound, mrs, parties, op),
+            _ => Direct::Declined,
+        }
+    }
+
     /// Passes a datagram on to the process it is for; without room or process it is lost, as datagrams may be.
     pub(crate) fn forward(&mut self, vf: u16, src: SocketAddr, dst: SocketAddr, bytes: &[u8]) {
-        let Some(outbound) = self.peer(vf) else { return };
+        let Some(Peer { outbound, .. }) = self.peer(vf) else { return };
         let size = FIXED + ADDRESSES + bytes.len();
         let pushed = outbound.push(size, |room| {
             let mut prefix = [0u8; FIXED + ADDRESSES];
@@ -178,8 +232,8 @@ impl Peers {
     /// Wakes the readers of rings that were written to, where they sleep.
     pub(crate) fn ring_doorbells(&mut self) {
         while let Some(vf) = self.unrung.pop() {
-            if let Some(Some(outbound)) = self.peers.get_mut(usize::from(vf)) {
-                outbound.ring_doorbell_if_sleeping();
+            if let Some(Some(peer)) = self.peers.get_mut(usize::from(vf)) {
+                peer.outbound.ring_doorbell_if_sleeping();
             }
         }
     }
@@ -187,7 +241,7 @@ impl Peers {
     /// Whether the peer has yet to take what was pushed before `position`.
     pub(crate) fn is_behind(&mut self, vf: u16, position: u64) -> bool {
         match self.peers.get_mut(usize::from(vf)) {
-            Some(Some(outbound)) => outbound.ring().consumed_up_to() < position,
+            Some(Some(peer)) => peer.outbound.ring().consumed_up_to() < position,
             _ => false,
         }
     }
@@ -195,8 +249,11 @@ impl Peers {
     /// Notices peers that answered, refused or went away.
     pub(crate) fn poll(&mut self) {
         for (vf, slot) in self.peers.iter_mut().enumerate() {
-            let Some(outbound) = slot else { continue };
-            match outbound.poll() {
+            let Some(peer) = slot else { continue };
+            if let Reach::Direct(direct) = &mut peer.reach {
+                direct.forget_dead();
+            }
+            match peer.outbound.poll() {
                 OutboundState::Refused(words) => {
                     tracing::warn!(target: "peerdma::peer", vf, "refused: {words}");
                     *slot = None;
@@ -212,8 +269,8 @@ impl Peers {
 
     /// Closes, in the child of a fork, what is the parent's, and touches nothing that is shared.
     pub(crate) fn abandon_in_child(&mut self) {
-        for outbound in self.peers.drain(..).flatten() {
-            outbound.abandon_in_child();
+        for peer in self.peers.drain(..).flatten() {
+            peer.outbound.abandon_in_child();
         }
         if let Some(claim) = self.claim.take() {
             claim.abandon_in_child();

@@ -40,6 +40,14 @@ pub struct RefusedPeer {
     pub reason: String,
 }
 
+/// What came of trying to accept a connection.
+enum Accepted {
+    Nobody,
+    Gone,
+    Peer(Pending),
+    TurnedAway(Event),
+}
+
 /// An accepted socket that has not said what it wants.
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -61,54 +69,43 @@ impl Claim {
         let mut events = Vec::new();
         for _ in 0..ACCEPT_BATCH {
             match self.accept() {
-                Ok(Some(pending)) => {
-                    if let Some(pending) = self.greet(pending, &mut events) {
-                        self.park(pending);
+                Accepted::Nobody => break,
+                Accepted::Gone => {}
+                Accepted::Peer(pending) => {
+                    if let Some(silent) = self.greet(pending, &mut events) {
+                        self.park(silent);
                     }
                 }
-                Ok(None) => break,
-                Err(event) => events.extend(event),
+                Accepted::TurnedAway(event) => events.push(event),
             }
         }
         for pending in std::mem::take(&mut self.pending) {
-            let fd = pending.raw_fd();
-            match self.greet(pending, &mut events) {
-                Some(still) => self.pending.push(still),
-                None => tracing::trace!(fd, "a waiting connection said what it wants"),
-            }
+            let silent = self.greet(pending, &mut events);
+            self.pending.extend(silent);
         }
         events
     }
 
-    fn accept(&mut self) -> Result<Option<Pending>, Option<Event>> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = match rustix::net::accept_with(&self.listener, flags) {
-            Ok(socket) => socket,
-            Err(Errno::MFILE | Errno::NFILE) => return self.turn_away_for_want_of_fds(flags),
-            // The peer left before we came, or nobody is there.
-            Err(Errno::CONNABORTED | Errno::INTR) => return Err(None),
-            Err(_) => return Ok(None),
-        };
-        let cred = peer_cred(socket.as_fd()).map_err(|_| None)?;
-        Ok(Some(Pending { socket, cred }))
+    fn accept(&mut self) -> Accepted {
+        self.spare = self.spare.take().or_else(|| spare_fd(&self.epoll));
+        match accept_one(&self.listener) {
+            Ok(pending) => Accepted::Peer(pending),
+            Err(Errno::MFILE | Errno::NFILE) => self.turn_away_for_want_of_fds(),
+            Err(Errno::CONNABORTED | Errno::INTR | Errno::NOTCONN) => Accepted::Gone,
+            Err(_) => Accepted::Nobody,
+        }
     }
 
     /// Uses the spare descriptor to tell one peer; otherwise the listener would stay readable
     /// and the engine would spin.
-    fn turn_away_for_want_of_fds(
-        &mut self,
-        flags: SocketFlags,
-    ) -> Result<Option<Pending>, Option<Event>> {
-        if self.spare.take().is_none() {
-            return Ok(None);
+    fn turn_away_for_want_of_fds(&mut self) -> Accepted {
+        self.spare = None;
+        match accept_one(&self.listener) {
+            Ok(pending) => {
+                Accepted::TurnedAway(refuse(&pending, "our process has no file descriptors left"))
+            }
+            Err(_) => Accepted::Nobody,
         }
-        let socket = rustix::net::accept_with(&self.listener, flags);
-        let event = socket.ok().and_then(|socket| {
-            let cred = peer_cred(socket.as_fd()).ok()?;
-            Some(refuse(&Pending { socket, cred }, "our process has no file descriptors left"))
-        });
-        self.spare = spare_fd(&self.epoll);
-        Err(event)
     }
 
     /// Keeps a socket until it speaks.
@@ -219,6 +216,13 @@ impl Claim {
             Err(e) => Err(format!("it claims to be VF {vf}, which does not answer: {e}")),
         }
     }
+}
+
+fn accept_one(listener: &OwnedFd) -> Result<Pending, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::accept_with(listener, flags)?;
+    let cred = peer_cred(socket.as_fd()).map_err(|_| Errno::NOTCONN)?;
+    Ok(Pending { socket, cred })
 }
 
 /// Tells a peer why it is turned away.

@@ -70,6 +70,8 @@ pub(crate) enum BadMessage {
     Kind(u32),
     #[error("it sent a message that is too short or too long")]
     Length,
+    #[error("descriptors of its message were lost: too many, or our process has none left")]
+    Descriptors,
 }
 
 /// The whole of [`Message::Wake`], for those who ring without allocating.
@@ -233,7 +235,9 @@ pub(crate) fn recv(socket: BorrowedFd<'_>) -> Received {
                 if got.bytes == 0 {
                     return Received::Closed;
                 }
-                let message = if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+                let message = if got.flags.contains(ReturnFlags::CTRUNC) {
+                    Err(BadMessage::Descriptors)
+                } else if got.flags.contains(ReturnFlags::TRUNC) {
                     Err(BadMessage::Length)
                 } else {
                     Message::decode(&bytes[..got.bytes])

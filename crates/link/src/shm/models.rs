@@ -100,8 +100,7 @@ fn full(result: &Result<(), NoRoom>) -> bool {
 }
 
 /// What is popped is what was pushed, in order, over the wrap of the ring: neither payload of the
-/// lap before nor a record that is only half there is ever seen, and nothing is overwritten while
-/// it is read.
+/// lap before nor a record that is only half there is ever seen.
 #[test]
 fn publication() {
     loom::model(|| {
@@ -131,6 +130,33 @@ fn publication() {
             seen.push(value);
         }
         assert_eq!(seen, if pushed_second { vec![10, 11] } else { vec![10] });
+    });
+}
+
+/// Nothing is overwritten while it is read.
+#[test]
+fn freeing() {
+    loom::model(|| {
+        let memory = Memory::new();
+        let (mut tx, mut rx) = (Tx::new(CAPACITY), Rx::new(CAPACITY));
+        for value in 0..3 {
+            push(&mut tx, &memory, 8, value).expect("room for three");
+        }
+        let producer = {
+            let memory = memory.clone();
+            thread::spawn(move || {
+                // The fifth record lies where the first was.
+                (3..5).take_while(|value| !full(&push(&mut tx, &memory, 8, *value))).count()
+            })
+        };
+        for value in 0..2 {
+            assert_eq!(pop(&mut rx, &memory).0, Some(value));
+        }
+        let pushed = producer.join().expect("no panic") as u64;
+        for value in 2..3 + pushed {
+            assert_eq!(pop(&mut rx, &memory).0, Some(value));
+        }
+        assert_eq!(pop(&mut rx, &memory).0, None);
     });
 }
 

@@ -206,6 +206,7 @@ pub(super) fn recv(
         metas.iter_mut().zip(&headers).zip(&names).zip(&controls).take(filled)
     {
         *meta = address(name).map(|src| {
+            #[allow(clippy::unnecessary_cast, reason = "narrower in other libcs")]
             let control_len = (header.msg_hdr.msg_controllen as usize).min(CONTROL);
             RecvMeta::new(
                 src,
@@ -304,6 +305,7 @@ impl<'a> Iterator for ControlMessages<'a> {
         }
         // SAFETY: the length was checked, and any bytes are a cmsghdr.
         let header = unsafe { self.0.as_ptr().cast::<libc::cmsghdr>().read_unaligned() };
+        #[allow(clippy::unnecessary_cast, reason = "narrower in other libcs")]
         let length = header.cmsg_len as usize;
         let value = self.0.get(CMSG_HEADER..length)?;
         self.0 = self.0.get(length.next_multiple_of(size_of::<usize>())..).unwrap_or_default();

@@ -305,7 +305,11 @@ fn every_member_of_a_group_receives_a_copy() {
             near.send(transmit(group, b"both")).expect("on the link");
             assert_eq!(receive_one(&mut one).bytes, b"both");
             assert_eq!(receive_one(&mut two).bytes, b"both");
-            one.leave(group).expect("it is a member");
+            one.leave(group);
+            near.send(transmit(group, b"one")).expect("on the link");
+            assert_eq!(receive_one(&mut two).bytes, b"one");
+            assert_eq!(one.recv(&mut |_| ()).expect("sockets work"), 0, "no longer a member");
+            two.leave(group);
         }
     });
 }

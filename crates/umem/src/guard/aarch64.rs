@@ -171,19 +171,18 @@ peerdma_umem_fill:
     .cfi_endproc
     .size peerdma_umem_fill, . - peerdma_umem_fill
 
-    // x0 address, x1 compare, x2 swap. Exclusives rather than CAS: the baseline (ARMv8.0) has no LSE.
+    // x0 address, x1 compare, x2 swap. Exclusives rather than CAS: the baseline (ARMv8.0) has no LSE. The old value is
+    // stored back on a mismatch, so that a page without write permission faults either way, as on x86.
     .p2align 4
     .type peerdma_umem_compare_swap, %function
 peerdma_umem_compare_swap:
     .cfi_startproc
 80: ldaxr x3, [x0]
     cmp x3, x1
-    b.ne 81f
-    stlxr w4, x2, [x0]
-    cbnz w4, 80b
-    b 82f
-81: clrex
-82: dmb ish
+    csel x4, x2, x3, eq
+    stlxr w5, x4, [x0]
+    cbnz w5, 80b
+    dmb ish
     mov x0, x3
     mov x1, #0
     ret

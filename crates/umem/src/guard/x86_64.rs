@@ -63,6 +63,9 @@ peerdma_umem_copy:
     mov rcx, r9
     sub rcx, rdi
     jz 50f
+    mov [r9], r11b
+    mov al, [rsi+rdx-1]
+    mov [r8-1], al
     cmp rcx, 16
     ja 10f
     cmp rcx, 8
@@ -323,4 +326,45 @@ pub(super) unsafe fn resume_at(context: *mut libc::ucontext_t, pc: usize, value:
     let registers = unsafe { &mut (*context).uc_mcontext.gregs };
     registers[libc::REG_RIP as usize] = pc as libc::greg_t;
     registers[libc::REG_RAX as usize] = value as libc::greg_t;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::plain::peerdma_umem_copy;
+    use crate::guard::{Way, recheck};
+    use crate::{HostBuf, Umem};
+
+    /// Other tests may run meanwhile: the flag changes how they copy and not what.
+    #[test]
+    fn a_processor_without_avx_copies_the_same_and_survives_the_same() {
+        recheck();
+        HAS_AVX.store(0, Ordering::Relaxed);
+        let source: Vec<u8> = (0..9000_u32).map(|i| (i * 13 + i / 251) as u8).collect();
+        for len in (250..2200).step_by(7).chain([2048, 2055, 2056, 4096, 8999]) {
+            for shift in [0, 1, 8, 31] {
+                let mut target = vec![0xee_u8; 9100];
+                // SAFETY: 31 + 8999 bytes fit in the target, and the source has 9000.
+                let outcome = unsafe {
+                    peerdma_umem_copy(target.as_mut_ptr().wrapping_add(shift), source.as_ptr(), len)
+                };
+                assert_eq!(outcome.fault, 0);
+                assert_eq!(target[shift..shift + len], source[..len], "{len} bytes at {shift}");
+                assert!(target[..shift].iter().all(|byte| *byte == 0xee));
+                assert!(target[shift + len..].iter().all(|byte| *byte == 0xee));
+            }
+        }
+
+        // A fault in the middle of `rep movsb`.
+        let memory = HostBuf::anonymous(4 * 4096).expect("memory exists");
+        let hole = memory.as_ptr().wrapping_add(2 * 4096);
+        // SAFETY: a page of the buffer, which only this test uses.
+        unsafe { libc::mprotect(hole.cast(), 4096, libc::PROT_NONE) };
+        // SAFETY: the buffer outlives the handle and nothing else uses it.
+        let umem = unsafe { Umem::user(memory.as_ptr().expose_provenance(), 4 * 4096) };
+        assert_eq!(crate::guard::way(), Way::Guarded);
+        assert!(umem.write(0, &[1; 4 * 4096]).is_err());
+        umem.write(0, &[1; 2 * 4096]).expect("before the hole");
+        prepare();
+    }
 }

@@ -1,0 +1,240 @@
+//! The published table: what peers of our user may touch without our engine.
+//!
+//! A sealed memfd that peers can only read. One word says of each QP who may use it and how; eight words describe each
+//! memory region. A region's first word holds its key while it lives, so killing a region is one store.
+//!
+//! | offset | what |
+//! |---|---|
+//! | 0 | [`MAGIC`] |
+//! | [`QPS`] | a word for each QP index: valid, rights, peer, protection domain |
+//! | [`MRS`] | eight words for each region: key and rights, protection domain, iova, length, address in the process, file descriptor plus one, offset in the file, inode |
+//!
+//! Whoever reads it does so under a guard slot ([`super::direct`]).
+
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
+
+use iba::{Access, Qpn};
+use umem::{Backing, HostBuf};
+
+use super::mr::Mr;
+use crate::ids::{MrId, PdId, QpId};
+use crate::refusal::Result;
+
+/// Layout version.
+const MAGIC: u64 = 0x7065_6572_646d_0001;
+const QPS: usize = 4096;
+const MRS: usize = QPS + 8 * (1 << super::qp::INDEX_BITS);
+/// Regions that can be published; others are reached through the ring.
+const MAX_MRS: usize = 1 << 16;
+const MR_SIZE: usize = 64;
+const LENGTH: usize = MRS + MAX_MRS * MR_SIZE;
+
+/// Our table.
+#[derive(Debug)]
+pub(crate) struct Table {
+    memory: HostBuf,
+}
+
+/// A peer's table.
+#[derive(Debug)]
+pub(crate) struct PeerTable {
+    memory: HostBuf,
+}
+
+/// What a QP's word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QpWord {
+    pub(crate) peer: Qpn,
+    pub(crate) access: Access,
+    pub(crate) pd: u32,
+}
+
+/// What a region's words say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MrWords {
+    pub(crate) access: Access,
+    pub(crate) pd: u32,
+    pub(crate) iova: u64,
+    pub(crate) length: u64,
+    /// Address of the first byte in the peer's process.
+    pub(crate) addr: u64,
+    /// The peer's descriptor of the file that holds the memory, where in it, and its inode.
+    pub(crate) file: Option<(i32, u64, u64)>,
+}
+
+/// The rights a peer can have, in three bits.
+const fn pack_access(access: Access) -> u64 {
+    ((access.bits() & Access::REMOTE.bits()) >> 1) as u64
+}
+
+const fn unpack_access(bits: u64) -> Access {
+    Access::from_bits_retain(((bits & 7) << 1) as u32)
+}
+
+impl Table {
+    pub(crate) fn new() -> Result<Self> {
+        let memory = HostBuf::memfd_read_only_for_others("peerdma:table", LENGTH)
+            .map_err(|error| crate::refusal::no_memory("published table", &error))?;
+        // A child of a fork is another VF; without the mapping it cannot disturb ours.
+        memory.dont_fork().map_err(|error| crate::refusal::no_memory("published table", &error))?;
+        let table = Self { memory };
+        table.store(0, MAGIC);
+        Ok(table)
+    }
+
+    /// The file, for peers.
+    pub(crate) fn fd(&self) -> Option<std::os::fd::OwnedFd> {
+        self.memory.fd()?.try_clone_to_owned().ok()
+    }
+
+    fn store(&self, offset: usize, word: u64) {
+        // Every offset is computed from a bounded index, so the store cannot miss the table.
+        let _ = self.memory.store_u64(offset, word, Ordering::SeqCst);
+    }
+
+    /// Says who may use a QP, or that no one may.
+    pub(crate) fn set_qp(&self, id: QpId, word: Option<QpWord>) {
+        let bits = word.map_or(0, |word| {
+            1 << 63
+                | pack_access(word.access) << 56
+                | u64::from(word.peer.value()) << 32
+                | u64::from(word.pd)
+        });
+        self.store(QPS + 8 * id.index(), bits);
+    }
+
+    /// Publishes a region.
+    pub(crate) fn publish(&self, id: MrId, mr: &Mr) {
+        if id.index() >= MAX_MRS {
+            return;
+        }
+        let at = MRS + id.index() * MR_SIZE;
+        let addr = mr.umem.addr() as u64 + mr.offset;
+        let (fd, file_offset, inode) = match mr.umem.backing() {
+            Backing::File { fd, offset } => {
+                let inode = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_ino);
+                (fd.as_raw_fd() as u64 + 1, offset + mr.offset, inode)
+            }
+            _ => (0, 0, 0),
+        };
+        let words = [u64::from(mr.pd.0), mr.iova, mr.length, addr, fd, file_offset, inode];
+        for (index, word) in words.into_iter().enumerate() {
+            self.store(at + 8 * (index + 1), word);
+        }
+        self.store(at, u64::from(mr.key) | pack_access(mr.access) << 32);
+    }
+
+    /// Kills a region's entry. Accesses that began before go on until their guard slots are free.
+    pub(crate) fn withdraw(&self, id: MrId) {
+        if id.index() < MAX_MRS {
+            self.store(MRS + id.index() * MR_SIZE, 0);
+        }
+    }
+}
+
+impl PeerTable {
+    /// Maps the table a peer sent, if it is one.
+    pub(crate) fn map(file: std::os::fd::OwnedFd) -> Option<Self> {
+        let memory = HostBuf::received_read_only(file, LENGTH).ok()?;
+        memory.dont_fork().ok()?;
+        let table = Self { memory };
+        (table.load(0) == MAGIC).then_some(table)
+    }
+
+    fn load(&self, offset: usize) -> u64 {
+        self.memory.load_u64(offset, Ordering::SeqCst).unwrap_or(0)
+    }
+
+    /// Who may use a QP.
+    pub(crate) fn qp(&self, qpn: Qpn) -> Option<QpWord> {
+        let index = qpn.value() as usize & ((1 << super::qp::INDEX_BITS) - 1);
+        let bits = self.load(QPS + 8 * index);
+        (bits >> 63 == 1).then_some(QpWord {
+            peer: Qpn::new((bits >> 32) as u32),
+            access: unpack_access(bits >> 56),
+            pd: bits as u32,
+        })
+    }
+
+    /// Whether a region with this key lives.
+    pub(crate) fn lives(&self, key: u32) -> bool {
+        let index = (key >> 8) as usize;
+        index < MAX_MRS && self.load(MRS + index * MR_SIZE) as u32 == key && key != 0
+    }
+
+    /// The region with this key.
+    pub(crate) fn mr(&self, key: u32) -> Option<MrWords> {
+        let index = (key >> 8) as usize;
+        if index >= MAX_MRS {
+            return None;
+        }
+        let at = MRS + index * MR_SIZE;
+        let first = self.load(at);
+        if first as u32 != key || key == 0 {
+            return None;
+        }
+        let word = |n: usize| self.load(at + 8 * n);
+        let file = match word(5) {
+            0 => None,
+            fd => Some(((fd - 1) as i32, word(6), word(7))),
+        };
+        Some(MrWords {
+            access: unpack_access(first >> 32),
+            pd: word(1) as u32,
+            iova: word(2),
+            length: word(3),
+            addr: word(4),
+            file,
+        })
+    }
+}
+
+/// The word for a QP, from what the engine knows.
+pub(crate) fn qp_word(peer: Qpn, access: Access, pd: PdId) -> QpWord {
+    QpWord { peer, access: access & Access::REMOTE, pd: pd.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tables() -> (Table, PeerTable) {
+        let ours = Table::new().unwrap();
+        let theirs = PeerTable::map(ours.fd().unwrap()).unwrap();
+        (ours, theirs)
+    }
+
+    #[test]
+    fn a_qp_word_survives_packing() {
+        let (ours, theirs) = tables();
+        let word = qp_word(Qpn::new(0xab_cdef), Access::REMOTE_READ | Access::REMOTE_ATOMIC, PdId(7));
+        ours.set_qp(QpId(0x3fff), Some(word));
+        assert_eq!(theirs.qp(Qpn::new(5 << 14 | 0x3fff)), Some(word));
+        assert_eq!(theirs.qp(Qpn::new(0x3ffe)), None);
+        ours.set_qp(QpId(0x3fff), None);
+        assert_eq!(theirs.qp(Qpn::new(0x3fff)), None);
+    }
+
+    #[test]
+    fn a_region_is_found_by_its_whole_key_while_it_lives() {
+        let (ours, theirs) = tables();
+        let buffer = HostBuf::memfd("peerdma:test", 8192).unwrap();
+        let umem = umem::Umem::host(&buffer);
+        let key = 3 << 8 | 0x5a;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let mr = Mr {
+            pd: PdId(1), key, access, iova: 0x1000, length: 4096, umem, offset: 64,
+            kind: super::super::MrKind::User,
+        };
+        ours.publish(MrId(3), &mr);
+        let words = theirs.mr(key).unwrap();
+        assert_eq!((words.iova, words.length, words.pd), (0x1000, 4096, 1));
+        assert_eq!(words.access, Access::REMOTE_WRITE);
+        assert_eq!(words.addr, buffer.as_ptr().addr() as u64 + 64);
+        assert_eq!(words.file.map(|(_, offset, _)| offset), Some(64));
+        assert!(theirs.mr(key + 1).is_none() && theirs.lives(key) && !theirs.lives(key + 1));
+        ours.withdraw(MrId(3));
+        assert!(theirs.mr(key).is_none() && !theirs.lives(key));
+    }
+}

@@ -1,0 +1,123 @@
+//! What a request looks like as a packet: its opcode, its headers, its part of the payload.
+
+use iba::{QpType, SendFlags, WrOpcode};
+use wire::{AtomicEth, Headers, Ieth, ImmDt, Opcode, Position, Reth};
+
+use crate::env::Source;
+use crate::wqe::Wqe;
+use crate::wr::Data;
+
+/// The opcode of a packet of a request over RC or UC.
+pub(crate) fn request_opcode(qp_type: QpType, opcode: WrOpcode, position: Position) -> Opcode {
+    use Position::{First, Last, Middle, Only};
+    use WrOpcode as W;
+
+    let rc = match (opcode, position) {
+        (W::RdmaWrite | W::RdmaWriteWithImm, First) => Opcode::RcWriteFirst,
+        (W::RdmaWrite | W::RdmaWriteWithImm, Middle) => Opcode::RcWriteMiddle,
+        (W::RdmaWrite, Last) => Opcode::RcWriteLast,
+        (W::RdmaWrite, Only) => Opcode::RcWriteOnly,
+        (W::RdmaWriteWithImm, Last) => Opcode::RcWriteLastWithImm,
+        (W::RdmaWriteWithImm, Only) => Opcode::RcWriteOnlyWithImm,
+        (W::RdmaRead, _) => Opcode::RcReadRequest,
+        (W::AtomicCmpAndSwp, _) => Opcode::RcCmpSwap,
+        (W::AtomicFetchAndAdd, _) => Opcode::RcFetchAdd,
+        (_, First) => Opcode::RcSendFirst,
+        (_, Middle) => Opcode::RcSendMiddle,
+        (W::SendWithImm, Last) => Opcode::RcSendLastWithImm,
+        (W::SendWithImm, Only) => Opcode::RcSendOnlyWithImm,
+        (W::SendWithInv, Last) => Opcode::RcSendLastWithInv,
+        (W::SendWithInv, Only) => Opcode::RcSendOnlyWithInv,
+        (_, Last) => Opcode::RcSendLast,
+        (_, Only) => Opcode::RcSendOnly,
+    };
+    // UC's opcodes are RC's with another service in the top three bits (IBA table 38).
+    if qp_type == QpType::Uc { Opcode::from(u8::from(rc) | 0x20) } else { rc }
+}
+
+/// Fills in what the headers say beyond opcode and sequence number.
+pub(crate) fn describe(headers: &mut Headers, wqe: &Wqe, offset: u32, position: Position) {
+    let wr = &wqe.wr;
+    let ends = matches!(position, Position::Last | Position::Only);
+    let begins = matches!(position, Position::First | Position::Only);
+    match wr.opcode {
+        WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm if begins => {
+            headers.reth = Some(Reth { va: wr.remote_addr, rkey: wr.rkey, dma_len: wqe.length });
+        }
+        WrOpcode::RdmaRead => {
+            // A READ that begins again in its middle asks for the rest only (IBA 9.4.4, C9-155).
+            headers.reth = Some(Reth {
+                va: wr.remote_addr.wrapping_add(u64::from(offset)),
+                rkey: wr.rkey,
+                dma_len: wqe.length - offset,
+            });
+        }
+        WrOpcode::AtomicCmpAndSwp => {
+            headers.atomic_eth = Some(AtomicEth {
+                va: wr.remote_addr,
+                rkey: wr.rkey,
+                swap_add: wr.swap,
+                compare: wr.compare_add,
+            });
+        }
+        WrOpcode::AtomicFetchAndAdd => {
+            headers.atomic_eth = Some(AtomicEth {
+                va: wr.remote_addr,
+                rkey: wr.rkey,
+                swap_add: wr.compare_add,
+                compare: 0,
+            });
+        }
+        _ => {}
+    }
+    if !ends {
+        return;
+    }
+    match wr.opcode {
+        WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm => {
+            headers.imm_dt = Some(ImmDt { data: wr.imm });
+        }
+        WrOpcode::SendWithInv => headers.ieth = Some(Ieth { rkey: iba::RKey(wr.imm) }),
+        _ => {}
+    }
+    // IBA 9.2.3: only what completes a receive can raise an event.
+    headers.bth.se = wr.flags.contains(SendFlags::SOLICITED)
+        && !matches!(wr.opcode, WrOpcode::RdmaWrite)
+        && !wqe.is_read_like();
+}
+
+/// Where `length` bytes at `offset` of a message come from.
+pub(crate) fn payload(data: &Data, offset: u32, length: u32) -> Source<'_> {
+    match data {
+        _ if length == 0 => Source::Empty,
+        Data::Sges(sges) => Source::Sges { sges, offset: u64::from(offset), length },
+        Data::Inline(bytes) => Source::Bytes(&bytes[offset as usize..][..length as usize]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::{Operation, Service};
+
+    use super::*;
+
+    #[test]
+    fn request_opcodes_are_those_of_the_table() {
+        let table = [
+            (WrOpcode::Send, Operation::Send),
+            (WrOpcode::SendWithImm, Operation::SendWithImm),
+            (WrOpcode::SendWithInv, Operation::SendWithInv),
+            (WrOpcode::RdmaWrite, Operation::Write),
+            (WrOpcode::RdmaWriteWithImm, Operation::WriteWithImm),
+        ];
+        for (opcode, operation) in table {
+            for position in [Position::First, Position::Middle, Position::Last, Position::Only] {
+                for (qp_type, service) in [(QpType::Rc, Service::Rc), (QpType::Uc, Service::Uc)] {
+                    if let Some(expected) = Opcode::new(service, operation, position) {
+                        assert_eq!(request_opcode(qp_type, opcode, position), expected);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! RDMA READ over RC.
+
+use crate::prelude::*;
+
+fn response(position: char, psn: Psn, msn: u32) -> wire::Headers {
+    match position {
+        'f' => packet(Opcode::RcReadResponseFirst, psn).aeth(Syndrome::ACK, msn),
+        'm' => packet(Opcode::RcReadResponseMiddle, psn),
+        'l' => packet(Opcode::RcReadResponseLast, psn).aeth(Syndrome::ACK, msn),
+        _ => packet(Opcode::RcReadResponseOnly, psn).aeth(Syndrome::ACK, msn),
+    }
+}
+
+#[test]
+fn a_read_uses_a_number_for_each_packet_of_its_answer() {
+    let mut s = Station::new(&Options::rc());
+    let data = bytes(600);
+    s.post(build::read(9, BASE, 600, 0x9000));
+    s.post(build::send(10, BASE, 0));
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 600).ackreq());
+    recv!(s, 0, packet(Opcode::RcSendOnly, sq(3)).ackreq());
+    send!(s, 2, response('f', sq(0), 1), &data[..256]);
+    send!(s, 2, response('m', sq(1), 1), &data[256..512]);
+    s.completed_nothing();
+    send!(s, 2, response('l', sq(2), 1), &data[512..]);
+    let done = s.sent(9, WcStatus::Success);
+    assert_eq!((done.opcode, done.byte_len), (WcOpcode::RdmaRead, 600));
+    assert_eq!(s.peek(BASE, 600), data);
+    send!(s, 3, ack(sq(3), 2));
+    s.sent(10, WcStatus::Success);
+}
+
+#[test]
+fn a_response_acknowledges_what_came_before_the_read() {
+    let mut s = Station::new(&Options::rc());
+    s.post(build::send(9, BASE, 1));
+    s.post(build::read(10, BASE, 1, 0x9000));
+    recv!(s, 0, packet(Opcode::RcSendOnly, sq(0)).ackreq(), &[0]);
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(1)).reth(0x9000, 1).ackreq());
+    send!(s, 2, response('o', sq(1), 2), b"x");
+    s.sent(9, WcStatus::Success);
+    s.sent(10, WcStatus::Success);
+}
+
+#[test]
+fn an_ack_after_an_unanswered_read_says_that_the_answer_was_lost() {
+    let mut s = Station::new(&Options::rc());
+    s.post(build::read(9, BASE, 600, 0x9000));
+    s.post(build::send(10, BASE, 1));
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 600).ackreq());
+    recv!(s, 0, packet(Opcode::RcSendOnly, sq(3)).ackreq(), &[0]);
+    send!(s, 2, response('f', sq(0), 1), &[1; 256]);
+    send!(s, 2, ack(sq(3), 2));
+    assert_eq!(s.host.counted(Counter::ImpliedNakSeqErr), 1);
+    // Only the rest is asked for again, under the number where the answer broke off.
+    recv!(s, 2, packet(Opcode::RcReadRequest, sq(1)).reth(0x9100, 344).ackreq());
+    recv!(s, 2, packet(Opcode::RcSendOnly, sq(3)).ackreq(), &[1]);
+    // Its answer begins with First again.
+    send!(s, 4, response('f', sq(1), 2), &[2; 256]);
+    send!(s, 4, response('l', sq(2), 2), &[3; 88]);
+    s.sent(9, WcStatus::Success);
+    s.completed_nothing();
+    assert_eq!(s.peek(BASE + 511, 2), [2, 3]);
+}
+
+#[test]
+fn a_gap_within_the_answer_is_acted_upon_once() {
+    let mut s = Station::new(&Options::rc());
+    s.post(build::read(9, BASE, 4 * 256, 0x9000));
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 1024).ackreq());
+    send!(s, 2, response('f', sq(0), 1), &[1; 256]);
+    send!(s, 2, response('m', sq(2), 1), &[1; 256]);
+    send!(s, 2, response('l', sq(3), 1), &[1; 256]);
+    recv!(s, 2, packet(Opcode::RcReadRequest, sq(1)).reth(0x9100, 768).ackreq());
+    recv_nothing!(s, 2);
+    assert_eq!(s.host.counted(Counter::ImpliedNakSeqErr), 1);
+}
+
+#[test]
+fn an_answer_of_the_wrong_length_fails_the_read() {
+    for (headers, length) in [
+        (response('o', sq(0), 1), 99),
+        (response('f', sq(0), 1), 256),
+        (response('m', sq(0), 1), 100),
+        (packet(Opcode::RcAtomicAck, sq(0)).aeth(Syndrome::ACK, 1).orig(0), 0),
+    ] {
+        let mut s = Station::new(&Options::rc());
+        s.post(build::read(9, BASE, 100, 0x9000));
+        s.at(0);
+        send!(s, 1, headers, &vec![0; length]);
+        assert_eq!(s.sent(9, WcStatus::BadRespErr).vendor_err, Reason::BadResponse as u32);
+        assert_eq!(s.qp.state(), QpState::Err);
+    }
+}
+
+#[test]
+fn an_answer_that_cannot_be_stored_fails_the_read() {
+    let mut s = Station::new(&Options::rc());
+    s.post(build::read(9, BASE, 100, 0x9000));
+    s.at(0);
+    s.host.memory.borrow_mut().invalidate(KEY).unwrap();
+    send!(s, 1, response('o', sq(0), 1), &[0; 100]);
+    s.sent(9, WcStatus::LocProtErr);
+}
+
+#[test]
+fn a_list_that_may_not_be_written_is_found_before_the_request() {
+    let mut s = Station::new(&Options::rc());
+    s.host.memory.borrow_mut().region_mut(KEY).unwrap().access = Access::REMOTE_READ;
+    s.post(build::read(9, BASE, 100, 0x9000));
+    recv_nothing!(s, 0);
+    s.sent(9, WcStatus::LocProtErr);
+}
+
+#[test]
+fn no_more_reads_are_outstanding_than_the_depth() {
+    let mut s = Station::new(&Options { rd_atomic: 2, ..Options::rc() });
+    for wr_id in 0..3 {
+        s.post(build::read(wr_id, BASE, 8, 0x9000));
+    }
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 8).ackreq());
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(1)).reth(0x9000, 8).ackreq());
+    recv_nothing!(s, 0);
+    send!(s, 2, response('o', sq(0), 1), &[0; 8]);
+    recv!(s, 2, packet(Opcode::RcReadRequest, sq(2)).reth(0x9000, 8).ackreq());
+}
+
+#[test]
+fn without_depth_a_read_fails() {
+    let mut s = Station::new(&Options { rd_atomic: 0, ..Options::rc() });
+    s.post(build::read(9, BASE, 8, 0x9000));
+    recv_nothing!(s, 0);
+    assert_eq!(s.sent(9, WcStatus::LocQpOpErr).vendor_err, Reason::NoReadDepth as u32);
+}
+
+#[test]
+fn an_empty_read_needs_no_key() {
+    let mut s = Station::new(&Options::rc());
+    let mut headers = packet(Opcode::RcReadRequest, rq(0)).reth(0, 0);
+    headers.reth.as_mut().unwrap().rkey = RKey(0xbad);
+    send!(s, 0, headers);
+    recv!(s, 0, response('o', rq(0), 1));
+
+    s.post(build::read(9, BASE, 0, 0x9000));
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 0).ackreq());
+    send!(s, 1, response('o', sq(0), 1));
+    s.sent(9, WcStatus::Success);
+}
+
+#[test]
+fn a_read_is_answered_piece_by_piece_and_in_order() {
+    let mut s = Station::new(&Options::rc());
+    let data = bytes(600);
+    s.poke(BASE, &data);
+    s.post_recv(build::recv(7, BASE + 0x1000, 10));
+    s.host.room = Some(1);
+    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 600));
+    send!(s, 0, packet(Opcode::RcSendOnly, rq(3)).ackreq());
+    recv!(s, 0, response('f', rq(0), 1), &data[..256]);
+    recv!(s, 0, response('m', rq(1), 2), &data[256..512]);
+    recv!(s, 0, response('l', rq(2), 2), &data[512..]);
+    recv!(s, 0, ack(rq(3), 2));
+}
+
+#[test]
+fn requests_and_answers_take_turns() {
+    let mut s = Station::new(&Options::rc());
+    s.host.room = Some(0);
+    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 512));
+    s.post(build::send(9, BASE, 512));
+    s.host.room = None;
+    recv!(s, 1, response('f', rq(0), 1), &[0; 256]);
+    recv!(s, 1, response('l', rq(1), 1), &[0; 256]);
+    recv!(s, 1, packet(Opcode::RcSendFirst, sq(0)), &[0; 256]);
+    recv!(s, 1, packet(Opcode::RcSendLast, sq(1)).ackreq(), &[0; 256]);
+}
+
+#[test]
+fn more_reads_than_resources_are_an_invalid_request() {
+    let mut s = Station::new(&Options { rd_atomic: 1, ..Options::rc() });
+    s.host.room = Some(0);
+    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 8));
+    send!(s, 0, packet(Opcode::RcReadRequest, rq(1)).reth(BASE, 8));
+    s.host.room = None;
+    recv!(s, 1, response('o', rq(0), 1), &[0; 8]);
+    recv!(s, 1, nak(rq(1), 1, Syndrome::Nak(NakCode::InvalidRequest)));
+    assert_eq!(s.qp.last_refusal(), Some(Step::ErrTooManyRdmaAtmReq));
+}
+
+#[test]
+fn memory_that_goes_away_while_it_is_read_is_a_nak_in_its_place() {
+    let mut s = Station::new(&Options::rc());
+    s.host.room = Some(1);
+    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 600));
+    s.at(0);
+    s.host.memory.borrow_mut().region_mut(KEY).unwrap().present = false;
+    recv!(s, 0, response('f', rq(0), 1), &[0; 256]);
+    recv!(s, 0, nak(rq(1), 1, Syndrome::Nak(NakCode::RemoteAccess)));
+    assert_eq!(s.events(), [QpEvent::AccessErr]);
+    assert_eq!(s.qp.state(), QpState::Err);
+}

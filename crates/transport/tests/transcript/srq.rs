@@ -1,0 +1,53 @@
+//! Shared receive queues.
+
+use crate::prelude::*;
+
+fn options() -> Options {
+    Options { has_srq: true, ..Options::rc() }
+}
+
+#[test]
+fn receives_come_from_the_shared_queue() {
+    let mut s = Station::new(&options());
+    assert_eq!(s.qp.post_recv(build::recv(1, BASE, 8)), Err(PostError::HasSrq));
+    send!(s, 0, packet(Opcode::RcSendOnly, rq(0)).ackreq(), b"x");
+    recv!(s, 0, rnr_nak(rq(0), 0, 1));
+    s.host.srq.push_back(build::recv(7, BASE, 8));
+    send!(s, 20, packet(Opcode::RcSendOnly, rq(0)).ackreq(), b"x");
+    s.received(7, WcStatus::Success);
+    recv!(s, 20, ack(rq(0), 1));
+}
+
+#[test]
+fn only_the_receive_in_use_is_flushed_and_an_event_says_that_it_was_the_last() {
+    let mut s = Station::new(&options());
+    s.host.srq.push_back(build::recv(7, BASE, 300));
+    s.host.srq.push_back(build::recv(8, BASE, 300));
+    send!(s, 0, packet(Opcode::RcSendFirst, rq(0)), &[0; 256]);
+    s.to_state(QpState::Err);
+    s.received(7, WcStatus::WrFlushErr);
+    s.completed_nothing();
+    assert_eq!(s.host.srq.len(), 1);
+    assert_eq!(s.events(), [QpEvent::LastWqeReached]);
+}
+
+#[test]
+fn on_uc_a_lost_message_uses_its_receive_up() {
+    let mut s = Station::new(&Options { has_srq: true, ..Options::uc() });
+    s.host.srq.push_back(build::recv(7, BASE, 300));
+    s.host.srq.push_back(build::recv(8, BASE, 300));
+    send!(s, 0, packet(Opcode::UcSendFirst, rq(0)), &[0; 256]);
+    send!(s, 0, packet(Opcode::UcSendOnly, rq(3)), b"x");
+    s.received(7, WcStatus::RemInvReqErr);
+    s.received(8, WcStatus::Success);
+    assert_eq!(s.qp.state(), QpState::Rts);
+}
+
+#[test]
+fn on_ud_a_message_too_long_uses_its_receive_up() {
+    let mut s = Station::new(&Options { has_srq: true, ..Options::ud() });
+    s.host.srq.push_back(build::recv(7, BASE, 44));
+    send!(s, 0, packet(Opcode::UdSendOnly, rq(0)).deth(QKEY, PEER), b"12345");
+    s.received(7, WcStatus::LocLenErr);
+    assert_eq!(s.qp.state(), QpState::Rts);
+}
