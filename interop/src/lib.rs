@@ -1,1 +1,55 @@
-//! Unmodified programs, run as tests.
+//! Unmodified programs, run on peerdma as a user would run them.
+//!
+//! Each test starts programs written by others (Debian's `ibverbs-utils` and `perftest`, small C and Python programs
+//! linked against the system's headers), lets them talk, and checks what they print. Nothing in here knows how
+//! peerdma works inside: the tests see what a user sees.
+//!
+//! ```text
+//!   Program  --start-->  Running  --finish-->  Output        one process group, one deadline
+//!      |                    |
+//!      | in a Netns,        | stop(), resume(), kill()
+//!      | as nobody,         | wait_listening(port), wait_busy()
+//!      | in a pid namespace |
+//!      +----- Pair: a server, readiness, a client ----- Finished { server, client }
+//! ```
+//!
+//! * A server is ready when its TCP socket listens (`/proc/PID/net/tcp`), never after a sleep.
+//! * Every process carries a tag in its environment. When a [`Running`] ends, no process with that tag may be left:
+//!   what is left is killed and the test fails.
+//! * Ports are leased ([`Port`]), so tests run side by side.
+//! * A test that cannot run says so through [`needs!`]: it is recorded as skipped, and fails under
+//!   `PEERDMA_REQUIRE=all`.
+//!
+//! It does not build peerdma: `cargo xtask test` does, or `cargo build --release` by hand.
+//!
+//! ```no_run
+//! use interop::Pair;
+//!
+//! let done = Pair::new("ibv_rc_pingpong").args(["-n", "10"]).run();
+//! assert!(done.client.stdout.contains("10 iters in"));
+//! ```
+
+mod artefacts;
+mod capture;
+mod csource;
+pub mod need;
+mod netns;
+mod output;
+mod pair;
+pub mod perftest;
+mod port;
+mod program;
+mod running;
+mod scratch;
+mod tag;
+
+pub use artefacts::Artefacts;
+pub use capture::{Capture, Captured, Frame, icrc};
+pub use csource::compile;
+pub use netns::{Netns, Veth};
+pub use output::Output;
+pub use pair::{Finished, Pair, RunningPair};
+pub use port::Port;
+pub use program::{Mode, Program};
+pub use running::Running;
+pub use scratch::Scratch;

@@ -1,2 +1,103 @@
-//! xtask
-fn main() {}
+//! One command for every chore of the project: `cargo xtask NAME`.
+//!
+//! CI runs exactly these commands (`.ci/run`), so what fails there fails here. Each chore is one file; none of them
+//! does more than call the tools a person would call, check what they say, and say it in words.
+
+mod abi;
+mod bench;
+mod counts;
+mod deny;
+mod deps;
+mod fuzz;
+mod groups;
+mod licences;
+mod loom;
+mod metadata;
+mod report;
+mod setup;
+mod sh;
+mod source;
+mod test;
+mod unsafety;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::sh::Outcome;
+
+/// The chores of peerdma.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Install what the tests need: Debian packages, by apt-get (with sudo when not root).
+    Setup {
+        /// Only say what is missing; exit status 1 if anything is.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Build everything and run the tests, in groups with a time budget each.
+    Test(test::Options),
+    /// What CI runs: `test --setup --require all`.
+    Ci,
+    /// Prove that the arrows between crates point down, and that `unsafe` stays in its crates.
+    DepsCheck,
+    /// Licences, sources and banned crates of every dependency (deny.toml).
+    Deny {
+        /// Install cargo-deny under target/tools first, if it is missing.
+        #[arg(long)]
+        install: bool,
+    },
+    /// The models of lock-free code, every interleaving.
+    Loom,
+    /// Each fuzz target for a number of inputs.
+    Fuzz {
+        /// Inputs per target.
+        #[arg(long, default_value_t = 20_000)]
+        runs: u64,
+        /// Only this target.
+        target: Option<String>,
+    },
+    /// The C interface: exported symbols and their versions, layout of structures.
+    AbiCheck,
+    /// Write docs/VERBS_MATRIX.md: what each verb does here.
+    Matrix {
+        /// Only compare with the file that is there.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Measure: ratios against a peer or a physical limit, in one run.
+    Bench {
+        /// Arguments for the bench program.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let done: Outcome = match Cli::parse().chore {
+        Chore::Setup { check } => setup::run(check),
+        Chore::Test(options) => test::run(&options),
+        Chore::Ci => test::run(&test::Options::ci()),
+        Chore::DepsCheck => deps::run().and_then(|()| unsafety::run()),
+        Chore::Deny { install } => deny::run(install).map(|_| ()),
+        Chore::Loom => loom::run().map(|_| ()),
+        Chore::Fuzz { runs, target } => fuzz::run(runs, target.as_deref()),
+        Chore::AbiCheck => abi::run(),
+        Chore::Matrix { check } => abi::matrix(check),
+        Chore::Bench { args } => bench::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

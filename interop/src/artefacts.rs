@@ -1,0 +1,94 @@
+//! What the build made: the `peerdma` program and its two libraries, and where they are.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use crate::scratch::Scratch;
+
+/// The names under which a program asks for the library.
+const SONAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+
+/// The directory of a built peerdma.
+#[derive(Clone, Debug)]
+pub struct Artefacts {
+    dir: PathBuf,
+}
+
+impl Artefacts {
+    /// The release build of this workspace, or the directory that `PEERDMA_BIN_DIR` names.
+    ///
+    /// # Panics
+    ///
+    /// When nothing is built there, saying how to build it.
+    #[track_caller]
+    pub fn find() -> Self {
+        let dir = match std::env::var_os("PEERDMA_BIN_DIR") {
+            Some(dir) => PathBuf::from(dir),
+            None => release_dir(),
+        };
+        let found = Self { dir };
+        for file in [found.peerdma(), found.library()] {
+            assert!(file.exists(), "{} is missing: run `cargo build --release`", file.display());
+        }
+        found
+    }
+
+    /// The `peerdma` program.
+    pub fn peerdma(&self) -> PathBuf {
+        self.dir.join("peerdma")
+    }
+
+    /// `libpeerdma.so`, which is `libibverbs.so.1` by another name.
+    pub fn library(&self) -> PathBuf {
+        self.dir.join("libpeerdma.so")
+    }
+
+    /// The library for what programs read outside libibverbs, under the name that is there: installed or fresh from
+    /// Cargo.
+    fn preload(&self) -> Option<PathBuf> {
+        let names = ["libpeerdma-preload.so", "libpeerdma_preload.so"];
+        names.iter().map(|name| self.dir.join(name)).find(|file| file.exists())
+    }
+
+    /// Makes a directory for `LD_LIBRARY_PATH` inside `scratch`: the library under the names programs ask for.
+    pub fn library_dir(&self, scratch: &Scratch) -> PathBuf {
+        let dir = scratch.path().join("lib");
+        fs::create_dir_all(&dir).expect("a scratch directory is writable");
+        for name in SONAMES {
+            let link = dir.join(name);
+            if !link.exists() {
+                symlink(self.library(), &link).expect("a scratch directory takes links");
+            }
+        }
+        dir
+    }
+
+    /// Copies everything to `scratch`, readable by every user: a checkout often lies in a home directory that other
+    /// users cannot enter.
+    pub fn staged(&self, scratch: &Scratch) -> Self {
+        let dir = scratch.path().join("bin");
+        fs::create_dir_all(&dir).expect("a scratch directory is writable");
+        for file in [self.peerdma(), self.library()].into_iter().chain(self.preload()) {
+            let to = dir.join(file.file_name().expect("an artefact has a name"));
+            fs::copy(&file, &to).expect("an artefact can be copied");
+            fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).expect("our own file");
+        }
+        Self { dir }
+    }
+
+    /// The value of `LD_PRELOAD` for a program whose own libibverbs is not to be used: ours, under the name that the
+    /// loader then takes for already loaded.
+    pub fn preload_list(&self, scratch: &Scratch) -> PathBuf {
+        self.library_dir(scratch).join(SONAMES[0])
+    }
+}
+
+/// `target/release` of the build this test binary came from: `target/PROFILE/deps/test-HASH`, three levels up.
+fn release_dir() -> PathBuf {
+    let exe = std::env::current_exe().expect("a running program has a path");
+    exe.ancestors()
+        .nth(3)
+        .map_or_else(|| PathBuf::from("target"), Path::to_path_buf)
+        .join("release")
+}

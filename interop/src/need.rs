@@ -1,0 +1,113 @@
+//! What a test needs from the machine, and what happens when it is not there.
+//!
+//! A test that cannot run is not a test that passed. It calls [`skip`], which records the reason where
+//! `cargo xtask test` finds it, and fails the test when `PEERDMA_REQUIRE=all` is set.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// One thing a test needs.
+#[derive(Clone, Copy, Debug)]
+pub enum Need {
+    /// A program in PATH.
+    Program(&'static str),
+    /// A module that `/usr/bin/python3` can import.
+    Python(&'static str),
+    /// A C header, and the compiler to use it with.
+    Header(&'static str),
+    /// A shared library that the loader finds.
+    Library(&'static str),
+    /// User id 0, to become another user.
+    Root,
+    /// IPv6 in the kernel.
+    Ipv6,
+    /// The right to make network and pid namespaces.
+    Namespaces,
+}
+
+/// Returns from the test, recorded as skipped, unless everything named is there.
+///
+/// ```
+/// use interop::{need::Need, needs};
+///
+/// fn a_test() {
+///     needs!(Need::Program("sh"), Need::Root);
+///     // ...
+/// }
+/// # a_test();
+/// ```
+#[macro_export]
+macro_rules! needs {
+    ($($need:expr),+ $(,)?) => {
+        $(if let Err(why) = $crate::need::check($need) {
+            return $crate::need::skip(&why);
+        })+
+    };
+}
+
+/// Whether the machine has it; otherwise, what is missing and how to get it.
+pub fn check(need: Need) -> Result<(), String> {
+    let (there, missing) = match need {
+        Need::Program(name) => (in_path(name), format!("the program {name}")),
+        Need::Python(module) => (
+            quiet("/usr/bin/python3", &["-c", &format!("import {module}")]),
+            format!("the Python module {module}"),
+        ),
+        Need::Header(name) => (
+            in_path("gcc") && Path::new("/usr/include").join(name).exists(),
+            format!("gcc and the header {name}"),
+        ),
+        Need::Library(name) => (
+            Command::new("/sbin/ldconfig")
+                .arg("-p")
+                .output()
+                .is_ok_and(|out| String::from_utf8_lossy(&out.stdout).contains(name)),
+            format!("the library {name}"),
+        ),
+        Need::Ipv6 => (Path::new("/proc/net/if_inet6").exists(), "IPv6".to_owned()),
+        Need::Root => (rustix::process::geteuid().is_root(), "user id 0".to_owned()),
+        Need::Namespaces => {
+            (quiet("unshare", &["--net", "--pid", "--fork", "true"]), "new namespaces".to_owned())
+        }
+    };
+    if there { Ok(()) } else { Err(format!("needs {missing} (see `cargo xtask setup`)")) }
+}
+
+/// Records that the running test cannot run. Under `PEERDMA_REQUIRE=all` it fails instead.
+///
+/// # Panics
+///
+/// Under `PEERDMA_REQUIRE=all`.
+#[track_caller]
+pub fn skip(why: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test").to_owned();
+    assert!(
+        !std::env::var("PEERDMA_REQUIRE").is_ok_and(|what| what.split(',').any(|w| w == "all")),
+        "{test} cannot run here: {why}"
+    );
+    eprintln!("SKIPPED {test}: {why}");
+    if let Some(log) = std::env::var_os("PEERDMA_SKIP_LOG") {
+        let mut log =
+            OpenOptions::new().append(true).create(true).open(log).expect("a writable log");
+        writeln!(log, "{test}: {why}").expect("a writable log");
+    }
+}
+
+fn in_path(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/sbin"].map(Into::into);
+    std::env::split_paths(&path).chain(system).any(|dir| fs::metadata(dir.join(name)).is_ok())
+}
+
+fn quiet(program: &str, args: &[&str]) -> bool {
+    Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}

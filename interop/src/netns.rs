@@ -1,0 +1,164 @@
+//! Network namespaces: two hosts on one machine.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::need::{self, Need};
+
+/// A network namespace, held open by a sleeping process of ours.
+///
+/// It has no name under `/run/netns`, so it vanishes with the process, and its interfaces with it.
+#[derive(Debug)]
+pub struct Netns {
+    holder: Child,
+}
+
+/// Two namespaces joined by a veth pair.
+#[derive(Debug)]
+pub struct Veth {
+    /// The host with address 10.77.0.1, where servers run.
+    pub left: Netns,
+    /// The host with address 10.77.0.2, where clients run.
+    pub right: Netns,
+}
+
+impl Netns {
+    /// A new namespace with its loopback up.
+    #[track_caller]
+    pub fn new() -> Self {
+        let before = std::fs::read_link("/proc/self/ns/net").expect("namespaces exist");
+        // pdeathsig: should the test be killed, the namespace ends with it.
+        let holder = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "unshare", "--net", "sleep", "infinity"])
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("`setpriv` starts: the test asked for namespaces with needs!");
+        let netns = Self { holder };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while std::fs::read_link(netns.path()).is_ok_and(|now| now == before) {
+            assert!(Instant::now() < deadline, "`unshare --net` did not enter a new namespace");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        netns.ip(&["link", "set", "lo", "up"]);
+        netns
+    }
+
+    /// The path that names it, for `nsenter --net=`.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/ns/net", self.holder.id())
+    }
+
+    /// Runs `ip ARGS` inside.
+    #[track_caller]
+    pub fn ip(&self, args: &[&str]) {
+        self.tool("ip", args);
+    }
+
+    /// Waits until an interface can send.
+    #[track_caller]
+    fn wait_carrier(&self, interface: &str) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !self.tool("ip", &["-o", "link", "show", interface]).contains("LOWER_UP") {
+            assert!(Instant::now() < deadline, "{interface} has no carrier");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Runs a tool inside and returns what it printed; it must succeed.
+    #[track_caller]
+    pub fn tool(&self, name: &str, args: &[&str]) -> String {
+        let out = Command::new("nsenter")
+            .arg(format!("--net={}", self.path()))
+            .arg(name)
+            .args(args)
+            .output()
+            .expect("`nsenter` starts");
+        assert!(out.status.success(), "{name} {args:?}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+}
+
+impl Default for Netns {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Netns {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+impl Veth {
+    /// Interface names, the same on both sides: each is alone in its namespace.
+    pub const INTERFACE: &str = "veth0";
+
+    /// Two joined hosts, IPv4 and IPv6, with an MTU that fits packets of the largest path MTU.
+    #[track_caller]
+    pub fn new() -> Self {
+        let (left, right) = (Netns::new(), Netns::new());
+        let peer = right.holder.id().to_string();
+        left.ip(&[
+            "link",
+            "add",
+            Self::INTERFACE,
+            "mtu",
+            "4200",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            Self::INTERFACE,
+            "mtu",
+            "4200",
+            "netns",
+            &peer,
+        ]);
+        for (host, last) in [(&left, "1"), (&right, "2")] {
+            host.ip(&["addr", "add", &format!("10.77.0.{last}/24"), "dev", Self::INTERFACE]);
+            if need::check(Need::Ipv6).is_ok() {
+                // nodad: an address under duplicate detection cannot be bound for a second or two.
+                let v6 = format!("fd77::{last}/64");
+                host.ip(&["addr", "add", &v6, "dev", Self::INTERFACE, "nodad"]);
+            }
+            host.ip(&["link", "set", Self::INTERFACE, "up"]);
+        }
+        // The carrier comes a moment later, and what is sent before is lost.
+        for host in [&left, &right] {
+            host.wait_carrier(Self::INTERFACE);
+        }
+        let pair = Self { left, right };
+        pair.ip_default_route();
+        pair
+    }
+
+    /// The address of the left host.
+    pub fn left_address(&self) -> &'static str {
+        "10.77.0.1"
+    }
+
+    /// Makes the kernel cut every batch of datagrams before the interface, so that a capture sees packets as a wire
+    /// would carry them.
+    #[track_caller]
+    pub fn without_offloads(&self) {
+        for host in [&self.left, &self.right] {
+            for feature in ["gso", "gro", "tx-udp-segmentation"] {
+                host.tool("ethtool", &["-K", Self::INTERFACE, feature, "off"]);
+            }
+        }
+    }
+
+    /// The device is on the netdev of the default route.
+    fn ip_default_route(&self) {
+        self.left.ip(&["route", "add", "default", "via", "10.77.0.2"]);
+        self.right.ip(&["route", "add", "default", "via", "10.77.0.1"]);
+    }
+}
+
+impl Default for Veth {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,74 @@
+//! What a program left: its exit status and what it printed.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+/// The result of a finished program.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// The command line, for messages.
+    pub command: String,
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Standard output, lossily decoded.
+    pub stdout: String,
+    /// Standard error, lossily decoded.
+    pub stderr: String,
+}
+
+impl Output {
+    /// Requires exit status 0; otherwise fails the test with everything the program said.
+    #[track_caller]
+    pub fn success(&self) -> &Self {
+        assert!(self.status.success(), "this had to succeed:\n{self}");
+        self
+    }
+
+    /// Requires a non-zero exit status, and not a signal: the program saw the failure and reported it.
+    #[track_caller]
+    pub fn failure(&self) -> &Self {
+        assert!(
+            self.status.code().is_some_and(|code| code != 0),
+            "this had to fail by its own exit status:\n{self}"
+        );
+        self
+    }
+
+    /// Requires `text` in standard output or standard error.
+    #[track_caller]
+    pub fn says(&self, text: &str) -> &Self {
+        assert!(
+            self.stdout.contains(text) || self.stderr.contains(text),
+            "{text:?} had to be printed by:\n{self}"
+        );
+        self
+    }
+
+    /// Requires that `text` was not printed.
+    #[track_caller]
+    pub fn never_says(&self, text: &str) -> &Self {
+        assert!(
+            !self.stdout.contains(text) && !self.stderr.contains(text),
+            "{text:?} must not be printed by:\n{self}"
+        );
+        self
+    }
+
+    /// The value of the first line `KEY:  VALUE` in standard output.
+    pub fn field(&self, key: &str) -> Option<&str> {
+        self.stdout
+            .lines()
+            .find_map(|line| Some(line.trim_start().strip_prefix(key)?.strip_prefix(':')?.trim()))
+    }
+}
+
+impl std::fmt::Display for Output {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "$ {}\n-> ", self.command)?;
+        match (self.status.code(), self.status.signal()) {
+            (Some(code), _) => writeln!(f, "exit {code}")?,
+            (None, signal) => writeln!(f, "signal {}", signal.unwrap_or_default())?,
+        }
+        write!(f, "--- stdout\n{}\n--- stderr\n{}", self.stdout, self.stderr)
+    }
+}

@@ -1,0 +1,48 @@
+//! A directory that ends with its value.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A fresh directory under the system's temporary directory, open to every user, removed on drop.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// Makes a new, empty directory.
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("peerdma-interop-{}-{n}", std::process::id()));
+        fs::create_dir(&path).expect("the temporary directory is writable");
+        // Other users run programs from here and leave results here.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("our own directory");
+        Self { path }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path of `name` inside it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // A failure leaves a temporary directory, which is no reason to abort a test that is already unwinding.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}

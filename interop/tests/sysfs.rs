@@ -1,0 +1,92 @@
+//! `/sys/class/infiniband` as programs see it that do not ask libibverbs: by libc, by system calls, statically linked.
+
+use interop::need::Need;
+use interop::{Output, Program, needs};
+
+const CLASS: &str = "/sys/class/infiniband";
+
+/// The name of the device, as `ls` sees it.
+#[track_caller]
+fn device() -> String {
+    let out = Program::new("ls").args([CLASS]).output();
+    let name = out.success().stdout.lines().next().unwrap_or_default().to_owned();
+    assert!(!name.is_empty(), "no device in {CLASS}\n{out}");
+    name
+}
+
+#[track_caller]
+fn cat(program: &[&str], path: &str) -> Output {
+    let out = Program::new(program[0]).args(&program[1..]).args([path]).output();
+    out.success();
+    out
+}
+
+#[test]
+fn cat_reads_the_attributes_that_libraries_read() {
+    let dev = device();
+    for (attribute, wanted) in [
+        ("node_type", "1: CA"),
+        ("ports/1/state", "4: ACTIVE"),
+        ("ports/1/phys_state", "5: LinkUp"),
+        ("ports/1/link_layer", "Ethernet"),
+        ("ports/1/gid_attrs/types/0", "RoCE v2"),
+    ] {
+        let out = cat(&["cat"], &format!("{CLASS}/{dev}/{attribute}"));
+        assert_eq!(out.stdout.trim_end(), wanted, "{attribute}");
+    }
+    let guid = cat(&["cat"], &format!("{CLASS}/{dev}/node_guid"));
+    assert_eq!(guid.stdout.trim_end().len(), "0123:4567:89ab:cdef".len(), "{guid}");
+}
+
+#[test]
+fn stat_and_ls_see_directories_and_files() {
+    let dev = device();
+    let out =
+        Program::new("stat").args(["-L", "-c", "%F", &format!("{CLASS}/{dev}/ports/1")]).output();
+    assert_eq!(out.success().stdout.trim_end(), "directory");
+    let out = Program::new("stat").args(["-c", "%F", &format!("{CLASS}/{dev}/node_guid")]).output();
+    assert_eq!(out.success().stdout.trim_end(), "regular file");
+    let out = Program::new("ls").args([&format!("{CLASS}/{dev}/ports/1")]).output();
+    out.success().says("gids").says("gid_attrs").says("state");
+}
+
+#[test]
+fn python_lists_and_opens() {
+    needs!(Need::Program("python3"));
+    let code = "import os\n\
+                root = '/sys/class/infiniband'\n\
+                for dev in os.listdir(root):\n\
+                \x20   assert os.path.isdir(f'{root}/{dev}/ports/1')\n\
+                \x20   with open(f'{root}/{dev}/ports/1/gids/0') as f:\n\
+                \x20       print(len(f.read().strip()))\n";
+    let out = Program::new("/usr/bin/python3").args(["-c", code]).output();
+    assert_eq!(out.success().stdout.trim_end(), "39", "one device, a GID of eight groups\n{out}");
+}
+
+#[test]
+fn a_static_binary_sees_the_same_tree() {
+    needs!(Need::Program("busybox"));
+    let dev = device();
+    let out = Program::new("busybox").args(["ls", CLASS]).output();
+    assert_eq!(out.success().stdout.trim_end(), dev);
+    let by_libc = cat(&["cat"], &format!("{CLASS}/{dev}/node_guid"));
+    let direct = cat(&["busybox", "cat"], &format!("{CLASS}/{dev}/node_guid"));
+    assert_eq!(by_libc.stdout, direct.stdout);
+}
+
+#[test]
+fn what_does_not_exist_still_does_not() {
+    let out = Program::new("cat").args([format!("{CLASS}/no_such_device/node_guid")]).output();
+    out.failure().says("No such file or directory");
+    Program::new("cat").args(["/sys/kernel/mm/transparent_hugepage/enabled"]).output();
+    let out = Program::new("ls").args(["/sys/class/net"]).output();
+    out.success().says("lo");
+}
+
+#[test]
+fn writing_is_refused() {
+    let dev = device();
+    let out =
+        Program::new("sh").args(["-c", &format!("echo x > {CLASS}/{dev}/node_guid")]).output();
+    out.failure();
+}

@@ -1,0 +1,195 @@
+//! Two hosts: RoCEv2 on UDP 4791, decoded by tshark, its ICRC computed a second time.
+
+use std::time::Duration;
+
+use interop::need::Need;
+use interop::{Capture, Captured, Mode, Pair, Program, Veth, icrc, needs, perftest};
+
+/// Everything a test with two hosts asks for.
+macro_rules! two_hosts {
+    ($($more:expr),*) => {
+        needs!(
+            Need::Root, Need::Namespaces, Need::Program("ip"), Need::Program("nsenter"),
+            Need::Program("setpriv"), Need::Program("ethtool")
+            $(, $more)*
+        )
+    };
+}
+
+fn pingpong(program: &str, size: &str) -> Pair {
+    Pair::new(program).args(["-g", "0", "-c", "-n", "100", "-s", size])
+}
+
+#[test]
+fn each_transport_crosses() {
+    two_hosts!(Need::Program("ibv_rc_pingpong"));
+    let veth = Veth::new();
+    for (program, size) in [
+        ("ibv_rc_pingpong", "70000"),
+        ("ibv_uc_pingpong", "70000"),
+        ("ibv_ud_pingpong", "1000"),
+        ("ibv_srq_pingpong", "12345"),
+    ] {
+        let done = pingpong(program, size).across(&veth).run();
+        done.client.says("100 iters in").never_says("invalid data");
+        done.server.never_says("invalid data");
+    }
+}
+
+#[test]
+fn events_cross() {
+    two_hosts!(Need::Program("ibv_rc_pingpong"));
+    let veth = Veth::new();
+    pingpong("ibv_rc_pingpong", "4096").args(["-e"]).across(&veth).run();
+}
+
+#[test]
+fn perftest_crosses() {
+    two_hosts!(Need::Program("ib_write_bw"));
+    let veth = Veth::new();
+    for program in
+        ["ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_atomic_bw", "ib_write_lat", "ib_send_lat"]
+    {
+        let done = Pair::new(program).args(["-F", "-n", "200"]).across(&veth).run();
+        assert_eq!(perftest::rows(&done.client).len(), 1, "{}", done.client);
+    }
+}
+
+#[test]
+fn ipv6_crosses() {
+    two_hosts!(Need::Ipv6, Need::Program("ibv_rc_pingpong"));
+    let veth = Veth::new();
+    // The GID table has IPv4 first; which index is the global IPv6 address is for ibv_devinfo to say.
+    let out = Program::new("ibv_devinfo").args(["-v"]).in_netns(&veth.left).output();
+    let index = out
+        .success()
+        .stdout
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("GID["))
+        .find(|line| line.contains("fd77:"))
+        .and_then(|line| line.split(']').next())
+        .unwrap_or_else(|| panic!("no GID of fd77::/64 in:\n{out}"))
+        .trim()
+        .to_owned();
+    Pair::new("ibv_rc_pingpong").args(["-c", "-n", "100", "-g", &index]).across(&veth).run();
+}
+
+#[test]
+fn several_processes_share_the_udp_port() {
+    two_hosts!(Need::Program("ibv_rc_pingpong"));
+    let veth = Veth::new();
+    let pairs: Vec<_> = (0..4)
+        .map(|_| pingpong("ibv_rc_pingpong", "9000").args(["-e"]).across(&veth).start())
+        .collect();
+    for pair in pairs {
+        let done = pair.finish();
+        done.client.success().says("100 iters in").never_says("invalid data");
+        done.server.success();
+    }
+}
+
+/// Captures what `pairs` put on the wire, cut into packets as a real wire carries them.
+#[track_caller]
+fn captured(pairs: Vec<Pair>) -> Captured {
+    let veth = Veth::new();
+    veth.without_offloads();
+    let capture = Capture::start(&veth.left);
+    for pair in pairs {
+        pair.across(&veth).run();
+    }
+    let captured = capture.stop();
+    assert!(captured.frames.len() > 200, "only {} packets", captured.frames.len());
+    captured
+}
+
+/// Every kind of request and response: SEND, WRITE, READ, atomics; RC, UC, UD; one packet and many.
+fn every_kind() -> Vec<Pair> {
+    let perf =
+        |program: &str, args: &[&str]| Pair::new(program).args(["-F", "-n", "20"]).args(args);
+    vec![
+        pingpong("ibv_rc_pingpong", "5003"),
+        pingpong("ibv_uc_pingpong", "5001"),
+        pingpong("ibv_ud_pingpong", "1001"),
+        perf("ib_write_bw", &["-s", "10001"]),
+        perf("ib_read_bw", &["-s", "10002"]),
+        perf("ib_atomic_bw", &[]),
+        perf("ib_atomic_bw", &["-A", "CMP_AND_SWAP"]),
+    ]
+}
+
+#[test]
+fn tshark_decodes_every_packet() {
+    two_hosts!(Need::Program("tshark"), Need::Program("ib_write_bw"));
+    let captured = captured(every_kind());
+    let file = captured.file.to_str().expect("our own path");
+    let count = |filter: &str| {
+        let out = Program::new("tshark")
+            .args(["-r", file, "-Y", filter, "-T", "fields", "-e", "frame.number"])
+            .mode(Mode::Plain)
+            .limit(Duration::from_secs(60))
+            .output();
+        out.success().stdout.lines().count()
+    };
+    assert_eq!(count("infiniband.bth"), captured.frames.len(), "every packet has a BTH");
+    assert_eq!(count("udp.port == 4791 && (_ws.malformed || _ws.short)"), 0, "malformed packets");
+    assert_eq!(count("udp.length.bad"), 0, "bad lengths");
+    // The opcodes that must have been on the wire, by the numbers of IBA table 38.
+    for (name, opcode) in [
+        ("RC SEND First", 0x00),
+        ("RC SEND Last", 0x02),
+        ("RC WRITE First", 0x06),
+        ("RC READ Request", 0x0c),
+        ("RC READ response", 0x0d),
+        ("RC Acknowledge", 0x11),
+        ("RC Atomic Acknowledge", 0x12),
+        ("RC CmpSwap", 0x13),
+        ("RC FetchAdd", 0x14),
+        ("UC SEND First", 0x20),
+        ("UD SEND Only", 0x64),
+    ] {
+        assert!(count(&format!("infiniband.bth.opcode == {opcode}")) > 0, "no {name} was seen");
+    }
+}
+
+#[test]
+fn every_icrc_is_right() {
+    two_hosts!(Need::Program("dumpcap"), Need::Program("ib_write_bw"));
+    let captured = captured(every_kind());
+    for (n, frame) in captured.frames.iter().enumerate() {
+        let (carried, computed) = (frame.carried_icrc(), icrc(frame));
+        assert_eq!(carried, computed, "packet {n}: {:02x?}", frame.ip);
+    }
+}
+
+#[test]
+fn the_client_of_a_host_that_vanished_gets_retry_exceeded() {
+    two_hosts!(Need::Program("ibv_rc_pingpong"));
+    let veth = Veth::new();
+    let mut pair = Pair::new("ibv_rc_pingpong")
+        .args(["-g", "0", "-n", "100000000"])
+        .limit(Duration::from_secs(90))
+        .across(&veth)
+        .start();
+    pair.client.wait_busy(Duration::from_millis(300));
+    veth.left.ip(&["link", "set", Veth::INTERFACE, "down"]);
+    let out = pair.client.finish();
+    out.failure().says("Failed status transport retry counter exceeded (12)");
+}
+
+#[test]
+fn a_short_outage_is_survived() {
+    two_hosts!(Need::Program("ibv_rc_pingpong"), Need::Program("tc"));
+    let veth = Veth::new();
+    let mut pair = Pair::new("ibv_rc_pingpong")
+        .args(["-g", "0", "-n", "20000", "-s", "4096"])
+        .across(&veth)
+        .start();
+    pair.client.wait_busy(Duration::from_millis(100));
+    // Every packet to the client vanishes for a while, shorter than seven retries of 67 ms: retransmission repairs it.
+    veth.left.tool("tc", &["qdisc", "add", "dev", Veth::INTERFACE, "root", "blackhole"]);
+    std::thread::sleep(Duration::from_millis(100));
+    veth.left.tool("tc", &["qdisc", "del", "dev", Veth::INTERFACE, "root"]);
+    let done = pair.finish();
+    done.client.success().says("20000 iters in");
+    done.server.success();
+}

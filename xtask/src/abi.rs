@@ -1,0 +1,22 @@
+//! `cargo xtask abi-check` and `cargo xtask matrix`: the tests of `peerdma` that hold its C interface to its word.
+
+use crate::sh::{Outcome, cargo, check};
+
+/// The exported symbols with their versions, what the loader makes of them, and the layout of structures.
+pub(crate) fn run() -> Outcome {
+    check(
+        cargo()
+            .args(["test", "-p", "peerdma", "--locked", "--test", "symbols", "--test", "loading"]),
+    )?;
+    check(cargo().args(["test", "-p", "peerdma", "--locked", "--lib", "layout"]))
+}
+
+/// Writes docs/VERBS_MATRIX.md from the tables of the library, or compares it.
+pub(crate) fn matrix(only_check: bool) -> Outcome {
+    let mut command = cargo();
+    command.args(["test", "-p", "peerdma", "--locked", "--test", "matrix"]);
+    if !only_check {
+        command.env("PEERDMA_BLESS", "1");
+    }
+    check(&mut command)
+}

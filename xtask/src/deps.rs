@@ -1,0 +1,93 @@
+//! `cargo xtask deps-check`: who may call whom.
+//!
+//! The table is the picture of docs/ARCHITECTURE.md in a form that a program can check. An edge that is not in it is
+//! an error, also one that would do no harm: moving a wall is a decision, made here and explained there.
+
+use crate::metadata::{Package, workspace};
+use crate::sh::Outcome;
+
+/// Crate, and the crates of the workspace it may name in its `[dependencies]`.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("iba", &[]),
+    ("pci", &[]),
+    ("wire", &["iba"]),
+    ("dmabuf", &["pci"]),
+    ("umem", &["iba", "dmabuf", "pci"]),
+    ("transport", &["iba", "wire"]),
+    // For `umem::Foreign`: a ring shared with a peer is foreign memory, too.
+    ("link", &["iba", "umem"]),
+    ("device", &["iba", "wire", "umem", "dmabuf", "pci", "transport", "link"]),
+    ("gpu", &["dmabuf", "pci"]),
+    ("verbs", &["iba", "umem", "dmabuf", "transport", "device"]),
+    // The one place that holds both a GPU and a NIC: a process has one of each, joined by fds alone.
+    ("peerdma", &["iba", "umem", "dmabuf", "pci", "link", "transport", "device", "gpu", "verbs"]),
+    ("preload", &[]),
+    ("fabric-sim", &["iba", "wire", "transport", "umem"]),
+    ("interop", &[]),
+    ("bench", &["iba", "wire", "umem", "dmabuf", "transport", "link", "device", "gpu", "verbs"]),
+    ("xtask", &[]),
+];
+
+/// What only tests may use, wherever they are.
+const FOR_TESTS: &[&str] = &["fabric-sim"];
+
+/// Checks every edge of the workspace.
+pub(crate) fn run() -> Outcome {
+    let packages = workspace()?;
+    let mut wrong = Vec::new();
+    for package in &packages {
+        wrong.extend(check(package));
+    }
+    if !wrong.is_empty() {
+        return Err(format!("edges that must not be:\n  {}", wrong.join("\n  ")));
+    }
+    let edges: usize =
+        packages.iter().map(|p| p.dependencies.iter().filter(|d| d.local).count()).sum();
+    println!("deps: {} crates, {edges} edges, all pointing down", packages.len());
+    Ok(())
+}
+
+fn check(package: &Package) -> Vec<String> {
+    let Some((_, allowed)) = MAY_USE.iter().find(|(name, _)| *name == package.name) else {
+        return vec![format!("{} is not in the table of xtask/src/deps.rs", package.name)];
+    };
+    let used = package.dependencies.iter().filter(|dep| dep.local);
+    used.filter(|dep| {
+        let tests = dep.kind.as_deref() == Some("dev");
+        // A test may use its own crate again, with other features, and whatever lies below.
+        let fine = allowed.contains(&dep.name.as_str())
+            || tests && (FOR_TESTS.contains(&dep.name.as_str()) || dep.name == package.name);
+        !fine
+    })
+    .map(|dep| {
+        let kind = dep.kind.as_deref().map(|kind| format!(" ({kind})")).unwrap_or_default();
+        format!("{} -> {}{kind}", package.name, dep.name)
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reaches(from: &str, to: &str) -> bool {
+        let (_, uses) = MAY_USE.iter().find(|(name, _)| *name == from).expect("in the table");
+        uses.iter().any(|next| *next == to || reaches(next, to))
+    }
+
+    #[test]
+    fn the_table_has_no_cycle() {
+        // reaches() would not end otherwise: the stack overflows and the test fails.
+        for (name, _) in MAY_USE {
+            assert!(!reaches(name, name), "{name} reaches itself");
+        }
+    }
+
+    #[test]
+    fn gpu_and_device_meet_only_at_a_dma_buf() {
+        assert!(!reaches("gpu", "device"));
+        assert!(!reaches("device", "gpu"));
+        assert!(!reaches("gpu", "iba"), "a GPU knows nothing of RDMA");
+        assert!(!reaches("dmabuf", "iba"), "nor does a dma-buf");
+    }
+}

@@ -1,0 +1,109 @@
+//! `cargo xtask fuzz`: each target for a number of inputs, with coverage feedback, on a stable compiler.
+//!
+//! `cargo fuzz` needs a nightly compiler for the address sanitizer. The targets test safe parsers and bounds checks
+//! whose failure is a panic, so the instrumentation for coverage, which stable has, is what counts.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::sh::{Outcome, cargo, check, root, target_dir, tool};
+
+/// Instrumentation that libFuzzer reads.
+const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1";
+
+/// Runs every target, or one.
+pub(crate) fn run(runs: u64, only: Option<&str>) -> Outcome {
+    let manifest = root().join("fuzz/Cargo.toml");
+    let targets =
+        targets(&fs::read_to_string(&manifest).map_err(|_| "there is no fuzz/Cargo.toml")?);
+    let chosen: Vec<_> =
+        targets.iter().filter(|name| only.is_none_or(|only| *name == only)).collect();
+    if chosen.is_empty() {
+        return Err(format!("no such fuzz target; there are: {}", targets.join(" ")));
+    }
+    let host = host()?;
+    let dir = target_dir().join("fuzz");
+    // --target: the flags are for the targets and what they link, not for build scripts.
+    check(
+        cargo()
+            .env("RUSTFLAGS", FLAGS)
+            .env("CARGO_TARGET_DIR", &dir)
+            .args([
+                "build",
+                "--release",
+                "--bins",
+                "--locked",
+                "--target",
+                &host,
+                "--manifest-path",
+            ])
+            .arg(&manifest),
+    )?;
+    for name in chosen {
+        // New inputs go to a directory outside the tree; what is checked in is only read.
+        let found = dir.join("corpus").join(name);
+        fs::create_dir_all(&found).map_err(|err| format!("{}: {err}", found.display()))?;
+        let mut command = tool(dir.join(&host).join("release").join(name));
+        // -seed: the same inputs in every run.
+        command.args([
+            format!("-runs={runs}"),
+            "-seed=1".into(),
+            "-max_len=4096".into(),
+            "-verbosity=0".into(),
+        ]);
+        command.arg(format!("-artifact_prefix={}/", found.display())).arg(&found);
+        if let Some(words) = dictionary(name)? {
+            command.arg(format!("-dict={}", words.display()));
+        }
+        let checked_in = root().join("fuzz/corpus").join(name);
+        if checked_in.is_dir() {
+            command.arg(checked_in);
+        }
+        // What libFuzzer says of a run without a finding is of no use.
+        let out = command.output().map_err(|err| format!("{name}: {err}"))?;
+        if !out.status.success() {
+            return Err(format!("{name}: {}", String::from_utf8_lossy(&out.stderr)));
+        }
+        println!("fuzz: {name}: {runs} inputs");
+    }
+    Ok(())
+}
+
+/// The names in the `[[bin]]` tables.
+fn targets(manifest: &str) -> Vec<String> {
+    manifest
+        .split("[[bin]]")
+        .skip(1)
+        .filter_map(|table| {
+            let line = table.lines().find(|line| line.trim_start().starts_with("name"))?;
+            Some(line.split('"').nth(1)?.to_owned())
+        })
+        .collect()
+}
+
+/// `fuzz/WORD.dict` serves the targets whose names start with WORD.
+fn dictionary(target: &str) -> Outcome<Option<PathBuf>> {
+    let dir = root().join("fuzz");
+    let entries = fs::read_dir(&dir).map_err(|err| format!("{}: {err}", dir.display()))?;
+    Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).find(|path| {
+        let word = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        path.extension().is_some_and(|ext| ext == "dict") && target.starts_with(word)
+    }))
+}
+
+fn host() -> Outcome<String> {
+    let text = crate::sh::read(tool("rustc").arg("-vV"))?;
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).ok_or_else(|| "rustc -vV names no host".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn bins_are_found() {
+        let toml = "[package]\nname = \"fuzz\"\n[[bin]]\nname = \"packet\"\npath = \"packet.rs\"\n[[bin]]\npath = \"r.rs\"\nname = \"ring\"\n";
+        assert_eq!(super::targets(toml), ["packet", "ring"]);
+    }
+}

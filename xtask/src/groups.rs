@@ -1,0 +1,211 @@
+//! The groups of `cargo xtask test`: what each runs, and how long it may take on two cores.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::counts::Counts;
+use crate::sh::{Outcome, cargo, check, tool, watch};
+use crate::{deny, deps, fuzz, loom, unsafety};
+
+/// One line of the report.
+pub(crate) struct Group {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) budget: Duration,
+    pub(crate) when: When,
+    pub(crate) job: Job,
+}
+
+/// Whether a group runs without being named.
+#[derive(Clone, Copy)]
+pub(crate) enum When {
+    Always,
+    /// Only by `--group NAME`, because of this.
+    Named(&'static str),
+}
+
+/// What a group does.
+#[derive(Clone, Copy)]
+pub(crate) enum Job {
+    /// Something that passes or fails as a whole.
+    Check(fn(&Context) -> Outcome),
+    /// Something that a machine may be unable to do at all: then the reason comes back. It is reported, never passed.
+    IfPossible(fn(&Context) -> Outcome<Option<String>>),
+    /// Something with tests to count.
+    Tests(fn(&Context) -> Outcome<Counts>),
+    /// `cargo test -p interop --test NAME`, with so many tests at a time.
+    Interop { threads: u8 },
+}
+
+/// What the command line asked for.
+pub(crate) struct Context {
+    /// Tools may be installed.
+    pub(crate) setup: bool,
+    /// A test that cannot run fails.
+    pub(crate) require_all: bool,
+    /// Where tests record what they could not run.
+    pub(crate) skip_log: PathBuf,
+}
+
+const fn group(
+    name: &'static str,
+    seconds: u64,
+    what: &'static str,
+    when: When,
+    job: Job,
+) -> Group {
+    Group { name, what, budget: Duration::from_secs(seconds), when, job }
+}
+
+/// The reason of the groups below until the library carries their programs.
+const NOT_YET: When = When::Named("the library does not carry these programs yet");
+
+/// All groups, cheap ones first: a typo is found in seconds.
+pub(crate) const GROUPS: &[Group] = &[
+    group("fmt", 10, "rustfmt", When::Always, Job::Check(fmt)),
+    group("deps", 10, "crate arrows, places of unsafe", When::Always, Job::Check(arrows)),
+    group("clippy", 180, "lints, all targets", When::Always, Job::Check(clippy)),
+    group(
+        "aarch64",
+        120,
+        "type check for aarch64 (it is not run)",
+        When::Always,
+        Job::IfPossible(aarch64),
+    ),
+    group("doc", 60, "documentation builds without warning", When::Always, Job::Check(doc)),
+    group("unit", 300, "unit, property and documentation tests", When::Always, Job::Tests(unit)),
+    group("loom", 180, "models of lock-free code", When::Always, Job::Tests(|_| loom::run())),
+    group(
+        "fuzz",
+        180,
+        "20,000 inputs per fuzz target",
+        When::Always,
+        Job::Check(|_| fuzz::run(20_000, None)),
+    ),
+    group(
+        "build",
+        240,
+        "release build of the library and programs",
+        When::Always,
+        Job::Check(build),
+    ),
+    group("rig", 30, "the interop rig itself", When::Always, Job::Interop { threads: 2 }),
+    group(
+        "devices",
+        30,
+        "ibv_devices, ibv_devinfo, dlvsym, vendor libraries",
+        NOT_YET,
+        Job::Interop { threads: 2 },
+    ),
+    group(
+        "sysfs",
+        20,
+        "/sys/class/infiniband, read directly",
+        NOT_YET,
+        Job::Interop { threads: 2 },
+    ),
+    group("pingpong", 90, "the pingpongs of ibverbs-utils", NOT_YET, Job::Interop { threads: 1 }),
+    group(
+        "perftest",
+        240,
+        "every perftest program with its options",
+        NOT_YET,
+        Job::Interop { threads: 1 },
+    ),
+    group("permissions", 120, "users and pid namespaces", NOT_YET, Job::Interop { threads: 1 }),
+    group("fork", 30, "fork, daemon, multiprocessing", NOT_YET, Job::Interop { threads: 2 }),
+    group(
+        "badday",
+        90,
+        "killed and stopped peers, wrong arguments",
+        NOT_YET,
+        Job::Interop { threads: 1 },
+    ),
+    group("wire", 120, "two hosts: tshark and the ICRC", NOT_YET, Job::Interop { threads: 1 }),
+    group("demo", 60, "cargo run --release -- demo", NOT_YET, Job::Check(demo)),
+    group("deny", 240, "licences and sources of dependencies", When::Always, Job::Check(licences)),
+];
+
+fn fmt(_: &Context) -> Outcome {
+    check(cargo().args(["fmt", "--all", "--check"]))
+}
+
+fn arrows(_: &Context) -> Outcome {
+    deps::run()?;
+    unsafety::run()
+}
+
+fn clippy(_: &Context) -> Outcome {
+    check(cargo().args([
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--locked",
+        "--",
+        "-D",
+        "warnings",
+    ]))
+}
+
+fn aarch64(_: &Context) -> Outcome<Option<String>> {
+    const TARGET: &str = "aarch64-unknown-linux-gnu";
+    // Fetches the standard library once; a no-op when it is there.
+    if let Err(why) = check(tool("rustup").args(["target", "add", TARGET])) {
+        return Ok(Some(format!("no standard library for {TARGET}: {why}")));
+    }
+    let mut command = cargo();
+    command.args(["check", "--workspace", "--all-targets", "--locked", "--target", TARGET]);
+    check(&mut command).map(|()| None)
+}
+
+fn doc(_: &Context) -> Outcome {
+    let mut command = cargo();
+    command.args(["doc", "--workspace", "--no-deps", "--locked"]);
+    check(command.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+fn unit(context: &Context) -> Outcome<Counts> {
+    // interop needs the release build and has groups of its own; bench measures.
+    let args = ["test", "--workspace", "--exclude", "interop", "--exclude", "bench", "--locked"];
+    tests(context, cargo().args(args).arg("--no-fail-fast"))
+}
+
+fn build(_: &Context) -> Outcome {
+    check(cargo().args(["build", "--release", "--locked"]))
+}
+
+fn demo(_: &Context) -> Outcome {
+    check(cargo().args(["run", "--release", "--locked", "-p", "peerdma", "--", "demo"]))
+}
+
+fn licences(context: &Context) -> Outcome {
+    let by = deny::run(context.setup)?;
+    if context.require_all && by != deny::By::CargoDeny {
+        return Err("cargo-deny is required and missing (`cargo xtask deny --install`)".to_owned());
+    }
+    Ok(())
+}
+
+/// The tests of one file of `interop/tests`.
+pub(crate) fn interop(context: &Context, name: &str, threads: u8) -> Outcome<Counts> {
+    let threads = format!("--test-threads={threads}");
+    tests(
+        context,
+        cargo().args(["test", "-p", "interop", "--locked", "--test", name, "--", &threads]),
+    )
+}
+
+/// Runs `cargo test`; a run that fails without a failed test did not build or crashed.
+fn tests(context: &Context, command: &mut Command) -> Outcome<Counts> {
+    command.env("PEERDMA_SKIP_LOG", &context.skip_log);
+    if context.require_all {
+        command.env("PEERDMA_REQUIRE", "all");
+    }
+    let mut counts = Counts::default();
+    let ok = watch(command, |line| counts.read(line))?;
+    if !ok && counts.failed == 0 {
+        return Err("the tests did not build, or a test program crashed".to_owned());
+    }
+    Ok(counts)
+}

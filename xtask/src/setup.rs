@@ -1,0 +1,78 @@
+//! `cargo xtask setup`: the Debian packages that the tests use.
+
+use std::path::Path;
+
+use crate::sh::{Outcome, check, exists, tool};
+
+/// Package, and why.
+const PACKAGES: [(&str, &str); 20] = [
+    ("binutils", "readelf and nm, for the ABI checks"),
+    ("busybox-static", "a static binary that reads /sys"),
+    ("coreutils", "timeout, env, stat"),
+    ("ethtool", "switching a veth's offloads off"),
+    ("g++", "the runtime of the fuzz targets"),
+    ("gcc", "our small C programs"),
+    ("ibverbs-providers", "libmlx5 and libefa, which must load and find nothing"),
+    ("ibverbs-utils", "ibv_devinfo, ibv_rc_pingpong and their kin"),
+    ("iperf3", "the TCP stream beside a bandwidth"),
+    ("iproute2", "network namespaces and veth pairs"),
+    ("libc6-dev", "C headers"),
+    ("libibverbs-dev", "<infiniband/verbs.h>"),
+    ("librdmacm-dev", "<rdma/rdma_cma.h>"),
+    ("perftest", "ib_write_bw and its kin"),
+    ("python3", "multiprocessing"),
+    ("python3-pyverbs", "verbs from Python"),
+    ("rdma-core", "the system's own RDMA stack, to compare with"),
+    ("tshark", "a second opinion on every packet"),
+    ("ucx-utils", "ucx_perftest, to compare with"),
+    ("util-linux", "unshare, nsenter, setpriv"),
+];
+
+/// Installs what is missing; quick when nothing is.
+pub(crate) fn run(only_check: bool) -> Outcome {
+    if !exists("dpkg-query") {
+        let names: Vec<_> = PACKAGES.iter().map(|(name, _)| *name).collect();
+        return Err(format!(
+            "this is no Debian; install what provides the same as: {}",
+            names.join(" ")
+        ));
+    }
+    let missing: Vec<_> = PACKAGES.iter().filter(|(name, _)| !installed(name)).collect();
+    if missing.is_empty() {
+        println!("setup: all {} packages are installed", PACKAGES.len());
+        return Ok(());
+    }
+    for (name, why) in &missing {
+        println!("setup: missing {name}: {why}");
+    }
+    if only_check {
+        return Err(format!("{} packages are missing", missing.len()));
+    }
+    let names: Vec<_> = missing.iter().map(|(name, _)| *name).collect();
+    if apt(&["install", "--yes", "--no-install-recommends"], &names).is_err() {
+        // The package lists are older than the mirror.
+        apt(&["update"], &[])?;
+        apt(&["install", "--yes", "--no-install-recommends"], &names)?;
+    }
+    Ok(())
+}
+
+fn apt(verb: &[&str], names: &[&str]) -> Outcome {
+    let root = Path::new("/proc/self").metadata().is_ok_and(|me| {
+        use std::os::unix::fs::MetadataExt;
+        me.uid() == 0
+    });
+    // tshark's package asks whether others may capture: the answer "no" is its default.
+    let settings = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet"];
+    let mut command = if root { tool(settings[0]) } else { tool("sudo") };
+    command.args(&settings[usize::from(root)..]).args(verb).args(names);
+    check(&mut command)
+}
+
+fn installed(package: &str) -> bool {
+    tool("dpkg-query")
+        .args(["-W", "-f", "${Status}", package])
+        .stderr(std::process::Stdio::null())
+        .output()
+        .is_ok_and(|out| out.stdout == b"install ok installed")
+}

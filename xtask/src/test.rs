@@ -1,0 +1,142 @@
+//! `cargo xtask test`: the groups, one after another, and their sum.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+
+use crate::counts::Counts;
+use crate::groups::{self, Context, GROUPS, Group, Job, When};
+use crate::report::{self, Line};
+use crate::setup;
+use crate::sh::{Outcome, target_dir};
+
+/// The options of `cargo xtask test`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Install what the tests need first.
+    #[arg(long)]
+    setup: bool,
+    /// Run only this group (may be repeated).
+    #[arg(long = "group", value_name = "NAME")]
+    groups: Vec<String>,
+    /// What must not be skipped.
+    #[arg(long, value_enum, default_value_t = Require::Nothing)]
+    require: Require,
+    /// Say which groups there are.
+    #[arg(long)]
+    list: bool,
+}
+
+#[derive(Clone, Copy, Eq, PartialEq, ValueEnum)]
+enum Require {
+    /// A test that cannot run is reported.
+    Nothing,
+    /// A test that cannot run fails.
+    All,
+}
+
+impl Options {
+    /// What CI asks for.
+    pub(crate) fn ci() -> Self {
+        Self { setup: true, groups: Vec::new(), require: Require::All, list: false }
+    }
+}
+
+/// Runs the chosen groups; the last line is `N passed, N failed`.
+pub(crate) fn run(options: &Options) -> Outcome {
+    if options.list {
+        for group in GROUPS {
+            println!("{:<12} {:>4} s  {}", group.name, group.budget.as_secs(), group.what);
+        }
+        return Ok(());
+    }
+    let (chosen, left_out) = choose(&options.groups)?;
+    if options.setup {
+        setup::run(false)?;
+    }
+    let mut lines = Vec::new();
+    for group in chosen {
+        println!("\n=== {}: {}", group.name, group.what);
+        lines.push(run_group(group, options));
+    }
+    report::print(&lines, &left_out);
+    conclude(&lines, options.require)
+}
+
+/// The groups to run, and those left out with their reason.
+type Choice = (Vec<&'static Group>, Vec<(&'static Group, &'static str)>);
+
+fn choose(names: &[String]) -> Outcome<Choice> {
+    for name in names {
+        if !GROUPS.iter().any(|group| group.name == name) {
+            let known: Vec<_> = GROUPS.iter().map(|group| group.name).collect();
+            return Err(format!("no group {name:?}; there are: {}", known.join(" ")));
+        }
+    }
+    let (mut chosen, mut left_out) = (Vec::new(), Vec::new());
+    for group in GROUPS {
+        match group.when {
+            _ if names.iter().any(|name| name == group.name) => chosen.push(group),
+            _ if !names.is_empty() => {}
+            When::Always => chosen.push(group),
+            When::Named(why) => left_out.push((group, why)),
+        }
+    }
+    Ok((chosen, left_out))
+}
+
+fn run_group(group: &'static Group, options: &Options) -> Line {
+    let context = Context {
+        setup: options.setup,
+        require_all: options.require == Require::All,
+        skip_log: target_dir().join(format!("skipped-{}.txt", group.name)),
+    };
+    // The record of an earlier run, if there was one.
+    let _ = fs::remove_file(&context.skip_log);
+    let start = Instant::now();
+    let mut impossible = None;
+    let result = match group.job {
+        Job::Check(job) => job(&context).map(|()| Counts::default()),
+        Job::IfPossible(job) => job(&context).map(|reason| {
+            impossible = reason;
+            Counts::default()
+        }),
+        Job::Tests(job) => job(&context),
+        Job::Interop { threads } => groups::interop(&context, group.name, threads),
+    };
+    let took = start.elapsed();
+    let skipped = fs::read_to_string(&context.skip_log).unwrap_or_default();
+    let (counts, error) = match result {
+        Ok(counts) => (counts, None),
+        Err(error) => (Counts::default(), Some(error)),
+    };
+    Line {
+        name: group.name,
+        budget: group.budget,
+        took,
+        counts,
+        skipped: skipped.lines().map(str::to_owned).collect(),
+        impossible,
+        error,
+    }
+}
+
+fn conclude(lines: &[Line], require: Require) -> Outcome {
+    let passed: u64 = lines.iter().map(Line::passed).sum();
+    let failed: u64 = lines.iter().map(Line::failed).sum();
+    let not_run: u64 = lines.iter().map(Line::not_run).sum();
+    let took: Duration = lines.iter().map(|line| line.took).sum();
+    println!("\n{} groups in {:.0} seconds", lines.len(), took.as_secs_f64());
+    if not_run > 0 {
+        println!("{not_run} tests did not run");
+    }
+    println!("{passed} passed, {failed} failed");
+    if failed > 0 {
+        return Err(format!("{failed} failed"));
+    }
+    if require == Require::All && not_run > 0 {
+        return Err(format!("{not_run} tests did not run, and all were required"));
+    }
+    Ok(())
+}

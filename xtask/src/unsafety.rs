@@ -1,0 +1,50 @@
+//! Where `unsafe` may be written: in the crates that touch foreign memory or speak C, and nowhere else.
+
+use std::fs;
+
+use crate::metadata::workspace;
+use crate::sh::{Outcome, root};
+use crate::source::{code, count_word, rust_files};
+
+/// Crate, and the path below it that may hold `unsafe` (empty: all of it).
+const MAY: &[(&str, &str)] = &[
+    ("umem", ""),
+    ("link", ""),
+    ("dmabuf", "src/sys"),
+    ("peerdma", ""),
+    ("preload", ""),
+    // Bare system calls and raw memory are what the engine is compared with.
+    ("bench", ""),
+];
+
+/// Looks at every source file of the workspace.
+pub(crate) fn run() -> Outcome {
+    let mut wrong = Vec::new();
+    let mut sites = Vec::new();
+    for package in workspace()? {
+        let dir = package.manifest.parent().expect("a manifest lies in a directory").to_owned();
+        let mut here = 0;
+        for file in rust_files(&dir)? {
+            let text =
+                fs::read_to_string(&file).map_err(|err| format!("{}: {err}", file.display()))?;
+            let found = count_word(&code(&text), "unsafe");
+            let below = file.strip_prefix(&dir).expect("a file below its directory");
+            let allowed = MAY.iter().any(|(name, path)| {
+                *name == package.name && below.to_string_lossy().starts_with(path)
+            });
+            if found > 0 && !allowed {
+                let shown = file.strip_prefix(root()).unwrap_or(&file);
+                wrong.push(format!("{}: {found}", shown.display()));
+            }
+            here += found;
+        }
+        if here > 0 {
+            sites.push(format!("{} {here}", package.name));
+        }
+    }
+    if !wrong.is_empty() {
+        return Err(format!("`unsafe` where it must not be:\n  {}", wrong.join("\n  ")));
+    }
+    println!("unsafe: {}", if sites.is_empty() { "none".to_owned() } else { sites.join(", ") });
+    Ok(())
+}
