@@ -10,6 +10,7 @@ use crate::build;
 use crate::host::{Host, Sent};
 use crate::link::{Link, Rng};
 use crate::options::{Options, PEER, QKEY, QPN, RQ_PSN};
+use crate::station::line;
 
 /// One end of a connection.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub struct Node {
 }
 
 /// Several QPs and the network between them.
+///
+/// With `FABRIC_SIM_TRACE` in the environment it prints every packet as it is sent.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Net {
@@ -36,6 +39,7 @@ pub struct Net {
     /// Ends whose packets go nowhere and to which nothing arrives: they died.
     pub dead: Vec<usize>,
     first_psns: [Psn; 2],
+    trace: bool,
     rng: Rng,
     flying: BinaryHeap<Reverse<Flying>>,
 }
@@ -72,6 +76,7 @@ impl Net {
             carried: 0,
             dead: Vec::new(),
             first_psns: [options.sq_psn, RQ_PSN],
+            trace: std::env::var_os("FABRIC_SIM_TRACE").is_some(),
             rng: Rng::new(options.seed),
             flying: BinaryHeap::new(),
         }
@@ -124,7 +129,9 @@ impl Net {
     }
 
     fn carry(&mut self, sent: Sent) {
-        if std::env::var_os("DBG").is_some() { eprintln!("{:?} {}", self.now, crate::station::line(&sent.headers, &sent.payload)); }
+        if self.trace {
+            println!("{:>12} ns  {}", self.now.as_nanos(), line(&sent.headers, &sent.payload));
+        }
         for delay in self.link.carry(&mut self.rng) {
             self.carried += 1;
             let (arrival, number) = (self.now + delay, self.carried);

@@ -67,6 +67,7 @@ impl Station {
     pub fn at(&mut self, micros: u64) {
         let to = Time::from_micros(micros);
         assert!(to >= self.now, "time runs backwards");
+        self.poll();
         while let Some(due) = self.qp.poll_timeout().filter(|due| *due <= to) {
             self.now = self.now.max(due);
             self.qp.handle_timeout(&mut self.host, self.now);

@@ -74,7 +74,7 @@ const ANSWER: u32 = 0xff50_5241;
 /// use link::{steer::Steering, udp::{Options, UdpLink}};
 ///
 /// let mut link = UdpLink::bind(0, Options { vf: 7, ..Options::default() })?;
-/// let mut steering = Steering::new(&link)?;
+/// let mut steering = Steering::new(&link);
 /// steering.start(Instant::now());
 /// while steering.deadline().is_some() {
 ///     // A device would wait here, for the fds of both and for the deadline.
@@ -92,19 +92,24 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Prepares to ask; nothing is attached yet.
-    pub fn new(link: &UdpLink) -> io::Result<Self> {
-        let mut groups = Vec::new();
-        if link.v4_fd().is_some() {
-            groups.push(Group::new(Domain::IPV4, Ipv4Addr::LOCALHOST.into(), link.port())?);
-        }
-        if link.v6_fd().is_some() {
-            groups.push(Group::new(Domain::IPV6, Ipv6Addr::LOCALHOST.into(), link.port())?);
-        }
-        Ok(Self { groups, attached_at: None, postponed: false })
+    /// Prepares to ask; nothing is attached yet. A link that only sends shares no port and has nothing to do.
+    pub fn new(link: &UdpLink) -> Self {
+        let loopbacks = [
+            (link.v4_fd(), Ipv4Addr::LOCALHOST.into()),
+            (link.v6_fd(), Ipv6Addr::LOCALHOST.into()),
+        ];
+        let groups = loopbacks
+            .into_iter()
+            .filter(|(fd, ip)| fd.is_some() && link.source_port(*ip) == link.port())
+            .map(|(_, ip)| Group::new(ip, link.port()))
+            .collect();
+        Self { groups, attached_at: None, postponed: false }
     }
 
     /// Begins to ask, unless that is under way; within [`REST`] of the last table, begins when that is over.
+    ///
+    /// Nobody can be asked over an address family that has no loopback address, as when `lo` is down or a container has
+    /// IPv6 switched off: that family stays with the hash.
     pub fn start(&mut self, now: Instant) {
         if self.attached_at.is_some_and(|at| now < at + REST) {
             self.postponed = true;
@@ -135,10 +140,7 @@ impl Steering {
             self.start(now);
         }
         for group in &mut self.groups {
-            let fd = match group.domain {
-                Domain::IPV4 => link.v4_fd(),
-                _ => link.v6_fd(),
-            };
+            let fd = if group.to.is_ipv4() { link.v4_fd() } else { link.v6_fd() };
             if let Some(fd) = fd
                 && group.poll(fd, link.vf(), now)
             {
@@ -147,9 +149,10 @@ impl Steering {
         }
     }
 
-    /// The sockets on which answers come; readable is a reason to call [`Steering::poll`].
+    /// The sockets on which answers come; readable is a reason to call [`Steering::poll`]. [`Steering::start`] can open
+    /// them.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.groups.iter().map(|group| group.socket.as_fd())
+        self.groups.iter().filter_map(|group| group.socket.as_ref().map(AsFd::as_fd))
     }
 
     /// All descriptors, for a child that must close them after a fork.
@@ -178,9 +181,8 @@ pub(crate) fn answer(vf: u16, datagram: &Datagram<'_>) -> Option<[u8; LENGTH]> {
 /// One reuseport group: the sockets of one address family.
 #[derive(Debug)]
 struct Group {
-    domain: Domain,
-    /// Asks, and receives the answers.
-    socket: Socket,
+    /// Asks, and receives the answers; `None` until there is a loopback address.
+    socket: Option<Socket>,
     /// The shared port on the loopback address.
     to: SocketAddr,
     nonce: u64,
@@ -208,38 +210,52 @@ enum Round {
 }
 
 impl Group {
-    fn new(domain: Domain, loopback: IpAddr, port: u16) -> io::Result<Self> {
-        let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-        socket.set_nonblocking(true)?;
-        socket.bind(&SocketAddr::from((loopback, 0)).into())?;
-        Ok(Self {
-            domain,
-            socket,
-            to: (loopback, port).into(),
-            nonce: 0,
-            state: State::Idle,
-            table: Table::default(),
-        })
+    fn new(loopback: IpAddr, port: u16) -> Self {
+        let to = (loopback, port).into();
+        Self { socket: None, to, nonce: 0, state: State::Idle, table: Table::default() }
     }
 
     fn begin(&mut self, round: Round, now: Instant) {
+        if self.socket.is_none() {
+            match self.open() {
+                Ok(socket) => self.socket = Some(socket),
+                Err(error) => {
+                    tracing::debug!(to = %self.to, %error, "nobody can be asked for the order of the sockets");
+                    return;
+                }
+            }
+        }
         // Strays of an earlier round carry its number. It need not be secret: only this host can answer.
         self.nonce = self.nonce.wrapping_add(1);
         self.state = State::Asking { round, until: now + PATIENCE, answers: Vec::new() };
         self.ask_wave(now);
     }
 
+    fn open(&self) -> io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address(self.to), Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&SocketAddr::from((self.to.ip(), 0)).into())?;
+        Ok(socket)
+    }
+
     /// Asks about the next indexes.
     fn ask_wave(&mut self, now: Instant) {
-        let State::Asking { answers, until, .. } = &mut self.state else { return };
+        let (State::Asking { answers, until, .. }, Some(socket)) = (&mut self.state, &self.socket)
+        else {
+            return;
+        };
         let mut question = [0; LENGTH];
         question[..4].copy_from_slice(&QUESTION.to_be_bytes());
         question[12..20].copy_from_slice(&self.nonce.to_be_bytes());
         for _ in 0..WAVE {
             question[8..12].copy_from_slice(&(answers.len() as u32).to_be_bytes());
-            // A question that cannot be sent, as when `lo` is down, stays without an answer.
-            if let Err(error) = self.socket.send_to(&question, &self.to.into()) {
+            if let Err(error) = socket.send_to(&question, &self.to.into()) {
                 tracing::debug!(to = %self.to, %error, "asking for the order of the sockets failed");
+                // Nothing was asked yet, and as long as `lo` is down nothing can be.
+                if answers.is_empty() {
+                    self.state = State::Idle;
+                    return;
+                }
             }
             answers.push(None);
         }
@@ -290,8 +306,8 @@ impl Group {
 
     fn take_answers(&mut self) {
         let mut buffer = [0; LENGTH];
-        loop {
-            match rustix::net::recvfrom(&self.socket, &mut buffer, rustix::net::RecvFlags::TRUNC) {
+        while let Some(socket) = &self.socket {
+            match rustix::net::recvfrom(socket, &mut buffer, rustix::net::RecvFlags::TRUNC) {
                 Ok((_, length, from)) => {
                     let from = from.and_then(|from| SocketAddr::try_from(from).ok());
                     if length == LENGTH && from == Some(self.to) {

@@ -92,3 +92,8 @@ pub(crate) fn join_by_veth(left: &Netns, right: &Netns) {
 pub(crate) fn has_ipv6() -> bool {
     std::path::Path::new("/proc/sys/net/ipv6").exists()
 }
+
+/// Whether `::1` can be used in the namespace of the calling thread.
+pub(crate) fn has_ipv6_loopback() -> bool {
+    std::net::UdpSocket::bind("[::1]:0").is_ok()
+}

@@ -63,9 +63,6 @@ peerdma_umem_copy:
     mov rcx, r9
     sub rcx, rdi
     jz 50f
-    mov [r9], r11b
-    mov al, [rsi+rdx-1]
-    mov [r8-1], al
     cmp rcx, 16
     ja 10f
     cmp rcx, 8
