@@ -46,11 +46,15 @@ struct Shared {
     activity: AtomicU64,
     /// Polls that found nothing since the program last waited for an event.
     empty_polls: AtomicU64,
+    /// Polls that found nothing since one found something.
+    idle_polls: AtomicU64,
     stop: AtomicBool,
 }
 
 /// After this many polls in a row the program is taken to be polling.
 const POLLS_TO_TAKE_OVER: u64 = 64;
+/// After this many polls in a row that found nothing, the core is offered to others: some ten microseconds.
+const POLLS_TO_YIELD: u64 = 256;
 /// How long a program that polls may pause before the background thread makes progress in its place.
 const LEASE: Duration = Duration::from_millis(2);
 
@@ -81,6 +85,7 @@ impl Hca {
             polling: AtomicBool::new(false),
             activity: AtomicU64::new(0),
             empty_polls: AtomicU64::new(0),
+            idle_polls: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         });
         let for_thread = Arc::clone(&shared);
@@ -103,15 +108,32 @@ impl Hca {
     pub fn poll(&self, cq: CqId) -> EngineGuard<'_> {
         let shared = &*self.shared;
         let mut engine = shared.lock();
-        if engine.cq_is_empty(cq) {
-            // Only this side's thread counts; a lost update costs nothing.
-            shared.activity.store(shared.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-            engine.progress();
-            if !shared.polling.load(Ordering::Relaxed) {
-                self.consider_polling(&mut engine);
+        if !engine.cq_is_empty(cq) {
+            return engine;
+        }
+        // Only this side's threads count, under the lock.
+        shared.activity.store(shared.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        if engine.progress() {
+            shared.idle_polls.store(0, Ordering::Relaxed);
+        } else {
+            let idle = shared.idle_polls.load(Ordering::Relaxed) + 1;
+            shared.idle_polls.store(idle, Ordering::Relaxed);
+            if idle.is_multiple_of(POLLS_TO_YIELD) {
+                engine = self.give_way(engine);
             }
         }
+        if !shared.polling.load(Ordering::Relaxed) {
+            self.consider_polling(&mut engine);
+        }
         engine
+    }
+
+    /// Whoever polls for long may be waiting for a process that needs this very core.
+    #[cold]
+    fn give_way<'a>(&'a self, engine: EngineGuard<'a>) -> EngineGuard<'a> {
+        drop(engine);
+        std::thread::yield_now();
+        self.shared.lock()
     }
 
     #[cold]
@@ -213,7 +235,7 @@ impl Shared {
             }
             let now = engine.clock.now();
             let mut wait = engine.next_deadline().map(|at| at.since(now));
-            if engine.has_blocked() {
+            if engine.has_blocked() || engine.receivers.is_steering() {
                 wait = Some(wait.unwrap_or(LEASE).min(LEASE));
             }
             drop(engine);
@@ -276,6 +298,7 @@ fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> {
         peers,
         table,
         udp: UdpQueue::new(segments, source, config.udp_port),
+        missteered: false,
     };
     let receivers = Receivers::new(udp, watch, waits);
     // Numbers that a process with this VF used shortly before rest: the start moves with the process and the time.

@@ -270,11 +270,10 @@ impl Engine {
         if let Some(access) = change.access {
             Self::check_access("rereg_mr", access, MR_ACCESS)?;
         }
-        if let Some((umem, iova)) = &change.translation {
-            if umem.len() == 0 || iova.checked_add(umem.len()).is_none() {
+        if let Some((umem, iova)) = &change.translation
+            && (umem.is_empty() || iova.checked_add(umem.len()).is_none()) {
                 refuse!(Invalid, "rereg_mr: {:#x} bytes at {iova:#x}", umem.len());
             }
-        }
         if let Some(pd) = change.pd {
             self.pd(pd)?.uses += 1;
             self.pd(old_pd)?.uses -= 1;
@@ -361,14 +360,14 @@ impl Engine {
     #[doc(alias = "ibv_memcpy_from_dm")]
     pub fn dm_memory(&mut self, dm: DmId, offset: u64, length: u64) -> Result<HostBuf> {
         let block = self.dm(dm)?;
-        if !offset.checked_add(length).is_some_and(|end| end <= block.length) {
+        if offset.checked_add(length).is_none_or(|end| end > block.length) {
             let size = block.length;
             refuse!(
                 BadAddress,
                 "memcpy_dm: {length:#x} bytes at {offset:#x} of a block of {size:#x}"
             );
         }
-        if offset % 4 != 0 || length % 4 != 0 {
+        if !offset.is_multiple_of(4) || !length.is_multiple_of(4) {
             refuse!(Invalid, "memcpy_dm: offset and length must be multiples of 4");
         }
         Ok(block.memory.clone())

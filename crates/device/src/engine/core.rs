@@ -137,6 +137,8 @@ pub(crate) struct Core {
     /// What peers may touch without our engine; `None` where the configuration forbids it.
     pub(crate) table: Option<Table>,
     pub(crate) udp: UdpQueue,
+    /// Whether the kernel gave us a packet that is another process's.
+    pub(crate) missteered: bool,
 }
 
 impl Core {

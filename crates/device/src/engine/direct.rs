@@ -194,7 +194,7 @@ impl DirectPeer {
         let Some(mapped) = Self::map(&mut self.mapped, self.pidfd.as_ref(), op.rkey.0, words) else {
             return Direct::Declined;
         };
-        if op.remote_addr % 8 != 0 {
+        if !op.remote_addr.is_multiple_of(8) {
             return Direct::Declined;
         }
         if let Err(error) = mrs.check_local(pd, sges, Access::LOCAL_WRITE) {
@@ -286,7 +286,7 @@ fn drain(inbound: &mut Inbound, is_meant: impl Fn(u64) -> bool) {
     let mut rounds = 0u32;
     while inbound.scratch().load_u64(SLOT, Ordering::SeqCst).is_ok_and(&is_meant) {
         rounds += 1;
-        if rounds % 64 == 0 {
+        if rounds.is_multiple_of(64) {
             if inbound.poll() == InboundState::Gone {
                 return;
             }
@@ -322,11 +322,10 @@ impl Engine {
         let Some(mr) = self.core.mrs.get(id) else { return };
         // A dma-buf of the kernel needs brackets around each access, which only its importer can give.
         let is_plain = !matches!(mr.umem.backing(), Backing::DmaBuf { .. });
-        if mr.access.intersects(Access::REMOTE) && is_plain {
-            if let Some(table) = self.table() {
+        if mr.access.intersects(Access::REMOTE) && is_plain
+            && let Some(table) = self.table() {
                 table.publish(id, mr);
             }
-        }
     }
 
     /// Takes a region back from such peers, and waits until none touches it.

@@ -112,7 +112,7 @@ impl<'a> QpEnv<'a, '_> {
     ) -> Result<(), TransmitError> {
         let payload = self.loop_payload(source)?;
         self.core.loopback.push_back(LoopPacket {
-            headers: headers.clone(),
+            headers: *headers,
             payload,
             length: source_len(source),
             skipped,
@@ -349,7 +349,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     fn atomic(&mut self, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, RemoteError> {
-        if addr % 8 != 0 {
+        if !addr.is_multiple_of(8) {
             return Err(RemoteError::Misaligned);
         }
         let (umem, offset) =

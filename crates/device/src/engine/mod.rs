@@ -122,13 +122,13 @@ impl Engine {
         let mut moved = self.receive_fast();
         moved |= self.run_ready();
         self.polls = self.polls.wrapping_add(1);
-        if moved && self.polls % SLOW_EVERY != 0 {
+        if moved && !self.polls.is_multiple_of(SLOW_EVERY) {
             return true;
         }
-        if self.polls % SLOW_EVERY == 0 || self.receivers.udp_is_hot() {
+        if self.polls.is_multiple_of(SLOW_EVERY) || self.receivers.udp_is_hot() {
             moved |= self.receive_udp();
         }
-        if self.polls % (SLOW_EVERY * 16) == 0 {
+        if self.polls.is_multiple_of(SLOW_EVERY * 16) {
             moved |= self.housekeeping();
         }
         moved | self.fire_timers()
@@ -180,12 +180,11 @@ impl Engine {
     }
 
     pub(crate) fn make_ready(&mut self, id: QpId) {
-        if let Some(entry) = self.qps.get_mut(id) {
-            if !entry.queued {
+        if let Some(entry) = self.qps.get_mut(id)
+            && !entry.queued {
                 entry.queued = true;
                 self.ready.push_back(id);
             }
-        }
     }
 
     /// Lets one QP send.
@@ -195,12 +194,11 @@ impl Engine {
         let now = core.now;
         let poll = entry.qp.poll_transmit(&mut QpEnv::new(core, &mut entry.facts), now, BURST);
         let deadline = entry.qp.poll_timeout();
-        if let Some(at) = deadline {
-            if entry.deadline.is_none_or(|known| at < known) {
+        if let Some(at) = deadline
+            && entry.deadline.is_none_or(|known| at < known) {
                 entry.deadline = Some(at);
                 self.timers.push(Reverse((at, id.0)));
             }
-        }
         match poll {
             Poll::Idle => {}
             Poll::More => self.make_ready(id),

@@ -1,10 +1,12 @@
 //! The inward half of the carriers: rings of other processes, UDP, and packets within this process.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use iba::Qpn;
 use link::netdev::Watch;
 use link::registry::{Claim, Event};
+use link::steer::Steering;
 use link::shm::{Inbound, InboundState};
 use link::udp::{SendError, UdpLink};
 use transport::env::Rx;
@@ -27,6 +29,8 @@ pub(crate) struct Receivers {
     pub(crate) inbounds: Vec<Inbound>,
     pub(crate) udp: Option<UdpLink>,
     pub(crate) watch: Option<Watch>,
+    /// Which socket the kernel gives a packet to, by the VF of its QPN.
+    steering: Option<Steering>,
     verifier: Verifier,
     /// Polls of the socket left before it is looked at only now and then.
     udp_heat: u32,
@@ -45,15 +49,19 @@ const RING_BURST: usize = 32;
 
 impl Receivers {
     pub(crate) fn new(udp: Option<UdpLink>, watch: Option<Watch>, waits: &Waits) -> Self {
+        let mut steering = None;
         if let Some(udp) = &udp {
-            for fd in udp.v4_fd().into_iter().chain(udp.v6_fd()) {
+            for fd in udp.fds() {
                 waits.add_idle(fd);
             }
+            let mut fresh = Steering::new(udp);
+            fresh.start(Instant::now());
+            steering = Some(fresh);
         }
         if let Some(watch) = &watch {
             waits.add_idle(watch);
         }
-        Self { inbounds: Vec::new(), udp, watch, verifier: Verifier::new(), udp_heat: 0 }
+        Self { inbounds: Vec::new(), udp, watch, steering, verifier: Verifier::new(), udp_heat: 0 }
     }
 
     /// Closes, in the child of a fork, what is the parent's.
@@ -61,8 +69,23 @@ impl Receivers {
         for inbound in self.inbounds.drain(..) {
             inbound.abandon_in_child();
         }
-        self.udp = None;
+        if let Some(udp) = self.udp.take() {
+            udp.abandon_in_child();
+        }
         self.watch = None;
+        self.steering = None;
+    }
+
+    /// Whether the question which process has which socket is open, so that housekeeping cannot wait.
+    pub(crate) fn is_steering(&self) -> bool {
+        self.steering.as_ref().is_some_and(|steering| steering.deadline().is_some())
+    }
+
+    fn steer(&mut self) {
+        if let (Some(steering), Some(udp)) = (&mut self.steering, &self.udp)
+            && steering.deadline().is_some() {
+                steering.poll(udp, Instant::now());
+            }
     }
 
     /// Whether packets came over UDP lately, so that each poll should look.
@@ -253,6 +276,14 @@ impl Engine {
             moved = true;
         }
         self.core.peers.poll();
+        if self.core.missteered {
+            // A process came or went: ask again which socket is whose.
+            self.core.missteered = false;
+            if let Some(steering) = &mut self.receivers.steering {
+                steering.start(Instant::now());
+            }
+        }
+        self.receivers.steer();
         if self.receivers.watch.as_ref().is_some_and(|watch| watch.drain().unwrap_or(false)) {
             crate::nic::refresh(&mut self.core);
         }
@@ -296,6 +327,7 @@ fn deliver_datagram(
     let vf = vf_of(headers.bth.dest_qp);
     if vf != core.vf && headers.bth.dest_qp.value() > 1 {
         core.peers.forward(vf, src, dst, bytes);
+        core.missteered = true;
         return None;
     }
     let payload = InPayload::Bytes(&packet[range.clone()]);

@@ -76,7 +76,7 @@ impl UdpQueue {
         let start = batch.bytes.len();
         batch.bytes.resize(start + size, 0);
         let packet = &mut batch.bytes[start..];
-        let mut headers = headers.clone();
+        let mut headers = *headers;
         headers.bth.pad = pad as u8;
         headers.emit(packet);
         let filled = fill(&mut packet[header_len..header_len + length as usize]);
