@@ -67,6 +67,12 @@ pub trait Exporter: Send + Sync {
     /// The last handle is gone.
     fn release(&self) {}
 
+    /// Whether the CPU and devices always see the same bytes, so that CPU access needs no brackets. Saying no costs a
+    /// call at each access; saying yes wrongly loses data.
+    fn is_coherent(&self) -> bool {
+        false
+    }
+
     /// The CPU is about to access the memory: make it coherent.
     ///
     /// # Errors

@@ -128,9 +128,9 @@ impl Mapping {
         &self.buf
     }
 
-    /// Whether accesses must be bracketed for the data to be right. A memfd is coherent as it is.
+    /// Whether accesses must be bracketed for the data to be right.
     pub fn needs_brackets(&self) -> bool {
-        self.buf.is_kernel()
+        !self.buf.shared().exporter().is_coherent()
     }
 
     /// Makes the memory coherent for the CPU: data of devices becomes visible, and what the CPU writes becomes visible

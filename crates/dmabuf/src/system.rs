@@ -93,6 +93,10 @@ impl Exporter for SystemMemory {
         }
     }
 
+    fn is_coherent(&self) -> bool {
+        !self.is_kernel
+    }
+
     fn begin_cpu_access(&self, direction: Direction) -> Result<(), ExporterError> {
         self.sync(direction, SyncFlags::empty())
     }

@@ -1,7 +1,5 @@
 //! One QP, and a test that plays its peer.
 
-use core::fmt::Write as _;
-
 use iba::{AttrMask, QpAttr, QpEvent, QpState, WcStatus};
 use transport::env::Skipped;
 use transport::{Completion, Poll, Qp, RecvWr, Rx, SendWr, Side, Time};
@@ -171,40 +169,10 @@ impl Station {
     }
 }
 
-/// A packet in one line.
+/// A packet in one line, with the first bytes of its payload.
 pub fn line(headers: &Headers, payload: &[u8]) -> String {
-    let bth = &headers.bth;
-    let mut text = format!("{} to {} psn {}", bth.opcode, bth.dest_qp, bth.psn);
-    for (flag, name) in [(bth.ackreq, " ackreq"), (bth.se, " solicited")] {
-        text.push_str(if flag { name } else { "" });
-    }
-    let mut add = |part: &dyn core::fmt::Debug| {
-        write!(text, " {part:?}").expect("a String takes everything");
-    };
-    if let Some(header) = &headers.reth {
-        add(header);
-    }
-    if let Some(header) = &headers.atomic_eth {
-        add(header);
-    }
-    if let Some(header) = &headers.aeth {
-        add(header);
-    }
-    if let Some(header) = &headers.atomic_ack_eth {
-        add(header);
-    }
-    if let Some(header) = &headers.deth {
-        add(header);
-    }
-    if let Some(header) = &headers.imm_dt {
-        add(header);
-    }
-    if let Some(header) = &headers.ieth {
-        add(header);
-    }
     let shown = &payload[..payload.len().min(16)];
-    write!(text, " + {} bytes {shown:02x?}", payload.len()).expect("a String takes everything");
-    text
+    format!("{headers} + {} bytes {shown:02x?}", payload.len())
 }
 
 /// The peer sends a packet: `send!(station, 10, headers)` or `send!(station, 10, headers, payload)`.

@@ -1,7 +1,7 @@
 //! What the responder has to send: acknowledgements, refusals, READ responses and the results of atomics.
 //!
 //! They wait in the order of their sequence numbers. An acknowledgement says that everything before it is done, so of
-//! several that wait the last is enough: this is where ACKs are coalesced (IBA 9.7.5.1.3).
+//! several that wait the last is enough: this is where ACKs are coalesced (IBA 9.7.5).
 
 use iba::{Psn, QpEvent, RKey};
 use wire::bth::pad_for;

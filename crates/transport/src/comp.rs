@@ -20,7 +20,7 @@ impl Qp {
     ) {
         let psn = rx.headers.bth.psn;
         let sent = self.req.max.sub(self.req.una.value()).value();
-        // IBA 9.7.5.1.1: an answer to nothing that is outstanding, old or never sent, is dropped without a word.
+        // IBA 9.7.6: an answer to nothing that is outstanding, old or never sent, is dropped without a word.
         if !matches!(self.state(), QpState::Rts | QpState::Sqd)
             || psn.sub(self.req.una.value()).value() >= sent
         {
@@ -37,10 +37,10 @@ impl Qp {
     }
 
     fn handle_ack<E: Env>(&mut self, env: &mut E, now: Time, psn: Psn, aeth: Aeth) {
-        // Credits are not looked at: this requester learns from RNR NAKs, as the standard leaves it free to (C9-178).
+        // Credits are not looked at: this requester learns from RNR NAKs, as the standard leaves it free to.
         let to = match aeth.syndrome {
             Syndrome::Ack { .. } => psn.add(1),
-            // A NAK acknowledges everything before it (IBA 9.7.5.1.2).
+            // A NAK acknowledges everything before it (IBA 9.7.5).
             Syndrome::Nak(_) | Syndrome::RnrNak { .. } => psn,
             Syndrome::Reserved(_) => return env.count(Counter::DroppedPacket),
         };
@@ -67,13 +67,13 @@ impl Qp {
         }
     }
 
-    /// IBA 9.7.5.2.8: wait as long as the responder asks, then send the same message again.
+    /// IBA 9.7.5, RNR NAK: wait as long as the responder asks, then send the same message again.
     fn handle_rnr_nak<E: Env>(&mut self, env: &mut E, now: Time, timer: RnrTimer) {
         // While waiting, or before anything was sent again, it is a copy.
         if self.req.rnr_until.is_some() || self.req.psn == self.req.una {
             return;
         }
-        // IBA 9.7.5.2.8: seven retries are without end.
+        // IBA 9.7.5, RNR NAK: seven retries are without end.
         if self.attr.rnr_retry != 7 {
             let Some(retries) = self.req.rnr_retries.checked_sub(1) else {
                 env.count(Counter::RnrNakRetryErr);
@@ -89,7 +89,7 @@ impl Qp {
         self.req.rnr_until = Some(now + timer.duration());
     }
 
-    /// An answer is missing, as a later one came: as good as a NAK (IBA 9.7.5.1.1, implied NAK). Once per gap.
+    /// An answer is missing, as a later one came: as good as a NAK (IBA 9.7.5, implied NAK). Once per gap.
     fn handle_gap<E: Env>(&mut self, env: &mut E, now: Time) {
         if !self.req.gap {
             self.req.gap = true;
@@ -111,7 +111,7 @@ impl Qp {
         let left = front.end().sub(psn.value()).value();
         let packets = mtu.packets(rx.length);
         let refused = rx.headers.aeth.is_some_and(|aeth| !is_ack(aeth));
-        // A stretch that is answered again begins with First or Only wherever it stands in the READ (IBA C9-101).
+        // A stretch that is answered again begins with First or Only wherever it stands in the READ (IBA 9.7.4).
         let ends = matches!(rx.headers.bth.opcode.position(), Position::Last | Position::Only);
         let fits = if ends {
             packets == left && rx.length == front.length - offset
@@ -168,7 +168,7 @@ fn is_ack(aeth: Aeth) -> bool {
     matches!(aeth.syndrome, Syndrome::Ack { .. })
 }
 
-/// What a NAK makes of a work request (IBA 9.9.2.4.2, table 58).
+/// What a NAK makes of a work request (IBA 9.9.2).
 fn refused<E: Env>(env: &mut E, code: NakCode) -> Failure {
     match code {
         NakCode::InvalidRequest => {

@@ -10,14 +10,14 @@ use crate::wr::Data;
 impl Qp {
     /// Offers the work request at the cursor to [`Env::one_sided`]. True if that settled it.
     ///
-    /// Only when nothing of this QP is under way, so that it cannot overtake anything (IBA 10.8.3.3 orders a WRITE after
+    /// Only when nothing of this QP is under way, so that it cannot overtake anything (IBA 10.8.3 orders a WRITE after
     /// the SENDs before it). The peer learns of it with the next packet, from
     /// [`Skipped`](crate::env::Skipped): its sequence numbers are used as if packets had been sent.
     pub(crate) fn carry_out_directly<E: Env>(&mut self, env: &mut E) -> bool {
         if !self.path.reliable || self.req.index > 0 || !self.req.is_quiet() {
             return false;
         }
-        let wqe = &self.sq[0];
+        let wqe = &self.sq[self.req.index];
         let Some(op) = one_sided(wqe) else { return false };
         match env.one_sided(&op) {
             // What the peer refuses is sent to it: its NAK ends this QP and its own, as the standard has it.

@@ -14,7 +14,7 @@ pub enum ModifyError {
         /// What the table says.
         error: TransitionError,
     },
-    /// The caller takes the QP to be in another state than it is in (IBA 11.2.5.2, "current QP state").
+    /// The caller takes the QP to be in another state than it is in (IBA 11.2.5, "current QP state").
     #[error("the QP is in {actual}, not in {claimed}")]
     CurrentState {
         /// What the caller said.
@@ -68,7 +68,7 @@ pub enum PostError {
         /// How many are possible.
         max: u32,
     },
-    /// The elements add up to more than 2^31 bytes (IBA 9.7.1, C9-3).
+    /// The elements add up to more than 2^31 bytes (IBA 9.7.1).
     #[error("{0} bytes, a message has at most 2^31")]
     Length(u64),
     /// An atomic moves eight bytes (IBA 9.4.5).

@@ -22,7 +22,7 @@ impl Qp {
         mask: AttrMask,
     ) -> Result<(), ModifyError> {
         let from = self.state();
-        // The claim exists because a QP can have gone to SQE on its own (IBA 11.2.5.2).
+        // The claim exists because a QP can have gone to SQE on its own (IBA 11.2.5).
         if mask.contains(AttrMask::CUR_STATE) && attr.cur_state != from {
             return Err(ModifyError::CurrentState { claimed: attr.cur_state, actual: from });
         }

@@ -45,7 +45,7 @@ pub(crate) fn describe(headers: &mut Headers, wqe: &Wqe, offset: u32, position: 
             headers.reth = Some(Reth { va: wr.remote_addr, rkey: wr.rkey, dma_len: wqe.length });
         }
         WrOpcode::RdmaRead => {
-            // A READ that begins again in its middle asks for the rest only (IBA 9.4.4, C9-155).
+            // A READ that begins again in its middle asks for the rest only, as in the kernel's `req_retry` (IBA 9.7.6).
             headers.reth = Some(Reth {
                 va: wr.remote_addr.wrapping_add(u64::from(offset)),
                 rkey: wr.rkey,

@@ -7,7 +7,7 @@ use crate::qp::Qp;
 use crate::wqe::Wqe;
 use crate::wr::{Data, RecvWr, SendWr};
 
-/// The longest message (IBA 9.7.1, C9-3).
+/// The longest message (IBA 9.7.1).
 const MAX_MESSAGE: u64 = 1 << 31;
 
 impl Qp {

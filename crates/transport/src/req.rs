@@ -147,7 +147,7 @@ impl Qp {
         if self.state() == QpState::Sqd {
             return Begin::Wait;
         }
-        // IBA 10.8.3.3: a fenced request waits for the READs and atomics before it.
+        // IBA 10.8.3: a fenced request waits for the READs and atomics before it.
         if wqe.wr.flags.contains(SendFlags::FENCE) && self.req.rd_atomic > 0 {
             return Begin::Wait;
         }

@@ -44,7 +44,7 @@ pub(crate) struct Responder {
     pub(crate) recv: Option<Held>,
     /// UC: the message is lost; wait for the next.
     dropping: bool,
-    /// A gap, or a lack of receives, was already reported: the rest of the burst is dropped in silence (IBA 9.7.5.2.8).
+    /// A gap, or a lack of receives, was reported: the rest of the burst is dropped in silence (IBA 9.7.5, RNR NAK).
     nak_sent: bool,
     /// What is to be sent to the peer, in the order of its sequence numbers.
     pub(crate) answers: VecDeque<Answer>,

@@ -118,7 +118,7 @@ impl Qp {
     }
 
     /// Fails the first work request, and with it the send queue: RC goes to ERR, the unreliable services to SQE, where
-    /// receiving goes on (IBA 10.3.1 and table 92).
+    /// receiving goes on (IBA 10.3.1).
     pub(crate) fn fail_front<E: Env>(&mut self, env: &mut E, failure: Failure) {
         let Some(wqe) = self.pop_front() else { return };
         Self::complete(env, wqe.completion(Some(failure)));

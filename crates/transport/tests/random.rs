@@ -12,9 +12,10 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use fabric_sim::link::{Link, Rng};
+use fabric_sim::net::{Net, Node};
 use fabric_sim::options::{BASE, KEY};
-use fabric_sim::{Net, Options, build};
-use iba::{Access, Mtu, Psn, QpState, SendFlags, WcOpcode, WcStatus, WrOpcode};
+use fabric_sim::{Options, build};
+use iba::{Access, AttrMask, Mtu, Psn, QpAttr, QpState, SendFlags, WcOpcode, WcStatus, WrOpcode};
 use transport::{Completion, Data, SendWr, Side};
 
 /// Bytes of each operation's own area, here and at the peer.
@@ -129,13 +130,19 @@ impl Run {
     fn go(mut self) {
         while self.left != [0, 0] || self.receives != self.needed {
             let node = self.rng.below(2) as usize;
-            match self.rng.below(4) {
-                0 if self.left[node] > 0 => self.post(node),
-                1 if self.receives[node] < self.needed[node] => self.post_recv(node),
+            match self.rng.below(40) {
+                0 => self.toggle_drain(node),
+                1..10 if self.left[node] > 0 => self.post(node),
+                10..20 if self.receives[node] < self.needed[node] => self.post_recv(node),
                 _ => {
                     let steps = self.rng.below(20);
                     self.net.drive_bounded(steps);
                 }
+            }
+        }
+        for node in 0..2 {
+            if self.net.nodes[node].qp.state() == QpState::Sqd {
+                self.toggle_drain(node);
             }
         }
         self.net.drive();
@@ -147,6 +154,18 @@ impl Run {
             }
             Some((node, at)) => self.check_refusal(node, at as usize),
         }
+    }
+
+    /// Holds the send queue, or lets it go on.
+    fn toggle_drain(&mut self, node: usize) {
+        let Node { qp, host, .. } = &mut self.net.nodes[node];
+        let state = match qp.state() {
+            QpState::Rts => QpState::Sqd,
+            QpState::Sqd => QpState::Rts,
+            _ => return,
+        };
+        let attr = QpAttr { state, ..QpAttr::default() };
+        qp.modify(host, &attr, AttrMask::STATE).expect("RTS and SQD lead to each other");
     }
 
     fn post(&mut self, node: usize) {

@@ -1,4 +1,5 @@
-//! What a guarded copy costs beside `memcpy`: medians over many rounds, on warm buffers.
+//! What a guarded copy costs beside `memcpy`: medians over many rounds, on warm buffers. The competitors take turns within
+//! each round, so that a busy machine slows all of them.
 //!
 //! ```sh
 //! cargo run --release -p umem --example copy_speed
@@ -28,7 +29,8 @@ fn main() {
     let target = HostBuf::anonymous(4096).expect("a page exists");
     // SAFETY: the buffer outlives the handle and nothing else uses it.
     let target = unsafe { Umem::user(target.as_ptr().addr(), 8) };
-    let add = median(|| drop(black_box(target.fetch_add(0, 1))));
+    let add = || drop(black_box(target.fetch_add(0, 1)));
+    let add = median((0..ROUNDS).map(|_| round(1000, add)).collect());
     println!("{:>9}  {:>12} {:>12}", "fetch_add", "", nanoseconds(add));
 }
 
@@ -43,12 +45,7 @@ fn row(len: usize) {
     let to = unsafe { Umem::user(target.as_ptr().addr(), len as u64) };
 
     let copy = || Umem::copy(&to, 0, &from, 0, black_box(len) as u64).expect("mapped");
-    guard::force(Some(Way::Guarded));
-    let guarded = median(copy);
-    guard::force(Some(Way::Kernel));
-    let kernel = median(copy);
-    guard::force(None);
-    let memcpy = median(|| {
+    let memcpy = || {
         // SAFETY: both buffers have at least `len` bytes, and they are different buffers.
         unsafe {
             libc::memcpy(
@@ -57,7 +54,18 @@ fn row(len: usize) {
                 black_box(len),
             )
         };
-    });
+    };
+    let (calls, slow_calls) = (calls_per_round(memcpy), (calls_per_round(memcpy) / 50).max(1));
+    let mut times: [Vec<f64>; 3] = Default::default();
+    for _ in 0..ROUNDS {
+        times[0].push(round(calls, memcpy));
+        guard::force(Some(Way::Guarded));
+        times[1].push(round(calls, copy));
+        guard::force(Some(Way::Kernel));
+        times[2].push(round(slow_calls, copy));
+    }
+    guard::force(None);
+    let [memcpy, guarded, kernel] = times.map(median);
     println!(
         "{len:>9}  {:>12} {:>12} {:>7.2}   {:>12}",
         nanoseconds(memcpy),
@@ -67,24 +75,26 @@ fn row(len: usize) {
     );
 }
 
-/// Nanoseconds per call.
-fn median(mut call: impl FnMut()) -> f64 {
+fn calls_per_round(call: impl Fn()) -> u32 {
+    call();
     let start = Instant::now();
     call();
-    call();
-    let estimate = (start.elapsed() / 2).max(Duration::from_nanos(1));
-    let calls = (ROUND.as_nanos() / estimate.as_nanos()).clamp(1, 50_000) as u32;
-    let mut times: Vec<f64> = (0..ROUNDS)
-        .map(|_| {
-            let start = Instant::now();
-            for _ in 0..calls {
-                call();
-            }
-            start.elapsed().as_nanos() as f64 / f64::from(calls)
-        })
-        .collect();
+    let once = start.elapsed().max(Duration::from_nanos(4));
+    (ROUND.as_nanos() / once.as_nanos()).clamp(1, 50_000) as u32
+}
+
+/// Nanoseconds per call.
+fn round(calls: u32, call: impl Fn()) -> f64 {
+    let start = Instant::now();
+    for _ in 0..calls {
+        call();
+    }
+    start.elapsed().as_nanos() as f64 / f64::from(calls)
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
-    times[ROUNDS / 2]
+    times[times.len() / 2]
 }
 
 fn nanoseconds(value: f64) -> String {

@@ -24,8 +24,8 @@ use crate::{Foreign, HostBuf};
 /// The memory is an address range and not a set of pinned pages: after `munmap` and a new `mmap` at the same address,
 /// accesses reach the new pages.
 ///
-/// Each access to a dma-buf of the kernel is bracketed by `DMA_BUF_IOCTL_SYNC`. A message of several accesses brackets
-/// once by going through [`cpu_access`](Self::cpu_access).
+/// Each access to a dma-buf is bracketed as its exporter demands (`DMA_BUF_IOCTL_SYNC` for those of the kernel). A
+/// message of several accesses brackets once by going through [`cpu_access`](Self::cpu_access).
 pub struct Umem {
     inner: Arc<Inner>,
     /// Set only in the handle inside a [`CpuAccess`]; not inherited by clones, which may outlive it.
@@ -55,8 +55,8 @@ pub enum Backing<'a> {
         /// Where the memory begins in it.
         offset: u64,
     },
-    /// A dma-buf of the kernel: another process can map it, and must bracket its accesses. `process_vm_*` does not
-    /// reach such pages.
+    /// A dma-buf whose accesses must be bracketed: another process can map it, if it does so too. `process_vm_*` does
+    /// not reach the pages of a dma-buf of the kernel.
     DmaBuf {
         /// The dma-buf.
         fd: BorrowedFd<'a>,
@@ -70,6 +70,8 @@ struct Inner {
     len: u64,
     kind: Kind,
     is_writable: bool,
+    /// A dma-buf whose accesses are bracketed.
+    is_incoherent: bool,
     /// Accesses counted to know when to look at the signal handlers. Increments may be lost: it only has to advance.
     since_check: AtomicU32,
 }
@@ -163,13 +165,19 @@ impl Umem {
     }
 
     /// Makes the memory coherent for several accesses, which go through the returned value. Costs nothing for memory
-    /// that is no dma-buf of the kernel.
+    /// that needs no brackets.
     ///
     /// # Errors
     ///
     /// [`Fault::Sync`].
     pub fn cpu_access(&self, direction: Direction) -> Result<CpuAccess<'_>, Fault> {
-        let bracket = self.bracket(direction)?;
+        let bracket = match &self.inner.kind {
+            Kind::DmaBuf { mapping, .. } if self.needs_bracket() => {
+                let bracket = mapping.begin_cpu_access(direction);
+                Some(bracket.map_err(|error| Fault::Sync { reason: error.to_string() })?)
+            }
+            _ => None,
+        };
         let umem = Self { inner: Arc::clone(&self.inner), is_bracketed: true };
         Ok(CpuAccess { umem, _bracket: bracket })
     }
@@ -180,8 +188,10 @@ impl Umem {
     ///
     /// [`Fault`]; `out` may then be partly overwritten.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Fault> {
+        if self.needs_bracket() {
+            return self.cpu_access(Direction::FromDevice)?.read(offset, out);
+        }
         let addr = self.inner.check(offset, out.len() as u64)?;
-        let _bracket = self.bracket(Direction::FromDevice)?;
         // SAFETY: `out` is ours to write.
         unsafe { self.inner.copy_out(addr, out.as_mut_ptr(), out.len()) }
     }
@@ -192,8 +202,10 @@ impl Umem {
     ///
     /// [`Fault`]; the memory may then be partly overwritten.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
+        if self.needs_bracket() {
+            return self.cpu_access(Direction::ToDevice)?.write(offset, bytes);
+        }
         let addr = self.inner.check_write(offset, bytes.len() as u64)?;
-        let _bracket = self.bracket(Direction::ToDevice)?;
         // SAFETY: `bytes` may be read.
         unsafe { self.inner.copy_in(addr, bytes.as_ptr(), bytes.len()) }
     }
@@ -204,8 +216,10 @@ impl Umem {
     ///
     /// [`Fault`]; `out` may then be partly overwritten.
     pub fn read_to(&self, offset: u64, out: Foreign<'_>) -> Result<(), Fault> {
+        if self.needs_bracket() {
+            return self.cpu_access(Direction::FromDevice)?.read_to(offset, out);
+        }
         let addr = self.inner.check(offset, out.len() as u64)?;
-        let _bracket = self.bracket(Direction::FromDevice)?;
         // SAFETY: a `Foreign` may be written for its whole length.
         unsafe { self.inner.copy_out(addr, out.as_ptr(), out.len()) }
     }
@@ -216,8 +230,10 @@ impl Umem {
     ///
     /// [`Fault`]; the memory may then be partly overwritten.
     pub fn write_from(&self, offset: u64, bytes: Foreign<'_>) -> Result<(), Fault> {
+        if self.needs_bracket() {
+            return self.cpu_access(Direction::ToDevice)?.write_from(offset, bytes);
+        }
         let addr = self.inner.check_write(offset, bytes.len() as u64)?;
-        let _bracket = self.bracket(Direction::ToDevice)?;
         // SAFETY: a `Foreign` may be read for its whole length.
         unsafe { self.inner.copy_in(addr, bytes.as_ptr(), bytes.len()) }
     }
@@ -228,10 +244,16 @@ impl Umem {
     ///
     /// [`Fault`] of either side; the destination may then be partly overwritten.
     pub fn copy(dst: &Self, dst_off: u64, src: &Self, src_off: u64, len: u64) -> Result<(), Fault> {
+        if src.needs_bracket() {
+            let src = src.cpu_access(Direction::FromDevice)?;
+            return Self::copy(dst, dst_off, &src, src_off, len);
+        }
+        if dst.needs_bracket() {
+            let dst = dst.cpu_access(Direction::ToDevice)?;
+            return Self::copy(&dst, dst_off, src, src_off, len);
+        }
         let to = dst.inner.check_write(dst_off, len)?;
         let from = src.inner.check(src_off, len)?;
-        let _source = src.bracket(Direction::FromDevice)?;
-        let _destination = dst.bracket(Direction::ToDevice)?;
         let count = len as usize;
         if !dst.inner.is_guarded() && !src.inner.is_guarded() {
             // SAFETY: both ranges are inside memory that cannot vanish.
@@ -255,8 +277,10 @@ impl Umem {
     ///
     /// [`Fault`], among them [`Fault::Misaligned`].
     pub fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
+        if self.needs_bracket() {
+            return self.cpu_access(Direction::Bidirectional)?.compare_swap(offset, compare, swap);
+        }
         let word = self.inner.word(offset)?;
-        let _bracket = self.bracket(Direction::Bidirectional)?;
         if !self.inner.is_guarded() {
             // SAFETY: eight aligned bytes of memory that cannot vanish.
             return Ok(
@@ -276,8 +300,10 @@ impl Umem {
     ///
     /// [`Fault`], among them [`Fault::Misaligned`].
     pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Fault> {
+        if self.needs_bracket() {
+            return self.cpu_access(Direction::Bidirectional)?.fetch_add(offset, add);
+        }
         let word = self.inner.word(offset)?;
-        let _bracket = self.bracket(Direction::Bidirectional)?;
         if !self.inner.is_guarded() {
             // SAFETY: eight aligned bytes of memory that cannot vanish.
             return Ok(unsafe { plain::peerdma_umem_fetch_add(word, add) }.value as u64);
@@ -294,8 +320,10 @@ impl Umem {
     ///
     /// [`Fault`]; the memory may then be partly overwritten.
     pub fn fill(&self, offset: u64, byte: u8, len: u64) -> Result<(), Fault> {
+        if self.needs_bracket() {
+            return self.cpu_access(Direction::ToDevice)?.fill(offset, byte, len);
+        }
         let addr = self.inner.check_write(offset, len)?;
-        let _bracket = self.bracket(Direction::ToDevice)?;
         if !self.inner.is_guarded() {
             // SAFETY: the range is inside memory that cannot vanish.
             unsafe { plain::peerdma_umem_fill(pointer(addr), byte, len as usize) };
@@ -316,21 +344,17 @@ impl Umem {
     }
 
     fn new(base: usize, len: u64, is_writable: bool, kind: Kind) -> Self {
-        let inner = Inner { base, len, kind, is_writable, since_check: AtomicU32::new(0) };
+        let is_incoherent =
+            matches!(&kind, Kind::DmaBuf { mapping, .. } if mapping.needs_brackets());
+        let since_check = AtomicU32::new(0);
+        let inner = Inner { base, len, kind, is_writable, is_incoherent, since_check };
         Self { inner: Arc::new(inner), is_bracketed: false }
     }
 
+    /// Whether an access must first make the memory coherent.
     #[inline]
-    fn bracket(&self, direction: Direction) -> Result<Option<dmabuf::CpuAccess<'_>>, Fault> {
-        match &self.inner.kind {
-            Kind::DmaBuf { mapping, .. } if !self.is_bracketed && mapping.needs_brackets() => {
-                mapping
-                    .begin_cpu_access(direction)
-                    .map(Some)
-                    .map_err(|error| Fault::Sync { reason: error.to_string() })
-            }
-            _ => Ok(None),
-        }
+    fn needs_bracket(&self) -> bool {
+        self.inner.is_incoherent && !self.is_bracketed
     }
 }
 
@@ -368,7 +392,7 @@ impl Inner {
             Kind::User => true,
             Kind::Host { .. } => false,
             Kind::DmaBuf { mapping, .. } => {
-                mapping.needs_brackets() && guard::way() == Way::Guarded
+                mapping.buf().is_kernel() && guard::way() == Way::Guarded
             }
         }
     }

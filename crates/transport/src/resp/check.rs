@@ -7,11 +7,11 @@ use super::{GRH_BYTES, Held, Message, Region, Step};
 use crate::env::{Counter, Env, RemoteError, Rx};
 use crate::qp::Qp;
 
-/// The longest message (IBA 9.7.1, C9-3).
+/// The longest message (IBA 9.7.1).
 const MAX_MESSAGE: u32 = 1 << 31;
 
 impl Qp {
-    /// Whether it is the next packet (IBA 9.7.4.1.2 for RC, 9.8.2.2.2 for UC).
+    /// Whether it is the next packet (IBA 9.7.4 for RC, 9.8.2 for UC).
     pub(super) fn check_psn<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
         let psn = rx.headers.bth.psn;
         // What the peer carried out itself, just before this packet. A packet sent again says it again, but then the
@@ -58,7 +58,7 @@ impl Qp {
         }
     }
 
-    /// A datagram is a message of its own; only its key has to be right (IBA 9.8.3.1).
+    /// A datagram is a message of its own; only its key has to be right (IBA 9.8.3).
     fn check_datagram<P>(&self, rx: &Rx<'_, P>) -> Step {
         match rx.headers.deth {
             Some(deth) if deth.qkey == self.attr.qkey => Step::CheckResource,
@@ -66,7 +66,7 @@ impl Qp {
         }
     }
 
-    /// Whether it continues the message, or begins one when there is none (IBA 9.7.4.1.3, 9.8.2.2.3).
+    /// Whether it continues the message, or begins one when there is none (IBA 9.7.4 and 9.8.2).
     pub(super) fn check_op_seq<P>(&self, rx: &Rx<'_, P>) -> Step {
         let opcode = rx.headers.bth.opcode;
         let continues = match self.resp.message {
@@ -82,7 +82,7 @@ impl Qp {
         }
     }
 
-    /// Whether the QP lets its peer do this at all (IBA 9.7.4.1.4).
+    /// Whether the QP lets its peer do this at all (IBA 9.7.4).
     pub(super) fn check_op_valid<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
         let (needed, counter) = match rx.headers.bth.opcode.operation() {
             Operation::Send | Operation::SendWithImm | Operation::SendWithInv => {
@@ -134,7 +134,7 @@ impl Qp {
         Step::CheckLength
     }
 
-    /// Whether the payload is as long as its place in the message demands (IBA 9.7.4.1.6), and a message not longer
+    /// Whether the payload is as long as its place in the message demands (IBA 9.7.4), and a message not longer
     /// than it may be.
     pub(super) fn check_length<P>(&mut self, rx: &Rx<'_, P>) -> Step {
         let opcode = rx.headers.bth.opcode;
@@ -185,7 +185,7 @@ impl Qp {
                 });
             }
         }
-        // The last packet brings exactly what the RETH announced, the others less (IBA C9-123).
+        // The last packet brings exactly what the RETH announced, the others less (IBA 9.7.4).
         if let (true, Message::Write(region)) = (operation.is_write(), self.resp.message) {
             let fits =
                 if opcode.ends_message() { length == region.left } else { length < region.left };
@@ -196,7 +196,7 @@ impl Qp {
         Step::CheckRkey
     }
 
-    /// Whether the peer may use the memory it names, for the whole message at its first packet (IBA 9.7.4.1.5). An
+    /// Whether the peer may use the memory it names, for the whole message at its first packet (IBA 9.7.4). An
     /// operation on no bytes needs no key (IBA C9-88).
     pub(super) fn check_rkey<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
         let headers = rx.headers;

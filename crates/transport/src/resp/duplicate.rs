@@ -1,4 +1,4 @@
-//! Requests that were carried out before (IBA 9.7.4.1.2.1 and 9.7.4.4.1).
+//! Requests that were carried out before (IBA 9.7.4; the kernel's `duplicate_request`).
 
 use iba::Access;
 use wire::Operation;
@@ -21,7 +21,7 @@ impl Qp {
             operation if operation.is_send() || operation.is_write() => {
                 self.resp.push_ack(self.resp.psn.sub(1));
             }
-            // Reads memory again, as it is now (IBA C9-110).
+            // Reads memory again, as it is now (IBA 9.7.4).
             Operation::ReadRequest => {
                 let Some(reth) = rx.headers.reth else { return Step::Cleanup };
                 let packets = self.path.path_mtu.packets(reth.dma_len);
@@ -38,7 +38,7 @@ impl Qp {
                 let limit = self.attr.max_dest_rd_atomic.into();
                 self.resp.answer_again(Answer::read(psn, packets, reth, false), limit);
             }
-            // Answered from the saved result (IBA C9-112); without one it is dropped.
+            // Answered from the saved result (IBA 9.7.4); without one it is dropped.
             operation if operation.is_atomic() => {
                 if let Some(value) = self.resp.saved_result(psn) {
                     let limit = self.attr.max_dest_rd_atomic.into();

@@ -1,4 +1,5 @@
-//! What the responder does about a packet it does not accept (IBA 9.9.3, table 61; the classes are its).
+//! What the responder does about a packet it does not accept (IBA 9.9.3, whose fault classes the kernel's
+//! `rxe_responder` names too).
 
 use iba::{QpEvent, QpType, WcFlags, WcOpcode, WcStatus};
 use wire::{NakCode, Syndrome};

@@ -1,4 +1,4 @@
-//! Requests that arrive again (IBA 9.7.4.1.2.1): answered again, done once.
+//! Requests that arrive again (IBA 9.7.4): answered again, done once.
 
 use crate::prelude::*;
 

@@ -37,6 +37,16 @@ fn what_is_posted_in_err_is_taken_and_flushed() {
 }
 
 #[test]
+fn answers_that_wait_are_forgotten() {
+    let mut s = Station::new(&Options::rc());
+    s.host.room = Some(0);
+    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 8));
+    s.to_state(QpState::Err);
+    s.host.room = None;
+    recv_nothing!(s, 1);
+}
+
+#[test]
 fn packets_are_dropped_in_err() {
     let mut s = Station::new(&Options::rc());
     s.to_state(QpState::Err);

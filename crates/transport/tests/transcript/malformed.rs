@@ -1,4 +1,4 @@
-//! Packets that cannot be (IBA 9.7.4.1): refused or dropped, never more.
+//! Packets that cannot be (IBA 9.7.4): refused or dropped, never more.
 
 use crate::prelude::*;
 
@@ -37,13 +37,14 @@ fn messages_end_before_the_next_begins() {
 fn lengths_are_exact() {
     let first = (packet(Opcode::RcSendFirst, rq(0)), 256);
     let write = (packet(Opcode::RcWriteFirst, rq(0)).reth(BASE, 300), 256);
-    let cases: [(&[_], _, _); 9] = [
+    let cases: [(&[_], _, _); 10] = [
         (&[], packet(Opcode::RcSendFirst, rq(0)), 255),
         (&[], packet(Opcode::RcSendFirst, rq(0)), 0),
         (&[], packet(Opcode::RcSendOnly, rq(0)), 257),
         (&[first], packet(Opcode::RcSendMiddle, rq(1)), 512),
         (&[first], packet(Opcode::RcSendLast, rq(1)), 0),
         (&[], packet(Opcode::RcWriteOnly, rq(0)).reth(BASE, 9), 8),
+        (&[], packet(Opcode::RcWriteFirst, rq(0)).reth(BASE, 256), 256),
         (&[write], packet(Opcode::RcWriteLast, rq(1)), 45),
         (&[write], packet(Opcode::RcWriteMiddle, rq(1)), 256),
         (&[], packet(Opcode::RcReadRequest, rq(0)).reth(BASE, u32::MAX), 0),

@@ -74,6 +74,10 @@ fn a_gap_within_the_answer_is_acted_upon_once() {
     recv!(s, 2, packet(Opcode::RcReadRequest, sq(1)).reth(0x9100, 768).ackreq());
     recv_nothing!(s, 2);
     assert_eq!(s.host.counted(Counter::ImpliedNakSeqErr), 1);
+    // Once it is closed, the next gap is another one.
+    send!(s, 4, response('f', sq(1), 1), &[1; 256]);
+    send!(s, 4, response('l', sq(3), 1), &[1; 256]);
+    recv!(s, 4, packet(Opcode::RcReadRequest, sq(2)).reth(0x9200, 512).ackreq());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Receiver not ready (IBA 9.7.5.2.8).
+//! Receiver not ready (IBA 9.7.5, RNR NAK).
 
 use crate::prelude::*;
 
