@@ -53,8 +53,9 @@ struct Shared {
 
 /// After this many polls in a row the program is taken to be polling.
 const POLLS_TO_TAKE_OVER: u64 = 64;
-/// After this many polls in a row that found nothing, the core is offered to others: some ten microseconds.
-const POLLS_TO_YIELD: u64 = 256;
+/// After this many polls in a row that found nothing, the core is offered to others. It takes about half a millisecond:
+/// who does not answer for so long is not running.
+const POLLS_TO_YIELD: u64 = 1 << 13;
 /// How long a program that polls may pause before the background thread makes progress in its place.
 const LEASE: Duration = Duration::from_millis(2);
 

@@ -15,18 +15,19 @@ use link::shm::{DEFAULT_CAPACITY, Inbound, Outbound};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 const ROLE: &str = "RING_PINGPONG_NIC";
-const ROUNDS: usize = 300;
-const BATCH: u64 = 1000;
+const ROUNDS: usize = 3000;
+const BATCH: u64 = 100;
 const WAYS: [&str; 3] = ["bare, two cache lines", "ring", "ring, and a look at the doorbell"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     if let Ok(nic) = std::env::var(ROLE) {
         return answer(&nic);
     }
-    pin(0)?;
     let nic = format!("pingpong-{}", std::process::id());
     let mut claim = Claim::new(&nic, identity())?;
     let mut child = Command::new(std::env::current_exe()?).env(ROLE, &nic).spawn()?;
+    // Not earlier: the child inherits it.
+    pin(0)?;
     let (mut outbound, mut inbound) = meet(&mut claim, 1)?;
     let mut nanoseconds = WAYS.map(|_| Vec::with_capacity(ROUNDS));
     let mut count = 0;

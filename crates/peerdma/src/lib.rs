@@ -1,1 +1,39 @@
-//! peerdma
+//! `libpeerdma.so`: the verbs, for programs that know nothing of peerdma.
+//!
+//! The library *is* a `libibverbs.so.1` and a `librdmacm.so.1`: the same symbols in the same version nodes, the same
+//! structures, the same return values. A program linked against rdma-core runs on it unchanged, by library path or by
+//! preload. Below the C interface is one [`device`] engine per process, started by `ibv_open_device`.
+//!
+//! ```text
+//!   ibv_reg_mr(pd, ...) ---------- a symbol --------> exports: peerdma_entry_ibv_reg_mr
+//!                                                         |
+//!   ibv_post_send(qp, ...)                                v
+//!     = qp->context->ops.post_send ---- a pointer ---> abi::{device, context, pd, mr, dm, cq, srq, qp, ah, events}
+//!                                                         |         C in, C out: pointers, errno
+//!                                                         v
+//!                                                     device::Hca   ids, refusals in words
+//! ```
+//!
+//! What it does not do: there is no protocol here, no memory access beyond the structures a caller passes, and no state
+//! beyond what those structures must hold. Nothing runs when the library is loaded; there are no constructors.
+//!
+//! * The tables in `abi::symbols` say which symbols exist and what answers them; `build.rs` turns them into the library's
+//!   symbol table, and `docs/VERBS_MATRIX.md` is their printed form.
+//! * `abi::types` has the structures; a test compares each field with what the C compiler says.
+//! * `abi::errno` is the only place that knows errno.
+//! * Calls of the control path stop a panic at the boundary (`abi::boundary`); those of the data path cannot unwind into
+//!   C and abort.
+//!
+//! A program starts with
+//!
+//! ```c
+//! struct ibv_device **list = ibv_get_device_list(NULL);
+//! struct ibv_context *context = ibv_open_device(list[0]);
+//! struct ibv_pd *pd = ibv_alloc_pd(context);
+//! struct ibv_mr *mr = ibv_reg_mr(pd, buffer, length, IBV_ACCESS_LOCAL_WRITE);
+//! ```
+
+#[allow(unsafe_code, reason = "this is the boundary to C")]
+#[cfg_attr(test, expect(dead_code, reason = "a test program exports nothing"))]
+mod abi;
+mod logging;

@@ -1,2 +1,8 @@
-//! peerdma
-fn main() {}
+//! The `peerdma` program: one binary, one subcommand per chore. Each subcommand is a module of `cli`.
+
+mod cli;
+mod sysfs;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

@@ -1,1 +1,25 @@
-//! preload.
+//! `libpeerdma-preload.so`: what a program must be given when `peerdma run` cannot stand between it and the kernel.
+//!
+//! It shows the program our NICs under `/sys` where a sandbox forbids the seccomp door: libc's functions that take a
+//! path look into the directory that `PEERDMA_SYSFS` names when the path is one of ours, and call libc's own in every
+//! other case. `peerdma run` makes the directory, sets the variable and loads this library; without the variable it does
+//! nothing.
+//!
+//! ```text
+//!   open("/sys/class/infiniband/peerdma0/node_guid")
+//!     -> hooks::open  -> redirect: "$PEERDMA_SYSFS/class/infiniband/peerdma0/node_guid" -> libc's open
+//!   open("/etc/hosts")
+//!     -> hooks::open  -> redirect: not ours                                              -> libc's open
+//! ```
+//!
+//! It does not reach static binaries, Go, raw system calls, libc's calls to itself (`glob`, `ftw`), or relative paths.
+//! It contains no engine and no state but the directory's name; it allocates nothing, so that it may be called before
+//! `main` and from within `malloc`. `errno` is what libc's function leaves.
+
+mod redirect;
+
+// The test harness is a program like any other: with these names in it, its own libc calls would come here.
+#[cfg(not(test))]
+mod hooks;
+#[cfg(not(test))]
+mod next;

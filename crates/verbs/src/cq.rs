@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use device::ids::{ChannelId, CqId};
 use iba::{Qpn, WcFlags, WcOpcode, WcStatus};
@@ -74,8 +74,8 @@ impl From<device::Wc> for Wc {
     }
 }
 
-/// Polls before [`Cq::wait`] sleeps: about as long as a sleep and a wake cost.
-const SPINS: u32 = 2000;
+/// How long [`Cq::wait`] polls before it sleeps: as long as it takes to wake the background thread, and then the waiter.
+const SPIN: Duration = Duration::from_micros(200);
 
 impl Cq {
     pub(crate) fn new(context: &Context, entries: u32) -> Result<Self> {
@@ -111,19 +111,28 @@ impl Cq {
 
     /// The oldest completion; waits up to `timeout` for it.
     pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<Wc>> {
-        for _ in 0..SPINS {
+        let start = Instant::now();
+        while start.elapsed() < SPIN.min(timeout) {
+            for _ in 0..64 {
+                if let Some(wc) = self.poll() {
+                    return Ok(Some(wc));
+                }
+                std::hint::spin_loop();
+            }
+        }
+        let deadline = start + timeout;
+        loop {
+            self.req_notify(false)?;
+            // What came before the queue was armed raises no event; an event may be of what an earlier call took.
             if let Some(wc) = self.poll() {
                 return Ok(Some(wc));
             }
-            std::hint::spin_loop();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            take_one(&self.0.fd, Some(left))?;
         }
-        self.req_notify(false)?;
-        // What came before the queue was armed raises no event.
-        if let Some(wc) = self.poll() {
-            return Ok(Some(wc));
-        }
-        take_one(&self.0.fd, Some(timeout))?;
-        Ok(self.poll())
     }
 
     /// Asks for one event on the descriptor at the next completion, or at the next solicited one.

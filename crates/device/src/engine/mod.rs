@@ -187,10 +187,10 @@ impl Engine {
             }
     }
 
-    /// Lets one QP send.
-    fn transmit(&mut self, id: QpId) {
+    /// Lets one QP send. False if its carrier has no room.
+    fn transmit(&mut self, id: QpId) -> bool {
         let Self { core, qps, .. } = self;
-        let Some(entry) = qps.get_mut(id) else { return };
+        let Some(entry) = qps.get_mut(id) else { return true };
         let now = core.now;
         let poll = entry.qp.poll_transmit(&mut QpEnv::new(core, &mut entry.facts), now, BURST);
         let deadline = entry.qp.poll_timeout();
@@ -210,6 +210,7 @@ impl Engine {
                 }
             }
         }
+        poll != Poll::Blocked
     }
 
     /// Passes on what a transmission left with the carriers that have no reader of their own.
@@ -231,17 +232,18 @@ impl Engine {
         if left == 0 && self.core.loopback.is_empty() {
             return false;
         }
+        let mut moved = false;
         while left > 0 {
             left -= 1;
             let Some(id) = self.ready.pop_front() else { break };
             if let Some(entry) = self.qps.get_mut(id) {
                 entry.queued = false;
-                self.transmit(id);
+                moved |= self.transmit(id);
                 self.flush_udp();
             }
         }
         self.after_transmit();
-        true
+        moved
     }
 
     fn fire_timers(&mut self) -> bool {

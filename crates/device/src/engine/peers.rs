@@ -143,33 +143,35 @@ impl Peers {
         let size = write_prefix(&mut prefix, record);
         let payload = record.length as usize;
         let outbound = &mut self.peer(vf).ok_or(PushError::Gone)?.outbound;
-        let pushed = outbound.push(size + payload, |room| {
-            room.copy_from(&prefix[..size]);
-            match room.slice(size, payload) {
-                Some(rest) => fill(rest),
-                None => Ok(()),
-            }
-        });
-        match pushed {
-            Ok(()) => {
-                let position = outbound.ring().position();
-                if !self.unrung.contains(&vf) {
-                    self.unrung.push(vf);
+        let mut fill = Some(fill);
+        loop {
+            let pushed = outbound.push(size + payload, |room| {
+                room.copy_from(&prefix[..size]);
+                match (room.slice(size, payload), fill.take()) {
+                    (Some(rest), Some(fill)) => fill(rest),
+                    _ => Ok(()),
                 }
-                Ok(position)
-            }
-            Err(RingError::Full) => {
-                // The reader rings when it has made room, unless it made room meanwhile.
-                let _ = outbound.ring().want_space(size + payload);
-                Err(PushError::Full)
-            }
-            Err(RingError::Fill(error)) => Err(PushError::Fill(error)),
-            Err(_) => {
-                tracing::warn!(target: "peerdma::peer", vf, "the ring broke; closing it");
-                self.peers[usize::from(vf)] = None;
-                Err(PushError::Gone)
+            });
+            match pushed {
+                Ok(()) => break,
+                // The reader rings when it has made room, unless it made room just now.
+                Err(RingError::Full) => match outbound.ring().want_space(size + payload) {
+                    Ok(true) => {}
+                    _ => return Err(PushError::Full),
+                },
+                Err(RingError::Fill(error)) => return Err(PushError::Fill(error)),
+                Err(_) => {
+                    tracing::warn!(target: "peerdma::peer", vf, "the ring broke; closing it");
+                    self.peers[usize::from(vf)] = None;
+                    return Err(PushError::Gone);
+                }
             }
         }
+        let position = outbound.ring().position();
+        if !self.unrung.contains(&vf) {
+            self.unrung.push(vf);
+        }
+        Ok(position)
     }
 
     /// Carries out an operation on a peer's memory, if the peer can be reached and nothing speaks against it.

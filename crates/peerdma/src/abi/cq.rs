@@ -1,0 +1,240 @@
+//! Completion channels and completion queues: making, arming, resizing, destroying. [`super::poll`] reads them.
+
+use std::ffi::{c_int, c_void};
+use std::mem;
+use std::ptr;
+use std::sync::Arc;
+
+use device::ids::{ChannelId, CqId};
+use device::{Hca, Kind, Refusal};
+
+use super::acks::Acks;
+use super::boundary::control;
+use super::context::{Open, opened};
+use super::errno;
+use super::object::Object;
+use super::poll::{self, Current};
+use super::turn::Turn;
+use super::types::context::Context;
+use super::types::cq::{CompChannel, Cq, CqEx, CqInitAttrEx};
+
+/// The library's part of a completion channel.
+pub(crate) struct OwnChannel {
+    pub(crate) hca: Arc<Hca>,
+    pub(crate) id: ChannelId,
+}
+
+pub(crate) type ChannelObject = Object<CompChannel, OwnChannel>;
+
+/// The library's part of a completion queue.
+pub(crate) struct OwnCq {
+    pub(crate) hca: Arc<Hca>,
+    pub(crate) id: CqId,
+    pub(crate) comp_acks: Acks,
+    pub(crate) async_acks: Acks,
+    pub(crate) current: Turn<Current>,
+}
+
+/// Every queue has room for the extended structure, so that there is one kind of queue.
+type CqObject = Object<CqEx, OwnCq>;
+
+/// The library's part of a completion queue.
+///
+/// # Safety
+///
+/// `cq` is from [`ibv_create_cq`] or [`create_cq_ex`] and is not destroyed before the result is last used.
+#[inline]
+pub(crate) unsafe fn own<'a>(cq: *mut Cq) -> &'a OwnCq {
+    // SAFETY: the caller's promise; every queue is made with the extended structure.
+    unsafe { CqObject::own(cq.cast()) }
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
+    control("ibv_create_comp_channel", ptr::null_mut(), || {
+        // SAFETY: contract: the context is one of ours.
+        let open = unsafe { opened(context) };
+        errno::or_null(create_channel(context, open))
+    })
+}
+
+fn create_channel(context: *mut Context, open: &Open) -> Result<*mut CompChannel, Refusal> {
+    use std::os::fd::AsRawFd as _;
+    let mut engine = open.hca.lock();
+    let id = engine.create_channel(open.id)?;
+    let fd = engine.channel_fd(id).expect("the channel was created just now").as_raw_fd();
+    drop(engine);
+    let own = OwnChannel { hca: Arc::clone(&open.hca), id };
+    Ok(ChannelObject::create(CompChannel { context, fd, refcnt: 0 }, own))
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int {
+    control("ibv_destroy_comp_channel", libc::EIO, || {
+        // SAFETY: contract: the channel is one of ours.
+        let own = unsafe { ChannelObject::own(channel) };
+        if let Err(refusal) = own.hca.lock().destroy_channel(own.id) {
+            return errno::of(refusal.kind());
+        }
+        // SAFETY: contract: the program uses it no more.
+        drop(unsafe { ChannelObject::destroy(channel) });
+        0
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_cq(
+    context: *mut Context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut CompChannel,
+    comp_vector: c_int,
+) -> *mut Cq {
+    control("ibv_create_cq", ptr::null_mut(), || {
+        let wanted = Wanted {
+            entries: u32::try_from(cqe).unwrap_or(0),
+            cq_context,
+            channel,
+            comp_vector: u32::try_from(comp_vector).unwrap_or(u32::MAX),
+        };
+        // SAFETY: the same contract.
+        errno::or_null(unsafe { create(context, &wanted) }).cast()
+    })
+}
+
+/// Bits of [`CqInitAttrEx::comp_mask`] and of its flags.
+mod mask {
+    /// The flags are valid.
+    pub(super) const FLAGS: u32 = 1;
+    /// One thread polls; or an overrun is not an error. Both only permit a library to do less.
+    pub(super) const KNOWN_FLAGS: u32 = 1 | 1 << 1;
+}
+
+/// What a completion can tell here: the standard fields and both timestamps.
+const WC_FLAGS: u64 = 0x7f | 1 << 7 | 1 << 11;
+
+pub(crate) unsafe extern "C" fn create_cq_ex(
+    context: *mut Context,
+    attr: *mut CqInitAttrEx,
+) -> *mut CqEx {
+    control("ibv_create_cq_ex", ptr::null_mut(), || {
+        // SAFETY: contract: the attributes are valid; only those that the mask names are read.
+        let attr = unsafe { &*attr };
+        let flags = if attr.comp_mask & mask::FLAGS != 0 { attr.flags } else { 0 };
+        let refused = if attr.comp_mask & !mask::FLAGS != 0 || flags & !mask::KNOWN_FLAGS != 0 {
+            Some(format!("comp_mask {:#x}, flags {flags:#x}", attr.comp_mask))
+        } else if attr.wc_flags & !WC_FLAGS != 0 {
+            Some(format!("wc_flags {:#x}; {WC_FLAGS:#x} are possible", attr.wc_flags))
+        } else {
+            None
+        };
+        let created = match refused {
+            Some(what) => {
+                Err(Refusal::new(Kind::NotSupported, format!("ibv_create_cq_ex: {what}")))
+            }
+            None => {
+                let wanted = Wanted {
+                    entries: attr.cqe,
+                    cq_context: attr.cq_context,
+                    channel: attr.channel,
+                    comp_vector: attr.comp_vector,
+                };
+                // SAFETY: the same contract.
+                unsafe { create(context, &wanted) }
+            }
+        };
+        errno::or_null(created)
+    })
+}
+
+/// What a program asks of a new queue.
+struct Wanted {
+    entries: u32,
+    cq_context: *mut c_void,
+    channel: *mut CompChannel,
+    comp_vector: u32,
+}
+
+/// Makes a queue. The context is one of ours, and so is the channel if it is not NULL.
+unsafe fn create(context: *mut Context, wanted: &Wanted) -> Result<*mut CqEx, Refusal> {
+    // SAFETY: the caller's promise.
+    let open = unsafe { opened(context) };
+    let channel = if wanted.channel.is_null() {
+        None
+    } else {
+        // SAFETY: the caller's promise.
+        Some(unsafe { ChannelObject::own(wanted.channel) }.id)
+    };
+    // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be absent, for all of
+    // which zero is a value; so it is for a mutex and a condition.
+    let mut c: CqEx = unsafe { mem::zeroed() };
+    c.context = context;
+    c.channel = wanted.channel;
+    c.cq_context = wanted.cq_context;
+    c.cqe = c_int::try_from(wanted.entries).unwrap_or(c_int::MAX);
+    poll::fill(&mut c);
+
+    // The engine gives the queue's address back with its events, so the object comes first.
+    let mut engine = open.hca.lock();
+    let boxed = CqObject::reserve(c);
+    let cookie = boxed.address() as u64;
+    let id = engine.create_cq(open.id, wanted.entries, channel, wanted.comp_vector, cookie)?;
+    drop(engine);
+    let cq = boxed.create(
+        |c| c.handle = id.handle(),
+        OwnCq {
+            hca: Arc::clone(&open.hca),
+            id,
+            comp_acks: Acks::default(),
+            async_acks: Acks::default(),
+            current: Turn::default(),
+        },
+    );
+    if !wanted.channel.is_null() {
+        // SAFETY: the caller's promise; the count is the library's alone to write.
+        unsafe { (*wanted.channel).refcnt += 1 };
+    }
+    Ok(cq)
+}
+
+pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int {
+    control("ibv_resize_cq", libc::EIO, || {
+        // SAFETY: contract: the queue is one of ours.
+        let own = unsafe { own(cq) };
+        let entries = u32::try_from(cqe).unwrap_or(0);
+        errno::or_errno(own.hca.lock().resize_cq(own.id, entries).map(|()| {
+            // SAFETY: contract: the queue is alive; the field is the library's to write.
+            unsafe { (*cq).cqe = cqe };
+        }))
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
+    control("ibv_destroy_cq", libc::EIO, || {
+        // SAFETY: contract: the queue is one of ours.
+        let own = unsafe { own(cq) };
+        let mut engine = own.hca.lock();
+        if let Err(refusal) = engine.destroy_cq(own.id) {
+            return errno::of(refusal.kind());
+        }
+        // In the child of a fork, events that the parent took are the parent's to acknowledge.
+        let is_husk = engine.is_husk();
+        drop(engine);
+        if !is_husk {
+            own.comp_acks.wait();
+            own.async_acks.wait();
+        }
+        // SAFETY: contract: the queue is alive.
+        let channel = unsafe { (*cq).channel };
+        if !channel.is_null() {
+            // SAFETY: a channel outlives its queues: destroying it earlier is refused.
+            unsafe { (*channel).refcnt -= 1 };
+        }
+        // SAFETY: contract: the program uses the queue no more.
+        drop(unsafe { CqObject::destroy(cq.cast()) });
+        0
+    })
+}
+
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_int {
+    // SAFETY: contract: the queue is one of ours.
+    let own = unsafe { own(cq) };
+    errno::or_errno(own.hca.req_notify_cq(own.id, solicited_only != 0))
+}

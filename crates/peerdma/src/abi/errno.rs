@@ -1,0 +1,62 @@
+//! From reasons to numbers: the only file that knows which refusal is which errno.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use device::{Kind, Refusal};
+
+/// The errno of a kind of refusal, as `docs/semantics.md` and the manual pages of the verbs have it.
+pub(crate) fn of(kind: Kind) -> c_int {
+    match kind {
+        Kind::BadAddress => libc::EFAULT,
+        Kind::BadFd => libc::EBADF,
+        Kind::Busy => libc::EBUSY,
+        Kind::Invalid => libc::EINVAL,
+        Kind::NoDevice => libc::ENODEV,
+        Kind::NoMemory => libc::ENOMEM,
+        Kind::NotFound => libc::ENOENT,
+        Kind::NotPermitted => libc::EPERM,
+        Kind::NotSupported => libc::EOPNOTSUPP,
+        Kind::WouldBlock => libc::EAGAIN,
+        // `Io`, and whatever kind is added before this table is.
+        _ => libc::EIO,
+    }
+}
+
+/// Sets the thread's errno.
+pub(crate) fn set(errno: c_int) {
+    // SAFETY: the C library gives each thread an errno that lives as long as the thread does.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: `place` is valid and only this thread uses it.
+    unsafe { place.write(errno) };
+}
+
+/// For calls that return 0 or the errno.
+pub(crate) fn or_errno(result: Result<(), Refusal>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(refusal) => of(refusal.kind()),
+    }
+}
+
+/// For calls that return 0 or -1 and set errno.
+pub(crate) fn or_minus_one(result: Result<(), Refusal>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(refusal) => {
+            set(of(refusal.kind()));
+            -1
+        }
+    }
+}
+
+/// For calls that return an object or NULL and set errno.
+pub(crate) fn or_null<T>(result: Result<*mut T, Refusal>) -> *mut T {
+    match result {
+        Ok(object) => object,
+        Err(refusal) => {
+            set(of(refusal.kind()));
+            ptr::null_mut()
+        }
+    }
+}

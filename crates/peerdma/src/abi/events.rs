@@ -1,0 +1,178 @@
+//! Completion events and asynchronous events.
+//!
+//! Each is taken in two steps: a read from the descriptor that the program may also poll, and then the event itself from
+//! the engine. A read that waits holds no lock.
+
+use std::ffi::{c_int, c_void};
+use std::mem;
+use std::ptr;
+
+use device::EventSource;
+
+use super::boundary::control;
+use super::context::opened;
+use super::cq::{self, ChannelObject};
+use super::errno;
+use super::qp;
+use super::srq::SrqObject;
+use super::types::context::Context;
+use super::types::cq::{CompChannel, Cq};
+use super::types::event::{AsyncEvent, Element};
+
+pub(crate) unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut CompChannel,
+    cq: *mut *mut Cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    control("ibv_get_cq_event", -1, || {
+        // SAFETY: contract: the channel is one of ours.
+        let own = unsafe { ChannelObject::own(channel) };
+        // SAFETY: contract: the channel is alive.
+        let fd = unsafe { (*channel).fd };
+        loop {
+            if !wait(fd) {
+                return -1;
+            }
+            let mut engine = own.hca.lock();
+            // The queue may have been destroyed, and its events with it, since the read.
+            let Some((_, cookie)) = engine.take_cq_event(own.id) else { continue };
+            let found = cookie_to_pointer::<Cq>(cookie);
+            // Still under the lock, so that a thread that destroys the queue waits for this event.
+            // SAFETY: the engine gives events of queues that exist.
+            unsafe { cq::own(found) }.comp_acks.give();
+            drop(engine);
+            // SAFETY: contract: the program has room for the pointer.
+            unsafe { cq.write(found) };
+            // SAFETY: the queue exists at least until its event is acknowledged.
+            let context = unsafe { (*found).cq_context };
+            // SAFETY: contract: the program has room for the pointer.
+            unsafe { cq_context.write(context) };
+            return 0;
+        }
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut Cq, events: u32) {
+    // SAFETY: contract: the queue is one of ours.
+    unsafe { cq::own(cq) }.comp_acks.acknowledge(events);
+}
+
+pub(crate) unsafe extern "C" fn ibv_get_async_event(
+    context: *mut Context,
+    event: *mut AsyncEvent,
+) -> c_int {
+    control("ibv_get_async_event", -1, || {
+        // SAFETY: contract: the context is one of ours.
+        let open = unsafe { opened(context) };
+        // SAFETY: contract: the context is alive.
+        let fd = unsafe { (*context).async_fd };
+        loop {
+            if !wait(fd) {
+                return -1;
+            }
+            let mut engine = open.hca.lock();
+            let Some(taken) = engine.take_async_event(open.id) else { continue };
+            // Still under the lock, so that a thread that destroys the object waits for this event.
+            let element = element_of(&taken);
+            drop(engine);
+            let answer = AsyncEvent { element, event_type: taken.event as u32 };
+            // SAFETY: contract: the program has room for the event.
+            unsafe { event.write(answer) };
+            return 0;
+        }
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut AsyncEvent) {
+    // SAFETY: contract: the event is one that was given.
+    let event = unsafe { &*event };
+    let kind = event.event_type;
+    if is_of_qp(kind) {
+        // SAFETY: the type says which member is set.
+        let qp = unsafe { event.element.qp };
+        // SAFETY: the object waits for this acknowledgement.
+        unsafe { qp::own(qp) }.acks.acknowledge(1);
+    } else if is_of_cq(kind) {
+        // SAFETY: the type says which member is set.
+        let cq = unsafe { event.element.cq };
+        // SAFETY: the object waits for this acknowledgement.
+        unsafe { cq::own(cq) }.async_acks.acknowledge(1);
+    } else if is_of_srq(kind) {
+        // SAFETY: the type says which member is set.
+        let srq = unsafe { event.element.srq };
+        // SAFETY: the object waits for this acknowledgement.
+        unsafe { SrqObject::own(srq) }.acks.acknowledge(1);
+    }
+    // Events of ports and devices have no object that could go away.
+}
+
+/// `IBV_EVENT_CQ_ERR`.
+const fn is_of_cq(event_type: u32) -> bool {
+    event_type == 0
+}
+
+/// `IBV_EVENT_QP_FATAL` to `IBV_EVENT_PATH_MIG_ERR`, and `IBV_EVENT_QP_LAST_WQE_REACHED`.
+const fn is_of_qp(event_type: u32) -> bool {
+    matches!(event_type, 1..=7 | 16)
+}
+
+/// `IBV_EVENT_SRQ_ERR` and `IBV_EVENT_SRQ_LIMIT_REACHED`.
+const fn is_of_srq(event_type: u32) -> bool {
+    matches!(event_type, 14 | 15)
+}
+
+/// What the event is about, counted as given. The engine is locked, so that the object exists.
+fn element_of(event: &device::AsyncEvent) -> Element {
+    match event.source {
+        EventSource::Cq(_) => {
+            let cq = cookie_to_pointer(event.cookie);
+            // SAFETY: the engine gives events of objects that exist.
+            unsafe { cq::own(cq) }.async_acks.give();
+            Element { cq }
+        }
+        EventSource::Qp(_) => {
+            let qp = cookie_to_pointer(event.cookie);
+            // SAFETY: as above.
+            unsafe { qp::own(qp) }.acks.give();
+            Element { qp }
+        }
+        EventSource::Srq(_) => {
+            let srq = cookie_to_pointer(event.cookie);
+            // SAFETY: as above.
+            unsafe { SrqObject::own(srq) }.acks.give();
+            Element { srq }
+        }
+        EventSource::Port(port) => port_element(c_int::from(port)),
+        // A device has no number.
+        _ => port_element(0),
+    }
+}
+
+/// An element that is a number, with the rest of the union zero.
+fn port_element(port_num: c_int) -> Element {
+    // SAFETY: the union is of pointers and an integer, for which zero is a value.
+    let mut element: Element = unsafe { mem::zeroed() };
+    element.port_num = port_num;
+    element
+}
+
+/// Objects give their address to the engine as cookie.
+fn cookie_to_pointer<T>(cookie: u64) -> *mut T {
+    ptr::with_exposed_provenance_mut(cookie as usize)
+}
+
+/// Waits for an event, unless the program made the descriptor non-blocking. Sets errno if there is none.
+fn wait(fd: c_int) -> bool {
+    let mut count = 0u64;
+    // SAFETY: the buffer has the eight bytes that an eventfd gives.
+    let got = unsafe { libc::read(fd, (&raw mut count).cast(), size_of::<u64>()) };
+    match usize::try_from(got) {
+        Ok(size) if size == size_of::<u64>() => true,
+        Ok(_) => {
+            errno::set(libc::EIO);
+            false
+        }
+        // The read set errno.
+        Err(_) => false,
+    }
+}

@@ -1,0 +1,48 @@
+//! The C interface, one file per object of the verbs.
+//!
+//! # The contract
+//!
+//! Every function here has the contract of its manual page, which no compiler checks: a pointer to an object was returned
+//! by the call that makes such objects, and the object is not destroyed; a pointer to a structure points to a valid one,
+//! or to room for one; a pointer to memory points to memory. `SAFETY: contract` in these files means this paragraph.
+//! What a program *can* get wrong without breaking it (numbers, lengths, states, keys) is checked and refused.
+//!
+//! # Objects
+//!
+//! An object is a C structure followed by what the library keeps beside it ([`object::Object`]). The C part is what the
+//! header reads; the other part names the object in the engine. Objects give the engine their address as a cookie, which
+//! comes back with their events.
+
+#[cfg(test)]
+mod layout;
+
+mod acks;
+mod boundary;
+mod errno;
+mod object;
+mod refuse;
+mod turn;
+
+pub(crate) mod ah;
+pub(crate) mod context;
+pub(crate) mod cq;
+pub(crate) mod device;
+pub(crate) mod dm;
+pub(crate) mod events;
+pub(crate) mod misc;
+pub(crate) mod mr;
+pub(crate) mod pd;
+pub(crate) mod poll;
+pub(crate) mod post;
+pub(crate) mod qp;
+pub(crate) mod qp_attr;
+pub(crate) mod srq;
+pub(crate) mod types;
+pub(crate) mod wr;
+
+/// The exported entries. A test program has no version nodes to export to.
+#[cfg(not(test))]
+#[expect(non_snake_case, reason = "some C names begin with underscores")]
+mod exports {
+    include!(concat!(env!("OUT_DIR"), "/exports.rs"));
+}

@@ -1,0 +1,303 @@
+//! Memory regions.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr;
+use std::sync::Arc;
+
+use device::ids::MrId;
+use device::{Hca, Kind, MrInfo, Refusal, Rereg};
+use iba::Access;
+use libc::size_t;
+use umem::Umem;
+
+use super::boundary::control;
+use super::errno;
+use super::object::Object;
+use super::pd::{OwnPd, PdObject};
+use super::types::mr::{Mr, MrInitAttr};
+use super::types::pd::Pd;
+
+/// The library's part of a region.
+pub(crate) struct OwnMr {
+    hca: Arc<Hca>,
+    id: MrId,
+    /// Whether the library lets it be registered anew (`ibv_rereg_mr(3)`): not one of a dma-buf.
+    can_rereg: bool,
+}
+
+type MrObject = Object<Mr, OwnMr>;
+
+const PAGE: usize = 4096;
+
+/// What an `ibv_mr` says of its memory.
+pub(crate) struct Place {
+    pub(crate) addr: *mut c_void,
+    pub(crate) length: size_t,
+    pub(crate) can_rereg: bool,
+}
+
+/// The structure for a region that the engine made.
+pub(crate) fn create(pd: *mut Pd, own: &OwnPd, info: MrInfo, place: Place) -> *mut Mr {
+    let Place { addr, length, can_rereg } = place;
+    // SAFETY: the PD is the one that `own` belongs to.
+    let context = unsafe { (*pd).context };
+    let handle = info.id.handle();
+    let c = Mr { context, pd, addr, length, handle, lkey: info.lkey, rkey: info.rkey };
+    MrObject::create(c, OwnMr { hca: Arc::clone(&own.hca), id: info.id, can_rereg })
+}
+
+pub(crate) unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: size_t,
+    access: c_int,
+) -> *mut Mr {
+    // SAFETY: the same contract.
+    unsafe { ibv_reg_mr_iova2(pd, addr, length, addr.addr() as u64, access as c_uint) }
+}
+
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: size_t,
+    iova: u64,
+    access: c_int,
+) -> *mut Mr {
+    // SAFETY: the same contract.
+    unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access as c_uint) }
+}
+
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: size_t,
+    iova: u64,
+    access: c_uint,
+) -> *mut Mr {
+    control("ibv_reg_mr", ptr::null_mut(), || {
+        // SAFETY: contract: the PD is one of ours.
+        let own = unsafe { PdObject::own(pd) };
+        let access = Access::from_bits_retain(access);
+        let register = || {
+            if addr.addr() % PAGE != iova as usize % PAGE {
+                let what =
+                    format!("ibv_reg_mr: {addr:p} and iova {iova:#x} differ within the page");
+                return Err(Refusal::new(Kind::Invalid, what));
+            }
+            check_mapped(addr, length, access)?;
+            let umem = user_memory(addr, length);
+            let info = own.hca.lock().reg_mr(own.id, umem, iova, access)?;
+            Ok(create(pd, own, info, Place { addr, length, can_rereg: true }))
+        };
+        errno::or_null(register())
+    })
+}
+
+fn user_memory(addr: *mut c_void, length: size_t) -> Umem {
+    // SAFETY: contract: a program that registers memory lends it to the device, to be read and written at any moment
+    // by whoever has the key, until it deregisters it.
+    unsafe { Umem::user(addr.addr(), length as u64) }
+}
+
+/// Refuses memory that is not there, as a kernel that pins pages does. The pages may go away later; that is found when
+/// they are used.
+fn check_mapped(addr: *mut c_void, length: size_t, access: Access) -> Result<(), Refusal> {
+    let fault = |what: &str| {
+        let what = format!("ibv_reg_mr: {length:#x} bytes at {addr:p}: {what}");
+        Err(Refusal::new(Kind::BadAddress, what))
+    };
+    if length == 0 {
+        // The engine refuses it, after the checks that come first.
+        return Ok(());
+    }
+    let start = addr.addr() / PAGE * PAGE;
+    let Some(span) = addr.addr().checked_add(length).map(|end| end - start) else {
+        return Err(Refusal::new(
+            Kind::Invalid,
+            format!("ibv_reg_mr: {addr:p} + {length:#x} wraps"),
+        ));
+    };
+    let start = ptr::without_provenance_mut(start);
+    // SAFETY: MS_ASYNC changes nothing; it only looks whether the range is mapped.
+    if unsafe { libc::msync(start, span, libc::MS_ASYNC) } != 0 {
+        return fault("not all of it is mapped");
+    }
+    // One page tells a constant from a buffer: a whole region is writable or is not, but for odd programs.
+    if access.contains(Access::LOCAL_WRITE) && !is_writable(start) {
+        return fault("it is not writable");
+    }
+    Ok(())
+}
+
+/// Whether the kernel would let the page be written. Unknown counts as yes.
+fn is_writable(page: *mut c_void) -> bool {
+    let populate = |page: *mut c_void| {
+        // SAFETY: this brings a page in and changes no byte of it.
+        let done = unsafe { libc::madvise(page, PAGE, libc::MADV_POPULATE_WRITE) };
+        (done == 0, io::Error::last_os_error().raw_os_error())
+    };
+    match populate(page) {
+        (true, _) => true,
+        (false, Some(libc::EFAULT)) => false,
+        // Read-only, or a kernel before 5.14 that does not know the question: our own stack tells the two apart.
+        (false, Some(libc::EINVAL)) => {
+            let here = 0u8;
+            let own = (&raw const here).addr() / PAGE * PAGE;
+            !populate(ptr::without_provenance_mut(own)).0
+        }
+        _ => true,
+    }
+}
+
+pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    pd: *mut Pd,
+    offset: u64,
+    length: size_t,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut Mr {
+    control("ibv_reg_dmabuf_mr", ptr::null_mut(), || {
+        // SAFETY: contract: the PD is one of ours.
+        let own = unsafe { PdObject::own(pd) };
+        let access = Access::from_bits_retain(access as c_uint);
+        let fd = open_descriptor(fd);
+        let info = own.hca.lock().reg_dmabuf_mr(own.id, fd, offset, length as u64, iova, access);
+        errno::or_null(info.map(|info| {
+            // The address of such a region is its offset in the buffer (`docs/semantics.md` 2.1).
+            let addr = ptr::without_provenance_mut(offset as usize);
+            create(pd, own, info, Place { addr, length, can_rereg: false })
+        }))
+    })
+}
+
+/// A descriptor of the program, if it is open.
+fn open_descriptor<'fd>(fd: c_int) -> Option<BorrowedFd<'fd>> {
+    // SAFETY: asking for the flags of a number is harmless, whatever it is.
+    if fd < 0 || unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+        return None;
+    }
+    // SAFETY: it is open, and the program keeps it open during the call that it passed it to.
+    Some(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// Bits of [`MrInitAttr::comp_mask`].
+mod mask {
+    pub(super) const IOVA: u64 = 1;
+    pub(super) const ADDR: u64 = 1 << 1;
+    pub(super) const FD: u64 = 1 << 2;
+    pub(super) const FD_OFFSET: u64 = 1 << 3;
+}
+
+pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut Pd, attr: *mut MrInitAttr) -> *mut Mr {
+    use mask::{ADDR, FD, FD_OFFSET, IOVA};
+    // SAFETY: contract: the attributes are valid; only those that the mask names are read.
+    let attr = unsafe { &*attr };
+    let has = |bit| attr.comp_mask & bit != 0;
+    let refused = |errno| {
+        errno::set(errno);
+        ptr::null_mut()
+    };
+    if attr.comp_mask & !(IOVA | ADDR | FD | FD_OFFSET) != 0 {
+        return refused(libc::EOPNOTSUPP);
+    }
+    if has(FD) {
+        if !has(FD_OFFSET) || !has(IOVA) || has(ADDR) {
+            return refused(libc::EINVAL);
+        }
+        // SAFETY: the same contract.
+        return unsafe {
+            ibv_reg_dmabuf_mr(pd, attr.fd_offset, attr.length, attr.iova, attr.fd, attr.access)
+        };
+    }
+    if !has(ADDR) || has(FD_OFFSET) {
+        return refused(libc::EINVAL);
+    }
+    let iova = if has(IOVA) { attr.iova } else { attr.addr.addr() as u64 };
+    // SAFETY: the same contract.
+    unsafe { ibv_reg_mr_iova2(pd, attr.addr, attr.length, iova, attr.access as c_uint) }
+}
+
+/// Bits of the flags of [`ibv_rereg_mr`].
+mod change {
+    use std::ffi::c_int;
+
+    pub(super) const TRANSLATION: c_int = 1;
+    pub(super) const PD: c_int = 1 << 1;
+    pub(super) const ACCESS: c_int = 1 << 2;
+}
+
+/// `IBV_REREG_MR_ERR_INPUT`: the region is as it was.
+const ERR_INPUT: c_int = -1;
+/// `IBV_REREG_MR_ERR_CMD`: the region must not be used.
+const ERR_CMD: c_int = -4;
+
+pub(crate) unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut Mr,
+    flags: c_int,
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: size_t,
+    access: c_int,
+) -> c_int {
+    use change::{ACCESS, PD, TRANSLATION};
+    control("ibv_rereg_mr", ERR_CMD, || {
+        // SAFETY: contract: the region is one of ours.
+        let own = unsafe { MrObject::own(mr) };
+        let has = |bit| flags & bit != 0;
+        if !own.can_rereg
+            || flags & !(TRANSLATION | PD | ACCESS) != 0
+            || has(TRANSLATION) && (length == 0 || addr.is_null())
+            || access != 0 && !has(ACCESS)
+        {
+            errno::set(libc::EINVAL);
+            return ERR_INPUT;
+        }
+        let access = Access::from_bits_retain(access as c_uint);
+        let mut change = Rereg::default();
+        if has(TRANSLATION) {
+            if let Err(refusal) = check_mapped(addr, length, access) {
+                errno::set(errno::of(refusal.kind()));
+                return ERR_CMD;
+            }
+            change.translation = Some((user_memory(addr, length), addr.addr() as u64));
+        }
+        if has(PD) {
+            // SAFETY: contract: the PD is one of ours if the flag is set.
+            change.pd = Some(unsafe { PdObject::own(pd) }.id);
+        }
+        change.access = has(ACCESS).then_some(access);
+        let info = match own.hca.lock().rereg_mr(own.id, change) {
+            Ok(info) => info,
+            Err(refusal) => {
+                errno::set(errno::of(refusal.kind()));
+                return ERR_CMD;
+            }
+        };
+        // SAFETY: contract: the region is alive, and the program does not use it during this call.
+        let c = unsafe { &mut *mr };
+        (c.lkey, c.rkey) = (info.lkey, info.rkey);
+        if has(PD) {
+            c.pd = pd;
+        }
+        if has(TRANSLATION) {
+            (c.addr, c.length) = (addr, length);
+        }
+        0
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
+    control("ibv_dereg_mr", libc::EIO, || {
+        // SAFETY: contract: the region is one of ours.
+        let own = unsafe { MrObject::own(mr) };
+        if let Err(refusal) = own.hca.lock().dereg_mr(own.id) {
+            return errno::of(refusal.kind());
+        }
+        // SAFETY: contract: the program uses it no more.
+        drop(unsafe { MrObject::destroy(mr) });
+        0
+    })
+}

@@ -1,0 +1,199 @@
+//! Taking completions, in arrays (`ibv_poll_cq`) and one at a time (`ibv_start_poll`).
+//!
+//! This is the data path: there is no panic boundary, and nothing is said in the log.
+
+use std::ffi::c_int;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use device::Wc;
+use iba::WcFlags;
+
+use super::cq::own;
+use super::types::cq::{Cq, CqEx, PollCqAttr};
+use super::types::wc;
+
+/// The completion between [`start_poll`] and [`end_poll`].
+#[derive(Default)]
+pub(crate) struct Current(Option<Wc>);
+
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut Cq, num_entries: c_int, to: *mut wc::Wc) -> c_int {
+    // SAFETY: contract: the queue is one of ours.
+    let own = unsafe { own(cq) };
+    let Ok(room) = usize::try_from(num_entries) else { return -libc::EINVAL };
+    let mut engine = own.hca.poll(own.id);
+    let mut count = 0;
+    while count < room {
+        let Some(completion) = engine.pop_wc(own.id) else { break };
+        // SAFETY: contract: the program has room for `num_entries` completions.
+        let place = unsafe { to.add(count) };
+        // SAFETY: as above.
+        unsafe { place.write(completion_of(&completion)) };
+        count += 1;
+    }
+    if count == 0 && room > 0 && engine.cq_is_overrun(own.id) {
+        return -libc::EIO;
+    }
+    // It is at most `num_entries`.
+    count as c_int
+}
+
+#[inline]
+fn completion_of(from: &Wc) -> wc::Wc {
+    wc::Wc {
+        wr_id: from.wr_id,
+        status: from.status as u32,
+        opcode: from.opcode as u32,
+        vendor_err: from.vendor_err,
+        byte_len: from.byte_len,
+        imm_data: imm_of(from),
+        qp_num: from.qpn.value(),
+        src_qp: from.src_qpn.value(),
+        wc_flags: from.flags.bits(),
+        pkey_index: 0,
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+    }
+}
+
+/// Immediate data goes to the program in network order, an invalidated key as a number.
+#[inline]
+fn imm_of(wc: &Wc) -> u32 {
+    if wc.flags.contains(WcFlags::WITH_IMM) { wc.imm.to_be() } else { wc.imm }
+}
+
+/// Sets the pointers through which the header reads a queue. A program asks only for what it created the queue with,
+/// so all can be there.
+pub(crate) fn fill(cq: &mut CqEx) {
+    cq.start_poll = Some(start_poll);
+    cq.next_poll = Some(next_poll);
+    cq.end_poll = Some(end_poll);
+    cq.read_opcode = Some(read_opcode);
+    cq.read_vendor_err = Some(read_vendor_err);
+    cq.read_byte_len = Some(read_byte_len);
+    cq.read_imm_data = Some(read_imm_data);
+    cq.read_qp_num = Some(read_qp_num);
+    cq.read_src_qp = Some(read_src_qp);
+    cq.read_wc_flags = Some(read_wc_flags);
+    cq.read_slid = Some(read_zero_u32);
+    cq.read_sl = Some(read_zero_u8);
+    cq.read_dlid_path_bits = Some(read_zero_u8);
+    cq.read_completion_ts = Some(read_completion_ts);
+    cq.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
+}
+
+unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
+    // SAFETY: contract: the options are NULL or valid.
+    if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
+        return libc::EINVAL;
+    }
+    // SAFETY: contract: the queue is one of ours.
+    let own = unsafe { own(cq.cast()) };
+    own.current.begin();
+    // SAFETY: the turn began.
+    let answer = unsafe { take(cq) };
+    if answer != 0 {
+        // The program calls `ibv_end_poll` only after a successful start.
+        own.current.end();
+    }
+    answer
+}
+
+unsafe extern "C" fn next_poll(cq: *mut CqEx) -> c_int {
+    // SAFETY: contract: the program is between start and end.
+    unsafe { take(cq) }
+}
+
+unsafe extern "C" fn end_poll(cq: *mut CqEx) {
+    // SAFETY: contract: the queue is one of ours, and its turn began.
+    unsafe { own(cq.cast()) }.current.end();
+}
+
+/// Makes the next completion the current one. The queue is one of ours, and its turn began.
+unsafe fn take(cq: *mut CqEx) -> c_int {
+    // SAFETY: the caller's promise.
+    let own = unsafe { own(cq.cast()) };
+    let mut engine = own.hca.poll(own.id);
+    let Some(wc) = engine.pop_wc(own.id) else {
+        return if engine.cq_is_overrun(own.id) { libc::EIO } else { libc::ENOENT };
+    };
+    drop(engine);
+    // SAFETY: the caller's promise: these two fields are written in the turn only.
+    unsafe { (*cq).wr_id = wc.wr_id };
+    // SAFETY: as above.
+    unsafe { (*cq).status = wc.status as u32 };
+    // SAFETY: the turn began.
+    unsafe { own.current.get() }.0 = Some(wc);
+    0
+}
+
+/// What `read` finds in the current completion; nothing in none.
+///
+/// The queue is one of ours, and its turn began.
+unsafe fn read<T: Default>(cq: *mut CqEx, read: impl FnOnce(&Wc) -> T) -> T {
+    // SAFETY: the caller's promise.
+    let own = unsafe { own(cq.cast()) };
+    // SAFETY: the caller's promise.
+    let current = unsafe { own.current.get() };
+    current.0.as_ref().map(read).unwrap_or_default()
+}
+
+unsafe extern "C" fn read_opcode(cq: *mut CqEx) -> u32 {
+    // SAFETY: contract: between start and end.
+    unsafe { read(cq, |wc| wc.opcode as u32) }
+}
+
+unsafe extern "C" fn read_vendor_err(cq: *mut CqEx) -> u32 {
+    // SAFETY: contract: between start and end.
+    unsafe { read(cq, |wc| wc.vendor_err) }
+}
+
+unsafe extern "C" fn read_byte_len(cq: *mut CqEx) -> u32 {
+    // SAFETY: contract: between start and end.
+    unsafe { read(cq, |wc| wc.byte_len) }
+}
+
+unsafe extern "C" fn read_imm_data(cq: *mut CqEx) -> u32 {
+    // SAFETY: contract: between start and end.
+    unsafe { read(cq, imm_of) }
+}
+
+unsafe extern "C" fn read_qp_num(cq: *mut CqEx) -> u32 {
+    // SAFETY: contract: between start and end.
+    unsafe { read(cq, |wc| wc.qpn.value()) }
+}
+
+unsafe extern "C" fn read_src_qp(cq: *mut CqEx) -> u32 {
+    // SAFETY: contract: between start and end.
+    unsafe { read(cq, |wc| wc.src_qpn.value()) }
+}
+
+unsafe extern "C" fn read_wc_flags(cq: *mut CqEx) -> u32 {
+    // SAFETY: contract: between start and end.
+    unsafe { read(cq, |wc| wc.flags.bits()) }
+}
+
+/// RoCE has no LIDs.
+unsafe extern "C" fn read_zero_u32(_cq: *mut CqEx) -> u32 {
+    0
+}
+
+/// RoCE has no LIDs, and service levels do not arrive.
+unsafe extern "C" fn read_zero_u8(_cq: *mut CqEx) -> u8 {
+    0
+}
+
+unsafe extern "C" fn read_completion_ts(cq: *mut CqEx) -> u64 {
+    // SAFETY: contract: between start and end.
+    unsafe { read(cq, |wc| wc.timestamp) }
+}
+
+unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut CqEx) -> u64 {
+    // SAFETY: contract: the queue is one of ours.
+    let own = unsafe { own(cq.cast()) };
+    // SAFETY: contract: between start and end.
+    let timestamp = unsafe { read(cq, |wc| wc.timestamp) };
+    let age = own.hca.lock().clock_nanos().saturating_sub(timestamp);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
+    now.saturating_sub(age)
+}

@@ -1,0 +1,243 @@
+//! Posting lists of work requests.
+//!
+//! This is the data path: there is no panic boundary. A list is posted until one request is refused; that one is named,
+//! those before it are on their way (`ibv_post_send(3)`).
+
+use std::ffi::c_int;
+use std::ptr;
+
+use device::EngineGuard;
+use iba::{LKey, QKey, QpType, Qpn, RKey, SendFlags, WrOpcode};
+use smallvec::SmallVec;
+use transport::PostError;
+use transport::wr::{self, Data, SgList, UdDest};
+use umem::Foreign;
+
+use super::ah::AhObject;
+use super::errno;
+use super::qp;
+use super::srq::SrqObject;
+use super::types::ah::Ah;
+use super::types::qp::Qp;
+use super::types::srq::Srq;
+use super::types::wr::{RecvWr, SendWr, Sge};
+
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut Qp,
+    first: *mut SendWr,
+    bad: *mut *mut SendWr,
+) -> c_int {
+    // SAFETY: contract: the QP is one of ours.
+    let own = unsafe { qp::own(qp) };
+    // SAFETY: as above.
+    let is_ud = unsafe { (*qp).qp_type } == QpType::Ud as u32;
+    let mut engine = own.hca.lock();
+    let mut is_posted = false;
+    let mut next = first;
+    // SAFETY: contract: the list is valid to its end.
+    while let Some(c) = unsafe { next.as_ref() } {
+        // SAFETY: contract: the lists and handles that a request names are valid.
+        let taken = unsafe { send_wr(c, is_ud) }
+            .and_then(|wr| engine.post_send(own.id, wr).map_err(|error| refused("send", &error)));
+        if let Err(errno) = taken {
+            // SAFETY: contract: the program has room for the pointer.
+            unsafe { bad.write(next) };
+            kick(&mut engine, own, is_posted);
+            return errno;
+        }
+        is_posted = true;
+        next = c.next;
+    }
+    kick(&mut engine, own, is_posted);
+    0
+}
+
+fn kick(engine: &mut EngineGuard<'_>, own: &qp::OwnQp, is_posted: bool) {
+    if is_posted {
+        engine.kick(own.id);
+    }
+}
+
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut Qp,
+    first: *mut RecvWr,
+    bad: *mut *mut RecvWr,
+) -> c_int {
+    // SAFETY: contract: the QP is one of ours.
+    let own = unsafe { qp::own(qp) };
+    let mut engine = own.hca.lock();
+    // SAFETY: contract: the list is valid to its end.
+    unsafe {
+        each(first, bad, |wr| engine.post_recv(own.id, wr).map_err(|error| refused("recv", &error)))
+    }
+}
+
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut Srq,
+    first: *mut RecvWr,
+    bad: *mut *mut RecvWr,
+) -> c_int {
+    // SAFETY: contract: the queue is one of ours.
+    let own = unsafe { SrqObject::own(srq) };
+    let mut engine = own.hca.lock();
+    // SAFETY: contract: the list is valid to its end.
+    unsafe {
+        each(first, bad, |wr| {
+            engine.post_srq_recv(own.id, wr).map_err(|refusal| errno::of(refusal.kind()))
+        })
+    }
+}
+
+/// Posts each receive of a list, until one is refused.
+unsafe fn each(
+    first: *mut RecvWr,
+    bad: *mut *mut RecvWr,
+    mut post: impl FnMut(wr::RecvWr) -> Result<(), c_int>,
+) -> c_int {
+    let mut next = first;
+    // SAFETY: the caller's promise: the list is valid to its end.
+    while let Some(c) = unsafe { next.as_ref() } {
+        // SAFETY: as above, the lists that it names too.
+        let sges = unsafe { sg_list(c.sg_list, c.num_sge) };
+        let taken = sges.and_then(|sges| post(wr::RecvWr { wr_id: c.wr_id, sges }));
+        if let Err(errno) = taken {
+            // SAFETY: the caller's promise: there is room for the pointer.
+            unsafe { bad.write(next) };
+            return errno;
+        }
+        next = c.next;
+    }
+    0
+}
+
+/// The errno of a request that a queue does not take.
+pub(crate) fn refused(queue: &str, error: &PostError) -> c_int {
+    tracing::info!(target: "peerdma::refusal", "ibv_post_{queue}: {error}");
+    match error {
+        PostError::Full(_) => libc::ENOMEM,
+        _ => libc::EINVAL,
+    }
+}
+
+/// A send request, as the engine takes it.
+///
+/// The lists and handles it names are valid.
+#[inline]
+unsafe fn send_wr(c: &SendWr, is_ud: bool) -> Result<wr::SendWr, c_int> {
+    let Some(opcode) = WrOpcode::from_code(c.opcode) else {
+        tracing::info!(target: "peerdma::refusal", "ibv_post_send: there is no opcode {}", c.opcode);
+        return Err(libc::EINVAL);
+    };
+    let flags = SendFlags::from_bits_retain(c.send_flags);
+    let data = if flags.contains(SendFlags::INLINE) {
+        // SAFETY: the caller's promise, and the buffers of an inline request are the program's own memory.
+        Data::Inline(unsafe { inline(c.sg_list, c.num_sge) }?)
+    } else {
+        // SAFETY: the caller's promise.
+        Data::Sges(unsafe { sg_list(c.sg_list, c.num_sge) }?)
+    };
+    let mut to = empty(c.wr_id, opcode, flags, data);
+    match opcode {
+        WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm | WrOpcode::RdmaRead => {
+            // SAFETY: the opcode says which member is set.
+            let rdma = unsafe { c.wr.rdma };
+            (to.remote_addr, to.rkey) = (rdma.remote_addr, RKey(rdma.rkey));
+        }
+        WrOpcode::AtomicCmpAndSwp | WrOpcode::AtomicFetchAndAdd => {
+            // SAFETY: as above.
+            let atomic = unsafe { c.wr.atomic };
+            (to.remote_addr, to.rkey) = (atomic.remote_addr, RKey(atomic.rkey));
+            (to.compare_add, to.swap) = (atomic.compare_add, atomic.swap);
+        }
+        _ if is_ud => {
+            // SAFETY: on a UD QP this is the member that is set.
+            let ud = unsafe { c.wr.ud };
+            // SAFETY: the caller's promise.
+            to.ud = unsafe { destination(ud.ah, ud.remote_qpn, ud.remote_qkey) };
+        }
+        _ => {}
+    }
+    to.imm = match opcode {
+        WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm => u32::from_be(c.imm_data),
+        _ => c.imm_data,
+    };
+    Ok(to)
+}
+
+/// A request with nothing but what every request has.
+#[inline]
+pub(crate) fn empty(wr_id: u64, opcode: WrOpcode, flags: SendFlags, data: Data) -> wr::SendWr {
+    wr::SendWr {
+        wr_id,
+        opcode,
+        flags,
+        imm: 0,
+        data,
+        remote_addr: 0,
+        rkey: RKey(0),
+        compare_add: 0,
+        swap: 0,
+        ud: None,
+    }
+}
+
+/// Where a datagram goes. The handle is NULL or one of ours.
+#[inline]
+pub(crate) unsafe fn destination(ah: *mut Ah, qpn: u32, qkey: u32) -> Option<UdDest> {
+    if ah.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let av = unsafe { AhObject::own(ah) }.av;
+    Some(UdDest { av, remote_qpn: Qpn::new(qpn), remote_qkey: QKey(qkey) })
+}
+
+/// A scatter/gather list of `count` valid elements.
+#[inline]
+unsafe fn sg_list(list: *const Sge, count: c_int) -> Result<SgList, c_int> {
+    let count = usize::try_from(count).map_err(|_| libc::EINVAL)?;
+    let mut sges = SgList::with_capacity(count);
+    for place in 0..count {
+        // SAFETY: the caller's promise.
+        let c = unsafe { list.add(place) };
+        // SAFETY: as above.
+        sges.push(sge(unsafe { &*c }));
+    }
+    Ok(sges)
+}
+
+/// An element, as the engine takes it.
+#[inline]
+pub(crate) fn sge(c: &Sge) -> wr::Sge {
+    wr::Sge { addr: c.addr, length: c.length, lkey: LKey(c.lkey) }
+}
+
+/// The bytes of `count` valid elements, which need no key.
+unsafe fn inline(list: *const Sge, count: c_int) -> Result<SmallVec<[u8; 64]>, c_int> {
+    let count = usize::try_from(count).map_err(|_| libc::EINVAL)?;
+    let mut bytes = SmallVec::new();
+    for place in 0..count {
+        // SAFETY: the caller's promise.
+        let c = unsafe { list.add(place) };
+        // SAFETY: as above.
+        let Sge { addr, length, .. } = unsafe { *c };
+        let from = ptr::with_exposed_provenance_mut(addr as usize);
+        // SAFETY: the caller's promise: the program's memory.
+        unsafe { append(&mut bytes, from, length as usize) };
+    }
+    Ok(bytes)
+}
+
+/// Copies a piece of the program's memory to the end of inline data.
+pub(crate) unsafe fn append(bytes: &mut SmallVec<[u8; 64]>, from: *mut u8, length: usize) {
+    // More than a queue can have been created for is refused by the engine; no need to copy it all for that.
+    let length = length.min(MOST_INLINE.saturating_sub(bytes.len()));
+    let at = bytes.len();
+    bytes.resize(at + length, 0);
+    // SAFETY: the caller's promise. Another thread of the program may change the bytes meanwhile.
+    let from = unsafe { Foreign::new(from, length) };
+    from.copy_to(&mut bytes[at..]);
+}
+
+/// Above what any device of ours can inline.
+const MOST_INLINE: usize = 1 << 16;

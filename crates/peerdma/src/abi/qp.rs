@@ -1,0 +1,300 @@
+//! Queue pairs: making, changing, asking, destroying. [`super::post`] and [`super::wr`] fill their queues.
+
+use std::ffi::c_int;
+use std::mem;
+use std::ptr;
+use std::sync::Arc;
+
+use device::ids::QpId;
+use device::{Cap, Hca, Kind, QpSpec, Refusal};
+use iba::{AttrMask, QpType};
+
+use super::acks::Acks;
+use super::boundary::control;
+use super::object::Object;
+use super::pd::PdObject;
+use super::qp_attr;
+use super::srq::SrqObject;
+use super::turn::Turn;
+use super::types::context::Context;
+use super::types::cq::Cq;
+use super::types::pd::Pd;
+use super::types::qp::{Ece, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx};
+use super::types::srq::Srq;
+use super::wr::{self, Batch};
+use super::{cq, errno};
+
+/// The library's part of a queue pair.
+pub(crate) struct OwnQp {
+    pub(crate) hca: Arc<Hca>,
+    pub(crate) id: QpId,
+    pub(crate) acks: Acks,
+    pub(crate) batch: Turn<Batch>,
+    cap: QpCap,
+    sq_sig_all: c_int,
+    /// Whether it was created to be posted to by calls (`IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`).
+    is_extended: bool,
+}
+
+/// Every QP has room for the extended structure, so that there is one kind of QP.
+type QpObject = Object<QpEx, OwnQp>;
+
+/// The library's part of a QP.
+///
+/// # Safety
+///
+/// `qp` is from [`ibv_create_qp`] or [`create_qp_ex`] and is not destroyed before the result is last used.
+#[inline]
+pub(crate) unsafe fn own<'a>(qp: *mut Qp) -> &'a OwnQp {
+    // SAFETY: the caller's promise; every QP is made with the extended structure.
+    unsafe { QpObject::own(qp.cast()) }
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
+    control("ibv_create_qp", ptr::null_mut(), || {
+        // SAFETY: contract: the attributes are valid.
+        let wanted = unsafe { &*attr };
+        let wanted = Wanted {
+            qp_context: wanted.qp_context,
+            send_cq: wanted.send_cq,
+            recv_cq: wanted.recv_cq,
+            srq: wanted.srq,
+            cap: wanted.cap,
+            qp_type: wanted.qp_type,
+            sq_sig_all: wanted.sq_sig_all,
+            is_extended: false,
+        };
+        // What is asked for is what is given, so the capacities need not be written back.
+        // SAFETY: contract: the PD is one of ours, and so are the queues.
+        errno::or_null(unsafe { create(pd, &wanted) })
+    })
+}
+
+/// Bits of [`QpInitAttrEx::comp_mask`].
+mod mask {
+    pub(super) const PD: u32 = 1;
+    pub(super) const CREATE_FLAGS: u32 = 1 << 2;
+    pub(super) const SEND_OPS_FLAGS: u32 = 1 << 6;
+}
+
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    _context: *mut Context,
+    attr: *mut QpInitAttrEx,
+) -> *mut Qp {
+    use mask::{CREATE_FLAGS, PD, SEND_OPS_FLAGS};
+    control("ibv_create_qp_ex", ptr::null_mut(), || {
+        // SAFETY: contract: the attributes are valid; only those that the mask names are read.
+        let wanted = unsafe { &*attr };
+        let has = |bit| wanted.comp_mask & bit != 0;
+        let refused =
+            |kind, what: String| Err(Refusal::new(kind, format!("ibv_create_qp_ex: {what}")));
+        let created = if wanted.comp_mask & !(PD | CREATE_FLAGS | SEND_OPS_FLAGS) != 0 {
+            refused(Kind::NotSupported, format!("comp_mask {:#x}", wanted.comp_mask))
+        } else if !has(PD) {
+            refused(Kind::Invalid, "no protection domain".to_owned())
+        } else if has(CREATE_FLAGS) && wanted.create_flags != 0 {
+            refused(Kind::NotSupported, format!("create_flags {:#x}", wanted.create_flags))
+        } else if has(SEND_OPS_FLAGS) && !wr::has_operations(wanted.qp_type, wanted.send_ops_flags)
+        {
+            refused(Kind::NotSupported, format!("send_ops_flags {:#x}", wanted.send_ops_flags))
+        } else {
+            let pd = wanted.pd;
+            let wanted = Wanted {
+                qp_context: wanted.qp_context,
+                send_cq: wanted.send_cq,
+                recv_cq: wanted.recv_cq,
+                srq: wanted.srq,
+                cap: wanted.cap,
+                qp_type: wanted.qp_type,
+                sq_sig_all: wanted.sq_sig_all,
+                is_extended: has(SEND_OPS_FLAGS),
+            };
+            // SAFETY: contract: the PD is one of ours, and so are the queues.
+            unsafe { create(pd, &wanted) }
+        };
+        errno::or_null(created)
+    })
+}
+
+/// What a program asks of a new QP.
+struct Wanted {
+    qp_context: *mut std::ffi::c_void,
+    send_cq: *mut Cq,
+    recv_cq: *mut Cq,
+    srq: *mut Srq,
+    cap: QpCap,
+    qp_type: u32,
+    sq_sig_all: c_int,
+    is_extended: bool,
+}
+
+/// Makes a QP in a PD of ours, over queues of ours.
+unsafe fn create(pd: *mut Pd, wanted: &Wanted) -> Result<*mut Qp, Refusal> {
+    let Some(qp_type) = QpType::from_code(wanted.qp_type) else {
+        let what = format!("ibv_create_qp: there is no QP type {}", wanted.qp_type);
+        return Err(Refusal::new(Kind::Invalid, what));
+    };
+    if wanted.send_cq.is_null() || wanted.recv_cq.is_null() {
+        let what = format!("ibv_create_qp: a {qp_type} QP needs two CQs");
+        return Err(Refusal::new(Kind::Invalid, what));
+    }
+    // SAFETY: the caller's promise.
+    let parent = unsafe { PdObject::own(pd) };
+    // SAFETY: the caller's promise.
+    let [send_cq, recv_cq] = [wanted.send_cq, wanted.recv_cq].map(|cq| unsafe { cq::own(cq) }.id);
+    let srq = if wanted.srq.is_null() {
+        None
+    } else {
+        // SAFETY: the caller's promise.
+        Some(unsafe { SrqObject::own(wanted.srq) }.id)
+    };
+    // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be absent, for all of
+    // which zero is a value; so it is for a mutex and a condition.
+    let mut c: QpEx = unsafe { mem::zeroed() };
+    // SAFETY: the caller's promise.
+    c.qp_base.context = unsafe { (*pd).context };
+    c.qp_base.qp_context = wanted.qp_context;
+    c.qp_base.pd = pd;
+    c.qp_base.send_cq = wanted.send_cq;
+    c.qp_base.recv_cq = wanted.recv_cq;
+    c.qp_base.srq = wanted.srq;
+    c.qp_base.qp_type = wanted.qp_type;
+    if wanted.is_extended {
+        wr::fill(&mut c);
+    }
+
+    let cap = wanted.cap;
+    // The engine gives the QP's address back with its events, so the object comes first.
+    let boxed = QpObject::reserve(c);
+    let spec = QpSpec {
+        pd: parent.id,
+        qp_type,
+        send_cq,
+        recv_cq,
+        srq,
+        cap: Cap {
+            max_send_wr: cap.max_send_wr,
+            max_recv_wr: cap.max_recv_wr,
+            max_send_sge: cap.max_send_sge,
+            max_recv_sge: cap.max_recv_sge,
+            max_inline_data: cap.max_inline_data,
+        },
+        sq_sig_all: wanted.sq_sig_all != 0,
+        cookie: boxed.address() as u64,
+    };
+    let (id, qpn) = parent.hca.lock().create_qp(&spec)?;
+    let own = OwnQp {
+        hca: Arc::clone(&parent.hca),
+        id,
+        acks: Acks::default(),
+        batch: Turn::default(),
+        cap,
+        sq_sig_all: wanted.sq_sig_all,
+        is_extended: wanted.is_extended,
+    };
+    let finish = |c: &mut QpEx| {
+        c.qp_base.handle = id.handle();
+        c.qp_base.qp_num = qpn.value();
+    };
+    Ok(boxed.create(finish, own).cast())
+}
+
+pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut Qp) -> *mut QpEx {
+    // SAFETY: contract: the QP is one of ours.
+    if unsafe { own(qp) }.is_extended { qp.cast() } else { ptr::null_mut() }
+}
+
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut Qp,
+    attr: *mut QpAttr,
+    mask: c_int,
+) -> c_int {
+    control("ibv_modify_qp", libc::EIO, || {
+        // SAFETY: contract: the QP is one of ours.
+        let own = unsafe { own(qp) };
+        let mask = AttrMask::from_bits_retain(mask as u32);
+        // SAFETY: contract: the attributes that the mask names are valid, and the others are integers too.
+        let changed = qp_attr::from_c(unsafe { &*attr }, mask)
+            .and_then(|attr| own.hca.lock().modify_qp(own.id, &attr, mask).map(|()| attr.state));
+        errno::or_errno(changed.map(|state| {
+            if mask.contains(AttrMask::STATE) {
+                // SAFETY: contract: the QP is alive; the field is the library's to write.
+                unsafe { (*qp).state = state as u32 };
+            }
+        }))
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_query_qp(
+    qp: *mut Qp,
+    attr: *mut QpAttr,
+    _mask: c_int,
+    init_attr: *mut QpInitAttr,
+) -> c_int {
+    control("ibv_query_qp", libc::EIO, || {
+        // SAFETY: contract: the QP is one of ours.
+        let own = unsafe { own(qp) };
+        let found = own.hca.lock().query_qp(own.id);
+        errno::or_errno(found.map(|found| {
+            // SAFETY: contract: the program has room for the attributes. All are given, whatever was asked for.
+            unsafe { attr.write(qp_attr::to_c(&found, own.cap)) };
+            // SAFETY: contract: the QP is alive; the field is the library's to write.
+            unsafe { (*qp).state = found.state as u32 };
+            // SAFETY: contract: the QP is alive.
+            let c = unsafe { &*qp };
+            let created = QpInitAttr {
+                qp_context: c.qp_context,
+                send_cq: c.send_cq,
+                recv_cq: c.recv_cq,
+                srq: c.srq,
+                cap: own.cap,
+                qp_type: c.qp_type,
+                sq_sig_all: own.sq_sig_all,
+            };
+            // SAFETY: contract: the program has room for the attributes.
+            unsafe { init_attr.write(created) };
+        }))
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
+    control("ibv_destroy_qp", libc::EIO, || {
+        // SAFETY: contract: the QP is one of ours.
+        let own = unsafe { own(qp) };
+        let mut engine = own.hca.lock();
+        if let Err(refusal) = engine.destroy_qp(own.id) {
+            return errno::of(refusal.kind());
+        }
+        let is_husk = engine.is_husk();
+        drop(engine);
+        if !is_husk {
+            own.acks.wait();
+        }
+        // SAFETY: contract: the program uses it no more.
+        drop(unsafe { QpObject::destroy(qp.cast()) });
+        0
+    })
+}
+
+/// No operation promises more than its last word being last.
+pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
+    _qp: *mut Qp,
+    _opcode: u32,
+    _flags: u32,
+) -> c_int {
+    0
+}
+
+/// There is no vendor to agree with, and the answer says so in both ways that programs look for.
+pub(crate) unsafe extern "C" fn ibv_query_ece(_qp: *mut Qp, ece: *mut Ece) -> c_int {
+    // SAFETY: contract: the program has room for the answer.
+    unsafe { ece.write(Ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
+    libc::EOPNOTSUPP
+}
+
+/// Agreeing to nothing is possible.
+pub(crate) unsafe extern "C" fn ibv_set_ece(_qp: *mut Qp, ece: *mut Ece) -> c_int {
+    // SAFETY: contract: the options are valid.
+    let vendor_id = unsafe { (*ece).vendor_id };
+    if vendor_id == 0 { 0 } else { libc::EOPNOTSUPP }
+}

@@ -1,0 +1,141 @@
+//! Shared receive queues: making, changing, destroying. [`super::post`] fills them.
+
+use std::ffi::{c_int, c_void};
+use std::mem;
+use std::ptr;
+use std::sync::Arc;
+
+use device::ids::SrqId;
+use device::{Hca, Kind, Refusal};
+
+use super::acks::Acks;
+use super::boundary::control;
+use super::errno;
+use super::object::Object;
+use super::pd::PdObject;
+use super::types::context::Context;
+use super::types::pd::Pd;
+use super::types::srq::{Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx};
+
+/// The library's part of a shared receive queue.
+pub(crate) struct OwnSrq {
+    pub(crate) hca: Arc<Hca>,
+    pub(crate) id: SrqId,
+    pub(crate) acks: Acks,
+}
+
+pub(crate) type SrqObject = Object<Srq, OwnSrq>;
+
+pub(crate) unsafe extern "C" fn ibv_create_srq(pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq {
+    control("ibv_create_srq", ptr::null_mut(), || {
+        // SAFETY: contract: the attributes are valid.
+        let attr = unsafe { &*attr };
+        // SAFETY: contract: the PD is one of ours.
+        errno::or_null(unsafe { create(pd, attr.srq_context, attr.attr) })
+    })
+}
+
+/// Bits of [`SrqInitAttrEx::comp_mask`].
+mod mask {
+    pub(super) const TYPE: u32 = 1;
+    pub(super) const PD: u32 = 1 << 1;
+}
+
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    _context: *mut Context,
+    attr: *mut SrqInitAttrEx,
+) -> *mut Srq {
+    control("ibv_create_srq_ex", ptr::null_mut(), || {
+        // SAFETY: contract: the attributes are valid; only those that the mask names are read.
+        let attr = unsafe { &*attr };
+        let is_basic = attr.comp_mask & mask::TYPE == 0 || attr.srq_type == 0;
+        let created = if attr.comp_mask & !(mask::TYPE | mask::PD) != 0 || !is_basic {
+            let what = format!("ibv_create_srq_ex: comp_mask {:#x}", attr.comp_mask);
+            Err(Refusal::new(Kind::NotSupported, what))
+        } else if attr.comp_mask & mask::PD == 0 {
+            Err(Refusal::new(Kind::Invalid, "ibv_create_srq_ex: a basic SRQ needs a PD"))
+        } else {
+            // SAFETY: contract: the mask says that the PD is valid, and so it is one of ours.
+            unsafe { create(attr.pd, attr.srq_context, attr.attr) }
+        };
+        errno::or_null(created)
+    })
+}
+
+/// Makes a queue in a PD of ours. What is asked for is what is given, so the attributes need not be written back.
+unsafe fn create(
+    pd: *mut Pd,
+    srq_context: *mut c_void,
+    wanted: SrqAttr,
+) -> Result<*mut Srq, Refusal> {
+    // SAFETY: the caller's promise.
+    let own = unsafe { PdObject::own(pd) };
+    // SAFETY: the structure is made of integers and pointers, for which zero is a value; so it is for a mutex and a
+    // condition.
+    let mut c: Srq = unsafe { mem::zeroed() };
+    // SAFETY: the caller's promise.
+    c.context = unsafe { (*pd).context };
+    c.srq_context = srq_context;
+    c.pd = pd;
+    let boxed = SrqObject::reserve(c);
+    let cookie = boxed.address() as u64;
+    let SrqAttr { max_wr, max_sge, srq_limit } = wanted;
+    let id = own.hca.lock().create_srq(own.id, max_wr, max_sge, srq_limit, cookie)?;
+    let hca = Arc::clone(&own.hca);
+    Ok(boxed.create(|c| c.handle = id.handle(), OwnSrq { hca, id, acks: Acks::default() }))
+}
+
+/// `IBV_SRQ_MAX_WR`.
+const MAX_WR: c_int = 1;
+/// `IBV_SRQ_LIMIT`.
+const LIMIT: c_int = 1 << 1;
+
+pub(crate) unsafe extern "C" fn ibv_modify_srq(
+    srq: *mut Srq,
+    attr: *mut SrqAttr,
+    mask: c_int,
+) -> c_int {
+    control("ibv_modify_srq", libc::EIO, || {
+        if mask & !(MAX_WR | LIMIT) != 0 {
+            return libc::EINVAL;
+        }
+        // SAFETY: contract: the queue is one of ours.
+        let own = unsafe { SrqObject::own(srq) };
+        // SAFETY: contract: the attributes are valid.
+        let attr = unsafe { attr.read() };
+        let max_wr = (mask & MAX_WR != 0).then_some(attr.max_wr);
+        let limit = (mask & LIMIT != 0).then_some(attr.srq_limit);
+        errno::or_errno(own.hca.lock().modify_srq(own.id, max_wr, limit))
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
+    control("ibv_query_srq", libc::EIO, || {
+        // SAFETY: contract: the queue is one of ours.
+        let own = unsafe { SrqObject::own(srq) };
+        let found = own.hca.lock().query_srq(own.id);
+        errno::or_errno(found.map(|(max_wr, max_sge, srq_limit)| {
+            // SAFETY: contract: the program has room for the attributes.
+            unsafe { attr.write(SrqAttr { max_wr, max_sge, srq_limit }) };
+        }))
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut Srq) -> c_int {
+    control("ibv_destroy_srq", libc::EIO, || {
+        // SAFETY: contract: the queue is one of ours.
+        let own = unsafe { SrqObject::own(srq) };
+        let mut engine = own.hca.lock();
+        if let Err(refusal) = engine.destroy_srq(own.id) {
+            return errno::of(refusal.kind());
+        }
+        let is_husk = engine.is_husk();
+        drop(engine);
+        if !is_husk {
+            own.acks.wait();
+        }
+        // SAFETY: contract: the program uses it no more.
+        drop(unsafe { SrqObject::destroy(srq) });
+        0
+    })
+}

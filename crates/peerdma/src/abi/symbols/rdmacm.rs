@@ -1,0 +1,94 @@
+//! The symbols of `librdmacm.so.1`, sorted by name. They live in this library because the connection manager and the
+//! verbs must share one engine.
+
+use super::Answer::{In, Refuse};
+use super::Refusal::{MinusOne, Null, Silent};
+use super::{Symbol, verb};
+
+const V1_0: &[&str] = &["RDMACM_1.0"];
+const V1_1: &[&str] = &["RDMACM_1.1"];
+const V1_2: &[&str] = &["RDMACM_1.2"];
+const V1_3: &[&str] = &["RDMACM_1.3"];
+const V1_4: &[&str] = &["RDMACM_1.4"];
+const V1_5: &[&str] = &["RDMACM_1.5"];
+
+const CM: &str = "this library has no connection manager: exchange QPNs by other means";
+const RSOCKETS: &str = "this library has no rsockets";
+
+/// Connection manager and rsockets.
+pub(crate) const RDMACM: &[Symbol] = &[
+    verb("raccept", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rbind", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rclose", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rconnect", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rdma_accept", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_ack_cm_event", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_bind_addr", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_connect", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_create_ep", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_create_event_channel", V1_0, Refuse(Null, CM)),
+    verb("rdma_create_id", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_create_qp", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_create_qp_ex", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_create_srq", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_create_srq_ex", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_destroy_ep", V1_0, Refuse(Silent, CM)),
+    verb("rdma_destroy_event_channel", V1_0, Refuse(Silent, CM)),
+    verb("rdma_destroy_id", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_destroy_qp", V1_0, Refuse(Silent, CM)),
+    verb("rdma_destroy_srq", V1_0, Refuse(Silent, CM)),
+    verb("rdma_disconnect", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_establish", V1_2, Refuse(MinusOne, CM)),
+    verb("rdma_event_str", V1_0, In("misc")),
+    verb("rdma_free_devices", V1_0, Refuse(Silent, CM)),
+    verb("rdma_freeaddrinfo", V1_0, Refuse(Silent, CM)),
+    verb("rdma_get_cm_event", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_get_devices", V1_0, Refuse(Null, CM)),
+    verb("rdma_get_dst_port", V1_0, Refuse(Silent, CM)),
+    verb("rdma_get_remote_ece", V1_3, Refuse(MinusOne, CM)),
+    verb("rdma_get_request", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_get_src_port", V1_0, Refuse(Silent, CM)),
+    verb("rdma_getaddrinfo", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_init_qp_attr", V1_2, Refuse(MinusOne, CM)),
+    verb("rdma_join_multicast", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_join_multicast_ex", V1_1, Refuse(MinusOne, CM)),
+    verb("rdma_leave_multicast", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_listen", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_migrate_id", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_notify", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_query_addrinfo", V1_4, Refuse(MinusOne, CM)),
+    verb("rdma_reject", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_reject_ece", V1_3, Refuse(MinusOne, CM)),
+    verb("rdma_resolve_addr", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_resolve_addrinfo", V1_4, Refuse(MinusOne, CM)),
+    verb("rdma_resolve_route", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_set_local_ece", V1_3, Refuse(MinusOne, CM)),
+    verb("rdma_set_option", V1_0, Refuse(MinusOne, CM)),
+    verb("rdma_write_cm_event", V1_4, Refuse(MinusOne, CM)),
+    verb("repoll_create", V1_5, Refuse(MinusOne, RSOCKETS)),
+    verb("repoll_ctl", V1_5, Refuse(MinusOne, RSOCKETS)),
+    verb("repoll_wait", V1_5, Refuse(MinusOne, RSOCKETS)),
+    verb("rfcntl", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rgetpeername", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rgetsockname", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rgetsockopt", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("riomap", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("riounmap", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("riowrite", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rlisten", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rpoll", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rread", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rreadv", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rrecv", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rrecvfrom", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rrecvmsg", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rselect", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rsend", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rsendmsg", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rsendto", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rsetsockopt", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rshutdown", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rsocket", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rwrite", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("rwritev", V1_0, Refuse(MinusOne, RSOCKETS)),
+];

@@ -1,0 +1,59 @@
+//! A lock that is taken in one call and released in another.
+
+use std::cell::UnsafeCell;
+use std::hint;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// State that one thread uses between two calls of the program: from `ibv_wr_start` to `ibv_wr_complete`, from
+/// `ibv_start_poll` to `ibv_end_poll`. Another thread that begins meanwhile waits.
+#[derive(Debug, Default)]
+pub(crate) struct Turn<T> {
+    taken: AtomicBool,
+    state: UnsafeCell<T>,
+}
+
+// SAFETY: `state` is reached only by `get`, whose callers promise to be within their turn, and turns exclude each other.
+unsafe impl<T: Send> Sync for Turn<T> {}
+
+/// Looks at the lock before the processor is given away.
+const SPINS: u32 = 128;
+
+impl<T> Turn<T> {
+    /// Begins a turn.
+    #[inline]
+    pub(crate) fn begin(&self) {
+        let mut spins = 0;
+        while self
+            .taken
+            .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            spins += 1;
+            if spins < SPINS {
+                hint::spin_loop();
+            } else {
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// Ends the turn.
+    #[inline]
+    pub(crate) fn end(&self) {
+        self.taken.store(false, Ordering::Release);
+    }
+
+    /// The state.
+    ///
+    /// # Safety
+    ///
+    /// The caller is between [`Turn::begin`] and [`Turn::end`], and drops the reference before it ends the turn or asks
+    /// again.
+    #[inline]
+    #[expect(clippy::mut_from_ref, reason = "the turn excludes other references")]
+    pub(crate) unsafe fn get(&self) -> &mut T {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *self.state.get() }
+    }
+}

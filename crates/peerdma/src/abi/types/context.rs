@@ -1,0 +1,162 @@
+//! An open device, and the pointers the header calls through.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use libc::{pthread_mutex_t, size_t, timespec};
+
+use super::cq::{Cq, CqEx, CqInitAttrEx, ModifyCqAttr};
+use super::device::{Device, DeviceAttr, DeviceAttrEx, PortAttr, QueryDeviceExInput};
+use super::dm::{AllocDmAttr, Dm};
+use super::mr::Mr;
+use super::pd::Pd;
+use super::qp::{Qp, QpInitAttrEx};
+use super::srq::{Srq, SrqInitAttrEx};
+use super::wc::Wc;
+use super::wr::{RecvWr, SendWr, Sge};
+use super::{Absent, CEnum, Opaque, c_struct};
+
+/// What `abi_compat` must be for the header to look for a [`VerbsContext`] around a [`Context`].
+#[doc(alias = "__VERBS_ABI_IS_EXTENDED")]
+pub(crate) const ABI_IS_EXTENDED: *mut c_void = std::ptr::without_provenance_mut(usize::MAX);
+
+pub(crate) type PollCq = unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int;
+pub(crate) type ReqNotifyCq = unsafe extern "C" fn(*mut Cq, c_int) -> c_int;
+pub(crate) type PostSend = unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int;
+pub(crate) type PostRecv = unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int;
+pub(crate) type PostSrqRecv =
+    unsafe extern "C" fn(*mut Srq, *mut RecvWr, *mut *mut RecvWr) -> c_int;
+pub(crate) type QueryDevice = unsafe extern "C" fn(*mut Context, *mut DeviceAttr) -> c_int;
+pub(crate) type QueryPortCompat = unsafe extern "C" fn(*mut Context, u8, *mut PortAttr) -> c_int;
+pub(crate) type QueryPort = unsafe extern "C" fn(*mut Context, u8, *mut PortAttr, size_t) -> c_int;
+pub(crate) type QueryDeviceEx = unsafe extern "C" fn(
+    *mut Context,
+    *const QueryDeviceExInput,
+    *mut DeviceAttrEx,
+    size_t,
+) -> c_int;
+pub(crate) type AdviseMr = unsafe extern "C" fn(*mut Pd, CEnum, u32, *mut Sge, u32) -> c_int;
+pub(crate) type AllocNullMr = unsafe extern "C" fn(*mut Pd) -> *mut Mr;
+pub(crate) type RegDmMr = unsafe extern "C" fn(*mut Pd, *mut Dm, u64, size_t, c_uint) -> *mut Mr;
+pub(crate) type AllocDm = unsafe extern "C" fn(*mut Context, *mut AllocDmAttr) -> *mut Dm;
+pub(crate) type FreeDm = unsafe extern "C" fn(*mut Dm) -> c_int;
+pub(crate) type ModifyCq = unsafe extern "C" fn(*mut Cq, *mut ModifyCqAttr) -> c_int;
+pub(crate) type QueryRtValues = unsafe extern "C" fn(*mut Context, *mut ValuesEx) -> c_int;
+pub(crate) type CreateCqEx = unsafe extern "C" fn(*mut Context, *mut CqInitAttrEx) -> *mut CqEx;
+pub(crate) type CreateQpEx = unsafe extern "C" fn(*mut Context, *mut QpInitAttrEx) -> *mut Qp;
+pub(crate) type CreateSrqEx = unsafe extern "C" fn(*mut Context, *mut SrqInitAttrEx) -> *mut Srq;
+
+c_struct! {
+    /// The pointers of 2006. Those named `_compat_` were once called by programs and are not any more.
+    pub(crate) struct ContextOps = "struct ibv_context_ops" {
+        _compat_query_device: Option<QueryDevice>,
+        _compat_query_port: Option<QueryPortCompat>,
+        _compat_alloc_pd: Absent,
+        _compat_dealloc_pd: Absent,
+        _compat_reg_mr: Absent,
+        _compat_rereg_mr: Absent,
+        _compat_dereg_mr: Absent,
+        alloc_mw: Absent,
+        bind_mw: Absent,
+        dealloc_mw: Absent,
+        _compat_create_cq: Absent,
+        poll_cq: Option<PollCq>,
+        req_notify_cq: Option<ReqNotifyCq>,
+        _compat_cq_event: Absent,
+        _compat_resize_cq: Absent,
+        _compat_destroy_cq: Absent,
+        _compat_create_srq: Absent,
+        _compat_modify_srq: Absent,
+        _compat_query_srq: Absent,
+        _compat_destroy_srq: Absent,
+        post_srq_recv: Option<PostSrqRecv>,
+        _compat_create_qp: Absent,
+        _compat_query_qp: Absent,
+        _compat_modify_qp: Absent,
+        _compat_destroy_qp: Absent,
+        post_send: Option<PostSend>,
+        post_recv: Option<PostRecv>,
+        _compat_create_ah: Absent,
+        _compat_destroy_ah: Absent,
+        _compat_attach_mcast: Absent,
+        _compat_detach_mcast: Absent,
+        _compat_async_event: Absent,
+    }
+}
+
+c_struct! {
+    /// An open device, as programs hold it.
+    pub(crate) struct Context = "struct ibv_context" {
+        device: *mut Device,
+        ops: ContextOps,
+        cmd_fd: c_int,
+        async_fd: c_int,
+        num_comp_vectors: c_int,
+        mutex: pthread_mutex_t,
+        abi_compat: *mut c_void,
+    }
+}
+
+c_struct! {
+    /// The open device with the pointers added since. It grows at the start: `context` is always last and `sz` stands
+    /// right before it.
+    #[expect(non_snake_case, reason = "C names them so")]
+    pub(crate) struct VerbsContext = "struct verbs_context" {
+        free_buf: Absent,
+        alloc_buf: Absent,
+        dm_export_dmabuf_fd: Absent,
+        reg_mr_ex: Absent,
+        dealloc_dmah: Absent,
+        alloc_dmah: Absent,
+        query_port: Option<QueryPort>,
+        advise_mr: Option<AdviseMr>,
+        alloc_null_mr: Option<AllocNullMr>,
+        read_counters: Absent,
+        attach_counters_point_flow: Absent,
+        create_counters: Absent,
+        destroy_counters: Absent,
+        reg_dm_mr: Option<RegDmMr>,
+        alloc_dm: Option<AllocDm>,
+        free_dm: Option<FreeDm>,
+        modify_flow_action_esp: Absent,
+        destroy_flow_action: Absent,
+        create_flow_action_esp: Absent,
+        modify_qp_rate_limit: Absent,
+        alloc_parent_domain: Absent,
+        dealloc_td: Absent,
+        alloc_td: Absent,
+        modify_cq: Option<ModifyCq>,
+        post_srq_ops: Absent,
+        destroy_rwq_ind_table: Absent,
+        create_rwq_ind_table: Absent,
+        destroy_wq: Absent,
+        modify_wq: Absent,
+        create_wq: Absent,
+        query_rt_values: Option<QueryRtValues>,
+        create_cq_ex: Option<CreateCqEx>,
+        /// The library's own; programs never look.
+        r#priv: *mut Opaque,
+        query_device_ex: Option<QueryDeviceEx>,
+        ibv_destroy_flow: Absent,
+        ABI_placeholder2: Absent,
+        ibv_create_flow: Absent,
+        ABI_placeholder1: Absent,
+        open_qp: Absent,
+        create_qp_ex: Option<CreateQpEx>,
+        get_srq_num: Absent,
+        create_srq_ex: Option<CreateSrqEx>,
+        open_xrcd: Absent,
+        close_xrcd: Absent,
+        _ABI_placeholder3: u64,
+        /// Size of the whole. The header uses a pointer only if it lies within.
+        sz: size_t,
+        context: Context,
+    }
+}
+
+c_struct! {
+    /// Current values that the device can tell.
+    pub(crate) struct ValuesEx = "struct ibv_values_ex" {
+        comp_mask: u32,
+        raw_clock: timespec,
+    }
+}

@@ -1,0 +1,63 @@
+//! Shared receive queues.
+
+use std::ffi::c_void;
+
+use libc::{pthread_cond_t, pthread_mutex_t};
+
+use super::context::Context;
+use super::cq::Cq;
+use super::pd::Pd;
+use super::{CEnum, Opaque, c_struct};
+
+c_struct! {
+    /// A shared receive queue.
+    pub(crate) struct Srq = "struct ibv_srq" {
+        context: *mut Context,
+        srq_context: *mut c_void,
+        pd: *mut Pd,
+        handle: u32,
+        mutex: pthread_mutex_t,
+        cond: pthread_cond_t,
+        events_completed: u32,
+    }
+}
+
+c_struct! {
+    /// Size and limit.
+    #[derive(Clone, Copy)]
+    pub(crate) struct SrqAttr = "struct ibv_srq_attr" {
+        max_wr: u32,
+        max_sge: u32,
+        srq_limit: u32,
+    }
+}
+
+c_struct! {
+    /// How to create an SRQ.
+    pub(crate) struct SrqInitAttr = "struct ibv_srq_init_attr" {
+        srq_context: *mut c_void,
+        attr: SrqAttr,
+    }
+}
+
+c_struct! {
+    /// Sizes of tag matching.
+    pub(crate) struct TmCap = "struct ibv_tm_cap" {
+        max_num_tags: u32,
+        max_ops: u32,
+    }
+}
+
+c_struct! {
+    /// How to create an SRQ, extended. Its first fields are those of [`SrqInitAttr`].
+    pub(crate) struct SrqInitAttrEx = "struct ibv_srq_init_attr_ex" {
+        srq_context: *mut c_void,
+        attr: SrqAttr,
+        comp_mask: u32,
+        srq_type: CEnum,
+        pd: *mut Pd,
+        xrcd: *mut Opaque,
+        cq: *mut Cq,
+        tm_cap: TmCap,
+    }
+}

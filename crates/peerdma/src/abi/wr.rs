@@ -1,0 +1,260 @@
+//! Posting by calls: `ibv_wr_start`, a call for each request and one or two for its operands, `ibv_wr_complete`.
+//!
+//! This is the data path: there is no panic boundary. The requests are collected and posted at the end, all or, if one
+//! is wrong, none (`ibv_wr_post(3)`).
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use iba::{QpType, RKey, SendFlags, WrOpcode};
+use libc::size_t;
+use smallvec::SmallVec;
+use transport::wr::{Data, SendWr, SgList};
+
+use super::post;
+use super::qp::{OwnQp, own};
+use super::types::ah::Ah;
+use super::types::qp::QpEx;
+use super::types::wr::{DataBuf, Sge};
+
+/// The requests between [`start`] and [`complete`].
+#[derive(Default)]
+pub(crate) struct Batch(Vec<SendWr>);
+
+/// Bits of `send_ops_flags`.
+mod operation {
+    pub(super) const RDMA_WRITE: u64 = 1;
+    pub(super) const RDMA_WRITE_WITH_IMM: u64 = 1 << 1;
+    pub(super) const SEND: u64 = 1 << 2;
+    pub(super) const SEND_WITH_IMM: u64 = 1 << 3;
+    pub(super) const RDMA_READ: u64 = 1 << 4;
+    pub(super) const ATOMIC_CMP_AND_SWP: u64 = 1 << 5;
+    pub(super) const ATOMIC_FETCH_AND_ADD: u64 = 1 << 6;
+}
+
+/// Whether a QP of a type has all of these operations.
+pub(crate) fn has_operations(qp_type: u32, wanted: u64) -> bool {
+    use operation::{
+        ATOMIC_CMP_AND_SWP, ATOMIC_FETCH_AND_ADD, RDMA_READ, RDMA_WRITE, RDMA_WRITE_WITH_IMM, SEND,
+        SEND_WITH_IMM,
+    };
+    let datagram = SEND | SEND_WITH_IMM;
+    let connected = datagram | RDMA_WRITE | RDMA_WRITE_WITH_IMM;
+    let has = match QpType::from_code(qp_type) {
+        Some(QpType::Rc) => connected | RDMA_READ | ATOMIC_CMP_AND_SWP | ATOMIC_FETCH_AND_ADD,
+        Some(QpType::Uc) => connected,
+        Some(QpType::Ud) => datagram,
+        _ => 0,
+    };
+    wanted & !has == 0
+}
+
+/// Sets the pointers through which the header posts. A program asks only for what it created the QP with, so all can be
+/// there.
+pub(crate) fn fill(qp: &mut QpEx) {
+    qp.wr_start = Some(start);
+    qp.wr_complete = Some(complete);
+    qp.wr_abort = Some(abort);
+    qp.wr_send = Some(send);
+    qp.wr_send_imm = Some(send_imm);
+    qp.wr_rdma_write = Some(rdma_write);
+    qp.wr_rdma_write_imm = Some(rdma_write_imm);
+    qp.wr_rdma_read = Some(rdma_read);
+    qp.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
+    qp.wr_atomic_fetch_add = Some(atomic_fetch_add);
+    qp.wr_set_ud_addr = Some(set_ud_addr);
+    qp.wr_set_sge = Some(set_sge);
+    qp.wr_set_sge_list = Some(set_sge_list);
+    qp.wr_set_inline_data = Some(set_inline_data);
+    qp.wr_set_inline_data_list = Some(set_inline_data_list);
+}
+
+/// The library's part of an extended QP of ours.
+#[inline]
+unsafe fn own_ex<'a>(qp: *mut QpEx) -> &'a OwnQp {
+    // SAFETY: the caller's promise; a QP begins its extended structure.
+    unsafe { own(qp.cast()) }
+}
+
+unsafe extern "C" fn start(qp: *mut QpEx) {
+    // SAFETY: contract: the QP is one of ours.
+    let own = unsafe { own_ex(qp) };
+    own.batch.begin();
+    // SAFETY: the turn began.
+    unsafe { own.batch.get() }.0.clear();
+}
+
+unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
+    // SAFETY: contract: the QP is one of ours.
+    let own = unsafe { own_ex(qp) };
+    let mut engine = own.hca.lock();
+    // SAFETY: contract: the turn began.
+    let batch = unsafe { own.batch.get() };
+    let mut answer = 0;
+    let mut is_posted = false;
+    for wr in batch.0.drain(..) {
+        if let Err(error) = engine.post_send(own.id, wr) {
+            answer = post::refused("send", &error);
+            break;
+        }
+        is_posted = true;
+    }
+    if is_posted {
+        engine.kick(own.id);
+    }
+    drop(engine);
+    own.batch.end();
+    answer
+}
+
+unsafe extern "C" fn abort(qp: *mut QpEx) {
+    // SAFETY: contract: the QP is one of ours, and its turn began.
+    unsafe { own_ex(qp) }.batch.end();
+}
+
+/// Adds a request, with the `wr_id` and flags that the program set in the QP. The QP is one of ours and in its turn.
+#[inline]
+unsafe fn add(qp: *mut QpEx, opcode: WrOpcode, finish: impl FnOnce(&mut SendWr)) {
+    // SAFETY: the caller's promise; a program sets these two fields and nothing else does.
+    let wr_id = unsafe { (*qp).wr_id };
+    // SAFETY: as above.
+    let flags = unsafe { (*qp).wr_flags };
+    let flags = SendFlags::from_bits_retain(flags).difference(SendFlags::INLINE);
+    let mut wr = post::empty(wr_id, opcode, flags, Data::Sges(SgList::new()));
+    finish(&mut wr);
+    // SAFETY: the caller's promise.
+    let own = unsafe { own_ex(qp) };
+    // SAFETY: the caller's promise.
+    unsafe { own.batch.get() }.0.push(wr);
+}
+
+/// Changes the request that was added last. The QP is one of ours and in its turn.
+#[inline]
+unsafe fn change(qp: *mut QpEx, change: impl FnOnce(&mut SendWr)) {
+    // SAFETY: the caller's promise.
+    let own = unsafe { own_ex(qp) };
+    // SAFETY: the caller's promise.
+    if let Some(last) = unsafe { own.batch.get() }.0.last_mut() {
+        change(last);
+    }
+}
+
+unsafe extern "C" fn send(qp: *mut QpEx) {
+    // SAFETY: contract: between start and complete.
+    unsafe { add(qp, WrOpcode::Send, |_| ()) };
+}
+
+unsafe extern "C" fn send_imm(qp: *mut QpEx, imm: u32) {
+    // SAFETY: contract: between start and complete.
+    unsafe { add(qp, WrOpcode::SendWithImm, |wr| wr.imm = u32::from_be(imm)) };
+}
+
+unsafe extern "C" fn rdma_write(qp: *mut QpEx, rkey: u32, remote_addr: u64) {
+    // SAFETY: contract: between start and complete.
+    unsafe { add(qp, WrOpcode::RdmaWrite, |wr| remote(wr, rkey, remote_addr)) };
+}
+
+unsafe extern "C" fn rdma_write_imm(qp: *mut QpEx, rkey: u32, remote_addr: u64, imm: u32) {
+    let finish = |wr: &mut SendWr| {
+        remote(wr, rkey, remote_addr);
+        wr.imm = u32::from_be(imm);
+    };
+    // SAFETY: contract: between start and complete.
+    unsafe { add(qp, WrOpcode::RdmaWriteWithImm, finish) };
+}
+
+unsafe extern "C" fn rdma_read(qp: *mut QpEx, rkey: u32, remote_addr: u64) {
+    // SAFETY: contract: between start and complete.
+    unsafe { add(qp, WrOpcode::RdmaRead, |wr| remote(wr, rkey, remote_addr)) };
+}
+
+unsafe extern "C" fn atomic_cmp_swp(
+    qp: *mut QpEx,
+    rkey: u32,
+    remote_addr: u64,
+    compare: u64,
+    swap: u64,
+) {
+    let finish = |wr: &mut SendWr| {
+        remote(wr, rkey, remote_addr);
+        (wr.compare_add, wr.swap) = (compare, swap);
+    };
+    // SAFETY: contract: between start and complete.
+    unsafe { add(qp, WrOpcode::AtomicCmpAndSwp, finish) };
+}
+
+unsafe extern "C" fn atomic_fetch_add(qp: *mut QpEx, rkey: u32, remote_addr: u64, addend: u64) {
+    let finish = |wr: &mut SendWr| {
+        remote(wr, rkey, remote_addr);
+        wr.compare_add = addend;
+    };
+    // SAFETY: contract: between start and complete.
+    unsafe { add(qp, WrOpcode::AtomicFetchAndAdd, finish) };
+}
+
+fn remote(wr: &mut SendWr, rkey: u32, remote_addr: u64) {
+    (wr.remote_addr, wr.rkey) = (remote_addr, RKey(rkey));
+}
+
+unsafe extern "C" fn set_ud_addr(qp: *mut QpEx, ah: *mut Ah, remote_qpn: u32, remote_qkey: u32) {
+    // SAFETY: contract: the handle is one of ours.
+    let to = unsafe { post::destination(ah, remote_qpn, remote_qkey) };
+    // SAFETY: contract: between start and complete.
+    unsafe { change(qp, |wr| wr.ud = to) };
+}
+
+unsafe extern "C" fn set_sge(qp: *mut QpEx, lkey: u32, addr: u64, length: u32) {
+    let element = post::sge(&Sge { addr, length, lkey });
+    // SAFETY: contract: between start and complete.
+    unsafe { change(qp, |wr| wr.data = Data::Sges(SgList::from_iter([element]))) };
+}
+
+unsafe extern "C" fn set_sge_list(qp: *mut QpEx, count: size_t, list: *const Sge) {
+    let sges = (0..count).map(|place| {
+        // SAFETY: contract: the list has `count` elements.
+        let c = unsafe { list.add(place) };
+        // SAFETY: as above.
+        post::sge(unsafe { &*c })
+    });
+    let sges: SgList = sges.collect();
+    // SAFETY: contract: between start and complete.
+    unsafe { change(qp, |wr| wr.data = Data::Sges(sges)) };
+}
+
+unsafe extern "C" fn set_inline_data(qp: *mut QpEx, addr: *mut c_void, length: size_t) {
+    // SAFETY: the same contract.
+    unsafe { set_inline_data_list(qp, 1, ptr::from_ref(&DataBuf { addr, length })) };
+}
+
+unsafe extern "C" fn set_inline_data_list(qp: *mut QpEx, count: size_t, list: *const DataBuf) {
+    let mut bytes = SmallVec::new();
+    for place in 0..count {
+        // SAFETY: contract: the list has `count` elements.
+        let c = unsafe { list.add(place) };
+        // SAFETY: as above.
+        let DataBuf { addr, length } = unsafe { *c };
+        // SAFETY: contract: the buffers are the program's own memory.
+        unsafe { post::append(&mut bytes, addr.cast(), length) };
+    }
+    let finish = |wr: &mut SendWr| {
+        wr.flags.insert(SendFlags::INLINE);
+        wr.data = Data::Inline(bytes);
+    };
+    // SAFETY: contract: between start and complete.
+    unsafe { change(qp, finish) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_of_each_type() {
+        let all = 0x7f;
+        assert!(has_operations(QpType::Rc as u32, all));
+        assert!(!has_operations(QpType::Uc as u32, operation::RDMA_READ));
+        assert!(has_operations(QpType::Ud as u32, operation::SEND | operation::SEND_WITH_IMM));
+        assert!(!has_operations(QpType::Ud as u32, operation::RDMA_WRITE));
+        assert!(!has_operations(QpType::Rc as u32, 1 << 8), "no memory windows");
+    }
+}

@@ -1,0 +1,105 @@
+//! What the demo prints: a row for each pair of memory kinds, a column for each operation.
+
+use std::fmt;
+use std::time::Duration;
+
+use device::Counters;
+use verbs::Context;
+
+use super::OPERATIONS;
+use super::memory::Kind;
+
+/// How a message went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    /// Into the peer's memory, without the peer's engine.
+    Direct,
+    /// Through the ring that the two processes share.
+    Ring,
+    /// Over the network.
+    Udp,
+}
+
+/// One measurement.
+pub(crate) struct Cell {
+    pub(crate) path: Path,
+    /// The time of one message, with up to 16 under way.
+    pub(crate) each: Duration,
+    /// Its length; `None` for atomics, whose speed is a time.
+    pub(crate) bytes: Option<u32>,
+}
+
+/// The table.
+pub(crate) struct Report {
+    header: String,
+    rows: Vec<(Kind, Kind, Vec<Cell>)>,
+}
+
+/// Which way the messages between two looks at the counters went.
+pub(crate) fn path(before: &Counters, after: &Counters) -> Path {
+    if after.direct_operations > before.direct_operations {
+        Path::Direct
+    } else if after.tx_udp_packets > before.tx_udp_packets {
+        Path::Udp
+    } else {
+        Path::Ring
+    }
+}
+
+impl Report {
+    pub(crate) fn new(context: &Context, size: u32) -> Self {
+        let port = context.port_attr();
+        let gid = context.gids().first().map(|entry| entry.gid.to_ip().to_string());
+        let header = format!(
+            "two processes, RC, {size} bytes a message, port at {} on {}",
+            gid.unwrap_or_default(),
+            port.netdev
+        );
+        Self { header, rows: Vec::new() }
+    }
+
+    pub(crate) fn row(&mut self, from: Kind, to: Kind, cells: Vec<Cell>) {
+        self.rows.push((from, to, cells));
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", self.header)?;
+        write!(f, "{:<8} {:<8}", "here", "there")?;
+        for operation in OPERATIONS {
+            write!(f, "{operation:>14}")?;
+        }
+        writeln!(f)?;
+        for (from, to, cells) in &self.rows {
+            write!(f, "{from:<8} {to:<8}")?;
+            for cell in cells {
+                write!(f, "{:>14}", cell.to_string())?;
+            }
+            writeln!(f)?;
+        }
+        writeln!(f)?;
+        writeln!(
+            f,
+            "GB/s of payload, or time of one atomic; every byte was checked where it arrived."
+        )?;
+        writeln!(f, "d  direct: into the other process's memory, which took no part")?;
+        writeln!(f, "r  through the ring that the two processes share")?;
+        writeln!(f, "u  over UDP, as RoCEv2")
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.each.as_secs_f64();
+        let path = match self.path {
+            Path::Direct => 'd',
+            Path::Ring => 'r',
+            Path::Udp => 'u',
+        };
+        match self.bytes {
+            Some(bytes) => write!(f, "{:.2} GB/s {path}", f64::from(bytes) / seconds / 1e9),
+            None => write!(f, "{:.2} us {path}", seconds * 1e6),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Whose a path is: ours, or the kernel's.
+
+use crate::sysfs::{CLASSES, SERVED};
+
+/// Which part of our tree a path names.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Something below a directory we answer for. The path starts at such a directory, and may go on with `..` and
+    /// links, which the kernel walks in the backing.
+    Served(Vec<u8>),
+    /// The directory of classes itself, where ours are listed with the kernel's.
+    Classes,
+}
+
+/// Whether a path as the program wrote it, absolute or not, could be ours. Every path of a program passes here, so it
+/// is one scan; it may say yes to a path that is not.
+///
+/// A relative path has the last name of a served directory in it, or starts from a directory of the backing that
+/// the program opened, where the kernel finds its way without us.
+pub(super) fn may_be_ours(path: &[u8]) -> bool {
+    path.windows(7).any(|part| match part[0] {
+        b'p' => part == b"peerdma",
+        b'i' => part == &b"infiniband"[..7],
+        _ => false,
+    }) || is_classes(path)
+}
+
+/// Finds an absolute path in the tree. `.` and `..` are taken as they are written, without regard to links: on the way
+/// to the directories we serve there are none.
+pub(super) fn find(path: &[u8]) -> Option<Place> {
+    let mut walked: Vec<&[u8]> = Vec::new();
+    let mut rest = path;
+    while let Some(start) = rest.iter().position(|&byte| byte != b'/') {
+        let length = rest[start..].iter().position(|&byte| byte == b'/');
+        let (name, behind) = match length {
+            Some(length) => rest[start..].split_at(length),
+            None => (&rest[start..], &b""[..]),
+        };
+        rest = behind;
+        match name {
+            b"." => {}
+            b".." => drop(walked.pop()),
+            name => walked.push(name),
+        }
+        if let Some(served) = SERVED.iter().find(|served| is_spelt(served, &walked)) {
+            return Some(Place::Served([served.as_bytes(), rest].concat()));
+        }
+    }
+    is_spelt(CLASSES, &walked).then_some(Place::Classes)
+}
+
+fn is_spelt(path: &str, names: &[&[u8]]) -> bool {
+    path.split('/').skip(1).map(str::as_bytes).eq(names.iter().copied())
+}
+
+/// Whether the last name is that of the directory of classes.
+fn is_classes(path: &[u8]) -> bool {
+    let end = path.iter().rposition(|&byte| byte != b'/' && byte != b'.').map_or(0, |at| at + 1);
+    path[..end].ends_with(b"class")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served(path: &str) -> String {
+        assert!(may_be_ours(path.as_bytes()), "{path}");
+        match find(path.as_bytes()) {
+            Some(Place::Served(path)) => String::from_utf8(path).unwrap(),
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn our_paths_are_found_however_they_are_written() {
+        assert_eq!(served("/sys/class/infiniband"), "/sys/class/infiniband");
+        assert_eq!(served("//sys/./class//infiniband/"), "/sys/class/infiniband/");
+        assert_eq!(served("/tmp/../sys/class/infiniband/a"), "/sys/class/infiniband/a");
+        assert_eq!(served("/sys/class/net/../infiniband/a"), "/sys/class/infiniband/a");
+        assert_eq!(served("/sys/class/infiniband_verbs/x"), "/sys/class/infiniband_verbs/x");
+    }
+
+    #[test]
+    fn what_follows_a_served_directory_is_left_to_the_kernel() {
+        let path = "/sys/class/infiniband/peerdma0/device/../peerdma0";
+        assert_eq!(served(path), path);
+    }
+
+    #[test]
+    fn other_paths_are_not_ours() {
+        for path in ["/sys/class/net", "/sys/class/infiniband_mad/x", "/sys/class/infinibandx", "/"]
+        {
+            assert_eq!(find(path.as_bytes()), None, "{path}");
+        }
+        for path in ["/etc/passwd", "/usr/lib/libc.so.6", "", ".", "/sys/class/net"] {
+            assert!(!may_be_ours(path.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_directory_of_classes_is_ours_alone() {
+        for path in ["/sys/class", "/sys/class/", "/sys/class/.", "/sys//class"] {
+            assert!(may_be_ours(path.as_bytes()), "{path}");
+            assert_eq!(find(path.as_bytes()), Some(Place::Classes), "{path}");
+        }
+    }
+}

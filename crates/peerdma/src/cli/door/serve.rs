@@ -1,0 +1,245 @@
+//! Answering one call: reading its path, and if the path is ours, doing in the backing what the call asks.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::backing::Backing;
+use super::call::{self, Ask, Call};
+use super::listener::{Answer, Listener, Notification};
+use super::place::{self, Place};
+use super::remote;
+
+/// The longest target of a link that `readlink` gives.
+const LINK_MAX: usize = 4096;
+
+/// The flags of an open that mean something in the tree.
+const OPEN_FLAGS: OFlags = OFlags::DIRECTORY
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::PATH)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::CLOEXEC);
+
+/// What `openat2` may ask of the walk that the tree can grant: it has no mounts and no magic links.
+const RESOLVE_FLAGS: ResolveFlags =
+    ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_XDEV);
+
+/// What a call is to return.
+pub(super) fn answer(
+    backing: &Backing,
+    listener: &Listener,
+    notification: &Notification,
+) -> Answer {
+    let Some(call) = call::decode(notification.number, &notification.args) else {
+        return Answer::Continue;
+    };
+    // A path that cannot be read is for the kernel to refuse, with the errno it has for that; so is a process whose
+    // memory we may not read.
+    let Ok(path) = remote::Path::read(notification.tid, call.path) else {
+        return Answer::Continue;
+    };
+    let path = path.as_bytes();
+    if !place::may_be_ours(path) {
+        return Answer::Continue;
+    }
+    let place = if path.starts_with(b"/") {
+        place::find(path)
+    } else {
+        base(backing, notification.tid, call.dir)
+            .and_then(|base| place::find(&[&base, &b"/"[..], path].concat()))
+    };
+    // The thread may have died, and its number be another's by now, while we read its memory and its descriptors.
+    if !listener.is_waiting(notification.id) {
+        return Answer::Continue;
+    }
+    let (path, classes) = match place {
+        None => return Answer::Continue,
+        Some(Place::Served(path)) => (path, false),
+        Some(Place::Classes) => (crate::sysfs::CLASSES.as_bytes().to_vec(), true),
+    };
+    let Ok(path) = CString::new(path) else { return Answer::Continue };
+    let target = Target { backing, tid: notification.tid, path };
+    let answer = if classes { target.list_classes(call) } else { target.answer(call) };
+    tracing::debug!(tid = notification.tid, path = ?target.path, ask = ?call.ask, ?answer, "door");
+    answer
+}
+
+/// The directory a relative path starts from, as an absolute path.
+fn base(backing: &Backing, tid: i32, dir: i32) -> Option<Vec<u8>> {
+    let link = if dir == libc::AT_FDCWD {
+        format!("/proc/{tid}/cwd")
+    } else {
+        format!("/proc/{tid}/fd/{dir}")
+    };
+    let base = std::fs::read_link(link).ok()?;
+    Some(backing.virtual_path(&base).as_os_str().as_bytes().to_vec())
+}
+
+/// A path of ours, in the program that named it.
+struct Target<'a> {
+    backing: &'a Backing,
+    tid: i32,
+    path: CString,
+}
+
+impl Target<'_> {
+    fn answer(&self, call: Call) -> Answer {
+        self.attempt(call).unwrap_or_else(Answer::Error)
+    }
+
+    fn attempt(&self, call: Call) -> Result<Answer, Errno> {
+        Ok(match call.ask {
+            Ask::Open(flags) => self.open(flags, ResolveFlags::empty())?,
+            Ask::Open2 { how, size } => self.open2(how, size)?,
+            Ask::Stat { out, follow } => {
+                self.give(out, &stat(self.find(follow)?)?)?;
+                Answer::Value(0)
+            }
+            Ask::Statx { out, follow, mask } => {
+                self.give(out, &statx(self.find(follow)?, mask)?)?;
+                Answer::Value(0)
+            }
+            Ask::Access { mode, follow } => {
+                self.access(mode, follow)?;
+                Answer::Value(0)
+            }
+            Ask::ReadLink { out, size } => self.read_link(out, size)?,
+            Ask::GetXattr { follow } => {
+                self.find(follow)?;
+                Answer::Error(Errno::OPNOTSUPP)
+            }
+            Ask::ListXattr { follow } => {
+                self.find(follow)?;
+                Answer::Value(0)
+            }
+        })
+    }
+
+    /// Opening the directory of classes for reading gives the merged listing; anything else is the kernel's.
+    fn list_classes(&self, call: Call) -> Answer {
+        match call.ask {
+            Ask::Open(flags) if flags & (libc::O_PATH | libc::O_ACCMODE) as u64 == 0 => {
+                self.open(flags, ResolveFlags::empty()).unwrap_or(Answer::Continue)
+            }
+            _ => Answer::Continue,
+        }
+    }
+
+    fn open(&self, flags: u64, resolve: ResolveFlags) -> Result<Answer, Errno> {
+        let flags = OFlags::from_bits_retain(flags as u32);
+        let writes = flags.intersects(OFlags::ACCMODE | OFlags::TRUNC);
+        if writes && !flags.contains(OFlags::PATH) {
+            let file = self.find(!flags.contains(OFlags::NOFOLLOW))?;
+            let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
+            // Attributes of the kernel that nobody may write refuse even root (kernfs_fop_open).
+            return Err(if kind.is_dir() { Errno::ISDIR } else { Errno::ACCESS });
+        }
+        let file = self.resolve(flags & OPEN_FLAGS, resolve)?;
+        Ok(Answer::File { file, cloexec: flags.contains(OFlags::CLOEXEC) })
+    }
+
+    fn open2(&self, how: u64, size: u64) -> Result<Answer, Errno> {
+        // struct open_how: flags, mode, resolve, each 64 bits.
+        let mut bytes = [0_u8; 24];
+        if size < 24 || remote::read(self.tid, how, &mut bytes)? != bytes.len() {
+            return Ok(Answer::Continue);
+        }
+        let field = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let resolve = ResolveFlags::from_bits_retain(field(16));
+        // A walk confined to the directory it starts from is one the kernel can do: the directory is open.
+        if !RESOLVE_FLAGS.contains(resolve) {
+            return Ok(Answer::Continue);
+        }
+        self.open(field(0), resolve)
+    }
+
+    fn access(&self, mode: u32, follow: bool) -> Result<(), Errno> {
+        let file = self.find(follow)?;
+        let path = self.backing.path_of(file.as_fd());
+        let access = rustix::fs::Access::from_bits_retain(mode);
+        match rustix::fs::accessat(rustix::fs::CWD, path, access, AtFlags::empty()) {
+            // The backing is mounted read-only; in the kernel's sysfs it is the file that is.
+            Err(Errno::ROFS) => Err(Errno::ACCESS),
+            other => other,
+        }
+    }
+
+    fn read_link(&self, out: u64, size: u64) -> Result<Answer, Errno> {
+        if size == 0 {
+            return Err(Errno::INVAL);
+        }
+        let link = self.find(false)?;
+        let target = rustix::fs::readlinkat(&link, c"", Vec::with_capacity(LINK_MAX)).map_err(
+            // With an empty path, ENOENT is how the kernel says that this is no link.
+            |errno| if errno == Errno::NOENT { Errno::INVAL } else { errno },
+        )?;
+        let target = target.as_bytes();
+        let fits = target.len().min(usize::try_from(size).unwrap_or(usize::MAX));
+        self.give(out, &target[..fits])?;
+        Ok(Answer::Value(fits as i64))
+    }
+
+    /// The name itself, open for nothing.
+    fn find(&self, follow: bool) -> Result<OwnedFd, Errno> {
+        let nofollow = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
+        self.resolve(OFlags::PATH | nofollow, ResolveFlags::empty())
+    }
+
+    fn resolve(&self, flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
+        rustix::fs::openat2(
+            self.backing.root(),
+            self.path.as_c_str(),
+            flags | OFlags::CLOEXEC,
+            Mode::empty(),
+            resolve | ResolveFlags::IN_ROOT,
+        )
+    }
+
+    fn give(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
+        remote::write(self.tid, address, bytes)
+    }
+}
+
+/// The kernel's `struct stat`, as bytes: it goes to the program as it comes.
+fn stat(file: OwnedFd) -> Result<[u8; size_of::<libc::stat>()], Errno> {
+    let mut out = [0; size_of::<libc::stat>()];
+    // SAFETY: on 64-bit Linux the kernel's struct stat is libc's, so `out` has room for what the call writes; the path
+    // is an empty string.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_newfstatat,
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            out.as_mut_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    check(result).map(|()| out)
+}
+
+/// The kernel's `struct statx`, as bytes.
+fn statx(file: OwnedFd, mask: u32) -> Result<[u8; size_of::<libc::statx>()], Errno> {
+    let mut out = [0; size_of::<libc::statx>()];
+    // SAFETY: `out` has the size of struct statx, which is fixed at 256 bytes; the path is an empty string.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_statx,
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            mask,
+            out.as_mut_ptr(),
+        )
+    };
+    check(result).map(|()| out)
+}
+
+fn check(result: libc::c_long) -> Result<(), Errno> {
+    if result == 0 {
+        return Ok(());
+    }
+    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+}

@@ -1,0 +1,266 @@
+//! The supervisor: starts the program, answers its notifications, reports its end, and stays for as long as anybody
+//! uses the filter.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::ExitCode;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags};
+
+use super::backing::Backing;
+use super::channel::{self, Channel, Message, SharedDoor};
+use super::listener::Listener;
+use super::process::{self, Mask, Signals};
+use super::{Launch, program, remote, serve};
+
+/// A byte that is at the same address in the program until it execs: whether it can be read says whether the program's
+/// memory can.
+static PROBE: u8 = 1;
+
+/// The door, while somebody uses it.
+pub(super) struct Door {
+    listener: Listener,
+    backing: Backing,
+}
+
+impl Door {
+    pub(super) fn new(listener: OwnedFd, backing: Backing) -> io::Result<Self> {
+        Ok(Self { listener: Listener::new(listener)?, backing })
+    }
+
+    /// Answers what has arrived. False when nobody uses the filter any more, or it cannot be served.
+    pub(super) fn serve(&mut self, ready: PollFlags) -> bool {
+        if !ready.contains(PollFlags::IN) {
+            return !ready.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
+        }
+        let notification = match self.listener.receive() {
+            Ok(Some(notification)) => notification,
+            Ok(None) => return true,
+            Err(error) => {
+                tracing::error!(%error, "door: the listener fails");
+                return false;
+            }
+        };
+        let answer = serve::answer(&self.backing, &self.listener, &notification);
+        if let Err(error) = self.listener.answer(notification.id, answer) {
+            tracing::warn!(%error, ?notification, "door: no answer could be given");
+        }
+        true
+    }
+
+    /// Whether somebody uses the filter. It is released before its last user can be reaped.
+    fn is_used(&self) -> bool {
+        let mut polled = [PollFd::new(self, PollFlags::empty())];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let _ = rustix::event::poll(&mut polled, Some(&now));
+        !polled[0].revents().contains(PollFlags::HUP)
+    }
+
+    /// The end: nobody uses the filter.
+    pub(super) fn close(self) {
+        self.backing.remove();
+    }
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+/// The supervisor's life. The program blocks the signals in `mask`; `adopt` makes the supervisor the parent of orphans.
+pub(super) fn run(
+    launch: Launch,
+    front: Channel,
+    mask: &Mask,
+    adopt: bool,
+) -> io::Result<ExitCode> {
+    if adopt {
+        process::adopt_orphans()?;
+    }
+    let children = Signals::take(&[libc::SIGCHLD])?;
+    let (here, there) = channel::pair()?;
+    let program = match process::fork()? {
+        Some(program) => program,
+        None => {
+            drop((here, front, children));
+            mask.restore();
+            program::run(launch, &there)
+        }
+    };
+    drop(there);
+    let handle = rustix::process::pidfd_open(program, PidfdFlags::empty())?;
+    process::ignore_stops();
+    let _ = rustix::thread::set_name(c"peerdma-door");
+    let keep = [front.as_fd(), here.as_fd(), children.as_fd(), handle.as_fd()];
+    process::let_go(&keep, process::is_explaining());
+
+    let (door, left) = open(&launch, &here, program)?;
+    drop(here);
+    // The front may have been killed by now, which the poll below will tell; the program must not be forgotten for it.
+    let shared = door.as_ref().and_then(|door| share(door).ok());
+    let _ = front.send(&Message::Started { program: handle, door: shared });
+    Supervisor { front: Some(front), children, program: Some(program), door, left }.stay();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Learns whether the program has a filter, and lets it go on: the door, and the backing of the preload library if it is
+/// that which the program uses.
+fn open(
+    launch: &Launch,
+    channel: &Channel,
+    program: Pid,
+) -> io::Result<(Option<Door>, Option<Backing>)> {
+    let (listener, backing) = match channel.receive()? {
+        Some(Message::Filtered(listener)) => (Some(listener), behind(launch, program)),
+        Some(Message::Unfiltered(errno)) => (None, Err(io::Error::from_raw_os_error(errno))),
+        _ => return Err(io::ErrorKind::UnexpectedEof.into()),
+    };
+    let (backing, left) = match backing {
+        Ok(backing) => (Some(backing), None),
+        Err(error) => {
+            if launch.seccomp {
+                tracing::warn!(%error, "door: no seccomp user notification here");
+            }
+            (None, fall_back(launch))
+        }
+    };
+    let door = match (listener, backing) {
+        (None, _) => None,
+        (Some(listener), Some(backing)) => Some(Door::new(listener, backing)?),
+        // The filter cannot be taken back: whoever is behind it finds nothing of ours, and every call continues.
+        (Some(listener), None) => Some(Door::new(listener, Backing::empty()?)?),
+    };
+    channel.send(&Message::Go(left.as_ref().and_then(Backing::named).map(|it| it.join("sys"))))?;
+    Ok((door, left))
+}
+
+/// What is behind the door: a tree, if this process may read the paths the program will name.
+fn behind(launch: &Launch, program: Pid) -> io::Result<Backing> {
+    let probe = (&raw const PROBE) as u64;
+    remote::read(program.as_raw_nonzero().get(), probe, &mut [0])?;
+    Backing::create(&launch.tree)
+}
+
+/// A directory for the preload library, if there is one to use it.
+fn fall_back(launch: &Launch) -> Option<Backing> {
+    let Some(preload) = &launch.preload else {
+        tracing::warn!("door: and there is no libpeerdma-preload.so: /sys stays as it is");
+        return None;
+    };
+    tracing::info!(library = %preload.library.display(), "door: by preload");
+    Backing::create_named(&launch.tree)
+        .inspect_err(|error| tracing::warn!(%error, "door: /sys stays as it is"))
+        .ok()
+}
+
+fn share(door: &Door) -> io::Result<SharedDoor> {
+    Ok(SharedDoor {
+        listener: door.listener.as_fd().try_clone_to_owned()?,
+        root: door.backing.root().try_clone_to_owned()?,
+        named: door.backing.named().map(ToOwned::to_owned),
+    })
+}
+
+struct Supervisor {
+    /// The front, until it has the program's status or is gone.
+    front: Option<Channel>,
+    children: Signals,
+    /// The program, until it is reaped.
+    program: Option<Pid>,
+    door: Option<Door>,
+    /// What the preload library reads, until the program has ended.
+    left: Option<Backing>,
+}
+
+impl Supervisor {
+    /// Until the program has ended and nobody uses the filter.
+    fn stay(mut self) {
+        while self.program.is_some() || self.door.is_some() {
+            if !self.step() {
+                break;
+            }
+        }
+    }
+
+    fn step(&mut self) -> bool {
+        let (front_ready, door_ready) = {
+            let fds = (self.front.as_ref(), self.door.as_ref());
+            let mut polled = vec![PollFd::new(&self.children, PollFlags::IN)];
+            polled.extend(fds.1.map(|door| PollFd::new(door, PollFlags::IN)));
+            polled.extend(fds.0.map(|front| PollFd::new(front, PollFlags::IN)));
+            match rustix::event::poll(&mut polled, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => {
+                    tracing::error!(%error, "door: poll");
+                    return false;
+                }
+            }
+            let mut ready = polled.iter().skip(1).map(PollFd::revents);
+            let door = fds.1.and_then(|_| ready.next()).unwrap_or(PollFlags::empty());
+            (fds.0.and_then(|_| ready.next()).unwrap_or(PollFlags::empty()), door)
+        };
+        if let Some(door) = &mut self.door
+            && !door.serve(door_ready)
+            && let Some(door) = self.door.take()
+        {
+            door.close();
+        }
+        if !front_ready.is_empty() {
+            self.hear_front();
+        }
+        while self.children.next().is_some() {}
+        while let Some((pid, status)) = process::reap() {
+            if self.program == Some(pid) {
+                self.program = None;
+                self.tell_end(status);
+            }
+        }
+        true
+    }
+
+    fn hear_front(&mut self) {
+        let message = self.front.as_ref().map(Channel::receive);
+        let signal = match message {
+            Some(Ok(Some(Message::Signal(signal)))) => signal,
+            // The front never closes before it has the status: it was killed, and takes the program with it.
+            _ => {
+                self.front = None;
+                process::let_go(&self.fds(), false);
+                libc::SIGKILL
+            }
+        };
+        if let Some(program) = self.program {
+            // SAFETY: the program is our child and not reaped, so the number is its own.
+            unsafe {
+                libc::kill(program.as_raw_nonzero().get(), signal);
+            };
+        }
+    }
+
+    fn tell_end(&mut self, status: i32) {
+        if let Some(backing) = self.left.take() {
+            backing.remove();
+        }
+        if self.door.as_ref().is_some_and(|door| !door.is_used())
+            && let Some(door) = self.door.take()
+        {
+            door.close();
+        }
+        if let Some(front) = self.front.take() {
+            let end = if self.door.is_some() { Message::Left } else { Message::Ended };
+            let _ = front.send(&end(status));
+        }
+        process::let_go(&self.fds(), false);
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let mut fds = vec![self.children.as_fd()];
+        fds.extend(self.front.as_ref().map(AsFd::as_fd));
+        if let Some(door) = &self.door {
+            fds.extend([door.as_fd(), door.backing.root()]);
+        }
+        fds
+    }
+}

@@ -1,0 +1,50 @@
+//! The command line: what each subcommand is called, and which module does it.
+
+mod demo;
+mod door;
+mod run;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+/// RDMA to any memory, on any Linux machine: a software RDMA NIC in user space.
+#[derive(Parser)]
+#[command(name = "peerdma", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Move every kind of memory between two processes, and check each byte
+    Demo(demo::Args),
+    /// Run a verbs program on peerdma: its libibverbs, its librdmacm, its /sys/class/infiniband
+    Run(run::Args),
+}
+
+/// Parses the command line and does what it says.
+pub(crate) fn main() -> ExitCode {
+    explain_if_asked();
+    match Cli::parse().command {
+        Command::Demo(args) => demo::main(args),
+        Command::Run(args) => run::main(args),
+    }
+}
+
+/// Prints decisions and their reasons on standard error when `PEERDMA_LOG` names a level or a filter. Silent otherwise:
+/// the standard error of `peerdma run` is the program's.
+fn explain_if_asked() {
+    let Some(filter) = std::env::var("PEERDMA_LOG").ok().filter(|filter| !filter.is_empty()) else {
+        return;
+    };
+    tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new(filter))
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .without_time()
+        .init();
+}

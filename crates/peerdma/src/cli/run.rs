@@ -1,0 +1,149 @@
+//! `peerdma run`: an unmodified verbs program on peerdma.
+//!
+//! The program finds our library twice over: by `LD_LIBRARY_PATH`, under the names libibverbs and librdmacm have, and by
+//! `LD_PRELOAD`, since a run path in the program beats the first and a copy bundled with it is found by neither. What it
+//! reads of `/sys` passes the [`door`](super::door).
+
+mod library;
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use super::door::{self, Launch, Preload};
+use crate::sysfs::{NicFacts, Tree};
+
+/// Names the directory in which the preload library finds our `/sys`.
+pub(crate) const SYSFS: &str = "PEERDMA_SYSFS";
+
+/// Names the NICs a program sees, separated by commas; all that the configuration has if it is not set.
+const NICS: &str = "PEERDMA_NIC";
+
+/// How `/sys` is shown: `auto` (the default), `preload`, or `off`.
+const DOOR: &str = "PEERDMA_DOOR";
+
+/// `peerdma run`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Show the program only this NIC of the configuration; may be given more than once
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    nic: Vec<String>,
+    /// Leave /sys as it is
+    #[arg(long)]
+    no_door: bool,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
+    program: Vec<OsString>,
+}
+
+/// Runs the program and returns as it does.
+pub(crate) fn main(args: Args) -> ExitCode {
+    match run(args) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("peerdma run: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    let library = library::find()?;
+    let names = library.names()?;
+    let (program, rest) = args.program.split_first().expect("clap requires a program");
+    let mut command = Command::new(program);
+    command.args(rest);
+    command.env("LD_LIBRARY_PATH", prepend(names.as_os_str(), "LD_LIBRARY_PATH", ":"));
+    let verbs = names.join(library::VERBS);
+    let ld_preload = prepend(verbs.as_os_str(), "LD_PRELOAD", " :");
+    command.env("LD_PRELOAD", &ld_preload);
+    let nics = nics(args.nic)?;
+    command.env(NICS, nics.iter().map(|nic| &*nic.name).collect::<Vec<_>>().join(","));
+
+    let way = env::var(DOOR).unwrap_or_default();
+    if args.no_door || way == "off" {
+        door::exec(&mut command)
+    }
+    let mut tree = Tree::new(&nics);
+    let seccomp = way != "preload";
+    if seccomp && is_shown_already(&tree, &nics) {
+        tracing::info!("door: an outer peerdma run shows the same tree");
+        door::exec(&mut command)
+    }
+    tree.add_kernel_classes();
+    let preload = library.preload().map(|library| {
+        let ld_preload = [library.as_os_str(), OsStr::new(":"), &ld_preload].into_iter().collect();
+        Preload { library, ld_preload }
+    });
+    Ok(door::run(Launch { command, tree, seccomp, preload })?)
+}
+
+/// The NICs to show: those named here, else by an outer `peerdma run`, else all that the configuration has.
+fn nics(mut names: Vec<String>) -> Result<Vec<NicFacts>, String> {
+    if names.is_empty() {
+        let outer = env::var(NICS).unwrap_or_default();
+        names = outer.split(',').filter(|name| !name.is_empty()).map(ToOwned::to_owned).collect();
+    }
+    let mut nics = device::nics().map_err(|refusal| refusal.what().to_owned())?;
+    let known: Vec<String> = nics.iter().map(|nic| nic.config.name.clone()).collect();
+    if let Some(name) = names.iter().find(|name| !known.contains(name)) {
+        return Err(format!("nic {name:?}: the configuration has {}", known.join(", ")));
+    }
+    nics.retain(|nic| names.is_empty() || names.contains(&nic.config.name));
+    Ok(nics.iter().map(NicFacts::of).collect())
+}
+
+/// Whether what `/sys` shows now is this tree: we are inside another `peerdma run`, on the same netdev. (One inside
+/// another network namespace has other GIDs.)
+fn is_shown_already(tree: &Tree, nics: &[NicFacts]) -> bool {
+    let shown = fs::read_dir("/sys/class/infiniband").map_or(0, Iterator::count);
+    let same = |path: &str| {
+        tree.text(path)
+            .is_some_and(|text| fs::read_to_string(path).is_ok_and(|shown| shown == text))
+    };
+    shown == nics.len()
+        && nics.iter().all(|nic| {
+            let name = &nic.name;
+            let hca = format!("/sys/devices/virtual/peerdma/{name}/infiniband/{name}");
+            ["board_id", "node_guid", "ports/1/gids/0", "ports/1/gids/1", "ports/1/state"]
+                .iter()
+                .all(|name| same(&format!("{hca}/{name}")))
+        })
+}
+
+/// A list from the environment with one more entry in front; unchanged if that is where the entry is already.
+fn prepend(entry: &OsStr, variable: &str, separators: &str) -> OsString {
+    let list = env::var_os(variable).unwrap_or_default();
+    let is_there = list
+        .as_encoded_bytes()
+        .split(|byte| separators.as_bytes().contains(byte))
+        .next()
+        .is_some_and(|first| first == entry.as_encoded_bytes());
+    if list.is_empty() {
+        // An empty entry would be the working directory.
+        return entry.to_owned();
+    }
+    if is_there { list } else { [entry, OsStr::new(":"), &list].into_iter().collect() }
+}
+
+/// Whether a path can stand in `LD_PRELOAD`, which has no way to quote.
+fn is_listable(path: &Path) -> bool {
+    !path.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_that_is_not_set_gets_one_entry() {
+        assert_eq!(prepend(OsStr::new("/a"), "PEERDMA_NO_SUCH_VARIABLE", ":"), "/a");
+    }
+}

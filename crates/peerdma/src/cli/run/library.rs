@@ -1,0 +1,161 @@
+//! Where `libpeerdma.so` is, and the directory in which it has the names programs look for.
+
+use std::env;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Names the directory of `libpeerdma.so`.
+const LIB_DIR: &str = "PEERDMA_LIB_DIR";
+
+const LIBRARY: &str = "libpeerdma.so";
+
+/// The name under which verbs programs ask for the library.
+pub(super) const VERBS: &str = "libibverbs.so.1";
+
+/// Every name the library has: one engine, whichever is asked for first.
+const NAMES: [&str; 4] = [VERBS, "libibverbs.so", "librdmacm.so.1", "librdmacm.so"];
+
+/// The preload library, as it is installed and as Cargo calls it.
+const PRELOAD: [&str; 2] = ["libpeerdma-preload.so", "libpeerdma_preload.so"];
+
+/// The directory of names, beside the library. (Cargo has a file libpeerdma.d there.)
+const NAMES_DIR: &str = "libpeerdma.names";
+
+/// The directory that holds our libraries.
+#[derive(Debug)]
+pub(super) struct Library {
+    directory: PathBuf,
+}
+
+/// Why programs cannot be given our library.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LibraryError {
+    /// It is nowhere.
+    #[error("{LIBRARY} is not in {}; {LIB_DIR} can name its directory", list(.0))]
+    NotFound(Vec<PathBuf>),
+    /// The names cannot be made.
+    #[error("no directory for the names of {LIBRARY}: {}: {}", .0.display(), .1)]
+    Names(PathBuf, io::Error),
+}
+
+fn list(directories: &[PathBuf]) -> String {
+    let names: Vec<String> = directories.iter().map(|path| path.display().to_string()).collect();
+    names.join(" or ")
+}
+
+/// Finds the library: in the directory `PEERDMA_LIB_DIR` names; beside this executable, where Cargo leaves it; in
+/// `../lib`, where an installation has it.
+pub(super) fn find() -> Result<Library, LibraryError> {
+    let candidates = match env::var_os(LIB_DIR).filter(|path| !path.is_empty()) {
+        Some(path) => vec![PathBuf::from(path)],
+        None => {
+            let here = env::current_exe().unwrap_or_default();
+            let here = here.parent().unwrap_or(Path::new("/"));
+            let lib = here.parent().unwrap_or(Path::new("/")).join("lib");
+            vec![here.to_owned(), lib.join("peerdma"), lib]
+        }
+    };
+    let found = candidates.iter().find(|path| path.join(LIBRARY).is_file());
+    let found = found.and_then(|path| fs::canonicalize(path).ok());
+    found.map(|directory| Library { directory }).ok_or(LibraryError::NotFound(candidates))
+}
+
+impl Library {
+    /// A directory with the names of the library as links. It stays: it is part of the installation, made at first use
+    /// if the installer did not. Where nobody may write beside the library, it is among the user's run-time files.
+    pub(super) fn names(&self) -> Result<PathBuf, LibraryError> {
+        let beside = self.directory.join(NAMES_DIR);
+        let made = if super::is_listable(&beside) {
+            self.link(&beside)
+        } else {
+            Err(io::ErrorKind::InvalidFilename.into())
+        };
+        let Err(error) = made else { return Ok(beside) };
+        tracing::debug!(path = %beside.display(), %error, "names: not beside the library");
+        let own = self.own_directory();
+        match self.link_private(&own) {
+            Ok(()) => Ok(own),
+            Err(error) => Err(LibraryError::Names(own, error)),
+        }
+    }
+
+    /// The preload library, if it is there and can be named in a list.
+    pub(super) fn preload(&self) -> Option<PathBuf> {
+        PRELOAD
+            .iter()
+            .map(|name| self.directory.join(name))
+            .find(|path| path.is_file() && super::is_listable(path))
+    }
+
+    /// A directory of this user's for this library.
+    fn own_directory(&self) -> PathBuf {
+        let base = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let base =
+            base.filter(|path| path.is_absolute() && super::is_listable(path) && path.is_dir());
+        let uid = rustix::process::geteuid().as_raw();
+        let device = fs::metadata(&self.directory).map_or((0, 0), |data| (data.dev(), data.ino()));
+        base.unwrap_or_else(|| PathBuf::from("/tmp"))
+            .join(format!("peerdma-names-{uid}-{:x}-{:x}", device.0, device.1))
+    }
+
+    fn link_private(&self, directory: &Path) -> io::Result<()> {
+        match fs::DirBuilder::new().mode(0o700).create(directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        // Whoever owns the directory decides which library the program loads.
+        let data = fs::symlink_metadata(directory)?;
+        let private = data.is_dir()
+            && data.uid() == rustix::process::geteuid().as_raw()
+            && data.mode() & 0o022 == 0;
+        if !private {
+            return Err(io::Error::other("exists, and is not this user's alone"));
+        }
+        self.link(directory)
+    }
+
+    /// Makes the links that are not there yet or lead elsewhere. Others may do the same at the same time.
+    fn link(&self, directory: &Path) -> io::Result<()> {
+        match fs::create_dir(directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let is_beside = directory.parent() == Some(&self.directory);
+        let target =
+            if is_beside { Path::new("..").join(LIBRARY) } else { self.directory.join(LIBRARY) };
+        for name in NAMES {
+            let link = directory.join(name);
+            if fs::read_link(&link).is_ok_and(|now| now == target) {
+                continue;
+            }
+            let new = directory.join(format!(".{name}.{}", std::process::id()));
+            std::os::unix::fs::symlink(&target, &new)?;
+            if let Err(error) = fs::rename(&new, &link) {
+                let _ = fs::remove_file(&new);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_to_the_library_however_often_they_are_made() {
+        let directory = env::temp_dir().join(format!("peerdma-names-test-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join(LIBRARY), "").unwrap();
+        let library = Library { directory: directory.clone() };
+        let names = library.names().unwrap();
+        assert_eq!(library.names().unwrap(), names);
+        let found: Vec<bool> = NAMES.iter().map(|name| names.join(name).is_file()).collect();
+        let entries = fs::read_dir(&names).unwrap().count();
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!((found, entries), (vec![true; 4], 4));
+    }
+}

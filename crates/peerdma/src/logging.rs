@@ -1,0 +1,18 @@
+//! `PEERDMA_LOG`: the reasons, on standard error.
+
+use std::io;
+use std::sync::Once;
+
+use tracing_subscriber::EnvFilter;
+
+/// Starts the log if `PEERDMA_LOG` asks for one. Called by entries of the C interface, because nothing may run when the
+/// library is loaded; a program that never calls a verb never pays for it.
+pub(crate) fn init() {
+    static START: Once = Once::new();
+    START.call_once(|| {
+        let Ok(filter) = EnvFilter::try_from_env("PEERDMA_LOG") else { return };
+        // It fails only if a subscriber is set already, and then that one decides.
+        let _ =
+            tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).try_init();
+    });
+}

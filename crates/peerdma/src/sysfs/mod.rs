@@ -1,0 +1,203 @@
+//! What a kernel RDMA driver would show under `/sys` for our NICs, as a tree of names and texts.
+//!
+//! ```text
+//! /sys/class/infiniband/peerdma0          -> ../../devices/virtual/peerdma/peerdma0/infiniband/peerdma0
+//! /sys/class/infiniband_verbs/uverbs0     -> ../../devices/virtual/peerdma/peerdma0/infiniband_verbs/uverbs0
+//! /sys/devices/virtual/peerdma/peerdma0/  the device: vendor, class, numa_node, local_cpus, subsystem, net/
+//!   infiniband/peerdma0/                  the HCA: node_guid, fw_ver, ports/1/{state, gids/, gid_attrs/, counters/}
+//!   infiniband_verbs/uverbs0/             the character device that would be: ibdev, abi_version, dev
+//! ```
+//!
+//! A [`Tree`] is a snapshot: values are those of the moment it was made. Every symbolic link is relative and stays
+//! inside the tree, so that the kernel can walk it below any directory. How programs come to see it is the business of
+//! `cli::door`; `docs/SYSFS.md` tells the whole story.
+
+mod counters;
+mod facts;
+mod nic;
+
+pub(crate) use facts::NicFacts;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::{Mode, OFlags};
+
+/// The directories this tree answers for; everything else under `/sys` is the kernel's. Their contents hide what the
+/// kernel has under these names.
+pub(crate) const SERVED: [&str; 4] = [
+    "/sys/class/infiniband",
+    "/sys/class/infiniband_verbs",
+    "/sys/devices/virtual/peerdma",
+    "/sys/bus/peerdma",
+];
+
+/// The directory in which our classes are listed beside the kernel's.
+pub(crate) const CLASSES: &str = "/sys/class";
+
+/// One name in the tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Node {
+    /// A directory.
+    Dir,
+    /// An attribute and its text.
+    File(String),
+    /// A symbolic link and its target.
+    Link(String),
+}
+
+/// The names below `/sys`, by absolute path; a directory sorts before what it holds.
+#[derive(Debug, Default)]
+pub(crate) struct Tree {
+    nodes: BTreeMap<String, Node>,
+}
+
+impl Tree {
+    /// The tree of these NICs, in their order.
+    pub(crate) fn new(nics: &[NicFacts]) -> Self {
+        let mut tree = Self::default();
+        for served in SERVED {
+            tree.dir(served);
+        }
+        tree.file("/sys/class/infiniband_verbs/abi_version", "6");
+        for (index, facts) in nics.iter().enumerate() {
+            nic::describe(&mut tree, index, facts);
+        }
+        tree
+    }
+
+    /// Adds a link for each class of this machine's kernel, so that a listing of [`CLASSES`] shows them all.
+    pub(crate) fn add_kernel_classes(&mut self) {
+        let Ok(entries) = std::fs::read_dir(CLASSES) else { return };
+        for name in entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()) {
+            let path = format!("{CLASSES}/{name}");
+            self.nodes.entry(path.clone()).or_insert(Node::Link(path));
+        }
+    }
+
+    /// The text of an attribute.
+    pub(crate) fn text(&self, path: &str) -> Option<&str> {
+        match self.nodes.get(path)? {
+            Node::File(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Creates every name below `root`, which stands for `/`.
+    pub(crate) fn materialise(&self, root: BorrowedFd<'_>) -> io::Result<()> {
+        for (path, node) in &self.nodes {
+            let path = path.trim_start_matches('/');
+            match node {
+                Node::Dir => rustix::fs::mkdirat(root, path, Mode::from_raw_mode(0o755))?,
+                Node::Link(target) => rustix::fs::symlinkat(target.as_str(), root, path)?,
+                Node::File(text) => {
+                    let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+                    let file = rustix::fs::openat(root, path, create, Mode::from_raw_mode(0o444))?;
+                    let written = rustix::io::write(file.as_fd(), text.as_bytes())?;
+                    if written != text.len() {
+                        return Err(io::ErrorKind::WriteZero.into());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a directory and those above it.
+    fn dir(&mut self, path: &str) {
+        for (at, _) in path.match_indices('/').filter(|&(at, _)| at > 0) {
+            self.nodes.entry(path[..at].to_owned()).or_insert(Node::Dir);
+        }
+        self.nodes.entry(path.to_owned()).or_insert(Node::Dir);
+    }
+
+    /// Adds an attribute; like the kernel's, its text ends in a newline, if there is any.
+    fn file(&mut self, path: &str, text: impl std::fmt::Display) {
+        self.parents(path);
+        let mut text = text.to_string();
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        self.nodes.insert(path.to_owned(), Node::File(text));
+    }
+
+    /// Adds a symbolic link to an absolute path of this tree, written relative as the kernel does.
+    fn link(&mut self, path: &str, target: &str) {
+        self.parents(path);
+        self.nodes.insert(path.to_owned(), Node::Link(relative(path, target)));
+    }
+
+    fn parents(&mut self, path: &str) {
+        let (parent, _) = path.rsplit_once('/').expect("paths of the tree are absolute");
+        self.dir(parent);
+    }
+}
+
+/// How a link at `from` names `to`; both absolute and normal.
+fn relative(from: &str, to: &str) -> String {
+    let (parent, _) = from.rsplit_once('/').expect("paths of the tree are absolute");
+    let from: Vec<&str> = parent.split('/').collect();
+    let to: Vec<&str> = to.split('/').collect();
+    let common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+    let mut steps = vec![".."; from.len() - common];
+    steps.extend(&to[common..]);
+    steps.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree() -> Tree {
+        Tree::new(&[NicFacts::example()])
+    }
+
+    #[test]
+    fn links_are_relative_and_lead_somewhere() {
+        let tree = tree();
+        for (path, node) in &tree.nodes {
+            let Node::Link(target) = node else { continue };
+            assert!(!target.starts_with('/'), "{path} -> {target}");
+            let mut steps: Vec<&str> = path.split('/').collect();
+            steps.pop();
+            for step in target.split('/') {
+                match step {
+                    ".." => drop(steps.pop()),
+                    step => steps.push(step),
+                }
+            }
+            assert!(tree.nodes.contains_key(&steps.join("/")), "{path} -> {target}");
+        }
+    }
+
+    #[test]
+    fn a_link_is_written_as_the_kernel_writes_it() {
+        assert_eq!(
+            tree().nodes["/sys/class/infiniband/peerdma0"],
+            Node::Link("../../devices/virtual/peerdma/peerdma0/infiniband/peerdma0".into())
+        );
+    }
+
+    #[test]
+    fn every_name_is_below_a_served_directory_or_leads_to_one() {
+        for path in tree().nodes.keys() {
+            let below = |served: &&str| path.starts_with(*served) || served.starts_with(path);
+            assert!(SERVED.iter().any(|served| below(&served)), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_tree_can_be_made_real() {
+        let root = std::env::temp_dir().join(format!("peerdma-tree-{}", std::process::id()));
+        std::fs::create_dir(&root).unwrap();
+        let fd = std::fs::File::open(&root).unwrap();
+        let made = tree().materialise(fd.as_fd());
+        let read = std::fs::read_to_string(
+            root.join("sys/class/infiniband/peerdma0/device/infiniband/peerdma0/node_type"),
+        );
+        std::fs::remove_dir_all(&root).unwrap();
+        made.unwrap();
+        assert_eq!(read.unwrap(), "1: CA\n");
+    }
+}

@@ -1,0 +1,227 @@
+//! libc's functions that take a path, each in front of libc's own.
+//!
+//! `open` and its kin are variadic in C: the mode is there only if a file is created. Here they take it always. On both
+//! x86-64 and aarch64 Linux a variadic integer argument travels in the register a named one would, so a caller that
+//! passes none leaves garbage there, and garbage is what libc's function then ignores, too.
+
+#![allow(unsafe_code, reason = "every function here stands for one of libc's")]
+
+use core::ffi::{c_char, c_int, c_uint, c_void};
+
+use libc::{DIR, FILE, mode_t, size_t, ssize_t};
+
+use crate::next::Next;
+use crate::redirect::{Room, redirect, restore};
+
+/// Defines functions that redirect one path and hand everything on.
+macro_rules! hooks {
+    ($($(#[$note:meta])* fn $name:ident / $symbol:literal
+        ($($before:ident: $before_type:ty,)* @$path:ident $(, $after:ident: $after_type:ty)*)
+        -> $result:ty = $missing:expr;)*) => {$(
+        $(#[$note])*
+        ///
+        /// # Safety
+        ///
+        /// As libc's function of this name asks.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            $($before: $before_type,)* $path: *const c_char $(, $after: $after_type)*
+        ) -> $result {
+            type Function =
+                unsafe extern "C" fn($($before_type,)* *const c_char $(, $after_type)*) -> $result;
+            static NEXT: Next = Next::new($symbol);
+            let mut room = Room::new();
+            // SAFETY: the caller's path is a string, as libc asks.
+            let path = unsafe { redirect($path, &mut room) };
+            let address = NEXT.address();
+            if address.is_null() {
+                return missing($missing);
+            }
+            // SAFETY: libc's function of this name has this signature.
+            let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+            // SAFETY: the arguments are the caller's but for the path, which is a string too and outlives the call.
+            unsafe { next($($before,)* path $(, $after)*) }
+        }
+    )*};
+}
+
+/// No library behind has the function: an old name that nothing could have been linked against here.
+fn missing<T>(result: T) -> T {
+    // SAFETY: __errno_location gives the thread's errno, always valid.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    unsafe { *errno = libc::ENOSYS };
+    result
+}
+
+hooks! {
+    /// See the module for its mode.
+    fn open / c"open" (@path, flags: c_int, mode: mode_t) -> c_int = -1;
+    /// See the module for its mode.
+    fn open64 / c"open64" (@path, flags: c_int, mode: mode_t) -> c_int = -1;
+    /// See the module for its mode.
+    fn openat / c"openat" (dir: c_int, @path, flags: c_int, mode: mode_t) -> c_int = -1;
+    /// See the module for its mode.
+    fn openat64 / c"openat64" (dir: c_int, @path, flags: c_int, mode: mode_t) -> c_int = -1;
+    /// `open` with `_FORTIFY_SOURCE`.
+    fn __open_2 / c"__open_2" (@path, flags: c_int) -> c_int = -1;
+    /// `open64` with `_FORTIFY_SOURCE`.
+    fn __open64_2 / c"__open64_2" (@path, flags: c_int) -> c_int = -1;
+    /// `openat` with `_FORTIFY_SOURCE`.
+    fn __openat_2 / c"__openat_2" (dir: c_int, @path, flags: c_int) -> c_int = -1;
+    /// `openat64` with `_FORTIFY_SOURCE`.
+    fn __openat64_2 / c"__openat64_2" (dir: c_int, @path, flags: c_int) -> c_int = -1;
+    /// Streams.
+    fn fopen / c"fopen" (@path, mode: *const c_char) -> *mut FILE = core::ptr::null_mut();
+    /// Streams.
+    fn fopen64 / c"fopen64" (@path, mode: *const c_char) -> *mut FILE = core::ptr::null_mut();
+    /// Directories.
+    fn opendir / c"opendir" (@path) -> *mut DIR = core::ptr::null_mut();
+    /// Directories; the two functions are called with entries, which have no path.
+    fn scandir / c"scandir" (@path, list: *mut c_void, filter: *mut c_void, compare: *mut c_void)
+        -> c_int = -1;
+    /// Directories.
+    fn scandir64 / c"scandir64"
+        (@path, list: *mut c_void, filter: *mut c_void, compare: *mut c_void) -> c_int = -1;
+    /// Attributes; the buffer is libc's business, and so it is in all of these.
+    fn stat / c"stat" (@path, out: *mut c_void) -> c_int = -1;
+    /// Attributes.
+    fn stat64 / c"stat64" (@path, out: *mut c_void) -> c_int = -1;
+    /// Attributes.
+    fn lstat / c"lstat" (@path, out: *mut c_void) -> c_int = -1;
+    /// Attributes.
+    fn lstat64 / c"lstat64" (@path, out: *mut c_void) -> c_int = -1;
+    /// Attributes.
+    fn fstatat / c"fstatat" (dir: c_int, @path, out: *mut c_void, flags: c_int) -> c_int = -1;
+    /// Attributes.
+    fn fstatat64 / c"fstatat64" (dir: c_int, @path, out: *mut c_void, flags: c_int) -> c_int = -1;
+    /// Attributes.
+    fn statx / c"statx" (dir: c_int, @path, flags: c_int, mask: c_uint, out: *mut c_void)
+        -> c_int = -1;
+    /// `stat` of programs linked before glibc 2.33.
+    fn __xstat / c"__xstat" (version: c_int, @path, out: *mut c_void) -> c_int = -1;
+    /// `stat64` of programs linked before glibc 2.33.
+    fn __xstat64 / c"__xstat64" (version: c_int, @path, out: *mut c_void) -> c_int = -1;
+    /// `lstat` of programs linked before glibc 2.33.
+    fn __lxstat / c"__lxstat" (version: c_int, @path, out: *mut c_void) -> c_int = -1;
+    /// `lstat64` of programs linked before glibc 2.33.
+    fn __lxstat64 / c"__lxstat64" (version: c_int, @path, out: *mut c_void) -> c_int = -1;
+    /// `fstatat` of programs linked before glibc 2.33.
+    fn __fxstatat / c"__fxstatat"
+        (version: c_int, dir: c_int, @path, out: *mut c_void, flags: c_int) -> c_int = -1;
+    /// `fstatat64` of programs linked before glibc 2.33.
+    fn __fxstatat64 / c"__fxstatat64"
+        (version: c_int, dir: c_int, @path, out: *mut c_void, flags: c_int) -> c_int = -1;
+    /// Permission.
+    fn access / c"access" (@path, mode: c_int) -> c_int = -1;
+    /// Permission.
+    fn faccessat / c"faccessat" (dir: c_int, @path, mode: c_int, flags: c_int) -> c_int = -1;
+    /// Permission.
+    fn euidaccess / c"euidaccess" (@path, mode: c_int) -> c_int = -1;
+    /// Permission.
+    fn eaccess / c"eaccess" (@path, mode: c_int) -> c_int = -1;
+    /// Links; those of the tree are relative, and so right in either place.
+    fn readlink / c"readlink" (@path, out: *mut c_char, size: size_t) -> ssize_t = -1;
+    /// Links.
+    fn readlinkat / c"readlinkat" (dir: c_int, @path, out: *mut c_char, size: size_t)
+        -> ssize_t = -1;
+    /// `readlink` with `_FORTIFY_SOURCE`.
+    fn __readlink_chk / c"__readlink_chk"
+        (@path, out: *mut c_char, size: size_t, room: size_t) -> ssize_t = -1;
+    /// Unlike the others, a directory can be entered here: it has a name.
+    fn chdir / c"chdir" (@path) -> c_int = -1;
+    /// Extended attributes: `ls -l` asks for them.
+    fn getxattr / c"getxattr" (@path, name: *const c_char, value: *mut c_void, size: size_t)
+        -> ssize_t = -1;
+    /// Extended attributes.
+    fn lgetxattr / c"lgetxattr" (@path, name: *const c_char, value: *mut c_void, size: size_t)
+        -> ssize_t = -1;
+    /// Extended attributes.
+    fn listxattr / c"listxattr" (@path, list: *mut c_char, size: size_t) -> ssize_t = -1;
+    /// Extended attributes.
+    fn llistxattr / c"llistxattr" (@path, list: *mut c_char, size: size_t) -> ssize_t = -1;
+}
+
+/// Resolves links. The result is a path of `/sys` again: NCCL and UCX parse it.
+///
+/// # Safety
+///
+/// As libc's function of this name asks: `out` is null or has room for `PATH_MAX` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn realpath(path: *const c_char, out: *mut c_char) -> *mut c_char {
+    type Function = unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char;
+    static NEXT: Next = Next::new(c"realpath");
+    let address = NEXT.address();
+    if address.is_null() {
+        return missing(core::ptr::null_mut());
+    }
+    // SAFETY: libc's function of this name has this signature.
+    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    // SAFETY: the path is a string again, and the buffer is the caller's.
+    let next = |path| unsafe { next(path, out) };
+    // SAFETY: the caller's path is a string; `next` is realpath, which returns its buffer or allocates one.
+    unsafe { resolve(path, out, next) }
+}
+
+/// `realpath` with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+///
+/// As libc's function of this name asks: `out` is null or has `room` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __realpath_chk(
+    path: *const c_char,
+    out: *mut c_char,
+    room: size_t,
+) -> *mut c_char {
+    type Function = unsafe extern "C" fn(*const c_char, *mut c_char, size_t) -> *mut c_char;
+    static NEXT: Next = Next::new(c"__realpath_chk");
+    let address = NEXT.address();
+    if address.is_null() {
+        return missing(core::ptr::null_mut());
+    }
+    // SAFETY: libc's function of this name has this signature.
+    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    // SAFETY: the path is a string again, and the buffer and its size are the caller's.
+    let next = |path| unsafe { next(path, out, room) };
+    // SAFETY: the caller's path is a string; `next` is realpath, which returns its buffer or allocates one.
+    unsafe { resolve(path, out, next) }
+}
+
+/// Resolves links into memory libc allocates.
+///
+/// # Safety
+///
+/// As libc's function of this name asks.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
+    // SAFETY: the caller's path is a string; with no buffer, this is what realpath does.
+    unsafe { realpath(path, core::ptr::null_mut()) }
+}
+
+/// Calls `next` with the redirected path, and gives back a path of `/sys` if it was ours.
+///
+/// # Safety
+///
+/// `path` is null or a string. `next` gives null, or `out`, or, if that is null, memory that it allocated for its result.
+unsafe fn resolve(
+    path: *const c_char,
+    out: *mut c_char,
+    next: impl FnOnce(*const c_char) -> *mut c_char,
+) -> *mut c_char {
+    let mut room = Room::new();
+    // SAFETY: the caller says that the path is a string.
+    let redirected = unsafe { redirect(path, &mut room) };
+    let result = next(redirected);
+    if redirected != path && !result.is_null() {
+        let size = if out.is_null() {
+            // SAFETY: libc allocated it with malloc, for the string in it at least.
+            unsafe { libc::malloc_usable_size(result.cast()) }
+        } else {
+            libc::PATH_MAX as usize
+        };
+        // SAFETY: the result is a terminated string in memory of this size.
+        unsafe { restore(result, size) };
+    }
+    result
+}

@@ -1,0 +1,31 @@
+//! The function this library stands in front of.
+
+#![allow(unsafe_code, reason = "dlsym gives addresses")]
+
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// A function of the libraries behind this one, looked up at its first call: before that, libc may not be ready.
+pub(crate) struct Next {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+impl Next {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
+        Self { name, address: AtomicPtr::new(core::ptr::null_mut()) }
+    }
+
+    /// Its address; null if no library behind has it. Two threads may look it up at once and find the same.
+    pub(crate) fn address(&self) -> *mut c_void {
+        // ORDERING: the address is all there is; nothing else is published by it.
+        let known = self.address.load(Ordering::Relaxed);
+        if !known.is_null() {
+            return known;
+        }
+        // SAFETY: the name is terminated; dlsym with RTLD_NEXT starts behind the object this call is in.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.address.store(found, Ordering::Relaxed);
+        found
+    }
+}

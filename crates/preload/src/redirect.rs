@@ -1,0 +1,208 @@
+//! Which paths lead elsewhere, and where.
+
+#![allow(
+    unsafe_code,
+    reason = "paths come as C strings, and the directory as a variable of the C environment"
+)]
+
+use core::cell::UnsafeCell;
+use core::ffi::{CStr, c_char};
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// The directories that are ours, as in the tree `peerdma run` makes.
+const SERVED: [&[u8]; 4] =
+    [b"class/infiniband", b"class/infiniband_verbs", b"devices/virtual/peerdma", b"bus/peerdma"];
+
+/// The longest path the kernel takes, with its terminator.
+const PATH_MAX: usize = libc::PATH_MAX as usize;
+
+/// The directory `PEERDMA_SYSFS` names, read once: a program may change its environment while another thread opens
+/// files.
+struct Directory {
+    state: AtomicU8,
+    /// The name and a terminator; nothing is written once the state is `SET`.
+    name: UnsafeCell<[u8; PATH_MAX]>,
+}
+
+const UNREAD: u8 = 0;
+const READING: u8 = 1;
+const UNSET: u8 = 2;
+const SET: u8 = 3;
+
+// SAFETY: `name` is written by the one thread that moved the state from UNREAD to READING, and read only by those that
+// saw SET.
+unsafe impl Sync for Directory {}
+
+static DIRECTORY: Directory =
+    Directory { state: AtomicU8::new(UNREAD), name: UnsafeCell::new([0; PATH_MAX]) };
+
+impl Directory {
+    /// The name, without terminator.
+    fn get(&self) -> Option<&[u8]> {
+        // ORDERING: pairs with the release store below: whoever sees SET sees the name.
+        let mut state = self.state.load(Ordering::Acquire);
+        if state == UNREAD {
+            state = self.read();
+        }
+        // A thread that comes while another reads goes without: it is at most one call at the start of the program.
+        if state != SET {
+            return None;
+        }
+        // SAFETY: the state is SET, so nobody writes the name.
+        let name: &[u8; PATH_MAX] = unsafe { &*self.name.get() };
+        name.split(|&byte| byte == 0).next()
+    }
+
+    fn read(&self) -> u8 {
+        let won =
+            self.state.compare_exchange(UNREAD, READING, Ordering::Acquire, Ordering::Acquire);
+        if let Err(state) = won {
+            return state;
+        }
+        // SAFETY: getenv reads a terminated name; the environment is not changed by this library.
+        let value = unsafe { libc::getenv(c"PEERDMA_SYSFS".as_ptr()) };
+        let mut state = UNSET;
+        if !value.is_null() {
+            // SAFETY: getenv gives a terminated string.
+            let value = unsafe { CStr::from_ptr(value) }.to_bytes();
+            if value.starts_with(b"/") && value.len() < PATH_MAX {
+                // SAFETY: this thread moved the state to READING, so it alone touches the name.
+                let name: &mut [u8; PATH_MAX] = unsafe { &mut *self.name.get() };
+                name[..value.len()].copy_from_slice(value);
+                state = SET;
+            }
+        }
+        self.state.store(state, Ordering::Release);
+        state
+    }
+}
+
+/// Room for a path, on the caller's stack.
+pub(crate) struct Room([u8; PATH_MAX]);
+
+impl Room {
+    pub(crate) const fn new() -> Self {
+        Self([0; PATH_MAX])
+    }
+}
+
+/// The path to use instead of this one: in `room` if it is ours, else itself.
+///
+/// # Safety
+///
+/// `path` is null or a terminated string that stays as it is while the result is used.
+pub(crate) unsafe fn redirect(path: *const c_char, room: &mut Room) -> *const c_char {
+    if path.is_null() {
+        return path;
+    }
+    // SAFETY: not null, and the caller says it is terminated.
+    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
+    match below_sys(bytes).zip(DIRECTORY.get()) {
+        Some((below, directory)) if write(room, &[directory, b"/", below]) => {
+            room.0.as_ptr().cast()
+        }
+        _ => path,
+    }
+}
+
+/// The other way round: a path in the directory becomes one of `/sys`, for functions that give a path. Works in place,
+/// since the result is shorter or fits by `room`: `size` bytes at `path`.
+///
+/// # Safety
+///
+/// `path` is a terminated string in `size` writable bytes.
+#[cfg_attr(test, expect(dead_code, reason = "the hooks are not in the tests"))]
+pub(crate) unsafe fn restore(path: *mut c_char, size: usize) {
+    let Some(directory) = DIRECTORY.get() else { return };
+    let mut room = Room::new();
+    // SAFETY: the caller says that the string is terminated.
+    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let Some(below) = bytes.strip_prefix(directory) else { return };
+    if !below.is_empty() && !below.starts_with(b"/") {
+        return;
+    }
+    if write(&mut room, &[b"/sys", below]) && b"/sys".len() + below.len() < size {
+        let length = b"/sys".len() + below.len() + 1;
+        // SAFETY: `room` holds `length` bytes, the caller's buffer `size`, which is not less, and they are apart.
+        unsafe { core::ptr::copy_nonoverlapping(room.0.as_ptr().cast(), path, length) };
+    }
+}
+
+/// Writes these parts and a terminator, if there is room.
+fn write(room: &mut Room, parts: &[&[u8]]) -> bool {
+    let mut at = 0;
+    for part in parts {
+        let Some(space) = room.0.get_mut(at..at + part.len()) else { return false };
+        space.copy_from_slice(part);
+        at += part.len();
+    }
+    match room.0.get_mut(at) {
+        Some(end) => *end = 0,
+        None => return false,
+    }
+    true
+}
+
+/// What follows `/sys/` in a path of ours. Slashes may be doubled; `.` and `..` are not looked for.
+fn below_sys(path: &[u8]) -> Option<&[u8]> {
+    let (_, below) = strip(path, b"sys")?;
+    SERVED.iter().any(|served| is_below(below, served)).then_some(below)
+}
+
+/// Whether a path is this directory or in it.
+fn is_below(path: &[u8], directory: &[u8]) -> bool {
+    let mut rest = path;
+    let mut first = true;
+    for name in directory.split(|&byte| byte == b'/') {
+        let found = if first { rest.strip_prefix(name) } else { strip(rest, name).map(|it| it.0) };
+        match found {
+            Some(behind) if behind.is_empty() || behind[0] == b'/' => rest = behind,
+            _ => return false,
+        }
+        first = false;
+    }
+    true
+}
+
+/// Takes slashes and a name off: what is behind it, with and without the slashes there.
+fn strip<'a>(path: &'a [u8], name: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let start = path.iter().position(|&byte| byte != b'/').filter(|&start| start > 0)?;
+    let behind = path[start..].strip_prefix(name)?;
+    let slashes = behind.iter().take_while(|&&byte| byte == b'/').count();
+    (behind.is_empty() || slashes > 0).then(|| (behind, &behind[slashes..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_directories_are_found() {
+        let below = |path: &'static str| below_sys(path.as_bytes());
+        assert_eq!(below("/sys/class/infiniband"), Some(&b"class/infiniband"[..]));
+        assert_eq!(below("//sys//class/infiniband/a"), Some(&b"class/infiniband/a"[..]));
+        assert_eq!(below("/sys/class//infiniband_verbs/"), Some(&b"class//infiniband_verbs/"[..]));
+        for path in ["/sys", "/sys/class", "/sys/class/infiniband_mad", "/sysclass/infiniband"] {
+            assert_eq!(below(path), None, "{path}");
+        }
+        assert_eq!(below("sys/class/infiniband"), None);
+    }
+
+    #[test]
+    fn a_path_that_does_not_fit_is_left_alone() {
+        let mut room = Room::new();
+        assert!(write(&mut room, &[b"/a", b"/", b"b"]));
+        assert_eq!(&room.0[..5], b"/a/b\0");
+        assert!(!write(&mut room, &[&[b'x'; PATH_MAX]]));
+        assert!(write(&mut room, &[&[b'x'; PATH_MAX - 1]]));
+    }
+
+    #[test]
+    fn without_the_variable_nothing_is_redirected() {
+        let path = c"/sys/class/infiniband";
+        let mut room = Room::new();
+        // SAFETY: the path is a terminated constant.
+        let redirected = unsafe { redirect(path.as_ptr(), &mut room) };
+        assert_eq!(redirected, path.as_ptr());
+    }
+}
