@@ -195,6 +195,13 @@ impl ForkGuard {
 
 impl Drop for Hca {
     fn drop(&mut self) {
+        let counters = self.lock().counters();
+        let counted: Vec<String> = counters
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| format!("{name}={count}"))
+            .collect();
+        tracing::info!(target: "peerdma::counters", "closed: {}", counted.join(" "));
         self.shared.stop.store(true, Ordering::Release);
         self.shared.waits.wake();
         let thread = self.thread.get_mut().take();

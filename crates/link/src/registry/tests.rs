@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::message::{Hello, Message, Received, recv};
 use super::name::address;
 use super::*;
-use crate::shm::{DEFAULT_CAPACITY, Inbound, InboundState, Outbound, OutboundState};
+use crate::shm::{DEFAULT_CAPACITY, Inbound, Outbound, OutboundState};
 
 const NIC: NicIdentity = NicIdentity { guid: 0xa, ifindex: 1, settings: 5 };
 
@@ -46,16 +46,6 @@ fn squat(nic: &str, vf: u16) -> OwnedFd {
         .expect("sockets exist");
     rustix::net::bind(&socket, &address(nic, vf).expect("a good name")).expect("a free name");
     socket
-}
-
-#[test]
-fn the_lowest_free_vf_is_claimed_and_given_back() {
-    let nic = nic("lowest");
-    let (zero, one, two) = (claim(&nic), claim(&nic), claim(&nic));
-    assert_eq!([zero.vf(), one.vf(), two.vf()], [0, 1, 2]);
-    drop(one);
-    assert_eq!(claim(&nic).vf(), 1);
-    assert!(matches!(Claim::new("a/b", NIC), Err(ClaimError::BadName(_))));
 }
 
 #[test]
@@ -138,30 +128,6 @@ fn tables_travel_both_ways() {
         assert!(readable(&table), "it is the same pipe");
     }
     assert!(inbound.take_table().is_none(), "once");
-}
-
-#[test]
-fn who_leaves_is_gone() {
-    let nic = nic("leave");
-    let (mut a, mut b) = (claim(&nic), claim(&nic));
-    let (mut outbound, mut inbound) = connected(&mut a, &mut b);
-    outbound.push(1, |_| Ok::<_, ()>(())).expect("room");
-    assert_eq!(inbound.poll(), InboundState::Up);
-    drop(outbound);
-    assert!(readable(&*inbound));
-    assert_eq!(inbound.poll(), InboundState::Gone);
-    assert_eq!(inbound.pop(|r| r.len()), Ok(Some(1)), "last words can be read");
-
-    let (mut outbound, inbound) = connected(&mut a, &mut b);
-    drop(inbound);
-    assert!(readable(&outbound));
-    assert_eq!(*outbound.poll(), OutboundState::Gone);
-
-    let vf = b.vf();
-    let mut waiting = a.connect(vf, DEFAULT_CAPACITY).expect("b listens");
-    drop(b);
-    assert_eq!(*waiting.poll(), OutboundState::Gone, "before it accepted");
-    assert!(matches!(a.connect(vf, DEFAULT_CAPACITY), Err(ConnectError::NoSuchVf { .. })));
 }
 
 #[test]

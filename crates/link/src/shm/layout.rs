@@ -31,7 +31,7 @@ pub(crate) const WAITING: usize = 128;
 /// Start of the page that the two engines use as they like.
 pub(crate) const SCRATCH: usize = 4096;
 
-/// Bytes at [`SCRATCH`].
+/// Bytes of the page beside the ring that the two engines use as they like.
 pub const SCRATCH_LEN: usize = 4096;
 
 /// Start of the ring in its memfd.
