@@ -30,6 +30,9 @@ pub struct RunningPair {
     _port: Port,
 }
 
+/// How long a server may go on after its client failed, to say what it saw.
+const GRACE: std::time::Duration = std::time::Duration::from_secs(3);
+
 /// What both sides left.
 #[derive(Clone, Debug)]
 pub struct Finished {
@@ -126,8 +129,11 @@ impl RunningPair {
     #[track_caller]
     pub fn finish(self) -> Finished {
         let client = self.client.finish();
-        // A server whose client failed may wait for ever: it gets what its own limit leaves.
-        let server = self.server.finish();
-        Finished { server, client }
+        let mut server = self.server;
+        if !client.status.success() {
+            // A server whose client failed may wait for ever.
+            server.interrupt_unless_ended(GRACE);
+        }
+        Finished { server: server.finish(), client }
     }
 }

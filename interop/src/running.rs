@@ -116,6 +116,17 @@ impl Running {
         self.signal(Signal::INT);
     }
 
+    /// Asks the group to end if it has not ended after `grace`.
+    pub(crate) fn interrupt_unless_ended(&mut self, grace: Duration) {
+        let until = Instant::now() + grace;
+        while self.try_wait().is_none() {
+            if Instant::now() >= until {
+                return self.interrupt();
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+
     /// Waits for the end. A program that outlives its limit is killed and the test fails.
     #[track_caller]
     pub fn finish(mut self) -> Output {

@@ -166,12 +166,20 @@ fn preload_library() -> PathBuf {
     library
 }
 
-/// Makes `seccomp(2)` fail for this process and what it starts, as some sandboxes do.
-fn forbid_seccomp() -> std::io::Result<()> {
+/// Makes a system call fail with EPERM for the command and what it starts, as sandboxes do.
+fn forbid(command: &mut Command, call: libc::c_long) {
+    #[expect(unsafe_code, reason = "the filter must be installed between fork and exec")]
+    // SAFETY: `install_refusal` makes system calls and does nothing else.
+    unsafe {
+        command.pre_exec(move || install_refusal(call))
+    };
+}
+
+fn install_refusal(call: libc::c_long) -> std::io::Result<()> {
     let instruction = |code: u16, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let mut program = [
         instruction(0x20, 0, 0, 0),
-        instruction(0x15, 0, 1, libc::SYS_seccomp as u32),
+        instruction(0x15, 0, 1, call as u32),
         instruction(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
         instruction(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
@@ -315,9 +323,10 @@ fn a_directory_backs_the_door_where_mounts_are_forbidden() {
     let program = place.program(&[]);
     let program = program.to_str().unwrap();
     let mut command = place.run("auto", &[program, "raw"]);
-    command.env("PEERDMA_DOOR_BACKING", "directory");
+    forbid(command.env("PEERDMA_LOG", "info"), libc::SYS_fsopen);
     let output = command.output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "raw ok\n", "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("in a directory"), "{output:?}");
     place.expect_nothing_left();
 }
 
@@ -487,11 +496,7 @@ fn forbidden_seccomp_is_no_failure() {
     // A sandbox that allows no seccomp is a filter itself.
     let place = Place::new();
     let mut command = place.run("auto", &["cat", &format!("{HCA}/node_type")]);
-    #[expect(unsafe_code, reason = "the filter must be installed between fork and exec")]
-    // SAFETY: `forbid_seccomp` makes system calls and does nothing else.
-    unsafe {
-        command.pre_exec(forbid_seccomp)
-    };
+    forbid(&mut command, libc::SYS_seccomp);
     let output = command.output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1: CA\n", "{output:?}");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");

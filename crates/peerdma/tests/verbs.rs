@@ -1,24 +1,102 @@
-//! Every object of the verbs, used by a C program within one process, with the errno of each wrong use.
+//! The verbs as C programs use them, compiled with the system's header.
 
 mod common;
+#[path = "../src/abi/symbols/mod.rs"]
+#[expect(dead_code, reason = "only the verbs without a symbol are looked at here")]
+mod symbols;
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use common::Scratch;
+use symbols::{Answer, INLINE};
 
-#[test]
-fn a_c_program_uses_every_object() {
-    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+const HEADER: &str = "/usr/include/infiniband/verbs.h";
+
+/// Runs a program of `tests/c` on the library.
+fn run(source: &str) {
+    if !Path::new(HEADER).exists() {
         return common::cannot_run("there is no <infiniband/verbs.h>");
     }
-    let scratch = Scratch::new("verbs");
+    let scratch = Scratch::new(source);
     scratch.install();
     let library = format!("-L{}", scratch.path().display());
-    let Some(program) = scratch.compile("verbs.c", &[&library, "-l:libibverbs.so.1"]) else {
+    let Some(program) = scratch.compile(source, &[&library, "-l:libibverbs.so.1"]) else {
         return common::cannot_run("there is no C compiler");
     };
     let mut run = Command::new(program);
     run.env("LD_LIBRARY_PATH", scratch.path());
     assert_eq!(common::stdout(&mut run), "every check passed\n");
 }
+
+/// Every object, within one process, with the errno of each wrong use.
+#[test]
+fn a_program_uses_every_object() {
+    run("verbs.c");
+}
+
+#[test]
+fn a_child_holds_husks_and_opens_its_own() {
+    run("fork.c");
+}
+
+/// The table says which verbs without a symbol are implemented; a NULL pointer is how the others are refused.
+#[test]
+fn pointers_are_there_for_what_the_table_says_is_implemented() {
+    let Ok(header) = fs::read_to_string(HEADER) else {
+        return common::cannot_run("there is no <infiniband/verbs.h>");
+    };
+    // The pointers of each object, and whether the table has them. Several verbs may share one.
+    let mut pointers = BTreeMap::new();
+    for verb in INLINE {
+        let (object, field) = verb.through.split_once('.').expect("object.field");
+        let is_known = header.contains(&format!("(*{})", field.trim_start_matches("ops.")));
+        // Work queues cannot be made.
+        if object != "ibv_wq" && is_known {
+            pointers.insert((object, field), matches!(verb.answer, Answer::In(_)));
+        }
+    }
+    let mut source = String::from(POINTERS_HEAD);
+    let mut expected = String::new();
+    for ((object, field), is_there) in &pointers {
+        writeln!(source, "printf(\"{object}.{field} %d\\n\", !!{object}->{field});")
+            .expect("a String");
+        writeln!(expected, "{object}.{field} {}", u8::from(*is_there)).expect("a String");
+    }
+    source.push_str("return 0;\n}\n");
+
+    let scratch = Scratch::new("pointers");
+    scratch.install();
+    let file = scratch.path().join("pointers.c");
+    fs::write(&file, source).expect("the directory is new");
+    let library = format!("-L{}", scratch.path().display());
+    let Some(program) = scratch.compile_file(&file, &[&library, "-l:libibverbs.so.1"]) else {
+        return common::cannot_run("there is no C compiler");
+    };
+    let mut run = Command::new(program);
+    run.env("LD_LIBRARY_PATH", scratch.path());
+    assert_eq!(common::stdout(&mut run), expected);
+}
+
+/// Makes one of each object, in variables of their types' names.
+const POINTERS_HEAD: &str = r#"
+#include <infiniband/verbs.h>
+#include <stdio.h>
+int main(void) {
+struct ibv_context *ibv_context = ibv_open_device(ibv_get_device_list(NULL)[0]);
+struct verbs_context *verbs_context = verbs_get_ctx(ibv_context);
+struct ibv_alloc_dm_attr dm_attr = { .length = 64 };
+struct ibv_dm *ibv_dm = ibv_alloc_dm(ibv_context, &dm_attr);
+struct ibv_cq_init_attr_ex cq_attr = { .cqe = 1 };
+struct ibv_cq_ex *ibv_cq_ex = ibv_create_cq_ex(ibv_context, &cq_attr);
+struct ibv_qp_init_attr_ex qp_attr = {
+	.send_cq = ibv_cq_ex_to_cq(ibv_cq_ex), .recv_cq = ibv_cq_ex_to_cq(ibv_cq_ex), .qp_type = IBV_QPT_RC,
+	.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .pd = ibv_alloc_pd(ibv_context),
+};
+struct ibv_qp_ex *ibv_qp_ex = ibv_qp_to_qp_ex(ibv_create_qp_ex(ibv_context, &qp_attr));
+if (!verbs_context || !ibv_dm || !ibv_qp_ex)
+	return 1;
+"#;

@@ -32,6 +32,12 @@ pub(crate) unsafe extern "C" fn post_send(
     // SAFETY: as above.
     let is_ud = unsafe { (*qp).qp_type } == QpType::Ud as u32;
     let mut engine = own.hca.lock();
+    let husk = check_alive(&engine);
+    if husk != 0 {
+        // SAFETY: contract: the program has room for the pointer.
+        unsafe { bad.write(first) };
+        return husk;
+    }
     let mut is_posted = false;
     let mut next = first;
     // SAFETY: contract: the list is valid to its end.
@@ -66,9 +72,15 @@ pub(crate) unsafe extern "C" fn post_recv(
     // SAFETY: contract: the QP is one of ours.
     let own = unsafe { qp::own(qp) };
     let mut engine = own.hca.lock();
+    let husk = check_alive(&engine);
     // SAFETY: contract: the list is valid to its end.
     unsafe {
-        each(first, bad, |wr| engine.post_recv(own.id, wr).map_err(|error| refused("recv", &error)))
+        each(first, bad, |wr| {
+            if husk != 0 {
+                return Err(husk);
+            }
+            engine.post_recv(own.id, wr).map_err(|error| refused("recv", &error))
+        })
     }
 }
 
@@ -80,9 +92,13 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     // SAFETY: contract: the queue is one of ours.
     let own = unsafe { SrqObject::own(srq) };
     let mut engine = own.hca.lock();
+    let husk = check_alive(&engine);
     // SAFETY: contract: the list is valid to its end.
     unsafe {
         each(first, bad, |wr| {
+            if husk != 0 {
+                return Err(husk);
+            }
             engine.post_srq_recv(own.id, wr).map_err(|refusal| errno::of(refusal.kind()))
         })
     }
@@ -108,6 +124,18 @@ unsafe fn each(
         next = c.next;
     }
     0
+}
+
+/// In the child of a fork, nothing that the parent opened can be posted to: EIO, else 0.
+pub(crate) fn check_alive(engine: &EngineGuard<'_>) -> c_int {
+    if !engine.is_husk() {
+        return 0;
+    }
+    tracing::info!(
+        target: "peerdma::refusal",
+        "post: the device was opened before a fork, and belongs to the parent; open it anew"
+    );
+    libc::EIO
 }
 
 /// The errno of a request that a queue does not take.

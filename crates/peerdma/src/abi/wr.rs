@@ -1,7 +1,7 @@
 //! Posting by calls: `ibv_wr_start`, a call for each request and one or two for its operands, `ibv_wr_complete`.
 //!
-//! This is the data path: there is no panic boundary. The requests are collected and posted at the end, all or, if one
-//! is wrong, none (`ibv_wr_post(3)`).
+//! This is the data path: there is no panic boundary. The requests are collected, and posted together at the end. If one
+//! is refused, those before it stand, as in a list of `ibv_post_send`.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -90,7 +90,10 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
     let mut engine = own.hca.lock();
     // SAFETY: contract: the turn began.
     let batch = unsafe { own.batch.get() };
-    let mut answer = 0;
+    let mut answer = post::check_alive(&engine);
+    if answer != 0 {
+        batch.0.clear();
+    }
     let mut is_posted = false;
     for wr in batch.0.drain(..) {
         if let Err(error) = engine.post_send(own.id, wr) {

@@ -20,6 +20,7 @@ pub(crate) fn library() -> &'static Path {
         };
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--package", "peerdma", "--lib", "--profile", profile]);
+        cargo.arg("--target-dir").arg(directory.parent().expect("a profile has a directory above"));
         cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
         assert!(cargo.status().expect("cargo runs this test").success(), "the library builds");
         directory.join("libpeerdma.so")
@@ -49,14 +50,20 @@ impl Scratch {
         }
     }
 
-    /// Compiles a C program into it. Nothing if there is no C compiler.
+    /// Compiles a C program of `tests/c` into it. Nothing if there is no C compiler.
     pub(crate) fn compile(&self, source: &str, flags: &[&str]) -> Option<PathBuf> {
-        let program = self.0.join(Path::new(source).file_stem().expect("a source has a name"));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
+        self.compile_file(&source, flags)
+    }
+
+    /// Compiles a C program that lies anywhere into it. Nothing if there is no C compiler.
+    pub(crate) fn compile_file(&self, source: &Path, flags: &[&str]) -> Option<PathBuf> {
+        let program = self.0.join(source.file_stem().expect("a source has a name"));
         let mut cc = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
         cc.arg("-Wall").arg("-Werror").arg("-o").arg(&program);
-        cc.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source)).args(flags);
+        cc.arg(source).args(flags);
         let built = cc.status().ok()?.success();
-        assert!(built, "{source} compiles");
+        assert!(built, "{} compiles", source.display());
         Some(program)
     }
 }

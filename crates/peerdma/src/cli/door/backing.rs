@@ -24,9 +24,6 @@ use crate::sysfs::Tree;
 /// What the names of our directories begin with; a process id and a number follow.
 const PREFIX: &str = "peerdma-sysfs.";
 
-/// Asks for a directory where a mount is possible, too.
-const BACKING: &str = "PEERDMA_DOOR_BACKING";
-
 /// A tree made real.
 #[derive(Debug)]
 pub(super) struct Backing {
@@ -37,8 +34,7 @@ pub(super) struct Backing {
 impl Backing {
     /// Makes the tree real where it leaves no trace, else in a directory.
     pub(super) fn create(tree: &Tree) -> io::Result<Self> {
-        let asked = std::env::var_os(BACKING).is_some_and(|backing| backing == "directory");
-        match if asked { Err(io::ErrorKind::Unsupported.into()) } else { detached(tree) } {
+        match detached(tree) {
             Ok(root) => Ok(Self { root, named: None }),
             Err(error) => {
                 tracing::info!(%error, "door: no mount of our own, the tree is in a directory");
