@@ -58,9 +58,6 @@ const fn group(
     Group { name, what, budget: Duration::from_secs(seconds), when, job }
 }
 
-/// The reason of the groups below until the library carries their programs.
-const NOT_YET: When = When::Named("the library does not carry these programs yet");
-
 /// All groups, cheap ones first: a typo is found in seconds.
 pub(crate) const GROUPS: &[Group] = &[
     group("fmt", 10, "rustfmt", When::Always, Job::Check(fmt)),
@@ -95,35 +92,47 @@ pub(crate) const GROUPS: &[Group] = &[
         "devices",
         30,
         "ibv_devices, ibv_devinfo, dlvsym, vendor libraries",
-        NOT_YET,
+        When::Always,
         Job::Interop { threads: 2 },
     ),
     group(
         "sysfs",
         20,
         "/sys/class/infiniband, read directly",
-        NOT_YET,
+        When::Always,
         Job::Interop { threads: 2 },
     ),
-    group("pingpong", 90, "the pingpongs of ibverbs-utils", NOT_YET, Job::Interop { threads: 1 }),
+    group(
+        "pingpong",
+        90,
+        "the pingpongs of ibverbs-utils",
+        When::Always,
+        Job::Interop { threads: 1 },
+    ),
     group(
         "perftest",
         240,
         "every perftest program with its options",
-        NOT_YET,
+        When::Always,
         Job::Interop { threads: 1 },
     ),
-    group("permissions", 120, "users and pid namespaces", NOT_YET, Job::Interop { threads: 1 }),
-    group("fork", 30, "fork, daemon, multiprocessing", NOT_YET, Job::Interop { threads: 2 }),
+    group(
+        "permissions",
+        120,
+        "users and pid namespaces",
+        When::Always,
+        Job::Interop { threads: 1 },
+    ),
+    group("fork", 30, "fork, daemon, multiprocessing", When::Always, Job::Interop { threads: 2 }),
     group(
         "badday",
         90,
         "killed and stopped peers, wrong arguments",
-        NOT_YET,
+        When::Always,
         Job::Interop { threads: 1 },
     ),
-    group("wire", 120, "two hosts: tshark and the ICRC", NOT_YET, Job::Interop { threads: 1 }),
-    group("demo", 60, "cargo run --release -- demo", NOT_YET, Job::Check(demo)),
+    group("wire", 120, "two hosts: tshark and the ICRC", When::Always, Job::Interop { threads: 1 }),
+    group("demo", 60, "cargo run --release -- demo", When::Always, Job::Check(demo)),
     group("deny", 240, "licences and sources of dependencies", When::Always, Job::Check(licences)),
 ];
 

@@ -59,14 +59,16 @@ const POLLS_TO_YIELD: u64 = 1 << 13;
 /// How long a program that polls may pause before the background thread makes progress in its place.
 const LEASE: Duration = Duration::from_millis(2);
 
-static OPEN: OnceLock<Mutex<Vec<(String, Weak<Hca>)>>> = OnceLock::new();
+/// The NICs that this process has open, by name.
+type OpenNics = Mutex<Vec<(String, Weak<Hca>)>>;
+
+static OPEN: OnceLock<OpenNics> = OnceLock::new();
 
 impl Hca {
     /// Opens a NIC, or gives the one this process has open already.
     #[doc(alias = "ibv_open_device")]
     pub fn open(nic: &NicInfo) -> Result<Arc<Self>> {
-        let mut open =
-            OPEN.get_or_init(Mutex::default).lock();
+        let mut open = OPEN.get_or_init(Mutex::default).lock();
         open.retain(|(_, hca)| hca.strong_count() > 0);
         let known = open.iter().find(|(name, _)| *name == nic.config.name);
         if let Some(hca) = known.and_then(|(_, hca)| hca.upgrade()) {
@@ -259,11 +261,8 @@ impl Shared {
 fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> {
     let config = &nic.config;
     let (guid, port) = crate::nic::look(config, nic.index)?;
-    let identity = NicIdentity {
-        guid: guid.0,
-        ifindex: port.ifindex,
-        settings: u64::from(config.udp_port),
-    };
+    let identity =
+        NicIdentity { guid: guid.0, ifindex: port.ifindex, settings: u64::from(config.udp_port) };
     let mut claim = Claim::new(&config.name, identity)
         .map_err(|error| Refusal::new(Kind::NoDevice, format!("{}: {error}", config.name)))?;
     let vf = claim.vf();

@@ -27,12 +27,18 @@ pub struct NicInfo {
     pub index: u32,
 }
 
-/// The NICs that the configuration names, over the netdevs there are.
+/// The NICs that the configuration names, over the netdevs there are; of them those that `PEERDMA_NIC`, a list with
+/// commas, names if it is set.
 #[doc(alias = "ibv_get_device_list")]
 pub fn nics() -> Result<Vec<NicInfo>> {
     let config = Config::load()?;
+    let chosen = std::env::var("PEERDMA_NIC").unwrap_or_default();
+    let is_chosen = |name: &str| chosen.is_empty() || chosen.split(',').any(|nic| nic == name);
     let mut found = Vec::new();
     for (index, nic) in config.nics.into_iter().enumerate() {
+        if !is_chosen(&nic.name) {
+            continue;
+        }
         let (guid, port) = look(&nic, index as u32)?;
         found.push(NicInfo {
             guid,
@@ -92,7 +98,6 @@ pub(crate) fn port_attr(port: &Port) -> PortAttr {
         1_001..=10_000 => (1, 4),
         10_001..=25_000 => (1, 32),
         25_001..=40_000 => (2, 4),
-        40_001..=50_000 => (8, 32),
         _ => (2, 32),
     };
     PortAttr {

@@ -22,8 +22,7 @@ impl Waits {
         let refused =
             |error| Refusal::new(Kind::NoMemory, format!("descriptors to wait on: {error}"));
         let set = || epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused);
-        let wake =
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused)?;
         let waits = Self { always: set()?, idle: set()?, wake };
         waits.add_always(&waits.wake);
         waits.add_idle(&waits.always);
@@ -60,7 +59,10 @@ impl Waits {
             tv_nsec: wait.subsec_nanos().into(),
         });
         let set = if program_polls { &self.always } else { &self.idle };
-        let mut event = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];
+        let mut event = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }];
         // An interrupted wait is a short one.
         let _ = epoll::wait(set, &mut event[..], timeout.as_ref());
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);

@@ -241,10 +241,8 @@ impl Engine {
         if let MrKind::Dm(dm) = kind {
             self.dm(dm)?.uses += 1;
         }
-        let (id, key) = self
-            .core
-            .mrs
-            .insert(|key| Mr { pd, key, access, iova, length, umem, offset, kind });
+        let (id, key) =
+            self.core.mrs.insert(|key| Mr { pd, key, access, iova, length, umem, offset, kind });
         self.publish_mr(id);
         Ok(MrInfo { id, lkey: key, rkey: key })
     }
@@ -271,9 +269,10 @@ impl Engine {
             Self::check_access("rereg_mr", access, MR_ACCESS)?;
         }
         if let Some((umem, iova)) = &change.translation
-            && (umem.is_empty() || iova.checked_add(umem.len()).is_none()) {
-                refuse!(Invalid, "rereg_mr: {:#x} bytes at {iova:#x}", umem.len());
-            }
+            && (umem.is_empty() || iova.checked_add(umem.len()).is_none())
+        {
+            refuse!(Invalid, "rereg_mr: {:#x} bytes at {iova:#x}", umem.len());
+        }
         if let Some(pd) = change.pd {
             self.pd(pd)?.uses += 1;
             self.pd(old_pd)?.uses -= 1;

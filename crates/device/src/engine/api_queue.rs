@@ -182,12 +182,7 @@ impl Engine {
 
     /// Changes a shared receive queue: its size, its limit, or both.
     #[doc(alias = "ibv_modify_srq")]
-    pub fn modify_srq(
-        &mut self,
-        id: SrqId,
-        max_wr: Option<u32>,
-        limit: Option<u32>,
-    ) -> Result<()> {
+    pub fn modify_srq(&mut self, id: SrqId, max_wr: Option<u32>, limit: Option<u32>) -> Result<()> {
         let most = self.core.attr.max_srq_wr;
         let srq = self.srq(id)?;
         let size = max_wr.unwrap_or(srq.max_wr);
@@ -230,7 +225,12 @@ impl Engine {
             refuse!(NoMemory, "post_srq_recv: the queue holds its {} requests", srq.max_wr);
         }
         if wr.sges.len() > srq.max_sge as usize {
-            refuse!(Invalid, "post_srq_recv: {} elements; max_sge is {}", wr.sges.len(), srq.max_sge);
+            refuse!(
+                Invalid,
+                "post_srq_recv: {} elements; max_sge is {}",
+                wr.sges.len(),
+                srq.max_sge
+            );
         }
         srq.queue.push_back(wr);
         Ok(())

@@ -161,13 +161,7 @@ impl Core {
     }
 
     /// Raises an asynchronous event in one context.
-    pub(crate) fn raise(
-        &mut self,
-        ctx: CtxId,
-        event: EventType,
-        source: EventSource,
-        cookie: u64,
-    ) {
+    pub(crate) fn raise(&mut self, ctx: CtxId, event: EventType, source: EventSource, cookie: u64) {
         tracing::debug!(target: "peerdma::event", ?event, ?source, "asynchronous event");
         if let Some(ctx) = self.ctxs.get_mut(ctx.index()) {
             ctx.events.push(AsyncEvent { event, source, cookie });

@@ -20,9 +20,9 @@ use transport::env::{AtomicOp, Direct, Local, LocalError, OneSided, OneSidedKind
 use umem::{Backing, HostBuf, LocalPart, RemoteFault, RemoteProcess, Umem};
 
 use super::Engine;
+use super::env::Route;
 use super::mr::MrTable;
 use super::payload::for_each_sge;
-use super::env::Route;
 use super::table::{MrWords, PeerTable, Table, qp_word};
 use crate::ids::{MrId, PdId, QpId};
 
@@ -60,8 +60,7 @@ pub(crate) fn probe(outbound: &mut Outbound) -> Result<DirectPeer, String> {
     let table = PeerTable::map(table).ok_or("its table has another layout")?;
     let process = RemoteProcess::probe(pid as i32, info.probe.addr, info.probe.value)
         .map_err(|refused| refused.to_string())?;
-    let pidfd = Pid::from_raw(pid as i32)
-        .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let pidfd = Pid::from_raw(pid as i32).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let inline = HostBuf::anonymous(4096).map_err(|error| error.to_string())?;
     Ok(DirectPeer { table, process, pidfd, mapped: HashMap::new(), inline })
 }
@@ -105,7 +104,9 @@ impl DirectPeer {
         let slot = Slot::hold(outbound, key);
         let Some((words, offset)) = self.check(parties, op) else { return Direct::Declined };
         let result = match op.kind {
-            OneSidedKind::Atomic(atomic) => self.atomic(mrs, parties.pd, op, &words, offset, atomic),
+            OneSidedKind::Atomic(atomic) => {
+                self.atomic(mrs, parties.pd, op, &words, offset, atomic)
+            }
             OneSidedKind::Write | OneSidedKind::Read => {
                 self.copy(mrs, parties.pd, op, &words, offset)
             }
@@ -164,8 +165,10 @@ impl DirectPeer {
         if let Some(mapped) = Self::map(&mut self.mapped, self.pidfd.as_ref(), key, words) {
             return copy_mapped(&mapped.umem, offset, &parts, is_write, || table.lives(key));
         }
-        let local: SmallVec<[LocalPart<'_>; 4]> =
-            parts.iter().map(|(umem, offset, len)| LocalPart { umem, offset: *offset, len: *len }).collect();
+        let local: SmallVec<[LocalPart<'_>; 4]> = parts
+            .iter()
+            .map(|(umem, offset, len)| LocalPart { umem, offset: *offset, len: *len })
+            .collect();
         let there = words.addr + offset;
         let mut lives = || table.lives(key);
         let copied = if is_write {
@@ -191,7 +194,8 @@ impl DirectPeer {
         atomic: AtomicOp,
     ) -> Direct {
         let Local::Sges(sges) = op.local else { return Direct::Declined };
-        let Some(mapped) = Self::map(&mut self.mapped, self.pidfd.as_ref(), op.rkey.0, words) else {
+        let Some(mapped) = Self::map(&mut self.mapped, self.pidfd.as_ref(), op.rkey.0, words)
+        else {
             return Direct::Declined;
         };
         if !op.remote_addr.is_multiple_of(8) {
@@ -303,7 +307,9 @@ impl Engine {
         let word = self.qps.get(id).and_then(|entry| {
             let shared = matches!(entry.facts.route, Route::Shm(_));
             let open = shared && entry.qp.state().receives();
-            open.then(|| qp_word(entry.facts.dest_qpn, entry.qp.query().access_flags, entry.facts.pd))
+            open.then(|| {
+                qp_word(entry.facts.dest_qpn, entry.qp.query().access_flags, entry.facts.pd)
+            })
         });
         table.set_qp(id, word);
         if word.is_none() {
@@ -322,10 +328,12 @@ impl Engine {
         let Some(mr) = self.core.mrs.get(id) else { return };
         // A dma-buf of the kernel needs brackets around each access, which only its importer can give.
         let is_plain = !matches!(mr.umem.backing(), Backing::DmaBuf { .. });
-        if mr.access.intersects(Access::REMOTE) && is_plain
-            && let Some(table) = self.table() {
-                table.publish(id, mr);
-            }
+        if mr.access.intersects(Access::REMOTE)
+            && is_plain
+            && let Some(table) = self.table()
+        {
+            table.publish(id, mr);
+        }
     }
 
     /// Takes a region back from such peers, and waits until none touches it.

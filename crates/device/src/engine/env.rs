@@ -132,7 +132,8 @@ impl<'a> QpEnv<'a, '_> {
     ) -> Result<(), TransmitError> {
         let Core { peers, mrs, .. } = &mut *self.core;
         let pd = self.facts.pd;
-        let record = Record { headers, length: source_len(source), skipped, grh, source: self.facts.qpn };
+        let record =
+            Record { headers, length: source_len(source), skipped, grh, source: self.facts.qpn };
         let pushed = peers.push(vf, &record, |room| match *source {
             Source::Empty => Ok(()),
             Source::Bytes(bytes) => {
@@ -160,12 +161,16 @@ impl<'a> QpEnv<'a, '_> {
                 self.facts.ring_position = position;
                 Ok(())
             }
-            // A datagram that finds no room is dropped, as on any wire.
-            Err(PushError::Full) if !self.facts.qp_type.is_connected() => {
+            // A slow receiver slows its senders, as priority flow control does; one that stopped does not stop those
+            // who may drop.
+            Err(PushError::Full) => {
+                let may_drop = !self.facts.qp_type.is_reliable();
+                if !may_drop || !self.core.peers.is_stalled(vf, self.core.now) {
+                    return Err(TransmitError::Blocked);
+                }
                 self.count(Counter::DroppedPacket);
                 Ok(())
             }
-            Err(PushError::Full) => Err(TransmitError::Blocked),
             // No such process: the packet goes nowhere, and the requester's timer will tell.
             Err(PushError::Gone) => {
                 self.count(Counter::DroppedPacket);
@@ -222,11 +227,19 @@ impl QpEnv<'_, '_> {
     ) -> Result<(), LocalError> {
         let (mrs, pd) = (&self.core.mrs, self.facts.pd);
         let mut from = 0;
-        for_each_sge(mrs, pd, sges, offset, payload.len(), Access::LOCAL_WRITE, |umem, at, piece| {
-            payload.copy_to(from, piece, umem, at)?;
-            from += u64::from(piece);
-            Ok(())
-        })
+        for_each_sge(
+            mrs,
+            pd,
+            sges,
+            offset,
+            payload.len(),
+            Access::LOCAL_WRITE,
+            |umem, at, piece| {
+                payload.copy_to(from, piece, umem, at)?;
+                from += u64::from(piece);
+                Ok(())
+            },
+        )
     }
 }
 
@@ -294,8 +307,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
         if table.is_none() || (unreliable && peers.is_behind(vf, self.facts.ring_position)) {
             return Direct::Declined;
         }
-        let parties =
-            Parties { own: self.facts.qpn, peer: self.facts.dest_qpn, pd: self.facts.pd };
+        let parties = Parties { own: self.facts.qpn, peer: self.facts.dest_qpn, pd: self.facts.pd };
         let outcome = peers.one_sided(vf, mrs, parties, op);
         if outcome == Direct::Done {
             counters.direct_operations += 1;

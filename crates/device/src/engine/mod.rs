@@ -33,11 +33,11 @@ use transport::{Poll, Time};
 
 pub use self::api_mem::{MrInfo, Rereg};
 pub use self::api_qp::{Cap, QpSpec};
+use self::core::Core;
 pub use self::core::{AsyncEvent, EventSource};
 pub use self::cq::Wc;
-pub use self::mr::MrKind;
-use self::core::Core;
 use self::env::{QpEnv, Route};
+pub use self::mr::MrKind;
 use self::qp::QpTable;
 use self::receive::Receivers;
 use crate::attr::{DeviceAttr, GidEntry, PortAttr};
@@ -155,6 +155,8 @@ impl Engine {
     /// Gives up, in the child of a fork, everything that is the parent's.
     pub(crate) fn become_husk(&mut self) {
         self.husk = true;
+        // Its pages did not come along.
+        self.core.table = None;
         self.receivers.abandon_in_child();
         self.core.peers.abandon_in_child();
         self.core.loopback.clear();
@@ -181,10 +183,11 @@ impl Engine {
 
     pub(crate) fn make_ready(&mut self, id: QpId) {
         if let Some(entry) = self.qps.get_mut(id)
-            && !entry.queued {
-                entry.queued = true;
-                self.ready.push_back(id);
-            }
+            && !entry.queued
+        {
+            entry.queued = true;
+            self.ready.push_back(id);
+        }
     }
 
     /// Lets one QP send. False if its carrier has no room.
@@ -195,10 +198,11 @@ impl Engine {
         let poll = entry.qp.poll_transmit(&mut QpEnv::new(core, &mut entry.facts), now, BURST);
         let deadline = entry.qp.poll_timeout();
         if let Some(at) = deadline
-            && entry.deadline.is_none_or(|known| at < known) {
-                entry.deadline = Some(at);
-                self.timers.push(Reverse((at, id.0)));
-            }
+            && entry.deadline.is_none_or(|known| at < known)
+        {
+            entry.deadline = Some(at);
+            self.timers.push(Reverse((at, id.0)));
+        }
         match poll {
             Poll::Idle => {}
             Poll::More => self.make_ready(id),

@@ -129,15 +129,10 @@ pub(crate) fn for_each_sge(
     access: Access,
     mut visit: impl FnMut(&Umem, u64, u32) -> Result<(), LocalError>,
 ) -> Result<(), LocalError> {
-    for_each_piece(
-        sges.iter().map(|sge| sge.length),
-        offset,
-        length,
-        |index, within, piece| {
-            let sge = &sges[index];
-            let key: LKey = sge.lkey;
-            let (umem, at) = mrs.local(pd, key, sge.addr + within, piece, access)?;
-            visit(umem, at, piece)
-        },
-    )
+    for_each_piece(sges.iter().map(|sge| sge.length), offset, length, |index, within, piece| {
+        let sge = &sges[index];
+        let key: LKey = sge.lkey;
+        let (umem, at) = mrs.local(pd, key, sge.addr + within, piece, access)?;
+        visit(umem, at, piece)
+    })
 }

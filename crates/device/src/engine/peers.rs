@@ -16,10 +16,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use iba::Qpn;
 use link::registry::Claim;
 use link::shm::{Doorbell, Outbound, OutboundState, PushError as RingError};
+use transport::Time;
 use transport::env::{Direct, OneSided, Skipped};
 use umem::Foreign;
 use wire::Headers;
@@ -92,7 +94,12 @@ pub(crate) struct Peers {
 struct Peer {
     outbound: Outbound,
     reach: Reach,
+    /// Since when the ring has been full without the peer taking anything, and how far it had read then.
+    full_since: Option<(Time, u64)>,
 }
+
+/// A peer that takes nothing from a full ring for so long is stalled: what may be dropped is.
+const STALL: Duration = Duration::from_millis(100);
 
 /// Whether a peer's memory can be touched without its engine.
 #[derive(Debug)]
@@ -122,7 +129,8 @@ impl Peers {
             match self.claim.as_ref()?.connect(vf, self.ring_size) {
                 Ok(outbound) => {
                     self.waits.add_always(&outbound);
-                    self.peers[index] = Some(Peer { outbound, reach: Reach::Unknown });
+                    self.peers[index] =
+                        Some(Peer { outbound, reach: Reach::Unknown, full_since: None });
                 }
                 Err(error) => {
                     tracing::info!(target: "peerdma::peer", vf, "cannot reach the process: {error}");
@@ -146,9 +154,12 @@ impl Peers {
         let mut fill = Some(fill);
         loop {
             let pushed = outbound.push(size + payload, |room| {
-                room.copy_from(&prefix[..size]);
-                match (room.slice(size, payload), fill.take()) {
-                    (Some(rest), Some(fill)) => fill(rest),
+                let (head, rest) = (room.slice(0, size), room.slice(size, payload));
+                match (head, rest, fill.take()) {
+                    (Some(head), Some(rest), Some(fill)) => {
+                        head.copy_from(&prefix[..size]);
+                        fill(rest)
+                    }
                     _ => Ok(()),
                 }
             });
@@ -220,8 +231,9 @@ impl Peers {
                 prefix[at..at + 16].copy_from_slice(&iba::Gid::from(address.ip()).0);
                 prefix[at + 16..at + ADDRESS].copy_from_slice(&address.port().to_ne_bytes());
             }
-            room.copy_from(&prefix);
-            if let Some(rest) = room.slice(prefix.len(), bytes.len()) {
+            let parts = (room.slice(0, prefix.len()), room.slice(prefix.len(), bytes.len()));
+            if let (Some(head), Some(rest)) = parts {
+                head.copy_from(&prefix);
                 rest.copy_from(bytes);
             }
             Ok::<(), ()>(())
@@ -245,6 +257,19 @@ impl Peers {
         match self.peers.get_mut(usize::from(vf)) {
             Some(Some(peer)) => peer.outbound.ring().consumed_up_to() < position,
             _ => false,
+        }
+    }
+
+    /// Whether a peer whose ring is full has taken nothing from it for a while.
+    pub(crate) fn is_stalled(&mut self, vf: u16, now: Time) -> bool {
+        let Some(Some(peer)) = self.peers.get_mut(usize::from(vf)) else { return false };
+        let read = peer.outbound.ring().consumed_up_to();
+        match peer.full_since {
+            Some((since, then)) if then == read => now.since(since) >= STALL,
+            _ => {
+                peer.full_since = Some((now, read));
+                false
+            }
         }
     }
 

@@ -6,13 +6,13 @@ use std::time::Instant;
 use iba::Qpn;
 use link::netdev::Watch;
 use link::registry::{Claim, Event};
-use link::steer::Steering;
 use link::shm::{Inbound, InboundState};
+use link::steer::Steering;
 use link::udp::{SendError, UdpLink};
 use transport::env::Rx;
+use wire::Headers;
 use wire::grh::Grh;
 use wire::icrc::{Flow, Verifier};
-use wire::Headers;
 
 use super::Engine;
 use super::core::Core;
@@ -83,9 +83,10 @@ impl Receivers {
 
     fn steer(&mut self) {
         if let (Some(steering), Some(udp)) = (&mut self.steering, &self.udp)
-            && steering.deadline().is_some() {
-                steering.poll(udp, Instant::now());
-            }
+            && steering.deadline().is_some()
+        {
+            steering.poll(udp, Instant::now());
+        }
     }
 
     /// Whether packets came over UDP lately, so that each poll should look.

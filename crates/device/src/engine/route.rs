@@ -22,7 +22,8 @@ impl Core {
     /// The global route header that a datagram between two processes of this host would have carried.
     pub(crate) fn grh(&self, av: &Av, headers: &Headers, length: u32) -> [u8; 40] {
         let src = self.port.gids.get(usize::from(av.sgid_index)).copied().unwrap_or_default();
-        let payload = 8 + headers.len() as u32 + length.next_multiple_of(4) + wire::icrc::LEN as u32;
+        let payload =
+            8 + headers.len() as u32 + length.next_multiple_of(4) + wire::icrc::LEN as u32;
         let hop_limit = if av.hop_limit == 0 { 64 } else { av.hop_limit };
         let (src, dst) = (src.to_ip(), av.dgid.to_ip());
         Grh::new(src, dst, av.traffic_class, hop_limit, payload as u16)

@@ -208,7 +208,8 @@ mod tests {
     #[test]
     fn a_qp_word_survives_packing() {
         let (ours, theirs) = tables();
-        let word = qp_word(Qpn::new(0xab_cdef), Access::REMOTE_READ | Access::REMOTE_ATOMIC, PdId(7));
+        let word =
+            qp_word(Qpn::new(0xab_cdef), Access::REMOTE_READ | Access::REMOTE_ATOMIC, PdId(7));
         ours.set_qp(QpId(0x3fff), Some(word));
         assert_eq!(theirs.qp(Qpn::new(5 << 14 | 0x3fff)), Some(word));
         assert_eq!(theirs.qp(Qpn::new(0x3ffe)), None);
@@ -224,7 +225,13 @@ mod tests {
         let key = 3 << 8 | 0x5a;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let mr = Mr {
-            pd: PdId(1), key, access, iova: 0x1000, length: 4096, umem, offset: 64,
+            pd: PdId(1),
+            key,
+            access,
+            iova: 0x1000,
+            length: 4096,
+            umem,
+            offset: 64,
             kind: super::super::MrKind::User,
         };
         ours.publish(MrId(3), &mr);

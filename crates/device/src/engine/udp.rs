@@ -90,10 +90,8 @@ impl UdpQueue {
         // The ICRC covers the IPv4 identification, which the kernel numbers from 0 within one GSO send.
         let id = batch.count as u16;
         let (packet, trailer) = packet.split_at_mut(size - icrc::LEN);
-        let flow = Flow::new(
-            SocketAddr::new(src, self.src_port),
-            SocketAddr::new(dst, self.dst_port),
-        );
+        let flow =
+            Flow::new(SocketAddr::new(src, self.src_port), SocketAddr::new(dst, self.dst_port));
         let icrc = flow.map_or(0, |flow| icrc::compute(&flow, id, packet));
         trailer.copy_from_slice(&icrc.to_le_bytes());
         batch.count += 1;
