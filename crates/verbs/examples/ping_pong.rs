@@ -23,7 +23,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mr = pd.reg_mr(&buffer, Access::LOCAL_WRITE)?;
     let qp = pd.create_qp(&QpSpec::rc(&cq))?;
     let (ping, pong) = (mr.slice(0, SIZE), mr.slice(2048, SIZE));
-
     let server = std::env::args().nth(1);
     let mut peer = match &server {
         Some(address) => TcpStream::connect(address)?,
@@ -36,7 +35,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     // A receive has to wait for the first message before the peer can send it.
     qp.post_recv(0, &[pong])?;
     connect(&qp, &mut peer)?;
-
     let start = Instant::now();
     for round in 0..ROUNDS {
         if server.is_some() {
@@ -59,9 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn wait_for_both(cq: &Cq, completions: u32) -> Result<(), Box<dyn Error>> {
     for _ in 0..completions {
         let wc = cq.wait()?;
-        if !wc.is_success() {
-            return Err(format!("request {} ended with {:?}", wc.wr_id, wc.status).into());
-        }
+        assert!(wc.is_success(), "request {} ended with {:?}", wc.wr_id, wc.status);
     }
     Ok(())
 }

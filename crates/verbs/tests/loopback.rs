@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use verbs::{
-    Access, Context, Cq, DEFAULT_QKEY, DmaBuf, HostBuf, Mr, Pd, Qp, QpSpec, QpState, SendRequest, Wc,
-    WcOpcode, WcStatus,
+    Access, Context, Cq, DEFAULT_QKEY, DmaBuf, HostBuf, Mr, Pd, Qp, QpSpec, QpState, SendRequest,
+    Wc, WcOpcode, WcStatus,
 };
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
@@ -60,7 +60,8 @@ fn send_arrives_in_the_posted_receive() {
     let sent = pattern(length, 1);
     a.buffer.write(0, &sent).unwrap();
     b.qp.post_recv(7, &[b.mr.slice(0, length as u32)]).unwrap();
-    let request = SendRequest::send(9, &[a.mr.slice(0, length as u32)]).with_imm(0xabcd_1234).signaled();
+    let request =
+        SendRequest::send(9, &[a.mr.slice(0, length as u32)]).with_imm(0xabcd_1234).signaled();
     a.qp.post_send(&request).unwrap();
     let (sent_wc, recv_wc) = (completion(&a.cq), completion(&b.cq));
     assert_eq!((sent_wc.wr_id, sent_wc.status), (9, WcStatus::Success));
@@ -75,7 +76,8 @@ fn write_and_read_move_the_bytes_they_name() {
     let (a, b) = pair(QpSpec::rc, 1 << 20);
     let sent = pattern(1 << 20, 3);
     a.buffer.write(0, &sent).unwrap();
-    let write = SendRequest::write(1, &[a.mr.slice(5, 100_000), a.mr.slice(200_000, 77)], b.mr.remote(33));
+    let write =
+        SendRequest::write(1, &[a.mr.slice(5, 100_000), a.mr.slice(200_000, 77)], b.mr.remote(33));
     a.qp.post_send(&write.signaled()).unwrap();
     assert!(completion(&a.cq).is_success());
     let got = bytes_of(&b.buffer);
@@ -98,7 +100,8 @@ fn atomics_return_the_old_value() {
         assert!(completion(&a.cq).is_success());
         a.buffer.load_u64(0, std::sync::atomic::Ordering::Relaxed).unwrap()
     };
-    a.qp.post_send(&SendRequest::fetch_add(1, a.mr.slice(0, 8), b.mr.remote(8), 10).signaled()).unwrap();
+    a.qp.post_send(&SendRequest::fetch_add(1, a.mr.slice(0, 8), b.mr.remote(8), 10).signaled())
+        .unwrap();
     assert_eq!(old(&a), 5);
     let swap = |compare, swap| {
         SendRequest::compare_swap(2, a.mr.slice(0, 8), b.mr.remote(8), compare, swap).signaled()
@@ -133,7 +136,8 @@ fn every_kind_of_memory_meets_every_other() {
                 "host" => a.buffer.write(0, &text).unwrap(),
                 "dm" => dm.write(0, &padded).unwrap(),
                 _ => {
-                    let request = SendRequest::write(0, &[], on_dmabuf.remote(0)).inline(&text).signaled();
+                    let request =
+                        SendRequest::write(0, &[], on_dmabuf.remote(0)).inline(&text).signaled();
                     a.qp.post_send(&request).unwrap();
                     assert!(completion(&a.cq).is_success());
                 }
@@ -181,7 +185,8 @@ fn a_range_outside_the_region_is_a_local_protection_error() {
 fn uc_writes_and_ud_sends() {
     let (a, b) = pair(QpSpec::uc, 4096);
     a.buffer.write(0, b"unreliable").unwrap();
-    a.qp.post_send(&SendRequest::write(1, &[a.mr.slice(0, 10)], b.mr.remote(0)).signaled()).unwrap();
+    a.qp.post_send(&SendRequest::write(1, &[a.mr.slice(0, 10)], b.mr.remote(0)).signaled())
+        .unwrap();
     assert!(completion(&a.cq).is_success());
     assert_eq!(bytes_of(&b.buffer)[..10], *b"unreliable");
 
@@ -191,7 +196,12 @@ fn uc_writes_and_ud_sends() {
     b.qp.to_rts().unwrap();
     let there = b.qp.endpoint().unwrap();
     let ah = pd
-        .create_ah(verbs::Av { dgid: there.gid, is_global: true, port_num: 1, ..Default::default() })
+        .create_ah(verbs::Av {
+            dgid: there.gid,
+            is_global: true,
+            port_num: 1,
+            ..Default::default()
+        })
         .unwrap();
     a.buffer.write(0, b"datagram").unwrap();
     b.qp.post_recv(5, &[b.mr.slice(0, 140)]).unwrap();

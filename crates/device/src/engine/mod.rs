@@ -24,6 +24,8 @@ pub(crate) mod qp;
 pub(crate) mod receive;
 mod route;
 pub(crate) mod table;
+#[cfg(test)]
+mod tests;
 pub(crate) mod udp;
 
 use std::cmp::Reverse;

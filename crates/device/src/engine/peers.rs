@@ -334,6 +334,14 @@ fn write_prefix(prefix: &mut [u8; MAX_PREFIX], record: &Record<'_>) -> usize {
     at + record.headers.emit(&mut prefix[at..])
 }
 
+/// What stands before the payload of a record.
+#[cfg(test)]
+pub(super) fn prefix_of(record: &Record<'_>) -> Vec<u8> {
+    let mut prefix = [0; MAX_PREFIX];
+    let length = write_prefix(&mut prefix, record);
+    prefix[..length].to_vec()
+}
+
 /// Takes a record apart. Every word is read once and checked; the payload stays in the ring.
 pub(crate) fn parse(record: Foreign<'_>) -> Result<Incoming<'_>, &'static str> {
     let mut prefix = [0u8; MAX_PREFIX];
