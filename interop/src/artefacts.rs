@@ -44,6 +44,11 @@ impl Artefacts {
         self.dir.join("libpeerdma.so")
     }
 
+    /// An example of the Rust API.
+    pub fn example(&self, name: &str) -> PathBuf {
+        self.dir.join("examples").join(name)
+    }
+
     /// The library for what programs read outside libibverbs, under the name that is there: installed or fresh from
     /// Cargo.
     fn preload(&self) -> Option<PathBuf> {
@@ -69,6 +74,10 @@ impl Artefacts {
     pub fn staged(&self, scratch: &Scratch) -> Self {
         let dir = scratch.path().join("bin");
         fs::create_dir_all(&dir).expect("a scratch directory is writable");
+        // An installation has this directory; without it `peerdma run` keeps one among the user's run-time files.
+        let names = dir.join("libpeerdma.names");
+        fs::create_dir_all(&names).expect("a scratch directory is writable");
+        fs::set_permissions(&names, fs::Permissions::from_mode(0o777)).expect("our own directory");
         for file in [self.peerdma(), self.library()].into_iter().chain(self.preload()) {
             let to = dir.join(file.file_name().expect("an artefact has a name"));
             fs::copy(&file, &to).expect("an artefact can be copied");

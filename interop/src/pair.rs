@@ -31,7 +31,7 @@ pub struct RunningPair {
 }
 
 /// How long a server may go on after its client failed, to say what it saw.
-const GRACE: std::time::Duration = std::time::Duration::from_secs(3);
+const GRACE: Duration = Duration::from_secs(3);
 
 /// What both sides left.
 #[derive(Clone, Debug)]
@@ -132,7 +132,7 @@ impl RunningPair {
         let mut server = self.server;
         if !client.status.success() {
             // A server whose client failed may wait for ever.
-            server.interrupt_unless_ended(GRACE);
+            server.end_unless_ended(GRACE);
         }
         Finished { server: server.finish(), client }
     }

@@ -141,7 +141,8 @@ impl Program {
             .process_group(0);
         let line = words.iter().map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ");
         let child = command.spawn().unwrap_or_else(|err| panic!("cannot start {line}: {err}"));
-        Running::new(child, line, tag, self.limit, self.leaves_daemon)
+        let scratch = Arc::clone(&self.scratch);
+        Running::new(child, line, tag, self.limit, self.leaves_daemon, scratch)
     }
 
     /// Starts it and waits for its end.

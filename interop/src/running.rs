@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::output::Output;
+use crate::scratch::Scratch;
 use crate::tag::Tag;
 
 /// How often a condition is looked at.
@@ -27,6 +28,8 @@ pub struct Running {
     tag: Tag,
     deadline: Instant,
     leaves_daemon: bool,
+    /// What it runs from, kept for as long as it may run.
+    _scratch: Arc<Scratch>,
     stdout: Pipe,
     stderr: Pipe,
     status: Option<ExitStatus>,
@@ -39,11 +42,22 @@ impl Running {
         tag: Tag,
         limit: Duration,
         leaves_daemon: bool,
+        scratch: Arc<Scratch>,
     ) -> Self {
         let stdout = Pipe::read(child.stdout.take().expect("stdout is piped"));
         let stderr = Pipe::read(child.stderr.take().expect("stderr is piped"));
         let deadline = Instant::now() + limit;
-        Self { child, command, tag, deadline, leaves_daemon, stdout, stderr, status: None }
+        Self {
+            child,
+            command,
+            tag,
+            deadline,
+            leaves_daemon,
+            _scratch: scratch,
+            stdout,
+            stderr,
+            status: None,
+        }
     }
 
     /// The process id of the first process of the group.
@@ -73,6 +87,11 @@ impl Running {
         self.wait_until(&format!("the words {text:?}"), |me| {
             me.stdout.text().contains(text) || me.stderr.text().contains(text)
         });
+    }
+
+    /// What is in standard output so far.
+    pub fn printed(&self) -> String {
+        self.stdout.text()
     }
 
     /// Waits until `ready` holds; fails if the program ends or its time is up before.
@@ -116,12 +135,13 @@ impl Running {
         self.signal(Signal::INT);
     }
 
-    /// Asks the group to end if it has not ended after `grace`.
-    pub(crate) fn interrupt_unless_ended(&mut self, grace: Duration) {
+    /// Ends the group if it has not ended after `grace`.
+    pub(crate) fn end_unless_ended(&mut self, grace: Duration) {
         let until = Instant::now() + grace;
         while self.try_wait().is_none() {
             if Instant::now() >= until {
-                return self.interrupt();
+                // Not SIGINT, which is ignored if a shell started the tests in the background.
+                return self.signal(Signal::TERM);
             }
             std::thread::sleep(TICK);
         }

@@ -13,16 +13,7 @@ pub(crate) struct Group {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
     pub(crate) budget: Duration,
-    pub(crate) when: When,
     pub(crate) job: Job,
-}
-
-/// Whether a group runs without being named.
-#[derive(Clone, Copy)]
-pub(crate) enum When {
-    Always,
-    /// Only by `--group NAME`, because of this.
-    Named(&'static str),
 }
 
 /// What a group does.
@@ -48,92 +39,38 @@ pub(crate) struct Context {
     pub(crate) skip_log: PathBuf,
 }
 
-const fn group(
-    name: &'static str,
-    seconds: u64,
-    what: &'static str,
-    when: When,
-    job: Job,
-) -> Group {
-    Group { name, what, budget: Duration::from_secs(seconds), when, job }
+const fn group(name: &'static str, seconds: u64, what: &'static str, job: Job) -> Group {
+    Group { name, what, budget: Duration::from_secs(seconds), job }
 }
 
 /// All groups, cheap ones first: a typo is found in seconds.
 pub(crate) const GROUPS: &[Group] = &[
-    group("fmt", 10, "rustfmt", When::Always, Job::Check(fmt)),
-    group("deps", 10, "crate arrows, places of unsafe", When::Always, Job::Check(arrows)),
-    group("clippy", 180, "lints, all targets", When::Always, Job::Check(clippy)),
-    group(
-        "aarch64",
-        120,
-        "type check for aarch64 (it is not run)",
-        When::Always,
-        Job::IfPossible(aarch64),
-    ),
-    group("doc", 60, "documentation builds without warning", When::Always, Job::Check(doc)),
-    group("unit", 300, "unit, property and documentation tests", When::Always, Job::Tests(unit)),
-    group("loom", 180, "models of lock-free code", When::Always, Job::Tests(|_| loom::run())),
-    group(
-        "fuzz",
-        180,
-        "20,000 inputs per fuzz target",
-        When::Always,
-        Job::Check(|_| fuzz::run(20_000, None)),
-    ),
-    group(
-        "build",
-        240,
-        "release build of the library and programs",
-        When::Always,
-        Job::Check(build),
-    ),
-    group("rig", 30, "the interop rig itself", When::Always, Job::Interop { threads: 2 }),
+    group("fmt", 10, "rustfmt", Job::Check(fmt)),
+    group("deps", 10, "crate arrows, places of unsafe", Job::Check(arrows)),
+    group("clippy", 180, "lints, all targets", Job::Check(clippy)),
+    group("aarch64", 120, "type check for aarch64 (it is not run)", Job::IfPossible(aarch64)),
+    group("doc", 60, "documentation builds without warning", Job::Check(doc)),
+    group("unit", 300, "unit, property and documentation tests", Job::Tests(unit)),
+    group("loom", 180, "models of lock-free code", Job::Tests(|_| loom::run())),
+    group("fuzz", 180, "20,000 inputs per fuzz target", Job::Check(|_| fuzz::run(20_000, None))),
+    group("build", 240, "release build of the library and programs", Job::Check(build)),
+    group("rig", 30, "the interop rig itself", Job::Interop { threads: 2 }),
     group(
         "devices",
         30,
         "ibv_devices, ibv_devinfo, dlvsym, vendor libraries",
-        When::Always,
         Job::Interop { threads: 2 },
     ),
-    group(
-        "sysfs",
-        20,
-        "/sys/class/infiniband, read directly",
-        When::Always,
-        Job::Interop { threads: 2 },
-    ),
-    group(
-        "pingpong",
-        90,
-        "the pingpongs of ibverbs-utils",
-        When::Always,
-        Job::Interop { threads: 1 },
-    ),
-    group(
-        "perftest",
-        240,
-        "every perftest program with its options",
-        When::Always,
-        Job::Interop { threads: 1 },
-    ),
-    group(
-        "permissions",
-        120,
-        "users and pid namespaces",
-        When::Always,
-        Job::Interop { threads: 1 },
-    ),
-    group("fork", 30, "fork, daemon, multiprocessing", When::Always, Job::Interop { threads: 2 }),
-    group(
-        "badday",
-        90,
-        "killed and stopped peers, wrong arguments",
-        When::Always,
-        Job::Interop { threads: 1 },
-    ),
-    group("wire", 120, "two hosts: tshark and the ICRC", When::Always, Job::Interop { threads: 1 }),
-    group("demo", 60, "cargo run --release -- demo", When::Always, Job::Check(demo)),
-    group("deny", 240, "licences and sources of dependencies", When::Always, Job::Check(licences)),
+    group("sysfs", 20, "/sys/class/infiniband, read directly", Job::Interop { threads: 2 }),
+    group("pingpong", 90, "the pingpongs of ibverbs-utils", Job::Interop { threads: 1 }),
+    group("perftest", 240, "every perftest program with its options", Job::Interop { threads: 1 }),
+    group("permissions", 120, "users and pid namespaces", Job::Interop { threads: 1 }),
+    group("fork", 30, "fork, daemon, multiprocessing", Job::Interop { threads: 2 }),
+    group("badday", 90, "killed and stopped peers, wrong arguments", Job::Interop { threads: 1 }),
+    group("wire", 120, "two hosts: tshark and the ICRC", Job::Interop { threads: 1 }),
+    group("examples", 30, "the examples of verbs", Job::Interop { threads: 1 }),
+    group("demo", 60, "cargo run --release -- demo", Job::Check(demo)),
+    group("deny", 240, "licences and sources of dependencies", Job::Check(licences)),
 ];
 
 fn fmt(_: &Context) -> Outcome {
@@ -181,7 +118,8 @@ fn unit(context: &Context) -> Outcome<Counts> {
 }
 
 fn build(_: &Context) -> Outcome {
-    check(cargo().args(["build", "--release", "--locked"]))
+    check(cargo().args(["build", "--release", "--locked"]))?;
+    check(cargo().args(["build", "--release", "--locked", "-p", "verbs", "--examples"]))
 }
 
 fn demo(_: &Context) -> Outcome {

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::counts::Counts;
-use crate::groups::Group;
 
 /// How one group went.
 pub(crate) struct Line {
@@ -49,7 +48,7 @@ impl Line {
 }
 
 /// Prints a line per group, the reasons, and the sums.
-pub(crate) fn print(lines: &[Line], left_out: &[(&Group, &str)]) {
+pub(crate) fn print(lines: &[Line]) {
     println!();
     println!(
         "{:<12} {:>7} {:>7} {:>7}  {:>7} {:>7}",
@@ -66,9 +65,6 @@ pub(crate) fn print(lines: &[Line], left_out: &[(&Group, &str)]) {
             line.budget.as_secs(),
             line.verdict()
         );
-    }
-    for (group, why) in left_out {
-        println!("{:<12} left out: {} ({why})", group.name, group.what);
     }
     for line in lines {
         for skipped in &line.skipped {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 
 use crate::counts::Counts;
-use crate::groups::{self, Context, GROUPS, Group, Job, When};
+use crate::groups::{self, Context, GROUPS, Group, Job};
 use crate::report::{self, Line};
 use crate::setup;
 use crate::sh::{Outcome, target_dir};
@@ -51,7 +51,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         }
         return Ok(());
     }
-    let (chosen, left_out) = choose(&options.groups)?;
+    let chosen = choose(&options.groups)?;
     if options.setup {
         setup::run(false)?;
     }
@@ -60,30 +60,20 @@ pub(crate) fn run(options: &Options) -> Outcome {
         println!("\n=== {}: {}", group.name, group.what);
         lines.push(run_group(group, options));
     }
-    report::print(&lines, &left_out);
+    report::print(&lines);
     conclude(&lines, options.require)
 }
 
-/// The groups to run, and those left out with their reason.
-type Choice = (Vec<&'static Group>, Vec<(&'static Group, &'static str)>);
-
-fn choose(names: &[String]) -> Outcome<Choice> {
+/// The groups to run: those named, or all.
+fn choose(names: &[String]) -> Outcome<Vec<&'static Group>> {
     for name in names {
         if !GROUPS.iter().any(|group| group.name == name) {
             let known: Vec<_> = GROUPS.iter().map(|group| group.name).collect();
             return Err(format!("no group {name:?}; there are: {}", known.join(" ")));
         }
     }
-    let (mut chosen, mut left_out) = (Vec::new(), Vec::new());
-    for group in GROUPS {
-        match group.when {
-            _ if names.iter().any(|name| name == group.name) => chosen.push(group),
-            _ if !names.is_empty() => {}
-            When::Always => chosen.push(group),
-            When::Named(why) => left_out.push((group, why)),
-        }
-    }
-    Ok((chosen, left_out))
+    let is_chosen = |group: &&Group| names.is_empty() || names.iter().any(|n| n == group.name);
+    Ok(GROUPS.iter().filter(is_chosen).collect())
 }
 
 fn run_group(group: &'static Group, options: &Options) -> Line {

@@ -45,7 +45,9 @@ pub use context::{AsyncEvent, Context, Device, Pd, devices};
 pub use cq::{Cq, Wc};
 pub use device::{Cap, DeviceAttr, GidEntry, Kind, PortAttr, Refusal};
 pub use dmabuf::DmaBuf;
-pub use iba::{Access, AttrMask, Av, Gid, Mtu, Psn, QpAttr, QpState, QpType, Qpn, RKey, WcOpcode, WcStatus};
+pub use iba::{
+    Access, AttrMask, Av, Gid, Mtu, Psn, QpAttr, QpState, QpType, Qpn, RKey, WcOpcode, WcStatus,
+};
 pub use memory::{Dm, Mr, Remote, Slice};
 pub use qp::{Ah, DEFAULT_QKEY, Endpoint, PostError, Qp, QpSpec, Srq};
 pub use request::SendRequest;

@@ -3,8 +3,8 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use device::ids::DmId;
 use device::MrInfo;
+use device::ids::DmId;
 use iba::{Access, LKey, RKey};
 use transport::wr::Sge;
 use umem::Umem;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use device::Cap;
 use device::ids::{QpId, SrqId};
-use iba::{Access, AckTimeout, AttrMask, Av, Gid, Mtu, Psn, QKey, QpAttr, QpState, QpType, Qpn, RnrTimer};
+use iba::{
+    Access, AckTimeout, AttrMask, Av, Gid, Mtu, Psn, QKey, QpAttr, QpState, QpType, Qpn, RnrTimer,
+};
 pub use transport::PostError;
 use transport::wr::RecvWr;
 
@@ -134,7 +136,10 @@ impl Qp {
     pub fn endpoint(&self) -> Result<Endpoint> {
         let gids = self.0.pd.context().gids();
         let Some(first) = gids.first() else {
-            return Err(crate::Refusal::new(crate::Kind::NotFound, "endpoint: the port has no GID"));
+            return Err(crate::Refusal::new(
+                crate::Kind::NotFound,
+                "endpoint: the port has no GID",
+            ));
         };
         Ok(Endpoint { gid: first.gid, qpn: self.0.qpn, psn: self.0.psn })
     }
@@ -159,7 +164,8 @@ impl Qp {
             qkey: QKey(DEFAULT_QKEY),
             ..QpAttr::default()
         };
-        let own = if self.0.spec.qp_type == QpType::Ud { AttrMask::QKEY } else { AttrMask::ACCESS_FLAGS };
+        let own =
+            if self.0.spec.qp_type == QpType::Ud { AttrMask::QKEY } else { AttrMask::ACCESS_FLAGS };
         self.modify(&attr, AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | own)
     }
 

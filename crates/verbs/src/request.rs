@@ -113,8 +113,7 @@ impl SendRequest {
 
     /// Says where a datagram goes.
     pub fn to(mut self, ah: &Ah, qpn: iba::Qpn, qkey: u32) -> Self {
-        self.wr.ud =
-            Some(UdDest { av: ah.av(), remote_qpn: qpn, remote_qkey: iba::QKey(qkey) });
+        self.wr.ud = Some(UdDest { av: ah.av(), remote_qpn: qpn, remote_qkey: iba::QKey(qkey) });
         self
     }
 }
