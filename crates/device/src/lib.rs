@@ -36,6 +36,8 @@ mod clock;
 pub mod config;
 mod counters;
 mod engine;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 pub mod fork;
 mod hca;
 pub mod ids;

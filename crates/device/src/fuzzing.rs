@@ -1,0 +1,15 @@
+//! What a fuzzer reaches of the inside.
+
+use umem::HostBuf;
+
+use crate::engine::peers;
+
+/// Takes a record apart that a peer put into a ring.
+pub fn record(bytes: &[u8]) {
+    let Ok(buffer) = HostBuf::anonymous(bytes.len().max(1)) else { return };
+    buffer.write(0, bytes).expect("as long as the bytes");
+    let foreign = buffer.foreign().slice(0, bytes.len()).expect("as long as the bytes");
+    if let Ok(peers::Incoming::Packet { payload, length, .. }) = peers::parse(foreign) {
+        assert_eq!(payload.len(), length as usize);
+    }
+}
