@@ -25,7 +25,7 @@ impl Artefacts {
     pub fn find() -> Self {
         let dir = match std::env::var_os("PEERDMA_BIN_DIR") {
             Some(dir) => PathBuf::from(dir),
-            None => release_dir(),
+            None => target_dir().join("release"),
         };
         let found = Self { dir };
         for file in [found.peerdma(), found.library()] {
@@ -93,11 +93,8 @@ impl Artefacts {
     }
 }
 
-/// `target/release` of the build this test binary came from: `target/PROFILE/deps/test-HASH`, three levels up.
-fn release_dir() -> PathBuf {
+/// `target` of the build this test binary came from: `target/PROFILE/deps/test-HASH`, three levels up.
+pub(crate) fn target_dir() -> PathBuf {
     let exe = std::env::current_exe().expect("a running program has a path");
-    exe.ancestors()
-        .nth(3)
-        .map_or_else(|| PathBuf::from("target"), Path::to_path_buf)
-        .join("release")
+    exe.ancestors().nth(3).map_or_else(|| PathBuf::from("target"), Path::to_path_buf)
 }

@@ -42,6 +42,7 @@ mod program;
 mod running;
 mod scratch;
 mod tag;
+mod vm;
 
 pub use artefacts::Artefacts;
 pub use capture::{Capture, Captured, Frame, icrc};
@@ -53,3 +54,4 @@ pub use port::Port;
 pub use program::{Mode, Program};
 pub use running::Running;
 pub use scratch::Scratch;
+pub use vm::{Vm, VmOutput};

@@ -25,6 +25,8 @@ pub enum Need {
     Ipv6,
     /// The right to make network and pid namespaces.
     Namespaces,
+    /// A [`Vm`](crate::Vm): its kernel and QEMU, which are fetched from Debian if they are not there yet.
+    Vm,
 }
 
 /// Returns from the test, recorded as skipped, unless everything named is there.
@@ -71,6 +73,10 @@ pub fn check(need: Need) -> Result<(), String> {
         Need::Namespaces => {
             (quiet("unshare", &["--net", "--pid", "--fork", "true"]), "new namespaces".to_owned())
         }
+        Need::Vm => match crate::vm::fetch() {
+            Ok(()) => (true, String::new()),
+            Err(why) => (false, format!("a virtual machine: {why}")),
+        },
     };
     if there { Ok(()) } else { Err(format!("needs {missing} (see `cargo xtask setup`)")) }
 }

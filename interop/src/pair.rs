@@ -73,6 +73,13 @@ impl Pair {
         self
     }
 
+    /// Gives the client another name or address of the server.
+    #[must_use]
+    pub fn host(mut self, host: &str) -> Self {
+        self.host = host.to_owned();
+        self
+    }
+
     /// How long each side may take.
     #[must_use]
     pub fn limit(self, limit: Duration) -> Self {

@@ -81,6 +81,19 @@ impl Running {
         self.wait_until("processor time", |me| me.cpu_time() >= cpu);
     }
 
+    /// Waits until the program has used no processor time for a while: it sleeps.
+    #[track_caller]
+    pub fn wait_idle(&mut self) {
+        let mut seen = (self.cpu_time(), Instant::now());
+        self.wait_until("sleep", |me| {
+            let now = me.cpu_time();
+            if now != seen.0 {
+                seen = (now, Instant::now());
+            }
+            seen.1.elapsed() >= Duration::from_millis(300)
+        });
+    }
+
     /// Waits until `text` appears in standard output or standard error.
     #[track_caller]
     pub fn wait_says(&mut self, text: &str) {

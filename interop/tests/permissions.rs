@@ -19,6 +19,24 @@ fn all_ways(change: impl Fn(Pair) -> Pair) {
     }
 }
 
+/// Runs a program of one-sided operations; what the log says of the path it took, on the side of the client.
+#[track_caller]
+fn path(change: impl Fn(Pair) -> Pair) -> Vec<String> {
+    let pair = Pair::new("ib_write_bw").args(["-F", "-n", "5000"]);
+    let done = change(pair.both(|program| program.env("PEERDMA_LOG", "peerdma::path=info"))).run();
+    let lines = done.client.stderr.lines().filter(|line| line.contains("one-sided operations go"));
+    lines.map(str::to_owned).collect()
+}
+
+/// Requires that the log names the path, and why.
+#[track_caller]
+fn takes(change: impl Fn(Pair) -> Pair, words: &str) {
+    let said = path(change);
+    assert!(said.len() == 1 && said[0].contains(words), "wanted {words:?}, the log says {said:?}");
+}
+
+const RING: &str = "one-sided operations go through the ring: ";
+
 fn needs_perftest() -> [Need; 2] {
     [Need::Program("ibv_rc_pingpong"), Need::Program("ib_write_bw")]
 }
@@ -28,6 +46,7 @@ fn same_user() {
     let [a, b] = needs_perftest();
     needs!(a, b);
     all_ways(|pair| pair);
+    takes(|pair| pair, "one-sided operations go directly");
 }
 
 #[test]
@@ -35,6 +54,7 @@ fn an_unprivileged_user_on_both_sides() {
     let [a, b] = needs_perftest();
     needs!(a, b, Need::Root, Need::Program("setpriv"));
     all_ways(|pair| pair.both(Program::as_nobody));
+    takes(|pair| pair.both(Program::as_nobody), "one-sided operations go directly");
 }
 
 #[test]
@@ -42,6 +62,7 @@ fn root_serves_another_user() {
     let [a, b] = needs_perftest();
     needs!(a, b, Need::Root, Need::Program("setpriv"));
     all_ways(|pair| pair.client(Program::as_nobody));
+    takes(|pair| pair.client(Program::as_nobody), &format!("{RING}it belongs to another user"));
 }
 
 #[test]
@@ -49,6 +70,7 @@ fn another_user_serves_root() {
     let [a, b] = needs_perftest();
     needs!(a, b, Need::Root, Need::Program("setpriv"));
     all_ways(|pair| pair.server(Program::as_nobody));
+    takes(|pair| pair.server(Program::as_nobody), &format!("{RING}it belongs to another user"));
 }
 
 #[test]
@@ -56,6 +78,7 @@ fn each_side_in_its_own_pid_namespace() {
     let [a, b] = needs_perftest();
     needs!(a, b, Need::Root, Need::Namespaces);
     all_ways(|pair| pair.both(Program::in_pid_namespace));
+    takes(|pair| pair.both(Program::in_pid_namespace), RING);
 }
 
 #[test]
@@ -63,4 +86,8 @@ fn one_side_in_a_pid_namespace() {
     let [a, b] = needs_perftest();
     needs!(a, b, Need::Root, Need::Namespaces);
     all_ways(|pair| pair.client(Program::in_pid_namespace));
+    takes(
+        |pair| pair.client(Program::in_pid_namespace),
+        &format!("{RING}it lives in another pid namespace"),
+    );
 }

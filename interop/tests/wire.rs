@@ -1,9 +1,12 @@
 //! Two hosts: RoCEv2 on UDP 4791, decoded by tshark, its ICRC computed a second time.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use interop::need::Need;
-use interop::{Capture, Captured, Mode, Pair, Program, Veth, icrc, needs, perftest};
+use interop::{
+    Capture, Captured, Mode, Pair, Program, Scratch, Veth, compile, icrc, needs, perftest,
+};
 
 /// Everything a test with two hosts asks for.
 macro_rules! two_hosts {
@@ -56,6 +59,46 @@ fn perftest_crosses() {
 }
 
 #[test]
+fn perftest_crosses_in_all_sizes() {
+    two_hosts!(Need::Program("ib_write_bw"));
+    // A jumbo frame takes every path MTU, an ordinary one 1,024 bytes.
+    for (mtu, sizes) in [("1500", &["1", "5001", "1048576"][..]), ("9000", &["1048576"])] {
+        let veth = Veth::new();
+        for host in [&veth.left, &veth.right] {
+            host.ip(&["link", "set", Veth::INTERFACE, "mtu", mtu]);
+        }
+        for program in ["ib_write_bw", "ib_read_bw", "ib_send_bw"] {
+            for size in sizes {
+                let args = ["-F", "-n", "50", "-s", size];
+                let done = Pair::new(program).args(args).across(&veth).run();
+                assert_eq!(perftest::rows(&done.client).len(), 1, "{}", done.client);
+            }
+        }
+        // The pingpong compares every byte.
+        pingpong("ibv_rc_pingpong", "1048576").args(["-n", "20"]).across(&veth).run();
+    }
+}
+
+#[test]
+fn hosts_without_ipv4() {
+    two_hosts!(Need::Ipv6, Need::Program("ibv_rc_pingpong"));
+    let veth = Veth::new();
+    let (left, right) = (("10.77.0.1", "fd77::1"), ("10.77.0.2", "fd77::2"));
+    for (host, own, peer) in [(&veth.left, left, right), (&veth.right, right, left)] {
+        host.ip(&["-4", "addr", "flush", "dev", Veth::INTERFACE]);
+        host.ip(&["route", "add", "default", "via", peer.1]);
+        // The pingpongs listen for each other on IPv4 alone: that is left an address which is none of the NIC's.
+        host.ip(&["addr", "add", &format!("{}/32", own.0), "dev", "lo"]);
+        host.ip(&["route", "add", peer.0, "via", "inet6", peer.1, "src", own.0]);
+    }
+    for (program, size) in [("ibv_rc_pingpong", "70000"), ("ibv_ud_pingpong", "1000")] {
+        let done = pingpong(program, size).across(&veth).run();
+        done.client.says("GID fd77::2").never_says("invalid data");
+        done.server.never_says("invalid data");
+    }
+}
+
+#[test]
 fn ipv6_crosses() {
     two_hosts!(Need::Ipv6, Need::Program("ibv_rc_pingpong"));
     let veth = Veth::new();
@@ -85,6 +128,41 @@ fn several_processes_share_the_udp_port() {
         let done = pair.finish();
         done.client.success().says("100 iters in").never_says("invalid data");
         done.server.success();
+    }
+}
+
+/// With `force_udp` the processes of one host are hosts to each other: all packets go through the one port.
+#[test]
+fn processes_of_one_host_can_use_the_wire() {
+    two_hosts!(Need::Program("ibv_rc_pingpong"));
+    let scratch = Scratch::new();
+    let config = scratch.file("force_udp.toml");
+    std::fs::write(&config, "[[nic]]\nforce_udp = true\n").expect("a writable scratch");
+    let veth = Veth::new();
+    for pairs in [1, 2] {
+        let running: Vec<_> = (0..pairs)
+            .map(|_| {
+                pingpong("ibv_rc_pingpong", "9000")
+                    .args(["-e"])
+                    .both(|program| {
+                        program
+                            .in_netns(&veth.left)
+                            .env("PEERDMA_CONFIG", &config)
+                            .env("PEERDMA_LOG", "info")
+                    })
+                    .host(veth.left_address())
+                    .start()
+            })
+            .collect();
+        for pair in running {
+            let done = pair.finish();
+            done.client.success().says("100 iters in").never_says("invalid data");
+            done.server.success().never_says("invalid data");
+            let counted = counters(&done.client.stderr);
+            // Nine packets each way for each message.
+            assert!(counted["tx_udp_packets"] >= 900, "{counted:?}");
+            assert!(!counted.contains_key("tx_shm_packets"), "{counted:?}");
+        }
     }
 }
 
@@ -177,6 +255,20 @@ fn the_client_of_a_host_that_vanished_gets_retry_exceeded() {
 }
 
 #[test]
+fn the_client_of_a_killed_server_gets_retry_exceeded() {
+    two_hosts!(Need::Program("ib_write_bw"));
+    let veth = Veth::new();
+    let mut pair = Pair::new("ib_write_bw")
+        .args(["-F", "-D", "60", "-s", "65536"])
+        .limit(Duration::from_secs(90))
+        .across(&veth)
+        .start();
+    pair.client.wait_busy(Duration::from_millis(300));
+    pair.server.kill();
+    pair.client.finish().failure().says("Failed status 12");
+}
+
+#[test]
 fn a_short_outage_is_survived() {
     two_hosts!(Need::Program("ibv_rc_pingpong"), Need::Program("tc"));
     let veth = Veth::new();
@@ -192,4 +284,64 @@ fn a_short_outage_is_survived() {
     let done = pair.finish();
     done.client.success().says("20000 iters in");
     done.server.success();
+}
+
+/// The counters that a program logged when it closed its device.
+fn counters(log: &str) -> HashMap<&str, u64> {
+    let line = log.lines().find(|line| line.contains("peerdma::counters")).expect("it was logged");
+    line.split_whitespace()
+        .filter_map(|word| word.split_once('='))
+        .filter_map(|(name, count)| Some((name, count.parse().ok()?)))
+        .collect()
+}
+
+/// Unknown QPNs, wrong ICRCs, sequence numbers, keys and lengths: dropped or refused by the rule and counted, and the QP that
+/// was aimed at goes on. The forger checks every answer.
+#[test]
+fn forged_packets_are_dropped_or_refused_and_counted() {
+    two_hosts!(Need::Program("gcc"), Need::Program("python3"));
+    let veth = Veth::new();
+    // Another host on the same wire, and an address of the victim's host that is not its port's.
+    veth.right.ip(&["addr", "add", "10.77.0.3/24", "dev", Veth::INTERFACE]);
+    veth.left.ip(&["addr", "add", "10.78.0.1/32", "dev", "lo"]);
+    let scratch = Scratch::new();
+    let mut victim = Program::new(compile("victim", &scratch))
+        .args(["10.77.0.2"])
+        .env("PEERDMA_LOG", "info")
+        .in_netns(&veth.left)
+        .start();
+    victim.wait_says("mr ");
+    let printed = victim.printed();
+    let words = |head: &str| -> Vec<String> {
+        let lines = printed.lines().filter_map(|line| line.strip_prefix(head));
+        lines.flat_map(|line| line.split(' ').map(str::to_owned)).collect()
+    };
+    let forger = concat!(env!("CARGO_MANIFEST_DIR"), "/py/forger.py");
+    let forged = Program::new("/usr/bin/python3")
+        .args([forger])
+        .args(words("mr "))
+        .args(words("qp "))
+        .mode(Mode::Plain)
+        .in_netns(&veth.right)
+        .start()
+        .finish();
+    if !forged.status.success() {
+        victim.kill();
+        panic!("{forged}\n=== victim {}", victim.finish());
+    }
+    let out = victim.finish();
+    out.success().says("status local length error");
+    let counted = counters(&out.stderr);
+    for line in forged.stdout.lines() {
+        let (name, count) = line.split_once(' ').expect("a name and a count");
+        let (count, seen) =
+            (count.parse::<u64>().expect("a count"), counted.get(name).copied().unwrap_or(0));
+        // Noise is anything.
+        let is_noisy =
+            ["rx_unknown_qpn", "rx_malformed_packets", "rx_wrong_source"].contains(&name);
+        assert!(
+            seen == count || is_noisy && seen > count,
+            "{name}: {seen}, {count} were made\n{out}"
+        );
+    }
 }

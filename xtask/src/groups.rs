@@ -67,8 +67,9 @@ pub(crate) const GROUPS: &[Group] = &[
     group("permissions", 120, "users and pid namespaces", Job::Interop { threads: 1 }),
     group("fork", 30, "fork, daemon, multiprocessing", Job::Interop { threads: 2 }),
     group("badday", 90, "killed and stopped peers, wrong arguments", Job::Interop { threads: 1 }),
-    group("wire", 120, "two hosts: tshark and the ICRC", Job::Interop { threads: 1 }),
+    group("wire", 180, "two hosts: tshark and the ICRC", Job::Interop { threads: 1 }),
     group("examples", 30, "the examples of verbs", Job::Interop { threads: 1 }),
+    group("vm", 240, "a Debian kernel with Yama and udmabuf", Job::Interop { threads: 1 }),
     group("demo", 60, "cargo run --release -- demo", Job::Check(demo)),
     group("deny", 240, "licences and sources of dependencies", Job::Check(licences)),
 ];

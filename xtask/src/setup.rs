@@ -5,10 +5,11 @@ use std::path::Path;
 use crate::sh::{Outcome, check, exists, tool};
 
 /// Package, and why.
-const PACKAGES: [(&str, &str); 20] = [
+const PACKAGES: [(&str, &str); 25] = [
     ("binutils", "readelf and nm, for the ABI checks"),
     ("busybox-static", "a static binary that reads /sys"),
     ("coreutils", "timeout, env, stat"),
+    ("cpio", "what a virtual machine boots from"),
     ("ethtool", "switching a veth's offloads off"),
     ("g++", "the runtime of the fuzz targets"),
     ("gcc", "our small C programs"),
@@ -16,16 +17,20 @@ const PACKAGES: [(&str, &str); 20] = [
     ("ibverbs-utils", "ibv_devinfo, ibv_rc_pingpong and their kin"),
     ("iperf3", "the TCP stream beside a bandwidth"),
     ("iproute2", "network namespaces and veth pairs"),
+    ("kmod", "which modules a module needs"),
     ("libc6-dev", "C headers"),
     ("libibverbs-dev", "<infiniband/verbs.h>"),
     ("librdmacm-dev", "<rdma/rdma_cma.h>"),
     ("perftest", "ib_write_bw and its kin"),
     ("python3", "multiprocessing"),
     ("python3-pyverbs", "verbs from Python"),
+    ("qemu-system-x86", "a virtual machine with a kernel of its own"),
     ("rdma-core", "the system's own RDMA stack, to compare with"),
     ("tshark", "a second opinion on every packet"),
     ("ucx-utils", "ucx_perftest, to compare with"),
     ("util-linux", "unshare, nsenter, setpriv"),
+    ("xz-utils", "modules of a Debian kernel"),
+    ("zstd", "a Debian kernel"),
 ];
 
 /// Installs what is missing; quick when nothing is.

@@ -56,6 +56,8 @@ counters! {
     resp_local_length_error = RespLocalLengthError,
     /// Requests refused access.
     resp_remote_access_errors = RespRemoteAccessErrors,
+    /// Requests refused as invalid.
+    resp_remote_invalid_request = RespRemoteInvalidRequest,
     /// Receiver-not-ready NAKs beyond the retry count.
     rnr_nak_retry_err = RnrNakRetryErr,
     /// Atomics received.
@@ -68,6 +70,8 @@ counters! {
     send_rnr_nak = SendRnrNak,
     /// Datagrams with a wrong key.
     qkey_violation = QkeyViolation,
+    /// Packets of another partition.
+    pkey_violation,
     /// Packets dropped by a QP's rules or for want of a way.
     dropped_packets = DroppedPacket,
     /// Packets that no codec accepts.
@@ -78,10 +82,14 @@ counters! {
     rx_unknown_qpn,
     /// Packets from another place than the QP's peer.
     rx_wrong_source,
+    /// Packets to an address of this host that is not one of the port.
+    rx_wrong_destination,
     /// Packets received over UDP.
     rx_udp_packets,
     /// Packets sent over UDP.
     tx_udp_packets,
+    /// Packets received over UDP and passed on to the process they are for.
+    forwarded_packets,
     /// Packets received from other processes of this host.
     rx_shm_packets,
     /// Packets sent to other processes of this host.

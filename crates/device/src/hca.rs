@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use link::registry::{Claim, NicIdentity};
 use link::udp::{BindError, Options, UdpLink};
@@ -46,16 +46,23 @@ struct Shared {
     activity: AtomicU64,
     /// Polls that found nothing since the program last waited for an event.
     empty_polls: AtomicU64,
-    /// Polls that found nothing since one found something.
+    /// Polls that found nothing since one found something, or since the core was last offered to others.
     idle_polls: AtomicU64,
+    /// How many of those it takes to offer it.
+    yield_after: AtomicU64,
     stop: AtomicBool,
 }
 
 /// After this many polls in a row the program is taken to be polling.
 const POLLS_TO_TAKE_OVER: u64 = 64;
-/// After this many polls in a row that found nothing, the core is offered to others. It takes about half a millisecond:
-/// who does not answer for so long is not running.
-const POLLS_TO_YIELD: u64 = 1 << 13;
+/// After this many polls in a row that found nothing, some tens of microseconds, the core is offered to others: the peer
+/// may be waiting for it.
+const POLLS_TO_YIELD: u64 = 1 << 10;
+/// The same after the core was offered and did not come back for [`SLOW_RETURN`]: others have use for it, and each offer
+/// costs the program a turn.
+const POLLS_TO_YIELD_AGAIN: u64 = 1 << 14;
+/// Longer than a peer needs to answer, shorter than the turn of a process that computes.
+const SLOW_RETURN: Duration = Duration::from_millis(1);
 /// How long a program that polls may pause before the background thread makes progress in its place.
 const LEASE: Duration = Duration::from_millis(2);
 
@@ -89,6 +96,7 @@ impl Hca {
             activity: AtomicU64::new(0),
             empty_polls: AtomicU64::new(0),
             idle_polls: AtomicU64::new(0),
+            yield_after: AtomicU64::new(POLLS_TO_YIELD),
             stop: AtomicBool::new(false),
         });
         let for_thread = Arc::clone(&shared);
@@ -121,7 +129,7 @@ impl Hca {
         } else {
             let idle = shared.idle_polls.load(Ordering::Relaxed) + 1;
             shared.idle_polls.store(idle, Ordering::Relaxed);
-            if idle.is_multiple_of(POLLS_TO_YIELD) {
+            if idle >= shared.yield_after.load(Ordering::Relaxed) {
                 engine = self.give_way(engine);
             }
         }
@@ -135,8 +143,14 @@ impl Hca {
     #[cold]
     fn give_way<'a>(&'a self, engine: EngineGuard<'a>) -> EngineGuard<'a> {
         drop(engine);
+        let shared = &*self.shared;
+        let began = Instant::now();
         std::thread::yield_now();
-        self.shared.lock()
+        let is_slow = began.elapsed() >= SLOW_RETURN;
+        let polls = if is_slow { POLLS_TO_YIELD_AGAIN } else { POLLS_TO_YIELD };
+        shared.yield_after.store(polls, Ordering::Relaxed);
+        shared.idle_polls.store(0, Ordering::Relaxed);
+        shared.lock()
     }
 
     #[cold]
@@ -230,16 +244,20 @@ impl Shared {
             let activity = self.activity.load(Ordering::Relaxed);
             if self.polling.load(Ordering::Relaxed) && activity != seen {
                 seen = activity;
-                engine.housekeeping();
+                // What a poll leaves out.
+                engine.progress_fully();
                 drop(engine);
                 self.waits.wait(Some(LEASE), true);
                 continue;
             }
             self.polling.store(false, Ordering::Relaxed);
             engine.core.peers.doorbell().inspect(|bell| bell.drain());
-            let mut rounds = 0;
-            while engine.progress_fully() && rounds < 64 {
-                rounds += 1;
+            let mut moved = engine.progress_fully();
+            for _ in 0..64 {
+                if !moved {
+                    break;
+                }
+                moved = engine.progress_on();
             }
             engine.core.peers.doorbell().inspect(|bell| bell.set_sleeping());
             // What came between the last look and the flag has not rung.
@@ -284,10 +302,10 @@ fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> {
         })
         .ok();
     let watch = link::netdev::Watch::new().ok();
-    let segments = udp.as_ref().map_or(1, |udp| udp.max_gso_segments(1024));
+    let segments = udp.as_ref().map_or(1, |udp| udp.max_gso_segments(UdpQueue::TYPICAL));
     let loopback = std::net::IpAddr::from([127, 0, 0, 1]);
     let source = udp.as_ref().map_or(config.udp_port, |udp| udp.source_port(loopback));
-    let peers = Peers::new(claim, config.ring_size as usize, Arc::clone(waits));
+    let peers = Peers::new(claim, config.ring_size as usize, table.is_some(), Arc::clone(waits));
     let core = Core {
         attr: DeviceAttr::new(config, guid),
         config: config.clone(),
@@ -309,6 +327,7 @@ fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> {
         table,
         udp: UdpQueue::new(segments, source, config.udp_port),
         missteered: false,
+        holding: false,
     };
     let receivers = Receivers::new(udp, watch, waits);
     // Numbers that a process with this VF used shortly before rest: the start moves with the process and the time.

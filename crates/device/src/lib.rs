@@ -36,9 +36,9 @@ mod clock;
 pub mod config;
 mod counters;
 mod engine;
+pub mod fork;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-pub mod fork;
 mod hca;
 pub mod ids;
 mod nic;

@@ -214,8 +214,15 @@ pub struct UdpLink {
     options: Options,
     gso: AtomicBool,
     buffer: Vec<u8>,
+    /// Calls of [`UdpLink::recv_likely`], and in which of them a socket, by its place, last had something.
+    looks: u32,
+    last_full: [u32; 2],
     truncated: u64,
 }
+
+/// A socket that had nothing in so many calls after the other one had is looked at in one of [`RARELY`].
+const UNLIKELY: u32 = 64;
+const RARELY: u32 = 16;
 
 impl UdpLink {
     /// Opens `port`, normally [`PORT`], on every address of the host. Port 0 takes any free port and is for tests.
@@ -265,6 +272,8 @@ impl UdpLink {
             gso: AtomicBool::new(gso),
             // Zeroed pages come from the kernel when they are first written to.
             buffer: vec![0; BATCH * BUFFER],
+            looks: 0,
+            last_full: [0; 2],
             truncated: 0,
         })
     }
@@ -402,11 +411,35 @@ impl UdpLink {
     ///
     /// Questions of [`crate::steer`] are answered here and not counted, so 0 says no more than that none came.
     pub fn recv(&mut self, each: &mut dyn FnMut(Datagram<'_>)) -> io::Result<usize> {
+        self.recv_some(true, each)
+    }
+
+    /// As [`UdpLink::recv`], but a socket where nothing came for long is looked at only in one of 16 calls: for callers
+    /// that call again and again.
+    pub fn recv_likely(&mut self, each: &mut dyn FnMut(Datagram<'_>)) -> io::Result<usize> {
+        self.recv_some(false, each)
+    }
+
+    fn recv_some(
+        &mut self,
+        everywhere: bool,
+        each: &mut dyn FnMut(Datagram<'_>),
+    ) -> io::Result<usize> {
         let mut count = 0;
-        let groups = self.groups.iter().map(|(_, socket)| socket);
-        for socket in self.v4.iter().chain(&self.v6).chain(groups) {
+        self.looks = self.looks.wrapping_add(1);
+        let everywhere = everywhere || self.looks.is_multiple_of(RARELY);
+        let groups = self.groups.iter().map(|(_, socket)| Some(socket));
+        let places = [self.v4.as_ref(), self.v6.as_ref()].into_iter().chain(groups);
+        for (place, socket) in places.enumerate() {
+            let Some(socket) = socket else { continue };
+            if !everywhere && self.is_unlikely(place) {
+                continue;
+            }
             let mut metas = [None; BATCH];
             let filled = sys::recv(socket.as_fd(), &mut self.buffer, &mut metas)?;
+            if let Some(last_full) = self.last_full.get_mut(place).filter(|_| filled > 0) {
+                *last_full = self.looks;
+            }
             let part = self.buffer.len() / BATCH;
             for (meta, bytes) in metas.iter().zip(self.buffer.chunks_exact(part)).take(filled) {
                 let Some(meta) = meta else { continue };
@@ -429,6 +462,13 @@ impl UdpLink {
             }
         }
         Ok(count)
+    }
+
+    /// Whether the socket at `place` had nothing for long while the other one had.
+    fn is_unlikely(&self, place: usize) -> bool {
+        let since = |at: &u32| self.looks.wrapping_sub(*at);
+        let newest = self.last_full.iter().map(since).min().unwrap_or_default();
+        self.last_full.get(place).is_some_and(|at| since(at) - newest >= UNLIKELY)
     }
 
     /// Joins a multicast group on the link's netdev; joining again changes nothing. Every process of the host that

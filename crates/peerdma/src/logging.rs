@@ -1,6 +1,6 @@
 //! `PEERDMA_LOG`: the reasons, on standard error.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::sync::Once;
 
 use tracing_subscriber::EnvFilter;
@@ -12,7 +12,10 @@ pub(crate) fn init() {
     START.call_once(|| {
         let Ok(filter) = EnvFilter::try_from_env("PEERDMA_LOG") else { return };
         // It fails only if a subscriber is set already, and then that one decides.
-        let _ =
-            tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).try_init();
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(io::stderr)
+            .with_ansi(io::stderr().is_terminal())
+            .try_init();
     });
 }

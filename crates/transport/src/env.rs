@@ -352,6 +352,8 @@ pub enum Counter {
     RespCqeFlushError,
     RespLocalLengthError,
     RespRemoteAccessErrors,
+    /// A request was refused as invalid.
+    RespRemoteInvalidRequest,
     RnrNakRetryErr,
     RxAtomicRequests,
     RxReadRequests,

@@ -65,12 +65,13 @@ mod qp;
 mod req;
 mod resp;
 mod retry;
+mod window;
 mod wqe;
 
 pub use env::{Completion, Counter, Env, Reason, Rx, Side, Skipped};
 pub use error::{ModifyError, PostError};
 pub use path::PathCaps;
 pub use qp::{Poll, Qp, QpCap, QpInit};
-pub use resp::Step;
+pub use resp::{Step, consumes_receive};
 pub use time::Time;
 pub use wr::{Data, RecvWr, SendWr, SgList, Sge, UdDest};

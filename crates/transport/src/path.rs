@@ -34,11 +34,7 @@ impl PathCaps {
     }
 }
 
-/// Packets that a requester may have unacknowledged on a wire: enough to cover 128 KiB at 1 KiB each, little enough
-/// that a burst fits a socket buffer. The kernel's rxe has the same (`RXE_MAX_UNACKED_PSNS`).
-pub(crate) const WIRE_WINDOW: u32 = 128;
-
-/// The same on a path that has its own flow control. Sequence numbers of one direction must stay within half of their
+/// Packets that a requester may have unacknowledged on a path that has its own flow control. Sequence numbers of one direction must stay within half of their
 /// space (IBA 9.7.2).
 pub(crate) const MEMORY_WINDOW: u32 = 1 << 22;
 

@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 
 use iba::{QpAttr, QpEvent, QpState, QpType, Qpn};
-use wire::Service;
+use wire::{Opcode, Service};
 
 use crate::env::{Completion, Counter, Env, Rx, Side};
-use crate::path::{MEMORY_WINDOW, PathCaps, WIRE_WINDOW};
+use crate::path::{MEMORY_WINDOW, PathCaps};
 use crate::req::Requester;
 use crate::resp::{Responder, Step};
 use crate::time::Time;
+use crate::window::Window;
 use crate::wqe::{Failure, Wqe};
 use crate::wr::RecvWr;
 
@@ -78,7 +79,7 @@ pub struct Qp {
     pub(crate) attr: QpAttr,
     pub(crate) path: PathCaps,
     /// Packets that may be unacknowledged.
-    pub(crate) window: u32,
+    pub(crate) window: Window,
     pub(crate) sq: VecDeque<Wqe>,
     pub(crate) rq: VecDeque<RecvWr>,
     pub(crate) req: Requester,
@@ -108,7 +109,7 @@ impl Qp {
             comm_est: false,
             cap: init.cap,
             path: PathCaps::wire(attr.path_mtu),
-            window: WIRE_WINDOW,
+            window: Window::wire(attr.path_mtu),
             attr,
             sq: VecDeque::new(),
             rq: VecDeque::new(),
@@ -121,12 +122,13 @@ impl Qp {
     /// QP starts with 4,096 bytes. Call it after that and before the first packet, or in SQD once drained.
     pub fn set_path(&mut self, path: PathCaps) {
         self.path = path.rounded();
-        self.window = if path.reliable { MEMORY_WINDOW } else { WIRE_WINDOW };
+        self.window =
+            if path.reliable { Window::fixed(MEMORY_WINDOW) } else { Window::wire(path.path_mtu) };
     }
 
     /// Sets how many packets may be unacknowledged, instead of the default of the path: at least 1, at most 2^22.
     pub fn set_window(&mut self, packets: u32) {
-        self.window = packets.clamp(1, MEMORY_WINDOW);
+        self.window = Window::fixed(packets.clamp(1, MEMORY_WINDOW));
     }
 
     /// Takes a packet that the carrier found to be for this QP.
@@ -150,6 +152,17 @@ impl Qp {
         } else {
             env.count(Counter::DroppedPacket);
         }
+    }
+
+    /// Whether a packet that [consumes a receive](crate::consumes_receive) would be lost for want of one, as on an
+    /// unreliable service nobody sends it again. A carrier that can hold packets back may wait for a receive instead.
+    /// Of a QP with a shared queue this says what would be if that were empty.
+    pub fn is_starved(&self, opcode: Opcode) -> bool {
+        !self.qp_type.is_reliable()
+            && self.state().receives()
+            && Some(opcode.service()) == Service::of(self.qp_type)
+            && self.resp.recv.is_none()
+            && self.rq.is_empty()
     }
 
     /// Sends up to `budget` packets: answers to the peer and requests in turn.
@@ -176,6 +189,11 @@ impl Qp {
                 return if blocked { Poll::Blocked } else { Poll::Idle };
             }
         }
+    }
+
+    /// Whether answers to the peer wait to be sent.
+    pub fn owes_answers(&self) -> bool {
+        self.resp.has_answers()
     }
 
     /// When [`Qp::handle_timeout`] wants to be called, if ever.

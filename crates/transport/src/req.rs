@@ -104,6 +104,9 @@ impl Requester {
     }
 }
 
+/// Windows of READ responses that may be asked for: one on its way, and enough behind it that the peer never waits.
+const READ_AHEAD: u32 = 4;
+
 /// What to do about the work request at the cursor.
 enum Begin {
     /// Send its packets.
@@ -218,9 +221,16 @@ impl Qp {
         };
         let is_last = chunk == left;
 
-        // READs are bounded by their number; their sequence numbers carry answers, not requests.
+        // The sequence numbers of READs carry answers, not requests: they are bounded apart.
+        let window = self.window.packets();
         let in_flight = req.outstanding().saturating_sub(req.read_psns);
-        if in_flight > 0 && !wqe.is_read_like() && in_flight + packets > self.window {
+        let has_room = if wqe.is_read_like() {
+            // The peer sends what was asked for as fast as it can: asking is the only brake.
+            req.read_psns == 0 || req.read_psns + packets <= window.saturating_mul(READ_AHEAD)
+        } else {
+            in_flight == 0 || in_flight + packets <= window
+        };
+        if !has_room {
             return Sent::Nothing;
         }
         // Half the space of sequence numbers at most (IBA 9.7.2).
@@ -232,11 +242,9 @@ impl Qp {
         let opcode = request_opcode(self.qp_type, wqe.wr.opcode, position);
         let mut headers = Headers::new(opcode, self.attr.dest_qpn, req.psn);
         // Often enough that the window opens before it is full.
-        let often = if self.path.reliable { self.window / 2 } else { self.window / 4 };
+        let often = if self.path.reliable { window / 2 } else { window / 4 };
         headers.bth.ackreq = self.qp_type == QpType::Rc
-            && (is_last
-                || req.unasked + packets >= often.max(1)
-                || in_flight + packets >= self.window);
+            && (is_last || req.unasked + packets >= often.max(1) || in_flight + packets >= window);
         describe(&mut headers, wqe, offset, position);
         let source = if wqe.is_read_like() {
             Source::Empty

@@ -26,6 +26,7 @@ use crate::env::{Env, Rx};
 use crate::qp::Qp;
 use crate::wr::RecvWr;
 
+pub use check::consumes_receive;
 pub use step::Step;
 
 /// The bytes of a GRH at the head of every datagram's receive buffer (IBA 11.4.1.2).

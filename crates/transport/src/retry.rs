@@ -71,6 +71,7 @@ impl Qp {
         if req.una == before || self.attr.state == QpState::Err {
             return;
         }
+        self.window.arrived(req.una.sub(before.value()).value());
         let sent = req.max.sub(req.una.value()).value();
         if req.outstanding() > sent {
             // The peer already has what was about to be sent again.
@@ -93,6 +94,7 @@ impl Qp {
             return self.fail_front(env, Failure::new(WcStatus::RetryExcErr, reason));
         };
         self.req.retries = retries;
+        self.window.lost();
         self.req.go_back();
         self.req.ack_timer = None;
         self.req.watch(now, &self.attr);

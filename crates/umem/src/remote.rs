@@ -402,6 +402,8 @@ fn why_not_permitted(pid: pid_t) -> String {
             "it is not dumpable, runs under other credentials or in another security domain"
                 .to_owned()
         }
-        scope => format!("Yama's ptrace_scope is {scope}, so only its ancestors may"),
+        "1" => "Yama's ptrace_scope is 1, so only its ancestors may".to_owned(),
+        "2" => "Yama's ptrace_scope is 2, so only processes with CAP_SYS_PTRACE may".to_owned(),
+        scope => format!("Yama's ptrace_scope is {scope}, so nobody may"),
     }
 }

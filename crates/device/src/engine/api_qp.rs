@@ -102,6 +102,7 @@ impl Engine {
             route: Route::None,
             ring_position: 0,
             peer_is_behind: false,
+            starved_since: None,
         };
         self.qps.insert(id, QpEntry { qp, facts, queued: false, deadline: None });
         Ok((id, qpn))
@@ -154,6 +155,9 @@ impl Engine {
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify_qp(&mut self, id: QpId, attr: &QpAttr, mask: AttrMask) -> Result<()> {
         self.check_attr(attr, mask)?;
+        if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Reset | QpState::Err) {
+            self.settle(id);
+        }
         let Self { core, qps, .. } = self;
         let Some(entry) = qps.get_mut(id) else {
             refuse!(Invalid, "there is no QP {}", id.handle());
@@ -183,8 +187,11 @@ impl Engine {
                 tracing::debug!(
                     target: "peerdma::path",
                     qpn = %facts.qpn, peer = %facts.dest_qpn, dgid = ?facts.av.dgid,
-                    route = ?facts.route, "connected"
+                    route = ?facts.route, "{}", core.why(&facts.av, facts.route)
                 );
+                if let Route::Shm(vf) = facts.route {
+                    core.peers.prepare(vf);
+                }
             }
             let path_mtu = if facts.qp_type == QpType::Ud {
                 facts.path_mtu = core.port.active_mtu();
@@ -192,7 +199,7 @@ impl Engine {
             } else {
                 facts.path_mtu
             };
-            entry.qp.set_path(path_caps(facts.route, path_mtu));
+            entry.qp.set_path(path_caps(facts.route, path_mtu, core.config.ring_size));
         }
         self.publish_qp(id);
         self.make_ready(id);
@@ -241,6 +248,7 @@ impl Engine {
     /// Destroys a QP. What it had outstanding is gone, its completions with it.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy_qp(&mut self, id: QpId) -> Result<()> {
+        self.settle(id);
         let Some(entry) = self.qps.remove(id) else {
             refuse!(Invalid, "there is no QP {}", id.handle());
         };
@@ -324,9 +332,10 @@ impl Engine {
 }
 
 /// What a carrier lets a packet carry.
-pub(crate) fn path_caps(route: Route, path_mtu: Mtu) -> PathCaps {
+pub(crate) fn path_caps(route: Route, path_mtu: Mtu, ring_size: u64) -> PathCaps {
     match route {
-        Route::Shm(_) => PathCaps::memory(path_mtu, SHM_SEGMENT),
+        // A record takes at most half of its ring.
+        Route::Shm(_) => PathCaps::memory(path_mtu, SHM_SEGMENT.min(ring_size as u32 / 4)),
         Route::Loopback => PathCaps::memory(path_mtu, LOOPBACK_SEGMENT),
         Route::Udp | Route::None => PathCaps::wire(path_mtu),
     }

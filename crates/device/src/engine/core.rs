@@ -139,6 +139,8 @@ pub(crate) struct Core {
     pub(crate) udp: UdpQueue,
     /// Whether the kernel gave us a packet that is another process's.
     pub(crate) missteered: bool,
+    /// Whether a packet waits in its ring for the program to post a receive.
+    pub(crate) holding: bool,
 }
 
 impl Core {

@@ -16,13 +16,13 @@ use iba::{Access, Qpn, RKey};
 use link::shm::{Inbound, InboundState, Outbound, OutboundState};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use smallvec::SmallVec;
-use transport::env::{AtomicOp, Direct, Local, LocalError, OneSided, OneSidedKind};
-use umem::{Backing, HostBuf, LocalPart, RemoteFault, RemoteProcess, Umem};
+use transport::env::{AtomicOp, Direct, Local, OneSided, OneSidedKind};
+use umem::{Backing, Fault, HostBuf, LocalPart, RemoteFault, RemoteProcess, Touch, Umem};
 
 use super::Engine;
 use super::env::Route;
 use super::mr::MrTable;
-use super::payload::for_each_sge;
+use super::payload::{for_each_sge, local_fault};
 use super::table::{MrWords, PeerTable, Table, qp_word};
 use crate::ids::{MrId, PdId, QpId};
 
@@ -178,7 +178,7 @@ impl DirectPeer {
         };
         match copied {
             Ok(()) => Direct::Done,
-            Err(RemoteFault::Local(_)) => Direct::Local(LocalError::Fault),
+            Err(RemoteFault::Local(fault)) => Direct::Local(local_fault(&fault)),
             // Gone, refused, or withdrawn meanwhile: the target itself will say.
             Err(_) => Direct::Declined,
         }
@@ -215,7 +215,7 @@ impl DirectPeer {
         let stored = for_each_sge(mrs, pd, sges, 0, 8, Access::LOCAL_WRITE, |umem, at, length| {
             let piece = &bytes[from..from + length as usize];
             from += length as usize;
-            umem.write(at, piece).map_err(|_| LocalError::Fault)
+            umem.write(at, piece).map_err(|fault| local_fault(&fault))
         });
         match stored {
             Ok(()) => Direct::Done,
@@ -275,8 +275,13 @@ fn copy_mapped(
             } else {
                 Umem::copy(umem, start + done, there, at, piece)
             };
-            if copied.is_err() {
-                return Direct::Local(LocalError::Fault);
+            match copied {
+                Ok(()) => {}
+                // Theirs: the target itself will say.
+                Err(Fault::Page { touch, .. }) if (touch == Touch::Write) == is_write => {
+                    return Direct::Declined;
+                }
+                Err(fault) => return Direct::Local(local_fault(&fault)),
             }
             at += piece;
             done += piece;

@@ -2,6 +2,7 @@
 
 use iba::{Access, Av, EventType, Mtu, QpEvent, QpType, Qpn, RKey};
 use smallvec::SmallVec;
+use transport::Time;
 use transport::env::{
     AtomicOp, Completion, Counter, Direct, Env, LocalError, OneSided, RemoteError, Side, Skipped,
     Source, To, TransmitError,
@@ -11,7 +12,10 @@ use wire::Headers;
 
 use super::core::{Core, EventSource};
 use super::direct::Parties;
-use super::payload::{InPayload, LoopPacket, LoopPayload, Part, for_each_sge};
+use super::payload::{
+    InPayload, LoopPacket, LoopPayload, Part, check_readable, for_each_sge, local_fault,
+    remote_fault,
+};
 use super::peers::{PushError, Record};
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId};
 
@@ -35,6 +39,8 @@ pub(crate) struct QpFacts {
     pub(crate) ring_position: u64,
     /// Whether the peer had yet to take that packet when a timer last fired.
     pub(crate) peer_is_behind: bool,
+    /// Since when packets have met no receive, of an unreliable QP.
+    pub(crate) starved_since: Option<Time>,
 }
 
 /// Which carrier takes a QP's packets.
@@ -80,12 +86,13 @@ impl<'a> QpEnv<'a, '_> {
                     Access::empty(),
                     |umem, at, piece| {
                         if by_reference {
+                            check_readable(umem, at, piece).map_err(|fault| local_fault(&fault))?;
                             parts.push(Part { umem: umem.clone(), offset: at, length: piece });
                             return Ok(());
                         }
                         let start = bytes.len();
                         bytes.resize(start + piece as usize, 0);
-                        umem.read(at, &mut bytes[start..]).map_err(|_| LocalError::Fault)
+                        umem.read(at, &mut bytes[start..]).map_err(|fault| local_fault(&fault))
                     },
                 )
                 .map_err(TransmitError::Memory)?;
@@ -97,6 +104,8 @@ impl<'a> QpEnv<'a, '_> {
                     .mrs
                     .remote(self.facts.pd, rkey, addr, u64::from(length), Access::REMOTE_READ)
                     .map_err(TransmitError::Remote)?;
+                check_readable(umem, offset, length)
+                    .map_err(|fault| TransmitError::Remote(remote_fault(&fault)))?;
                 let part = Part { umem: umem.clone(), offset, length };
                 Ok(LoopPayload::Parts(SmallVec::from_iter([part])))
             }
@@ -145,7 +154,7 @@ impl<'a> QpEnv<'a, '_> {
                 for_each_sge(mrs, pd, sges, offset, length, Access::empty(), |umem, from, piece| {
                     let to = room.slice(at, piece as usize).ok_or(LocalError::Fault)?;
                     at += piece as usize;
-                    umem.read_to(from, to).map_err(|_| LocalError::Fault)
+                    umem.read_to(from, to).map_err(|fault| local_fault(&fault))
                 })
                 .map_err(TransmitError::Memory)
             }
@@ -153,7 +162,8 @@ impl<'a> QpEnv<'a, '_> {
                 let (umem, from) = mrs
                     .remote(pd, rkey, addr, u64::from(length), Access::REMOTE_READ)
                     .map_err(TransmitError::Remote)?;
-                umem.read_to(from, room).map_err(|_| TransmitError::Remote(RemoteError::Fault))
+                umem.read_to(from, room)
+                    .map_err(|fault| TransmitError::Remote(remote_fault(&fault)))
             }
         });
         match pushed {
@@ -166,6 +176,8 @@ impl<'a> QpEnv<'a, '_> {
             Err(PushError::Full) => {
                 let may_drop = !self.facts.qp_type.is_reliable();
                 if !may_drop || !self.core.peers.is_stalled(vf, self.core.now) {
+                    // Until the peer took what fills the ring it has not had the chance to answer.
+                    self.facts.ring_position = self.core.peers.position(vf);
                     return Err(TransmitError::Blocked);
                 }
                 self.count(Counter::DroppedPacket);
@@ -204,7 +216,7 @@ impl<'a> QpEnv<'a, '_> {
                 for_each_sge(mrs, pd, sges, offset, length, Access::empty(), |umem, from, piece| {
                     let to = &mut room[at..at + piece as usize];
                     at += piece as usize;
-                    umem.read(from, to).map_err(|_| LocalError::Fault)
+                    umem.read(from, to).map_err(|fault| local_fault(&fault))
                 })
                 .map_err(TransmitError::Memory)
             }
@@ -212,7 +224,7 @@ impl<'a> QpEnv<'a, '_> {
                 let (umem, from) = mrs
                     .remote(pd, rkey, addr, u64::from(length), Access::REMOTE_READ)
                     .map_err(TransmitError::Remote)?;
-                umem.read(from, room).map_err(|_| TransmitError::Remote(RemoteError::Fault))
+                umem.read(from, room).map_err(|fault| TransmitError::Remote(remote_fault(&fault)))
             }
         })
     }
@@ -370,7 +382,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
             AtomicOp::CompareSwap { compare, swap } => umem.compare_swap(offset, compare, swap),
             AtomicOp::FetchAdd { add } => umem.fetch_add(offset, add),
         }
-        .map_err(|_| RemoteError::Fault)
+        .map_err(|fault| remote_fault(&fault))
     }
 
     fn invalidate(&mut self, _rkey: RKey) -> Result<(), RemoteError> {

@@ -17,6 +17,7 @@ pub(crate) mod cq;
 mod direct;
 mod env;
 mod events;
+mod leave;
 mod mr;
 mod payload;
 pub(crate) mod peers;
@@ -41,7 +42,7 @@ pub use self::cq::Wc;
 use self::env::{QpEnv, Route};
 pub use self::mr::MrKind;
 use self::qp::QpTable;
-use self::receive::Receivers;
+use self::receive::{Look, Receivers};
 use crate::attr::{DeviceAttr, GidEntry, PortAttr};
 use crate::clock::Clock;
 use crate::ids::QpId;
@@ -63,8 +64,10 @@ pub struct Engine {
 
 /// Packets a QP may send before another has its turn.
 const BURST: usize = 16;
-/// Clock reads and system calls of progress happen once in this many calls that found nothing.
-const SLOW_EVERY: u32 = 32;
+/// The clock is read, and timers are looked at, once in this many polls that found nothing.
+const POLLS_PER_CLOCK: u32 = 64;
+/// A socket that was silent lately is looked at once in this many polls, as that is a system call.
+const POLLS_PER_SOCKET: u32 = 512;
 
 impl Engine {
     pub(crate) fn new(core: Core, qps: QpTable, receivers: Receivers, clock: Clock) -> Self {
@@ -116,24 +119,35 @@ impl Engine {
     }
 
     /// Takes what has arrived and sends what can be sent, without waiting. Says whether anything moved.
+    ///
+    /// What comes rarely, such as a new peer, is left to [`Engine::progress_fully`], which the background thread calls.
     pub fn progress(&mut self) -> bool {
         if self.husk {
+            return false;
+        }
+        self.polls = self.polls.wrapping_add(1);
+        let is_clock_due = self.polls.is_multiple_of(POLLS_PER_CLOCK);
+        if !is_clock_due && self.is_quiet() {
             return false;
         }
         self.core.now = self.clock.now();
         let mut moved = self.receive_fast();
         moved |= self.run_ready();
-        self.polls = self.polls.wrapping_add(1);
-        if moved && !self.polls.is_multiple_of(SLOW_EVERY) {
-            return true;
+        if self.receivers.udp_is_hot() || self.polls.is_multiple_of(POLLS_PER_SOCKET) {
+            moved |= self.receive_udp(Look::Likely);
         }
-        if self.polls.is_multiple_of(SLOW_EVERY) || self.receivers.udp_is_hot() {
-            moved |= self.receive_udp();
-        }
-        if self.polls.is_multiple_of(SLOW_EVERY * 16) {
-            moved |= self.housekeeping();
-        }
-        moved | self.fire_timers()
+        moved | (is_clock_due && self.fire_timers())
+    }
+
+    /// Whether there is nothing to take and nothing to send, as far as memory tells: most polls of a program find this.
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        self.receivers.rings_are_idle()
+            && self.ready.is_empty()
+            && self.blocked.is_empty()
+            && self.core.loopback.is_empty()
+            && self.core.udp.front().is_none()
+            && !self.receivers.udp_is_hot()
     }
 
     /// Does everything that [`Engine::progress`] does now and then.
@@ -144,7 +158,20 @@ impl Engine {
         self.core.now = self.clock.now();
         let mut moved = self.housekeeping();
         moved |= self.receive_fast();
-        moved |= self.receive_udp();
+        moved |= self.receive_udp(Look::Everywhere);
+        moved |= self.run_ready();
+        moved | self.fire_timers()
+    }
+
+    /// Takes and sends what there is, and leaves out what comes rarely: for the calls right after
+    /// [`Engine::progress_fully`] found something.
+    pub(crate) fn progress_on(&mut self) -> bool {
+        if self.husk {
+            return false;
+        }
+        self.core.now = self.clock.now();
+        let mut moved = self.receive_fast();
+        moved |= self.receive_udp(Look::Likely);
         moved |= self.run_ready();
         moved | self.fire_timers()
     }
@@ -178,9 +205,9 @@ impl Engine {
         !self.ready.is_empty() || !self.core.loopback.is_empty()
     }
 
-    /// Whether a QP waits for room in a carrier.
+    /// Whether a QP waits for room in a carrier, or a packet for a receive.
     pub(crate) fn has_blocked(&self) -> bool {
-        !self.blocked.is_empty()
+        !self.blocked.is_empty() || self.core.holding
     }
 
     pub(crate) fn make_ready(&mut self, id: QpId) {
@@ -221,9 +248,12 @@ impl Engine {
 
     /// Passes on what a transmission left with the carriers that have no reader of their own.
     fn after_transmit(&mut self) {
-        self.flush_udp();
-        while self.deliver_loopback(64) {
+        while self.deliver_loopback(64) {}
+        if self.ready.is_empty() {
             self.flush_udp();
+        } else {
+            // Who stands in the ready queue goes on in a moment, and may fill the last train.
+            self.flush_full_udp();
         }
         self.core.peers.ring_doorbells();
     }
@@ -245,7 +275,7 @@ impl Engine {
             if let Some(entry) = self.qps.get_mut(id) {
                 entry.queued = false;
                 moved |= self.transmit(id);
-                self.flush_udp();
+                self.flush_full_udp();
             }
         }
         self.after_transmit();
@@ -254,6 +284,14 @@ impl Engine {
 
     fn fire_timers(&mut self) -> bool {
         let now = self.core.now;
+        if self.next_deadline().is_none_or(|at| at > now) {
+            return false;
+        }
+        // Who did not run for a while has a queue of packets: what already lies there came in time.
+        let mut rounds = 0;
+        while rounds < 16 && (self.receive_fast() | self.receive_udp(Look::Everywhere)) {
+            rounds += 1;
+        }
         let mut fired = false;
         while let Some(Reverse((at, index))) = self.timers.peek().copied() {
             if at > now {

@@ -2,9 +2,9 @@
 
 use iba::{Access, LKey, Qpn};
 use smallvec::SmallVec;
-use transport::env::{LocalError, Skipped};
+use transport::env::{LocalError, RemoteError, Skipped};
 use transport::wr::Sge;
-use umem::{Foreign, Umem};
+use umem::{Backing, Fault, Foreign, Umem};
 use wire::Headers;
 
 use super::mr::MrTable;
@@ -70,11 +70,11 @@ impl InPayload<'_> {
         match self {
             Self::Bytes(bytes) => {
                 let bytes = bytes.get(start..start + len).ok_or(LocalError::Fault)?;
-                umem.write(offset, bytes).map_err(|_| LocalError::Fault)
+                umem.write(offset, bytes).map_err(|fault| local_fault(&fault))
             }
             Self::Ring(foreign) => {
                 let bytes = foreign.slice(start, len).ok_or(LocalError::Fault)?;
-                umem.write_from(offset, bytes).map_err(|_| LocalError::Fault)
+                umem.write_from(offset, bytes).map_err(|fault| local_fault(&fault))
             }
             Self::Parts(parts) => {
                 let mut to = offset;
@@ -85,7 +85,7 @@ impl InPayload<'_> {
                     |index, within, piece| {
                         let part = &parts[index];
                         Umem::copy(umem, to, &part.umem, part.offset + within, u64::from(piece))
-                            .map_err(|_| LocalError::Fault)?;
+                            .map_err(|fault| local_fault(&fault))?;
                         to += u64::from(piece);
                         Ok(())
                     },
@@ -93,6 +93,38 @@ impl InPayload<'_> {
             }
         }
     }
+}
+
+/// The memory under a region of ours went away: says so, as the completion cannot say where.
+#[cold]
+pub(crate) fn local_fault(fault: &Fault) -> LocalError {
+    tracing::warn!(target: "peerdma::fault", "a region's memory is gone: {fault}");
+    LocalError::Fault
+}
+
+/// Like [`local_fault`], where a peer asked for the memory.
+#[cold]
+pub(crate) fn remote_fault(fault: &Fault) -> RemoteError {
+    tracing::warn!(target: "peerdma::fault", "a region's memory is gone, which a peer uses: {fault}");
+    RemoteError::Fault
+}
+
+/// Looks whether memory can be read, before a reference to it is passed on: found out later, nobody could tell whether
+/// the source failed or the destination.
+pub(crate) fn check_readable(umem: &Umem, offset: u64, length: u32) -> Result<(), Fault> {
+    const PAGE: u64 = 4096;
+    if length == 0 || matches!(umem.backing(), Backing::DmaBuf { .. }) {
+        return Ok(());
+    }
+    let mut byte = [0];
+    let (start, end) = (umem.addr() as u64 + offset, offset + u64::from(length));
+    umem.read(offset, &mut byte)?;
+    let mut at = offset + (PAGE - start % PAGE);
+    while at < end {
+        umem.read(at, &mut byte)?;
+        at += PAGE;
+    }
+    Ok(())
 }
 
 /// Walks `length` bytes at `offset` of a list of pieces with the given lengths: the piece's index, where in it, how much.

@@ -37,6 +37,8 @@ const HAS_GRH: u8 = 2;
 const FIXED: usize = 12;
 /// The fixed part, skipped counts, a GRH, and the longest headers.
 const MAX_PREFIX: usize = FIXED + 8 + 40 + 64;
+/// The part of a ring that is left to packets without payload.
+const ANSWERS: usize = 16;
 /// Two addresses with their ports before a forwarded datagram.
 const ADDRESSES: usize = 2 * ADDRESS;
 const ADDRESS: usize = 18;
@@ -67,6 +69,14 @@ pub(crate) enum Incoming<'a> {
     },
 }
 
+/// What became of a datagram for another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Forwarded {
+    Yes,
+    NoRoom,
+    NoSuchProcess,
+}
+
 /// Why a record was not pushed.
 pub(crate) enum PushError<E> {
     /// No room now.
@@ -83,10 +93,14 @@ pub(crate) struct Peers {
     /// `None` only in the child of a fork.
     pub(crate) claim: Option<Claim>,
     ring_size: usize,
+    /// Whether the direct path may be used at all.
+    direct: bool,
     waits: Arc<Waits>,
     peers: Vec<Option<Peer>>,
     /// Rings written to since their readers were last woken.
     unrung: Vec<u16>,
+    /// VFs without a process, and when that was found out.
+    absent: Vec<(u16, Time)>,
 }
 
 /// The way to one peer.
@@ -98,8 +112,12 @@ struct Peer {
     full_since: Option<(Time, u64)>,
 }
 
-/// A peer that takes nothing from a full ring for so long is stalled: what may be dropped is.
-const STALL: Duration = Duration::from_millis(100);
+/// A peer that takes nothing from a full ring for so long is stalled: what may be dropped is. Longer than a peer waits
+/// for its program to post a receive.
+const STALL: Duration = Duration::from_millis(300);
+
+/// For so long a VF without a process is taken to stay without one.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Whether a peer's memory can be touched without its engine.
 #[derive(Debug)]
@@ -112,11 +130,47 @@ enum Reach {
     Direct(Box<DirectPeer>),
 }
 
+impl Peer {
+    /// Finds out by which path one-sided operations go, once the peer has answered, and says so with the reason.
+    fn find_reach(&mut self, vf: u16, direct: bool) {
+        let Reach::Unknown = self.reach else { return };
+        if *self.outbound.state() == OutboundState::Connecting {
+            return;
+        }
+        let probed = if direct {
+            direct::probe(&mut self.outbound)
+        } else {
+            Err("the configuration says so".to_owned())
+        };
+        self.reach = match probed {
+            Ok(direct) => {
+                tracing::info!(target: "peerdma::path", vf, "one-sided operations go directly");
+                Reach::Direct(Box::new(direct))
+            }
+            Err(reason) => {
+                tracing::info!(
+                    target: "peerdma::path", vf,
+                    "one-sided operations go through the ring: {reason}"
+                );
+                Reach::Ring
+            }
+        };
+    }
+}
+
 impl Peers {
-    pub(crate) fn new(claim: Claim, ring_size: usize, waits: Arc<Waits>) -> Self {
+    pub(crate) fn new(claim: Claim, ring_size: usize, direct: bool, waits: Arc<Waits>) -> Self {
         waits.add_always(&claim);
         waits.add_always(claim.doorbell().fd());
-        Self { claim: Some(claim), ring_size, waits, peers: Vec::new(), unrung: Vec::new() }
+        Self {
+            claim: Some(claim),
+            ring_size,
+            direct,
+            waits,
+            peers: Vec::new(),
+            unrung: Vec::new(),
+            absent: Vec::new(),
+        }
     }
 
     /// The ring to a VF, connecting first if there is none.
@@ -151,6 +205,9 @@ impl Peers {
         let size = write_prefix(&mut prefix, record);
         let payload = record.length as usize;
         let outbound = &mut self.peer(vf).ok_or(PushError::Gone)?.outbound;
+        if payload > 0 && !has_room(outbound, size + payload) {
+            return Err(PushError::Full);
+        }
         let mut fill = Some(fill);
         loop {
             let pushed = outbound.push(size + payload, |room| {
@@ -193,25 +250,11 @@ impl Peers {
         parties: Parties,
         op: &OneSided<'_>,
     ) -> Direct {
+        let direct = self.direct;
         let Some(peer) = self.peer(vf) else { return Direct::Declined };
         if let Reach::Unknown = peer.reach {
             peer.outbound.poll();
-            if *peer.outbound.state() == OutboundState::Connecting {
-                return Direct::Declined;
-            }
-            peer.reach = match direct::probe(&mut peer.outbound) {
-                Ok(direct) => {
-                    tracing::info!(target: "peerdma::path", vf, "one-sided operations go directly");
-                    Reach::Direct(Box::new(direct))
-                }
-                Err(reason) => {
-                    tracing::info!(
-                        target: "peerdma::path", vf,
-                        "one-sided operations go through the ring: {reason}"
-                    );
-                    Reach::Ring
-                }
-            };
+            peer.find_reach(vf, direct);
         }
         match &mut peer.reach {
             Reach::Direct(direct) => direct.one_sided(&peer.outbound, mrs, parties, op),
@@ -219,9 +262,36 @@ impl Peers {
         }
     }
 
-    /// Passes a datagram on to the process it is for; without room or process it is lost, as datagrams may be.
-    pub(crate) fn forward(&mut self, vf: u16, src: SocketAddr, dst: SocketAddr, bytes: &[u8]) {
-        let Some(Peer { outbound, .. }) = self.peer(vf) else { return };
+    /// Connects to a process that a QP is going to send to, so that the path to it is known when it does.
+    pub(crate) fn prepare(&mut self, vf: u16) {
+        let _ = self.peer(vf);
+    }
+
+    /// Passes a datagram on to the process it is for. Without room it is lost, as datagrams may be.
+    pub(crate) fn forward(
+        &mut self,
+        now: Time,
+        vf: u16,
+        src: SocketAddr,
+        dst: SocketAddr,
+        bytes: &[u8],
+    ) -> Forwarded {
+        let index = usize::from(vf);
+        if !self.peers.get(index).is_some_and(Option::is_some) {
+            // Strangers on the network can name any process, as often as they like.
+            let looked = self.absent.iter().find(|(absent, _)| *absent == vf);
+            if looked.is_some_and(|(_, at)| now.since(*at) < LOOK_AGAIN) {
+                return Forwarded::NoSuchProcess;
+            }
+            self.absent.retain(|(absent, at)| *absent != vf && now.since(*at) < LOOK_AGAIN);
+            if self.peer(vf).is_none() {
+                self.absent.push((vf, now));
+                return Forwarded::NoSuchProcess;
+            }
+        }
+        let Some(Some(Peer { outbound, .. })) = self.peers.get_mut(index) else {
+            return Forwarded::NoSuchProcess;
+        };
         let size = FIXED + ADDRESSES + bytes.len();
         let pushed = outbound.push(size, |room| {
             let mut prefix = [0u8; FIXED + ADDRESSES];
@@ -238,9 +308,13 @@ impl Peers {
             }
             Ok::<(), ()>(())
         });
-        if pushed.is_ok() && !self.unrung.contains(&vf) {
+        if pushed.is_err() {
+            return Forwarded::NoRoom;
+        }
+        if !self.unrung.contains(&vf) {
             self.unrung.push(vf);
         }
+        Forwarded::Yes
     }
 
     /// Wakes the readers of rings that were written to, where they sleep.
@@ -249,6 +323,14 @@ impl Peers {
             if let Some(Some(peer)) = self.peers.get_mut(usize::from(vf)) {
                 peer.outbound.ring_doorbell_if_sleeping();
             }
+        }
+    }
+
+    /// Where in the ring to a peer the next record begins.
+    pub(crate) fn position(&mut self, vf: u16) -> u64 {
+        match self.peers.get_mut(usize::from(vf)) {
+            Some(Some(peer)) => peer.outbound.ring().position(),
+            _ => 0,
         }
     }
 
@@ -289,7 +371,7 @@ impl Peers {
                     tracing::debug!(target: "peerdma::peer", vf, "the process is gone");
                     *slot = None;
                 }
-                _ => {}
+                _ => peer.find_reach(vf as u16, self.direct),
             }
         }
     }
@@ -312,6 +394,15 @@ impl Peers {
     pub(crate) fn waits(&self) -> &Waits {
         &self.waits
     }
+}
+
+/// Whether a record with payload finds room and leaves some: an acknowledgement that had to wait until the data of
+/// others is taken would be as good as lost. If not, the reader rings when it has made room.
+fn has_room(outbound: &mut Outbound, size: usize) -> bool {
+    let ring = outbound.ring();
+    let wanted = (size + ring.capacity() / ANSWERS).min(ring.max_payload());
+    // A wrap may waste as much as the record takes.
+    ring.free_hint() > 2 * wanted || !matches!(ring.want_space(wanted), Ok(false))
 }
 
 fn write_prefix(prefix: &mut [u8; MAX_PREFIX], record: &Record<'_>) -> usize {

@@ -1,7 +1,7 @@
 //! The inward half of the carriers: rings of other processes, UDP, and packets within this process.
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use iba::Qpn;
 use link::netdev::Watch;
@@ -12,14 +12,15 @@ use link::udp::{SendError, UdpLink};
 use transport::env::Rx;
 use wire::Headers;
 use wire::grh::Grh;
-use wire::icrc::{Flow, Verifier};
+use wire::icrc::{Flow, IcrcError, Verifier};
 
 use super::Engine;
 use super::core::Core;
 use super::env::{QpEnv, Route};
 use super::payload::{InPayload, LoopPayload};
-use super::peers::{self, Incoming};
+use super::peers::{self, Forwarded, Incoming};
 use super::qp::{QpTable, vf_of};
+use super::udp::UdpQueue;
 use crate::ids::QpId;
 use crate::waits::Waits;
 
@@ -36,6 +37,15 @@ pub(crate) struct Receivers {
     udp_heat: u32,
 }
 
+/// Which sockets to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// All.
+    Everywhere,
+    /// Those that had something lately, and the others now and then.
+    Likely,
+}
+
 /// Who sent a packet, to be compared with the peer a QP is connected to.
 #[derive(Clone, Copy, Debug)]
 enum Sender {
@@ -44,6 +54,10 @@ enum Sender {
     Host(iba::Gid),
 }
 
+/// The bits of a P_Key that name the partition; the other says how far its member is trusted (IBA 10.9.1.1).
+const PARTITION: u16 = 0x7fff;
+/// How long packets of an unreliable QP wait for a receive before they are dropped.
+const STARVED: Duration = Duration::from_millis(100);
 /// Records taken from one ring before the next ring has its turn.
 const RING_BURST: usize = 32;
 
@@ -89,6 +103,12 @@ impl Receivers {
         }
     }
 
+    /// Whether no ring holds a record, or has to tell its producer something.
+    #[inline]
+    pub(crate) fn rings_are_idle(&self) -> bool {
+        self.inbounds.iter().all(Inbound::is_idle)
+    }
+
     /// Whether packets came over UDP lately, so that each poll should look.
     pub(crate) fn udp_is_hot(&self) -> bool {
         self.udp_heat > 0
@@ -109,14 +129,18 @@ impl Engine {
     fn receive_rings(&mut self) -> bool {
         let mut moved = false;
         let mut corrupt = None;
+        self.core.holding = false;
         for index in 0..self.receivers.inbounds.len() {
             for _ in 0..RING_BURST {
                 let Self { core, qps, receivers, touched, .. } = self;
                 let Receivers { inbounds, verifier, .. } = receivers;
                 let inbound = &mut inbounds[index];
                 let vf = inbound.peer().vf;
-                let popped = inbound.pop(|record| match peers::parse(record) {
+                let popped = inbound.pop_if(|record| match peers::parse(record) {
                     Ok(Incoming::Packet { headers, payload, length, skipped, grh, source }) => {
+                        if waits_for_receive(core, qps, &headers) {
+                            return None;
+                        }
                         core.counters.rx_shm_packets += 1;
                         let payload = InPayload::Ring(payload);
                         let rx = Rx {
@@ -127,14 +151,17 @@ impl Engine {
                             grh: grh.as_ref(),
                         };
                         touched.extend(deliver(core, qps, Sender::Process(vf, source), &rx));
+                        Some(())
                     }
                     Ok(Incoming::Datagram { src, dst, bytes }) => {
                         let datagram = Datagram { src, dst, bytes: &bytes };
                         touched.extend(deliver_datagram(core, qps, verifier, &datagram));
+                        Some(())
                     }
                     Err(reason) => {
                         core.counters.rx_malformed_packets += 1;
                         tracing::debug!(target: "peerdma::drop", vf, "ring record: {reason}");
+                        Some(())
                     }
                 });
                 match popped {
@@ -188,19 +215,27 @@ impl Engine {
     }
 
     /// Takes datagrams from the socket.
-    pub(crate) fn receive_udp(&mut self) -> bool {
+    pub(crate) fn receive_udp(&mut self, look: Look) -> bool {
         let Self { core, qps, receivers, touched, .. } = self;
         let Receivers { udp, verifier, .. } = receivers;
         let Some(udp) = udp else { return false };
         let port = udp.port();
-        let received = udp.recv(&mut |datagram| {
+        let mut each = |datagram: link::udp::Datagram<'_>| {
             let datagram = Datagram {
                 src: datagram.src,
                 dst: SocketAddr::new(datagram.dst, port),
                 bytes: datagram.bytes,
             };
-            touched.extend(deliver_datagram(core, qps, verifier, &datagram));
-        });
+            let id = deliver_datagram(core, qps, verifier, &datagram);
+            // Packets come in trains for one QP.
+            if id.is_some() && touched.last() != id.as_ref() {
+                touched.extend(id);
+            }
+        };
+        let received = match look {
+            Look::Everywhere => udp.recv(&mut each),
+            Look::Likely => udp.recv_likely(&mut each),
+        };
         let count = match received {
             Ok(count) => count,
             Err(error) => {
@@ -219,6 +254,15 @@ impl Engine {
 
     /// Sends the batches that wait for the socket; what it does not take now waits on.
     pub(crate) fn flush_udp(&mut self) {
+        self.send_batches(|_| true);
+    }
+
+    /// Sends the batches that will not grow any more.
+    pub(crate) fn flush_full_udp(&mut self) {
+        self.send_batches(UdpQueue::has_full);
+    }
+
+    fn send_batches(&mut self, is_due: impl Fn(&UdpQueue) -> bool) {
         let Self { core, receivers, .. } = self;
         let Some(udp) = receivers.udp.as_ref() else {
             while core.udp.front().is_some() {
@@ -227,7 +271,9 @@ impl Engine {
             }
             return;
         };
-        while let Some(batch) = core.udp.front() {
+        while is_due(&core.udp)
+            && let Some(batch) = core.udp.front()
+        {
             let sent = udp.send(link::udp::Transmit {
                 dst: batch.dst,
                 src: batch.src,
@@ -249,6 +295,7 @@ impl Engine {
             }
             core.udp.pop();
         }
+        core.udp.set_max_segments(udp.max_gso_segments(UdpQueue::TYPICAL));
     }
 
     /// Accepts connections, notices peers that came up or went away, and follows the netdev.
@@ -269,11 +316,17 @@ impl Engine {
                 _ => {}
             }
         }
-        let inbounds = &mut self.receivers.inbounds;
-        if inbounds.iter_mut().any(|inbound| inbound.poll() == InboundState::Gone) {
-            // What a peer pushed before it went is still delivered. It cannot push more, so this ends.
+        let mut gone = false;
+        for inbound in &mut self.receivers.inbounds {
+            gone |= inbound.poll() == InboundState::Gone;
+        }
+        if gone {
+            // What a peer pushed before it went is still delivered. It cannot push more, so this ends. One that goes
+            // only now has its turn later.
             while self.receive_rings() {}
-            self.receivers.inbounds.retain_mut(|inbound| inbound.poll() != InboundState::Gone);
+            if !self.core.holding {
+                self.receivers.inbounds.retain(|inbound| inbound.state() != InboundState::Gone);
+            }
             moved = true;
         }
         self.core.peers.poll();
@@ -308,11 +361,20 @@ fn deliver_datagram(
 ) -> Option<QpId> {
     let &Datagram { src, dst, bytes } = datagram;
     core.counters.rx_udp_packets += 1;
+    // The socket hears every address of the host; the port is only those of its netdev (the kernel's rxe_match_dgid).
+    if !dst.ip().is_multicast() && !core.port.gids.contains(&dst.ip().into()) {
+        core.counters.rx_wrong_destination += 1;
+        tracing::debug!(target: "peerdma::drop", %src, %dst, "not an address of this port");
+        return None;
+    }
     let flow = Flow::new(src, dst)?;
     let packet = match verifier.verify(&flow, bytes) {
         Ok((packet, _id)) => packet,
         Err(error) => {
-            core.counters.rx_icrc_encapsulated += 1;
+            match error {
+                IcrcError::Parse(_) => core.counters.rx_malformed_packets += 1,
+                _ => core.counters.rx_icrc_encapsulated += 1,
+            }
             tracing::debug!(target: "peerdma::drop", %src, "{error}");
             return None;
         }
@@ -325,10 +387,22 @@ fn deliver_datagram(
             return None;
         }
     };
+    // IBA C9-42; the port's only key is the default one, of a full member.
+    if headers.bth.pkey.0 & PARTITION != iba::PKey::DEFAULT.0 & PARTITION {
+        core.counters.pkey_violation += 1;
+        tracing::debug!(target: "peerdma::drop", %src, pkey = headers.bth.pkey.0, "not our partition");
+        return None;
+    }
     let vf = vf_of(headers.bth.dest_qp);
     if vf != core.vf && headers.bth.dest_qp.value() > 1 {
-        core.peers.forward(vf, src, dst, bytes);
-        core.missteered = true;
+        match core.peers.forward(core.now, vf, src, dst, bytes) {
+            Forwarded::Yes => {
+                core.counters.forwarded_packets += 1;
+                core.missteered = true;
+            }
+            Forwarded::NoRoom => core.counters.dropped_packets += 1,
+            Forwarded::NoSuchProcess => core.counters.rx_unknown_qpn += 1,
+        }
         return None;
     }
     let payload = InPayload::Bytes(&packet[range.clone()]);
@@ -345,6 +419,28 @@ fn deliver_datagram(
         grh: grh.as_ref(),
     };
     deliver(core, qps, Sender::Host(src.ip().into()), &rx)
+}
+
+/// Whether a packet stays in its ring, as the program has yet to post the receive that it needs.
+///
+/// The background thread empties rings while the program is not running, and would soon have used up the receives of
+/// a program that posts new ones for those it saw filled. Only the packets of one process wait, and not for long.
+fn waits_for_receive(core: &mut Core, qps: &mut QpTable, headers: &Headers) -> bool {
+    let Some(entry) = qps.by_number(headers.bth.dest_qp) else { return false };
+    let facts = &mut entry.facts;
+    if facts.qp_type.is_reliable() || !transport::consumes_receive(headers.bth.opcode) {
+        return false;
+    }
+    let has_shared =
+        facts.srq.and_then(|id| core.srqs.get(id.index())).is_some_and(|srq| !srq.queue.is_empty());
+    if has_shared || !entry.qp.is_starved(headers.bth.opcode) {
+        facts.starved_since = None;
+        return false;
+    }
+    let since = *facts.starved_since.get_or_insert(core.now);
+    let waits = core.now.since(since) < STARVED;
+    core.holding |= waits;
+    waits
 }
 
 /// Gives a packet to the QP it names, if that QP is connected to where it came from.

@@ -9,6 +9,17 @@ use super::env::Route;
 use super::qp::vf_of;
 
 impl Core {
+    /// Why packets to an address take the carrier that [`Core::route`] names, in words.
+    pub(crate) fn why(&self, av: &Av, route: Route) -> &'static str {
+        match route {
+            Route::None => "not connected",
+            Route::Loopback => "loopback: the peer is in this process",
+            Route::Shm(_) => "shared memory: the peer is another process of this host",
+            Route::Udp if self.port.gids.contains(&av.dgid) => "UDP: the configuration forces it",
+            Route::Udp => "UDP: the address is another host's",
+        }
+    }
+
     /// The carrier for packets to a QP at an address: another host's address means the wire; one of our own port means
     /// the process whose VF the QPN names, which may be this one.
     pub(crate) fn route(&self, av: &Av, dest: Qpn) -> Route {

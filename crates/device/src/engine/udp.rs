@@ -8,6 +8,8 @@ use transport::env::TransmitError;
 use wire::Headers;
 use wire::icrc::{self, Flow};
 
+use super::qp::vf_of;
+
 /// Datagrams of one size (the last may be shorter) to one place.
 #[derive(Debug)]
 pub(crate) struct Batch {
@@ -18,6 +20,8 @@ pub(crate) struct Batch {
     pub(crate) bytes: Vec<u8>,
     pub(crate) segment: usize,
     pub(crate) count: usize,
+    /// The VF that all of it is for: what is sent together arrives together, at one process.
+    vf: u16,
     /// Whether a short segment ended the batch.
     closed: bool,
 }
@@ -33,6 +37,9 @@ pub(crate) struct UdpQueue {
 }
 
 impl UdpQueue {
+    /// The size for which the link is asked how many datagrams it takes at once: [`Self::MAX_BYTES`] bounds trains of larger
+    /// ones.
+    pub(crate) const TYPICAL: usize = 1024;
     /// Batches that may wait before a QP is told to.
     const MAX_BATCHES: usize = 4;
     /// A UDP datagram, GSO or not, ends at 64 KiB with its headers.
@@ -56,7 +63,9 @@ impl UdpQueue {
         let pad = length.wrapping_neg() as usize % 4;
         let header_len = headers.len();
         let size = header_len + length as usize + pad + icrc::LEN;
-        if !self.batches.back().is_some_and(|batch| self.fits(batch, src, dst, av, size)) {
+        let vf = vf_of(headers.bth.dest_qp);
+        let fits = |batch: &Batch| batch.vf == vf && self.fits(batch, src, dst, av, size);
+        if !self.batches.back().is_some_and(fits) {
             if self.batches.len() >= Self::MAX_BATCHES {
                 return Err(TransmitError::Blocked);
             }
@@ -69,6 +78,7 @@ impl UdpQueue {
                 bytes,
                 segment: size,
                 count: 0,
+                vf,
                 closed: false,
             });
         }
@@ -87,13 +97,8 @@ impl UdpQueue {
             }
             return Err(error);
         }
-        // The ICRC covers the IPv4 identification, which the kernel numbers from 0 within one GSO send.
-        let id = batch.count as u16;
-        let (packet, trailer) = packet.split_at_mut(size - icrc::LEN);
-        let flow =
-            Flow::new(SocketAddr::new(src, self.src_port), SocketAddr::new(dst, self.dst_port));
-        let icrc = flow.map_or(0, |flow| icrc::compute(&flow, id, packet));
-        trailer.copy_from_slice(&icrc.to_le_bytes());
+        let ports = (self.src_port, self.dst_port);
+        seal(packet, batch.count, flow(src, dst, ports));
         batch.count += 1;
         batch.closed = size < batch.segment;
         Ok(())
@@ -109,6 +114,16 @@ impl UdpQueue {
             && batch.bytes.len() + size <= Self::MAX_BYTES
     }
 
+    /// Whether the first batch will not grow any more, so that waiting gains nothing.
+    pub(crate) fn has_full(&self) -> bool {
+        self.batches.len() > 1
+            || self.front().is_some_and(|batch| {
+                batch.closed
+                    || batch.count >= self.max_segments
+                    || batch.bytes.len() + batch.segment > Self::MAX_BYTES
+            })
+    }
+
     pub(crate) fn front(&self) -> Option<&Batch> {
         self.batches.front()
     }
@@ -120,13 +135,26 @@ impl UdpQueue {
         }
     }
 
-    /// Forgets what of the first batch went out before the socket had no more room. The identifications of the rest
-    /// begin at 0 again on the wire, which receivers allow for.
+    /// Forgets what of the first batch went out before the socket had no more room.
     pub(crate) fn sent(&mut self, bytes: usize) {
-        if let Some(batch) = self.batches.front_mut().filter(|batch| bytes <= batch.bytes.len()) {
-            batch.bytes.drain(..bytes);
-            batch.count = batch.bytes.len().div_ceil(batch.segment.max(1));
+        let ports = (self.src_port, self.dst_port);
+        let Some(batch) = self.batches.front_mut() else { return };
+        if bytes == 0 || bytes > batch.bytes.len() {
+            return;
         }
+        batch.bytes.drain(..bytes);
+        batch.count = 0;
+        // The identifications begin at 0 again.
+        let flow = flow(batch.src, batch.dst, ports);
+        for packet in batch.bytes.chunks_mut(batch.segment.max(1)) {
+            seal(packet, batch.count, flow);
+            batch.count += 1;
+        }
+    }
+
+    /// Sets how many datagrams one system call takes; it is 1 from when the kernel first refused to split.
+    pub(crate) fn set_max_segments(&mut self, max_segments: usize) {
+        self.max_segments = max_segments.max(1);
     }
 
     fn recycle_last(&mut self) {
@@ -141,4 +169,17 @@ impl UdpQueue {
             self.spare.push(bytes);
         }
     }
+}
+
+fn flow(src: IpAddr, dst: IpAddr, (src_port, dst_port): (u16, u16)) -> Option<Flow> {
+    Flow::new(SocketAddr::new(src, src_port), SocketAddr::new(dst, dst_port))
+}
+
+/// Writes the ICRC of a packet that is the `index`-th of a train. It covers the IPv4 identification, which the kernel
+/// numbers from 0 within one GSO send.
+fn seal(packet: &mut [u8], index: usize, flow: Option<Flow>) {
+    let Some(end) = packet.len().checked_sub(icrc::LEN) else { return };
+    let (packet, trailer) = packet.split_at_mut(end);
+    let icrc = flow.map_or(0, |flow| icrc::compute(&flow, index as u16, packet));
+    trailer.copy_from_slice(&icrc.to_le_bytes());
 }

@@ -71,6 +71,11 @@ impl Inbound {
         self.state
     }
 
+    /// How the connection was at the last [`poll`](Self::poll).
+    pub fn state(&self) -> InboundState {
+        self.state
+    }
+
     /// The descriptor that the peer gave with its Hello, once. Opaque, and not to be trusted.
     pub fn take_table(&mut self) -> Option<OwnedFd> {
         self.table.take()
@@ -86,9 +91,28 @@ impl Inbound {
         &mut self,
         take: impl FnOnce(Foreign<'_>) -> R,
     ) -> Result<Option<R>, RingCorrupt> {
-        let taken = self.consumer.pop(take)?;
+        self.pop_if(|record| Some(take(record)))
+    }
+
+    /// Like [`pop`](Self::pop), but a record for which `take` gives nothing stays the next one; see
+    /// [`Consumer::pop_if`].
+    ///
+    /// # Errors
+    /// As [`pop`](Self::pop).
+    #[inline]
+    pub fn pop_if<R>(
+        &mut self,
+        take: impl FnOnce(Foreign<'_>) -> Option<R>,
+    ) -> Result<Option<R>, RingCorrupt> {
+        let taken = self.consumer.pop_if(take)?;
         self.wake_producer();
         Ok(taken)
+    }
+
+    /// Whether a [`pop`](Self::pop) would find and do nothing; see [`Consumer::is_idle`].
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.consumer.is_idle()
     }
 
     /// Tells the peer at once how far we read; see [`Consumer::release`].

@@ -166,13 +166,32 @@ impl Consumer {
         &mut self,
         take: impl FnOnce(Foreign<'_>) -> R,
     ) -> Result<Option<R>, RingCorrupt> {
-        let Some(record) = self.rx.next(&self.memory)? else {
-            self.wake |= self.rx.release(&self.memory);
-            return Ok(None);
-        };
-        let taken = take(self.memory.foreign(record.payload, record.len));
-        self.wake |= self.rx.consume(&self.memory, record);
-        Ok(Some(taken))
+        self.pop_if(|record| Some(take(record)))
+    }
+
+    /// Like [`pop`](Self::pop), but a record for which `take` gives nothing stays the next one.
+    ///
+    /// # Errors
+    /// As [`pop`](Self::pop).
+    #[inline]
+    pub fn pop_if<R>(
+        &mut self,
+        take: impl FnOnce(Foreign<'_>) -> Option<R>,
+    ) -> Result<Option<R>, RingCorrupt> {
+        if let Some(record) = self.rx.next(&self.memory)?
+            && let Some(taken) = take(self.memory.foreign(record.payload, record.len))
+        {
+            self.wake |= self.rx.consume(&self.memory, record);
+            return Ok(Some(taken));
+        }
+        self.wake |= self.rx.release(&self.memory);
+        Ok(None)
+    }
+
+    /// Whether there is no record, and nothing that the producer has yet to be told: a cheap look for those who poll.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.rx.is_idle(&self.memory)
     }
 
     /// Tells the producer at once how far we read, instead of at an eighth of the ring or when

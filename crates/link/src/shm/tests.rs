@@ -94,6 +94,33 @@ fn a_waiting_producer_is_woken_once() {
 }
 
 #[test]
+fn a_record_that_is_not_taken_stays_the_next() {
+    let (mut producer, mut consumer) = ring(MIN_CAPACITY);
+    push(&mut producer, b"first").expect("an empty ring");
+    assert_eq!(consumer.pop_if(|_| None::<()>), Ok(None));
+    assert!(!consumer.is_idle());
+    assert_eq!(pop(&mut consumer).as_deref(), Some(&b"first"[..]));
+}
+
+#[test]
+fn a_ring_is_idle_when_its_producer_knows_all_and_wants_nothing() {
+    let (mut producer, mut consumer) = ring(MIN_CAPACITY);
+    assert!(consumer.is_idle());
+    push(&mut producer, b"one").expect("an empty ring");
+    assert!(!consumer.is_idle(), "a record");
+    pop(&mut consumer).expect("one");
+    assert!(!consumer.is_idle(), "the producer does not know that it was taken");
+    assert_eq!(pop(&mut consumer), None);
+    assert!(consumer.is_idle());
+    while push(&mut producer, &[1; 56]).is_ok() {}
+    while pop(&mut consumer).is_some() {}
+    assert!(consumer.is_idle());
+    while push(&mut producer, &[1; 56]).is_ok() {}
+    assert_eq!(producer.want_space(56), Ok(false));
+    assert!(!consumer.is_idle(), "the producer waits for space");
+}
+
+#[test]
 fn both_ends_see_the_scratch_page() {
     let (producer, consumer) = ring(MIN_CAPACITY);
     let order = std::sync::atomic::Ordering::Relaxed;

@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 pub(crate) fn main(args: Args) -> ExitCode {
-    if args.size < 64 || args.size % 8 != 0 || args.rounds == 0 {
+    if args.size < 64 || !args.size.is_multiple_of(8) || args.rounds == 0 {
         eprintln!("peerdma demo: --size: a multiple of 8 from 64; --rounds: at least 1");
         return ExitCode::from(2);
     }
@@ -145,7 +145,7 @@ fn run(args: &Args) -> Outcome<()> {
     let side = Side::open(args.size)?;
     let mut peer = Peer::start(args.size)?;
     connect(&side, &mut peer)?;
-    let mut report = Report::new(&side.context, args.size);
+    let mut report = Report::new(&side.context, &side.memories, args.size);
     for (from, own) in Kind::ALL.into_iter().zip(&side.memories) {
         for to in Kind::ALL {
             let cells = OPERATIONS

@@ -1,7 +1,7 @@
 //! The checks of the responder, in their order.
 
 use iba::{Access, QpType};
-use wire::{Operation, Position};
+use wire::{Opcode, Operation, Position};
 
 use super::{GRH_BYTES, Held, Message, Region, Step};
 use crate::env::{Counter, Env, RemoteError, Rx};
@@ -120,12 +120,7 @@ impl Qp {
                 Step::ErrTooManyRdmaAtmReq
             };
         }
-        let consumes = if operation.is_send() {
-            opcode.is_first_or_only()
-        } else {
-            operation == Operation::WriteWithImm
-        };
-        if consumes && self.resp.recv.is_none() {
+        if consumes_receive(opcode) && self.resp.recv.is_none() {
             let wr = if self.has_srq { env.take_srq() } else { self.rq.pop_front() };
             let Some(wr) = wr else { return Step::ErrRnr };
             let room = wr.sges.iter().map(|sge| u64::from(sge.length)).sum();
@@ -220,6 +215,14 @@ impl Qp {
             Ok(()) => Step::Execute,
             Err(error) => denied(error),
         }
+    }
+}
+
+/// Whether a packet takes a receive from the queue.
+pub fn consumes_receive(opcode: Opcode) -> bool {
+    match opcode.operation() {
+        Operation::WriteWithImm => true,
+        operation => operation.is_send() && opcode.is_first_or_only(),
     }
 }
 

@@ -90,7 +90,9 @@ impl Qp {
         match error {
             Step::ErrRkeyViolation => env.count(Counter::RespRemoteAccessErrors),
             Step::ErrReceiveTooShort => env.count(Counter::RespLocalLengthError),
-            _ => {}
+            // The receive is at fault, not the request.
+            Step::ErrMalformedWqe | Step::ErrReceiveFault => {}
+            _ => env.count(Counter::RespRemoteInvalidRequest),
         }
         if !self.fail_receive(env, failure) {
             env.event(if is_access { QpEvent::AccessErr } else { QpEvent::ReqErr });

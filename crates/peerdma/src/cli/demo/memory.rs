@@ -47,6 +47,7 @@ pub(crate) struct Memory {
     bytes: Bytes,
     mr: Mr,
     size: u64,
+    exporter: Option<String>,
 }
 
 enum Bytes {
@@ -66,6 +67,7 @@ impl Memory {
     /// Allocates and registers `size` bytes.
     pub(crate) fn new(pd: &Pd, kind: Kind, size: u64) -> Result<Self, Box<dyn Error>> {
         let access = Access::LOCAL_WRITE | Access::REMOTE;
+        let mut exporter = None;
         let (bytes, mr) = match kind {
             Kind::Host => {
                 let buffer = HostBuf::anonymous(usize::try_from(size)?)?;
@@ -79,17 +81,23 @@ impl Memory {
             }
             Kind::DmaBuf => {
                 let buffer = DmaBuf::export(size, "demo")?;
+                exporter = Some(buffer.exporter_name().to_owned());
                 let mr = pd.reg_whole_dmabuf(&buffer, access)?;
                 let umem = Umem::dmabuf(buffer.map(0, buffer.size())?, 0, size)?;
                 (Bytes::DmaBuf(umem), mr)
             }
         };
-        Ok(Self { kind, bytes, mr, size })
+        Ok(Self { kind, bytes, mr, size, exporter })
     }
 
     /// Its kind.
     pub(crate) fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// Who exported it, if it is a dma-buf: `udmabuf`, or peerdma itself where the kernel has none for us.
+    pub(crate) fn exporter(&self) -> Option<&str> {
+        self.exporter.as_deref()
     }
 
     /// Its region.

@@ -7,7 +7,7 @@ use device::Counters;
 use verbs::Context;
 
 use super::OPERATIONS;
-use super::memory::Kind;
+use super::memory::{Kind, Memory};
 
 /// How a message went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,13 +47,14 @@ pub(crate) fn path(before: &Counters, after: &Counters) -> Path {
 }
 
 impl Report {
-    pub(crate) fn new(context: &Context, size: u32) -> Self {
+    pub(crate) fn new(context: &Context, memories: &[Memory], size: u32) -> Self {
         let port = context.port_attr();
         let gid = context.gids().first().map(|entry| entry.gid.to_ip().to_string());
         let header = format!(
-            "two processes, RC, {size} bytes a message, port at {} on {}",
+            "two processes, RC, {size} bytes a message, port at {} on {}, dma-bufs by {}",
             gid.unwrap_or_default(),
-            port.netdev
+            port.netdev,
+            memories.iter().find_map(Memory::exporter).unwrap_or_default()
         );
         Self { header, rows: Vec::new() }
     }

@@ -1,0 +1,108 @@
+//! WRITE between regions that are both files, which the writer maps: a copy in user space.
+
+use std::fs::OpenOptions;
+use std::time::{Duration, Instant};
+
+use verbs::{Access, Cq, HostBuf, Mr, Qp, QpSpec, Remote, SendRequest};
+
+use super::in_turns;
+use crate::bare::memcpy;
+use crate::child::Role;
+use crate::report::{Report, Row, Target};
+use crate::{Outcome, exchange};
+
+/// Message sizes; the target is for the one of 1 MiB.
+const LENGTHS: [(u32, &str); 4] =
+    [(4 << 10, "4 KiB"), (64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (8 << 20, "8 MiB")];
+/// How much each measurement moves.
+const BYTES: u64 = 2 << 30;
+/// Requests in flight: the last of so many is signaled.
+const WINDOW: u32 = 16;
+const MARK: u8 = 0x5a;
+
+pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
+    let context = verbs::devices()?.first().ok_or("there is no device")?.open()?;
+    for (length, name) in LENGTHS {
+        let len = length as usize;
+        let (mut target, words) = Role::start(&[], "target", &[length.to_string()])?;
+        let (peer, memory, fd): (String, String, i32) =
+            (words.get(0)?, words.get(1)?, words.get(2)?);
+        let there = exchange::memory(&memory)?;
+
+        let pd = context.alloc_pd()?;
+        let cq = context.create_cq(64)?;
+        let buffer = HostBuf::memfd("bench-source", len)?;
+        buffer.fill(0, MARK, len)?;
+        let mr = pd.reg_mr(&buffer, Access::LOCAL_WRITE)?;
+        let qp = pd.create_qp(&QpSpec::rc(&cq))?;
+        target.ask(&format!("connect {}", exchange::show(&qp.endpoint()?)))?;
+        qp.connect(&exchange::endpoint(&peer)?)?;
+        // The bare copy goes to the very same pages.
+        let path = format!("/proc/{}/fd/{fd}", target.pid().as_raw_nonzero());
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let mapped = HostBuf::received(file.into(), len)?;
+
+        let writes = (BYTES / u64::from(length)).min(100_000) as u32 / WINDOW * WINDOW;
+        let rate = |start: Instant| {
+            f64::from(writes) * f64::from(length)
+                / f64::from(1 << 20)
+                / start.elapsed().as_secs_f64()
+        };
+        // The first ones wait for the peer's answer; then the path is known.
+        write(&qp, &cq, &mr, there, length, WINDOW)?;
+        let direct = context.counters();
+        let (ours, theirs) = in_turns(
+            "fd-backed",
+            reps,
+            report,
+            || {
+                let start = Instant::now();
+                write(&qp, &cq, &mr, there, length, writes)?;
+                Ok(rate(start))
+            },
+            || {
+                let start = Instant::now();
+                for _ in 0..writes {
+                    memcpy(&mapped, &buffer, len);
+                }
+                Ok(rate(start))
+            },
+        )?;
+        let direct = context.counters().direct_operations - direct.direct_operations;
+        if direct < u64::from(writes) * u64::from(reps) {
+            report.note("fd-backed", format!("{name}: only {direct} writes took the direct path"));
+        }
+        // Once more over cleared bytes: what was measured was also right.
+        mapped.fill(0, 0, len)?;
+        write(&qp, &cq, &mr, there, length, WINDOW)?;
+        target.ask(&format!("check {MARK}"))?;
+        let goal = if length == 1 << 20 { Target::AtLeast(0.8) } else { Target::None };
+        report.row(Row {
+            bench: "fd-backed",
+            what: format!("WRITE, {name}"),
+            ours: ours.into(),
+            beside: "memcpy".to_owned(),
+            theirs: theirs.into(),
+            unit: "MiB/s",
+            target: goal,
+        });
+    }
+    Ok(())
+}
+
+/// `count` writes, a multiple of [`WINDOW`].
+fn write(qp: &Qp, cq: &Cq, mr: &Mr, there: Remote, length: u32, count: u32) -> Outcome<()> {
+    let request = SendRequest::write(0, &[mr.slice(0, length)], there);
+    let last = request.clone().signaled();
+    for _ in 0..count / WINDOW {
+        for _ in 1..WINDOW {
+            qp.post_send(&request)?;
+        }
+        qp.post_send(&last)?;
+        let wc = cq.wait_timeout(Duration::from_secs(20))?.ok_or("no completion in 20 seconds")?;
+        if !wc.is_success() {
+            return Err(format!("a write ended with {:?}", wc.status).into());
+        }
+    }
+    Ok(())
+}

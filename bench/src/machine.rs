@@ -1,0 +1,55 @@
+//! What the figures were measured on.
+
+use std::fs;
+
+/// The machine in a few lines: figures mean nothing without it.
+pub(crate) fn describe() -> String {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+        .map_or("unknown", |(_, model)| model.trim());
+    let kernel = read("/proc/sys/kernel/osrelease");
+    let huge = read("/sys/kernel/mm/transparent_hugepage/enabled");
+    format!(
+        "{cpus} CPUs ({model}), Linux {kernel}, load average {}, huge pages: {huge}\n\
+         Nothing is pinned. Other work on this machine shows as spread.",
+        load()
+    )
+}
+
+/// The load average of one, five and fifteen minutes. This program's own children count, too.
+pub(crate) fn load() -> String {
+    read("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" ")
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+}
+
+/// Resident memory of this process in KiB: all of it, and what is not the pages of a program file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resident {
+    pub(crate) all: u64,
+    pub(crate) without_files: u64,
+}
+
+impl Resident {
+    pub(crate) fn now() -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+        };
+        Self { all: field("VmRSS:"), without_files: field("RssAnon:") + field("RssShmem:") }
+    }
+
+    /// How much more this is than `before`.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            all: self.all.saturating_sub(before.all),
+            without_files: self.without_files.saturating_sub(before.without_files),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Debian's perftest, unmodified, on peerdma.
+
+use crate::Outcome;
+use crate::child::{Program, free_port, peerdma};
+
+/// Where server and client run.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// Words that put the server where it belongs.
+    pub(crate) server: Vec<String>,
+    /// The same for the client.
+    pub(crate) client: Vec<String>,
+    /// How the client calls the server.
+    pub(crate) host: String,
+}
+
+impl Place {
+    /// Both on this host.
+    pub(crate) fn here() -> Self {
+        Self { server: Vec::new(), client: Vec::new(), host: "127.0.0.1".to_owned() }
+    }
+}
+
+/// Runs a pair and gives the client's figure: average MiB/s of `_bw`, typical microseconds of `_lat`.
+pub(crate) fn run(place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
+    let port = free_port()?;
+    let peerdma = peerdma()?.to_string_lossy().into_owned();
+    // -F: a processor whose clock changes is of no concern.
+    let mut words =
+        [&peerdma, "run", "--", program, "-F", "-p"].map(|word: &str| word.to_owned()).to_vec();
+    words.push(port.to_string());
+    words.extend(args.iter().map(|word| (*word).to_owned()));
+    let mut server = Program::start(&place.server, &[], &words)?;
+    server.wait_listening(port)?;
+    words.push(place.host.clone());
+    let text = Program::start(&place.client, &[], &words)?.finish()?;
+    server.finish()?;
+    figure(&text).ok_or_else(|| format!("{program} printed no result").into())
+}
+
+/// The line under the one that starts with `#bytes`. `_bw` prints bytes, iterations, peak, average, rate; `_lat` prints
+/// bytes, iterations, min, max, typical and more.
+fn figure(text: &str) -> Option<f64> {
+    let mut lines = text.lines().skip_while(|line| !line.trim().starts_with("#bytes"));
+    let column = if lines.next()?.contains("t_typical") { 4 } else { 3 };
+    lines.next()?.split_whitespace().nth(column)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_column_depends_on_the_program() {
+        let bandwidth = "x\n #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]\n \
+                         1048576    2000   9259.70   3801.92\t\t 0.003802\n";
+        assert_eq!(figure(bandwidth), Some(3801.92));
+        let latency = " #bytes #iterations t_min[usec] t_max[usec] t_typical[usec] t_avg[usec]\n \
+                       8 20000 0.72 10902.80 1.54 14.16\n";
+        assert_eq!(figure(latency), Some(1.54));
+    }
+}

@@ -1,0 +1,155 @@
+//! A machine with a Debian kernel of its own, under QEMU's emulation: for what the kernel of the machine that runs the
+//! tests lacks or does not let us set.
+//!
+//! The scripts in `interop/vm` do the work and can be used by hand. Kernel and QEMU lie in `target/vm`.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::artefacts::target_dir;
+use crate::output::Output;
+use crate::program::{Mode, Program};
+use crate::scratch::Scratch;
+
+/// How long a boot may take on a loaded machine, beside the test itself.
+const BOOT: Duration = Duration::from_secs(40);
+
+/// A machine that boots, runs a script of `interop/vm/guest` as root, and ends.
+#[derive(Clone, Debug)]
+pub struct Vm {
+    script: &'static str,
+    contents: Vec<OsString>,
+    variables: Vec<String>,
+    limit: Duration,
+}
+
+/// What the script printed.
+#[derive(Debug)]
+pub struct VmOutput {
+    /// All of it, and the script's exit status.
+    pub all: Output,
+    sections: BTreeMap<String, Output>,
+}
+
+impl Vm {
+    /// A machine for `interop/vm/guest/NAME.sh`.
+    pub fn new(script: &'static str) -> Self {
+        Self { script, contents: Vec::new(), variables: Vec::new(), limit: Duration::from_secs(60) }
+    }
+
+    /// Takes a program with its libraries along, in PATH: a path, or looked up in PATH.
+    #[must_use]
+    pub fn program(mut self, program: impl Into<OsString>) -> Self {
+        self.contents.extend(["-p".into(), program.into()]);
+        self
+    }
+
+    /// Takes a file along as `to`; if it is a program, with its libraries.
+    #[must_use]
+    pub fn file(mut self, from: &Path, to: &str) -> Self {
+        self.contents.extend(["-f".into(), format!("{}:{to}", from.display()).into()]);
+        self
+    }
+
+    /// Loads a module of its kernel.
+    #[must_use]
+    pub fn module(mut self, name: &str) -> Self {
+        self.contents.extend(["-m".into(), name.into()]);
+        self
+    }
+
+    /// Sets a variable for the script. The kernel's command line carries it: no blanks.
+    #[must_use]
+    pub fn variable(mut self, key: &str, value: &str) -> Self {
+        self.variables.push(format!("{key}={value}"));
+        self
+    }
+
+    /// How long the script may take (default: 60 seconds).
+    #[must_use]
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Boots it and waits for its end.
+    #[track_caller]
+    pub fn run(&self) -> VmOutput {
+        let scratch = Scratch::new();
+        let initrd = scratch.file("initrd");
+        let guest = scripts().join("guest").join(self.script).with_extension("sh");
+        script("mkinitrd.sh")
+            .args([target_dir().join("vm/kernel"), initrd.clone()])
+            .args(&self.contents)
+            .args(["-f".into(), format!("{}:/test.sh", guest.display())])
+            .output()
+            .success();
+        let seconds = (BOOT + self.limit).as_secs();
+        let all = script("run.sh")
+            .args([target_dir().join("vm"), initrd])
+            .args(["-t", &seconds.to_string(), "-a", &self.variables.join(" ")])
+            // run.sh boots again, up to three times in all, if the machine does not start.
+            .limit(3 * (BOOT + self.limit) + Duration::from_secs(10))
+            .output();
+        VmOutput { sections: sections(&all), all }
+    }
+}
+
+impl VmOutput {
+    /// What the script printed between the line `=== NAME` and the next such line.
+    #[track_caller]
+    pub fn section(&self, name: &str) -> &Output {
+        self.sections
+            .get(name)
+            .unwrap_or_else(|| panic!("there had to be a section {name:?} in:\n{}", self.all))
+    }
+
+    /// The names of all sections.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.sections.keys().map(String::as_str)
+    }
+}
+
+/// Makes sure that kernel and QEMU are there; otherwise, says why they cannot be.
+pub(crate) fn fetch() -> Result<(), String> {
+    for tool in ["busybox", "cpio", "strip", "modprobe", "qemu-system-x86_64", "xz", "zstd"] {
+        crate::need::check(crate::need::Need::Program(tool))?;
+    }
+    let out = Command::new(scripts().join("fetch.sh"))
+        .arg(target_dir().join("vm"))
+        .output()
+        .map_err(|err| format!("fetch.sh does not start: {err}"))?;
+    if out.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&out.stderr);
+    // apt begins its errors so; the first is the cause.
+    let cause = words.lines().find(|line| line.starts_with("E: ")).or(words.lines().last());
+    Err(format!("fetch.sh failed: {}", cause.unwrap_or("it does not say why")))
+}
+
+fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("vm")
+}
+
+fn script(name: &str) -> Program {
+    Program::new(scripts().join(name)).mode(Mode::Plain)
+}
+
+fn sections(all: &Output) -> BTreeMap<String, Output> {
+    let mut sections = BTreeMap::new();
+    for part in format!("\n{}", all.stdout).split("\n=== ").skip(1) {
+        let (name, text) = part.split_once('\n').unwrap_or((part, ""));
+        let output = Output {
+            command: format!("{name}, in the machine"),
+            stdout: text.to_owned(),
+            stderr: String::new(),
+            ..all.clone()
+        };
+        sections.insert(name.to_owned(), output);
+    }
+    sections
+}

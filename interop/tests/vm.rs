@@ -1,0 +1,151 @@
+//! A Debian kernel with Yama and udmabuf, under emulation: what the kernel of a container seldom has.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use interop::need::Need;
+use interop::{Artefacts, Vm, VmOutput, needs, perftest};
+
+/// Exchanges of one perftest run in `guest/permissions.sh`.
+const ITERATIONS: u64 = 1000;
+
+#[test]
+fn the_machine_hands_on_what_the_script_says() {
+    needs!(Need::Vm, Need::Program("setpriv"));
+    let vm = Vm::new("harness").program("setpriv").module("vgem");
+    let out = vm.clone().variable("status", "7").run();
+    assert_eq!(out.all.status.code(), Some(7), "{}", out.all);
+    assert_eq!(out.section("user").stdout, "user");
+    assert_eq!(out.names().collect::<Vec<_>>(), ["status", "user"]);
+    // A machine that dies is told from a test that fails.
+    let out = vm.variable("status", "panic").run();
+    assert_eq!(out.all.status.code(), Some(202), "{}", out.all);
+}
+
+/// ptrace_scope 0: a process may reach the memory of any other of its user.
+#[test]
+fn without_yama_one_sided_operations_go_directly() {
+    needs!(Need::Vm, Need::Program("setpriv"), Need::Program("ib_write_bw"));
+    let out = permissions(0);
+    for program in ["ib_write_bw", "ib_read_bw"] {
+        let client = out.section(&format!("{program} client"));
+        client.says("one-sided operations go directly").says("direct_operations=");
+        assert!(requests(&out, program) < ITERATIONS, "{}", out.all);
+    }
+    assert!(demo_paths(&out).contains('d'), "{}", out.all);
+}
+
+/// ptrace_scope 1: only an ancestor may, and neither of two programs that a shell started is the other's.
+#[test]
+fn under_yama_strangers_use_the_ring_and_say_why() {
+    needs!(Need::Vm, Need::Program("setpriv"), Need::Program("ib_write_bw"));
+    let out = permissions(1);
+    for program in ["ib_write_bw", "ib_read_bw", "ib_atomic_bw"] {
+        out.section(&format!("{program} client"))
+            .says("one-sided operations go through the ring: not permitted to reach")
+            .says("Yama's ptrace_scope is 1, so only its ancestors may")
+            .never_says("direct_operations=");
+        assert_eq!(requests(&out, program), ITERATIONS, "{}", out.all);
+    }
+    // The demo's initiator is the parent of its target.
+    out.section("demo").says("one-sided operations go directly");
+}
+
+/// ptrace_scope 2: nobody may without a capability.
+#[test]
+fn under_a_stricter_yama_a_parent_uses_the_ring_too() {
+    needs!(Need::Vm, Need::Program("setpriv"), Need::Program("ib_write_bw"));
+    let out = permissions(2);
+    out.section("demo")
+        .says("Yama's ptrace_scope is 2, so only processes with CAP_SYS_PTRACE may")
+        .never_says("direct_operations=");
+    assert!(!demo_paths(&out).contains('d'), "{}", out.all);
+}
+
+#[test]
+fn real_udmabufs() {
+    needs!(Need::Vm, Need::Program("setpriv"));
+    let mut vm = Vm::new("udmabuf").program("setpriv").program(Artefacts::find().peerdma());
+    let tests = test_programs(&["dmabuf", "umem"]);
+    assert!(!tests.is_empty(), "dmabuf and umem have tests");
+    for test in &tests {
+        let name = name(test);
+        vm = vm.file(test, &format!("/tests/{name}"));
+    }
+    let out = vm.limit(Duration::from_secs(100)).run();
+    out.all.success();
+    out.section("kernel").says("kernel dma-buf by udmabuf ... ok");
+    for test in &tests {
+        out.section(name(test)).says("ok").never_says("NOT TESTED");
+    }
+    out.section("demo").says("dma-bufs by udmabuf").says("every byte was checked");
+}
+
+/// Runs `guest/permissions.sh`, which fails if a program does, and checks what must hold on every path.
+#[track_caller]
+fn permissions(scope: u8) -> VmOutput {
+    let built = Artefacts::find();
+    let mut vm = Vm::new("permissions")
+        .variable("scope", &scope.to_string())
+        .program(built.peerdma())
+        .file(&built.library(), "/opt/peerdma/libibverbs.so.1");
+    for program in ["setpriv", "ibv_rc_pingpong", "ib_write_bw", "ib_read_bw", "ib_atomic_bw"] {
+        vm = vm.program(program);
+    }
+    let out = vm.run();
+    out.all.success();
+    for side in ["client", "server"] {
+        out.section(&format!("ibv_rc_pingpong {side}"))
+            .says("100 iters in")
+            .never_says("invalid data");
+        for program in ["ib_write_bw", "ib_read_bw", "ib_atomic_bw"] {
+            let section = out.section(&format!("{program} {side}"));
+            assert_eq!(perftest::rows(section).len(), 1, "{section}");
+        }
+    }
+    out.section("demo").says("every byte was checked");
+    out
+}
+
+/// How many one-sided operations the target of a perftest program carried out itself.
+#[track_caller]
+fn requests(out: &VmOutput, program: &str) -> u64 {
+    let kind = program.trim_start_matches("ib_").trim_end_matches("_bw");
+    let counter = format!("rx_{kind}_requests=");
+    let server = &out.section(&format!("{program} server")).stdout;
+    let value = server.split_whitespace().find_map(|word| word.strip_prefix(&counter));
+    value.map_or(0, |value| value.parse().expect("a counter is a number"))
+}
+
+/// The letters that end the cells of the demo's table.
+fn demo_paths(out: &VmOutput) -> String {
+    let words = out.section("demo").stdout.split_whitespace().collect::<Vec<_>>();
+    words.windows(2).filter(|pair| ["GB/s", "us"].contains(&pair[0])).map(|pair| pair[1]).collect()
+}
+
+/// Builds the tests of some crates and says where they are.
+#[track_caller]
+fn test_programs(crates: &[&str]) -> Vec<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")));
+    command.args(["test", "--locked", "--no-run", "--lib", "--tests", "--message-format=json"]);
+    for name in crates {
+        command.args(["-p", name]);
+    }
+    let out = command.output().expect("cargo starts");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let messages = String::from_utf8_lossy(&out.stdout);
+    let paths = messages.lines().filter_map(|line| {
+        let (_, rest) = line.split_once("\"executable\":\"")?;
+        Some(PathBuf::from(rest.split_once('"')?.0))
+    });
+    paths.collect()
+}
+
+/// `guard` of `target/debug/deps/guard-0123456789abcdef`.
+fn name(test: &Path) -> &str {
+    let file = test.file_name().and_then(|name| name.to_str()).expect("cargo's names are ASCII");
+    file.split_once('-').map_or(file, |(name, _)| name)
+}

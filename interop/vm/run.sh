@@ -1,0 +1,47 @@
+#!/bin/bash
+# run.sh DIR INITRD [-t SECONDS] [-a "KERNEL ARGUMENTS"] [-- QEMU ARGUMENTS]: boots what fetch.sh left in DIR, prints
+# what the test prints and ends with the test's status, 0 to 126.
+#
+#   200  the machine did not reach the test, three times
+#   201  the test did not end in time
+#   202  the machine died while the test ran: never tried again, never a pass
+#
+# VARIABLE=VALUE among the kernel's arguments is in the test's environment.
+set -euo pipefail
+
+dir=$1 initrd=$2
+shift 2
+limit=60 append=
+while [ $# -gt 0 ]; do
+    case $1 in
+        -t) limit=$2 && shift 2 ;;
+        -a) append=$2 && shift 2 ;;
+        --) shift && break ;;
+        *) echo "run.sh: $1?" >&2 && exit 2 ;;
+    esac
+done
+read -ra qemu <"$dir/qemu/command"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+for _ in 1 2 3; do
+    status=0
+    timeout -k 2 "$limit" "${qemu[@]}" -accel tcg,thread=multi -M q35 -m 1G -smp 2 -cpu max \
+        -nodefaults -display none -monitor none -serial stdio -no-reboot \
+        -device isa-debug-exit,iobase=0xf4,iosize=4 -kernel "$dir/kernel/vmlinux" -initrd "$initrd" \
+        -append "console=ttyS0 quiet panic=-1 $append" "$@" </dev/null >"$log" 2>&1 || status=$?
+    # The serial line ends lines as terminals do.
+    sed -i 's/\r$//' "$log"
+    if grep -aq '^VM-START$' "$log"; then
+        sed '0,/^VM-START$/d; /^VM-EXIT [0-9]*$/d' "$log"
+        [ "$status" != 124 ] || exit 201
+        verdict=$(sed -n 's/^VM-EXIT \([0-9]*\)$/\1/p' "$log" | tail -1)
+        # isa-debug-exit ends QEMU with twice the value plus one.
+        if [ -n "$verdict" ] && [ "$status" = $((verdict * 2 + 1 & 255)) ]; then exit "$verdict"; fi
+        echo "the machine died: QEMU ended with $status" >&2
+        exit 202
+    fi
+    echo "the machine did not start: QEMU ended with $status" >&2
+    tail -n 20 "$log" >&2
+done
+exit 200
