@@ -10,6 +10,7 @@ import random
 import socket
 import struct
 import sys
+import time
 import zlib
 
 ME, VICTIM, STRANGER, OTHER = "10.77.0.2", "10.77.0.1", "10.77.0.3", "10.78.0.1"
@@ -18,7 +19,7 @@ SEND_FIRST, SEND_MIDDLE, SEND_ONLY, WRITE_FIRST, WRITE_ONLY, READ = 0x00, 0x01, 
 READ_RESPONSE_ONLY, ACK, ATOMIC_ACK, FETCH_ADD = 0x10, 0x11, 0x12, 0x14
 UC_SEND_ONLY, UD_SEND_ONLY = 0x24, 0x64
 # Syndromes (IBA table 45).
-SEQUENCE, INVALID, ACCESS = 0x60, 0x61, 0x62
+SEQUENCE, INVALID, ACCESS, RNR = 0x60, 0x61, 0x62, 0x20
 RKEY, ADDRESS, *QPS = map(int, sys.argv[1:])
 expected = collections.Counter()
 
@@ -84,8 +85,16 @@ class Qp:
         assert answer == (ACK, self.psn if psn is None else psn, syndrome), (answer, syndrome)
 
     def carries(self, text=b"all well"):
-        forge(self.bth(SEND_ONLY) + text)
-        self.acked(self.psn)
+        """Sends a message, again while the victim has no receive for it yet, as a requester does."""
+        answer = (ACK, self.psn, RNR)
+        for _ in range(100):
+            forge(self.bth(SEND_ONLY) + text)
+            answer = self.answer()
+            if answer[2] >> 5 != RNR >> 5:
+                break
+            time.sleep(0.02)
+        opcode, at, syndrome = answer
+        assert (opcode, at) == (ACK, self.psn) and syndrome >> 5 == 0, (answer, self.psn)
         self.psn += 1
 
 

@@ -1,6 +1,8 @@
 # What programs leave in a world of their own: argument 1 is the peerdma program. Prints one line for each thing left.
+# The program may lie in the /tmp that is about to be hidden.
+mount --bind "${1%/*}" /mnt || exit 1
 mount -t tmpfs none /tmp && mount -t tmpfs none /dev/shm && ip link set lo up || exit 1
-run="$1 run --"
+run="/mnt/${1##*/} run --"
 listening() { until grep -q ":$(printf %04X "$1") .* 0A " /proc/net/tcp /proc/net/tcp6; do sleep 0.02; done; }
 
 # A run to its end.

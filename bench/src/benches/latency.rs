@@ -20,7 +20,7 @@ pub(crate) const WARM_UP: u64 = 1000;
 pub(crate) const CELLS: [usize; 2] = [0, 256];
 /// Rounds of one measurement.
 const ROUNDS: u64 = 20_000;
-/// Rounds between two looks at the clock, which takes as long as a quarter of a round.
+/// Rounds between two looks at the clock, which takes as long as a quarter of a round of the fastest way.
 const BATCH: u64 = 10;
 
 const WRITE: &str = "write-lat";

@@ -42,6 +42,8 @@ pub(crate) struct Requester {
     pub(crate) retries: u8,
     /// Retries left after a receiver-not-ready NAK.
     pub(crate) rnr_retries: u8,
+    /// Timeouts in a row, on a wire.
+    pub(crate) timeouts: u32,
     /// When the oldest packet counts as lost.
     pub(crate) ack_timer: Option<Time>,
     /// Until when the peer asked to be left alone.
@@ -82,7 +84,8 @@ impl Requester {
     /// Starts the ACK timer if it does not run (IBA 9.7.6.1.3).
     pub(crate) fn watch(&mut self, now: Time, attr: &QpAttr) {
         if self.ack_timer.is_none() && self.rnr_until.is_none() {
-            self.ack_timer = attr.timeout.duration().map(|timeout| now + timeout);
+            let patience = 1 << self.timeouts.min(MAX_PATIENCE);
+            self.ack_timer = attr.timeout.duration().map(|timeout| now + timeout * patience);
         }
     }
 
@@ -103,6 +106,10 @@ impl Requester {
         }
     }
 }
+
+/// A timeout lasts between one and four times what the QP was given (IBA 9.7.6.1.3). It is doubled so often while nothing
+/// is heard of a peer over a wire, which may only be slow: to be asked again and again makes it no faster.
+const MAX_PATIENCE: u32 = 2;
 
 /// Windows of READ responses that may be asked for: one on its way, and enough behind it that the peer never waits.
 const READ_AHEAD: u32 = 4;

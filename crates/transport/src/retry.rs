@@ -34,6 +34,7 @@ impl Qp {
                 return self.req.watch(now, &self.attr);
             }
             env.count(Counter::LocalAckTimeoutErr);
+            self.req.timeouts += u32::from(!self.path.reliable);
             self.retry(env, now, Reason::AckTimeout);
         }
     }
@@ -78,6 +79,7 @@ impl Qp {
             req.go_back();
         }
         req.retries = self.attr.retry_cnt;
+        req.timeouts = 0;
         req.rnr_retries = self.attr.rnr_retry;
         req.rnr_until = None;
         req.gap = false;

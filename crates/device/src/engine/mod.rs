@@ -136,6 +136,9 @@ impl Engine {
         if self.receivers.udp_is_hot() || self.polls.is_multiple_of(POLLS_PER_SOCKET) {
             moved |= self.receive_udp(Look::Likely);
         }
+        if self.core.udp.front().is_some() && self.ready.is_empty() {
+            self.flush_udp();
+        }
         moved | (is_clock_due && self.fire_timers())
     }
 
