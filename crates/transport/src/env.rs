@@ -188,7 +188,7 @@ pub struct Completion {
     pub byte_len: u32,
     /// Which of the following are valid.
     pub flags: WcFlags,
-    /// Immediate data in network order as a number, or the key the peer invalidated.
+    /// Immediate data, a number whose most significant byte travels first, or the key the peer invalidated.
     pub imm: u32,
     /// The sender of a datagram.
     pub src_qpn: Qpn,

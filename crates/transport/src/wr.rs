@@ -40,7 +40,7 @@ pub struct SendWr {
     pub opcode: WrOpcode,
     /// How to do it.
     pub flags: SendFlags,
-    /// Immediate data in network order as a number, or the key that [`WrOpcode::SendWithInv`] and
+    /// Immediate data, a number whose most significant byte travels first, or the key that [`WrOpcode::SendWithInv`] and
     /// [`WrOpcode::LocalInv`] invalidate.
     pub imm: u32,
     /// The bytes.

@@ -10,7 +10,7 @@
 //! ```no_run
 //! use verbs::{Access, HostBuf, QpSpec, SendRequest};
 //!
-//! # fn exchange(_: verbs::Endpoint) -> verbs::Endpoint { unimplemented!() }
+//! # fn exchange(here: verbs::Endpoint) -> verbs::Endpoint { here }
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let context = verbs::devices()?[0].open()?;
 //! let pd = context.alloc_pd()?;

@@ -22,7 +22,7 @@ pub struct Wc {
     pub vendor_err: u32,
     /// Bytes moved.
     pub byte_len: u32,
-    /// Immediate data in network order as a number, or the key the peer invalidated.
+    /// Immediate data, a number whose most significant byte travels first, or the key the peer invalidated.
     pub imm: u32,
     /// The local QP.
     pub qpn: Qpn,
