@@ -23,6 +23,9 @@ const OPEN_FLAGS: OFlags = OFlags::DIRECTORY
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
 
+/// How often a path is walked while mounts and renames elsewhere get in the way.
+const MOST_TRIES: u32 = 1000;
+
 /// What `openat2` may ask of the walk that the tree can grant: it has no mounts and no magic links.
 const RESOLVE_FLAGS: ResolveFlags =
     ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_XDEV);
@@ -189,13 +192,27 @@ impl Target<'_> {
     }
 
     fn resolve(&self, flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
-        rustix::fs::openat2(
-            self.backing.root(),
-            self.path.as_c_str(),
-            flags | OFlags::CLOEXEC,
-            Mode::empty(),
-            resolve | ResolveFlags::IN_ROOT,
-        )
+        let once = || {
+            rustix::fs::openat2(
+                self.backing.root(),
+                self.path.as_c_str(),
+                flags | OFlags::CLOEXEC,
+                Mode::empty(),
+                resolve | ResolveFlags::IN_ROOT,
+            )
+        };
+        // A mount or a rename anywhere in the system while a ".." is walked makes the kernel unsure (openat2(2)). With
+        // RESOLVE_CACHED the same answer is the program's to have.
+        let mut found = once();
+        let mut tries = 1;
+        while found.as_ref().err() == Some(&Errno::AGAIN)
+            && !resolve.contains(ResolveFlags::CACHED)
+            && tries < MOST_TRIES
+        {
+            found = once();
+            tries += 1;
+        }
+        found
     }
 
     fn give(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
