@@ -10,6 +10,9 @@ use interop::{Artefacts, Vm, VmOutput, needs, perftest};
 /// Exchanges of one perftest run in `guest/permissions.sh`.
 const ITERATIONS: u64 = 1000;
 
+/// Where the program lies in the guest, wherever it was built.
+const IN_THE_GUEST: &str = "/bin/peerdma";
+
 #[test]
 fn the_machine_hands_on_what_the_script_says() {
     needs!(Need::Vm, Need::Program("setpriv"));
@@ -66,7 +69,8 @@ fn under_a_stricter_yama_a_parent_uses_the_ring_too() {
 #[test]
 fn real_udmabufs() {
     needs!(Need::Vm, Need::Program("setpriv"));
-    let mut vm = Vm::new("udmabuf").program("setpriv").program(Artefacts::find().peerdma());
+    let mut vm =
+        Vm::new("udmabuf").program("setpriv").file(&Artefacts::find().peerdma(), IN_THE_GUEST);
     let tests = test_programs(&["dmabuf", "umem"]);
     assert!(!tests.is_empty(), "dmabuf and umem have tests");
     for test in &tests {
@@ -88,7 +92,7 @@ fn permissions(scope: u8) -> VmOutput {
     let built = Artefacts::find();
     let mut vm = Vm::new("permissions")
         .variable("scope", &scope.to_string())
-        .program(built.peerdma())
+        .file(&built.peerdma(), IN_THE_GUEST)
         .file(&built.library(), "/opt/peerdma/libibverbs.so.1");
     for program in ["setpriv", "ibv_rc_pingpong", "ib_write_bw", "ib_read_bw", "ib_atomic_bw"] {
         vm = vm.program(program);
