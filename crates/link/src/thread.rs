@@ -21,20 +21,14 @@ pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<Join
     spawned
 }
 
+/// The mask before, once every signal is blocked that the guard can spare.
 fn block_all() -> libc::sigset_t {
-    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the pointer is to a set, all of which the call initialises.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: `sigfillset` has initialised it.
-    let mut all = unsafe { all.assume_init() };
-    for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
-        // SAFETY: the pointer is to an initialised set, and the signal exists.
-        unsafe { libc::sigdelset(&raw mut all, fault) };
-    }
-    let mut before = all;
-    // SAFETY: both pointers are to sets that live through the call.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
-    before
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: no new mask is given; the old one is written to a set that lives through the call.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), before.as_mut_ptr()) };
+    umem::guard::block_signals();
+    // SAFETY: the call above cannot fail with valid arguments, and has initialised the set.
+    unsafe { before.assume_init() }
 }
 
 fn set_mask(mask: &libc::sigset_t) {
