@@ -63,7 +63,7 @@ pub(crate) fn head() -> String {
 }
 
 fn line(cells: [&str; 7]) -> String {
-    const WIDTHS: [usize; 7] = [9, 34, 11, 34, 5, 14, 0];
+    const WIDTHS: [usize; 7] = [11, 34, 11, 34, 5, 14, 0];
     let cells: Vec<_> =
         cells.iter().zip(WIDTHS).map(|(cell, width)| format!("{cell:width$}")).collect();
     cells.join("  ").trim_end().to_owned()
@@ -85,7 +85,7 @@ impl fmt::Display for Report {
             writeln!(f, "{}", line(cells))?;
         }
         for (bench, words) in &self.notes {
-            writeln!(f, "{bench:9}  ({words})")?;
+            writeln!(f, "{bench:11}  ({words})")?;
         }
         Ok(())
     }

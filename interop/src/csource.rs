@@ -11,7 +11,8 @@ pub fn compile(name: &str, scratch: &Scratch) -> PathBuf {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("c");
     let program = scratch.file(name);
     let out = Command::new("gcc")
-        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"])
+        .args(["-I/usr/include/libdrm", "-o"])
         .arg(&program)
         .arg(dir.join(format!("{name}.c")))
         .args(["-libverbs", "-ldl"])

@@ -37,6 +37,7 @@ pub struct Program {
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     mode: Mode,
+    gpu: Option<String>,
     netns: Option<String>,
     own_pid_namespace: bool,
     nobody: bool,
@@ -53,6 +54,7 @@ impl Program {
             args: Vec::new(),
             env: Vec::new(),
             mode: Mode::Run,
+            gpu: None,
             netns: None,
             own_pid_namespace: false,
             nobody: false,
@@ -80,6 +82,13 @@ impl Program {
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
+        self
+    }
+
+    /// Has `peerdma run` give it software GPUs, with this driver.
+    #[must_use]
+    pub fn gpu(mut self, preset: &str) -> Self {
+        self.gpu = Some(preset.to_owned());
         self
     }
 
@@ -192,7 +201,9 @@ impl Program {
             }));
         }
         if let (Mode::Run, Some(a)) = (self.mode, &artefacts) {
-            words.extend([a.peerdma().into_os_string(), "run".into(), "--".into()]);
+            words.extend([a.peerdma().into_os_string(), "run".into()]);
+            words.extend(self.gpu.as_ref().map(|preset| format!("--gpu={preset}").into()));
+            words.push("--".into());
         }
         words.push(self.name.clone());
         words.extend(self.args.iter().cloned());

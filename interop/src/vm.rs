@@ -23,6 +23,7 @@ pub struct Vm {
     script: &'static str,
     contents: Vec<OsString>,
     variables: Vec<String>,
+    hardware: Vec<OsString>,
     limit: Duration,
 }
 
@@ -37,7 +38,13 @@ pub struct VmOutput {
 impl Vm {
     /// A machine for `interop/vm/guest/NAME.sh`.
     pub fn new(script: &'static str) -> Self {
-        Self { script, contents: Vec::new(), variables: Vec::new(), limit: Duration::from_secs(60) }
+        Self {
+            script,
+            contents: Vec::new(),
+            variables: Vec::new(),
+            hardware: Vec::new(),
+            limit: Duration::from_secs(60),
+        }
     }
 
     /// Takes a program with its libraries along, in PATH: a path, or looked up in PATH.
@@ -68,6 +75,13 @@ impl Vm {
         self
     }
 
+    /// Adds hardware: arguments of QEMU.
+    #[must_use]
+    pub fn qemu<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.hardware.extend(args.into_iter().map(Into::into));
+        self
+    }
+
     /// How long the script may take (default: 60 seconds).
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
@@ -90,7 +104,8 @@ impl Vm {
         let seconds = (BOOT + self.limit).as_secs();
         let all = script("run.sh")
             .args([target_dir().join("vm"), initrd])
-            .args(["-t", &seconds.to_string(), "-a", &self.variables.join(" ")])
+            .args(["-t", &seconds.to_string(), "-a", &self.variables.join(" "), "--"])
+            .args(&self.hardware)
             // run.sh boots again, up to three times in all, if the machine does not start.
             .limit(3 * (BOOT + self.limit) + Duration::from_secs(10))
             .output();

@@ -34,3 +34,10 @@ fn one_sided_write() {
     target.says("1048576 bytes, every one right");
     writer.says("wrote 1048576 bytes: Success");
 }
+
+#[test]
+fn gpu_memory() {
+    let (target, writer) = both_halves("gpu_memory");
+    writer.says("wrote 1048576 bytes: Success");
+    target.says("1048576 bytes in VRAM, all 0x5a: true");
+}

@@ -58,6 +58,22 @@ pingpongs! {
 }
 
 #[test]
+fn xrc() {
+    needs!(Need::Program("ibv_xsrq_pingpong"));
+    for size in ["4096", "100001"] {
+        let done = Pair::new("ibv_xsrq_pingpong").args(["-g", "0", "-n", "200", "-s", size]).run();
+        done.client.says("success");
+        done.server.says("success");
+    }
+}
+
+#[test]
+fn xrc_events() {
+    needs!(Need::Program("ibv_xsrq_pingpong"));
+    Pair::new("ibv_xsrq_pingpong").args(["-g", "0", "-e"]).run().client.says("success");
+}
+
+#[test]
 fn rc_timestamps() {
     needs!(Need::Program("ibv_rc_pingpong"));
     let done = base("ibv_rc_pingpong").args(["-t"]).run();

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use interop::need::Need;
-use interop::{Artefacts, Vm, VmOutput, needs, perftest};
+use interop::{Artefacts, Scratch, Vm, VmOutput, compile, needs, perftest};
 
 /// Exchanges of one perftest run in `guest/permissions.sh`.
 const ITERATIONS: u64 = 1000;
@@ -67,11 +67,24 @@ fn under_a_stricter_yama_a_parent_uses_the_ring_too() {
 }
 
 #[test]
-fn real_udmabufs() {
-    needs!(Need::Vm, Need::Program("setpriv"));
-    let mut vm =
-        Vm::new("udmabuf").program("setpriv").file(&Artefacts::find().peerdma(), IN_THE_GUEST);
-    let tests = test_programs(&["dmabuf", "umem"]);
+fn real_dma_bufs() {
+    needs!(Need::Vm, Need::Program("setpriv"), Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    let mut vm = Vm::new("udmabuf")
+        .program("setpriv")
+        .module("vgem")
+        .module("vfio-pci")
+        .module("vfio_iommu_type1")
+        .variable("intel_iommu", "on")
+        .qemu(["-device", "intel-iommu"])
+        .qemu(["-object", "memory-backend-ram,id=bar,size=1M,share=on"])
+        .qemu(["-device", "ivshmem-plain,memdev=bar"])
+        .file(&compile("vgem_fence", &scratch), "/bin/vgem_fence")
+        .file(&compile("vfio_buffer", &scratch), "/bin/vfio_buffer")
+        .file(&Artefacts::find().peerdma(), IN_THE_GUEST);
+    let mut tests = test_programs(&["dmabuf", "umem"]);
+    // Processes of several users, which need root, and no buffer of the kernel.
+    tests.retain(|test| name(test) != "share");
     assert!(!tests.is_empty(), "dmabuf and umem have tests");
     for test in &tests {
         let name = name(test);
@@ -79,11 +92,18 @@ fn real_udmabufs() {
     }
     let out = vm.limit(Duration::from_secs(100)).run();
     out.all.success();
-    out.section("kernel").says("kernel dma-buf by udmabuf ... ok");
+    out.section("kernel")
+        .says("kernel dma-buf by udmabuf ... ok")
+        .says("kernel dma-buf by a dma-heap ... ok")
+        .says("kernel fences by vgem ... ok")
+        .says("kernel dma-buf by vfio ... ok");
     for test in &tests {
         out.section(name(test)).says("ok").never_says("NOT TESTED");
     }
-    out.section("demo").says("dma-bufs by udmabuf").says("every byte was checked");
+    out.section("demo")
+        .says("dma-bufs by udmabuf")
+        .says("every byte was checked")
+        .says("operations on this region go through the ring: it is a dma-buf of the kernel");
 }
 
 /// Runs `guest/permissions.sh`, which fails if a program does, and checks what must hold on every path.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use interop::need::Need;
 use interop::{
-    Capture, Captured, Mode, Pair, Program, Scratch, Veth, compile, icrc, needs, perftest,
+    Capture, Captured, Mode, Pair, Program, RunningPair, Scratch, Veth, compile, icrc, needs,
+    perftest,
 };
 
 /// Everything a test with two hosts asks for.
@@ -239,24 +240,10 @@ fn every_icrc_is_right() {
     }
 }
 
-#[test]
-fn the_client_of_a_host_that_vanished_gets_retry_exceeded() {
-    two_hosts!(Need::Program("ibv_rc_pingpong"));
-    let veth = Veth::new();
-    let mut pair = Pair::new("ibv_rc_pingpong")
-        .args(["-g", "0", "-n", "100000000"])
-        .limit(Duration::from_secs(90))
-        .across(&veth)
-        .start();
-    pair.client.wait_busy(Duration::from_millis(300));
-    veth.left.ip(&["link", "set", Veth::INTERFACE, "down"]);
-    let out = pair.client.finish();
-    out.failure().says("Failed status transport retry counter exceeded (12)");
-}
-
-#[test]
-fn the_client_of_a_killed_server_gets_retry_exceeded() {
-    two_hosts!(Need::Program("ib_write_bw"));
+/// A client that writes all the time, and loses its server. Only the client of this program has anything to send, so it is
+/// the client's timer that runs out.
+#[track_caller]
+fn the_client_of_a_lost_server(lose: impl FnOnce(&mut RunningPair, &Veth)) {
     let veth = Veth::new();
     let mut pair = Pair::new("ib_write_bw")
         .args(["-F", "-D", "60", "-s", "65536"])
@@ -264,8 +251,22 @@ fn the_client_of_a_killed_server_gets_retry_exceeded() {
         .across(&veth)
         .start();
     pair.client.wait_busy(Duration::from_millis(300));
-    pair.server.kill();
+    lose(&mut pair, &veth);
     pair.client.finish().failure().says("Failed status 12");
+}
+
+#[test]
+fn the_client_of_a_host_that_vanished_gets_retry_exceeded() {
+    two_hosts!(Need::Program("ib_write_bw"));
+    the_client_of_a_lost_server(|_, veth| {
+        veth.left.ip(&["link", "set", Veth::INTERFACE, "down"]);
+    });
+}
+
+#[test]
+fn the_client_of_a_killed_server_gets_retry_exceeded() {
+    two_hosts!(Need::Program("ib_write_bw"));
+    the_client_of_a_lost_server(|pair, _| pair.server.kill());
 }
 
 #[test]

@@ -12,12 +12,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pci", &[]),
     ("wire", &["iba"]),
     ("dmabuf", &["pci"]),
-    ("umem", &["iba", "dmabuf", "pci"]),
+    ("umem", &["dmabuf"]),
     ("transport", &["iba", "wire"]),
     // For `umem::Foreign`: a ring shared with a peer is foreign memory, too.
     ("link", &["iba", "umem"]),
     ("device", &["iba", "wire", "umem", "dmabuf", "pci", "transport", "link"]),
-    ("gpu", &["dmabuf", "pci"]),
+    // Its memory is foreign memory: importers write it at any moment.
+    ("gpu", &["umem", "dmabuf", "pci"]),
     ("verbs", &["iba", "umem", "dmabuf", "transport", "device"]),
     // The one place that holds both a GPU and a NIC: a process has one of each, joined by fds alone.
     ("peerdma", &["iba", "umem", "dmabuf", "pci", "link", "transport", "device", "gpu", "verbs"]),
@@ -30,6 +31,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
 
 /// What only tests may use, wherever they are.
 const FOR_TESTS: &[&str] = &["fabric-sim"];
+/// What the tests and examples of one crate may use besides: a program holds both a NIC and a GPU, and so do they.
+const TESTS_OF: &[(&str, &str)] = &[("verbs", "gpu")];
 
 /// Checks every edge of the workspace.
 pub(crate) fn run() -> Outcome {
@@ -56,7 +59,10 @@ fn check(package: &Package) -> Vec<String> {
         let tests = dep.kind.as_deref() == Some("dev");
         // A test may use its own crate again, with other features, and whatever lies below.
         let fine = allowed.contains(&dep.name.as_str())
-            || tests && (FOR_TESTS.contains(&dep.name.as_str()) || dep.name == package.name);
+            || tests
+                && (FOR_TESTS.contains(&dep.name.as_str())
+                    || TESTS_OF.contains(&(package.name.as_str(), dep.name.as_str()))
+                    || dep.name == package.name);
         !fine
     })
     .map(|dep| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::counts::Counts;
 use crate::sh::{Outcome, cargo, check, tool, watch};
-use crate::{deny, deps, fuzz, loom, unsafety};
+use crate::{deny, deps, fuzz, loom, pyverbs, unsafety};
 
 /// One line of the report.
 pub(crate) struct Group {
@@ -48,7 +48,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("fmt", 10, "rustfmt", Job::Check(fmt)),
     group("deps", 10, "crate arrows, places of unsafe", Job::Check(arrows)),
     group("clippy", 180, "lints, all targets", Job::Check(clippy)),
-    group("aarch64", 120, "type check for aarch64 (it is not run)", Job::IfPossible(aarch64)),
+    group("aarch64", 240, "type check for aarch64 (it is not run)", Job::IfPossible(aarch64)),
     group("doc", 60, "documentation builds without warning", Job::Check(doc)),
     group("unit", 300, "unit, property and documentation tests", Job::Tests(unit)),
     group("loom", 180, "models of lock-free code", Job::Tests(|_| loom::run())),
@@ -66,6 +66,8 @@ pub(crate) const GROUPS: &[Group] = &[
     group("perftest", 240, "every perftest program with its options", Job::Interop { threads: 1 }),
     group("permissions", 120, "users and pid namespaces", Job::Interop { threads: 1 }),
     group("fork", 30, "fork, daemon, multiprocessing", Job::Interop { threads: 2 }),
+    group("pyverbs", 180, "rdma-core's own tests", Job::Tests(|_| pyverbs::group())),
+    group("drm", 30, "render nodes of the software GPU", Job::Interop { threads: 2 }),
     group("badday", 90, "killed and stopped peers, wrong arguments", Job::Interop { threads: 1 }),
     group("wire", 180, "two hosts: tshark and the ICRC", Job::Interop { threads: 1 }),
     group("examples", 30, "the examples of verbs", Job::Interop { threads: 1 }),

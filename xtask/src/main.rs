@@ -13,6 +13,7 @@ mod groups;
 mod licences;
 mod loom;
 mod metadata;
+mod pyverbs;
 mod report;
 mod setup;
 mod sh;
@@ -72,6 +73,8 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
+    /// rdma-core's own tests, unmodified; writes docs/PYVERBS.md.
+    Pyverbs(pyverbs::Options),
     /// Measure: ratios against a peer or a physical limit, in one run.
     Bench {
         /// Arguments for the bench program.
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Chore::Fuzz { runs, target } => fuzz::run(runs, target.as_deref()),
         Chore::AbiCheck => abi::run(),
         Chore::Matrix { check } => abi::matrix(check),
+        Chore::Pyverbs(options) => pyverbs::run(&options),
         Chore::Bench { args } => bench::run(&args),
     };
     match done {

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::sh::{Outcome, check, exists, tool};
 
 /// Package, and why.
-const PACKAGES: [(&str, &str); 25] = [
+const PACKAGES: [(&str, &str); 26] = [
     ("binutils", "readelf and nm, for the ABI checks"),
     ("busybox-static", "a static binary that reads /sys"),
     ("coreutils", "timeout, env, stat"),
@@ -19,6 +19,7 @@ const PACKAGES: [(&str, &str); 25] = [
     ("iproute2", "network namespaces and veth pairs"),
     ("kmod", "which modules a module needs"),
     ("libc6-dev", "C headers"),
+    ("libdrm-dev", "<libdrm/drm.h>"),
     ("libibverbs-dev", "<infiniband/verbs.h>"),
     ("librdmacm-dev", "<rdma/rdma_cma.h>"),
     ("perftest", "ib_write_bw and its kin"),
@@ -35,20 +36,25 @@ const PACKAGES: [(&str, &str); 25] = [
 
 /// Installs what is missing; quick when nothing is.
 pub(crate) fn run(only_check: bool) -> Outcome {
+    install("setup", &PACKAGES, only_check)
+}
+
+/// Installs what is missing of a list.
+pub(crate) fn install(who: &str, packages: &[(&str, &str)], only_check: bool) -> Outcome {
     if !exists("dpkg-query") {
-        let names: Vec<_> = PACKAGES.iter().map(|(name, _)| *name).collect();
+        let names: Vec<_> = packages.iter().map(|(name, _)| *name).collect();
         return Err(format!(
             "this is no Debian; install what provides the same as: {}",
             names.join(" ")
         ));
     }
-    let missing: Vec<_> = PACKAGES.iter().filter(|(name, _)| !installed(name)).collect();
+    let missing: Vec<_> = packages.iter().filter(|(name, _)| !installed(name)).collect();
     if missing.is_empty() {
-        println!("setup: all {} packages are installed", PACKAGES.len());
+        println!("{who}: all {} packages are installed", packages.len());
         return Ok(());
     }
     for (name, why) in &missing {
-        println!("setup: missing {name}: {why}");
+        println!("{who}: missing {name}: {why}");
     }
     if only_check {
         return Err(format!("{} packages are missing", missing.len()));

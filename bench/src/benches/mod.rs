@@ -3,6 +3,7 @@
 mod fd_backed;
 pub(crate) mod latency;
 mod memory;
+mod peer_memory;
 mod wire;
 mod write;
 
@@ -18,7 +19,7 @@ pub(crate) struct Bench {
     pub(crate) run: fn(u32, &mut Report) -> Outcome<()>,
 }
 
-pub(crate) const ALL: [Bench; 7] = [
+pub(crate) const ALL: [Bench; 8] = [
     Bench { name: "write", about: "ib_write_bw beside process_vm_writev", run: write::run },
     Bench { name: "fd-backed", about: "WRITE between memfds beside memcpy", run: fd_backed::run },
     Bench {
@@ -37,6 +38,11 @@ pub(crate) const ALL: [Bench; 7] = [
         run: wire::run,
     },
     Bench { name: "memory", about: "resident memory of a context", run: memory::context },
+    Bench {
+        name: "peer-memory",
+        about: "GPU and device memory beside host memory; registering and moving buffers",
+        run: peer_memory::run,
+    },
     Bench { name: "qps", about: "10,000 QPs in one process", run: memory::qps },
 ];
 

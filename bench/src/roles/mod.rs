@@ -2,6 +2,7 @@
 
 mod bare;
 mod node;
+mod owner;
 mod udp;
 
 pub(crate) use bare::cell_pair;
@@ -18,6 +19,7 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
         ["cells", path, rounds] => bare::cells(path, rounds.parse()?),
         ["pages"] => bare::pages(),
         ["node", qps] => node::run(qps.parse()?),
+        ["owner", kind, length] => owner::run(kind, length.parse()?),
         ["target", length] => node::target(length.parse()?),
         ["udp-receiver", port] => udp::receiver(port.parse()?),
         ["udp-sender", to, port, segment, seconds] => {

@@ -59,6 +59,7 @@ pub(super) fn sender(to: IpAddr, port: u16, segment: usize, seconds: f64) -> Out
             };
             match link.send(transmit) {
                 Ok(()) => rest = &[],
+                Err(SendError::NotSplit { sent }) => rest = &rest[sent..],
                 Err(SendError::WouldBlock { sent }) => {
                     rest = &rest[sent..];
                     ready(link.fds(), PollFlags::OUT, QUIET)?;

@@ -2,7 +2,11 @@
 
 use iba::{Gid, Guid, Mtu};
 
-use crate::config::NicConfig;
+use crate::config::{NicConfig, Preset};
+
+/// A number of the kind that anyone may use (IEEE 802c: the bit of value 2 in its first byte), and that programs take for
+/// present: 0 is what a device without an answer gives.
+const LOCAL_VENDOR: u32 = 0x02_7064;
 
 /// The limits and capabilities of a device.
 #[derive(Clone, Debug)]
@@ -19,7 +23,7 @@ pub struct DeviceAttr {
     pub max_mr_size: u64,
     /// Page sizes a region may have, as a bit mask.
     pub page_size_cap: u64,
-    /// Vendor; 0, as no vendor is impersonated.
+    /// Vendor, by its IEEE number: a locally administered one, as no vendor is impersonated.
     pub vendor_id: u32,
     /// Device of the vendor.
     pub vendor_part_id: u32,
@@ -41,6 +45,8 @@ pub struct DeviceAttr {
     pub max_cqe: u32,
     /// Memory regions.
     pub max_mr: u32,
+    /// Memory windows.
+    pub max_mw: u32,
     /// Protection domains.
     pub max_pd: u32,
     /// READs and atomics a QP holds as responder.
@@ -65,23 +71,76 @@ pub struct DeviceAttr {
     pub max_pkeys: u16,
     /// Bytes of device memory.
     pub max_dm_size: u64,
+    /// What on-demand paging can do.
+    pub odp: OdpCaps,
     /// Ports.
     pub phys_port_cnt: u8,
     /// Completion vectors.
     pub num_comp_vectors: u32,
+    /// The most completions that one event of a CQ may stand for, and the longest that an event may be held back, in
+    /// microseconds; 0 if the device does not moderate events.
+    pub max_cq_moderation_count: u16,
+    /// See [`DeviceAttr::max_cq_moderation_count`].
+    pub max_cq_moderation_period: u16,
     /// Ticks of a completion timestamp per millisecond: they count nanoseconds.
     pub hca_core_clock_khz: u64,
 }
 
+/// What on-demand paging can do, with the bits of libibverbs; 0 is nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "ibv_odp_caps")]
+#[expect(clippy::exhaustive_structs, reason = "a word for the whole and one for each transport")]
+pub struct OdpCaps {
+    /// Whether there is any, and whether for the whole address space (`enum ibv_odp_general_caps`).
+    pub general: u64,
+    /// Operations of RC that may touch such memory (`enum ibv_odp_transport_cap_bits`).
+    pub rc: u32,
+    /// The same for UC.
+    pub uc: u32,
+    /// The same for UD.
+    pub ud: u32,
+    /// The same for XRC.
+    pub xrc: u32,
+}
+
+impl OdpCaps {
+    /// `IBV_ODP_SUPPORT` and `IBV_ODP_SUPPORT_IMPLICIT`.
+    const SUPPORT: u64 = 1;
+    const IMPLICIT: u64 = 1 << 1;
+    /// `IBV_ODP_SUPPORT_SEND`, `_RECV`, `_WRITE`, `_READ`, `_ATOMIC` and `_SRQ_RECV`.
+    const SEND: u32 = 1;
+    const RECV: u32 = 1 << 1;
+    const WRITE: u32 = 1 << 2;
+    const READ: u32 = 1 << 3;
+    const ATOMIC: u32 = 1 << 4;
+    const SRQ_RECV: u32 = 1 << 5;
+
+    fn new(config: &NicConfig) -> Self {
+        if !config.has_odp() {
+            return Self::default();
+        }
+        let implicit = if config.has_implicit_odp() { Self::IMPLICIT } else { 0 };
+        let messages = Self::SEND | Self::RECV | Self::SRQ_RECV;
+        let rc = messages | Self::WRITE | Self::READ | Self::ATOMIC;
+        // What an unreliable service loses to a page fault nobody sends again, so that a receive there is of no use.
+        Self { general: Self::SUPPORT | implicit, rc, uc: Self::SEND, ud: Self::SEND, xrc: rc }
+    }
+}
+
 impl DeviceAttr {
     pub(crate) fn new(config: &NicConfig, guid: Guid) -> Self {
+        // The widths of the two fields in mlx5's CQ context. The other NICs do not moderate for programs.
+        let (moderation_count, moderation_period) = match config.preset {
+            Preset::Mlx5 => (u16::MAX, 0xfff),
+            _ => (0, 0),
+        };
         Self {
             fw_ver: env!("CARGO_PKG_VERSION"),
             node_guid: guid,
             sys_image_guid: guid,
             max_mr_size: 1 << 47,
             page_size_cap: 0xffff_ffff_ffff_f000,
-            vendor_id: 0,
+            vendor_id: LOCAL_VENDOR,
             vendor_part_id: 0,
             hw_ver: 1,
             max_qp: 16_000,
@@ -92,6 +151,7 @@ impl DeviceAttr {
             max_cq: 65_536,
             max_cqe: 4_194_303,
             max_mr: 1 << 20,
+            max_mw: 1 << 20,
             max_pd: 65_536,
             max_qp_rd_atom: 16,
             max_qp_init_rd_atom: 16,
@@ -104,8 +164,11 @@ impl DeviceAttr {
             max_mcast_qp_attach: 0,
             max_pkeys: 1,
             max_dm_size: config.max_dm_size,
+            odp: OdpCaps::new(config),
             phys_port_cnt: 1,
             num_comp_vectors: 1,
+            max_cq_moderation_count: moderation_count,
+            max_cq_moderation_period: moderation_period,
             hca_core_clock_khz: 1_000_000,
         }
     }

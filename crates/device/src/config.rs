@@ -12,10 +12,17 @@
 //! force_udp = false        # true: RoCEv2 even between processes of one host
 //! direct = true            # false: never touch a peer's memory without its engine
 //! max_dm_size = "256K"
+//! importer = "dynamic"     # dynamic | revocable | pinned | none; default: the preset's
+//! odp = true               # on-demand paging; default: the preset's
+//! fault_us = 0             # how long a page fault takes
+//! pin_limit = false        # true: registered memory is charged against RLIMIT_MEMLOCK
 //! ```
+//!
+//! The sections `[[gpu]]` and `[pci]` of the same file are about the software GPU and the PCI tree.
 
 use std::path::Path;
 
+use dmabuf::{DeviceAddr, ImporterClass};
 use serde::Deserialize;
 
 use crate::refusal::{Kind, Refusal, Result};
@@ -28,12 +35,29 @@ pub struct Config {
     /// The NICs, in the order programs see them.
     #[serde(default, rename = "nic")]
     pub nics: Vec<NicConfig>,
+    /// The GPUs, of which a NIC needs the names: they are in the same PCI tree.
+    #[serde(default, rename = "gpu")]
+    gpus: Vec<Named>,
+    /// The PCI tree that all of them are in.
+    #[serde(default)]
+    pci: pci::PciConfig,
+}
+
+/// What a NIC wants to know of a GPU.
+#[derive(Clone, Debug, Deserialize)]
+struct Named {
+    #[serde(default = "first_gpu")]
+    name: String,
+}
+
+fn first_gpu() -> String {
+    "gpu0".to_owned()
 }
 
 /// One NIC.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_structs, reason = "programs build it without a file, too")]
 pub struct NicConfig {
     /// The device name programs see.
     pub name: String,
@@ -47,6 +71,18 @@ pub struct NicConfig {
     pub force_udp: bool,
     /// Whether one-sided operations on one host may run without the target's engine.
     pub direct: bool,
+    /// How it imports dma-bufs; as its preset does if this is not said.
+    pub importer: Option<ImporterConfig>,
+    /// Whether regions may be registered for on-demand paging; as the preset does if this is not said.
+    pub odp: Option<bool>,
+    /// How long a page fault takes, in microseconds: the access is put off for so long.
+    pub fault_us: u64,
+    /// Whether registered memory is charged against the limit of locked memory (`RLIMIT_MEMLOCK`), as where pages are
+    /// pinned.
+    pub pin_limit: bool,
+    /// Where the NIC sits in the PCI tree, which exporters are told. Found from the file's `[pci]`, unless a program says it.
+    #[serde(skip)]
+    pub address: Option<DeviceAddr>,
     /// Bytes of device memory of one process.
     #[serde(deserialize_with = "size")]
     pub max_dm_size: u64,
@@ -71,6 +107,21 @@ pub enum Preset {
     Rxe,
 }
 
+/// How a NIC imports dma-bufs (`docs/semantics.md` 1.3 and 2.6).
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum ImporterConfig {
+    /// The memory may move: it is mapped again when it is next used.
+    Dynamic,
+    /// Pinned, and lost for good when the exporter revokes it.
+    Revocable,
+    /// Pinned until it is deregistered.
+    Pinned,
+    /// Not at all.
+    None,
+}
+
 impl Default for NicConfig {
     fn default() -> Self {
         Self {
@@ -80,6 +131,11 @@ impl Default for NicConfig {
             udp_port: 4791,
             force_udp: false,
             direct: true,
+            importer: None,
+            odp: None,
+            fault_us: 0,
+            pin_limit: false,
+            address: None,
             max_dm_size: 256 << 10,
             ring_size: 256 << 10,
         }
@@ -91,7 +147,7 @@ impl Config {
     pub fn load() -> Result<Self> {
         match std::env::var_os("PEERDMA_CONFIG") {
             Some(path) if !path.is_empty() => Self::read(Path::new(&path)),
-            _ => Ok(Self { nics: vec![NicConfig::default()] }),
+            _ => Self::parse(""),
         }
     }
 
@@ -108,6 +164,14 @@ impl Config {
         })
     }
 
+    /// The configuration of one NIC alone.
+    pub(crate) fn of(nic: NicConfig) -> Result<Self> {
+        nic.check()?;
+        let mut config = Self { nics: vec![nic], ..Self::default() };
+        config.find_addresses()?;
+        Ok(config)
+    }
+
     /// Reads the text of a file. A file that names no NIC has the default one.
     pub fn parse(text: &str) -> Result<Self> {
         let mut config: Self =
@@ -118,11 +182,56 @@ impl Config {
         for nic in &config.nics {
             nic.check()?;
         }
+        config.find_addresses()?;
         Ok(config)
     }
 }
 
+impl Config {
+    /// NICs come before GPUs, in the order of the file, and a file that names no GPU has `gpu0`: who builds the tree again
+    /// for another purpose (`gpu::Machine`) gets the same addresses.
+    fn find_addresses(&mut self) -> Result<()> {
+        if self.gpus.is_empty() {
+            self.gpus.push(Named { name: first_gpu() });
+        }
+        let nics = self.nics.iter().map(|nic| nic.name.as_str());
+        let names: Vec<&str> = nics.chain(self.gpus.iter().map(|gpu| gpu.name.as_str())).collect();
+        let tree = self.pci.build(&names);
+        let tree = tree.map_err(|error| Refusal::new(Kind::Invalid, error.to_string()))?;
+        for nic in self.nics.iter_mut().filter(|nic| nic.address.is_none()) {
+            nic.address = tree.by_name(&nic.name).map(|bdf| DeviceAddr(bdf.to_bits()));
+        }
+        Ok(())
+    }
+}
+
 impl NicConfig {
+    /// How it imports dma-bufs; `None` for not at all.
+    pub fn importer_class(&self) -> Option<ImporterClass> {
+        let importer = self.importer.unwrap_or(match self.preset {
+            Preset::Mlx5 => ImporterConfig::Dynamic,
+            Preset::Irdma => ImporterConfig::Revocable,
+            Preset::Efa => ImporterConfig::Pinned,
+            Preset::Rxe => ImporterConfig::None,
+        });
+        match importer {
+            ImporterConfig::Dynamic => Some(ImporterClass::Dynamic),
+            ImporterConfig::Revocable => Some(ImporterClass::PinnedRevocable),
+            ImporterConfig::Pinned => Some(ImporterClass::Pinned),
+            ImporterConfig::None => None,
+        }
+    }
+
+    /// Whether regions may be registered for on-demand paging. A NIC that imports dma-bufs dynamically pages on demand.
+    pub fn has_odp(&self) -> bool {
+        self.odp.unwrap_or(matches!(self.preset, Preset::Mlx5 | Preset::Rxe))
+    }
+
+    /// Whether such a region may be the whole address space: rxe has explicit ones only (`docs/semantics.md` 2.6).
+    pub fn has_implicit_odp(&self) -> bool {
+        self.has_odp() && self.preset != Preset::Rxe
+    }
+
     fn check(&self) -> Result<()> {
         let name_is_plain =
             self.name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
@@ -176,7 +285,10 @@ mod tests {
 
     #[test]
     fn an_empty_file_is_the_default() {
-        assert_eq!(Config::parse("").unwrap().nics, [NicConfig::default()]);
+        let config = Config::parse("").unwrap();
+        let address = config.nics[0].address;
+        assert!(address.is_some());
+        assert_eq!(config.nics, [NicConfig { address, ..NicConfig::default() }]);
     }
 
     #[test]

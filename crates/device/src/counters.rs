@@ -40,6 +40,14 @@ counters! {
     out_of_sequence = OutOfSequence,
     /// Sequence NAKs received.
     packet_seq_err = PacketSeqErr,
+    /// Accesses put off because their memory was not there.
+    page_faults_pending = PageFaultsPending,
+    /// Pages, and buffers on the move, that an access found absent.
+    page_faults,
+    /// Pages brought in ahead of an access.
+    page_prefetch,
+    /// Times that an exporter took a mapping back.
+    page_invalidations,
     /// Send completions with an error.
     req_cqe_error = ReqCqeError,
     /// Send completions flushed.

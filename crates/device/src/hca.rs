@@ -1,5 +1,6 @@
 //! One NIC in one process: the engine's lock, and the thread that makes progress when the program does not.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -14,17 +15,19 @@ use transport::Time;
 use crate::attr::DeviceAttr;
 use crate::clock::Clock;
 use crate::counters::Counters;
-use crate::engine::Engine;
 use crate::engine::core::Core;
+use crate::engine::faults::Faults;
 use crate::engine::peers::Peers;
 use crate::engine::qp::QpTable;
 use crate::engine::receive::Receivers;
 use crate::engine::table::Table;
 use crate::engine::udp::UdpQueue;
+use crate::engine::{Alarm, Engine};
+use crate::failure;
 use crate::ids::CqId;
 use crate::nic::NicInfo;
 use crate::refusal::{Kind, Refusal, Result};
-use crate::waits::Waits;
+use crate::waits::{Waits, Woken};
 
 /// The engine, locked.
 pub type EngineGuard<'a> = MutexGuard<'a, Engine>;
@@ -78,7 +81,9 @@ impl Hca {
         let mut open = OPEN.get_or_init(Mutex::default).lock();
         open.retain(|(_, hca)| hca.strong_count() > 0);
         let known = open.iter().find(|(name, _)| *name == nic.config.name);
-        if let Some(hca) = known.and_then(|(_, hca)| hca.upgrade()) {
+        // One that failed is not given out again.
+        let known = known.and_then(|(_, hca)| hca.upgrade());
+        if let Some(hca) = known.filter(|hca| hca.lock().failure().is_none()) {
             return Ok(hca);
         }
         let hca = Arc::new(Self::start(nic)?);
@@ -86,7 +91,7 @@ impl Hca {
         Ok(hca)
     }
 
-    fn start(nic: &NicInfo) -> Result<Self> {
+    pub(crate) fn start(nic: &NicInfo) -> Result<Self> {
         let waits = Arc::new(Waits::new()?);
         let engine = build_engine(nic, &waits)?;
         let shared = Arc::new(Shared {
@@ -100,7 +105,7 @@ impl Hca {
             stop: AtomicBool::new(false),
         });
         let for_thread = Arc::clone(&shared);
-        let thread = link::thread::spawn("peerdma", move || for_thread.run())
+        let thread = link::thread::spawn("peerdma", move || for_thread.run_to_the_end())
             .map_err(|error| Refusal::new(Kind::NoMemory, format!("background thread: {error}")))?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
@@ -108,6 +113,12 @@ impl Hca {
     /// Locks the engine.
     pub fn lock(&self) -> EngineGuard<'_> {
         self.shared.lock()
+    }
+
+    /// Locks the engine, unless it stays locked for `patience`.
+    #[cfg(test)]
+    pub(crate) fn try_lock_for(&self, patience: Duration) -> Option<EngineGuard<'_>> {
+        self.shared.engine.try_lock_for(patience)
     }
 
     /// Makes progress if a CQ holds nothing, and locks the engine so that the caller can take what came.
@@ -169,7 +180,7 @@ impl Hca {
     /// over.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn req_notify_cq(&self, cq: CqId, solicited_only: bool) -> Result<()> {
-        let mut engine = self.shared.lock();
+        let mut engine = self.alive()?;
         // What has arrived is completed before the queue is armed: it raises no event, and the program, which polls
         // after it armed, finds it. An event that it would find nothing for is possible, but as rare as on hardware.
         engine.progress();
@@ -193,10 +204,14 @@ pub(crate) struct ForkGuard {
 /// Locks every open engine. The list of open devices is not locked meanwhile: a device that another thread is opening
 /// at this moment has no objects yet.
 pub(crate) fn lock_all() -> Vec<ForkGuard> {
-    let Some(open) = OPEN.get() else { return Vec::new() };
-    let hcas: Vec<Arc<Hca>> = open.lock().iter().filter_map(|(_, hca)| hca.upgrade()).collect();
     let lock = |hca: Arc<Hca>| ForkGuard { engine: hca.shared.engine.lock_arc(), hca };
-    hcas.into_iter().map(lock).collect()
+    open_hcas().into_iter().map(lock).collect()
+}
+
+/// Every open device.
+pub(crate) fn open_hcas() -> Vec<Arc<Hca>> {
+    let Some(open) = OPEN.get() else { return Vec::new() };
+    open.lock().iter().filter_map(|(_, hca)| hca.upgrade()).collect()
 }
 
 impl ForkGuard {
@@ -237,22 +252,39 @@ impl Shared {
     }
 
     /// The background thread.
+    fn run_to_the_end(&self) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run())) {
+            let why = format!("its thread panicked: {}", failure::words(&*panic));
+            tracing::error!(target: "peerdma::panic", "{why}");
+            self.lock().fail(&why);
+        }
+    }
+
     fn run(&self) {
         let mut seen = 0;
+        let mut woken = Woken::Otherwise;
         while !self.stop.load(Ordering::Acquire) {
             let mut engine = self.lock();
+            if engine.is_dead() {
+                return;
+            }
+            engine.set_alarm(Alarm::Awake);
             let activity = self.activity.load(Ordering::Relaxed);
             if self.polling.load(Ordering::Relaxed) && activity != seen {
                 seen = activity;
                 // What a poll leaves out.
                 engine.progress_fully();
                 drop(engine);
-                self.waits.wait(Some(LEASE), true);
+                woken = self.waits.wait(Some(LEASE), true);
                 continue;
             }
             self.polling.store(false, Ordering::Relaxed);
             engine.core.peers.doorbell().inspect(|bell| bell.drain());
-            let mut moved = engine.progress_fully();
+            // Datagrams alone are no reason to look at everything else: it costs several system calls.
+            let mut moved = match woken {
+                Woken::Datagrams => engine.progress_on(),
+                Woken::Otherwise => engine.progress_fully(),
+            };
             for _ in 0..64 {
                 if !moved {
                     break;
@@ -261,22 +293,24 @@ impl Shared {
             }
             engine.core.peers.doorbell().inspect(|bell| bell.set_sleeping());
             // What came between the last look and the flag has not rung.
-            if engine.progress_fully() || engine.has_ready() {
+            if engine.progress_on() || engine.has_ready() {
+                woken = Woken::Datagrams;
                 continue;
             }
             let now = engine.clock.now();
             let mut wait = engine.next_deadline().map(|at| at.since(now));
-            if engine.has_blocked() || engine.receivers.is_steering() {
+            if engine.has_blocked() || engine.receivers.is_steering() || engine.core.missteered {
                 wait = Some(wait.unwrap_or(LEASE).min(LEASE));
             }
+            engine.set_alarm(wait.map_or(Alarm::Never, |wait| Alarm::At(now + wait)));
             drop(engine);
-            self.waits.wait(wait, false);
+            woken = self.waits.wait(wait, false);
         }
     }
 }
 
 /// Claims a VF and builds an engine around it.
-fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> {
+pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> {
     let config = &nic.config;
     let (guid, port) = crate::nic::look(config, nic.index)?;
     let identity =
@@ -305,6 +339,7 @@ fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> {
     let segments = udp.as_ref().map_or(1, |udp| udp.max_gso_segments(UdpQueue::TYPICAL));
     let loopback = std::net::IpAddr::from([127, 0, 0, 1]);
     let source = udp.as_ref().map_or(config.udp_port, |udp| udp.source_port(loopback));
+    let faults = Faults::new(Arc::clone(waits));
     let peers = Peers::new(claim, config.ring_size as usize, table.is_some(), Arc::clone(waits));
     let core = Core {
         attr: DeviceAttr::new(config, guid),
@@ -318,18 +353,22 @@ fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> {
         channels: Slab::new(),
         cqs: Slab::new(),
         srqs: Slab::new(),
+        xrcds: Slab::new(),
         dms: Slab::new(),
         dm_used: 0,
+        pinned_pages: 0,
         ahs: 0,
         counters: Counters::default(),
+        faults,
         loopback: Default::default(),
         peers,
         table,
         udp: UdpQueue::new(segments, source, config.udp_port),
         missteered: false,
+        moderated: Vec::new(),
         holding: false,
     };
-    let receivers = Receivers::new(udp, watch, waits);
+    let receivers = Receivers::new(udp, config.udp_port, watch, waits);
     // Numbers that a process with this VF used shortly before rest: the start moves with the process and the time.
     let start = std::process::id().wrapping_mul(1031) ^ Clock::wall_seconds() as u32;
     Ok(Engine::new(core, QpTable::new(vf, start), receivers, Clock::new()))

@@ -33,6 +33,10 @@ id! {
     PdId
     /// A memory region.
     MrId
+    /// An XRC domain.
+    XrcdId
+    /// A memory window.
+    MwId
     /// A completion channel.
     ChannelId
     /// A completion queue.
@@ -43,4 +47,14 @@ id! {
     DmId
     /// A queue pair. Its QPN can be reused; this cannot be confused while the QP exists.
     QpId
+}
+
+impl PdId {
+    /// None: what an object has that takes its domain from others.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+}
+
+impl CqId {
+    /// None: what a QP has that completes nothing.
+    pub(crate) const NONE: Self = Self(u32::MAX);
 }

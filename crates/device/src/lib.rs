@@ -35,7 +35,9 @@ mod attr;
 mod clock;
 pub mod config;
 mod counters;
+mod dm_export;
 mod engine;
+mod failure;
 pub mod fork;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -43,11 +45,18 @@ mod hca;
 pub mod ids;
 mod nic;
 mod refusal;
+mod register;
+#[cfg(test)]
+mod rig;
 mod waits;
+mod withdraw;
 
-pub use attr::{DeviceAttr, GidEntry, PortAttr};
+pub use attr::{DeviceAttr, GidEntry, OdpCaps, PortAttr};
 pub use counters::Counters;
-pub use engine::{AsyncEvent, Cap, Engine, EventSource, MrInfo, MrKind, QpSpec, Rereg, Wc};
+pub use engine::{
+    AsyncEvent, Cap, Engine, EventSource, MrAdvice, MrInfo, MrKind, MwType, QpSpec, Rereg, Wc,
+};
+pub use failure::fail_all;
 pub use hca::{EngineGuard, Hca};
 pub use nic::{NicInfo, nics};
 pub use refusal::{Kind, Refusal, Result};

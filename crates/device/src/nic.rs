@@ -39,16 +39,22 @@ pub fn nics() -> Result<Vec<NicInfo>> {
         if !is_chosen(&nic.name) {
             continue;
         }
-        let (guid, port) = look(&nic, index as u32)?;
-        found.push(NicInfo {
-            guid,
-            port: port_attr(&port),
-            gids: gid_entries(&port),
-            config: nic,
-            index: index as u32,
-        });
+        found.push(NicInfo::at(nic, index as u32)?);
     }
     Ok(found)
+}
+
+impl NicInfo {
+    /// A NIC of a configuration that is not in any file.
+    pub fn new(config: NicConfig) -> Result<Self> {
+        let mut config = Config::of(config)?;
+        Self::at(config.nics.swap_remove(0), 0)
+    }
+
+    fn at(config: NicConfig, index: u32) -> Result<Self> {
+        let (guid, port) = look(&config, index)?;
+        Ok(Self { guid, port: port_attr(&port), gids: gid_entries(&port), config, index })
+    }
 }
 
 /// The GUID and the port of a NIC, from its netdev as it is now.

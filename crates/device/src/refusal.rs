@@ -26,6 +26,8 @@ pub enum Kind {
     NotPermitted,
     /// This device does not do that.
     NotSupported,
+    /// It did not happen in time.
+    TimedOut,
     /// Not now; try again.
     WouldBlock,
 }
@@ -82,6 +84,51 @@ pub(crate) fn from_import(error: dmabuf::ImportError) -> Refusal {
         _ => Kind::Invalid,
     };
     Refusal::new(kind, error.to_string())
+}
+
+/// A refusal of a dma-buf's exporter, in the kind it chose.
+fn from_exporter(error: &dmabuf::ExporterError, what: String) -> Refusal {
+    use dmabuf::ExporterErrorKind as E;
+    let kind = match error.kind {
+        E::Invalid => Kind::Invalid,
+        E::Busy => Kind::Busy,
+        E::NotSupported => Kind::NotSupported,
+        E::NoDevice => Kind::NoDevice,
+        E::NotPermitted => Kind::NotPermitted,
+        E::NoMemory => Kind::NoMemory,
+        E::Again => Kind::WouldBlock,
+        _ => Kind::Io,
+    };
+    Refusal::new(kind, what)
+}
+
+/// An exporter that lets the NIC not attach (`docs/semantics.md` 2.2, check 12).
+pub(crate) fn from_attach(error: dmabuf::AttachError) -> Refusal {
+    let what = format!("reg_dmabuf_mr: {error}");
+    match &error {
+        dmabuf::AttachError::Exporter { reason, .. } => from_exporter(reason, what),
+        _ => Refusal::new(Kind::Invalid, what),
+    }
+}
+
+/// An exporter that does not pin for the NIC (check 13).
+pub(crate) fn from_pin(error: dmabuf::PinError) -> Refusal {
+    let what = format!("reg_dmabuf_mr: {error}");
+    match &error {
+        dmabuf::PinError::Exporter { reason, .. } => from_exporter(reason, what),
+        dmabuf::PinError::Revoked { .. } => Refusal::new(Kind::NoDevice, what),
+        _ => Refusal::new(Kind::Invalid, what),
+    }
+}
+
+/// An exporter that does not map for the NIC (check 14).
+pub(crate) fn from_map(error: dmabuf::MapError) -> Refusal {
+    let what = format!("the NIC maps a dma-buf: {error}");
+    match &error {
+        dmabuf::MapError::Exporter { reason, .. } => from_exporter(reason, what),
+        dmabuf::MapError::Revoked { .. } => Refusal::new(Kind::NoDevice, what),
+        _ => Refusal::new(Kind::Invalid, what),
+    }
 }
 
 /// Memory that could not be had.

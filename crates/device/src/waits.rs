@@ -7,6 +7,19 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use crate::refusal::{Kind, Refusal, Result};
 
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// Datagrams came, and nothing else.
+    Datagrams,
+    /// Anything else, the end of the time included.
+    Otherwise,
+}
+
+/// What is said of a descriptor to epoll.
+const DATAGRAMS: u64 = 1;
+const OTHER: u64 = 0;
+
 /// Two sets of descriptors: those that always wake the thread, and those that wake it only while the program does not
 /// poll, since a poll takes datagrams itself.
 #[derive(Debug)]
@@ -31,16 +44,21 @@ impl Waits {
 
     /// Adds a descriptor that wakes the thread at all times. Closing it takes it out.
     pub(crate) fn add_always(&self, fd: impl AsFd) {
-        Self::add(&self.always, fd);
+        Self::add(&self.always, fd, OTHER);
     }
 
     /// Adds a descriptor that wakes the thread while the program does not poll.
     pub(crate) fn add_idle(&self, fd: impl AsFd) {
-        Self::add(&self.idle, fd);
+        Self::add(&self.idle, fd, OTHER);
     }
 
-    fn add(set: &OwnedFd, fd: impl AsFd) {
-        let data = epoll::EventData::new_u64(0);
+    /// Adds a socket of datagrams, which wakes the thread while the program does not poll.
+    pub(crate) fn add_datagrams(&self, fd: impl AsFd) {
+        Self::add(&self.idle, fd, DATAGRAMS);
+    }
+
+    fn add(set: &OwnedFd, fd: impl AsFd, what: u64) {
+        let data = epoll::EventData::new_u64(what);
         if let Err(error) = epoll::add(set, fd, data, epoll::EventFlags::IN) {
             tracing::warn!(target: "peerdma::progress", "cannot wait on a descriptor: {error}");
         }
@@ -53,18 +71,22 @@ impl Waits {
     }
 
     /// Sleeps until something happens or the time is over.
-    pub(crate) fn wait(&self, timeout: Option<Duration>, program_polls: bool) {
+    pub(crate) fn wait(&self, timeout: Option<Duration>, program_polls: bool) -> Woken {
         let timeout = timeout.map(|wait| Timespec {
             tv_sec: wait.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: wait.subsec_nanos().into(),
         });
         let set = if program_polls { &self.always } else { &self.idle };
-        let mut event = [epoll::Event {
+        let mut events = [epoll::Event {
             flags: epoll::EventFlags::empty(),
-            data: epoll::EventData::new_u64(0),
-        }];
+            data: epoll::EventData::new_u64(OTHER),
+        }; 4];
         // An interrupted wait is a short one.
-        let _ = epoll::wait(set, &mut event[..], timeout.as_ref());
+        let count = epoll::wait(set, &mut events[..], timeout.as_ref()).unwrap_or(0);
+        if count > 0 && events[..count].iter().all(|event| event.data.u64() == DATAGRAMS) {
+            return Woken::Datagrams;
+        }
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+        Woken::Otherwise
     }
 }

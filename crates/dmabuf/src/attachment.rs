@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::Resv;
 use crate::buf::Shared;
-use crate::exporter::{Direction, Exporter, ExporterError, SgTable};
-use crate::importer::{Importer, ImporterClass};
-use crate::resv::ResvGuard;
-use crate::{DmaBuf, Resv};
+use crate::exporter::{Direction, Exporter, ExporterError, ExporterErrorKind, SgEntry, SgTable};
+use crate::importer::{DeviceAddr, Importer, ImporterClass};
+use crate::resv::{ResvGuard, Usage};
 
 /// A device's relation to a buffer, from attach to detach. A clone is the same attachment; the last one, with the last
 /// guard made from it, detaches.
@@ -25,6 +25,8 @@ pub struct AttachmentInfo {
     importer: String,
     class: ImporterClass,
     peer2peer: bool,
+    device: Option<DeviceAddr>,
+    process: Option<u32>,
 }
 
 /// The buffer does not move while this exists. Dropping it unpins; if a map made under it is still there, the pin stays
@@ -146,7 +148,8 @@ struct State {
 
 /// One pin at the exporter, shared by its guard and the maps made under it.
 struct PinToken {
-    attachment: Arc<Inner>,
+    /// Taken out when the pin ends.
+    attachment: Option<Arc<Inner>>,
 }
 
 impl AttachmentInfo {
@@ -170,6 +173,17 @@ impl AttachmentInfo {
         self.peer2peer
     }
 
+    /// Where the device sits on its bus.
+    pub fn device(&self) -> Option<DeviceAddr> {
+        self.device
+    }
+
+    /// The process the device serves, if that is not this one; 0 if it has no number here. Of a table that is made for
+    /// it only the [backings](crate::SgEntry::backing) are looked at: the other process has addresses of its own.
+    pub fn process(&self) -> Option<u32> {
+        self.process
+    }
+
     /// For [`Exporter::attach`]: this device does not reach the memory directly.
     pub fn clear_peer2peer(&mut self) {
         self.peer2peer = false;
@@ -177,17 +191,22 @@ impl AttachmentInfo {
 }
 
 impl Attachment {
-    /// Attaches `importer`; see [`DmaBuf::attach`].
-    pub(crate) fn new(buf: &DmaBuf, importer: &Arc<dyn Importer>) -> Result<Self, AttachError> {
+    /// Attaches `importer`; see [`DmaBuf::attach`](crate::DmaBuf::attach).
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        importer: &Arc<dyn Importer>,
+    ) -> Result<Self, AttachError> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
+        shared.resv().assert_unlocked("attach");
         let class = importer.class();
         let mut info = AttachmentInfo {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             importer: importer.name().to_owned(),
             class,
             peer2peer: class != ImporterClass::Static && importer.allow_peer2peer(),
+            device: importer.device(),
+            process: importer.process(),
         };
-        let shared = buf.shared();
         shared.exporter().attach(&mut info).map_err(|reason| AttachError::Exporter {
             exporter: shared.exporter().name().to_owned(),
             importer: info.importer.clone(),
@@ -261,8 +280,10 @@ impl Attachment {
 
     /// Gets the addresses under which the device reaches the buffer.
     ///
-    /// A static importer's map pins first. Others see to it themselves: a pinning class must hold a [`PinGuard`], a
-    /// dynamic importer must expect [`Importer::invalidate_mappings`].
+    /// A static importer's map pins first, and waits for fences of class [`Kernel`](Usage::Kernel) at the end: a move
+    /// that is under way ends before the device begins. Others see to it themselves: a pinning class must hold a
+    /// [`PinGuard`], a dynamic importer must expect [`Importer::invalidate_mappings`], and both look at the fences. What
+    /// was done is undone if a later step fails.
     ///
     /// # Errors
     ///
@@ -283,16 +304,37 @@ impl Attachment {
             return Err(MapError::Revoked { importer: importer() });
         }
         let pin = match inner.info.class {
-            ImporterClass::Static => Some(inner.pin(resv).map_err(refused)?),
+            ImporterClass::Static => Some(inner.pin(resv).map_err(|reason| {
+                if reason.kind == ExporterErrorKind::Busy {
+                    // `dma_buf_map_attachment`: a static importer has nobody to tell that the place is taken.
+                    tracing::warn!("static importer {} cannot pin: {reason}", inner.info.importer);
+                }
+                refused(reason)
+            })?),
             ImporterClass::Dynamic => None,
             ImporterClass::Pinned | ImporterClass::PinnedRevocable => {
                 let pin = inner.state().pins.iter().find_map(Weak::upgrade);
                 Some(pin.ok_or_else(|| MapError::NotPinned { importer: importer() })?)
             }
         };
-        let table = inner.exporter().map_dma_buf(resv, &inner.info, direction).map_err(refused)?;
+        let table = match inner.exporter().map_dma_buf(resv, &inner.info, direction) {
+            Ok(table) => table,
+            Err(reason) => {
+                if let Some(pin) = pin {
+                    pin.release(resv);
+                }
+                return Err(refused(reason));
+            }
+        };
+        report_unaligned(&table, inner);
         inner.buf.count_map();
-        Ok(MapGuard { attachment: Arc::clone(inner), direction, table: Some(table), pin })
+        let map = MapGuard { attachment: Arc::clone(inner), direction, table: Some(table), pin };
+        if inner.info.class == ImporterClass::Static
+            && self.resv().wait(Usage::Kernel, None).is_err()
+        {
+            unreachable!("a wait without a limit ends with the fences");
+        }
+        Ok(map)
     }
 
     /// As [`map`](Self::map), taking the lock for the call.
@@ -302,6 +344,7 @@ impl Attachment {
     /// [`MapError`].
     #[doc(alias = "dma_buf_map_attachment_unlocked")]
     pub fn map_unlocked(&self, direction: Direction) -> Result<MapGuard, MapError> {
+        self.resv().assert_unlocked("map_unlocked");
         self.map(&self.resv().lock(), direction)
     }
 
@@ -312,7 +355,9 @@ impl Attachment {
         }
         if self.inner.info.class == ImporterClass::PinnedRevocable {
             let mut state = self.inner.state();
-            if std::mem::replace(&mut state.revoked, true) {
+            // Without a pin there is nothing that it could lose: the exporter moves the buffer to where it will be pinned.
+            let is_pinned = state.pins.iter().any(|pin| pin.strong_count() > 0);
+            if !is_pinned || std::mem::replace(&mut state.revoked, true) {
                 return;
             }
         }
@@ -327,10 +372,7 @@ impl PinGuard {
     /// Unpins now, under a lock that is already held. Maps made under the pin keep it until they are gone.
     #[doc(alias = "dma_buf_unpin")]
     pub fn unpin(self, resv: &ResvGuard<'_>) {
-        // Dropping the last share leaves the work to the holder of the lock, in order behind the unmaps that are left
-        // already. It is done before the lock is released, which is all that the rules ask of an unpin.
-        debug_assert!(resv.protects(self.token.attachment.buf.resv()), "the buffer's own lock");
-        drop(self);
+        self.token.release(resv);
     }
 }
 
@@ -355,6 +397,24 @@ impl MapGuard {
         if let Some(table) = self.table.take() {
             self.attachment.unmap(resv, table, self.direction);
         }
+        if let Some(pin) = self.pin.take() {
+            pin.release(resv);
+        }
+    }
+}
+
+impl PinToken {
+    /// Gives up one share, under the lock. The last one unpins.
+    fn release(self: Arc<Self>, resv: &ResvGuard<'_>) {
+        let Some(mut last) = Arc::into_inner(self) else { return };
+        match last.attachment.take() {
+            Some(attachment) if resv.protects(attachment.buf.resv()) => attachment.unpin(resv),
+            other => {
+                debug_assert!(false, "a pin ends under its own buffer's lock");
+                // Dropped with what it has: unpinned under the right lock.
+                last.attachment = other;
+            }
+        }
     }
 }
 
@@ -372,16 +432,17 @@ impl Drop for MapGuard {
 
 impl Drop for PinToken {
     fn drop(&mut self) {
-        let attachment = Arc::clone(&self.attachment);
-        self.attachment.buf.resv().when_locked(move |resv| {
-            if let Some(pinning) = attachment.exporter().pinning() {
-                pinning.unpin(resv, &attachment.info);
-            }
-        });
+        let Some(attachment) = self.attachment.take() else { return };
+        let resv = attachment.buf.resv().clone();
+        resv.when_locked(move |resv| attachment.unpin(resv));
     }
 }
 
 impl Inner {
+    pub(crate) fn info(&self) -> &AttachmentInfo {
+        &self.info
+    }
+
     fn exporter(&self) -> &dyn Exporter {
         self.buf.exporter()
     }
@@ -394,11 +455,17 @@ impl Inner {
         if let Some(pinning) = self.exporter().pinning() {
             pinning.pin(resv, &self.info)?;
         }
-        let token = Arc::new(PinToken { attachment: Arc::clone(self) });
+        let token = Arc::new(PinToken { attachment: Some(Arc::clone(self)) });
         let mut state = self.state();
         state.pins.retain(|pin| pin.strong_count() > 0);
         state.pins.push(Arc::downgrade(&token));
         Ok(token)
+    }
+
+    fn unpin(&self, resv: &ResvGuard<'_>) {
+        if let Some(pinning) = self.exporter().pinning() {
+            pinning.unpin(resv, &self.info);
+        }
     }
 
     fn unmap(&self, resv: &ResvGuard<'_>, table: SgTable, direction: Direction) {
@@ -419,6 +486,23 @@ impl Drop for Inner {
     }
 }
 
+/// Debug builds: importers expect whole pages, and some cope without (`docs/semantics.md` 1.1): said, never refused.
+fn report_unaligned(table: &SgTable, attachment: &Inner) {
+    let page = rustix::param::page_size() as u64;
+    let is_odd = |entry: &SgEntry| !(entry.addr | entry.len).is_multiple_of(page);
+    if cfg!(debug_assertions)
+        && let Some(entry) = table.entries.iter().find(|entry| is_odd(entry))
+    {
+        tracing::warn!(
+            "{} maps {:#x} bytes at {:#x} for {}, which are not whole pages",
+            attachment.exporter().name(),
+            entry.len,
+            entry.addr,
+            attachment.info.importer
+        );
+    }
+}
+
 impl fmt::Debug for Attachment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Attachment").field(&self.inner.info).finish()
@@ -433,6 +517,6 @@ impl fmt::Debug for Inner {
 
 impl fmt::Debug for PinToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.attachment.info.fmt(f)
+        f.debug_tuple("PinToken").field(&self.attachment).finish()
     }
 }

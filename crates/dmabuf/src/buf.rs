@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
 
-use rustix::fs::SealFlags;
+use rustix::fs::{OFlags, SealFlags};
 use rustix::io::Errno;
 
-use crate::attachment::{AttachError, Attachment, Inner as AttachmentInner};
-use crate::exporter::{Exporter, ExporterError, IosysMap};
+use crate::attachment::{AttachError, Attachment, AttachmentInfo, Inner as AttachmentInner};
+use crate::exporter::{Exporter, IosysMap};
+use crate::gate::{ClaimError, GateSlot};
 use crate::importer::Importer;
 use crate::mapping::{Mapping, MmapError};
+use crate::poll::PollQueue;
 use crate::resv::{Resv, ResvGuard};
+use crate::share::{self, ImportRefused};
 use crate::sys;
 use crate::system::SystemMemory;
 
@@ -56,6 +58,26 @@ pub enum ImportError {
         /// The number.
         fd: i32,
     },
+    /// A memfd that names an exporter which does not answer for it (EINVAL): its process is gone, or the name is forged.
+    #[error("fd {fd} is not a dma-buf, though it is named {name:?}: {reason}")]
+    NoExporter {
+        /// The number.
+        fd: i32,
+        /// What the file is called.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A buffer of a process of another user (EINVAL).
+    #[error("fd {fd} is a buffer of a process of user {uid}, and this one belongs to user {own}")]
+    Stranger {
+        /// The number.
+        fd: i32,
+        /// The user of the process that has the exporter's name.
+        uid: u32,
+        /// Ours.
+        own: u32,
+    },
     /// A real dma-buf that the CPU cannot map, and there is no other way to its memory.
     #[error("fd {fd} is a dma-buf of {exporter}, which the CPU cannot map: {errno}")]
     CannotMap {
@@ -78,50 +100,27 @@ pub enum ImportError {
     },
 }
 
-/// Why a buffer could not be made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ExportError {
-    /// A buffer needs a size.
-    #[error("a dma-buf of zero bytes does not exist")]
-    Empty,
-    /// The name cannot be a file's.
-    #[error("{name:?} is no name for a buffer: at most 200 bytes without NUL")]
-    BadName {
-        /// What was asked.
-        name: String,
-    },
-    /// The kernel refused.
-    #[error("{call} for a buffer of {len:#x} bytes failed: {errno}")]
-    System {
-        /// The call.
-        call: &'static str,
-        /// The size asked for.
-        len: u64,
-        /// The kernel's reason.
-        errno: Errno,
-    },
-}
-
-/// The buffer's memory as the exporter's CPU side sees it, while this exists.
-#[must_use = "the map goes away with the guard"]
-pub struct VmapGuard {
-    shared: Arc<Shared>,
-    map: IosysMap,
+/// What a buffer's file was when the buffer was made or imported.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileFacts {
+    pub(crate) ino: u64,
+    pub(crate) flags: OFlags,
 }
 
 pub(crate) struct Shared {
     size: u64,
-    name: String,
+    pub(crate) facts: FileFacts,
+    pub(crate) name: Mutex<String>,
     is_kernel: bool,
     exporter: Arc<dyn Exporter>,
     resv: Resv,
     attachments: Mutex<Vec<Weak<AttachmentInner>>>,
     /// Maps of attachments that exist now.
     maps: Mutex<usize>,
-    unmapped: Condvar,
+    pub(crate) unmapped: Condvar,
     /// Users of the exporter's CPU map. Changed under the reservation lock.
-    vmap: Mutex<Option<(IosysMap, usize)>>,
+    pub(crate) vmap: Mutex<Option<(IosysMap, usize)>>,
+    pub(crate) poll: Arc<PollQueue>,
 }
 
 impl DmaBuf {
@@ -148,11 +147,21 @@ impl DmaBuf {
         let file = rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(system("F_DUPFD_CLOEXEC"))?;
         let fd = file.as_fd();
         let (id, inode_size) = sys::identity(fd).map_err(system("fstat"))?;
-        let is_writable = sys::is_writable(fd).map_err(system("F_GETFL"))?;
+        let flags = sys::open_flags(fd).map_err(system("F_GETFL"))?;
+        let is_writable = flags & OFlags::RWMODE == OFlags::RDWR;
 
         let mut registry = registry();
         if let Some(shared) = registry.get(&id).and_then(Weak::upgrade) {
             drop(registry);
+            return Ok(Self { shared, file: Arc::new(file), is_writable });
+        }
+        let facts = FileFacts { ino: id.1, flags };
+        if !is_kernel && let Some((name, address)) = shared_name(fd) {
+            // Asked without the lock: the exporter may need it.
+            drop(registry);
+            let proxy = share::import(address, id, inode_size)
+                .map_err(|refused| import_refused(number, fd, refused))?;
+            let shared = Self::adopt(id, facts, inode_size, name, proxy);
             return Ok(Self { shared, file: Arc::new(file), is_writable });
         }
         let (name, exporter_name, size) = if is_kernel {
@@ -173,57 +182,11 @@ impl DmaBuf {
             ImportError::System { fd: number, call: "F_DUPFD_CLOEXEC", errno }
         })?;
         let exporter = SystemMemory::new(exporter_name, own, size, is_kernel);
-        let shared = Shared::new(size, name, is_kernel, Arc::new(exporter), Resv::new());
+        let exporter = Arc::new(exporter);
+        let shared = Shared::new(facts, size, name, is_kernel, exporter, Resv::new());
         registry.insert(id, Arc::downgrade(&shared));
         drop(registry);
         Ok(Self { shared, file: Arc::new(file), is_writable })
-    }
-
-    /// Makes a buffer of at least `len` bytes of system memory (rounded up to pages): a kernel dma-buf where the machine
-    /// has `/dev/udmabuf`, and otherwise a sealed memfd that [`import`](Self::import) recognises.
-    ///
-    /// # Errors
-    ///
-    /// [`ExportError`].
-    pub fn export(len: u64, name: &str) -> Result<Self, ExportError> {
-        let size = check_new(len, name)?;
-        let memfd = format!("{MEMFD_PREFIX}{name}");
-        let (file, is_kernel) = match sys::udmabuf(&memfd, size) {
-            Ok(file) => (file, true),
-            Err(errno) => {
-                tracing::debug!("no udmabuf ({errno}): buffer {name:?} is a sealed memfd");
-                let file = sys::sealed_memfd(&memfd, size)
-                    .map_err(|errno| ExportError::System { call: "memfd_create", len, errno })?;
-                (file, false)
-            }
-        };
-        let system = |call| move |errno| ExportError::System { call, len, errno };
-        let own = rustix::io::fcntl_dupfd_cloexec(&file, 0).map_err(system("F_DUPFD_CLOEXEC"))?;
-        let exporter_name = if is_kernel { "udmabuf" } else { "peerdma memfd" };
-        let exporter = SystemMemory::new(exporter_name.to_owned(), own, size, is_kernel);
-        Self::publish(file, size, name, is_kernel, Arc::new(exporter), Resv::new(), len)
-    }
-
-    /// Makes a buffer whose behaviour is `exporter`'s, with a sealed memfd of `len` bytes (rounded up to pages) as its
-    /// file. `resv` may be shared with other buffers, which then have one lock.
-    ///
-    /// The exporter answers in this process, for as long as a handle or an attachment exists here. Another process that
-    /// receives the fd finds the memfd's pages.
-    ///
-    /// # Errors
-    ///
-    /// [`ExportError`].
-    #[doc(alias = "dma_buf_export")]
-    pub fn export_with(
-        exporter: Arc<dyn Exporter>,
-        len: u64,
-        name: &str,
-        resv: Resv,
-    ) -> Result<Self, ExportError> {
-        let size = check_new(len, name)?;
-        let file = sys::sealed_memfd(&format!("{MEMFD_PREFIX}{name}"), size)
-            .map_err(|errno| ExportError::System { call: "memfd_create", len, errno })?;
-        Self::publish(file, size, name, false, exporter, resv, len)
     }
 
     /// The file, to be passed to whoever shall import the buffer.
@@ -235,11 +198,6 @@ impl DmaBuf {
     /// Size in bytes.
     pub fn size(&self) -> u64 {
         self.shared.size
-    }
-
-    /// The buffer's name; empty if nobody gave it one.
-    pub fn name(&self) -> &str {
-        &self.shared.name
     }
 
     /// The exporter's name.
@@ -286,119 +244,83 @@ impl DmaBuf {
     /// [`AttachError`]: the exporter refused.
     #[doc(alias = "dma_buf_dynamic_attach")]
     pub fn attach(&self, importer: &Arc<dyn Importer>) -> Result<Attachment, AttachError> {
-        Attachment::new(self, importer)
+        Attachment::new(&self.shared, importer)
     }
 
-    /// For the exporter, when it moves or takes away the memory: tells every importer of a revocable class that its
-    /// mappings are void. Importers of other classes are skipped and keep their access.
-    ///
-    /// New mappings may be asked for as soon as the lock is released. An exporter that revokes must therefore make its
-    /// own [`Exporter::map_dma_buf`] fail before it calls this; see [`revoke`](Self::revoke).
-    ///
-    /// # Panics
-    ///
-    /// If `resv` is the guard of another lock.
-    #[doc(alias = "dma_buf_invalidate_mappings")]
-    pub fn invalidate_mappings(&self, resv: &ResvGuard<'_>) {
-        assert!(resv.protects(&self.shared.resv), "the exporter holds this buffer's lock");
-        // Copied out: a callback may drop its attachment, which looks at the list.
-        let attachments: Vec<_> =
-            self.shared.attachments().iter().filter_map(Weak::upgrade).collect();
-        for attachment in attachments {
-            Attachment::from_inner(attachment).invalidate(resv);
-        }
-    }
-
-    /// The whole sequence with which an exporter takes memory away (`docs/semantics.md` 1.6): under the lock,
-    /// `set_revoked` makes further maps fail and all revocable importers are told; then, without the lock, waits until
-    /// the last mapping is gone. Returns whether that happened within `limit` (`None` waits for ever, as VFIO does, and
-    /// is only sane for an exporter that refuses importers which cannot be revoked).
-    pub fn revoke(
-        &self,
-        set_revoked: impl FnOnce(&ResvGuard<'_>),
-        limit: Option<Duration>,
-    ) -> bool {
-        let resv = self.shared.resv.lock();
-        set_revoked(&resv);
-        self.invalidate_mappings(&resv);
-        drop(resv);
-        self.wait_unmapped(limit)
-    }
-
-    /// Waits until no attachment has the buffer mapped; returns whether that happened within `limit`. Must not be called
-    /// with the reservation lock held.
-    pub fn wait_unmapped(&self, limit: Option<Duration>) -> bool {
-        let deadline = limit.map(|limit| Instant::now() + limit);
-        let mut maps = self.shared.maps();
-        while *maps > 0 {
-            let unmapped = &self.shared.unmapped;
-            maps = match deadline {
-                None => unmapped.wait(maps).unwrap_or_else(PoisonError::into_inner),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return false;
-                    }
-                    unmapped.wait_timeout(maps, left).unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
-        }
-        true
-    }
-
-    /// Maps the buffer for the exporter's CPU side. The exporter is asked once for any number of users.
+    /// A place from which this process enters the buffer's [gate](crate::gate), if it has one: who accesses the memory
+    /// of a table with an epoch does so from there.
     ///
     /// # Errors
     ///
-    /// The exporter's refusal.
-    ///
-    /// # Panics
-    ///
-    /// If `resv` is the guard of another lock.
-    #[doc(alias = "dma_buf_vmap")]
-    pub fn vmap(&self, resv: &ResvGuard<'_>) -> Result<VmapGuard, ExporterError> {
-        assert!(resv.protects(&self.shared.resv), "the caller holds this buffer's lock");
-        let mut vmap = self.shared.vmap.lock().unwrap_or_else(PoisonError::into_inner);
-        let map = match &mut *vmap {
-            Some((map, users)) => {
-                *users += 1;
-                *map
+    /// [`ClaimError`].
+    pub fn gate_slot(&self) -> Result<Option<GateSlot>, ClaimError> {
+        self.shared.exporter.gate_slot()
+    }
+
+    /// The process that the exporter lives in, if that is not this one; 0 if it has no number here. Attaching, pinning
+    /// and mapping are then requests to it, and take as long as it takes.
+    pub fn exporter_process(&self) -> Option<u32> {
+        self.shared.exporter.process()
+    }
+
+    /// Puts a buffer of another process on the list of this one, unless another thread was first.
+    fn adopt(
+        id: (u64, u64),
+        facts: FileFacts,
+        size: u64,
+        name: String,
+        proxy: Arc<share::Proxy>,
+    ) -> Arc<Shared> {
+        let exporter = Arc::clone(&proxy) as _;
+        let made = Shared::new(facts, size, name, false, exporter, Resv::new());
+        let first = {
+            let mut registry = registry();
+            let first = registry.get(&id).and_then(Weak::upgrade);
+            if first.is_none() {
+                registry.insert(id, Arc::downgrade(&made));
             }
-            None => {
-                let map = self.shared.exporter.vmap(resv)?;
-                *vmap = Some((map, 1));
-                map
-            }
+            first
         };
-        Ok(VmapGuard { shared: Arc::clone(&self.shared), map })
+        if let Some(first) = first {
+            return first;
+        }
+        share::registered(&proxy, &made);
+        made
+    }
+
+    /// Puts a new buffer on the list of this process.
+    #[expect(clippy::too_many_arguments, reason = "what makes a buffer")]
+    pub(crate) fn register(
+        id: (u64, u64),
+        file: OwnedFd,
+        facts: FileFacts,
+        size: u64,
+        name: &str,
+        is_kernel: bool,
+        exporter: Arc<dyn Exporter>,
+        resv: Resv,
+    ) -> Self {
+        let shared = Shared::new(facts, size, name.to_owned(), is_kernel, exporter, resv);
+        registry().insert(id, Arc::downgrade(&shared));
+        Self { shared, file: Arc::new(file), is_writable: true }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    fn publish(
-        file: OwnedFd,
-        size: u64,
-        name: &str,
-        is_kernel: bool,
-        exporter: Arc<dyn Exporter>,
-        resv: Resv,
-        len: u64,
-    ) -> Result<Self, ExportError> {
-        let (id, _) = sys::identity(file.as_fd()).map_err(|errno| ExportError::System {
-            call: "fstat",
-            len,
-            errno,
-        })?;
-        let shared = Shared::new(size, name.to_owned(), is_kernel, exporter, resv);
-        registry().insert(id, Arc::downgrade(&shared));
-        Ok(Self { shared, file: Arc::new(file), is_writable: true })
+    pub(crate) fn parts(&self) -> (&Arc<Shared>, &Arc<OwnedFd>, bool) {
+        (&self.shared, &self.file, self.is_writable)
+    }
+
+    pub(crate) fn from_parts(shared: Arc<Shared>, file: Arc<OwnedFd>, is_writable: bool) -> Self {
+        Self { shared, file, is_writable }
     }
 }
 
 impl Shared {
     fn new(
+        facts: FileFacts,
         size: u64,
         name: String,
         is_kernel: bool,
@@ -407,7 +329,8 @@ impl Shared {
     ) -> Arc<Self> {
         Arc::new(Self {
             size,
-            name,
+            facts,
+            name: Mutex::new(name),
             is_kernel,
             exporter,
             resv,
@@ -415,7 +338,26 @@ impl Shared {
             maps: Mutex::new(0),
             unmapped: Condvar::new(),
             vmap: Mutex::new(None),
+            poll: Arc::default(),
         })
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub(crate) fn is_kernel(&self) -> bool {
+        self.is_kernel
+    }
+
+    pub(crate) fn name(&self) -> String {
+        self.name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Who is attached.
+    pub(crate) fn attached(&self) -> Vec<AttachmentInfo> {
+        let attachments: Vec<_> = self.attachments().iter().filter_map(Weak::upgrade).collect();
+        attachments.iter().map(|attachment| attachment.info().clone()).collect()
     }
 
     pub(crate) fn exporter(&self) -> &dyn Exporter {
@@ -441,15 +383,19 @@ impl Shared {
     }
 
     pub(crate) fn uncount_map(&self) {
-        *self.maps() -= 1;
-        self.unmapped.notify_all();
+        let mut maps = self.maps();
+        *maps -= 1;
+        // Nobody waits for anything but the last one, and each waking is a system call.
+        if *maps == 0 {
+            self.unmapped.notify_all();
+        }
     }
 
-    fn attachments(&self) -> MutexGuard<'_, Vec<Weak<AttachmentInner>>> {
+    pub(crate) fn attachments(&self) -> MutexGuard<'_, Vec<Weak<AttachmentInner>>> {
         self.attachments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn maps(&self) -> MutexGuard<'_, usize> {
+    pub(crate) fn maps(&self) -> MutexGuard<'_, usize> {
         self.maps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -461,32 +407,10 @@ impl Drop for Shared {
     }
 }
 
-impl VmapGuard {
-    /// Where the memory is.
-    pub fn map(&self) -> IosysMap {
-        self.map
-    }
-}
-
-impl Drop for VmapGuard {
-    fn drop(&mut self) {
-        let shared = Arc::clone(&self.shared);
-        self.shared.resv.when_locked(move |resv| {
-            let mut vmap = shared.vmap.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some((map, users)) = &mut *vmap else { return };
-            *users -= 1;
-            if *users == 0 {
-                shared.exporter.vunmap(resv, *map);
-                *vmap = None;
-            }
-        });
-    }
-}
-
 impl fmt::Debug for DmaBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DmaBuf")
-            .field("name", &self.shared.name)
+            .field("name", &self.name())
             .field("size", &self.shared.size)
             .field("exporter", &self.shared.exporter.name())
             .field("fd", &self.file)
@@ -494,24 +418,50 @@ impl fmt::Debug for DmaBuf {
     }
 }
 
+type Registry = BTreeMap<(u64, u64), Weak<Shared>>;
+
 /// The buffers of this process by the identity of their file, so that two fds of one buffer lead to one object.
-fn registry() -> MutexGuard<'static, BTreeMap<(u64, u64), Weak<Shared>>> {
-    static REGISTRY: Mutex<BTreeMap<(u64, u64), Weak<Shared>>> = Mutex::new(BTreeMap::new());
+fn registry() -> MutexGuard<'static, Registry> {
+    static REGISTRY: Mutex<Registry> = Mutex::new(BTreeMap::new());
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn check_new(len: u64, name: &str) -> Result<u64, ExportError> {
-    if len == 0 {
-        return Err(ExportError::Empty);
+/// The buffers of this process that somebody still has.
+#[doc(alias = "dma_buf_iter_begin")]
+pub(crate) fn all() -> Vec<Arc<Shared>> {
+    registry().values().filter_map(Weak::upgrade).collect()
+}
+
+/// The registry, locked across a fork.
+pub(crate) struct HeldRegistry(MutexGuard<'static, Registry>);
+
+pub(crate) fn hold_registry() -> HeldRegistry {
+    HeldRegistry(registry())
+}
+
+/// In the child: buffers whose exporter lives in the parent, or serves from there, are those of another process.
+pub(crate) fn forget_shared(HeldRegistry(mut registry): HeldRegistry) {
+    registry.clear();
+}
+
+/// What a shared memfd is called, and where its exporter is. Only with the seal that others ask for, too.
+fn shared_name(fd: BorrowedFd<'_>) -> Option<(String, share::Address)> {
+    let name = sys::memfd_name(fd)?;
+    let (name, address) = share::split_name(name.strip_prefix(MEMFD_PREFIX)?)?;
+    let is_sealed = sys::seals(fd).is_some_and(|seals| seals.contains(SealFlags::SHRINK));
+    is_sealed.then(|| (name.to_owned(), address))
+}
+
+fn import_refused(fd: i32, file: BorrowedFd<'_>, refused: ImportRefused) -> ImportError {
+    match refused {
+        ImportRefused::NoExporter(reason) => {
+            ImportError::NoExporter { fd, name: sys::memfd_name(file).unwrap_or_default(), reason }
+        }
+        ImportRefused::Stranger { uid } => {
+            ImportError::Stranger { fd, uid, own: rustix::process::geteuid().as_raw() }
+        }
+        ImportRefused::System { call, errno } => ImportError::System { fd, call, errno },
     }
-    if name.len() > 200 || name.contains('\0') {
-        return Err(ExportError::BadName { name: name.to_owned() });
-    }
-    len.checked_next_multiple_of(rustix::param::page_size() as u64).ok_or(ExportError::System {
-        call: "memfd_create",
-        len,
-        errno: Errno::FBIG,
-    })
 }
 
 /// Asks the exporter of a kernel dma-buf whether it can be mapped at all. A page is mapped and unmapped: there is no

@@ -1,10 +1,13 @@
 //! The side that owns the memory.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use crate::attachment::AttachmentInfo;
+use crate::gate::{ClaimError, Gate, GateSlot};
 use crate::resv::ResvGuard;
 
 /// Who owns the pages of a [`DmaBuf`](crate::DmaBuf) and decides where they are.
@@ -64,6 +67,34 @@ pub trait Exporter: Send + Sync {
         direction: Direction,
     );
 
+    /// The gate that every access to the buffer passes. An exporter that moves or revokes memory under importers which
+    /// are not asked first has one, closes it before it changes anything, and puts its epoch into each table it gives.
+    /// The same gate for the buffer's life.
+    fn gate(&self) -> Option<&Gate> {
+        None
+    }
+
+    /// How accessors enter the gate. Only an exporter that answers for one of another process has its own way.
+    ///
+    /// # Errors
+    ///
+    /// [`ClaimError`].
+    fn gate_slot(&self) -> Result<Option<GateSlot>, ClaimError> {
+        self.gate().map(|gate| GateSlot::claim(gate.fd())).transpose()
+    }
+
+    /// The process that the exporter lives in, if that is not this one; 0 if it has no number here.
+    fn process(&self) -> Option<u32> {
+        None
+    }
+
+    /// Whether importers of other processes are served. Said at [`export_with`](crate::DmaBuf::export_with), and the same
+    /// for the buffer's life. An exporter that says more than [`Sharing::Process`] gives every entry of its tables a
+    /// [backing](SgEntry::backing) in whole pages, and has a [`gate`](Self::gate) if it ever moves or revokes memory.
+    fn sharing(&self) -> Sharing {
+        Sharing::Process
+    }
+
     /// The last handle is gone.
     fn release(&self) {}
 
@@ -104,6 +135,18 @@ pub trait Exporter: Send + Sync {
             ExporterErrorKind::Invalid,
             format!("{} has no mmap operation: the CPU cannot map its buffers", self.name()),
         ))
+    }
+
+    /// For an exporter whose bytes are not in the buffer's own file: where the CPU maps `len` bytes at `offset` instead,
+    /// with what keeps them there while they are mapped. Asked before [`mmap`](Self::mmap), and only in the exporter's
+    /// process. Runs without the reservation lock.
+    ///
+    /// # Errors
+    ///
+    /// Handed to the caller unchanged.
+    fn mmap_backing(&self, offset: u64, len: u64) -> Result<Option<MmapBacking>, ExporterError> {
+        let _ = (offset, len);
+        Ok(None)
     }
 
     /// Maps the whole buffer for the exporter's side of the CPU. Called once for any number of users.
@@ -159,20 +202,106 @@ pub enum Direction {
 pub struct SgTable {
     /// In the order of the buffer's bytes.
     pub entries: Vec<SgEntry>,
+    /// The epoch of the exporter's [`gate`](Exporter::gate) in which these addresses hold. An access enters the gate with
+    /// it. `None`: the addresses hold until the table is given back.
+    pub epoch: Option<u64>,
+    /// Which way the device's accesses go.
+    pub map_type: MapType,
 }
 
 /// One contiguous stretch of an [`SgTable`].
 #[doc(alias = "scatterlist")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "exporters build it")]
 pub struct SgEntry {
     /// Bus address.
     pub addr: u64,
     /// Length in bytes.
     pub len: u64,
+    /// The file that holds these bytes, if there is one that another process may map too. Never for an importer to
+    /// reach memory by: it is how an address on this process's bus becomes one on another's.
+    pub backing: Option<SgBacking>,
+}
+
+/// Which bytes of which file a stretch is.
+#[derive(Clone, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "exporters build it")]
+pub struct SgBacking {
+    /// The file: a memfd of the exporter's, sealed against shrinking.
+    pub file: Arc<OwnedFd>,
+    /// Where in it the stretch begins.
+    pub offset: u64,
+}
+
+/// What the CPU maps instead of the buffer's own file.
+#[expect(clippy::exhaustive_structs, reason = "exporters build it")]
+pub struct MmapBacking {
+    /// The file, and where in it the buffer's first byte is: at a whole page.
+    pub backing: SgBacking,
+    /// Dropped when the bytes are no longer mapped.
+    pub hold: Box<dyn std::any::Any + Send + Sync>,
+}
+
+/// How accesses of a device travel to the memory (`docs/semantics.md` 4.2).
+#[doc(alias = "pci_p2pdma_map_type")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "there are no other ways")]
+pub enum MapType {
+    /// The memory is the host's.
+    #[default]
+    System,
+    /// To another device, by its address on the bus that both share.
+    BusAddress,
+    /// To another device, through the host bridge.
+    ThroughHostBridge,
+}
+
+/// Whom an exporter serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there are no other ways to end")]
+pub enum Sharing {
+    /// Importers of its own process. Another that receives the fd finds the pages of the file.
+    #[default]
+    Process,
+    /// Importers of any process of this user. When the exporter's process dies, the memory stays where it is for those
+    /// who have it mapped, and moves no more.
+    HostKept,
+    /// Importers of any process of this user. When the exporter's process dies, the memory is revoked.
+    HostRevoked,
+}
+
+impl SgEntry {
+    /// A stretch that has no file behind it.
+    pub fn new(addr: u64, len: u64) -> Self {
+        Self { addr, len, backing: None }
+    }
+}
+
+/// Equal are the same stretches of the same file object.
+impl PartialEq for SgBacking {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.file, &other.file) && self.offset == other.offset
+    }
+}
+
+impl Eq for SgBacking {}
+
+impl fmt::Display for MapType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::System => "system memory",
+            Self::BusAddress => "bus address",
+            Self::ThroughHostBridge => "through the host bridge",
+        })
+    }
 }
 
 impl SgTable {
+    /// A table of memory that stays where it is.
+    pub fn of_system(entries: Vec<SgEntry>) -> Self {
+        Self { entries, epoch: None, map_type: MapType::System }
+    }
+
     /// Length in bytes of all entries.
     pub fn len(&self) -> u64 {
         self.entries.iter().map(|entry| entry.len).sum()
@@ -229,6 +358,8 @@ pub enum ExporterErrorKind {
     NotPermitted,
     /// No memory of the needed kind (ENOMEM).
     NoMemory,
+    /// A limit on memory of this kind is reached; it may work later (EAGAIN).
+    Again,
     /// What the kernel answered for a real dma-buf.
     Kernel(Errno),
 }
@@ -242,6 +373,7 @@ impl fmt::Display for ExporterErrorKind {
             Self::NoDevice => f.write_str("no device"),
             Self::NotPermitted => f.write_str("not permitted"),
             Self::NoMemory => f.write_str("no memory"),
+            Self::Again => f.write_str("try again"),
             Self::Kernel(errno) => errno.fmt(f),
         }
     }

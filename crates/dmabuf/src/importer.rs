@@ -20,6 +20,18 @@ pub trait Importer: Send + Sync {
         true
     }
 
+    /// Where the device sits on its bus, by which an exporter finds out how far away it is. `None`: it is no device on a
+    /// bus, and its accesses come from the CPU.
+    fn device(&self) -> Option<DeviceAddr> {
+        None
+    }
+
+    /// The process whose importer this stands for, if that is not this one.
+    #[doc(hidden)]
+    fn process(&self) -> Option<u32> {
+        None
+    }
+
     /// The exporter moves or takes away the memory. When this returns, the device starts no new access through its old
     /// addresses.
     ///
@@ -32,6 +44,12 @@ pub trait Importer: Send + Sync {
         let _ = (resv, attachment);
     }
 }
+
+/// A device's address on its bus, as a number. What it means is for those who know the bus: this crate hands it from an
+/// importer to an exporter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(clippy::exhaustive_structs, reason = "a number")]
+pub struct DeviceAddr(pub u64);
 
 /// The four ways to import (`docs/semantics.md` 1.3). The kernel tells them apart by which operations an importer has;
 /// here they are named.

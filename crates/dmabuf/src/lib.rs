@@ -22,10 +22,26 @@
 //!
 //! Files are of two kinds. A dma-buf of the kernel (udmabuf, dma-heap, DRM) is mapped and its CPU accesses are bracketed
 //! by `DMA_BUF_IOCTL_SYNC`. Where the kernel has no exporter for us, a memfd named `peerdma:NAME` and sealed against
-//! shrinking stands in. Any other file is not a dma-buf, as on Linux.
+//! shrinking stands in. Any other file is not a dma-buf, as on Linux. [`DmaBuf::export`] makes a real dma-buf where it
+//! can; [`DmaBuf::export_from`] makes what the caller chooses ([`Memory`]).
 //!
-//! What is not here: anything about RDMA or GPUs; fences; buffers whose exporter lives in another process (such an fd is
-//! imported as the plain memory it is).
+//! Work on the memory is told by [`Fence`]s in the buffer's [`Resv`], in four classes ([`Usage`]): who moves, writes,
+//! reads, or does something nobody waits for implicitly. They leave the process as [`SyncFile`]s, and [`DmaBuf::poll`]
+//! looks at them. A [`Timeline`] makes and signals them. Several reservation locks are taken with an [`AcquireCtx`].
+//!
+//! Memory that moves is reached through two things. Its [`Gate`] lets an access in only while the addresses of its
+//! [`SgTable`] hold, and stops all accesses, in all processes, without asking anybody ([`gate`]). Its address lies in a
+//! [`BusWindow`], where a retired address faults and is remembered ([`window::describe`]).
+//!
+//! A buffer of an exporter that says so ([`Sharing`]) can be imported by other processes of the same user, with the
+//! exporter's rules: its memfd is named `peerdma:NAME@TOKEN.ID`, and operations are requests to the exporting process
+//! ([`share`]). A file named so for which no exporter answers is not a dma-buf. A forked child is another process: what
+//! it inherited of gates, windows and connections is dead, and importing again gives it its own.
+//!
+//! [`bufinfo`] lists the buffers of this process, [`host_buffers`] those of all processes it may look into. Which rule of Linux is kept where, and which is not, is in
+//! `docs/DMABUF.md`.
+//!
+//! What is not here: anything about RDMA or GPUs.
 //!
 //! ```
 //! use dmabuf::{Direction, DmaBuf};
@@ -46,20 +62,51 @@
 
 mod attachment;
 mod buf;
+mod export;
 mod exporter;
+mod fence;
+mod fork;
+pub mod gate;
+mod host;
 mod importer;
+mod info;
 mod mapping;
+mod poll;
 mod resv;
+mod revoke;
+pub mod share;
+mod sync_file;
 mod sys;
 mod system;
+mod vmap;
+mod weak;
+pub mod window;
 
 pub use attachment::{
     AttachError, Attachment, AttachmentInfo, MapError, MapGuard, PinError, PinGuard,
 };
-pub use buf::{DmaBuf, ExportError, ImportError, MEMFD_PREFIX, VmapGuard};
+pub use buf::{DmaBuf, ImportError, MEMFD_PREFIX};
+pub use export::{ExportError, Memory};
 pub use exporter::{
-    Direction, Exporter, ExporterError, ExporterErrorKind, IosysMap, Pinning, SgEntry, SgTable,
+    Direction, Exporter, ExporterError, ExporterErrorKind, IosysMap, MapType, MmapBacking, Pinning,
+    SgBacking, SgEntry, SgTable, Sharing,
 };
-pub use importer::{Importer, ImporterClass};
+pub use fence::{
+    AlreadySignaled, ArrayError, CallbackId, ChainError, Fence, FenceArray, FenceChain,
+    FenceStatus, TimedOut, Timeline,
+};
+pub use fork::PrivateFd;
+pub use gate::{Closed, Gate, GateError, GateGuard, GateSlot, Stale};
+pub use host::{Holder, HostBuf, HostBufList, host_buffers};
+pub use importer::{DeviceAddr, Importer, ImporterClass};
+pub use info::{BufInfo, BufInfoList, NameError, SeekError, bufinfo};
 pub use mapping::{CpuAccess, Mapping, MmapError};
-pub use resv::{Resv, ResvGuard};
+pub use poll::{PollEvents, PollListener};
+pub use resv::{
+    AcquireCtx, AddFenceError, LockError, ReserveError, Resv, ResvGuard, SignallingSection, Usage,
+};
+pub use revoke::StillInUse;
+pub use sync_file::{RwFlags, SyncFenceInfo, SyncFile, SyncFileError, SyncFileInfo};
+pub use vmap::VmapGuard;
+pub use weak::WeakDmaBuf;
+pub use window::{BusWindow, Iommu, Placement, Retired};

@@ -1,11 +1,13 @@
 //! A buffer mapped for the CPU.
 
 use std::fmt;
+use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 
 use crate::DmaBuf;
-use crate::exporter::{Direction, ExporterError};
+use crate::exporter::{Direction, ExporterError, MmapBacking};
+use crate::resv::Usage;
 use crate::sys::Pages;
 
 /// A stretch of a buffer mapped shared into this process. It keeps the buffer; dropping it unmaps.
@@ -20,6 +22,8 @@ pub struct Mapping {
     /// Bytes between the start of the pages and the first byte asked for.
     lead: usize,
     is_writable: bool,
+    /// What keeps the bytes where they are mapped. Declared after the pages: unmap first.
+    _hold: Option<Box<dyn std::any::Any + Send + Sync>>,
 }
 
 /// The memory is coherent for the CPU while this exists.
@@ -77,6 +81,7 @@ impl Mapping {
         len: u64,
         is_writable: bool,
     ) -> Result<Self, MmapError> {
+        buf.resv().assert_unlocked("mmap");
         let size = buf.size();
         if offset.checked_add(len).is_none_or(|end| end > size) {
             return Err(MmapError::OutOfRange { offset, len, size });
@@ -85,17 +90,23 @@ impl Mapping {
             return Err(MmapError::Empty);
         }
         let exporter = buf.shared().exporter();
-        exporter.mmap(offset, len).map_err(|reason| MmapError::Exporter {
-            exporter: exporter.name().to_owned(),
-            reason,
-        })?;
+        let refused = |reason| MmapError::Exporter { exporter: exporter.name().to_owned(), reason };
+        let elsewhere = exporter.mmap_backing(offset, len).map_err(refused)?;
+        if elsewhere.is_none() {
+            exporter.mmap(offset, len).map_err(refused)?;
+        }
         let page = rustix::param::page_size() as u64;
         let lead = offset % page;
         let system = |errno| MmapError::System { offset, len, errno };
         let mapped = usize::try_from(lead + len).map_err(|_| system(Errno::OVERFLOW))?;
-        let pages = Pages::map(buf.fd(), offset - lead, mapped, is_writable).map_err(system)?;
+        let (file, start) = match &elsewhere {
+            Some(MmapBacking { backing, .. }) => (backing.file.as_fd(), backing.offset),
+            None => (buf.fd(), 0),
+        };
+        let pages = Pages::map(file, start + offset - lead, mapped, is_writable).map_err(system)?;
+        let (buf, hold) = (buf.clone(), elsewhere.map(|elsewhere| elsewhere.hold));
         // CAST: less than a page.
-        Ok(Self { buf: buf.clone(), pages, offset, len, lead: lead as usize, is_writable })
+        Ok(Self { buf, pages, offset, len, lead: lead as usize, is_writable, _hold: hold })
     }
 
     /// Where the first byte is.
@@ -136,12 +147,21 @@ impl Mapping {
     /// Makes the memory coherent for the CPU: data of devices becomes visible, and what the CPU writes becomes visible
     /// to them when the guard goes. It excludes nobody. Must not be called with the reservation lock held.
     ///
+    /// The exporter comes first; then this waits for the fences that concern the access: all implicit users if the CPU
+    /// will write, those that write if it will only read.
+    ///
     /// # Errors
     ///
     /// The exporter's refusal.
     #[doc(alias = "DMA_BUF_IOCTL_SYNC")]
     pub fn begin_cpu_access(&self, direction: Direction) -> Result<CpuAccess<'_>, ExporterError> {
+        let resv = self.buf.resv();
+        resv.assert_unlocked("begin_cpu_access");
         self.buf.shared().exporter().begin_cpu_access(direction)?;
+        let writes = direction != Direction::FromDevice;
+        if resv.wait(Usage::implicit(writes), None).is_err() {
+            unreachable!("a wait without a limit ends with the fences");
+        }
         Ok(CpuAccess { mapping: self, direction })
     }
 }
@@ -153,6 +173,7 @@ impl CpuAccess<'_> {
     ///
     /// The exporter's refusal.
     pub fn end(self) -> Result<(), ExporterError> {
+        self.mapping.buf.resv().assert_unlocked("end_cpu_access");
         let result = self.mapping.buf.shared().exporter().end_cpu_access(self.direction);
         std::mem::forget(self);
         result

@@ -1,13 +1,14 @@
 //! The exporter of plain memory: pages behind a kernel dma-buf or a sealed memfd, which never move.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
 
 use crate::attachment::AttachmentInfo;
-use crate::exporter::{Direction, Exporter, ExporterError, ExporterErrorKind, SgEntry, SgTable};
+use crate::exporter::{
+    Direction, Exporter, ExporterError, ExporterErrorKind, SgBacking, SgEntry, SgTable,
+};
 use crate::resv::ResvGuard;
 use crate::sys::{self, Pages, SyncFlags};
 
@@ -15,7 +16,7 @@ use crate::sys::{self, Pages, SyncFlags};
 /// in this process.
 pub(crate) struct SystemMemory {
     name: String,
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
     size: u64,
     /// Whether the file is a dma-buf of the kernel, which wants CPU access bracketed.
     is_kernel: bool,
@@ -25,7 +26,7 @@ pub(crate) struct SystemMemory {
 
 impl SystemMemory {
     pub(crate) fn new(name: String, file: OwnedFd, size: u64, is_kernel: bool) -> Self {
-        Self { name, file, size, is_kernel, mapped: Mutex::new(None) }
+        Self { name, file: Arc::new(file), size, is_kernel, mapped: Mutex::new(None) }
     }
 
     fn sync(&self, direction: Direction, end: SyncFlags) -> Result<(), ExporterError> {
@@ -74,7 +75,10 @@ impl Exporter for SystemMemory {
                 addr
             }
         };
-        Ok(SgTable { entries: vec![SgEntry { addr: addr as u64, len: self.size }] })
+        // A dma-buf of the kernel wants each access bracketed by its importer, so it is not for others to map.
+        let backing =
+            (!self.is_kernel).then(|| SgBacking { file: Arc::clone(&self.file), offset: 0 });
+        Ok(SgTable::of_system(vec![SgEntry { addr: addr as u64, len: self.size, backing }]))
     }
 
     fn unmap_dma_buf(

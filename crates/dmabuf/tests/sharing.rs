@@ -7,7 +7,7 @@ use std::time::Duration;
 use dmabuf::{
     Attachment, AttachmentInfo, Direction, DmaBuf, Exporter, ExporterError, ExporterErrorKind,
     Importer, ImporterClass, IosysMap, MapError, MapGuard, PinError, PinGuard, Pinning, Resv,
-    ResvGuard, SgEntry, SgTable,
+    ResvGuard, SgEntry, SgTable, StillInUse,
 };
 
 const SIZE: u64 = 8192;
@@ -90,7 +90,7 @@ fn a_revoked_importer_is_told_once_and_never_maps_again() {
     device.hold(&attachment, Some(pin));
 
     let gone = buf.revoke(|_| exporter.revoked.store(true, Ordering::Relaxed), None);
-    assert!(gone, "the importer let go inside the callback");
+    assert_eq!(gone, Ok(()), "the importer let go inside the callback");
     assert_eq!(exporter.log(), ["attach", "pin", "map", "unmap", "unpin"]);
     assert!(attachment.is_revoked());
 
@@ -115,10 +115,10 @@ fn a_pinned_importer_without_the_callback_keeps_its_access() {
     device.hold(&attachment, Some(pin));
     let gone =
         buf.revoke(|_| exporter.revoked.store(true, Ordering::Relaxed), Some(Duration::ZERO));
-    assert!(!gone, "nobody could take the memory away");
+    assert_eq!(gone, Err(StillInUse::Mapped { count: 1 }), "nobody could take the memory away");
     assert!(device.address().is_some());
     device.let_go();
-    assert!(buf.wait_unmapped(Some(Duration::ZERO)));
+    assert_eq!(buf.wait_unmapped(Some(Duration::ZERO)), Ok(()));
     // A map that begins after the revocation is the exporter's to refuse.
     let pin = attachment.pin(&buf.resv().lock()).expect("this exporter still pins");
     let refusal = attachment.map_unlocked(Direction::Bidirectional).unwrap_err();
@@ -276,7 +276,7 @@ impl Exporter for Vram {
         }
         self.note("map");
         let addr = self.place.load(Ordering::Relaxed) as u64;
-        Ok(SgTable { entries: vec![SgEntry { addr, len: SIZE }] })
+        Ok(SgTable::of_system(vec![SgEntry::new(addr, SIZE)]))
     }
 
     fn unmap_dma_buf(

@@ -29,6 +29,7 @@ pub fn wr(wr_id: u64, opcode: WrOpcode, addr: u64, length: u32) -> SendWr {
         compare_add: 0,
         swap: 0,
         ud: None,
+        srqn: 0,
     }
 }
 

@@ -102,6 +102,11 @@ impl Env for Host {
         let Some(peer) = self.direct.clone() else { return Direct::Declined };
         let mut peer = peer.borrow_mut();
         let mut memory = self.memory.borrow_mut();
+        // The direct path makes sure of both ends before it begins, and otherwise leaves it to packets.
+        if peer.look().and(memory.look()).is_err() {
+            return Direct::Declined;
+        }
+        let absent = (core::mem::take(&mut peer.absent), core::mem::take(&mut memory.absent));
         let moved = match op.kind {
             OneSidedKind::Write => {
                 let mut bytes = Vec::new();
@@ -109,6 +114,7 @@ impl Env for Host {
                     Local::Bytes(inline) => bytes.extend_from_slice(inline),
                     Local::Sges(sges) => {
                         if let Err(error) = memory.gather(sges, 0, op.length, &mut bytes) {
+                            (peer.absent, memory.absent) = absent;
                             return Direct::Local(error);
                         }
                     }
@@ -130,6 +136,7 @@ impl Env for Host {
                 if let (Ok(()), Local::Sges(sges)) = (read, op.local)
                     && let Err(error) = memory.scatter(sges, 0, &bytes)
                 {
+                    (peer.absent, memory.absent) = absent;
                     return Direct::Local(error);
                 }
                 read
@@ -139,11 +146,13 @@ impl Env for Host {
                 if let (Ok(old), Local::Sges(sges)) = (old, op.local)
                     && let Err(error) = memory.scatter(sges, 0, &old.to_ne_bytes())
                 {
+                    (peer.absent, memory.absent) = absent;
                     return Direct::Local(error);
                 }
                 old.map(|_| ())
             }
         };
+        (peer.absent, memory.absent) = absent;
         match moved {
             Ok(()) => {
                 self.direct_done += 1;
@@ -186,6 +195,18 @@ impl Env for Host {
 
     fn atomic(&mut self, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, RemoteError> {
         self.memory.borrow_mut().atomic(rkey.0, addr, op)
+    }
+
+    fn flush(
+        &mut self,
+        rkey: RKey,
+        range: Option<(u64, u32)>,
+        access: Access,
+    ) -> Result<(), RemoteError> {
+        let mut memory = self.memory.borrow_mut();
+        let start = memory.region_mut(rkey.0).ok_or(RemoteError::Access)?.addr;
+        let (addr, length) = range.unwrap_or((start, 0));
+        memory.check(rkey.0, addr, length.into(), access)
     }
 
     fn invalidate(&mut self, rkey: RKey) -> Result<(), RemoteError> {

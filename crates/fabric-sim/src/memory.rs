@@ -1,5 +1,7 @@
 //! Simulated memory regions.
 
+use std::cell::Cell;
+
 use iba::Access;
 use transport::Sge;
 use transport::env::{AtomicOp, LocalError, RemoteError};
@@ -24,6 +26,9 @@ pub struct Region {
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     regions: Vec<Region>,
+    /// One access in so many finds the memory absent for the moment; 0 for none.
+    pub absent: u32,
+    accesses: Cell<u64>,
 }
 
 impl Memory {
@@ -76,6 +81,27 @@ impl Memory {
 
     /// Copies out of a region.
     pub fn read(&self, key: u32, addr: u64, out: &mut [u8]) -> Result<(), RemoteError> {
+        self.look()?;
+        self.read_present(key, addr, out)
+    }
+
+    /// Whether this access finds the memory present.
+    pub fn look(&self) -> Result<(), RemoteError> {
+        if self.absent == 0 {
+            return Ok(());
+        }
+        let count = self.accesses.get() + 1;
+        self.accesses.set(count);
+        // Looks random, and never says no for long.
+        let hash = count.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        if hash.is_multiple_of(u64::from(self.absent)) {
+            Err(RemoteError::NotPresent)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn read_present(&self, key: u32, addr: u64, out: &mut [u8]) -> Result<(), RemoteError> {
         let (index, start) = self.find(key, addr, out.len() as u64, Access::empty())?;
         let region = &self.regions[index];
         if !region.present {
@@ -87,6 +113,17 @@ impl Memory {
 
     /// Copies into a region.
     pub fn write(
+        &mut self,
+        key: u32,
+        addr: u64,
+        bytes: &[u8],
+        access: Access,
+    ) -> Result<(), RemoteError> {
+        self.look()?;
+        self.write_present(key, addr, bytes, access)
+    }
+
+    fn write_present(
         &mut self,
         key: u32,
         addr: u64,
@@ -109,14 +146,15 @@ impl Memory {
         }
         let mut old = [0; 8];
         self.check(key, addr, 8, Access::REMOTE_ATOMIC)?;
-        self.read(key, addr, &mut old)?;
+        self.look()?;
+        self.read_present(key, addr, &mut old)?;
         let old = u64::from_ne_bytes(old);
         let new = match op {
             AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
             AtomicOp::CompareSwap { .. } => old,
             AtomicOp::FetchAdd { add } => old.wrapping_add(add),
         };
-        self.write(key, addr, &new.to_ne_bytes(), Access::REMOTE_ATOMIC)?;
+        self.write_present(key, addr, &new.to_ne_bytes(), Access::REMOTE_ATOMIC)?;
         Ok(old)
     }
 
@@ -199,6 +237,7 @@ fn pieces(sges: &[Sge], mut offset: u64, length: u32) -> impl Iterator<Item = (&
 fn local(error: RemoteError) -> LocalError {
     match error {
         RemoteError::Fault => LocalError::Fault,
+        RemoteError::NotPresent => LocalError::NotPresent,
         RemoteError::Access | RemoteError::Misaligned => LocalError::Protection,
     }
 }

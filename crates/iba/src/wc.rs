@@ -76,6 +76,10 @@ pub enum WcOpcode {
     BindMw = 5,
     /// A local invalidate.
     LocalInv = 6,
+    /// A flush.
+    Flush = 8,
+    /// An atomic write.
+    AtomicWrite = 9,
     /// A receive of a send.
     Recv = 128,
     /// A receive consumed by a write with immediate.

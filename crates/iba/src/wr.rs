@@ -28,6 +28,10 @@ pub enum WrOpcode {
     BindMw = 8,
     /// Send, and invalidate a key at the peer.
     SendWithInv = 9,
+    /// Wait until what was written to the peer's memory is where it was asked to be.
+    Flush = 14,
+    /// Write eight bytes at once.
+    AtomicWrite = 15,
 }
 
 impl WrOpcode {
@@ -44,6 +48,8 @@ impl WrOpcode {
             7 => Self::LocalInv,
             8 => Self::BindMw,
             9 => Self::SendWithInv,
+            14 => Self::Flush,
+            15 => Self::AtomicWrite,
             _ => return None,
         })
     }
@@ -51,6 +57,12 @@ impl WrOpcode {
     /// Whether the operation is an atomic.
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::AtomicCmpAndSwp | Self::AtomicFetchAndAdd)
+    }
+
+    /// Whether the peer answers it and does not only acknowledge it: such requests are limited in number (IBA 9.4.1.2
+    /// and annex A19).
+    pub const fn is_answered(self) -> bool {
+        self.is_read_like() || matches!(self, Self::Flush | Self::AtomicWrite)
     }
 
     /// Whether the operation brings bytes back, so that its local buffers are written.

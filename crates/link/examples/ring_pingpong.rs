@@ -17,6 +17,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 const ROLE: &str = "RING_PINGPONG_NIC";
 const ROUNDS: usize = 3000;
 const BATCH: u64 = 100;
+/// A word of the page beside the ring, behind the guard slot.
+const WORD: usize = 64;
 const WAYS: [&str; 3] = ["bare, two cache lines", "ring", "ring, and a look at the doorbell"];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -74,7 +76,7 @@ fn answer(nic: &str) -> Result<(), Box<dyn Error>> {
 #[inline(always)]
 fn send(way: usize, outbound: &mut Outbound, count: u64) {
     if way == 0 {
-        outbound.scratch().store_u64(0, count, Ordering::Release).expect("the first word");
+        outbound.scratch().store_u64(WORD, count, Ordering::Release).expect("a word of it");
         return;
     }
     outbound
@@ -89,7 +91,7 @@ fn send(way: usize, outbound: &mut Outbound, count: u64) {
 fn receive(way: usize, inbound: &mut Inbound, count: u64) {
     loop {
         let got = if way == 0 {
-            inbound.scratch().load_u64(0, Ordering::Acquire).ok()
+            inbound.scratch().load_u64(WORD, Ordering::Acquire).ok()
         } else {
             let word = inbound.pop(|record| record.load_u64(0, Ordering::Relaxed));
             word.expect("an honest peer").map(|word| word.expect("eight bytes"))

@@ -80,6 +80,7 @@ fn send(args: &Args) -> Result<(), Box<dyn Error>> {
                 };
                 match link.send(transmit) {
                     Ok(()) => rest = &[],
+                    Err(SendError::NotSplit { sent }) => rest = &rest[sent..],
                     Err(SendError::WouldBlock { sent }) => {
                         rest = &rest[sent..];
                         blocked += 1;

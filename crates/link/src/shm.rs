@@ -7,11 +7,13 @@
 //! * `layout`: where things lie, and the version of it.
 //! * `cursor`: the ring as arithmetic on positions; `ring`: the same with memory.
 //! * `bell`: sleeping and waking.
+//! * `guard`: copying into a peer's memory against taking that memory away.
 //! * `memfd`: sealed memory files, mapped; the only unsafe code here.
 //! * `outbound`, `inbound`: a ring with its socket.
 
 mod bell;
 mod cursor;
+mod guard;
 mod inbound;
 pub(crate) mod layout;
 mod memfd;
@@ -26,9 +28,10 @@ mod tests;
 pub use bell::Doorbell;
 pub(crate) use bell::PeerBell;
 pub use cursor::RingCorrupt;
+pub use guard::Held;
 pub use inbound::{Inbound, InboundState};
 pub use layout::{
     DEFAULT_CAPACITY, MAX_CAPACITY, MIN_CAPACITY, SCRATCH_LEN, VERSION, max_payload, record_size,
 };
-pub use outbound::{Outbound, OutboundState};
+pub use outbound::{CopyGuard, Outbound, OutboundState};
 pub use ring::{Consumer, Producer, PushError};

@@ -19,6 +19,7 @@
 //!
 //! Several processes of one user share the port; see [`crate::steer`] for how a packet finds its process.
 
+mod holder;
 mod sys;
 
 use std::io;
@@ -29,6 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::steer;
+pub use holder::{Holder, holders, may_receive};
 pub(crate) use sys::attach_reuseport_cbpf;
 use sys::{BATCH, RecvMeta, SendMeta};
 
@@ -160,6 +162,15 @@ pub enum SendError {
         /// Bytes that need not be sent again.
         sent: usize,
     },
+    /// The kernel does not split datagrams on this way. The first `sent` bytes of the contents went out as one datagram;
+    /// the others are to be sent again, and go one by one from now on ([`UdpLink::max_gso_segments`] says 1).
+    ///
+    /// They come back because each now has the IPv4 id 0, and their ICRC covered other ids.
+    #[error("the kernel does not split datagrams; {sent} bytes went alone")]
+    NotSplit {
+        /// Bytes that need not be sent again.
+        sent: usize,
+    },
     /// A datagram is longer than the path to the destination takes in one piece, and may not be fragmented.
     #[error("a datagram of {length} bytes does not fit the path MTU to {dst}")]
     TooBig {
@@ -218,6 +229,9 @@ pub struct UdpLink {
     looks: u32,
     last_full: [u32; 2],
     truncated: u64,
+    /// Stands for a netdev without checksums, over which the kernel splits nothing.
+    #[cfg(test)]
+    refuses_trains: bool,
 }
 
 /// A socket that had nothing in so many calls after the other one had is looked at in one of [`RARELY`].
@@ -275,6 +289,8 @@ impl UdpLink {
             looks: 0,
             last_full: [0; 2],
             truncated: 0,
+            #[cfg(test)]
+            refuses_trains: false,
         })
     }
 
@@ -340,7 +356,8 @@ impl UdpLink {
         self.truncated
     }
 
-    /// Sends one datagram or many. What the kernel refuses to split goes datagram by datagram, now and from then on.
+    /// Sends one datagram or many. A train that the kernel refuses to split comes back ([`SendError::NotSplit`]); the next
+    /// ones go datagram by datagram.
     pub fn send(&self, transmit: Transmit<'_>) -> Result<(), SendError> {
         let Transmit { dst, src, contents, .. } = transmit;
         let socket = match dst {
@@ -368,9 +385,9 @@ impl UdpLink {
                 Err(error) if train.len() > segment && is_gso_refusal(&error) => {
                     self.send_train(socket, &transmit, &train[..segment], segment)
                         .map_err(|error| send_error(&transmit, segment, sent, error))?;
-                    sent += segment;
                     self.gso.store(false, Ordering::Relaxed);
                     tracing::info!(%dst, %error, "the kernel refuses to split datagrams; sending one by one");
+                    return Err(SendError::NotSplit { sent: sent + segment });
                 }
                 Err(error) => {
                     return Err(send_error(&transmit, segment.min(train.len()), sent, error));
@@ -389,6 +406,10 @@ impl UdpLink {
         bytes: &[u8],
         segment: usize,
     ) -> io::Result<()> {
+        #[cfg(test)]
+        if self.refuses_trains && bytes.len() > segment {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
         let ifindex = scope(transmit.dst, self.options);
         let dst = match transmit.dst {
             IpAddr::V4(ip) => SocketAddr::from((ip, self.port)),

@@ -38,6 +38,12 @@ fn a_program_uses_every_object() {
     run("verbs.c");
 }
 
+/// Memory windows, parent domains, imports, XRC, advice.
+#[test]
+fn a_program_uses_every_domain() {
+    run("domains.c");
+}
+
 #[test]
 fn a_child_holds_husks_and_opens_its_own() {
     run("fork.c");

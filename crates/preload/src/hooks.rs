@@ -10,6 +10,7 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{DIR, FILE, mode_t, size_t, ssize_t};
 
+use crate::drm;
 use crate::next::Next;
 use crate::redirect::{Room, redirect, restore};
 
@@ -17,7 +18,7 @@ use crate::redirect::{Room, redirect, restore};
 macro_rules! hooks {
     ($($(#[$note:meta])* fn $name:ident / $symbol:literal
         ($($before:ident: $before_type:ty,)* @$path:ident $(, $after:ident: $after_type:ty)*)
-        -> $result:ty = $missing:expr;)*) => {$(
+        -> $result:ty = $missing:expr $(, opens $flags:ident)? $(, shows $shown:ident in $out:ident)?;)*) => {$(
         $(#[$note])*
         ///
         /// # Safety
@@ -30,9 +31,18 @@ macro_rules! hooks {
             type Function =
                 unsafe extern "C" fn($($before_type,)* *const c_char $(, $after_type)*) -> $result;
             static NEXT: Next = Next::new($symbol);
-            let mut room = Room::new();
             // SAFETY: the caller's path is a string, as libc asks.
-            let path = unsafe { redirect($path, &mut room) };
+            let node = unsafe { drm::node($path) };
+            $(if let Some(node) = node {
+                return drm::open(node, $flags);
+            })?
+            let mut room = Room::new();
+            let path = match node {
+                // It has a node's kind and rights.
+                Some(_) => c"/dev/null".as_ptr(),
+                // SAFETY: the caller's path is a string, as libc asks.
+                None => unsafe { redirect($path, &mut room) },
+            };
             let address = NEXT.address();
             if address.is_null() {
                 return missing($missing);
@@ -40,13 +50,45 @@ macro_rules! hooks {
             // SAFETY: libc's function of this name has this signature.
             let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
             // SAFETY: the arguments are the caller's but for the path, which is a string too and outlives the call.
-            unsafe { next($($before,)* path $(, $after)*) }
+            let result = unsafe { next($($before,)* path $(, $after)*) };
+            $(if let Some(node) = node && result == 0 {
+                // SAFETY: the call succeeded, so this is the structure that it fills.
+                unsafe { $shown(node, $out) };
+            })?
+            result
         }
     )*};
 }
 
+/// Makes the attributes of what stands for a node those of the node.
+///
+/// # Safety
+///
+/// `out` is a `struct stat`.
+pub(crate) unsafe fn show_stat(node: drm::Node, out: *mut c_void) {
+    let out = out.cast::<libc::stat>();
+    // SAFETY: the caller says what it is.
+    unsafe { (*out).st_rdev = drm::device(node) };
+    // SAFETY: as above.
+    unsafe { (*out).st_mode = libc::S_IFCHR | 0o666 };
+}
+
+/// As [`show_stat`].
+///
+/// # Safety
+///
+/// `out` is a `struct statx`.
+unsafe fn show_statx(node: drm::Node, out: *mut c_void) {
+    let out = out.cast::<libc::statx>();
+    let device = drm::device(node);
+    // SAFETY: the caller says what it is.
+    unsafe { (*out).stx_rdev_major = libc::major(device) };
+    // SAFETY: as above.
+    unsafe { (*out).stx_rdev_minor = libc::minor(device) };
+}
+
 /// No library behind has the function: an old name that nothing could have been linked against here.
-fn missing<T>(result: T) -> T {
+pub(crate) fn missing<T>(result: T) -> T {
     // SAFETY: __errno_location gives the thread's errno, always valid.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
@@ -56,21 +98,21 @@ fn missing<T>(result: T) -> T {
 
 hooks! {
     /// See the module for its mode.
-    fn open / c"open" (@path, flags: c_int, mode: mode_t) -> c_int = -1;
+    fn open / c"open" (@path, flags: c_int, mode: mode_t) -> c_int = -1, opens flags;
     /// See the module for its mode.
-    fn open64 / c"open64" (@path, flags: c_int, mode: mode_t) -> c_int = -1;
+    fn open64 / c"open64" (@path, flags: c_int, mode: mode_t) -> c_int = -1, opens flags;
     /// See the module for its mode.
-    fn openat / c"openat" (dir: c_int, @path, flags: c_int, mode: mode_t) -> c_int = -1;
+    fn openat / c"openat" (dir: c_int, @path, flags: c_int, mode: mode_t) -> c_int = -1, opens flags;
     /// See the module for its mode.
-    fn openat64 / c"openat64" (dir: c_int, @path, flags: c_int, mode: mode_t) -> c_int = -1;
+    fn openat64 / c"openat64" (dir: c_int, @path, flags: c_int, mode: mode_t) -> c_int = -1, opens flags;
     /// `open` with `_FORTIFY_SOURCE`.
-    fn __open_2 / c"__open_2" (@path, flags: c_int) -> c_int = -1;
+    fn __open_2 / c"__open_2" (@path, flags: c_int) -> c_int = -1, opens flags;
     /// `open64` with `_FORTIFY_SOURCE`.
-    fn __open64_2 / c"__open64_2" (@path, flags: c_int) -> c_int = -1;
+    fn __open64_2 / c"__open64_2" (@path, flags: c_int) -> c_int = -1, opens flags;
     /// `openat` with `_FORTIFY_SOURCE`.
-    fn __openat_2 / c"__openat_2" (dir: c_int, @path, flags: c_int) -> c_int = -1;
+    fn __openat_2 / c"__openat_2" (dir: c_int, @path, flags: c_int) -> c_int = -1, opens flags;
     /// `openat64` with `_FORTIFY_SOURCE`.
-    fn __openat64_2 / c"__openat64_2" (dir: c_int, @path, flags: c_int) -> c_int = -1;
+    fn __openat64_2 / c"__openat64_2" (dir: c_int, @path, flags: c_int) -> c_int = -1, opens flags;
     /// Streams.
     fn fopen / c"fopen" (@path, mode: *const c_char) -> *mut FILE = core::ptr::null_mut();
     /// Streams.
@@ -84,34 +126,34 @@ hooks! {
     fn scandir64 / c"scandir64"
         (@path, list: *mut c_void, filter: *mut c_void, compare: *mut c_void) -> c_int = -1;
     /// Attributes; the buffer is libc's business, and so it is in all of these.
-    fn stat / c"stat" (@path, out: *mut c_void) -> c_int = -1;
+    fn stat / c"stat" (@path, out: *mut c_void) -> c_int = -1, shows show_stat in out;
     /// Attributes.
-    fn stat64 / c"stat64" (@path, out: *mut c_void) -> c_int = -1;
+    fn stat64 / c"stat64" (@path, out: *mut c_void) -> c_int = -1, shows show_stat in out;
     /// Attributes.
-    fn lstat / c"lstat" (@path, out: *mut c_void) -> c_int = -1;
+    fn lstat / c"lstat" (@path, out: *mut c_void) -> c_int = -1, shows show_stat in out;
     /// Attributes.
-    fn lstat64 / c"lstat64" (@path, out: *mut c_void) -> c_int = -1;
+    fn lstat64 / c"lstat64" (@path, out: *mut c_void) -> c_int = -1, shows show_stat in out;
     /// Attributes.
-    fn fstatat / c"fstatat" (dir: c_int, @path, out: *mut c_void, flags: c_int) -> c_int = -1;
+    fn fstatat / c"fstatat" (dir: c_int, @path, out: *mut c_void, flags: c_int) -> c_int = -1, shows show_stat in out;
     /// Attributes.
-    fn fstatat64 / c"fstatat64" (dir: c_int, @path, out: *mut c_void, flags: c_int) -> c_int = -1;
+    fn fstatat64 / c"fstatat64" (dir: c_int, @path, out: *mut c_void, flags: c_int) -> c_int = -1, shows show_stat in out;
     /// Attributes.
     fn statx / c"statx" (dir: c_int, @path, flags: c_int, mask: c_uint, out: *mut c_void)
-        -> c_int = -1;
+        -> c_int = -1, shows show_statx in out;
     /// `stat` of programs linked before glibc 2.33.
-    fn __xstat / c"__xstat" (version: c_int, @path, out: *mut c_void) -> c_int = -1;
+    fn __xstat / c"__xstat" (version: c_int, @path, out: *mut c_void) -> c_int = -1, shows show_stat in out;
     /// `stat64` of programs linked before glibc 2.33.
-    fn __xstat64 / c"__xstat64" (version: c_int, @path, out: *mut c_void) -> c_int = -1;
+    fn __xstat64 / c"__xstat64" (version: c_int, @path, out: *mut c_void) -> c_int = -1, shows show_stat in out;
     /// `lstat` of programs linked before glibc 2.33.
-    fn __lxstat / c"__lxstat" (version: c_int, @path, out: *mut c_void) -> c_int = -1;
+    fn __lxstat / c"__lxstat" (version: c_int, @path, out: *mut c_void) -> c_int = -1, shows show_stat in out;
     /// `lstat64` of programs linked before glibc 2.33.
-    fn __lxstat64 / c"__lxstat64" (version: c_int, @path, out: *mut c_void) -> c_int = -1;
+    fn __lxstat64 / c"__lxstat64" (version: c_int, @path, out: *mut c_void) -> c_int = -1, shows show_stat in out;
     /// `fstatat` of programs linked before glibc 2.33.
     fn __fxstatat / c"__fxstatat"
-        (version: c_int, dir: c_int, @path, out: *mut c_void, flags: c_int) -> c_int = -1;
+        (version: c_int, dir: c_int, @path, out: *mut c_void, flags: c_int) -> c_int = -1, shows show_stat in out;
     /// `fstatat64` of programs linked before glibc 2.33.
     fn __fxstatat64 / c"__fxstatat64"
-        (version: c_int, dir: c_int, @path, out: *mut c_void, flags: c_int) -> c_int = -1;
+        (version: c_int, dir: c_int, @path, out: *mut c_void, flags: c_int) -> c_int = -1, shows show_stat in out;
     /// Permission.
     fn access / c"access" (@path, mode: c_int) -> c_int = -1;
     /// Permission.

@@ -1,4 +1,5 @@
-//! `libpeerdma-preload.so`: what a program must be given when `peerdma run` cannot stand between it and the kernel.
+//! `libpeerdma-preload.so`: what a program must be given when `peerdma run` cannot stand between it and the kernel, or
+//! when it shall find a GPU that the kernel does not have.
 //!
 //! It shows the program our NICs under `/sys` where a sandbox forbids the seccomp door: libc's functions that take a
 //! path look into the directory that `PEERDMA_SYSFS` names when the path is one of ours, and call libc's own in every
@@ -12,13 +13,20 @@
 //!     -> hooks::open  -> redirect: not ours                                              -> libc's open
 //! ```
 //!
+//! And, with `peerdma run --gpu`, it shows the program render nodes: their `open`, `ioctl`, `mmap` and `close` go to
+//! `libpeerdma.so`, which is loaded with it and has the software GPU (`docs/DRM.md`). Which nodes, `PEERDMA_DRM_NODE` says.
+//!
 //! It does not reach static binaries, Go, raw system calls, libc's calls to itself (`glob`, `ftw`), or relative paths.
-//! It contains no engine and no state but the directory's name; it allocates nothing, so that it may be called before
+//! It contains no engine and no state but names; it allocates nothing, so that it may be called before
 //! `main` and from within `malloc`. `errno` is what libc's function leaves.
 
+#[cfg_attr(test, expect(dead_code, reason = "the hooks are not in the tests"))]
+mod drm;
 mod redirect;
 
 // The test harness is a program like any other: with these names in it, its own libc calls would come here.
+#[cfg(not(test))]
+mod files;
 #[cfg(not(test))]
 mod hooks;
 #[cfg(not(test))]

@@ -7,7 +7,8 @@ use iba::{Psn, QpEvent, RKey};
 use wire::bth::pad_for;
 use wire::{Aeth, AtomicAckEth, Headers, NakCode, Opcode, Position, Reth, Syndrome};
 
-use crate::env::{Counter, Env, Skipped, Source, To, TransmitError};
+use crate::env::{Counter, Env, RemoteError, Skipped, Source, To, TransmitError};
+use crate::packet::of_service;
 use crate::qp::{Qp, Sent};
 use crate::resp::{Responder, Step};
 
@@ -47,6 +48,11 @@ impl Answer {
         let end = psn.add(packets);
         let (rkey, addr, left) = (reth.rkey, reth.va, reth.dma_len);
         Self { psn, kind: Kind::Read(ReadAnswer { rkey, addr, left, end, begun: false, is_new }) }
+    }
+
+    /// The answer to what brings nothing but its answer: a FLUSH or an ATOMIC WRITE.
+    pub(crate) const fn done(psn: Psn, is_new: bool) -> Self {
+        Self::read(psn, 1, Reth { va: 0, rkey: RKey(0), dma_len: 0 }, is_new)
     }
 
     /// The answer to an atomic.
@@ -178,9 +184,13 @@ impl Qp {
             headers.aeth = Some(aeth);
         }
 
+        headers.bth.opcode = of_service(self.qp_type, headers.bth.opcode);
+
         match env.transmit(To::Peer, &headers, source, Skipped::default()) {
             Ok(()) => {}
-            Err(TransmitError::Blocked) => return Sent::Blocked,
+            Err(TransmitError::Blocked | TransmitError::Remote(RemoteError::NotPresent)) => {
+                return Sent::Blocked;
+            }
             Err(TransmitError::Memory(_) | TransmitError::Remote(_)) => {
                 self.refuse_read(env, headers.bth.psn);
                 return Sent::One;

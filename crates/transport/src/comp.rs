@@ -1,14 +1,19 @@
 //! The completer: takes the peer's answers and retires work requests.
 
-use iba::{Psn, QpState, RnrTimer, WcStatus};
+use core::time::Duration;
+
+use iba::{Psn, QpState, RnrTimer, WcStatus, WrOpcode};
 use wire::{Aeth, NakCode, Operation, Position, Syndrome};
 
-use crate::env::{Counter, Env, Reason, Rx};
+use crate::env::{Counter, Env, LocalError, Reason, Rx};
 use crate::qp::Qp;
 use crate::retry::Acked;
 use crate::time::Time;
 use crate::wqe::Failure;
 use crate::wr::Data;
+
+/// How long to wait before an answer is asked for again that met absent memory.
+const FAULT_PAUSE: Duration = Duration::from_micros(100);
 
 impl Qp {
     /// Takes an ACK, a NAK, a READ response or an atomic's answer.
@@ -91,7 +96,8 @@ impl Qp {
 
     /// An answer is missing, as a later one came: as good as a NAK (IBA 9.7.5, implied NAK). Once per gap.
     fn handle_gap<E: Env>(&mut self, env: &mut E, now: Time) {
-        if !self.req.gap {
+        // What was on its way when a pause began is asked for again after it.
+        if !self.req.gap && self.req.rnr_until.is_none() {
             self.req.gap = true;
             env.count(Counter::ImpliedNakSeqErr);
             self.retry(env, now, Reason::SequenceNak);
@@ -107,6 +113,9 @@ impl Qp {
         let Some(front) = self.sq.front().filter(|front| front.begun) else {
             return env.count(Counter::DroppedPacket);
         };
+        if matches!(front.wr.opcode, WrOpcode::Flush | WrOpcode::AtomicWrite) {
+            return self.handle_done(env, now, rx);
+        }
         let offset = psn.sub(front.first.value()).value() * mtu.bytes();
         let left = front.end().sub(psn.value()).value();
         let packets = mtu.packets(rx.length);
@@ -119,16 +128,26 @@ impl Qp {
             packets < left && rx.length == packets * mtu.bytes()
         };
         let is_whole = self.path.reliable || packets == 1;
-        if front.wr.opcode != iba::WrOpcode::RdmaRead || refused || !fits || !is_whole {
+        if front.wr.opcode != WrOpcode::RdmaRead || refused || !fits || !is_whole {
             let failure = Failure::new(WcStatus::BadRespErr, Reason::BadResponse);
             return self.fail_front(env, failure);
         }
         if let (Data::Sges(sges), true) = (&front.wr.data, rx.length > 0)
             && let Err(error) = env.scatter(sges, u64::from(offset), rx.payload)
         {
-            return self.fail_front(env, Failure::local(error));
+            return self.answer_has_no_place(env, now, error);
         }
         self.take_answer(env, now, packets);
+    }
+
+    /// The answer to a FLUSH or an ATOMIC WRITE: a READ response of no bytes (IBA annex A19).
+    fn handle_done<E: Env>(&mut self, env: &mut E, now: Time, rx: &Rx<'_, E::Payload>) {
+        let is_only = rx.headers.bth.opcode.position() == Position::Only;
+        if !is_only || rx.length > 0 || !rx.headers.aeth.is_some_and(is_ack) {
+            let failure = Failure::new(WcStatus::BadRespErr, Reason::BadResponse);
+            return self.fail_front(env, failure);
+        }
+        self.take_answer(env, now, 1);
     }
 
     fn handle_atomic_ack<E: Env>(&mut self, env: &mut E, now: Time, rx: &Rx<'_, E::Payload>) {
@@ -147,9 +166,21 @@ impl Qp {
         if let Data::Sges(sges) = &front.wr.data
             && let Err(error) = env.scatter_bytes(sges, 0, &value.orig.to_ne_bytes())
         {
-            return self.fail_front(env, Failure::local(error));
+            return self.answer_has_no_place(env, now, error);
         }
         self.take_answer(env, now, 1);
+    }
+
+    /// An answer cannot be stored. If that is only for now, it is asked for again a little later: the responder keeps what
+    /// a READ names and what an atomic gave.
+    fn answer_has_no_place<E: Env>(&mut self, env: &mut E, now: Time, error: LocalError) {
+        if error != LocalError::NotPresent {
+            return self.fail_front(env, Failure::local(error));
+        }
+        env.count(Counter::PageFaultsPending);
+        self.req.go_back();
+        self.req.ack_timer = None;
+        self.req.rnr_until = Some(now + FAULT_PAUSE);
     }
 
     /// Counts `packets` of the answer that the first work request waits for.

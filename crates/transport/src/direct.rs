@@ -2,7 +2,7 @@
 
 use iba::WrOpcode;
 
-use crate::env::{AtomicOp, Direct, Env, Local, OneSided, OneSidedKind};
+use crate::env::{AtomicOp, Direct, Env, Local, LocalError, OneSided, OneSidedKind};
 use crate::qp::Qp;
 use crate::wqe::{Failure, Wqe};
 use crate::wr::Data;
@@ -21,7 +21,9 @@ impl Qp {
         let Some(op) = one_sided(wqe) else { return false };
         match env.one_sided(&op) {
             // What the peer refuses is sent to it: its NAK ends this QP and its own, as the standard has it.
-            Direct::Declined | Direct::Remote(_) => return false,
+            Direct::Declined | Direct::Remote(_) | Direct::Local(LocalError::NotPresent) => {
+                return false;
+            }
             Direct::Local(error) => self.fail_front(env, Failure::local(error)),
             Direct::Done => {
                 let psns = self.path.path_mtu.packets(wqe.length);
@@ -53,6 +55,7 @@ fn one_sided(wqe: &Wqe) -> Option<OneSided<'_>> {
     let local = match &wr.data {
         Data::Sges(sges) => Local::Sges(sges),
         Data::Inline(bytes) => Local::Bytes(bytes),
+        Data::Bind(_) | Data::Flush(_) => return None,
     };
     let length = wqe.length;
     Some(OneSided { kind, local, length, remote_addr: wr.remote_addr, rkey: wr.rkey })

@@ -6,7 +6,7 @@
 use iba::{Access, Av, QpEvent, Qpn, RKey, WcFlags, WcOpcode, WcStatus};
 use wire::Headers;
 
-use crate::wr::{RecvWr, Sge};
+use crate::wr::{Bind, RecvWr, Sge};
 
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +77,8 @@ pub enum LocalError {
     Protection,
     /// The memory went away under a valid region: LOC_QP_OP_ERR, or LOC_ACCESS_ERR on the receiving side.
     Fault,
+    /// The memory is not there at this moment, and will be: try again. Nothing fails for it.
+    NotPresent,
 }
 
 /// Why a peer may not use local memory.
@@ -89,6 +91,9 @@ pub enum RemoteError {
     Misaligned,
     /// The memory went away under a valid region: NAK remote access error, as the kernel's rxe answers.
     Fault,
+    /// The memory is not there at this moment, and will be (a page fault of on-demand paging, a buffer on the move): the
+    /// peer is asked to come again by an RNR NAK, as NICs with on-demand paging do.
+    NotPresent,
 }
 
 /// An atomic operation on eight bytes.
@@ -234,6 +239,8 @@ pub enum Reason {
     PeerRefused = 13,
     /// A READ or an atomic on a QP whose `max_rd_atomic` is 0.
     NoReadDepth = 14,
+    /// A memory window could not be bound as asked.
+    BindRefused = 15,
 }
 
 /// A packet that arrived: its headers, its payload, and what the carrier knows of it.
@@ -309,8 +316,26 @@ pub trait Env {
     /// Runs an atomic on the eight bytes at `addr` of region `rkey` and returns their old value.
     fn atomic(&mut self, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, RemoteError>;
 
+    /// Makes what peers wrote to region `rkey` visible to every reader, at `length` bytes at an address or everywhere,
+    /// if the region grants `access`.
+    fn flush(
+        &mut self,
+        rkey: RKey,
+        range: Option<(u64, u32)>,
+        access: Access,
+    ) -> Result<(), RemoteError> {
+        let _ = (rkey, range, access);
+        Err(RemoteError::Access)
+    }
+
     /// Invalidates a key on behalf of the peer (SEND with invalidate) or of a local request.
     fn invalidate(&mut self, rkey: RKey) -> Result<(), RemoteError>;
+
+    /// Binds a memory window, for the QP if its type is 2.
+    fn bind(&mut self, bind: &Bind) -> Result<(), LocalError> {
+        let _ = bind;
+        Err(LocalError::Protection)
+    }
 
     /// Takes the next receive of the QP's shared receive queue. Called only for QPs that have one.
     fn take_srq(&mut self) -> Option<RecvWr>;
@@ -359,6 +384,8 @@ pub enum Counter {
     RxReadRequests,
     RxWriteRequests,
     SendRnrNak,
+    /// Accesses put off because the memory was not there.
+    PageFaultsPending,
     QkeyViolation,
     DroppedPacket,
 }

@@ -77,6 +77,11 @@ pub enum PostError {
     /// A datagram needs an address.
     #[error("a datagram needs a destination")]
     NoDestination,
+    /// Nothing can be posted to the device any more.
+    #[error(
+        "the device failed, or was opened before a fork and belongs to the parent; open it anew"
+    )]
+    Dead,
     /// The QP takes its receives from a shared receive queue.
     #[error("the QP takes its receives from a shared receive queue")]
     HasSrq,

@@ -1,13 +1,13 @@
 //! What a request looks like as a packet: its opcode, its headers, its part of the payload.
 
 use iba::{QpType, SendFlags, WrOpcode};
-use wire::{AtomicEth, Headers, Ieth, ImmDt, Opcode, Position, Reth};
+use wire::{AtomicEth, Feth, Headers, Ieth, ImmDt, Opcode, Position, Reth, Selectivity};
 
 use crate::env::Source;
 use crate::wqe::Wqe;
 use crate::wr::Data;
 
-/// The opcode of a packet of a request over RC or UC.
+/// The opcode of a packet of a request over RC, UC or XRC.
 pub(crate) fn request_opcode(qp_type: QpType, opcode: WrOpcode, position: Position) -> Opcode {
     use Position::{First, Last, Middle, Only};
     use WrOpcode as W;
@@ -22,6 +22,8 @@ pub(crate) fn request_opcode(qp_type: QpType, opcode: WrOpcode, position: Positi
         (W::RdmaRead, _) => Opcode::RcReadRequest,
         (W::AtomicCmpAndSwp, _) => Opcode::RcCmpSwap,
         (W::AtomicFetchAndAdd, _) => Opcode::RcFetchAdd,
+        (W::AtomicWrite, _) => Opcode::RcAtomicWrite,
+        (W::Flush, _) => Opcode::RcFlush,
         (_, First) => Opcode::RcSendFirst,
         (_, Middle) => Opcode::RcSendMiddle,
         (W::SendWithImm, Last) => Opcode::RcSendLastWithImm,
@@ -31,8 +33,16 @@ pub(crate) fn request_opcode(qp_type: QpType, opcode: WrOpcode, position: Positi
         (_, Last) => Opcode::RcSendLast,
         (_, Only) => Opcode::RcSendOnly,
     };
-    // UC's opcodes are RC's with another service in the top three bits (IBA table 38).
-    if qp_type == QpType::Uc { Opcode::from(u8::from(rc) | 0x20) } else { rc }
+    of_service(qp_type, rc)
+}
+
+/// The opcode that is the same for a QP's service as this one is for RC: only the top three bits differ (IBA table 38).
+pub(crate) fn of_service(qp_type: QpType, rc: Opcode) -> Opcode {
+    match qp_type {
+        QpType::Uc => Opcode::from(u8::from(rc) | 0x20),
+        QpType::XrcSend | QpType::XrcRecv => Opcode::from(u8::from(rc) | 0xa0),
+        _ => rc,
+    }
 }
 
 /// Fills in what the headers say beyond opcode and sequence number.
@@ -51,6 +61,14 @@ pub(crate) fn describe(headers: &mut Headers, wqe: &Wqe, offset: u32, position: 
                 rkey: wr.rkey,
                 dma_len: wqe.length - offset,
             });
+        }
+        WrOpcode::AtomicWrite | WrOpcode::Flush => {
+            headers.reth = Some(Reth { va: wr.remote_addr, rkey: wr.rkey, dma_len: wqe.length });
+            if let Data::Flush(flush) = &wr.data {
+                let selectivity = if flush.whole { Selectivity::Mr } else { Selectivity::Range };
+                let (global, persistent) = (flush.global, flush.persistent);
+                headers.feth = Some(Feth { global, persistent, selectivity });
+            }
         }
         WrOpcode::AtomicCmpAndSwp => {
             headers.atomic_eth = Some(AtomicEth {
@@ -83,13 +101,15 @@ pub(crate) fn describe(headers: &mut Headers, wqe: &Wqe, offset: u32, position: 
     // IBA 9.2.3: only what completes a receive can raise an event.
     headers.bth.se = wr.flags.contains(SendFlags::SOLICITED)
         && !matches!(wr.opcode, WrOpcode::RdmaWrite)
-        && !wqe.is_read_like();
+        && !wqe.is_answered();
 }
 
 /// Where `length` bytes at `offset` of a message come from.
 pub(crate) fn payload(data: &Data, offset: u32, length: u32) -> Source<'_> {
     match data {
         _ if length == 0 => Source::Empty,
+        // Nothing that travels.
+        Data::Bind(_) | Data::Flush(_) => Source::Empty,
         Data::Sges(sges) => Source::Sges { sges, offset: u64::from(offset), length },
         Data::Inline(bytes) => Source::Bytes(&bytes[offset as usize..][..length as usize]),
     }

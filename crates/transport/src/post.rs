@@ -21,16 +21,23 @@ impl Qp {
         if !state.accepts_sends() {
             return Err(PostError::State(state));
         }
+        let is_described = match wr.opcode {
+            WrOpcode::BindMw => matches!(wr.data, Data::Bind(_)),
+            WrOpcode::Flush => matches!(wr.data, Data::Flush(_)),
+            _ => matches!(wr.data, Data::Sges(_) | Data::Inline(_)),
+        };
+        if !has_operation(self.qp_type, wr.opcode) || !is_described {
+            return Err(PostError::Opcode { qp_type: self.qp_type, opcode: wr.opcode });
+        }
         if self.sq.len() >= self.cap.max_send_wr as usize {
             return Err(PostError::Full(self.cap.max_send_wr));
-        }
-        if !has_operation(self.qp_type, wr.opcode) {
-            return Err(PostError::Opcode { qp_type: self.qp_type, opcode: wr.opcode });
         }
         match &wr.data {
             Data::Sges(sges) if sges.len() > self.cap.max_send_sge as usize => {
                 return Err(PostError::Sges { count: sges.len(), max: self.cap.max_send_sge });
             }
+            // Eight bytes that the caller passes by value (`ibv_wr_atomic_write`).
+            Data::Inline(_) if wr.opcode == WrOpcode::AtomicWrite => {}
             Data::Inline(bytes) => {
                 // Nothing can be stored to inline data (`ibv_post_send(3)`, table of flags).
                 let max = if wr.opcode.is_read_like() { 0 } else { self.cap.max_inline };
@@ -38,7 +45,7 @@ impl Qp {
                     return Err(PostError::Inline { length: bytes.len(), max });
                 }
             }
-            Data::Sges(_) => {}
+            Data::Sges(_) | Data::Bind(_) | Data::Flush(_) => {}
         }
         if self.qp_type == QpType::Ud && wr.ud.is_none() {
             return Err(PostError::NoDestination);
@@ -50,6 +57,10 @@ impl Qp {
                 return Err(PostError::AtomicLength(length));
             }
             length = 8;
+        } else if wr.opcode == WrOpcode::AtomicWrite {
+            if length != 8 {
+                return Err(PostError::AtomicLength(length));
+            }
         } else if wr.opcode == WrOpcode::LocalInv {
             length = 0;
         }
@@ -58,6 +69,19 @@ impl Qp {
             _ => return Err(PostError::Length(length)),
         };
         self.sq.push_back(Wqe::new(wr, length));
+        Ok(())
+    }
+
+    /// Puts requests on the send queue: all of them, or none if one is refused (`ibv_wr_complete` of `ibv_wr_post(3)`).
+    pub fn post_sends(&mut self, wrs: impl IntoIterator<Item = SendWr>) -> Result<(), PostError> {
+        let before = self.sq.len();
+        for wr in wrs {
+            if let Err(error) = self.post_send(wr) {
+                // Nothing was sent since, so what was posted stands at the end.
+                self.sq.truncate(before);
+                return Err(error);
+            }
+        }
         Ok(())
     }
 
@@ -85,10 +109,10 @@ impl Qp {
 }
 
 /// `ibv_post_send(3)`, table of opcodes. SEND_WITH_INV over UC stands in that table, but no packet of UC can carry it
-/// (IBA table 38). Windows are bound by the device, which knows them.
+/// (IBA table 38).
 const fn has_operation(qp_type: QpType, opcode: WrOpcode) -> bool {
     match qp_type {
-        QpType::Rc => !matches!(opcode, WrOpcode::BindMw),
+        QpType::Rc | QpType::XrcSend => true,
         QpType::Uc => matches!(
             opcode,
             WrOpcode::Send
@@ -96,6 +120,7 @@ const fn has_operation(qp_type: QpType, opcode: WrOpcode) -> bool {
                 | WrOpcode::RdmaWrite
                 | WrOpcode::RdmaWriteWithImm
                 | WrOpcode::LocalInv
+                | WrOpcode::BindMw
         ),
         QpType::Ud => matches!(opcode, WrOpcode::Send | WrOpcode::SendWithImm),
         _ => false,

@@ -145,9 +145,10 @@ impl Qp {
             env.event(QpEvent::CommEst);
         }
         let operation = opcode.operation();
-        if operation.is_request() {
+        // Of XRC, one side only asks and the other only answers.
+        if operation.is_request() && self.qp_type != QpType::XrcSend {
             self.respond(env, rx);
-        } else if operation.is_response() {
+        } else if operation.is_response() && self.qp_type != QpType::XrcRecv {
             self.handle_answer(env, now, rx);
         } else {
             env.count(Counter::DroppedPacket);

@@ -12,7 +12,7 @@
 
 use iba::{Access, Psn, QpAttr, QpState, QpType, SendFlags, WcStatus, WrOpcode};
 use wire::bth::pad_for;
-use wire::{Deth, Headers, ImmDt, Opcode, Position};
+use wire::{Deth, Headers, ImmDt, Opcode, Position, Srqn, Xrceth};
 
 use crate::env::{Counter, Env, LocalError, Reason, Skipped, Source, To, TransmitError};
 use crate::packet::{describe, payload, request_opcode};
@@ -145,7 +145,7 @@ impl Qp {
         }
         match self.qp_type {
             QpType::Ud => self.transmit_datagram(env),
-            QpType::Rc | QpType::Uc => self.transmit_connected(env, now),
+            QpType::Rc | QpType::Uc | QpType::XrcSend => self.transmit_connected(env, now),
             _ => Sent::Nothing,
         }
     }
@@ -161,22 +161,10 @@ impl Qp {
         if wqe.wr.flags.contains(SendFlags::FENCE) && self.req.rd_atomic > 0 {
             return Begin::Wait;
         }
-        if wqe.wr.opcode == WrOpcode::LocalInv {
-            // Only when nothing before it can be sent again, as that would need the key.
-            if self.req.index > 0 {
-                return Begin::Wait;
-            }
-            let key = iba::RKey(wqe.wr.imm);
-            match env.invalidate(key) {
-                Ok(()) => self.retire_front(env),
-                // The kernel's rxe_requester does the same when rxe_invalidate_mr refuses.
-                Err(_) => {
-                    self.fail(env, Failure::new(WcStatus::LocQpOpErr, Reason::LocalProtection));
-                }
-            }
-            return Begin::Done;
+        if matches!(wqe.wr.opcode, WrOpcode::LocalInv | WrOpcode::BindMw) {
+            return self.change_key(env);
         }
-        if wqe.is_read_like() {
+        if wqe.is_answered() {
             if self.attr.max_rd_atomic == 0 {
                 self.fail(env, Failure::new(WcStatus::LocQpOpErr, Reason::NoReadDepth));
                 return Begin::Done;
@@ -209,18 +197,41 @@ impl Qp {
         if self.carry_out_directly(env) { Begin::Done } else { Begin::Send }
     }
 
+    /// Carries out a request that needs no packet: it unmakes a key or makes one.
+    fn change_key<E: Env>(&mut self, env: &mut E) -> Begin {
+        // Only when nothing before it can be sent again, as that would need the key.
+        if self.req.index > 0 {
+            return Begin::Wait;
+        }
+        let wr = &self.sq[0].wr;
+        let failure = match &wr.data {
+            Data::Bind(bind) => {
+                env.bind(bind).map_err(|_| Failure::new(WcStatus::MwBindErr, Reason::BindRefused))
+            }
+            // The kernel's rxe_requester gives the same status when rxe_invalidate_mr refuses.
+            _ => env
+                .invalidate(iba::RKey(wr.imm))
+                .map_err(|_| Failure::new(WcStatus::LocQpOpErr, Reason::LocalProtection)),
+        };
+        match failure {
+            Ok(()) => self.retire_front(env),
+            Err(failure) => self.fail(env, failure),
+        }
+        Begin::Done
+    }
+
     /// Sends the next packet of the work request at the cursor, for RC and UC.
     fn transmit_connected<E: Env>(&mut self, env: &mut E, now: Time) -> Sent {
         let mtu = self.path.path_mtu;
         let req = &self.req;
         let wqe = &self.sq[req.index];
         let (first, total) =
-            if wqe.begun { (wqe.first, wqe.packets) } else { (req.psn, mtu.packets(wqe.length)) };
+            if wqe.begun { (wqe.first, wqe.packets) } else { (req.psn, wqe.count_packets(mtu)) };
         let done = req.psn.sub(first.value()).value();
         let offset = done * mtu.bytes();
         let left = wqe.length - offset;
 
-        let (chunk, packets) = if wqe.is_read_like() {
+        let (chunk, packets) = if wqe.is_answered() {
             (left, total - done)
         } else {
             let chunk = left.min(self.path.segment);
@@ -231,7 +242,7 @@ impl Qp {
         // The sequence numbers of READs carry answers, not requests: they are bounded apart.
         let window = self.window.packets();
         let in_flight = req.outstanding().saturating_sub(req.read_psns);
-        let has_room = if wqe.is_read_like() {
+        let has_room = if wqe.is_answered() {
             // The peer sends what was asked for as fast as it can: asking is the only brake.
             req.read_psns == 0 || req.read_psns + packets <= window.saturating_mul(READ_AHEAD)
         } else {
@@ -250,9 +261,12 @@ impl Qp {
         let mut headers = Headers::new(opcode, self.attr.dest_qpn, req.psn);
         // Often enough that the window opens before it is full.
         let often = if self.path.reliable { window / 2 } else { window / 4 };
-        headers.bth.ackreq = self.qp_type == QpType::Rc
+        headers.bth.ackreq = self.qp_type.is_reliable()
             && (is_last || req.unasked + packets >= often.max(1) || in_flight + packets >= window);
         describe(&mut headers, wqe, offset, position);
+        if self.qp_type == QpType::XrcSend {
+            headers.xrceth = Some(Xrceth { srqn: Srqn::new(wqe.wr.srqn) });
+        }
         let source = if wqe.is_read_like() {
             Source::Empty
         } else {
@@ -269,6 +283,11 @@ impl Qp {
                 self.req.watch(now, &self.attr);
                 return Sent::Blocked;
             }
+            // Not the peer's fault: no time runs.
+            Err(TransmitError::Memory(LocalError::NotPresent)) => {
+                env.count(Counter::PageFaultsPending);
+                return Sent::Blocked;
+            }
             Err(error) => {
                 self.fail(env, Failure::local(local(error)));
                 return Sent::One;
@@ -277,16 +296,16 @@ impl Qp {
 
         let wqe = &mut self.sq[self.req.index];
         (wqe.begun, wqe.first, wqe.packets) = (true, first, total);
-        let is_read_like = wqe.is_read_like();
+        let is_answered = wqe.is_answered();
         let req = &mut self.req;
         req.blocked = false;
         req.advance(packets);
         req.unasked = if headers.bth.ackreq { 0 } else { req.unasked + packets };
-        if is_read_like {
+        if is_answered {
             req.rd_atomic += 1;
             req.read_psns += packets;
         }
-        if self.qp_type == QpType::Rc {
+        if self.qp_type.is_reliable() {
             req.index += usize::from(is_last);
             req.watch(now, &self.attr);
         } else {
@@ -323,6 +342,10 @@ impl Qp {
         match env.transmit(To::Av(&dest.av), &headers, source, Skipped::default()) {
             Ok(()) => {}
             Err(TransmitError::Blocked) => return Sent::Blocked,
+            Err(TransmitError::Memory(LocalError::NotPresent)) => {
+                env.count(Counter::PageFaultsPending);
+                return Sent::Blocked;
+            }
             Err(error) => {
                 self.fail(env, Failure::local(local(error)));
                 return Sent::One;

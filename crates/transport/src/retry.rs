@@ -49,7 +49,7 @@ impl Qp {
         let mut acked = Acked::All;
         while left > 0 {
             let Some(front) = self.sq.front() else { break };
-            if front.is_read_like() {
+            if front.is_answered() {
                 acked = Acked::AnswerMissing;
                 break;
             }
@@ -140,7 +140,7 @@ impl Qp {
         let wqe = self.sq.pop_front()?;
         if let Some(index) = self.req.index.checked_sub(1) {
             self.req.index = index;
-            if wqe.is_read_like() {
+            if wqe.is_answered() {
                 self.req.rd_atomic = self.req.rd_atomic.saturating_sub(1);
             }
         }

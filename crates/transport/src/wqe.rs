@@ -1,6 +1,6 @@
 //! A send work request in its queue.
 
-use iba::{Psn, SendFlags, WcFlags, WcOpcode, WcStatus, WrOpcode};
+use iba::{Mtu, Psn, SendFlags, WcFlags, WcOpcode, WcStatus, WrOpcode};
 
 use crate::env::{Completion, LocalError, Reason, Side};
 use crate::wr::{Data, SendWr};
@@ -40,7 +40,9 @@ impl Failure {
     pub(crate) const fn local(error: LocalError) -> Self {
         match error {
             LocalError::Protection => Self::new(WcStatus::LocProtErr, Reason::LocalProtection),
-            LocalError::Fault => Self::new(WcStatus::LocQpOpErr, Reason::LocalFault),
+            LocalError::Fault | LocalError::NotPresent => {
+                Self::new(WcStatus::LocQpOpErr, Reason::LocalFault)
+            }
         }
     }
 }
@@ -55,9 +57,23 @@ impl Wqe {
         self.first.add(self.packets)
     }
 
-    /// Whether the peer answers with data, for which the requester's depth is limited.
+    /// Whether the peer answers, for which the requester's depth is limited.
+    pub(crate) const fn is_answered(&self) -> bool {
+        self.wr.opcode.is_answered()
+    }
+
+    /// Whether the answer brings bytes.
     pub(crate) const fn is_read_like(&self) -> bool {
         self.wr.opcode.is_read_like()
+    }
+
+    /// How many sequence numbers it takes.
+    pub(crate) fn count_packets(&self, mtu: Mtu) -> u32 {
+        match self.wr.opcode {
+            // What it flushes does not travel.
+            WrOpcode::Flush => 1,
+            _ => mtu.packets(self.length),
+        }
     }
 
     /// Whether it completes visibly when it succeeds.
@@ -89,6 +105,8 @@ impl Data {
         match self {
             Self::Sges(sges) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
             Self::Inline(bytes) => bytes.len() as u64,
+            Self::Bind(_) => 0,
+            Self::Flush(flush) => flush.length as u64,
         }
     }
 }
@@ -101,6 +119,8 @@ const fn wc_opcode(opcode: WrOpcode) -> WcOpcode {
         WrOpcode::AtomicFetchAndAdd => WcOpcode::FetchAdd,
         WrOpcode::LocalInv => WcOpcode::LocalInv,
         WrOpcode::BindMw => WcOpcode::BindMw,
+        WrOpcode::Flush => WcOpcode::Flush,
+        WrOpcode::AtomicWrite => WcOpcode::AtomicWrite,
         _ => WcOpcode::Send,
     }
 }

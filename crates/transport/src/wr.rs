@@ -1,6 +1,6 @@
 //! Work requests, as the transport takes them.
 
-use iba::{Av, LKey, QKey, Qpn, RKey, SendFlags, WrOpcode};
+use iba::{Access, Av, LKey, QKey, Qpn, RKey, SendFlags, WrOpcode};
 use smallvec::SmallVec;
 
 /// A scatter/gather element: bytes in a local memory region.
@@ -27,6 +27,44 @@ pub enum Data {
     Sges(SgList),
     /// The bytes themselves, taken when the request was posted.
     Inline(SmallVec<[u8; 64]>),
+    /// None: what [`WrOpcode::BindMw`] binds.
+    Bind(Box<Bind>),
+    /// None: what [`WrOpcode::Flush`] flushes, from the request's `remote_addr` on.
+    Flush(Flush),
+}
+
+/// How far a FLUSH goes (IBA annex A19).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_wr_flush")]
+#[expect(clippy::exhaustive_structs, reason = "callers build it")]
+pub struct Flush {
+    /// How many bytes; of no meaning for a whole region.
+    pub length: u32,
+    /// All of the region, and not a range.
+    pub whole: bool,
+    /// Until every reader sees the bytes.
+    pub global: bool,
+    /// Until they survive a loss of power.
+    pub persistent: bool,
+}
+
+/// A memory window, and what it is to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_mw_bind_info")]
+#[expect(clippy::exhaustive_structs, reason = "callers build it")]
+pub struct Bind {
+    /// The device's number of the window.
+    pub window: u32,
+    /// Its key from now on, of which the low eight bits count.
+    pub key: RKey,
+    /// The region.
+    pub lkey: LKey,
+    /// Where in the region's addresses the window begins.
+    pub addr: u64,
+    /// How many bytes it shows; 0 unbinds it.
+    pub length: u64,
+    /// What peers may do.
+    pub access: Access,
 }
 
 /// A send work request.
@@ -55,6 +93,8 @@ pub struct SendWr {
     pub swap: u64,
     /// Where a datagram goes.
     pub ud: Option<UdDest>,
+    /// The peer's shared receive queue, on XRC.
+    pub srqn: u32,
 }
 
 /// The destination of a datagram.

@@ -100,9 +100,12 @@ impl Run {
             };
         }
         let sq_sig_all = options.sq_sig_all;
+        // Memory that is now and then absent for a moment, at both ends.
+        let absent = if rng.chance(300) { 2 + rng.below(30) as u32 } else { 0 };
         let bad = rng.chance(250).then(|| (rng.below(2) as usize, rng.below(OPS)));
         let mut net = Net::pair(options);
         for node in 0..2 {
+            net.nodes[node].host.memory.borrow_mut().absent = absent;
             for op in 0..OPS {
                 let area: Vec<u8> = (0..AREA).map(|at| pattern(node, op, at)).collect();
                 net.write_memory(node, BASE + op * AREA, &area);
@@ -347,6 +350,7 @@ fn length_of(data: &Data) -> u32 {
     match data {
         Data::Sges(sges) => sges.iter().map(|sge| sge.length).sum(),
         Data::Inline(bytes) => bytes.len() as u32,
+        Data::Bind(_) | Data::Flush(_) => 0,
     }
 }
 

@@ -64,6 +64,12 @@ pub enum Fault {
         /// Its size in bytes.
         size: u32,
     },
+    /// The memory was moved, is on the move, or was taken away, since it was mapped here. Nothing was touched.
+    #[error("{stale}")]
+    Stale {
+        /// Which of these.
+        stale: dmabuf::Stale,
+    },
     /// The exporter of a dma-buf refused to make it coherent for the CPU (`DMA_BUF_IOCTL_SYNC`).
     #[error("CPU access to the dma-buf was refused: {reason}")]
     Sync {

@@ -3,13 +3,13 @@
 #![allow(unsafe_code, reason = "copies through the fault guard")]
 
 use std::fmt;
-use std::ops::Deref;
-use std::os::fd::BorrowedFd;
+use std::ops::{Deref, Range};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use dmabuf::{Direction, Mapping};
+use dmabuf::{Direction, GateGuard, GateSlot, Mapping, SgBacking, SgTable};
 
 use crate::fault::{Fault, Touch, check_aligned, check_range};
 use crate::guard::{self, Way, plain};
@@ -37,6 +37,7 @@ pub struct Umem {
 pub struct CpuAccess<'a> {
     umem: Umem,
     _bracket: Option<dmabuf::CpuAccess<'a>>,
+    _gate: Option<GateGuard<'a>>,
 }
 
 /// What the memory is made of, for who wants to reach it without us.
@@ -63,6 +64,8 @@ pub enum Backing<'a> {
         /// Where the memory begins in it.
         offset: u64,
     },
+    /// Several places, or one that only this process knows.
+    Scattered,
 }
 
 struct Inner {
@@ -72,6 +75,8 @@ struct Inner {
     is_writable: bool,
     /// A dma-buf whose accesses are bracketed.
     is_incoherent: bool,
+    /// What each access enters, of memory that can be moved.
+    gate: Option<Gated>,
     /// Accesses counted to know when to look at the signal handlers. Increments may be lost: it only has to advance.
     since_check: AtomicU32,
 }
@@ -83,6 +88,17 @@ enum Kind {
     Host { buffer: HostBuf, offset: u64 },
     /// A dma-buf mapped for the CPU. A sealed memfd cannot vanish; an exporter of the kernel may zap its mappings.
     DmaBuf { mapping: Mapping, offset: u64 },
+    /// Pages at a bus address, which an exporter can retire at any moment.
+    Bus { backing: Option<SgBacking> },
+    /// Several of the others, one behind the other: where each begins, and it.
+    Parts(Vec<(u64, Umem)>),
+}
+
+/// The gate that accesses pass, and the epoch in which the addresses hold.
+#[derive(Clone, Debug)]
+struct Gated {
+    slot: GateSlot,
+    epoch: u64,
 }
 
 /// Accesses between two looks at the signal handlers: the look costs two system calls, spread over so many.
@@ -118,6 +134,23 @@ impl Umem {
         Ok(Self::new(base, len, buffer.is_writable(), kind))
     }
 
+    /// As [`host_range`](Self::host_range), of a buffer that somebody else can move: each access enters the gate first.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::OutOfRange`].
+    pub fn host_range_behind(
+        buffer: &HostBuf,
+        offset: u64,
+        len: u64,
+        slot: GateSlot,
+        epoch: u64,
+    ) -> Result<Self, Fault> {
+        let base = check_range(buffer.as_ptr().addr(), buffer.len() as u64, offset, len)?;
+        let kind = Kind::Host { buffer: buffer.clone(), offset };
+        Ok(Self::gated(base, len, buffer.is_writable(), kind, Some(Gated { slot, epoch })))
+    }
+
     /// `len` bytes at `offset` of a mapped dma-buf. Looks whether the fault guard is still in place.
     ///
     /// # Errors
@@ -128,6 +161,65 @@ impl Umem {
         let base = check_range(mapping.addr(), mapping.len(), offset, len)?;
         let is_writable = mapping.is_writable();
         Ok(Self::new(base, len, is_writable, Kind::DmaBuf { mapping, offset }))
+    }
+
+    /// `len` bytes at `offset` of a buffer, through the addresses that its exporter gave for a device. Each access enters
+    /// `gate` in the epoch of the table; once the exporter moved the buffer it is [`Fault::Stale`]. Looks whether the
+    /// fault guard is still in place.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::OutOfRange`], also for addresses that are not on this process's bus
+    /// ([`dmabuf::window::covers`]): nothing else may be touched in an exporter's name.
+    pub fn bus(
+        table: &SgTable,
+        offset: u64,
+        len: u64,
+        gate: Option<GateSlot>,
+    ) -> Result<Self, Fault> {
+        guard::recheck();
+        check_range(0, table.len(), offset, len)?;
+        let gate = gate.zip(table.epoch).map(|(slot, epoch)| Gated { slot, epoch });
+        let mut parts = Vec::new();
+        let (mut skip, mut left, mut at) = (offset, len, 0);
+        for entry in &table.entries {
+            if skip >= entry.len {
+                skip -= entry.len;
+                continue;
+            }
+            let here = (entry.len - skip).min(left);
+            if here == 0 {
+                break;
+            }
+            let base = entry.addr.wrapping_add(skip);
+            if !dmabuf::window::covers(base, here) {
+                let (base, size) = (entry.addr, entry.len);
+                return Err(Fault::OutOfRange { base, size, offset: skip, len: here });
+            }
+            let backing = entry.backing.clone().map(|mut backing| {
+                backing.offset += skip;
+                backing
+            });
+            let part = Self::gated(base as usize, here, true, Kind::Bus { backing }, gate.clone());
+            parts.push((at, part));
+            (skip, left, at) = (0, left - here, at + here);
+        }
+        match parts.pop() {
+            Some((_, only)) if parts.is_empty() => Ok(only),
+            Some(last) => {
+                parts.push(last);
+                Ok(Self::new(0, len, true, Kind::Parts(parts)))
+            }
+            None => Err(Fault::OutOfRange { base: 0, size: table.len(), offset, len }),
+        }
+    }
+
+    /// The gate that accesses pass, and the epoch in which they may. Of memory in several parts, that of the first.
+    pub fn gate(&self) -> Option<(&GateSlot, u64)> {
+        match &self.inner.kind {
+            Kind::Parts(parts) => parts.first()?.1.gate(),
+            _ => self.inner.gate.as_ref().map(|gate| (&gate.slot, gate.epoch)),
+        }
     }
 
     /// Length in bytes.
@@ -160,7 +252,26 @@ impl Umem {
                     Backing::File { fd, offset }
                 }
             }
+            Kind::Bus { backing: Some(backing) } => {
+                Backing::File { fd: backing.file.as_fd(), offset: backing.offset }
+            }
             Kind::User => Backing::Process { addr: self.inner.base },
+            // Addresses of this process's bus mean nothing to another process.
+            Kind::Bus { backing: None } | Kind::Parts(_) => Backing::Scattered,
+        }
+    }
+
+    /// Visits the contiguous parts under `len` bytes at `offset`, with the place and the length in each. Memory in one
+    /// place is one part; so is a range that leaves the memory, which whoever touches it finds.
+    pub fn for_each_part(&self, offset: u64, len: u64, mut visit: impl FnMut(&Self, u64, u64)) {
+        let found = self.parts().map(|parts| {
+            each(parts, offset, len, |part, at, piece| {
+                visit(part, at, piece.end - piece.start);
+                Ok(())
+            })
+        });
+        if !matches!(found, Some(Ok(()))) {
+            visit(self, offset, len);
         }
     }
 
@@ -172,14 +283,21 @@ impl Umem {
     /// [`Fault::Sync`].
     pub fn cpu_access(&self, direction: Direction) -> Result<CpuAccess<'_>, Fault> {
         let bracket = match &self.inner.kind {
-            Kind::DmaBuf { mapping, .. } if self.needs_bracket() => {
+            Kind::DmaBuf { mapping, .. } if self.inner.is_incoherent && !self.is_bracketed => {
                 let bracket = mapping.begin_cpu_access(direction);
                 Some(bracket.map_err(|error| Fault::Sync { reason: error.to_string() })?)
             }
             _ => None,
         };
+        let gate = match &self.inner.gate {
+            Some(gate) if !self.is_bracketed => {
+                let entered = gate.slot.enter(gate.epoch);
+                Some(entered.map_err(|stale| Fault::Stale { stale })?)
+            }
+            _ => None,
+        };
         let umem = Self { inner: Arc::clone(&self.inner), is_bracketed: true };
-        Ok(CpuAccess { umem, _bracket: bracket })
+        Ok(CpuAccess { umem, _bracket: bracket, _gate: gate })
     }
 
     /// Copies out `out.len()` bytes at `offset`.
@@ -190,6 +308,11 @@ impl Umem {
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Fault> {
         if self.needs_bracket() {
             return self.cpu_access(Direction::FromDevice)?.read(offset, out);
+        }
+        if let Some(parts) = self.parts() {
+            return each(parts, offset, out.len() as u64, |part, at, piece| {
+                part.read(at, &mut out[piece.start as usize..piece.end as usize])
+            });
         }
         let addr = self.inner.check(offset, out.len() as u64)?;
         // SAFETY: `out` is ours to write.
@@ -205,6 +328,11 @@ impl Umem {
         if self.needs_bracket() {
             return self.cpu_access(Direction::ToDevice)?.write(offset, bytes);
         }
+        if let Some(parts) = self.parts() {
+            return each(parts, offset, bytes.len() as u64, |part, at, piece| {
+                part.write(at, &bytes[piece.start as usize..piece.end as usize])
+            });
+        }
         let addr = self.inner.check_write(offset, bytes.len() as u64)?;
         // SAFETY: `bytes` may be read.
         unsafe { self.inner.copy_in(addr, bytes.as_ptr(), bytes.len()) }
@@ -219,6 +347,11 @@ impl Umem {
         if self.needs_bracket() {
             return self.cpu_access(Direction::FromDevice)?.read_to(offset, out);
         }
+        if let Some(parts) = self.parts() {
+            return each(parts, offset, out.len() as u64, |part, at, piece| {
+                part.read_to(at, piece_of(out, &piece))
+            });
+        }
         let addr = self.inner.check(offset, out.len() as u64)?;
         // SAFETY: a `Foreign` may be written for its whole length.
         unsafe { self.inner.copy_out(addr, out.as_ptr(), out.len()) }
@@ -232,6 +365,11 @@ impl Umem {
     pub fn write_from(&self, offset: u64, bytes: Foreign<'_>) -> Result<(), Fault> {
         if self.needs_bracket() {
             return self.cpu_access(Direction::ToDevice)?.write_from(offset, bytes);
+        }
+        if let Some(parts) = self.parts() {
+            return each(parts, offset, bytes.len() as u64, |part, at, piece| {
+                part.write_from(at, piece_of(bytes, &piece))
+            });
         }
         let addr = self.inner.check_write(offset, bytes.len() as u64)?;
         // SAFETY: a `Foreign` may be read for its whole length.
@@ -251,6 +389,16 @@ impl Umem {
         if dst.needs_bracket() {
             let dst = dst.cpu_access(Direction::ToDevice)?;
             return Self::copy(&dst, dst_off, src, src_off, len);
+        }
+        if let Some(parts) = src.parts() {
+            return each(parts, src_off, len, |part, at, piece| {
+                Self::copy(dst, dst_off + piece.start, part, at, piece.end - piece.start)
+            });
+        }
+        if let Some(parts) = dst.parts() {
+            return each(parts, dst_off, len, |part, at, piece| {
+                Self::copy(part, at, src, src_off + piece.start, piece.end - piece.start)
+            });
         }
         let to = dst.inner.check_write(dst_off, len)?;
         let from = src.inner.check(src_off, len)?;
@@ -280,6 +428,10 @@ impl Umem {
         if self.needs_bracket() {
             return self.cpu_access(Direction::Bidirectional)?.compare_swap(offset, compare, swap);
         }
+        if let Some(parts) = self.parts() {
+            let (part, at) = part_of_word(parts, offset)?;
+            return part.compare_swap(at, compare, swap);
+        }
         let word = self.inner.word(offset)?;
         if !self.inner.is_guarded() {
             // SAFETY: eight aligned bytes of memory that cannot vanish.
@@ -303,6 +455,10 @@ impl Umem {
         if self.needs_bracket() {
             return self.cpu_access(Direction::Bidirectional)?.fetch_add(offset, add);
         }
+        if let Some(parts) = self.parts() {
+            let (part, at) = part_of_word(parts, offset)?;
+            return part.fetch_add(at, add);
+        }
         let word = self.inner.word(offset)?;
         if !self.inner.is_guarded() {
             // SAFETY: eight aligned bytes of memory that cannot vanish.
@@ -322,6 +478,11 @@ impl Umem {
     pub fn fill(&self, offset: u64, byte: u8, len: u64) -> Result<(), Fault> {
         if self.needs_bracket() {
             return self.cpu_access(Direction::ToDevice)?.fill(offset, byte, len);
+        }
+        if let Some(parts) = self.parts() {
+            return each(parts, offset, len, |part, at, piece| {
+                part.fill(at, byte, piece.end - piece.start)
+            });
         }
         let addr = self.inner.check_write(offset, len)?;
         if !self.inner.is_guarded() {
@@ -344,17 +505,29 @@ impl Umem {
     }
 
     fn new(base: usize, len: u64, is_writable: bool, kind: Kind) -> Self {
+        Self::gated(base, len, is_writable, kind, None)
+    }
+
+    fn gated(base: usize, len: u64, is_writable: bool, kind: Kind, gate: Option<Gated>) -> Self {
         let is_incoherent =
             matches!(&kind, Kind::DmaBuf { mapping, .. } if mapping.needs_brackets());
         let since_check = AtomicU32::new(0);
-        let inner = Inner { base, len, kind, is_writable, is_incoherent, since_check };
+        let inner = Inner { base, len, kind, is_writable, is_incoherent, gate, since_check };
         Self { inner: Arc::new(inner), is_bracketed: false }
     }
 
-    /// Whether an access must first make the memory coherent.
+    /// Whether an access must first make the memory coherent, or hold it where it is.
     #[inline]
     fn needs_bracket(&self) -> bool {
-        self.inner.is_incoherent && !self.is_bracketed
+        (self.inner.is_incoherent || self.inner.gate.is_some()) && !self.is_bracketed
+    }
+
+    #[inline]
+    fn parts(&self) -> Option<&[(u64, Self)]> {
+        match &self.inner.kind {
+            Kind::Parts(parts) => Some(parts),
+            _ => None,
+        }
     }
 }
 
@@ -378,6 +551,8 @@ impl fmt::Debug for Umem {
             Kind::User => "user",
             Kind::Host { .. } => "host",
             Kind::DmaBuf { .. } => "dma-buf",
+            Kind::Bus { .. } => "bus",
+            Kind::Parts(_) => "scattered",
         };
         write!(f, "Umem({kind} memory of {:#x} bytes at {:#x})", self.inner.len, self.inner.base)
     }
@@ -389,8 +564,9 @@ impl Inner {
     #[inline]
     fn is_guarded(&self) -> bool {
         match &self.kind {
-            Kind::User => true,
-            Kind::Host { .. } => false,
+            // An address that the exporter retired faults, although the gate should have stopped us before.
+            Kind::User | Kind::Bus { .. } => true,
+            Kind::Host { .. } | Kind::Parts(_) => false,
             Kind::DmaBuf { mapping, .. } => {
                 mapping.buf().is_kernel() && guard::way() == Way::Guarded
             }
@@ -455,6 +631,41 @@ impl Inner {
         unsafe { guard::copy(pointer(addr), bytes, len) }
             .map_err(|at| page_fault(Touch::Write, addr, len as u64, at))
     }
+}
+
+/// Does something for each part that `len` bytes at `offset` touch: with the part, where in it, and which of the bytes.
+fn each(
+    parts: &[(u64, Umem)],
+    offset: u64,
+    len: u64,
+    mut touch: impl FnMut(&Umem, u64, Range<u64>) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let size = parts.last().map_or(0, |(at, last)| at + last.len());
+    check_range(0, size, offset, len)?;
+    let first = parts.partition_point(|(at, part)| at + part.len() <= offset);
+    let mut done = 0;
+    for (at, part) in &parts[first..] {
+        if done == len {
+            break;
+        }
+        let start = offset + done - at;
+        let count = (part.len() - start).min(len - done);
+        touch(part, start, done..done + count)?;
+        done += count;
+    }
+    Ok(())
+}
+
+/// The part that holds the eight bytes at `offset`: parts meet at page boundaries.
+fn part_of_word(parts: &[(u64, Umem)], offset: u64) -> Result<(&Umem, u64), Fault> {
+    let found = parts.iter().rev().find(|(at, _)| *at <= offset);
+    let (at, part) = found.ok_or(Fault::OutOfRange { base: 0, size: 0, offset, len: 8 })?;
+    Ok((part, offset - at))
+}
+
+fn piece_of<'a>(bytes: Foreign<'a>, piece: &Range<u64>) -> Foreign<'a> {
+    let (start, len) = (piece.start as usize, (piece.end - piece.start) as usize);
+    bytes.slice(start, len).expect("pieces lie within the bytes they are pieces of")
 }
 
 /// The memory belongs to the program, which handed over its address as a number.

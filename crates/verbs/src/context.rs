@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use device::config::NicConfig;
 use device::ids::{CtxId, PdId};
 use device::{DeviceAttr, EngineGuard, EventSource, GidEntry, Hca, NicInfo, PortAttr};
 use iba::{Access, EventType, Qpn};
@@ -24,6 +25,12 @@ pub struct Device {
 }
 
 impl Device {
+    /// A NIC of a configuration that the program itself has, and not in the file that `PEERDMA_CONFIG` names. Its name is
+    /// that of no other NIC of the process.
+    pub fn from_config(config: NicConfig) -> Result<Self> {
+        Ok(Self { info: NicInfo::new(config)? })
+    }
+
     /// Its name.
     #[doc(alias = "ibv_get_device_name")]
     pub fn name(&self) -> &str {
@@ -34,7 +41,7 @@ impl Device {
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context> {
         let hca = Hca::open(&self.info)?;
-        let id = hca.lock().open_ctx()?;
+        let id = hca.alive()?.open_ctx()?;
         Ok(Context(Arc::new(Open { hca, id })))
     }
 }
@@ -52,7 +59,7 @@ struct Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.hca.lock().close_ctx(self.id);
+        self.hca.close_ctx(self.id);
     }
 }
 
@@ -74,6 +81,10 @@ impl Context {
 
     pub(crate) fn lock(&self) -> EngineGuard<'_> {
         self.0.hca.lock()
+    }
+
+    pub(crate) fn alive(&self) -> Result<EngineGuard<'_>> {
+        self.0.hca.alive()
     }
 
     pub(crate) fn id(&self) -> CtxId {
@@ -106,7 +117,7 @@ impl Context {
     /// Allocates a protection domain.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&self) -> Result<Pd> {
-        let id = self.lock().alloc_pd(self.id())?;
+        let id = self.alive()?.alloc_pd(self.id())?;
         Ok(Pd(Arc::new(Domain { context: self.clone(), id })))
     }
 

@@ -79,7 +79,7 @@ const SPIN: Duration = Duration::from_micros(200);
 
 impl Cq {
     pub(crate) fn new(context: &Context, entries: u32) -> Result<Self> {
-        let mut engine = context.lock();
+        let mut engine = context.alive()?;
         let channel = engine.create_channel(context.id())?;
         let id = engine.create_cq(context.id(), entries, Some(channel), 0, 0)?;
         let fd = engine.channel_fd(channel).map(|fd| fd.try_clone_to_owned());

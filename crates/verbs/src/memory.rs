@@ -9,7 +9,7 @@ use iba::{Access, LKey, RKey};
 use transport::wr::Sge;
 use umem::Umem;
 
-use crate::{Context, HostBuf, Kind, Pd, Refusal, Result};
+use crate::{Context, DmaBuf, HostBuf, Kind, Pd, Refusal, Result};
 
 /// A memory region. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -29,14 +29,14 @@ struct Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // Fails only for a region that does not exist.
-        let _ = self.pd.context().lock().dereg_mr(self.info.id);
+        let _ = self.pd.context().hca().dereg_mr(self.info.id);
     }
 }
 
 impl Mr {
     pub(crate) fn host(pd: &Pd, buffer: &HostBuf, access: Access) -> Result<Self> {
         let (umem, iova) = (Umem::host(buffer), buffer.as_ptr().addr() as u64);
-        let info = pd.context().lock().reg_mr(pd.id(), umem, iova, access)?;
+        let info = pd.context().alive()?.reg_mr(pd.id(), umem, iova, access)?;
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
         Ok(Self::new(pd, info, iova, buffer.len() as u64, None))
     }
@@ -49,15 +49,14 @@ impl Mr {
         iova: u64,
         access: Access,
     ) -> Result<Self> {
-        let mut engine = pd.context().lock();
-        let info = engine.reg_dmabuf_mr(pd.id(), Some(fd), offset, length, iova, access)?;
-        drop(engine);
+        let hca = pd.context().hca();
+        let info = hca.reg_dmabuf_mr(pd.id(), Some(fd), offset, length, iova, access)?;
         Ok(Self::new(pd, info, iova, length, None))
     }
 
     pub(crate) fn dm(pd: &Pd, dm: &Dm, offset: u64, length: u64, access: Access) -> Result<Self> {
         let access = access | Access::ZERO_BASED;
-        let info = pd.context().lock().reg_dm_mr(pd.id(), dm.0.id, offset, length, access)?;
+        let info = pd.context().alive()?.reg_dm_mr(pd.id(), dm.0.id, offset, length, access)?;
         Ok(Self::new(pd, info, 0, length, Some(dm.clone())))
     }
 
@@ -131,13 +130,13 @@ struct Block {
 impl Drop for Block {
     fn drop(&mut self) {
         // Every region on it holds it, so none is left.
-        let _ = self.context.lock().free_dm(self.id);
+        let _ = self.context.hca().free_dm(self.id);
     }
 }
 
 impl Dm {
     pub(crate) fn new(context: &Context, length: u64) -> Result<Self> {
-        let id = context.lock().alloc_dm(context.id(), length, 0)?;
+        let id = context.alive()?.alloc_dm(context.id(), length, 0)?;
         Ok(Self(Arc::new(Block { context: context.clone(), id, length })))
     }
 
@@ -151,11 +150,18 @@ impl Dm {
         self.0.length == 0
     }
 
+    /// The memory as a dma-buf, for importers that can lose it: it is taken from them when the last clone of this and the
+    /// last region on it are gone.
+    #[doc(alias = "ibv_dm_export_dmabuf_fd")]
+    pub fn export(&self) -> Result<DmaBuf> {
+        self.0.context.hca().export_dm(self.0.id)
+    }
+
     /// Copies `bytes` in at `offset`. Offset and length are multiples of four.
     #[doc(alias = "ibv_memcpy_to_dm")]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let block = &self.0;
-        let memory = block.context.lock().dm_memory(block.id, offset, bytes.len() as u64)?;
+        let memory = block.context.alive()?.dm_memory(block.id, offset, bytes.len() as u64)?;
         Umem::host(&memory).write(offset, bytes).map_err(fault)
     }
 
@@ -163,7 +169,7 @@ impl Dm {
     #[doc(alias = "ibv_memcpy_from_dm")]
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let block = &self.0;
-        let memory = block.context.lock().dm_memory(block.id, offset, bytes.len() as u64)?;
+        let memory = block.context.alive()?.dm_memory(block.id, offset, bytes.len() as u64)?;
         Umem::host(&memory).read(offset, bytes).map_err(fault)
     }
 }

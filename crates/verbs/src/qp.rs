@@ -95,7 +95,7 @@ struct Pair {
 impl Drop for Pair {
     fn drop(&mut self) {
         // Fails only for a QP that does not exist.
-        let _ = self.pd.context().lock().destroy_qp(self.id);
+        let _ = self.pd.context().hca().destroy_qp(self.id);
     }
 }
 
@@ -104,12 +104,13 @@ pub const DEFAULT_QKEY: u32 = 0x1111_1111;
 
 impl Qp {
     pub(crate) fn new(pd: &Pd, spec: &QpSpec) -> Result<Self> {
-        let (id, qpn) = pd.context().lock().create_qp(&device::QpSpec {
+        let (id, qpn) = pd.context().alive()?.create_qp(&device::QpSpec {
             pd: pd.id(),
             qp_type: spec.qp_type,
             send_cq: spec.send_cq.id(),
             recv_cq: spec.recv_cq.id(),
             srq: spec.srq.as_ref().map(|srq| srq.0.id),
+            xrcd: None,
             cap: spec.cap,
             sq_sig_all: spec.sq_sig_all,
             cookie: 0,
@@ -147,13 +148,13 @@ impl Qp {
     /// Changes state or attributes, as the mask says.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
-        self.0.pd.context().lock().modify_qp(self.0.id, attr, mask)
+        self.0.pd.context().hca().modify_qp(self.0.id, attr, mask)
     }
 
     /// Its state and attributes.
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> Result<QpAttr> {
-        self.0.pd.context().lock().query_qp(self.0.id)
+        self.0.pd.context().alive()?.query_qp(self.0.id)
     }
 
     fn to_init(&self) -> Result<()> {
@@ -248,7 +249,7 @@ impl Drop for Shared {
 
 impl Srq {
     pub(crate) fn new(pd: &Pd, max_wr: u32, max_sge: u32) -> Result<Self> {
-        let id = pd.context().lock().create_srq(pd.id(), max_wr, max_sge, 0, 0)?;
+        let id = pd.context().alive()?.create_srq(pd.id(), max_wr, max_sge, 0, 0)?;
         Ok(Self(Arc::new(Shared { pd: pd.clone(), id })))
     }
 

@@ -28,6 +28,7 @@ impl SendRequest {
                 compare_add: 0,
                 swap: 0,
                 ud: None,
+                srqn: 0,
             },
         }
     }

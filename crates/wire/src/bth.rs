@@ -199,6 +199,7 @@ pub const fn pad_for(len: usize) -> u8 {
 
 impl Bth {
     /// A header in the default partition, migrated, with nothing else set.
+    #[inline]
     pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
         Self {
             opcode,
@@ -215,6 +216,7 @@ impl Bth {
     }
 
     /// Reads a header. The version is the caller's to check.
+    #[inline]
     pub fn parse(raw: &RawBth) -> Self {
         Self {
             opcode: raw.opcode(),
@@ -231,6 +233,7 @@ impl Bth {
     }
 
     /// The header's bytes, reserved bits zero.
+    #[inline]
     pub fn to_raw(&self) -> RawBth {
         let flags = with_bit(with_bit(0, SE, self.se), MIGREQ, self.migreq) as u8;
         let congestion = with_bit(with_bit(0, FECN, self.fecn), BECN, self.becn);

@@ -42,11 +42,13 @@ pub const MAX_LEN: usize = bth::LEN + 4 + 28;
 
 impl Headers {
     /// A BTH in the default partition ([`Bth::new`]) and no extension header yet.
+    #[inline]
     pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
         Self::from_bth(Bth::new(opcode, dest_qp, psn))
     }
 
     /// This BTH and no extension header yet.
+    #[inline]
     pub const fn from_bth(bth: Bth) -> Self {
         Self {
             bth,
@@ -75,6 +77,7 @@ impl Headers {
     }
 
     /// Reads the headers at the start of `bytes` and says where they end. What follows is not looked at.
+    #[inline]
     pub fn parse_prefix(bytes: &[u8]) -> Result<(Self, usize), ParseError> {
         let mut reader = Reader { rest: bytes };
         let raw: &RawBth = reader.take("BTH")?;
@@ -105,6 +108,7 @@ impl Headers {
     }
 
     /// Bytes that [`Headers::emit`] writes.
+    #[inline]
     pub fn len(&self) -> usize {
         self.bth.opcode.headers_len()
     }
@@ -138,6 +142,7 @@ impl Headers {
     /// # Panics
     ///
     /// If `buf` is shorter than [`Headers::len`]; [`MAX_LEN`] always suffices.
+    #[inline]
     pub fn emit(&self, buf: &mut [u8]) -> usize {
         debug_assert!(self.is_complete(), "headers do not fit the opcode: {self:?}");
         let mut writer = Writer { buf, len: 0 };
@@ -193,6 +198,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    #[inline]
     fn take<T>(&mut self, header: &'static str) -> Result<&'a T, ParseError>
     where
         T: FromBytes + KnownLayout + Immutable + Unaligned,
@@ -213,6 +219,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
+    #[inline]
     fn put<T: IntoBytes + Immutable>(&mut self, raw: &T) {
         let bytes = raw.as_bytes();
         self.buf[self.len..][..bytes.len()].copy_from_slice(bytes);

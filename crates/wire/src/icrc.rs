@@ -193,12 +193,86 @@ pub fn split(datagram: &[u8]) -> Result<(&[u8], u32), ParseError> {
 /// A receiver of many packets uses a [`Verifier`], which remembers what depends on the length alone.
 pub fn verify<'a>(flow: &Flow, datagram: &'a [u8]) -> Result<(&'a [u8], u16), IcrcError> {
     let (packet, received) = split(datagram)?;
-    check(flow, packet, received, IdSpan::new)
+    check(flow, packet, received, compute(flow, 0, packet), IdSpan::new)
+}
+
+/// Computes ICRCs as [`compute`] does, and remembers what the packets of one train have in common: everything before
+/// the BTH but the identification.
+#[derive(Clone, Debug, Default)]
+pub struct Sealer {
+    /// The flow and the length of the last packet, and the CRC of what stands before its BTH with identification 0.
+    last: Option<(Flow, usize, u32)>,
+}
+
+/// Bytes of a packet that are copied to mask the BTH among them. One short piece costs less than two.
+const HEAD: usize = 64;
+
+/// What the identifications of a train add to the CRC of what stands before the BTH.
+const TRAIN: [u32; 64] = {
+    let span = IdSpan::new(0);
+    let mut deltas = [0; 64];
+    let mut id = 0;
+    while id < deltas.len() {
+        deltas[id] = span.delta(id as u16);
+        id += 1;
+    }
+    deltas
+};
+
+impl Sealer {
+    /// One that remembers nothing yet.
+    pub const fn new() -> Self {
+        Self { last: None }
+    }
+
+    /// The ICRC of a packet: the bytes from the BTH to the end of the padding. `id` is the identification of the IPv4
+    /// header; IPv6 has none and ignores it.
+    #[must_use]
+    pub fn compute(&mut self, flow: &Flow, id: u16, packet: &[u8]) -> u32 {
+        let before = match self.last {
+            Some((last, len, crc)) if len == packet.len() && last == *flow => crc,
+            _ => {
+                let mut hasher = Hasher::new();
+                flow.hash(&mut hasher, 0, packet.len());
+                let crc = hasher.finalize();
+                self.last = Some((*flow, packet.len(), crc));
+                crc
+            }
+        };
+        let delta = match flow {
+            Flow::V4 { .. } => {
+                TRAIN.get(usize::from(id)).copied().unwrap_or_else(|| IdSpan::new(0).delta(id))
+            }
+            Flow::V6 { .. } => 0,
+        };
+        let mut hasher = Hasher::new_with_initial(before ^ delta);
+        match packet.split_first_chunk::<HEAD>() {
+            Some((head, rest)) => {
+                let mut head = *head;
+                head[BTH_MASKED_BYTE] = 0xff;
+                hasher.update(&head);
+                hasher.update(rest);
+            }
+            None => {
+                let mut head = [0; HEAD];
+                head[..packet.len()].copy_from_slice(packet);
+                // Shorter than a BTH is no packet; its ICRC is that of its bytes.
+                if packet.len() >= bth::LEN {
+                    head[BTH_MASKED_BYTE] = 0xff;
+                }
+                hasher.update(&head[..packet.len()]);
+            }
+        }
+        hasher.finalize()
+    }
 }
 
 /// Checks ICRCs as [`verify`] does, and remembers the [`IdSpan`] of recent lengths.
 #[derive(Clone, Debug)]
 pub struct Verifier {
+    sealer: Sealer,
+    /// The identification to expect: those of a train count up.
+    next: u16,
     /// By length modulo the size, in units of the four bytes that every length is a multiple of.
     spans: [Option<IdSpan>; 16],
 }
@@ -206,7 +280,7 @@ pub struct Verifier {
 impl Verifier {
     /// One that remembers nothing yet.
     pub const fn new() -> Self {
-        Self { spans: [None; 16] }
+        Self { sealer: Sealer::new(), next: 0, spans: [None; 16] }
     }
 
     /// Splits off the ICRC of what a UDP datagram carries and checks it, for any identification of the IPv4 header.
@@ -217,7 +291,16 @@ impl Verifier {
         datagram: &'a [u8],
     ) -> Result<(&'a [u8], u16), IcrcError> {
         let (packet, received) = split(datagram)?;
-        check(flow, packet, received, |len| self.span(len))
+        let guess = match flow {
+            Flow::V4 { .. } => self.next,
+            Flow::V6 { .. } => 0,
+        };
+        let expected = self.sealer.compute(flow, guess, packet);
+        let (packet, difference) = check(flow, packet, received, expected, |len| self.span(len))
+            .map_err(|_| IcrcError::Mismatch { received, expected: compute(flow, 0, packet) })?;
+        let id = guess ^ difference;
+        self.next = id.wrapping_add(1) % TRAIN.len() as u16;
+        Ok((packet, id))
     }
 
     /// The span of a length, remembered or new.
@@ -253,13 +336,14 @@ pub enum IcrcError {
     },
 }
 
+/// Gives the packet and how its identification differs from the one that `expected` is for.
 fn check<'a>(
     flow: &Flow,
     packet: &'a [u8],
     received: u32,
+    expected: u32,
     span: impl FnOnce(usize) -> IdSpan,
 ) -> Result<(&'a [u8], u16), IcrcError> {
-    let expected = compute(flow, 0, packet);
     if received == expected {
         return Ok((packet, 0));
     }

@@ -284,16 +284,19 @@ impl Opcode {
     }
 
     /// The service.
+    #[inline]
     pub fn service(self) -> Service {
         Service::from_code(self.into())
     }
 
     /// What the packet does.
+    #[inline]
     pub fn operation(self) -> Operation {
         self.info().operation
     }
 
     /// Where in its message the packet stands.
+    #[inline]
     pub fn position(self) -> Position {
         self.info().position
     }
@@ -309,11 +312,13 @@ impl Opcode {
     }
 
     /// Whether the packet begins a message.
+    #[inline]
     pub fn is_first_or_only(self) -> bool {
         matches!(self.position(), Position::First | Position::Only)
     }
 
     /// Whether the packet ends a message.
+    #[inline]
     pub fn ends_message(self) -> bool {
         matches!(self.position(), Position::Last | Position::Only)
     }
@@ -334,6 +339,7 @@ impl Opcode {
     }
 
     /// Bytes of the BTH and the extension headers.
+    #[inline]
     pub fn headers_len(self) -> usize {
         crate::bth::LEN + self.info().headers.iter().map(|ext| ext.bytes()).sum::<usize>()
     }

@@ -2,7 +2,7 @@
 
 use iba::{Psn, Qpn};
 use proptest::prelude::*;
-use wire::icrc::{self, Verifier};
+use wire::icrc::{self, Sealer, Verifier};
 use wire::{Flow, Headers, Icrc, IcrcError, IdSpan, Opcode};
 
 /// CRC-32 one bit at a time: a shift register with taps, as a circuit would do it.
@@ -187,6 +187,26 @@ fn segments_of_one_send_differ_by_the_span() {
     for id in 0..64 {
         let icrc = icrc::compute(&flow, 0, &packet) ^ span.delta(id);
         assert_eq!(icrc, icrc::compute(&flow, id, &packet));
+    }
+}
+
+/// What a sealer remembers of one packet is not mistaken for what the next one needs.
+#[test]
+fn a_sealer_agrees_whatever_it_remembers() {
+    let flows = [
+        flow_v4([10, 9, 0, 1], [10, 9, 0, 2], 49152),
+        flow_v4([10, 9, 0, 1], [10, 9, 0, 3], 49152),
+        Flow::new(([0xfe; 16], 7).into(), ([0xfd; 16], 4791).into()).unwrap(),
+    ];
+    let mut sealer = Sealer::new();
+    for (n, len) in [12, 64, 64, 100, 4, 1040, 63, 65].into_iter().enumerate() {
+        let packet: Vec<u8> = (0..len).map(|byte| (byte * 7 + n) as u8).collect();
+        for flow in &flows {
+            for id in [0, 1, 63, 64, 0xffff] {
+                let sealed = sealer.compute(flow, id, &packet);
+                assert_eq!(sealed, icrc::compute(flow, id, &packet), "{flow:?} {id} {len}");
+            }
+        }
     }
 }
 

@@ -1,18 +1,21 @@
 //! Contexts, protection domains, memory regions and device memory.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
-use dmabuf::DmaBuf;
+use dmabuf::ImporterClass;
 use iba::Access;
 use umem::{HostBuf, Umem};
 
 use super::Engine;
 use super::core::{AsyncEvent, Ctx, Dm, Pd};
+use super::direct::UnderWay;
 use super::events::EventQueue;
+use super::import::Import;
 use super::mr::{Mr, MrKind};
-use crate::config::Preset;
+use crate::dm_export::DmExport;
 use crate::ids::{CtxId, DmId, MrId, PdId};
-use crate::refusal::{Kind, Refusal, Result, refuse};
+use crate::refusal::{Result, refuse};
 
 /// A registered region, as its owner needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,16 @@ pub struct Rereg {
     pub access: Option<Access>,
 }
 
+/// What a region is made of.
+struct Part {
+    umem: Umem,
+    offset: u64,
+    length: u64,
+    kind: MrKind,
+    import: Option<Arc<Import>>,
+    pinned: u64,
+}
+
 const PAGE: u64 = 4096;
 
 /// What a memory region may grant at all.
@@ -46,7 +59,9 @@ const MR_ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE)
     .union(Access::MW_BIND)
     .union(Access::ZERO_BASED)
+    .union(Access::ON_DEMAND)
     .union(Access::HUGETLB)
+    .union(Access::FLUSH_GLOBAL)
     .union(Access::OPTIONAL_RANGE);
 
 /// What a dma-buf region may grant (`docs/semantics.md` 2.2, check 4).
@@ -75,12 +90,6 @@ impl Engine {
         self.core.ctxs.get_mut(ctx.index())?.events.pop()
     }
 
-    /// Closes a context and everything a program left open in it.
-    pub fn close_ctx(&mut self, ctx: CtxId) {
-        self.destroy_left_over(ctx);
-        self.core.ctxs.try_remove(ctx.index());
-    }
-
     /// Allocates a protection domain.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&mut self, ctx: CtxId) -> Result<PdId> {
@@ -93,6 +102,9 @@ impl Engine {
     /// Frees a protection domain that nothing uses.
     #[doc(alias = "ibv_dealloc_pd")]
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<()> {
+        if self.failure().is_some() {
+            return Ok(());
+        }
         let uses = self.pd(pd)?.uses;
         if uses > 0 {
             refuse!(Busy, "dealloc_pd: {uses} objects are still in this protection domain");
@@ -113,6 +125,9 @@ impl Engine {
         if created && self.core.ahs >= self.core.attr.max_ah {
             refuse!(NoMemory, "create_ah: max_ah is {}", self.core.attr.max_ah);
         }
+        if !created && self.failure().is_some() {
+            return Ok(());
+        }
         let pd = self.pd(pd)?;
         pd.uses = if created { pd.uses + 1 } else { pd.uses.saturating_sub(1) };
         let ahs = &mut self.core.ahs;
@@ -127,6 +142,9 @@ impl Engine {
     #[doc(alias = "ibv_reg_mr")]
     pub fn reg_mr(&mut self, pd: PdId, umem: Umem, iova: u64, access: Access) -> Result<MrInfo> {
         Self::check_access("reg_mr", access, MR_ACCESS)?;
+        if access.contains(Access::ON_DEMAND) {
+            self.check_odp(&umem, iova, access)?;
+        }
         let length = umem.len();
         if length == 0 {
             refuse!(Invalid, "reg_mr: a region of no bytes");
@@ -135,23 +153,30 @@ impl Engine {
         if base.checked_add(length).is_none() {
             refuse!(Invalid, "reg_mr: {base:#x} + {length:#x} wraps");
         }
-        self.insert_mr(pd, access, base, length, umem, 0, MrKind::User)
+        let addr = umem.addr() as u64;
+        let is_paged = access.contains(Access::ON_DEMAND);
+        let pinned = if is_paged { 0 } else { self.charge_pins("reg_mr", addr, length)? };
+        let part = Part { umem, offset: 0, length, kind: MrKind::User, import: None, pinned };
+        let inserted = self.insert_mr(pd, access, base, part);
+        if inserted.is_err() {
+            self.uncharge_pins(pinned);
+        }
+        inserted
     }
 
-    /// Registers part of a dma-buf. The checks come in the kernel's order (`docs/semantics.md` 2.2).
-    #[doc(alias = "ibv_reg_dmabuf_mr")]
-    pub fn reg_dmabuf_mr(
-        &mut self,
-        pd: PdId,
-        fd: Option<BorrowedFd<'_>>,
+    /// The checks of a dma-buf registration that come before the buffer is looked at (`docs/semantics.md` 2.2, 2 to 7),
+    /// and how this NIC imports.
+    pub(crate) fn check_dmabuf(
+        &self,
         offset: u64,
         length: u64,
         iova: u64,
         access: Access,
-    ) -> Result<MrInfo> {
-        if self.core.config.preset == Preset::Rxe {
-            refuse!(NotSupported, "reg_dmabuf_mr: a NIC of preset \"rxe\" imports no dma-buf");
-        }
+    ) -> Result<ImporterClass> {
+        let config = &self.core.config;
+        let Some(class) = config.importer_class() else {
+            refuse!(NotSupported, "reg_dmabuf_mr: {} imports no dma-buf", config.name);
+        };
         if offset % PAGE != iova % PAGE {
             refuse!(
                 Invalid,
@@ -159,33 +184,28 @@ impl Engine {
             );
         }
         Self::check_access("reg_dmabuf_mr", access, DMABUF_ACCESS)?;
-        let Some(end) = offset.checked_add(length) else {
+        if offset.checked_add(length).is_none() {
             refuse!(Invalid, "reg_dmabuf_mr: offset {offset:#x} + length {length:#x} wraps");
-        };
-        let Some(fd) = fd else {
-            refuse!(BadFd, "reg_dmabuf_mr: the descriptor is not open");
-        };
-        let buffer = DmaBuf::import(fd).map_err(crate::refusal::from_import)?;
-        let size = buffer.size();
-        if end > size {
-            refuse!(
-                Invalid,
-                "reg_dmabuf_mr: bytes {offset:#x} to {end:#x} of a buffer of {size:#x}"
-            );
         }
-        if length == 0 {
-            refuse!(Invalid, "reg_dmabuf_mr: a region of no bytes");
-        }
+        Ok(class)
+    }
+
+    /// Makes a region of an imported dma-buf.
+    pub(crate) fn insert_dmabuf_mr(
+        &mut self,
+        pd: PdId,
+        access: Access,
+        iova: u64,
+        umem: Umem,
+        import: Arc<Import>,
+    ) -> Result<MrInfo> {
+        let length = umem.len();
         if iova.checked_add(length).is_none() {
             refuse!(Invalid, "reg_dmabuf_mr: iova {iova:#x} + length {length:#x} wraps");
         }
-        let start = offset / PAGE * PAGE;
-        let mapping = buffer
-            .map(start, end - start)
-            .map_err(|error| Refusal::new(Kind::Invalid, format!("reg_dmabuf_mr: {error}")))?;
-        let umem = Umem::dmabuf(mapping, offset - start, length)
-            .map_err(|error| Refusal::new(Kind::Invalid, format!("reg_dmabuf_mr: {error}")))?;
-        self.insert_mr(pd, access, iova, length, umem, 0, MrKind::Dmabuf)
+        let part =
+            Part { umem, offset: 0, length, kind: MrKind::Dmabuf, import: Some(import), pinned: 0 };
+        self.insert_mr(pd, access, iova, part)
     }
 
     /// Registers part of a block of device memory, zero-based (`docs/semantics.md` 3).
@@ -209,7 +229,28 @@ impl Engine {
             refuse!(Invalid, "reg_dm_mr: {length:#x} bytes at {offset:#x} of a block of {size:#x}");
         }
         let umem = Umem::host(&block.memory);
-        self.insert_mr(pd, access, 0, length, umem, offset, MrKind::Dm(dm))
+        let part = Part { umem, offset, length, kind: MrKind::Dm(dm), import: None, pinned: 0 };
+        self.insert_mr(pd, access, 0, part)
+    }
+
+    /// On-demand paging as the persona has it (`docs/semantics.md` 2.5).
+    fn check_odp(&self, umem: &Umem, iova: u64, access: Access) -> Result<()> {
+        let config = &self.core.config;
+        if !config.has_odp() {
+            refuse!(NotSupported, "reg_mr: {} has no on-demand paging", config.name);
+        }
+        if umem.len() == u64::MAX {
+            if !config.has_implicit_odp() {
+                refuse!(NotSupported, "reg_mr: {} has no implicit on-demand paging", config.name);
+            }
+            if umem.addr() != 0 || iova != 0 || access.contains(Access::HUGETLB) {
+                refuse!(
+                    Invalid,
+                    "reg_mr: the whole address space is registered at address and iova 0, without HUGETLB"
+                );
+            }
+        }
+        Ok(())
     }
 
     fn check_access(call: &str, access: Access, allowed: Access) -> Result<()> {
@@ -223,34 +264,36 @@ impl Engine {
         Ok(())
     }
 
-    #[expect(clippy::too_many_arguments, reason = "each is a field of the region")]
-    fn insert_mr(
-        &mut self,
-        pd: PdId,
-        access: Access,
-        iova: u64,
-        length: u64,
-        umem: Umem,
-        offset: u64,
-        kind: MrKind,
-    ) -> Result<MrInfo> {
+    fn insert_mr(&mut self, pd: PdId, access: Access, iova: u64, part: Part) -> Result<MrInfo> {
         if self.core.mrs.len() >= self.core.attr.max_mr as usize {
             refuse!(NoMemory, "reg_mr: max_mr is {}", self.core.attr.max_mr);
         }
         self.pd(pd)?.uses += 1;
-        if let MrKind::Dm(dm) = kind {
+        if let MrKind::Dm(dm) = part.kind {
             self.dm(dm)?.uses += 1;
         }
-        let (id, key) =
-            self.core.mrs.insert(|key| Mr { pd, key, access, iova, length, umem, offset, kind });
+        let Part { umem, offset, length, kind, import, pinned } = part;
+        let odp = access.contains(Access::ON_DEMAND).then(Box::default);
+        let (id, key) = self.core.mrs.insert(|key| Mr {
+            pd,
+            key,
+            access,
+            iova,
+            length,
+            umem,
+            offset,
+            kind,
+            import,
+            odp,
+            is_revoked: false,
+            pinned,
+        });
         self.publish_mr(id);
         Ok(MrInfo { id, lkey: key, rkey: key })
     }
 
-    /// Changes a region; its keys change with it. A dma-buf or device-memory region cannot be changed
-    /// (`docs/semantics.md` 2.7).
-    #[doc(alias = "ibv_rereg_mr")]
-    pub fn rereg_mr(&mut self, id: MrId, change: Rereg) -> Result<MrInfo> {
+    /// Begins to change a region ([`crate::Hca::rereg_mr`]): checks everything and takes the region back from peers.
+    pub(crate) fn begin_rereg(&mut self, id: MrId, change: &Rereg) -> Result<UnderWay> {
         let Some(mr) = self.core.mrs.get(id) else {
             refuse!(Invalid, "rereg_mr: there is no region {}", id.handle());
         };
@@ -261,10 +304,10 @@ impl Engine {
             }
             MrKind::Dm(_) => refuse!(Invalid, "rereg_mr: a device-memory region cannot be changed"),
         }
-        let old_pd = mr.pd;
         if change.translation.is_none() && change.pd.is_none() && change.access.is_none() {
             refuse!(Invalid, "rereg_mr: nothing is to change");
         }
+        self.check_unshown("rereg_mr", id)?;
         if let Some(access) = change.access {
             Self::check_access("rereg_mr", access, MR_ACCESS)?;
         }
@@ -275,34 +318,64 @@ impl Engine {
         }
         if let Some(pd) = change.pd {
             self.pd(pd)?.uses += 1;
-            self.pd(old_pd)?.uses -= 1;
         }
-        self.withdraw_mr(id);
+        Ok(self.withdraw_mr(id))
+    }
+
+    /// Changes a region that [`Engine::begin_rereg`] took back. `change` is the same.
+    pub(crate) fn finish_rereg(&mut self, id: MrId, change: Rereg) -> Result<MrInfo> {
+        if let Some(why) = self.failure() {
+            refuse!(Io, "rereg_mr: the device failed meanwhile: {why}");
+        }
+        // The domain that the region is no longer in, or never comes to be in.
+        let mut left = change.pd;
+        let mr = self.core.mrs.get_mut(id);
+        let is_there = mr.is_some();
+        if let (Some(mr), Some(pd)) = (mr, change.pd) {
+            left = Some(std::mem::replace(&mut mr.pd, pd));
+        }
+        if let Some(pd) = left {
+            self.pd(pd)?.uses -= 1;
+        }
+        if !is_there {
+            refuse!(Invalid, "rereg_mr: the region was deregistered meanwhile");
+        }
         let mr = self.core.mrs.get_mut(id).expect("the region was found above");
-        if let Some(pd) = change.pd {
-            mr.pd = pd;
-        }
         if let Some(access) = change.access {
             mr.access = access;
         }
+        let mut key = mr.key;
         if let Some((umem, iova)) = change.translation {
             mr.length = umem.len();
             mr.iova = iova;
             mr.umem = umem;
+            key = self.core.mrs.rekey(id).expect("the region was found above");
         }
-        let key = self.core.mrs.rekey(id).expect("the region was found above");
         self.publish_mr(id);
         Ok(MrInfo { id, lkey: key, rkey: key })
     }
 
-    /// Takes a region away. Once this returns no peer touches its memory.
-    #[doc(alias = "ibv_dereg_mr")]
-    pub fn dereg_mr(&mut self, id: MrId) -> Result<()> {
-        if self.core.mrs.get(id).is_none() {
+    /// Begins to take a region away ([`crate::Hca::dereg_mr`]): from here on its key is unknown. Its memory must stay until
+    /// the copies under way are over.
+    pub(crate) fn take_mr(&mut self, id: MrId) -> Result<(Mr, UnderWay)> {
+        self.check_unshown("dereg_mr", id)?;
+        let under_way = self.withdraw_mr(id);
+        let Some(mr) = self.core.mrs.remove(id) else {
             refuse!(Invalid, "dereg_mr: there is no region {}", id.handle());
+        };
+        Ok((mr, under_way))
+    }
+
+    /// Lets go of a region that no peer touches any more.
+    pub(crate) fn finish_dereg(&mut self, mr: Mr) -> Result<()> {
+        if self.failure().is_some() {
+            return Ok(());
         }
-        self.withdraw_mr(id);
-        let mr = self.core.mrs.remove(id).expect("the region was found above");
+        self.uncharge_pins(mr.pinned);
+        if let Some(import) = mr.import {
+            self.core.counters.page_invalidations += import.invalidations();
+            self.core.faults.let_go(import);
+        }
         self.pd(mr.pd)?.uses -= 1;
         if let MrKind::Dm(dm) = mr.kind {
             self.dm(dm)?.uses -= 1;
@@ -332,7 +405,7 @@ impl Engine {
         let memory = HostBuf::memfd("peerdma:dm", length as usize)
             .map_err(|error| crate::refusal::no_memory("alloc_dm", &error))?;
         self.core.dm_used += charge;
-        Ok(self.core.dms.insert(Dm { ctx, length, memory, uses: 0 }).into())
+        Ok(self.core.dms.insert(Dm { ctx, length, memory, uses: 0, export: None }).into())
     }
 
     pub(crate) fn dm(&mut self, dm: DmId) -> Result<&mut Dm> {
@@ -342,16 +415,18 @@ impl Engine {
         }
     }
 
-    /// Frees device memory that no region uses.
-    #[doc(alias = "ibv_free_dm")]
-    pub fn free_dm(&mut self, dm: DmId) -> Result<()> {
+    /// Begins to free device memory that no region uses ([`crate::Hca::free_dm`]): what is left is its dma-buf.
+    pub(crate) fn take_dm(&mut self, dm: DmId) -> Result<Option<DmExport>> {
+        if self.failure().is_some() {
+            return Ok(None);
+        }
         let uses = self.dm(dm)?.uses;
         if uses > 0 {
             refuse!(Busy, "free_dm: {uses} memory regions are on this device memory");
         }
         let block = self.core.dms.remove(dm.index());
         self.core.dm_used -= block.length.next_multiple_of(64);
-        Ok(())
+        Ok(block.export)
     }
 
     /// The memory of a block, to copy to and from: 32-bit words in ascending order, each whole.

@@ -6,9 +6,11 @@ use transport::{PathCaps, PostError, Qp, QpCap, QpInit};
 
 use super::Engine;
 use super::core::EventSource;
+use super::direct::UnderWay;
 use super::env::{QpEnv, QpFacts, Route};
+use super::mr::Mr;
 use super::qp::QpEntry;
-use crate::ids::{CqId, CtxId, PdId, QpId, SrqId};
+use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
 use crate::refusal::{Result, refuse};
 
 /// What a QP is made with.
@@ -26,6 +28,8 @@ pub struct QpSpec {
     pub recv_cq: CqId,
     /// The shared receive queue, if the QP has none of its own.
     pub srq: Option<SrqId>,
+    /// The XRC domain, of a receiving QP of XRC, which has nothing of the above.
+    pub xrcd: Option<XrcdId>,
     /// The capacities.
     pub cap: Cap,
     /// Whether every send completes, flagged or not.
@@ -51,27 +55,62 @@ pub struct Cap {
     pub max_inline_data: u32,
 }
 
+/// A context that is being closed.
+#[derive(Debug)]
+pub(crate) struct Closing {
+    pub(crate) ctx: CtxId,
+    pub(crate) mrs: Vec<Mr>,
+    pub(crate) under_way: UnderWay,
+}
+
 /// Bytes of one packet on the ring between two processes: large enough to amortise a record, small enough that the
 /// receiver copies while the sender fills the next.
 const SHM_SEGMENT: u32 = 32 << 10;
 /// Bytes of one packet within a process, where it is a reference.
 const LOOPBACK_SEGMENT: u32 = 1 << 20;
 
+impl QpSpec {
+    /// A receiving QP of XRC.
+    pub fn xrc_target(xrcd: XrcdId, cookie: u64) -> Self {
+        Self {
+            pd: PdId::NONE,
+            qp_type: QpType::XrcRecv,
+            send_cq: CqId::NONE,
+            recv_cq: CqId::NONE,
+            srq: None,
+            xrcd: Some(xrcd),
+            cap: Cap::default(),
+            sq_sig_all: false,
+            cookie,
+        }
+    }
+}
+
 impl Engine {
     /// Creates a QP in the RESET state.
     #[doc(alias = "ibv_create_qp")]
     pub fn create_qp(&mut self, spec: &QpSpec) -> Result<(QpId, Qpn)> {
         self.check_spec(spec)?;
-        let ctx = self.pd(spec.pd)?.ctx;
+        let ctx = match spec.xrcd {
+            Some(xrcd) => self.xrcd(xrcd)?.ctx,
+            None => self.pd(spec.pd)?.ctx,
+        };
         let Some((id, qpn)) = self.qps.reserve() else {
             refuse!(NoMemory, "create_qp: max_qp is {}", self.core.attr.max_qp);
         };
-        self.pd(spec.pd)?.uses += 1;
-        self.cq(spec.send_cq)?.uses += 1;
-        self.cq(spec.recv_cq)?.uses += 1;
+        if let Some(xrcd) = spec.xrcd {
+            self.xrcd(xrcd)?.uses += 1;
+        } else {
+            self.pd(spec.pd)?.uses += 1;
+            self.cq(spec.send_cq)?.uses += 1;
+            self.cq(spec.recv_cq)?.uses += 1;
+        }
         if let Some(srq) = spec.srq {
             self.srq(srq)?.uses += 1;
         }
+        // A sending QP of XRC has no receive queue, a receiving one takes from many.
+        let is_xrc = matches!(spec.qp_type, QpType::XrcSend | QpType::XrcRecv);
+        let takes_none = spec.srq.is_some() || is_xrc;
         let cap = spec.cap;
         let qp = Qp::new(QpInit {
             qpn,
@@ -79,12 +118,12 @@ impl Engine {
             sq_sig_all: spec.sq_sig_all,
             cap: QpCap {
                 max_send_wr: cap.max_send_wr,
-                max_recv_wr: if spec.srq.is_some() { 0 } else { cap.max_recv_wr },
+                max_recv_wr: if takes_none { 0 } else { cap.max_recv_wr },
                 max_send_sge: cap.max_send_sge,
                 max_recv_sge: cap.max_recv_sge,
                 max_inline: cap.max_inline_data,
             },
-            has_srq: spec.srq.is_some(),
+            has_srq: takes_none,
         });
         let facts = QpFacts {
             id,
@@ -95,6 +134,7 @@ impl Engine {
             send_cq: spec.send_cq,
             recv_cq: spec.recv_cq,
             srq: spec.srq,
+            xrcd: spec.xrcd,
             cookie: spec.cookie,
             dest_qpn: Qpn::new(0),
             av: iba::Av::default(),
@@ -110,7 +150,7 @@ impl Engine {
 
     fn check_spec(&mut self, spec: &QpSpec) -> Result<()> {
         let attr = &self.core.attr;
-        if !matches!(spec.qp_type, QpType::Rc | QpType::Uc | QpType::Ud) {
+        if spec.qp_type == QpType::RawPacket {
             refuse!(NotSupported, "create_qp: no QPs of type {}", spec.qp_type);
         }
         let cap = &spec.cap;
@@ -143,17 +183,31 @@ impl Engine {
         if self.qps.len() >= attr.max_qp as usize {
             refuse!(NoMemory, "create_qp: max_qp is {}", attr.max_qp);
         }
-        self.cq(spec.send_cq)?;
-        self.cq(spec.recv_cq)?;
-        if let Some(srq) = spec.srq {
-            self.srq(srq)?;
+        match spec.xrcd {
+            Some(xrcd) if spec.qp_type == QpType::XrcRecv => {
+                self.xrcd(xrcd)?;
+            }
+            None if spec.qp_type != QpType::XrcRecv => {
+                self.cq(spec.send_cq)?;
+                self.cq(spec.recv_cq)?;
+            }
+            _ => refuse!(Invalid, "create_qp: an XRC domain is for receiving QPs of XRC"),
+        }
+        if let Some(srq) = spec.srq
+            && (spec.qp_type == QpType::XrcSend || self.srq(srq)?.xrc.is_some())
+        {
+            refuse!(Invalid, "create_qp: an XRC SRQ is named by packets, not by QPs");
         }
         Ok(())
     }
 
-    /// Moves a QP to another state, or changes what its state allows.
-    #[doc(alias = "ibv_modify_qp")]
-    pub fn modify_qp(&mut self, id: QpId, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+    /// See [`crate::Hca::modify_qp`], which waits for what this returns.
+    pub(crate) fn modify_qp(
+        &mut self,
+        id: QpId,
+        attr: &QpAttr,
+        mask: AttrMask,
+    ) -> Result<UnderWay> {
         self.check_attr(attr, mask)?;
         if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Reset | QpState::Err) {
             self.settle(id);
@@ -201,10 +255,10 @@ impl Engine {
             };
             entry.qp.set_path(path_caps(facts.route, path_mtu, core.config.ring_size));
         }
-        self.publish_qp(id);
+        let under_way = self.publish_qp(id);
         self.make_ready(id);
         self.progress();
-        Ok(())
+        Ok(under_way)
     }
 
     fn check_attr(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
@@ -245,32 +299,58 @@ impl Engine {
         }
     }
 
-    /// Destroys a QP. What it had outstanding is gone, its completions with it.
-    #[doc(alias = "ibv_destroy_qp")]
-    pub fn destroy_qp(&mut self, id: QpId) -> Result<()> {
+    /// See [`crate::Hca::destroy_qp`], which waits for what this returns.
+    pub(crate) fn destroy_qp(&mut self, id: QpId) -> Result<UnderWay> {
+        if self.failure().is_some() {
+            return Ok(self.all_copies());
+        }
         self.settle(id);
         let Some(entry) = self.qps.remove(id) else {
             refuse!(Invalid, "there is no QP {}", id.handle());
         };
-        self.publish_qp(id);
+        let under_way = self.publish_qp(id);
         let facts = entry.facts;
         self.core.clean_cqs(facts.qpn, facts.send_cq, facts.recv_cq);
-        self.cq(facts.send_cq)?.uses -= 1;
-        self.cq(facts.recv_cq)?.uses -= 1;
-        if let Some(srq) = facts.srq {
-            self.srq(srq)?.uses -= 1;
+        self.core.mrs.windows.forget_qp(facts.qpn);
+        if let Some(xrcd) = facts.xrcd {
+            self.xrcd(xrcd)?.uses -= 1;
+        } else {
+            self.cq(facts.send_cq)?.uses -= 1;
+            self.cq(facts.recv_cq)?.uses -= 1;
+            if let Some(srq) = facts.srq {
+                self.srq(srq)?.uses -= 1;
+            }
+            self.pd(facts.pd)?.uses -= 1;
         }
-        self.pd(facts.pd)?.uses -= 1;
         self.drop_async_events(facts.ctx, EventSource::Qp(id));
-        Ok(())
+        Ok(under_way)
     }
 
     /// Puts a send on a QP's queue. [`Engine::kick`] sets it going, once for a whole list.
     #[doc(alias = "ibv_post_send")]
     #[inline]
     pub fn post_send(&mut self, id: QpId, wr: SendWr) -> core::result::Result<(), PostError> {
+        if self.is_dead() {
+            return Err(PostError::Dead);
+        }
         match self.qps.get_mut(id) {
             Some(entry) => entry.qp.post_send(wr),
+            None => Err(PostError::State(QpState::Reset)),
+        }
+    }
+
+    /// Puts sends on a QP's queue, all or none. [`Engine::kick`] sets them going.
+    #[doc(alias = "ibv_wr_complete")]
+    pub fn post_sends(
+        &mut self,
+        id: QpId,
+        wrs: impl IntoIterator<Item = SendWr>,
+    ) -> core::result::Result<(), PostError> {
+        if self.is_dead() {
+            return Err(PostError::Dead);
+        }
+        match self.qps.get_mut(id) {
+            Some(entry) => entry.qp.post_sends(wrs),
             None => Err(PostError::State(QpState::Reset)),
         }
     }
@@ -279,6 +359,9 @@ impl Engine {
     #[doc(alias = "ibv_post_recv")]
     #[inline]
     pub fn post_recv(&mut self, id: QpId, wr: RecvWr) -> core::result::Result<(), PostError> {
+        if self.is_dead() {
+            return Err(PostError::Dead);
+        }
         match self.qps.get_mut(id) {
             Some(entry) => entry.qp.post_recv(wr),
             None => Err(PostError::State(QpState::Reset)),
@@ -287,17 +370,27 @@ impl Engine {
 
     /// Sends what a QP has to send.
     pub fn kick(&mut self, id: QpId) {
+        if self.is_dead() {
+            return;
+        }
         self.core.now = self.clock.now();
         self.transmit(id);
         self.after_transmit();
     }
 
-    /// Destroys whatever of a context its program left behind, in an order that leaves no use counted.
-    pub(crate) fn destroy_left_over(&mut self, ctx: CtxId) {
+    /// Begins to close a context: destroys what its program left behind, in an order that leaves no use counted, but for
+    /// the memory that copies under way may touch.
+    pub(crate) fn begin_close(&mut self, ctx: CtxId) -> Closing {
+        if self.failure().is_some() {
+            return Closing { ctx, mrs: Vec::new(), under_way: self.all_copies() };
+        }
+        let mut under_way = UnderWay::default();
         let qps: Vec<QpId> =
             self.qps.iter().filter(|q| q.facts.ctx == ctx).map(|q| q.facts.id).collect();
         for id in qps {
-            let _ = self.destroy_qp(id);
+            if let Ok(more) = self.destroy_qp(id) {
+                under_way.join(more);
+            }
         }
         let srqs: Vec<usize> =
             self.core.srqs.iter().filter(|(_, s)| s.ctx == ctx).map(|(i, _)| i).collect();
@@ -312,15 +405,36 @@ impl Engine {
         self.core.channels.retain(|_, channel| channel.ctx != ctx);
         let pds: Vec<PdId> =
             self.core.pds.iter().filter(|(_, p)| p.ctx == ctx).map(|(i, _)| i.into()).collect();
+        for id in self.core.mrs.windows.ids_in(&pds) {
+            let _ = self.dealloc_mw(id);
+        }
+        let mut mrs = Vec::new();
         for id in self.core.mrs.ids_in(&pds) {
-            let _ = self.dereg_mr(id);
+            if let Ok((mr, more)) = self.take_mr(id) {
+                mrs.push(mr);
+                under_way.join(more);
+            }
+        }
+        Closing { ctx, mrs, under_way }
+    }
+
+    /// Closes a context when no peer copies any more.
+    pub(crate) fn finish_close(&mut self, ctx: CtxId, mrs: Vec<Mr>) {
+        if self.failure().is_some() {
+            self.core.ctxs.try_remove(ctx.index());
+            return;
+        }
+        for mr in mrs {
+            let _ = self.finish_dereg(mr);
         }
         self.core.pds.retain(|_, pd| pd.ctx != ctx);
+        self.core.xrcds.retain(|_, xrcd| xrcd.ctx != ctx);
         let dms: Vec<usize> =
             self.core.dms.iter().filter(|(_, d)| d.ctx == ctx).map(|(i, _)| i).collect();
         for index in dms {
-            let _ = self.free_dm(index.into());
+            let _ = self.take_dm(index.into());
         }
+        self.core.ctxs.try_remove(ctx.index());
     }
 
     /// Forgets events about an object that goes away.

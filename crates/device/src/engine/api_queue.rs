@@ -1,12 +1,14 @@
 //! Completion channels, completion queues and shared receive queues.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
+use transport::PostError;
 use transport::wr::RecvWr;
 
 use super::Engine;
 use super::core::{Channel, Srq};
-use super::cq::{Armed, Cq, Wc};
+use super::cq::{Armed, Cq, Moderation, Wc};
 use super::events::EventQueue;
 use crate::ids::{ChannelId, CqId, CtxId, PdId, SrqId};
 use crate::refusal::{Result, refuse};
@@ -21,6 +23,9 @@ impl Engine {
 
     /// Destroys a channel that no CQ uses.
     pub fn destroy_channel(&mut self, id: ChannelId) -> Result<()> {
+        if self.failure().is_some() {
+            return Ok(());
+        }
         let Some(channel) = self.core.channels.get(id.index()) else {
             refuse!(Invalid, "there is no completion channel {}", id.handle());
         };
@@ -89,14 +94,42 @@ impl Engine {
         Ok(())
     }
 
+    /// Moderates the events of a CQ: one comes with `count` completions, or `period` microseconds after the first of them.
+    /// If either is 0, every event comes at once, as from the start. Completions are not held back, only what is said of
+    /// them. One event that is held back already may come by the old rule.
+    #[doc(alias = "ibv_modify_cq")]
+    pub fn moderate_cq(&mut self, id: CqId, count: u16, period: u16) -> Result<()> {
+        let (most, longest) =
+            (self.core.attr.max_cq_moderation_count, self.core.attr.max_cq_moderation_period);
+        if most == 0 {
+            refuse!(NotSupported, "modify_cq: a NIC of this preset does not moderate events");
+        }
+        if count > most || period > longest {
+            refuse!(
+                Invalid,
+                "modify_cq: {count} completions or {period} us; {most} and {longest} are possible"
+            );
+        }
+        let is_off = count == 0 || period == 0;
+        self.cq(id)?.moderation = (!is_off).then(|| Moderation {
+            count: u32::from(count),
+            period: Duration::from_micros(u64::from(period)),
+        });
+        Ok(())
+    }
+
     /// Destroys a CQ that no queue uses.
     #[doc(alias = "ibv_destroy_cq")]
     pub fn destroy_cq(&mut self, id: CqId) -> Result<()> {
+        if self.failure().is_some() {
+            return Ok(());
+        }
         let uses = self.cq(id)?.uses;
         if uses > 0 {
             refuse!(Busy, "destroy_cq: {uses} queues complete here");
         }
         let cq = self.core.cqs.remove(id.index());
+        self.core.moderated.retain(|(_, moderated)| *moderated != id);
         if let Some(channel) = cq.channel.and_then(|c| self.core.channels.get_mut(c.index())) {
             channel.uses -= 1;
             channel.events.remove(|event| *event == id);
@@ -136,9 +169,9 @@ impl Engine {
         self.core.cqs.get(id.index()).is_none_or(Cq::is_empty)
     }
 
-    /// Whether a CQ overran: it can be polled empty, and then only fails.
-    pub fn cq_is_overrun(&self, id: CqId) -> bool {
-        self.core.cqs.get(id.index()).is_some_and(|cq| cq.overrun)
+    /// Whether a CQ overran, or the device failed: it can be polled empty, and then only fails.
+    pub fn cq_is_broken(&self, id: CqId) -> bool {
+        self.failure().is_some() || self.core.cqs.get(id.index()).is_some_and(|cq| cq.overrun)
     }
 
     /// Creates a shared receive queue.
@@ -169,7 +202,7 @@ impl Engine {
             pd.ctx
         };
         let queue = std::collections::VecDeque::new();
-        let srq = Srq { ctx, pd, cookie, max_wr, max_sge, limit, uses: 0, queue };
+        let srq = Srq { ctx, pd, cookie, max_wr, max_sge, limit, uses: 0, xrc: None, queue };
         Ok(self.core.srqs.insert(srq).into())
     }
 
@@ -207,11 +240,15 @@ impl Engine {
     /// Destroys a shared receive queue that no QP uses.
     #[doc(alias = "ibv_destroy_srq")]
     pub fn destroy_srq(&mut self, id: SrqId) -> Result<()> {
+        if self.failure().is_some() {
+            return Ok(());
+        }
         let uses = self.srq(id)?.uses;
         if uses > 0 {
             refuse!(Busy, "destroy_srq: {uses} QPs receive from this queue");
         }
         let srq = self.core.srqs.remove(id.index());
+        self.release_srq_xrc(srq.xrc);
         self.pd(srq.pd)?.uses -= 1;
         self.drop_async_events(srq.ctx, super::EventSource::Srq(id));
         Ok(())
@@ -220,6 +257,9 @@ impl Engine {
     /// Posts a receive to a shared queue.
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post_srq_recv(&mut self, id: SrqId, wr: RecvWr) -> Result<()> {
+        if self.is_dead() {
+            refuse!(Io, "post_srq_recv: {}", PostError::Dead);
+        }
         let srq = self.srq(id)?;
         if srq.queue.len() >= srq.max_wr as usize {
             refuse!(NoMemory, "post_srq_recv: the queue holds its {} requests", srq.max_wr);

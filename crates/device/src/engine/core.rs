@@ -9,10 +9,12 @@ use transport::wr::RecvWr;
 
 use super::cq::{Armed, Cq};
 use super::events::EventQueue;
+use super::faults::Faults;
 use super::mr::MrTable;
 use super::peers::Peers;
 use super::table::Table;
 use super::udp::UdpQueue;
+use super::xrc::{SrqXrc, Xrcd};
 use crate::attr::DeviceAttr;
 use crate::config::NicConfig;
 use crate::counters::Counters;
@@ -51,6 +53,8 @@ pub(crate) struct Srq {
     /// Below this many receives an event is raised once; 0 is off.
     pub(crate) limit: u32,
     pub(crate) uses: u32,
+    /// If it is one of XRC.
+    pub(crate) xrc: Option<SrqXrc>,
     pub(crate) queue: VecDeque<RecvWr>,
 }
 
@@ -61,6 +65,8 @@ pub(crate) struct Dm {
     pub(crate) length: u64,
     pub(crate) memory: umem::HostBuf,
     pub(crate) uses: u32,
+    /// Its dma-buf, once it was asked for.
+    pub(crate) export: Option<crate::dm_export::DmExport>,
 }
 
 /// What an asynchronous event is about.
@@ -128,10 +134,15 @@ pub(crate) struct Core {
     pub(crate) channels: Slab<Channel>,
     pub(crate) cqs: Slab<Cq>,
     pub(crate) srqs: Slab<Srq>,
+    pub(crate) xrcds: Slab<Xrcd>,
     pub(crate) dms: Slab<Dm>,
     pub(crate) dm_used: u64,
+    /// Pages charged to the limit of locked memory.
+    pub(crate) pinned_pages: u64,
     pub(crate) ahs: u32,
     pub(crate) counters: Counters,
+    /// Who asks exporters of other processes where their buffers went.
+    pub(crate) faults: Faults,
     pub(crate) loopback: VecDeque<super::payload::LoopPacket>,
     pub(crate) peers: Peers,
     /// What peers may touch without our engine; `None` where the configuration forbids it.
@@ -139,6 +150,8 @@ pub(crate) struct Core {
     pub(crate) udp: UdpQueue,
     /// Whether the kernel gave us a packet that is another process's.
     pub(crate) missteered: bool,
+    /// When events that are held back come at the latest.
+    pub(crate) moderated: Vec<(Time, CqId)>,
     /// Whether a packet waits in its ring for the program to post a receive.
     pub(crate) holding: bool,
 }
@@ -155,11 +168,37 @@ impl Core {
         if !fire {
             return;
         }
+        match cq.holds_back(self.now) {
+            None => self.report_cq(id),
+            Some(at) => self.moderated.extend(at.map(|at| (at, id))),
+        }
+    }
+
+    /// Tells the channel of a CQ, which has to be armed anew then.
+    pub(crate) fn report_cq(&mut self, id: CqId) {
+        let Some(cq) = self.cqs.get_mut(id.index()) else { return };
         cq.armed = Armed::No;
+        cq.held = 0;
+        if cq.report_at.take().is_some() {
+            self.moderated.retain(|(_, moderated)| *moderated != id);
+        }
         if let Some(channel) = cq.channel.and_then(|c: ChannelId| self.channels.get_mut(c.index()))
         {
             channel.events.push(id);
         }
+    }
+
+    /// Reports the CQs whose events were held back for as long as they may be.
+    pub(crate) fn report_overdue(&mut self) -> bool {
+        let now = self.now;
+        if self.moderated.iter().all(|(at, _)| *at > now) {
+            return false;
+        }
+        let due = self.moderated.extract_if(.., |(at, _)| *at <= now);
+        for id in due.map(|(_, id)| id).collect::<Vec<_>>() {
+            self.report_cq(id);
+        }
+        true
     }
 
     /// Raises an asynchronous event in one context.

@@ -1,8 +1,10 @@
 //! Completion queues.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use iba::{Qpn, WcFlags, WcOpcode, WcStatus};
+use transport::Time;
 use transport::env::Completion;
 
 use crate::ids::{ChannelId, CtxId};
@@ -42,6 +44,15 @@ pub(crate) enum Armed {
     Any,
 }
 
+/// How many completions one event stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moderation {
+    /// An event comes with this many completions,
+    pub(crate) count: u32,
+    /// or so long after the first of them.
+    pub(crate) period: Duration,
+}
+
 /// A completion queue.
 #[derive(Debug)]
 pub(crate) struct Cq {
@@ -50,6 +61,11 @@ pub(crate) struct Cq {
     pub(crate) cookie: u64,
     pub(crate) capacity: u32,
     pub(crate) armed: Armed,
+    /// `None` if every event comes at once.
+    pub(crate) moderation: Option<Moderation>,
+    /// Completions that an event is held back for, and when it comes at the latest.
+    pub(crate) held: u32,
+    pub(crate) report_at: Option<Time>,
     /// Queues that complete here.
     pub(crate) uses: u32,
     pub(crate) overrun: bool,
@@ -64,6 +80,9 @@ impl Cq {
             cookie,
             capacity,
             armed: Armed::No,
+            moderation: None,
+            held: 0,
+            report_at: None,
             uses: 0,
             overrun: false,
             ring: VecDeque::new(),
@@ -89,6 +108,18 @@ impl Cq {
             timestamp,
         });
         true
+    }
+
+    /// Whether the event for one more completion is to wait. Says until when if it is the first that waits.
+    pub(crate) fn holds_back(&mut self, now: Time) -> Option<Option<Time>> {
+        let Moderation { count, period } = self.moderation?;
+        self.held += 1;
+        if self.held >= count {
+            return None;
+        }
+        let is_first = self.report_at.is_none();
+        let at = *self.report_at.get_or_insert(now + period);
+        Some(is_first.then_some(at))
     }
 
     pub(crate) fn pop(&mut self) -> Option<Wc> {

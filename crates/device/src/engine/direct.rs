@@ -4,30 +4,31 @@
 //! the key up in the target's published table, copies, and is done. Between two processes of one user with ptrace
 //! permission that is `process_vm_writev`, or a plain copy where the target's memory is a file that both map.
 //!
-//! While it copies, the initiator holds a *guard slot*: the key, in a word of the page it shares with the target. Who
-//! takes a region away first kills its table entry and then waits for the slots that hold its key; who copies looks,
-//! every 256 KiB, whether the entry still lives. So once a region is deregistered nothing touches its memory.
+//! While it copies, the initiator holds its *guard slot* ([`Outbound::hold`]). Who takes a region away first kills its
+//! table entry and then waits for the slots that were held for its key; who copies looks, every 256 KiB, whether the entry
+//! still lives. So once a region is deregistered nothing touches its memory. The waiting is done by [`crate::Hca`], which
+//! gives the engine's lock up meanwhile.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
+use std::os::fd::{AsFd, OwnedFd};
 
-use iba::{Access, Qpn, RKey};
-use link::shm::{Inbound, InboundState, Outbound, OutboundState};
+use dmabuf::{Direction, GateSlot};
+use iba::{Access, QpType, Qpn, RKey};
+use link::shm::{Held, InboundState, Outbound, OutboundState};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use smallvec::SmallVec;
-use transport::env::{AtomicOp, Direct, Local, OneSided, OneSidedKind};
-use umem::{Backing, Fault, HostBuf, LocalPart, RemoteFault, RemoteProcess, Touch, Umem};
+use transport::env::{AtomicOp, Direct, Local, LocalError, OneSided, OneSidedKind};
+use umem::{
+    Backing, CpuAccess, Fault, HostBuf, LocalPart, RemoteFault, RemoteProcess, Touch, Umem,
+};
 
 use super::Engine;
 use super::env::Route;
-use super::mr::MrTable;
+use super::mr::{Mr, MrTable};
 use super::payload::{for_each_sge, local_fault};
 use super::table::{MrWords, PeerTable, Table, qp_word};
 use crate::ids::{MrId, PdId, QpId};
 
-/// Where the guard slot lies in the page that initiator and target share.
-const SLOT: usize = 0;
 /// Mapped files kept for one peer.
 const MAX_MAPPED: usize = 256;
 /// Bytes between two looks at the table.
@@ -38,16 +39,74 @@ const PIECE: u64 = 256 << 10;
 pub(crate) struct DirectPeer {
     table: PeerTable,
     process: RemoteProcess,
-    pidfd: Option<OwnedFd>,
-    mapped: HashMap<u32, Option<Mapped>>,
+    files: Files,
+    mapped: HashMap<u32, Mapped>,
     /// Where inline bytes lie while they are copied.
     inline: HostBuf,
 }
 
-/// A region of a peer, mapped here.
+/// A region of a peer, mapped here: for the entry that had this version.
 #[derive(Debug)]
 struct Mapped {
-    umem: Umem,
+    version: u64,
+    umem: Option<Umem>,
+}
+
+/// Files of a peer that are open here, and gates of its buffers, by inode: an inode is not used again while they are.
+#[derive(Debug)]
+struct Files {
+    pidfd: Option<OwnedFd>,
+    open: HashMap<u64, HostBuf>,
+    gates: HashMap<u64, GateSlot>,
+}
+
+impl Files {
+    /// A file of the peer, if the number means that file still.
+    fn take(&self, fd: i32, inode: u64) -> Option<OwnedFd> {
+        let file = pidfd_getfd(self.pidfd.as_ref()?, fd, PidfdGetfdFlags::empty()).ok()?;
+        let stat = rustix::fs::fstat(&file).ok()?;
+        (stat.st_ino == inode).then_some(file)
+    }
+
+    fn open(&mut self, fd: i32, inode: u64) -> Option<&HostBuf> {
+        if !self.open.contains_key(&inode) {
+            let file = self.take(fd, inode)?;
+            let size = rustix::fs::fstat(&file).ok()?.st_size;
+            let buffer = HostBuf::received(file, usize::try_from(size).ok()?).ok()?;
+            buffer.dont_fork().ok()?;
+            self.open.insert(inode, buffer);
+        }
+        self.open.get(&inode)
+    }
+
+    fn gate(&mut self, fd: i32, inode: u64) -> Option<GateSlot> {
+        if !self.gates.contains_key(&inode) {
+            let slot = GateSlot::claim(self.take(fd, inode)?.as_fd()).ok()?;
+            self.gates.insert(inode, slot);
+        }
+        self.gates.get(&inode).cloned()
+    }
+
+    /// A region of the peer in our own address space, if it is a file.
+    fn map(&mut self, words: &MrWords) -> Option<Umem> {
+        let (fd, offset, inode) = words.file?;
+        let gate = match words.gate {
+            Some((fd, inode, epoch)) => Some((self.gate(fd, inode)?, epoch)),
+            None => None,
+        };
+        let buffer = self.open(fd, inode)?;
+        match gate {
+            Some((gate, epoch)) => {
+                Umem::host_range_behind(buffer, offset, words.length, gate, epoch).ok()
+            }
+            None => Umem::host_range(buffer, offset, words.length).ok(),
+        }
+    }
+
+    fn forget(&mut self) {
+        self.open.clear();
+        self.gates.clear();
+    }
 }
 
 /// Finds out whether a peer that answered can be reached directly, and says so in words.
@@ -62,25 +121,8 @@ pub(crate) fn probe(outbound: &mut Outbound) -> Result<DirectPeer, String> {
         .map_err(|refused| refused.to_string())?;
     let pidfd = Pid::from_raw(pid as i32).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let inline = HostBuf::anonymous(4096).map_err(|error| error.to_string())?;
-    Ok(DirectPeer { table, process, pidfd, mapped: HashMap::new(), inline })
-}
-
-/// The guard slot, held. Dropping it frees it.
-struct Slot<'a>(&'a Outbound);
-
-impl<'a> Slot<'a> {
-    fn hold(outbound: &'a Outbound, key: u32) -> Self {
-        // ORDERING: the slot is taken before the table is read, and the table is changed before the slot is read: of a
-        // copy and a withdrawal at the same moment at least one sees the other.
-        let _ = outbound.scratch().store_u64(SLOT, u64::from(key), Ordering::SeqCst);
-        Self(outbound)
-    }
-}
-
-impl Drop for Slot<'_> {
-    fn drop(&mut self) {
-        let _ = self.0.scratch().store_u64(SLOT, 0, Ordering::Release);
-    }
+    let files = Files { pidfd, open: HashMap::new(), gates: HashMap::new() };
+    Ok(DirectPeer { table, process, files, mapped: HashMap::new(), inline })
 }
 
 /// Who asks, of whom.
@@ -95,13 +137,17 @@ impl DirectPeer {
     /// Carries out an operation, or declines it.
     pub(crate) fn one_sided(
         &mut self,
-        outbound: &Outbound,
+        outbound: &mut Outbound,
         mrs: &MrTable,
         parties: Parties,
         op: &OneSided<'_>,
     ) -> Direct {
         let RKey(key) = op.rkey;
-        let slot = Slot::hold(outbound, key);
+        // Key 0 is no key, and a slot held for it would be free.
+        if key == 0 {
+            return Direct::Declined;
+        }
+        let guard = outbound.hold(key);
         let Some((words, offset)) = self.check(parties, op) else { return Direct::Declined };
         let result = match op.kind {
             OneSidedKind::Atomic(atomic) => {
@@ -111,7 +157,7 @@ impl DirectPeer {
                 self.copy(mrs, parties.pd, op, &words, offset)
             }
         };
-        drop(slot);
+        drop(guard);
         result
     }
 
@@ -153,7 +199,9 @@ impl DirectPeer {
             Local::Sges(sges) => {
                 let need = if is_write { Access::empty() } else { Access::LOCAL_WRITE };
                 let found = for_each_sge(mrs, pd, sges, 0, op.length, need, |umem, at, length| {
-                    parts.push((umem.clone(), at, u64::from(length)));
+                    umem.for_each_part(at, u64::from(length), |umem, at, length| {
+                        parts.push((umem.clone(), at, length));
+                    });
                     Ok(())
                 });
                 if let Err(error) = found {
@@ -162,8 +210,12 @@ impl DirectPeer {
             }
         }
         let (table, key) = (&self.table, op.rkey.0);
-        if let Some(mapped) = Self::map(&mut self.mapped, self.pidfd.as_ref(), key, words) {
-            return copy_mapped(&mapped.umem, offset, &parts, is_write, || table.lives(key));
+        if let Some(there) = Self::map(&mut self.mapped, &mut self.files, key, words) {
+            return copy_mapped(there, offset, &parts, is_write, || table.lives(key));
+        }
+        if words.gate.is_some() {
+            // Its address in the other process may mean another place by now.
+            return Direct::Declined;
         }
         let local: SmallVec<[LocalPart<'_>; 4]> = parts
             .iter()
@@ -194,64 +246,78 @@ impl DirectPeer {
         atomic: AtomicOp,
     ) -> Direct {
         let Local::Sges(sges) = op.local else { return Direct::Declined };
-        let Some(mapped) = Self::map(&mut self.mapped, self.pidfd.as_ref(), op.rkey.0, words)
-        else {
+        let Some(there) = Self::map(&mut self.mapped, &mut self.files, op.rkey.0, words) else {
             return Direct::Declined;
         };
         if !op.remote_addr.is_multiple_of(8) {
             return Direct::Declined;
         }
-        if let Err(error) = mrs.check_local(pd, sges, Access::LOCAL_WRITE) {
+        // Both ends are held where they are before anything happens: an atomic cannot be taken back.
+        let mut parts: SmallVec<[(Umem, u64, u64); 1]> = SmallVec::new();
+        let found = for_each_sge(mrs, pd, sges, 0, 8, Access::LOCAL_WRITE, |umem, at, length| {
+            parts.push((umem.clone(), at, u64::from(length)));
+            Ok(())
+        });
+        if let Err(error) = found {
             return Direct::Local(error);
         }
-        let old = match atomic {
-            AtomicOp::CompareSwap { compare, swap } => {
-                mapped.umem.compare_swap(offset, compare, swap)
+        let mut ours: SmallVec<[CpuAccess<'_>; 1]> = SmallVec::new();
+        for (umem, ..) in &parts {
+            match umem.cpu_access(Direction::ToDevice) {
+                Ok(access) => ours.push(access),
+                Err(fault) => return Direct::Local(local_fault(&fault)),
             }
-            AtomicOp::FetchAdd { add } => mapped.umem.fetch_add(offset, add),
+        }
+        let old = match atomic {
+            AtomicOp::CompareSwap { compare, swap } => there.compare_swap(offset, compare, swap),
+            AtomicOp::FetchAdd { add } => there.fetch_add(offset, add),
         };
         let Ok(old) = old else { return Direct::Declined };
-        let (bytes, mut from) = (old.to_ne_bytes(), 0);
-        let stored = for_each_sge(mrs, pd, sges, 0, 8, Access::LOCAL_WRITE, |umem, at, length| {
-            let piece = &bytes[from..from + length as usize];
-            from += length as usize;
-            umem.write(at, piece).map_err(|fault| local_fault(&fault))
-        });
-        match stored {
-            Ok(()) => Direct::Done,
-            Err(error) => Direct::Local(error),
+        let mut bytes = &old.to_ne_bytes()[..];
+        for (umem, (_, at, length)) in ours.iter().zip(&parts) {
+            let (piece, rest) = bytes.split_at(*length as usize);
+            bytes = rest;
+            if let Err(fault) = umem.write(*at, piece) {
+                return Direct::Local(match local_fault(&fault) {
+                    // It was done: asking again would do it twice.
+                    LocalError::NotPresent => LocalError::Fault,
+                    error => error,
+                });
+            }
         }
+        Direct::Done
     }
 
     /// The peer's region in our own address space, if it is a file.
     fn map<'m>(
-        mapped: &'m mut HashMap<u32, Option<Mapped>>,
-        pidfd: Option<&OwnedFd>,
+        mapped: &'m mut HashMap<u32, Mapped>,
+        files: &mut Files,
         key: u32,
         words: &MrWords,
-    ) -> Option<&'m Mapped> {
-        let (fd, file_offset, inode) = words.file?;
+    ) -> Option<&'m Umem> {
         if mapped.len() >= MAX_MAPPED && !mapped.contains_key(&key) {
             mapped.clear();
+            files.forget();
         }
-        let entry = mapped.entry(key).or_insert_with(|| {
-            let file = pidfd_getfd(pidfd?, fd, PidfdGetfdFlags::empty()).ok()?;
-            let stat = rustix::fs::fstat(&file).ok()?;
-            // The number may mean another file by now.
-            if stat.st_ino != inode {
-                return None;
-            }
-            let buffer = HostBuf::received(file, usize::try_from(stat.st_size).ok()?).ok()?;
-            buffer.dont_fork().ok()?;
-            Some(Mapped { umem: Umem::host_range(&buffer, file_offset, words.length).ok()? })
-        });
-        entry.as_ref()
+        let version = words.version;
+        let entry = mapped
+            .entry(key)
+            .and_modify(|entry| {
+                if entry.version != version {
+                    *entry = Mapped { version, umem: files.map(words) };
+                }
+            })
+            .or_insert_with(|| Mapped { version, umem: files.map(words) });
+        entry.umem.as_ref()
     }
 
     /// Unmaps regions that are gone.
     pub(crate) fn forget_dead(&mut self) {
         let table = &self.table;
         self.mapped.retain(|key, _| table.lives(*key));
+        if self.mapped.is_empty() {
+            self.files.forget();
+        }
     }
 }
 
@@ -277,6 +343,8 @@ fn copy_mapped(
             };
             match copied {
                 Ok(()) => {}
+                // Moved meanwhile, theirs or ours: packets find it.
+                Err(Fault::Stale { .. }) => return Direct::Declined,
                 // Theirs: the target itself will say.
                 Err(Fault::Page { touch, .. }) if (touch == Touch::Write) == is_write => {
                     return Direct::Declined;
@@ -290,65 +358,112 @@ fn copy_mapped(
     Direct::Done
 }
 
-/// Waits until a peer does not hold its guard slot for what is meant. A peer that died holds none.
-fn drain(inbound: &mut Inbound, is_meant: impl Fn(u64) -> bool) {
-    let mut rounds = 0u32;
-    while inbound.scratch().load_u64(SLOT, Ordering::SeqCst).is_ok_and(&is_meant) {
-        rounds += 1;
-        if rounds.is_multiple_of(64) {
-            if inbound.poll() == InboundState::Gone {
-                return;
-            }
-            std::thread::yield_now();
-        }
-        std::hint::spin_loop();
+/// Copies by peers that were under way when something was withdrawn. Whoever withdrew it waits for them, without the
+/// engine's lock: a peer that was stopped in the middle of one holds up nobody else.
+#[derive(Debug, Default)]
+#[must_use = "what was withdrawn may be touched until these copies are over"]
+pub(crate) struct UnderWay(SmallVec<[(u64, Held); 4]>);
+
+impl UnderWay {
+    pub(crate) fn join(&mut self, other: Self) {
+        self.0.extend(other.0);
     }
 }
 
 impl Engine {
-    /// Says, or no longer says, that the peer of a QP may use it without our engine.
-    pub(crate) fn publish_qp(&mut self, id: QpId) {
-        let Some(table) = self.core.table.as_ref() else { return };
+    /// Says, or no longer says, that the peer of a QP may use it without our engine. What was said before may still be
+    /// made use of by copies under way.
+    pub(crate) fn publish_qp(&mut self, id: QpId) -> UnderWay {
+        let Some(table) = self.core.table.as_ref() else { return UnderWay::default() };
         let word = self.qps.get(id).and_then(|entry| {
             let shared = matches!(entry.facts.route, Route::Shm(_));
-            let open = shared && entry.qp.state().receives();
+            // Who may do what at a receiving QP of XRC depends on the queue that a packet names.
+            let is_fixed = entry.facts.qp_type != QpType::XrcRecv;
+            let open = shared && is_fixed && entry.qp.state().receives();
             open.then(|| {
                 qp_word(entry.facts.dest_qpn, entry.qp.query().access_flags, entry.facts.pd)
             })
         });
-        table.set_qp(id, word);
-        if word.is_none() {
-            for inbound in &mut self.receivers.inbounds {
-                drain(inbound, |held| held != 0);
-            }
+        if table.set_qp(id, word) { self.all_copies() } else { UnderWay::default() }
+    }
+
+    /// The copies of peers now, of those that are meant. Each connection is named by its random number.
+    fn copies(&self, is_meant: impl Fn(Held) -> bool) -> UnderWay {
+        let held = self.receivers.inbounds.iter().map(|from| (from.peer().nonce, from.held()));
+        UnderWay(held.filter(|(_, held)| is_meant(*held)).collect())
+    }
+
+    /// Takes back all that peers may touch without our engine.
+    pub(crate) fn withdraw_everything(&mut self) {
+        let Some(table) = self.core.table.as_ref() else { return };
+        for id in self.core.mrs.ids() {
+            table.withdraw(id);
         }
+        for entry in self.qps.iter() {
+            table.set_qp(entry.facts.id, None);
+        }
+    }
+
+    /// Every copy of a peer now.
+    pub(crate) fn all_copies(&self) -> UnderWay {
+        self.copies(|held| !held.is_free())
+    }
+
+    /// Whether any of these copies still goes on. A peer that died has none.
+    pub(crate) fn goes_on(&self, under_way: &mut UnderWay) -> bool {
+        under_way.0.retain(|(nonce, held)| {
+            self.receivers.inbounds.iter().any(|from| {
+                from.peer().nonce == *nonce
+                    && from.state() == InboundState::Up
+                    && from.held() == *held
+            })
+        });
+        !under_way.0.is_empty()
     }
 
     fn table(&self) -> Option<&Table> {
         self.core.table.as_ref()
     }
 
-    /// Makes a region known to peers that may touch it without our engine.
+    /// Makes a region known to peers that may touch it without our engine, and says in the log how peers reach it.
     pub(crate) fn publish_mr(&mut self, id: MrId) {
         let Some(mr) = self.core.mrs.get(id) else { return };
-        // A dma-buf of the kernel needs brackets around each access, which only its importer can give.
-        let is_plain = !matches!(mr.umem.backing(), Backing::DmaBuf { .. });
-        if mr.access.intersects(Access::REMOTE)
-            && is_plain
-            && let Some(table) = self.table()
-        {
+        if !mr.access.intersects(Access::REMOTE) {
+            return;
+        }
+        let rkey = format_args!("{:#x}", mr.key);
+        if let Some(reason) = self.only_by_ring(id, mr) {
+            tracing::info!(
+                target: "peerdma::path", rkey, length = mr.length,
+                "operations on this region go through the ring: {reason}"
+            );
+        } else if let Some(table) = self.table() {
             table.publish(id, mr);
+            let how = match mr.umem.backing() {
+                Backing::File { .. } => "its memory is a file that they map",
+                _ => "by process_vm_writev; atomics go through the ring",
+            };
+            tracing::debug!(
+                target: "peerdma::path", rkey, length = mr.length,
+                "processes of this user that may trace us reach this region directly: {how}"
+            );
         }
     }
 
-    /// Takes a region back from such peers, and waits until none touches it.
-    pub(crate) fn withdraw_mr(&mut self, id: MrId) {
-        let Some(key) = self.core.mrs.get(id).map(|mr| mr.key) else { return };
-        if let Some(table) = self.table() {
-            table.withdraw(id);
-            for inbound in &mut self.receivers.inbounds {
-                drain(inbound, |held| held == u64::from(key));
-            }
+    /// Why no peer may touch a region without our engine.
+    pub(super) fn only_by_ring(&self, id: MrId, mr: &Mr) -> Option<&'static str> {
+        if self.table().is_none() {
+            return Some("the configuration says so");
         }
+        Table::obstacle(id, mr)
+    }
+
+    /// Takes a region back from such peers.
+    pub(crate) fn withdraw_mr(&mut self, id: MrId) -> UnderWay {
+        let (Some(mr), Some(table)) = (self.core.mrs.get(id), self.table()) else {
+            return UnderWay::default();
+        };
+        table.withdraw(id);
+        self.copies(|held| held.is_for(mr.key))
     }
 }

@@ -7,7 +7,7 @@ use transport::env::{
     AtomicOp, Completion, Counter, Direct, Env, LocalError, OneSided, RemoteError, Side, Skipped,
     Source, To, TransmitError,
 };
-use transport::wr::{RecvWr, Sge};
+use transport::wr::{Bind, RecvWr, Sge};
 use wire::Headers;
 
 use super::core::{Core, EventSource};
@@ -17,7 +17,7 @@ use super::payload::{
     remote_fault,
 };
 use super::peers::{PushError, Record};
-use crate::ids::{CqId, CtxId, PdId, QpId, SrqId};
+use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
 
 /// What the engine knows of a QP beside its protocol state.
 #[derive(Clone, Debug)]
@@ -30,6 +30,8 @@ pub(crate) struct QpFacts {
     pub(crate) send_cq: CqId,
     pub(crate) recv_cq: CqId,
     pub(crate) srq: Option<SrqId>,
+    /// The domain of a receiving QP of XRC, whose other objects are those of the queue last named.
+    pub(crate) xrcd: Option<XrcdId>,
     pub(crate) cookie: u64,
     pub(crate) dest_qpn: Qpn,
     pub(crate) av: Av,
@@ -68,6 +70,14 @@ impl<'a> QpEnv<'a, '_> {
         Self { core, facts, payload: core::marker::PhantomData }
     }
 
+    /// The protection domain in which a packet takes its bytes.
+    fn pd_for(&self, source: &Source<'_>) -> PdId {
+        match *source {
+            Source::Remote { rkey, .. } => self.core.answering_pd(self.facts, rkey),
+            _ => self.facts.pd,
+        }
+    }
+
     /// A copy is needed where the work request completes before the packet has arrived.
     fn loop_payload(&self, source: &Source<'_>) -> Result<LoopPayload, TransmitError> {
         let by_reference = self.facts.qp_type.is_reliable();
@@ -102,7 +112,13 @@ impl<'a> QpEnv<'a, '_> {
                 let (umem, offset) = self
                     .core
                     .mrs
-                    .remote(self.facts.pd, rkey, addr, u64::from(length), Access::REMOTE_READ)
+                    .remote(
+                        self.core.answering_pd(self.facts, rkey),
+                        rkey,
+                        addr,
+                        u64::from(length),
+                        Access::REMOTE_READ,
+                    )
                     .map_err(TransmitError::Remote)?;
                 check_readable(umem, offset, length)
                     .map_err(|fault| TransmitError::Remote(remote_fault(&fault)))?;
@@ -139,8 +155,8 @@ impl<'a> QpEnv<'a, '_> {
         skipped: Skipped,
         grh: Option<&[u8; 40]>,
     ) -> Result<(), TransmitError> {
+        let pd = self.pd_for(source);
         let Core { peers, mrs, .. } = &mut *self.core;
-        let pd = self.facts.pd;
         let record =
             Record { headers, length: source_len(source), skipped, grh, source: self.facts.qpn };
         let pushed = peers.push(vf, &record, |room| match *source {
@@ -198,14 +214,14 @@ impl<'a> QpEnv<'a, '_> {
         headers: &Headers,
         source: &Source<'_>,
     ) -> Result<(), TransmitError> {
+        let pd = self.pd_for(source);
         let Core { udp, mrs, port, .. } = &mut *self.core;
-        let pd = self.facts.pd;
         let length = source_len(source);
         let Some(sgid) = port.gids.get(usize::from(av.sgid_index)) else {
             self.count(Counter::DroppedPacket);
             return Ok(());
         };
-        udp.push(sgid.to_ip(), av, headers, length, |room| match *source {
+        udp.push(*sgid, av, headers, length, |room| match *source {
             Source::Empty => Ok(()),
             Source::Bytes(bytes) => {
                 room.copy_from_slice(bytes);
@@ -231,6 +247,81 @@ impl<'a> QpEnv<'a, '_> {
 }
 
 impl QpEnv<'_, '_> {
+    fn send(
+        &mut self,
+        to: To<'_>,
+        headers: &Headers,
+        source: &Source<'_>,
+        skipped: Skipped,
+    ) -> Result<(), TransmitError> {
+        match to {
+            To::Peer => match self.facts.route {
+                Route::None => Ok(()),
+                Route::Loopback => self.send_loopback(headers, source, skipped, None),
+                Route::Shm(vf) => self.send_shm(vf, headers, source, skipped, None),
+                Route::Udp => {
+                    let av = self.facts.av;
+                    self.send_udp(&av, headers, source)
+                }
+            },
+            To::Av(av) => {
+                let dest = headers.bth.dest_qp;
+                match self.core.route(av, dest) {
+                    Route::None => {
+                        self.count(Counter::DroppedPacket);
+                        Ok(())
+                    }
+                    Route::Udp => self.send_udp(av, headers, source),
+                    local => {
+                        let length = source_len(source);
+                        let grh = self.core.grh(av, headers, length);
+                        match local {
+                            Route::Shm(vf) => {
+                                self.send_shm(vf, headers, source, skipped, Some(&grh))
+                            }
+                            _ => self.send_loopback(headers, source, skipped, Some(grh)),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sees to it that the memory of a source is there. False: not now.
+    #[cold]
+    fn bring_in_source(&mut self, source: &Source<'_>) -> bool {
+        match *source {
+            Source::Empty | Source::Bytes(_) => true,
+            Source::Sges { sges, .. } => self.bring_in_list(sges),
+            Source::Remote { rkey, addr, length } => {
+                self.core.bring_in(rkey.0, addr, u64::from(length))
+            }
+        }
+    }
+
+    #[cold]
+    fn bring_in_list(&mut self, sges: &[Sge]) -> bool {
+        let mut all = true;
+        for sge in sges.iter().filter(|sge| sge.length > 0) {
+            all &= self.core.bring_in(sge.lkey.0, sge.addr, u64::from(sge.length));
+        }
+        all
+    }
+
+    /// Scatters; memory that is absent is brought in first, if that can be now.
+    fn scatter_present(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        payload: &InPayload<'_>,
+    ) -> Result<(), LocalError> {
+        let scattered = self.scatter_any(sges, offset, payload);
+        if scattered == Err(LocalError::NotPresent) && self.bring_in_list(sges) {
+            return self.scatter_any(sges, offset, payload);
+        }
+        scattered
+    }
+
     fn scatter_any(
         &self,
         sges: &[Sge],
@@ -274,37 +365,16 @@ impl<'p> Env for QpEnv<'_, 'p> {
         source: Source<'_>,
         skipped: Skipped,
     ) -> Result<(), TransmitError> {
-        match to {
-            To::Peer => match self.facts.route {
-                Route::None => Ok(()),
-                Route::Loopback => self.send_loopback(headers, &source, skipped, None),
-                Route::Shm(vf) => self.send_shm(vf, headers, &source, skipped, None),
-                Route::Udp => {
-                    let av = self.facts.av;
-                    self.send_udp(&av, headers, &source)
-                }
-            },
-            To::Av(av) => {
-                let dest = headers.bth.dest_qp;
-                match self.core.route(av, dest) {
-                    Route::None => {
-                        self.count(Counter::DroppedPacket);
-                        Ok(())
-                    }
-                    Route::Udp => self.send_udp(av, headers, &source),
-                    local => {
-                        let length = source_len(&source);
-                        let grh = self.core.grh(av, headers, length);
-                        match local {
-                            Route::Shm(vf) => {
-                                self.send_shm(vf, headers, &source, skipped, Some(&grh))
-                            }
-                            _ => self.send_loopback(headers, &source, skipped, Some(grh)),
-                        }
-                    }
-                }
-            }
+        let sent = self.send(to, headers, &source, skipped);
+        let absent = matches!(
+            sent,
+            Err(TransmitError::Memory(LocalError::NotPresent)
+                | TransmitError::Remote(RemoteError::NotPresent))
+        );
+        if absent && self.bring_in_source(&source) {
+            return self.send(to, headers, &source, skipped);
         }
+        sent
     }
 
     fn peer_is_behind(&self) -> bool {
@@ -338,11 +408,11 @@ impl<'p> Env for QpEnv<'_, 'p> {
         offset: u64,
         payload: &InPayload<'p>,
     ) -> Result<(), LocalError> {
-        self.scatter_any(sges, offset, payload)
+        self.scatter_present(sges, offset, payload)
     }
 
     fn scatter_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), LocalError> {
-        self.scatter_any(sges, offset, &InPayload::Bytes(bytes))
+        self.scatter_present(sges, offset, &InPayload::Bytes(bytes))
     }
 
     fn check_remote(
@@ -352,7 +422,8 @@ impl<'p> Env for QpEnv<'_, 'p> {
         length: u32,
         access: Access,
     ) -> Result<(), RemoteError> {
-        self.core.mrs.remote(self.facts.pd, rkey, addr, u64::from(length), access).map(|_| ())
+        self.core.mrs.windows.check_qp(rkey, self.facts.qpn)?;
+        self.core.mrs.check_remote(self.facts.pd, rkey, addr, u64::from(length), access)
     }
 
     fn write_remote(
@@ -362,32 +433,75 @@ impl<'p> Env for QpEnv<'_, 'p> {
         payload: &InPayload<'p>,
     ) -> Result<(), RemoteError> {
         let length = payload.len();
-        let (umem, offset) = self.core.mrs.remote(
-            self.facts.pd,
-            rkey,
-            addr,
-            u64::from(length),
-            Access::REMOTE_WRITE,
-        )?;
-        payload.copy_to(0, length, umem, offset).map_err(|_| RemoteError::Fault)
+        let (pd, need) = (self.facts.pd, Access::REMOTE_WRITE);
+        let write = |core: &Core| {
+            let (umem, offset) = core.mrs.remote(pd, rkey, addr, u64::from(length), need)?;
+            payload.copy_to(0, length, umem, offset).map_err(|error| match error {
+                LocalError::NotPresent => RemoteError::NotPresent,
+                LocalError::Protection | LocalError::Fault => RemoteError::Fault,
+            })
+        };
+        let written = write(self.core);
+        if written == Err(RemoteError::NotPresent)
+            && self.core.bring_in(rkey.0, addr, u64::from(length))
+        {
+            return write(self.core);
+        }
+        written
     }
 
     fn atomic(&mut self, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, RemoteError> {
         if !addr.is_multiple_of(8) {
             return Err(RemoteError::Misaligned);
         }
-        let (umem, offset) =
-            self.core.mrs.remote(self.facts.pd, rkey, addr, 8, Access::REMOTE_ATOMIC)?;
-        match op {
-            AtomicOp::CompareSwap { compare, swap } => umem.compare_swap(offset, compare, swap),
-            AtomicOp::FetchAdd { add } => umem.fetch_add(offset, add),
+        let (pd, need) = (self.facts.pd, Access::REMOTE_ATOMIC);
+        let run = |core: &Core| {
+            let (umem, offset) = core.mrs.remote(pd, rkey, addr, 8, need)?;
+            match op {
+                AtomicOp::CompareSwap { compare, swap } => umem.compare_swap(offset, compare, swap),
+                AtomicOp::FetchAdd { add } => umem.fetch_add(offset, add),
+            }
+            .map_err(|fault| remote_fault(&fault))
+        };
+        let old = run(self.core);
+        if old == Err(RemoteError::NotPresent) && self.core.bring_in(rkey.0, addr, 8) {
+            return run(self.core);
         }
-        .map_err(|fault| remote_fault(&fault))
+        old
     }
 
-    fn invalidate(&mut self, _rkey: RKey) -> Result<(), RemoteError> {
-        // Only memory windows and fast-registered regions can be invalidated (IBA 10.6.5); there are none.
-        Err(RemoteError::Access)
+    fn invalidate(&mut self, rkey: RKey) -> Result<(), RemoteError> {
+        // Only memory windows and fast-registered regions can be invalidated (IBA 10.6.5), and the latter are the
+        // kernel's.
+        self.core.mrs.windows.invalidate(self.facts.pd, self.facts.qpn, rkey)
+    }
+
+    fn flush(
+        &mut self,
+        rkey: RKey,
+        range: Option<(u64, u32)>,
+        access: Access,
+    ) -> Result<(), RemoteError> {
+        self.core.mrs.windows.check_qp(rkey, self.facts.qpn)?;
+        let pd = self.facts.pd;
+        match range {
+            Some((addr, length)) => {
+                self.core.mrs.check_remote(pd, rkey, addr, u64::from(length), access)?;
+            }
+            None => self.core.mrs.remote_whole(pd, rkey, access)?,
+        }
+        // ORDERING: what was stored before is seen by whoever sees what is stored after; memory that all threads share
+        // needs no more.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn bind(&mut self, bind: &Bind) -> Result<(), LocalError> {
+        let (pd, qpn) = (self.facts.pd, self.facts.qpn);
+        self.core.mrs.bind(pd, qpn, bind).map_err(|why| {
+            tracing::info!(target: "peerdma::refusal", "bind_mw: window {}: {why}", bind.window);
+            LocalError::Protection
+        })
     }
 
     fn take_srq(&mut self) -> Option<RecvWr> {

@@ -18,7 +18,7 @@ impl Engine {
         let began = self.clock.now();
         while let Some(entry) = self.qps.get(id)
             && entry.qp.owes_answers()
-            && !self.husk
+            && !self.is_dead()
         {
             let route = entry.facts.route;
             let now = self.clock.now();

@@ -9,31 +9,43 @@
 //!   progress  -> rings, UDP, loopback -> QP::handle_packet -> CQ, and what the QP now has to send
 //! ```
 
+mod advise;
 mod api_mem;
 mod api_qp;
 mod api_queue;
 pub(crate) mod core;
 pub(crate) mod cq;
-mod direct;
+pub(crate) mod direct;
 mod env;
 mod events;
+pub(crate) mod faults;
+mod forwarders;
+pub(crate) mod import;
 mod leave;
 mod mr;
+mod null;
+mod odp;
 mod payload;
 pub(crate) mod peers;
+mod pinned;
+mod present;
 pub(crate) mod qp;
 pub(crate) mod receive;
 mod route;
+mod share;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 pub(crate) mod udp;
+mod window;
+mod xrc;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use transport::{Poll, Time};
 
+pub use self::advise::MrAdvice;
 pub use self::api_mem::{MrInfo, Rereg};
 pub use self::api_qp::{Cap, QpSpec};
 use self::core::Core;
@@ -43,8 +55,10 @@ use self::env::{QpEnv, Route};
 pub use self::mr::MrKind;
 use self::qp::QpTable;
 use self::receive::{Look, Receivers};
+pub use self::window::MwType;
 use crate::attr::{DeviceAttr, GidEntry, PortAttr};
 use crate::clock::Clock;
+use crate::failure::Life;
 use crate::ids::QpId;
 
 /// Everything of one process on one NIC.
@@ -59,7 +73,19 @@ pub struct Engine {
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     touched: Vec<QpId>,
     polls: u32,
-    husk: bool,
+    alarm: Alarm,
+    pub(crate) life: Life,
+}
+
+/// When the background thread looks again without being woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Alarm {
+    /// Before it sleeps, or soon.
+    Awake,
+    /// At this time.
+    At(Time),
+    /// Not at all.
+    Never,
 }
 
 /// Packets a QP may send before another has its turn.
@@ -81,7 +107,8 @@ impl Engine {
             timers: BinaryHeap::new(),
             touched: Vec::new(),
             polls: 0,
-            husk: false,
+            alarm: Alarm::Awake,
+            life: Life::Alive,
         }
     }
 
@@ -110,7 +137,12 @@ impl Engine {
 
     /// The counters since the device was opened.
     pub fn counters(&self) -> crate::Counters {
-        self.core.counters
+        let mut counters = self.core.counters;
+        // Exporters take mappings back without the engine, so those of regions that exist are counted where they are.
+        let regions = self.core.mrs.ids().filter_map(|id| self.core.mrs.get(id));
+        let imports = regions.filter_map(|mr| mr.import.as_ref());
+        counters.page_invalidations += imports.map(|import| import.invalidations()).sum::<u64>();
+        counters
     }
 
     /// The time of the device's clock in nanoseconds, as completions carry it.
@@ -122,7 +154,7 @@ impl Engine {
     ///
     /// What comes rarely, such as a new peer, is left to [`Engine::progress_fully`], which the background thread calls.
     pub fn progress(&mut self) -> bool {
-        if self.husk {
+        if self.is_dead() {
             return false;
         }
         self.polls = self.polls.wrapping_add(1);
@@ -155,7 +187,7 @@ impl Engine {
 
     /// Does everything that [`Engine::progress`] does now and then.
     pub fn progress_fully(&mut self) -> bool {
-        if self.husk {
+        if self.is_dead() {
             return false;
         }
         self.core.now = self.clock.now();
@@ -169,7 +201,7 @@ impl Engine {
     /// Takes and sends what there is, and leaves out what comes rarely: for the calls right after
     /// [`Engine::progress_fully`] found something.
     pub(crate) fn progress_on(&mut self) -> bool {
-        if self.husk {
+        if self.is_dead() {
             return false;
         }
         self.core.now = self.clock.now();
@@ -181,18 +213,25 @@ impl Engine {
 
     /// Whether the engine is what a fork left in the child (see [`crate::fork`]).
     pub fn is_husk(&self) -> bool {
-        self.husk
+        self.life == Life::Husk
     }
 
     /// Gives up, in the child of a fork, everything that is the parent's.
     pub(crate) fn become_husk(&mut self) {
-        self.husk = true;
+        self.life = Life::Husk;
         // Its pages did not come along.
         self.core.table = None;
+        self.core.faults.abandon_in_child();
         self.receivers.abandon_in_child();
         self.core.peers.abandon_in_child();
-        self.core.loopback.clear();
         self.core.detach_event_queues();
+        self.stop();
+    }
+
+    /// Forgets everything that was to be done.
+    pub(crate) fn stop(&mut self) {
+        self.core.loopback.clear();
+        self.core.moderated.clear();
         self.ready.clear();
         self.blocked.clear();
         self.timers.clear();
@@ -200,7 +239,32 @@ impl Engine {
 
     /// When progress is needed next even if nothing arrives.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        self.timers.peek().map(|Reverse((at, _))| *at)
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let event = self.core.moderated.iter().map(|(at, _)| *at);
+        timer.into_iter().chain(event).min()
+    }
+
+    /// Notes when the background thread looks again; it holds the lock until it sleeps.
+    pub(crate) fn set_alarm(&mut self, alarm: Alarm) {
+        self.alarm = alarm;
+    }
+
+    #[cfg(test)]
+    pub(crate) fn alarm(&self) -> Alarm {
+        self.alarm
+    }
+
+    /// Wakes the background thread if it sleeps beyond the next deadline, which a call of the program may have set.
+    fn mind_alarm(&mut self) {
+        let sleeps_beyond = |deadline| match self.alarm {
+            Alarm::Awake => false,
+            Alarm::At(alarm) => deadline < alarm,
+            Alarm::Never => true,
+        };
+        if self.alarm != Alarm::Awake && self.next_deadline().is_some_and(sleeps_beyond) {
+            self.alarm = Alarm::Awake;
+            self.core.peers.waits().wake();
+        }
     }
 
     /// Whether a QP waits only for its turn, or for room that another thread must not be waited for.
@@ -251,14 +315,19 @@ impl Engine {
 
     /// Passes on what a transmission left with the carriers that have no reader of their own.
     fn after_transmit(&mut self) {
-        while self.deliver_loopback(64) {}
-        if self.ready.is_empty() {
-            self.flush_udp();
-        } else {
-            // Who stands in the ready queue goes on in a moment, and may fill the last train.
-            self.flush_full_udp();
+        while !self.core.loopback.is_empty() {
+            self.deliver_loopback(64);
+        }
+        if self.core.udp.front().is_some() {
+            if self.ready.is_empty() {
+                self.flush_udp();
+            } else {
+                // Who stands in the ready queue goes on in a moment, and may fill the last train.
+                self.flush_full_udp();
+            }
         }
         self.core.peers.ring_doorbells();
+        self.mind_alarm();
     }
 
     fn run_ready(&mut self) -> bool {
@@ -318,6 +387,7 @@ impl Engine {
             }
             self.transmit(id);
         }
+        fired |= self.core.report_overdue();
         if fired {
             self.after_transmit();
         }

@@ -1,11 +1,17 @@
 //! Memory regions and the key table.
 
+use std::sync::Arc;
+
 use iba::{Access, LKey, RKey};
 use slab::Slab;
 use transport::env::{LocalError, RemoteError};
 use transport::wr::Sge;
 use umem::Umem;
 
+use super::import::Import;
+use super::null::Null;
+use super::odp::Odp;
+use super::window::WindowTable;
 use crate::ids::{DmId, MrId, PdId};
 
 /// What a region is made of.
@@ -33,14 +39,29 @@ pub(crate) struct Mr {
     /// Where in `umem` it begins.
     pub(crate) offset: u64,
     pub(crate) kind: MrKind,
+    /// The attachment that `umem` came from, of a dma-buf.
+    pub(crate) import: Option<Arc<Import>>,
+    /// Which pages are there, of a region paged on demand.
+    pub(crate) odp: Option<Box<Odp>>,
+    /// Set when the memory was taken away for good: the key is dead, and stays reserved until the region is
+    /// deregistered (`docs/semantics.md` 2.4).
+    pub(crate) is_revoked: bool,
+    /// Pages charged to the limit of locked memory.
+    pub(crate) pinned: u64,
 }
 
 impl Mr {
     /// Where `[addr, addr + length)` begins in [`Mr::umem`], if it lies inside the region.
-    fn place(&self, addr: u64, length: u64) -> Option<u64> {
+    pub(super) fn place(&self, addr: u64, length: u64) -> Option<u64> {
         let offset = addr.checked_sub(self.iova)?;
         let end = offset.checked_add(length)?;
         (end <= self.length).then_some(self.offset + offset)
+    }
+
+    /// Whether the pages under `length` bytes at `addr` are there, as far as the region keeps count.
+    #[inline]
+    fn is_present(&self, addr: u64, length: u64) -> bool {
+        self.odp.as_ref().is_none_or(|odp| odp.is_present(addr, length))
     }
 }
 
@@ -49,6 +70,10 @@ impl Mr {
 pub(crate) struct MrTable {
     slots: Slab<Mr>,
     tags: Vec<u8>,
+    /// The region that is nowhere, if anybody asked for it.
+    pub(super) null: Option<Null>,
+    /// Keys that show parts of regions.
+    pub(super) windows: WindowTable,
 }
 
 impl MrTable {
@@ -97,6 +122,11 @@ impl MrTable {
         Some(mr.key)
     }
 
+    /// All regions.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = MrId> {
+        self.slots.iter().map(|(index, _)| index.into())
+    }
+
     /// The regions of some protection domains.
     pub(crate) fn ids_in(&self, pds: &[PdId]) -> Vec<MrId> {
         let of_pds = self.slots.iter().filter(|(_, mr)| pds.contains(&mr.pd));
@@ -104,7 +134,23 @@ impl MrTable {
     }
 
     fn by_key(&self, key: u32) -> Option<&Mr> {
-        self.slots.get((key >> 8) as usize).filter(|mr| mr.key == key)
+        self.slots.get((key >> 8) as usize).filter(|mr| mr.key == key && !mr.is_revoked)
+    }
+
+    /// The region that has this key, dead or alive.
+    pub(crate) fn id_of(&self, key: u32) -> Option<MrId> {
+        let index = (key >> 8) as usize;
+        self.slots.get(index).filter(|mr| mr.key == key).map(|_| index.into())
+    }
+
+    /// The region with a key.
+    pub(super) fn find(&self, key: u32) -> Option<(MrId, &Mr)> {
+        self.by_key(key).map(|mr| (MrId(key >> 8), mr))
+    }
+
+    /// The protection domain of a region.
+    pub(crate) fn pd_of(&self, key: RKey) -> Option<PdId> {
+        self.by_key(key.0).map(|mr| mr.pd)
     }
 
     /// The memory of a scatter/gather element (IBA 10.6.7.2, o10-37).
@@ -117,12 +163,28 @@ impl MrTable {
         length: u32,
         access: Access,
     ) -> Result<(&Umem, u64), LocalError> {
+        let (mr, offset) = self.find_local(pd, key, addr, length, access)?;
+        if !mr.is_present(addr, u64::from(length)) {
+            return Err(LocalError::NotPresent);
+        }
+        Ok((&mr.umem, offset))
+    }
+
+    #[inline]
+    fn find_local(
+        &self,
+        pd: PdId,
+        key: LKey,
+        addr: u64,
+        length: u32,
+        access: Access,
+    ) -> Result<(&Mr, u64), LocalError> {
         let mr = self.by_key(key.0).ok_or(LocalError::Protection)?;
         if mr.pd != pd || !mr.access.contains(access) {
             return Err(LocalError::Protection);
         }
         let offset = mr.place(addr, u64::from(length)).ok_or(LocalError::Protection)?;
-        Ok((&mr.umem, offset))
+        Ok((mr, offset))
     }
 
     /// Checks every element of a list; elements of no length need no key.
@@ -132,10 +194,23 @@ impl MrTable {
         sges: &[Sge],
         access: Access,
     ) -> Result<(), LocalError> {
-        for sge in sges.iter().filter(|sge| sge.length > 0) {
-            self.local(pd, sge.lkey, sge.addr, sge.length, access)?;
+        for sge in sges.iter().filter(|sge| sge.length > 0 && !self.is_null(sge.lkey)) {
+            self.find_local(pd, sge.lkey, sge.addr, sge.length, access)?;
         }
         Ok(())
+    }
+
+    /// Whether a peer may do something to a region as a whole.
+    pub(crate) fn remote_whole(
+        &self,
+        pd: PdId,
+        key: RKey,
+        access: Access,
+    ) -> Result<(), RemoteError> {
+        match self.by_key(key.0) {
+            Some(mr) if mr.pd == pd && mr.access.contains(access) => Ok(()),
+            _ => Err(RemoteError::Access),
+        }
     }
 
     /// The memory a peer names.
@@ -148,11 +223,43 @@ impl MrTable {
         length: u64,
         access: Access,
     ) -> Result<(&Umem, u64), RemoteError> {
-        let mr = self.by_key(key.0).ok_or(RemoteError::Access)?;
+        let (mr, addr) = self.find_remote(pd, key, addr, length, access)?;
+        let offset = mr.place(addr, length).ok_or(RemoteError::Access)?;
+        if !mr.is_present(addr, length) {
+            return Err(RemoteError::NotPresent);
+        }
+        Ok((&mr.umem, offset))
+    }
+
+    /// Whether a peer may use a range, whether or not its pages are there.
+    pub(crate) fn check_remote(
+        &self,
+        pd: PdId,
+        key: RKey,
+        addr: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<(), RemoteError> {
+        let (mr, addr) = self.find_remote(pd, key, addr, length, access)?;
+        mr.place(addr, length).map(|_| ()).ok_or(RemoteError::Access)
+    }
+
+    /// The region that a peer names, by its key or by that of a window on it, and the address in it.
+    #[inline]
+    fn find_remote(
+        &self,
+        pd: PdId,
+        key: RKey,
+        addr: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<(&Mr, u64), RemoteError> {
+        let Some(mr) = self.by_key(key.0) else {
+            return self.through_window(pd, key, addr, length, access);
+        };
         if mr.pd != pd || !mr.access.contains(access) {
             return Err(RemoteError::Access);
         }
-        let offset = mr.place(addr, length).ok_or(RemoteError::Access)?;
-        Ok((&mr.umem, offset))
+        Ok((mr, addr))
     }
 }

@@ -95,9 +95,14 @@ impl InPayload<'_> {
     }
 }
 
-/// The memory under a region of ours went away: says so, as the completion cannot say where.
+/// The memory under a region of ours went away: says so, as the completion cannot say where. If it only moved, it is not
+/// there for the moment.
 #[cold]
 pub(crate) fn local_fault(fault: &Fault) -> LocalError {
+    if let Fault::Stale { .. } = fault {
+        return LocalError::NotPresent;
+    }
+    report_stale_access(fault);
     tracing::warn!(target: "peerdma::fault", "a region's memory is gone: {fault}");
     LocalError::Fault
 }
@@ -105,8 +110,26 @@ pub(crate) fn local_fault(fault: &Fault) -> LocalError {
 /// Like [`local_fault`], where a peer asked for the memory.
 #[cold]
 pub(crate) fn remote_fault(fault: &Fault) -> RemoteError {
+    if let Fault::Stale { .. } = fault {
+        return RemoteError::NotPresent;
+    }
+    report_stale_access(fault);
     tracing::warn!(target: "peerdma::fault", "a region's memory is gone, which a peer uses: {fault}");
     RemoteError::Fault
+}
+
+/// An access that got past the gate to an address its exporter had retired: an importer that ignored an invalidation.
+/// Says whose address it was, and since when it is void.
+fn report_stale_access(fault: &Fault) {
+    if let Fault::Page { at, .. } = fault
+        && let Some(retired) = dmabuf::window::describe(*at)
+    {
+        tracing::error!(
+            target: "peerdma::peer-memory",
+            "stale access at {at:#x}: {} was retired at {:?}: {}",
+            retired.what, retired.when, retired.why
+        );
+    }
 }
 
 /// Looks whether memory can be read, before a reference to it is passed on: found out later, nobody could tell whether
@@ -164,6 +187,9 @@ pub(crate) fn for_each_sge(
     for_each_piece(sges.iter().map(|sge| sge.length), offset, length, |index, within, piece| {
         let sge = &sges[index];
         let key: LKey = sge.lkey;
+        if mrs.is_null(key) {
+            return mrs.for_each_null(piece, access, &mut visit);
+        }
         let (umem, at) = mrs.local(pd, key, sge.addr + within, piece, access)?;
         visit(umem, at, piece)
     })

@@ -6,11 +6,13 @@
 //! |---|---|
 //! | 0 | kind: 1 a packet, 2 a datagram that the kernel gave to the wrong process |
 //! | 1 | flags: 1 skipped counts follow, 2 a GRH follows |
-//! | 2 | length of the packet's headers |
-//! | 3 | zero |
+//! | 2 | length of the packet's headers; of a datagram its traffic class |
+//! | 3 | zero; of a datagram its hop limit |
 //! | 4..8 | length of the payload |
 //! | 8..12 | the sending QP |
 //! | then | skipped counts (8 bytes) if flagged, GRH (40 bytes) if flagged, headers, payload |
+//!
+//! What follows the fixed part of a datagram is its source and its destination, 18 bytes each, and its UDP payload.
 //!
 //! An eight-byte message and its record fit one cache line.
 
@@ -63,10 +65,18 @@ pub(crate) enum Incoming<'a> {
         source: Qpn,
     },
     Datagram {
-        src: SocketAddr,
-        dst: SocketAddr,
+        about: About,
         bytes: Vec<u8>,
     },
+}
+
+/// What the kernel said of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct About {
+    pub(crate) src: SocketAddr,
+    pub(crate) dst: SocketAddr,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
 }
 
 /// What became of a datagram for another process.
@@ -257,9 +267,23 @@ impl Peers {
             peer.find_reach(vf, direct);
         }
         match &mut peer.reach {
-            Reach::Direct(direct) => direct.one_sided(&peer.outbound, mrs, parties, op),
+            Reach::Direct(direct) => direct.one_sided(&mut peer.outbound, mrs, parties, op),
             _ => Direct::Declined,
         }
+    }
+
+    /// Begins a copy that does not end by itself.
+    #[cfg(test)]
+    pub(crate) fn hold(&mut self, vf: u16, key: u32) {
+        let peer = self.peers[usize::from(vf)].as_mut().expect("there is a ring to it");
+        std::mem::forget(peer.outbound.hold(key));
+    }
+
+    /// Ends such a copy.
+    #[cfg(test)]
+    pub(crate) fn free(&mut self, vf: u16) {
+        let peer = self.peers[usize::from(vf)].as_mut().expect("there is a ring to it");
+        peer.outbound.ring().free();
     }
 
     /// Connects to a process that a QP is going to send to, so that the path to it is known when it does.
@@ -268,14 +292,7 @@ impl Peers {
     }
 
     /// Passes a datagram on to the process it is for. Without room it is lost, as datagrams may be.
-    pub(crate) fn forward(
-        &mut self,
-        now: Time,
-        vf: u16,
-        src: SocketAddr,
-        dst: SocketAddr,
-        bytes: &[u8],
-    ) -> Forwarded {
+    pub(crate) fn forward(&mut self, now: Time, vf: u16, about: &About, bytes: &[u8]) -> Forwarded {
         let index = usize::from(vf);
         if !self.peers.get(index).is_some_and(Option::is_some) {
             // Strangers on the network can name any process, as often as they like.
@@ -292,15 +309,8 @@ impl Peers {
         let Some(Some(Peer { outbound, .. })) = self.peers.get_mut(index) else {
             return Forwarded::NoSuchProcess;
         };
-        let size = FIXED + ADDRESSES + bytes.len();
-        let pushed = outbound.push(size, |room| {
-            let mut prefix = [0u8; FIXED + ADDRESSES];
-            prefix[0] = DATAGRAM;
-            prefix[4..8].copy_from_slice(&(bytes.len() as u32).to_ne_bytes());
-            for (at, address) in [(FIXED, src), (FIXED + ADDRESS, dst)] {
-                prefix[at..at + 16].copy_from_slice(&iba::Gid::from(address.ip()).0);
-                prefix[at + 16..at + ADDRESS].copy_from_slice(&address.port().to_ne_bytes());
-            }
+        let prefix = datagram_prefix(about, bytes.len());
+        let pushed = outbound.push(prefix.len() + bytes.len(), |room| {
             let parts = (room.slice(0, prefix.len()), room.slice(prefix.len(), bytes.len()));
             if let (Some(head), Some(rest)) = parts {
                 head.copy_from(&prefix);
@@ -376,6 +386,18 @@ impl Peers {
         }
     }
 
+    /// Closes every ring and gives up the VF.
+    pub(crate) fn close(&mut self) {
+        self.peers.clear();
+        self.unrung.clear();
+        self.claim = None;
+    }
+
+    #[cfg(test)]
+    pub(crate) fn has_ring_to(&self, vf: u16) -> bool {
+        self.peers.get(usize::from(vf)).is_some_and(Option::is_some)
+    }
+
     /// Closes, in the child of a fork, what is the parent's, and touches nothing that is shared.
     pub(crate) fn abandon_in_child(&mut self) {
         for peer in self.peers.drain(..).flatten() {
@@ -398,6 +420,7 @@ impl Peers {
 
 /// Whether a record with payload finds room and leaves some: an acknowledgement that had to wait until the data of
 /// others is taken would be as good as lost. If not, the reader rings when it has made room.
+#[inline]
 fn has_room(outbound: &mut Outbound, size: usize) -> bool {
     let ring = outbound.ring();
     let wanted = (size + ring.capacity() / ANSWERS).min(ring.max_payload());
@@ -405,6 +428,7 @@ fn has_room(outbound: &mut Outbound, size: usize) -> bool {
     ring.free_hint() > 2 * wanted || !matches!(ring.want_space(wanted), Ok(false))
 }
 
+#[inline]
 fn write_prefix(prefix: &mut [u8; MAX_PREFIX], record: &Record<'_>) -> usize {
     prefix[0] = PACKET;
     prefix[2] = record.headers.len() as u8;
@@ -425,6 +449,20 @@ fn write_prefix(prefix: &mut [u8; MAX_PREFIX], record: &Record<'_>) -> usize {
     at + record.headers.emit(&mut prefix[at..])
 }
 
+/// What stands before the bytes of a forwarded datagram.
+pub(super) fn datagram_prefix(about: &About, length: usize) -> [u8; FIXED + ADDRESSES] {
+    let mut prefix = [0u8; FIXED + ADDRESSES];
+    prefix[0] = DATAGRAM;
+    prefix[2] = about.traffic_class;
+    prefix[3] = about.hop_limit;
+    prefix[4..8].copy_from_slice(&(length as u32).to_ne_bytes());
+    for (at, address) in [(FIXED, about.src), (FIXED + ADDRESS, about.dst)] {
+        prefix[at..at + 16].copy_from_slice(&iba::Gid::from(address.ip()).0);
+        prefix[at + 16..at + ADDRESS].copy_from_slice(&address.port().to_ne_bytes());
+    }
+    prefix
+}
+
 /// What stands before the payload of a record.
 #[cfg(test)]
 pub(super) fn prefix_of(record: &Record<'_>) -> Vec<u8> {
@@ -434,6 +472,7 @@ pub(super) fn prefix_of(record: &Record<'_>) -> Vec<u8> {
 }
 
 /// Takes a record apart. Every word is read once and checked; the payload stays in the ring.
+#[inline]
 pub(crate) fn parse(record: Foreign<'_>) -> Result<Incoming<'_>, &'static str> {
     let mut prefix = [0u8; MAX_PREFIX];
     let have = record.len().min(MAX_PREFIX);
@@ -458,7 +497,8 @@ pub(crate) fn parse(record: Foreign<'_>) -> Result<Incoming<'_>, &'static str> {
         let bytes = record.slice(FIXED + ADDRESSES, length as usize).ok_or("length lies")?;
         let mut copy = vec![0; bytes.len()];
         bytes.copy_to(&mut copy);
-        return Ok(Incoming::Datagram { src, dst, bytes: copy });
+        let about = About { src, dst, traffic_class: prefix[2], hop_limit: prefix[3] };
+        return Ok(Incoming::Datagram { about, bytes: copy });
     }
     if prefix[0] != PACKET {
         return Err("unknown kind");

@@ -17,8 +17,9 @@ use wire::icrc::{Flow, IcrcError, Verifier};
 use super::Engine;
 use super::core::Core;
 use super::env::{QpEnv, Route};
+use super::forwarders::Forwarders;
 use super::payload::{InPayload, LoopPayload};
-use super::peers::{self, Forwarded, Incoming};
+use super::peers::{self, About, Forwarded, Incoming};
 use super::qp::{QpTable, vf_of};
 use super::udp::UdpQueue;
 use crate::ids::QpId;
@@ -33,6 +34,8 @@ pub(crate) struct Receivers {
     /// Which socket the kernel gives a packet to, by the VF of its QPN.
     steering: Option<Steering>,
     verifier: Verifier,
+    /// Whose forwarded datagrams are taken.
+    forwarders: Forwarders,
     /// Polls of the socket left before it is looked at only now and then.
     udp_heat: u32,
 }
@@ -56,17 +59,25 @@ enum Sender {
 
 /// The bits of a P_Key that name the partition; the other says how far its member is trusted (IBA 10.9.1.1).
 const PARTITION: u16 = 0x7fff;
+/// Bytes of a UDP header.
+const UDP_HEADER: usize = 8;
 /// How long packets of an unreliable QP wait for a receive before they are dropped.
 const STARVED: Duration = Duration::from_millis(100);
 /// Records taken from one ring before the next ring has its turn.
 const RING_BURST: usize = 32;
 
 impl Receivers {
-    pub(crate) fn new(udp: Option<UdpLink>, watch: Option<Watch>, waits: &Waits) -> Self {
+    /// `port` is that of UDP, whether or not we hold it.
+    pub(crate) fn new(
+        udp: Option<UdpLink>,
+        port: u16,
+        watch: Option<Watch>,
+        waits: &Waits,
+    ) -> Self {
         let mut steering = None;
         if let Some(udp) = &udp {
             for fd in udp.fds() {
-                waits.add_idle(fd);
+                waits.add_datagrams(fd);
             }
             let mut fresh = Steering::new(udp);
             fresh.start(Instant::now());
@@ -75,7 +86,15 @@ impl Receivers {
         if let Some(watch) = &watch {
             waits.add_idle(watch);
         }
-        Self { inbounds: Vec::new(), udp, watch, steering, verifier: Verifier::new(), udp_heat: 0 }
+        Self {
+            inbounds: Vec::new(),
+            udp,
+            watch,
+            steering,
+            verifier: Verifier::new(),
+            forwarders: Forwarders::new(port),
+            udp_heat: 0,
+        }
     }
 
     /// Closes, in the child of a fork, what is the parent's.
@@ -86,6 +105,16 @@ impl Receivers {
         if let Some(udp) = self.udp.take() {
             udp.abandon_in_child();
         }
+        self.watch = None;
+        self.steering = None;
+    }
+
+    /// Hangs up on every peer and closes the socket. The pages that peers share stay, for their guard slots.
+    pub(crate) fn close(&mut self) {
+        for inbound in &self.inbounds {
+            let _ = rustix::net::shutdown(inbound, rustix::net::Shutdown::Both);
+        }
+        self.udp = None;
         self.watch = None;
         self.steering = None;
     }
@@ -119,7 +148,9 @@ impl Engine {
     /// Takes packets from the rings and from this process.
     pub(crate) fn receive_fast(&mut self) -> bool {
         let mut moved = self.receive_rings();
-        moved |= self.deliver_loopback(64);
+        if !self.core.loopback.is_empty() {
+            moved |= self.deliver_loopback(64);
+        }
         if moved {
             self.after_transmit();
         }
@@ -133,15 +164,21 @@ impl Engine {
         for index in 0..self.receivers.inbounds.len() {
             for _ in 0..RING_BURST {
                 let Self { core, qps, receivers, touched, .. } = self;
-                let Receivers { inbounds, verifier, .. } = receivers;
+                let Receivers { inbounds, verifier, forwarders, .. } = receivers;
                 let inbound = &mut inbounds[index];
-                let vf = inbound.peer().vf;
+                let peer = *inbound.peer();
+                let vf = peer.vf;
                 let popped = inbound.pop_if(|record| match peers::parse(record) {
                     Ok(Incoming::Packet { headers, payload, length, skipped, grh, source }) => {
                         if waits_for_receive(core, qps, &headers) {
                             return None;
                         }
                         core.counters.rx_shm_packets += 1;
+                        if !is_from(core, vf, &headers, grh.as_ref()) {
+                            core.counters.rx_wrong_source += 1;
+                            tracing::debug!(target: "peerdma::drop", vf, "not its own address");
+                            return Some(());
+                        }
                         let payload = InPayload::Ring(payload);
                         let rx = Rx {
                             headers: &headers,
@@ -153,9 +190,17 @@ impl Engine {
                         touched.extend(deliver(core, qps, Sender::Process(vf, source), &rx));
                         Some(())
                     }
-                    Ok(Incoming::Datagram { src, dst, bytes }) => {
-                        let datagram = Datagram { src, dst, bytes: &bytes };
-                        touched.extend(deliver_datagram(core, qps, verifier, &datagram));
+                    Ok(Incoming::Datagram { about, bytes }) => {
+                        if !forwarders.include(core.now, &peer, about.dst.ip()) {
+                            core.counters.rx_wrong_source += 1;
+                            tracing::info!(
+                                target: "peerdma::drop", vf, uid = peer.uid, src = %about.src,
+                                "forwarded by a user who does not hold the UDP port"
+                            );
+                            return Some(());
+                        }
+                        let way = Way::Forwarded;
+                        touched.extend(deliver_datagram(core, qps, verifier, way, &about, &bytes));
                         Some(())
                     }
                     Err(reason) => {
@@ -221,12 +266,13 @@ impl Engine {
         let Some(udp) = udp else { return false };
         let port = udp.port();
         let mut each = |datagram: link::udp::Datagram<'_>| {
-            let datagram = Datagram {
+            let about = About {
                 src: datagram.src,
                 dst: SocketAddr::new(datagram.dst, port),
-                bytes: datagram.bytes,
+                traffic_class: datagram.traffic_class,
+                hop_limit: datagram.hop_limit,
             };
-            let id = deliver_datagram(core, qps, verifier, &datagram);
+            let id = deliver_datagram(core, qps, verifier, Way::Socket, &about, datagram.bytes);
             // Packets come in trains for one QP.
             if id.is_some() && touched.last() != id.as_ref() {
                 touched.extend(id);
@@ -279,7 +325,7 @@ impl Engine {
                 src: batch.src,
                 traffic_class: batch.traffic_class,
                 hop_limit: batch.hop_limit,
-                contents: &batch.bytes,
+                contents: batch.bytes(),
                 segment_size: (batch.count > 1).then_some(batch.segment),
             });
             match sent {
@@ -287,6 +333,12 @@ impl Engine {
                 Err(SendError::WouldBlock { sent }) => {
                     core.udp.sent(sent);
                     return;
+                }
+                Err(SendError::NotSplit { sent }) => {
+                    core.counters.tx_udp_packets += 1;
+                    core.udp.set_max_segments(1);
+                    core.udp.sent(sent);
+                    continue;
                 }
                 Err(error) => {
                     core.counters.dropped_packets += batch.count as u64;
@@ -345,11 +397,20 @@ impl Engine {
     }
 }
 
-/// A datagram, with the ports that its ICRC covers.
-struct Datagram<'a> {
-    src: SocketAddr,
-    dst: SocketAddr,
-    bytes: &'a [u8],
+/// Whether a packet that came by the ring of a process names no other one as its sender. Only datagrams name one: the
+/// others are compared with what their QP is connected to.
+fn is_from(core: &Core, vf: u16, headers: &Headers, grh: Option<&[u8; 40]>) -> bool {
+    headers.deth.is_none_or(|deth| vf_of(deth.src_qp) == vf)
+        && grh.is_none_or(|grh| core.port.gids.contains(&Grh::parse(grh).sgid()))
+}
+
+/// How a datagram came here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// From the socket.
+    Socket,
+    /// By another process, which the kernel gave it to. It goes no further: else we would lend that process our name.
+    Forwarded,
 }
 
 /// Takes a datagram apart and delivers it.
@@ -357,9 +418,11 @@ fn deliver_datagram(
     core: &mut Core,
     qps: &mut QpTable,
     verifier: &mut Verifier,
-    datagram: &Datagram<'_>,
+    way: Way,
+    about: &About,
+    bytes: &[u8],
 ) -> Option<QpId> {
-    let &Datagram { src, dst, bytes } = datagram;
+    let &About { src, dst, traffic_class, hop_limit } = about;
     core.counters.rx_udp_packets += 1;
     // The socket hears every address of the host; the port is only those of its netdev (the kernel's rxe_match_dgid).
     if !dst.ip().is_multicast() && !core.port.gids.contains(&dst.ip().into()) {
@@ -394,8 +457,8 @@ fn deliver_datagram(
         return None;
     }
     let vf = vf_of(headers.bth.dest_qp);
-    if vf != core.vf && headers.bth.dest_qp.value() > 1 {
-        match core.peers.forward(core.now, vf, src, dst, bytes) {
+    if vf != core.vf && headers.bth.dest_qp.value() > 1 && way == Way::Socket {
+        match core.peers.forward(core.now, vf, about, bytes) {
             Forwarded::Yes => {
                 core.counters.forwarded_packets += 1;
                 core.missteered = true;
@@ -408,7 +471,10 @@ fn deliver_datagram(
     let payload = InPayload::Bytes(&packet[range.clone()]);
     let is_datagram = headers.deth.is_some();
     let grh = is_datagram
-        .then(|| Grh::new(src.ip(), dst.ip(), 0, 64, (bytes.len() + 8) as u16))
+        .then(|| {
+            let length = (bytes.len() + UDP_HEADER) as u16;
+            Grh::new(src.ip(), dst.ip(), traffic_class, hop_limit, length)
+        })
         .flatten()
         .map(|grh| grh.to_bytes());
     let rx = Rx {
@@ -444,6 +510,7 @@ fn waits_for_receive(core: &mut Core, qps: &mut QpTable, headers: &Headers) -> b
 }
 
 /// Gives a packet to the QP it names, if that QP is connected to where it came from.
+#[inline]
 fn deliver(
     core: &mut Core,
     qps: &mut QpTable,
@@ -471,6 +538,9 @@ fn deliver(
     }
     let id = facts.id;
     let now = core.now;
+    if !core.select_srq(&mut entry.facts, rx.headers) {
+        return None;
+    }
     entry.qp.handle_packet(&mut QpEnv::new(core, &mut entry.facts), now, rx);
     Some(id)
 }

@@ -1,17 +1,19 @@
 //! The published table: what peers of our user may touch without our engine.
 //!
-//! A sealed memfd that peers can only read. One word says of each QP who may use it and how; eight words describe each
-//! memory region. A region's first word holds its key while it lives, so killing a region is one store.
+//! A sealed memfd that peers can only read. One word says of each QP who may use it and how; sixteen words describe each
+//! memory region. A region's first word holds its key while it lives, so killing a region is one store. It also counts
+//! how often the entry was written: who reads the words looks at the first once more.
 //!
 //! | offset | what |
 //! |---|---|
 //! | 0 | [`MAGIC`] |
 //! | [`QPS`] | a word for each QP index: valid, rights, peer, protection domain |
-//! | [`MRS`] | eight words for each region: key and rights, protection domain, iova, length, address in the process, file descriptor plus one, offset in the file, inode |
+//! | [`MRS`] | sixteen words for each region: key, rights and count, protection domain, iova, length, address in the process, file descriptor plus one, offset in the file, inode; then, of memory that can move, its gate's descriptor plus one, inode and epoch |
 //!
 //! Whoever reads it does so under a guard slot ([`super::direct`]).
 
-use std::os::fd::AsRawFd;
+use std::cell::Cell;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 
 use iba::{Access, Qpn};
@@ -22,18 +24,20 @@ use crate::ids::{MrId, PdId, QpId};
 use crate::refusal::Result;
 
 /// Layout version.
-const MAGIC: u64 = 0x7065_6572_646d_0001;
+const MAGIC: u64 = 0x7065_6572_646d_0002;
 const QPS: usize = 4096;
 const MRS: usize = QPS + 8 * (1 << super::qp::INDEX_BITS);
 /// Regions that can be published; others are reached through the ring.
 const MAX_MRS: usize = 1 << 16;
-const MR_SIZE: usize = 64;
+const MR_SIZE: usize = 128;
 const LENGTH: usize = MRS + MAX_MRS * MR_SIZE;
 
 /// Our table.
 #[derive(Debug)]
 pub(crate) struct Table {
     memory: HostBuf,
+    /// Entries written so far.
+    written: Cell<u64>,
 }
 
 /// A peer's table.
@@ -61,6 +65,10 @@ pub(crate) struct MrWords {
     pub(crate) addr: u64,
     /// The peer's descriptor of the file that holds the memory, where in it, and its inode.
     pub(crate) file: Option<(i32, u64, u64)>,
+    /// The peer's descriptor of the gate that each access must enter, its inode, and the epoch in which it may.
+    pub(crate) gate: Option<(i32, u64, u64)>,
+    /// The first word: another one means that the entry was written anew.
+    pub(crate) version: u64,
 }
 
 /// The rights a peer can have, in three bits.
@@ -78,7 +86,7 @@ impl Table {
             .map_err(|error| crate::refusal::no_memory("published table", &error))?;
         // A child of a fork is another VF; without the mapping it cannot disturb ours.
         memory.dont_fork().map_err(|error| crate::refusal::no_memory("published table", &error))?;
-        let table = Self { memory };
+        let table = Self { memory, written: Cell::new(0) };
         table.store(0, MAGIC);
         Ok(table)
     }
@@ -93,36 +101,77 @@ impl Table {
         let _ = self.memory.store_u64(offset, word, Ordering::SeqCst);
     }
 
-    /// Says who may use a QP, or that no one may.
-    pub(crate) fn set_qp(&self, id: QpId, word: Option<QpWord>) {
+    /// Says who may use a QP, or that no one may. True if something else was said before.
+    pub(crate) fn set_qp(&self, id: QpId, word: Option<QpWord>) -> bool {
         let bits = word.map_or(0, |word| {
             1 << 63
                 | pack_access(word.access) << 56
                 | u64::from(word.peer.value()) << 32
                 | u64::from(word.pd)
         });
-        self.store(QPS + 8 * id.index(), bits);
+        let at = QPS + 8 * id.index();
+        // Only we write here.
+        let before = self.memory.load_u64(at, Ordering::Relaxed).unwrap_or(0);
+        self.store(at, bits);
+        before != 0 && before != bits
     }
 
-    /// Publishes a region.
+    /// Whether the table has a place for a region.
+    pub(crate) fn has_room_for(id: MrId) -> bool {
+        id.index() < MAX_MRS
+    }
+
+    /// Publishes a region, if there is a place for it.
     pub(crate) fn publish(&self, id: MrId, mr: &Mr) {
-        if id.index() >= MAX_MRS {
+        if !Self::has_room_for(id) {
             return;
         }
         let at = MRS + id.index() * MR_SIZE;
         let addr = mr.umem.addr() as u64 + mr.offset;
         let (fd, file_offset, inode) = match mr.umem.backing() {
             Backing::File { fd, offset } => {
-                let inode = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_ino);
-                (fd.as_raw_fd() as u64 + 1, offset + mr.offset, inode)
+                (fd.as_raw_fd() as u64 + 1, offset + mr.offset, inode_of(fd))
             }
             _ => (0, 0, 0),
         };
+        let gate = match mr.umem.gate() {
+            Some((gate, epoch)) => [gate.fd().as_raw_fd() as u64 + 1, inode_of(gate.fd()), epoch],
+            None => [0; 3],
+        };
         let words = [u64::from(mr.pd.0), mr.iova, mr.length, addr, fd, file_offset, inode];
-        for (index, word) in words.into_iter().enumerate() {
+        let words = words.into_iter().chain(gate);
+        for (index, word) in words.enumerate() {
             self.store(at + 8 * (index + 1), word);
         }
-        self.store(at, u64::from(mr.key) | pack_access(mr.access) << 32);
+        let written = self.written.get().wrapping_add(1);
+        self.written.set(written);
+        self.store(at, u64::from(mr.key) | pack_access(mr.access) << 32 | written << 35);
+    }
+
+    /// Why a region cannot be published.
+    pub(crate) fn obstacle(id: MrId, mr: &Mr) -> Option<&'static str> {
+        if mr.odp.is_some() {
+            return Some("its pages are brought in on demand, by who has them");
+        }
+        match mr.umem.backing() {
+            // A bracket is an ioctl on the descriptor of whoever has the buffer attached.
+            Backing::DmaBuf { .. } => Some(
+                "it is a dma-buf of the kernel, and each access needs the brackets of its importer",
+            ),
+            Backing::Process { .. } | Backing::File { .. } if Self::has_room_for(id) => None,
+            Backing::Process { .. } | Backing::File { .. } => Some("the published table is full"),
+            _ => Some("it lies in several places, or in one that only its importer knows"),
+        }
+    }
+
+    /// Publishes a region that was published before, and moved.
+    pub(crate) fn publish_again(&self, id: MrId, mr: &Mr) {
+        if mr.access.intersects(Access::REMOTE)
+            && !mr.is_revoked
+            && Self::obstacle(id, mr).is_none()
+        {
+            self.publish(id, mr);
+        }
     }
 
     /// Kills a region's entry. Accesses that began before go on until their guard slots are free.
@@ -175,19 +224,28 @@ impl PeerTable {
             return None;
         }
         let word = |n: usize| self.load(at + 8 * n);
-        let file = match word(5) {
+        let three = |n: usize| match word(n) {
             0 => None,
-            fd => Some(((fd - 1) as i32, word(6), word(7))),
+            fd => Some(((fd - 1) as i32, word(n + 1), word(n + 2))),
         };
-        Some(MrWords {
+        let words = MrWords {
             access: unpack_access(first >> 32),
             pd: word(1) as u32,
             iova: word(2),
             length: word(3),
             addr: word(4),
-            file,
-        })
+            file: three(5),
+            gate: three(8),
+            version: first,
+        };
+        // ORDERING: the loads are sequentially consistent, as the stores are: unchanged means that no word was written
+        // in between.
+        (self.load(at) == first).then_some(words)
     }
+}
+
+fn inode_of(fd: BorrowedFd<'_>) -> u64 {
+    rustix::fs::fstat(fd).map_or(0, |stat| stat.st_ino)
 }
 
 /// The word for a QP, from what the engine knows.
@@ -233,6 +291,10 @@ mod tests {
             umem,
             offset: 64,
             kind: super::super::MrKind::User,
+            import: None,
+            odp: None,
+            is_revoked: false,
+            pinned: 0,
         };
         ours.publish(MrId(3), &mr);
         let words = theirs.mr(key).unwrap();

@@ -1,5 +1,9 @@
 //! The engine's parts by themselves: records, tables, queues.
 
+mod forwarded;
+mod moderated;
+mod starved;
+
 use std::net::IpAddr;
 
 use iba::{Access, Av, Psn, Qpn};
@@ -111,6 +115,10 @@ fn region(key: u32, pd: u32, access: Access) -> Mr {
         umem,
         offset: 0,
         kind: MrKind::User,
+        import: None,
+        odp: None,
+        is_revoked: false,
+        pinned: 0,
     }
 }
 
@@ -192,7 +200,7 @@ fn datagrams_are_batched_by_size_and_place() {
         Av { dgid: IpAddr::from([10, 0, 0, 2]).into(), ..Av::default() },
     );
     let mut push = |length: u32, av: &Av| {
-        queue.push(here, av, &headers(), length, |room| {
+        queue.push(here.into(), av, &headers(), length, |room| {
             room.fill(0x5a);
             Ok(())
         })
@@ -203,7 +211,7 @@ fn datagrams_are_batched_by_size_and_place() {
     }
     let first = queue.front().unwrap();
     assert_eq!((first.count, first.segment), (4, 12 + 1024 + 4));
-    assert_eq!(first.bytes.len(), 3 * 1040 + 12 + 100 + 4);
+    assert_eq!(first.bytes().len(), 3 * 1040 + 12 + 100 + 4);
     queue.pop();
     assert_eq!(queue.front().unwrap().count, 1);
     queue.pop();
@@ -218,7 +226,7 @@ fn every_datagram_of_a_batch_has_the_icrc_of_its_place() {
     for length in [8, 8, 5] {
         assert!(
             queue
-                .push(src, &av, &headers(), length, |room| {
+                .push(src.into(), &av, &headers(), length, |room| {
                     room.fill(3);
                     Ok(())
                 })
@@ -227,11 +235,80 @@ fn every_datagram_of_a_batch_has_the_icrc_of_its_place() {
     }
     let batch = queue.front().unwrap();
     let flow = wire::icrc::Flow::new((src, 4791).into(), (dst, 4791).into()).unwrap();
-    for (index, datagram) in batch.bytes.chunks(batch.segment).enumerate() {
+    for (index, datagram) in batch.bytes().chunks(batch.segment).enumerate() {
         let (packet, id) = wire::icrc::verify(&flow, datagram).unwrap();
         assert_eq!(usize::from(id), index);
         let (parsed, payload) = Headers::parse(packet).unwrap();
         assert_eq!(parsed.bth.dest_qp, headers().bth.dest_qp);
         assert_eq!(payload.len(), [8, 8, 5][index]);
     }
+}
+
+/// Pushes messages of eight bytes to one place.
+fn push_eight(queue: &mut UdpQueue, count: usize) {
+    let (src, dst) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+    let av = Av { dgid: dst.into(), ..Av::default() };
+    for _ in 0..count {
+        let pushed = queue.push(src.into(), &av, &headers(), 8, |room| {
+            room.fill(3);
+            Ok(())
+        });
+        assert!(pushed.is_ok());
+    }
+}
+
+/// The IPv4 ids that the ICRCs of the first batch are for.
+fn ids_of_front(queue: &UdpQueue) -> Vec<u16> {
+    let (src, dst) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+    let flow = wire::icrc::Flow::new((src, 4791).into(), (dst, 4791).into()).unwrap();
+    let batch = queue.front().unwrap();
+    let datagrams = batch.bytes().chunks(batch.segment);
+    datagrams.map(|datagram| wire::icrc::verify(&flow, datagram).unwrap().1).collect()
+}
+
+#[test]
+fn what_was_left_by_a_full_socket_counts_from_zero_again() {
+    let mut queue = UdpQueue::new(64, 4791, 4791);
+    push_eight(&mut queue, 5);
+    assert_eq!(ids_of_front(&queue), [0, 1, 2, 3, 4]);
+    let two = 2 * queue.front().unwrap().segment;
+    queue.sent(two);
+    assert_eq!(ids_of_front(&queue), [0, 1, 2]);
+    assert_eq!(queue.front().unwrap().count, 3);
+}
+
+/// The kernel refuses to split: what waits now goes one by one, and each has the id 0.
+#[test]
+fn batches_that_will_not_go_as_trains_are_sealed_anew() {
+    let mut queue = UdpQueue::new(3, 4791, 4791);
+    push_eight(&mut queue, 5);
+    assert_eq!(ids_of_front(&queue), [0, 1, 2]);
+    queue.set_max_segments(1);
+    let one = queue.front().unwrap().segment;
+    queue.sent(one);
+    assert_eq!(ids_of_front(&queue), [0, 0]);
+    queue.pop();
+    assert_eq!(ids_of_front(&queue), [0, 0], "those that waited behind it, too");
+    queue.pop();
+    push_eight(&mut queue, 2);
+    assert_eq!(ids_of_front(&queue), [0]);
+}
+
+/// The log names the reason; whether peers take the direct path at all is found out by each of them.
+#[test]
+fn a_region_that_peers_cannot_reach_directly_has_a_reason() {
+    let mut nic = crate::rig::nic("regions");
+    let mut engine = crate::rig::engine(&nic);
+    let objects = crate::rig::Objects::new(&mut engine);
+    let mr = engine.core.mrs.get(objects.mr.id).unwrap();
+    assert_eq!(engine.only_by_ring(objects.mr.id, mr), None);
+    let reason = engine.only_by_ring(MrId(1 << 16), mr).unwrap();
+    assert!(reason.contains("full"), "{reason}");
+
+    nic.config.direct = false;
+    let mut engine = crate::rig::engine(&nic);
+    let objects = crate::rig::Objects::new(&mut engine);
+    let mr = engine.core.mrs.get(objects.mr.id).unwrap();
+    let reason = engine.only_by_ring(objects.mr.id, mr).unwrap();
+    assert!(reason.contains("configuration"), "{reason}");
 }

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use iba::Av;
+use iba::{Av, Gid};
 use transport::env::TransmitError;
 use wire::Headers;
-use wire::icrc::{self, Flow};
+use wire::icrc::{self, Flow, Sealer};
 
 use super::qp::vf_of;
 
@@ -15,9 +15,15 @@ use super::qp::vf_of;
 pub(crate) struct Batch {
     pub(crate) src: IpAddr,
     pub(crate) dst: IpAddr,
+    /// The same two as packets name them.
+    gids: (Gid, Gid),
+    /// What their ICRC covers of them.
+    flow: Option<Flow>,
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
-    pub(crate) bytes: Vec<u8>,
+    /// The first `used` are the batch; what follows is left from earlier ones.
+    buffer: Vec<u8>,
+    used: usize,
     pub(crate) segment: usize,
     pub(crate) count: usize,
     /// The VF that all of it is for: what is sent together arrives together, at one process.
@@ -26,11 +32,29 @@ pub(crate) struct Batch {
     closed: bool,
 }
 
+impl Batch {
+    /// The datagrams, one behind the other.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.used]
+    }
+
+    /// Counts and seals the datagrams anew. They are sent in trains of `max_segments`, and the identifications of each
+    /// train begin at 0.
+    fn reseal(&mut self, sealer: &mut Sealer, max_segments: usize) {
+        self.count = 0;
+        for packet in self.buffer[..self.used].chunks_mut(self.segment.max(1)) {
+            seal(sealer, packet, self.count % max_segments, self.flow);
+            self.count += 1;
+        }
+    }
+}
+
 /// Batches that wait for the socket.
 #[derive(Debug)]
 pub(crate) struct UdpQueue {
     batches: VecDeque<Batch>,
     spare: Vec<Vec<u8>>,
+    sealer: Sealer,
     max_segments: usize,
     src_port: u16,
     dst_port: u16,
@@ -47,35 +71,45 @@ impl UdpQueue {
 
     pub(crate) fn new(max_segments: usize, src_port: u16, dst_port: u16) -> Self {
         let max_segments = max_segments.max(1);
-        Self { batches: VecDeque::new(), spare: Vec::new(), max_segments, src_port, dst_port }
+        Self {
+            batches: VecDeque::new(),
+            spare: Vec::new(),
+            sealer: Sealer::new(),
+            max_segments,
+            src_port,
+            dst_port,
+        }
     }
 
     /// Adds a packet; `fill` writes its payload.
     pub(crate) fn push(
         &mut self,
-        src: IpAddr,
+        sgid: Gid,
         av: &Av,
         headers: &Headers,
         length: u32,
         fill: impl FnOnce(&mut [u8]) -> Result<(), TransmitError>,
     ) -> Result<(), TransmitError> {
-        let dst = av.dgid.to_ip();
         let pad = length.wrapping_neg() as usize % 4;
         let header_len = headers.len();
         let size = header_len + length as usize + pad + icrc::LEN;
         let vf = vf_of(headers.bth.dest_qp);
-        let fits = |batch: &Batch| batch.vf == vf && self.fits(batch, src, dst, av, size);
+        let fits = |batch: &Batch| batch.vf == vf && self.fits(batch, sgid, av, size);
         if !self.batches.back().is_some_and(fits) {
             if self.batches.len() >= Self::MAX_BATCHES {
                 return Err(TransmitError::Blocked);
             }
-            let bytes = self.spare.pop().unwrap_or_default();
+            let buffer = self.spare.pop().unwrap_or_default();
+            let (src, dst) = (sgid.to_ip(), av.dgid.to_ip());
             self.batches.push_back(Batch {
                 src,
                 dst,
+                gids: (sgid, av.dgid),
+                flow: flow(src, dst, (self.src_port, self.dst_port)),
                 traffic_class: av.traffic_class,
                 hop_limit: if av.hop_limit == 0 { 64 } else { av.hop_limit },
-                bytes,
+                buffer,
+                used: 0,
                 segment: size,
                 count: 0,
                 vf,
@@ -83,35 +117,37 @@ impl UdpQueue {
             });
         }
         let batch = self.batches.back_mut().expect("a batch was just found or added");
-        let start = batch.bytes.len();
-        batch.bytes.resize(start + size, 0);
-        let packet = &mut batch.bytes[start..];
+        let end = batch.used + size;
+        if batch.buffer.len() < end {
+            batch.buffer.resize(end.next_power_of_two(), 0);
+        }
+        let packet = &mut batch.buffer[batch.used..end];
         let mut headers = *headers;
         headers.bth.pad = pad as u8;
         headers.emit(packet);
-        let filled = fill(&mut packet[header_len..header_len + length as usize]);
+        let payload_end = header_len + length as usize;
+        let filled = fill(&mut packet[header_len..payload_end]);
         if let Err(error) = filled {
-            batch.bytes.truncate(start);
             if batch.count == 0 {
                 self.recycle_last();
             }
             return Err(error);
         }
-        let ports = (self.src_port, self.dst_port);
-        seal(packet, batch.count, flow(src, dst, ports));
+        packet[payload_end..payload_end + pad].fill(0);
+        seal(&mut self.sealer, packet, batch.count, batch.flow);
+        batch.used = end;
         batch.count += 1;
         batch.closed = size < batch.segment;
         Ok(())
     }
 
-    fn fits(&self, batch: &Batch, src: IpAddr, dst: IpAddr, av: &Av, size: usize) -> bool {
+    fn fits(&self, batch: &Batch, sgid: Gid, av: &Av, size: usize) -> bool {
         !batch.closed
-            && batch.src == src
-            && batch.dst == dst
+            && batch.gids == (sgid, av.dgid)
             && batch.traffic_class == av.traffic_class
             && size <= batch.segment
             && batch.count < self.max_segments
-            && batch.bytes.len() + size <= Self::MAX_BYTES
+            && batch.used + size <= Self::MAX_BYTES
     }
 
     /// Whether the first batch will not grow any more, so that waiting gains nothing.
@@ -120,7 +156,7 @@ impl UdpQueue {
             || self.front().is_some_and(|batch| {
                 batch.closed
                     || batch.count >= self.max_segments
-                    || batch.bytes.len() + batch.segment > Self::MAX_BYTES
+                    || batch.used + batch.segment > Self::MAX_BYTES
             })
     }
 
@@ -131,42 +167,44 @@ impl UdpQueue {
     /// Forgets the first batch, after it was sent or dropped.
     pub(crate) fn pop(&mut self) {
         if let Some(batch) = self.batches.pop_front() {
-            self.recycle(batch.bytes);
+            self.recycle(batch.buffer);
         }
     }
 
     /// Forgets what of the first batch went out before the socket had no more room.
     pub(crate) fn sent(&mut self, bytes: usize) {
-        let ports = (self.src_port, self.dst_port);
-        let Some(batch) = self.batches.front_mut() else { return };
-        if bytes == 0 || bytes > batch.bytes.len() {
+        let Self { batches, sealer, max_segments, .. } = self;
+        let Some(batch) = batches.front_mut() else { return };
+        if bytes == 0 || bytes > batch.used {
             return;
         }
-        batch.bytes.drain(..bytes);
-        batch.count = 0;
-        // The identifications begin at 0 again.
-        let flow = flow(batch.src, batch.dst, ports);
-        for packet in batch.bytes.chunks_mut(batch.segment.max(1)) {
-            seal(packet, batch.count, flow);
-            batch.count += 1;
-        }
+        batch.buffer.copy_within(bytes..batch.used, 0);
+        batch.used -= bytes;
+        batch.reseal(sealer, *max_segments);
     }
 
-    /// Sets how many datagrams one system call takes; it is 1 from when the kernel first refused to split.
+    /// Sets how many datagrams one system call takes; it is 1 from when the kernel first refused to split. What waits is
+    /// sealed anew if it will now be sent in other trains.
     pub(crate) fn set_max_segments(&mut self, max_segments: usize) {
-        self.max_segments = max_segments.max(1);
+        let max_segments = max_segments.max(1);
+        if max_segments == self.max_segments {
+            return;
+        }
+        self.max_segments = max_segments;
+        for batch in self.batches.iter_mut().filter(|batch| batch.count > max_segments) {
+            batch.reseal(&mut self.sealer, max_segments);
+        }
     }
 
     fn recycle_last(&mut self) {
         if let Some(batch) = self.batches.pop_back() {
-            self.recycle(batch.bytes);
+            self.recycle(batch.buffer);
         }
     }
 
-    fn recycle(&mut self, mut bytes: Vec<u8>) {
+    fn recycle(&mut self, buffer: Vec<u8>) {
         if self.spare.len() < Self::MAX_BATCHES {
-            bytes.clear();
-            self.spare.push(bytes);
+            self.spare.push(buffer);
         }
     }
 }
@@ -177,9 +215,9 @@ fn flow(src: IpAddr, dst: IpAddr, (src_port, dst_port): (u16, u16)) -> Option<Fl
 
 /// Writes the ICRC of a packet that is the `index`-th of a train. It covers the IPv4 identification, which the kernel
 /// numbers from 0 within one GSO send.
-fn seal(packet: &mut [u8], index: usize, flow: Option<Flow>) {
+fn seal(sealer: &mut Sealer, packet: &mut [u8], index: usize, flow: Option<Flow>) {
     let Some(end) = packet.len().checked_sub(icrc::LEN) else { return };
     let (packet, trailer) = packet.split_at_mut(end);
-    let icrc = flow.map_or(0, |flow| icrc::compute(&flow, index as u16, packet));
+    let icrc = flow.map_or(0, |flow| sealer.compute(&flow, index as u16, packet));
     trailer.copy_from_slice(&icrc.to_le_bytes());
 }

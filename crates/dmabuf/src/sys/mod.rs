@@ -4,8 +4,16 @@
 
 #![allow(unsafe_code, reason = "ioctls and mmap")]
 
+mod cred;
+mod heap;
+mod lock;
+mod process;
+mod reserve;
+pub(crate) mod sync_file;
+mod words;
+
 use std::ffi::{CString, c_void};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
@@ -13,11 +21,22 @@ use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, ioctl, opcode};
 use rustix::mm::{MapFlags, ProtFlags};
 
+pub(crate) use cred::peer_cred;
+pub(crate) use heap::allocate as heap_allocate;
+pub(crate) use lock::{is_locked, reopen, try_lock};
+#[cfg(test)]
+pub(crate) use process::in_child;
+pub(crate) use process::{at_fork, close_in_child, drop_fd, spawn};
+#[cfg(test)]
+pub(crate) use reserve::peek;
+pub(crate) use reserve::{Reservation, poison_file};
+pub(crate) use words::SharedWords;
+
 /// Magic number of the pseudo filesystem that every kernel dma-buf lives on: "DMAB".
 const DMA_BUF_MAGIC: u64 = 0x444d_4142;
 
 /// Longest name `DMA_BUF_SET_NAME` takes, without its NUL.
-const DMA_BUF_NAME_LEN: usize = 31;
+pub(crate) const DMA_BUF_NAME_LEN: usize = 31;
 
 /// Whether `fd` is a dma-buf of the kernel.
 pub(crate) fn is_dma_buf(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
@@ -57,6 +76,15 @@ pub(crate) fn dma_buf_names(fd: BorrowedFd<'_>) -> (String, Option<String>) {
     (value("exp_name:").unwrap_or_else(|| "unknown exporter".to_owned()), value("name:"))
 }
 
+/// The number of an eventfd, which no other open eventfd has, and its count; `None` for other files.
+pub(crate) fn eventfd_facts(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
+    let value = |key: &str| Some(text.lines().find_map(|line| line.strip_prefix(key))?.trim());
+    let id = value("eventfd-id:")?.parse().ok()?;
+    let count = u64::from_str_radix(value("eventfd-count:")?, 16).ok()?;
+    Some((id, count))
+}
+
 /// The seals of a memfd; `None` when the file cannot be sealed.
 pub(crate) fn seals(fd: BorrowedFd<'_>) -> Option<SealFlags> {
     rustix::fs::fcntl_get_seals(fd).ok()
@@ -64,8 +92,12 @@ pub(crate) fn seals(fd: BorrowedFd<'_>) -> Option<SealFlags> {
 
 /// Whether stores through a mapping of `fd` are permitted by how it was opened.
 pub(crate) fn is_writable(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
-    let flags = rustix::fs::fcntl_getfl(fd)?;
-    Ok(flags & OFlags::RWMODE == OFlags::RDWR)
+    Ok(open_flags(fd)? & OFlags::RWMODE == OFlags::RDWR)
+}
+
+/// How `fd` was opened.
+pub(crate) fn open_flags(fd: BorrowedFd<'_>) -> Result<OFlags, Errno> {
+    rustix::fs::fcntl_getfl(fd)
 }
 
 /// A memfd of `size` bytes that cannot be resized.
@@ -82,12 +114,15 @@ fn unsealed_memfd(name: &str, size: u64) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// A kernel dma-buf over new system memory. ENOENT or EACCES where the machine has no `/dev/udmabuf` for us.
-pub(crate) fn udmabuf(name: &str, size: u64) -> Result<OwnedFd, Errno> {
-    let device = rustix::fs::open("/dev/udmabuf", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    let memfd = unsealed_memfd(name, size)?;
+/// A kernel dma-buf over new system memory, and which call failed otherwise: ENOENT or EACCES where the machine has no
+/// `/dev/udmabuf` for us.
+pub(crate) fn udmabuf(name: &str, size: u64) -> Result<OwnedFd, (&'static str, Errno)> {
+    let device = rustix::fs::open("/dev/udmabuf", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| ("open of /dev/udmabuf", errno))?;
+    let memfd = unsealed_memfd(name, size).map_err(|errno| ("memfd_create", errno))?;
     // `drivers/dma-buf/udmabuf.c`: F_SEAL_SHRINK is required.
-    rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK)?;
+    rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK)
+        .map_err(|errno| ("F_ADD_SEALS", errno))?;
     let request = UdmabufCreate(UdmabufCreateArg {
         memfd: memfd.as_raw_fd() as u32,
         flags: UDMABUF_FLAGS_CLOEXEC,
@@ -95,21 +130,14 @@ pub(crate) fn udmabuf(name: &str, size: u64) -> Result<OwnedFd, Errno> {
         size,
     });
     // SAFETY: the request matches the driver's structure; the driver reads it and returns a new fd.
-    let fd = unsafe { ioctl(&device, request) }?;
+    let fd = unsafe { ioctl(&device, request) }.map_err(|errno| ("UDMABUF_CREATE", errno))?;
     // SAFETY: the ioctl returned this fd, which nobody else owns.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    // A name is a convenience for whoever lists buffers; a kernel that refuses it still made the buffer.
-    let _ = set_name(fd.as_fd(), name);
-    Ok(fd)
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Names a kernel dma-buf, cut to what fits.
-fn set_name(fd: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
-    let mut end = name.len().min(DMA_BUF_NAME_LEN);
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
-    let name = CString::new(&name[..end]).map_err(|_| Errno::INVAL)?;
+/// `DMA_BUF_SET_NAME_B`: names a kernel dma-buf. EINVAL if the name is too long.
+pub(crate) fn set_name(fd: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
+    let name = CString::new(name).map_err(|_| Errno::INVAL)?;
     // SAFETY: the request holds a NUL-terminated string that lives until the call returns.
     unsafe { ioctl(fd, SetName(name)) }
 }

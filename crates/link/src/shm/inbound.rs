@@ -6,6 +6,7 @@ use umem::Foreign;
 
 use super::bell::PeerBell;
 use super::cursor::RingCorrupt;
+use super::guard::Held;
 use super::outbound::RECV_BATCH;
 use super::ring::Consumer;
 use crate::registry::PeerInfo;
@@ -121,9 +122,15 @@ impl Inbound {
         self.wake_producer();
     }
 
-    /// The page beside the ring that both engines may read and write.
+    /// The page beside the ring that both engines may read and write; its first word is the guard slot.
     pub fn scratch(&self) -> Foreign<'_> {
         self.consumer.scratch()
+    }
+
+    /// Looks at the guard slot of the peer. What was withdrawn before this call is out of reach of every copy of the peer
+    /// but the one that holds the slot now, and that one is over when this gives another answer, or the peer is gone.
+    pub fn held(&self) -> Held {
+        self.consumer.held()
     }
 
     /// All descriptors, for a child that must close them after a fork.

@@ -4,7 +4,7 @@
 //!  ring memfd (sealed, made by the sender)          doorbell memfd (sealed, one per claim)
 //!  0     HEAD     consumer writes, producer reads    0   SLEEP   even: awake, odd: asleep
 //!  128   WAITING  producer sets, consumer clears         (only its owner can write it)
-//!  4096  scratch  4 KiB for the engine
+//!  4096  SLOT     the sender holds its guard slot here; the rest is scratch for the engines
 //!  8192  the ring: records at multiples of 64 bytes
 //! ```
 
@@ -12,7 +12,7 @@
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"peerdma\x01");
 
 /// Version of messages and of the memory layout; peers of another version are refused.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Records start at multiples of this: a cache line of every machine we run on.
 pub(crate) const LINE: usize = 64;
@@ -33,6 +33,9 @@ pub(crate) const SCRATCH: usize = 4096;
 
 /// Bytes of the page beside the ring that the two engines use as they like.
 pub const SCRATCH_LEN: usize = 4096;
+
+/// The guard slot of whoever sends: the first word of that page.
+pub(crate) const SLOT: usize = SCRATCH;
 
 /// Start of the ring in its memfd.
 pub(crate) const DATA: usize = 8192;

@@ -88,6 +88,7 @@ impl Mapping {
     ///
     /// # Panics
     /// If they are not inside the mapping: callers check every offset that comes from a peer.
+    #[inline]
     pub(crate) fn foreign(&self, at: usize, len: usize) -> Foreign<'_> {
         assert!(at <= self.len && len <= self.len - at, "{at}+{len} in a mapping of {}", self.len);
         // SAFETY: `at <= self.len`, so the result is in the mapping or at its end.
@@ -108,6 +109,7 @@ impl Mapping {
         Ok(mapping)
     }
 
+    #[inline]
     fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at <= self.len - 8 && at.is_multiple_of(8), "word {at} of {}", self.len);
         // SAFETY: `at + 8 <= self.len`.

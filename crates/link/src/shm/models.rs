@@ -1,4 +1,5 @@
-//! Loom models: every interleaving, and every value a load may return, of the three protocols.
+//! Loom models: every interleaving, and every value a load may return, of the protocols of shared
+//! memory.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p link --lib --release models`
 #![allow(unsafe_code, reason = "loom's cells, which check that no access is in conflict")]
@@ -10,7 +11,8 @@ use loom::thread;
 
 use super::bell::{Watcher, fall_asleep, wake_up};
 use super::cursor::{NoRoom, Rx, Tx};
-use super::layout::{DATA, HEADER, LINE, SLEEP};
+use super::guard;
+use super::layout::{DATA, HEADER, LINE, SLEEP, SLOT};
 use crate::sync::{Ordering, Words};
 
 /// Two control words and a ring of four lines.
@@ -267,5 +269,82 @@ fn producer_waits_for_space() {
         }
         let rung = consumer.join().expect("no panic");
         assert!(pushed || rung, "the producer sleeps beside free space");
+    });
+}
+
+/// A page with a guard slot, a table with one entry, and the memory that the entry is of.
+#[derive(Default)]
+struct Guarded {
+    slot: AtomicU64,
+    entry: AtomicU64,
+    memory: UnsafeCell<u64>,
+}
+
+impl Words for Guarded {
+    fn load(&self, at: usize, order: Ordering) -> u64 {
+        assert_eq!(at, SLOT);
+        self.slot.load(order)
+    }
+
+    fn store(&self, at: usize, value: u64, order: Ordering) {
+        assert_eq!(at, SLOT);
+        self.slot.store(value, order);
+    }
+
+    fn swap(&self, _at: usize, _value: u64) -> u64 {
+        unreachable!("a slot is only stored to and loaded");
+    }
+
+    fn update(&self, _at: usize, _f: impl Fn(u64) -> u64) {
+        unreachable!("a slot is only stored to and loaded");
+    }
+}
+
+/// A key and another one.
+const KEY: u32 = 7;
+const OTHER: u32 = 8;
+
+/// Copies to the memory if its entry says that it may.
+fn copy(guarded: &Guarded, number: u32) {
+    guard::hold(guarded, KEY, number);
+    if guarded.entry.load(Ordering::Relaxed) == u64::from(KEY) {
+        // SAFETY: what this model proves; loom checks it.
+        guarded.memory.with_mut(|p| unsafe { *p = u64::from(number) });
+    }
+    guard::free(guarded);
+}
+
+/// Once a withdrawal has waited for whoever held the slot, nothing copies any more: neither the copy that raced with it
+/// nor the next one. A peer that goes on to something else is not waited for.
+#[test]
+fn withdrawal() {
+    loom::model(|| {
+        let guarded = Arc::new(Guarded::default());
+        guarded.entry.store(u64::from(KEY), Ordering::Relaxed);
+        let peer = {
+            let guarded = guarded.clone();
+            thread::spawn(move || {
+                copy(&guarded, 1);
+                copy(&guarded, 2);
+                guard::hold(&*guarded, OTHER, 3);
+            })
+        };
+        guarded.entry.store(0, Ordering::Relaxed);
+        let held = guard::look(&*guarded);
+        if held.is_for(KEY) {
+            while guard::look(&*guarded) == held {
+                thread::yield_now();
+            }
+        }
+        // SAFETY: what this model proves; loom checks it.
+        guarded.memory.with_mut(|p| unsafe { *p = u64::MAX });
+        peer.join().expect("no panic");
+        // SAFETY: the peer's thread is over.
+        assert_eq!(
+            guarded.memory.with(|p| unsafe { *p }),
+            u64::MAX,
+            "written after the withdrawal"
+        );
+        assert!(guard::look(&*guarded).is_for(OTHER));
     });
 }

@@ -139,9 +139,17 @@ impl Outbound {
         &mut self.producer
     }
 
-    /// The page beside the ring that both engines may read and write.
+    /// The page beside the ring that both engines may read and write; its first word is the guard slot.
     pub fn scratch(&self) -> Foreign<'_> {
         self.producer.scratch()
+    }
+
+    /// Holds the guard slot for `key`, which is not 0, until the guard is dropped. The peer that withdraws what the key
+    /// stands for waits for that. What is to be copied must be looked up after this.
+    #[inline]
+    pub fn hold(&mut self, key: u32) -> CopyGuard<'_> {
+        self.producer.hold(key);
+        CopyGuard(&mut self.producer)
     }
 
     /// All descriptors, for a child that must close them after a fork.
@@ -178,6 +186,17 @@ impl Outbound {
         self.bell = Some(bell);
         self.table = fds.next();
         Ok(peer)
+    }
+}
+
+/// The guard slot, held.
+#[derive(Debug)]
+pub struct CopyGuard<'a>(&'a mut Producer);
+
+impl Drop for CopyGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.free();
     }
 }
 

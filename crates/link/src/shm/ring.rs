@@ -6,6 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use umem::Foreign;
 
 use super::cursor::{NoRoom, RingCorrupt, Rx, Tx};
+use super::guard::{self, Held};
 use super::layout::{SCRATCH, SCRATCH_LEN, max_payload, ring_file_len, valid_capacity};
 use super::memfd::{BadMemory, Mapping, SEALS};
 
@@ -38,6 +39,8 @@ pub struct Producer {
     memory: Mapping,
     tx: Tx,
     capacity: usize,
+    /// How often the guard slot was held.
+    holds: u32,
 }
 
 impl Producer {
@@ -57,7 +60,7 @@ impl Producer {
             ));
         }
         let (fd, memory) = Mapping::create("peerdma-ring", ring_file_len(capacity), SEALS)?;
-        Ok((Self { memory, tx: Tx::new(capacity), capacity }, fd))
+        Ok((Self { memory, tx: Tx::new(capacity), capacity, holds: 0 }, fd))
     }
 
     /// Appends a record of `len` bytes that `fill` writes, and makes it visible to the consumer.
@@ -114,9 +117,22 @@ impl Producer {
         self.capacity
     }
 
-    /// The page beside the ring that both engines may read and write.
+    /// The page beside the ring that both engines may read and write; its first word is the guard slot.
     pub fn scratch(&self) -> Foreign<'_> {
         self.memory.foreign(SCRATCH, SCRATCH_LEN)
+    }
+
+    /// Holds the guard slot for `key`, which is not 0.
+    #[inline]
+    pub fn hold(&mut self, key: u32) {
+        self.holds = self.holds.wrapping_add(1);
+        guard::hold(&self.memory, key, self.holds);
+    }
+
+    /// Frees the guard slot.
+    #[inline]
+    pub fn free(&mut self) {
+        guard::free(&self.memory);
     }
 
     fn refusal<E>(&self, e: &NoRoom, len: usize) -> PushError<E> {
@@ -215,8 +231,13 @@ impl Consumer {
         self.capacity
     }
 
-    /// The page beside the ring that both engines may read and write.
+    /// The page beside the ring that both engines may read and write; its first word is the guard slot.
     pub fn scratch(&self) -> Foreign<'_> {
         self.memory.foreign(SCRATCH, SCRATCH_LEN)
+    }
+
+    /// Looks at the guard slot of the sender.
+    pub fn held(&self) -> Held {
+        guard::look(&self.memory)
     }
 }

@@ -187,3 +187,17 @@ fn a_doorbell_rings_once_for_each_sleep() {
     peer.ring_if_sleeping(socket.as_fd());
     assert_eq!(rings(), 0);
 }
+
+#[test]
+fn a_copy_is_known_by_its_key_and_ends_even_if_the_next_one_begins_at_once() {
+    let (mut producer, consumer) = ring(MIN_CAPACITY);
+    assert!(consumer.held().is_free());
+    producer.hold(7);
+    let first = consumer.held();
+    assert!(first.is_for(7) && !first.is_for(8) && !first.is_free());
+    producer.free();
+    producer.hold(7);
+    assert_ne!(consumer.held(), first, "the copy that was under way is over");
+    producer.free();
+    assert!(consumer.held().is_free() && !consumer.held().is_for(0));
+}

@@ -152,6 +152,25 @@ fn what_does_not_fit_is_too_big() {
     assert!(matches!(error, Err(SendError::TooBig { length: 70_000, .. })), "{error:?}");
 }
 
+/// Each datagram that goes alone has the IPv4 id 0, and its ICRC must say so: the sender has to make it anew.
+#[test]
+fn what_the_kernel_does_not_split_comes_back_but_for_the_first_datagram() {
+    let mut link = link();
+    link.refuses_trains = true;
+    let contents = pattern(5 * 1000);
+    let train = |contents| Transmit { segment_size: Some(1000), ..transmit(LOCALHOST, contents) };
+    assert!(link.max_gso_segments(1000) > 1);
+    let error = link.send(train(&contents));
+    assert!(matches!(error, Err(SendError::NotSplit { sent: 1000 })), "{error:?}");
+    assert_eq!(link.max_gso_segments(1000), 1);
+    assert_eq!(receive_one(&mut link).bytes, contents[..1000]);
+    assert_eq!(link.recv(&mut |_| ()).expect("sockets work"), 0, "nothing else went out");
+
+    link.send(train(&contents[1000..])).expect("one by one from now on");
+    let all = receive(&mut link, 4);
+    assert!(all.iter().map(|got| &got.bytes[..]).eq(contents[1000..].chunks(1000)));
+}
+
 #[test]
 fn a_full_socket_says_how_much_it_took() {
     let options = Options { buffer_bytes: 1, gso: false, ..Options::default() };

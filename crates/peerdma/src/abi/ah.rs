@@ -37,8 +37,10 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) ->
         let own = unsafe { PdObject::own(pd) };
         // SAFETY: contract: the attributes are valid.
         let av = av_of(unsafe { &*attr });
-        let mut engine = own.hca.lock();
-        let counted = engine.check_av(&av).and_then(|()| engine.count_ah(own.id, true));
+        let counted = own.hca.alive().and_then(|mut engine| {
+            engine.check_av(&av)?;
+            engine.count_ah(own.id, true)
+        });
         errno::or_null(counted.map(|()| {
             static HANDLES: AtomicU32 = AtomicU32::new(0);
             let handle = HANDLES.fetch_add(1, Ordering::Relaxed);

@@ -1,10 +1,9 @@
 //! Where a panic stops.
 //!
-//! Unwinding into C is not possible; without a boundary the process would abort. A control call (create, modify, destroy)
-//! stops the panic, says so, and fails with EIO, as hardware that lost its mind would. The data path has no boundary: it
-//! costs, and a queue that panicked in the middle of a work request must not be used again.
+//! Unwinding into C is not possible; without a boundary the process would abort. A call that panics fails with EIO, as with
+//! hardware that lost its mind, and takes its device along: every context gets `IBV_EVENT_DEVICE_FATAL`, and later calls fail
+//! with EIO, too ([`device::fail_all`]). So nobody goes on with a queue that is in the middle of a work request.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::errno;
@@ -13,36 +12,138 @@ use crate::logging;
 /// Runs the body of a control call. On a panic errno is EIO and the result is `broken`.
 pub(crate) fn control<T>(verb: &'static str, broken: T, body: impl FnOnce() -> T) -> T {
     logging::init();
-    // Whatever the body held is either behind the engine's lock, which knows that a panic passed through it, or the
-    // caller's own structure, which a failed call leaves undefined anyway.
+    data(verb, broken, body)
+}
+
+/// The same for a call of the data path, which does nothing else.
+#[inline]
+pub(crate) fn data<T>(verb: &'static str, broken: T, body: impl FnOnce() -> T) -> T {
+    // Whatever the body held is either behind the engine's lock, and nobody looks at it again, or the caller's own
+    // structure, which a failed call leaves undefined anyway.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(answer) => answer,
         Err(panic) => {
-            tracing::error!(target: "peerdma::panic", "{verb}: {}", words(&*panic));
+            device::fail_all(verb, &*panic);
             errno::set(libc::EIO);
             broken
         }
     }
 }
 
-fn words(panic: &(dyn Any + Send)) -> &str {
-    if let Some(words) = panic.downcast_ref::<&str>() {
-        words
-    } else if let Some(words) = panic.downcast_ref::<String>() {
-        words
-    } else {
-        "a panic without words"
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::ffi::c_int;
+    use std::mem;
+    use std::ptr;
 
+    use super::*;
+    use crate::abi::types::context::Context;
+    use crate::abi::types::cq::Cq;
+    use crate::abi::types::event::AsyncEvent;
+    use crate::abi::types::pd::Pd;
+    use crate::abi::{context, cq, device as devices, events, pd, poll};
+
+    /// What a program calls. `SAFETY: contract` is kept by the test: nothing is used after it was destroyed.
+    struct Program;
+
+    impl Program {
+        fn open() -> *mut Context {
+            // SAFETY: contract.
+            let list = unsafe { devices::ibv_get_device_list(ptr::null_mut()) };
+            assert!(!list.is_null(), "there is always a device");
+            // SAFETY: contract: the list has a device.
+            let device = unsafe { *list };
+            // SAFETY: contract.
+            let opened = unsafe { context::ibv_open_device(device) };
+            // SAFETY: contract.
+            unsafe { devices::ibv_free_device_list(list) };
+            assert!(!opened.is_null(), "the device can be opened");
+            opened
+        }
+
+        fn close(context: *mut Context) -> c_int {
+            // SAFETY: contract.
+            unsafe { context::ibv_close_device(context) }
+        }
+
+        fn alloc_pd(context: *mut Context) -> *mut Pd {
+            // SAFETY: contract.
+            unsafe { pd::ibv_alloc_pd(context) }
+        }
+
+        fn create_cq(context: *mut Context) -> *mut Cq {
+            let (null, channel) = (ptr::null_mut(), ptr::null_mut());
+            // SAFETY: contract.
+            unsafe { cq::ibv_create_cq(context, 1, null, channel, 0) }
+        }
+
+        /// The type of the next asynchronous event, or the errno.
+        fn event(context: *mut Context) -> Result<u32, c_int> {
+            // SAFETY: contract.
+            let fd = unsafe { (*context).async_fd };
+            // SAFETY: the descriptor is open.
+            unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
+            // SAFETY: the structure is made of integers and a union of pointers and an integer.
+            let mut event: AsyncEvent = unsafe { mem::zeroed() };
+            // SAFETY: contract.
+            let answer = unsafe { events::ibv_get_async_event(context, &raw mut event) };
+            if answer != 0 {
+                return Err(errno());
+            }
+            // SAFETY: contract.
+            unsafe { events::ibv_ack_async_event(&raw mut event) };
+            Ok(event.event_type)
+        }
+    }
+
+    fn errno() -> c_int {
+        std::io::Error::last_os_error().raw_os_error().expect("a call failed")
+    }
+
+    /// `IBV_EVENT_DEVICE_FATAL`.
+    const DEVICE_FATAL: u32 = 8;
+
+    /// One test, since a panic is the end of every device of the process.
     #[test]
-    fn a_panic_becomes_eio() {
-        let answer = control("ibv_example", -1, || panic!("no {}", "memory"));
-        assert_eq!(answer, -1);
-        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EIO));
+    fn a_panic_becomes_eio_and_is_the_end_of_the_device() {
+        let (one, other) = (Program::open(), Program::open());
+        let (domain, queue) = (Program::alloc_pd(one), Program::create_cq(one));
+        assert!(!domain.is_null() && !queue.is_null());
+
+        let answer = control("ibv_example", -1, || {
+            // SAFETY: contract.
+            let engine = unsafe { context::opened(one) }.hca.lock();
+            panic!("with {} bytes of memory locked", engine.device_attr().max_mr_size)
+        });
+        assert_eq!((answer, errno()), (-1, libc::EIO));
+        for context in [one, other] {
+            assert_eq!(Program::event(context), Ok(DEVICE_FATAL));
+            assert_eq!(Program::event(context), Err(libc::EAGAIN), "once");
+        }
+        let _: c_int = data("ibv_example", -1, || panic!("once more"));
+        assert_eq!(Program::event(one), Err(libc::EAGAIN), "once for all panics");
+
+        assert!(Program::alloc_pd(other).is_null());
+        assert_eq!(errno(), libc::EIO);
+        assert!(Program::create_cq(one).is_null());
+        assert_eq!(errno(), libc::EIO);
+        // SAFETY: contract: there is no room for completions, and none are asked for but one that cannot come.
+        assert_eq!(unsafe { poll::poll_cq(queue, 1, ptr::null_mut()) }, -libc::EIO);
+        // SAFETY: contract.
+        assert_eq!(unsafe { cq::req_notify_cq(queue, 0) }, libc::EIO);
+
+        // Opened anew the device works, beside what is left of the old one.
+        let fresh = Program::open();
+        let usable = Program::alloc_pd(fresh);
+        assert!(!usable.is_null());
+        // SAFETY: contract.
+        assert_eq!(unsafe { pd::ibv_dealloc_pd(usable) }, 0);
+        assert_eq!(Program::close(fresh), 0);
+
+        // SAFETY: contract.
+        assert_eq!(unsafe { cq::ibv_destroy_cq(queue) }, 0);
+        // SAFETY: contract.
+        assert_eq!(unsafe { pd::ibv_dealloc_pd(domain) }, 0);
+        assert_eq!((Program::close(one), Program::close(other)), (0, 0));
     }
 }

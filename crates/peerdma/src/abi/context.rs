@@ -7,21 +7,23 @@ use std::ptr;
 use std::sync::{Arc, Once};
 
 use device::ids::CtxId;
-use device::{Hca, Kind, Refusal};
+use device::{Hca, Refusal};
 use libc::timespec;
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::boundary::control;
+use super::import::{self, Opening};
 use super::object::Object;
 use super::types::context::{ABI_IS_EXTENDED, Context, ValuesEx, VerbsContext};
 use super::types::device::Device;
-use super::{cq, device as devices, dm, errno, poll, post, qp, srq};
+use super::{cq, device as devices, dm, domain, errno, mr, mw, poll, post, qp, srq, xrc};
 
 /// An open device, as the library knows it.
 pub(crate) struct Open {
     pub(crate) hca: Arc<Hca>,
     pub(crate) id: CtxId,
-    /// A descriptor that programs may duplicate and close, as they do with that of a kernel's device.
+    /// The last context of an opening closes it.
+    _opening: Arc<Opening>,
+    /// A descriptor that programs may duplicate, pass and import.
     _cmd_fd: OwnedFd,
 }
 
@@ -55,10 +57,15 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Con
 }
 
 fn open(device: *mut Device, hca: Arc<Hca>) -> Result<*mut Context, Refusal> {
-    let cmd_fd = eventfd(0, EventfdFlags::CLOEXEC)
-        .map_err(|error| Refusal::new(Kind::NoMemory, format!("ibv_open_device: {error}")))?;
-    let mut engine = hca.lock();
-    let id = engine.open_ctx()?;
+    let id = hca.alive()?.open_ctx()?;
+    let (opening, cmd_fd) = import::register(hca, id, device.expose_provenance())?;
+    Ok(create(device, opening, cmd_fd))
+}
+
+/// A context of a device that is open, with the descriptor that becomes its own.
+pub(crate) fn create(device: *mut Device, opening: Arc<Opening>, cmd_fd: OwnedFd) -> *mut Context {
+    let (hca, id) = (Arc::clone(&opening.hca), opening.id);
+    let engine = hca.lock();
     let async_fd = engine.async_fd(id).expect("the context was opened just now").as_raw_fd();
     let vectors = engine.device_attr().num_comp_vectors;
     drop(engine);
@@ -70,6 +77,15 @@ fn open(device: *mut Device, hca: Arc<Hca>) -> Result<*mut Context, Refusal> {
     c.reg_dm_mr = Some(dm::reg_dm_mr);
     c.alloc_dm = Some(dm::alloc_dm);
     c.free_dm = Some(dm::free_dm);
+    c.modify_cq = Some(cq::modify_cq);
+    c.alloc_null_mr = Some(mr::alloc_null_mr);
+    c.advise_mr = Some(mr::advise_mr);
+    c.get_srq_num = Some(xrc::get_srq_num);
+    c.open_xrcd = Some(xrc::open_xrcd);
+    c.close_xrcd = Some(xrc::close_xrcd);
+    c.alloc_parent_domain = Some(domain::alloc_parent_domain);
+    c.dealloc_td = Some(domain::dealloc_td);
+    c.alloc_td = Some(domain::alloc_td);
     c.query_rt_values = Some(query_rt_values);
     c.create_cq_ex = Some(cq::create_cq_ex);
     c.query_device_ex = Some(devices::query_device_ex);
@@ -79,6 +95,9 @@ fn open(device: *mut Device, hca: Arc<Hca>) -> Result<*mut Context, Refusal> {
     c.context.device = device;
     c.context.ops._compat_query_device = Some(devices::ibv_query_device);
     c.context.ops._compat_query_port = Some(devices::ibv_query_port);
+    c.context.ops.alloc_mw = Some(mw::alloc_mw);
+    c.context.ops.bind_mw = Some(mw::bind_mw);
+    c.context.ops.dealloc_mw = Some(mw::dealloc_mw);
     c.context.ops.poll_cq = Some(poll::poll_cq);
     c.context.ops.req_notify_cq = Some(cq::req_notify_cq);
     c.context.ops.post_srq_recv = Some(post::post_srq_recv);
@@ -88,9 +107,9 @@ fn open(device: *mut Device, hca: Arc<Hca>) -> Result<*mut Context, Refusal> {
     c.context.async_fd = async_fd;
     c.context.num_comp_vectors = c_int::try_from(vectors).unwrap_or(c_int::MAX);
     c.context.abi_compat = ABI_IS_EXTENDED;
-    let whole = ContextObject::create(c, Open { hca, id, _cmd_fd: cmd_fd });
+    let whole = ContextObject::create(c, Open { hca, id, _opening: opening, _cmd_fd: cmd_fd });
     // SAFETY: the object was created just now.
-    Ok(unsafe { &raw mut (*whole).context })
+    unsafe { &raw mut (*whole).context }
 }
 
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
@@ -98,8 +117,7 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int
         // SAFETY: contract: the context is one of ours.
         let whole = unsafe { whole(context) };
         // SAFETY: contract: the program uses it no more.
-        let open = unsafe { ContextObject::destroy(whole) };
-        open.hca.lock().close_ctx(open.id);
+        drop(unsafe { ContextObject::destroy(whole) });
         0
     })
 }

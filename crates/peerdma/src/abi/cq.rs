@@ -9,14 +9,15 @@ use device::ids::{ChannelId, CqId};
 use device::{Hca, Kind, Refusal};
 
 use super::acks::Acks;
-use super::boundary::control;
+use super::boundary::{control, data};
 use super::context::{Open, opened};
 use super::errno;
 use super::object::Object;
+use super::pd::{PdObject, Role};
 use super::poll::{self, Current};
 use super::turn::Turn;
 use super::types::context::Context;
-use super::types::cq::{CompChannel, Cq, CqEx, CqInitAttrEx};
+use super::types::cq::{CompChannel, Cq, CqEx, CqInitAttrEx, ModerateCq, ModifyCqAttr};
 
 /// The library's part of a completion channel.
 pub(crate) struct OwnChannel {
@@ -59,7 +60,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut Context) -
 
 fn create_channel(context: *mut Context, open: &Open) -> Result<*mut CompChannel, Refusal> {
     use std::os::fd::AsRawFd as _;
-    let mut engine = open.hca.lock();
+    let mut engine = open.hca.alive()?;
     let id = engine.create_channel(open.id)?;
     let fd = engine.channel_fd(id).expect("the channel was created just now").as_raw_fd();
     drop(engine);
@@ -103,6 +104,8 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 mod mask {
     /// The flags are valid.
     pub(super) const FLAGS: u32 = 1;
+    /// The parent domain is valid.
+    pub(super) const PD: u32 = 1 << 1;
     /// One thread polls; or an overrun is not an error. Both only permit a library to do less.
     pub(super) const KNOWN_FLAGS: u32 = 1 | 1 << 1;
 }
@@ -118,16 +121,23 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         // SAFETY: contract: the attributes are valid; only those that the mask names are read.
         let attr = unsafe { &*attr };
         let flags = if attr.comp_mask & mask::FLAGS != 0 { attr.flags } else { 0 };
-        let refused = if attr.comp_mask & !mask::FLAGS != 0 || flags & !mask::KNOWN_FLAGS != 0 {
-            Some(format!("comp_mask {:#x}, flags {flags:#x}", attr.comp_mask))
-        } else if attr.wc_flags & !WC_FLAGS != 0 {
-            Some(format!("wc_flags {:#x}; {WC_FLAGS:#x} are possible", attr.wc_flags))
-        } else {
-            None
-        };
+        let refused =
+            if attr.comp_mask & !(mask::FLAGS | mask::PD) != 0 || flags & !mask::KNOWN_FLAGS != 0 {
+                Some(format!("comp_mask {:#x}, flags {flags:#x}", attr.comp_mask))
+            } else if attr.wc_flags & !WC_FLAGS != 0 {
+                Some(format!("wc_flags {:#x}; {WC_FLAGS:#x} are possible", attr.wc_flags))
+            } else {
+                None
+            };
+        // SAFETY: contract: the mask says that the domain is valid, and so it is one of ours.
+        let is_parent = |pd| matches!(unsafe { PdObject::own(pd) }.role, Role::Parent { .. });
         let created = match refused {
             Some(what) => {
                 Err(Refusal::new(Kind::NotSupported, format!("ibv_create_cq_ex: {what}")))
+            }
+            // A queue has no protection domain, but for what a parent domain adds to one.
+            None if attr.comp_mask & mask::PD != 0 && !is_parent(attr.parent_domain) => {
+                Err(Refusal::new(Kind::Invalid, "ibv_create_cq_ex: the PD is not a parent domain"))
             }
             None => {
                 let wanted = Wanted {
@@ -172,7 +182,7 @@ unsafe fn create(context: *mut Context, wanted: &Wanted) -> Result<*mut CqEx, Re
     poll::fill(&mut c);
 
     // The engine gives the queue's address back with its events, so the object comes first.
-    let mut engine = open.hca.lock();
+    let mut engine = open.hca.alive()?;
     let boxed = CqObject::reserve(c);
     let cookie = boxed.address() as u64;
     let id = engine.create_cq(open.id, wanted.entries, channel, wanted.comp_vector, cookie)?;
@@ -199,10 +209,32 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int 
         // SAFETY: contract: the queue is one of ours.
         let own = unsafe { own(cq) };
         let entries = u32::try_from(cqe).unwrap_or(0);
-        errno::or_errno(own.hca.lock().resize_cq(own.id, entries).map(|()| {
+        let resized = own.hca.alive().and_then(|mut engine| engine.resize_cq(own.id, entries));
+        errno::or_errno(resized.map(|()| {
             // SAFETY: contract: the queue is alive; the field is the library's to write.
             unsafe { (*cq).cqe = cqe };
         }))
+    })
+}
+
+/// `IBV_CQ_ATTR_MODERATE`.
+const MODERATE: u32 = 1;
+
+pub(crate) unsafe extern "C" fn modify_cq(cq: *mut Cq, attr: *mut ModifyCqAttr) -> c_int {
+    control("ibv_modify_cq", libc::EIO, || {
+        // SAFETY: contract: the attributes are valid.
+        let ModifyCqAttr { attr_mask, moderate } = unsafe { attr.read() };
+        // As `ib_uverbs_ex_modify_cq` of the kernel.
+        match attr_mask {
+            0 => return libc::EINVAL,
+            MODERATE => {}
+            _ => return libc::EOPNOTSUPP,
+        }
+        // SAFETY: contract: the queue is one of ours.
+        let own = unsafe { own(cq) };
+        let ModerateCq { cq_count, cq_period } = moderate;
+        let engine = own.hca.alive();
+        errno::or_errno(engine.and_then(|mut e| e.moderate_cq(own.id, cq_count, cq_period)))
     })
 }
 
@@ -234,7 +266,9 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
 }
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_int {
-    // SAFETY: contract: the queue is one of ours.
-    let own = unsafe { own(cq) };
-    errno::or_errno(own.hca.req_notify_cq(own.id, solicited_only != 0))
+    data("ibv_req_notify_cq", libc::EIO, || {
+        // SAFETY: contract: the queue is one of ours.
+        let own = unsafe { own(cq) };
+        errno::or_errno(own.hca.req_notify_cq(own.id, solicited_only != 0))
+    })
 }

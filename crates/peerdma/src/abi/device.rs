@@ -9,7 +9,7 @@ use std::path::Path;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-use device::{Hca, Kind, NicInfo, Refusal};
+use device::{EngineGuard, Hca, Kind, NicInfo, Refusal};
 use libc::{size_t, ssize_t};
 
 use super::boundary::control;
@@ -18,7 +18,7 @@ use super::errno;
 use super::object::Object;
 use super::types::context::Context;
 use super::types::device::{
-    Device, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr, QueryDeviceExInput,
+    CqModerationCaps, Device, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr, QueryDeviceExInput,
 };
 
 /// What the library knows of a device beside what programs see.
@@ -153,10 +153,10 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     control("ibv_query_device", libc::EIO, || {
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
-        let limits = limits(&open.hca);
-        // SAFETY: contract: the program has room for the attributes.
-        unsafe { attr.write(limits) };
-        0
+        errno::or_errno(open.hca.alive().map(|engine| {
+            // SAFETY: contract: the program has room for the attributes.
+            unsafe { attr.write(limits(&engine)) };
+        }))
     })
 }
 
@@ -177,13 +177,24 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         let open = unsafe { opened(context) };
         // SAFETY: the structure is made of integers, for which zero is a value.
         let mut all: DeviceAttrEx = unsafe { mem::zeroed() };
-        all.orig_attr = limits(&open.hca);
-        all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags);
+        let engine = match open.hca.alive() {
+            Ok(engine) => engine,
+            Err(refusal) => return errno::of(refusal.kind()),
+        };
+        all.orig_attr = limits(&engine);
+        all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags) | CAP_FLAGS_EX;
         all.completion_timestamp_mask = u64::MAX;
         all.phys_port_cnt_ex = u32::from(all.orig_attr.phys_port_cnt);
-        let engine = open.hca.lock();
         all.hca_core_clock = engine.device_attr().hca_core_clock_khz;
         all.max_dm_size = engine.device_attr().max_dm_size;
+        all.cq_mod_caps = CqModerationCaps {
+            max_cq_count: engine.device_attr().max_cq_moderation_count,
+            max_cq_period: engine.device_attr().max_cq_moderation_period,
+        };
+        let odp = engine.device_attr().odp;
+        all.odp_caps.general_caps = odp.general;
+        all.odp_caps.per_transport_caps = [odp.rc, odp.uc, odp.ud];
+        all.xrc_odp_caps = odp.xrc;
         drop(engine);
         // SAFETY: contract: the program has room for `size` bytes.
         unsafe { write_part(attr, &all, size) };
@@ -205,11 +216,25 @@ unsafe fn write_part<T: Copy>(to: *mut T, all: &T, size: usize) {
 }
 
 /// What of a device's abilities `device_cap_flags` says: `BAD_PKEY_CNTR`, `BAD_QKEY_CNTR`, `UD_AV_PORT_ENFORCE`,
-/// `CURR_QP_STATE_MOD`, `PORT_ACTIVE_EVENT`, `SYS_IMAGE_GUID`, `RC_RNR_NAK_GEN` and `SRQ_RESIZE`.
-const CAP_FLAGS: u32 = 1 << 1 | 1 << 2 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13;
+/// `CURR_QP_STATE_MOD`, `PORT_ACTIVE_EVENT`, `SYS_IMAGE_GUID`, `RC_RNR_NAK_GEN`, `SRQ_RESIZE`, `MEM_WINDOW`, `XRC`, `MEM_MGT_EXTENSIONS` (invalidation
+/// by work requests) and `MEM_WINDOW_TYPE_2B`.
+const CAP_FLAGS: u32 = 1 << 1
+    | 1 << 2
+    | 1 << 6
+    | 1 << 7
+    | 1 << 10
+    | 1 << 11
+    | 1 << 12
+    | 1 << 13
+    | 1 << 17
+    | 1 << 20
+    | 1 << 21
+    | 1 << 24;
 
-fn limits(hca: &Hca) -> DeviceAttr {
-    let engine = hca.lock();
+/// What only the wider word has room for: `IB_UVERBS_DEVICE_FLUSH_GLOBAL` and `IB_UVERBS_DEVICE_ATOMIC_WRITE`.
+const CAP_FLAGS_EX: u64 = 1 << 38 | 1 << 40;
+
+fn limits(engine: &EngineGuard<'_>) -> DeviceAttr {
     let attr = engine.device_attr();
     let int = |value: u32| c_int::try_from(value).unwrap_or(c_int::MAX);
     // SAFETY: the structure is made of integers, for which zero is a value.
@@ -230,6 +255,7 @@ fn limits(hca: &Hca) -> DeviceAttr {
     c.max_cq = int(attr.max_cq);
     c.max_cqe = int(attr.max_cqe);
     c.max_mr = int(attr.max_mr);
+    c.max_mw = int(attr.max_mw);
     c.max_pd = int(attr.max_pd);
     c.max_qp_rd_atom = int(attr.max_qp_rd_atom);
     c.max_res_rd_atom = int(attr.max_res_rd_atom);
@@ -273,15 +299,16 @@ pub(crate) unsafe extern "C" fn query_port(
         }
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
-        let all = port(&open.hca);
-        // SAFETY: contract: the program has room for `size` bytes.
-        unsafe { write_part(attr, &all, size) };
-        0
+        errno::or_errno(open.hca.alive().map(|engine| {
+            let all = port(&engine.port_attr());
+            drop(engine);
+            // SAFETY: contract: the program has room for `size` bytes.
+            unsafe { write_part(attr, &all, size) };
+        }))
     })
 }
 
-fn port(hca: &Hca) -> PortAttr {
-    let port = hca.lock().port_attr();
+fn port(port: &device::PortAttr) -> PortAttr {
     // SAFETY: the structure is made of integers, for which zero is a value.
     let mut c: PortAttr = unsafe { mem::zeroed() };
     // IBV_PORT_ACTIVE or IBV_PORT_DOWN; physically LinkUp or Disabled (IBA 14.2.5.6).
@@ -437,14 +464,17 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
         let gids = open.hca.lock().gids();
-        let given = cmp::min(gids.len(), max_entries);
-        for (place, entry) in gids.iter().take(given).enumerate() {
+        // The kernel gives the whole table or none of it (`rdma_query_gid_table`).
+        if max_entries == 0 || gids.len() > max_entries {
+            return -(libc::EINVAL as ssize_t);
+        }
+        for (place, entry) in gids.iter().enumerate() {
             // SAFETY: contract: the program has room for `max_entries` entries of `size` bytes.
             let to = unsafe { entries.byte_add(place * size) };
             // SAFETY: as above.
             unsafe { write_part(to, &gid_entry(entry), size) };
         }
-        given as ssize_t
+        gids.len() as ssize_t
     })
 }
 

@@ -1,6 +1,7 @@
 //! Device memory. Programs reach all of it through pointers: in the context, and in the block itself.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::IntoRawFd;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,7 +28,7 @@ pub(crate) struct OwnDm {
     id: DmId,
 }
 
-type DmObject = Object<Dm, OwnDm>;
+pub(crate) type DmObject = Object<Dm, OwnDm>;
 
 /// `IBV_DM_MASK_HANDLE`: the handle is valid.
 const MASK_HANDLE: u32 = 1;
@@ -44,30 +45,54 @@ pub(crate) unsafe extern "C" fn alloc_dm(context: *mut Context, attr: *mut Alloc
             errno::set(libc::EINVAL);
             return ptr::null_mut();
         }
-        let block = open.hca.lock().alloc_dm(open.id, attr.length as u64, attr.log_align_req);
-        errno::or_null(block.map(|id| {
-            let c = Dm {
-                context,
-                memcpy_to_dm: Some(memcpy_to_dm),
-                memcpy_from_dm: Some(memcpy_from_dm),
-                comp_mask: MASK_HANDLE,
-                handle: id.handle(),
-            };
-            DmObject::create(c, OwnDm { hca: Arc::clone(&open.hca), id })
-        }))
+        let block = open.hca.alive().and_then(|mut engine| {
+            engine.alloc_dm(open.id, attr.length as u64, attr.log_align_req)
+        });
+        errno::or_null(block.map(|id| create(context, &open.hca, id)))
     })
+}
+
+/// The structure for a block that the engine has.
+pub(crate) fn create(context: *mut Context, hca: &Arc<Hca>, id: DmId) -> *mut Dm {
+    let c = Dm {
+        context,
+        memcpy_to_dm: Some(memcpy_to_dm),
+        memcpy_from_dm: Some(memcpy_from_dm),
+        comp_mask: MASK_HANDLE,
+        handle: id.handle(),
+    };
+    DmObject::create(c, OwnDm { hca: Arc::clone(hca), id })
 }
 
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut Dm) -> c_int {
     control("ibv_free_dm", libc::EIO, || {
         // SAFETY: contract: the block is one of ours.
         let own = unsafe { DmObject::own(dm) };
-        if let Err(refusal) = own.hca.lock().free_dm(own.id) {
+        if let Err(refusal) = own.hca.free_dm(own.id) {
             return errno::of(refusal.kind());
         }
         // SAFETY: contract: the program uses it no more.
         drop(unsafe { DmObject::destroy(dm) });
         0
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_dm_export_dmabuf_fd(dm: *mut Dm) -> c_int {
+    control("ibv_dm_export_dmabuf_fd", -1, || {
+        // SAFETY: contract: the block is one of ours.
+        let own = unsafe { DmObject::own(dm) };
+        let exported = own.hca.export_dm(own.id).and_then(|buffer| {
+            let failed =
+                |error| Refusal::new(Kind::Io, format!("ibv_dm_export_dmabuf_fd: {error}"));
+            buffer.fd().try_clone_to_owned().map_err(failed)
+        });
+        match exported {
+            Ok(fd) => fd.into_raw_fd(),
+            Err(refusal) => {
+                errno::set(errno::of(refusal.kind()));
+                -1
+            }
+        }
     })
 }
 
@@ -84,7 +109,9 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
         // SAFETY: contract: the block is one of ours.
         let block = unsafe { DmObject::own(dm) };
         let access = Access::from_bits_retain(access);
-        let info = own.hca.lock().reg_dm_mr(own.id, block.id, offset, length as u64, access);
+        let info = own.hca.alive().and_then(|mut engine| {
+            engine.reg_dm_mr(own.id, block.id, offset, length as u64, access)
+        });
         errno::or_null(info.map(|info| {
             // Device memory has no address in the program.
             let place = Place { addr: ptr::null_mut(), length, can_rereg: true };
@@ -132,7 +159,8 @@ unsafe fn copy(
         // SAFETY: contract: the block is one of ours.
         let own = unsafe { DmObject::own(dm) };
         // A statement of its own, so that the engine is not locked while bytes are copied.
-        let memory = own.hca.lock().dm_memory(own.id, offset, length as u64);
+        let memory =
+            own.hca.alive().and_then(|mut engine| engine.dm_memory(own.id, offset, length as u64));
         errno::or_errno(memory.and_then(|memory| {
             let memory = memory.foreign();
             let faulty = |fault| Refusal::new(Kind::BadAddress, format!("{verb}: {fault}"));

@@ -136,7 +136,12 @@ fn structures() -> Structures {
     add::<mr::Mr>(&mut all, vec![]);
     add::<mr::MrInitAttr>(&mut all, vec![]);
     add::<mr::MwBindInfo>(&mut all, vec![]);
+    add::<mr::Mw>(&mut all, vec![]);
+    add::<mr::MwBind>(&mut all, vec![]);
+    add::<pd::ParentDomainInitAttr>(&mut all, vec![]);
     add::<pd::Pd>(&mut all, vec![]);
+    add::<pd::Td>(&mut all, vec![]);
+    add::<pd::TdInitAttr>(&mut all, vec![]);
     add::<qp::Ece>(&mut all, vec![]);
     add::<qp::Qp>(&mut all, vec![]);
     add::<qp::QpAttr>(&mut all, vec![]);
@@ -149,6 +154,8 @@ fn structures() -> Structures {
     add::<srq::SrqAttr>(&mut all, vec![]);
     add::<srq::SrqInitAttr>(&mut all, vec![]);
     add::<srq::SrqInitAttrEx>(&mut all, vec![]);
+    add::<srq::Xrcd>(&mut all, vec![]);
+    add::<srq::XrcdInitAttr>(&mut all, vec![]);
     add::<srq::TmCap>(&mut all, vec![]);
     add::<wc::Wc>(&mut all, vec![("invalidated_rkey", offset_of!(wc::Wc, imm_data), 4)]);
     add::<wr::DataBuf>(&mut all, vec![]);

@@ -24,13 +24,18 @@ mod refuse;
 mod turn;
 
 pub(crate) mod ah;
+pub(crate) mod buf;
 pub(crate) mod context;
 pub(crate) mod cq;
 pub(crate) mod device;
 pub(crate) mod dm;
+pub(crate) mod domain;
+pub(crate) mod drm;
 pub(crate) mod events;
+pub(crate) mod import;
 pub(crate) mod misc;
 pub(crate) mod mr;
+pub(crate) mod mw;
 pub(crate) mod pd;
 pub(crate) mod poll;
 pub(crate) mod post;
@@ -39,6 +44,7 @@ pub(crate) mod qp_attr;
 pub(crate) mod srq;
 pub(crate) mod types;
 pub(crate) mod wr;
+pub(crate) mod xrc;
 
 /// The exported entries. A test program has no version nodes to export to.
 #[cfg(not(test))]

@@ -6,28 +6,39 @@ use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::Arc;
 
-use device::ids::MrId;
-use device::{Hca, Kind, MrInfo, Refusal, Rereg};
+use device::ids::{MrId, PdId};
+use device::{Hca, Kind, MrAdvice, MrInfo, Refusal, Rereg};
 use iba::Access;
 use libc::size_t;
+use transport::wr::SgList;
 use umem::Umem;
 
 use super::boundary::control;
-use super::errno;
 use super::object::Object;
 use super::pd::{OwnPd, PdObject};
 use super::types::mr::{Mr, MrInitAttr};
 use super::types::pd::Pd;
+use super::types::wr::Sge;
+use super::{buf, errno, post};
 
 /// The library's part of a region.
 pub(crate) struct OwnMr {
     hca: Arc<Hca>,
-    id: MrId,
+    of: Named,
     /// Whether the library lets it be registered anew (`ibv_rereg_mr(3)`): not one of a dma-buf.
     can_rereg: bool,
 }
 
-type MrObject = Object<Mr, OwnMr>;
+/// What an `ibv_mr` is a name of.
+#[derive(Clone, Copy)]
+enum Named {
+    /// A region.
+    Region(MrId),
+    /// The one that is nowhere, in a protection domain that counts it.
+    Null(PdId),
+}
+
+pub(crate) type MrObject = Object<Mr, OwnMr>;
 
 const PAGE: usize = 4096;
 
@@ -45,7 +56,7 @@ pub(crate) fn create(pd: *mut Pd, own: &OwnPd, info: MrInfo, place: Place) -> *m
     let context = unsafe { (*pd).context };
     let handle = info.id.handle();
     let c = Mr { context, pd, addr, length, handle, lkey: info.lkey, rkey: info.rkey };
-    MrObject::create(c, OwnMr { hca: Arc::clone(&own.hca), id: info.id, can_rereg })
+    MrObject::create(c, OwnMr { hca: Arc::clone(&own.hca), of: Named::Region(info.id), can_rereg })
 }
 
 pub(crate) unsafe extern "C" fn ibv_reg_mr(
@@ -86,9 +97,12 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
                     format!("ibv_reg_mr: {addr:p} and iova {iova:#x} differ within the page");
                 return Err(Refusal::new(Kind::Invalid, what));
             }
-            check_mapped(addr, length, access)?;
+            // Pages that are brought in on demand need not be there yet.
+            if !access.contains(Access::ON_DEMAND) {
+                check_mapped(addr, length, access)?;
+            }
             let umem = user_memory(addr, length);
-            let info = own.hca.lock().reg_mr(own.id, umem, iova, access)?;
+            let info = own.hca.alive()?.reg_mr(own.id, umem, iova, access)?;
             Ok(create(pd, own, info, Place { addr, length, can_rereg: true }))
         };
         errno::or_null(register())
@@ -124,11 +138,32 @@ fn check_mapped(addr: *mut c_void, length: size_t, access: Access) -> Result<(),
     if unsafe { libc::msync(start, span, libc::MS_ASYNC) } != 0 {
         return fault("not all of it is mapped");
     }
+    if let Some(mapping) = dma_buf_at(addr.addr(), span) {
+        return fault(&format!(
+            "{mapping} is mapped there, whose pages cannot be pinned; register the dma-buf itself (ibv_reg_dmabuf_mr)"
+        ));
+    }
     // One page tells a constant from a buffer: a whole region is writable or is not, but for odd programs.
     if access.contains(Access::LOCAL_WRITE) && !is_writable(start) {
         return fault("it is not writable");
     }
     Ok(())
+}
+
+/// The dma-buf that is mapped somewhere in a range, as `/proc/self/maps` names it: one of the kernel, or one of ours
+/// (`docs/semantics.md` 4.3: what belongs to a peer device has its own door).
+fn dma_buf_at(addr: usize, length: usize) -> Option<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    maps.lines().find_map(|line| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let start = usize::from_str_radix(start, 16).ok()?;
+        let end = usize::from_str_radix(end, 16).ok()?;
+        let overlaps = start < addr.saturating_add(length) && addr < end;
+        let path = rest.splitn(5, ' ').nth(4)?.trim_start();
+        let is_dma_buf = path.starts_with("/dmabuf:") || path.starts_with("/memfd:peerdma:");
+        (overlaps && is_dma_buf).then(|| path.trim_end_matches(" (deleted)").to_owned())
+    })
 }
 
 /// Whether the kernel would let the page be written. Unknown counts as yes.
@@ -164,7 +199,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
         let own = unsafe { PdObject::own(pd) };
         let access = Access::from_bits_retain(access as c_uint);
         let fd = open_descriptor(fd);
-        let info = own.hca.lock().reg_dmabuf_mr(own.id, fd, offset, length as u64, iova, access);
+        let info = own.hca.reg_dmabuf_mr(own.id, fd, offset, length as u64, iova, access);
         errno::or_null(info.map(|info| {
             // The address of such a region is its offset in the buffer (`docs/semantics.md` 2.1).
             let addr = ptr::without_provenance_mut(offset as usize);
@@ -174,7 +209,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
 }
 
 /// A descriptor of the program, if it is open.
-fn open_descriptor<'fd>(fd: c_int) -> Option<BorrowedFd<'fd>> {
+pub(crate) fn open_descriptor<'fd>(fd: c_int) -> Option<BorrowedFd<'fd>> {
     // SAFETY: asking for the flags of a number is harmless, whatever it is.
     if fd < 0 || unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
         return None;
@@ -183,16 +218,72 @@ fn open_descriptor<'fd>(fd: c_int) -> Option<BorrowedFd<'fd>> {
     Some(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
+pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut Pd) -> *mut Mr {
+    control("ibv_alloc_null_mr", ptr::null_mut(), || {
+        // SAFETY: contract: the PD is one of ours.
+        let own = unsafe { PdObject::own(pd) };
+        errno::or_null(own.hca.lock().alloc_null_mr(own.id).map(|key| {
+            // SAFETY: contract: the PD is alive.
+            let context = unsafe { (*pd).context };
+            let (addr, length) = (ptr::null_mut(), size_t::MAX);
+            let c = Mr { context, pd, addr, length, handle: 0, lkey: key, rkey: key };
+            let hca = Arc::clone(&own.hca);
+            MrObject::create(c, OwnMr { hca, of: Named::Null(own.id), can_rereg: false })
+        }))
+    })
+}
+
+/// `IBV_ADVISE_MR_FLAG_FLUSH`: wait until it is done, which it is here when the call returns.
+const FLUSH: u32 = 1;
+
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut Pd,
+    advice: u32,
+    flags: u32,
+    list: *mut Sge,
+    count: u32,
+) -> c_int {
+    control("ibv_advise_mr", libc::EIO, || {
+        // SAFETY: contract: the PD is one of ours.
+        let own = unsafe { PdObject::own(pd) };
+        let refuse = |kind, what| Err(Refusal::new(kind, format!("ibv_advise_mr: {what}")));
+        let advice = match advice {
+            0 => MrAdvice::Prefetch,
+            1 => MrAdvice::PrefetchWrite,
+            2 => MrAdvice::PrefetchNoFault,
+            other => {
+                let what = format!("there is no advice {other}");
+                return errno::or_errno(refuse(Kind::NotSupported, what));
+            }
+        };
+        if flags & !FLUSH != 0 || count == 0 || list.is_null() {
+            let what = format!("flags {flags:#x}, {count} elements");
+            return errno::or_errno(refuse(Kind::Invalid, what));
+        }
+        let element = |place: u32| {
+            // SAFETY: contract: the list has `count` elements.
+            let c = unsafe { list.add(place as usize) };
+            // SAFETY: as above.
+            post::sge(unsafe { &*c })
+        };
+        let sges: SgList = (0..count).map(element).collect();
+        errno::or_errno(
+            own.hca.alive().and_then(|mut engine| engine.advise_mr(own.id, advice, &sges)),
+        )
+    })
+}
+
 /// Bits of [`MrInitAttr::comp_mask`].
-mod mask {
-    pub(super) const IOVA: u64 = 1;
-    pub(super) const ADDR: u64 = 1 << 1;
-    pub(super) const FD: u64 = 1 << 2;
-    pub(super) const FD_OFFSET: u64 = 1 << 3;
+pub(crate) mod mask {
+    pub(crate) const IOVA: u64 = 1;
+    pub(crate) const ADDR: u64 = 1 << 1;
+    pub(crate) const FD: u64 = 1 << 2;
+    pub(crate) const FD_OFFSET: u64 = 1 << 3;
+    pub(crate) const BUF: u64 = 1 << 5;
 }
 
 pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut Pd, attr: *mut MrInitAttr) -> *mut Mr {
-    use mask::{ADDR, FD, FD_OFFSET, IOVA};
+    use mask::{ADDR, BUF, FD, FD_OFFSET, IOVA};
     // SAFETY: contract: the attributes are valid; only those that the mask names are read.
     let attr = unsafe { &*attr };
     let has = |bit| attr.comp_mask & bit != 0;
@@ -200,8 +291,18 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut Pd, attr: *mut MrInitAttr
         errno::set(errno);
         ptr::null_mut()
     };
-    if attr.comp_mask & !(IOVA | ADDR | FD | FD_OFFSET) != 0 {
+    if attr.comp_mask & !(IOVA | ADDR | FD | FD_OFFSET | BUF) != 0 {
         return refused(libc::EOPNOTSUPP);
+    }
+    if has(BUF) {
+        if has(FD) || has(FD_OFFSET) || !has(ADDR) {
+            return refused(libc::EINVAL);
+        }
+        // SAFETY: contract: the mask says that the handle is valid.
+        let checked = unsafe { buf::check(pd, attr.buf, attr.addr, attr.length) };
+        if let Err(refusal) = checked {
+            return refused(errno::of(refusal.kind()));
+        }
     }
     if has(FD) {
         if !has(FD_OFFSET) || !has(IOVA) || has(ADDR) {
@@ -255,6 +356,10 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
             errno::set(libc::EINVAL);
             return ERR_INPUT;
         }
+        let Named::Region(id) = own.of else {
+            errno::set(libc::EINVAL);
+            return ERR_INPUT;
+        };
         let access = Access::from_bits_retain(access as c_uint);
         let mut change = Rereg::default();
         if has(TRANSLATION) {
@@ -269,7 +374,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
             change.pd = Some(unsafe { PdObject::own(pd) }.id);
         }
         change.access = has(ACCESS).then_some(access);
-        let info = match own.hca.lock().rereg_mr(own.id, change) {
+        let info = match own.hca.rereg_mr(id, change) {
             Ok(info) => info,
             Err(refusal) => {
                 errno::set(errno::of(refusal.kind()));
@@ -293,7 +398,11 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
     control("ibv_dereg_mr", libc::EIO, || {
         // SAFETY: contract: the region is one of ours.
         let own = unsafe { MrObject::own(mr) };
-        if let Err(refusal) = own.hca.lock().dereg_mr(own.id) {
+        let done = match own.of {
+            Named::Region(id) => own.hca.dereg_mr(id),
+            Named::Null(pd) => own.hca.lock().free_null_mr(pd),
+        };
+        if let Err(refusal) = done {
             return errno::of(refusal.kind());
         }
         // SAFETY: contract: the program uses it no more.

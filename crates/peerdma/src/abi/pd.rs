@@ -9,15 +9,26 @@ use device::ids::PdId;
 
 use super::boundary::control;
 use super::context::opened;
+use super::domain;
 use super::errno;
 use super::object::Object;
 use super::types::context::Context;
-use super::types::pd::Pd;
+use super::types::pd::{Pd, Td};
 
 /// The library's part of a protection domain.
 pub(crate) struct OwnPd {
     pub(crate) hca: Arc<Hca>,
     pub(crate) id: PdId,
+    pub(crate) role: Role,
+}
+
+/// What a protection domain is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// One of the device.
+    Whole,
+    /// Another name for one, with the thread domain that came with it or NULL.
+    Parent { td: *mut Td },
 }
 
 pub(crate) type PdObject = Object<Pd, OwnPd>;
@@ -26,9 +37,12 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
     control("ibv_alloc_pd", ptr::null_mut(), || {
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
-        errno::or_null(open.hca.lock().alloc_pd(open.id).map(|id| {
+        errno::or_null(open.hca.alive().and_then(|mut engine| engine.alloc_pd(open.id)).map(|id| {
             let hca = Arc::clone(&open.hca);
-            PdObject::create(Pd { context, handle: id.handle() }, OwnPd { hca, id })
+            PdObject::create(
+                Pd { context, handle: id.handle() },
+                OwnPd { hca, id, role: Role::Whole },
+            )
         }))
     })
 }
@@ -37,8 +51,14 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
     control("ibv_dealloc_pd", libc::EIO, || {
         // SAFETY: contract: the PD is one of ours.
         let own = unsafe { PdObject::own(pd) };
-        if let Err(refusal) = own.hca.lock().dealloc_pd(own.id) {
-            return errno::of(refusal.kind());
+        match own.role {
+            Role::Whole => {
+                if let Err(refusal) = own.hca.lock().dealloc_pd(own.id) {
+                    return errno::of(refusal.kind());
+                }
+            }
+            // SAFETY: a thread domain outlives the parent domains that name it: freeing it earlier is refused.
+            Role::Parent { td } => unsafe { domain::release(own, td) },
         }
         // SAFETY: contract: the program uses it no more.
         drop(unsafe { PdObject::destroy(pd) });

@@ -1,6 +1,6 @@
 //! Taking completions, in arrays (`ibv_poll_cq`) and one at a time (`ibv_start_poll`).
 //!
-//! This is the data path: there is no panic boundary, and nothing is said in the log.
+//! This is the data path: nothing is said in the log.
 
 use std::ffi::c_int;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use device::Wc;
 use iba::WcFlags;
 
+use super::boundary::data;
 use super::cq::own;
 use super::types::cq::{Cq, CqEx, PollCqAttr};
 use super::types::wc;
@@ -17,24 +18,26 @@ use super::types::wc;
 pub(crate) struct Current(Option<Wc>);
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut Cq, num_entries: c_int, to: *mut wc::Wc) -> c_int {
-    // SAFETY: contract: the queue is one of ours.
-    let own = unsafe { own(cq) };
-    let Ok(room) = usize::try_from(num_entries) else { return -libc::EINVAL };
-    let mut engine = own.hca.poll(own.id);
-    let mut count = 0;
-    while count < room {
-        let Some(completion) = engine.pop_wc(own.id) else { break };
-        // SAFETY: contract: the program has room for `num_entries` completions.
-        let place = unsafe { to.add(count) };
-        // SAFETY: as above.
-        unsafe { place.write(completion_of(&completion)) };
-        count += 1;
-    }
-    if count == 0 && room > 0 && engine.cq_is_overrun(own.id) {
-        return -libc::EIO;
-    }
-    // It is at most `num_entries`.
-    count as c_int
+    data("ibv_poll_cq", -libc::EIO, || {
+        // SAFETY: contract: the queue is one of ours.
+        let own = unsafe { own(cq) };
+        let Ok(room) = usize::try_from(num_entries) else { return -libc::EINVAL };
+        let mut engine = own.hca.poll(own.id);
+        let mut count = 0;
+        while count < room {
+            let Some(completion) = engine.pop_wc(own.id) else { break };
+            // SAFETY: contract: the program has room for `num_entries` completions.
+            let place = unsafe { to.add(count) };
+            // SAFETY: as above.
+            unsafe { place.write(completion_of(&completion)) };
+            count += 1;
+        }
+        if count == 0 && room > 0 && engine.cq_is_broken(own.id) {
+            return -libc::EIO;
+        }
+        // It is at most `num_entries`.
+        count as c_int
+    })
 }
 
 #[inline]
@@ -91,7 +94,7 @@ unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
     let own = unsafe { own(cq.cast()) };
     own.current.begin();
     // SAFETY: the turn began.
-    let answer = unsafe { take(cq) };
+    let answer = data("ibv_start_poll", libc::EIO, || unsafe { take(cq) });
     if answer != 0 {
         // The program calls `ibv_end_poll` only after a successful start.
         own.current.end();
@@ -101,7 +104,7 @@ unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
 
 unsafe extern "C" fn next_poll(cq: *mut CqEx) -> c_int {
     // SAFETY: contract: the program is between start and end.
-    unsafe { take(cq) }
+    data("ibv_next_poll", libc::EIO, || unsafe { take(cq) })
 }
 
 unsafe extern "C" fn end_poll(cq: *mut CqEx) {
@@ -115,7 +118,7 @@ unsafe fn take(cq: *mut CqEx) -> c_int {
     let own = unsafe { own(cq.cast()) };
     let mut engine = own.hca.poll(own.id);
     let Some(wc) = engine.pop_wc(own.id) else {
-        return if engine.cq_is_overrun(own.id) { libc::EIO } else { libc::ENOENT };
+        return if engine.cq_is_broken(own.id) { libc::EIO } else { libc::ENOENT };
     };
     drop(engine);
     // SAFETY: the caller's promise: these two fields are written in the turn only.

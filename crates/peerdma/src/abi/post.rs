@@ -1,12 +1,11 @@
 //! Posting lists of work requests.
 //!
-//! This is the data path: there is no panic boundary. A list is posted until one request is refused; that one is named,
-//! those before it are on their way (`ibv_post_send(3)`).
+//! A list is posted until one request is refused; that one is named, those before it are on their way
+//! (`ibv_post_send(3)`).
 
 use std::ffi::c_int;
 use std::ptr;
 
-use device::EngineGuard;
 use iba::{LKey, QKey, QpType, Qpn, RKey, SendFlags, WrOpcode};
 use smallvec::SmallVec;
 use transport::PostError;
@@ -14,7 +13,9 @@ use transport::wr::{self, Data, SgList, UdDest};
 use umem::Foreign;
 
 use super::ah::AhObject;
+use super::boundary::data;
 use super::errno;
+use super::mw;
 use super::qp;
 use super::srq::SrqObject;
 use super::types::ah::Ah;
@@ -27,41 +28,27 @@ pub(crate) unsafe extern "C" fn post_send(
     first: *mut SendWr,
     bad: *mut *mut SendWr,
 ) -> c_int {
-    // SAFETY: contract: the QP is one of ours.
-    let own = unsafe { qp::own(qp) };
-    // SAFETY: as above.
-    let is_ud = unsafe { (*qp).qp_type } == QpType::Ud as u32;
-    let mut engine = own.hca.lock();
-    let husk = check_alive(&engine);
-    if husk != 0 {
-        // SAFETY: contract: the program has room for the pointer.
-        unsafe { bad.write(first) };
-        return husk;
-    }
-    let mut is_posted = false;
-    let mut next = first;
-    // SAFETY: contract: the list is valid to its end.
-    while let Some(c) = unsafe { next.as_ref() } {
-        // SAFETY: contract: the lists and handles that a request names are valid.
-        let taken = unsafe { send_wr(c, is_ud) }
-            .and_then(|wr| engine.post_send(own.id, wr).map_err(|error| refused("send", &error)));
-        if let Err(errno) = taken {
-            // SAFETY: contract: the program has room for the pointer.
-            unsafe { bad.write(next) };
-            kick(&mut engine, own, is_posted);
-            return errno;
+    data("ibv_post_send", libc::EIO, || {
+        // SAFETY: contract: the QP is one of ours.
+        let own = unsafe { qp::own(qp) };
+        // SAFETY: as above.
+        let is_ud = unsafe { (*qp).qp_type } == QpType::Ud as u32;
+        let mut engine = own.hca.lock();
+        let mut is_posted = false;
+        let post = |c: &SendWr| {
+            // SAFETY: contract: the lists and handles that a request names are valid.
+            let wr = unsafe { send_wr(c, is_ud) }?;
+            engine.post_send(own.id, wr).map_err(|error| refused("send", &error))?;
+            is_posted = true;
+            Ok(())
+        };
+        // SAFETY: contract: the list is valid to its end.
+        let answer = unsafe { each(first, bad, post) };
+        if is_posted {
+            engine.kick(own.id);
         }
-        is_posted = true;
-        next = c.next;
-    }
-    kick(&mut engine, own, is_posted);
-    0
-}
-
-fn kick(engine: &mut EngineGuard<'_>, own: &qp::OwnQp, is_posted: bool) {
-    if is_posted {
-        engine.kick(own.id);
-    }
+        answer
+    })
 }
 
 pub(crate) unsafe extern "C" fn post_recv(
@@ -69,19 +56,18 @@ pub(crate) unsafe extern "C" fn post_recv(
     first: *mut RecvWr,
     bad: *mut *mut RecvWr,
 ) -> c_int {
-    // SAFETY: contract: the QP is one of ours.
-    let own = unsafe { qp::own(qp) };
-    let mut engine = own.hca.lock();
-    let husk = check_alive(&engine);
-    // SAFETY: contract: the list is valid to its end.
-    unsafe {
-        each(first, bad, |wr| {
-            if husk != 0 {
-                return Err(husk);
-            }
+    data("ibv_post_recv", libc::EIO, || {
+        // SAFETY: contract: the QP is one of ours.
+        let own = unsafe { qp::own(qp) };
+        let mut engine = own.hca.lock();
+        let post = |c: &RecvWr| {
+            // SAFETY: contract: the list that a request names is valid.
+            let wr = unsafe { recv_wr(c) }?;
             engine.post_recv(own.id, wr).map_err(|error| refused("recv", &error))
-        })
-    }
+        };
+        // SAFETY: contract: the list is valid to its end.
+        unsafe { each(first, bad, post) }
+    })
 }
 
 pub(crate) unsafe extern "C" fn post_srq_recv(
@@ -89,53 +75,57 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     first: *mut RecvWr,
     bad: *mut *mut RecvWr,
 ) -> c_int {
-    // SAFETY: contract: the queue is one of ours.
-    let own = unsafe { SrqObject::own(srq) };
-    let mut engine = own.hca.lock();
-    let husk = check_alive(&engine);
-    // SAFETY: contract: the list is valid to its end.
-    unsafe {
-        each(first, bad, |wr| {
-            if husk != 0 {
-                return Err(husk);
-            }
+    data("ibv_post_srq_recv", libc::EIO, || {
+        // SAFETY: contract: the queue is one of ours.
+        let own = unsafe { SrqObject::own(srq) };
+        let mut engine = own.hca.lock();
+        let post = |c: &RecvWr| {
+            // SAFETY: contract: the list that a request names is valid.
+            let wr = unsafe { recv_wr(c) }?;
             engine.post_srq_recv(own.id, wr).map_err(|refusal| errno::of(refusal.kind()))
-        })
+        };
+        // SAFETY: contract: the list is valid to its end.
+        unsafe { each(first, bad, post) }
+    })
+}
+
+/// A request that names the next one of its list.
+trait Linked {
+    fn next(&self) -> *mut Self;
+}
+
+impl Linked for SendWr {
+    fn next(&self) -> *mut Self {
+        self.next
     }
 }
 
-/// Posts each receive of a list, until one is refused.
-unsafe fn each(
-    first: *mut RecvWr,
-    bad: *mut *mut RecvWr,
-    mut post: impl FnMut(wr::RecvWr) -> Result<(), c_int>,
+impl Linked for RecvWr {
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+}
+
+/// Posts each request of a list, until one is refused; that one is named.
+///
+/// The list is valid to its end, and there is room for a pointer at `bad`.
+#[inline]
+unsafe fn each<W: Linked>(
+    first: *mut W,
+    bad: *mut *mut W,
+    mut post: impl FnMut(&W) -> Result<(), c_int>,
 ) -> c_int {
     let mut next = first;
-    // SAFETY: the caller's promise: the list is valid to its end.
+    // SAFETY: the caller's promise.
     while let Some(c) = unsafe { next.as_ref() } {
-        // SAFETY: as above, the lists that it names too.
-        let sges = unsafe { sg_list(c.sg_list, c.num_sge) };
-        let taken = sges.and_then(|sges| post(wr::RecvWr { wr_id: c.wr_id, sges }));
-        if let Err(errno) = taken {
-            // SAFETY: the caller's promise: there is room for the pointer.
+        if let Err(errno) = post(c) {
+            // SAFETY: the caller's promise.
             unsafe { bad.write(next) };
             return errno;
         }
-        next = c.next;
+        next = c.next();
     }
     0
-}
-
-/// In the child of a fork, nothing that the parent opened can be posted to: EIO, else 0.
-pub(crate) fn check_alive(engine: &EngineGuard<'_>) -> c_int {
-    if !engine.is_husk() {
-        return 0;
-    }
-    tracing::info!(
-        target: "peerdma::refusal",
-        "post: the device was opened before a fork, and belongs to the parent; open it anew"
-    );
-    libc::EIO
 }
 
 /// The errno of a request that a queue does not take.
@@ -143,6 +133,7 @@ pub(crate) fn refused(queue: &str, error: &PostError) -> c_int {
     tracing::info!(target: "peerdma::refusal", "ibv_post_{queue}: {error}");
     match error {
         PostError::Full(_) => libc::ENOMEM,
+        PostError::Dead => libc::EIO,
         _ => libc::EINVAL,
     }
 }
@@ -157,7 +148,10 @@ unsafe fn send_wr(c: &SendWr, is_ud: bool) -> Result<wr::SendWr, c_int> {
         return Err(libc::EINVAL);
     };
     let flags = SendFlags::from_bits_retain(c.send_flags);
-    let data = if flags.contains(SendFlags::INLINE) {
+    let data = if opcode == WrOpcode::BindMw {
+        // SAFETY: the caller's promise; the opcode says that this is set.
+        unsafe { mw::posted(&c.bind_mw) }?
+    } else if flags.contains(SendFlags::INLINE) {
         // SAFETY: the caller's promise, and the buffers of an inline request are the program's own memory.
         Data::Inline(unsafe { inline(c.sg_list, c.num_sge) }?)
     } else {
@@ -166,7 +160,10 @@ unsafe fn send_wr(c: &SendWr, is_ud: bool) -> Result<wr::SendWr, c_int> {
     };
     let mut to = empty(c.wr_id, opcode, flags, data);
     match opcode {
-        WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm | WrOpcode::RdmaRead => {
+        WrOpcode::RdmaWrite
+        | WrOpcode::RdmaWriteWithImm
+        | WrOpcode::RdmaRead
+        | WrOpcode::AtomicWrite => {
             // SAFETY: the opcode says which member is set.
             let rdma = unsafe { c.wr.rdma };
             (to.remote_addr, to.rkey) = (rdma.remote_addr, RKey(rdma.rkey));
@@ -185,11 +182,23 @@ unsafe fn send_wr(c: &SendWr, is_ud: bool) -> Result<wr::SendWr, c_int> {
         }
         _ => {}
     }
+    // Only a QP of XRC looks at it; what a program does not set is a number too.
+    to.srqn = c.qp_type;
     to.imm = match opcode {
         WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm => u32::from_be(c.imm_data),
         _ => c.imm_data,
     };
     Ok(to)
+}
+
+/// A receive, as the engine takes it.
+///
+/// The list it names is valid.
+#[inline]
+unsafe fn recv_wr(c: &RecvWr) -> Result<wr::RecvWr, c_int> {
+    // SAFETY: the caller's promise.
+    let sges = unsafe { sg_list(c.sg_list, c.num_sge) }?;
+    Ok(wr::RecvWr { wr_id: c.wr_id, sges })
 }
 
 /// A request with nothing but what every request has.
@@ -206,6 +215,7 @@ pub(crate) fn empty(wr_id: u64, opcode: WrOpcode, flags: SendFlags, data: Data) 
         compare_add: 0,
         swap: 0,
         ud: None,
+        srqn: 0,
     }
 }
 

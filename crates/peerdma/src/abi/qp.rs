@@ -20,8 +20,9 @@ use super::types::context::Context;
 use super::types::cq::Cq;
 use super::types::pd::Pd;
 use super::types::qp::{Ece, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx};
-use super::types::srq::Srq;
+use super::types::srq::{Srq, Xrcd};
 use super::wr::{self, Batch};
+use super::xrc::XrcdObject;
 use super::{cq, errno};
 
 /// The library's part of a queue pair.
@@ -73,6 +74,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr
 /// Bits of [`QpInitAttrEx::comp_mask`].
 mod mask {
     pub(super) const PD: u32 = 1;
+    pub(super) const XRCD: u32 = 1 << 1;
     pub(super) const CREATE_FLAGS: u32 = 1 << 2;
     pub(super) const SEND_OPS_FLAGS: u32 = 1 << 6;
 }
@@ -81,15 +83,24 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     _context: *mut Context,
     attr: *mut QpInitAttrEx,
 ) -> *mut Qp {
-    use mask::{CREATE_FLAGS, PD, SEND_OPS_FLAGS};
+    use mask::{CREATE_FLAGS, PD, SEND_OPS_FLAGS, XRCD};
     control("ibv_create_qp_ex", ptr::null_mut(), || {
         // SAFETY: contract: the attributes are valid; only those that the mask names are read.
         let wanted = unsafe { &*attr };
         let has = |bit| wanted.comp_mask & bit != 0;
         let refused =
             |kind, what: String| Err(Refusal::new(kind, format!("ibv_create_qp_ex: {what}")));
-        let created = if wanted.comp_mask & !(PD | CREATE_FLAGS | SEND_OPS_FLAGS) != 0 {
+        let created = if wanted.comp_mask & !(PD | XRCD | CREATE_FLAGS | SEND_OPS_FLAGS) != 0 {
             refused(Kind::NotSupported, format!("comp_mask {:#x}", wanted.comp_mask))
+        } else if wanted.qp_type == QpType::XrcRecv as u32 {
+            if has(XRCD) {
+                // SAFETY: contract: the mask says that the domain is valid.
+                unsafe { create_target(wanted.xrcd, wanted.qp_context) }
+            } else {
+                refused(Kind::Invalid, "no XRC domain".to_owned())
+            }
+        } else if has(XRCD) {
+            refused(Kind::Invalid, "an XRC domain is for receiving QPs of XRC".to_owned())
         } else if !has(PD) {
             refused(Kind::Invalid, "no protection domain".to_owned())
         } else if has(CREATE_FLAGS) && wanted.create_flags != 0 {
@@ -134,14 +145,20 @@ unsafe fn create(pd: *mut Pd, wanted: &Wanted) -> Result<*mut Qp, Refusal> {
         let what = format!("ibv_create_qp: there is no QP type {}", wanted.qp_type);
         return Err(Refusal::new(Kind::Invalid, what));
     };
-    if wanted.send_cq.is_null() || wanted.recv_cq.is_null() {
+    if qp_type == QpType::XrcRecv {
+        let what = "ibv_create_qp: a receiving QP of XRC is made by ibv_create_qp_ex, in a domain";
+        return Err(Refusal::new(Kind::Invalid, what));
+    }
+    // A sending QP of XRC receives nothing.
+    let recv_cq = if qp_type == QpType::XrcSend { wanted.send_cq } else { wanted.recv_cq };
+    if wanted.send_cq.is_null() || recv_cq.is_null() {
         let what = format!("ibv_create_qp: a {qp_type} QP needs two CQs");
         return Err(Refusal::new(Kind::Invalid, what));
     }
     // SAFETY: the caller's promise.
     let parent = unsafe { PdObject::own(pd) };
     // SAFETY: the caller's promise.
-    let [send_cq, recv_cq] = [wanted.send_cq, wanted.recv_cq].map(|cq| unsafe { cq::own(cq) }.id);
+    let [send_cq, recv_cq] = [wanted.send_cq, recv_cq].map(|cq| unsafe { cq::own(cq) }.id);
     let srq = if wanted.srq.is_null() {
         None
     } else {
@@ -172,6 +189,7 @@ unsafe fn create(pd: *mut Pd, wanted: &Wanted) -> Result<*mut Qp, Refusal> {
         send_cq,
         recv_cq,
         srq,
+        xrcd: None,
         cap: Cap {
             max_send_wr: cap.max_send_wr,
             max_recv_wr: cap.max_recv_wr,
@@ -182,7 +200,7 @@ unsafe fn create(pd: *mut Pd, wanted: &Wanted) -> Result<*mut Qp, Refusal> {
         sq_sig_all: wanted.sq_sig_all != 0,
         cookie: boxed.address() as u64,
     };
-    let (id, qpn) = parent.hca.lock().create_qp(&spec)?;
+    let (id, qpn) = parent.hca.alive()?.create_qp(&spec)?;
     let own = OwnQp {
         hca: Arc::clone(&parent.hca),
         id,
@@ -191,6 +209,41 @@ unsafe fn create(pd: *mut Pd, wanted: &Wanted) -> Result<*mut Qp, Refusal> {
         cap,
         sq_sig_all: wanted.sq_sig_all,
         is_extended: wanted.is_extended,
+    };
+    let finish = |c: &mut QpEx| {
+        c.qp_base.handle = id.handle();
+        c.qp_base.qp_num = qpn.value();
+    };
+    Ok(boxed.create(finish, own).cast())
+}
+
+/// Makes a receiving QP of XRC in a domain of ours. It has no PD and no queues: those of the SRQs count.
+unsafe fn create_target(
+    xrcd: *mut Xrcd,
+    qp_context: *mut std::ffi::c_void,
+) -> Result<*mut Qp, Refusal> {
+    // SAFETY: the caller's promise.
+    let domain = unsafe { XrcdObject::own(xrcd) };
+    // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be absent, for all of
+    // which zero is a value; so it is for a mutex and a condition.
+    let mut c: QpEx = unsafe { mem::zeroed() };
+    // SAFETY: the caller's promise.
+    c.qp_base.context = unsafe { (*xrcd).context };
+    c.qp_base.qp_context = qp_context;
+    c.qp_base.qp_type = QpType::XrcRecv as u32;
+    // SAFETY: the structure is made of integers, for which zero is a value.
+    let cap: QpCap = unsafe { mem::zeroed() };
+    let boxed = QpObject::reserve(c);
+    let spec = QpSpec::xrc_target(domain.id, boxed.address() as u64);
+    let (id, qpn) = domain.hca.lock().create_qp(&spec)?;
+    let own = OwnQp {
+        hca: Arc::clone(&domain.hca),
+        id,
+        acks: Acks::default(),
+        batch: Turn::default(),
+        cap,
+        sq_sig_all: 0,
+        is_extended: false,
     };
     let finish = |c: &mut QpEx| {
         c.qp_base.handle = id.handle();
@@ -215,7 +268,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         let mask = AttrMask::from_bits_retain(mask as u32);
         // SAFETY: contract: the attributes that the mask names are valid, and the others are integers too.
         let changed = qp_attr::from_c(unsafe { &*attr }, mask)
-            .and_then(|attr| own.hca.lock().modify_qp(own.id, &attr, mask).map(|()| attr.state));
+            .and_then(|attr| own.hca.modify_qp(own.id, &attr, mask).map(|()| attr.state));
         errno::or_errno(changed.map(|state| {
             if mask.contains(AttrMask::STATE) {
                 // SAFETY: contract: the QP is alive; the field is the library's to write.
@@ -234,7 +287,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     control("ibv_query_qp", libc::EIO, || {
         // SAFETY: contract: the QP is one of ours.
         let own = unsafe { own(qp) };
-        let found = own.hca.lock().query_qp(own.id);
+        let found = own.hca.alive().and_then(|engine| engine.query_qp(own.id));
         errno::or_errno(found.map(|found| {
             // SAFETY: contract: the program has room for the attributes. All are given, whatever was asked for.
             unsafe { attr.write(qp_attr::to_c(&found, own.cap)) };
@@ -261,13 +314,10 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
     control("ibv_destroy_qp", libc::EIO, || {
         // SAFETY: contract: the QP is one of ours.
         let own = unsafe { own(qp) };
-        let mut engine = own.hca.lock();
-        if let Err(refusal) = engine.destroy_qp(own.id) {
+        if let Err(refusal) = own.hca.destroy_qp(own.id) {
             return errno::of(refusal.kind());
         }
-        let is_husk = engine.is_husk();
-        drop(engine);
-        if !is_husk {
+        if !own.hca.lock().is_husk() {
             own.acks.wait();
         }
         // SAFETY: contract: the program uses it no more.

@@ -10,12 +10,13 @@ use device::{Hca, Kind, Refusal};
 
 use super::acks::Acks;
 use super::boundary::control;
-use super::errno;
 use super::object::Object;
 use super::pd::PdObject;
 use super::types::context::Context;
 use super::types::pd::Pd;
 use super::types::srq::{Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx};
+use super::xrc::XrcdObject;
+use super::{cq, errno};
 
 /// The library's part of a shared receive queue.
 pub(crate) struct OwnSrq {
@@ -39,7 +40,12 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(pd: *mut Pd, attr: *mut SrqInitAt
 mod mask {
     pub(super) const TYPE: u32 = 1;
     pub(super) const PD: u32 = 1 << 1;
+    pub(super) const XRCD: u32 = 1 << 2;
+    pub(super) const CQ: u32 = 1 << 3;
 }
+
+/// `IBV_SRQT_XRC`.
+const TYPE_XRC: u32 = 1;
 
 pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut Context,
@@ -48,6 +54,10 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     control("ibv_create_srq_ex", ptr::null_mut(), || {
         // SAFETY: contract: the attributes are valid; only those that the mask names are read.
         let attr = unsafe { &*attr };
+        if attr.comp_mask & mask::TYPE != 0 && attr.srq_type == TYPE_XRC {
+            // SAFETY: contract: what the mask names is valid.
+            return errno::or_null(unsafe { create_xrc(attr) });
+        }
         let is_basic = attr.comp_mask & mask::TYPE == 0 || attr.srq_type == 0;
         let created = if attr.comp_mask & !(mask::TYPE | mask::PD) != 0 || !is_basic {
             let what = format!("ibv_create_srq_ex: comp_mask {:#x}", attr.comp_mask);
@@ -80,9 +90,36 @@ unsafe fn create(
     let boxed = SrqObject::reserve(c);
     let cookie = boxed.address() as u64;
     let SrqAttr { max_wr, max_sge, srq_limit } = wanted;
-    let id = own.hca.lock().create_srq(own.id, max_wr, max_sge, srq_limit, cookie)?;
+    let id = own.hca.alive()?.create_srq(own.id, max_wr, max_sge, srq_limit, cookie)?;
     let hca = Arc::clone(&own.hca);
     Ok(boxed.create(|c| c.handle = id.handle(), OwnSrq { hca, id, acks: Acks::default() }))
+}
+
+/// Makes a queue that the packets of XRC name. What the mask names is valid.
+unsafe fn create_xrc(attr: &SrqInitAttrEx) -> Result<*mut Srq, Refusal> {
+    use mask::{CQ, PD, TYPE, XRCD};
+    if attr.comp_mask != TYPE | PD | XRCD | CQ {
+        let what = format!(
+            "ibv_create_srq_ex: comp_mask {:#x}; XRC needs a PD, a domain and a CQ",
+            attr.comp_mask
+        );
+        return Err(Refusal::new(Kind::Invalid, what));
+    }
+    // SAFETY: the caller's promise.
+    let xrcd = unsafe { XrcdObject::own(attr.xrcd) };
+    // SAFETY: the caller's promise.
+    let cq = unsafe { cq::own(attr.cq) };
+    // SAFETY: the caller's promise.
+    let srq = unsafe { create(attr.pd, attr.srq_context, attr.attr) }?;
+    // SAFETY: it was made just now.
+    let own = unsafe { SrqObject::own(srq) };
+    let made = own.hca.lock().make_srq_xrc(own.id, xrcd.id, cq.id);
+    if let Err(refusal) = made {
+        // SAFETY: it was made just now, and nobody has it.
+        unsafe { ibv_destroy_srq(srq) };
+        return Err(refusal);
+    }
+    Ok(srq)
 }
 
 /// `IBV_SRQ_MAX_WR`.
@@ -105,7 +142,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
         let attr = unsafe { attr.read() };
         let max_wr = (mask & MAX_WR != 0).then_some(attr.max_wr);
         let limit = (mask & LIMIT != 0).then_some(attr.srq_limit);
-        errno::or_errno(own.hca.lock().modify_srq(own.id, max_wr, limit))
+        let engine = own.hca.alive();
+        errno::or_errno(engine.and_then(|mut engine| engine.modify_srq(own.id, max_wr, limit)))
     })
 }
 
@@ -113,7 +151,7 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut Srq, attr: *mut SrqAttr)
     control("ibv_query_srq", libc::EIO, || {
         // SAFETY: contract: the queue is one of ours.
         let own = unsafe { SrqObject::own(srq) };
-        let found = own.hca.lock().query_srq(own.id);
+        let found = own.hca.alive().and_then(|mut engine| engine.query_srq(own.id));
         errno::or_errno(found.map(|(max_wr, max_sge, srq_limit)| {
             // SAFETY: contract: the program has room for the attributes.
             unsafe { attr.write(SrqAttr { max_wr, max_sge, srq_limit }) };

@@ -1,7 +1,7 @@
 //! Posting by calls: `ibv_wr_start`, a call for each request and one or two for its operands, `ibv_wr_complete`.
 //!
-//! This is the data path: there is no panic boundary. The requests are collected, and posted together at the end. If one
-//! is refused, those before it stand, as in a list of `ibv_post_send`.
+//! The requests are collected, and posted together at the end: if one is refused none is posted (`ibv_wr_post(3)`), unlike
+//! in a list of `ibv_post_send`.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -9,13 +9,16 @@ use std::ptr;
 use iba::{QpType, RKey, SendFlags, WrOpcode};
 use libc::size_t;
 use smallvec::SmallVec;
-use transport::wr::{Data, SendWr, SgList};
+use transport::wr::{Data, Flush, SendWr, SgList};
 
+use super::boundary::data;
+use super::mw;
 use super::post;
 use super::qp::{OwnQp, own};
 use super::types::ah::Ah;
+use super::types::mr::{Mw, MwBindInfo};
 use super::types::qp::QpEx;
-use super::types::wr::{DataBuf, Sge};
+use super::types::wr::{BindMw, DataBuf, Sge};
 
 /// The requests between [`start`] and [`complete`].
 #[derive(Default)]
@@ -30,18 +33,26 @@ mod operation {
     pub(super) const RDMA_READ: u64 = 1 << 4;
     pub(super) const ATOMIC_CMP_AND_SWP: u64 = 1 << 5;
     pub(super) const ATOMIC_FETCH_AND_ADD: u64 = 1 << 6;
+    pub(super) const LOCAL_INV: u64 = 1 << 7;
+    pub(super) const BIND_MW: u64 = 1 << 8;
+    pub(super) const SEND_WITH_INV: u64 = 1 << 9;
+    pub(super) const FLUSH: u64 = 1 << 11;
+    pub(super) const ATOMIC_WRITE: u64 = 1 << 12;
 }
 
 /// Whether a QP of a type has all of these operations.
 pub(crate) fn has_operations(qp_type: u32, wanted: u64) -> bool {
     use operation::{
-        ATOMIC_CMP_AND_SWP, ATOMIC_FETCH_AND_ADD, RDMA_READ, RDMA_WRITE, RDMA_WRITE_WITH_IMM, SEND,
-        SEND_WITH_IMM,
+        ATOMIC_CMP_AND_SWP, ATOMIC_FETCH_AND_ADD, ATOMIC_WRITE, BIND_MW, FLUSH, LOCAL_INV,
+        RDMA_READ, RDMA_WRITE, RDMA_WRITE_WITH_IMM, SEND, SEND_WITH_IMM, SEND_WITH_INV,
     };
     let datagram = SEND | SEND_WITH_IMM;
-    let connected = datagram | RDMA_WRITE | RDMA_WRITE_WITH_IMM;
+    let connected = datagram | RDMA_WRITE | RDMA_WRITE_WITH_IMM | LOCAL_INV | BIND_MW;
     let has = match QpType::from_code(qp_type) {
-        Some(QpType::Rc) => connected | RDMA_READ | ATOMIC_CMP_AND_SWP | ATOMIC_FETCH_AND_ADD,
+        Some(QpType::Rc | QpType::XrcSend) => {
+            let atomics = ATOMIC_CMP_AND_SWP | ATOMIC_FETCH_AND_ADD | ATOMIC_WRITE;
+            connected | RDMA_READ | atomics | SEND_WITH_INV | FLUSH
+        }
         Some(QpType::Uc) => connected,
         Some(QpType::Ud) => datagram,
         _ => 0,
@@ -57,12 +68,18 @@ pub(crate) fn fill(qp: &mut QpEx) {
     qp.wr_abort = Some(abort);
     qp.wr_send = Some(send);
     qp.wr_send_imm = Some(send_imm);
+    qp.wr_send_inv = Some(send_inv);
+    qp.wr_local_inv = Some(local_inv);
+    qp.wr_bind_mw = Some(bind_mw);
     qp.wr_rdma_write = Some(rdma_write);
     qp.wr_rdma_write_imm = Some(rdma_write_imm);
     qp.wr_rdma_read = Some(rdma_read);
     qp.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(atomic_fetch_add);
+    qp.wr_atomic_write = Some(atomic_write);
+    qp.wr_flush = Some(flush);
     qp.wr_set_ud_addr = Some(set_ud_addr);
+    qp.wr_set_xrc_srqn = Some(set_xrc_srqn);
     qp.wr_set_sge = Some(set_sge);
     qp.wr_set_sge_list = Some(set_sge_list);
     qp.wr_set_inline_data = Some(set_inline_data);
@@ -87,25 +104,18 @@ unsafe extern "C" fn start(qp: *mut QpEx) {
 unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
     // SAFETY: contract: the QP is one of ours.
     let own = unsafe { own_ex(qp) };
-    let mut engine = own.hca.lock();
-    // SAFETY: contract: the turn began.
-    let batch = unsafe { own.batch.get() };
-    let mut answer = post::check_alive(&engine);
-    if answer != 0 {
-        batch.0.clear();
-    }
-    let mut is_posted = false;
-    for wr in batch.0.drain(..) {
-        if let Err(error) = engine.post_send(own.id, wr) {
-            answer = post::refused("send", &error);
-            break;
+    let answer = data("ibv_wr_complete", libc::EIO, || {
+        let mut engine = own.hca.lock();
+        // SAFETY: contract: the turn began.
+        let batch = unsafe { own.batch.get() };
+        match engine.post_sends(own.id, batch.0.drain(..)) {
+            Ok(()) => {
+                engine.kick(own.id);
+                0
+            }
+            Err(error) => post::refused("send", &error),
         }
-        is_posted = true;
-    }
-    if is_posted {
-        engine.kick(own.id);
-    }
-    drop(engine);
+    });
     own.batch.end();
     answer
 }
@@ -152,6 +162,27 @@ unsafe extern "C" fn send_imm(qp: *mut QpEx, imm: u32) {
     unsafe { add(qp, WrOpcode::SendWithImm, |wr| wr.imm = u32::from_be(imm)) };
 }
 
+unsafe extern "C" fn send_inv(qp: *mut QpEx, rkey: u32) {
+    // SAFETY: contract: between start and complete.
+    unsafe { add(qp, WrOpcode::SendWithInv, |wr| wr.imm = rkey) };
+}
+
+unsafe extern "C" fn local_inv(qp: *mut QpEx, rkey: u32) {
+    // SAFETY: contract: between start and complete.
+    unsafe { add(qp, WrOpcode::LocalInv, |wr| wr.imm = rkey) };
+}
+
+unsafe extern "C" fn bind_mw(qp: *mut QpEx, mw: *mut Mw, rkey: u32, info: *const MwBindInfo) {
+    // SAFETY: contract: the information is valid.
+    let bind_info = unsafe { *info };
+    // SAFETY: contract: the window and the region are ours.
+    let data = unsafe { mw::posted(&BindMw { mw, rkey, bind_info }) };
+    // What cannot be bound stays without data to bind, and is refused when it is posted.
+    let data = data.unwrap_or_else(|_| Data::Sges(SgList::new()));
+    // SAFETY: contract: between start and complete.
+    unsafe { add(qp, WrOpcode::BindMw, |wr| wr.data = data) };
+}
+
 unsafe extern "C" fn rdma_write(qp: *mut QpEx, rkey: u32, remote_addr: u64) {
     // SAFETY: contract: between start and complete.
     unsafe { add(qp, WrOpcode::RdmaWrite, |wr| remote(wr, rkey, remote_addr)) };
@@ -195,6 +226,58 @@ unsafe extern "C" fn atomic_fetch_add(qp: *mut QpEx, rkey: u32, remote_addr: u64
     unsafe { add(qp, WrOpcode::AtomicFetchAndAdd, finish) };
 }
 
+unsafe extern "C" fn atomic_write(
+    qp: *mut QpEx,
+    rkey: u32,
+    remote_addr: u64,
+    value: *const c_void,
+) {
+    let mut bytes = SmallVec::new();
+    // SAFETY: contract: the value has eight bytes.
+    unsafe { post::append(&mut bytes, value.cast_mut().cast(), 8) };
+    let finish = |wr: &mut SendWr| {
+        remote(wr, rkey, remote_addr);
+        wr.data = Data::Inline(bytes);
+    };
+    // SAFETY: contract: between start and complete.
+    unsafe { add(qp, WrOpcode::AtomicWrite, finish) };
+}
+
+/// Bits of the type of a FLUSH (`enum ibv_placement_type`), and the level that means the whole region.
+mod flushed {
+    pub(super) const GLOBAL: u8 = 1;
+    pub(super) const PERSISTENT: u8 = 1 << 1;
+    pub(super) const WHOLE: u8 = 1;
+}
+
+unsafe extern "C" fn flush(
+    qp: *mut QpEx,
+    rkey: u32,
+    remote_addr: u64,
+    length: size_t,
+    placement: u8,
+    level: u8,
+) {
+    let known = flushed::GLOBAL | flushed::PERSISTENT;
+    let finish = |wr: &mut SendWr| {
+        remote(wr, rkey, remote_addr);
+        // What makes no sense stays without data to flush, and is refused when it is posted.
+        if let Ok(length) = u32::try_from(length)
+            && placement & !known == 0
+            && level <= flushed::WHOLE
+        {
+            wr.data = Data::Flush(Flush {
+                length,
+                whole: level == flushed::WHOLE,
+                global: placement & flushed::GLOBAL != 0,
+                persistent: placement & flushed::PERSISTENT != 0,
+            });
+        }
+    };
+    // SAFETY: contract: between start and complete.
+    unsafe { add(qp, WrOpcode::Flush, finish) };
+}
+
 fn remote(wr: &mut SendWr, rkey: u32, remote_addr: u64) {
     (wr.remote_addr, wr.rkey) = (remote_addr, RKey(rkey));
 }
@@ -204,6 +287,11 @@ unsafe extern "C" fn set_ud_addr(qp: *mut QpEx, ah: *mut Ah, remote_qpn: u32, re
     let to = unsafe { post::destination(ah, remote_qpn, remote_qkey) };
     // SAFETY: contract: between start and complete.
     unsafe { change(qp, |wr| wr.ud = to) };
+}
+
+unsafe extern "C" fn set_xrc_srqn(qp: *mut QpEx, srqn: u32) {
+    // SAFETY: contract: between start and complete.
+    unsafe { change(qp, |wr| wr.srqn = srqn) };
 }
 
 unsafe extern "C" fn set_sge(qp: *mut QpEx, lkey: u32, addr: u64, length: u32) {
@@ -253,11 +341,12 @@ mod tests {
 
     #[test]
     fn operations_of_each_type() {
-        let all = 0x7f;
+        let all = 0x1bff;
         assert!(has_operations(QpType::Rc as u32, all));
         assert!(!has_operations(QpType::Uc as u32, operation::RDMA_READ));
         assert!(has_operations(QpType::Ud as u32, operation::SEND | operation::SEND_WITH_IMM));
         assert!(!has_operations(QpType::Ud as u32, operation::RDMA_WRITE));
-        assert!(!has_operations(QpType::Rc as u32, 1 << 8), "no memory windows");
+        assert!(!has_operations(QpType::Uc as u32, operation::SEND_WITH_INV));
+        assert!(!has_operations(QpType::Rc as u32, 1 << 10), "no segmentation");
     }
 }

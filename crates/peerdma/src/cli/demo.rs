@@ -1,9 +1,11 @@
 //! `peerdma demo`: two processes move every kind of memory to every other, and check each byte.
 //!
 //! This process is the initiator; it starts itself once more as the target. The two speak over the target's standard
-//! input and output, a line for a request and a line for its answer. Payload goes by RDMA alone.
+//! input and output, a line for a request and a line for its answer. Payload goes by RDMA alone. Each side has a GPU that
+//! evicts its buffer and brings it back, all the time.
 
 mod memory;
+mod mover;
 mod report;
 mod target;
 
@@ -14,8 +16,10 @@ use std::time::{Duration, Instant};
 
 use verbs::{Context, Cq, Endpoint, Gid, Psn, Qp, QpSpec, Qpn, RKey, Remote, SendRequest};
 
+use gpu::{Gpu, Machine};
 use memory::{Kind, Memory};
-use report::{Cell, Report};
+use mover::Mover;
+use report::{Cell, PeerMemory, Report};
 
 /// What `peerdma demo` takes.
 #[derive(clap::Args)]
@@ -59,6 +63,8 @@ struct Side {
     cq: Cq,
     qp: Qp,
     memories: Vec<Memory>,
+    gpu: Gpu,
+    _mover: Mover,
 }
 
 impl Side {
@@ -69,11 +75,14 @@ impl Side {
         let pd = context.alloc_pd()?;
         let cq = context.create_cq(512)?;
         let qp = pd.create_qp(&QpSpec::rc(&cq))?;
+        let gpu = Machine::load()?.open_first()?;
         let memories = Kind::ALL
             .into_iter()
-            .map(|kind| Memory::new(&pd, kind, u64::from(size)))
+            .map(|kind| Memory::new(&pd, &gpu, kind, u64::from(size)))
             .collect::<Outcome<Vec<_>>>()?;
-        Ok(Self { context, cq, qp, memories })
+        let bos = memories.iter().filter_map(Memory::bo).cloned().collect();
+        let mover = Mover::start(&gpu, bos);
+        Ok(Self { context, cq, qp, memories, gpu, _mover: mover })
     }
 
     /// The next completion, which must be a good one.
@@ -157,6 +166,12 @@ fn run(args: &Args) -> Outcome<()> {
         }
     }
     print!("{report}");
+    let here = PeerMemory::of(&side);
+    let there = PeerMemory::parse(&peer.ask("gpu")?)?;
+    print!("\nGPU here:  {here}\nGPU there: {there}\n");
+    if here.stale + there.stale > 0 {
+        return Err("an access went through an address that the GPU had retired".into());
+    }
     Ok(())
 }
 

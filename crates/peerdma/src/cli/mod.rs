@@ -1,7 +1,9 @@
 //! The command line: what each subcommand is called, and which module does it.
 
 mod demo;
+mod dmabuf;
 mod door;
+mod matrix;
 mod run;
 
 use std::io::IsTerminal;
@@ -22,6 +24,11 @@ struct Cli {
 enum Command {
     /// Move every kind of memory between two processes, and check each byte
     Demo(demo::Args),
+    /// List the dma-bufs that the processes of this user have open
+    #[command(name = "dmabuf")]
+    DmaBuf(dmabuf::Args),
+    /// Measure every class of importer against every exporter, and compare with the rules
+    Matrix(matrix::Args),
     /// Run a verbs program on peerdma: its libibverbs, its librdmacm, its /sys/class/infiniband
     Run(run::Args),
 }
@@ -31,6 +38,8 @@ pub(crate) fn main() -> ExitCode {
     explain_if_asked();
     match Cli::parse().command {
         Command::Demo(args) => demo::main(args),
+        Command::DmaBuf(args) => dmabuf::main(args),
+        Command::Matrix(args) => matrix::main(args),
         Command::Run(args) => run::main(args),
     }
 }

@@ -4,6 +4,7 @@
 //! `LD_PRELOAD`, since a run path in the program beats the first and a copy bundled with it is found by neither. What it
 //! reads of `/sys` passes the [`door`](super::door).
 
+mod gpu;
 mod library;
 
 use std::env;
@@ -33,6 +34,16 @@ pub(crate) struct Args {
     /// Leave /sys as it is
     #[arg(long)]
     no_door: bool,
+    /// Give the program the software GPUs of the configuration as DRM render nodes; a PRESET (amdgpu, i915 or xe) is the
+    /// driver they are to have
+    #[arg(
+        long,
+        value_name = "PRESET",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = ""
+    )]
+    gpu: Option<String>,
     /// The program and its arguments
     #[arg(
         required = true,
@@ -62,7 +73,13 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     command.args(rest);
     command.env("LD_LIBRARY_PATH", prepend(names.as_os_str(), "LD_LIBRARY_PATH", ":"));
     let verbs = names.join(library::VERBS);
-    let ld_preload = prepend(verbs.as_os_str(), "LD_PRELOAD", " :");
+    let mut ld_preload = prepend(verbs.as_os_str(), "LD_PRELOAD", " :");
+    if let Some(preset) = &args.gpu {
+        let preload =
+            library.preload().ok_or("--gpu needs libpeerdma-preload.so beside the library")?;
+        ld_preload = [preload.as_os_str(), OsStr::new(":"), &ld_preload].into_iter().collect();
+        gpu::announce(&mut command, preset)?;
+    }
     command.env("LD_PRELOAD", &ld_preload);
     let nics = nics(args.nic)?;
     command.env(NICS, nics.iter().map(|nic| &*nic.name).collect::<Vec<_>>().join(","));

@@ -1,5 +1,7 @@
 /* A program that uses every object of the verbs within one process, and checks what each call answers, wrong uses
  * included. It is compiled with the system's header and knows nothing of the library below it. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -32,6 +34,14 @@ static struct ibv_pd *pd;
 static union ibv_gid gid;
 static char *buffer;
 static struct ibv_mr *mr;
+
+/* Newer than the header. */
+static int ibv_dm_export_dmabuf_fd_by_name(struct ibv_dm *dm)
+{
+	int (*export)(struct ibv_dm *) = (int (*)(struct ibv_dm *))dlsym(RTLD_DEFAULT, "ibv_dm_export_dmabuf_fd");
+	CHECK(export);
+	return export(dm);
+}
 
 static void device(void)
 {
@@ -143,6 +153,16 @@ static void device_memory(void)
 	region = ibv_reg_dm_mr(pd, dm, 128, 128, IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE);
 	CHECK(region && !region->addr && region->length == 128);
 	CHECK(ibv_free_dm(dm) == EBUSY);
+	/* As a dma-buf: reached by this very device, taken away when the memory is freed. What is mapped of a dma-buf cannot
+	 * be registered by its address. */
+	int exported = ibv_dm_export_dmabuf_fd_by_name(dm);
+	CHECK(exported >= 0);
+	struct ibv_mr *imported = ibv_reg_dmabuf_mr(pd, 0, 4096, 0, exported, IBV_ACCESS_LOCAL_WRITE);
+	CHECK(imported && !ibv_dereg_mr(imported));
+	void *mapped = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, exported, 0);
+	CHECK(mapped != MAP_FAILED);
+	CHECK_ERRNO(!ibv_reg_mr(pd, mapped, 4096, IBV_ACCESS_LOCAL_WRITE), EFAULT);
+	CHECK(!munmap(mapped, 4096) && !close(exported));
 	CHECK(!ibv_dereg_mr(region) && !ibv_free_dm(dm));
 }
 
@@ -209,6 +229,7 @@ static void traffic(void)
 	struct ibv_sge to = { .addr = (uintptr_t)buffer + 4096, .length = 64, .lkey = mr->lkey };
 	struct ibv_recv_wr recv = { .wr_id = 7, .sg_list = &to, .num_sge = 1 }, *bad_recv;
 	struct ibv_send_wr wr = { .wr_id = 8, .sg_list = &sge, .num_sge = 1 }, second = wr, *bad;
+	struct ibv_modify_cq_attr moderation = { .moderate = { .cq_count = 2 } };
 	struct ibv_wc wc;
 	struct pollfd pollfd;
 	void *cookie;
@@ -260,6 +281,27 @@ static void traffic(void)
 	CHECK(poll(&pollfd, 1, 0) == 0);
 	fcntl(channel->fd, F_SETFL, O_NONBLOCK);
 	CHECK_ERRNO(ibv_get_cq_event(channel, &event_cq, &cookie) == -1, EAGAIN);
+
+	/* Moderated events: the first of two completions waits for the second, or for the end of the period. */
+	CHECK(ibv_modify_cq(cq, &moderation) == EINVAL);
+	moderation.attr_mask = IBV_CQ_ATTR_MODERATE | 2;
+	CHECK(ibv_modify_cq(cq, &moderation) == EOPNOTSUPP);
+	moderation.attr_mask = IBV_CQ_ATTR_MODERATE;
+	moderation.moderate.cq_period = 4096;
+	CHECK(ibv_modify_cq(cq, &moderation) == EINVAL);
+	moderation.moderate.cq_period = 4095;
+	CHECK(!ibv_modify_cq(cq, &moderation));
+	CHECK(!ibv_req_notify_cq(cq, 0));
+	CHECK(!ibv_post_recv(qps[1], &recv, &bad_recv));
+	CHECK(!ibv_post_send(qps[0], &wr, &bad));
+	expect(cqs[0], 8, IBV_WC_SEND, &wc);
+	expect(cq, 7, IBV_WC_RECV, &wc);
+	/* Nothing else runs in this program: the device itself must see the end of the period. */
+	CHECK(poll(&pollfd, 1, 60000) == 1);
+	CHECK(!ibv_get_cq_event(channel, &event_cq, &cookie) && event_cq == cq);
+	ibv_ack_cq_events(cq, 1);
+	moderation.moderate.cq_period = 0;
+	CHECK(!ibv_modify_cq(cq, &moderation));
 
 	/* A list: the good requests go, the bad one is named. */
 	wr.opcode = IBV_WR_RDMA_WRITE;
@@ -364,6 +406,25 @@ static void extended(void)
 	CHECK(cq->wr_id == 22);
 	ibv_end_poll(cq);
 	CHECK(!strcmp(buffer + 4104, "inline"));
+
+	/* The last of three is refused, so none is posted. */
+	memset(buffer, 0, 8192);
+	ibv_wr_start(ex);
+	for (ex->wr_id = 23; ex->wr_id < 26; ex->wr_id++) {
+		ibv_wr_rdma_write(ex, mr->rkey, (uintptr_t)buffer + 4096);
+		ibv_wr_set_inline_data(ex, buffer, ex->wr_id < 25 ? 7 : 8192);
+	}
+	CHECK(ibv_wr_complete(ex) == EINVAL);
+	ibv_wr_start(ex);
+	ex->wr_id = 26;
+	ibv_wr_rdma_write(ex, mr->rkey, (uintptr_t)buffer + 4096);
+	ibv_wr_set_inline_data(ex, "after", 6);
+	CHECK(!ibv_wr_complete(ex));
+	while (ibv_start_poll(cq, &poll_attr))
+		;
+	CHECK(!cq->status && cq->wr_id == 26);
+	ibv_end_poll(cq);
+	CHECK(!strcmp(buffer + 4096, "after"));
 	CHECK(!ibv_query_rt_values_ex(context, &values) && (values.raw_clock.tv_nsec || values.raw_clock.tv_sec));
 	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
 }

@@ -1,7 +1,7 @@
 //! The checks of the responder, in their order.
 
 use iba::{Access, QpType};
-use wire::{Opcode, Operation, Position};
+use wire::{Headers, Opcode, Operation, Position};
 
 use super::{GRH_BYTES, Held, Message, Region, Step};
 use crate::env::{Counter, Env, RemoteError, Rx};
@@ -26,18 +26,18 @@ impl Qp {
         }
         let ahead = psn.distance(self.resp.psn);
         match self.qp_type {
-            QpType::Rc if ahead > 0 => {
+            QpType::Rc | QpType::XrcRecv if ahead > 0 => {
                 if self.resp.nak_sent {
                     return Step::Cleanup;
                 }
                 env.count(Counter::OutOfSequence);
                 Step::ErrPsnOutOfSeq
             }
-            QpType::Rc if ahead < 0 => {
+            QpType::Rc | QpType::XrcRecv if ahead < 0 => {
                 env.count(Counter::DuplicateRequest);
                 Step::DuplicateRequest
             }
-            QpType::Rc => {
+            QpType::Rc | QpType::XrcRecv => {
                 self.resp.nak_sent = false;
                 Step::CheckOpSeq
             }
@@ -95,13 +95,15 @@ impl Qp {
             Operation::CmpSwap | Operation::FetchAdd => {
                 (Access::REMOTE_ATOMIC, Counter::RxAtomicRequests)
             }
-            // FLUSH and ATOMIC WRITE are in the opcode table, and nowhere else yet.
+            Operation::AtomicWrite => (Access::REMOTE_WRITE, Counter::RxWriteRequests),
+            Operation::Flush => (flush_access(rx.headers), Counter::RxWriteRequests),
             _ => return Step::ErrUnsupportedOpcode,
         };
         if rx.headers.bth.opcode.is_first_or_only() {
             env.count(counter);
         }
-        if self.attr.access_flags.contains(needed) {
+        // A FLUSH that names no placement needs no right, and means nothing.
+        if self.attr.access_flags.contains(needed) && !needed.is_empty() {
             Step::CheckResource
         } else {
             Step::ErrUnsupportedOpcode
@@ -112,7 +114,7 @@ impl Qp {
     pub(super) fn check_resource<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
         let opcode = rx.headers.bth.opcode;
         let operation = opcode.operation();
-        if operation == Operation::ReadRequest || operation.is_atomic() {
+        if is_answered(operation) {
             let waiting = self.resp.answers.iter().filter(|answer| answer.is_new_data()).count();
             return if waiting < usize::from(self.attr.max_dest_rd_atomic) {
                 Step::CheckLength
@@ -144,7 +146,8 @@ impl Qp {
         };
         let within = self.path.reliable || length <= mtu;
         let fits = match opcode.position() {
-            _ if operation == Operation::ReadRequest || operation.is_atomic() => length == 0,
+            _ if operation == Operation::AtomicWrite => length == 8,
+            _ if is_answered(operation) => length == 0,
             Position::First | Position::Middle => whole,
             Position::Last => length > 0 && within,
             Position::Only => within,
@@ -180,6 +183,11 @@ impl Qp {
                 });
             }
         }
+        if operation == Operation::AtomicWrite
+            && rx.headers.reth.is_none_or(|reth| reth.dma_len != 8)
+        {
+            return Step::ErrLength;
+        }
         // The last packet brings exactly what the RETH announced, the others less (IBA 9.7.4).
         if let (true, Message::Write(region)) = (operation.is_write(), self.resp.message) {
             let fits =
@@ -195,13 +203,15 @@ impl Qp {
     /// operation on no bytes needs no key (IBA C9-88).
     pub(super) fn check_rkey<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
         let headers = rx.headers;
+        let operation = headers.bth.opcode.operation();
         let checked = if let Some(reth) = headers.reth {
-            let access = if headers.bth.opcode.operation().is_write() {
-                Access::REMOTE_WRITE
-            } else {
+            let access = if operation == Operation::ReadRequest {
                 Access::REMOTE_READ
+            } else {
+                Access::REMOTE_WRITE
             };
-            if reth.dma_len == 0 {
+            // What a FLUSH names is looked at when it is carried out.
+            if reth.dma_len == 0 || operation == Operation::Flush {
                 Ok(())
             } else {
                 env.check_remote(reth.rkey, reth.va, reth.dma_len, access)
@@ -226,10 +236,26 @@ pub fn consumes_receive(opcode: Opcode) -> bool {
     }
 }
 
+/// Whether a request is answered, and so takes one of the QP's responder resources.
+const fn is_answered(operation: Operation) -> bool {
+    matches!(operation, Operation::ReadRequest | Operation::Flush | Operation::AtomicWrite)
+        || operation.is_atomic()
+}
+
+/// The rights that a FLUSH needs.
+pub(super) fn flush_access(headers: &Headers) -> Access {
+    let feth = headers.feth.unwrap_or_default();
+    let mut access = Access::empty();
+    access.set(Access::FLUSH_GLOBAL, feth.global);
+    access.set(Access::FLUSH_PERSISTENT, feth.persistent);
+    access
+}
+
 /// The error step of an access that was denied.
 pub(super) const fn denied(error: RemoteError) -> Step {
     match error {
         RemoteError::Misaligned => Step::ErrMisalignedAtomic,
         RemoteError::Access | RemoteError::Fault => Step::ErrRkeyViolation,
+        RemoteError::NotPresent => Step::ErrNotPresent,
     }
 }

@@ -38,6 +38,10 @@ impl Qp {
                 let limit = self.attr.max_dest_rd_atomic.into();
                 self.resp.answer_again(Answer::read(psn, packets, reth, false), limit);
             }
+            Operation::Flush | Operation::AtomicWrite => {
+                let limit = self.attr.max_dest_rd_atomic.into();
+                self.resp.answer_again(Answer::done(psn, false), limit);
+            }
             // Answered from the saved result (IBA 9.7.4); without one it is dropped.
             operation if operation.is_atomic() => {
                 if let Some(value) = self.resp.saved_result(psn) {

@@ -1,9 +1,9 @@
 //! Carrying a request out, completing the receive it used, and acknowledging it.
 
 use iba::{QpType, WcFlags, WcOpcode, WcStatus};
-use wire::Operation;
+use wire::{Operation, Selectivity};
 
-use super::check::denied;
+use super::check::{denied, flush_access};
 use super::{GRH_BYTES, Message, Region, Step};
 use crate::answer::Answer;
 use crate::env::{AtomicOp, Completion, Env, LocalError, Reason, RemoteError, Rx, Side};
@@ -16,6 +16,7 @@ impl Qp {
         match operation {
             Operation::ReadRequest => return self.execute_read(rx),
             Operation::CmpSwap | Operation::FetchAdd => return self.execute_atomic(env, rx),
+            Operation::AtomicWrite | Operation::Flush => return self.execute_answered(env, rx),
             Operation::Write | Operation::WriteWithImm => {
                 if let Err(error) = self.execute_write(env, rx) {
                     return denied(error);
@@ -26,6 +27,7 @@ impl Qp {
                     return match error {
                         LocalError::Protection => Step::ErrMalformedWqe,
                         LocalError::Fault => Step::ErrReceiveFault,
+                        LocalError::NotPresent => Step::ErrNotPresent,
                     };
                 }
             }
@@ -119,6 +121,28 @@ impl Qp {
         Step::Cleanup
     }
 
+    /// What is answered only to say that it is done (IBA annex A19).
+    fn execute_answered<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
+        let Some(reth) = rx.headers.reth else { return Step::ErrUnsupportedOpcode };
+        let done = if rx.headers.bth.opcode.operation() == Operation::Flush {
+            let whole = rx.headers.feth.is_some_and(|feth| feth.selectivity == Selectivity::Mr);
+            let range = (!whole).then_some((reth.va, reth.dma_len));
+            env.flush(reth.rkey, range, flush_access(rx.headers))
+        } else if reth.va.is_multiple_of(8) {
+            env.write_remote(reth.rkey, reth.va, rx.payload)
+        } else {
+            Err(RemoteError::Misaligned)
+        };
+        if let Err(error) = done {
+            return denied(error);
+        }
+        let psn = rx.headers.bth.psn;
+        self.resp.psn = psn.add(1);
+        self.resp.msn = self.resp.msn.add(1);
+        self.resp.answers.push_back(Answer::done(psn, true));
+        Step::Cleanup
+    }
+
     /// Completes the receive that the message used.
     pub(super) fn complete_receive<E: Env>(
         &mut self,
@@ -165,7 +189,7 @@ impl Qp {
 
     /// Queues an acknowledgement if the packet asks for one.
     pub(super) fn answer_request<P>(&mut self, rx: &Rx<'_, P>) -> Step {
-        if self.qp_type == QpType::Rc && rx.headers.bth.ackreq {
+        if self.qp_type.is_reliable() && rx.headers.bth.ackreq {
             self.resp.push_ack(self.resp.psn.sub(1));
         }
         Step::Cleanup

@@ -21,11 +21,11 @@ impl Qp {
             (_, Step::ErrQkey) => env.count(Counter::QkeyViolation),
 
             // Class B: nothing happened; the peer sends again.
-            (QpType::Rc, Step::ErrPsnOutOfSeq) => {
+            (QpType::Rc | QpType::XrcRecv, Step::ErrPsnOutOfSeq) => {
                 self.resp.nak_sent = true;
                 self.resp.push_nak(self.resp.psn, Syndrome::Nak(NakCode::PsnSequence));
             }
-            (QpType::Rc, Step::ErrRnr) => {
+            (QpType::Rc | QpType::XrcRecv, Step::ErrRnr) => {
                 env.count(Counter::OutOfBuffer);
                 env.count(Counter::SendRnrNak);
                 self.resp.nak_sent = true;
@@ -33,8 +33,21 @@ impl Qp {
                 self.resp.push_nak(self.resp.psn, Syndrome::RnrNak { timer });
             }
 
+            // As for want of a receive: the peer sends the packet again.
+            (QpType::Rc, Step::ErrNotPresent) => {
+                env.count(Counter::PageFaultsPending);
+                env.count(Counter::SendRnrNak);
+                self.resp.nak_sent = true;
+                if rx.headers.bth.opcode.is_first_or_only() {
+                    // The message begins again with it; a receive it took is kept for it.
+                    self.resp.message = Message::None;
+                }
+                let timer = self.attr.min_rnr_timer;
+                self.resp.push_nak(self.resp.psn, Syndrome::RnrNak { timer });
+            }
+
             // Class J: the message is here, only its key is not: no NAK, but the receive fails and the QP with it.
-            (QpType::Rc, Step::ErrInvalidateRkey) => {
+            (QpType::Rc | QpType::XrcRecv, Step::ErrInvalidateRkey) => {
                 if rx.headers.bth.ackreq {
                     self.resp.push_ack(self.resp.psn.sub(1));
                 }
@@ -44,7 +57,7 @@ impl Qp {
             }
 
             // Classes A and C: NAK, and the end of the QP.
-            (QpType::Rc, error) => {
+            (QpType::Rc | QpType::XrcRecv, error) => {
                 let (code, failure) = fatal(error);
                 self.resp.push_nak(self.resp.psn, Syndrome::Nak(code));
                 self.refuse_for_good(env, error, failure);
@@ -53,6 +66,11 @@ impl Qp {
             // Classes D and E: nothing is answered, and the QP lives on.
             (_, Step::ErrRnr) => {
                 env.count(Counter::OutOfBuffer);
+                self.drop_message(env, rx);
+            }
+            // Nobody sends it again.
+            (_, Step::ErrNotPresent) => {
+                env.count(Counter::PageFaultsPending);
                 self.drop_message(env, rx);
             }
             (_, Step::ErrMalformedWqe | Step::ErrReceiveFault) => {

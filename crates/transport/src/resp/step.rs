@@ -60,6 +60,8 @@ pub enum Step {
     ErrReceiveFault,
     /// A datagram with the wrong key. The kernel drops it before the responder.
     ErrQkey,
+    /// The memory is not there at this moment. The kernel's rxe waits for its pages instead.
+    ErrNotPresent,
 }
 
 impl Step {
@@ -92,6 +94,7 @@ impl Step {
             Self::ErrMalformedWqe => "ERR_MALFORMED_WQE",
             Self::ErrReceiveFault => "ERR_RECEIVE_FAULT",
             Self::ErrQkey => "ERR_QKEY",
+            Self::ErrNotPresent => "ERR_NOT_PRESENT",
         }
     }
 }

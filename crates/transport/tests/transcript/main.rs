@@ -3,6 +3,7 @@
 //! Each test holds one QP; the test is its peer. `send!` is a packet that the peer sends to the QP, `recv!` one that
 //! the QP must send, and the first number is the time in microseconds.
 
+mod answered;
 mod atomic;
 mod dup;
 mod fence;
@@ -19,6 +20,7 @@ mod states;
 mod uc;
 mod ud;
 mod write;
+mod xrc;
 
 /// What every test uses.
 mod prelude {

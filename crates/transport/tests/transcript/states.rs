@@ -33,6 +33,20 @@ fn queues_hold_what_they_were_created_for() {
     assert_eq!(s.qp.post_recv(build::recv(1, BASE, 0)), Err(PostError::Full(64)));
 }
 
+/// What `ibv_wr_start` begins is posted by `ibv_wr_complete`, as a whole or not at all.
+#[test]
+fn posts_that_belong_together_are_taken_all_or_none() {
+    let mut s = Station::new(&Options::rc());
+    s.host.room = Some(0);
+    s.post(build::send(1, BASE, 0));
+    let wrong = SendWr { opcode: WrOpcode::AtomicFetchAndAdd, ..build::send(3, BASE, 7) };
+    let posted = s.qp.post_sends([build::send(2, BASE, 0), wrong]);
+    assert_eq!(posted, Err(PostError::AtomicLength(7)));
+    let sends = |count| (0..count).map(|id| build::send(id, BASE, 0));
+    assert_eq!(s.qp.post_sends(sends(64)), Err(PostError::Full(64)), "one is there already");
+    assert_eq!(s.qp.post_sends(sends(63)), Ok(()));
+}
+
 #[test]
 fn a_post_is_checked_as_far_as_the_qp_can() {
     let mut s = Station::new(&Options::rc());

@@ -24,6 +24,7 @@ macro_rules! opcodes {
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
             /// The byte that stands for this opcode in a BTH.
+            #[inline]
             pub const fn code(self) -> u8 {
                 match self {
                     $(Self::$variant => $code,)*
@@ -32,6 +33,7 @@ macro_rules! opcodes {
             }
 
             /// The row of this opcode. An unknown one has no headers, and any payload.
+            #[inline]
             pub const fn info(self) -> &'static OpcodeInfo {
                 match self {
                     $(Self::$variant => &OpcodeInfo {
@@ -53,6 +55,7 @@ macro_rules! opcodes {
         }
 
         impl From<u8> for Opcode {
+            #[inline]
             fn from(code: u8) -> Self {
                 match code {
                     $($code => Self::$variant,)*

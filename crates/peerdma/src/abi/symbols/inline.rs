@@ -6,18 +6,12 @@ use super::Inline;
 use super::Refusal::{Errno, Null};
 
 const COUNTERS: &str = "the device has no flow counters";
-const DOMAIN: &str = "the device has no thread domains: its locks are its own";
 const FLOW: &str = "the device steers no raw packets";
-const MODERATION: &str = "the device does not moderate events";
-const MW: &str = "the device has no memory windows";
-const NEW_OPS: &str = "the device has no FLUSH and no ATOMIC WRITE";
-const NULL_MR: &str = "the device has no region that swallows what is written";
-const ODP: &str = "the device has no on-demand paging: there is nothing to prefetch";
 const RATE: &str = "the device does not pace packets";
 const RAW: &str = "the device has no raw packet QPs";
 const TM: &str = "the device matches no tags";
 const WQ: &str = "the device has no receive side scaling";
-const XRC: &str = "the device has no XRC domains";
+const XRC: &str = "a receiving QP of XRC has one handle, which the parts of a program share";
 
 const fn inline(name: &'static str, through: &'static str, answer: super::Answer) -> Inline {
     Inline { name, through, answer }
@@ -25,19 +19,19 @@ const fn inline(name: &'static str, through: &'static str, answer: super::Answer
 
 /// Verbs that the header turns into a call through a pointer, sorted by name.
 pub(crate) const INLINE: &[Inline] = &[
-    inline("ibv_advise_mr", "verbs_context.advise_mr", Refuse(Errno, ODP)),
+    inline("ibv_advise_mr", "verbs_context.advise_mr", In("mr")),
     inline("ibv_alloc_dm", "verbs_context.alloc_dm", In("dm")),
-    inline("ibv_alloc_mw", "ibv_context.ops.alloc_mw", Refuse(Null, MW)),
-    inline("ibv_alloc_null_mr", "verbs_context.alloc_null_mr", Refuse(Null, NULL_MR)),
-    inline("ibv_alloc_parent_domain", "verbs_context.alloc_parent_domain", Refuse(Null, DOMAIN)),
-    inline("ibv_alloc_td", "verbs_context.alloc_td", Refuse(Null, DOMAIN)),
+    inline("ibv_alloc_mw", "ibv_context.ops.alloc_mw", In("mw")),
+    inline("ibv_alloc_null_mr", "verbs_context.alloc_null_mr", In("mr")),
+    inline("ibv_alloc_parent_domain", "verbs_context.alloc_parent_domain", In("domain")),
+    inline("ibv_alloc_td", "verbs_context.alloc_td", In("domain")),
     inline(
         "ibv_attach_counters_point_flow",
         "verbs_context.attach_counters_point_flow",
         Refuse(Errno, COUNTERS),
     ),
-    inline("ibv_bind_mw", "ibv_context.ops.bind_mw", Refuse(Errno, MW)),
-    inline("ibv_close_xrcd", "verbs_context.close_xrcd", Refuse(Errno, XRC)),
+    inline("ibv_bind_mw", "ibv_context.ops.bind_mw", In("mw")),
+    inline("ibv_close_xrcd", "verbs_context.close_xrcd", In("xrc")),
     inline("ibv_create_counters", "verbs_context.create_counters", Refuse(Null, COUNTERS)),
     inline("ibv_create_cq_ex", "verbs_context.create_cq_ex", In("cq")),
     inline("ibv_create_flow", "verbs_context.ibv_create_flow", Refuse(Null, FLOW)),
@@ -50,8 +44,8 @@ pub(crate) const INLINE: &[Inline] = &[
     inline("ibv_create_rwq_ind_table", "verbs_context.create_rwq_ind_table", Refuse(Null, WQ)),
     inline("ibv_create_srq_ex", "verbs_context.create_srq_ex", In("srq")),
     inline("ibv_create_wq", "verbs_context.create_wq", Refuse(Null, WQ)),
-    inline("ibv_dealloc_mw", "ibv_context.ops.dealloc_mw", Refuse(Errno, MW)),
-    inline("ibv_dealloc_td", "verbs_context.dealloc_td", Refuse(Errno, DOMAIN)),
+    inline("ibv_dealloc_mw", "ibv_context.ops.dealloc_mw", In("mw")),
+    inline("ibv_dealloc_td", "verbs_context.dealloc_td", In("domain")),
     inline("ibv_destroy_counters", "verbs_context.destroy_counters", Refuse(Errno, COUNTERS)),
     inline("ibv_destroy_flow", "verbs_context.ibv_destroy_flow", Refuse(Errno, FLOW)),
     inline("ibv_destroy_flow_action", "verbs_context.destroy_flow_action", Refuse(Errno, FLOW)),
@@ -59,10 +53,10 @@ pub(crate) const INLINE: &[Inline] = &[
     inline("ibv_destroy_wq", "verbs_context.destroy_wq", Refuse(Errno, WQ)),
     inline("ibv_end_poll", "ibv_cq_ex.end_poll", In("poll")),
     inline("ibv_free_dm", "verbs_context.free_dm", In("dm")),
-    inline("ibv_get_srq_num", "verbs_context.get_srq_num", Refuse(Errno, XRC)),
+    inline("ibv_get_srq_num", "verbs_context.get_srq_num", In("xrc")),
     inline("ibv_memcpy_from_dm", "ibv_dm.memcpy_from_dm", In("dm")),
     inline("ibv_memcpy_to_dm", "ibv_dm.memcpy_to_dm", In("dm")),
-    inline("ibv_modify_cq", "verbs_context.modify_cq", Refuse(Errno, MODERATION)),
+    inline("ibv_modify_cq", "verbs_context.modify_cq", In("cq")),
     inline(
         "ibv_modify_flow_action_esp",
         "verbs_context.modify_flow_action_esp",
@@ -72,7 +66,7 @@ pub(crate) const INLINE: &[Inline] = &[
     inline("ibv_modify_wq", "verbs_context.modify_wq", Refuse(Errno, WQ)),
     inline("ibv_next_poll", "ibv_cq_ex.next_poll", In("poll")),
     inline("ibv_open_qp", "verbs_context.open_qp", Refuse(Null, XRC)),
-    inline("ibv_open_xrcd", "verbs_context.open_xrcd", Refuse(Null, XRC)),
+    inline("ibv_open_xrcd", "verbs_context.open_xrcd", In("xrc")),
     inline("ibv_poll_cq", "ibv_context.ops.poll_cq", In("poll")),
     inline("ibv_post_recv", "ibv_context.ops.post_recv", In("post")),
     inline("ibv_post_send", "ibv_context.ops.post_send", In("post")),
@@ -109,23 +103,23 @@ pub(crate) const INLINE: &[Inline] = &[
     inline("ibv_wr_abort", "ibv_qp_ex.wr_abort", In("wr")),
     inline("ibv_wr_atomic_cmp_swp", "ibv_qp_ex.wr_atomic_cmp_swp", In("wr")),
     inline("ibv_wr_atomic_fetch_add", "ibv_qp_ex.wr_atomic_fetch_add", In("wr")),
-    inline("ibv_wr_atomic_write", "ibv_qp_ex.wr_atomic_write", Refuse(Errno, NEW_OPS)),
-    inline("ibv_wr_bind_mw", "ibv_qp_ex.wr_bind_mw", Refuse(Errno, MW)),
+    inline("ibv_wr_atomic_write", "ibv_qp_ex.wr_atomic_write", In("wr")),
+    inline("ibv_wr_bind_mw", "ibv_qp_ex.wr_bind_mw", In("wr")),
     inline("ibv_wr_complete", "ibv_qp_ex.wr_complete", In("wr")),
-    inline("ibv_wr_flush", "ibv_qp_ex.wr_flush", Refuse(Errno, NEW_OPS)),
-    inline("ibv_wr_local_inv", "ibv_qp_ex.wr_local_inv", Refuse(Errno, MW)),
+    inline("ibv_wr_flush", "ibv_qp_ex.wr_flush", In("wr")),
+    inline("ibv_wr_local_inv", "ibv_qp_ex.wr_local_inv", In("wr")),
     inline("ibv_wr_rdma_read", "ibv_qp_ex.wr_rdma_read", In("wr")),
     inline("ibv_wr_rdma_write", "ibv_qp_ex.wr_rdma_write", In("wr")),
     inline("ibv_wr_rdma_write_imm", "ibv_qp_ex.wr_rdma_write_imm", In("wr")),
     inline("ibv_wr_send", "ibv_qp_ex.wr_send", In("wr")),
     inline("ibv_wr_send_imm", "ibv_qp_ex.wr_send_imm", In("wr")),
-    inline("ibv_wr_send_inv", "ibv_qp_ex.wr_send_inv", Refuse(Errno, MW)),
+    inline("ibv_wr_send_inv", "ibv_qp_ex.wr_send_inv", In("wr")),
     inline("ibv_wr_send_tso", "ibv_qp_ex.wr_send_tso", Refuse(Errno, RAW)),
     inline("ibv_wr_set_inline_data", "ibv_qp_ex.wr_set_inline_data", In("wr")),
     inline("ibv_wr_set_inline_data_list", "ibv_qp_ex.wr_set_inline_data_list", In("wr")),
     inline("ibv_wr_set_sge", "ibv_qp_ex.wr_set_sge", In("wr")),
     inline("ibv_wr_set_sge_list", "ibv_qp_ex.wr_set_sge_list", In("wr")),
     inline("ibv_wr_set_ud_addr", "ibv_qp_ex.wr_set_ud_addr", In("wr")),
-    inline("ibv_wr_set_xrc_srqn", "ibv_qp_ex.wr_set_xrc_srqn", Refuse(Errno, XRC)),
+    inline("ibv_wr_set_xrc_srqn", "ibv_qp_ex.wr_set_xrc_srqn", In("wr")),
     inline("ibv_wr_start", "ibv_qp_ex.wr_start", In("wr")),
 ];

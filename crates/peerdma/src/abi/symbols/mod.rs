@@ -11,13 +11,16 @@
 //! | [`INLINE`] | public verbs that `<infiniband/verbs.h>` turns into a call through a pointer | none |
 //! | [`PRIVATE`] | what vendor libraries bind at load | `libibverbs.so.1` |
 //! | [`RDMACM`] | connection manager and rsockets | `librdmacm.so.1` |
+//! | [`OWN`] | what our preload library binds | none |
 
 mod inline;
+mod own;
 mod private;
 mod rdmacm;
 mod verbs;
 
 pub(crate) use inline::INLINE;
+pub(crate) use own::OWN;
 pub(crate) use private::PRIVATE;
 pub(crate) use rdmacm::RDMACM;
 pub(crate) use verbs::VERBS;
@@ -97,6 +100,7 @@ pub(crate) const NODES: &[(&str, Option<&str>)] = &[
     ("IBVERBS_PRIVATE_59", None),
     ("IBVERBS_PRIVATE_64", None),
     ("IBVERBS_PRIVATE_65", None),
+    ("PEERDMA_PRIVATE_1", None),
     ("RDMACM_1.0", None),
     ("RDMACM_1.1", Some("RDMACM_1.0")),
     ("RDMACM_1.2", Some("RDMACM_1.1")),
@@ -107,5 +111,5 @@ pub(crate) const NODES: &[(&str, Option<&str>)] = &[
 
 /// Every exported symbol.
 pub(crate) fn symbols() -> impl Iterator<Item = &'static Symbol> {
-    VERBS.iter().chain(PRIVATE).chain(RDMACM)
+    VERBS.iter().chain(PRIVATE).chain(RDMACM).chain(OWN)
 }

@@ -5,7 +5,7 @@
 //! only what never got a newer version.
 
 use super::Answer::{In, Refuse};
-use super::Refusal::{Errno, MinusOne, Null, Silent};
+use super::Refusal::{Errno, Null, Silent};
 use super::{Symbol, verb};
 
 const V1_0: &[&str] = &["IBVERBS_1.0"];
@@ -28,12 +28,9 @@ const V1_18: &[&str] = &["IBVERBS_1.18"];
 const BUF: &str =
     "buffers that the provider allocates are for confidential computing; register ordinary memory";
 const COUNTERS: &str = "the device has no completion counters";
-const DM_EXPORT: &str = "the device exports no dma-buf of its memory";
 const DMAH: &str = "the device has no DMA handles: there is no PCIe below it to steer";
 const DRIVER: &str = "drivers register for devices of theirs, and this library has none";
 const L2: &str = "the device needs no Ethernet addresses: the kernel's own routing finds them";
-const IMPORT: &str =
-    "objects live in the process that made them: there is no kernel to import them from";
 const KERNEL: &str = "converts structures of the kernel's interface, which is not used here";
 const MCAST: &str = "the device has no multicast groups";
 
@@ -44,7 +41,7 @@ pub(crate) const VERBS: &[Symbol] = &[
     verb("_ibv_query_gid_table", V1_11, In("device")),
     verb("ibv_ack_async_event", V1_1, In("events")),
     verb("ibv_ack_cq_events", V1_1, In("events")),
-    verb("ibv_alloc_buf", V1_17, Refuse(Null, BUF)),
+    verb("ibv_alloc_buf", V1_17, In("buf")),
     verb("ibv_alloc_dmah", V1_15, Refuse(Null, DMAH)),
     verb("ibv_alloc_pd", V1_1, In("pd")),
     verb("ibv_attach_mcast", V1_1, Refuse(Errno, MCAST)),
@@ -70,13 +67,13 @@ pub(crate) const VERBS: &[Symbol] = &[
     verb("ibv_destroy_qp", V1_1, In("qp")),
     verb("ibv_destroy_srq", V1_1, In("srq")),
     verb("ibv_detach_mcast", V1_1, Refuse(Errno, MCAST)),
-    verb("ibv_dm_export_dmabuf_fd", V1_16, Refuse(MinusOne, DM_EXPORT)),
+    verb("ibv_dm_export_dmabuf_fd", V1_16, In("dm")),
     verb("ibv_dofork_range", V1_1, In("misc")),
     verb("ibv_dontfork_range", V1_1, In("misc")),
     verb("ibv_event_type_str", V1_1, In("misc")),
-    verb("ibv_export_buf_dmabuf_fd", V1_18, Refuse(MinusOne, BUF)),
+    verb("ibv_export_buf_dmabuf_fd", V1_18, In("buf")),
     verb("ibv_fork_init", V1_1, In("misc")),
-    verb("ibv_free_buf", V1_17, Refuse(Silent, BUF)),
+    verb("ibv_free_buf", V1_17, In("buf")),
     verb("ibv_free_device_list", V1_1, In("device")),
     verb("ibv_get_async_event", V1_1, In("events")),
     verb("ibv_get_cq_event", V1_1, In("events")),
@@ -86,10 +83,10 @@ pub(crate) const VERBS: &[Symbol] = &[
     verb("ibv_get_device_name", V1_1, In("device")),
     verb("ibv_get_pkey_index", V1_5, In("device")),
     verb("ibv_get_sysfs_path", V1_0, In("device")),
-    verb("ibv_import_device", V1_10, Refuse(Null, IMPORT)),
-    verb("ibv_import_dm", V1_13, Refuse(Null, IMPORT)),
-    verb("ibv_import_mr", V1_10, Refuse(Null, IMPORT)),
-    verb("ibv_import_pd", V1_10, Refuse(Null, IMPORT)),
+    verb("ibv_import_device", V1_10, In("import")),
+    verb("ibv_import_dm", V1_13, In("import")),
+    verb("ibv_import_mr", V1_10, In("import")),
+    verb("ibv_import_pd", V1_10, In("import")),
     verb("ibv_inc_comp_cntr", V1_18, Refuse(Errno, COUNTERS)),
     verb("ibv_inc_err_comp_cntr", V1_18, Refuse(Errno, COUNTERS)),
     verb("ibv_init_ah_from_wc", V1_1, In("ah")),
@@ -115,7 +112,7 @@ pub(crate) const VERBS: &[Symbol] = &[
     verb("ibv_read_comp_cntr", V1_18, Refuse(Errno, COUNTERS)),
     verb("ibv_read_err_comp_cntr", V1_18, Refuse(Errno, COUNTERS)),
     verb("ibv_read_sysfs_file", V1_0, In("device")),
-    verb("ibv_reg_buf_mr", V1_17, Refuse(Null, BUF)),
+    verb("ibv_reg_buf_mr", V1_17, In("buf")),
     verb("ibv_reg_dmabuf_mr", V1_12, In("mr")),
     verb("ibv_reg_mr", V1_1, In("mr")),
     verb("ibv_reg_mr_ex", V1_15, In("mr")),
@@ -133,9 +130,9 @@ pub(crate) const VERBS: &[Symbol] = &[
     verb("ibv_set_comp_cntr", V1_18, Refuse(Errno, COUNTERS)),
     verb("ibv_set_ece", V1_10, In("qp")),
     verb("ibv_set_err_comp_cntr", V1_18, Refuse(Errno, COUNTERS)),
-    verb("ibv_unimport_dm", V1_13, Refuse(Silent, IMPORT)),
-    verb("ibv_unimport_mr", V1_10, Refuse(Silent, IMPORT)),
-    verb("ibv_unimport_pd", V1_10, Refuse(Silent, IMPORT)),
+    verb("ibv_unimport_dm", V1_13, In("import")),
+    verb("ibv_unimport_mr", V1_10, In("import")),
+    verb("ibv_unimport_pd", V1_10, In("import")),
     verb("ibv_wc_status_str", V1_1, In("misc")),
     verb("mbps_to_ibv_rate", V1_1, In("misc")),
     verb("mult_to_ibv_rate", V1_0, In("misc")),

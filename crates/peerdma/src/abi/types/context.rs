@@ -7,10 +7,10 @@ use libc::{pthread_mutex_t, size_t, timespec};
 use super::cq::{Cq, CqEx, CqInitAttrEx, ModifyCqAttr};
 use super::device::{Device, DeviceAttr, DeviceAttrEx, PortAttr, QueryDeviceExInput};
 use super::dm::{AllocDmAttr, Dm};
-use super::mr::Mr;
-use super::pd::Pd;
+use super::mr::{Mr, Mw, MwBind};
+use super::pd::{ParentDomainInitAttr, Pd, Td, TdInitAttr};
 use super::qp::{Qp, QpInitAttrEx};
-use super::srq::{Srq, SrqInitAttrEx};
+use super::srq::{Srq, SrqInitAttrEx, Xrcd, XrcdInitAttr};
 use super::wc::Wc;
 use super::wr::{RecvWr, SendWr, Sge};
 use super::{Absent, CEnum, Opaque, c_struct};
@@ -39,6 +39,16 @@ pub(crate) type AllocNullMr = unsafe extern "C" fn(*mut Pd) -> *mut Mr;
 pub(crate) type RegDmMr = unsafe extern "C" fn(*mut Pd, *mut Dm, u64, size_t, c_uint) -> *mut Mr;
 pub(crate) type AllocDm = unsafe extern "C" fn(*mut Context, *mut AllocDmAttr) -> *mut Dm;
 pub(crate) type FreeDm = unsafe extern "C" fn(*mut Dm) -> c_int;
+pub(crate) type AllocMw = unsafe extern "C" fn(*mut Pd, CEnum) -> *mut Mw;
+pub(crate) type BindMw = unsafe extern "C" fn(*mut Qp, *mut Mw, *mut MwBind) -> c_int;
+pub(crate) type DeallocMw = unsafe extern "C" fn(*mut Mw) -> c_int;
+pub(crate) type GetSrqNum = unsafe extern "C" fn(*mut Srq, *mut u32) -> c_int;
+pub(crate) type OpenXrcd = unsafe extern "C" fn(*mut Context, *mut XrcdInitAttr) -> *mut Xrcd;
+pub(crate) type CloseXrcd = unsafe extern "C" fn(*mut Xrcd) -> c_int;
+pub(crate) type AllocTd = unsafe extern "C" fn(*mut Context, *mut TdInitAttr) -> *mut Td;
+pub(crate) type DeallocTd = unsafe extern "C" fn(*mut Td) -> c_int;
+pub(crate) type AllocParentDomain =
+    unsafe extern "C" fn(*mut Context, *mut ParentDomainInitAttr) -> *mut Pd;
 pub(crate) type ModifyCq = unsafe extern "C" fn(*mut Cq, *mut ModifyCqAttr) -> c_int;
 pub(crate) type QueryRtValues = unsafe extern "C" fn(*mut Context, *mut ValuesEx) -> c_int;
 pub(crate) type CreateCqEx = unsafe extern "C" fn(*mut Context, *mut CqInitAttrEx) -> *mut CqEx;
@@ -55,9 +65,9 @@ c_struct! {
         _compat_reg_mr: Absent,
         _compat_rereg_mr: Absent,
         _compat_dereg_mr: Absent,
-        alloc_mw: Absent,
-        bind_mw: Absent,
-        dealloc_mw: Absent,
+        alloc_mw: Option<AllocMw>,
+        bind_mw: Option<BindMw>,
+        dealloc_mw: Option<DeallocMw>,
         _compat_create_cq: Absent,
         poll_cq: Option<PollCq>,
         req_notify_cq: Option<ReqNotifyCq>,
@@ -121,9 +131,9 @@ c_struct! {
         destroy_flow_action: Absent,
         create_flow_action_esp: Absent,
         modify_qp_rate_limit: Absent,
-        alloc_parent_domain: Absent,
-        dealloc_td: Absent,
-        alloc_td: Absent,
+        alloc_parent_domain: Option<AllocParentDomain>,
+        dealloc_td: Option<DeallocTd>,
+        alloc_td: Option<AllocTd>,
         modify_cq: Option<ModifyCq>,
         post_srq_ops: Absent,
         destroy_rwq_ind_table: Absent,
@@ -142,10 +152,10 @@ c_struct! {
         ABI_placeholder1: Absent,
         open_qp: Absent,
         create_qp_ex: Option<CreateQpEx>,
-        get_srq_num: Absent,
+        get_srq_num: Option<GetSrqNum>,
         create_srq_ex: Option<CreateSrqEx>,
-        open_xrcd: Absent,
-        close_xrcd: Absent,
+        open_xrcd: Option<OpenXrcd>,
+        close_xrcd: Option<CloseXrcd>,
         _ABI_placeholder3: u64,
         /// Size of the whole. The header uses a pointer only if it lies within.
         sz: size_t,

@@ -6,7 +6,7 @@ use libc::size_t;
 
 use super::context::Context;
 use super::pd::Pd;
-use super::{Opaque, c_struct};
+use super::{CEnum, Opaque, c_struct};
 
 c_struct! {
     /// A memory region.
@@ -29,6 +29,26 @@ c_struct! {
         addr: u64,
         length: u64,
         mw_access_flags: c_uint,
+    }
+}
+
+c_struct! {
+    /// A memory window.
+    pub(crate) struct Mw = "struct ibv_mw" {
+        context: *mut Context,
+        pd: *mut Pd,
+        rkey: u32,
+        handle: u32,
+        r#type: CEnum,
+    }
+}
+
+c_struct! {
+    /// How to bind a window of type 1.
+    pub(crate) struct MwBind = "struct ibv_mw_bind" {
+        wr_id: u64,
+        send_flags: c_uint,
+        bind_info: MwBindInfo,
     }
 }
 

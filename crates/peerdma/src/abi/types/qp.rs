@@ -7,8 +7,9 @@ use libc::{pthread_cond_t, pthread_mutex_t, size_t};
 use super::ah::{Ah, AhAttr};
 use super::context::Context;
 use super::cq::Cq;
+use super::mr::{Mw, MwBindInfo};
 use super::pd::Pd;
-use super::srq::Srq;
+use super::srq::{Srq, Xrcd};
 use super::wr::{DataBuf, Sge};
 use super::{Absent, CEnum, Opaque, c_struct};
 
@@ -42,6 +43,9 @@ pub(crate) type WrSetInlineData = unsafe extern "C" fn(*mut QpEx, *mut c_void, s
 pub(crate) type WrSetInlineDataList = unsafe extern "C" fn(*mut QpEx, size_t, *const DataBuf);
 pub(crate) type WrSetSge = unsafe extern "C" fn(*mut QpEx, u32, u64, u32);
 pub(crate) type WrSetSgeList = unsafe extern "C" fn(*mut QpEx, size_t, *const Sge);
+pub(crate) type WrBindMw = unsafe extern "C" fn(*mut QpEx, *mut Mw, u32, *const MwBindInfo);
+pub(crate) type WrAtomicWrite = unsafe extern "C" fn(*mut QpEx, u32, u64, *const c_void);
+pub(crate) type WrFlush = unsafe extern "C" fn(*mut QpEx, u32, u64, size_t, u8, u8);
 pub(crate) type WrComplete = unsafe extern "C" fn(*mut QpEx) -> c_int;
 
 c_struct! {
@@ -54,7 +58,7 @@ c_struct! {
         wr_flags: c_uint,
         wr_atomic_cmp_swp: Option<WrAtomicCmpSwp>,
         wr_atomic_fetch_add: Option<WrAtomicFetchAdd>,
-        wr_bind_mw: Absent,
+        wr_bind_mw: Option<WrBindMw>,
         wr_local_inv: Option<WrU32>,
         wr_rdma_read: Option<WrRdma>,
         wr_rdma_write: Option<WrRdma>,
@@ -72,8 +76,8 @@ c_struct! {
         wr_start: Option<WrPlain>,
         wr_complete: Option<WrComplete>,
         wr_abort: Option<WrPlain>,
-        wr_atomic_write: Absent,
-        wr_flush: Absent,
+        wr_atomic_write: Option<WrAtomicWrite>,
+        wr_flush: Option<WrFlush>,
     }
 }
 
@@ -124,7 +128,7 @@ c_struct! {
         sq_sig_all: c_int,
         comp_mask: u32,
         pd: *mut Pd,
-        xrcd: *mut Opaque,
+        xrcd: *mut Xrcd,
         create_flags: u32,
         max_tso_header: u16,
         rwq_ind_tbl: *mut Opaque,

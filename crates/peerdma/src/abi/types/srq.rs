@@ -1,13 +1,13 @@
 //! Shared receive queues.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 
 use super::context::Context;
 use super::cq::Cq;
 use super::pd::Pd;
-use super::{CEnum, Opaque, c_struct};
+use super::{CEnum, c_struct};
 
 c_struct! {
     /// A shared receive queue.
@@ -56,8 +56,24 @@ c_struct! {
         comp_mask: u32,
         srq_type: CEnum,
         pd: *mut Pd,
-        xrcd: *mut Opaque,
+        xrcd: *mut Xrcd,
         cq: *mut Cq,
         tm_cap: TmCap,
+    }
+}
+
+c_struct! {
+    /// An XRC domain.
+    pub(crate) struct Xrcd = "struct ibv_xrcd" {
+        context: *mut Context,
+    }
+}
+
+c_struct! {
+    /// How to open an XRC domain.
+    pub(crate) struct XrcdInitAttr = "struct ibv_xrcd_init_attr" {
+        comp_mask: u32,
+        fd: c_int,
+        oflags: c_int,
     }
 }

@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_uint, c_void};
 use libc::size_t;
 
 use super::ah::Ah;
-use super::mr::MwBindInfo;
-use super::{CEnum, Opaque, c_struct};
+use super::mr::{Mw, MwBindInfo};
+use super::{CEnum, c_struct};
 
 c_struct! {
     /// A piece of local memory.
@@ -67,7 +67,7 @@ pub(crate) union Remote {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct BindMw {
-    pub(crate) mw: *mut Opaque,
+    pub(crate) mw: *mut Mw,
     pub(crate) rkey: u32,
     pub(crate) bind_info: MwBindInfo,
 }

@@ -1,8 +1,9 @@
-//! The three kinds of memory of the demo, and patterns in them.
+//! The kinds of memory of the demo, and patterns in them.
 
 use std::error::Error;
 use std::fmt;
 
+use gpu::{Bo, Gpu, Place};
 use umem::Umem;
 use verbs::{Access, Dm, DmaBuf, HostBuf, Mr, Pd};
 
@@ -13,13 +14,15 @@ pub(crate) enum Kind {
     Host = 0,
     /// Memory of the NIC.
     Dm = 1,
-    /// A dma-buf.
+    /// A dma-buf of plain memory.
     DmaBuf = 2,
+    /// Memory of a GPU, which moves it all the time.
+    Gpu = 3,
 }
 
 impl Kind {
     /// Each of them.
-    pub(crate) const ALL: [Self; 3] = [Self::Host, Self::Dm, Self::DmaBuf];
+    pub(crate) const ALL: [Self; 4] = [Self::Host, Self::Dm, Self::DmaBuf, Self::Gpu];
 
     /// The kind with this name.
     pub(crate) fn named(name: &str) -> Option<Self> {
@@ -31,6 +34,7 @@ impl Kind {
             Self::Host => "host",
             Self::Dm => "dm",
             Self::DmaBuf => "dma-buf",
+            Self::Gpu => "gpu",
         }
     }
 }
@@ -54,6 +58,7 @@ enum Bytes {
     Host(HostBuf),
     Dm(Dm),
     DmaBuf(Umem),
+    Gpu(Bo),
 }
 
 /// What lies where nothing was moved to.
@@ -65,7 +70,7 @@ fn pattern(index: u32, seed: u8) -> u8 {
 
 impl Memory {
     /// Allocates and registers `size` bytes.
-    pub(crate) fn new(pd: &Pd, kind: Kind, size: u64) -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn new(pd: &Pd, gpu: &Gpu, kind: Kind, size: u64) -> Result<Self, Box<dyn Error>> {
         let access = Access::LOCAL_WRITE | Access::REMOTE;
         let mut exporter = None;
         let (bytes, mr) = match kind {
@@ -86,6 +91,11 @@ impl Memory {
                 let umem = Umem::dmabuf(buffer.map(0, buffer.size())?, 0, size)?;
                 (Bytes::DmaBuf(umem), mr)
             }
+            Kind::Gpu => {
+                let bo = gpu.alloc(size, Place::VISIBLE_VRAM)?;
+                let mr = pd.reg_whole_dmabuf(&bo.export()?, access)?;
+                (Bytes::Gpu(bo), mr)
+            }
         };
         Ok(Self { kind, bytes, mr, size, exporter })
     }
@@ -100,6 +110,14 @@ impl Memory {
         self.exporter.as_deref()
     }
 
+    /// The buffer, if it is a GPU's.
+    pub(crate) fn bo(&self) -> Option<&Bo> {
+        match &self.bytes {
+            Bytes::Gpu(bo) => Some(bo),
+            _ => None,
+        }
+    }
+
     /// Its region.
     pub(crate) fn mr(&self) -> &Mr {
         &self.mr
@@ -110,6 +128,7 @@ impl Memory {
             Bytes::Host(buffer) => buffer.write(0, bytes)?,
             Bytes::Dm(dm) => dm.write(0, bytes)?,
             Bytes::DmaBuf(umem) => umem.write(0, bytes)?,
+            Bytes::Gpu(bo) => bo.write(0, bytes)?,
         }
         Ok(())
     }
@@ -120,6 +139,7 @@ impl Memory {
             Bytes::Host(buffer) => buffer.read(0, &mut bytes)?,
             Bytes::Dm(dm) => dm.read(0, &mut bytes)?,
             Bytes::DmaBuf(umem) => umem.read(0, &mut bytes)?,
+            Bytes::Gpu(bo) => bo.read(0, &mut bytes)?,
         }
         Ok(bytes)
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use device::Counters;
 use verbs::Context;
 
-use super::OPERATIONS;
 use super::memory::{Kind, Memory};
+use super::{OPERATIONS, Outcome, Side};
 
 /// How a message went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,54 @@ pub(crate) struct Cell {
 pub(crate) struct Report {
     header: String,
     rows: Vec<(Kind, Kind, Vec<Cell>)>,
+}
+
+/// What a side's GPU did under the traffic, and what that came to.
+pub(crate) struct PeerMemory {
+    moves: u64,
+    evictions: u64,
+    moved_bytes: u64,
+    faults: u64,
+    pub(crate) stale: u64,
+}
+
+impl PeerMemory {
+    pub(crate) fn of(side: &Side) -> Self {
+        let stats = side.gpu.stats();
+        Self {
+            moves: stats.moves,
+            evictions: stats.evictions,
+            moved_bytes: stats.moved_bytes,
+            faults: side.context.counters().page_faults,
+            stale: stats.stale_accesses,
+        }
+    }
+
+    /// As one line for the other side.
+    pub(crate) fn to_line(&self) -> String {
+        let Self { moves, evictions, moved_bytes, faults, stale } = self;
+        format!("{moves} {evictions} {moved_bytes} {faults} {stale}")
+    }
+
+    pub(crate) fn parse(line: &str) -> Outcome<Self> {
+        let numbers: Vec<u64> =
+            line.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+        let [moves, evictions, moved_bytes, faults, stale] = numbers[..] else {
+            return Err(format!("five numbers, not {line:?}").into());
+        };
+        Ok(Self { moves, evictions, moved_bytes, faults, stale })
+    }
+}
+
+impl fmt::Display for PeerMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { moves, evictions, moved_bytes, faults, stale } = self;
+        write!(
+            f,
+            "{moves} moves ({evictions} evictions, {:.1} MB) under the traffic, {faults} page faults of the NIC, {stale} stale accesses",
+            *moved_bytes as f64 / 1e6
+        )
+    }
 }
 
 /// Which way the messages between two looks at the counters went.

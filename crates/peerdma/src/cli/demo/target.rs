@@ -3,6 +3,7 @@
 use std::io::{BufRead, Write};
 
 use super::memory::{Kind, Memory};
+use super::report::PeerMemory;
 use super::{Outcome, Side, endpoint};
 
 pub(crate) fn run(size: u32) -> Outcome<()> {
@@ -38,6 +39,7 @@ fn obey(side: &Side, line: &str) -> Outcome<String> {
             }
             return Ok(answer);
         }
+        ["gpu"] => return Ok(PeerMemory::of(side).to_line()),
         ["clear", kind] => memory(kind)?.clear()?,
         ["fill", kind, offset, length, seed] => {
             memory(kind)?.fill(offset.parse()?, length.parse()?, seed.parse()?)?;

@@ -1,0 +1,205 @@
+//! Device memory as a dma-buf: the NIC as exporter (`docs/semantics.md` 2.8).
+//!
+//! As the kernel's uverbs exporter has it: the memory is reached peer-to-peer or not at all, it is never pinned, so that
+//! only importers that can lose it may have it, and freeing the device memory takes it away from all of them first.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dmabuf::{
+    AttachmentInfo, BusWindow, Direction, DmaBuf, Exporter, ExporterError, ExporterErrorKind, Gate,
+    MapType, Pinning, Placement, Resv, ResvGuard, SgBacking, SgEntry, SgTable, Sharing,
+};
+use umem::HostBuf;
+
+use crate::hca::Hca;
+use crate::ids::DmId;
+use crate::refusal::{Kind, Refusal, Result};
+
+const PAGE: u64 = 4096;
+
+/// How long freeing waits for importers that do not let go. The memory is out of their reach in any case.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A block of device memory that was exported.
+#[derive(Debug)]
+pub(crate) struct DmExport {
+    buffer: DmaBuf,
+    exporter: Arc<DmExporter>,
+}
+
+struct DmExporter {
+    nic: String,
+    gate: Gate,
+    backing: SgBacking,
+    length: u64,
+    is_revoked: AtomicBool,
+    /// Where devices of this process find it, until it is revoked.
+    place: Mutex<Option<Placement>>,
+}
+
+impl DmExport {
+    pub(crate) fn new(nic: &str, memory: &HostBuf) -> Result<Self> {
+        let failed = |error: &dyn std::error::Error| {
+            Refusal::new(Kind::NoMemory, format!("dm_export_dmabuf_fd: {error}"))
+        };
+        let file = memory.fd().ok_or_else(|| {
+            Refusal::new(Kind::NotSupported, "dm_export_dmabuf_fd: the memory is in no file")
+        })?;
+        let length = (memory.len() as u64).next_multiple_of(PAGE);
+        let window = BusWindow::of_process().map_err(|error| failed(&error))?;
+        let place = window
+            .place(file, 0, length, &format!("device memory of {nic}"))
+            .map_err(|error| failed(&error))?;
+        let file = Arc::new(file.try_clone_to_owned().map_err(|error| failed(&error))?);
+        let exporter = Arc::new(DmExporter {
+            nic: nic.to_owned(),
+            gate: Gate::new(nic).map_err(|error| failed(&error))?,
+            backing: SgBacking { file, offset: 0 },
+            length,
+            is_revoked: AtomicBool::new(false),
+            place: Mutex::new(Some(place)),
+        });
+        let buffer = DmaBuf::export_with(Arc::clone(&exporter) as _, length, "dm", Resv::new())
+            .map_err(|error| failed(&error))?;
+        Ok(Self { buffer, exporter })
+    }
+
+    /// Takes the memory away from every importer, and waits until they have let go.
+    fn end(self) {
+        let exporter = &self.exporter;
+        let ended = self.buffer.revoke(|_| exporter.revoke(), Some(PATIENCE));
+        if let Err(error) = ended {
+            tracing::warn!(
+                target: "peerdma::peer-memory",
+                nic = %exporter.nic, "device memory was freed under its importers: {error}"
+            );
+        }
+    }
+}
+
+impl Drop for DmExport {
+    fn drop(&mut self) {
+        self.exporter.revoke();
+    }
+}
+
+impl DmExporter {
+    fn revoke(&self) {
+        if self.is_revoked.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        // The gate stops every access, in every process.
+        if let Err(error) = self.gate.revoke() {
+            tracing::error!(target: "peerdma::peer-memory", nic = %self.nic, "{error}");
+        }
+        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(place) = place {
+            place.retire("the device memory was freed");
+        }
+    }
+
+    fn refuse<T>(
+        &self,
+        kind: ExporterErrorKind,
+        why: &str,
+    ) -> std::result::Result<T, ExporterError> {
+        Err(ExporterError::new(kind, format!("device memory of {}: {why}", self.nic)))
+    }
+}
+
+impl Exporter for DmExporter {
+    fn name(&self) -> &str {
+        &self.nic
+    }
+
+    fn attach(&self, attachment: &mut AttachmentInfo) -> std::result::Result<(), ExporterError> {
+        if attachment.peer2peer() {
+            return Ok(());
+        }
+        self.refuse(ExporterErrorKind::NotSupported, "it is reached peer-to-peer or not at all")
+    }
+
+    fn pinning(&self) -> Option<&dyn Pinning> {
+        Some(self)
+    }
+
+    fn map_dma_buf(
+        &self,
+        _resv: &ResvGuard<'_>,
+        _attachment: &AttachmentInfo,
+        _direction: Direction,
+    ) -> std::result::Result<SgTable, ExporterError> {
+        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(place) = place.as_ref() else {
+            return self.refuse(ExporterErrorKind::NoDevice, "it was freed");
+        };
+        let (addr, len) = (place.addr(), self.length);
+        let entry = SgEntry { addr, len, backing: Some(self.backing.clone()) };
+        let epoch = Some(self.gate.epoch());
+        Ok(SgTable { entries: vec![entry], epoch, map_type: MapType::BusAddress })
+    }
+
+    fn unmap_dma_buf(
+        &self,
+        _resv: &ResvGuard<'_>,
+        _attachment: &AttachmentInfo,
+        _table: SgTable,
+        _direction: Direction,
+    ) {
+    }
+
+    fn gate(&self) -> Option<&Gate> {
+        Some(&self.gate)
+    }
+
+    fn sharing(&self) -> Sharing {
+        Sharing::HostRevoked
+    }
+}
+
+impl Pinning for DmExporter {
+    fn pin(
+        &self,
+        _resv: &ResvGuard<'_>,
+        _attachment: &AttachmentInfo,
+    ) -> std::result::Result<(), ExporterError> {
+        self.refuse(ExporterErrorKind::NotSupported, "it cannot be pinned")
+    }
+
+    fn unpin(&self, _resv: &ResvGuard<'_>, _attachment: &AttachmentInfo) {}
+}
+
+impl std::fmt::Debug for DmExporter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DmExporter({}, {:#x} bytes)", self.nic, self.length)
+    }
+}
+
+impl Hca {
+    /// A block of device memory as a dma-buf. It can be imported by those who can lose it: freeing the block takes it away
+    /// from them. Further calls give the same buffer.
+    #[doc(alias = "ibv_dm_export_dmabuf_fd")]
+    pub fn export_dm(&self, dm: DmId) -> Result<DmaBuf> {
+        let mut engine = self.alive()?;
+        let nic = engine.core.config.name.clone();
+        let block = engine.dm(dm)?;
+        if block.export.is_none() {
+            block.export = Some(DmExport::new(&nic, &block.memory)?);
+        }
+        let export = block.export.as_ref().expect("it was just put there");
+        Ok(export.buffer.clone())
+    }
+
+    /// Frees device memory that no region uses. Importers of its dma-buf lose it first.
+    #[doc(alias = "ibv_free_dm")]
+    pub fn free_dm(&self, dm: DmId) -> Result<()> {
+        // Without the engine's lock: importers give their maps back, and a NIC is one of them.
+        let export = self.lock().take_dm(dm)?;
+        if let Some(export) = export {
+            export.end();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! Advice on memory regions: bringing pages in before they are used.
+
+use iba::{Access, LKey};
+use transport::wr::Sge;
+
+use super::Engine;
+use super::import::Remapped;
+use crate::config::Preset;
+use crate::ids::{MrId, PdId};
+use crate::refusal::{Result, refuse};
+
+/// What is asked of the NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ib_uverbs_advise_mr_advice")]
+#[non_exhaustive]
+pub enum MrAdvice {
+    /// The pages will be read.
+    Prefetch,
+    /// The pages will be written.
+    PrefetchWrite,
+    /// What is in memory anyway is to be known; nothing is faulted in.
+    PrefetchNoFault,
+}
+
+impl Engine {
+    /// Brings the pages of a list in before they are used. That is done when this returns, with or without
+    /// `IBV_ADVISE_MR_FLAG_FLUSH`. Errors as those of mlx5, and of rxe for its preset (`docs/semantics.md` 2.5).
+    #[doc(alias = "ibv_advise_mr")]
+    pub fn advise_mr(&mut self, pd: PdId, advice: MrAdvice, sges: &[Sge]) -> Result<()> {
+        if !self.core.config.has_odp() {
+            let name = &self.core.config.name;
+            refuse!(NotSupported, "advise_mr: {name} has no on-demand paging");
+        }
+        self.pd(pd)?;
+        // Nothing is brought in unless all of it can be.
+        let mut found = Vec::with_capacity(sges.len());
+        for sge in sges {
+            found.push((self.check_advice(pd, advice, sge)?, sge.addr, u64::from(sge.length)));
+        }
+        if advice != MrAdvice::PrefetchNoFault {
+            for (id, addr, length) in found {
+                self.prefetch(id, addr, length)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_advice(&self, pd: PdId, advice: MrAdvice, sge: &Sge) -> Result<MrId> {
+        let Sge { lkey: LKey(key), addr, length } = *sge;
+        let is_rxe = self.core.config.preset == Preset::Rxe;
+        let paged = self.core.mrs.id_of(key).and_then(|id| Some((id, self.core.mrs.get(id)?)));
+        let Some((id, mr)) = paged.filter(|(_, mr)| mr.odp.is_some() || mr.import.is_some()) else {
+            if is_rxe {
+                refuse!(Invalid, "advise_mr: {key:#x} is no key of a region paged on demand");
+            }
+            refuse!(NotFound, "advise_mr: {key:#x} is no key of a region paged on demand");
+        };
+        if mr.pd != pd {
+            if is_rxe {
+                refuse!(Invalid, "advise_mr: region {key:#x} is of another protection domain");
+            }
+            refuse!(NotPermitted, "advise_mr: region {key:#x} is of another protection domain");
+        }
+        if advice == MrAdvice::PrefetchWrite && !mr.access.contains(Access::LOCAL_WRITE) {
+            refuse!(NotPermitted, "advise_mr: region {key:#x} is read-only");
+        }
+        let inside = addr
+            .checked_sub(mr.iova)
+            .and_then(|start| start.checked_add(length.into()))
+            .is_some_and(|end| end <= mr.length);
+        if !inside {
+            refuse!(BadAddress, "advise_mr: {length:#x} bytes at {addr:#x} leave region {key:#x}");
+        }
+        Ok(id)
+    }
+
+    fn prefetch(&mut self, id: MrId, addr: u64, length: u64) -> Result<()> {
+        let Some(mr) = self.core.mrs.get_mut(id) else { return Ok(()) };
+        if let Some(odp) = &mut mr.odp {
+            self.core.counters.page_prefetch += odp.prefetch(addr, length);
+            return Ok(());
+        }
+        let Some(import) = mr.import.clone() else { return Ok(()) };
+        match import.remap(&mr.umem, &self.core.faults) {
+            Remapped::Here(umem) => {
+                self.core.counters.page_prefetch += 1;
+                self.core.replace_memory(id, umem);
+            }
+            // It is on its way: the next access finds it, or waits for it.
+            Remapped::Current | Remapped::NotYet => {}
+            Remapped::Gone => {
+                self.core.revoke(id);
+                refuse!(BadAddress, "advise_mr: the region's memory was taken away");
+            }
+        }
+        Ok(())
+    }
+}

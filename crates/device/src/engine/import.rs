@@ -1,0 +1,315 @@
+//! The NIC as importer of dma-bufs.
+//!
+//! A region on a dma-buf is an attachment of the class that the NIC's persona has (`docs/semantics.md` 2.3 to 2.6), and
+//! the addresses it got from the exporter. When the exporter moves or takes away the memory, its gate stops every access
+//! first, in this process and in those that use the direct path; the call to the importer only gives the map back. It
+//! needs nothing of the engine, whose lock it never takes: an exporter may hold its own lock for as long as it likes
+//! without a QP noticing, but for accesses to this very buffer.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dmabuf::{
+    Attachment, DeviceAddr, Direction, DmaBuf, Gate, GateSlot, Importer, ImporterClass, MapGuard,
+    PinGuard, ResvGuard, SgTable, Usage,
+};
+use umem::Umem;
+
+use super::faults::Faults;
+use crate::refusal::{Kind, Refusal, Result, from_attach, from_map, from_pin};
+
+/// A dma-buf that a region imported.
+#[derive(Debug)]
+pub(crate) struct Import {
+    buffer: DmaBuf,
+    attachment: Attachment,
+    importer: Arc<NicImporter>,
+    /// What accesses pass. `None`: the memory never moves.
+    gate: Option<GateSlot>,
+    /// Where the region begins in the buffer, and its length.
+    offset: u64,
+    length: u64,
+    fault: Mutex<Fault>,
+    /// The fault thread found something, or an access took it.
+    changed: Condvar,
+}
+
+/// What the fault thread is about.
+#[derive(Debug, Default)]
+struct Fault {
+    /// It was asked, and has not let go of the buffer yet.
+    is_asked: bool,
+    /// What it found, for the next access.
+    found: Option<Remapped>,
+}
+
+/// How long an access waits for the fault thread before it is put off: about what a page fault costs a NIC.
+const PATIENCE: Duration = Duration::from_micros(300);
+/// How long the fault thread keeps a buffer where it found it, for the access to happen: a GPU that moves it again and
+/// again would otherwise never let anybody in.
+const HOLD: Duration = Duration::from_millis(2);
+/// How long it keeps it still once the access came for it.
+const ACCESS: Duration = Duration::from_micros(200);
+
+/// What the framework calls.
+#[derive(Debug)]
+struct NicImporter {
+    nic: String,
+    class: ImporterClass,
+    device: Option<DeviceAddr>,
+    /// For an exporter that moves its memory and has no gate.
+    own_gate: Option<Gate>,
+    held: Mutex<Held>,
+    invalidations: AtomicU64,
+}
+
+/// What the attachment holds of the buffer.
+#[derive(Debug, Default)]
+struct Held {
+    map: Option<MapGuard>,
+    pin: Option<PinGuard>,
+    revoked: bool,
+}
+
+/// What became of an attempt to map again.
+#[derive(Debug)]
+pub(crate) enum Remapped {
+    /// The memory is there; this is it.
+    Here(Umem),
+    /// It was there all along.
+    Current,
+    /// Not at this moment.
+    NotYet,
+    /// Never again.
+    Gone,
+}
+
+impl NicImporter {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Importer for NicImporter {
+    fn name(&self) -> &str {
+        &self.nic
+    }
+
+    fn class(&self) -> ImporterClass {
+        self.class
+    }
+
+    fn device(&self) -> Option<DeviceAddr> {
+        self.device
+    }
+
+    fn invalidate_mappings(&self, resv: &ResvGuard<'_>, _attachment: &Attachment) {
+        self.invalidations.fetch_add(1, Ordering::Relaxed);
+        let closed = self.own_gate.as_ref().map(Gate::close);
+        let mut held = self.held();
+        if let Some(map) = held.map.take() {
+            map.unmap(resv);
+        }
+        if self.class == ImporterClass::PinnedRevocable {
+            if let Some(pin) = held.pin.take() {
+                pin.unpin(resv);
+            }
+            held.revoked = true;
+        }
+        match closed {
+            None => {}
+            Some(Ok(closed)) if held.revoked => closed.revoke(),
+            Some(Ok(closed)) => {
+                closed.open();
+            }
+            Some(Err(error)) => {
+                tracing::error!(target: "peerdma::peer-memory", nic = %self.nic, "{error}");
+            }
+        }
+    }
+}
+
+impl Import {
+    /// Attaches, pins if the class does, and maps: checks 12 to 14 of `docs/semantics.md` 2.2.
+    pub(crate) fn new(
+        nic: &str,
+        class: ImporterClass,
+        device: Option<DeviceAddr>,
+        buffer: DmaBuf,
+        offset: u64,
+        length: u64,
+    ) -> Result<(Arc<Self>, Umem)> {
+        let io = |error: &dyn std::error::Error| {
+            Refusal::new(Kind::Io, format!("reg_dmabuf_mr: the buffer's gate: {error}"))
+        };
+        let mut gate = buffer.gate_slot().map_err(|error| io(&error))?;
+        let mut own_gate = None;
+        if gate.is_none() && buffer.is_dynamic() && class.is_revocable() {
+            let own = Gate::new(nic).map_err(|error| io(&error))?;
+            gate = Some(GateSlot::claim(own.fd()).map_err(|error| io(&error))?);
+            own_gate = Some(own);
+        }
+        let importer = Arc::new(NicImporter {
+            nic: nic.to_owned(),
+            class,
+            device,
+            own_gate,
+            held: Mutex::default(),
+            invalidations: AtomicU64::new(0),
+        });
+        let shared: Arc<dyn Importer> = Arc::clone(&importer) as Arc<dyn Importer>;
+        let attachment = buffer.attach(&shared).map_err(from_attach)?;
+        let (fault, changed) = (Mutex::default(), Condvar::new());
+        let import = Self { buffer, attachment, importer, gate, offset, length, fault, changed };
+        let umem = {
+            let resv = import.attachment.resv().lock();
+            if class.pins() {
+                let pin = import.attachment.pin(&resv).map_err(from_pin)?;
+                import.importer.held().pin = Some(pin);
+            }
+            // The whole buffer is mapped at once, and never a part (`docs/semantics.md` 2.5). The map itself may have moved
+            // it, so the wait comes afterwards.
+            let umem = import.map(&resv)?;
+            import.wait_for_moves(&resv)?;
+            umem
+        };
+        let umem = match umem {
+            Some(umem) => umem,
+            None => import.map_for_cpu()?,
+        };
+        Ok((Arc::new(import), umem))
+    }
+
+    /// The kernel's `ib_umem_dmabuf_map_pages` waits for fences of memory management, without a limit.
+    fn wait_for_moves(&self, resv: &ResvGuard<'_>) -> Result<()> {
+        debug_assert!(resv.protects(self.attachment.resv()), "the buffer's own lock");
+        let waited = self.attachment.resv().wait(Usage::Kernel, None);
+        waited.map_err(|error| Refusal::new(Kind::TimedOut, format!("reg_dmabuf_mr: {error}")))?;
+        Ok(())
+    }
+
+    /// Maps, and keeps the map. `None`: the addresses are not on the bus of this process, so that the memory is reached
+    /// as the CPU reaches it.
+    fn map(&self, resv: &ResvGuard<'_>) -> Result<Option<Umem>> {
+        let map = self.attachment.map(resv, Direction::Bidirectional).map_err(from_map)?;
+        let mut table = map.table().clone();
+        if let Some(own) = &self.importer.own_gate {
+            table.epoch = Some(own.epoch());
+        }
+        let umem = self.through(&table)?;
+        // What was mapped before went with its gate.
+        if let Some(old) = self.importer.held().map.replace(map) {
+            old.unmap(resv);
+        }
+        Ok(umem)
+    }
+
+    fn through(&self, table: &SgTable) -> Result<Option<Umem>> {
+        let on_bus = |entry: &dmabuf::SgEntry| dmabuf::window::covers(entry.addr, entry.len);
+        if !table.entries.iter().all(on_bus) {
+            return Ok(None);
+        }
+        let umem = Umem::bus(table, self.offset, self.length, self.gate.clone());
+        let umem = umem.map_err(|fault| {
+            Refusal::new(Kind::Invalid, format!("reg_dmabuf_mr: the exporter's table: {fault}"))
+        })?;
+        Ok(Some(umem))
+    }
+
+    fn map_for_cpu(&self) -> Result<Umem> {
+        const PAGE: u64 = 4096;
+        let refuse = |error: &dyn std::error::Error| {
+            Refusal::new(Kind::Invalid, format!("reg_dmabuf_mr: {error}"))
+        };
+        let start = self.offset / PAGE * PAGE;
+        let end = self.offset + self.length;
+        let mapping = self.buffer.map(start, end - start).map_err(|error| refuse(&error))?;
+        Umem::dmabuf(mapping, self.offset - start, self.length).map_err(|fault| refuse(&fault))
+    }
+
+    /// Maps again, at once or with the help of the fault thread. The engine is locked, and neither the program nor other
+    /// QPs are to wait for a GPU, so the wait is short; when it was too short the access is tried again.
+    pub(crate) fn remap(self: &Arc<Self>, umem: &Umem, faults: &Faults) -> Remapped {
+        if umem.gate().is_some_and(|(gate, epoch)| gate.is_current(epoch)) {
+            return Remapped::Current;
+        }
+        if self.importer.held().revoked || self.importer.class != ImporterClass::Dynamic {
+            return Remapped::Gone;
+        }
+        if !self.is_remote() {
+            let tried = self.try_remap();
+            if !matches!(tried, Remapped::NotYet) {
+                return tried;
+            }
+        }
+        let mut fault = self.fault();
+        if !fault.is_asked {
+            fault.is_asked = true;
+            fault.found = None;
+            drop(fault);
+            if !faults.ask(Arc::clone(self)) {
+                return Remapped::Gone;
+            }
+            fault = self.fault();
+        }
+        let waited =
+            self.changed.wait_timeout_while(fault, PATIENCE, |fault| fault.found.is_none());
+        let (mut fault, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let found = fault.found.take();
+        self.changed.notify_all();
+        found.unwrap_or(Remapped::NotYet)
+    }
+
+    fn fault(&self) -> MutexGuard<'_, Fault> {
+        self.fault.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The fault thread's part: waits for its turn and for the exporter, and keeps the buffer there until it was used.
+    pub(crate) fn remap_and_wait(&self, wake: impl FnOnce()) {
+        let resv = self.attachment.resv().lock();
+        let mapped = self.map(&resv).and_then(|umem| self.wait_for_moves(&resv).map(|()| umem));
+        let found = match mapped {
+            Ok(Some(umem)) => Remapped::Here(umem),
+            Err(refusal) if refusal.kind() == Kind::WouldBlock => Remapped::NotYet,
+            Ok(None) | Err(_) => Remapped::Gone,
+        };
+        self.fault().found = Some(found);
+        self.changed.notify_all();
+        wake();
+        let waited =
+            self.changed.wait_timeout_while(self.fault(), HOLD, |fault| fault.found.is_some());
+        let (fault, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        drop(fault);
+        if !waited.timed_out() {
+            std::thread::sleep(ACCESS);
+        }
+        drop(resv);
+        self.fault().is_asked = false;
+    }
+
+    fn try_remap(&self) -> Remapped {
+        let Some(resv) = self.attachment.resv().try_lock() else { return Remapped::NotYet };
+        if !self.attachment.resv().test_signaled(Usage::Kernel) {
+            return Remapped::NotYet;
+        }
+        match self.map(&resv) {
+            // The map itself moved it, and the bytes are on their way.
+            Ok(Some(_)) if !self.attachment.resv().test_signaled(Usage::Kernel) => Remapped::NotYet,
+            Ok(Some(umem)) => Remapped::Here(umem),
+            Ok(None) => Remapped::Gone,
+            Err(refusal) if refusal.kind() == Kind::WouldBlock => Remapped::NotYet,
+            Err(_) => Remapped::Gone,
+        }
+    }
+
+    /// Whether its exporter lives in another process, so that every question to it takes time.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.buffer.exporter_process().is_some()
+    }
+
+    /// How often the exporter made it give its map back.
+    pub(crate) fn invalidations(&self) -> u64 {
+        self.importer.invalidations.load(Ordering::Relaxed)
+    }
+}

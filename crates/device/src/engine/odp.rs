@@ -1,0 +1,106 @@
+//! On-demand paging of a program's memory.
+//!
+//! The pages of such a region count as absent until the NIC first used them or was told to bring them in. Here that is
+//! bookkeeping, as the memory is read and written by its address: what is counted, how long a fault takes and what a
+//! peer sees of it (an RNR NAK) is as with a NIC that has a page table of its own. What the program unmaps is found by
+//! the access itself, which then fails in words.
+
+use std::collections::{HashMap, HashSet};
+
+use transport::Time;
+
+const PAGE: u64 = 4096;
+
+/// Which pages of a region are known to be there.
+#[derive(Debug, Default)]
+pub(crate) struct Odp {
+    present: HashSet<u64>,
+    /// Pages whose fault is being handled, and until when.
+    pending: HashMap<u64, Time>,
+}
+
+/// What a fault came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Faulted {
+    /// Whether every page is there now.
+    pub(crate) is_done: bool,
+    /// New faults among them.
+    pub(crate) faults: u64,
+}
+
+impl Odp {
+    /// Whether the pages of `length` bytes at `addr` are all there.
+    pub(crate) fn is_present(&self, addr: u64, length: u64) -> bool {
+        pages(addr, length).all(|page| self.present.contains(&page))
+    }
+
+    /// Faults in what is absent. A fault takes `latency`; until then the pages stay absent.
+    pub(crate) fn fault(&mut self, addr: u64, length: u64, now: Time, latency: u64) -> Faulted {
+        let mut faulted = Faulted { is_done: true, faults: 0 };
+        for page in pages(addr, length) {
+            if self.present.contains(&page) {
+                continue;
+            }
+            let ready = *self.pending.entry(page).or_insert_with(|| {
+                faulted.faults += 1;
+                now + core::time::Duration::from_micros(latency)
+            });
+            if ready <= now {
+                self.pending.remove(&page);
+                self.present.insert(page);
+            } else {
+                faulted.is_done = false;
+            }
+        }
+        faulted
+    }
+
+    /// Brings pages in ahead of any access, at once; how many that were.
+    pub(crate) fn prefetch(&mut self, addr: u64, length: u64) -> u64 {
+        pages(addr, length).filter(|page| self.present.insert(*page)).count() as u64
+    }
+}
+
+fn pages(addr: u64, length: u64) -> impl Iterator<Item = u64> {
+    let last = addr.saturating_add(length.max(1) - 1);
+    addr / PAGE..=last / PAGE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_faults_once() {
+        let mut odp = Odp::default();
+        assert!(!odp.is_present(0x1ff0, 32));
+        let first = odp.fault(0x1ff0, 32, Time::ZERO, 0);
+        assert_eq!(first, Faulted { is_done: true, faults: 2 });
+        assert!(odp.is_present(0x1000, 0x2000));
+        assert_eq!(odp.fault(0x1fff, 2, Time::ZERO, 0), Faulted { is_done: true, faults: 0 });
+    }
+
+    #[test]
+    fn a_slow_fault_is_counted_once_and_ends() {
+        let mut odp = Odp::default();
+        let at = Time::from_nanos;
+        assert_eq!(odp.fault(0, 8, at(0), 5), Faulted { is_done: false, faults: 1 });
+        assert_eq!(odp.fault(0, 8, at(4_999), 5), Faulted { is_done: false, faults: 0 });
+        assert_eq!(odp.fault(0, 8, at(5_000), 5), Faulted { is_done: true, faults: 0 });
+        assert!(odp.is_present(0, 8));
+    }
+
+    #[test]
+    fn what_was_brought_in_does_not_fault() {
+        let mut odp = Odp::default();
+        assert_eq!(odp.prefetch(0x1001, 0x1000), 2);
+        assert_eq!(odp.prefetch(0x1001, 0x1000), 0);
+        assert_eq!(odp.fault(0x1001, 0x1000, Time::ZERO, 9).faults, 0);
+    }
+
+    #[test]
+    fn the_last_page_of_the_address_space_is_a_page() {
+        assert_eq!(pages(u64::MAX, 1).count(), 1);
+        assert_eq!(pages(u64::MAX - 8191, u64::MAX).count(), 2);
+    }
+}

@@ -1,0 +1,151 @@
+//! Extended reliable connections (IBA annex A14): one queue pair of the receiving side serves many shared receive
+//! queues, of which each packet names one.
+//!
+//! A receiving QP has no protection domain and no completion queue of its own: both are those of the shared queue that
+//! a packet names. So they are set anew for every request that arrives, before the QP sees it.
+
+use std::os::fd::BorrowedFd;
+
+use iba::QpType;
+use wire::Headers;
+
+use super::Engine;
+use super::core::Core;
+use super::env::QpFacts;
+use crate::ids::{CqId, CtxId, PdId, SrqId, XrcdId};
+use crate::refusal::{Kind, Refusal, Result, refuse};
+
+/// An XRC domain: who may use which shared queue.
+#[derive(Debug)]
+pub(crate) struct Xrcd {
+    pub(crate) ctx: CtxId,
+    /// The file that stands for it, by device and inode, so that other parts of the program find it.
+    file: Option<(u64, u64)>,
+    /// How often it is open.
+    opens: u32,
+    /// Queues and QPs in it.
+    pub(crate) uses: u32,
+}
+
+/// What makes a shared queue one of XRC.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SrqXrc {
+    pub(crate) xrcd: XrcdId,
+    /// Where its receives complete.
+    pub(crate) cq: CqId,
+}
+
+impl Engine {
+    /// Opens an XRC domain: that of a file, or a new one without a name.
+    #[doc(alias = "ibv_open_xrcd")]
+    pub fn open_xrcd(
+        &mut self,
+        ctx: CtxId,
+        file: Option<BorrowedFd<'_>>,
+        create: bool,
+        exclusive: bool,
+    ) -> Result<XrcdId> {
+        let file = match file {
+            None if !create => refuse!(Invalid, "open_xrcd: neither a file nor O_CREAT"),
+            None => None,
+            Some(fd) => {
+                let stat = rustix::fs::fstat(fd)
+                    .map_err(|error| Refusal::new(Kind::BadFd, format!("open_xrcd: {error}")))?;
+                Some((stat.st_dev, stat.st_ino))
+            }
+        };
+        let same = |(_, xrcd): &(usize, &Xrcd)| file.is_some() && xrcd.file == file;
+        let known = self.core.xrcds.iter().find(same).map(|(index, _)| index);
+        match known {
+            Some(_) if exclusive => refuse!(Invalid, "open_xrcd: O_EXCL, and the domain exists"),
+            Some(index) => {
+                self.core.xrcds[index].opens += 1;
+                Ok(index.into())
+            }
+            None if !create => refuse!(NotFound, "open_xrcd: no domain of this file, nor O_CREAT"),
+            None => Ok(self.core.xrcds.insert(Xrcd { ctx, file, opens: 1, uses: 0 }).into()),
+        }
+    }
+
+    /// Closes an XRC domain. The last to do so finds it empty, or is refused.
+    #[doc(alias = "ibv_close_xrcd")]
+    pub fn close_xrcd(&mut self, id: XrcdId) -> Result<()> {
+        let xrcd = self.xrcd(id)?;
+        if xrcd.opens == 1 && xrcd.uses > 0 {
+            refuse!(Busy, "close_xrcd: {} objects are still in this domain", xrcd.uses);
+        }
+        xrcd.opens -= 1;
+        if xrcd.opens == 0 {
+            self.core.xrcds.remove(id.index());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn xrcd(&mut self, id: XrcdId) -> Result<&mut Xrcd> {
+        match self.core.xrcds.get_mut(id.index()) {
+            Some(xrcd) => Ok(xrcd),
+            None => refuse!(Invalid, "there is no XRC domain {}", id.handle()),
+        }
+    }
+
+    /// Makes a shared queue one of XRC, whose receives complete on `cq`.
+    #[doc(alias = "ibv_create_srq_ex")]
+    pub fn make_srq_xrc(&mut self, srq: SrqId, xrcd: XrcdId, cq: CqId) -> Result<()> {
+        self.xrcd(xrcd)?;
+        self.cq(cq)?.uses += 1;
+        self.xrcd(xrcd)?.uses += 1;
+        self.srq(srq)?.xrc = Some(SrqXrc { xrcd, cq });
+        Ok(())
+    }
+
+    /// The number by which senders name a shared queue.
+    #[doc(alias = "ibv_get_srq_num")]
+    pub fn srq_number(&mut self, srq: SrqId) -> Result<u32> {
+        match self.srq(srq)?.xrc {
+            Some(_) => Ok(srq.handle()),
+            None => refuse!(Invalid, "get_srq_num: the queue is not one of XRC"),
+        }
+    }
+
+    /// Takes back what a shared queue of XRC counted.
+    pub(crate) fn release_srq_xrc(&mut self, xrc: Option<SrqXrc>) {
+        let Some(SrqXrc { xrcd, cq }) = xrc else { return };
+        if let Ok(cq) = self.cq(cq) {
+            cq.uses = cq.uses.saturating_sub(1);
+        }
+        if let Ok(xrcd) = self.xrcd(xrcd) {
+            xrcd.uses = xrcd.uses.saturating_sub(1);
+        }
+    }
+}
+
+impl Core {
+    /// Lets a receiving QP of XRC work for the shared queue that a request names. False if there is none in its domain.
+    pub(crate) fn select_srq(&self, facts: &mut QpFacts, headers: &Headers) -> bool {
+        if facts.qp_type != QpType::XrcRecv {
+            return true;
+        }
+        let named = headers.xrceth.and_then(|xrceth| {
+            let id = SrqId(xrceth.srqn.value());
+            let srq = self.srqs.get(id.index())?;
+            let xrc = srq.xrc.filter(|xrc| Some(xrc.xrcd) == facts.xrcd)?;
+            Some((id, srq.pd, xrc.cq))
+        });
+        let Some((srq, pd, cq)) = named else {
+            let srqn = headers.xrceth.map(|xrceth| xrceth.srqn);
+            tracing::debug!(target: "peerdma::drop", qpn = %facts.qpn, ?srqn, "no such XRC SRQ");
+            return false;
+        };
+        (facts.srq, facts.pd, facts.recv_cq) = (Some(srq), pd, cq);
+        true
+    }
+
+    /// The domain in which an answer takes its bytes: that in which the request was checked, which a receiving QP of XRC
+    /// may have left since.
+    pub(crate) fn answering_pd(&self, facts: &QpFacts, rkey: iba::RKey) -> PdId {
+        if facts.qp_type != QpType::XrcRecv {
+            return facts.pd;
+        }
+        self.mrs.pd_of(rkey).unwrap_or(facts.pd)
+    }
+}

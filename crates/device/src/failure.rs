@@ -1,0 +1,164 @@
+//! What a panic does to a device: it fails, as hardware does whose firmware crashed.
+//!
+//! An engine that a panic passed through may be in the middle of a change. Nobody uses it any more then: every context is
+//! told (`IBV_EVENT_DEVICE_FATAL`), peers see it go as they see a process die, calls are refused with the reason, and
+//! destroying what the program made succeeds and touches nothing.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use iba::EventType;
+
+use crate::engine::{AsyncEvent, Engine, EventSource};
+use crate::refusal::{Result, refuse};
+use crate::{EngineGuard, Hca, hca};
+
+/// What an engine is good for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// Everything.
+    Alive,
+    /// Being destroyed: it is what a fork left in the child ([`crate::fork`]).
+    Husk,
+    /// Being destroyed: it failed, and this is why.
+    Failed(Box<str>),
+}
+
+impl Hca {
+    /// Locks the engine, unless the device failed. To destroy things and to take events [`Hca::lock`] is right.
+    pub fn alive(&self) -> Result<EngineGuard<'_>> {
+        let engine = self.lock();
+        if let Some(why) = engine.failure() {
+            refuse!(Io, "the device failed: {why}");
+        }
+        Ok(engine)
+    }
+
+    /// Makes the device fail, once.
+    pub(crate) fn fail(&self, why: &str) {
+        // Whatever state it is in: this is the last that is done with it.
+        let failing = catch_unwind(AssertUnwindSafe(|| self.lock().fail(why)));
+        if let Err(panic) = failing {
+            tracing::error!(target: "peerdma::panic", "and while it failed: {}", words(&*panic));
+        }
+    }
+}
+
+/// Makes every device fail that this process has open, since a panic passed through `call`, and it is not known which of
+/// them it was about.
+pub fn fail_all(call: &str, panic: &(dyn Any + Send)) {
+    let why = format!("{call} panicked: {}", words(panic));
+    tracing::error!(target: "peerdma::panic", "{why}");
+    for hca in hca::open_hcas() {
+        hca.fail(&why);
+    }
+}
+
+/// What a panic said.
+pub(crate) fn words(panic: &(dyn Any + Send)) -> &str {
+    if let Some(words) = panic.downcast_ref::<&str>() {
+        words
+    } else if let Some(words) = panic.downcast_ref::<String>() {
+        words
+    } else {
+        "a panic without words"
+    }
+}
+
+impl Engine {
+    /// Why the device failed, if it did.
+    pub fn failure(&self) -> Option<&str> {
+        match &self.life {
+            Life::Failed(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// Whether objects can only be destroyed.
+    #[inline]
+    pub(crate) fn is_dead(&self) -> bool {
+        self.life != Life::Alive
+    }
+
+    pub(crate) fn fail(&mut self, why: &str) {
+        if self.is_dead() {
+            return;
+        }
+        self.life = Life::Failed(why.into());
+        // Before anything that might panic again.
+        for (_, ctx) in &mut self.core.ctxs {
+            let event = EventType::DeviceFatal;
+            ctx.events.push(AsyncEvent { event, source: EventSource::Device, cookie: 0 });
+        }
+        self.stop();
+        self.withdraw_everything();
+        self.receivers.close();
+        self.core.peers.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use iba::QpType;
+
+    use super::*;
+    use crate::rig::{self, Objects, run, to_rts};
+    use crate::{Kind, Refusal};
+
+    #[test]
+    fn a_failed_device_says_so_once_refuses_everything_and_can_be_destroyed() {
+        let hca = Hca::start(&rig::nic("failure-calls")).expect("a VF is free");
+        let mut engine = hca.lock();
+        let objects = Objects::new(&mut engine);
+        let (qp, _) = objects.qp(&mut engine, QpType::Rc);
+        let other = engine.open_ctx().expect("descriptors");
+        drop(engine);
+        hca.fail("a test");
+        hca.fail("another test");
+
+        let mut engine = hca.lock();
+        for ctx in [objects.ctx, other] {
+            let event = engine.take_async_event(ctx).expect("every context is told");
+            assert_eq!((event.event, event.source), (EventType::DeviceFatal, EventSource::Device));
+            assert_eq!(engine.take_async_event(ctx), None, "once");
+        }
+        let refused = engine.post_send(qp, rig::send(1, None));
+        assert_eq!(refused, Err(transport::PostError::Dead));
+        assert!(engine.cq_is_broken(objects.cq));
+        drop(engine);
+
+        let is_why = |refusal: Refusal| {
+            assert_eq!(refusal.kind(), Kind::Io);
+            assert!(refusal.what().contains("a test"), "{refusal}");
+        };
+        is_why(hca.alive().expect_err("it failed"));
+        is_why(hca.req_notify_cq(objects.cq, false).expect_err("it failed"));
+        is_why(hca.rereg_mr(objects.mr.id, crate::Rereg::default()).expect_err("it failed"));
+
+        hca.destroy_qp(qp).expect("destroying succeeds");
+        hca.dereg_mr(objects.mr.id).expect("destroying succeeds");
+        let mut engine = hca.lock();
+        engine.destroy_cq(objects.cq).expect("destroying succeeds");
+        engine.dealloc_pd(objects.pd).expect("destroying succeeds");
+        drop(engine);
+        hca.close_ctx(objects.ctx);
+    }
+
+    /// To its peers it is as if its process had died: they run into their retry limits instead of waiting for ever.
+    #[test]
+    fn the_peers_of_a_failed_device_see_it_go() {
+        let nic = rig::nic("failure-peers");
+        let (mut ours, mut theirs) = (rig::engine(&nic), rig::engine(&nic));
+        let (objects, their_objects) = (Objects::new(&mut ours), Objects::new(&mut theirs));
+        let (qp, qpn) = objects.qp(&mut ours, QpType::Rc);
+        let (their_qp, their_qpn) = their_objects.qp(&mut theirs, QpType::Rc);
+        to_rts(&mut ours, qp, QpType::Rc, &nic, their_qpn);
+        to_rts(&mut theirs, their_qp, QpType::Rc, &nic, qpn);
+        run(&mut [&mut ours, &mut theirs]);
+        let vf = ours.core.vf;
+        assert!(theirs.core.peers.has_ring_to(vf) && !theirs.receivers.inbounds.is_empty());
+        ours.fail("a test");
+        run(&mut [&mut theirs]);
+        assert!(!theirs.core.peers.has_ring_to(vf) && theirs.receivers.inbounds.is_empty());
+    }
+}

@@ -1,0 +1,198 @@
+//! A rig for tests: engines of several "processes" in one, joined by real rings, driven by hand.
+//!
+//! Each has a VF of its own on one NIC, so that they take each other for other processes of the host. The kernel says that
+//! they have the same user and the same pid, and everything that depends on it works as it does between two processes.
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::Duration;
+
+use iba::{
+    Access, AckTimeout, AttrMask, Av, Gid, Mtu, Psn, QKey, QpAttr, QpState, QpType, Qpn, RKey,
+    RnrTimer, SendFlags, WrOpcode,
+};
+use smallvec::SmallVec;
+use transport::wr::{Data, RecvWr, SendWr, SgList, Sge, UdDest};
+use umem::{HostBuf, Umem};
+
+use crate::config::NicConfig;
+use crate::engine::{Cap, Engine, QpSpec, Wc};
+use crate::hca::build_engine;
+use crate::ids::{CqId, CtxId, PdId, QpId};
+use crate::nic::{NicInfo, gid_entries, look, port_attr};
+use crate::waits::Waits;
+use crate::{EngineGuard, Hca, MrInfo};
+
+/// The key of every datagram QP.
+pub(crate) const QKEY: QKey = QKey(0x1234);
+
+/// A NIC for one test, over `lo`, with a UDP port of its own.
+pub(crate) fn nic(test: &str) -> NicInfo {
+    let free = UdpSocket::bind("0.0.0.0:0").expect("a free port");
+    let config = NicConfig {
+        name: format!("{test}-{}", std::process::id()),
+        netdev: Some("lo".to_owned()),
+        udp_port: free.local_addr().expect("bound").port(),
+        ..NicConfig::default()
+    };
+    let (guid, port) = look(&config, 0).expect("there is a lo");
+    NicInfo { config, guid, port: port_attr(&port), gids: gid_entries(&port), index: 0 }
+}
+
+/// An engine of its own on a NIC, with the clock stopped.
+pub(crate) fn engine(nic: &NicInfo) -> Engine {
+    let waits = Arc::new(Waits::new().expect("descriptors"));
+    let mut engine = build_engine(nic, &waits).expect("a VF is free");
+    engine.clock.pass(Duration::ZERO);
+    engine
+}
+
+/// Objects that most tests need, in an engine.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    pub(crate) ctx: CtxId,
+    pub(crate) pd: PdId,
+    pub(crate) cq: CqId,
+    pub(crate) buffer: HostBuf,
+    pub(crate) mr: MrInfo,
+}
+
+impl Objects {
+    pub(crate) fn new(engine: &mut Engine) -> Self {
+        let ctx = engine.open_ctx().expect("descriptors");
+        let pd = engine.alloc_pd(ctx).expect("below max_pd");
+        let cq = engine.create_cq(ctx, 64, None, 0, 0).expect("below max_cq");
+        let buffer = HostBuf::memfd("peerdma:test", 1 << 16).expect("memory");
+        let access = Access::LOCAL_WRITE | Access::REMOTE;
+        let mr = engine.reg_mr(pd, Umem::host(&buffer), 0, access).expect("good memory");
+        Self { ctx, pd, cq, buffer, mr }
+    }
+
+    pub(crate) fn qp(&self, engine: &mut Engine, qp_type: QpType) -> (QpId, Qpn) {
+        let cap = Cap {
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 64,
+        };
+        let spec = QpSpec {
+            pd: self.pd,
+            qp_type,
+            send_cq: self.cq,
+            recv_cq: self.cq,
+            srq: None,
+            cap,
+            sq_sig_all: true,
+            cookie: 0,
+            xrcd: None,
+        };
+        engine.create_qp(&spec).expect("a good spec")
+    }
+
+    /// A receive into the start of the buffer.
+    pub(crate) fn recv(&self, wr_id: u64) -> RecvWr {
+        RecvWr { wr_id, sges: self.sges(4096) }
+    }
+
+    pub(crate) fn sges(&self, length: u32) -> SgList {
+        SgList::from_iter([Sge { addr: 0, length, lkey: iba::LKey(self.mr.lkey) }])
+    }
+}
+
+/// A send of a few bytes.
+pub(crate) fn send(wr_id: u64, ud: Option<UdDest>) -> SendWr {
+    SendWr {
+        wr_id,
+        opcode: WrOpcode::Send,
+        flags: SendFlags::SIGNALED | SendFlags::INLINE,
+        imm: 0,
+        data: Data::Inline(SmallVec::from_slice(&wr_id.to_be_bytes())),
+        remote_addr: 0,
+        rkey: RKey(0),
+        compare_add: 0,
+        swap: 0,
+        ud,
+        srqn: 0,
+    }
+}
+
+/// The way to the port of a NIC.
+pub(crate) fn av(nic: &NicInfo) -> Av {
+    let dgid: Gid = nic.gids.first().expect("lo has an address").gid;
+    Av { dgid, is_global: true, port_num: 1, hop_limit: 64, ..Av::default() }
+}
+
+/// Brings a QP to RTS, connected to `peer` if it is of a type that is.
+pub(crate) fn to_rts(engine: &mut Engine, id: QpId, qp_type: QpType, nic: &NicInfo, peer: Qpn) {
+    use AttrMask as A;
+    let mut attr = QpAttr {
+        state: QpState::Init,
+        port_num: 1,
+        qkey: QKEY,
+        access_flags: Access::LOCAL_WRITE | Access::REMOTE,
+        path_mtu: Mtu::Mtu1024,
+        dest_qpn: peer,
+        rq_psn: Psn::new(0),
+        sq_psn: Psn::new(0),
+        av: av(nic),
+        max_dest_rd_atomic: 16,
+        max_rd_atomic: 16,
+        min_rnr_timer: RnrTimer::from_code(1).expect("below 32"),
+        timeout: AckTimeout::from_code(14).expect("below 32"),
+        retry_cnt: 7,
+        rnr_retry: 7,
+        ..QpAttr::default()
+    };
+    let is_rc = qp_type == QpType::Rc;
+    let (mut init, mut rtr, mut rts) = (A::PKEY_INDEX | A::PORT, A::empty(), A::SQ_PSN);
+    init |= if qp_type == QpType::Ud { A::QKEY } else { A::ACCESS_FLAGS };
+    if qp_type.is_connected() {
+        rtr |= A::AV | A::PATH_MTU | A::DEST_QPN | A::RQ_PSN;
+    }
+    if is_rc {
+        attr.access_flags |= Access::REMOTE_ATOMIC;
+        rtr |= A::MAX_DEST_RD_ATOMIC | A::MIN_RNR_TIMER;
+        rts |= A::TIMEOUT | A::RETRY_CNT | A::RNR_RETRY | A::MAX_QP_RD_ATOMIC;
+    }
+    for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)] {
+        attr.state = state;
+        let _ = engine.modify_qp(id, &attr, mask | A::STATE).expect("a good transition");
+    }
+}
+
+/// A datagram to a QP of this NIC.
+pub(crate) fn datagram(wr_id: u64, nic: &NicInfo, to: Qpn) -> SendWr {
+    send(wr_id, Some(UdDest { av: av(nic), remote_qpn: to, remote_qkey: QKEY }))
+}
+
+/// Posts and sends.
+pub(crate) fn post(engine: &mut Engine, id: QpId, wr: SendWr) {
+    engine.post_send(id, wr).expect("a good request");
+    engine.kick(id);
+}
+
+/// Lets the engines run until nothing moves.
+pub(crate) fn run(engines: &mut [&mut Engine]) {
+    let mut idle = 0;
+    while idle < 3 {
+        let moved = engines.iter_mut().fold(false, |moved, e| moved | e.progress_fully());
+        idle = if moved { 0 } else { idle + 1 };
+    }
+}
+
+/// The `wr_id`s of a CQ's completions, which are all good.
+pub(crate) fn completed(engine: &mut Engine, cq: CqId) -> Vec<u64> {
+    std::iter::from_fn(|| engine.pop_wc(cq))
+        .map(|wc: Wc| {
+            assert_eq!(wc.status, iba::WcStatus::Success);
+            wc.wr_id
+        })
+        .collect()
+}
+
+/// Locks an engine that must not be locked for long. A test that would hang fails.
+#[track_caller]
+pub(crate) fn lock_soon(hca: &Hca) -> EngineGuard<'_> {
+    hca.try_lock_for(Duration::from_secs(30)).expect("the engine is not kept locked")
+}

@@ -1,0 +1,104 @@
+//! Calls that take something away from peers who may be using it.
+//!
+//! A peer of our user may be in the middle of a copy into our memory ([`crate::engine::direct`]). Whoever takes that memory
+//! or the right to it away first withdraws it, so that no new copy begins, then waits for the copies under way, and only
+//! then lets go. The engine is not locked while it waits: a peer that was stopped in the middle of a copy holds up the
+//! caller, and nobody else.
+
+use std::time::{Duration, Instant};
+
+use iba::{AttrMask, QpAttr};
+
+use crate::engine::direct::UnderWay;
+use crate::ids::{CtxId, MrId, QpId};
+use crate::refusal::Result;
+use crate::{EngineGuard, Hca, MrInfo, Rereg};
+
+/// A copy of 256 KiB takes some tens of microseconds: for so many looks only the processor is given away in between.
+const QUICK_LOOKS: u32 = 64;
+/// Between two looks at a copy that takes longer.
+const PAUSE: Duration = Duration::from_micros(200);
+/// How long a device that failed waits.
+const PATIENCE_OF_THE_FAILED: Duration = Duration::from_secs(1);
+
+impl Hca {
+    /// Takes a region away. Once this returns no peer touches its memory.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn dereg_mr(&self, id: MrId) -> Result<()> {
+        let mut engine = self.lock();
+        if engine.failure().is_some() {
+            let under_way = engine.all_copies();
+            drop(self.wait(engine, under_way));
+            return Ok(());
+        }
+        let (mr, under_way) = engine.take_mr(id)?;
+        self.wait(engine, under_way).finish_dereg(mr)
+    }
+
+    /// Changes a region; its keys change with it. Once this returns no peer touches its memory by the old ones. A dma-buf
+    /// or device-memory region cannot be changed (`docs/semantics.md` 2.7).
+    #[doc(alias = "ibv_rereg_mr")]
+    pub fn rereg_mr(&self, id: MrId, change: Rereg) -> Result<MrInfo> {
+        let mut engine = self.alive()?;
+        let under_way = engine.begin_rereg(id, &change)?;
+        self.wait(engine, under_way).finish_rereg(id, change)
+    }
+
+    /// Moves a QP to another state, or changes what its state allows. Once this returns its peer makes no use of rights
+    /// that were taken away.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn modify_qp(&self, id: QpId, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        let mut engine = self.alive()?;
+        let under_way = engine.modify_qp(id, attr, mask)?;
+        drop(self.wait(engine, under_way));
+        Ok(())
+    }
+
+    /// Destroys a QP. What it had outstanding is gone, its completions with it.
+    #[doc(alias = "ibv_destroy_qp")]
+    pub fn destroy_qp(&self, id: QpId) -> Result<()> {
+        let mut engine = self.lock();
+        let under_way = engine.destroy_qp(id)?;
+        drop(self.wait(engine, under_way));
+        Ok(())
+    }
+
+    /// Closes a context and everything a program left open in it.
+    #[doc(alias = "ibv_close_device")]
+    pub fn close_ctx(&self, ctx: CtxId) {
+        let mut engine = self.lock();
+        let closing = engine.begin_close(ctx);
+        self.wait(engine, closing.under_way).finish_close(closing.ctx, closing.mrs);
+    }
+
+    /// Waits for copies under way, with the engine unlocked. A device that failed has hung up and would not learn of a
+    /// peer's death, so it does not wait for ever.
+    fn wait<'a>(&'a self, mut engine: EngineGuard<'a>, mut under_way: UnderWay) -> EngineGuard<'a> {
+        let mut looks = 0;
+        let began = Instant::now();
+        while engine.goes_on(&mut under_way) {
+            if engine.failure().is_some() && began.elapsed() >= PATIENCE_OF_THE_FAILED {
+                tracing::warn!(target: "peerdma::path", "a peer may still be copying");
+                break;
+            }
+            drop(engine);
+            looks += 1;
+            if looks < QUICK_LOOKS {
+                std::thread::yield_now();
+            } else {
+                if looks == QUICK_LOOKS {
+                    tracing::debug!(
+                        target: "peerdma::path",
+                        "waiting for a peer in the middle of a copy; is it stopped?"
+                    );
+                }
+                std::thread::sleep(PAUSE);
+            }
+            engine = self.lock();
+        }
+        engine
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! A peer that holds its guard slot, as one does that was stopped in the middle of a copy.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use iba::QpType;
+
+use super::*;
+use crate::nic::NicInfo;
+use crate::rig::{self, Objects, lock_soon, run, to_rts};
+
+/// A NIC with its own thread, a peer with a ring to it, and a key that the peer may use.
+struct Scene {
+    nic: NicInfo,
+    hca: Hca,
+    objects: Objects,
+    peer: crate::Engine,
+    vf: u16,
+}
+
+impl Scene {
+    fn new(test: &str) -> Self {
+        let nic = rig::nic(test);
+        let hca = Hca::start(&nic).expect("a VF is free");
+        let objects = Objects::new(&mut hca.lock());
+        let vf = hca.lock().core.vf;
+        let mut peer = rig::engine(&nic);
+        peer.core.peers.prepare(vf);
+        while hca.lock().receivers.inbounds.is_empty() {
+            run(&mut [&mut peer]);
+        }
+        Self { nic, hca, objects, peer, vf }
+    }
+
+    /// The peer begins a copy.
+    fn hold(&mut self, key: u32) {
+        self.peer.core.peers.hold(self.vf, key);
+    }
+
+    /// Runs `call`, which must wait for the copy that the peer has begun, and checks that meanwhile everyone else goes on;
+    /// then the copy ends by `end`.
+    fn waits(
+        mut self,
+        has_begun: impl Fn(&crate::Engine) -> bool,
+        call: impl FnOnce(&Hca) + Send,
+        end: impl FnOnce(&mut crate::Engine, u16),
+    ) {
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                call(&self.hca);
+                done.store(true, Ordering::SeqCst);
+            });
+            while !has_begun(&lock_soon(&self.hca)) {
+                thread::yield_now();
+            }
+            // Longer than the caller only yields.
+            for _ in 0..10_000 {
+                drop(self.hca.poll(self.objects.cq));
+                thread::yield_now();
+            }
+            drop(lock_soon(&self.hca));
+            assert!(!done.load(Ordering::SeqCst), "the copy is still under way");
+            end(&mut self.peer, self.vf);
+        });
+        assert!(done.load(Ordering::SeqCst));
+    }
+}
+
+#[test]
+fn who_deregisters_waits_for_a_stopped_peer_and_nobody_else_does() {
+    let mut scene = Scene::new("withdraw-dereg");
+    let mr = scene.objects.mr;
+    scene.hold(mr.rkey);
+    scene.waits(
+        move |engine| engine.core.mrs.get(mr.id).is_none(),
+        move |hca| hca.dereg_mr(mr.id).expect("a region"),
+        |peer, vf| peer.core.peers.free(vf),
+    );
+}
+
+#[test]
+fn a_peer_that_copies_something_else_now_is_not_waited_for() {
+    let mut scene = Scene::new("withdraw-next");
+    let mr = scene.objects.mr;
+    scene.hold(mr.rkey);
+    scene.waits(
+        move |engine| engine.core.mrs.get(mr.id).is_none(),
+        move |hca| hca.dereg_mr(mr.id).expect("a region"),
+        // Even for the same key: it finds the entry dead.
+        move |peer, vf| peer.core.peers.hold(vf, mr.rkey),
+    );
+}
+
+#[test]
+fn a_peer_that_died_is_not_waited_for() {
+    let mut scene = Scene::new("withdraw-death");
+    let mr = scene.objects.mr;
+    scene.hold(mr.rkey);
+    scene.waits(
+        move |engine| engine.core.mrs.get(mr.id).is_none(),
+        move |hca| hca.dereg_mr(mr.id).expect("a region"),
+        |peer, _vf| *peer = rig::engine(&rig::nic("withdraw-other")),
+    );
+}
+
+#[test]
+fn another_region_is_deregistered_at_once() {
+    let mut scene = Scene::new("withdraw-another");
+    scene.hold(scene.objects.mr.rkey ^ 1);
+    scene.hca.dereg_mr(scene.objects.mr.id).expect("a region");
+    let closed = scene.objects.ctx;
+    scene.hca.close_ctx(closed);
+}
+
+#[test]
+fn a_region_is_changed_when_the_copy_is_over() {
+    let mut scene = Scene::new("withdraw-rereg");
+    let mr = scene.objects.mr;
+    scene.hold(mr.rkey);
+    let (old, new) = (scene.objects.pd, scene.hca.lock().alloc_pd(scene.objects.ctx).expect("one"));
+    let change = Rereg { pd: Some(new), ..Rereg::default() };
+    scene.waits(
+        move |engine| engine.core.pds[new.index()].uses == 1,
+        move |hca| {
+            let changed = hca.rereg_mr(mr.id, change).expect("a region");
+            assert_eq!(changed.rkey, mr.rkey, "the same memory keeps its keys");
+            assert_eq!(hca.lock().core.pds[old.index()].uses, 0);
+        },
+        |peer, vf| peer.core.peers.free(vf),
+    );
+}
+
+#[test]
+fn who_takes_a_qp_away_waits_for_the_copies_of_its_peer() {
+    let mut scene = Scene::new("withdraw-qp");
+    let (qp, _) = {
+        let mut engine = scene.hca.lock();
+        let made = scene.objects.qp(&mut engine, QpType::Rc);
+        let theirs = iba::Qpn::new(u32::from(scene.peer.core.vf) << 14 | 100);
+        to_rts(&mut engine, made.0, QpType::Rc, &scene.nic, theirs);
+        made
+    };
+    scene.hold(scene.objects.mr.rkey);
+    scene.waits(
+        move |engine| engine.query_qp(qp).is_err(),
+        move |hca| hca.destroy_qp(qp).expect("a QP"),
+        |peer, vf| peer.core.peers.free(vf),
+    );
+}

@@ -1,0 +1,294 @@
+//! The side that closes.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::protocol::{self, FIRST, REVOKED, Words};
+use super::{LENGTH, MAGIC, MAGIC_AT, OWNER, SLOTS};
+use crate::fork::PrivateFd;
+use crate::sys::{self, SharedWords};
+
+/// How long a mover waits for those who are in the middle of a copy. A copy of [`PIECE`](super::PIECE) bytes takes
+/// microseconds; who is inside for seconds is stopped, or means harm.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The exporter's side of a gate. A clone is the same gate.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    inner: Arc<Inner>,
+}
+
+/// The gate is closed and nobody is inside. Dropping it opens the gate in a new epoch.
+#[must_use = "the gate opens when the guard is dropped"]
+#[derive(Debug)]
+pub struct Closed {
+    /// Taken out when the guard goes.
+    gate: Option<Arc<Inner>>,
+}
+
+/// Why a gate did not close.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GateError {
+    /// Somebody is inside for too long.
+    #[error(
+        "{} is in the middle of an access to {name} for {waited:?}, and nothing can move before it is done",
+        who(*.pid)
+    )]
+    Held {
+        /// The gate's name.
+        name: String,
+        /// The process that holds it, by its own word.
+        pid: Option<u32>,
+        /// How long we waited.
+        waited: Duration,
+    },
+    /// The memory was taken away for good.
+    #[error("{name} was revoked")]
+    Revoked {
+        /// The gate's name.
+        name: String,
+    },
+    /// This is a forked child, and the gate its parent's.
+    #[error("the gate of {name} belongs to the process that this one was forked from")]
+    Husk {
+        /// The gate's name.
+        name: String,
+    },
+}
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    file: PrivateFd,
+    words: SharedWords,
+    state: Mutex<State>,
+    opened: Condvar,
+}
+
+/// What the owner knows, whatever others write into the page.
+#[derive(Debug)]
+struct State {
+    epoch: u64,
+    is_closed: bool,
+    is_revoked: bool,
+}
+
+impl Words for SharedWords {
+    #[inline]
+    fn load(&self, index: usize, order: Ordering) -> u64 {
+        self.word(index).load(order)
+    }
+
+    #[inline]
+    fn store(&self, index: usize, value: u64, order: Ordering) {
+        self.word(index).store(value, order);
+    }
+
+    #[inline]
+    fn add(&self, index: usize, order: Ordering) {
+        self.word(index).fetch_add(1, order);
+    }
+
+    #[inline]
+    fn sub(&self, index: usize, order: Ordering) {
+        self.word(index).fetch_sub(1, order);
+    }
+}
+
+impl Gate {
+    /// An open gate for the buffer with this name.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says: no descriptors, or no memory.
+    pub fn new(name: &str) -> io::Result<Self> {
+        let file = PrivateFd::new(sys::sealed_memfd("peerdma-gate", LENGTH)?);
+        // CAST: two pages.
+        let words = SharedWords::map(file.as_fd(), LENGTH as usize)?;
+        if !sys::try_lock(&file, OWNER)? {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        protocol::open(&words, FIRST);
+        words.store(MAGIC_AT, MAGIC, Ordering::Release);
+        let state = State { epoch: FIRST, is_closed: false, is_revoked: false };
+        let (state, opened) = (Mutex::new(state), Condvar::new());
+        Ok(Self { inner: Arc::new(Inner { name: name.to_owned(), file, words, state, opened }) })
+    }
+
+    /// The file, for accessors of this and other processes: [`GateSlot::claim`](super::GateSlot::claim).
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.inner.file.as_fd()
+    }
+
+    /// The epoch to put into a table that is made now. While the gate is closed it is the one that ended, with which
+    /// nobody gets in.
+    pub fn epoch(&self) -> u64 {
+        if self.inner.words.is_husk() {
+            return REVOKED;
+        }
+        self.inner.state().epoch
+    }
+
+    /// Whether an access with `epoch` would begin now.
+    pub fn admits(&self, epoch: u64) -> bool {
+        if self.inner.words.is_husk() {
+            return false;
+        }
+        let state = self.inner.state();
+        state.epoch == epoch && !state.is_closed && !state.is_revoked
+    }
+
+    /// Whether the memory was taken away for good.
+    pub fn is_revoked(&self) -> bool {
+        self.inner.words.is_husk() || self.inner.state().is_revoked
+    }
+
+    /// Stops all access: when it returns, nobody is inside, and nobody enters until the guard is gone. Waits for another
+    /// mover of the same gate, and at most [`PATIENCE`] for those inside.
+    ///
+    /// # Errors
+    ///
+    /// [`GateError`]. The gate is open as it was.
+    pub fn close(&self) -> Result<Closed, GateError> {
+        self.close_within(PATIENCE)
+    }
+
+    /// As [`close`](Self::close), with another limit for those inside.
+    ///
+    /// # Errors
+    ///
+    /// [`GateError`]. The gate is open as it was.
+    pub fn close_within(&self, limit: Duration) -> Result<Closed, GateError> {
+        let inner = &self.inner;
+        inner.check_husk()?;
+        let mut state = inner.state();
+        while state.is_closed && !state.is_revoked {
+            state = inner.opened.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.is_revoked {
+            return Err(GateError::Revoked { name: inner.name.clone() });
+        }
+        protocol::shut(&inner.words, state.epoch + 1);
+        state.is_closed = true;
+        drop(state);
+        let closed = Closed { gate: Some(Arc::clone(inner)) };
+        match inner.drain(limit) {
+            Ok(()) => Ok(closed),
+            Err(held) => {
+                closed.reopen();
+                Err(held)
+            }
+        }
+    }
+
+    /// Ends all access for good, and waits at most [`PATIENCE`] for those inside. Does nothing more if that was done
+    /// before.
+    ///
+    /// # Errors
+    ///
+    /// [`GateError::Held`]: nobody enters any more, but somebody is still inside. [`GateError::Husk`].
+    pub fn revoke(&self) -> Result<(), GateError> {
+        self.inner.check_husk()?;
+        self.inner.revoke();
+        self.inner.drain(PATIENCE)
+    }
+}
+
+impl Closed {
+    /// Opens the gate in a new epoch, and tells it. Every mapping of before is stale.
+    pub fn open(mut self) -> u64 {
+        self.gate.take().map_or(REVOKED, |gate| gate.open(2))
+    }
+
+    /// Opens the gate in the epoch that it was closed in: nothing has changed, and mappings hold.
+    pub fn reopen(mut self) {
+        if let Some(gate) = self.gate.take() {
+            gate.open(0);
+        }
+    }
+
+    /// Ends all access for good.
+    pub fn revoke(mut self) {
+        if let Some(gate) = self.gate.take() {
+            gate.revoke();
+        }
+    }
+}
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        if let Some(gate) = self.gate.take() {
+            gate.open(2);
+        }
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check_husk(&self) -> Result<(), GateError> {
+        if self.words.is_husk() {
+            return Err(GateError::Husk { name: self.name.clone() });
+        }
+        Ok(())
+    }
+
+    fn open(&self, step: u64) -> u64 {
+        let mut state = self.state();
+        if state.is_closed && !state.is_revoked && !self.words.is_husk() {
+            state.epoch += step;
+            state.is_closed = false;
+            protocol::open(&self.words, state.epoch);
+            self.opened.notify_all();
+        }
+        state.epoch
+    }
+
+    fn revoke(&self) {
+        let mut state = self.state();
+        state.is_revoked = true;
+        if !self.words.is_husk() {
+            protocol::shut(&self.words, REVOKED);
+        }
+        self.opened.notify_all();
+    }
+
+    /// Waits until nobody who lives is inside.
+    fn drain(&self, limit: Duration) -> Result<(), GateError> {
+        let start = Instant::now();
+        for slot in 0..SLOTS {
+            let mut rounds = 0u32;
+            let mut nap = Duration::from_micros(20);
+            while !protocol::is_idle(&self.words, slot) {
+                rounds += 1;
+                if rounds < 200 {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                // A lock that cannot be asked for is taken for one that is held: wait rather than overwrite.
+                if !sys::is_locked(&self.file, slot as u64).unwrap_or(true) {
+                    break;
+                }
+                let waited = start.elapsed();
+                if waited >= limit {
+                    let pid = self.words.load(protocol::pid_at(slot), Ordering::Relaxed);
+                    let pid = u32::try_from(pid).ok().filter(|pid| *pid != 0);
+                    return Err(GateError::Held { name: self.name.clone(), pid, waited });
+                }
+                std::thread::sleep(nap);
+                nap = (nap * 2).min(Duration::from_millis(2));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn who(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "a process".to_owned(), |pid| format!("process {pid}"))
+}

@@ -1,0 +1,268 @@
+//! The side that accesses.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+use rustix::fs::SealFlags;
+use rustix::io::Errno;
+
+use super::protocol::{self, REVOKED, Words};
+use super::{LENGTH, MAGIC, MAGIC_AT, OWNER, PATIENCE, SLOTS};
+use crate::fork::PrivateFd;
+use crate::sys::{self, SharedWords};
+
+/// A place from which this process enters a gate. All who claim the same gate in one process share one; a clone is the
+/// same, too.
+#[derive(Clone, Debug)]
+pub struct GateSlot {
+    inner: Arc<Inner>,
+}
+
+/// Proof that the buffer does not move while this exists. Guards nest, in one thread and among several.
+#[must_use = "the access ends when the guard is dropped"]
+#[derive(Debug)]
+pub struct GateGuard<'a> {
+    inner: &'a Inner,
+}
+
+/// Why an access did not begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(clippy::exhaustive_enums, reason = "there are no other states")]
+pub enum Stale {
+    /// The buffer is being moved. Map again.
+    #[error("the buffer is being moved")]
+    Closed,
+    /// The buffer was moved since it was mapped. Map again.
+    #[error("the buffer was moved after it was mapped")]
+    Moved,
+    /// The memory was taken away for good.
+    #[error("the buffer was revoked")]
+    Revoked,
+    /// This is a forked child, and the slot its parent's.
+    #[error("the mapping belongs to the process that this one was forked from")]
+    Husk,
+}
+
+/// What a gate is like now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there are no other states")]
+pub enum GateState {
+    /// Who knows the epoch may enter.
+    Open {
+        /// The epoch.
+        epoch: u64,
+    },
+    /// Open, and its owner is dead: nothing will move any more.
+    Orphaned {
+        /// The epoch.
+        epoch: u64,
+    },
+    /// A move is under way.
+    Closed,
+    /// For good. A gate whose owner died in the middle of a move counts as revoked: nobody knows where the bytes are.
+    Revoked,
+}
+
+/// Why no slot was claimed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClaimError {
+    /// The file is something else.
+    #[error("the file is no gate: {why}")]
+    NotAGate {
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Too many processes use the buffer.
+    #[error("all {SLOTS} slots of the gate are taken by other processes")]
+    Full,
+    /// The kernel refused.
+    #[error("{call} for a gate failed: {errno}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// The kernel's reason.
+        errno: Errno,
+    },
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// An open file description of our own: the lock of the slot is its.
+    file: PrivateFd,
+    words: SharedWords,
+    slot: usize,
+}
+
+impl GateSlot {
+    /// Claims a slot of the gate behind `fd`, which the caller may close afterwards.
+    ///
+    /// # Errors
+    ///
+    /// [`ClaimError`].
+    pub fn claim(fd: BorrowedFd<'_>) -> Result<Self, ClaimError> {
+        let system = |call| move |errno| ClaimError::System { call, errno };
+        let (id, size) = sys::identity(fd).map_err(system("fstat"))?;
+        let mut slots = slots();
+        if let Some(inner) = slots.get(&id).and_then(Weak::upgrade) {
+            return Ok(Self { inner });
+        }
+        let sealed = SealFlags::SHRINK | SealFlags::GROW;
+        if !sys::seals(fd).is_some_and(|seals| seals.contains(sealed)) {
+            return Err(ClaimError::NotAGate { why: "it can change its size" });
+        }
+        if size != LENGTH {
+            return Err(ClaimError::NotAGate { why: "it has another size" });
+        }
+        let file = PrivateFd::new(sys::reopen(fd).map_err(system("open /proc/self/fd"))?);
+        // CAST: two pages.
+        let words = SharedWords::map(file.as_fd(), LENGTH as usize).map_err(system("mmap"))?;
+        if words.load(MAGIC_AT, Ordering::Acquire) != MAGIC {
+            return Err(ClaimError::NotAGate { why: "it has another layout" });
+        }
+        let slot = lock_a_slot(&file)?;
+        // What a dead owner left counts for nobody.
+        words.store(protocol::count_at(slot), 0, Ordering::SeqCst);
+        words.store(protocol::pid_at(slot), std::process::id().into(), Ordering::Relaxed);
+        let inner = Arc::new(Inner { file, words, slot });
+        slots.retain(|_, slot| slot.strong_count() > 0);
+        slots.insert(id, Arc::downgrade(&inner));
+        Ok(Self { inner })
+    }
+
+    /// Begins an access through addresses that hold in `epoch`.
+    ///
+    /// # Errors
+    ///
+    /// [`Stale`]: they hold no longer.
+    #[inline]
+    pub fn enter(&self, epoch: u64) -> Result<GateGuard<'_>, Stale> {
+        let inner = &*self.inner;
+        if inner.words.is_husk() {
+            return Err(Stale::Husk);
+        }
+        match protocol::enter(&inner.words, inner.slot, epoch) {
+            Ok(()) => Ok(GateGuard { inner }),
+            Err(state) => Err(stale(state)),
+        }
+    }
+
+    /// Whether an access with `epoch` would begin now. A hint: only a guard holds the buffer.
+    #[inline]
+    pub fn is_current(&self, epoch: u64) -> bool {
+        !self.inner.words.is_husk()
+            && protocol::is_open(epoch)
+            && protocol::state(&self.inner.words) == epoch
+    }
+
+    /// What the gate is like now. Asks the kernel whether the owner lives.
+    pub fn state(&self) -> GateState {
+        let inner = &*self.inner;
+        if inner.words.is_husk() {
+            return GateState::Revoked;
+        }
+        // The owner first: if it was dead, the state is its last.
+        let is_owned = self.is_owned();
+        match (protocol::state(&inner.words), is_owned) {
+            (REVOKED, _) => GateState::Revoked,
+            (epoch, true) if protocol::is_open(epoch) => GateState::Open { epoch },
+            (epoch, false) if protocol::is_open(epoch) => GateState::Orphaned { epoch },
+            (_, true) => GateState::Closed,
+            (_, false) => GateState::Revoked,
+        }
+    }
+
+    /// The file, for others who access the same buffer: they claim slots of their own.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.inner.file.as_fd()
+    }
+
+    /// Whether both enter the same gate.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// Waits until nobody of this process is inside with `epoch`, which is over or about to be. The gate is shut before
+    /// it is empty, so that who sees it shut may still have company.
+    pub(crate) fn settle(&self, epoch: u64) {
+        let inner = &*self.inner;
+        let deadline = Instant::now() + PATIENCE;
+        while !inner.words.is_husk() && !protocol::is_idle(&inner.words, inner.slot) {
+            let state = protocol::state(&inner.words);
+            if protocol::is_open(state) && state != epoch {
+                // The mover waited for us before it opened.
+                return;
+            }
+            if Instant::now() >= deadline {
+                tracing::warn!("a mapping ends while this process is in the middle of an access");
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether the gate's owner lives.
+    pub(crate) fn is_owned(&self) -> bool {
+        let inner = &*self.inner;
+        inner.words.is_husk() || sys::is_locked(&inner.file, OWNER).unwrap_or(true)
+    }
+
+    /// For those who are left when the owner is dead: ends all access for good, in every process.
+    pub(crate) fn revoke_orphan(&self) {
+        if !self.inner.words.is_husk() && !self.is_owned() {
+            protocol::shut(&self.inner.words, REVOKED);
+        }
+    }
+}
+
+impl Drop for GateGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // A child that was forked in the middle of an access holds a copy of the guard; the count is its parent's.
+        if !self.inner.words.is_husk() {
+            protocol::leave(&self.inner.words, self.inner.slot);
+        }
+    }
+}
+
+#[cold]
+fn stale(state: u64) -> Stale {
+    match state {
+        REVOKED => Stale::Revoked,
+        state if protocol::is_open(state) => Stale::Moved,
+        _ => Stale::Closed,
+    }
+}
+
+fn lock_a_slot(file: &PrivateFd) -> Result<usize, ClaimError> {
+    for slot in 0..SLOTS {
+        let locked = sys::try_lock(file, slot as u64);
+        if locked.map_err(|errno| ClaimError::System { call: "F_OFD_SETLK", errno })? {
+            return Ok(slot);
+        }
+    }
+    Err(ClaimError::Full)
+}
+
+type Slots = BTreeMap<(u64, u64), Weak<Inner>>;
+
+/// The slots of this process, by the identity of the gate's file.
+fn slots() -> MutexGuard<'static, Slots> {
+    static CLAIMED: Mutex<Slots> = Mutex::new(BTreeMap::new());
+    CLAIMED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The list of slots, locked across a fork.
+pub(crate) struct HeldSlots(MutexGuard<'static, Slots>);
+
+pub(crate) fn hold_slots() -> HeldSlots {
+    HeldSlots(slots())
+}
+
+/// In the child: they are the parent's.
+pub(crate) fn forget_slots(HeldSlots(mut slots): HeldSlots) {
+    slots.clear();
+}

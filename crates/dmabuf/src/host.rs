@@ -1,0 +1,191 @@
+//! The buffers of all processes of this machine, as far as we may look.
+//!
+//! debugfs has the kernel's list for root only, and does not know of ours. `/proc` shows every process the files of its
+//! user's processes, and that is where buffers are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::buf::MEMFD_PREFIX;
+use crate::share::split_name;
+
+/// A buffer that some process of this machine has open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HostBuf {
+    /// Size in bytes.
+    pub size: u64,
+    /// The file's inode number.
+    pub ino: u64,
+    /// Who exported it: the kernel's name for its own, and ours for ours.
+    pub exporter: String,
+    /// Its name; empty if nobody gave it one.
+    pub name: String,
+    /// Whether the file is a dma-buf of the kernel.
+    pub is_kernel: bool,
+    /// Whether a process answers for it: its memory may move or be taken away.
+    pub is_shared: bool,
+    /// Who has it open.
+    pub holders: Vec<Holder>,
+}
+
+/// A process that has a buffer open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// Its number.
+    pub pid: u32,
+    /// The name of its program, as the kernel shortens it.
+    pub command: String,
+    /// How many of its fds are the buffer.
+    pub fds: usize,
+}
+
+/// What was found. Its [`Display`](fmt::Display) is a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HostBufList {
+    /// In the order of their files.
+    pub buffers: Vec<HostBuf>,
+    /// Processes that we may not look into: they belong to others.
+    pub hidden: usize,
+}
+
+/// Looks into all processes that it may. A process that mapped a buffer and closed its fd is not seen.
+pub fn host_buffers() -> HostBufList {
+    let mut found = BTreeMap::new();
+    let mut hidden = 0;
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    for process in processes {
+        let pid = process.file_name().to_str().and_then(|name| name.parse().ok());
+        let Some(pid) = pid else { continue };
+        match fs::read_dir(process.path().join("fd")) {
+            Ok(fds) => {
+                fds.flatten().for_each(|fd| look_at(pid, &process.path(), &fd.path(), &mut found))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => hidden += 1,
+            // It ended.
+            Err(_) => {}
+        }
+    }
+    HostBufList { buffers: found.into_values().collect(), hidden }
+}
+
+fn look_at(pid: u32, process: &Path, fd: &Path, found: &mut BTreeMap<(u64, u64), HostBuf>) {
+    let Ok(link) = fs::read_link(fd) else { return };
+    let Some((is_kernel, name)) = link.to_str().and_then(buffer_name) else { return };
+    let Ok(file) = fs::metadata(fd) else { return };
+    let buf = found.entry((file.dev(), file.ino())).or_insert_with(|| {
+        let exporter =
+            if is_kernel { exporter_of(process, fd) } else { "peerdma memfd".to_owned() };
+        let address = if is_kernel { None } else { split_name(name) };
+        HostBuf {
+            size: file.size(),
+            ino: file.ino(),
+            exporter,
+            name: address.as_ref().map_or(name, |(short, _)| *short).to_owned(),
+            is_kernel,
+            is_shared: address.is_some(),
+            holders: Vec::new(),
+        }
+    });
+    match buf.holders.iter_mut().find(|holder| holder.pid == pid) {
+        Some(holder) => holder.fds += 1,
+        None => {
+            let command = fs::read_to_string(process.join("comm")).unwrap_or_default();
+            buf.holders.push(Holder { pid, command: command.trim_end().to_owned(), fds: 1 });
+        }
+    }
+}
+
+/// Whether a link of `/proc/PID/fd` is a buffer: one of the kernel's or not, and its name.
+fn buffer_name(link: &str) -> Option<(bool, &str)> {
+    if let Some(name) = link.strip_prefix("/dmabuf:") {
+        return Some((true, name));
+    }
+    let name = link.strip_prefix("/memfd:")?.strip_prefix(MEMFD_PREFIX)?;
+    Some((false, name.strip_suffix(" (deleted)").unwrap_or(name)))
+}
+
+fn exporter_of(process: &Path, fd: &Path) -> String {
+    let number = fd.file_name().unwrap_or_default();
+    let text = fs::read_to_string(process.join("fdinfo").join(number)).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("exp_name:"));
+    line.map_or("unknown exporter", str::trim).to_owned()
+}
+
+impl fmt::Display for HostBufList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:>14}  {:>10}  {:<16}  {:<24}  held by", "size", "ino", "exporter", "name")?;
+        for buf in &self.buffers {
+            let name = if buf.name.is_empty() { "<none>" } else { &buf.name };
+            let holders: Vec<_> = buf
+                .holders
+                .iter()
+                .map(|holder| format!("{} ({}, {} fds)", holder.pid, holder.command, holder.fds))
+                .collect();
+            let HostBuf { size, ino, exporter, .. } = buf;
+            writeln!(
+                f,
+                "{size:>14}  {ino:>10}  {exporter:<16}  {name:<24}  {}",
+                holders.join(", ")
+            )?;
+        }
+        let bytes: u64 = self.buffers.iter().map(|buf| buf.size).sum();
+        let pids: BTreeSet<_> =
+            self.buffers.iter().flat_map(|buf| &buf.holders).map(|holder| holder.pid).collect();
+        writeln!(
+            f,
+            "{} buffers, {bytes} bytes, {} processes; {} processes belong to others",
+            self.buffers.len(),
+            pids.len(),
+            self.hidden
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DmaBuf, Memory};
+
+    #[test]
+    fn a_buffer_is_found_with_everybody_who_has_it() {
+        let buf = DmaBuf::export_from(&Memory::Memfd, 5000, "found").expect("memory exists");
+        // Other tests fork, and their children have it too for a moment.
+        let ours = || {
+            let list = host_buffers();
+            let text = list.to_string();
+            let found = list.buffers.into_iter().find(|other| other.name == "found")?;
+            assert!(text.contains("found"));
+            let me = std::process::id();
+            let fds = found.holders.iter().find(|holder| holder.pid == me)?.fds;
+            Some((found, fds))
+        };
+        let (found, before) = ours().expect("listed");
+        assert_eq!((found.size, &*found.exporter), (8192, "peerdma memfd"));
+        assert!(!found.is_kernel && !found.is_shared);
+        let more = buf.dup_fd(true).expect("a free fd");
+        assert_eq!(ours().map(|(_, fds)| fds), Some(before + 1));
+        drop((more, buf));
+        assert_eq!(ours(), None);
+    }
+
+    #[test]
+    fn links_that_are_buffers() {
+        let rows = [
+            ("/dmabuf:", Some((true, ""))),
+            ("/dmabuf:frame", Some((true, "frame"))),
+            ("/memfd:peerdma:frame (deleted)", Some((false, "frame"))),
+            ("/memfd:frame (deleted)", None),
+            ("anon_inode:sync_file", None),
+            ("/tmp/peerdma:frame", None),
+        ];
+        for (link, expected) in rows {
+            assert_eq!(buffer_name(link), expected, "{link}");
+        }
+    }
+}

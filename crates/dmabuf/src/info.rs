@@ -1,0 +1,218 @@
+//! What there is to know of a buffer, and of all buffers of this process.
+
+use std::fmt;
+use std::io::{self, SeekFrom};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, PoisonError};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::attachment::AttachmentInfo;
+use crate::buf::Shared;
+use crate::resv::Usage;
+use crate::{DmaBuf, buf, sys};
+
+/// One buffer, as a line of debugfs' `dma_buf/bufinfo` and its fdinfo tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BufInfo {
+    /// Size in bytes.
+    pub size: u64,
+    /// How its file was opened, as numbers of `open`.
+    pub flags: u32,
+    /// What its file can do: 1 reading, 2 writing, 4 seeking.
+    pub mode: u32,
+    /// References in this process: handles, mappings and attachments.
+    pub count: usize,
+    /// The file's inode number.
+    pub ino: u64,
+    /// Who exported it.
+    pub exporter: String,
+    /// Its name; empty if nobody gave it one.
+    pub name: String,
+    /// Whether the file is a dma-buf of the kernel.
+    pub is_kernel: bool,
+    /// Fences that are not signaled, of the classes up to [`Usage::Read`]: the kernel hides `Bookkeep`, too.
+    pub fences: Vec<(Usage, String)>,
+    /// Who is attached.
+    pub attached: Vec<AttachmentInfo>,
+}
+
+/// All buffers of a process. Its [`Display`](fmt::Display) is the text of debugfs' `dma_buf/bufinfo`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BufInfoList {
+    /// In the order of their inodes.
+    pub buffers: Vec<BufInfo>,
+}
+
+/// Why a buffer was not named.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// It does not fit (EINVAL).
+    #[error("{name:?} is {} bytes long: a buffer's name has at most 31, and a NUL", name.len())]
+    TooLong {
+        /// What was asked for.
+        name: String,
+    },
+    /// A name ends at a NUL.
+    #[error("{name:?} has a NUL in it")]
+    Nul {
+        /// What was asked for.
+        name: String,
+    },
+    /// The kernel refused.
+    #[error("DMA_BUF_SET_NAME failed: {0}")]
+    Kernel(Errno),
+}
+
+/// A place that a buffer's file does not have (EINVAL).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a dma-buf is sought to its end or its start, and nowhere else")]
+#[expect(clippy::exhaustive_structs, reason = "it says all there is")]
+pub struct SeekError;
+
+/// The buffers of this process that somebody has.
+#[doc(alias = "dma_buf_iter_next")]
+pub fn bufinfo() -> BufInfoList {
+    // The registry's lock is not held while buffers are looked at: one may end here.
+    let mut buffers: Vec<_> = buf::all().iter().map(BufInfo::of).collect();
+    buffers.sort_by_key(|info| info.ino);
+    BufInfoList { buffers }
+}
+
+impl DmaBuf {
+    /// The buffer's name; empty if nobody gave it one. A dma-buf of the kernel is asked, as any process may name it.
+    pub fn name(&self) -> String {
+        let kernel = self.is_kernel().then(|| sys::dma_buf_names(self.fd()).1).flatten();
+        kernel.unwrap_or_else(|| self.shared().name())
+    }
+
+    /// Names the buffer; at any time, also while devices are attached.
+    ///
+    /// # Errors
+    ///
+    /// [`NameError`].
+    #[doc(alias = "DMA_BUF_SET_NAME")]
+    pub fn set_name(&self, name: &str) -> Result<(), NameError> {
+        if name.len() > sys::DMA_BUF_NAME_LEN {
+            return Err(NameError::TooLong { name: name.to_owned() });
+        }
+        if name.contains('\0') {
+            return Err(NameError::Nul { name: name.to_owned() });
+        }
+        if self.is_kernel() {
+            sys::set_name(self.fd(), name).map_err(NameError::Kernel)?;
+        }
+        let mut slot = self.shared().name.lock().unwrap_or_else(PoisonError::into_inner);
+        name.clone_into(&mut slot);
+        Ok(())
+    }
+
+    /// What `lseek` of the file answers: its size at the end, 0 at the start.
+    ///
+    /// # Errors
+    ///
+    /// [`SeekError`] for any other place.
+    #[doc(alias = "lseek")]
+    pub fn seek(&self, to: SeekFrom) -> Result<u64, SeekError> {
+        match to {
+            SeekFrom::End(0) => Ok(self.size()),
+            SeekFrom::Start(0) => Ok(0),
+            _ => Err(SeekError),
+        }
+    }
+
+    /// One more fd for the buffer, closed by an exec or not.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE.
+    #[doc(alias = "dma_buf_fd")]
+    pub fn dup_fd(&self, cloexec: bool) -> io::Result<OwnedFd> {
+        let fd = if cloexec {
+            rustix::io::fcntl_dupfd_cloexec(self.fd(), 0)?
+        } else {
+            rustix::io::dup(self.fd())?
+        };
+        Ok(fd)
+    }
+
+    /// What there is to know of it.
+    pub fn info(&self) -> BufInfo {
+        let mut info = BufInfo::of(self.shared());
+        info.name = self.name();
+        // Not what `of` itself holds.
+        info.count += 1;
+        info
+    }
+}
+
+impl BufInfo {
+    /// The lines of fdinfo.
+    pub fn fdinfo(&self) -> String {
+        let (size, count, exporter) = (self.size, self.count.saturating_sub(1), &self.exporter);
+        let name =
+            if self.name.is_empty() { String::new() } else { format!("name:\t{}\n", self.name) };
+        format!("size:\t{size}\ncount:\t{count}\nexp_name:\t{exporter}\n{name}")
+    }
+
+    fn of(shared: &Arc<Shared>) -> Self {
+        let flags = shared.facts.flags;
+        let access = match flags & OFlags::RWMODE {
+            OFlags::RDONLY => 1,
+            OFlags::WRONLY => 2,
+            _ => 3,
+        };
+        let fences = shared.resv().fences(Usage::Read);
+        Self {
+            size: shared.size(),
+            flags: flags.bits(),
+            mode: access | 4,
+            count: Arc::strong_count(shared).saturating_sub(1),
+            ino: shared.facts.ino,
+            exporter: shared.exporter().name().to_owned(),
+            name: shared.name(),
+            is_kernel: shared.is_kernel(),
+            fences: fences.into_iter().map(|(fence, usage)| (usage, fence.to_string())).collect(),
+            attached: shared.attached(),
+        }
+    }
+}
+
+impl fmt::Display for BufInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = if self.name.is_empty() { "<none>" } else { &self.name };
+        let Self { size, flags, mode, count, ino, exporter, .. } = self;
+        writeln!(
+            f,
+            "{size:08}\t{flags:08x}\t{mode:08x}\t{count:08}\t{exporter}\t{ino:08}\t{name}"
+        )?;
+        for (usage, fence) in &self.fences {
+            writeln!(f, "\t{} fence:{fence}", usage.name())?;
+        }
+        writeln!(f, "\tAttached Devices:")?;
+        for attached in &self.attached {
+            writeln!(f, "\t{}", attached.importer())?;
+        }
+        writeln!(f, "Total {} devices attached\n", self.attached.len())
+    }
+}
+
+impl fmt::Display for BufInfoList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nDma-buf Objects:")?;
+        writeln!(
+            f,
+            "{:<8}\t{:<8}\t{:<8}\t{:<8}\texp_name\t{:<8}\tname",
+            "size", "flags", "mode", "count", "ino"
+        )?;
+        for info in &self.buffers {
+            info.fmt(f)?;
+        }
+        let bytes: u64 = self.buffers.iter().map(|info| info.size).sum();
+        writeln!(f, "\nTotal {} objects, {bytes} bytes", self.buffers.len())
+    }
+}

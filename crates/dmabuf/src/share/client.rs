@@ -1,0 +1,63 @@
+//! Taking part in a buffer of another process.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::Address;
+use super::link::Link;
+use super::message::{Reply, Request};
+use super::proxy::Proxy;
+use crate::buf::Shared;
+use crate::gate::GateSlot;
+use crate::window::BusWindow;
+
+/// Why a process takes no part in it.
+#[derive(Debug)]
+pub(crate) enum ImportRefused {
+    /// Nobody answers for the buffer, or not for this file.
+    NoExporter(String),
+    /// Another user's process has the exporter's name.
+    Stranger { uid: u32 },
+    /// The kernel refused.
+    System { call: &'static str, errno: Errno },
+}
+
+/// The buffer at `address`, whose file is `file` and `size` bytes long.
+pub(crate) fn import(
+    address: Address,
+    file: (u64, u64),
+    size: u64,
+) -> Result<Arc<Proxy>, ImportRefused> {
+    let refused = |what: String| ImportRefused::NoExporter(what);
+    let link = Link::to(address.token)?;
+    let buf = address.id;
+    let (dev, ino) = file;
+    let asked = link.call(&Request::Import { buf, dev, ino }, Some(Request::Release { buf }));
+    let (reply, fds) = asked.map_err(|error| refused(error.to_string()))?;
+    let Reply::Imported(facts) = reply else {
+        return Err(refused(link.lied("it answers an import strangely").to_string()));
+    };
+    if facts.size != size || facts.has_gate != (fds.len() == 1) || fds.len() > 1 {
+        return Err(refused(link.lied("what it says of a buffer is not true").to_string()));
+    }
+    // From here on the proxy's end gives the import back.
+    let proxy = Proxy::new(link, buf, facts);
+    let slot = match fds.first() {
+        None => None,
+        Some(gate) => {
+            Some(GateSlot::claim(gate.as_fd()).map_err(|error| refused(error.to_string()))?)
+        }
+    };
+    let window = BusWindow::of_process().map_err(|error| ImportRefused::System {
+        call: "reserving bus addresses",
+        errno: Errno::from_io_error(&error).unwrap_or(Errno::NOMEM),
+    })?;
+    Ok(Arc::new(proxy.with(slot, window)))
+}
+
+/// The buffer that the proxy answers for is on the list of this process.
+pub(crate) fn registered(proxy: &Arc<Proxy>, shared: &Arc<Shared>) {
+    proxy.link().register(proxy.buf(), shared, proxy);
+}

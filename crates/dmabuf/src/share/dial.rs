@@ -1,0 +1,86 @@
+//! Connecting to an exporting process, once.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use rustix::io::Errno;
+
+use super::link::Link;
+use super::message::{Reply, Request};
+use super::{ANSWER_LIMIT, ImportRefused, Token, socket};
+use crate::exporter::ExporterError;
+use crate::sys;
+
+impl Link {
+    /// The connection to a process: the one there is, or a new one.
+    pub(super) fn to(token: Token) -> Result<Arc<Self>, ImportRefused> {
+        let existing = || links().get(&token).and_then(Weak::upgrade);
+        if let Some(link) = existing().filter(|link| !link.is_gone()) {
+            return Ok(link);
+        }
+        let made = Arc::new(Self::connect(token)?);
+        let first = {
+            let mut links = links();
+            links.retain(|_, link| link.strong_count() > 0);
+            let first = links.get(&token).and_then(Weak::upgrade);
+            let first = first.filter(|link| !link.is_gone());
+            if first.is_none() {
+                links.insert(token, Arc::downgrade(&made));
+            }
+            first
+        };
+        Ok(first.unwrap_or(made))
+    }
+
+    fn connect(token: Token) -> Result<Self, ImportRefused> {
+        let system = |call| move |errno| ImportRefused::System { call, errno };
+        let socket = socket::new_socket().map_err(system("socket"))?;
+        let name = token.socket_name().map_err(system("connect"))?;
+        rustix::net::connect(&socket, &name).map_err(|errno| match errno {
+            Errno::CONNREFUSED => {
+                ImportRefused::NoExporter("the process that exported it is gone".to_owned())
+            }
+            Errno::AGAIN => ImportRefused::NoExporter(
+                "the process that exported it does not accept connections".to_owned(),
+            ),
+            errno => ImportRefused::System { call: "connect", errno },
+        })?;
+        let cred = sys::peer_cred(socket.as_fd()).map_err(system("SO_PEERCRED"))?;
+        if cred.uid != rustix::process::geteuid().as_raw() {
+            return Err(ImportRefused::Stranger { uid: cred.uid });
+        }
+        let (notes, theirs) = socket::pair().map_err(system("socketpair"))?;
+        let link = Self::new(socket, notes, cred.pid, ANSWER_LIMIT).map_err(system("eventfd"))?;
+        let refused = |error: ExporterError| ImportRefused::NoExporter(error.to_string());
+        match link.ask(&Request::Hello, None, &[theirs]).map_err(refused)?.0 {
+            Reply::Done => {}
+            Reply::Refused(error) => return Err(refused(error)),
+            _ => return Err(refused(link.lied("it greets strangely"))),
+        }
+        link.listen().map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
+            ImportRefused::System { call: "pthread_create", errno }
+        })?;
+        Ok(link)
+    }
+}
+
+type Links = BTreeMap<Token, Weak<Link>>;
+
+fn links() -> MutexGuard<'static, Links> {
+    static LINKS: Mutex<Links> = Mutex::new(BTreeMap::new());
+    LINKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The connections, locked across a fork.
+pub(crate) struct HeldLinks(MutexGuard<'static, Links>);
+
+pub(crate) fn hold_links() -> HeldLinks {
+    HeldLinks(links())
+}
+
+/// In the child: they are the parent's.
+pub(crate) fn forget_links(HeldLinks(mut links): HeldLinks) {
+    links.clear();
+}

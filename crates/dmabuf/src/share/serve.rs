@@ -1,0 +1,302 @@
+//! One importing process, served.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as MapEntry;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::PollFlags;
+
+use super::answer::{describe, of_map, of_pin, unknown};
+use super::message::{Attach, Facts, MESSAGE_MAX, NAME_MAX, NO_ANSWER, Reply, Request};
+use super::socket::{self, Received};
+use super::stand_in::{Notes, StandIn};
+use super::{ANSWER_LIMIT, server};
+use crate::attachment::{AttachError, Attachment};
+use crate::buf::Shared;
+use crate::exporter::{Direction, ExporterError, ExporterErrorKind, Sharing};
+use crate::fork::PrivateFd;
+use crate::importer::Importer;
+use crate::resv::Usage;
+
+/// Attachments of one process, and buffers it takes part in.
+const OBJECTS_MAX: usize = 4096;
+/// Pins, and maps, of one attachment.
+const HELD_MAX: usize = 1024;
+
+/// Why a connection ends before the other side ends it.
+struct Lie(String);
+
+type Answer = Result<Reply, ExporterError>;
+
+struct Connection {
+    socket: PrivateFd,
+    pid: Option<u32>,
+    notes: Option<Arc<Notes>>,
+    imports: BTreeMap<u64, Import>,
+    attachments: BTreeMap<u64, Remote>,
+}
+
+/// A buffer that the process takes part in, and how many times it said so. It keeps the buffer.
+struct Import {
+    shared: Arc<Shared>,
+    times: usize,
+}
+
+/// An importer of the process. What the stand-in holds goes before the attachment.
+struct Remote {
+    stand_in: Arc<StandIn>,
+    attachment: Attachment,
+}
+
+/// Serves a process until its connection ends. Then all it has is given back.
+pub(super) fn serve(socket: OwnedFd, pid: Option<u32>) {
+    let socket = PrivateFd::new(socket);
+    let mut connection = Connection {
+        socket,
+        pid,
+        notes: None,
+        imports: BTreeMap::new(),
+        attachments: BTreeMap::new(),
+    };
+    if let Err(Lie(what)) = connection.run() {
+        let who = pid.map_or_else(|| "a process".to_owned(), |pid| format!("process {pid}"));
+        tracing::warn!("{who} imports buffers from us and is cut off: {what}");
+    }
+}
+
+impl Connection {
+    fn run(&mut self) -> Result<(), Lie> {
+        let mut buffer = vec![0; MESSAGE_MAX];
+        loop {
+            if self.is_over() {
+                return Ok(());
+            }
+            match socket::recv(self.socket.as_fd(), &mut buffer) {
+                Received::Nothing => {}
+                Received::Closed => return Ok(()),
+                Received::Bad(bad) => return Err(Lie(bad.to_string())),
+                Received::Packet(len, fds) => {
+                    let message = Request::decode(&buffer[..len]);
+                    let (number, request) = message.map_err(|bad| Lie(bad.to_string()))?;
+                    self.handle(number, request, fds)?;
+                }
+            }
+        }
+    }
+
+    /// Waits until there is something to read, and sends notes meanwhile. Whether the other side is gone.
+    fn is_over(&self) -> bool {
+        let socket = (self.socket.as_fd(), PollFlags::IN);
+        let Some(notes) = &self.notes else {
+            socket::wait([socket], None);
+            return false;
+        };
+        let ask = if notes.flush() { PollFlags::OUT } else { PollFlags::empty() };
+        let bell = (notes.bell().as_fd(), PollFlags::IN);
+        let [requests, rung, sent] = socket::wait([socket, bell, (notes.as_fd(), ask)], None);
+        if rung.contains(PollFlags::IN) {
+            notes.bell().hush();
+        }
+        let is_gone = sent.intersects(PollFlags::HUP | PollFlags::ERR);
+        is_gone && !requests.contains(PollFlags::IN)
+    }
+
+    fn handle(&mut self, number: u64, request: Request, fds: Vec<OwnedFd>) -> Result<(), Lie> {
+        let Some(notes) = self.notes.clone() else {
+            return self.greet(number, &request, fds);
+        };
+        if !fds.is_empty() {
+            return Err(Lie("it sent descriptors that nobody wants".to_owned()));
+        }
+        let answer = match request {
+            Request::Hello => return Err(Lie("it said hello twice".to_owned())),
+            Request::Import { buf, dev, ino } => return self.import(number, buf, (dev, ino)),
+            Request::Map { attachment, map, direction } => {
+                return self.map(number, attachment, map, direction);
+            }
+            Request::Release { buf } => {
+                self.release(buf);
+                return Ok(());
+            }
+            Request::Detach { attachment } => {
+                if let Some(remote) = self.attachments.remove(&attachment) {
+                    remote.give_back();
+                }
+                return Ok(());
+            }
+            Request::Unpin { attachment, pin } => {
+                // Unknown is what it unpins after the memory was taken away, or after a pin that was refused.
+                let remote = self.attachments.get(&attachment);
+                let gone = remote.and_then(|remote| remote.stand_in.held().pins.remove(&pin));
+                drop(gone);
+                return Ok(());
+            }
+            Request::Unmap { attachment, map } => {
+                let remote = self.attachments.get(&attachment);
+                let gone = remote.and_then(|remote| remote.stand_in.held().maps.remove(&map));
+                drop(gone);
+                return Ok(());
+            }
+            Request::Attach(attach) => self.attach(&attach, notes)?,
+            Request::Pin { attachment, pin } => self.pin(attachment, pin)?,
+            Request::BeginCpu { buf, direction } => {
+                self.on(buf, |shared| shared.exporter().begin_cpu_access(direction))
+            }
+            Request::EndCpu { buf, direction } => {
+                self.on(buf, |shared| shared.exporter().end_cpu_access(direction))
+            }
+            Request::Mmap { buf, offset, len } => {
+                self.on(buf, |shared| shared.exporter().mmap(offset, len))
+            }
+        };
+        self.reply(number, &answer.unwrap_or_else(Reply::Refused), &[])
+    }
+
+    fn greet(&mut self, number: u64, request: &Request, fds: Vec<OwnedFd>) -> Result<(), Lie> {
+        let mut fds = fds.into_iter();
+        let (Request::Hello, Some(notes), None) = (request, fds.next(), fds.next()) else {
+            return Err(Lie("its first message was no greeting".to_owned()));
+        };
+        if !socket::is_pair(notes.as_fd()) {
+            return Err(Lie("what it sent for notes is no socket for packets".to_owned()));
+        }
+        let notes = Notes::new(notes).map_err(|errno| Lie(format!("eventfd: {errno}")))?;
+        self.notes = Some(Arc::new(notes));
+        self.reply(number, &Reply::Done, &[])
+    }
+
+    fn import(&mut self, number: u64, buf: u64, file: (u64, u64)) -> Result<(), Lie> {
+        let found = server::find(buf, file);
+        let Some(shared) = found.filter(|shared| shared.exporter().sharing() != Sharing::Process)
+        else {
+            let what = "no such buffer is exported here any more, or its file is another";
+            let refused = Reply::Refused(ExporterError::new(ExporterErrorKind::Invalid, what));
+            return self.reply(number, &refused, &[]);
+        };
+        let exporter = shared.exporter();
+        let gate = exporter.gate();
+        let facts = Facts {
+            size: shared.size(),
+            has_pinning: exporter.pinning().is_some(),
+            is_coherent: exporter.is_coherent(),
+            has_gate: gate.is_some(),
+            dies: exporter.sharing() == Sharing::HostRevoked,
+            exporter: exporter.name().to_owned(),
+        };
+        if self.imports.len() >= OBJECTS_MAX && !self.imports.contains_key(&buf) {
+            return Err(Lie(format!("it takes part in more than {OBJECTS_MAX} buffers")));
+        }
+        let import = Import { shared: Arc::clone(&shared), times: 0 };
+        self.imports.entry(buf).or_insert(import).times += 1;
+        let fds: Vec<_> = gate.map(|gate| gate.fd()).into_iter().collect();
+        self.reply(number, &Reply::Imported(facts), &fds)
+    }
+
+    fn release(&mut self, buf: u64) {
+        if let MapEntry::Occupied(mut import) = self.imports.entry(buf) {
+            import.get_mut().times -= 1;
+            if import.get().times == 0 {
+                import.remove();
+            }
+        }
+    }
+
+    fn attach(&mut self, attach: &Attach, notes: Arc<Notes>) -> Result<Answer, Lie> {
+        if self.attachments.len() >= OBJECTS_MAX {
+            return Err(Lie(format!("it has more than {OBJECTS_MAX} attachments")));
+        }
+        if attach.name.len() > NAME_MAX || self.attachments.contains_key(&attach.attachment) {
+            return Err(Lie("it attached under a number that it uses".to_owned()));
+        }
+        let Some(import) = self.imports.get(&attach.buf) else { return Ok(Err(unknown())) };
+        let gate = import.shared.exporter().gate();
+        let stand_in = Arc::new(StandIn::new(attach, self.pid, gate, notes));
+        let importer: Arc<dyn Importer> = Arc::clone(&stand_in) as _;
+        let attachment = match Attachment::new(&import.shared, &importer) {
+            Ok(attachment) => attachment,
+            Err(AttachError::Exporter { reason, .. }) => return Ok(Err(reason)),
+        };
+        let peer2peer = attachment.peer2peer();
+        self.attachments.insert(attach.attachment, Remote { stand_in, attachment });
+        Ok(Ok(Reply::Attached { peer2peer }))
+    }
+
+    fn pin(&mut self, attachment: u64, pin: u64) -> Result<Answer, Lie> {
+        let Some(remote) = self.attachments.get(&attachment) else { return Ok(Err(unknown())) };
+        remote.check(|held| held.pins.contains_key(&pin) || held.pins.len() >= HELD_MAX)?;
+        let resv = remote.attachment.resv().lock();
+        let guard = match remote.attachment.pin(&resv) {
+            Ok(guard) => guard,
+            Err(error) => return Ok(Err(of_pin(error))),
+        };
+        // Under the lock: an invalidation finds it, or comes before it.
+        remote.stand_in.held().pins.insert(pin, guard);
+        Ok(Ok(Reply::Done))
+    }
+
+    /// The answer is sent under the lock, so that a note about this map comes after it.
+    fn map(&self, number: u64, attachment: u64, map: u64, direction: Direction) -> Result<(), Lie> {
+        let refuse = |reason| self.reply(number, &Reply::Refused(reason), &[]);
+        let Some(remote) = self.attachments.get(&attachment) else { return refuse(unknown()) };
+        remote.check(|held| held.maps.contains_key(&map) || held.maps.len() >= HELD_MAX)?;
+        let resv = remote.attachment.resv().lock();
+        let guard = match remote.attachment.map(&resv, direction) {
+            Ok(guard) => guard,
+            Err(error) => return refuse(of_map(error)),
+        };
+        // Fences stay in this process, so whoever must wait for a move that is under way does it here.
+        if remote.attachment.resv().wait(Usage::Kernel, Some(ANSWER_LIMIT / 2)).is_err() {
+            guard.unmap(&resv);
+            let what = "the buffer's move does not end";
+            return refuse(ExporterError::new(ExporterErrorKind::Busy, what));
+        }
+        let (mapped, files) = match describe(guard.table()) {
+            Ok(described) => described,
+            Err(reason) => {
+                guard.unmap(&resv);
+                return refuse(reason);
+            }
+        };
+        remote.stand_in.held().maps.insert(map, guard);
+        let fds: Vec<_> = files.iter().map(|file| file.file.as_fd()).collect();
+        self.reply(number, &Reply::Mapped(mapped), &fds)
+    }
+
+    fn on(&self, buf: u64, operation: impl FnOnce(&Shared) -> Result<(), ExporterError>) -> Answer {
+        let import = self.imports.get(&buf).ok_or_else(unknown)?;
+        operation(&import.shared).map(|()| Reply::Done)
+    }
+
+    fn reply(&self, number: u64, reply: &Reply, fds: &[BorrowedFd<'_>]) -> Result<(), Lie> {
+        if number == NO_ANSWER {
+            return Ok(());
+        }
+        socket::send(self.socket.as_fd(), &reply.encode(number), fds)
+            .map_err(|errno| Lie(format!("an answer could not be sent: {errno}")))
+    }
+}
+
+impl Remote {
+    fn check(&self, is_wrong: impl FnOnce(&super::stand_in::Held) -> bool) -> Result<(), Lie> {
+        if is_wrong(&self.stand_in.held()) {
+            return Err(Lie(format!("it uses a number twice, or more than {HELD_MAX} of a kind")));
+        }
+        Ok(())
+    }
+
+    /// Maps first, then pins; the attachment ends with the last of them.
+    fn give_back(self) {
+        let held = std::mem::take(&mut *self.stand_in.held());
+        drop(held.maps);
+        drop(held.pins);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        for remote in std::mem::take(&mut self.attachments).into_values() {
+            remote.give_back();
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Files for fences of this process.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use rustix::event::EventfdFlags;
+use rustix::io::Errno;
+
+use super::{SyncFenceInfo, SyncFileError, SyncFileInfo};
+use crate::fence::Fence;
+use crate::{fork, sys};
+
+/// What an eventfd counts when its fence is signaled. As a semaphore it takes this many reads to become unready, and it
+/// cannot be written to any more, so that a program which reads or writes it by mistake changes nothing.
+const SIGNALED: u64 = u64::MAX - 1;
+
+/// Longest name of a sync_file, without its NUL.
+const NAME_LEN: usize = 31;
+
+/// A fence and its eventfd. A clone is the same file.
+#[derive(Clone)]
+pub(super) struct Own {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    fence: Fence,
+    name: String,
+    event: OwnedFd,
+    /// Number of the eventfd.
+    id: u64,
+    /// The process whose fence it is: a child of a fork shares the eventfd, and must not signal for its parent.
+    generation: u32,
+}
+
+impl Own {
+    pub(super) fn new(fence: &Fence, name: &str) -> Result<Self, SyncFileError> {
+        let system = |call| move |errno| SyncFileError::System { call, errno };
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
+        let event = rustix::event::eventfd(0, flags).map_err(system("eventfd"))?;
+        let (id, _) = sys::eventfd_facts(event.as_fd())
+            .ok_or(system("fdinfo of an eventfd")(Errno::NOENT))?;
+        let mut end = name.len().min(NAME_LEN);
+        while !name.is_char_boundary(end) {
+            end -= 1;
+        }
+        let name = name[..end].to_owned();
+        fork::watch();
+        let generation = fork::generation();
+        let inner = Arc::new(Inner { fence: fence.clone(), name, event, id, generation });
+        registry().insert(id, Arc::downgrade(&inner));
+        // The callback keeps the eventfd, and with it its number, until the fence is signaled: whoever holds an fd of
+        // it hears of that, also after this value is gone.
+        let waiting = Arc::clone(&inner);
+        if fence.add_callback(move |_| waiting.show()).is_err() {
+            inner.show();
+        }
+        Ok(Self { inner })
+    }
+
+    /// The file behind `fd`, if it is one of this process.
+    pub(super) fn find(fd: BorrowedFd<'_>) -> Option<Self> {
+        let (id, count) = sys::eventfd_facts(fd)?;
+        let known = registry().get(&id).and_then(Weak::upgrade);
+        if let Some(inner) = known {
+            return Some(Self { inner });
+        }
+        // Nobody but us counts so far: its fence was signaled, and everything but the fd is gone.
+        if count != SIGNALED {
+            return None;
+        }
+        let event = rustix::io::fcntl_dupfd_cloexec(fd, 0).ok()?;
+        let fence = Fence::signaled_stub();
+        let generation = fork::generation();
+        let inner = Inner { fence, name: "stub".to_owned(), event, id, generation };
+        Some(Self { inner: Arc::new(inner) })
+    }
+
+    pub(super) fn fence(&self) -> &Fence {
+        &self.inner.fence
+    }
+
+    pub(super) fn info(&self) -> SyncFileInfo {
+        let fences = self.inner.fence.unwrap_parts().into_iter().map(|fence| SyncFenceInfo {
+            timeline: fence.timeline_name().to_owned(),
+            driver: fence.driver_name().to_owned(),
+            status: fence.status(),
+            timestamp: fence.timestamp().unwrap_or(0),
+        });
+        SyncFileInfo {
+            name: self.inner.name.clone(),
+            fences: fences.collect(),
+            status: self.inner.fence.status(),
+        }
+    }
+}
+
+impl AsFd for Own {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.event.as_fd()
+    }
+}
+
+impl Inner {
+    /// Makes the file readable.
+    fn show(&self) {
+        if self.generation != fork::generation() {
+            return;
+        }
+        if let Err(errno) = rustix::io::write(&self.event, &SIGNALED.to_ne_bytes()) {
+            tracing::warn!("sync_file {} cannot be made ready: {errno}", self.name);
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The number may be another file's as soon as the eventfd is closed, which is after this.
+        let mut registry = registry();
+        if registry.get(&self.id).is_some_and(|known| known.strong_count() == 0) {
+            registry.remove(&self.id);
+        }
+    }
+}
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Own")
+            .field("name", &self.inner.name)
+            .field("fence", &self.inner.fence)
+            .finish_non_exhaustive()
+    }
+}
+
+type Registry = BTreeMap<u64, Weak<Inner>>;
+
+/// The files of this process by the number of their eventfd.
+fn registry() -> MutexGuard<'static, Registry> {
+    static REGISTRY: Mutex<Registry> = Mutex::new(BTreeMap::new());
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The registry, locked across a fork.
+pub(crate) struct HeldFiles(MutexGuard<'static, Registry>);
+
+pub(crate) fn hold_files() -> HeldFiles {
+    HeldFiles(registry())
+}
+
+/// In the child: the parent's fences are signaled there, and are not known here.
+pub(crate) fn forget_files(HeldFiles(mut registry): HeldFiles) {
+    registry.clear();
+}

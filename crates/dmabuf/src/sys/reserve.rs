@@ -1,0 +1,142 @@
+//! A range of addresses that nothing else gets, and what is mapped in it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr;
+
+use rustix::fs::SealFlags;
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::fork;
+
+/// Bytes of the file that stands behind retired addresses when nothing protects them.
+const POISON_LEN: usize = 2 << 20;
+/// What it is full of.
+const POISON: u8 = 0xA5;
+
+/// Addresses of this process, without access.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    addr: usize,
+    len: usize,
+    generation: u32,
+}
+
+impl Reservation {
+    /// Reserves `len` bytes, a multiple of the page size. Costs nothing but the addresses.
+    pub(crate) fn new(len: usize) -> Result<Self, Errno> {
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let ptr = unsafe {
+            rustix::mm::mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), NOTHING)
+        }?;
+        Ok(Self { addr: ptr.expose_provenance(), len, generation: fork::generation() })
+    }
+
+    pub(crate) fn addr(&self) -> usize {
+        self.addr
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it was made in a parent of this process, and has holes in which others may have mapped by now.
+    pub(crate) fn is_husk(&self) -> bool {
+        self.generation != fork::generation()
+    }
+
+    /// Maps a file at `offset` (all multiples of the page size) at `at` bytes from the beginning. A child of a fork does
+    /// not get it.
+    pub(crate) fn place(
+        &self,
+        at: usize,
+        len: usize,
+        file: impl AsFd,
+        offset: u64,
+        writable: bool,
+    ) -> Result<(), Errno> {
+        let ptr = self.check(at, len)?;
+        let rights = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: the range is inside the reservation, which is ours; what was mapped there is meant to go.
+        unsafe {
+            rustix::mm::mmap(ptr, len, rights, MapFlags::SHARED | MapFlags::FIXED, file, offset)
+        }?;
+        // SAFETY: exactly the mapping of above; the advice changes nothing in this process.
+        if let Err(errno) = unsafe { rustix::mm::madvise(ptr, len, Advice::LinuxDontFork) } {
+            self.retire(at, len)?;
+            return Err(errno);
+        }
+        Ok(())
+    }
+
+    /// Takes access to a range away.
+    pub(crate) fn retire(&self, at: usize, len: usize) -> Result<(), Errno> {
+        let ptr = self.check(at, len)?;
+        // SAFETY: as in `place`.
+        unsafe {
+            rustix::mm::mmap_anonymous(ptr, len, ProtFlags::empty(), NOTHING | MapFlags::FIXED)
+        }?;
+        Ok(())
+    }
+
+    /// Puts bytes that mean nothing into a range. Stores there are lost.
+    pub(crate) fn poison(&self, at: usize, len: usize, poison: &OwnedFd) -> Result<(), Errno> {
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        let mut done = 0;
+        while done < len {
+            let piece = POISON_LEN.min(len - done);
+            let ptr = self.check(at + done, piece)?;
+            // SAFETY: as in `place`.
+            unsafe { rustix::mm::mmap(ptr, piece, rights, flags, poison, 0) }?;
+            done += piece;
+        }
+        Ok(())
+    }
+
+    fn check(&self, at: usize, len: usize) -> Result<*mut std::ffi::c_void, Errno> {
+        let is_inside = len > 0 && at.checked_add(len).is_some_and(|end| end <= self.len);
+        if self.is_husk() || !is_inside {
+            return Err(Errno::INVAL);
+        }
+        Ok(ptr::with_exposed_provenance_mut(self.addr + at))
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if self.is_husk() {
+            return;
+        }
+        let ptr = ptr::with_exposed_provenance_mut(self.addr);
+        // SAFETY: exactly the reserved range; whoever uses an address of it keeps the window alive.
+        let _ = unsafe { rustix::mm::munmap(ptr, self.len) };
+    }
+}
+
+/// The file for [`Reservation::poison`].
+pub(crate) fn poison_file() -> Result<OwnedFd, Errno> {
+    let file = super::unsealed_memfd("peerdma-poison", POISON_LEN as u64)?;
+    let piece = [POISON; 4096];
+    for at in (0..POISON_LEN).step_by(piece.len()) {
+        rustix::io::pwrite(&file, &piece, at as u64)?;
+    }
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
+    Ok(file)
+}
+
+const NOTHING: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
+
+/// Reads a byte at an address of this process as the kernel would for us: EFAULT where there is nothing.
+#[cfg(test)]
+pub(crate) fn peek(addr: u64) -> Result<u8, Errno> {
+    let mut byte = 0u8;
+    let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let remote =
+        libc::iovec { iov_base: ptr::with_exposed_provenance_mut(addr as usize), iov_len: 1 };
+    // SAFETY: no arguments.
+    let own = unsafe { libc::getpid() };
+    // SAFETY: both vectors have one element; the local one is the byte above, and the remote one is only an address.
+    let read = unsafe { libc::process_vm_readv(own, &raw const local, 1, &raw const remote, 1, 0) };
+    if read == 1 { Ok(byte) } else { Err(Errno::FAULT) }
+}

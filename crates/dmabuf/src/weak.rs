@@ -1,0 +1,39 @@
+//! A handle that does not keep the buffer.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+
+use crate::DmaBuf;
+use crate::buf::Shared;
+
+/// What an exporter keeps of a buffer that it exported: enough to tell its importers, and not so much that it would never
+/// be released. It keeps the file open.
+#[derive(Clone)]
+pub struct WeakDmaBuf {
+    shared: Weak<Shared>,
+    file: Arc<OwnedFd>,
+    is_writable: bool,
+}
+
+impl DmaBuf {
+    /// A handle that does not keep the buffer.
+    pub fn downgrade(&self) -> WeakDmaBuf {
+        let (shared, file, is_writable) = self.parts();
+        WeakDmaBuf { shared: Arc::downgrade(shared), file: Arc::clone(file), is_writable }
+    }
+}
+
+impl WeakDmaBuf {
+    /// The buffer, unless every handle and attachment is gone.
+    pub fn upgrade(&self) -> Option<DmaBuf> {
+        let shared = self.shared.upgrade()?;
+        Some(DmaBuf::from_parts(shared, Arc::clone(&self.file), self.is_writable))
+    }
+}
+
+impl fmt::Debug for WeakDmaBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeakDmaBuf").field("fd", &self.file).finish()
+    }
+}

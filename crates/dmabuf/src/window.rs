@@ -1,0 +1,408 @@
+//! The bus window: where devices find memory, with the MMU in the part of the IOMMU.
+//!
+//! ```text
+//!   bus addresses   |----------|  placement  |---|  placement  |-----|  retired  |-------------|
+//!                    no access   pages of a        pages of a          no access (or poison)
+//!                                pool file         pool file
+//! ```
+//!
+//! A placement maps pages of a file at an address that was not used before; retiring it takes the access away. So a
+//! device that copies through an address it should have given up *faults*, as behind an IOMMU, and [`describe`] tells whose
+//! address it was, since when it is void and why. Without an IOMMU ([`Iommu::Off`]) nothing faults: what is read there
+//! means nothing and what is written is lost, as it would be on such a machine.
+//!
+//! Addresses come back into use when the history forgets them: after [`HISTORY`] retirements, or when nothing else is
+//! free. Between two placements there is a page without access.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::SystemTime;
+
+use rustix::io::Errno;
+
+use crate::fork;
+use crate::sys::{self, Reservation};
+
+/// Retired placements that are remembered.
+pub const HISTORY: usize = 1024;
+
+/// Addresses that a process's own window has, if the system permits so many.
+const DEFAULT_LEN: u64 = 64 << 30;
+
+/// Whether an access through a retired address is stopped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there is one or there is none")]
+pub enum Iommu {
+    /// It faults.
+    #[default]
+    On,
+    /// It reaches other bytes.
+    Off,
+}
+
+/// Bus addresses of this process. A clone is the same window.
+#[derive(Clone, Debug)]
+pub struct BusWindow {
+    inner: Arc<Inner>,
+}
+
+/// Pages of a file at a bus address. Dropping it retires the address.
+#[must_use = "the address is retired when the placement is dropped"]
+#[derive(Debug)]
+pub struct Placement {
+    inner: Arc<Inner>,
+    at: usize,
+    len: usize,
+    what: String,
+}
+
+/// What is known of an address that is no longer in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Retired {
+    /// What was there.
+    pub what: String,
+    /// The first address of the placement.
+    pub addr: u64,
+    /// Its length in bytes.
+    pub len: u64,
+    /// When it was retired.
+    pub when: SystemTime,
+    /// Why.
+    pub why: String,
+}
+
+/// Why something got no bus address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// Only whole pages can be placed.
+    #[error("{len:#x} bytes at offset {offset:#x} of a file are not whole pages")]
+    Unaligned {
+        /// Where in the file.
+        offset: u64,
+        /// How much.
+        len: u64,
+    },
+    /// The window has no such range left.
+    #[error("the bus window of {window:#x} bytes has no {len:#x} free ones in a row")]
+    Full {
+        /// How much was asked for.
+        len: u64,
+        /// Length of the window.
+        window: u64,
+    },
+    /// The kernel refused.
+    #[error("mmap of {len:#x} bytes at offset {offset:#x} of a file failed: {errno}")]
+    System {
+        /// Where in the file.
+        offset: u64,
+        /// How much.
+        len: u64,
+        /// The kernel's reason.
+        errno: Errno,
+    },
+}
+
+#[derive(Debug)]
+struct Inner {
+    range: Reservation,
+    iommu: Iommu,
+    /// What retired addresses lead to when nothing stops accesses.
+    poison: Option<OwnedFd>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Free ranges: where they begin, and how long they are. Neighbours are one.
+    free: BTreeMap<usize, usize>,
+    /// Where to look for the next free range: addresses return late.
+    next: usize,
+    /// The last ones last.
+    history: VecDeque<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    at: usize,
+    len: usize,
+    retired: Retired,
+}
+
+impl BusWindow {
+    /// A window of `len` bytes (rounded up to pages), or of as much as the system permits, but a gigabyte at least.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says when not even that can be reserved.
+    pub fn new(len: u64, iommu: Iommu) -> std::io::Result<Self> {
+        let page = rustix::param::page_size();
+        let len = usize::try_from(len).unwrap_or(usize::MAX / 2).next_multiple_of(page);
+        let mut want = len.max(page);
+        let range = loop {
+            match Reservation::new(want) {
+                Ok(range) => break range,
+                Err(_) if want > 1 << 30 => want = (want / 2).next_multiple_of(page),
+                Err(errno) => return Err(errno.into()),
+            }
+        };
+        let poison = match iommu {
+            Iommu::On => None,
+            Iommu::Off => Some(sys::poison_file()?),
+        };
+        let state =
+            State { free: BTreeMap::from([(0, range.len())]), next: 0, history: VecDeque::new() };
+        let inner = Arc::new(Inner { range, iommu, poison, state: Mutex::new(state) });
+        fork::watch();
+        let mut windows = windows();
+        windows.all.retain(|window| window.strong_count() > 0);
+        windows.all.push(Arc::downgrade(&inner));
+        Ok(Self { inner })
+    }
+
+    /// The window of this process in which buffers of other processes get their addresses.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn of_process() -> std::io::Result<Self> {
+        if let Some(own) = &windows().own {
+            return Ok(own.clone());
+        }
+        let made = Self::new(DEFAULT_LEN, Iommu::On)?;
+        // Whoever was first.
+        Ok(windows().own.get_or_insert(made).clone())
+    }
+
+    /// Maps `len` bytes of `file` at `offset`, both whole pages, at an address that the history does not know. `what`
+    /// says whose they are. A file that is open for reading only gives addresses that can only be read.
+    ///
+    /// # Errors
+    ///
+    /// [`PlaceError`].
+    pub fn place(
+        &self,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: u64,
+        what: &str,
+    ) -> Result<Placement, PlaceError> {
+        let inner = &self.inner;
+        let page = rustix::param::page_size() as u64;
+        if len == 0 || !len.is_multiple_of(page) || !offset.is_multiple_of(page) {
+            return Err(PlaceError::Unaligned { offset, len });
+        }
+        let system = |errno| PlaceError::System { offset, len, errno };
+        let full = PlaceError::Full { len, window: inner.range.len() as u64 };
+        let size = usize::try_from(len).map_err(|_| full.clone())?;
+        let is_writable = sys::is_writable(file).map_err(system)?;
+        let at = {
+            let mut state = inner.state();
+            loop {
+                match state.allocate(size) {
+                    Some(at) => break at,
+                    None if state.forget_oldest(&inner.range, inner.iommu) => {}
+                    None => return Err(full),
+                }
+            }
+        };
+        if let Err(errno) = inner.range.place(at, size, file, offset, is_writable) {
+            inner.state().release(at, size);
+            return Err(system(errno));
+        }
+        Ok(Placement { inner: Arc::clone(inner), at, len: size, what: what.to_owned() })
+    }
+
+    /// Retires a placement, and keeps in mind why.
+    ///
+    /// # Panics
+    ///
+    /// If the placement is another window's.
+    pub fn retire(&self, placement: Placement, why: impl Into<String>) {
+        assert!(Arc::ptr_eq(&self.inner, &placement.inner), "a placement of this window");
+        placement.retire(why);
+    }
+
+    /// Whether an address is in the window.
+    pub fn contains(&self, addr: u64) -> bool {
+        self.inner.offset(addr).is_some()
+    }
+
+    /// Whose address this was, if it is one that was retired and is not yet forgotten.
+    pub fn describe(&self, addr: u64) -> Option<Retired> {
+        let at = self.inner.offset(addr)?;
+        let state = self.inner.state();
+        let mut entries = state.history.iter().rev();
+        let entry = entries.find(|entry| at >= entry.at && at - entry.at < entry.len)?;
+        Some(entry.retired.clone())
+    }
+
+    /// Whether accesses through retired addresses are stopped.
+    pub fn iommu(&self) -> Iommu {
+        self.inner.iommu
+    }
+}
+
+/// Whose address this was, in any window of this process. For who reports a fault that it caught; not for a signal
+/// handler, since it takes locks.
+pub fn describe(addr: u64) -> Option<Retired> {
+    let windows: Vec<_> = windows().all.iter().filter_map(Weak::upgrade).collect();
+    windows.into_iter().find_map(|inner| BusWindow { inner }.describe(addr))
+}
+
+/// Whether all of these addresses are a window's of this process. Then nothing but a placement can be there: an access
+/// reaches pages that were placed, faults, or finds poison, and never memory of the program.
+pub fn covers(addr: u64, len: u64) -> bool {
+    let Some(last) = addr.checked_add(len.max(1) - 1) else { return false };
+    let windows: Vec<_> = windows().all.iter().filter_map(Weak::upgrade).collect();
+    windows.iter().any(|inner| inner.offset(addr).is_some() && inner.offset(last).is_some())
+}
+
+impl Placement {
+    /// The bus address.
+    pub fn addr(&self) -> u64 {
+        (self.inner.range.addr() + self.at) as u64
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// Never: a placement has at least one page.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Takes the access away, and keeps in mind why.
+    pub fn retire(mut self, why: impl Into<String>) {
+        self.end(why.into());
+    }
+
+    fn end(&mut self, why: String) {
+        let (inner, at, len) = (&self.inner, self.at, self.len);
+        if len == 0 || inner.range.is_husk() {
+            return;
+        }
+        self.len = 0;
+        let done = match &inner.poison {
+            None => inner.range.retire(at, len),
+            Some(poison) => inner.range.poison(at, len, poison),
+        };
+        if let Err(errno) = done {
+            // The addresses are never used again, but what is there stays within reach: say so.
+            tracing::error!("{} could not be retired from the bus window: {errno}", self.what);
+            return;
+        }
+        let addr = (inner.range.addr() + at) as u64;
+        let what = std::mem::take(&mut self.what);
+        let retired = Retired { what, addr, len: len as u64, when: SystemTime::now(), why };
+        let mut state = inner.state();
+        state.history.push_back(Entry { at, len, retired });
+        if state.history.len() > HISTORY {
+            state.forget_oldest(&inner.range, inner.iommu);
+        }
+    }
+}
+
+impl Drop for Placement {
+    fn drop(&mut self) {
+        self.end("it was given back".to_owned());
+    }
+}
+
+impl std::fmt::Display for Retired {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { what, addr, len, when, why } = self;
+        let ago = when.elapsed().unwrap_or_default();
+        write!(f, "{what} at {addr:#x}, {len:#x} bytes, void since {ago:?}: {why}")
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn offset(&self, addr: u64) -> Option<usize> {
+        let at = usize::try_from(addr).ok()?.checked_sub(self.range.addr())?;
+        (at < self.range.len() && !self.range.is_husk()).then_some(at)
+    }
+}
+
+impl State {
+    /// Takes a range, with a page after it that stays free of access.
+    fn allocate(&mut self, len: usize) -> Option<usize> {
+        let whole = len.checked_add(rustix::param::page_size())?;
+        let fits = |(_, free): &(&usize, &usize)| **free >= whole;
+        let next = self.next;
+        let mut found = self.free.range(next..).find(fits);
+        if found.is_none() {
+            found = self.free.range(..next).find(fits);
+        }
+        let (&at, &free) = found?;
+        self.free.remove(&at);
+        if free > whole {
+            self.free.insert(at + whole, free - whole);
+        }
+        self.next = at + whole;
+        Some(at)
+    }
+
+    /// Makes a range free again.
+    fn release(&mut self, at: usize, len: usize) {
+        let (mut start, mut whole) = (at, len + rustix::param::page_size());
+        if let Some((&before, &free)) = self.free.range(..at).next_back()
+            && before + free == at
+        {
+            self.free.remove(&before);
+            (start, whole) = (before, free + whole);
+        }
+        if let Some(free) = self.free.remove(&(start + whole)) {
+            whole += free;
+        }
+        self.free.insert(start, whole);
+    }
+
+    /// Makes the addresses free that were retired first. No if there are none.
+    fn forget_oldest(&mut self, range: &Reservation, iommu: Iommu) -> bool {
+        let Some(Entry { at, len, .. }) = self.history.pop_front() else { return false };
+        // What is free has no access, whatever retired addresses have.
+        if iommu == Iommu::On || range.retire(at, len).is_ok() {
+            self.release(at, len);
+        }
+        true
+    }
+}
+
+/// The windows of this process.
+#[derive(Debug)]
+struct Windows {
+    /// The one of [`BusWindow::of_process`].
+    own: Option<BusWindow>,
+    all: Vec<Weak<Inner>>,
+}
+
+fn windows() -> MutexGuard<'static, Windows> {
+    static WINDOWS: Mutex<Windows> = Mutex::new(Windows { own: None, all: Vec::new() });
+    WINDOWS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The list of windows, locked across a fork.
+pub(crate) struct HeldWindows(MutexGuard<'static, Windows>);
+
+pub(crate) fn hold_windows() -> HeldWindows {
+    HeldWindows(windows())
+}
+
+/// In the child: they are the parent's.
+pub(crate) fn forget_windows(HeldWindows(mut windows): HeldWindows) {
+    // Dropping a husk does nothing, whoever holds its lock.
+    windows.own = None;
+    windows.all.clear();
+}
+
+#[cfg(test)]
+mod tests;

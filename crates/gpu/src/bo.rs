@@ -1,0 +1,356 @@
+//! Buffer objects: where each is, and how it moves.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use dmabuf::{
+    AttachmentInfo, DmaBuf, Fence, Gate, GateError, ImporterClass, MapType, Placement, Resv,
+    ResvGuard, Usage, WeakDmaBuf,
+};
+
+use crate::device::Device;
+use crate::error::{Result, busy, invalid, no_device, no_memory};
+use crate::place::{Domain, Place};
+use crate::pools::Resource;
+use crate::room::{Need, allows};
+use crate::stats::Counters;
+
+/// A buffer object, without the handle by which a program holds it.
+pub(crate) struct BoInner {
+    pub(crate) device: Arc<Device>,
+    pub(crate) id: u64,
+    pub(crate) size: u64,
+    pub(crate) place: Place,
+    pub(crate) resv: Resv,
+    /// Made when the buffer is exported: nobody else's accesses need stopping.
+    pub(crate) gate: OnceLock<Gate>,
+    pub(crate) exported: Mutex<Option<WeakDmaBuf>>,
+    pub(crate) attachments: Mutex<Vec<AttachmentInfo>>,
+    /// Changed under the reservation lock, but for pins.
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// None once the memory is gone for good.
+    resource: Option<Arc<Resource>>,
+    /// The bus address, from the first map to the next move.
+    placement: Option<Placement>,
+    pins: usize,
+    /// Pins and maps of those from whom nobody can take the memory.
+    firm: usize,
+    revoked: Option<String>,
+    /// Set by a move, cleared by the next map.
+    has_moved: bool,
+}
+
+impl BoInner {
+    pub(crate) fn new(device: &Arc<Device>, size: u64, place: Place) -> Result<Arc<Self>> {
+        device.check_present()?;
+        let page = rustix::param::page_size() as u64;
+        let whole = size.checked_next_multiple_of(page).filter(|size| *size > 0);
+        let size = whole.ok_or_else(|| invalid(format!("a buffer of {size} bytes")))?;
+        if !allows(place.allowed, place.preferred) || place.align & place.align.wrapping_sub(1) != 0
+        {
+            return Err(invalid(format!("no buffer can be placed as {place:?} asks")));
+        }
+        let id = device.next_bo();
+        let fixed = !device.persona.moves;
+        // What never moves must be where peers reach it from the start.
+        let visible = place.visible || fixed;
+        let need = Need { bo: id, len: size, align: place.align, fixed, visible };
+        let resource = Some(Arc::new(device.place(need, &place)?));
+        let bo = Arc::new(Self {
+            device: Arc::clone(device),
+            id,
+            size,
+            place,
+            resv: Resv::new(),
+            gate: OnceLock::new(),
+            exported: Mutex::default(),
+            attachments: Mutex::default(),
+            state: Mutex::new(State { resource, ..State::default() }),
+        });
+        device.add(&bo);
+        Ok(bo)
+    }
+
+    pub(crate) fn name(&self) -> String {
+        format!("{}.bo{}", self.device.config.name, self.id)
+    }
+
+    /// Where it is.
+    pub(crate) fn resource(&self) -> Result<Arc<Resource>> {
+        let state = self.state();
+        if let Some(why) = &state.revoked {
+            return Err(no_device(format!("{} was revoked: {why}", self.name())));
+        }
+        let gone = || no_device(format!("{} has no memory any more", self.name()));
+        state.resource.clone().ok_or_else(gone)
+    }
+
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.state().pins > 0
+    }
+
+    /// Whether it is where peers can reach it.
+    pub(crate) fn is_in_reach(&self, resource: &Resource) -> bool {
+        resource.domain == Domain::Vram
+            && resource.offset + resource.len <= self.device.config.visible()
+    }
+
+    /// Moves it to `domain`, evicting others; does nothing if it is there. Returns a fence for its bytes.
+    pub(crate) fn move_to(
+        &self,
+        resv: &ResvGuard<'_>,
+        domain: Domain,
+        visible: bool,
+        why: &str,
+    ) -> Result<Fence> {
+        let resource = self.resource()?;
+        if resource.domain == domain && (!visible || self.is_in_reach(&resource)) {
+            return Ok(Fence::signaled_stub());
+        }
+        self.check_movable(domain)?;
+        let to = self.device.obtain(domain, self.need(visible))?;
+        self.relocate(resv, to, why)
+    }
+
+    /// Makes room: moves it out of VRAM, or, if only the BAR is short, out of that.
+    pub(crate) fn evict(&self, resv: &ResvGuard<'_>, only_out_of_bar: bool) -> Result<Fence> {
+        let resource = self.resource()?;
+        if resource.domain != Domain::Vram {
+            return Ok(Fence::signaled_stub());
+        }
+        self.check_movable(Domain::Gtt)?;
+        let mut to = None;
+        if only_out_of_bar && self.device.config.visible() < self.device.config.vram {
+            let elsewhere = self.device.try_obtain(Domain::Vram, self.need(false));
+            to = elsewhere.filter(|to| !self.is_in_reach(to));
+        }
+        let to = match to {
+            Some(to) => to,
+            None => self.device.obtain(Domain::Gtt, self.need(false))?,
+        };
+        let fence = self.relocate(resv, to, "evicted")?;
+        Counters::add(&self.device.stats.evictions, 1);
+        Ok(fence)
+    }
+
+    fn need(&self, visible: bool) -> Need {
+        Need { bo: self.id, len: self.size, align: self.place.align, fixed: false, visible }
+    }
+
+    fn check_movable(&self, domain: Domain) -> Result<()> {
+        let name = self.name();
+        if !self.device.persona.moves {
+            return Err(busy(format!("{name}: {} never moves", self.device.config.preset.name())));
+        }
+        if self.is_pinned() {
+            return Err(busy(format!("{name} is pinned and cannot move to {domain}")));
+        }
+        if !allows(self.place.allowed, domain) {
+            return Err(invalid(format!("{name} may not be in {domain}")));
+        }
+        Ok(())
+    }
+
+    /// The move itself: stops all access, tells importers, retires the address, and has the bytes copied. Whoever maps
+    /// the buffer afterwards finds the new place, and waits for the fence before it looks at the bytes.
+    fn relocate(&self, resv: &ResvGuard<'_>, to: Resource, why: &str) -> Result<Fence> {
+        let device = &self.device;
+        device.engine.prepare()?;
+        let slot = resv.reserve_fences(1);
+        slot.map_err(|error| no_memory(format!("{}: {error}", self.name())))?;
+        let closed = self.gate.get().map(Gate::close).transpose().map_err(held)?;
+        if let Some(exported) = self.dma_buf() {
+            exported.invalidate_mappings(resv);
+        }
+        // What importers could not stop at once, and earlier moves.
+        self.wait(Usage::Bookkeep);
+        let from = self.resource()?;
+        let what = format!("{why}: from {} to {}", from.domain, to.domain);
+        let (moved, index) = (from.len, from.index);
+        let to = Arc::new(to);
+        let old = {
+            let mut state = self.state();
+            state.resource = Some(Arc::clone(&to));
+            state.has_moved = true;
+            state.placement.take()
+        };
+        if let Some(old) = old {
+            device.window.retire(old, what);
+        }
+        device.pools.ledger.lock().set_leaving(index);
+        if let Some(file) = self.file_identity() {
+            device.pools.ledger.set_file(to.index, file);
+        }
+        let fence = device.engine.copy(from, to);
+        let added = resv.add_fence(&fence, Usage::Kernel);
+        added.expect("a slot was reserved under this lock");
+        if let Some(closed) = closed {
+            closed.open();
+        }
+        Counters::add(&device.stats.moves, 1);
+        Counters::add(&device.stats.moved_bytes, moved);
+        Ok(fence)
+    }
+
+    /// Waits for the buffer's fences, and does what it waits for if nobody else will.
+    pub(crate) fn wait(&self, usage: Usage) {
+        for (fence, _) in self.resv.fences(usage) {
+            self.device.engine.wait(&fence);
+        }
+    }
+
+    /// The bus address and where the bytes are. Under the reservation lock, so that neither changes.
+    pub(crate) fn bus_addr(&self, resource: &Resource) -> Result<u64> {
+        let mut state = self.state();
+        if std::mem::take(&mut state.has_moved) {
+            Counters::add(&self.device.stats.faults, 1);
+        }
+        if let Some(placement) = &state.placement {
+            return Ok(placement.addr());
+        }
+        let file = resource.pools().fd(resource.domain);
+        let placed = self.device.window.place(file, resource.offset, self.size, &self.name());
+        let placement = placed
+            .map_err(|error| no_memory(format!("no bus address for {}: {error}", self.name())))?;
+        let addr = placement.addr();
+        state.placement = Some(placement);
+        Ok(addr)
+    }
+
+    /// Keeps it where it is. Only the first pin is charged. `firm`: for somebody from whom it cannot be taken away.
+    pub(crate) fn pin(&self, firm: bool) -> Result<()> {
+        let resource = self.resource()?;
+        let mut state = self.state();
+        if state.pins == 0 {
+            self.device.charge_pin(&resource)?;
+        }
+        state.pins += 1;
+        state.firm += usize::from(firm);
+        Ok(())
+    }
+
+    pub(crate) fn unpin(&self, firm: bool) {
+        let mut state = self.state();
+        debug_assert!(state.pins > 0, "each unpin follows a pin");
+        state.pins = state.pins.saturating_sub(1);
+        state.firm = state.firm.saturating_sub(usize::from(firm));
+        if state.pins == 0
+            && let Some(resource) = &state.resource
+        {
+            self.device.pools.ledger.lock().set_pinned(resource.index, false);
+        }
+    }
+
+    /// Counts a map of somebody from whom the memory cannot be taken away.
+    pub(crate) fn hold(&self) {
+        self.state().firm += 1;
+    }
+
+    pub(crate) fn release_hold(&self) {
+        let mut state = self.state();
+        state.firm = state.firm.saturating_sub(1);
+    }
+
+    /// Takes the memory away from all who let it be taken. Returns whether some importer kept it. The gate stays closed
+    /// to be opened by [`give_back`](Self::give_back), or for good.
+    pub(crate) fn take_away(
+        &self,
+        resv: &ResvGuard<'_>,
+        why: &str,
+    ) -> Result<(Option<dmabuf::Closed>, bool)> {
+        self.wait(Usage::Bookkeep);
+        let closed = match self.gate.get() {
+            Some(gate) if !gate.is_revoked() => Some(gate.close().map_err(held)?),
+            _ => None,
+        };
+        self.state().revoked = Some(why.to_owned());
+        if let Some(exported) = self.dma_buf() {
+            exported.invalidate_mappings(resv);
+        }
+        self.wait(Usage::Bookkeep);
+        Counters::add(&self.device.stats.revoked, 1);
+        let kept = self.state().firm > 0;
+        if !kept {
+            let placement = self.state().placement.take();
+            if let Some(placement) = placement {
+                self.device.window.retire(placement, why);
+            }
+        }
+        Ok((closed, kept))
+    }
+
+    /// The memory is there again.
+    pub(crate) fn give_back(&self) {
+        let mut state = self.state();
+        state.revoked = None;
+        state.has_moved = true;
+    }
+
+    /// The memory is gone, or what VRAM held is.
+    pub(crate) fn lose(&self, for_good: bool) {
+        let mut state = self.state();
+        if for_good {
+            state.resource = None;
+        } else if let Some(resource) = &state.resource
+            && resource.domain == Domain::Vram
+        {
+            resource.clear();
+        }
+    }
+
+    pub(crate) fn dma_buf(&self) -> Option<DmaBuf> {
+        let exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner);
+        exported.as_ref()?.upgrade()
+    }
+
+    /// The file by which others know it.
+    pub(crate) fn file_identity(&self) -> Option<(u64, u64)> {
+        let stat = rustix::fs::fstat(self.dma_buf()?.fd()).ok()?;
+        Some((stat.st_dev, stat.st_ino))
+    }
+
+    pub(crate) fn attachments(&self) -> MutexGuard<'_, Vec<AttachmentInfo>> {
+        self.attachments.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether every importer reaches VRAM, so that all are served there.
+    pub(crate) fn all_peer2peer(&self) -> bool {
+        let reaches = |info: &AttachmentInfo| {
+            info.peer2peer()
+                && info.class() != ImporterClass::Static
+                && self.device.reach(info.device()).is_ok()
+        };
+        self.attachments().iter().all(reaches)
+    }
+
+    /// Which way an importer's accesses travel to where the buffer is.
+    pub(crate) fn map_type(&self, resource: &Resource, info: &AttachmentInfo) -> MapType {
+        match resource.domain {
+            Domain::Gtt => MapType::System,
+            Domain::Vram => self.device.reach(info.device()).unwrap_or(MapType::ThroughHostBridge),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for BoInner {
+    fn drop(&mut self) {
+        let placement = self.state().placement.take();
+        if let Some(placement) = placement {
+            placement.retire("the buffer was freed");
+        }
+    }
+}
+
+fn held(error: GateError) -> dmabuf::ExporterError {
+    match error {
+        GateError::Held { .. } => busy(error.to_string()),
+        error => no_device(error.to_string()),
+    }
+}

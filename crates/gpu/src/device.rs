@@ -1,0 +1,127 @@
+//! The GPU of this process.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use dmabuf::{BusWindow, DeviceAddr, MapType};
+use pci::{Bdf, PciTree};
+
+use crate::bo::BoInner;
+use crate::config::GpuConfig;
+use crate::engine::CopyEngine;
+use crate::error::{Result, no_device, no_memory};
+use crate::peers::Peers;
+use crate::persona::Persona;
+use crate::pools::Pools;
+use crate::stats::Counters;
+
+/// Bus addresses of one GPU: many times what its memory needs, so that retired ones are not used again soon.
+const WINDOW: u64 = 64 << 30;
+
+pub(crate) struct Device {
+    pub(crate) config: GpuConfig,
+    pub(crate) persona: Persona,
+    tree: Arc<PciTree>,
+    pub(crate) bdf: Option<Bdf>,
+    pub(crate) window: BusWindow,
+    pub(crate) pools: Arc<Pools>,
+    pub(crate) engine: CopyEngine,
+    pub(crate) stats: Counters,
+    pub(crate) peers: Peers,
+    bos: Mutex<BTreeMap<u64, Weak<BoInner>>>,
+    next_bo: AtomicU64,
+    is_removed: AtomicBool,
+    pub(crate) is_resetting: AtomicBool,
+}
+
+impl Device {
+    pub(crate) fn open(config: &GpuConfig, tree: Arc<PciTree>) -> Result<Arc<Self>> {
+        config.check()?;
+        let window = BusWindow::new(WINDOW, config.iommu)
+            .map_err(|error| no_memory(format!("no bus window for {}: {error}", config.name)))?;
+        let (peers, pools) = Peers::join(config)?;
+        let device = Arc::new(Self {
+            config: config.clone(),
+            persona: config.persona(),
+            bdf: tree.by_name(&config.name),
+            tree,
+            window,
+            pools: Arc::new(pools),
+            engine: CopyEngine::new(config.preset.name(), config.copy_engine),
+            stats: Counters::default(),
+            peers,
+            bos: Mutex::default(),
+            next_bo: AtomicU64::new(1),
+            is_removed: AtomicBool::new(false),
+            is_resetting: AtomicBool::new(false),
+        });
+        device.peers.serve(Arc::downgrade(&device))?;
+        Ok(device)
+    }
+
+    /// Which way accesses of an importer at `from` travel to VRAM; `None` when there is no way. An importer that is on no
+    /// bus has none, as on Linux.
+    pub(crate) fn reach(&self, from: Option<DeviceAddr>) -> std::result::Result<MapType, String> {
+        let name = &self.config.name;
+        let Some(gpu) = self.bdf else {
+            return Err(format!("{name} is nowhere in the PCI tree"));
+        };
+        let Some(client) = from.and_then(|addr| Bdf::from_bits(addr.0)) else {
+            return Err(format!("the importer is no PCI device, and cannot reach {name} at {gpu}"));
+        };
+        let path = self.tree.path(gpu, client);
+        match path.map_type {
+            pci::MapType::BusAddr => Ok(MapType::BusAddress),
+            pci::MapType::ThruHostBridge => Ok(MapType::ThroughHostBridge),
+            pci::MapType::None | pci::MapType::NotSupported => Err(path.to_string()),
+        }
+    }
+
+    pub(crate) fn check_present(&self) -> Result<()> {
+        if self.pools.ledger.is_husk() {
+            return Err(no_device(format!(
+                "{} was opened before this process was forked: open it anew",
+                self.config.name
+            )));
+        }
+        if self.is_removed() {
+            return Err(no_device(format!("{} was removed", self.config.name)));
+        }
+        if self.is_resetting.load(Ordering::Acquire) {
+            return Err(no_device(format!("{} is being reset", self.config.name)));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_removed(&self) -> bool {
+        self.is_removed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_removed(&self) -> bool {
+        self.is_removed.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn next_bo(&self) -> u64 {
+        self.next_bo.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, bo: &Arc<BoInner>) {
+        let mut bos = self.bos();
+        bos.retain(|_, bo| bo.strong_count() > 0);
+        bos.insert(bo.id, Arc::downgrade(bo));
+    }
+
+    pub(crate) fn bo(&self, id: u64) -> Option<Arc<BoInner>> {
+        self.bos().get(&id)?.upgrade()
+    }
+
+    /// All buffers of this process that exist.
+    pub(crate) fn all(&self) -> Vec<Arc<BoInner>> {
+        self.bos().values().filter_map(Weak::upgrade).collect()
+    }
+
+    fn bos(&self) -> MutexGuard<'_, BTreeMap<u64, Weak<BoInner>>> {
+        self.bos.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

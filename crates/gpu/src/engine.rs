@@ -1,0 +1,164 @@
+//! The copy engine: moves the bytes of buffers, one job after the other, and signals a fence for each.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use dmabuf::{Fence, SignallingSection, Timeline};
+
+use crate::config::CopyMode;
+use crate::error::{Result, no_memory};
+use crate::pools::Resource;
+
+/// Does jobs in their order. Dropping it does those that are left.
+pub(crate) struct CopyEngine {
+    shared: Arc<Shared>,
+    mode: CopyMode,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    pid: u32,
+}
+
+/// One move. It owns the old place, which is given back when the bytes have left it.
+struct Job {
+    from: Arc<Resource>,
+    to: Arc<Resource>,
+    fence: Fence,
+}
+
+struct Shared {
+    timeline: Timeline,
+    jobs: Mutex<Jobs>,
+    more: Condvar,
+    /// Held while a job is done: two would signal in the wrong order.
+    doing: Mutex<()>,
+}
+
+#[derive(Default)]
+struct Jobs {
+    queue: VecDeque<Job>,
+    last: Option<Fence>,
+    is_ended: bool,
+}
+
+impl CopyEngine {
+    pub(crate) fn new(name: &str, mode: CopyMode) -> Self {
+        let shared = Shared {
+            timeline: Timeline::new(name, "copy"),
+            jobs: Mutex::default(),
+            more: Condvar::new(),
+            doing: Mutex::new(()),
+        };
+        Self { shared: Arc::new(shared), mode, thread: Mutex::new(None), pid: std::process::id() }
+    }
+
+    /// Makes sure that a job can be done: after this, [`copy`](Self::copy) cannot fail.
+    pub(crate) fn prepare(&self) -> Result<()> {
+        if self.mode != CopyMode::Thread {
+            return Ok(());
+        }
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let shared = Arc::clone(&self.shared);
+            let spawned = std::thread::Builder::new()
+                .name("peerdma-copy".to_owned())
+                .stack_size(128 << 10)
+                .spawn(move || {
+                    umem::guard::block_signals();
+                    shared.run();
+                });
+            let spawned = spawned
+                .map_err(|error| no_memory(format!("no thread for the copy engine: {error}")))?;
+            *thread = Some(spawned);
+        }
+        Ok(())
+    }
+
+    /// Copies the bytes of `from` to `to`. The fence is signaled when they are there and the old place is free.
+    pub(crate) fn copy(&self, from: Arc<Resource>, to: Arc<Resource>) -> Fence {
+        let mut jobs = self.shared.jobs();
+        // Under the lock, so that fences are in the order of jobs.
+        let fence = self.shared.timeline.point();
+        jobs.last = Some(fence.clone());
+        jobs.queue.push_back(Job { from, to, fence: fence.clone() });
+        drop(jobs);
+        match self.mode {
+            CopyMode::Thread => self.shared.more.notify_one(),
+            CopyMode::Sync => while self.step() {},
+            CopyMode::Manual => {}
+        }
+        fence
+    }
+
+    /// Waits until all jobs are done that were there when it was called.
+    pub(crate) fn wait_idle(&self) {
+        let last = self.shared.jobs().last.clone();
+        if let Some(last) = last {
+            self.wait(&last);
+        }
+    }
+
+    /// Does the next job, if there is one.
+    pub(crate) fn step(&self) -> bool {
+        self.shared.step()
+    }
+
+    /// Waits for a fence, of this engine or not. An engine that works when asked is asked now.
+    pub(crate) fn wait(&self, fence: &Fence) {
+        if self.mode == CopyMode::Manual {
+            while !fence.is_signaled() && self.step() {}
+        }
+        // TIMEOUT: none; a fence is signaled in finite time without anybody's help.
+        let _ = fence.wait(None);
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        loop {
+            let mut jobs = self.jobs();
+            while jobs.queue.is_empty() {
+                if jobs.is_ended {
+                    return;
+                }
+                jobs = self.more.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+            }
+            drop(jobs);
+            self.step();
+        }
+    }
+
+    fn step(&self) -> bool {
+        let _doing = self.doing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Job { from, to, fence }) = self.jobs().queue.pop_front() else { return false };
+        let _signalling = SignallingSection::begin();
+        to.copy_from(&from);
+        // Whoever waited may count on the old place being free.
+        drop((from, to));
+        self.timeline.signal(fence.seqno());
+        true
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for CopyEngine {
+    fn drop(&mut self) {
+        if self.pid != std::process::id() {
+            // A forked child has neither the thread nor the right to the memory.
+            return;
+        }
+        self.shared.jobs().is_ended = true;
+        self.shared.more.notify_all();
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        match thread {
+            // The last buffer may go away in a callback that runs on the engine's own thread.
+            Some(thread) if thread.thread().id() == std::thread::current().id() => {}
+            Some(thread) => {
+                let _ = thread.join();
+            }
+            None => while self.step() {},
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The buffer as others see it: `docs/semantics.md` 1.10, 1.11, 2.6.
+
+use std::sync::Arc;
+
+use dmabuf::{
+    AttachmentInfo, Direction, Exporter, Gate, IosysMap, MmapBacking, Pinning, ResvGuard,
+    SgBacking, SgEntry, SgTable, Sharing, Usage,
+};
+
+use crate::bo::BoInner;
+use crate::error::{Result, busy, invalid, no_device, not_permitted, not_supported};
+use crate::handle::CpuPages;
+use crate::persona::{Orphans, PinPolicy, WithoutP2p};
+use crate::place::Domain;
+use crate::pools::Resource;
+use crate::room::allows;
+
+/// The longest stretch of a table: the largest whole number of pages that a 32-bit length holds.
+const STRETCH: u64 = 0xffff_f000;
+
+impl Exporter for BoInner {
+    fn name(&self) -> &str {
+        self.device.config.preset.name()
+    }
+
+    fn attach(&self, info: &mut AttachmentInfo) -> Result<()> {
+        let persona = &self.device.persona;
+        let refused = |why: &str| Err(not_supported(format!("{}: {why}", self.name())));
+        if persona.needs_p2p && !info.peer2peer() {
+            return refused("only importers that take peer-to-peer addresses are served");
+        }
+        self.device.check_present()?;
+        self.resource()?;
+        if persona.needs_revocable && !info.class().is_revocable() {
+            return refused("only importers from which the memory can be taken away are served");
+        }
+        let unreachable = self.device.reach(info.device()).err();
+        let why = unreachable.as_deref().unwrap_or("the importer takes no peer-to-peer addresses");
+        if unreachable.is_some() && persona.without_p2p != WithoutP2p::Einval {
+            info.clear_peer2peer();
+        }
+        if !info.peer2peer() {
+            match persona.without_p2p {
+                WithoutP2p::Refuse => return refused(why),
+                WithoutP2p::System if !self.may_be_in_gtt() => {
+                    return refused(&format!("{why}, and the buffer may not be in GTT"));
+                }
+                _ => {}
+            }
+        }
+        if self.pins_at_attach() {
+            info.clear_peer2peer();
+            let resv = self.resv.lock();
+            self.move_to(&resv, Domain::Gtt, false, "attached by an importer")?;
+            self.wait(Usage::Kernel);
+            self.pin(!info.class().is_revocable())?;
+        }
+        self.attachments().push(info.clone());
+        Ok(())
+    }
+
+    fn detach(&self, info: &AttachmentInfo) {
+        self.attachments().retain(|other| other.id() != info.id());
+        if self.pins_at_attach() {
+            self.unpin(!info.class().is_revocable());
+        }
+    }
+
+    fn pinning(&self) -> Option<&dyn Pinning> {
+        self.device.persona.has_pin.then_some(self)
+    }
+
+    fn map_dma_buf(
+        &self,
+        resv: &ResvGuard<'_>,
+        info: &AttachmentInfo,
+        _direction: Direction,
+    ) -> Result<SgTable> {
+        self.device.check_present()?;
+        let resource = self.validate(resv, info)?;
+        resource.touch();
+        let map_type = self.map_type(&resource, info);
+        let addr = self.bus_addr(&resource)?;
+        let file = self.device.pools.file(resource.domain);
+        let entries = (0..self.size.div_ceil(STRETCH))
+            .map(|n| {
+                let start = n * STRETCH;
+                let offset = resource.offset + start;
+                SgEntry {
+                    addr: addr + start,
+                    len: STRETCH.min(self.size - start),
+                    backing: Some(SgBacking { file: Arc::clone(file), offset }),
+                }
+            })
+            .collect();
+        if !info.class().is_revocable() {
+            self.hold();
+        }
+        self.device.stats.count_map(map_type, self.size);
+        Ok(SgTable { entries, epoch: self.gate.get().map(Gate::epoch), map_type })
+    }
+
+    fn unmap_dma_buf(
+        &self,
+        _resv: &ResvGuard<'_>,
+        info: &AttachmentInfo,
+        _table: SgTable,
+        _direction: Direction,
+    ) {
+        if !info.class().is_revocable() {
+            self.release_hold();
+        }
+        // The address stays until the buffer moves: mapping it again costs nothing then.
+    }
+
+    fn gate(&self) -> Option<&Gate> {
+        self.gate.get()
+    }
+
+    fn sharing(&self) -> Sharing {
+        match self.device.persona.orphans {
+            Orphans::Keep => Sharing::HostKept,
+            Orphans::Revoke => Sharing::HostRevoked,
+        }
+    }
+
+    fn is_coherent(&self) -> bool {
+        true
+    }
+
+    fn mmap(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(invalid(format!(
+            "{}: another process cannot map it, since the file holds none of its bytes",
+            self.name()
+        )))
+    }
+
+    fn mmap_backing(&self, _offset: u64, _len: u64) -> Result<Option<MmapBacking>> {
+        let gone = || no_device(format!("{} is being freed", self.name()));
+        let this = self.device.bo(self.id).ok_or_else(gone)?;
+        let pages = CpuPages::of(&this)?;
+        let backing = SgBacking { file: Arc::clone(pages.file()), offset: pages.offset() };
+        Ok(Some(MmapBacking { backing, hold: Box::new(pages) }))
+    }
+
+    fn vmap(&self, resv: &ResvGuard<'_>) -> Result<IosysMap> {
+        let resource = self.pin_for_cpu(resv)?;
+        Ok(match resource.domain {
+            Domain::Vram => IosysMap::Io(resource.cpu_addr()),
+            Domain::Gtt => IosysMap::System(resource.cpu_addr()),
+        })
+    }
+
+    fn vunmap(&self, _resv: &ResvGuard<'_>, _map: IosysMap) {
+        Self::unpin(self, true);
+    }
+}
+
+impl Pinning for BoInner {
+    fn pin(&self, resv: &ResvGuard<'_>, info: &AttachmentInfo) -> Result<()> {
+        let (name, firm) = (self.name(), !info.class().is_revocable());
+        self.device.check_present()?;
+        let resource = self.resource()?;
+        let vram = match self.device.persona.pin_policy {
+            PinPolicy::Refuse => return Err(not_supported(format!("{name} cannot be pinned"))),
+            PinPolicy::Gtt => false,
+            PinPolicy::VramIfP2p => {
+                allows(self.place.allowed, Domain::Vram) && self.all_peer2peer()
+            }
+        };
+        let gtt = self.may_be_in_gtt();
+        if !vram && !gtt {
+            return Err(invalid(format!(
+                "{name} may be in VRAM only, which not every importer of it reaches: there is no place to pin it"
+            )));
+        }
+        if self.is_pinned() {
+            let fits = match resource.domain {
+                Domain::Vram => vram,
+                Domain::Gtt => gtt,
+            };
+            if !fits {
+                return Err(invalid(format!("{name} is pinned in {} already", resource.domain)));
+            }
+            return Self::pin(self, firm);
+        }
+        let why = "to be pinned";
+        let wants_vram = vram && (self.place.preferred == Domain::Vram || !gtt);
+        if wants_vram {
+            self.device.check_pin_limits(self.size)?;
+            match self.move_to(resv, Domain::Vram, true, why) {
+                Ok(_) => return Self::pin(self, firm),
+                Err(refusal) if !gtt => return Err(refusal),
+                Err(refusal) => tracing::debug!("{refusal}: pinned in GTT instead"),
+            }
+        }
+        self.move_to(resv, Domain::Gtt, false, why)?;
+        Self::pin(self, firm)
+    }
+
+    fn unpin(&self, _resv: &ResvGuard<'_>, info: &AttachmentInfo) {
+        Self::unpin(self, !info.class().is_revocable());
+    }
+}
+
+impl BoInner {
+    /// Brings the buffer to where this importer can reach it.
+    fn validate(&self, resv: &ResvGuard<'_>, info: &AttachmentInfo) -> Result<Arc<Resource>> {
+        let persona = &self.device.persona;
+        let resource = self.resource()?;
+        let path = self.device.reach(info.device());
+        if info.peer2peer() && path.is_ok() {
+            if resource.domain == Domain::Gtt || self.is_in_reach(&resource) {
+                return Ok(resource);
+            }
+            // In VRAM, but outside the BAR.
+            self.move_into_bar_or_gtt(resv, "mapped by a peer")?;
+            return self.resource();
+        }
+        if persona.moves && resource.domain == Domain::Gtt {
+            return Ok(resource);
+        }
+        let why =
+            path.err().unwrap_or_else(|| "the importer takes no peer-to-peer addresses".to_owned());
+        let what = format!("{}: {why}", self.name());
+        match persona.without_p2p {
+            WithoutP2p::Eperm => return Err(not_permitted(what)),
+            WithoutP2p::Einval => return Err(invalid(what)),
+            _ if !self.may_be_in_gtt() => {
+                return Err(invalid(format!("{what}, and the buffer may not be in GTT")));
+            }
+            _ if self.is_pinned() => {
+                return Err(busy(format!("{what}, and the buffer is pinned in VRAM")));
+            }
+            _ => {}
+        }
+        self.move_to(resv, Domain::Gtt, false, "mapped by an importer without peer-to-peer")?;
+        self.resource()
+    }
+
+    /// Brings the buffer to where the CPU reaches it, and keeps it there.
+    pub(crate) fn pin_for_cpu(&self, resv: &ResvGuard<'_>) -> Result<Arc<Resource>> {
+        self.device.check_present()?;
+        if !self.device.persona.mmap {
+            let driver = self.device.config.preset.name();
+            return Err(invalid(format!("{}: {driver} lets nobody map its memory", self.name())));
+        }
+        let resource = self.resource()?;
+        if resource.domain == Domain::Vram && !self.is_in_reach(&resource) {
+            self.move_into_bar_or_gtt(resv, "mapped by the CPU")?;
+        }
+        self.wait(Usage::Kernel);
+        Self::pin(self, true)?;
+        self.resource()
+    }
+
+    fn move_into_bar_or_gtt(&self, resv: &ResvGuard<'_>, why: &str) -> Result<()> {
+        if let Err(refusal) = self.move_to(resv, Domain::Vram, true, why) {
+            tracing::debug!("{refusal}: GTT instead");
+            self.move_to(resv, Domain::Gtt, false, why)?;
+        }
+        Ok(())
+    }
+
+    fn may_be_in_gtt(&self) -> bool {
+        self.device.persona.moves && allows(self.place.allowed, Domain::Gtt)
+    }
+
+    fn pins_at_attach(&self) -> bool {
+        let persona = &self.device.persona;
+        !persona.has_pin && persona.moves && persona.pin_policy == PinPolicy::Gtt
+    }
+}

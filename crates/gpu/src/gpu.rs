@@ -1,0 +1,159 @@
+//! What a program holds: a GPU.
+
+use std::fmt;
+use std::sync::Arc;
+
+use dmabuf::{BusWindow, Fence, Retired};
+use pci::{Bdf, PciConfig, PciTree};
+
+use crate::bo::BoInner;
+use crate::config::GpuConfig;
+use crate::device::Device;
+use crate::error::{Result, invalid};
+use crate::handle::Bo;
+use crate::persona::Persona;
+use crate::place::{Domain, Place};
+use crate::reset::Resetting;
+use crate::stats::{Counters, GpuStats};
+
+/// A software GPU. A clone is the same one; it lives as long as a handle or a buffer does.
+#[derive(Clone)]
+pub struct Gpu {
+    device: Arc<Device>,
+}
+
+impl Gpu {
+    /// Opens the GPU of this name, on a machine where every device reaches every other.
+    ///
+    /// # Errors
+    ///
+    /// A configuration that cannot be, no memory, or another process that has the GPU otherwise.
+    pub fn open(config: &GpuConfig) -> Result<Self> {
+        let tree = PciConfig::default().build(&["peerdma0", config.name.as_str()]);
+        let tree = tree.map_err(|error| invalid(error.to_string()))?;
+        Self::open_in(config, Arc::new(tree))
+    }
+
+    /// Opens the GPU of this name on a given machine. If the tree does not name it, no peer reaches it.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_in(config: &GpuConfig, tree: Arc<PciTree>) -> Result<Self> {
+        Ok(Self { device: Device::open(config, tree)? })
+    }
+
+    /// Makes a buffer of at least `size` bytes (rounded up to pages), all zero. If there is no room where it should be,
+    /// buffers that were used least lately are moved to GTT.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM when all that could go is pinned, EAGAIN when a limit on this process's VRAM is reached, ENODEV when the
+    /// GPU was removed.
+    pub fn alloc(&self, size: u64, place: Place) -> Result<Bo> {
+        Ok(Bo::new(BoInner::new(&self.device, size, place)?))
+    }
+
+    /// Moves a buffer out of VRAM.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY when it is pinned, EINVAL when it may not be in GTT, ENOMEM when GTT is full.
+    pub fn evict(&self, bo: &Bo) -> Result<Fence> {
+        let bo = bo.inner();
+        bo.device.check_present()?;
+        bo.evict(&bo.resv.lock(), false)
+    }
+
+    /// Moves every buffer of this process that can move out of VRAM; returns how many did.
+    pub fn evict_all(&self) -> usize {
+        let in_vram = |bo: &Arc<BoInner>| bo.resource().is_ok_and(|r| r.domain == Domain::Vram);
+        let bos = self.device.all().into_iter().filter(in_vram);
+        bos.filter(|bo| bo.evict(&bo.resv.lock(), false).is_ok()).count()
+    }
+
+    /// Moves a buffer to `domain`.
+    ///
+    /// # Errors
+    ///
+    /// As [`evict`](Self::evict); ENOMEM also when VRAM is full of what cannot go.
+    pub fn move_to(&self, bo: &Bo, domain: Domain) -> Result<Fence> {
+        let bo = bo.inner();
+        bo.device.check_present()?;
+        bo.move_to(&bo.resv.lock(), domain, bo.place.visible, "moved on demand")
+    }
+
+    /// Resets the GPU as far as this process goes: all its buffers are revoked, what was in VRAM is lost, and then the
+    /// buffers can be mapped again, by new attachments and by dynamic importers. Importers that cannot be revoked keep
+    /// their access; the names of their buffers are returned.
+    pub fn reset(&self) -> Vec<String> {
+        self.begin_reset().kept().to_vec()
+    }
+
+    /// Begins a reset; until it ends, everything answers ENODEV.
+    pub fn begin_reset(&self) -> Resetting {
+        Resetting::begin(&self.device)
+    }
+
+    /// Takes the GPU out of the machine: all buffers of this process are revoked for good, and everything answers ENODEV.
+    /// Importers that cannot be revoked keep their access; the names of their buffers are returned.
+    pub fn remove(&self) -> Vec<String> {
+        Resetting::remove(&self.device)
+    }
+
+    /// Does the next job of a copy engine that works when asked; returns whether there was one.
+    pub fn step(&self) -> bool {
+        self.device.engine.step()
+    }
+
+    /// Waits until the moves that are under way are done, and with them the memory of buffers that were freed meanwhile.
+    pub fn wait_idle(&self) {
+        self.device.engine.wait_idle();
+    }
+
+    /// To be called by who caught a fault at `addr`: counts it as a stale access if it was one, and tells whose the
+    /// address was, since when it is void and why.
+    pub fn report_fault(&self, addr: u64) -> Option<Retired> {
+        let retired = self.device.window.describe(addr)?;
+        Counters::add(&self.device.stats.stale_accesses, 1);
+        tracing::error!("stale access: {retired}");
+        Some(retired)
+    }
+
+    /// Its bus addresses.
+    pub fn window(&self) -> &BusWindow {
+        &self.device.window
+    }
+
+    /// Where it is in the PCI tree.
+    pub fn bdf(&self) -> Option<Bdf> {
+        self.device.bdf
+    }
+
+    /// What its exporter does.
+    pub fn persona(&self) -> &Persona {
+        &self.device.persona
+    }
+
+    /// How it was opened.
+    pub fn config(&self) -> &GpuConfig {
+        &self.device.config
+    }
+
+    /// What happened.
+    pub fn stats(&self) -> GpuStats {
+        self.device.stats.read()
+    }
+
+    /// Bytes of a domain in use, by all processes that share the GPU.
+    pub fn used(&self, domain: Domain) -> u64 {
+        let entries = self.device.pools.ledger.lock().entries();
+        entries.iter().filter(|entry| entry.domain == domain).map(|entry| entry.len).sum()
+    }
+}
+
+impl fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gpu").field("name", &self.device.config.name).finish_non_exhaustive()
+    }
+}

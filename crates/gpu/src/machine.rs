@@ -1,0 +1,139 @@
+//! The machine that the configuration file describes: its GPUs, and the PCI tree that they share with its NICs.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use pci::{PciConfig, PciTree};
+use serde::Deserialize;
+
+use crate::config::GpuConfig;
+use crate::error::{Result, invalid, no_device};
+use crate::gpu::Gpu;
+
+/// What the file that `PEERDMA_CONFIG` names says of GPUs, in the tree where the NICs of the same file are: NICs and GPUs
+/// find the same addresses in it, whoever reads the file.
+///
+/// A file without `[[gpu]]` has the default one, `gpu0`.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    gpus: Vec<GpuConfig>,
+    tree: Arc<PciTree>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    /// Of a NIC only the name matters here.
+    #[serde(rename = "nic")]
+    nics: Vec<Named>,
+    #[serde(rename = "gpu")]
+    gpus: Vec<GpuConfig>,
+    pci: PciConfig,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    #[serde(default = "first_nic")]
+    name: String,
+}
+
+fn first_nic() -> String {
+    "peerdma0".to_owned()
+}
+
+impl Machine {
+    /// Reads the file that `PEERDMA_CONFIG` names; without one, the machine is one NIC and one GPU that reach each other.
+    ///
+    /// # Errors
+    ///
+    /// ENODEV when the file cannot be read, else as [`parse`](Self::parse).
+    pub fn load() -> Result<Self> {
+        match std::env::var_os("PEERDMA_CONFIG") {
+            Some(path) if !path.is_empty() => {
+                let path = Path::new(&path);
+                let text = std::fs::read_to_string(path).map_err(|error| {
+                    no_device(format!("PEERDMA_CONFIG: {}: {error}", path.display()))
+                })?;
+                Self::parse(&text)
+            }
+            _ => Self::parse(""),
+        }
+    }
+
+    /// Reads the text of such a file.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for what is no configuration.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut file: File = toml::from_str(text).map_err(|error| invalid(error.to_string()))?;
+        if file.nics.is_empty() {
+            file.nics.push(Named { name: first_nic() });
+        }
+        if file.gpus.is_empty() {
+            file.gpus.push(GpuConfig::default());
+        }
+        file.gpus.iter().try_for_each(GpuConfig::check)?;
+        let nics = file.nics.iter().map(|nic| nic.name.as_str());
+        let names: Vec<&str> = nics.chain(file.gpus.iter().map(|gpu| gpu.name.as_str())).collect();
+        let tree = file.pci.build(&names).map_err(|error| invalid(error.to_string()))?;
+        Ok(Self { gpus: file.gpus, tree: Arc::new(tree) })
+    }
+
+    /// The GPUs, in the order of the file.
+    pub fn gpus(&self) -> &[GpuConfig] {
+        &self.gpus
+    }
+
+    /// Where everything is.
+    pub fn tree(&self) -> &Arc<PciTree> {
+        &self.tree
+    }
+
+    /// Opens the first GPU.
+    ///
+    /// # Errors
+    ///
+    /// As [`Gpu::open`].
+    pub fn open_first(&self) -> Result<Gpu> {
+        Gpu::open_in(&self.gpus[0], Arc::clone(&self.tree))
+    }
+
+    /// Opens the GPU of this name.
+    ///
+    /// # Errors
+    ///
+    /// ENODEV when there is none; else as [`Gpu::open`].
+    pub fn open(&self, name: &str) -> Result<Gpu> {
+        let found = self.gpus.iter().find(|gpu| gpu.name == name);
+        let config = found.ok_or_else(|| no_device(format!("there is no GPU {name:?}")))?;
+        Gpu::open_in(config, Arc::clone(&self.tree))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_a_file_has_one_gpu_that_the_nic_reaches() {
+        let machine = Machine::parse("").expect("the default");
+        let (nic, gpu) = (machine.tree().by_name("peerdma0"), machine.tree().by_name("gpu0"));
+        let path = machine.tree().path(gpu.expect("there"), nic.expect("there"));
+        assert_eq!(path.map_type, pci::MapType::BusAddr);
+        assert_eq!(machine.gpus(), [GpuConfig::default()]);
+        assert!(machine.open("gpu1").unwrap_err().what.contains("gpu1"));
+    }
+
+    #[test]
+    fn nics_come_first_and_mistakes_are_named() {
+        let text = "[[gpu]]\nname = \"a\"\nshared = false\n[[nic]]\nname = \"n\"\npreset = \"efa\"";
+        let machine = Machine::parse(text).expect("sound");
+        assert!(machine.tree().by_name("n") < machine.tree().by_name("a"));
+        assert_eq!(machine.open("a").expect("it opens").bdf(), machine.tree().by_name("a"));
+        let what = |text: &str| Machine::parse(text).unwrap_err().what;
+        assert!(what("[[gpus]]").contains("gpus"));
+        assert!(what("[[gpu]]\nvram = 1").contains("whole pages"));
+        assert!(what("[[pci.switch]]\nname = \"s\"\nunder = \"nobody\"").contains("nobody"));
+    }
+}

@@ -1,0 +1,256 @@
+//! Other processes of this user that share the GPU.
+//!
+//! ```text
+//!   peerdma/gpu/UID/NAME/door     held while somebody joins
+//!   peerdma/gpu/UID/NAME/0        process 0 listens: "join" is answered with ledger, VRAM and GTT;
+//!   peerdma/gpu/UID/NAME/1        "evict this buffer of yours" with whether that was done
+//!   ...
+//! ```
+//!
+//! Abstract sockets: they belong to the network namespace, and a name is free once its process is dead. Nobody is special:
+//! whoever comes first makes the memory, and any process that has it can hand it on. Abstract names have no owner, so both
+//! sides look at the other's uid.
+
+mod dead;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use dmabuf::PrivateFd;
+use rustix::net::Shutdown;
+
+use crate::config::GpuConfig;
+use crate::device::Device;
+use crate::error::{Result, busy, invalid, no_device, no_memory};
+use crate::ledger::{Entry, Ledger, ORPHAN};
+use crate::pools::Pools;
+use crate::room::Evicted;
+use crate::stats::Counters;
+use wire::{Answer, Ask, Name};
+
+/// Processes that share a GPU at a time.
+pub(crate) const MEMBERS: u8 = 64;
+
+/// How long a process is left alone after it did not answer.
+const LEFT_ALONE: Duration = Duration::from_secs(5);
+
+/// How long to wait for another process that joins at the same time.
+const DOOR_PATIENCE: Duration = Duration::from_secs(10);
+
+/// This process among those that share the GPU.
+pub(crate) struct Peers {
+    name: Name,
+    /// Which ledger we share: a number of another one means nothing.
+    ledger: u64,
+    /// None for a GPU of this process alone.
+    listener: Option<Arc<PrivateFd>>,
+    server: Mutex<Option<JoinHandle<()>>>,
+    silent: Mutex<BTreeMap<u8, Instant>>,
+    pid: u32,
+}
+
+impl Peers {
+    /// Finds the others, or makes the memory.
+    pub(crate) fn join(config: &GpuConfig) -> Result<(Self, Pools)> {
+        let name = Name::new(&config.name);
+        let geometry = geometry(config);
+        let alone = |owner| Pools::create(config, Ledger::create(geometry, owner)?);
+        if !config.shared {
+            let pools = alone(0)?;
+            return Ok((Self::over(name, &pools.ledger, None), pools));
+        }
+        let _door = open_door(&name, &config.name)?;
+        let mut found = None;
+        let mut free = None;
+        for member in 0..MEMBERS {
+            if found.is_some() && free.is_some() {
+                break;
+            }
+            match name.ask(member, &Ask::Join { geometry }) {
+                Answer::Nobody => free = free.or(Some(member)),
+                Answer::Memory(files) if found.is_none() => found = Some(files),
+                Answer::Otherwise => {
+                    return Err(invalid(format!(
+                        "another process has {} with another configuration or version",
+                        config.name
+                    )));
+                }
+                Answer::Silence => tracing::warn!(
+                    "process {member} of those that share {} does not answer",
+                    config.name
+                ),
+                _ => {}
+            }
+        }
+        let member = free.ok_or_else(|| {
+            busy(format!("{MEMBERS} processes have {} open, and no more can", config.name))
+        })?;
+        let listener = name.listen(member).map_err(|errno| {
+            no_device(format!("{} cannot be shared: bind failed: {errno}", config.name))
+        })?;
+        let pools = match found {
+            None => alone(member)?,
+            Some([ledger, vram, gtt]) => {
+                let ledger = Ledger::join(ledger, geometry, member)?;
+                Pools::join(config, ledger, vram, gtt)?
+            }
+        };
+        pools.ledger.lock().orphan(member);
+        let peers = Self::over(name, &pools.ledger, Some(Arc::new(PrivateFd::new(listener))));
+        peers.reclaim_dead(&pools);
+        Ok((peers, pools))
+    }
+
+    fn over(name: Name, ledger: &Ledger, listener: Option<Arc<PrivateFd>>) -> Self {
+        let ledger = rustix::fs::fstat(ledger.fd()).map_or(0, |stat| stat.st_ino);
+        let (server, silent) = (Mutex::new(None), Mutex::default());
+        Self { name, ledger, listener, server, silent, pid: std::process::id() }
+    }
+
+    /// Answers others from now on, in a thread that ends with this value.
+    pub(crate) fn serve(&self, device: Weak<Device>) -> Result<()> {
+        let Some(listener) = self.listener.clone() else { return Ok(()) };
+        let ledger = self.ledger;
+        let spawned = std::thread::Builder::new()
+            .name("peerdma-gpu".to_owned())
+            .stack_size(256 << 10)
+            .spawn(move || {
+                umem::guard::block_signals();
+                while let Some((ask, from)) = wire::next(&listener) {
+                    let Some(device) = device.upgrade() else { return };
+                    answer(&device, ledger, ask, &from);
+                }
+            });
+        let spawned = spawned
+            .map_err(|error| no_memory(format!("no thread to serve a shared GPU: {error}")))?;
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(spawned);
+        Ok(())
+    }
+
+    /// Asks a process to evict one of its buffers.
+    pub(crate) fn evict(&self, owner: u8, bo: u64, only_out_of_bar: bool) -> Evicted {
+        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        if owner == ORPHAN || silent.get(&owner).is_some_and(|at| at.elapsed() < LEFT_ALONE) {
+            return Evicted::Nothing;
+        }
+        silent.remove(&owner);
+        drop(silent);
+        let ask = Ask::Evict { ledger: self.ledger, bo, only_out_of_bar };
+        match self.name.ask(owner, &ask) {
+            Answer::Done => Evicted::Yes,
+            Answer::NotNow => Evicted::Busy,
+            Answer::Silence => {
+                tracing::warn!(
+                    "process {owner} of those that share the GPU does not evict: no answer"
+                );
+                let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+                silent.insert(owner, Instant::now());
+                Evicted::Nothing
+            }
+            _ => Evicted::Nothing,
+        }
+    }
+
+    /// Frees what dead processes left and nobody holds; returns how many placements that were.
+    pub(crate) fn reclaim_dead(&self, pools: &Pools) -> u64 {
+        let ours = pools.ledger.owner();
+        let entries = pools.ledger.lock().entries();
+        let mut alive = BTreeMap::from([(ours, true), (ORPHAN, false)]);
+        let mut left: Vec<Entry> = entries
+            .into_iter()
+            .filter(|entry| {
+                let owner = entry.owner;
+                !*alive.entry(owner).or_insert_with(|| self.name.is_taken(owner))
+            })
+            .collect();
+        if left.is_empty() {
+            return 0;
+        }
+        let files: Vec<_> = left.iter().map(|entry| entry.file).collect();
+        let held = dead::held_files(&files);
+        left.retain(|entry| !held.contains(&entry.file));
+        let table = pools.ledger.lock();
+        let mut count = 0;
+        for entry in left {
+            // It may have been freed, and even used again, since we looked.
+            let same = table.entry(entry.index).is_some_and(|now| {
+                (now.owner, now.bo, now.offset) == (entry.owner, entry.bo, entry.offset)
+            });
+            if same {
+                pools.reclaim(&table, entry);
+                count += 1;
+            }
+        }
+        count
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        if self.pid != std::process::id() {
+            // A forked child has neither the thread nor the socket.
+            return;
+        }
+        let _ = rustix::net::shutdown(listener.as_fd(), Shutdown::Both);
+        let server = self.server.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(server) = server
+            && server.thread().id() != std::thread::current().id()
+        {
+            let _ = server.join();
+        }
+    }
+}
+
+/// Only one process joins at a time.
+fn open_door(name: &Name, gpu: &str) -> Result<std::os::fd::OwnedFd> {
+    let start = Instant::now();
+    loop {
+        match name.door() {
+            Ok(door) => return Ok(door),
+            Err(rustix::io::Errno::ADDRINUSE) if start.elapsed() < DOOR_PATIENCE => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(errno) => {
+                return Err(no_device(format!(
+                    "{gpu} cannot be shared: bind of its door failed: {errno}"
+                )));
+            }
+        }
+    }
+}
+
+/// What all processes must agree on.
+fn geometry(config: &GpuConfig) -> u64 {
+    let parts = [config.vram, config.gtt, config.visible()];
+    // FNV-1a over the words.
+    parts
+        .into_iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, part| (hash ^ part).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn answer(device: &Device, ledger: u64, ask: Ask, from: &wire::Caller) {
+    let pools = &device.pools;
+    match ask {
+        Ask::Join { geometry: theirs } if theirs != geometry(&device.config) => {
+            from.answer(&Answer::Otherwise);
+        }
+        Ask::Join { .. } => from.send_memory(pools),
+        Ask::Evict { ledger: theirs, .. } if theirs != ledger => from.answer(&Answer::Never),
+        Ask::Evict { bo, only_out_of_bar, .. } => {
+            let evicted = device.evict_ours(bo, only_out_of_bar);
+            if matches!(evicted, Evicted::Yes) {
+                Counters::add(&device.stats.evictions_for_others, 1);
+            }
+            from.answer(&match evicted {
+                Evicted::Yes => Answer::Done,
+                Evicted::Busy => Answer::NotNow,
+                Evicted::Nothing => Answer::Never,
+            });
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! What processes that share a GPU say to each other: one question and one answer for each connection.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use dmabuf::PrivateFd;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
+
+use crate::place::Domain;
+use crate::pools::Pools;
+
+/// How long an answer may take. An eviction copies a buffer first.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Version of what is said.
+const VERSION: u64 = 1;
+/// Words of a message, in either direction.
+const WORDS: usize = 5;
+
+/// A question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// May I have the memory?
+    Join { geometry: u64 },
+    /// Move this buffer of yours out of the way.
+    Evict { ledger: u64, bo: u64, only_out_of_bar: bool },
+}
+
+/// An answer, or what stands for one.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// The ledger, VRAM and GTT.
+    Memory([OwnedFd; 3]),
+    /// The memory is otherwise than you think.
+    Otherwise,
+    Done,
+    NotNow,
+    Never,
+    /// No process has this number.
+    Nobody,
+    /// One has, and does not answer, or is not one of ours.
+    Silence,
+}
+
+/// The names of one GPU's sockets.
+#[derive(Clone, Debug)]
+pub(super) struct Name {
+    prefix: String,
+    uid: u32,
+}
+
+/// Who asked, waiting for an answer.
+pub(super) struct Caller {
+    socket: OwnedFd,
+}
+
+impl Name {
+    pub(super) fn new(gpu: &str) -> Self {
+        let uid = rustix::process::geteuid().as_raw();
+        Self { prefix: format!("peerdma/gpu/{uid}/{gpu}/"), uid }
+    }
+
+    /// Holds the door against others who join, until it is dropped.
+    pub(super) fn door(&self) -> Result<OwnedFd, Errno> {
+        let socket = socket()?;
+        rustix::net::bind(&socket, &self.address("door")?)?;
+        Ok(socket)
+    }
+
+    pub(super) fn listen(&self, member: u8) -> Result<OwnedFd, Errno> {
+        let socket = socket()?;
+        rustix::net::bind(&socket, &self.address(&member.to_string())?)?;
+        rustix::net::listen(&socket, 64)?;
+        Ok(socket)
+    }
+
+    /// Whether a process has this number.
+    pub(super) fn is_taken(&self, member: u8) -> bool {
+        !matches!(self.connect(member), Err(Errno::CONNREFUSED))
+    }
+
+    pub(super) fn ask(&self, member: u8, ask: &Ask) -> Answer {
+        let socket = match self.connect(member) {
+            Ok(socket) => socket,
+            Err(Errno::CONNREFUSED) => return Answer::Nobody,
+            Err(_) => return Answer::Silence,
+        };
+        let is_ours =
+            sockopt::socket_peercred(&socket).is_ok_and(|peer| peer.uid.as_raw() == self.uid);
+        if !is_ours {
+            tracing::warn!("{}{member} is held by another user", self.prefix);
+            return Answer::Silence;
+        }
+        let said = encode(ask);
+        if rustix::net::send(&socket, &said, SendFlags::NOSIGNAL) != Ok(said.len()) {
+            return Answer::Silence;
+        }
+        receive_answer(&socket).unwrap_or(Answer::Silence)
+    }
+
+    fn connect(&self, member: u8) -> Result<OwnedFd, Errno> {
+        let socket = socket()?;
+        set_patience(&socket)?;
+        rustix::net::connect(&socket, &self.address(&member.to_string())?)?;
+        Ok(socket)
+    }
+
+    fn address(&self, what: &str) -> Result<SocketAddrUnix, Errno> {
+        SocketAddrUnix::new_abstract_name(format!("{}{what}", self.prefix).as_bytes())
+    }
+}
+
+/// Waits for the next question of a process of this user. `None` when the socket was shut down.
+pub(super) fn next(listener: &PrivateFd) -> Option<(Ask, Caller)> {
+    let uid = rustix::process::geteuid();
+    loop {
+        let socket = match rustix::net::accept_with(listener.as_fd(), SocketFlags::CLOEXEC) {
+            Ok(socket) => socket,
+            Err(Errno::INVAL | Errno::BADF | Errno::NOTSOCK) => return None,
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                // Nothing tells when there are descriptors again.
+                std::thread::sleep(Duration::from_millis(50));
+                continue;
+            }
+            Err(_) => continue,
+        };
+        let ours = sockopt::socket_peercred(&socket).is_ok_and(|peer| peer.uid == uid);
+        if !ours || set_patience(&socket).is_err() {
+            continue;
+        }
+        let mut said = [0; WORDS * 8];
+        // Who only wanted to know whether we live says nothing.
+        let Ok((len, _)) = rustix::net::recv(&socket, &mut said[..], RecvFlags::empty()) else {
+            continue;
+        };
+        // Who gave up waiting (we may have been stopped) must not have its way now.
+        let gave_up =
+            rustix::net::recv(&socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        if len == said.len()
+            && matches!(gave_up, Err(Errno::AGAIN))
+            && let Some(ask) = decode(&said)
+        {
+            return Some((ask, Caller { socket }));
+        }
+    }
+}
+
+impl Caller {
+    pub(super) fn answer(&self, answer: &Answer) {
+        let code = match answer {
+            Answer::Memory(_) | Answer::Nobody | Answer::Silence => return,
+            Answer::Otherwise => OTHERWISE,
+            Answer::Done => DONE,
+            Answer::NotNow => NOT_NOW,
+            Answer::Never => NEVER,
+        };
+        // Who did not wait for the answer does not get it.
+        let _ = rustix::net::send(&self.socket, &words([code, 0, 0, 0, 0]), SendFlags::NOSIGNAL);
+    }
+
+    pub(super) fn send_memory(&self, pools: &Pools) {
+        let files = [pools.ledger.fd(), pools.fd(Domain::Vram), pools.fd(Domain::Gtt)];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmRights(&files));
+        let said = words([MEMORY, 0, 0, 0, 0]);
+        let parts = [IoSlice::new(&said)];
+        let _ = rustix::net::sendmsg(&self.socket, &parts, &mut ancillary, SendFlags::NOSIGNAL);
+    }
+}
+
+const MEMORY: u64 = 1;
+const OTHERWISE: u64 = 2;
+const DONE: u64 = 3;
+const NOT_NOW: u64 = 4;
+const NEVER: u64 = 5;
+
+const JOIN: u64 = 1;
+const EVICT: u64 = 2;
+
+fn encode(ask: &Ask) -> [u8; WORDS * 8] {
+    words(match *ask {
+        Ask::Join { geometry } => [VERSION, JOIN, geometry, 0, 0],
+        Ask::Evict { ledger, bo, only_out_of_bar } => {
+            [VERSION, EVICT, ledger, bo, only_out_of_bar.into()]
+        }
+    })
+}
+
+fn decode(said: &[u8; WORDS * 8]) -> Option<Ask> {
+    let word = |n: usize| {
+        let bytes = said[n * 8..][..8].try_into();
+        u64::from_le_bytes(bytes.expect("eight bytes"))
+    };
+    match (word(0), word(1)) {
+        (VERSION, JOIN) => Some(Ask::Join { geometry: word(2) }),
+        (VERSION, EVICT) => {
+            Some(Ask::Evict { ledger: word(2), bo: word(3), only_out_of_bar: word(4) != 0 })
+        }
+        // Another version joins another GPU, in its own words.
+        (_, JOIN) => Some(Ask::Join { geometry: 0 }),
+        _ => None,
+    }
+}
+
+fn words(words: [u64; WORDS]) -> [u8; WORDS * 8] {
+    let mut bytes = [0; WORDS * 8];
+    for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+fn receive_answer(socket: &OwnedFd) -> Option<Answer> {
+    let mut said = [0; WORDS * 8];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut said)];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let got = rustix::net::recvmsg(socket, &mut parts, &mut ancillary, flags).ok()?;
+    let files: Vec<OwnedFd> = ancillary
+        .drain()
+        .filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(files) => Some(files),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    if got.bytes != said.len() {
+        return None;
+    }
+    let code = u64::from_le_bytes(said[..8].try_into().ok()?);
+    Some(match code {
+        MEMORY => Answer::Memory(files.try_into().ok()?),
+        OTHERWISE => Answer::Otherwise,
+        DONE => Answer::Done,
+        NOT_NOW => Answer::NotNow,
+        NEVER => Answer::Never,
+        _ => return None,
+    })
+}
+
+fn socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// TIMEOUT: whoever is stopped must not stop us.
+fn set_patience(socket: impl AsFd) -> Result<(), Errno> {
+    for timeout in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
+        sockopt::set_socket_timeout(&socket, timeout, Some(PATIENCE))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_survive_the_trip_and_nonsense_is_none() {
+        let asks = [
+            Ask::Join { geometry: 7 },
+            Ask::Evict { ledger: 1, bo: u64::MAX, only_out_of_bar: true },
+        ];
+        for ask in asks {
+            assert_eq!(decode(&encode(&ask)), Some(ask));
+        }
+        assert_eq!(decode(&words([VERSION, 9, 0, 0, 0])), None);
+        assert_eq!(decode(&words([9, EVICT, 0, 0, 0])), None);
+        assert_eq!(decode(&words([9, JOIN, 5, 0, 0])), Some(Ask::Join { geometry: 0 }));
+    }
+}

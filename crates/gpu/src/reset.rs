@@ -1,0 +1,100 @@
+//! Reset and removal: the GPU takes its memory back.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use dmabuf::Closed;
+
+use crate::bo::BoInner;
+use crate::device::Device;
+
+/// How long a reset waits for importers to give their mappings back.
+const RESET_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The GPU is being reset: its buffers are revoked, and what VRAM held is lost. Dropping it ends the reset.
+#[must_use = "the reset ends when this is dropped"]
+pub struct Resetting {
+    device: Arc<Device>,
+    taken: Vec<(Arc<BoInner>, Option<Closed>)>,
+    kept: Vec<String>,
+}
+
+impl Resetting {
+    pub(crate) fn begin(device: &Arc<Device>) -> Self {
+        device.is_resetting.store(true, Ordering::Release);
+        let mut resetting = Self { device: Arc::clone(device), taken: vec![], kept: vec![] };
+        for bo in device.all() {
+            let closed = resetting.revoke(&bo, "the GPU was reset");
+            bo.lose(false);
+            resetting.taken.push((bo, closed));
+        }
+        resetting
+    }
+
+    pub(crate) fn remove(device: &Arc<Device>) -> Vec<String> {
+        if device.set_removed() {
+            return vec![];
+        }
+        let mut removal = Self { device: Arc::clone(device), taken: vec![], kept: vec![] };
+        for bo in device.all() {
+            let before = removal.kept.len();
+            let closed = removal.revoke(&bo, "the GPU was removed");
+            if removal.kept.len() == before {
+                if let Some(closed) = closed {
+                    closed.revoke();
+                }
+                bo.lose(true);
+            }
+        }
+        std::mem::take(&mut removal.kept)
+    }
+
+    /// Buffers whose importers kept their access.
+    pub fn kept(&self) -> &[String] {
+        &self.kept
+    }
+
+    fn revoke(&mut self, bo: &Arc<BoInner>, why: &str) -> Option<Closed> {
+        let taken = bo.take_away(&bo.resv.lock(), why);
+        let (closed, kept) = match taken {
+            Ok(taken) => taken,
+            Err(refusal) => {
+                tracing::error!("{refusal}");
+                (None, true)
+            }
+        };
+        // TIMEOUT: an importer that was told may need a moment to give its mapping back.
+        let still = match bo.dma_buf() {
+            Some(exported) if !kept => exported.wait_unmapped(Some(RESET_PATIENCE)).is_err(),
+            _ => kept,
+        };
+        if still {
+            self.kept.push(bo.name());
+        }
+        if kept {
+            // Who keeps its access needs an open gate.
+            if let Some(closed) = closed {
+                closed.reopen();
+            }
+            return None;
+        }
+        closed
+    }
+}
+
+impl Drop for Resetting {
+    fn drop(&mut self) {
+        if self.device.is_removed() {
+            return;
+        }
+        for (bo, closed) in self.taken.drain(..) {
+            let _resv = bo.resv.lock();
+            bo.give_back();
+            if let Some(closed) = closed {
+                closed.open();
+            }
+        }
+        self.device.is_resetting.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,253 @@
+//! Making room: limits, eviction of what was used least lately, and refusals that name the pool.
+
+use std::time::{Duration, Instant};
+
+use crate::device::Device;
+use crate::error::{Result, again, no_memory};
+use crate::ledger::{Entry, Wanted};
+use crate::place::{Domain, Domains, Place};
+use crate::pools::Resource;
+use crate::stats::Counters;
+
+/// How long a caller waits for buffers that others are just using.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a buffer needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    pub(crate) bo: u64,
+    pub(crate) len: u64,
+    pub(crate) align: u64,
+    pub(crate) fixed: bool,
+    /// Whether it must be in the part of VRAM that peers reach.
+    pub(crate) visible: bool,
+}
+
+/// What came of trying to evict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Evicted {
+    /// There is more room.
+    Yes,
+    /// There may be, once somebody lets go of a buffer.
+    Busy,
+    /// Everything that is there is pinned or must not move.
+    Nothing,
+}
+
+impl Device {
+    /// A first place for a buffer: where it prefers to be, evicting others; else wherever it may be.
+    pub(crate) fn place(&self, need: Need, place: &Place) -> Result<Resource> {
+        let first = self.obtain(place.preferred, need);
+        let other = match place.preferred {
+            Domain::Vram => Domain::Gtt,
+            Domain::Gtt => Domain::Vram,
+        };
+        match first {
+            Err(refusal) if place.allowed.contains(other.only()) => {
+                tracing::debug!("{refusal}: {other} instead");
+                self.obtain(other, need)
+            }
+            result => result,
+        }
+    }
+
+    /// Room in `domain`, for which others are evicted.
+    pub(crate) fn obtain(&self, domain: Domain, need: Need) -> Result<Resource> {
+        let start = Instant::now();
+        loop {
+            let is_over = self.is_over_limit(domain, need.len);
+            if !is_over && let Some(resource) = self.try_obtain(domain, need) {
+                return Ok(resource);
+            }
+            match self.evict_one(domain, need, is_over) {
+                Evicted::Yes => {}
+                Evicted::Busy if start.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                Evicted::Busy | Evicted::Nothing if is_over => return Err(self.over_limit(need)),
+                Evicted::Busy | Evicted::Nothing => return Err(self.full(domain, need)),
+            }
+        }
+    }
+
+    /// Room in `domain`, if there is some.
+    pub(crate) fn try_obtain(&self, domain: Domain, need: Need) -> Option<Resource> {
+        let page = rustix::param::page_size() as u64;
+        let align = need.align.max(page);
+        let table = self.pools.ledger.lock();
+        let entry = self.ranges(domain, need).into_iter().find_map(|range| {
+            let Need { bo, len, fixed, .. } = need;
+            table.place(Wanted { domain, len, align, range, bo, fixed })
+        })?;
+        drop(table);
+        Some(self.pools.resource(entry))
+    }
+
+    /// Where in a domain a buffer may be, the best first: what the CPU need not reach stays out of the BAR.
+    fn ranges(&self, domain: Domain, need: Need) -> Vec<(u64, u64)> {
+        let (vram, visible) = (self.config.vram, self.config.visible());
+        match domain {
+            Domain::Gtt => vec![(0, self.config.gtt)],
+            Domain::Vram if need.visible => vec![(0, visible)],
+            Domain::Vram if visible < vram => vec![(visible, vram), (0, vram)],
+            Domain::Vram => vec![(0, vram)],
+        }
+    }
+
+    fn is_over_limit(&self, domain: Domain, len: u64) -> bool {
+        let Some(limit) = self.config.max_vram_client.filter(|_| domain == Domain::Vram) else {
+            return false;
+        };
+        let ledger = &self.pools.ledger;
+        let ours = |entry: &Entry| entry.domain == Domain::Vram && entry.owner == ledger.owner();
+        let used: u64 = ledger.lock().entries().iter().filter(|e| ours(e)).map(|e| e.len).sum();
+        used.saturating_add(len) > limit
+    }
+
+    /// Evicts the buffer that was used least lately and can go. Buffers in GTT are not evicted: there is nowhere to go.
+    fn evict_one(&self, domain: Domain, need: Need, only_ours: bool) -> Evicted {
+        if domain == Domain::Gtt {
+            return if self.reclaim_dead() { Evicted::Yes } else { Evicted::Nothing };
+        }
+        let (from, to) = self
+            .ranges(domain, need)
+            .iter()
+            .fold((u64::MAX, 0), |whole, range| (whole.0.min(range.0), whole.1.max(range.1)));
+        let owner = self.pools.ledger.owner();
+        let mut entries = self.pools.ledger.lock().entries();
+        entries.retain(|entry| {
+            entry.domain == domain
+                && entry.offset < to
+                && entry.offset.saturating_add(entry.len) > from
+                && (!only_ours || entry.owner == owner)
+                && !(entry.owner == owner && entry.bo == need.bo)
+        });
+        let leaving =
+            |ours| entries.iter().any(move |entry| entry.leaving && (entry.owner == owner) == ours);
+        if leaving(true) {
+            // Its room comes by itself; in manual mode somebody must do the work.
+            self.engine.step();
+            return Evicted::Busy;
+        }
+        if leaving(false) {
+            // So does this, unless its process died over it.
+            return if self.reclaim_dead() { Evicted::Yes } else { Evicted::Busy };
+        }
+        entries.retain(|entry| !entry.pinned && !entry.fixed);
+        entries.sort_by_key(|entry| entry.used);
+        let mut is_busy = false;
+        for entry in entries {
+            let ours = entry.owner == owner;
+            let evicted = match ours {
+                true => self.evict_ours(entry.bo, need.visible),
+                false => self.peers.evict(entry.owner, entry.bo, need.visible),
+            };
+            match evicted {
+                Evicted::Yes => {
+                    Counters::add(&self.stats.evictions_by_others, u64::from(!ours));
+                    return Evicted::Yes;
+                }
+                Evicted::Busy => is_busy = true,
+                Evicted::Nothing => {}
+            }
+        }
+        if self.reclaim_dead() {
+            return Evicted::Yes;
+        }
+        if is_busy { Evicted::Busy } else { Evicted::Nothing }
+    }
+
+    /// Evicts one of our buffers, if nobody is just using it.
+    pub(crate) fn evict_ours(&self, bo: u64, only_out_of_bar: bool) -> Evicted {
+        let Some(bo) = self.bo(bo) else {
+            // It is going away, and frees its room itself when the moves are done that it is part of.
+            self.engine.step();
+            return Evicted::Busy;
+        };
+        let Some(resv) = bo.resv.try_lock() else { return Evicted::Busy };
+        match bo.evict(&resv, only_out_of_bar) {
+            Ok(fence) => {
+                drop(resv);
+                self.engine.wait(&fence);
+                Evicted::Yes
+            }
+            Err(refusal) => {
+                tracing::debug!("{refusal}");
+                Evicted::Nothing
+            }
+        }
+    }
+
+    fn reclaim_dead(&self) -> bool {
+        let count = self.peers.reclaim_dead(&self.pools);
+        Counters::add(&self.stats.reclaimed, count);
+        count > 0
+    }
+
+    /// Whether pinning `len` more bytes of VRAM is permitted now.
+    pub(crate) fn check_pin_limits(&self, len: u64) -> Result<()> {
+        let entries = self.pools.ledger.lock().entries();
+        self.pin_limits(&entries, len)
+    }
+
+    /// Pins a placement, if that is permitted.
+    pub(crate) fn charge_pin(&self, resource: &Resource) -> Result<()> {
+        let table = self.pools.ledger.lock();
+        if resource.domain == Domain::Vram && self.persona.moves {
+            self.pin_limits(&table.entries(), resource.len)?;
+        }
+        table.set_pinned(resource.index, true);
+        Ok(())
+    }
+
+    fn pin_limits(&self, entries: &[Entry], len: u64) -> Result<()> {
+        let pinned = |only: Option<u8>| {
+            let counts = |entry: &&Entry| {
+                entry.domain == Domain::Vram
+                    && (entry.pinned || entry.fixed)
+                    && only.is_none_or(|owner| entry.owner == owner)
+            };
+            entries.iter().filter(counts).map(|entry| entry.len).sum::<u64>()
+        };
+        let (name, owner) = (&self.config.name, self.pools.ledger.owner());
+        let limits = [
+            (self.config.max_pinned, None, "max_pinned"),
+            (self.config.max_pinned_client, Some(owner), "max_pinned_client"),
+        ];
+        for (limit, only, key) in limits {
+            let Some(limit) = limit else { continue };
+            let already = pinned(only);
+            if already.saturating_add(len) > limit {
+                return Err(again(format!(
+                    "pool VRAM of {name}: {len:#x} bytes cannot be pinned, since {already:#x} are, and {key} is {limit:#x}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn over_limit(&self, need: Need) -> dmabuf::ExporterError {
+        let (name, len) = (&self.config.name, need.len);
+        let limit = self.config.max_vram_client.unwrap_or(0);
+        again(format!(
+            "pool VRAM of {name}: {len:#x} bytes more would pass max_vram_client, {limit:#x}, and nothing of this process can be evicted"
+        ))
+    }
+
+    fn full(&self, domain: Domain, need: Need) -> dmabuf::ExporterError {
+        let (name, len) = (&self.config.name, need.len);
+        let part = match domain {
+            Domain::Vram if need.visible => "the visible part of VRAM",
+            Domain::Vram => "VRAM",
+            Domain::Gtt => "GTT",
+        };
+        no_memory(format!(
+            "{part} of {name} has no {len:#x} bytes in a row, and what is there is pinned or cannot move"
+        ))
+    }
+}
+
+/// Whether a domain is among those.
+pub(crate) fn allows(domains: Domains, domain: Domain) -> bool {
+    domains.contains(domain.only())
+}

@@ -1,0 +1,123 @@
+//! Which host bridges turn peer-to-peer traffic round (`docs/semantics.md` 4.2).
+
+use crate::tree::{FunctionKind, Ids, PciTree, RootBus};
+
+/// The processor, as far as peer-to-peer traffic depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "the rule asks for no more")]
+pub enum Cpu {
+    /// Made by AMD, of this family. Zen is 0x17.
+    Amd {
+        /// The CPU family as CPUID tells it.
+        family: u32,
+    },
+    /// Any other: the host bridge decides.
+    #[default]
+    Other,
+}
+
+impl Cpu {
+    /// Whether every host bridge of this processor turns peer-to-peer traffic round.
+    #[doc(alias = "cpu_supports_p2pdma")]
+    pub fn supports_p2pdma(self) -> bool {
+        matches!(self, Self::Amd { family } if family >= 0x17)
+    }
+
+    /// Reads the text of `/proc/cpuinfo`. The first processor speaks for all.
+    pub fn from_cpuinfo(text: &str) -> Self {
+        let value = |key: &str| {
+            let line = text.lines().find(|line| line.starts_with(key))?;
+            Some(line.split_once(':')?.1.trim())
+        };
+        match (value("vendor_id"), value("cpu family").and_then(|family| family.parse().ok())) {
+            (Some("AuthenticAMD"), Some(family)) => Self::Amd { family },
+            _ => Self::Other,
+        }
+    }
+}
+
+const INTEL: u16 = 0x8086;
+const GOOGLE: u16 = 0x1ae0;
+const NVIDIA: u16 = 0x10de;
+
+/// One line of the list: vendor, device (`None`: all of that vendor), and whether only traffic that stays below this
+/// very host bridge is known to work.
+type Entry = (u16, Option<u16>, bool);
+
+const ALLOWLIST: &[Entry] = &[
+    // Xeon E5, Core i7
+    (INTEL, Some(0x3c00), true),
+    (INTEL, Some(0x3c01), true),
+    // Xeon E7 v3, E5 v3, Core i7
+    (INTEL, Some(0x2f00), true),
+    (INTEL, Some(0x2f01), true),
+    // Skylake-E
+    (INTEL, Some(0x2030), false),
+    (INTEL, Some(0x2031), false),
+    (INTEL, Some(0x2032), false),
+    (INTEL, Some(0x2033), false),
+    (INTEL, Some(0x2020), false),
+    (INTEL, Some(0x09a2), false),
+    // Accelerators that sit first on their own root bus: DSA, IAA, QAT
+    (INTEL, Some(0x0b25), false),
+    (INTEL, Some(0x0cfe), false),
+    (INTEL, Some(0x11fb), false),
+    (INTEL, Some(0x1212), false),
+    (INTEL, Some(0x1216), false),
+    (INTEL, Some(0x4940), false),
+    (INTEL, Some(0x4942), false),
+    (INTEL, Some(0x4944), false),
+    (INTEL, Some(0x4946), false),
+    (INTEL, Some(0x4948), false),
+    (GOOGLE, None, false),
+    (NVIDIA, Some(0x2f95), false),
+    (NVIDIA, Some(0x2f96), false),
+    (NVIDIA, Some(0x2f97), false),
+    (NVIDIA, Some(0x2f98), false),
+];
+
+impl PciTree {
+    /// The identity of a host bridge: that of the first function on its root bus, if this is device 0 function 0 or a
+    /// root port.
+    #[doc(alias = "pci_host_bridge_dev")]
+    pub fn host_bridge_ids(&self, root: RootBus) -> Option<Ids> {
+        let first = self
+            .functions()
+            .filter(|function| function.upstream.is_none() && function.root == root)
+            .min_by_key(|function| function.bdf.devfn())?;
+        let speaks = first.bdf.devfn() == 0 || first.kind == FunctionKind::RootPort;
+        speaks.then_some(first.ids)
+    }
+
+    /// Whether traffic between these host bridges is known to work. Two different ones must both be on the list, and
+    /// without the note that they work only by themselves.
+    #[doc(alias = "host_bridge_whitelist")]
+    pub(crate) fn host_bridges_allowed(&self, one: RootBus, other: RootBus) -> bool {
+        let same = one == other;
+        [one, other].into_iter().all(|root| {
+            let Some(ids) = self.host_bridge_ids(root) else { return false };
+            ALLOWLIST.iter().any(|(vendor, device, same_only)| {
+                *vendor == ids.vendor
+                    && device.is_none_or(|device| device == ids.device)
+                    && (same || !same_only)
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amd_is_told_by_vendor_and_family() {
+        let zen = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\n";
+        assert_eq!(Cpu::from_cpuinfo(zen), Cpu::Amd { family: 25 });
+        assert!(Cpu::from_cpuinfo(zen).supports_p2pdma());
+        assert!(!Cpu::Amd { family: 0x16 }.supports_p2pdma());
+        assert!(Cpu::Amd { family: 0x17 }.supports_p2pdma());
+        let intel = "vendor_id\t: GenuineIntel\ncpu family\t: 25\n";
+        assert_eq!(Cpu::from_cpuinfo(intel), Cpu::Other);
+        assert_eq!(Cpu::from_cpuinfo("CPU architecture: 8\n"), Cpu::Other);
+    }
+}

@@ -1,0 +1,196 @@
+//! The CPU's mappings of buffers, each of which holds its buffer where it is.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gpu::{CpuPages, Domain, PinPolicy};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::node::Object;
+use super::{Result, pages, refused};
+
+/// How many there may be at once: less than the kernel allows of all kinds.
+const ROOM: usize = 16384;
+
+/// What the program asked of `mmap`.
+pub(super) struct Wanted {
+    pub(super) addr: *mut c_void,
+    pub(super) len: usize,
+    pub(super) prot: c_int,
+    pub(super) flags: c_int,
+}
+
+/// The mappings. Whether a range touches one is found without the lock.
+pub(super) struct Maps {
+    /// No slot from here on was ever used.
+    top: AtomicUsize,
+    spans: Box<[Span]>,
+    /// What holds the buffer of each slot in use.
+    holds: Mutex<Vec<Option<Arc<CpuPages>>>>,
+}
+
+/// Addresses, none if the end is 0. Changed with the lock held.
+struct Span {
+    start: AtomicUsize,
+    end: AtomicUsize,
+}
+
+impl Wanted {
+    /// Whether the mapping may be written.
+    pub(super) fn writes(&self) -> bool {
+        self.prot & libc::PROT_WRITE != 0
+    }
+}
+
+impl Span {
+    // ORDERING, for both: who unmaps a range was told of it by the thread that mapped it, which orders the two.
+    fn get(&self) -> (usize, usize) {
+        (self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed))
+    }
+
+    fn set(&self, start: usize, end: usize) {
+        self.start.store(start, Ordering::Relaxed);
+        self.end.store(end, Ordering::Relaxed);
+    }
+
+    fn touches(&self, from: usize, to: usize) -> bool {
+        let (start, end) = self.get();
+        end != 0 && start < to && from < end
+    }
+}
+
+impl Maps {
+    pub(super) fn new() -> Self {
+        let span = |_| Span { start: AtomicUsize::new(0), end: AtomicUsize::new(0) };
+        let spans = (0..ROOM).map(span).collect();
+        Self { top: AtomicUsize::new(0), spans, holds: Mutex::default() }
+    }
+
+    /// Maps a buffer from `offset` on.
+    ///
+    /// # Safety
+    ///
+    /// What is mapped at a fixed address may be replaced.
+    pub(super) unsafe fn map(
+        &self,
+        object: &Object,
+        wanted: &Wanted,
+        offset: u64,
+    ) -> Result<*mut c_void> {
+        let bo = &object.bo;
+        let len = pages(wanted.len as u64).filter(|len| *len > 0).ok_or(libc::EINVAL)?;
+        if offset.checked_add(len).is_none_or(|end| end > bo.size()) {
+            return Err(libc::EINVAL);
+        }
+        // No copy on write.
+        if wanted.flags & libc::MAP_SHARED == 0 {
+            return Err(libc::EINVAL);
+        }
+        settle(object);
+        let hold = bo.cpu_pages().map_err(|error| refused(&error))?;
+        // CAST: the bits.
+        let prot = ProtFlags::from_bits_retain(wanted.prot as u32);
+        // CAST: the bits.
+        let flags = MapFlags::from_bits_retain(wanted.flags as u32);
+        if flags.contains(MapFlags::FIXED) {
+            self.forget(wanted.addr as usize, wanted.len);
+        }
+        let (file, start) = (hold.file(), hold.offset() + offset);
+        // SAFETY: the caller's promise.
+        let addr = unsafe { rustix::mm::mmap(wanted.addr, wanted.len, prot, flags, file, start) };
+        let addr = addr.map_err(Errno::raw_os_error)?;
+        let start = addr as usize;
+        // CAST: no mapping is longer than the address space.
+        let end = start + len as usize;
+        if let Err(hold) = self.add(start, end, Arc::new(hold)) {
+            // SAFETY: the program has not seen it yet.
+            let _ = unsafe { rustix::mm::munmap(addr, wanted.len) };
+            drop(hold);
+            return Err(libc::ENOMEM);
+        }
+        Ok(addr)
+    }
+
+    /// Whether a mapping of ours is in this range.
+    pub(super) fn touches(&self, addr: usize, len: usize) -> bool {
+        let to = addr.saturating_add(len);
+        self.used().iter().any(|span| span.touches(addr, to))
+    }
+
+    /// A range is no longer mapped: buffers that have no other mapping may move again.
+    pub(super) fn forget(&self, addr: usize, len: usize) {
+        let page = rustix::param::page_size();
+        let Some(to) = len.checked_next_multiple_of(page).and_then(|len| addr.checked_add(len))
+        else {
+            return;
+        };
+        if !addr.is_multiple_of(page) || !self.touches(addr, len) {
+            return;
+        }
+        let mut gone = Vec::new();
+        let mut behind = Vec::new();
+        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        for (span, hold) in self.spans.iter().zip(holds.iter_mut()) {
+            if !span.touches(addr, to) {
+                continue;
+            }
+            let (start, end) = span.get();
+            match (start < addr, to < end) {
+                (true, false) => span.set(start, addr),
+                (false, true) => span.set(to, end),
+                (true, true) => {
+                    span.set(start, addr);
+                    behind.extend(hold.clone().map(|hold| (to, end, hold)));
+                }
+                (false, false) => {
+                    span.set(0, 0);
+                    gone.extend(hold.take());
+                }
+            }
+        }
+        drop(holds);
+        for (start, end, hold) in behind {
+            if let Err(hold) = self.add(start, end, hold) {
+                // Rather held for ever than moved while it is mapped.
+                std::mem::forget(hold);
+            }
+        }
+        drop(gone);
+    }
+
+    fn add(
+        &self,
+        start: usize,
+        end: usize,
+        hold: Arc<CpuPages>,
+    ) -> std::result::Result<(), Arc<CpuPages>> {
+        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = holds.iter().position(Option::is_none).unwrap_or(holds.len());
+        let Some(span) = self.spans.get(free) else { return Err(hold) };
+        if free == holds.len() {
+            holds.push(None);
+        }
+        holds[free] = Some(hold);
+        span.set(start, end);
+        self.top.fetch_max(free + 1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn used(&self) -> &[Span] {
+        &self.spans[..self.top.load(Ordering::Relaxed).min(ROOM)]
+    }
+}
+
+/// Before it is held in place: brings a buffer to where importers will need it, if that is known.
+fn settle(object: &Object) {
+    let Ok(gpu) = object.node.gpu() else { return };
+    let persona = gpu.persona();
+    if !persona.has_pin
+        && persona.pin_policy == PinPolicy::Gtt
+        && let Err(refusal) = gpu.move_to(&object.bo, Domain::Gtt)
+    {
+        tracing::debug!(target: "peerdma::drm", "mapped where it is: {refusal}");
+    }
+}

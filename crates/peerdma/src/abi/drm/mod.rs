@@ -1,0 +1,221 @@
+//! The DRM door: render nodes behind which are our software GPUs, for programs that use the DRM's ioctls.
+//!
+//! `libpeerdma-preload.so` stands in front of libc's `open`, `ioctl`, `mmap` and their kin. When a program opens a node
+//! that `PEERDMA_DRM_NODE` names, it asks this library for its [`Door`] and from then on shows it every descriptor that
+//! might be ours. The GPU is in the program's own process, as its NIC is.
+//!
+//! ```text
+//!   open("/dev/dri/renderD128")  -> Door::open    a socket; the other end is ours: it hangs up when the last copy closes
+//!   ioctl(fd, GEM_CREATE)        -> Door::ioctl   common | amdgpu | intel  -> Gpu::alloc -> a handle
+//!   ioctl(fd, PRIME_HANDLE_TO_FD)-> prime         Bo::export -> the memfd that ibv_reg_dmabuf_mr knows
+//!   mmap(fd, offset of a handle) -> Door::mmap    Bo::cpu_pages: held in place until it is unmapped
+//!   close(fd)                    -> Door::closed  files that hung up go, buffers that nobody has go
+//! ```
+//!
+//! A descriptor is known by its inode ([`known`]), so copies of it are, whichever way they were made, and in whichever
+//! order they are closed. What must not take a lock, because any thread calls it at any time, reads atomics: `close` and
+//! `munmap` of everything else pass by. The GPU is never called, and nothing of it dropped, with a lock of ours held.
+//!
+//! A child of a fork inherits descriptors that answer ENODEV, and opens the node anew. docs/DRM.md says what is served.
+
+mod amdgpu;
+mod args;
+mod common;
+mod file;
+mod intel;
+mod known;
+mod maps;
+mod node;
+mod prime;
+mod state;
+
+use std::ffi::{c_int, c_ulong, c_void};
+use std::os::fd::{BorrowedFd, IntoRawFd};
+use std::ptr;
+use std::sync::Arc;
+
+use dmabuf::{ExporterError, ExporterErrorKind};
+
+use self::known::Kind;
+use self::state::State;
+use super::boundary::control;
+use super::errno;
+
+/// What the preload library calls. It comes from the same build, so this has no version.
+#[repr(C)]
+pub(crate) struct Door {
+    /// Opens the node of this index, the render node or the card.
+    open: extern "C" fn(node: c_int, is_card: bool, flags: c_int) -> c_int,
+    /// Whether a descriptor is of a node or of a buffer.
+    owns: extern "C" fn(fd: c_int) -> bool,
+    /// Which node a descriptor is of: its index, and whether it is the card. -1 if it is none.
+    node: extern "C" fn(fd: c_int, is_card: &mut bool) -> c_int,
+    /// `ioctl` on a descriptor that is ours.
+    ioctl: unsafe extern "C" fn(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int,
+    /// `mmap` of a descriptor that is ours.
+    mmap: unsafe extern "C" fn(
+        addr: *mut c_void,
+        len: usize,
+        prot: c_int,
+        flags: c_int,
+        fd: c_int,
+        offset: i64,
+    ) -> *mut c_void,
+    /// A range is about to be unmapped or replaced. Cheap when nothing of ours is in it.
+    forget: extern "C" fn(addr: usize, len: usize),
+    /// Whether a range touches a mapping of ours, which cannot be moved or grown.
+    is_mapped: extern "C" fn(addr: usize, len: usize) -> bool,
+    /// A descriptor that was ours is closed.
+    closed: extern "C" fn(),
+}
+
+/// Errno of a call that failed.
+type Result<T> = std::result::Result<T, c_int>;
+
+static DOOR: Door = Door { open, owns, node, ioctl, mmap, forget, is_mapped, closed };
+
+pub(crate) extern "C" fn peerdma_drm_door() -> *const Door {
+    &raw const DOOR
+}
+
+extern "C" fn open(node: c_int, is_card: bool, flags: c_int) -> c_int {
+    control("open of a DRM node", -1, || {
+        let opened = State::here_or_new().and_then(|state| {
+            let node = usize::try_from(node).map_err(|_| libc::ENXIO)?;
+            state.open(node, is_card, flags)
+        });
+        or_minus_one(opened.map(IntoRawFd::into_raw_fd))
+    })
+}
+
+extern "C" fn owns(fd: c_int) -> bool {
+    State::last().is_some_and(|state| state.kind(fd).is_some())
+}
+
+extern "C" fn node(fd: c_int, is_card: &mut bool) -> c_int {
+    let file = here(fd).ok().filter(|(_, kind, _)| *kind == Kind::File);
+    let found = file.and_then(|(state, _, ino)| state.number(&*state.file(ino)?));
+    let Some((index, card)) = found else { return -1 };
+    *is_card = card;
+    c_int::try_from(index).unwrap_or(-1)
+}
+
+unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
+    control("ioctl of a DRM node", -1, || {
+        let answer = here(fd).and_then(|(state, kind, ino)| {
+            state.sweep();
+            match kind {
+                Kind::File => {
+                    let file = state.file(ino).ok_or(libc::EBADF)?;
+                    // SAFETY: contract: the argument is what the request needs.
+                    unsafe { common::ioctl(state, &file, request, arg) }
+                }
+                // SAFETY: contract: as above.
+                Kind::Export => unsafe { prime::ioctl(state, ino, request, arg) },
+            }
+        });
+        or_minus_one(answer.map(|()| 0))
+    })
+}
+
+unsafe extern "C" fn mmap(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    control("mmap of a DRM node", libc::MAP_FAILED, || {
+        let wanted = maps::Wanted { addr, len, prot, flags };
+        let answer = here(fd).and_then(|(state, kind, ino)| {
+            let offset = u64::try_from(offset).map_err(|_| libc::EINVAL)?;
+            let (object, offset) = match kind {
+                Kind::File => {
+                    let file = state.file(ino).ok_or(libc::EBADF)?;
+                    (file.find(state, &wanted, offset)?, 0)
+                }
+                Kind::Export => (Arc::clone(&state.export(ino).ok_or(libc::EBADF)?.object), offset),
+            };
+            // SAFETY: contract: what the program has at a fixed address is its to give up.
+            unsafe { state.maps.map(&object, &wanted, offset) }
+        });
+        answer.unwrap_or_else(|error| {
+            errno::set(error);
+            libc::MAP_FAILED
+        })
+    })
+}
+
+extern "C" fn forget(addr: usize, len: usize) {
+    if let Some(state) = State::here() {
+        state.maps.forget(addr, len);
+    }
+}
+
+extern "C" fn is_mapped(addr: usize, len: usize) -> bool {
+    State::here().is_some_and(|state| state.maps.touches(addr, len))
+}
+
+extern "C" fn closed() {
+    control("close of a DRM node", (), || {
+        if let Some(state) = State::here() {
+            state.sweep();
+        }
+    });
+}
+
+/// The state of this process, and what the descriptor is in it. One that was inherited from a parent is of no use.
+fn here(fd: c_int) -> Result<(&'static State, Kind, u64)> {
+    let inherited = || {
+        tracing::debug!(target: "peerdma::drm", "fd {fd} was opened before this process was forked");
+        libc::ENODEV
+    };
+    let state = State::here().ok_or_else(inherited)?;
+    let (kind, ino, is_own) = state.kind(fd).ok_or(libc::EBADF)?;
+    if is_own { Ok((state, kind, ino)) } else { Err(inherited()) }
+}
+
+fn or_minus_one(answer: Result<c_int>) -> c_int {
+    answer.unwrap_or_else(|error| {
+        errno::set(error);
+        -1
+    })
+}
+
+/// The inode of a descriptor, if it is of a kind we make.
+fn inode(fd: c_int) -> Option<rustix::fs::Stat> {
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: fstat answers EBADF for a number that is no descriptor; nothing else is done with it.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    rustix::fs::fstat(fd).ok()
+}
+
+/// The GPU's refusal, in the log, and its errno.
+fn refused(error: &ExporterError) -> c_int {
+    tracing::debug!(target: "peerdma::drm", "{error}");
+    match error.kind {
+        ExporterErrorKind::Invalid => libc::EINVAL,
+        ExporterErrorKind::Busy => libc::EBUSY,
+        ExporterErrorKind::NotSupported => libc::EOPNOTSUPP,
+        ExporterErrorKind::NoDevice => libc::ENODEV,
+        ExporterErrorKind::NotPermitted => libc::EPERM,
+        ExporterErrorKind::NoMemory => libc::ENOMEM,
+        ExporterErrorKind::Again => libc::EAGAIN,
+        ExporterErrorKind::Kernel(errno) => errno.raw_os_error(),
+        _ => libc::EIO,
+    }
+}
+
+/// Whole pages.
+fn pages(len: u64) -> Option<u64> {
+    len.checked_next_multiple_of(rustix::param::page_size() as u64)
+}
+
+/// A pointer that a program passes as a number.
+fn pointer<T>(number: u64) -> Result<*mut T> {
+    let addr = usize::try_from(number).map_err(|_| libc::EFAULT)?;
+    if addr == 0 { Err(libc::EFAULT) } else { Ok(ptr::with_exposed_provenance_mut(addr)) }
+}

@@ -1,0 +1,88 @@
+//! `peerdma matrix`: every class of importer against every exporter, as measured, beside what the rules say.
+//!
+//! The NIC imports with each class that it has; a static importer, which no NIC is, attaches to the dma-buf directly. A
+//! region that was registered is written through a queue pair, and the bytes are looked for in the buffer: "ok" means that
+//! they were there.
+
+mod exporters;
+mod importers;
+mod table;
+
+use std::error::Error;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use exporters::{Buffer, Exporter, Machine};
+use importers::{Class, Importer};
+use table::{Row, Table};
+
+/// What `peerdma matrix` takes.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Compare with the table in this file instead of the one of docs/semantics.md 2.6
+    #[arg(long)]
+    expected: Option<PathBuf>,
+}
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+pub(crate) fn main(args: Args) -> ExitCode {
+    match run(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("peerdma matrix: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Measures and prints; whether everything is as expected.
+fn run(args: &Args) -> Outcome<bool> {
+    let expected = match &args.expected {
+        Some(path) => {
+            let text =
+                fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+            Table::parse(&text)?
+        }
+        None => Table::of_the_rules(),
+    };
+    let measured = measure()?;
+    let deviations = measured.deviations(&expected);
+    print!("{}", measured.beside(&expected));
+    println!();
+    for deviation in &deviations {
+        println!("DEVIATION: {deviation}");
+    }
+    if deviations.is_empty() {
+        println!("Every cell is as docs/semantics.md 2.6 has it.");
+    }
+    Ok(deviations.is_empty())
+}
+
+/// Every cell. One NIC is open at a time.
+fn measure() -> Outcome<Table> {
+    let machine = Machine::new()?;
+    let mut rows = Exporter::rows();
+    for reaches in [true, false] {
+        for class in Class::ALL {
+            let importer = Importer::open(class, &machine, reaches)?;
+            for (row, exporter) in rows.iter_mut().filter(|(row, _)| row.is_at(reaches)) {
+                let buffer = Buffer::new(*exporter, &machine)?;
+                let cell = importer.import(&buffer);
+                row.cells[class as usize] = cell.map_err(|error| {
+                    format!("{class} importer, {}, reached: {reaches}: {error}", row.exporter)
+                })?;
+            }
+        }
+    }
+    Ok(Table { rows: rows.into_iter().map(|(row, _)| row).collect() })
+}
+
+impl Row {
+    /// Whether the row is measured with a NIC that reaches the exporter, or with one that does not.
+    fn is_at(&self, reaches: bool) -> bool {
+        self.reaches.unwrap_or(true) == reaches
+    }
+}

@@ -1,0 +1,154 @@
+//! The exporters, and the machine that they are in.
+
+use std::sync::Arc;
+
+use dmabuf::{DeviceAddr, DmaBuf};
+use gpu::{Bo, Domain, Gpu, GpuConfig, Place, Preset};
+use pci::{DeviceConfig, HostBridgeConfig, PciConfig, PciTree, SwitchConfig};
+use verbs::{Context, Device, Dm, NicConfig};
+
+use super::Outcome;
+use super::table::{Cell, Row};
+
+/// Bytes of each buffer.
+pub(super) const SIZE: u64 = 64 << 10;
+
+/// A GPU and a NIC behind one switch, another NIC at a root that turns nothing round, and one whose memory is exported.
+pub(super) struct Machine {
+    tree: Arc<PciTree>,
+    nic: Context,
+}
+
+impl Machine {
+    pub(super) fn new() -> Outcome<Self> {
+        let bridge = |name: &str| HostBridgeConfig { name: name.to_owned(), ..Default::default() };
+        let under = |name: &str, under: &str| DeviceConfig {
+            name: name.to_owned(),
+            under: Some(under.to_owned()),
+            ..Default::default()
+        };
+        let switch = SwitchConfig {
+            name: "switch".to_owned(),
+            under: Some("here".to_owned()),
+            ..Default::default()
+        };
+        let config = PciConfig {
+            host_bridges: vec![bridge("here"), bridge("elsewhere")],
+            switches: vec![switch],
+            devices: vec![
+                under("near", "switch"),
+                under("gpu0", "switch"),
+                under("far", "elsewhere"),
+            ],
+            ..PciConfig::default()
+        };
+        let name = format!("matrix{}-memory", std::process::id());
+        let nic = Device::from_config(NicConfig { name, ..NicConfig::default() })?.open()?;
+        Ok(Self { tree: Arc::new(config.build(&[])?), nic })
+    }
+
+    /// Where a NIC that reaches the GPU, or one that does not, sits.
+    pub(super) fn nic(&self, reaches: bool) -> Option<DeviceAddr> {
+        let name = if reaches { "near" } else { "far" };
+        self.tree.by_name(name).map(|bdf| DeviceAddr(bdf.to_bits()))
+    }
+}
+
+/// Who exports.
+#[derive(Clone, Copy)]
+pub(super) enum Exporter {
+    /// Plain memory: by udmabuf where the kernel has it.
+    Memory,
+    /// A GPU with the rules of a driver.
+    Gpu(Preset),
+    /// A NIC: its device memory.
+    Nic,
+}
+
+impl Exporter {
+    /// The rows of the table, with nothing measured yet.
+    pub(super) fn rows() -> Vec<(Row, Self)> {
+        let row = |exporter: &str, reaches| Row {
+            exporter: exporter.to_owned(),
+            reaches,
+            cells: Default::default(),
+        };
+        let mut rows = vec![(row("memory", None), Self::Memory)];
+        let presets = [Preset::Amdgpu, Preset::Xe, Preset::I915, Preset::Habanalabs, Preset::Vfio];
+        for preset in presets {
+            for reaches in [true, false] {
+                rows.push((row(preset.name(), Some(reaches)), Self::Gpu(preset)));
+            }
+        }
+        rows.push((row("uverbs", None), Self::Nic));
+        rows
+    }
+}
+
+/// A buffer, and how its owner looks at it.
+pub(super) struct Buffer {
+    exported: DmaBuf,
+    owner: Owner,
+}
+
+enum Owner {
+    Memory,
+    Gpu(Bo),
+    Nic(Dm),
+}
+
+impl Buffer {
+    pub(super) fn new(exporter: Exporter, machine: &Machine) -> Outcome<Self> {
+        let (exported, owner) = match exporter {
+            Exporter::Memory => (DmaBuf::export(SIZE, "matrix")?, Owner::Memory),
+            Exporter::Gpu(preset) => {
+                let config = GpuConfig {
+                    preset,
+                    vram: 1 << 20,
+                    gtt: 1 << 20,
+                    shared: false,
+                    ..GpuConfig::default()
+                };
+                let gpu = Gpu::open_in(&config, Arc::clone(&machine.tree))?;
+                let bo = gpu.alloc(SIZE, Place::VRAM)?;
+                (bo.export()?, Owner::Gpu(bo))
+            }
+            Exporter::Nic => {
+                let dm = machine.nic.alloc_dm(SIZE)?;
+                let exported = dm.export()?;
+                (exported, Owner::Nic(dm))
+            }
+        };
+        Ok(Self { exported, owner })
+    }
+
+    pub(super) fn exported(&self) -> &DmaBuf {
+        &self.exported
+    }
+
+    /// What a registration that worked is called.
+    pub(super) fn place(&self) -> Outcome<Cell> {
+        Ok(match &self.owner {
+            Owner::Memory => "ok system",
+            Owner::Nic(_) => "ok NIC",
+            Owner::Gpu(bo) => match bo.domain()? {
+                Domain::Vram => "ok VRAM",
+                Domain::Gtt => "ok system",
+            },
+        }
+        .to_owned())
+    }
+
+    /// Bytes from its beginning, as its owner reads them.
+    pub(super) fn read(&self, bytes: &mut [u8]) -> Outcome<()> {
+        match &self.owner {
+            Owner::Gpu(bo) => bo.read(0, bytes)?,
+            Owner::Nic(dm) => dm.read(0, bytes)?,
+            Owner::Memory => {
+                let mapping = self.exported.map(0, self.exported.size())?;
+                umem::Umem::dmabuf(mapping, 0, self.exported.size())?.read(0, bytes)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,36 @@
+//! `--gpu`: which render nodes the program finds.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::gpus::{Machine, PRESET};
+
+/// The variable that lists the paths of the render nodes, in the order of the GPUs, separated by commas.
+const NODES: &str = "PEERDMA_DRM_NODE";
+
+/// The first render node's minor number.
+const FIRST_RENDER: usize = 128;
+
+/// Chooses a node for each GPU of the configuration, and tells the program's libraries. A node that exists is a real
+/// GPU's and stays so: ours get the next numbers that are free.
+pub(super) fn announce(command: &mut Command, preset: &str) -> Result<(), String> {
+    let machine = Machine::load(preset)?;
+    let free = (0..).filter(|unit| {
+        let [render, card] = paths(*unit);
+        !Path::new(&render).exists() && !Path::new(&card).exists()
+    });
+    let mut nodes = Vec::new();
+    for (gpu, unit) in machine.gpus.iter().zip(free) {
+        let [render, card] = paths(unit);
+        let (name, driver) = (&gpu.name, gpu.preset.name());
+        let at = machine.tree.by_name(name).map(|bdf| format!(" at {bdf}")).unwrap_or_default();
+        tracing::info!(target: "peerdma::drm", "{name} ({driver}){at} is {render} and {card}");
+        nodes.push(render);
+    }
+    command.env(PRESET, preset).env(NODES, nodes.join(","));
+    Ok(())
+}
+
+fn paths(unit: usize) -> [String; 2] {
+    [format!("/dev/dri/renderD{}", unit + FIRST_RENDER), format!("/dev/dri/card{unit}")]
+}

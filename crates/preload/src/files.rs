@@ -1,0 +1,208 @@
+//! libc's functions that take a descriptor or addresses, for the nodes of the software GPU.
+//!
+//! Each hands everything on until the program opens a node. `mmap`, `munmap` and `mremap` are the kernel's calls: they
+//! may be needed before libc's can be looked up.
+
+#![allow(unsafe_code, reason = "every function here stands for one of libc's")]
+
+use core::ffi::{c_int, c_long, c_ulong, c_void};
+use core::ptr;
+
+use libc::size_t;
+
+use crate::drm::{self, Door};
+use crate::hooks::{missing, show_stat};
+use crate::next::Next;
+
+/// `_IOC_TYPE` of the requests that are the door's: DRM's, and those of dma-bufs.
+const LETTERS: [u8; 2] = [b'd', b'b'];
+
+/// The door, if this descriptor is its business.
+fn door_of(fd: c_int) -> Option<&'static Door> {
+    drm::door().filter(|door| fd >= 0 && (door.owns)(fd))
+}
+
+/// Variadic in C: the argument is one word, and those that need none leave garbage in its place.
+///
+/// # Safety
+///
+/// As libc's function of this name asks.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
+    type Function = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
+    static NEXT: Next = Next::new(c"ioctl");
+    let letter = request.to_le_bytes()[1];
+    if LETTERS.contains(&letter)
+        && let Some(door) = door_of(fd)
+    {
+        // SAFETY: the caller's argument is what the request needs.
+        return unsafe { (door.ioctl)(fd, request, arg) };
+    }
+    let address = NEXT.address();
+    if address.is_null() {
+        return missing(-1);
+    }
+    // SAFETY: libc's function takes its third argument where a named one is.
+    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    // SAFETY: the arguments are the caller's.
+    unsafe { next(fd, request, arg) }
+}
+
+/// Maps a buffer of the GPU, or whatever else.
+///
+/// # Safety
+///
+/// As libc's function of this name asks.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap(
+    addr: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    if flags & libc::MAP_ANONYMOUS == 0
+        && let Some(door) = door_of(fd)
+    {
+        // SAFETY: the arguments are the caller's.
+        return unsafe { (door.mmap)(addr, len, prot, flags, fd, offset) };
+    }
+    if flags & libc::MAP_FIXED != 0
+        && let Some(door) = drm::door()
+    {
+        (door.forget)(addr as usize, len);
+    }
+    let (prot, flags, fd) = (c_long::from(prot), c_long::from(flags), c_long::from(fd));
+    // SAFETY: the arguments are the caller's, each a word.
+    let mapped = unsafe { libc::syscall(libc::SYS_mmap, addr, len, prot, flags, fd, offset) };
+    ptr::with_exposed_provenance_mut(mapped as usize)
+}
+
+/// `mmap`.
+///
+/// # Safety
+///
+/// As libc's function of this name asks.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap64(
+    addr: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the same function, on 64-bit machines.
+    unsafe { mmap(addr, len, prot, flags, fd, offset) }
+}
+
+/// Unmaps; a buffer of the GPU that was mapped there may move again.
+///
+/// # Safety
+///
+/// As libc's function of this name asks.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
+    if let Some(door) = drm::door() {
+        // Before: afterwards the addresses may be somebody else's already.
+        (door.forget)(addr as usize, len);
+    }
+    // SAFETY: the arguments are the caller's.
+    let result = unsafe { libc::syscall(libc::SYS_munmap, addr, len) };
+    // CAST: 0 or -1.
+    result as c_int
+}
+
+/// Variadic in C: the new address is there only if a flag says so. A mapping of the GPU cannot be moved or grown, as in
+/// a kernel, whose DRM marks it so.
+///
+/// # Safety
+///
+/// As libc's function of this name asks.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mremap(
+    addr: *mut c_void,
+    len: size_t,
+    new_len: size_t,
+    flags: c_int,
+    new_addr: *mut c_void,
+) -> *mut c_void {
+    if let Some(door) = drm::door() {
+        if (door.is_mapped)(addr as usize, len.max(1)) {
+            // SAFETY: __errno_location gives the thread's errno, always valid.
+            let errno = unsafe { libc::__errno_location() };
+            // SAFETY: as above.
+            unsafe { *errno = libc::EFAULT };
+            return libc::MAP_FAILED;
+        }
+        if flags & libc::MREMAP_FIXED != 0 {
+            (door.forget)(new_addr as usize, new_len);
+        }
+    }
+    let flags = c_long::from(flags);
+    // SAFETY: the arguments are the caller's, each a word.
+    let moved = unsafe { libc::syscall(libc::SYS_mremap, addr, len, new_len, flags, new_addr) };
+    ptr::with_exposed_provenance_mut(moved as usize)
+}
+
+/// Closes; what a node or a buffer of the GPU leaves goes with its last descriptor.
+///
+/// # Safety
+///
+/// As libc's function of this name asks.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    type Function = unsafe extern "C" fn(c_int) -> c_int;
+    static NEXT: Next = Next::new(c"close");
+    let door = door_of(fd);
+    let address = NEXT.address();
+    if address.is_null() {
+        return missing(-1);
+    }
+    // SAFETY: libc's function of this name has this signature.
+    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    // SAFETY: the argument is the caller's.
+    let result = unsafe { next(fd) };
+    if let Some(door) = door {
+        (door.closed)();
+    }
+    result
+}
+
+/// Attributes: those of a node, if it is one.
+///
+/// # Safety
+///
+/// As libc's function of this name asks.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fstat(fd: c_int, out: *mut c_void) -> c_int {
+    type Function = unsafe extern "C" fn(c_int, *mut c_void) -> c_int;
+    static NEXT: Next = Next::new(c"fstat");
+    let address = NEXT.address();
+    if address.is_null() {
+        return missing(-1);
+    }
+    // SAFETY: libc's function of this name has this signature.
+    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    // SAFETY: the arguments are the caller's.
+    let result = unsafe { next(fd, out) };
+    if result == 0
+        && let Some(node) = drm::node_of(fd)
+    {
+        // SAFETY: the call succeeded, so this is the structure that it fills.
+        unsafe { show_stat(node, out) };
+    }
+    result
+}
+
+/// `fstat`.
+///
+/// # Safety
+///
+/// As libc's function of this name asks.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fstat64(fd: c_int, out: *mut c_void) -> c_int {
+    // SAFETY: the same function, on 64-bit machines.
+    unsafe { fstat(fd, out) }
+}

@@ -1,0 +1,43 @@
+//! The limit of locked memory, for a NIC that pins what is registered (`docs/semantics.md` 2.7 and 8, invariant 9).
+//!
+//! One test alone: the limit is the process's.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use verbs::{Access, Device, DmaBuf, HostBuf, Kind, NicConfig};
+
+const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
+const PAGE: u64 = 4096;
+
+fn limit(bytes: u64) {
+    let maximum = getrlimit(Resource::Memlock).maximum;
+    setrlimit(Resource::Memlock, Rlimit { current: Some(bytes), maximum }).unwrap();
+}
+
+#[test]
+fn host_memory_is_charged_and_a_dma_buf_never() {
+    let mut sets = capabilities(None).unwrap();
+    sets.effective.remove(CapabilitySet::IPC_LOCK);
+    set_capabilities(None, sets).unwrap();
+
+    let name = format!("locked{}", std::process::id());
+    let config = NicConfig { name, pin_limit: true, ..NicConfig::default() };
+    let context = Device::from_config(config).unwrap().open().unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let (small, large) = (
+        HostBuf::anonymous(2 * PAGE as usize).unwrap(),
+        HostBuf::anonymous(3 * PAGE as usize).unwrap(),
+    );
+    let buffer = DmaBuf::export(64 * PAGE, "locked").unwrap();
+
+    limit(0);
+    assert_eq!(pd.reg_mr(&small, ALL).unwrap_err().kind(), Kind::NotPermitted);
+    pd.reg_whole_dmabuf(&buffer, ALL).unwrap();
+    pd.reg_mr(&small, ALL | Access::ON_DEMAND).unwrap();
+
+    limit(4 * PAGE);
+    let held = pd.reg_mr(&small, ALL).unwrap();
+    assert_eq!(pd.reg_mr(&large, ALL).unwrap_err().kind(), Kind::NoMemory, "2 and 3 are over 4");
+    drop(held);
+    pd.reg_mr(&large, ALL).unwrap();
+}

@@ -1,0 +1,71 @@
+//! Render nodes: programs that know the kernel's DRM find the software GPU behind it.
+
+use std::process::Command;
+
+use interop::need::Need;
+use interop::{Artefacts, Program, Scratch, compile, needs};
+
+fn run(preset: &str, arg: &str) {
+    needs!(Need::Header("infiniband/verbs.h"), Need::Header("libdrm/drm.h"));
+    let scratch = Scratch::new();
+    let program = Program::new(compile("drm_node", &scratch)).gpu(preset).args([arg]);
+    program.output().success().says("ok");
+}
+
+#[test]
+fn buffers_of_amdgpu_are_mapped_exported_and_written() {
+    run("amdgpu", "amdgpu");
+}
+
+#[test]
+fn buffers_of_i915_are_mapped_exported_and_written() {
+    run("i915", "i915");
+}
+
+#[test]
+fn buffers_of_xe_are_mapped_exported_and_written() {
+    run("xe", "xe");
+}
+
+#[test]
+fn handles_descriptors_and_children_follow_the_rules() {
+    run("amdgpu", "rules");
+}
+
+#[test]
+fn another_process_registers_and_writes_an_exported_buffer() {
+    run("amdgpu", "shared");
+}
+
+#[test]
+fn the_configuration_names_gpus_and_the_option_their_driver() {
+    needs!(Need::Header("infiniband/verbs.h"), Need::Header("libdrm/drm.h"));
+    let scratch = Scratch::new();
+    let config = scratch.file("peerdma.toml");
+    let text = "[[gpu]]\nname = \"drmtest\"\npreset = \"i915\"\nshared = false\nvram = \"16M\"\n";
+    std::fs::write(&config, text).expect("a scratch directory is writable");
+    let program = Program::new(compile("drm_node", &scratch)).env("PEERDMA_CONFIG", &config);
+    program.clone().gpu("").args(["i915"]).output().success();
+    program.clone().gpu("xe").args(["xe"]).output().success();
+    program.gpu("").args(["xe"]).output().failure();
+}
+
+#[test]
+fn without_the_option_there_is_no_node() {
+    let look = |words: &[&str]| {
+        let mut command = Command::new(Artefacts::find().peerdma());
+        command.arg("run").args(words).args(["--", "sh", "-c", "echo ${PEERDMA_DRM_NODE:-none}"]);
+        let out = command.output().expect("peerdma starts");
+        String::from_utf8_lossy(&out.stdout).trim().to_owned()
+    };
+    assert_eq!(look(&[]), "none");
+    assert!(look(&["--gpu"]).starts_with("/dev/dri/renderD"));
+}
+
+#[test]
+fn a_driver_without_nodes_is_refused_in_words() {
+    let mut command = Command::new(Artefacts::find().peerdma());
+    let out = command.args(["run", "--gpu=vfio", "--", "true"]).output().expect("peerdma starts");
+    assert!(!out.status.success());
+    assert!(String::from_utf8_lossy(&out.stderr).contains("no render node"));
+}

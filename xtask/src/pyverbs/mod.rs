@@ -1,0 +1,99 @@
+//! `cargo xtask pyverbs`: the test suite of rdma-core, unmodified, on peerdma.
+//!
+//! The suite is Debian's (`/usr/share/doc/rdma-core/tests`, package rdma-core; the verbs from Python, python3-pyverbs).
+//! With `--build` it is that of a newer rdma-core, whose pyverbs is built from Debian's source package, since Debian builds
+//! its own without DRM and its dma-buf tests then skip whatever the device can do.
+//!
+//! `interop/pyverbs/expected.toml` explains each test that skips and each that does not pass yet. What is not explained
+//! there is an error, and so is an explanation of a failure that happens no more.
+
+mod build;
+mod expected;
+mod page;
+mod suite;
+mod verdicts;
+
+use clap::Args;
+
+use self::expected::Expected;
+use self::suite::{Gpu, Suite};
+use self::verdicts::{Outcome as Verdict, Verdicts};
+use crate::counts::Counts;
+use crate::sh::{Outcome, cargo, check};
+
+/// The options of `cargo xtask pyverbs`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The suite of a newer rdma-core, with pyverbs built from Debian's source package with DRM.
+    #[arg(long)]
+    build: bool,
+    /// With --build: the release of Debian whose source package is built.
+    #[arg(long, default_value = "forky", value_name = "NAME")]
+    suite: String,
+    /// Do not write the page in docs/.
+    #[arg(long)]
+    check: bool,
+    /// Only tests whose name has one of these words in it.
+    patterns: Vec<String>,
+}
+
+/// Runs the suite, writes the page, and compares with what is expected.
+pub(crate) fn run(options: &Options) -> Outcome {
+    let suite = if options.build { build::suite(&options.suite)? } else { suite::installed()? };
+    let counts = judge(&suite, &options.patterns, !options.check && options.patterns.is_empty())?;
+    match counts.failed {
+        0 => Ok(()),
+        failed => Err(format!("pyverbs: {failed} tests are not as expected")),
+    }
+}
+
+/// The group of `cargo xtask test`: the installed suite, and no page.
+pub(crate) fn group() -> Outcome<Counts> {
+    judge(&suite::installed()?, &[], false)
+}
+
+/// The GPUs on which a pyverbs with DRM must pass all tests of dma-bufs: it knows two drivers. The first is that of the
+/// whole suite.
+const GPUS: &[Gpu] = &[
+    Gpu { preset: "amdgpu", gtt: false },
+    Gpu { preset: "amdgpu", gtt: true },
+    Gpu { preset: "i915", gtt: false },
+    Gpu { preset: "i915", gtt: true },
+];
+
+/// Runs a suite. A test that is not as expected counts as failed, even if it passed.
+fn judge(suite: &Suite, patterns: &[String], write: bool) -> Outcome<Counts> {
+    let expected = Expected::read()?;
+    check(cargo().args(["build", "--release", "--locked"]))?;
+    let gpus = if suite.has_drm { GPUS } else { &[] };
+    let verdicts = suite.run(gpus.first().copied(), patterns)?;
+    if write {
+        page::write(suite, &verdicts, &expected)?;
+    }
+    let mut complaints = expected.complaints(&verdicts);
+    // What is explained and did not pass is neither: the summary has it.
+    let mut passed = verdicts.sums()[0].saturating_sub(stale(&verdicts, &expected)) as u64;
+    println!("\n{}", summary(&verdicts));
+    for gpu in gpus {
+        let verdicts = suite.run(Some(*gpu), &["DmaBuf".to_owned()])?;
+        println!("\n{gpu:?}: {}", summary(&verdicts));
+        passed += verdicts.sums()[0] as u64;
+        let bad = verdicts.tests.iter().filter(|(_, verdict)| **verdict != Verdict::Passed);
+        complaints.extend(bad.map(|(test, verdict)| format!("{gpu:?}: {test}: {verdict:?}")));
+    }
+    for complaint in &complaints {
+        println!("not as expected: {complaint}");
+    }
+    Ok(Counts { passed, failed: complaints.len() as u64, ignored: 0 })
+}
+
+/// Tests that pass and should not have.
+fn stale(verdicts: &Verdicts, expected: &Expected) -> usize {
+    let passed = verdicts.tests.iter().filter(|(_, verdict)| **verdict == Verdict::Passed);
+    passed.filter(|(test, _)| expected.awaits(test)).count()
+}
+
+fn summary(verdicts: &Verdicts) -> String {
+    let [passed, skipped, failed] = verdicts.sums();
+    format!("pyverbs: {passed} pass, {skipped} skip, {failed} fail")
+}

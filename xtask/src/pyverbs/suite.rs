@@ -1,0 +1,144 @@
+//! Running a suite.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::verdicts::{Reader, Verdicts};
+use crate::sh::{Outcome, check, target_dir, tool};
+
+/// A copy of the tests, and what Python needs to find the verbs.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    /// Whose tests these are, in words.
+    pub(crate) what: String,
+    /// The command that runs them.
+    pub(crate) command: &'static str,
+    /// The page in docs/.
+    pub(crate) page: &'static str,
+    /// Whether its pyverbs makes buffers of GPUs.
+    pub(crate) has_drm: bool,
+    /// The directory that holds `tests`.
+    pub(crate) dir: PathBuf,
+    /// Additions to the environment.
+    pub(crate) env: Vec<(&'static str, OsString)>,
+}
+
+/// Debian's tests, as its package rdma-core brings them.
+const INSTALLED: &str = "/usr/share/doc/rdma-core/tests";
+/// Debian's Python, for which its pyverbs is made; another one may come first in PATH.
+const PYTHON: &str = "/usr/bin/python3";
+/// The whole suite takes seconds: a test that takes this long hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The suite of the installed packages.
+pub(crate) fn installed() -> Outcome<Suite> {
+    if !Path::new(INSTALLED).exists() {
+        return Err(format!("no {INSTALLED}: `cargo xtask setup` installs rdma-core"));
+    }
+    let dir = scratch("installed")?;
+    copy(Path::new(INSTALLED), &dir)?;
+    Ok(Suite {
+        what: "the tests of Debian's packages rdma-core and python3-pyverbs".to_owned(),
+        command: "cargo xtask pyverbs",
+        page: "PYVERBS.md",
+        has_drm: false,
+        dir,
+        env: Vec::new(),
+    })
+}
+
+/// An empty directory under target/pyverbs.
+pub(crate) fn scratch(name: &str) -> Outcome<PathBuf> {
+    let dir = target_dir().join("pyverbs").join(name);
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).map_err(|err| format!("{}: {err}", dir.display()))?;
+    Ok(dir)
+}
+
+/// Copies a directory of tests to `to/tests`, and unpacks what Debian packed.
+pub(crate) fn copy(from: &Path, to: &Path) -> Outcome {
+    check(tool("cp").arg("--recursive").arg("--dereference").arg(from).arg(to.join("tests")))?;
+    let files = fs::read_dir(to.join("tests")).map_err(|err| format!("{}: {err}", to.display()))?;
+    let packed: Vec<_> = files
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "gz"))
+        .collect();
+    if packed.is_empty() { Ok(()) } else { check(tool("gzip").arg("--decompress").args(packed)) }
+}
+
+/// The GPU of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gpu {
+    /// Its driver.
+    pub(crate) preset: &'static str,
+    /// Whether buffers are in system memory.
+    pub(crate) gtt: bool,
+}
+
+impl Suite {
+    /// Runs the tests whose names have one of the patterns in them, or all.
+    pub(crate) fn run(&self, gpu: Option<Gpu>, patterns: &[String]) -> Outcome<Verdicts> {
+        let option = gpu.map(|gpu| format!("--gpu={}", gpu.preset));
+        let place = gpu.filter(|gpu| gpu.gtt).map(|_| "--gtt");
+        let mut command = Command::new(target_dir().join("release/peerdma"));
+        command.current_dir(&self.dir).arg("run").args(&option);
+        command.args(["--", PYTHON, "tests/run_tests.py", "-v", "--dev", "peerdma0"]).args(place);
+        for pattern in patterns {
+            command.args(["-k", pattern]);
+        }
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        // A group of its own, so that all of it can be ended if it hangs.
+        command.process_group(0).stdin(Stdio::null()).stderr(Stdio::piped());
+        println!(
+            "$ peerdma run {} -- {PYTHON} tests/run_tests.py -v --dev peerdma0 {} {}",
+            option.unwrap_or_default(),
+            place.unwrap_or_default(),
+            patterns.join(" ")
+        );
+        let mut child = command.spawn().map_err(|err| format!("cannot start peerdma: {err}"))?;
+        let reader = follow(&mut child);
+        let _ = child.wait();
+        Ok(reader.finish())
+    }
+}
+
+/// Reads what the run says until it ends, or until a test has taken too long; then the run is ended.
+fn follow(child: &mut Child) -> Reader {
+    let stderr = BufReader::new(child.stderr.take().expect("stderr is piped"));
+    let (send, lines) = mpsc::channel();
+    // It ends with the pipe: when every process that holds its other end is gone.
+    thread::spawn(move || {
+        for line in stderr.split(b'\n').map_while(Result::ok) {
+            if send.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                break;
+            }
+        }
+    });
+    let mut reader = Reader::default();
+    let mut deadline = Instant::now() + PATIENCE;
+    loop {
+        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => {
+                println!("{line}");
+                reader.read(&line);
+                deadline = Instant::now() + PATIENCE;
+            }
+            Err(RecvTimeoutError::Disconnected) => return reader,
+            Err(RecvTimeoutError::Timeout) => {
+                let test = reader.running.as_deref().unwrap_or("between tests");
+                println!("nothing for {} seconds: {test}", PATIENCE.as_secs());
+                let group = format!("-{}", child.id());
+                let _ = tool("kill").args(["-KILL", "--", &group]).status();
+                return reader;
+            }
+        }
+    }
+}
