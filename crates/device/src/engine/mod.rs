@@ -26,6 +26,7 @@ mod mr;
 mod null;
 mod odp;
 mod payload;
+pub(crate) mod peer;
 pub(crate) mod peers;
 mod pinned;
 mod present;
