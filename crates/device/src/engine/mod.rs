@@ -23,6 +23,7 @@ mod forwarders;
 pub(crate) mod import;
 mod leave;
 mod mr;
+mod multicast;
 mod null;
 mod odp;
 mod payload;

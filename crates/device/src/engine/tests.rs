@@ -2,6 +2,7 @@
 
 mod forwarded;
 mod moderated;
+mod multicast;
 mod starved;
 
 use std::net::IpAddr;
