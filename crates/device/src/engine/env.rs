@@ -16,7 +16,7 @@ use super::payload::{
     InPayload, LoopPacket, LoopPayload, Part, check_readable, for_each_sge, local_fault,
     remote_fault,
 };
-use super::peers::{PushError, Record};
+use super::peers::{PushError, Record, RingPosition};
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
 
 /// What the engine knows of a QP beside its protocol state.
@@ -38,7 +38,7 @@ pub(crate) struct QpFacts {
     pub(crate) path_mtu: Mtu,
     pub(crate) route: Route,
     /// Where in the ring to the peer the last packet ends.
-    pub(crate) ring_position: u64,
+    pub(crate) ring_position: RingPosition,
     /// Whether the peer had yet to take that packet when a timer last fired.
     pub(crate) peer_is_behind: bool,
     /// Since when packets have met no receive, of an unreliable QP.

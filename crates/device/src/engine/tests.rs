@@ -2,6 +2,7 @@
 
 mod forwarded;
 mod moderated;
+mod reused;
 mod starved;
 
 use std::net::IpAddr;

@@ -153,7 +153,8 @@ fn revocation() -> Result<(), String> {
 fn leaks() -> Result<(), String> {
     let (bo, buf) = bo::new(Sharing::HostKept);
     let mut child = Child::start("importer", Some(buf.fd()));
-    let before = (fds(), child.must("fds"));
+    let count = |words: &str| words.parse::<usize>().expect("a number");
+    let before = (fds(), count(&child.must("fds")));
     for _ in 0..20 {
         child.must("import");
         child.must("attach dynamic");
@@ -161,7 +162,8 @@ fn leaks() -> Result<(), String> {
         bo.relocate(&buf).expect("nobody pins");
         child.must("forget");
     }
-    soon(|| (fds(), child.must("fds")) == before);
+    // What the cases before this one left may go meanwhile; a leak would show twenty times.
+    soon(|| fds() <= before.0 && count(&child.must("fds")) <= before.1);
     assert_eq!(bo.attached.load(Ordering::SeqCst), 0);
     let threads = || std::fs::read_dir("/proc/self/task").expect("Linux tells").count();
     // The one that accepts stays.
