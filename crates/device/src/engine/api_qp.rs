@@ -9,6 +9,7 @@ use super::core::EventSource;
 use super::direct::UnderWay;
 use super::env::{QpEnv, QpFacts, Route};
 use super::mr::Mr;
+use super::peers::RingPosition;
 use super::qp::QpEntry;
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
 use crate::refusal::{Result, refuse};
@@ -140,7 +141,7 @@ impl Engine {
             av: iba::Av::default(),
             path_mtu: self.core.port.active_mtu(),
             route: Route::None,
-            ring_position: 0,
+            ring_position: RingPosition::default(),
             peer_is_behind: false,
             starved_since: None,
         };

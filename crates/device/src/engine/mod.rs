@@ -13,6 +13,7 @@ mod advise;
 mod api_mem;
 mod api_qp;
 mod api_queue;
+mod cm;
 pub(crate) mod core;
 pub(crate) mod cq;
 pub(crate) mod direct;

@@ -3,6 +3,7 @@
 mod forwarded;
 mod moderated;
 mod multicast;
+mod reused;
 mod starved;
 
 use std::net::IpAddr;
