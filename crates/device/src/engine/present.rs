@@ -47,7 +47,7 @@ impl Core {
         }
         if mr.peer.as_ref().is_some_and(PeerRegion::is_lost) {
             self.revoke(id);
-            return true;
+            return BroughtIn::Here;
         }
         let Some(import) = mr.import.clone() else {
             // Of the two ends of a copy it is the other one that is absent.
