@@ -452,13 +452,10 @@ impl Engine {
             refuse!(Invalid, "alloc_dm: alignment 2^{log_align}; 2^12 is the largest");
         }
         let charge = length.next_multiple_of(64);
-        if self.core.dm_used + charge > max {
-            let used = self.core.dm_used;
-            refuse!(NoMemory, "alloc_dm: {length} bytes; {used} of {max} are in use");
-        }
         let memory = HostBuf::memfd("peerdma:dm", length as usize)
             .map_err(|error| crate::refusal::no_memory("alloc_dm", &error))?;
-        self.core.dm_used += charge;
+        let (nic, vf) = (&self.core.config.name, self.core.vf);
+        self.core.dm_budget.take(nic, vf, charge, max)?;
         Ok(self.core.dms.insert(Dm { ctx, length, memory, uses: 0, export: None }).into())
     }
 
@@ -479,7 +476,8 @@ impl Engine {
             refuse!(Busy, "free_dm: {uses} memory regions are on this device memory");
         }
         let block = self.core.dms.remove(dm.index());
-        self.core.dm_used -= block.length.next_multiple_of(64);
+        let (nic, vf) = (&self.core.config.name, self.core.vf);
+        self.core.dm_budget.give(nic, vf, block.length.next_multiple_of(64));
         Ok(block.export)
     }
 

@@ -17,6 +17,7 @@ mod cm;
 pub(crate) mod core;
 pub(crate) mod cq;
 pub(crate) mod direct;
+pub(crate) mod dm_budget;
 mod env;
 mod events;
 pub(crate) mod faults;
