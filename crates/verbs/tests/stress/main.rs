@@ -191,14 +191,19 @@ fn round(
         let resetter = scope.spawn(|| reset_all_the_time(seed, gpu, control, &resets, &over));
         let threads: Vec<_> = workers
             .into_iter()
-            .map(|mut worker| {
-                scope.spawn(move || {
+            .enumerate()
+            .map(|(lane, mut worker)| {
+                let Lane { class, direct, udp } = LANES[lane];
+                let named = std::thread::Builder::new()
+                    .name(format!("{class:?} direct {direct} udp {udp}"));
+                let work = move || {
                     while Instant::now() < end {
                         worker.step();
                     }
                     worker.finish();
                     worker.tally
-                })
+                };
+                named.spawn_scoped(scope, work).expect("a thread")
             })
             .collect();
         let joined: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();

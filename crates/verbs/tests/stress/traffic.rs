@@ -258,17 +258,19 @@ impl Worker {
                 // The memory of an atomic is aligned, and not only its address (docs/semantics.md 2.10).
                 let is_odd = is_atomic && !work.far.is_multiple_of(8);
                 let allowed = match status {
+                    WcStatus::RetryExcErr => self.is_asked_in_vain(work, works, near, far, calm),
                     WcStatus::RemInvReqErr => is_odd,
                     WcStatus::Success if is_odd => false,
                     _ => self.allows(status, work.post.what, near, far, calm, failed),
                 };
                 assert!(
                     allowed,
-                    "{status:?} for {work:?} of {works:?}: {statuses:?}; near {near:?} calm {} in {:?}; far {far:?} calm {} in {:?}",
+                    "{status:?} for {work:?} of {works:?}: {statuses:?}; near {near:?} calm {} in {:?}; far {far:?} calm {} in {:?}; {}",
                     calm[0],
                     Shown(&self.buffers[&near.buf]),
                     calm[1],
-                    Shown(&self.buffers[&far.buf])
+                    Shown(&self.buffers[&far.buf]),
+                    self.watched.history()
                 );
             }
             let is_done = *status == Some(WcStatus::Success);
@@ -346,6 +348,28 @@ impl Worker {
             WcStatus::WrFlushErr => failed,
             _ => false,
         }
+    }
+
+    /// An answer that had no place, as its buffer was on the move, is asked for again. A responder that has refused a later
+    /// request is in the error state by then, and answers nothing any more (IBA 10.3.1).
+    fn is_asked_in_vain(
+        &self,
+        work: &Work,
+        works: &[Work],
+        near: Side,
+        far: Side,
+        calm: [bool; 2],
+    ) -> bool {
+        let dynamic = self.class == ImporterConfig::Dynamic;
+        let is_answered = matches!(work.post.what, What::Read | What::Add | What::Swap);
+        let was_absent = self.buffers[&near.buf].kind == Kind::Shared && (dynamic || !calm[0]);
+        let later = works.iter().filter(|other| other.post.id > work.post.id);
+        let is_odd = |other: &Work| {
+            matches!(other.post.what, What::Add | What::Swap) && !other.far.is_multiple_of(8)
+        };
+        let far_fails = far.withdrawn || !calm[1] || self.buffers[&far.buf].fickle;
+        let refused = later.clone().any(is_odd) || far_fails && later.count() > 0;
+        is_answered && was_absent && refused
     }
 
     fn apply(&mut self, work: &Work, is_done: bool, near: Side, far: Side) {

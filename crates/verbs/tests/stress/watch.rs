@@ -1,5 +1,6 @@
 //! The watchdog: whoever makes no step for long ends the whole run, and all say where they are.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,19 +15,34 @@ pub(crate) struct Post(Mutex<Place>);
 struct Place {
     since: Instant,
     step: u64,
-    what: String,
+    /// What it did last, the newest at the end.
+    what: VecDeque<String>,
     is_over: bool,
 }
 
+/// Said of a thread that broke a rule.
+const HISTORY: usize = 24;
+
 impl Post {
     pub(crate) fn new() -> Arc<Self> {
-        let place = Place { since: Instant::now(), step: 0, what: String::new(), is_over: false };
+        let place = Place { since: Instant::now(), step: 0, what: VecDeque::new(), is_over: false };
         Arc::new(Self(Mutex::new(place)))
     }
 
     pub(crate) fn say(&self, step: u64, what: impl FnOnce() -> String) {
         let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (place.step, place.what, place.since) = (step, what(), Instant::now());
+        (place.step, place.since) = (step, Instant::now());
+        if place.what.len() == HISTORY {
+            place.what.pop_front();
+        }
+        place.what.push_back(what());
+    }
+
+    /// What it did last.
+    pub(crate) fn history(&self) -> String {
+        let place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines: Vec<String> = place.what.iter().map(|line| format!("\n  {line}")).collect();
+        format!("step {}:{}", place.step, lines.concat())
     }
 
     pub(crate) fn end(&self) {

@@ -409,8 +409,10 @@ impl Worker {
             let answer = self.seats[seat].ask(Op::Read, &[buf, 0, size]);
             let calm = is_quiet();
             let buffer = self.buffers.get_mut(&buf).expect("it exists");
-            if !calm {
+            if kind == Kind::Shared && buffer.resets != resets || !calm {
                 buffer.model.may_clear();
+            }
+            if !calm {
                 continue;
             }
             let answer = answer.done();
