@@ -365,6 +365,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         cqs: Slab::new(),
         srqs: Slab::new(),
         xrcds: Slab::new(),
+        groups: Vec::new(),
         dms: Slab::new(),
         dm_used: 0,
         pinned_pages: 0,

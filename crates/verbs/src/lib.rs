@@ -45,7 +45,7 @@ pub use context::{AsyncEvent, Context, Device, Pd, devices};
 pub use cq::{Cq, Wc};
 pub use device::config::{ImporterConfig, NicConfig, Preset};
 pub use device::{Cap, Counters, DeviceAttr, GidEntry, Kind, PortAttr, Refusal, Resources};
-pub use dmabuf::DmaBuf;
+pub use dmabuf::{DmaBuf, Mapping};
 pub use iba::{
     Access, AckTimeout, AttrMask, Av, Gid, Mtu, Psn, QpAttr, QpState, QpType, Qpn, RKey, RnrTimer,
     WcOpcode, WcStatus,

@@ -187,6 +187,7 @@ impl<'a> QpEnv<'a, '_> {
             Ok(position) => {
                 self.core.counters.tx_shm_packets += 1;
                 self.facts.ring_position = position;
+                self.core.counters.tx_shm_packets += 1;
                 Ok(())
             }
             // A slow receiver slows its senders, as priority flow control does; one that stopped does not stop those
@@ -273,7 +274,12 @@ impl QpEnv<'_, '_> {
                         self.count(Counter::DroppedPacket);
                         Ok(())
                     }
-                    Route::Udp => self.send_udp(av, headers, source),
+                    Route::Udp => {
+                        self.send_udp(av, headers, source)?;
+                        let to_group = u64::from(av.dgid.is_multicast());
+                        self.core.counters.tx_multicast_packets += to_group;
+                        Ok(())
+                    }
                     local => {
                         let length = source_len(source);
                         let grh = self.core.grh(av, headers, length);
