@@ -127,6 +127,11 @@ impl Context {
         self.lock().counters()
     }
 
+    /// How many objects this process has on the NIC, in whichever contexts.
+    pub fn resources(&self) -> device::Resources {
+        self.lock().resources()
+    }
+
     /// Allocates a protection domain.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&self) -> Result<Pd> {
