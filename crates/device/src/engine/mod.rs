@@ -13,7 +13,7 @@ mod advise;
 mod api_mem;
 mod api_qp;
 mod api_queue;
-mod cm;
+pub(crate) mod cm;
 pub(crate) mod core;
 pub(crate) mod cq;
 pub(crate) mod direct;
@@ -49,6 +49,7 @@ use transport::{Poll, Time};
 pub use self::advise::MrAdvice;
 pub use self::api_mem::{MrInfo, Rereg};
 pub use self::api_qp::{Cap, QpSpec};
+use self::cm::CmService;
 use self::core::Core;
 pub use self::core::{AsyncEvent, EventSource};
 pub use self::cq::Wc;
@@ -68,6 +69,7 @@ pub struct Engine {
     pub(crate) core: Core,
     pub(crate) qps: QpTable,
     pub(crate) receivers: Receivers,
+    pub(crate) cm: CmService,
     pub(crate) clock: Clock,
     ready: VecDeque<QpId>,
     blocked: Vec<QpId>,
@@ -97,11 +99,18 @@ const POLLS_PER_CLOCK: u32 = 64;
 const POLLS_PER_SOCKET: u32 = 512;
 
 impl Engine {
-    pub(crate) fn new(core: Core, qps: QpTable, receivers: Receivers, clock: Clock) -> Self {
+    pub(crate) fn new(
+        core: Core,
+        qps: QpTable,
+        receivers: Receivers,
+        cm: CmService,
+        clock: Clock,
+    ) -> Self {
         Self {
             core,
             qps,
             receivers,
+            cm,
             clock,
             ready: VecDeque::new(),
             blocked: Vec::new(),
@@ -169,6 +178,7 @@ impl Engine {
         if self.receivers.udp_is_hot() || self.polls.is_multiple_of(POLLS_PER_SOCKET) {
             moved |= self.receive_udp(Look::Likely);
         }
+        moved |= self.run_cm();
         if self.core.udp.front().is_some() && self.ready.is_empty() {
             self.flush_udp();
         }
@@ -195,6 +205,7 @@ impl Engine {
         let mut moved = self.housekeeping();
         moved |= self.receive_fast();
         moved |= self.receive_udp(Look::Everywhere);
+        moved |= self.run_cm();
         moved |= self.run_ready();
         moved | self.fire_timers()
     }
@@ -208,6 +219,7 @@ impl Engine {
         self.core.now = self.clock.now();
         let mut moved = self.receive_fast();
         moved |= self.receive_udp(Look::Likely);
+        moved |= self.run_cm();
         moved |= self.run_ready();
         moved | self.fire_timers()
     }
@@ -224,6 +236,7 @@ impl Engine {
         self.core.table = None;
         self.core.faults.abandon_in_child();
         self.receivers.abandon_in_child();
+        self.cm.abandon_in_child();
         self.core.peers.abandon_in_child();
         self.core.detach_event_queues();
         self.stop();
@@ -232,6 +245,7 @@ impl Engine {
     /// Forgets everything that was to be done.
     pub(crate) fn stop(&mut self) {
         self.core.loopback.clear();
+        self.core.gsi.clear();
         self.core.moderated.clear();
         self.ready.clear();
         self.blocked.clear();
@@ -242,7 +256,7 @@ impl Engine {
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let event = self.core.moderated.iter().map(|(at, _)| *at);
-        timer.into_iter().chain(event).min()
+        timer.into_iter().chain(event).chain(self.cm.next_deadline()).min()
     }
 
     /// Notes when the background thread looks again; it holds the lock until it sleeps.
@@ -275,7 +289,7 @@ impl Engine {
 
     /// Whether a QP waits for room in a carrier, or a packet for a receive.
     pub(crate) fn has_blocked(&self) -> bool {
-        !self.blocked.is_empty() || self.core.holding
+        !self.blocked.is_empty() || self.core.holding || self.cm.has_unsent()
     }
 
     pub(crate) fn make_ready(&mut self, id: QpId) {
@@ -389,6 +403,7 @@ impl Engine {
             self.transmit(id);
         }
         fired |= self.core.report_overdue();
+        fired |= self.run_cm();
         if fired {
             self.after_transmit();
         }
