@@ -9,7 +9,7 @@ use device::ids::{CtxId, PdId};
 use device::{DeviceAttr, EngineGuard, EventSource, GidEntry, Hca, NicInfo, PortAttr};
 use iba::{Access, EventType, Qpn};
 
-use crate::{Ah, Cq, Dm, DmaBuf, HostBuf, Mr, Qp, QpSpec, Result, Srq};
+use crate::{Ah, Cq, Dm, DmaBuf, HostBuf, Mapping, Mr, Qp, QpSpec, Result, Srq};
 
 /// The NICs of this machine.
 #[doc(alias = "ibv_get_device_list")]
@@ -40,7 +40,20 @@ impl Device {
     /// Opens it.
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context> {
-        let hca = Hca::open(&self.info)?;
+        Self::context(Hca::open(&self.info)?)
+    }
+
+    /// Opens it as another process would, as a virtual function of its own: what two such contexts send each other travels
+    /// as between two processes of one host, and not within this one. For programs that play several parts, and for tests.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open): no number is free among the NIC's 1023, or the system has no descriptors or threads left.
+    pub fn open_another(&self) -> Result<Context> {
+        Self::context(Hca::open_another(&self.info)?)
+    }
+
+    fn context(hca: Arc<Hca>) -> Result<Context> {
         let id = hca.alive()?.open_ctx()?;
         Ok(Context(Arc::new(Open { hca, id })))
     }
@@ -112,6 +125,11 @@ impl Context {
     /// The counters since this process opened the device.
     pub fn counters(&self) -> device::Counters {
         self.lock().counters()
+    }
+
+    /// How many objects this process has on the NIC, in whichever contexts.
+    pub fn resources(&self) -> device::Resources {
+        self.lock().resources()
     }
 
     /// Allocates a protection domain.
@@ -198,6 +216,17 @@ impl Pd {
         access: Access,
     ) -> Result<Mr> {
         Mr::dmabuf(self, buffer.as_fd(), offset, length, iova, access)
+    }
+
+    /// Registers memory of a peer device by where the CPU has it mapped, as a plain `ibv_reg_mr` of its address does:
+    /// PeerDirect, the older door. Its addresses are those of the mapping, which need not outlive the call.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::BadAddress`](crate::Kind::BadAddress) unless the NIC has
+    /// [`peermem`](crate::NicConfig::peermem) and the driver of the memory claims all of it; else the driver's refusal.
+    pub fn reg_mapping(&self, mapping: &Mapping, access: Access) -> Result<Mr> {
+        Mr::mapped(self, mapping, access)
     }
 
     /// Registers a whole [`DmaBuf`] at address 0.

@@ -305,6 +305,14 @@ impl Engine {
         if self.failure().is_some() {
             return Ok(self.all_copies());
         }
+        let groups = self.groups_of(id);
+        if groups > 0 {
+            refuse!(
+                Busy,
+                "destroy_qp: QP {} is attached to {groups} multicast groups",
+                id.handle()
+            );
+        }
         self.settle(id);
         let Some(entry) = self.qps.remove(id) else {
             refuse!(Invalid, "there is no QP {}", id.handle());
@@ -389,6 +397,7 @@ impl Engine {
         let qps: Vec<QpId> =
             self.qps.iter().filter(|q| q.facts.ctx == ctx).map(|q| q.facts.id).collect();
         for id in qps {
+            self.leave_groups(id);
             if let Ok(more) = self.destroy_qp(id) {
                 under_way.join(more);
             }

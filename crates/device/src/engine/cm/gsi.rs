@@ -73,7 +73,8 @@ impl Core {
             && rx.headers.deth.is_some_and(|deth| deth.qkey == GSI_QKEY && deth.src_qp == Qpn::GSI)
             && rx.payload.len() as usize == LEN;
         let mut mad = Box::new([0; LEN]);
-        let (true, Some(grh)) = (is_ours && rx.payload.read(&mut mad[..]), rx.grh) else {
+        let grh = rx.grh.map(Grh::parse).filter(|grh| self.port.gids.contains(&grh.dgid()));
+        let (true, Some(grh)) = (is_ours && rx.payload.read(&mut mad[..]), grh) else {
             self.counters.rx_malformed_packets += 1;
             tracing::debug!(target: "peerdma::drop", ?via, "no management datagram, and for QP 1");
             return;
@@ -83,7 +84,6 @@ impl Core {
             tracing::debug!(target: "peerdma::drop", ?via, "QP 1 has no room");
             return;
         }
-        let grh = Grh::parse(grh);
         let from = ::cm::Peer { local: grh.dgid(), remote: grh.sgid(), via };
         let whole = whole.map(|(about, bytes)| (*about, bytes.to_vec()));
         self.gsi.push_back(Arrived { from, mad, whole });
