@@ -22,6 +22,7 @@ mod accept;
 pub mod budget;
 mod claim;
 pub(crate) mod cred;
+mod directory;
 mod list;
 pub(crate) mod message;
 mod name;
@@ -31,6 +32,7 @@ mod tests;
 
 pub use accept::{Event, RefusedPeer};
 pub use claim::{Claim, ClaimError, ConnectError, Squatter};
+pub use directory::{Directory, Holder, NameError, NameKey};
 pub use list::{Answer, VfInfo, list};
 use name::SO_ACCEPTCON;
 
