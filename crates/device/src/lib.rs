@@ -58,6 +58,6 @@ pub use engine::{
     AsyncEvent, Cap, Engine, EventSource, MrAdvice, MrInfo, MrKind, MwType, QpSpec, Rereg, Wc,
 };
 pub use failure::fail_all;
-pub use hca::{EngineGuard, Hca};
+pub use hca::{EngineGuard, Hca, flush_captures};
 pub use nic::{NicInfo, nics};
 pub use refusal::{Kind, Refusal, Result};

@@ -36,6 +36,8 @@ pub(crate) mod receive;
 mod route;
 mod share;
 pub(crate) mod table;
+pub(crate) mod tap;
+mod tapped;
 #[cfg(test)]
 mod tests;
 pub(crate) mod udp;
@@ -223,6 +225,10 @@ impl Engine {
         self.life = Life::Husk;
         // Its pages did not come along.
         self.core.table = None;
+        // Its blocks are the parent's to write.
+        if let Some(tap) = self.core.tap.take() {
+            tap.abandon_in_child();
+        }
         self.core.faults.abandon_in_child();
         self.receivers.abandon_in_child();
         self.core.peers.abandon_in_child();
@@ -243,7 +249,8 @@ impl Engine {
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let event = self.core.moderated.iter().map(|(at, _)| *at);
-        timer.into_iter().chain(event).min()
+        let capture = self.core.tap.as_ref().and_then(|tap| tap.deadline());
+        timer.into_iter().chain(event).chain(capture).min()
     }
 
     /// Notes when the background thread looks again; it holds the lock until it sleeps.
@@ -329,6 +336,9 @@ impl Engine {
             }
         }
         self.core.peers.ring_doorbells();
+        if self.core.tap.as_ref().is_some_and(|tap| tap.is_full()) {
+            self.core.flush_tap();
+        }
         self.mind_alarm();
     }
 
@@ -390,6 +400,9 @@ impl Engine {
             self.transmit(id);
         }
         fired |= self.core.report_overdue();
+        if self.core.tap.as_ref().and_then(|tap| tap.deadline()).is_some_and(|at| at <= now) {
+            self.core.flush_tap();
+        }
         if fired {
             self.after_transmit();
         }
