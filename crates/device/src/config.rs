@@ -17,6 +17,7 @@
 //! fault_us = 0             # how long a page fault takes
 //! pin_limit = false        # true: registered memory is charged against RLIMIT_MEMLOCK
 //! pcap = "nic.pcapng"      # every packet of every carrier goes into this file, too
+//! peermem = false          # true: ibv_reg_mr of a peer device's memory asks that device's driver (PeerDirect)
 //! ```
 //!
 //! The sections `[[gpu]]` and `[pci]` of the same file are about the software GPU and the PCI tree.
@@ -84,6 +85,9 @@ pub struct NicConfig {
     /// The file that every packet is recorded in. `PEERDMA_PCAP` names one for all NICs. While packets are recorded, one-sided
     /// operations are packets too: the direct path is not used.
     pub pcap: Option<PathBuf>,
+    /// Whether a plain registration of memory that belongs to a peer device asks the peer memory clients for it
+    /// (PeerDirect; `docs/semantics.md` 2.11). Without it, as in mainline Linux, that is EFAULT.
+    pub peermem: bool,
     /// Where the NIC sits in the PCI tree, which exporters are told. Found from the file's `[pci]`, unless a program says it.
     #[serde(skip)]
     pub address: Option<DeviceAddr>,
@@ -140,6 +144,7 @@ impl Default for NicConfig {
             fault_us: 0,
             pin_limit: false,
             pcap: None,
+            peermem: false,
             address: None,
             max_dm_size: 256 << 10,
             ring_size: 256 << 10,
