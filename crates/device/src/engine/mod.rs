@@ -13,7 +13,7 @@ mod advise;
 mod api_mem;
 mod api_qp;
 mod api_queue;
-mod cm;
+pub(crate) mod cm;
 pub(crate) mod core;
 pub(crate) mod cq;
 pub(crate) mod direct;
@@ -54,6 +54,7 @@ use transport::{Poll, Time};
 pub use self::advise::MrAdvice;
 pub use self::api_mem::{MrInfo, Rereg};
 pub use self::api_qp::{Cap, QpSpec};
+use self::cm::CmService;
 use self::core::Core;
 pub use self::core::{AsyncEvent, EventSource};
 pub use self::cq::Wc;
@@ -74,6 +75,7 @@ pub struct Engine {
     pub(crate) core: Core,
     pub(crate) qps: QpTable,
     pub(crate) receivers: Receivers,
+    pub(crate) cm: CmService,
     pub(crate) clock: Clock,
     ready: VecDeque<QpId>,
     blocked: Vec<QpId>,
@@ -103,11 +105,18 @@ const POLLS_PER_CLOCK: u32 = 64;
 const POLLS_PER_SOCKET: u32 = 512;
 
 impl Engine {
-    pub(crate) fn new(core: Core, qps: QpTable, receivers: Receivers, clock: Clock) -> Self {
+    pub(crate) fn new(
+        core: Core,
+        qps: QpTable,
+        receivers: Receivers,
+        cm: CmService,
+        clock: Clock,
+    ) -> Self {
         Self {
             core,
             qps,
             receivers,
+            cm,
             clock,
             ready: VecDeque::new(),
             blocked: Vec::new(),
@@ -175,6 +184,7 @@ impl Engine {
         if self.receivers.udp_is_hot() || self.polls.is_multiple_of(POLLS_PER_SOCKET) {
             moved |= self.receive_udp(Look::Likely);
         }
+        moved |= self.run_cm();
         if self.core.udp.front().is_some() && self.ready.is_empty() {
             self.flush_udp();
         }
@@ -201,6 +211,7 @@ impl Engine {
         let mut moved = self.housekeeping();
         moved |= self.receive_fast();
         moved |= self.receive_udp(Look::Everywhere);
+        moved |= self.run_cm();
         moved |= self.run_ready();
         moved | self.fire_timers()
     }
@@ -214,6 +225,7 @@ impl Engine {
         self.core.now = self.clock.now();
         let mut moved = self.receive_fast();
         moved |= self.receive_udp(Look::Likely);
+        moved |= self.run_cm();
         moved |= self.run_ready();
         moved | self.fire_timers()
     }
@@ -234,6 +246,7 @@ impl Engine {
         }
         self.core.faults.abandon_in_child();
         self.receivers.abandon_in_child();
+        self.cm.abandon_in_child();
         self.core.peers.abandon_in_child();
         self.core.detach_event_queues();
         self.stop();
@@ -242,6 +255,7 @@ impl Engine {
     /// Forgets everything that was to be done.
     pub(crate) fn stop(&mut self) {
         self.core.loopback.clear();
+        self.core.gsi.clear();
         self.core.moderated.clear();
         self.ready.clear();
         self.blocked.clear();
@@ -253,7 +267,7 @@ impl Engine {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let event = self.core.moderated.iter().map(|(at, _)| *at);
         let capture = self.core.tap.as_ref().and_then(|tap| tap.deadline());
-        timer.into_iter().chain(event).chain(capture).min()
+        timer.into_iter().chain(event).chain(capture).chain(self.cm.next_deadline()).min()
     }
 
     /// Notes when the background thread looks again; it holds the lock until it sleeps.
@@ -286,7 +300,7 @@ impl Engine {
 
     /// Whether a QP waits for room in a carrier, or a packet for a receive.
     pub(crate) fn has_blocked(&self) -> bool {
-        !self.blocked.is_empty() || self.core.holding
+        !self.blocked.is_empty() || self.core.holding || self.cm.has_unsent()
     }
 
     pub(crate) fn make_ready(&mut self, id: QpId) {
@@ -406,6 +420,7 @@ impl Engine {
         if self.core.tap.as_ref().and_then(|tap| tap.deadline()).is_some_and(|at| at <= now) {
             self.core.flush_tap();
         }
+        fired |= self.run_cm();
         if fired {
             self.after_transmit();
         }
