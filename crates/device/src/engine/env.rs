@@ -187,7 +187,6 @@ impl<'a> QpEnv<'a, '_> {
         });
         match pushed {
             Ok(position) => {
-                self.core.counters.tx_shm_packets += 1;
                 self.facts.ring_position = position;
                 self.core.counters.tx_shm_packets += 1;
                 Ok(())
