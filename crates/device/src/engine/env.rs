@@ -187,7 +187,6 @@ impl<'a> QpEnv<'a, '_> {
             Ok(position) => {
                 self.core.counters.tx_shm_packets += 1;
                 self.facts.ring_position = position;
-                self.core.counters.tx_shm_packets += 1;
                 Ok(())
             }
             // A slow receiver slows its senders, as priority flow control does; one that stopped does not stop those
