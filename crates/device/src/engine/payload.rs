@@ -110,8 +110,11 @@ pub(crate) fn local_fault(fault: &Fault) -> LocalError {
 /// Like [`local_fault`], where a peer asked for the memory.
 #[cold]
 pub(crate) fn remote_fault(fault: &Fault) -> RemoteError {
-    if let Fault::Stale { .. } = fault {
-        return RemoteError::NotPresent;
+    match fault {
+        Fault::Stale { .. } => return RemoteError::NotPresent,
+        // Its address was aligned and the memory behind it is not, as in a zero-based region that begins anywhere.
+        Fault::Misaligned { .. } => return RemoteError::Misaligned,
+        _ => {}
     }
     report_stale_access(fault);
     tracing::warn!(target: "peerdma::fault", "a region's memory is gone, which a peer uses: {fault}");
