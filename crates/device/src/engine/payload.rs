@@ -58,6 +58,16 @@ impl InPayload<'_> {
         }
     }
 
+    /// Copies the whole payload into `bytes`, which is as long. Not of a reference to memory of this process.
+    pub(crate) fn read(&self, bytes: &mut [u8]) -> bool {
+        match self {
+            Self::Bytes(payload) if payload.len() == bytes.len() => bytes.copy_from_slice(payload),
+            Self::Ring(foreign) if foreign.len() == bytes.len() => foreign.copy_to(bytes),
+            _ => return false,
+        }
+        true
+    }
+
     /// Copies `length` bytes at `from` of the payload to `offset` of `umem`.
     pub(crate) fn copy_to(
         &self,
