@@ -74,6 +74,7 @@
 
 mod fork;
 pub mod netdev;
+pub mod pcap;
 pub mod registry;
 pub mod shm;
 pub mod steer;

@@ -349,6 +349,11 @@ pub trait Env {
     /// Raises an asynchronous event of the QP.
     fn event(&mut self, event: QpEvent);
 
+    /// The requests that follow, up to the next call, are packets of this work request. For who keeps a record of packets.
+    fn of_request(&mut self, wr_id: u64) {
+        let _ = wr_id;
+    }
+
     /// Whether the carrier still holds packets of this QP that the peer, alive, has not taken: then the peer is slow
     /// and not dead, and waiting for it uses up no retry. A wire cannot know.
     fn peer_is_behind(&self) -> bool {

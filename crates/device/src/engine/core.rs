@@ -14,6 +14,7 @@ use super::mr::MrTable;
 use super::multicast::Group;
 use super::peers::Peers;
 use super::table::Table;
+use super::tap::Tap;
 use super::udp::UdpQueue;
 use super::xrc::{SrqXrc, Xrcd};
 use crate::attr::DeviceAttr;
@@ -158,6 +159,8 @@ pub(crate) struct Core {
     pub(crate) gsi: VecDeque<super::cm::Arrived>,
     /// Whether a packet waits in its ring for the program to post a receive.
     pub(crate) holding: bool,
+    /// Records every packet, if the configuration names a file for it.
+    pub(crate) tap: Option<Box<Tap>>,
 }
 
 impl Core {

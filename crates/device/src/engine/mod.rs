@@ -38,6 +38,8 @@ mod resources;
 mod route;
 mod share;
 pub(crate) mod table;
+pub(crate) mod tap;
+mod tapped;
 #[cfg(test)]
 mod tests;
 pub(crate) mod udp;
@@ -238,6 +240,10 @@ impl Engine {
         self.life = Life::Husk;
         // Its pages did not come along.
         self.core.table = None;
+        // Its blocks are the parent's to write.
+        if let Some(tap) = self.core.tap.take() {
+            tap.abandon_in_child();
+        }
         self.core.faults.abandon_in_child();
         self.receivers.abandon_in_child();
         self.cm.abandon_in_child();
@@ -260,7 +266,8 @@ impl Engine {
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let event = self.core.moderated.iter().map(|(at, _)| *at);
-        timer.into_iter().chain(event).chain(self.cm.next_deadline()).min()
+        let capture = self.core.tap.as_ref().and_then(|tap| tap.deadline());
+        timer.into_iter().chain(event).chain(capture).chain(self.cm.next_deadline()).min()
     }
 
     /// Notes when the background thread looks again; it holds the lock until it sleeps.
@@ -346,6 +353,9 @@ impl Engine {
             }
         }
         self.core.peers.ring_doorbells();
+        if self.core.tap.as_ref().is_some_and(|tap| tap.is_full()) {
+            self.core.flush_tap();
+        }
         self.mind_alarm();
     }
 
@@ -407,6 +417,9 @@ impl Engine {
             self.transmit(id);
         }
         fired |= self.core.report_overdue();
+        if self.core.tap.as_ref().and_then(|tap| tap.deadline()).is_some_and(|at| at <= now) {
+            self.core.flush_tap();
+        }
         fired |= self.run_cm();
         if fired {
             self.after_transmit();
