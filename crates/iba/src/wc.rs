@@ -53,6 +53,10 @@ pub enum WcStatus {
     RespTimeoutErr = 20,
     /// Anything else.
     GeneralErr = 21,
+    /// An operation on a list of tags failed: the entry had met its message.
+    TmErr = 22,
+    /// A rendezvous matched a receive that has no room for it.
+    TmRndvIncomplete = 23,
 }
 
 /// What completed, with the values of `enum ibv_wc_opcode`.
@@ -84,6 +88,16 @@ pub enum WcOpcode {
     Recv = 128,
     /// A receive consumed by a write with immediate.
     RecvRdmaWithImm = 129,
+    /// A receive added to a list of tags.
+    TmAdd = 130,
+    /// A receive taken from a list of tags.
+    TmDel = 131,
+    /// A count of unexpected messages.
+    TmSync = 132,
+    /// A receive of a message with a tag.
+    TmRecv = 133,
+    /// A receive of a message without a tag.
+    TmNoTag = 134,
 }
 
 bitflags! {
@@ -99,5 +113,11 @@ bitflags! {
         const IP_CSUM_OK = 1 << 2;
         /// A key was invalidated by the peer.
         const WITH_INV = 1 << 3;
+        /// The list of tags waits to be told how many unexpected messages the program has seen.
+        const TM_SYNC_REQ = 1 << 4;
+        /// A tag matched.
+        const TM_MATCH = 1 << 5;
+        /// All bytes of a message whose tag matched are here.
+        const TM_DATA_VALID = 1 << 6;
     }
 }

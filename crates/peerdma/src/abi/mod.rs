@@ -43,6 +43,7 @@ pub(crate) mod post;
 pub(crate) mod qp;
 pub(crate) mod qp_attr;
 pub(crate) mod srq;
+pub(crate) mod tm;
 pub(crate) mod types;
 pub(crate) mod wr;
 pub(crate) mod xrc;

@@ -10,7 +10,7 @@ use iba::WcFlags;
 
 use super::boundary::data;
 use super::cq::own;
-use super::types::cq::{Cq, CqEx, PollCqAttr};
+use super::types::cq::{Cq, CqEx, PollCqAttr, WcTmInfo};
 use super::types::wc;
 
 /// The completion between [`start_poll`] and [`end_poll`].
@@ -82,6 +82,7 @@ pub(crate) fn fill(cq: &mut CqEx) {
     cq.read_sl = Some(read_sl);
     cq.read_dlid_path_bits = Some(read_zero_u8);
     cq.read_completion_ts = Some(read_completion_ts);
+    cq.read_tm_info = Some(read_tm_info);
     cq.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
 }
 
@@ -195,6 +196,13 @@ unsafe extern "C" fn read_zero_u8(_cq: *mut CqEx) -> u8 {
 unsafe extern "C" fn read_completion_ts(cq: *mut CqEx) -> u64 {
     // SAFETY: contract: between start and end.
     unsafe { read(cq, |wc| wc.timestamp) }
+}
+
+unsafe extern "C" fn read_tm_info(cq: *mut CqEx, to: *mut WcTmInfo) {
+    // SAFETY: contract: between start and end.
+    let tm = unsafe { read(cq, |wc| wc.tm) };
+    // SAFETY: contract: the program has room for the answer.
+    unsafe { to.write(WcTmInfo { tag: tm.tag, r#priv: tm.private }) };
 }
 
 unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut CqEx) -> u64 {
