@@ -47,7 +47,7 @@ mod vm;
 
 pub use artefacts::Artefacts;
 pub use capture::{Capture, Captured, Frame, icrc};
-pub use csource::compile;
+pub use csource::{compile, compile_mpi};
 pub use netns::{Netns, Veth};
 pub use output::Output;
 pub use pair::{Finished, Pair, RunningPair};

@@ -98,7 +98,7 @@ pub struct NicConfig {
     /// Where the NIC sits in the PCI tree, which exporters are told. Found from the file's `[pci]`, unless a program says it.
     #[serde(skip)]
     pub address: Option<DeviceAddr>,
-    /// Bytes of device memory of one process.
+    /// Bytes of device memory, which all processes of a user have together.
     #[serde(deserialize_with = "size")]
     pub max_dm_size: u64,
     /// Bytes in each direction of a ring between two processes; a power of two.

@@ -389,7 +389,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         xrcds: Slab::new(),
         groups: Vec::new(),
         dms: Slab::new(),
-        dm_used: 0,
+        dm_budget: Default::default(),
         pinned_pages: 0,
         ahs: 0,
         counters: Counters::default(),

@@ -197,6 +197,9 @@ pub struct Completion {
     pub imm: u32,
     /// The sender of a datagram.
     pub src_qpn: Qpn,
+    /// Of a datagram, in what it came: 0xa for UDP over IPv4, 0x9 over IPv6. RoCEv2 Annex A17.4.5.1 wants the completion to
+    /// say it; in the service level, which RoCE does not have, mlx5 does, and UCX reads it there.
+    pub sl: u8,
     /// Whether the peer set the solicited bit, or the completion is an error: what a CQ armed for solicited
     /// completions waits for (IBA 11.4.2.2).
     pub solicited: bool,

@@ -8,6 +8,7 @@ use transport::Time;
 use transport::wr::RecvWr;
 
 use super::cq::{Armed, Cq};
+use super::dm_budget::DmBudget;
 use super::events::EventQueue;
 use super::faults::Faults;
 use super::injected::Injected;
@@ -140,7 +141,7 @@ pub(crate) struct Core {
     pub(crate) xrcds: Slab<Xrcd>,
     pub(crate) groups: Vec<Group>,
     pub(crate) dms: Slab<Dm>,
-    pub(crate) dm_used: u64,
+    pub(crate) dm_budget: DmBudget,
     /// Pages charged to the limit of locked memory.
     pub(crate) pinned_pages: u64,
     pub(crate) ahs: u32,
