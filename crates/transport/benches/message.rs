@@ -12,7 +12,7 @@ use fabric_sim::options::{BASE, PEER, QPN, RQ_PSN, SQ_PSN};
 use iba::{Access, QpEvent, QpState, RKey};
 use transport::env::{AtomicOp, LocalError, RemoteError, Source, To, TransmitError};
 use transport::tm::Taken;
-use transport::{Completion, Env, Poll, Qp, RecvWr, Rx, Sge, Skipped, Time};
+use transport::{Completion, Env, Poll, Qp, Rx, Sge, Skipped, Time};
 use wire::Headers;
 
 const MESSAGES: u32 = 2_000_000;

@@ -375,6 +375,11 @@ pub trait Env {
         Err(LocalError::Protection)
     }
 
+    /// Whether the QP is to act as if it had no receive, for tests of those who send to it.
+    fn withholds_receives(&self) -> bool {
+        false
+    }
+
     /// Takes a receive of the QP's shared receive queue for a message that begins with a packet: the next, or the one that the
     /// message's tag names. Called only for QPs that have such a queue.
     fn take_srq(&mut self, rx: &Rx<'_, Self::Payload>) -> Option<Taken>;

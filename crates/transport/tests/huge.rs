@@ -10,7 +10,7 @@ use fabric_sim::{Options, Rng};
 use iba::{Access, QpEvent, QpState, RKey, WcStatus};
 use transport::env::{AtomicOp, LocalError, RemoteError, Source, To, TransmitError};
 use transport::tm::Taken;
-use transport::{Completion, Env, Poll, Qp, RecvWr, Rx, SendWr, Sge, Skipped, Time};
+use transport::{Completion, Env, Poll, Qp, Rx, SendWr, Sge, Skipped, Time};
 use wire::Headers;
 
 const LONGEST: u32 = 1 << 31;

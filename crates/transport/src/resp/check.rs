@@ -124,6 +124,9 @@ impl Qp {
             };
         }
         if consumes_receive(opcode) && self.resp.recv.is_none() {
+            if env.withholds_receives() {
+                return Step::ErrRnr;
+            }
             let taken =
                 if self.has_srq { env.take_srq(rx) } else { self.rq.pop_front().map(Taken::from) };
             let Some(Taken { wr, met }) = taken else { return Step::ErrRnr };
