@@ -39,9 +39,8 @@ pub(crate) unsafe extern "C" fn post_srq_ops(
             // SAFETY: contract: the list that an operation names is valid.
             let op = unsafe { tag_op(c) }?;
             let done = engine.post_srq_op(own.id, op);
-            match done.map_err(|refusal| errno::of(refusal.kind()))? {
-                Some(handle) => c.tm.handle = handle,
-                None => {}
+            if let Some(handle) = done.map_err(|refusal| errno::of(refusal.kind()))? {
+                c.tm.handle = handle;
             }
             Ok(())
         };
