@@ -2,13 +2,13 @@
 
 use iba::{Access, Av, Mtu, QpEvent, QpType, Qpn, RKey};
 use smallvec::SmallVec;
-use transport::Time;
 use transport::env::{
     AtomicOp, Completion, Counter, Direct, Env, LocalError, OneSided, RemoteError, Rx, Side,
     Skipped, Source, To, TransmitError,
 };
 use transport::tm::Taken;
 use transport::wr::{Bind, Sge};
+use transport::{Account, Time};
 use wire::Headers;
 
 use super::core::{Core, EventSource};
@@ -633,6 +633,10 @@ impl<'p> Env for QpEnv<'_, 'p> {
             Side::Recv => self.facts.recv_cq,
         };
         self.core.complete_on(id, self.facts.qpn, &completion);
+    }
+
+    fn account(&mut self, account: &Account) {
+        self.explain(account);
     }
 
     fn event(&mut self, event: QpEvent) {
