@@ -1,6 +1,6 @@
 //! What the processes of one user have of something that all of them share, without a server.
 //!
-//! A process that has `bytes` of a budget listens on the abstract socket `peerdma/N/WHAT/vf/n/pid/bytes/serial`, so that what it has
+//! A process that has `bytes` of a budget listens on the abstract socket `peerdma/N/WHAT/vf/n/bytes/serial`, so that what it has
 //! vanishes with it. Whoever wants more first *asks*, by a name with `bytes?`, and then adds up what others hold and
 //! ask for. Of two who ask at the same time at least one sees the other, so together they never get more than there is.
 //!
@@ -48,8 +48,7 @@ pub fn claim(nic: &str, what: &str, vf: u16, bytes: u64, asks: bool) -> io::Resu
     let socket = socket()?;
     // A child that was just spawned may have an old name of ours still, so none is used twice.
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-    let pid = std::process::id();
-    rustix::net::bind(&socket, &address(nic, what, &Claim { vf, pid, bytes, asks, serial })?)?;
+    rustix::net::bind(&socket, &address(nic, what, &Claim { vf, bytes, asks, serial })?)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
@@ -72,14 +71,9 @@ pub fn held(nic: &str, what: &str, vf: u16) -> io::Result<Held> {
         seen = again;
     }
     // Of each process what it has, and the most that it asks for.
-    let mut each: BTreeMap<(u16, u32), (u64, u64)> = BTreeMap::new();
-    let own = (vf, std::process::id());
-    for claim in seen {
-        let whose = (claim.vf, claim.pid);
-        if whose == own || !is_ours(nic, what, &claim) {
-            continue;
-        }
-        let (settled, asked) = each.entry(whose).or_default();
+    let mut per_vf: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
+    for claim in seen.into_iter().filter(|claim| claim.vf != vf && is_ours(nic, what, claim)) {
+        let (settled, asked) = per_vf.entry(claim.vf).or_default();
         let most = if claim.asks { asked } else { settled };
         *most = claim.bytes.max(*most);
     }
@@ -87,14 +81,12 @@ pub fn held(nic: &str, what: &str, vf: u16) -> io::Result<Held> {
         settled: sum.settled.saturating_add(settled),
         asked: sum.asked.saturating_add(asked.saturating_sub(settled)),
     };
-    Ok(each.into_values().fold(Held::default(), add))
+    Ok(per_vf.into_values().fold(Held::default(), add))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
     vf: u16,
-    /// The children of a fork have the VF of their parent.
-    pid: u32,
     bytes: u64,
     asks: bool,
     serial: u64,
@@ -116,12 +108,11 @@ fn parse(line: &str, nic: &str, what: &str) -> Option<Claim> {
     let path = fields.nth(3)?.strip_prefix("@peerdma/")?.strip_prefix(nic)?;
     let path = path.strip_prefix('/')?.strip_prefix(what)?.strip_prefix("/vf/")?;
     let (vf, path) = path.split_once('/')?;
-    let (pid, path) = path.split_once('/')?;
     let (bytes, serial) = path.split_once('/')?;
     let asks = bytes.ends_with('?');
     let bytes = bytes.strip_suffix('?').unwrap_or(bytes).parse().ok()?;
     let vf = vf.parse().ok().filter(|vf| *vf < VF_COUNT)?;
-    Some(Claim { vf, pid: pid.parse().ok()?, bytes, asks, serial: serial.parse().ok()? })
+    Some(Claim { vf, bytes, asks, serial: serial.parse().ok()? })
 }
 
 /// Whether a process of our user holds a name. One that is gone by now holds nothing.
@@ -147,9 +138,9 @@ fn is_ours(nic: &str, what: &str, claim: &Claim) -> bool {
 }
 
 fn address(nic: &str, what: &str, claim: &Claim) -> io::Result<SocketAddrUnix> {
-    let Claim { vf, pid, bytes, asks, serial } = claim;
+    let Claim { vf, bytes, asks, serial } = claim;
     let mark = if *asks { "?" } else { "" };
-    let name = format!("peerdma/{nic}/{what}/vf/{vf}/{pid}/{bytes}{mark}/{serial}");
+    let name = format!("peerdma/{nic}/{what}/vf/{vf}/{bytes}{mark}/{serial}");
     Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
 }
 
