@@ -76,6 +76,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("pcap", 60, "packets of every carrier, recorded", Job::Interop { threads: 1 }),
     group("examples", 30, "the examples of verbs", Job::Interop { threads: 1 }),
     group("vm", 240, "a Debian kernel with Yama and udmabuf", Job::Interop { threads: 1 }),
+    group("rxe", 240, "against the Linux kernel's rdma_rxe", Job::Interop { threads: 1 }),
     group("demo", 60, "cargo run --release -- demo", Job::Check(demo)),
     group("deny", 240, "licences and sources of dependencies", Job::Check(licences)),
 ];
