@@ -178,8 +178,9 @@ int main(int argc, char **argv)
 		if (post_send(&s, 1) || next(&s, sleeps, &wc) || wc.status)
 			return loop_fail("the first message") != 0;
 	}
-	if (full || sleeps)
-		kill(child, SIGSTOP);
+	/* The signal is only on its way when kill returns: a child that runs on takes what is sent next. */
+	if ((full || sleeps) && (kill(child, SIGSTOP) || waitpid(child, NULL, WUNTRACED) != child))
+		return loop_fail("stop") != 0;
 	while (sends < SENDS)
 		if (post_send(&s, (uint64_t)++sends))
 			return 1;

@@ -14,9 +14,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("dmabuf", &["pci"]),
     ("umem", &["dmabuf"]),
     ("transport", &["iba", "wire"]),
+    ("cm", &["iba", "wire"]),
     // For `umem::Foreign`: a ring shared with a peer is foreign memory, too.
     ("link", &["iba", "umem"]),
-    ("device", &["iba", "wire", "umem", "dmabuf", "pci", "transport", "link"]),
+    ("device", &["iba", "wire", "umem", "dmabuf", "pci", "transport", "cm", "link"]),
     // Its memory is foreign memory: importers write it at any moment.
     ("gpu", &["umem", "dmabuf", "pci"]),
     ("verbs", &["iba", "umem", "dmabuf", "transport", "device"]),

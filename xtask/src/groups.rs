@@ -70,6 +70,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("drm", 30, "render nodes of the software GPU", Job::Interop { threads: 2 }),
     group("badday", 90, "killed and stopped peers, wrong arguments", Job::Interop { threads: 1 }),
     group("wire", 180, "two hosts: tshark and the ICRC", Job::Interop { threads: 1 }),
+    group("multicast", 30, "groups of datagrams, one host and two", Job::Interop { threads: 1 }),
     group("examples", 30, "the examples of verbs", Job::Interop { threads: 1 }),
     group("vm", 240, "a Debian kernel with Yama and udmabuf", Job::Interop { threads: 1 }),
     group("demo", 60, "cargo run --release -- demo", Job::Check(demo)),

@@ -63,7 +63,7 @@ pub struct DeviceAttr {
     pub max_srq_wr: u32,
     /// Scatter/gather elements of one of them.
     pub max_srq_sge: u32,
-    /// Multicast groups.
+    /// Multicast groups; each takes a socket.
     pub max_mcast_grp: u32,
     /// QPs in one multicast group.
     pub max_mcast_qp_attach: u32,
@@ -160,8 +160,8 @@ impl DeviceAttr {
             max_srq: 16_384,
             max_srq_wr: 32_767,
             max_srq_sge: 32,
-            max_mcast_grp: 0,
-            max_mcast_qp_attach: 0,
+            max_mcast_grp: 256,
+            max_mcast_qp_attach: 1_024,
             max_pkeys: 1,
             max_dm_size: config.max_dm_size,
             odp: OdpCaps::new(config),

@@ -96,6 +96,10 @@ counters! {
     rx_udp_packets,
     /// Packets sent over UDP.
     tx_udp_packets,
+    /// Packets received for a multicast group.
+    rx_multicast_packets,
+    /// Packets sent to a multicast group.
+    tx_multicast_packets,
     /// Packets received over UDP and passed on to the process they are for.
     forwarded_packets,
     /// Packets received from other processes of this host.

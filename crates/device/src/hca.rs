@@ -91,6 +91,17 @@ impl Hca {
         Ok(hca)
     }
 
+    /// Opens a NIC as a VF of its own, as another process would: the two reach each other as two processes of one host do,
+    /// and share no object.
+    pub fn open_another(nic: &NicInfo) -> Result<Arc<Self>> {
+        let hca = Arc::new(Self::start(nic)?);
+        let vf = hca.lock().core.vf;
+        // No NIC has such a name, so that nobody else is given this one.
+        let name = format!("{}#{vf}", nic.config.name);
+        OPEN.get_or_init(Mutex::default).lock().push((name, Arc::downgrade(&hca)));
+        Ok(hca)
+    }
+
     pub(crate) fn start(nic: &NicInfo) -> Result<Self> {
         let waits = Arc::new(Waits::new()?);
         let engine = build_engine(nic, &waits)?;
@@ -354,6 +365,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         cqs: Slab::new(),
         srqs: Slab::new(),
         xrcds: Slab::new(),
+        groups: Vec::new(),
         dms: Slab::new(),
         dm_used: 0,
         pinned_pages: 0,

@@ -49,6 +49,17 @@ id! {
     QpId
 }
 
+/// An endpoint of connection management: a listener, or one end of a connection. Numbers are not used again soon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CmId(pub(crate) u32);
+
+impl CmId {
+    /// The number of the endpoint.
+    pub const fn handle(self) -> u32 {
+        self.0
+    }
+}
+
 impl PdId {
     /// None: what an object has that takes its domain from others.
     pub(crate) const NONE: Self = Self(u32::MAX);

@@ -33,6 +33,7 @@
 
 mod attr;
 mod clock;
+pub mod cm;
 pub mod config;
 mod counters;
 mod dm_export;

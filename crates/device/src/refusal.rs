@@ -6,6 +6,10 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
+    /// The address is another's.
+    AddressInUse,
+    /// The address is not one of this device's.
+    AddressNotAvailable,
     /// Memory the caller named cannot be used.
     BadAddress,
     /// The file descriptor is not open.

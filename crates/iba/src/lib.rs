@@ -13,6 +13,7 @@
 //! | [`mtu`] | the five path MTUs |
 //! | [`psn`] | 24-bit sequence numbers and their arithmetic |
 //! | [`qp`] | QP types, states, attributes, and the transition table |
+//! | [`time`] | points in time, as state machines are handed them |
 //! | [`timer`] | how timeouts are written in five bits |
 //! | [`wc`] | what a completion says |
 //! | [`wr`] | what a work request asks |
@@ -29,6 +30,7 @@ pub mod ids;
 pub mod mtu;
 pub mod psn;
 pub mod qp;
+pub mod time;
 pub mod timer;
 pub mod wc;
 pub mod wr;
@@ -40,6 +42,7 @@ pub use ids::{LKey, PKey, QKey, Qpn, RKey};
 pub use mtu::Mtu;
 pub use psn::{Msn, Psn};
 pub use qp::{AttrMask, QpAttr, QpState, QpType, TransitionError};
+pub use time::Time;
 pub use timer::{AckTimeout, RnrTimer};
 pub use wc::{WcFlags, WcOpcode, WcStatus};
 pub use wr::{SendFlags, WrOpcode};

@@ -40,7 +40,20 @@ impl Device {
     /// Opens it.
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context> {
-        let hca = Hca::open(&self.info)?;
+        Self::context(Hca::open(&self.info)?)
+    }
+
+    /// Opens it as another process would, as a virtual function of its own: what two such contexts send each other travels
+    /// as between two processes of one host, and not within this one. For programs that play several parts, and for tests.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open): no number is free among the NIC's 1023, or the system has no descriptors or threads left.
+    pub fn open_another(&self) -> Result<Context> {
+        Self::context(Hca::open_another(&self.info)?)
+    }
+
+    fn context(hca: Arc<Hca>) -> Result<Context> {
         let id = hca.alive()?.open_ctx()?;
         Ok(Context(Arc::new(Open { hca, id })))
     }

@@ -176,6 +176,21 @@ fn a_killed_gpu_leaves_the_bytes_where_they_are() {
     assert_eq!(scene.c.ask("run 50"), "50 ok");
 }
 
+/// What the exporter of another process refuses is refused to one access, and not for good.
+#[test]
+fn a_reset_in_another_process_fails_the_accesses_of_its_time() {
+    let mut scene = Scene::new("keep");
+    assert_eq!(scene.c.ask("run 20"), "20 ok");
+    assert_eq!(scene.a.ask("rest"), "resting");
+    assert_eq!(scene.a.ask("reset"), "resetting");
+    let end = scene.c.ask("run 1");
+    assert!(end.ends_with("RemAccessErr"), "{end}");
+    assert_eq!(scene.a.ask("back"), "back");
+    let region = scene.b.ask("region");
+    scene.c = Scene::client(&mut scene.b, &scene.nic, &region);
+    assert_eq!(scene.c.ask("run 50"), "50 ok");
+}
+
 #[test]
 fn a_killed_gpu_that_takes_its_memory_along_is_an_access_error() {
     let mut scene = Scene::new("revoke");
@@ -223,8 +238,17 @@ fn exporter(orphans: &str) {
                 }
             }
         });
+        let mut resetting: Option<gpu::Resetting> = None;
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
             match line.as_str() {
+                "reset" => {
+                    resetting = Some(gpu.begin_reset());
+                    say("resetting");
+                }
+                "back" => {
+                    drop(resetting.take());
+                    say("back");
+                }
                 "moves" => say(&gpu.stats().moves.to_string()),
                 "rest" => {
                     is_resting.store(true, Ordering::SeqCst);

@@ -88,6 +88,12 @@ impl Engine {
             }
             // It is on its way: the next access finds it, or waits for it.
             Remapped::Current | Remapped::NotYet => {}
+            Remapped::Refused => {
+                refuse!(
+                    BadAddress,
+                    "advise_mr: the exporter refuses to map the region's memory now"
+                )
+            }
             Remapped::Gone => {
                 self.core.revoke(id);
                 refuse!(BadAddress, "advise_mr: the region's memory was taken away");

@@ -9,6 +9,7 @@ use super::core::EventSource;
 use super::direct::UnderWay;
 use super::env::{QpEnv, QpFacts, Route};
 use super::mr::Mr;
+use super::peers::RingPosition;
 use super::qp::QpEntry;
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
 use crate::refusal::{Result, refuse};
@@ -140,7 +141,7 @@ impl Engine {
             av: iba::Av::default(),
             path_mtu: self.core.port.active_mtu(),
             route: Route::None,
-            ring_position: 0,
+            ring_position: RingPosition::default(),
             peer_is_behind: false,
             starved_since: None,
         };
@@ -304,6 +305,14 @@ impl Engine {
         if self.failure().is_some() {
             return Ok(self.all_copies());
         }
+        let groups = self.groups_of(id);
+        if groups > 0 {
+            refuse!(
+                Busy,
+                "destroy_qp: QP {} is attached to {groups} multicast groups",
+                id.handle()
+            );
+        }
         self.settle(id);
         let Some(entry) = self.qps.remove(id) else {
             refuse!(Invalid, "there is no QP {}", id.handle());
@@ -388,6 +397,7 @@ impl Engine {
         let qps: Vec<QpId> =
             self.qps.iter().filter(|q| q.facts.ctx == ctx).map(|q| q.facts.id).collect();
         for id in qps {
+            self.leave_groups(id);
             if let Ok(more) = self.destroy_qp(id) {
                 under_way.join(more);
             }

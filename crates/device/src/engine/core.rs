@@ -11,6 +11,7 @@ use super::cq::{Armed, Cq};
 use super::events::EventQueue;
 use super::faults::Faults;
 use super::mr::MrTable;
+use super::multicast::Group;
 use super::peers::Peers;
 use super::table::Table;
 use super::udp::UdpQueue;
@@ -135,6 +136,7 @@ pub(crate) struct Core {
     pub(crate) cqs: Slab<Cq>,
     pub(crate) srqs: Slab<Srq>,
     pub(crate) xrcds: Slab<Xrcd>,
+    pub(crate) groups: Vec<Group>,
     pub(crate) dms: Slab<Dm>,
     pub(crate) dm_used: u64,
     /// Pages charged to the limit of locked memory.

@@ -16,7 +16,8 @@ use super::payload::{
     InPayload, LoopPacket, LoopPayload, Part, check_readable, for_each_sge, local_fault,
     remote_fault,
 };
-use super::peers::{PushError, Record};
+use super::peers::{PushError, Record, RingPosition};
+use super::present::BroughtIn;
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
 
 /// What the engine knows of a QP beside its protocol state.
@@ -38,7 +39,7 @@ pub(crate) struct QpFacts {
     pub(crate) path_mtu: Mtu,
     pub(crate) route: Route,
     /// Where in the ring to the peer the last packet ends.
-    pub(crate) ring_position: u64,
+    pub(crate) ring_position: RingPosition,
     /// Whether the peer had yet to take that packet when a timer last fired.
     pub(crate) peer_is_behind: bool,
     /// Since when packets have met no receive, of an unreliable QP.
@@ -184,7 +185,9 @@ impl<'a> QpEnv<'a, '_> {
         });
         match pushed {
             Ok(position) => {
+                self.core.counters.tx_shm_packets += 1;
                 self.facts.ring_position = position;
+                self.core.counters.tx_shm_packets += 1;
                 Ok(())
             }
             // A slow receiver slows its senders, as priority flow control does; one that stopped does not stop those
@@ -271,7 +274,12 @@ impl QpEnv<'_, '_> {
                         self.count(Counter::DroppedPacket);
                         Ok(())
                     }
-                    Route::Udp => self.send_udp(av, headers, source),
+                    Route::Udp => {
+                        self.send_udp(av, headers, source)?;
+                        let to_group = u64::from(av.dgid.is_multicast());
+                        self.core.counters.tx_multicast_packets += to_group;
+                        Ok(())
+                    }
                     local => {
                         let length = source_len(source);
                         let grh = self.core.grh(av, headers, length);
@@ -287,25 +295,16 @@ impl QpEnv<'_, '_> {
         }
     }
 
-    /// Sees to it that the memory of a source is there. False: not now.
+    /// Sees to it that the memory of a source is there.
     #[cold]
-    fn bring_in_source(&mut self, source: &Source<'_>) -> bool {
+    fn bring_in_source(&mut self, source: &Source<'_>) -> BroughtIn {
         match *source {
-            Source::Empty | Source::Bytes(_) => true,
-            Source::Sges { sges, .. } => self.bring_in_list(sges),
+            Source::Empty | Source::Bytes(_) => BroughtIn::Here,
+            Source::Sges { sges, .. } => self.core.bring_in_list(sges),
             Source::Remote { rkey, addr, length } => {
                 self.core.bring_in(rkey.0, addr, u64::from(length))
             }
         }
-    }
-
-    #[cold]
-    fn bring_in_list(&mut self, sges: &[Sge]) -> bool {
-        let mut all = true;
-        for sge in sges.iter().filter(|sge| sge.length > 0) {
-            all &= self.core.bring_in(sge.lkey.0, sge.addr, u64::from(sge.length));
-        }
-        all
     }
 
     /// Scatters; memory that is absent is brought in first, if that can be now.
@@ -316,10 +315,31 @@ impl QpEnv<'_, '_> {
         payload: &InPayload<'_>,
     ) -> Result<(), LocalError> {
         let scattered = self.scatter_any(sges, offset, payload);
-        if scattered == Err(LocalError::NotPresent) && self.bring_in_list(sges) {
-            return self.scatter_any(sges, offset, payload);
+        if scattered != Err(LocalError::NotPresent) {
+            return scattered;
         }
-        scattered
+        match self.core.bring_in_list(sges) {
+            BroughtIn::Here => self.scatter_any(sges, offset, payload),
+            BroughtIn::NotYet => scattered,
+            BroughtIn::Refused => Err(LocalError::Fault),
+        }
+    }
+
+    /// Runs an access of a peer; memory that is absent is brought in first, if that can be now.
+    fn with_present<T>(
+        &mut self,
+        (rkey, addr, length): (RKey, u64, u64),
+        access: impl Fn(&Core) -> Result<T, RemoteError>,
+    ) -> Result<T, RemoteError> {
+        match access(self.core) {
+            Err(RemoteError::NotPresent) => {}
+            done => return done,
+        }
+        match self.core.bring_in(rkey.0, addr, length) {
+            BroughtIn::Here => access(self.core),
+            BroughtIn::NotYet => Err(RemoteError::NotPresent),
+            BroughtIn::Refused => Err(RemoteError::Fault),
+        }
     }
 
     fn scatter_any(
@@ -366,15 +386,20 @@ impl<'p> Env for QpEnv<'_, 'p> {
         skipped: Skipped,
     ) -> Result<(), TransmitError> {
         let sent = self.send(to, headers, &source, skipped);
-        let absent = matches!(
-            sent,
-            Err(TransmitError::Memory(LocalError::NotPresent)
-                | TransmitError::Remote(RemoteError::NotPresent))
-        );
-        if absent && self.bring_in_source(&source) {
-            return self.send(to, headers, &source, skipped);
+        let refused = match sent {
+            Err(TransmitError::Memory(LocalError::NotPresent)) => {
+                TransmitError::Memory(LocalError::Fault)
+            }
+            Err(TransmitError::Remote(RemoteError::NotPresent)) => {
+                TransmitError::Remote(RemoteError::Fault)
+            }
+            sent => return sent,
+        };
+        match self.bring_in_source(&source) {
+            BroughtIn::Here => self.send(to, headers, &source, skipped),
+            BroughtIn::NotYet => sent,
+            BroughtIn::Refused => Err(refused),
         }
-        sent
     }
 
     fn peer_is_behind(&self) -> bool {
@@ -434,20 +459,13 @@ impl<'p> Env for QpEnv<'_, 'p> {
     ) -> Result<(), RemoteError> {
         let length = payload.len();
         let (pd, need) = (self.facts.pd, Access::REMOTE_WRITE);
-        let write = |core: &Core| {
+        self.with_present((rkey, addr, u64::from(length)), |core| {
             let (umem, offset) = core.mrs.remote(pd, rkey, addr, u64::from(length), need)?;
             payload.copy_to(0, length, umem, offset).map_err(|error| match error {
                 LocalError::NotPresent => RemoteError::NotPresent,
                 LocalError::Protection | LocalError::Fault => RemoteError::Fault,
             })
-        };
-        let written = write(self.core);
-        if written == Err(RemoteError::NotPresent)
-            && self.core.bring_in(rkey.0, addr, u64::from(length))
-        {
-            return write(self.core);
-        }
-        written
+        })
     }
 
     fn atomic(&mut self, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, RemoteError> {
@@ -455,19 +473,14 @@ impl<'p> Env for QpEnv<'_, 'p> {
             return Err(RemoteError::Misaligned);
         }
         let (pd, need) = (self.facts.pd, Access::REMOTE_ATOMIC);
-        let run = |core: &Core| {
+        self.with_present((rkey, addr, 8), |core| {
             let (umem, offset) = core.mrs.remote(pd, rkey, addr, 8, need)?;
             match op {
                 AtomicOp::CompareSwap { compare, swap } => umem.compare_swap(offset, compare, swap),
                 AtomicOp::FetchAdd { add } => umem.fetch_add(offset, add),
             }
             .map_err(|fault| remote_fault(&fault))
-        };
-        let old = run(self.core);
-        if old == Err(RemoteError::NotPresent) && self.core.bring_in(rkey.0, addr, 8) {
-            return run(self.core);
-        }
-        old
+        })
     }
 
     fn invalidate(&mut self, rkey: RKey) -> Result<(), RemoteError> {

@@ -8,8 +8,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use dmabuf::gate::GateState;
 use dmabuf::{
     Attachment, DeviceAddr, Direction, DmaBuf, Gate, GateSlot, Importer, ImporterClass, MapGuard,
     PinGuard, ResvGuard, SgTable, Usage,
@@ -40,8 +41,19 @@ pub(crate) struct Import {
 struct Fault {
     /// It was asked, and has not let go of the buffer yet.
     is_asked: bool,
-    /// What it found, for the next access.
-    found: Option<Remapped>,
+    /// What it found, for the next access, and when.
+    found: Option<(Remapped, Instant)>,
+}
+
+impl Fault {
+    /// Whether something was found that still tells how things are.
+    fn has_answer(&self) -> bool {
+        match &self.found {
+            Some((Remapped::Here(umem), _)) => is_current(umem),
+            Some((Remapped::Refused, when)) => when.elapsed() < REFUSED,
+            found => found.is_some(),
+        }
+    }
 }
 
 /// How long an access waits for the fault thread before it is put off: about what a page fault costs a NIC.
@@ -51,6 +63,9 @@ const PATIENCE: Duration = Duration::from_micros(300);
 const HOLD: Duration = Duration::from_millis(2);
 /// How long it keeps it still once the access came for it.
 const ACCESS: Duration = Duration::from_micros(200);
+/// How long an exporter's no is meant for the access that asked: longer than a peer waits that was told to come again
+/// (655 ms at most, IBA table 45).
+const REFUSED: Duration = Duration::from_secs(1);
 
 /// What the framework calls.
 #[derive(Debug)]
@@ -81,8 +96,15 @@ pub(crate) enum Remapped {
     Current,
     /// Not at this moment.
     NotYet,
+    /// The exporter refused: the access that asked fails, and another may succeed (`docs/semantics.md` 2.5, 5).
+    Refused,
     /// Never again.
     Gone,
+}
+
+/// Whether an access to this memory would begin now.
+fn is_current(umem: &Umem) -> bool {
+    umem.gate().is_some_and(|(gate, epoch)| gate.is_current(epoch))
 }
 
 impl NicImporter {
@@ -231,11 +253,14 @@ impl Import {
     /// Maps again, at once or with the help of the fault thread. The engine is locked, and neither the program nor other
     /// QPs are to wait for a GPU, so the wait is short; when it was too short the access is tried again.
     pub(crate) fn remap(self: &Arc<Self>, umem: &Umem, faults: &Faults) -> Remapped {
-        if umem.gate().is_some_and(|(gate, epoch)| gate.is_current(epoch)) {
+        if is_current(umem) {
             return Remapped::Current;
         }
-        if self.importer.held().revoked || self.importer.class != ImporterClass::Dynamic {
+        if self.importer.held().revoked {
             return Remapped::Gone;
+        }
+        if self.importer.class != ImporterClass::Dynamic {
+            return Self::look_again(umem);
         }
         if !self.is_remote() {
             let tried = self.try_remap();
@@ -244,12 +269,13 @@ impl Import {
             }
         }
         let mut fault = self.fault();
-        if !fault.is_asked {
+        if !fault.has_answer() && !fault.is_asked {
             fault.is_asked = true;
             fault.found = None;
             drop(fault);
             if !faults.ask(Arc::clone(self)) {
-                return Remapped::Gone;
+                self.fault().is_asked = false;
+                return Remapped::Refused;
             }
             fault = self.fault();
         }
@@ -258,7 +284,20 @@ impl Import {
         let (mut fault, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let found = fault.found.take();
         self.changed.notify_all();
-        found.unwrap_or(Remapped::NotYet)
+        found.map_or(Remapped::NotYet, |(found, _)| found)
+    }
+
+    /// Of memory that is pinned: its gate closes when it is taken away, and for a moment when it is taken away from others
+    /// who use it, which ends as it began.
+    fn look_again(umem: &Umem) -> Remapped {
+        let Some((gate, mapped)) = umem.gate() else { return Remapped::Gone };
+        match gate.state() {
+            GateState::Closed => Remapped::NotYet,
+            GateState::Open { epoch } | GateState::Orphaned { epoch } if epoch == mapped => {
+                Remapped::Current
+            }
+            _ => Remapped::Gone,
+        }
     }
 
     fn fault(&self) -> MutexGuard<'_, Fault> {
@@ -269,20 +308,19 @@ impl Import {
     pub(crate) fn remap_and_wait(&self, wake: impl FnOnce()) {
         let resv = self.attachment.resv().lock();
         let mapped = self.map(&resv).and_then(|umem| self.wait_for_moves(&resv).map(|()| umem));
-        let found = match mapped {
-            Ok(Some(umem)) => Remapped::Here(umem),
-            Err(refusal) if refusal.kind() == Kind::WouldBlock => Remapped::NotYet,
-            Ok(None) | Err(_) => Remapped::Gone,
-        };
-        self.fault().found = Some(found);
+        let found = self.outcome(mapped);
+        let is_here = matches!(found, Remapped::Here(_));
+        self.fault().found = Some((found, Instant::now()));
         self.changed.notify_all();
         wake();
-        let waited =
-            self.changed.wait_timeout_while(self.fault(), HOLD, |fault| fault.found.is_some());
-        let (fault, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        drop(fault);
-        if !waited.timed_out() {
-            std::thread::sleep(ACCESS);
+        if is_here {
+            let waited =
+                self.changed.wait_timeout_while(self.fault(), HOLD, |fault| fault.found.is_some());
+            let (fault, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+            drop(fault);
+            if !waited.timed_out() {
+                std::thread::sleep(ACCESS);
+            }
         }
         drop(resv);
         self.fault().is_asked = false;
@@ -293,14 +331,29 @@ impl Import {
         if !self.attachment.resv().test_signaled(Usage::Kernel) {
             return Remapped::NotYet;
         }
-        match self.map(&resv) {
-            // The map itself moved it, and the bytes are on their way.
-            Ok(Some(_)) if !self.attachment.resv().test_signaled(Usage::Kernel) => Remapped::NotYet,
-            Ok(Some(umem)) => Remapped::Here(umem),
-            Ok(None) => Remapped::Gone,
-            Err(refusal) if refusal.kind() == Kind::WouldBlock => Remapped::NotYet,
-            Err(_) => Remapped::Gone,
+        let mapped = self.map(&resv);
+        // The map itself may have moved it, and the bytes are on their way.
+        if mapped.is_ok() && !self.attachment.resv().test_signaled(Usage::Kernel) {
+            return Remapped::NotYet;
         }
+        self.outcome(mapped)
+    }
+
+    /// What an attempt to map came to. A refusal is of this attempt only: a GPU that is being reset maps again later.
+    fn outcome(&self, mapped: Result<Option<Umem>>) -> Remapped {
+        let why = match mapped {
+            Ok(Some(umem)) => return Remapped::Here(umem),
+            Err(refusal) if refusal.kind() == Kind::WouldBlock => return Remapped::NotYet,
+            Ok(None) => {
+                "it is not on the bus any more, as it was when it was registered".to_owned()
+            }
+            Err(refusal) => refusal.to_string(),
+        };
+        tracing::warn!(
+            target: "peerdma::peer-memory", nic = %self.importer.nic,
+            "an access fails, and its region stays: {why}"
+        );
+        Remapped::Refused
     }
 
     /// Whether its exporter lives in another process, so that every question to it takes time.

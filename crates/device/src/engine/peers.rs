@@ -87,6 +87,14 @@ pub(crate) enum Forwarded {
     NoSuchProcess,
 }
 
+/// Where in a ring a record ends. A later process with the same VF reads another ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RingPosition {
+    /// The nonce of the connection.
+    ring: u64,
+    at: u64,
+}
+
 /// Why a record was not pushed.
 pub(crate) enum PushError<E> {
     /// No room now.
@@ -204,13 +212,13 @@ impl Peers {
         self.peers[index].as_mut()
     }
 
-    /// Pushes a packet; `fill` writes its payload. Returns the ring's position after it.
+    /// Pushes a packet; `fill` writes its payload. Returns where in the ring it ends.
     pub(crate) fn push<E>(
         &mut self,
         vf: u16,
         record: &Record<'_>,
         fill: impl FnOnce(Foreign<'_>) -> Result<(), E>,
-    ) -> Result<u64, PushError<E>> {
+    ) -> Result<RingPosition, PushError<E>> {
         let mut prefix = [0u8; MAX_PREFIX];
         let size = write_prefix(&mut prefix, record);
         let payload = record.length as usize;
@@ -245,7 +253,7 @@ impl Peers {
                 }
             }
         }
-        let position = outbound.ring().position();
+        let position = RingPosition { ring: outbound.nonce(), at: outbound.ring().position() };
         if !self.unrung.contains(&vf) {
             self.unrung.push(vf);
         }
@@ -337,17 +345,23 @@ impl Peers {
     }
 
     /// Where in the ring to a peer the next record begins.
-    pub(crate) fn position(&mut self, vf: u16) -> u64 {
+    pub(crate) fn position(&mut self, vf: u16) -> RingPosition {
         match self.peers.get_mut(usize::from(vf)) {
-            Some(Some(peer)) => peer.outbound.ring().position(),
-            _ => 0,
+            Some(Some(Peer { outbound, .. })) => {
+                RingPosition { ring: outbound.nonce(), at: outbound.ring().position() }
+            }
+            _ => RingPosition::default(),
         }
     }
 
     /// Whether the peer has yet to take what was pushed before `position`.
-    pub(crate) fn is_behind(&mut self, vf: u16, position: u64) -> bool {
+    ///
+    /// A peer that is gone takes nothing any more, and a process that got its VF owes nothing.
+    pub(crate) fn is_behind(&mut self, vf: u16, position: RingPosition) -> bool {
         match self.peers.get_mut(usize::from(vf)) {
-            Some(Some(peer)) => peer.outbound.ring().consumed_up_to() < position,
+            Some(Some(Peer { outbound, .. })) => {
+                outbound.nonce() == position.ring && outbound.ring().consumed_up_to() < position.at
+            }
             _ => false,
         }
     }

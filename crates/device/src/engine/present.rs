@@ -1,43 +1,75 @@
 //! Bringing in memory that an access found absent: pages of a region paged on demand, and buffers that their exporter moved.
 
+use transport::wr::Sge;
 use umem::Umem;
 
 use super::core::Core;
 use super::import::Remapped;
 use crate::ids::MrId;
 
+/// What became of an attempt to bring memory in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "an access goes on, waits or fails by it"]
+pub(crate) enum BroughtIn {
+    /// The access is to be tried again at once. It finds the memory, or that its key is dead.
+    Here,
+    /// Not at this moment: the access is tried again later.
+    NotYet,
+    /// Who has the memory refused it to this access, which fails. The region stays, and another access may succeed
+    /// (`docs/semantics.md` 2.5, 5).
+    Refused,
+}
+
+impl BroughtIn {
+    /// Of two parts of one access.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Refused, _) | (_, Self::Refused) => Self::Refused,
+            (Self::NotYet, _) | (_, Self::NotYet) => Self::NotYet,
+            _ => Self::Here,
+        }
+    }
+}
+
 impl Core {
-    /// Sees to it that `length` bytes at `addr` of the region with this key are there. False: not at this moment, and the
-    /// access is tried again later. True for a region that will never be there again, too: it is dead now, which the
-    /// access finds when it is tried again.
-    pub(crate) fn bring_in(&mut self, key: u32, addr: u64, length: u64) -> bool {
+    /// Sees to it that `length` bytes at `addr` of the region with this key are there.
+    pub(crate) fn bring_in(&mut self, key: u32, addr: u64, length: u64) -> BroughtIn {
         let named = self.mrs.id_of(key).map(|id| (id, addr));
         let Some((id, addr)) = named.or_else(|| self.mrs.windows.behind(key, addr)) else {
-            return true;
+            return BroughtIn::Here;
         };
-        let Some(mr) = self.mrs.get_mut(id) else { return true };
+        let Some(mr) = self.mrs.get_mut(id) else { return BroughtIn::Here };
         if let Some(odp) = &mut mr.odp {
             let faulted = odp.fault(addr, length, self.now, self.config.fault_us);
             self.counters.page_faults += faulted.faults;
-            return faulted.is_done;
+            return if faulted.is_done { BroughtIn::Here } else { BroughtIn::NotYet };
         }
         let Some(import) = mr.import.clone() else {
             // Of the two ends of a copy it is the other one that is absent.
-            return true;
+            return BroughtIn::Here;
         };
         match import.remap(&mr.umem, &self.faults) {
             Remapped::Here(umem) => {
                 self.counters.page_faults += 1;
                 self.replace_memory(id, umem);
-                true
+                BroughtIn::Here
             }
-            Remapped::Current => true,
-            Remapped::NotYet => false,
+            Remapped::Current => BroughtIn::Here,
+            Remapped::NotYet => BroughtIn::NotYet,
+            Remapped::Refused => BroughtIn::Refused,
             Remapped::Gone => {
                 self.revoke(id);
-                true
+                BroughtIn::Here
             }
         }
+    }
+
+    /// Brings in what a gather or scatter list names.
+    pub(crate) fn bring_in_list(&mut self, sges: &[Sge]) -> BroughtIn {
+        let named = sges.iter().filter(|sge| sge.length > 0);
+        named.fold(BroughtIn::Here, |all, sge| {
+            all.and(self.bring_in(sge.lkey.0, sge.addr, u64::from(sge.length)))
+        })
     }
 
     /// The memory of a region was taken away for good.

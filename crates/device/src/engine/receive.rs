@@ -18,6 +18,7 @@ use super::Engine;
 use super::core::Core;
 use super::env::{QpEnv, Route};
 use super::forwarders::Forwarders;
+use super::multicast::{deliver_to_group, is_for_group};
 use super::payload::{InPayload, LoopPayload};
 use super::peers::{self, About, Forwarded, Incoming};
 use super::qp::{QpTable, vf_of};
@@ -456,8 +457,13 @@ fn deliver_datagram(
         tracing::debug!(target: "peerdma::drop", %src, pkey = headers.bth.pkey.0, "not our partition");
         return None;
     }
+    let Some(to_group) = is_for_group(headers.bth.dest_qp, dst) else {
+        core.counters.rx_wrong_destination += 1;
+        tracing::debug!(target: "peerdma::drop", %src, %dst, "a group's QP or address without the other");
+        return None;
+    };
     let vf = vf_of(headers.bth.dest_qp);
-    if vf != core.vf && headers.bth.dest_qp.value() > 1 && way == Way::Socket {
+    if vf != core.vf && !to_group && headers.bth.dest_qp.value() > 1 && way == Way::Socket {
         match core.peers.forward(core.now, vf, about, bytes) {
             Forwarded::Yes => {
                 core.counters.forwarded_packets += 1;
@@ -484,6 +490,13 @@ fn deliver_datagram(
         skipped: Default::default(),
         grh: grh.as_ref(),
     };
+    if to_group {
+        // Every process that joined was given a copy by the kernel, so none comes by way of another.
+        if way == Way::Socket {
+            deliver_to_group(core, qps, dst.ip(), &rx);
+        }
+        return None;
+    }
     deliver(core, qps, Sender::Host(src.ip().into()), &rx)
 }
 

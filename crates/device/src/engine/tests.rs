@@ -2,6 +2,8 @@
 
 mod forwarded;
 mod moderated;
+mod multicast;
+mod reused;
 mod starved;
 
 use std::net::IpAddr;

@@ -81,7 +81,8 @@ impl Proxy {
         let held = self.held();
         let mut maps = held.maps.values().filter(|map| map.attachment == attachment);
         let all_hold = maps.all(|map| map.epoch.is_some_and(|epoch| slot.is_current(epoch)));
-        all_hold && matches!(slot.state(), GateState::Open { .. })
+        // What a dead exporter wrote before it died may be read after its death, with the memory where it was.
+        all_hold && matches!(slot.state(), GateState::Open { .. } | GateState::Orphaned { .. })
     }
 
     /// The exporting process is gone: the memory stays where it is, or is taken away.

@@ -143,8 +143,14 @@ fn revocation() -> Result<(), String> {
     assert!(stopped.starts_with("err the buffer was"), "{stopped}");
     assert!(child.ask("map").ends_with("the BO was revoked"));
     soon(|| child.must("told") == "1");
-    let whose = child.must("whose");
-    assert!(whose.starts_with(&format!("test-gpu of process {}", std::process::id())), "{whose}");
+    // The address is void after the importer was told.
+    let mut whose = String::new();
+    soon(|| {
+        whose = child.ask("whose");
+        whose != "err nobody's"
+    });
+    let of = format!("ok test-gpu of process {}", std::process::id());
+    assert!(whose.starts_with(&of), "{whose}");
     assert!(whose.contains("the exporter moved or revoked it"), "{whose}");
     Ok(())
 }
@@ -153,7 +159,8 @@ fn revocation() -> Result<(), String> {
 fn leaks() -> Result<(), String> {
     let (bo, buf) = bo::new(Sharing::HostKept);
     let mut child = Child::start("importer", Some(buf.fd()));
-    let before = (fds(), child.must("fds"));
+    let count = |words: &str| words.parse::<usize>().expect("a number");
+    let before = (fds(), count(&child.must("fds")));
     for _ in 0..20 {
         child.must("import");
         child.must("attach dynamic");
@@ -161,7 +168,8 @@ fn leaks() -> Result<(), String> {
         bo.relocate(&buf).expect("nobody pins");
         child.must("forget");
     }
-    soon(|| (fds(), child.must("fds")) == before);
+    // What the cases before this one left may go meanwhile; a leak would show twenty times.
+    soon(|| fds() <= before.0 && count(&child.must("fds")) <= before.1);
     assert_eq!(bo.attached.load(Ordering::SeqCst), 0);
     let threads = || std::fs::read_dir("/proc/self/task").expect("Linux tells").count();
     // The one that accepts stays.

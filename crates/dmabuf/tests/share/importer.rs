@@ -50,8 +50,7 @@ impl Importer for Nic {
         self.told.fetch_add(1, Ordering::SeqCst);
         let held = std::mem::take(&mut *self.held());
         if let Some(map) = held.map {
-            self.lost.store(map.table().entries[0].addr, Ordering::SeqCst);
-            map.unmap(resv);
+            self.lose(map, resv);
         }
         if let Some(pin) = held.pin {
             if self.class == ImporterClass::PinnedRevocable {
@@ -64,6 +63,12 @@ impl Importer for Nic {
 }
 
 impl Nic {
+    /// Gives a map back and keeps its address in mind.
+    fn lose(&self, map: MapGuard, resv: &ResvGuard<'_>) {
+        self.lost.store(map.table().entries[0].addr, Ordering::SeqCst);
+        map.unmap(resv);
+    }
+
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().expect("no panic")
     }
@@ -104,7 +109,7 @@ impl Attached {
         }
         let old = self.nic.held().map.take();
         if let Some(old) = old {
-            old.unmap(&resv);
+            self.nic.lose(old, &resv);
         }
         let map = self.attachment.map(&resv, Direction::Bidirectional);
         let map = map.map_err(|error| error.to_string())?;

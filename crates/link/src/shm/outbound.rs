@@ -59,6 +59,11 @@ impl Outbound {
         self.vf
     }
 
+    /// What tells this connection from every other, also from one to a later process with the same VF.
+    pub fn nonce(&self) -> u64 {
+        self.nonce
+    }
+
     /// The process we send to, as the kernel says: its pid, if we can see it, and its uid.
     pub fn peer_cred(&self) -> (Option<u32>, u32) {
         (self.cred.pid, self.cred.uid)

@@ -8,6 +8,8 @@ use device::{Kind, Refusal};
 /// The errno of a kind of refusal, as `docs/semantics.md` and the manual pages of the verbs have it.
 pub(crate) fn of(kind: Kind) -> c_int {
     match kind {
+        Kind::AddressInUse => libc::EADDRINUSE,
+        Kind::AddressNotAvailable => libc::EADDRNOTAVAIL,
         Kind::BadAddress => libc::EFAULT,
         Kind::BadFd => libc::EBADF,
         Kind::Busy => libc::EBUSY,

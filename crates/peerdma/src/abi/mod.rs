@@ -33,6 +33,7 @@ pub(crate) mod domain;
 pub(crate) mod drm;
 pub(crate) mod events;
 pub(crate) mod import;
+pub(crate) mod mcast;
 pub(crate) mod misc;
 pub(crate) mod mr;
 pub(crate) mod mw;

@@ -32,7 +32,6 @@ const DMAH: &str = "the device has no DMA handles: there is no PCIe below it to 
 const DRIVER: &str = "drivers register for devices of theirs, and this library has none";
 const L2: &str = "the device needs no Ethernet addresses: the kernel's own routing finds them";
 const KERNEL: &str = "converts structures of the kernel's interface, which is not used here";
-const MCAST: &str = "the device has no multicast groups";
 
 /// The public verbs that have a symbol.
 pub(crate) const VERBS: &[Symbol] = &[
@@ -44,7 +43,7 @@ pub(crate) const VERBS: &[Symbol] = &[
     verb("ibv_alloc_buf", V1_17, In("buf")),
     verb("ibv_alloc_dmah", V1_15, Refuse(Null, DMAH)),
     verb("ibv_alloc_pd", V1_1, In("pd")),
-    verb("ibv_attach_mcast", V1_1, Refuse(Errno, MCAST)),
+    verb("ibv_attach_mcast", V1_1, In("mcast")),
     verb("ibv_close_device", V1_1, In("context")),
     verb("ibv_copy_ah_attr_from_kern", V1_1, Refuse(Silent, KERNEL)),
     verb("ibv_copy_path_rec_from_kern", V1_0, Refuse(Silent, KERNEL)),
@@ -66,7 +65,7 @@ pub(crate) const VERBS: &[Symbol] = &[
     verb("ibv_destroy_cq", V1_1, In("cq")),
     verb("ibv_destroy_qp", V1_1, In("qp")),
     verb("ibv_destroy_srq", V1_1, In("srq")),
-    verb("ibv_detach_mcast", V1_1, Refuse(Errno, MCAST)),
+    verb("ibv_detach_mcast", V1_1, In("mcast")),
     verb("ibv_dm_export_dmabuf_fd", V1_16, In("dm")),
     verb("ibv_dofork_range", V1_1, In("misc")),
     verb("ibv_dontfork_range", V1_1, In("misc")),

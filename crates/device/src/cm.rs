@@ -1,0 +1,280 @@
+//! Connection management, as a layer like librdmacm uses it: endpoints, their parameters and their events.
+//!
+//! An endpoint ([`CmId`]) is made by [`Engine::cm_create`](crate::Engine::cm_create) and is one of three things: a
+//! listener, the active side of a connection, or the passive side. Its calls are methods of [`Engine`](crate::Engine)
+//! whose names begin with `cm_`; none of them waits. What comes of them is an [`Event`], which the engine hands to the
+//! endpoint's [`Sink`].
+//!
+//! ```text
+//!    active                                                passive
+//!    cm_create, cm_resolve                                 cm_create, cm_bind, cm_listen
+//!    cm_connect            ------------ REQ ----------->   ConnectRequest { id of the new endpoint }
+//!                                                          QP to RTR and RTS by cm_qp_attr
+//!    ConnectResponse       <----------- REP ------------   cm_accept
+//!    QP to RTR and RTS
+//!    cm_ready              ------------ RTU ----------->   Established
+//!    cm_disconnect         ------------ DREQ ---------->   Disconnected
+//!    Disconnected          <----------- DREP -----------   cm_disconnect
+//!    TimewaitExit                                          TimewaitExit
+//! ```
+//!
+//! An endpoint of [`PortSpace::Udp`] resolves a service instead of connecting: `cm_connect` sends a SIDR_REQ, `cm_accept`
+//! answers with a QP number and a Q_Key, and the active side's event is `Established`.
+//!
+//! Ports are those of the host, not of the process: binding one that another process has is refused with
+//! [`Kind::AddressInUse`](crate::Kind).
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use iba::{Gid, Mtu, QKey, QpType, Qpn};
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+
+pub use ::cm::{PortSpace, RejReason, SidrStatus};
+
+pub use crate::ids::CmId;
+use crate::refusal::{Kind, Refusal, Result};
+
+/// Bytes of private data that a program may put into each message (IBA 12.6, less the 36 bytes of the RDMA-CM header
+/// where there is one). The receiver always sees the whole field, filled up with zeros.
+pub mod private_data {
+    /// Of `cm_connect` on a connection.
+    pub const REQ: usize = 56;
+    /// Of `cm_accept` on a connection.
+    pub const REP: usize = 196;
+    /// Of `cm_reject`.
+    pub const REJ: usize = 148;
+    /// Of `cm_ready`.
+    pub const RTU: usize = 224;
+    /// Of `cm_connect` on a datagram endpoint.
+    pub const SIDR_REQ: usize = 180;
+    /// Of `cm_accept` and `cm_reject` on a datagram endpoint.
+    pub const SIDR_REP: usize = 136;
+}
+
+/// What an endpoint is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "callers build it")]
+pub struct Spec {
+    /// The port space.
+    pub port_space: PortSpace,
+    /// The service of its QP: RC, UC or an XRC type for [`PortSpace::Tcp`], UD for [`PortSpace::Udp`].
+    pub qp_type: QpType,
+    /// Given back in events.
+    pub cookie: u64,
+}
+
+/// How an address is bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "callers build it")]
+pub struct BindOptions {
+    /// Another endpoint of this process that says the same may have the same port, as long as neither listens.
+    #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
+    pub reuse_addr: bool,
+    /// An IPv6 wildcard does not stand for IPv4.
+    #[doc(alias = "RDMA_OPTION_ID_AFONLY")]
+    pub af_only: bool,
+}
+
+/// The way to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_sa_path_rec")]
+#[non_exhaustive]
+pub struct Path {
+    /// Our GID, by its place in the table.
+    pub sgid_index: u8,
+    /// The same.
+    pub sgid: Gid,
+    /// The peer's GID.
+    pub dgid: Gid,
+    /// The path MTU.
+    pub mtu: Mtu,
+    /// IP type of service.
+    #[doc(alias = "RDMA_OPTION_ID_TOS")]
+    pub traffic_class: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// IP time to live.
+    pub hop_limit: u8,
+    /// How long a packet lives: `4.096 us * 2^code`.
+    pub packet_life_time: u8,
+}
+
+/// What the two sides of a connection tell each other (`struct rdma_conn_param`, and `rdma_ud_param`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "rdma_conn_param")]
+#[expect(clippy::exhaustive_structs, reason = "callers build it")]
+pub struct ConnParam {
+    /// For the program at the other end; at most what [`private_data`] says.
+    pub private_data: Vec<u8>,
+    /// READs and atomics that this side takes at once. In an event the peer's two numbers are swapped, as the kernel swaps
+    /// them: this is how many the receiver should take, since the peer has no more outstanding.
+    pub responder_resources: u8,
+    /// READs and atomics that this side has outstanding at once. In an event, as many as the peer takes.
+    pub initiator_depth: u8,
+    /// Whether the receive queue has end-to-end flow control.
+    pub flow_control: bool,
+    /// Transport retries, 3 bits. Of `cm_connect` only.
+    pub retry_count: u8,
+    /// RNR retries, 3 bits.
+    pub rnr_retry_count: u8,
+    /// Whether the QP has a shared receive queue.
+    pub srq: bool,
+    /// This side's QP.
+    pub qpn: Qpn,
+    /// The Q_Key of a datagram QP. Of `cm_accept` on a datagram endpoint, and the event of its answer.
+    pub qkey: QKey,
+}
+
+/// How long the other side's communication manager may take, and how often it is asked. The defaults are the kernel's
+/// (`CMA_CM_RESPONSE_TIMEOUT`, `CMA_MAX_CM_RETRIES`): 4.3 s, 15 times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "callers build it")]
+pub struct Timeouts {
+    /// `4.096 us * 2^code`, five bits.
+    pub response_timeout: u8,
+    /// Times a message is sent again, four bits.
+    pub max_retries: u8,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self { response_timeout: 20, max_retries: 15 }
+    }
+}
+
+/// Something happened to an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Event {
+    /// The endpoint.
+    pub id: CmId,
+    /// Its cookie.
+    pub cookie: u64,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(alias = "rdma_cm_event_type")]
+#[non_exhaustive]
+pub enum EventKind {
+    /// A listener got a request (REQ or SIDR_REQ). `new` is the passive endpoint; it has the listener's sink and cookie
+    /// until told otherwise, and whoever gets the event has to accept, reject or destroy it.
+    #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
+    ConnectRequest {
+        /// The endpoint made for the request.
+        new: CmId,
+        /// What the peer said. A SIDR_REQ brings private data only.
+        param: ConnParam,
+    },
+    /// The peer accepted (REP). The QP is to be moved to RTR and RTS, and [`cm_ready`](crate::Engine::cm_ready) called.
+    #[doc(alias = "RDMA_CM_EVENT_CONNECT_RESPONSE")]
+    ConnectResponse {
+        /// What the peer said.
+        param: ConnParam,
+    },
+    /// The connection stands: on the passive side the RTU came, or [`cm_established`](crate::Engine::cm_established)
+    /// was called. On a datagram endpoint, the answer with the peer's QP and Q_Key.
+    #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
+    Established {
+        /// The private data of the RTU, or what the SIDR_REP said.
+        param: ConnParam,
+    },
+    /// Nobody answered in time.
+    #[doc(alias = "RDMA_CM_EVENT_UNREACHABLE")]
+    Unreachable,
+    /// The service was not resolved: an answer came, and it was no.
+    SidrRefused {
+        /// Why. librdmacm reports it as the status of `RDMA_CM_EVENT_UNREACHABLE`.
+        status: SidrStatus,
+        /// What the peer added.
+        private_data: Vec<u8>,
+    },
+    /// The peer refused (REJ).
+    #[doc(alias = "RDMA_CM_EVENT_REJECTED")]
+    Rejected {
+        /// Why.
+        reason: RejReason,
+        /// Additional information, up to 72 bytes, in the form that the reason calls for.
+        ari: Vec<u8>,
+        /// What the peer added.
+        private_data: Vec<u8>,
+    },
+    /// The peer ended the connection (DREQ), or confirmed that we did (DREP), or did not confirm it in time. Comes once.
+    #[doc(alias = "RDMA_CM_EVENT_DISCONNECTED")]
+    Disconnected {
+        /// Whether the end is that nobody confirmed it in time.
+        timed_out: bool,
+    },
+    /// No packet of the connection can be under way any more: its QP may be reused.
+    #[doc(alias = "RDMA_CM_EVENT_TIMEWAIT_EXIT")]
+    TimewaitExit,
+    /// The address of the endpoint went away, or the device failed.
+    #[doc(alias = "RDMA_CM_EVENT_DEVICE_REMOVAL")]
+    DeviceRemoval,
+}
+
+/// Where events go. It is called with the engine locked, so it must neither wait nor call the engine.
+pub trait Sink: Send + Sync + fmt::Debug {
+    /// Takes an event.
+    fn deliver(&self, event: Event);
+}
+
+/// A sink that keeps events behind a descriptor that can be polled: it is readable exactly while an event waits.
+#[derive(Debug)]
+pub struct Queue {
+    fd: OwnedFd,
+    events: Mutex<VecDeque<Event>>,
+}
+
+impl Queue {
+    /// An empty queue.
+    ///
+    /// # Errors
+    /// [`Kind::NoMemory`] if there are no descriptors left.
+    pub fn new() -> Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK;
+        let fd = eventfd(0, flags)
+            .map_err(|error| Refusal::new(Kind::NoMemory, format!("eventfd: {error}")))?;
+        Ok(Self { fd, events: Mutex::default() })
+    }
+
+    /// Takes the oldest event, if there is one.
+    pub fn pop(&self) -> Option<Event> {
+        let mut events = self.events.lock();
+        let event = events.pop_front()?;
+        // Each event counted one; the lock keeps count and queue together.
+        let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
+        Some(event)
+    }
+}
+
+impl Sink for Queue {
+    fn deliver(&self, event: Event) {
+        let mut events = self.events.lock();
+        events.push_back(event);
+        // An eventfd refuses a write only at 2^64 - 1, which no queue in memory reaches.
+        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+    }
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The addresses of an endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Addresses {
+    /// Its own, once it is bound.
+    pub local: Option<SocketAddr>,
+    /// Its peer's, once it is resolved or came with a request.
+    pub remote: Option<SocketAddr>,
+}

@@ -1,0 +1,162 @@
+//! Multicast: groups of datagram QPs (IBA 10.5), each of which is an IP multicast group (RoCEv2 Annex A17.4.5).
+//!
+//! A group with members has a socket of its own ([`link::udp::UdpLink::join`]); the kernel sends the IGMP or MLD report, and
+//! gives a copy of each packet to every process that joined. What this host sends comes back the same way, so a sender
+//! that is attached receives its own messages, as with the kernel's drivers.
+
+use std::net::{IpAddr, SocketAddr};
+
+use iba::{Gid, QpType, Qpn};
+use link::udp::BindError;
+use transport::env::Rx;
+
+use super::Engine;
+use super::core::Core;
+use super::env::QpEnv;
+use super::payload::InPayload;
+use super::qp::QpTable;
+use crate::ids::QpId;
+use crate::refusal::{Kind, Refusal, Result, refuse};
+
+/// The QPs of this process in one group.
+#[derive(Debug)]
+pub(crate) struct Group {
+    gid: Gid,
+    members: Vec<QpId>,
+}
+
+impl Engine {
+    /// Attaches a datagram QP to a group: it receives what is sent there. Attached again, it is a member as before
+    /// (`ib_uverbs_attach_mcast` of the kernel).
+    ///
+    /// Refused as [`Invalid`](Kind::Invalid) for a QP that is not UD and a GID that is no group's; as
+    /// [`NoMemory`](Kind::NoMemory) beyond [`max_mcast_grp`](crate::DeviceAttr::max_mcast_grp) groups or
+    /// [`max_mcast_qp_attach`](crate::DeviceAttr::max_mcast_qp_attach) members; as [`NotPermitted`](Kind::NotPermitted) while
+    /// the UDP port of RoCEv2 is not ours.
+    #[doc(alias = "ibv_attach_mcast")]
+    pub fn attach_mcast(&mut self, id: QpId, gid: Gid) -> Result<()> {
+        self.check_mcast("attach_mcast", id, gid)?;
+        let (max_groups, max_members) =
+            (self.core.attr.max_mcast_grp as usize, self.core.attr.max_mcast_qp_attach as usize);
+        if let Some(group) = self.core.groups.iter_mut().find(|group| group.gid == gid) {
+            if group.members.contains(&id) {
+                return Ok(());
+            }
+            if group.members.len() >= max_members {
+                refuse!(NoMemory, "attach_mcast: max_mcast_qp_attach is {max_members}");
+            }
+            group.members.push(id);
+            return Ok(());
+        }
+        if self.core.groups.len() >= max_groups {
+            refuse!(NoMemory, "attach_mcast: max_mcast_grp is {max_groups}");
+        }
+        let Some(udp) = &mut self.receivers.udp else {
+            refuse!(NotPermitted, "attach_mcast: this process has no UDP socket");
+        };
+        if udp.source_port(gid.to_ip()) != udp.port() {
+            refuse!(NotPermitted, "attach_mcast: UDP port {} is another user's", udp.port());
+        }
+        udp.join(gid.to_ip()).map_err(|error| cannot_join(gid, &error))?;
+        let newest = udp.fds().last();
+        newest.inspect(|fd| self.core.peers.waits().add_datagrams(fd));
+        tracing::debug!(target: "peerdma::path", ?gid, "joined a multicast group");
+        self.core.groups.push(Group { gid, members: vec![id] });
+        Ok(())
+    }
+
+    /// Detaches a QP from a group. The last member to leave ends the membership of this process.
+    ///
+    /// Refused as [`Invalid`](Kind::Invalid) if it is not attached, or could not be.
+    #[doc(alias = "ibv_detach_mcast")]
+    pub fn detach_mcast(&mut self, id: QpId, gid: Gid) -> Result<()> {
+        self.check_mcast("detach_mcast", id, gid)?;
+        let is_member = |group: &Group| group.gid == gid && group.members.contains(&id);
+        let Some(at) = self.core.groups.iter().position(is_member) else {
+            refuse!(Invalid, "detach_mcast: QP {} is not in the group {gid:?}", id.handle());
+        };
+        self.leave_group(at, id);
+        Ok(())
+    }
+
+    /// How many groups a QP is in. While there are any it cannot be destroyed (`ibv_attach_mcast(3)`).
+    pub(crate) fn groups_of(&self, id: QpId) -> usize {
+        self.core.groups.iter().filter(|group| group.members.contains(&id)).count()
+    }
+
+    /// Takes a QP out of every group.
+    pub(crate) fn leave_groups(&mut self, id: QpId) {
+        let is_member = |group: &Group| group.members.contains(&id);
+        while let Some(at) = self.core.groups.iter().position(is_member) {
+            self.leave_group(at, id);
+        }
+    }
+
+    fn leave_group(&mut self, at: usize, id: QpId) {
+        let group = &mut self.core.groups[at];
+        group.members.retain(|member| *member != id);
+        if group.members.is_empty() {
+            let gid = self.core.groups.swap_remove(at).gid;
+            if let Some(udp) = &mut self.receivers.udp {
+                udp.leave(gid.to_ip());
+            }
+            tracing::debug!(target: "peerdma::path", ?gid, "left a multicast group");
+        }
+    }
+
+    /// The checks that attaching and detaching share (`ib_attach_mcast` of the kernel).
+    fn check_mcast(&self, who: &str, id: QpId, gid: Gid) -> Result<()> {
+        let Some(entry) = self.qps.get(id) else {
+            refuse!(Invalid, "{who}: there is no QP {}", id.handle());
+        };
+        if entry.facts.qp_type != QpType::Ud {
+            let qp_type = entry.facts.qp_type;
+            refuse!(Invalid, "{who}: QP {} is {qp_type}; only UD has groups", entry.facts.qpn);
+        }
+        if !gid.is_multicast() {
+            refuse!(Invalid, "{who}: {gid:?} is not a multicast address");
+        }
+        Ok(())
+    }
+}
+
+/// Why the kernel's membership was not to be had.
+fn cannot_join(gid: Gid, error: &BindError) -> Refusal {
+    let kind = match error {
+        BindError::InUse { .. } | BindError::NotPermitted { .. } => Kind::NotPermitted,
+        BindError::NoIp => Kind::Invalid,
+        // ENOBUFS: `net.ipv4.igmp_max_memberships`; EMFILE; ENODEV: the netdev is gone.
+        _ => Kind::NoMemory,
+    };
+    Refusal::new(kind, format!("attach_mcast: {gid:?}: {error}"))
+}
+
+/// Whether a packet goes to a group, by both of its destinations, which have to agree (IBA 9.6.1.3.1): `None` if they do not.
+pub(super) fn is_for_group(qpn: Qpn, dst: SocketAddr) -> Option<bool> {
+    let is_group = dst.ip().is_multicast();
+    ((qpn == Qpn::MULTICAST) == is_group).then_some(is_group)
+}
+
+/// Gives a packet to every member of a group in this process, each of which checks its Q_Key and needs a receive of its own.
+pub(super) fn deliver_to_group(
+    core: &mut Core,
+    qps: &mut QpTable,
+    dst: IpAddr,
+    rx: &Rx<'_, InPayload<'_>>,
+) {
+    let gid = Gid::from(dst);
+    core.counters.rx_multicast_packets += 1;
+    let found = core.groups.iter().find(|group| group.gid == gid);
+    // What came before the last member left, or what is no datagram.
+    let Some(group) = found.filter(|_| rx.headers.deth.is_some()) else {
+        core.counters.rx_unknown_qpn += 1;
+        tracing::debug!(target: "peerdma::drop", ?gid, "no datagram for a group of ours");
+        return;
+    };
+    for id in group.members.clone() {
+        let now = core.now;
+        if let Some(entry) = qps.get_mut(id) {
+            entry.qp.handle_packet(&mut QpEnv::new(core, &mut entry.facts), now, rx);
+        }
+    }
+}

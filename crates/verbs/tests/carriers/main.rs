@@ -1,0 +1,108 @@
+//! GPU memory on every carrier: loopback, the ring of two processes of a host, the direct path, UDP.
+
+mod refused;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use gpu::{Bo, Gpu, GpuConfig};
+use verbs::{
+    Access, Context, Cq, Device, ImporterConfig, Mr, NicConfig, Pd, Qp, QpSpec, SendRequest, Wc,
+    WcStatus,
+};
+
+const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
+const MIB: u64 = 1 << 20;
+
+/// How packets, or what stands for them, travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Carrier {
+    Loopback,
+    Ring,
+    Direct,
+    Udp,
+}
+
+const CARRIERS: [Carrier; 4] = [Carrier::Loopback, Carrier::Ring, Carrier::Direct, Carrier::Udp];
+
+/// One end of a conversation.
+struct End {
+    context: Context,
+    pd: Pd,
+    cq: Cq,
+}
+
+/// Two ends on one NIC, which is of its own for each test.
+fn ends(carrier: Carrier, importer: ImporterConfig) -> (End, End) {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let name = format!("car{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let device = Device::from_config(NicConfig {
+        name,
+        importer: Some(importer),
+        direct: carrier == Carrier::Direct,
+        force_udp: carrier == Carrier::Udp,
+        udp_port: if carrier == Carrier::Udp { free_port() } else { 4791 },
+        ..NicConfig::default()
+    })
+    .unwrap();
+    let first = device.open().unwrap();
+    let second = match carrier {
+        Carrier::Loopback | Carrier::Udp => first.clone(),
+        Carrier::Ring | Carrier::Direct => device.open_another().unwrap(),
+    };
+    let end = |context: Context| {
+        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(64).unwrap());
+        End { context, pd, cq }
+    };
+    (end(first), end(second))
+}
+
+fn free_port() -> u16 {
+    std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A connection between the two ends.
+fn connect(a: &End, b: &End) -> (Qp, Qp) {
+    let qps = [a, b].map(|end| end.pd.create_qp(&QpSpec::rc(&end.cq)).unwrap());
+    let [first, second] = qps;
+    first.connect(&second.endpoint().unwrap()).unwrap();
+    second.connect(&first.endpoint().unwrap()).unwrap();
+    (first, second)
+}
+
+fn gpu() -> Gpu {
+    let config = GpuConfig { vram: 64 * MIB, gtt: 64 * MIB, shared: false, ..GpuConfig::default() };
+    Gpu::open(&config).unwrap()
+}
+
+fn register(end: &End, bo: &Bo) -> Mr {
+    end.pd.reg_whole_dmabuf(&bo.export().unwrap(), ALL).unwrap()
+}
+
+#[track_caller]
+fn completion(cq: &Cq) -> Wc {
+    cq.wait_timeout(Duration::from_secs(20)).unwrap().expect("a completion within twenty seconds")
+}
+
+#[track_caller]
+fn run(end: &End, qp: &Qp, request: SendRequest) -> WcStatus {
+    qp.post_send(&request.signaled()).unwrap();
+    completion(&end.cq).status
+}
+
+fn pattern(length: u64, seed: u64) -> Vec<u8> {
+    (0..length).map(|i| (i * 7 + i / 251 + seed) as u8).collect()
+}
+
+/// What was done was done on this carrier.
+#[track_caller]
+fn assert_used(carrier: Carrier, end: &End) {
+    let counters = end.context.counters();
+    let used = match carrier {
+        Carrier::Loopback => counters.loopback_packets,
+        Carrier::Ring => counters.tx_shm_packets,
+        Carrier::Direct => counters.direct_operations,
+        Carrier::Udp => counters.tx_udp_packets,
+    };
+    assert!(used > 0, "{carrier:?}: {counters:?}");
+}

@@ -1,0 +1,82 @@
+//! Multicast: datagrams to groups, over one host and two.
+
+use interop::need::Need;
+use interop::{Capture, Netns, Pair, Program, Scratch, Veth, compile, icrc, needs, perftest};
+
+const V4: &str = "239.77.0.1";
+const V6: &str = "ff12::77:1";
+/// Messages to a group in each test.
+const MESSAGES: &str = "200";
+
+macro_rules! two_hosts {
+    ($($more:expr),*) => {
+        needs!(
+            Need::Root, Need::Namespaces, Need::Program("ip"), Need::Program("nsenter"),
+            Need::Program("setpriv"), Need::Header("infiniband/verbs.h") $(, $more)*
+        )
+    };
+}
+
+#[test]
+fn the_kernels_rules_hold() {
+    needs!(Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    Program::new(compile("mcast", &scratch)).args(["rules"]).output().success().says("rules hold");
+}
+
+/// Two members on each host, with two queue pairs each, and a sender that is a member, too. Every message reaches
+/// everyone once and in order, which the program checks. The eight others answer each, so that the sender outruns nobody.
+#[track_caller]
+fn everyone_receives(hosts: [&Netns; 2], group: &str) {
+    let scratch = Scratch::new();
+    let program = Program::new(compile("mcast", &scratch));
+    let receiver = program.clone().args(["receive", group, MESSAGES]);
+    let mut receivers: Vec<_> =
+        [0, 0, 1, 1].map(|host: usize| receiver.clone().in_netns(hosts[host]).start()).into();
+    receivers.iter_mut().for_each(|receiver| receiver.wait_says("ready"));
+    let sent = program.args(["send", group, MESSAGES, "8"]).in_netns(hosts[1]).output();
+    sent.success().says("sent 200");
+    for receiver in receivers {
+        receiver.finish().success().says("received 200 and 200");
+    }
+}
+
+#[test]
+fn every_member_of_two_hosts_receives() {
+    two_hosts!();
+    let veth = Veth::new();
+    everyone_receives([&veth.left, &veth.right], V4);
+}
+
+#[test]
+fn a_group_of_ipv6() {
+    two_hosts!(Need::Ipv6);
+    let veth = Veth::new();
+    everyone_receives([&veth.left, &veth.right], V6);
+}
+
+#[test]
+fn every_icrc_is_right() {
+    two_hosts!(Need::Program("dumpcap"), Need::Program("ethtool"));
+    let veth = Veth::new();
+    veth.without_offloads();
+    let capture = Capture::start(&veth.left);
+    everyone_receives([&veth.left, &veth.right], V4);
+    let captured = capture.stop();
+    assert!(captured.frames.len() >= 200, "only {} packets", captured.frames.len());
+    for (n, frame) in captured.frames.iter().enumerate() {
+        assert_eq!(frame.carried_icrc(), icrc(frame), "packet {n}: {:02x?}", frame.ip);
+    }
+}
+
+#[test]
+fn perftest_sends_to_a_group() {
+    two_hosts!(Need::Ipv6, Need::Program("ib_send_lat"));
+    // Its own group is one of IPv6 and of a node, and Debian's build of `-M`, which names another, overflows a buffer.
+    let veth = Veth::new();
+    let args = ["-F", "-c", "UD", "-g", "-x", "1", "-n", "200", "-s", "64"];
+    let on_left = |program: Program| program.in_netns(&veth.left).env("PEERDMA_LOG", "info");
+    let done = Pair::new("ib_send_lat").args(args).both(on_left).host(veth.left_address()).run();
+    assert_eq!(perftest::rows(&done.client).len(), 1, "{}", done.client);
+    done.client.says("tx_multicast_packets=200").says("rx_multicast_packets=200");
+}
