@@ -11,7 +11,9 @@ use std::io::Write as _;
 use std::mem::offset_of;
 use std::process::{Command, Stdio};
 
-use super::types::{Field, Layout, ah, context, cq, device, dm, event, mr, pd, qp, rdma, srq, wc, wr};
+use super::types::{
+    Field, Layout, ah, context, cq, device, dm, event, mr, pd, qp, rdma, srq, wc, wr,
+};
 
 /// Fields younger than rdma-core 44, the oldest release this test is meant to run beside.
 const NEWER: &[(&str, &str)] = &[
@@ -39,10 +41,7 @@ type Table = BTreeMap<String, (usize, usize)>;
 fn structures_are_those_of_the_header() {
     let mut structures = structures();
     let Some(header) = preprocessed_header() else {
-        assert!(
-            env::var_os("PEERDMA_REQUIRE").is_none(),
-            "no C compiler or no <rdma/rdma_cma.h>"
-        );
+        assert!(env::var_os("PEERDMA_REQUIRE").is_none(), "no C compiler or no <rdma/rdma_cma.h>");
         eprintln!("SKIPPED: no C compiler or no <rdma/rdma_cma.h>");
         return;
     };

@@ -128,7 +128,8 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut CmId, backlog: c_int) -> c_
         }
         inner.expect("rdma_listen", &[State::Bound])?;
         // As of ucma_listen: a limit that is none, or above the kernel's, is the kernel's.
-        let backlog = u32::try_from(backlog).ok().filter(|backlog| (1..MAX_BACKLOG).contains(backlog));
+        let backlog =
+            u32::try_from(backlog).ok().filter(|backlog| (1..MAX_BACKLOG).contains(backlog));
         for end in &inner.ends {
             end.nic.hca.lock().cm_listen(end.id, backlog.unwrap_or(MAX_BACKLOG))?;
         }

@@ -67,7 +67,7 @@ impl Channel {
     fn new() -> Answer<Self> {
         let bell = Bell::new().map_err(|error| {
             let what = format!("rdma_create_event_channel: {error}");
-            Failure::new(error.raw_os_error().unwrap_or(libc::EIO), what)
+            Failure::new(error.raw_os_error(), what)
         })?;
         Ok(Self { bell, queue: Mutex::default() })
     }

@@ -190,12 +190,11 @@ pub(crate) unsafe extern "C" fn rdma_accept(id: *mut CmId, param: *mut ConnParam
         let all = unsafe { param_of(&inner, param, qp) };
         // What comes of it may come before the call returns.
         endpoint.set_open(true);
-        let accepted =
-            end.nic.hca.alive().and_then(|mut engine| engine.cm_accept(end.id, &all));
+        let accepted = end.nic.hca.alive().and_then(|mut engine| engine.cm_accept(end.id, &all));
         if let Err(refusal) = accepted {
             endpoint.set_open(false);
             // SAFETY: contract: the QP is one of ours.
-            unsafe { to_error(qp) };
+            unsafe { to_error(id) };
             return Err(refusal.into());
         }
         let is_ud = inner.is_ud();
@@ -283,7 +282,7 @@ pub(super) unsafe fn follow(id: *mut CmId, endpoint: &Endpoint) -> Answer {
     let done = followed.and_then(|()| Ok(end.nic.hca.alive()?.cm_ready(end.id, &[])?));
     if done.is_err() {
         // SAFETY: contract: as above.
-        unsafe { to_error(qp) };
+        unsafe { to_error(id) };
     }
     done
 }
@@ -296,7 +295,7 @@ pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut CmId) -> c_int {
         inner.expect("rdma_disconnect", &[State::Connecting])?;
         let end = inner.end("rdma_disconnect")?;
         // SAFETY: contract: as above.
-        unsafe { to_error(qp(id)) };
+        unsafe { to_error(id) };
         // One that ended already, or never began, has ended: as of `rdma_disconnect` of the kernel.
         let _ = end.nic.hca.alive()?.cm_disconnect(end.id);
         drop(inner);
@@ -395,18 +394,19 @@ unsafe fn to_rts(inner: &Inner, qp: &Qp, resources: u8, depth: u8) -> Answer {
     unsafe { modify(inner, qp, QpState::Rts, initiate) }
 }
 
-/// Moves a QP, if there is one, to the error state: what is posted is flushed.
+/// Moves the QP of an identifier, if it has one, to the error state: what is posted is flushed.
 ///
 /// # Safety
 ///
-/// `qp` is one of ours.
-pub(super) unsafe fn to_error(qp: Option<&Qp>) {
-    let Some(qp) = qp else { return };
+/// `id` is one of ours.
+pub(super) unsafe fn to_error(id: *mut CmId) {
+    // SAFETY: the caller's promise.
+    let Some(qp) = (unsafe { qp(id) }) else { return };
     // SAFETY: the structure is made of integers, for which zero is a value.
     let mut attr: QpAttr = unsafe { mem::zeroed() };
     attr.qp_state = QpState::Err as CEnum;
     let mask = AttrMask::STATE.bits().cast_signed();
-    // SAFETY: the caller's promise. A QP in RESET refuses, and has nothing to flush.
+    // SAFETY: contract: the QP is one of ours. A QP in RESET refuses, and has nothing to flush.
     unsafe { ibv_modify_qp((&raw const *qp).cast_mut(), &raw mut attr, mask) };
 }
 

@@ -185,11 +185,6 @@ impl Endpoint {
         self.delivery().id = id;
     }
 
-    /// The channel that its events go to.
-    pub(super) fn channel(&self) -> Arc<Channel> {
-        Arc::clone(&self.delivery().channel)
-    }
-
     /// Whether the program is told what happens.
     pub(super) fn set_open(&self, is_open: bool) {
         self.delivery().is_open = is_open;

@@ -32,13 +32,12 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
         let (space, no_context) = (info.ai_port_space as CEnum, std::ptr::null_mut());
         // SAFETY: contract: NULL is allowed.
         let made = unsafe { id::create(std::ptr::null_mut(), no_context, space, qp_type) }?;
-        // SAFETY: contract: the domain is NULL or ours, the attributes are NULL or valid.
-        let filled = unsafe {
-            if info.ai_flags & rai::PASSIVE != 0 {
-                passive(made, info, pd, attr)
-            } else {
-                active(made, info, pd, attr)
-            }
+        let filled = if info.ai_flags & rai::PASSIVE != 0 {
+            // SAFETY: contract: the domain is NULL or ours, the attributes are NULL or valid.
+            unsafe { passive(made, info, pd, attr) }
+        } else {
+            // SAFETY: contract: as above.
+            unsafe { active(made, info, pd, attr) }
         };
         if let Err(failure) = filled {
             // SAFETY: nobody has it.
@@ -52,12 +51,7 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
 }
 
 /// An endpoint that will listen. The QPs of its requests are made as `attr` says.
-unsafe fn passive(
-    id: *mut CmId,
-    info: &AddrInfo,
-    pd: *mut Pd,
-    attr: *mut QpInitAttr,
-) -> Answer {
+unsafe fn passive(id: *mut CmId, info: &AddrInfo, pd: *mut Pd, attr: *mut QpInitAttr) -> Answer {
     // SAFETY: contract: the address is as long as its family says.
     done(unsafe { rdma_bind_addr(id, info.ai_src_addr) })?;
     if !pd.is_null() {
@@ -74,12 +68,7 @@ unsafe fn passive(
 }
 
 /// An endpoint that can connect.
-unsafe fn active(
-    id: *mut CmId,
-    info: &AddrInfo,
-    pd: *mut Pd,
-    attr: *mut QpInitAttr,
-) -> Answer {
+unsafe fn active(id: *mut CmId, info: &AddrInfo, pd: *mut Pd, attr: *mut QpInitAttr) -> Answer {
     let (src, dst) = (info.ai_src_addr, info.ai_dst_addr);
     // SAFETY: contract: the addresses are as long as their families say.
     done(unsafe { rdma_resolve_addr(id, src, dst, PATIENCE_MS) })?;
@@ -135,10 +124,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut CmId) {
     });
 }
 
-pub(crate) unsafe extern "C" fn rdma_get_request(
-    listen: *mut CmId,
-    id: *mut *mut CmId,
-) -> c_int {
+pub(crate) unsafe extern "C" fn rdma_get_request(listen: *mut CmId, id: *mut *mut CmId) -> c_int {
     call("rdma_get_request", || {
         // SAFETY: contract: the identifier is one of ours.
         let endpoint = unsafe { endpoint(listen) };
@@ -184,11 +170,8 @@ unsafe fn accept_event(listen: *mut CmId, event: *mut CmEvent) -> Answer<*mut Cm
     }
     let new = said.id;
     // SAFETY: the caller's promise.
-    let wanted = unsafe { endpoint(listen) }
-        .inner()
-        .ep_attr
-        .as_ref()
-        .map(|attr| QpInitAttr { ..*attr });
+    let wanted =
+        unsafe { endpoint(listen) }.inner().ep_attr.as_ref().map(|attr| QpInitAttr { ..*attr });
     if let Some(mut attr) = wanted {
         // SAFETY: the caller's promise.
         let pd = unsafe { (*listen).pd };

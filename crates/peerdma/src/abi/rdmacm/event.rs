@@ -95,9 +95,7 @@ unsafe fn present(endpoint: &Arc<Endpoint>, what: What) -> Option<Draft> {
             unsafe { publish(id, &mut endpoint.inner()) };
             draft(event_type::ADDR_RESOLVED, 0, Said::Nothing)
         }
-        What::Addr(Err(failure)) => {
-            draft(event_type::ADDR_ERROR, failure.status(), Said::Nothing)
-        }
+        What::Addr(Err(failure)) => draft(event_type::ADDR_ERROR, failure.status(), Said::Nothing),
         What::Route => {
             // SAFETY: the caller's promise.
             unsafe { publish(id, &mut endpoint.inner()) };
@@ -139,10 +137,7 @@ unsafe fn present(endpoint: &Arc<Endpoint>, what: What) -> Option<Draft> {
 }
 
 /// What an event of a connection is for the program, with the statuses of `rdma_cm(7)` and the kernel's `cma_ib_handler`.
-unsafe fn present_cm(
-    endpoint: &Arc<Endpoint>,
-    kind: EventKind,
-) -> Option<(CEnum, c_int, Said)> {
+unsafe fn present_cm(endpoint: &Arc<Endpoint>, kind: EventKind) -> Option<(CEnum, c_int, Said)> {
     use event_type as event;
     let id = endpoint.id();
     let (is_ud, has_failed, path) = {
@@ -180,7 +175,7 @@ unsafe fn present_cm(
         EventKind::Rejected { .. } | EventKind::Disconnected { .. } if has_failed => return None,
         EventKind::Rejected { reason, private_data, .. } => {
             // SAFETY: the caller's promise.
-            unsafe { to_error(qp(id)) };
+            unsafe { to_error(id) };
             let param = Param { private_data, ..Param::default() };
             (event::REJECTED, c_int::from(reason.0), said(param))
         }
@@ -211,8 +206,8 @@ unsafe fn request(
         (inner.port_space, inner.qp_type, inner.is_sync, (inner.tos, inner.ack_timeout))
     };
     // SAFETY: the caller's promise: the listener is alive.
-    let (channel, context) = unsafe { ((*listener).channel, (*listener).context) };
-    let new = id::wrap(Arc::clone(child), channel, context, space, qp_type);
+    let listener = unsafe { &*listener };
+    let new = id::wrap(Arc::clone(child), listener.channel, listener.context, space, qp_type);
     let mut inner = child.inner();
     inner.state = State::Connecting;
     (inner.port_space, inner.qp_type) = (space, qp_type);
@@ -223,7 +218,7 @@ unsafe fn request(
     let nic = Arc::clone(&end.nic);
     let id = end.id;
     inner.ends.push(end);
-    let complete = || -> Answer {
+    let mut complete = || -> Answer {
         inner.hold(&nic)?;
         let mut engine = nic.hca.alive()?;
         engine.cm_taken(id)?;
@@ -237,7 +232,6 @@ unsafe fn request(
         unsafe { publish(new, &mut inner) };
         Ok(())
     };
-    let mut complete = complete;
     let completed = complete();
     drop(inner);
     let done = completed.and_then(|()| {
@@ -345,7 +339,8 @@ pub(crate) unsafe extern "C" fn rdma_write_cm_event(
 ) -> c_int {
     call("rdma_write_cm_event", || {
         if event != event_type::USER {
-            let what = format!("rdma_write_cm_event: event {event}; programs write RDMA_CM_EVENT_USER");
+            let what =
+                format!("rdma_write_cm_event: event {event}; programs write RDMA_CM_EVENT_USER");
             return Err(Failure::new(libc::EINVAL, what));
         }
         // SAFETY: contract: the identifier is one of ours.

@@ -174,9 +174,7 @@ pub(super) unsafe fn destroy(id: *mut CmId) {
 }
 
 /// The event that a synchronous identifier holds, and its channel.
-unsafe fn held(
-    id: *mut CmId,
-) -> (*mut crate::abi::types::rdma::CmEvent, *mut EventChannel) {
+unsafe fn held(id: *mut CmId) -> (*mut crate::abi::types::rdma::CmEvent, *mut EventChannel) {
     // SAFETY: the caller promises that the identifier is alive.
     let c = unsafe { &*id };
     (c.event, c.channel)

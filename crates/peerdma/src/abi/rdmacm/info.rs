@@ -40,8 +40,10 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     res: *mut *mut AddrInfo,
 ) -> c_int {
     control("rdma_getaddrinfo", -1, || {
-        // SAFETY: contract: the names are NULL or strings, the hints NULL or valid.
-        match unsafe { resolve(node, service, hints.as_ref()) } {
+        // SAFETY: contract: the hints are NULL or valid.
+        let hints = unsafe { hints.as_ref() };
+        // SAFETY: contract: the names are NULL or strings.
+        match unsafe { resolve(node, service, hints) } {
             Ok(found) => {
                 // SAFETY: contract: the program has room for the pointer.
                 unsafe { res.write(found) };
@@ -61,9 +63,8 @@ unsafe fn resolve(
     service: *const c_char,
     hints: Option<&AddrInfo>,
 ) -> Result<*mut AddrInfo, Refused> {
-    let refuse = |errno, what: &str| {
-        Err(Failure::new(errno, format!("rdma_getaddrinfo: {what}")).into())
-    };
+    let refuse =
+        |errno, what: &str| Err(Failure::new(errno, format!("rdma_getaddrinfo: {what}")).into());
     if node.is_null() && service.is_null() && hints.is_none() {
         return refuse(libc::EINVAL, "neither a name, nor a service, nor hints");
     }
@@ -83,7 +84,9 @@ unsafe fn resolve(
     }
     let found = alloc()?;
     // SAFETY: it was made just now.
-    let filled = unsafe { fill(&mut *found, node, service, hints) };
+    let room = unsafe { &mut *found };
+    // SAFETY: the caller's promise.
+    let filled = unsafe { fill(room, node, service, hints) };
     if let Err(refused) = filled {
         // SAFETY: nobody has it.
         unsafe { rdma_freeaddrinfo(found) };
@@ -134,13 +137,17 @@ unsafe fn ask(
     // SAFETY: the caller's promise.
     let code = unsafe { libc::getaddrinfo(node, service, hints_of_c, &raw mut answers) };
     if code != 0 {
+        // SAFETY: any code is allowed.
+        let why = unsafe { libc::gai_strerror(code) };
         // SAFETY: the C library's texts are for ever.
-        let why = unsafe { CStr::from_ptr(libc::gai_strerror(code)) };
+        let why = unsafe { CStr::from_ptr(why) };
         tracing::info!(target: "peerdma::refusal", "rdma_getaddrinfo: {}", why.to_string_lossy());
         return Err(Refused::Name(code));
     }
     // SAFETY: there is at least one answer, and it is ours until it is freed.
-    let taken = unsafe { take(found, hints, &*answers) };
+    let first = unsafe { &*answers };
+    // SAFETY: as above.
+    let taken = unsafe { take(found, hints, first) };
     // SAFETY: it is not used any more.
     unsafe { libc::freeaddrinfo(answers) };
     Ok(taken?)
@@ -269,7 +276,8 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addrinfo(
         {
             let mut inner = endpoint.inner();
             if !matches!(inner.names, Names::None) {
-                let what = "rdma_resolve_addrinfo: an answer is under way, or waits to be asked for";
+                let what =
+                    "rdma_resolve_addrinfo: an answer is under way, or waits to be asked for";
                 return Err(Failure::new(libc::EBUSY, what));
             }
             inner.names = Names::Asked;

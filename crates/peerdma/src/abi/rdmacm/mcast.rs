@@ -1,6 +1,7 @@
 //! Multicast groups: an IP group is a GID, and nobody has to be asked (`cma_iboe_join_multicast` of the kernel).
 
 use std::ffi::{c_int, c_void};
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use iba::{Gid, QKey, Qpn};
@@ -24,7 +25,6 @@ use crate::abi::types::rdma::{CmId, JoinMcAttrEx, UDP_QKEY};
 pub(super) const QKEY: QKey = QKey(UDP_QKEY);
 
 /// A group that was joined.
-#[derive(Debug)]
 pub(super) struct Join {
     pub(super) acks: Acks,
     /// The program's, for its event.
@@ -36,6 +36,12 @@ pub(super) struct Join {
     is_send_only: bool,
     /// The QP number that was attached, once the event was taken.
     attached: Mutex<Option<Qpn>>,
+}
+
+impl fmt::Debug for Join {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.gid.fmt(f)
+    }
 }
 
 // SAFETY: the context is the program's and is only handed back; the rest synchronizes itself.
@@ -162,10 +168,7 @@ fn detach(qp: Option<&Qp>, join: &Join) {
     unsafe { ibv_detach_mcast((&raw const *qp).cast_mut(), &raw const gid, 0) };
 }
 
-pub(crate) unsafe extern "C" fn rdma_leave_multicast(
-    id: *mut CmId,
-    addr: *mut sockaddr,
-) -> c_int {
+pub(crate) unsafe extern "C" fn rdma_leave_multicast(id: *mut CmId, addr: *mut sockaddr) -> c_int {
     call("rdma_leave_multicast", || {
         // SAFETY: contract: the address is as long as its family says.
         let group = Gid::from(unsafe { read("rdma_leave_multicast", addr) }?.ip());

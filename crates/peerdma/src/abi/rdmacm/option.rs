@@ -105,9 +105,9 @@ fn set_service(inner: &Inner) -> Answer {
 
 /// A path of RoCE follows from the addresses: a program can only name the one there is.
 fn check_path(inner: &Inner, data: &PathData) -> Answer {
-    let is_it = inner.path.is_some_and(|path| {
-        path.sgid.0 == data.path.sgid.raw && path.dgid.0 == data.path.dgid.raw
-    });
+    let is_it = inner
+        .path
+        .is_some_and(|path| path.sgid.0 == data.path.sgid.raw && path.dgid.0 == data.path.dgid.raw);
     if is_it {
         return Ok(());
     }

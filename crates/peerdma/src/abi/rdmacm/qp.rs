@@ -58,12 +58,13 @@ pub(super) unsafe fn create(id: *mut CmId, pd: *mut Pd, attr: *mut QpInitAttr) -
     made
 }
 
-pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
-    id: *mut CmId,
-    attr: *mut QpInitAttrEx,
-) -> c_int {
-    // SAFETY: contract: the identifier is one of ours, the attributes valid.
-    call("rdma_create_qp_ex", || unsafe { create_ex(id, &mut *attr) })
+pub(crate) unsafe extern "C" fn rdma_create_qp_ex(id: *mut CmId, attr: *mut QpInitAttrEx) -> c_int {
+    call("rdma_create_qp_ex", || {
+        // SAFETY: contract: the attributes are valid.
+        let attr = unsafe { &mut *attr };
+        // SAFETY: contract: the identifier is one of ours.
+        unsafe { create_ex(id, attr) }
+    })
 }
 
 unsafe fn create_ex(id: *mut CmId, attr: &mut QpInitAttrEx) -> Answer {
@@ -85,7 +86,8 @@ unsafe fn create_ex(id: *mut CmId, attr: &mut QpInitAttrEx) -> Answer {
     if differ(c.recv_cq, attr.recv_cq) || differ(c.send_cq, attr.send_cq) {
         return refuse("the identifier has other CQs");
     }
-    if c.qp_type == QpType::XrcRecv as CEnum && (attr.comp_mask & HAS_XRCD == 0 || attr.xrcd.is_null())
+    if c.qp_type == QpType::XrcRecv as CEnum
+        && (attr.comp_mask & HAS_XRCD == 0 || attr.xrcd.is_null())
     {
         attr.xrcd = nic.xrcd()?;
         attr.comp_mask |= HAS_XRCD;

@@ -23,7 +23,7 @@ pub(super) unsafe fn read(call: &str, addr: *const sockaddr) -> Answer<SocketAdd
         return Err(Failure::new(libc::EINVAL, format!("{call}: no address")));
     }
     // SAFETY: the caller's promise; every address begins with its family.
-    let family = unsafe { (&raw const (*addr).sa_family).read_unaligned() };
+    let family = unsafe { addr.cast::<sa_family_t>().read_unaligned() };
     match i32::from(family) {
         libc::AF_INET => {
             // SAFETY: the caller's promise, for this family.
@@ -39,7 +39,8 @@ pub(super) unsafe fn read(call: &str, addr: *const sockaddr) -> Answer<SocketAdd
             Ok(SocketAddrV6::new(ip, port, 0, v6.sin6_scope_id).into())
         }
         _ if family == AF_IB => {
-            let what = "AF_IB: RoCE has no subnet whose addresses these would be; use AF_INET or AF_INET6";
+            let what =
+                "AF_IB: RoCE has no subnet whose addresses these would be; use AF_INET or AF_INET6";
             Err(Failure::new(libc::EINVAL, format!("{call}: {what}")))
         }
         other => Err(Failure::new(libc::EINVAL, format!("{call}: address family {other}"))),

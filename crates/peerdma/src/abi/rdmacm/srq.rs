@@ -51,8 +51,12 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
     id: *mut CmId,
     attr: *mut SrqInitAttrEx,
 ) -> c_int {
-    // SAFETY: contract: the identifier is one of ours, the attributes valid.
-    call("rdma_create_srq_ex", || unsafe { create(id, &mut *attr) })
+    call("rdma_create_srq_ex", || {
+        // SAFETY: contract: the attributes are valid.
+        let attr = unsafe { &mut *attr };
+        // SAFETY: contract: the identifier is one of ours.
+        unsafe { create(id, attr) }
+    })
 }
 
 unsafe fn create(id: *mut CmId, attr: &mut SrqInitAttrEx) -> Answer {

@@ -24,7 +24,7 @@ pub(crate) const MAX_PRIVATE_DATA: usize = 256;
 #[doc(alias = "RDMA_UDP_QKEY")]
 pub(crate) const UDP_QKEY: u32 = 0x0123_4567;
 
-/// The kinds of events.
+/// The kinds of events, as far as they occur.
 #[doc(alias = "rdma_cm_event_type")]
 pub(crate) mod event_type {
     use super::CEnum;
@@ -32,7 +32,6 @@ pub(crate) mod event_type {
     pub(crate) const ADDR_RESOLVED: CEnum = 0;
     pub(crate) const ADDR_ERROR: CEnum = 1;
     pub(crate) const ROUTE_RESOLVED: CEnum = 2;
-    pub(crate) const ROUTE_ERROR: CEnum = 3;
     pub(crate) const CONNECT_REQUEST: CEnum = 4;
     pub(crate) const CONNECT_RESPONSE: CEnum = 5;
     pub(crate) const CONNECT_ERROR: CEnum = 6;
@@ -45,7 +44,6 @@ pub(crate) mod event_type {
     pub(crate) const MULTICAST_ERROR: CEnum = 13;
     pub(crate) const TIMEWAIT_EXIT: CEnum = 15;
     pub(crate) const ADDRINFO_RESOLVED: CEnum = 16;
-    pub(crate) const ADDRINFO_ERROR: CEnum = 17;
     pub(crate) const USER: CEnum = 18;
 }
 
