@@ -5,7 +5,8 @@ use std::process::Command;
 
 use crate::scratch::Scratch;
 
-/// Compiles `interop/c/NAME.c` into `scratch`, linked with the system's `libibverbs.so.1`.
+/// Compiles `interop/c/NAME.c` into `scratch`, linked with the system's `libibverbs.so.1` and, if it
+/// needs it, `librdmacm.so.1`.
 #[track_caller]
 pub fn compile(name: &str, scratch: &Scratch) -> PathBuf {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("c");
@@ -15,7 +16,7 @@ pub fn compile(name: &str, scratch: &Scratch) -> PathBuf {
         .args(["-I/usr/include/libdrm", "-o"])
         .arg(&program)
         .arg(dir.join(format!("{name}.c")))
-        .args(["-libverbs", "-ldl"])
+        .args(["-Wl,--as-needed", "-libverbs", "-lrdmacm", "-ldl"])
         .output()
         .expect("gcc starts: the test asked for it with needs!");
     assert!(out.status.success(), "{name}.c: {}", String::from_utf8_lossy(&out.stderr));

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::sh::{Outcome, check, exists, tool};
 
 /// Package, and why.
-const PACKAGES: [(&str, &str); 26] = [
+const PACKAGES: [(&str, &str); 27] = [
     ("binutils", "readelf and nm, for the ABI checks"),
     ("busybox-static", "a static binary that reads /sys"),
     ("coreutils", "timeout, env, stat"),
@@ -27,6 +27,7 @@ const PACKAGES: [(&str, &str); 26] = [
     ("python3-pyverbs", "verbs from Python"),
     ("qemu-system-x86", "a virtual machine with a kernel of its own"),
     ("rdma-core", "the system's own RDMA stack, to compare with"),
+    ("rdmacm-utils", "rping, cmtime and their kin"),
     ("tshark", "a second opinion on every packet"),
     ("ucx-utils", "ucx_perftest, to compare with"),
     ("util-linux", "unshare, nsenter, setpriv"),

@@ -134,6 +134,9 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut CmId, backlog: c_int) -> c_
             end.nic.hca.lock().cm_listen(end.id, backlog.unwrap_or(MAX_BACKLOG))?;
         }
         inner.state = State::Listening;
+        if let Some(local) = inner.local {
+            tracing::info!(target: "peerdma::cm", "listening on {local}");
+        }
         // SAFETY: contract: as above.
         unsafe { publish(id, &mut inner) };
         Ok(())

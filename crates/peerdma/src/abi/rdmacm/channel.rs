@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::cm::{ConnParam, EventKind};
@@ -180,8 +181,22 @@ pub(super) fn create() -> Answer<*mut EventChannel> {
     Ok(ChannelObject::create(c, OwnChannel { channel: Arc::new(channel) }))
 }
 
+/// Makes a channel of a program, if there is a NIC: programs learn here that there is none.
+fn create_first() -> Answer<*mut EventChannel> {
+    // NICs do not go away: who found one need not look again.
+    static FOUND: AtomicBool = AtomicBool::new(false);
+    if !FOUND.load(Ordering::Relaxed) {
+        if device::nics()?.is_empty() {
+            let what = "rdma_create_event_channel: the configuration names no NIC";
+            return Err(Failure::new(libc::ENODEV, what));
+        }
+        FOUND.store(true, Ordering::Relaxed);
+    }
+    create()
+}
+
 pub(crate) unsafe extern "C" fn rdma_create_event_channel() -> *mut EventChannel {
-    control("rdma_create_event_channel", ptr::null_mut(), || match create() {
+    control("rdma_create_event_channel", ptr::null_mut(), || match create_first() {
         Ok(channel) => channel,
         Err(failure) => {
             errno::set(failure.errno());

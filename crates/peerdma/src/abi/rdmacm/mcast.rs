@@ -155,6 +155,7 @@ pub(super) unsafe fn attach(id: *mut CmId, join: &Join) -> Answer {
     let gid = CGid { raw: join.gid.0 };
     // SAFETY: contract: the QP is one of ours.
     verb(unsafe { ibv_attach_mcast((&raw const *qp).cast_mut(), &raw const gid, 0) })?;
+    tracing::info!(target: "peerdma::cm", "attached to {}", join.gid.to_ip());
     *join.attached.lock().unwrap_or_else(PoisonError::into_inner) = Some(Qpn::new(qp.qp_num));
     Ok(())
 }
