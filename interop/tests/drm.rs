@@ -38,6 +38,23 @@ fn another_process_registers_and_writes_an_exported_buffer() {
 }
 
 #[test]
+fn a_mapped_buffer_is_registered_by_its_address_if_the_nic_asks_peer_clients() {
+    needs!(Need::Header("infiniband/verbs.h"), Need::Header("libdrm/drm.h"));
+    let scratch = Scratch::new();
+    let program = Program::new(compile("peermem", &scratch)).gpu("amdgpu");
+    program
+        .clone()
+        .env("PEERDMA_LOG", "peerdma::refusal=info")
+        .args(["refused"])
+        .output()
+        .success()
+        .says("amdgpu.bo1");
+    let config = scratch.file("peerdma.toml");
+    std::fs::write(&config, "[[nic]]\npeermem = true\n").expect("a scratch directory is writable");
+    program.env("PEERDMA_CONFIG", &config).args(["served"]).output().success().says("ok");
+}
+
+#[test]
 fn the_configuration_names_gpus_and_the_option_their_driver() {
     needs!(Need::Header("infiniband/verbs.h"), Need::Header("libdrm/drm.h"));
     let scratch = Scratch::new();

@@ -16,6 +16,7 @@
 //! odp = true               # on-demand paging; default: the preset's
 //! fault_us = 0             # how long a page fault takes
 //! pin_limit = false        # true: registered memory is charged against RLIMIT_MEMLOCK
+//! peermem = false          # true: ibv_reg_mr of a peer device's memory asks that device's driver (PeerDirect)
 //! ```
 //!
 //! The sections `[[gpu]]` and `[pci]` of the same file are about the software GPU and the PCI tree.
@@ -80,6 +81,9 @@ pub struct NicConfig {
     /// Whether registered memory is charged against the limit of locked memory (`RLIMIT_MEMLOCK`), as where pages are
     /// pinned.
     pub pin_limit: bool,
+    /// Whether a plain registration of memory that belongs to a peer device asks the peer memory clients for it
+    /// (PeerDirect; `docs/semantics.md` 2.11). Without it, as in mainline Linux, that is EFAULT.
+    pub peermem: bool,
     /// Where the NIC sits in the PCI tree, which exporters are told. Found from the file's `[pci]`, unless a program says it.
     #[serde(skip)]
     pub address: Option<DeviceAddr>,
@@ -135,6 +139,7 @@ impl Default for NicConfig {
             odp: None,
             fault_us: 0,
             pin_limit: false,
+            peermem: false,
             address: None,
             max_dm_size: 256 << 10,
             ring_size: 256 << 10,

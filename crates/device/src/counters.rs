@@ -28,6 +28,8 @@ macro_rules! counters {
 }
 
 counters! {
+    /// Messages of connection management that were not acted on: copies, leftovers, and what makes no sense.
+    cm_ignored,
     /// Requests seen before, and answered again.
     duplicate_request = DuplicateRequest,
     /// READ responses that showed a loss.

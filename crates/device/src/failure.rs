@@ -90,6 +90,7 @@ impl Engine {
             let event = EventType::DeviceFatal;
             ctx.events.push(AsyncEvent { event, source: EventSource::Device, cookie: 0 });
         }
+        self.cm.fail();
         self.stop();
         self.withdraw_everything();
         self.receivers.close();

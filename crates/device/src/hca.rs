@@ -15,6 +15,7 @@ use transport::Time;
 use crate::attr::DeviceAttr;
 use crate::clock::Clock;
 use crate::counters::Counters;
+use crate::engine::cm::CmService;
 use crate::engine::core::Core;
 use crate::engine::faults::Faults;
 use crate::engine::peers::Peers;
@@ -378,10 +379,12 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         udp: UdpQueue::new(segments, source, config.udp_port),
         missteered: false,
         moderated: Vec::new(),
+        gsi: Default::default(),
         holding: false,
     };
     let receivers = Receivers::new(udp, config.udp_port, watch, waits);
     // Numbers that a process with this VF used shortly before rest: the start moves with the process and the time.
     let start = std::process::id().wrapping_mul(1031) ^ Clock::wall_seconds() as u32;
-    Ok(Engine::new(core, QpTable::new(vf, start), receivers, Clock::new()))
+    let cm = CmService::new(&core);
+    Ok(Engine::new(core, QpTable::new(vf, start), receivers, cm, Clock::new()))
 }

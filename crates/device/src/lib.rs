@@ -55,7 +55,8 @@ mod withdraw;
 pub use attr::{DeviceAttr, GidEntry, OdpCaps, PortAttr};
 pub use counters::Counters;
 pub use engine::{
-    AsyncEvent, Cap, Engine, EventSource, MrAdvice, MrInfo, MrKind, MwType, QpSpec, Rereg, Wc,
+    AsyncEvent, Cap, Engine, EventSource, MrAdvice, MrInfo, MrKind, MwType, QpSpec, Rereg,
+    Resources, Wc,
 };
 pub use failure::fail_all;
 pub use hca::{EngineGuard, Hca};

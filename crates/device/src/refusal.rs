@@ -91,7 +91,7 @@ pub(crate) fn from_import(error: dmabuf::ImportError) -> Refusal {
 }
 
 /// A refusal of a dma-buf's exporter, in the kind it chose.
-fn from_exporter(error: &dmabuf::ExporterError, what: String) -> Refusal {
+pub(crate) fn from_exporter(error: &dmabuf::ExporterError, what: String) -> Refusal {
     use dmabuf::ExporterErrorKind as E;
     let kind = match error.kind {
         E::Invalid => Kind::Invalid,

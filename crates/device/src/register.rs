@@ -1,18 +1,19 @@
-//! Registering a dma-buf.
+//! Registering a dma-buf, or a peer's memory by its address.
 //!
 //! The exporter may be slow: it may have to move the buffer first, or live in another process. So it is asked without
 //! the engine's lock, and the QPs go on meanwhile.
 
 use std::os::fd::BorrowedFd;
 
-use dmabuf::DmaBuf;
+use dmabuf::{DmaBuf, ImporterClass};
 use iba::Access;
 
 use crate::engine::MrInfo;
 use crate::engine::import::Import;
+use crate::engine::peer::PeerRegion;
 use crate::hca::Hca;
 use crate::ids::PdId;
-use crate::refusal::{Result, from_import, refuse};
+use crate::refusal::{Refusal, Result, from_import, refuse};
 
 impl Hca {
     /// Registers `length` bytes at `offset` of a dma-buf, which peers and work requests call `iova`. The descriptor may be
@@ -54,5 +55,51 @@ impl Hca {
         }
         let (import, umem) = Import::new(&nic, class, device, buffer, offset, length)?;
         self.alive()?.insert_dmabuf_mr(pd, access, iova, umem, import)
+    }
+
+    /// Registers `length` bytes at `addr` of this process, if some of them are memory of a device that the CPU has mapped;
+    /// `None` if they are not, as far as can be seen, so that they are plain memory.
+    ///
+    /// Refused (EFAULT) as mainline Linux does, which cannot pin such a mapping; with
+    /// [`NicConfig::peermem`](crate::config::NicConfig::peermem) the peer memory clients are asked one by one, and the
+    /// region lives by the rules of the one that claims the range (`docs/semantics.md` 2.11): its refusals are passed on,
+    /// and when it takes the memory back the key is dead, as that of a revoked dma-buf.
+    #[doc(alias = "ib_umem_get_peer")]
+    pub fn reg_peer_mr(
+        &self,
+        pd: PdId,
+        addr: u64,
+        length: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<Option<MrInfo>> {
+        let Some(found) = dmabuf::peer::owner_of(addr, length) else { return Ok(None) };
+        let (peermem, nic, class, device) = {
+            let engine = self.alive()?;
+            engine.check_reg_mr(addr, length, iova, access)?;
+            let config = &engine.core.config;
+            (config.peermem, config.name.clone(), config.importer_class(), config.address)
+        };
+        let dmabuf::peer::PeerOwner { mapping, owner, has_client, .. } = found;
+        let range = format!("{length:#x} bytes at {addr:#x}");
+        let why = format!("reg_mr: {range}: {mapping} is {owner}");
+        if !peermem {
+            let other = match has_client {
+                true => ", or let the NIC ask the memory's client (peermem = true)",
+                false => "",
+            };
+            refuse!(
+                BadAddress,
+                "{why}, whose pages cannot be pinned; register its dma-buf (ibv_reg_dmabuf_mr){other}"
+            );
+        }
+        let can_stop = class.is_some_and(ImporterClass::is_revocable);
+        let write = access.contains(Access::LOCAL_WRITE);
+        let got = PeerRegion::get(&nic, addr, length, write, device, can_stop);
+        let (peer, umem) = got.map_err(|refusal| {
+            let what = format!("{why}: {}; ibv_reg_dmabuf_mr is the other door", refusal.what());
+            Refusal::new(refusal.kind(), what)
+        })?;
+        self.alive()?.insert_peer_mr(pd, access, (addr, iova), umem, peer).map(Some)
     }
 }

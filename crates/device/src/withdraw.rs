@@ -31,8 +31,12 @@ impl Hca {
             drop(self.wait(engine, under_way));
             return Ok(());
         }
-        let (mr, under_way) = engine.take_mr(id)?;
-        self.wait(engine, under_way).finish_dereg(mr)
+        let (mut mr, under_way) = engine.take_mr(id)?;
+        // A client that is just taking its memory back waits for our copies, so it must not find the engine waiting for it.
+        let peer = mr.peer.take();
+        let done = self.wait(engine, under_way).finish_dereg(mr);
+        drop(peer);
+        done
     }
 
     /// Changes a region; its keys change with it. Once this returns no peer touches its memory by the old ones. A dma-buf
@@ -67,8 +71,10 @@ impl Hca {
     #[doc(alias = "ibv_close_device")]
     pub fn close_ctx(&self, ctx: CtxId) {
         let mut engine = self.lock();
-        let closing = engine.begin_close(ctx);
+        let mut closing = engine.begin_close(ctx);
+        let peers: Vec<_> = closing.mrs.iter_mut().filter_map(|mr| mr.peer.take()).collect();
         self.wait(engine, closing.under_way).finish_close(closing.ctx, closing.mrs);
+        drop(peers);
     }
 
     /// Waits for copies under way, with the engine unlocked. A device that failed has hung up and would not learn of a

@@ -86,6 +86,7 @@ struct Held {
     windows: crate::window::HeldWindows,
     slots: crate::gate::HeldSlots,
     sync_files: crate::sync_file::HeldFiles,
+    clients: crate::peer::HeldClients,
     private: MutexGuard<'static, BTreeSet<RawFd>>,
 }
 
@@ -101,6 +102,7 @@ extern "C" fn prepare() {
         windows: crate::window::hold_windows(),
         slots: crate::gate::hold_slots(),
         sync_files: crate::sync_file::hold_files(),
+        clients: crate::peer::hold_clients(),
         private: private(),
     };
     HELD.set(Some(held));
@@ -113,12 +115,13 @@ extern "C" fn parent() {
 extern "C" fn child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     let Some(held) = HELD.take() else { return };
-    let Held { bufs, server, links, windows, slots, sync_files, mut private } = held;
+    let Held { bufs, server, links, windows, slots, sync_files, clients, mut private } = held;
     for fd in std::mem::take(&mut *private) {
         sys::close_in_child(fd);
     }
     // The descriptors are closed; from here on husks may be dropped, which takes that lock.
     drop(private);
+    drop(clients);
     crate::share::forget_server(server);
     crate::share::forget_links(links);
     crate::gate::forget_slots(slots);

@@ -41,6 +41,8 @@
 //! [`bufinfo`] lists the buffers of this process, [`host_buffers`] those of all processes it may look into. Which rule of Linux is kept where, and which is not, is in
 //! `docs/DMABUF.md`.
 //!
+//! Whoever has memory mapped rather than a file asks the memory's driver ([`peer`]).
+//!
 //! What is not here: anything about RDMA or GPUs.
 //!
 //! ```
@@ -71,6 +73,7 @@ mod host;
 mod importer;
 mod info;
 mod mapping;
+pub mod peer;
 mod poll;
 mod resv;
 mod revoke;

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use dmabuf::peer::PeerCore;
 use dmabuf::{
     AttachmentInfo, DmaBuf, Fence, Gate, GateError, ImporterClass, MapType, Placement, Resv,
     ResvGuard, Usage, WeakDmaBuf,
@@ -25,6 +26,8 @@ pub(crate) struct BoInner {
     pub(crate) gate: OnceLock<Gate>,
     pub(crate) exported: Mutex<Option<WeakDmaBuf>>,
     pub(crate) attachments: Mutex<Vec<AttachmentInfo>>,
+    /// Registrations by address, which are told when the memory goes.
+    peers: Mutex<Vec<PeerCore>>,
     /// Changed under the reservation lock, but for pins.
     state: Mutex<State>,
 }
@@ -68,6 +71,7 @@ impl BoInner {
             gate: OnceLock::new(),
             exported: Mutex::default(),
             attachments: Mutex::default(),
+            peers: Mutex::default(),
             state: Mutex::new(State { resource, ..State::default() }),
         });
         device.add(&bo);
@@ -270,6 +274,7 @@ impl BoInner {
         if let Some(exported) = self.dma_buf() {
             exported.invalidate_mappings(resv);
         }
+        self.invalidate_peers();
         self.wait(Usage::Bookkeep);
         Counters::add(&self.device.stats.revoked, 1);
         let kept = self.state().firm > 0;
@@ -316,6 +321,17 @@ impl BoInner {
         self.attachments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Registrations by address.
+    pub(crate) fn peers(&self) -> MutexGuard<'_, Vec<PeerCore>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stops every device that uses the buffer by address, for good.
+    fn invalidate_peers(&self) {
+        let peers = std::mem::take(&mut *self.peers());
+        peers.iter().for_each(PeerCore::invalidate);
+    }
+
     /// Whether every importer reaches VRAM, so that all are served there.
     pub(crate) fn all_peer2peer(&self) -> bool {
         let reaches = |info: &AttachmentInfo| {
@@ -341,6 +357,7 @@ impl BoInner {
 
 impl Drop for BoInner {
     fn drop(&mut self) {
+        self.invalidate_peers();
         let placement = self.state().placement.take();
         if let Some(placement) = placement {
             placement.retire("the buffer was freed");

@@ -2,17 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use dmabuf::peer::PeerClient;
 use dmabuf::{BusWindow, DeviceAddr, MapType};
 use pci::{Bdf, PciTree};
 
 use crate::bo::BoInner;
+use crate::client::Client;
 use crate::config::GpuConfig;
 use crate::engine::CopyEngine;
 use crate::error::{Result, no_device, no_memory};
 use crate::peers::Peers;
 use crate::persona::Persona;
+use crate::place::Domain;
 use crate::pools::Pools;
 use crate::stats::Counters;
 
@@ -33,6 +36,8 @@ pub(crate) struct Device {
     next_bo: AtomicU64,
     is_removed: AtomicBool,
     pub(crate) is_resetting: AtomicBool,
+    /// By whom plain registrations find its memory.
+    client: OnceLock<Arc<dyn PeerClient>>,
 }
 
 impl Device {
@@ -55,8 +60,10 @@ impl Device {
             next_bo: AtomicU64::new(1),
             is_removed: AtomicBool::new(false),
             is_resetting: AtomicBool::new(false),
+            client: OnceLock::new(),
         });
         device.peers.serve(Arc::downgrade(&device))?;
+        dmabuf::peer::register_client(device.client.get_or_init(|| Client::of(&device)));
         Ok(device)
     }
 
@@ -119,6 +126,16 @@ impl Device {
     /// All buffers of this process that exist.
     pub(crate) fn all(&self) -> Vec<Arc<BoInner>> {
         self.bos().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The buffer that holds `len` bytes at `offset` of a domain, if it is one of this process.
+    pub(crate) fn bo_at(&self, domain: Domain, offset: u64, len: u64) -> Option<Arc<BoInner>> {
+        let end = offset.checked_add(len)?;
+        self.all().into_iter().find(|bo| {
+            bo.resource().is_ok_and(|at| {
+                at.domain == domain && at.offset <= offset && end <= at.offset + at.len
+            })
+        })
     }
 
     fn bos(&self) -> MutexGuard<'_, BTreeMap<u64, Weak<BoInner>>> {

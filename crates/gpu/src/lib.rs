@@ -49,6 +49,7 @@
 #![deny(unsafe_code)]
 
 mod bo;
+mod client;
 mod config;
 mod device;
 mod engine;

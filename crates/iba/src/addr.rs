@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A global identifier: 16 bytes in network order. In RoCEv2 it is an IP address, an IPv4 one in its mapped form
 /// (RoCEv2 Annex A17.4.5.1).
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[doc(alias = "ibv_gid")]
 pub struct Gid(pub [u8; 16]);
 
@@ -57,7 +57,7 @@ impl fmt::Debug for Gid {
 }
 
 /// A 64-bit identifier of a node, a port or a system image, in host order.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Guid(pub u64);
 
 impl Guid {

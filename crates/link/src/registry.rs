@@ -21,6 +21,7 @@
 mod accept;
 mod claim;
 pub(crate) mod cred;
+mod directory;
 mod list;
 pub(crate) mod message;
 mod name;
@@ -30,6 +31,7 @@ mod tests;
 
 pub use accept::{Event, RefusedPeer};
 pub use claim::{Claim, ClaimError, ConnectError, Squatter};
+pub use directory::{Directory, Holder, NameError, NameKey};
 pub use list::{Answer, VfInfo, list};
 
 use std::fmt;

@@ -211,8 +211,8 @@ impl Qp {
     }
 
     /// The memory that a READ was granted is gone: a NAK in the place of the packet, and the end of the QP.
-    fn refuse_read<E: Env>(&mut self, env: &mut E, psn: Psn) {
-        self.resp.forget_answers();
+    pub(crate) fn refuse_read<E: Env>(&mut self, env: &mut E, psn: Psn) {
+        self.resp.answers.retain(|answer| answer.psn.is_before(psn));
         self.resp.push_nak(psn, Syndrome::Nak(NakCode::RemoteAccess));
         self.resp.refusal = Some(Step::ErrRkeyViolation);
         env.count(Counter::RespRemoteAccessErrors);

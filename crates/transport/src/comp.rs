@@ -50,7 +50,14 @@ impl Qp {
             Syndrome::Reserved(_) => return env.count(Counter::DroppedPacket),
         };
         if self.acknowledge(env, now, to) == Acked::AnswerMissing {
-            return self.handle_gap(env, now);
+            return match aeth.syndrome {
+                // Of the READ whose answer is missing: it was refused in the middle, and asking again is in vain.
+                Syndrome::Nak(code) if code != NakCode::PsnSequence && self.is_of_front(psn) => {
+                    let failure = refused(env, code);
+                    self.fail_front(env, failure);
+                }
+                _ => self.handle_gap(env, now),
+            };
         }
         if !matches!(self.state(), QpState::Rts | QpState::Sqd) {
             return;
@@ -70,6 +77,12 @@ impl Qp {
             Syndrome::RnrNak { timer } => self.handle_rnr_nak(env, now, timer),
             Syndrome::Ack { .. } | Syndrome::Reserved(_) => {}
         }
+    }
+
+    /// Whether a sequence number is one of the oldest work request's.
+    fn is_of_front(&self, psn: Psn) -> bool {
+        let front = self.sq.front().filter(|front| front.begun);
+        front.is_some_and(|front| psn.sub(front.first.value()).value() < front.packets)
     }
 
     /// IBA 9.7.5, RNR NAK: wait as long as the responder asks, then send the same message again.

@@ -9,7 +9,7 @@ use device::ids::{CtxId, PdId};
 use device::{DeviceAttr, EngineGuard, EventSource, GidEntry, Hca, NicInfo, PortAttr};
 use iba::{Access, EventType, Qpn};
 
-use crate::{Ah, Cq, Dm, DmaBuf, HostBuf, Mr, Qp, QpSpec, Result, Srq};
+use crate::{Ah, Cq, Dm, DmaBuf, HostBuf, Mapping, Mr, Qp, QpSpec, Result, Srq};
 
 /// The NICs of this machine.
 #[doc(alias = "ibv_get_device_list")]
@@ -127,6 +127,11 @@ impl Context {
         self.lock().counters()
     }
 
+    /// How many objects this process has on the NIC, in whichever contexts.
+    pub fn resources(&self) -> device::Resources {
+        self.lock().resources()
+    }
+
     /// Allocates a protection domain.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&self) -> Result<Pd> {
@@ -211,6 +216,17 @@ impl Pd {
         access: Access,
     ) -> Result<Mr> {
         Mr::dmabuf(self, buffer.as_fd(), offset, length, iova, access)
+    }
+
+    /// Registers memory of a peer device by where the CPU has it mapped, as a plain `ibv_reg_mr` of its address does:
+    /// PeerDirect, the older door. Its addresses are those of the mapping, which need not outlive the call.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::BadAddress`](crate::Kind::BadAddress) unless the NIC has
+    /// [`peermem`](crate::NicConfig::peermem) and the driver of the memory claims all of it; else the driver's refusal.
+    pub fn reg_mapping(&self, mapping: &Mapping, access: Access) -> Result<Mr> {
+        Mr::mapped(self, mapping, access)
     }
 
     /// Registers a whole [`DmaBuf`] at address 0.

@@ -44,10 +44,11 @@ mod request;
 pub use context::{AsyncEvent, Context, Device, Pd, devices};
 pub use cq::{Cq, Wc};
 pub use device::config::{ImporterConfig, NicConfig, Preset};
-pub use device::{Cap, Counters, DeviceAttr, GidEntry, Kind, PortAttr, Refusal};
-pub use dmabuf::DmaBuf;
+pub use device::{Cap, Counters, DeviceAttr, GidEntry, Kind, PortAttr, Refusal, Resources};
+pub use dmabuf::{DmaBuf, Mapping};
 pub use iba::{
-    Access, AttrMask, Av, Gid, Mtu, Psn, QpAttr, QpState, QpType, Qpn, RKey, WcOpcode, WcStatus,
+    Access, AckTimeout, AttrMask, Av, Gid, Mtu, Psn, QpAttr, QpState, QpType, Qpn, RKey, RnrTimer,
+    WcOpcode, WcStatus,
 };
 pub use memory::{Dm, Mr, Remote, Slice};
 pub use qp::{Ah, DEFAULT_QKEY, Endpoint, PostError, Qp, QpSpec, Srq};

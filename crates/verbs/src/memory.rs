@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use device::MrInfo;
 use device::ids::DmId;
+use dmabuf::Mapping;
 use iba::{Access, LKey, RKey};
 use transport::wr::Sge;
 use umem::Umem;
@@ -51,6 +52,17 @@ impl Mr {
     ) -> Result<Self> {
         let hca = pd.context().hca();
         let info = hca.reg_dmabuf_mr(pd.id(), Some(fd), offset, length, iova, access)?;
+        Ok(Self::new(pd, info, iova, length, None))
+    }
+
+    pub(crate) fn mapped(pd: &Pd, mapping: &Mapping, access: Access) -> Result<Self> {
+        let (addr, length) = (mapping.addr() as u64, mapping.len());
+        let hca = pd.context().hca();
+        let Some(info) = hca.reg_peer_mr(pd.id(), addr, length, addr, access)? else {
+            let what = format!("reg_mapping: nobody knows whose memory is at {addr:#x}");
+            return Err(Refusal::new(Kind::BadAddress, what));
+        };
+        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { addr };
         Ok(Self::new(pd, info, iova, length, None))
     }
 

@@ -188,3 +188,14 @@ fn as_a_dma_buf_it_is_for_those_who_can_lose_it() {
     drop(dm);
     assert_eq!(run(&a, write()), WcStatus::RemAccessErr, "it was freed");
 }
+
+/// A zero-based region may begin anywhere, so that an aligned address of it is not aligned memory.
+#[test]
+fn an_atomic_on_memory_that_is_not_aligned_is_an_invalid_request() {
+    let (context, pd) = nic(ImporterConfig::Dynamic);
+    let dm = context.alloc_dm(64).unwrap();
+    let odd = pd.reg_dm_mr(&dm, 4, 32, ALL).unwrap();
+    let (a, _b) = pair(&context, &pd);
+    let add = SendRequest::fetch_add(1, a.mr.slice(0, 8), odd.remote(8), 1);
+    assert_eq!(run(&a, add), WcStatus::RemInvReqErr);
+}

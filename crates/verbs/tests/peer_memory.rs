@@ -1,61 +1,19 @@
 //! GPU memory as the target and the source of RDMA, with a GPU that moves it, and one that takes it away.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+mod common;
+
+use common::{ALL, MIB, completion, gpu, nic_of, pair, pattern, run};
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpu::{Bo, Domain, Gpu, GpuConfig, Place};
 use verbs::{
-    Access, Context, Cq, Device, HostBuf, ImporterConfig, Kind, Mr, NicConfig, Pd, Qp, QpSpec,
-    SendRequest, Wc, WcStatus,
+    Access, Context, HostBuf, ImporterConfig, Kind, Mr, NicConfig, Pd, SendRequest, WcStatus,
 };
-
-const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
-const MIB: u64 = 1 << 20;
 
 /// A NIC of its own for each test: what one test does to its GPU is none of another's business.
 fn nic(importer: ImporterConfig) -> (Context, Pd) {
     nic_of(NicConfig { importer: Some(importer), ..NicConfig::default() })
-}
-
-fn nic_of(config: NicConfig) -> (Context, Pd) {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let name = format!("test{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let context = Device::from_config(NicConfig { name, ..config }).unwrap().open().unwrap();
-    let pd = context.alloc_pd().unwrap();
-    (context, pd)
-}
-
-fn gpu() -> Gpu {
-    let config = GpuConfig { vram: 64 * MIB, gtt: 64 * MIB, shared: false, ..GpuConfig::default() };
-    Gpu::open(&config).unwrap()
-}
-
-struct Side {
-    cq: Cq,
-    qp: Qp,
-}
-
-fn pair(context: &Context, pd: &Pd) -> (Side, Side) {
-    let side = || {
-        let cq = context.create_cq(64).unwrap();
-        let qp = pd.create_qp(&QpSpec::rc(&cq)).unwrap();
-        Side { cq, qp }
-    };
-    let (a, b) = (side(), side());
-    a.qp.connect(&b.qp.endpoint().unwrap()).unwrap();
-    b.qp.connect(&a.qp.endpoint().unwrap()).unwrap();
-    (a, b)
-}
-
-#[track_caller]
-fn completion(cq: &Cq) -> Wc {
-    cq.wait_timeout(Duration::from_secs(20)).unwrap().expect("a completion within twenty seconds")
-}
-
-#[track_caller]
-fn run(side: &Side, request: SendRequest) -> WcStatus {
-    side.qp.post_send(&request.signaled()).unwrap();
-    completion(&side.cq).status
 }
 
 /// Moves a buffer back and forth until it is dropped.
@@ -85,10 +43,6 @@ impl Drop for Mover<'_> {
     fn drop(&mut self) {
         self.done.store(true, Ordering::Relaxed);
     }
-}
-
-fn pattern(length: u64, seed: u64) -> Vec<u8> {
-    (0..length).map(|i| (i * 7 + i / 251 + seed) as u8).collect()
 }
 
 fn register(pd: &Pd, bo: &Bo) -> Mr {

@@ -20,6 +20,7 @@
 //! | [`bth`] ... [`ieth`] | one header each |
 //! | [`icrc`] | computing and checking the ICRC, without the IPv4 identification if need be |
 //! | [`ip`], [`grh`] | what stands before the BTH on the wire, and before a datagram's payload in a receive buffer |
+//! | [`mad`], [`cm`] | management datagrams, and the messages of communication management in them |
 //! | [`pretty`] | packets as lines of text |
 //!
 //! What it does not do: no sockets, no memory regions, no sequence numbers to keep, and no decision about a packet
@@ -65,6 +66,7 @@ pub mod aeth;
 pub mod atomic_ack_eth;
 pub mod atomic_eth;
 pub mod bth;
+pub mod cm;
 pub mod deth;
 pub mod feth;
 pub mod grh;
@@ -73,6 +75,7 @@ pub mod icrc;
 pub mod ieth;
 pub mod imm_dt;
 pub mod ip;
+pub mod mad;
 pub mod opcode;
 pub mod pretty;
 pub mod reth;

@@ -13,6 +13,7 @@ use super::direct::UnderWay;
 use super::events::EventQueue;
 use super::import::Import;
 use super::mr::{Mr, MrKind};
+use super::peer::PeerRegion;
 use crate::dm_export::DmExport;
 use crate::ids::{CtxId, DmId, MrId, PdId};
 use crate::refusal::{Result, refuse};
@@ -49,6 +50,7 @@ struct Part {
     length: u64,
     kind: MrKind,
     import: Option<Arc<Import>>,
+    peer: Option<PeerRegion>,
     pinned: u64,
 }
 
@@ -141,11 +143,31 @@ impl Engine {
     /// of zero or one that wraps.
     #[doc(alias = "ibv_reg_mr")]
     pub fn reg_mr(&mut self, pd: PdId, umem: Umem, iova: u64, access: Access) -> Result<MrInfo> {
+        let (addr, length) = (umem.addr() as u64, umem.len());
+        let base = self.check_reg_mr(addr, length, iova, access)?;
+        let is_paged = access.contains(Access::ON_DEMAND);
+        let pinned = if is_paged { 0 } else { self.charge_pins("reg_mr", addr, length)? };
+        let part =
+            Part { umem, offset: 0, length, kind: MrKind::User, import: None, peer: None, pinned };
+        let inserted = self.insert_mr(pd, access, base, part);
+        if inserted.is_err() {
+            self.uncharge_pins(pinned);
+        }
+        inserted
+    }
+
+    /// The checks of a registration that come before the memory is looked at; the region's first address.
+    pub(crate) fn check_reg_mr(
+        &self,
+        addr: u64,
+        length: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<u64> {
         Self::check_access("reg_mr", access, MR_ACCESS)?;
         if access.contains(Access::ON_DEMAND) {
-            self.check_odp(&umem, iova, access)?;
+            self.check_odp(addr, length, iova, access)?;
         }
-        let length = umem.len();
         if length == 0 {
             refuse!(Invalid, "reg_mr: a region of no bytes");
         }
@@ -153,10 +175,23 @@ impl Engine {
         if base.checked_add(length).is_none() {
             refuse!(Invalid, "reg_mr: {base:#x} + {length:#x} wraps");
         }
-        let addr = umem.addr() as u64;
-        let is_paged = access.contains(Access::ON_DEMAND);
-        let pinned = if is_paged { 0 } else { self.charge_pins("reg_mr", addr, length)? };
-        let part = Part { umem, offset: 0, length, kind: MrKind::User, import: None, pinned };
+        Ok(base)
+    }
+
+    /// Makes a region of a peer's memory. It is charged as any region of the program is (`docs/semantics.md` 2.7, 2.11).
+    pub(crate) fn insert_peer_mr(
+        &mut self,
+        pd: PdId,
+        access: Access,
+        (addr, iova): (u64, u64),
+        umem: Umem,
+        peer: PeerRegion,
+    ) -> Result<MrInfo> {
+        let length = umem.len();
+        let base = self.check_reg_mr(addr, length, iova, access)?;
+        let pinned = self.charge_pins("reg_mr", addr, length)?;
+        let (kind, peer) = (MrKind::Peer, Some(peer));
+        let part = Part { umem, offset: 0, length, kind, import: None, peer, pinned };
         let inserted = self.insert_mr(pd, access, base, part);
         if inserted.is_err() {
             self.uncharge_pins(pinned);
@@ -203,8 +238,15 @@ impl Engine {
         if iova.checked_add(length).is_none() {
             refuse!(Invalid, "reg_dmabuf_mr: iova {iova:#x} + length {length:#x} wraps");
         }
-        let part =
-            Part { umem, offset: 0, length, kind: MrKind::Dmabuf, import: Some(import), pinned: 0 };
+        let part = Part {
+            umem,
+            offset: 0,
+            length,
+            kind: MrKind::Dmabuf,
+            import: Some(import),
+            peer: None,
+            pinned: 0,
+        };
         self.insert_mr(pd, access, iova, part)
     }
 
@@ -229,21 +271,29 @@ impl Engine {
             refuse!(Invalid, "reg_dm_mr: {length:#x} bytes at {offset:#x} of a block of {size:#x}");
         }
         let umem = Umem::host(&block.memory);
-        let part = Part { umem, offset, length, kind: MrKind::Dm(dm), import: None, pinned: 0 };
+        let part = Part {
+            umem,
+            offset,
+            length,
+            kind: MrKind::Dm(dm),
+            import: None,
+            peer: None,
+            pinned: 0,
+        };
         self.insert_mr(pd, access, 0, part)
     }
 
     /// On-demand paging as the persona has it (`docs/semantics.md` 2.5).
-    fn check_odp(&self, umem: &Umem, iova: u64, access: Access) -> Result<()> {
+    fn check_odp(&self, addr: u64, length: u64, iova: u64, access: Access) -> Result<()> {
         let config = &self.core.config;
         if !config.has_odp() {
             refuse!(NotSupported, "reg_mr: {} has no on-demand paging", config.name);
         }
-        if umem.len() == u64::MAX {
+        if length == u64::MAX {
             if !config.has_implicit_odp() {
                 refuse!(NotSupported, "reg_mr: {} has no implicit on-demand paging", config.name);
             }
-            if umem.addr() != 0 || iova != 0 || access.contains(Access::HUGETLB) {
+            if addr != 0 || iova != 0 || access.contains(Access::HUGETLB) {
                 refuse!(
                     Invalid,
                     "reg_mr: the whole address space is registered at address and iova 0, without HUGETLB"
@@ -272,7 +322,7 @@ impl Engine {
         if let MrKind::Dm(dm) = part.kind {
             self.dm(dm)?.uses += 1;
         }
-        let Part { umem, offset, length, kind, import, pinned } = part;
+        let Part { umem, offset, length, kind, import, peer, pinned } = part;
         let odp = access.contains(Access::ON_DEMAND).then(Box::default);
         let (id, key) = self.core.mrs.insert(|key| Mr {
             pd,
@@ -284,6 +334,7 @@ impl Engine {
             offset,
             kind,
             import,
+            peer,
             odp,
             is_revoked: false,
             pinned,
@@ -301,6 +352,9 @@ impl Engine {
             MrKind::User => {}
             MrKind::Dmabuf => {
                 refuse!(NotSupported, "rereg_mr: a dma-buf region cannot be changed")
+            }
+            MrKind::Peer => {
+                refuse!(NotSupported, "rereg_mr: a region of a peer's memory cannot be changed")
             }
             MrKind::Dm(_) => refuse!(Invalid, "rereg_mr: a device-memory region cannot be changed"),
         }

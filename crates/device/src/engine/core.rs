@@ -154,6 +154,8 @@ pub(crate) struct Core {
     pub(crate) missteered: bool,
     /// When events that are held back come at the latest.
     pub(crate) moderated: Vec<(Time, CqId)>,
+    /// Datagrams for QP 1 that wait for the communication manager.
+    pub(crate) gsi: VecDeque<super::cm::Arrived>,
     /// Whether a packet waits in its ring for the program to post a receive.
     pub(crate) holding: bool,
 }

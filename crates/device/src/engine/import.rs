@@ -41,19 +41,10 @@ pub(crate) struct Import {
 struct Fault {
     /// It was asked, and has not let go of the buffer yet.
     is_asked: bool,
-    /// What it found, for the next access, and when.
-    found: Option<(Remapped, Instant)>,
-}
-
-impl Fault {
-    /// Whether something was found that still tells how things are.
-    fn has_answer(&self) -> bool {
-        match &self.found {
-            Some((Remapped::Here(umem), _)) => is_current(umem),
-            Some((Remapped::Refused, when)) => when.elapsed() < REFUSED,
-            found => found.is_some(),
-        }
-    }
+    /// What it found, for the next access.
+    found: Option<Remapped>,
+    /// When that was, and what the gate was like.
+    found_at: Option<(Instant, Option<GateState>)>,
 }
 
 /// How long an access waits for the fault thread before it is put off: about what a page fault costs a NIC.
@@ -63,8 +54,8 @@ const PATIENCE: Duration = Duration::from_micros(300);
 const HOLD: Duration = Duration::from_millis(2);
 /// How long it keeps it still once the access came for it.
 const ACCESS: Duration = Duration::from_micros(200);
-/// How long an exporter's no is meant for the access that asked: longer than a peer waits that was told to come again
-/// (655 ms at most, IBA table 45).
+/// How long an exporter's no waits for the access that asked: longer than a peer does that was told to come again (655 ms
+/// at most, IBA table 45).
 const REFUSED: Duration = Duration::from_secs(1);
 
 /// What the framework calls.
@@ -269,7 +260,7 @@ impl Import {
             }
         }
         let mut fault = self.fault();
-        if !fault.has_answer() && !fault.is_asked {
+        if !fault.is_asked && !self.still_holds(&fault) {
             fault.is_asked = true;
             fault.found = None;
             drop(fault);
@@ -284,7 +275,22 @@ impl Import {
         let (mut fault, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let found = fault.found.take();
         self.changed.notify_all();
-        found.map_or(Remapped::NotYet, |(found, _)| found)
+        found.unwrap_or(Remapped::NotYet)
+    }
+
+    /// Whether what the fault thread found still tells how things are. A no is of the time of a reset, say, which the gate
+    /// shows to be over.
+    fn still_holds(&self, fault: &Fault) -> bool {
+        let Some((when, gate)) = fault.found_at else { return false };
+        match &fault.found {
+            None => false,
+            Some(Remapped::Here(umem)) => is_current(umem),
+            Some(_) => when.elapsed() < REFUSED && gate == self.gate_state(),
+        }
+    }
+
+    fn gate_state(&self) -> Option<GateState> {
+        self.gate.as_ref().map(GateSlot::state)
     }
 
     /// Of memory that is pinned: its gate closes when it is taken away, and for a moment when it is taken away from others
@@ -307,10 +313,15 @@ impl Import {
     /// The fault thread's part: waits for its turn and for the exporter, and keeps the buffer there until it was used.
     pub(crate) fn remap_and_wait(&self, wake: impl FnOnce()) {
         let resv = self.attachment.resv().lock();
+        // Before the exporter is asked: what changes while it answers makes the answer an old one.
+        let found_at = Some((Instant::now(), self.gate_state()));
         let mapped = self.map(&resv).and_then(|umem| self.wait_for_moves(&resv).map(|()| umem));
         let found = self.outcome(mapped);
         let is_here = matches!(found, Remapped::Here(_));
-        self.fault().found = Some((found, Instant::now()));
+        {
+            let mut fault = self.fault();
+            (fault.found, fault.found_at) = (Some(found), found_at);
+        }
         self.changed.notify_all();
         wake();
         if is_here {

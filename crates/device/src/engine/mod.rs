@@ -13,7 +13,7 @@ mod advise;
 mod api_mem;
 mod api_qp;
 mod api_queue;
-mod cm;
+pub(crate) mod cm;
 pub(crate) mod core;
 pub(crate) mod cq;
 pub(crate) mod direct;
@@ -28,11 +28,13 @@ mod multicast;
 mod null;
 mod odp;
 mod payload;
+pub(crate) mod peer;
 pub(crate) mod peers;
 mod pinned;
 mod present;
 pub(crate) mod qp;
 pub(crate) mod receive;
+mod resources;
 mod route;
 mod share;
 pub(crate) mod table;
@@ -50,6 +52,7 @@ use transport::{Poll, Time};
 pub use self::advise::MrAdvice;
 pub use self::api_mem::{MrInfo, Rereg};
 pub use self::api_qp::{Cap, QpSpec};
+use self::cm::CmService;
 use self::core::Core;
 pub use self::core::{AsyncEvent, EventSource};
 pub use self::cq::Wc;
@@ -57,6 +60,7 @@ use self::env::{QpEnv, Route};
 pub use self::mr::MrKind;
 use self::qp::QpTable;
 use self::receive::{Look, Receivers};
+pub use self::resources::Resources;
 pub use self::window::MwType;
 use crate::attr::{DeviceAttr, GidEntry, PortAttr};
 use crate::clock::Clock;
@@ -69,6 +73,7 @@ pub struct Engine {
     pub(crate) core: Core,
     pub(crate) qps: QpTable,
     pub(crate) receivers: Receivers,
+    pub(crate) cm: CmService,
     pub(crate) clock: Clock,
     ready: VecDeque<QpId>,
     blocked: Vec<QpId>,
@@ -98,11 +103,18 @@ const POLLS_PER_CLOCK: u32 = 64;
 const POLLS_PER_SOCKET: u32 = 512;
 
 impl Engine {
-    pub(crate) fn new(core: Core, qps: QpTable, receivers: Receivers, clock: Clock) -> Self {
+    pub(crate) fn new(
+        core: Core,
+        qps: QpTable,
+        receivers: Receivers,
+        cm: CmService,
+        clock: Clock,
+    ) -> Self {
         Self {
             core,
             qps,
             receivers,
+            cm,
             clock,
             ready: VecDeque::new(),
             blocked: Vec::new(),
@@ -170,6 +182,7 @@ impl Engine {
         if self.receivers.udp_is_hot() || self.polls.is_multiple_of(POLLS_PER_SOCKET) {
             moved |= self.receive_udp(Look::Likely);
         }
+        moved |= self.run_cm();
         if self.core.udp.front().is_some() && self.ready.is_empty() {
             self.flush_udp();
         }
@@ -196,6 +209,7 @@ impl Engine {
         let mut moved = self.housekeeping();
         moved |= self.receive_fast();
         moved |= self.receive_udp(Look::Everywhere);
+        moved |= self.run_cm();
         moved |= self.run_ready();
         moved | self.fire_timers()
     }
@@ -209,6 +223,7 @@ impl Engine {
         self.core.now = self.clock.now();
         let mut moved = self.receive_fast();
         moved |= self.receive_udp(Look::Likely);
+        moved |= self.run_cm();
         moved |= self.run_ready();
         moved | self.fire_timers()
     }
@@ -225,6 +240,7 @@ impl Engine {
         self.core.table = None;
         self.core.faults.abandon_in_child();
         self.receivers.abandon_in_child();
+        self.cm.abandon_in_child();
         self.core.peers.abandon_in_child();
         self.core.detach_event_queues();
         self.stop();
@@ -233,6 +249,7 @@ impl Engine {
     /// Forgets everything that was to be done.
     pub(crate) fn stop(&mut self) {
         self.core.loopback.clear();
+        self.core.gsi.clear();
         self.core.moderated.clear();
         self.ready.clear();
         self.blocked.clear();
@@ -243,7 +260,7 @@ impl Engine {
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let event = self.core.moderated.iter().map(|(at, _)| *at);
-        timer.into_iter().chain(event).min()
+        timer.into_iter().chain(event).chain(self.cm.next_deadline()).min()
     }
 
     /// Notes when the background thread looks again; it holds the lock until it sleeps.
@@ -276,7 +293,7 @@ impl Engine {
 
     /// Whether a QP waits for room in a carrier, or a packet for a receive.
     pub(crate) fn has_blocked(&self) -> bool {
-        !self.blocked.is_empty() || self.core.holding
+        !self.blocked.is_empty() || self.core.holding || self.cm.has_unsent()
     }
 
     pub(crate) fn make_ready(&mut self, id: QpId) {
@@ -390,6 +407,7 @@ impl Engine {
             self.transmit(id);
         }
         fired |= self.core.report_overdue();
+        fired |= self.run_cm();
         if fired {
             self.after_transmit();
         }

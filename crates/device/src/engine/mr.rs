@@ -11,6 +11,7 @@ use umem::Umem;
 use super::import::Import;
 use super::null::Null;
 use super::odp::Odp;
+use super::peer::PeerRegion;
 use super::window::WindowTable;
 use crate::ids::{DmId, MrId, PdId};
 
@@ -20,6 +21,8 @@ use crate::ids::{DmId, MrId, PdId};
 pub enum MrKind {
     /// Memory of the program.
     User,
+    /// Memory of a peer device, registered by its address.
+    Peer,
     /// A dma-buf.
     Dmabuf,
     /// Device memory.
@@ -41,6 +44,8 @@ pub(crate) struct Mr {
     pub(crate) kind: MrKind,
     /// The attachment that `umem` came from, of a dma-buf.
     pub(crate) import: Option<Arc<Import>>,
+    /// The pages that `umem` is of, of a peer's memory registered by address.
+    pub(crate) peer: Option<PeerRegion>,
     /// Which pages are there, of a region paged on demand.
     pub(crate) odp: Option<Box<Odp>>,
     /// Set when the memory was taken away for good: the key is dead, and stays reserved until the region is

@@ -58,6 +58,16 @@ impl InPayload<'_> {
         }
     }
 
+    /// Copies the whole payload into `bytes`, which is as long. Not of a reference to memory of this process.
+    pub(crate) fn read(&self, bytes: &mut [u8]) -> bool {
+        match self {
+            Self::Bytes(payload) if payload.len() == bytes.len() => bytes.copy_from_slice(payload),
+            Self::Ring(foreign) if foreign.len() == bytes.len() => foreign.copy_to(bytes),
+            _ => return false,
+        }
+        true
+    }
+
     /// Copies `length` bytes at `from` of the payload to `offset` of `umem`.
     pub(crate) fn copy_to(
         &self,
@@ -110,8 +120,11 @@ pub(crate) fn local_fault(fault: &Fault) -> LocalError {
 /// Like [`local_fault`], where a peer asked for the memory.
 #[cold]
 pub(crate) fn remote_fault(fault: &Fault) -> RemoteError {
-    if let Fault::Stale { .. } = fault {
-        return RemoteError::NotPresent;
+    match fault {
+        Fault::Stale { .. } => return RemoteError::NotPresent,
+        // Its address was aligned and the memory behind it is not, as in a zero-based region that begins anywhere.
+        Fault::Misaligned { .. } => return RemoteError::Misaligned,
+        _ => {}
     }
     report_stale_access(fault);
     tracing::warn!(target: "peerdma::fault", "a region's memory is gone, which a peer uses: {fault}");

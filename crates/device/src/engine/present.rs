@@ -5,6 +5,7 @@ use umem::Umem;
 
 use super::core::Core;
 use super::import::Remapped;
+use super::peer::PeerRegion;
 use crate::ids::MrId;
 
 /// What became of an attempt to bring memory in.
@@ -44,6 +45,10 @@ impl Core {
             self.counters.page_faults += faulted.faults;
             return if faulted.is_done { BroughtIn::Here } else { BroughtIn::NotYet };
         }
+        if mr.peer.as_ref().is_some_and(PeerRegion::is_lost) {
+            self.revoke(id);
+            return BroughtIn::Here;
+        }
         let Some(import) = mr.import.clone() else {
             // Of the two ends of a copy it is the other one that is absent.
             return BroughtIn::Here;
@@ -78,8 +83,10 @@ impl Core {
         if !std::mem::replace(&mut mr.is_revoked, true) {
             tracing::info!(
                 target: "peerdma::peer-memory",
-                "region {} (key {:#x}) lost its memory: the exporter of its dma-buf took it away; the key is dead",
-                id.handle(), mr.key
+                "region {} (key {:#x}) lost its memory: {} took it away; the key is dead",
+                id.handle(),
+                mr.key,
+                mr.peer.as_ref().map_or("the exporter of its dma-buf", PeerRegion::client)
             );
         }
         if let Some(table) = &self.table {

@@ -369,16 +369,19 @@ impl Engine {
                 _ => {}
             }
         }
-        let mut gone = false;
+        let mut gone = Vec::new();
         for inbound in &mut self.receivers.inbounds {
-            gone |= inbound.poll() == InboundState::Gone;
+            if inbound.poll() == InboundState::Gone {
+                gone.push(inbound.peer().vf);
+            }
         }
-        if gone {
+        if !gone.is_empty() {
             // What a peer pushed before it went is still delivered. It cannot push more, so this ends. One that goes
             // only now has its turn later.
             while self.receive_rings() {}
             if !self.core.holding {
                 self.receivers.inbounds.retain(|inbound| inbound.state() != InboundState::Gone);
+                self.cm_peers_gone(&gone);
             }
             moved = true;
         }
@@ -391,6 +394,7 @@ impl Engine {
             }
         }
         self.receivers.steer();
+        self.poll_directory();
         if self.receivers.watch.as_ref().is_some_and(|watch| watch.drain().unwrap_or(false)) {
             crate::nic::refresh(&mut self.core);
         }
@@ -401,7 +405,8 @@ impl Engine {
 /// Whether a packet that came by the ring of a process names no other one as its sender. Only datagrams name one: the
 /// others are compared with what their QP is connected to.
 fn is_from(core: &Core, vf: u16, headers: &Headers, grh: Option<&[u8; 40]>) -> bool {
-    headers.deth.is_none_or(|deth| vf_of(deth.src_qp) == vf)
+    let is_gsi = headers.bth.dest_qp == Qpn::GSI;
+    headers.deth.is_none_or(|deth| is_gsi && deth.src_qp == Qpn::GSI || vf_of(deth.src_qp) == vf)
         && grh.is_none_or(|grh| core.port.gids.contains(&Grh::parse(grh).sgid()))
 }
 
@@ -490,6 +495,11 @@ fn deliver_datagram(
         skipped: Default::default(),
         grh: grh.as_ref(),
     };
+    if headers.bth.dest_qp == Qpn::GSI && way == Way::Socket {
+        // It may be another process's, which only what it says tells.
+        core.arrive_at_gsi(&rx, None, Some((about, bytes)));
+        return None;
+    }
     if to_group {
         // Every process that joined was given a copy by the kernel, so none comes by way of another.
         if way == Way::Socket {
@@ -531,6 +541,15 @@ fn deliver(
     rx: &Rx<'_, InPayload<'_>>,
 ) -> Option<QpId> {
     let dest = rx.headers.bth.dest_qp;
+    if dest == Qpn::GSI {
+        let via = match sender {
+            Sender::Own(_) => Some(core.vf),
+            Sender::Process(vf, _) => Some(vf),
+            Sender::Host(_) => None,
+        };
+        core.arrive_at_gsi(rx, via, None);
+        return None;
+    }
     let Some(entry) = qps.by_number(dest) else {
         core.counters.rx_unknown_qpn += 1;
         tracing::debug!(target: "peerdma::drop", qpn = %dest, ?sender, "no such QP");

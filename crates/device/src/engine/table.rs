@@ -292,6 +292,7 @@ mod tests {
             offset: 64,
             kind: super::super::MrKind::User,
             import: None,
+            peer: None,
             odp: None,
             is_revoked: false,
             pinned: 0,

@@ -118,6 +118,7 @@ fn region(key: u32, pd: u32, access: Access) -> Mr {
         offset: 0,
         kind: MrKind::User,
         import: None,
+        peer: None,
         odp: None,
         is_revoked: false,
         pinned: 0,

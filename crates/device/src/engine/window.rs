@@ -300,6 +300,7 @@ mod tests {
             offset,
             kind,
             import: None,
+            peer: None,
             odp: None,
             is_revoked: false,
             pinned: 0,

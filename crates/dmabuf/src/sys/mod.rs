@@ -10,6 +10,7 @@ mod lock;
 mod process;
 mod reserve;
 pub(crate) mod sync_file;
+pub(crate) mod vma;
 mod words;
 
 use std::ffi::{CString, c_void};

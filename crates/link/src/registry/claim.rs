@@ -276,7 +276,7 @@ pub(super) fn spare_fd(any: &OwnedFd) -> Option<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(any, 0).ok()
 }
 
-fn new_socket() -> Result<OwnedFd, Errno> {
+pub(super) fn new_socket() -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }

@@ -97,13 +97,19 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
                     format!("ibv_reg_mr: {addr:p} and iova {iova:#x} differ within the page");
                 return Err(Refusal::new(Kind::Invalid, what));
             }
+            let place = Place { addr, length, can_rereg: true };
             // Pages that are brought in on demand need not be there yet.
             if !access.contains(Access::ON_DEMAND) {
                 check_mapped(addr, length, access)?;
+                let (addr, length) = (addr.addr() as u64, length as u64);
+                let info = own.hca.reg_peer_mr(own.id, addr, length, iova, access)?;
+                if let Some(info) = info {
+                    return Ok(create(pd, own, info, place));
+                }
             }
             let umem = user_memory(addr, length);
             let info = own.hca.alive()?.reg_mr(own.id, umem, iova, access)?;
-            Ok(create(pd, own, info, Place { addr, length, can_rereg: true }))
+            Ok(create(pd, own, info, place))
         };
         errno::or_null(register())
     })
@@ -138,11 +144,6 @@ fn check_mapped(addr: *mut c_void, length: size_t, access: Access) -> Result<(),
     if unsafe { libc::msync(start, span, libc::MS_ASYNC) } != 0 {
         return fault("not all of it is mapped");
     }
-    if let Some(mapping) = dma_buf_at(addr.addr(), span) {
-        return fault(&format!(
-            "{mapping} is mapped there, whose pages cannot be pinned; register the dma-buf itself (ibv_reg_dmabuf_mr)"
-        ));
-    }
     // One page tells a constant from a buffer: a whole region is writable or is not, but for odd programs.
     if access.contains(Access::LOCAL_WRITE) && !is_writable(start) {
         return fault("it is not writable");
@@ -150,20 +151,13 @@ fn check_mapped(addr: *mut c_void, length: size_t, access: Access) -> Result<(),
     Ok(())
 }
 
-/// The dma-buf that is mapped somewhere in a range, as `/proc/self/maps` names it: one of the kernel, or one of ours
-/// (`docs/semantics.md` 4.3: what belongs to a peer device has its own door).
-fn dma_buf_at(addr: usize, length: usize) -> Option<String> {
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    maps.lines().find_map(|line| {
-        let (range, rest) = line.split_once(' ')?;
-        let (start, end) = range.split_once('-')?;
-        let start = usize::from_str_radix(start, 16).ok()?;
-        let end = usize::from_str_radix(end, 16).ok()?;
-        let overlaps = start < addr.saturating_add(length) && addr < end;
-        let path = rest.splitn(5, ' ').nth(4)?.trim_start();
-        let is_dma_buf = path.starts_with("/dmabuf:") || path.starts_with("/memfd:peerdma:");
-        (overlaps && is_dma_buf).then(|| path.trim_end_matches(" (deleted)").to_owned())
-    })
+/// Refuses memory of a device, which a region that is registered anew cannot come to be on.
+fn check_plain(addr: *mut c_void, length: size_t) -> Result<(), Refusal> {
+    let Some(found) = dmabuf::peer::owner_of(addr.addr() as u64, length as u64) else {
+        return Ok(());
+    };
+    let what = format!("ibv_rereg_mr: {} is {}: register it anew", found.mapping, found.owner);
+    Err(Refusal::new(Kind::BadAddress, what))
 }
 
 /// Whether the kernel would let the page be written. Unknown counts as yes.
@@ -363,7 +357,9 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         let access = Access::from_bits_retain(access as c_uint);
         let mut change = Rereg::default();
         if has(TRANSLATION) {
-            if let Err(refusal) = check_mapped(addr, length, access) {
+            let checked =
+                check_mapped(addr, length, access).and_then(|()| check_plain(addr, length));
+            if let Err(refusal) = checked {
                 errno::set(errno::of(refusal.kind()));
                 return ERR_CMD;
             }

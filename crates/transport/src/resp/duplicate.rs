@@ -3,7 +3,7 @@
 use iba::Access;
 use wire::Operation;
 
-use super::{Step, check::denied};
+use super::Step;
 use crate::answer::Answer;
 use crate::env::{Env, Rx};
 use crate::qp::Qp;
@@ -30,10 +30,13 @@ impl Qp {
                     return Step::Cleanup;
                 }
                 if reth.dma_len > 0
-                    && let Err(error) =
-                        env.check_remote(reth.rkey, reth.va, reth.dma_len, Access::REMOTE_READ)
+                    && env
+                        .check_remote(reth.rkey, reth.va, reth.dma_len, Access::REMOTE_READ)
+                        .is_err()
                 {
-                    return denied(error);
+                    // The region is gone by now. The NAK names this request, and not the one that is expected next.
+                    self.refuse_read(env, psn);
+                    return Step::Cleanup;
                 }
                 let limit = self.attr.max_dest_rd_atomic.into();
                 self.resp.answer_again(Answer::read(psn, packets, reth, false), limit);

@@ -45,6 +45,18 @@ fn a_read_that_comes_again_reads_again() {
     assert_eq!(s.qp.query().rq_psn, rq(3));
 }
 
+/// The region was deregistered meanwhile: the NAK is of the request that came again, which the requester waits for.
+#[test]
+fn a_read_that_comes_again_and_is_refused_is_refused_by_its_number() {
+    let mut s = Station::new(&Options::rc());
+    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 600));
+    s.at(0);
+    s.host.out.clear();
+    send!(s, 1, packet(Opcode::RcReadRequest, rq(1)).reth(u64::MAX - 4096, 344));
+    recv!(s, 1, nak(rq(1), 1, Syndrome::Nak(NakCode::RemoteAccess)));
+    assert_eq!(s.qp.state(), QpState::Err);
+}
+
 #[test]
 fn a_read_that_was_never_asked_for_is_dropped() {
     let mut s = Station::new(&Options::rc());

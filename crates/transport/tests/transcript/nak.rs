@@ -133,3 +133,15 @@ fn a_key_that_cannot_be_invalidated_ends_the_responder_without_a_nak() {
     assert_eq!(s.qp.state(), QpState::Err);
     recv!(s, 0, ack(rq(0), 1));
 }
+
+/// A READ that is refused in the middle, when what came before the refusal had no place or was lost: it ends at once, as
+/// the peer answers nothing more.
+#[test]
+fn a_read_refused_in_the_middle_is_not_asked_for_again() {
+    let mut s = Station::new(&Options::rc());
+    s.post(build::read(9, BASE, 600, 0x9000));
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 600).ackreq());
+    send!(s, 1, nak(sq(1), 0, Syndrome::Nak(NakCode::RemoteAccess)));
+    s.sent(9, WcStatus::RemAccessErr);
+    assert_eq!(s.qp.state(), QpState::Err);
+}

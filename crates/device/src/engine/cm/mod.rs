@@ -1,206 +1,194 @@
-//! Connection management: the calls of an endpoint (see [`crate::cm`]).
+//! Connection management: endpoints over the communication manager, and QP 1 below it (see [`crate::cm`]).
+//!
+//! ```text
+//!   cm_connect, cm_accept, ...          Sink::deliver
+//!          |                                 ^
+//!     endpoints, ports                    events
+//!          |                                 |
+//!          +-------> ::cm::Cm, sans-IO ------+
+//!                        |    ^
+//!                     gsi: QP 1, to and from every carrier
+//! ```
 
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+mod bind;
+mod call;
+mod endpoint;
+mod events;
+mod gsi;
+mod path;
+mod ports;
+#[cfg(test)]
+mod tests;
 
-use iba::{AttrMask, QpAttr, QpState};
+use std::collections::{BTreeMap, VecDeque};
 
+use ::cm::{Cm, ListenId, Local, Transmit};
+use iba::{PKey, Psn, Time};
+use link::registry::{Directory, VF_COUNT};
+use wire::cm::CommId;
+
+use self::endpoint::{Endpoint, Role};
+pub(crate) use self::gsi::Arrived;
+use self::ports::Ports;
 use super::Engine;
-use crate::cm::{Addresses, BindOptions, ConnParam, Path, RejReason, Sink, Spec, Timeouts};
+use super::core::Core;
+use crate::cm::EventKind;
 use crate::ids::CmId;
-use crate::refusal::{Result, refuse};
+
+/// Communication ids are 10 bits of VF and 22 bits that count.
+const COMM_VF_SHIFT: u8 = 22;
+const _: () = assert!(VF_COUNT as u32 == 1 << (32 - COMM_VF_SHIFT as u32));
+
+/// How long we take to acknowledge a packet: `4.096 us * 2^code`, as the kernel's rxe says of itself.
+const ACK_DELAY: u8 = 15;
+/// Endpoints of one process: as many QPs as its numbers allow, with listeners.
+const MAX_ENDPOINTS: usize = 1 << 16;
+/// Rounds in which a message of ours to ourselves is looked at before others have their turn.
+const ROUNDS: usize = 16;
+
+/// What connection management has in an engine.
+#[derive(Debug)]
+pub(crate) struct CmService {
+    cm: Cm,
+    /// `None` where there are no descriptors left, and in the child of a fork.
+    directory: Option<Directory>,
+    ports: Ports,
+    endpoints: BTreeMap<CmId, Endpoint>,
+    next_id: u32,
+    by_conn: BTreeMap<CommId, CmId>,
+    by_listener: BTreeMap<ListenId, CmId>,
+    /// Datagrams that wait for room, or for the answer who listens.
+    unsent: VecDeque<Transmit>,
+    /// Datagrams of the wire that wait for that answer.
+    waiting: VecDeque<Arrived>,
+    remembered: VecDeque<gsi::Remembered>,
+    psn: Psn,
+}
+
+impl CmService {
+    pub(crate) fn new(core: &Core) -> Self {
+        let random = ports::random();
+        let local = Local {
+            ca_guid: core.attr.node_guid,
+            ack_delay: ACK_DELAY,
+            pkey: PKey::DEFAULT,
+            prefix: u32::from(core.vf) << COMM_VF_SHIFT,
+            index_bits: COMM_VF_SHIFT,
+            // A peer may still know connections of a process that had our VF.
+            start: random as u32,
+        };
+        let directory = Directory::new(&core.config.name, core.vf);
+        let directory = directory
+            .inspect_err(|error| tracing::warn!(target: "peerdma::cm", "no ports: {error}"))
+            .inspect(|directory| core.peers.waits().add_always(directory))
+            .ok();
+        Self {
+            cm: Cm::new(local),
+            directory,
+            ports: Ports::default(),
+            endpoints: BTreeMap::new(),
+            next_id: 0,
+            by_conn: BTreeMap::new(),
+            by_listener: BTreeMap::new(),
+            unsent: VecDeque::new(),
+            waiting: VecDeque::new(),
+            remembered: VecDeque::new(),
+            psn: Psn::new((random >> 32) as u32),
+        }
+    }
+
+    fn next_psn(&mut self) -> Psn {
+        let psn = self.psn;
+        self.psn = Psn::new(psn.value().wrapping_add(1));
+        psn
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.cm.poll_timeout()
+    }
+
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// The device failed: every endpoint is told, and its ports are free.
+    pub(crate) fn fail(&mut self) {
+        for (id, endpoint) in &mut self.endpoints {
+            endpoint.role = Role::Over;
+            endpoint.tell(*id, EventKind::DeviceRemoval);
+        }
+        self.directory = None;
+        self.unsent.clear();
+        self.waiting.clear();
+    }
+
+    /// Gives up, in the child of a fork, what is the parent's. Nothing is reported.
+    pub(crate) fn abandon_in_child(&mut self) {
+        if let Some(directory) = self.directory.take() {
+            directory.abandon_in_child();
+        }
+        self.unsent.clear();
+        self.waiting.clear();
+    }
+}
 
 impl Engine {
-    /// Makes an endpoint.
-    ///
-    /// # Errors
-    /// [`Kind::Invalid`](crate::Kind) if the QP type does not suit the port space, [`Kind::NoMemory`](crate::Kind) at
-    /// the limit of endpoints.
-    #[doc(alias = "rdma_create_id")]
-    pub fn cm_create(&mut self, spec: &Spec, sink: Arc<dyn Sink>) -> Result<CmId> {
-        let _ = (spec, sink);
-        refuse!(NotSupported, "cm_create")
+    /// Does what is due: datagrams in, timers, events out, datagrams out.
+    pub(crate) fn run_cm(&mut self) -> bool {
+        let now = self.core.now;
+        let is_due = self.cm.next_deadline().is_some_and(|at| at <= now);
+        if self.core.gsi.is_empty() && self.cm.unsent.is_empty() && !is_due {
+            return false;
+        }
+        if is_due {
+            self.cm.cm.handle_timeout(now);
+        }
+        let moved = self.settle_cm() || is_due;
+        if moved {
+            self.after_transmit();
+        }
+        moved
     }
 
-    /// Sends the events of an endpoint elsewhere from now on, with another cookie. Those that the old sink has stay there.
-    #[doc(alias = "rdma_migrate_id")]
-    pub fn cm_set_sink(&mut self, id: CmId, sink: Arc<dyn Sink>, cookie: u64) -> Result<()> {
-        let _ = (id, sink, cookie);
-        refuse!(NotSupported, "cm_set_sink")
+    /// Lets what was just done have its effects.
+    fn settle_cm(&mut self) -> bool {
+        let mut moved = false;
+        for _ in 0..ROUNDS {
+            moved |= !self.core.gsi.is_empty();
+            self.handle_arrived();
+            self.deliver_cm_events();
+            moved |= self.send_mads();
+            if self.core.gsi.is_empty() {
+                break;
+            }
+        }
+        moved
     }
 
-    /// Binds an endpoint to an address of this device, or to the wildcard. Port 0 is a free one. Returns what it is bound
-    /// to.
-    ///
-    /// # Errors
-    /// [`Kind::AddressInUse`](crate::Kind) if the port is another's, of this process or of another one of this host;
-    /// [`Kind::AddressNotAvailable`](crate::Kind) if the address is not one of the device's;
-    /// [`Kind::Invalid`](crate::Kind) if it is bound already.
-    #[doc(alias = "rdma_bind_addr")]
-    pub fn cm_bind(
-        &mut self,
-        id: CmId,
-        addr: SocketAddr,
-        options: BindOptions,
-    ) -> Result<SocketAddr> {
-        let _ = (id, addr, options);
-        refuse!(NotSupported, "cm_bind")
+    /// After a call of the program.
+    fn cm_called(&mut self) {
+        self.settle_cm();
+        self.after_transmit();
     }
 
-    /// Takes requests from now on. `backlog` is how many may wait for [`Engine::cm_taken`]; those beyond are refused.
-    ///
-    /// # Errors
-    /// [`Kind::AddressInUse`](crate::Kind) as in [`Engine::cm_bind`], if the address is shared.
-    #[doc(alias = "rdma_listen")]
-    pub fn cm_listen(&mut self, id: CmId, backlog: u32) -> Result<()> {
-        let _ = (id, backlog);
-        refuse!(NotSupported, "cm_listen")
+    /// Answers who asks for our names, and looks again at what waited for an answer.
+    pub(crate) fn poll_directory(&mut self) {
+        let Some(directory) = &mut self.cm.directory else { return };
+        if directory.poll() {
+            self.core.gsi.extend(self.cm.waiting.drain(..));
+        }
     }
 
-    /// The program knows of a request: it no longer counts towards its listener's backlog.
-    pub fn cm_taken(&mut self, id: CmId) -> Result<()> {
-        let _ = id;
-        refuse!(NotSupported, "cm_taken")
-    }
-
-    /// The way from an address of this device (any suitable one if `None`) to `to`, without an endpoint.
-    ///
-    /// # Errors
-    /// [`Kind::AddressNotAvailable`](crate::Kind) if `from` is not one of the device's or of another family than `to`.
-    pub fn cm_path(&self, from: Option<IpAddr>, to: IpAddr) -> Result<Path> {
-        let _ = (from, to);
-        refuse!(NotSupported, "cm_path")
-    }
-
-    /// Gives an endpoint its peer's address, binds it to a free port if it is not bound, and finds the way.
-    ///
-    /// # Errors
-    /// As [`Engine::cm_bind`] and [`Engine::cm_path`].
-    #[doc(alias("rdma_resolve_addr", "rdma_resolve_route"))]
-    pub fn cm_resolve(
-        &mut self,
-        id: CmId,
-        from: Option<SocketAddr>,
-        to: SocketAddr,
-    ) -> Result<Path> {
-        let _ = (id, from, to);
-        refuse!(NotSupported, "cm_resolve")
-    }
-
-    /// Replaces the type of service of an endpoint's packets, and the life time of a packet if given.
-    #[doc(alias("RDMA_OPTION_ID_TOS", "RDMA_OPTION_ID_ACK_TIMEOUT"))]
-    pub fn cm_set_service(
-        &mut self,
-        id: CmId,
-        tos: Option<u8>,
-        ack_timeout: Option<u8>,
-    ) -> Result<()> {
-        let _ = (id, tos, ack_timeout);
-        refuse!(NotSupported, "cm_set_service")
-    }
-
-    /// Sets how long the endpoint waits for answers.
-    pub fn cm_set_timeouts(&mut self, id: CmId, timeouts: Timeouts) -> Result<()> {
-        let _ = (id, timeouts);
-        refuse!(NotSupported, "cm_set_timeouts")
-    }
-
-    /// Asks the peer for a connection (REQ), or for a QP (SIDR_REQ).
-    ///
-    /// # Errors
-    /// [`Kind::Invalid`](crate::Kind) if the endpoint is not resolved or the private data is too long.
-    #[doc(alias = "rdma_connect")]
-    pub fn cm_connect(&mut self, id: CmId, param: &ConnParam) -> Result<()> {
-        let _ = (id, param);
-        refuse!(NotSupported, "cm_connect")
-    }
-
-    /// Accepts a request (REP, or SIDR_REP).
-    ///
-    /// # Errors
-    /// [`Kind::Invalid`](crate::Kind) if there is no request to accept, or not any more.
-    #[doc(alias = "rdma_accept")]
-    pub fn cm_accept(&mut self, id: CmId, param: &ConnParam) -> Result<()> {
-        let _ = (id, param);
-        refuse!(NotSupported, "cm_accept")
-    }
-
-    /// Refuses a request, or a response.
-    ///
-    /// # Errors
-    /// [`Kind::Invalid`](crate::Kind) if there is neither.
-    #[doc(alias = "rdma_reject")]
-    pub fn cm_reject(
-        &mut self,
-        id: CmId,
-        reason: RejReason,
-        ari: &[u8],
-        private_data: &[u8],
-    ) -> Result<()> {
-        let _ = (id, reason, ari, private_data);
-        refuse!(NotSupported, "cm_reject")
-    }
-
-    /// Tells the peer that the answer takes long (MRA): it waits for `4.096 us * 2^service_timeout` longer.
-    pub fn cm_delay(&mut self, id: CmId, service_timeout: u8) -> Result<()> {
-        let _ = (id, service_timeout);
-        refuse!(NotSupported, "cm_delay")
-    }
-
-    /// The QP of the active side is ready: confirms the response (RTU).
-    ///
-    /// # Errors
-    /// [`Kind::Invalid`](crate::Kind) if no response came, or the connection ended meanwhile.
-    pub fn cm_ready(&mut self, id: CmId, private_data: &[u8]) -> Result<()> {
-        let _ = (id, private_data);
-        refuse!(NotSupported, "cm_ready")
-    }
-
-    /// The QP of the passive side has received a packet before the RTU came (`IBV_EVENT_COMM_EST`).
-    #[doc(alias = "rdma_notify")]
-    pub fn cm_established(&mut self, id: CmId) -> Result<()> {
-        let _ = id;
-        refuse!(NotSupported, "cm_established")
-    }
-
-    /// Ends a connection (DREQ), or confirms that the peer did (DREP).
-    ///
-    /// # Errors
-    /// [`Kind::Invalid`](crate::Kind) if there is none.
-    #[doc(alias = "rdma_disconnect")]
-    pub fn cm_disconnect(&mut self, id: CmId) -> Result<()> {
-        let _ = id;
-        refuse!(NotSupported, "cm_disconnect")
-    }
-
-    /// What the QP of an endpoint is to be set to for its way to `state` (INIT, RTR or RTS).
-    ///
-    /// # Errors
-    /// [`Kind::Invalid`](crate::Kind) if the endpoint does not know it yet.
-    #[doc(alias = "rdma_init_qp_attr")]
-    pub fn cm_qp_attr(&self, id: CmId, state: QpState) -> Result<(QpAttr, AttrMask)> {
-        let _ = (id, state);
-        refuse!(NotSupported, "cm_qp_attr")
-    }
-
-    /// The addresses of an endpoint.
-    #[doc(alias("rdma_get_local_addr", "rdma_get_peer_addr"))]
-    pub fn cm_addresses(&self, id: CmId) -> Result<Addresses> {
-        let _ = id;
-        refuse!(NotSupported, "cm_addresses")
-    }
-
-    /// The way to an endpoint's peer, once it is resolved or came with a request.
-    #[doc(alias = "rdma_query_route")]
-    pub fn cm_route(&self, id: CmId) -> Result<Path> {
-        let _ = id;
-        refuse!(NotSupported, "cm_route")
-    }
-
-    /// Destroys an endpoint: no event of it comes any more. A request that waits is refused, a connection ended.
-    #[doc(alias = "rdma_destroy_id")]
-    pub fn cm_destroy(&mut self, id: CmId) -> Result<()> {
-        let _ = id;
-        refuse!(NotSupported, "cm_destroy")
+    /// Connections of processes of this host that are gone have ended.
+    pub(crate) fn cm_peers_gone(&mut self, vfs: &[u16]) {
+        // What they said last is still in the queue.
+        self.handle_arrived();
+        let now = self.core.now;
+        for vf in vfs {
+            for gid in &self.core.port.gids {
+                self.cm.cm.peer_gone(now, *gid, *vf);
+            }
+        }
+        self.settle_cm();
     }
 }

@@ -1,0 +1,125 @@
+//! What the communication manager tells its owner.
+
+use wire::cm::{CommId, Rej, Rep, Req, Rtu, SidrRep, SidrReq};
+use wire::mad;
+
+use crate::{ListenId, Peer};
+
+/// Something happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(alias = "ib_cm_event_type")]
+#[non_exhaustive]
+pub enum Event {
+    /// A listener got a REQ.
+    Req {
+        /// The listener.
+        listener: ListenId,
+        /// The connection made for it.
+        conn: CommId,
+        /// Where it came from.
+        from: Peer,
+        /// What it says.
+        req: Box<Req>,
+    },
+    /// The peer accepted.
+    Rep {
+        /// The connection.
+        conn: CommId,
+        /// What it says.
+        rep: Box<Rep>,
+    },
+    /// The connection stands, at the passive side. `None` if a packet came before the RTU did.
+    Rtu {
+        /// The connection.
+        conn: CommId,
+        /// What the RTU says.
+        rtu: Option<Box<Rtu>>,
+    },
+    /// The peer refused, or ended the attempt.
+    Rej {
+        /// The connection.
+        conn: CommId,
+        /// What it says.
+        rej: Box<Rej>,
+    },
+    /// The peer ends the connection.
+    Dreq {
+        /// The connection.
+        conn: CommId,
+    },
+    /// The peer confirmed the end.
+    Drep {
+        /// The connection.
+        conn: CommId,
+    },
+    /// A message was not answered, however often it was sent.
+    NoAnswer {
+        /// The connection.
+        conn: CommId,
+        /// Which message.
+        to: Unanswered,
+    },
+    /// No packet of the connection can be under way any more. The connection is gone.
+    TimewaitExit {
+        /// The connection.
+        conn: CommId,
+    },
+    /// A listener got a SIDR_REQ.
+    SidrReq {
+        /// The listener.
+        listener: ListenId,
+        /// The request's name here.
+        conn: CommId,
+        /// Where it came from.
+        from: Peer,
+        /// What it says.
+        req: Box<SidrReq>,
+    },
+    /// The answer to a SIDR_REQ of ours. The request is gone.
+    SidrRep {
+        /// The request's name.
+        conn: CommId,
+        /// What it says.
+        rep: Box<SidrRep>,
+    },
+}
+
+/// A message that was not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "the messages that call for an answer")]
+pub enum Unanswered {
+    /// A request for a connection.
+    Req,
+    /// The answer to one.
+    Rep,
+    /// The end of a connection, which has ended all the same.
+    Dreq,
+    /// A request for a service.
+    SidrReq,
+}
+
+/// A datagram to be sent from our QP 1 to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Transmit {
+    /// Between whom.
+    pub peer: Peer,
+    /// Whom it is for, where several share the address and `peer` does not say who.
+    pub route: Route,
+    /// The connection it is about, if it is one of ours.
+    pub conn: Option<CommId>,
+    /// The datagram.
+    pub mad: Box<[u8; mad::LEN]>,
+}
+
+/// By what a message finds its receiver among those that share an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a message names a service or a connection")]
+pub enum Route {
+    /// Whoever listens on this service, for this address if it is one of IP.
+    Service(u64, Option<std::net::IpAddr>),
+    /// Whoever gave out this communication id.
+    Comm(CommId),
+    /// It names neither.
+    Unknown,
+}

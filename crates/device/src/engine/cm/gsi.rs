@@ -1,0 +1,328 @@
+//! QP 1: management datagrams in and out, over every carrier.
+//!
+//! All processes of a host share its address, so a datagram for QP 1 has to find its process: a request by the service it
+//! names, anything else by the communication id, whose high bits are a VF. Between processes of one host the sender finds
+//! out; what comes from other hosts reaches some process, which passes it on as it passes on other packets.
+
+use ::cm::{PortSpace, Route as CmRoute, Transmit};
+use iba::{Av, Gid, Qpn};
+use link::registry::Holder;
+use transport::env::Rx;
+use wire::cm::{CmaHeader, CommId, Mad, Message};
+use wire::grh::Grh;
+use wire::mad::{GSI_QKEY, LEN};
+use wire::{Deth, Headers, Opcode, Operation, Position, Service};
+
+use super::{COMM_VF_SHIFT, CmService, ports};
+use crate::engine::Engine;
+use crate::engine::core::Core;
+use crate::engine::payload::InPayload;
+use crate::engine::peers::{About, Forwarded, PushError, Record};
+
+/// Datagrams for QP 1 that wait to be looked at.
+const MAX_ARRIVED: usize = 2048;
+/// Datagrams that wait for a carrier, or for the answer who listens.
+const MAX_UNSENT: usize = 4096;
+/// Requests whose process is remembered, for messages that name neither service nor communication id.
+const MAX_REMEMBERED: usize = 1024;
+
+/// A datagram for QP 1.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(super) from: ::cm::Peer,
+    pub(super) mad: Box<[u8; LEN]>,
+    /// As it came from the socket: it may be another process's.
+    pub(super) whole: Option<(About, Vec<u8>)>,
+}
+
+#[cfg(test)]
+impl Arrived {
+    /// One that a process of this host sent.
+    pub(super) fn local(from: ::cm::Peer, mad: Box<[u8; LEN]>) -> Self {
+        Self { from, mad, whole: None }
+    }
+}
+
+/// A request that was passed on: whose it is, and to whom it went.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Remembered {
+    from: Gid,
+    id: CommId,
+    vf: u16,
+}
+
+/// Where a datagram is to go on this host.
+enum Target {
+    Vf(u16),
+    /// Nobody listens: we answer for the host.
+    Nobody,
+    /// It is being found out.
+    Asked,
+}
+
+impl Core {
+    /// Takes a packet for QP 1. Of one that came from the socket, `whole` is the datagram.
+    pub(crate) fn arrive_at_gsi(
+        &mut self,
+        rx: &Rx<'_, InPayload<'_>>,
+        via: Option<u16>,
+        whole: Option<(&About, &[u8])>,
+    ) {
+        let opcode = Opcode::new(Service::Ud, Operation::Send, Position::Only);
+        let is_ours = Some(rx.headers.bth.opcode) == opcode
+            && rx.headers.deth.is_some_and(|deth| deth.qkey == GSI_QKEY && deth.src_qp == Qpn::GSI)
+            && rx.payload.len() as usize == LEN;
+        let mut mad = Box::new([0; LEN]);
+        let grh = rx.grh.map(Grh::parse).filter(|grh| self.port.gids.contains(&grh.dgid()));
+        let (true, Some(grh)) = (is_ours && rx.payload.read(&mut mad[..]), grh) else {
+            self.counters.rx_malformed_packets += 1;
+            tracing::debug!(target: "peerdma::drop", ?via, "no management datagram, and for QP 1");
+            return;
+        };
+        if self.gsi.len() >= MAX_ARRIVED {
+            self.counters.dropped_packets += 1;
+            tracing::debug!(target: "peerdma::drop", ?via, "QP 1 has no room");
+            return;
+        }
+        let from = ::cm::Peer { local: grh.dgid(), remote: grh.sgid(), via };
+        let whole = whole.map(|(about, bytes)| (*about, bytes.to_vec()));
+        self.gsi.push_back(Arrived { from, mad, whole });
+    }
+}
+
+impl CmService {
+    /// Which process of this host a message is for.
+    fn target(&mut self, vf: u16, from: Gid, route: CmRoute, id: Option<CommId>) -> Target {
+        match route {
+            CmRoute::Comm(id) => Target::Vf((id >> COMM_VF_SHIFT) as u16),
+            CmRoute::Service(service, dst) => {
+                if self.cm.has_listener(service, dst) {
+                    return Target::Vf(vf);
+                }
+                let (Some(dst), Some(directory)) = (dst, &mut self.directory) else {
+                    return Target::Nobody;
+                };
+                let names = [ports::name_of(service, dst), ports::any_name(service, dst.is_ipv4())];
+                for name in names {
+                    match directory.lookup(&name) {
+                        Holder::Nobody => {}
+                        Holder::Asked => return Target::Asked,
+                        // We have the name and do not listen.
+                        Holder::Vf(own) if own == vf => return Target::Nobody,
+                        Holder::Vf(vf) => {
+                            self.remember(from, id, vf);
+                            return Target::Vf(vf);
+                        }
+                    }
+                }
+                Target::Nobody
+            }
+            CmRoute::Unknown => {
+                let known = |known: &&Remembered| known.from == from && Some(known.id) == id;
+                self.remembered
+                    .iter()
+                    .find(known)
+                    .map_or(Target::Nobody, |known| Target::Vf(known.vf))
+            }
+        }
+    }
+
+    fn remember(&mut self, from: Gid, id: Option<CommId>, vf: u16) {
+        let Some(id) = id else { return };
+        self.remembered.retain(|known| (known.from, known.id) != (from, id));
+        if self.remembered.len() >= MAX_REMEMBERED {
+            self.remembered.pop_front();
+        }
+        self.remembered.push_back(Remembered { from, id, vf });
+    }
+}
+
+/// By what a message finds its process, and what its sender calls the connection.
+fn route_of(mad: &[u8; LEN]) -> Option<(CmRoute, Option<CommId>)> {
+    let service = |service: u64, private_data: &[u8]| {
+        let header = private_data.first_chunk().and_then(|raw| CmaHeader::parse(raw).ok());
+        let is_port = PortSpace::of_service(service).is_some();
+        CmRoute::Service(service, header.filter(|_| is_port).map(|header| header.dst))
+    };
+    let comm = |id: CommId| if id == 0 { CmRoute::Unknown } else { CmRoute::Comm(id) };
+    Some(match Mad::parse(&mad[..]).ok()?.message {
+        Message::Req(m) => (service(m.service_id, &m.private_data), Some(m.local_comm_id)),
+        Message::SidrReq(m) => (service(m.service_id, &m.private_data), Some(m.request_id)),
+        Message::SidrRep(m) => (comm(m.request_id), None),
+        Message::Mra(m) => (comm(m.remote_comm_id), Some(m.local_comm_id)),
+        Message::Rej(m) => (comm(m.remote_comm_id), Some(m.local_comm_id)),
+        Message::Rep(m) => (comm(m.remote_comm_id), Some(m.local_comm_id)),
+        Message::Rtu(m) => (comm(m.remote_comm_id), Some(m.local_comm_id)),
+        Message::Dreq(m) => (comm(m.remote_comm_id), Some(m.local_comm_id)),
+        Message::Drep(m) => (comm(m.remote_comm_id), Some(m.local_comm_id)),
+        Message::Lap(m) => (comm(m.remote_comm_id), Some(m.local_comm_id)),
+        Message::Apr(m) => (comm(m.remote_comm_id), Some(m.local_comm_id)),
+    })
+}
+
+impl Engine {
+    /// Acts on the datagrams that arrived for QP 1.
+    pub(super) fn handle_arrived(&mut self) {
+        // Those that wait for an answer come to the end again: each is looked at once.
+        for _ in 0..self.core.gsi.len() {
+            let Some(arrived) = self.core.gsi.pop_front() else { break };
+            let Some(arrived) = self.pass_on(arrived) else { continue };
+            let (now, from) = (self.core.now, arrived.from);
+            if let Err(ignored) = self.cm.cm.handle(now, from, &arrived.mad[..]) {
+                self.core.counters.cm_ignored += 1;
+                tracing::debug!(target: "peerdma::cm", ?from, "ignored: {ignored}");
+            }
+        }
+    }
+
+    /// Passes a datagram of the wire on to its process. Gives it back if it is ours.
+    fn pass_on(&mut self, arrived: Arrived) -> Option<Arrived> {
+        let Some((about, bytes)) = &arrived.whole else { return Some(arrived) };
+        let vf = self.core.vf;
+        let Some((route, id)) = route_of(&arrived.mad) else { return Some(arrived) };
+        match self.cm.target(vf, arrived.from.remote, route, id) {
+            Target::Vf(target) if target != vf => {
+                let forwarded = self.core.peers.forward(self.core.now, target, about, bytes);
+                match forwarded {
+                    Forwarded::Yes => self.core.counters.forwarded_packets += 1,
+                    Forwarded::NoRoom => self.core.counters.dropped_packets += 1,
+                    // A connection of a process that died: who asks for its end is answered in its place.
+                    Forwarded::NoSuchProcess => return Some(arrived),
+                }
+                None
+            }
+            Target::Vf(_) | Target::Nobody => Some(arrived),
+            Target::Asked => {
+                if self.cm.waiting.len() >= MAX_UNSENT {
+                    // The oldest waits for somebody who does not answer.
+                    self.cm.waiting.pop_front();
+                    self.core.counters.dropped_packets += 1;
+                }
+                self.cm.waiting.push_back(arrived);
+                None
+            }
+        }
+    }
+
+    /// Sends what the communication manager has to say, and what waited.
+    pub(super) fn send_mads(&mut self) -> bool {
+        let mut moved = false;
+        for _ in 0..self.cm.unsent.len() {
+            let Some(transmit) = self.cm.unsent.pop_front() else { break };
+            moved |= self.send_mad(transmit);
+        }
+        while let Some(transmit) = self.cm.cm.poll_transmit() {
+            moved |= self.send_mad(transmit);
+        }
+        moved
+    }
+
+    /// Sends one datagram. False if it has to wait.
+    fn send_mad(&mut self, mut transmit: Transmit) -> bool {
+        let peer = transmit.peer;
+        let own = self.core.vf;
+        if !self.core.port.gids.contains(&peer.remote) || self.core.config.force_udp {
+            return self.send_to_wire(transmit);
+        }
+        let target = match peer.via {
+            Some(vf) => Target::Vf(vf),
+            None => self.cm.target(own, peer.local, transmit.route, transmit.conn),
+        };
+        let vf = match target {
+            Target::Vf(vf) => vf,
+            // We answer for the host, if an answer is due.
+            Target::Nobody => own,
+            Target::Asked => {
+                self.cm.keep_unsent(transmit);
+                return false;
+            }
+        };
+        if vf != own {
+            match self.send_to_process(vf, &transmit) {
+                Ok(()) => {
+                    if let Some(conn) = transmit.conn {
+                        self.cm.cm.set_via(conn, vf);
+                    }
+                    return true;
+                }
+                Err(PushError::Full) => {
+                    self.cm.keep_unsent(transmit);
+                    return false;
+                }
+                // The process is gone. A request is refused in its place, anything else not answered.
+                Err(_) if matches!(transmit.route, CmRoute::Service(..)) => {}
+                Err(_) => return true,
+            }
+        }
+        transmit.peer.via = Some(own);
+        let from = ::cm::Peer { local: peer.remote, remote: peer.local, via: Some(own) };
+        if self.core.gsi.len() < MAX_ARRIVED {
+            self.core.gsi.push_back(Arrived { from, mad: transmit.mad, whole: None });
+        }
+        true
+    }
+
+    fn send_to_process(&mut self, vf: u16, transmit: &Transmit) -> Result<(), PushError<()>> {
+        let av = self.gsi_av(transmit);
+        let headers = gsi_headers(self.cm.next_psn());
+        let grh = self.core.grh(&av, &headers, LEN as u32);
+        let record = Record {
+            headers: &headers,
+            length: LEN as u32,
+            skipped: Default::default(),
+            grh: Some(&grh),
+            source: Qpn::GSI,
+        };
+        let pushed = self.core.peers.push(vf, &record, |room| {
+            room.copy_from(&transmit.mad[..]);
+            Ok(())
+        });
+        pushed.map(|_| ())
+    }
+
+    fn send_to_wire(&mut self, transmit: Transmit) -> bool {
+        let av = self.gsi_av(&transmit);
+        let headers = gsi_headers(self.cm.next_psn());
+        for _ in 0..2 {
+            let fill = |room: &mut [u8]| {
+                room.copy_from_slice(&transmit.mad[..]);
+                Ok(())
+            };
+            let pushed = self.core.udp.push(transmit.peer.local, &av, &headers, LEN as u32, fill);
+            if pushed.is_ok() {
+                return true;
+            }
+            self.flush_udp();
+        }
+        self.cm.keep_unsent(transmit);
+        false
+    }
+
+    fn gsi_av(&self, transmit: &Transmit) -> Av {
+        let index = self.core.port.gids.iter().position(|gid| *gid == transmit.peer.local);
+        Av {
+            dgid: transmit.peer.remote,
+            sgid_index: index.unwrap_or(0) as u8,
+            hop_limit: 64,
+            port_num: 1,
+            is_global: true,
+            ..Av::default()
+        }
+    }
+}
+
+fn gsi_headers(psn: iba::Psn) -> Headers {
+    let opcode = Opcode::new(Service::Ud, Operation::Send, Position::Only);
+    let mut headers = Headers::new(opcode.expect("datagrams are sent"), Qpn::GSI, psn);
+    headers.deth = Some(Deth { qkey: GSI_QKEY, src_qp: Qpn::GSI });
+    headers
+}
+
+impl CmService {
+    /// Keeps a datagram until it can be sent; without room it is lost, as datagrams may be.
+    fn keep_unsent(&mut self, transmit: Transmit) {
+        if self.unsent.len() < MAX_UNSENT {
+            self.unsent.push_back(transmit);
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! Ports of this host: who of its processes has which.
+//!
+//! A port that a program asked for by number, or listens on, is a *name* that this process holds in the registry
+//! ([`link::registry::Directory`]): one per address, or one per family for a wildcard. A free port for an endpoint that
+//! only connects needs no descriptor of its own: processes claim *blocks* of the host's range of ephemeral ports.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use link::registry::{Directory, NameError, NameKey};
+
+use crate::cm::PortSpace;
+use crate::ids::CmId;
+use crate::refusal::{Kind, Refusal, Result, refuse};
+
+/// Ports of a block.
+const BLOCK: u16 = 64;
+/// The range of ports for those who do not care, where the host does not say (Linux's own default).
+const RANGE: (u16, u16) = (32768, 60999);
+
+/// What an endpoint is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bound {
+    pub(crate) space: PortSpace,
+    pub(crate) ip: IpAddr,
+    pub(crate) port: u16,
+    pub(crate) reuse: bool,
+    pub(crate) af_only: bool,
+    pub(crate) listening: bool,
+}
+
+impl Bound {
+    /// The names that stand for it.
+    fn names(&self) -> Vec<String> {
+        let service = self.space.service_id(self.port);
+        match self.ip {
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED) => vec![any_name(service, true)],
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED) if self.af_only => vec![any_name(service, false)],
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED) => {
+                vec![any_name(service, false), any_name(service, true)]
+            }
+            ip => vec![name_of(service, ip)],
+        }
+    }
+
+    /// Names of others that would stand in its way beside its own.
+    fn rivals(&self, own: &[IpAddr]) -> Vec<String> {
+        let service = self.space.service_id(self.port);
+        if !self.ip.is_unspecified() {
+            return vec![any_name(service, self.ip.is_ipv4())];
+        }
+        let takes =
+            |ip: &&IpAddr| ip.is_ipv4() == self.ip.is_ipv4() || !self.ip.is_ipv4() && !self.af_only;
+        own.iter().filter(takes).map(|ip| name_of(service, *ip)).collect()
+    }
+
+    /// Whether the two want the same port of the same address (the kernel's `cma_check_port`).
+    fn collides(&self, other: &Self) -> bool {
+        if (self.space, self.port) != (other.space, other.port) {
+            return false;
+        }
+        if self.reuse && other.reuse && !self.listening && !other.listening {
+            return false;
+        }
+        let any = |bound: &Self, family: &Self| {
+            bound.ip.is_unspecified()
+                && (bound.ip.is_ipv4() == family.ip.is_ipv4()
+                    || bound.ip.is_ipv6() && !bound.af_only)
+        };
+        self.ip == other.ip || any(self, other) || any(other, self)
+    }
+}
+
+/// The name of a port on all addresses of a family.
+pub(crate) fn any_name(service: u64, v4: bool) -> String {
+    format!("{service:x}@{}", if v4 { '4' } else { '6' })
+}
+
+/// The name of a port on one address.
+pub(crate) fn name_of(service: u64, ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V4(v4) => format!("{service:x}@{v4}"),
+        IpAddr::V6(v6) => format!("{service:x}@{:x}", v6.to_bits()),
+    }
+}
+
+/// A block of ephemeral ports that this process has.
+#[derive(Debug)]
+struct Block {
+    space: PortSpace,
+    first: u16,
+    used: u64,
+}
+
+/// The ports of this process.
+#[derive(Debug, Default)]
+pub(crate) struct Ports {
+    bound: BTreeMap<CmId, Bound>,
+    /// Names we hold, and how many endpoints stand on each.
+    names: BTreeMap<String, (NameKey, usize)>,
+    /// Blocks stay until the device is closed: a port is not used again soon.
+    blocks: Vec<Block>,
+    range: Option<(u16, u16)>,
+    /// Where the search for a free port goes on.
+    next: u16,
+}
+
+impl Ports {
+    /// Binds an endpoint. Port 0 is a free one.
+    pub(crate) fn bind(
+        &mut self,
+        directory: &mut Directory,
+        id: CmId,
+        mut bound: Bound,
+        own: &[IpAddr],
+    ) -> Result<SocketAddr> {
+        if bound.port == 0 {
+            bound.port = self.free_port(directory, &bound)?;
+            self.set_used(&bound, true);
+        } else {
+            self.check(id, &bound)?;
+            self.take_names(directory, &bound, own)?;
+            self.set_used(&bound, true);
+        }
+        self.bound.insert(id, bound);
+        Ok(SocketAddr::new(bound.ip, bound.port))
+    }
+
+    /// Makes sure that an endpoint's port is its own, for listening.
+    pub(crate) fn listen(
+        &mut self,
+        directory: &mut Directory,
+        id: CmId,
+        own: &[IpAddr],
+    ) -> Result<Bound> {
+        let Some(bound) = self.bound.get(&id).copied() else {
+            refuse!(Invalid, "listen: the endpoint is not bound");
+        };
+        let listening = Bound { listening: true, ..bound };
+        self.check(id, &listening)?;
+        if !bound.names().iter().all(|name| self.names.contains_key(name)) {
+            // One of the ephemeral ports.
+            self.take_names(directory, &bound, own)?;
+        }
+        self.bound.insert(id, listening);
+        Ok(listening)
+    }
+
+    /// Gives back what an endpoint had.
+    pub(crate) fn release(&mut self, directory: &mut Directory, id: CmId) {
+        let Some(bound) = self.bound.remove(&id) else { return };
+        if !self.bound.values().any(|other| (other.space, other.port) == (bound.space, bound.port))
+        {
+            self.set_used(&bound, false);
+        }
+        for name in bound.names() {
+            self.drop_name(directory, &name);
+        }
+    }
+
+    fn drop_name(&mut self, directory: &mut Directory, name: &str) {
+        let Some((key, users)) = self.names.get_mut(name) else { return };
+        *users -= 1;
+        if *users == 0 {
+            directory.release(*key);
+            self.names.remove(name);
+        }
+    }
+
+    /// Against the endpoints of this process.
+    fn check(&self, id: CmId, bound: &Bound) -> Result<()> {
+        let collision = self.bound.iter().find(|(other, b)| **other != id && b.collides(bound));
+        if let Some((other, _)) = collision {
+            refuse!(
+                AddressInUse,
+                "{:?} port {} of {}: endpoint {} has it",
+                bound.space,
+                bound.port,
+                bound.ip,
+                other.handle()
+            );
+        }
+        Ok(())
+    }
+
+    /// Against other processes.
+    fn take_names(
+        &mut self,
+        directory: &mut Directory,
+        bound: &Bound,
+        own: &[IpAddr],
+    ) -> Result<()> {
+        let mut taken = Vec::new();
+        let mut refused = None;
+        for name in bound.names() {
+            if let Some((_, users)) = self.names.get_mut(&name) {
+                *users += 1;
+            } else {
+                match directory.claim(&name) {
+                    Ok(key) => drop(self.names.insert(name.clone(), (key, 1))),
+                    Err(error) => {
+                        refused = Some(error);
+                        break;
+                    }
+                }
+            }
+            taken.push(name);
+        }
+        if refused.is_none() {
+            // After our own names stand, so that of two who come at once at least one sees the other.
+            let rivals = bound.rivals(own);
+            let rival = rivals
+                .into_iter()
+                .find(|name| !self.names.contains_key(name) && directory.is_held(name));
+            refused = rival.map(NameError::InUse);
+        }
+        let Some(error) = refused else { return Ok(()) };
+        for name in taken {
+            self.drop_name(directory, &name);
+        }
+        let kind = match error {
+            NameError::InUse(_) => Kind::AddressInUse,
+            _ => Kind::NoMemory,
+        };
+        let (space, port, ip) = (bound.space, bound.port, bound.ip);
+        Err(Refusal::new(kind, format!("{space:?} port {port} of {ip}: {error}")))
+    }
+
+    /// A port that nobody has.
+    fn free_port(&mut self, directory: &mut Directory, bound: &Bound) -> Result<u16> {
+        loop {
+            if let Some(port) = self.free_in_blocks(directory, bound) {
+                return Ok(port);
+            }
+            if !self.claim_block(directory, bound.space)? {
+                refuse!(AddressInUse, "no {:?} port is free on this host", bound.space);
+            }
+        }
+    }
+
+    fn free_in_blocks(&mut self, directory: &Directory, bound: &Bound) -> Option<u16> {
+        let mine = self.blocks.iter().filter(|block| block.space == bound.space);
+        let free = |block: &Block| {
+            let (first, used) = (block.first, block.used);
+            (0..BLOCK).filter(move |at| used >> at & 1 == 0).map(move |at| first + at)
+        };
+        let mut ports: Vec<u16> = mine.flat_map(free).collect();
+        // The one after the last that was given out, so that a port rests before it is used again.
+        ports.sort_unstable_by_key(|port| port.wrapping_sub(self.next));
+        let service = |port| bound.space.service_id(port);
+        let is_free = |port: &u16| {
+            let names = [
+                any_name(service(*port), true),
+                any_name(service(*port), false),
+                name_of(service(*port), bound.ip),
+            ];
+            !names.iter().any(|name| directory.is_held(name))
+        };
+        let port = ports.into_iter().find(is_free)?;
+        self.next = port.wrapping_add(1);
+        Some(port)
+    }
+
+    /// Claims a block that nobody has, if there is one.
+    fn claim_block(&mut self, directory: &mut Directory, space: PortSpace) -> Result<bool> {
+        let (low, high) = *self.range.get_or_insert_with(host_range);
+        let firsts: Vec<u16> =
+            (low.div_ceil(BLOCK)..high.div_euclid(BLOCK)).map(|at| at * BLOCK).collect();
+        let start = random() as usize % firsts.len().max(1);
+        for first in firsts.iter().cycle().skip(start).take(firsts.len()) {
+            match directory.claim(&format!("ports/{:x}/{first}", space as u16)) {
+                Ok(_) => {
+                    self.blocks.push(Block { space, first: *first, used: 0 });
+                    self.next = *first;
+                    return Ok(true);
+                }
+                Err(NameError::InUse(_)) => {}
+                Err(error) => refuse!(NoMemory, "a block of ports: {error}"),
+            }
+        }
+        Ok(false)
+    }
+
+    fn set_used(&mut self, bound: &Bound, used: bool) {
+        let holds = |block: &&mut Block| {
+            block.space == bound.space && (block.first..block.first + BLOCK).contains(&bound.port)
+        };
+        if let Some(block) = self.blocks.iter_mut().find(holds) {
+            let bit = 1 << (bound.port - block.first);
+            block.used = if used { block.used | bit } else { block.used & !bit };
+        }
+    }
+}
+
+/// The host's range of ports for those who do not care (ip(7), `ip_local_port_range`).
+fn host_range() -> (u16, u16) {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let text = text.unwrap_or_default();
+    let mut numbers = text.split_ascii_whitespace().map_while(|word| word.parse().ok());
+    match (numbers.next(), numbers.next()) {
+        // Two blocks at least.
+        (Some(low), Some(high)) if low >= BLOCK && high > low && high - low >= 3 * BLOCK => {
+            (low, high)
+        }
+        _ => RANGE,
+    }
+}
+
+/// A number that two processes do not share by accident. Not a secret.
+pub(crate) fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bound(ip: [u8; 4], port: u16) -> Bound {
+        Bound {
+            space: PortSpace::Tcp,
+            ip: ip.into(),
+            port,
+            reuse: false,
+            af_only: false,
+            listening: false,
+        }
+    }
+
+    #[test]
+    fn what_collides() {
+        let (any, one, other) =
+            (bound([0; 4], 5), bound([10, 0, 0, 1], 5), bound([10, 0, 0, 2], 5));
+        assert!(any.collides(&one) && one.collides(&any) && one.collides(&one));
+        assert!(!one.collides(&other) && !any.collides(&bound([0; 4], 6)));
+        let six = Bound { ip: Ipv6Addr::UNSPECIFIED.into(), ..any };
+        assert!(six.collides(&any) && one.collides(&six));
+        let six_only = Bound { af_only: true, ..six };
+        assert!(!six_only.collides(&any) && !one.collides(&six_only));
+        let reuse = |bound| Bound { reuse: true, ..bound };
+        assert!(!reuse(one).collides(&reuse(any)) && reuse(one).collides(&any));
+        assert!(Bound { listening: true, ..reuse(one) }.collides(&reuse(any)));
+        let udp = Bound { space: PortSpace::Udp, ..any };
+        assert!(!udp.collides(&any));
+    }
+
+    #[test]
+    fn processes_share_the_ports_of_their_host() {
+        let nic = format!("ports-{}", std::process::id());
+        let directory = |vf| Directory::new(&nic, vf).expect("descriptors");
+        let (mut a, mut b) = ((Ports::default(), directory(1)), (Ports::default(), directory(2)));
+        let own = [IpAddr::from([10, 0, 0, 1])];
+        let bind = |(ports, directory): &mut (Ports, Directory), id, bound| {
+            ports.bind(directory, CmId(id), bound, &own)
+        };
+        let in_use = |result: Result<SocketAddr>| {
+            assert_eq!(result.expect_err("it is another's").kind(), Kind::AddressInUse);
+        };
+        bind(&mut a, 1, bound([10, 0, 0, 1], 7174)).expect("free");
+        in_use(bind(&mut a, 2, bound([10, 0, 0, 1], 7174)));
+        in_use(bind(&mut b, 1, bound([10, 0, 0, 1], 7174)));
+        in_use(bind(&mut b, 1, bound([0; 4], 7174)));
+        a.0.release(&mut a.1, CmId(1));
+        bind(&mut b, 1, bound([0; 4], 7174)).expect("free again");
+        in_use(bind(&mut a, 1, bound([10, 0, 0, 1], 7174)));
+
+        let mut seen = std::collections::BTreeSet::new();
+        for id in 10..110 {
+            for side in [&mut a, &mut b] {
+                let addr = bind(side, id, bound([10, 0, 0, 1], 0)).expect("there are thousands");
+                assert!(seen.insert(addr.port()), "{} was given out twice", addr.port());
+            }
+        }
+        assert_eq!((a.0.blocks.len(), b.0.blocks.len()), (2, 2), "few descriptors");
+        let addr = bind(&mut a, 200, bound([0; 4], 0)).expect("there are thousands");
+        a.0.listen(&mut a.1, CmId(200), &own).expect("it is ours");
+        in_use(bind(&mut b, 200, bound([0; 4], addr.port())));
+    }
+}

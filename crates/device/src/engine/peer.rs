@@ -1,0 +1,76 @@
+//! Pages of a peer memory client under a region (docs/semantics.md 2.11).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dmabuf::peer::{self, PeerError, PeerPages};
+use dmabuf::{DeviceAddr, Gate, GateSlot};
+use umem::Umem;
+
+use crate::refusal::{Kind, Refusal, Result, from_exporter};
+
+/// What a region by address holds of a peer's memory. The client may take it back at any moment: then the gate is closed
+/// for good, which stops every access in every process, and the next access finds the region dead.
+#[derive(Debug)]
+pub(crate) struct PeerRegion {
+    pages: PeerPages,
+    /// Who uses the region in other processes takes a gate without an owner for closed.
+    _gate: Gate,
+    is_lost: Arc<AtomicBool>,
+}
+
+impl PeerRegion {
+    /// Asks the clients for a range. `can_stop`: whether this NIC gives memory back before it is deregistered.
+    pub(crate) fn get(
+        nic: &str,
+        addr: u64,
+        length: u64,
+        write: bool,
+        device: Option<DeviceAddr>,
+        can_stop: bool,
+    ) -> Result<(Self, Umem)> {
+        let io = |error: &dyn std::error::Error| {
+            Refusal::new(Kind::Io, format!("reg_mr: a gate for peer memory: {error}"))
+        };
+        let gate = Gate::new(nic).map_err(|error| io(&error))?;
+        let slot = GateSlot::claim(gate.fd()).map_err(|error| io(&error))?;
+        let epoch = gate.epoch();
+        let is_lost = Arc::new(AtomicBool::new(false));
+        let stop: Option<Box<dyn Fn() + Send + Sync>> = can_stop.then(|| {
+            let (gate, is_lost, nic) = (gate.clone(), Arc::clone(&is_lost), nic.to_owned());
+            Box::new(move || {
+                is_lost.store(true, Ordering::Release);
+                if let Err(error) = gate.revoke() {
+                    tracing::error!(target: "peerdma::peer-memory", %nic, "{error}");
+                }
+            }) as _
+        });
+        let pages = peer::get(addr, length, write, device, stop).map_err(refused)?;
+        let mut table = pages.table().clone();
+        table.epoch = Some(epoch);
+        let umem = Umem::bus(&table, pages.offset(), length, Some(slot)).map_err(|fault| {
+            let client = pages.client();
+            Refusal::new(Kind::Invalid, format!("reg_mr: the table of client {client}: {fault}"))
+        })?;
+        Ok((Self { pages, _gate: gate, is_lost }, umem))
+    }
+
+    /// Whether the client took the memory back.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Acquire)
+    }
+
+    /// Whose memory it is.
+    pub(crate) fn client(&self) -> &str {
+        self.pages.client()
+    }
+}
+
+/// Nobody's memory cannot be pinned: EFAULT, as without clients. A client's refusal is its own errno.
+fn refused(error: PeerError) -> Refusal {
+    let what = format!("reg_mr: {error}");
+    match &error {
+        PeerError::Client { reason, .. } => from_exporter(reason, what),
+        _ => Refusal::new(Kind::BadAddress, what),
+    }
+}

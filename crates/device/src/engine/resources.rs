@@ -1,0 +1,40 @@
+//! How many objects of each kind there are.
+
+use super::Engine;
+
+/// The objects of this process on a NIC, as `rdma resource show` counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "rdma_restrack")]
+#[non_exhaustive]
+pub struct Resources {
+    /// Open contexts.
+    pub ctx: usize,
+    /// Protection domains.
+    pub pd: usize,
+    /// Completion queues.
+    pub cq: usize,
+    /// Queue pairs.
+    pub qp: usize,
+    /// Memory regions, each with its key, dead ones among them.
+    pub mr: usize,
+    /// Shared receive queues.
+    pub srq: usize,
+    /// Blocks of device memory.
+    pub dm: usize,
+}
+
+impl Engine {
+    /// How many objects of each kind there are now.
+    pub fn resources(&self) -> Resources {
+        let core = &self.core;
+        Resources {
+            ctx: core.ctxs.len(),
+            pd: core.pds.len(),
+            cq: core.cqs.len(),
+            qp: self.qps.iter().count(),
+            mr: core.mrs.len(),
+            srq: core.srqs.len(),
+            dm: core.dms.len(),
+        }
+    }
+}

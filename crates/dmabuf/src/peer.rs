@@ -1,0 +1,393 @@
+//! The older door to a peer device's memory, PeerDirect: by the address at which the CPU has it mapped.
+//!
+//! A driver whose memory is mapped into programs registers a [`PeerClient`]. Who is to pin an address that belongs to no
+//! plain memory asks the clients one by one, in the order in which they came, until one claims the range ([`get`]); then
+//! the client pins the pages and maps them for the device, and may take them back at any time ([`PeerCore::invalidate`]).
+//!
+//! ```text
+//!   core                               client
+//!    |  acquire(addr, len)       ->     mine / not mine
+//!    |  get_pages(write, core)   ->     pinned
+//!    |  dma_map(device)          ->     bus addresses
+//!    |       <-  core.invalidate()      the memory goes: the device stops, then dma_unmap and put_pages
+//!    |  dma_unmap, put_pages     ->     when the region is deregistered, unless they were
+//!    |  release (drop)           ->
+//! ```
+//!
+//! The names and the order are those of the kernel interface that out-of-tree stacks have (`struct peer_memory_client`);
+//! mainline Linux has none of it. docs/semantics.md 2.11.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::exporter::{ExporterError, ExporterErrorKind, SgTable};
+use crate::importer::DeviceAddr;
+use crate::sys::vma::{self, SharedFile};
+
+/// A driver whose memory programs have mapped.
+#[doc(alias = "peer_memory_client")]
+pub trait PeerClient: Send + Sync {
+    /// Its name, as messages show it.
+    fn name(&self) -> &str;
+
+    /// Whether it takes memory back. Then devices that could not stop are not asked to use it.
+    fn needs_invalidation(&self) -> bool;
+
+    /// Whose memory a mapping shows, in words; `None` if it is not of this driver.
+    fn owner(&self, mapping: &PeerRange) -> Option<String>;
+
+    /// Claims `len` bytes at `addr` of this process, if all of them are memory of this driver.
+    fn acquire(&self, addr: u64, len: u64) -> Option<Box<dyn PeerMemory>>;
+}
+
+/// A claimed range: the client's context. Dropping it is `release`.
+pub trait PeerMemory: Send + Sync {
+    /// Pins the pages. From here on the client may call [`PeerCore::invalidate`], also before this returns.
+    ///
+    /// # Errors
+    ///
+    /// The client's refusal.
+    fn get_pages(&self, write: bool, core: &PeerCore) -> Result<(), ExporterError>;
+
+    /// The addresses by which the device at `device` reaches the pages, from the [page](Self::page_size) that holds the
+    /// first byte to the one that holds the last.
+    ///
+    /// # Errors
+    ///
+    /// The client's refusal.
+    fn dma_map(&self, device: Option<DeviceAddr>) -> Result<SgTable, ExporterError>;
+
+    /// The device uses the addresses no more.
+    fn dma_unmap(&self);
+
+    /// The pages need not stay.
+    fn put_pages(&self);
+
+    /// Size of the client's pages, a power of two.
+    fn page_size(&self) -> u64;
+}
+
+/// A file that is mapped, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerRange {
+    /// First address.
+    pub start: u64,
+    /// Address behind the last.
+    pub end: u64,
+    /// Where in the file `start` is.
+    pub offset: u64,
+    /// Device and inode of the file.
+    pub file: (u64, u64),
+    /// The file, as `/proc/self/maps` calls it.
+    pub name: String,
+}
+
+/// A mapping of a device's memory, found in a range of addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerOwner {
+    /// The mapping.
+    pub mapping: String,
+    /// Whose memory it is, in words.
+    pub owner: String,
+    /// Whether a client claims it, so that [`get`] is a way to it.
+    pub has_client: bool,
+}
+
+/// Pages of a client, pinned and mapped for a device. Dropping it gives them back, unless the client took them.
+#[must_use = "the pages are given back when this is dropped"]
+pub struct PeerPages {
+    inner: Arc<Inner>,
+    client: Arc<dyn PeerClient>,
+    table: SgTable,
+    offset: u64,
+}
+
+/// By which a client takes its memory back.
+#[doc(alias = "invalidate_peer_memory")]
+#[derive(Clone)]
+pub struct PeerCore(Weak<Inner>);
+
+/// Why a range has no peer's pages.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerError {
+    /// Every client was asked.
+    #[error("no peer memory client claims the range (asked: {asked})")]
+    Unclaimed {
+        /// The clients, and why some were not asked.
+        asked: String,
+    },
+    /// The client that claims the range refused.
+    #[error("peer memory client {client}: {step}: {reason}")]
+    Client {
+        /// Its name.
+        client: String,
+        /// What it was asked to do.
+        step: &'static str,
+        /// Its reason.
+        #[source]
+        reason: ExporterError,
+    },
+}
+
+struct Inner {
+    memory: Box<dyn PeerMemory>,
+    /// Makes the device stop. Called at most once.
+    stop: Box<dyn Fn() + Send + Sync>,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The device does not use them yet.
+    Getting,
+    Mapped,
+    /// Given back, or taken.
+    Gone,
+}
+
+static CLIENTS: Mutex<Vec<Weak<dyn PeerClient>>> = Mutex::new(Vec::new());
+
+/// Registers a client, for as long as it lives.
+#[doc(alias = "ib_register_peer_memory_client")]
+pub fn register_client(client: &Arc<dyn PeerClient>) {
+    crate::fork::watch();
+    let mut clients = lock(&CLIENTS);
+    clients.retain(|known| known.strong_count() > 0);
+    clients.push(Arc::downgrade(client));
+}
+
+/// The first mapping in `len` bytes at `addr` that shows a device's memory: a dma-buf of the kernel or of this library, or
+/// memory of a [client](register_client). `None`: it is plain memory, as far as can be seen.
+pub fn owner_of(addr: u64, len: u64) -> Option<PeerOwner> {
+    let end = addr.saturating_add(len);
+    let mut at = addr;
+    while at < end
+        && let Some(mapping) = vma::shared_file(at, end)
+    {
+        at = mapping.end;
+        if let Some(owner) = owner(mapping.into()) {
+            return Some(owner);
+        }
+    }
+    None
+}
+
+/// The files mapped shared in `len` bytes at `addr`, for a client that looks for its own.
+pub fn shared_mappings(addr: u64, len: u64) -> Vec<PeerRange> {
+    let end = addr.saturating_add(len);
+    let mut found = Vec::new();
+    let mut at = addr;
+    while at < end
+        && let Some(mapping) = vma::shared_file(at, end)
+    {
+        at = mapping.end;
+        found.push(mapping.into());
+    }
+    found
+}
+
+/// Asks the clients one by one, and has the first that claims the range pin it and map it for a device. `stop` makes the
+/// device stop when the client takes its memory back; `None` says that the device cannot stop, and clients that
+/// [must be able to](PeerClient::needs_invalidation) are passed over.
+///
+/// # Errors
+///
+/// Nobody claims the range, or who does refuses.
+#[doc(alias = "ib_peer_umem_get")]
+pub fn get(
+    addr: u64,
+    len: u64,
+    write: bool,
+    device: Option<DeviceAddr>,
+    stop: Option<Box<dyn Fn() + Send + Sync>>,
+) -> Result<PeerPages, PeerError> {
+    let mut asked = Vec::new();
+    for client in clients() {
+        if client.needs_invalidation() && stop.is_none() {
+            asked.push(format!(
+                "{}, which this device does not suit: it cannot stop",
+                client.name()
+            ));
+            continue;
+        }
+        asked.push(client.name().to_owned());
+        if let Some(memory) = client.acquire(addr, len) {
+            let stop = stop.unwrap_or_else(|| Box::new(|| {}));
+            return PeerPages::new(client, memory, addr, write, device, stop);
+        }
+    }
+    let asked = if asked.is_empty() { "there is none".to_owned() } else { asked.join(", ") };
+    Err(PeerError::Unclaimed { asked })
+}
+
+impl PeerPages {
+    fn new(
+        client: Arc<dyn PeerClient>,
+        memory: Box<dyn PeerMemory>,
+        addr: u64,
+        write: bool,
+        device: Option<DeviceAddr>,
+        stop: Box<dyn Fn() + Send + Sync>,
+    ) -> Result<Self, PeerError> {
+        let refused = |step| {
+            let client = client.name().to_owned();
+            move |reason| PeerError::Client { client, step, reason }
+        };
+        let inner = Arc::new(Inner { memory, stop, state: Mutex::new(State::Getting) });
+        let memory = &inner.memory;
+        memory.get_pages(write, &PeerCore(Arc::downgrade(&inner))).map_err(refused("get_pages"))?;
+        let table = match memory.dma_map(device) {
+            Ok(table) => table,
+            Err(reason) => {
+                memory.put_pages();
+                return Err(refused("dma_map")(reason));
+            }
+        };
+        let offset = addr % memory.page_size();
+        let mut state = lock(&inner.state);
+        if *state == State::Gone {
+            memory.dma_unmap();
+            memory.put_pages();
+            let what = "the memory was taken back while it was being registered";
+            return Err(refused("invalidate")(ExporterError::new(
+                ExporterErrorKind::NoDevice,
+                what,
+            )));
+        }
+        *state = State::Mapped;
+        drop(state);
+        Ok(Self { inner, client, table, offset })
+    }
+
+    /// The client that they are of.
+    pub fn client(&self) -> &str {
+        self.client.name()
+    }
+
+    /// Where the device finds them.
+    pub fn table(&self) -> &SgTable {
+        &self.table
+    }
+
+    /// Where in the table the range begins.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+}
+
+impl Drop for PeerPages {
+    fn drop(&mut self) {
+        let mut state = lock(&self.inner.state);
+        if std::mem::replace(&mut *state, State::Gone) == State::Mapped {
+            self.inner.memory.dma_unmap();
+            self.inner.memory.put_pages();
+        }
+    }
+}
+
+impl PeerCore {
+    /// Takes the memory back: when this returns the device does not touch it any more, and pages and addresses were given
+    /// back. Harmless when they were before.
+    pub fn invalidate(&self) {
+        let Some(inner) = self.0.upgrade() else { return };
+        let mut state = lock(&inner.state);
+        if std::mem::replace(&mut *state, State::Gone) == State::Mapped {
+            (inner.stop)();
+            inner.memory.dma_unmap();
+            inner.memory.put_pages();
+        }
+    }
+
+    /// Whether the region is gone.
+    pub fn is_over(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
+
+/// What is not of a client is a dma-buf, by its name.
+fn owner(mapping: PeerRange) -> Option<PeerOwner> {
+    let named = clients().iter().find_map(|client| client.owner(&mapping));
+    let has_client = named.is_some();
+    let owner = match named {
+        Some(owner) => owner,
+        None if mapping.name.starts_with("/dmabuf:") => kernel_owner(&mapping),
+        None if mapping.name.starts_with("/memfd:peerdma:") => {
+            "a buffer of this library".to_owned()
+        }
+        None => return None,
+    };
+    let PeerRange { start, end, name, .. } = mapping;
+    Some(PeerOwner { mapping: format!("{name} at {start:#x}-{end:#x}"), owner, has_client })
+}
+
+/// The exporter of a dma-buf of the kernel, if some descriptor of this process still tells.
+fn kernel_owner(mapping: &PeerRange) -> String {
+    let is_it = |fd: &BorrowedDescriptor| fd.file == mapping.file;
+    let exporter = own_descriptors().into_iter().find(is_it).map(|fd| fd.exporter);
+    format!("a dma-buf of {}", exporter.as_deref().unwrap_or("an exporter that no open file names"))
+}
+
+struct BorrowedDescriptor {
+    file: (u64, u64),
+    exporter: String,
+}
+
+fn own_descriptors() -> Vec<BorrowedDescriptor> {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(list) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let one = |entry: std::fs::DirEntry| {
+        let meta = std::fs::metadata(entry.path()).ok()?;
+        let info = std::path::Path::new("/proc/self/fdinfo").join(entry.file_name());
+        let info = std::fs::read_to_string(info).ok()?;
+        let exporter = info.lines().find_map(|line| line.strip_prefix("exp_name:"))?;
+        Some(BorrowedDescriptor {
+            file: (meta.dev(), meta.ino()),
+            exporter: exporter.trim().to_owned(),
+        })
+    };
+    list.flatten().filter_map(one).collect()
+}
+
+impl From<SharedFile> for PeerRange {
+    fn from(SharedFile { start, end, offset, file, name }: SharedFile) -> Self {
+        Self { start, end, offset, file, name }
+    }
+}
+
+impl fmt::Debug for PeerPages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("PeerPages");
+        debug.field("client", &self.client()).field("table", &self.table).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for PeerCore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PeerCore")
+    }
+}
+
+fn clients() -> Vec<Arc<dyn PeerClient>> {
+    lock(&CLIENTS).iter().filter_map(Weak::upgrade).collect()
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The lock of the list of clients, across a fork.
+pub(crate) struct HeldClients {
+    _clients: MutexGuard<'static, Vec<Weak<dyn PeerClient>>>,
+    _maps: MutexGuard<'static, Option<crate::PrivateFd>>,
+}
+
+/// What was registered before a fork stays: a client of the parent's claims nothing in the child.
+pub(crate) fn hold_clients() -> HeldClients {
+    HeldClients { _clients: lock(&CLIENTS), _maps: vma::hold_maps() }
+}
+
+#[cfg(test)]
+mod tests;

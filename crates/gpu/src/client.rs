@@ -1,0 +1,153 @@
+//! The GPU as a peer memory client: plain registrations of memory that a program has mapped (docs/semantics.md 2.11).
+//!
+//! A range is claimed when all of it is one buffer of this process. Its pages are pinned where they are, and charged as any
+//! pin is. They are taken back when the GPU is reset or removed, and when the program freed the buffer: what the driver
+//! of a real GPU does when the program frees memory that is registered.
+
+use std::sync::{Arc, Weak};
+
+use dmabuf::peer::{PeerClient, PeerCore, PeerMemory, PeerRange, shared_mappings};
+use dmabuf::{DeviceAddr, ExporterError, MapType, SgBacking, SgEntry, SgTable};
+
+use crate::bo::BoInner;
+use crate::device::Device;
+use crate::error::{Result, busy, invalid, no_device};
+use crate::place::Domain;
+use crate::pools::Pools;
+
+/// What the device registers.
+pub(crate) struct Client {
+    name: String,
+    device: Weak<Device>,
+}
+
+/// A claimed range.
+struct Claimed {
+    bo: Weak<BoInner>,
+    domain: Domain,
+    /// Where the range begins in its domain, and its length.
+    start: u64,
+    len: u64,
+}
+
+impl Client {
+    pub(crate) fn of(device: &Arc<Device>) -> Arc<dyn PeerClient> {
+        let name = device.config.name.clone();
+        Arc::new(Self { name, device: Arc::downgrade(device) })
+    }
+}
+
+impl PeerClient for Client {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn needs_invalidation(&self) -> bool {
+        true
+    }
+
+    fn owner(&self, mapping: &PeerRange) -> Option<String> {
+        let device = self.device.upgrade()?;
+        let domain = domain_of(&device.pools, mapping)?;
+        let driver = device.config.preset.name();
+        let what = match device.bo_at(domain, mapping.offset, 1) {
+            Some(bo) => bo.name(),
+            None => "no buffer of this process".to_owned(),
+        };
+        Some(format!("{domain} of {} ({driver}): {what}", self.name))
+    }
+
+    fn acquire(&self, addr: u64, len: u64) -> Option<Box<dyn PeerMemory>> {
+        let device = self.device.upgrade()?;
+        let (domain, start) = stretch(&device.pools, addr, len)?;
+        let bo = device.bo_at(domain, start, len)?;
+        Some(Box::new(Claimed { bo: Arc::downgrade(&bo), domain, start, len }))
+    }
+}
+
+impl Claimed {
+    fn bo(&self) -> Result<Arc<BoInner>> {
+        self.bo.upgrade().ok_or_else(|| no_device("the buffer was freed"))
+    }
+}
+
+impl PeerMemory for Claimed {
+    fn get_pages(&self, _write: bool, core: &PeerCore) -> std::result::Result<(), ExporterError> {
+        let bo = self.bo()?;
+        bo.device.check_present()?;
+        let _resv = bo.resv.lock();
+        let resource = bo.resource()?;
+        let end = resource.offset + resource.len;
+        if resource.domain != self.domain
+            || self.start < resource.offset
+            || self.start + self.len > end
+        {
+            return Err(busy(format!("{} moved while it was being registered", bo.name())));
+        }
+        bo.pin(false)?;
+        let mut peers = bo.peers();
+        peers.retain(|known| !known.is_over());
+        peers.push(core.clone());
+        Ok(())
+    }
+
+    fn dma_map(&self, device: Option<DeviceAddr>) -> std::result::Result<SgTable, ExporterError> {
+        let bo = self.bo()?;
+        let _resv = bo.resv.lock();
+        let resource = bo.resource()?;
+        let map_type = match resource.domain {
+            Domain::Gtt => MapType::System,
+            Domain::Vram => bo.device.reach(device).map_err(invalid)?,
+        };
+        let page = self.page_size();
+        let start = (self.start - resource.offset) / page * page;
+        let len = (self.start - resource.offset + self.len).next_multiple_of(page) - start;
+        let addr = bo.bus_addr(&resource)? + start;
+        let file = Arc::clone(bo.device.pools.file(resource.domain));
+        let backing = Some(SgBacking { file, offset: resource.offset + start });
+        bo.device.stats.count_map(map_type, len);
+        Ok(SgTable { entries: vec![SgEntry { addr, len, backing }], epoch: None, map_type })
+    }
+
+    fn dma_unmap(&self) {
+        // The address stays until the buffer moves: mapping it again costs nothing then.
+    }
+
+    fn put_pages(&self) {
+        // A buffer that was freed has nothing pinned any more.
+        if let Some(bo) = self.bo.upgrade() {
+            bo.unpin(false);
+        }
+    }
+
+    fn page_size(&self) -> u64 {
+        rustix::param::page_size() as u64
+    }
+}
+
+/// Where a range is, if all of it is one stretch of one domain, as the CPU has it mapped.
+fn stretch(pools: &Pools, addr: u64, len: u64) -> Option<(Domain, u64)> {
+    let end = addr.checked_add(len)?;
+    let mut at = addr;
+    let mut found = None;
+    for mapping in shared_mappings(addr, len) {
+        let domain = domain_of(pools, &mapping)?;
+        if mapping.start > at {
+            return None;
+        }
+        let here = (domain, mapping.offset + (at - mapping.start));
+        let (domain, start) = *found.get_or_insert(here);
+        if here != (domain, start + (at - addr)) {
+            return None;
+        }
+        at = mapping.end.min(end);
+    }
+    found.filter(|_| at == end)
+}
+
+fn domain_of(pools: &Pools, mapping: &PeerRange) -> Option<Domain> {
+    [Domain::Vram, Domain::Gtt].into_iter().find(|domain| {
+        rustix::fs::fstat(pools.fd(*domain))
+            .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == mapping.file)
+    })
+}

@@ -1,0 +1,375 @@
+//! Names that belong to one process of a host at a time, and who has them.
+//!
+//! A VF claims a *name* of its nic, such as a port that its program listens on, by listening on the abstract Unix socket
+//! `peerdma/N/cm/NAME`: whoever comes second is told that it is in use, and the name is free when its process is gone.
+//! Others look a name up by connecting; the holder answers with its VF and keeps the connection, whose end says that the
+//! answer is no longer true.
+//!
+//! Names have no owner before they are claimed, as ports of TCP have none.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{SocketAddrUnix, SocketFlags};
+
+use super::claim::new_socket;
+use super::message::{Message, Received, recv};
+
+/// Connections of others that ask, per name: the oldest makes room.
+const MAX_CLIENTS: usize = 1024;
+/// Lookups that are kept: the oldest makes room.
+const MAX_LOOKUPS: usize = 256;
+/// Events taken in one call.
+const BATCH: usize = 64;
+const BACKLOG: i32 = 1024;
+
+/// Why a name was not claimed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// Another process has it.
+    #[error("another process of this host has {0}")]
+    InUse(String),
+    /// The system refused.
+    #[error("claiming {name}: {source}")]
+    System {
+        /// The name.
+        name: String,
+        /// The error.
+        source: io::Error,
+    },
+}
+
+/// Who has a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "what can be known of a name")]
+pub enum Holder {
+    /// Nobody.
+    Nobody,
+    /// Somebody who has yet to say who it is: [`Directory::poll`] tells.
+    Asked,
+    /// This VF.
+    Vf(u16),
+}
+
+/// A socket of the directory.
+#[derive(Debug)]
+enum Entry {
+    /// A name of ours.
+    Name { name: String, listener: OwnedFd, clients: Vec<u64> },
+    /// Somebody who asked for one.
+    Client { of: u64, socket: OwnedFd },
+    /// A name that we asked for.
+    Lookup { name: String, socket: OwnedFd, answer: Option<u16> },
+}
+
+impl Entry {
+    fn socket(&self) -> &OwnedFd {
+        match self {
+            Self::Name { listener: socket, .. }
+            | Self::Client { socket, .. }
+            | Self::Lookup { socket, .. } => socket,
+        }
+    }
+}
+
+/// The names of one VF, and what it knows of those of others.
+///
+/// [`AsFd`] gives a descriptor that is readable when [`poll`](Self::poll) has something to do. Nothing waits.
+#[derive(Debug)]
+pub struct Directory {
+    nic: String,
+    vf: u16,
+    epoll: OwnedFd,
+    entries: BTreeMap<u64, Entry>,
+    next: u64,
+}
+
+/// A claimed name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NameKey(u64);
+
+impl Directory {
+    /// A directory without names.
+    ///
+    /// # Errors
+    /// If there are no descriptors left.
+    pub fn new(nic: &str, vf: u16) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Self { nic: nic.to_owned(), vf, epoll, entries: BTreeMap::new(), next: 0 })
+    }
+
+    fn address(&self, name: &str) -> Result<SocketAddrUnix, Errno> {
+        SocketAddrUnix::new_abstract_name(format!("peerdma/{}/cm/{name}", self.nic).as_bytes())
+    }
+
+    /// Claims a name until [`release`](Self::release).
+    ///
+    /// # Errors
+    /// See [`NameError`].
+    pub fn claim(&mut self, name: &str) -> Result<NameKey, NameError> {
+        let listener = self.bind(name).map_err(|error| match error {
+            Errno::ADDRINUSE => NameError::InUse(name.to_owned()),
+            error => NameError::System { name: name.to_owned(), source: error.into() },
+        })?;
+        let entry = Entry::Name { name: name.to_owned(), listener, clients: Vec::new() };
+        let key = self.add(entry);
+        let key = key.map_err(|e| NameError::System { name: name.to_owned(), source: e.into() })?;
+        Ok(NameKey(key))
+    }
+
+    fn bind(&self, name: &str) -> Result<OwnedFd, Errno> {
+        let socket = new_socket()?;
+        rustix::net::bind(&socket, &self.address(name)?)?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        Ok(socket)
+    }
+
+    /// Gives a name back. Who looked it up learns of it.
+    pub fn release(&mut self, key: NameKey) {
+        if let Some(Entry::Name { clients, .. }) = self.remove(key.0) {
+            for client in clients {
+                self.remove(client);
+            }
+        }
+    }
+
+    /// Whether somebody has a name, ourselves included. It may be another's a moment later.
+    pub fn is_held(&self, name: &str) -> bool {
+        let dialled =
+            new_socket().and_then(|socket| rustix::net::connect(&socket, &self.address(name)?));
+        !matches!(dialled, Err(Errno::CONNREFUSED))
+    }
+
+    /// Who has a name.
+    pub fn lookup(&mut self, name: &str) -> Holder {
+        let known = self.entries.iter().find_map(|(key, entry)| match entry {
+            Entry::Lookup { name: known, .. } if known == name => Some(*key),
+            _ => None,
+        });
+        if let Some(key) = known
+            && self.listen(key)
+        {
+            return self.answer(key);
+        }
+        let connect = |address| -> Result<OwnedFd, Errno> {
+            let socket = new_socket()?;
+            rustix::net::connect(&socket, &address?)?;
+            Ok(socket)
+        };
+        let socket = match connect(self.address(name)) {
+            Ok(socket) => socket,
+            Err(Errno::CONNREFUSED) => return Holder::Nobody,
+            Err(error) => {
+                tracing::info!(name, %error, "who has this name could not be asked");
+                return Holder::Asked;
+            }
+        };
+        self.make_room();
+        let entry = Entry::Lookup { name: name.to_owned(), socket, answer: None };
+        let Ok(key) = self.add(entry) else { return Holder::Asked };
+        if self.listen(key) { self.answer(key) } else { Holder::Nobody }
+    }
+
+    fn make_room(&mut self) {
+        let is_lookup = |entry: &Entry| matches!(entry, Entry::Lookup { .. });
+        if self.entries.values().filter(|entry| is_lookup(entry)).count() < MAX_LOOKUPS {
+            return;
+        }
+        let oldest = self.entries.iter().find(|(_, entry)| is_lookup(entry));
+        if let Some(key) = oldest.map(|(key, _)| *key) {
+            self.remove(key);
+        }
+    }
+
+    fn answer(&self, key: u64) -> Holder {
+        match self.entries.get(&key) {
+            Some(Entry::Lookup { answer: Some(vf), .. }) => Holder::Vf(*vf),
+            Some(Entry::Lookup { .. }) => Holder::Asked,
+            _ => Holder::Nobody,
+        }
+    }
+
+    /// Reads what a holder said. False if it gave the name back, or is no engine of ours.
+    fn listen(&mut self, key: u64) -> bool {
+        let Some(Entry::Lookup { name, socket, answer }) = self.entries.get_mut(&key) else {
+            return false;
+        };
+        match recv(socket.as_fd()) {
+            Received::Nothing => return true,
+            Received::Message(Ok(Message::Pong { vf }), _) => {
+                *answer = Some(vf);
+                return true;
+            }
+            Received::Message(..) => {
+                tracing::warn!(
+                    name = name.as_str(),
+                    "held by somebody who does not speak our language"
+                );
+            }
+            Received::Closed => {}
+        }
+        self.remove(key);
+        false
+    }
+
+    /// Answers those who ask, and reads answers. Says whether anything was learnt: a name that was [`Holder::Asked`] may
+    /// be worth looking up again.
+    pub fn poll(&mut self) -> bool {
+        let mut events = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }; BATCH];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let count = epoll::wait(&self.epoll, &mut events[..], Some(&now)).unwrap_or(0);
+        let mut learnt = false;
+        for event in &events[..count] {
+            let key = event.data.u64();
+            match self.entries.get(&key) {
+                Some(Entry::Name { .. }) => self.accept(key),
+                // Who asked has nothing to say: it went away.
+                Some(Entry::Client { of, .. }) => {
+                    let of = *of;
+                    self.remove(key);
+                    if let Some(Entry::Name { clients, .. }) = self.entries.get_mut(&of) {
+                        clients.retain(|client| *client != key);
+                    }
+                }
+                Some(Entry::Lookup { .. }) => {
+                    self.listen(key);
+                    learnt = true;
+                }
+                None => {}
+            }
+        }
+        learnt
+    }
+
+    fn accept(&mut self, of: u64) {
+        for _ in 0..BATCH {
+            let Some(Entry::Name { listener, .. }) = self.entries.get(&of) else { return };
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = match rustix::net::accept_with(listener, flags) {
+                Ok(socket) => socket,
+                Err(Errno::CONNABORTED | Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "who asks for a name of ours cannot be answered");
+                    return;
+                }
+            };
+            // Who asks and does not listen gets no answer.
+            let _ = Message::Pong { vf: self.vf }.send(socket.as_fd(), &[]);
+            let Ok(client) = self.add(Entry::Client { of, socket }) else { return };
+            let Some(Entry::Name { clients, .. }) = self.entries.get_mut(&of) else { return };
+            clients.push(client);
+            if clients.len() > MAX_CLIENTS {
+                let oldest = clients.remove(0);
+                self.remove(oldest);
+            }
+        }
+    }
+
+    fn add(&mut self, entry: Entry) -> Result<u64, Errno> {
+        let key = self.next;
+        self.next += 1;
+        let data = epoll::EventData::new_u64(key);
+        epoll::add(&self.epoll, entry.socket(), data, epoll::EventFlags::IN)?;
+        self.entries.insert(key, entry);
+        Ok(key)
+    }
+
+    /// Closes a socket, and takes it out of the set before: a child of ours may have inherited it.
+    fn remove(&mut self, key: u64) -> Option<Entry> {
+        let entry = self.entries.remove(&key)?;
+        let _ = epoll::delete(&self.epoll, entry.socket());
+        Some(entry)
+    }
+
+    /// The names we have, for people.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.values().filter_map(|entry| match entry {
+            Entry::Name { name, .. } => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    /// For the child after a fork: closes the descriptors and touches nothing else, since the names are the parent's.
+    pub fn abandon_in_child(self) {
+        let mut fds: Vec<RawFd> = vec![self.epoll.as_raw_fd()];
+        fds.extend(self.entries.values().map(|entry| entry.socket().as_raw_fd()));
+        crate::fork::abandon(self, &fds);
+    }
+}
+
+impl AsFd for Directory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(test: &str) -> (Directory, Directory) {
+        let nic = format!("test-{test}-{}", std::process::id());
+        let new = |vf| Directory::new(&nic, vf).expect("descriptors");
+        (new(3), new(5))
+    }
+
+    #[test]
+    fn a_name_has_one_holder_who_can_be_found() {
+        let (mut a, mut b) = pair("holder");
+        assert_eq!(b.lookup("x"), Holder::Nobody);
+        let key = a.claim("x").expect("free");
+        assert!(matches!(b.claim("x"), Err(NameError::InUse(name)) if name == "x"));
+        assert!(b.is_held("x") && !b.is_held("y"));
+        assert_eq!(a.names().collect::<Vec<_>>(), ["x"]);
+        assert_eq!(b.lookup("x"), Holder::Asked);
+        assert!(!a.poll());
+        assert!(b.poll(), "an answer came");
+        assert_eq!(b.lookup("x"), Holder::Vf(3));
+        a.release(key);
+        assert_eq!(b.lookup("x"), Holder::Nobody, "it is known at once");
+        b.claim("x").expect("free again");
+    }
+
+    #[test]
+    fn those_who_ask_leave_nothing_behind() {
+        let (mut a, mut b) = pair("leave");
+        a.claim("x").expect("free");
+        for _ in 0..3 {
+            b.lookup("x");
+            a.poll();
+            b.poll();
+            b = Directory::new(&b.nic, b.vf).expect("descriptors");
+            a.poll();
+        }
+        // The look whether it is held, too, is a connection.
+        assert!(b.is_held("x"));
+        a.poll();
+        a.poll();
+        assert_eq!(a.entries.len(), 1);
+        assert!(b.entries.is_empty());
+    }
+
+    #[test]
+    fn a_name_that_was_given_back_can_be_anothers() {
+        let (mut a, mut b) = pair("moves");
+        let key = a.claim("x").expect("free");
+        let mut c = Directory::new(&a.nic, 9).expect("descriptors");
+        c.lookup("x");
+        a.poll();
+        c.poll();
+        assert_eq!(c.lookup("x"), Holder::Vf(3));
+        a.release(key);
+        b.claim("x").expect("free");
+        assert_eq!(c.lookup("x"), Holder::Asked);
+        b.poll();
+        assert_eq!(c.lookup("x"), Holder::Vf(5));
+    }
+}

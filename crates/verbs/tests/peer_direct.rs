@@ -1,0 +1,198 @@
+//! PeerDirect, the older door: memory of a GPU registered by where the CPU has it mapped.
+
+mod common;
+
+use gpu::{Bo, Domain, Gpu, GpuConfig, Machine, Place};
+use verbs::{Access, HostBuf, ImporterConfig, Kind, Mapping, NicConfig, SendRequest, WcStatus};
+
+use common::{ALL, MIB, completion, gpu, nic_of, pair, pattern, run};
+
+fn peermem(importer: ImporterConfig) -> NicConfig {
+    NicConfig { peermem: true, importer: Some(importer), ..NicConfig::default() }
+}
+
+/// The buffer as the CPU has it mapped, away from where its domain begins.
+fn mapped(gpu: &Gpu, place: Place) -> (Bo, Mapping) {
+    let _first = gpu.alloc(4 << 12, place).unwrap();
+    let bo = gpu.alloc(MIB, place).unwrap();
+    let mapping = bo.export().unwrap().map(0, MIB).unwrap();
+    (bo, mapping)
+}
+
+#[test]
+fn by_default_it_is_refused_and_the_words_name_mapping_owner_and_door() {
+    let (_context, pd) = nic_of(NicConfig::default());
+    let gpu = gpu();
+    let (bo, mapping) = mapped(&gpu, Place::VISIBLE_VRAM);
+    let refusal = pd.reg_mapping(&mapping, ALL).unwrap_err();
+    assert_eq!(refusal.kind(), Kind::BadAddress);
+    for word in ["vram", &bo.name(), "xe", "ibv_reg_dmabuf_mr", "peermem = true"] {
+        let what = refusal.what().to_lowercase();
+        assert!(what.contains(&word.to_lowercase()), "{word:?} is not in: {what}");
+    }
+    // What comes before the memory is looked at.
+    let refusal = pd.reg_mapping(&mapping, Access::REMOTE_WRITE).unwrap_err();
+    assert_eq!(refusal.kind(), Kind::Invalid);
+}
+
+#[test]
+fn a_peer_writes_into_a_mapped_buffer_and_reads_it_back() {
+    for importer in [ImporterConfig::Dynamic, ImporterConfig::Revocable] {
+        for (place, domain) in [(Place::VISIBLE_VRAM, Domain::Vram), (Place::GTT, Domain::Gtt)] {
+            let (context, pd) = nic_of(peermem(importer));
+            let gpu = gpu();
+            let (bo, mapping) = mapped(&gpu, place);
+            let target = pd.reg_mapping(&mapping, ALL).unwrap();
+            let host = HostBuf::anonymous(2 * MIB as usize).unwrap();
+            let source = pd.reg_mr(&host, ALL).unwrap();
+            let (a, _b) = pair(&context, &pd);
+            let sent = pattern(MIB - 77, 3);
+            host.write(0, &sent).unwrap();
+            let from = [source.slice(0, sent.len() as u32)];
+            let write = SendRequest::write(1, &from, target.remote(77));
+            assert_eq!(run(&a, write), WcStatus::Success);
+            let mut there = vec![0; sent.len()];
+            bo.read(77, &mut there).unwrap();
+            assert!(there == sent, "{importer:?} {domain}");
+            let into = [source.slice(MIB, sent.len() as u32)];
+            assert_eq!(run(&a, SendRequest::read(2, &into, target.remote(77))), WcStatus::Success);
+            host.read(MIB as usize, &mut there).unwrap();
+            assert!(there == sent, "{importer:?} {domain}");
+            // As the source of a request, too.
+            let into = source.remote(MIB);
+            let write = SendRequest::write(3, &[target.slice(77, 4096)], into);
+            assert_eq!(run(&a, write), WcStatus::Success);
+            assert_eq!((bo.domain().unwrap(), gpu.stats().stale_accesses), (domain, 0));
+        }
+    }
+}
+
+#[test]
+fn the_client_pins_while_the_region_lives() {
+    let (_context, pd) = nic_of(peermem(ImporterConfig::Dynamic));
+    let gpu = gpu();
+    let (bo, mapping) = mapped(&gpu, Place::VISIBLE_VRAM);
+    let region = pd.reg_mapping(&mapping, ALL).unwrap();
+    let other = pd.reg_mapping(&mapping, ALL).unwrap();
+    drop(mapping);
+    assert!(gpu.evict(&bo).is_err(), "two regions hold it");
+    drop(region);
+    assert!(gpu.evict(&bo).is_err(), "one region holds it");
+    drop(other);
+    gpu.evict(&bo).unwrap();
+}
+
+#[test]
+fn a_reset_takes_the_memory_back_and_the_key_stays_dead() {
+    for importer in [ImporterConfig::Dynamic, ImporterConfig::Revocable] {
+        let (context, pd) = nic_of(peermem(importer));
+        let gpu = gpu();
+        let (_bo, mapping) = mapped(&gpu, Place::VISIBLE_VRAM);
+        let target = pd.reg_mapping(&mapping, ALL).unwrap();
+        let host = HostBuf::anonymous(4096).unwrap();
+        let source = pd.reg_mr(&host, ALL).unwrap();
+        let (a, b) = pair(&context, &pd);
+        let all = [source.slice(0, 4096)];
+        assert_eq!(run(&a, SendRequest::write(1, &all, target.remote(0))), WcStatus::Success);
+        gpu.reset();
+        let status = run(&a, SendRequest::write(2, &all, target.remote(0)));
+        assert_eq!(status, WcStatus::RemAccessErr, "{importer:?}");
+        drop(b);
+        let (a, _b) = pair(&context, &pd);
+        let own = SendRequest::write(3, &[target.slice(0, 4096)], source.remote(0));
+        assert_eq!(run(&a, own), WcStatus::LocProtErr, "{importer:?}");
+        // The key is kept from others until the region is deregistered.
+        let keys: Vec<_> = (0..300).map(|_| pd.reg_mr(&host, ALL).unwrap().rkey()).collect();
+        assert!(!keys.contains(&target.rkey()));
+        // After the reset the memory can be had again, by a new registration.
+        let (c, _d) = pair(&context, &pd);
+        let again = pd.reg_mapping(&mapping, ALL).unwrap();
+        assert_eq!(run(&c, SendRequest::write(4, &all, again.remote(0))), WcStatus::Success);
+    }
+}
+
+#[test]
+fn freeing_the_buffer_under_a_region_takes_it_back() {
+    let (context, pd) = nic_of(peermem(ImporterConfig::Dynamic));
+    let gpu = gpu();
+    let (bo, mapping) = mapped(&gpu, Place::VISIBLE_VRAM);
+    let target = pd.reg_mapping(&mapping, ALL).unwrap();
+    drop(mapping);
+    drop(bo);
+    gpu.wait_idle();
+    let host = HostBuf::anonymous(4096).unwrap();
+    let source = pd.reg_mr(&host, ALL).unwrap();
+    let (a, _b) = pair(&context, &pd);
+    let write = SendRequest::write(1, &[source.slice(0, 4096)], target.remote(0));
+    assert_eq!(run(&a, write), WcStatus::RemAccessErr);
+    // Its pages are free for others.
+    let bo = gpu.alloc(60 * MIB, Place::VRAM).unwrap();
+    assert_eq!(bo.domain().unwrap(), Domain::Vram);
+}
+
+#[test]
+fn what_a_client_does_not_claim_or_refuses() {
+    let gpu = gpu();
+    let (_bo, mapping) = mapped(&gpu, Place::VISIBLE_VRAM);
+    // A NIC that could not stop is not served.
+    for importer in [ImporterConfig::Pinned, ImporterConfig::None] {
+        let (_context, pd) = nic_of(peermem(importer));
+        let refusal = pd.reg_mapping(&mapping, ALL).unwrap_err();
+        assert_eq!(refusal.kind(), Kind::BadAddress);
+        assert!(refusal.what().contains("cannot stop"), "{refusal}");
+    }
+    // A dma-buf of no client.
+    let (_context, pd) = nic_of(peermem(ImporterConfig::Dynamic));
+    let plain = verbs::DmaBuf::export(8192, "plain").unwrap().map(0, 8192).unwrap();
+    let refusal = pd.reg_mapping(&plain, ALL).unwrap_err();
+    assert_eq!(refusal.kind(), Kind::BadAddress);
+    assert!(refusal.what().contains("no peer memory client claims"), "{refusal}");
+    // A GPU that the NIC does not reach: the client's own errno, EINVAL.
+    let config =
+        GpuConfig { vram: 64 * MIB, shared: false, name: "far".to_owned(), ..GpuConfig::default() };
+    let tree = Machine::parse("").unwrap().tree().clone();
+    let far = Gpu::open_in(&config, tree).unwrap();
+    let (_there, there) = mapped(&far, Place::VISIBLE_VRAM);
+    let refusal = pd.reg_mapping(&there, ALL).unwrap_err();
+    assert_eq!(refusal.kind(), Kind::Invalid);
+    assert!(refusal.what().contains("far") && refusal.what().contains("dma_map"), "{refusal}");
+    // Gone for good.
+    gpu.remove();
+    assert_eq!(pd.reg_mapping(&mapping, ALL).unwrap_err().kind(), Kind::BadAddress);
+}
+
+/// The region's owner reads and writes while the memory goes: nothing but success before, and the error after.
+#[test]
+fn it_goes_under_traffic() {
+    let (context, pd) = nic_of(peermem(ImporterConfig::Dynamic));
+    let gpu = gpu();
+    let (_bo, mapping) = mapped(&gpu, Place::VISIBLE_VRAM);
+    let target = pd.reg_mapping(&mapping, ALL).unwrap();
+    let host = HostBuf::anonymous(MIB as usize).unwrap();
+    let source = pd.reg_mr(&host, ALL).unwrap();
+    let (a, _b) = pair(&context, &pd);
+    std::thread::scope(|scope| {
+        let (started, starts) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            let mut done = 0;
+            loop {
+                let all = [source.slice(0, MIB as u32)];
+                let write = SendRequest::write(done, &all, target.remote(0)).signaled();
+                a.qp.post_send(&write).unwrap();
+                match completion(&a.cq).status {
+                    WcStatus::Success => done += 1,
+                    status => {
+                        assert_eq!(status, WcStatus::RemAccessErr);
+                        return;
+                    }
+                }
+                if done == 8 {
+                    started.send(()).unwrap();
+                }
+            }
+        });
+        starts.recv().unwrap();
+        gpu.reset();
+    });
+    assert_eq!(gpu.stats().stale_accesses, 0);
+}
