@@ -15,7 +15,7 @@ use crate::engine::Engine;
 
 /// How long a request waits for a listener: longer than a busy machine keeps a program from its next call, and short
 /// beside the 4.3 s after which its sender asks again.
-const PATIENCE: Duration = Duration::from_millis(200);
+pub(super) const PATIENCE: Duration = Duration::from_millis(200);
 /// How often they are looked at.
 const LOOK: Duration = Duration::from_millis(10);
 /// How many may wait. Those beyond are refused at once.
