@@ -15,14 +15,18 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("umem", &["dmabuf"]),
     ("transport", &["iba", "wire"]),
     ("cm", &["iba", "wire"]),
+    ("fault", &["iba", "wire"]),
     // For `umem::Foreign`: a ring shared with a peer is foreign memory, too.
     ("link", &["iba", "umem"]),
-    ("device", &["iba", "wire", "umem", "dmabuf", "pci", "transport", "cm", "link"]),
+    ("device", &["iba", "wire", "umem", "dmabuf", "pci", "transport", "cm", "fault", "link"]),
     // Its memory is foreign memory: importers write it at any moment.
     ("gpu", &["umem", "dmabuf", "pci"]),
     ("verbs", &["iba", "umem", "dmabuf", "transport", "device"]),
     // The one place that holds both a GPU and a NIC: a process has one of each, joined by fds alone.
-    ("peerdma", &["iba", "umem", "dmabuf", "pci", "link", "transport", "device", "gpu", "verbs"]),
+    (
+        "peerdma",
+        &["iba", "umem", "dmabuf", "pci", "fault", "link", "transport", "device", "gpu", "verbs"],
+    ),
     ("preload", &[]),
     ("fabric-sim", &["iba", "wire", "transport", "umem"]),
     ("interop", &[]),
