@@ -1,5 +1,7 @@
 //! The calls of an endpoint from its connection on.
 
+use std::cmp;
+
 use ::cm::{
     CmError, PathParam, Patience, Peer, RepParam, ReqParam, SidrRepParam, SidrReqParam, State,
 };
@@ -29,7 +31,8 @@ impl Engine {
     /// Asks the peer for a connection (REQ), or for a QP (SIDR_REQ).
     ///
     /// # Errors
-    /// [`Kind::Invalid`] if the endpoint is not resolved, is something else already, or the private data is too long.
+    /// [`Kind::Invalid`] if the endpoint is not resolved, is something else already, or is to reach a multicast group, or
+    /// the private data is too long.
     #[doc(alias = "rdma_connect")]
     pub fn cm_connect(&mut self, id: CmId, param: &ConnParam) -> Result<()> {
         self.cm_alive()?;
@@ -40,6 +43,10 @@ impl Engine {
         else {
             refuse!(Invalid, "connect: endpoint {} is {:?}", id.handle(), endpoint.role);
         };
+        if remote.ip().is_multicast() {
+            let to = remote.ip();
+            refuse!(Invalid, "{to} is a multicast group, to which there are no connections");
+        }
         let spec = endpoint.spec;
         let header = CmaHeader { port: local.port(), src: local.ip(), dst: remote.ip() };
         let mut private_data = header.to_bytes().to_vec();
@@ -301,6 +308,7 @@ impl Engine {
             refuse!(Invalid, "endpoint {} does not know its peer's QP", id.handle());
         };
         let is_reliable = endpoint.spec.qp_type.is_reliable();
+        let most = u8::try_from(self.core.attr.max_qp_rd_atom).unwrap_or(u8::MAX);
         match state {
             QpState::Rtr => {
                 attr.av = Av {
@@ -318,7 +326,8 @@ impl Engine {
                 attr.rq_psn = endpoint.rq_psn;
                 let mut mask = A::STATE | A::AV | A::PATH_MTU | A::DEST_QPN | A::RQ_PSN;
                 if matches!(endpoint.spec.qp_type, QpType::Rc | QpType::XrcRecv) {
-                    attr.max_dest_rd_atomic = info.responder_resources;
+                    // What a peer asks for may be more than there is.
+                    attr.max_dest_rd_atomic = cmp::min(info.responder_resources, most);
                     attr.min_rnr_timer = RnrTimer::default();
                     mask |= A::MAX_DEST_RD_ATOMIC | A::MIN_RNR_TIMER;
                 }
@@ -335,7 +344,7 @@ impl Engine {
                 if matches!(endpoint.spec.qp_type, QpType::Rc | QpType::XrcSend) {
                     attr.retry_cnt = info.retry_count;
                     attr.rnr_retry = info.rnr_retry_count;
-                    attr.max_rd_atomic = info.initiator_depth;
+                    attr.max_rd_atomic = cmp::min(info.initiator_depth, most);
                     mask |= A::RETRY_CNT | A::RNR_RETRY | A::MAX_QP_RD_ATOMIC;
                 }
                 Ok((attr, mask))
