@@ -70,6 +70,10 @@ const SHM_SEGMENT: u32 = 32 << 10;
 /// Bytes of one packet within a process, where it is a reference.
 const LOOPBACK_SEGMENT: u32 = 1 << 20;
 
+/// Bytes of an element of a request. What elements take up can hold data instead, as in the work queues of NICs and of
+/// rxe: programs that ask for no inline bytes send some all the same (`rdma_xclient`).
+const SGE_BYTES: u32 = 16;
+
 impl QpSpec {
     /// A receiving QP of XRC.
     pub fn xrc_target(xrcd: XrcdId, cookie: u64) -> Self {
@@ -127,7 +131,7 @@ impl Engine {
                 max_recv_wr: if takes_none { 0 } else { cap.max_recv_wr },
                 max_send_sge: cap.max_send_sge,
                 max_recv_sge: cap.max_recv_sge,
-                max_inline: cap.max_inline_data,
+                max_inline: cap.max_inline_data.max(cap.max_send_sge * SGE_BYTES),
             },
             has_srq: takes_none,
         });
