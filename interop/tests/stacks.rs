@@ -1,4 +1,4 @@
-//! What is built on verbs: UCX, and Open MPI by UCX.
+//! What is built on verbs: UCX, libfabric, and Open MPI by both.
 //!
 //! Each program is allowed peerdma's transports and no other, so that it fails where it would have fallen back, and the
 //! counters of its device say how many bytes went where.
@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use interop::need::Need;
 use interop::{
-    Artefacts, Finished, Mode, Netns, Output, Pair, Program, Scratch, Veth, compile_mpi, needs,
+    Artefacts, Finished, Mode, Netns, Output, Pair, Port, Program, Scratch, Veth, compile_mpi,
+    needs,
 };
 
 macro_rules! two_hosts {
@@ -115,6 +116,89 @@ fn ucx_by_its_lower_layer() {
     }
 }
 
+#[test]
+fn libfabric_finds_the_device() {
+    needs!(Need::Program("fi_info"));
+    let out = Program::new("fi_info").args(["-p", "verbs"]).output();
+    for words in [
+        "domain: peerdma0\n",
+        "domain: peerdma0-dgram\n",
+        "protocol: FI_PROTO_RDMA_CM_IB_RC",
+        "protocol: FI_PROTO_IB_UD",
+        "protocol: FI_PROTO_RXM",
+    ] {
+        out.success().says(words);
+    }
+}
+
+/// Messages of `fi_pingpong`, and the sizes of them that are no more than `largest`.
+const PINGS: u64 = 50;
+const SIZES: [u64; 6] = [64, 256, 1024, 4096, 65_536, 1 << 20];
+
+/// `fi_pingpong` over an endpoint of a provider, which checks the bytes (`-c`). A server says on its control port that it
+/// is there, so that is where a client is sent.
+fn pingpong(provider: &str, endpoint: &str, host: &str, hosts: Option<&Veth>) -> Finished {
+    let port = Port::lease();
+    let program = |number: String, host: Option<&Netns>| {
+        let program = Program::new("fi_pingpong")
+            .args(["-p", provider, "-e", endpoint, "-c", "-I", &PINGS.to_string()])
+            .args([number])
+            .env("PEERDMA_LOG", "info")
+            .limit(Duration::from_secs(60));
+        match host {
+            Some(host) => program.in_netns(host),
+            None => program,
+        }
+    };
+    let number = port.number();
+    let mut server = program(format!("-B{number}"), hosts.map(|veth| &veth.left)).start();
+    server.wait_listening(number);
+    let client = program(format!("-P{number}"), hosts.map(|veth| &veth.right)).args([host]);
+    let client = client.output();
+    Finished { server: server.finish(), client }
+}
+
+/// All sizes went both ways, and the devices carried at least their bytes.
+#[track_caller]
+fn all_sizes_went(done: &Finished, largest: u64, packets: &str, bytes_of_a_packet: u64) {
+    let sizes: Vec<u64> = SIZES.into_iter().filter(|size| *size <= largest).collect();
+    for side in [&done.client, &done.server] {
+        side.success();
+        // A line for each size, with the messages sent and those acknowledged.
+        let done: Vec<_> =
+            side.stdout.lines().filter(|line| line.contains(&format!("={PINGS}"))).collect();
+        assert_eq!(done.len(), sizes.len(), "{side}");
+        let count = |name| side.counters().get(name).copied().unwrap_or(0);
+        let carried = count(packets) * bytes_of_a_packet + count("direct_bytes");
+        let sent: u64 = sizes.iter().map(|size| size * PINGS).sum();
+        assert!(carried >= sent, "{carried} of {sent} bytes\n{side}");
+    }
+}
+
+/// Connected endpoints, datagrams, and reliable datagrams over connections. A datagram has no more than an MTU.
+const ENDPOINTS: [(&str, &str, u64); 3] =
+    [("verbs", "msg", 1 << 20), ("verbs", "dgram", 1024), ("verbs;ofi_rxm", "rdm", 1 << 20)];
+
+#[test]
+fn libfabric_over_one_host() {
+    needs!(Need::Program("fi_pingpong"));
+    for (provider, endpoint, largest) in ENDPOINTS {
+        let done = pingpong(provider, endpoint, "127.0.0.1", None);
+        // A record of a ring is 32 KiB at most.
+        all_sizes_went(&done, largest, "tx_shm_packets", 32 << 10);
+    }
+}
+
+#[test]
+fn libfabric_over_two_hosts() {
+    two_hosts!(Need::Program("fi_pingpong"));
+    let veth = Veth::new();
+    for (provider, endpoint, largest) in ENDPOINTS {
+        let done = pingpong(provider, endpoint, veth.left_address(), Some(&veth));
+        all_sizes_went(&done, largest, "tx_udp_packets", 4096);
+    }
+}
+
 /// What each rank of `mpi.c` receives.
 const BYTES_OF_A_RANK: u64 = 8 * (1 + 1_000 + 10_000 + 300_000 + (4 << 20));
 
@@ -179,5 +263,16 @@ fn mpi_by_ucx() {
     let scratch = Scratch::new();
     let options = [("pml", "ucx"), ("osc", "ucx"), ("btl", "self")];
     let env = [("UCX_TLS", "rc_v,self"), ("UCX_NET_DEVICES", "peerdma0:1")];
+    all_ranks_are_right(&mpi(&scratch, [&veth.left, &veth.right], &options, &env));
+}
+
+/// The same by libfabric: messages of Open MPI's matching layer over reliable datagrams over connections of verbs.
+#[test]
+fn mpi_by_libfabric() {
+    two_hosts!(Need::Program("mpirun"), Need::Program("mpicc"), Need::Program("fi_info"));
+    let veth = Veth::new();
+    let scratch = Scratch::new();
+    let options = [("pml", "cm"), ("mtl", "ofi"), ("osc", "pt2pt"), ("btl", "self")];
+    let env = [("FI_PROVIDER", "verbs,ofi_rxm")];
     all_ranks_are_right(&mpi(&scratch, [&veth.left, &veth.right], &options, &env));
 }

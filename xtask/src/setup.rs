@@ -20,6 +20,7 @@ const PACKAGES: [(&str, &str); 29] = [
     ("kmod", "which modules a module needs"),
     ("libc6-dev", "C headers"),
     ("libdrm-dev", "<libdrm/drm.h>"),
+    ("libfabric-bin", "fi_info and fi_pingpong"),
     ("libibverbs-dev", "<infiniband/verbs.h>"),
     ("libopenmpi-dev", "mpicc"),
     ("librdmacm-dev", "<rdma/rdma_cma.h>"),
