@@ -96,7 +96,7 @@ impl Run {
                 loss: bad(&mut rng),
                 duplicate: bad(&mut rng),
                 reorder: bad(&mut rng),
-                delay: Duration::from_micros(1),
+                ..Link::GOOD
             };
         }
         let sq_sig_all = options.sq_sig_all;
