@@ -8,7 +8,6 @@
 //! `TRANSPORT_RANDOM` is `small` (the default, seconds), `medium` (a minute) or `large` (ten). A failure names its
 //! seed, and `TRANSPORT_SEED=n` runs that one alone.
 
-use core::time::Duration;
 use std::collections::VecDeque;
 
 use fabric_sim::link::{Link, Rng};
