@@ -172,6 +172,11 @@ impl Veth {
         "10.77.0.1"
     }
 
+    /// The address of the right host.
+    pub fn right_address(&self) -> &'static str {
+        "10.77.0.2"
+    }
+
     /// Makes the kernel cut every batch of datagrams before the interface, so that a capture sees packets as a wire
     /// would carry them.
     #[track_caller]

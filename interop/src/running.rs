@@ -149,7 +149,7 @@ impl Running {
     }
 
     /// Ends the group if it has not ended after `grace`.
-    pub(crate) fn end_unless_ended(&mut self, grace: Duration) {
+    pub fn end_unless_ended(&mut self, grace: Duration) {
         let until = Instant::now() + grace;
         while self.try_wait().is_none() {
             if Instant::now() >= until {

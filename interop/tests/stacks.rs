@@ -135,27 +135,32 @@ fn libfabric_finds_the_device() {
 const PINGS: u64 = 50;
 const SIZES: [u64; 6] = [64, 256, 1024, 4096, 65_536, 1 << 20];
 
-/// `fi_pingpong` over an endpoint of a provider, which checks the bytes (`-c`). A server says on its control port that it
-/// is there, so that is where a client is sent.
-fn pingpong(provider: &str, endpoint: &str, host: &str, hosts: Option<&Veth>) -> Finished {
+/// `fi_pingpong` over an endpoint of a provider, which checks the bytes (`-c`). Clients are sent to the control port of the
+/// server. Each host has its address as its name.
+fn pingpong(provider: &str, endpoint: &str, [server, client]: [(&Netns, &str); 2]) -> Finished {
     let port = Port::lease();
-    let program = |number: String, host: Option<&Netns>| {
-        let program = Program::new("fi_pingpong")
-            .args(["-p", provider, "-e", endpoint, "-c", "-I", &PINGS.to_string()])
-            .args([number])
-            .env("PEERDMA_LOG", "info")
-            .limit(Duration::from_secs(60));
-        match host {
-            Some(host) => program.in_netns(host),
-            None => program,
-        }
-    };
     let number = port.number();
-    let mut server = program(format!("-B{number}"), hosts.map(|veth| &veth.left)).start();
-    server.wait_listening(number);
-    let client = program(format!("-P{number}"), hosts.map(|veth| &veth.right)).args([host]);
-    let client = client.output();
-    Finished { server: server.finish(), client }
+    let peerdma = Artefacts::find().peerdma();
+    let program = |options: String, (netns, address): (&Netns, &str)| {
+        let line = format!(
+            "hostname {address}; exec '{}' run -- \
+             fi_pingpong -p '{provider}' -e {endpoint} -c -I {PINGS} {options}",
+            peerdma.display()
+        );
+        Program::new("unshare")
+            .args(["--uts", "sh", "-c", &line])
+            .mode(Mode::Plain)
+            .env("PEERDMA_LOG", "info")
+            .in_netns(netns)
+            .limit(Duration::from_secs(60))
+    };
+    let mut running = program(format!("-B {number}"), server).start();
+    running.wait_listening(number);
+    let client = program(format!("-P {number} {}", server.1), client).output();
+    if !client.status.success() {
+        running.end_unless_ended(Duration::from_secs(3));
+    }
+    Finished { server: running.finish(), client }
 }
 
 /// All sizes went both ways, and the devices carried at least their bytes.
@@ -168,7 +173,7 @@ fn all_sizes_went(done: &Finished, largest: u64, packets: &str, bytes_of_a_packe
         let done: Vec<_> =
             side.stdout.lines().filter(|line| line.contains(&format!("={PINGS}"))).collect();
         assert_eq!(done.len(), sizes.len(), "{side}");
-        let count = |name| side.counters().get(name).copied().unwrap_or(0);
+        let count = |name| side.all_counters(name).into_iter().sum::<u64>();
         let carried = count(packets) * bytes_of_a_packet + count("direct_bytes");
         let sent: u64 = sizes.iter().map(|size| size * PINGS).sum();
         assert!(carried >= sent, "{carried} of {sent} bytes\n{side}");
@@ -177,13 +182,15 @@ fn all_sizes_went(done: &Finished, largest: u64, packets: &str, bytes_of_a_packe
 
 /// Connected endpoints, datagrams, and reliable datagrams over connections. A datagram has no more than an MTU.
 const ENDPOINTS: [(&str, &str, u64); 3] =
-    [("verbs", "msg", 1 << 20), ("verbs", "dgram", 1024), ("verbs;ofi_rxm", "rdm", 1 << 20)];
+    [("verbs", "msg", 1 << 20), ("verbs", "dgram", 4096), ("verbs;ofi_rxm", "rdm", 1 << 20)];
 
 #[test]
 fn libfabric_over_one_host() {
-    needs!(Need::Program("fi_pingpong"));
+    two_hosts!(Need::Program("fi_pingpong"));
+    let veth = Veth::new();
+    let host = (&veth.left, veth.left_address());
     for (provider, endpoint, largest) in ENDPOINTS {
-        let done = pingpong(provider, endpoint, "127.0.0.1", None);
+        let done = pingpong(provider, endpoint, [host, host]);
         // A record of a ring is 32 KiB at most.
         all_sizes_went(&done, largest, "tx_shm_packets", 32 << 10);
     }
@@ -193,8 +200,9 @@ fn libfabric_over_one_host() {
 fn libfabric_over_two_hosts() {
     two_hosts!(Need::Program("fi_pingpong"));
     let veth = Veth::new();
+    let hosts = [(&veth.left, veth.left_address()), (&veth.right, veth.right_address())];
     for (provider, endpoint, largest) in ENDPOINTS {
-        let done = pingpong(provider, endpoint, veth.left_address(), Some(&veth));
+        let done = pingpong(provider, endpoint, hosts);
         all_sizes_went(&done, largest, "tx_udp_packets", 4096);
     }
 }
@@ -228,7 +236,7 @@ fn mpi(
     let peerdma = Artefacts::find().peerdma();
     let (peerdma, program) = (peerdma.to_str().expect("UTF-8"), program.to_str().expect("UTF-8"));
     words.extend(["-x", "PEERDMA_LOG", peerdma, "run", "--", program]);
-    let line = format!("hostname one; {}", words.join(" "));
+    let line = format!("hostname 10.77.0.1; {}", words.join(" "));
     let mut shell = Program::new("unshare")
         .args(["--uts", "sh", "-c", &line])
         .mode(Mode::Plain)

@@ -222,15 +222,36 @@ pub(crate) fn lock_all() -> Vec<ForkGuard> {
     open_hcas().into_iter().map(lock).collect()
 }
 
-/// Writes what was recorded of packets and is not in its file yet, and what fired of a fault plan. For a process that ends
-/// without closing its devices.
+/// Writes what was recorded of packets and is not in its file yet, what fired of a fault plan, and what was counted. For a
+/// process that ends without closing its devices.
 pub fn finish_records() {
-    for hca in open_hcas() {
-        // A thread that the end of the process stopped may hold it for ever.
-        if let Some(mut engine) = hca.shared.engine.try_lock_for(LEASE) {
-            engine.core.finish_records();
-        }
+    let open = open_hcas();
+    if open.is_empty() {
+        return;
     }
+    let finish = move || {
+        for hca in open {
+            // A thread that the end of the process stopped may hold it for ever.
+            if let Some(mut engine) = hca.shared.engine.try_lock_for(LEASE) {
+                engine.core.finish_records();
+                log_counters("left open", &engine.counters());
+            }
+        }
+    };
+    // The log needs storage of the thread, and that which ends the process has lost its own.
+    if let Ok(thread) = link::thread::spawn("peerdma-end", finish) {
+        let _ = thread.join();
+    }
+}
+
+/// Says in the log what a device counted, but for zeros.
+fn log_counters(why: &str, counters: &Counters) {
+    let counted: Vec<String> = counters
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{name}={count}"))
+        .collect();
+    tracing::info!(target: "peerdma::counters", "{why}: {}", counted.join(" "));
 }
 
 /// Every open device.
@@ -258,12 +279,7 @@ impl Drop for Hca {
         engine.core.finish_records();
         let counters = engine.counters();
         drop(engine);
-        let counted: Vec<String> = counters
-            .iter()
-            .filter(|(_, count)| *count > 0)
-            .map(|(name, count)| format!("{name}={count}"))
-            .collect();
-        tracing::info!(target: "peerdma::counters", "closed: {}", counted.join(" "));
+        log_counters("closed", &counters);
         self.shared.stop.store(true, Ordering::Release);
         self.shared.waits.wake();
         let thread = self.thread.get_mut().take();

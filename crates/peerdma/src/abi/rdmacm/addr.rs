@@ -13,7 +13,7 @@ use super::connect::complete;
 use super::endpoint::{End, Endpoint, Inner, State, destroy};
 use super::id::{endpoint, publish};
 use super::nic::Nic;
-use super::sockaddr::{port_be, read};
+use super::sockaddr::{port_be, read, wildcard};
 use super::{Answer, Failure, call, reach};
 use crate::abi::types::device::Gid;
 use crate::abi::types::rdma::{CmId, SaPathRec};
@@ -40,11 +40,12 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut CmId, addr: *mut sockadd
 fn bind(endpoint: &Arc<Endpoint>, inner: &mut Inner, addr: SocketAddr) -> Answer {
     inner.expect("rdma_bind_addr", &[State::Idle])?;
     inner.port_space()?;
-    let port = if addr.ip().is_unspecified() {
-        bind_everywhere(endpoint, inner, addr)?
+    // An address of `lo` is of no NIC, and as good as the wildcard (kernel: `cma_any_addr`); libfabric relies on it.
+    let port = if addr.ip().is_unspecified() || addr.ip().is_loopback() {
+        bind_everywhere(endpoint, inner, SocketAddr::new(wildcard(addr.ip()), addr.port()))?
     } else {
-        let (nic, own) = nic_of(addr)?;
-        let (end, port) = bind_end(endpoint, inner, &nic, own)?;
+        let nic = nic_of(addr)?;
+        let (end, port) = bind_end(endpoint, inner, &nic, addr)?;
         if let Err(failure) = inner.hold(&nic) {
             destroy(&end);
             return Err(failure);
@@ -59,15 +60,11 @@ fn bind(endpoint: &Arc<Endpoint>, inner: &mut Inner, addr: SocketAddr) -> Answer
     Ok(())
 }
 
-/// The NIC that has an address, and by which address: another one for `lo`'s.
-fn nic_of(addr: SocketAddr) -> Answer<(Arc<Nic>, SocketAddr)> {
+/// The NIC that has an address.
+fn nic_of(addr: SocketAddr) -> Answer<Arc<Nic>> {
     let ip = addr.ip();
     if let Some(nic) = Nic::with_address(ip)? {
-        return Ok((nic, addr));
-    }
-    if ip.is_loopback() {
-        let (nic, ip) = Nic::for_loopback(ip)?;
-        return Ok((nic, SocketAddr::new(ip, addr.port())));
+        return Ok(nic);
     }
     if reach::is_local(addr) {
         let what = format!("rdma_bind_addr: {ip} is this host's, but no NIC's");
