@@ -41,7 +41,7 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 #[derive(Parser)]
 #[command(name = "bench", about = "Ratios against a peer or a physical limit, in one run")]
 struct Args {
-    /// Which to run: write, fd-backed, write-lat, send-lat, wire, memory, peer-memory, qps (default: all)
+    /// Which to run: write, fd-backed, write-lat, send-lat, wire, memory, peer-memory, connect, qps (default: all)
     names: Vec<String>,
     /// Repetitions of each measurement
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..1000))]

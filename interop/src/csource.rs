@@ -5,10 +5,17 @@ use std::process::Command;
 
 use crate::scratch::Scratch;
 
-/// Compiles `interop/c/NAME.c` into `scratch`, linked with the system's `libibverbs.so.1`.
+/// Compiles `interop/c/NAME.c` into `scratch`, linked with the system's `libibverbs.so.1` and, if it
+/// needs it, `librdmacm.so.1`.
 #[track_caller]
 pub fn compile(name: &str, scratch: &Scratch) -> PathBuf {
-    compile_by("gcc", name, scratch, &["-pthread", "-I/usr/include/libdrm"], &["-libverbs", "-ldl"])
+    compile_by(
+        "gcc",
+        name,
+        scratch,
+        &["-pthread", "-I/usr/include/libdrm"],
+        &["-Wl,--as-needed", "-libverbs", "-lrdmacm", "-ldl"],
+    )
 }
 
 /// Compiles `interop/c/NAME.c` into `scratch` as an MPI program, which knows nothing of verbs.

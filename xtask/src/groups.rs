@@ -64,6 +64,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("sysfs", 20, "/sys/class/infiniband, read directly", Job::Interop { threads: 2 }),
     group("pingpong", 90, "the pingpongs of ibverbs-utils", Job::Interop { threads: 1 }),
     group("perftest", 240, "every perftest program with its options", Job::Interop { threads: 1 }),
+    group("rdmacm", 150, "the programs of the connection manager", Job::Interop { threads: 1 }),
     group("permissions", 120, "users and pid namespaces", Job::Interop { threads: 1 }),
     group("fork", 30, "fork, daemon, multiprocessing", Job::Interop { threads: 2 }),
     group("pyverbs", 180, "rdma-core's own tests", Job::Tests(|_| pyverbs::group())),
@@ -74,8 +75,10 @@ pub(crate) const GROUPS: &[Group] = &[
     group("fault", 60, "fault plans", Job::Interop { threads: 2 }),
     group("stacks", 120, "UCX, and Open MPI by UCX", Job::Interop { threads: 1 }),
     group("pcap", 60, "packets of every carrier, recorded", Job::Interop { threads: 1 }),
+    group("verbs", 30, "tag matching, shared QPs of XRC", Job::Interop { threads: 1 }),
     group("examples", 30, "the examples of verbs", Job::Interop { threads: 1 }),
     group("vm", 240, "a Debian kernel with Yama and udmabuf", Job::Interop { threads: 1 }),
+    group("rxe", 240, "against the Linux kernel's rdma_rxe", Job::Interop { threads: 1 }),
     group("demo", 60, "cargo run --release -- demo", Job::Check(demo)),
     group("deny", 240, "licences and sources of dependencies", Job::Check(licences)),
 ];

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::sh::{Outcome, check, exists, tool};
 
 /// Package, and why.
-const PACKAGES: [(&str, &str); 28] = [
+const PACKAGES: [(&str, &str); 29] = [
     ("binutils", "readelf and nm, for the ABI checks"),
     ("busybox-static", "a static binary that reads /sys"),
     ("coreutils", "timeout, env, stat"),
@@ -29,6 +29,7 @@ const PACKAGES: [(&str, &str); 28] = [
     ("python3-pyverbs", "verbs from Python"),
     ("qemu-system-x86", "a virtual machine with a kernel of its own"),
     ("rdma-core", "the system's own RDMA stack, to compare with"),
+    ("rdmacm-utils", "rping, cmtime and their kin"),
     ("tshark", "a second opinion on every packet"),
     ("ucx-utils", "ucx_perftest and ucx_info"),
     ("util-linux", "unshare, nsenter, setpriv"),

@@ -1,5 +1,6 @@
 //! The benches, in the order they run.
 
+mod connect;
 mod fd_backed;
 pub(crate) mod latency;
 mod memory;
@@ -19,7 +20,7 @@ pub(crate) struct Bench {
     pub(crate) run: fn(u32, &mut Report) -> Outcome<()>,
 }
 
-pub(crate) const ALL: [Bench; 8] = [
+pub(crate) const ALL: [Bench; 9] = [
     Bench { name: "write", about: "ib_write_bw beside process_vm_writev", run: write::run },
     Bench { name: "fd-backed", about: "WRITE between memfds beside memcpy", run: fd_backed::run },
     Bench {
@@ -43,6 +44,7 @@ pub(crate) const ALL: [Bench; 8] = [
         about: "GPU and device memory beside host memory; registering and moving buffers",
         run: peer_memory::run,
     },
+    Bench { name: "connect", about: "cmtime beside TCP connections", run: connect::run },
     Bench { name: "qps", about: "10,000 QPs in one process", run: memory::qps },
 ];
 

@@ -3,6 +3,7 @@
 mod bare;
 mod node;
 mod owner;
+mod tcp;
 mod udp;
 
 pub(crate) use bare::cell_pair;
@@ -21,6 +22,7 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
         ["node", qps] => node::run(qps.parse()?),
         ["owner", kind, length] => owner::run(kind, length.parse()?),
         ["target", length] => node::target(length.parse()?),
+        ["tcp-listener", connections] => tcp::listener(connections.parse()?),
         ["udp-receiver", port] => udp::receiver(port.parse()?),
         ["udp-sender", to, port, segment, seconds] => {
             udp::sender(to.parse()?, port.parse()?, segment.parse()?, seconds.parse()?)

@@ -12,6 +12,7 @@
 //!           +--------------------------------------------------+
 //!   registry: who is VF n on this host (abstract sockets)
 //!   netdev:   which addresses (GIDs) the nic has
+//!   neighbour: whether the next hop to a host is known
 //! ```
 //!
 //! * [`registry`] claims the number (VF) of this process, lists the others, and connects to them.
@@ -73,6 +74,7 @@
 //! ```
 
 mod fork;
+pub mod neighbour;
 pub mod netdev;
 pub mod pcap;
 pub mod registry;

@@ -12,7 +12,7 @@
 //!
 //! Facts are a snapshot. A [`Watch`] says when to take another.
 
-mod netlink;
+pub(crate) mod netlink;
 
 use std::fs;
 use std::io;
@@ -338,7 +338,7 @@ fn default_of(route: &Message, family: i32) -> Option<(u32, u32)> {
     Some((metric, index?))
 }
 
-fn ip(bytes: &[u8]) -> Option<IpAddr> {
+pub(crate) fn ip(bytes: &[u8]) -> Option<IpAddr> {
     if let Ok(v4) = <[u8; 4]>::try_from(bytes) {
         return Some(Ipv4Addr::from(v4).into());
     }

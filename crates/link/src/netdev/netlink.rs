@@ -20,30 +20,30 @@ const BUFFER: usize = 64 << 10;
 const RETRIES: usize = 4;
 
 /// One message of a dump or a group: its type, and what follows `struct nlmsghdr`.
-pub(super) struct Message {
-    pub(super) kind: u16,
-    pub(super) body: Vec<u8>,
+pub(crate) struct Message {
+    pub(crate) kind: u16,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Message {
     /// The attributes behind a fixed part of `fixed` bytes.
-    pub(super) fn attributes(&self, fixed: usize) -> Attributes<'_> {
+    pub(crate) fn attributes(&self, fixed: usize) -> Attributes<'_> {
         Attributes(self.body.get(fixed..).unwrap_or_default())
     }
 
     /// The byte at `offset` of the fixed part; 0 if the message is shorter.
-    pub(super) fn byte(&self, offset: usize) -> u8 {
+    pub(crate) fn byte(&self, offset: usize) -> u8 {
         self.body.get(offset).copied().unwrap_or(0)
     }
 
     /// The 32-bit word at `offset` of the fixed part; 0 if the message is shorter.
-    pub(super) fn word(&self, offset: usize) -> u32 {
+    pub(crate) fn word(&self, offset: usize) -> u32 {
         self.body.get(offset..).and_then(read_u32).unwrap_or(0)
     }
 }
 
 /// The attributes of a message or of a nested attribute: type and bytes.
-pub(super) struct Attributes<'a>(pub(super) &'a [u8]);
+pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Iterator for Attributes<'a> {
     type Item = (u16, &'a [u8]);
@@ -59,7 +59,7 @@ impl<'a> Iterator for Attributes<'a> {
 }
 
 /// The first four bytes in host order, as netlink writes numbers.
-pub(super) fn read_u32(bytes: &[u8]) -> Option<u32> {
+pub(crate) fn read_u32(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?))
 }
 
@@ -68,10 +68,10 @@ fn read_u16(bytes: &[u8]) -> Option<u16> {
 }
 
 /// Asks for every object of `request` (`RTM_GETLINK`, `RTM_GETADDR`, `RTM_GETROUTE`); `body` is the request's fixed part.
-pub(super) fn dump(request: u16, body: &[u8]) -> io::Result<Vec<Message>> {
+pub(crate) fn dump(request: u16, body: &[u8]) -> io::Result<Vec<Message>> {
     let mut result = Err(io::ErrorKind::Interrupted.into());
     for _ in 0..RETRIES {
-        result = dump_once(request, body);
+        result = exchange(request, libc::NLM_F_DUMP, body);
         match &result {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             _ => break,
@@ -80,15 +80,21 @@ pub(super) fn dump(request: u16, body: &[u8]) -> io::Result<Vec<Message>> {
     result
 }
 
+/// Asks for one object, such as the route to an address; `body` is the whole request, attributes included.
+pub(crate) fn ask(request: u16, body: &[u8]) -> io::Result<Message> {
+    let found = exchange(request, 0, body)?;
+    found.into_iter().next().ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
 /// A nonblocking socket that receives the changes of `groups` (a mask of `RTMGRP_*`).
-pub(super) fn listen(groups: u32) -> io::Result<OwnedFd> {
+pub(crate) fn listen(groups: u32) -> io::Result<OwnedFd> {
     let fd = open(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     bind(&fd, &SocketAddrNetlink::new(0, groups))?;
     Ok(fd)
 }
 
 /// Reads what waits on a socket of [`listen`], without keeping it, and says whether anything did.
-pub(super) fn drain(fd: &OwnedFd) -> io::Result<bool> {
+pub(crate) fn drain(fd: &OwnedFd) -> io::Result<bool> {
     let mut any = false;
     // The first bytes of a message are enough to take it off the queue.
     let mut buffer = [0; HEADER];
@@ -109,12 +115,14 @@ fn open(flags: SocketFlags) -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?)
 }
 
-fn dump_once(request: u16, body: &[u8]) -> io::Result<Vec<Message>> {
+/// Sends one request and reads its answer: one message, or all of a dump.
+fn exchange(request: u16, flags: i32, body: &[u8]) -> io::Result<Vec<Message>> {
     let fd = open(SocketFlags::CLOEXEC)?;
     // The kernel answers within the call that asks; a sandbox's imitation might not answer at all.
     sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, Some(Duration::from_secs(2)))?;
 
-    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
+    let is_dump = flags == libc::NLM_F_DUMP;
+    let flags = (libc::NLM_F_REQUEST | flags) as u16;
     let mut message = Vec::with_capacity(HEADER + body.len());
     message.extend_from_slice(&((HEADER + body.len()) as u32).to_ne_bytes());
     message.extend_from_slice(&request.to_ne_bytes());
@@ -134,7 +142,8 @@ fn dump_once(request: u16, body: &[u8]) -> io::Result<Vec<Message>> {
         if from.is_none_or(|from| from.pid() != 0) {
             continue;
         }
-        if parse(&buffer[..length], &mut found, &mut interrupted)? {
+        let is_done = parse(&buffer[..length], &mut found, &mut interrupted)?;
+        if is_done || !is_dump && !found.is_empty() {
             break;
         }
     }

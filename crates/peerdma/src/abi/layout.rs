@@ -1,6 +1,6 @@
 //! Are our structures C's? A C program prints the size and every offset of every structure, and so do we.
 //!
-//! The header is the system's `<infiniband/verbs.h>`, or the one below the directory `PEERDMA_VERBS_INCLUDE`. Ours is rdma-core
+//! The headers are the system's `<infiniband/verbs.h>` and `<rdma/rdma_cma.h>`, or the one below the directory `PEERDMA_VERBS_INCLUDE`. Ours is rdma-core
 //! 65's, so what the system's is too old to know may be missing there, and only that ([`NEWER`]). Without a C compiler or
 //! header the test says so, and fails if `PEERDMA_REQUIRE` is set.
 
@@ -11,7 +11,9 @@ use std::io::Write as _;
 use std::mem::offset_of;
 use std::process::{Command, Stdio};
 
-use super::types::{Field, Layout, ah, context, cq, device, dm, event, mr, pd, qp, srq, wc, wr};
+use super::types::{
+    Field, Layout, ah, context, cq, device, dm, event, mr, pd, qp, rdma, srq, wc, wr,
+};
 
 /// Fields younger than rdma-core 44, the oldest release this test is meant to run beside.
 const NEWER: &[(&str, &str)] = &[
@@ -39,11 +41,8 @@ type Table = BTreeMap<String, (usize, usize)>;
 fn structures_are_those_of_the_header() {
     let mut structures = structures();
     let Some(header) = preprocessed_header() else {
-        assert!(
-            env::var_os("PEERDMA_REQUIRE").is_none(),
-            "no C compiler or no <infiniband/verbs.h>"
-        );
-        eprintln!("SKIPPED: no C compiler or no <infiniband/verbs.h>");
+        assert!(env::var_os("PEERDMA_REQUIRE").is_none(), "no C compiler or no <rdma/rdma_cma.h>");
+        eprintln!("SKIPPED: no C compiler or no <rdma/rdma_cma.h>");
         return;
     };
     structures.retain(|name, _| !NEWER_STRUCTURES.contains(name) || header.contains(name));
@@ -53,7 +52,7 @@ fn structures_are_those_of_the_header() {
 
     let mut ours = Table::new();
     let mut source = String::from(
-        "#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\nint main(void) {\n",
+        "#include <stdio.h>\n#include <stddef.h>\n#include <rdma/rdma_cma.h>\nint main(void) {\n",
     );
     for (name, (size, fields)) in &structures {
         if !grew(name) {
@@ -148,8 +147,28 @@ fn structures() -> Structures {
     add::<qp::QpCap>(&mut all, vec![]);
     add::<qp::QpEx>(&mut all, vec![]);
     add::<qp::QpInitAttr>(&mut all, vec![]);
+    add::<qp::QpOpenAttr>(&mut all, vec![]);
     add::<qp::QpInitAttrEx>(&mut all, vec![]);
     add::<qp::RxHashConf>(&mut all, vec![]);
+    add::<srq::OpsWr>(&mut all, ops_wr_nested());
+    add::<rdma::Addr>(&mut all, addr_unions());
+    add::<rdma::AddrInfo>(&mut all, vec![]);
+    let param = offset_of!(rdma::CmEvent, param);
+    let params = vec![
+        ("param.conn", param, size_of::<rdma::ConnParam>()),
+        ("param.ud", param, size_of::<rdma::UdParam>()),
+    ];
+    add::<rdma::CmEvent>(&mut all, params);
+    add::<rdma::CmId>(&mut all, vec![]);
+    add::<rdma::ConnParam>(&mut all, vec![]);
+    add::<rdma::EventChannel>(&mut all, vec![]);
+    add::<rdma::IbAddr>(&mut all, vec![]);
+    add::<rdma::JoinMcAttrEx>(&mut all, vec![]);
+    add::<rdma::PathData>(&mut all, vec![]);
+    add::<rdma::PathRecord>(&mut all, vec![]);
+    add::<rdma::Route>(&mut all, vec![]);
+    add::<rdma::SaPathRec>(&mut all, vec![]);
+    add::<rdma::UdParam>(&mut all, vec![]);
     add::<srq::Srq>(&mut all, vec![]);
     add::<srq::SrqAttr>(&mut all, vec![]);
     add::<srq::SrqInitAttr>(&mut all, vec![]);
@@ -164,6 +183,19 @@ fn structures() -> Structures {
     add::<wr::Sge>(&mut all, vec![]);
     all.insert("union ibv_gid", (size_of::<device::Gid>(), vec![("raw", 0, 16)]));
     all
+}
+
+/// What C overlays in the addresses of an identifier.
+fn addr_unions() -> Vec<Field> {
+    let [src, dst] = [offset_of!(rdma::Addr, src_storage), offset_of!(rdma::Addr, dst_storage)];
+    vec![
+        ("src_addr", src, size_of::<libc::sockaddr>()),
+        ("src_sin", src, size_of::<libc::sockaddr_in>()),
+        ("src_sin6", src, size_of::<libc::sockaddr_in6>()),
+        ("dst_addr", dst, size_of::<libc::sockaddr>()),
+        ("dst_sin", dst, size_of::<libc::sockaddr_in>()),
+        ("dst_sin6", dst, size_of::<libc::sockaddr_in6>()),
+    ]
 }
 
 /// What C nests in unions of a send request.
@@ -195,6 +227,22 @@ fn send_wr_unions() -> Vec<Field> {
     ]
 }
 
+/// What C nests in an operation on a list of tags.
+fn ops_wr_nested() -> Vec<Field> {
+    let tm = offset_of!(srq::OpsWr, tm);
+    let add = tm + offset_of!(srq::Tm, add);
+    vec![
+        ("tm.unexpected_cnt", tm + offset_of!(srq::Tm, unexpected_cnt), 4),
+        ("tm.handle", tm + offset_of!(srq::Tm, handle), 4),
+        ("tm.add", add, size_of::<srq::TmAdd>()),
+        ("tm.add.recv_wr_id", add + offset_of!(srq::TmAdd, recv_wr_id), 8),
+        ("tm.add.sg_list", add + offset_of!(srq::TmAdd, sg_list), size_of::<usize>()),
+        ("tm.add.num_sge", add + offset_of!(srq::TmAdd, num_sge), 4),
+        ("tm.add.tag", add + offset_of!(srq::TmAdd, tag), 8),
+        ("tm.add.mask", add + offset_of!(srq::TmAdd, mask), 8),
+    ]
+}
+
 fn compiler() -> Command {
     let mut cc = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
     if let Some(include) = env::var_os("PEERDMA_VERBS_INCLUDE") {
@@ -206,7 +254,7 @@ fn compiler() -> Command {
 /// The header with all it includes, or nothing if it cannot be had.
 fn preprocessed_header() -> Option<String> {
     let mut cc = compiler();
-    cc.args(["-E", "-include", "infiniband/verbs.h", "-x", "c", "/dev/null"]);
+    cc.args(["-E", "-include", "rdma/rdma_cma.h", "-x", "c", "/dev/null"]);
     let output = cc.stderr(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }

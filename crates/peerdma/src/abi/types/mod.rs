@@ -1,4 +1,4 @@
-//! The structures of `<infiniband/verbs.h>` as of rdma-core 65: what a compiled program and this library both read.
+//! The structures of `<infiniband/verbs.h>` and `<rdma/rdma_cma.h>` as of rdma-core 65: what a compiled program and this library both read.
 //!
 //! The header's inline functions reach through these structures, so their layout is the ABI as much as the symbols are.
 //! Field names are C's. Enumerations are plain integers, because a C program may store any value in them. What a program
@@ -22,6 +22,7 @@ pub(crate) mod event;
 pub(crate) mod mr;
 pub(crate) mod pd;
 pub(crate) mod qp;
+pub(crate) mod rdma;
 pub(crate) mod srq;
 pub(crate) mod wc;
 pub(crate) mod wr;

@@ -1,0 +1,323 @@
+//! Addresses: binding, resolving, listening.
+
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use device::cm::Path;
+use libc::sockaddr;
+
+use super::channel::What;
+use super::connect::complete;
+use super::endpoint::{End, Endpoint, Inner, State, destroy};
+use super::id::{endpoint, publish};
+use super::nic::Nic;
+use super::sockaddr::{port_be, read};
+use super::{Answer, Failure, call, reach};
+use crate::abi::types::device::Gid;
+use crate::abi::types::rdma::{CmId, SaPathRec};
+
+pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut CmId, addr: *mut sockaddr) -> c_int {
+    call("rdma_bind_addr", || {
+        // SAFETY: contract: the address is as long as its family says.
+        let addr = unsafe { read("rdma_bind_addr", addr) }?;
+        // SAFETY: contract: the identifier is one of ours.
+        let endpoint = unsafe { endpoint(id) };
+        let mut inner = endpoint.inner();
+        bind(endpoint, &mut inner, addr)?;
+        // SAFETY: contract: as above.
+        unsafe { publish(id, &mut inner) };
+        Ok(())
+    })
+}
+
+/// Binds an identifier that is not bound.
+///
+/// # Errors
+/// EADDRINUSE if the port is taken, EADDRNOTAVAIL if the address is not this host's, ENODEV if no NIC has it, EINVAL if the
+/// identifier is bound already.
+fn bind(endpoint: &Arc<Endpoint>, inner: &mut Inner, addr: SocketAddr) -> Answer {
+    inner.expect("rdma_bind_addr", &[State::Idle])?;
+    inner.port_space()?;
+    let port = if addr.ip().is_unspecified() {
+        bind_everywhere(endpoint, inner, addr)?
+    } else {
+        let (nic, own) = nic_of(addr)?;
+        let (end, port) = bind_end(endpoint, inner, &nic, own)?;
+        if let Err(failure) = inner.hold(&nic) {
+            destroy(&end);
+            return Err(failure);
+        }
+        inner.ends.push(end);
+        port
+    };
+    let mut bound = addr;
+    bound.set_port(port);
+    inner.local = Some(bound);
+    inner.state = State::Bound;
+    Ok(())
+}
+
+/// The NIC that has an address, and by which address: another one for `lo`'s.
+fn nic_of(addr: SocketAddr) -> Answer<(Arc<Nic>, SocketAddr)> {
+    let ip = addr.ip();
+    if let Some(nic) = Nic::with_address(ip)? {
+        return Ok((nic, addr));
+    }
+    if ip.is_loopback() {
+        let (nic, ip) = Nic::for_loopback(ip)?;
+        return Ok((nic, SocketAddr::new(ip, addr.port())));
+    }
+    if reach::is_local(addr) {
+        let what = format!("rdma_bind_addr: {ip} is this host's, but no NIC's");
+        return Err(Failure::new(libc::ENODEV, what));
+    }
+    let what = format!("rdma_bind_addr: {ip} is not an address of this host");
+    Err(Failure::new(libc::EADDRNOTAVAIL, what))
+}
+
+/// An endpoint on each NIC, all at one port.
+fn bind_everywhere(
+    endpoint: &Arc<Endpoint>,
+    inner: &mut Inner,
+    mut addr: SocketAddr,
+) -> Answer<u16> {
+    let mut ends = Vec::new();
+    for nic in Nic::all()? {
+        match bind_end(endpoint, inner, &nic, addr) {
+            Ok((end, port)) => {
+                ends.push(end);
+                addr.set_port(port);
+            }
+            Err(failure) => {
+                ends.iter().for_each(destroy);
+                return Err(failure);
+            }
+        }
+    }
+    inner.ends = ends;
+    Ok(addr.port())
+}
+
+/// An endpoint on a NIC, and its port.
+fn bind_end(
+    endpoint: &Arc<Endpoint>,
+    inner: &Inner,
+    nic: &Arc<Nic>,
+    addr: SocketAddr,
+) -> Answer<(End, u16)> {
+    let end = endpoint.make_end(nic, inner)?;
+    let bound = nic.hca.lock().cm_bind(end.id, addr, inner.options);
+    match bound {
+        Ok(bound) => Ok((end, bound.port())),
+        Err(refusal) => {
+            destroy(&end);
+            Err(refusal.into())
+        }
+    }
+}
+
+pub(crate) unsafe extern "C" fn rdma_listen(id: *mut CmId, backlog: c_int) -> c_int {
+    call("rdma_listen", || {
+        // SAFETY: contract: the identifier is one of ours.
+        let endpoint = unsafe { endpoint(id) };
+        let mut inner = endpoint.inner();
+        if inner.state == State::Idle {
+            bind(endpoint, &mut inner, SocketAddr::from(([0, 0, 0, 0], 0)))?;
+        }
+        inner.expect("rdma_listen", &[State::Bound])?;
+        // As of ucma_listen: a limit that is none, or above the kernel's, is the kernel's.
+        let backlog =
+            u32::try_from(backlog).ok().filter(|backlog| (1..MAX_BACKLOG).contains(backlog));
+        for end in &inner.ends {
+            end.nic.hca.lock().cm_listen(end.id, backlog.unwrap_or(MAX_BACKLOG))?;
+        }
+        inner.state = State::Listening;
+        if let Some(local) = inner.local {
+            tracing::info!(target: "peerdma::cm", "listening on {local}");
+        }
+        // SAFETY: contract: as above.
+        unsafe { publish(id, &mut inner) };
+        Ok(())
+    })
+}
+
+/// `max_backlog` of the kernel's ucma.
+const MAX_BACKLOG: u32 = 1024;
+
+pub(crate) unsafe extern "C" fn rdma_resolve_addr(
+    id: *mut CmId,
+    src: *mut sockaddr,
+    dst: *mut sockaddr,
+    timeout_ms: c_int,
+) -> c_int {
+    call("rdma_resolve_addr", || {
+        // SAFETY: contract: the address is as long as its family says.
+        let to = unsafe { read("rdma_resolve_addr", dst) }?;
+        let from = if src.is_null() {
+            None
+        } else {
+            // SAFETY: contract: as above.
+            Some(unsafe { read("rdma_resolve_addr", src) }?)
+        };
+        // SAFETY: contract: the identifier is one of ours.
+        let endpoint = unsafe { endpoint(id) };
+        let mut inner = endpoint.inner();
+        inner.expect("rdma_resolve_addr", &[State::Idle, State::Bound])?;
+        inner.port_space()?;
+        if let Some(from) = from
+            && inner.state == State::Idle
+        {
+            bind(endpoint, &mut inner, from)?;
+        }
+        resolve(endpoint, &mut inner, to, timeout_ms)?;
+        // The source is known when the event comes, as of librdmacm.
+        drop(inner);
+        // SAFETY: contract: as above.
+        unsafe { complete(id) }
+    })
+}
+
+/// Finds the NIC and the way to a peer. What is found wrong only on the way comes as an event.
+fn resolve(
+    endpoint: &Arc<Endpoint>,
+    inner: &mut Inner,
+    to: SocketAddr,
+    timeout_ms: c_int,
+) -> Answer {
+    if inner.local.is_some_and(|local| local.is_ipv4() != to.is_ipv4()) {
+        let what = "rdma_resolve_addr: the source is of another family than the destination";
+        return Err(Failure::new(libc::EINVAL, what));
+    }
+    let is_here = to.ip().is_loopback() || to.ip().is_unspecified();
+    let (nic, source) = match (&inner.nic, is_here) {
+        (Some(nic), false) => (Arc::clone(nic), None),
+        (_, true) => {
+            let (nic, ip) = Nic::for_loopback(to.ip())?;
+            let nic = inner.nic.clone().unwrap_or(nic);
+            (nic, Some(ip))
+        }
+        (None, false) => {
+            let source = reach::source(to)?;
+            let Some(nic) = Nic::with_address(source)? else {
+                let what = format!(
+                    "rdma_resolve_addr: the way to {} leaves from {source}, which is no NIC's",
+                    to.ip()
+                );
+                endpoint.post(What::Addr(Err(Failure::new(libc::ENODEV, what))));
+                return Ok(());
+            };
+            (nic, Some(source))
+        }
+    };
+    let peer = match source {
+        Some(ip) if is_here => SocketAddr::new(ip, to.port()),
+        _ => to,
+    };
+    take_nic(endpoint, inner, &nic)?;
+    let end = inner.end("rdma_resolve_addr")?;
+    // One that is bound to an address, or to a port everywhere, keeps it.
+    let port = inner.local.map_or(0, |local| local.port());
+    let from = source.map(|ip| SocketAddr::new(ip, port));
+    let mut engine = nic.hca.alive()?;
+    let path = engine.cm_resolve(end.id, from, peer)?;
+    let found = engine.cm_addresses(end.id)?;
+    drop(engine);
+    inner.path = Some(path);
+    inner.local = found.local.or(inner.local);
+    inner.remote = Some(to);
+    inner.state = State::AddrResolved;
+    if nic.is_own(peer.ip()) || peer.ip().is_multicast() || reach::is_known(peer) {
+        endpoint.post(What::Addr(Ok(())));
+        return Ok(());
+    }
+    inner.state = State::AddrQuery;
+    let patience = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+    let waiting = Arc::downgrade(endpoint);
+    reach::when_known(peer, patience, move |found| {
+        let Some(endpoint) = waiting.upgrade() else { return };
+        endpoint.inner().state = if found.is_ok() { State::AddrResolved } else { State::Bound };
+        endpoint.post(What::Addr(found));
+    })
+}
+
+/// Leaves one endpoint, on this NIC.
+fn take_nic(endpoint: &Arc<Endpoint>, inner: &mut Inner, nic: &Arc<Nic>) -> Answer {
+    let is_here = |end: &End| Arc::ptr_eq(&end.nic, nic);
+    if !inner.ends.iter().any(is_here) {
+        let end = endpoint.make_end(nic, inner)?;
+        inner.ends.push(end);
+    }
+    inner.hold(nic)?;
+    let (here, elsewhere): (Vec<_>, Vec<_>) = inner.ends.drain(..).partition(is_here);
+    elsewhere.iter().for_each(destroy);
+    inner.ends = here;
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn rdma_resolve_route(id: *mut CmId, _timeout_ms: c_int) -> c_int {
+    call("rdma_resolve_route", || {
+        // SAFETY: contract: the identifier is one of ours.
+        let endpoint = unsafe { endpoint(id) };
+        let mut inner = endpoint.inner();
+        resolve_route(endpoint, &mut inner, "rdma_resolve_route")?;
+        drop(inner);
+        // SAFETY: contract: as above.
+        unsafe { complete(id) }
+    })
+}
+
+/// The route of RoCE follows from the addresses: nobody needs to be asked (`cma_resolve_iboe_route` of the kernel).
+pub(super) fn resolve_route(
+    endpoint: &Arc<Endpoint>,
+    inner: &mut Inner,
+    call: &'static str,
+) -> Answer {
+    inner.expect(call, &[State::AddrResolved])?;
+    let end = inner.end(call)?;
+    let path = end.nic.hca.alive()?.cm_route(end.id)?;
+    inner.path_rec = Some(Box::new(record(&path)));
+    inner.path = Some(path);
+    inner.state = State::RouteResolved;
+    endpoint.post(What::Route);
+    Ok(())
+}
+
+/// A path as a subnet manager would describe it.
+pub(super) fn record(path: &Path) -> SaPathRec {
+    // "Exactly", and the rate of `iboe_get_rate` for a netdev that does not tell its speed: 10 Gbit/s.
+    const EXACTLY: u8 = 2;
+    const RATE: u8 = 3;
+    SaPathRec {
+        dgid: Gid { raw: path.dgid.0 },
+        sgid: Gid { raw: path.sgid.0 },
+        dlid: 0,
+        slid: 0,
+        raw_traffic: 0,
+        flow_label: path.flow_label.to_be(),
+        hop_limit: path.hop_limit,
+        traffic_class: path.traffic_class,
+        reversible: 1,
+        numb_path: 1,
+        pkey: 0xffff_u16.to_be(),
+        sl: path.traffic_class >> 5,
+        mtu_selector: EXACTLY,
+        mtu: path.mtu as u8,
+        rate_selector: EXACTLY,
+        rate: RATE,
+        packet_life_time_selector: EXACTLY,
+        packet_life_time: path.packet_life_time,
+        preference: 0,
+    }
+}
+
+pub(crate) unsafe extern "C" fn rdma_get_src_port(id: *mut CmId) -> u16 {
+    // SAFETY: contract: the identifier is alive.
+    port_be(unsafe { &(*id).route.addr.src_storage })
+}
+
+pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut CmId) -> u16 {
+    // SAFETY: contract: the identifier is alive.
+    port_be(unsafe { &(*id).route.addr.dst_storage })
+}

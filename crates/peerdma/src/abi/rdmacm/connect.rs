@@ -1,0 +1,423 @@
+//! Connections: asking, accepting, refusing, ending, and the QP on its way.
+
+use std::ffi::{c_int, c_void};
+use std::mem;
+use std::slice;
+
+use device::cm::{ConnParam as Param, RejReason};
+use iba::{AttrMask, QKey, QpState, Qpn};
+
+use super::endpoint::{Endpoint, Inner, State};
+use super::event::take_event;
+use super::id::{endpoint, release_event};
+use super::{Answer, Failure, call, verb};
+use crate::abi::qp::ibv_modify_qp;
+use crate::abi::qp_attr;
+use crate::abi::types::CEnum;
+use crate::abi::types::qp::{Qp, QpAttr, QpCap};
+use crate::abi::types::rdma::{CmId, ConnParam, UDP_QKEY, event_type, port_space};
+
+/// "As many as possible", of READs and atomics.
+#[doc(alias("RDMA_MAX_RESP_RES", "RDMA_MAX_INIT_DEPTH"))]
+const MOST: u8 = 0xff;
+
+/// `CM_REJ_VENDOR_OPTION_NOT_SUPPORTED` (IBA table 109).
+const VENDOR_OPTION_NOT_SUPPORTED: RejReason = RejReason(35);
+
+/// Waits for the event of a call, if the identifier is synchronous.
+///
+/// # Errors
+/// ECONNREFUSED if the peer refused, else the status of the event.
+///
+/// # Safety
+///
+/// `id` is one of ours, and its endpoint's `inner` is not locked.
+pub(super) unsafe fn complete(id: *mut CmId) -> Answer {
+    // SAFETY: the caller's promise.
+    if !unsafe { endpoint(id) }.inner().is_sync {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise.
+    unsafe { release_event(id) };
+    // SAFETY: the caller's promise.
+    let channel = unsafe { (*id).channel };
+    // SAFETY: contract: the channel is the identifier's own.
+    let event = unsafe { take_event(channel) }?;
+    // SAFETY: the caller's promise; nobody else has the field of a synchronous identifier.
+    unsafe { (*id).event = event };
+    // SAFETY: the event was made just now.
+    let event = unsafe { &*event };
+    match (event.status, event.event) {
+        (0, _) => Ok(()),
+        (_, event_type::REJECTED) => {
+            Err(Failure::new(libc::ECONNREFUSED, "the peer refused the connection"))
+        }
+        (status, _) => Err(Failure(status.abs())),
+    }
+}
+
+/// What the program says, for the engine. The identifier is bound to a NIC.
+///
+/// # Safety
+///
+/// The private data of `param` is as long as it says.
+unsafe fn param_of(inner: &Inner, param: Option<&ConnParam>, qp: Option<&Qp>) -> Param {
+    let mut all = Param {
+        private_data: inner.connect_data.clone(),
+        responder_resources: inner.responder_resources,
+        initiator_depth: inner.initiator_depth,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        // A datagram QP of the connection manager has this Q_Key, whoever made it (`cma_set_qkey` of the kernel).
+        qkey: QKey(if inner.is_ud() { UDP_QKEY } else { 0 }),
+        ..Param::default()
+    };
+    if let Some(param) = param {
+        all.flow_control = param.flow_control != 0;
+        all.retry_count = param.retry_count;
+        all.rnr_retry_count = param.rnr_retry_count;
+        all.srq = param.srq != 0;
+        all.qpn = Qpn::new(param.qp_num);
+        // SAFETY: the caller's promise.
+        all.private_data.extend(unsafe { bytes(param.private_data, param.private_data_len) });
+    }
+    if let Some(qp) = qp {
+        all.qpn = Qpn::new(qp.qp_num);
+        all.srq = !qp.srq.is_null();
+    }
+    all
+}
+
+/// Private data, or none.
+///
+/// # Safety
+///
+/// `data` is NULL or has `length` bytes.
+unsafe fn bytes<'a>(data: *const c_void, length: u8) -> &'a [u8] {
+    if data.is_null() || length == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { slice::from_raw_parts(data.cast(), length.into()) }
+}
+
+/// Checks what the program says of READs and atomics (librdmacm: `ucma_valid_param`).
+fn check(call: &str, inner: &Inner, param: Option<&ConnParam>, has_qp: bool) -> Answer {
+    if inner.port_space != port_space::TCP {
+        return Ok(());
+    }
+    let refuse = |what: String| Err(Failure::new(libc::EINVAL, format!("{call}: {what}")));
+    let Some(nic) = &inner.nic else { return refuse("the identifier has no device".to_owned()) };
+    let Some(param) = param else {
+        return if has_qp { Ok(()) } else { refuse("neither a QP nor its number".to_owned()) };
+    };
+    let ConnParam { responder_resources: resources, initiator_depth: depth, .. } = *param;
+    if resources != MOST && resources > nic.max_responder_resources {
+        let most = nic.max_responder_resources;
+        return refuse(format!("responder_resources {resources}; the device has {most}"));
+    }
+    if depth != MOST && depth > nic.max_initiator_depth {
+        let most = nic.max_initiator_depth;
+        return refuse(format!("initiator_depth {depth}; the device has {most}"));
+    }
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn rdma_connect(id: *mut CmId, param: *mut ConnParam) -> c_int {
+    call("rdma_connect", || {
+        // SAFETY: contract: the identifier is one of ours.
+        let endpoint = unsafe { endpoint(id) };
+        // SAFETY: contract: as above.
+        let qp = unsafe { qp(id) };
+        // SAFETY: contract: the parameters are NULL or valid.
+        let param = unsafe { param.as_ref() };
+        let mut inner = endpoint.inner();
+        check("rdma_connect", &inner, param, qp.is_some())?;
+        inner.expect("rdma_connect", &[State::RouteResolved])?;
+        let end = inner.end("rdma_connect")?;
+        let asked = |said: Option<u8>, most| said.filter(|said| *said != MOST).unwrap_or(most);
+        inner.initiator_depth =
+            asked(param.map(|param| param.initiator_depth), end.nic.max_initiator_depth);
+        inner.responder_resources =
+            asked(param.map(|param| param.responder_resources), end.nic.max_responder_resources);
+        // SAFETY: contract: the private data is as long as it says.
+        let all = unsafe { param_of(&inner, param, qp) };
+        end.nic.hca.alive()?.cm_connect(end.id, &all)?;
+        inner.state = State::Connecting;
+        inner.connect_data.clear();
+        drop(inner);
+        // SAFETY: contract: as above.
+        unsafe { complete(id) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn rdma_accept(id: *mut CmId, param: *mut ConnParam) -> c_int {
+    call("rdma_accept", || {
+        // SAFETY: contract: the identifier is one of ours.
+        let endpoint = unsafe { endpoint(id) };
+        // SAFETY: contract: as above.
+        let qp = unsafe { qp(id) };
+        // SAFETY: contract: the parameters are NULL or valid.
+        let param = unsafe { param.as_ref() };
+        let mut inner = endpoint.inner();
+        if qp.is_none() && param.is_none() {
+            return Err(Failure::new(libc::EINVAL, "rdma_accept: neither a QP nor its number"));
+        }
+        check("rdma_accept", &inner, param, qp.is_some())?;
+        inner.expect("rdma_accept", &[State::Connecting])?;
+        let end = inner.end("rdma_accept")?;
+        let agreed = |said: Option<u8>, wanted: u8, most: u8| {
+            said.filter(|said| *said != MOST).unwrap_or_else(|| wanted.min(most))
+        };
+        inner.initiator_depth = agreed(
+            param.map(|param| param.initiator_depth),
+            inner.initiator_depth,
+            end.nic.max_initiator_depth,
+        );
+        inner.responder_resources = agreed(
+            param.map(|param| param.responder_resources),
+            inner.responder_resources,
+            end.nic.max_responder_resources,
+        );
+        if let Some(qp) = qp
+            && !inner.is_ud()
+        {
+            let (resources, depth) = (inner.responder_resources, inner.initiator_depth);
+            // SAFETY: contract: the QP is one of ours.
+            unsafe { to_rts(&inner, qp, resources, depth) }?;
+        }
+        // SAFETY: contract: the private data is as long as it says.
+        let all = unsafe { param_of(&inner, param, qp) };
+        // What comes of it may come before the call returns.
+        endpoint.set_open(true);
+        let accepted = end.nic.hca.alive().and_then(|mut engine| engine.cm_accept(end.id, &all));
+        if let Err(refusal) = accepted {
+            endpoint.set_open(false);
+            // SAFETY: contract: the QP is one of ours.
+            unsafe { to_error(id) };
+            return Err(refusal.into());
+        }
+        let is_ud = inner.is_ud();
+        let is_sync = inner.is_sync;
+        drop(inner);
+        if is_ud {
+            // Nobody confirms an answer about a service.
+            if is_sync {
+                // SAFETY: contract: as above.
+                unsafe { release_event(id) };
+            }
+            return Ok(());
+        }
+        // SAFETY: contract: as above.
+        unsafe { complete(id) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn rdma_reject(
+    id: *mut CmId,
+    private_data: *const c_void,
+    private_data_len: u8,
+) -> c_int {
+    call("rdma_reject", || {
+        // SAFETY: contract: the private data is NULL or as long as said.
+        let data = unsafe { bytes(private_data, private_data_len) };
+        // SAFETY: contract: the identifier is one of ours.
+        unsafe { reject("rdma_reject", id, RejReason::CONSUMER_DEFINED, data) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn rdma_reject_ece(
+    id: *mut CmId,
+    private_data: *const c_void,
+    private_data_len: u8,
+) -> c_int {
+    call("rdma_reject_ece", || {
+        // SAFETY: contract: the private data is NULL or as long as said.
+        let data = unsafe { bytes(private_data, private_data_len) };
+        // SAFETY: contract: the identifier is one of ours.
+        unsafe { reject("rdma_reject_ece", id, VENDOR_OPTION_NOT_SUPPORTED, data) }
+    })
+}
+
+unsafe fn reject(call: &str, id: *mut CmId, reason: RejReason, data: &[u8]) -> Answer {
+    // SAFETY: the caller's promise.
+    let inner = unsafe { endpoint(id) }.inner();
+    inner.expect(call, &[State::Connecting])?;
+    let end = inner.end(call)?;
+    end.nic.hca.alive()?.cm_reject(end.id, reason, &[], data)?;
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn rdma_establish(id: *mut CmId) -> c_int {
+    call("rdma_establish", || {
+        // SAFETY: contract: the identifier is one of ours.
+        if unsafe { qp(id) }.is_some() {
+            let what = "rdma_establish: the identifier has a QP, which is established by itself";
+            return Err(Failure::new(libc::EINVAL, what));
+        }
+        // SAFETY: contract: as above.
+        let inner = unsafe { endpoint(id) }.inner();
+        inner.expect("rdma_establish", &[State::Connecting])?;
+        let end = inner.end("rdma_establish")?;
+        end.nic.hca.alive()?.cm_ready(end.id, &[])?;
+        Ok(())
+    })
+}
+
+/// The QP of the active side follows the response: to RTS, and the peer is told.
+///
+/// # Safety
+///
+/// `id` is one of ours.
+pub(super) unsafe fn follow(id: *mut CmId, endpoint: &Endpoint) -> Answer {
+    // SAFETY: the caller's promise.
+    let qp = unsafe { qp(id) };
+    let inner = endpoint.inner();
+    let end = inner.end("rdma_get_cm_event")?;
+    let followed = match qp {
+        // SAFETY: contract: the QP is one of ours.
+        Some(qp) => unsafe { to_rts(&inner, qp, MOST, MOST) },
+        None => Ok(()),
+    };
+    let done = followed.and_then(|()| Ok(end.nic.hca.alive()?.cm_ready(end.id, &[])?));
+    if done.is_err() {
+        // SAFETY: contract: as above.
+        unsafe { to_error(id) };
+    }
+    done
+}
+
+pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut CmId) -> c_int {
+    call("rdma_disconnect", || {
+        // SAFETY: contract: the identifier is one of ours.
+        let endpoint = unsafe { endpoint(id) };
+        let inner = endpoint.inner();
+        inner.expect("rdma_disconnect", &[State::Connecting])?;
+        let end = inner.end("rdma_disconnect")?;
+        // SAFETY: contract: as above.
+        unsafe { to_error(id) };
+        // One that ended already, or never began, has ended: as of `rdma_disconnect` of the kernel.
+        let _ = end.nic.hca.alive()?.cm_disconnect(end.id);
+        drop(inner);
+        // SAFETY: contract: as above.
+        unsafe { complete(id) }
+    })
+}
+
+/// `IBV_EVENT_COMM_EST`.
+const COMM_EST: CEnum = 4;
+
+pub(crate) unsafe extern "C" fn rdma_notify(id: *mut CmId, event: CEnum) -> c_int {
+    call("rdma_notify", || {
+        // SAFETY: contract: the identifier is one of ours.
+        let inner = unsafe { endpoint(id) }.inner();
+        inner.expect("rdma_notify", &[State::Connecting])?;
+        if event != COMM_EST {
+            let what = format!("rdma_notify: event {event}; only IBV_EVENT_COMM_EST has a meaning");
+            return Err(Failure::new(libc::EINVAL, what));
+        }
+        let end = inner.end("rdma_notify")?;
+        end.nic.hca.alive()?.cm_established(end.id)?;
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
+    id: *mut CmId,
+    attr: *mut QpAttr,
+    mask: *mut c_int,
+) -> c_int {
+    call("rdma_init_qp_attr", || {
+        // SAFETY: contract: the attributes are valid as far as the state.
+        let state = unsafe { (*attr).qp_state };
+        let Some(state) = QpState::from_code(state) else {
+            let what = format!("rdma_init_qp_attr: there is no QP state {state}");
+            return Err(Failure::new(libc::EINVAL, what));
+        };
+        // SAFETY: contract: the identifier is one of ours.
+        let inner = unsafe { endpoint(id) }.inner();
+        let (found, bits) = attr_for(&inner, state)?;
+        // SAFETY: contract: the program has room for the attributes.
+        unsafe { attr.write(found) };
+        // SAFETY: contract: the program has room for the mask.
+        unsafe { mask.write(bits.bits().cast_signed()) };
+        Ok(())
+    })
+}
+
+/// What a QP is to be set to for `state`.
+fn attr_for(inner: &Inner, state: QpState) -> Answer<(QpAttr, AttrMask)> {
+    // SAFETY: the structure is made of integers, for which zero is a value.
+    let no_sizes: QpCap = unsafe { mem::zeroed() };
+    let end = inner.end("rdma_init_qp_attr")?;
+    let (attr, mask) = end.nic.hca.alive()?.cm_qp_attr(end.id, state)?;
+    let mut attr = qp_attr::to_c(&attr, no_sizes);
+    attr.qp_state = state as CEnum;
+    Ok((attr, mask))
+}
+
+/// Moves a QP as the endpoint knows the way.
+///
+/// # Safety
+///
+/// `qp` is one of ours.
+pub(super) unsafe fn modify(
+    inner: &Inner,
+    qp: *mut Qp,
+    state: QpState,
+    change: impl FnOnce(&mut QpAttr),
+) -> Answer {
+    let (mut attr, mask) = attr_for(inner, state)?;
+    change(&mut attr);
+    // SAFETY: the caller's promise.
+    verb(unsafe { ibv_modify_qp(qp, &raw mut attr, mask.bits().cast_signed()) })
+}
+
+/// Moves a QP by INIT and RTR to RTS. INIT again, since what it allows may have become known since (`ucma_modify_qp_rtr`).
+unsafe fn to_rts(inner: &Inner, qp: &Qp, resources: u8, depth: u8) -> Answer {
+    let qp = (&raw const *qp).cast_mut();
+    // SAFETY: the caller's promise.
+    unsafe { modify(inner, qp, QpState::Init, |_| {}) }?;
+    let respond = |attr: &mut QpAttr| {
+        if resources != MOST {
+            attr.max_dest_rd_atomic = resources;
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { modify(inner, qp, QpState::Rtr, respond) }?;
+    let initiate = |attr: &mut QpAttr| {
+        if depth != MOST {
+            attr.max_rd_atomic = depth;
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { modify(inner, qp, QpState::Rts, initiate) }
+}
+
+/// Moves the QP of an identifier, if it has one, to the error state: what is posted is flushed.
+///
+/// # Safety
+///
+/// `id` is one of ours.
+pub(super) unsafe fn to_error(id: *mut CmId) {
+    // SAFETY: the caller's promise.
+    let Some(qp) = (unsafe { qp(id) }) else { return };
+    // SAFETY: the structure is made of integers, for which zero is a value.
+    let mut attr: QpAttr = unsafe { mem::zeroed() };
+    attr.qp_state = QpState::Err as CEnum;
+    let mask = AttrMask::STATE.bits().cast_signed();
+    // SAFETY: contract: the QP is one of ours. A QP in RESET refuses, and has nothing to flush.
+    unsafe { ibv_modify_qp((&raw const *qp).cast_mut(), &raw mut attr, mask) };
+}
+
+/// The QP of an identifier.
+///
+/// # Safety
+///
+/// `id` is one of ours.
+pub(super) unsafe fn qp<'a>(id: *mut CmId) -> Option<&'a Qp> {
+    // SAFETY: the caller's promise.
+    let qp = unsafe { (*id).qp };
+    // SAFETY: contract: it is NULL or one of ours.
+    unsafe { qp.as_ref() }
+}

@@ -1,0 +1,222 @@
+//! The devices that identifiers use: opened once for all of them, with a protection domain while any of them is bound.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use device::Hca;
+use iba::Gid;
+
+use super::{Answer, Failure};
+use crate::abi::context::{ibv_open_device, opened};
+use crate::abi::device as devices;
+use crate::abi::pd::{ibv_alloc_pd, ibv_dealloc_pd};
+use crate::abi::types::context::Context;
+use crate::abi::types::device::Device;
+use crate::abi::types::pd::Pd;
+use crate::abi::types::srq::{Xrcd, XrcdInitAttr};
+use crate::abi::xrc;
+
+/// A device that was opened for identifiers. It is never closed: programs keep the pointer to its context
+/// (`rdma_get_devices(3)`).
+pub(super) struct Nic {
+    pub(super) hca: Arc<Hca>,
+    pub(super) context: *mut Context,
+    /// READs and atomics that a QP can have outstanding, and can answer at once.
+    pub(super) max_initiator_depth: u8,
+    pub(super) max_responder_resources: u8,
+    name: String,
+    shared: Mutex<Shared>,
+}
+
+/// What identifiers share.
+struct Shared {
+    users: usize,
+    pd: *mut Pd,
+    xrcd: *mut Xrcd,
+}
+
+// SAFETY: the pointers are to objects that synchronize themselves, and `shared` is behind a mutex.
+unsafe impl Send for Nic {}
+// SAFETY: as above.
+unsafe impl Sync for Nic {}
+
+impl fmt::Debug for Nic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// Those that were opened. One that failed, or that the parent of this process had, stays beside the fresh one.
+static OPENED: Mutex<Vec<Arc<Nic>>> = Mutex::new(Vec::new());
+
+impl Nic {
+    /// The NIC called `name`, opened if it is not open.
+    fn named(name: &str) -> Answer<Arc<Self>> {
+        let mut known = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(nic) = known.iter().find(|nic| nic.name == name && nic.is_usable()) {
+            return Ok(Arc::clone(nic));
+        }
+        let nic = Arc::new(Self::open(name)?);
+        known.push(Arc::clone(&nic));
+        Ok(nic)
+    }
+
+    fn open(name: &str) -> Answer<Self> {
+        let device = find(name)?;
+        // SAFETY: contract: the device was listed just now, and devices are never freed.
+        let context = unsafe { ibv_open_device(device) };
+        if context.is_null() {
+            return Err(Failure::last());
+        }
+        // SAFETY: the context was opened just now, and is never closed.
+        let hca = Arc::clone(&unsafe { opened(context) }.hca);
+        let engine = hca.lock();
+        let attr = engine.device_attr();
+        let byte = |count: u32| u8::try_from(count).unwrap_or(u8::MAX);
+        let (depth, resources) = (byte(attr.max_qp_init_rd_atom), byte(attr.max_qp_rd_atom));
+        drop(engine);
+        Ok(Self {
+            hca,
+            context,
+            max_initiator_depth: depth,
+            max_responder_resources: resources,
+            name: name.to_owned(),
+            shared: Mutex::new(Shared { users: 0, pd: ptr::null_mut(), xrcd: ptr::null_mut() }),
+        })
+    }
+
+    /// Whether it still works, and is this process's own.
+    fn is_usable(&self) -> bool {
+        !self.hca.lock().is_husk() && self.hca.alive().is_ok()
+    }
+
+    /// Every NIC, opened.
+    ///
+    /// # Errors
+    /// ENODEV if there is none that can be opened.
+    pub(super) fn all() -> Answer<Vec<Arc<Self>>> {
+        let infos = device::nics()?;
+        let nics: Vec<_> =
+            infos.iter().filter_map(|info| Self::named(&info.config.name).ok()).collect();
+        if nics.is_empty() {
+            return Err(Failure::new(libc::ENODEV, "there is no NIC, or none that can be opened"));
+        }
+        Ok(nics)
+    }
+
+    /// The NIC that has an address, opened; none if no NIC has it.
+    pub(super) fn with_address(ip: IpAddr) -> Answer<Option<Arc<Self>>> {
+        let gid = Gid::from(ip);
+        let known: Vec<_> = OPENED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(nic) = known.into_iter().find(|nic| nic.is_usable() && nic.has(gid)) {
+            return Ok(Some(nic));
+        }
+        let infos = device::nics()?;
+        let found = infos.iter().find(|info| info.gids.iter().any(|entry| entry.gid == gid));
+        found.map(|info| Self::named(&info.config.name)).transpose()
+    }
+
+    /// The NIC for peers on this host, with its first address of the family of `like` (kernel: `cma_bind_loopback`).
+    ///
+    /// # Errors
+    /// ENODEV if no NIC has an address of that family.
+    pub(super) fn for_loopback(like: IpAddr) -> Answer<(Arc<Self>, IpAddr)> {
+        for info in device::nics()? {
+            let ips = info.gids.iter().map(|entry| entry.gid.to_ip());
+            if let Some(ip) = ips.into_iter().find(|ip| ip.is_ipv4() == like.is_ipv4()) {
+                return Ok((Self::named(&info.config.name)?, ip));
+            }
+        }
+        let what = format!("{like}: no NIC has an address of this family to reach this host by");
+        Err(Failure::new(libc::ENODEV, what))
+    }
+
+    fn has(&self, gid: Gid) -> bool {
+        self.hca.lock().gids().iter().any(|entry| entry.gid == gid)
+    }
+
+    /// Whether an address is one of the NIC's.
+    pub(super) fn is_own(&self, ip: IpAddr) -> bool {
+        self.has(Gid::from(ip))
+    }
+
+    /// Counts an identifier, and gives the domain that all identifiers share.
+    pub(super) fn hold(&self) -> Answer<*mut Pd> {
+        let mut shared = self.shared();
+        if shared.pd.is_null() {
+            // SAFETY: contract: the context is never closed.
+            let pd = unsafe { ibv_alloc_pd(self.context) };
+            if pd.is_null() {
+                return Err(Failure::last());
+            }
+            shared.pd = pd;
+        }
+        shared.users += 1;
+        Ok(shared.pd)
+    }
+
+    /// Ends what [`Nic::hold`] began. The last identifier takes the domains with it, unless the program still uses them.
+    pub(super) fn release(&self) {
+        let mut shared = self.shared();
+        shared.users -= 1;
+        if shared.users > 0 {
+            return;
+        }
+        // SAFETY: contract: it is ours, and no identifier has it any more.
+        if !shared.xrcd.is_null() && unsafe { xrc::close_xrcd(shared.xrcd) } == 0 {
+            shared.xrcd = ptr::null_mut();
+        }
+        // SAFETY: contract: as above.
+        if !shared.pd.is_null() && unsafe { ibv_dealloc_pd(shared.pd) } == 0 {
+            shared.pd = ptr::null_mut();
+        }
+    }
+
+    /// The XRC domain that all identifiers share.
+    pub(super) fn xrcd(&self) -> Answer<*mut Xrcd> {
+        let mut shared = self.shared();
+        if shared.xrcd.is_null() {
+            // A domain of this process: no file, and both attributes named.
+            let mut attr = XrcdInitAttr { comp_mask: 1 | 1 << 1, fd: -1, oflags: libc::O_CREAT };
+            // SAFETY: contract: the context is never closed.
+            let xrcd = unsafe { xrc::open_xrcd(self.context, &raw mut attr) };
+            if xrcd.is_null() {
+                return Err(Failure::last());
+            }
+            shared.xrcd = xrcd;
+        }
+        Ok(shared.xrcd)
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The device called `name`.
+fn find(name: &str) -> Answer<*mut Device> {
+    // SAFETY: contract: NULL is allowed.
+    let list = unsafe { devices::ibv_get_device_list(ptr::null_mut()) };
+    if list.is_null() {
+        return Err(Failure::last());
+    }
+    let mut found = None;
+    let mut place = list;
+    loop {
+        // SAFETY: the list ends with NULL, and is left there.
+        let device = unsafe { place.read() };
+        if device.is_null() {
+            break;
+        }
+        // SAFETY: listed devices are ours.
+        if unsafe { devices::nic(device) }.config.name == name {
+            found = Some(device);
+        }
+        place = place.wrapping_add(1);
+    }
+    // SAFETY: contract: the list is not used any more.
+    unsafe { devices::ibv_free_device_list(list) };
+    found.ok_or_else(|| Failure::new(libc::ENODEV, format!("there is no NIC called {name}")))
+}

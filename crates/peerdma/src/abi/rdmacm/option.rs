@@ -1,0 +1,155 @@
+//! Options, and what two vendors may agree on.
+
+use std::ffi::{c_int, c_void};
+
+use iba::QpType;
+use libc::size_t;
+
+use super::addr::resolve_route;
+use super::connect::qp;
+use super::endpoint::{Inner, State};
+use super::id::endpoint;
+use super::{Answer, Failure, call};
+use crate::abi::types::qp::Ece;
+use crate::abi::types::rdma::{CmId, PathData};
+
+/// Levels and names.
+const LEVEL_ID: c_int = 0;
+const LEVEL_IB: c_int = 1;
+const ID_TOS: c_int = 0;
+const ID_REUSEADDR: c_int = 1;
+const ID_AFONLY: c_int = 2;
+const ID_ACK_TIMEOUT: c_int = 3;
+const IB_PATH: c_int = 1;
+
+pub(crate) unsafe extern "C" fn rdma_set_option(
+    id: *mut CmId,
+    level: c_int,
+    optname: c_int,
+    optval: *mut c_void,
+    optlen: size_t,
+) -> c_int {
+    call("rdma_set_option", || {
+        // SAFETY: contract: the identifier is one of ours.
+        let endpoint = unsafe { endpoint(id) };
+        let mut inner = endpoint.inner();
+        match (level, optname) {
+            (LEVEL_ID, ID_TOS) => {
+                // SAFETY: contract: the value is as long as said.
+                inner.tos = Some(unsafe { value(optval, optlen) }?);
+                set_service(&inner)
+            }
+            (LEVEL_ID, ID_ACK_TIMEOUT) => {
+                let connects = [QpType::Rc as u32, QpType::XrcSend as u32];
+                if !connects.contains(&inner.qp_type) {
+                    let what = "RDMA_OPTION_ID_ACK_TIMEOUT: the QP type has no acknowledgements";
+                    return Err(Failure::new(libc::EINVAL, what));
+                }
+                // SAFETY: contract: as above.
+                inner.ack_timeout = Some(unsafe { value(optval, optlen) }?);
+                set_service(&inner)
+            }
+            (LEVEL_ID, ID_REUSEADDR) => {
+                // SAFETY: contract: as above.
+                let wanted: c_int = unsafe { value(optval, optlen) }?;
+                // As of rdma_set_reuseaddr: it may be given until the identifier listens, and taken back before it is bound.
+                if inner.state == State::Listening || wanted == 0 && inner.state != State::Idle {
+                    inner.expect("RDMA_OPTION_ID_REUSEADDR", &[State::Idle])?;
+                }
+                inner.options.reuse_addr = wanted != 0;
+                Ok(())
+            }
+            (LEVEL_ID, ID_AFONLY) => {
+                // SAFETY: contract: as above.
+                let wanted: c_int = unsafe { value(optval, optlen) }?;
+                inner.expect("RDMA_OPTION_ID_AFONLY", &[State::Idle, State::Bound])?;
+                inner.options.af_only = wanted != 0;
+                Ok(())
+            }
+            (LEVEL_IB, IB_PATH) => {
+                // SAFETY: contract: as above.
+                let path: PathData = unsafe { value(optval, optlen) }?;
+                check_path(&inner, &path)?;
+                resolve_route(endpoint, &mut inner, "RDMA_OPTION_IB_PATH")
+            }
+            // As of ucma_set_option_level and below.
+            _ => {
+                let what = format!("rdma_set_option: level {level} has no option {optname}");
+                Err(Failure::new(libc::ENOSYS, what))
+            }
+        }
+    })
+}
+
+/// A value of exactly its type's size.
+///
+/// # Safety
+///
+/// `optval` has `optlen` bytes, and every value of `T` is one.
+unsafe fn value<T: Copy>(optval: *mut c_void, optlen: size_t) -> Answer<T> {
+    if optlen != size_of::<T>() || optval.is_null() {
+        let size = size_of::<T>();
+        let what = format!("rdma_set_option: {optlen} bytes for a value of {size}");
+        return Err(Failure::new(libc::EINVAL, what));
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { optval.cast::<T>().read_unaligned() })
+}
+
+fn set_service(inner: &Inner) -> Answer {
+    for end in &inner.ends {
+        end.nic.hca.alive()?.cm_set_service(end.id, inner.tos, inner.ack_timeout)?;
+    }
+    Ok(())
+}
+
+/// A path of RoCE follows from the addresses: a program can only name the one there is.
+fn check_path(inner: &Inner, data: &PathData) -> Answer {
+    let is_it = inner
+        .path
+        .is_some_and(|path| path.sgid.0 == data.path.sgid.raw && path.dgid.0 == data.path.dgid.raw);
+    if is_it {
+        return Ok(());
+    }
+    let what = "RDMA_OPTION_IB_PATH: the GIDs are not those of the resolved address";
+    Err(Failure::new(libc::EINVAL, what))
+}
+
+pub(crate) unsafe extern "C" fn rdma_set_local_ece(id: *mut CmId, ece: *mut Ece) -> c_int {
+    call("rdma_set_local_ece", || {
+        // SAFETY: contract: the options are NULL or valid.
+        let options = unsafe { ece.as_ref() };
+        let refused = Failure::new;
+        // SAFETY: contract: the identifier is NULL or one of ours.
+        if id.is_null() || unsafe { qp(id) }.is_some() {
+            let what = "rdma_set_local_ece: no identifier, or one with a QP";
+            return Err(refused(libc::EINVAL, what));
+        }
+        match options {
+            Some(Ece { vendor_id, options, comp_mask: 0 }) if *vendor_id != 0 => {
+                // SAFETY: contract: it is one of ours.
+                unsafe { endpoint(id) }.inner().local_ece = (*vendor_id, *options);
+                Ok(())
+            }
+            _ => {
+                let what = "rdma_set_local_ece: no vendor, or a mask that is not 0";
+                Err(refused(libc::EINVAL, what))
+            }
+        }
+    })
+}
+
+pub(crate) unsafe extern "C" fn rdma_get_remote_ece(id: *mut CmId, ece: *mut Ece) -> c_int {
+    call("rdma_get_remote_ece", || {
+        // SAFETY: contract: the identifier is NULL or one of ours.
+        if id.is_null() || ece.is_null() || unsafe { qp(id) }.is_some() {
+            let what = "rdma_get_remote_ece: no identifier, or one with a QP, or no room";
+            return Err(Failure::new(libc::EINVAL, what));
+        }
+        // SAFETY: contract: it is one of ours.
+        let (vendor_id, options) = unsafe { endpoint(id) }.inner().remote_ece;
+        // SAFETY: contract: the program has room for the answer.
+        unsafe { ece.write(Ece { vendor_id, options, comp_mask: 0 }) };
+        Ok(())
+    })
+}
