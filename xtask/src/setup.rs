@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::sh::{Outcome, check, exists, tool};
 
 /// Package, and why.
-const PACKAGES: [(&str, &str); 29] = [
+const PACKAGES: [(&str, &str); 30] = [
     ("binutils", "readelf and nm, for the ABI checks"),
     ("busybox-static", "a static binary that reads /sys"),
     ("coreutils", "timeout, env, stat"),
