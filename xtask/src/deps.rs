@@ -15,6 +15,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("umem", &["dmabuf"]),
     ("transport", &["iba", "wire"]),
     ("cm", &["iba", "wire"]),
+    ("rsocket", &[]),
     // For `umem::Foreign`: a ring shared with a peer is foreign memory, too.
     ("link", &["iba", "umem"]),
     ("device", &["iba", "wire", "umem", "dmabuf", "pci", "transport", "cm", "link"]),
@@ -22,7 +23,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("gpu", &["umem", "dmabuf", "pci"]),
     ("verbs", &["iba", "umem", "dmabuf", "transport", "device"]),
     // The one place that holds both a GPU and a NIC: a process has one of each, joined by fds alone.
-    ("peerdma", &["iba", "umem", "dmabuf", "pci", "link", "transport", "device", "gpu", "verbs"]),
+    ("peerdma", &["iba", "umem", "dmabuf", "pci", "link", "transport", "device", "gpu", "verbs", "rsocket"]),
     ("preload", &[]),
     ("fabric-sim", &["iba", "wire", "transport", "umem"]),
     ("interop", &[]),
