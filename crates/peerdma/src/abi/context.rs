@@ -15,7 +15,7 @@ use super::import::{self, Opening};
 use super::object::Object;
 use super::types::context::{ABI_IS_EXTENDED, Context, ValuesEx, VerbsContext};
 use super::types::device::Device;
-use super::{cq, device as devices, dm, domain, errno, mr, mw, poll, post, qp, srq, xrc};
+use super::{cq, device as devices, dm, domain, errno, mr, mw, poll, post, qp, rsocket, srq, xrc};
 
 /// An open device, as the library knows it.
 pub(crate) struct Open {
@@ -146,13 +146,16 @@ unsafe extern "C" fn query_rt_values(context: *mut Context, values: *mut ValuesE
 /// From the first open on, devices know of forks.
 fn watch_forks() {
     extern "C" fn prepare() {
+        rsocket::fork_prepare();
         device::fork::prepare();
     }
     extern "C" fn parent() {
         device::fork::parent();
+        rsocket::fork_parent();
     }
     extern "C" fn child() {
         device::fork::child();
+        rsocket::fork_child();
     }
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {

@@ -43,6 +43,7 @@ pub(crate) mod post;
 pub(crate) mod qp;
 pub(crate) mod qp_attr;
 pub(crate) mod rdmacm;
+pub(crate) mod rsocket;
 pub(crate) mod srq;
 pub(crate) mod types;
 pub(crate) mod wr;

@@ -63,6 +63,11 @@ impl Failure {
         Self(errno)
     }
 
+    /// A failure that is none: there is nothing yet, or a signal came.
+    pub(crate) const fn quiet(errno: c_int) -> Self {
+        Self(errno)
+    }
+
     /// The errno that is set, of a call below that set it.
     pub(crate) fn last() -> Self {
         Self(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
