@@ -46,7 +46,7 @@ mod nic;
 pub(crate) mod option;
 pub(crate) mod qp;
 mod reach;
-mod sockaddr;
+pub(in crate::abi) mod sockaddr;
 pub(crate) mod srq;
 
 /// Why a call fails: an errno, whose reason was logged where it was made.

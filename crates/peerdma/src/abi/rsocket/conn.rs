@@ -169,7 +169,7 @@ impl Conn {
         watchers: Arc<Watchers>,
     ) -> Answer<Self> {
         // SAFETY: the caller's promise.
-        let (context, pd) = unsafe { ((*id).verbs, (*id).pd) };
+        let CmId { verbs: context, pd, .. } = *unsafe { &*id };
         // SAFETY: contract: the context is open.
         let most = unsafe { opened(context) }.hca.alive()?.device_attr().max_qp_wr;
         let mut sizes = sizes.for_stream(most);

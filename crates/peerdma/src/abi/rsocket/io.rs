@@ -1,7 +1,7 @@
 //! Sending and receiving.
 
 use std::ffi::{c_int, c_void};
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use libc::{iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use rsocket::{End, Stream};
@@ -9,8 +9,9 @@ use rsocket::{End, Stream};
 use super::call;
 use super::conn::Conn;
 use super::memory::Pieces;
-use super::socket::{Kind, Socket, find};
-use crate::abi::rdmacm::{Answer, Failure};
+use super::socket::{Kind, Socket, find, internet};
+use super::stream::give_address;
+use crate::abi::rdmacm::{Answer, Failure, sockaddr as addresses};
 
 /// The sizes of the pieces in which data is sent: each twice as large as the one before, so that the first are under way
 /// while the others are copied.
@@ -124,9 +125,10 @@ fn receive_stream(
     count(whole - to.left(), why)
 }
 
-fn send(socket: &Socket, from: Pieces<'_>, flags: c_int) -> Answer<ssize_t> {
+fn send(socket: &Arc<Socket>, from: Pieces<'_>, flags: c_int) -> Answer<ssize_t> {
     match &socket.kind {
         Kind::Stream(stream) => send_stream(stream.conn()?, from, socket.may_wait(flags)),
+        Kind::Datagram(datagram) => datagram.send(socket, from, None, flags),
     }
 }
 
@@ -136,7 +138,7 @@ fn send(socket: &Socket, from: Pieces<'_>, flags: c_int) -> Answer<ssize_t> {
 ///
 /// The room for an address, if there is one, is as long as said.
 unsafe fn receive(
-    socket: &Socket,
+    socket: &Arc<Socket>,
     to: Pieces<'_>,
     flags: c_int,
     (addr, len): (*mut sockaddr, *mut socklen_t),
@@ -146,7 +148,18 @@ unsafe fn receive(
             let count = receive_stream(stream.conn()?, to, flags, socket.may_wait(flags))?;
             if count > 0 && !addr.is_null() && !len.is_null() {
                 // SAFETY: the caller's promise.
-                unsafe { stream.peer_name(addr, len) };
+                unsafe { stream.peer_name(addr, len) }?;
+            }
+            Ok(count)
+        }
+        Kind::Datagram(datagram) => {
+            let (count, source) = datagram.receive(socket, to, flags)?;
+            if let Some(source) = source
+                && !addr.is_null()
+                && !len.is_null()
+            {
+                // SAFETY: the caller's promise.
+                unsafe { give_address(&addresses::write(source), addr, len) };
             }
             Ok(count)
         }
@@ -164,7 +177,7 @@ pub(crate) unsafe extern "C" fn rsend(
     call("rsend", || {
         // SAFETY: contract: the memory is the program's.
         let from = unsafe { Pieces::one(buf.cast_mut(), len) };
-        send(&*find(fd)?, from, flags)
+        send(&find(fd)?, from, flags)
     })
 }
 
@@ -185,7 +198,7 @@ pub(crate) unsafe extern "C" fn rsendto(
         // SAFETY: contract: the memory is the program's.
         let from = unsafe { Pieces::one(buf.cast_mut(), len) };
         // SAFETY: contract: the address is NULL or as long as said.
-        unsafe { send_to(&*find(fd)?, from, flags, addr, addr_len) }
+        unsafe { send_to(&find(fd)?, from, flags, addr, addr_len) }
     })
 }
 
@@ -195,7 +208,7 @@ pub(crate) unsafe extern "C" fn rsendto(
 ///
 /// The address is NULL or as long as said.
 unsafe fn send_to(
-    socket: &Socket,
+    socket: &Arc<Socket>,
     from: Pieces<'_>,
     flags: c_int,
     addr: *const sockaddr,
@@ -204,6 +217,11 @@ unsafe fn send_to(
     match &socket.kind {
         Kind::Stream(_) if !addr.is_null() || addr_len > 0 => {
             Err(Failure::new(libc::EISCONN, "rsendto: a stream has one peer"))
+        }
+        Kind::Datagram(datagram) if !addr.is_null() => {
+            // SAFETY: the caller's promise.
+            let to = unsafe { internet("rsendto", addr, addr_len) }?;
+            datagram.send(socket, from, Some(to), flags)
         }
         _ => send(socket, from, flags),
     }
@@ -231,7 +249,7 @@ pub(crate) unsafe extern "C" fn rwritev(fd: c_int, iov: *const iovec, iovcnt: c_
     call("rwritev", || {
         // SAFETY: contract: the list is as long as said. A negative length is too long.
         let from = unsafe { Pieces::many(iov, iovcnt as usize) }?;
-        send(&*find(fd)?, from, 0)
+        send(&find(fd)?, from, 0)
     })
 }
 
@@ -245,7 +263,7 @@ pub(crate) unsafe extern "C" fn rrecv(
         // SAFETY: contract: the memory is the program's.
         let to = unsafe { Pieces::one(buf, len) };
         // SAFETY: there is no room for an address.
-        unsafe { receive(&*find(fd)?, to, flags, NOWHERE) }
+        unsafe { receive(&find(fd)?, to, flags, NOWHERE) }
     })
 }
 
@@ -266,7 +284,7 @@ pub(crate) unsafe extern "C" fn rrecvfrom(
         // SAFETY: contract: the memory is the program's.
         let to = unsafe { Pieces::one(buf, len) };
         // SAFETY: contract: there is room for an address of the length that is said.
-        unsafe { receive(&*find(fd)?, to, flags, (addr, addr_len)) }
+        unsafe { receive(&find(fd)?, to, flags, (addr, addr_len)) }
     })
 }
 
@@ -282,7 +300,7 @@ pub(crate) unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_i
         msg.msg_flags = 0;
         let address = (msg.msg_name.cast(), &raw mut msg.msg_namelen);
         // SAFETY: contract: there is room for an address of the length that is said.
-        unsafe { receive(&*find(fd)?, to, flags, address) }
+        unsafe { receive(&find(fd)?, to, flags, address) }
     })
 }
 
@@ -291,7 +309,7 @@ pub(crate) unsafe extern "C" fn rreadv(fd: c_int, iov: *const iovec, iovcnt: c_i
         // SAFETY: contract: the list is as long as said. A negative length is too long.
         let to = unsafe { Pieces::many(iov, iovcnt as usize) }?;
         // SAFETY: there is no room for an address.
-        unsafe { receive(&*find(fd)?, to, 0, NOWHERE) }
+        unsafe { receive(&find(fd)?, to, 0, NOWHERE) }
     })
 }
 

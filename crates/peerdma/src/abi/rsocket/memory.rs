@@ -135,7 +135,9 @@ impl<'a> Pieces<'a> {
         let mut left = 0_usize;
         for at in 0..count {
             // SAFETY: the caller's promise.
-            let piece = unsafe { list.add(at).read() };
+            let place = unsafe { list.add(at) };
+            // SAFETY: as above.
+            let piece = unsafe { place.read() };
             left = left
                 .checked_add(piece.iov_len)
                 .filter(|left| isize::try_from(*left).is_ok())

@@ -28,7 +28,9 @@
 //! A child has the sockets of its parent in name only: the queue pairs are the parent's. It can close them, which the peer does
 //! not notice. The original is the same; `librspreload` with `RDMAV_FORK_SAFE` connects after the fork instead.
 
+mod ask;
 mod conn;
+mod datagram;
 pub(crate) mod io;
 pub(crate) mod map;
 mod memory;

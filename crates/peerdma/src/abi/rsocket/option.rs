@@ -1,12 +1,14 @@
 //! Options and flags of sockets.
 
 use std::ffi::{c_int, c_long, c_void};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use libc::{linger, socklen_t};
 use rsocket::{End, scale, unscale};
 
+use super::datagram::DatagramSocket;
 use super::socket::{Kind, Socket, find};
 use super::stream::{Phase, StreamSocket};
 use super::{call, done};
@@ -80,6 +82,10 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
         match &socket.kind {
             // SAFETY: contract: the value is as long as said.
             Kind::Stream(stream) => unsafe { set(&socket, stream, level, name, given) },
+            // SAFETY: as above.
+            Kind::Datagram(datagram) => unsafe {
+                set_datagram(&socket, datagram, level, name, given)
+            },
         }
     })
 }
@@ -164,6 +170,63 @@ unsafe fn set(
         _ => return Err(unknown(level, name)),
     }
     Ok(())
+}
+
+/// Sets an option of a datagram socket: the UDP socket's, and the sizes of queue pairs that are made later.
+///
+/// # Safety
+///
+/// The value is as long as said.
+unsafe fn set_datagram(
+    socket: &Socket,
+    datagram: &DatagramSocket,
+    level: c_int,
+    name: c_int,
+    given: Given,
+) -> Answer {
+    if level == SOL_RDMA {
+        // SAFETY: the caller's promise.
+        return set_size(socket, name, unsafe { given.get::<c_int>() }?.cast_unsigned());
+    }
+    let (fd, length) = (datagram.udp.as_raw_fd(), given.length as socklen_t);
+    // SAFETY: the caller's promise; the kernel looks at the pointer itself.
+    if unsafe { libc::setsockopt(fd, level, name, given.value, length) } != 0 {
+        return Err(Failure::last());
+    }
+    if level == libc::SOL_SOCKET && matches!(name, libc::SO_RCVBUF | libc::SO_SNDBUF) {
+        // SAFETY: the caller's promise.
+        let size = unsafe { given.get::<c_int>() }?.cast_unsigned().saturating_mul(2);
+        let sizes = &mut socket.options().sizes;
+        let buffer = if name == libc::SO_RCVBUF {
+            &mut sizes.receive_buffer
+        } else {
+            &mut sizes.send_buffer
+        };
+        *buffer = size;
+    }
+    Ok(())
+}
+
+/// Gives an option of a datagram socket.
+///
+/// # Safety
+///
+/// There is as much room as said.
+unsafe fn get_datagram(
+    socket: &Socket,
+    datagram: &DatagramSocket,
+    level: c_int,
+    name: c_int,
+    room: Room,
+) -> Answer {
+    if level == SOL_RDMA {
+        // SAFETY: the caller's promise.
+        return unsafe { get(socket, None, level, name, room) };
+    }
+    let fd = datagram.udp.as_raw_fd();
+    // SAFETY: the caller's promise; the kernel looks at the pointers itself.
+    let answer = unsafe { libc::getsockopt(fd, level, name, room.value, room.length) };
+    if answer == 0 { Ok(()) } else { Err(Failure::last()) }
 }
 
 /// Sets one of the sizes that are set before a connection.
@@ -264,6 +327,10 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
         match &socket.kind {
             // SAFETY: contract: there is as much room as said.
             Kind::Stream(stream) => unsafe { get(&socket, Some(stream), level, name, room) },
+            // SAFETY: as above.
+            Kind::Datagram(datagram) => unsafe {
+                get_datagram(&socket, datagram, level, name, room)
+            },
         }
     })
 }
@@ -346,9 +413,7 @@ fn take_error(socket: &Socket, stream: Option<&StreamSocket>) -> c_int {
 
 /// The path of a connection.
 fn path(stream: &StreamSocket) -> Option<SaPathRec> {
-    if stream.connected().is_none() {
-        return None;
-    }
+    stream.connected()?;
     // SAFETY: the identifier is ours.
     let route = unsafe { (*stream.id()).route };
     // SAFETY: the identifier has the path as long as it lives.

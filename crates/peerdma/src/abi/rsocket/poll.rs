@@ -35,6 +35,8 @@ impl StreamSocket {
                 ready
                     | match core.end() {
                         None => 0,
+                        // Programs take it for the end, even if there is something to read first.
+                        Some(End::Disconnected) if core.available() > 0 => 0,
                         Some(End::Disconnected) => libc::POLLHUP,
                         Some(End::Failed) => libc::POLLERR,
                     }
@@ -61,6 +63,7 @@ impl Socket {
         let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
         let ready = match &self.kind {
             Kind::Stream(stream) => stream.ready(arm),
+            Kind::Datagram(datagram) => datagram.ready(arm),
         };
         ready & (events | always)
     }
@@ -68,12 +71,14 @@ impl Socket {
     fn descriptor(&self) -> Option<c_int> {
         match &self.kind {
             Kind::Stream(stream) => stream.descriptor(),
+            Kind::Datagram(datagram) => Some(datagram.descriptor()),
         }
     }
 
     fn happened(&self) {
         match &self.kind {
             Kind::Stream(stream) => stream.happened(),
+            Kind::Datagram(datagram) => datagram.happened(self),
         }
     }
 }

@@ -149,6 +149,7 @@ fn probe(socket: &Socket) -> Option<Instant> {
     drop(options);
     match &socket.kind {
         Kind::Stream(stream) => stream.probe(),
+        Kind::Datagram(_) => {}
     }
     Some(next)
 }
@@ -158,6 +159,7 @@ impl Socket {
     fn interest(&self) -> Option<std::ffi::c_int> {
         match &self.kind {
             Kind::Stream(stream) => stream.interest(),
+            Kind::Datagram(datagram) => Some(datagram.udp.as_raw_fd()),
         }
     }
 
@@ -165,6 +167,7 @@ impl Socket {
     fn serve(self: &Arc<Self>) {
         match &self.kind {
             Kind::Stream(stream) => stream.serve(self),
+            Kind::Datagram(datagram) => datagram.asked(self),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -9,11 +10,12 @@ use std::time::{Duration, Instant};
 use libc::{sockaddr, socklen_t};
 use rsocket::How;
 
+use super::datagram::DatagramSocket;
 use super::settings::SETTINGS;
-use super::stream::StreamSocket;
+use super::stream::{StreamSocket, address};
 use super::waker::Watchers;
 use super::{call, done, service};
-use crate::abi::rdmacm::{Answer, Failure};
+use crate::abi::rdmacm::{Answer, Failure, sockaddr as addresses};
 
 /// What a descriptor stands for.
 pub(super) struct Socket {
@@ -29,7 +31,8 @@ pub(super) struct Socket {
 }
 
 pub(super) enum Kind {
-    Stream(StreamSocket),
+    Stream(Box<StreamSocket>),
+    Datagram(DatagramSocket),
 }
 
 /// What `setsockopt` chose and the connection manager does not keep.
@@ -149,8 +152,30 @@ impl Socket {
     pub(super) fn stream(&self, call: &str) -> Answer<&StreamSocket> {
         match &self.kind {
             Kind::Stream(stream) => Ok(stream),
+            Kind::Datagram(_) => {
+                Err(Failure::new(libc::EOPNOTSUPP, format!("{call}: the rsocket is of datagrams")))
+            }
         }
     }
+}
+
+/// An address of the Internet that a program gives.
+///
+/// # Errors
+/// EINVAL for another family, as of [`address`].
+///
+/// # Safety
+///
+/// The address is as long as said.
+pub(super) unsafe fn internet(
+    call: &str,
+    addr: *const sockaddr,
+    len: socklen_t,
+) -> Answer<SocketAddr> {
+    // SAFETY: the caller's promise.
+    let room = unsafe { address(call, addr, len) }?;
+    // SAFETY: the room is as long as any address.
+    unsafe { addresses::read(call, (&raw const room).cast()) }
 }
 
 pub(crate) unsafe extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -159,6 +184,9 @@ pub(crate) unsafe extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_
         let socket = match (domain, kind & !flags, protocol) {
             (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
                 StreamSocket::create(domain)?
+            }
+            (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
+                DatagramSocket::create(domain)?
             }
             _ => {
                 let what = format!(
@@ -183,6 +211,11 @@ pub(crate) unsafe extern "C" fn rbind(fd: c_int, addr: *const sockaddr, len: soc
         match &socket.kind {
             // SAFETY: contract: the address is as long as said.
             Kind::Stream(stream) => unsafe { stream.bind(addr, len) },
+            Kind::Datagram(datagram) => {
+                // SAFETY: as above.
+                let addr = unsafe { internet("rbind", addr, len) }?;
+                datagram.bind(&socket, addr)
+            }
         }
     })
 }
@@ -204,7 +237,7 @@ pub(crate) unsafe extern "C" fn raccept(
         let new = socket.stream("raccept")?.accept(socket.may_wait(0))?;
         if !addr.is_null() && !len.is_null() {
             // SAFETY: contract: there is room for an address of this length.
-            unsafe { new.stream("raccept")?.peer_name(addr, len) };
+            unsafe { new.stream("raccept")?.peer_name(addr, len) }?;
         }
         Ok(new.publish())
     })
@@ -220,6 +253,11 @@ pub(crate) unsafe extern "C" fn rconnect(
         match &socket.kind {
             // SAFETY: contract: the address is as long as said.
             Kind::Stream(stream) => unsafe { stream.connect(&socket, addr, len) },
+            Kind::Datagram(datagram) => {
+                // SAFETY: as above.
+                let addr = unsafe { internet("rconnect", addr, len) }?;
+                datagram.connect(&socket, addr)
+            }
         }
     })
 }
@@ -235,6 +273,7 @@ pub(crate) unsafe extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
         };
         match &socket.kind {
             Kind::Stream(stream) => stream.shutdown(&socket, how),
+            Kind::Datagram(datagram) => datagram.shutdown(&socket, how),
         }
     })
 }
@@ -251,6 +290,7 @@ pub(crate) unsafe extern "C" fn rclose(fd: c_int) -> c_int {
         if !socket.is_inherited() {
             match &socket.kind {
                 Kind::Stream(stream) => stream.close(&socket),
+                Kind::Datagram(datagram) => datagram.close(),
             }
             service::remove(&socket);
         }
@@ -270,8 +310,9 @@ pub(crate) unsafe extern "C" fn rgetpeername(
         match &socket.kind {
             // SAFETY: contract: there is room for an address of this length.
             Kind::Stream(stream) => unsafe { stream.peer_name(addr, len) },
+            // SAFETY: as above.
+            Kind::Datagram(datagram) => unsafe { datagram.name(true, addr, len) },
         }
-        Ok(())
     })
 }
 
@@ -285,8 +326,9 @@ pub(crate) unsafe extern "C" fn rgetsockname(
         match &socket.kind {
             // SAFETY: contract: there is room for an address of this length.
             Kind::Stream(stream) => unsafe { stream.own_name(addr, len) },
+            // SAFETY: as above.
+            Kind::Datagram(datagram) => unsafe { datagram.name(false, addr, len) },
         }
-        Ok(())
     })
 }
 

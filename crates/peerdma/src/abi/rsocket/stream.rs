@@ -108,7 +108,7 @@ impl StreamSocket {
         // SAFETY: it was made just now; the family is what `rgetsockname` says before there is an address.
         unsafe { (*id).route.addr.src_storage.ss_family = domain as libc::sa_family_t };
         let stream = Self::around(id, Phase::New);
-        Ok(Socket::new(stream.channel(), Kind::Stream(stream)))
+        Ok(Socket::new(stream.channel(), Kind::Stream(Box::new(stream))))
     }
 
     fn around(id: *mut CmId, phase: Phase) -> Self {
@@ -353,7 +353,9 @@ impl StreamSocket {
         // SAFETY: the identifier is ours, and locked or known to nobody else.
         let event = unsafe { (*self.id()).event };
         // SAFETY: the identifier holds the event of its connection.
-        let param = unsafe { (*event).param.conn };
+        let param = unsafe { &(*event).param };
+        // SAFETY: an event of a connection brings this.
+        let param = unsafe { param.conn };
         let said = if param.private_data.is_null() {
             &[]
         } else {
@@ -448,7 +450,7 @@ impl StreamSocket {
         let stream = Self::around(id, Phase::Opening(Step::Ready));
         *stream.parent.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(socket);
         let fd = stream.channel();
-        let new = Arc::new(socket.child(fd, Kind::Stream(stream)));
+        let new = Arc::new(socket.child(fd, Kind::Stream(Box::new(stream))));
         let Kind::Stream(stream) = &new.kind else { return };
         if let Some(listener) = self.listener.get() {
             listener.queue().half_open += 1;
@@ -485,7 +487,9 @@ impl StreamSocket {
         // SAFETY: the identifier is ours, and nobody else has it yet.
         let event = unsafe { (*self.id()).event };
         // SAFETY: the identifier holds the event of its request.
-        let mut param = unsafe { (*event).param.conn };
+        let param = unsafe { &(*event).param };
+        // SAFETY: a request brings this.
+        let mut param = unsafe { param.conn };
         param.private_data = hello.as_ptr().cast();
         param.private_data_len = Hello::SIZE as u8;
         // SAFETY: contract: the identifier is ours, the parameters valid.
@@ -501,6 +505,7 @@ impl StreamSocket {
         let parent = parent.upgrade();
         let listener = parent.as_ref().and_then(|parent| match &parent.kind {
             Kind::Stream(stream) => stream.listener.get(),
+            Kind::Datagram(_) => None,
         });
         if let Some(listener) = listener {
             let mut queue = listener.queue();
@@ -574,11 +579,13 @@ impl StreamSocket {
     /// # Safety
     ///
     /// There is room for an address of the length that is said.
-    pub(super) unsafe fn peer_name(&self, addr: *mut sockaddr, len: *mut socklen_t) {
+    pub(super) unsafe fn peer_name(&self, addr: *mut sockaddr, len: *mut socklen_t) -> Answer {
+        self.conn()?;
         // SAFETY: the identifier is ours.
         let room = unsafe { (*self.id()).route.addr.dst_storage };
         // SAFETY: the caller's promise.
         unsafe { give_address(&room, addr, len) };
+        Ok(())
     }
 
     /// `getsockname(2)`.
@@ -586,11 +593,12 @@ impl StreamSocket {
     /// # Safety
     ///
     /// There is room for an address of the length that is said.
-    pub(super) unsafe fn own_name(&self, addr: *mut sockaddr, len: *mut socklen_t) {
+    pub(super) unsafe fn own_name(&self, addr: *mut sockaddr, len: *mut socklen_t) -> Answer {
         // SAFETY: the identifier is ours.
         let room = unsafe { (*self.id()).route.addr.src_storage };
         // SAFETY: the caller's promise.
         unsafe { give_address(&room, addr, len) };
+        Ok(())
     }
 }
 
