@@ -31,6 +31,7 @@
 mod ask;
 mod conn;
 mod datagram;
+pub(crate) mod epoll;
 pub(crate) mod io;
 pub(crate) mod map;
 mod memory;

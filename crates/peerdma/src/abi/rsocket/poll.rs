@@ -11,7 +11,7 @@ use super::call;
 use super::settings::SETTINGS;
 use super::socket::{Kind, Socket, lookup};
 use super::stream::{Phase, StreamSocket};
-use super::waker::Waker;
+use super::waker::{Waker, Watchers};
 use crate::abi::rdmacm::{Answer, Failure};
 
 const IN: c_short = libc::POLLIN | libc::POLLRDNORM;
@@ -86,28 +86,43 @@ impl Socket {
 /// One descriptor of a call, with the socket it is, if it is one.
 type Asked = Option<Arc<Socket>>;
 
+/// When a timeout is over; a negative one never is.
+pub(super) fn deadline(timeout_ms: c_int) -> Option<Instant> {
+    u64::try_from(timeout_ms).ok().map(|ms| Instant::now() + Duration::from_millis(ms))
+}
+
 /// `poll(2)` for sockets and others. A negative timeout is none.
 pub(super) fn poll(fds: &mut [pollfd], timeout_ms: c_int) -> Answer<c_int> {
+    wait(fds, deadline(timeout_ms), None)
+}
+
+/// Waits until a descriptor is ready, or the deadline is over, or, if `stop` is given, those who watch are told and it then
+/// says so.
+pub(super) fn wait(
+    fds: &mut [pollfd],
+    deadline: Option<Instant>,
+    stop: Option<(&Watchers, &dyn Fn() -> bool)>,
+) -> Answer<c_int> {
     let asked: Vec<Asked> = fds.iter().map(|fd| lookup(fd.fd)).collect();
     let begin = Instant::now();
     loop {
         let ready = check(fds, &asked, false)?;
-        if ready > 0 || timeout_ms == 0 {
+        if ready > 0 || deadline.is_some_and(|deadline| deadline <= begin) {
             return Ok(ready);
         }
         if begin.elapsed() > SETTINGS.polling_time {
             break;
         }
     }
-    let deadline = u64::try_from(timeout_ms).ok().map(|ms| begin + Duration::from_millis(ms));
     let waker = Waker::of_thread()?;
     let _watches: Vec<_> =
         asked.iter().flatten().map(|socket| socket.watchers.watch(&waker)).collect();
+    let _stop = stop.map(|(watchers, _)| watchers.watch(&waker));
     let mut kernel = Vec::with_capacity(fds.len() + 1);
     loop {
         waker.drain();
         let ready = check(fds, &asked, true)?;
-        if ready > 0 {
+        if ready > 0 || stop.is_some_and(|(_, is_over)| is_over()) {
             return Ok(ready);
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));

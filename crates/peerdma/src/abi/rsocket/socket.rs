@@ -14,7 +14,7 @@ use super::datagram::DatagramSocket;
 use super::settings::SETTINGS;
 use super::stream::{StreamSocket, address};
 use super::waker::Watchers;
-use super::{call, done, service};
+use super::{call, done, epoll, service};
 use crate::abi::rdmacm::{Answer, Failure, sockaddr as addresses};
 
 /// What a descriptor stands for.
@@ -281,7 +281,11 @@ pub(crate) unsafe extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
 pub(crate) unsafe extern "C" fn rclose(fd: c_int) -> c_int {
     done("rclose", || {
         let removed = SOCKETS.write().unwrap_or_else(PoisonError::into_inner).remove(&fd);
+        epoll::forget(fd);
         let Some(socket) = removed else {
+            if epoll::close(fd) {
+                return Ok(());
+            }
             return Err(Failure::new(
                 libc::EBADF,
                 format!("rclose: descriptor {fd} is no rsocket"),

@@ -1,8 +1,7 @@
 //! The symbols of `librdmacm.so.1`, sorted by name. They live in this library because the connection manager and the
 //! verbs must share one engine.
 
-use super::Answer::{In, Refuse};
-use super::Refusal::MinusOne;
+use super::Answer::In;
 use super::{Symbol, verb};
 
 const V1_0: &[&str] = &["RDMACM_1.0"];
@@ -11,8 +10,6 @@ const V1_2: &[&str] = &["RDMACM_1.2"];
 const V1_3: &[&str] = &["RDMACM_1.3"];
 const V1_4: &[&str] = &["RDMACM_1.4"];
 const V1_5: &[&str] = &["RDMACM_1.5"];
-
-const RSOCKETS: &str = "this library has no rsockets";
 
 /// Connection manager and rsockets.
 pub(crate) const RDMACM: &[Symbol] = &[
@@ -64,9 +61,9 @@ pub(crate) const RDMACM: &[Symbol] = &[
     verb("rdma_set_local_ece", V1_3, In("rdmacm::option")),
     verb("rdma_set_option", V1_0, In("rdmacm::option")),
     verb("rdma_write_cm_event", V1_4, In("rdmacm::event")),
-    verb("repoll_create", V1_5, Refuse(MinusOne, RSOCKETS)),
-    verb("repoll_ctl", V1_5, Refuse(MinusOne, RSOCKETS)),
-    verb("repoll_wait", V1_5, Refuse(MinusOne, RSOCKETS)),
+    verb("repoll_create", V1_5, In("rsocket::epoll")),
+    verb("repoll_ctl", V1_5, In("rsocket::epoll")),
+    verb("repoll_wait", V1_5, In("rsocket::epoll")),
     verb("rfcntl", V1_0, In("rsocket::option")),
     verb("rgetpeername", V1_0, In("rsocket::socket")),
     verb("rgetsockname", V1_0, In("rsocket::socket")),
