@@ -114,8 +114,11 @@ def fresh():
     return qp.bth(SEND_ONLY) + b"forged!!"
 
 
-# Nobody is there: a QPN of this process, of no process, the special ones, and the multicast one.
-dropped("rx_unknown_qpn", *[with_icrc(bth(SEND_ONLY, n, 1)) for n in (qp.qpn ^ 0x2000, 900 << 14 | 77, 0, 1, 0xFFFFFF)])
+# Nobody is there: a QPN of this process, of no process, and QP 0, which RoCE does not have.
+dropped("rx_unknown_qpn", *[with_icrc(bth(SEND_ONLY, n, 1)) for n in (qp.qpn ^ 0x2000, 900 << 14 | 77, 0)])
+# QP 1 takes management datagrams alone. The QP of groups is at no host's own address (IBA 9.6.1.3.1).
+dropped("rx_malformed_packets", with_icrc(bth(SEND_ONLY, 1, 1)))
+dropped("rx_wrong_destination", with_icrc(bth(SEND_ONLY, 0xFFFFFF, 1)))
 # The ICRC is wrong, or covers another place.
 good = with_icrc(fresh())
 dropped("rx_icrc_encapsulated", good[:-1] + bytes([good[-1] ^ 1]), good[:20] + b"X" + good[21:], with_icrc(fresh(), STRANGER))

@@ -9,16 +9,40 @@ use crate::scratch::Scratch;
 /// needs it, `librdmacm.so.1`.
 #[track_caller]
 pub fn compile(name: &str, scratch: &Scratch) -> PathBuf {
+    compile_by(
+        "gcc",
+        name,
+        scratch,
+        &["-pthread", "-I/usr/include/libdrm"],
+        &["-Wl,--as-needed", "-libverbs", "-lrdmacm", "-ldl"],
+    )
+}
+
+/// Compiles `interop/c/NAME.c` into `scratch` as an MPI program, which knows nothing of verbs.
+#[track_caller]
+pub fn compile_mpi(name: &str, scratch: &Scratch) -> PathBuf {
+    compile_by("mpicc", name, scratch, &[], &[])
+}
+
+#[track_caller]
+fn compile_by(
+    compiler: &str,
+    name: &str,
+    scratch: &Scratch,
+    options: &[&str],
+    libraries: &[&str],
+) -> PathBuf {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("c");
     let program = scratch.file(name);
-    let out = Command::new("gcc")
-        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"])
-        .args(["-I/usr/include/libdrm", "-o"])
+    let out = Command::new(compiler)
+        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror"])
+        .args(options)
+        .arg("-o")
         .arg(&program)
         .arg(dir.join(format!("{name}.c")))
-        .args(["-Wl,--as-needed", "-libverbs", "-lrdmacm", "-ldl"])
+        .args(libraries)
         .output()
-        .expect("gcc starts: the test asked for it with needs!");
+        .expect("the compiler starts: the test asked for it with needs!");
     assert!(out.status.success(), "{name}.c: {}", String::from_utf8_lossy(&out.stderr));
     program
 }

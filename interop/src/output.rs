@@ -1,5 +1,6 @@
 //! What a program left: its exit status and what it printed.
 
+use std::collections::HashMap;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
@@ -17,6 +18,27 @@ pub struct Output {
 }
 
 impl Output {
+    /// The counters of the device, which a program under `PEERDMA_LOG=info` logs when it closes it; of the first if there were
+    /// several.
+    pub fn counters(&self) -> HashMap<&str, u64> {
+        self.logged_counters().next().unwrap_or_default()
+    }
+
+    /// One counter of every device that was closed and had counted it.
+    pub fn all_counters(&self, name: &str) -> Vec<u64> {
+        self.logged_counters().filter_map(|counters| counters.get(name).copied()).collect()
+    }
+
+    fn logged_counters(&self) -> impl Iterator<Item = HashMap<&str, u64>> {
+        let lines = self.stderr.lines().filter(|line| line.contains("peerdma::counters"));
+        lines.map(|line| {
+            line.split_whitespace()
+                .filter_map(|word| word.split_once('='))
+                .filter_map(|(name, count)| Some((name, count.parse().ok()?)))
+                .collect()
+        })
+    }
+
     /// Requires exit status 0; otherwise fails the test with everything the program said.
     #[track_caller]
     pub fn success(&self) -> &Self {

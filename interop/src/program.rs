@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +38,7 @@ pub struct Program {
     env: Vec<(OsString, OsString)>,
     mode: Mode,
     gpu: Option<String>,
+    pcap: Option<PathBuf>,
     netns: Option<String>,
     own_pid_namespace: bool,
     nobody: bool,
@@ -55,6 +56,7 @@ impl Program {
             env: Vec::new(),
             mode: Mode::Run,
             gpu: None,
+            pcap: None,
             netns: None,
             own_pid_namespace: false,
             nobody: false,
@@ -89,6 +91,13 @@ impl Program {
     #[must_use]
     pub fn gpu(mut self, preset: &str) -> Self {
         self.gpu = Some(preset.to_owned());
+        self
+    }
+
+    /// Has `peerdma run` record its packets in a file.
+    #[must_use]
+    pub fn pcap(mut self, file: &Path) -> Self {
+        self.pcap = Some(file.to_owned());
         self
     }
 
@@ -203,6 +212,9 @@ impl Program {
         if let (Mode::Run, Some(a)) = (self.mode, &artefacts) {
             words.extend([a.peerdma().into_os_string(), "run".into()]);
             words.extend(self.gpu.as_ref().map(|preset| format!("--gpu={preset}").into()));
+            if let Some(file) = &self.pcap {
+                words.extend(["--pcap".into(), file.into()]);
+            }
             words.push("--".into());
         }
         words.push(self.name.clone());

@@ -6,7 +6,7 @@ use interop::{Capture, Netns, Pair, Program, Scratch, Veth, compile, icrc, needs
 const V4: &str = "239.77.0.1";
 const V6: &str = "ff12::77:1";
 /// Messages to a group in each test.
-const MESSAGES: &str = "200";
+const MESSAGES: u32 = 40;
 
 macro_rules! two_hosts {
     ($($more:expr),*) => {
@@ -30,14 +30,15 @@ fn the_kernels_rules_hold() {
 fn everyone_receives(hosts: [&Netns; 2], group: &str) {
     let scratch = Scratch::new();
     let program = Program::new(compile("mcast", &scratch));
-    let receiver = program.clone().args(["receive", group, MESSAGES]);
+    let messages = MESSAGES.to_string();
+    let receiver = program.clone().args(["receive", group, &messages]);
     let mut receivers: Vec<_> =
         [0, 0, 1, 1].map(|host: usize| receiver.clone().in_netns(hosts[host]).start()).into();
     receivers.iter_mut().for_each(|receiver| receiver.wait_says("ready"));
-    let sent = program.args(["send", group, MESSAGES, "8"]).in_netns(hosts[1]).output();
-    sent.success().says("sent 200");
+    let sent = program.args(["send", group, &messages, "8"]).in_netns(hosts[1]).output();
+    sent.success().says(&format!("sent {MESSAGES}"));
     for receiver in receivers {
-        receiver.finish().success().says("received 200 and 200");
+        receiver.finish().success().says(&format!("received {MESSAGES} and {MESSAGES}"));
     }
 }
 
@@ -63,7 +64,7 @@ fn every_icrc_is_right() {
     let capture = Capture::start(&veth.left);
     everyone_receives([&veth.left, &veth.right], V4);
     let captured = capture.stop();
-    assert!(captured.frames.len() >= 200, "only {} packets", captured.frames.len());
+    assert!(captured.frames.len() >= MESSAGES as usize, "only {} packets", captured.frames.len());
     for (n, frame) in captured.frames.iter().enumerate() {
         assert_eq!(frame.carried_icrc(), icrc(frame), "packet {n}: {:02x?}", frame.ip);
     }

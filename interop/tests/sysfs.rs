@@ -90,3 +90,17 @@ fn writing_is_refused() {
         Program::new("sh").args(["-c", &format!("echo x > {CLASS}/{dev}/node_guid")]).output();
     out.failure();
 }
+
+#[test]
+fn the_character_device_is_a_name() {
+    let path = "/dev/infiniband/uverbs0";
+    for door in ["auto", "preload"] {
+        let program = |name: &str| Program::new(name).env("PEERDMA_DOOR", door);
+        let out = program("stat").args(["-c", "%F %t:%T %a", path]).output();
+        assert_eq!(out.success().stdout.trim_end(), "character special file e7:c0 666", "{door}");
+        let code = format!("import os; print(os.access('{path}', os.R_OK | os.W_OK))");
+        let out = program("/usr/bin/python3").args(["-c", &code]).output();
+        assert_eq!(out.success().stdout.trim_end(), "True", "{door}");
+        program("cat").args([path]).output().failure().says("No such device or address");
+    }
+}

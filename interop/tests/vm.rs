@@ -73,12 +73,16 @@ fn real_dma_bufs() {
     let mut vm = Vm::new("udmabuf")
         .program("setpriv")
         .module("vgem")
+        .module("virtio-gpu")
         .module("vfio-pci")
         .module("vfio_iommu_type1")
         .variable("intel_iommu", "on")
         .qemu(["-device", "intel-iommu"])
         .qemu(["-object", "memory-backend-ram,id=bar,size=1M,share=on"])
         .qemu(["-device", "ivshmem-plain,memdev=bar"])
+        .qemu(["-device", "virtio-gpu-pci"])
+        .file(&compile("kernel_buffers", &scratch), "/bin/kernel_buffers")
+        .file(&Artefacts::find().library(), "/opt/peerdma/libibverbs.so.1")
         .file(&compile("vgem_fence", &scratch), "/bin/vgem_fence")
         .file(&compile("vfio_buffer", &scratch), "/bin/vfio_buffer")
         .file(&Artefacts::find().peerdma(), IN_THE_GUEST);
@@ -99,6 +103,9 @@ fn real_dma_bufs() {
         .says("kernel dma-buf by vfio ... ok");
     for test in &tests {
         out.section(name(test)).says("ok").never_says("NOT TESTED");
+    }
+    for exporter in ["udmabuf", "dma_heap", "vgem", "virtio_gpu"] {
+        out.section("kernel_buffers").says(&format!("{exporter}: source and target ... ok"));
     }
     out.section("demo")
         .says("dma-bufs by udmabuf")

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::sh::{Outcome, check, exists, tool};
 
 /// Package, and why.
-const PACKAGES: [(&str, &str); 27] = [
+const PACKAGES: [(&str, &str); 29] = [
     ("binutils", "readelf and nm, for the ABI checks"),
     ("busybox-static", "a static binary that reads /sys"),
     ("coreutils", "timeout, env, stat"),
@@ -21,7 +21,9 @@ const PACKAGES: [(&str, &str); 27] = [
     ("libc6-dev", "C headers"),
     ("libdrm-dev", "<libdrm/drm.h>"),
     ("libibverbs-dev", "<infiniband/verbs.h>"),
+    ("libopenmpi-dev", "mpicc"),
     ("librdmacm-dev", "<rdma/rdma_cma.h>"),
+    ("openmpi-bin", "mpirun"),
     ("perftest", "ib_write_bw and its kin"),
     ("python3", "multiprocessing"),
     ("python3-pyverbs", "verbs from Python"),
@@ -29,7 +31,7 @@ const PACKAGES: [(&str, &str); 27] = [
     ("rdma-core", "the system's own RDMA stack, to compare with"),
     ("rdmacm-utils", "rping, cmtime and their kin"),
     ("tshark", "a second opinion on every packet"),
-    ("ucx-utils", "ucx_perftest, to compare with"),
+    ("ucx-utils", "ucx_perftest and ucx_info"),
     ("util-linux", "unshare, nsenter, setpriv"),
     ("xz-utils", "modules of a Debian kernel"),
     ("zstd", "a Debian kernel"),

@@ -100,7 +100,7 @@ pub enum Unanswered {
 
 /// A datagram to be sent from our QP 1 to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_structs, reason = "an owner may send one again")]
 pub struct Transmit {
     /// Between whom.
     pub peer: Peer,

@@ -9,6 +9,9 @@ pub enum PortSpace {
     /// Connections.
     #[doc(alias = "RDMA_PS_TCP")]
     Tcp = 0x0106,
+    /// Whatever the QP type is: for programs of XRC (`cma_select_inet_ps` of the kernel).
+    #[doc(alias = "RDMA_PS_IB")]
+    Ib = 0x013f,
     /// Datagrams: a connection is the resolution of a service to a QP.
     #[doc(alias = "RDMA_PS_UDP")]
     Udp = 0x0111,
@@ -17,7 +20,7 @@ pub enum PortSpace {
 impl PortSpace {
     /// The space that `value` names, if it is one with ports.
     pub fn from_code(value: u32) -> Option<Self> {
-        [Self::Tcp, Self::Udp].into_iter().find(|space| *space as u32 == value)
+        [Self::Tcp, Self::Ib, Self::Udp].into_iter().find(|space| *space as u32 == value)
     }
 
     /// The service id of a port: the space in bits 16 to 31, the port below (IBA A11.2).
@@ -41,6 +44,7 @@ mod tests {
         assert_eq!(PortSpace::Tcp.service_id(7174), 0x0000_0000_0106_1c06);
         assert_eq!(PortSpace::of_service(0x0106_1c06), Some((PortSpace::Tcp, 7174)));
         assert_eq!(PortSpace::of_service(0x0111_0001), Some((PortSpace::Udp, 1)));
+        assert_eq!(PortSpace::of_service(0x013f_0002), Some((PortSpace::Ib, 2)));
         assert_eq!(PortSpace::of_service(0x1_0106_1c06), None);
         assert_eq!(PortSpace::of_service(0x0107_1c06), None);
     }

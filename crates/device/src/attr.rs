@@ -107,13 +107,15 @@ impl OdpCaps {
     /// `IBV_ODP_SUPPORT` and `IBV_ODP_SUPPORT_IMPLICIT`.
     const SUPPORT: u64 = 1;
     const IMPLICIT: u64 = 1 << 1;
-    /// `IBV_ODP_SUPPORT_SEND`, `_RECV`, `_WRITE`, `_READ`, `_ATOMIC` and `_SRQ_RECV`.
+    /// `IBV_ODP_SUPPORT_SEND`, `_RECV`, `_WRITE`, `_READ`, `_ATOMIC`, `_SRQ_RECV`, `_FLUSH` and `_ATOMIC_WRITE`.
     const SEND: u32 = 1;
     const RECV: u32 = 1 << 1;
     const WRITE: u32 = 1 << 2;
     const READ: u32 = 1 << 3;
     const ATOMIC: u32 = 1 << 4;
     const SRQ_RECV: u32 = 1 << 5;
+    const FLUSH: u32 = 1 << 6;
+    const ATOMIC_WRITE: u32 = 1 << 7;
 
     fn new(config: &NicConfig) -> Self {
         if !config.has_odp() {
@@ -122,8 +124,11 @@ impl OdpCaps {
         let implicit = if config.has_implicit_odp() { Self::IMPLICIT } else { 0 };
         let messages = Self::SEND | Self::RECV | Self::SRQ_RECV;
         let rc = messages | Self::WRITE | Self::READ | Self::ATOMIC;
+        // A shared endpoint of XRC has the older operations only.
+        let xrc = rc;
+        let rc = rc | Self::FLUSH | Self::ATOMIC_WRITE;
         // What an unreliable service loses to a page fault nobody sends again, so that a receive there is of no use.
-        Self { general: Self::SUPPORT | implicit, rc, uc: Self::SEND, ud: Self::SEND, xrc: rc }
+        Self { general: Self::SUPPORT | implicit, rc, uc: Self::SEND, ud: Self::SEND, xrc }
     }
 }
 

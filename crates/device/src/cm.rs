@@ -61,7 +61,8 @@ pub mod private_data {
 pub struct Spec {
     /// The port space.
     pub port_space: PortSpace,
-    /// The service of its QP: RC, UC or an XRC type for [`PortSpace::Tcp`], UD for [`PortSpace::Udp`].
+    /// The service of its QP: RC, UC or an XRC type for [`PortSpace::Tcp`], UD for [`PortSpace::Udp`], any of them
+    /// for [`PortSpace::Ib`].
     pub qp_type: QpType,
     /// Given back in events.
     pub cookie: u64,

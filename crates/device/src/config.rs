@@ -16,12 +16,13 @@
 //! odp = true               # on-demand paging; default: the preset's
 //! fault_us = 0             # how long a page fault takes
 //! pin_limit = false        # true: registered memory is charged against RLIMIT_MEMLOCK
+//! pcap = "nic.pcapng"      # every packet of every carrier goes into this file, too
 //! peermem = false          # true: ibv_reg_mr of a peer device's memory asks that device's driver (PeerDirect)
 //! ```
 //!
 //! The sections `[[gpu]]` and `[pci]` of the same file are about the software GPU and the PCI tree.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use dmabuf::{DeviceAddr, ImporterClass};
 use serde::Deserialize;
@@ -81,13 +82,16 @@ pub struct NicConfig {
     /// Whether registered memory is charged against the limit of locked memory (`RLIMIT_MEMLOCK`), as where pages are
     /// pinned.
     pub pin_limit: bool,
+    /// The file that every packet is recorded in. `PEERDMA_PCAP` names one for all NICs. While packets are recorded, one-sided
+    /// operations are packets too: the direct path is not used.
+    pub pcap: Option<PathBuf>,
     /// Whether a plain registration of memory that belongs to a peer device asks the peer memory clients for it
     /// (PeerDirect; `docs/semantics.md` 2.11). Without it, as in mainline Linux, that is EFAULT.
     pub peermem: bool,
     /// Where the NIC sits in the PCI tree, which exporters are told. Found from the file's `[pci]`, unless a program says it.
     #[serde(skip)]
     pub address: Option<DeviceAddr>,
-    /// Bytes of device memory of one process.
+    /// Bytes of device memory, which all processes of a user have together.
     #[serde(deserialize_with = "size")]
     pub max_dm_size: u64,
     /// Bytes in each direction of a ring between two processes; a power of two.
@@ -139,6 +143,7 @@ impl Default for NicConfig {
             odp: None,
             fault_us: 0,
             pin_limit: false,
+            pcap: None,
             peermem: false,
             address: None,
             max_dm_size: 256 << 10,
@@ -154,6 +159,17 @@ impl Config {
             Some(path) if !path.is_empty() => Self::read(Path::new(&path)),
             _ => Self::parse(""),
         }
+        .map(Self::captured)
+    }
+
+    /// With the capture that `PEERDMA_PCAP` names, for every NIC.
+    fn captured(mut self) -> Self {
+        if let Some(path) = std::env::var_os("PEERDMA_PCAP").filter(|path| !path.is_empty()) {
+            for nic in &mut self.nics {
+                nic.pcap = Some(PathBuf::from(&path));
+            }
+        }
+        self
     }
 
     /// Reads one file.

@@ -22,6 +22,7 @@ use crate::engine::peers::Peers;
 use crate::engine::qp::QpTable;
 use crate::engine::receive::Receivers;
 use crate::engine::table::Table;
+use crate::engine::tap::Tap;
 use crate::engine::udp::UdpQueue;
 use crate::engine::{Alarm, Engine};
 use crate::failure;
@@ -220,6 +221,18 @@ pub(crate) fn lock_all() -> Vec<ForkGuard> {
     open_hcas().into_iter().map(lock).collect()
 }
 
+/// Writes what was recorded of packets and is not in its file yet. For a process that ends without closing its devices.
+pub fn flush_captures() {
+    for hca in open_hcas() {
+        // A thread that the end of the process stopped may hold it for ever.
+        if let Some(mut engine) = hca.shared.engine.try_lock_for(LEASE)
+            && let Some(tap) = &mut engine.core.tap
+        {
+            tap.finish();
+        }
+    }
+}
+
 /// Every open device.
 pub(crate) fn open_hcas() -> Vec<Arc<Hca>> {
     let Some(open) = OPEN.get() else { return Vec::new() };
@@ -241,7 +254,12 @@ impl ForkGuard {
 
 impl Drop for Hca {
     fn drop(&mut self) {
-        let counters = self.lock().counters();
+        let mut engine = self.lock();
+        if let Some(tap) = &mut engine.core.tap {
+            tap.finish();
+        }
+        let counters = engine.counters();
+        drop(engine);
         let counted: Vec<String> = counters
             .iter()
             .filter(|(_, count)| *count > 0)
@@ -330,7 +348,10 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
     let mut claim = Claim::new(&config.name, identity)
         .map_err(|error| Refusal::new(Kind::NoDevice, format!("{}: {error}", config.name)))?;
     let vf = claim.vf();
-    let table = if config.direct && !config.force_udp { Some(Table::new()?) } else { None };
+    let tap = Tap::open(config, vf);
+    // Packets are to be seen, so nothing may go without.
+    let direct = config.direct && !config.force_udp && tap.is_none();
+    let table = if direct { Some(Table::new()?) } else { None };
     if let Some(file) = table.as_ref().and_then(Table::fd) {
         claim.set_table(file);
     }
@@ -368,7 +389,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         xrcds: Slab::new(),
         groups: Vec::new(),
         dms: Slab::new(),
-        dm_used: 0,
+        dm_budget: Default::default(),
         pinned_pages: 0,
         ahs: 0,
         counters: Counters::default(),
@@ -381,6 +402,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         moderated: Vec::new(),
         gsi: Default::default(),
         holding: false,
+        tap,
     };
     let receivers = Receivers::new(udp, config.udp_port, watch, waits);
     // Numbers that a process with this VF used shortly before rest: the start moves with the process and the time.

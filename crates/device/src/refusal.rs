@@ -30,6 +30,8 @@ pub enum Kind {
     NotPermitted,
     /// This device does not do that.
     NotSupported,
+    /// The memory may only be read.
+    ReadOnly,
     /// It did not happen in time.
     TimedOut,
     /// Not now; try again.

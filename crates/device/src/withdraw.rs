@@ -39,13 +39,17 @@ impl Hca {
         done
     }
 
-    /// Changes a region; its keys change with it. Once this returns no peer touches its memory by the old ones. A dma-buf
-    /// or device-memory region cannot be changed (`docs/semantics.md` 2.7).
+    /// Changes a region; with its memory its keys change, too. Once this returns no peer touches its memory by the old ones.
+    ///
+    /// # Errors
+    ///
+    /// `docs/semantics.md` 2.7; the region is as it was. A dma-buf region cannot be changed, a device-memory region neither.
+    /// Rights to write need memory that was registered to be written. New memory is charged before the old is let go of.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn rereg_mr(&self, id: MrId, change: Rereg) -> Result<MrInfo> {
         let mut engine = self.alive()?;
-        let under_way = engine.begin_rereg(id, &change)?;
-        self.wait(engine, under_way).finish_rereg(id, change)
+        let (begun, under_way) = engine.begin_rereg(id, change)?;
+        self.wait(engine, under_way).finish_rereg(id, begun)
     }
 
     /// Moves a QP to another state, or changes what its state allows. Once this returns its peer makes no use of rights

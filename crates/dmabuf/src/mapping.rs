@@ -96,7 +96,9 @@ impl Mapping {
             exporter.mmap(offset, len).map_err(refused)?;
         }
         let page = rustix::param::page_size() as u64;
-        let lead = offset % page;
+        // A buffer of the kernel is mapped from its beginning: those of DRM's shmem helpers (vgem, virtio-gpu) show their
+        // first page wherever a mapping begins, since their fault handler counts from there (`drm_gem_shmem_fault`).
+        let lead = if buf.is_kernel() { offset } else { offset % page };
         let system = |errno| MmapError::System { offset, len, errno };
         let mapped = usize::try_from(lead + len).map_err(|_| system(Errno::OVERFLOW))?;
         let (file, start) = match &elsewhere {
@@ -105,7 +107,7 @@ impl Mapping {
         };
         let pages = Pages::map(file, start + offset - lead, mapped, is_writable).map_err(system)?;
         let (buf, hold) = (buf.clone(), elsewhere.map(|elsewhere| elsewhere.hold));
-        // CAST: less than a page.
+        // CAST: less than what was mapped.
         Ok(Self { buf, pages, offset, len, lead: lead as usize, is_writable, _hold: hold })
     }
 

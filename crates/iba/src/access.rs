@@ -42,6 +42,15 @@ impl Access {
     /// Every right a peer can hold.
     pub const REMOTE: Self = Self::REMOTE_WRITE.union(Self::REMOTE_READ).union(Self::REMOTE_ATOMIC);
 
+    /// Whether memory for these rights must be writable (the kernel's `ib_access_writable`).
+    pub const fn needs_writable(self) -> bool {
+        let writing = Self::LOCAL_WRITE
+            .union(Self::REMOTE_WRITE)
+            .union(Self::REMOTE_ATOMIC)
+            .union(Self::MW_BIND);
+        self.intersects(writing)
+    }
+
     /// Whether the set breaks the rule that remote write and remote atomic need local write (`ibv_reg_mr(3)`).
     pub const fn lacks_local_write(self) -> bool {
         (self.contains(Self::REMOTE_WRITE) || self.contains(Self::REMOTE_ATOMIC))

@@ -76,6 +76,7 @@
 mod fork;
 pub mod neighbour;
 pub mod netdev;
+pub mod pcap;
 pub mod registry;
 pub mod shm;
 pub mod steer;

@@ -19,6 +19,7 @@
 //! The connection from B to A is another one, made by B when it has something to say.
 
 mod accept;
+pub mod budget;
 mod claim;
 pub(crate) mod cred;
 mod directory;
@@ -33,6 +34,7 @@ pub use accept::{Event, RefusedPeer};
 pub use claim::{Claim, ClaimError, ConnectError, Squatter};
 pub use directory::{Directory, Holder, NameError, NameKey};
 pub use list::{Answer, VfInfo, list};
+use name::SO_ACCEPTCON;
 
 use std::fmt;
 

@@ -191,7 +191,7 @@ unsafe extern "C" fn fstat(fd: c_int, out: *mut c_void) -> c_int {
         && let Some(node) = drm::node_of(fd)
     {
         // SAFETY: the call succeeded, so this is the structure that it fills.
-        unsafe { show_stat(node, out) };
+        unsafe { show_stat(drm::device(node), out) };
     }
     result
 }

@@ -12,7 +12,7 @@ use libc::{DIR, FILE, mode_t, size_t, ssize_t};
 
 use crate::drm;
 use crate::next::Next;
-use crate::redirect::{Room, redirect, restore};
+use crate::redirect::{Room, redirect, restore, uverbs};
 
 /// Defines functions that redirect one path and hand everything on.
 macro_rules! hooks {
@@ -51,24 +51,35 @@ macro_rules! hooks {
             let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
             // SAFETY: the arguments are the caller's but for the path, which is a string too and outlives the call.
             let result = unsafe { next($($before,)* path $(, $after)*) };
-            $(if let Some(node) = node && result == 0 {
+            // SAFETY: the caller's path is a string, as libc asks.
+            $(if result == 0 && let Some(device) = unsafe { device_of(node, $path) } {
                 // SAFETY: the call succeeded, so this is the structure that it fills.
-                unsafe { $shown(node, $out) };
+                unsafe { $shown(device, $out) };
             })?
             result
         }
     )*};
 }
 
-/// Makes the attributes of what stands for a node those of the node.
+/// The number of the device that a path of ours names, if it does.
+///
+/// # Safety
+///
+/// `path` is null or a terminated string.
+unsafe fn device_of(node: Option<drm::Node>, path: *const c_char) -> Option<libc::dev_t> {
+    // SAFETY: the caller's promise.
+    node.map(drm::device).or_else(|| unsafe { uverbs(path) })
+}
+
+/// Makes the attributes of what stands for a device those of the device.
 ///
 /// # Safety
 ///
 /// `out` is a `struct stat`.
-pub(crate) unsafe fn show_stat(node: drm::Node, out: *mut c_void) {
+pub(crate) unsafe fn show_stat(device: libc::dev_t, out: *mut c_void) {
     let out = out.cast::<libc::stat>();
     // SAFETY: the caller says what it is.
-    unsafe { (*out).st_rdev = drm::device(node) };
+    unsafe { (*out).st_rdev = device };
     // SAFETY: as above.
     unsafe { (*out).st_mode = libc::S_IFCHR | 0o666 };
 }
@@ -78,13 +89,14 @@ pub(crate) unsafe fn show_stat(node: drm::Node, out: *mut c_void) {
 /// # Safety
 ///
 /// `out` is a `struct statx`.
-unsafe fn show_statx(node: drm::Node, out: *mut c_void) {
+unsafe fn show_statx(device: libc::dev_t, out: *mut c_void) {
     let out = out.cast::<libc::statx>();
-    let device = drm::device(node);
     // SAFETY: the caller says what it is.
     unsafe { (*out).stx_rdev_major = libc::major(device) };
     // SAFETY: as above.
     unsafe { (*out).stx_rdev_minor = libc::minor(device) };
+    // SAFETY: as above. The kind of file is 16 bits of the same word.
+    unsafe { (*out).stx_mode = (libc::S_IFCHR | 0o666) as u16 };
 }
 
 /// No library behind has the function: an old name that nothing could have been linked against here.

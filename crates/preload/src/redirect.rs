@@ -97,12 +97,30 @@ pub(crate) unsafe fn redirect(path: *const c_char, room: &mut Room) -> *const c_
     }
     // SAFETY: not null, and the caller says it is terminated.
     let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
-    match below_sys(bytes).zip(DIRECTORY.get()) {
-        Some((below, directory)) if write(room, &[directory, b"/", below]) => {
-            room.0.as_ptr().cast()
-        }
-        _ => path,
+    let Some(directory) = DIRECTORY.get() else { return path };
+    let is_ours = match (below_sys(bytes), below_dev(bytes)) {
+        (Some(below), _) => write(room, &[directory, b"/", below]),
+        (None, Some(below)) => write(room, &[directory, b"/../dev/", below]),
+        (None, None) => false,
+    };
+    if is_ours { room.0.as_ptr().cast() } else { path }
+}
+
+/// The device number of a uverbs device of ours: that of the kernel's (`IB_UVERBS_MAJOR`, `IB_UVERBS_BASE_MINOR`).
+///
+/// # Safety
+///
+/// `path` is null or a terminated string.
+#[cfg_attr(test, expect(dead_code, reason = "the hooks are not in the tests"))]
+pub(crate) unsafe fn uverbs(path: *const c_char) -> Option<libc::dev_t> {
+    if path.is_null() {
+        return None;
     }
+    // SAFETY: not null, and the caller says it is terminated.
+    let below = below_dev(unsafe { CStr::from_ptr(path) }.to_bytes())?;
+    DIRECTORY.get()?;
+    let index = core::str::from_utf8(below.strip_prefix(b"infiniband/uverbs")?).ok()?;
+    Some(libc::makedev(231, 192 + index.parse::<u8>().ok()? as u32))
 }
 
 /// The other way round: a path in the directory becomes one of `/sys`, for functions that give a path. Works in place,
@@ -149,6 +167,12 @@ fn below_sys(path: &[u8]) -> Option<&[u8]> {
     SERVED.iter().any(|served| is_below(below, served)).then_some(below)
 }
 
+/// What follows `/dev/` in a path of ours.
+fn below_dev(path: &[u8]) -> Option<&[u8]> {
+    let (_, below) = strip(path, b"dev")?;
+    is_below(below, b"infiniband").then_some(below)
+}
+
 /// Whether a path is this directory or in it.
 fn is_below(path: &[u8], directory: &[u8]) -> bool {
     let mut rest = path;
@@ -186,6 +210,13 @@ mod tests {
             assert_eq!(below(path), None, "{path}");
         }
         assert_eq!(below("sys/class/infiniband"), None);
+    }
+
+    #[test]
+    fn devices_are_found() {
+        assert_eq!(below_dev(b"/dev/infiniband/uverbs0"), Some(&b"infiniband/uverbs0"[..]));
+        assert_eq!(below_dev(b"/dev/infinibands"), None);
+        assert_eq!(below_dev(b"/sys/dev/infiniband"), None);
     }
 
     #[test]

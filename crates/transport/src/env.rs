@@ -197,6 +197,9 @@ pub struct Completion {
     pub imm: u32,
     /// The sender of a datagram.
     pub src_qpn: Qpn,
+    /// Of a datagram, in what it came: 0xa for UDP over IPv4, 0x9 over IPv6. RoCEv2 Annex A17.4.5.1 wants the completion to
+    /// say it; in the service level, which RoCE does not have, mlx5 does, and UCX reads it there.
+    pub sl: u8,
     /// Whether the peer set the solicited bit, or the completion is an error: what a CQ armed for solicited
     /// completions waits for (IBA 11.4.2.2).
     pub solicited: bool,
@@ -345,6 +348,11 @@ pub trait Env {
 
     /// Raises an asynchronous event of the QP.
     fn event(&mut self, event: QpEvent);
+
+    /// The requests that follow, up to the next call, are packets of this work request. For who keeps a record of packets.
+    fn of_request(&mut self, wr_id: u64) {
+        let _ = wr_id;
+    }
 
     /// Whether the carrier still holds packets of this QP that the peer, alive, has not taken: then the peer is slow
     /// and not dead, and waiting for it uses up no retry. A wire cannot know.

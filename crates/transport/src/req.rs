@@ -275,6 +275,7 @@ impl Qp {
         };
         let skipped = if req.psn == req.una { req.skipped } else { Skipped::default() };
 
+        env.of_request(wqe.wr.wr_id);
         match env.transmit(To::Peer, &headers, source, skipped) {
             Ok(()) => {}
             Err(TransmitError::Blocked) => {
@@ -339,6 +340,7 @@ impl Qp {
             headers.imm_dt = Some(ImmDt { data: wqe.wr.imm });
         }
         let source = payload(&wqe.wr.data, 0, wqe.length);
+        env.of_request(wqe.wr.wr_id);
         match env.transmit(To::Av(&dest.av), &headers, source, Skipped::default()) {
             Ok(()) => {}
             Err(TransmitError::Blocked) => return Sent::Blocked,

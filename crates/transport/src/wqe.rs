@@ -93,6 +93,7 @@ impl Wqe {
             flags: WcFlags::empty(),
             imm: 0,
             src_qpn: iba::Qpn::default(),
+            sl: 0,
             solicited: failure.is_some(),
             vendor_err: end.reason as u32,
         }

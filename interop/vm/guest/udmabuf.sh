@@ -23,5 +23,6 @@ check() {
 }
 
 for test in /tests/*; do check "${test##*/}" "$test"; done
+check kernel_buffers env LD_LIBRARY_PATH=/opt/peerdma kernel_buffers udmabuf dma_heap vgem virtio_gpu
 check demo peerdma demo --rounds 20
 exit $failed

@@ -30,19 +30,6 @@ pub struct MrInfo {
     pub rkey: u32,
 }
 
-/// What a re-registration changes.
-#[derive(Clone, Debug, Default)]
-#[doc(alias = "ibv_rereg_mr")]
-#[expect(clippy::exhaustive_structs, reason = "callers fill in what changes")]
-pub struct Rereg {
-    /// Another range of memory, with its new first address.
-    pub translation: Option<(Umem, u64)>,
-    /// Another protection domain.
-    pub pd: Option<PdId>,
-    /// Other rights.
-    pub access: Option<Access>,
-}
-
 /// What a region is made of.
 struct Part {
     umem: Umem,
@@ -57,7 +44,7 @@ struct Part {
 const PAGE: u64 = 4096;
 
 /// What a memory region may grant at all.
-const MR_ACCESS: Access = Access::LOCAL_WRITE
+pub(super) const MR_ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE)
     .union(Access::MW_BIND)
     .union(Access::ZERO_BASED)
@@ -284,7 +271,13 @@ impl Engine {
     }
 
     /// On-demand paging as the persona has it (`docs/semantics.md` 2.5).
-    fn check_odp(&self, addr: u64, length: u64, iova: u64, access: Access) -> Result<()> {
+    pub(super) fn check_odp(
+        &self,
+        addr: u64,
+        length: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<()> {
         let config = &self.core.config;
         if !config.has_odp() {
             refuse!(NotSupported, "reg_mr: {} has no on-demand paging", config.name);
@@ -303,7 +296,7 @@ impl Engine {
         Ok(())
     }
 
-    fn check_access(call: &str, access: Access, allowed: Access) -> Result<()> {
+    pub(super) fn check_access(call: &str, access: Access, allowed: Access) -> Result<()> {
         let unknown = access.difference(allowed);
         if !unknown.is_empty() {
             refuse!(Invalid, "{call}: access {unknown:?} is not possible here");
@@ -338,73 +331,8 @@ impl Engine {
             odp,
             is_revoked: false,
             pinned,
+            is_writable: access.needs_writable(),
         });
-        self.publish_mr(id);
-        Ok(MrInfo { id, lkey: key, rkey: key })
-    }
-
-    /// Begins to change a region ([`crate::Hca::rereg_mr`]): checks everything and takes the region back from peers.
-    pub(crate) fn begin_rereg(&mut self, id: MrId, change: &Rereg) -> Result<UnderWay> {
-        let Some(mr) = self.core.mrs.get(id) else {
-            refuse!(Invalid, "rereg_mr: there is no region {}", id.handle());
-        };
-        match mr.kind {
-            MrKind::User => {}
-            MrKind::Dmabuf => {
-                refuse!(NotSupported, "rereg_mr: a dma-buf region cannot be changed")
-            }
-            MrKind::Peer => {
-                refuse!(NotSupported, "rereg_mr: a region of a peer's memory cannot be changed")
-            }
-            MrKind::Dm(_) => refuse!(Invalid, "rereg_mr: a device-memory region cannot be changed"),
-        }
-        if change.translation.is_none() && change.pd.is_none() && change.access.is_none() {
-            refuse!(Invalid, "rereg_mr: nothing is to change");
-        }
-        self.check_unshown("rereg_mr", id)?;
-        if let Some(access) = change.access {
-            Self::check_access("rereg_mr", access, MR_ACCESS)?;
-        }
-        if let Some((umem, iova)) = &change.translation
-            && (umem.is_empty() || iova.checked_add(umem.len()).is_none())
-        {
-            refuse!(Invalid, "rereg_mr: {:#x} bytes at {iova:#x}", umem.len());
-        }
-        if let Some(pd) = change.pd {
-            self.pd(pd)?.uses += 1;
-        }
-        Ok(self.withdraw_mr(id))
-    }
-
-    /// Changes a region that [`Engine::begin_rereg`] took back. `change` is the same.
-    pub(crate) fn finish_rereg(&mut self, id: MrId, change: Rereg) -> Result<MrInfo> {
-        if let Some(why) = self.failure() {
-            refuse!(Io, "rereg_mr: the device failed meanwhile: {why}");
-        }
-        // The domain that the region is no longer in, or never comes to be in.
-        let mut left = change.pd;
-        let mr = self.core.mrs.get_mut(id);
-        let is_there = mr.is_some();
-        if let (Some(mr), Some(pd)) = (mr, change.pd) {
-            left = Some(std::mem::replace(&mut mr.pd, pd));
-        }
-        if let Some(pd) = left {
-            self.pd(pd)?.uses -= 1;
-        }
-        if !is_there {
-            refuse!(Invalid, "rereg_mr: the region was deregistered meanwhile");
-        }
-        let mr = self.core.mrs.get_mut(id).expect("the region was found above");
-        if let Some(access) = change.access {
-            mr.access = access;
-        }
-        let mut key = mr.key;
-        if let Some((umem, iova)) = change.translation {
-            mr.length = umem.len();
-            mr.iova = iova;
-            mr.umem = umem;
-            key = self.core.mrs.rekey(id).expect("the region was found above");
-        }
         self.publish_mr(id);
         Ok(MrInfo { id, lkey: key, rkey: key })
     }
@@ -452,13 +380,10 @@ impl Engine {
             refuse!(Invalid, "alloc_dm: alignment 2^{log_align}; 2^12 is the largest");
         }
         let charge = length.next_multiple_of(64);
-        if self.core.dm_used + charge > max {
-            let used = self.core.dm_used;
-            refuse!(NoMemory, "alloc_dm: {length} bytes; {used} of {max} are in use");
-        }
         let memory = HostBuf::memfd("peerdma:dm", length as usize)
             .map_err(|error| crate::refusal::no_memory("alloc_dm", &error))?;
-        self.core.dm_used += charge;
+        let (nic, vf) = (&self.core.config.name, self.core.vf);
+        self.core.dm_budget.take(nic, vf, charge, max)?;
         Ok(self.core.dms.insert(Dm { ctx, length, memory, uses: 0, export: None }).into())
     }
 
@@ -479,7 +404,8 @@ impl Engine {
             refuse!(Busy, "free_dm: {uses} memory regions are on this device memory");
         }
         let block = self.core.dms.remove(dm.index());
-        self.core.dm_used -= block.length.next_multiple_of(64);
+        let (nic, vf) = (&self.core.config.name, self.core.vf);
+        self.core.dm_budget.give(nic, vf, block.length.next_multiple_of(64));
         Ok(block.export)
     }
 

@@ -5,7 +5,7 @@ use transport::wr::{RecvWr, SendWr};
 use transport::{PathCaps, PostError, Qp, QpCap, QpInit};
 
 use super::Engine;
-use super::core::EventSource;
+use super::core::{Core, EventSource};
 use super::direct::UnderWay;
 use super::env::{QpEnv, QpFacts, Route};
 use super::mr::Mr;
@@ -70,6 +70,10 @@ const SHM_SEGMENT: u32 = 32 << 10;
 /// Bytes of one packet within a process, where it is a reference.
 const LOOPBACK_SEGMENT: u32 = 1 << 20;
 
+/// Bytes of an element of a request. What elements take up can hold data instead, as in the work queues of NICs and of
+/// rxe: programs that ask for no inline bytes send some all the same (`rdma_xclient`).
+const SGE_BYTES: u32 = 16;
+
 impl QpSpec {
     /// A receiving QP of XRC.
     pub fn xrc_target(xrcd: XrcdId, cookie: u64) -> Self {
@@ -122,7 +126,7 @@ impl Engine {
                 max_recv_wr: if takes_none { 0 } else { cap.max_recv_wr },
                 max_send_sge: cap.max_send_sge,
                 max_recv_sge: cap.max_recv_sge,
-                max_inline: cap.max_inline_data,
+                max_inline: cap.max_inline_data.max(cap.max_send_sge * SGE_BYTES),
             },
             has_srq: takes_none,
         });
@@ -141,6 +145,7 @@ impl Engine {
             av: iba::Av::default(),
             path_mtu: self.core.port.active_mtu(),
             route: Route::None,
+            wr_id: 0,
             ring_position: RingPosition::default(),
             peer_is_behind: false,
             starved_since: None,
@@ -254,7 +259,7 @@ impl Engine {
             } else {
                 facts.path_mtu
             };
-            entry.qp.set_path(path_caps(facts.route, path_mtu, core.config.ring_size));
+            entry.qp.set_path(core.path_caps(facts.route, path_mtu));
         }
         let under_way = self.publish_qp(id);
         self.make_ready(id);
@@ -455,12 +460,16 @@ impl Engine {
     }
 }
 
-/// What a carrier lets a packet carry.
-pub(crate) fn path_caps(route: Route, path_mtu: Mtu, ring_size: u64) -> PathCaps {
-    match route {
-        // A record takes at most half of its ring.
-        Route::Shm(_) => PathCaps::memory(path_mtu, SHM_SEGMENT.min(ring_size as u32 / 4)),
-        Route::Loopback => PathCaps::memory(path_mtu, LOOPBACK_SEGMENT),
-        Route::Udp | Route::None => PathCaps::wire(path_mtu),
+impl Core {
+    /// What a carrier lets a packet carry.
+    fn path_caps(&self, route: Route, path_mtu: Mtu) -> PathCaps {
+        // A record takes at most half of its ring. If packets are recorded, each is one of a wire.
+        let segment = match route {
+            Route::Udp | Route::None => return PathCaps::wire(path_mtu),
+            _ if self.tap.is_some() => path_mtu.bytes(),
+            Route::Shm(_) => SHM_SEGMENT.min(self.config.ring_size as u32 / 4),
+            Route::Loopback => LOOPBACK_SEGMENT,
+        };
+        PathCaps::memory(path_mtu, segment)
     }
 }

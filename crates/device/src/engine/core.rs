@@ -8,12 +8,14 @@ use transport::Time;
 use transport::wr::RecvWr;
 
 use super::cq::{Armed, Cq};
+use super::dm_budget::DmBudget;
 use super::events::EventQueue;
 use super::faults::Faults;
 use super::mr::MrTable;
 use super::multicast::Group;
 use super::peers::Peers;
 use super::table::Table;
+use super::tap::Tap;
 use super::udp::UdpQueue;
 use super::xrc::{SrqXrc, Xrcd};
 use crate::attr::DeviceAttr;
@@ -138,7 +140,7 @@ pub(crate) struct Core {
     pub(crate) xrcds: Slab<Xrcd>,
     pub(crate) groups: Vec<Group>,
     pub(crate) dms: Slab<Dm>,
-    pub(crate) dm_used: u64,
+    pub(crate) dm_budget: DmBudget,
     /// Pages charged to the limit of locked memory.
     pub(crate) pinned_pages: u64,
     pub(crate) ahs: u32,
@@ -158,6 +160,8 @@ pub(crate) struct Core {
     pub(crate) gsi: VecDeque<super::cm::Arrived>,
     /// Whether a packet waits in its ring for the program to post a receive.
     pub(crate) holding: bool,
+    /// Records every packet, if the configuration names a file for it.
+    pub(crate) tap: Option<Box<Tap>>,
 }
 
 impl Core {

@@ -30,6 +30,8 @@ pub struct Wc {
     pub qpn: Qpn,
     /// The sender's QP, of a datagram.
     pub src_qpn: Qpn,
+    /// In what a datagram came (see [`Completion::sl`]).
+    pub sl: u8,
     /// What is valid.
     pub flags: WcFlags,
     /// When it completed, in nanoseconds of the device's clock.
@@ -104,6 +106,7 @@ impl Cq {
             imm: completion.imm,
             qpn,
             src_qpn: completion.src_qpn,
+            sl: completion.sl,
             flags: completion.flags,
             timestamp,
         });

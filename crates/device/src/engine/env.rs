@@ -38,6 +38,8 @@ pub(crate) struct QpFacts {
     pub(crate) av: Av,
     pub(crate) path_mtu: Mtu,
     pub(crate) route: Route,
+    /// The work request that packets are sent for.
+    pub(crate) wr_id: u64,
     /// Where in the ring to the peer the last packet ends.
     pub(crate) ring_position: RingPosition,
     /// Whether the peer had yet to take that packet when a timer last fired.
@@ -185,7 +187,6 @@ impl<'a> QpEnv<'a, '_> {
         });
         match pushed {
             Ok(position) => {
-                self.core.counters.tx_shm_packets += 1;
                 self.facts.ring_position = position;
                 self.core.counters.tx_shm_packets += 1;
                 Ok(())
@@ -295,6 +296,63 @@ impl QpEnv<'_, '_> {
         }
     }
 
+    /// Sends; memory that is absent is brought in first, if that can be now.
+    fn send_present(
+        &mut self,
+        to: To<'_>,
+        headers: &Headers,
+        source: &Source<'_>,
+        skipped: Skipped,
+    ) -> Result<(), TransmitError> {
+        let sent = self.send(to, headers, source, skipped);
+        let refused = match sent {
+            Err(TransmitError::Memory(LocalError::NotPresent)) => {
+                TransmitError::Memory(LocalError::Fault)
+            }
+            Err(TransmitError::Remote(RemoteError::NotPresent)) => {
+                TransmitError::Remote(RemoteError::Fault)
+            }
+            sent => return sent,
+        };
+        match self.bring_in_source(source) {
+            BroughtIn::Here => self.send(to, headers, source, skipped),
+            BroughtIn::NotYet => sent,
+            BroughtIn::Refused => Err(refused),
+        }
+    }
+
+    /// Copies a payload, as far as it can be read.
+    pub(crate) fn gather(&self, source: &Source<'_>, room: &mut [u8]) {
+        let (pd, mrs) = (self.pd_for(source), &self.core.mrs);
+        // What was sent a moment ago can be read, unless somebody took it away since; then the zeros stay.
+        match *source {
+            Source::Empty => {}
+            Source::Bytes(bytes) => room.copy_from_slice(bytes),
+            Source::Sges { sges, offset, length } => {
+                let mut at = 0;
+                let _ = for_each_sge(
+                    mrs,
+                    pd,
+                    sges,
+                    offset,
+                    length,
+                    Access::empty(),
+                    |umem, from, piece| {
+                        let to = &mut room[at..at + piece as usize];
+                        at += piece as usize;
+                        umem.read(from, to).map_err(|fault| local_fault(&fault))
+                    },
+                );
+            }
+            Source::Remote { rkey, addr, length } => {
+                let found = mrs.remote(pd, rkey, addr, u64::from(length), Access::REMOTE_READ);
+                if let Ok((umem, from)) = found {
+                    let _ = umem.read(from, room);
+                }
+            }
+        }
+    }
+
     /// Sees to it that the memory of a source is there.
     #[cold]
     fn bring_in_source(&mut self, source: &Source<'_>) -> BroughtIn {
@@ -367,7 +425,7 @@ impl QpEnv<'_, '_> {
 }
 
 /// Payload bytes of a source.
-fn source_len(source: &Source<'_>) -> u32 {
+pub(crate) fn source_len(source: &Source<'_>) -> u32 {
     match *source {
         Source::Empty => 0,
         Source::Bytes(bytes) => bytes.len() as u32,
@@ -385,21 +443,15 @@ impl<'p> Env for QpEnv<'_, 'p> {
         source: Source<'_>,
         skipped: Skipped,
     ) -> Result<(), TransmitError> {
-        let sent = self.send(to, headers, &source, skipped);
-        let refused = match sent {
-            Err(TransmitError::Memory(LocalError::NotPresent)) => {
-                TransmitError::Memory(LocalError::Fault)
-            }
-            Err(TransmitError::Remote(RemoteError::NotPresent)) => {
-                TransmitError::Remote(RemoteError::Fault)
-            }
-            sent => return sent,
-        };
-        match self.bring_in_source(&source) {
-            BroughtIn::Here => self.send(to, headers, &source, skipped),
-            BroughtIn::NotYet => sent,
-            BroughtIn::Refused => Err(refused),
+        let sent = self.send_present(to, headers, &source, skipped);
+        if sent.is_ok() && self.core.tap.is_some() {
+            self.tap_sent(to, headers, &source);
         }
+        sent
+    }
+
+    fn of_request(&mut self, wr_id: u64) {
+        self.facts.wr_id = wr_id;
     }
 
     fn peer_is_behind(&self) -> bool {

@@ -17,6 +17,7 @@ pub(crate) mod cm;
 pub(crate) mod core;
 pub(crate) mod cq;
 pub(crate) mod direct;
+pub(crate) mod dm_budget;
 mod env;
 mod events;
 pub(crate) mod faults;
@@ -34,10 +35,13 @@ mod pinned;
 mod present;
 pub(crate) mod qp;
 pub(crate) mod receive;
+mod rereg;
 mod resources;
 mod route;
 mod share;
 pub(crate) mod table;
+pub(crate) mod tap;
+mod tapped;
 #[cfg(test)]
 mod tests;
 pub(crate) mod udp;
@@ -50,7 +54,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use transport::{Poll, Time};
 
 pub use self::advise::MrAdvice;
-pub use self::api_mem::{MrInfo, Rereg};
+pub use self::api_mem::MrInfo;
 pub use self::api_qp::{Cap, QpSpec};
 use self::cm::CmService;
 use self::core::Core;
@@ -60,6 +64,7 @@ use self::env::{QpEnv, Route};
 pub use self::mr::MrKind;
 use self::qp::QpTable;
 use self::receive::{Look, Receivers};
+pub use self::rereg::Rereg;
 pub use self::resources::Resources;
 pub use self::window::MwType;
 use crate::attr::{DeviceAttr, GidEntry, PortAttr};
@@ -238,6 +243,10 @@ impl Engine {
         self.life = Life::Husk;
         // Its pages did not come along.
         self.core.table = None;
+        // Its blocks are the parent's to write.
+        if let Some(tap) = self.core.tap.take() {
+            tap.abandon_in_child();
+        }
         self.core.faults.abandon_in_child();
         self.receivers.abandon_in_child();
         self.cm.abandon_in_child();
@@ -260,7 +269,8 @@ impl Engine {
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let event = self.core.moderated.iter().map(|(at, _)| *at);
-        timer.into_iter().chain(event).chain(self.cm.next_deadline()).min()
+        let capture = self.core.tap.as_ref().and_then(|tap| tap.deadline());
+        timer.into_iter().chain(event).chain(capture).chain(self.cm.next_deadline()).min()
     }
 
     /// Notes when the background thread looks again; it holds the lock until it sleeps.
@@ -346,6 +356,9 @@ impl Engine {
             }
         }
         self.core.peers.ring_doorbells();
+        if self.core.tap.as_ref().is_some_and(|tap| tap.is_full()) {
+            self.core.flush_tap();
+        }
         self.mind_alarm();
     }
 
@@ -407,6 +420,9 @@ impl Engine {
             self.transmit(id);
         }
         fired |= self.core.report_overdue();
+        if self.core.tap.as_ref().and_then(|tap| tap.deadline()).is_some_and(|at| at <= now) {
+            self.core.flush_tap();
+        }
         fired |= self.run_cm();
         if fired {
             self.after_transmit();

@@ -53,6 +53,8 @@ pub(crate) struct Mr {
     pub(crate) is_revoked: bool,
     /// Pages charged to the limit of locked memory.
     pub(crate) pinned: u64,
+    /// Whether the memory was taken to be written, which the rights may come to say later.
+    pub(crate) is_writable: bool,
 }
 
 impl Mr {

@@ -16,6 +16,7 @@
 //!
 //! An eight-byte message and its record fit one cache line.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,6 +120,8 @@ pub(crate) struct Peers {
     unrung: Vec<u16>,
     /// VFs without a process, and when that was found out.
     absent: Vec<(u16, Time)>,
+    /// Processes that were said not to be reachable, since they last were. There are 1024 VFs.
+    unreachable: HashSet<u16>,
 }
 
 /// The way to one peer.
@@ -188,6 +191,7 @@ impl Peers {
             peers: Vec::new(),
             unrung: Vec::new(),
             absent: Vec::new(),
+            unreachable: HashSet::new(),
         }
     }
 
@@ -201,12 +205,15 @@ impl Peers {
             match self.claim.as_ref()?.connect(vf, self.ring_size) {
                 Ok(outbound) => {
                     self.waits.add_always(&outbound);
+                    self.unreachable.remove(&vf);
                     self.peers[index] =
                         Some(Peer { outbound, reach: Reach::Unknown, full_since: None });
                 }
-                Err(error) => {
+                // Each packet for it comes here; one line says it all.
+                Err(error) if self.unreachable.insert(vf) => {
                     tracing::info!(target: "peerdma::peer", vf, "cannot reach the process: {error}");
                 }
+                Err(_) => {}
             }
         }
         self.peers[index].as_mut()

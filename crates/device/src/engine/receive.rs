@@ -175,6 +175,9 @@ impl Engine {
                             return None;
                         }
                         core.counters.rx_shm_packets += 1;
+                        if core.tap.is_some() {
+                            core.tap_record(qps, &headers, payload, grh.as_ref());
+                        }
                         if !is_from(core, vf, &headers, grh.as_ref()) {
                             core.counters.rx_wrong_source += 1;
                             tracing::debug!(target: "peerdma::drop", vf, "not its own address");
@@ -330,7 +333,12 @@ impl Engine {
                 segment_size: (batch.count > 1).then_some(batch.segment),
             });
             match sent {
-                Ok(()) => core.counters.tx_udp_packets += batch.count as u64,
+                Ok(()) => {
+                    core.counters.tx_udp_packets += batch.count as u64;
+                    if core.tap.is_some() {
+                        core.tap_batch(udp.source_port(batch.dst));
+                    }
+                }
                 Err(SendError::WouldBlock { sent }) => {
                     core.udp.sent(sent);
                     return;
@@ -410,6 +418,12 @@ fn is_from(core: &Core, vf: u16, headers: &Headers, grh: Option<&[u8; 40]>) -> b
         && grh.is_none_or(|grh| core.port.gids.contains(&Grh::parse(grh).sgid()))
 }
 
+/// Whether a datagram, good or not, is for this process rather than for another one of the host.
+fn is_for(vf: u16, bytes: &[u8]) -> bool {
+    let dest = Headers::parse_prefix(bytes).map_or(0, |(headers, _)| headers.bth.dest_qp.value());
+    dest <= 1 || dest == Qpn::MULTICAST.value() || vf_of(Qpn::new(dest)) == vf
+}
+
 /// How a datagram came here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
@@ -437,7 +451,11 @@ fn deliver_datagram(
         return None;
     }
     let flow = Flow::new(src, dst)?;
-    let packet = match verifier.verify(&flow, bytes) {
+    let verified = verifier.verify(&flow, bytes);
+    if core.tap.is_some() && (way == Way::Forwarded || is_for(core.vf, bytes)) {
+        core.tap_datagram(about, verified.as_ref().map_or(0, |(_, id)| *id), bytes);
+    }
+    let packet = match verified {
         Ok((packet, _id)) => packet,
         Err(error) => {
             match error {

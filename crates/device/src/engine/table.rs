@@ -296,6 +296,7 @@ mod tests {
             odp: None,
             is_revoked: false,
             pinned: 0,
+            is_writable: true,
         };
         ours.publish(MrId(3), &mr);
         let words = theirs.mr(key).unwrap();

@@ -122,6 +122,7 @@ fn region(key: u32, pd: u32, access: Access) -> Mr {
         odp: None,
         is_revoked: false,
         pinned: 0,
+        is_writable: true,
     }
 }
 

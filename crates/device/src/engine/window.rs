@@ -304,6 +304,7 @@ mod tests {
             odp: None,
             is_revoked: false,
             pinned: 0,
+            is_writable: true,
         });
         for mw_type in [MwType::One, MwType::Two] {
             let key = WINDOW | (mrs.windows.slots.len() as u32) << 8;

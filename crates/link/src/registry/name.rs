@@ -51,7 +51,7 @@ fn parse(line: &str, nic: &str) -> Option<(u32, u16)> {
 }
 
 /// `__SO_ACCEPTCON`, the flag of listening sockets in /proc/net/unix.
-const SO_ACCEPTCON: u32 = 1 << 16;
+pub(super) const SO_ACCEPTCON: u32 = 1 << 16;
 
 #[cfg(test)]
 mod tests {

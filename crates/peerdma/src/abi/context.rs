@@ -52,8 +52,24 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Con
         watch_forks();
         // SAFETY: contract: the device is one of ours.
         let nic = unsafe { devices::nic(device) };
+        if nic.config.pcap.is_some() {
+            watch_the_end();
+        }
         errno::or_null(Hca::open(&nic).and_then(|hca| open(device, hca)))
     })
+}
+
+/// Sees to it that a program that ends without closing its devices leaves nothing out of its capture.
+fn watch_the_end() {
+    static WATCH: Once = Once::new();
+    extern "C" fn at_the_end() {
+        device::flush_captures();
+    }
+    // SAFETY: the function has the signature that atexit asks for, touches no argument, and is not unloaded: the library
+    // is linked with `-z nodelete`. If it cannot be noted, the last packets may be missing.
+    WATCH.call_once(|| unsafe {
+        libc::atexit(at_the_end);
+    });
 }
 
 fn open(device: *mut Device, hca: Arc<Hca>) -> Result<*mut Context, Refusal> {

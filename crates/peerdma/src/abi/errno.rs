@@ -19,6 +19,7 @@ pub(crate) fn of(kind: Kind) -> c_int {
         Kind::NotFound => libc::ENOENT,
         Kind::NotPermitted => libc::EPERM,
         Kind::NotSupported => libc::EOPNOTSUPP,
+        Kind::ReadOnly => libc::EACCES,
         Kind::TimedOut => libc::ETIMEDOUT,
         Kind::WouldBlock => libc::EAGAIN,
         // `Io`, and whatever kind is added before this table is.

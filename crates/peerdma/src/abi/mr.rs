@@ -357,8 +357,14 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         let access = Access::from_bits_retain(access as c_uint);
         let mut change = Rereg::default();
         if has(TRANSLATION) {
-            let checked =
-                check_mapped(addr, length, access).and_then(|()| check_plain(addr, length));
+            let old = if has(ACCESS) { None } else { own.hca.lock().mr_access(id) };
+            let access = old.unwrap_or(access);
+            // Pages that are brought in on demand need not be there yet.
+            let checked = match access.contains(Access::ON_DEMAND) {
+                true => Ok(()),
+                false => check_mapped(addr, length, access),
+            };
+            let checked = checked.and_then(|()| check_plain(addr, length));
             if let Err(refusal) = checked {
                 errno::set(errno::of(refusal.kind()));
                 return ERR_CMD;

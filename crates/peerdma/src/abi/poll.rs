@@ -54,7 +54,7 @@ fn completion_of(from: &Wc) -> wc::Wc {
         wc_flags: from.flags.bits(),
         pkey_index: 0,
         slid: 0,
-        sl: 0,
+        sl: from.sl,
         dlid_path_bits: 0,
     }
 }
@@ -79,7 +79,7 @@ pub(crate) fn fill(cq: &mut CqEx) {
     cq.read_src_qp = Some(read_src_qp);
     cq.read_wc_flags = Some(read_wc_flags);
     cq.read_slid = Some(read_zero_u32);
-    cq.read_sl = Some(read_zero_u8);
+    cq.read_sl = Some(read_sl);
     cq.read_dlid_path_bits = Some(read_zero_u8);
     cq.read_completion_ts = Some(read_completion_ts);
     cq.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
@@ -181,7 +181,13 @@ unsafe extern "C" fn read_zero_u32(_cq: *mut CqEx) -> u32 {
     0
 }
 
-/// RoCE has no LIDs, and service levels do not arrive.
+/// Service levels do not arrive; what a datagram came in does.
+unsafe extern "C" fn read_sl(cq: *mut CqEx) -> u8 {
+    // SAFETY: contract: between start and end.
+    unsafe { read(cq, |wc| wc.sl) }
+}
+
+/// RoCE has no LIDs.
 unsafe extern "C" fn read_zero_u8(_cq: *mut CqEx) -> u8 {
     0
 }

@@ -10,7 +10,7 @@ mod library;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use super::door::{self, Launch, Preload};
@@ -24,6 +24,9 @@ const NICS: &str = "PEERDMA_NIC";
 
 /// How `/sys` is shown: `auto` (the default), `preload`, or `off`.
 const DOOR: &str = "PEERDMA_DOOR";
+
+/// Names the file in which packets are recorded.
+const PCAP: &str = "PEERDMA_PCAP";
 
 /// `peerdma run`.
 #[derive(clap::Args)]
@@ -44,6 +47,9 @@ pub(crate) struct Args {
         default_missing_value = ""
     )]
     gpu: Option<String>,
+    /// Record every packet of every carrier in this file, for Wireshark and tshark (pcapng; see docs/PCAP.md)
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
     /// The program and its arguments
     #[arg(
         required = true,
@@ -81,6 +87,11 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         gpu::announce(&mut command, preset)?;
     }
     command.env("LD_PRELOAD", &ld_preload);
+    if let Some(path) = &args.pcap {
+        let failed = |error| format!("--pcap {}: {error}", path.display());
+        link::pcap::Capture::create(path).map_err(failed)?;
+        command.env(PCAP, path.canonicalize().map_err(failed)?);
+    }
     let nics = nics(args.nic)?;
     command.env(NICS, nics.iter().map(|nic| &*nic.name).collect::<Vec<_>>().join(","));
 

@@ -1,8 +1,9 @@
-//! What a kernel RDMA driver would show under `/sys` for our NICs, as a tree of names and texts.
+//! What a kernel RDMA driver would show under `/sys` and `/dev` for our NICs, as a tree of names and texts.
 //!
 //! ```text
 //! /sys/class/infiniband/peerdma0          -> ../../devices/virtual/peerdma/peerdma0/infiniband/peerdma0
 //! /sys/class/infiniband_verbs/uverbs0     -> ../../devices/virtual/peerdma/peerdma0/infiniband_verbs/uverbs0
+//! /dev/infiniband/uverbs0                 a name that everyone may use, and that nobody can open
 //! /sys/devices/virtual/peerdma/peerdma0/  the device: vendor, class, numa_node, local_cpus, subsystem, net/
 //!   infiniband/peerdma0/                  the HCA: node_guid, fw_ver, ports/1/{state, gids/, gid_attrs/, counters/}
 //!   infiniband_verbs/uverbs0/             the character device that would be: ibdev, abi_version, dev
@@ -13,25 +14,31 @@
 //! `cli::door`; `docs/SYSFS.md` tells the whole story.
 
 mod counters;
+mod device;
 mod facts;
 mod nic;
 
+pub(crate) use device::Device;
 pub(crate) use facts::NicFacts;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
-/// The directories this tree answers for; everything else under `/sys` is the kernel's. Their contents hide what the
+/// The directories this tree answers for; everything else under `/sys` and `/dev` is the kernel's. Their contents hide what the
 /// kernel has under these names.
-pub(crate) const SERVED: [&str; 4] = [
+pub(crate) const SERVED: [&str; 5] = [
+    DEVICES,
     "/sys/class/infiniband",
     "/sys/class/infiniband_verbs",
     "/sys/devices/virtual/peerdma",
     "/sys/bus/peerdma",
 ];
+
+/// The directory of character devices.
+pub(crate) const DEVICES: &str = "/dev/infiniband";
 
 /// The directory in which our classes are listed beside the kernel's.
 pub(crate) const CLASSES: &str = "/sys/class";
@@ -45,6 +52,10 @@ pub(crate) enum Node {
     File(String),
     /// A symbolic link and its target.
     Link(String),
+    /// What stands where a driver would have a character device. Making one takes privilege, so it is a socket that nobody
+    /// listens on: the access rights are a device's, and opening it fails with ENXIO, as a device without a driver does. Its
+    /// attributes are shown as those of a [`Device`].
+    Device,
 }
 
 /// The names below `/sys`, by absolute path; a directory sorts before what it holds.
@@ -91,6 +102,12 @@ impl Tree {
             match node {
                 Node::Dir => rustix::fs::mkdirat(root, path, Mode::from_raw_mode(0o755))?,
                 Node::Link(target) => rustix::fs::symlinkat(target.as_str(), root, path)?,
+                Node::Device => {
+                    let mode = Mode::from_raw_mode(0o666);
+                    rustix::fs::mknodat(root, path, FileType::Socket, mode, 0)?;
+                    // What the process's mask took away.
+                    rustix::fs::chmodat(root, path, mode, AtFlags::empty())?;
+                }
                 Node::File(text) => {
                     let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
                     let file = rustix::fs::openat(root, path, create, Mode::from_raw_mode(0o444))?;
@@ -120,6 +137,12 @@ impl Tree {
             text.push('\n');
         }
         self.nodes.insert(path.to_owned(), Node::File(text));
+    }
+
+    /// Adds a character device that is only a name.
+    fn device(&mut self, path: &str) {
+        self.parents(path);
+        self.nodes.insert(path.to_owned(), Node::Device);
     }
 
     /// Adds a symbolic link to an absolute path of this tree, written relative as the kernel does.

@@ -1,11 +1,8 @@
 //! One NIC: which attributes it has, and what stands in them. Names and formats are those of the kernel's
 //! `drivers/infiniband/core/sysfs.c` and `uverbs_main.c`.
 
-use super::{NicFacts, Tree, counters};
-
-/// The character device numbers of uverbs (`IB_UVERBS_MAJOR`, `IB_UVERBS_BASE_MINOR`).
-const UVERBS_MAJOR: u32 = 231;
-const UVERBS_BASE_MINOR: usize = 192;
+use super::device::{UVERBS_BASE_MINOR, UVERBS_MAJOR};
+use super::{DEVICES, NicFacts, Tree, counters};
 
 /// Rows of the GID table that exist as files at least; those past the GIDs in use read as zero. The table itself is
 /// longer, but a launch should not pay for hundreds of empty files.
@@ -30,12 +27,14 @@ pub(super) fn describe(tree: &mut Tree, index: usize, nic: &NicFacts) {
     describe_hca(tree, &hca, &device, nic);
     describe_port(tree, &format!("{hca}/ports/1"), nic);
 
-    let minor = UVERBS_BASE_MINOR + index;
+    let minor = UVERBS_BASE_MINOR as usize + index;
     tree.file(&format!("{uverbs}/abi_version"), 1);
     tree.file(&format!("{uverbs}/dev"), format_args!("{UVERBS_MAJOR}:{minor}"));
     tree.file(&format!("{uverbs}/ibdev"), name);
     let uevent = format!("MAJOR={UVERBS_MAJOR}\nMINOR={minor}\nDEVNAME=infiniband/uverbs{index}");
     tree.file(&format!("{uverbs}/uevent"), uevent);
+    // UCX looks whether it may read and write it before it takes the device.
+    tree.device(&format!("{DEVICES}/uverbs{index}"));
     tree.link(&format!("{uverbs}/device"), &device);
     tree.link(&format!("{uverbs}/subsystem"), "/sys/class/infiniband_verbs");
 }

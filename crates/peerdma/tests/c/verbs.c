@@ -114,6 +114,12 @@ static void memory(void)
 	CHECK_ERRNO(ibv_rereg_mr(other, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT,
 		    EINVAL);
 	CHECK_ERRNO(ibv_rereg_mr(other, 1 << 7, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT, EINVAL);
+	/* Memory that was registered to be read only stays that. */
+	struct ibv_mr *constant_mr = ibv_reg_mr(pd, buffer, 4096, 0);
+	CHECK(constant_mr);
+	CHECK_ERRNO(ibv_rereg_mr(constant_mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) ==
+		    IBV_REREG_MR_ERR_CMD, EACCES);
+	CHECK(!ibv_dereg_mr(constant_mr));
 	CHECK(!ibv_rereg_mr(other, IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_TRANSLATION, second, buffer, 8192, 0));
 	CHECK(other->pd == second && other->length == 8192);
 	CHECK(ibv_dealloc_pd(second) == EBUSY);
@@ -158,7 +164,13 @@ static void device_memory(void)
 	int exported = ibv_dm_export_dmabuf_fd_by_name(dm);
 	CHECK(exported >= 0);
 	struct ibv_mr *imported = ibv_reg_dmabuf_mr(pd, 0, 4096, 0, exported, IBV_ACCESS_LOCAL_WRITE);
-	CHECK(imported && !ibv_dereg_mr(imported));
+	CHECK(imported);
+	/* The library refuses to change such a region, whatever is to change, and leaves it as it is. */
+	for (int flags = 1; flags < 8; flags++) {
+		CHECK_ERRNO(ibv_rereg_mr(imported, flags, pd, in, 256, flags & IBV_REREG_MR_CHANGE_ACCESS ?
+					 IBV_ACCESS_LOCAL_WRITE : 0) == IBV_REREG_MR_ERR_INPUT, EINVAL);
+	}
+	CHECK(!ibv_dereg_mr(imported));
 	void *mapped = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, exported, 0);
 	CHECK(mapped != MAP_FAILED);
 	CHECK_ERRNO(!ibv_reg_mr(pd, mapped, 4096, IBV_ACCESS_LOCAL_WRITE), EFAULT);

@@ -9,6 +9,10 @@ use crate::answer::Answer;
 use crate::env::{AtomicOp, Completion, Env, LocalError, Reason, RemoteError, Rx, Side};
 use crate::qp::Qp;
 
+/// [`Completion::sl`] of a datagram.
+const UDP_IPV6: u8 = 0x9;
+const UDP_IPV4: u8 = 0xa;
+
 impl Qp {
     /// Moves the bytes, and steps over the packet's sequence numbers.
     pub(super) fn execute<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
@@ -166,8 +170,11 @@ impl Qp {
             flags |= WcFlags::WITH_INV;
             imm = ieth.rkey.0;
         }
-        if self.qp_type == QpType::Ud && rx.grh.is_some() {
+        let mut sl = 0;
+        if let Some(grh) = rx.grh.filter(|_| self.qp_type == QpType::Ud) {
             flags |= WcFlags::GRH;
+            // Before an IPv4 header there are zeros, as we made it.
+            sl = if grh[0] >> 4 == 6 { UDP_IPV6 } else { UDP_IPV4 };
         }
         Self::complete(
             env,
@@ -180,6 +187,7 @@ impl Qp {
                 flags,
                 imm,
                 src_qpn: headers.deth.map_or(self.attr.dest_qpn, |deth| deth.src_qp),
+                sl,
                 solicited: headers.bth.se,
                 vendor_err: Reason::None as u32,
             },

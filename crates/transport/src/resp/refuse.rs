@@ -190,6 +190,7 @@ fn failed_receive(wr_id: u64, failure: Failure) -> Completion {
         flags: WcFlags::empty(),
         imm: 0,
         src_qpn: iba::Qpn::default(),
+        sl: 0,
         solicited: true,
         vendor_err: failure.reason as u32,
     }

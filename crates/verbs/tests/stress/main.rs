@@ -122,6 +122,14 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
 }
 
+/// Shows what `PEERDMA_LOG` asks for, as the library does for programs.
+fn show_log() {
+    if let Ok(filter) = std::env::var("PEERDMA_LOG") {
+        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+        let _ = log.try_init();
+    }
+}
+
 /// The other process. Dropping it ends it.
 struct Other(Child);
 
@@ -134,6 +142,7 @@ impl Drop for Other {
 
 #[test]
 fn random_use_by_threads_of_two_processes() {
+    show_log();
     let seed = number("PEERDMA_STRESS_SEED", 1);
     let (seeds, seconds) = (number("PEERDMA_STRESS_SEEDS", 3), number("PEERDMA_STRESS_SECONDS", 3));
     let scene = Scene::new();
@@ -187,6 +196,7 @@ fn round(
         })
         .collect();
     let (end, over) = (Instant::now() + time, AtomicBool::new(false));
+    let failed = AtomicBool::new(false);
     let tallies: Vec<Tally> = std::thread::scope(|scope| {
         let resetter = scope.spawn(|| reset_all_the_time(seed, gpu, control, &resets, &over));
         let threads: Vec<_> = workers
@@ -196,8 +206,10 @@ fn round(
                 let Lane { class, direct, udp } = LANES[lane];
                 let named = std::thread::Builder::new()
                     .name(format!("{class:?} direct {direct} udp {udp}"));
+                let failed = &failed;
                 let work = move || {
-                    while Instant::now() < end {
+                    let _ending = Ending { failed, post: worker.watched.clone() };
+                    while Instant::now() < end && !failed.load(Ordering::SeqCst) {
                         worker.step();
                     }
                     worker.finish();
@@ -220,6 +232,21 @@ fn round(
         assert!(seed == 0 || tally.operations > 0, "lane {lane} did nothing");
     }
     assert_eq!(gpu.stats().stale_accesses, 0);
+}
+
+/// A thread that ends is looked after no more; one that broke a rule ends the others.
+struct Ending<'a> {
+    failed: &'a AtomicBool,
+    post: Arc<Post>,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.post.end();
+        if std::thread::panicking() {
+            self.failed.store(true, Ordering::SeqCst);
+        }
+    }
 }
 
 /// Now and then the GPU is reset as far as this process, or the other one, goes.
@@ -290,6 +317,7 @@ fn assert_back(before: &Held, gpu: &Gpu, control: &mut Seat) {
 #[test]
 fn the_part_of_the_other_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
+    show_log();
     let scene = Scene::of(&role);
     let gpu = scene.gpu();
     let control = UnixStream::connect_addr(&scene.address()).expect("the first process listens");

@@ -388,7 +388,8 @@ impl Worker {
             for region in self.regions.values_mut() {
                 let buffer = &self.buffers[&region.buf];
                 let is_shared = buffer.kind == Kind::Shared;
-                region.dead |= is_shared && self.resets.begun(buffer.seat) != region.resets;
+                // One that has only begun may still let it work.
+                region.dead |= is_shared && self.resets.ended(buffer.seat) != region.resets;
             }
         }
     }
@@ -537,6 +538,5 @@ impl Worker {
             assert!(left.iter().all(|count| *count == 0), "the NIC still has {left:?}");
             self.ask(seat, Op::Close, &[]).done();
         }
-        self.watched.end();
     }
 }

@@ -23,6 +23,7 @@ impl Engine {
         self.cm_alive()?;
         let suits = match spec.port_space {
             PortSpace::Udp => spec.qp_type == QpType::Ud,
+            PortSpace::Ib => spec.qp_type.is_connected() || spec.qp_type == QpType::Ud,
             _ => spec.qp_type.is_connected(),
         };
         if !suits {
@@ -142,8 +143,7 @@ impl Engine {
     /// The way from an address of this device (any suitable one if `None`) to `to`, without an endpoint.
     ///
     /// # Errors
-    /// [`Kind::AddressNotAvailable`] if `from` is not one of the device's or of another family than `to`,
-    /// [`Kind::Invalid`] if `to` is a multicast group.
+    /// [`Kind::AddressNotAvailable`] if `from` is not one of the device's or of another family than `to`.
     pub fn cm_path(&self, from: Option<IpAddr>, to: IpAddr) -> Result<Path> {
         self.core.path(from, to)
     }

@@ -29,7 +29,8 @@ impl Engine {
     /// Asks the peer for a connection (REQ), or for a QP (SIDR_REQ).
     ///
     /// # Errors
-    /// [`Kind::Invalid`] if the endpoint is not resolved, is something else already, or the private data is too long.
+    /// [`Kind::Invalid`] if the endpoint is not resolved, is something else already, or is to reach a multicast group, or
+    /// the private data is too long.
     #[doc(alias = "rdma_connect")]
     pub fn cm_connect(&mut self, id: CmId, param: &ConnParam) -> Result<()> {
         self.cm_alive()?;
@@ -40,6 +41,10 @@ impl Engine {
         else {
             refuse!(Invalid, "connect: endpoint {} is {:?}", id.handle(), endpoint.role);
         };
+        if remote.ip().is_multicast() {
+            let to = remote.ip();
+            refuse!(Invalid, "{to} is a multicast group, to which there are no connections");
+        }
         let spec = endpoint.spec;
         let header = CmaHeader { port: local.port(), src: local.ip(), dst: remote.ip() };
         let mut private_data = header.to_bytes().to_vec();

@@ -147,6 +147,13 @@ impl Engine {
             self.cm.cm.destroy(now, conn);
             return;
         };
+        if of.spec.qp_type != qp_type {
+            // As of cma_ib_check_req_qp_type of the kernel: refused in the consumer's name.
+            let wanted = of.spec.qp_type;
+            tracing::info!(target: "peerdma::cm", "a request for {qp_type}; the listener takes {wanted}");
+            self.cm.cm.destroy(now, conn);
+            return;
+        }
         let spec = Spec { qp_type, cookie: of.cookie, ..of.spec };
         let mut endpoint = Endpoint::new(spec, of.sink.clone());
         endpoint.role = Role::Conn(conn);

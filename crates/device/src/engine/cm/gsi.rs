@@ -52,7 +52,7 @@ pub(super) struct Remembered {
 }
 
 /// Where a datagram is to go on this host.
-enum Target {
+pub(super) enum Target {
     Vf(u16),
     /// Nobody listens: we answer for the host.
     Nobody,
@@ -92,7 +92,13 @@ impl Core {
 
 impl CmService {
     /// Which process of this host a message is for.
-    fn target(&mut self, vf: u16, from: Gid, route: CmRoute, id: Option<CommId>) -> Target {
+    pub(super) fn target(
+        &mut self,
+        vf: u16,
+        from: Gid,
+        route: CmRoute,
+        id: Option<CommId>,
+    ) -> Target {
         match route {
             CmRoute::Comm(id) => Target::Vf((id >> COMM_VF_SHIFT) as u16),
             CmRoute::Service(service, dst) => {
@@ -138,7 +144,7 @@ impl CmService {
 }
 
 /// By what a message finds its process, and what its sender calls the connection.
-fn route_of(mad: &[u8; LEN]) -> Option<(CmRoute, Option<CommId>)> {
+pub(super) fn route_of(mad: &[u8; LEN]) -> Option<(CmRoute, Option<CommId>)> {
     let service = |service: u64, private_data: &[u8]| {
         let header = private_data.first_chunk().and_then(|raw| CmaHeader::parse(raw).ok());
         let is_port = PortSpace::of_service(service).is_some();
@@ -167,16 +173,22 @@ impl Engine {
         for _ in 0..self.core.gsi.len() {
             let Some(arrived) = self.core.gsi.pop_front() else { break };
             let Some(arrived) = self.pass_on(arrived) else { continue };
-            let (now, from) = (self.core.now, arrived.from);
-            if let Err(ignored) = self.cm.cm.handle(now, from, &arrived.mad[..]) {
-                self.core.counters.cm_ignored += 1;
-                tracing::debug!(target: "peerdma::cm", ?from, "ignored: {ignored}");
-            }
+            let Some(arrived) = self.wait_for_listener(arrived) else { continue };
+            self.handle_mad(&arrived);
+        }
+    }
+
+    /// Acts on a datagram that is ours.
+    pub(super) fn handle_mad(&mut self, arrived: &Arrived) {
+        let (now, from) = (self.core.now, arrived.from);
+        if let Err(ignored) = self.cm.cm.handle(now, from, &arrived.mad[..]) {
+            self.core.counters.cm_ignored += 1;
+            tracing::debug!(target: "peerdma::cm", ?from, "ignored: {ignored}");
         }
     }
 
     /// Passes a datagram of the wire on to its process. Gives it back if it is ours.
-    fn pass_on(&mut self, arrived: Arrived) -> Option<Arrived> {
+    pub(super) fn pass_on(&mut self, arrived: Arrived) -> Option<Arrived> {
         let Some((about, bytes)) = &arrived.whole else { return Some(arrived) };
         let vf = self.core.vf;
         let Some((route, id)) = route_of(&arrived.mad) else { return Some(arrived) };
@@ -218,7 +230,7 @@ impl Engine {
     }
 
     /// Sends one datagram. False if it has to wait.
-    fn send_mad(&mut self, mut transmit: Transmit) -> bool {
+    pub(super) fn send_mad(&mut self, mut transmit: Transmit) -> bool {
         let peer = transmit.peer;
         let own = self.core.vf;
         if !self.core.port.gids.contains(&peer.remote) || self.core.config.force_udp {

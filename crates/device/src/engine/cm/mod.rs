@@ -19,6 +19,7 @@ mod path;
 mod ports;
 #[cfg(test)]
 mod tests;
+mod unheard;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -30,6 +31,7 @@ use wire::cm::CommId;
 use self::endpoint::{Endpoint, Role};
 pub(crate) use self::gsi::Arrived;
 use self::ports::Ports;
+use self::unheard::Unheard;
 use super::Engine;
 use super::core::Core;
 use crate::cm::EventKind;
@@ -61,6 +63,7 @@ pub(crate) struct CmService {
     unsent: VecDeque<Transmit>,
     /// Datagrams of the wire that wait for that answer.
     waiting: VecDeque<Arrived>,
+    unheard: Unheard,
     remembered: VecDeque<gsi::Remembered>,
     psn: Psn,
 }
@@ -92,6 +95,7 @@ impl CmService {
             by_listener: BTreeMap::new(),
             unsent: VecDeque::new(),
             waiting: VecDeque::new(),
+            unheard: Unheard::default(),
             remembered: VecDeque::new(),
             psn: Psn::new((random >> 32) as u32),
         }
@@ -104,7 +108,7 @@ impl CmService {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        self.cm.poll_timeout()
+        self.cm.poll_timeout().into_iter().chain(self.unheard.look_at()).min()
     }
 
     pub(crate) fn has_unsent(&self) -> bool {
@@ -120,6 +124,7 @@ impl CmService {
         self.directory = None;
         self.unsent.clear();
         self.waiting.clear();
+        self.unheard.clear();
     }
 
     /// Gives up, in the child of a fork, what is the parent's. Nothing is reported.
@@ -129,6 +134,7 @@ impl CmService {
         }
         self.unsent.clear();
         self.waiting.clear();
+        self.unheard.clear();
     }
 }
 
@@ -142,6 +148,7 @@ impl Engine {
         }
         if is_due {
             self.cm.cm.handle_timeout(now);
+            self.look_for_listeners();
         }
         let moved = self.settle_cm() || is_due;
         if moved {

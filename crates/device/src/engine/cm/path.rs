@@ -40,9 +40,6 @@ impl Core {
         };
         // The kernel takes the wildcard for this very host, too (cma_resolve_loopback).
         let to = if to.is_unspecified() { source } else { to };
-        if to.is_multicast() {
-            refuse!(Invalid, "{to} is a multicast group, to which there are no connections");
-        }
         Ok(self.path_between(source.into(), to.into()))
     }
 

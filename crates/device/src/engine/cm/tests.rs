@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use iba::{QKey, QpState, QpType, Qpn};
 use link::registry::Directory;
 
+use super::unheard::PATIENCE;
 use crate::cm::{
     BindOptions, ConnParam, Event, EventKind, PortSpace, Queue, RejReason, SidrStatus, Spec,
     Timeouts,
@@ -92,6 +93,14 @@ fn next(sides: &mut [&mut Side], of: usize) -> Event {
         }
         assert!(Instant::now() < give_up, "no event came");
         std::thread::yield_now();
+    }
+}
+
+/// Lets a request that nobody listens for wait as long as it does.
+fn in_vain(sides: &mut [&mut Side]) {
+    run(&mut sides.iter_mut().map(|side| &mut side.engine).collect::<Vec<_>>());
+    for side in sides {
+        side.engine.clock.pass(PATIENCE);
     }
 }
 
@@ -219,6 +228,7 @@ fn nobody_listens() {
     for (spec, refused) in [(TCP, RejReason::INVALID_SERVICE_ID), (UDP, RejReason(0))] {
         let id = a.resolved(&spec, addr(&nic, 9));
         a.engine.cm_connect(id, &param(Qpn::new(5))).expect("it is resolved");
+        in_vain(&mut [&mut a, &mut b]);
         let event = next(&mut [&mut a, &mut b], 0);
         match event.kind {
             EventKind::Rejected { reason, .. } => assert_eq!(reason, refused),
@@ -240,9 +250,45 @@ fn a_process_that_only_holds_the_port_does_not_listen() {
     b.engine.cm_bind(bound, addr(&nic, 7174), BindOptions::default()).expect("it is free");
     let id = a.resolved(&TCP, addr(&nic, 7174));
     a.engine.cm_connect(id, &param(Qpn::new(5))).expect("it is resolved");
+    in_vain(&mut [&mut a, &mut b]);
     let event = next(&mut [&mut a, &mut b], 0);
     let EventKind::Rejected { reason, .. } = event.kind else { panic!("{event:?}") };
     assert_eq!(reason, RejReason::INVALID_SERVICE_ID);
+}
+
+#[test]
+fn who_listens_a_moment_later_is_asked() {
+    let nic = nic("cm-late");
+    let (mut a, mut b) = (Side::new(&nic), Side::new(&nic));
+    // Its port is nobody's, another process's, or this one's.
+    for (port, by) in [(7174, 1), (7175, 1), (7176, 0)] {
+        let bound = (port == 7175).then(|| {
+            let id = b.create(&TCP);
+            b.engine.cm_bind(id, addr(&nic, port), BindOptions::default()).expect("it is free");
+            id
+        });
+        let id = a.resolved(&TCP, addr(&nic, port));
+        a.engine.cm_connect(id, &param(Qpn::new(port.into()))).expect("it is resolved");
+        run(&mut [&mut a.engine, &mut b.engine]);
+        if let Some(bound) = bound {
+            b.engine.cm_listen(bound, 1).expect("it is ours");
+        } else {
+            [&mut a, &mut b][by].listener(&TCP, addr(&nic, port));
+        }
+        a.engine.clock.pass(PATIENCE / 2);
+        b.engine.clock.pass(PATIENCE / 2);
+        let event = next(&mut [&mut a, &mut b], by);
+        assert!(matches!(event.kind, EventKind::ConnectRequest { .. }), "{port}: {event:?}");
+        assert_eq!(a.queue.pop(), None);
+    }
+    // Who does not wait for the answer is not waited for.
+    let id = a.resolved(&TCP, addr(&nic, 7177));
+    a.engine.cm_connect(id, &param(Qpn::new(5))).expect("it is resolved");
+    a.engine.cm_destroy(id).expect("it exists");
+    b.listener(&TCP, addr(&nic, 7177));
+    in_vain(&mut [&mut a, &mut b]);
+    run(&mut [&mut a.engine, &mut b.engine]);
+    assert_eq!(b.queue.pop(), None);
 }
 
 #[test]
@@ -301,6 +347,7 @@ fn a_peer_whose_process_dies_has_ended_its_connections() {
     // Its port is free, and nobody listens there.
     let again = a.resolved(&TCP, addr(&nic, 7174));
     a.engine.cm_connect(again, &param(Qpn::new(5))).expect("it is resolved");
+    in_vain(&mut [&mut a]);
     let event = next(&mut [&mut a], 0);
     assert!(matches!(event.kind, EventKind::Rejected { .. }), "{event:?}");
 }
@@ -350,8 +397,10 @@ fn ports_and_addresses_are_refused_by_rule() {
     let refused = a.engine.cm_connect(id, &param(Qpn::new(1))).expect_err("not resolved");
     assert_eq!(refused.kind(), Kind::Invalid);
     let to: SocketAddr = "224.0.0.1:5".parse().expect("an address");
-    let refused = a.engine.cm_resolve(id, None, to).expect_err("a group");
+    a.engine.cm_resolve(id, None, to).expect("there is a way to a group");
+    let refused = a.engine.cm_connect(id, &param(Qpn::new(1))).expect_err("a group");
     assert_eq!(refused.kind(), Kind::Invalid);
+    let id = a.create(&TCP);
     let refused = a.engine.cm_resolve(id, Some(stranger), addr(&nic, 1)).expect_err("not ours");
     assert_eq!(refused.kind(), Kind::AddressNotAvailable);
     a.engine.cm_resolve(id, None, addr(&nic, 1)).expect("there is a way");

@@ -295,18 +295,15 @@ impl Inner {
     /// The space of its ports.
     ///
     /// # Errors
-    /// EPROTONOSUPPORT for the spaces of InfiniBand, as of `cma_get_port` of the kernel.
+    /// EPROTONOSUPPORT for the space of IPoIB and for those that are none, as of `cma_get_port` of the kernel.
     pub(super) fn port_space(&self) -> Answer<PortSpace> {
-        let name = match self.port_space {
-            port_space::IPOIB => "RDMA_PS_IPOIB",
-            port_space::IB => "RDMA_PS_IB",
-            _ => "port space",
-        };
+        let name =
+            if self.port_space == port_space::IPOIB { "RDMA_PS_IPOIB" } else { "port space" };
         PortSpace::from_code(self.port_space).ok_or_else(|| {
             let code = self.port_space;
             Failure::new(
                 libc::EPROTONOSUPPORT,
-                format!("{name} ({code:#x}): RoCE has RDMA_PS_TCP and RDMA_PS_UDP"),
+                format!("{name} ({code:#x}): there are RDMA_PS_TCP, RDMA_PS_UDP and RDMA_PS_IB"),
             )
         })
     }

@@ -21,8 +21,8 @@
 //!
 //! # What is left out
 //!
-//! `AF_IB`: addresses of InfiniBand need a subnet and its administration, of which RoCE has none. The port spaces that
-//! belong to it (`RDMA_PS_IPOIB`, `RDMA_PS_IB`) can be named, and binding an identifier of one is refused.
+//! `AF_IB`: addresses of InfiniBand need a subnet and its administration, of which RoCE has none. `RDMA_PS_IPOIB`
+//! takes the Q_Key of a group of IPoIB from there (`cma_set_default_qkey` of the kernel) and is refused, too.
 
 use std::ffi::c_int;
 use std::fmt::Display;

@@ -12,6 +12,7 @@ use super::call::{self, Ask, Call};
 use super::listener::{Answer, Listener, Notification};
 use super::place::{self, Place};
 use super::remote;
+use crate::sysfs::Device;
 
 /// The longest target of a link that `readlink` gives.
 const LINK_MAX: usize = 4096;
@@ -98,11 +99,15 @@ impl Target<'_> {
             Ask::Open(flags) => self.open(flags, ResolveFlags::empty())?,
             Ask::Open2 { how, size } => self.open2(how, size)?,
             Ask::Stat { out, follow } => {
-                self.give(out, &stat(self.find(follow)?)?)?;
+                let mut bytes = stat(self.find(follow)?)?;
+                self.device().inspect(|device| device.show_stat(&mut bytes));
+                self.give(out, &bytes)?;
                 Answer::Value(0)
             }
             Ask::Statx { out, follow, mask } => {
-                self.give(out, &statx(self.find(follow)?, mask)?)?;
+                let mut bytes = statx(self.find(follow)?, mask)?;
+                self.device().inspect(|device| device.show_statx(&mut bytes));
+                self.give(out, &bytes)?;
                 Answer::Value(0)
             }
             Ask::Access { mode, follow } => {
@@ -138,7 +143,12 @@ impl Target<'_> {
             let file = self.find(!flags.contains(OFlags::NOFOLLOW))?;
             let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
             // Attributes of the kernel that nobody may write refuse even root (kernfs_fop_open).
-            return Err(if kind.is_dir() { Errno::ISDIR } else { Errno::ACCESS });
+            return Err(match kind {
+                rustix::fs::FileType::Directory => Errno::ISDIR,
+                // A device without a driver.
+                rustix::fs::FileType::Socket => Errno::NXIO,
+                _ => Errno::ACCESS,
+            });
         }
         let file = self.resolve(flags & OPEN_FLAGS, resolve)?;
         Ok(Answer::File { file, cloexec: flags.contains(OFlags::CLOEXEC) })
@@ -213,6 +223,11 @@ impl Target<'_> {
             tries += 1;
         }
         found
+    }
+
+    /// The character device that the path names, if it does.
+    fn device(&self) -> Option<Device> {
+        Device::named(self.path.to_str().ok()?)
     }
 
     fn give(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {

@@ -1,0 +1,96 @@
+//! Requests that nobody listens for, yet.
+//!
+//! Programs tell each other by other means that one of them is about to listen, and then the other connects (perftest with
+//! `-R`, whose retry does not work). The way of a request through hardware takes longer than a call to listen; here it is
+//! often there first. So a request without a listener is refused only if there is still none a moment later.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use ::cm::{Peer, Route, Transmit};
+use iba::Time;
+
+use super::gsi::{Arrived, Target, route_of};
+use crate::engine::Engine;
+
+/// How long a request waits for a listener: longer than a busy machine keeps a program from its next call, and short
+/// beside the 4.3 s after which its sender asks again.
+pub(super) const PATIENCE: Duration = Duration::from_millis(200);
+/// How often they are looked at.
+const LOOK: Duration = Duration::from_millis(10);
+/// How many may wait. Those beyond are refused at once.
+const MAX: usize = 64;
+
+/// The requests that wait.
+#[derive(Debug, Default)]
+pub(super) struct Unheard {
+    /// Until when.
+    waiting: VecDeque<(Time, Arrived)>,
+    look_at: Option<Time>,
+}
+
+impl Unheard {
+    pub(super) fn look_at(&self) -> Option<Time> {
+        self.look_at
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Engine {
+    /// Keeps a request that no listener of this process takes. Gives back what is none.
+    pub(super) fn wait_for_listener(&mut self, arrived: Arrived) -> Option<Arrived> {
+        let Some((Route::Service(service, dst), _)) = route_of(&arrived.mad) else {
+            return Some(arrived);
+        };
+        let unheard = &mut self.cm.unheard;
+        if self.cm.cm.has_listener(service, dst) || unheard.waiting.len() >= MAX {
+            return Some(arrived);
+        }
+        let now = self.core.now;
+        unheard.waiting.push_back((now + PATIENCE, arrived));
+        unheard.look_at.get_or_insert(now + LOOK);
+        None
+    }
+
+    /// Looks whether somebody listens by now, and refuses those who waited long enough.
+    pub(super) fn look_for_listeners(&mut self) {
+        let now = self.core.now;
+        if self.cm.unheard.look_at.is_none_or(|at| at > now) {
+            return;
+        }
+        for _ in 0..self.cm.unheard.waiting.len() {
+            let Some((until, arrived)) = self.cm.unheard.waiting.pop_front() else { break };
+            let Some((Route::Service(service, dst), Some(id))) = route_of(&arrived.mad) else {
+                continue;
+            };
+            if self.cm.cm.has_listener(service, dst) || until <= now {
+                self.handle_mad(&arrived);
+                continue;
+            }
+            let Some(arrived) = self.pass_on(arrived) else { continue };
+            let own = self.core.vf;
+            let from = arrived.from;
+            if arrived.whole.is_some() || from.via != Some(own) {
+                self.cm.unheard.waiting.push_back((until, arrived));
+                continue;
+            }
+            // A request of ours, for another process of this host.
+            let route = Route::Service(service, dst);
+            if self.cm.cm.state(id).is_none() {
+                continue;
+            }
+            match self.cm.target(own, from.remote, route, Some(id)) {
+                Target::Vf(vf) if vf != own => {
+                    let peer = Peer { local: from.remote, remote: from.local, via: None };
+                    self.send_mad(Transmit { peer, route, conn: Some(id), mad: arrived.mad });
+                }
+                _ => self.cm.unheard.waiting.push_back((until, arrived)),
+            }
+        }
+        let unheard = &mut self.cm.unheard;
+        unheard.look_at = (!unheard.waiting.is_empty()).then(|| now + LOOK);
+    }
+}

@@ -1,0 +1,81 @@
+//! Device memory is one for all processes of a user: `max_dm_size` is what they have together.
+
+use std::time::{Duration, Instant};
+
+use dmabuf::PrivateFd;
+use link::registry::budget::{self, Held};
+
+use crate::refusal::{Result, no_memory, refuse};
+
+/// How long to wait for others who ask at the same time.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// The name of the budget.
+const WHAT: &str = "dm";
+
+/// What this process has of it. It ends with the process: nothing is left to be freed by somebody else.
+#[derive(Debug, Default)]
+pub(crate) struct DmBudget {
+    used: u64,
+    /// The name by which others see what we have.
+    settled: Option<PrivateFd>,
+    /// The name by which we asked for it, kept: who looks just now must see one of the two.
+    asked: Option<PrivateFd>,
+}
+
+impl DmBudget {
+    /// Takes `bytes` more, if all processes of the user together then have no more than `max`.
+    pub(crate) fn take(&mut self, nic: &str, vf: u16, bytes: u64, max: u64) -> Result<()> {
+        let wanted = self.used.saturating_add(bytes);
+        if wanted > max {
+            let used = self.used;
+            refuse!(NoMemory, "alloc_dm: {bytes} bytes; {used} of {max} are in use");
+        }
+        let start = Instant::now();
+        loop {
+            let asks = budget::claim(nic, WHAT, vf, wanted, true);
+            let asks = PrivateFd::new(asks.map_err(|error| no_memory("alloc_dm", &error))?);
+            let Held { settled, asked } =
+                budget::held(nic, WHAT, vf).map_err(|error| no_memory("alloc_dm", &error))?;
+            let (used, others) = (self.used, settled.saturating_add(asked));
+            if wanted.saturating_add(others) <= max {
+                self.settle(nic, vf, wanted)?;
+                self.asked = Some(asks);
+                return Ok(());
+            }
+            if wanted.saturating_add(settled) > max || start.elapsed() > PATIENCE {
+                refuse!(
+                    NoMemory,
+                    "alloc_dm: {bytes} bytes; of {max} this process has {used}, and others of this user have {others}"
+                );
+            }
+            drop(asks);
+            // Two who ask at the same time must not do so again.
+            std::thread::sleep(Duration::from_micros(200 * u64::from(1 + vf % 16)));
+        }
+    }
+
+    /// Gives `bytes` back.
+    pub(crate) fn give(&mut self, nic: &str, vf: u16, bytes: u64) {
+        let left = self.used.saturating_sub(bytes);
+        self.asked = None;
+        // If it fails others see more in use than is, until the next change.
+        if self.settle(nic, vf, left).is_err() {
+            self.used = left;
+        }
+    }
+
+    fn settle(&mut self, nic: &str, vf: u16, bytes: u64) -> Result<()> {
+        if bytes != self.used || self.settled.is_none() {
+            let named = match bytes {
+                0 => None,
+                _ => Some(
+                    budget::claim(nic, WHAT, vf, bytes, false)
+                        .map_err(|error| no_memory("alloc_dm", &error))?,
+                ),
+            };
+            self.settled = named.map(PrivateFd::new);
+        }
+        self.used = bytes;
+        Ok(())
+    }
+}

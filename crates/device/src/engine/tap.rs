@@ -1,0 +1,308 @@
+//! The capture of a NIC's packets: every packet of every carrier, as RoCEv2.
+//!
+//! Datagrams are recorded as they are. A record of a ring and a packet within the process are recorded as the packet
+//! they stand for, with its headers and ICRC: while a NIC is captured, each of its records is one packet of the path MTU,
+//! and the direct path, which has no packets, is not used. A peer that is not captured sends longer records; those are
+//! split here into the packets of that message.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, SystemTime};
+
+use iba::{Gid, Mtu, Psn, Qpn};
+use link::pcap::{Capture, Direction};
+use transport::Time;
+use wire::icrc::{self, Flow, Sealer};
+use wire::ip::{Ipv4, Ipv6, Udp};
+use wire::{Ext, Headers, Opcode, Position};
+
+use crate::config::NicConfig;
+
+/// What is recorded is in the file so soon.
+const LATENESS: Duration = Duration::from_millis(1);
+/// Datagrams that wait for the socket are fewer.
+const MAX_NOTES: usize = 1024;
+const UDP_HEADER: usize = 8;
+const UDP: u8 = 17;
+
+/// Records what a NIC sends and receives.
+#[derive(Debug)]
+pub(crate) struct Tap {
+    capture: Capture,
+    /// When what waits is to be written.
+    deadline: Option<Time>,
+    port: u16,
+    sealer: Sealer,
+    scratch: Vec<u8>,
+    payload: Vec<u8>,
+    /// What is to be said of datagrams that wait for the socket, by QP and sequence number, in their order.
+    notes: VecDeque<((Qpn, Psn), Note)>,
+}
+
+/// Between whom a packet goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    pub(crate) src: Gid,
+    pub(crate) dst: Gid,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+}
+
+/// What a comment says beside what the packet does.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Note {
+    /// The QP of ours.
+    pub(crate) qpn: Option<Qpn>,
+    /// The work request, of a request that we send.
+    pub(crate) wr_id: Option<u64>,
+    /// The region of ours that the payload comes from or goes to.
+    pub(crate) key: Option<u32>,
+}
+
+impl Note {
+    fn words(&self) -> String {
+        use std::fmt::Write;
+        let mut words = String::new();
+        if let Some(qpn) = self.qpn {
+            let _ = write!(words, "QP {qpn}");
+        }
+        if let Some(wr_id) = self.wr_id {
+            let _ = write!(words, ", wr_id {wr_id:#x}");
+        }
+        if let Some(key) = self.key {
+            let _ = write!(words, ", MR {key:#x}");
+        }
+        words
+    }
+}
+
+impl Tap {
+    /// A tap if the configuration names a file. One that cannot be written is said, and done without: the program is not
+    /// to fail for it.
+    pub(crate) fn open(config: &NicConfig, vf: u16) -> Option<Box<Self>> {
+        let path = config.pcap.as_ref()?;
+        let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+        let about = format!("{} (pid {}, VF {vf})", program.trim_end(), std::process::id());
+        match Capture::open(path, &config.name, &about, SystemTime::now()) {
+            Ok(capture) => Some(Box::new(Self {
+                capture,
+                deadline: None,
+                port: config.udp_port,
+                sealer: Sealer::new(),
+                scratch: Vec::new(),
+                payload: Vec::new(),
+                notes: VecDeque::new(),
+            })),
+            Err(error) => {
+                tracing::error!(target: "peerdma::pcap", "no capture in {}: {error}", path.display());
+                None
+            }
+        }
+    }
+
+    /// When what waits is to be written.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    /// Closes, in the child of a fork, what is the parent's.
+    pub(crate) fn abandon_in_child(self) {
+        self.capture.abandon_in_child();
+    }
+
+    /// Writes what waits. False: the capture ends here, as it cannot be written.
+    #[must_use]
+    pub(crate) fn flush(&mut self, now: Time) -> bool {
+        let flushed = self.capture.flush();
+        self.deadline = (!self.capture.is_empty()).then(|| now + LATENESS);
+        if let Err(error) = &flushed {
+            tracing::error!(target: "peerdma::pcap", "the capture ends here: {error}");
+        }
+        flushed.is_ok()
+    }
+
+    /// Writes what waits, at the end.
+    pub(crate) fn finish(&mut self) {
+        if let Err(error) = self.capture.finish() {
+            tracing::error!(target: "peerdma::pcap", "the end is not in the capture: {error}");
+        }
+    }
+
+    /// A buffer for the payload of the next packet.
+    pub(crate) fn payload(&mut self, length: usize) -> Vec<u8> {
+        let mut payload = std::mem::take(&mut self.payload);
+        payload.clear();
+        payload.resize(length, 0);
+        payload
+    }
+
+    /// Records a packet that went by memory, and takes the buffer of its payload back.
+    pub(crate) fn memory(
+        &mut self,
+        now: Time,
+        way: Direction,
+        (ends, mtu): (Ends, Mtu),
+        headers: &Headers,
+        payload: Vec<u8>,
+        note: Note,
+    ) {
+        let words = note.words();
+        let mtu = mtu.bytes() as usize;
+        let count = payload.len().div_ceil(mtu).max(1);
+        for index in 0..count {
+            let part = &payload[index * mtu..payload.len().min((index + 1) * mtu)];
+            let Some(headers) = part_of(headers, index, count) else { continue };
+            if self.frame(&ends, &headers, part) {
+                self.record(now, way, &words);
+            }
+        }
+        self.payload = payload;
+    }
+
+    /// Keeps in mind what is to be said of a datagram that was put in line for the socket.
+    pub(crate) fn queued(&mut self, headers: &Headers, note: Note) {
+        if self.notes.len() >= MAX_NOTES {
+            self.notes.pop_front();
+        }
+        self.notes.push_back(((headers.bth.dest_qp, headers.bth.psn), note));
+    }
+
+    /// Takes the note on a datagram out of the line, and those before it, which were dropped.
+    fn note_on(&mut self, datagram: &[u8]) -> Note {
+        let Ok((headers, _)) = Headers::parse_prefix(datagram) else { return Note::default() };
+        let key = (headers.bth.dest_qp, headers.bth.psn);
+        match self.notes.iter().position(|(known, _)| *known == key) {
+            Some(at) => {
+                self.notes.drain(..=at).next_back().map(|(_, note)| note).unwrap_or_default()
+            }
+            None => Note::default(),
+        }
+    }
+
+    /// Records datagrams that the socket took: `segment` bytes each, and the rest.
+    pub(crate) fn sent(&mut self, now: Time, ends: &Ends, bytes: &[u8], segment: usize, from: u16) {
+        for (index, datagram) in bytes.chunks(segment.max(1)).enumerate() {
+            let note = self.note_on(datagram);
+            // CAST: the kernel numbers the datagrams of a train from 0, and there are at most 64 Ki of them.
+            self.datagram(now, Direction::Outbound, ends, from, index as u16, datagram, note);
+        }
+    }
+
+    /// Records a datagram that the socket gave.
+    pub(crate) fn received(
+        &mut self,
+        now: Time,
+        ends: &Ends,
+        from: u16,
+        id: u16,
+        bytes: &[u8],
+        note: Note,
+    ) {
+        self.datagram(now, Direction::Inbound, ends, from, id, bytes, note);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of a datagram")]
+    fn datagram(
+        &mut self,
+        now: Time,
+        way: Direction,
+        ends: &Ends,
+        from: u16,
+        id: u16,
+        bytes: &[u8],
+        note: Note,
+    ) {
+        self.scratch.clear();
+        if self.ip(ends, from, id, bytes.len()) {
+            self.scratch.extend(bytes);
+            self.record(now, way, &note.words());
+        }
+    }
+
+    /// Puts a packet together, from its IP header to its ICRC. False if its addresses are of two families.
+    fn frame(&mut self, ends: &Ends, headers: &Headers, payload: &[u8]) -> bool {
+        let mut headers = *headers;
+        let pad = payload.len().wrapping_neg() % 4;
+        headers.bth.pad = pad as u8;
+        let length = headers.len() + payload.len() + pad;
+        self.scratch.clear();
+        let from = self.port;
+        if !self.ip(ends, from, 0, length + icrc::LEN) {
+            return false;
+        }
+        let start = self.scratch.len();
+        self.scratch.resize(start + length, 0);
+        let packet = &mut self.scratch[start..];
+        let header_len = headers.emit(packet);
+        packet[header_len..header_len + payload.len()].copy_from_slice(payload);
+        let (src, dst) = (ends.src.to_ip(), ends.dst.to_ip());
+        let flow = Flow::new(SocketAddr::new(src, from), SocketAddr::new(dst, self.port));
+        let icrc = flow.map_or(0, |flow| self.sealer.compute(&flow, 0, packet));
+        self.scratch.extend(icrc.to_le_bytes());
+        true
+    }
+
+    /// Writes the IP and UDP headers in front of `length` bytes.
+    fn ip(&mut self, ends: &Ends, from: u16, id: u16, length: usize) -> bool {
+        use zerocopy::IntoBytes;
+        let length = length + UDP_HEADER;
+        // CAST: a datagram is shorter than 64 KiB with all its headers.
+        let udp = Udp { src_port: from, dst_port: self.port, length: length as u16, checksum: 0 };
+        let (tos, ttl) = (ends.traffic_class, ends.hop_limit);
+        match (ends.src.to_ip(), ends.dst.to_ip()) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let total_len = (length + 20) as u16;
+                let ip =
+                    Ipv4 { tos, total_len, id, df: true, ttl, protocol: UDP, src, dst }.to_raw();
+                self.scratch.extend(ip.as_bytes());
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let ip = Ipv6 {
+                    traffic_class: tos,
+                    flow_label: 0,
+                    payload_len: length as u16,
+                    next_header: UDP,
+                    hop_limit: ttl,
+                    src,
+                    dst,
+                };
+                self.scratch.extend(ip.to_raw().as_bytes());
+            }
+            _ => return false,
+        }
+        self.scratch.extend(udp.to_raw().as_bytes());
+        true
+    }
+
+    fn record(&mut self, now: Time, way: Direction, words: &str) {
+        self.capture.packet(Duration::from_nanos(now.as_nanos()), way, &self.scratch, words);
+        self.deadline.get_or_insert(now + LATENESS);
+    }
+
+    /// Whether so much waits that it should be written.
+    pub(crate) fn is_full(&self) -> bool {
+        self.capture.is_full()
+    }
+}
+
+/// The headers of the `index`-th of the `count` packets that a long one stands for.
+fn part_of(headers: &Headers, index: usize, count: usize) -> Option<Headers> {
+    if count == 1 {
+        return Some(*headers);
+    }
+    let opcode = headers.bth.opcode;
+    let whole = opcode.position();
+    let is_first = index == 0 && matches!(whole, Position::First | Position::Only);
+    let is_last = index + 1 == count && matches!(whole, Position::Last | Position::Only);
+    let position = Position::new(is_first, is_last);
+    let mut part = *headers;
+    part.bth.opcode = Opcode::new(opcode.service(), opcode.operation(), position)?;
+    // CAST: a message has at most 2^23 packets.
+    part.bth.psn = headers.bth.psn.add(index as u32);
+    part.bth.ackreq &= index + 1 == count;
+    let has = |ext| part.bth.opcode.has(ext);
+    let (reth, aeth) = (part.reth.filter(|_| has(Ext::Reth)), part.aeth.filter(|_| has(Ext::Aeth)));
+    let imm_dt = part.imm_dt.filter(|_| has(Ext::ImmDt));
+    let ieth = part.ieth.filter(|_| has(Ext::Ieth));
+    Some(Headers { reth, aeth, imm_dt, ieth, ..part })
+}

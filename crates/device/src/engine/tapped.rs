@@ -1,0 +1,121 @@
+//! Where packets are recorded, if they are: behind every door through which they leave or come.
+
+use iba::Av;
+use link::pcap::Direction;
+use transport::env::{Source, To};
+use umem::Foreign;
+use wire::Headers;
+use wire::grh::Grh;
+
+use super::core::Core;
+use super::env::{QpEnv, Route, source_len};
+use super::peers::About;
+use super::qp::QpTable;
+use super::tap::{Ends, Note};
+use super::udp::Batch;
+
+/// The hop limit of packets that name none.
+const HOPS: u8 = 64;
+
+impl Core {
+    /// Writes what was recorded.
+    #[cold]
+    pub(crate) fn flush_tap(&mut self) {
+        let now = self.now;
+        if !self.tap.as_mut().is_none_or(|tap| tap.flush(now)) {
+            self.tap = None;
+        }
+    }
+
+    fn ends(&self, av: &Av) -> Ends {
+        let src = self.port.gids.get(usize::from(av.sgid_index)).copied().unwrap_or_default();
+        let hop_limit = if av.hop_limit == 0 { HOPS } else { av.hop_limit };
+        Ends { src, dst: av.dgid, traffic_class: av.traffic_class, hop_limit }
+    }
+
+    /// A record came out of a ring.
+    #[cold]
+    pub(crate) fn tap_record(
+        &mut self,
+        qps: &mut QpTable,
+        headers: &Headers,
+        payload: Foreign<'_>,
+        grh: Option<&[u8; 40]>,
+    ) {
+        let entry = qps.by_number(headers.bth.dest_qp);
+        let mut ends = self.ends(&entry.as_ref().map(|entry| entry.facts.av).unwrap_or_default());
+        std::mem::swap(&mut ends.src, &mut ends.dst);
+        if let Some(grh) = grh.map(Grh::parse) {
+            (ends.src, ends.dst) = (grh.sgid(), grh.dgid());
+        }
+        let mtu = entry.map_or(self.port.active_mtu(), |entry| entry.facts.path_mtu);
+        let now = self.now;
+        let Some(tap) = &mut self.tap else { return };
+        let mut bytes = tap.payload(payload.len());
+        payload.copy_to(&mut bytes);
+        tap.memory(now, Direction::Inbound, (ends, mtu), headers, bytes, note_in(headers));
+    }
+
+    /// A batch of datagrams went out.
+    #[cold]
+    pub(crate) fn tap_batch(&mut self, from: u16) {
+        let (now, Self { tap, udp, .. }) = (self.now, self);
+        let (Some(tap), Some(batch)) = (tap, udp.front()) else { return };
+        let Batch { src, dst, traffic_class, hop_limit, segment, .. } = *batch;
+        let ends = Ends { src: src.into(), dst: dst.into(), traffic_class, hop_limit };
+        tap.sent(now, &ends, batch.bytes(), segment, from);
+    }
+
+    /// A datagram came in, good or not.
+    #[cold]
+    pub(crate) fn tap_datagram(&mut self, about: &About, id: u16, bytes: &[u8]) {
+        let About { src, dst, traffic_class, hop_limit } = *about;
+        let ends = Ends { src: src.ip().into(), dst: dst.ip().into(), traffic_class, hop_limit };
+        let note = Headers::parse_prefix(bytes)
+            .map_or_else(|_| Note::default(), |(headers, _)| note_in(&headers));
+        let now = self.now;
+        if let Some(tap) = &mut self.tap {
+            tap.received(now, &ends, src.port(), id, bytes, note);
+        }
+    }
+}
+
+/// What a packet that came in says of us.
+fn note_in(headers: &Headers) -> Note {
+    let named = headers.reth.map(|reth| reth.rkey).or(headers.atomic_eth.map(|eth| eth.rkey));
+    Note { qpn: Some(headers.bth.dest_qp), wr_id: None, key: named.map(|rkey| rkey.0) }
+}
+
+impl QpEnv<'_, '_> {
+    /// A packet of this QP was sent, or stands in line for the socket.
+    #[cold]
+    pub(crate) fn tap_sent(&mut self, to: To<'_>, headers: &Headers, source: &Source<'_>) {
+        let (av, route) = match to {
+            To::Peer => (self.facts.av, self.facts.route),
+            To::Av(av) => (*av, self.core.route(av, headers.bth.dest_qp)),
+        };
+        let key = match source {
+            Source::Sges { sges, .. } => sges.first().map(|sge| sge.lkey.0),
+            Source::Remote { rkey, .. } => Some(rkey.0),
+            Source::Empty | Source::Bytes(_) => None,
+        };
+        let wr_id = headers.bth.opcode.is_request().then_some(self.facts.wr_id);
+        let note = Note { qpn: Some(self.facts.qpn), wr_id, key };
+        let now = self.core.now;
+        if route == Route::Udp {
+            if let Some(tap) = &mut self.core.tap {
+                tap.queued(headers, note);
+            }
+            return;
+        }
+        let (ends, mtu) = (self.core.ends(&av), self.facts.path_mtu);
+        let length = source_len(source) as usize;
+        let Some(mut bytes) = self.core.tap.as_mut().map(|tap| tap.payload(length)) else { return };
+        self.gather(source, &mut bytes);
+        if let Some(tap) = &mut self.core.tap
+            && route != Route::None
+        {
+            tap.memory(now, Direction::Outbound, (ends, mtu), headers, bytes, note);
+        }
+    }
+}

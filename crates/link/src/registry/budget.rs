@@ -1,0 +1,176 @@
+//! What the processes of one user have of something that all of them share, without a server.
+//!
+//! A process that has `bytes` of a budget listens on the abstract socket `peerdma/N/WHAT/vf/n/bytes/serial`, so that what it has
+//! vanishes with it. Whoever wants more first *asks*, by a name with `bytes?`, and then adds up what others hold and
+//! ask for. Of two who ask at the same time at least one sees the other, so together they never get more than there is.
+//!
+//! Abstract names have no owner: whose they are the kernel says (`SO_PEERCRED`), and those of other users do not count.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::claim::own_uid;
+use super::cred::peer_cred;
+use super::name::valid_nic;
+use super::{SO_ACCEPTCON, VF_COUNT};
+
+/// Those who asked whose a name is, and are not told more: nobody accepts.
+const BACKLOG: i32 = 4096;
+
+/// Names of this process so far.
+static SERIAL: AtomicU64 = AtomicU64::new(0);
+
+/// Looks at a list that changes all the time until two looks agree.
+const LOOKS: usize = 8;
+
+/// What the other processes of our user have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "two numbers")]
+pub struct Held {
+    /// Bytes that are theirs.
+    pub settled: u64,
+    /// Bytes that they are just asking for, beyond those.
+    pub asked: u64,
+}
+
+/// Says that this process, VF `vf`, has `bytes` of the budget, or asks for so many. Holds as long as the descriptor is
+/// open, here or in a child that inherits it.
+///
+/// # Errors
+///
+/// EADDRINUSE when somebody of another process has the name; else what the kernel says.
+pub fn claim(nic: &str, what: &str, vf: u16, bytes: u64, asks: bool) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    // A child that was just spawned may have an old name of ours still, so none is used twice.
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    rustix::net::bind(&socket, &address(nic, what, &Claim { vf, bytes, asks, serial })?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// What the other processes of our user in this network namespace have of the budget.
+///
+/// # Errors
+///
+/// If /proc/net/unix cannot be read, or `nic` names no socket.
+pub fn held(nic: &str, what: &str, vf: u16) -> io::Result<Held> {
+    if !valid_nic(nic) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut seen = claims(nic, what)?;
+    for _ in 0..LOOKS {
+        let again = claims(nic, what)?;
+        if seen == again {
+            break;
+        }
+        seen = again;
+    }
+    // Of each process what it has, and the most that it asks for.
+    let mut per_vf: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
+    for claim in seen.into_iter().filter(|claim| claim.vf != vf && is_ours(nic, what, claim)) {
+        let (settled, asked) = per_vf.entry(claim.vf).or_default();
+        let most = if claim.asks { asked } else { settled };
+        *most = claim.bytes.max(*most);
+    }
+    let add = |sum: Held, (settled, asked): (u64, u64)| Held {
+        settled: sum.settled.saturating_add(settled),
+        asked: sum.asked.saturating_add(asked.saturating_sub(settled)),
+    };
+    Ok(per_vf.into_values().fold(Held::default(), add))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    vf: u16,
+    bytes: u64,
+    asks: bool,
+    serial: u64,
+}
+
+fn claims(nic: &str, what: &str) -> io::Result<Vec<Claim>> {
+    let table = std::fs::read_to_string("/proc/net/unix")?;
+    let mut claims: Vec<_> = table.lines().filter_map(|line| parse(line, nic, what)).collect();
+    claims.sort_unstable();
+    Ok(claims)
+}
+
+fn parse(line: &str, nic: &str, what: &str) -> Option<Claim> {
+    let mut fields = line.split_ascii_whitespace().skip(3);
+    let flags = u32::from_str_radix(fields.next()?, 16).ok()?;
+    if flags & SO_ACCEPTCON == 0 {
+        return None;
+    }
+    let path = fields.nth(3)?.strip_prefix("@peerdma/")?.strip_prefix(nic)?;
+    let path = path.strip_prefix('/')?.strip_prefix(what)?.strip_prefix("/vf/")?;
+    let (vf, path) = path.split_once('/')?;
+    let (bytes, serial) = path.split_once('/')?;
+    let asks = bytes.ends_with('?');
+    let bytes = bytes.strip_suffix('?').unwrap_or(bytes).parse().ok()?;
+    let vf = vf.parse().ok().filter(|vf| *vf < VF_COUNT)?;
+    Some(Claim { vf, bytes, asks, serial: serial.parse().ok()? })
+}
+
+/// Whether a process of our user holds a name. One that is gone by now holds nothing.
+fn is_ours(nic: &str, what: &str, claim: &Claim) -> bool {
+    let asked = || {
+        let socket = socket()?;
+        let address = address(nic, what, claim)?;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => Ok(peer_cred(socket.as_fd())?.uid),
+            // So often asked that its queue is full: rather counted than not.
+            Err(Errno::AGAIN) => Ok(own_uid()),
+            Err(errno) => Err(io::Error::from(errno)),
+        }
+    };
+    match asked() {
+        Ok(uid) if uid == own_uid() => true,
+        Ok(uid) => {
+            tracing::warn!(nic, what, vf = claim.vf, uid, "another user says it has some");
+            false
+        }
+        Err(error) => error.raw_os_error() != Some(Errno::CONNREFUSED.raw_os_error()),
+    }
+}
+
+fn address(nic: &str, what: &str, claim: &Claim) -> io::Result<SocketAddrUnix> {
+    let Claim { vf, bytes, asks, serial } = claim;
+    let mark = if *asks { "?" } else { "" };
+    let name = format!("peerdma/{nic}/{what}/vf/{vf}/{bytes}{mark}/{serial}");
+    Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_have_and_ask_for_is_added_up() {
+        let nic = format!("budget{}", std::process::id());
+        let held = |vf| held(&nic, "dm", vf).expect("proc");
+        assert_eq!(held(0), Held::default());
+        let _one = claim(&nic, "dm", 1, 4096, false).expect("free");
+        let asks = claim(&nic, "dm", 1, 6144, true).expect("free");
+        let two = claim(&nic, "dm", 2, 64, false).expect("free");
+        let _other = claim(&nic, "else", 3, 1 << 20, false).expect("free");
+        assert_eq!(held(0), Held { settled: 4160, asked: 2048 });
+        assert_eq!(held(1), Held { settled: 64, asked: 0 });
+        // Asked often, answered always.
+        for _ in 0..20 {
+            assert_eq!(held(2).settled, 4096);
+        }
+        drop((asks, two));
+        assert_eq!(held(0), Held { settled: 4096, asked: 0 });
+        let _same = claim(&nic, "dm", 1, 4096, false).expect("another name");
+        assert_eq!(held(0), Held { settled: 4096, asked: 0 }, "a process counts once");
+    }
+}

@@ -1,0 +1,143 @@
+//! Device memory is one for all processes of a user: what one has, another cannot get, until it frees it or dies.
+//!
+//! The processes are this program again, with the NIC's name in their environment.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use verbs::{Context, Device, Dm, Kind, NicConfig};
+
+const NIC: &str = "PEERDMA_TEST_DM_NIC";
+const MAX: u64 = 256 << 10;
+/// Far more than the kernel needs to end a process.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Actor {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Actor {
+    fn start(nic: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_part_of_a_process", "--nocapture", "--test-threads=1"])
+            .env(NIC, nic)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (to, from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Self { child, to, from: BufReader::new(from) }
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.to, "{line}").unwrap();
+    }
+
+    /// The next line that is meant for us, and not the test harness's.
+    fn hear(&mut self) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(self.from.read_line(&mut line).unwrap() > 0, "a process ended too early");
+            if let Some((_, said)) = line.split_once("said: ") {
+                return said.trim_end().to_owned();
+            }
+        }
+    }
+
+    fn ask(&mut self, line: &str) -> String {
+        self.tell(line);
+        self.hear()
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn open(nic: &str) -> Context {
+    let config = NicConfig { name: nic.to_owned(), max_dm_size: MAX, ..NicConfig::default() };
+    Device::from_config(config).unwrap().open().unwrap()
+}
+
+#[test]
+fn the_part_of_a_process() {
+    let Ok(nic) = std::env::var(NIC) else { return };
+    let context = open(&nic);
+    let mut blocks: Vec<Dm> = Vec::new();
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let said = match line.split_once(' ') {
+            Some(("alloc", bytes)) => match context.alloc_dm(bytes.parse().unwrap()) {
+                Ok(block) => {
+                    blocks.push(block);
+                    "ok".to_owned()
+                }
+                Err(refusal) => format!("{:?}", refusal.kind()),
+            },
+            _ => {
+                blocks.clear();
+                "ok".to_owned()
+            }
+        };
+        println!("said: {said}");
+    }
+}
+
+fn nic(test: &str) -> String {
+    format!("dmb{}-{test}", std::process::id())
+}
+
+#[test]
+fn what_another_process_has_cannot_be_had_until_it_frees_it_or_dies() {
+    let nic = nic("shared");
+    let context = open(&nic);
+    let mut other = Actor::start(&nic);
+    assert_eq!(other.ask(&format!("alloc {}", MAX / 2)), "ok");
+    let half = context.alloc_dm(MAX / 2).unwrap();
+    let refusal = context.alloc_dm(64).unwrap_err();
+    assert_eq!(refusal.kind(), Kind::NoMemory);
+    assert!(refusal.what().contains("others of this user have 131072"), "{refusal}");
+    assert_eq!(other.ask("alloc 64"), "NoMemory");
+    // Freed here, it can be had there.
+    drop(half);
+    assert_eq!(other.ask(&format!("alloc {}", MAX / 2)), "ok");
+    assert_eq!(context.alloc_dm(64).unwrap_err().kind(), Kind::NoMemory);
+    assert_eq!(other.ask("free"), "ok");
+    let all = context.alloc_dm(MAX).unwrap();
+    drop(all);
+    // What is longer than there is at all is another mistake.
+    assert_eq!(context.alloc_dm(MAX + 1).unwrap_err().kind(), Kind::Invalid);
+    assert_eq!(other.ask(&format!("alloc {MAX}")), "ok");
+    other.child.kill().unwrap();
+    other.child.wait().unwrap();
+    let start = Instant::now();
+    while let Err(refusal) = context.alloc_dm(MAX) {
+        assert!(start.elapsed() < PATIENCE, "{refusal}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn those_who_ask_together_never_get_more_than_there_is() {
+    let nic = nic("together");
+    let mut actors: Vec<_> = (0..8).map(|_| Actor::start(&nic)).collect();
+    // All are up before the first asks.
+    actors.iter_mut().for_each(|actor| assert_eq!(actor.ask("free"), "ok"));
+    let quarter = format!("alloc {}", MAX / 4);
+    for round in 0..20 {
+        actors.iter_mut().for_each(|actor| actor.tell(&quarter));
+        let got = actors.iter_mut().map(Actor::hear).filter(|said| said == "ok").count();
+        assert!(got <= 4, "round {round}: {got} quarters of one whole");
+        // One after the other they get what is left, and no more.
+        let late = actors.iter_mut().map(|a| a.ask(&quarter)).filter(|said| said == "ok").count();
+        assert_eq!(got + late, 4, "round {round}");
+        actors.iter_mut().for_each(|actor| assert_eq!(actor.ask("free"), "ok"));
+    }
+}

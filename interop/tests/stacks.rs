@@ -1,0 +1,183 @@
+//! What is built on verbs: UCX, and Open MPI by UCX.
+//!
+//! Each program is allowed peerdma's transports and no other, so that it fails where it would have fallen back, and the
+//! counters of its device say how many bytes went where.
+
+use std::time::Duration;
+
+use interop::need::Need;
+use interop::{
+    Artefacts, Finished, Mode, Netns, Output, Pair, Program, Scratch, Veth, compile_mpi, needs,
+};
+
+macro_rules! two_hosts {
+    ($($more:expr),*) => {
+        needs!(
+            Need::Root, Need::Namespaces, Need::Program("ip"), Need::Program("nsenter"),
+            Need::Program("setpriv") $(, $more)*
+        )
+    };
+}
+
+#[test]
+fn ucx_finds_the_device() {
+    needs!(Need::Program("ucx_info"));
+    let out = Program::new("ucx_info").args(["-d"]).output();
+    for words in ["Transport: rc_verbs", "Transport: ud_verbs", "Device: peerdma0:1"] {
+        out.success().says(words);
+    }
+}
+
+/// How many messages a test sends, and of how many bytes.
+const MESSAGES: u64 = 100;
+const BYTES: u64 = 20_000;
+
+/// UCX's transports of a device of verbs: reliable connections, and datagrams that UCX makes reliable.
+const TRANSPORTS: [&str; 2] = ["rc_v", "ud_v"];
+
+/// A test of UCP, the layer that MPI uses, over one transport of verbs.
+fn ucx(test: &str, transport: &str) -> Pair {
+    let (messages, bytes) = (MESSAGES.to_string(), BYTES.to_string());
+    Pair::new("ucx_perftest")
+        .args(["-t", test, "-n", &messages, "-w", "10", "-s", &bytes])
+        .both(|program| {
+            program
+                .env("UCX_TLS", format!("{transport},self"))
+                .env("UCX_NET_DEVICES", "peerdma0:1")
+                .env("PEERDMA_LOG", "info")
+        })
+        .limit(Duration::from_secs(60))
+}
+
+/// Every message was sent, and the device of one side carried at least their bytes on the way that is meant.
+#[track_caller]
+fn carried(done: &Finished, packets: &str, largest: u64) {
+    let last = done.client.stdout.lines().find(|line| line.starts_with("Final:"));
+    let sent = last.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    assert_eq!(sent, Some(MESSAGES), "{}", done.client);
+    let carried = [&done.client, &done.server].map(|side| {
+        let count = |name| side.counters().get(name).copied().unwrap_or(0);
+        count(packets) * largest + count("direct_bytes")
+    });
+    let most = carried.into_iter().max();
+    assert!(most >= Some(MESSAGES * BYTES), "{carried:?} bytes\n{}\n{}", done.client, done.server);
+}
+
+const UCP_TESTS: [&str; 6] =
+    ["tag_lat", "tag_bw", "ucp_put_lat", "ucp_put_bw", "ucp_get", "ucp_am_lat"];
+
+#[test]
+fn ucx_over_one_host() {
+    needs!(Need::Program("ucx_perftest"));
+    for transport in TRANSPORTS {
+        for test in UCP_TESTS {
+            // A record of a ring is 32 KiB at most.
+            carried(&ucx(test, transport).run(), "tx_shm_packets", 32 << 10);
+        }
+    }
+}
+
+#[test]
+fn ucx_over_two_hosts() {
+    two_hosts!(Need::Program("ucx_perftest"));
+    let veth = Veth::new();
+    for transport in TRANSPORTS {
+        for test in UCP_TESTS {
+            carried(&ucx(test, transport).across(&veth).run(), "tx_udp_packets", 4096);
+        }
+    }
+}
+
+/// The layer below, which calls verbs directly.
+#[test]
+fn ucx_by_its_lower_layer() {
+    two_hosts!(Need::Program("ucx_perftest"));
+    let veth = Veth::new();
+    for (test, transport, layout) in [
+        ("am_lat", "rc_verbs", "bcopy"),
+        ("am_bw", "rc_verbs", "zcopy"),
+        ("put_lat", "rc_verbs", "bcopy"),
+        ("put_bw", "rc_verbs", "zcopy"),
+        ("get", "rc_verbs", "zcopy"),
+        ("fadd", "rc_verbs", "short"),
+        ("am_lat", "ud_verbs", "short"),
+    ] {
+        let size = if layout == "short" { "8" } else { "4000" };
+        let args = ["-d", "peerdma0:1", "-x", transport, "-D", layout, "-t", test, "-s", size];
+        let done = Pair::new("ucx_perftest")
+            .args(args)
+            .args(["-n", "100", "-w", "10"])
+            .both(|program| program.env("PEERDMA_LOG", "info"))
+            .across(&veth)
+            .run();
+        done.client.says("Final:");
+        assert!(done.client.counters()["tx_udp_packets"] >= 100, "{test}\n{}", done.client);
+    }
+}
+
+/// What each rank of `mpi.c` receives.
+const BYTES_OF_A_RANK: u64 = 8 * (1 + 1_000 + 10_000 + 300_000 + (4 << 20));
+
+/// The MPI program on two hosts, a rank on each.
+fn mpi(
+    scratch: &Scratch,
+    hosts: [&Netns; 2],
+    options: &[(&str, &str)],
+    env: &[(&str, &str)],
+) -> Output {
+    let program = compile_mpi("mpi", scratch);
+    let mut words =
+        vec!["exec", "mpirun", "--allow-run-as-root", "--host", "10.77.0.1,10.77.0.2", "-np", "2"];
+    let base = scratch.path().to_str().expect("our own path").to_owned();
+    let agent = concat!(env!("CARGO_MANIFEST_DIR"), "/sh/mpi-agent.sh");
+    let common = [
+        ("plm_rsh_agent", agent),
+        ("oob_tcp_if_include", Veth::INTERFACE),
+        ("orte_tmpdir_base", &base),
+    ];
+    for (name, value) in common.iter().chain(options) {
+        words.extend(["--mca", name, value]);
+    }
+    for (name, _) in env {
+        words.extend(["-x", name]);
+    }
+    let peerdma = Artefacts::find().peerdma();
+    let (peerdma, program) = (peerdma.to_str().expect("UTF-8"), program.to_str().expect("UTF-8"));
+    words.extend(["-x", "PEERDMA_LOG", peerdma, "run", "--", program]);
+    let line = format!("hostname one; {}", words.join(" "));
+    let mut shell = Program::new("unshare")
+        .args(["--uts", "sh", "-c", &line])
+        .mode(Mode::Plain)
+        .env("INTEROP_OTHER_NETNS", hosts[1].path())
+        .env("PEERDMA_LOG", "info")
+        .in_netns(hosts[0])
+        .limit(Duration::from_secs(90));
+    for (name, value) in env {
+        shell = shell.env(name, value);
+    }
+    shell.output()
+}
+
+/// Both ranks checked every byte, and the devices sent at least so many to the other host.
+#[track_caller]
+fn all_ranks_are_right(out: &Output) {
+    for rank in 0..2 {
+        out.success()
+            .says(&format!("rank {rank} of 2 received {BYTES_OF_A_RANK} bytes, all right"));
+    }
+    let packets = out.all_counters("tx_udp_packets");
+    assert_eq!(packets.len(), 2, "a device for each rank\n{out}");
+    for count in packets {
+        assert!(count * 4096 >= BYTES_OF_A_RANK, "{count} packets\n{out}");
+    }
+}
+
+#[test]
+fn mpi_by_ucx() {
+    two_hosts!(Need::Program("mpirun"), Need::Program("mpicc"), Need::Program("ucx_info"));
+    let veth = Veth::new();
+    let scratch = Scratch::new();
+    let options = [("pml", "ucx"), ("osc", "ucx"), ("btl", "self")];
+    let env = [("UCX_TLS", "rc_v,self"), ("UCX_NET_DEVICES", "peerdma0:1")];
+    all_ranks_are_right(&mpi(&scratch, [&veth.left, &veth.right], &options, &env));
+}
