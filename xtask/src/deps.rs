@@ -25,6 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // The one place that holds both a GPU and a NIC: a process has one of each, joined by fds alone.
     ("peerdma", &["iba", "umem", "dmabuf", "pci", "link", "transport", "device", "gpu", "verbs", "rsocket"]),
     ("preload", &[]),
+    ("rspreload", &[]),
     ("fabric-sim", &["iba", "wire", "transport", "umem"]),
     ("interop", &[]),
     ("bench", &["iba", "wire", "umem", "dmabuf", "transport", "link", "device", "gpu", "verbs"]),
