@@ -409,6 +409,7 @@ impl DatagramSocket {
     /// `bind(2)`.
     pub(super) fn bind(&self, socket: &Arc<Socket>, addr: SocketAddr) -> Answer {
         bind(&self.udp, &addr).map_err(|error| failed("rbind", error))?;
+        tracing::info!(target: "peerdma::rsocket", "bound to {addr}");
         self.serve(socket, &mut self.state())
     }
 
