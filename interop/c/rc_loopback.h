@@ -128,7 +128,7 @@ static int loop_post_write(struct loop *l, void *from, uint32_t len, uint64_t to
 }
 
 /* Writes a pattern made of `seed` from one half to the other, and looks at every byte. */
-static int loop_write(struct loop *l, unsigned seed)
+static inline int loop_write(struct loop *l, unsigned seed)
 {
 	unsigned char *to = l->buf + LOOP_SIZE;
 	int status;

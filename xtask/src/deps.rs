@@ -16,14 +16,30 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("transport", &["iba", "wire"]),
     ("cm", &["iba", "wire"]),
     ("rsocket", &[]),
+    ("fault", &["iba", "wire"]),
     // For `umem::Foreign`: a ring shared with a peer is foreign memory, too.
     ("link", &["iba", "umem"]),
-    ("device", &["iba", "wire", "umem", "dmabuf", "pci", "transport", "cm", "link"]),
+    ("device", &["iba", "wire", "umem", "dmabuf", "pci", "transport", "cm", "fault", "link"]),
     // Its memory is foreign memory: importers write it at any moment.
     ("gpu", &["umem", "dmabuf", "pci"]),
     ("verbs", &["iba", "umem", "dmabuf", "transport", "device"]),
     // The one place that holds both a GPU and a NIC: a process has one of each, joined by fds alone.
-    ("peerdma", &["iba", "umem", "dmabuf", "pci", "link", "transport", "device", "gpu", "verbs", "rsocket"]),
+    (
+        "peerdma",
+        &[
+            "iba",
+            "umem",
+            "dmabuf",
+            "pci",
+            "fault",
+            "link",
+            "transport",
+            "device",
+            "gpu",
+            "verbs",
+            "rsocket",
+        ],
+    ),
     ("preload", &[]),
     ("rspreload", &[]),
     ("fabric-sim", &["iba", "wire", "transport", "umem"]),

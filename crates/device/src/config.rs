@@ -17,6 +17,7 @@
 //! fault_us = 0             # how long a page fault takes
 //! pin_limit = false        # true: registered memory is charged against RLIMIT_MEMLOCK
 //! pcap = "nic.pcapng"      # every packet of every carrier goes into this file, too
+//! fault = "plan.toml"      # what is to go wrong (docs/FAULT_PLANS.md)
 //! peermem = false          # true: ibv_reg_mr of a peer device's memory asks that device's driver (PeerDirect)
 //! ```
 //!
@@ -85,6 +86,12 @@ pub struct NicConfig {
     /// The file that every packet is recorded in. `PEERDMA_PCAP` names one for all NICs. While packets are recorded, one-sided
     /// operations are packets too: the direct path is not used.
     pub pcap: Option<PathBuf>,
+    /// The plan of faults that this NIC follows ([`fault::Plan`]). `PEERDMA_FAULT` names one for all NICs. Under a plan, too,
+    /// the direct path is not used.
+    pub fault: Option<PathBuf>,
+    /// The file to which the report of what fired is added; standard error if there is none. `PEERDMA_FAULT_REPORT` names one
+    /// for all NICs.
+    pub fault_report: Option<PathBuf>,
     /// Whether a plain registration of memory that belongs to a peer device asks the peer memory clients for it
     /// (PeerDirect; `docs/semantics.md` 2.11). Without it, as in mainline Linux, that is EFAULT.
     pub peermem: bool,
@@ -144,6 +151,8 @@ impl Default for NicConfig {
             fault_us: 0,
             pin_limit: false,
             pcap: None,
+            fault: None,
+            fault_report: None,
             peermem: false,
             address: None,
             max_dm_size: 256 << 10,
@@ -159,15 +168,20 @@ impl Config {
             Some(path) if !path.is_empty() => Self::read(Path::new(&path)),
             _ => Self::parse(""),
         }
-        .map(Self::captured)
+        .map(Self::with_named_files)
     }
 
-    /// With the capture that `PEERDMA_PCAP` names, for every NIC.
-    fn captured(mut self) -> Self {
-        if let Some(path) = std::env::var_os("PEERDMA_PCAP").filter(|path| !path.is_empty()) {
-            for nic in &mut self.nics {
-                nic.pcap = Some(PathBuf::from(&path));
-            }
+    /// With the files that the environment names for every NIC.
+    fn with_named_files(mut self) -> Self {
+        let named = |variable| {
+            std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
+        };
+        let files = [named("PEERDMA_PCAP"), named("PEERDMA_FAULT"), named("PEERDMA_FAULT_REPORT")];
+        for nic in &mut self.nics {
+            let [pcap, fault, report] = files.clone();
+            nic.pcap = pcap.or(nic.pcap.take());
+            nic.fault = fault.or(nic.fault.take());
+            nic.fault_report = report.or(nic.fault_report.take());
         }
         self
     }

@@ -114,4 +114,6 @@ counters! {
     direct_operations,
     /// Their bytes.
     direct_bytes,
+    /// What a fault plan did to packets, QPs, queues, regions and the port.
+    injected_faults,
 }

@@ -18,6 +18,7 @@ use crate::counters::Counters;
 use crate::engine::cm::CmService;
 use crate::engine::core::Core;
 use crate::engine::faults::Faults;
+use crate::engine::injected::Injected;
 use crate::engine::peers::Peers;
 use crate::engine::qp::QpTable;
 use crate::engine::receive::Receivers;
@@ -221,14 +222,13 @@ pub(crate) fn lock_all() -> Vec<ForkGuard> {
     open_hcas().into_iter().map(lock).collect()
 }
 
-/// Writes what was recorded of packets and is not in its file yet. For a process that ends without closing its devices.
-pub fn flush_captures() {
+/// Writes what was recorded of packets and is not in its file yet, and what fired of a fault plan. For a process that ends
+/// without closing its devices.
+pub fn finish_records() {
     for hca in open_hcas() {
         // A thread that the end of the process stopped may hold it for ever.
-        if let Some(mut engine) = hca.shared.engine.try_lock_for(LEASE)
-            && let Some(tap) = &mut engine.core.tap
-        {
-            tap.finish();
+        if let Some(mut engine) = hca.shared.engine.try_lock_for(LEASE) {
+            engine.core.finish_records();
         }
     }
 }
@@ -255,9 +255,7 @@ impl ForkGuard {
 impl Drop for Hca {
     fn drop(&mut self) {
         let mut engine = self.lock();
-        if let Some(tap) = &mut engine.core.tap {
-            tap.finish();
-        }
+        engine.core.finish_records();
         let counters = engine.counters();
         drop(engine);
         let counted: Vec<String> = counters
@@ -350,7 +348,9 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
     let vf = claim.vf();
     let tap = Tap::open(config, vf);
     // Packets are to be seen, so nothing may go without.
-    let direct = config.direct && !config.force_udp && tap.is_none();
+    let clock = Clock::new();
+    let injected = Injected::open(config, clock.now())?;
+    let direct = config.direct && !config.force_udp && tap.is_none() && injected.is_none();
     let table = if direct { Some(Table::new()?) } else { None };
     if let Some(file) = table.as_ref().and_then(Table::fd) {
         claim.set_table(file);
@@ -403,10 +403,12 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         gsi: Default::default(),
         holding: false,
         tap,
+        injected,
+        qps_made: 0,
     };
     let receivers = Receivers::new(udp, config.udp_port, watch, waits);
     // Numbers that a process with this VF used shortly before rest: the start moves with the process and the time.
     let start = std::process::id().wrapping_mul(1031) ^ Clock::wall_seconds() as u32;
     let cm = CmService::new(&core);
-    Ok(Engine::new(core, QpTable::new(vf, start), receivers, cm, Clock::new()))
+    Ok(Engine::new(core, QpTable::new(vf, start), receivers, cm, clock))
 }

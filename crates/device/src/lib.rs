@@ -59,6 +59,6 @@ pub use engine::{
     Resources, Wc,
 };
 pub use failure::fail_all;
-pub use hca::{EngineGuard, Hca, flush_captures};
+pub use hca::{EngineGuard, Hca, finish_records};
 pub use nic::{NicInfo, nics};
 pub use refusal::{Kind, Refusal, Result};

@@ -340,6 +340,11 @@ pub trait Env {
         Err(LocalError::Protection)
     }
 
+    /// Whether the QP is to act as if it had no receive, for tests of those who send to it.
+    fn withholds_receives(&self) -> bool {
+        false
+    }
+
     /// Takes the next receive of the QP's shared receive queue. Called only for QPs that have one.
     fn take_srq(&mut self) -> Option<RecvWr>;
 

@@ -130,6 +130,7 @@ impl Engine {
             },
             has_srq: takes_none,
         });
+        self.core.qps_made += 1;
         let facts = QpFacts {
             id,
             qpn,
@@ -145,6 +146,7 @@ impl Engine {
             av: iba::Av::default(),
             path_mtu: self.core.port.active_mtu(),
             route: Route::None,
+            ordinal: self.core.qps_made,
             wr_id: 0,
             ring_position: RingPosition::default(),
             peer_is_behind: false,
@@ -463,10 +465,10 @@ impl Engine {
 impl Core {
     /// What a carrier lets a packet carry.
     fn path_caps(&self, route: Route, path_mtu: Mtu) -> PathCaps {
-        // A record takes at most half of its ring. If packets are recorded, each is one of a wire.
+        // A record takes at most half of its ring. If packets are recorded or tampered with, each is one of a wire.
         let segment = match route {
             Route::Udp | Route::None => return PathCaps::wire(path_mtu),
-            _ if self.tap.is_some() => path_mtu.bytes(),
+            _ if self.tap.is_some() || self.injected.is_some() => path_mtu.bytes(),
             Route::Shm(_) => SHM_SEGMENT.min(self.config.ring_size as u32 / 4),
             Route::Loopback => LOOPBACK_SEGMENT,
         };

@@ -11,6 +11,7 @@ use super::cq::{Armed, Cq};
 use super::dm_budget::DmBudget;
 use super::events::EventQueue;
 use super::faults::Faults;
+use super::injected::Injected;
 use super::mr::MrTable;
 use super::multicast::Group;
 use super::peers::Peers;
@@ -162,6 +163,10 @@ pub(crate) struct Core {
     pub(crate) holding: bool,
     /// Records every packet, if the configuration names a file for it.
     pub(crate) tap: Option<Box<Tap>>,
+    /// What goes wrong, if the configuration names a plan for it.
+    pub(crate) injected: Option<Box<Injected>>,
+    /// QPs made since the NIC was opened.
+    pub(crate) qps_made: u64,
 }
 
 impl Core {

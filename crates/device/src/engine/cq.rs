@@ -71,6 +71,8 @@ pub(crate) struct Cq {
     /// Queues that complete here.
     pub(crate) uses: u32,
     pub(crate) overrun: bool,
+    /// Whether the next completion is to find it full, for tests of programs.
+    pub(crate) is_to_overrun: bool,
     ring: VecDeque<Wc>,
 }
 
@@ -87,13 +89,15 @@ impl Cq {
             report_at: None,
             uses: 0,
             overrun: false,
+            is_to_overrun: false,
             ring: VecDeque::new(),
         }
     }
 
     /// Adds a completion; `false` when the queue is full, which is an error of the queue (IBA 10.8.2, o10-45).
     pub(crate) fn push(&mut self, completion: &Completion, qpn: Qpn, timestamp: u64) -> bool {
-        if self.ring.len() >= self.capacity as usize {
+        if self.ring.len() >= self.capacity as usize || self.is_to_overrun {
+            self.is_to_overrun = false;
             self.overrun = true;
             return false;
         }

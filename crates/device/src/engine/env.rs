@@ -38,6 +38,8 @@ pub(crate) struct QpFacts {
     pub(crate) av: Av,
     pub(crate) path_mtu: Mtu,
     pub(crate) route: Route,
+    /// Which QP of this NIC in this process it is, from 1 in the order of creation.
+    pub(crate) ordinal: u64,
     /// The work request that packets are sent for.
     pub(crate) wr_id: u64,
     /// Where in the ring to the peer the last packet ends.
@@ -79,6 +81,11 @@ impl<'a> QpEnv<'a, '_> {
             Source::Remote { rkey, .. } => self.core.answering_pd(self.facts, rkey),
             _ => self.facts.pd,
         }
+    }
+
+    /// Whether the bytes of a packet can be taken now.
+    pub(super) fn is_readable(&self, source: &Source<'_>) -> bool {
+        self.loop_payload(source).is_ok()
     }
 
     /// A copy is needed where the work request completes before the packet has arrived.
@@ -321,6 +328,26 @@ impl QpEnv<'_, '_> {
         }
     }
 
+    /// Sends, and records what was sent.
+    pub(crate) fn transmit_now(
+        &mut self,
+        to: To<'_>,
+        headers: &Headers,
+        source: &Source<'_>,
+        skipped: Skipped,
+    ) -> Result<(), TransmitError> {
+        let sent = self.send_present(to, headers, source, skipped);
+        if sent.is_ok() && self.core.tap.is_some() {
+            self.tap_sent(to, headers, source);
+        }
+        sent
+    }
+
+    /// Whether a fault plan has the request at hand refused.
+    fn is_refused_by_plan(&self) -> bool {
+        self.core.injected.as_ref().is_some_and(|injected| injected.refuses)
+    }
+
     /// Copies a payload, as far as it can be read.
     pub(crate) fn gather(&self, source: &Source<'_>, room: &mut [u8]) {
         let (pd, mrs) = (self.pd_for(source), &self.core.mrs);
@@ -443,11 +470,14 @@ impl<'p> Env for QpEnv<'_, 'p> {
         source: Source<'_>,
         skipped: Skipped,
     ) -> Result<(), TransmitError> {
-        let sent = self.send_present(to, headers, &source, skipped);
-        if sent.is_ok() && self.core.tap.is_some() {
-            self.tap_sent(to, headers, &source);
+        if self.core.injected.is_some() {
+            return self.transmit_injected(to, headers, source, skipped);
         }
-        sent
+        self.transmit_now(to, headers, &source, skipped)
+    }
+
+    fn withholds_receives(&self) -> bool {
+        self.core.injected.as_ref().is_some_and(|injected| injected.withholds)
     }
 
     fn of_request(&mut self, wr_id: u64) {
@@ -460,6 +490,10 @@ impl<'p> Env for QpEnv<'_, 'p> {
 
     fn one_sided(&mut self, op: &OneSided<'_>) -> Direct {
         let Route::Shm(vf) = self.facts.route else { return Direct::Declined };
+        // A plan is about packets.
+        if self.core.injected.is_some() {
+            return Direct::Declined;
+        }
         let Core { peers, mrs, counters, table, .. } = &mut *self.core;
         // What an unreliable QP sent before may still lie in the ring: nothing may overtake it.
         let unreliable = !self.facts.qp_type.is_reliable();
@@ -499,6 +533,9 @@ impl<'p> Env for QpEnv<'_, 'p> {
         length: u32,
         access: Access,
     ) -> Result<(), RemoteError> {
+        if self.is_refused_by_plan() {
+            return Err(RemoteError::Access);
+        }
         self.core.mrs.windows.check_qp(rkey, self.facts.qpn)?;
         self.core.mrs.check_remote(self.facts.pd, rkey, addr, u64::from(length), access)
     }
@@ -509,6 +546,9 @@ impl<'p> Env for QpEnv<'_, 'p> {
         addr: u64,
         payload: &InPayload<'p>,
     ) -> Result<(), RemoteError> {
+        if self.is_refused_by_plan() {
+            return Err(RemoteError::Access);
+        }
         let length = payload.len();
         let (pd, need) = (self.facts.pd, Access::REMOTE_WRITE);
         self.with_present((rkey, addr, u64::from(length)), |core| {

@@ -23,6 +23,7 @@ mod events;
 pub(crate) mod faults;
 mod forwarders;
 pub(crate) mod import;
+pub(crate) mod injected;
 mod leave;
 mod mr;
 mod multicast;
@@ -140,7 +141,9 @@ impl Engine {
     /// The state of the port.
     #[doc(alias = "ibv_query_port")]
     pub fn port_attr(&self) -> PortAttr {
-        crate::nic::port_attr(&self.core.port)
+        let attr = crate::nic::port_attr(&self.core.port);
+        let is_down = self.core.injected.as_ref().is_some_and(|injected| injected.is_port_down());
+        PortAttr { active: attr.active && !is_down, ..attr }
     }
 
     /// The number of a QP.
@@ -243,6 +246,8 @@ impl Engine {
         self.life = Life::Husk;
         // Its pages did not come along.
         self.core.table = None;
+        // What fired is the parent's to report.
+        self.core.injected = None;
         // Its blocks are the parent's to write.
         if let Some(tap) = self.core.tap.take() {
             tap.abandon_in_child();
@@ -270,7 +275,9 @@ impl Engine {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let event = self.core.moderated.iter().map(|(at, _)| *at);
         let capture = self.core.tap.as_ref().and_then(|tap| tap.deadline());
-        timer.into_iter().chain(event).chain(capture).chain(self.cm.next_deadline()).min()
+        let plan = self.core.injected.as_ref().and_then(|injected| injected.deadline());
+        let cm = self.cm.next_deadline();
+        timer.into_iter().chain(event).chain(capture).chain(plan).chain(cm).min()
     }
 
     /// Notes when the background thread looks again; it holds the lock until it sleeps.
@@ -344,6 +351,9 @@ impl Engine {
 
     /// Passes on what a transmission left with the carriers that have no reader of their own.
     fn after_transmit(&mut self) {
+        if self.core.injected.is_some() {
+            self.run_plan();
+        }
         while !self.core.loopback.is_empty() {
             self.deliver_loopback(64);
         }
@@ -423,6 +433,7 @@ impl Engine {
         if self.core.tap.as_ref().and_then(|tap| tap.deadline()).is_some_and(|at| at <= now) {
             self.core.flush_tap();
         }
+        fired |= self.run_plan();
         fired |= self.run_cm();
         if fired {
             self.after_transmit();

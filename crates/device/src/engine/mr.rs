@@ -79,6 +79,9 @@ pub(crate) struct MrTable {
     tags: Vec<u8>,
     /// The region that is nowhere, if anybody asked for it.
     pub(super) null: Option<Null>,
+    /// How many regions were made, and which of them each slot's is, from 1.
+    made: u64,
+    ordinals: Vec<u64>,
     /// Keys that show parts of regions.
     pub(super) windows: WindowTable,
 }
@@ -100,9 +103,19 @@ impl MrTable {
             0 if index == 0 => 1,
             tag => tag,
         };
+        if index >= self.ordinals.len() {
+            self.ordinals.resize(index + 1, 0);
+        }
+        self.made += 1;
+        self.ordinals[index] = self.made;
         let key = (index as u32) << 8 | u32::from(self.tags[index]);
         entry.insert(make(key));
         (index.into(), key)
+    }
+
+    /// The region that was made at this place in the order of all, from 1, if it is still there.
+    pub(crate) fn by_ordinal(&self, ordinal: u64) -> Option<MrId> {
+        self.ids().find(|id| self.ordinals.get(id.index()) == Some(&ordinal))
     }
 
     pub(crate) fn get(&self, id: MrId) -> Option<&Mr> {

@@ -6,6 +6,7 @@
 //! the access itself, which then fails in words.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use transport::Time;
 
@@ -35,7 +36,13 @@ impl Odp {
     }
 
     /// Faults in what is absent. A fault takes `latency`; until then the pages stay absent.
-    pub(crate) fn fault(&mut self, addr: u64, length: u64, now: Time, latency: u64) -> Faulted {
+    pub(crate) fn fault(
+        &mut self,
+        addr: u64,
+        length: u64,
+        now: Time,
+        latency: Duration,
+    ) -> Faulted {
         let mut faulted = Faulted { is_done: true, faults: 0 };
         for page in pages(addr, length) {
             if self.present.contains(&page) {
@@ -43,7 +50,7 @@ impl Odp {
             }
             let ready = *self.pending.entry(page).or_insert_with(|| {
                 faulted.faults += 1;
-                now + core::time::Duration::from_micros(latency)
+                now + latency
             });
             if ready <= now {
                 self.pending.remove(&page);
@@ -74,19 +81,31 @@ mod tests {
     fn a_page_faults_once() {
         let mut odp = Odp::default();
         assert!(!odp.is_present(0x1ff0, 32));
-        let first = odp.fault(0x1ff0, 32, Time::ZERO, 0);
+        let first = odp.fault(0x1ff0, 32, Time::ZERO, Duration::ZERO);
         assert_eq!(first, Faulted { is_done: true, faults: 2 });
         assert!(odp.is_present(0x1000, 0x2000));
-        assert_eq!(odp.fault(0x1fff, 2, Time::ZERO, 0), Faulted { is_done: true, faults: 0 });
+        assert_eq!(
+            odp.fault(0x1fff, 2, Time::ZERO, Duration::ZERO),
+            Faulted { is_done: true, faults: 0 }
+        );
     }
 
     #[test]
     fn a_slow_fault_is_counted_once_and_ends() {
         let mut odp = Odp::default();
         let at = Time::from_nanos;
-        assert_eq!(odp.fault(0, 8, at(0), 5), Faulted { is_done: false, faults: 1 });
-        assert_eq!(odp.fault(0, 8, at(4_999), 5), Faulted { is_done: false, faults: 0 });
-        assert_eq!(odp.fault(0, 8, at(5_000), 5), Faulted { is_done: true, faults: 0 });
+        assert_eq!(
+            odp.fault(0, 8, at(0), Duration::from_micros(5)),
+            Faulted { is_done: false, faults: 1 }
+        );
+        assert_eq!(
+            odp.fault(0, 8, at(4_999), Duration::from_micros(5)),
+            Faulted { is_done: false, faults: 0 }
+        );
+        assert_eq!(
+            odp.fault(0, 8, at(5_000), Duration::from_micros(5)),
+            Faulted { is_done: true, faults: 0 }
+        );
         assert!(odp.is_present(0, 8));
     }
 
@@ -95,7 +114,7 @@ mod tests {
         let mut odp = Odp::default();
         assert_eq!(odp.prefetch(0x1001, 0x1000), 2);
         assert_eq!(odp.prefetch(0x1001, 0x1000), 0);
-        assert_eq!(odp.fault(0x1001, 0x1000, Time::ZERO, 9).faults, 0);
+        assert_eq!(odp.fault(0x1001, 0x1000, Time::ZERO, Duration::from_micros(9)).faults, 0);
     }
 
     #[test]

@@ -68,6 +68,25 @@ impl InPayload<'_> {
         true
     }
 
+    /// A copy of the payload, as far as it can be read now.
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len() as usize];
+        match self {
+            Self::Bytes(payload) => bytes.copy_from_slice(payload),
+            Self::Ring(foreign) => foreign.copy_to(&mut bytes),
+            Self::Parts(parts) => {
+                let mut left = &mut bytes[..];
+                for part in *parts {
+                    let (piece, rest) = left.split_at_mut(part.length as usize);
+                    // What cannot be read any more was taken away since; then the zeros stay.
+                    let _ = part.umem.read(part.offset, piece);
+                    left = rest;
+                }
+            }
+        }
+        bytes
+    }
+
     /// Copies `length` bytes at `from` of the payload to `offset` of `umem`.
     pub(crate) fn copy_to(
         &self,

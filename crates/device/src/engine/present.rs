@@ -1,5 +1,7 @@
 //! Bringing in memory that an access found absent: pages of a region paged on demand, and buffers that their exporter moved.
 
+use std::time::Duration;
+
 use transport::wr::Sge;
 use umem::Umem;
 
@@ -41,8 +43,15 @@ impl Core {
         };
         let Some(mr) = self.mrs.get_mut(id) else { return BroughtIn::Here };
         if let Some(odp) = &mut mr.odp {
-            let faulted = odp.fault(addr, length, self.now, self.config.fault_us);
+            let mut latency = Duration::from_micros(self.config.fault_us);
+            if let Some(injected) = &self.injected {
+                latency += injected.page_fault(self.now);
+            }
+            let faulted = odp.fault(addr, length, self.now, latency);
             self.counters.page_faults += faulted.faults;
+            if let Some(injected) = self.injected.as_mut().filter(|_| faulted.faults > 0) {
+                injected.page_faulted(self.now);
+            }
             return if faulted.is_done { BroughtIn::Here } else { BroughtIn::NotYet };
         }
         if mr.peer.as_ref().is_some_and(PeerRegion::is_lost) {

@@ -18,6 +18,7 @@ use super::Engine;
 use super::core::Core;
 use super::env::{QpEnv, Route};
 use super::forwarders::Forwarders;
+use super::injected::deliver_injected;
 use super::multicast::{deliver_to_group, is_for_group};
 use super::payload::{InPayload, LoopPayload};
 use super::peers::{self, About, Forwarded, Incoming};
@@ -52,7 +53,7 @@ pub(crate) enum Look {
 
 /// Who sent a packet, to be compared with the peer a QP is connected to.
 #[derive(Clone, Copy, Debug)]
-enum Sender {
+pub(super) enum Sender {
     Own(Qpn),
     Process(u16, Qpn),
     Host(iba::Gid),
@@ -231,7 +232,7 @@ impl Engine {
         moved
     }
 
-    fn transmit_touched(&mut self) {
+    pub(super) fn transmit_touched(&mut self) {
         while let Some(id) = self.touched.pop() {
             self.transmit(id);
         }
@@ -520,7 +521,8 @@ fn deliver_datagram(
     }
     if to_group {
         // Every process that joined was given a copy by the kernel, so none comes by way of another.
-        if way == Way::Socket {
+        let is_down = core.injected.as_ref().is_some_and(|injected| injected.is_port_down());
+        if way == Way::Socket && !is_down {
             deliver_to_group(core, qps, dst.ip(), &rx);
         }
         return None;
@@ -550,9 +552,23 @@ fn waits_for_receive(core: &mut Core, qps: &mut QpTable, headers: &Headers) -> b
     waits
 }
 
-/// Gives a packet to the QP it names, if that QP is connected to where it came from.
+/// Gives a packet to the QP it names, unless a fault plan does something else with it.
 #[inline]
 fn deliver(
+    core: &mut Core,
+    qps: &mut QpTable,
+    sender: Sender,
+    rx: &Rx<'_, InPayload<'_>>,
+) -> Option<QpId> {
+    if core.injected.is_some() {
+        return deliver_injected(core, qps, sender, rx);
+    }
+    deliver_now(core, qps, sender, rx)
+}
+
+/// Gives a packet to the QP it names, if that QP is connected to where it came from.
+#[inline]
+pub(super) fn deliver_now(
     core: &mut Core,
     qps: &mut QpTable,
     sender: Sender,

@@ -141,6 +141,17 @@ impl UdpQueue {
         Ok(())
     }
 
+    /// Makes the ICRC of the packet that was added last a wrong one, as bits that flip on the way do.
+    pub(crate) fn spoil_last(&mut self) {
+        if let Some(batch) = self.batches.back_mut() {
+            // The train is sealed anew if it is to be split: this packet must stay as it is.
+            batch.closed = true;
+            if let Some(byte) = batch.used.checked_sub(1).and_then(|at| batch.buffer.get_mut(at)) {
+                *byte ^= 0x55;
+            }
+        }
+    }
+
     fn fits(&self, batch: &Batch, sgid: Gid, av: &Av, size: usize) -> bool {
         !batch.closed
             && batch.gids == (sgid, av.dgid)

@@ -22,6 +22,9 @@ use super::{SO_ACCEPTCON, VF_COUNT};
 /// Those who asked whose a name is, and are not told more: nobody accepts.
 const BACKLOG: i32 = 4096;
 
+/// Names that a claim tries: more than a process ever leaves behind.
+const MAX_NAMES: usize = 64;
+
 /// Names of this process so far.
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
@@ -43,12 +46,21 @@ pub struct Held {
 ///
 /// # Errors
 ///
-/// EADDRINUSE when somebody of another process has the name; else what the kernel says.
+/// EADDRINUSE when somebody has many such names; else what the kernel says.
 pub fn claim(nic: &str, what: &str, vf: u16, bytes: u64, asks: bool) -> io::Result<OwnedFd> {
     let socket = socket()?;
-    // A child that was just spawned may have an old name of ours still, so none is used twice.
-    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-    rustix::net::bind(&socket, &address(nic, what, &Claim { vf, bytes, asks, serial })?)?;
+    let mut names = 0;
+    loop {
+        // A child that was just spawned may have an old name of ours still, so none is used twice.
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        names += 1;
+        match rustix::net::bind(&socket, &address(nic, what, &Claim { vf, bytes, asks, serial })?) {
+            Ok(()) => break,
+            // A process that is ending gives up its VF before its names, and children of one parent count from one number.
+            Err(Errno::ADDRINUSE) if names < MAX_NAMES => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }

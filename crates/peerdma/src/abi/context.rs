@@ -52,18 +52,18 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Con
         watch_forks();
         // SAFETY: contract: the device is one of ours.
         let nic = unsafe { devices::nic(device) };
-        if nic.config.pcap.is_some() {
+        if nic.config.pcap.is_some() || nic.config.fault.is_some() {
             watch_the_end();
         }
         errno::or_null(Hca::open(&nic).and_then(|hca| open(device, hca)))
     })
 }
 
-/// Sees to it that a program that ends without closing its devices leaves nothing out of its capture.
+/// Sees to it that a program that ends without closing its devices leaves nothing out of its capture, and says what fired of its fault plan.
 fn watch_the_end() {
     static WATCH: Once = Once::new();
     extern "C" fn at_the_end() {
-        device::flush_captures();
+        device::finish_records();
     }
     // SAFETY: the function has the signature that atexit asks for, touches no argument, and is not unloaded: the library
     // is linked with `-z nodelete`. If it cannot be noted, the last packets may be missing.

@@ -28,6 +28,10 @@ const DOOR: &str = "PEERDMA_DOOR";
 /// Names the file in which packets are recorded.
 const PCAP: &str = "PEERDMA_PCAP";
 
+/// Names the plan of faults, and the file of its report.
+const FAULT: &str = "PEERDMA_FAULT";
+const FAULT_REPORT: &str = "PEERDMA_FAULT_REPORT";
+
 /// `peerdma run`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -53,6 +57,12 @@ pub(crate) struct Args {
     /// Record every packet of every carrier in this file, for Wireshark and tshark (pcapng; see docs/PCAP.md)
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
+    /// Let go wrong what this plan says (docs/FAULT_PLANS.md); a report of what fired follows on standard error
+    #[arg(long, value_name = "PLAN")]
+    fault: Option<PathBuf>,
+    /// Add the report of what fired to this file instead
+    #[arg(long, value_name = "FILE", requires = "fault")]
+    fault_report: Option<PathBuf>,
     /// The program and its arguments
     #[arg(
         required = true,
@@ -99,6 +109,17 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         let failed = |error| format!("--pcap {}: {error}", path.display());
         link::pcap::Capture::create(path).map_err(failed)?;
         command.env(PCAP, path.canonicalize().map_err(failed)?);
+    }
+    if let Some(path) = &args.fault {
+        // Said here, once, and not by every process of the program.
+        let failed = |error| format!("--fault {}: {error}", path.display());
+        fault::Plan::read(path).map_err(failed)?;
+        command.env(FAULT, std::path::absolute(path)?);
+    }
+    if let Some(path) = &args.fault_report {
+        let failed = |error| format!("--fault-report {}: {error}", path.display());
+        fs::File::create(path).map_err(failed)?;
+        command.env(FAULT_REPORT, std::path::absolute(path)?);
     }
     let nics = nics(args.nic)?;
     command.env(NICS, nics.iter().map(|nic| &*nic.name).collect::<Vec<_>>().join(","));

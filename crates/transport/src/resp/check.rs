@@ -123,6 +123,9 @@ impl Qp {
             };
         }
         if consumes_receive(opcode) && self.resp.recv.is_none() {
+            if env.withholds_receives() {
+                return Step::ErrRnr;
+            }
             let wr = if self.has_srq { env.take_srq() } else { self.rq.pop_front() };
             let Some(wr) = wr else { return Step::ErrRnr };
             let room = wr.sges.iter().map(|sge| u64::from(sge.length)).sum();

@@ -79,9 +79,10 @@ impl Core {
             tracing::debug!(target: "peerdma::drop", ?via, "no management datagram, and for QP 1");
             return;
         };
-        if self.gsi.len() >= MAX_ARRIVED {
+        let is_down = self.injected.as_ref().is_some_and(|injected| injected.is_port_down());
+        if self.gsi.len() >= MAX_ARRIVED || is_down {
             self.counters.dropped_packets += 1;
-            tracing::debug!(target: "peerdma::drop", ?via, "QP 1 has no room");
+            tracing::debug!(target: "peerdma::drop", ?via, is_down, "no room at QP 1, or no port");
             return;
         }
         let from = ::cm::Peer { local: grh.dgid(), remote: grh.sgid(), via };
@@ -233,6 +234,9 @@ impl Engine {
     pub(super) fn send_mad(&mut self, mut transmit: Transmit) -> bool {
         let peer = transmit.peer;
         let own = self.core.vf;
+        if self.core.injected.is_some() && self.core.drops_mad() {
+            return true;
+        }
         if !self.core.port.gids.contains(&peer.remote) || self.core.config.force_udp {
             return self.send_to_wire(transmit);
         }

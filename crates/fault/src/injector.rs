@@ -1,0 +1,263 @@
+//! A plan at work.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use iba::{Psn, Qpn};
+use wire::Opcode;
+
+use crate::plan::{Action, Plan, Rule, Way, Who};
+use crate::quantity::Span;
+use crate::report::Fired;
+
+/// A packet, as far as rules ask.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "the device fills it in")]
+pub struct Packet {
+    /// Which way it goes.
+    pub way: Way,
+    /// What it is.
+    pub opcode: Opcode,
+    /// The QP of this process, counted from 1 in the order of creation; 0 for QP 1.
+    pub qp: u64,
+    /// Its number.
+    pub qpn: Qpn,
+    /// The packet's sequence number.
+    pub psn: Psn,
+}
+
+/// What is to be done with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "who asks carries out each")]
+pub enum Verdict {
+    /// Nothing.
+    Pass,
+    /// It is lost.
+    Drop,
+    /// It comes twice.
+    Duplicate,
+    /// It comes after so many packets of its QP that are behind it.
+    Reorder(u32),
+    /// It comes later.
+    Delay(Duration),
+    /// It comes with a wrong ICRC.
+    Corrupt,
+    /// It comes with a wrong payload.
+    Junk,
+    /// It meets no receive.
+    NotReady,
+    /// It is refused access.
+    Refuse,
+}
+
+/// What is to be done to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "who asks carries out each")]
+pub enum Strike {
+    /// These QPs fail.
+    QpError(Span),
+    /// The completion queues of these QPs overrun.
+    CqOverrun(Span),
+    /// The port goes down for so long.
+    PortDown(Duration),
+    /// The region is revoked that was registered at this place, from 1; every one if there is none.
+    Revoke(Option<u64>),
+}
+
+/// Every QP.
+const ALL: Span = Span { first: 1, last: u64::MAX };
+/// Packets of the same QP that overtake one, if the rule does not say how many.
+const BEHIND: u32 = 1;
+
+/// A rule and where it stands.
+#[derive(Clone, Debug)]
+struct State {
+    rule: Rule,
+    /// Its place in the file, from which its decisions follow.
+    index: u64,
+    /// Packets that met its conditions, by QP.
+    met: HashMap<u64, u64>,
+    fired: Fired,
+}
+
+/// A plan at work on one NIC of one process.
+#[derive(Clone, Debug)]
+pub struct Injector {
+    seed: u64,
+    states: Vec<State>,
+    strikes: VecDeque<Strike>,
+}
+
+impl Injector {
+    /// Those rules of the plan that are for this NIC and process.
+    pub fn new(plan: &Plan, who: &Who) -> Self {
+        let rules = (0..).zip(&plan.rules).filter(|(_, rule)| rule.is_for(who));
+        let states = rules.map(|(index, rule)| State {
+            rule: rule.clone(),
+            index,
+            met: HashMap::new(),
+            fired: Fired::new(&rule.name, rule.action),
+        });
+        Self { seed: plan.seed, states: states.collect(), strikes: VecDeque::new() }
+    }
+
+    /// Whether no rule is left for this NIC and process.
+    pub fn is_empty(&self) -> bool {
+        self.states.is_empty()
+    }
+
+    /// What is to be done with a packet, `now` after the device was opened. Every packet is shown once.
+    pub fn packet(&mut self, now: Duration, packet: &Packet) -> Verdict {
+        let Self { seed, states, strikes } = self;
+        let mut verdict = Verdict::Pass;
+        for state in states {
+            // Every rule counts every packet, so that what one does changes no other's count.
+            if !state.is_hit(*seed, now, packet) || verdict != Verdict::Pass {
+                continue;
+            }
+            if let Some(strike) = state.strike(packet.qp) {
+                strikes.push_back(strike);
+            } else {
+                verdict = state.verdict();
+            }
+            let Packet { opcode, qpn, psn, .. } = packet;
+            state.fired.fire(now, Some(format!("{opcode}, QP {qpn}, PSN {psn}")));
+        }
+        verdict
+    }
+
+    /// How much longer a page fault takes at this time.
+    pub fn page_fault(&self, now: Duration) -> Duration {
+        let slow = self.states.iter().filter(|state| state.slows(now));
+        slow.filter_map(|state| state.rule.by).sum()
+    }
+
+    /// A page fault began, and took as much longer as [`Self::page_fault`] said.
+    pub fn page_faulted(&mut self, now: Duration) {
+        for state in self.states.iter_mut().filter(|state| state.slows(now)) {
+            state.fired.fire(now, None);
+        }
+    }
+
+    /// When something is to happen that no packet triggers.
+    pub fn deadline(&self) -> Option<Duration> {
+        let alone = self.states.iter().filter(|state| state.waits_for_time());
+        let at = alone.map(|state| state.rule.from.unwrap_or_default()).min();
+        if self.strikes.is_empty() { at } else { Some(Duration::ZERO) }
+    }
+
+    /// What is to be done to objects by now.
+    pub fn strikes(&mut self, now: Duration) -> impl Iterator<Item = Strike> {
+        for state in &mut self.states {
+            if state.waits_for_time()
+                && state.is_in_time(now)
+                && let Some(strike) = state.strike(0)
+            {
+                state.fired.fire(now, None);
+                self.strikes.push_back(strike);
+            }
+        }
+        self.strikes.drain(..)
+    }
+
+    /// What fired, rule by rule.
+    pub fn report(&self) -> impl Iterator<Item = &Fired> {
+        self.states.iter().map(|state| &state.fired)
+    }
+}
+
+impl State {
+    fn is_in_time(&self, now: Duration) -> bool {
+        self.rule.from.is_none_or(|from| from <= now)
+            && self.rule.until.is_none_or(|until| now <= until)
+    }
+
+    fn is_used_up(&self) -> bool {
+        self.rule.times.is_some_and(|times| self.fired.times >= times)
+    }
+
+    fn slows(&self, now: Duration) -> bool {
+        self.rule.action == Action::SlowFaults && self.is_in_time(now) && !self.is_used_up()
+    }
+
+    /// Whether it is one that happens once, at its time.
+    fn waits_for_time(&self) -> bool {
+        self.rule.action.is_strike() && !self.rule.is_of_packets() && self.fired.times == 0
+    }
+
+    fn is_hit(&mut self, seed: u64, now: Duration, packet: &Packet) -> bool {
+        let rule = &self.rule;
+        let is_in = |span: Option<Span>, number: u64| span.is_none_or(|span| span.contains(number));
+        let is_met = rule.action != Action::SlowFaults
+            && (!rule.action.is_strike() || rule.is_of_packets())
+            && rule.way == packet.way
+            && rule.opcode.include(packet.opcode, packet.qpn == Qpn::GSI)
+            && is_in(rule.qp, packet.qp)
+            && is_in(rule.qpn, packet.qpn.value().into())
+            && is_in(rule.psn, packet.psn.value().into())
+            && self.is_in_time(now);
+        if !is_met {
+            return false;
+        }
+        self.fired.met += 1;
+        let met = self.met.entry(packet.qp).or_default();
+        *met += 1;
+        let nth = *met;
+        is_in(self.rule.nth, nth)
+            && self.rule.every.is_none_or(|every| nth.is_multiple_of(every))
+            && self
+                .rule
+                .probability
+                .is_none_or(|share| share_of(&[seed, self.index, packet.qp, nth]) < share)
+            && !self.is_used_up()
+    }
+
+    fn verdict(&self) -> Verdict {
+        match self.rule.action {
+            Action::Drop => Verdict::Drop,
+            Action::Duplicate => Verdict::Duplicate,
+            Action::Reorder => Verdict::Reorder(self.rule.behind.unwrap_or(BEHIND)),
+            Action::Delay => Verdict::Delay(self.rule.by.unwrap_or_default()),
+            Action::Corrupt => Verdict::Corrupt,
+            Action::Junk => Verdict::Junk,
+            Action::NotReady => Verdict::NotReady,
+            Action::Refuse => Verdict::Refuse,
+            Action::QpError
+            | Action::CqOverrun
+            | Action::PortDown
+            | Action::Revoke
+            | Action::SlowFaults => Verdict::Pass,
+        }
+    }
+
+    /// What it does to an object; a packet names the QP, a rule without packets the QPs.
+    fn strike(&self, qp: u64) -> Option<Strike> {
+        let one = Span { first: qp, last: qp };
+        let qps = if qp > 0 { one } else { self.rule.qp.unwrap_or(ALL) };
+        Some(match self.rule.action {
+            Action::QpError => Strike::QpError(qps),
+            Action::CqOverrun => Strike::CqOverrun(qps),
+            Action::PortDown => Strike::PortDown(self.rule.lasts.unwrap_or_default()),
+            Action::Revoke => Strike::Revoke(self.rule.mr),
+            _ => return None,
+        })
+    }
+}
+
+/// A number from 0 up to 1 that follows from these.
+fn share_of(parts: &[u64]) -> f64 {
+    let mixed = parts.iter().fold(0, |sum: u64, part| mix(sum.wrapping_add(*part)));
+    // CAST: 53 bits are what a double holds.
+    (mixed >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// A step of SplitMix64.
+const fn mix(seed: u64) -> u64 {
+    let z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+use wire::{Operation, Position, Service};
+
+use super::*;
+
+fn injector(text: &str) -> Injector {
+    let who = Who { nic: "peerdma0".to_owned(), program: "rping".to_owned() };
+    Injector::new(&Plan::parse(text).expect("a plan"), &who)
+}
+
+fn opcode(operation: Operation) -> Opcode {
+    Opcode::new(Service::Rc, operation, Position::Only).expect("an opcode")
+}
+
+fn packet(qp: u64, psn: u32, operation: Operation) -> Packet {
+    let (qpn, psn) = (Qpn::new(0x4000 + qp as u32), Psn::new(psn));
+    Packet { way: Way::Out, opcode: opcode(operation), qp, qpn, psn }
+}
+
+fn sends(injector: &mut Injector, qp: u64, count: u32) -> Vec<Verdict> {
+    (0..count)
+        .map(|psn| injector.packet(Duration::ZERO, &packet(qp, psn, Operation::Send)))
+        .collect()
+}
+
+#[test]
+fn the_nth_packet_of_each_qp() {
+    let mut injector = injector("[[fault]]\ndo = 'drop'\nopcode = 'send'\nnth = '2-3'");
+    use Verdict::{Drop, Pass};
+    assert_eq!(sends(&mut injector, 1, 4), [Pass, Drop, Drop, Pass]);
+    let read = injector.packet(Duration::ZERO, &packet(2, 0, Operation::ReadResponse));
+    assert_eq!(read, Pass, "an opcode that the rule does not name");
+    assert_eq!(sends(&mut injector, 2, 2), [Pass, Drop]);
+    let fired: Vec<_> = injector.report().collect();
+    assert_eq!((fired[0].times, fired[0].met), (3, 6));
+}
+
+#[test]
+fn a_probability_is_kept_and_the_same_again() {
+    let plan = "seed = 3\n[[fault]]\ndo = 'drop'\nprobability = 0.25";
+    let first = sends(&mut injector(plan), 1, 4000);
+    let lost = first.iter().filter(|verdict| **verdict == Verdict::Drop).count();
+    assert!((850..1150).contains(&lost), "{lost} of 4000");
+    assert_eq!(first, sends(&mut injector(plan), 1, 4000));
+    // However the packets of two QPs interleave, each QP's are decided the same.
+    let mut woven = injector(plan);
+    let mut of_first = Vec::new();
+    for psn in 0..4000 {
+        woven.packet(Duration::ZERO, &packet(2, psn, Operation::Send));
+        of_first.push(woven.packet(Duration::ZERO, &packet(1, psn, Operation::Send)));
+    }
+    assert_eq!(first, of_first);
+    let other = sends(&mut injector(&plan.replace('3', "4")), 1, 4000);
+    assert_ne!(first, other, "another seed");
+}
+
+#[test]
+fn times_and_windows_of_time() {
+    let mut injector =
+        injector("[[fault]]\ndo = 'delay'\nby = '5ms'\nfrom = '1s'\nuntil = '2s'\ntimes = 2");
+    let mut at = |ms| injector.packet(Duration::from_millis(ms), &packet(1, 0, Operation::Send));
+    let late = Verdict::Delay(Duration::from_millis(5));
+    assert_eq!([at(999), at(1000), at(2001)], [Verdict::Pass, late, Verdict::Pass]);
+    assert_eq!([at(1500), at(1500)], [late, Verdict::Pass]);
+}
+
+#[test]
+fn the_first_rule_that_fires_does_and_all_count() {
+    let mut injector =
+        injector("[[fault]]\ndo = 'drop'\nnth = 1\n[[fault]]\ndo = 'duplicate'\nnth = '1-2'");
+    assert_eq!(sends(&mut injector, 1, 3), [Verdict::Drop, Verdict::Duplicate, Verdict::Pass]);
+}
+
+#[test]
+fn strikes_come_at_their_time_or_with_their_packet() {
+    let mut injector = injector(
+        "[[fault]]\ndo = 'port-down'\nfor = '3s'\nfrom = '1s'\n\
+         [[fault]]\ndo = 'qp-error'\nopcode = 'send'\nnth = 2\nqp = 7",
+    );
+    assert_eq!(injector.deadline(), Some(Duration::from_secs(1)));
+    assert_eq!(injector.strikes(Duration::from_millis(999)).next(), None);
+    let struck: Vec<_> = injector.strikes(Duration::from_secs(1)).collect();
+    assert_eq!(struck, [Strike::PortDown(Duration::from_secs(3))]);
+    assert_eq!(injector.deadline(), None, "it happens once");
+    assert_eq!(sends(&mut injector, 7, 2), [Verdict::Pass; 2], "the packet itself goes");
+    assert_eq!(injector.deadline(), Some(Duration::ZERO));
+    let struck: Vec<_> = injector.strikes(Duration::from_secs(2)).collect();
+    assert_eq!(struck, [Strike::QpError(Span { first: 7, last: 7 })]);
+}
+
+#[test]
+fn rules_of_others_are_left_out() {
+    assert!(injector("[[fault]]\ndo = 'drop'\nnic = 'peerdma1'").is_empty());
+    assert!(injector("[[fault]]\ndo = 'drop'\nprogram = 'ucmatose'").is_empty());
+    assert!(!injector("[[fault]]\ndo = 'drop'\nprogram = 'rping'").is_empty());
+}
+
+#[test]
+fn page_faults_are_slow_for_a_while() {
+    let mut injector =
+        injector("[[fault]]\ndo = 'slow-faults'\nby = '2ms'\nuntil = '1s'\ntimes = 1");
+    assert_eq!(injector.page_fault(Duration::ZERO), Duration::from_millis(2));
+    injector.page_faulted(Duration::ZERO);
+    assert_eq!(injector.page_fault(Duration::ZERO), Duration::ZERO, "once");
+    assert_eq!(injector.page_fault(Duration::from_secs(2)), Duration::ZERO);
+}
+
+#[test]
+fn management_datagrams_are_cm_and_nothing_else() {
+    let mut injector =
+        injector("[[fault]]\ndo = 'drop'\nopcode = 'cm'\n[[fault]]\ndo = 'drop'\nopcode = 'send'");
+    let ud = Opcode::new(Service::Ud, Operation::Send, Position::Only).expect("an opcode");
+    let mad = Packet { opcode: ud, qp: 0, qpn: Qpn::GSI, ..packet(0, 0, Operation::Send) };
+    assert_eq!(injector.packet(Duration::ZERO, &mad), Verdict::Drop);
+    let fired: Vec<_> = injector.report().map(|fired| fired.times).collect();
+    assert_eq!(fired, [1, 0]);
+}
+
+#[test]
+fn every_mistake_in_a_plan_is_said_in_words() {
+    for (text, said) in [
+        ("[[fault]]\ndo = 'explode'", "unknown variant `explode`"),
+        ("[[fault]]\ndo = 'drop'\nopcod = 'send'", "unknown field `opcod`"),
+        (
+            "[[fault]]\ndo = 'drop'\nopcode = 'sendd'",
+            "\"sendd\" is neither an opcode of IBA nor one of request",
+        ),
+        ("[[fault]]\ndo = 'drop'\n[[fault]]\ndo = 'delay'", "fault 2 (delay): says not how long"),
+        ("[[fault]]\nname = 'x'\ndo = 'drop'\nby = '1s'", "fault 1 (x): `by` is for delay"),
+        ("[[fault]]\ndo = 'drop'\nfrom = 'noon'", "\"noon\" is no time"),
+        ("[[fault]]\ndo = 'drop'\npsn = '9-4'", "\"9-4\" is no number and no span"),
+        ("[[fault]]\ndo = 'drop'\nqp = -1", "-1 is below 0"),
+        ("[[fault]]\ndo = 'drop'\nprobability = 7.0", "a probability is from 0 to 1"),
+        ("[[fault]]\ndo = 'not-ready'", "way = \"in\""),
+        ("[[fault]]\ndo = 'port-down'\nqp = 1\nfor = '1s'", "a QP, but no packet of it"),
+        ("[[fault]]\ndo = 'drop'\nfrom = '2s'\nuntil = '1s'", "it ends before it begins"),
+        (
+            "[[fault]]\ndo = 'delay'\nopcode = 'cm'\nby = '1s'",
+            "can only be dropped, and on their way out",
+        ),
+    ] {
+        let error = Plan::parse(text).expect_err(text).to_string();
+        assert!(error.contains(said), "{text}\n{error}");
+    }
+}
+
+#[test]
+fn names_of_opcodes_as_tshark_and_the_standard_write_them() {
+    let mut injector =
+        injector("[[fault]]\ndo = 'drop'\nopcode = ['RC_SEND_ONLY', 'rc rdma read response only']");
+    for operation in [Operation::Send, Operation::ReadResponse] {
+        assert_eq!(injector.packet(Duration::ZERO, &packet(1, 0, operation)), Verdict::Drop);
+    }
+    assert_eq!(injector.packet(Duration::ZERO, &packet(1, 0, Operation::Ack)), Verdict::Pass);
+}
+
+/// What the documentation shows is a plan.
+#[test]
+fn the_plans_that_people_are_shown() {
+    let page = include_str!("../../../../docs/FAULT_PLANS.md");
+    let shown = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
+    let plan = Plan::parse(shown.expect("an example")).expect("a plan");
+    assert_eq!(plan.rules.len(), 3);
+    let network = include_str!("../../../../examples/bad-network.toml");
+    assert_eq!(Plan::parse(network).expect("a plan").rules.len(), 6);
+}

@@ -1,0 +1,235 @@
+//! `peerdma run --fault`: programs meet, on demand, what healthy hardware never shows them.
+
+use std::path::{Path, PathBuf};
+
+use interop::need::Need;
+use interop::{Mode, Output, Pair, Program, Scratch, Veth, compile, needs};
+
+fn plan(scratch: &Scratch, name: &str, text: &str) -> PathBuf {
+    let path = scratch.file(name);
+    std::fs::write(&path, text).expect("a file of our own");
+    path
+}
+
+/// Runs `faulty ARGS` under a plan.
+#[track_caller]
+fn faulty(scratch: &Scratch, args: &[&str], text: &str) -> Output {
+    let plan = plan(scratch, "plan.toml", text);
+    Program::new(scratch.file("faulty")).args(args).env("PEERDMA_FAULT", plan).output()
+}
+
+#[track_caller]
+fn scratch() -> Scratch {
+    let scratch = Scratch::new();
+    compile("faulty", &scratch);
+    scratch
+}
+
+/// The two reports of a pair.
+fn report(file: &Path) -> String {
+    std::fs::read_to_string(file).expect("a report")
+}
+
+/// Data is right and complete whatever happens to packets, on both carriers.
+#[test]
+fn a_reliable_connection_bears_a_bad_network() {
+    needs!(Need::Program("ibv_rc_pingpong"), Need::Program("ip"));
+    let scratch = Scratch::new();
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/bad-network.toml");
+    let example = std::fs::read_to_string(example).expect("it is there");
+    // Each side sends 2400 requests. The last are left alone: the program ends as soon as it has its last message, and a
+    // peer whose last acknowledgement was lost would ask in vain.
+    let plan =
+        plan(&scratch, "bad.toml", &example.replace("[[fault]]", "[[fault]]\nnth = '1-1500'"));
+    let veth = Veth::new();
+    for (carrier, hosts) in [("memory", None), ("wire", Some(&veth))] {
+        let reports = scratch.file(carrier);
+        let mut pair =
+            Pair::new("ibv_rc_pingpong").args(["-g", "0", "-c", "-n", "300", "-s", "8000"]).both(
+                |program| program.env("PEERDMA_FAULT", &plan).env("PEERDMA_FAULT_REPORT", &reports),
+            );
+        if let Some(veth) = hosts {
+            pair = pair.across(veth);
+        }
+        let done = pair.run();
+        done.client.says("300 iters in");
+        let said = report(&reports);
+        assert_eq!(said.matches("(seed 11)").count(), 2, "one of each process: {said}");
+        for name in ["loss: drop fired", "flips: corrupt fired", "echo: duplicate fired"] {
+            assert!(said.contains(name), "{carrier}: no {name:?} in {said}");
+        }
+        assert!(said.contains("of ") && said.contains("PSN"), "{said}");
+    }
+}
+
+/// A plan that loses all that is sent after the first packets: the error that the standard has for it.
+#[test]
+fn a_peer_that_is_not_heard_is_retry_exceeded() {
+    needs!(Need::Program("ibv_rc_pingpong"));
+    let scratch = Scratch::new();
+    let plan =
+        plan(&scratch, "cut.toml", "[[fault]]\nname = 'the cut'\ndo = 'drop'\nnth = '20-'\n");
+    let pair = Pair::new("ibv_rc_pingpong")
+        .args(["-g", "0", "-n", "1000"])
+        .client(|program| program.env("PEERDMA_FAULT", &plan))
+        .start();
+    let client = pair.client.finish();
+    client.failure().says("Failed status transport retry counter exceeded (12)");
+    client.says("the cut: drop fired");
+    pair.server.kill();
+    pair.server.finish();
+}
+
+#[test]
+fn payloads_that_no_checksum_saves() {
+    needs!(Need::Program("gcc"));
+    let scratch = scratch();
+    let out = faulty(
+        &scratch,
+        &["write", "20"],
+        "[[fault]]\ndo = 'junk'\nopcode = 'write'\nnth = '9-12'\nqp = 1",
+    );
+    // A WRITE of 4096 bytes is four packets at this MTU: the third WRITE is the one.
+    out.success().says("20 done, 1 with wrong bytes").says("junk: fired 4 times");
+}
+
+#[test]
+fn a_receiver_that_is_not_ready() {
+    needs!(Need::Program("gcc"));
+    let scratch = scratch();
+    let out = faulty(
+        &scratch,
+        &["send", "3"],
+        "[[fault]]\ndo = 'not-ready'\nway = 'in'\nopcode = 'send'\ntimes = 5",
+    );
+    out.success().says("3 done, 0 with wrong bytes").says("not-ready: fired 5 times");
+}
+
+#[test]
+fn a_request_that_is_refused() {
+    needs!(Need::Program("gcc"));
+    let scratch = scratch();
+    for operation in ["write", "read"] {
+        let out = faulty(
+            &scratch,
+            &[operation, "9"],
+            &format!(
+                "[[fault]]\ndo = 'refuse'\nway = 'in'\nopcode = '{operation}'\nfrom = '0s'\nevery = 6"
+            ),
+        );
+        out.failure().says("status 10 remote access error, wr_id 1").says("refuse: fired once");
+    }
+}
+
+#[test]
+fn a_queue_pair_and_a_completion_queue_that_fail() {
+    needs!(Need::Program("gcc"));
+    let scratch = scratch();
+    let out = faulty(
+        &scratch,
+        &["write", "2000", "1"],
+        "[[fault]]\ndo = 'qp-error'\nqp = 1\nfrom = '50ms'",
+    );
+    out.failure()
+        .says("status 5 Work Request Flushed Error")
+        .says("event local work queue catastrophic error")
+        .says("qp-error: fired once");
+    let out = faulty(
+        &scratch,
+        &["write", "9"],
+        "[[fault]]\ndo = 'cq-overrun'\nopcode = 'RC_RDMA_WRITE_FIRST'\nnth = 3\nqp = 1",
+    );
+    // The completion that found no room is lost, and the queue is of no use any more.
+    out.failure().says("poll_cq").says("event CQ error").says("3 done");
+}
+
+#[test]
+fn a_port_that_goes_down_and_comes_back() {
+    needs!(Need::Program("gcc"));
+    let scratch = scratch();
+    let out = faulty(
+        &scratch,
+        &["write", "600", "1"],
+        "[[fault]]\nname = 'flap'\ndo = 'port-down'\nfrom = '100ms'\nfor = '150ms'",
+    );
+    out.success()
+        .says("event port error\nport down\nevent port active\nport active")
+        .says("600 done, 0 with wrong bytes")
+        .says("flap: port-down fired once");
+}
+
+#[test]
+fn a_region_that_is_taken_away_while_in_use() {
+    needs!(Need::Program("gcc"));
+    let scratch = scratch();
+    let out = faulty(
+        &scratch,
+        &["write", "9"],
+        "[[fault]]\ndo = 'revoke'\nmr = 1\nopcode = 'RC_RDMA_WRITE_LAST'\nnth = 4\nqp = 1",
+    );
+    out.failure().says("status 10 remote access error, wr_id 1").says("revoke: fired once");
+}
+
+#[test]
+fn delays_are_as_long_as_they_say() {
+    needs!(Need::Program("gcc"));
+    let scratch = scratch();
+    let out = faulty(
+        &scratch,
+        &["write", "4"],
+        "[[fault]]\ndo = 'delay'\nby = '40ms'\nopcode = 'ack'\nqp = 2",
+    );
+    let out = out.success();
+    let took = milliseconds(out);
+    assert!(took >= 160, "four ACKs, each 40 ms late: {took} ms\n{out}");
+}
+
+/// What `faulty` says that it took.
+#[track_caller]
+fn milliseconds(out: &Output) -> u64 {
+    let took = out.stdout.split_once(" bytes, ").and_then(|(_, rest)| rest.split(' ').next());
+    took.and_then(|took| took.parse().ok()).expect("a time")
+}
+
+#[test]
+fn page_faults_are_as_slow_as_they_are_wanted() {
+    needs!(Need::Program("gcc"));
+    let scratch = scratch();
+    let out = faulty(&scratch, &["paged", "1"], "[[fault]]\ndo = 'slow-faults'\nby = '60ms'");
+    let out = out.success().says("1 done, 0 with wrong bytes").says("slow-faults: fired");
+    let took = milliseconds(out);
+    assert!(took >= 120, "a page read and a page written, 60 ms each: {took} ms\n{out}");
+}
+
+#[test]
+fn a_plan_that_makes_no_sense_is_refused_before_the_program_starts() {
+    let scratch = Scratch::new();
+    let plan = plan(&scratch, "wrong.toml", "[[fault]]\nname = 'x'\ndo = 'delay'\n");
+    let peerdma = interop::Artefacts::find().peerdma();
+    let out = Program::new(&peerdma)
+        .args(["run", "--fault"])
+        .args([plan.as_os_str()])
+        .args(["--", "echo", "started"])
+        .mode(Mode::Plain)
+        .output();
+    out.failure().says("fault 1 (x): says not how long: by = \"10ms\"");
+    assert!(!out.stdout.contains("started"), "{out}");
+}
+
+/// One file, one seed: the same packets are hit.
+#[test]
+fn a_plan_hits_the_same_packets_again() {
+    needs!(Need::Program("gcc"));
+    let scratch = scratch();
+    let text = "seed = 5\n[[fault]]\ndo = 'drop'\nopcode = 'write'\nprobability = 0.02\ntimes = 3";
+    let last = || {
+        let out = faulty(&scratch, &["write", "100"], text);
+        let line = out.success().stderr.lines().find(|line| line.contains("drop: fired"));
+        let line = line.expect("a report").to_owned();
+        let (head, _) = line.split_once("; first").expect("a time");
+        head.to_owned()
+    };
+    let first = last();
+    assert!(first.contains("fired 3 times"), "{first}");
+    assert_eq!(first, last());
+}
