@@ -233,3 +233,55 @@ fn a_plan_hits_the_same_packets_again() {
     assert!(first.contains("fired 3 times"), "{first}");
     assert_eq!(first, last());
 }
+
+/// Runs `peerdma explain ARGS`.
+fn explain(args: &[&str]) -> Program {
+    let peerdma = interop::Artefacts::find().peerdma();
+    Program::new(&peerdma).args(["explain"]).args(args).mode(Mode::Plain)
+}
+
+#[test]
+fn each_failed_work_request_has_a_sentence() {
+    needs!(Need::Program("gcc"));
+    let scratch = scratch();
+    let program = scratch.file("faulty");
+    let program = program.to_str().expect("our own path");
+    for (operation, text, said) in [
+        (
+            "write",
+            "do = 'refuse'\nway = 'in'\nopcode = 'write'\nnth = 9",
+            &[
+                "explain: a work request failed",
+                "REM_ACCESS_ERR (10): RDMA WRITE of 4096 bytes, wr_id 0x1, to key 0x",
+                "(this process): the peer refused access",
+                "; sent as PSN 0x00000f to 0x000012, last acknowledged PSN 0x00000e",
+                "REM_ACCESS_ERR is usually one of these:",
+            ][..],
+        ),
+        (
+            "send",
+            "do = 'drop'\nopcode = 'send'\nnth = '4-'",
+            &[
+                "RETRY_EXC_ERR (12): SEND of 4096 bytes, wr_id 0x1, QP 0x",
+                "no acknowledgement came within the timeout",
+                "7 of 7 retries used, ACK timeout 67.1ms",
+            ],
+        ),
+        ("read", "do = 'drop'\ntimes = 0", &["explain: no work request failed"]),
+    ] {
+        let plan = plan(&scratch, "plan.toml", &format!("[[fault]]\n{text}"));
+        let out = explain(&["--", program, operation, "3"]).env("PEERDMA_FAULT", plan).output();
+        for said in said {
+            out.says(said);
+        }
+        assert_eq!(out.status.success(), operation == "read", "as the program returned: {out}");
+    }
+}
+
+#[test]
+fn a_status_is_explained_by_number_and_name() {
+    explain(&["12"]).output().success().says("IBV_WC_RETRY_EXC_ERR (12)").says("UDP port 4791");
+    explain(&["rem_access", "6"]).output().success().says("(10)").says("the peer refused access:");
+    explain(&["12", "129"]).output().success().says("none of peerdma's");
+    explain(&["77"]).output().failure().says("is no completion status");
+}

@@ -92,6 +92,8 @@ pub struct NicConfig {
     /// The file to which the report of what fired is added; standard error if there is none. `PEERDMA_FAULT_REPORT` names one
     /// for all NICs.
     pub fault_report: Option<PathBuf>,
+    /// The file to which a sentence is added for each work request that failed. `PEERDMA_EXPLAIN` names one for all NICs.
+    pub explain: Option<PathBuf>,
     /// Whether a plain registration of memory that belongs to a peer device asks the peer memory clients for it
     /// (PeerDirect; `docs/semantics.md` 2.11). Without it, as in mainline Linux, that is EFAULT.
     pub peermem: bool,
@@ -153,6 +155,7 @@ impl Default for NicConfig {
             pcap: None,
             fault: None,
             fault_report: None,
+            explain: None,
             peermem: false,
             address: None,
             max_dm_size: 256 << 10,
@@ -176,12 +179,15 @@ impl Config {
         let named = |variable| {
             std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
         };
-        let files = [named("PEERDMA_PCAP"), named("PEERDMA_FAULT"), named("PEERDMA_FAULT_REPORT")];
+        let variables =
+            ["PEERDMA_PCAP", "PEERDMA_FAULT", "PEERDMA_FAULT_REPORT", "PEERDMA_EXPLAIN"];
+        let files = variables.map(named);
         for nic in &mut self.nics {
-            let [pcap, fault, report] = files.clone();
+            let [pcap, fault, report, explain] = files.clone();
             nic.pcap = pcap.or(nic.pcap.take());
             nic.fault = fault.or(nic.fault.take());
             nic.fault_report = report.or(nic.fault_report.take());
+            nic.explain = explain.or(nic.explain.take());
         }
         self
     }

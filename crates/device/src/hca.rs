@@ -404,6 +404,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         holding: false,
         tap,
         injected,
+        failures: Default::default(),
         qps_made: 0,
     };
     let receivers = Receivers::new(udp, config.udp_port, watch, waits);

@@ -55,6 +55,62 @@ pub enum WcStatus {
     GeneralErr = 21,
 }
 
+impl WcStatus {
+    /// Every status, in the order of its number.
+    pub const ALL: [Self; 22] = [
+        Self::Success,
+        Self::LocLenErr,
+        Self::LocQpOpErr,
+        Self::LocEecOpErr,
+        Self::LocProtErr,
+        Self::WrFlushErr,
+        Self::MwBindErr,
+        Self::BadRespErr,
+        Self::LocAccessErr,
+        Self::RemInvReqErr,
+        Self::RemAccessErr,
+        Self::RemOpErr,
+        Self::RetryExcErr,
+        Self::RnrRetryExcErr,
+        Self::LocRddViolErr,
+        Self::RemInvRdReqErr,
+        Self::RemAbortErr,
+        Self::InvEecnErr,
+        Self::InvEecStateErr,
+        Self::FatalErr,
+        Self::RespTimeoutErr,
+        Self::GeneralErr,
+    ];
+
+    /// Its name in C, without `IBV_WC_`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Success => "SUCCESS",
+            Self::LocLenErr => "LOC_LEN_ERR",
+            Self::LocQpOpErr => "LOC_QP_OP_ERR",
+            Self::LocEecOpErr => "LOC_EEC_OP_ERR",
+            Self::LocProtErr => "LOC_PROT_ERR",
+            Self::WrFlushErr => "WR_FLUSH_ERR",
+            Self::MwBindErr => "MW_BIND_ERR",
+            Self::BadRespErr => "BAD_RESP_ERR",
+            Self::LocAccessErr => "LOC_ACCESS_ERR",
+            Self::RemInvReqErr => "REM_INV_REQ_ERR",
+            Self::RemAccessErr => "REM_ACCESS_ERR",
+            Self::RemOpErr => "REM_OP_ERR",
+            Self::RetryExcErr => "RETRY_EXC_ERR",
+            Self::RnrRetryExcErr => "RNR_RETRY_EXC_ERR",
+            Self::LocRddViolErr => "LOC_RDD_VIOL_ERR",
+            Self::RemInvRdReqErr => "REM_INV_RD_REQ_ERR",
+            Self::RemAbortErr => "REM_ABORT_ERR",
+            Self::InvEecnErr => "INV_EECN_ERR",
+            Self::InvEecStateErr => "INV_EEC_STATE_ERR",
+            Self::FatalErr => "FATAL_ERR",
+            Self::RespTimeoutErr => "RESP_TIMEOUT_ERR",
+            Self::GeneralErr => "GENERAL_ERR",
+        }
+    }
+}
+
 /// What completed, with the values of `enum ibv_wc_opcode`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[doc(alias = "ibv_wc_opcode")]

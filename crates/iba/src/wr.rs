@@ -65,6 +65,29 @@ impl WrOpcode {
         self.is_read_like() || matches!(self, Self::Flush | Self::AtomicWrite)
     }
 
+    /// Whether it names memory of the peer.
+    pub const fn names_remote(self) -> bool {
+        self.is_answered() || matches!(self, Self::RdmaWrite | Self::RdmaWriteWithImm)
+    }
+
+    /// Its name, as the standard writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::RdmaWrite => "RDMA WRITE",
+            Self::RdmaWriteWithImm => "RDMA WRITE with immediate",
+            Self::Send => "SEND",
+            Self::SendWithImm => "SEND with immediate",
+            Self::RdmaRead => "RDMA READ",
+            Self::AtomicCmpAndSwp => "CMP_SWAP",
+            Self::AtomicFetchAndAdd => "FETCH_ADD",
+            Self::LocalInv => "local invalidate",
+            Self::BindMw => "bind",
+            Self::SendWithInv => "SEND with invalidate",
+            Self::Flush => "FLUSH",
+            Self::AtomicWrite => "ATOMIC WRITE",
+        }
+    }
+
     /// Whether the operation brings bytes back, so that its local buffers are written.
     pub const fn is_read_like(self) -> bool {
         self.is_atomic() || matches!(self, Self::RdmaRead)

@@ -6,6 +6,7 @@
 use iba::{Access, Av, QpEvent, Qpn, RKey, WcFlags, WcOpcode, WcStatus};
 use wire::Headers;
 
+use crate::account::Account;
 use crate::wr::{Bind, RecvWr, Sge};
 
 /// Where a packet goes.
@@ -246,6 +247,33 @@ pub enum Reason {
     BindRefused = 15,
 }
 
+impl Reason {
+    /// Every reason, in the order of its number.
+    pub const ALL: [Self; 16] = [
+        Self::None,
+        Self::Flushed,
+        Self::AckTimeout,
+        Self::SequenceNak,
+        Self::RnrNak,
+        Self::InvalidRequestNak,
+        Self::RemoteAccessNak,
+        Self::RemoteOperationalNak,
+        Self::LocalProtection,
+        Self::LocalFault,
+        Self::ReceiveTooShort,
+        Self::BadResponse,
+        Self::PeerBrokeProtocol,
+        Self::PeerRefused,
+        Self::NoReadDepth,
+        Self::BindRefused,
+    ];
+
+    /// The reason that a completion's `vendor_err` stands for.
+    pub fn from_vendor_err(vendor_err: u32) -> Option<Self> {
+        Self::ALL.get(vendor_err as usize).copied()
+    }
+}
+
 /// A packet that arrived: its headers, its payload, and what the carrier knows of it.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "the device builds it")]
@@ -350,6 +378,11 @@ pub trait Env {
 
     /// Puts a finished work request on its CQ.
     fn complete(&mut self, completion: Completion);
+
+    /// What led to the failed completion that follows. For who has to explain it.
+    fn account(&mut self, account: &Account) {
+        let _ = account;
+    }
 
     /// Raises an asynchronous event of the QP.
     fn event(&mut self, event: QpEvent);

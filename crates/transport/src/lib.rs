@@ -50,6 +50,7 @@
 //! packet sequence numbers as the wire would have used, so counters, queries and fault plans agree everywhere.
 #![forbid(unsafe_code)]
 
+mod account;
 pub mod env;
 pub mod error;
 pub mod path;
@@ -69,6 +70,7 @@ mod retry;
 mod window;
 mod wqe;
 
+pub use account::Account;
 pub use env::{Completion, Counter, Env, Reason, Rx, Side, Skipped};
 pub use error::{ModifyError, PostError};
 pub use path::PathCaps;

@@ -125,6 +125,7 @@ impl Qp {
     /// receiving goes on (IBA 10.3.1).
     pub(crate) fn fail_front<E: Env>(&mut self, env: &mut E, failure: Failure) {
         let Some(wqe) = self.pop_front() else { return };
+        self.account_send(env, &wqe, failure);
         Self::complete(env, wqe.completion(Some(failure)));
         if matches!(self.qp_type, QpType::Uc | QpType::Ud) {
             self.attr.state = QpState::Sqe;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use device::ids::{ChannelId, CqId};
 use iba::{Qpn, WcFlags, WcOpcode, WcStatus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use transport::env::Reason;
 
 use crate::{Context, Kind, Refusal, Result};
 
@@ -51,6 +52,8 @@ pub struct Wc {
     pub qpn: Qpn,
     /// The sender of a datagram.
     pub src_qpn: Qpn,
+    /// Why it failed, in more detail than the status.
+    pub reason: Reason,
 }
 
 impl Wc {
@@ -70,6 +73,7 @@ impl From<device::Wc> for Wc {
             imm: wc.flags.contains(WcFlags::WITH_IMM).then_some(wc.imm),
             qpn: wc.qpn,
             src_qpn: wc.src_qpn,
+            reason: Reason::from_vendor_err(wc.vendor_err).unwrap_or(Reason::None),
         }
     }
 }
@@ -98,6 +102,13 @@ impl Cq {
     #[doc(alias = "ibv_poll_cq")]
     pub fn poll(&self) -> Option<Wc> {
         self.0.context.hca().poll(self.0.id).pop_wc(self.0.id).map(Wc::from)
+    }
+
+    /// Why a work request of this queue failed, in a sentence: what it was, where it went, what the peer said, what was
+    /// tried. Of a request that was flushed, why the QP was in error, if a work request of its failed. `None` for success, and
+    /// for failures long past: the last few hundred of a device are known.
+    pub fn explain(&self, wc: &Wc) -> Option<String> {
+        self.0.context.lock().explain(wc.qpn, wc.wr_id, wc.status)
     }
 
     /// The oldest completion; waits for it, by polling first and then asleep.

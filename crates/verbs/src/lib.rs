@@ -53,6 +53,7 @@ pub use iba::{
 pub use memory::{Dm, Mr, Remote, Slice};
 pub use qp::{Ah, DEFAULT_QKEY, Endpoint, PostError, Qp, QpSpec, Srq};
 pub use request::SendRequest;
+pub use transport::env::Reason;
 pub use umem::HostBuf;
 
 /// What a refused call returns: who refused what, and by which rule.

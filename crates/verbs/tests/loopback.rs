@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use verbs::{
-    Access, Context, Cq, DEFAULT_QKEY, DmaBuf, HostBuf, Mr, Pd, Qp, QpSpec, QpState, SendRequest,
-    Wc, WcOpcode, WcStatus,
+    Access, Context, Cq, DEFAULT_QKEY, DmaBuf, HostBuf, Mr, Pd, Qp, QpSpec, QpState, Reason,
+    SendRequest, Wc, WcOpcode, WcStatus,
 };
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
@@ -210,4 +210,23 @@ fn uc_writes_and_ud_sends() {
     let wc = completion(&b.cq);
     assert_eq!((wc.wr_id, wc.byte_len, wc.src_qpn), (5, 48, a.qp.qpn()));
     assert_eq!(bytes_of(&b.buffer)[40..48], *b"datagram");
+}
+
+#[test]
+fn a_failure_is_explained() {
+    let (a, b) = pair(QpSpec::rc, 4096);
+    b.qp.post_recv(7, &[b.mr.slice(0, 64)]).unwrap();
+    a.qp.post_send(&SendRequest::send(9, &[a.mr.slice(0, 65)]).signaled()).unwrap();
+    a.qp.post_send(&SendRequest::send(10, &[a.mr.slice(0, 1)]).signaled()).unwrap();
+
+    let (failed, flushed, received) = (completion(&a.cq), completion(&a.cq), completion(&b.cq));
+    assert_eq!((failed.status, failed.reason), (WcStatus::RemInvReqErr, Reason::InvalidRequestNak));
+    let why = a.cq.explain(&failed).expect("it failed");
+    let said = "REM_INV_REQ_ERR (9): SEND of 65 bytes, wr_id 0x9, QP ";
+    assert!(why.starts_with(said) && why.contains("the peer found the request invalid"), "{why}");
+    let why_flushed = a.cq.explain(&flushed).expect("it was flushed");
+    assert!(why_flushed.starts_with("flushed, as") && why_flushed.ends_with(&why), "{why_flushed}");
+    assert_eq!((received.status, received.reason), (WcStatus::LocLenErr, Reason::ReceiveTooShort));
+    let why = b.cq.explain(&received).expect("it failed");
+    assert!(why.starts_with("LOC_LEN_ERR (1): receive with room for 64 bytes, wr_id 0x7"), "{why}");
 }

@@ -10,6 +10,7 @@ use transport::wr::RecvWr;
 use super::cq::{Armed, Cq};
 use super::dm_budget::DmBudget;
 use super::events::EventQueue;
+use super::explain::Failures;
 use super::faults::Faults;
 use super::injected::Injected;
 use super::mr::MrTable;
@@ -165,6 +166,8 @@ pub(crate) struct Core {
     pub(crate) tap: Option<Box<Tap>>,
     /// What goes wrong, if the configuration names a plan for it.
     pub(crate) injected: Option<Box<Injected>>,
+    /// Why work requests failed.
+    pub(crate) failures: Failures,
     /// QPs made since the NIC was opened.
     pub(crate) qps_made: u64,
 }

@@ -2,12 +2,12 @@
 
 use iba::{Access, Av, EventType, Mtu, QpEvent, QpType, Qpn, RKey};
 use smallvec::SmallVec;
-use transport::Time;
 use transport::env::{
     AtomicOp, Completion, Counter, Direct, Env, LocalError, OneSided, RemoteError, Side, Skipped,
     Source, To, TransmitError,
 };
 use transport::wr::{Bind, RecvWr, Sge};
+use transport::{Account, Time};
 use wire::Headers;
 
 use super::core::{Core, EventSource};
@@ -630,6 +630,10 @@ impl<'p> Env for QpEnv<'_, 'p> {
             let (ctx, cookie) = (cq.ctx, cq.cookie);
             self.core.raise(ctx, EventType::CqErr, EventSource::Cq(id), cookie);
         }
+    }
+
+    fn account(&mut self, account: &Account) {
+        self.explain(account);
     }
 
     fn event(&mut self, event: QpEvent) {

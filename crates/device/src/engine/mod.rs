@@ -20,6 +20,7 @@ pub(crate) mod direct;
 pub(crate) mod dm_budget;
 mod env;
 mod events;
+mod explain;
 pub(crate) mod faults;
 mod forwarders;
 pub(crate) mod import;

@@ -373,6 +373,11 @@ impl Peers {
         }
     }
 
+    /// Whether there is a ring to a process.
+    pub(crate) fn has(&self, vf: u16) -> bool {
+        matches!(self.peers.get(usize::from(vf)), Some(Some(_)))
+    }
+
     /// Whether a peer whose ring is full has taken nothing from it for a while.
     pub(crate) fn is_stalled(&mut self, vf: u16, now: Time) -> bool {
         let Some(Some(peer)) = self.peers.get_mut(usize::from(vf)) else { return false };

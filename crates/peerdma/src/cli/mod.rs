@@ -3,6 +3,7 @@
 mod demo;
 mod dmabuf;
 mod door;
+mod explain;
 mod matrix;
 mod run;
 
@@ -27,6 +28,8 @@ enum Command {
     /// List the dma-bufs that the processes of this user have open
     #[command(name = "dmabuf")]
     DmaBuf(dmabuf::Args),
+    /// Say what a completion status means, or why the work requests of a program failed
+    Explain(explain::Args),
     /// Measure every class of importer against every exporter, and compare with the rules
     Matrix(matrix::Args),
     /// Run a verbs program on peerdma: its libibverbs, its librdmacm, its /sys/class/infiniband
@@ -39,6 +42,7 @@ pub(crate) fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Demo(args) => demo::main(args),
         Command::DmaBuf(args) => dmabuf::main(args),
+        Command::Explain(args) => explain::main(args),
         Command::Matrix(args) => matrix::main(args),
         Command::Run(args) => run::main(args),
     }

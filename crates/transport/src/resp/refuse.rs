@@ -143,6 +143,9 @@ impl Qp {
     fn fail_receive<E: Env>(&mut self, env: &mut E, failure: Failure) -> bool {
         self.resp.message = Message::None;
         let Some(held) = self.resp.recv.take() else { return false };
+        if failure != Failure::FLUSHED {
+            self.account_receive(env, (held.wr.wr_id, held.room), failure);
+        }
         Self::complete(env, failed_receive(held.wr.wr_id, failure));
         true
     }

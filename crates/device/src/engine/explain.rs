@@ -1,0 +1,177 @@
+//! A sentence for each work request that failed.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use iba::{Qpn, WcStatus};
+use transport::Account;
+use transport::env::{Reason, Side};
+
+use super::Engine;
+use super::core::Core;
+use super::env::{QpEnv, QpFacts, Route};
+
+/// Failures that are remembered.
+const MAX_REMEMBERED: usize = 256;
+/// Failures of one process that are written to a file.
+const MAX_WRITTEN: u32 = 1000;
+
+/// The failures of the work requests of this process on this NIC, the latest last.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    known: VecDeque<Failed>,
+    written: u32,
+}
+
+/// A work request that failed.
+#[derive(Debug)]
+struct Failed {
+    qpn: Qpn,
+    wr_id: u64,
+    words: String,
+}
+
+impl QpEnv<'_, '_> {
+    /// Says why a work request fails: in the log, in the file of `peerdma explain`, and for who asks for it later.
+    #[cold]
+    pub(crate) fn explain(&mut self, account: &Account) {
+        let words = words(self.core, self.facts, account);
+        tracing::warn!(target: "peerdma::completion", "{words}");
+        let Core { failures, config, .. } = &mut *self.core;
+        if let Some(path) = &config.explain
+            && failures.written < MAX_WRITTEN
+        {
+            failures.written += 1;
+            let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+            let done = file.and_then(|mut file| file.write_all(format!("{words}\n").as_bytes()));
+            if let Err(error) = done {
+                tracing::error!(target: "peerdma::completion", "{}: {error}", path.display());
+            }
+        }
+        if failures.known.len() >= MAX_REMEMBERED {
+            failures.known.pop_front();
+        }
+        let (qpn, wr_id) = (self.facts.qpn, account.wr_id);
+        failures.known.push_back(Failed { qpn, wr_id, words });
+    }
+}
+
+impl Engine {
+    /// Why a work request of a QP failed, in a sentence: what it was, what the peer said, what was tried. Of a request that
+    /// was flushed, why the QP was in error, if a work request of it failed. The last few hundred failures are known.
+    pub fn explain(&self, qpn: Qpn, wr_id: u64, status: WcStatus) -> Option<String> {
+        if status == WcStatus::Success {
+            return None;
+        }
+        let known = &self.core.failures.known;
+        let of_qp = |failed: &&Failed| failed.qpn == qpn;
+        if status == WcStatus::WrFlushErr {
+            let first = known.iter().rev().find(of_qp)?;
+            return Some(format!("flushed, as another work request had failed: {}", first.words));
+        }
+        let failed = known.iter().rev().filter(of_qp).find(|failed| failed.wr_id == wr_id)?;
+        Some(failed.words.clone())
+    }
+}
+
+/// The sentence.
+fn words(core: &Core, facts: &QpFacts, account: &Account) -> String {
+    let mut words = format!("{} ({}): ", account.status.name(), account.status as u8);
+    // Writing to a string does not fail.
+    let _ = write_what(&mut words, account);
+    let _ = write!(words, ", QP {}", facts.qpn);
+    let _ = write_where(&mut words, core, facts, account);
+    let _ = write!(words, ": {}", account.reason);
+    let _ = write_how(&mut words, core, facts, account);
+    words
+}
+
+fn write_what(words: &mut String, account: &Account) -> std::fmt::Result {
+    match account.opcode {
+        Some(opcode) => write!(words, "{} of {} bytes", opcode.name(), account.length)?,
+        None => write!(words, "receive with room for {} bytes", account.length)?,
+    }
+    write!(words, ", wr_id {:#x}", account.wr_id)?;
+    if let Some((rkey, address)) = account.remote {
+        write!(words, ", to key {:#x} at {address:#x}", rkey.0)?;
+    }
+    Ok(())
+}
+
+fn write_where(
+    words: &mut String,
+    core: &Core,
+    facts: &QpFacts,
+    account: &Account,
+) -> std::fmt::Result {
+    if !facts.qp_type.is_connected() {
+        return Ok(());
+    }
+    let way = if account.side == Side::Send { "to" } else { "from" };
+    write!(words, " {way} QP {} at {}", facts.dest_qpn, facts.av.dgid.to_ip())?;
+    match facts.route {
+        Route::None => write!(words, " (not connected)"),
+        Route::Loopback => write!(words, " (this process)"),
+        Route::Shm(vf) => write!(words, " (shared memory, process of VF {vf})"),
+        Route::Udp => {
+            let gid = core.port.gids.get(usize::from(facts.av.sgid_index)).copied();
+            let own = gid.unwrap_or_default().to_ip();
+            write!(
+                words,
+                " (UDP port {} from {own}, sgid_index {})",
+                core.config.udp_port, facts.av.sgid_index
+            )
+        }
+    }
+}
+
+/// What was tried, as far as it tells something.
+fn write_how(
+    words: &mut String,
+    core: &Core,
+    facts: &QpFacts,
+    account: &Account,
+) -> std::fmt::Result {
+    if account.side == Side::Recv {
+        return match account.psns {
+            Some((psn, _)) if facts.qp_type.is_connected() => {
+                write!(words, "; PSN {psn} was expected")
+            }
+            _ => Ok(()),
+        };
+    }
+    if !facts.qp_type.is_reliable() {
+        return Ok(());
+    }
+    match account.psns {
+        Some((first, last)) => write!(words, "; sent as PSN {first} to {last}")?,
+        None => write!(words, "; never sent")?,
+    }
+    write!(words, ", last acknowledged PSN {}", account.acknowledged)?;
+    let (retries, rnr) = (account.retries, account.rnr_retries);
+    match account.reason {
+        Reason::AckTimeout | Reason::SequenceNak => {
+            write!(words, "; {} of {} retries used", retries.0, retries.1)?;
+            if let Some(timeout) = account.timeout {
+                write!(words, ", ACK timeout {timeout:.1?}")?;
+            }
+            match facts.route {
+                Route::Shm(vf) if !core.peers.has(vf) => {
+                    write!(words, "; no process has VF {vf} any more")?;
+                }
+                Route::Udp if account.reason == Reason::AckTimeout => {
+                    write!(
+                        words,
+                        "; does that host have the address, the QP number and UDP port {} open?",
+                        core.config.udp_port
+                    )?;
+                }
+                _ => {}
+            }
+        }
+        Reason::RnrNak => write!(words, "; {} of {} RNR retries used", rnr.0, rnr.1)?,
+        _ => {}
+    }
+    Ok(())
+}

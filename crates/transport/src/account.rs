@@ -1,0 +1,143 @@
+//! What led to a failed completion, for whoever has to explain it.
+
+use core::fmt;
+use core::time::Duration;
+
+use iba::{Psn, RKey, WcStatus, WrOpcode};
+
+use crate::env::{Env, Reason, Side};
+use crate::qp::Qp;
+use crate::wqe::{Failure, Wqe};
+
+/// How a work request came to fail. A flushed request has none: the first failure of its QP explains it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Account {
+    /// The queue it was in.
+    pub side: Side,
+    /// From the work request.
+    pub wr_id: u64,
+    /// The status it completes with.
+    pub status: WcStatus,
+    /// Why, in more detail.
+    pub reason: Reason,
+    /// What it asked for; `None` for a receive.
+    pub opcode: Option<WrOpcode>,
+    /// Length of its message in bytes; of a receive the room it had.
+    pub length: u64,
+    /// The peer's memory that it named, for what names any.
+    pub remote: Option<(RKey, u64)>,
+    /// Its first and last sequence number, if it began; of a receive the number that was expected.
+    pub psns: Option<(Psn, Psn)>,
+    /// The last sequence number that the peer acknowledged.
+    pub acknowledged: Psn,
+    /// Retries used up since the peer last acknowledged something, and how many there are.
+    pub retries: (u8, u8),
+    /// The same of retries after "receiver not ready"; 7 are without end.
+    pub rnr_retries: (u8, u8),
+    /// The ACK timeout; `None`: it waits for ever.
+    pub timeout: Option<Duration>,
+}
+
+impl Qp {
+    /// Tells the environment how a send work request came to fail.
+    pub(crate) fn account_send<E: Env>(&self, env: &mut E, wqe: &Wqe, failure: Failure) {
+        let data = &wqe.wr;
+        env.account(&Account {
+            side: Side::Send,
+            wr_id: data.wr_id,
+            status: failure.status,
+            reason: failure.reason,
+            opcode: Some(data.opcode),
+            length: wqe.length.into(),
+            remote: data.opcode.names_remote().then_some((data.rkey, data.remote_addr)),
+            psns: wqe.begun.then(|| (wqe.first, wqe.end().sub(1))),
+            ..self.account(failure)
+        });
+    }
+
+    /// Tells the environment how a receive came to fail.
+    pub(crate) fn account_receive<E: Env>(
+        &self,
+        env: &mut E,
+        (wr_id, room): (u64, u64),
+        failure: Failure,
+    ) {
+        let expected = self.resp.psn;
+        env.account(&Account {
+            side: Side::Recv,
+            wr_id,
+            length: room,
+            psns: Some((expected, expected)),
+            ..self.account(failure)
+        });
+    }
+
+    fn account(&self, failure: Failure) -> Account {
+        let used = |left: u8, all: u8| (all.saturating_sub(left), all);
+        Account {
+            side: Side::Send,
+            wr_id: 0,
+            status: failure.status,
+            reason: failure.reason,
+            opcode: None,
+            length: 0,
+            remote: None,
+            psns: None,
+            acknowledged: self.req.una.sub(1),
+            retries: used(self.req.retries, self.attr.retry_cnt),
+            rnr_retries: used(self.req.rnr_retries, self.attr.rnr_retry),
+            timeout: self.attr.timeout.duration(),
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "nothing failed",
+            Self::Flushed => "the QP was in error before this request had its turn",
+            Self::AckTimeout => "no acknowledgement came within the timeout, again and again",
+            Self::SequenceNak => "packets were lost again and again: the peer asked for them too often",
+            Self::RnrNak => "the peer had no receive posted, or its memory was not there, again and again",
+            Self::InvalidRequestNak => "the peer found the request invalid",
+            Self::RemoteAccessNak => {
+                "the peer refused access: its key, the range, the rights or the protection domain is wrong"
+            }
+            Self::RemoteOperationalNak => "the peer could not carry out a valid request",
+            Self::LocalProtection => {
+                "a key, range, right or protection domain of the local scatter/gather list is wrong"
+            }
+            Self::LocalFault => "the local memory is gone, though its region is still there",
+            Self::ReceiveTooShort => "the message is longer than the receive that it met",
+            Self::BadResponse => "the peer answered something that cannot be",
+            Self::PeerBrokeProtocol => "the peer sent a request that cannot be",
+            Self::PeerRefused => "the peer asked for memory that it may not use",
+            Self::NoReadDepth => "max_rd_atomic is 0: this QP may not send READs and atomics",
+            Self::BindRefused => "the memory window could not be bound as asked",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_reasons_are_their_places() {
+        for (number, reason) in (0..).zip(Reason::ALL) {
+            assert_eq!(reason as u32, number);
+            assert_eq!(Reason::from_vendor_err(number), Some(reason));
+        }
+        assert_eq!(Reason::from_vendor_err(129), None);
+    }
+
+    #[test]
+    fn the_page_for_users_has_them_all() {
+        let page = include_str!("../../../docs/ERRORS.md");
+        for reason in &Reason::ALL[1..] {
+            let row = format!("| {} | {reason} |", *reason as u32);
+            assert!(page.contains(&row), "no row {row:?}");
+        }
+    }
+}
