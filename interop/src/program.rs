@@ -39,6 +39,7 @@ pub struct Program {
     mode: Mode,
     gpu: Option<String>,
     pcap: Option<PathBuf>,
+    rsockets: bool,
     netns: Option<String>,
     own_pid_namespace: bool,
     nobody: bool,

@@ -141,7 +141,7 @@ fn options(place: &Place, program: &str) {
         all.push(&["-k", "1"]);
     }
     for more in all {
-        let (server, client) = place.pair(program, &[&transfers, &["-T", "v"], more].concat());
+        let (server, client) = place.pair(program, &[&transfers[..], &["-T", "v"], more].concat());
         client.success().says("custom").never_says("data verification failed");
         server.success().says("custom").never_says("data verification failed");
     }
@@ -193,7 +193,8 @@ fn udpong_all(place: Place) {
             let args = [&["-p", &port, "-C", "500", "-T", how], more].concat();
             let server = Program::new("udpong").args(["-b", &host, "-p", &port, "-T", how]);
             let server = place.serve(server, "bound to");
-            let client = place.client(Program::new("udpong").args(&args).args(["-s", &host])).output();
+            let client =
+                place.client(Program::new("udpong").args(&args).args(["-s", &host])).output();
             client.success().says("custom");
             server.kill();
             server.finish();
@@ -238,7 +239,8 @@ fn preload_http(place: Place) {
     let server = place.serve(Program::new("python3").args(args).rsockets(), LISTENS);
     let url = format!("http://{host}:{port}");
     for _ in 0..2 {
-        let client = Program::new("curl").args(["-sSf", "-o", to, &format!("{url}/from")]).rsockets();
+        let client =
+            Program::new("curl").args(["-sSf", "-o", to, &format!("{url}/from")]).rsockets();
         place.client(client).output().success();
         Program::new("cmp").args([&*from, to]).output().success();
     }
@@ -273,7 +275,8 @@ fn preload_netcat(place: Place) {
 fn preload_asyncio(place: Place) {
     let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("py/echo.py");
     let (host, port) = (place.host(), place.port());
-    let python = |role: &str| Program::new("python3").args([&script]).args([role, &host, &port]).rsockets();
+    let python =
+        |role: &str| Program::new("python3").args([&script]).args([role, &host, &port]).rsockets();
     let server = place.serve(python("server"), LISTENS);
     place.client(python("client")).output().success().says("ok");
     server.kill();
@@ -306,7 +309,8 @@ fn ipv6() {
     place.client(Program::new("rstream").args(args).args(["-s", "fd77::1"])).output().success();
     server.finish().success();
     let args = ["-p", &port, "-C", "100", "-S", "500", "-T", "e"];
-    let server = place.serve(Program::new("udpong").args(["-p", &port, "-b", "fd77::1"]), "bound to");
+    let server =
+        place.serve(Program::new("udpong").args(["-p", &port, "-b", "fd77::1"]), "bound to");
     place.client(Program::new("udpong").args(args).args(["-s", "fd77::1"])).output().success();
     server.kill();
     server.finish();

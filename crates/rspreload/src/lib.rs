@@ -34,6 +34,8 @@ mod lifetime;
 mod next;
 #[cfg(not(test))]
 mod poll;
+#[cfg(not(test))]
+mod process;
 mod table;
 #[cfg(not(test))]
 mod transfer;

@@ -11,6 +11,7 @@ use libc::{sockaddr, socklen_t};
 use crate::config::config;
 use crate::epoll;
 use crate::next::{Next, errno, functions, set_errno};
+use crate::process;
 use crate::table::{self, Entry, Kind, Role};
 
 functions! {
@@ -103,8 +104,9 @@ unsafe extern "C" fn socket_from(
     protocol: c_int,
     caller: *const c_void,
 ) -> c_int {
+    process::watch();
     let config = config();
-    if !config.wants(domain, kind, protocol) || is_own(caller) {
+    if !config.wants(domain, kind, protocol) || is_own(caller) || process::is_guest() {
         // SAFETY: the arguments are the caller's.
         return unsafe { libc_socket(domain, kind, protocol) };
     }
@@ -300,7 +302,7 @@ fn fall_back(from: c_int, addr: *const sockaddr) -> Option<c_int> {
 /// As libc's function of this name asks.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
-    if table::get(fd).is_none() {
+    if table::get(fd).is_none() || process::is_guest() {
         // SAFETY: the caller's promise.
         return unsafe { libc_close(fd) };
     }
@@ -321,6 +323,7 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
 fn copied(from: c_int, to: c_int) -> c_int {
     if to >= 0
         && let Some(entry) = table::get(from)
+        && !process::is_guest()
     {
         if !table::has_room(to) {
             // SAFETY: it was made just now.
@@ -366,7 +369,7 @@ unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
 /// As libc's function of this name asks.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
-    if from != to && table::get(to).is_some() {
+    if from != to && table::get(to).is_some() && !process::is_guest() {
         // What was there is closed first.
         // SAFETY: the caller's promise: nobody else uses it.
         unsafe { close(to) };

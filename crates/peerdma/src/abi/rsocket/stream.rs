@@ -30,6 +30,8 @@ use crate::abi::types::rdma::{CmId, ConnParam, event_type, port_space};
 const RETRIES: u32 = 6;
 /// Connections that wait for `raccept` at most, whatever the backlog.
 const QUEUE: usize = 128;
+/// Requests for connections that may wait at least, whatever the backlog.
+const REQUESTS: c_int = 16;
 
 /// See the module.
 pub(super) struct StreamSocket {
@@ -182,8 +184,10 @@ impl StreamSocket {
         }
         let bell = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(|error| Failure::new(error.raw_os_error(), format!("rlisten: {error}")))?;
+        // Requests beyond the backlog wait in the connection manager; beyond that they are lost, and asked again after seconds.
+        let waiting = backlog.max(REQUESTS);
         // SAFETY: contract: the identifier is ours.
-        called(unsafe { rdma_listen(self.id(), backlog) })?;
+        called(unsafe { rdma_listen(self.id(), waiting) })?;
         set_nonblocking(self.channel(), true)?;
         let backlog = usize::try_from(backlog).unwrap_or(QUEUE).clamp(1, QUEUE);
         let listener = Listener { backlog, bell, queue: Mutex::default() };
