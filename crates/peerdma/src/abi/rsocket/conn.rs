@@ -487,13 +487,16 @@ impl Conn {
             if since.get_or_insert_with(Instant::now).elapsed() <= SETTINGS.polling_time {
                 continue;
             }
+            // Before `armed`: who takes the event clears that first, and then counts.
+            let seen = self.taken.load(Ordering::Acquire);
             // ORDERING: as in `check`.
             if !self.armed.load(Ordering::Acquire) {
                 self.queue.arm()?;
                 self.armed.store(true, Ordering::Release);
                 continue;
             }
-            let seen = self.taken.load(Ordering::Acquire);
+            let target = self.target(&core);
+            tracing::trace!(target: "peerdma::rsocket", ?target, stream = ?*core, "waits");
             drop(core);
             self.wait_event(seen)?;
         }
