@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
 use iba::Time;
-use wire::cm::{CmaHeader, CommId, Mad, Message};
+use wire::cm::{CmaHeader, CommId, Mad, Message, Rej, SidrRep};
 
 use crate::conn::{Conn, Pending, QpInfo, State};
 use crate::event::{Event, Route, Transmit, Unanswered};
 use crate::param::{Local, Peer};
 use crate::table::Table;
-use crate::{CmError, Ignored, PortSpace};
+use crate::{CmError, Ignored, PortSpace, RejReason, SidrStatus};
 
 /// A listener's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -437,7 +437,7 @@ impl Cm {
             | State::MraRepSent => self.reject(now, id, R::CONSUMER_DEFINED, &[], &[]),
             State::Established => self.disconnect(now, id, &[]),
             State::DreqRcvd => self.confirm_disconnect(now, id, &[]),
-            State::SidrReqRcvd => self.refuse_sidr(id, crate::SidrStatus::REJECT),
+            State::SidrReqRcvd => self.refuse_sidr(id, SidrStatus::REJECT),
             State::Idle | State::DreqSent | State::Timewait | State::SidrReqSent => Ok(()),
         };
         self.taken(id);
@@ -450,14 +450,48 @@ impl Cm {
         }
     }
 
-    /// The peer's process is gone, with all its connections: as if it had ended them.
+    /// The process that we took for the peer's is gone: the next message finds out anew.
+    pub fn forget_via(&mut self, conn: CommId) {
+        if let Some(conn) = self.table.get_mut(conn) {
+            conn.peer.via = None;
+        }
+    }
+
+    /// The peer's process is gone, with all its connections and requests: as if it had ended and refused them, as the kernel
+    /// does for a process that ends.
     pub fn peer_gone(&mut self, now: Time, remote: iba::Gid, via: u16) {
         let is_its = |conn: &Conn| conn.peer.remote == remote && conn.peer.via == Some(via);
         let theirs: Vec<_> =
             self.table.iter().filter(|(_, conn)| is_its(conn)).map(|(id, _)| id).collect();
         for id in theirs {
             let Some(conn) = self.table.get_mut(id) else { continue };
+            let refused = || {
+                let reason = RejReason::CONSUMER_DEFINED.0;
+                Event::Rej {
+                    conn: id,
+                    rej: Box::new(Rej { remote_comm_id: id, reason, ..Rej::default() }),
+                }
+            };
             match conn.state {
+                State::ReqSent
+                | State::MraReqRcvd
+                | State::RepSent
+                | State::MraRepRcvd
+                | State::ReqRcvd
+                | State::MraReqSent => {
+                    self.report(id, refused());
+                    self.reset(id);
+                }
+                State::RepRcvd | State::MraRepSent => {
+                    self.report(id, refused());
+                    self.enter_timewait(now, id);
+                }
+                State::SidrReqSent => {
+                    let status = SidrStatus::REJECT.0;
+                    let rep = SidrRep { request_id: id, status, ..SidrRep::default() };
+                    self.report(id, Event::SidrRep { conn: id, rep: Box::new(rep) });
+                    self.reset(id);
+                }
                 State::DreqSent => {
                     self.report(id, Event::Drep { conn: id });
                     self.enter_timewait(now, id);
@@ -466,8 +500,7 @@ impl Cm {
                     conn.state = State::DreqRcvd;
                     self.report(id, Event::Dreq { conn: id });
                 }
-                // An attempt ends when it is not answered.
-                _ => {}
+                State::Idle | State::DreqRcvd | State::Timewait | State::SidrReqRcvd => {}
             }
         }
     }

@@ -18,7 +18,7 @@ fn readable(fd: impl AsFd) -> bool {
 #[test]
 fn a_peer_is_told_that_we_have_no_descriptors_left() {
     let nic = format!("test-descriptors-{}", std::process::id());
-    let a = Claim::new(&nic, NIC).expect("free");
+    let mut a = Claim::new(&nic, NIC).expect("free");
     let mut b = Claim::new(&nic, NIC).expect("free");
     let mut outbound = a.connect(b.vf(), DEFAULT_CAPACITY).expect("b listens");
 

@@ -37,7 +37,7 @@ fn fork(child: impl FnOnce()) -> (rustix::process::Pid, OwnedFd) {
 fn a_child_that_abandons_its_claim_keeps_nothing_alive() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let nic = format!("test-fork-{}", std::process::id());
-    let a = Claim::new(&nic, NIC).expect("free");
+    let mut a = Claim::new(&nic, NIC).expect("free");
     let mut b = Claim::new(&nic, NIC).expect("free");
     let outbound = a.connect(b.vf(), DEFAULT_CAPACITY).expect("b listens");
     let Some(Event::NewInbound(mut inbound)) = b.poll_events().pop() else { panic!("connected") };
@@ -60,7 +60,7 @@ fn a_child_that_abandons_its_claim_keeps_nothing_alive() {
 fn memory_is_not_inherited() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let nic = format!("test-dontfork-{}", std::process::id());
-    let claim = Claim::new(&nic, NIC).expect("free");
+    let mut claim = Claim::new(&nic, NIC).expect("free");
     let outbound = claim.connect(0, DEFAULT_CAPACITY).expect("to ourselves");
     let ring = outbound.scratch().as_ptr() as u64;
     let (child, keep) = fork(|| {});

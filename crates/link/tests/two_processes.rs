@@ -39,7 +39,7 @@ fn a_million_records_between_two_processes() {
         return receive(&nic);
     }
     let nic = format!("test-million-{}", std::process::id());
-    let claim = Claim::new(&nic, NIC).expect("a name of our own");
+    let mut claim = Claim::new(&nic, NIC).expect("a name of our own");
     let mut child = Command::new(std::env::current_exe().expect("this test has a file"))
         .args(["--exact", "a_million_records_between_two_processes"])
         .args(["--nocapture", "--test-threads=1"])
@@ -56,12 +56,12 @@ fn a_million_records_between_two_processes() {
         }
     };
     assert_ne!(vf, claim.vf());
-    send(&claim, vf);
+    send(&mut claim, vf);
     let status = child.0.wait().expect("our child");
     assert!(status.success(), "the receiving process found a fault: {status}");
 }
 
-fn send(claim: &Claim, vf: u16) {
+fn send(claim: &mut Claim, vf: u16) {
     let mut outbound = claim.connect(vf, 16 << 10).expect("the peer listens");
     for i in 0..RECORDS {
         let len = len_of(i);

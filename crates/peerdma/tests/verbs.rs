@@ -12,19 +12,27 @@ use std::path::Path;
 use std::process::Command;
 
 use common::Scratch;
-use symbols::{Answer, INLINE};
+use symbols::{Answer, INLINE, Refusal, VERBS};
 
 const HEADER: &str = "/usr/include/infiniband/verbs.h";
 
 /// Runs a program of `tests/c` on the library.
 fn run(source: &str) {
+    run_with(source, |_| {});
+}
+
+/// The same for one that includes files, which `prepare` writes.
+fn run_with(source: &str, prepare: impl FnOnce(&Path)) {
     if !Path::new(HEADER).exists() {
         return common::cannot_run("there is no <infiniband/verbs.h>");
     }
     let scratch = Scratch::new(source);
     scratch.install();
+    prepare(scratch.path());
     let library = format!("-L{}", scratch.path().display());
-    let Some(program) = scratch.compile(source, &[&library, "-l:libibverbs.so.1"]) else {
+    let include = format!("-I{}", scratch.path().display());
+    let flags = [&*library, &*include, "-l:libibverbs.so.1"];
+    let Some(program) = scratch.compile(source, &flags) else {
         return common::cannot_run("there is no C compiler");
     };
     let mut run = Command::new(program);
@@ -42,6 +50,47 @@ fn a_program_uses_every_object() {
 #[test]
 fn a_program_uses_every_domain() {
     run("domains.c");
+}
+
+/// Every verb of both tables, with each argument wrong in turn.
+#[test]
+fn bad_arguments_are_refused_by_every_verb() {
+    let Ok(header) = fs::read_to_string(HEADER) else {
+        return common::cannot_run("there is no <infiniband/verbs.h>");
+    };
+    let mut names = String::new();
+    for verb in VERBS {
+        let node = verb.nodes.last().expect("every symbol has a version");
+        let (name, answer) = (verb.name, in_c(verb.answer));
+        writeln!(names, "VERB(\"{name}\", \"{node}\", {answer})").expect("a String");
+    }
+    for verb in INLINE {
+        let (object, field) = verb.through.split_once('.').expect("object.field");
+        let is_known = header.contains(&format!("(*{})", field.trim_start_matches("ops.")));
+        let (name, answer) = (verb.name, in_c(verb.answer));
+        let line = match is_known {
+            true => format!("INLINE(\"{name}\", {object}, {field}, {answer})"),
+            // A header of old has no place for it.
+            false => format!("ABSENT(\"{name}\")"),
+        };
+        writeln!(names, "{line}").expect("a String");
+    }
+    run_with("badinput.c", |dir| {
+        fs::write(dir.join("names.h"), names).expect("a scratch directory is writable");
+    });
+}
+
+/// What answers a verb, in the words of `badinput.c`.
+fn in_c(answer: Answer) -> String {
+    let how = match answer {
+        Answer::In(_) => return "DONE".to_owned(),
+        Answer::Byte => unreachable!("no verb is a byte"),
+        Answer::Refuse(Refusal::Errno, _) => "ERRNO",
+        Answer::Refuse(Refusal::MinusOne, _) => "MINUS",
+        Answer::Refuse(Refusal::Null, _) => "NIL",
+        Answer::Refuse(Refusal::Silent, _) => "NEVER",
+    };
+    format!("REFUSED({how})")
 }
 
 #[test]

@@ -270,6 +270,27 @@ fn a_peer_whose_process_is_gone_has_ended_its_connections() {
 }
 
 #[test]
+fn a_peer_whose_process_is_gone_has_refused_its_requests() {
+    let mut rig = Rig::new().with_listener();
+    let refused = |event: Event| {
+        let Event::Rej { conn, rej } = event else { panic!("{event:?}") };
+        assert_eq!(RejReason(rej.reason), RejReason::CONSUMER_DEFINED);
+        conn
+    };
+    let active = rig.sides[0].connect(rig.now, &req()).expect("good parameters");
+    rig.settle();
+    let event = rig.one(1);
+    let Event::Req { conn: passive, .. } = event else { panic!("{event:?}") };
+    for (side, conn) in [active, passive].into_iter().enumerate() {
+        let peer = rig.sides[side].qp_info(conn).expect("it waits").peer;
+        rig.sides[side].set_via(conn, 5);
+        rig.sides[side].peer_gone(rig.now, peer.remote, 5);
+        assert_eq!(refused(rig.one(side)), conn);
+        assert_eq!(rig.sides[side].state(conn), Some(State::Idle));
+    }
+}
+
+#[test]
 fn who_destroys_a_connection_ends_it() {
     let mut rig = Rig::new().with_listener();
     let (active, passive) = rig.connected();

@@ -251,7 +251,11 @@ impl Engine {
             refuse!(Invalid, "reg_dm_mr: device memory needs IBV_ACCESS_ZERO_BASED");
         }
         Self::check_access("reg_dm_mr", access, DM_ACCESS)?;
+        let ctx = self.pd(pd)?.ctx;
         let block = self.dm(dm)?;
+        if block.ctx != ctx {
+            refuse!(Invalid, "reg_dm_mr: the block is of another context than the PD");
+        }
         let inside = offset.checked_add(length).is_some_and(|end| end <= block.length);
         if !inside {
             let size = block.length;

@@ -191,6 +191,7 @@ impl Engine {
         if self.qps.len() >= attr.max_qp as usize {
             refuse!(NoMemory, "create_qp: max_qp is {}", attr.max_qp);
         }
+        self.check_contexts(spec)?;
         match spec.xrcd {
             Some(xrcd) if spec.qp_type == QpType::XrcRecv => {
                 self.xrcd(xrcd)?;
@@ -205,6 +206,21 @@ impl Engine {
             && (spec.qp_type == QpType::XrcSend || self.srq(srq)?.xrc.is_some())
         {
             refuse!(Invalid, "create_qp: an XRC SRQ is named by packets, not by QPs");
+        }
+        Ok(())
+    }
+
+    /// Refuses queues of another context than the protection domain's: the kernel looks them up among those of one file
+    /// (`uobj_get_obj_read` in `create_qp`).
+    fn check_contexts(&mut self, spec: &QpSpec) -> Result<()> {
+        if spec.xrcd.is_some() {
+            return Ok(());
+        }
+        let ctx = self.pd(spec.pd)?.ctx;
+        let cqs = [self.cq(spec.send_cq)?.ctx, self.cq(spec.recv_cq)?.ctx];
+        let srq = spec.srq.map(|srq| self.srq(srq).map(|srq| srq.ctx)).transpose()?;
+        if cqs.into_iter().chain(srq).any(|other| other != ctx) {
+            refuse!(Invalid, "create_qp: a CQ or the SRQ is of another context than the PD");
         }
         Ok(())
     }
@@ -276,6 +292,19 @@ impl Engine {
         }
         if mask.contains(AttrMask::PKEY_INDEX) && attr.pkey_index >= self.core.attr.max_pkeys {
             refuse!(Invalid, "modify_qp: partition key index {}", attr.pkey_index);
+        }
+        // As `mlx5_ib_modify_qp` has it for both, and rxe for the first.
+        let limits = [
+            (AttrMask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic, self.core.attr.max_qp_init_rd_atom),
+            (AttrMask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic, self.core.attr.max_qp_rd_atom),
+        ];
+        for (bit, wanted, limit) in limits {
+            if mask.contains(bit) && u32::from(wanted) > limit {
+                refuse!(
+                    Invalid,
+                    "modify_qp: {wanted} READs and atomics at once; the device has {limit}"
+                );
+            }
         }
         if mask.contains(AttrMask::AV) {
             self.check_av(&attr.av)?;

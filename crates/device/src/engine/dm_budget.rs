@@ -20,6 +20,8 @@ pub(crate) struct DmBudget {
     settled: Option<PrivateFd>,
     /// The name by which we asked for it, kept: who looks just now must see one of the two.
     asked: Option<PrivateFd>,
+    /// In the child of a fork: what it allocates reaches no peer, and the names are the parent's.
+    is_alone: bool,
 }
 
 impl DmBudget {
@@ -29,6 +31,10 @@ impl DmBudget {
         if wanted > max {
             let used = self.used;
             refuse!(NoMemory, "alloc_dm: {bytes} bytes; {used} of {max} are in use");
+        }
+        if self.is_alone {
+            self.used = wanted;
+            return Ok(());
         }
         let start = Instant::now();
         loop {
@@ -58,10 +64,20 @@ impl DmBudget {
     pub(crate) fn give(&mut self, nic: &str, vf: u16, bytes: u64) {
         let left = self.used.saturating_sub(bytes);
         self.asked = None;
+        if self.is_alone {
+            self.used = left;
+            return;
+        }
         // If it fails others see more in use than is, until the next change.
         if self.settle(nic, vf, left).is_err() {
             self.used = left;
         }
+    }
+
+    /// The child of a fork has no VF of its own to name anything by. The descriptors were closed by the fork.
+    pub(crate) fn abandon_in_child(&mut self) {
+        self.is_alone = true;
+        (self.settled, self.asked) = (None, None);
     }
 
     fn settle(&mut self, nic: &str, vf: u16, bytes: u64) -> Result<()> {

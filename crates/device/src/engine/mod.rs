@@ -254,6 +254,7 @@ impl Engine {
             tap.abandon_in_child();
         }
         self.core.faults.abandon_in_child();
+        self.core.dm_budget.abandon_in_child();
         self.receivers.abandon_in_child();
         self.cm.abandon_in_child();
         self.core.peers.abandon_in_child();

@@ -202,7 +202,7 @@ impl Peers {
             self.peers.resize_with(index + 1, || None);
         }
         if self.peers[index].is_none() {
-            match self.claim.as_ref()?.connect(vf, self.ring_size) {
+            match self.claim.as_mut()?.connect(vf, self.ring_size) {
                 Ok(outbound) => {
                     self.waits.add_always(&outbound);
                     self.unreachable.remove(&vf);
@@ -391,8 +391,9 @@ impl Peers {
         }
     }
 
-    /// Notices peers that answered, refused or went away.
-    pub(crate) fn poll(&mut self) {
+    /// Notices peers that answered, refused or went away. Gives those that went away.
+    pub(crate) fn poll(&mut self) -> Vec<u16> {
+        let mut gone = Vec::new();
         for (vf, slot) in self.peers.iter_mut().enumerate() {
             let Some(peer) = slot else { continue };
             if let Reach::Direct(direct) = &mut peer.reach {
@@ -406,10 +407,12 @@ impl Peers {
                 OutboundState::Gone => {
                     tracing::debug!(target: "peerdma::peer", vf, "the process is gone");
                     *slot = None;
+                    gone.push(vf as u16);
                 }
                 _ => peer.find_reach(vf as u16, self.direct),
             }
         }
+        gone
     }
 
     /// Closes every ring and gives up the VF.

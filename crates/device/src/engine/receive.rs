@@ -363,6 +363,8 @@ impl Engine {
     /// Accepts connections, notices peers that came up or went away, and follows the netdev.
     pub(crate) fn housekeeping(&mut self) -> bool {
         let mut moved = false;
+        // What they sent before they went is taken below, even if their ring was new.
+        let mut gone = std::mem::take(&mut self.cm.lost);
         let events = self.core.peers.claim.as_mut().map_or_else(Vec::new, Claim::poll_events);
         for event in events {
             match event {
@@ -378,7 +380,6 @@ impl Engine {
                 _ => {}
             }
         }
-        let mut gone = Vec::new();
         for inbound in &mut self.receivers.inbounds {
             if inbound.poll() == InboundState::Gone {
                 gone.push(inbound.peer().vf);
@@ -394,7 +395,8 @@ impl Engine {
             }
             moved = true;
         }
-        self.core.peers.poll();
+        self.cm.lost = self.core.peers.poll();
+        moved |= !self.cm.lost.is_empty();
         if self.core.missteered {
             // A process came or went: ask again which socket is whose.
             self.core.missteered = false;

@@ -56,7 +56,7 @@ impl Engine {
             refuse!(Invalid, "rereg_mr: nothing is to change");
         }
         self.check_unshown("rereg_mr", id)?;
-        let (old, is_writable) = (mr.access, mr.is_writable);
+        let (old, old_pd, is_writable) = (mr.access, mr.pd, mr.is_writable);
         let access = change.access.unwrap_or(old);
         if change.access.is_some() {
             Self::check_access("rereg_mr", access, MR_ACCESS)?;
@@ -81,7 +81,10 @@ impl Engine {
             self.check_odp(umem.addr() as u64, umem.len(), iova, access)?;
         }
         if let Some(pd) = change.pd {
-            self.pd(pd)?;
+            let ctx = self.pd(old_pd)?.ctx;
+            if self.pd(pd)?.ctx != ctx {
+                refuse!(Invalid, "rereg_mr: the new PD is of another context");
+            }
         }
         // The old pages are charged until they are let go of: the kernel pins the new ones first, too.
         let pinned = if is_anew && !is_paged {

@@ -91,7 +91,10 @@ impl Engine {
     /// Makes a shared queue one of XRC, whose receives complete on `cq`.
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn make_srq_xrc(&mut self, srq: SrqId, xrcd: XrcdId, cq: CqId) -> Result<()> {
-        self.xrcd(xrcd)?;
+        let ctx = self.srq(srq)?.ctx;
+        if self.xrcd(xrcd)?.ctx != ctx || self.cq(cq)?.ctx != ctx {
+            refuse!(Invalid, "create_srq_ex: the XRC domain or the CQ is of another context");
+        }
         self.cq(cq)?.uses += 1;
         self.xrcd(xrcd)?.uses += 1;
         self.srq(srq)?.xrc = Some(SrqXrc { xrcd, cq });

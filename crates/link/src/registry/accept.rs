@@ -1,5 +1,6 @@
 //! Peers that connect to us: who they are, whether they are let in, and what they are told.
 
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use rustix::event::epoll;
@@ -163,8 +164,11 @@ impl Claim {
             nonce: hello.nonce,
             probe: self.probe(),
         });
-        if let Err(e) = welcome.send(pending.socket.as_fd(), &self.fds_for(pending.cred)) {
-            return refuse(&pending, &format!("it could not be welcomed: {e}"));
+        match welcome.send(pending.socket.as_fd(), &self.fds_for(pending.cred)) {
+            Ok(()) => {}
+            // It may have ended, and what it said before still counts.
+            Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
+            Err(e) => return refuse(&pending, &format!("it could not be welcomed: {e}")),
         }
         tracing::debug!(vf = self.vf, %peer, "a peer connected");
         Event::NewInbound(Box::new(Inbound::new(peer, pending.socket, consumer, bell, table)))
@@ -213,6 +217,12 @@ impl Claim {
                 "it claims to be VF {vf}, which is held by another process (uid {})",
                 holder.uid
             )),
+            // It said what it had to say and ended. It held the VF when we connected to it, and nobody does since.
+            Err(Errno::CONNREFUSED)
+                if cred.pid.is_some() && self.dialled.get(&vf) == Some(&cred) =>
+            {
+                Ok(())
+            }
             Err(e) => Err(format!("it claims to be VF {vf}, which does not answer: {e}")),
         }
     }

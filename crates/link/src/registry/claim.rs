@@ -1,5 +1,6 @@
 //! Claiming a VF, and connecting to others.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;
 use std::hash::{BuildHasher, Hasher};
@@ -108,6 +109,8 @@ pub struct Claim {
     pub(super) pending: Vec<Pending>,
     pub(super) doorbell: Arc<Doorbell>,
     pub(super) table: Option<OwnedFd>,
+    /// Who held the VFs that we connected to.
+    pub(super) dialled: BTreeMap<u16, PeerCred>,
     probe: Box<u64>,
     squatters: Vec<Squatter>,
 }
@@ -156,6 +159,7 @@ impl Claim {
             pending: Vec::new(),
             doorbell: Arc::new(doorbell),
             table: None,
+            dialled: BTreeMap::new(),
             probe: Box::new(random()),
             squatters,
         })
@@ -197,7 +201,7 @@ impl Claim {
     ///
     /// # Errors
     /// See [`ConnectError`].
-    pub fn connect(&self, vf: u16, capacity: usize) -> Result<Outbound, ConnectError> {
+    pub fn connect(&mut self, vf: u16, capacity: usize) -> Result<Outbound, ConnectError> {
         let system = |what, source: io::Error| ConnectError::System { vf, what, source };
         let (socket, cred) = dial(&self.nic, vf).map_err(|e| match e {
             Errno::CONNREFUSED => ConnectError::NoSuchVf { nic: self.nic.clone(), vf },
@@ -219,6 +223,7 @@ impl Claim {
         let mut fds = vec![ring.as_fd()];
         fds.extend(self.fds_for(cred));
         hello.send(socket.as_fd(), &fds).map_err(|e| system("sending Hello", e))?;
+        self.dialled.insert(vf, cred);
         Ok(Outbound::new(vf, socket, producer, nonce, cred))
     }
 

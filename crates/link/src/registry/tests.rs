@@ -52,12 +52,41 @@ fn squat(nic: &str, vf: u16) -> OwnedFd {
 fn a_name_without_a_listener_is_skipped_and_reported() {
     let nic = nic("squat");
     let _squatter = squat(&nic, 0);
-    let ours = claim(&nic);
+    let mut ours = claim(&nic);
     assert_eq!(ours.vf(), 1);
     assert_eq!(ours.squatters().len(), 1);
     assert_eq!(ours.squatters()[0].vf, 0);
     let e = ours.connect(0, DEFAULT_CAPACITY).expect_err("nobody listens there");
     assert!(matches!(e, ConnectError::NoSuchVf { vf: 0, .. }));
+}
+
+#[test]
+fn what_a_peer_says_before_it_ends_is_heard() {
+    let nic = nic("last-words");
+    let (mut a, mut b) = (claim(&nic), claim(&nic));
+    let speak = |from: &mut Claim, to: u16| {
+        let mut outbound = from.connect(to, DEFAULT_CAPACITY).expect("it listens");
+        let pushed = outbound.push(3, |record| {
+            record.copy_from(b"bye");
+            Ok::<_, ()>(())
+        });
+        pushed.expect("an empty ring has room");
+    };
+    // We have to do with it already.
+    let _known = a.connect(b.vf(), DEFAULT_CAPACITY).expect("b listens");
+    speak(&mut b, a.vf());
+    let vf = b.vf();
+    drop(b);
+    let event = a.poll_events().pop().expect("b connected");
+    let Event::NewInbound(inbound) = event else { panic!("{event:?}") };
+    assert_eq!(inbound.peer().vf, vf);
+    // A stranger that ended may have been anybody.
+    let mut stranger = claim(&nic);
+    a.dialled.clear();
+    speak(&mut stranger, a.vf());
+    drop(stranger);
+    let event = a.poll_events().pop().expect("it connected");
+    assert!(matches!(event, Event::Refused(_)), "{event:?}");
 }
 
 #[test]
@@ -79,7 +108,7 @@ fn both_sides_learn_who_the_other_is() {
 #[test]
 fn records_pushed_before_the_welcome_arrive() {
     let nic = nic("early");
-    let (a, mut b) = (claim(&nic), claim(&nic));
+    let (mut a, mut b) = (claim(&nic), claim(&nic));
     let mut outbound = a.connect(b.vf(), DEFAULT_CAPACITY).expect("b listens");
     let fill = |record: umem::Foreign<'_>| {
         record.copy_from(b"early");
@@ -200,7 +229,7 @@ fn a_listener_that_speaks_another_language_refuses_us() {
     let nic = nic("babel");
     let squatter = squat(&nic, 0);
     rustix::net::listen(&squatter, 8).expect("a bound socket");
-    let ours = claim(&nic);
+    let mut ours = claim(&nic);
     let mut outbound = ours.connect(0, DEFAULT_CAPACITY).expect("somebody listens");
     let socket = rustix::net::accept(&squatter).expect("a connection");
     rustix::io::write(&socket, b"hello?").expect("room in the socket");

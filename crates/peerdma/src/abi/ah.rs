@@ -14,7 +14,7 @@ use iba::{Av, Gid, WcFlags};
 use super::boundary::control;
 use super::context::opened;
 use super::errno;
-use super::object::Object;
+use super::object::{Object, given, room};
 use super::pd::PdObject;
 use super::types::ah::{Ah, AhAttr, GlobalRoute, Grh};
 use super::types::context::Context;
@@ -36,7 +36,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) ->
         // SAFETY: contract: the PD is one of ours.
         let own = unsafe { PdObject::own(pd) };
         // SAFETY: contract: the attributes are valid.
-        let av = av_of(unsafe { &*attr });
+        let av = av_of(unsafe { given(attr) });
         let counted = own.hca.alive().and_then(|mut engine| {
             engine.check_av(&av)?;
             engine.count_ah(own.id, true)
@@ -72,7 +72,8 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
         // SAFETY: contract: the completion is valid.
-        let wc = unsafe { &*wc };
+        let wc = unsafe { given(wc) };
+        let attr = room(attr);
         // SAFETY: the structure is made of integers, for which zero is a value.
         let mut answer: AhAttr = unsafe { mem::zeroed() };
         (answer.dlid, answer.sl, answer.src_path_bits) = (wc.slid, wc.sl, wc.dlid_path_bits);
@@ -80,9 +81,9 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
         let mut found = Ok(());
         if wc.wc_flags & WcFlags::GRH.bits() != 0 {
             // SAFETY: contract: the completion says that the header is there: 40 bytes of the program's receive buffer.
-            let header = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
+            let header = unsafe { given(grh.cast::<[u8; 40]>()) };
             answer.is_global = 1;
-            found = route_back(&open.hca, &header).map(|route| answer.grh = route);
+            found = route_back(&open.hca, header).map(|route| answer.grh = route);
         }
         // SAFETY: contract: the program has room for the attributes.
         unsafe { attr.write(answer) };
@@ -96,16 +97,20 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     grh: *mut Grh,
     port_num: u8,
 ) -> *mut Ah {
-    // SAFETY: the structure is made of integers, for which zero is a value.
-    let mut attr: AhAttr = unsafe { mem::zeroed() };
-    // SAFETY: contract: the PD is one of ours.
-    let context = unsafe { (*pd).context };
-    // SAFETY: the same contract.
-    if unsafe { ibv_init_ah_from_wc(context, port_num, wc, grh, &raw mut attr) } != 0 {
-        return ptr::null_mut();
-    }
-    // SAFETY: the same contract.
-    unsafe { ibv_create_ah(pd, &raw mut attr) }
+    control("ibv_create_ah_from_wc", ptr::null_mut(), || {
+        // SAFETY: contract: the PD is one of ours.
+        let _ = unsafe { PdObject::own(pd) };
+        // SAFETY: it is.
+        let context = unsafe { (*pd).context };
+        // SAFETY: the structure is made of integers, for which zero is a value.
+        let mut attr: AhAttr = unsafe { mem::zeroed() };
+        // SAFETY: the same contract.
+        if unsafe { ibv_init_ah_from_wc(context, port_num, wc, grh, &raw mut attr) } != 0 {
+            return ptr::null_mut();
+        }
+        // SAFETY: the same contract.
+        unsafe { ibv_create_ah(pd, &raw mut attr) }
+    })
 }
 
 /// The route back to the sender of a datagram, from the 40 bytes before it.

@@ -6,23 +6,77 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use std::ffi::c_int;
+
 use super::errno;
+use super::object::BadArgument;
 use crate::logging;
 
+/// What a call returns that fails.
+pub(crate) trait Answer {
+    /// The same for a refusal of an argument (EINVAL) as this is for a failure (EIO).
+    fn refused(self) -> Self;
+}
+
+impl Answer for c_int {
+    fn refused(self) -> Self {
+        match self {
+            libc::EIO => libc::EINVAL,
+            other if other == -libc::EIO => -libc::EINVAL,
+            other => other,
+        }
+    }
+}
+
+impl Answer for isize {
+    fn refused(self) -> Self {
+        if self == -(libc::EIO as Self) { -(libc::EINVAL as Self) } else { self }
+    }
+}
+
+macro_rules! the_same {
+    ($($type:ty),*) => {
+        $(impl Answer for $type {
+            fn refused(self) -> Self {
+                self
+            }
+        })*
+    };
+}
+
+the_same!((), u8, u32, u64, bool);
+
+impl<T> Answer for *const T {
+    fn refused(self) -> Self {
+        self
+    }
+}
+
+impl<T> Answer for *mut T {
+    fn refused(self) -> Self {
+        self
+    }
+}
+
 /// Runs the body of a control call. On a panic errno is EIO and the result is `broken`.
-pub(crate) fn control<T>(verb: &'static str, broken: T, body: impl FnOnce() -> T) -> T {
+pub(crate) fn control<T: Answer>(verb: &'static str, broken: T, body: impl FnOnce() -> T) -> T {
     logging::init();
     data(verb, broken, body)
 }
 
 /// The same for a call of the data path, which does nothing else.
 #[inline]
-pub(crate) fn data<T>(verb: &'static str, broken: T, body: impl FnOnce() -> T) -> T {
+pub(crate) fn data<T: Answer>(verb: &'static str, broken: T, body: impl FnOnce() -> T) -> T {
     // Whatever the body held is either behind the engine's lock, and nobody looks at it again, or the caller's own
     // structure, which a failed call leaves undefined anyway.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(answer) => answer,
         Err(panic) => {
+            if let Some(BadArgument(what)) = panic.downcast_ref() {
+                tracing::info!(target: "peerdma::refusal", "{verb}: {what}");
+                errno::set(libc::EINVAL);
+                return broken.refused();
+            }
             device::fail_all(verb, &*panic);
             errno::set(libc::EIO);
             broken
@@ -127,8 +181,10 @@ mod tests {
         assert_eq!(errno(), libc::EIO);
         assert!(Program::create_cq(one).is_null());
         assert_eq!(errno(), libc::EIO);
-        // SAFETY: contract: there is no room for completions, and none are asked for but one that cannot come.
-        assert_eq!(unsafe { poll::poll_cq(queue, 1, ptr::null_mut()) }, -libc::EIO);
+        // SAFETY: the structure is made of integers.
+        let mut wc = unsafe { mem::zeroed() };
+        // SAFETY: contract.
+        assert_eq!(unsafe { poll::poll_cq(queue, 1, &raw mut wc) }, -libc::EIO);
         // SAFETY: contract.
         assert_eq!(unsafe { cq::req_notify_cq(queue, 0) }, libc::EIO);
 

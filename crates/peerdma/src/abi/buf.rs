@@ -10,16 +10,23 @@ use umem::HostBuf;
 
 use super::boundary::control;
 use super::mr::ibv_reg_mr_ex;
+use super::object::{Object, room};
+use super::pd::PdObject;
 use super::types::Opaque;
 use super::types::mr::{Mr, MrInitAttr};
 use super::types::pd::Pd;
 use super::{errno, mr};
 
-/// What a handle stands for.
+/// What a program holds.
+struct Handle;
+
+/// What it stands for.
 struct Buf {
     pd: *mut Pd,
     memory: HostBuf,
 }
+
+type BufObject = Object<Handle, Buf>;
 
 pub(crate) unsafe extern "C" fn ibv_alloc_buf(
     pd: *mut Pd,
@@ -30,6 +37,9 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
         let refuse = |kind, what: String| {
             errno::or_null(Err(Refusal::new(kind, format!("ibv_alloc_buf: {what}"))))
         };
+        // SAFETY: contract: the PD is one of ours.
+        let _ = unsafe { PdObject::own(pd) };
+        let buf = room(buf);
         if size == 0 {
             return refuse(Kind::Invalid, "a buffer of no bytes".to_owned());
         }
@@ -38,7 +48,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
             Err(error) => return refuse(Kind::NoMemory, error.to_string()),
         };
         let addr = memory.as_ptr().cast::<c_void>();
-        let handle: *mut Buf = Box::into_raw(Box::new(Buf { pd, memory }));
+        let handle = BufObject::create(Handle, Buf { pd, memory });
         // SAFETY: contract: the program has room for the handle.
         unsafe { buf.write(handle.cast()) };
         addr
@@ -48,7 +58,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
 pub(crate) unsafe extern "C" fn ibv_free_buf(buf: *mut Opaque) {
     control("ibv_free_buf", (), || {
         // SAFETY: contract: the handle is from `ibv_alloc_buf`, and the program uses it no more.
-        drop(unsafe { Box::from_raw(buf.cast::<Buf>()) });
+        drop(unsafe { BufObject::destroy(buf.cast()) });
     });
 }
 
@@ -75,9 +85,13 @@ pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
 }
 
 /// Ordinary memory has no dma-buf to export.
-pub(crate) unsafe extern "C" fn ibv_export_buf_dmabuf_fd(_buf: *mut Opaque) -> c_int {
-    errno::set(libc::ENODATA);
-    -1
+pub(crate) unsafe extern "C" fn ibv_export_buf_dmabuf_fd(buf: *mut Opaque) -> c_int {
+    control("ibv_export_buf_dmabuf_fd", -1, || {
+        // SAFETY: contract: the handle is from `ibv_alloc_buf`.
+        let _ = unsafe { BufObject::own(buf.cast()) };
+        errno::set(libc::ENODATA);
+        -1
+    })
 }
 
 /// Checks that a range lies in a buffer of this protection domain.
@@ -93,7 +107,7 @@ pub(crate) unsafe fn check(
 ) -> Result<(), Refusal> {
     let invalid = |what| Err(Refusal::new(Kind::Invalid, format!("ibv_reg_buf_mr: {what}")));
     // SAFETY: the caller's promise.
-    let buf = unsafe { &*buf.cast::<Buf>() };
+    let buf = unsafe { BufObject::own(buf.cast()) };
     if buf.pd != pd {
         return invalid("the buffer was allocated with another protection domain");
     }

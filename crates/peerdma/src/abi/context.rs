@@ -12,7 +12,8 @@ use libc::timespec;
 
 use super::boundary::control;
 use super::import::{self, Opening};
-use super::object::Object;
+use super::object::{Object, bad, given_mut};
+use super::pointers::Pointers;
 use super::types::context::{ABI_IS_EXTENDED, Context, ValuesEx, VerbsContext};
 use super::types::device::Device;
 use super::{cq, device as devices, dm, domain, errno, mr, mw, poll, post, qp, rsocket, srq, xrc};
@@ -29,6 +30,10 @@ pub(crate) struct Open {
 
 type ContextObject = Object<VerbsContext, Open>;
 
+/// The contexts that programs hold. A context lies inside of its object, at a distance from the beginning that no other
+/// object has, so what a pointer is cannot be read before it.
+static CONTEXTS: Pointers = Pointers::new();
+
 /// The library's part of a context.
 ///
 /// # Safety
@@ -43,6 +48,9 @@ pub(crate) unsafe fn opened<'a>(context: *mut Context) -> &'a Open {
 
 /// The structure around the part of it that programs hold.
 unsafe fn whole(context: *mut Context) -> *mut VerbsContext {
+    if !CONTEXTS.has(context.addr()) {
+        bad(format!("{context:p} is no open context"));
+    }
     // SAFETY: the caller promises that the context lies within one of ours.
     unsafe { context.byte_sub(offset_of!(VerbsContext, context)) }.cast()
 }
@@ -125,13 +133,16 @@ pub(crate) fn create(device: *mut Device, opening: Arc<Opening>, cmd_fd: OwnedFd
     c.context.abi_compat = ABI_IS_EXTENDED;
     let whole = ContextObject::create(c, Open { hca, id, _opening: opening, _cmd_fd: cmd_fd });
     // SAFETY: the object was created just now.
-    unsafe { &raw mut (*whole).context }
+    let context = unsafe { &raw mut (*whole).context };
+    CONTEXTS.add(context.addr());
+    context
 }
 
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     control("ibv_close_device", -1, || {
         // SAFETY: contract: the context is one of ours.
         let whole = unsafe { whole(context) };
+        CONTEXTS.remove(context.addr());
         // SAFETY: contract: the program uses it no more.
         drop(unsafe { ContextObject::destroy(whole) });
         0
@@ -146,7 +157,7 @@ unsafe extern "C" fn query_rt_values(context: *mut Context, values: *mut ValuesE
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
         // SAFETY: contract: the structure is valid and the program's alone.
-        let values = unsafe { &mut *values };
+        let values = unsafe { given_mut(values) };
         if values.comp_mask & !RAW_CLOCK != 0 {
             return libc::EINVAL;
         }

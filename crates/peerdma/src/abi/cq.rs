@@ -12,7 +12,7 @@ use super::acks::Acks;
 use super::boundary::{control, data};
 use super::context::{Open, opened};
 use super::errno;
-use super::object::Object;
+use super::object::{Object, given, same_device};
 use super::pd::{PdObject, Role};
 use super::poll::{self, Current};
 use super::turn::Turn;
@@ -119,7 +119,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 ) -> *mut CqEx {
     control("ibv_create_cq_ex", ptr::null_mut(), || {
         // SAFETY: contract: the attributes are valid; only those that the mask names are read.
-        let attr = unsafe { &*attr };
+        let attr = unsafe { given(attr) };
         let flags = if attr.comp_mask & mask::FLAGS != 0 { attr.flags } else { 0 };
         let refused =
             if attr.comp_mask & !(mask::FLAGS | mask::PD) != 0 || flags & !mask::KNOWN_FLAGS != 0 {
@@ -170,7 +170,9 @@ unsafe fn create(context: *mut Context, wanted: &Wanted) -> Result<*mut CqEx, Re
         None
     } else {
         // SAFETY: the caller's promise.
-        Some(unsafe { ChannelObject::own(wanted.channel) }.id)
+        let channel = unsafe { ChannelObject::own(wanted.channel) };
+        same_device(&open.hca, &channel.hca, "the channel");
+        Some(channel.id)
     };
     // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be absent, for all of
     // which zero is a value; so it is for a mutex and a condition.
@@ -223,7 +225,7 @@ const MODERATE: u32 = 1;
 pub(crate) unsafe extern "C" fn modify_cq(cq: *mut Cq, attr: *mut ModifyCqAttr) -> c_int {
     control("ibv_modify_cq", libc::EIO, || {
         // SAFETY: contract: the attributes are valid.
-        let ModifyCqAttr { attr_mask, moderate } = unsafe { attr.read() };
+        let ModifyCqAttr { attr_mask, ref moderate } = *unsafe { given(attr) };
         // As `ib_uverbs_ex_modify_cq` of the kernel.
         match attr_mask {
             0 => return libc::EINVAL,
@@ -232,7 +234,7 @@ pub(crate) unsafe extern "C" fn modify_cq(cq: *mut Cq, attr: *mut ModifyCqAttr) 
         }
         // SAFETY: contract: the queue is one of ours.
         let own = unsafe { own(cq) };
-        let ModerateCq { cq_count, cq_period } = moderate;
+        let ModerateCq { cq_count, cq_period } = *moderate;
         let engine = own.hca.alive();
         errno::or_errno(engine.and_then(|mut e| e.moderate_cq(own.id, cq_count, cq_period)))
     })

@@ -15,7 +15,8 @@ use libc::{size_t, ssize_t};
 use super::boundary::control;
 use super::context::opened;
 use super::errno;
-use super::object::Object;
+use super::object::{Object, given, room};
+use super::pointers::Pointers;
 use super::types::context::Context;
 use super::types::device::{
     CqModerationCaps, Device, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr, QueryDeviceExInput,
@@ -35,6 +36,9 @@ struct Known(*mut Device);
 unsafe impl Send for Known {}
 
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+
+/// The lists that programs hold.
+static LISTS: Pointers = Pointers::new();
 
 /// `IBV_NODE_CA`.
 const NODE_CA: c_int = 1;
@@ -71,7 +75,9 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> 
             let mut list: Vec<*mut Device> = nics.into_iter().map(remember).collect();
             report(list.len());
             list.push(ptr::null_mut());
-            Box::into_raw(list.into_boxed_slice()).cast()
+            let list: *mut *mut Device = Box::into_raw(list.into_boxed_slice()).cast();
+            LISTS.add(list.addr());
+            list
         }))
     })
 }
@@ -80,9 +86,13 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut Device) {
     if list.is_null() {
         return;
     }
+    if !LISTS.remove(list.addr()) {
+        tracing::info!(target: "peerdma::refusal", "ibv_free_device_list: {list:p} is no list, or was freed");
+        return;
+    }
     let mut length = 1;
     let mut end = list;
-    // SAFETY: contract: the list is one of ours, and ends with NULL.
+    // SAFETY: the list is one of ours, and ends with NULL.
     while !unsafe { end.read() }.is_null() {
         length += 1;
         end = end.wrapping_add(1);
@@ -130,20 +140,22 @@ fn text<const N: usize>(text: &str) -> [c_char; N] {
 }
 
 pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut Device) -> *const c_char {
-    // SAFETY: contract: the device is one of ours.
-    unsafe { &raw const (*device).name }.cast()
+    control("ibv_get_device_name", ptr::null(), || {
+        // SAFETY: contract: the device is one of ours.
+        let _ = unsafe { DeviceObject::own(device) };
+        // SAFETY: it is.
+        unsafe { &raw const (*device).name }.cast()
+    })
 }
 
 pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut Device) -> u64 {
     // SAFETY: contract: the device is one of ours.
-    let nic = unsafe { nic(device) };
-    nic.guid.0.to_be()
+    control("ibv_get_device_guid", 0, || unsafe { nic(device) }.guid.0.to_be())
 }
 
 pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut Device) -> c_int {
     // SAFETY: contract: the device is one of ours.
-    let nic = unsafe { nic(device) };
-    nic.index as c_int
+    control("ibv_get_device_index", -1, || unsafe { nic(device) }.index as c_int)
 }
 
 pub(crate) unsafe extern "C" fn ibv_query_device(
@@ -153,6 +165,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     control("ibv_query_device", libc::EIO, || {
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
+        let attr = room(attr);
         errno::or_errno(open.hca.alive().map(|engine| {
             // SAFETY: contract: the program has room for the attributes.
             unsafe { attr.write(limits(&engine)) };
@@ -175,6 +188,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         }
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
+        let attr = room(attr);
         // SAFETY: the structure is made of integers, for which zero is a value.
         let mut all: DeviceAttrEx = unsafe { mem::zeroed() };
         let engine = match open.hca.alive() {
@@ -299,6 +313,7 @@ pub(crate) unsafe extern "C" fn query_port(
         }
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
+        let attr = room(attr);
         errno::or_errno(open.hca.alive().map(|engine| {
             let all = port(&engine.port_attr());
             drop(engine);
@@ -342,6 +357,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port_speed(
         }
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
+        let speed = room(speed);
         let port = open.hca.lock().port_attr();
         // SAFETY: contract: the program has room for the number.
         unsafe { speed.write(lanes(port.active_width) * lane_speed(port.active_speed)) };
@@ -413,6 +429,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     control("ibv_query_gid", -1, || {
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
+        let gid = room(gid);
         let index = u32::try_from(index).unwrap_or(u32::MAX);
         let entry = gid_at(&open.hca, "ibv_query_gid", u32::from(port_num), index);
         errno::or_minus_one(entry.map(|entry| {
@@ -438,6 +455,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
         }
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
+        let to = room(to);
         match gid_at(&open.hca, "ibv_query_gid_ex", port_num, index) {
             Err(refusal) => errno::of(refusal.kind()),
             Ok(None) => libc::ENODATA,
@@ -468,6 +486,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
         if max_entries == 0 || gids.len() > max_entries {
             return -(libc::EINVAL as ssize_t);
         }
+        let entries = room(entries);
         for (place, entry) in gids.iter().enumerate() {
             // SAFETY: contract: the program has room for `max_entries` entries of `size` bytes.
             let to = unsafe { entries.byte_add(place * size) };
@@ -488,6 +507,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     control("ibv_query_gid_type", -1, || {
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
+        let gid_type = room(gid_type);
         let entry = gid_at(&open.hca, "ibv_query_gid_type", u32::from(port_num), index);
         errno::or_minus_one(entry.map(|_| {
             // An empty place has the type that a GID in it would have.
@@ -498,12 +518,15 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
 }
 
 pub(crate) unsafe extern "C" fn ibv_query_pkey(
-    _context: *mut Context,
+    context: *mut Context,
     port_num: u8,
     index: c_int,
     pkey: *mut u16,
 ) -> c_int {
     control("ibv_query_pkey", -1, || {
+        // SAFETY: contract: the context is one of ours.
+        let _ = unsafe { opened(context) };
+        let pkey = room(pkey);
         let found = check_port("ibv_query_pkey", u32::from(port_num)).and_then(|()| match index {
             0 => Ok(()),
             _ => Err(Refusal::new(
@@ -519,11 +542,13 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
 }
 
 pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
-    _context: *mut Context,
+    context: *mut Context,
     port_num: u8,
     pkey: u16,
 ) -> c_int {
     control("ibv_get_pkey_index", -1, || {
+        // SAFETY: contract: the context is one of ours.
+        let _ = unsafe { opened(context) };
         let found = check_port("ibv_get_pkey_index", u32::from(port_num)).and_then(|()| {
             let pkey = u16::from_be(pkey);
             if pkey == PKEY {
@@ -550,7 +575,13 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
 ) -> c_int {
     control("ibv_read_sysfs_file", -1, || {
         // SAFETY: contract: the names are C strings.
-        let [directory, file] = [directory, file].map(|name| unsafe { CStr::from_ptr(name) });
+        let [directory, file] = [directory, file].map(|name| {
+            // SAFETY: contract: the names are C strings.
+            let first = unsafe { given(name) };
+            // SAFETY: as above.
+            unsafe { CStr::from_ptr(first) }
+        });
+        let buffer = room(buffer);
         let directory = Path::new(OsStr::from_bytes(directory.to_bytes()));
         let path = directory.join(OsStr::from_bytes(file.to_bytes()));
         let content = match fs::read(&path) {

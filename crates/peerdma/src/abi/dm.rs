@@ -15,7 +15,7 @@ use super::boundary::control;
 use super::context::opened;
 use super::errno;
 use super::mr::{self, Place};
-use super::object::Object;
+use super::object::{Object, bad, given, same_device};
 use super::pd::PdObject;
 use super::types::context::Context;
 use super::types::dm::{AllocDmAttr, Dm};
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(context: *mut Context, attr: *mut Alloc
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
         // SAFETY: contract: the attributes are valid.
-        let attr = unsafe { &*attr };
+        let attr = unsafe { given(attr) };
         if attr.comp_mask != 0 {
             errno::set(libc::EINVAL);
             return ptr::null_mut();
@@ -108,6 +108,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
         let own = unsafe { PdObject::own(pd) };
         // SAFETY: contract: the block is one of ours.
         let block = unsafe { DmObject::own(dm) };
+        same_device(&own.hca, &block.hca, "the device memory");
         let access = Access::from_bits_retain(access);
         let info = own.hca.alive().and_then(|mut engine| {
             engine.reg_dm_mr(own.id, block.id, offset, length as u64, access)
@@ -158,6 +159,9 @@ unsafe fn copy(
     control(verb, libc::EIO, || {
         // SAFETY: contract: the block is one of ours.
         let own = unsafe { DmObject::own(dm) };
+        if length > 0 && host.is_null() {
+            bad("no buffer in the program".to_owned());
+        }
         // A statement of its own, so that the engine is not locked while bytes are copied.
         let memory =
             own.hca.alive().and_then(|mut engine| engine.dm_memory(own.id, offset, length as u64));

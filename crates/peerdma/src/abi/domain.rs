@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use device::{Kind, Refusal};
 
 use super::boundary::control;
+use super::context::opened;
 use super::errno;
-use super::object::Object;
-use super::pd::{OwnPd, PdObject, Role};
+use super::object::{Object, given};
+use super::pd::{self, OwnPd, PdObject, Role};
 use super::types::context::Context;
 use super::types::pd::{ParentDomainInitAttr, Pd, Td, TdInitAttr};
 
@@ -30,8 +31,10 @@ type TdObject = Object<Td, OwnTd>;
 
 pub(crate) unsafe extern "C" fn alloc_td(context: *mut Context, attr: *mut TdInitAttr) -> *mut Td {
     control("ibv_alloc_td", ptr::null_mut(), || {
+        // SAFETY: contract: the context is one of ours.
+        let _ = unsafe { opened(context) };
         // SAFETY: contract: the attributes are valid.
-        let mask = unsafe { (*attr).comp_mask };
+        let mask = unsafe { given(attr) }.comp_mask;
         if mask != 0 {
             let what = format!("ibv_alloc_td: comp_mask {mask:#x}");
             return errno::or_null(Err(Refusal::new(Kind::Invalid, what)));
@@ -71,7 +74,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
 ) -> *mut Pd {
     control("ibv_alloc_parent_domain", ptr::null_mut(), || {
         // SAFETY: contract: the attributes are valid.
-        let attr = unsafe { &*attr };
+        let attr = unsafe { given(attr) };
         // SAFETY: contract: the domains that they name are ours.
         errno::or_null(unsafe { parent(context, attr) })
     })
@@ -88,11 +91,12 @@ unsafe fn parent(context: *mut Context, attr: &ParentDomainInitAttr) -> Result<*
         return invalid(&format!("comp_mask {:#x}", attr.comp_mask));
     }
     // SAFETY: the caller's promise.
-    let whole = unsafe { PdObject::own(attr.pd) };
+    let whole = unsafe { pd::of_context(context, attr.pd) };
+    // SAFETY: the caller's promise.
+    let td = (!attr.td.is_null()).then(|| unsafe { TdObject::own(attr.td) });
     whole.hca.lock().hold_pd(whole.id)?;
-    if !attr.td.is_null() {
-        // SAFETY: the caller's promise.
-        unsafe { TdObject::own(attr.td) }.parents.fetch_add(1, Ordering::AcqRel);
+    if let Some(td) = td {
+        td.parents.fetch_add(1, Ordering::AcqRel);
     }
     let c = Pd { context, handle: whole.id.handle() };
     let role = Role::Parent { td: attr.td };

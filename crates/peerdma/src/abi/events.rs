@@ -13,6 +13,7 @@ use super::boundary::control;
 use super::context::opened;
 use super::cq::{self, ChannelObject};
 use super::errno;
+use super::object::{given, room};
 use super::qp;
 use super::srq::SrqObject;
 use super::types::context::Context;
@@ -29,6 +30,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         let own = unsafe { ChannelObject::own(channel) };
         // SAFETY: contract: the channel is alive.
         let fd = unsafe { (*channel).fd };
+        let (cq, cq_context) = (room(cq), room(cq_context));
         loop {
             if !wait(fd) {
                 return -1;
@@ -54,7 +56,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut Cq, events: u32) {
     // SAFETY: contract: the queue is one of ours.
-    unsafe { cq::own(cq) }.comp_acks.acknowledge(events);
+    control("ibv_ack_cq_events", (), || unsafe { cq::own(cq) }.comp_acks.acknowledge(events));
 }
 
 pub(crate) unsafe extern "C" fn ibv_get_async_event(
@@ -66,6 +68,7 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
         let open = unsafe { opened(context) };
         // SAFETY: contract: the context is alive.
         let fd = unsafe { (*context).async_fd };
+        let event = room(event);
         loop {
             if !wait(fd) {
                 return -1;
@@ -85,7 +88,10 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
 
 pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut AsyncEvent) {
     // SAFETY: contract: the event is one that was given.
-    let event = unsafe { &*event };
+    control("ibv_ack_async_event", (), || acknowledge(unsafe { given(event) }));
+}
+
+fn acknowledge(event: &AsyncEvent) {
     let kind = event.event_type;
     if is_of_qp(kind) {
         // SAFETY: the type says which member is set.

@@ -8,6 +8,7 @@ use iba::Gid;
 
 use super::boundary::control;
 use super::errno;
+use super::object::given;
 use super::qp::own;
 use super::types::device::Gid as CGid;
 use super::types::qp::Qp;
@@ -50,7 +51,7 @@ unsafe fn change(
         // SAFETY: the caller's promise.
         let own = unsafe { own(qp) };
         // SAFETY: the caller's promise.
-        let gid = unsafe { gid.read_unaligned() };
-        errno::or_errno(change(&own.hca, own.id, Gid(gid.raw)))
+        let gid = unsafe { given(gid.cast::<[u8; 16]>()) };
+        errno::or_errno(change(&own.hca, own.id, Gid(*gid)))
     })
 }

@@ -14,7 +14,7 @@ use transport::wr::SgList;
 use umem::Umem;
 
 use super::boundary::control;
-use super::object::Object;
+use super::object::{Object, given, same_device};
 use super::pd::{OwnPd, PdObject};
 use super::types::mr::{Mr, MrInitAttr};
 use super::types::pd::Pd;
@@ -227,6 +227,10 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut Pd) -> *mut Mr {
     })
 }
 
+/// Elements of a list of [`advise_mr`]: as many as an attribute of a command to the kernel has room for, whose length is
+/// 16 bits (`struct ib_uverbs_attr`).
+const MOST_ADVISED: u32 = u16::MAX as u32 / size_of::<Sge>() as u32;
+
 /// `IBV_ADVISE_MR_FLAG_FLUSH`: wait until it is done, which it is here when the call returns.
 const FLUSH: u32 = 1;
 
@@ -250,7 +254,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
                 return errno::or_errno(refuse(Kind::NotSupported, what));
             }
         };
-        if flags & !FLUSH != 0 || count == 0 || list.is_null() {
+        if flags & !FLUSH != 0 || count == 0 || count > MOST_ADVISED || list.is_null() {
             let what = format!("flags {flags:#x}, {count} elements");
             return errno::or_errno(refuse(Kind::Invalid, what));
         }
@@ -278,41 +282,43 @@ pub(crate) mod mask {
 
 pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut Pd, attr: *mut MrInitAttr) -> *mut Mr {
     use mask::{ADDR, BUF, FD, FD_OFFSET, IOVA};
-    // SAFETY: contract: the attributes are valid; only those that the mask names are read.
-    let attr = unsafe { &*attr };
-    let has = |bit| attr.comp_mask & bit != 0;
-    let refused = |errno| {
-        errno::set(errno);
-        ptr::null_mut()
-    };
-    if attr.comp_mask & !(IOVA | ADDR | FD | FD_OFFSET | BUF) != 0 {
-        return refused(libc::EOPNOTSUPP);
-    }
-    if has(BUF) {
-        if has(FD) || has(FD_OFFSET) || !has(ADDR) {
-            return refused(libc::EINVAL);
-        }
-        // SAFETY: contract: the mask says that the handle is valid.
-        let checked = unsafe { buf::check(pd, attr.buf, attr.addr, attr.length) };
-        if let Err(refusal) = checked {
-            return refused(errno::of(refusal.kind()));
-        }
-    }
-    if has(FD) {
-        if !has(FD_OFFSET) || !has(IOVA) || has(ADDR) {
-            return refused(libc::EINVAL);
-        }
-        // SAFETY: the same contract.
-        return unsafe {
-            ibv_reg_dmabuf_mr(pd, attr.fd_offset, attr.length, attr.iova, attr.fd, attr.access)
+    control("ibv_reg_mr_ex", ptr::null_mut(), || {
+        // SAFETY: contract: the attributes are valid; only those that the mask names are read.
+        let attr = unsafe { given(attr) };
+        let has = |bit| attr.comp_mask & bit != 0;
+        let refused = |errno| {
+            errno::set(errno);
+            ptr::null_mut()
         };
-    }
-    if !has(ADDR) || has(FD_OFFSET) {
-        return refused(libc::EINVAL);
-    }
-    let iova = if has(IOVA) { attr.iova } else { attr.addr.addr() as u64 };
-    // SAFETY: the same contract.
-    unsafe { ibv_reg_mr_iova2(pd, attr.addr, attr.length, iova, attr.access as c_uint) }
+        if attr.comp_mask & !(IOVA | ADDR | FD | FD_OFFSET | BUF) != 0 {
+            return refused(libc::EOPNOTSUPP);
+        }
+        if has(BUF) {
+            if has(FD) || has(FD_OFFSET) || !has(ADDR) {
+                return refused(libc::EINVAL);
+            }
+            // SAFETY: contract: the mask says that the handle is valid.
+            let checked = unsafe { buf::check(pd, attr.buf, attr.addr, attr.length) };
+            if let Err(refusal) = checked {
+                return refused(errno::of(refusal.kind()));
+            }
+        }
+        if has(FD) {
+            if !has(FD_OFFSET) || !has(IOVA) || has(ADDR) {
+                return refused(libc::EINVAL);
+            }
+            // SAFETY: the same contract.
+            return unsafe {
+                ibv_reg_dmabuf_mr(pd, attr.fd_offset, attr.length, attr.iova, attr.fd, attr.access)
+            };
+        }
+        if !has(ADDR) || has(FD_OFFSET) {
+            return refused(libc::EINVAL);
+        }
+        let iova = if has(IOVA) { attr.iova } else { attr.addr.addr() as u64 };
+        // SAFETY: the same contract.
+        unsafe { ibv_reg_mr_iova2(pd, attr.addr, attr.length, iova, attr.access as c_uint) }
+    })
 }
 
 /// Bits of the flags of [`ibv_rereg_mr`].
@@ -373,7 +379,9 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         }
         if has(PD) {
             // SAFETY: contract: the PD is one of ours if the flag is set.
-            change.pd = Some(unsafe { PdObject::own(pd) }.id);
+            let new = unsafe { PdObject::own(pd) };
+            same_device(&own.hca, &new.hca, "the protection domain");
+            change.pd = Some(new.id);
         }
         change.access = has(ACCESS).then_some(access);
         let info = match own.hca.rereg_mr(id, change) {

@@ -10,7 +10,8 @@ use iba::{Access, LKey, RKey, SendFlags, WrOpcode};
 use transport::wr::{Bind, Data};
 
 use super::boundary::{control, data};
-use super::object::Object;
+use super::mr::MrObject;
+use super::object::{Object, given};
 use super::pd::PdObject;
 use super::types::mr::{Mw, MwBind, MwBindInfo};
 use super::types::pd::Pd;
@@ -72,11 +73,13 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, how: *mut MwBi
         // SAFETY: contract: the QP is one of ours.
         let own = unsafe { qp::own(qp) };
         // SAFETY: contract: the question is valid.
-        let how = unsafe { &*how };
+        let how = unsafe { given(how) };
         // SAFETY: contract: the window is one of ours.
+        let _ = unsafe { MwObject::own(mw) };
+        // SAFETY: it is.
         let next = next_key(unsafe { (*mw).rkey });
         // SAFETY: as above, and so is the region.
-        let bind = match unsafe { bind_of(mw, TYPE_1, next, &how.bind_info) } {
+        let bind = match unsafe { bind_of(&own.hca, mw, TYPE_1, next, &how.bind_info) } {
             Ok(bind) => bind,
             Err(errno) => return errno,
         };
@@ -106,22 +109,34 @@ const fn next_key(rkey: u32) -> u32 {
 ///
 /// The window is NULL or one of ours, and so is the region.
 pub(crate) unsafe fn bind_of(
+    hca: &Arc<Hca>,
     mw: *mut Mw,
     mw_type: u32,
     rkey: u32,
     info: &MwBindInfo,
 ) -> Result<Data, c_int> {
+    let refused = |what| {
+        tracing::info!(target: "peerdma::refusal", "a memory window: {what}");
+        libc::EINVAL
+    };
     // SAFETY: the caller's promise.
-    let Some(window) = (unsafe { mw.as_ref() }) else { return Err(libc::EINVAL) };
-    // SAFETY: the caller's promise.
+    let own = unsafe { MwObject::find(mw) }.map_err(refused)?;
+    // SAFETY: it is one of ours.
+    let window = unsafe { &*mw };
+    if !info.mr.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { MrObject::find(info.mr) }.map_err(refused)?;
+    }
+    // SAFETY: it is NULL or one of ours.
     let region = unsafe { info.mr.as_ref() };
+    if !Arc::ptr_eq(&own.hca, hca) {
+        return Err(refused("the window is of another device".to_owned()));
+    }
     // As mlx5's `mlx5_post_send` has it: windows of type 1 are bound by `ibv_bind_mw`, those of type 2 to something.
     let is_something = region.is_some() && info.length > 0;
     if window.r#type != mw_type || mw_type == TYPE_2 && !is_something {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller's promise.
-    let own = unsafe { MwObject::own(mw) };
     Ok(Data::Bind(Box::new(Bind {
         window: own.id.handle(),
         key: RKey(rkey),
@@ -137,9 +152,9 @@ pub(crate) unsafe fn bind_of(
 /// # Safety
 ///
 /// As for [`bind_of`].
-pub(crate) unsafe fn posted(c: &BindMw) -> Result<Data, c_int> {
+pub(crate) unsafe fn posted(hca: &Arc<Hca>, c: &BindMw) -> Result<Data, c_int> {
     // SAFETY: the caller's promise.
-    unsafe { bind_of(c.mw, TYPE_2, c.rkey, &c.bind_info) }
+    unsafe { bind_of(hca, c.mw, TYPE_2, c.rkey, &c.bind_info) }
 }
 
 #[cfg(test)]

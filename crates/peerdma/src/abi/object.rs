@@ -1,28 +1,139 @@
 //! Objects that a program holds as pointers to C structures.
+//!
+//! Before each structure is a word of what it is, so that a null pointer, an object of another kind and one that was
+//! destroyed are refused in words instead of being used. Memory of destroyed objects is kept for a while ([`KEPT`]): a
+//! pointer older than that is as wild as any other, and can do what it does with rdma-core.
 
-use std::mem::{MaybeUninit, offset_of};
+use std::any::{Any, TypeId};
+use std::collections::VecDeque;
+use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use device::Hca;
+
+/// Destroyed objects whose memory is kept.
+const KEPT: usize = 1024;
+
+/// The memory of destroyed objects, oldest first.
+static GONE: Mutex<VecDeque<Box<dyn Any + Send>>> = Mutex::new(VecDeque::new());
 
 /// A C structure with what the library keeps beside it. A program sees only the first.
 ///
 /// The two never alias: a program reads, and in places writes, the C part; the library's part is shared between threads
 /// and so synchronizes itself.
 #[repr(C)]
-pub(crate) struct Object<C, T> {
+pub(crate) struct Object<C: 'static, T: 'static> {
+    kind: Kind,
     c: C,
-    own: T,
+    own: ManuallyDrop<T>,
+}
+
+/// What an object is. At the same distance before every C structure.
+#[repr(align(16))]
+struct Kind {
+    of: TypeId,
+    is_alive: AtomicBool,
 }
 
 /// The memory of an object that is about to be: its address is known, its contents are not.
-pub(crate) struct Reserved<C, T> {
+pub(crate) struct Reserved<C: 'static, T: 'static> {
     memory: Box<MaybeUninit<Object<C, T>>>,
     c: C,
 }
 
-impl<C, T> Object<C, T> {
+/// What a call unwinds with that was given something it cannot use. `boundary` makes it EINVAL.
+pub(crate) struct BadArgument(pub(crate) String);
+
+/// Memory that is only kept. SAFETY of the `Send` below: nothing of it is ever used again.
+struct Husk<C: 'static, T: 'static>(
+    #[expect(dead_code, reason = "kept, not used")] Box<Object<C, T>>,
+);
+
+// SAFETY: what is inside is not touched any more; dropping it frees memory, since the library's part was taken out and C
+// structures have no drop.
+unsafe impl<C, T> Send for Husk<C, T> {}
+
+impl Kind {
+    fn of<C: 'static>() -> Self {
+        Self { of: TypeId::of::<C>(), is_alive: AtomicBool::new(true) }
+    }
+}
+
+/// Ends a call that was given something it cannot use.
+#[cold]
+pub(crate) fn bad(what: String) -> ! {
+    resume_unwind(Box::new(BadArgument(what)))
+}
+
+/// A structure that a program passes.
+///
+/// # Safety
+///
+/// It is null, or valid for as long as the result is used.
+#[inline]
+pub(crate) unsafe fn given<'a, T>(pointer: *const T) -> &'a T {
+    check(pointer);
+    // SAFETY: the caller's promise.
+    unsafe { &*pointer }
+}
+
+/// A structure that a program passes to be filled in.
+///
+/// # Safety
+///
+/// It is null, or valid and used by nobody else for as long as the result is used.
+#[inline]
+pub(crate) unsafe fn given_mut<'a, T>(pointer: *mut T) -> &'a mut T {
+    check(pointer);
+    // SAFETY: the caller's promise.
+    unsafe { &mut *pointer }
+}
+
+/// Room that a program passes for an answer. Asked for before anything is done whose answer would be lost.
+#[inline]
+pub(crate) fn room<T>(pointer: *mut T) -> *mut T {
+    check(pointer);
+    pointer
+}
+
+/// Ends a call with a pointer that no structure can be at.
+#[inline]
+fn check<T>(pointer: *const T) {
+    if pointer.is_null() || !pointer.is_aligned() {
+        let path = std::any::type_name::<T>();
+        let name = path.rsplit("::").next().unwrap_or(path);
+        bad(format!("{pointer:p} where a {name} belongs"));
+    }
+}
+
+/// Ends a call that was given things of two devices.
+#[inline]
+pub(crate) fn same_device(one: &Arc<Hca>, other: &Arc<Hca>, what: &str) {
+    if !Arc::ptr_eq(one, other) {
+        bad(format!("{what} is of another device"));
+    }
+}
+
+impl<C: 'static, T: 'static> Object<C, T> {
+    const C_AT: usize = {
+        assert!(offset_of!(Self, c) == size_of::<Kind>(), "the same for every kind");
+        offset_of!(Self, c)
+    };
+
+    fn new(c: C, own: T) -> Self {
+        Self { kind: Kind::of::<C>(), c, own: ManuallyDrop::new(own) }
+    }
+
+    fn into_c(whole: Box<Self>) -> *mut C {
+        // SAFETY: inside the allocation.
+        unsafe { Box::into_raw(whole).byte_add(Self::C_AT) }.cast()
+    }
+
     /// Makes an object, and the pointer that stands for it.
     pub(crate) fn create(c: C, own: T) -> *mut C {
-        // The C part is first, so its address is that of the whole.
-        Box::into_raw(Box::new(Self { c, own })).cast()
+        Self::into_c(Box::new(Self::new(c, own)))
     }
 
     /// Makes room for an object whose address the engine must know before it is complete.
@@ -30,43 +141,90 @@ impl<C, T> Object<C, T> {
         Reserved { memory: Box::new_uninit(), c }
     }
 
-    /// The library's part.
+    /// The library's part. A pointer to anything else ends the call ([`BadArgument`]).
     ///
     /// # Safety
     ///
-    /// `c` is from [`Object::create`] or [`Reserved::create`] of the same types, and is not destroyed before the result
-    /// is last used.
+    /// `c` is null or from [`Object::create`] or [`Reserved::create`] of any type, not destroyed more than [`KEPT`] objects
+    /// ago, and not destroyed by another thread before the result is last used.
     #[inline]
     pub(crate) unsafe fn own<'a>(c: *mut C) -> &'a T {
-        // SAFETY: the caller's promise: the whole object is alive.
-        let own = unsafe { c.byte_add(offset_of!(Self, own)) };
-        // SAFETY: as above, and the library's part is only ever shared, never borrowed mutably.
-        unsafe { &*own.cast() }
+        // SAFETY: the caller's promise.
+        match unsafe { Self::find(c) } {
+            Ok(own) => own,
+            Err(what) => bad(what),
+        }
     }
 
-    /// Takes the object apart and frees it.
+    /// The same where a call must not be ended: why there is no such object comes back.
     ///
     /// # Safety
     ///
-    /// `c` is from [`Object::create`] or [`Reserved::create`] of the same types, and nothing uses the object now or
-    /// later.
+    /// As for [`own`](Self::own).
+    #[inline]
+    pub(crate) unsafe fn find<'a>(c: *mut C) -> Result<&'a T, String> {
+        if c.is_null() || !c.cast::<Kind>().is_aligned() {
+            return Err(Self::wrong(c, "is no object"));
+        }
+        // SAFETY: the caller's promise: before every object is its kind.
+        let kind = unsafe { c.byte_sub(Self::C_AT) }.cast::<Kind>();
+        // SAFETY: as above; memory of objects that were destroyed is kept.
+        let kind = unsafe { &*kind };
+        if kind.of != TypeId::of::<C>() {
+            return Err(Self::wrong(c, "is another kind of object"));
+        }
+        if !kind.is_alive.load(Ordering::Acquire) {
+            return Err(Self::wrong(c, "was destroyed"));
+        }
+        // SAFETY: it is of this type, and alive.
+        let own = unsafe { c.byte_add(offset_of!(Self, own) - Self::C_AT) };
+        // SAFETY: as above, and the library's part is only ever shared, never borrowed mutably.
+        Ok(unsafe { &*own.cast::<T>() })
+    }
+
+    #[cold]
+    fn wrong(c: *mut C, what: &str) -> String {
+        let path = std::any::type_name::<C>();
+        let name = path.rsplit("::").next().unwrap_or(path);
+        format!("{c:p} {what}, and a {name} belongs there")
+    }
+
+    /// Takes the object apart.
+    ///
+    /// # Safety
+    ///
+    /// As for [`own`](Self::own), and nothing uses the object now or later.
     pub(crate) unsafe fn destroy(c: *mut C) -> T {
-        // SAFETY: the caller's promise: it is the pointer that `Box::into_raw` gave, and it is given back once.
-        let object = unsafe { Box::from_raw(c.cast::<Self>()) };
-        object.own
+        // SAFETY: the caller's promise.
+        let _ = unsafe { Self::own(c) };
+        // SAFETY: the whole of which `own` found the parts.
+        let whole = unsafe { c.byte_sub(Self::C_AT) }.cast::<Self>();
+        // SAFETY: it is the pointer that `Box::into_raw` gave, and given back once, since it was alive.
+        let mut whole = unsafe { Box::from_raw(whole) };
+        whole.kind.is_alive.store(false, Ordering::Release);
+        // SAFETY: taken once; `ManuallyDrop` does not drop it.
+        let own = unsafe { ManuallyDrop::take(&mut whole.own) };
+        // In a child of a fork the lock may be somebody's who is not there.
+        if let Ok(mut gone) = GONE.try_lock() {
+            gone.push_back(Box::new(Husk(whole)));
+            if gone.len() > KEPT {
+                gone.pop_front();
+            }
+        }
+        own
     }
 }
 
-impl<C, T> Reserved<C, T> {
+impl<C: 'static, T: 'static> Reserved<C, T> {
     /// The address the object will have.
     pub(crate) fn address(&self) -> usize {
-        self.memory.as_ptr().addr()
+        self.memory.as_ptr().addr() + Object::<C, T>::C_AT
     }
 
     /// Makes the object, after `finish` completed the C part.
     pub(crate) fn create(self, finish: impl FnOnce(&mut C), own: T) -> *mut C {
         let Self { memory, mut c } = self;
         finish(&mut c);
-        Box::into_raw(Box::write(memory, Object { c, own })).cast()
+        Object::into_c(Box::write(memory, Object::new(c, own)))
     }
 }

@@ -11,7 +11,7 @@ use super::boundary::control;
 use super::context::opened;
 use super::domain;
 use super::errno;
-use super::object::Object;
+use super::object::{Object, bad};
 use super::types::context::Context;
 use super::types::pd::{Pd, Td};
 
@@ -32,6 +32,24 @@ pub(crate) enum Role {
 }
 
 pub(crate) type PdObject = Object<Pd, OwnPd>;
+
+/// The library's part of a protection domain, which is to be of the same opening as the context.
+///
+/// # Safety
+///
+/// Both are null or objects of ours, of now or of old.
+pub(crate) unsafe fn of_context<'a>(context: *mut Context, pd: *mut Pd) -> &'a OwnPd {
+    // SAFETY: the caller's promise.
+    let own = unsafe { PdObject::own(pd) };
+    // SAFETY: it is one of ours.
+    let of = unsafe { (*pd).context };
+    // SAFETY: the caller's promise.
+    let [one, other] = [context, of].map(|context| unsafe { opened(context) });
+    if !Arc::ptr_eq(&one.hca, &other.hca) || one.id != other.id {
+        bad("the protection domain is of another context".to_owned());
+    }
+    own
+}
 
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
     control("ibv_alloc_pd", ptr::null_mut(), || {

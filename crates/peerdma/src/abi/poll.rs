@@ -8,8 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use device::Wc;
 use iba::WcFlags;
 
-use super::boundary::data;
-use super::cq::own;
+use super::boundary::{Answer, data};
+use super::cq::{OwnCq, own};
+use super::object::bad;
 use super::types::cq::{Cq, CqEx, PollCqAttr};
 use super::types::wc;
 
@@ -22,6 +23,9 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut Cq, num_entries: c_int, to: *mu
         // SAFETY: contract: the queue is one of ours.
         let own = unsafe { own(cq) };
         let Ok(room) = usize::try_from(num_entries) else { return -libc::EINVAL };
+        if room > 0 && to.is_null() {
+            return -libc::EINVAL;
+        }
         let mut engine = own.hca.poll(own.id);
         let mut count = 0;
         while count < room {
@@ -86,20 +90,22 @@ pub(crate) fn fill(cq: &mut CqEx) {
 }
 
 unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
-    // SAFETY: contract: the options are NULL or valid.
-    if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
-        return libc::EINVAL;
-    }
-    // SAFETY: contract: the queue is one of ours.
-    let own = unsafe { own(cq.cast()) };
-    own.current.begin();
-    // SAFETY: the turn began.
-    let answer = data("ibv_start_poll", libc::EIO, || unsafe { take(cq) });
-    if answer != 0 {
-        // The program calls `ibv_end_poll` only after a successful start.
-        own.current.end();
-    }
-    answer
+    data("ibv_start_poll", libc::EIO, || {
+        // SAFETY: contract: the options are NULL or valid.
+        if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
+            return libc::EINVAL;
+        }
+        // SAFETY: contract: the queue is one of ours.
+        let own = unsafe { own(cq.cast()) };
+        own.current.begin();
+        // SAFETY: the turn began.
+        let answer = data("ibv_start_poll", libc::EIO, || unsafe { take(cq) });
+        if answer != 0 {
+            // The program calls `ibv_end_poll` only after a successful start.
+            own.current.end();
+        }
+        answer
+    })
 }
 
 unsafe extern "C" fn next_poll(cq: *mut CqEx) -> c_int {
@@ -109,13 +115,14 @@ unsafe extern "C" fn next_poll(cq: *mut CqEx) -> c_int {
 
 unsafe extern "C" fn end_poll(cq: *mut CqEx) {
     // SAFETY: contract: the queue is one of ours, and its turn began.
-    unsafe { own(cq.cast()) }.current.end();
+    data("ibv_end_poll", (), || unsafe { own(cq.cast()) }.current.end());
 }
 
 /// Makes the next completion the current one. The queue is one of ours, and its turn began.
 unsafe fn take(cq: *mut CqEx) -> c_int {
     // SAFETY: the caller's promise.
     let own = unsafe { own(cq.cast()) };
+    check_turn(own);
     let mut engine = own.hca.poll(own.id);
     let Some(wc) = engine.pop_wc(own.id) else {
         return if engine.cq_is_broken(own.id) { libc::EIO } else { libc::ENOENT };
@@ -133,12 +140,23 @@ unsafe fn take(cq: *mut CqEx) -> c_int {
 /// What `read` finds in the current completion; nothing in none.
 ///
 /// The queue is one of ours, and its turn began.
-unsafe fn read<T: Default>(cq: *mut CqEx, read: impl FnOnce(&Wc) -> T) -> T {
-    // SAFETY: the caller's promise.
-    let own = unsafe { own(cq.cast()) };
-    // SAFETY: the caller's promise.
-    let current = unsafe { own.current.get() };
-    current.0.as_ref().map(read).unwrap_or_default()
+#[inline]
+unsafe fn read<T: Default + Answer>(cq: *mut CqEx, read: impl FnOnce(&Wc) -> T) -> T {
+    data("ibv_wc_read", T::default(), || {
+        // SAFETY: the caller's promise.
+        let own = unsafe { own(cq.cast()) };
+        check_turn(own);
+        // SAFETY: it is within its turn.
+        let current = unsafe { own.current.get() };
+        current.0.as_ref().map(read).unwrap_or_default()
+    })
+}
+
+#[inline]
+fn check_turn(own: &OwnCq) {
+    if !own.current.is_taken() {
+        bad("no completion is current: ibv_start_poll comes first".to_owned());
+    }
 }
 
 unsafe extern "C" fn read_opcode(cq: *mut CqEx) -> u32 {
@@ -198,11 +216,13 @@ unsafe extern "C" fn read_completion_ts(cq: *mut CqEx) -> u64 {
 }
 
 unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut CqEx) -> u64 {
-    // SAFETY: contract: the queue is one of ours.
-    let own = unsafe { own(cq.cast()) };
-    // SAFETY: contract: between start and end.
-    let timestamp = unsafe { read(cq, |wc| wc.timestamp) };
-    let age = own.hca.lock().clock_nanos().saturating_sub(timestamp);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
-    now.saturating_sub(age)
+    data("ibv_wc_read_completion_wallclock_ns", 0, || {
+        // SAFETY: contract: the queue is one of ours.
+        let own = unsafe { own(cq.cast()) };
+        // SAFETY: contract: between start and end.
+        let timestamp = unsafe { read(cq, |wc| wc.timestamp) };
+        let age = own.hca.lock().clock_nanos().saturating_sub(timestamp);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        now.map_or(0, |now| now.as_nanos() as u64).saturating_sub(age)
+    })
 }

@@ -16,7 +16,7 @@ use super::ah::AhObject;
 use super::boundary::data;
 use super::errno;
 use super::mw;
-use super::qp;
+use super::qp::{self, OwnQp};
 use super::srq::SrqObject;
 use super::types::ah::Ah;
 use super::types::qp::Qp;
@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C" fn post_send(
         let mut is_posted = false;
         let post = |c: &SendWr| {
             // SAFETY: contract: the lists and handles that a request names are valid.
-            let wr = unsafe { send_wr(c, is_ud) }?;
+            let wr = unsafe { send_wr(own, c, is_ud) }?;
             engine.post_send(own.id, wr).map_err(|error| refused("send", &error))?;
             is_posted = true;
             Ok(())
@@ -119,8 +119,10 @@ unsafe fn each<W: Linked>(
     // SAFETY: the caller's promise.
     while let Some(c) = unsafe { next.as_ref() } {
         if let Err(errno) = post(c) {
-            // SAFETY: the caller's promise.
-            unsafe { bad.write(next) };
+            if !bad.is_null() {
+                // SAFETY: the caller's promise.
+                unsafe { bad.write(next) };
+            }
             return errno;
         }
         next = c.next();
@@ -142,7 +144,7 @@ pub(crate) fn refused(queue: &str, error: &PostError) -> c_int {
 ///
 /// The lists and handles it names are valid.
 #[inline]
-unsafe fn send_wr(c: &SendWr, is_ud: bool) -> Result<wr::SendWr, c_int> {
+unsafe fn send_wr(own: &OwnQp, c: &SendWr, is_ud: bool) -> Result<wr::SendWr, c_int> {
     let Some(opcode) = WrOpcode::from_code(c.opcode) else {
         tracing::info!(target: "peerdma::refusal", "ibv_post_send: there is no opcode {}", c.opcode);
         return Err(libc::EINVAL);
@@ -150,7 +152,7 @@ unsafe fn send_wr(c: &SendWr, is_ud: bool) -> Result<wr::SendWr, c_int> {
     let flags = SendFlags::from_bits_retain(c.send_flags);
     let data = if opcode == WrOpcode::BindMw {
         // SAFETY: the caller's promise; the opcode says that this is set.
-        unsafe { mw::posted(&c.bind_mw) }?
+        unsafe { mw::posted(&own.hca, &c.bind_mw) }?
     } else if flags.contains(SendFlags::INLINE) {
         // SAFETY: the caller's promise, and the buffers of an inline request are the program's own memory.
         Data::Inline(unsafe { inline(c.sg_list, c.num_sge) }?)
@@ -178,7 +180,11 @@ unsafe fn send_wr(c: &SendWr, is_ud: bool) -> Result<wr::SendWr, c_int> {
             // SAFETY: on a UD QP this is the member that is set.
             let ud = unsafe { c.wr.ud };
             // SAFETY: the caller's promise.
-            to.ud = unsafe { destination(ud.ah, ud.remote_qpn, ud.remote_qkey) };
+            let found = unsafe { destination(ud.ah, ud.remote_qpn, ud.remote_qkey) };
+            to.ud = found.map_err(|what| {
+                tracing::info!(target: "peerdma::refusal", "ibv_post_send: {what}");
+                libc::EINVAL
+            })?;
         }
         _ => {}
     }
@@ -221,19 +227,38 @@ pub(crate) fn empty(wr_id: u64, opcode: WrOpcode, flags: SendFlags, data: Data) 
 
 /// Where a datagram goes. The handle is NULL or one of ours.
 #[inline]
-pub(crate) unsafe fn destination(ah: *mut Ah, qpn: u32, qkey: u32) -> Option<UdDest> {
+pub(crate) unsafe fn destination(
+    ah: *mut Ah,
+    qpn: u32,
+    qkey: u32,
+) -> Result<Option<UdDest>, String> {
     if ah.is_null() {
-        return None;
+        return Ok(None);
     }
     // SAFETY: the caller's promise.
-    let av = unsafe { AhObject::own(ah) }.av;
-    Some(UdDest { av, remote_qpn: Qpn::new(qpn), remote_qkey: QKey(qkey) })
+    let av = unsafe { AhObject::find(ah) }?.av;
+    Ok(Some(UdDest { av, remote_qpn: Qpn::new(qpn), remote_qkey: QKey(qkey) }))
+}
+
+/// Above what a queue of ours can be created for, and what a list may have to be looked at.
+pub(crate) const MOST_SGES: usize = 1 << 10;
+
+/// The length of a list, unless it cannot be one.
+#[inline]
+fn length_of(list: *const Sge, count: c_int) -> Result<usize, c_int> {
+    match usize::try_from(count) {
+        Ok(count) if count == 0 || count <= MOST_SGES && !list.is_null() => Ok(count),
+        _ => {
+            tracing::info!(target: "peerdma::refusal", "a list of {count} elements at {list:p}");
+            Err(libc::EINVAL)
+        }
+    }
 }
 
 /// A scatter/gather list of `count` valid elements.
 #[inline]
 unsafe fn sg_list(list: *const Sge, count: c_int) -> Result<SgList, c_int> {
-    let count = usize::try_from(count).map_err(|_| libc::EINVAL)?;
+    let count = length_of(list, count)?;
     let mut sges = SgList::with_capacity(count);
     for place in 0..count {
         // SAFETY: the caller's promise.
@@ -252,13 +277,16 @@ pub(crate) fn sge(c: &Sge) -> wr::Sge {
 
 /// The bytes of `count` valid elements, which need no key.
 unsafe fn inline(list: *const Sge, count: c_int) -> Result<SmallVec<[u8; 64]>, c_int> {
-    let count = usize::try_from(count).map_err(|_| libc::EINVAL)?;
+    let count = length_of(list, count)?;
     let mut bytes = SmallVec::new();
     for place in 0..count {
         // SAFETY: the caller's promise.
         let c = unsafe { list.add(place) };
         // SAFETY: as above.
         let Sge { addr, length, .. } = unsafe { *c };
+        if addr == 0 && length > 0 {
+            return Err(libc::EINVAL);
+        }
         let from = ptr::with_exposed_provenance_mut(addr as usize);
         // SAFETY: the caller's promise: the program's memory.
         unsafe { append(&mut bytes, from, length as usize) };

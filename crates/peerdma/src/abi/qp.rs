@@ -11,8 +11,9 @@ use iba::{AttrMask, QpType};
 
 use super::acks::Acks;
 use super::boundary::control;
-use super::object::Object;
-use super::pd::PdObject;
+use super::context::opened;
+use super::object::{Object, given, room, same_device};
+use super::pd::{self, PdObject};
 use super::qp_attr;
 use super::srq::SrqObject;
 use super::turn::Turn;
@@ -54,7 +55,7 @@ pub(crate) unsafe fn own<'a>(qp: *mut Qp) -> &'a OwnQp {
 pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
     control("ibv_create_qp", ptr::null_mut(), || {
         // SAFETY: contract: the attributes are valid.
-        let wanted = unsafe { &*attr };
+        let wanted = unsafe { given(attr) };
         let wanted = Wanted {
             qp_context: wanted.qp_context,
             send_cq: wanted.send_cq,
@@ -80,13 +81,15 @@ mod mask {
 }
 
 pub(crate) unsafe extern "C" fn create_qp_ex(
-    _context: *mut Context,
+    context: *mut Context,
     attr: *mut QpInitAttrEx,
 ) -> *mut Qp {
     use mask::{CREATE_FLAGS, PD, SEND_OPS_FLAGS, XRCD};
     control("ibv_create_qp_ex", ptr::null_mut(), || {
         // SAFETY: contract: the attributes are valid; only those that the mask names are read.
-        let wanted = unsafe { &*attr };
+        let wanted = unsafe { given(attr) };
+        // SAFETY: contract: the context is one of ours.
+        let _ = unsafe { opened(context) };
         let has = |bit| wanted.comp_mask & bit != 0;
         let refused =
             |kind, what: String| Err(Refusal::new(kind, format!("ibv_create_qp_ex: {what}")));
@@ -110,6 +113,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             refused(Kind::NotSupported, format!("send_ops_flags {:#x}", wanted.send_ops_flags))
         } else {
             let pd = wanted.pd;
+            // SAFETY: contract: the mask says that the PD is valid.
+            let _ = unsafe { pd::of_context(context, pd) };
             let wanted = Wanted {
                 qp_context: wanted.qp_context,
                 send_cq: wanted.send_cq,
@@ -158,12 +163,19 @@ unsafe fn create(pd: *mut Pd, wanted: &Wanted) -> Result<*mut Qp, Refusal> {
     // SAFETY: the caller's promise.
     let parent = unsafe { PdObject::own(pd) };
     // SAFETY: the caller's promise.
-    let [send_cq, recv_cq] = [wanted.send_cq, recv_cq].map(|cq| unsafe { cq::own(cq) }.id);
+    let [send_cq, recv_cq] = [wanted.send_cq, recv_cq].map(|cq| {
+        // SAFETY: the caller's promise.
+        let own = unsafe { cq::own(cq) };
+        same_device(&parent.hca, &own.hca, "a CQ");
+        own.id
+    });
     let srq = if wanted.srq.is_null() {
         None
     } else {
         // SAFETY: the caller's promise.
-        Some(unsafe { SrqObject::own(wanted.srq) }.id)
+        let own = unsafe { SrqObject::own(wanted.srq) };
+        same_device(&parent.hca, &own.hca, "the SRQ");
+        Some(own.id)
     };
     // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be absent, for all of
     // which zero is a value; so it is for a mutex and a condition.
@@ -253,8 +265,10 @@ unsafe fn create_target(
 }
 
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut Qp) -> *mut QpEx {
-    // SAFETY: contract: the QP is one of ours.
-    if unsafe { own(qp) }.is_extended { qp.cast() } else { ptr::null_mut() }
+    control("ibv_qp_to_qp_ex", ptr::null_mut(), || {
+        // SAFETY: contract: the QP is one of ours.
+        if unsafe { own(qp) }.is_extended { qp.cast() } else { ptr::null_mut() }
+    })
 }
 
 pub(crate) unsafe extern "C" fn ibv_modify_qp(
@@ -267,7 +281,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         let own = unsafe { own(qp) };
         let mask = AttrMask::from_bits_retain(mask as u32);
         // SAFETY: contract: the attributes that the mask names are valid, and the others are integers too.
-        let changed = qp_attr::from_c(unsafe { &*attr }, mask)
+        let changed = qp_attr::from_c(unsafe { given(attr) }, mask)
             .and_then(|attr| own.hca.modify_qp(own.id, &attr, mask).map(|()| attr.state));
         errno::or_errno(changed.map(|state| {
             if mask.contains(AttrMask::STATE) {
@@ -287,6 +301,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     control("ibv_query_qp", libc::EIO, || {
         // SAFETY: contract: the QP is one of ours.
         let own = unsafe { own(qp) };
+        let (attr, init_attr) = (room(attr), room(init_attr));
         let found = own.hca.alive().and_then(|engine| engine.query_qp(own.id));
         errno::or_errno(found.map(|found| {
             // SAFETY: contract: the program has room for the attributes. All are given, whatever was asked for.
@@ -336,15 +351,24 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
 }
 
 /// There is no vendor to agree with, and the answer says so in both ways that programs look for.
-pub(crate) unsafe extern "C" fn ibv_query_ece(_qp: *mut Qp, ece: *mut Ece) -> c_int {
-    // SAFETY: contract: the program has room for the answer.
-    unsafe { ece.write(Ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
-    libc::EOPNOTSUPP
+pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
+    control("ibv_query_ece", libc::EIO, || {
+        // SAFETY: contract: the QP is one of ours.
+        let _ = unsafe { own(qp) };
+        let answer = Ece { vendor_id: 0, options: 0, comp_mask: 0 };
+        // SAFETY: contract: the program has room for the answer.
+        unsafe { room(ece).write(answer) };
+        libc::EOPNOTSUPP
+    })
 }
 
 /// Agreeing to nothing is possible.
-pub(crate) unsafe extern "C" fn ibv_set_ece(_qp: *mut Qp, ece: *mut Ece) -> c_int {
-    // SAFETY: contract: the options are valid.
-    let vendor_id = unsafe { (*ece).vendor_id };
-    if vendor_id == 0 { 0 } else { libc::EOPNOTSUPP }
+pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
+    control("ibv_set_ece", libc::EIO, || {
+        // SAFETY: contract: the QP is one of ours.
+        let _ = unsafe { own(qp) };
+        // SAFETY: contract: the options are valid.
+        let vendor_id = unsafe { given(ece) }.vendor_id;
+        if vendor_id == 0 { 0 } else { libc::EOPNOTSUPP }
+    })
 }

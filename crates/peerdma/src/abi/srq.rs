@@ -10,8 +10,9 @@ use device::{Hca, Kind, Refusal};
 
 use super::acks::Acks;
 use super::boundary::control;
-use super::object::Object;
-use super::pd::PdObject;
+use super::context::opened;
+use super::object::{Object, given, room, same_device};
+use super::pd::{self, PdObject};
 use super::types::context::Context;
 use super::types::pd::Pd;
 use super::types::srq::{Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx};
@@ -30,7 +31,7 @@ pub(crate) type SrqObject = Object<Srq, OwnSrq>;
 pub(crate) unsafe extern "C" fn ibv_create_srq(pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq {
     control("ibv_create_srq", ptr::null_mut(), || {
         // SAFETY: contract: the attributes are valid.
-        let attr = unsafe { &*attr };
+        let attr = unsafe { given(attr) };
         // SAFETY: contract: the PD is one of ours.
         errno::or_null(unsafe { create(pd, attr.srq_context, attr.attr) })
     })
@@ -48,12 +49,18 @@ mod mask {
 const TYPE_XRC: u32 = 1;
 
 pub(crate) unsafe extern "C" fn create_srq_ex(
-    _context: *mut Context,
+    context: *mut Context,
     attr: *mut SrqInitAttrEx,
 ) -> *mut Srq {
     control("ibv_create_srq_ex", ptr::null_mut(), || {
         // SAFETY: contract: the attributes are valid; only those that the mask names are read.
-        let attr = unsafe { &*attr };
+        let attr = unsafe { given(attr) };
+        // SAFETY: contract: the context is one of ours.
+        let _ = unsafe { opened(context) };
+        if attr.comp_mask & mask::PD != 0 {
+            // SAFETY: contract: the mask says that the PD is valid.
+            let _ = unsafe { pd::of_context(context, attr.pd) };
+        }
         if attr.comp_mask & mask::TYPE != 0 && attr.srq_type == TYPE_XRC {
             // SAFETY: contract: what the mask names is valid.
             return errno::or_null(unsafe { create_xrc(attr) });
@@ -110,6 +117,10 @@ unsafe fn create_xrc(attr: &SrqInitAttrEx) -> Result<*mut Srq, Refusal> {
     // SAFETY: the caller's promise.
     let cq = unsafe { cq::own(attr.cq) };
     // SAFETY: the caller's promise.
+    let pd = unsafe { PdObject::own(attr.pd) };
+    same_device(&pd.hca, &xrcd.hca, "the XRC domain");
+    same_device(&pd.hca, &cq.hca, "the CQ");
+    // SAFETY: the caller's promise.
     let srq = unsafe { create(attr.pd, attr.srq_context, attr.attr) }?;
     // SAFETY: it was made just now.
     let own = unsafe { SrqObject::own(srq) };
@@ -139,7 +150,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
         // SAFETY: contract: the queue is one of ours.
         let own = unsafe { SrqObject::own(srq) };
         // SAFETY: contract: the attributes are valid.
-        let attr = unsafe { attr.read() };
+        let attr = unsafe { given(attr) };
         let max_wr = (mask & MAX_WR != 0).then_some(attr.max_wr);
         let limit = (mask & LIMIT != 0).then_some(attr.srq_limit);
         let engine = own.hca.alive();
@@ -151,6 +162,7 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut Srq, attr: *mut SrqAttr)
     control("ibv_query_srq", libc::EIO, || {
         // SAFETY: contract: the queue is one of ours.
         let own = unsafe { SrqObject::own(srq) };
+        let attr = room(attr);
         let found = own.hca.alive().and_then(|mut engine| engine.query_srq(own.id));
         errno::or_errno(found.map(|(max_wr, max_sge, srq_limit)| {
             // SAFETY: contract: the program has room for the attributes.

@@ -44,6 +44,12 @@ impl<T> Turn<T> {
         self.taken.store(false, Ordering::Release);
     }
 
+    /// Whether somebody is in a turn: a call that belongs between two others did not come before the first.
+    #[inline]
+    pub(crate) fn is_taken(&self) -> bool {
+        self.taken.load(Ordering::Relaxed)
+    }
+
     /// The state.
     ///
     /// # Safety

@@ -4,6 +4,7 @@
 //! in a list of `ibv_post_send`.
 
 use std::ffi::{c_int, c_void};
+use std::mem;
 use std::ptr;
 
 use iba::{QpType, RKey, SendFlags, WrOpcode};
@@ -13,6 +14,7 @@ use transport::wr::{Data, Flush, SendWr, SgList};
 
 use super::boundary::data;
 use super::mw;
+use super::object::{bad, given, room};
 use super::post;
 use super::qp::{OwnQp, own};
 use super::types::ah::Ah;
@@ -22,7 +24,12 @@ use super::types::wr::{BindMw, DataBuf, Sge};
 
 /// The requests between [`start`] and [`complete`].
 #[derive(Default)]
-pub(crate) struct Batch(Vec<SendWr>);
+pub(crate) struct Batch {
+    requests: Vec<SendWr>,
+    /// A call had a bad argument. Then nothing is posted, and the end says so: the calls between have no way to fail
+    /// (`ibv_wr_post(3)`).
+    is_bad: bool,
+}
 
 /// Bits of `send_ops_flags`.
 mod operation {
@@ -94,62 +101,96 @@ unsafe fn own_ex<'a>(qp: *mut QpEx) -> &'a OwnQp {
 }
 
 unsafe extern "C" fn start(qp: *mut QpEx) {
-    // SAFETY: contract: the QP is one of ours.
-    let own = unsafe { own_ex(qp) };
-    own.batch.begin();
-    // SAFETY: the turn began.
-    unsafe { own.batch.get() }.0.clear();
+    data("ibv_wr_start", (), || {
+        // SAFETY: contract: the QP is one of ours.
+        let own = unsafe { own_ex(qp) };
+        own.batch.begin();
+        // SAFETY: the turn began.
+        let batch = unsafe { own.batch.get() };
+        batch.requests.clear();
+        batch.is_bad = false;
+    });
 }
 
 unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
-    // SAFETY: contract: the QP is one of ours.
-    let own = unsafe { own_ex(qp) };
-    let answer = data("ibv_wr_complete", libc::EIO, || {
-        let mut engine = own.hca.lock();
-        // SAFETY: contract: the turn began.
-        let batch = unsafe { own.batch.get() };
-        match engine.post_sends(own.id, batch.0.drain(..)) {
-            Ok(()) => {
-                engine.kick(own.id);
-                0
+    data("ibv_wr_complete", libc::EIO, || {
+        // SAFETY: contract: the QP is one of ours.
+        let own = unsafe { own_ex(qp) };
+        check_turn(own);
+        let answer = data("ibv_wr_complete", libc::EIO, || {
+            let mut engine = own.hca.lock();
+            // SAFETY: it is within its turn.
+            let batch = unsafe { own.batch.get() };
+            if batch.is_bad {
+                return libc::EINVAL;
             }
-            Err(error) => post::refused("send", &error),
-        }
-    });
-    own.batch.end();
-    answer
+            match engine.post_sends(own.id, batch.requests.drain(..)) {
+                Ok(()) => {
+                    engine.kick(own.id);
+                    0
+                }
+                Err(error) => post::refused("send", &error),
+            }
+        });
+        own.batch.end();
+        answer
+    })
 }
 
 unsafe extern "C" fn abort(qp: *mut QpEx) {
     // SAFETY: contract: the QP is one of ours, and its turn began.
-    unsafe { own_ex(qp) }.batch.end();
+    data("ibv_wr_abort", (), || unsafe { own_ex(qp) }.batch.end());
 }
 
 /// Adds a request, with the `wr_id` and flags that the program set in the QP. The QP is one of ours and in its turn.
 #[inline]
 unsafe fn add(qp: *mut QpEx, opcode: WrOpcode, finish: impl FnOnce(&mut SendWr)) {
-    // SAFETY: the caller's promise; a program sets these two fields and nothing else does.
-    let wr_id = unsafe { (*qp).wr_id };
-    // SAFETY: as above.
-    let flags = unsafe { (*qp).wr_flags };
-    let flags = SendFlags::from_bits_retain(flags).difference(SendFlags::INLINE);
-    let mut wr = post::empty(wr_id, opcode, flags, Data::Sges(SgList::new()));
-    finish(&mut wr);
+    let add = |batch: &mut Batch| {
+        // SAFETY: the caller's promise; a program sets these two fields and nothing else does.
+        let wr_id = unsafe { (*qp).wr_id };
+        // SAFETY: as above.
+        let flags = unsafe { (*qp).wr_flags };
+        let flags = SendFlags::from_bits_retain(flags).difference(SendFlags::INLINE);
+        let mut wr = post::empty(wr_id, opcode, flags, Data::Sges(SgList::new()));
+        finish(&mut wr);
+        batch.requests.push(wr);
+    };
     // SAFETY: the caller's promise.
-    let own = unsafe { own_ex(qp) };
-    // SAFETY: the caller's promise.
-    unsafe { own.batch.get() }.0.push(wr);
+    unsafe { step(qp, add) };
+}
+
+/// One call of a turn. The QP is one of ours and in its turn; if a program is wrong about that, the call does nothing.
+#[inline]
+unsafe fn step(qp: *mut QpEx, step: impl FnOnce(&mut Batch)) {
+    data("ibv_wr_post", (), || {
+        // SAFETY: the caller's promise.
+        let own = unsafe { own_ex(qp) };
+        check_turn(own);
+        // SAFETY: it is within its turn.
+        let batch = unsafe { own.batch.get() };
+        // A call that ends early leaves this.
+        let was_bad = mem::replace(&mut batch.is_bad, true);
+        step(batch);
+        batch.is_bad = was_bad;
+    });
+}
+
+#[inline]
+fn check_turn(own: &OwnQp) {
+    if !own.batch.is_taken() {
+        bad("no requests are collected: ibv_wr_start comes first".to_owned());
+    }
 }
 
 /// Changes the request that was added last. The QP is one of ours and in its turn.
 #[inline]
 unsafe fn change(qp: *mut QpEx, change: impl FnOnce(&mut SendWr)) {
+    let change = |batch: &mut Batch| match batch.requests.last_mut() {
+        Some(last) => change(last),
+        None => bad("there is no request to set this of".to_owned()),
+    };
     // SAFETY: the caller's promise.
-    let own = unsafe { own_ex(qp) };
-    // SAFETY: the caller's promise.
-    if let Some(last) = unsafe { own.batch.get() }.0.last_mut() {
-        change(last);
-    }
+    unsafe { step(qp, change) };
 }
 
 unsafe extern "C" fn send(qp: *mut QpEx) {
@@ -173,14 +214,20 @@ unsafe extern "C" fn local_inv(qp: *mut QpEx, rkey: u32) {
 }
 
 unsafe extern "C" fn bind_mw(qp: *mut QpEx, mw: *mut Mw, rkey: u32, info: *const MwBindInfo) {
-    // SAFETY: contract: the information is valid.
-    let bind_info = unsafe { *info };
-    // SAFETY: contract: the window and the region are ours.
-    let data = unsafe { mw::posted(&BindMw { mw, rkey, bind_info }) };
-    // What cannot be bound stays without data to bind, and is refused when it is posted.
-    let data = data.unwrap_or_else(|_| Data::Sges(SgList::new()));
+    let finish = |wr: &mut SendWr| {
+        // SAFETY: contract: the information is valid.
+        let bind_info = *unsafe { given(info) };
+        // SAFETY: it was found when the call began.
+        let hca = &unsafe { own_ex(qp) }.hca;
+        // SAFETY: contract: the window and the region are ours.
+        let bound = unsafe { mw::posted(hca, &BindMw { mw, rkey, bind_info }) };
+        // What cannot be bound stays without data to bind, and is refused when it is posted.
+        if let Ok(bound) = bound {
+            wr.data = bound;
+        }
+    };
     // SAFETY: contract: between start and complete.
-    unsafe { add(qp, WrOpcode::BindMw, |wr| wr.data = data) };
+    unsafe { add(qp, WrOpcode::BindMw, finish) };
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut QpEx, rkey: u32, remote_addr: u64) {
@@ -232,10 +279,10 @@ unsafe extern "C" fn atomic_write(
     remote_addr: u64,
     value: *const c_void,
 ) {
-    let mut bytes = SmallVec::new();
-    // SAFETY: contract: the value has eight bytes.
-    unsafe { post::append(&mut bytes, value.cast_mut().cast(), 8) };
     let finish = |wr: &mut SendWr| {
+        let mut bytes = SmallVec::new();
+        // SAFETY: contract: the value has eight bytes.
+        unsafe { post::append(&mut bytes, room(value.cast_mut().cast()), 8) };
         remote(wr, rkey, remote_addr);
         wr.data = Data::Inline(bytes);
     };
@@ -283,10 +330,17 @@ fn remote(wr: &mut SendWr, rkey: u32, remote_addr: u64) {
 }
 
 unsafe extern "C" fn set_ud_addr(qp: *mut QpEx, ah: *mut Ah, remote_qpn: u32, remote_qkey: u32) {
-    // SAFETY: contract: the handle is one of ours.
-    let to = unsafe { post::destination(ah, remote_qpn, remote_qkey) };
+    let finish = |wr: &mut SendWr| {
+        // SAFETY: contract: the handle is one of ours.
+        let to = unsafe { post::destination(ah, remote_qpn, remote_qkey) };
+        match to {
+            Ok(Some(to)) => wr.ud = Some(to),
+            Ok(None) => bad("no address handle".to_owned()),
+            Err(what) => bad(what),
+        }
+    };
     // SAFETY: contract: between start and complete.
-    unsafe { change(qp, |wr| wr.ud = to) };
+    unsafe { change(qp, finish) };
 }
 
 unsafe extern "C" fn set_xrc_srqn(qp: *mut QpEx, srqn: u32) {
@@ -301,15 +355,18 @@ unsafe extern "C" fn set_sge(qp: *mut QpEx, lkey: u32, addr: u64, length: u32) {
 }
 
 unsafe extern "C" fn set_sge_list(qp: *mut QpEx, count: size_t, list: *const Sge) {
-    let sges = (0..count).map(|place| {
-        // SAFETY: contract: the list has `count` elements.
-        let c = unsafe { list.add(place) };
-        // SAFETY: as above.
-        post::sge(unsafe { &*c })
-    });
-    let sges: SgList = sges.collect();
+    let finish = |wr: &mut SendWr| {
+        check_list(count, list);
+        let sges = (0..count).map(|place| {
+            // SAFETY: contract: the list has `count` elements.
+            let c = unsafe { list.add(place) };
+            // SAFETY: as above.
+            post::sge(unsafe { &*c })
+        });
+        wr.data = Data::Sges(sges.collect());
+    };
     // SAFETY: contract: between start and complete.
-    unsafe { change(qp, |wr| wr.data = Data::Sges(sges)) };
+    unsafe { change(qp, finish) };
 }
 
 unsafe extern "C" fn set_inline_data(qp: *mut QpEx, addr: *mut c_void, length: size_t) {
@@ -318,21 +375,31 @@ unsafe extern "C" fn set_inline_data(qp: *mut QpEx, addr: *mut c_void, length: s
 }
 
 unsafe extern "C" fn set_inline_data_list(qp: *mut QpEx, count: size_t, list: *const DataBuf) {
-    let mut bytes = SmallVec::new();
-    for place in 0..count {
-        // SAFETY: contract: the list has `count` elements.
-        let c = unsafe { list.add(place) };
-        // SAFETY: as above.
-        let DataBuf { addr, length } = unsafe { *c };
-        // SAFETY: contract: the buffers are the program's own memory.
-        unsafe { post::append(&mut bytes, addr.cast(), length) };
-    }
     let finish = |wr: &mut SendWr| {
+        check_list(count, list);
+        let mut bytes = SmallVec::new();
+        for place in 0..count {
+            // SAFETY: contract: the list has `count` elements.
+            let c = unsafe { list.add(place) };
+            // SAFETY: as above.
+            let DataBuf { addr, length } = unsafe { *c };
+            if length > 0 {
+                // SAFETY: contract: the buffers are the program's own memory.
+                unsafe { post::append(&mut bytes, room(addr.cast()), length) };
+            }
+        }
         wr.flags.insert(SendFlags::INLINE);
         wr.data = Data::Inline(bytes);
     };
     // SAFETY: contract: between start and complete.
     unsafe { change(qp, finish) };
+}
+
+/// Ends a call whose list cannot be one.
+fn check_list<T>(count: size_t, list: *const T) {
+    if count > 0 && (list.is_null() || count > post::MOST_SGES) {
+        bad(format!("a list of {count} elements at {list:p}"));
+    }
 }
 
 #[cfg(test)]

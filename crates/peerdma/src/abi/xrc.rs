@@ -11,7 +11,7 @@ use super::boundary::control;
 use super::context::opened;
 use super::errno;
 use super::mr::open_descriptor;
-use super::object::Object;
+use super::object::{Object, given, room};
 use super::srq::SrqObject;
 use super::types::context::Context;
 use super::types::srq::{Srq, Xrcd, XrcdInitAttr};
@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
         // SAFETY: contract: the attributes are valid.
-        let attr = unsafe { &*attr };
+        let attr = unsafe { given(attr) };
         let refuse = |kind, what| Err(Refusal::new(kind, format!("ibv_open_xrcd: {what}")));
         let known_flags = libc::O_CREAT | libc::O_EXCL;
         if attr.comp_mask != FD_AND_OFLAGS || attr.oflags & !known_flags != 0 {
@@ -71,6 +71,7 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut Srq, number: *mut u32) -> 
     control("ibv_get_srq_num", libc::EIO, || {
         // SAFETY: contract: the queue is one of ours.
         let own = unsafe { SrqObject::own(srq) };
+        let number = room(number);
         let found = own.hca.lock().srq_number(own.id);
         errno::or_errno(found.map(|found| {
             // SAFETY: contract: the program has room for the number.

@@ -1,5 +1,7 @@
 //! The calls of an endpoint from its connection on.
 
+use std::cmp;
+
 use ::cm::{
     CmError, PathParam, Patience, Peer, RepParam, ReqParam, SidrRepParam, SidrReqParam, State,
 };
@@ -306,6 +308,7 @@ impl Engine {
             refuse!(Invalid, "endpoint {} does not know its peer's QP", id.handle());
         };
         let is_reliable = endpoint.spec.qp_type.is_reliable();
+        let most = u8::try_from(self.core.attr.max_qp_rd_atom).unwrap_or(u8::MAX);
         match state {
             QpState::Rtr => {
                 attr.av = Av {
@@ -323,7 +326,8 @@ impl Engine {
                 attr.rq_psn = endpoint.rq_psn;
                 let mut mask = A::STATE | A::AV | A::PATH_MTU | A::DEST_QPN | A::RQ_PSN;
                 if matches!(endpoint.spec.qp_type, QpType::Rc | QpType::XrcRecv) {
-                    attr.max_dest_rd_atomic = info.responder_resources;
+                    // What a peer asks for may be more than there is.
+                    attr.max_dest_rd_atomic = cmp::min(info.responder_resources, most);
                     attr.min_rnr_timer = RnrTimer::default();
                     mask |= A::MAX_DEST_RD_ATOMIC | A::MIN_RNR_TIMER;
                 }
@@ -340,7 +344,7 @@ impl Engine {
                 if matches!(endpoint.spec.qp_type, QpType::Rc | QpType::XrcSend) {
                     attr.retry_cnt = info.retry_count;
                     attr.rnr_retry = info.rnr_retry_count;
-                    attr.max_rd_atomic = info.initiator_depth;
+                    attr.max_rd_atomic = cmp::min(info.initiator_depth, most);
                     mask |= A::RETRY_CNT | A::RNR_RETRY | A::MAX_QP_RD_ATOMIC;
                 }
                 Ok((attr, mask))

@@ -266,7 +266,11 @@ impl Engine {
                     return false;
                 }
                 // The process is gone. A request is refused in its place, anything else not answered.
-                Err(_) if matches!(transmit.route, CmRoute::Service(..)) => {}
+                Err(_) if matches!(transmit.route, CmRoute::Service(..)) => {
+                    if let Some(conn) = transmit.conn {
+                        self.cm.cm.forget_via(conn);
+                    }
+                }
                 Err(_) => return true,
             }
         }

@@ -65,6 +65,8 @@ pub(crate) struct CmService {
     waiting: VecDeque<Arrived>,
     unheard: Unheard,
     remembered: VecDeque<gsi::Remembered>,
+    /// Processes of this host that went away just now.
+    pub(super) lost: Vec<u16>,
     psn: Psn,
 }
 
@@ -97,6 +99,7 @@ impl CmService {
             waiting: VecDeque::new(),
             unheard: Unheard::default(),
             remembered: VecDeque::new(),
+            lost: Vec::new(),
             psn: Psn::new((random >> 32) as u32),
         }
     }
