@@ -4,15 +4,15 @@
 //!
 //! Two threads may use a socket at once, one sending and one receiving, and others may be in `rpoll`. All of them look at the
 //! completion queue under one lock (`core`), for each other. Who must wait arms the queue, looks once more, and reads an
-//! event: one thread at a time (`wait`). A thread that comes to read after another took the event sees that the count of
-//! events changed since it looked (`taken`), and looks again. Threads in `rpoll` wait on the descriptor itself, and are woken
-//! when another takes the event from under them.
+//! event. One thread reads at a time ([`Turn`]); the others wait until it has an event, which may be about what they wait
+//! for, and look again. Who finds that an event was taken since it looked does not wait at all. Threads in `rpoll` wait on the
+//! descriptor itself, and are woken when another takes the event from under them.
 
 use std::ffi::c_int;
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use iba::QpType;
@@ -60,8 +60,8 @@ pub(super) struct Conn {
     list: Memory,
     core: Mutex<Stream>,
     armed: AtomicBool,
-    wait: Mutex<()>,
-    taken: AtomicU64,
+    turn: Mutex<Turn>,
+    turned: Condvar,
     /// One sends at a time, and one receives.
     pub(super) sender: Mutex<()>,
     pub(super) receiver: Mutex<()>,
@@ -73,6 +73,15 @@ pub(super) struct Conn {
 unsafe impl Send for Conn {}
 // SAFETY: as above.
 unsafe impl Sync for Conn {}
+
+/// Who waits for events.
+#[derive(Default)]
+struct Turn {
+    /// A thread reads.
+    is_reading: bool,
+    /// Events that were taken.
+    taken: u64,
+}
 
 /// A completion queue with its channel.
 pub(super) struct Queue {
@@ -220,8 +229,8 @@ impl Conn {
             list,
             core: Mutex::new(core),
             armed: AtomicBool::new(false),
-            wait: Mutex::default(),
-            taken: AtomicU64::new(0),
+            turn: Mutex::default(),
+            turned: Condvar::new(),
             sender: Mutex::default(),
             receiver: Mutex::default(),
             maps: Mutex::default(),
@@ -457,7 +466,7 @@ impl Conn {
         let mut core = self.core();
         // What failed is in the stream.
         let _ = self.look(&mut core);
-        // ORDERING: `armed` is set under `core`, and cleared under `wait` before `taken` says so.
+        // ORDERING: `armed` is set under `core`, and cleared when an event was taken, before `taken` says so.
         if arm && !self.armed.load(Ordering::Acquire) && self.queue.arm().is_ok() {
             self.armed.store(true, Ordering::Release);
             let _ = self.look(&mut core);
@@ -488,7 +497,7 @@ impl Conn {
                 continue;
             }
             // Before `armed`: who takes the event clears that first, and then counts.
-            let seen = self.taken.load(Ordering::Acquire);
+            let seen = self.turn().taken;
             // ORDERING: as in `check`.
             if !self.armed.load(Ordering::Acquire) {
                 self.queue.arm()?;
@@ -502,32 +511,48 @@ impl Conn {
         }
     }
 
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Waits for an event, unless one was taken since `seen`.
     fn wait_event(&self, seen: u64) -> Answer {
-        let _wait = self.wait.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.taken.load(Ordering::Acquire) == seen {
-            self.queue.take_event()?;
-            self.took_event();
+        let mut turn = self.turn();
+        while turn.is_reading && turn.taken == seen {
+            turn = self.turned.wait(turn).unwrap_or_else(PoisonError::into_inner);
         }
-        Ok(())
+        if turn.taken != seen {
+            return Ok(());
+        }
+        turn.is_reading = true;
+        drop(turn);
+        let taken = self.queue.take_event();
+        let mut turn = self.turn();
+        turn.is_reading = false;
+        if taken.is_ok() {
+            self.took_event(turn);
+        } else {
+            // Another may read on.
+            drop(turn);
+            self.turned.notify_all();
+        }
+        taken
     }
 
     /// Takes the event for which the descriptor became readable, if another thread does not.
     pub(super) fn take_event(&self) {
-        let _wait = match self.wait.try_lock() {
-            Ok(wait) => wait,
-            Err(TryLockError::Poisoned(wait)) => wait.into_inner(),
-            // It wakes us when it has it.
-            Err(TryLockError::WouldBlock) => return,
-        };
-        if self.queue.has_event() && self.queue.take_event().is_ok() {
-            self.took_event();
+        let turn = self.turn();
+        // Who reads wakes us when it has it.
+        if !turn.is_reading && self.queue.has_event() && self.queue.take_event().is_ok() {
+            self.took_event(turn);
         }
     }
 
-    fn took_event(&self) {
+    fn took_event(&self, mut turn: MutexGuard<'_, Turn>) {
         self.armed.store(false, Ordering::Release);
-        self.taken.fetch_add(1, Ordering::Release);
+        turn.taken += 1;
+        drop(turn);
+        self.turned.notify_all();
         self.watchers.notify();
     }
 

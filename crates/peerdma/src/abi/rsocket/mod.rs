@@ -47,12 +47,12 @@ pub(crate) use service::{fork_child, fork_parent, fork_prepare};
 
 use std::ffi::c_int;
 
-use super::boundary::control;
+use super::boundary::{self, control};
 use super::errno;
 use super::rdmacm::Answer;
 
 /// Runs a call that returns a number, or -1 with errno.
-fn call<T: From<i8>>(name: &'static str, body: impl FnOnce() -> Answer<T>) -> T {
+fn call<T: From<i8> + boundary::Answer>(name: &'static str, body: impl FnOnce() -> Answer<T>) -> T {
     control(name, T::from(-1), || match body() {
         Ok(answer) => answer,
         Err(failure) => {
