@@ -46,6 +46,7 @@ pub(crate) mod tap;
 mod tapped;
 #[cfg(test)]
 mod tests;
+mod tm;
 pub(crate) mod udp;
 mod window;
 mod xrc;
@@ -68,6 +69,7 @@ use self::qp::QpTable;
 use self::receive::{Look, Receivers};
 pub use self::rereg::Rereg;
 pub use self::resources::Resources;
+pub use self::tm::{TagOp, TagOpKind};
 pub use self::window::MwType;
 use crate::attr::{DeviceAttr, GidEntry, PortAttr};
 use crate::clock::Clock;

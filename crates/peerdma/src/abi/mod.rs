@@ -47,6 +47,7 @@ pub(crate) mod qp_attr;
 pub(crate) mod rdmacm;
 pub(crate) mod rsocket;
 pub(crate) mod srq;
+pub(crate) mod tm;
 pub(crate) mod types;
 pub(crate) mod wr;
 pub(crate) mod xrc;
