@@ -19,47 +19,77 @@ struct Case {
     args: Vec<String>,
 }
 
-impl Case {
-    /// The arguments that name a device and a GID, which differ between the two.
-    fn device(&self, device: &str, gid: &str) -> [String; 4] {
-        let flag = if self.program.starts_with("ib_") { "-x" } else { "-g" };
-        ["-d", device, flag, gid].map(str::to_owned)
+/// One of the two sides of a case.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Ours,
+    Kernel,
+}
+
+impl Side {
+    /// Its device, and the index of the GID with its IPv4 address: the second of an rxe device, after the link-local one.
+    const fn device(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Ours => ("peerdma0", "0"),
+            Self::Kernel => ("rxe0", "1"),
+        }
     }
 
-    fn port(number: usize) -> [String; 2] {
-        ["-p".to_owned(), (21_000 + number).to_string()]
+    const fn address(self) -> &'static str {
+        match self {
+            Self::Ours => Tap::HOST,
+            Self::Kernel => Tap::GUEST,
+        }
+    }
+}
+
+impl Case {
+    fn server(&self) -> Side {
+        if self.kernel_serves { Side::Kernel } else { Side::Ours }
+    }
+
+    /// The arguments of one side.
+    fn args(&self, number: usize, side: Side) -> Vec<String> {
+        let port = (21_000 + number).to_string();
+        let (device, gid) = side.device();
+        let server = self.server();
+        let mut words: Vec<&str> = match self.program.as_str() {
+            "rping" if side == server => vec!["-s", "-a", server.address()],
+            "rping" => vec!["-c", "-a", server.address()],
+            "ucmatose" | "udaddy" if side == server => vec!["-b", server.address()],
+            "ucmatose" | "udaddy" => vec!["-s", server.address()],
+            program if program.starts_with("ib_") => vec!["-d", device, "-x", gid],
+            _ => vec!["-d", device, "-g", gid],
+        };
+        words.extend(self.args.iter().map(String::as_str));
+        // It has a port of its own, and another meaning for -p.
+        if self.program != "udaddy" {
+            words.extend(["-p", &port]);
+        }
+        if words.contains(&"-d") && side != server {
+            words.push(server.address());
+        }
+        words.into_iter().map(str::to_owned).collect()
     }
 
     /// The line for the guest's script.
     fn line(&self, number: usize) -> String {
         let role = if self.kernel_serves { "serves" } else { "asks" };
         let program = self.program.rsplit('/').next().unwrap_or(&self.program);
-        // The IPv4 address is the second GID of an rxe device, after the link-local one.
-        let mut words = vec![role.to_owned(), program.to_owned()];
-        words.extend(self.device("rxe0", "1"));
-        words.extend(self.args.iter().cloned());
-        words.extend(Self::port(number));
-        if !self.kernel_serves {
-            words.push(Tap::HOST.to_owned());
-        }
-        words.join(" ")
+        format!("{role} {program} {}", self.args(number, Side::Kernel).join(" "))
     }
 
     /// Runs our side.
     fn run(&self, number: usize, tap: &Tap, began: Instant) -> Output {
         let ours = Program::new(&self.program)
-            .args(self.device("peerdma0", "0"))
-            .args(&self.args)
-            .args(Self::port(number))
+            .args(self.args(number, Side::Ours))
             .limit(PATIENCE)
             .in_netns(&tap.host);
-        if !self.kernel_serves {
-            return ours.output();
-        }
-        let ours = ours.args([Tap::GUEST]);
         loop {
             let out = ours.output();
-            let is_early = out.stderr.to_lowercase().contains("couldn't connect");
+            // Nobody listens there yet: the words of the pingpongs and perftest, and of the connection manager.
+            let said = format!("{}{}", out.stdout, out.stderr).to_lowercase();
+            let is_early = EARLY.iter().any(|words| said.contains(words));
             if out.status.success() || !is_early || began.elapsed() > PATIENCE {
                 return out;
             }
@@ -67,6 +97,16 @@ impl Case {
         }
     }
 }
+
+/// What programs say when nobody listens. `guest/rxe.sh` looks for the same.
+const EARLY: [&str; 6] = [
+    "couldn't connect",
+    "event_rejected",
+    "event: rejected",
+    "connect error",
+    "addr_error",
+    "event_unreachable",
+];
 
 /// Runs cases in one machine. Our sides of them, and what the machine said.
 #[track_caller]
@@ -80,7 +120,11 @@ fn against_the_kernel(cases: &[Case], own: &[&Path]) -> (Vec<Output>, VmOutput) 
     std::fs::write(&list, lines).expect("a file of our own");
 
     let tap = Tap::new();
-    let mut vm = Vm::new("rxe").wired_to(&tap).module("rdma_rxe").module("ib_uverbs");
+    let mut vm =
+        Vm::new("rxe").wired_to(&tap).variable("early", &EARLY.join("|").replace(' ', "."));
+    for module in ["rdma_rxe", "ib_uverbs", "rdma_ucm"] {
+        vm = vm.module(module);
+    }
     for file in
         ["/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so", "/etc/libibverbs.d/rxe.driver"]
     {
@@ -188,4 +232,27 @@ fn perftest() {
     cases.extend(both_ways("ib_send_bw", &[&["-F", "-n", "50", "-c", "UD", "-s", "1024"]]));
     let done = against_the_kernel(&cases, &[]);
     all_say(&cases, &done, "#bytes");
+}
+
+/// The connection manager of the kernel and ours, in management datagrams on QP 1.
+#[test]
+fn the_connection_manager() {
+    needs!(Need::Vm, Need::Namespaces, Need::Program("rdma"), Need::Program("rping"));
+    let pings = both_ways("rping", &[&["-v", "-V", "-C", "20"], &["-V", "-C", "5", "-S", "10000"]]);
+    let mut cases = pings;
+    cases.extend(both_ways("ucmatose", &[&["-c", "4", "-C", "10", "-S", "3000"]]));
+    cases.extend(both_ways("udaddy", &[&["-c", "2", "-C", "10", "-S", "500"]]));
+    let done = against_the_kernel(&cases, &[]);
+    all_say(&cases, &done, "");
+    for (number, case) in cases.iter().enumerate() {
+        let kernel = done.1.section(&number.to_string());
+        let asking = if case.kernel_serves { &done.0[number] } else { kernel };
+        match case.program.as_str() {
+            "rping" if case.args.contains(&"-v".to_owned()) => {
+                asking.says("ping data: rdma-ping-19")
+            }
+            "rping" => asking.never_says("mismatch"),
+            _ => asking.says("data transfers complete").says("return status 0"),
+        };
+    }
 }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs the cases of /cases on the kernel's rdma_rxe, one after the other, and prints what each said under a line "=== NUMBER".
-# A case is a line "ROLE PROGRAM ARGS": ROLE is `serves` or `asks`. One that asks tries until the other side listens.
+# A case is a line "ROLE PROGRAM ARGS": ROLE is `serves` or `asks`. One that asks tries until the other side listens: while it
+# says what matches $early.
 ifconfig eth0 10.78.0.2 netmask 255.255.255.0 mtu 4300 up
 rdma link add rxe0 type rxe netdev eth0
 # Its GIDs follow the addresses of the interface a moment later.
@@ -15,7 +16,7 @@ while read -r role command; do
     timeout 100 $command >out 2>&1 </dev/null || status=$?
     if [ "$role" = asks ]; then
         for _ in $(seq 150); do
-            [ $status != 0 ] && grep -qi "couldn't connect" out || break
+            [ $status != 0 ] && grep -qiE "$early" out || break
             sleep 0.2
             status=0
             timeout 100 $command >out 2>&1 </dev/null || status=$?
