@@ -20,7 +20,7 @@
 //! | sending | [`Stream::may_send`], [`Stream::send`] | a [`Write`]: what to post, and what then is left of the target |
 //! | any completion | [`Stream::received`], [`Stream::sent`] | |
 //! | after it | [`Stream::credit`] | the credit message that is due |
-//! | receiving | [`Stream::next_data`], [`Stream::consume`] | where in the receive buffer the data is |
+//! | receiving | [`Stream::data`], [`Stream::consume`] | where in the receive buffer the data is |
 //! | ending | [`Stream::shutdown`] | the control message that says so |
 //!
 //! **Mapped memory** (`riomap(3)`): the peer has a table of mappings, too, into which this side writes where its memory is
