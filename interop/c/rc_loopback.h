@@ -62,7 +62,7 @@ static int loop_connect(struct ibv_qp *qp, uint32_t to, const union ibv_gid *gid
 	return 0;
 }
 
-static int loop_open(struct loop *l)
+static inline int loop_open(struct loop *l)
 {
 	union ibv_gid gid;
 
@@ -117,7 +117,7 @@ static int loop_poll(struct ibv_cq *cq)
 	return -1;
 }
 
-static int loop_post_write(struct loop *l, void *from, uint32_t len, uint64_t to, uint32_t rkey)
+static inline int loop_post_write(struct loop *l, void *from, uint32_t len, uint64_t to, uint32_t rkey)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)from, .length = len, .lkey = l->mr->lkey };
 	struct ibv_send_wr wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
@@ -150,7 +150,7 @@ static inline int loop_write(struct loop *l, unsigned seed)
 }
 
 /* Destroys everything; counts what refused. */
-static int loop_close(struct loop *l)
+static inline int loop_close(struct loop *l)
 {
 	int refused = 0;
 

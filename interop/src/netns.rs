@@ -91,6 +91,39 @@ impl Drop for Netns {
     }
 }
 
+/// A namespace with a tap device, to whose other end a [`Vm`](crate::Vm) is wired.
+#[derive(Debug)]
+pub struct Tap {
+    /// The host with address 10.78.0.1.
+    pub host: Netns,
+}
+
+impl Tap {
+    /// The tap's name.
+    pub const INTERFACE: &str = "tap0";
+    /// The address of the host.
+    pub const HOST: &str = "10.78.0.1";
+    /// The address that the machine is to take.
+    pub const GUEST: &str = "10.78.0.2";
+
+    /// A host whose wire leads to a machine that is yet to be started, with an MTU that fits packets of the largest path MTU.
+    #[track_caller]
+    pub fn new() -> Self {
+        let host = Netns::new();
+        host.ip(&["tuntap", "add", Self::INTERFACE, "mode", "tap"]);
+        let address = format!("{}/24", Self::HOST);
+        host.ip(&["addr", "add", &address, "dev", Self::INTERFACE]);
+        host.ip(&["link", "set", Self::INTERFACE, "mtu", "4300", "up"]);
+        Self { host }
+    }
+}
+
+impl Default for Tap {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Veth {
     /// Interface names, the same on both sides: each is alone in its namespace.
     pub const INTERFACE: &str = "veth0";

@@ -108,6 +108,13 @@ impl Program {
         self
     }
 
+    /// Runs it in the network namespace at this path.
+    #[must_use]
+    pub(crate) fn in_netns_at(mut self, path: &str) -> Self {
+        self.netns = Some(path.to_owned());
+        self
+    }
+
     /// Runs it as the first process of its own pid namespace, with its own `/proc`.
     #[must_use]
     pub fn in_pid_namespace(mut self) -> Self {

@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::artefacts::target_dir;
+use crate::netns::Tap;
 use crate::output::Output;
 use crate::program::{Mode, Program};
 use crate::scratch::Scratch;
@@ -24,6 +25,7 @@ pub struct Vm {
     contents: Vec<OsString>,
     variables: Vec<String>,
     hardware: Vec<OsString>,
+    netns: Option<String>,
     limit: Duration,
 }
 
@@ -43,6 +45,7 @@ impl Vm {
             contents: Vec::new(),
             variables: Vec::new(),
             hardware: Vec::new(),
+            netns: None,
             limit: Duration::from_secs(60),
         }
     }
@@ -82,6 +85,19 @@ impl Vm {
         self
     }
 
+    /// Wires its network interface to the other end of a tap.
+    #[must_use]
+    pub fn wired_to(mut self, tap: &Tap) -> Self {
+        self.netns = Some(tap.host.path());
+        let netdev = format!("tap,id=wire,ifname={},script=no,downscript=no", Tap::INTERFACE);
+        self.module("virtio_pci").module("virtio_net").qemu([
+            "-netdev",
+            &netdev,
+            "-device",
+            "virtio-net-pci,netdev=wire",
+        ])
+    }
+
     /// How long the script may take (default: 60 seconds).
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
@@ -102,7 +118,11 @@ impl Vm {
             .output()
             .success();
         let seconds = (BOOT + self.limit).as_secs();
-        let all = script("run.sh")
+        let mut run = script("run.sh");
+        if let Some(netns) = &self.netns {
+            run = run.in_netns_at(netns);
+        }
+        let all = run
             .args([target_dir().join("vm"), initrd])
             .args(["-t", &seconds.to_string(), "-a", &self.variables.join(" "), "--"])
             .args(&self.hardware)

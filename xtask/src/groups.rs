@@ -75,8 +75,10 @@ pub(crate) const GROUPS: &[Group] = &[
     group("fault", 60, "fault plans", Job::Interop { threads: 2 }),
     group("stacks", 120, "UCX, and Open MPI by UCX", Job::Interop { threads: 1 }),
     group("pcap", 60, "packets of every carrier, recorded", Job::Interop { threads: 1 }),
+    group("verbs", 30, "tag matching, shared QPs of XRC", Job::Interop { threads: 1 }),
     group("examples", 30, "the examples of verbs", Job::Interop { threads: 1 }),
     group("vm", 240, "a Debian kernel with Yama and udmabuf", Job::Interop { threads: 1 }),
+    group("rxe", 240, "against the Linux kernel's rdma_rxe", Job::Interop { threads: 1 }),
     group("demo", 60, "cargo run --release -- demo", Job::Check(demo)),
     group("deny", 240, "licences and sources of dependencies", Job::Check(licences)),
 ];

@@ -73,6 +73,8 @@ pub struct DeviceAttr {
     pub max_dm_size: u64,
     /// What on-demand paging can do.
     pub odp: OdpCaps,
+    /// What tag matching can do.
+    pub tm: TmCaps,
     /// Ports.
     pub phys_port_cnt: u8,
     /// Completion vectors.
@@ -101,6 +103,33 @@ pub struct OdpCaps {
     pub ud: u32,
     /// The same for XRC.
     pub xrc: u32,
+}
+
+/// What tag matching can do; all is 0 where there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "ibv_tm_caps")]
+#[expect(clippy::exhaustive_structs, reason = "the fields of libibverbs")]
+pub struct TmCaps {
+    /// Bytes of a rendezvous' message, with what its sender adds to the headers.
+    pub max_rndv_hdr_size: u32,
+    /// Receives in one list.
+    pub max_num_tags: u32,
+    /// Operations on one list that have not completed. As each is carried out when it is posted, there are never more.
+    pub max_ops: u32,
+    /// Scatter/gather elements of a receive with a tag.
+    pub max_sge: u32,
+}
+
+impl TmCaps {
+    fn new(config: &NicConfig) -> Self {
+        match config.preset {
+            // The size of the message is that of mlx5 (`MLX5_TM_MAX_RNDV_MSG_SIZE`). The other NICs match no tags.
+            Preset::Mlx5 => {
+                Self { max_rndv_hdr_size: 64, max_num_tags: 1_024, max_ops: 1_024, max_sge: 32 }
+            }
+            _ => Self::default(),
+        }
+    }
 }
 
 impl OdpCaps {
@@ -170,6 +199,7 @@ impl DeviceAttr {
             max_pkeys: 1,
             max_dm_size: config.max_dm_size,
             odp: OdpCaps::new(config),
+            tm: TmCaps::new(config),
             phys_port_cnt: 1,
             num_comp_vectors: 1,
             max_cq_moderation_count: moderation_count,

@@ -52,12 +52,13 @@ mod rig;
 mod waits;
 mod withdraw;
 
-pub use attr::{DeviceAttr, GidEntry, OdpCaps, PortAttr};
+pub use attr::{DeviceAttr, GidEntry, OdpCaps, PortAttr, TmCaps};
 pub use counters::Counters;
 pub use engine::{
     AsyncEvent, Cap, Engine, EventSource, MrAdvice, MrInfo, MrKind, MwType, QpSpec, Rereg,
     Resources, Wc,
 };
+pub use engine::{TagOp, TagOpKind};
 pub use failure::fail_all;
 pub use hca::{EngineGuard, Hca, finish_records};
 pub use nic::{NicInfo, nics};

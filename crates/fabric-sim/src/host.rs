@@ -9,7 +9,8 @@ use transport::env::{
     AtomicOp, Counter, Direct, Local, LocalError, OneSided, OneSidedKind, RemoteError, Source, To,
     TransmitError,
 };
-use transport::{Completion, Env, RecvWr, Sge, Side, Skipped};
+use transport::tm::Taken;
+use transport::{Completion, Env, RecvWr, Rx, Sge, Side, Skipped};
 use wire::Headers;
 
 use crate::memory::Memory;
@@ -215,8 +216,8 @@ impl Env for Host {
         Ok(())
     }
 
-    fn take_srq(&mut self) -> Option<RecvWr> {
-        self.srq.pop_front()
+    fn take_srq(&mut self, _: &Rx<'_, Vec<u8>>) -> Option<Taken> {
+        self.srq.pop_front().map(Taken::from)
     }
 
     fn complete(&mut self, completion: Completion) {

@@ -12,19 +12,59 @@ pub struct Link {
     pub duplicate: u32,
     /// Held back long enough for later ones to pass.
     pub reorder: u32,
+    /// How many packets in a row a loss takes at most; 1 for single ones.
+    pub burst: u32,
     /// The time a packet takes.
     pub delay: Duration,
+    /// How much a second carries each way; `None`: packets have no length.
+    pub rate: Option<Rate>,
+}
+
+/// A line that is slower than those who use it.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "tests build it")]
+pub struct Rate {
+    /// Bytes a second.
+    pub bytes: u64,
+    /// Bytes that wait in front of it. What finds no room is lost.
+    pub queue: u64,
+}
+
+impl Rate {
+    /// Bytes of a packet on the line beside its payload: Ethernet with preamble and gap, IP, UDP, BTH, RETH, ICRC.
+    pub const OVERHEAD: u64 = 38 + 20 + 8 + 12 + 16 + 4;
+
+    /// The time that a payload occupies the line.
+    pub fn time(self, payload: usize) -> Duration {
+        let bytes = payload as u64 + Self::OVERHEAD;
+        Duration::from_nanos(bytes * 1_000_000_000 / self.bytes)
+    }
+
+    /// How long the last of a full queue waits.
+    pub fn longest_wait(self) -> Duration {
+        Duration::from_nanos(self.queue * 1_000_000_000 / self.bytes)
+    }
 }
 
 impl Link {
     /// A network that does no harm and takes a microsecond.
-    pub const GOOD: Self =
-        Self { loss: 0, duplicate: 0, reorder: 0, delay: Duration::from_micros(1) };
+    pub const GOOD: Self = Self {
+        loss: 0,
+        duplicate: 0,
+        reorder: 0,
+        burst: 1,
+        delay: Duration::from_micros(1),
+        rate: None,
+    };
 
-    /// When copies of a packet arrive: none, one or two times.
-    pub fn carry(&self, rng: &mut Rng) -> impl Iterator<Item = Duration> {
+    /// When copies of a packet arrive: none, one or two times. `burst` is how many more packets the loss before takes.
+    pub fn carry(&self, rng: &mut Rng, burst: &mut u32) -> impl Iterator<Item = Duration> {
         let mut arrivals = [None, None];
-        if !rng.chance(self.loss) {
+        if *burst > 0 {
+            *burst -= 1;
+        } else if rng.chance(self.loss) {
+            *burst = if self.burst > 1 { rng.below(self.burst.into()) as u32 } else { 0 };
+        } else {
             arrivals[0] = Some(self.arrival(rng));
         }
         if rng.chance(self.duplicate) {

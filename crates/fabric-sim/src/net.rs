@@ -41,6 +41,9 @@ pub struct Net {
     first_psns: [Psn; 2],
     trace: bool,
     rng: Rng,
+    /// How many more packets the loss at hand takes, and from when on each end's line is free.
+    burst: u32,
+    lines: [Time; 2],
     flying: BinaryHeap<Reverse<Flying>>,
 }
 
@@ -78,6 +81,8 @@ impl Net {
             first_psns: [options.sq_psn, RQ_PSN],
             trace: std::env::var_os("FABRIC_SIM_TRACE").is_some(),
             rng: Rng::new(options.seed),
+            burst: 0,
+            lines: [Time::ZERO; 2],
             flying: BinaryHeap::new(),
         }
     }
@@ -119,7 +124,7 @@ impl Net {
                 let Node { qp, host } = &mut self.nodes[index];
                 let poll = qp.poll_transmit(host, self.now, 16);
                 while let Some(sent) = self.nodes[index].host.out.pop_front() {
-                    self.carry(sent);
+                    self.carry(index, sent);
                 }
                 if poll == Poll::Idle {
                     break;
@@ -128,13 +133,23 @@ impl Net {
         }
     }
 
-    fn carry(&mut self, sent: Sent) {
+    fn carry(&mut self, from: usize, sent: Sent) {
         if self.trace {
             println!("{:>12} ns  {}", self.now.as_nanos(), line(&sent.headers, &sent.payload));
         }
-        for delay in self.link.carry(&mut self.rng) {
+        let mut left = self.now;
+        if let Some(rate) = self.link.rate {
+            let line = &mut self.lines[from % 2];
+            let begins = (*line).max(self.now);
+            if begins.since(self.now) > rate.longest_wait() {
+                return;
+            }
+            *line = begins + rate.time(sent.payload.len());
+            left = *line;
+        }
+        for delay in self.link.carry(&mut self.rng, &mut self.burst) {
             self.carried += 1;
-            let (arrival, number) = (self.now + delay, self.carried);
+            let (arrival, number) = (left + delay, self.carried);
             self.flying.push(Reverse(Flying { arrival, number, sent: sent.clone() }));
         }
     }

@@ -53,11 +53,15 @@ pub enum WcStatus {
     RespTimeoutErr = 20,
     /// Anything else.
     GeneralErr = 21,
+    /// An operation on a list of tags failed: the entry had met its message.
+    TmErr = 22,
+    /// A rendezvous matched a receive that has no room for it.
+    TmRndvIncomplete = 23,
 }
 
 impl WcStatus {
     /// Every status, in the order of its number.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::Success,
         Self::LocLenErr,
         Self::LocQpOpErr,
@@ -80,6 +84,8 @@ impl WcStatus {
         Self::FatalErr,
         Self::RespTimeoutErr,
         Self::GeneralErr,
+        Self::TmErr,
+        Self::TmRndvIncomplete,
     ];
 
     /// Its name in C, without `IBV_WC_`.
@@ -107,6 +113,8 @@ impl WcStatus {
             Self::FatalErr => "FATAL_ERR",
             Self::RespTimeoutErr => "RESP_TIMEOUT_ERR",
             Self::GeneralErr => "GENERAL_ERR",
+            Self::TmErr => "TM_ERR",
+            Self::TmRndvIncomplete => "TM_RNDV_INCOMPLETE",
         }
     }
 }
@@ -140,6 +148,16 @@ pub enum WcOpcode {
     Recv = 128,
     /// A receive consumed by a write with immediate.
     RecvRdmaWithImm = 129,
+    /// A receive added to a list of tags.
+    TmAdd = 130,
+    /// A receive taken from a list of tags.
+    TmDel = 131,
+    /// A count of unexpected messages.
+    TmSync = 132,
+    /// A receive of a message with a tag.
+    TmRecv = 133,
+    /// A receive of a message without a tag.
+    TmNoTag = 134,
 }
 
 bitflags! {
@@ -155,5 +173,11 @@ bitflags! {
         const IP_CSUM_OK = 1 << 2;
         /// A key was invalidated by the peer.
         const WITH_INV = 1 << 3;
+        /// The list of tags waits to be told how many unexpected messages the program has seen.
+        const TM_SYNC_REQ = 1 << 4;
+        /// A tag matched.
+        const TM_MATCH = 1 << 5;
+        /// All bytes of a message whose tag matched are here.
+        const TM_DATA_VALID = 1 << 6;
     }
 }

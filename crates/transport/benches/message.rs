@@ -11,7 +11,8 @@ use fabric_sim::build;
 use fabric_sim::options::{BASE, PEER, QPN, RQ_PSN, SQ_PSN};
 use iba::{Access, QpEvent, QpState, RKey};
 use transport::env::{AtomicOp, LocalError, RemoteError, Source, To, TransmitError};
-use transport::{Completion, Env, Poll, Qp, RecvWr, Rx, Sge, Skipped, Time};
+use transport::tm::Taken;
+use transport::{Completion, Env, Poll, Qp, Rx, Sge, Skipped, Time};
 use wire::Headers;
 
 const MESSAGES: u32 = 2_000_000;
@@ -68,7 +69,7 @@ impl Env for Null {
         Ok(())
     }
 
-    fn take_srq(&mut self) -> Option<RecvWr> {
+    fn take_srq(&mut self, _: &Rx<'_, ()>) -> Option<Taken> {
         None
     }
 

@@ -7,7 +7,8 @@ use iba::{Access, Av, QpEvent, Qpn, RKey, WcFlags, WcOpcode, WcStatus};
 use wire::Headers;
 
 use crate::account::Account;
-use crate::wr::{Bind, RecvWr, Sge};
+use crate::tm::{Taken, TmInfo};
+use crate::wr::{Bind, Sge};
 
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug)]
@@ -201,11 +202,33 @@ pub struct Completion {
     /// Of a datagram, in what it came: 0xa for UDP over IPv4, 0x9 over IPv6. RoCEv2 Annex A17.4.5.1 wants the completion to
     /// say it; in the service level, which RoCE does not have, mlx5 does, and UCX reads it there.
     pub sl: u8,
+    /// Of a message with a tag.
+    pub tm: TmInfo,
     /// Whether the peer set the solicited bit, or the completion is an error: what a CQ armed for solicited
     /// completions waits for (IBA 11.4.2.2).
     pub solicited: bool,
     /// Why, in more detail than the status: a [`Reason`] as a number.
     pub vendor_err: u32,
+}
+
+impl Completion {
+    /// A success that says nothing more; of a send until it is told otherwise.
+    pub const fn new(side: Side, wr_id: u64) -> Self {
+        Self {
+            side,
+            wr_id,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Send,
+            byte_len: 0,
+            flags: WcFlags::empty(),
+            imm: 0,
+            src_qpn: Qpn::new(0),
+            sl: 0,
+            tm: TmInfo { tag: 0, private: 0 },
+            solicited: false,
+            vendor_err: Reason::None as u32,
+        }
+    }
 }
 
 /// More precisely than a status, why a work request failed. The number is a completion's `vendor_err`.
@@ -324,6 +347,18 @@ pub trait Env {
         payload: &Self::Payload,
     ) -> Result<(), LocalError>;
 
+    /// Copies a payload but for its first `skip` bytes to the start of a scatter list, under the same rules. Called only for
+    /// what [`Env::take_srq`] matched by its tag.
+    fn scatter_after(
+        &mut self,
+        sges: &[Sge],
+        skip: u32,
+        payload: &Self::Payload,
+    ) -> Result<(), LocalError> {
+        let _ = (sges, skip, payload);
+        Err(LocalError::Fault)
+    }
+
     /// Copies bytes of the transport's own (a GRH, an atomic's old value) into a scatter list.
     fn scatter_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), LocalError>;
 
@@ -373,8 +408,9 @@ pub trait Env {
         false
     }
 
-    /// Takes the next receive of the QP's shared receive queue. Called only for QPs that have one.
-    fn take_srq(&mut self) -> Option<RecvWr>;
+    /// Takes a receive of the QP's shared receive queue for a message that begins with a packet: the next, or the one that the
+    /// message's tag names. Called only for QPs that have such a queue.
+    fn take_srq(&mut self, rx: &Rx<'_, Self::Payload>) -> Option<Taken>;
 
     /// Puts a finished work request on its CQ.
     fn complete(&mut self, completion: Completion);

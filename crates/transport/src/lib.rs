@@ -55,6 +55,7 @@ pub mod env;
 pub mod error;
 pub mod path;
 pub mod time;
+pub mod tm;
 pub mod wr;
 
 mod answer;

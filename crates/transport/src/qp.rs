@@ -263,6 +263,13 @@ impl Qp {
         env.complete(completion);
     }
 
+    /// Completes a request of the send queue.
+    pub(crate) fn complete_send<E: Env>(env: &mut E, wqe: &Wqe, failure: Option<Failure>) {
+        if let Some(completion) = wqe.completion(failure) {
+            Self::complete(env, completion);
+        }
+    }
+
     /// Moves to ERR and flushes. Answers to the peer that are queued still go out: the last of them says why.
     pub(crate) fn enter_error<E: Env>(&mut self, env: &mut E) {
         self.attr.state = QpState::Err;
@@ -282,7 +289,7 @@ impl Qp {
 
     pub(crate) fn flush_sends<E: Env>(&mut self, env: &mut E) {
         while let Some(wqe) = self.sq.pop_front() {
-            Self::complete(env, wqe.completion(Some(Failure::FLUSHED)));
+            Self::complete_send(env, &wqe, Some(Failure::FLUSHED));
         }
     }
 }

@@ -24,6 +24,7 @@ use iba::{Msn, Psn, RKey};
 use crate::answer::Answer;
 use crate::env::{Env, Rx};
 use crate::qp::Qp;
+use crate::tm::Met;
 use crate::wr::RecvWr;
 
 pub use check::consumes_receive;
@@ -58,9 +59,11 @@ pub(crate) struct Responder {
 /// A receive that a message is filling.
 #[derive(Debug)]
 pub(crate) struct Held {
-    wr: RecvWr,
-    /// How many bytes it has room for.
+    pub(crate) wr: RecvWr,
+    /// How many bytes of a message it has room for.
     room: u64,
+    /// Why the message got it.
+    pub(crate) met: Met,
 }
 
 /// The message that is arriving.

@@ -107,7 +107,7 @@ impl Qp {
         let Some(wqe) = self.pop_front() else { return };
         // IBA 10.7.3.1: without a signal, success is silent.
         if self.sq_sig_all || wqe.is_signaled() {
-            Self::complete(env, wqe.completion(None));
+            Self::complete_send(env, &wqe, None);
         }
         self.settle(env);
     }
@@ -126,7 +126,7 @@ impl Qp {
     pub(crate) fn fail_front<E: Env>(&mut self, env: &mut E, failure: Failure) {
         let Some(wqe) = self.pop_front() else { return };
         self.account_send(env, &wqe, failure);
-        Self::complete(env, wqe.completion(Some(failure)));
+        Self::complete_send(env, &wqe, Some(failure));
         if matches!(self.qp_type, QpType::Uc | QpType::Ud) {
             self.attr.state = QpState::Sqe;
             self.req.stop();

@@ -1,8 +1,9 @@
 //! A send work request in its queue.
 
-use iba::{Mtu, Psn, SendFlags, WcFlags, WcOpcode, WcStatus, WrOpcode};
+use iba::{Mtu, Psn, SendFlags, WcOpcode, WcStatus, WrOpcode};
 
 use crate::env::{Completion, LocalError, Reason, Side};
+use crate::tm::Role;
 use crate::wr::{Data, SendWr};
 
 /// A send work request, and how far it is.
@@ -20,6 +21,8 @@ pub(crate) struct Wqe {
     pub(crate) begun: bool,
     /// Why it cannot go on. It fails when all before it are done, so that completions keep their order.
     pub(crate) failure: Option<Failure>,
+    /// On whose behalf.
+    pub(crate) role: Role,
 }
 
 /// How a work request ends if not well.
@@ -49,7 +52,15 @@ impl Failure {
 
 impl Wqe {
     pub(crate) const fn new(wr: SendWr, length: u32) -> Self {
-        Self { wr, length, first: Psn::new(0), packets: 1, begun: false, failure: None }
+        Self {
+            wr,
+            length,
+            first: Psn::new(0),
+            packets: 1,
+            begun: false,
+            failure: None,
+            role: Role::Posted,
+        }
     }
 
     /// The sequence number after its last.
@@ -81,22 +92,17 @@ impl Wqe {
         self.wr.flags.contains(SendFlags::SIGNALED)
     }
 
-    /// Its completion.
-    pub(crate) fn completion(&self, failure: Option<Failure>) -> Completion {
+    /// Its completion, if the program hears of it.
+    pub(crate) fn completion(&self, failure: Option<Failure>) -> Option<Completion> {
         let end = failure.unwrap_or(Failure::new(WcStatus::Success, Reason::None));
-        Completion {
-            side: Side::Send,
-            wr_id: self.wr.wr_id,
+        self.role.shown(Completion {
             status: end.status,
             opcode: wc_opcode(self.wr.opcode),
             byte_len: self.length,
-            flags: WcFlags::empty(),
-            imm: 0,
-            src_qpn: iba::Qpn::default(),
-            sl: 0,
             solicited: failure.is_some(),
             vendor_err: end.reason as u32,
-        }
+            ..Completion::new(Side::Send, self.wr.wr_id)
+        })
     }
 }
 

@@ -9,7 +9,8 @@ use fabric_sim::options::{BASE, PEER, QPN, RQ_PSN, SQ_PSN};
 use fabric_sim::{Options, Rng};
 use iba::{Access, QpEvent, QpState, RKey, WcStatus};
 use transport::env::{AtomicOp, LocalError, RemoteError, Source, To, TransmitError};
-use transport::{Completion, Env, Poll, Qp, RecvWr, Rx, SendWr, Sge, Skipped, Time};
+use transport::tm::Taken;
+use transport::{Completion, Env, Poll, Qp, Rx, SendWr, Sge, Skipped, Time};
 use wire::Headers;
 
 const LONGEST: u32 = 1 << 31;
@@ -73,7 +74,7 @@ impl Env for Lengths {
         Ok(())
     }
 
-    fn take_srq(&mut self) -> Option<RecvWr> {
+    fn take_srq(&mut self, _: &Rx<'_, u32>) -> Option<Taken> {
         None
     }
 

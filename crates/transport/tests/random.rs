@@ -8,7 +8,6 @@
 //! `TRANSPORT_RANDOM` is `small` (the default, seconds), `medium` (a minute) or `large` (ten). A failure names its
 //! seed, and `TRANSPORT_SEED=n` runs that one alone.
 
-use core::time::Duration;
 use std::collections::VecDeque;
 
 use fabric_sim::link::{Link, Rng};
@@ -96,7 +95,7 @@ impl Run {
                 loss: bad(&mut rng),
                 duplicate: bad(&mut rng),
                 reorder: bad(&mut rng),
-                delay: Duration::from_micros(1),
+                ..Link::GOOD
             };
         }
         let sq_sig_all = options.sq_sig_all;

@@ -100,6 +100,11 @@ impl Engine {
             Some(xrcd) => self.xrcd(xrcd)?.ctx,
             None => self.pd(spec.pd)?.ctx,
         };
+        // What a list of tags takes completes on its own CQ.
+        let recv_cq = match spec.srq {
+            Some(srq) => self.srq(srq)?.tm.as_ref().map_or(spec.recv_cq, |tm| tm.cq),
+            None => spec.recv_cq,
+        };
         let Some((id, qpn)) = self.qps.reserve() else {
             refuse!(NoMemory, "create_qp: max_qp is {}", self.core.attr.max_qp);
         };
@@ -108,7 +113,7 @@ impl Engine {
         } else {
             self.pd(spec.pd)?.uses += 1;
             self.cq(spec.send_cq)?.uses += 1;
-            self.cq(spec.recv_cq)?.uses += 1;
+            self.cq(recv_cq)?.uses += 1;
         }
         if let Some(srq) = spec.srq {
             self.srq(srq)?.uses += 1;
@@ -138,10 +143,11 @@ impl Engine {
             ctx,
             pd: spec.pd,
             send_cq: spec.send_cq,
-            recv_cq: spec.recv_cq,
+            recv_cq,
             srq: spec.srq,
             xrcd: spec.xrcd,
             cookie: spec.cookie,
+            others: Vec::new(),
             dest_qpn: Qpn::new(0),
             av: iba::Av::default(),
             path_mtu: self.core.port.active_mtu(),
@@ -206,6 +212,18 @@ impl Engine {
             && (spec.qp_type == QpType::XrcSend || self.srq(srq)?.xrc.is_some())
         {
             refuse!(Invalid, "create_qp: an XRC SRQ is named by packets, not by QPs");
+        }
+        // The queue's own READs stand in the QP's send queue (rdma-core, `Documentation/tag_matching.md`).
+        if let Some(srq) = spec.srq
+            && self.srq(srq)?.tm.is_some()
+            && (spec.qp_type != QpType::Rc || spec.cap.max_send_wr > 0)
+        {
+            refuse!(
+                Invalid,
+                "create_qp: a {} QP with {} sends; over an SRQ of tag matching it is RC, with none",
+                spec.qp_type,
+                spec.cap.max_send_wr
+            );
         }
         Ok(())
     }
@@ -430,6 +448,7 @@ impl Engine {
             return Closing { ctx, mrs: Vec::new(), under_way: self.all_copies() };
         }
         let mut under_way = UnderWay::default();
+        self.qps.forget_handles(ctx);
         let qps: Vec<QpId> =
             self.qps.iter().filter(|q| q.facts.ctx == ctx).map(|q| q.facts.id).collect();
         for id in qps {

@@ -202,7 +202,8 @@ impl Engine {
             pd.ctx
         };
         let queue = std::collections::VecDeque::new();
-        let srq = Srq { ctx, pd, cookie, max_wr, max_sge, limit, uses: 0, xrc: None, queue };
+        let srq =
+            Srq { ctx, pd, cookie, max_wr, max_sge, limit, uses: 0, xrc: None, tm: None, queue };
         Ok(self.core.srqs.insert(srq).into())
     }
 
@@ -249,6 +250,9 @@ impl Engine {
         }
         let srq = self.core.srqs.remove(id.index());
         self.release_srq_xrc(srq.xrc);
+        if let Some(tm) = srq.tm {
+            self.cq(tm.cq)?.uses -= 1;
+        }
         self.pd(srq.pd)?.uses -= 1;
         self.drop_async_events(srq.ctx, super::EventSource::Srq(id));
         Ok(())

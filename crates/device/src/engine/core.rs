@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use iba::{EventType, Gid, Mtu};
 use slab::Slab;
 use transport::Time;
+use transport::env::Completion;
 use transport::wr::RecvWr;
 
 use super::cq::{Armed, Cq};
@@ -18,6 +19,7 @@ use super::multicast::Group;
 use super::peers::Peers;
 use super::table::Table;
 use super::tap::Tap;
+use super::tm::TagList;
 use super::udp::UdpQueue;
 use super::xrc::{SrqXrc, Xrcd};
 use crate::attr::DeviceAttr;
@@ -60,6 +62,8 @@ pub(crate) struct Srq {
     pub(crate) uses: u32,
     /// If it is one of XRC.
     pub(crate) xrc: Option<SrqXrc>,
+    /// If it is one of tag matching.
+    pub(crate) tm: Option<Box<TagList>>,
     pub(crate) queue: VecDeque<RecvWr>,
 }
 
@@ -173,6 +177,22 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// Puts a completion on a CQ.
+    #[inline]
+    pub(crate) fn complete_on(&mut self, id: CqId, qpn: iba::Qpn, completion: &Completion) {
+        let now = self.now.as_nanos();
+        let Some(cq) = self.cqs.get_mut(id.index()) else { return };
+        let was_overrun = cq.overrun;
+        if cq.push(completion, qpn, now) {
+            if cq.armed != Armed::No {
+                self.notify_cq(id, completion.solicited);
+            }
+        } else if !was_overrun {
+            let (ctx, cookie) = (cq.ctx, cq.cookie);
+            self.raise(ctx, EventType::CqErr, EventSource::Cq(id), cookie);
+        }
+    }
+
     /// Tells the channel of a CQ that something came, if the CQ is armed for it.
     pub(crate) fn notify_cq(&mut self, id: CqId, solicited: bool) {
         let Some(cq) = self.cqs.get_mut(id.index()) else { return };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use iba::{Qpn, WcFlags, WcOpcode, WcStatus};
 use transport::Time;
 use transport::env::Completion;
+use transport::tm::TmInfo;
 
 use crate::ids::{ChannelId, CtxId};
 
@@ -32,6 +33,8 @@ pub struct Wc {
     pub src_qpn: Qpn,
     /// In what a datagram came (see [`Completion::sl`]).
     pub sl: u8,
+    /// Of a message with a tag.
+    pub tm: TmInfo,
     /// What is valid.
     pub flags: WcFlags,
     /// When it completed, in nanoseconds of the device's clock.
@@ -111,6 +114,7 @@ impl Cq {
             qpn,
             src_qpn: completion.src_qpn,
             sl: completion.sl,
+            tm: completion.tm,
             flags: completion.flags,
             timestamp,
         });

@@ -1,12 +1,13 @@
 //! What one QP sees of the engine during a call.
 
-use iba::{Access, Av, EventType, Mtu, QpEvent, QpType, Qpn, RKey};
+use iba::{Access, Av, Mtu, QpEvent, QpType, Qpn, RKey};
 use smallvec::SmallVec;
 use transport::env::{
-    AtomicOp, Completion, Counter, Direct, Env, LocalError, OneSided, RemoteError, Side, Skipped,
-    Source, To, TransmitError,
+    AtomicOp, Completion, Counter, Direct, Env, LocalError, OneSided, RemoteError, Rx, Side,
+    Skipped, Source, To, TransmitError,
 };
-use transport::wr::{Bind, RecvWr, Sge};
+use transport::tm::Taken;
+use transport::wr::{Bind, Sge};
 use transport::{Account, Time};
 use wire::Headers;
 
@@ -34,6 +35,8 @@ pub(crate) struct QpFacts {
     /// The domain of a receiving QP of XRC, whose other objects are those of the queue last named.
     pub(crate) xrcd: Option<XrcdId>,
     pub(crate) cookie: u64,
+    /// Contexts and cookies of further handles of a receiving QP of XRC.
+    pub(crate) others: Vec<(CtxId, u64)>,
     pub(crate) dest_qpn: Qpn,
     pub(crate) av: Av,
     pub(crate) path_mtu: Mtu,
@@ -398,13 +401,14 @@ impl QpEnv<'_, '_> {
         sges: &[Sge],
         offset: u64,
         payload: &InPayload<'_>,
+        skip: u32,
     ) -> Result<(), LocalError> {
-        let scattered = self.scatter_any(sges, offset, payload);
+        let scattered = self.scatter_any(sges, offset, payload, skip);
         if scattered != Err(LocalError::NotPresent) {
             return scattered;
         }
         match self.core.bring_in_list(sges) {
-            BroughtIn::Here => self.scatter_any(sges, offset, payload),
+            BroughtIn::Here => self.scatter_any(sges, offset, payload, skip),
             BroughtIn::NotYet => scattered,
             BroughtIn::Refused => Err(LocalError::Fault),
         }
@@ -432,15 +436,16 @@ impl QpEnv<'_, '_> {
         sges: &[Sge],
         offset: u64,
         payload: &InPayload<'_>,
+        skip: u32,
     ) -> Result<(), LocalError> {
         let (mrs, pd) = (&self.core.mrs, self.facts.pd);
-        let mut from = 0;
+        let mut from = u64::from(skip);
         for_each_sge(
             mrs,
             pd,
             sges,
             offset,
-            payload.len(),
+            payload.len().saturating_sub(skip),
             Access::LOCAL_WRITE,
             |umem, at, piece| {
                 payload.copy_to(from, piece, umem, at)?;
@@ -519,11 +524,20 @@ impl<'p> Env for QpEnv<'_, 'p> {
         offset: u64,
         payload: &InPayload<'p>,
     ) -> Result<(), LocalError> {
-        self.scatter_present(sges, offset, payload)
+        self.scatter_present(sges, offset, payload, 0)
+    }
+
+    fn scatter_after(
+        &mut self,
+        sges: &[Sge],
+        skip: u32,
+        payload: &InPayload<'p>,
+    ) -> Result<(), LocalError> {
+        self.scatter_present(sges, 0, payload, skip)
     }
 
     fn scatter_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), LocalError> {
-        self.scatter_present(sges, offset, &InPayload::Bytes(bytes))
+        self.scatter_present(sges, offset, &InPayload::Bytes(bytes), 0)
     }
 
     fn check_remote(
@@ -609,8 +623,8 @@ impl<'p> Env for QpEnv<'_, 'p> {
         })
     }
 
-    fn take_srq(&mut self) -> Option<RecvWr> {
-        self.facts.srq.and_then(|srq| self.core.take_srq(srq))
+    fn take_srq(&mut self, rx: &Rx<'_, InPayload<'p>>) -> Option<Taken> {
+        self.facts.srq.and_then(|srq| self.core.take_srq_for(srq, rx))
     }
 
     fn complete(&mut self, completion: Completion) {
@@ -618,18 +632,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
             Side::Send => self.facts.send_cq,
             Side::Recv => self.facts.recv_cq,
         };
-        let now = self.core.now.as_nanos();
-        let Some(cq) = self.core.cqs.get_mut(id.index()) else { return };
-        let was_overrun = cq.overrun;
-        if cq.push(&completion, self.facts.qpn, now) {
-            let armed = cq.armed;
-            if armed != super::cq::Armed::No {
-                self.core.notify_cq(id, completion.solicited);
-            }
-        } else if !was_overrun {
-            let (ctx, cookie) = (cq.ctx, cq.cookie);
-            self.core.raise(ctx, EventType::CqErr, EventSource::Cq(id), cookie);
-        }
+        self.core.complete_on(id, self.facts.qpn, &completion);
     }
 
     fn account(&mut self, account: &Account) {
@@ -638,7 +641,10 @@ impl<'p> Env for QpEnv<'_, 'p> {
 
     fn event(&mut self, event: QpEvent) {
         let source = EventSource::Qp(self.facts.id);
-        self.core.raise(self.facts.ctx, event.into(), source, self.facts.cookie);
+        let first = (self.facts.ctx, self.facts.cookie);
+        for &(ctx, cookie) in std::iter::once(&first).chain(&self.facts.others) {
+            self.core.raise(ctx, event.into(), source, cookie);
+        }
     }
 
     fn count(&mut self, counter: Counter) {

@@ -46,6 +46,7 @@ pub(crate) mod tap;
 mod tapped;
 #[cfg(test)]
 mod tests;
+mod tm;
 pub(crate) mod udp;
 mod window;
 mod xrc;
@@ -68,6 +69,7 @@ use self::qp::QpTable;
 use self::receive::{Look, Receivers};
 pub use self::rereg::Rereg;
 pub use self::resources::Resources;
+pub use self::tm::{TagOp, TagOpKind};
 pub use self::window::MwType;
 use crate::attr::{DeviceAttr, GidEntry, PortAttr};
 use crate::clock::Clock;
@@ -165,6 +167,11 @@ impl Engine {
         let regions = self.core.mrs.ids().filter_map(|id| self.core.mrs.get(id));
         let imports = regions.filter_map(|mr| mr.import.as_ref());
         counters.page_invalidations += imports.map(|import| import.invalidations()).sum::<u64>();
+        let ways = umem::ways::bytes_by_way();
+        counters.dmabuf_bus_address_bytes = ways.bus_address;
+        counters.dmabuf_host_bridge_bytes = ways.through_host_bridge;
+        counters.dmabuf_system_bytes = ways.system;
+        counters.dmabuf_cpu_bytes = ways.cpu;
         counters
     }
 

@@ -68,6 +68,33 @@ impl InPayload<'_> {
         true
     }
 
+    /// Copies the first bytes of the payload into `bytes` and says how many they are; none if they cannot be read.
+    pub(crate) fn head(&self, bytes: &mut [u8]) -> usize {
+        let length = bytes.len().min(self.len() as usize);
+        let bytes = &mut bytes[..length];
+        match self {
+            Self::Bytes(payload) => bytes.copy_from_slice(&payload[..length]),
+            Self::Ring(foreign) => match foreign.slice(0, length) {
+                Some(head) => head.copy_to(bytes),
+                None => return 0,
+            },
+            Self::Parts(parts) => {
+                let lengths = parts.iter().map(|part| part.length);
+                let mut at = 0;
+                let read = for_each_piece(lengths, 0, length as u32, |index, within, piece| {
+                    let part = &parts[index];
+                    let to = &mut bytes[at..at + piece as usize];
+                    at += piece as usize;
+                    part.umem.read(part.offset + within, to).map_err(|fault| local_fault(&fault))
+                });
+                if read.is_err() {
+                    return 0;
+                }
+            }
+        }
+        length
+    }
+
     /// A copy of the payload, as far as it can be read now.
     pub(crate) fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len() as usize];

@@ -4,7 +4,7 @@ use iba::Qpn;
 use transport::{Qp, Time};
 
 use super::env::QpFacts;
-use crate::ids::QpId;
+use crate::ids::{CtxId, QpId};
 
 /// A QP: its protocol, and what the engine keeps beside it.
 #[derive(Debug)]
@@ -87,6 +87,13 @@ impl QpTable {
             return None;
         }
         self.get_mut(QpId(qpn.value() & (SLOTS - 1)))
+    }
+
+    /// Forgets the further handles that a context has of QPs.
+    pub(crate) fn forget_handles(&mut self, ctx: CtxId) {
+        for entry in self.slots.iter_mut().flatten() {
+            entry.facts.others.retain(|(of, _)| *of != ctx);
+        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &QpEntry> {

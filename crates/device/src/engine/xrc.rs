@@ -6,13 +6,13 @@
 
 use std::os::fd::BorrowedFd;
 
-use iba::QpType;
+use iba::{QpType, Qpn};
 use wire::Headers;
 
 use super::Engine;
-use super::core::Core;
+use super::core::{Core, EventSource};
 use super::env::QpFacts;
-use crate::ids::{CqId, CtxId, PdId, SrqId, XrcdId};
+use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
 use crate::refusal::{Kind, Refusal, Result, refuse};
 
 /// An XRC domain: who may use which shared queue.
@@ -86,6 +86,41 @@ impl Engine {
             Some(xrcd) => Ok(xrcd),
             None => refuse!(Invalid, "there is no XRC domain {}", id.handle()),
         }
+    }
+
+    /// Opens a receiving QP of a domain once more, for a context that is told of its events too.
+    #[doc(alias = "ibv_open_qp")]
+    pub fn open_qp(&mut self, ctx: CtxId, xrcd: XrcdId, qpn: Qpn, cookie: u64) -> Result<QpId> {
+        self.xrcd(xrcd)?;
+        match self.qps.by_number(qpn) {
+            Some(entry) if entry.facts.xrcd == Some(xrcd) => {
+                entry.facts.others.push((ctx, cookie));
+                Ok(entry.facts.id)
+            }
+            _ => refuse!(Invalid, "open_qp: there is no QP {qpn} in the XRC domain"),
+        }
+    }
+
+    /// Closes the handle of a QP that has a cookie. Whether it was the last, so that the QP is to be destroyed.
+    pub fn close_qp(&mut self, id: QpId, cookie: u64) -> bool {
+        let Some(entry) = self.qps.get_mut(id) else { return true };
+        let facts = &mut entry.facts;
+        let ctx = if facts.cookie == cookie {
+            let Some(other) = facts.others.pop() else { return true };
+            let ctx = facts.ctx;
+            (facts.ctx, facts.cookie) = other;
+            ctx
+        } else {
+            let Some(at) = facts.others.iter().position(|other| other.1 == cookie) else {
+                return true;
+            };
+            facts.others.remove(at).0
+        };
+        if let Some(ctx) = self.core.ctxs.get_mut(ctx.index()) {
+            let source = EventSource::Qp(id);
+            ctx.events.remove(|event| event.source == source && event.cookie == cookie);
+        }
+        false
     }
 
     /// Makes a shared queue one of XRC, whose receives complete on `cq`.

@@ -16,7 +16,7 @@ use super::object::{Object, bad, given_mut};
 use super::pointers::Pointers;
 use super::types::context::{ABI_IS_EXTENDED, Context, ValuesEx, VerbsContext};
 use super::types::device::Device;
-use super::{cq, device as devices, dm, domain, errno, mr, mw, poll, post, qp, srq, xrc};
+use super::{cq, device as devices, dm, domain, errno, mr, mw, poll, post, qp, srq, tm, xrc};
 
 /// An open device, as the library knows it.
 pub(crate) struct Open {
@@ -115,6 +115,8 @@ pub(crate) fn create(device: *mut Device, opening: Arc<Opening>, cmd_fd: OwnedFd
     c.query_device_ex = Some(devices::query_device_ex);
     c.create_qp_ex = Some(qp::create_qp_ex);
     c.create_srq_ex = Some(srq::create_srq_ex);
+    c.post_srq_ops = Some(tm::post_srq_ops);
+    c.open_qp = Some(qp::open_qp);
     c.sz = size_of::<VerbsContext>();
     c.context.device = device;
     c.context.ops._compat_query_device = Some(devices::ibv_query_device);

@@ -110,8 +110,8 @@ mod mask {
     pub(super) const KNOWN_FLAGS: u32 = 1 | 1 << 1;
 }
 
-/// What a completion can tell here: the standard fields and both timestamps.
-const WC_FLAGS: u64 = 0x7f | 1 << 7 | 1 << 11;
+/// What a completion can tell here: the standard fields, both timestamps, and what tag matching found.
+const WC_FLAGS: u64 = 0x7f | 1 << 7 | 1 << 10 | 1 << 11;
 
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut Context,

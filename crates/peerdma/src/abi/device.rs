@@ -19,7 +19,8 @@ use super::object::{Object, given, room};
 use super::pointers::Pointers;
 use super::types::context::Context;
 use super::types::device::{
-    CqModerationCaps, Device, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr, QueryDeviceExInput,
+    CqModerationCaps, Device, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr,
+    QueryDeviceExInput, TmCaps,
 };
 
 /// What the library knows of a device beside what programs see.
@@ -209,6 +210,14 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         all.odp_caps.general_caps = odp.general;
         all.odp_caps.per_transport_caps = [odp.rc, odp.uc, odp.ud];
         all.xrc_odp_caps = odp.xrc;
+        let tm = engine.device_attr().tm;
+        all.tm_caps = TmCaps {
+            max_rndv_hdr_size: tm.max_rndv_hdr_size,
+            max_num_tags: tm.max_num_tags,
+            flags: if tm.max_num_tags > 0 { TM_CAP_RC } else { 0 },
+            max_ops: tm.max_ops,
+            max_sge: tm.max_sge,
+        };
         drop(engine);
         // SAFETY: contract: the program has room for `size` bytes.
         unsafe { write_part(attr, &all, size) };
@@ -244,6 +253,9 @@ const CAP_FLAGS: u32 = 1 << 1
     | 1 << 20
     | 1 << 21
     | 1 << 24;
+
+/// `IBV_TM_CAP_RC`.
+const TM_CAP_RC: u32 = 1;
 
 /// What only the wider word has room for: `IB_UVERBS_DEVICE_FLUSH_GLOBAL` and `IB_UVERBS_DEVICE_ATOMIC_WRITE`.
 const CAP_FLAGS_EX: u64 = 1 << 38 | 1 << 40;

@@ -147,8 +147,10 @@ fn structures() -> Structures {
     add::<qp::QpCap>(&mut all, vec![]);
     add::<qp::QpEx>(&mut all, vec![]);
     add::<qp::QpInitAttr>(&mut all, vec![]);
+    add::<qp::QpOpenAttr>(&mut all, vec![]);
     add::<qp::QpInitAttrEx>(&mut all, vec![]);
     add::<qp::RxHashConf>(&mut all, vec![]);
+    add::<srq::OpsWr>(&mut all, ops_wr_nested());
     add::<rdma::Addr>(&mut all, addr_unions());
     add::<rdma::AddrInfo>(&mut all, vec![]);
     let param = offset_of!(rdma::CmEvent, param);
@@ -222,6 +224,22 @@ fn send_wr_unions() -> Vec<Field> {
             bind + offset_of!(wr::BindMw, bind_info),
             size_of::<mr::MwBindInfo>(),
         ),
+    ]
+}
+
+/// What C nests in an operation on a list of tags.
+fn ops_wr_nested() -> Vec<Field> {
+    let tm = offset_of!(srq::OpsWr, tm);
+    let add = tm + offset_of!(srq::Tm, add);
+    vec![
+        ("tm.unexpected_cnt", tm + offset_of!(srq::Tm, unexpected_cnt), 4),
+        ("tm.handle", tm + offset_of!(srq::Tm, handle), 4),
+        ("tm.add", add, size_of::<srq::TmAdd>()),
+        ("tm.add.recv_wr_id", add + offset_of!(srq::TmAdd, recv_wr_id), 8),
+        ("tm.add.sg_list", add + offset_of!(srq::TmAdd, sg_list), size_of::<usize>()),
+        ("tm.add.num_sge", add + offset_of!(srq::TmAdd, num_sge), 4),
+        ("tm.add.tag", add + offset_of!(srq::TmAdd, tag), 8),
+        ("tm.add.mask", add + offset_of!(srq::TmAdd, mask), 8),
     ]
 }
 

@@ -46,6 +46,7 @@ pub(crate) mod qp;
 pub(crate) mod qp_attr;
 pub(crate) mod rdmacm;
 pub(crate) mod srq;
+pub(crate) mod tm;
 pub(crate) mod types;
 pub(crate) mod wr;
 pub(crate) mod xrc;

@@ -10,8 +10,8 @@ use iba::WcFlags;
 
 use super::boundary::{Answer, data};
 use super::cq::{OwnCq, own};
-use super::object::bad;
-use super::types::cq::{Cq, CqEx, PollCqAttr};
+use super::object::{bad, room};
+use super::types::cq::{Cq, CqEx, PollCqAttr, WcTmInfo};
 use super::types::wc;
 
 /// The completion between [`start_poll`] and [`end_poll`].
@@ -86,6 +86,7 @@ pub(crate) fn fill(cq: &mut CqEx) {
     cq.read_sl = Some(read_sl);
     cq.read_dlid_path_bits = Some(read_zero_u8);
     cq.read_completion_ts = Some(read_completion_ts);
+    cq.read_tm_info = Some(read_tm_info);
     cq.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
 }
 
@@ -213,6 +214,18 @@ unsafe extern "C" fn read_zero_u8(_cq: *mut CqEx) -> u8 {
 unsafe extern "C" fn read_completion_ts(cq: *mut CqEx) -> u64 {
     // SAFETY: contract: between start and end.
     unsafe { read(cq, |wc| wc.timestamp) }
+}
+
+unsafe extern "C" fn read_tm_info(cq: *mut CqEx, to: *mut WcTmInfo) {
+    data("ibv_wc_read_tm_info", (), || {
+        let to = room(to);
+        // SAFETY: contract: between start and end.
+        let tag = unsafe { read(cq, |wc| wc.tm.tag) };
+        // SAFETY: as above.
+        let private = unsafe { read(cq, |wc| wc.tm.private) };
+        // SAFETY: contract: the program has room for the answer.
+        unsafe { to.write(WcTmInfo { tag, r#priv: private }) };
+    });
 }
 
 unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut CqEx) -> u64 {

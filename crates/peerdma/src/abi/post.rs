@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C" fn post_send(
         let is_ud = unsafe { (*qp).qp_type } == QpType::Ud as u32;
         let mut engine = own.hca.lock();
         let mut is_posted = false;
-        let post = |c: &SendWr| {
+        let post = |c: &mut SendWr| {
             // SAFETY: contract: the lists and handles that a request names are valid.
             let wr = unsafe { send_wr(own, c, is_ud) }?;
             engine.post_send(own.id, wr).map_err(|error| refused("send", &error))?;
@@ -60,7 +60,7 @@ pub(crate) unsafe extern "C" fn post_recv(
         // SAFETY: contract: the QP is one of ours.
         let own = unsafe { qp::own(qp) };
         let mut engine = own.hca.lock();
-        let post = |c: &RecvWr| {
+        let post = |c: &mut RecvWr| {
             // SAFETY: contract: the list that a request names is valid.
             let wr = unsafe { recv_wr(c) }?;
             engine.post_recv(own.id, wr).map_err(|error| refused("recv", &error))
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         // SAFETY: contract: the queue is one of ours.
         let own = unsafe { SrqObject::own(srq) };
         let mut engine = own.hca.lock();
-        let post = |c: &RecvWr| {
+        let post = |c: &mut RecvWr| {
             // SAFETY: contract: the list that a request names is valid.
             let wr = unsafe { recv_wr(c) }?;
             engine.post_srq_recv(own.id, wr).map_err(|refusal| errno::of(refusal.kind()))
@@ -90,7 +90,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 }
 
 /// A request that names the next one of its list.
-trait Linked {
+pub(crate) trait Linked {
     fn next(&self) -> *mut Self;
 }
 
@@ -110,14 +110,14 @@ impl Linked for RecvWr {
 ///
 /// The list is valid to its end, and there is room for a pointer at `bad`.
 #[inline]
-unsafe fn each<W: Linked>(
+pub(crate) unsafe fn each<W: Linked>(
     first: *mut W,
     bad: *mut *mut W,
-    mut post: impl FnMut(&W) -> Result<(), c_int>,
+    mut post: impl FnMut(&mut W) -> Result<(), c_int>,
 ) -> c_int {
     let mut next = first;
     // SAFETY: the caller's promise.
-    while let Some(c) = unsafe { next.as_ref() } {
+    while let Some(c) = unsafe { next.as_mut() } {
         if let Err(errno) = post(c) {
             if !bad.is_null() {
                 // SAFETY: the caller's promise.
@@ -257,7 +257,7 @@ fn length_of(list: *const Sge, count: c_int) -> Result<usize, c_int> {
 
 /// A scatter/gather list of `count` valid elements.
 #[inline]
-unsafe fn sg_list(list: *const Sge, count: c_int) -> Result<SgList, c_int> {
+pub(crate) unsafe fn sg_list(list: *const Sge, count: c_int) -> Result<SgList, c_int> {
     let count = length_of(list, count)?;
     let mut sges = SgList::with_capacity(count);
     for place in 0..count {

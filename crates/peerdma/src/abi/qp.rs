@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use device::ids::QpId;
 use device::{Cap, Hca, Kind, QpSpec, Refusal};
-use iba::{AttrMask, QpType};
+use iba::{AttrMask, QpType, Qpn};
 
 use super::acks::Acks;
 use super::boundary::control;
@@ -20,7 +20,7 @@ use super::turn::Turn;
 use super::types::context::Context;
 use super::types::cq::Cq;
 use super::types::pd::Pd;
-use super::types::qp::{Ece, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx};
+use super::types::qp::{Ece, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx, QpOpenAttr};
 use super::types::srq::{Srq, Xrcd};
 use super::wr::{self, Batch};
 use super::xrc::XrcdObject;
@@ -264,6 +264,78 @@ unsafe fn create_target(
     Ok(boxed.create(finish, own).cast())
 }
 
+/// Bits of [`QpOpenAttr::comp_mask`].
+mod open_mask {
+    pub(super) const NUM: u32 = 1;
+    pub(super) const XRCD: u32 = 1 << 1;
+    pub(super) const CONTEXT: u32 = 1 << 2;
+    pub(super) const TYPE: u32 = 1 << 3;
+}
+
+pub(crate) unsafe extern "C" fn open_qp(context: *mut Context, attr: *mut QpOpenAttr) -> *mut Qp {
+    use open_mask::{CONTEXT, NUM, TYPE, XRCD};
+    control("ibv_open_qp", ptr::null_mut(), || {
+        // SAFETY: contract: the attributes are valid; only those that the mask names are read.
+        let attr = unsafe { given(attr) };
+        let needed = NUM | XRCD | TYPE;
+        let opened = if attr.comp_mask & !(needed | CONTEXT) != 0 {
+            let what = format!("ibv_open_qp: comp_mask {:#x}", attr.comp_mask);
+            Err(Refusal::new(Kind::NotSupported, what))
+        } else if attr.comp_mask & needed != needed || attr.qp_type != QpType::XrcRecv as u32 {
+            let what = "ibv_open_qp: it needs the number and the domain of a receiving QP of XRC";
+            Err(Refusal::new(Kind::Invalid, what))
+        } else {
+            let has_context = attr.comp_mask & CONTEXT != 0;
+            let qp_context = if has_context { attr.qp_context } else { ptr::null_mut() };
+            // SAFETY: contract: the mask says that the domain is valid.
+            unsafe { open_target(context, attr.xrcd, attr.qp_num, qp_context) }
+        };
+        errno::or_null(opened)
+    })
+}
+
+/// Makes another handle of a receiving QP in a domain of ours, for a context of ours.
+unsafe fn open_target(
+    context: *mut Context,
+    xrcd: *mut Xrcd,
+    qp_num: u32,
+    qp_context: *mut std::ffi::c_void,
+) -> Result<*mut Qp, Refusal> {
+    // SAFETY: the caller's promise.
+    let open = unsafe { opened(context) };
+    // SAFETY: the caller's promise.
+    let domain = unsafe { XrcdObject::own(xrcd) };
+    same_device(&open.hca, &domain.hca, "the XRC domain");
+    // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be absent, for all of
+    // which zero is a value; so it is for a mutex and a condition.
+    let mut c: QpEx = unsafe { mem::zeroed() };
+    c.qp_base.context = context;
+    c.qp_base.qp_context = qp_context;
+    c.qp_base.qp_type = QpType::XrcRecv as u32;
+    c.qp_base.qp_num = qp_num;
+    // SAFETY: the structure is made of integers, for which zero is a value.
+    let cap: QpCap = unsafe { mem::zeroed() };
+    let boxed = QpObject::reserve(c);
+    let mut engine = domain.hca.alive()?;
+    let id = engine.open_qp(open.id, domain.id, Qpn::new(qp_num), boxed.address() as u64)?;
+    let state = engine.query_qp(id)?.state;
+    drop(engine);
+    let own = OwnQp {
+        hca: Arc::clone(&domain.hca),
+        id,
+        acks: Acks::default(),
+        batch: Turn::default(),
+        cap,
+        sq_sig_all: 0,
+        is_extended: false,
+    };
+    let finish = |c: &mut QpEx| {
+        c.qp_base.handle = id.handle();
+        c.qp_base.state = state as u32;
+    };
+    Ok(boxed.create(finish, own).cast())
+}
+
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut Qp) -> *mut QpEx {
     control("ibv_qp_to_qp_ex", ptr::null_mut(), || {
         // SAFETY: contract: the QP is one of ours.
@@ -329,7 +401,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
     control("ibv_destroy_qp", libc::EIO, || {
         // SAFETY: contract: the QP is one of ours.
         let own = unsafe { own(qp) };
-        if let Err(refusal) = own.hca.destroy_qp(own.id) {
+        let is_last = own.hca.lock().close_qp(own.id, qp.addr() as u64);
+        if is_last && let Err(refusal) = own.hca.destroy_qp(own.id) {
             return errno::of(refusal.kind());
         }
         if !own.hca.lock().is_husk() {

@@ -43,10 +43,12 @@ mod mask {
     pub(super) const PD: u32 = 1 << 1;
     pub(super) const XRCD: u32 = 1 << 2;
     pub(super) const CQ: u32 = 1 << 3;
+    pub(super) const TM: u32 = 1 << 4;
 }
 
-/// `IBV_SRQT_XRC`.
+/// `IBV_SRQT_XRC` and `IBV_SRQT_TM`.
 const TYPE_XRC: u32 = 1;
+const TYPE_TM: u32 = 2;
 
 pub(crate) unsafe extern "C" fn create_srq_ex(
     context: *mut Context,
@@ -64,6 +66,10 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         if attr.comp_mask & mask::TYPE != 0 && attr.srq_type == TYPE_XRC {
             // SAFETY: contract: what the mask names is valid.
             return errno::or_null(unsafe { create_xrc(attr) });
+        }
+        if attr.comp_mask & mask::TYPE != 0 && attr.srq_type == TYPE_TM {
+            // SAFETY: contract: what the mask names is valid.
+            return errno::or_null(unsafe { create_tm(attr) });
         }
         let is_basic = attr.comp_mask & mask::TYPE == 0 || attr.srq_type == 0;
         let created = if attr.comp_mask & !(mask::TYPE | mask::PD) != 0 || !is_basic {
@@ -125,6 +131,35 @@ unsafe fn create_xrc(attr: &SrqInitAttrEx) -> Result<*mut Srq, Refusal> {
     // SAFETY: it was made just now.
     let own = unsafe { SrqObject::own(srq) };
     let made = own.hca.lock().make_srq_xrc(own.id, xrcd.id, cq.id);
+    if let Err(refusal) = made {
+        // SAFETY: it was made just now, and nobody has it.
+        unsafe { ibv_destroy_srq(srq) };
+        return Err(refusal);
+    }
+    Ok(srq)
+}
+
+/// Makes a queue that matches tags. What the mask names is valid.
+unsafe fn create_tm(attr: &SrqInitAttrEx) -> Result<*mut Srq, Refusal> {
+    use mask::{CQ, PD, TM, TYPE};
+    if attr.comp_mask != TYPE | PD | CQ | TM {
+        let what = format!(
+            "ibv_create_srq_ex: comp_mask {:#x}; tag matching needs a PD, a CQ and its sizes",
+            attr.comp_mask
+        );
+        return Err(Refusal::new(Kind::Invalid, what));
+    }
+    // SAFETY: the caller's promise.
+    let cq = unsafe { cq::own(attr.cq) };
+    // SAFETY: the caller's promise.
+    let pd = unsafe { PdObject::own(attr.pd) };
+    same_device(&pd.hca, &cq.hca, "the CQ");
+    // SAFETY: the caller's promise.
+    let srq = unsafe { create(attr.pd, attr.srq_context, attr.attr) }?;
+    // SAFETY: it was made just now.
+    let own = unsafe { SrqObject::own(srq) };
+    let (tags, ops) = (attr.tm_cap.max_num_tags, attr.tm_cap.max_ops);
+    let made = own.hca.lock().make_srq_tm(own.id, cq.id, tags, ops);
     if let Err(refusal) = made {
         // SAFETY: it was made just now, and nobody has it.
         unsafe { ibv_destroy_srq(srq) };

@@ -107,6 +107,12 @@ fn meaning(status: WcStatus) -> &'static str {
         | WcStatus::RemAbortErr
         | WcStatus::InvEecnErr
         | WcStatus::InvEecStateErr => "of reliable datagrams, which no RoCE device has",
+        WcStatus::TmErr => {
+            "a receive to be taken from a list of tags is not in it: its message came"
+        }
+        WcStatus::TmRndvIncomplete => {
+            "a rendezvous met a receive that has no room for it; the receive has its headers"
+        }
         _ => "none of the others",
     }
 }
@@ -206,7 +212,7 @@ mod tests {
         {
             assert_eq!(find(text), Some(WcStatus::RetryExcErr), "{text}");
         }
-        for text in ["22", "-1", "", "FINE"] {
+        for text in ["24", "-1", "", "FINE"] {
             assert_eq!(find(text), None, "{text}");
         }
     }

@@ -127,11 +127,13 @@ static const struct row rows[] = {
 	{ "ibv_next_poll", ERRNO, "Q" },
 	{ "ibv_node_type_str", PURE, "" },
 	{ "ibv_open_device", NIL, "D" },
+	{ "ibv_open_qp", NIL, "Xs" },
 	{ "ibv_open_xrcd", NIL, "Xs" },
 	{ "ibv_poll_cq", NEGATIVE, "Q1w" },
 	{ "ibv_port_state_str", PURE, "" },
 	{ "ibv_post_recv", ERRNO, "K.." },
 	{ "ibv_post_send", ERRNO, "K.." },
+	{ "ibv_post_srq_ops", ERRNO, "S.." },
 	{ "ibv_post_srq_recv", ERRNO, "S.." },
 	{ "ibv_qp_to_qp_ex", NIL, "K" },
 	{ "ibv_query_device", ERRNO, "Xw" },
@@ -174,6 +176,7 @@ static const struct row rows[] = {
 	{ "ibv_wc_read_sl", NEVER, "Q" },
 	{ "ibv_wc_read_slid", NEVER, "Q" },
 	{ "ibv_wc_read_src_qp", NEVER, "Q" },
+	{ "ibv_wc_read_tm_info", NEVER, "Qw" },
 	{ "ibv_wc_read_vendor_err", NEVER, "Q" },
 	{ "ibv_wc_read_wc_flags", NEVER, "Q" },
 	{ "ibv_wc_status_str", PURE, "" },
@@ -405,6 +408,9 @@ static void fill(const char *name, const struct set *s, void *in)
 	else if (!strcmp(name, "ibv_open_xrcd"))
 		*(struct ibv_xrcd_init_attr *)in = (struct ibv_xrcd_init_attr){ .fd = -1, .oflags = 0100,
 			.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS };
+	else if (!strcmp(name, "ibv_open_qp"))
+		*(struct ibv_qp_open_attr *)in = (struct ibv_qp_open_attr){ .comp_mask = IBV_QP_OPEN_ATTR_RESERVED - 1,
+			.qp_num = s->qp->qp_num, .xrcd = s->xrcd, .qp_type = IBV_QPT_XRC_RECV };
 	else if (!strcmp(name, "ibv_modify_cq"))
 		*(struct ibv_modify_cq_attr *)in = (struct ibv_modify_cq_attr){ .attr_mask = IBV_CQ_ATTR_MODERATE };
 	else if (!strcmp(name, "ibv_modify_qp"))

@@ -6,6 +6,7 @@ use wire::{Headers, Opcode, Operation, Position};
 use super::{GRH_BYTES, Held, Message, Region, Step};
 use crate::env::{Counter, Env, RemoteError, Rx};
 use crate::qp::Qp;
+use crate::tm::Taken;
 
 /// The longest message (IBA 9.7.1).
 const MAX_MESSAGE: u32 = 1 << 31;
@@ -126,10 +127,11 @@ impl Qp {
             if env.withholds_receives() {
                 return Step::ErrRnr;
             }
-            let wr = if self.has_srq { env.take_srq() } else { self.rq.pop_front() };
-            let Some(wr) = wr else { return Step::ErrRnr };
-            let room = wr.sges.iter().map(|sge| u64::from(sge.length)).sum();
-            self.resp.recv = Some(Held { wr, room });
+            let taken =
+                if self.has_srq { env.take_srq(rx) } else { self.rq.pop_front().map(Taken::from) };
+            let Some(Taken { wr, met }) = taken else { return Step::ErrRnr };
+            let room = met.room(wr.sges.iter().map(|sge| u64::from(sge.length)).sum());
+            self.resp.recv = Some(Held { wr, room, met });
         }
         Step::CheckLength
     }

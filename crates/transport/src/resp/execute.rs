@@ -6,8 +6,9 @@ use wire::{Operation, Selectivity};
 use super::check::{denied, flush_access};
 use super::{GRH_BYTES, Message, Region, Step};
 use crate::answer::Answer;
-use crate::env::{AtomicOp, Completion, Env, LocalError, Reason, RemoteError, Rx, Side};
+use crate::env::{AtomicOp, Completion, Env, LocalError, RemoteError, Rx, Side};
 use crate::qp::Qp;
+use crate::tm::Met;
 
 /// [`Completion::sl`] of a datagram.
 const UDP_IPV6: u8 = 0x9;
@@ -40,6 +41,9 @@ impl Qp {
         let packets = self.path.path_mtu.packets(rx.length);
         self.resp.psn = rx.headers.bth.psn.add(packets);
         if !rx.headers.bth.opcode.ends_message() {
+            if operation.is_send() && rx.headers.bth.opcode.is_first_or_only() {
+                self.report_match(env);
+            }
             return Step::Acknowledge;
         }
         self.resp.msn = self.resp.msn.add(1);
@@ -71,8 +75,16 @@ impl Qp {
             }
             _ => 0,
         };
-        if rx.length > 0 {
-            env.scatter(&held.wr.sges, u64::from(received), rx.payload)?;
+        match &held.met {
+            Met::Rendezvous(_, rendezvous) => Self::scatter_rendezvous(env, &held.wr, rendezvous)?,
+            Met::Eager(_) if received == 0 => {
+                env.scatter_after(&held.wr.sges, held.met.header(), rx.payload)?;
+            }
+            met if rx.length > 0 => {
+                let offset = received.saturating_sub(met.header());
+                env.scatter(&held.wr.sges, u64::from(offset), rx.payload)?;
+            }
+            _ => {}
         }
         self.resp.message = Message::Send { received: received + rx.length };
         Ok(())
@@ -155,13 +167,18 @@ impl Qp {
     ) -> Step {
         let message = core::mem::take(&mut self.resp.message);
         let Some(held) = self.resp.recv.take() else { return Step::Acknowledge };
-        let (opcode, byte_len) = match message {
-            Message::Write(region) => (WcOpcode::RecvRdmaWithImm, region.length),
-            Message::Send { received } => (WcOpcode::Recv, received),
-            Message::None => (WcOpcode::Recv, 0),
-        };
         let headers = rx.headers;
-        let (mut flags, mut imm) = (WcFlags::empty(), 0);
+        let is_reported = !headers.bth.opcode.is_first_or_only();
+        let (mut opcode, mut flags, tm) = held.met.completion(is_reported);
+        let byte_len = match message {
+            Message::Write(region) => {
+                opcode = WcOpcode::RecvRdmaWithImm;
+                region.length
+            }
+            Message::Send { received } => received.saturating_sub(held.met.header()),
+            Message::None => 0,
+        };
+        let mut imm = 0;
         if let Some(imm_dt) = headers.imm_dt {
             flags |= WcFlags::WITH_IMM;
             imm = imm_dt.data;
@@ -176,20 +193,24 @@ impl Qp {
             // Before an IPv4 header there are zeros, as we made it.
             sl = if grh[0] >> 4 == 6 { UDP_IPV6 } else { UDP_IPV4 };
         }
+        let wr_id = held.wr.wr_id;
+        let status = match held.met {
+            Met::Rendezvous(_, rendezvous) => self.begin_rendezvous(held.wr, &rendezvous),
+            _ => WcStatus::Success,
+        };
         Self::complete(
             env,
             Completion {
-                side: Side::Recv,
-                wr_id: held.wr.wr_id,
-                status: WcStatus::Success,
+                status,
                 opcode,
                 byte_len,
                 flags,
                 imm,
                 src_qpn: headers.deth.map_or(self.attr.dest_qpn, |deth| deth.src_qp),
                 sl,
+                tm,
                 solicited: headers.bth.se,
-                vendor_err: Reason::None as u32,
+                ..Completion::new(Side::Recv, wr_id)
             },
         );
         Step::Acknowledge

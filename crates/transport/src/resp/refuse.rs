@@ -1,7 +1,7 @@
 //! What the responder does about a packet it does not accept (IBA 9.9.3, whose fault classes the kernel's
 //! `rxe_responder` names too).
 
-use iba::{QpEvent, QpType, WcFlags, WcOpcode, WcStatus};
+use iba::{QpEvent, QpType, WcOpcode, WcStatus};
 use wire::{NakCode, Syndrome};
 
 use super::{Message, Step};
@@ -185,16 +185,10 @@ fn fatal(error: Step) -> (NakCode, Failure) {
 
 fn failed_receive(wr_id: u64, failure: Failure) -> Completion {
     Completion {
-        side: Side::Recv,
-        wr_id,
         status: failure.status,
         opcode: WcOpcode::Recv,
-        byte_len: 0,
-        flags: WcFlags::empty(),
-        imm: 0,
-        src_qpn: iba::Qpn::default(),
-        sl: 0,
         solicited: true,
         vendor_err: failure.reason as u32,
+        ..Completion::new(Side::Recv, wr_id)
     }
 }

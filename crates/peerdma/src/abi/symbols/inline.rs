@@ -9,9 +9,7 @@ const COUNTERS: &str = "the device has no flow counters";
 const FLOW: &str = "the device steers no raw packets";
 const RATE: &str = "the device does not pace packets";
 const RAW: &str = "the device has no raw packet QPs";
-const TM: &str = "the device matches no tags";
 const WQ: &str = "the device has no receive side scaling";
-const XRC: &str = "a receiving QP of XRC has one handle, which the parts of a program share";
 
 const fn inline(name: &'static str, through: &'static str, answer: super::Answer) -> Inline {
     Inline { name, through, answer }
@@ -65,12 +63,12 @@ pub(crate) const INLINE: &[Inline] = &[
     inline("ibv_modify_qp_rate_limit", "verbs_context.modify_qp_rate_limit", Refuse(Errno, RATE)),
     inline("ibv_modify_wq", "verbs_context.modify_wq", Refuse(Errno, WQ)),
     inline("ibv_next_poll", "ibv_cq_ex.next_poll", In("poll")),
-    inline("ibv_open_qp", "verbs_context.open_qp", Refuse(Null, XRC)),
+    inline("ibv_open_qp", "verbs_context.open_qp", In("qp")),
     inline("ibv_open_xrcd", "verbs_context.open_xrcd", In("xrc")),
     inline("ibv_poll_cq", "ibv_context.ops.poll_cq", In("poll")),
     inline("ibv_post_recv", "ibv_context.ops.post_recv", In("post")),
     inline("ibv_post_send", "ibv_context.ops.post_send", In("post")),
-    inline("ibv_post_srq_ops", "verbs_context.post_srq_ops", Refuse(Errno, TM)),
+    inline("ibv_post_srq_ops", "verbs_context.post_srq_ops", In("tm")),
     inline("ibv_post_srq_recv", "ibv_context.ops.post_srq_recv", In("post")),
     inline("ibv_post_wq_recv", "ibv_wq.post_recv", Refuse(Errno, WQ)),
     inline("ibv_query_device_ex", "verbs_context.query_device_ex", In("device")),
@@ -97,7 +95,7 @@ pub(crate) const INLINE: &[Inline] = &[
     inline("ibv_wc_read_sl", "ibv_cq_ex.read_sl", In("poll")),
     inline("ibv_wc_read_slid", "ibv_cq_ex.read_slid", In("poll")),
     inline("ibv_wc_read_src_qp", "ibv_cq_ex.read_src_qp", In("poll")),
-    inline("ibv_wc_read_tm_info", "ibv_cq_ex.read_tm_info", Refuse(Errno, TM)),
+    inline("ibv_wc_read_tm_info", "ibv_cq_ex.read_tm_info", In("poll")),
     inline("ibv_wc_read_vendor_err", "ibv_cq_ex.read_vendor_err", In("poll")),
     inline("ibv_wc_read_wc_flags", "ibv_cq_ex.read_wc_flags", In("poll")),
     inline("ibv_wr_abort", "ibv_qp_ex.wr_abort", In("wr")),

@@ -9,8 +9,8 @@ use super::device::{Device, DeviceAttr, DeviceAttrEx, PortAttr, QueryDeviceExInp
 use super::dm::{AllocDmAttr, Dm};
 use super::mr::{Mr, Mw, MwBind};
 use super::pd::{ParentDomainInitAttr, Pd, Td, TdInitAttr};
-use super::qp::{Qp, QpInitAttrEx};
-use super::srq::{Srq, SrqInitAttrEx, Xrcd, XrcdInitAttr};
+use super::qp::{Qp, QpInitAttrEx, QpOpenAttr};
+use super::srq::{OpsWr, Srq, SrqInitAttrEx, Xrcd, XrcdInitAttr};
 use super::wc::Wc;
 use super::wr::{RecvWr, SendWr, Sge};
 use super::{Absent, CEnum, Opaque, c_struct};
@@ -53,6 +53,8 @@ pub(crate) type ModifyCq = unsafe extern "C" fn(*mut Cq, *mut ModifyCqAttr) -> c
 pub(crate) type QueryRtValues = unsafe extern "C" fn(*mut Context, *mut ValuesEx) -> c_int;
 pub(crate) type CreateCqEx = unsafe extern "C" fn(*mut Context, *mut CqInitAttrEx) -> *mut CqEx;
 pub(crate) type CreateQpEx = unsafe extern "C" fn(*mut Context, *mut QpInitAttrEx) -> *mut Qp;
+pub(crate) type OpenQp = unsafe extern "C" fn(*mut Context, *mut QpOpenAttr) -> *mut Qp;
+pub(crate) type PostSrqOps = unsafe extern "C" fn(*mut Srq, *mut OpsWr, *mut *mut OpsWr) -> c_int;
 pub(crate) type CreateSrqEx = unsafe extern "C" fn(*mut Context, *mut SrqInitAttrEx) -> *mut Srq;
 
 c_struct! {
@@ -135,7 +137,7 @@ c_struct! {
         dealloc_td: Option<DeallocTd>,
         alloc_td: Option<AllocTd>,
         modify_cq: Option<ModifyCq>,
-        post_srq_ops: Absent,
+        post_srq_ops: Option<PostSrqOps>,
         destroy_rwq_ind_table: Absent,
         create_rwq_ind_table: Absent,
         destroy_wq: Absent,
@@ -150,7 +152,7 @@ c_struct! {
         ABI_placeholder2: Absent,
         ibv_create_flow: Absent,
         ABI_placeholder1: Absent,
-        open_qp: Absent,
+        open_qp: Option<OpenQp>,
         create_qp_ex: Option<CreateQpEx>,
         get_srq_num: Option<GetSrqNum>,
         create_srq_ex: Option<CreateSrqEx>,

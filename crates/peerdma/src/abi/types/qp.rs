@@ -14,6 +14,17 @@ use super::wr::{DataBuf, Sge};
 use super::{Absent, CEnum, Opaque, c_struct};
 
 c_struct! {
+    /// How to open a QP that exists.
+    pub(crate) struct QpOpenAttr = "struct ibv_qp_open_attr" {
+        comp_mask: u32,
+        qp_num: u32,
+        xrcd: *mut Xrcd,
+        qp_context: *mut c_void,
+        qp_type: CEnum,
+    }
+}
+
+c_struct! {
     /// A queue pair.
     pub(crate) struct Qp = "struct ibv_qp" {
         context: *mut Context,

@@ -7,6 +7,7 @@ use libc::{pthread_cond_t, pthread_mutex_t};
 use super::context::Context;
 use super::cq::Cq;
 use super::pd::Pd;
+use super::wr::Sge;
 use super::{CEnum, c_struct};
 
 c_struct! {
@@ -45,6 +46,38 @@ c_struct! {
     pub(crate) struct TmCap = "struct ibv_tm_cap" {
         max_num_tags: u32,
         max_ops: u32,
+    }
+}
+
+/// A receive with a tag.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct TmAdd {
+    pub(crate) recv_wr_id: u64,
+    pub(crate) sg_list: *mut Sge,
+    pub(crate) num_sge: c_int,
+    pub(crate) tag: u64,
+    pub(crate) mask: u64,
+}
+
+/// The part of an [`OpsWr`] that is about tag matching: all of it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Tm {
+    pub(crate) unexpected_cnt: u32,
+    /// Given by the library where a receive is added.
+    pub(crate) handle: u32,
+    pub(crate) add: TmAdd,
+}
+
+c_struct! {
+    /// An operation on a list of tags.
+    pub(crate) struct OpsWr = "struct ibv_ops_wr" {
+        wr_id: u64,
+        next: *mut OpsWr,
+        opcode: CEnum,
+        flags: c_int,
+        tm: Tm,
     }
 }
 

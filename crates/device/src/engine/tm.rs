@@ -1,0 +1,248 @@
+//! Tag matching: a shared receive queue with a list of receives that wait for messages with their tag.
+//!
+//! `ibv_srq_ops(3)` and rdma-core's `Documentation/tag_matching.md` have the rules. The one that is easily missed: a message
+//! that matches nothing goes to the program, which may have posted a receive for it meanwhile. Until the program has told
+//! how many such messages it has seen, receives that were added since must not meet a later message.
+
+use std::collections::VecDeque;
+
+use iba::{Qpn, RKey, WcOpcode, WcStatus};
+use transport::env::{Completion, Rx, Side};
+use transport::tm::{Met, RNDV_BYTES, Rendezvous, TMH_BYTES, Taken, TmInfo};
+use transport::wr::RecvWr;
+
+use super::Engine;
+use super::core::Core;
+use super::payload::InPayload;
+use crate::ids::{CqId, SrqId};
+use crate::refusal::{Result, refuse};
+
+/// `IBV_TMH_RNDV` and `IBV_TMH_EAGER` of `enum ibv_tmh_op`; all others have no tag.
+const RNDV: u8 = 1;
+const EAGER: u8 = 3;
+
+/// What makes a shared queue one of tag matching.
+#[derive(Debug)]
+pub(crate) struct TagList {
+    /// Where everything completes.
+    pub(crate) cq: CqId,
+    max_num_tags: u32,
+    /// In the order in which they are tried.
+    entries: VecDeque<Entry>,
+    next_handle: u32,
+    /// Messages with a tag that met no entry, and how many of them the program has told to have seen.
+    unexpected: u32,
+    seen: u32,
+}
+
+/// A receive that waits for a message with its tag.
+#[derive(Debug)]
+struct Entry {
+    handle: u32,
+    tag: u64,
+    mask: u64,
+    wr: RecvWr,
+    /// Whether the program had seen all unexpected messages when it added this, or has since.
+    is_active: bool,
+}
+
+/// An operation on a list of tags.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_ops_wr")]
+#[expect(clippy::exhaustive_structs, reason = "callers build it")]
+pub struct TagOp {
+    /// Given back in the completion.
+    pub wr_id: u64,
+    /// Whether its success completes visibly. A failure always does.
+    pub signaled: bool,
+    /// How many unexpected messages the program has seen, if it tells.
+    pub unexpected_cnt: Option<u32>,
+    /// What to do.
+    pub kind: TagOpKind,
+}
+
+/// What a [`TagOp`] does.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_ops_wr_opcode")]
+#[expect(clippy::exhaustive_enums, reason = "the three operations of libibverbs")]
+pub enum TagOpKind {
+    /// Adds a receive for messages whose tag, and-ed with `mask`, is `tag`.
+    Add {
+        /// The receive; its `wr_id` is that of its completions.
+        wr: RecvWr,
+        /// The tag.
+        tag: u64,
+        /// Which bits of a message's tag count.
+        mask: u64,
+    },
+    /// Takes back the receive with a handle.
+    Del(u32),
+    /// Only tells how many unexpected messages were seen.
+    Sync,
+}
+
+/// What a message says in its first bytes.
+enum Head {
+    NoTag,
+    Eager(TmInfo),
+    Rendezvous(TmInfo, Rendezvous),
+}
+
+impl TagList {
+    fn is_in_step(&self) -> bool {
+        self.unexpected == self.seen
+    }
+
+    fn tell(&mut self, seen: u32) {
+        self.seen = seen;
+        if self.is_in_step() {
+            self.entries.iter_mut().for_each(|entry| entry.is_active = true);
+        }
+    }
+
+    fn meet(&mut self, tag: u64) -> Option<RecvWr> {
+        let at = self.entries.iter().position(|e| e.is_active && tag & e.mask == e.tag)?;
+        self.entries.remove(at).map(|entry| entry.wr)
+    }
+}
+
+impl Engine {
+    /// Makes a shared queue one of tag matching, with room for so many tags. Everything completes on `cq`.
+    #[doc(alias = "ibv_create_srq_ex")]
+    pub fn make_srq_tm(
+        &mut self,
+        srq: SrqId,
+        cq: CqId,
+        max_num_tags: u32,
+        max_ops: u32,
+    ) -> Result<()> {
+        let caps = self.core.attr.tm;
+        if caps.max_num_tags == 0 {
+            refuse!(NotSupported, "create_srq: a NIC of this preset matches no tags");
+        }
+        if max_num_tags == 0 || max_num_tags > caps.max_num_tags || max_ops > caps.max_ops {
+            refuse!(
+                Invalid,
+                "create_srq: {max_num_tags} tags and {max_ops} operations; 1 to {} and at most {} are possible",
+                caps.max_num_tags,
+                caps.max_ops
+            );
+        }
+        self.cq(cq)?.uses += 1;
+        self.srq(srq)?.tm = Some(Box::new(TagList {
+            cq,
+            max_num_tags,
+            entries: VecDeque::new(),
+            next_handle: 0,
+            unexpected: 0,
+            seen: 0,
+        }));
+        Ok(())
+    }
+
+    /// Carries out an operation on a list of tags, at once. Gives the handle of a receive that was added.
+    #[doc(alias = "ibv_post_srq_ops")]
+    pub fn post_srq_op(&mut self, id: SrqId, op: TagOp) -> Result<Option<u32>> {
+        if self.is_dead() {
+            refuse!(Io, "post_srq_ops: the device is gone");
+        }
+        let max_sge = self.core.attr.tm.max_sge;
+        let Some(list) = &mut self.srq(id)?.tm else {
+            refuse!(Invalid, "post_srq_ops: the queue is not one of tag matching");
+        };
+        if let TagOpKind::Add { wr, .. } = &op.kind {
+            if list.entries.len() >= list.max_num_tags as usize {
+                refuse!(NoMemory, "post_srq_ops: the list holds its {} tags", list.max_num_tags);
+            }
+            if wr.sges.len() > max_sge as usize {
+                let count = wr.sges.len();
+                refuse!(Invalid, "post_srq_ops: {count} elements; {max_sge} are possible");
+            }
+        }
+        if let Some(seen) = op.unexpected_cnt {
+            list.tell(seen);
+        }
+        let mut status = WcStatus::Success;
+        let mut added = None;
+        let opcode = match op.kind {
+            TagOpKind::Add { wr, tag, mask } => {
+                let handle = list.next_handle;
+                list.next_handle = handle.wrapping_add(1);
+                let is_active = list.is_in_step();
+                list.entries.push_back(Entry { handle, tag, mask, wr, is_active });
+                added = Some(handle);
+                WcOpcode::TmAdd
+            }
+            TagOpKind::Del(handle) => {
+                match list.entries.iter().position(|entry| entry.handle == handle) {
+                    Some(at) => drop(list.entries.remove(at)),
+                    None => status = WcStatus::TmErr,
+                }
+                WcOpcode::TmDel
+            }
+            TagOpKind::Sync => WcOpcode::TmSync,
+        };
+        if op.signaled || status != WcStatus::Success {
+            let mut completion = Completion::new(Side::Recv, op.wr_id);
+            completion.opcode = opcode;
+            completion.status = status;
+            completion.solicited = status != WcStatus::Success;
+            if !list.is_in_step() {
+                completion.flags |= iba::WcFlags::TM_SYNC_REQ;
+            }
+            let cq = list.cq;
+            self.core.now = self.clock.now();
+            self.core.complete_on(cq, Qpn::default(), &completion);
+        }
+        Ok(added)
+    }
+}
+
+impl Core {
+    /// Takes a receive of a shared queue for a message that begins with a packet.
+    pub(crate) fn take_srq_for(&mut self, id: SrqId, rx: &Rx<'_, InPayload<'_>>) -> Option<Taken> {
+        let opcode = rx.headers.bth.opcode;
+        let list = self.srqs.get_mut(id.index())?.tm.as_mut();
+        let Some(list) = list.filter(|_| opcode.operation().is_send()) else {
+            return self.take_srq(id).map(Taken::from);
+        };
+        let head = head_of(rx.payload, opcode.ends_message());
+        let matched = match head {
+            Head::NoTag => None,
+            Head::Eager(info) => list.meet(info.tag).map(|wr| (wr, Met::Eager(info))),
+            Head::Rendezvous(info, rendezvous) => {
+                list.meet(info.tag).map(|wr| (wr, Met::Rendezvous(info, rendezvous)))
+            }
+        };
+        if let Some((wr, met)) = matched {
+            return Some(Taken { wr, met });
+        }
+        let wr = self.take_srq(id)?;
+        if let Head::NoTag = head {
+            return Some(Taken { wr, met: Met::NoTag });
+        }
+        let list = self.srqs.get_mut(id.index())?.tm.as_mut()?;
+        list.unexpected = list.unexpected.wrapping_add(1);
+        Some(Taken { wr, met: Met::Unexpected })
+    }
+}
+
+/// Reads a message's header, of which its sender may change every byte at any time: once. A header that is cut off is none.
+fn head_of(payload: &InPayload<'_>, is_whole: bool) -> Head {
+    let mut bytes = [0; RNDV_BYTES];
+    let length = payload.head(&mut bytes);
+    let word =
+        |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let long = |at| u64::from(word(at)) << 32 | u64::from(word(at + 4));
+    // struct ibv_tmh: opcode, three reserved bytes, app_ctx, tag.
+    let info = TmInfo { tag: long(8), private: word(4) };
+    match bytes[0] {
+        EAGER if length >= TMH_BYTES => Head::Eager(info),
+        RNDV if length >= RNDV_BYTES && is_whole => {
+            // struct ibv_rvh: va, rkey, len.
+            let (addr, rkey, length) = (long(16), RKey(word(24)), word(28));
+            Head::Rendezvous(info, Rendezvous { header: bytes, addr, rkey, length })
+        }
+        _ => Head::NoTag,
+    }
+}

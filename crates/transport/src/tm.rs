@@ -1,0 +1,210 @@
+//! Tag matching: what a shared receive queue makes of a message that may carry a tag, and the rendezvous that a match leads to.
+//!
+//! The rules are those of `ibv_srq_ops(3)` and of rdma-core's `Documentation/tag_matching.md`. Which receive a message gets is
+//! the environment's to decide ([`Env::take_srq`]); how it is filled and completed is decided here. A rendezvous reads the
+//! sender's memory and tells it so: both requests stand in the QP's send queue, which the program of a tag matching queue
+//! does not have.
+
+use iba::{RKey, SendFlags, WcFlags, WcOpcode, WcStatus, WrOpcode};
+use smallvec::SmallVec;
+
+use crate::env::{Completion, Env, LocalError, Side};
+use crate::qp::Qp;
+use crate::wqe::Wqe;
+use crate::wr::{Data, RecvWr, SendWr};
+
+/// Bytes of the header of every tagged message (`struct ibv_tmh`).
+pub const TMH_BYTES: usize = 16;
+/// Bytes of a rendezvous' two headers (`struct ibv_tmh`, `struct ibv_rvh`).
+pub const RNDV_BYTES: usize = 32;
+/// `IBV_TMH_FIN`: the sender's memory was read.
+const FIN: u8 = 2;
+
+/// What a completion says of the tag.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "ibv_wc_tm_info")]
+#[expect(clippy::exhaustive_structs, reason = "the two fields of libibverbs")]
+pub struct TmInfo {
+    /// The tag of the message.
+    pub tag: u64,
+    /// What the sender's program put beside it.
+    pub private: u32,
+}
+
+/// A rendezvous' headers, and what they say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_rvh")]
+#[expect(clippy::exhaustive_structs, reason = "the environment builds it")]
+pub struct Rendezvous {
+    /// As they came: they are sent back, or given to the program.
+    pub header: [u8; RNDV_BYTES],
+    /// Where the bytes are, in the sender's memory.
+    pub addr: u64,
+    /// The key of that memory.
+    pub rkey: RKey,
+    /// How many bytes.
+    pub length: u32,
+}
+
+/// How a message met its receive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "the responder handles each")]
+pub enum Met {
+    /// Nobody looked for tags.
+    #[default]
+    Plain,
+    /// It has no tag.
+    NoTag,
+    /// Its tag matched nothing: the program has to look at it.
+    Unexpected,
+    /// Its tag matched, and its bytes follow the header.
+    Eager(TmInfo),
+    /// Its tag matched, and its bytes are where it says.
+    Rendezvous(TmInfo, Rendezvous),
+}
+
+/// What a shared receive queue gave for a message.
+#[derive(Clone, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "the environment builds it")]
+pub struct Taken {
+    /// The receive.
+    pub wr: RecvWr,
+    /// Why this one.
+    pub met: Met,
+}
+
+impl From<RecvWr> for Taken {
+    fn from(wr: RecvWr) -> Self {
+        Self { wr, met: Met::Plain }
+    }
+}
+
+/// On whose behalf a request stands in the send queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The program's.
+    #[default]
+    Posted,
+    /// The READ of a rendezvous, which completes the receive that its tag matched.
+    Read,
+    /// What tells the sender that its memory was read. It never completes.
+    Fin,
+}
+
+impl Met {
+    /// Bytes at the head of the message that the receive has no room for and does not get.
+    pub(crate) const fn header(&self) -> u32 {
+        match self {
+            Self::Eager(_) => TMH_BYTES as u32,
+            _ => 0,
+        }
+    }
+
+    /// How many bytes a message may have, where its receive has room for `room`.
+    pub(crate) fn room(&self, room: u64) -> u64 {
+        match self {
+            // Its bytes do not go to the receive.
+            Self::Rendezvous(..) => u64::MAX,
+            _ => room + u64::from(self.header()),
+        }
+    }
+
+    /// Opcode, flags and tag of the completion of a whole message, of which the match `is_reported` already.
+    pub(crate) fn completion(&self, is_reported: bool) -> (WcOpcode, WcFlags, TmInfo) {
+        let none = (WcFlags::empty(), TmInfo::default());
+        let (opcode, (flags, info)) = match *self {
+            Self::Plain => (WcOpcode::Recv, none),
+            Self::NoTag => (WcOpcode::TmNoTag, none),
+            Self::Unexpected => (WcOpcode::TmRecv, none),
+            Self::Eager(_) if is_reported => {
+                (WcOpcode::TmRecv, (WcFlags::TM_DATA_VALID, TmInfo::default()))
+            }
+            Self::Eager(info) => {
+                (WcOpcode::TmRecv, (WcFlags::TM_MATCH | WcFlags::TM_DATA_VALID, info))
+            }
+            Self::Rendezvous(info, _) => (WcOpcode::TmRecv, (WcFlags::TM_MATCH, info)),
+        };
+        (opcode, flags, info)
+    }
+}
+
+impl Role {
+    /// Makes the completion of a request of this role what the program is told, if it is told.
+    pub(crate) fn shown(self, completion: Completion) -> Option<Completion> {
+        match self {
+            Self::Posted => Some(completion),
+            Self::Read => Some(Completion {
+                side: Side::Recv,
+                opcode: WcOpcode::TmRecv,
+                flags: WcFlags::TM_DATA_VALID,
+                ..completion
+            }),
+            Self::Fin => None,
+        }
+    }
+}
+
+impl Qp {
+    /// Says that a message of several packets matched, when the first of them is here.
+    pub(crate) fn report_match<E: Env>(&self, env: &mut E) {
+        let Some(held) = &self.resp.recv else { return };
+        if let Met::Eager(tm) = held.met {
+            let completion = Completion {
+                opcode: WcOpcode::TmRecv,
+                flags: WcFlags::TM_MATCH,
+                src_qpn: self.attr.dest_qpn,
+                tm,
+                ..Completion::new(Side::Recv, held.wr.wr_id)
+            };
+            Self::complete(env, completion);
+        }
+    }
+
+    /// Gives the program the headers of a rendezvous that is longer than the receive it matched.
+    pub(crate) fn scatter_rendezvous<E: Env>(
+        env: &mut E,
+        wr: &RecvWr,
+        rendezvous: &Rendezvous,
+    ) -> Result<(), LocalError> {
+        let room = room_of(wr);
+        if u64::from(rendezvous.length) <= room {
+            return Ok(());
+        }
+        let fits = usize::try_from(room).unwrap_or(RNDV_BYTES).min(RNDV_BYTES);
+        env.scatter_bytes(&wr.sges, 0, &rendezvous.header[..fits])
+    }
+
+    /// Reads what a rendezvous names into the receive that it matched, and tells the sender. [`WcStatus::TmRndvIncomplete`] if
+    /// that has not the room: then the program goes on.
+    pub(crate) fn begin_rendezvous(&mut self, wr: RecvWr, rendezvous: &Rendezvous) -> WcStatus {
+        if u64::from(rendezvous.length) > room_of(&wr) {
+            return WcStatus::TmRndvIncomplete;
+        }
+        let request = |opcode, flags, data| SendWr {
+            wr_id: wr.wr_id,
+            opcode,
+            flags,
+            imm: 0,
+            data,
+            remote_addr: rendezvous.addr,
+            rkey: rendezvous.rkey,
+            compare_add: 0,
+            swap: 0,
+            ud: None,
+            srqn: 0,
+        };
+        let mut header = rendezvous.header;
+        header[0] = FIN;
+        // The sender may free its memory when it is told, so the READ has to be over.
+        let fin =
+            request(WrOpcode::Send, SendFlags::FENCE, Data::Inline(SmallVec::from_slice(&header)));
+        let read = request(WrOpcode::RdmaRead, SendFlags::SIGNALED, Data::Sges(wr.sges.clone()));
+        self.sq.push_back(Wqe { role: Role::Read, ..Wqe::new(read, rendezvous.length) });
+        self.sq.push_back(Wqe { role: Role::Fin, ..Wqe::new(fin, RNDV_BYTES as u32) });
+        WcStatus::Success
+    }
+}
+
+fn room_of(wr: &RecvWr) -> u64 {
+    wr.sges.iter().map(|sge| u64::from(sge.length)).sum()
+}
