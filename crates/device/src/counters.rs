@@ -114,6 +114,15 @@ counters! {
     direct_operations,
     /// Their bytes.
     direct_bytes,
+    /// Bytes of dma-bufs read and written by their address on the bus, from device to device. These four are of all devices of
+    /// the process together ([`umem::ways`]).
+    dmabuf_bus_address_bytes,
+    /// Through the host bridge, from device to device.
+    dmabuf_host_bridge_bytes,
+    /// In the host's memory.
+    dmabuf_system_bytes,
+    /// Through the CPU's mapping of a buffer whose addresses are on no bus of the process.
+    dmabuf_cpu_bytes,
     /// What a fault plan did to packets, QPs, queues, regions and the port.
     injected_faults,
 }

@@ -71,7 +71,7 @@ pub use config::{CopyMode, GpuConfig};
 pub use error::Result;
 pub use gpu::Gpu;
 pub use handle::{Bo, CpuPages};
-pub use machine::Machine;
+pub use machine::{Machine, Presets};
 pub use persona::{Orphans, Persona, PinPolicy, Preset, WithoutP2p};
 pub use place::{Domain, Domains, Place};
 pub use reset::Resetting;

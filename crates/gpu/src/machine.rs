@@ -27,8 +27,19 @@ struct File {
     #[serde(rename = "nic")]
     nics: Vec<Named>,
     #[serde(rename = "gpu")]
-    gpus: Vec<GpuConfig>,
+    gpus: Vec<toml::Table>,
     pci: PciConfig,
+}
+
+/// What stands beside the file.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "callers fill in what they know")]
+pub struct Presets<'a> {
+    /// The preset of sections that name none, and of a machine whose file has no section: its GPU is named after it. Without
+    /// one, a section means [`GpuConfig::default`].
+    pub default: Option<&'a str>,
+    /// The preset of every GPU, whatever the file says.
+    pub all: Option<&'a str>,
 }
 
 #[derive(Deserialize)]
@@ -48,15 +59,28 @@ impl Machine {
     ///
     /// ENODEV when the file cannot be read, else as [`parse`](Self::parse).
     pub fn load() -> Result<Self> {
+        Self::load_with(Presets::default())
+    }
+
+    /// The same with presets from elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](Self::load); EINVAL also for presets that do not exist.
+    pub fn load_with(presets: Presets<'_>) -> Result<Self> {
         match std::env::var_os("PEERDMA_CONFIG") {
             Some(path) if !path.is_empty() => {
                 let path = Path::new(&path);
                 let text = std::fs::read_to_string(path).map_err(|error| {
                     no_device(format!("PEERDMA_CONFIG: {}: {error}", path.display()))
                 })?;
-                Self::parse(&text)
+                let named = |mut error: dmabuf::ExporterError| {
+                    error.what = format!("PEERDMA_CONFIG: {}: {}", path.display(), error.what);
+                    error
+                };
+                Self::parse_with(&text, presets).map_err(named)
             }
-            _ => Self::parse(""),
+            _ => Self::parse_with("", presets),
         }
     }
 
@@ -66,18 +90,40 @@ impl Machine {
     ///
     /// EINVAL for what is no configuration.
     pub fn parse(text: &str) -> Result<Self> {
+        Self::parse_with(text, Presets::default())
+    }
+
+    /// The same with presets from elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for what is no configuration, and for presets that do not exist.
+    pub fn parse_with(text: &str, presets: Presets<'_>) -> Result<Self> {
         let mut file: File = toml::from_str(text).map_err(|error| invalid(error.to_string()))?;
         if file.nics.is_empty() {
             file.nics.push(Named { name: first_nic() });
         }
         if file.gpus.is_empty() {
-            file.gpus.push(GpuConfig::default());
+            // Named after its driver: GPUs of one name are one GPU, and it has one driver.
+            let name = presets.all.or(presets.default).map(|name| ("name".to_owned(), name.into()));
+            file.gpus.push(name.into_iter().collect());
         }
-        file.gpus.iter().try_for_each(GpuConfig::check)?;
+        let gpu = |mut section: toml::Table| -> Result<GpuConfig> {
+            if let Some(all) = presets.all {
+                section.insert("preset".to_owned(), all.into());
+            } else if let Some(default) = presets.default {
+                section.entry("preset").or_insert_with(|| default.into());
+            }
+            let config: GpuConfig =
+                section.try_into().map_err(|error: toml::de::Error| invalid(error.to_string()))?;
+            config.check()?;
+            Ok(config)
+        };
+        let gpus = file.gpus.into_iter().map(gpu).collect::<Result<Vec<_>>>()?;
         let nics = file.nics.iter().map(|nic| nic.name.as_str());
-        let names: Vec<&str> = nics.chain(file.gpus.iter().map(|gpu| gpu.name.as_str())).collect();
+        let names: Vec<&str> = nics.chain(gpus.iter().map(|gpu| gpu.name.as_str())).collect();
         let tree = file.pci.build(&names).map_err(|error| invalid(error.to_string()))?;
-        Ok(Self { gpus: file.gpus, tree: Arc::new(tree) })
+        Ok(Self { gpus, tree: Arc::new(tree) })
     }
 
     /// The GPUs, in the order of the file.

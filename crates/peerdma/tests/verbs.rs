@@ -93,6 +93,12 @@ fn in_c(answer: Answer) -> String {
     format!("REFUSED({how})")
 }
 
+/// Eight threads at one QP and one CQ, and at objects of their own.
+#[test]
+fn threads_share_a_device() {
+    run("threads.c");
+}
+
 #[test]
 fn a_child_holds_husks_and_opens_its_own() {
     run("fork.c");

@@ -50,6 +50,7 @@ pub mod guard;
 pub mod host;
 pub mod mem;
 pub mod remote;
+pub mod ways;
 
 pub use fault::{Fault, Touch};
 pub use foreign::Foreign;

@@ -13,7 +13,7 @@ use dmabuf::{Direction, GateGuard, GateSlot, Mapping, SgBacking, SgTable};
 
 use crate::fault::{Fault, Touch, check_aligned, check_range};
 use crate::guard::{self, Way, plain};
-use crate::{Foreign, HostBuf};
+use crate::{Foreign, HostBuf, ways};
 
 /// Memory that can back a memory region, a device memory or a work request. A clone is another handle to the same.
 ///
@@ -77,6 +77,8 @@ struct Inner {
     is_incoherent: bool,
     /// What each access enters, of memory that can be moved.
     gate: Option<Gated>,
+    /// How a dma-buf is reached, if it is one.
+    way: Option<ways::Way>,
     /// Accesses counted to know when to look at the signal handlers. Increments may be lost: it only has to advance.
     since_check: AtomicU32,
 }
@@ -148,7 +150,8 @@ impl Umem {
     ) -> Result<Self, Fault> {
         let base = check_range(buffer.as_ptr().addr(), buffer.len() as u64, offset, len)?;
         let kind = Kind::Host { buffer: buffer.clone(), offset };
-        Ok(Self::gated(base, len, buffer.is_writable(), kind, Some(Gated { slot, epoch })))
+        let gate = Some(Gated { slot, epoch });
+        Ok(Self::gated(base, len, buffer.is_writable(), kind, gate, None))
     }
 
     /// `len` bytes at `offset` of a mapped dma-buf. Looks whether the fault guard is still in place.
@@ -160,7 +163,8 @@ impl Umem {
         guard::recheck();
         let base = check_range(mapping.addr(), mapping.len(), offset, len)?;
         let is_writable = mapping.is_writable();
-        Ok(Self::new(base, len, is_writable, Kind::DmaBuf { mapping, offset }))
+        let kind = Kind::DmaBuf { mapping, offset };
+        Ok(Self::gated(base, len, is_writable, kind, None, Some(ways::Way::Cpu)))
     }
 
     /// `len` bytes at `offset` of a buffer, through the addresses that its exporter gave for a device. Each access enters
@@ -200,7 +204,8 @@ impl Umem {
                 backing.offset += skip;
                 backing
             });
-            let part = Self::gated(base as usize, here, true, Kind::Bus { backing }, gate.clone());
+            let (kind, way) = (Kind::Bus { backing }, Some(ways::Way::Mapped(table.map_type)));
+            let part = Self::gated(base as usize, here, true, kind, gate.clone(), way);
             parts.push((at, part));
             (skip, left, at) = (0, left - here, at + here);
         }
@@ -219,6 +224,23 @@ impl Umem {
         match &self.inner.kind {
             Kind::Parts(parts) => parts.first()?.1.gate(),
             _ => self.inner.gate.as_ref().map(|gate| (&gate.slot, gate.epoch)),
+        }
+    }
+
+    /// The same memory of another process, which reaches its dma-buf in this way.
+    #[must_use]
+    pub fn reached(self, way: Option<ways::Way>) -> Self {
+        // A new one has no clone yet.
+        let inner = Arc::try_unwrap(self.inner).map(|inner| Arc::new(Inner { way, ..inner }));
+        let inner = inner.unwrap_or_else(|shared| shared);
+        Self { inner, is_bracketed: self.is_bracketed }
+    }
+
+    /// How the memory is reached, if it is a dma-buf. Of memory in several parts, that of the first.
+    pub fn way(&self) -> Option<ways::Way> {
+        match &self.inner.kind {
+            Kind::Parts(parts) => parts.first()?.1.way(),
+            _ => self.inner.way,
         }
     }
 
@@ -505,14 +527,21 @@ impl Umem {
     }
 
     fn new(base: usize, len: u64, is_writable: bool, kind: Kind) -> Self {
-        Self::gated(base, len, is_writable, kind, None)
+        Self::gated(base, len, is_writable, kind, None, None)
     }
 
-    fn gated(base: usize, len: u64, is_writable: bool, kind: Kind, gate: Option<Gated>) -> Self {
+    fn gated(
+        base: usize,
+        len: u64,
+        is_writable: bool,
+        kind: Kind,
+        gate: Option<Gated>,
+        way: Option<ways::Way>,
+    ) -> Self {
         let is_incoherent =
             matches!(&kind, Kind::DmaBuf { mapping, .. } if mapping.needs_brackets());
         let since_check = AtomicU32::new(0);
-        let inner = Inner { base, len, kind, is_writable, is_incoherent, gate, since_check };
+        let inner = Inner { base, len, kind, is_writable, is_incoherent, gate, way, since_check };
         Self { inner: Arc::new(inner), is_bracketed: false }
     }
 
@@ -573,10 +602,14 @@ impl Inner {
         }
     }
 
-    /// The address of a range that is inside.
+    /// The address of a range that is inside, and is touched now.
     #[inline]
     fn check(&self, offset: u64, len: u64) -> Result<usize, Fault> {
-        check_range(self.base, self.len, offset, len)
+        let addr = check_range(self.base, self.len, offset, len)?;
+        if let Some(way) = self.way {
+            way.count(len);
+        }
+        Ok(addr)
     }
 
     /// As [`check`](Self::check), for memory that is going to be written.

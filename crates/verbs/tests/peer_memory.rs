@@ -63,6 +63,7 @@ fn a_peer_writes_into_vram_and_reads_it_back() {
         let bo = gpu.alloc(MIB, Place::VISIBLE_VRAM).unwrap();
         // The region outlives the descriptor it was registered with.
         let target = register(&pd, &bo);
+        let before = context.counters().dmabuf_bus_address_bytes;
         let host = HostBuf::anonymous(MIB as usize).unwrap();
         let source = pd.reg_mr(&host, ALL).unwrap();
         let (a, _b) = pair(&context, &pd);
@@ -78,6 +79,9 @@ fn a_peer_writes_into_vram_and_reads_it_back() {
         host.read(0, &mut got).unwrap();
         assert!(got == sent, "{importer:?}");
         assert_eq!(bo.domain().unwrap(), Domain::Vram, "{importer:?}");
+        // The NIC and the GPU reach each other: both ways the bytes went by bus address.
+        let counters = context.counters();
+        assert!(counters.dmabuf_bus_address_bytes - before >= 2 * MIB, "{counters:?}");
     }
 }
 
@@ -102,6 +106,7 @@ fn gpu_memory_is_a_source_and_a_receive_buffer_too() {
         gpu.move_to(&from, if round % 2 == 0 { Domain::Gtt } else { Domain::Vram }).unwrap();
     }
     let counters = context.counters();
+    assert!(counters.dmabuf_system_bytes >= 4 * MIB, "{counters:?}");
     assert!(counters.page_faults >= 3, "{counters:?}");
     assert!(counters.page_invalidations >= 4, "{counters:?}");
 }

@@ -95,12 +95,13 @@ impl Files {
             None => None,
         };
         let buffer = self.open(fd, inode)?;
-        match gate {
+        let there = match gate {
             Some((gate, epoch)) => {
                 Umem::host_range_behind(buffer, offset, words.length, gate, epoch).ok()
             }
             None => Umem::host_range(buffer, offset, words.length).ok(),
-        }
+        };
+        Some(there?.reached(words.way))
     }
 
     fn forget(&mut self) {

@@ -1,5 +1,6 @@
 //! Device memory is one for all processes of a user: `max_dm_size` is what they have together.
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use dmabuf::PrivateFd;
@@ -45,16 +46,17 @@ impl DmBudget {
             let (used, others) = (self.used, settled.saturating_add(asked));
             if wanted.saturating_add(others) <= max {
                 self.settle(nic, vf, wanted)?;
-                self.asked = Some(asks);
+                end(self.asked.replace(asks));
                 return Ok(());
             }
             if wanted.saturating_add(settled) > max || start.elapsed() > PATIENCE {
+                end(Some(asks));
                 refuse!(
                     NoMemory,
                     "alloc_dm: {bytes} bytes; of {max} this process has {used}, and others of this user have {others}"
                 );
             }
-            drop(asks);
+            end(Some(asks));
             // Two who ask at the same time must not do so again.
             std::thread::sleep(Duration::from_micros(200 * u64::from(1 + vf % 16)));
         }
@@ -63,11 +65,11 @@ impl DmBudget {
     /// Gives `bytes` back.
     pub(crate) fn give(&mut self, nic: &str, vf: u16, bytes: u64) {
         let left = self.used.saturating_sub(bytes);
-        self.asked = None;
         if self.is_alone {
             self.used = left;
             return;
         }
+        end(self.asked.take());
         // If it fails others see more in use than is, until the next change.
         if self.settle(nic, vf, left).is_err() {
             self.used = left;
@@ -89,9 +91,25 @@ impl DmBudget {
                         .map_err(|error| no_memory("alloc_dm", &error))?,
                 ),
             };
-            self.settled = named.map(PrivateFd::new);
+            end(std::mem::replace(&mut self.settled, named.map(PrivateFd::new)));
         }
         self.used = bytes;
         Ok(())
+    }
+}
+
+impl Drop for DmBudget {
+    fn drop(&mut self) {
+        if !self.is_alone {
+            end(self.settled.take());
+            end(self.asked.take());
+        }
+    }
+}
+
+/// Others see at once that it is over.
+fn end(claim: Option<PrivateFd>) {
+    if let Some(claim) = claim {
+        budget::end(claim.as_fd());
     }
 }

@@ -17,6 +17,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 
 use iba::{Access, Qpn};
+use umem::ways::Way;
 use umem::{Backing, HostBuf};
 
 use super::mr::Mr;
@@ -65,6 +66,8 @@ pub(crate) struct MrWords {
     pub(crate) addr: u64,
     /// The peer's descriptor of the file that holds the memory, where in it, and its inode.
     pub(crate) file: Option<(i32, u64, u64)>,
+    /// How the peer reaches it, if it is a dma-buf.
+    pub(crate) way: Option<Way>,
     /// The peer's descriptor of the gate that each access must enter, its inode, and the epoch in which it may.
     pub(crate) gate: Option<(i32, u64, u64)>,
     /// The first word: another one means that the entry was written anew.
@@ -130,7 +133,9 @@ impl Table {
         let addr = mr.umem.addr() as u64 + mr.offset;
         let (fd, file_offset, inode) = match mr.umem.backing() {
             Backing::File { fd, offset } => {
-                (fd.as_raw_fd() as u64 + 1, offset + mr.offset, inode_of(fd))
+                // The number of the way stands above the descriptor, which has 31 bits.
+                let way = mr.umem.way().map_or(0, |way| u64::from(way.code()));
+                ((fd.as_raw_fd() as u64 + 1) | (way << 32), offset + mr.offset, inode_of(fd))
             }
             _ => (0, 0, 0),
         };
@@ -226,7 +231,7 @@ impl PeerTable {
         let word = |n: usize| self.load(at + 8 * n);
         let three = |n: usize| match word(n) {
             0 => None,
-            fd => Some(((fd - 1) as i32, word(n + 1), word(n + 2))),
+            fd => Some(((fd as u32).wrapping_sub(1) as i32, word(n + 1), word(n + 2))),
         };
         let words = MrWords {
             access: unpack_access(first >> 32),
@@ -235,6 +240,7 @@ impl PeerTable {
             length: word(3),
             addr: word(4),
             file: three(5),
+            way: Way::from_code((word(5) >> 32) as u8),
             gate: three(8),
             version: first,
         };

@@ -8,11 +8,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::claim::own_uid;
 use super::cred::peer_cred;
@@ -63,6 +63,13 @@ pub fn claim(nic: &str, what: &str, vf: u16, bytes: u64, asks: bool) -> io::Resu
     }
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
+}
+
+/// Ends a claim at once. Closing the descriptor is not enough: a child between its fork and its exec has it too, and with it
+/// the name. Whoever asks at a socket that was shut down is refused (`unix_stream_connect` of the kernel).
+pub fn end(claim: BorrowedFd<'_>) {
+    // It fails only for what is no socket.
+    let _ = rustix::net::shutdown(claim, Shutdown::Both);
 }
 
 /// What the other processes of our user in this network namespace have of the budget.
@@ -180,6 +187,9 @@ mod tests {
         for _ in 0..20 {
             assert_eq!(held(2).settled, 4096);
         }
+        // As if a child that was just spawned had it.
+        let _spawned = asks.try_clone().expect("a descriptor");
+        end(asks.as_fd());
         drop((asks, two));
         assert_eq!(held(0), Held { settled: 4096, asked: 0 });
         let _same = claim(&nic, "dm", 1, 4096, false).expect("another name");

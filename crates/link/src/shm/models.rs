@@ -4,6 +4,8 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p link --lib --release models`
 #![allow(unsafe_code, reason = "loom's cells, which check that no access is in conflict")]
 
+mod withdrawals;
+
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use gpu::GpuConfig;
 use rustix::fs::FileType;
 
 use super::file::File;
@@ -14,7 +15,7 @@ use super::maps::Maps;
 use super::node::Node;
 use super::prime::Export;
 use super::{Result, inode};
-use crate::gpus::{Machine, PRESET};
+use crate::gpus::{self, PRESET};
 
 /// Where fake offsets for `mmap` begin, as in the kernel.
 #[doc(alias = "DRM_FILE_PAGE_OFFSET_START")]
@@ -64,12 +65,12 @@ impl State {
             return Ok(state);
         }
         let preset = env::var(PRESET).unwrap_or_default();
-        let machine = Machine::load(&preset).map_err(|error| {
+        let machine = gpus::machine(&preset).map_err(|error| {
             tracing::warn!(target: "peerdma::drm", "{error}");
             libc::ENODEV
         })?;
-        let tree = Arc::new(machine.tree);
-        let nodes = machine.gpus.into_iter().map(|gpu| Arc::new(Node::new(gpu, Arc::clone(&tree))));
+        let node = |gpu: &GpuConfig| Arc::new(Node::new(gpu.clone(), Arc::clone(machine.tree())));
+        let nodes = machine.gpus().iter().map(node);
         let last = STATE.load(Ordering::Acquire);
         let new = Box::new(Self {
             pid: std::process::id(),

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::gpus::{Machine, PRESET};
+use crate::gpus::{self, PRESET};
 
 /// The variable that lists the paths of the render nodes, in the order of the GPUs, separated by commas.
 const NODES: &str = "PEERDMA_DRM_NODE";
@@ -14,16 +14,16 @@ const FIRST_RENDER: usize = 128;
 /// Chooses a node for each GPU of the configuration, and tells the program's libraries. A node that exists is a real
 /// GPU's and stays so: ours get the next numbers that are free.
 pub(super) fn announce(command: &mut Command, preset: &str) -> Result<(), String> {
-    let machine = Machine::load(preset)?;
+    let machine = gpus::machine(preset)?;
     let free = (0..).filter(|unit| {
         let [render, card] = paths(*unit);
         !Path::new(&render).exists() && !Path::new(&card).exists()
     });
     let mut nodes = Vec::new();
-    for (gpu, unit) in machine.gpus.iter().zip(free) {
+    for (gpu, unit) in machine.gpus().iter().zip(free) {
         let [render, card] = paths(unit);
         let (name, driver) = (&gpu.name, gpu.preset.name());
-        let at = machine.tree.by_name(name).map(|bdf| format!(" at {bdf}")).unwrap_or_default();
+        let at = machine.tree().by_name(name).map(|bdf| format!(" at {bdf}")).unwrap_or_default();
         tracing::info!(target: "peerdma::drm", "{name} ({driver}){at} is {render} and {card}");
         nodes.push(render);
     }

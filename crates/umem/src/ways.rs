@@ -1,0 +1,83 @@
+//! How the memory of dma-bufs was reached: bytes by the way that its exporter gave, since the process began.
+//!
+//! The proof of the path. Each copy that touches such memory counts where it happens, in the process that makes it,
+//! whatever carried the message.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dmabuf::MapType;
+
+static BYTES: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+
+/// A way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there are no other ways")]
+pub enum Way {
+    /// At addresses that an exporter gave for the device.
+    Mapped(MapType),
+    /// Through the CPU's mapping of the buffer, since its addresses are on no bus of this process.
+    Cpu,
+}
+
+/// Bytes that were read, and bytes that were written, together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "one for each way")]
+pub struct WayBytes {
+    /// From device to device, by the address on the bus that both share (`PCI_P2PDMA_MAP_BUS_ADDR`).
+    pub bus_address: u64,
+    /// From device to device, through the host bridge (`PCI_P2PDMA_MAP_THRU_HOST_BRIDGE`).
+    pub through_host_bridge: u64,
+    /// In buffers that lay in the host's memory.
+    pub system: u64,
+    /// Through the CPU's mapping.
+    pub cpu: u64,
+}
+
+impl Way {
+    /// A number that stands for it: not 0.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Mapped(MapType::BusAddress) => 1,
+            Self::Mapped(MapType::ThroughHostBridge) => 2,
+            Self::Mapped(MapType::System) => 3,
+            Self::Cpu => 4,
+        }
+    }
+
+    /// The way that a number stands for.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            1 => Some(Self::Mapped(MapType::BusAddress)),
+            2 => Some(Self::Mapped(MapType::ThroughHostBridge)),
+            3 => Some(Self::Mapped(MapType::System)),
+            4 => Some(Self::Cpu),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn count(self, bytes: u64) {
+        // ORDERING: a number that only grows, and is only shown.
+        BYTES[usize::from(self.code()) - 1].fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// What was counted so far, of all devices of this process together.
+pub fn bytes_by_way() -> WayBytes {
+    let [bus_address, through_host_bridge, system, cpu] =
+        BYTES.each_ref().map(|bytes| bytes.load(Ordering::Relaxed));
+    WayBytes { bus_address, through_host_bridge, system, cpu }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_has_a_number_of_its_own() {
+        for code in 1..=4 {
+            assert_eq!(Way::from_code(code).map(Way::code), Some(code));
+        }
+        assert_eq!((Way::from_code(0), Way::from_code(5)), (None, None));
+    }
+}
