@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use interop::need::Need;
-use interop::{Netns, Output, Port, Program, Running, Scratch, Veth, compile, needs};
+use interop::{Mode, Netns, Output, Port, Program, Running, Scratch, Veth, compile, needs};
 
 /// Where a server and its clients are.
 struct Place {
@@ -109,6 +109,8 @@ here_and_over_a_wire! {
     mckey, mckey_wire: "mckey" => mckey_both;
     rdma_client, rdma_client_wire: "rdma_client" => rdma_client_once;
     rdma_xclient, rdma_xclient_wire: "rdma_xclient" => rdma_xclient_both;
+    a_thousand_connections, a_thousand_connections_wire: "cmtime" => a_thousand;
+    a_recording, a_recording_wire: "rping" => recorded;
     perftest_bandwidth, perftest_bandwidth_wire: "ib_send_bw" => |place| perftest(&place, "ib_send_bw", &["-n", "200"]);
     perftest_latency, perftest_latency_wire: "ib_write_lat" => |place| perftest(&place, "ib_write_lat", &["-n", "200"]);
     perftest_reads, perftest_reads_wire: "ib_read_bw" => |place| perftest(&place, "ib_read_bw", &["-n", "200"]);
@@ -238,10 +240,8 @@ fn this_host_by_its_loopback_address() {
 /// Two descriptors per connection and side for the completion channels that `rdma_create_qp` makes.
 const DESCRIPTORS: &str = "--nofile=8192:8192";
 
-#[test]
-fn a_thousand_connections() {
-    needs!(Need::Program("cmtime"), Need::Program("prlimit"));
-    let place = Place::here();
+fn a_thousand(place: Place) {
+    needs!(Need::Program("prlimit"));
     let (host, port) = (place.host(), place.port());
     let server = place.serve("prlimit", &[DESCRIPTORS, "cmtime", "-p", &port]);
     let args = [DESCRIPTORS, "cmtime", "-p", &port, "-c", "1000", "-s", &host];
@@ -249,6 +249,32 @@ fn a_thousand_connections() {
     client.success().says("disconnect").never_says("error").never_says("fail");
     server.kill();
     server.finish().never_says("fail");
+}
+
+/// Each message of a connection as the network analyser sees it: where it was sent, and where it came.
+fn recorded(place: Place) {
+    needs!(Need::Program("tshark"));
+    let scratch = Scratch::new();
+    let file = scratch.file("cm.pcapng");
+    let file = file.to_str().expect("a path of ASCII");
+    let (host, port, record) = (place.host(), place.port(), format!("PEERDMA_PCAP={file}"));
+    let args = [&record, "rping", "-C", "2", "-p", &port, "-a", &host];
+    let server = place.serve("env", &[&args[..], &["-s"]].concat());
+    place.client("env", &[&args[..], &["-c"]].concat()).output().success();
+    server.finish().success();
+    let count = |filter: &str| {
+        let tshark = Program::new("tshark").args(["-r", file, "-Y", filter]).mode(Mode::Plain);
+        tshark.limit(LIMIT).output().success().stdout.lines().count()
+    };
+    // Who ends first may not wait for the answer to its DREQ.
+    for (attribute, least) in [("0x0010", 2), ("0x0013", 2), ("0x0014", 2), ("0x0015", 1)] {
+        let found = count(&format!("infiniband.mad.attributeid == {attribute}"));
+        assert!(found >= least, "{attribute}: {found}");
+    }
+    assert_eq!(count("infiniband.mad && (_ws.malformed || _ws.expert.severity >= 0x600000)"), 0);
+    // REQ: the service is a port of TCP, and the addresses are there.
+    let service = format!("infiniband.cm.req.serviceid.dport == {port}");
+    assert!(count(&service) >= 2, "{service}");
 }
 
 #[test]

@@ -14,6 +14,8 @@ use crate::report::{Report, Row, Target};
 const CONNECT: &str = "connect";
 /// Connections at once. Each takes two descriptors of a side of `cmtime`, and a shell's limit is often 1024.
 const CONNECTIONS: usize = 400;
+/// How often it is looked for, and how long a call takes at most that follows another one.
+const LOOK: Duration = Duration::from_millis(50);
 /// How long the server may take to be there.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -34,22 +36,24 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
 /// Thousands of connections per second, by the step "connect" of `cmtime`: from the first request to the last event. Its
 /// server makes a QP with two CQs and two channels for each in this time.
 fn cmtime() -> Outcome<f64> {
-    let port = free_port()?.to_string();
+    let number = free_port()?;
+    let port = number.to_string();
     let peerdma = peerdma()?.to_string_lossy().into_owned();
     let words = [peerdma.as_str(), "run", "--", "cmtime", "-p", &port];
     let _server = Program::start(&[], &[], &words)?;
-    let client = |count: &str| {
-        let more = [&words[..], &["-s", "127.0.0.1", "-c", count]].concat();
-        Program::start(&[], &[], &more)?.finish()
-    };
+    let count = CONNECTIONS.to_string();
+    let client = [&words[..], &["-s", "127.0.0.1", "-c", &count]].concat();
     let began = Instant::now();
-    // Until the server listens it is refused.
-    while client("1").is_ok_and(|text| text.contains("error")) {
+    // It serves one client: to the next it would offer the queues of this one. So none asks whether it listens.
+    let name = format!("/cm/106{number:04x}@4");
+    while !std::fs::read_to_string("/proc/net/unix")?.contains(&name) {
         if began.elapsed() > PATIENCE {
             return Err("the server of cmtime does not listen".into());
         }
+        std::thread::sleep(LOOK);
     }
-    let text = client(&CONNECTIONS.to_string())?;
+    std::thread::sleep(LOOK);
+    let text = Program::start(&[], &[], &client)?.finish()?;
     if text.contains("error") {
         return Err("cmtime did not make all its connections".into());
     }

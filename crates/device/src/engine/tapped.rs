@@ -1,6 +1,6 @@
 //! Where packets are recorded, if they are: behind every door through which they leave or come.
 
-use iba::Av;
+use iba::{Av, Qpn};
 use link::pcap::Direction;
 use transport::env::{Source, To};
 use umem::Foreign;
@@ -54,6 +54,17 @@ impl Core {
         let mut bytes = tap.payload(payload.len());
         payload.copy_to(&mut bytes);
         tap.memory(now, Direction::Inbound, (ends, mtu), headers, bytes, note_in(headers));
+    }
+
+    /// A datagram of QP 1 went to a process of this host, or stays here.
+    #[cold]
+    pub(crate) fn tap_mad(&mut self, av: &Av, headers: &Headers, mad: &[u8]) {
+        let (now, ends, mtu) = (self.now, self.ends(av), self.port.active_mtu());
+        let Some(tap) = &mut self.tap else { return };
+        let mut bytes = tap.payload(mad.len());
+        bytes.copy_from_slice(mad);
+        let note = Note { qpn: Some(Qpn::GSI), ..Note::default() };
+        tap.memory(now, Direction::Outbound, (ends, mtu), headers, bytes, note);
     }
 
     /// A batch of datagrams went out.

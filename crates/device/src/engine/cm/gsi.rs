@@ -274,6 +274,11 @@ impl Engine {
                 Err(_) => return true,
             }
         }
+        // An answer to one of our own, or a request for a listener of ours. What is refused for want of one was never sent.
+        if self.core.tap.is_some() && matches!(target, Target::Vf(_)) {
+            let (av, headers) = (self.gsi_av(&transmit), gsi_headers(self.cm.next_psn()));
+            self.core.tap_mad(&av, &headers, &transmit.mad[..]);
+        }
         transmit.peer.via = Some(own);
         let from = ::cm::Peer { local: peer.remote, remote: peer.local, via: Some(own) };
         if self.core.gsi.len() < MAX_ARRIVED {
@@ -297,6 +302,9 @@ impl Engine {
             room.copy_from(&transmit.mad[..]);
             Ok(())
         });
+        if pushed.is_ok() && self.core.tap.is_some() {
+            self.core.tap_mad(&av, &headers, &transmit.mad[..]);
+        }
         pushed.map(|_| ())
     }
 
