@@ -39,6 +39,7 @@ pub struct Program {
     mode: Mode,
     gpu: Option<String>,
     pcap: Option<PathBuf>,
+    rsockets: bool,
     netns: Option<String>,
     own_pid_namespace: bool,
     nobody: bool,
@@ -56,6 +57,7 @@ impl Program {
             env: Vec::new(),
             mode: Mode::Run,
             gpu: None,
+            rsockets: false,
             pcap: None,
             netns: None,
             own_pid_namespace: false,
@@ -98,6 +100,13 @@ impl Program {
     #[must_use]
     pub fn pcap(mut self, file: &Path) -> Self {
         self.pcap = Some(file.to_owned());
+        self
+    }
+
+    /// Has `peerdma run` make its sockets rsockets.
+    #[must_use]
+    pub fn rsockets(mut self) -> Self {
+        self.rsockets = true;
         self
     }
 
@@ -218,6 +227,7 @@ impl Program {
         }
         if let (Mode::Run, Some(a)) = (self.mode, &artefacts) {
             words.extend([a.peerdma().into_os_string(), "run".into()]);
+            words.extend(self.rsockets.then(|| "--rsockets".into()));
             words.extend(self.gpu.as_ref().map(|preset| format!("--gpu={preset}").into()));
             if let Some(file) = &self.pcap {
                 words.extend(["--pcap".into(), file.into()]);

@@ -15,6 +15,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("umem", &["dmabuf"]),
     ("transport", &["iba", "wire"]),
     ("cm", &["iba", "wire"]),
+    ("rsocket", &[]),
     ("fault", &["iba", "wire"]),
     // For `umem::Foreign`: a ring shared with a peer is foreign memory, too.
     ("link", &["iba", "umem", "dmabuf"]),
@@ -25,9 +26,22 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // The one place that holds both a GPU and a NIC: a process has one of each, joined by fds alone.
     (
         "peerdma",
-        &["iba", "umem", "dmabuf", "pci", "fault", "link", "transport", "device", "gpu", "verbs"],
+        &[
+            "iba",
+            "umem",
+            "dmabuf",
+            "pci",
+            "fault",
+            "link",
+            "transport",
+            "device",
+            "gpu",
+            "verbs",
+            "rsocket",
+        ],
     ),
     ("preload", &[]),
+    ("rspreload", &[]),
     ("fabric-sim", &["iba", "wire", "transport", "umem"]),
     ("interop", &[]),
     ("bench", &["iba", "wire", "umem", "dmabuf", "transport", "link", "device", "gpu", "verbs"]),

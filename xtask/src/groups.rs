@@ -65,6 +65,12 @@ pub(crate) const GROUPS: &[Group] = &[
     group("pingpong", 90, "the pingpongs of ibverbs-utils", Job::Interop { threads: 1 }),
     group("perftest", 240, "every perftest program with its options", Job::Interop { threads: 1 }),
     group("rdmacm", 150, "the programs of the connection manager", Job::Interop { threads: 1 }),
+    group(
+        "rsockets",
+        300,
+        "sockets over RDMA, for programs that ask for them and others",
+        Job::Interop { threads: 1 },
+    ),
     group("permissions", 120, "users and pid namespaces", Job::Interop { threads: 1 }),
     group("fork", 30, "fork, daemon, multiprocessing", Job::Interop { threads: 2 }),
     group("pyverbs", 180, "rdma-core's own tests", Job::Tests(|_| pyverbs::group())),

@@ -5,11 +5,12 @@ use std::path::Path;
 use crate::sh::{Outcome, check, exists, tool};
 
 /// Package, and why.
-const PACKAGES: [(&str, &str); 29] = [
+const PACKAGES: [(&str, &str); 31] = [
     ("binutils", "readelf and nm, for the ABI checks"),
     ("busybox-static", "a static binary that reads /sys"),
     ("coreutils", "timeout, env, stat"),
     ("cpio", "what a virtual machine boots from"),
+    ("curl", "a client of HTTP that knows nothing of RDMA"),
     ("ethtool", "switching a veth's offloads off"),
     ("g++", "the runtime of the fuzz targets"),
     ("gcc", "our small C programs"),
@@ -24,6 +25,7 @@ const PACKAGES: [(&str, &str); 29] = [
     ("libopenmpi-dev", "mpicc"),
     ("librdmacm-dev", "<rdma/rdma_cma.h>"),
     ("openmpi-bin", "mpirun"),
+    ("netcat-openbsd", "the smallest program of sockets"),
     ("perftest", "ib_write_bw and its kin"),
     ("python3", "multiprocessing"),
     ("python3-pyverbs", "verbs from Python"),

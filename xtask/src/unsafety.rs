@@ -13,6 +13,7 @@ const MAY: &[(&str, &str)] = &[
     ("dmabuf", "src/sys"),
     ("peerdma", ""),
     ("preload", ""),
+    ("rspreload", ""),
     // Bare system calls and raw memory are what the engine is compared with.
     ("bench", ""),
 ];

@@ -16,7 +16,9 @@ use super::object::{Object, bad, given_mut};
 use super::pointers::Pointers;
 use super::types::context::{ABI_IS_EXTENDED, Context, ValuesEx, VerbsContext};
 use super::types::device::Device;
-use super::{cq, device as devices, dm, domain, errno, mr, mw, poll, post, qp, srq, tm, xrc};
+use super::{
+    cq, device as devices, dm, domain, errno, mr, mw, poll, post, qp, rsocket, srq, tm, xrc,
+};
 
 /// An open device, as the library knows it.
 pub(crate) struct Open {
@@ -175,13 +177,16 @@ unsafe extern "C" fn query_rt_values(context: *mut Context, values: *mut ValuesE
 /// From the first open on, devices know of forks.
 fn watch_forks() {
     extern "C" fn prepare() {
+        rsocket::fork_prepare();
         device::fork::prepare();
     }
     extern "C" fn parent() {
         device::fork::parent();
+        rsocket::fork_parent();
     }
     extern "C" fn child() {
         device::fork::child();
+        rsocket::fork_child();
     }
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {

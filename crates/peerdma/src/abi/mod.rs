@@ -45,6 +45,7 @@ pub(crate) mod post;
 pub(crate) mod qp;
 pub(crate) mod qp_attr;
 pub(crate) mod rdmacm;
+pub(crate) mod rsocket;
 pub(crate) mod srq;
 pub(crate) mod tm;
 pub(crate) mod types;

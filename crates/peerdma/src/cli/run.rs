@@ -51,6 +51,9 @@ pub(crate) struct Args {
         default_missing_value = ""
     )]
     gpu: Option<String>,
+    /// Make the program's TCP and UDP sockets rsockets, which its peers must be as well (see docs/RSOCKETS.md)
+    #[arg(long)]
+    rsockets: bool,
     /// Record every packet of every carrier in this file, for Wireshark and tshark (pcapng; see docs/PCAP.md)
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
@@ -95,6 +98,11 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
             library.preload().ok_or("--gpu needs libpeerdma-preload.so beside the library")?;
         ld_preload = [preload.as_os_str(), OsStr::new(":"), &ld_preload].into_iter().collect();
         gpu::announce(&mut command, preset)?;
+    }
+    if args.rsockets {
+        let rsockets =
+            library.rsockets().ok_or("--rsockets needs librspreload.so.1 beside the library")?;
+        ld_preload = [rsockets.as_os_str(), OsStr::new(":"), &ld_preload].into_iter().collect();
     }
     command.env("LD_PRELOAD", &ld_preload);
     if let Some(path) = &args.pcap {

@@ -32,7 +32,7 @@ const VENDOR_OPTION_NOT_SUPPORTED: RejReason = RejReason(35);
 /// # Safety
 ///
 /// `id` is one of ours, and its endpoint's `inner` is not locked.
-pub(super) unsafe fn complete(id: *mut CmId) -> Answer {
+pub(in crate::abi) unsafe fn complete(id: *mut CmId) -> Answer {
     // SAFETY: the caller's promise.
     if !unsafe { endpoint(id) }.inner().is_sync {
         return Ok(());
@@ -399,7 +399,7 @@ unsafe fn to_rts(inner: &Inner, qp: &Qp, resources: u8, depth: u8) -> Answer {
 /// # Safety
 ///
 /// `id` is one of ours.
-pub(super) unsafe fn to_error(id: *mut CmId) {
+pub(in crate::abi) unsafe fn to_error(id: *mut CmId) {
     // SAFETY: the caller's promise.
     let Some(qp) = (unsafe { qp(id) }) else { return };
     // SAFETY: the structure is made of integers, for which zero is a value.

@@ -38,7 +38,7 @@ pub(super) struct End {
 }
 
 /// What calls of the program change.
-pub(super) struct Inner {
+pub(in crate::abi) struct Inner {
     pub(super) state: State,
     pub(super) port_space: CEnum,
     pub(super) qp_type: CEnum,
@@ -49,7 +49,7 @@ pub(super) struct Inner {
     pub(super) ends: Vec<End>,
     pub(super) local: Option<SocketAddr>,
     pub(super) remote: Option<SocketAddr>,
-    pub(super) path: Option<cm::Path>,
+    pub(in crate::abi) path: Option<cm::Path>,
     /// The same for C, at an address that stays.
     pub(super) path_rec: Option<Box<SaPathRec>>,
     pub(super) options: BindOptions,
@@ -94,7 +94,7 @@ struct Delivery {
 }
 
 /// What is behind a `rdma_cm_id`.
-pub(super) struct Endpoint {
+pub(in crate::abi) struct Endpoint {
     pub(super) acks: Acks,
     inner: Mutex<Inner>,
     delivery: Mutex<Delivery>,
@@ -167,7 +167,7 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
+    pub(in crate::abi) fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

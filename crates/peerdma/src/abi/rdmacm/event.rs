@@ -247,7 +247,7 @@ unsafe fn request(
 }
 
 /// An address vector for the way.
-pub(super) fn address(path: &Path) -> AhAttr {
+pub(in crate::abi) fn address(path: &Path) -> AhAttr {
     ah::attr_of(&iba::Av {
         dgid: path.dgid,
         sgid_index: path.sgid_index,

@@ -24,7 +24,7 @@ pub(super) type IdObject = Object<CmId, Arc<Endpoint>>;
 /// # Safety
 ///
 /// `id` is from [`create`] and is not destroyed before the result is last used.
-pub(super) unsafe fn endpoint<'a>(id: *mut CmId) -> &'a Arc<Endpoint> {
+pub(in crate::abi) unsafe fn endpoint<'a>(id: *mut CmId) -> &'a Arc<Endpoint> {
     // SAFETY: the caller's promise.
     unsafe { IdObject::own(id) }
 }

@@ -46,7 +46,7 @@ mod nic;
 pub(crate) mod option;
 pub(crate) mod qp;
 mod reach;
-mod sockaddr;
+pub(in crate::abi) mod sockaddr;
 pub(crate) mod srq;
 
 /// Why a call fails: an errno, whose reason was logged where it was made.
@@ -60,6 +60,11 @@ impl Failure {
     /// A failure for the reason `what`, which `PEERDMA_LOG` shows.
     pub(crate) fn new(errno: c_int, what: impl Display) -> Self {
         tracing::info!(target: "peerdma::refusal", errno, "{what}");
+        Self(errno)
+    }
+
+    /// A failure that is none: there is nothing yet, or a signal came.
+    pub(crate) const fn quiet(errno: c_int) -> Self {
         Self(errno)
     }
 

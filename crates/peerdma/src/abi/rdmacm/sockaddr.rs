@@ -18,7 +18,7 @@ const AF_IB: sa_family_t = 27;
 /// # Safety
 ///
 /// `addr` is NULL or points to an address as long as its family says.
-pub(super) unsafe fn read(call: &str, addr: *const sockaddr) -> Answer<SocketAddr> {
+pub(in crate::abi) unsafe fn read(call: &str, addr: *const sockaddr) -> Answer<SocketAddr> {
     if addr.is_null() {
         return Err(Failure::new(libc::EINVAL, format!("{call}: no address")));
     }
@@ -48,7 +48,7 @@ pub(super) unsafe fn read(call: &str, addr: *const sockaddr) -> Answer<SocketAdd
 }
 
 /// An address in the room that an identifier has for one.
-pub(super) fn write(addr: SocketAddr) -> sockaddr_storage {
+pub(in crate::abi) fn write(addr: SocketAddr) -> sockaddr_storage {
     // SAFETY: the structure is made of integers, for which zero is a value.
     let mut room: sockaddr_storage = unsafe { mem::zeroed() };
     let place = &raw mut room;

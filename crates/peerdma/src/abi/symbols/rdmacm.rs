@@ -1,8 +1,7 @@
 //! The symbols of `librdmacm.so.1`, sorted by name. They live in this library because the connection manager and the
 //! verbs must share one engine.
 
-use super::Answer::{In, Refuse};
-use super::Refusal::MinusOne;
+use super::Answer::In;
 use super::{Symbol, verb};
 
 const V1_0: &[&str] = &["RDMACM_1.0"];
@@ -12,14 +11,12 @@ const V1_3: &[&str] = &["RDMACM_1.3"];
 const V1_4: &[&str] = &["RDMACM_1.4"];
 const V1_5: &[&str] = &["RDMACM_1.5"];
 
-const RSOCKETS: &str = "this library has no rsockets";
-
 /// Connection manager and rsockets.
 pub(crate) const RDMACM: &[Symbol] = &[
-    verb("raccept", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rbind", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rclose", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rconnect", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("raccept", V1_0, In("rsocket::socket")),
+    verb("rbind", V1_0, In("rsocket::socket")),
+    verb("rclose", V1_0, In("rsocket::socket")),
+    verb("rconnect", V1_0, In("rsocket::socket")),
     verb("rdma_accept", V1_0, In("rdmacm::connect")),
     verb("rdma_ack_cm_event", V1_0, In("rdmacm::event")),
     verb("rdma_bind_addr", V1_0, In("rdmacm::addr")),
@@ -64,30 +61,30 @@ pub(crate) const RDMACM: &[Symbol] = &[
     verb("rdma_set_local_ece", V1_3, In("rdmacm::option")),
     verb("rdma_set_option", V1_0, In("rdmacm::option")),
     verb("rdma_write_cm_event", V1_4, In("rdmacm::event")),
-    verb("repoll_create", V1_5, Refuse(MinusOne, RSOCKETS)),
-    verb("repoll_ctl", V1_5, Refuse(MinusOne, RSOCKETS)),
-    verb("repoll_wait", V1_5, Refuse(MinusOne, RSOCKETS)),
-    verb("rfcntl", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rgetpeername", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rgetsockname", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rgetsockopt", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("riomap", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("riounmap", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("riowrite", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rlisten", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rpoll", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rread", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rreadv", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rrecv", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rrecvfrom", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rrecvmsg", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rselect", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rsend", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rsendmsg", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rsendto", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rsetsockopt", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rshutdown", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rsocket", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rwrite", V1_0, Refuse(MinusOne, RSOCKETS)),
-    verb("rwritev", V1_0, Refuse(MinusOne, RSOCKETS)),
+    verb("repoll_create", V1_5, In("rsocket::epoll")),
+    verb("repoll_ctl", V1_5, In("rsocket::epoll")),
+    verb("repoll_wait", V1_5, In("rsocket::epoll")),
+    verb("rfcntl", V1_0, In("rsocket::option")),
+    verb("rgetpeername", V1_0, In("rsocket::socket")),
+    verb("rgetsockname", V1_0, In("rsocket::socket")),
+    verb("rgetsockopt", V1_0, In("rsocket::option")),
+    verb("riomap", V1_0, In("rsocket::map")),
+    verb("riounmap", V1_0, In("rsocket::map")),
+    verb("riowrite", V1_0, In("rsocket::map")),
+    verb("rlisten", V1_0, In("rsocket::socket")),
+    verb("rpoll", V1_0, In("rsocket::poll")),
+    verb("rread", V1_0, In("rsocket::io")),
+    verb("rreadv", V1_0, In("rsocket::io")),
+    verb("rrecv", V1_0, In("rsocket::io")),
+    verb("rrecvfrom", V1_0, In("rsocket::io")),
+    verb("rrecvmsg", V1_0, In("rsocket::io")),
+    verb("rselect", V1_0, In("rsocket::poll")),
+    verb("rsend", V1_0, In("rsocket::io")),
+    verb("rsendmsg", V1_0, In("rsocket::io")),
+    verb("rsendto", V1_0, In("rsocket::io")),
+    verb("rsetsockopt", V1_0, In("rsocket::option")),
+    verb("rshutdown", V1_0, In("rsocket::socket")),
+    verb("rsocket", V1_0, In("rsocket::socket")),
+    verb("rwrite", V1_0, In("rsocket::io")),
+    verb("rwritev", V1_0, In("rsocket::io")),
 ];

@@ -20,6 +20,9 @@ const NAMES: [&str; 4] = [VERBS, "libibverbs.so", "librdmacm.so.1", "librdmacm.s
 /// The preload library, as it is installed and as Cargo calls it.
 const PRELOAD: [&str; 2] = ["libpeerdma-preload.so", "libpeerdma_preload.so"];
 
+/// The library that makes sockets rsockets, as it is installed and as Cargo calls it.
+const RSOCKETS: [&str; 2] = ["librspreload.so.1", "librspreload.so"];
+
 /// The directory of names, beside the library. (Cargo has a file libpeerdma.d there.)
 const NAMES_DIR: &str = "libpeerdma.names";
 
@@ -83,7 +86,16 @@ impl Library {
 
     /// The preload library, if it is there and can be named in a list.
     pub(super) fn preload(&self) -> Option<PathBuf> {
-        PRELOAD
+        self.beside(&PRELOAD)
+    }
+
+    /// The library that makes sockets rsockets, if it is there and can be named in a list.
+    pub(super) fn rsockets(&self) -> Option<PathBuf> {
+        self.beside(&RSOCKETS)
+    }
+
+    fn beside(&self, names: &[&str]) -> Option<PathBuf> {
+        names
             .iter()
             .map(|name| self.directory.join(name))
             .find(|path| path.is_file() && super::is_listable(path))

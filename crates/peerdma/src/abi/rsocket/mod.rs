@@ -1,0 +1,68 @@
+//! rsockets (`rsocket(7)`): the socket calls of `librdmacm.so.1`, over the connection manager and the verbs of this library.
+//!
+//! ```text
+//!   rsend, rrecv, rpoll, ...      io, poll, option, map, epoll: one file for each kind of call
+//!        |
+//!   socket::Socket                what a descriptor stands for, found in a table
+//!     |        |
+//!   stream   datagram             connecting and accepting              UDP socket and UD queue pairs
+//!     |
+//!   conn::Conn                    a connected stream: queue pair and memory
+//!     |
+//!   rsocket::Stream               the protocol: messages, credits (crate `rsocket`)
+//! ```
+//!
+//! # Who does what
+//!
+//! Programs call from any thread, and data moves in their calls. What must happen while a program does something else is done
+//! by one thread ([`service`]): it takes connections for listeners, goes on with connections whose sockets do not block,
+//! learns that a connection was ended, sends probes, and answers over UDP who a datagram socket is.
+//!
+//! # Descriptors
+//!
+//! A socket is known by a descriptor that is its own as long as it lives: that of its event channel, or of its UDP socket. It
+//! means nothing to `poll(2)`, so that programs use [`poll::rpoll`].
+//!
+//! # Forks
+//!
+//! A child has the sockets of its parent in name only: the queue pairs are the parent's. It can close them, which the peer does
+//! not notice. The original is the same; `librspreload` with `RDMAV_FORK_SAFE` connects after the fork instead.
+
+mod ask;
+mod conn;
+mod datagram;
+pub(crate) mod epoll;
+pub(crate) mod io;
+pub(crate) mod map;
+mod memory;
+pub(crate) mod option;
+pub(crate) mod poll;
+mod service;
+mod settings;
+pub(crate) mod socket;
+mod stream;
+mod waker;
+
+pub(crate) use service::{fork_child, fork_parent, fork_prepare};
+
+use std::ffi::c_int;
+
+use super::boundary::{self, control};
+use super::errno;
+use super::rdmacm::Answer;
+
+/// Runs a call that returns a number, or -1 with errno.
+fn call<T: From<i8> + boundary::Answer>(name: &'static str, body: impl FnOnce() -> Answer<T>) -> T {
+    control(name, T::from(-1), || match body() {
+        Ok(answer) => answer,
+        Err(failure) => {
+            errno::set(failure.errno());
+            T::from(-1)
+        }
+    })
+}
+
+/// Runs a call that returns 0, or -1 with errno.
+fn done(name: &'static str, body: impl FnOnce() -> Answer) -> c_int {
+    call(name, || body().map(|()| 0))
+}

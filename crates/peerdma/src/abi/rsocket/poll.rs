@@ -1,0 +1,271 @@
+//! Waiting for several sockets and other descriptors at once.
+
+use std::ffi::{c_int, c_short};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libc::{fd_set, nfds_t, pollfd, timeval};
+use rsocket::End;
+
+use super::call;
+use super::settings::SETTINGS;
+use super::socket::{Kind, Socket, lookup};
+use super::stream::{Phase, StreamSocket};
+use super::waker::{Waker, Watchers};
+use crate::abi::rdmacm::{Answer, Failure};
+
+const IN: c_short = libc::POLLIN | libc::POLLRDNORM;
+const OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;
+
+impl StreamSocket {
+    /// What `poll(2)` would say of it. With `arm` its descriptor becomes readable when that may change.
+    fn ready(&self, arm: bool) -> c_short {
+        match (self.phase(), self.connected()) {
+            (Phase::Listening, _) if self.has_connections() => IN,
+            (Phase::Failed, _) => IN | OUT | libc::POLLERR,
+            (Phase::Connected, Some(conn)) => {
+                let core = conn.check(arm);
+                let mut ready = 0;
+                if core.available() > 0 || !core.is_readable() {
+                    ready |= IN;
+                }
+                if conn.may_send(&core) || !core.is_writable() {
+                    ready |= OUT;
+                }
+                ready
+                    | match core.end() {
+                        None => 0,
+                        // Programs take it for the end, even if there is something to read first.
+                        Some(End::Disconnected) if core.available() > 0 => 0,
+                        Some(End::Disconnected) => libc::POLLHUP,
+                        Some(End::Failed) => libc::POLLERR,
+                    }
+            }
+            _ => 0,
+        }
+    }
+
+    /// The descriptor that is readable when something happened, if there is one.
+    fn descriptor(&self) -> Option<c_int> {
+        self.connected().map(|conn| conn.fd()).or_else(|| self.bell())
+    }
+
+    /// That descriptor is readable.
+    fn happened(&self) {
+        if let Some(conn) = self.connected() {
+            conn.take_event();
+        }
+    }
+}
+
+impl Socket {
+    fn ready(&self, events: c_short, arm: bool) -> c_short {
+        let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+        let ready = match &self.kind {
+            Kind::Stream(stream) => stream.ready(arm),
+            Kind::Datagram(datagram) => datagram.ready(arm),
+        };
+        ready & (events | always)
+    }
+
+    fn descriptor(&self) -> Option<c_int> {
+        match &self.kind {
+            Kind::Stream(stream) => stream.descriptor(),
+            Kind::Datagram(datagram) => Some(datagram.descriptor()),
+        }
+    }
+
+    fn happened(&self) {
+        match &self.kind {
+            Kind::Stream(stream) => stream.happened(),
+            Kind::Datagram(datagram) => datagram.happened(self),
+        }
+    }
+}
+
+/// One descriptor of a call, with the socket it is, if it is one.
+type Asked = Option<Arc<Socket>>;
+
+/// When a timeout is over; a negative one never is.
+pub(super) fn deadline(timeout_ms: c_int) -> Option<Instant> {
+    u64::try_from(timeout_ms).ok().map(|ms| Instant::now() + Duration::from_millis(ms))
+}
+
+/// `poll(2)` for sockets and others. A negative timeout is none.
+pub(super) fn poll(fds: &mut [pollfd], timeout_ms: c_int) -> Answer<c_int> {
+    wait(fds, deadline(timeout_ms), None)
+}
+
+/// Waits until a descriptor is ready, or the deadline is over, or, if `stop` is given, those who watch are told and it then
+/// says so.
+pub(super) fn wait(
+    fds: &mut [pollfd],
+    deadline: Option<Instant>,
+    stop: Option<(&Watchers, &dyn Fn() -> bool)>,
+) -> Answer<c_int> {
+    let asked: Vec<Asked> = fds.iter().map(|fd| lookup(fd.fd)).collect();
+    let begin = Instant::now();
+    loop {
+        let ready = check(fds, &asked, false)?;
+        if ready > 0 || deadline.is_some_and(|deadline| deadline <= begin) {
+            return Ok(ready);
+        }
+        if begin.elapsed() > SETTINGS.polling_time {
+            break;
+        }
+    }
+    let waker = Waker::of_thread()?;
+    let _watches: Vec<_> =
+        asked.iter().flatten().map(|socket| socket.watchers.watch(&waker)).collect();
+    let _stop = stop.map(|(watchers, _)| watchers.watch(&waker));
+    let mut kernel = Vec::with_capacity(fds.len() + 1);
+    loop {
+        waker.drain();
+        let ready = check(fds, &asked, true)?;
+        if ready > 0 || stop.is_some_and(|(_, is_over)| is_over()) {
+            return Ok(ready);
+        }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Ok(0);
+        }
+        kernel.clear();
+        for (fd, socket) in fds.iter().zip(&asked) {
+            kernel.push(match socket {
+                // A negative descriptor is passed over.
+                Some(socket) => entry(socket.descriptor().unwrap_or(-1)),
+                None => pollfd { revents: 0, ..*fd },
+            });
+        }
+        kernel.push(entry(waker.fd()));
+        sleep(&mut kernel, left)?;
+        for (seen, socket) in kernel.iter().zip(&asked) {
+            if let Some(socket) = socket
+                && seen.revents != 0
+            {
+                socket.happened();
+            }
+        }
+    }
+}
+
+const fn entry(fd: c_int) -> pollfd {
+    pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+/// Looks at everything once, and says how many are ready.
+fn check(fds: &mut [pollfd], asked: &[Asked], arm: bool) -> Answer<c_int> {
+    let mut ready = 0;
+    let mut others = false;
+    for (fd, socket) in fds.iter_mut().zip(asked) {
+        match socket {
+            Some(socket) => {
+                fd.revents = socket.ready(fd.events, arm);
+                ready += c_int::from(fd.revents != 0);
+            }
+            None => others |= fd.fd >= 0,
+        }
+    }
+    if !others {
+        return Ok(ready);
+    }
+    let mut kernel: Vec<pollfd> = fds.to_vec();
+    for (entry, socket) in kernel.iter_mut().zip(asked) {
+        if socket.is_some() {
+            entry.fd = -1;
+        }
+    }
+    sleep(&mut kernel, Some(Duration::ZERO))?;
+    for ((fd, seen), socket) in fds.iter_mut().zip(&kernel).zip(asked) {
+        if socket.is_none() {
+            fd.revents = seen.revents;
+            ready += c_int::from(seen.revents != 0);
+        }
+    }
+    Ok(ready)
+}
+
+/// The kernel's `poll`.
+fn sleep(fds: &mut [pollfd], timeout: Option<Duration>) -> Answer {
+    let ms = timeout.map_or(-1, |left| {
+        // Rounded up: to wake too early is to wake twice.
+        c_int::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
+    });
+    // SAFETY: the entries live through the call, and there are as many as said.
+    let answer = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as nfds_t, ms) };
+    if answer < 0 { Err(Failure::last()) } else { Ok(()) }
+}
+
+pub(crate) unsafe extern "C" fn rpoll(fds: *mut pollfd, nfds: nfds_t, timeout: c_int) -> c_int {
+    call("rpoll", || {
+        if nfds == 0 {
+            return poll(&mut [], timeout);
+        }
+        // SAFETY: contract: there are as many entries as said.
+        let fds = unsafe { std::slice::from_raw_parts_mut(fds, nfds as usize) };
+        poll(fds, timeout)
+    })
+}
+
+pub(crate) unsafe extern "C" fn rselect(
+    nfds: c_int,
+    readfds: *mut fd_set,
+    writefds: *mut fd_set,
+    exceptfds: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    call("rselect", || {
+        if !(0..=libc::FD_SETSIZE as c_int).contains(&nfds) {
+            return Err(Failure::new(libc::EINVAL, format!("rselect: {nfds} descriptors")));
+        }
+        let sets = [(readfds, libc::POLLIN), (writefds, libc::POLLOUT), (exceptfds, 0)];
+        let mut fds = Vec::new();
+        for fd in 0..nfds {
+            // SAFETY: contract: a set is NULL or valid.
+            let is_in = |set: *mut fd_set| !set.is_null() && unsafe { libc::FD_ISSET(fd, set) };
+            if sets.iter().any(|(set, _)| is_in(*set)) {
+                let wanted = |(set, event)| if is_in(set) { event } else { 0 };
+                let events = sets.map(wanted).iter().fold(0, |all, event| all | event);
+                fds.push(pollfd { fd, events, revents: 0 });
+            }
+        }
+        let ms = if timeout.is_null() {
+            -1
+        } else {
+            // SAFETY: contract: it is valid.
+            let timeout = unsafe { &*timeout };
+            if timeout.tv_sec < 0 || timeout.tv_usec < 0 {
+                return Err(Failure::new(libc::EINVAL, "rselect: a negative timeout"));
+            }
+            let ms =
+                timeout.tv_sec.saturating_mul(1000).saturating_add((timeout.tv_usec + 999) / 1000);
+            c_int::try_from(ms).unwrap_or(c_int::MAX)
+        };
+        poll(&mut fds, ms)?;
+        if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
+            return Err(Failure::new(libc::EBADF, "rselect: a descriptor that is not open"));
+        }
+        // As of select(2), what makes reading and writing return at once counts as ready.
+        let meanings = [
+            libc::POLLIN | libc::POLLHUP | libc::POLLERR,
+            libc::POLLOUT | libc::POLLERR,
+            libc::POLLPRI,
+        ];
+        let mut count = 0;
+        for ((set, _), meaning) in sets.into_iter().zip(meanings) {
+            if set.is_null() {
+                continue;
+            }
+            for fd in &fds {
+                // SAFETY: contract: the set is valid.
+                let was_in = unsafe { libc::FD_ISSET(fd.fd, set) };
+                if was_in && fd.revents & meaning == 0 {
+                    // SAFETY: as above.
+                    unsafe { libc::FD_CLR(fd.fd, set) };
+                }
+                count += c_int::from(was_in && fd.revents & meaning != 0);
+            }
+        }
+        Ok(count)
+    })
+}

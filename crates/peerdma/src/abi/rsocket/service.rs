@@ -1,0 +1,198 @@
+//! The thread that looks after sockets while their program does something else.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::Instant;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::socket::{Kind, Socket};
+use crate::abi::rdmacm::{Answer, Failure};
+
+/// What the thread and the program share.
+struct Service {
+    /// The thread, once there is one.
+    thread: Option<Thread>,
+    /// Who is looked after.
+    sockets: Vec<Arc<Socket>>,
+    /// Counts how often the thread let go of all sockets.
+    round: u64,
+}
+
+struct Thread {
+    id: ThreadId,
+    bell: Arc<OwnedFd>,
+}
+
+static SERVICE: Mutex<Service> =
+    Mutex::new(Service { thread: None, sockets: Vec::new(), round: 0 });
+static ROUND: Condvar = Condvar::new();
+/// Held while the thread does something with sockets: a fork waits until it does not.
+static AT_WORK: Mutex<()> = Mutex::new(());
+
+fn lock() -> MutexGuard<'static, Service> {
+    SERVICE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn at_work() -> MutexGuard<'static, ()> {
+    AT_WORK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Looks after a socket from now on.
+pub(super) fn add(socket: &Arc<Socket>) -> Answer {
+    let mut service = lock();
+    if service.thread.is_none() {
+        service.thread = Some(start()?);
+    }
+    service.sockets.push(Arc::clone(socket));
+    ring(&service);
+    Ok(())
+}
+
+/// Looks after a socket no more. It may be in use until the thread comes round.
+pub(super) fn forget(socket: &Arc<Socket>) {
+    let mut service = lock();
+    service.sockets.retain(|known| !Arc::ptr_eq(known, socket));
+    ring(&service);
+}
+
+/// Looks after a socket no more, and waits until the thread has let go of it.
+pub(super) fn remove(socket: &Arc<Socket>) {
+    let mut service = lock();
+    service.sockets.retain(|known| !Arc::ptr_eq(known, socket));
+    let Some(thread) = &service.thread else { return };
+    if thread.id == thread::current().id() {
+        return;
+    }
+    ring(&service);
+    let now = service.round;
+    while service.round == now && service.thread.is_some() {
+        service = ROUND.wait(service).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+/// Something changed that the thread has to look at.
+pub(super) fn wake() {
+    ring(&lock());
+}
+
+fn ring(service: &Service) {
+    if let Some(thread) = &service.thread {
+        let _ = rustix::io::write(&*thread.bell, &1_u64.to_ne_bytes());
+    }
+}
+
+fn start() -> Answer<Thread> {
+    let failed = |errno, what: String| Failure::new(errno, format!("the rsocket thread: {what}"));
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(|error| failed(error.raw_os_error(), error.to_string()))?;
+    let bell = Arc::new(bell);
+    let own = Arc::clone(&bell);
+    let handle = link::thread::spawn("peerdma-rsocket", move || run(&own))
+        .map_err(|error| failed(error.raw_os_error().unwrap_or(libc::EAGAIN), error.to_string()))?;
+    Ok(Thread { id: handle.thread().id(), bell })
+}
+
+fn run(bell: &OwnedFd) {
+    let mut sockets: Vec<Arc<Socket>> = Vec::new();
+    let mut fds = Vec::new();
+    loop {
+        // Let go of what was held, and only then say so.
+        sockets.clear();
+        let mut service = lock();
+        service.round += 1;
+        ROUND.notify_all();
+        sockets.clone_from(&service.sockets);
+        drop(service);
+
+        let working = at_work();
+        fds.clear();
+        fds.push(libc::pollfd { fd: bell.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+        let mut next: Option<Instant> = None;
+        for socket in &sockets {
+            // A negative descriptor is passed over.
+            let fd = socket.interest().unwrap_or(-1);
+            fds.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+            if let Some(due) = probe(socket) {
+                next = Some(next.map_or(due, |next| next.min(due)));
+            }
+        }
+        drop(working);
+        let timeout = next.map_or(-1, |due| {
+            let left = due.saturating_duration_since(Instant::now()).as_millis() + 1;
+            i32::try_from(left).unwrap_or(i32::MAX)
+        });
+        // SAFETY: the entries live through the call, and there are as many as said.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
+        let _ = rustix::io::read(bell, &mut [0; 8]);
+        let working = at_work();
+        for (socket, fd) in sockets.iter().zip(&fds[1..]) {
+            if fd.revents != 0 {
+                socket.serve();
+            }
+        }
+        drop(working);
+    }
+}
+
+/// Sends a probe if one is due, and says when the next one is.
+fn probe(socket: &Socket) -> Option<Instant> {
+    let mut options = socket.options();
+    let due = options.probe?;
+    let now = Instant::now();
+    if due > now {
+        return Some(due);
+    }
+    let next = now + options.keep_idle();
+    options.probe = Some(next);
+    drop(options);
+    match &socket.kind {
+        Kind::Stream(stream) => stream.probe(),
+        Kind::Datagram(_) => {}
+    }
+    Some(next)
+}
+
+impl Socket {
+    /// The descriptor that the service waits for.
+    fn interest(&self) -> Option<std::ffi::c_int> {
+        match &self.kind {
+            Kind::Stream(stream) => stream.interest(),
+            Kind::Datagram(datagram) => Some(datagram.udp.as_raw_fd()),
+        }
+    }
+
+    /// That descriptor is readable.
+    fn serve(self: &Arc<Self>) {
+        match &self.kind {
+            Kind::Stream(stream) => stream.serve(self),
+            Kind::Datagram(datagram) => datagram.asked(self),
+        }
+    }
+}
+
+thread_local! {
+    static HELD: std::cell::RefCell<Option<(MutexGuard<'static, ()>, MutexGuard<'static, Service>)>> =
+        const { std::cell::RefCell::new(None) };
+}
+
+/// Before a fork: the thread is at rest, and stays so.
+pub(crate) fn fork_prepare() {
+    let working = at_work();
+    HELD.set(Some((working, lock())));
+}
+
+/// After a fork, in the parent.
+pub(crate) fn fork_parent() {
+    HELD.take();
+}
+
+/// After a fork, in the child: it has no thread, and the sockets are the parent's.
+pub(crate) fn fork_child() {
+    if let Some((_working, mut service)) = HELD.take() {
+        service.thread = None;
+        // Their queue pairs are the parent's; what is freed with the last reference would be the husk of one.
+        std::mem::forget(std::mem::take(&mut service.sockets));
+    }
+}
