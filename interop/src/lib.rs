@@ -48,7 +48,7 @@ mod vm;
 pub use artefacts::Artefacts;
 pub use capture::{Capture, Captured, Frame, icrc};
 pub use csource::{compile, compile_mpi};
-pub use netns::{Netns, Tap, Veth};
+pub use netns::{Lan, Netns, Tap, Veth};
 pub use output::Output;
 pub use pair::{Finished, Pair, RunningPair};
 pub use port::Port;

@@ -91,6 +91,57 @@ impl Drop for Netns {
     }
 }
 
+/// Several hosts behind one bridge.
+#[derive(Debug)]
+pub struct Lan {
+    switch: Netns,
+    /// The hosts.
+    pub hosts: Vec<Netns>,
+}
+
+impl Lan {
+    /// So many hosts.
+    #[track_caller]
+    pub fn new(hosts: usize) -> Self {
+        let switch = Netns::new();
+        switch.ip(&["link", "add", "br0", "type", "bridge"]);
+        switch.ip(&["link", "set", "br0", "up"]);
+        let mut lan = Self { switch, hosts: Vec::new() };
+        for index in 0..hosts {
+            let host = Netns::new();
+            let (port, holder) = (format!("port{index}"), host.holder.id().to_string());
+            let far = ["peer", "name", "eth0", "netns", &holder];
+            lan.switch.ip(&[&["link", "add", &port, "type", "veth"], &far[..]].concat());
+            lan.switch.ip(&["link", "set", &port, "master", "br0", "up"]);
+            host.ip(&["addr", "add", &format!("{}/24", Self::address(index)), "dev", "eth0"]);
+            host.ip(&["link", "set", "eth0", "up"]);
+            host.ip(&["route", "add", "default", "via", "10.79.0.254"]);
+            lan.hosts.push(host);
+        }
+        for host in &lan.hosts {
+            host.wait_carrier("eth0");
+        }
+        lan
+    }
+
+    /// The address of a host.
+    pub fn address(index: usize) -> String {
+        format!("10.79.0.{}", index + 1)
+    }
+
+    /// Takes a host's cable out of the switch, where it has its light still.
+    #[track_caller]
+    pub fn cut_off(&self, index: usize) {
+        self.switch.ip(&["link", "set", &format!("port{index}"), "nomaster"]);
+    }
+
+    /// Puts it back.
+    #[track_caller]
+    pub fn reconnect(&self, index: usize) {
+        self.switch.ip(&["link", "set", &format!("port{index}"), "master", "br0"]);
+    }
+}
+
 /// A namespace with a tap device, to whose other end a [`Vm`](crate::Vm) is wired.
 #[derive(Debug)]
 pub struct Tap {

@@ -18,7 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("rsocket", &[]),
     ("fault", &["iba", "wire"]),
     // For `umem::Foreign`: a ring shared with a peer is foreign memory, too.
-    ("link", &["iba", "umem"]),
+    ("link", &["iba", "umem", "dmabuf"]),
     ("device", &["iba", "wire", "umem", "dmabuf", "pci", "transport", "cm", "fault", "link"]),
     // Its memory is foreign memory: importers write it at any moment.
     ("gpu", &["umem", "dmabuf", "pci"]),

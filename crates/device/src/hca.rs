@@ -415,6 +415,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         table,
         udp: UdpQueue::new(segments, source, config.udp_port),
         missteered: false,
+        uses_udp: false,
         moderated: Vec::new(),
         gsi: Default::default(),
         holding: false,

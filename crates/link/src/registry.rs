@@ -21,7 +21,6 @@
 mod accept;
 pub mod budget;
 mod claim;
-pub(crate) mod cred;
 mod directory;
 mod list;
 pub(crate) mod message;

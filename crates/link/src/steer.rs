@@ -9,7 +9,7 @@
 //!         0        1       2       4      5                 8              |
 //!                                                                           v
 //!                          table: VF 0 -> 0, VF 1 -> 2, VF 4 -> 1    socket[index]
-//!   no entry -> the kernel's hash picks one            QPN 0, 1, 0xffffff -> socket[0]
+//!   no entry, QPN 0, 1, 0xffffff -> the first VF of the table
 //! ```
 //!
 //! **A VF's index is not its number.** When a socket is closed the last one takes its place in the array, no one is told,
@@ -25,8 +25,8 @@
 //! A socket is closed when its last descriptor is. A child that keeps one after a fork keeps its place in the array, and
 //! what is steered or hashed there is lost: children close them ([`UdpLink::raw_fds`]), and so does exec.
 //!
-//! Reasons to start: the device was opened; a VF of this host vanished; a packet came astray. Starting too often is
-//! harmless ([`REST`]).
+//! Reasons to start: the device was opened; a packet came astray; nothing came for a while, as when another process ended and
+//! a third, which is stopped, now gets our packets. Starting too often is harmless ([`REST`]).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -44,7 +44,7 @@ pub use program::Table;
 const WAVE: u16 = 16;
 /// The highest number of VFs that a QPN can name.
 const MAX_INDEX: u16 = 1024;
-/// How long answers may take. A VF that is stopped, or busy for longer, is left to the hash.
+/// How long answers may take. The packets of a VF that is stopped, or busy for longer, go to another, which passes them on.
 pub const PATIENCE: Duration = Duration::from_millis(50);
 /// How long after a table was attached a new one is made at the earliest.
 pub const REST: Duration = Duration::from_millis(100);

@@ -280,6 +280,7 @@ impl Engine {
         } else if state == QpState::Rtr || mask.contains(AttrMask::AV) {
             if facts.qp_type.is_connected() {
                 facts.route = core.route(&facts.av, facts.dest_qpn);
+                core.uses_udp |= facts.route == Route::Udp;
                 tracing::debug!(
                     target: "peerdma::path",
                     qpn = %facts.qpn, peer = %facts.dest_qpn, dgid = ?facts.av.dgid,

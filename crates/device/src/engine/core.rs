@@ -160,6 +160,8 @@ pub(crate) struct Core {
     pub(crate) udp: UdpQueue,
     /// Whether the kernel gave us a packet that is another process's.
     pub(crate) missteered: bool,
+    /// Whether a QP was ever connected over UDP.
+    pub(crate) uses_udp: bool,
     /// When events that are held back come at the latest.
     pub(crate) moderated: Vec<(Time, CqId)>,
     /// Datagrams for QP 1 that wait for the communication manager.

@@ -286,7 +286,8 @@ impl Engine {
         let capture = self.core.tap.as_ref().and_then(|tap| tap.deadline());
         let plan = self.core.injected.as_ref().and_then(|injected| injected.deadline());
         let cm = self.cm.next_deadline();
-        timer.into_iter().chain(event).chain(capture).chain(plan).chain(cm).min()
+        let silence = self.receivers.silence_until().filter(|_| self.core.uses_udp);
+        timer.into_iter().chain(event).chain(capture).chain(plan).chain(cm).chain(silence).min()
     }
 
     /// Notes when the background thread looks again; it holds the lock until it sleeps.

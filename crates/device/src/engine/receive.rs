@@ -9,6 +9,7 @@ use link::registry::{Claim, Event};
 use link::shm::{Inbound, InboundState};
 use link::steer::Steering;
 use link::udp::{SendError, UdpLink};
+use transport::Time;
 use transport::env::Rx;
 use wire::Headers;
 use wire::grh::Grh;
@@ -40,6 +41,8 @@ pub(crate) struct Receivers {
     forwarders: Forwarders,
     /// Polls of the socket left before it is looked at only now and then.
     udp_heat: u32,
+    /// When a datagram last came, or its absence was last acted upon, and how long the next absence may be.
+    heard: (Time, Duration),
 }
 
 /// Which sockets to look at.
@@ -65,6 +68,10 @@ const PARTITION: u16 = 0x7fff;
 const UDP_HEADER: usize = 8;
 /// How long packets of an unreliable QP wait for a receive before they are dropped.
 const STARVED: Duration = Duration::from_millis(100);
+/// How long a process with connections over UDP may hear nothing before it makes sure that the kernel still gives it its
+/// datagrams; shorter than a peer's retries with the usual ACK timeout of 67 ms. Doubled while nothing comes, up to the second.
+const SILENCE: Duration = Duration::from_millis(200);
+const LONG_SILENCE: Duration = Duration::from_secs(4);
 /// Records taken from one ring before the next ring has its turn.
 const RING_BURST: usize = 32;
 
@@ -96,7 +103,14 @@ impl Receivers {
             verifier: Verifier::new(),
             forwarders: Forwarders::new(port),
             udp_heat: 0,
+            heard: (Time::ZERO, SILENCE),
         }
+    }
+
+    /// When the silence of the socket becomes suspicious, if anybody shares the port.
+    pub(crate) fn silence_until(&self) -> Option<Time> {
+        let shared = |steering: &&Steering| steering.tables().any(|table| table.len() > 1);
+        self.steering.as_ref().filter(shared).map(|_| self.heard.0 + self.heard.1)
     }
 
     /// Closes, in the child of a fork, what is the parent's.
@@ -298,6 +312,7 @@ impl Engine {
         if count == 0 {
             return false;
         }
+        receivers.heard = (core.now, SILENCE);
         self.transmit_touched();
         self.after_transmit();
         true
@@ -397,6 +412,13 @@ impl Engine {
         }
         self.cm.lost = self.core.peers.poll();
         moved |= !self.cm.lost.is_empty();
+        if self.core.uses_udp
+            && self.receivers.silence_until().is_some_and(|at| at <= self.core.now)
+        {
+            let (_, silence) = self.receivers.heard;
+            self.receivers.heard = (self.core.now, (2 * silence).min(LONG_SILENCE));
+            self.core.missteered = true;
+        }
         if self.core.missteered {
             // A process came or went: ask again which socket is whose.
             self.core.missteered = false;

@@ -4,17 +4,24 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-/// `struct ucred`, with pid 0 as `None`: the peer's process has no number in our pid namespace.
+/// `struct ucred` of the process at the other end of a Unix socket (`unix(7)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PeerCred {
-    pub(crate) pid: Option<u32>,
-    pub(crate) uid: u32,
+#[expect(clippy::exhaustive_structs, reason = "what the kernel says")]
+pub struct PeerCred {
+    /// Its process id. The kernel's 0 is `None`: the process has no number in our pid namespace.
+    pub pid: Option<u32>,
+    /// Its effective user id.
+    pub uid: u32,
 }
 
 /// Reads `SO_PEERCRED`: of the process that connected or, on a connecting socket, listened.
 ///
 /// rustix has this call too, but its pid cannot be 0.
-pub(crate) fn peer_cred(socket: BorrowedFd<'_>) -> Result<PeerCred, Errno> {
+///
+/// # Errors
+///
+/// What the kernel says: ENOTSOCK.
+pub fn peer_cred(socket: BorrowedFd<'_>) -> Result<PeerCred, Errno> {
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the fd is open; `cred` is valid for `len` bytes of writing, any bytes are a valid ucred, and `len` is

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, ioctl, opcode};
 use rustix::mm::{MapFlags, ProtFlags};
 
-pub(crate) use cred::peer_cred;
+pub use cred::{PeerCred, peer_cred};
 pub(crate) use heap::allocate as heap_allocate;
 pub(crate) use lock::{is_locked, reopen, try_lock};
 #[cfg(test)]

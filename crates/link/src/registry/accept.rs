@@ -3,12 +3,12 @@
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
+use dmabuf::{PeerCred, peer_cred};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use super::claim::{Claim, dial, own_uid, spare_fd};
-use super::cred::{PeerCred, peer_cred};
 use super::message::{Hello, Message, Received, Welcome, recv};
 use super::{PeerInfo, VF_COUNT};
 use crate::shm::{Consumer, Inbound, PeerBell};
@@ -231,7 +231,7 @@ impl Claim {
 fn accept_one(listener: &OwnedFd) -> Result<Pending, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::accept_with(listener, flags)?;
-    let cred = peer_cred(socket.as_fd()).map_err(|_| Errno::NOTCONN)?;
+    let cred = peer_cred(socket.as_fd())?;
     Ok(Pending { socket, cred })
 }
 

@@ -11,11 +11,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use dmabuf::peer_cred;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::claim::own_uid;
-use super::cred::peer_cred;
 use super::name::valid_nic;
 use super::{SO_ACCEPTCON, VF_COUNT};
 

@@ -8,12 +8,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
+use dmabuf::{PeerCred, peer_cred};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::accept::Pending;
-use super::cred::{PeerCred, peer_cred};
 use super::message::{Hello, Message};
 use super::name::{NIC_NAME_MAX, address, squatted, valid_nic};
 use super::{NicIdentity, Probe, VF_COUNT};
@@ -271,8 +271,7 @@ pub(super) fn own_uid() -> u32 {
 pub(super) fn dial(nic: &str, vf: u16) -> Result<(OwnedFd, PeerCred), Errno> {
     let socket = new_socket()?;
     rustix::net::connect(&socket, &address(nic, vf)?)?;
-    let cred = peer_cred(socket.as_fd())
-        .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOTCONN))?;
+    let cred = peer_cred(socket.as_fd())?;
     Ok((socket, cred))
 }
 

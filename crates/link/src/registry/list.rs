@@ -5,10 +5,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use dmabuf::PeerCred;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::claim::dial;
-use super::cred::PeerCred;
 use super::message::{Message, Received, recv};
 use super::name::vf_of_line;
 

@@ -2,12 +2,12 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
+use dmabuf::PeerCred;
 use umem::Foreign;
 
 use super::bell::PeerBell;
 use super::ring::{Producer, PushError};
 use crate::registry::PeerInfo;
-use crate::registry::cred::PeerCred;
 use crate::registry::message::{Message, Received, Welcome, recv};
 
 /// Messages taken from the socket in one call of `poll`.

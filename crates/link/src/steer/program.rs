@@ -54,38 +54,43 @@ impl Table {
 
     /// The program for this table. Offsets count from the UDP payload: the kernel strips the UDP header for a reuseport
     /// program (`run_bpf_filter`). A packet too short to hold what is read goes to index 0.
+    ///
+    /// What belongs to no VF of the table goes to one that answered lately and passes it on: the hash might give it to a
+    /// process that is stopped.
     pub fn program(&self) -> Vec<libc::sock_filter> {
+        let other = self.0.values().next().copied().map_or(NO_SOCKET, u32::from);
+        let first = self.0.values().next().copied().map_or(0, u32::from);
         let mut code = vec![
             load(4),
             operation(libc::BPF_ALU | libc::BPF_AND, 0x00ff_ffff),
-            // QPN 0: a question goes where it says, all else to the first socket.
+            // QPN 0: a question goes where it says.
             jump_if_equal(0, 0, 5),
             load(0),
             jump_if_equal(QUESTION, 0, 2),
             load(8),
             operation(libc::BPF_RET | libc::BPF_A, 0),
-            give(0),
-            // The GSI and multicast belong to no VF; whoever is first distributes them.
+            give(first),
+            // The GSI and multicast belong to no VF; whoever gets them distributes them.
             jump_if_equal(1, 0, 1),
-            give(0),
+            give(first),
             jump_if_equal(0x00ff_ffff, 0, 1),
-            give(0),
+            give(first),
             operation(libc::BPF_ALU | libc::BPF_RSH, 14),
         ];
         let entries: Vec<_> = self.entries().collect();
-        search(&mut code, &entries);
+        search(&mut code, &entries, other);
         code
     }
 }
 
-/// Appends the search for the VF in A among `entries`, which are sorted. Depth grows with the logarithm of their number.
-fn search(code: &mut Vec<libc::sock_filter>, entries: &[(u16, u16)]) {
+/// Appends the search for the VF in A among `entries`, which are sorted; any other goes to `other`. Depth grows with the logarithm of their number.
+fn search(code: &mut Vec<libc::sock_filter>, entries: &[(u16, u16)], other: u32) {
     if entries.len() <= LEAF {
         for (vf, index) in entries {
             code.push(jump_if_equal(u32::from(*vf), 0, 1));
             code.push(give(u32::from(*index)));
         }
-        code.push(give(NO_SOCKET));
+        code.push(give(other));
         return;
     }
     let (low, high) = entries.split_at(entries.len() / 2);
@@ -93,9 +98,9 @@ fn search(code: &mut Vec<libc::sock_filter>, entries: &[(u16, u16)]) {
     code.push(jump(libc::BPF_JGE, u32::from(high[0].0), 0, 1));
     let to_high = code.len();
     code.push(operation(libc::BPF_JMP | libc::BPF_JA, 0));
-    search(code, low);
+    search(code, low, other);
     code[to_high].k = (code.len() - to_high - 1) as u32;
-    search(code, high);
+    search(code, high, other);
 }
 
 /// Loads the big-endian word at `offset`; beyond the packet the program ends with index 0.

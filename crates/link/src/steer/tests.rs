@@ -132,7 +132,7 @@ fn more_vfs_than_one_wave_of_questions() {
 }
 
 #[test]
-fn what_belongs_to_no_vf_goes_to_the_first_socket() {
+fn what_belongs_to_no_vf_goes_to_the_first_of_the_table() {
     let mut links = share_port(&[3, 4, 5]);
     settle(&mut links, &[(3, 0), (4, 1), (5, 2)]);
     for _ in 0..4 {
@@ -145,10 +145,10 @@ fn what_belongs_to_no_vf_goes_to_the_first_socket() {
 }
 
 #[test]
-fn an_unknown_vf_goes_to_someone() {
+fn an_unknown_vf_goes_to_one_that_answered() {
     let mut links = share_port(&[3, 4, 5]);
     settle(&mut links, &[(3, 0), (4, 1), (5, 2)]);
-    receiver(&mut links, LOCALHOST, &bth(qpn(900)));
+    assert_eq!(receiver(&mut links, LOCALHOST, &bth(qpn(900))), 0);
 }
 
 #[test]
@@ -169,6 +169,10 @@ fn a_vf_that_does_not_answer_is_left_out() {
     }
     let table = steering.tables().next().expect("IPv4");
     assert_eq!(*table, Table::new([(1, 0), (3, 2)]));
+    // What is for it, and for nobody, is left to those who answered.
+    for qpn in [qpn(2), qpn(900), 1] {
+        assert_eq!(receiver(&mut links, LOCALHOST, &bth(qpn)), 0);
+    }
     // Soon after, a start waits for its turn.
     steering.start(now);
     assert_eq!(steering.deadline(), Some(now + REST));
@@ -195,7 +199,8 @@ fn the_search_finds_every_vf_and_no_other() {
         let table = Table::new((0..count).map(|n| (n * 3, n)));
         let program = table.program();
         for vf in 0..1024 {
-            let expected = table.index_of(vf).map_or(u32::MAX, u32::from);
+            let other = table.entries().next().map_or(u32::MAX, |(_, index)| u32::from(index));
+            let expected = table.index_of(vf).map_or(other, u32::from);
             assert_eq!(interpret(&program, &bth(qpn(vf))), expected, "{count} entries, VF {vf}");
         }
     }
