@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
+use std::time::Duration;
 
 use device::cm::{ConnParam as Param, EventKind, Path};
 use iba::{QKey, Qpn};
@@ -65,6 +66,9 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     })
 }
 
+/// How long a program whose channel is gone has to end.
+const PARTING: Duration = Duration::from_secs(1);
+
 /// Takes the next event of a channel, and waits for one.
 ///
 /// # Safety
@@ -72,7 +76,15 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
 /// `channel` is one of ours.
 pub(super) unsafe fn take_event(channel: *mut EventChannel) -> Answer<*mut CmEvent> {
     // SAFETY: the caller's promise.
-    let queue = Arc::clone(&unsafe { ChannelObject::own(channel) }.channel);
+    let queue = match unsafe { ChannelObject::find(channel) } {
+        Ok(own) => Arc::clone(&own.channel),
+        Err(what) => {
+            // Programs end by destroying the channel on which a thread of theirs waits. One that is only on its way here, and
+            // a moment earlier would have waited for good, must not make the program fail at its end (`rping` does).
+            std::thread::sleep(PARTING);
+            return Err(Failure::new(libc::EINVAL, format!("rdma_get_cm_event: {what}")));
+        }
+    };
     loop {
         let Entry { endpoint, what } = queue.take()?;
         // SAFETY: the endpoint lives until this event is acknowledged, and with it the identifier.

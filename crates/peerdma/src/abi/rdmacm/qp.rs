@@ -222,6 +222,13 @@ pub(super) unsafe fn destroy_cqs(c: &mut CmId) {
     if c.qp_type == QpType::XrcRecv as CEnum && !c.srq.is_null() {
         return;
     }
+    // A program may have put one queue in both places.
+    if c.send_cq == c.recv_cq {
+        c.send_cq = ptr::null_mut();
+    }
+    if c.send_cq_channel == c.recv_cq_channel {
+        c.send_cq_channel = ptr::null_mut();
+    }
     for cq in [&mut c.recv_cq, &mut c.send_cq] {
         let cq = mem::replace(cq, ptr::null_mut());
         if !cq.is_null() {
