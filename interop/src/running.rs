@@ -143,6 +143,11 @@ impl Running {
         self.signal(Signal::CONT);
     }
 
+    /// Asks the group to end (SIGINT, as a terminal would).
+    pub fn interrupt(&self) {
+        self.signal(Signal::INT);
+    }
+
     /// Ends the group if it has not ended after `grace`.
     pub fn end_unless_ended(&mut self, grace: Duration) {
         let until = Instant::now() + grace;
