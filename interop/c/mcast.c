@@ -203,6 +203,10 @@ static void receive(const char *text, int messages)
 	fflush(stdout);
 	while (next[0] < messages || next[1] < messages)
 		take(next, &group, 1);
+	/* The last answer is a datagram, too: who asks again after two seconds for want of it is answered again. */
+	for (time_t last = time(NULL); time(NULL) - last < 4;)
+		if (take(next, &group, 1))
+			last = time(NULL);
 	for (int i = 0; i < QPS; i++)
 		CHECK(!ibv_detach_mcast(qps[i], &group, 0));
 	printf("received %d and %d\n", next[0], next[1]);
