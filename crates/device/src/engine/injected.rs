@@ -124,7 +124,7 @@ impl Injected {
     }
 
     /// Whether the port is down.
-    pub(crate) fn is_port_down(&self) -> bool {
+    fn is_port_down(&self) -> bool {
         self.port_down_until.is_some()
     }
 
@@ -190,6 +190,11 @@ impl Injected {
 }
 
 impl Core {
+    /// Whether a plan holds the port down.
+    pub(crate) fn is_port_down(&self) -> bool {
+        self.injected.as_ref().is_some_and(|injected| injected.is_port_down())
+    }
+
     /// Ends the records of this NIC: the capture, and the report of the plan. Once.
     pub(crate) fn finish_records(&mut self) {
         if let Some(tap) = &mut self.tap {

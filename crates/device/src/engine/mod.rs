@@ -145,8 +145,7 @@ impl Engine {
     #[doc(alias = "ibv_query_port")]
     pub fn port_attr(&self) -> PortAttr {
         let attr = crate::nic::port_attr(&self.core.port);
-        let is_down = self.core.injected.as_ref().is_some_and(|injected| injected.is_port_down());
-        PortAttr { active: attr.active && !is_down, ..attr }
+        PortAttr { active: attr.active && !self.core.is_port_down(), ..attr }
     }
 
     /// The number of a QP.

@@ -545,8 +545,7 @@ fn deliver_datagram(
     }
     if to_group {
         // Every process that joined was given a copy by the kernel, so none comes by way of another.
-        let is_down = core.injected.as_ref().is_some_and(|injected| injected.is_port_down());
-        if way == Way::Socket && !is_down {
+        if way == Way::Socket && !core.is_port_down() {
             deliver_to_group(core, qps, dst.ip(), &rx);
         }
         return None;

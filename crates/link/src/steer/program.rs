@@ -58,8 +58,8 @@ impl Table {
     /// What belongs to no VF of the table goes to one that answered lately and passes it on: the hash might give it to a
     /// process that is stopped.
     pub fn program(&self) -> Vec<libc::sock_filter> {
-        let other = self.0.values().next().copied().map_or(NO_SOCKET, u32::from);
-        let first = self.0.values().next().copied().map_or(0, u32::from);
+        let answered = self.0.values().next().copied().map(u32::from);
+        let (other, first) = (answered.unwrap_or(NO_SOCKET), answered.unwrap_or(0));
         let mut code = vec![
             load(4),
             operation(libc::BPF_ALU | libc::BPF_AND, 0x00ff_ffff),

@@ -79,7 +79,7 @@ impl Core {
             tracing::debug!(target: "peerdma::drop", ?via, "no management datagram, and for QP 1");
             return;
         };
-        let is_down = self.injected.as_ref().is_some_and(|injected| injected.is_port_down());
+        let is_down = self.is_port_down();
         if self.gsi.len() >= MAX_ARRIVED || is_down {
             self.counters.dropped_packets += 1;
             tracing::debug!(target: "peerdma::drop", ?via, is_down, "no room at QP 1, or no port");
