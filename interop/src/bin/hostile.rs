@@ -216,7 +216,9 @@ impl Attack {
             },
         };
         if packet[0] != 0x64 || rng.chance(20) {
-            put(&mut packet, 4, qpn | (rng.next() as u32 & 0xff << 24) * u32::from(rng.chance(5)));
+            // The reserved bits above it are anything, now and then.
+            let reserved = if rng.chance(5) { rng.next() as u32 & 0xff00_0000 } else { 0 };
+            put(&mut packet, 4, qpn | reserved);
         }
         let base = known.as_ref().map_or_else(|| rng.next() as u32, |known| word(known, 8));
         let psn = match rng.below(8) {
