@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::mem;
 use std::slice;
 
-use device::cm::{ConnParam as Param, RejReason};
+use device::cm::{ConnParam as Param, Ece, RejReason};
 use iba::{AttrMask, QKey, QpState, Qpn};
 
 use super::endpoint::{Endpoint, Inner, State};
@@ -141,7 +141,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(id: *mut CmId, param: *mut ConnPara
         inner.responder_resources =
             asked(param.map(|param| param.responder_resources), end.nic.max_responder_resources);
         // SAFETY: contract: the private data is as long as it says.
-        let all = unsafe { param_of(&inner, param, qp) };
+        let all = Param { ece: inner.local_ece, ..unsafe { param_of(&inner, param, qp) } };
         end.nic.hca.alive()?.cm_connect(end.id, &all)?;
         inner.state = State::Connecting;
         inner.connect_data.clear();
@@ -187,7 +187,9 @@ pub(crate) unsafe extern "C" fn rdma_accept(id: *mut CmId, param: *mut ConnParam
             unsafe { to_rts(&inner, qp, resources, depth) }?;
         }
         // SAFETY: contract: the private data is as long as it says.
-        let all = unsafe { param_of(&inner, param, qp) };
+        let mut all = unsafe { param_of(&inner, param, qp) };
+        // The vendor is the one who asked (librdmacm: `ucma_copy_ece_param_to_kern_rep`).
+        all.ece = Ece { vendor_id: inner.remote_ece.vendor_id, ..inner.local_ece };
         // What comes of it may come before the call returns.
         endpoint.set_open(true);
         let accepted = end.nic.hca.alive().and_then(|mut engine| engine.cm_accept(end.id, &all));
@@ -269,10 +271,19 @@ pub(crate) unsafe extern "C" fn rdma_establish(id: *mut CmId) -> c_int {
 /// # Safety
 ///
 /// `id` is one of ours.
-pub(super) unsafe fn follow(id: *mut CmId, endpoint: &Endpoint) -> Answer {
+pub(super) unsafe fn follow(id: *mut CmId, endpoint: &Endpoint, ece: Ece) -> Answer {
     // SAFETY: the caller's promise.
     let qp = unsafe { qp(id) };
-    let inner = endpoint.inner();
+    let mut inner = endpoint.inner();
+    // An answer in the name of a vendor whom nobody asked (librdmacm: `ucma_process_conn_resp_ece`).
+    if ece.vendor_id != 0 && ece.vendor_id != inner.local_ece.vendor_id {
+        drop(inner);
+        // SAFETY: contract: as above.
+        unsafe { to_error(id) };
+        let what = format!("rdma_get_cm_event: the peer answers for vendor {:#x}", ece.vendor_id);
+        return Err(Failure::new(libc::EINVAL, what));
+    }
+    inner.remote_ece = ece;
     let end = inner.end("rdma_get_cm_event")?;
     let followed = match qp {
         // SAFETY: contract: the QP is one of ours.

@@ -128,7 +128,9 @@ pub(crate) unsafe extern "C" fn rdma_set_local_ece(id: *mut CmId, ece: *mut Ece)
         match options {
             Some(Ece { vendor_id, options, comp_mask: 0 }) if *vendor_id != 0 => {
                 // SAFETY: contract: it is one of ours.
-                unsafe { endpoint(id) }.inner().local_ece = (*vendor_id, *options);
+                let ece = device::cm::Ece { vendor_id: *vendor_id, attr_mod: *options };
+                // SAFETY: contract: it is one of ours.
+                unsafe { endpoint(id) }.inner().local_ece = ece;
                 Ok(())
             }
             _ => {
@@ -147,9 +149,10 @@ pub(crate) unsafe extern "C" fn rdma_get_remote_ece(id: *mut CmId, ece: *mut Ece
             return Err(Failure::new(libc::EINVAL, what));
         }
         // SAFETY: contract: it is one of ours.
-        let (vendor_id, options) = unsafe { endpoint(id) }.inner().remote_ece;
+        let said = unsafe { endpoint(id) }.inner().remote_ece;
+        let ece_of_peer = Ece { vendor_id: said.vendor_id, options: said.attr_mod, comp_mask: 0 };
         // SAFETY: contract: the program has room for the answer.
-        unsafe { ece.write(Ece { vendor_id, options, comp_mask: 0 }) };
+        unsafe { ece.write(ece_of_peer) };
         Ok(())
     })
 }

@@ -129,6 +129,9 @@ unsafe fn create_ex(id: *mut CmId, attr: &mut QpInitAttrEx) -> Answer {
         c.pd = attr.pd;
     }
     c.qp = qp;
+    // What the program said of a vendor gives way to what the QP says (librdmacm: `init_ece`), which is nothing.
+    // SAFETY: contract: the identifier is one of ours.
+    unsafe { endpoint(id) }.inner().local_ece = device::cm::Ece::default();
     Ok(())
 }
 
