@@ -368,7 +368,7 @@ fn other_services_and_sizes() {
 
 #[test]
 fn what_a_vendor_says_travels_with_the_request_and_its_answer() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::new().with_listener();
     // A vendor has 24 bits, its options 32.
     let asked = cm::Ece { vendor_id: 0xff0c_42a1, attr_mod: 0x8765_4321 };
     let granted = cm::Ece { vendor_id: 0x0c_42a1, attr_mod: 0x4321 };

@@ -9,8 +9,9 @@ use iba::{AttrMask, QKey, QpState, Qpn};
 
 use super::endpoint::{Endpoint, Inner, State};
 use super::event::take_event;
-use super::id::{endpoint, release_event};
+use super::id::{endpoint, release_event, structure};
 use super::{Answer, Failure, call, verb};
+use crate::abi::object::{given, room};
 use crate::abi::qp::ibv_modify_qp;
 use crate::abi::qp_attr;
 use crate::abi::types::CEnum;
@@ -339,15 +340,16 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     mask: *mut c_int,
 ) -> c_int {
     call("rdma_init_qp_attr", || {
-        // SAFETY: contract: the attributes are valid as far as the state.
-        let state = unsafe { (*attr).qp_state };
+        // SAFETY: contract: the identifier is one of ours.
+        let endpoint = unsafe { endpoint(id) };
+        let mask = room(mask);
+        // SAFETY: contract: the attributes are valid as far as the state; the others are integers.
+        let state = unsafe { given(attr) }.qp_state;
         let Some(state) = QpState::from_code(state) else {
             let what = format!("rdma_init_qp_attr: there is no QP state {state}");
             return Err(Failure::new(libc::EINVAL, what));
         };
-        // SAFETY: contract: the identifier is one of ours.
-        let inner = unsafe { endpoint(id) }.inner();
-        let (found, bits) = attr_for(&inner, state)?;
+        let (found, bits) = attr_for(&endpoint.inner(), state)?;
         // SAFETY: contract: the program has room for the attributes.
         unsafe { attr.write(found) };
         // SAFETY: contract: the program has room for the mask.
@@ -428,7 +430,7 @@ pub(in crate::abi) unsafe fn to_error(id: *mut CmId) {
 /// `id` is one of ours.
 pub(super) unsafe fn qp<'a>(id: *mut CmId) -> Option<&'a Qp> {
     // SAFETY: the caller's promise.
-    let qp = unsafe { (*id).qp };
+    let qp = unsafe { structure(id) }.qp;
     // SAFETY: contract: it is NULL or one of ours.
     unsafe { qp.as_ref() }
 }
