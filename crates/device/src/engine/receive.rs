@@ -574,7 +574,7 @@ fn deliver_datagram(
         length: range.len() as u32,
         skipped: Default::default(),
         grh: grh.as_ref(),
-        marked: traffic_class & ecn::MASK == ecn::CE,
+        marked: about.traffic_class & ecn::MASK == ecn::CE,
     };
     if headers.bth.dest_qp == Qpn::GSI && way == Way::Socket {
         // It may be another process's, which only what it says tells.
