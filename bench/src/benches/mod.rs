@@ -31,12 +31,13 @@ const fn bench(
     Bench { name, about, only_when_named: false, run }
 }
 
-pub(crate) const ALL: [Bench; 11] = [
+pub(crate) const ALL: [Bench; 12] = [
     bench("write", "ib_write_bw beside process_vm_writev", write::run),
     bench("fd-backed", "WRITE between memfds beside memcpy", fd_backed::run),
     bench("write-lat", "ib_write_lat beside a process_vm_writev ping-pong", latency::write),
     bench("send-lat", "ib_send_lat beside a ping-pong of two cache lines", latency::send),
     bench("wire", "ib_write_bw over a veth beside a bare UDP stream", wire::run),
+    bench("wire-lat", "ib_send_lat over a veth beside a UDP ping-pong", wire::latency),
     bench("memory", "resident memory of a context", memory::context),
     bench(
         "peer-memory",
