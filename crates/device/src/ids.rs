@@ -45,6 +45,8 @@ id! {
     SrqId
     /// A block of device memory.
     DmId
+    /// A completion counter.
+    CompCntrId
     /// A queue pair. Its QPN can be reused; this cannot be confused while the QP exists.
     QpId
 }

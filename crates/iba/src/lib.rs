@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`access`] | what a memory region or a QP permits |
 //! | [`addr`] | GIDs, GUIDs and the address vector of a path |
+//! | [`comp_cntr`] | what a completion counter counts |
 //! | [`event`] | asynchronous events |
 //! | [`ids`] | queue pair numbers and the keys of memory, partitions and datagrams |
 //! | [`mtu`] | the five path MTUs |
@@ -25,6 +26,7 @@
 
 pub mod access;
 pub mod addr;
+pub mod comp_cntr;
 pub mod event;
 pub mod ids;
 pub mod mtu;
@@ -37,6 +39,7 @@ pub mod wr;
 
 pub use access::Access;
 pub use addr::{Av, Gid, Guid};
+pub use comp_cntr::CompCntrOps;
 pub use event::{EventType, QpEvent};
 pub use ids::{LKey, PKey, QKey, Qpn, RKey};
 pub use mtu::Mtu;

@@ -8,6 +8,7 @@ use transport::Time;
 use transport::env::Completion;
 use transport::wr::RecvWr;
 
+use super::comp_cntr::CompCntr;
 use super::cq::{Armed, Cq};
 use super::dm_budget::DmBudget;
 use super::events::EventQueue;
@@ -146,6 +147,7 @@ pub(crate) struct Core {
     pub(crate) xrcds: Slab<Xrcd>,
     pub(crate) groups: Vec<Group>,
     pub(crate) dms: Slab<Dm>,
+    pub(crate) comp_cntrs: Slab<CompCntr>,
     pub(crate) dm_budget: DmBudget,
     /// Pages charged to the limit of locked memory.
     pub(crate) pinned_pages: u64,
