@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use common::Scratch;
 use symbols::{Answer, INLINE, Refusal, VERBS};
 
+/// A number for whatever needs a name of its own.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
 const HEADER: &str = "/usr/include/infiniband/verbs.h";
 
 /// Runs a program of `tests/c` on the library.
@@ -37,7 +40,8 @@ fn run_as(
         common::cannot_run("there is no <infiniband/verbs.h>");
         return None;
     }
-    let scratch = Scratch::new(source);
+    // Several tests may run one program.
+    let scratch = Scratch::new(&format!("{source}-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
     scratch.install();
     prepare(scratch.path());
     let library = format!("-L{}", scratch.path().display());
@@ -60,7 +64,6 @@ fn run_as(
 /// Runs `on_demand.c` on a NIC with these keys.
 fn on_demand(nic: &str, keys: &str) -> Option<String> {
     let configure = |dir: &Path| {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("paged{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let text = format!("[[nic]]\nname = \"{name}\"\n{keys}\n");
         fs::write(dir.join("nic.toml"), text).expect("a scratch directory is writable");
