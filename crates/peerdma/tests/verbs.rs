@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::Scratch;
-use symbols::{Answer, INLINE, Refusal, VERBS};
+use symbols::{Answer, INLINE, RDMACM, Refusal, VERBS};
 
 /// A number for whatever needs a name of its own.
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -137,6 +137,19 @@ fn bad_arguments_are_refused_by_every_verb() {
         writeln!(names, "{line}").expect("a String");
     }
     run_with("badinput.c", |dir| {
+        fs::write(dir.join("names.h"), names).expect("a scratch directory is writable");
+    });
+}
+
+/// Every call of the connection manager, with each argument wrong in turn and in every state.
+#[test]
+fn bad_arguments_are_refused_by_the_connection_manager() {
+    let mut names = String::new();
+    for call in RDMACM.iter().filter(|call| call.name.starts_with("rdma_")) {
+        let node = call.nodes.last().expect("every symbol has a version");
+        writeln!(names, "NAME(\"{}\", \"{node}\")", call.name).expect("a String");
+    }
+    run_with("badcm.c", |dir| {
         fs::write(dir.join("names.h"), names).expect("a scratch directory is writable");
     });
 }
