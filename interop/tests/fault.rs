@@ -234,6 +234,46 @@ fn a_plan_hits_the_same_packets_again() {
     assert_eq!(first, last());
 }
 
+/// What happens to packets on their way happens to those of the connection manager, out and in: connections come about and end
+/// all the same.
+#[test]
+fn connections_come_about_over_a_bad_network() {
+    needs!(Need::Program("rping"), Need::Program("ip"));
+    let scratch = Scratch::new();
+    let mut text = String::new();
+    for (way, rules) in [
+        ("out", [("nth = 1", "duplicate"), ("nth = 2", "delay'\nby = '30ms")]),
+        ("in", [("nth = 1", "delay'\nby = '20ms"), ("nth = 2", "duplicate")]),
+    ] {
+        for (nth, what) in rules {
+            text += &format!(
+                "[[fault]]\nname = '{way} {nth}'\ndo = '{what}'\nopcode = 'cm'\nway = '{way}'\n{nth}\n"
+            );
+        }
+    }
+    let plan = plan(&scratch, "cm.toml", &text);
+    let veth = Veth::new();
+    let port = interop::Port::lease();
+    let rping = |place: &str, host: &interop::Netns| {
+        let args = ["-a", "10.77.0.1", "-v", "-C", "10", "-p", &port.number().to_string()];
+        Program::new("rping")
+            .args([place])
+            .args(args)
+            .env("PEERDMA_FAULT", &plan)
+            .env("PEERDMA_LOG", "peerdma::cm=info")
+            .in_netns(host)
+    };
+    let mut server = rping("-s", &veth.left).start();
+    server.wait_says("listening");
+    let client = rping("-c", &veth.right).output();
+    let server = server.finish();
+    client.success();
+    for (out, fired) in [(&client, 4), (&server, 3)] {
+        let count = out.stderr.lines().filter(|line| line.contains("fired once")).count();
+        assert!(count >= fired, "{out}");
+    }
+}
+
 /// Runs `peerdma explain ARGS`.
 fn explain(args: &[&str]) -> Program {
     let peerdma = interop::Artefacts::find().peerdma();

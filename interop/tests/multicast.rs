@@ -52,6 +52,30 @@ fn everyone_receives(hosts: [&Netns; 2], group: &str) {
     }
 }
 
+/// A plan judges what comes for a group at each member.
+#[test]
+fn a_fault_plan_meets_members_of_groups() {
+    needs!(Need::Header("infiniband/verbs.h"), Need::Root, Need::Namespaces, Need::Program("ip"));
+    let (veth, scratch) = (Veth::new(), Scratch::new());
+    let plan = scratch.file("late.toml");
+    let text = "[[fault]]\ndo = 'delay'\nway = 'in'\nopcode = 'send'\nby = '5ms'\n";
+    std::fs::write(&plan, text).expect("a file of our own");
+    let path = compile("mcast", &scratch);
+    let messages = MESSAGES.to_string();
+    let mut receiver = Program::new(&path)
+        .args(["receive", V4, &messages])
+        .env("PEERDMA_FAULT", &plan)
+        .in_netns(&veth.left)
+        .start();
+    receiver.wait_says("ready");
+    let sent =
+        Program::new(&path).args(["send", V4, &messages, "2"]).in_netns(&veth.right).output();
+    sent.success().says(&format!("sent {MESSAGES}"));
+    let received = receiver.finish();
+    received.success().says(&format!("received {MESSAGES} and {MESSAGES}"));
+    received.says(&format!("delay: fired {} times", 2 * MESSAGES));
+}
+
 #[test]
 fn every_member_of_two_hosts_receives() {
     two_hosts!();

@@ -149,6 +149,14 @@ impl Action {
         matches!(self, Self::QpError | Self::CqOverrun | Self::PortDown | Self::Revoke)
     }
 
+    /// Whether it can be done to any packet, one of QP 1 included.
+    pub(crate) const fn is_of_any_packet(self) -> bool {
+        matches!(
+            self,
+            Self::Drop | Self::Duplicate | Self::Reorder | Self::Delay | Self::Corrupt | Self::Junk
+        )
+    }
+
     /// Whether it is something that is done where packets come in.
     pub(crate) const fn is_of_receiver(self) -> bool {
         matches!(self, Self::Mark | Self::NotReady | Self::Refuse)
@@ -379,8 +387,10 @@ impl Rule {
         if action.is_of_receiver() && self.way != Way::In {
             return Err("this is done to packets that come: way = \"in\"");
         }
-        if self.opcode.0.contains(&Kind::Cm) && (action != Action::Drop || self.way != Way::Out) {
-            return Err("management datagrams can only be dropped, and on their way out");
+        if self.opcode.0.contains(&Kind::Cm) && !action.is_of_any_packet() {
+            return Err(
+                "this is of packets to a QP of the program, and management datagrams are not",
+            );
         }
         if action == Action::SlowFaults
             && (self.is_of_packets() || self.qp.is_some() || self.qpn.is_some())

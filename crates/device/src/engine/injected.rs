@@ -13,11 +13,13 @@ use fault::{Injector, Packet, Plan, Span, Strike, Verdict, Way, Who};
 use iba::{Av, EventType, Psn, QpAttr, QpEvent, QpState, Qpn};
 use transport::Time;
 use transport::env::{Env, Rx, Skipped, Source, To, TransmitError};
-use wire::{Headers, Opcode, Operation, Position, Service};
+use wire::{Headers, Opcode};
 
 use super::Engine;
+use super::cm::HeldMad;
 use super::core::Core;
 use super::env::{QpEnv, Route, source_len};
+use super::multicast::deliver_to_member;
 use super::payload::InPayload;
 use super::qp::QpTable;
 use super::receive::{Sender, deliver_now};
@@ -27,6 +29,8 @@ use crate::refusal::{Kind, Refusal, Result};
 
 /// Packets held back at once; the others pass.
 const MAX_HELD: usize = 1 << 16;
+/// The same of datagrams of QP 1.
+const MAX_HELD_MADS: usize = 1 << 10;
 /// How long a packet that is to be overtaken waits for those that overtake it.
 const OVERTAKING: Duration = Duration::from_millis(20);
 /// When a packet whose carrier had no room is tried again.
@@ -40,6 +44,8 @@ pub(crate) struct Injected {
     /// What was decided on a packet that its carrier had no room for: it comes again.
     undone: Option<(Id, Verdict)>,
     held: Vec<Held>,
+    /// Datagrams of QP 1: when each is to go, how many are still to overtake it, and what it is.
+    held_mads: Vec<(Time, u32, HeldMad)>,
     port_down_until: Option<Time>,
     /// Whether the packet at hand is to find no receive.
     pub(super) withholds: bool,
@@ -71,7 +77,37 @@ struct Held {
 #[derive(Debug)]
 enum Rest {
     Out { id: QpId, av: Option<Av>, skipped: Skipped },
-    In { sender: Sender, skipped: Skipped, grh: Option<[u8; 40]>, marked: bool },
+    In { to: Receiver, skipped: Skipped, grh: Option<[u8; 40]>, marked: bool },
+}
+
+/// Who receives a packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Receiver {
+    /// The QP that it names, if that is connected to this sender.
+    Named(Sender),
+    /// A member of the group that it is for.
+    Member(QpId),
+}
+
+impl Receiver {
+    /// Its number and place among the process's QPs.
+    fn find(self, qps: &mut QpTable, named: Qpn) -> Option<(u64, Qpn)> {
+        let entry = match self {
+            Self::Named(_) => qps.by_number(named),
+            Self::Member(id) => qps.get_mut(id),
+        };
+        entry.map(|entry| (entry.facts.ordinal, entry.facts.qpn))
+    }
+
+    fn give(self, core: &mut Core, qps: &mut QpTable, rx: &Rx<'_, InPayload<'_>>) -> Option<QpId> {
+        match self {
+            Self::Named(sender) => deliver_now(core, qps, sender, rx),
+            Self::Member(id) => {
+                deliver_to_member(core, qps, id, rx);
+                Some(id)
+            }
+        }
+    }
 }
 
 impl Injected {
@@ -100,6 +136,7 @@ impl Injected {
             opened: now,
             undone: None,
             held: Vec::new(),
+            held_mads: Vec::new(),
             port_down_until: None,
             withholds: false,
             refuses: false,
@@ -131,11 +168,12 @@ impl Injected {
     /// When something is to be done next.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let held = self.held.iter().map(|held| held.due);
+        let mads = self.held_mads.iter().map(|(due, ..)| *due);
         let strike = self.injector.deadline().map(|age| self.opened + age);
-        held.chain(strike).chain(self.port_down_until).min()
+        held.chain(mads).chain(strike).chain(self.port_down_until).min()
     }
 
-    fn judge(&mut self, now: Time, packet: &Packet) -> Verdict {
+    pub(super) fn judge(&mut self, now: Time, packet: &Packet) -> Verdict {
         let verdict = self.injector.packet(self.age(now), packet);
         if verdict != Verdict::Pass {
             tracing::debug!(
@@ -157,12 +195,34 @@ impl Injected {
     }
 
     fn hold(&mut self, now: Time, verdict: Verdict, mut held: Held) {
-        (held.due, held.behind) = match verdict {
-            Verdict::Delay(wait) => (now + wait, u32::MAX),
-            Verdict::Reorder(behind) => (now + OVERTAKING, behind),
-            _ => (now, 0),
-        };
+        (held.due, held.behind) = wait(now, verdict).unwrap_or((now, 0));
         self.held.push(held);
+    }
+
+    /// Holds a datagram of QP 1 back, if the verdict has it so and not too many are held: else it comes back.
+    pub(super) fn hold_mad(
+        &mut self,
+        now: Time,
+        verdict: Verdict,
+        mad: HeldMad,
+    ) -> Option<HeldMad> {
+        match wait(now, verdict) {
+            Some((due, behind)) if self.held_mads.len() < MAX_HELD_MADS => {
+                self.held_mads.push((due, behind, mad));
+                None
+            }
+            _ => Some(mad),
+        }
+    }
+
+    /// A datagram of QP 1 passed: those that it was to overtake may go.
+    pub(super) fn overtake_mads(&mut self, now: Time, way: Way) {
+        for (due, behind, _) in self.held_mads.iter_mut().filter(|(.., mad)| mad.way() == way) {
+            *behind = behind.saturating_sub(1);
+            if *behind == 0 {
+                *due = (*due).min(now);
+            }
+        }
     }
 
     /// Says what fired, in words; once.
@@ -204,24 +264,19 @@ impl Core {
             injected.report();
         }
     }
+}
 
-    /// Whether a management datagram that is to leave is lost.
-    #[cold]
-    pub(crate) fn drops_mad(&mut self) -> bool {
-        let now = self.now;
-        let Some(injected) = &mut self.injected else { return false };
-        let Some(opcode) = Opcode::new(Service::Ud, Operation::Send, Position::Only) else {
-            return false;
-        };
-        let packet = Packet { way: Way::Out, opcode, qp: 0, qpn: Qpn::GSI, psn: Psn::new(0) };
-        let is_lost = injected.is_port_down() || injected.judge(now, &packet) == Verdict::Drop;
-        self.counters.injected_faults += u64::from(is_lost);
-        is_lost
+/// Until when a packet is held back, and how many are to overtake it.
+fn wait(now: Time, verdict: Verdict) -> Option<(Time, u32)> {
+    match verdict {
+        Verdict::Delay(wait) => Some((now + wait, u32::MAX)),
+        Verdict::Reorder(behind) => Some((now + OVERTAKING, behind)),
+        _ => None,
     }
 }
 
 /// Flips bits of a payload.
-fn spoil(bytes: &mut [u8]) {
+pub(super) fn spoil(bytes: &mut [u8]) {
     let middle = bytes.len() / 2;
     if let Some(byte) = bytes.get_mut(middle) {
         *byte ^= 0x55;
@@ -323,24 +378,23 @@ impl QpEnv<'_, '_> {
     }
 }
 
-/// [`deliver_now`] under a plan.
+/// Gives a packet to its receiver under a plan.
 #[cold]
 pub(super) fn deliver_injected(
     core: &mut Core,
     qps: &mut QpTable,
-    sender: Sender,
+    to: Receiver,
     rx: &Rx<'_, InPayload<'_>>,
 ) -> Option<QpId> {
     let now = core.now;
-    let Some(injected) = &mut core.injected else { return deliver_now(core, qps, sender, rx) };
+    let Some(injected) = &mut core.injected else { return to.give(core, qps, rx) };
     if injected.is_port_down() {
         core.counters.dropped_packets += 1;
         return None;
     }
-    let Some(entry) = qps.by_number(rx.headers.bth.dest_qp) else {
-        return deliver_now(core, qps, sender, rx);
+    let Some((qp, qpn)) = to.find(qps, rx.headers.bth.dest_qp) else {
+        return to.give(core, qps, rx);
     };
-    let (qp, qpn) = (entry.facts.ordinal, entry.facts.qpn);
     let (opcode, psn) = (rx.headers.bth.opcode, rx.headers.bth.psn);
     let verdict = injected.judge(now, &Packet { way: Way::In, opcode, qp, qpn, psn });
     core.counters.injected_faults += u64::from(verdict != Verdict::Pass);
@@ -351,18 +405,18 @@ pub(super) fn deliver_injected(
             return None;
         }
         Verdict::Duplicate => {
-            let first = deliver_now(core, qps, sender, rx);
-            deliver_now(core, qps, sender, rx).or(first)
+            let first = to.give(core, qps, rx);
+            to.give(core, qps, rx).or(first)
         }
         Verdict::Junk => {
             let mut bytes = rx.payload.to_vec();
             spoil(&mut bytes);
-            deliver_now(core, qps, sender, &Rx { payload: &InPayload::Bytes(&bytes), ..*rx })
+            to.give(core, qps, &Rx { payload: &InPayload::Bytes(&bytes), ..*rx })
         }
-        Verdict::Mark => deliver_now(core, qps, sender, &Rx { marked: true, ..*rx }),
+        Verdict::Mark => to.give(core, qps, &Rx { marked: true, ..*rx }),
         Verdict::Delay(_) | Verdict::Reorder(_) if injected.held.len() < MAX_HELD => {
             let rest =
-                Rest::In { sender, skipped: rx.skipped, grh: rx.grh.copied(), marked: rx.marked };
+                Rest::In { to, skipped: rx.skipped, grh: rx.grh.copied(), marked: rx.marked };
             let (bytes, headers) = (rx.payload.to_vec(), *rx.headers);
             let held = Held { qpn, way: Way::In, due: now, behind: 0, headers, bytes, rest };
             injected.hold(now, verdict, held);
@@ -371,15 +425,13 @@ pub(super) fn deliver_injected(
         Verdict::NotReady | Verdict::Refuse => {
             (injected.withholds, injected.refuses) =
                 (verdict == Verdict::NotReady, verdict == Verdict::Refuse);
-            let delivered = deliver_now(core, qps, sender, rx);
+            let delivered = to.give(core, qps, rx);
             if let Some(injected) = &mut core.injected {
                 (injected.withholds, injected.refuses) = (false, false);
             }
             delivered
         }
-        Verdict::Pass | Verdict::Delay(_) | Verdict::Reorder(_) => {
-            deliver_now(core, qps, sender, rx)
-        }
+        Verdict::Pass | Verdict::Delay(_) | Verdict::Reorder(_) => to.give(core, qps, rx),
     };
     if let Some(injected) = &mut core.injected {
         injected.overtake(now, qpn, Way::In);
@@ -397,6 +449,7 @@ impl Engine {
             return false;
         }
         let due: Vec<Held> = injected.held.extract_if(.., |held| held.due <= now).collect();
+        let mads: Vec<_> = injected.held_mads.extract_if(.., |(due, ..)| *due <= now).collect();
         let age = injected.age(now);
         let strikes: Vec<Strike> = injected.injector.strikes(age).collect();
         if injected.port_down_until.take_if(|until| *until <= now).is_some() {
@@ -407,6 +460,9 @@ impl Engine {
         }
         for held in due {
             self.release(held);
+        }
+        for (.., mad) in mads {
+            self.release_mad(mad);
         }
         for strike in strikes {
             self.strike(strike);
@@ -420,7 +476,7 @@ impl Engine {
         let now = self.core.now;
         let Self { core, qps, touched, .. } = self;
         match &held.rest {
-            Rest::In { sender, skipped, grh, marked } => {
+            Rest::In { to, skipped, grh, marked } => {
                 let rx = Rx {
                     headers: &held.headers,
                     payload: &InPayload::Bytes(&held.bytes),
@@ -429,7 +485,7 @@ impl Engine {
                     grh: grh.as_ref(),
                     marked: *marked,
                 };
-                touched.extend(deliver_now(core, qps, *sender, &rx));
+                touched.extend(to.give(core, qps, &rx));
             }
             Rest::Out { id, av, skipped } => {
                 let found = qps.get_mut(*id).filter(|entry| entry.facts.qpn == held.qpn);

@@ -13,6 +13,7 @@ use transport::env::Rx;
 use super::Engine;
 use super::core::Core;
 use super::env::QpEnv;
+use super::injected::{Receiver, deliver_injected};
 use super::payload::InPayload;
 use super::qp::QpTable;
 use crate::ids::QpId;
@@ -154,9 +155,23 @@ pub(super) fn deliver_to_group(
         return;
     };
     for id in group.members.clone() {
-        let now = core.now;
-        if let Some(entry) = qps.get_mut(id) {
-            entry.qp.handle_packet(&mut QpEnv::new(core, &mut entry.facts), now, rx);
+        if core.injected.is_some() {
+            deliver_injected(core, qps, Receiver::Member(id), rx);
+        } else {
+            deliver_to_member(core, qps, id, rx);
         }
+    }
+}
+
+/// Gives a packet for a group to one of its members.
+pub(super) fn deliver_to_member(
+    core: &mut Core,
+    qps: &mut QpTable,
+    member: QpId,
+    rx: &Rx<'_, InPayload<'_>>,
+) {
+    let now = core.now;
+    if let Some(entry) = qps.get_mut(member) {
+        entry.qp.handle_packet(&mut QpEnv::new(core, &mut entry.facts), now, rx);
     }
 }

@@ -19,7 +19,7 @@ use super::Engine;
 use super::core::Core;
 use super::env::{QpEnv, Route};
 use super::forwarders::Forwarders;
-use super::injected::deliver_injected;
+use super::injected::{Receiver, deliver_injected};
 use super::multicast::{deliver_to_group, is_for_group};
 use super::payload::{InPayload, LoopPayload};
 use super::peers::{self, About, Forwarded, Incoming};
@@ -622,7 +622,7 @@ fn deliver(
     rx: &Rx<'_, InPayload<'_>>,
 ) -> Option<QpId> {
     if core.injected.is_some() {
-        return deliver_injected(core, qps, sender, rx);
+        return deliver_injected(core, qps, Receiver::Named(sender), rx);
     }
     deliver_now(core, qps, sender, rx)
 }

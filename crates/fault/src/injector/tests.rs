@@ -116,6 +116,28 @@ fn management_datagrams_are_cm_and_nothing_else() {
 }
 
 #[test]
+fn management_datagrams_meet_what_any_packet_can_meet() {
+    for what in ["drop", "duplicate", "reorder", "delay'\nby = '1s", "corrupt", "junk"] {
+        for way in ["in", "out"] {
+            let text = format!("[[fault]]\ndo = '{what}'\nopcode = 'cm'\nway = '{way}'");
+            assert!(Plan::parse(&text).is_ok(), "{text}");
+        }
+    }
+    for what in ["mark", "not-ready", "refuse", "qp-error", "cq-overrun", "revoke"] {
+        let text = format!("[[fault]]\ndo = '{what}'\nopcode = 'cm'\nway = 'in'");
+        assert!(Plan::parse(&text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn marks_are_put_on_packets_that_come() {
+    let mut injector = injector("[[fault]]\ndo = 'mark'\nway = 'in'\nopcode = 'send'");
+    let coming = Packet { way: Way::In, ..packet(1, 0, Operation::Send) };
+    assert_eq!(injector.packet(Duration::ZERO, &coming), Verdict::Mark);
+    assert!(Plan::parse("[[fault]]\ndo = 'mark'").is_err(), "where it leaves there is no switch");
+}
+
+#[test]
 fn every_mistake_in_a_plan_is_said_in_words() {
     for (text, said) in [
         ("[[fault]]\ndo = 'explode'", "unknown variant `explode`"),
@@ -134,8 +156,8 @@ fn every_mistake_in_a_plan_is_said_in_words() {
         ("[[fault]]\ndo = 'port-down'\nqp = 1\nfor = '1s'", "a QP, but no packet of it"),
         ("[[fault]]\ndo = 'drop'\nfrom = '2s'\nuntil = '1s'", "it ends before it begins"),
         (
-            "[[fault]]\ndo = 'delay'\nopcode = 'cm'\nby = '1s'",
-            "can only be dropped, and on their way out",
+            "[[fault]]\ndo = 'refuse'\nway = 'in'\nopcode = 'cm'",
+            "of packets to a QP of the program",
         ),
     ] {
         let error = Plan::parse(text).expect_err(text).to_string();

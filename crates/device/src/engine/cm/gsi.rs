@@ -175,11 +175,11 @@ impl Engine {
             let Some(arrived) = self.core.gsi.pop_front() else { break };
             let Some(arrived) = self.pass_on(arrived) else { continue };
             let Some(arrived) = self.wait_for_listener(arrived) else { continue };
-            self.handle_mad(&arrived);
+            self.take_mad(arrived);
         }
     }
 
-    /// Acts on a datagram that is ours.
+    /// Acts on a datagram that is ours, whatever a fault plan has for it.
     pub(super) fn handle_mad(&mut self, arrived: &Arrived) {
         let (now, from) = (self.core.now, arrived.from);
         if let Err(ignored) = self.cm.cm.handle(now, from, &arrived.mad[..]) {
@@ -225,7 +225,7 @@ impl Engine {
             moved |= self.send_mad(transmit);
         }
         while let Some(transmit) = self.cm.cm.poll_transmit() {
-            moved |= self.send_mad(transmit);
+            moved |= self.emit_mad(transmit);
         }
         moved
     }
@@ -234,7 +234,8 @@ impl Engine {
     pub(super) fn send_mad(&mut self, mut transmit: Transmit) -> bool {
         let peer = transmit.peer;
         let own = self.core.vf;
-        if self.core.injected.is_some() && self.core.drops_mad() {
+        if self.core.is_port_down() {
+            self.core.counters.injected_faults += 1;
             return true;
         }
         if !self.core.port.gids.contains(&peer.remote) || self.core.config.force_udp {

@@ -15,6 +15,7 @@ mod call;
 mod endpoint;
 mod events;
 mod gsi;
+mod injected;
 mod path;
 mod ports;
 #[cfg(test)]
@@ -30,6 +31,7 @@ use wire::cm::CommId;
 
 use self::endpoint::{Endpoint, Role};
 pub(crate) use self::gsi::Arrived;
+pub(crate) use self::injected::HeldMad;
 use self::ports::Ports;
 use self::unheard::Unheard;
 use super::Engine;

@@ -67,7 +67,7 @@ impl Engine {
                 continue;
             };
             if self.cm.cm.has_listener(service, dst) || until <= now {
-                self.handle_mad(&arrived);
+                self.take_mad(arrived);
                 continue;
             }
             let Some(arrived) = self.pass_on(arrived) else { continue };

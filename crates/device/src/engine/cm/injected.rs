@@ -1,0 +1,121 @@
+//! A fault plan and the datagrams of QP 1.
+//!
+//! They are met where the communication manager hands one over, and where it is handed one of this process: what is only passed
+//! on to another process is not ours. To rules they are of `qp = 0`, and `opcode = "cm"`.
+
+use ::cm::Transmit;
+use fault::{Packet, Verdict, Way};
+use iba::{Psn, Qpn};
+use wire::{Opcode, Operation, Position, Service};
+
+use super::gsi::Arrived;
+use crate::engine::Engine;
+use crate::engine::core::Core;
+use crate::engine::injected::spoil;
+
+/// A datagram of QP 1 that is held back.
+#[derive(Debug)]
+pub(crate) enum HeldMad {
+    Out(Transmit),
+    In(Arrived),
+}
+
+impl HeldMad {
+    /// Which way it goes.
+    pub(crate) const fn way(&self) -> Way {
+        match self {
+            Self::Out(_) => Way::Out,
+            Self::In(_) => Way::In,
+        }
+    }
+}
+
+impl Core {
+    /// What the plan has for a datagram of QP 1.
+    fn judge_mad(&mut self, way: Way) -> Verdict {
+        let now = self.now;
+        let opcode = Opcode::new(Service::Ud, Operation::Send, Position::Only);
+        let (Some(injected), Some(opcode)) = (&mut self.injected, opcode) else {
+            return Verdict::Pass;
+        };
+        let packet = Packet { way, opcode, qp: 0, qpn: Qpn::GSI, psn: Psn::new(0) };
+        let verdict = injected.judge(now, &packet);
+        self.counters.injected_faults += u64::from(verdict != Verdict::Pass);
+        verdict
+    }
+
+    /// Holds a datagram back as the verdict has it. Gives it back if that has not, or if too many are held.
+    fn hold_mad(&mut self, verdict: Verdict, mad: HeldMad) -> Option<HeldMad> {
+        let now = self.now;
+        match &mut self.injected {
+            Some(injected) => injected.hold_mad(now, verdict, mad),
+            None => Some(mad),
+        }
+    }
+
+    /// A datagram passed: those that it was to overtake may go.
+    fn overtake_mads(&mut self, way: Way) {
+        let now = self.now;
+        if let Some(injected) = &mut self.injected {
+            injected.overtake_mads(now, way);
+        }
+    }
+}
+
+impl Engine {
+    /// Sends what the communication manager hands over. False if it has to wait.
+    pub(super) fn emit_mad(&mut self, mut transmit: Transmit) -> bool {
+        if self.core.injected.is_none() {
+            return self.send_mad(transmit);
+        }
+        let verdict = self.core.judge_mad(Way::Out);
+        match verdict {
+            // A wrong ICRC is found at the port that checks it.
+            Verdict::Drop | Verdict::Corrupt => return true,
+            Verdict::Duplicate => {
+                self.send_mad(transmit.clone());
+            }
+            Verdict::Junk => spoil(&mut transmit.mad[..]),
+            _ => match self.core.hold_mad(verdict, HeldMad::Out(transmit)) {
+                Some(HeldMad::Out(back)) => transmit = back,
+                _ => return true,
+            },
+        }
+        let sent = self.send_mad(transmit);
+        self.core.overtake_mads(Way::Out);
+        sent
+    }
+
+    /// Acts on a datagram that is ours.
+    pub(super) fn take_mad(&mut self, mut arrived: Arrived) {
+        if self.core.injected.is_none() {
+            return self.handle_mad(&arrived);
+        }
+        let verdict = self.core.judge_mad(Way::In);
+        match verdict {
+            Verdict::Drop => return,
+            Verdict::Corrupt => {
+                self.core.counters.rx_icrc_encapsulated += 1;
+                return;
+            }
+            Verdict::Duplicate => self.handle_mad(&arrived),
+            Verdict::Junk => spoil(&mut arrived.mad[..]),
+            _ => match self.core.hold_mad(verdict, HeldMad::In(arrived)) {
+                Some(HeldMad::In(back)) => arrived = back,
+                _ => return,
+            },
+        }
+        self.handle_mad(&arrived);
+        self.core.overtake_mads(Way::In);
+    }
+
+    /// Lets a datagram go that was held back.
+    pub(crate) fn release_mad(&mut self, held: HeldMad) {
+        match held {
+            HeldMad::Out(transmit) => {
+                self.send_mad(transmit);
+            }
+            HeldMad::In(arrived) => self.handle_mad(&arrived),
+        }
+    }
+}
