@@ -404,6 +404,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         srqs: Slab::new(),
         xrcds: Slab::new(),
         groups: Vec::new(),
+        raw: Default::default(),
         dms: Slab::new(),
         dm_budget: Default::default(),
         pinned_pages: 0,

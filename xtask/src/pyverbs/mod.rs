@@ -9,6 +9,7 @@
 
 mod build;
 mod expected;
+mod host;
 mod page;
 mod suite;
 mod verdicts;
