@@ -71,6 +71,9 @@ pub struct DeviceAttr {
     pub max_pkeys: u16,
     /// Bytes of device memory.
     pub max_dm_size: u64,
+    /// Completion counters. Each counts up to 2^64 - 1.
+    #[doc(alias = "ibv_comp_cntr_caps")]
+    pub max_comp_cntr: u32,
     /// What on-demand paging can do.
     pub odp: OdpCaps,
     /// What tag matching can do.
@@ -206,6 +209,7 @@ impl DeviceAttr {
             max_mcast_qp_attach: 1_024,
             max_pkeys: 1,
             max_dm_size: config.max_dm_size,
+            max_comp_cntr: 16_384,
             odp: OdpCaps::new(config),
             tm: TmCaps::new(config),
             has_raw_packets,

@@ -142,11 +142,21 @@ impl Hca {
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&self, cq: CqId) -> EngineGuard<'_> {
+        let engine = self.shared.lock();
+        if engine.cq_is_empty(cq) { self.go_on(engine) } else { engine }
+    }
+
+    /// Makes progress, and locks the engine so that the caller can look what it led to. For who reads a counter again and
+    /// again, as [`Hca::poll`] is for queues.
+    #[doc(alias = "ibv_read_comp_cntr")]
+    pub fn poll_any(&self) -> EngineGuard<'_> {
+        self.go_on(self.shared.lock())
+    }
+
+    /// Makes progress for a program that polls.
+    #[inline]
+    fn go_on<'a>(&'a self, mut engine: EngineGuard<'a>) -> EngineGuard<'a> {
         let shared = &*self.shared;
-        let mut engine = shared.lock();
-        if !engine.cq_is_empty(cq) {
-            return engine;
-        }
         // Only this side's threads count, under the lock.
         shared.activity.store(shared.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         if engine.progress() {
@@ -406,6 +416,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         groups: Vec::new(),
         raw: Default::default(),
         dms: Slab::new(),
+        comp_cntrs: Slab::new(),
         dm_budget: Default::default(),
         pinned_pages: 0,
         ahs: 0,

@@ -49,6 +49,8 @@ id! {
     FlowId
     /// An indirection table of receive side scaling.
     RwqTableId
+    /// A completion counter.
+    CompCntrId
     /// A queue pair. Its QPN can be reused; this cannot be confused while the QP exists.
     QpId
 }

@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod build;
+mod corrupt;
 pub mod host;
 pub mod link;
 pub mod memory;

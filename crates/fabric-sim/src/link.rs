@@ -6,8 +6,10 @@ use core::time::Duration;
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "tests build it")]
 pub struct Link {
-    /// Lost. A corrupted packet fails its ICRC, so it is lost too.
+    /// Lost.
     pub loss: u32,
+    /// Delivered with bits flipped, so that the port that receives them finds the ICRC wrong.
+    pub corrupt: u32,
     /// Delivered twice.
     pub duplicate: u32,
     /// Held back long enough for later ones to pass.
@@ -16,6 +18,11 @@ pub struct Link {
     pub burst: u32,
     /// The time a packet takes.
     pub delay: Duration,
+    /// How much more it may take, at random: packets overtake each other.
+    pub jitter: Duration,
+    /// Payload bytes of the longest packet that passes: others vanish without a word, as in a network whose MTU is smaller
+    /// than its ends believe.
+    pub longest: Option<u32>,
     /// How much a second carries each way; `None`: packets have no length.
     pub rate: Option<Rate>,
 }
@@ -50,15 +57,18 @@ impl Link {
     /// A network that does no harm and takes a microsecond.
     pub const GOOD: Self = Self {
         loss: 0,
+        corrupt: 0,
         duplicate: 0,
         reorder: 0,
         burst: 1,
         delay: Duration::from_micros(1),
+        jitter: Duration::ZERO,
+        longest: None,
         rate: None,
     };
 
     /// When copies of a packet arrive: none, one or two times. `burst` is how many more packets the loss before takes.
-    pub fn carry(&self, rng: &mut Rng, burst: &mut u32) -> impl Iterator<Item = Duration> {
+    pub fn carry(&self, rng: &mut Rng, burst: &mut u32) -> impl Iterator<Item = Duration> + use<> {
         let mut arrivals = [None, None];
         if *burst > 0 {
             *burst -= 1;
@@ -73,8 +83,18 @@ impl Link {
         arrivals.into_iter().flatten()
     }
 
+    /// Whether a payload of this length passes at all.
+    pub fn passes(&self, payload: usize) -> bool {
+        self.longest.is_none_or(|longest| payload <= longest as usize)
+    }
+
     fn arrival(&self, rng: &mut Rng) -> Duration {
-        if rng.chance(self.reorder) { self.delay * (2 + rng.below(20) as u32) } else { self.delay }
+        let late = if rng.chance(self.reorder) { 2 + rng.below(20) as u32 } else { 1 };
+        let jitter = match self.jitter.as_nanos() as u64 {
+            0 => 0,
+            jitter => rng.below(jitter),
+        };
+        self.delay * late + Duration::from_nanos(jitter)
     }
 }
 

@@ -5,8 +5,10 @@ use std::collections::BinaryHeap;
 
 use iba::{Psn, QpState, QpType, Qpn, WrOpcode};
 use transport::{Completion, Poll, Qp, RecvWr, Rx, SendWr, Time, UdDest};
+use wire::Headers;
 
 use crate::build;
+use crate::corrupt::damage;
 use crate::host::{Host, Sent};
 use crate::link::{Link, Rng};
 use crate::options::{Options, PEER, QKEY, QPN, RQ_PSN};
@@ -20,6 +22,10 @@ pub struct Node {
     pub qp: Qp,
     /// What surrounds it.
     pub host: Host,
+    /// The address of its port. Change it at will.
+    pub address: u32,
+    /// Where it sends to, and from where alone it takes packets, if its service connects.
+    pub peer_address: u32,
 }
 
 /// Several QPs and the network between them.
@@ -36,8 +42,14 @@ pub struct Net {
     pub link: Link,
     /// Packets that the network carried.
     pub carried: u64,
+    /// Packets that the network damaged.
+    pub damaged: u64,
+    /// Packets that came to a port from elsewhere than its QP's peer, and were not handed to the QP.
+    pub wrong_source: u64,
     /// Ends whose packets go nowhere and to which nothing arrives: they died.
     pub dead: Vec<usize>,
+    /// Ends whose packets go nowhere, though they hear others: a partition in one direction.
+    pub mute: Vec<usize>,
     first_psns: [Psn; 2],
     trace: bool,
     rng: Rng,
@@ -52,20 +64,32 @@ pub struct Net {
 struct Flying {
     arrival: Time,
     number: u64,
+    /// From which address to which.
+    way: (u32, u32),
     sent: Sent,
 }
 
 impl Net {
     /// Two QPs in RTS, connected with each other if their service connects.
     pub fn pair(options: Options) -> Self {
-        let mut nodes: Vec<Node> = [QPN, PEER]
-            .map(|qpn| Node { qp: options.qp(qpn), host: options.host() })
+        Self::unequal_pair(options.clone(), &options)
+    }
+
+    /// Two QPs in RTS that were told different things. The network and the sequence numbers are the first one's.
+    pub fn unequal_pair(options: Options, other: &Options) -> Self {
+        let mut nodes: Vec<Node> = [(QPN, &options, 0), (PEER, other, 1)]
+            .map(|(qpn, options, address)| Node {
+                qp: options.qp(qpn),
+                host: options.host(),
+                address,
+                peer_address: 1 - address,
+            })
             .into_iter()
             .collect();
-        for (index, peer, sq_psn, rq_psn) in
-            [(0, PEER, options.sq_psn, RQ_PSN), (1, QPN, RQ_PSN, options.sq_psn)]
+        for (index, options, peer, sq_psn, rq_psn) in
+            [(0, &options, PEER, options.sq_psn, RQ_PSN), (1, other, QPN, RQ_PSN, options.sq_psn)]
         {
-            let Node { qp, host } = &mut nodes[index];
+            let Node { qp, host, .. } = &mut nodes[index];
             options.bring_to(qp, host, QpState::Rts, peer, sq_psn, rq_psn);
         }
         if options.direct {
@@ -77,7 +101,10 @@ impl Net {
             now: Time::ZERO,
             link: options.link,
             carried: 0,
+            damaged: 0,
+            wrong_source: 0,
             dead: Vec::new(),
+            mute: Vec::new(),
             first_psns: [options.sq_psn, RQ_PSN],
             trace: std::env::var_os("FABRIC_SIM_TRACE").is_some(),
             rng: Rng::new(options.seed),
@@ -85,6 +112,33 @@ impl Net {
             lines: [Time::ZERO; 2],
             flying: BinaryHeap::new(),
         }
+    }
+
+    /// Puts a new QP with the number of the old one at an end, as of a program that was started again, connected to the
+    /// other end's. The old one's memory stays, its completions are forgotten, and its packets are still on their way.
+    #[track_caller]
+    pub fn restart(&mut self, node: usize, options: &Options, sq_psn: Psn, rq_psn: Psn) {
+        let peer = self.nodes[1 - node].qp.qpn();
+        let Node { qp, host, .. } = &mut self.nodes[node];
+        *qp = options.qp(qp.qpn());
+        host.completions.clear();
+        host.events.clear();
+        options.bring_to(qp, host, QpState::Rts, peer, sq_psn, rq_psn);
+        self.first_psns[node] = sq_psn;
+    }
+
+    /// Moves an end's port to another address.
+    pub fn readdress(&mut self, node: usize, address: u32) {
+        self.nodes[node].address = address;
+    }
+
+    /// Lets somebody else send a packet to an end, as if it came from the end's peer.
+    pub fn forge(&mut self, to: usize, mut headers: Headers, payload: Vec<u8>) {
+        headers.bth.dest_qp = self.nodes[to].qp.qpn();
+        headers.bth.pad = wire::bth::pad_for(payload.len());
+        let way = (self.nodes[to].peer_address, self.nodes[to].address);
+        let arrival = self.now + self.link.delay;
+        self.fly(arrival, way, Sent { headers, payload, skipped: Default::default() });
     }
 
     /// Runs until nothing is left to happen.
@@ -121,7 +175,7 @@ impl Net {
                 continue;
             }
             loop {
-                let Node { qp, host } = &mut self.nodes[index];
+                let Node { qp, host, .. } = &mut self.nodes[index];
                 let poll = qp.poll_transmit(host, self.now, 16);
                 while let Some(sent) = self.nodes[index].host.out.pop_front() {
                     self.carry(index, sent);
@@ -137,6 +191,10 @@ impl Net {
         if self.trace {
             println!("{:>12} ns  {}", self.now.as_nanos(), line(&sent.headers, &sent.payload));
         }
+        if self.mute.contains(&from) || !self.link.passes(sent.payload.len()) {
+            return;
+        }
+        let way = (self.nodes[from].address, self.nodes[from].peer_address);
         let mut left = self.now;
         if let Some(rate) = self.link.rate {
             let line = &mut self.lines[from % 2];
@@ -148,10 +206,20 @@ impl Net {
             left = *line;
         }
         for delay in self.link.carry(&mut self.rng, &mut self.burst) {
-            self.carried += 1;
-            let (arrival, number) = (left + delay, self.carried);
-            self.flying.push(Reverse(Flying { arrival, number, sent: sent.clone() }));
+            if !self.rng.chance(self.link.corrupt) {
+                self.fly(left + delay, way, sent.clone());
+                continue;
+            }
+            self.damaged += 1;
+            if let Some(sent) = damage(&mut self.rng, &sent) {
+                self.fly(left + delay, way, sent);
+            }
         }
+    }
+
+    fn fly(&mut self, arrival: Time, way: (u32, u32), sent: Sent) {
+        self.carried += 1;
+        self.flying.push(Reverse(Flying { arrival, number: self.carried, way, sent }));
     }
 
     fn next_event(&self) -> Option<Time> {
@@ -166,12 +234,19 @@ impl Net {
 
     fn deliver(&mut self) {
         while self.flying.peek().is_some_and(|flying| flying.0.arrival <= self.now) {
-            let Some(Reverse(Flying { sent, .. })) = self.flying.pop() else { break };
+            let Some(Reverse(Flying { sent, way: (from, to), .. })) = self.flying.pop() else {
+                break;
+            };
             let dest = sent.headers.bth.dest_qp;
-            for (index, Node { qp, host }) in self.nodes.iter_mut().enumerate() {
-                if qp.qpn() != dest || self.dead.contains(&index) {
+            for (index, node) in self.nodes.iter_mut().enumerate() {
+                if node.qp.qpn() != dest || node.address != to || self.dead.contains(&index) {
                     continue;
                 }
+                if node.qp.qp_type().is_connected() && from != node.peer_address {
+                    self.wrong_source += 1;
+                    continue;
+                }
+                let Node { qp, host, .. } = node;
                 let grh = [0x60; 40];
                 let rx = Rx {
                     headers: &sent.headers,

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`access`] | what a memory region or a QP permits |
 //! | [`addr`] | GIDs, GUIDs and the address vector of a path |
+//! | [`comp_cntr`] | what a completion counter counts |
 //! | [`event`] | asynchronous events |
 //! | [`ids`] | queue pair numbers and the keys of memory, partitions and datagrams |
 //! | [`mtu`] | the five path MTUs |
@@ -26,6 +27,7 @@
 
 pub mod access;
 pub mod addr;
+pub mod comp_cntr;
 pub mod event;
 pub mod hash;
 pub mod ids;
@@ -39,6 +41,7 @@ pub mod wr;
 
 pub use access::Access;
 pub use addr::{Av, Gid, Guid};
+pub use comp_cntr::CompCntrOps;
 pub use event::{EventType, QpEvent};
 pub use hash::HashFields;
 pub use ids::{LKey, PKey, QKey, Qpn, RKey};

@@ -3,10 +3,11 @@
 //! They wait in the order of their sequence numbers. An acknowledgement says that everything before it is done, so of
 //! several that wait the last is enough: this is where ACKs are coalesced (IBA 9.7.5).
 
-use iba::{Psn, QpEvent, RKey};
+use iba::{CompCntrOps, Psn, QpEvent, RKey};
 use wire::bth::pad_for;
 use wire::{Aeth, AtomicAckEth, Headers, NakCode, Opcode, Position, Reth, Syndrome};
 
+use crate::count::Ended;
 use crate::env::{Counter, Env, RemoteError, Skipped, Source, To, TransmitError};
 use crate::packet::of_service;
 use crate::qp::{Qp, Sent};
@@ -40,6 +41,8 @@ struct ReadAnswer {
     begun: bool,
     /// Whether the request came for the first time.
     is_new: bool,
+    /// Bytes of the whole READ, if a counter is to be told when it is answered.
+    counts: Option<u32>,
 }
 
 impl Answer {
@@ -47,12 +50,16 @@ impl Answer {
     pub(crate) const fn read(psn: Psn, packets: u32, reth: Reth, is_new: bool) -> Self {
         let end = psn.add(packets);
         let (rkey, addr, left) = (reth.rkey, reth.va, reth.dma_len);
-        Self { psn, kind: Kind::Read(ReadAnswer { rkey, addr, left, end, begun: false, is_new }) }
+        let counts = if is_new { Some(left) } else { None };
+        let read = ReadAnswer { rkey, addr, left, end, begun: false, is_new, counts };
+        Self { psn, kind: Kind::Read(read) }
     }
 
     /// The answer to what brings nothing but its answer: a FLUSH or an ATOMIC WRITE.
     pub(crate) const fn done(psn: Psn, is_new: bool) -> Self {
-        Self::read(psn, 1, Reth { va: 0, rkey: RKey(0), dma_len: 0 }, is_new)
+        let (rkey, end) = (RKey(0), psn.add(1));
+        let read = ReadAnswer { rkey, addr: 0, left: 0, end, begun: false, is_new, counts: None };
+        Self { psn, kind: Kind::Read(read) }
     }
 
     /// The answer to an atomic.
@@ -122,7 +129,7 @@ impl Responder {
             if answer.psn.is_before(same.psn)
                 && let (Kind::Read(queued), Kind::Read(mut again)) = (same.kind, answer.kind)
             {
-                again.is_new = queued.is_new;
+                (again.is_new, again.counts) = (queued.is_new, queued.counts);
                 *same = Answer { psn: answer.psn, kind: Kind::Read(again) };
             }
             return;
@@ -158,6 +165,7 @@ impl Qp {
         // How much of a READ this packet carries.
         let mut chunk = 0;
         let mut is_last = true;
+        let mut counts = None;
         match answer.kind {
             Kind::Ack => {}
             Kind::Nak(syndrome) => aeth.syndrome = syndrome,
@@ -168,6 +176,7 @@ impl Qp {
             Kind::Read(read) => {
                 chunk = read.left.min(self.path.segment);
                 is_last = chunk == read.left;
+                counts = read.counts;
                 headers.bth.opcode = match Position::new(!read.begun, is_last) {
                     Position::First => Opcode::RcReadResponseFirst,
                     Position::Middle => Opcode::RcReadResponseMiddle,
@@ -192,6 +201,9 @@ impl Qp {
                 return Sent::Blocked;
             }
             Err(TransmitError::Memory(_) | TransmitError::Remote(_)) => {
+                if counts.is_some() {
+                    env.ended(CompCntrOps::REMOTE_RDMA_READ, Ended::InError);
+                }
                 self.refuse_read(env, headers.bth.psn);
                 return Sent::One;
             }
@@ -199,6 +211,9 @@ impl Qp {
 
         if is_last {
             self.resp.answers.pop_front();
+            if let Some(bytes) = counts {
+                env.ended(CompCntrOps::REMOTE_RDMA_READ, Ended::Well { bytes });
+            }
         } else if let Some(answer) = self.resp.answers.front_mut()
             && let Kind::Read(read) = &mut answer.kind
         {

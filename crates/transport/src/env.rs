@@ -3,10 +3,11 @@
 //! The transport decides, the environment acts. Everything that has an effect outside the QP goes through [`Env`], so
 //! the same state machines run over a real device and over a simulator.
 
-use iba::{Access, Av, QpEvent, Qpn, RKey, SendFlags, WcFlags, WcOpcode, WcStatus};
+use iba::{Access, Av, CompCntrOps, QpEvent, Qpn, RKey, SendFlags, WcFlags, WcOpcode, WcStatus};
 use wire::Headers;
 
 use crate::account::Account;
+use crate::count::Ended;
 use crate::tm::{Taken, TmInfo};
 use crate::wr::{Bind, Sge};
 
@@ -421,6 +422,11 @@ pub trait Env {
 
     /// Puts a finished work request on its CQ.
     fn complete(&mut self, completion: Completion);
+
+    /// An operation ended, on this side or carried out for the peer. For completion counters.
+    fn ended(&mut self, op: CompCntrOps, ended: Ended) {
+        let _ = (op, ended);
+    }
 
     /// What led to the failed completion that follows. For who has to explain it.
     fn account(&mut self, account: &Account) {

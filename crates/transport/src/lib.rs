@@ -60,6 +60,7 @@ pub mod wr;
 
 mod answer;
 mod comp;
+mod count;
 mod direct;
 mod modify;
 mod packet;
@@ -73,6 +74,7 @@ mod window;
 mod wqe;
 
 pub use account::Account;
+pub use count::Ended;
 pub use env::{Completion, Counter, Env, Reason, Rx, Side, Skipped};
 pub use error::{ModifyError, PostError};
 pub use path::PathCaps;

@@ -260,11 +260,13 @@ impl Qp {
             (Side::Recv, iba::WcStatus::WrFlushErr) => env.count(Counter::RespCqeFlushError),
             (Side::Recv, _) => env.count(Counter::RespCqeError),
         }
+        Self::count_receive(env, &completion);
         env.complete(completion);
     }
 
     /// Completes a request of the send queue.
     pub(crate) fn complete_send<E: Env>(env: &mut E, wqe: &Wqe, failure: Option<Failure>) {
+        Self::count_send(env, wqe, failure);
         if let Some(completion) = wqe.completion(failure) {
             Self::complete(env, completion);
         }

@@ -108,6 +108,8 @@ impl Qp {
         // IBA 10.7.3.1: without a signal, success is silent.
         if self.sq_sig_all || wqe.is_signaled() {
             Self::complete_send(env, &wqe, None);
+        } else {
+            Self::count_send(env, &wqe, None);
         }
         self.settle(env);
     }

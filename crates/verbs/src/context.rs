@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use device::config::NicConfig;
 use device::ids::{CtxId, PdId};
-use device::{DeviceAttr, EngineGuard, EventSource, GidEntry, Hca, NicInfo, PortAttr};
+use device::{
+    CompCntrType, DeviceAttr, EngineGuard, EventSource, GidEntry, Hca, NicInfo, PortAttr,
+};
 use iba::{Access, EventType, Qpn};
 
-use crate::{Ah, Cq, Dm, DmaBuf, HostBuf, Mapping, Mr, Qp, QpSpec, Result, Srq};
+use crate::{Ah, CompCntr, Cq, Dm, DmaBuf, HostBuf, Mapping, Mr, Qp, QpSpec, Result, Srq};
 
 /// The NICs of this machine.
 #[doc(alias = "ibv_get_device_list")]
@@ -143,6 +145,12 @@ impl Context {
     #[doc(alias = "ibv_create_cq")]
     pub fn create_cq(&self, entries: u32) -> Result<Cq> {
         Cq::new(self, entries)
+    }
+
+    /// Creates a completion counter at zero.
+    #[doc(alias = "ibv_create_comp_cntr")]
+    pub fn create_comp_cntr(&self, kind: CompCntrType) -> Result<CompCntr> {
+        CompCntr::new(self, kind)
     }
 
     /// Allocates device memory: memory of the NIC, which peers reach as any other.

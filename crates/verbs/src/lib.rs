@@ -32,23 +32,29 @@
 //! | `ibv_get_device_list`, `ibv_open_device` | [`devices`], [`Device::open`] |
 //! | `ibv_alloc_pd`, `ibv_create_cq`, `ibv_create_qp`, ... | [`Context::alloc_pd`], [`Context::create_cq`], [`Pd::create_qp`], ... |
 //! | `ibv_modify_qp` | [`Qp::connect`] for the usual way, [`Qp::modify`] for any other |
+//! | `ibv_create_comp_cntr`, `ibv_qp_attach_comp_cntr` | [`Context::create_comp_cntr`], [`Qp::attach_comp_cntr`] |
 //! | `ibv_post_send`, `ibv_poll_cq` | [`Qp::post_send`], [`Cq::poll`], [`Cq::wait`] |
 #![forbid(unsafe_code)]
 
+mod comp_cntr;
 mod context;
 mod cq;
 mod memory;
 mod qp;
 mod request;
 
+pub use comp_cntr::CompCntr;
 pub use context::{AsyncEvent, Context, Device, Pd, devices};
 pub use cq::{Cq, Wc};
 pub use device::config::{ImporterConfig, NicConfig, Preset};
-pub use device::{Cap, Counters, DeviceAttr, GidEntry, Kind, PortAttr, Refusal, Resources};
+pub use device::{
+    Cap, CompCntrEntry, CompCntrType, Counters, DeviceAttr, GidEntry, Kind, PortAttr, Refusal,
+    Resources,
+};
 pub use dmabuf::{DmaBuf, Mapping};
 pub use iba::{
-    Access, AckTimeout, AttrMask, Av, Gid, Mtu, Psn, QpAttr, QpState, QpType, Qpn, RKey, RnrTimer,
-    WcOpcode, WcStatus,
+    Access, AckTimeout, AttrMask, Av, CompCntrOps, Gid, Mtu, Psn, QpAttr, QpState, QpType, Qpn,
+    RKey, RnrTimer, WcOpcode, WcStatus,
 };
 pub use memory::{Dm, Mr, Remote, Slice};
 pub use qp::{Ah, DEFAULT_QKEY, Endpoint, PostError, Qp, QpSpec, Srq};

@@ -1,16 +1,17 @@
 //! Queue pairs, shared receive queues and address handles.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use device::Cap;
 use device::ids::{QpId, SrqId};
 use iba::{
-    Access, AckTimeout, AttrMask, Av, Gid, Mtu, Psn, QKey, QpAttr, QpState, QpType, Qpn, RnrTimer,
+    Access, AckTimeout, AttrMask, Av, CompCntrOps, Gid, Mtu, Psn, QKey, QpAttr, QpState, QpType,
+    Qpn, RnrTimer,
 };
 pub use transport::PostError;
 use transport::wr::RecvWr;
 
-use crate::{Cq, Pd, Result, SendRequest, Slice};
+use crate::{CompCntr, Cq, Pd, Result, SendRequest, Slice};
 
 /// What a QP is made with. Start from [`QpSpec::rc`], [`QpSpec::uc`] or [`QpSpec::ud`] and change what differs.
 #[derive(Clone, Debug)]
@@ -90,6 +91,8 @@ struct Pair {
     qpn: Qpn,
     spec: QpSpec,
     psn: Psn,
+    /// Counters that it is attached to, which it must not outlive.
+    cntrs: Mutex<Vec<CompCntr>>,
 }
 
 impl Drop for Pair {
@@ -117,7 +120,8 @@ impl Qp {
         })?;
         // Any start will do; one that differs between QPs shows mistakes sooner.
         let psn = Psn::new(qpn.value().wrapping_mul(0x9e37_79b1) >> 4);
-        let pair = Pair { pd: pd.clone(), id, qpn, spec: spec.clone(), psn };
+        let pair =
+            Pair { pd: pd.clone(), id, qpn, spec: spec.clone(), psn, cntrs: Mutex::default() };
         let qp = Self(Arc::new(pair));
         qp.to_init()?;
         Ok(qp)
@@ -202,6 +206,24 @@ impl Qp {
             mask |= A::TIMEOUT | A::RETRY_CNT | A::RNR_RETRY | A::MAX_QP_RD_ATOMIC;
         }
         self.modify(&attr, mask)
+    }
+
+    /// Has a counter count these operations of the QP, from now until the QP is dropped. Possible until the QP is connected.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Busy`](crate::Kind::Busy) if another counter counts one of them, [`Kind::Invalid`](crate::Kind::Invalid) for a
+    /// QP that is connected, a counter of another context, or no operation.
+    #[doc(alias = "ibv_qp_attach_comp_cntr")]
+    pub fn attach_comp_cntr(&self, cntr: &CompCntr, ops: CompCntrOps) -> Result<()> {
+        if !Arc::ptr_eq(self.0.pd.context().hca(), cntr.context().hca()) {
+            let what = "attach_comp_cntr: the counter is of another device than the QP";
+            return Err(crate::Refusal::new(crate::Kind::Invalid, what));
+        }
+        let mut held = self.0.cntrs.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.pd.context().alive()?.attach_comp_cntr(self.0.id, cntr.id(), ops)?;
+        held.push(cntr.clone());
+        Ok(())
     }
 
     /// Makes a datagram QP ready to send and receive.

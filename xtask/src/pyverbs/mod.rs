@@ -2,7 +2,8 @@
 //!
 //! The suite is Debian's (`/usr/share/doc/rdma-core/tests`, package rdma-core; the verbs from Python, python3-pyverbs).
 //! With `--build` it is that of a newer rdma-core, whose pyverbs is built from Debian's source package, since Debian builds
-//! its own without DRM and its dma-buf tests then skip whatever the device can do.
+//! its own without DRM and its dma-buf tests then skip whatever the device can do. With `--rxe` the suite also runs on the
+//! Linux kernel's `rdma_rxe`, in a virtual machine.
 //!
 //! `interop/pyverbs/expected.toml` explains each test that skips and each that does not pass yet. What is not explained
 //! there is an error, and so is an explanation of a failure that happens no more.
@@ -11,12 +12,14 @@ mod build;
 mod expected;
 mod host;
 mod page;
+mod rxe;
 mod suite;
 mod verdicts;
 
 use clap::Args;
 
 use self::expected::Expected;
+use self::rxe::Rxe;
 use self::suite::{Gpu, Suite};
 use self::verdicts::{Outcome as Verdict, Verdicts};
 use crate::counts::Counts;
@@ -31,6 +34,9 @@ pub(crate) struct Options {
     /// With --build: the release of Debian whose source package is built.
     #[arg(long, default_value = "forky", value_name = "NAME")]
     suite: String,
+    /// Also on the Linux kernel's rdma_rxe, in a virtual machine: some minutes. The page has what the last such run gave.
+    #[arg(long, conflicts_with_all = ["build", "check", "patterns"])]
+    rxe: bool,
     /// Do not write the page in docs/.
     #[arg(long)]
     check: bool,
@@ -41,6 +47,11 @@ pub(crate) struct Options {
 /// Runs the suite, writes the page, and compares with what is expected.
 pub(crate) fn run(options: &Options) -> Outcome {
     let suite = if options.build { build::suite(&options.suite)? } else { suite::installed()? };
+    if options.rxe {
+        let rxe = Rxe::run(&suite)?;
+        rxe.write()?;
+        println!("\non rdma_rxe: {}", summary(&rxe.verdicts));
+    }
     let counts = judge(&suite, &options.patterns, !options.check && options.patterns.is_empty())?;
     match counts.failed {
         0 => Ok(()),
@@ -69,7 +80,9 @@ fn judge(suite: &Suite, patterns: &[String], write: bool) -> Outcome<Counts> {
     let gpus = if suite.has_drm { GPUS } else { &[] };
     let verdicts = suite.run(gpus.first().copied(), patterns)?;
     if write {
-        page::write(suite, &verdicts, &expected)?;
+        // The kernel runs Debian's tests: those of a newer rdma-core are others.
+        let rxe = if suite.has_drm { None } else { Some(Rxe::read()?) };
+        page::write(suite, &verdicts, &expected, rxe.as_ref())?;
     }
     let mut complaints = expected.complaints(&verdicts);
     // What is explained and did not pass is neither: the summary has it.

@@ -5,6 +5,7 @@ use transport::wr::{RecvWr, SendWr};
 use transport::{PathCaps, PostError, Qp, QpCap, QpInit};
 
 use super::Engine;
+use super::comp_cntr::QpCntrs;
 use super::core::{Core, EventSource};
 use super::direct::UnderWay;
 use super::env::{QpEnv, QpFacts, Route};
@@ -171,6 +172,7 @@ impl Engine {
             srq: spec.srq,
             xrcd: spec.xrcd,
             cookie: spec.cookie,
+            cntrs: QpCntrs::default(),
             others: Vec::new(),
             dest_qpn: Qpn::new(0),
             av: iba::Av::default(),
@@ -431,6 +433,7 @@ impl Engine {
             None if facts.qp_type == QpType::RawPacket => self.close_sender(),
             None => {}
         }
+        self.detach_comp_cntrs(&facts.cntrs);
         self.drop_async_events(facts.ctx, EventSource::Qp(id));
         Ok(under_way)
     }
@@ -550,6 +553,7 @@ impl Engine {
         }
         self.core.pds.retain(|_, pd| pd.ctx != ctx);
         self.core.xrcds.retain(|_, xrcd| xrcd.ctx != ctx);
+        self.core.comp_cntrs.retain(|_, cntr| cntr.ctx != ctx);
         let dms: Vec<usize> =
             self.core.dms.iter().filter(|(_, d)| d.ctx == ctx).map(|(i, _)| i).collect();
         for index in dms {

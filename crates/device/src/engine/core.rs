@@ -8,6 +8,7 @@ use transport::Time;
 use transport::env::Completion;
 use transport::wr::RecvWr;
 
+use super::comp_cntr::CompCntr;
 use super::cq::{Armed, Cq};
 use super::dm_budget::DmBudget;
 use super::events::EventQueue;
@@ -152,6 +153,7 @@ pub(crate) struct Core {
     /// Ethernet frames of the port, and who has them.
     pub(crate) raw: Raw,
     pub(crate) dms: Slab<Dm>,
+    pub(crate) comp_cntrs: Slab<CompCntr>,
     pub(crate) dm_budget: DmBudget,
     /// Pages charged to the limit of locked memory.
     pub(crate) pinned_pages: u64,

@@ -382,7 +382,9 @@ impl Engine {
             let is_fixed = entry.facts.qp_type != QpType::XrcRecv;
             let open = shared && is_fixed && entry.qp.state().receives();
             open.then(|| {
-                qp_word(entry.facts.dest_qpn, entry.qp.query().access_flags, entry.facts.pd)
+                let access = entry.qp.query().access_flags;
+                let access = access.difference(entry.facts.cntrs.only_here());
+                qp_word(entry.facts.dest_qpn, access, entry.facts.pd)
             })
         });
         if table.set_qp(id, word) { self.all_copies() } else { UnderWay::default() }

@@ -1,6 +1,6 @@
 //! What one QP sees of the engine during a call.
 
-use iba::{Access, Av, Mtu, QpEvent, QpType, Qpn, RKey, SendFlags};
+use iba::{Access, Av, CompCntrOps, Mtu, QpEvent, QpType, Qpn, RKey, SendFlags};
 use smallvec::SmallVec;
 use transport::env::{
     AtomicOp, Completion, Counter, Direct, Env, LocalError, OneSided, RemoteError, Rx, Side,
@@ -8,9 +8,10 @@ use transport::env::{
 };
 use transport::tm::Taken;
 use transport::wr::{Bind, Sge};
-use transport::{Account, Time};
+use transport::{Account, Ended, Time};
 use wire::Headers;
 
+use super::comp_cntr::QpCntrs;
 use super::core::{Core, EventSource};
 use super::direct::Parties;
 use super::payload::{
@@ -36,6 +37,8 @@ pub(crate) struct QpFacts {
     /// The domain of a receiving QP of XRC, whose other objects are those of the queue last named.
     pub(crate) xrcd: Option<XrcdId>,
     pub(crate) cookie: u64,
+    /// Who counts its operations.
+    pub(crate) cntrs: QpCntrs,
     /// Contexts and cookies of further handles of a receiving QP of XRC.
     pub(crate) others: Vec<(CtxId, u64)>,
     pub(crate) dest_qpn: Qpn,
@@ -656,6 +659,10 @@ impl<'p> Env for QpEnv<'_, 'p> {
             Side::Recv => self.facts.recv_cq,
         };
         self.core.complete_on(id, self.facts.qpn, &completion);
+    }
+
+    fn ended(&mut self, op: CompCntrOps, ended: Ended) {
+        self.core.count_ended(&self.facts.cntrs, op, ended);
     }
 
     fn account(&mut self, account: &Account) {

@@ -12,7 +12,8 @@ use std::mem::offset_of;
 use std::process::{Command, Stdio};
 
 use super::types::{
-    Field, Layout, ah, context, cq, device, dm, event, flow, mr, pd, qp, rdma, srq, wc, wr,
+    Field, Layout, ah, comp_cntr, context, cq, device, dm, event, flow, mr, pd, qp, rdma, srq, wc,
+    wr,
 };
 
 /// Fields younger than rdma-core 44, the oldest release this test is meant to run beside.
@@ -30,7 +31,13 @@ const NEWER: &[(&str, &str)] = &[
 ];
 
 /// Structures younger than that.
-const NEWER_STRUCTURES: &[&str] = &["struct ibv_mr_init_attr"];
+const NEWER_STRUCTURES: &[&str] = &[
+    "struct ibv_comp_cntr",
+    "struct ibv_comp_cntr_caps",
+    "struct ibv_comp_cntr_init_attr",
+    "struct ibv_mr_init_attr",
+    "struct ibv_qp_attach_comp_cntr_attr",
+];
 
 /// The structure that grows at its start: its offsets are counted from its end.
 const GROWS_DOWN: &str = "struct verbs_context";
@@ -186,6 +193,10 @@ fn structures() -> Structures {
     add::<rdma::Route>(&mut all, vec![]);
     add::<rdma::SaPathRec>(&mut all, vec![]);
     add::<rdma::UdParam>(&mut all, vec![]);
+    add::<comp_cntr::CompCntr>(&mut all, vec![]);
+    add::<comp_cntr::CompCntrCaps>(&mut all, vec![]);
+    add::<comp_cntr::CompCntrInitAttr>(&mut all, vec![]);
+    add::<comp_cntr::QpAttachCompCntrAttr>(&mut all, vec![]);
     add::<srq::Srq>(&mut all, vec![]);
     add::<srq::SrqAttr>(&mut all, vec![]);
     add::<srq::SrqInitAttr>(&mut all, vec![]);

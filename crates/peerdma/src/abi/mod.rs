@@ -27,6 +27,7 @@ mod turn;
 
 pub(crate) mod ah;
 pub(crate) mod buf;
+pub(crate) mod comp_cntr;
 pub(crate) mod context;
 pub(crate) mod cq;
 pub(crate) mod device;

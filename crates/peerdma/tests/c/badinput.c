@@ -50,7 +50,8 @@ static const struct verb verbs[] = {
 };
 
 /* Arguments: D device, X context, P domain, C channel (c: or none), Q CQ, K QP, S SRQ, M region, A handle, d device memory,
- * B buffer, T thread domain, W window, R XRC domain, q work queue, t indirection table, F rule; a structure (s) or room for one (w) that must be there, one that need
+ * B buffer, V completion counter, T thread domain, W window, R XRC domain, q work queue, t indirection table, F rule;
+ * a structure (s) or room for one (w) that must be there, one that need
  * not (.); a number (0 to 9, Z: the size of the room, N: the rights of device memory), an address that is mapped (b). */
 struct row {
 	const char *name;
@@ -59,6 +60,7 @@ struct row {
 };
 
 static const struct row rows[] = {
+	{ "_ibv_query_comp_cntr_caps", ERRNO, "XwZ" },
 	{ "_ibv_query_gid_ex", ERRNO, "X10w04" },
 	{ "_ibv_query_gid_table", NEGATIVE, "Xw904" },
 	{ "ibv_ack_async_event", NEVER, "s" },
@@ -78,6 +80,7 @@ static const struct row rows[] = {
 	{ "ibv_create_ah", NIL, "Ps" },
 	{ "ibv_create_ah_from_wc", NIL, "Ps.1" },
 	{ "ibv_create_comp_channel", NIL, "X" },
+	{ "ibv_create_comp_cntr", NIL, "Xs" },
 	{ "ibv_create_cq", NIL, "X4.c0" },
 	{ "ibv_create_cq_ex", NIL, "Xs" },
 	{ "ibv_create_flow", NIL, "Ks" },
@@ -93,6 +96,7 @@ static const struct row rows[] = {
 	{ "ibv_dereg_mr", ERRNO, "M" },
 	{ "ibv_destroy_ah", ERRNO, "A" },
 	{ "ibv_destroy_comp_channel", ERRNO, "C" },
+	{ "ibv_destroy_comp_cntr", ERRNO, "V" },
 	{ "ibv_destroy_cq", ERRNO, "Q" },
 	{ "ibv_destroy_flow", ERRNO, "F" },
 	{ "ibv_destroy_qp", ERRNO, "K" },
@@ -123,6 +127,8 @@ static const struct row rows[] = {
 	{ "ibv_import_dm", NIL, "X0" },
 	{ "ibv_import_mr", NIL, "P0" },
 	{ "ibv_import_pd", NIL, "X0" },
+	{ "ibv_inc_comp_cntr", ERRNO, "V1" },
+	{ "ibv_inc_err_comp_cntr", ERRNO, "V1" },
 	{ "ibv_init_ah_from_wc", MINUS, "X1s.w" },
 	{ "ibv_is_fork_initialized", PURE, "" },
 	{ "ibv_memcpy_from_dm", ERRNO, "wd04" },
@@ -143,6 +149,7 @@ static const struct row rows[] = {
 	{ "ibv_post_srq_ops", ERRNO, "S.." },
 	{ "ibv_post_srq_recv", ERRNO, "S.." },
 	{ "ibv_post_wq_recv", ERRNO, "q.." },
+	{ "ibv_qp_attach_comp_cntr", ERRNO, "KVs" },
 	{ "ibv_qp_to_qp_ex", NIL, "K" },
 	{ "ibv_query_device", ERRNO, "Xw" },
 	{ "ibv_query_device_ex", ERRNO, "X.wZ" },
@@ -157,6 +164,8 @@ static const struct row rows[] = {
 	{ "ibv_query_srq", ERRNO, "Sw" },
 	{ "ibv_rate_to_mbps", PURE, "" },
 	{ "ibv_rate_to_mult", PURE, "" },
+	{ "ibv_read_comp_cntr", ERRNO, "Vw" },
+	{ "ibv_read_err_comp_cntr", ERRNO, "Vw" },
 	{ "ibv_read_sysfs_file", MINUS, "ssw4" },
 	{ "ibv_reg_buf_mr", NIL, "PB041" },
 	{ "ibv_reg_dm_mr", NIL, "Pd04N" },
@@ -168,7 +177,9 @@ static const struct row rows[] = {
 	{ "ibv_req_notify_cq", ERRNO, "Q0" },
 	{ "ibv_rereg_mr", MINUS, "M4...1" },
 	{ "ibv_resize_cq", ERRNO, "Q8" },
+	{ "ibv_set_comp_cntr", ERRNO, "V1" },
 	{ "ibv_set_ece", ERRNO, "Ks" },
+	{ "ibv_set_err_comp_cntr", ERRNO, "V1" },
 	{ "ibv_start_poll", ERRNO, "Q." },
 	{ "ibv_unimport_dm", NEVER, "d" },
 	{ "ibv_unimport_mr", NEVER, "M" },
@@ -235,6 +246,7 @@ struct set {
 	struct ibv_qp *raw;
 	struct ibv_flow *flow;
 	void *buf;
+	void *cntr;
 };
 
 static char what[256] = "the beginning";
@@ -316,6 +328,7 @@ static struct set make(void)
 	struct ibv_rwq_ind_table_init_attr table = { .ind_tbl = &s.wq };
 	struct ibv_qp_init_attr raw = { .qp_type = IBV_QPT_RAW_PACKET, .cap = qp.cap };
 	struct ibv_flow_attr flow = { .port = 1, .size = sizeof(flow) };
+	void *(*create_cntr)(struct ibv_context *, void *) = symbol("ibv_create_comp_cntr");
 
 	must(s.context != NULL, "a context");
 	ibv_query_gid(s.context, 1, 0, &gid);
@@ -341,12 +354,14 @@ static struct set make(void)
 	must((s.table = ibv_create_rwq_ind_table(s.context, &table)) != NULL, "an indirection table");
 	must((s.raw = ibv_create_qp(s.pd, &raw)) != NULL || errno == EPERM, "a raw packet QP");
 	must(!s.raw || (s.flow = ibv_create_flow(s.raw, &flow)) != NULL, "a rule");
+	must((s.cntr = create_cntr(s.context, (uint32_t[3]){ 0 })) != NULL, "a completion counter");
 	return s;
 }
 
 static void destroy(const struct set *s)
 {
 	void (*free_buf)(void *) = symbol("ibv_free_buf");
+	int (*destroy_cntr)(void *) = symbol("ibv_destroy_comp_cntr");
 	const char *left = NULL;
 
 	free_buf(s->buf);
@@ -357,6 +372,7 @@ static void destroy(const struct set *s)
 	}
 	GONE(ibv_destroy_rwq_ind_table(s->table));
 	GONE(ibv_destroy_wq(s->wq));
+	GONE(destroy_cntr(s->cntr));
 	GONE(ibv_dealloc_mw(s->mw));
 	GONE(ibv_free_dm(s->dm));
 	GONE(ibv_destroy_ah(s->ah));
@@ -398,6 +414,8 @@ static long object(const struct set *s, char kind)
 		return (long)s->dm;
 	case 'B':
 		return (long)s->buf;
+	case 'V':
+		return (long)s->cntr;
 	case 'T':
 		return (long)s->td;
 	case 'W':
@@ -464,6 +482,9 @@ static void fill(const char *name, const struct set *s, void *in)
 	else if (!strcmp(name, "ibv_reg_mr_ex"))
 		/* struct ibv_mr_init_attr, which newer headers have: length, access, comp_mask (ADDR), iova, addr. */
 		memcpy(in, (uint64_t[]){ 64, 1, 2, 0, (uintptr_t)memory }, 5 * sizeof(uint64_t));
+	else if (!strcmp(name, "ibv_qp_attach_comp_cntr"))
+		/* struct ibv_qp_attach_comp_cntr_attr: comp_mask, op_mask (SEND). */
+		((uint32_t *)in)[1] = 1;
 	else if (!strcmp(name, "ibv_ack_async_event"))
 		((struct ibv_async_event *)in)->event_type = IBV_EVENT_PORT_ACTIVE;
 }
@@ -544,7 +565,7 @@ static void each_argument(const struct verb *verb, const struct row *row, const 
 		char kind = row->args[wrong];
 		const char *ways[] = { "null", "destroyed", "of another kind" };
 
-		if (!strchr("DXPCcQKSMAdBTWRqtFsw", kind))
+		if (!strchr("DXPCcQKSMAdBVTWRqtFsw", kind))
 			continue;
 		for (int way = 0; way < 3; way++) {
 			long a[6] = { 0 };

@@ -328,6 +328,63 @@ static void requests(struct set *s, struct set *foreign, struct set *stale)
 	check(answer == 1 && wc.status == IBV_WC_MW_BIND_ERR, ibv_wc_status_str(wc.status));
 }
 
+/* Completion counters (the structures of newer headers: three words for a counter, two for what it is to count). */
+static void counters(struct set *s, struct set *foreign)
+{
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .send_cq = s->cq, .recv_cq = s->cq,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 } };
+	int (*query)(struct ibv_context *, void *, size_t) = symbol("_ibv_query_comp_cntr_caps");
+	void *(*create)(struct ibv_context *, void *) = symbol("ibv_create_comp_cntr");
+	int (*destroy_cntr)(void *) = symbol("ibv_destroy_comp_cntr");
+	int (*attach)(struct ibv_qp *, void *, void *) = symbol("ibv_qp_attach_comp_cntr");
+	int (*set)(void *, uint64_t) = symbol("ibv_set_comp_cntr"), (*inc)(void *, uint64_t) = symbol("ibv_inc_comp_cntr");
+	int (*set_err)(void *, uint64_t) = symbol("ibv_set_err_comp_cntr"), (*inc_err)(void *, uint64_t) = symbol("ibv_inc_err_comp_cntr");
+	int (*read)(void *, uint64_t *) = symbol("ibv_read_comp_cntr"), (*read_err)(void *, uint64_t *) = symbol("ibv_read_err_comp_cntr");
+	struct { uint64_t max_value; uint32_t max_counters, ops; uint64_t newer; } caps = { .newer = 1 };
+	struct ibv_qp *qp = ibv_create_qp(s->pd, &init);
+	uint32_t attr[3] = { 1, 0, 0 }, ops[2] = { 0, 0 };
+	void *cntr = create(s->context, (uint32_t[3]){ 0, 1, 0 });
+	uint64_t value = 1, err = 1;
+
+	must(qp && cntr, "a QP and a counter");
+	check(!query(s->context, &caps, sizeof(caps)) && caps.max_value == UINT64_MAX && caps.max_counters && caps.ops == 63 && !caps.newer, "caps");
+	REFUSED_BY("rdma-core: ibv_cmd_query_comp_cntr_caps", "query_comp_cntr_caps: no room", query(s->context, &caps, 15), EINVAL);
+	NOTHING_BY("ibv_create_comp_cntr(3)", "create_comp_cntr: an unknown bit", create(s->context, attr), EOPNOTSUPP);
+	attr[0] = 0, attr[1] = 2;
+	NOTHING_BY("ibv_create_comp_cntr(3)", "create_comp_cntr: no such type", create(s->context, attr), EOPNOTSUPP);
+	attr[1] = 0, attr[2] = 1;
+	NOTHING_BY("ibv_create_comp_cntr(3)", "create_comp_cntr: an unknown flag", create(s->context, attr), EOPNOTSUPP);
+	check(!read(cntr, &value) && !read_err(cntr, &err) && !value && !err, "not 0");
+	check(!set(cntr, UINT64_MAX) && !set_err(cntr, 7) && !inc(cntr, 1) && !inc_err(cntr, 2), "was not changed");
+	check(!read(cntr, &value) && !read_err(cntr, &err) && !value && err == 9, "is not what it was set to");
+	REFUSED_BY("kernel: QP_ATTACH_COMP_CNTR", "qp_attach_comp_cntr: no operation", attach(qp, cntr, ops), EINVAL);
+	ops[1] = 1u << 6 | 1;
+	REFUSED_BY("ibv_qp_attach_comp_cntr(3)", "qp_attach_comp_cntr: an unknown operation", attach(qp, cntr, ops), EOPNOTSUPP);
+	ops[0] = 1, ops[1] = 1;
+	REFUSED_BY("ibv_qp_attach_comp_cntr(3)", "qp_attach_comp_cntr: an unknown bit", attach(qp, cntr, ops), EINVAL);
+	ops[0] = 0;
+	REFUSED_BY("kernel: QP_ATTACH_COMP_CNTR, uobj_get_obj_read", "qp_attach_comp_cntr: a counter of another context", attach(qp, foreign->cntr, ops), EINVAL);
+	REFUSED_BY("ibv_qp_attach_comp_cntr(3)", "qp_attach_comp_cntr: to a QP in RTS", attach(s->qp, cntr, ops), EINVAL);
+	check(!attach(qp, cntr, ops), "is not attached");
+	REFUSED_BY("ibv_qp_attach_comp_cntr(3)", "qp_attach_comp_cntr: twice", attach(qp, s->cntr, ops), EBUSY);
+	REFUSED_BY("ibv_create_comp_cntr(3)", "destroy_comp_cntr: attached", destroy_cntr(cntr), EBUSY);
+	check(!ibv_destroy_qp(qp) && !destroy_cntr(cntr), "a QP and a counter go");
+	REFUSED_BY(HERE, "destroy_comp_cntr: twice", destroy_cntr(cntr), EINVAL);
+
+	/* As many as there can be. */
+	void **all = calloc(caps.max_counters, sizeof(*all));
+	uint32_t made = 0;
+
+	attr[2] = 0;
+	while (made < caps.max_counters && (all[made] = create(s->context, attr)))
+		made++;
+	NOTHING_BY("ibv_create_comp_cntr(3)", "create_comp_cntr: more than max_counters", create(s->context, attr), ENOMEM);
+	check(made == caps.max_counters - 2, "max_counters is another");
+	while (made > 0)
+		check(!destroy_cntr(all[--made]), "a counter goes");
+	free(all);
+}
+
 /* Objects that are destroyed twice, and things of a context that is closed. */
 static void endings(struct set *s)
 {
@@ -347,5 +404,6 @@ static void rules(struct set *s, struct set *foreign, struct set *stale)
 	regions(s, foreign);
 	states(s);
 	requests(s, foreign, stale);
+	counters(s, foreign);
 	endings(s);
 }

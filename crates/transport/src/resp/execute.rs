@@ -1,11 +1,12 @@
 //! Carrying a request out, completing the receive it used, and acknowledging it.
 
-use iba::{QpType, WcFlags, WcOpcode, WcStatus};
+use iba::{CompCntrOps, QpType, WcFlags, WcOpcode, WcStatus};
 use wire::{Operation, Selectivity};
 
 use super::check::{denied, flush_access};
 use super::{GRH_BYTES, Message, Region, Step};
 use crate::answer::Answer;
+use crate::count::Ended;
 use crate::env::{AtomicOp, Completion, Env, LocalError, RemoteError, Rx, Side};
 use crate::qp::Qp;
 use crate::tm::Met;
@@ -47,6 +48,10 @@ impl Qp {
             return Step::Acknowledge;
         }
         self.resp.msn = self.resp.msn.add(1);
+        if let Message::Write(region) = self.resp.message {
+            let ended = Ended::Well { bytes: region.length };
+            env.ended(CompCntrOps::REMOTE_RDMA_WRITE, ended);
+        }
         if let Some(ieth) = rx.headers.ieth
             && env.invalidate(ieth.rkey).is_err()
         {

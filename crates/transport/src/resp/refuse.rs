@@ -58,6 +58,7 @@ impl Qp {
 
             // Classes A and C: NAK, and the end of the QP.
             (QpType::Rc | QpType::XrcRecv, error) => {
+                Self::count_refused(env, rx.headers.bth.opcode.operation());
                 let (code, failure) = fatal(error);
                 self.resp.push_nak(self.resp.psn, Syndrome::Nak(code));
                 self.refuse_for_good(env, error, failure);
@@ -90,6 +91,9 @@ impl Qp {
             (_, error) => {
                 if error == Step::ErrReceiveTooShort {
                     env.count(Counter::RespLocalLengthError);
+                }
+                if matches!(error, Step::ErrRkeyViolation | Step::ErrUnsupportedOpcode) {
+                    Self::count_refused(env, rx.headers.bth.opcode.operation());
                 }
                 // Class E: a receive of a shared queue cannot be put back, so it completes.
                 if self.has_srq {

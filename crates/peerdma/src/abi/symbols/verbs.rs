@@ -27,7 +27,6 @@ const V1_18: &[&str] = &["IBVERBS_1.18"];
 
 const BUF: &str =
     "buffers that the provider allocates are for confidential computing; register ordinary memory";
-const COUNTERS: &str = "the device has no completion counters";
 const DMAH: &str = "the device has no DMA handles: there is no PCIe below it to steer";
 const DRIVER: &str = "drivers register for devices of theirs, and this library has none";
 const L2: &str = "the device needs no Ethernet addresses: the kernel's own routing finds them";
@@ -35,7 +34,7 @@ const KERNEL: &str = "converts structures of the kernel's interface, which is no
 
 /// The public verbs that have a symbol.
 pub(crate) const VERBS: &[Symbol] = &[
-    verb("_ibv_query_comp_cntr_caps", V1_18, Refuse(Errno, COUNTERS)),
+    verb("_ibv_query_comp_cntr_caps", V1_18, In("comp_cntr")),
     verb("_ibv_query_gid_ex", V1_11, In("device")),
     verb("_ibv_query_gid_table", V1_11, In("device")),
     verb("ibv_ack_async_event", V1_1, In("events")),
@@ -52,7 +51,7 @@ pub(crate) const VERBS: &[Symbol] = &[
     verb("ibv_create_ah", V1_1, In("ah")),
     verb("ibv_create_ah_from_wc", V1_1, In("ah")),
     verb("ibv_create_comp_channel", V1_0, In("cq")),
-    verb("ibv_create_comp_cntr", V1_18, Refuse(Null, COUNTERS)),
+    verb("ibv_create_comp_cntr", V1_18, In("comp_cntr")),
     verb("ibv_create_cq", V1_1, In("cq")),
     verb("ibv_create_qp", V1_1, In("qp")),
     verb("ibv_create_srq", V1_1, In("srq")),
@@ -61,7 +60,7 @@ pub(crate) const VERBS: &[Symbol] = &[
     verb("ibv_dereg_mr", V1_1, In("mr")),
     verb("ibv_destroy_ah", V1_1, In("ah")),
     verb("ibv_destroy_comp_channel", V1_0, In("cq")),
-    verb("ibv_destroy_comp_cntr", V1_18, Refuse(Errno, COUNTERS)),
+    verb("ibv_destroy_comp_cntr", V1_18, In("comp_cntr")),
     verb("ibv_destroy_cq", V1_1, In("cq")),
     verb("ibv_destroy_qp", V1_1, In("qp")),
     verb("ibv_destroy_srq", V1_1, In("srq")),
@@ -86,8 +85,8 @@ pub(crate) const VERBS: &[Symbol] = &[
     verb("ibv_import_dm", V1_13, In("import")),
     verb("ibv_import_mr", V1_10, In("import")),
     verb("ibv_import_pd", V1_10, In("import")),
-    verb("ibv_inc_comp_cntr", V1_18, Refuse(Errno, COUNTERS)),
-    verb("ibv_inc_err_comp_cntr", V1_18, Refuse(Errno, COUNTERS)),
+    verb("ibv_inc_comp_cntr", V1_18, In("comp_cntr")),
+    verb("ibv_inc_err_comp_cntr", V1_18, In("comp_cntr")),
     verb("ibv_init_ah_from_wc", V1_1, In("ah")),
     verb("ibv_is_fork_initialized", V1_13, In("misc")),
     verb("ibv_modify_qp", V1_1, In("qp")),
@@ -95,7 +94,7 @@ pub(crate) const VERBS: &[Symbol] = &[
     verb("ibv_node_type_str", V1_1, In("misc")),
     verb("ibv_open_device", V1_1, In("context")),
     verb("ibv_port_state_str", V1_1, In("misc")),
-    verb("ibv_qp_attach_comp_cntr", V1_18, Refuse(Errno, COUNTERS)),
+    verb("ibv_qp_attach_comp_cntr", V1_18, In("comp_cntr")),
     verb("ibv_qp_to_qp_ex", V1_6, In("qp")),
     verb("ibv_query_device", V1_1, In("device")),
     verb("ibv_query_ece", V1_10, In("qp")),
@@ -108,8 +107,8 @@ pub(crate) const VERBS: &[Symbol] = &[
     verb("ibv_query_srq", V1_1, In("srq")),
     verb("ibv_rate_to_mbps", V1_1, In("misc")),
     verb("ibv_rate_to_mult", V1_0, In("misc")),
-    verb("ibv_read_comp_cntr", V1_18, Refuse(Errno, COUNTERS)),
-    verb("ibv_read_err_comp_cntr", V1_18, Refuse(Errno, COUNTERS)),
+    verb("ibv_read_comp_cntr", V1_18, In("comp_cntr")),
+    verb("ibv_read_err_comp_cntr", V1_18, In("comp_cntr")),
     verb("ibv_read_sysfs_file", V1_0, In("device")),
     verb("ibv_reg_buf_mr", V1_17, In("buf")),
     verb("ibv_reg_dmabuf_mr", V1_12, In("mr")),
@@ -126,9 +125,9 @@ pub(crate) const VERBS: &[Symbol] = &[
     verb("ibv_rereg_mr", V1_1, In("mr")),
     verb("ibv_resize_cq", V1_1, In("cq")),
     verb("ibv_resolve_eth_l2_from_gid", V1_1, Refuse(Errno, L2)),
-    verb("ibv_set_comp_cntr", V1_18, Refuse(Errno, COUNTERS)),
+    verb("ibv_set_comp_cntr", V1_18, In("comp_cntr")),
     verb("ibv_set_ece", V1_10, In("qp")),
-    verb("ibv_set_err_comp_cntr", V1_18, Refuse(Errno, COUNTERS)),
+    verb("ibv_set_err_comp_cntr", V1_18, In("comp_cntr")),
     verb("ibv_unimport_dm", V1_13, In("import")),
     verb("ibv_unimport_mr", V1_10, In("import")),
     verb("ibv_unimport_pd", V1_10, In("import")),

@@ -14,6 +14,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 pub(crate) mod ah;
+pub(crate) mod comp_cntr;
 pub(crate) mod context;
 pub(crate) mod cq;
 pub(crate) mod device;

@@ -1,0 +1,97 @@
+//! What the network does to a run, and who meddles with it.
+
+use core::time::Duration;
+
+use fabric_sim::build::{self, Build};
+use fabric_sim::link::{Link, Rate, Rng};
+use fabric_sim::options::BASE;
+use fabric_sim::{Net, Options};
+use iba::RnrTimer;
+use wire::{NakCode, Opcode, Syndrome};
+
+use crate::COUNTER;
+
+/// What happens to a run beside what its [`Link`] does.
+#[derive(Debug)]
+pub(crate) struct Weather {
+    /// Ends fall silent, and are heard again later or never.
+    partitions_happen: bool,
+    /// Somebody sends answers and requests who guesses their numbers.
+    is_forged: bool,
+    /// Whether anything was lost by more than chance.
+    pub(crate) partitions: u64,
+    /// How many packets were forged.
+    pub(crate) forged: u64,
+}
+
+/// Further away than any number that is under way in a run, or will be while a packet travels.
+const FAR: u32 = 4_000;
+
+impl Weather {
+    /// Nothing happens.
+    pub(crate) const FINE: Self =
+        Self { partitions_happen: false, is_forged: false, partitions: 0, forged: 0 };
+
+    /// An end falls silent, or is heard again.
+    pub(crate) fn change(&mut self, rng: &mut Rng, net: &mut Net) {
+        if !self.partitions_happen {
+            return;
+        }
+        if net.mute.pop().is_none() {
+            net.mute.push(rng.below(2) as usize);
+            self.partitions += 1;
+        }
+    }
+
+    /// The last word: most of who is silent is heard again.
+    pub(crate) fn settle(&self, rng: &mut Rng, net: &mut Net) {
+        if rng.chance(700) {
+            net.mute.clear();
+        }
+    }
+
+    /// A packet from who cannot see the connection: its number is none that is under way.
+    pub(crate) fn forge(&mut self, rng: &mut Rng, net: &mut Net, to: usize) {
+        if !self.is_forged {
+            return;
+        }
+        self.forged += 1;
+        let now = net.nodes[to].qp.query();
+        let away = FAR + rng.below(1 << 22) as u32;
+        // An answer to what was never sent, or was answered long ago; a request that was carried out long ago.
+        let answered = if rng.chance(500) { now.sq_psn.add(away) } else { now.sq_psn.sub(away) };
+        let asked = now.rq_psn.sub(away);
+        let (headers, payload) = match rng.below(8) {
+            0 => (build::ack(answered, 0xff_ffff), 0),
+            1 => (build::nak(answered, 0, Syndrome::Nak(NakCode::PsnSequence)), 0),
+            2 => (build::nak(answered, 0, Syndrome::Nak(NakCode::RemoteAccess)), 0),
+            3 => (build::nak(answered, 0, rnr(rng)), 0),
+            4 => (build::packet(Opcode::RcReadResponseOnly, answered).aeth(Syndrome::ACK, 0), 64),
+            5 => (build::packet(Opcode::RcWriteOnly, asked).reth(BASE, 64), 64),
+            6 => (build::packet(Opcode::RcFetchAdd, asked).atomic(COUNTER, 1, 0), 0),
+            _ => (build::packet(Opcode::RcSendOnly, asked).ackreq(), 64),
+        };
+        net.forge(to, headers, vec![0xee; payload]);
+    }
+}
+
+fn rnr(rng: &mut Rng) -> Syndrome {
+    let timer = RnrTimer::from_code(rng.below(32) as u8).expect("a five-bit code");
+    Syndrome::RnrNak { timer }
+}
+
+/// A wire, with the troubles of this run.
+pub(crate) fn roll(rng: &mut Rng, options: &mut Options) -> Weather {
+    let mut some = |most: u64| if rng.chance(400) { 1 + rng.below(most) as u32 } else { 0 };
+    let (loss, corrupt, duplicate, reorder) = (some(80), some(60), some(80), some(80));
+    let (jitter, burst) = (Duration::from_nanos(some(5_000).into()), 1 + some(3));
+    options.link = Link { loss, corrupt, duplicate, reorder, jitter, burst, ..Link::GOOD };
+    if rng.chance(200) {
+        // 1 to 10 Gbit/s, and so short a queue that it overflows.
+        let bytes = (1 + rng.below(10)) * 125_000_000;
+        options.link.rate = Some(Rate { bytes, queue: 8_192 << rng.below(4) });
+        // 1 ms: longer than the longest queue.
+        options.timeout = 8;
+    }
+    Weather { partitions_happen: rng.chance(250), is_forged: rng.chance(400), ..Weather::FINE }
+}

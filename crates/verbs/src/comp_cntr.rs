@@ -1,0 +1,62 @@
+//! Completion counters.
+
+use std::sync::Arc;
+
+use device::ids::CompCntrId;
+use device::{CompCntrEntry, CompCntrType};
+
+use crate::{Context, Result};
+
+/// How many operations ended well, and how many in error, without a completion for each. Clones are the same one.
+///
+/// [`Qp::attach_comp_cntr`](crate::Qp::attach_comp_cntr) says what it counts; one counter can count for many QPs.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_comp_cntr")]
+pub struct CompCntr(Arc<Counter>);
+
+#[derive(Debug)]
+struct Counter {
+    context: Context,
+    id: CompCntrId,
+}
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        // Every QP that it is attached to holds it, so none is left.
+        let _ = self.context.lock().destroy_comp_cntr(self.id);
+    }
+}
+
+impl CompCntr {
+    pub(crate) fn new(context: &Context, kind: CompCntrType) -> Result<Self> {
+        let id = context.alive()?.create_comp_cntr(context.id(), kind)?;
+        Ok(Self(Arc::new(Counter { context: context.clone(), id })))
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    pub(crate) fn id(&self) -> CompCntrId {
+        self.0.id
+    }
+
+    /// A value as of now. Reading makes progress, so it may be repeated until a value is reached.
+    #[doc(alias = "ibv_read_comp_cntr")]
+    pub fn read(&self, entry: CompCntrEntry) -> Result<u64> {
+        drop(self.0.context.alive()?);
+        self.0.context.hca().poll_any().read_comp_cntr(self.0.id, entry)
+    }
+
+    /// Sets a value.
+    #[doc(alias = "ibv_set_comp_cntr")]
+    pub fn set(&self, entry: CompCntrEntry, value: u64) -> Result<()> {
+        self.0.context.alive()?.set_comp_cntr(self.0.id, entry, value)
+    }
+
+    /// Adds to a value, which wraps to zero after 2^64 - 1.
+    #[doc(alias = "ibv_inc_comp_cntr")]
+    pub fn inc(&self, entry: CompCntrEntry, amount: u64) -> Result<()> {
+        self.0.context.alive()?.inc_comp_cntr(self.0.id, entry, amount)
+    }
+}
