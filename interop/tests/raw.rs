@@ -1,5 +1,7 @@
 //! Raw packets: frames by rules, work queues, receive side scaling, and perftest's programs for them.
 
+use std::time::Duration;
+
 use interop::need::Need;
 use interop::{Netns, Program, Running, Scratch, Veth, compile, needs, perftest};
 
@@ -122,6 +124,8 @@ fn measure(name: &str, args: &[&str]) {
     let server = program.clone().args(["--server", "-B", LEFT, "-E", RIGHT]);
     let mut server = server.in_netns(&veth.left).start();
     wait_for_a_rule(&mut server);
+    // The receives come after the rule, and then it polls.
+    server.wait_busy(Duration::from_millis(500));
     let client = program.args(["--client", "-B", RIGHT, "-E", LEFT]).in_netns(&veth.right).output();
     client.success();
     for side in [client, server.finish()] {
