@@ -34,6 +34,7 @@ fn req(peer: Peer) -> ReqParam {
         retry_count: 7,
         rnr_retry_count: 7,
         srq: false,
+        ece: cm::Ece::default(),
         private_data: header.to_bytes().to_vec(),
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct Bench {
     pub(crate) run: fn(u32, &mut Report) -> Outcome<()>,
 }
 
-pub(crate) const ALL: [Bench; 9] = [
+pub(crate) const ALL: [Bench; 10] = [
     Bench { name: "write", about: "ib_write_bw beside process_vm_writev", run: write::run },
     Bench { name: "fd-backed", about: "WRITE between memfds beside memcpy", run: fd_backed::run },
     Bench {
@@ -37,6 +37,11 @@ pub(crate) const ALL: [Bench; 9] = [
         name: "wire",
         about: "ib_write_bw over a veth beside a bare UDP stream",
         run: wire::run,
+    },
+    Bench {
+        name: "wire-lat",
+        about: "ib_send_lat over a veth beside a UDP ping-pong",
+        run: wire::latency,
     },
     Bench { name: "memory", about: "resident memory of a context", run: memory::context },
     Bench {

@@ -6,12 +6,14 @@ use wire::cm::{CommId, Mra, Rep, Req, Rtu};
 use crate::conn::{Conn, Remote, State};
 use crate::event::{Event, Route};
 use crate::manager::addresses;
-use crate::param::{Peer, ReqParam};
+use crate::param::{Ece, Peer, ReqParam};
 use crate::time::{ack_timeout, duration};
 use crate::{Cm, CmError, Ignored, RejReason, fit};
 
 /// The LID of ports that are reached by routing (`IB_LID_PERMISSIVE`).
 const LID_PERMISSIVE: u16 = 0xffff;
+/// A vendor has 24 bits.
+const VENDOR_MASK: u32 = 0xff_ffff;
 /// Codes of what an MRA or a REJ is about.
 pub(crate) const ABOUT_REQ: u8 = 0;
 pub(crate) const ABOUT_REP: u8 = 1;
@@ -52,6 +54,7 @@ impl Cm {
         let is_xrc = param.qp_type == QpType::XrcSend;
         let req = Req {
             local_comm_id: id,
+            vendor_id: param.ece.vendor_id & VENDOR_MASK,
             service_id: param.service_id,
             local_ca_guid: self.local.ca_guid,
             local_qpn: param.qpn,
@@ -80,7 +83,8 @@ impl Cm {
             private_data,
             ..Req::default()
         };
-        self.send_until_answered(now, id, req, Route::Service(param.service_id, dst));
+        let route = Route::Service(param.service_id, dst);
+        self.send_with_options(now, id, (param.ece.attr_mod, req), route);
         Ok(id)
     }
 
@@ -96,7 +100,7 @@ impl Cm {
         &mut self,
         now: Time,
         from: Peer,
-        tid: u64,
+        (tid, attr_mod): (u64, u32),
         rep: Rep,
     ) -> Result<(), Ignored> {
         let id = rep.remote_comm_id;
@@ -143,7 +147,8 @@ impl Cm {
         conn.ack_timeout = ack_timeout(rep.target_ack_delay, conn.ack_timeout.saturating_sub(1));
         self.answered(id);
         self.table.remember_remote(id);
-        self.report(id, Event::Rep { conn: id, rep: Box::new(rep) });
+        let ece = Ece { vendor_id: rep.vendor_id(), attr_mod };
+        self.report(id, Event::Rep { conn: id, rep: Box::new(rep), ece });
         Ok(())
     }
 

@@ -83,7 +83,7 @@ impl Cm {
             ..Rej::default()
         };
         rej.ari[..ari.len()].copy_from_slice(ari);
-        let mad = Box::new(Mad { tid, message: rej.into() }.to_bytes());
+        let mad = Box::new(Mad::new(tid, rej).to_bytes());
         self.send(to, Route::Comm(ids.1), None, mad);
     }
 
@@ -199,7 +199,7 @@ impl Cm {
                 remote_comm_id: dreq.local_comm_id,
                 ..Drep::default()
             };
-            let mad = Box::new(Mad { tid, message: drep.into() }.to_bytes());
+            let mad = Box::new(Mad::new(tid, drep).to_bytes());
             self.send(from, Route::Comm(dreq.local_comm_id), None, mad);
             return Ok(());
         };

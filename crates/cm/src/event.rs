@@ -3,7 +3,7 @@
 use wire::cm::{CommId, Rej, Rep, Req, Rtu, SidrRep, SidrReq};
 use wire::mad;
 
-use crate::{ListenId, Peer};
+use crate::{Ece, ListenId, Peer};
 
 /// Something happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub enum Event {
         from: Peer,
         /// What it says.
         req: Box<Req>,
+        /// What the peer wants of an end of its vendor.
+        ece: Ece,
     },
     /// The peer accepted.
     Rep {
@@ -27,6 +29,8 @@ pub enum Event {
         conn: CommId,
         /// What it says.
         rep: Box<Rep>,
+        /// What the peer grants an end of its vendor.
+        ece: Ece,
     },
     /// The connection stands, at the passive side. `None` if a packet came before the RTU did.
     Rtu {

@@ -59,7 +59,9 @@ pub use conn::{QpInfo, State};
 pub use error::{CmError, Ignored};
 pub use event::{Event, Route, Transmit, Unanswered};
 pub use manager::{Cm, ListenAddr, ListenId};
-pub use param::{Local, PathParam, Patience, Peer, RepParam, ReqParam, SidrRepParam, SidrReqParam};
+pub use param::{
+    Ece, Local, PathParam, Patience, Peer, RepParam, ReqParam, SidrRepParam, SidrReqParam,
+};
 pub use port_space::PortSpace;
 pub use reason::{RejReason, SidrStatus};
 

@@ -177,12 +177,12 @@ impl Cm {
     /// # Errors
     /// Why it was not acted on. That is no fault of the owner's: it may be a copy, a leftover or a forgery.
     pub fn handle(&mut self, now: Time, from: Peer, bytes: &[u8]) -> Result<(), Ignored> {
-        let Mad { tid, message } = Mad::parse(bytes)?;
+        let Mad { tid, attr_mod, message } = Mad::parse(bytes)?;
         match message {
-            Message::Req(req) => self.handle_req(now, from, tid, req),
+            Message::Req(req) => self.handle_req(now, from, (tid, attr_mod), req),
             Message::Mra(mra) => self.handle_mra(now, from, &mra),
             Message::Rej(rej) => self.handle_rej(now, from, rej),
-            Message::Rep(rep) => self.handle_rep(now, from, tid, rep),
+            Message::Rep(rep) => self.handle_rep(now, from, (tid, attr_mod), rep),
             Message::Rtu(rtu) => self.handle_rtu(from, rtu),
             Message::Dreq(dreq) => self.handle_dreq(now, from, tid, &dreq),
             Message::Drep(drep) => self.handle_drep(now, from, &drep),
@@ -331,7 +331,7 @@ impl Cm {
     pub(crate) fn send_once(&mut self, id: CommId, message: impl Into<Message>) {
         let Some(conn) = self.table.get(id) else { return };
         let (peer, route) = (conn.peer, Self::route_to(conn));
-        let mad = Box::new(Mad { tid: conn.tid, message: message.into() }.to_bytes());
+        let mad = Box::new(Mad::new(conn.tid, message).to_bytes());
         self.send(peer, route, Some(id), mad);
     }
 
@@ -343,8 +343,19 @@ impl Cm {
         message: impl Into<Message>,
         route: Route,
     ) {
+        self.send_with_options(now, id, (0, message), route);
+    }
+
+    /// The same for a message with options of a vendor.
+    pub(crate) fn send_with_options(
+        &mut self,
+        now: Time,
+        id: CommId,
+        (attr_mod, message): (u32, impl Into<Message>),
+        route: Route,
+    ) {
         let Some(conn) = self.table.get_mut(id) else { return };
-        let mad = Box::new(Mad { tid: conn.tid, message: message.into() }.to_bytes());
+        let mad = Box::new(Mad { tid: conn.tid, attr_mod, message: message.into() }.to_bytes());
         let (peer, timeout) = (conn.peer, conn.response);
         conn.pending =
             Some(Pending { mad: mad.clone(), route, timeout, retries_left: conn.max_retries });
@@ -361,7 +372,7 @@ impl Cm {
     /// Prepares a message for when the one before it comes again.
     pub(crate) fn keep_reply(&mut self, id: CommId, message: impl Into<Message>) {
         let Some(conn) = self.table.get_mut(id) else { return };
-        conn.reply = Some(Box::new(Mad { tid: conn.tid, message: message.into() }.to_bytes()));
+        conn.reply = Some(Box::new(Mad::new(conn.tid, message).to_bytes()));
     }
 
     pub(crate) fn repeat_reply(&mut self, id: CommId) {

@@ -42,6 +42,17 @@ pub struct Patience {
     pub max_retries: u8,
 }
 
+/// What a vendor's two ends agree about (enhanced connection establishment). Nothing here looks into it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias("ibv_ece", "rdma_ucm_ece"))]
+#[expect(clippy::exhaustive_structs, reason = "the two fields of IBA")]
+pub struct Ece {
+    /// The vendor, by its IEEE company id of 24 bits; 0 for none.
+    pub vendor_id: u32,
+    /// The vendor's options.
+    pub attr_mod: u32,
+}
+
 /// What a REQ says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(alias = "ib_cm_req_param")]
@@ -73,6 +84,8 @@ pub struct ReqParam {
     pub rnr_retry_count: u8,
     /// Whether our QP has a shared receive queue.
     pub srq: bool,
+    /// What we want of a peer of the same vendor.
+    pub ece: Ece,
     /// At most 92 bytes.
     pub private_data: Vec<u8>,
 }
@@ -96,6 +109,8 @@ pub struct RepParam {
     pub rnr_retry_count: u8,
     /// Whether our QP has a shared receive queue.
     pub srq: bool,
+    /// What we grant a peer of the same vendor.
+    pub ece: Ece,
     /// At most 196 bytes.
     pub private_data: Vec<u8>,
 }

@@ -7,7 +7,7 @@ use crate::active::ABOUT_REQ;
 use crate::conn::{Conn, Remote, State};
 use crate::event::Event;
 use crate::manager::addresses;
-use crate::param::{Peer, RepParam};
+use crate::param::{Ece, Peer, RepParam};
 use crate::time::duration;
 use crate::{Cm, CmError, Ignored, RejReason, fit};
 
@@ -26,7 +26,7 @@ impl Cm {
         &mut self,
         now: Time,
         from: Peer,
-        tid: u64,
+        (tid, attr_mod): (u64, u32),
         req: Req,
     ) -> Result<(), Ignored> {
         if let Some(known) = self.table.with_remote_id(req.local_ca_guid, req.local_comm_id) {
@@ -82,8 +82,9 @@ impl Cm {
             return refuse(self, RejReason::NO_RESOURCES, &[]);
         };
         self.table.remember_remote(id);
+        let ece = Ece { vendor_id: req.vendor_id, attr_mod };
         let req = Box::new(req);
-        self.report(id, Event::Req { listener, conn: id, from, req });
+        self.report(id, Event::Req { listener, conn: id, from, req, ece });
         Ok(())
     }
 
@@ -127,7 +128,7 @@ impl Cm {
         conn.initiator_depth = param.initiator_depth;
         let is_xrc = conn.qp_type == QpType::XrcRecv;
         let none = iba::Qpn::default();
-        let rep = Rep {
+        let mut rep = Rep {
             local_comm_id: id,
             remote_comm_id: conn.remote.id,
             // The number of an XRC target stands where that of an EE context did.
@@ -144,9 +145,10 @@ impl Cm {
             private_data,
             ..Rep::default()
         };
+        rep.set_vendor_id(param.ece.vendor_id);
         let route = Self::route_to(conn);
         self.taken(id);
-        self.send_until_answered(now, id, rep, route);
+        self.send_with_options(now, id, (param.ece.attr_mod, rep), route);
         Ok(())
     }
 

@@ -82,7 +82,7 @@ impl Cm {
             service_id: req.service_id,
             ..SidrRep::default()
         };
-        let mad = Box::new(Mad { tid, message: rep.into() }.to_bytes());
+        let mad = Box::new(Mad::new(tid, rep).to_bytes());
         self.send(to, Route::Comm(req.request_id), None, mad);
     }
 

@@ -33,7 +33,7 @@ use iba::{Gid, Mtu, QKey, QpType, Qpn};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
-pub use ::cm::{PortSpace, RejReason, SidrStatus};
+pub use ::cm::{Ece, PortSpace, RejReason, SidrStatus};
 
 pub use crate::ids::CmId;
 use crate::refusal::{Kind, Refusal, Result};
@@ -124,6 +124,8 @@ pub struct ConnParam {
     pub rnr_retry_count: u8,
     /// Whether the QP has a shared receive queue.
     pub srq: bool,
+    /// What this side wants of a peer of the same vendor, or grants it. Not of datagram endpoints.
+    pub ece: Ece,
     /// This side's QP.
     pub qpn: Qpn,
     /// The Q_Key of a datagram QP. Of `cm_accept` on a datagram endpoint, and the event of its answer.

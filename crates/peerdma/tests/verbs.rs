@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::Scratch;
-use symbols::{Answer, INLINE, Refusal, VERBS};
+use symbols::{Answer, INLINE, RDMACM, Refusal, VERBS};
 
 const HEADER: &str = "/usr/include/infiniband/verbs.h";
 
@@ -76,6 +76,19 @@ fn bad_arguments_are_refused_by_every_verb() {
         writeln!(names, "{line}").expect("a String");
     }
     run_with("badinput.c", |dir| {
+        fs::write(dir.join("names.h"), names).expect("a scratch directory is writable");
+    });
+}
+
+/// Every call of the connection manager, with each argument wrong in turn and in every state.
+#[test]
+fn bad_arguments_are_refused_by_the_connection_manager() {
+    let mut names = String::new();
+    for call in RDMACM.iter().filter(|call| call.name.starts_with("rdma_")) {
+        let node = call.nodes.last().expect("every symbol has a version");
+        writeln!(names, "NAME(\"{}\", \"{node}\")", call.name).expect("a String");
+    }
+    run_with("badcm.c", |dir| {
         fs::write(dir.join("names.h"), names).expect("a scratch directory is writable");
     });
 }

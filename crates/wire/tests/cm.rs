@@ -11,6 +11,7 @@ use wire::mad::{self, MadHeader};
 fn a_request_lies_where_the_standard_puts_it() {
     let mut req = Req {
         local_comm_id: 0x0102_0304,
+        vendor_id: 0x0c42a1,
         service_id: 0x0106_1c06,
         local_ca_guid: Guid(0x1122_3344_5566_7788),
         local_qpn: Qpn::new(0xabcdef),
@@ -37,11 +38,12 @@ fn a_request_lies_where_the_standard_puts_it() {
         ..Req::default()
     };
     req.private_data[91] = 0x5a;
-    let bytes = Mad { tid: 0x0a0b, message: req.into() }.to_bytes();
+    let bytes = Mad { tid: 0x0a0b, attr_mod: 0x1122_3344, message: req.into() }.to_bytes();
     assert_eq!(bytes[..4], [1, 7, 2, 3], "version, class, version, method");
     assert_eq!(bytes[8..18], [0, 0, 0, 0, 0, 0, 0x0a, 0x0b, 0, 0x10], "transaction, attribute");
+    assert_eq!(bytes[20..24], [0x11, 0x22, 0x33, 0x44], "the vendor's options");
     let body = &bytes[24..];
-    assert_eq!(body[..4], [1, 2, 3, 4]);
+    assert_eq!(body[..8], [1, 2, 3, 4, 0, 0x0c, 0x42, 0xa1], "name, vendor");
     assert_eq!(body[8..16], [0, 0, 0, 0, 1, 6, 0x1c, 6]);
     assert_eq!(body[32..36], [0xab, 0xcd, 0xef, 0x16], "QPN, responder resources");
     assert_eq!(body[39], 0x17);
@@ -55,7 +57,7 @@ fn a_request_lies_where_the_standard_puts_it() {
 
 #[test]
 fn a_reply_lies_where_the_standard_puts_it() {
-    let rep = Rep {
+    let mut rep = Rep {
         local_comm_id: 1,
         remote_comm_id: 2,
         local_qkey: QKey(3),
@@ -70,9 +72,12 @@ fn a_reply_lies_where_the_standard_puts_it() {
         srq: true,
         ..Rep::default()
     };
+    rep.set_vendor_id(0xff0c_42a1);
+    assert_eq!(rep.vendor_id(), 0x0c42a1, "24 bits");
     let body = rep.to_bytes();
-    assert_eq!(body[..16], [0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 4, 0]);
-    assert_eq!(body[20..28], [0, 0, 5, 0, 6, 7, 15 << 3 | 1 << 1 | 1, 7 << 5 | 1 << 4]);
+    assert_eq!(body[..16], [0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 4, 0x0c]);
+    assert_eq!(body[19], 0x42);
+    assert_eq!(body[20..28], [0, 0, 5, 0xa1, 6, 7, 15 << 3 | 1 << 1 | 1, 7 << 5 | 1 << 4]);
 }
 
 #[test]
@@ -102,7 +107,7 @@ fn addresses_of_a_request() {
 
 #[test]
 fn what_is_no_message_is_told_apart() {
-    let good = Mad { tid: 0, message: Req::default().into() }.to_bytes();
+    let good = Mad::new(0, Req::default()).to_bytes();
     assert_eq!(Mad::parse(&good[..255]), Err(MadError::Length(255)));
     assert_eq!(Mad::parse(&[&good[..], &[0]].concat()), Err(MadError::Length(257)));
     let with = |at: usize, value: u8| {

@@ -365,3 +365,23 @@ fn other_services_and_sizes() {
         assert_eq!(info.remote_qpn, Qpn::new(0x300 + qpn), "{active}");
     }
 }
+
+#[test]
+fn what_a_vendor_says_travels_with_the_request_and_its_answer() {
+    let mut rig = Rig::new().with_listener();
+    // A vendor has 24 bits, its options 32.
+    let asked = cm::Ece { vendor_id: 0xff0c_42a1, attr_mod: 0x8765_4321 };
+    let granted = cm::Ece { vendor_id: 0x0c_42a1, attr_mod: 0x4321 };
+    let active =
+        rig.sides[0].connect(rig.now, &cm::ReqParam { ece: asked, ..req() }).expect("a REQ");
+    rig.settle();
+    let Event::Req { conn, ece, .. } = rig.one(1) else { panic!("a REQ") };
+    assert_eq!(ece, cm::Ece { vendor_id: 0x0c_42a1, ..asked });
+    rig.sides[1].accept(rig.now, conn, &cm::RepParam { ece: granted, ..rep() }).expect("a REP");
+    rig.settle();
+    let Event::Rep { ece, .. } = rig.one(0) else { panic!("a REP") };
+    assert_eq!(ece, granted);
+    rig.sides[0].ready(active, &[]).expect("an RTU");
+    rig.settle();
+    assert!(matches!(rig.one(1), Event::Rtu { .. }));
+}

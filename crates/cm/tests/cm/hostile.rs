@@ -12,7 +12,7 @@ fn stranger() -> Peer {
 }
 
 fn mad(message: impl Into<wire::cm::Message>) -> [u8; 256] {
-    Mad { tid: 1, message: message.into() }.to_bytes()
+    Mad::new(1, message).to_bytes()
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use cm::{
-    Cm, Event, ListenAddr, Local, PathParam, Patience, Peer, PortSpace, RepParam, ReqParam, Route,
-    Transmit,
+    Cm, Ece, Event, ListenAddr, Local, PathParam, Patience, Peer, PortSpace, RepParam, ReqParam,
+    Route, Transmit,
 };
 use iba::{Gid, Guid, Mtu, PKey, Psn, QpType, Qpn, Time};
 use wire::cm::{CmaHeader, CommId, Mad, Message};
@@ -96,6 +96,7 @@ pub(crate) fn req() -> ReqParam {
         retry_count: 7,
         rnr_retry_count: 6,
         srq: false,
+        ece: Ece::default(),
         private_data,
     }
 }

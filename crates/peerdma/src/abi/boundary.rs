@@ -44,7 +44,7 @@ macro_rules! the_same {
     };
 }
 
-the_same!((), u8, u32, u64, i64, bool);
+the_same!((), u8, u16, u32, u64, i64, bool);
 
 impl<T> Answer for *const T {
     fn refused(self) -> Self {

@@ -83,6 +83,9 @@ message! {
     Req = 0x10, "REQ" {
         /// The sender's name for the connection.
         local_comm_id: CommId = 0:0, 32;
+        /// Whose are the options in the header: an IEEE company id, or 0 (IBA annex on enhanced connection establishment; the
+        /// kernel's `CM_REQ_VENDOR_ID`).
+        vendor_id: u32 = 5:0, 24;
         /// The service asked for.
         service_id: u64 = 8:0, 64;
         /// The sender's channel adapter.
@@ -209,10 +212,16 @@ message! {
         local_qkey: QKey = 8:0, 32;
         /// The sender's QP.
         local_qpn: Qpn = 12:0, 24;
+        /// Whose are the options in the header, the first byte of three.
+        vendor_id_h: u8 = 15:0, 8;
         /// The sender's EE context; of an initiating XRC QP its number.
         local_eecn: u32 = 16:0, 24;
+        /// The second byte of the vendor.
+        vendor_id_m: u8 = 19:0, 8;
         /// The first PSN that the receiver of this message is to send (IBA 12.7.31).
         starting_psn: Psn = 20:0, 24;
+        /// The third byte of the vendor.
+        vendor_id_l: u8 = 23:0, 8;
         /// READs and atomics that the sender takes at once.
         responder_resources: u8 = 24:0, 8;
         /// READs and atomics that the sender has outstanding at once.
@@ -233,6 +242,18 @@ message! {
     bytes {
         /// For the program.
         private_data: 196 = 36;
+    }
+}
+
+impl Rep {
+    /// Whose are the options in the header: an IEEE company id, or 0.
+    pub fn vendor_id(&self) -> u32 {
+        u32::from_be_bytes([0, self.vendor_id_h, self.vendor_id_m, self.vendor_id_l])
+    }
+
+    /// Says whose the options in the header are, by the low 24 bits.
+    pub fn set_vendor_id(&mut self, vendor_id: u32) {
+        [_, self.vendor_id_h, self.vendor_id_m, self.vendor_id_l] = vendor_id.to_be_bytes();
     }
 }
 

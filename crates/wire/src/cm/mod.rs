@@ -102,11 +102,18 @@ messages! { Req Mra Rej Rep Rtu Dreq Drep SidrReq SidrRep Lap Apr }
 pub struct Mad {
     /// Joins the messages of one exchange.
     pub tid: u64,
+    /// Of a REQ or a REP, options of the vendor that the message names; 0 in all others.
+    pub attr_mod: u32,
     /// The message.
     pub message: Message,
 }
 
 impl Mad {
+    /// A datagram without a vendor's options.
+    pub fn new(tid: u64, message: impl Into<Message>) -> Self {
+        Self { tid, attr_mod: 0, message: message.into() }
+    }
+
     /// Reads a datagram.
     ///
     /// # Errors
@@ -130,14 +137,20 @@ impl Mad {
         }
         let message =
             Message::parse(header.attr_id, data).ok_or(MadError::Attribute(header.attr_id))?;
-        Ok(Self { tid: header.tid, message })
+        Ok(Self { tid: header.tid, attr_mod: header.attr_mod, message })
     }
 
     /// The datagram's bytes.
     pub fn to_bytes(&self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         let (header, data) = bytes.split_at_mut(HEADER_LEN);
-        header.copy_from_slice(&MadHeader::cm(self.message.attr_id(), self.tid).to_bytes());
+        header.copy_from_slice(
+            &MadHeader {
+                attr_mod: self.attr_mod,
+                ..MadHeader::cm(self.message.attr_id(), self.tid)
+            }
+            .to_bytes(),
+        );
         data.copy_from_slice(&self.message.to_bytes());
         bytes
     }

@@ -82,6 +82,7 @@ impl Engine {
                 retry_count: param.retry_count.min(7),
                 rnr_retry_count: param.rnr_retry_count.min(7),
                 srq: param.srq,
+                ece: param.ece,
                 private_data,
             };
             self.cm.cm.connect(now, &req)
@@ -134,6 +135,7 @@ impl Engine {
                 flow_control: param.flow_control,
                 rnr_retry_count: param.rnr_retry_count.min(7),
                 srq: param.srq,
+                ece: param.ece,
                 private_data: param.private_data.clone(),
             };
             self.cm.cm.accept(now, conn, &rep)

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use ::cm::{Event as CmEvent, ListenId, Peer, PortSpace, Unanswered};
+use ::cm::{Ece, Event as CmEvent, ListenId, Peer, PortSpace, Unanswered};
 use iba::QpType;
 use wire::cm::{CmaHeader, CommId, Req, SidrReq};
 
@@ -19,13 +19,13 @@ impl Engine {
     pub(super) fn deliver_cm_events(&mut self) {
         while let Some(event) = self.cm.cm.poll_event() {
             match event {
-                CmEvent::Req { listener, conn, from, req } => {
-                    self.request(listener, conn, from, &req)
+                CmEvent::Req { listener, conn, from, req, ece } => {
+                    self.request(listener, conn, from, (&req, ece));
                 }
                 CmEvent::SidrReq { listener, conn, from, req } => {
                     self.service_request(listener, conn, from, &req);
                 }
-                CmEvent::Rep { conn, rep } => {
+                CmEvent::Rep { conn, rep, ece } => {
                     // The program has to bring its QP up, which can take a while.
                     let _ = self.cm.cm.delay(conn, MRA_SERVICE_TIMEOUT, true);
                     let qpn =
@@ -38,6 +38,7 @@ impl Engine {
                         retry_count: 0,
                         rnr_retry_count: rep.rnr_retry_count,
                         srq: rep.srq,
+                        ece,
                         qpn,
                         qkey: rep.local_qkey,
                     };
@@ -103,7 +104,7 @@ impl Engine {
         }
     }
 
-    fn request(&mut self, listener: ListenId, conn: CommId, from: Peer, req: &Req) {
+    fn request(&mut self, listener: ListenId, conn: CommId, from: Peer, (req, ece): (&Req, Ece)) {
         let path = self.core.path_of_req(&from, req);
         let qp_type = self.cm.cm.qp_info(conn).map_or(QpType::Rc, |info| info.qp_type);
         let param = ConnParam {
@@ -114,6 +115,7 @@ impl Engine {
             retry_count: req.retry_count,
             rnr_retry_count: req.rnr_retry_count,
             srq: req.srq,
+            ece,
             qpn: req.local_qpn,
             qkey: req.local_qkey,
         };

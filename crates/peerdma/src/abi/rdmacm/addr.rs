@@ -11,10 +11,11 @@ use libc::sockaddr;
 use super::channel::What;
 use super::connect::complete;
 use super::endpoint::{End, Endpoint, Inner, State, destroy};
-use super::id::{endpoint, publish};
+use super::id::{endpoint, publish, structure};
 use super::nic::Nic;
 use super::sockaddr::{port_be, read, wildcard};
 use super::{Answer, Failure, call, reach};
+use crate::abi::boundary::control;
 use crate::abi::types::device::Gid;
 use crate::abi::types::rdma::{CmId, SaPathRec};
 
@@ -310,11 +311,11 @@ pub(super) fn record(path: &Path) -> SaPathRec {
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_src_port(id: *mut CmId) -> u16 {
-    // SAFETY: contract: the identifier is alive.
-    port_be(unsafe { &(*id).route.addr.src_storage })
+    // SAFETY: contract: the identifier is one of ours.
+    control("rdma_get_src_port", 0, || port_be(unsafe { &structure(id).route.addr.src_storage }))
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut CmId) -> u16 {
-    // SAFETY: contract: the identifier is alive.
-    port_be(unsafe { &(*id).route.addr.dst_storage })
+    // SAFETY: contract: the identifier is one of ours.
+    control("rdma_get_dst_port", 0, || port_be(unsafe { &structure(id).route.addr.dst_storage }))
 }

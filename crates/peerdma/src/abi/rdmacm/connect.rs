@@ -4,13 +4,14 @@ use std::ffi::{c_int, c_void};
 use std::mem;
 use std::slice;
 
-use device::cm::{ConnParam as Param, RejReason};
+use device::cm::{ConnParam as Param, Ece, RejReason};
 use iba::{AttrMask, QKey, QpState, Qpn};
 
 use super::endpoint::{Endpoint, Inner, State};
 use super::event::take_event;
-use super::id::{endpoint, release_event};
+use super::id::{endpoint, release_event, structure};
 use super::{Answer, Failure, call, verb};
+use crate::abi::object::{given, room};
 use crate::abi::qp::ibv_modify_qp;
 use crate::abi::qp_attr;
 use crate::abi::types::CEnum;
@@ -141,7 +142,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(id: *mut CmId, param: *mut ConnPara
         inner.responder_resources =
             asked(param.map(|param| param.responder_resources), end.nic.max_responder_resources);
         // SAFETY: contract: the private data is as long as it says.
-        let all = unsafe { param_of(&inner, param, qp) };
+        let all = Param { ece: inner.local_ece, ..unsafe { param_of(&inner, param, qp) } };
         end.nic.hca.alive()?.cm_connect(end.id, &all)?;
         inner.state = State::Connecting;
         inner.connect_data.clear();
@@ -187,7 +188,9 @@ pub(crate) unsafe extern "C" fn rdma_accept(id: *mut CmId, param: *mut ConnParam
             unsafe { to_rts(&inner, qp, resources, depth) }?;
         }
         // SAFETY: contract: the private data is as long as it says.
-        let all = unsafe { param_of(&inner, param, qp) };
+        let mut all = unsafe { param_of(&inner, param, qp) };
+        // The vendor is the one who asked (librdmacm: `ucma_copy_ece_param_to_kern_rep`).
+        all.ece = Ece { vendor_id: inner.remote_ece.vendor_id, ..inner.local_ece };
         // What comes of it may come before the call returns.
         endpoint.set_open(true);
         let accepted = end.nic.hca.alive().and_then(|mut engine| engine.cm_accept(end.id, &all));
@@ -269,10 +272,19 @@ pub(crate) unsafe extern "C" fn rdma_establish(id: *mut CmId) -> c_int {
 /// # Safety
 ///
 /// `id` is one of ours.
-pub(super) unsafe fn follow(id: *mut CmId, endpoint: &Endpoint) -> Answer {
+pub(super) unsafe fn follow(id: *mut CmId, endpoint: &Endpoint, ece: Ece) -> Answer {
     // SAFETY: the caller's promise.
     let qp = unsafe { qp(id) };
-    let inner = endpoint.inner();
+    let mut inner = endpoint.inner();
+    // An answer in the name of a vendor whom nobody asked (librdmacm: `ucma_process_conn_resp_ece`).
+    if ece.vendor_id != 0 && ece.vendor_id != inner.local_ece.vendor_id {
+        drop(inner);
+        // SAFETY: contract: as above.
+        unsafe { to_error(id) };
+        let what = format!("rdma_get_cm_event: the peer answers for vendor {:#x}", ece.vendor_id);
+        return Err(Failure::new(libc::EINVAL, what));
+    }
+    inner.remote_ece = ece;
     let end = inner.end("rdma_get_cm_event")?;
     let followed = match qp {
         // SAFETY: contract: the QP is one of ours.
@@ -328,15 +340,16 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     mask: *mut c_int,
 ) -> c_int {
     call("rdma_init_qp_attr", || {
-        // SAFETY: contract: the attributes are valid as far as the state.
-        let state = unsafe { (*attr).qp_state };
+        // SAFETY: contract: the identifier is one of ours.
+        let endpoint = unsafe { endpoint(id) };
+        let mask = room(mask);
+        // SAFETY: contract: the attributes are valid as far as the state; the others are integers.
+        let state = unsafe { given(attr) }.qp_state;
         let Some(state) = QpState::from_code(state) else {
             let what = format!("rdma_init_qp_attr: there is no QP state {state}");
             return Err(Failure::new(libc::EINVAL, what));
         };
-        // SAFETY: contract: the identifier is one of ours.
-        let inner = unsafe { endpoint(id) }.inner();
-        let (found, bits) = attr_for(&inner, state)?;
+        let (found, bits) = attr_for(&endpoint.inner(), state)?;
         // SAFETY: contract: the program has room for the attributes.
         unsafe { attr.write(found) };
         // SAFETY: contract: the program has room for the mask.
@@ -417,7 +430,7 @@ pub(in crate::abi) unsafe fn to_error(id: *mut CmId) {
 /// `id` is one of ours.
 pub(super) unsafe fn qp<'a>(id: *mut CmId) -> Option<&'a Qp> {
     // SAFETY: the caller's promise.
-    let qp = unsafe { (*id).qp };
+    let qp = unsafe { structure(id) }.qp;
     // SAFETY: contract: it is NULL or one of ours.
     unsafe { qp.as_ref() }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use device::cm::{self, BindOptions, CmId as EndId, EventKind, PortSpace, Sink, Spec};
+use device::cm::{self, BindOptions, CmId as EndId, Ece, EventKind, PortSpace, Sink, Spec};
 use iba::QpType;
 
 use super::channel::{Channel, Entry, What};
@@ -58,8 +58,8 @@ pub(in crate::abi) struct Inner {
     pub(super) initiator_depth: u8,
     pub(super) responder_resources: u8,
     /// Vendor and options.
-    pub(super) local_ece: (u32, u32),
-    pub(super) remote_ece: (u32, u32),
+    pub(super) local_ece: Ece,
+    pub(super) remote_ece: Ece,
     /// Private data that `rdma_getaddrinfo` found and every connection begins with.
     pub(super) connect_data: Vec<u8>,
     /// How the QPs of requests are made (`rdma_create_ep(3)`).
@@ -148,8 +148,8 @@ impl Endpoint {
                 ack_timeout: None,
                 initiator_depth: 0,
                 responder_resources: 0,
-                local_ece: (0, 0),
-                remote_ece: (0, 0),
+                local_ece: Ece::default(),
+                remote_ece: Ece::default(),
                 connect_data: Vec::new(),
                 ep_attr: None,
                 is_sync: false,

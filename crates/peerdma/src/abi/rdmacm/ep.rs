@@ -6,11 +6,13 @@ use std::slice;
 use super::addr::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
 use super::connect::complete;
 use super::event::take_event;
-use super::id::{self, endpoint, release_event};
+use super::id::{self, endpoint, release_event, structure};
 use super::option::rdma_set_option;
 use super::qp::{self, rdma_destroy_qp};
 use super::srq::rdma_destroy_srq;
 use super::{Answer, Failure, call};
+use crate::abi::object::{given, room};
+use crate::abi::pd::PdObject;
 use crate::abi::types::CEnum;
 use crate::abi::types::pd::Pd;
 use crate::abi::types::qp::QpInitAttr;
@@ -26,8 +28,13 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
     attr: *mut QpInitAttr,
 ) -> c_int {
     call("rdma_create_ep", || {
+        let id = room(id);
         // SAFETY: contract: the addresses are valid.
-        let info = unsafe { &*info };
+        let info = unsafe { given(info) };
+        if !pd.is_null() {
+            // SAFETY: contract: the domain is one of ours.
+            let _ = unsafe { PdObject::own(pd) };
+        }
         let qp_type = info.ai_qp_type as CEnum;
         let (space, no_context) = (info.ai_port_space as CEnum, std::ptr::null_mut());
         // SAFETY: contract: NULL is allowed.
@@ -107,7 +114,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut CmId) {
         // SAFETY: contract: the identifier is one of ours.
         let (has_qp, has_srq) = {
             // SAFETY: contract: as above.
-            let c = unsafe { &*id };
+            let c = unsafe { structure(id) };
             (!c.qp.is_null(), !c.srq.is_null())
         };
         if has_qp {
@@ -128,6 +135,7 @@ pub(crate) unsafe extern "C" fn rdma_get_request(listen: *mut CmId, id: *mut *mu
     call("rdma_get_request", || {
         // SAFETY: contract: the identifier is one of ours.
         let endpoint = unsafe { endpoint(listen) };
+        let id = room(id);
         if !endpoint.inner().is_sync {
             let what = "rdma_get_request: the identifier has a channel: take events from there";
             return Err(Failure::new(libc::EINVAL, what));

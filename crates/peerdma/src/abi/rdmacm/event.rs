@@ -163,10 +163,11 @@ unsafe fn present_cm(endpoint: &Arc<Endpoint>, kind: EventKind) -> Option<(CEnum
         EventKind::ConnectResponse { param } => {
             // SAFETY: the caller's promise.
             if unsafe { qp(id) }.is_none() {
+                endpoint.inner().remote_ece = param.ece;
                 return Some((event::CONNECT_RESPONSE, 0, Said::Conn(param)));
             }
             // SAFETY: the caller's promise.
-            match unsafe { follow(id, endpoint) } {
+            match unsafe { follow(id, endpoint, param.ece) } {
                 Ok(()) => (event::ESTABLISHED, 0, Said::Conn(param)),
                 Err(failure) => {
                     endpoint.inner().has_failed = true;
@@ -227,6 +228,7 @@ unsafe fn request(
     // What the event says is how many of ours the peer lets us have, and wants of us.
     inner.initiator_depth = param.initiator_depth;
     inner.responder_resources = param.responder_resources;
+    inner.remote_ece = param.ece;
     let nic = Arc::clone(&end.nic);
     let id = end.id;
     inner.ends.push(end);

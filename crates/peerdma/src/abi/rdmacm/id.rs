@@ -12,7 +12,7 @@ use super::endpoint::{self, Endpoint, Inner, Names};
 use super::event::rdma_ack_cm_event;
 use super::info::rdma_freeaddrinfo;
 use super::{Answer, Failure, call, sockaddr};
-use crate::abi::object::Object;
+use crate::abi::object::{Object, room};
 use crate::abi::types::CEnum;
 use crate::abi::types::device::Gid;
 use crate::abi::types::rdma::{CmId, EventChannel, port_space};
@@ -27,6 +27,18 @@ pub(super) type IdObject = Object<CmId, Arc<Endpoint>>;
 pub(in crate::abi) unsafe fn endpoint<'a>(id: *mut CmId) -> &'a Arc<Endpoint> {
     // SAFETY: the caller's promise.
     unsafe { IdObject::own(id) }
+}
+
+/// The C part of an identifier. A pointer to anything else ends the call.
+///
+/// # Safety
+///
+/// As for [`endpoint`], and nothing else uses the C part while the result is used.
+pub(super) unsafe fn structure<'a>(id: *mut CmId) -> &'a mut CmId {
+    // SAFETY: the caller's promise.
+    let _ = unsafe { endpoint(id) };
+    // SAFETY: it is one of ours, and alive.
+    unsafe { &mut *id }
 }
 
 /// The full membership in the default partition.
@@ -112,6 +124,13 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
     ps: CEnum,
 ) -> c_int {
     call("rdma_create_id", || {
+        let id = room(id);
+        let known = [port_space::TCP, port_space::UDP, port_space::IB, port_space::IPOIB];
+        // As of `ucma_get_qp_type` of the kernel.
+        if !known.contains(&ps) {
+            let what = format!("rdma_create_id: there is no port space {ps:#x}");
+            return Err(Failure::new(libc::EINVAL, what));
+        }
         let is_datagram = matches!(ps, port_space::UDP | port_space::IPOIB);
         let qp_type = if is_datagram { QpType::Ud } else { QpType::Rc };
         // SAFETY: contract: the channel is NULL or one of ours.

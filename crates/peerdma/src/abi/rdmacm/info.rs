@@ -16,6 +16,7 @@ use super::id::endpoint;
 use super::{Answer, Failure, call};
 use crate::abi::boundary::control;
 use crate::abi::errno;
+use crate::abi::object::room;
 use crate::abi::types::rdma::{AddrInfo, CmId, port_space, rai};
 
 /// Addresses of InfiniBand.
@@ -40,6 +41,7 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     res: *mut *mut AddrInfo,
 ) -> c_int {
     control("rdma_getaddrinfo", -1, || {
+        let res = room(res);
         // SAFETY: contract: the hints are NULL or valid.
         let hints = unsafe { hints.as_ref() };
         // SAFETY: contract: the names are NULL or strings.

@@ -16,6 +16,7 @@ use super::{Answer, Failure, call, verb};
 use crate::abi::acks::Acks;
 use crate::abi::ah;
 use crate::abi::mcast::{ibv_attach_mcast, ibv_detach_mcast};
+use crate::abi::object::given;
 use crate::abi::types::ah::AhAttr;
 use crate::abi::types::device::Gid as CGid;
 use crate::abi::types::qp::Qp;
@@ -75,7 +76,7 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
 ) -> c_int {
     call("rdma_join_multicast_ex", || {
         // SAFETY: contract: the attributes are valid.
-        let JoinMcAttrEx { comp_mask, join_flags, addr } = unsafe { &*attr };
+        let JoinMcAttrEx { comp_mask, join_flags, addr } = unsafe { given(attr) };
         let refuse = |errno, what: String| {
             Err(Failure::new(errno, format!("rdma_join_multicast_ex: {what}")))
         };

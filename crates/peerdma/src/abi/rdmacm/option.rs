@@ -10,6 +10,7 @@ use super::connect::qp;
 use super::endpoint::{Inner, State};
 use super::id::endpoint;
 use super::{Answer, Failure, call};
+use crate::abi::object::{given, room};
 use crate::abi::types::qp::Ece;
 use crate::abi::types::rdma::{CmId, PathData};
 
@@ -117,39 +118,37 @@ fn check_path(inner: &Inner, data: &PathData) -> Answer {
 
 pub(crate) unsafe extern "C" fn rdma_set_local_ece(id: *mut CmId, ece: *mut Ece) -> c_int {
     call("rdma_set_local_ece", || {
-        // SAFETY: contract: the options are NULL or valid.
-        let options = unsafe { ece.as_ref() };
-        let refused = Failure::new;
-        // SAFETY: contract: the identifier is NULL or one of ours.
-        if id.is_null() || unsafe { qp(id) }.is_some() {
-            let what = "rdma_set_local_ece: no identifier, or one with a QP";
-            return Err(refused(libc::EINVAL, what));
+        // SAFETY: contract: the identifier is one of ours.
+        let endpoint = unsafe { endpoint(id) };
+        // SAFETY: contract: the options are valid.
+        let Ece { vendor_id, options, comp_mask } = unsafe { given(ece) };
+        let refuse = |what| Err(Failure::new(libc::EINVAL, format!("rdma_set_local_ece: {what}")));
+        // SAFETY: contract: as above.
+        if unsafe { qp(id) }.is_some() {
+            return refuse("the identifier has a QP, which says it");
         }
-        match options {
-            Some(Ece { vendor_id, options, comp_mask: 0 }) if *vendor_id != 0 => {
-                // SAFETY: contract: it is one of ours.
-                unsafe { endpoint(id) }.inner().local_ece = (*vendor_id, *options);
-                Ok(())
-            }
-            _ => {
-                let what = "rdma_set_local_ece: no vendor, or a mask that is not 0";
-                Err(refused(libc::EINVAL, what))
-            }
+        if *vendor_id == 0 || *comp_mask != 0 {
+            return refuse("no vendor, or a mask that is not 0");
         }
+        endpoint.inner().local_ece = device::cm::Ece { vendor_id: *vendor_id, attr_mod: *options };
+        Ok(())
     })
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_remote_ece(id: *mut CmId, ece: *mut Ece) -> c_int {
     call("rdma_get_remote_ece", || {
-        // SAFETY: contract: the identifier is NULL or one of ours.
-        if id.is_null() || ece.is_null() || unsafe { qp(id) }.is_some() {
-            let what = "rdma_get_remote_ece: no identifier, or one with a QP, or no room";
+        // SAFETY: contract: the identifier is one of ours.
+        let endpoint = unsafe { endpoint(id) };
+        let ece = room(ece);
+        // SAFETY: contract: as above.
+        if unsafe { qp(id) }.is_some() {
+            let what = "rdma_get_remote_ece: the identifier has a QP, which knows it";
             return Err(Failure::new(libc::EINVAL, what));
         }
-        // SAFETY: contract: it is one of ours.
-        let (vendor_id, options) = unsafe { endpoint(id) }.inner().remote_ece;
+        let said = endpoint.inner().remote_ece;
+        let answer = Ece { vendor_id: said.vendor_id, options: said.attr_mod, comp_mask: 0 };
         // SAFETY: contract: the program has room for the answer.
-        unsafe { ece.write(Ece { vendor_id, options, comp_mask: 0 }) };
+        unsafe { ece.write(answer) };
         Ok(())
     })
 }

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use iba::{AttrMask, QpState, QpType};
 
 use super::connect::modify;
-use super::id::{IdObject, endpoint};
+use super::id::{IdObject, endpoint, structure};
 use super::nic::Nic;
 use super::{Answer, Failure, call, verb};
 use crate::abi::cq::{
     ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
 };
+use crate::abi::object::given_mut;
+use crate::abi::pd::PdObject;
 use crate::abi::qp::{create_qp_ex, ibv_destroy_qp, ibv_modify_qp};
 use crate::abi::types::CEnum;
 use crate::abi::types::context::Context;
@@ -44,24 +46,24 @@ pub(super) unsafe fn create(id: *mut CmId, pd: *mut Pd, attr: *mut QpInitAttr) -
     // SAFETY: the structure is made of integers and pointers, for which zero is a value.
     let mut wanted: QpInitAttrEx = unsafe { mem::zeroed() };
     // SAFETY: the caller's promise.
-    let basic = unsafe { &mut *attr };
+    let basic = unsafe { given_mut(attr) };
     wanted.qp_context = basic.qp_context;
     (wanted.send_cq, wanted.recv_cq, wanted.srq) = (basic.send_cq, basic.recv_cq, basic.srq);
     (wanted.cap, wanted.qp_type, wanted.sq_sig_all) = (basic.cap, basic.qp_type, basic.sq_sig_all);
     wanted.pd = pd;
     wanted.comp_mask = HAS_PD;
     // SAFETY: the caller's promise.
-    let made = unsafe { create_ex(id, &mut wanted) };
-    // The program learns which queues the QP has, and its sizes.
+    unsafe { create_ex(id, &mut wanted) }?;
+    // The program learns which queues the QP has, and its sizes. After a failure they are gone, and its attributes as they were.
     (basic.send_cq, basic.recv_cq, basic.srq) = (wanted.send_cq, wanted.recv_cq, wanted.srq);
     basic.cap = wanted.cap;
-    made
+    Ok(())
 }
 
 pub(crate) unsafe extern "C" fn rdma_create_qp_ex(id: *mut CmId, attr: *mut QpInitAttrEx) -> c_int {
     call("rdma_create_qp_ex", || {
         // SAFETY: contract: the attributes are valid.
-        let attr = unsafe { &mut *attr };
+        let attr = unsafe { given_mut(attr) };
         // SAFETY: contract: the identifier is one of ours.
         unsafe { create_ex(id, attr) }
     })
@@ -69,7 +71,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(id: *mut CmId, attr: *mut QpIn
 
 unsafe fn create_ex(id: *mut CmId, attr: &mut QpInitAttrEx) -> Answer {
     // SAFETY: the caller's promise.
-    let c = unsafe { &mut *id };
+    let c = unsafe { structure(id) };
     let refuse = |what: &str| Err(Failure::new(libc::EINVAL, format!("rdma_create_qp: {what}")));
     if !c.qp.is_null() {
         return refuse("the identifier has a QP");
@@ -78,9 +80,13 @@ unsafe fn create_ex(id: *mut CmId, attr: &mut QpInitAttrEx) -> Answer {
     if attr.comp_mask & HAS_PD == 0 || attr.pd.is_null() {
         attr.comp_mask |= HAS_PD;
         attr.pd = c.pd;
-    // SAFETY: contract: the domain is one of ours.
-    } else if unsafe { (*attr.pd).context } != c.verbs {
-        return refuse("the PD is of another device, or another opening of it");
+    } else {
+        // SAFETY: contract: the domain is one of ours.
+        let _ = unsafe { PdObject::own(attr.pd) };
+        // SAFETY: it is, and alive.
+        if unsafe { (*attr.pd).context } != c.verbs {
+            return refuse("the PD is of another device, or another opening of it");
+        }
     }
     let differ = |own: *mut Cq, given: *mut Cq| !own.is_null() && !given.is_null() && own != given;
     if differ(c.recv_cq, attr.recv_cq) || differ(c.send_cq, attr.send_cq) {
@@ -129,6 +135,9 @@ unsafe fn create_ex(id: *mut CmId, attr: &mut QpInitAttrEx) -> Answer {
         c.pd = attr.pd;
     }
     c.qp = qp;
+    // What the program said of a vendor gives way to what the QP says (librdmacm: `init_ece`), which is nothing.
+    // SAFETY: contract: the identifier is one of ours.
+    unsafe { endpoint(id) }.inner().local_ece = device::cm::Ece::default();
     Ok(())
 }
 
@@ -248,7 +257,7 @@ pub(super) unsafe fn destroy_cqs(c: &mut CmId) {
 pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut CmId) {
     call("rdma_destroy_qp", || {
         // SAFETY: contract: the identifier is one of ours.
-        let c = unsafe { &mut *id };
+        let c = unsafe { structure(id) };
         let qp = mem::replace(&mut c.qp, ptr::null_mut());
         // SAFETY: contract: the QP is ours, and the program uses it no more.
         let answer = if qp.is_null() { Ok(()) } else { verb(unsafe { ibv_destroy_qp(qp) }) };

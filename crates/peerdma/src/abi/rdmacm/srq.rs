@@ -6,8 +6,10 @@ use std::ptr;
 
 use iba::QpType;
 
+use super::id::structure;
 use super::qp::{create_cqs, destroy_cqs, nic_of};
 use super::{Answer, Failure, call};
+use crate::abi::object::given_mut;
 use crate::abi::srq::{create_srq_ex, ibv_destroy_srq};
 use crate::abi::types::CEnum;
 use crate::abi::types::pd::Pd;
@@ -30,10 +32,10 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     attr: *mut SrqInitAttr,
 ) -> c_int {
     call("rdma_create_srq", || {
-        // SAFETY: contract: the attributes are valid.
-        let basic = unsafe { &mut *attr };
         // SAFETY: contract: the identifier is one of ours.
-        let qp_type = unsafe { (*id).qp_type };
+        let qp_type = unsafe { structure(id) }.qp_type;
+        // SAFETY: contract: the attributes are valid.
+        let basic = unsafe { given_mut(attr) };
         // SAFETY: the structure is made of integers and pointers, for which zero is a value.
         let mut wanted: SrqInitAttrEx = unsafe { mem::zeroed() };
         (wanted.srq_context, wanted.attr) = (basic.srq_context, basic.attr);
@@ -53,7 +55,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
 ) -> c_int {
     call("rdma_create_srq_ex", || {
         // SAFETY: contract: the attributes are valid.
-        let attr = unsafe { &mut *attr };
+        let attr = unsafe { given_mut(attr) };
         // SAFETY: contract: the identifier is one of ours.
         unsafe { create(id, attr) }
     })
@@ -61,7 +63,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
 
 unsafe fn create(id: *mut CmId, attr: &mut SrqInitAttrEx) -> Answer {
     // SAFETY: the caller's promise.
-    let c = unsafe { &mut *id };
+    let c = unsafe { structure(id) };
     if attr.comp_mask & HAS_TYPE == 0 {
         return Err(Failure::new(libc::EINVAL, "rdma_create_srq_ex: no type"));
     }
@@ -99,7 +101,7 @@ unsafe fn create(id: *mut CmId, attr: &mut SrqInitAttrEx) -> Answer {
 pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut CmId) {
     call("rdma_destroy_srq", || {
         // SAFETY: contract: the identifier is one of ours.
-        let c = unsafe { &mut *id };
+        let c = unsafe { structure(id) };
         let srq = mem::replace(&mut c.srq, ptr::null_mut());
         // SAFETY: contract: the queue is ours, and the program uses it no more.
         let refused = !srq.is_null() && unsafe { ibv_destroy_srq(srq) } != 0;
