@@ -172,11 +172,7 @@ impl Engine {
         let regions = self.core.mrs.ids().filter_map(|id| self.core.mrs.get(id));
         let imports = regions.filter_map(|mr| mr.import.as_ref());
         counters.page_invalidations += imports.map(|import| import.invalidations()).sum::<u64>();
-        let ways = umem::ways::bytes_by_way();
-        counters.dmabuf_bus_address_bytes = ways.bus_address;
-        counters.dmabuf_host_bridge_bytes = ways.through_host_bridge;
-        counters.dmabuf_system_bytes = ways.system;
-        counters.dmabuf_cpu_bytes = ways.cpu;
+        counters.set_of_process();
         counters
     }
 
