@@ -35,6 +35,8 @@ pub(crate) struct Context {
     pub(crate) setup: bool,
     /// A test that cannot run fails.
     pub(crate) require_all: bool,
+    /// Tests that can are to go through everything.
+    pub(crate) full: bool,
     /// Where tests record what they could not run.
     pub(crate) skip_log: PathBuf,
 }
@@ -77,6 +79,12 @@ pub(crate) const GROUPS: &[Group] = &[
     group("drm", 30, "render nodes of the software GPU", Job::Interop { threads: 2 }),
     group("badday", 90, "killed and stopped peers, wrong arguments", Job::Interop { threads: 1 }),
     group("wire", 180, "two hosts: tshark and the ICRC", Job::Interop { threads: 1 }),
+    group(
+        "hostile",
+        90,
+        "a device under attack, beside honest traffic",
+        Job::Interop { threads: 1 },
+    ),
     group("multicast", 30, "groups of datagrams, one host and two", Job::Interop { threads: 1 }),
     group(
         "raw",
@@ -171,6 +179,9 @@ fn tests(context: &Context, command: &mut Command) -> Outcome<Counts> {
     command.env("PEERDMA_SKIP_LOG", &context.skip_log);
     if context.require_all {
         command.env("PEERDMA_REQUIRE", "all");
+    }
+    if context.full {
+        command.env("PEERDMA_FULL", "1");
     }
     let mut counts = Counts::default();
     let ok = watch(command, |line| counts.read(line))?;
