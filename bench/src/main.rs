@@ -27,6 +27,7 @@ mod perftest;
 mod report;
 mod roles;
 mod sample;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -41,7 +42,8 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 #[derive(Parser)]
 #[command(name = "bench", about = "Ratios against a peer or a physical limit, in one run")]
 struct Args {
-    /// Which to run: write, fd-backed, write-lat, send-lat, wire, memory, peer-memory, connect, qps (default: all)
+    /// Which to run: write, fd-backed, write-lat, send-lat, wire, wire-lat, memory, peer-memory, connect, qps, vm, vm-loss
+    /// (default: all but the last two)
     names: Vec<String>,
     /// Repetitions of each measurement
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..1000))]
@@ -77,7 +79,8 @@ fn run(args: &Args) -> Outcome<()> {
     println!("Medians; the ratio and its spread are over repetitions of both, side by side.\n");
     println!("{}", report::head());
     for bench in benches::ALL {
-        if !args.names.is_empty() && !args.names.iter().any(|name| name == bench.name) {
+        let is_named = args.names.iter().any(|name| name == bench.name);
+        if !is_named && (bench.only_when_named || !args.names.is_empty()) {
             continue;
         }
         eprintln!("{}: {} ...", bench.name, bench.about);

@@ -40,7 +40,7 @@ pub(crate) fn run(place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
 
 /// The line under the one that starts with `#bytes`. `_bw` prints bytes, iterations, peak, average, rate; `_lat` prints
 /// bytes, iterations, min, max, typical and more.
-fn figure(text: &str) -> Option<f64> {
+pub(crate) fn figure(text: &str) -> Option<f64> {
     let mut lines = text.lines().skip_while(|line| !line.trim().starts_with("#bytes"));
     let column = if lines.next()?.contains("t_typical") { 4 } else { 3 };
     lines.next()?.split_whitespace().nth(column)?.parse().ok()

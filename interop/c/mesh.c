@@ -2,8 +2,8 @@
  *
  *   mesh INDEX PORT QPS COUNT HOST...    INDEX is our place among the hosts; QPS to each other host, COUNT messages on each
  *
- * Says "ready" when all are connected, "half" when half of the messages were sent, and at the end how many were, and how far
- * the slowest QP was when the first was done.
+ * Says "ready" when all are connected, "half" when half of the messages were sent, and at the end how many were, how far the
+ * slowest QP was when the first was done, and how much memory the process took for each QP and its traffic.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -36,6 +36,8 @@ static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_mr *mr;
 static unsigned char *buf;
+/* Memory before the first QP. */
+static long before;
 
 static void die(const char *what, ...)
 {
@@ -133,6 +135,21 @@ static void post_send(int conn)
 		die("post_send");
 }
 
+/* KiB of this process that are not pages of a file. */
+static long resident(void)
+{
+	FILE *status = fopen("/proc/self/status", "r");
+	char line[256];
+	long kib = -1;
+
+	while (status && kib < 0 && fgets(line, sizeof(line), status))
+		sscanf(line, "RssAnon: %ld", &kib);
+	if (kib < 0)
+		die("no RssAnon");
+	fclose(status);
+	return kib;
+}
+
 static void open_qps(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -147,6 +164,7 @@ static void open_qps(void)
 	mr = ibv_reg_mr(pd, buf, size, IBV_ACCESS_LOCAL_WRITE);
 	if (!mr)
 		die("MR: %s", strerror(errno));
+	before = resident();
 	for (int i = 0; i < all; i++) {
 		struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
 			.cap = { .max_send_wr = 2, .max_recv_wr = RECEIVES, .max_send_sge = 1, .max_recv_sge = 1 } };
@@ -265,12 +283,13 @@ int main(int argc, char **argv)
 	}
 	/* Whoever ended earlier would not acknowledge what is sent again. */
 	to_all("done");
+	double each = (double)(resident() - before) / all;
 	for (int i = 0; i < all; i++)
 		if (ibv_destroy_qp(conns[i].qp))
 			die("destroy_qp");
 	if (ibv_dereg_mr(mr) || ibv_destroy_cq(cq) || ibv_dealloc_pd(pd) || ibv_close_device(ctx))
 		die("close");
-	printf("%ld sent, %ld received; the slowest of %d QPs had sent %d of %d when the first was done\n", sent, got, all,
-	       slowest, count);
+	printf("%ld sent, %ld received; the slowest of %d QPs had sent %d of %d when the first was done; %.1f KiB for each QP\n",
+	       sent, got, all, slowest, count, each);
 	return 0;
 }

@@ -19,6 +19,7 @@
 //! * Ports are leased ([`Port`]), so tests run side by side.
 //! * A test that cannot run says so through [`needs!`]: it is recorded as skipped, and fails under
 //!   `PEERDMA_REQUIRE=all`.
+//! * `PEERDMA_FULL=1` asks for more than CI has time for ([`need::full`]).
 //!
 //! It does not build peerdma: `cargo xtask test` does, or `cargo build --release` by hand.
 //!
@@ -31,6 +32,7 @@
 
 mod artefacts;
 mod capture;
+mod cases;
 mod csource;
 pub mod need;
 mod netns;
@@ -47,6 +49,7 @@ mod vm;
 
 pub use artefacts::Artefacts;
 pub use capture::{Capture, Captured, Frame, icrc};
+pub use cases::{Case, Cases, CasesOutput, Guest};
 pub use csource::{compile, compile_mpi};
 pub use netns::{Lan, Netns, Tap, Veth};
 pub use output::Output;

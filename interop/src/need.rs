@@ -81,6 +81,11 @@ pub fn check(need: Need) -> Result<(), String> {
     if there { Ok(()) } else { Err(format!("needs {missing} (see `cargo xtask setup`)")) }
 }
 
+/// Whether tests that can are to go through everything, however long it takes: `cargo xtask test --full`.
+pub fn full() -> bool {
+    std::env::var("PEERDMA_FULL").is_ok_and(|value| value == "1")
+}
+
 /// Records that the running test cannot run. Under `PEERDMA_REQUIRE=all` it fails instead.
 ///
 /// # Panics

@@ -86,3 +86,22 @@ fn a_driver_without_nodes_is_refused_in_words() {
     assert!(!out.status.success());
     assert!(String::from_utf8_lossy(&out.stderr).contains("no render node"));
 }
+
+#[test]
+fn a_report_tells_how_the_memory_was_reached() {
+    needs!(Need::Header("infiniband/verbs.h"), Need::Header("libdrm/drm.h"));
+    let scratch = Scratch::new();
+    let (program, report) = (compile("drm_node", &scratch), scratch.file("report"));
+    let mut command = Command::new(Artefacts::find().peerdma());
+    command.args(["run", "--gpu=amdgpu"]).arg(format!("--report={}", report.display()));
+    let out = command.arg("--").arg(program).arg("amdgpu").output().expect("peerdma starts");
+    assert!(out.status.success(), "{out:?}");
+    let text = std::fs::read_to_string(report).expect("a report was written");
+    let count = |word: &str| -> u64 {
+        let (_, rest) = text.split_once(&format!("  {word} ")).expect("the report has a number");
+        rest.split_whitespace().next().and_then(|number| number.parse().ok()).expect("a number")
+    };
+    assert!(text.starts_with("peerdma report: drm_node ("), "{text}");
+    assert!(count("bus address") > 0, "{text}");
+    assert_eq!((count("bounced"), count("stale accesses")), (0, 0), "{text}");
+}

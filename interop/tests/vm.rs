@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use interop::need::Need;
-use interop::{Artefacts, Scratch, Vm, VmOutput, compile, needs, perftest};
+use interop::{Artefacts, Case, Cases, Guest, Scratch, Vm, VmOutput, compile, needs, perftest};
 
 /// Exchanges of one perftest run in `guest/permissions.sh`.
 const ITERATIONS: u64 = 1000;
@@ -64,6 +64,31 @@ fn under_a_stricter_yama_a_parent_uses_the_ring_too() {
         .says("Yama's ptrace_scope is 2, so only processes with CAP_SYS_PTRACE may")
         .never_says("direct_operations=");
     assert!(!demo_paths(&out).contains('d'), "{}", out.all);
+}
+
+/// peerdma in the machine, on its kernel and its network interface, with peerdma here: both serve, both ask, every byte is looked
+/// at.
+#[test]
+fn peerdma_in_the_machine() {
+    needs!(Need::Vm, Need::Namespaces, Need::Program("ibv_rc_pingpong"));
+    needs!(Need::Program("rping"), Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    let xfer = compile("xfer", &scratch);
+    let program = xfer.to_str().expect("our own path");
+    let mut cases = Vec::new();
+    // Few: a pingpong takes a machine that gets no time for two seconds for one that is dead. The others have more patience.
+    cases.extend(Case::both_ways("ibv_rc_pingpong", &["-c", "-n", "20", "-s", "9001"]));
+    cases.extend(Case::both_ways(program, &["-m", "4096"]));
+    cases.extend(Case::both_ways("rping", &["-V", "-C", "10"]));
+    let done = Cases::new(Guest::Peerdma, cases.clone()).own(&xfer).run("");
+    for (number, case) in cases.iter().enumerate() {
+        let asking = case.asking(number, &done);
+        match &*case.program {
+            "ibv_rc_pingpong" => asking.says("20 iters in").never_says("invalid data"),
+            "rping" => asking.never_says("mismatch"),
+            _ => asking.says("every exchange was right"),
+        };
+    }
 }
 
 #[test]

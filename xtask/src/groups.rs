@@ -35,6 +35,8 @@ pub(crate) struct Context {
     pub(crate) setup: bool,
     /// A test that cannot run fails.
     pub(crate) require_all: bool,
+    /// Tests that can are to go through everything.
+    pub(crate) full: bool,
     /// Where tests record what they could not run.
     pub(crate) skip_log: PathBuf,
 }
@@ -171,6 +173,9 @@ fn tests(context: &Context, command: &mut Command) -> Outcome<Counts> {
     command.env("PEERDMA_SKIP_LOG", &context.skip_log);
     if context.require_all {
         command.env("PEERDMA_REQUIRE", "all");
+    }
+    if context.full {
+        command.env("PEERDMA_FULL", "1");
     }
     let mut counts = Counts::default();
     let ok = watch(command, |line| counts.read(line))?;

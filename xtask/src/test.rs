@@ -23,6 +23,9 @@ pub(crate) struct Options {
     /// What must not be skipped.
     #[arg(long, value_enum, default_value_t = Require::Nothing)]
     require: Require,
+    /// Everything that a group can test, however long it takes (docs/RXE.md).
+    #[arg(long)]
+    full: bool,
     /// Say which groups there are.
     #[arg(long)]
     list: bool,
@@ -39,7 +42,7 @@ enum Require {
 impl Options {
     /// What CI asks for.
     pub(crate) fn ci() -> Self {
-        Self { setup: true, groups: Vec::new(), require: Require::All, list: false }
+        Self { setup: true, groups: Vec::new(), require: Require::All, full: false, list: false }
     }
 }
 
@@ -80,6 +83,7 @@ fn run_group(group: &'static Group, options: &Options) -> Line {
     let context = Context {
         setup: options.setup,
         require_all: options.require == Require::All,
+        full: options.full,
         skip_log: target_dir().join(format!("skipped-{}.txt", group.name)),
     };
     // The record of an earlier run, if there was one.

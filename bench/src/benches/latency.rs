@@ -21,7 +21,7 @@ pub(crate) const CELLS: [usize; 2] = [0, 256];
 /// Rounds of one measurement.
 const ROUNDS: u64 = 20_000;
 /// Rounds between two looks at the clock, which takes as long as a quarter of a round of the fastest way.
-const BATCH: u64 = 10;
+pub(crate) const BATCH: u64 = 10;
 
 const WRITE: &str = "write-lat";
 const SEND: &str = "send-lat";

@@ -10,6 +10,10 @@ const COUNTS: [usize; 4] = [1000, 2000, 5000, 10_000];
 const BUSY: usize = 100;
 /// Messages of each.
 const MESSAGES: u32 = 50;
+/// What one QP more with traffic takes is the difference of these, by their number.
+const TRAFFIC: [usize; 2] = [100, 1000];
+/// Messages of each of these: a completion queue must have room for all.
+const FEW_MESSAGES: u32 = 4;
 const LIMIT_KIB: f64 = 4096.0;
 
 /// A context that does nothing yet, and one that is connected to a peer.
@@ -21,7 +25,7 @@ pub(super) fn context(reps: u32, report: &mut Report) -> Outcome<()> {
         let (mut node, words) = Role::start(&[], "node", &["1".to_owned()])?;
         let (mut peer, _) = Role::start(&[], "node", &["1".to_owned()])?;
         opened.push(words.get(0)?);
-        talk(&mut node, &mut peer, 1)?;
+        talk(&mut node, &mut peer, 1, MESSAGES)?;
         let now = node.ask("resident")?;
         connected.push(now.get(0)?);
         without_files.push(now.get(1)?);
@@ -50,14 +54,17 @@ pub(super) fn qps(reps: u32, report: &mut Report) -> Outcome<()> {
     let mut time = COUNTS.map(|_| Sample::default());
     let mut size = COUNTS.map(|_| Sample::default());
     let mut busy = Ok(());
+    let mut with_traffic = Sample::default();
     for rep in 0..reps {
+        let [few, many] = TRAFFIC.map(resident_with_traffic);
+        with_traffic.push((many? - few?) / (TRAFFIC[1] - TRAFFIC[0]) as f64);
         for ((count, time), size) in COUNTS.iter().zip(&mut time).zip(&mut size) {
             let (mut node, words) = Role::start(&[], "node", &[count.to_string()])?;
             time.push(words.get::<f64>(2)? * 1e6 / *count as f64);
             size.push(words.get::<f64>(3)? / *count as f64);
             if *count == 10_000 && rep == 0 {
                 let (mut peer, _) = Role::start(&[], "node", &[BUSY.to_string()])?;
-                busy = talk(&mut node, &mut peer, BUSY);
+                busy = talk(&mut node, &mut peer, BUSY, MESSAGES);
             }
         }
     }
@@ -75,6 +82,15 @@ pub(super) fn qps(reps: u32, report: &mut Report) -> Outcome<()> {
             });
         }
     }
+    report.row(Row {
+        bench: "qps",
+        what: format!("each of {} QPs that had traffic", TRAFFIC[1]),
+        ours: with_traffic,
+        beside: format!("each of {} that had none", COUNTS[0]),
+        theirs: size[0].clone(),
+        unit: "KiB",
+        target: Target::None,
+    });
     report.note(
         "qps",
         match busy {
@@ -87,19 +103,27 @@ pub(super) fn qps(reps: u32, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
+/// KiB that a process takes more after it opened a device and all of its `count` QPs sent and received.
+fn resident_with_traffic(count: usize) -> Outcome<f64> {
+    let (mut node, _) = Role::start(&[], "node", &[count.to_string()])?;
+    let (mut peer, _) = Role::start(&[], "node", &[count.to_string()])?;
+    talk(&mut node, &mut peer, count, FEW_MESSAGES)?;
+    node.ask("resident")?.get(0)
+}
+
 /// Connects `count` QPs of each, and sends over them both ways.
-fn talk(one: &mut Role, other: &mut Role, count: usize) -> Outcome<()> {
+fn talk(one: &mut Role, other: &mut Role, count: usize, messages: u32) -> Outcome<()> {
     let ours = one.ask(&format!("endpoints {count}"))?;
     let theirs = other.ask(&format!("endpoints {count}"))?;
     one.ask(&format!("connect {}", theirs.0.join(" ")))?;
     other.ask(&format!("connect {}", ours.0.join(" ")))?;
-    stream(one, other)?;
-    stream(other, one)
+    stream(one, other, messages)?;
+    stream(other, one, messages)
 }
 
-fn stream(from: &mut Role, to: &mut Role) -> Outcome<()> {
-    to.ask(&format!("receive {MESSAGES}"))?;
-    from.ask(&format!("send {MESSAGES}"))?;
-    to.ask(&format!("received {MESSAGES}"))?;
+fn stream(from: &mut Role, to: &mut Role, messages: u32) -> Outcome<()> {
+    to.ask(&format!("receive {messages}"))?;
+    from.ask(&format!("send {messages}"))?;
+    to.ask(&format!("received {messages}"))?;
     Ok(())
 }

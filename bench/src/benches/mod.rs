@@ -5,6 +5,7 @@ mod fd_backed;
 pub(crate) mod latency;
 mod memory;
 mod peer_memory;
+mod vm;
 mod wire;
 mod write;
 
@@ -16,36 +17,43 @@ use crate::report::Report;
 pub(crate) struct Bench {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
+    /// Too slow, or too far from a user's machine, to be run unless it is asked for.
+    pub(crate) only_when_named: bool,
     /// Measures this often, and adds rows.
     pub(crate) run: fn(u32, &mut Report) -> Outcome<()>,
 }
 
-pub(crate) const ALL: [Bench; 9] = [
-    Bench { name: "write", about: "ib_write_bw beside process_vm_writev", run: write::run },
-    Bench { name: "fd-backed", about: "WRITE between memfds beside memcpy", run: fd_backed::run },
+const fn bench(
+    name: &'static str,
+    about: &'static str,
+    run: fn(u32, &mut Report) -> Outcome<()>,
+) -> Bench {
+    Bench { name, about, only_when_named: false, run }
+}
+
+pub(crate) const ALL: [Bench; 12] = [
+    bench("write", "ib_write_bw beside process_vm_writev", write::run),
+    bench("fd-backed", "WRITE between memfds beside memcpy", fd_backed::run),
+    bench("write-lat", "ib_write_lat beside a process_vm_writev ping-pong", latency::write),
+    bench("send-lat", "ib_send_lat beside a ping-pong of two cache lines", latency::send),
+    bench("wire", "ib_write_bw over a veth beside a bare UDP stream", wire::run),
+    bench("wire-lat", "ib_send_lat over a veth beside a UDP ping-pong", wire::latency),
+    bench("memory", "resident memory of a context", memory::context),
+    bench(
+        "peer-memory",
+        "GPU and device memory beside host memory; registering and moving buffers",
+        peer_memory::run,
+    ),
+    bench("connect", "cmtime beside TCP connections", connect::run),
+    bench("qps", "10,000 QPs in one process", memory::qps),
     Bench {
-        name: "write-lat",
-        about: "ib_write_lat beside a process_vm_writev ping-pong",
-        run: latency::write,
+        only_when_named: true,
+        ..bench("vm", "peerdma beside the kernel's rdma_rxe, in a virtual machine", vm::speed)
     },
     Bench {
-        name: "send-lat",
-        about: "ib_send_lat beside a ping-pong of two cache lines",
-        run: latency::send,
+        only_when_named: true,
+        ..bench("vm-loss", "the same on a link that loses packets", vm::losses)
     },
-    Bench {
-        name: "wire",
-        about: "ib_write_bw over a veth beside a bare UDP stream",
-        run: wire::run,
-    },
-    Bench { name: "memory", about: "resident memory of a context", run: memory::context },
-    Bench {
-        name: "peer-memory",
-        about: "GPU and device memory beside host memory; registering and moving buffers",
-        run: peer_memory::run,
-    },
-    Bench { name: "connect", about: "cmtime beside TCP connections", run: connect::run },
-    Bench { name: "qps", about: "10,000 QPs in one process", run: memory::qps },
 ];
 
 /// Runs two measurements in turns: which comes first changes from one repetition to the next. A repetition in which one of

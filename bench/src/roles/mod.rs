@@ -5,6 +5,7 @@ mod node;
 mod owner;
 mod tcp;
 mod udp;
+mod udp_ping;
 
 pub(crate) use bare::cell_pair;
 
@@ -23,6 +24,10 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
         ["owner", kind, length] => owner::run(kind, length.parse()?),
         ["target", length] => node::target(length.parse()?),
         ["tcp-listener", connections] => tcp::listener(connections.parse()?),
+        ["udp-echo", port, rounds] => udp_ping::echo(port.parse()?, rounds.parse()?),
+        ["udp-ping", to, port, length, rounds] => {
+            udp_ping::ping(to.parse()?, port.parse()?, length.parse()?, rounds.parse()?)
+        }
         ["udp-receiver", port] => udp::receiver(port.parse()?),
         ["udp-sender", to, port, segment, seconds] => {
             udp::sender(to.parse()?, port.parse()?, segment.parse()?, seconds.parse()?)

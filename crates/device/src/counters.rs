@@ -17,6 +17,11 @@ macro_rules! counters {
                 [$((stringify!($field), self.$field),)*].into_iter()
             }
 
+            /// Adds what another device counted.
+            pub(crate) fn merge(&mut self, other: &Self) {
+                $(self.$field += other.$field;)*
+            }
+
             pub(crate) fn add(&mut self, counter: Counter) {
                 match counter {
                     $($(Counter::$variant => self.$field += 1,)?)*
@@ -114,8 +119,8 @@ counters! {
     direct_operations,
     /// Their bytes.
     direct_bytes,
-    /// Bytes of dma-bufs read and written by their address on the bus, from device to device. These four are of all devices of
-    /// the process together ([`umem::ways`]).
+    /// Bytes of dma-bufs read and written by their address on the bus, from device to device. This, the next
+    /// four and the stale accesses are of all devices of the process together ([`umem::ways`]).
     dmabuf_bus_address_bytes,
     /// Through the host bridge, from device to device.
     dmabuf_host_bridge_bytes,
@@ -123,6 +128,24 @@ counters! {
     dmabuf_system_bytes,
     /// Through the CPU's mapping of a buffer whose addresses are on no bus of the process.
     dmabuf_cpu_bytes,
+    /// Bytes of dma-bufs that were put down in host memory beside the packets of a carrier. Only a fault plan that holds a
+    /// packet up or spoils it does that, and a recording.
+    dmabuf_bounce_bytes,
+    /// Accesses that went through a bus address which its exporter had retired: of importers that ignored an invalidation.
+    stale_accesses,
     /// What a fault plan did to packets, QPs, queues, regions and the port.
     injected_faults,
+}
+
+impl Counters {
+    /// Writes down what is counted for the process and not for a device.
+    pub(crate) fn set_of_process(&mut self) {
+        let ways = umem::ways::bytes_by_way();
+        self.dmabuf_bus_address_bytes = ways.bus_address;
+        self.dmabuf_host_bridge_bytes = ways.through_host_bridge;
+        self.dmabuf_system_bytes = ways.system;
+        self.dmabuf_cpu_bytes = ways.cpu;
+        self.dmabuf_bounce_bytes = ways.bounced;
+        self.stale_accesses = dmabuf::window::stale_accesses();
+    }
 }

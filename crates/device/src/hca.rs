@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -254,6 +254,24 @@ pub fn finish_records() {
     }
 }
 
+/// What all devices together counted that this process has or had open. One that another thread holds on to is left out.
+pub fn counters_of_process() -> Counters {
+    let mut sum = *closed();
+    for hca in open_hcas() {
+        if let Some(engine) = hca.shared.engine.try_lock_for(LEASE) {
+            sum.merge(&engine.counters());
+        }
+    }
+    sum.set_of_process();
+    sum
+}
+
+/// What devices counted that were closed.
+fn closed() -> MutexGuard<'static, Counters> {
+    static CLOSED: LazyLock<Mutex<Counters>> = LazyLock::new(Mutex::default);
+    CLOSED.lock()
+}
+
 /// Says in the log what a device counted, but for zeros.
 fn log_counters(why: &str, counters: &Counters) {
     let counted: Vec<String> = counters
@@ -290,6 +308,7 @@ impl Drop for Hca {
         let counters = engine.counters();
         drop(engine);
         log_counters("closed", &counters);
+        closed().merge(&counters);
         self.shared.stop.store(true, Ordering::Release);
         self.shared.waits.wake();
         let thread = self.thread.get_mut().take();

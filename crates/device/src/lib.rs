@@ -60,6 +60,6 @@ pub use engine::{
 };
 pub use engine::{TagOp, TagOpKind};
 pub use failure::fail_all;
-pub use hca::{EngineGuard, Hca, finish_records};
+pub use hca::{EngineGuard, Hca, counters_of_process, finish_records};
 pub use nic::{NicInfo, nics};
 pub use refusal::{Kind, Refusal, Result};

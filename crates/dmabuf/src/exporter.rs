@@ -80,7 +80,7 @@ pub trait Exporter: Send + Sync {
     ///
     /// [`ClaimError`].
     fn gate_slot(&self) -> Result<Option<GateSlot>, ClaimError> {
-        self.gate().map(|gate| GateSlot::claim(gate.fd())).transpose()
+        self.gate().map(Gate::slot).transpose()
     }
 
     /// The process that the exporter lives in, if that is not this one; 0 if it has no number here.

@@ -30,9 +30,11 @@
 //!   gate is only given to processes that get the memory. The worst for the mover is to wait: after [`PATIENCE`] it gives
 //!   up and says who holds the gate ([`GateError::Held`]).
 //!
-//! A gate needs `/proc`, by which a slot's owner gets an open file description of its own.
+//! A gate needs `/proc`, by which a slot's owner gets an open file description of its own. The gate's owner enters by a slot
+//! that is locked by his, for as long as the gate lives.
 
 mod owner;
+mod page;
 mod protocol;
 mod slot;
 

@@ -16,6 +16,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::SystemTime;
 
@@ -112,6 +113,8 @@ struct Inner {
     /// What retired addresses lead to when nothing stops accesses.
     poison: Option<OwnedFd>,
     state: Mutex<State>,
+    /// Accesses through retired addresses, as reported.
+    stale: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -154,7 +157,13 @@ impl BusWindow {
         };
         let state =
             State { free: BTreeMap::from([(0, range.len())]), next: 0, history: VecDeque::new() };
-        let inner = Arc::new(Inner { range, iommu, poison, state: Mutex::new(state) });
+        let inner = Arc::new(Inner {
+            range,
+            iommu,
+            poison,
+            state: Mutex::new(state),
+            stale: AtomicU64::new(0),
+        });
         fork::watch();
         let mut windows = windows();
         windows.all.retain(|window| window.strong_count() > 0);
@@ -239,6 +248,21 @@ impl BusWindow {
         Some(entry.retired.clone())
     }
 
+    /// As [`describe`](Self::describe), for who caught a fault at `addr`: if it was an access through a retired address, it is
+    /// counted.
+    pub fn report_stale(&self, addr: u64) -> Option<Retired> {
+        let retired = self.describe(addr)?;
+        // ORDERING: numbers that only grow, and are only shown.
+        self.inner.stale.fetch_add(1, Ordering::Relaxed);
+        STALE.fetch_add(1, Ordering::Relaxed);
+        Some(retired)
+    }
+
+    /// Accesses through retired addresses of this window that were reported.
+    pub fn stale_accesses(&self) -> u64 {
+        self.inner.stale.load(Ordering::Relaxed)
+    }
+
     /// Whether accesses through retired addresses are stopped.
     pub fn iommu(&self) -> Iommu {
         self.inner.iommu
@@ -250,6 +274,17 @@ impl BusWindow {
 pub fn describe(addr: u64) -> Option<Retired> {
     let windows: Vec<_> = windows().all.iter().filter_map(Weak::upgrade).collect();
     windows.into_iter().find_map(|inner| BusWindow { inner }.describe(addr))
+}
+
+/// As [`describe`], for who caught a fault at `addr`: if it was an access through a retired address, it is counted.
+pub fn report_stale(addr: u64) -> Option<Retired> {
+    let windows: Vec<_> = windows().all.iter().filter_map(Weak::upgrade).collect();
+    windows.into_iter().find_map(|inner| BusWindow { inner }.report_stale(addr))
+}
+
+/// Accesses through retired addresses that were reported in this process, of windows that are gone, too.
+pub fn stale_accesses() -> u64 {
+    STALE.load(Ordering::Relaxed)
 }
 
 /// Whether all of these addresses are a window's of this process. Then nothing but a placement can be there: an access
@@ -376,6 +411,9 @@ impl State {
         true
     }
 }
+
+/// What [`stale_accesses`] tells.
+static STALE: AtomicU64 = AtomicU64::new(0);
 
 /// The windows of this process.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! An exporter and importers in one process, by the rules of `docs/semantics.md` 1.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Barrier, Mutex, Weak};
 use std::time::Duration;
 
 use dmabuf::{
@@ -104,6 +104,47 @@ fn a_revoked_importer_is_told_once_and_never_maps_again() {
     assert!(matches!(attachment.pin(&resv), Err(PinError::Revoked { .. })));
     buf.invalidate_mappings(&resv);
     assert_eq!(device.invalidated.load(Ordering::Relaxed), 1, "at most once");
+}
+
+/// Whoever comes first, the memory is given back once: by the callback, or by the importer that lets go of its own accord.
+#[test]
+fn a_revocation_that_meets_a_release_is_told_at_most_once() {
+    let (mut told, rounds) = (0, 500);
+    for round in 0..rounds {
+        let (buf, exporter) = vram(Rules::default());
+        let device = device("irdma0", ImporterClass::PinnedRevocable);
+        let attachment = buf.attach(&as_importer(&device)).expect("anybody may attach");
+        let pin = attachment.pin(&buf.resv().lock()).expect("room");
+        device.hold(&attachment, Some(pin));
+        let start = Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                start.wait();
+                lag(round % 8 * 40);
+                device.let_go();
+                drop(attachment);
+            });
+            start.wait();
+            lag((7 - round % 8) * 40);
+            let gone = buf.revoke(|_| exporter.revoked.store(true, Ordering::Relaxed), None);
+            assert_eq!(gone, Ok(()));
+        });
+        let times = device.invalidated.load(Ordering::Relaxed);
+        assert!(times <= 1, "told {times} times in round {round}");
+        told += times;
+        let log = exporter.log();
+        for step in ["unmap", "unpin", "detach"] {
+            assert_eq!(log.iter().filter(|heard| **heard == step).count(), 1, "{step}: {log:?}");
+        }
+    }
+    println!("the revocation came first in {told} of {rounds} rounds");
+}
+
+/// A moment, of a length that no clock knows.
+fn lag(spins: usize) {
+    for _ in 0..spins {
+        std::hint::spin_loop();
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::handle::Bo;
 use crate::persona::Persona;
 use crate::place::{Domain, Place};
 use crate::reset::Resetting;
-use crate::stats::{Counters, GpuStats};
+use crate::stats::GpuStats;
 
 /// A software GPU. A clone is the same one; it lives as long as a handle or a buffer does.
 #[derive(Clone)]
@@ -114,8 +114,7 @@ impl Gpu {
     /// To be called by who caught a fault at `addr`: counts it as a stale access if it was one, and tells whose the
     /// address was, since when it is void and why.
     pub fn report_fault(&self, addr: u64) -> Option<Retired> {
-        let retired = self.device.window.describe(addr)?;
-        Counters::add(&self.device.stats.stale_accesses, 1);
+        let retired = self.device.window.report_stale(addr)?;
         tracing::error!("stale access: {retired}");
         Some(retired)
     }
@@ -142,7 +141,8 @@ impl Gpu {
 
     /// What happened.
     pub fn stats(&self) -> GpuStats {
-        self.device.stats.read()
+        let stale_accesses = self.device.window.stale_accesses();
+        GpuStats { stale_accesses, ..self.device.stats.read() }
     }
 
     /// Bytes of a domain in use, by all processes that share the GPU.

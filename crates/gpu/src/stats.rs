@@ -1,12 +1,13 @@
 //! What happened.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use dmabuf::MapType;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Numbers since the GPU was opened, of this process.
+        /// Numbers of this process since the GPU was opened.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct GpuStats {
@@ -21,6 +22,12 @@ macro_rules! counters {
         impl Counters {
             pub(crate) fn read(&self) -> GpuStats {
                 GpuStats { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+
+        impl GpuStats {
+            fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
             }
         }
     };
@@ -53,13 +60,54 @@ counters! {
     bar_bytes,
     /// Bytes that the CPU copied and that are not in the BAR.
     copied_bytes,
-    /// Accesses through addresses that were retired, as reported.
+    /// Accesses through addresses that were retired, as whoever caught their fault reported: a NIC of this process, or
+    /// [`Gpu::report_fault`](crate::Gpu::report_fault).
     stale_accesses,
     /// Placements that were freed for processes that died.
     reclaimed,
 }
 
+/// The GPUs of this process: what those that are gone counted, and the others.
+#[derive(Default)]
+struct All {
+    gone: GpuStats,
+    open: Vec<Weak<Counters>>,
+}
+
+fn all() -> MutexGuard<'static, All> {
+    static ALL: LazyLock<Mutex<All>> = LazyLock::new(Mutex::default);
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl GpuStats {
+    /// What all GPUs together counted that this process has or had open.
+    pub fn of_process() -> Self {
+        let all = all();
+        let mut sum = all.gone;
+        for counters in all.open.iter().filter_map(Weak::upgrade) {
+            sum.add(&counters.read());
+        }
+        sum.stale_accesses = dmabuf::window::stale_accesses();
+        sum
+    }
+}
+
+impl Drop for Counters {
+    fn drop(&mut self) {
+        all().gone.add(&self.read());
+    }
+}
+
 impl Counters {
+    /// Those of a GPU that is being opened.
+    pub(crate) fn new() -> Arc<Self> {
+        let counters = Arc::new(Self::default());
+        let mut all = all();
+        all.open.retain(|counters| counters.strong_count() > 0);
+        all.open.push(Arc::downgrade(&counters));
+        counters
+    }
+
     pub(crate) fn add(counter: &AtomicU64, value: u64) {
         counter.fetch_add(value, Ordering::Relaxed);
     }

@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::udp::{self, Datagram, UdpLink};
+use crate::udp::{self, Train, UdpLink};
 
 mod program;
 pub use program::Table;
@@ -166,11 +166,16 @@ impl Steering {
     }
 }
 
-/// The answer to `datagram` if that is a question. Only this host may ask: no packet from the wire has a loopback source
+/// Whether one of the datagrams can be a question.
+pub(crate) fn may_hold_question(train: &Train<'_>) -> bool {
+    train.src.ip().is_loopback()
+}
+
+/// The answer to a datagram if that is a question. Only this host may ask: no packet from the wire has a loopback source
 /// (RFC 1122 3.2.1.3), so a stranger cannot learn which VFs there are.
-pub(crate) fn answer(vf: u16, datagram: &Datagram<'_>) -> Option<[u8; LENGTH]> {
-    let mut answer = <[u8; LENGTH]>::try_from(datagram.bytes).ok()?;
-    if number(&answer, 0) != QUESTION || !datagram.src.ip().is_loopback() {
+pub(crate) fn answer(vf: u16, src: SocketAddr, bytes: &[u8]) -> Option<[u8; LENGTH]> {
+    let mut answer = <[u8; LENGTH]>::try_from(bytes).ok()?;
+    if number(&answer, 0) != QUESTION || !src.ip().is_loopback() {
         return None;
     }
     answer[..4].copy_from_slice(&ANSWER.to_be_bytes());

@@ -104,6 +104,52 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
 }
 
+/// Datagrams that arrived together and have everything but their bytes in common.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Train<'a> {
+    /// Who sent them.
+    pub src: SocketAddr,
+    /// Which of this host's addresses, or which group, they were sent to.
+    pub dst: IpAddr,
+    /// The netdev they came in by; `lo` for what this host sent to itself.
+    pub ifindex: u32,
+    /// The IP type of service, as in [`Datagram::traffic_class`].
+    pub traffic_class: u8,
+    /// The IP time to live.
+    pub hop_limit: u8,
+    bytes: &'a [u8],
+    stride: usize,
+}
+
+impl<'a> Train<'a> {
+    /// How many datagrams there are: at least one, which may be empty.
+    #[expect(clippy::len_without_is_empty, reason = "it never is")]
+    pub fn len(&self) -> usize {
+        self.bytes.len().div_ceil(self.stride).max(1)
+    }
+
+    /// Their UDP payloads, in their order: of any length, and nothing in them has been checked but the UDP checksum.
+    pub fn payloads(&self) -> impl ExactSizeIterator<Item = &'a [u8]> {
+        let Self { bytes, stride, .. } = *self;
+        (0..self.len())
+            .map(move |index| &bytes[index * stride..bytes.len().min((index + 1) * stride)])
+    }
+
+    /// The datagrams one by one.
+    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'a>> {
+        let Self { src, dst, ifindex, traffic_class, hop_limit, .. } = *self;
+        self.payloads().map(move |bytes| Datagram {
+            src,
+            dst,
+            ifindex,
+            traffic_class,
+            hop_limit,
+            bytes,
+        })
+    }
+}
+
 impl Datagram<'_> {
     /// The ECN field; 3 says that a switch saw congestion (RFC 3168).
     pub fn ecn(&self) -> u8 {
@@ -432,19 +478,24 @@ impl UdpLink {
     ///
     /// Questions of [`crate::steer`] are answered here and not counted, so 0 says no more than that none came.
     pub fn recv(&mut self, each: &mut dyn FnMut(Datagram<'_>)) -> io::Result<usize> {
+        self.recv_some(true, &mut |train| train.datagrams().for_each(&mut *each))
+    }
+
+    /// As [`UdpLink::recv`], and does not split what arrived together.
+    pub fn recv_trains(&mut self, each: &mut dyn FnMut(Train<'_>)) -> io::Result<usize> {
         self.recv_some(true, each)
     }
 
-    /// As [`UdpLink::recv`], but a socket where nothing came for long is looked at only in one of 16 calls: for callers
-    /// that call again and again.
-    pub fn recv_likely(&mut self, each: &mut dyn FnMut(Datagram<'_>)) -> io::Result<usize> {
+    /// As [`UdpLink::recv_trains`], but a socket where nothing came for long is looked at only in one of 16 calls: for
+    /// callers that call again and again.
+    pub fn recv_likely_trains(&mut self, each: &mut dyn FnMut(Train<'_>)) -> io::Result<usize> {
         self.recv_some(false, each)
     }
 
     fn recv_some(
         &mut self,
         everywhere: bool,
-        each: &mut dyn FnMut(Datagram<'_>),
+        each: &mut dyn FnMut(Train<'_>),
     ) -> io::Result<usize> {
         let mut count = 0;
         self.looks = self.looks.wrapping_add(1);
@@ -468,14 +519,21 @@ impl UdpLink {
                     self.truncated += 1;
                     continue;
                 }
-                for datagram in meta.datagrams(bytes) {
-                    match steer::answer(self.options.vf, &datagram) {
+                let train = meta.train(bytes);
+                if !steer::may_hold_question(&train) {
+                    count += train.len();
+                    each(train);
+                    continue;
+                }
+                for bytes in train.payloads() {
+                    let alone = Train { bytes, stride: bytes.len().max(1), ..train };
+                    match steer::answer(self.options.vf, train.src, bytes) {
                         // A lost answer is asked for again.
                         Some(answer) => {
-                            let _ = socket.send_to(&answer, &SockAddr::from(datagram.src));
+                            let _ = socket.send_to(&answer, &SockAddr::from(train.src));
                         }
                         None => {
-                            each(datagram);
+                            each(alone);
                             count += 1;
                         }
                     }
@@ -522,21 +580,17 @@ impl UdpLink {
 }
 
 impl RecvMeta {
-    /// The datagrams in `buffer`, in their order. An empty one is one as well.
-    fn datagrams<'a>(&self, buffer: &'a [u8]) -> impl Iterator<Item = Datagram<'a>> {
-        let meta = *self;
-        let bytes = &buffer[..meta.len.min(buffer.len())];
-        let stride = meta.stride.max(1);
-        let count = bytes.len().div_ceil(stride).max(1);
-        let unknown = unspecified(meta.src.is_ipv4());
-        (0..count).map(move |index| Datagram {
-            src: meta.src,
-            dst: meta.dst.unwrap_or(unknown),
-            ifindex: meta.ifindex,
-            traffic_class: meta.traffic_class,
-            hop_limit: meta.hop_limit,
-            bytes: &bytes[index * stride..bytes.len().min((index + 1) * stride)],
-        })
+    /// The datagrams in `buffer`.
+    fn train<'a>(&self, buffer: &'a [u8]) -> Train<'a> {
+        Train {
+            src: self.src,
+            dst: self.dst.unwrap_or(unspecified(self.src.is_ipv4())),
+            ifindex: self.ifindex,
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            bytes: &buffer[..self.len.min(buffer.len())],
+            stride: self.stride.max(1),
+        }
     }
 }
 

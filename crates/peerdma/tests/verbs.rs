@@ -10,9 +10,13 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::Scratch;
 use symbols::{Answer, INLINE, RDMACM, Refusal, VERBS};
+
+/// A number for whatever needs a name of its own.
+static NEXT: AtomicU32 = AtomicU32::new(0);
 
 const HEADER: &str = "/usr/include/infiniband/verbs.h";
 
@@ -23,21 +27,78 @@ fn run(source: &str) {
 
 /// The same for one that includes files, which `prepare` writes.
 fn run_with(source: &str, prepare: impl FnOnce(&Path)) {
+    run_as(source, prepare, |_, _| {});
+}
+
+/// The same with arguments and an environment, which `choose` gives it. What it wrote on standard error.
+fn run_as(
+    source: &str,
+    prepare: impl FnOnce(&Path),
+    choose: impl FnOnce(&mut Command, &Path),
+) -> Option<String> {
     if !Path::new(HEADER).exists() {
-        return common::cannot_run("there is no <infiniband/verbs.h>");
+        common::cannot_run("there is no <infiniband/verbs.h>");
+        return None;
     }
-    let scratch = Scratch::new(source);
+    // Several tests may run one program.
+    let scratch = Scratch::new(&format!("{source}-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
     scratch.install();
     prepare(scratch.path());
     let library = format!("-L{}", scratch.path().display());
     let include = format!("-I{}", scratch.path().display());
     let flags = [&*library, &*include, "-l:libibverbs.so.1"];
     let Some(program) = scratch.compile(source, &flags) else {
-        return common::cannot_run("there is no C compiler");
+        common::cannot_run("there is no C compiler");
+        return None;
     };
     let mut run = Command::new(program);
     run.env("LD_LIBRARY_PATH", scratch.path());
-    assert_eq!(common::stdout(&mut run), "every check passed\n");
+    choose(&mut run, scratch.path());
+    let out = run.output().expect("the program exists");
+    let errors = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success(), "{run:?}: {}\n{errors}", out.status);
+    assert_eq!(String::from_utf8_lossy(&out.stdout), "every check passed\n");
+    Some(errors)
+}
+
+/// Runs `on_demand.c` on a NIC with these keys.
+fn on_demand(nic: &str, keys: &str) -> Option<String> {
+    let configure = |dir: &Path| {
+        let name = format!("paged{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let text = format!("[[nic]]\nname = \"{name}\"\n{keys}\n");
+        fs::write(dir.join("nic.toml"), text).expect("a scratch directory is writable");
+    };
+    run_as("on_demand.c", configure, |run, dir| {
+        run.arg(nic).env("PEERDMA_CONFIG", dir.join("nic.toml"));
+        run.env("PEERDMA_LOG", "peerdma::counters=info");
+    })
+}
+
+/// Explicit and implicit regions, every advice with every errno, random traffic, memory that goes away.
+#[test]
+fn pages_come_on_demand_with_the_errnos_of_mlx5() {
+    on_demand("mlx5", "preset = \"mlx5\"");
+}
+
+/// No implicit region, and errnos of its own. What the kernel's does wrong, the offset in the page, is right here.
+#[test]
+fn pages_come_on_demand_with_the_errnos_of_rxe() {
+    on_demand("rxe", "preset = \"rxe\"");
+}
+
+#[test]
+fn a_nic_without_on_demand_paging_says_so() {
+    on_demand("none", "preset = \"irdma\"");
+    on_demand("none", "odp = false");
+}
+
+/// Two faults of 20 ms; three pages that were brought in before are none.
+#[test]
+fn a_page_fault_takes_as_long_as_the_persona_says() {
+    let Some(log) = on_demand("slow", "fault_us = 20000") else { return };
+    let count = |name: &str| log.split_whitespace().find_map(|word| word.strip_prefix(name));
+    assert_eq!((count("page_faults="), count("page_prefetch=")), (Some("2"), Some("3")), "{log}");
+    assert!(count("page_faults_pending=").is_some(), "{log}");
 }
 
 /// Every object, within one process, with the errno of each wrong use.

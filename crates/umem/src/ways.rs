@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmabuf::MapType;
 
+use crate::Umem;
+
 static BYTES: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+static BOUNCED: AtomicU64 = AtomicU64::new(0);
 
 /// A way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,8 @@ pub struct WayBytes {
     pub system: u64,
     /// Through the CPU's mapping.
     pub cpu: u64,
+    /// Of all these, the bytes that were put down in host memory, beside the packets of a carrier.
+    pub bounced: u64,
 }
 
 impl Way {
@@ -66,7 +71,16 @@ impl Way {
 pub fn bytes_by_way() -> WayBytes {
     let [bus_address, through_host_bridge, system, cpu] =
         BYTES.each_ref().map(|bytes| bytes.load(Ordering::Relaxed));
-    WayBytes { bus_address, through_host_bridge, system, cpu }
+    let bounced = BOUNCED.load(Ordering::Relaxed);
+    WayBytes { bus_address, through_host_bridge, system, cpu, bounced }
+}
+
+/// To be called by who puts down `bytes` of this memory in a buffer of its own, as a driver does that cannot reach a device:
+/// counts them if the memory is a dma-buf's.
+pub fn bounce(umem: &Umem, bytes: u64) {
+    if umem.way().is_some() {
+        BOUNCED.fetch_add(bytes, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]
@@ -79,5 +93,16 @@ mod tests {
             assert_eq!(Way::from_code(code).map(Way::code), Some(code));
         }
         assert_eq!((Way::from_code(0), Way::from_code(5)), (None, None));
+    }
+
+    /// The numbers are the process's, and other tests count, too: by the way that none of them takes.
+    #[test]
+    fn bytes_of_a_dma_buf_bounce_and_others_do_not() {
+        let host = Umem::host(&crate::HostBuf::anonymous(4096).expect("memory exists"));
+        let before = bytes_by_way().bounced;
+        bounce(&host, 100);
+        assert_eq!(bytes_by_way().bounced, before);
+        bounce(&host.reached(Some(Way::Mapped(MapType::BusAddress))), 100);
+        assert_eq!(bytes_by_way().bounced, before + 100);
     }
 }

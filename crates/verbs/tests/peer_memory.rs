@@ -4,6 +4,7 @@ mod common;
 
 use common::{ALL, MIB, completion, gpu, nic_of, pair, pattern, run};
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpu::{Bo, Domain, Gpu, GpuConfig, Place};
@@ -233,6 +234,53 @@ fn a_reset_kills_the_key_of_a_revocable_importer() {
     assert!(others.iter().all(|other| other.rkey() != dead));
 }
 
+/// Two threads of a program, one of which resets the GPU while the other deregisters, under a peer's WRITEs: the NIC is told
+/// at most once, all comes to an end, and nothing is left of the region.
+#[test]
+fn a_reset_that_meets_a_deregistration_is_told_at_most_once() {
+    let (context, pd) = nic(ImporterConfig::Revocable);
+    let gpu = gpu();
+    let host = HostBuf::anonymous(4096).unwrap();
+    let local = pd.reg_mr(&host, ALL).unwrap();
+    for round in 0..200 {
+        let bo = gpu.alloc(64 << 10, Place::VISIBLE_VRAM).unwrap();
+        let region = register(&pd, &bo);
+        let (a, _b) = pair(&context, &pd);
+        let there = region.remote(0);
+        let before = context.counters().page_invalidations;
+        let start = Barrier::new(3);
+        std::thread::scope(|scope| {
+            let (start, gpu) = (&start, &gpu);
+            scope.spawn(move || {
+                start.wait();
+                lag(round % 8 * 200);
+                drop(region);
+            });
+            scope.spawn(move || {
+                start.wait();
+                lag((7 - round % 8) * 200);
+                assert!(gpu.reset().is_empty(), "nobody keeps access");
+            });
+            start.wait();
+            let write = || SendRequest::write(1, &[local.slice(0, 4096)], there);
+            let end = std::iter::repeat_with(|| run(&a, write()))
+                .find(|status| *status != WcStatus::Success);
+            assert_eq!(end, Some(WcStatus::RemAccessErr));
+        });
+        let told = context.counters().page_invalidations - before;
+        assert!(told <= 1, "told {told} times in round {round}");
+        drop(bo);
+        assert_eq!(gpu.used(Domain::Vram), 0);
+    }
+}
+
+/// A moment, of a length that no clock knows.
+fn lag(spins: usize) {
+    for _ in 0..spins {
+        std::hint::spin_loop();
+    }
+}
+
 #[test]
 fn a_dynamic_importer_comes_back_after_a_reset() {
     let (context, pd) = nic(ImporterConfig::Dynamic);
@@ -276,6 +324,28 @@ fn several_regions_and_several_nics_share_one_buffer() {
         let mut got = vec![0; 1000];
         bo.read(*offset, &mut got).unwrap();
         assert!(got == sent, "region {n}");
+    }
+}
+
+/// EAGAIN, in words that name the pool that is full, the device's or the client's.
+#[test]
+fn a_pin_over_the_limit_names_the_pool() {
+    let limits = [
+        GpuConfig { max_pinned: Some(MIB), ..GpuConfig::default() },
+        GpuConfig { max_pinned_client: Some(MIB), ..GpuConfig::default() },
+    ];
+    for limit in limits {
+        let name = "tight".to_owned();
+        let config = GpuConfig { name, vram: 8 * MIB, gtt: 8 * MIB, shared: false, ..limit };
+        let gpu = Gpu::open(&config).unwrap();
+        let bos = [(); 2].map(|()| gpu.alloc(MIB, Place::VISIBLE_VRAM).unwrap());
+        let (_context, pd) = nic(ImporterConfig::Pinned);
+        let first = register(&pd, &bos[0]);
+        let refused = pd.reg_whole_dmabuf(&bos[1].export().unwrap(), ALL).unwrap_err();
+        assert_eq!(refused.kind(), Kind::WouldBlock, "{refused}");
+        assert!(refused.to_string().contains("pool VRAM of tight"), "{refused}");
+        drop(first);
+        register(&pd, &bos[1]);
     }
 }
 

@@ -67,24 +67,41 @@ impl Headers {
     /// Reads the headers and finds the payload of a whole packet without its ICRC: the bytes from the BTH to the end
     /// of the padding, as [`icrc::split`](crate::icrc::split) leaves them. The range is without the padding.
     pub fn parse(packet: &[u8]) -> Result<(Self, Range<usize>), ParseError> {
-        let (headers, start) = Self::parse_prefix(packet)?;
+        let mut headers = Self::default();
+        let range = headers.read(packet)?;
+        Ok((headers, range))
+    }
+
+    /// As [`Headers::parse`], in place: what is large is not moved. After an error the value is any.
+    #[inline]
+    pub fn read(&mut self, packet: &[u8]) -> Result<Range<usize>, ParseError> {
+        let start = self.read_prefix(packet)?;
         // IBA 9.2.5: payload and padding together are a multiple of four bytes.
-        let (padded, pad) = (packet.len() - start, headers.bth.pad);
+        let (padded, pad) = (packet.len() - start, self.bth.pad);
         if !padded.is_multiple_of(4) || usize::from(pad) > padded {
             return Err(ParseError::Pad { pad, padded });
         }
-        Ok((headers, start..packet.len() - usize::from(pad)))
+        Ok(start..packet.len() - usize::from(pad))
     }
 
     /// Reads the headers at the start of `bytes` and says where they end. What follows is not looked at.
     #[inline]
     pub fn parse_prefix(bytes: &[u8]) -> Result<(Self, usize), ParseError> {
+        let mut headers = Self::default();
+        let end = headers.read_prefix(bytes)?;
+        Ok((headers, end))
+    }
+
+    /// As [`Headers::parse_prefix`], in place. After an error the value is any.
+    #[inline]
+    pub fn read_prefix(&mut self, bytes: &[u8]) -> Result<usize, ParseError> {
+        let headers = self;
         let mut reader = Reader { rest: bytes };
         let raw: &RawBth = reader.take("BTH")?;
         if raw.tver() != bth::TVER {
             return Err(ParseError::Version(raw.tver()));
         }
-        let mut headers = Self::from_bth(Bth::parse(raw));
+        *headers = Self::from_bth(Bth::parse(raw));
         if let Opcode::Unknown(code) = headers.bth.opcode {
             return Err(ParseError::UnknownOpcode(code));
         }
@@ -104,7 +121,7 @@ impl Headers {
                 Ext::Ieth => headers.ieth = Some(Ieth::parse(reader.take(name)?)),
             }
         }
-        Ok((headers, bytes.len() - reader.rest.len()))
+        Ok(bytes.len() - reader.rest.len())
     }
 
     /// Bytes that [`Headers::emit`] writes.
@@ -161,6 +178,14 @@ impl Headers {
             }
         }
         writer.len
+    }
+}
+
+impl Default for Headers {
+    /// Room for what [`Headers::read`] finds.
+    #[inline]
+    fn default() -> Self {
+        Self::new(Opcode::Unknown(0xff), Qpn::new(0), Psn::new(0))
     }
 }
 

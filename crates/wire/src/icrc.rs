@@ -204,9 +204,6 @@ pub struct Sealer {
     last: Option<(Flow, usize, u32)>,
 }
 
-/// Bytes of a packet that are copied to mask the BTH among them. One short piece costs less than two.
-const HEAD: usize = 64;
-
 /// What the identifications of a train add to the CRC of what stands before the BTH.
 const TRAIN: [u32; 64] = {
     let span = IdSpan::new(0);
@@ -215,6 +212,19 @@ const TRAIN: [u32; 64] = {
     while id < deltas.len() {
         deltas[id] = span.delta(id as u16);
         id += 1;
+    }
+    deltas
+};
+
+/// What it adds to the CRC of what stands before the BTH that the bits of the masked byte given here are other ones.
+///
+/// A difference in that byte is, 32 steps of the CRC before, a difference of the register.
+const MASKED: [u32; 256] = {
+    let mut deltas = [0; 256];
+    let mut bits = 0;
+    while bits < deltas.len() {
+        deltas[bits] = id_span::before(bits as u32, 8 * BTH_MASKED_BYTE as u32);
+        bits += 1;
     }
     deltas
 };
@@ -245,24 +255,14 @@ impl Sealer {
             }
             Flow::V6 { .. } => 0,
         };
-        let mut hasher = Hasher::new_with_initial(before ^ delta);
-        match packet.split_first_chunk::<HEAD>() {
-            Some((head, rest)) => {
-                let mut head = *head;
-                head[BTH_MASKED_BYTE] = 0xff;
-                hasher.update(&head);
-                hasher.update(rest);
-            }
-            None => {
-                let mut head = [0; HEAD];
-                head[..packet.len()].copy_from_slice(packet);
-                // Shorter than a BTH is no packet; its ICRC is that of its bytes.
-                if packet.len() >= bth::LEN {
-                    head[BTH_MASKED_BYTE] = 0xff;
-                }
-                hasher.update(&head[..packet.len()]);
-            }
-        }
+        // Shorter than a BTH is no packet; its ICRC is that of its bytes.
+        let masked = match packet.get(BTH_MASKED_BYTE) {
+            Some(byte) if packet.len() >= bth::LEN => MASKED[usize::from(!byte)],
+            _ => 0,
+        };
+        // All in one piece: beginning and ending costs as much as hundreds of bytes.
+        let mut hasher = Hasher::new_with_initial(before ^ delta ^ masked);
+        hasher.update(packet);
         hasher.finalize()
     }
 }

@@ -53,6 +53,9 @@ impl Engine {
             if is_rxe {
                 refuse!(Invalid, "advise_mr: {key:#x} is no key of a region paged on demand");
             }
+            if self.core.mrs.windows.has(key) {
+                refuse!(Invalid, "advise_mr: {key:#x} is the key of a memory window");
+            }
             refuse!(NotFound, "advise_mr: {key:#x} is no key of a region paged on demand");
         };
         if mr.pd != pd {

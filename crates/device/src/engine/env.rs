@@ -354,7 +354,7 @@ impl QpEnv<'_, '_> {
         self.core.injected.as_ref().is_some_and(|injected| injected.refuses)
     }
 
-    /// Copies a payload, as far as it can be read.
+    /// Copies a payload aside, as far as it can be read.
     pub(crate) fn gather(&self, source: &Source<'_>, room: &mut [u8]) {
         let (pd, mrs) = (self.pd_for(source), &self.core.mrs);
         // What was sent a moment ago can be read, unless somebody took it away since; then the zeros stay.
@@ -373,6 +373,7 @@ impl QpEnv<'_, '_> {
                     |umem, from, piece| {
                         let to = &mut room[at..at + piece as usize];
                         at += piece as usize;
+                        umem::ways::bounce(umem, u64::from(piece));
                         umem.read(from, to).map_err(|fault| local_fault(&fault))
                     },
                 );
@@ -380,6 +381,7 @@ impl QpEnv<'_, '_> {
             Source::Remote { rkey, addr, length } => {
                 let found = mrs.remote(pd, rkey, addr, u64::from(length), Access::REMOTE_READ);
                 if let Ok((umem, from)) = found {
+                    umem::ways::bounce(umem, u64::from(length));
                     let _ = umem.read(from, room);
                 }
             }

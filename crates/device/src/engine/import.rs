@@ -160,7 +160,7 @@ impl Import {
         let mut own_gate = None;
         if gate.is_none() && buffer.is_dynamic() && class.is_revocable() {
             let own = Gate::new(nic).map_err(|error| io(&error))?;
-            gate = Some(GateSlot::claim(own.fd()).map_err(|error| io(&error))?);
+            gate = Some(own.slot().map_err(|error| io(&error))?);
             own_gate = Some(own);
         }
         let importer = Arc::new(NicImporter {

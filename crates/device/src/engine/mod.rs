@@ -106,8 +106,10 @@ pub(crate) enum Alarm {
     Never,
 }
 
-/// Packets a QP may send before another has its turn.
+/// Packets a QP may send before another has its turn: a few long ones on one host, and over a network what one system call
+/// takes, as each turn ends with such calls.
 const BURST: usize = 16;
+const WIRE_BURST: usize = 64;
 /// The clock is read, and timers are looked at, once in this many polls that found nothing.
 const POLLS_PER_CLOCK: u32 = 64;
 /// A socket that was silent lately is looked at once in this many polls, as that is a system call.
@@ -168,11 +170,7 @@ impl Engine {
         let regions = self.core.mrs.ids().filter_map(|id| self.core.mrs.get(id));
         let imports = regions.filter_map(|mr| mr.import.as_ref());
         counters.page_invalidations += imports.map(|import| import.invalidations()).sum::<u64>();
-        let ways = umem::ways::bytes_by_way();
-        counters.dmabuf_bus_address_bytes = ways.bus_address;
-        counters.dmabuf_host_bridge_bytes = ways.through_host_bridge;
-        counters.dmabuf_system_bytes = ways.system;
-        counters.dmabuf_cpu_bytes = ways.cpu;
+        counters.set_of_process();
         counters
     }
 
@@ -338,7 +336,8 @@ impl Engine {
         let Self { core, qps, .. } = self;
         let Some(entry) = qps.get_mut(id) else { return true };
         let now = core.now;
-        let poll = entry.qp.poll_transmit(&mut QpEnv::new(core, &mut entry.facts), now, BURST);
+        let burst = if entry.facts.route == Route::Udp { WIRE_BURST } else { BURST };
+        let poll = entry.qp.poll_transmit(&mut QpEnv::new(core, &mut entry.facts), now, burst);
         let deadline = entry.qp.poll_timeout();
         if let Some(at) = deadline
             && entry.deadline.is_none_or(|known| at < known)

@@ -105,6 +105,7 @@ impl InPayload<'_> {
                 let mut left = &mut bytes[..];
                 for part in *parts {
                     let (piece, rest) = left.split_at_mut(part.length as usize);
+                    umem::ways::bounce(&part.umem, u64::from(part.length));
                     // What cannot be read any more was taken away since; then the zeros stay.
                     let _ = part.umem.read(part.offset, piece);
                     left = rest;
@@ -181,7 +182,7 @@ pub(crate) fn remote_fault(fault: &Fault) -> RemoteError {
 /// Says whose address it was, and since when it is void.
 fn report_stale_access(fault: &Fault) {
     if let Fault::Page { at, .. } = fault
-        && let Some(retired) = dmabuf::window::describe(*at)
+        && let Some(retired) = dmabuf::window::report_stale(*at)
     {
         tracing::error!(
             target: "peerdma::peer-memory",
@@ -252,4 +253,32 @@ pub(crate) fn for_each_sge(
         let (umem, at) = mrs.local(pd, key, sge.addr + within, piece, access)?;
         visit(umem, at, piece)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use dmabuf::{BusWindow, Iommu};
+    use umem::{HostBuf, Touch};
+
+    use super::*;
+
+    #[test]
+    fn a_fault_at_a_retired_address_is_a_stale_access() {
+        let page = 4096;
+        let window = BusWindow::new(1 << 20, Iommu::On).expect("addresses");
+        let pages = HostBuf::memfd("stale", page as usize).expect("memory exists");
+        let file = pages.fd().expect("a memfd");
+        let placed = window.place(file, 0, page, "bo1").expect("room");
+        let at = placed.addr();
+        let fault = Fault::Page { touch: Touch::Write, addr: at, len: 8, at };
+        let before = dmabuf::window::stale_accesses();
+
+        assert_eq!(remote_fault(&fault), RemoteError::Fault);
+        assert_eq!(window.stale_accesses(), 0, "the address is in force");
+        placed.retire("moved");
+        assert_eq!(remote_fault(&fault), RemoteError::Fault);
+        assert_eq!(local_fault(&fault), LocalError::Fault);
+        assert_eq!(window.stale_accesses(), 2);
+        assert!(dmabuf::window::stale_accesses() >= before + 2);
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmabuf::peer::{self, PeerError, PeerPages};
-use dmabuf::{DeviceAddr, Gate, GateSlot};
+use dmabuf::{DeviceAddr, Gate};
 use umem::Umem;
 
 use crate::refusal::{Kind, Refusal, Result, from_exporter};
@@ -33,7 +33,7 @@ impl PeerRegion {
             Refusal::new(Kind::Io, format!("reg_mr: a gate for peer memory: {error}"))
         };
         let gate = Gate::new(nic).map_err(|error| io(&error))?;
-        let slot = GateSlot::claim(gate.fd()).map_err(|error| io(&error))?;
+        let slot = gate.slot().map_err(|error| io(&error))?;
         let epoch = gate.epoch();
         let is_lost = Arc::new(AtomicBool::new(false));
         let stop: Option<Box<dyn Fn() + Send + Sync>> = can_stop.then(|| {

@@ -58,7 +58,6 @@ pub(crate) struct Record<'a> {
 /// A record that arrived.
 pub(crate) enum Incoming<'a> {
     Packet {
-        headers: Headers,
         payload: Foreign<'a>,
         length: u32,
         skipped: Skipped,
@@ -500,9 +499,13 @@ pub(super) fn prefix_of(record: &Record<'_>) -> Vec<u8> {
     prefix[..length].to_vec()
 }
 
-/// Takes a record apart. Every word is read once and checked; the payload stays in the ring.
+/// Takes a record apart, and puts the headers of a packet where they are to be. Every word is read once and checked; the
+/// payload stays in the ring.
 #[inline]
-pub(crate) fn parse(record: Foreign<'_>) -> Result<Incoming<'_>, &'static str> {
+pub(crate) fn parse<'a>(
+    record: Foreign<'a>,
+    headers: &mut Headers,
+) -> Result<Incoming<'a>, &'static str> {
     let mut prefix = [0u8; MAX_PREFIX];
     let have = record.len().min(MAX_PREFIX);
     record.slice(0, have).ok_or("empty")?.copy_to(&mut prefix[..have]);
@@ -548,11 +551,11 @@ pub(crate) fn parse(record: Foreign<'_>) -> Result<Incoming<'_>, &'static str> {
     }
     let header_len = usize::from(prefix[2]);
     let header_bytes = prefix.get(at..at + header_len).ok_or("no headers")?;
-    let (headers, end) = Headers::parse_prefix(header_bytes).map_err(|_| "malformed headers")?;
+    let end = headers.read_prefix(header_bytes).map_err(|_| "malformed headers")?;
     if end != header_len {
         return Err("header length lies");
     }
     let payload = record.slice(at + header_len, length as usize).ok_or("length lies")?;
     let source = Qpn::new(word(8).ok_or("no source")?);
-    Ok(Incoming::Packet { headers, payload, length, skipped, grh, source })
+    Ok(Incoming::Packet { payload, length, skipped, grh, source })
 }

@@ -184,8 +184,9 @@ impl Engine {
                 let inbound = &mut inbounds[index];
                 let peer = *inbound.peer();
                 let vf = peer.vf;
-                let popped = inbound.pop_if(|record| match peers::parse(record) {
-                    Ok(Incoming::Packet { headers, payload, length, skipped, grh, source }) => {
+                let mut headers = Headers::default();
+                let popped = inbound.pop_if(|record| match peers::parse(record, &mut headers) {
+                    Ok(Incoming::Packet { payload, length, skipped, grh, source }) => {
                         if waits_for_receive(core, qps, &headers) {
                             return None;
                         }
@@ -218,8 +219,11 @@ impl Engine {
                             );
                             return Some(());
                         }
-                        let way = Way::Forwarded;
-                        touched.extend(deliver_datagram(core, qps, verifier, way, &about, &bytes));
+                        if let Some(flow) = flow_of(core, &about, 1) {
+                            let way = Way::Forwarded;
+                            let at = Arrival { way, about: &about, flow: &flow };
+                            touched.extend(deliver_datagram(core, qps, verifier, at, &bytes));
+                        }
                         Some(())
                     }
                     Err(reason) => {
@@ -284,22 +288,18 @@ impl Engine {
         let Receivers { udp, verifier, .. } = receivers;
         let Some(udp) = udp else { return false };
         let port = udp.port();
-        let mut each = |datagram: link::udp::Datagram<'_>| {
+        let mut each = |train: link::udp::Train<'_>| {
             let about = About {
-                src: datagram.src,
-                dst: SocketAddr::new(datagram.dst, port),
-                traffic_class: datagram.traffic_class,
-                hop_limit: datagram.hop_limit,
+                src: train.src,
+                dst: SocketAddr::new(train.dst, port),
+                traffic_class: train.traffic_class,
+                hop_limit: train.hop_limit,
             };
-            let id = deliver_datagram(core, qps, verifier, Way::Socket, &about, datagram.bytes);
-            // Packets come in trains for one QP.
-            if id.is_some() && touched.last() != id.as_ref() {
-                touched.extend(id);
-            }
+            deliver_train(core, qps, verifier, &about, train.payloads(), touched);
         };
         let received = match look {
-            Look::Everywhere => udp.recv(&mut each),
-            Look::Likely => udp.recv_likely(&mut each),
+            Look::Everywhere => udp.recv_trains(&mut each),
+            Look::Likely => udp.recv_likely_trains(&mut each),
         };
         let count = match received {
             Ok(count) => count,
@@ -458,25 +458,59 @@ enum Way {
     Forwarded,
 }
 
+/// A datagram's way here, and what the kernel said of it.
+#[derive(Clone, Copy, Debug)]
+struct Arrival<'a> {
+    way: Way,
+    about: &'a About,
+    flow: &'a Flow,
+}
+
+/// What the ICRC of so many datagrams covers of the headers around them; none, if they are not for this port. They are
+/// counted.
+fn flow_of(core: &mut Core, about: &About, count: usize) -> Option<Flow> {
+    let &About { src, dst, .. } = about;
+    core.counters.rx_udp_packets += count as u64;
+    // The socket hears every address of the host; the port is only those of its netdev (the kernel's rxe_match_dgid).
+    if !dst.ip().is_multicast() && !core.port.gids.contains(&dst.ip().into()) {
+        core.counters.rx_wrong_destination += count as u64;
+        tracing::debug!(target: "peerdma::drop", %src, %dst, "not an address of this port");
+        return None;
+    }
+    Flow::new(src, dst)
+}
+
+/// Delivers what arrived together.
+fn deliver_train<'a>(
+    core: &mut Core,
+    qps: &mut QpTable,
+    verifier: &mut Verifier,
+    about: &About,
+    payloads: impl ExactSizeIterator<Item = &'a [u8]>,
+    touched: &mut Vec<QpId>,
+) {
+    let Some(flow) = flow_of(core, about, payloads.len()) else { return };
+    let arrival = Arrival { way: Way::Socket, about, flow: &flow };
+    for bytes in payloads {
+        let id = deliver_datagram(core, qps, verifier, arrival, bytes);
+        // They are mostly for one QP.
+        if id.is_some() && touched.last() != id.as_ref() {
+            touched.extend(id);
+        }
+    }
+}
+
 /// Takes a datagram apart and delivers it.
 fn deliver_datagram(
     core: &mut Core,
     qps: &mut QpTable,
     verifier: &mut Verifier,
-    way: Way,
-    about: &About,
+    arrival: Arrival<'_>,
     bytes: &[u8],
 ) -> Option<QpId> {
-    let &About { src, dst, traffic_class, hop_limit } = about;
-    core.counters.rx_udp_packets += 1;
-    // The socket hears every address of the host; the port is only those of its netdev (the kernel's rxe_match_dgid).
-    if !dst.ip().is_multicast() && !core.port.gids.contains(&dst.ip().into()) {
-        core.counters.rx_wrong_destination += 1;
-        tracing::debug!(target: "peerdma::drop", %src, %dst, "not an address of this port");
-        return None;
-    }
-    let flow = Flow::new(src, dst)?;
-    let verified = verifier.verify(&flow, bytes);
+    let Arrival { way, about, flow } = arrival;
+    let About { src, dst, .. } = about;
+    let verified = verifier.verify(flow, bytes);
     if core.tap.is_some() && (way == Way::Forwarded || is_for(core.vf, bytes)) {
         core.tap_datagram(about, verified.as_ref().map_or(0, |(_, id)| *id), bytes);
     }
@@ -491,8 +525,9 @@ fn deliver_datagram(
             return None;
         }
     };
-    let (headers, range) = match Headers::parse(packet) {
-        Ok(parsed) => parsed,
+    let mut headers = Headers::default();
+    let range = match headers.read(packet) {
+        Ok(range) => range,
         Err(error) => {
             core.counters.rx_malformed_packets += 1;
             tracing::debug!(target: "peerdma::drop", %src, "{error}");
@@ -505,7 +540,7 @@ fn deliver_datagram(
         tracing::debug!(target: "peerdma::drop", %src, pkey = headers.bth.pkey.0, "not our partition");
         return None;
     }
-    let Some(to_group) = is_for_group(headers.bth.dest_qp, dst) else {
+    let Some(to_group) = is_for_group(headers.bth.dest_qp, *dst) else {
         core.counters.rx_wrong_destination += 1;
         tracing::debug!(target: "peerdma::drop", %src, %dst, "a group's QP or address without the other");
         return None;
@@ -527,7 +562,7 @@ fn deliver_datagram(
     let grh = is_datagram
         .then(|| {
             let length = (bytes.len() + UDP_HEADER) as u16;
-            Grh::new(src.ip(), dst.ip(), traffic_class, hop_limit, length)
+            Grh::new(src.ip(), dst.ip(), about.traffic_class, about.hop_limit, length)
         })
         .flatten()
         .map(|grh| grh.to_bytes());

@@ -98,6 +98,11 @@ impl WindowTable {
         Ok((bound.mr, bound.addr + offset))
     }
 
+    /// Whether a key is a window's.
+    pub(crate) fn has(&self, key: u32) -> bool {
+        self.by_key(key).is_some()
+    }
+
     /// What a window shows at an address: the region, and the address in it.
     pub(crate) fn behind(&self, key: u32, addr: u64) -> Option<(MrId, u64)> {
         let bound = self.by_key(key)?.bound?;

@@ -3,11 +3,12 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::page::Page;
 use super::protocol::{self, FIRST, REVOKED, Words};
-use super::{LENGTH, MAGIC, MAGIC_AT, OWNER, SLOTS};
+use super::{ClaimError, GateSlot, LENGTH, MAGIC, MAGIC_AT, OWNER, SLOTS};
 use crate::fork::PrivateFd;
 use crate::sys::{self, SharedWords};
 
@@ -63,8 +64,9 @@ pub enum GateError {
 #[derive(Debug)]
 struct Inner {
     name: String,
-    file: PrivateFd,
-    words: SharedWords,
+    page: Arc<Page>,
+    /// The slot of this process, once somebody entered.
+    slot: OnceLock<GateSlot>,
     state: Mutex<State>,
     opened: Condvar,
 }
@@ -115,19 +117,35 @@ impl Gate {
         protocol::open(&words, FIRST);
         words.store(MAGIC_AT, MAGIC, Ordering::Release);
         let state = State { epoch: FIRST, is_closed: false, is_revoked: false };
-        let (state, opened) = (Mutex::new(state), Condvar::new());
-        Ok(Self { inner: Arc::new(Inner { name: name.to_owned(), file, words, state, opened }) })
+        let (id, _) = sys::identity(file.as_fd())?;
+        let page = Arc::new(Page::new(file, words, id, true));
+        let (slot, state, opened) = (OnceLock::new(), Mutex::new(state), Condvar::new());
+        Ok(Self { inner: Arc::new(Inner { name: name.to_owned(), page, slot, state, opened }) })
+    }
+
+    /// The slot by which this process enters its own gate. It costs nothing from the second time on.
+    ///
+    /// # Errors
+    ///
+    /// [`ClaimError`].
+    pub fn slot(&self) -> Result<GateSlot, ClaimError> {
+        let inner = &self.inner;
+        if let Some(slot) = inner.slot.get() {
+            return Ok(slot.clone());
+        }
+        let slot = GateSlot::of_owner(&inner.page)?;
+        Ok(inner.slot.get_or_init(|| slot).clone())
     }
 
     /// The file, for accessors of this and other processes: [`GateSlot::claim`](super::GateSlot::claim).
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.inner.file.as_fd()
+        self.inner.page.file.as_fd()
     }
 
     /// The epoch to put into a table that is made now. While the gate is closed it is the one that ended, with which
     /// nobody gets in.
     pub fn epoch(&self) -> u64 {
-        if self.inner.words.is_husk() {
+        if self.inner.page.words.is_husk() {
             return REVOKED;
         }
         self.inner.state().epoch
@@ -135,7 +153,7 @@ impl Gate {
 
     /// Whether an access with `epoch` would begin now.
     pub fn admits(&self, epoch: u64) -> bool {
-        if self.inner.words.is_husk() {
+        if self.inner.page.words.is_husk() {
             return false;
         }
         let state = self.inner.state();
@@ -144,7 +162,7 @@ impl Gate {
 
     /// Whether the memory was taken away for good.
     pub fn is_revoked(&self) -> bool {
-        self.inner.words.is_husk() || self.inner.state().is_revoked
+        self.inner.page.words.is_husk() || self.inner.state().is_revoked
     }
 
     /// Stops all access: when it returns, nobody is inside, and nobody enters until the guard is gone. Waits for another
@@ -172,7 +190,7 @@ impl Gate {
         if state.is_revoked {
             return Err(GateError::Revoked { name: inner.name.clone() });
         }
-        protocol::shut(&inner.words, state.epoch + 1);
+        protocol::shut(&inner.page.words, state.epoch + 1);
         state.is_closed = true;
         drop(state);
         let closed = Closed { gate: Some(Arc::clone(inner)) };
@@ -233,7 +251,7 @@ impl Inner {
     }
 
     fn check_husk(&self) -> Result<(), GateError> {
-        if self.words.is_husk() {
+        if self.page.words.is_husk() {
             return Err(GateError::Husk { name: self.name.clone() });
         }
         Ok(())
@@ -241,10 +259,10 @@ impl Inner {
 
     fn open(&self, step: u64) -> u64 {
         let mut state = self.state();
-        if state.is_closed && !state.is_revoked && !self.words.is_husk() {
+        if state.is_closed && !state.is_revoked && !self.page.words.is_husk() {
             state.epoch += step;
             state.is_closed = false;
-            protocol::open(&self.words, state.epoch);
+            protocol::open(&self.page.words, state.epoch);
             self.opened.notify_all();
         }
         state.epoch
@@ -253,8 +271,8 @@ impl Inner {
     fn revoke(&self) {
         let mut state = self.state();
         state.is_revoked = true;
-        if !self.words.is_husk() {
-            protocol::shut(&self.words, REVOKED);
+        if !self.page.words.is_husk() {
+            protocol::shut(&self.page.words, REVOKED);
         }
         self.opened.notify_all();
     }
@@ -265,19 +283,22 @@ impl Inner {
         for slot in 0..SLOTS {
             let mut rounds = 0u32;
             let mut nap = Duration::from_micros(20);
-            while !protocol::is_idle(&self.words, slot) {
+            while !protocol::is_idle(&self.page.words, slot) {
                 rounds += 1;
                 if rounds < 200 {
                     std::hint::spin_loop();
                     continue;
                 }
                 // A lock that cannot be asked for is taken for one that is held: wait rather than overwrite.
-                if !sys::is_locked(&self.file, slot as u64).unwrap_or(true) {
+                // ORDERING: set before anybody entered by that slot, as the count that was seen says.
+                if self.page.own_slot.load(Ordering::Acquire) != slot
+                    && !sys::is_locked(&self.page.file, slot as u64).unwrap_or(true)
+                {
                     break;
                 }
                 let waited = start.elapsed();
                 if waited >= limit {
-                    let pid = self.words.load(protocol::pid_at(slot), Ordering::Relaxed);
+                    let pid = self.page.words.load(protocol::pid_at(slot), Ordering::Relaxed);
                     let pid = u32::try_from(pid).ok().filter(|pid| *pid != 0);
                     return Err(GateError::Held { name: self.name.clone(), pid, waited });
                 }
@@ -286,6 +307,16 @@ impl Inner {
             }
         }
         Ok(())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // A slot of this process may live on, and the file with it.
+        self.page.is_owners.store(false, Ordering::Release);
+        if !self.page.words.is_husk() {
+            let _ = sys::unlock(&self.page.file, OWNER);
+        }
     }
 }
 

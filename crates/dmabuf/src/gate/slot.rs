@@ -9,6 +9,7 @@ use std::time::Instant;
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
 
+use super::page::Page;
 use super::protocol::{self, REVOKED, Words};
 use super::{LENGTH, MAGIC, MAGIC_AT, OWNER, PATIENCE, SLOTS};
 use crate::fork::PrivateFd;
@@ -91,9 +92,8 @@ pub enum ClaimError {
 
 #[derive(Debug)]
 struct Inner {
-    /// An open file description of our own: the lock of the slot is its.
-    file: PrivateFd,
-    words: SharedWords,
+    /// By an open file description of our own, or by that of the gate's owner in this process: the lock of the slot is its.
+    page: Arc<Page>,
     slot: usize,
 }
 
@@ -123,11 +123,32 @@ impl GateSlot {
         if words.load(MAGIC_AT, Ordering::Acquire) != MAGIC {
             return Err(ClaimError::NotAGate { why: "it has another layout" });
         }
-        let slot = lock_a_slot(&file)?;
+        let page = Page::new(file, words, id, false);
+        Self::take(&mut slots, Arc::new(page))
+    }
+
+    /// The slot of the process whose gate it is.
+    pub(super) fn of_owner(page: &Arc<Page>) -> Result<Self, ClaimError> {
+        if page.words.is_husk() {
+            return Err(ClaimError::NotAGate { why: "it is that of the process's parent" });
+        }
+        let mut slots = slots();
+        if let Some(inner) = slots.get(&page.id).and_then(Weak::upgrade) {
+            return Ok(Self { inner });
+        }
+        Self::take(&mut slots, Arc::clone(page))
+    }
+
+    fn take(slots: &mut Slots, page: Arc<Page>) -> Result<Self, ClaimError> {
+        let slot = lock_a_slot(&page.file)?;
         // What a dead owner left counts for nobody.
-        words.store(protocol::count_at(slot), 0, Ordering::SeqCst);
-        words.store(protocol::pid_at(slot), std::process::id().into(), Ordering::Relaxed);
-        let inner = Arc::new(Inner { file, words, slot });
+        page.words.store(protocol::count_at(slot), 0, Ordering::SeqCst);
+        page.words.store(protocol::pid_at(slot), std::process::id().into(), Ordering::Relaxed);
+        if page.is_owners.load(Ordering::Relaxed) {
+            page.own_slot.store(slot, Ordering::Release);
+        }
+        let id = page.id;
+        let inner = Arc::new(Inner { page, slot });
         slots.retain(|_, slot| slot.strong_count() > 0);
         slots.insert(id, Arc::downgrade(&inner));
         Ok(Self { inner })
@@ -141,10 +162,10 @@ impl GateSlot {
     #[inline]
     pub fn enter(&self, epoch: u64) -> Result<GateGuard<'_>, Stale> {
         let inner = &*self.inner;
-        if inner.words.is_husk() {
+        if inner.page.words.is_husk() {
             return Err(Stale::Husk);
         }
-        match protocol::enter(&inner.words, inner.slot, epoch) {
+        match protocol::enter(&inner.page.words, inner.slot, epoch) {
             Ok(()) => Ok(GateGuard { inner }),
             Err(state) => Err(stale(state)),
         }
@@ -153,20 +174,20 @@ impl GateSlot {
     /// Whether an access with `epoch` would begin now. A hint: only a guard holds the buffer.
     #[inline]
     pub fn is_current(&self, epoch: u64) -> bool {
-        !self.inner.words.is_husk()
+        !self.inner.page.words.is_husk()
             && protocol::is_open(epoch)
-            && protocol::state(&self.inner.words) == epoch
+            && protocol::state(&self.inner.page.words) == epoch
     }
 
     /// What the gate is like now. Asks the kernel whether the owner lives.
     pub fn state(&self) -> GateState {
         let inner = &*self.inner;
-        if inner.words.is_husk() {
+        if inner.page.words.is_husk() {
             return GateState::Revoked;
         }
         // The owner first: if it was dead, the state is its last.
         let is_owned = self.is_owned();
-        match (protocol::state(&inner.words), is_owned) {
+        match (protocol::state(&inner.page.words), is_owned) {
             (REVOKED, _) => GateState::Revoked,
             (epoch, true) if protocol::is_open(epoch) => GateState::Open { epoch },
             (epoch, false) if protocol::is_open(epoch) => GateState::Orphaned { epoch },
@@ -177,7 +198,7 @@ impl GateSlot {
 
     /// The file, for others who access the same buffer: they claim slots of their own.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.inner.file.as_fd()
+        self.inner.page.file.as_fd()
     }
 
     /// Whether both enter the same gate.
@@ -190,8 +211,8 @@ impl GateSlot {
     pub(crate) fn settle(&self, epoch: u64) {
         let inner = &*self.inner;
         let deadline = Instant::now() + PATIENCE;
-        while !inner.words.is_husk() && !protocol::is_idle(&inner.words, inner.slot) {
-            let state = protocol::state(&inner.words);
+        while !inner.page.words.is_husk() && !protocol::is_idle(&inner.page.words, inner.slot) {
+            let state = protocol::state(&inner.page.words);
             if protocol::is_open(state) && state != epoch {
                 // The mover waited for us before it opened.
                 return;
@@ -207,13 +228,15 @@ impl GateSlot {
     /// Whether the gate's owner lives.
     pub(crate) fn is_owned(&self) -> bool {
         let inner = &*self.inner;
-        inner.words.is_husk() || sys::is_locked(&inner.file, OWNER).unwrap_or(true)
+        inner.page.words.is_husk()
+            || inner.page.is_owners.load(Ordering::Acquire)
+            || sys::is_locked(&inner.page.file, OWNER).unwrap_or(true)
     }
 
     /// For those who are left when the owner is dead: ends all access for good, in every process.
     pub(crate) fn revoke_orphan(&self) {
-        if !self.inner.words.is_husk() && !self.is_owned() {
-            protocol::shut(&self.inner.words, REVOKED);
+        if !self.inner.page.words.is_husk() && !self.is_owned() {
+            protocol::shut(&self.inner.page.words, REVOKED);
         }
     }
 }
@@ -222,8 +245,8 @@ impl Drop for GateGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         // A child that was forked in the middle of an access holds a copy of the guard; the count is its parent's.
-        if !self.inner.words.is_husk() {
-            protocol::leave(&self.inner.words, self.inner.slot);
+        if !self.inner.page.words.is_husk() {
+            protocol::leave(&self.inner.page.words, self.inner.slot);
         }
     }
 }

@@ -64,6 +64,40 @@ fn one_process_has_one_slot_and_gives_it_back() {
 }
 
 #[test]
+fn the_process_that_owns_a_gate_enters_it_like_any_other() {
+    let gate = Gate::new("BO 1").expect("memory exists");
+    let slot = gate.slot().expect("a free slot");
+    assert!(slot.is_same(&gate.slot().expect("again")));
+    assert!(slot.is_same(&GateSlot::claim(gate.fd()).expect("by the descriptor")));
+    let epoch = gate.epoch();
+    let inside = slot.enter(epoch).expect("open");
+    let held = gate.close_within(Duration::from_millis(1)).unwrap_err();
+    assert!(matches!(held, GateError::Held { pid: Some(pid), .. } if pid == std::process::id()));
+    drop(inside);
+    let next = gate.close().expect("nobody is inside").open();
+    assert_eq!(slot.enter(epoch).err(), Some(Stale::Moved));
+    assert_eq!(slot.state(), GateState::Open { epoch: next });
+    drop(gate);
+    soon(|| slot.state() == GateState::Orphaned { epoch: next });
+    drop(slot.enter(next).expect("the memory is still where it was"));
+    slot.revoke_orphan();
+    assert_eq!(slot.state(), GateState::Revoked);
+}
+
+#[test]
+fn who_claimed_a_gate_by_its_descriptor_first_is_waited_for_too() {
+    let gate = Gate::new("BO 1").expect("memory exists");
+    let claimed = GateSlot::claim(gate.fd()).expect("a free slot");
+    let own = gate.slot().expect("the same");
+    assert!(own.is_same(&claimed));
+    drop(claimed);
+    let inside = own.enter(gate.epoch()).expect("open");
+    assert!(gate.close_within(Duration::from_millis(1)).is_err());
+    drop(inside);
+    drop(gate.close().expect("nobody is inside"));
+}
+
+#[test]
 fn a_slot_that_nobody_has_locked_is_void() {
     let gate = Gate::new("BO 1").expect("memory exists");
     let slot = GateSlot::claim(gate.fd()).expect("a free slot");

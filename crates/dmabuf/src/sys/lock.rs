@@ -26,10 +26,24 @@ pub(crate) fn is_locked(file: impl AsFd, byte: u64) -> Result<bool, Errno> {
     Ok(i32::from(answer.l_type) != libc::F_UNLCK)
 }
 
+/// Lets go of a byte that this open file description has locked.
+pub(crate) fn unlock(file: impl AsFd, byte: u64) -> Result<(), Errno> {
+    control_as(libc::F_UNLCK, file.as_fd(), libc::F_OFD_SETLK, byte).map(drop)
+}
+
 fn control(file: BorrowedFd<'_>, command: i32, byte: u64) -> Result<libc::flock, Errno> {
+    control_as(libc::F_WRLCK, file, command, byte)
+}
+
+fn control_as(
+    kind: i32,
+    file: BorrowedFd<'_>,
+    command: i32,
+    byte: u64,
+) -> Result<libc::flock, Errno> {
     let mut lock = libc::flock {
         // CAST: the constants are small; their type differs by architecture.
-        l_type: libc::F_WRLCK as i16,
+        l_type: kind as i16,
         l_whence: libc::SEEK_SET as i16,
         l_start: i64::try_from(byte).map_err(|_| Errno::OVERFLOW)?,
         l_len: 1,

@@ -24,7 +24,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 pub use cred::{PeerCred, peer_cred};
 pub(crate) use heap::allocate as heap_allocate;
-pub(crate) use lock::{is_locked, reopen, try_lock};
+pub(crate) use lock::{is_locked, reopen, try_lock, unlock};
 #[cfg(test)]
 pub(crate) use process::in_child;
 pub(crate) use process::{at_fork, close_in_child, drop_fd, spawn};

@@ -17,7 +17,7 @@ use super::pointers::Pointers;
 use super::types::context::{ABI_IS_EXTENDED, Context, ValuesEx, VerbsContext};
 use super::types::device::Device;
 use super::{
-    cq, device as devices, dm, domain, errno, mr, mw, poll, post, qp, rsocket, srq, tm, xrc,
+    cq, device as devices, dm, domain, errno, mr, mw, poll, post, qp, report, rsocket, srq, tm, xrc,
 };
 
 /// An open device, as the library knows it.
@@ -63,6 +63,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Con
         // SAFETY: contract: the device is one of ours.
         let nic = unsafe { devices::nic(device) };
         watch_the_end();
+        report::begin();
         errno::or_null(Hca::open(&nic).and_then(|hca| open(device, hca)))
     })
 }
@@ -73,6 +74,10 @@ fn watch_the_end() {
     static WATCH: Once = Once::new();
     extern "C" fn at_the_end() {
         device::finish_records();
+        // The report needs storage of the thread, and that which ends the process may have lost its own.
+        if let Ok(thread) = link::thread::spawn("peerdma-report", report::finish) {
+            let _ = thread.join();
+        }
     }
     // SAFETY: the function has the signature that atexit asks for, touches no argument, and is not unloaded: the library
     // is linked with `-z nodelete`. If it cannot be noted, the last packets may be missing.

@@ -23,6 +23,7 @@ mod errno;
 mod object;
 mod pointers;
 mod refuse;
+mod report;
 mod turn;
 
 pub(crate) mod ah;

@@ -24,7 +24,8 @@ use report::{Cell, PeerMemory, Report};
 /// What `peerdma demo` takes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Bytes of each message; at least 64 and a multiple of 8
+    /// Bytes of each message; at least 64, a multiple of 8, and no more than the NIC has device memory (256 KiB, unless
+    /// max_dm_size says otherwise)
     #[arg(long, default_value_t = 64 << 10)]
     size: u32,
     /// Messages of each speed measurement

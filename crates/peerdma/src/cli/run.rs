@@ -32,6 +32,9 @@ const PCAP: &str = "PEERDMA_PCAP";
 const FAULT: &str = "PEERDMA_FAULT";
 const FAULT_REPORT: &str = "PEERDMA_FAULT_REPORT";
 
+/// Names the file of the report on dma-bufs.
+const REPORT: &str = "PEERDMA_REPORT";
+
 /// `peerdma run`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -57,6 +60,16 @@ pub(crate) struct Args {
     /// Record every packet of every carrier in this file, for Wireshark and tshark (pcapng; see docs/PCAP.md)
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
+    /// When a process of the program ends, say how its dma-bufs were reached: bytes by way, page faults, moves and stale accesses
+    /// of GPU memory. On standard error, or added to FILE
+    #[arg(
+        long,
+        value_name = "FILE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "-"
+    )]
+    report: Option<PathBuf>,
     /// Let go wrong what this plan says (docs/FAULT_PLANS.md); a report of what fired follows on standard error
     #[arg(long, value_name = "PLAN")]
     fault: Option<PathBuf>,
@@ -109,6 +122,15 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         let failed = |error| format!("--pcap {}: {error}", path.display());
         link::pcap::Capture::create(path).map_err(failed)?;
         command.env(PCAP, path.canonicalize().map_err(failed)?);
+    }
+    if let Some(path) = &args.report {
+        if path == Path::new("-") {
+            command.env(REPORT, path);
+        } else {
+            let failed = |error| format!("--report {}: {error}", path.display());
+            fs::File::create(path).map_err(failed)?;
+            command.env(REPORT, std::path::absolute(path)?);
+        }
     }
     if let Some(path) = &args.fault {
         // Said here, once, and not by every process of the program.

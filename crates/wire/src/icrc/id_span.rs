@@ -81,6 +81,15 @@ const fn divide_by_x(a: u32) -> u32 {
     if a & ONE != 0 { (a ^ P) << 1 | 1 } else { a << 1 }
 }
 
+/// What becomes `a` when it is multiplied by `x` so often.
+pub(super) const fn before(mut a: u32, mut steps: u32) -> u32 {
+    while steps > 0 {
+        a = divide_by_x(a);
+        steps -= 1;
+    }
+    a
+}
+
 /// `a`, `a^2`, `a^4`, ...
 const fn squares(a: u32) -> [u32; 32] {
     let mut squares = [a; 32];

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use device::Counters;
+use umem::ways::WayBytes;
 use verbs::Context;
 
 use super::memory::{Kind, Memory};
@@ -42,6 +43,7 @@ pub(crate) struct PeerMemory {
     moved_bytes: u64,
     faults: u64,
     pub(crate) stale: u64,
+    ways: WayBytes,
 }
 
 impl PeerMemory {
@@ -53,32 +55,51 @@ impl PeerMemory {
             moved_bytes: stats.moved_bytes,
             faults: side.context.counters().page_faults,
             stale: stats.stale_accesses,
+            ways: umem::ways::bytes_by_way(),
         }
     }
 
     /// As one line for the other side.
     pub(crate) fn to_line(&self) -> String {
-        let Self { moves, evictions, moved_bytes, faults, stale } = self;
-        format!("{moves} {evictions} {moved_bytes} {faults} {stale}")
+        let Self { moves, evictions, moved_bytes, faults, stale, ways } = self;
+        let WayBytes { bus_address, through_host_bridge, system, cpu, bounced } = ways;
+        format!(
+            "{moves} {evictions} {moved_bytes} {faults} {stale} {bus_address} {through_host_bridge} {system} {cpu} {bounced}"
+        )
     }
 
     pub(crate) fn parse(line: &str) -> Outcome<Self> {
         let numbers: Vec<u64> =
             line.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
-        let [moves, evictions, moved_bytes, faults, stale] = numbers[..] else {
-            return Err(format!("five numbers, not {line:?}").into());
+        let [moves, evictions, moved_bytes, faults, stale, ways @ ..] = &numbers[..] else {
+            return Err(format!("ten numbers, not {line:?}").into());
         };
-        Ok(Self { moves, evictions, moved_bytes, faults, stale })
+        let &[bus_address, through_host_bridge, system, cpu, bounced] = ways else {
+            return Err(format!("ten numbers, not {line:?}").into());
+        };
+        let (moves, evictions, moved_bytes) = (*moves, *evictions, *moved_bytes);
+        let ways = WayBytes { bus_address, through_host_bridge, system, cpu, bounced };
+        Ok(Self { moves, evictions, moved_bytes, faults: *faults, stale: *stale, ways })
     }
 }
 
 impl fmt::Display for PeerMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { moves, evictions, moved_bytes, faults, stale } = self;
-        write!(
+        let Self { moves, evictions, moved_bytes, faults, stale, ways } = self;
+        let mb = |bytes: u64| bytes as f64 / 1e6;
+        writeln!(
             f,
             "{moves} moves ({evictions} evictions, {:.1} MB) under the traffic, {faults} page faults of the NIC, {stale} stale accesses",
-            *moved_bytes as f64 / 1e6
+            mb(*moved_bytes)
+        )?;
+        write!(
+            f,
+            "           dma-bufs were reached by bus address {:.1} MB, through the host bridge {:.1} MB, in system memory {:.1} MB, as the CPU maps them {:.1} MB; bounced {:.1} MB",
+            mb(ways.bus_address),
+            mb(ways.through_host_bridge),
+            mb(ways.system),
+            mb(ways.cpu),
+            mb(ways.bounced)
         )
     }
 }

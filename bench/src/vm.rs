@@ -1,0 +1,135 @@
+//! A machine with a Debian kernel of its own, under QEMU's emulation. The scripts of `interop/vm` make and boot it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Outcome;
+use crate::child::peerdma;
+
+const MODULES: [&str; 7] =
+    ["virtio_pci", "veth", "bridge", "sch_netem", "rdma_rxe", "ib_uverbs", "rdma_ucm"];
+const PROGRAMS: [&str; 9] = [
+    "ethtool",
+    "ip",
+    "rdma",
+    "tc",
+    "ib_read_bw",
+    "ib_send_bw",
+    "ib_send_lat",
+    "ib_write_bw",
+    "ib_write_lat",
+];
+/// The kernel's device as libibverbs knows it.
+const DRIVER: [&str; 2] =
+    ["/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so", "/etc/libibverbs.d/rxe.driver"];
+/// No program takes longer in there: `vm/guest.sh` ends it.
+const SECONDS_EACH: usize = 130;
+
+/// Kernel and QEMU.
+#[derive(Debug)]
+pub(crate) struct Vm {
+    dir: PathBuf,
+}
+
+/// What `vm/guest.sh` printed.
+#[derive(Debug)]
+pub(crate) struct Said {
+    sections: BTreeMap<String, String>,
+}
+
+impl Vm {
+    /// Fetches them from Debian, if they are not there yet.
+    pub(crate) fn fetch() -> Outcome<Self> {
+        let release = peerdma()?;
+        let target = release.ancestors().nth(2).ok_or("no target directory")?;
+        let vm = Self { dir: target.join("vm") };
+        script("fetch.sh", [&vm.dir])?;
+        Ok(vm)
+    }
+
+    /// Boots a machine in which both devices run the cases.
+    pub(crate) fn run(&self, link: &str, mtu: u32, cases: &str, reps: u32) -> Outcome<Said> {
+        let initrd = self.dir.join(format!("bench-{}.cpio", std::process::id()));
+        let list = initrd.with_extension("cases");
+        std::fs::write(&list, cases)?;
+        let made = self.make(&initrd, &list);
+        let programs = cases.lines().count() * reps as usize * 2;
+        let limit = (60 + programs * SECONDS_EACH).to_string();
+        let variables = format!("link={link} mtu={mtu} reps={reps}");
+        let words = [&self.dir, &initrd].map(|path| path.clone().into_os_string());
+        let options = ["-t", &limit, "-a", &variables].map(Into::into);
+        let said = made.and_then(|()| script("run.sh", words.into_iter().chain(options)));
+        let _ = std::fs::remove_file(&list);
+        let _ = std::fs::remove_file(&initrd);
+        Ok(Said::new(&said?))
+    }
+
+    fn make(&self, initrd: &Path, cases: &Path) -> Outcome<()> {
+        let library = peerdma()?.with_file_name("libpeerdma.so");
+        let guest = Path::new(env!("CARGO_MANIFEST_DIR")).join("vm/guest.sh");
+        let mut words = vec![self.dir.join("kernel").into_os_string(), initrd.into()];
+        let mut take = |option: &str, what: String| words.extend([option.into(), what.into()]);
+        for module in MODULES {
+            take("-m", module.to_owned());
+        }
+        for program in PROGRAMS {
+            take("-p", program.to_owned());
+        }
+        for file in DRIVER {
+            take("-f", format!("{file}:{file}"));
+        }
+        take("-f", format!("{}:/opt/peerdma/libibverbs.so.1", library.display()));
+        take("-f", format!("{}:/test.sh", guest.display()));
+        take("-f", format!("{}:/cases", cases.display()));
+        script("mkinitrd.sh", words)?;
+        Ok(())
+    }
+}
+
+impl Said {
+    fn new(all: &str) -> Self {
+        let parts = all.split("=== ").skip(1);
+        let sections = parts.map(|part| part.split_once('\n').unwrap_or((part, "")));
+        Self { sections: sections.map(|(name, text)| (name.to_owned(), text.to_owned())).collect() }
+    }
+
+    /// What was printed under the line `=== NAME`; nothing if there was none.
+    pub(crate) fn section(&self, name: &str) -> &str {
+        self.sections.get(name).map_or("", String::as_str)
+    }
+
+    /// The machine in a line.
+    pub(crate) fn machine(&self) -> String {
+        self.section("machine").trim().to_owned()
+    }
+}
+
+/// Runs a script of `interop/vm` and gives what it printed.
+fn script<S: AsRef<std::ffi::OsStr>>(
+    name: &str,
+    words: impl IntoIterator<Item = S>,
+) -> Outcome<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../interop/vm").join(name);
+    let out = Command::new(path).args(words).output()?;
+    let (text, errors) =
+        (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    if !out.status.success() {
+        let lines: Vec<_> = text.lines().chain(errors.lines()).collect();
+        let last = lines[lines.len().saturating_sub(4)..].join("; ");
+        return Err(format!("{name}: {}: {last}", out.status).into());
+    }
+    Ok(text.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_run_has_a_section() {
+        let said = Said::new("boot\n=== machine\nLinux\n=== 0 1 rxe\n#bytes\n--- exit 0\n");
+        assert_eq!(said.section("0 1 rxe"), "#bytes\n--- exit 0\n");
+        assert_eq!((said.section("0 2 rxe"), said.machine().as_str()), ("", "Linux"));
+    }
+}
