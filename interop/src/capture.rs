@@ -131,7 +131,10 @@ pub fn icrc(frame: &Frame) -> u32 {
     }
     let udp = frame.udp();
     bytes[udp + 6..udp + 8].fill(0xff); // UDP checksum
-    bytes[udp + 8 + 4] = 0xff; // BTH: FECN, BECN and the six reserved bits
+    // BTH: FECN, BECN and the six reserved bits, if the packet is that long.
+    if let Some(byte) = bytes.get_mut(udp + 8 + 4) {
+        *byte = 0xff;
+    }
     !crc32(&bytes, crc32(&[0xff; 8], !0))
 }
 

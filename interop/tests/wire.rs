@@ -240,6 +240,66 @@ fn every_icrc_is_right() {
     }
 }
 
+/// The lower two bits of the type of service or traffic class.
+fn ecn(frame: &interop::Frame) -> u8 {
+    if frame.is_v6() { frame.ip[1] >> 4 & 3 } else { frame.ip[1] & 3 }
+}
+
+/// Connections say that they know what a mark is (ECT, 2). Where packets come marked (CE, 3), their receiver sends notifications
+/// that are themselves not to be marked, and their sender obeys. The program that marks here is the sender's own, by its traffic
+/// class; no switch is needed.
+#[test]
+fn marks_of_congestion_are_answered_with_notifications() {
+    two_hosts!(Need::Program("tshark"), Need::Program("ib_write_bw"));
+    for (traffic_class, expected) in [("0", 2), ("3", 3)] {
+        let veth = Veth::new();
+        let capture = Capture::start(&veth.left);
+        let done = Pair::new("ib_write_bw")
+            .args(["-F", "-n", "200", "-s", "65536", "--tclass", traffic_class])
+            .both(|program| program.env("PEERDMA_LOG", "info"))
+            .across(&veth)
+            .run();
+        let captured = capture.stop();
+        // Behind IP and UDP: the BTH, and of a notification sixteen reserved bytes and the ICRC.
+        let is_cnp = |frame: &&interop::Frame| frame.ip[28] == 0x81;
+        let cnps: Vec<_> = captured.frames.iter().filter(is_cnp).collect();
+        for frame in &captured.frames {
+            let expected = if is_cnp(&frame) { 0 } else { expected };
+            assert_eq!(ecn(frame), expected, "{:02x?}", frame.ip);
+        }
+        let sum = |name: &str| -> u64 {
+            [&done.client, &done.server]
+                .iter()
+                .map(|out| counters(&out.stderr).get(name).copied().unwrap_or(0))
+                .sum()
+        };
+        assert_eq!(sum("np_cnp_sent"), cnps.len() as u64, "{} {}", done.client, done.server);
+        assert_eq!(sum("rp_cnp_ignored"), 0);
+        if expected == 2 {
+            assert_eq!((cnps.len(), sum("np_ecn_marked_roce_packets")), (0, 0));
+            continue;
+        }
+        assert!(!cnps.is_empty() && sum("rp_cnp_handled") > 0);
+        assert!(sum("np_ecn_marked_roce_packets") >= sum("np_cnp_sent"));
+        let count = cnps.len();
+        for frame in cnps {
+            let bth = &frame.ip[28..];
+            // PSN 0, no request for an acknowledgement, BECN, and nothing else but the partition and the QP.
+            assert_eq!((bth[1], bth[4], &bth[8..28]), (0, 0x40, &[0; 20][..]), "{bth:02x?}");
+            assert_eq!((bth.len(), frame.carried_icrc()), (32, icrc(frame)));
+        }
+        // tshark takes it apart as a BTH; it has no name for the opcode.
+        let file = captured.file.to_str().expect("our own path");
+        let filter = "infiniband.bth.opcode == 0x81 && infiniband.bth.psn == 0 && !_ws.malformed";
+        let seen = Program::new("tshark")
+            .args(["-r", file, "-Y", filter, "-T", "fields", "-e", "frame.number"])
+            .mode(Mode::Plain)
+            .limit(Duration::from_secs(60))
+            .output();
+        assert_eq!(seen.success().stdout.lines().count(), count, "{seen}");
+    }
+}
+
 /// A client that writes all the time, and loses its server. Only the client of this program has anything to send, so it is
 /// the client's timer that runs out.
 #[track_caller]

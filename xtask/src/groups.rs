@@ -85,6 +85,12 @@ pub(crate) const GROUPS: &[Group] = &[
     group("drm", 30, "render nodes of the software GPU", Job::Interop { threads: 2 }),
     group("badday", 90, "killed and stopped peers, wrong arguments", Job::Interop { threads: 1 }),
     group("wire", 180, "two hosts: tshark and the ICRC", Job::Interop { threads: 1 }),
+    group(
+        "hostile",
+        90,
+        "a device under attack, beside honest traffic",
+        Job::Interop { threads: 1 },
+    ),
     group("multicast", 30, "groups of datagrams, one host and two", Job::Interop { threads: 1 }),
     group("fault", 60, "fault plans", Job::Interop { threads: 2 }),
     group("stacks", 120, "UCX, libfabric, and Open MPI by both", Job::Interop { threads: 1 }),

@@ -9,6 +9,7 @@
 //! preset = "mlx5"          # mlx5 | irdma | efa | rxe
 //! netdev = "eth0"          # default: the default route's
 //! udp_port = 4791
+//! ecn = true               # congestion control of RC over UDP, by the marks of switches
 //! force_udp = false        # true: RoCEv2 even between processes of one host
 //! direct = true            # false: never touch a peer's memory without its engine
 //! max_dm_size = "256K"
@@ -72,6 +73,9 @@ pub struct NicConfig {
     pub udp_port: u16,
     /// Whether to use UDP even between processes of one host.
     pub force_udp: bool,
+    /// Whether connections over UDP take part in congestion control: their packets say so to switches (ECT), marks are answered
+    /// with notifications (CNP), and these are obeyed.
+    pub ecn: bool,
     /// Whether one-sided operations on one host may run without the target's engine.
     pub direct: bool,
     /// How it imports dma-bufs; as its preset does if this is not said.
@@ -147,6 +151,7 @@ impl Default for NicConfig {
             netdev: None,
             udp_port: 4791,
             force_udp: false,
+            ecn: true,
             direct: true,
             importer: None,
             odp: None,

@@ -47,6 +47,10 @@ counters! {
     out_of_sequence = OutOfSequence,
     /// Sequence NAKs received.
     packet_seq_err = PacketSeqErr,
+    /// Congestion notifications sent.
+    np_cnp_sent = NpCnpSent,
+    /// Packets that a switch marked.
+    np_ecn_marked_roce_packets = NpEcnMarkedRocePackets,
     /// Accesses put off because their memory was not there.
     page_faults_pending = PageFaultsPending,
     /// Pages, and buffers on the move, that an access found absent.
@@ -75,6 +79,10 @@ counters! {
     resp_remote_invalid_request = RespRemoteInvalidRequest,
     /// Receiver-not-ready NAKs beyond the retry count.
     rnr_nak_retry_err = RnrNakRetryErr,
+    /// Congestion notifications obeyed.
+    rp_cnp_handled = RpCnpHandled,
+    /// Congestion notifications that nothing came of: congestion control is off, or the QP has no window.
+    rp_cnp_ignored = RpCnpIgnored,
     /// Atomics received.
     rx_atomic_requests = RxAtomicRequests,
     /// READs received.

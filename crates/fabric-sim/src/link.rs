@@ -35,6 +35,8 @@ pub struct Rate {
     pub bytes: u64,
     /// Bytes that wait in front of it. What finds no room is lost.
     pub queue: u64,
+    /// What finds more bytes than this in front of it is marked, if its QP takes part in congestion control; `None`: nothing is.
+    pub mark: Option<u64>,
 }
 
 impl Rate {
@@ -49,7 +51,12 @@ impl Rate {
 
     /// How long the last of a full queue waits.
     pub fn longest_wait(self) -> Duration {
-        Duration::from_nanos(self.queue * 1_000_000_000 / self.bytes)
+        self.wait(self.queue)
+    }
+
+    /// How long the last of so many bytes waits.
+    pub fn wait(self, bytes: u64) -> Duration {
+        Duration::from_nanos(bytes * 1_000_000_000 / self.bytes)
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use iba::{Psn, QpState, QpType, Qpn, WrOpcode};
 use transport::{Completion, Poll, Qp, RecvWr, Rx, SendWr, Time, UdDest};
-use wire::Headers;
+use wire::{Headers, Opcode};
 
 use crate::build;
 use crate::corrupt::damage;
@@ -44,6 +44,10 @@ pub struct Net {
     pub carried: u64,
     /// Packets that the network damaged.
     pub damaged: u64,
+    /// Packets that found a line's queue full.
+    pub overflowed: u64,
+    /// Packets that were marked, as they found a line's queue long.
+    pub marked: u64,
     /// Packets that came to a port from elsewhere than its QP's peer, and were not handed to the QP.
     pub wrong_source: u64,
     /// Ends whose packets go nowhere and to which nothing arrives: they died.
@@ -52,6 +56,7 @@ pub struct Net {
     pub mute: Vec<usize>,
     first_psns: [Psn; 2],
     trace: bool,
+    ecn: bool,
     rng: Rng,
     /// How many more packets the loss at hand takes, and from when on each end's line is free.
     burst: u32,
@@ -66,6 +71,8 @@ struct Flying {
     number: u64,
     /// From which address to which.
     way: (u32, u32),
+    /// Whether the queue on its way was long.
+    marked: bool,
     sent: Sent,
 }
 
@@ -73,6 +80,22 @@ impl Net {
     /// Two QPs in RTS, connected with each other if their service connects.
     pub fn pair(options: Options) -> Self {
         Self::unequal_pair(options.clone(), &options)
+    }
+
+    /// Several connections; ends 0, 2, 4 and so on share one line, and the others another.
+    pub fn pairs(options: Options, count: usize) -> Self {
+        let mut net = Self::pair(options.clone());
+        for pair in 1..count as u32 {
+            let qpns = [QPN, PEER].map(|qpn| Qpn::new(qpn.value() + 2 * pair));
+            for (end, sq_psn, rq_psn) in [(0, options.sq_psn, RQ_PSN), (1, RQ_PSN, options.sq_psn)]
+            {
+                let (mut qp, mut host) = (options.qp(qpns[end]), options.host());
+                options.bring_to(&mut qp, &mut host, QpState::Rts, qpns[1 - end], sq_psn, rq_psn);
+                let [address, peer_address] = [end as u32, 1 - end as u32];
+                net.nodes.push(Node { qp, host, address, peer_address });
+            }
+        }
+        net
     }
 
     /// Two QPs in RTS that were told different things. The network and the sequence numbers are the first one's.
@@ -102,11 +125,14 @@ impl Net {
             link: options.link,
             carried: 0,
             damaged: 0,
+            overflowed: 0,
+            marked: 0,
             wrong_source: 0,
             dead: Vec::new(),
             mute: Vec::new(),
             first_psns: [options.sq_psn, RQ_PSN],
             trace: std::env::var_os("FABRIC_SIM_TRACE").is_some(),
+            ecn: options.ecn,
             rng: Rng::new(options.seed),
             burst: 0,
             lines: [Time::ZERO; 2],
@@ -138,7 +164,7 @@ impl Net {
         headers.bth.pad = wire::bth::pad_for(payload.len());
         let way = (self.nodes[to].peer_address, self.nodes[to].address);
         let arrival = self.now + self.link.delay;
-        self.fly(arrival, way, Sent { headers, payload, skipped: Default::default() });
+        self.fly(arrival, way, false, Sent { headers, payload, skipped: Default::default() });
     }
 
     /// Runs until nothing is left to happen.
@@ -195,31 +221,36 @@ impl Net {
             return;
         }
         let way = (self.nodes[from].address, self.nodes[from].peer_address);
-        let mut left = self.now;
+        let (mut left, mut marked) = (self.now, false);
         if let Some(rate) = self.link.rate {
             let line = &mut self.lines[from % 2];
             let begins = (*line).max(self.now);
-            if begins.since(self.now) > rate.longest_wait() {
+            let wait = begins.since(self.now);
+            if wait > rate.longest_wait() {
+                self.overflowed += 1;
                 return;
             }
+            let is_long = rate.mark.is_some_and(|mark| wait > rate.wait(mark));
+            marked = is_long && self.ecn && sent.headers.bth.opcode != Opcode::Cnp;
+            self.marked += u64::from(marked);
             *line = begins + rate.time(sent.payload.len());
             left = *line;
         }
         for delay in self.link.carry(&mut self.rng, &mut self.burst) {
             if !self.rng.chance(self.link.corrupt) {
-                self.fly(left + delay, way, sent.clone());
+                self.fly(left + delay, way, marked, sent.clone());
                 continue;
             }
             self.damaged += 1;
             if let Some(sent) = damage(&mut self.rng, &sent) {
-                self.fly(left + delay, way, sent);
+                self.fly(left + delay, way, marked, sent);
             }
         }
     }
 
-    fn fly(&mut self, arrival: Time, way: (u32, u32), sent: Sent) {
+    fn fly(&mut self, arrival: Time, way: (u32, u32), marked: bool, sent: Sent) {
         self.carried += 1;
-        self.flying.push(Reverse(Flying { arrival, number: self.carried, way, sent }));
+        self.flying.push(Reverse(Flying { arrival, number: self.carried, way, marked, sent }));
     }
 
     fn next_event(&self) -> Option<Time> {
@@ -234,7 +265,8 @@ impl Net {
 
     fn deliver(&mut self) {
         while self.flying.peek().is_some_and(|flying| flying.0.arrival <= self.now) {
-            let Some(Reverse(Flying { sent, way: (from, to), .. })) = self.flying.pop() else {
+            let Some(Reverse(Flying { sent, way: (from, to), marked, .. })) = self.flying.pop()
+            else {
                 break;
             };
             let dest = sent.headers.bth.dest_qp;
@@ -254,6 +286,7 @@ impl Net {
                     length: sent.payload.len() as u32,
                     skipped: sent.skipped,
                     grh: Some(&grh),
+                    marked,
                 };
                 qp.handle_packet(host, self.now, &rx);
             }

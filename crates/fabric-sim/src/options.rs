@@ -49,6 +49,8 @@ pub struct Options {
     pub rd_atomic: u8,
     /// What the peer may do.
     pub access: Access,
+    /// Whether it takes part in congestion control.
+    pub ecn: bool,
     /// The network, for a [`Net`](crate::Net).
     pub link: Link,
     /// Its seed.
@@ -75,6 +77,7 @@ impl Options {
             min_rnr_timer: 1,
             rd_atomic: 4,
             access: Access::REMOTE | Access::LOCAL_WRITE,
+            ecn: false,
             link: Link::GOOD,
             seed: 1,
             memory: 1 << 16,
@@ -116,7 +119,9 @@ impl Options {
             max_inline: 64,
         };
         let (qp_type, sq_sig_all, has_srq) = (self.qp_type, self.sq_sig_all, self.has_srq);
-        Qp::new(QpInit { qpn, qp_type, sq_sig_all, cap, has_srq })
+        let mut qp = Qp::new(QpInit { qpn, qp_type, sq_sig_all, cap, has_srq });
+        qp.set_congestion_control(self.ecn);
+        qp
     }
 
     /// A host with one region of everything.

@@ -22,6 +22,8 @@ pub struct Station {
     pub skipped: Skipped,
     /// The GRH of arriving datagrams.
     pub grh: Option<[u8; 40]>,
+    /// A switch marks the peer's next packet.
+    pub marked: bool,
 }
 
 impl Station {
@@ -38,7 +40,7 @@ impl Station {
         if state != QpState::Reset {
             options.bring_to(&mut qp, &mut host, state, PEER, options.sq_psn, RQ_PSN);
         }
-        Self { qp, host, now: Time::ZERO, skipped: Skipped::default(), grh: None }
+        Self { qp, host, now: Time::ZERO, skipped: Skipped::default(), grh: None, marked: false }
     }
 
     /// Posts a send that must be taken.
@@ -93,6 +95,7 @@ impl Station {
             length: payload.len() as u32,
             skipped: core::mem::take(&mut self.skipped),
             grh: self.grh.as_ref(),
+            marked: core::mem::take(&mut self.marked),
         };
         self.qp.handle_packet(&mut self.host, self.now, &rx);
     }

@@ -44,6 +44,8 @@ pub enum Verdict {
     Corrupt,
     /// It comes with a wrong payload.
     Junk,
+    /// It comes with a mark of congestion.
+    Mark,
     /// It meets no receive.
     NotReady,
     /// It is refused access.
@@ -220,6 +222,7 @@ impl State {
             Action::Delay => Verdict::Delay(self.rule.by.unwrap_or_default()),
             Action::Corrupt => Verdict::Corrupt,
             Action::Junk => Verdict::Junk,
+            Action::Mark => Verdict::Mark,
             Action::NotReady => Verdict::NotReady,
             Action::Refuse => Verdict::Refuse,
             Action::QpError

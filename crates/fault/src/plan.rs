@@ -105,6 +105,8 @@ pub enum Action {
     Corrupt,
     /// Bits of the payload flip where no checksum tells, as in broken memory.
     Junk,
+    /// It comes as if a switch had marked it: congestion experienced.
+    Mark,
     /// Of a request that needs a receive: the QP acts as if none were posted, and answers "receiver not ready".
     NotReady,
     /// Of a request that touches memory: it is refused, and answered "remote access error".
@@ -131,6 +133,7 @@ impl Action {
             Self::Delay => "delay",
             Self::Corrupt => "corrupt",
             Self::Junk => "junk",
+            Self::Mark => "mark",
             Self::NotReady => "not-ready",
             Self::Refuse => "refuse",
             Self::QpError => "qp-error",
@@ -146,9 +149,9 @@ impl Action {
         matches!(self, Self::QpError | Self::CqOverrun | Self::PortDown | Self::Revoke)
     }
 
-    /// Whether it is something the receiving side does.
+    /// Whether it is something that is done where packets come in.
     pub(crate) const fn is_of_receiver(self) -> bool {
-        matches!(self, Self::NotReady | Self::Refuse)
+        matches!(self, Self::Mark | Self::NotReady | Self::Refuse)
     }
 }
 

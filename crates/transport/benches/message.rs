@@ -104,7 +104,14 @@ fn main() {
         env.sent.take()
     };
     let receive = |qp: &mut Qp, env: &mut Null, headers: &Headers, length: u32| {
-        let rx = Rx { headers, payload: &(), length, skipped: Skipped::default(), grh: None };
+        let rx = Rx {
+            headers,
+            payload: &(),
+            length,
+            skipped: Skipped::default(),
+            grh: None,
+            marked: false,
+        };
         qp.handle_packet(env, now, &rx);
     };
     for _ in 0..MESSAGES / BURST {

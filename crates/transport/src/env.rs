@@ -313,6 +313,8 @@ pub struct Rx<'a, P> {
     pub skipped: Skipped,
     /// The path back to the sender, for datagrams.
     pub grh: Option<&'a [u8; 40]>,
+    /// Whether a switch on the way marked it: congestion experienced, ECN 3 (RFC 3168).
+    pub marked: bool,
 }
 
 /// The device, as one QP sees it during a call.
@@ -474,6 +476,14 @@ pub enum Counter {
     SendRnrNak,
     /// Accesses put off because the memory was not there.
     PageFaultsPending,
+    /// Packets that came with a mark of congestion.
+    NpEcnMarkedRocePackets,
+    /// Congestion notifications sent.
+    NpCnpSent,
+    /// Congestion notifications obeyed.
+    RpCnpHandled,
+    /// Congestion notifications that nothing came of.
+    RpCnpIgnored,
     QkeyViolation,
     DroppedPacket,
 }

@@ -60,6 +60,7 @@ pub mod wr;
 
 mod answer;
 mod comp;
+mod congestion;
 mod count;
 mod direct;
 mod modify;

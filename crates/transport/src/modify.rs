@@ -110,6 +110,7 @@ impl Qp {
     fn reset(&mut self) {
         self.attr = QpAttr::default();
         self.comm_est = false;
+        self.congestion.restart();
         self.sq.clear();
         self.rq.clear();
         self.req.start(self.attr.sq_psn);

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use iba::{QpAttr, QpEvent, QpState, QpType, Qpn};
 use wire::{Opcode, Service};
 
+use crate::congestion::Congestion;
 use crate::env::{Completion, Counter, Env, Rx, Side};
 use crate::path::{MEMORY_WINDOW, PathCaps};
 use crate::req::Requester;
@@ -80,6 +81,7 @@ pub struct Qp {
     pub(crate) path: PathCaps,
     /// Packets that may be unacknowledged.
     pub(crate) window: Window,
+    pub(crate) congestion: Congestion,
     pub(crate) sq: VecDeque<Wqe>,
     pub(crate) rq: VecDeque<RecvWr>,
     pub(crate) req: Requester,
@@ -110,6 +112,7 @@ impl Qp {
             cap: init.cap,
             path: PathCaps::wire(attr.path_mtu),
             window: Window::wire(attr.path_mtu),
+            congestion: Congestion::default(),
             attr,
             sq: VecDeque::new(),
             rq: VecDeque::new(),
@@ -136,6 +139,9 @@ impl Qp {
     /// A packet that breaks a rule is dropped or refused as the standard says, and counted; none can panic.
     pub fn handle_packet<E: Env>(&mut self, env: &mut E, now: Time, rx: &Rx<'_, E::Payload>) {
         let opcode = rx.headers.bth.opcode;
+        if opcode.service() == Service::Cnp {
+            return self.handle_cnp(env, rx);
+        }
         if !self.state().receives() || Some(opcode.service()) != Service::of(self.qp_type) {
             return env.count(Counter::DroppedPacket);
         }
@@ -143,6 +149,9 @@ impl Qp {
             // IBA 11.6.3.1: so that a consumer that awaits the connection manager's last word need not.
             self.comm_est = true;
             env.event(QpEvent::CommEst);
+        }
+        if rx.marked {
+            self.note_mark(env, now);
         }
         let operation = opcode.operation();
         // Of XRC, one side only asks and the other only answers.
@@ -175,6 +184,9 @@ impl Qp {
             QpState::Sqe => self.flush_sends(env),
             _ => {}
         }
+        if self.owes_cnp() && self.transmit_cnp(env) == Sent::Blocked {
+            return Poll::Blocked;
+        }
         let mut left = budget.max(1);
         loop {
             let answer =
@@ -194,7 +206,7 @@ impl Qp {
 
     /// Whether answers to the peer wait to be sent.
     pub fn owes_answers(&self) -> bool {
-        self.resp.has_answers()
+        self.resp.has_answers() || self.owes_cnp()
     }
 
     /// When [`Qp::handle_timeout`] wants to be called, if ever.

@@ -2,7 +2,8 @@
 //!
 //! A wire may have less room than both ends would like: a switch's queue, or a socket buffer that the administrator
 //! keeps small. What fits is found by trial, as TCP does (RFC 5681): the window grows while nothing is lost, doubling
-//! at first, and is halved at each loss. Paths that lose nothing have a fixed window.
+//! at first, and is halved at each loss. A switch that marks instead of losing makes it smaller sooner and by less (see
+//! `congestion`). Paths that lose nothing have a fixed window.
 
 use iba::Mtu;
 
@@ -10,35 +11,62 @@ use iba::Mtu;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     now: u32,
-    /// The smallest and the largest it may become.
-    floor: u32,
+    /// The largest it may become. Equal to the smallest of one that is fixed.
     limit: u32,
+    is_fixed: bool,
     /// Until here it doubles with every window that arrives whole; above, it grows by [`STEP`].
     threshold: u32,
     /// Packets acknowledged since it last grew above the threshold.
     credit: u32,
+    /// Packets acknowledged since it last shrank for a mark, and how many make a round trip.
+    since_mark: u32,
+    round: u32,
+    /// How frequent marks were lately, in parts of [`ALWAYS`].
+    alpha: u32,
+    /// Where it was before the last mark, and windows left until it is near there again.
+    target: u32,
+    steps_back: u32,
 }
 
 /// Where a wire's window starts: the whole of the kernel's rxe (`RXE_MAX_UNACKED_PSNS`).
 const START: u32 = 128;
 /// What no number of losses takes away.
 const FLOOR: u32 = 16;
+/// What no number of marks takes away: they come before anything is lost, and from many who share a queue.
+const MARKED_FLOOR: u32 = 2;
 /// The growth for each window that arrives whole.
 const STEP: u32 = 8;
 /// The most a wire's window may be, in packets and in bytes: several QPs share a receiver's socket buffer.
 const LIMIT: u32 = 512;
 const LIMIT_BYTES: u32 = 1 << 20;
+/// Marks in every round trip.
+const ALWAYS: u32 = 1024;
+/// The share of the newest round trip in the estimate: one in so many.
+const GAIN: u32 = 16;
+/// After a mark, so many windows halve the distance to where it was (fast recovery of DCQCN).
+const STEPS_BACK: u32 = 5;
 
 impl Window {
     /// A window that stays as it is.
     pub(crate) const fn fixed(packets: u32) -> Self {
-        Self { now: packets, floor: packets, limit: packets, threshold: packets, credit: 0 }
+        Self {
+            now: packets,
+            limit: packets,
+            is_fixed: true,
+            threshold: packets,
+            credit: 0,
+            since_mark: 0,
+            round: 0,
+            alpha: ALWAYS,
+            target: packets,
+            steps_back: 0,
+        }
     }
 
     /// The window of a wire that may lose packets.
     pub(crate) fn wire(mtu: Mtu) -> Self {
         let limit = LIMIT.min(LIMIT_BYTES / mtu.bytes());
-        Self { now: START, floor: FLOOR, limit, threshold: limit, credit: 0 }
+        Self { now: START, is_fixed: false, ..Self::fixed(limit) }
     }
 
     /// Its size.
@@ -48,24 +76,57 @@ impl Window {
 
     /// Takes note that the peer has so many packets more.
     pub(crate) fn arrived(&mut self, packets: u32) {
-        if self.now >= self.limit {
+        if self.is_fixed {
             return;
         }
+        self.since_mark = self.since_mark.saturating_add(packets);
         if self.now < self.threshold {
             self.now = self.now.saturating_add(packets).min(self.threshold);
             return;
         }
         self.credit = self.credit.saturating_add(packets);
-        if self.credit >= self.now {
-            self.credit = 0;
+        if self.credit < self.now {
+            return;
+        }
+        self.credit = 0;
+        self.alpha -= self.alpha / GAIN;
+        if self.steps_back > 0 {
+            self.steps_back -= 1;
+            self.now = u32::midpoint(self.now, self.target).min(self.limit);
+        } else {
             self.now = (self.now + STEP).min(self.limit);
         }
     }
 
     /// Takes note that packets were lost.
     pub(crate) fn lost(&mut self) {
-        self.now = (self.now / 2).max(self.floor);
-        self.threshold = self.now;
+        if !self.is_fixed {
+            self.shrink((self.now / 2).max(FLOOR.min(self.now)));
+            self.steps_back = 0;
+        }
+    }
+
+    /// Takes note that packets were marked on their way. False if the window does not change for that, ever.
+    ///
+    /// It shrinks once a round trip: what is notified of packets that were sent before says nothing about the new window.
+    pub(crate) fn marked(&mut self) -> bool {
+        if self.is_fixed {
+            return false;
+        }
+        if self.since_mark < self.round {
+            return true;
+        }
+        self.alpha += (ALWAYS - self.alpha) / GAIN;
+        (self.target, self.round) = (self.now, self.now);
+        // DCQCN: less by half of the estimate.
+        self.shrink((self.now - self.now * self.alpha / (2 * ALWAYS)).max(MARKED_FLOOR));
+        (self.since_mark, self.steps_back) = (0, STEPS_BACK);
+        true
+    }
+
+    fn shrink(&mut self, to: u32) {
+        self.now = to;
+        self.threshold = to;
         self.credit = 0;
     }
 }
@@ -99,11 +160,41 @@ mod tests {
     }
 
     #[test]
+    fn marks_in_one_round_trip_count_once_and_rare_ones_take_little() {
+        let mut window = Window::wire(Mtu::Mtu1024);
+        assert!(window.marked() && window.marked());
+        assert_eq!(window.packets(), 64, "the first one counts as much as a loss");
+        // Half of what was lost is back with each window, then it grows as ever.
+        window.arrived(64);
+        assert_eq!(window.packets(), 96);
+        for _ in 0..200 {
+            window.arrived(window.packets());
+        }
+        assert_eq!(window.packets(), 512);
+        assert!(window.marked());
+        assert!(window.packets() > 480, "{window:?}: after long without marks one is no news");
+    }
+
+    #[test]
+    fn marks_without_end_leave_a_small_window_and_losses_do_not_make_it_larger() {
+        let mut window = Window::wire(Mtu::Mtu1024);
+        for _ in 0..100 {
+            window.marked();
+            window.arrived(window.round);
+        }
+        assert!(window.packets() <= 8, "{window:?}");
+        let before = window.packets();
+        window.lost();
+        assert!(window.packets() <= before);
+    }
+
+    #[test]
     fn a_fixed_one_stays() {
         let mut window = Window::fixed(8);
         window.arrived(1000);
         assert_eq!(window.packets(), 8);
         window.lost();
+        assert!(!window.marked());
         assert_eq!(window.packets(), 8);
     }
 }

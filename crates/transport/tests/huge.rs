@@ -116,7 +116,11 @@ fn carry(options: &Options, wr: SendWr, loss: u32) -> [u64; 2] {
                 let (qp, env) = &mut ends[to];
                 let (headers, payload) = (&headers, &length);
                 let skipped = Skipped::default();
-                qp.handle_packet(env, now, &Rx { headers, payload, length, skipped, grh: None });
+                qp.handle_packet(
+                    env,
+                    now,
+                    &Rx { headers, payload, length, skipped, grh: None, marked: false },
+                );
             }
         }
         now = now + core::time::Duration::from_micros(1);

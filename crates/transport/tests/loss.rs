@@ -47,7 +47,7 @@ impl Line {
         // 1 ms: several times a round trip, and not longer than it takes to matter.
         options.timeout = 8;
         options.memory = 2 * MESSAGE as usize;
-        let rate = Rate { bytes: self.bits / 8, queue: 1 << 20 };
+        let rate = Rate { bytes: self.bits / 8, queue: 1 << 20, mark: None };
         let Self { loss, burst, delay, .. } = self;
         options.link = Link { loss, burst, delay, rate: Some(rate), ..Link::GOOD };
         let mut net = Net::pair(options);

@@ -123,7 +123,7 @@ impl Engine {
         let is_xrc = matches!(spec.qp_type, QpType::XrcSend | QpType::XrcRecv);
         let takes_none = spec.srq.is_some() || is_xrc;
         let cap = spec.cap;
-        let qp = Qp::new(QpInit {
+        let mut qp = Qp::new(QpInit {
             qpn,
             qp_type: spec.qp_type,
             sq_sig_all: spec.sq_sig_all,
@@ -136,6 +136,7 @@ impl Engine {
             },
             has_srq: takes_none,
         });
+        qp.set_congestion_control(self.core.config.ecn);
         self.core.qps_made += 1;
         let facts = QpFacts {
             id,

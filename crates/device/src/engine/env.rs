@@ -9,7 +9,7 @@ use transport::env::{
 use transport::tm::Taken;
 use transport::wr::{Bind, Sge};
 use transport::{Account, Ended, Time};
-use wire::Headers;
+use wire::{Headers, Opcode};
 
 use super::comp_cntr::QpCntrs;
 use super::core::{Core, EventSource};
@@ -20,6 +20,7 @@ use super::payload::{
 };
 use super::peers::{PushError, Record, RingPosition};
 use super::present::BroughtIn;
+use super::udp::ecn;
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
 
 /// What the engine knows of a QP beside its protocol state.
@@ -225,6 +226,22 @@ impl<'a> QpEnv<'a, '_> {
         }
     }
 
+    /// The type of service of a packet: the program's, and what a connection that takes part in congestion control tells
+    /// switches. A notification is not to be marked itself.
+    fn traffic_class(&self, av: &Av, headers: &Headers) -> u8 {
+        let asked = av.traffic_class;
+        if headers.bth.opcode == Opcode::Cnp {
+            asked & !ecn::MASK
+        } else if self.core.config.ecn
+            && self.facts.qp_type.is_connected()
+            && asked & ecn::MASK == 0
+        {
+            asked | ecn::ECT_0
+        } else {
+            asked
+        }
+    }
+
     fn send_udp(
         &mut self,
         av: &Av,
@@ -232,6 +249,7 @@ impl<'a> QpEnv<'a, '_> {
         source: &Source<'_>,
     ) -> Result<(), TransmitError> {
         let pd = self.pd_for(source);
+        let av = &Av { traffic_class: self.traffic_class(av, headers), ..*av };
         let Core { udp, mrs, port, .. } = &mut *self.core;
         let length = source_len(source);
         let Some(sgid) = port.gids.get(usize::from(av.sgid_index)) else {

@@ -71,7 +71,7 @@ struct Held {
 #[derive(Debug)]
 enum Rest {
     Out { id: QpId, av: Option<Av>, skipped: Skipped },
-    In { sender: Sender, skipped: Skipped, grh: Option<[u8; 40]> },
+    In { sender: Sender, skipped: Skipped, grh: Option<[u8; 40]>, marked: bool },
 }
 
 impl Injected {
@@ -359,8 +359,10 @@ pub(super) fn deliver_injected(
             spoil(&mut bytes);
             deliver_now(core, qps, sender, &Rx { payload: &InPayload::Bytes(&bytes), ..*rx })
         }
+        Verdict::Mark => deliver_now(core, qps, sender, &Rx { marked: true, ..*rx }),
         Verdict::Delay(_) | Verdict::Reorder(_) if injected.held.len() < MAX_HELD => {
-            let rest = Rest::In { sender, skipped: rx.skipped, grh: rx.grh.copied() };
+            let rest =
+                Rest::In { sender, skipped: rx.skipped, grh: rx.grh.copied(), marked: rx.marked };
             let (bytes, headers) = (rx.payload.to_vec(), *rx.headers);
             let held = Held { qpn, way: Way::In, due: now, behind: 0, headers, bytes, rest };
             injected.hold(now, verdict, held);
@@ -418,13 +420,14 @@ impl Engine {
         let now = self.core.now;
         let Self { core, qps, touched, .. } = self;
         match &held.rest {
-            Rest::In { sender, skipped, grh } => {
+            Rest::In { sender, skipped, grh, marked } => {
                 let rx = Rx {
                     headers: &held.headers,
                     payload: &InPayload::Bytes(&held.bytes),
                     length: held.bytes.len() as u32,
                     skipped: *skipped,
                     grh: grh.as_ref(),
+                    marked: *marked,
                 };
                 touched.extend(deliver_now(core, qps, *sender, &rx));
             }

@@ -24,7 +24,7 @@ use super::multicast::{deliver_to_group, is_for_group};
 use super::payload::{InPayload, LoopPayload};
 use super::peers::{self, About, Forwarded, Incoming};
 use super::qp::{QpTable, vf_of};
-use super::udp::UdpQueue;
+use super::udp::{UdpQueue, ecn};
 use crate::ids::QpId;
 use crate::waits::Waits;
 
@@ -206,6 +206,7 @@ impl Engine {
                             length,
                             skipped,
                             grh: grh.as_ref(),
+                            marked: false,
                         };
                         touched.extend(deliver(core, qps, Sender::Process(vf, source), &rx));
                         Some(())
@@ -273,6 +274,7 @@ impl Engine {
                 length: packet.length,
                 skipped: packet.skipped,
                 grh: packet.grh.as_ref(),
+                marked: false,
             };
             let touched = deliver(&mut self.core, &mut self.qps, Sender::Own(packet.source), &rx);
             if let Some(id) = touched {
@@ -572,6 +574,7 @@ fn deliver_datagram(
         length: range.len() as u32,
         skipped: Default::default(),
         grh: grh.as_ref(),
+        marked: about.traffic_class & ecn::MASK == ecn::CE,
     };
     if headers.bth.dest_qp == Qpn::GSI && way == Way::Socket {
         // It may be another process's, which only what it says tells.

@@ -10,6 +10,16 @@ use wire::icrc::{self, Flow, Sealer};
 
 use super::qp::vf_of;
 
+/// The lower two bits of the type of service (RFC 3168).
+pub(crate) mod ecn {
+    /// Where they are.
+    pub(crate) const MASK: u8 = 3;
+    /// The sender knows what a mark is.
+    pub(crate) const ECT_0: u8 = 2;
+    /// Congestion experienced: the mark.
+    pub(crate) const CE: u8 = 3;
+}
+
 /// Datagrams of one size (the last may be shorter) to one place.
 #[derive(Debug)]
 pub(crate) struct Batch {

@@ -85,11 +85,12 @@ pub(crate) fn roll(rng: &mut Rng, options: &mut Options) -> Weather {
     let mut some = |most: u64| if rng.chance(400) { 1 + rng.below(most) as u32 } else { 0 };
     let (loss, corrupt, duplicate, reorder) = (some(80), some(60), some(80), some(80));
     let (jitter, burst) = (Duration::from_nanos(some(5_000).into()), 1 + some(3));
+    options.ecn = rng.chance(500);
     options.link = Link { loss, corrupt, duplicate, reorder, jitter, burst, ..Link::GOOD };
     if rng.chance(200) {
         // 1 to 10 Gbit/s, and so short a queue that it overflows.
         let bytes = (1 + rng.below(10)) * 125_000_000;
-        options.link.rate = Some(Rate { bytes, queue: 8_192 << rng.below(4) });
+        options.link.rate = Some(Rate { bytes, queue: 8_192 << rng.below(4), mark: Some(4_096) });
         // 1 ms: longer than the longest queue.
         options.timeout = 8;
     }

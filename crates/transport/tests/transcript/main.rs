@@ -5,6 +5,7 @@
 
 mod answered;
 mod atomic;
+mod congestion;
 mod dup;
 mod fence;
 mod flush;

@@ -1,0 +1,94 @@
+//! Congestion: what a QP does about packets that a switch marked, and about a peer that says its own were.
+//!
+//! ```text
+//!   sender ---- ECT ----> switch ---- CE ----> receiver        the IP header's ECN field (RFC 3168)
+//!     ^                                            |
+//!     +------------------- CNP --------------------+           opcode 0x81, BECN set (RoCEv2 Annex A17.9)
+//! ```
+//!
+//! The receiver answers marks with congestion notification packets, one in a while for each QP. The annex leaves to the sender
+//! what it does about them. Here its window becomes smaller, by as much as marks were frequent lately: the estimate and the way
+//! back are those of DCQCN (Zhu et al., SIGCOMM 2015), with the window in place of a rate and with windows in place of timers.
+
+use core::time::Duration;
+
+use iba::Psn;
+use wire::{Headers, Opcode};
+
+use crate::env::{Counter, Env, Rx, Skipped, Source, To, TransmitError};
+use crate::qp::{Qp, Sent};
+use crate::time::Time;
+
+/// The least time between two notifications of one QP: that of DCQCN.
+const PAUSE: Duration = Duration::from_micros(50);
+/// The reserved bytes behind the BTH of a notification.
+const RESERVED: [u8; 16] = [0; 16];
+
+/// What the receiving half of a QP remembers of marks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Congestion {
+    /// Whether the QP takes part at all.
+    pub(crate) enabled: bool,
+    /// A notification waits to be sent.
+    owed: bool,
+    /// When the next may be.
+    next: Time,
+}
+
+impl Congestion {
+    /// Forgets what was on its way.
+    pub(crate) fn restart(&mut self) {
+        *self = Self { enabled: self.enabled, ..Self::default() };
+    }
+}
+
+impl Qp {
+    /// Whether marks of switches are answered, and the peer's notifications are obeyed. A QP that does neither is to have its
+    /// packets sent as of a transport that knows no ECN.
+    pub fn set_congestion_control(&mut self, enabled: bool) {
+        self.congestion.enabled = enabled;
+    }
+
+    /// Takes note of a mark.
+    pub(crate) fn note_mark<E: Env>(&mut self, env: &mut E, now: Time) {
+        env.count(Counter::NpEcnMarkedRocePackets);
+        let congestion = &mut self.congestion;
+        let may = congestion.enabled && self.qp_type.is_connected() && !self.path.reliable;
+        if may && now >= congestion.next {
+            (congestion.owed, congestion.next) = (true, now + PAUSE);
+        }
+    }
+
+    /// Takes a notification of the peer. What has no window (a datagram, UC) cannot obey.
+    pub(crate) fn handle_cnp<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) {
+        let may = self.congestion.enabled
+            && self.qp_type.is_reliable()
+            && self.state().receives()
+            && rx.headers.bth.opcode == Opcode::Cnp;
+        if may && self.window.marked() {
+            env.count(Counter::RpCnpHandled);
+        } else {
+            env.count(Counter::RpCnpIgnored);
+        }
+    }
+
+    /// Whether a notification waits to be sent.
+    pub(crate) fn owes_cnp(&self) -> bool {
+        self.congestion.owed && self.state().receives()
+    }
+
+    /// Sends the notification that is owed.
+    pub(crate) fn transmit_cnp<E: Env>(&mut self, env: &mut E) -> Sent {
+        let mut headers = Headers::new(Opcode::Cnp, self.attr.dest_qpn, Psn::new(0));
+        headers.bth.becn = true;
+        // As ConnectX has it.
+        headers.bth.migreq = false;
+        match env.transmit(To::Peer, &headers, Source::Bytes(&RESERVED), Skipped::default()) {
+            Err(TransmitError::Blocked) => return Sent::Blocked,
+            Err(_) => env.count(Counter::DroppedPacket),
+            Ok(()) => env.count(Counter::NpCnpSent),
+        }
+        self.congestion.owed = false;
+        Sent::One
+    }
+}

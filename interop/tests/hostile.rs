@@ -1,0 +1,130 @@
+//! A device under attack, while a connection goes on that checks every byte.
+//!
+//! `PEERDMA_HOSTILE_SECONDS` makes the attacks longer than the seconds that CI has, `PEERDMA_HOSTILE_SEED` makes other ones.
+
+use interop::need::Need;
+use interop::{Mode, Output, Port, Program, Scratch, Veth, compile, needs};
+
+/// What an attack came to.
+struct Siege {
+    server: Output,
+    client: Output,
+    attacker: Output,
+}
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
+}
+
+/// The number behind a word of a program's last line.
+fn of(out: &Output, word: &str) -> u64 {
+    let words: Vec<&str> = out.stdout.split_whitespace().collect();
+    let at = words.iter().position(|said| *said == word);
+    let value = at.and_then(|at| words.get(at + 1)).and_then(|value| value.parse().ok());
+    value.unwrap_or_else(|| panic!("no number of {word} in {out}"))
+}
+
+fn besiege(attack: &[&str]) -> Siege {
+    let veth = Veth::new();
+    let scratch = Scratch::new();
+    let besieged = compile("besieged", &scratch);
+    let port = Port::lease();
+    let seconds = number("PEERDMA_HOSTILE_SECONDS", 8);
+    let mut server = Program::new(&besieged)
+        .args([port.number().to_string()])
+        .env("PEERDMA_LOG", "info")
+        .in_netns(&veth.left)
+        .limit(std::time::Duration::from_secs(seconds + 120))
+        .start();
+    server.wait_listening(port.number());
+    // Longer than the attack, so that what is left of it can be seen.
+    let client = Program::new(&besieged)
+        .args([port.number().to_string(), "10.77.0.1".to_owned(), (seconds + 4).to_string()])
+        .env("PEERDMA_LOG", "info")
+        .in_netns(&veth.right)
+        .limit(std::time::Duration::from_secs(seconds + 120))
+        .start();
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/hostile");
+    let seed = number("PEERDMA_HOSTILE_SEED", 1).to_string();
+    let attacker = Program::new(env!("CARGO_BIN_EXE_hostile"))
+        .args(["10.77.0.1", "10.77.0.2", &seconds.to_string(), &seed, corpus])
+        .args(attack)
+        .mode(Mode::Plain)
+        .in_netns(&veth.right)
+        .limit(std::time::Duration::from_secs(seconds + 60))
+        .output();
+    let client = client.finish();
+    let server = server.finish();
+    println!("{}{}{}", attacker.stdout, server.stdout, client.stdout);
+    Siege { server, client, attacker }
+}
+
+impl Siege {
+    /// Both ends live, nothing outside their regions changed, neither holds more memory than a little, the last exchange was
+    /// right, and what was dropped is counted.
+    #[track_caller]
+    fn withstood(&self) {
+        self.attacker.success();
+        assert!(of(&self.attacker, "sent") > 500, "{}", self.attacker);
+        for out in [&self.server, &self.client] {
+            out.success().says("canaries intact").says("last right");
+            let memory: Vec<u64> = out
+                .stdout
+                .split_whitespace()
+                .skip_while(|word| *word != "rss")
+                .skip(1)
+                .filter_map(|word| word.parse().ok())
+                .collect();
+            let [before, after] = memory[..] else { panic!("no memory in {out}") };
+            assert!(before > 0 && after < before + (16 << 10), "{before} to {after} KiB: {out}");
+        }
+        assert!(of(&self.server, "exchanges") > 20, "{}", self.server);
+        let counted = self.server.counters();
+        for name in ["rx_unknown_qpn", "rx_icrc_encapsulated", "rx_malformed_packets"] {
+            assert!(counted.get(name).is_some_and(|count| *count > 0), "{name}: {}", self.server);
+        }
+    }
+}
+
+macro_rules! two_hosts {
+    () => {
+        needs!(
+            Need::Root,
+            Need::Namespaces,
+            Need::Program("ip"),
+            Need::Program("nsenter"),
+            Need::Program("setpriv"),
+            Need::Program("ethtool"),
+            Need::Program("gcc")
+        )
+    };
+}
+
+/// Who sees nothing guesses QPNs, sequence numbers and keys: nobody else's connection notices.
+#[test]
+fn guesses_disturb_no_connection() {
+    two_hosts!();
+    let siege = besiege(&[]);
+    siege.withstood();
+    for out in [&siege.server, &siege.client] {
+        let troubles = ["errors", "wrong"].map(|word| of(out, word));
+        assert_eq!((of(out, "connections"), troubles), (1, [0, 0]), "{out}");
+    }
+}
+
+/// Who sees the packets can say what the peer could have said: end a connection, write to its region. Nothing more: what is not
+/// the region stays as it is, and the next connection works.
+#[test]
+fn who_knows_the_numbers_is_the_peer_and_no_more() {
+    two_hosts!();
+    let siege = besiege(&["--knowing"]);
+    siege.withstood();
+    assert!(of(&siege.attacker, "learned") > 20, "{}", siege.attacker);
+    let counted = siege.server.counters();
+    let games = ["duplicate_request", "out_of_sequence"];
+    assert!(
+        games.iter().any(|name| counted.get(name).is_some_and(|count| *count > 0)),
+        "{}",
+        siege.server
+    );
+}
