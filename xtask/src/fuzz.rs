@@ -93,7 +93,8 @@ fn dictionary(target: &str) -> Outcome<Option<PathBuf>> {
     }))
 }
 
-fn host() -> Outcome<String> {
+/// The machine that the compiler builds for.
+pub(crate) fn host() -> Outcome<String> {
     let text = crate::sh::read(tool("rustc").arg("-vV"))?;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).ok_or_else(|| "rustc -vV names no host".to_owned())

@@ -86,6 +86,12 @@ pub(crate) const GROUPS: &[Group] = &[
         Job::Interop { threads: 1 },
     ),
     group("multicast", 30, "groups of datagrams, one host and two", Job::Interop { threads: 1 }),
+    group(
+        "raw",
+        60,
+        "raw packets, flow steering, receive side scaling",
+        Job::Interop { threads: 1 },
+    ),
     group("fault", 60, "fault plans", Job::Interop { threads: 2 }),
     group("stacks", 120, "UCX, libfabric, and Open MPI by both", Job::Interop { threads: 1 }),
     group("pcap", 60, "packets of every carrier, recorded", Job::Interop { threads: 1 }),

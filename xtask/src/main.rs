@@ -19,6 +19,7 @@ mod setup;
 mod sh;
 mod source;
 mod test;
+mod tsan;
 mod unsafety;
 
 use std::process::ExitCode;
@@ -65,6 +66,8 @@ enum Chore {
         /// Only this target.
         target: Option<String>,
     },
+    /// Eight threads at one device under ThreadSanitizer, or why this machine cannot.
+    Tsan,
     /// The C interface: exported symbols and their versions, layout of structures.
     AbiCheck,
     /// Write docs/VERBS_MATRIX.md: what each verb does here.
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
         Chore::Deny { install } => deny::run(install).map(|_| ()),
         Chore::Loom => loom::run().map(|_| ()),
         Chore::Fuzz { runs, target } => fuzz::run(runs, target.as_deref()),
+        Chore::Tsan => tsan::run().and_then(|impossible| impossible.map_or(Ok(()), Err)),
         Chore::AbiCheck => abi::run(),
         Chore::Matrix { check } => abi::matrix(check),
         Chore::Pyverbs(options) => pyverbs::run(&options),

@@ -78,6 +78,12 @@ pub struct DeviceAttr {
     pub odp: OdpCaps,
     /// What tag matching can do.
     pub tm: TmCaps,
+    /// Whether there are raw packet QPs, flow steering and work queues.
+    pub has_raw_packets: bool,
+    /// Indirection tables of receive side scaling.
+    pub max_rwq_tables: u32,
+    /// Places of one of them.
+    pub max_rwq_table_size: u32,
     /// Ports.
     pub phys_port_cnt: u8,
     /// Completion vectors.
@@ -171,6 +177,8 @@ impl DeviceAttr {
             Preset::Mlx5 => (u16::MAX, 0xfff),
             _ => (0, 0),
         };
+        // The drivers of the other NICs have none.
+        let has_raw_packets = config.preset == Preset::Mlx5;
         Self {
             fw_ver: env!("CARGO_PKG_VERSION"),
             node_guid: guid,
@@ -204,6 +212,9 @@ impl DeviceAttr {
             max_comp_cntr: 16_384,
             odp: OdpCaps::new(config),
             tm: TmCaps::new(config),
+            has_raw_packets,
+            max_rwq_tables: if has_raw_packets { 4_096 } else { 0 },
+            max_rwq_table_size: if has_raw_packets { 2_048 } else { 0 },
             phys_port_cnt: 1,
             num_comp_vectors: 1,
             max_cq_moderation_count: moderation_count,

@@ -121,6 +121,10 @@ counters! {
     rx_shm_packets,
     /// Packets sent to other processes of this host.
     tx_shm_packets,
+    /// Ethernet frames given to raw packet QPs and work queues.
+    rx_raw_packets,
+    /// Ethernet frames sent.
+    tx_raw_packets,
     /// Packets within this process.
     loopback_packets,
     /// One-sided operations carried out without the target's engine.

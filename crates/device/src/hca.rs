@@ -433,6 +433,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         srqs: Slab::new(),
         xrcds: Slab::new(),
         groups: Vec::new(),
+        raw: Default::default(),
         dms: Slab::new(),
         comp_cntrs: Slab::new(),
         dm_budget: Default::default(),

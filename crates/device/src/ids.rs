@@ -45,6 +45,10 @@ id! {
     SrqId
     /// A block of device memory.
     DmId
+    /// A flow steering rule.
+    FlowId
+    /// An indirection table of receive side scaling.
+    RwqTableId
     /// A completion counter.
     CompCntrId
     /// A queue pair. Its QPN can be reused; this cannot be confused while the QP exists.
@@ -59,6 +63,18 @@ impl CmId {
     /// The number of the endpoint.
     pub const fn handle(self) -> u32 {
         self.0
+    }
+}
+
+/// A work queue of receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[doc(alias = "ibv_wq")]
+pub struct WqId(pub(crate) QpId);
+
+impl WqId {
+    /// The number of the work queue.
+    pub const fn handle(self) -> u32 {
+        self.0.0
     }
 }
 

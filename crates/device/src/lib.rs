@@ -39,6 +39,7 @@ mod counters;
 mod dm_export;
 mod engine;
 mod failure;
+pub mod flow;
 pub mod fork;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -49,6 +50,7 @@ mod refusal;
 mod register;
 #[cfg(test)]
 mod rig;
+pub mod rss;
 mod waits;
 mod withdraw;
 
@@ -56,7 +58,7 @@ pub use attr::{DeviceAttr, GidEntry, OdpCaps, PortAttr, TmCaps};
 pub use counters::Counters;
 pub use engine::{
     AsyncEvent, Cap, CompCntrEntry, CompCntrType, Engine, EventSource, MrAdvice, MrInfo, MrKind,
-    MwType, QpSpec, Rereg, Resources, Wc,
+    MwType, QpSpec, Rereg, Resources, Wc, WqState,
 };
 pub use engine::{TagOp, TagOpKind};
 pub use failure::fail_all;

@@ -77,6 +77,8 @@ pub(crate) fn look(config: &NicConfig, index: u32) -> Result<(Guid, Port)> {
         gids: netdev.gids(),
         ifindex: netdev.index,
         netdev: netdev.name,
+        mac: netdev.mac,
+        is_loopback: netdev.is_loopback,
     };
     Ok((Guid::from_mac(mac), port))
 }

@@ -18,6 +18,7 @@
 //! | [`timer`] | how timeouts are written in five bits |
 //! | [`wc`] | what a completion says |
 //! | [`wr`] | what a work request asks |
+//! | [`hash`] | what receive side scaling hashes |
 //!
 //! Names are those of the InfiniBand Architecture Specification, of the kernel and of libibverbs, without their
 //! prefixes; each item carries its C name as a documentation alias. Numeric values are those of `<infiniband/verbs.h>`
@@ -28,6 +29,7 @@ pub mod access;
 pub mod addr;
 pub mod comp_cntr;
 pub mod event;
+pub mod hash;
 pub mod ids;
 pub mod mtu;
 pub mod psn;
@@ -41,6 +43,7 @@ pub use access::Access;
 pub use addr::{Av, Gid, Guid};
 pub use comp_cntr::CompCntrOps;
 pub use event::{EventType, QpEvent};
+pub use hash::HashFields;
 pub use ids::{LKey, PKey, QKey, Qpn, RKey};
 pub use mtu::Mtu;
 pub use psn::{Msn, Psn};

@@ -12,6 +12,7 @@
 //!           +--------------------------------------------------+
 //!   registry: who is VF n on this host (abstract sockets)
 //!   netdev:   which addresses (GIDs) the nic has
+//!   ether:    whole frames out of and into the netdev
 //!   neighbour: whether the next hop to a host is known
 //! ```
 //!
@@ -73,6 +74,7 @@
 //! # }
 //! ```
 
+pub mod ether;
 mod fork;
 pub mod neighbour;
 pub mod netdev;

@@ -31,8 +31,8 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::steer;
 pub use holder::{Holder, holders, may_receive};
-pub(crate) use sys::attach_reuseport_cbpf;
 use sys::{BATCH, RecvMeta, SendMeta};
+pub(crate) use sys::{ControlMessages, attach_reuseport_cbpf, set_option};
 
 /// The UDP port of RoCEv2 (RoCEv2 Annex A17.3.1).
 #[doc(alias = "ROCE_V2_UDP_DPORT")]
@@ -626,7 +626,7 @@ fn open(
     };
     let result = configure(Domain::for_address(address), options).and_then(|socket| {
         if sharing == Sharing::OneUser {
-            sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+            set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         }
         socket.bind(&address.into())?;
         Ok(socket)
@@ -649,7 +649,7 @@ fn open(
 fn configure(domain: Domain, options: Options) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
-    let set = |level, name, value| sys::set_option(socket.as_fd(), level, name, value);
+    let set = |level, name, value| set_option(socket.as_fd(), level, name, value);
     // Each option whose result is dropped is a gain that some kernels and sandboxes do not offer.
     if domain == Domain::IPV4 {
         set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
@@ -687,7 +687,7 @@ const IPV6_MULTICAST_ALL: i32 = 29;
 
 /// Whether the kernel knows `UDP_SEGMENT`; the option is left off, since each send says whether it wants it.
 fn has_gso(socket: &Socket) -> bool {
-    sys::set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
+    set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
 }
 
 fn local_port(socket: &Socket) -> u16 {

@@ -3,7 +3,7 @@
 //! The transport decides, the environment acts. Everything that has an effect outside the QP goes through [`Env`], so
 //! the same state machines run over a real device and over a simulator.
 
-use iba::{Access, Av, CompCntrOps, QpEvent, Qpn, RKey, WcFlags, WcOpcode, WcStatus};
+use iba::{Access, Av, CompCntrOps, QpEvent, Qpn, RKey, SendFlags, WcFlags, WcOpcode, WcStatus};
 use wire::Headers;
 
 use crate::account::Account;
@@ -331,6 +331,13 @@ pub trait Env {
         source: Source<'_>,
         skipped: Skipped,
     ) -> Result<(), TransmitError>;
+
+    /// Sends an Ethernet frame of a raw packet QP. On [`TransmitError::Blocked`] nothing happened. An environment without an
+    /// Ethernet port has none of the memory of its QPs, as it has no such QPs.
+    fn transmit_frame(&mut self, frame: Source<'_>, flags: SendFlags) -> Result<(), TransmitError> {
+        let _ = (frame, flags);
+        Err(TransmitError::Memory(LocalError::Fault))
+    }
 
     /// Carries a one-sided operation out at once, if it can. Called only when the QP has nothing unacknowledged.
     fn one_sided(&mut self, op: &OneSided<'_>) -> Direct {

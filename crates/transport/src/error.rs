@@ -74,6 +74,9 @@ pub enum PostError {
     /// An atomic moves eight bytes (IBA 9.4.5).
     #[error("the local buffer of an atomic has eight bytes, not {0}")]
     AtomicLength(u64),
+    /// A frame begins with an Ethernet header.
+    #[error("{0} bytes are no Ethernet frame: its header has 14")]
+    FrameLength(u64),
     /// A datagram needs an address.
     #[error("a datagram needs a destination")]
     NoDestination,

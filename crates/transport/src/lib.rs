@@ -43,8 +43,8 @@
 //!
 //! What this crate does not do: parse packets (`wire`), find a QP by its number, check partition keys and source
 //! addresses, look up memory keys, keep completion queues (`device`), and automatic path migration, which no RoCE
-//! device has. Raw packets are not here: such a QP changes states but moves no data. Of
-//! XRC, which shared queue a request names is the device's to look up.
+//! device has. Of raw
+//! packets, which frame is whose, and of XRC, which shared queue a request names, is the device's to look up.
 //!
 //! On a carrier that is [reliable](PathCaps::reliable) one packet may carry many path MTUs. It then counts as many
 //! packet sequence numbers as the wire would have used, so counters, queries and fault plans agree everywhere.
@@ -67,6 +67,7 @@ mod modify;
 mod packet;
 mod post;
 mod qp;
+pub mod raw;
 mod req;
 mod resp;
 mod retry;

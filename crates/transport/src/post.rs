@@ -4,6 +4,7 @@ use iba::{QpType, WrOpcode};
 
 use crate::error::PostError;
 use crate::qp::Qp;
+use crate::raw::ETHERNET_HEADER;
 use crate::wqe::Wqe;
 use crate::wr::{Data, RecvWr, SendWr};
 
@@ -64,6 +65,9 @@ impl Qp {
         } else if wr.opcode == WrOpcode::LocalInv {
             length = 0;
         }
+        if self.qp_type == QpType::RawPacket && length < u64::from(ETHERNET_HEADER) {
+            return Err(PostError::FrameLength(length));
+        }
         let length = match u32::try_from(length) {
             Ok(bytes) if length <= MAX_MESSAGE => bytes,
             _ => return Err(PostError::Length(length)),
@@ -123,6 +127,7 @@ const fn has_operation(qp_type: QpType, opcode: WrOpcode) -> bool {
                 | WrOpcode::BindMw
         ),
         QpType::Ud => matches!(opcode, WrOpcode::Send | WrOpcode::SendWithImm),
+        QpType::RawPacket => matches!(opcode, WrOpcode::Send),
         _ => false,
     }
 }

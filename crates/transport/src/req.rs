@@ -145,6 +145,7 @@ impl Qp {
         }
         match self.qp_type {
             QpType::Ud => self.transmit_datagram(env),
+            QpType::RawPacket => self.transmit_frame(env),
             QpType::Rc | QpType::Uc | QpType::XrcSend => self.transmit_connected(env, now),
             _ => Sent::Nothing,
         }
@@ -183,6 +184,9 @@ impl Qp {
                 self.retire_front(env);
                 return Begin::Done;
             }
+            return Begin::Send;
+        }
+        if self.qp_type == QpType::RawPacket {
             return Begin::Send;
         }
         // A list that is wrong is found before the peer sees half of the message.

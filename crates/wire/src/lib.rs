@@ -19,6 +19,7 @@
 //! | [`headers`] | all headers of a packet at once, and what can be wrong with them |
 //! | [`bth`] ... [`ieth`] | one header each |
 //! | [`icrc`] | computing and checking the ICRC, without the IPv4 identification if need be |
+//! | [`frame`] | Ethernet frames of raw packet QPs, as far as flow steering looks into them |
 //! | [`ip`], [`grh`] | what stands before the BTH on the wire, and before a datagram's payload in a receive buffer |
 //! | [`mad`], [`cm`] | management datagrams, and the messages of communication management in them |
 //! | [`pretty`] | packets as lines of text |
@@ -69,6 +70,7 @@ pub mod bth;
 pub mod cm;
 pub mod deth;
 pub mod feth;
+pub mod frame;
 pub mod grh;
 pub mod headers;
 pub mod icrc;

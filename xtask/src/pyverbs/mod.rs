@@ -10,6 +10,7 @@
 
 mod build;
 mod expected;
+mod host;
 mod page;
 mod rxe;
 mod suite;

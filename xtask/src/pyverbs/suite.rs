@@ -5,11 +5,12 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::host;
 use super::verdicts::{Reader, Verdicts};
 use crate::sh::{Outcome, check, target_dir, tool};
 
@@ -87,7 +88,8 @@ impl Suite {
     pub(crate) fn run(&self, gpu: Option<Gpu>, patterns: &[String]) -> Outcome<Verdicts> {
         let option = gpu.map(|gpu| format!("--gpu={}", gpu.preset));
         let place = gpu.filter(|gpu| gpu.gtt).map(|_| "--gtt");
-        let mut command = Command::new(target_dir().join("release/peerdma"));
+        let mut command = host::of_its_own()?;
+        command.arg(target_dir().join("release/peerdma"));
         command.current_dir(&self.dir).arg("run").args(&option);
         command.args(["--", PYTHON, "tests/run_tests.py", "-v", "--dev", "peerdma0"]).args(place);
         for pattern in patterns {

@@ -12,6 +12,7 @@ use super::env::{QpEnv, QpFacts, Route};
 use super::mr::Mr;
 use super::peers::RingPosition;
 use super::qp::QpEntry;
+use super::raw::Role;
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
 use crate::refusal::{Result, refuse};
 
@@ -106,8 +107,17 @@ impl Engine {
             Some(srq) => self.srq(srq)?.tm.as_ref().map_or(spec.recv_cq, |tm| tm.cq),
             None => spec.recv_cq,
         };
-        let Some((id, qpn)) = self.qps.reserve() else {
-            refuse!(NoMemory, "create_qp: max_qp is {}", self.core.attr.max_qp);
+        if spec.qp_type == QpType::RawPacket {
+            self.open_sender()?;
+        }
+        let made = match self.add_qp(spec, ctx, recv_cq, None) {
+            Ok(made) => made,
+            Err(refusal) => {
+                if spec.qp_type == QpType::RawPacket {
+                    self.close_sender();
+                }
+                return Err(refusal);
+            }
         };
         if let Some(xrcd) = spec.xrcd {
             self.xrcd(xrcd)?.uses += 1;
@@ -119,6 +129,20 @@ impl Engine {
         if let Some(srq) = spec.srq {
             self.srq(srq)?.uses += 1;
         }
+        Ok(made)
+    }
+
+    /// Adds a QP to the table. What it uses is the caller's to check and to count.
+    pub(crate) fn add_qp(
+        &mut self,
+        spec: &QpSpec,
+        ctx: CtxId,
+        recv_cq: CqId,
+        role: Option<Role>,
+    ) -> Result<(QpId, Qpn)> {
+        let Some((id, qpn)) = self.qps.reserve() else {
+            refuse!(NoMemory, "create_qp: max_qp is {}", self.core.attr.max_qp);
+        };
         // A sending QP of XRC has no receive queue, a receiving one takes from many.
         let is_xrc = matches!(spec.qp_type, QpType::XrcSend | QpType::XrcRecv);
         let takes_none = spec.srq.is_some() || is_xrc;
@@ -159,6 +183,7 @@ impl Engine {
             wr_id: 0,
             ring_position: RingPosition::default(),
             peer_is_behind: false,
+            role: role.map(Box::new),
             starved_since: None,
         };
         self.qps.insert(id, QpEntry { qp, facts, queued: false, deadline: None });
@@ -167,9 +192,6 @@ impl Engine {
 
     fn check_spec(&mut self, spec: &QpSpec) -> Result<()> {
         let attr = &self.core.attr;
-        if spec.qp_type == QpType::RawPacket {
-            refuse!(NotSupported, "create_qp: no QPs of type {}", spec.qp_type);
-        }
         let cap = &spec.cap;
         if cap.max_send_wr > attr.max_qp_wr || cap.max_recv_wr > attr.max_qp_wr {
             refuse!(
@@ -261,6 +283,13 @@ impl Engine {
         let Some(entry) = qps.get_mut(id) else {
             refuse!(Invalid, "there is no QP {}", id.handle());
         };
+        if entry.facts.is_rss() {
+            refuse!(
+                NotSupported,
+                "modify_qp: QP {} spreads frames over work queues, which have states; it has none",
+                entry.facts.qpn
+            );
+        }
         let result = entry.qp.modify(&mut QpEnv::new(core, &mut entry.facts), attr, mask);
         if let Err(error) = result {
             refuse!(Invalid, "modify_qp: QP {}: {error}", entry.facts.qpn);
@@ -353,6 +382,11 @@ impl Engine {
     #[doc(alias = "ibv_query_qp")]
     pub fn query_qp(&self, id: QpId) -> Result<QpAttr> {
         match self.qps.get(id) {
+            Some(entry) if entry.facts.is_rss() => refuse!(
+                NotSupported,
+                "query_qp: QP {} spreads frames over work queues, and has no state",
+                entry.facts.qpn
+            ),
             Some(entry) => Ok(entry.qp.query()),
             None => refuse!(Invalid, "there is no QP {}", id.handle()),
         }
@@ -371,6 +405,10 @@ impl Engine {
                 id.handle()
             );
         }
+        let flows = self.flows_of(id);
+        if flows > 0 {
+            refuse!(Busy, "destroy_qp: {flows} flow steering rules lead to QP {}", id.handle());
+        }
         self.settle(id);
         let Some(entry) = self.qps.remove(id) else {
             refuse!(Invalid, "there is no QP {}", id.handle());
@@ -382,12 +420,19 @@ impl Engine {
         if let Some(xrcd) = facts.xrcd {
             self.xrcd(xrcd)?.uses -= 1;
         } else {
-            self.cq(facts.send_cq)?.uses -= 1;
-            self.cq(facts.recv_cq)?.uses -= 1;
+            // A work queue sends nothing, and what spreads frames over some completes nothing.
+            for cq in [facts.send_cq, facts.recv_cq].into_iter().filter(|cq| *cq != CqId::NONE) {
+                self.cq(cq)?.uses -= 1;
+            }
             if let Some(srq) = facts.srq {
                 self.srq(srq)?.uses -= 1;
             }
             self.pd(facts.pd)?.uses -= 1;
+        }
+        match facts.role.as_deref() {
+            Some(role) => self.release_role(role),
+            None if facts.qp_type == QpType::RawPacket => self.close_sender(),
+            None => {}
         }
         self.detach_comp_cntrs(&facts.cntrs);
         self.drop_async_events(facts.ctx, EventSource::Qp(id));
@@ -454,6 +499,16 @@ impl Engine {
         }
         let mut under_way = UnderWay::default();
         self.qps.forget_handles(ctx);
+        self.drop_flows(ctx);
+        let (spreading, tables) = self.rss_of(ctx);
+        for id in spreading {
+            if let Ok(more) = self.destroy_qp(id) {
+                under_way.join(more);
+            }
+        }
+        for id in tables {
+            let _ = self.destroy_rwq_table(id);
+        }
         let qps: Vec<QpId> =
             self.qps.iter().filter(|q| q.facts.ctx == ctx).map(|q| q.facts.id).collect();
         for id in qps {

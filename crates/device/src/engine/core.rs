@@ -18,6 +18,7 @@ use super::injected::Injected;
 use super::mr::MrTable;
 use super::multicast::Group;
 use super::peers::Peers;
+use super::raw::Raw;
 use super::table::Table;
 use super::tap::Tap;
 use super::tm::TagList;
@@ -117,6 +118,9 @@ pub(crate) struct Port {
     pub(crate) link_mtu: u32,
     pub(crate) speed_mbps: u32,
     pub(crate) gids: Vec<Gid>,
+    /// The hardware address of the netdev.
+    pub(crate) mac: [u8; 6],
+    pub(crate) is_loopback: bool,
 }
 
 impl Port {
@@ -146,6 +150,8 @@ pub(crate) struct Core {
     pub(crate) srqs: Slab<Srq>,
     pub(crate) xrcds: Slab<Xrcd>,
     pub(crate) groups: Vec<Group>,
+    /// Ethernet frames of the port, and who has them.
+    pub(crate) raw: Raw,
     pub(crate) dms: Slab<Dm>,
     pub(crate) comp_cntrs: Slab<CompCntr>,
     pub(crate) dm_budget: DmBudget,

@@ -1,6 +1,6 @@
 //! What one QP sees of the engine during a call.
 
-use iba::{Access, Av, CompCntrOps, Mtu, QpEvent, QpType, Qpn, RKey};
+use iba::{Access, Av, CompCntrOps, Mtu, QpEvent, QpType, Qpn, RKey, SendFlags};
 use smallvec::SmallVec;
 use transport::env::{
     AtomicOp, Completion, Counter, Direct, Env, LocalError, OneSided, RemoteError, Rx, Side,
@@ -20,6 +20,7 @@ use super::payload::{
 };
 use super::peers::{PushError, Record, RingPosition};
 use super::present::BroughtIn;
+use super::raw::Role;
 use super::udp::ecn;
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
 
@@ -53,6 +54,8 @@ pub(crate) struct QpFacts {
     pub(crate) ring_position: RingPosition,
     /// Whether the peer had yet to take that packet when a timer last fired.
     pub(crate) peer_is_behind: bool,
+    /// What it is if not a QP with two queues.
+    pub(crate) role: Option<Box<Role>>,
     /// Since when packets have met no receive, of an unreliable QP.
     pub(crate) starved_since: Option<Time>,
 }
@@ -142,6 +145,22 @@ impl<'a> QpEnv<'a, '_> {
                 let part = Part { umem: umem.clone(), offset, length };
                 Ok(LoopPayload::Parts(SmallVec::from_iter([part])))
             }
+        }
+    }
+
+    /// The same; memory that is absent is brought in first, if that can be now.
+    pub(crate) fn loop_payload_present(
+        &mut self,
+        source: &Source<'_>,
+    ) -> Result<LoopPayload, TransmitError> {
+        let taken = self.loop_payload(source);
+        if !matches!(taken, Err(TransmitError::Memory(LocalError::NotPresent))) {
+            return taken;
+        }
+        match self.bring_in_source(source) {
+            BroughtIn::Here => self.loop_payload(source),
+            BroughtIn::NotYet => taken,
+            BroughtIn::Refused => Err(TransmitError::Memory(LocalError::Fault)),
         }
     }
 
@@ -502,6 +521,10 @@ impl<'p> Env for QpEnv<'_, 'p> {
             return self.transmit_injected(to, headers, source, skipped);
         }
         self.transmit_now(to, headers, &source, skipped)
+    }
+
+    fn transmit_frame(&mut self, frame: Source<'_>, flags: SendFlags) -> Result<(), TransmitError> {
+        self.send_frame(&frame, flags)
     }
 
     fn withholds_receives(&self) -> bool {

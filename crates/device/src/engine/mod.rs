@@ -37,6 +37,7 @@ pub(crate) mod peers;
 mod pinned;
 mod present;
 pub(crate) mod qp;
+pub(crate) mod raw;
 pub(crate) mod receive;
 mod rereg;
 mod resources;
@@ -68,6 +69,7 @@ pub use self::cq::Wc;
 use self::env::{QpEnv, Route};
 pub use self::mr::MrKind;
 use self::qp::QpTable;
+pub use self::raw::WqState;
 use self::receive::{Look, Receivers};
 pub use self::rereg::Rereg;
 pub use self::resources::Resources;
@@ -197,6 +199,9 @@ impl Engine {
         if self.receivers.udp_is_hot() || self.polls.is_multiple_of(POLLS_PER_SOCKET) {
             moved |= self.receive_udp(Look::Likely);
         }
+        if self.receivers.frames_are_hot() || self.polls.is_multiple_of(POLLS_PER_SOCKET) {
+            moved |= self.receive_frames();
+        }
         moved |= self.run_cm();
         if self.core.udp.front().is_some() && self.ready.is_empty() {
             self.flush_udp();
@@ -213,6 +218,7 @@ impl Engine {
             && self.core.loopback.is_empty()
             && self.core.udp.front().is_none()
             && !self.receivers.udp_is_hot()
+            && !self.receivers.frames_are_hot()
     }
 
     /// Does everything that [`Engine::progress`] does now and then.
@@ -224,6 +230,7 @@ impl Engine {
         let mut moved = self.housekeeping();
         moved |= self.receive_fast();
         moved |= self.receive_udp(Look::Everywhere);
+        moved |= self.receive_frames();
         moved |= self.run_cm();
         moved |= self.run_ready();
         moved | self.fire_timers()
@@ -238,6 +245,7 @@ impl Engine {
         self.core.now = self.clock.now();
         let mut moved = self.receive_fast();
         moved |= self.receive_udp(Look::Likely);
+        moved |= self.receive_frames();
         moved |= self.run_cm();
         moved |= self.run_ready();
         moved | self.fire_timers()
@@ -262,6 +270,7 @@ impl Engine {
         self.core.faults.abandon_in_child();
         self.core.dm_budget.abandon_in_child();
         self.receivers.abandon_in_child();
+        self.core.raw.abandon_in_child();
         self.cm.abandon_in_child();
         self.core.peers.abandon_in_child();
         self.core.detach_event_queues();
@@ -319,7 +328,8 @@ impl Engine {
 
     /// Whether a QP waits for room in a carrier, or a packet for a receive.
     pub(crate) fn has_blocked(&self) -> bool {
-        !self.blocked.is_empty() || self.core.holding || self.cm.has_unsent()
+        let holds_frame = self.receivers.frames.as_ref().is_some_and(|f| f.is_holding());
+        !self.blocked.is_empty() || self.core.holding || holds_frame || self.cm.has_unsent()
     }
 
     pub(crate) fn make_ready(&mut self, id: QpId) {

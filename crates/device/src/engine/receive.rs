@@ -24,6 +24,7 @@ use super::multicast::{deliver_to_group, is_for_group};
 use super::payload::{InPayload, LoopPayload};
 use super::peers::{self, About, Forwarded, Incoming};
 use super::qp::{QpTable, vf_of};
+use super::raw::Frames;
 use super::udp::{UdpQueue, ecn};
 use crate::ids::QpId;
 use crate::waits::Waits;
@@ -34,6 +35,8 @@ pub(crate) struct Receivers {
     pub(crate) inbounds: Vec<Inbound>,
     pub(crate) udp: Option<UdpLink>,
     pub(crate) watch: Option<Watch>,
+    /// Ethernet frames, while a rule gives some to a QP.
+    pub(crate) frames: Option<Box<Frames>>,
     /// Which socket the kernel gives a packet to, by the VF of its QPN.
     steering: Option<Steering>,
     verifier: Verifier,
@@ -99,6 +102,7 @@ impl Receivers {
             inbounds: Vec::new(),
             udp,
             watch,
+            frames: None,
             steering,
             verifier: Verifier::new(),
             forwarders: Forwarders::new(port),
@@ -121,6 +125,9 @@ impl Receivers {
         if let Some(udp) = self.udp.take() {
             udp.abandon_in_child();
         }
+        if let Some(frames) = self.frames.take() {
+            frames.listener.abandon_in_child();
+        }
         self.watch = None;
         self.steering = None;
     }
@@ -131,6 +138,7 @@ impl Receivers {
             let _ = rustix::net::shutdown(inbound, rustix::net::Shutdown::Both);
         }
         self.udp = None;
+        self.frames = None;
         self.watch = None;
         self.steering = None;
     }
@@ -157,6 +165,11 @@ impl Receivers {
     /// Whether packets came over UDP lately, so that each poll should look.
     pub(crate) fn udp_is_hot(&self) -> bool {
         self.udp_heat > 0
+    }
+
+    /// Whether frames came lately, so that each poll should look.
+    pub(crate) fn frames_are_hot(&self) -> bool {
+        self.frames.as_ref().is_some_and(|frames| frames.is_hot())
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) struct RecvMeta {
 }
 
 /// Sets an option that is an `int`.
-pub(super) fn set_option(
+pub(crate) fn set_option(
     fd: BorrowedFd<'_>,
     level: c_int,
     name: c_int,
@@ -294,7 +294,7 @@ impl Control {
 }
 
 /// The messages in a control buffer: level, type and data.
-struct ControlMessages<'a>(&'a [u8]);
+pub(crate) struct ControlMessages<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Iterator for ControlMessages<'a> {
     type Item = (c_int, c_int, &'a [u8]);

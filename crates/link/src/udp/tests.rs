@@ -281,7 +281,7 @@ fn ipv6_without_a_checksum_is_accepted() {
         return not_run("ipv6", "this host has no ::1");
     }
     let sender = UdpSocket::bind("[::1]:0").expect("::1 is up");
-    sys::set_option(sender.as_fd(), libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, 1).expect("Linux 3.16");
+    set_option(sender.as_fd(), libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, 1).expect("Linux 3.16");
     sender.send_to(b"bare", ("::1", link.port())).expect("lo is up");
     assert_eq!(receive_one(&mut link).bytes, b"bare");
 }

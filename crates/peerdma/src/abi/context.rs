@@ -17,7 +17,8 @@ use super::pointers::Pointers;
 use super::types::context::{ABI_IS_EXTENDED, Context, ValuesEx, VerbsContext};
 use super::types::device::Device;
 use super::{
-    cq, device as devices, dm, domain, errno, mr, mw, poll, post, qp, report, rsocket, srq, tm, xrc,
+    cq, device as devices, dm, domain, errno, flow, mr, mw, poll, post, qp, report, rsocket, srq,
+    tm, wq, xrc,
 };
 
 /// An open device, as the library knows it.
@@ -123,6 +124,13 @@ pub(crate) fn create(device: *mut Device, opening: Arc<Opening>, cmd_fd: OwnedFd
     c.create_srq_ex = Some(srq::create_srq_ex);
     c.post_srq_ops = Some(tm::post_srq_ops);
     c.open_qp = Some(qp::open_qp);
+    c.create_wq = Some(wq::create_wq);
+    c.modify_wq = Some(wq::modify_wq);
+    c.destroy_wq = Some(wq::destroy_wq);
+    c.create_rwq_ind_table = Some(wq::create_rwq_ind_table);
+    c.destroy_rwq_ind_table = Some(wq::destroy_rwq_ind_table);
+    c.ibv_create_flow = Some(flow::create_flow);
+    c.ibv_destroy_flow = Some(flow::destroy_flow);
     c.sz = size_of::<VerbsContext>();
     c.context.device = device;
     c.context.ops._compat_query_device = Some(devices::ibv_query_device);

@@ -10,6 +10,7 @@ use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use device::{EngineGuard, Hca, Kind, NicInfo, Refusal};
+use iba::{HashFields, QpType};
 use libc::{size_t, ssize_t};
 
 use super::boundary::control;
@@ -20,8 +21,9 @@ use super::pointers::Pointers;
 use super::types::context::Context;
 use super::types::device::{
     CqModerationCaps, Device, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr,
-    QueryDeviceExInput, TmCaps,
+    QueryDeviceExInput, RssCaps, TmCaps,
 };
+use super::wq::TOEPLITZ;
 
 /// What the library knows of a device beside what programs see.
 pub(crate) struct Nic {
@@ -218,6 +220,17 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             max_ops: tm.max_ops,
             max_sge: tm.max_sge,
         };
+        let raw = engine.device_attr();
+        if raw.has_raw_packets {
+            all.rss_caps = RssCaps {
+                supported_qpts: 1 << QpType::RawPacket as u32,
+                max_rwq_indirection_tables: raw.max_rwq_tables,
+                max_rwq_indirection_table_size: raw.max_rwq_table_size,
+                rx_hash_fields_mask: HashFields::all().bits(),
+                rx_hash_function: TOEPLITZ,
+            };
+            all.max_wq_type_rq = raw.max_qp;
+        }
         drop(engine);
         // SAFETY: contract: the program has room for `size` bytes.
         unsafe { write_part(attr, &all, size) };
@@ -254,6 +267,9 @@ const CAP_FLAGS: u32 = 1 << 1
     | 1 << 21
     | 1 << 24;
 
+/// `IBV_DEVICE_MANAGED_FLOW_STEERING`.
+const MANAGED_FLOW_STEERING: u32 = 1 << 29;
+
 /// `IBV_TM_CAP_RC`.
 const TM_CAP_RC: u32 = 1;
 
@@ -276,6 +292,9 @@ fn limits(engine: &EngineGuard<'_>) -> DeviceAttr {
     c.max_qp = int(attr.max_qp);
     c.max_qp_wr = int(attr.max_qp_wr);
     c.device_cap_flags = CAP_FLAGS;
+    if attr.has_raw_packets {
+        c.device_cap_flags |= MANAGED_FLOW_STEERING;
+    }
     c.max_sge = int(attr.max_sge);
     c.max_sge_rd = int(attr.max_sge_rd);
     c.max_cq = int(attr.max_cq);

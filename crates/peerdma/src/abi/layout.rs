@@ -12,7 +12,8 @@ use std::mem::offset_of;
 use std::process::{Command, Stdio};
 
 use super::types::{
-    Field, Layout, ah, comp_cntr, context, cq, device, dm, event, mr, pd, qp, rdma, srq, wc, wr,
+    Field, Layout, ah, comp_cntr, context, cq, device, dm, event, flow, mr, pd, qp, rdma, srq, wc,
+    wr,
 };
 
 /// Fields younger than rdma-core 44, the oldest release this test is meant to run beside.
@@ -138,6 +139,23 @@ fn structures() -> Structures {
     add::<dm::AllocDmAttr>(&mut all, vec![]);
     add::<dm::Dm>(&mut all, vec![]);
     add::<event::AsyncEvent>(&mut all, vec![]);
+    add::<flow::EthFilter>(&mut all, vec![]);
+    add::<flow::Flow>(&mut all, vec![]);
+    add::<flow::FlowAttr>(&mut all, vec![]);
+    add::<flow::Ipv4ExtFilter>(&mut all, vec![]);
+    add::<flow::Ipv4Filter>(&mut all, vec![]);
+    add::<flow::Ipv6Filter>(&mut all, vec![]);
+    add::<flow::RwqIndTable>(&mut all, vec![]);
+    add::<flow::RwqIndTableInitAttr>(&mut all, vec![]);
+    add::<flow::SpecEth>(&mut all, vec![]);
+    add::<flow::SpecIpv4>(&mut all, vec![]);
+    add::<flow::SpecIpv4Ext>(&mut all, vec![]);
+    add::<flow::SpecIpv6>(&mut all, vec![]);
+    add::<flow::SpecTcpUdp>(&mut all, vec![]);
+    add::<flow::TcpUdpFilter>(&mut all, vec![]);
+    add::<flow::Wq>(&mut all, vec![]);
+    add::<flow::WqAttr>(&mut all, vec![]);
+    add::<flow::WqInitAttr>(&mut all, vec![]);
     add::<mr::Mr>(&mut all, vec![]);
     add::<mr::MrInitAttr>(&mut all, vec![]);
     add::<mr::MwBindInfo>(&mut all, vec![]);

@@ -36,6 +36,7 @@ pub(crate) mod dm;
 pub(crate) mod domain;
 pub(crate) mod drm;
 pub(crate) mod events;
+pub(crate) mod flow;
 pub(crate) mod import;
 pub(crate) mod mcast;
 pub(crate) mod misc;
@@ -51,6 +52,7 @@ pub(crate) mod rsocket;
 pub(crate) mod srq;
 pub(crate) mod tm;
 pub(crate) mod types;
+pub(crate) mod wq;
 pub(crate) mod wr;
 pub(crate) mod xrc;
 

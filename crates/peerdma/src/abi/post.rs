@@ -201,7 +201,7 @@ unsafe fn send_wr(own: &OwnQp, c: &SendWr, is_ud: bool) -> Result<wr::SendWr, c_
 ///
 /// The list it names is valid.
 #[inline]
-unsafe fn recv_wr(c: &RecvWr) -> Result<wr::RecvWr, c_int> {
+pub(crate) unsafe fn recv_wr(c: &RecvWr) -> Result<wr::RecvWr, c_int> {
     // SAFETY: the caller's promise.
     let sges = unsafe { sg_list(c.sg_list, c.num_sge) }?;
     Ok(wr::RecvWr { wr_id: c.wr_id, sges })

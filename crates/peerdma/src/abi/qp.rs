@@ -22,6 +22,7 @@ use super::types::cq::Cq;
 use super::types::pd::Pd;
 use super::types::qp::{Ece, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx, QpOpenAttr};
 use super::types::srq::{Srq, Xrcd};
+use super::wq::{self, TableObject};
 use super::wr::{self, Batch};
 use super::xrc::XrcdObject;
 use super::{cq, errno};
@@ -77,6 +78,8 @@ mod mask {
     pub(super) const PD: u32 = 1;
     pub(super) const XRCD: u32 = 1 << 1;
     pub(super) const CREATE_FLAGS: u32 = 1 << 2;
+    pub(super) const IND_TABLE: u32 = 1 << 4;
+    pub(super) const RX_HASH: u32 = 1 << 5;
     pub(super) const SEND_OPS_FLAGS: u32 = 1 << 6;
 }
 
@@ -84,7 +87,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut Context,
     attr: *mut QpInitAttrEx,
 ) -> *mut Qp {
-    use mask::{CREATE_FLAGS, PD, SEND_OPS_FLAGS, XRCD};
+    use mask::{CREATE_FLAGS, IND_TABLE, PD, RX_HASH, SEND_OPS_FLAGS, XRCD};
+    const KNOWN: u32 = CREATE_FLAGS | IND_TABLE | PD | RX_HASH | SEND_OPS_FLAGS | XRCD;
     control("ibv_create_qp_ex", ptr::null_mut(), || {
         // SAFETY: contract: the attributes are valid; only those that the mask names are read.
         let wanted = unsafe { given(attr) };
@@ -93,7 +97,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         let has = |bit| wanted.comp_mask & bit != 0;
         let refused =
             |kind, what: String| Err(Refusal::new(kind, format!("ibv_create_qp_ex: {what}")));
-        let created = if wanted.comp_mask & !(PD | XRCD | CREATE_FLAGS | SEND_OPS_FLAGS) != 0 {
+        let created = if wanted.comp_mask & !KNOWN != 0 {
             refused(Kind::NotSupported, format!("comp_mask {:#x}", wanted.comp_mask))
         } else if wanted.qp_type == QpType::XrcRecv as u32 {
             if has(XRCD) {
@@ -108,6 +112,9 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             refused(Kind::Invalid, "no protection domain".to_owned())
         } else if has(CREATE_FLAGS) && wanted.create_flags != 0 {
             refused(Kind::NotSupported, format!("create_flags {:#x}", wanted.create_flags))
+        } else if has(RX_HASH) || has(IND_TABLE) {
+            // SAFETY: contract: what the mask names is valid.
+            unsafe { create_rss(context, wanted) }
         } else if has(SEND_OPS_FLAGS) && !wr::has_operations(wanted.qp_type, wanted.send_ops_flags)
         {
             refused(Kind::NotSupported, format!("send_ops_flags {:#x}", wanted.send_ops_flags))
@@ -250,6 +257,58 @@ unsafe fn create_target(
     let (id, qpn) = domain.hca.lock().create_qp(&spec)?;
     let own = OwnQp {
         hca: Arc::clone(&domain.hca),
+        id,
+        acks: Acks::default(),
+        batch: Turn::default(),
+        cap,
+        sq_sig_all: 0,
+        is_extended: false,
+    };
+    let finish = |c: &mut QpEx| {
+        c.qp_base.handle = id.handle();
+        c.qp_base.qp_num = qpn.value();
+    };
+    Ok(boxed.create(finish, own).cast())
+}
+
+/// Makes a QP that spreads frames over work queues. What the mask names is valid.
+unsafe fn create_rss(context: *mut Context, wanted: &QpInitAttrEx) -> Result<*mut Qp, Refusal> {
+    let refused =
+        |what: String| Err(Refusal::new(Kind::Invalid, format!("ibv_create_qp_ex: {what}")));
+    let both = mask::RX_HASH | mask::IND_TABLE;
+    if wanted.comp_mask & both != both || wanted.comp_mask & mask::SEND_OPS_FLAGS != 0 {
+        let given = wanted.comp_mask;
+        return refused(format!("comp_mask {given:#x}: a hash and a table belong together"));
+    }
+    if wanted.qp_type != QpType::RawPacket as u32 {
+        return refused(format!("a hash for QP type {}; only RAW_PACKET has one", wanted.qp_type));
+    }
+    // `create_qp` of the kernel's uverbs.
+    if wanted.cap.max_recv_wr != 0 || wanted.cap.max_recv_sge != 0 || !wanted.srq.is_null() {
+        return refused("receives of its own, and it spreads frames over work queues".to_owned());
+    }
+    // SAFETY: the caller's promise.
+    let parent = unsafe { pd::of_context(context, wanted.pd) };
+    // SAFETY: the caller's promise.
+    let table = unsafe { TableObject::own(wanted.rwq_ind_tbl) };
+    same_device(&parent.hca, &table.hca, "the indirection table");
+    // SAFETY: the caller's promise.
+    let hash = unsafe { wq::rx_hash(&wanted.rx_hash_conf) }?;
+    // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be absent, for all of
+    // which zero is a value; so it is for a mutex and a condition.
+    let mut c: QpEx = unsafe { mem::zeroed() };
+    c.qp_base.context = context;
+    c.qp_base.qp_context = wanted.qp_context;
+    c.qp_base.pd = wanted.pd;
+    c.qp_base.qp_type = wanted.qp_type;
+    // SAFETY: the structure is made of integers, for which zero is a value.
+    let cap: QpCap = unsafe { mem::zeroed() };
+    let boxed = QpObject::reserve(c);
+    let mut engine = parent.hca.alive()?;
+    let (id, qpn) = engine.create_rss_qp(parent.id, table.id, hash, boxed.address() as u64)?;
+    drop(engine);
+    let own = OwnQp {
+        hca: Arc::clone(&parent.hca),
         id,
         acks: Acks::default(),
         batch: Turn::default(),

@@ -62,6 +62,7 @@ pub(crate) fn has_operations(qp_type: u32, wanted: u64) -> bool {
         }
         Some(QpType::Uc) => connected,
         Some(QpType::Ud) => datagram,
+        Some(QpType::RawPacket) => SEND,
         _ => 0,
     };
     wanted & !has == 0

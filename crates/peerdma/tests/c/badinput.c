@@ -50,7 +50,8 @@ static const struct verb verbs[] = {
 };
 
 /* Arguments: D device, X context, P domain, C channel (c: or none), Q CQ, K QP, S SRQ, M region, A handle, d device memory,
- * B buffer, V completion counter, T thread domain, W window, R XRC domain; a structure (s) or room for one (w) that must be there, one that need
+ * B buffer, V completion counter, T thread domain, W window, R XRC domain, q work queue, t indirection table, F rule;
+ * a structure (s) or room for one (w) that must be there, one that need
  * not (.); a number (0 to 9, Z: the size of the room, N: the rights of device memory), an address that is mapped (b). */
 struct row {
 	const char *name;
@@ -82,10 +83,13 @@ static const struct row rows[] = {
 	{ "ibv_create_comp_cntr", NIL, "Xs" },
 	{ "ibv_create_cq", NIL, "X4.c0" },
 	{ "ibv_create_cq_ex", NIL, "Xs" },
+	{ "ibv_create_flow", NIL, "Ks" },
 	{ "ibv_create_qp", NIL, "Ps" },
 	{ "ibv_create_qp_ex", NIL, "Xs" },
+	{ "ibv_create_rwq_ind_table", NIL, "Xs" },
 	{ "ibv_create_srq", NIL, "Ps" },
 	{ "ibv_create_srq_ex", NIL, "Xs" },
+	{ "ibv_create_wq", NIL, "Xs" },
 	{ "ibv_dealloc_mw", ERRNO, "W" },
 	{ "ibv_dealloc_pd", ERRNO, "P" },
 	{ "ibv_dealloc_td", ERRNO, "T" },
@@ -94,8 +98,11 @@ static const struct row rows[] = {
 	{ "ibv_destroy_comp_channel", ERRNO, "C" },
 	{ "ibv_destroy_comp_cntr", ERRNO, "V" },
 	{ "ibv_destroy_cq", ERRNO, "Q" },
+	{ "ibv_destroy_flow", ERRNO, "F" },
 	{ "ibv_destroy_qp", ERRNO, "K" },
+	{ "ibv_destroy_rwq_ind_table", ERRNO, "t" },
 	{ "ibv_destroy_srq", ERRNO, "S" },
+	{ "ibv_destroy_wq", ERRNO, "q" },
 	{ "ibv_detach_mcast", ERRNO, "Ks0" },
 	{ "ibv_dm_export_dmabuf_fd", MINUS, "d" },
 	{ "ibv_dofork_range", PURE, "" },
@@ -129,6 +136,7 @@ static const struct row rows[] = {
 	{ "ibv_modify_cq", ERRNO, "Qs" },
 	{ "ibv_modify_qp", ERRNO, "Ks1" },
 	{ "ibv_modify_srq", ERRNO, "Ss2" },
+	{ "ibv_modify_wq", ERRNO, "qs" },
 	{ "ibv_next_poll", ERRNO, "Q" },
 	{ "ibv_node_type_str", PURE, "" },
 	{ "ibv_open_device", NIL, "D" },
@@ -140,6 +148,7 @@ static const struct row rows[] = {
 	{ "ibv_post_send", ERRNO, "K.." },
 	{ "ibv_post_srq_ops", ERRNO, "S.." },
 	{ "ibv_post_srq_recv", ERRNO, "S.." },
+	{ "ibv_post_wq_recv", ERRNO, "q.." },
 	{ "ibv_qp_attach_comp_cntr", ERRNO, "KVs" },
 	{ "ibv_qp_to_qp_ex", NIL, "K" },
 	{ "ibv_query_device", ERRNO, "Xw" },
@@ -231,6 +240,11 @@ struct set {
 	struct ibv_dm *dm;
 	struct ibv_mw *mw;
 	struct ibv_xrcd *xrcd;
+	struct ibv_wq *wq;
+	struct ibv_rwq_ind_table *table;
+	/* Only of those who may have raw packets. */
+	struct ibv_qp *raw;
+	struct ibv_flow *flow;
 	void *buf;
 	void *cntr;
 };
@@ -310,6 +324,10 @@ static struct set make(void)
 		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
 		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE };
 	void *(*alloc_buf)(struct ibv_pd *, size_t, void **) = symbol("ibv_alloc_buf");
+	struct ibv_wq_init_attr wq = { .wq_type = IBV_WQT_RQ, .max_wr = 4, .max_sge = 1 };
+	struct ibv_rwq_ind_table_init_attr table = { .ind_tbl = &s.wq };
+	struct ibv_qp_init_attr raw = { .qp_type = IBV_QPT_RAW_PACKET, .cap = qp.cap };
+	struct ibv_flow_attr flow = { .port = 1, .size = sizeof(flow) };
 	void *(*create_cntr)(struct ibv_context *, void *) = symbol("ibv_create_comp_cntr");
 
 	must(s.context != NULL, "a context");
@@ -330,6 +348,12 @@ static struct set make(void)
 	must((s.mw = ibv_alloc_mw(s.pd, IBV_MW_TYPE_1)) != NULL, "a window");
 	must((s.xrcd = ibv_open_xrcd(s.context, &xrcd)) != NULL, "an XRC domain");
 	must(alloc_buf(s.pd, 4096, &s.buf) != NULL, "a buffer");
+	wq.pd = s.pd;
+	wq.cq = raw.send_cq = raw.recv_cq = s.cq;
+	must((s.wq = ibv_create_wq(s.context, &wq)) != NULL, "a work queue");
+	must((s.table = ibv_create_rwq_ind_table(s.context, &table)) != NULL, "an indirection table");
+	must((s.raw = ibv_create_qp(s.pd, &raw)) != NULL || errno == EPERM, "a raw packet QP");
+	must(!s.raw || (s.flow = ibv_create_flow(s.raw, &flow)) != NULL, "a rule");
 	must((s.cntr = create_cntr(s.context, (uint32_t[3]){ 0 })) != NULL, "a completion counter");
 	return s;
 }
@@ -342,6 +366,12 @@ static void destroy(const struct set *s)
 
 	free_buf(s->buf);
 #define GONE(call) (left = left ? left : (call) ? #call : NULL)
+	if (s->raw) {
+		GONE(ibv_destroy_flow(s->flow));
+		GONE(ibv_destroy_qp(s->raw));
+	}
+	GONE(ibv_destroy_rwq_ind_table(s->table));
+	GONE(ibv_destroy_wq(s->wq));
 	GONE(destroy_cntr(s->cntr));
 	GONE(ibv_dealloc_mw(s->mw));
 	GONE(ibv_free_dm(s->dm));
@@ -392,6 +422,12 @@ static long object(const struct set *s, char kind)
 		return (long)s->mw;
 	case 'R':
 		return (long)s->xrcd;
+	case 'q':
+		return (long)s->wq;
+	case 't':
+		return (long)s->table;
+	case 'F':
+		return (long)s->flow;
 	default:
 		return 0;
 	}
@@ -428,6 +464,13 @@ static void fill(const char *name, const struct set *s, void *in)
 	else if (!strcmp(name, "ibv_open_qp"))
 		*(struct ibv_qp_open_attr *)in = (struct ibv_qp_open_attr){ .comp_mask = IBV_QP_OPEN_ATTR_RESERVED - 1,
 			.qp_num = s->qp->qp_num, .xrcd = s->xrcd, .qp_type = IBV_QPT_XRC_RECV };
+	else if (!strcmp(name, "ibv_create_wq"))
+		*(struct ibv_wq_init_attr *)in = (struct ibv_wq_init_attr){ .wq_type = IBV_WQT_RQ, .max_wr = 4, .max_sge = 1,
+			.pd = s->pd, .cq = s->cq };
+	else if (!strcmp(name, "ibv_modify_wq"))
+		*(struct ibv_wq_attr *)in = (struct ibv_wq_attr){ .attr_mask = IBV_WQ_ATTR_STATE };
+	else if (!strcmp(name, "ibv_create_flow"))
+		((struct ibv_flow_attr *)in)->port = 1;
 	else if (!strcmp(name, "ibv_modify_cq"))
 		*(struct ibv_modify_cq_attr *)in = (struct ibv_modify_cq_attr){ .attr_mask = IBV_CQ_ATTR_MODERATE };
 	else if (!strcmp(name, "ibv_modify_qp"))
@@ -471,7 +514,8 @@ static void *address(const struct verb *verb, const struct set *s)
 		base = (char *)s->dm;
 		break;
 	case OF_ibv_wq:
-		return NULL;
+		base = (char *)s->wq;
+		break;
 	}
 	return *(void **)(base + verb->offset);
 }
@@ -521,7 +565,7 @@ static void each_argument(const struct verb *verb, const struct row *row, const 
 		char kind = row->args[wrong];
 		const char *ways[] = { "null", "destroyed", "of another kind" };
 
-		if (!strchr("DXPCcQKSMAdBVTWRsw", kind))
+		if (!strchr("DXPCcQKSMAdBVTWRqtFsw", kind))
 			continue;
 		for (int way = 0; way < 3; way++) {
 			long a[6] = { 0 };

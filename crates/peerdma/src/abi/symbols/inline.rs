@@ -6,10 +6,9 @@ use super::Inline;
 use super::Refusal::{Errno, Null};
 
 const COUNTERS: &str = "the device has no flow counters";
-const FLOW: &str = "the device steers no raw packets";
+const FLOW: &str = "the device has no actions on frames (no IPsec)";
 const RATE: &str = "the device does not pace packets";
-const RAW: &str = "the device has no raw packet QPs";
-const WQ: &str = "the device has no receive side scaling";
+const RAW: &str = "the device takes raw packets as they are: it strips, tags and splits none";
 
 const fn inline(name: &'static str, through: &'static str, answer: super::Answer) -> Inline {
     Inline { name, through, answer }
@@ -32,23 +31,23 @@ pub(crate) const INLINE: &[Inline] = &[
     inline("ibv_close_xrcd", "verbs_context.close_xrcd", In("xrc")),
     inline("ibv_create_counters", "verbs_context.create_counters", Refuse(Null, COUNTERS)),
     inline("ibv_create_cq_ex", "verbs_context.create_cq_ex", In("cq")),
-    inline("ibv_create_flow", "verbs_context.ibv_create_flow", Refuse(Null, FLOW)),
+    inline("ibv_create_flow", "verbs_context.ibv_create_flow", In("flow")),
     inline(
         "ibv_create_flow_action_esp",
         "verbs_context.create_flow_action_esp",
         Refuse(Null, FLOW),
     ),
     inline("ibv_create_qp_ex", "verbs_context.create_qp_ex", In("qp")),
-    inline("ibv_create_rwq_ind_table", "verbs_context.create_rwq_ind_table", Refuse(Null, WQ)),
+    inline("ibv_create_rwq_ind_table", "verbs_context.create_rwq_ind_table", In("wq")),
     inline("ibv_create_srq_ex", "verbs_context.create_srq_ex", In("srq")),
-    inline("ibv_create_wq", "verbs_context.create_wq", Refuse(Null, WQ)),
+    inline("ibv_create_wq", "verbs_context.create_wq", In("wq")),
     inline("ibv_dealloc_mw", "ibv_context.ops.dealloc_mw", In("mw")),
     inline("ibv_dealloc_td", "verbs_context.dealloc_td", In("domain")),
     inline("ibv_destroy_counters", "verbs_context.destroy_counters", Refuse(Errno, COUNTERS)),
-    inline("ibv_destroy_flow", "verbs_context.ibv_destroy_flow", Refuse(Errno, FLOW)),
+    inline("ibv_destroy_flow", "verbs_context.ibv_destroy_flow", In("flow")),
     inline("ibv_destroy_flow_action", "verbs_context.destroy_flow_action", Refuse(Errno, FLOW)),
-    inline("ibv_destroy_rwq_ind_table", "verbs_context.destroy_rwq_ind_table", Refuse(Errno, WQ)),
-    inline("ibv_destroy_wq", "verbs_context.destroy_wq", Refuse(Errno, WQ)),
+    inline("ibv_destroy_rwq_ind_table", "verbs_context.destroy_rwq_ind_table", In("wq")),
+    inline("ibv_destroy_wq", "verbs_context.destroy_wq", In("wq")),
     inline("ibv_end_poll", "ibv_cq_ex.end_poll", In("poll")),
     inline("ibv_free_dm", "verbs_context.free_dm", In("dm")),
     inline("ibv_get_srq_num", "verbs_context.get_srq_num", In("xrc")),
@@ -61,7 +60,7 @@ pub(crate) const INLINE: &[Inline] = &[
         Refuse(Errno, FLOW),
     ),
     inline("ibv_modify_qp_rate_limit", "verbs_context.modify_qp_rate_limit", Refuse(Errno, RATE)),
-    inline("ibv_modify_wq", "verbs_context.modify_wq", Refuse(Errno, WQ)),
+    inline("ibv_modify_wq", "verbs_context.modify_wq", In("wq")),
     inline("ibv_next_poll", "ibv_cq_ex.next_poll", In("poll")),
     inline("ibv_open_qp", "verbs_context.open_qp", In("qp")),
     inline("ibv_open_xrcd", "verbs_context.open_xrcd", In("xrc")),
@@ -70,7 +69,7 @@ pub(crate) const INLINE: &[Inline] = &[
     inline("ibv_post_send", "ibv_context.ops.post_send", In("post")),
     inline("ibv_post_srq_ops", "verbs_context.post_srq_ops", In("tm")),
     inline("ibv_post_srq_recv", "ibv_context.ops.post_srq_recv", In("post")),
-    inline("ibv_post_wq_recv", "ibv_wq.post_recv", Refuse(Errno, WQ)),
+    inline("ibv_post_wq_recv", "ibv_wq.post_recv", In("wq")),
     inline("ibv_query_device_ex", "verbs_context.query_device_ex", In("device")),
     inline("ibv_query_port", "verbs_context.query_port", In("device")),
     inline("ibv_query_rt_values_ex", "verbs_context.query_rt_values", In("context")),

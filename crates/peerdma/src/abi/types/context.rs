@@ -7,6 +7,7 @@ use libc::{pthread_mutex_t, size_t, timespec};
 use super::cq::{Cq, CqEx, CqInitAttrEx, ModifyCqAttr};
 use super::device::{Device, DeviceAttr, DeviceAttrEx, PortAttr, QueryDeviceExInput};
 use super::dm::{AllocDmAttr, Dm};
+use super::flow::{Flow, FlowAttr, RwqIndTable, RwqIndTableInitAttr, Wq, WqAttr, WqInitAttr};
 use super::mr::{Mr, Mw, MwBind};
 use super::pd::{ParentDomainInitAttr, Pd, Td, TdInitAttr};
 use super::qp::{Qp, QpInitAttrEx, QpOpenAttr};
@@ -55,6 +56,14 @@ pub(crate) type CreateCqEx = unsafe extern "C" fn(*mut Context, *mut CqInitAttrE
 pub(crate) type CreateQpEx = unsafe extern "C" fn(*mut Context, *mut QpInitAttrEx) -> *mut Qp;
 pub(crate) type OpenQp = unsafe extern "C" fn(*mut Context, *mut QpOpenAttr) -> *mut Qp;
 pub(crate) type PostSrqOps = unsafe extern "C" fn(*mut Srq, *mut OpsWr, *mut *mut OpsWr) -> c_int;
+pub(crate) type CreateWq = unsafe extern "C" fn(*mut Context, *mut WqInitAttr) -> *mut Wq;
+pub(crate) type ModifyWq = unsafe extern "C" fn(*mut Wq, *mut WqAttr) -> c_int;
+pub(crate) type DestroyWq = unsafe extern "C" fn(*mut Wq) -> c_int;
+pub(crate) type CreateRwqIndTable =
+    unsafe extern "C" fn(*mut Context, *mut RwqIndTableInitAttr) -> *mut RwqIndTable;
+pub(crate) type DestroyRwqIndTable = unsafe extern "C" fn(*mut RwqIndTable) -> c_int;
+pub(crate) type CreateFlow = unsafe extern "C" fn(*mut Qp, *mut FlowAttr) -> *mut Flow;
+pub(crate) type DestroyFlow = unsafe extern "C" fn(*mut Flow) -> c_int;
 pub(crate) type CreateSrqEx = unsafe extern "C" fn(*mut Context, *mut SrqInitAttrEx) -> *mut Srq;
 
 c_struct! {
@@ -138,19 +147,19 @@ c_struct! {
         alloc_td: Option<AllocTd>,
         modify_cq: Option<ModifyCq>,
         post_srq_ops: Option<PostSrqOps>,
-        destroy_rwq_ind_table: Absent,
-        create_rwq_ind_table: Absent,
-        destroy_wq: Absent,
-        modify_wq: Absent,
-        create_wq: Absent,
+        destroy_rwq_ind_table: Option<DestroyRwqIndTable>,
+        create_rwq_ind_table: Option<CreateRwqIndTable>,
+        destroy_wq: Option<DestroyWq>,
+        modify_wq: Option<ModifyWq>,
+        create_wq: Option<CreateWq>,
         query_rt_values: Option<QueryRtValues>,
         create_cq_ex: Option<CreateCqEx>,
         /// The library's own; programs never look.
         r#priv: *mut Opaque,
         query_device_ex: Option<QueryDeviceEx>,
-        ibv_destroy_flow: Absent,
+        ibv_destroy_flow: Option<DestroyFlow>,
         ABI_placeholder2: Absent,
-        ibv_create_flow: Absent,
+        ibv_create_flow: Option<CreateFlow>,
         ABI_placeholder1: Absent,
         open_qp: Option<OpenQp>,
         create_qp_ex: Option<CreateQpEx>,

@@ -3,9 +3,10 @@
 use std::ffi::c_int;
 
 use super::cq::Cq;
+use super::flow::Wq;
 use super::qp::Qp;
 use super::srq::Srq;
-use super::{CEnum, Opaque, c_struct};
+use super::{CEnum, c_struct};
 
 /// What an event is about: which member holds depends on the event's type.
 #[derive(Clone, Copy)]
@@ -14,7 +15,7 @@ pub(crate) union Element {
     pub(crate) cq: *mut Cq,
     pub(crate) qp: *mut Qp,
     pub(crate) srq: *mut Srq,
-    pub(crate) wq: *mut Opaque,
+    pub(crate) wq: *mut Wq,
     pub(crate) port_num: c_int,
 }
 

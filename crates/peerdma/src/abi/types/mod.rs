@@ -2,7 +2,7 @@
 //!
 //! The header's inline functions reach through these structures, so their layout is the ABI as much as the symbols are.
 //! Field names are C's. Enumerations are plain integers, because a C program may store any value in them. What a program
-//! only hands around (`struct ibv_flow`, `struct ibv_wq`, ...) is an opaque pointer here.
+//! only hands around (`struct ibv_counters`, ...) is an opaque pointer here.
 //!
 //! Structures grow at their end (`ibv_port_attr`, `ibv_device_attr_ex`), and a program built with an older header has
 //! less room: such calls carry the size, and nothing may be written beyond it. `verbs_context` grows at its *start*: the
@@ -20,6 +20,7 @@ pub(crate) mod cq;
 pub(crate) mod device;
 pub(crate) mod dm;
 pub(crate) mod event;
+pub(crate) mod flow;
 pub(crate) mod mr;
 pub(crate) mod pd;
 pub(crate) mod qp;

@@ -7,11 +7,12 @@ use libc::{pthread_cond_t, pthread_mutex_t, size_t};
 use super::ah::{Ah, AhAttr};
 use super::context::Context;
 use super::cq::Cq;
+use super::flow::RwqIndTable;
 use super::mr::{Mw, MwBindInfo};
 use super::pd::Pd;
 use super::srq::{Srq, Xrcd};
 use super::wr::{DataBuf, Sge};
-use super::{Absent, CEnum, Opaque, c_struct};
+use super::{Absent, CEnum, c_struct};
 
 c_struct! {
     /// How to open a QP that exists.
@@ -142,7 +143,7 @@ c_struct! {
         xrcd: *mut Xrcd,
         create_flags: u32,
         max_tso_header: u16,
-        rwq_ind_tbl: *mut Opaque,
+        rwq_ind_tbl: *mut RwqIndTable,
         rx_hash_conf: RxHashConf,
         source_qpn: u32,
         send_ops_flags: u64,

@@ -1,0 +1,164 @@
+//! Raw packet QPs: Ethernet frames of the port.
+//!
+//! ```text
+//!   post_send -> QP -> QpEnv::transmit_frame -> Sender (packet socket) -> netdev
+//!   netdev -> Listener (packet socket) -> rules by priority -> QP, or RSS QP -> table -> work queue
+//! ```
+//!
+//! The packet sockets are opened when they are needed: the first when a QP is made, as that is what needs CAP_NET_RAW
+//! (`create_qp` of the kernel's `ib_core`), the second with the first rule. A QP receives what a rule gives it, and nothing without.
+//!
+//! **Frames of this host.** A NIC's embedded switch loops back what goes to a group, or to the port's own address. The kernel
+//! shows listeners what goes out, too, so it is there that such frames are found, whichever process sent them.
+
+mod receive;
+mod steer;
+mod wq;
+
+use iba::SendFlags;
+use link::ether::{self, OpenError, Sender};
+use slab::Slab;
+use transport::env::{Counter, Env, Source, TransmitError};
+
+use super::Engine;
+use super::core::Core;
+use super::env::{QpEnv, QpFacts};
+use super::payload::LoopPayload;
+use crate::flow::FlowAttr;
+use crate::ids::{CtxId, QpId, RwqTableId};
+use crate::refusal::{Kind, Refusal, Result, refuse};
+use crate::rss::RxHash;
+
+pub(crate) use self::receive::Frames;
+pub use self::wq::WqState;
+
+/// What the QPs of a process have of the port.
+#[derive(Debug, Default)]
+pub(crate) struct Raw {
+    sender: Option<Sender>,
+    /// QPs that send through it.
+    senders: u32,
+    flows: Slab<Flow>,
+    /// Rules, in the order in which frames meet them.
+    order: Vec<usize>,
+    tables: Slab<RwqTable>,
+}
+
+/// A rule, and where it leads.
+#[derive(Debug)]
+struct Flow {
+    ctx: CtxId,
+    qp: QpId,
+    attr: FlowAttr,
+}
+
+/// Work queues to choose from; as many as a power of two says.
+#[derive(Debug)]
+struct RwqTable {
+    ctx: CtxId,
+    queues: Vec<QpId>,
+    /// QPs that spread over it.
+    uses: u32,
+}
+
+/// What an entry of the table of QPs is, if it is no QP with two queues.
+#[derive(Clone, Debug)]
+pub(crate) enum Role {
+    /// A work queue, and the places it has in indirection tables.
+    Wq { uses: u32 },
+    /// A QP that only spreads frames over work queues.
+    Rss { table: RwqTableId, hash: RxHash },
+}
+
+impl Engine {
+    /// Opens the port for one more raw packet QP.
+    pub(crate) fn open_sender(&mut self) -> Result<()> {
+        if !self.core.attr.has_raw_packets {
+            refuse!(NotSupported, "create_qp: a NIC of this preset has no raw packet QPs");
+        }
+        if self.core.raw.sender.is_none() {
+            let sender = Sender::open(self.core.ether_port());
+            self.core.raw.sender = Some(sender.map_err(|error| cannot_open("create_qp", &error))?);
+        }
+        self.core.raw.senders += 1;
+        Ok(())
+    }
+
+    /// Notes that a raw packet QP went away.
+    pub(crate) fn close_sender(&mut self) {
+        let raw = &mut self.core.raw;
+        raw.senders = raw.senders.saturating_sub(1);
+        if raw.senders == 0 {
+            raw.sender = None;
+        }
+    }
+}
+
+impl Core {
+    fn ether_port(&self) -> ether::Port {
+        ether::Port {
+            ifindex: self.port.ifindex,
+            is_loopback: self.port.is_loopback,
+            mtu: self.port.link_mtu,
+        }
+    }
+}
+
+impl Raw {
+    /// In the child of a fork, closes what is the parent's.
+    pub(crate) fn abandon_in_child(&mut self) {
+        if let Some(sender) = self.sender.take() {
+            sender.abandon_in_child();
+        }
+    }
+}
+
+impl QpEnv<'_, '_> {
+    /// Sends a frame by the port. What the netdev does not take is lost, as on a wire.
+    pub(crate) fn send_frame(
+        &mut self,
+        frame: &Source<'_>,
+        _flags: SendFlags,
+    ) -> core::result::Result<(), TransmitError> {
+        let LoopPayload::Bytes(bytes) = self.loop_payload_present(frame)? else {
+            unreachable!("what an unreliable QP sends is copied")
+        };
+        let Some(sender) = &self.core.raw.sender else {
+            self.count(Counter::DroppedPacket);
+            return Ok(());
+        };
+        let sent = sender.send(&bytes);
+        match sent {
+            Ok(()) => self.core.counters.tx_raw_packets += 1,
+            Err(ether::SendError::WouldBlock) => return Err(TransmitError::Blocked),
+            Err(error) => {
+                tracing::debug!(
+                    target: "peerdma::drop", qpn = %self.facts.qpn, length = bytes.len(), "{error}"
+                );
+                self.count(Counter::DroppedPacket);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why the port was not to be had.
+fn cannot_open(who: &str, error: &OpenError) -> Refusal {
+    let kind = match error {
+        OpenError::NotPermitted(_) => Kind::NotPermitted,
+        _ => Kind::NoMemory,
+    };
+    Refusal::new(kind, format!("{who}: raw packets: {error}"))
+}
+
+impl QpFacts {
+    /// Whether it is a work queue.
+    pub(crate) fn is_wq(&self) -> bool {
+        matches!(self.role.as_deref(), Some(Role::Wq { .. }))
+    }
+
+    /// Whether it spreads frames over work queues.
+    pub(crate) fn is_rss(&self) -> bool {
+        matches!(self.role.as_deref(), Some(Role::Rss { .. }))
+    }
+}

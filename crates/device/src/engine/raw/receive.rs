@@ -1,0 +1,144 @@
+//! Frames that come in, and where they go.
+
+use std::time::Duration;
+
+use link::ether::Listener;
+use smallvec::SmallVec;
+use wire::frame::Frame;
+
+use super::{Engine, Role, cannot_open};
+use crate::engine::core::Core;
+use crate::engine::env::QpEnv;
+use crate::engine::payload::InPayload;
+use crate::engine::qp::QpTable;
+use crate::ids::QpId;
+use crate::refusal::Result;
+
+/// How long a frame waits for a receive before it is dropped.
+const STARVED: Duration = Duration::from_millis(100);
+/// Frames taken before other packets have their turn.
+const BURST: usize = 64;
+/// Polls after a frame in which the socket is looked at each time.
+const HOT: u32 = 4096;
+
+/// The inward half of the port.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    pub(crate) listener: Listener,
+    /// Whether a frame waits for a receive.
+    is_holding: bool,
+    /// Polls left in which the socket is looked at each time, as more may come.
+    heat: u32,
+    too_long: u64,
+}
+
+impl Frames {
+    pub(crate) fn is_holding(&self) -> bool {
+        self.is_holding
+    }
+
+    pub(crate) fn is_hot(&self) -> bool {
+        self.heat > 0
+    }
+}
+
+impl Engine {
+    /// Begins to look at frames, if that has not begun.
+    pub(super) fn listen(&mut self) -> Result<()> {
+        if self.receivers.frames.is_some() {
+            return Ok(());
+        }
+        let listener = Listener::open(self.core.ether_port())
+            .map_err(|error| cannot_open("create_flow", &error))?;
+        self.core.peers.waits().add_datagrams(&listener);
+        let frames = Frames { listener, is_holding: false, heat: HOT, too_long: 0 };
+        self.receivers.frames = Some(Box::new(frames));
+        Ok(())
+    }
+
+    /// Takes frames from the port.
+    pub(crate) fn receive_frames(&mut self) -> bool {
+        let Self { core, qps, receivers, .. } = self;
+        let Some(frames) = &mut receivers.frames else { return false };
+        frames.is_holding = false;
+        let mut taken = 0;
+        while taken < BURST {
+            let frame = match frames.listener.receive() {
+                Ok(Some(frame)) => frame,
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::info!(target: "peerdma::raw", "receive: {error}");
+                    break;
+                }
+            };
+            let Some(parsed) = Frame::parse(frame.bytes) else { continue };
+            let takers = core.raw.takers(&parsed, frame.passed, core.port.mac);
+            let queues: SmallVec<[QpId; 4]> =
+                takers.iter().filter_map(|id| queue_for(core, qps, *id, &parsed)).collect();
+            let mut waits = false;
+            for id in &queues {
+                waits |= waits_for_receive(core, qps, *id);
+            }
+            if waits {
+                frames.listener.keep();
+                frames.is_holding = true;
+                break;
+            }
+            taken += usize::from(!queues.is_empty());
+            for id in queues {
+                deliver(core, qps, id, frame.bytes);
+            }
+        }
+        let too_long = frames.listener.too_long();
+        core.counters.dropped_packets +=
+            too_long - std::mem::replace(&mut frames.too_long, too_long);
+        frames.heat = if taken > 0 { HOT } else { frames.heat.saturating_sub(1) };
+        taken > 0
+    }
+}
+
+/// The queue of receives that a frame for a QP goes to, if the QP takes frames now.
+fn queue_for(core: &Core, qps: &QpTable, id: QpId, frame: &Frame) -> Option<QpId> {
+    let entry = qps.get(id)?;
+    if let Some(Role::Rss { table, hash }) = entry.facts.role.as_deref() {
+        let queues = &core.raw.tables.get(table.index())?.queues;
+        // The length is a power of two.
+        let at = hash.hash(frame) as usize & (queues.len() - 1);
+        let queue = qps.get(queues[at])?;
+        return queue.qp.takes_frames().then_some(queues[at]);
+    }
+    entry.qp.takes_frames().then_some(id)
+}
+
+/// Whether a frame stays where it is, as the program has yet to post the receive that it needs. The background thread takes
+/// frames while the program is not running, and would soon have used up its receives.
+fn waits_for_receive(core: &mut Core, qps: &mut QpTable, id: QpId) -> bool {
+    let Some(entry) = qps.get_mut(id) else { return false };
+    let facts = &mut entry.facts;
+    let has_one = match facts.srq {
+        Some(srq) => core.srqs.get(srq.index()).is_some_and(|srq| !srq.queue.is_empty()),
+        None => entry.qp.receives() > 0,
+    };
+    if has_one {
+        facts.starved_since = None;
+        return false;
+    }
+    let since = *facts.starved_since.get_or_insert(core.now);
+    core.now.since(since) < STARVED
+}
+
+/// Gives a frame to a queue, if that has a receive.
+fn deliver(core: &mut Core, qps: &mut QpTable, id: QpId, bytes: &[u8]) {
+    let Some(entry) = qps.get_mut(id) else { return };
+    let receive = match entry.facts.srq {
+        Some(srq) => core.take_srq(srq),
+        None => entry.qp.take_receive(),
+    };
+    let Some(wr) = receive else {
+        core.counters.out_of_buffer += 1;
+        return;
+    };
+    core.counters.rx_raw_packets += 1;
+    let mut env = QpEnv::new(core, &mut entry.facts);
+    entry.qp.receive_frame(&mut env, &wr, &InPayload::Bytes(bytes), bytes.len() as u32);
+}

@@ -1,0 +1,267 @@
+//! Work queues, indirection tables, and the QPs that spread frames over them.
+//!
+//! A work queue is a QP without a send queue: it stands in the table of QPs, so that its number is no QP's, and its receives
+//! are posted, filled and flushed as any QP's.
+
+use iba::{AttrMask, QpAttr, QpState, QpType, Qpn};
+use transport::PostError;
+use transport::wr::RecvWr;
+
+use super::{Engine, Role, RwqTable};
+use crate::engine::api_qp::{Cap, QpSpec};
+use crate::engine::env::QpEnv;
+use crate::ids::{CqId, CtxId, PdId, QpId, RwqTableId, WqId};
+use crate::refusal::{Result, refuse};
+use crate::rss::RxHash;
+
+/// The state of a work queue, with the values of `enum ibv_wq_state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_wq_state")]
+#[expect(clippy::exhaustive_enums, reason = "the three of libibverbs")]
+#[repr(u8)]
+pub enum WqState {
+    /// Nothing is accepted; frames are dropped.
+    Reset = 0,
+    /// Ready.
+    Rdy = 1,
+    /// Everything is flushed.
+    Err = 2,
+}
+
+impl WqState {
+    /// The state that `value` encodes, if any.
+    pub fn from_code(value: u32) -> Option<Self> {
+        [Self::Reset, Self::Rdy, Self::Err].into_iter().find(|state| *state as u32 == value)
+    }
+}
+
+impl Engine {
+    /// Creates a work queue in RESET, and says its number.
+    #[doc(alias = "ibv_create_wq")]
+    pub fn create_wq(
+        &mut self,
+        pd: PdId,
+        cq: CqId,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<(WqId, Qpn)> {
+        let attr = &self.core.attr;
+        if !attr.has_raw_packets {
+            refuse!(NotSupported, "create_wq: a NIC of this preset has no work queues");
+        }
+        if max_wr == 0 || max_wr > attr.max_qp_wr || max_sge > attr.max_sge {
+            refuse!(
+                Invalid,
+                "create_wq: {max_wr} requests of {max_sge} elements; {} of {} are possible",
+                attr.max_qp_wr,
+                attr.max_sge
+            );
+        }
+        let ctx = self.pd(pd)?.ctx;
+        if self.cq(cq)?.ctx != ctx {
+            refuse!(Invalid, "create_wq: the CQ is of another context than the PD");
+        }
+        let cap = Cap { max_recv_wr: max_wr, max_recv_sge: max_sge, ..Cap::default() };
+        let spec = receiving(pd, cq, cap, 0);
+        let (id, number) = self.add_qp(&spec, ctx, cq, Some(Role::Wq { uses: 0 }))?;
+        self.pd(pd)?.uses += 1;
+        self.cq(cq)?.uses += 1;
+        Ok((WqId(id), number))
+    }
+
+    /// Moves a work queue to another state. Entering ERR flushes its receives; entering RESET forgets them.
+    ///
+    /// Refused as [`Invalid`](crate::Kind::Invalid) if it is in another state than the caller claims, or cannot go from
+    /// there: RESET leads to RDY, RDY to ERR and RESET, ERR to RESET, and each to itself.
+    #[doc(alias = "ibv_modify_wq")]
+    pub fn modify_wq(
+        &mut self,
+        id: WqId,
+        claimed: Option<WqState>,
+        to: Option<WqState>,
+    ) -> Result<WqState> {
+        let from = self.wq_state(id)?;
+        if claimed.is_some_and(|claimed| claimed != from) {
+            refuse!(Invalid, "modify_wq: the work queue is in {from:?}, not in {claimed:?}");
+        }
+        let to = to.unwrap_or(from);
+        let states: &[QpState] = match (from, to) {
+            (from, to) if from == to && to != WqState::Reset => &[],
+            (_, WqState::Reset) => &[QpState::Reset],
+            (WqState::Reset, WqState::Rdy) => &[QpState::Init, QpState::Rtr],
+            (WqState::Rdy, WqState::Err) => &[QpState::Err],
+            _ => refuse!(Invalid, "modify_wq: no work queue goes from {from:?} to {to:?}"),
+        };
+        let Self { core, qps, .. } = self;
+        let Some(entry) = qps.get_mut(id.0) else { return Ok(from) };
+        for state in states {
+            let attr = QpAttr { state: *state, port_num: 1, ..QpAttr::default() };
+            let is_init = *state == QpState::Init;
+            let mask = AttrMask::STATE | if is_init { AttrMask::PORT } else { AttrMask::empty() };
+            let moved = entry.qp.modify(&mut QpEnv::new(core, &mut entry.facts), &attr, mask);
+            moved.expect("the table of raw packet QPs has these transitions");
+        }
+        if to == WqState::Reset {
+            core.clean_cqs(entry.facts.qpn, entry.facts.recv_cq, entry.facts.recv_cq);
+        }
+        Ok(to)
+    }
+
+    /// The state of a work queue; one whose receive failed is in ERR.
+    #[doc(alias = "ibv_wq_state")]
+    pub fn wq_state(&self, id: WqId) -> Result<WqState> {
+        let Some(entry) = self.qps.get(id.0).filter(|entry| entry.facts.is_wq()) else {
+            refuse!(Invalid, "there is no work queue {}", id.handle());
+        };
+        Ok(match entry.qp.state() {
+            QpState::Reset => WqState::Reset,
+            QpState::Err => WqState::Err,
+            _ => WqState::Rdy,
+        })
+    }
+
+    /// Destroys a work queue that no indirection table names.
+    #[doc(alias = "ibv_destroy_wq")]
+    pub fn destroy_wq(&mut self, id: WqId) -> Result<()> {
+        if self.failure().is_some() {
+            return Ok(());
+        }
+        let entry = self.qps.get(id.0);
+        let Some(Role::Wq { uses }) = entry.and_then(|entry| entry.facts.role.as_deref()) else {
+            refuse!(Invalid, "destroy_wq: there is no work queue {}", id.handle());
+        };
+        if *uses > 0 {
+            refuse!(Busy, "destroy_wq: {uses} places of indirection tables name it");
+        }
+        // No peer ever copies to one.
+        let _ = self.destroy_qp(id.0)?;
+        Ok(())
+    }
+
+    /// Puts a receive on a work queue. In ERR it is taken, and [`Engine::kick_wq`] flushes it.
+    #[doc(alias = "ibv_post_wq_recv")]
+    pub fn post_wq_recv(&mut self, id: WqId, wr: RecvWr) -> core::result::Result<(), PostError> {
+        self.post_recv(id.0, wr)
+    }
+
+    /// Flushes what was posted to a work queue in ERR.
+    pub fn kick_wq(&mut self, id: WqId) {
+        if self.qps.get(id.0).is_some_and(|entry| entry.qp.state() == QpState::Err) {
+            self.kick(id.0);
+        }
+    }
+
+    /// Makes a table of work queues, as many as a power of two; one may stand in it several times.
+    #[doc(alias = "ibv_create_rwq_ind_table")]
+    pub fn create_rwq_table(&mut self, ctx: CtxId, queues: &[WqId]) -> Result<RwqTableId> {
+        let most = self.core.attr.max_rwq_table_size;
+        if !self.core.attr.has_raw_packets {
+            refuse!(NotSupported, "create_rwq_ind_table: a NIC of this preset has no work queues");
+        }
+        if !queues.len().is_power_of_two() || queues.len() > most as usize {
+            let count = queues.len();
+            refuse!(Invalid, "create_rwq_ind_table: {count} places; a power of two up to {most}");
+        }
+        if self.core.raw.tables.len() >= self.core.attr.max_rwq_tables as usize {
+            refuse!(
+                NoMemory,
+                "create_rwq_ind_table: the device has {}",
+                self.core.attr.max_rwq_tables
+            );
+        }
+        for id in queues {
+            let entry = self.qps.get(id.0).filter(|entry| entry.facts.is_wq());
+            if entry.is_none_or(|entry| entry.facts.ctx != ctx) {
+                refuse!(Invalid, "create_rwq_ind_table: no work queue {} here", id.handle());
+            }
+        }
+        let queues: Vec<QpId> = queues.iter().map(|id| id.0).collect();
+        self.count_uses(&queues, |uses| uses + 1);
+        Ok(self.core.raw.tables.insert(RwqTable { ctx, queues, uses: 0 }).into())
+    }
+
+    /// Destroys a table that no QP spreads over.
+    #[doc(alias = "ibv_destroy_rwq_ind_table")]
+    pub fn destroy_rwq_table(&mut self, id: RwqTableId) -> Result<()> {
+        if self.failure().is_some() {
+            return Ok(());
+        }
+        match self.core.raw.tables.get(id.index()).map(|table| table.uses) {
+            None => refuse!(Invalid, "there is no indirection table {}", id.handle()),
+            Some(0) => {}
+            Some(uses) => refuse!(Busy, "destroy_rwq_ind_table: {uses} QPs spread over it"),
+        }
+        let queues = self.core.raw.tables.remove(id.index()).queues;
+        self.count_uses(&queues, |uses| uses - 1);
+        Ok(())
+    }
+
+    fn count_uses(&mut self, queues: &[QpId], change: impl Fn(u32) -> u32) {
+        for id in queues {
+            let role = self.qps.get_mut(*id).and_then(|entry| entry.facts.role.as_deref_mut());
+            if let Some(Role::Wq { uses }) = role {
+                *uses = change(*uses);
+            }
+        }
+    }
+
+    /// Makes a QP that spreads the frames which its rules give it over the work queues of a table. It has no queues and no
+    /// states of its own.
+    #[doc(alias = "rx_hash_conf")]
+    pub fn create_rss_qp(
+        &mut self,
+        pd: PdId,
+        table: RwqTableId,
+        hash: RxHash,
+        cookie: u64,
+    ) -> Result<(QpId, Qpn)> {
+        hash.check()?;
+        let ctx = self.pd(pd)?.ctx;
+        if self.core.raw.tables.get(table.index()).is_none_or(|table| table.ctx != ctx) {
+            refuse!(Invalid, "create_qp: there is no indirection table {} here", table.handle());
+        }
+        self.open_sender()?;
+        let spec = receiving(pd, CqId::NONE, Cap::default(), cookie);
+        let made = self.add_qp(&spec, ctx, CqId::NONE, Some(Role::Rss { table, hash }));
+        match made {
+            Ok(_) => {
+                self.pd(pd)?.uses += 1;
+                self.core.raw.tables[table.index()].uses += 1;
+            }
+            Err(_) => self.close_sender(),
+        }
+        made
+    }
+
+    /// Undoes what [`Engine::create_rss_qp`] counted.
+    pub(crate) fn release_role(&mut self, role: &Role) {
+        if let Role::Rss { table, .. } = role {
+            if let Some(table) = self.core.raw.tables.get_mut(table.index()) {
+                table.uses -= 1;
+            }
+            self.close_sender();
+        }
+    }
+
+    /// The QPs of a context that spread frames, and its tables.
+    pub(crate) fn rss_of(&self, ctx: CtxId) -> (Vec<QpId>, Vec<RwqTableId>) {
+        let qps = self.qps.iter().filter(|entry| entry.facts.ctx == ctx && entry.facts.is_rss());
+        let tables = self.core.raw.tables.iter().filter(|(_, table)| table.ctx == ctx);
+        (qps.map(|entry| entry.facts.id).collect(), tables.map(|(id, _)| id.into()).collect())
+    }
+}
+
+/// A raw packet QP that sends nothing.
+fn receiving(pd: PdId, recv_cq: CqId, cap: Cap, cookie: u64) -> QpSpec {
+    QpSpec {
+        pd,
+        qp_type: QpType::RawPacket,
+        send_cq: CqId::NONE,
+        recv_cq,
+        srq: None,
+        xrcd: None,
+        cap,
+        sq_sig_all: false,
+        cookie,
+    }
+}

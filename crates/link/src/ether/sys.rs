@@ -1,0 +1,135 @@
+//! Packet sockets: their options, their addresses, and what the kernel says beside a frame.
+#![allow(unsafe_code, reason = "libc's structures for packet sockets have no safe wrapper")]
+
+use std::ffi::c_int;
+use std::io;
+use std::mem::{self, MaybeUninit};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use super::{OpenError, Passed};
+use crate::udp::{ControlMessages, set_option};
+
+/// `ETH_P_ALL`.
+pub(super) const EVERY_PROTOCOL: u16 = 3;
+
+/// Room for a `struct tpacket_auxdata` behind its header.
+const CONTROL: usize = 64;
+
+/// What was received.
+pub(super) struct Received {
+    /// Bytes of the frame, of which no more than the buffer holds are in it.
+    pub(super) length: usize,
+    pub(super) passed: Passed,
+    /// Type and contents of the tag that the kernel took out.
+    pub(super) tag: Option<(u16, u16)>,
+}
+
+/// A packet socket that belongs to no protocol and so receives nothing.
+pub(super) fn socket() -> Result<OwnedFd, OpenError> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: takes no pointers.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+    if fd < 0 {
+        let error = io::Error::last_os_error();
+        return Err(match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => OpenError::NotPermitted(error),
+            _ => OpenError::Io(error),
+        });
+    }
+    // SAFETY: it was opened just now, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Binds to a netdev. With protocol 0 the socket goes on receiving nothing.
+pub(super) fn bind(fd: BorrowedFd<'_>, ifindex: u32, protocol: u16) -> io::Result<()> {
+    // SAFETY: sockaddr_ll is integers, for which zeros are a value.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = protocol.to_be();
+    address.sll_ifindex = ifindex.cast_signed();
+    let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the pointer and the length describe `address`, which lives through the call and is only read.
+    let failed = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), length) };
+    if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Has tags told, asks for a long queue, and leaves out what goes out if it comes in again anyway.
+pub(super) fn prepare(fd: BorrowedFd<'_>, ignore_outgoing: bool, buffer: usize) -> io::Result<()> {
+    set_option(fd, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
+    if ignore_outgoing {
+        set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
+    }
+    let bytes = c_int::try_from(buffer).unwrap_or(c_int::MAX);
+    // The first is for those with CAP_NET_ADMIN; the second is cut to the system's limit. With less, more frames are lost.
+    if set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes).is_err() {
+        let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes);
+    }
+    Ok(())
+}
+
+/// Receives one frame, if there is one.
+pub(super) fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<Received>> {
+    /// Aligned as `struct cmsghdr` is.
+    #[repr(C, align(8))]
+    struct Control([u8; CONTROL]);
+
+    // SAFETY: sockaddr_ll is integers, for which zeros are a value.
+    let mut from: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    let mut control = Control([0; CONTROL]);
+    let mut piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: msghdr is integers and pointers, for which zeros are a value; some libcs have private padding in it, so that
+    // it cannot be written as a literal.
+    let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    header.msg_name = (&raw mut from).cast();
+    header.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    header.msg_iov = &raw mut piece;
+    header.msg_iovlen = 1;
+    loop {
+        header.msg_control = control.0.as_mut_ptr().cast();
+        header.msg_controllen = CONTROL as _;
+        // With MSG_TRUNC the answer is the length of the frame, and not of what was copied.
+        let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+        // SAFETY: the header names the address, one buffer and the control buffer, with their lengths, and all live
+        // through the call.
+        let length = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, flags) };
+        if let Ok(length) = usize::try_from(length) {
+            #[allow(clippy::unnecessary_cast, reason = "narrower in other libcs")]
+            let told = (header.msg_controllen as usize).min(CONTROL);
+            let tag = ControlMessages(&control.0[..told]).find_map(tag_of);
+            return Ok(Some(Received { length, passed: passed(from.sll_pkttype), tag }));
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(libc::EAGAIN) => return Ok(None),
+            _ => return Err(error),
+        }
+    }
+}
+
+fn passed(kind: u8) -> Passed {
+    match kind {
+        libc::PACKET_OUTGOING => Passed::Out,
+        libc::PACKET_OTHERHOST => Passed::Astray,
+        _ => Passed::In,
+    }
+}
+
+/// The tag in a control message, if that is what it is about.
+fn tag_of((level, kind, value): (c_int, c_int, &[u8])) -> Option<(u16, u16)> {
+    if (level, kind) != (libc::SOL_PACKET, libc::PACKET_AUXDATA)
+        || value.len() < size_of::<libc::tpacket_auxdata>()
+    {
+        return None;
+    }
+    let at: *const libc::tpacket_auxdata = ptr::from_ref(value).cast();
+    // SAFETY: the length was checked, and any bytes are such a structure, which is integers.
+    let told = unsafe { at.read_unaligned() };
+    if told.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
+        return None;
+    }
+    let is_typed = told.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
+    // `ETH_P_8021Q`, where an old kernel does not say.
+    Some((if is_typed { told.tp_vlan_tpid } else { 0x8100 }, told.tp_vlan_tci))
+}

@@ -1,0 +1,127 @@
+//! Raw Ethernet: a work request is a whole frame. There are no headers of ours, no sequence numbers, and no answers; which
+//! frame is for which QP is the device's to know.
+
+use iba::{WcOpcode, WcStatus};
+
+use crate::env::{Completion, Counter, Env, LocalError, Reason, Side, TransmitError};
+use crate::packet::payload;
+use crate::qp::{Qp, Sent};
+use crate::wqe::Failure;
+use crate::wr::RecvWr;
+
+/// Bytes of an Ethernet header, which is the least that a frame can be.
+#[doc(alias = "ETH_HLEN")]
+pub const ETHERNET_HEADER: u32 = 14;
+
+/// How a receive ends that took, or was to take, a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a queue handles each")]
+pub enum FrameEnd {
+    /// The frame is in its memory.
+    Done,
+    /// The frame is longer than the receive: the queue fails (IBA 11.6.2, "local length error").
+    TooLong,
+    /// The memory of the receive cannot be used: the queue fails.
+    Memory(LocalError),
+}
+
+impl FrameEnd {
+    /// The completion of a receive of `length` bytes that ended so.
+    pub fn completion(self, wr_id: u64, length: u32) -> Completion {
+        let failed = |status, reason| Completion {
+            status,
+            opcode: WcOpcode::Recv,
+            solicited: true,
+            vendor_err: reason as u32,
+            ..Completion::new(Side::Recv, wr_id)
+        };
+        match self {
+            Self::Done => Completion {
+                opcode: WcOpcode::Recv,
+                byte_len: length,
+                ..Completion::new(Side::Recv, wr_id)
+            },
+            Self::TooLong => failed(WcStatus::LocLenErr, Reason::ReceiveTooShort),
+            Self::Memory(LocalError::Protection) => {
+                failed(WcStatus::LocProtErr, Reason::LocalProtection)
+            }
+            Self::Memory(_) => failed(WcStatus::LocAccessErr, Reason::LocalFault),
+        }
+    }
+
+    /// The completion of a receive that nothing came for.
+    pub fn flushed(wr_id: u64) -> Completion {
+        Completion {
+            status: WcStatus::WrFlushErr,
+            opcode: WcOpcode::Recv,
+            solicited: true,
+            vendor_err: Reason::Flushed as u32,
+            ..Completion::new(Side::Recv, wr_id)
+        }
+    }
+}
+
+/// Puts a frame where a receive says.
+pub fn scatter_frame<E: Env>(
+    env: &mut E,
+    wr: &RecvWr,
+    frame: &E::Payload,
+    length: u32,
+) -> FrameEnd {
+    let room: u64 = wr.sges.iter().map(|sge| u64::from(sge.length)).sum();
+    if room < u64::from(length) {
+        return FrameEnd::TooLong;
+    }
+    match env.scatter(&wr.sges, 0, frame) {
+        Ok(()) => FrameEnd::Done,
+        Err(error) => FrameEnd::Memory(error),
+    }
+}
+
+impl Qp {
+    /// Whether the QP takes frames in its state.
+    pub fn takes_frames(&self) -> bool {
+        self.state().receives()
+    }
+
+    /// Takes the next receive of the QP's own queue, for a frame.
+    pub fn take_receive(&mut self) -> Option<RecvWr> {
+        self.rq.pop_front()
+    }
+
+    /// Gives a frame to a receive of the QP, its own or one of its shared queue. What goes wrong is an error of the receive,
+    /// and ends the QP.
+    pub fn receive_frame<E: Env>(
+        &mut self,
+        env: &mut E,
+        wr: &RecvWr,
+        frame: &E::Payload,
+        length: u32,
+    ) {
+        let end = scatter_frame(env, wr, frame, length);
+        if end == FrameEnd::TooLong {
+            env.count(Counter::RespLocalLengthError);
+        }
+        Self::complete(env, end.completion(wr.wr_id, length));
+        if end != FrameEnd::Done {
+            self.enter_error(env);
+        }
+    }
+
+    /// Sends a frame. It is done when it is sent.
+    pub(crate) fn transmit_frame<E: Env>(&mut self, env: &mut E) -> Sent {
+        let wqe = &self.sq[self.req.index];
+        env.of_request(wqe.wr.wr_id);
+        match env.transmit_frame(payload(&wqe.wr.data, 0, wqe.length), wqe.wr.flags) {
+            Ok(()) => self.retire_front(env),
+            Err(TransmitError::Blocked) => return Sent::Blocked,
+            Err(TransmitError::Memory(LocalError::NotPresent)) => {
+                env.count(Counter::PageFaultsPending);
+                return Sent::Blocked;
+            }
+            Err(TransmitError::Memory(error)) => self.fail(env, Failure::local(error)),
+            Err(TransmitError::Remote(_)) => self.fail(env, Failure::local(LocalError::Fault)),
+        }
+        Sent::One
+    }
+}

@@ -1,0 +1,147 @@
+//! Raw packets: frames by rules, work queues, receive side scaling, and perftest's programs for them.
+
+use std::time::Duration;
+
+use interop::need::Need;
+use interop::{Netns, Program, Running, Scratch, Veth, compile, needs, perftest};
+
+/// Frames from one process to another: no more than the receiver posts before it says that it is ready.
+const FRAMES: &str = "30";
+/// The MAC addresses of the two hosts; the left one is the server.
+const LEFT: &str = "02:00:00:00:00:01";
+const RIGHT: &str = "02:00:00:00:00:02";
+
+macro_rules! namespaces {
+    ($($more:expr),*) => {
+        needs!(
+            Need::Root, Need::Namespaces, Need::Program("ip"), Need::Program("nsenter"),
+            Need::Program("setpriv") $(, $more)*
+        )
+    };
+}
+
+/// A host with one netdev besides `lo`, on which nobody speaks of its own accord.
+fn quiet_host() -> Netns {
+    let host = Netns::new();
+    host.ip(&["link", "add", "eth0", "type", "veth", "peer", "name", "far0"]);
+    for netdev in ["eth0", "far0"] {
+        host.ip(&["link", "set", netdev, "addrgenmode", "none"]);
+        host.ip(&["link", "set", netdev, "up"]);
+    }
+    host.ip(&["addr", "add", "10.77.0.1/24", "dev", "eth0"]);
+    host.ip(&["route", "add", "default", "via", "10.77.0.2"]);
+    host
+}
+
+/// Two hosts with addresses that programs can be told.
+fn two_hosts() -> Veth {
+    let veth = Veth::new();
+    veth.left.ip(&["link", "set", Veth::INTERFACE, "address", LEFT]);
+    veth.right.ip(&["link", "set", Veth::INTERFACE, "address", RIGHT]);
+    veth
+}
+
+/// Waits until a program has a rule: its second packet socket is of every protocol.
+fn wait_for_a_rule(program: &mut Running) {
+    let sockets = format!("/proc/{}/net/packet", program.pid());
+    program.wait_until("a rule", |_| {
+        let listed = std::fs::read_to_string(&sockets).unwrap_or_default();
+        listed.lines().any(|line| line.split_whitespace().nth(3) == Some("0003"))
+    });
+}
+
+#[test]
+fn the_rules_hold() {
+    namespaces!(Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    let (host, program) = (Netns::new(), Program::new(compile("raw", &scratch)));
+    program.args(["rules"]).in_netns(&host).output().success().says("rules hold");
+}
+
+#[test]
+fn without_the_capability_there_are_no_raw_packets() {
+    namespaces!(Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    let (host, path) = (Netns::new(), compile("raw", &scratch));
+    // One that keeps all other capabilities, among them that of reading the files of this test.
+    let capabilities = ["--bounding-set", "-net_raw", "--inh-caps", "-net_raw"];
+    let program = Program::new("setpriv").args(capabilities).args([&path]).args(["denied"]);
+    let words = "packet socket needs CAP_NET_RAW";
+    let output = program.in_netns(&host).env("PEERDMA_LOG", "peerdma::refusal=info").output();
+    output.success().says("denied").says(words);
+}
+
+#[test]
+fn every_frame_goes_where_the_rules_say() {
+    namespaces!(Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    let program = Program::new(compile("raw", &scratch)).args(["loop"]);
+    for host in [Netns::new(), quiet_host()] {
+        let output = program.clone().in_netns(&host).output();
+        output.success().says("every frame went where it should");
+    }
+}
+
+/// One process sends to others: each receives every frame, in order and byte by byte, which the program checks.
+#[track_caller]
+fn frames_arrive(receivers: &[&Netns], sender: &Netns, to: Option<&str>) {
+    let scratch = Scratch::new();
+    let program = Program::new(compile("raw", &scratch));
+    let receiver = program.clone().args(["receive", FRAMES]).args(to);
+    let start = |host: &&Netns| receiver.clone().in_netns(host).start();
+    let mut receivers: Vec<_> = receivers.iter().map(start).collect();
+    receivers.iter_mut().for_each(|receiver| receiver.wait_says("ready"));
+    let sent = program.args(["send", FRAMES]).args(to).in_netns(sender).output();
+    sent.success().says(&format!("sent {FRAMES}"));
+    for receiver in receivers {
+        receiver.finish().success().says(&format!("received {FRAMES}"));
+    }
+}
+
+#[test]
+fn a_frame_to_a_group_reaches_processes_of_both_hosts() {
+    namespaces!(Need::Header("infiniband/verbs.h"));
+    let veth = two_hosts();
+    frames_arrive(&[&veth.left, &veth.right, &veth.right], &veth.right, None);
+}
+
+#[test]
+fn a_frame_to_an_address_reaches_its_host() {
+    namespaces!(Need::Header("infiniband/verbs.h"));
+    let veth = two_hosts();
+    frames_arrive(&[&veth.left], &veth.right, Some(LEFT));
+    // The switch of the NIC, as it were.
+    frames_arrive(&[&veth.right], &veth.right, Some(RIGHT));
+}
+
+/// A program of perftest on two hosts, with fewer messages than receives are posted at first: a frame that is lost is
+/// waited for in vain. Nobody listens on a TCP port here.
+#[track_caller]
+fn measure(name: &str, args: &[&str]) {
+    let veth = two_hosts();
+    let program = Program::new(name).args(["-F"]).args(args);
+    let program = program.env("PEERDMA_LOG", "peerdma::counters=info");
+    let server = program.clone().args(["--server", "-B", LEFT, "-E", RIGHT]);
+    let mut server = server.in_netns(&veth.left).start();
+    wait_for_a_rule(&mut server);
+    // The receives come after the rule, and then it polls.
+    server.wait_busy(Duration::from_millis(500));
+    let client = program.args(["--client", "-B", RIGHT, "-E", LEFT]).in_netns(&veth.right).output();
+    client.success();
+    for side in [client, server.finish()] {
+        assert_eq!(perftest::rows(side.success()).len(), 1, "{side}");
+        side.says("_raw_packets=");
+    }
+}
+
+#[test]
+fn raw_ethernet_bw() {
+    namespaces!(Need::Program("raw_ethernet_bw"));
+    measure("raw_ethernet_bw", &["-n", "400", "-s", "1000"]);
+}
+
+#[test]
+fn raw_ethernet_lat() {
+    namespaces!(Need::Program("raw_ethernet_lat"));
+    measure("raw_ethernet_lat", &["-n", "100"]);
+}

@@ -1,0 +1,38 @@
+//! A host of its own for the suite, whose tests of raw packets send frames that are nobody else's business.
+
+use std::process::Command;
+
+use crate::sh::{Outcome, check, tool};
+
+/// A netdev with addresses that are there at once, so that the GID table does not change while the tests look at it. The
+/// other end of its wire is on the same host, and nobody listens there.
+const SET_UP: &str = "\
+set -e
+ip link set lo up
+ip link add eth0 type veth peer name far0
+ip link set eth0 addrgenmode none
+ip link set far0 addrgenmode none
+ip addr add 10.77.9.1/24 dev eth0
+if [ -e /proc/net/if_inet6 ]; then
+    ip addr add fd77::1/64 dev eth0 nodad
+    ip addr add fe80::77/64 dev eth0 nodad
+fi
+ip link set eth0 up
+ip link set far0 up
+ip route add default via 10.77.9.254
+exec \"$0\" \"$@\"
+";
+
+/// A command line that runs the one after it in a network namespace of its own, as root of it.
+pub(super) fn of_its_own() -> Outcome<Command> {
+    // Those who are root already stay who they are.
+    for rights in [&["--net"][..], &["--user", "--map-root-user", "--net"]] {
+        let is_possible = check(tool("unshare").args(rights).arg("true")).is_ok();
+        if is_possible {
+            let mut command = Command::new("unshare");
+            command.args(rights).args(["--", "sh", "-c", SET_UP]);
+            return Ok(command);
+        }
+    }
+    Err("pyverbs: `unshare --net` is refused: the tests need a network namespace".to_owned())
+}
