@@ -156,6 +156,17 @@ fn rstream_sizes_all(place: Place) {
     }
 }
 
+/// The program's own series: every size it knows. Over a wire it takes half a minute.
+#[test]
+fn rstream_series() {
+    needs!(Need::Program("rstream"));
+    let (server, client) = Place::here().pair("rstream", &["-S", "all"]);
+    for name in ["64_lat", "6m_lat", "64_bw", "6m_bw"] {
+        client.success().says(name);
+        server.success().says(name);
+    }
+}
+
 /// A file of bytes that repeat late.
 fn file(scratch: &Scratch, name: &str) -> String {
     let path = scratch.file(name);
