@@ -19,6 +19,7 @@ use crate::engine::cm::CmService;
 use crate::engine::core::Core;
 use crate::engine::faults::Faults;
 use crate::engine::injected::Injected;
+use crate::engine::late_acks;
 use crate::engine::peers::Peers;
 use crate::engine::qp::QpTable;
 use crate::engine::receive::Receivers;
@@ -159,7 +160,13 @@ impl Hca {
         let shared = &*self.shared;
         // Only this side's threads count, under the lock.
         shared.activity.store(shared.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        if engine.progress() {
+        // While the program does not poll yet, nobody looks often whether an acknowledgement waits.
+        let moved = if shared.polling.load(Ordering::Relaxed) {
+            engine.progress_for_poll()
+        } else {
+            engine.progress()
+        };
+        if moved {
             shared.idle_polls.store(0, Ordering::Relaxed);
         } else {
             let idle = shared.idle_polls.load(Ordering::Relaxed) + 1;
@@ -243,6 +250,7 @@ pub fn finish_records() {
         for hca in open {
             // A thread that the end of the process stopped may hold it for ever.
             if let Some(mut engine) = hca.shared.engine.try_lock_for(LEASE) {
+                engine.send_late_acks();
                 engine.core.finish_records();
                 log_counters("left open", &engine.counters());
             }
@@ -333,6 +341,19 @@ impl Shared {
         }
     }
 
+    /// Sleeps as long as a program that polls may pause, and sees to it that no acknowledgement waits that long.
+    fn watch_late_acks(&self) -> Woken {
+        let mut left = LEASE;
+        loop {
+            let woken = self.waits.wait(Some(late_acks::LOOK), true);
+            left = left.saturating_sub(late_acks::LOOK);
+            if woken != Woken::Nothing || left.is_zero() {
+                return woken;
+            }
+            self.lock().send_overdue_acks();
+        }
+    }
+
     fn run(&self) {
         let mut seen = 0;
         let mut woken = Woken::Otherwise;
@@ -347,8 +368,13 @@ impl Shared {
                 seen = activity;
                 // What a poll leaves out.
                 engine.progress_fully();
+                let acks_waited = engine.late_acks.take_waited();
                 drop(engine);
-                woken = self.waits.wait(Some(LEASE), true);
+                woken = if acks_waited {
+                    self.watch_late_acks()
+                } else {
+                    self.waits.wait(Some(LEASE), true)
+                };
                 continue;
             }
             self.polling.store(false, Ordering::Relaxed);
@@ -356,7 +382,7 @@ impl Shared {
             // Datagrams alone are no reason to look at everything else: it costs several system calls.
             let mut moved = match woken {
                 Woken::Datagrams => engine.progress_on(),
-                Woken::Otherwise => engine.progress_fully(),
+                Woken::Nothing | Woken::Otherwise => engine.progress_fully(),
             };
             for _ in 0..64 {
                 if !moved {

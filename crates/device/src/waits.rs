@@ -10,9 +10,11 @@ use crate::refusal::{Kind, Refusal, Result};
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
+    /// Nothing: the time is over.
+    Nothing,
     /// Datagrams came, and nothing else.
     Datagrams,
-    /// Anything else, the end of the time included.
+    /// Anything else.
     Otherwise,
 }
 
@@ -83,7 +85,10 @@ impl Waits {
         }; 4];
         // An interrupted wait is a short one.
         let count = epoll::wait(set, &mut events[..], timeout.as_ref()).unwrap_or(0);
-        if count > 0 && events[..count].iter().all(|event| event.data.u64() == DATAGRAMS) {
+        if count == 0 {
+            return Woken::Nothing;
+        }
+        if events[..count].iter().all(|event| event.data.u64() == DATAGRAMS) {
             return Woken::Datagrams;
         }
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);

@@ -24,6 +24,8 @@ pub struct Station {
     pub grh: Option<[u8; 40]>,
     /// A switch marks the peer's next packet.
     pub marked: bool,
+    /// Whether an acknowledgement waits for a request to travel with ([`Qp::poll_requests`]).
+    pub acks_stay: bool,
 }
 
 impl Station {
@@ -40,7 +42,15 @@ impl Station {
         if state != QpState::Reset {
             options.bring_to(&mut qp, &mut host, state, PEER, options.sq_psn, RQ_PSN);
         }
-        Self { qp, host, now: Time::ZERO, skipped: Skipped::default(), grh: None, marked: false }
+        Self {
+            qp,
+            host,
+            now: Time::ZERO,
+            skipped: Skipped::default(),
+            grh: None,
+            marked: false,
+            acks_stay: false,
+        }
     }
 
     /// Posts a send that must be taken.
@@ -79,7 +89,8 @@ impl Station {
 
     /// Lets the QP send what it can.
     pub fn poll(&mut self) {
-        while self.qp.poll_transmit(&mut self.host, self.now, 1) == Poll::More {}
+        let poll = if self.acks_stay { Qp::poll_requests } else { Qp::poll_transmit };
+        while poll(&mut self.qp, &mut self.host, self.now, 1) == Poll::More {}
     }
 
     /// The peer sends a packet.

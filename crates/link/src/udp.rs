@@ -274,6 +274,8 @@ pub struct UdpLink {
     /// Calls of [`UdpLink::recv_likely`], and in which of them a socket, by its place, last had something.
     looks: u32,
     last_full: [u32; 2],
+    /// Whether a socket gave as much as was asked of it.
+    may_hold_more: bool,
     truncated: u64,
     /// Stands for a netdev without checksums, over which the kernel splits nothing.
     #[cfg(test)]
@@ -334,6 +336,7 @@ impl UdpLink {
             buffer: vec![0; BATCH * BUFFER],
             looks: 0,
             last_full: [0; 2],
+            may_hold_more: false,
             truncated: 0,
             #[cfg(test)]
             refuses_trains: false,
@@ -498,6 +501,9 @@ impl UdpLink {
         each: &mut dyn FnMut(Train<'_>),
     ) -> io::Result<usize> {
         let mut count = 0;
+        // To prepare room for many trains takes as long as to receive one.
+        let is_wide = everywhere || self.may_hold_more;
+        let mut may_hold_more = false;
         self.looks = self.looks.wrapping_add(1);
         let everywhere = everywhere || self.looks.is_multiple_of(RARELY);
         let groups = self.groups.iter().map(|(_, socket)| Some(socket));
@@ -508,7 +514,14 @@ impl UdpLink {
                 continue;
             }
             let mut metas = [None; BATCH];
-            let filled = sys::recv(socket.as_fd(), &mut self.buffer, &mut metas)?;
+            let fd = socket.as_fd();
+            let filled = if is_wide {
+                sys::recv(fd, &mut self.buffer, &mut metas)?
+            } else {
+                let first = metas.first_chunk_mut::<1>().expect("BATCH is not 0");
+                sys::recv(fd, &mut self.buffer, first)?
+            };
+            may_hold_more |= filled == if is_wide { BATCH } else { 1 };
             if let Some(last_full) = self.last_full.get_mut(place).filter(|_| filled > 0) {
                 *last_full = self.looks;
             }
@@ -540,6 +553,7 @@ impl UdpLink {
                 }
             }
         }
+        self.may_hold_more = may_hold_more;
         Ok(count)
     }
 

@@ -95,6 +95,11 @@ impl Responder {
         !self.answers.is_empty()
     }
 
+    /// Whether a single acknowledgement is all there is.
+    pub(crate) fn owes_only_ack(&self) -> bool {
+        self.answers.len() == 1 && matches!(self.answers[0].kind, Kind::Ack)
+    }
+
     pub(crate) fn forget_answers(&mut self) {
         self.answers.clear();
     }

@@ -1,6 +1,7 @@
 //! A queue pair: its queues, its three machines, and the calls that drive them.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use iba::{QpAttr, QpEvent, QpState, QpType, Qpn};
 use wire::{Opcode, Service};
@@ -86,6 +87,13 @@ pub struct Qp {
     pub(crate) rq: VecDeque<RecvWr>,
     pub(crate) req: Requester,
     pub(crate) resp: Responder,
+}
+
+/// What becomes of an acknowledgement that has no request to travel with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Acks {
+    Go,
+    MayStay,
 }
 
 /// What an attempt to send one packet came to.
@@ -175,10 +183,22 @@ impl Qp {
             && self.rq.is_empty()
     }
 
-    /// Sends up to `budget` packets: answers to the peer and requests in turn.
+    /// Sends up to `budget` packets: answers to the peer and requests in turn. If all that the peer is owed is one
+    /// acknowledgement, it follows the requests on a wire.
     ///
     /// Work requests that were posted in an error state are flushed here too, as posting has no [`Env`].
     pub fn poll_transmit<E: Env>(&mut self, env: &mut E, now: Time, budget: usize) -> Poll {
+        self.poll(env, now, budget, Acks::Go)
+    }
+
+    /// As [`Qp::poll_transmit`], but on a wire an acknowledgement stays if there is no request to travel with it and no
+    /// other answer: refusals and answers with data always go. [`Qp::owes_answers`] tells whether one stayed. Call
+    /// [`Qp::poll_transmit`] then, long before the peer gives up waiting.
+    pub fn poll_requests<E: Env>(&mut self, env: &mut E, now: Time, budget: usize) -> Poll {
+        self.poll(env, now, budget, Acks::MayStay)
+    }
+
+    fn poll<E: Env>(&mut self, env: &mut E, now: Time, budget: usize, acks: Acks) -> Poll {
         match self.state() {
             QpState::Err => self.flush(env),
             QpState::Sqe => self.flush_sends(env),
@@ -186,6 +206,9 @@ impl Qp {
         }
         if self.owes_cnp() && self.transmit_cnp(env) == Sent::Blocked {
             return Poll::Blocked;
+        }
+        if self.owes_only_ack() && !self.path.reliable {
+            return self.transmit_ack_last(env, now, budget, acks);
         }
         let mut left = budget.max(1);
         loop {
@@ -204,6 +227,38 @@ impl Qp {
         }
     }
 
+    /// Sends requests, and then the acknowledgement: as it is shorter than they are, it ends a train of theirs, where in
+    /// front of them it would be a train of its own.
+    fn transmit_ack_last<E: Env>(
+        &mut self,
+        env: &mut E,
+        now: Time,
+        budget: usize,
+        acks: Acks,
+    ) -> Poll {
+        let most = budget.saturating_sub(1).max(1);
+        let mut left = most;
+        let mut request = Sent::One;
+        while left > 0 && request == Sent::One {
+            request = self.transmit_request(env, now);
+            left -= usize::from(request == Sent::One);
+        }
+        let stays = acks == Acks::MayStay && left == most && self.owes_only_ack();
+        let answer = if stays { Sent::Nothing } else { self.transmit_answer(env) };
+        if request == Sent::Blocked || answer == Sent::Blocked {
+            Poll::Blocked
+        } else if left == 0 {
+            Poll::More
+        } else {
+            Poll::Idle
+        }
+    }
+
+    /// Whether one acknowledgement is all that the peer is owed.
+    fn owes_only_ack(&self) -> bool {
+        self.resp.owes_only_ack() && !self.owes_cnp()
+    }
+
     /// Whether answers to the peer wait to be sent.
     pub fn owes_answers(&self) -> bool {
         self.resp.has_answers() || self.owes_cnp()
@@ -216,6 +271,11 @@ impl Qp {
             (Some(ack), Some(rnr)) => Some(ack.min(rnr)),
             (ack, rnr) => ack.or(rnr),
         }
+    }
+
+    /// How long it waits for an acknowledgement at least, if not for ever.
+    pub fn ack_timeout(&self) -> Option<Duration> {
+        self.attr.timeout.duration()
     }
 
     /// Its number.

@@ -185,6 +185,8 @@ impl Engine {
             peer_is_behind: false,
             role: role.map(Box::new),
             starved_since: None,
+            has_received: false,
+            answers_in_a_row: 0,
         };
         self.qps.insert(id, QpEntry { qp, facts, queued: false, deadline: None });
         Ok((id, qpn))
@@ -488,6 +490,7 @@ impl Engine {
         }
         self.core.now = self.clock.now();
         self.transmit(id);
+        self.join_late_acks();
         self.after_transmit();
     }
 

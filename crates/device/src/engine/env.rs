@@ -54,6 +54,10 @@ pub(crate) struct QpFacts {
     pub(crate) ring_position: RingPosition,
     /// Whether the peer had yet to take that packet when a timer last fired.
     pub(crate) peer_is_behind: bool,
+    /// Whether a receive completed that the program was not yet given the chance to answer.
+    pub(crate) has_received: bool,
+    /// How often in a row the program answered what it received at once ([`super::late_acks`]).
+    pub(crate) answers_in_a_row: u8,
     /// What it is if not a QP with two queues.
     pub(crate) role: Option<Box<Role>>,
     /// Since when packets have met no receive, of an unreliable QP.
@@ -676,7 +680,10 @@ impl<'p> Env for QpEnv<'_, 'p> {
     fn complete(&mut self, completion: Completion) {
         let id = match completion.side {
             Side::Send => self.facts.send_cq,
-            Side::Recv => self.facts.recv_cq,
+            Side::Recv => {
+                self.facts.has_received = true;
+                self.facts.recv_cq
+            }
         };
         self.core.complete_on(id, self.facts.qpn, &completion);
     }

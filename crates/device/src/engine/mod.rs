@@ -26,6 +26,7 @@ pub(crate) mod faults;
 mod forwarders;
 pub(crate) mod import;
 pub(crate) mod injected;
+pub(crate) mod late_acks;
 mod leave;
 mod mr;
 mod multicast;
@@ -67,6 +68,7 @@ use self::core::Core;
 pub use self::core::{AsyncEvent, EventSource};
 pub use self::cq::Wc;
 use self::env::{QpEnv, Route};
+use self::late_acks::LateAcks;
 pub use self::mr::MrKind;
 use self::qp::QpTable;
 pub use self::raw::WqState;
@@ -92,6 +94,7 @@ pub struct Engine {
     blocked: Vec<QpId>,
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     touched: Vec<QpId>,
+    pub(crate) late_acks: LateAcks,
     polls: u32,
     alarm: Alarm,
     pub(crate) life: Life,
@@ -135,6 +138,7 @@ impl Engine {
             blocked: Vec::new(),
             timers: BinaryHeap::new(),
             touched: Vec::new(),
+            late_acks: LateAcks::default(),
             polls: 0,
             alarm: Alarm::Awake,
             life: Life::Alive,
@@ -185,15 +189,39 @@ impl Engine {
     ///
     /// What comes rarely, such as a new peer, is left to [`Engine::progress_fully`], which the background thread calls.
     pub fn progress(&mut self) -> bool {
+        self.progress_for(false)
+    }
+
+    /// The same for a program that polls, whose acknowledgements may wait for what it does next.
+    pub(crate) fn progress_for_poll(&mut self) -> bool {
+        self.progress_for(true)
+    }
+
+    fn progress_for(&mut self, poll: bool) -> bool {
         if self.is_dead() {
             return false;
         }
         self.polls = self.polls.wrapping_add(1);
         let is_clock_due = self.polls.is_multiple_of(POLLS_PER_CLOCK);
-        if !is_clock_due && self.is_quiet() {
+        if is_clock_due || !self.is_quiet() || self.receivers.frames_are_hot() {
+            self.core.now = self.clock.now();
+            self.send_late_acks();
+            self.late_acks.set_polled(poll);
+            let moved = self.progress_now(is_clock_due);
+            self.late_acks.set_polled(false);
+            return moved;
+        }
+        if !self.receivers.udp_is_hot() {
             return false;
         }
-        self.core.now = self.clock.now();
+        // Nothing needs to know the time but what comes now.
+        self.late_acks.set_polled(poll);
+        let moved = self.receive_udp(Look::Likely);
+        self.late_acks.set_polled(false);
+        moved | self.run_cm()
+    }
+
+    fn progress_now(&mut self, is_clock_due: bool) -> bool {
         let mut moved = self.receive_fast();
         moved |= self.run_ready();
         if self.receivers.udp_is_hot() || self.polls.is_multiple_of(POLLS_PER_SOCKET) {
@@ -209,7 +237,7 @@ impl Engine {
         moved | (is_clock_due && self.fire_timers())
     }
 
-    /// Whether there is nothing to take and nothing to send, as far as memory tells: most polls of a program find this.
+    /// Whether there is nothing in memory to take and nothing to send: most polls of a program find this.
     #[inline]
     fn is_quiet(&self) -> bool {
         self.receivers.rings_are_idle()
@@ -217,8 +245,7 @@ impl Engine {
             && self.blocked.is_empty()
             && self.core.loopback.is_empty()
             && self.core.udp.front().is_none()
-            && !self.receivers.udp_is_hot()
-            && !self.receivers.frames_are_hot()
+            && self.late_acks.is_empty()
     }
 
     /// Does everything that [`Engine::progress`] does now and then.
@@ -227,6 +254,7 @@ impl Engine {
             return false;
         }
         self.core.now = self.clock.now();
+        self.send_late_acks();
         let mut moved = self.housekeeping();
         moved |= self.receive_fast();
         moved |= self.receive_udp(Look::Everywhere);
@@ -243,6 +271,7 @@ impl Engine {
             return false;
         }
         self.core.now = self.clock.now();
+        self.send_late_acks();
         let mut moved = self.receive_fast();
         moved |= self.receive_udp(Look::Likely);
         moved |= self.receive_frames();
@@ -282,6 +311,7 @@ impl Engine {
         self.core.loopback.clear();
         self.core.gsi.clear();
         self.core.moderated.clear();
+        self.late_acks.clear();
         self.ready.clear();
         self.blocked.clear();
         self.timers.clear();
@@ -343,11 +373,17 @@ impl Engine {
 
     /// Lets one QP send. False if its carrier has no room.
     fn transmit(&mut self, id: QpId) -> bool {
-        let Self { core, qps, .. } = self;
+        let Self { core, qps, late_acks, .. } = self;
         let Some(entry) = qps.get_mut(id) else { return true };
         let now = core.now;
+        let may_ack_late = late_acks.may_wait(entry, now);
         let burst = if entry.facts.route == Route::Udp { WIRE_BURST } else { BURST };
-        let poll = entry.qp.poll_transmit(&mut QpEnv::new(core, &mut entry.facts), now, burst);
+        let mut env = QpEnv::new(core, &mut entry.facts);
+        let poll = if may_ack_late {
+            entry.qp.poll_requests(&mut env, now, burst)
+        } else {
+            entry.qp.poll_transmit(&mut env, now, burst)
+        };
         let deadline = entry.qp.poll_timeout();
         if let Some(at) = deadline
             && entry.deadline.is_none_or(|known| at < known)

@@ -299,11 +299,12 @@ impl Engine {
 
     /// Takes datagrams from the socket.
     pub(crate) fn receive_udp(&mut self, look: Look) -> bool {
-        let Self { core, qps, receivers, touched, .. } = self;
+        let Self { core, qps, receivers, touched, clock, .. } = self;
         let Receivers { udp, verifier, .. } = receivers;
         let Some(udp) = udp else { return false };
         let port = udp.port();
         let mut each = |train: link::udp::Train<'_>| {
+            core.now = clock.now();
             let about = About {
                 src: train.src,
                 dst: SocketAddr::new(train.dst, port),

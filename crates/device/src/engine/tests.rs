@@ -1,6 +1,7 @@
 //! The engine's parts by themselves: records, tables, queues.
 
 mod forwarded;
+mod late_acks;
 mod moderated;
 mod multicast;
 mod reused;

@@ -158,19 +158,20 @@ pub(super) fn send(fd: BorrowedFd<'_>, meta: &SendMeta, bytes: &[u8]) -> io::Res
     }
 }
 
-/// Fills up to [`BATCH`] equal parts of `buffer` and describes each; the number that were filled is 0 when nothing
+/// Fills up to `N` of [`BATCH`] equal parts of `buffer` and describes each; the number that were filled is 0 when nothing
 /// waits. A buffer whose sender is of an unknown address family has length 0.
-pub(super) fn recv(
+pub(super) fn recv<const N: usize>(
     fd: BorrowedFd<'_>,
     buffer: &mut [u8],
-    metas: &mut [Option<RecvMeta>; BATCH],
+    metas: &mut [Option<RecvMeta>; N],
 ) -> io::Result<usize> {
+    const { assert!(N <= BATCH) };
     let part = buffer.len() / BATCH;
     // SAFETY: sockaddr_storage is integers, for which zeros are a value.
-    let mut names: [libc::sockaddr_storage; BATCH] = unsafe { mem::zeroed() };
-    let mut controls = [const { Control::new() }; BATCH];
-    let mut iovs = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH];
-    let mut headers = [libc::mmsghdr { msg_hdr: empty_header(), msg_len: 0 }; BATCH];
+    let mut names: [libc::sockaddr_storage; N] = unsafe { mem::zeroed() };
+    let mut controls = [const { Control::new() }; N];
+    let mut iovs = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; N];
+    let mut headers = [libc::mmsghdr { msg_hdr: empty_header(), msg_len: 0 }; N];
     let parts = buffer.chunks_exact_mut(part);
     for ((((header, name), control), iov), part) in
         headers.iter_mut().zip(&mut names).zip(&mut controls).zip(&mut iovs).zip(parts)
@@ -183,13 +184,13 @@ pub(super) fn recv(
         header.msg_hdr.msg_control = control.bytes.as_mut_ptr().cast();
         header.msg_hdr.msg_controllen = CONTROL as _;
     }
-    // SAFETY: `headers` has BATCH elements; each pointer in them is paired with the length of a part of `buffer` or of
+    // SAFETY: `headers` has `N` elements; each pointer in them is paired with the length of a part of `buffer` or of
     // an element of a local array, all disjoint, writable and alive through the call.
     let filled = unsafe {
         libc::recvmmsg(
             fd.as_raw_fd(),
             headers.as_mut_ptr(),
-            BATCH as libc::c_uint,
+            N as libc::c_uint,
             libc::MSG_DONTWAIT as _,
             ptr::null_mut(),
         )

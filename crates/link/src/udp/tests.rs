@@ -114,6 +114,25 @@ fn a_segment_size_larger_than_the_contents_means_one_datagram() {
     }
 }
 
+/// Who looks often asks for one train, and for many only after that one came: none is lost or overtaken meanwhile.
+#[test]
+fn a_caller_that_looks_often_gets_everything_in_its_order() {
+    let mut link = link();
+    for round in 0..3 {
+        let numbers = 0..(2 * BATCH as u8 + 3);
+        for number in numbers.clone() {
+            link.send(transmit(LOCALHOST, &[round, number])).expect("lo is up");
+        }
+        let mut got = Vec::new();
+        while got.len() < numbers.len() {
+            let mut each = |train: Train<'_>| got.extend(train.payloads().map(<[u8]>::to_vec));
+            link.recv_likely_trains(&mut each).expect("sockets work");
+        }
+        assert!(got.iter().map(Vec::as_slice).eq(numbers.map(|number| [round, number])));
+        assert_eq!(link.recv_likely_trains(&mut |_| ()).expect("sockets work"), 0);
+    }
+}
+
 #[test]
 fn an_empty_datagram_is_one() {
     let mut link = link();

@@ -9,6 +9,7 @@ mod congestion;
 mod dup;
 mod fence;
 mod flush;
+mod late;
 mod malformed;
 mod nak;
 mod read;

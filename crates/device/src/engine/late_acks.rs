@@ -1,0 +1,135 @@
+//! Acknowledgements that wait for a request to travel with.
+//!
+//! A datagram of its own costs an acknowledgement a system call, made before the program sees what it is for. A program
+//! that answers each message in a moment can have both sent in one: its request, and the acknowledgement behind it. So
+//! on a wire the acknowledgement waits
+//!
+//! * if the program found a receive by polling, and lately posted a request each time before it polled an empty queue;
+//! * until the next request of any QP, the next poll that finds nothing, a call that arms a queue or takes a QP away, or
+//!   the background thread, which looks every [`LOOK`] once one waited; before that, as often as it makes sure that the
+//!   program still polls.
+//!
+//! The first time that a program does not answer at once, its acknowledgements cease to wait. A QP whose own ACK timeout is
+//! short is taken to have a peer in the same hurry, and none of its acknowledgements waits.
+
+use std::time::Duration;
+
+use transport::Time;
+
+use super::Engine;
+use super::env::Route;
+use super::qp::QpEntry;
+use crate::ids::QpId;
+
+/// So many answers in a row make a program one that answers at once.
+const HABIT: u8 = 8;
+/// What "at once" is. A peer that waits for its acknowledgement is to wait no longer.
+const AT_ONCE: Duration = Duration::from_micros(20);
+/// How often the background thread looks while acknowledgements wait.
+pub(crate) const LOOK: Duration = Duration::from_micros(200);
+/// A peer whose ACK timeout is shorter could take what waits for lost.
+const HURRY: Duration = Duration::from_millis(10);
+
+/// Whose receives completed in the last poll of the program, and since when they wait for an answer.
+#[derive(Debug, Default)]
+pub(crate) struct LateAcks {
+    qps: Vec<QpId>,
+    since: Time,
+    /// Whether what is received now comes to a program that polls.
+    is_polled: bool,
+    /// Whether one waited since the background thread last asked.
+    waited: bool,
+}
+
+/// How the wait for an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The program posted a request.
+    Answered,
+    /// It did something else.
+    Otherwise,
+}
+
+impl LateAcks {
+    /// Whether the acknowledgement for what a QP just received may wait.
+    #[inline]
+    pub(super) fn may_wait(&mut self, entry: &mut QpEntry, now: Time) -> bool {
+        let facts = &mut entry.facts;
+        let has_received = std::mem::take(&mut facts.has_received);
+        if !has_received || !self.is_polled || facts.route != Route::Udp {
+            return false;
+        }
+        if self.qps.is_empty() {
+            self.since = now;
+        }
+        self.qps.push(facts.id);
+        let may_wait = facts.answers_in_a_row >= HABIT
+            && entry.qp.ack_timeout().is_none_or(|timeout| timeout >= HURRY);
+        self.waited |= may_wait;
+        may_wait
+    }
+
+    /// Whether nothing waits for an answer.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.qps.is_empty()
+    }
+
+    /// Forgets whose receives completed.
+    pub(crate) fn clear(&mut self) {
+        self.qps.clear();
+    }
+
+    /// From now on what is received comes to a program that polls, or it does not.
+    pub(crate) fn set_polled(&mut self, is_polled: bool) {
+        self.is_polled = is_polled;
+    }
+
+    /// Whether an acknowledgement waited since this was last asked.
+    pub(crate) fn take_waited(&mut self) -> bool {
+        std::mem::take(&mut self.waited)
+    }
+}
+
+impl Engine {
+    /// Lets acknowledgements go that wait for a request, as one was just sent.
+    #[inline]
+    pub(super) fn join_late_acks(&mut self) {
+        if !self.late_acks.is_empty() {
+            self.end_late_acks(End::Answered);
+        }
+    }
+
+    /// Lets acknowledgements go that wait for a request.
+    #[inline]
+    pub(crate) fn send_late_acks(&mut self) {
+        if !self.late_acks.is_empty() {
+            self.end_late_acks(End::Otherwise);
+            self.after_transmit();
+        }
+    }
+
+    /// The same, if they wait for long.
+    pub(crate) fn send_overdue_acks(&mut self) {
+        let now = self.clock.now();
+        if !self.late_acks.is_empty() && now.since(self.late_acks.since) >= AT_ONCE {
+            self.core.now = now;
+            self.send_late_acks();
+        }
+    }
+
+    fn end_late_acks(&mut self, end: End) {
+        let is_soon = self.core.now.since(self.late_acks.since) < AT_ONCE;
+        while let Some(id) = self.late_acks.qps.pop() {
+            let Some(entry) = self.qps.get_mut(id) else { continue };
+            let habit = &mut entry.facts.answers_in_a_row;
+            *habit = match end {
+                End::Answered if is_soon => habit.saturating_add(1).min(HABIT),
+                _ => 0,
+            };
+            if entry.qp.owes_answers() {
+                self.transmit(id);
+            }
+        }
+    }
+}

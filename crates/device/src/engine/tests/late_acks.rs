@@ -1,0 +1,211 @@
+//! Acknowledgements that wait for the program's answer, on a wire.
+
+use std::time::{Duration, Instant};
+
+use iba::{AckTimeout, AttrMask, QpAttr, QpState, QpType, Qpn};
+
+use crate::engine::Engine;
+use crate::ids::QpId;
+use crate::nic::NicInfo;
+use crate::rig::{self, Objects, completed, post, run, to_rts};
+
+/// A process with one QP.
+struct Process {
+    engine: Engine,
+    objects: Objects,
+    qp: QpId,
+    qpn: Qpn,
+}
+
+/// The time that a program takes to answer at once.
+const SOON: Duration = Duration::from_micros(1);
+/// Longer than a datagram is under way, and than the ACK timeout.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// Longer than any acknowledgement waits for an answer.
+const LATE: Duration = Duration::from_millis(1);
+
+impl Process {
+    fn new(nic: &NicInfo) -> Self {
+        let mut engine = rig::engine(nic);
+        let objects = Objects::new(&mut engine);
+        let (qp, qpn) = objects.qp(&mut engine, QpType::Rc);
+        Self { engine, objects, qp, qpn }
+    }
+
+    fn post_recv(&mut self) {
+        let wr = self.objects.recv(100);
+        self.engine.post_recv(self.qp, wr).expect("room for it");
+    }
+
+    fn send(&mut self, wr_id: u64) {
+        post(&mut self.engine, self.qp, rig::send(wr_id, None));
+    }
+
+    fn owes_answers(&self) -> bool {
+        self.engine.qps.get(self.qp).expect("it lives").qp.owes_answers()
+    }
+
+    fn sent(&self) -> u64 {
+        self.engine.counters().tx_udp_packets
+    }
+
+    /// Polls until a message of the peer is there, as a program does. What the kernel gave to the peer's socket comes back
+    /// by a ring.
+    fn await_message(&mut self, peer: &mut Self) {
+        let mut got = Vec::new();
+        let mut began = Instant::now();
+        while !got.contains(&100) {
+            if began.elapsed() >= PATIENCE {
+                // There was no ring yet: it is sent again.
+                peer.engine.clock.pass(PATIENCE);
+                began = Instant::now();
+            }
+            peer.engine.progress_fully();
+            self.engine.progress_for_poll();
+            got.extend(completed(&mut self.engine, self.objects.cq));
+        }
+        self.post_recv();
+    }
+
+    /// Looks again, as the background thread does.
+    fn look(&mut self) {
+        self.engine.send_overdue_acks();
+    }
+}
+
+/// Two processes of one host that take each other for processes of different ones.
+fn pair(test: &str) -> [Process; 2] {
+    let mut nic = rig::nic(test);
+    nic.config.force_udp = true;
+    let mut pair = [Process::new(&nic), Process::new(&nic)];
+    let qpns = [pair[0].qpn, pair[1].qpn];
+    for (process, peer) in pair.iter_mut().zip([qpns[1], qpns[0]]) {
+        to_rts(&mut process.engine, process.qp, QpType::Rc, &nic, peer);
+        process.post_recv();
+    }
+    // Each learns which socket is whose, or has a ring for what comes to the wrong one.
+    let [one, two] = &mut pair;
+    one.send(50);
+    two.await_message(one);
+    two.send(51);
+    one.await_message(two);
+    pair
+}
+
+/// Both send when they have received, until that is a habit and it is settled which socket is whose. The first has
+/// received last.
+fn play([one, two]: &mut [Process; 2]) {
+    for wr_id in 0.. {
+        one.send(wr_id);
+        two.await_message(one);
+        two.engine.clock.pass(SOON);
+        let has_waited = two.owes_answers();
+        two.send(wr_id);
+        one.await_message(two);
+        one.engine.clock.pass(SOON);
+        let is_steering = [&one, &two].iter().any(|side| side.engine.receivers.is_steering());
+        if has_waited && one.owes_answers() && !is_steering {
+            return;
+        }
+    }
+}
+
+#[test]
+fn who_answers_at_once_sends_the_acknowledgement_with_the_answer() {
+    let mut pair = pair("late-joined");
+    play(&mut pair);
+    let [one, two] = &mut pair;
+    let before = one.sent();
+    assert!(one.owes_answers());
+    one.send(30);
+    assert_eq!(one.sent(), before + 2, "the request, and the acknowledgement");
+    two.await_message(one);
+    run(&mut [&mut one.engine, &mut two.engine]);
+    assert_eq!(completed(&mut one.engine, one.objects.cq).last(), Some(&30));
+}
+
+#[test]
+fn who_did_not_answer_before_acknowledges_at_once() {
+    let [one, two] = &mut pair("late-stranger");
+    let before = two.sent();
+    one.send(1);
+    two.await_message(one);
+    assert_eq!(two.sent(), before + 1);
+}
+
+#[test]
+fn a_poll_that_finds_nothing_lets_it_go_and_it_waits_no_more() {
+    let mut pair = pair("late-idle");
+    play(&mut pair);
+    let [one, two] = &mut pair;
+    let before = one.sent();
+    one.engine.progress_for_poll();
+    assert_eq!(one.sent(), before + 1);
+    // The habit is broken.
+    run(&mut [&mut two.engine]);
+    two.send(31);
+    one.await_message(two);
+    assert_eq!(one.sent(), before + 2);
+}
+
+#[test]
+fn the_background_thread_lets_it_go_when_it_is_overdue() {
+    let mut pair = pair("late-overdue");
+    play(&mut pair);
+    let [one, _two] = &mut pair;
+    let before = one.sent();
+    assert!(one.engine.late_acks.take_waited(), "the thread is to look more often");
+    one.look();
+    assert_eq!(one.sent(), before, "it is not yet overdue");
+    one.engine.clock.pass(LATE);
+    one.look();
+    assert_eq!(one.sent(), before + 1);
+}
+
+#[test]
+fn an_answer_that_takes_long_is_none() {
+    let mut pair = pair("late-slow");
+    play(&mut pair);
+    let [one, two] = &mut pair;
+    one.engine.clock.pass(LATE);
+    let before = one.sent();
+    one.send(30);
+    assert_eq!(one.sent(), before + 2);
+    two.await_message(one);
+    two.send(31);
+    one.await_message(two);
+    assert_eq!(one.sent(), before + 3, "from now on at once");
+}
+
+#[test]
+fn a_qp_in_a_hurry_acknowledges_at_once() {
+    let mut pair = pair("late-hurry");
+    play(&mut pair);
+    let [one, two] = &mut pair;
+    let timeout = AckTimeout::from_code(10).expect("4 ms");
+    for (state, more) in [
+        (QpState::Sqd, AttrMask::empty()),
+        (QpState::Sqd, AttrMask::TIMEOUT),
+        (QpState::Rts, AttrMask::empty()),
+    ] {
+        let attr = QpAttr { state, timeout, ..QpAttr::default() };
+        let _ = one.engine.modify_qp(one.qp, &attr, AttrMask::STATE | more).expect("it may");
+    }
+    one.send(30);
+    two.await_message(one);
+    two.send(31);
+    one.await_message(two);
+    assert!(!one.owes_answers());
+}
+
+#[test]
+fn a_qp_that_is_destroyed_acknowledges_first() {
+    let mut pair = pair("late-destroyed");
+    play(&mut pair);
+    let [one, two] = &mut pair;
+    let before = one.sent();
+    let _ = one.engine.destroy_qp(one.qp).expect("nothing uses it");
+    assert_eq!(one.sent(), before + 1);
+    run(&mut [&mut two.engine]);
+    assert!(!completed(&mut two.engine, two.objects.cq).is_empty(), "the peer's request is done");
+}

@@ -1,0 +1,123 @@
+//! Acknowledgements that wait for a request to travel with, and what never waits.
+
+use transport::{PathCaps, Poll};
+
+use crate::prelude::*;
+
+/// A station that lets acknowledgements wait, with two receives.
+fn station() -> Station {
+    let mut s = Station::new(&Options { ecn: true, ..Options::rc() });
+    s.acks_stay = true;
+    s.post_recv(build::recv(7, BASE, 10));
+    s.post_recv(build::recv(8, BASE, 10));
+    s
+}
+
+fn request(psn: Psn) -> wire::Headers {
+    packet(Opcode::RcSendOnly, psn).ackreq()
+}
+
+#[test]
+fn an_ack_follows_the_requests_that_are_there() {
+    let mut s = station();
+    s.acks_stay = false;
+    send!(s, 0, request(rq(0)), b"a");
+    for wr_id in [1, 2] {
+        s.post(build::send(wr_id, BASE, 1));
+    }
+    assert_eq!(s.qp.poll_transmit(&mut s.host, s.now, 16), Poll::Idle);
+    recv!(s, 0, request(sq(0)), b"a");
+    recv!(s, 0, request(sq(1)), b"a");
+    recv!(s, 0, ack(rq(0), 1));
+    recv_nothing!(s, 1);
+}
+
+#[test]
+fn an_ack_that_waits_goes_with_the_next_request() {
+    let mut s = station();
+    send!(s, 0, request(rq(0)), b"a");
+    recv_nothing!(s, 1);
+    assert!(s.qp.owes_answers());
+    s.received(7, WcStatus::Success);
+    s.post(build::send(1, BASE, 1));
+    recv!(s, 2, request(sq(0)), b"a");
+    recv!(s, 2, ack(rq(0), 1));
+    assert!(!s.qp.owes_answers());
+    recv_nothing!(s, 3);
+}
+
+#[test]
+fn an_ack_that_waits_goes_alone_when_told_to() {
+    let mut s = station();
+    send!(s, 0, request(rq(0)), b"a");
+    recv_nothing!(s, 50);
+    s.acks_stay = false;
+    recv!(s, 50, ack(rq(0), 1));
+    recv_nothing!(s, 1000);
+}
+
+#[test]
+fn of_acks_that_wait_the_last_is_sent() {
+    let mut s = station();
+    send!(s, 0, request(rq(0)), b"a");
+    recv_nothing!(s, 1);
+    send!(s, 1, request(rq(1)), b"b");
+    recv_nothing!(s, 2);
+    s.acks_stay = false;
+    recv!(s, 2, ack(rq(1), 2));
+    recv_nothing!(s, 1000);
+}
+
+#[test]
+fn a_refusal_goes_at_once_and_says_what_the_ack_would_have_said() {
+    let mut s = station();
+    send!(s, 0, request(rq(0)), b"a");
+    recv_nothing!(s, 1);
+    // One is missing. A NAK acknowledges everything before its number (IBA 9.7.5.1.2).
+    send!(s, 1, request(rq(2)), b"c");
+    recv!(s, 1, nak(rq(1), 1, Syndrome::Nak(NakCode::PsnSequence)));
+    recv_nothing!(s, 1000);
+}
+
+#[test]
+fn that_a_receiver_is_not_ready_is_said_at_once() {
+    let mut s = station();
+    for at in [0, 1] {
+        send!(s, u64::from(at), request(rq(at)), b"a");
+        recv_nothing!(s, u64::from(at));
+    }
+    send!(s, 2, request(rq(2)), b"c");
+    let timer = s.qp.query().min_rnr_timer;
+    recv!(s, 2, nak(rq(2), 2, Syndrome::RnrNak { timer }));
+}
+
+#[test]
+fn an_answer_with_data_goes_at_once_behind_the_ack_before_it() {
+    let mut s = station();
+    send!(s, 0, request(rq(0)), b"a");
+    recv_nothing!(s, 1);
+    send!(s, 1, packet(Opcode::RcReadRequest, rq(1)).reth(BASE, 4));
+    recv!(s, 1, ack(rq(0), 2));
+    recv!(s, 1, packet(Opcode::RcReadResponseOnly, rq(1)).aeth(Syndrome::ACK, 2), b"a\0\0\0");
+    recv_nothing!(s, 1000);
+}
+
+#[test]
+fn a_mark_is_answered_at_once() {
+    let mut s = station();
+    s.marked = true;
+    send!(s, 0, request(rq(0)), b"a");
+    let mut cnp = packet(Opcode::Cnp, Psn::new(0));
+    (cnp.bth.becn, cnp.bth.migreq) = (true, false);
+    recv!(s, 0, cnp, &[0; 16]);
+    recv_nothing!(s, 1);
+    assert!(s.qp.owes_answers(), "the acknowledgement waits on");
+}
+
+#[test]
+fn in_memory_nothing_waits() {
+    let mut s = station();
+    s.qp.set_path(PathCaps::memory(iba::Mtu::Mtu256, 4096));
+    send!(s, 0, request(rq(0)), b"a");
+    recv!(s, 0, ack(rq(0), 1));
+}
