@@ -436,7 +436,8 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
         // SAFETY: contract: the attributes are valid.
         let attr = unsafe { given(attr) };
         if attr.comp_mask != 0 {
-            return libc::EINVAL;
+            let what = format!("ibv_modify_qp_rate_limit: comp_mask {:#x}", attr.comp_mask);
+            return errno::of(Refusal::new(Kind::NotSupported, what).kind());
         }
         let limit = RateLimit {
             kbps: attr.rate_limit,
