@@ -83,6 +83,14 @@ fn every_frame_goes_where_the_rules_say() {
     }
 }
 
+#[test]
+fn a_checksum_that_the_kernel_left_to_the_netdev_is_there() {
+    namespaces!(Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    let program = Program::new(compile("raw", &scratch)).args(["kernel", "10.77.0.1"]);
+    program.in_netns(&quiet_host()).output().success().says("finished");
+}
+
 /// One process sends to others: each receives every frame, in order and byte by byte, which the program checks.
 #[track_caller]
 fn frames_arrive(receivers: &[&Netns], sender: &Netns, to: Option<&str>) {

@@ -1,7 +1,7 @@
 //! Raw Ethernet: a work request is a whole frame. There are no headers of ours, no sequence numbers, and no answers; which
 //! frame is for which QP is the device's to know.
 
-use iba::{WcOpcode, WcStatus};
+use iba::{WcFlags, WcOpcode, WcStatus};
 
 use crate::env::{Completion, Counter, Env, LocalError, Reason, Side, TransmitError};
 use crate::packet::payload;
@@ -90,7 +90,7 @@ impl Qp {
         self.rq.pop_front()
     }
 
-    /// Gives a frame to a receive of the QP, its own or one of its shared queue. What goes wrong is an error of the receive,
+    /// Gives a frame to a receive of the QP, its own or one of its shared queue; `flags` is what is known of it. What goes wrong is an error of the receive,
     /// and ends the QP.
     pub fn receive_frame<E: Env>(
         &mut self,
@@ -98,12 +98,17 @@ impl Qp {
         wr: &RecvWr,
         frame: &E::Payload,
         length: u32,
+        flags: WcFlags,
     ) {
         let end = scatter_frame(env, wr, frame, length);
         if end == FrameEnd::TooLong {
             env.count(Counter::RespLocalLengthError);
         }
-        Self::complete(env, end.completion(wr.wr_id, length));
+        let mut completion = end.completion(wr.wr_id, length);
+        if end == FrameEnd::Done {
+            completion.flags = flags;
+        }
+        Self::complete(env, completion);
         if end != FrameEnd::Done {
             self.enter_error(env);
         }
