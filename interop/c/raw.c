@@ -399,6 +399,36 @@ static void bad_spreading(void)
 	CHECK(!ibv_destroy_wq(queues[0]) && !ibv_destroy_wq(queues[1]));
 }
 
+/* Limits of a QP's rate: within what the device says, and in RTS. */
+static void limits(struct ibv_qp *qp)
+{
+	struct ibv_qp_rate_limit_attr limit = { .rate_limit = 1000, .max_burst_sz = 4096, .typical_pkt_sz = 512 };
+	struct ibv_qp *fresh = raw_qp(NULL);
+	struct ibv_device_attr_ex ex = { 0 };
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+
+	CHECK(fresh && !ibv_query_device_ex(context, NULL, &ex));
+	CHECK(ex.packet_pacing_caps.supported_qpts & 1 << IBV_QPT_RAW_PACKET);
+	CHECK(ibv_modify_qp_rate_limit(fresh, &limit) == EINVAL); /* it is in RESET */
+	CHECK(!ibv_destroy_qp(fresh));
+	CHECK(!ibv_modify_qp_rate_limit(qp, &limit));
+	CHECK(!ibv_query_qp(qp, &attr, 0, &init) && attr.rate_limit == 1000);
+	limit.comp_mask = 1;
+	CHECK(ibv_modify_qp_rate_limit(qp, &limit) == EOPNOTSUPP);
+	limit.comp_mask = 0;
+	limit.rate_limit = ex.packet_pacing_caps.qp_rate_limit_max + 1;
+	CHECK(ibv_modify_qp_rate_limit(qp, &limit) == EINVAL);
+	attr.rate_limit = limit.rate_limit;
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_RATE_LIMIT) == EINVAL);
+	limit.rate_limit = 0;
+	CHECK(ibv_modify_qp_rate_limit(qp, &limit) == EINVAL); /* bursts of no rate */
+	CHECK(!ibv_query_qp(qp, &attr, 0, &init) && attr.rate_limit == 1000);
+	limit.max_burst_sz = limit.typical_pkt_sz = 0;
+	CHECK(!ibv_modify_qp_rate_limit(qp, &limit));
+	CHECK(!ibv_query_qp(qp, &attr, 0, &init) && attr.rate_limit == 0);
+}
+
 static void rules(void)
 {
 	struct ibv_qp *qp = ready(NULL);
@@ -411,6 +441,7 @@ static void rules(void)
 	CHECK(ibv_post_send(qp, &wr, &bad) == EINVAL);
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == EINVAL);
 	bad_rules(qp);
+	limits(qp);
 	CHECK(!ibv_destroy_qp(qp));
 	bad_work_queues();
 	bad_spreading();

@@ -6,6 +6,7 @@ use iba::{WcOpcode, WcStatus};
 use crate::env::{Completion, Counter, Env, LocalError, Reason, Side, TransmitError};
 use crate::packet::payload;
 use crate::qp::{Qp, Sent};
+use crate::time::Time;
 use crate::wqe::Failure;
 use crate::wr::RecvWr;
 
@@ -109,11 +110,19 @@ impl Qp {
     }
 
     /// Sends a frame. It is done when it is sent.
-    pub(crate) fn transmit_frame<E: Env>(&mut self, env: &mut E) -> Sent {
+    pub(crate) fn transmit_frame<E: Env>(&mut self, env: &mut E, now: Time) -> Sent {
+        let length = u64::from(self.sq[self.req.index].length);
+        self.req.paced_until = self.pace.wait(now, length, self.path.path_mtu);
+        if self.req.paced_until.is_some() {
+            return Sent::Nothing;
+        }
         let wqe = &self.sq[self.req.index];
         env.of_request(wqe.wr.wr_id);
         match env.transmit_frame(payload(&wqe.wr.data, 0, wqe.length), wqe.wr.flags) {
-            Ok(()) => self.retire_front(env),
+            Ok(()) => {
+                self.pace.spend(now, length);
+                self.retire_front(env);
+            }
             Err(TransmitError::Blocked) => return Sent::Blocked,
             Err(TransmitError::Memory(LocalError::NotPresent)) => {
                 env.count(Counter::PageFaultsPending);

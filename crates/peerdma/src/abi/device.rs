@@ -20,7 +20,7 @@ use super::object::{Object, given, room};
 use super::pointers::Pointers;
 use super::types::context::Context;
 use super::types::device::{
-    CqModerationCaps, Device, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr,
+    CqModerationCaps, Device, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PacketPacingCaps, PortAttr,
     QueryDeviceExInput, RssCaps, TmCaps,
 };
 use super::wq::TOEPLITZ;
@@ -230,6 +230,13 @@ pub(crate) unsafe extern "C" fn query_device_ex(
                 rx_hash_function: TOEPLITZ,
             };
             all.max_wq_type_rq = raw.max_qp;
+        }
+        if raw.max_rate_limit > 0 {
+            all.packet_pacing_caps = PacketPacingCaps {
+                qp_rate_limit_min: raw.min_rate_limit,
+                qp_rate_limit_max: raw.max_rate_limit,
+                supported_qpts: 1 << QpType::RawPacket as u32 | 1 << QpType::Rc as u32,
+            };
         }
         drop(engine);
         // SAFETY: contract: the program has room for `size` bytes.

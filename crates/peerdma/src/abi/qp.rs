@@ -8,6 +8,7 @@ use std::sync::Arc;
 use device::ids::QpId;
 use device::{Cap, Hca, Kind, QpSpec, Refusal};
 use iba::{AttrMask, QpType, Qpn};
+use transport::RateLimit;
 
 use super::acks::Acks;
 use super::boundary::control;
@@ -20,7 +21,9 @@ use super::turn::Turn;
 use super::types::context::Context;
 use super::types::cq::Cq;
 use super::types::pd::Pd;
-use super::types::qp::{Ece, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx, QpOpenAttr};
+use super::types::qp::{
+    Ece, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx, QpOpenAttr, QpRateLimitAttr,
+};
 use super::types::srq::{Srq, Xrcd};
 use super::wq::{self, TableObject};
 use super::wr::{self, Batch};
@@ -420,6 +423,29 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
                 unsafe { (*qp).state = state as u32 };
             }
         }))
+    })
+}
+
+pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
+    qp: *mut Qp,
+    attr: *mut QpRateLimitAttr,
+) -> c_int {
+    control("ibv_modify_qp_rate_limit", libc::EIO, || {
+        // SAFETY: contract: the QP is one of ours.
+        let own = unsafe { own(qp) };
+        // SAFETY: contract: the attributes are valid.
+        let attr = unsafe { given(attr) };
+        if attr.comp_mask != 0 {
+            let what = format!("ibv_modify_qp_rate_limit: comp_mask {:#x}", attr.comp_mask);
+            return errno::of(Refusal::new(Kind::NotSupported, what).kind());
+        }
+        let limit = RateLimit {
+            kbps: attr.rate_limit,
+            max_burst: attr.max_burst_sz,
+            typical_packet: attr.typical_pkt_sz,
+        };
+        let limited = own.hca.alive().and_then(|mut nic| nic.modify_qp_rate_limit(own.id, limit));
+        errno::or_errno(limited)
     })
 }
 
