@@ -93,6 +93,17 @@ impl Requester {
         }
     }
 
+    /// The peer sends what it was asked for earlier: it is at work, and comes to the oldest packet later. Its silence is measured
+    /// from now.
+    ///
+    /// Else a long READ that is asked for again after a loss would be asked for ever again, while a slow peer still answers
+    /// what it was asked first.
+    pub(crate) fn hear(&mut self, now: Time, attr: &QpAttr) {
+        if self.ack_timer.take().is_some() {
+            self.watch(now, attr);
+        }
+    }
+
     /// Goes back to the oldest packet that is not acknowledged.
     pub(crate) fn go_back(&mut self) {
         self.psn = self.una;
