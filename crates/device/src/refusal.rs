@@ -83,10 +83,12 @@ macro_rules! refuse {
 }
 pub(crate) use refuse;
 
-/// A dma-buf that cannot be imported (`docs/semantics.md` 2.2, checks 8 and 9).
+/// A dma-buf that cannot be imported (`docs/semantics.md` 2.2, checks 8 and 9). One whose exporter is gone is a buffer that
+/// nobody maps any more, as the kernel's is after its exporter revoked it (2.8).
 pub(crate) fn from_import(error: dmabuf::ImportError) -> Refusal {
     let kind = match &error {
         dmabuf::ImportError::NotOpen { .. } => Kind::BadFd,
+        dmabuf::ImportError::NoExporter { .. } => Kind::NoDevice,
         _ => Kind::Invalid,
     };
     Refusal::new(kind, error.to_string())
