@@ -124,6 +124,11 @@ fn an_exporter_that_does_not_pin_refuses_importers_that_do() {
 }
 
 #[test]
+fn the_preset_rxe_has_no_rights_that_rxe_lacks() {
+    run_on("memory_rules.c", "rxe", "preset = \"rxe\"");
+}
+
+#[test]
 fn locked_memory_is_limited_before_the_memory_is_looked_at() {
     run_on("memory_rules.c", "locked", "pin_limit = true");
 }

@@ -14,6 +14,7 @@ use super::events::EventQueue;
 use super::import::Import;
 use super::mr::{Mr, MrKind};
 use super::peer::PeerRegion;
+use crate::config::Preset;
 use crate::dm_export::DmExport;
 use crate::ids::{CtxId, DmId, MrId, PdId};
 use crate::refusal::{Result, refuse};
@@ -147,6 +148,10 @@ impl Engine {
     /// and `ib_umem_get`; the region's first address.
     pub fn check_reg_mr(&self, addr: u64, length: u64, iova: u64, access: Access) -> Result<u64> {
         Self::check_access("reg_mr", access, MR_ACCESS)?;
+        let lacking = Access::ZERO_BASED.union(Access::HUGETLB);
+        if self.core.config.preset == Preset::Rxe && access.intersects(lacking) {
+            refuse!(NotSupported, "reg_mr: rxe has no {:?}", access.intersection(lacking));
+        }
         if access.contains(Access::ON_DEMAND) {
             self.check_odp(addr, length, iova, access)?;
         }

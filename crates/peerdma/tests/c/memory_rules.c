@@ -137,6 +137,24 @@ static void extended(char *memory)
 	CHECK(!by_attr(IOVA | FD | FD_OFFSET, 0, NULL, -1, 0) && errno == EBADF);
 }
 
+/* Buffers that the library allocates are plain memory, so that there is no dma-buf to give out. */
+static void library_buffers(void)
+{
+	void *(*alloc)(struct ibv_pd *, size_t, void **) = (void *(*)(struct ibv_pd *, size_t, void **))symbol("ibv_alloc_buf");
+	struct ibv_mr *(*reg)(struct ibv_pd *, void *, void *, size_t, int) =
+		(struct ibv_mr * (*)(struct ibv_pd *, void *, void *, size_t, int)) symbol("ibv_reg_buf_mr");
+	int (*export)(void *) = (int (*)(void *))symbol("ibv_export_buf_dmabuf_fd");
+	void (*release)(void *) = (void (*)(void *))symbol("ibv_free_buf");
+	void *handle;
+	char *at = alloc(pd, 2 * PAGE, &handle);
+	struct ibv_mr *mr;
+
+	CHECK(at && (mr = reg(pd, handle, at + PAGE, PAGE, LOCAL)) && mr->addr == at + PAGE && !ibv_dereg_mr(mr));
+	CHECK_ERRNO(!reg(pd, handle, at + PAGE, PAGE + 1, LOCAL), EINVAL);
+	CHECK_ERRNO(export(handle) == -1, ENODATA);
+	release(handle);
+}
+
 /* Plain memory: what is wrong with the call, before what is wrong with the memory. */
 static void host_order(char *hole)
 {
@@ -305,11 +323,18 @@ int main(int argc, char **argv)
 	} else if (!strcmp(nic, "pinned")) {
 		/* 13: the exporter does not pin. */
 		CHECK(refused(0, PAGE, 0, buffer, LOCAL) == EOPNOTSUPP && refused(0, 0, 0, -1, 0) == EBADF);
+	} else if (!strcmp(nic, "rxe")) {
+		/* Before the memory, after rights that make no sense. */
+		CHECK_ERRNO(!ibv_reg_mr(pd, hole, PAGE, LOCAL | IBV_ACCESS_ZERO_BASED), EOPNOTSUPP);
+		CHECK_ERRNO(!ibv_reg_mr(pd, hole, PAGE, LOCAL | IBV_ACCESS_HUGETLB), EOPNOTSUPP);
+		CHECK_ERRNO(!ibv_reg_mr(pd, hole, PAGE, IBV_ACCESS_HUGETLB | IBV_ACCESS_REMOTE_WRITE), EINVAL);
+		CHECK_ERRNO(!ibv_reg_mr(pd, hole, PAGE, LOCAL), EFAULT);
 	} else if (!strcmp(nic, "locked")) {
 		locked(memory, hole);
 	} else {
 		dmabuf_order();
 		extended(memory);
+		library_buffers();
 		host_order(hole);
 		changes(memory, hole);
 		device_memory();
