@@ -43,6 +43,7 @@ mod rereg;
 mod resources;
 mod route;
 mod share;
+mod starved;
 pub(crate) mod table;
 pub(crate) mod tap;
 mod tapped;

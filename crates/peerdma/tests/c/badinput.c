@@ -137,6 +137,7 @@ static const struct row rows[] = {
 	{ "ibv_memcpy_to_dm", ERRNO, "d0w4" },
 	{ "ibv_modify_cq", ERRNO, "Qs" },
 	{ "ibv_modify_qp", ERRNO, "Ks1" },
+	{ "ibv_modify_qp_rate_limit", ERRNO, "Ks" },
 	{ "ibv_modify_srq", ERRNO, "Ss2" },
 	{ "ibv_modify_wq", ERRNO, "qs" },
 	{ "ibv_next_poll", ERRNO, "Q" },
