@@ -30,6 +30,7 @@ use crate::failure;
 use crate::ids::CqId;
 use crate::nic::NicInfo;
 use crate::refusal::{Kind, Refusal, Result};
+use crate::register;
 use crate::waits::{Waits, Woken};
 
 /// The engine, locked.
@@ -121,6 +122,7 @@ impl Hca {
         let for_thread = Arc::clone(&shared);
         let thread = link::thread::spawn("peerdma", move || for_thread.run_to_the_end())
             .map_err(|error| Refusal::new(Kind::NoMemory, format!("background thread: {error}")))?;
+        register::rehearse(&nic.config);
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 

@@ -2,6 +2,13 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use dmabuf::{
+    Attachment, Direction, ExporterErrorKind, Importer, ImporterClass, MapError, ResvGuard,
+};
 use verbs::{Context, HostBuf, ImporterConfig, Kind, NicConfig, Pd, SendRequest, WcStatus};
 
 use common::{ALL, nic_of, pair, run};
@@ -35,6 +42,53 @@ fn as_a_dma_buf_it_is_for_those_who_can_lose_it() {
     assert!(bytes.iter().all(|byte| *byte == 0x3c));
     drop(dm);
     assert_eq!(run(&a, write()), WcStatus::RemAccessErr, "it was freed");
+}
+
+/// An importer that hears of an invalidation and lets go some time later.
+struct Slow {
+    told: Mutex<mpsc::Sender<()>>,
+}
+
+impl Importer for Slow {
+    fn name(&self) -> &str {
+        "slow"
+    }
+
+    fn class(&self) -> ImporterClass {
+        ImporterClass::Dynamic
+    }
+
+    fn invalidate_mappings(&self, _resv: &ResvGuard<'_>, _attachment: &Attachment) {
+        self.told.lock().unwrap().send(()).unwrap();
+    }
+}
+
+#[test]
+fn freeing_waits_until_importers_have_let_go() {
+    let (context, _pd) = nic(ImporterConfig::Dynamic);
+    let dm = context.alloc_dm(4096).unwrap();
+    let buffer = dm.export().unwrap();
+    let (told, hears) = mpsc::channel();
+    let slow: Arc<dyn Importer> = Arc::new(Slow { told: Mutex::new(told) });
+    let attachment = buffer.attach(&slow).unwrap();
+    let map = attachment.map_unlocked(Direction::Bidirectional).unwrap();
+    let has_let_go = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            hears.recv().unwrap();
+            // Time for a call that does not wait to come back.
+            std::thread::sleep(Duration::from_millis(50));
+            has_let_go.store(true, Ordering::SeqCst);
+            drop(map);
+        });
+        drop(dm);
+        assert!(has_let_go.load(Ordering::SeqCst));
+    });
+    let refused = attachment.map_unlocked(Direction::Bidirectional).unwrap_err();
+    assert!(
+        matches!(&refused, MapError::Exporter { reason, .. } if reason.kind == ExporterErrorKind::NoDevice),
+        "{refused}"
+    );
 }
 
 /// A zero-based region may begin anywhere, so that an aligned address of it is not aligned memory.
