@@ -3,7 +3,8 @@
  *   mesh INDEX PORT QPS COUNT HOST...    INDEX is our place among the hosts; QPS to each other host, COUNT messages on each
  *
  * Says "ready" when all are connected, "half" when half of the messages were sent, and at the end how many were, how far the
- * slowest QP was when the first was done, and how much memory the process took for each QP and its traffic.
+ * slowest QP was when the first was done, of all and of those to the same host, and how much memory the process took for each QP
+ * and its traffic.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -225,10 +226,21 @@ static void received(const struct ibv_wc *wc)
 	post_receive(conn, slot);
 }
 
+/* The least that one of the QPs to a host has sent, or of all QPs if it is negative. */
+static int least_sent(int host)
+{
+	int least = count;
+
+	for (int i = 0; i < all; i++)
+		if ((host < 0 || conns[i].host == host) && conns[i].sent < least)
+			least = conns[i].sent;
+	return least;
+}
+
 int main(int argc, char **argv)
 {
 	long total, sent = 0, got = 0;
-	int slowest = -1;
+	int slowest = -1, slowest_lane, done[MAX_HOSTS] = { 0 };
 
 	if (argc < 7)
 		return 2;
@@ -237,6 +249,7 @@ int main(int argc, char **argv)
 	count = atoi(argv[4]);
 	hosts = argc - 5;
 	all = (hosts - 1) * lanes;
+	slowest_lane = count;
 	if (own >= hosts || hosts > MAX_HOSTS || all > MAX_QPS)
 		return 2;
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -272,10 +285,14 @@ int main(int argc, char **argv)
 			sent++;
 			if (++conns[conn].sent < count) {
 				post_send(conn);
-			} else if (slowest < 0) {
-				slowest = count;
-				for (int j = 0; j < all; j++)
-					slowest = conns[j].sent < slowest ? conns[j].sent : slowest;
+			} else {
+				int host = conns[conn].host, lane;
+
+				if (slowest < 0)
+					slowest = least_sent(-1);
+				lane = least_sent(host);
+				if (!done[host]++ && lane < slowest_lane)
+					slowest_lane = lane;
 			}
 			if (sent == total / 2)
 				puts("half");
@@ -289,7 +306,8 @@ int main(int argc, char **argv)
 			die("destroy_qp");
 	if (ibv_dereg_mr(mr) || ibv_destroy_cq(cq) || ibv_dealloc_pd(pd) || ibv_close_device(ctx))
 		die("close");
-	printf("%ld sent, %ld received; the slowest of %d QPs had sent %d of %d when the first was done; %.1f KiB for each QP\n",
-	       sent, got, all, slowest, count, each);
+	printf("%ld sent, %ld received; the slowest of %d QPs had sent %d of %d when the first was done, of %d to one host slowest=%d; "
+	       "%.1f KiB for each QP\n",
+	       sent, got, all, slowest, count, lanes, slowest_lane, each);
 	return 0;
 }

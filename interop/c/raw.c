@@ -3,6 +3,7 @@
  *   raw rules            what is refused, and with which errno; states of work queues
  *   raw denied           without CAP_NET_RAW
  *   raw loop             frames within one process, by every kind of rule
+ *   raw kernel ADDRESS   a datagram of a socket, sent by the netdev with this address
  *   raw receive N [MAC]  N frames in order: to a group, or to MAC
  *   raw send N [MAC]     sends them
  */
@@ -10,13 +11,16 @@
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <net/ethernet.h>
+#include <netinet/in.h>
 #include <netinet/ip.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #define CHECK(what)                                                                                                    \
 	do {                                                                                                           \
@@ -365,7 +369,7 @@ static void bad_spreading(void)
 	CHECK(limits.rss_caps.supported_qpts == 1u << IBV_QPT_RAW_PACKET && limits.max_wq_type_rq);
 	CHECK(limits.rss_caps.rx_hash_function == IBV_RX_HASH_FUNC_TOEPLITZ);
 	CHECK(limits.orig_attr.device_cap_flags & IBV_DEVICE_MANAGED_FLOW_STEERING);
-	CHECK(limits.raw_packet_caps == 0);
+	CHECK(limits.raw_packet_caps == IBV_RAW_PACKET_CAP_IP_CSUM);
 	init.comp_mask = 1;
 	NOTHING(ibv_create_rwq_ind_table(context, &init), EINVAL);
 	init.comp_mask = 0, init.log_ind_tbl_size = 31;
@@ -399,6 +403,36 @@ static void bad_spreading(void)
 	CHECK(!ibv_destroy_wq(queues[0]) && !ibv_destroy_wq(queues[1]));
 }
 
+/* Limits of a QP's rate: within what the device says, and in RTS. */
+static void limits(struct ibv_qp *qp)
+{
+	struct ibv_qp_rate_limit_attr limit = { .rate_limit = 1000, .max_burst_sz = 4096, .typical_pkt_sz = 512 };
+	struct ibv_qp *fresh = raw_qp(NULL);
+	struct ibv_device_attr_ex ex = { 0 };
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+
+	CHECK(fresh && !ibv_query_device_ex(context, NULL, &ex));
+	CHECK(ex.packet_pacing_caps.supported_qpts & 1 << IBV_QPT_RAW_PACKET);
+	CHECK(ibv_modify_qp_rate_limit(fresh, &limit) == EINVAL); /* it is in RESET */
+	CHECK(!ibv_destroy_qp(fresh));
+	CHECK(!ibv_modify_qp_rate_limit(qp, &limit));
+	CHECK(!ibv_query_qp(qp, &attr, 0, &init) && attr.rate_limit == 1000);
+	limit.comp_mask = 1;
+	CHECK(ibv_modify_qp_rate_limit(qp, &limit) == EOPNOTSUPP);
+	limit.comp_mask = 0;
+	limit.rate_limit = ex.packet_pacing_caps.qp_rate_limit_max + 1;
+	CHECK(ibv_modify_qp_rate_limit(qp, &limit) == EINVAL);
+	attr.rate_limit = limit.rate_limit;
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_RATE_LIMIT) == EINVAL);
+	limit.rate_limit = 0;
+	CHECK(ibv_modify_qp_rate_limit(qp, &limit) == EINVAL); /* bursts of no rate */
+	CHECK(!ibv_query_qp(qp, &attr, 0, &init) && attr.rate_limit == 1000);
+	limit.max_burst_sz = limit.typical_pkt_sz = 0;
+	CHECK(!ibv_modify_qp_rate_limit(qp, &limit));
+	CHECK(!ibv_query_qp(qp, &attr, 0, &init) && attr.rate_limit == 0);
+}
+
 static void rules(void)
 {
 	struct ibv_qp *qp = ready(NULL);
@@ -411,6 +445,7 @@ static void rules(void)
 	CHECK(ibv_post_send(qp, &wr, &bad) == EINVAL);
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == EINVAL);
 	bad_rules(qp);
+	limits(qp);
 	CHECK(!ibv_destroy_qp(qp));
 	bad_work_queues();
 	bad_spreading();
@@ -560,8 +595,82 @@ static void spread(void)
 	CHECK(!ibv_destroy_qp(from));
 }
 
+/* The sum of what stands at 16-bit places; 0xffff is what a right checksum makes of it. */
+static uint32_t sum_of(const uint8_t *at, uint32_t length, uint32_t sum)
+{
+	for (uint32_t i = 0; i < length; i++)
+		sum += i % 2 ? at[i] : at[i] << 8;
+	while (sum >> 16)
+		sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+/* Whether a frame with a datagram over IPv4 has both checksums, and they are right. */
+static int is_right(const uint8_t *frame)
+{
+	const uint8_t *ip = frame + 14, *udp = ip + 20;
+	uint32_t length = udp[4] << 8 | udp[5];
+
+	return (udp[6] || udp[7]) && sum_of(ip, 20, 0) == 0xffff &&
+	       sum_of(udp, length, sum_of(ip + 12, 8, IPPROTO_UDP + length)) == 0xffff;
+}
+
+/* Checksums are written for who asks for it, and right ones are told from others. */
+static void checksums(void)
+{
+	struct ibv_qp *from = ready(NULL), *to = ready(NULL);
+	struct ibv_flow *flow = steer(to, 0, 0, GROUP, 0, 4000);
+	struct ibv_device_attr_ex ex = { 0 };
+
+	CHECK(!ibv_query_device_ex(context, NULL, &ex));
+	CHECK(ex.raw_packet_caps & IBV_RAW_PACKET_CAP_IP_CSUM && ex.orig_attr.device_cap_flags & IBV_DEVICE_RAW_IP_CSUM);
+	for (int offloads = 0; offloads < 2; offloads++) {
+		uint8_t *frame = memory[1];
+		struct ibv_sge sge = { .addr = (uintptr_t)frame, .lkey = mr->lkey };
+		struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+			.send_flags = IBV_SEND_SIGNALED | (offloads ? IBV_SEND_IP_CSUM : 0) }, *bad;
+		struct ibv_wc wc;
+
+		post_recv(to, NULL, NULL, 0, 2 * FRAME);
+		sge.length = build(frame, GROUP, 0, 4000, 0, 3);
+		frame[38] = (sge.length - 34) >> 8, frame[39] = (sge.length - 34) & 0xff;
+		frame[41] = 0x77; /* a wrong one */
+		CHECK(!ibv_post_send(from, &wr, &bad));
+		CHECK(next(cq).status == IBV_WC_SUCCESS);
+		wc = next(cq);
+		CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV);
+		CHECK(!(wc.wc_flags & IBV_WC_IP_CSUM_OK) == !offloads && is_right(memory[0]) == offloads);
+		/* The program's own bytes stay. */
+		CHECK(frame[41] == 0x77 && !memcmp(memory[0] + 42, frame + 42, sge.length - 42));
+	}
+	CHECK(!ibv_destroy_flow(flow) && !ibv_destroy_qp(from) && !ibv_destroy_qp(to));
+}
+
+/* What a socket of this host sends to a group has its checksums, though the kernel leaves them to the netdev. */
+static void from_the_kernel(const char *address)
+{
+	struct sockaddr_in group = { .sin_family = AF_INET, .sin_port = htons(4000) };
+	uint8_t mac[6] = { 0x01, 0x00, 0x5e, 77, 1, 2 };
+	struct ibv_qp *qp = ready(NULL);
+	struct ibv_flow *flow = steer(qp, 0, 0, mac, 0, 4000);
+	int fd = socket(AF_INET, SOCK_DGRAM, 0);
+	struct in_addr from;
+	struct ibv_wc wc;
+
+	CHECK(fd >= 0 && inet_pton(AF_INET, address, &from) == 1 && inet_pton(AF_INET, "239.77.1.2", &group.sin_addr) == 1);
+	CHECK(!setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &from, sizeof(from)));
+	post_recv(qp, NULL, NULL, 0, 2 * FRAME);
+	CHECK(sendto(fd, "hello", 5, 0, (struct sockaddr *)&group, sizeof(group)) == 5);
+	wc = next(cq);
+	CHECK(wc.status == IBV_WC_SUCCESS && wc.wc_flags & IBV_WC_IP_CSUM_OK && is_right(memory[0]));
+	CHECK(!memcmp(memory[0] + 42, "hello", 5) && !close(fd));
+	CHECK(!ibv_destroy_flow(flow) && !ibv_destroy_qp(qp));
+	printf("finished\n");
+}
+
 static void loop(void)
 {
+	checksums();
 	priorities();
 	shared();
 	tagged();
@@ -618,6 +727,8 @@ int main(int argc, char **argv)
 	if (!strcmp(argv[1], "loop"))
 		return loop(), 0;
 	CHECK(argc >= 3);
+	if (!strcmp(argv[1], "kernel"))
+		return from_the_kernel(argv[2]), 0;
 	count = strtoul(argv[2], NULL, 10);
 	memcpy(dst, GROUP, 6);
 	if (argc > 3)

@@ -1,4 +1,4 @@
-//! The examples of the Rust API, each as two processes.
+//! The examples of the Rust API, each as several processes. Each compares what it got and ends badly if it is wrong.
 
 use interop::{Artefacts, Mode, Program, Running};
 
@@ -39,5 +39,33 @@ fn one_sided_write() {
 fn gpu_memory() {
     let (target, writer) = both_halves("gpu_memory");
     writer.says("wrote 1048576 bytes: Success");
-    target.says("1048576 bytes in VRAM, all 0x5a: true");
+    target.says("1048576 bytes in VRAM, every one right");
+}
+
+/// An example that starts its other processes itself.
+fn alone(name: &str) -> interop::Output {
+    let output = Program::new(Artefacts::find().example(name)).mode(Mode::Plain).output();
+    output.success();
+    output
+}
+
+#[test]
+fn a_lock_in_device_memory() {
+    alone("dm_lock").says("4 clients counted to 20000, and the lock is free");
+}
+
+#[test]
+fn counters_in_device_memory() {
+    alone("dm_counters").says("4 clients raised 16 counters to 1600 together");
+}
+
+#[test]
+fn device_memory_as_a_staging_buffer() {
+    alone("dm_staging")
+        .says("64 messages of 16384 bytes passed through device memory, every byte right");
+}
+
+#[test]
+fn multicast_out_of_device_memory() {
+    alone("dm_multicast").says("one write of 4096 bytes, 6 sends, every byte right");
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use interop::need::Need;
-use interop::{Netns, Program, Running, Scratch, Veth, compile, needs, perftest};
+use interop::perftest::{self, Row};
+use interop::{Netns, Program, Running, Scratch, Veth, compile, needs};
 
 /// Frames from one process to another: no more than the receiver posts before it says that it is ready.
 const FRAMES: &str = "30";
@@ -82,6 +83,14 @@ fn every_frame_goes_where_the_rules_say() {
     }
 }
 
+#[test]
+fn a_checksum_that_the_kernel_left_to_the_netdev_is_there() {
+    namespaces!(Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    let program = Program::new(compile("raw", &scratch)).args(["kernel", "10.77.0.1"]);
+    program.in_netns(&quiet_host()).output().success().says("finished");
+}
+
 /// One process sends to others: each receives every frame, in order and byte by byte, which the program checks.
 #[track_caller]
 fn frames_arrive(receivers: &[&Netns], sender: &Netns, to: Option<&str>) {
@@ -115,33 +124,49 @@ fn a_frame_to_an_address_reaches_its_host() {
 }
 
 /// A program of perftest on two hosts, with fewer messages than receives are posted at first: a frame that is lost is
-/// waited for in vain. Nobody listens on a TCP port here.
+/// waited for in vain. Nobody listens on a TCP port here. The client has options of its own, and gives its numbers.
 #[track_caller]
-fn measure(name: &str, args: &[&str]) {
+fn measure(name: &str, args: &[&str], of_client: &[&str]) -> Vec<Row> {
     let veth = two_hosts();
     let program = Program::new(name).args(["-F"]).args(args);
-    let program = program.env("PEERDMA_LOG", "peerdma::counters=info");
+    let program = program.env("PEERDMA_LOG", "peerdma::counters=info,peerdma::refusal=info");
     let server = program.clone().args(["--server", "-B", LEFT, "-E", RIGHT]);
     let mut server = server.in_netns(&veth.left).start();
     wait_for_a_rule(&mut server);
     // The receives come after the rule, and then it polls.
     server.wait_busy(Duration::from_millis(500));
-    let client = program.args(["--client", "-B", RIGHT, "-E", LEFT]).in_netns(&veth.right).output();
+    let client = program.args(["--client", "-B", RIGHT, "-E", LEFT]).args(of_client);
+    let client = client.in_netns(&veth.right).output();
     client.success();
-    for side in [client, server.finish()] {
-        assert_eq!(perftest::rows(side.success()).len(), 1, "{side}");
+    let sides = [client, server.finish()];
+    let rows = sides.each_ref().map(|side| {
+        let rows = perftest::rows(side.success());
+        assert_eq!(rows.len(), 1, "{side}");
         side.says("_raw_packets=");
-    }
+        rows
+    });
+    rows.into_iter().next().expect("the client's")
 }
 
 #[test]
 fn raw_ethernet_bw() {
     namespaces!(Need::Program("raw_ethernet_bw"));
-    measure("raw_ethernet_bw", &["-n", "400", "-s", "1000"]);
+    measure("raw_ethernet_bw", &["-n", "400", "-s", "1000"], &[]);
 }
 
 #[test]
 fn raw_ethernet_lat() {
     namespaces!(Need::Program("raw_ethernet_lat"));
-    measure("raw_ethernet_lat", &["-n", "100"]);
+    measure("raw_ethernet_lat", &["-n", "100"], &[]);
+}
+
+/// `ibv_qp_attr.rate_limit`.
+#[test]
+fn raw_ethernet_bw_with_packet_pacing() {
+    namespaces!(Need::Program("raw_ethernet_bw"));
+    // The program asks for 10 * 8,192 kbit/s, which are 9.77 MiB/s; at first a burst of a millisecond goes at once, one part in
+    // forty.
+    let limit = ["--rate_limit_type=PP", "--rate_units=M", "--rate_limit=10"];
+    let rows = measure("raw_ethernet_bw", &["-n", "400", "-s", "1000"], &limit);
+    assert!(rows[0].value < 10.1, "{rows:?}");
 }

@@ -1,85 +1,16 @@
 //! The connection manager: the programs of rdmacm-utils and perftest with `-R`, on one host and over a wire, and bad days.
 
-use std::time::Duration;
-
 use interop::need::Need;
-use interop::{Mode, Netns, Output, Port, Program, Running, Scratch, Veth, compile, needs};
+use interop::{Mode, Place, Port, Program, Running, Scratch, compile, needs, own_address};
 
-/// Where a server and its clients are.
-struct Place {
-    veth: Option<Veth>,
-    port: Port,
+/// A server that listens: it says so in its log.
+#[track_caller]
+fn serve(place: &Place, program: &str, args: &[&str]) -> Running {
+    place.serve(Program::new(program).args(args), Place::LISTENS)
 }
 
-impl Place {
-    /// One host.
-    fn here() -> Self {
-        Self { veth: None, port: Port::lease() }
-    }
-
-    /// Two hosts.
-    fn wire() -> Self {
-        Self { veth: Some(Veth::new()), port: Port::lease() }
-    }
-
-    /// The server's address.
-    fn host(&self) -> String {
-        self.veth.as_ref().map_or_else(own_address, |veth| veth.left_address().to_owned())
-    }
-
-    /// The client's address.
-    fn peer(&self) -> String {
-        self.veth.as_ref().map_or_else(own_address, |_| "10.77.0.2".to_owned())
-    }
-
-    fn port(&self) -> String {
-        self.port.number().to_string()
-    }
-
-    fn at<'a>(&'a self, host: impl Fn(&'a Veth) -> &'a Netns, program: Program) -> Program {
-        match &self.veth {
-            Some(veth) => program.in_netns(host(veth)),
-            None => program,
-        }
-    }
-
-    /// A server that listens: it says so in its log.
-    #[track_caller]
-    fn serve(&self, program: &str, args: &[&str]) -> Running {
-        let server = Program::new(program).args(args).env("PEERDMA_LOG", "peerdma::cm=info");
-        let mut server = self.at(|veth| &veth.left, server).limit(LIMIT).start();
-        server.wait_says("listening on");
-        server
-    }
-
-    fn client(&self, program: &str, args: &[&str]) -> Program {
-        self.at(|veth| &veth.right, Program::new(program).args(args).limit(LIMIT))
-    }
-
-    /// `PROGRAM -p PORT ARGS` and `PROGRAM -p PORT ARGS -s HOST`: what most programs of rdmacm-utils look like.
-    #[track_caller]
-    fn pair(&self, program: &str, args: &[&str]) -> (Output, Output) {
-        let (host, port) = (self.host(), self.port());
-        let mut all = vec!["-p", &port];
-        all.extend(args);
-        let server = self.serve(program, &all);
-        all.extend(["-s", &host]);
-        let client = self.client(program, &all).output();
-        (server.finish(), client)
-    }
-}
-
-/// Enough for a machine that has better things to do.
-const LIMIT: Duration = Duration::from_secs(120);
-
-/// An address of this host by which its NIC is reached.
-fn own_address() -> String {
-    let out = Program::new("ibv_devinfo").args(["-v"]).output();
-    let gid = out.stdout.lines().find(|line| line.contains("GID[")).expect("a NIC has a GID");
-    let gid = gid.split_whitespace().find(|word| word.contains("::")).expect("a GID in words");
-    let gid = gid.trim_end_matches(',');
-    let ip: std::net::Ipv6Addr = gid.parse().expect("a GID is an address");
-    ip.to_ipv4_mapped().map_or_else(|| ip.to_string(), |v4| v4.to_string())
+fn ask(place: &Place, program: &str, args: &[&str]) -> Program {
+    place.client(Program::new(program).args(args))
 }
 
 /// Each test once on one host and once over a wire.
@@ -120,8 +51,8 @@ here_and_over_a_wire! {
 fn rping_once(place: Place) {
     let (host, port) = (place.host(), place.port());
     let args = ["-p", &port, "-C", "50", "-S", "1000", "-v", "-V", "-a", &host];
-    let server = place.serve("rping", &[&["-s"], &args[..]].concat());
-    let client = place.client("rping", &[&["-c"], &args[..]].concat()).output();
+    let server = serve(&place, "rping", &[&["-s"], &args[..]].concat());
+    let client = ask(&place, "rping", &[&["-c"], &args[..]].concat()).output();
     client.success().says("ping data: rdma-ping-49");
     server.finish().success().says("server ping data: rdma-ping-49");
 }
@@ -129,12 +60,12 @@ fn rping_once(place: Place) {
 /// The server goes on; each client is a thread and an identifier of its own there.
 fn rping_again(place: Place) {
     let (host, port) = (place.host(), place.port());
-    let mut server = place.serve("rping", &["-s", "-P", "-p", &port, "-a", "0.0.0.0"]);
+    let mut server = serve(&place, "rping", &["-s", "-P", "-p", &port, "-a", "0.0.0.0"]);
     let rping = ["-oL", "rping", "-c", "-a", &host, "-p", &port, "-V"];
     let clients: Vec<_> = (0..3)
         .map(|_| {
             let args = [&rping[..], &["-v", "-C", "2000"]].concat();
-            let mut client = place.client("stdbuf", &args).start();
+            let mut client = ask(&place, "stdbuf", &args).start();
             // The server of rdma-core before 57 mixes up two clients that ask at the same time.
             client.wait_says("rdma-ping-0:");
             client
@@ -143,7 +74,7 @@ fn rping_again(place: Place) {
     for client in clients {
         client.finish().success();
     }
-    place.client("stdbuf", &[&rping[..], &["-C", "20"]].concat()).output().success();
+    ask(&place, "stdbuf", &[&rping[..], &["-C", "20"]].concat()).output().success();
     assert!(server.is_alive(), "it serves until it is stopped");
     server.kill();
     server.finish();
@@ -161,9 +92,9 @@ fn ucmatose_all(place: Place) {
 fn udaddy_all(place: Place) {
     // It has a port of its own, 7174.
     let args = ["-c", "4", "-C", "20", "-S", "1000"];
-    let server = place.serve("udaddy", &args);
+    let server = serve(&place, "udaddy", &args);
     let host = place.host();
-    let client = place.client("udaddy", &[&args[..], &["-s", &host]].concat()).output();
+    let client = ask(&place, "udaddy", &[&args[..], &["-s", &host]].concat()).output();
     client.success().says("data transfers complete").says("return status 0");
     server.finish().success().says("return status 0");
 }
@@ -175,11 +106,11 @@ fn mckey_both(place: Place) {
     let receiver = Program::new("mckey")
         .args(["-m", group, "-b", &host, "-C", "10", "-S", "500"])
         .env("PEERDMA_LOG", "peerdma::cm=info");
-    let mut receiver = place.at(|veth| &veth.left, receiver).limit(LIMIT).start();
+    let mut receiver = place.server(receiver).start();
     receiver.wait_says("attached to");
     for more in [&[][..], &["-o"]] {
         let args = [&["-m", group, "-b", &peer, "-s", "-C", "10", "-S", "500"], more].concat();
-        let sender = place.client("mckey", &args).output();
+        let sender = ask(&place, "mckey", &args).output();
         sender.success().says("return status 0");
         if more.is_empty() {
             receiver.end().success().says("return status 0");
@@ -189,8 +120,8 @@ fn mckey_both(place: Place) {
 
 fn rdma_client_once(place: Place) {
     let (host, port) = (place.host(), place.port());
-    let server = place.serve("rdma_server", &["-p", &port]);
-    let client = place.client("rdma_client", &["-s", &host, "-p", &port]).output();
+    let server = serve(&place, "rdma_server", &["-p", &port]);
+    let client = ask(&place, "rdma_client", &["-s", &host, "-p", &port]).output();
     client.success().says("rdma_client: end 0");
     server.finish().success().says("rdma_server: end 0");
 }
@@ -198,8 +129,8 @@ fn rdma_client_once(place: Place) {
 fn rdma_xclient_both(place: Place) {
     let (host, port) = (place.host(), place.port());
     for kind in ["r", "x"] {
-        let server = place.serve("rdma_xserver", &["-p", &port, "-c", kind]);
-        let client = place.client("rdma_xclient", &["-s", &host, "-p", &port, "-c", kind]).output();
+        let server = serve(&place, "rdma_xserver", &["-p", &port, "-c", kind]);
+        let client = ask(&place, "rdma_xclient", &["-s", &host, "-p", &port, "-c", kind]).output();
         client.success().says("rdma_xclient: end 0");
         server.finish().success().says("rdma_xserver: end 0");
     }
@@ -208,8 +139,8 @@ fn rdma_xclient_both(place: Place) {
 fn perftest(place: &Place, program: &str, args: &[&str]) {
     let (host, port) = (place.host(), place.port());
     let args = [&["-R", "-F", "-p", &port], args].concat();
-    let server = place.serve(program, &args);
-    let client = place.client(program, &[&args[..], &[&host]].concat()).output();
+    let server = serve(place, program, &args);
+    let client = ask(place, program, &[&args[..], &[&host]].concat()).output();
     client.success();
     assert_eq!(interop::perftest::rows(&client).len(), 1, "{client}");
     server.finish().success();
@@ -221,8 +152,8 @@ fn ipv6() {
     let place = Place::wire();
     let port = place.port();
     let args = ["-p", &port, "-C", "20", "-V", "-a", "fd77::1"];
-    let server = place.serve("rping", &[&["-s"], &args[..]].concat());
-    place.client("rping", &[&["-c"], &args[..]].concat()).output().success();
+    let server = serve(&place, "rping", &[&["-s"], &args[..]].concat());
+    ask(&place, "rping", &[&["-c"], &args[..]].concat()).output().success();
     server.finish().success();
 }
 
@@ -232,8 +163,8 @@ fn this_host_by_its_loopback_address() {
     let place = Place::here();
     let port = place.port();
     let args = ["-p", &port, "-C", "20", "-V", "-a", "127.0.0.1"];
-    let server = place.serve("rping", &[&["-s"], &args[..]].concat());
-    place.client("rping", &[&["-c"], &args[..]].concat()).output().success();
+    let server = serve(&place, "rping", &[&["-s"], &args[..]].concat());
+    ask(&place, "rping", &[&["-c"], &args[..]].concat()).output().success();
     server.finish().success();
 }
 
@@ -243,9 +174,9 @@ const DESCRIPTORS: &str = "--nofile=8192:8192";
 fn a_thousand(place: Place) {
     needs!(Need::Program("prlimit"));
     let (host, port) = (place.host(), place.port());
-    let server = place.serve("prlimit", &[DESCRIPTORS, "cmtime", "-p", &port]);
+    let server = serve(&place, "prlimit", &[DESCRIPTORS, "cmtime", "-p", &port]);
     let args = [DESCRIPTORS, "cmtime", "-p", &port, "-c", "1000", "-s", &host];
-    let client = place.client("prlimit", &args).output();
+    let client = ask(&place, "prlimit", &args).output();
     client.success().says("disconnect").never_says("error").never_says("fail");
     server.kill();
     server.finish().never_says("fail");
@@ -259,12 +190,12 @@ fn recorded(place: Place) {
     let file = file.to_str().expect("a path of ASCII");
     let (host, port, record) = (place.host(), place.port(), format!("PEERDMA_PCAP={file}"));
     let args = [&record, "rping", "-C", "2", "-p", &port, "-a", &host];
-    let server = place.serve("env", &[&args[..], &["-s"]].concat());
-    place.client("env", &[&args[..], &["-c"]].concat()).output().success();
+    let server = serve(&place, "env", &[&args[..], &["-s"]].concat());
+    ask(&place, "env", &[&args[..], &["-c"]].concat()).output().success();
     server.finish().success();
     let count = |filter: &str| {
         let tshark = Program::new("tshark").args(["-r", file, "-Y", filter]).mode(Mode::Plain);
-        tshark.limit(LIMIT).output().success().stdout.lines().count()
+        tshark.limit(Place::LIMIT).output().success().stdout.lines().count()
     };
     // Who ends first may not wait for the answer to its DREQ.
     for (attribute, least) in [("0x0010", 2), ("0x0013", 2), ("0x0014", 2), ("0x0015", 1)] {
@@ -285,8 +216,8 @@ fn two_thousand_connections_leave_nothing_behind() {
     let storm = storm.to_str().expect("a path of ASCII");
     let place = Place::here();
     let (host, port) = (place.host(), place.port());
-    let server = place.serve(storm, &["server", &port, "2000"]);
-    let client = place.client(storm, &["client", &port, "2000", &host]).output();
+    let server = serve(&place, storm, &["server", &port, "2000"]);
+    let client = ask(&place, storm, &["client", &port, "2000", &host]).output();
     client.success().says("ok");
     server.finish().success().says("ok");
 }
@@ -305,9 +236,9 @@ fn a_host_that_is_off() {
     let place = Place::wire();
     // The next hop does not answer; rping gives it two seconds.
     let args = ["-c", "-a", "10.77.0.99", "-C", "1"];
-    let client = place.client("rping", &args).output();
+    let client = ask(&place, "rping", &args).output();
     client.failure().says("RDMA_CM_EVENT_ADDR_ERROR, error -110");
-    let client = place.client("rping", &["-c", "-a", "203.0.113.1", "-C", "1"]);
+    let client = ask(&place, "rping", &["-c", "-a", "203.0.113.1", "-C", "1"]);
     // Somewhere behind the default route: the connection manager asks in vain, for longer than anybody waits.
     let mut client = client.start();
     client.wait_idle();
@@ -321,8 +252,8 @@ fn a_port_in_use() {
     needs!(Need::Program("rping"));
     let place = Place::here();
     let port = place.port();
-    let server = place.serve("rping", &["-s", "-P", "-p", &port, "-a", "0.0.0.0"]);
-    let second = place.client("rping", &["-s", "-p", &port, "-a", "0.0.0.0"]).output();
+    let server = serve(&place, "rping", &["-s", "-P", "-p", &port, "-a", "0.0.0.0"]);
+    let second = ask(&place, "rping", &["-s", "-p", &port, "-a", "0.0.0.0"]).output();
     second.failure().says("Address already in use");
     server.kill();
     server.finish();
@@ -336,10 +267,10 @@ fn nobody_listens() {
         // Somebody has to be there to say no: a server at another port.
         let other = Port::lease();
         let other = other.number().to_string();
-        let server = place.serve("rping", &["-s", "-P", "-p", &other, "-a", "0.0.0.0"]);
-        let client = place.client("rping", &["-c", "-a", &host, "-p", &port, "-C", "1"]).output();
+        let server = serve(&place, "rping", &["-s", "-P", "-p", &other, "-a", "0.0.0.0"]);
+        let client = ask(&place, "rping", &["-c", "-a", &host, "-p", &port, "-C", "1"]).output();
         client.failure().says("RDMA_CM_EVENT_REJECTED, error 8");
-        let client = place.client("rdma_client", &["-s", &host, "-p", &port]).output();
+        let client = ask(&place, "rdma_client", &["-s", &host, "-p", &port]).output();
         client.failure().says("rdma_connect: Connection refused");
         server.kill();
         server.finish();
@@ -352,9 +283,9 @@ fn a_peer_killed_midway() {
     needs!(Need::Program("rping"));
     let place = Place::here();
     let (host, port) = (place.host(), place.port());
-    let server = place.serve("rping", &["-s", "-P", "-p", &port, "-a", "0.0.0.0"]);
+    let server = serve(&place, "rping", &["-s", "-P", "-p", &port, "-a", "0.0.0.0"]);
     let args = ["-c", "-a", &host, "-p", &port, "-v", "-C", "100000000"];
-    let mut client = place.client("rping", &args).start();
+    let mut client = ask(&place, "rping", &args).start();
     client.wait_says("rdma-ping-100:");
     server.kill();
     server.finish();

@@ -1,83 +1,7 @@
 //! rsockets: the programs of rdmacm-utils, programs that know nothing of RDMA, and what the manual promises.
 
-use std::time::Duration;
-
 use interop::need::Need;
-use interop::{Netns, Output, Port, Program, Running, Scratch, Veth, compile, needs};
-
-/// Where a server and its clients are.
-struct Place {
-    veth: Option<Veth>,
-    port: Port,
-}
-
-/// Enough for a machine that has better things to do.
-const LIMIT: Duration = Duration::from_secs(120);
-
-impl Place {
-    /// One host.
-    fn here() -> Self {
-        Self { veth: None, port: Port::lease() }
-    }
-
-    /// Two hosts.
-    fn wire() -> Self {
-        Self { veth: Some(Veth::new()), port: Port::lease() }
-    }
-
-    /// The server's address.
-    fn host(&self) -> String {
-        self.veth.as_ref().map_or_else(own_address, |veth| veth.left_address().to_owned())
-    }
-
-    fn port(&self) -> String {
-        self.port.number().to_string()
-    }
-
-    fn at<'a>(&'a self, host: impl Fn(&'a Veth) -> &'a Netns, program: Program) -> Program {
-        match &self.veth {
-            Some(veth) => program.in_netns(host(veth)),
-            None => program,
-        }
-    }
-
-    /// A server that says `ready` when it is.
-    #[track_caller]
-    fn serve(&self, server: Program, ready: &str) -> Running {
-        let log = "peerdma::cm=info,peerdma::rsocket=info";
-        let server = server.env("PEERDMA_LOG", log).limit(LIMIT);
-        let mut server = self.at(|veth| &veth.left, server).start();
-        server.wait_says(ready);
-        server
-    }
-
-    fn client(&self, client: Program) -> Program {
-        self.at(|veth| &veth.right, client.limit(LIMIT))
-    }
-
-    /// `PROGRAM -p PORT ARGS` and `PROGRAM -p PORT ARGS -s HOST`.
-    #[track_caller]
-    fn pair(&self, program: &str, args: &[&str]) -> (Output, Output) {
-        let (host, port) = (self.host(), self.port());
-        let args = [&["-p", &port], args].concat();
-        let server = self.serve(Program::new(program).args(&args), LISTENS);
-        let client = self.client(Program::new(program).args(&args).args(["-s", &host])).output();
-        (server.finish(), client)
-    }
-}
-
-/// What the log says of a listener, which is then one of the connection manager's.
-const LISTENS: &str = "listening on";
-
-/// An address of this host by which its NIC is reached.
-fn own_address() -> String {
-    let out = Program::new("ibv_devinfo").args(["-v"]).output();
-    let gid = out.stdout.lines().find(|line| line.contains("GID[")).expect("a NIC has a GID");
-    let gid = gid.split_whitespace().find(|word| word.contains("::")).expect("a GID in words");
-    let gid = gid.trim_end_matches(',');
-    let ip: std::net::Ipv6Addr = gid.parse().expect("a GID is an address");
-    ip.to_ipv4_mapped().map_or_else(|| ip.to_string(), |v4| v4.to_string())
-}
+use interop::{Place, Program, Scratch, compile, needs, own_address};
 
 /// Each test once on one host and once over a wire.
 macro_rules! here_and_over_a_wire {
@@ -185,7 +109,7 @@ fn rcopy_once(place: Place) {
     let (from, to) = (file(&scratch, "from"), scratch.file("to"));
     let to = to.to_str().expect("a path of ASCII");
     let port = place.port();
-    let server = place.serve(Program::new("rcopy").args(["-p", &port]), LISTENS);
+    let server = place.serve(Program::new("rcopy").args(["-p", &port]), Place::LISTENS);
     let target = format!("{}:{to}", place.host());
     let client = place.client(Program::new("rcopy").args([&*from, &target, "-p", &port])).output();
     client.success().says("5000003 bytes");
@@ -217,7 +141,7 @@ fn preload_rstream(place: Place) {
     for how in ["a", "b", "n"] {
         let args =
             ["-p", &port, "-I", "2", "-C", "20", "-S", "100000", "-T", "s", "-T", "v", "-T", how];
-        let server = place.serve(Program::new("rstream").args(args).rsockets(), LISTENS);
+        let server = place.serve(Program::new("rstream").args(args).rsockets(), Place::LISTENS);
         let client = Program::new("rstream").args(args).args(["-s", &host]).rsockets();
         place.client(client).output().success().never_says("failed");
         server.finish().success().never_says("failed");
@@ -230,12 +154,12 @@ fn preload_fork(place: Place) {
     let args = ["-p", &port, "-I", "2", "-C", "20", "-S", "100000", "-T", "v"];
     let server = Program::new("rstream").args(args).args(["-T", "f"]).rsockets();
     let server = server.env("RDMAV_FORK_SAFE", "1").env("PEERDMA_LOG", "peerdma::cm=info");
-    let mut server = place.at(|veth| &veth.left, server.limit(LIMIT)).start();
+    let mut server = place.server(server).start();
     server.wait_listening(place.port.number());
     let client = Program::new("rstream").args(args).args(["-T", "s", "-s", &host]).rsockets();
     let client = place.client(client.env("RDMAV_FORK_SAFE", "1")).output();
     client.success().never_says("failed");
-    server.finish().success().says(LISTENS).never_says("failed");
+    server.finish().success().says(Place::LISTENS).never_says("failed");
 }
 
 fn preload_http(place: Place) {
@@ -245,7 +169,7 @@ fn preload_http(place: Place) {
     let (host, port) = (place.host(), place.port());
     let directory = scratch.path().to_str().expect("a path of ASCII");
     let args = ["-u", "-m", "http.server", &port, "--bind", &host, "--directory", directory];
-    let server = place.serve(Program::new("python3").args(args).rsockets(), LISTENS);
+    let server = place.serve(Program::new("python3").args(args).rsockets(), Place::LISTENS);
     let url = format!("http://{host}:{port}");
     for _ in 0..2 {
         let client =
@@ -263,7 +187,7 @@ fn preload_http(place: Place) {
 fn preload_iperf(place: Place) {
     let (host, port) = (place.host(), place.port());
     let server = Program::new("iperf3").args(["-s", "-1", "-p", &port]).rsockets();
-    let server = place.serve(server, LISTENS);
+    let server = place.serve(server, Place::LISTENS);
     let client = Program::new("iperf3").args(["-c", &host, "-p", &port, "-n", "20M"]).rsockets();
     place.client(client).output().success().says("20.0 MBytes");
     server.finish().success();
@@ -275,7 +199,8 @@ fn preload_netcat(place: Place) {
     let to = to.to_str().expect("a path of ASCII");
     let (host, port) = (place.host(), place.port());
     let shell = |line: String| Program::new("sh").args(["-c", &line]).rsockets();
-    let server = place.serve(shell(format!("exec nc -l {port} < /dev/null > {to}")), LISTENS);
+    let server =
+        place.serve(shell(format!("exec nc -l {port} < /dev/null > {to}")), Place::LISTENS);
     place.client(shell(format!("exec nc -q 0 {host} {port} < {from}"))).output().success();
     server.finish().success();
     Program::new("cmp").args([&*from, to]).output().success();
@@ -287,7 +212,7 @@ fn preload_asyncio(place: Place) {
     let (host, port) = (place.host(), place.port());
     let python =
         |role: &str| Program::new("python3").args([&script]).args([role, &host, &port]).rsockets();
-    let server = place.serve(python("server"), LISTENS);
+    let server = place.serve(python("server"), Place::LISTENS);
     place.client(python("client")).output().success().says("ok");
     server.kill();
     server.finish();
@@ -326,7 +251,7 @@ fn ipv6() {
     let port = place.port();
     let args = ["-p", &port, "-I", "2", "-C", "20", "-S", "5000", "-T", "v"];
     let server = Program::new("rstream").args(args).args(["-b", "fd77::1"]);
-    let server = place.serve(server, LISTENS);
+    let server = place.serve(server, Place::LISTENS);
     place.client(Program::new("rstream").args(args).args(["-s", "fd77::1"])).output().success();
     server.finish().success();
     let args = ["-p", &port, "-C", "100", "-S", "500", "-T", "e"];
@@ -358,7 +283,7 @@ fn a_peer_killed_midway() {
     };
     let server =
         "s = socket.create_server(at)\nc = s.accept()[0]\nc.send(b'x')\ninput_ = c.recv(9)";
-    let mut server = place.serve(python(server), LISTENS);
+    let mut server = place.serve(python(server), Place::LISTENS);
     let client =
         "c = socket.create_connection(at)\nprint('got', c.recv(9))\nprint('then', c.recv(9))";
     let mut client = place.client(python(client)).start();

@@ -124,6 +124,20 @@ fn patience() -> Duration {
     if full() { MANY_PACKETS } else { Duration::from_secs(180) }
 }
 
+/// Packets that come marked (CE, by the sender's own traffic class): we notify the kernel's device, which knows no notifications,
+/// drops them and goes on; and it sends us none.
+#[test]
+fn marks_of_congestion() {
+    needs!(Need::Vm, Need::Namespaces, Need::Program("rdma"), Need::Program("ib_write_bw"));
+    let args = ["-F", "-n", "50", "-s", "65536", "-m", "1024", "--tclass", "3"];
+    let cases = Case::both_ways("ib_write_bw", &args);
+    let done = Cases::new(Guest::Rxe, cases).run("#bytes");
+    // Data comes marked in one direction, acknowledgements in the other.
+    for here in &done.here {
+        here.says("np_cnp_sent=").says("np_ecn_marked_roce_packets=").never_says("rp_cnp_handled");
+    }
+}
+
 /// The connection manager of the kernel and ours, in management datagrams on QP 1.
 #[test]
 fn the_connection_manager() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::counts::Counts;
 use crate::sh::{Outcome, cargo, check, tool, watch};
-use crate::{deny, deps, fuzz, loom, pyverbs, unsafety};
+use crate::{deny, deps, fuzz, loom, pyverbs, rules, unsafety};
 
 /// One line of the report.
 pub(crate) struct Group {
@@ -48,7 +48,7 @@ const fn group(name: &'static str, seconds: u64, what: &'static str, job: Job) -
 /// All groups, cheap ones first: a typo is found in seconds.
 pub(crate) const GROUPS: &[Group] = &[
     group("fmt", 10, "rustfmt", Job::Check(fmt)),
-    group("deps", 10, "crate arrows, places of unsafe", Job::Check(arrows)),
+    group("deps", 10, "crate arrows, places of unsafe, tests of rules", Job::Check(arrows)),
     group("clippy", 180, "lints, all targets", Job::Check(clippy)),
     group("aarch64", 240, "type check for aarch64 (it is not run)", Job::IfPossible(aarch64)),
     group("doc", 60, "documentation builds without warning", Job::Check(doc)),
@@ -110,7 +110,8 @@ fn fmt(_: &Context) -> Outcome {
 
 fn arrows(_: &Context) -> Outcome {
     deps::run()?;
-    unsafety::run()
+    unsafety::run()?;
+    rules::run()
 }
 
 fn clippy(_: &Context) -> Outcome {

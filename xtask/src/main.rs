@@ -15,6 +15,7 @@ mod loom;
 mod metadata;
 mod pyverbs;
 mod report;
+mod rules;
 mod setup;
 mod sh;
 mod source;
@@ -48,7 +49,8 @@ enum Chore {
     Test(test::Options),
     /// What CI runs: `test --setup --require all`.
     Ci,
-    /// Prove that the arrows between crates point down, and that `unsafe` stays in its crates.
+    /// Prove that the arrows between crates point down, that `unsafe` stays in its crates, and that the tests which the tables of
+    /// rules name exist.
     DepsCheck,
     /// Licences, sources and banned crates of every dependency (deny.toml).
     Deny {
@@ -91,7 +93,7 @@ fn main() -> ExitCode {
         Chore::Setup { check } => setup::run(check),
         Chore::Test(options) => test::run(&options),
         Chore::Ci => test::run(&test::Options::ci()),
-        Chore::DepsCheck => deps::run().and_then(|()| unsafety::run()),
+        Chore::DepsCheck => deps::run().and_then(|()| unsafety::run()).and_then(|()| rules::run()),
         Chore::Deny { install } => deny::run(install).map(|_| ()),
         Chore::Loom => loom::run().map(|_| ()),
         Chore::Fuzz { runs, target } => fuzz::run(runs, target.as_deref()),

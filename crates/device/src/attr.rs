@@ -84,6 +84,11 @@ pub struct DeviceAttr {
     pub max_rwq_tables: u32,
     /// Places of one of them.
     pub max_rwq_table_size: u32,
+    /// Rates that a send queue may be limited to, in kbit/s; 0 if the device does not pace packets.
+    #[doc(alias = "ibv_packet_pacing_caps")]
+    pub min_rate_limit: u32,
+    /// See [`DeviceAttr::min_rate_limit`].
+    pub max_rate_limit: u32,
     /// Ports.
     pub phys_port_cnt: u8,
     /// Completion vectors.
@@ -179,6 +184,7 @@ impl DeviceAttr {
         };
         // The drivers of the other NICs have none.
         let has_raw_packets = config.preset == Preset::Mlx5;
+        let has_pacing = config.preset == Preset::Mlx5;
         Self {
             fw_ver: env!("CARGO_PKG_VERSION"),
             node_guid: guid,
@@ -215,6 +221,8 @@ impl DeviceAttr {
             has_raw_packets,
             max_rwq_tables: if has_raw_packets { 4_096 } else { 0 },
             max_rwq_table_size: if has_raw_packets { 2_048 } else { 0 },
+            min_rate_limit: if has_pacing { 1 } else { 0 },
+            max_rate_limit: if has_pacing { 100_000_000 } else { 0 },
             phys_port_cnt: 1,
             num_comp_vectors: 1,
             max_cq_moderation_count: moderation_count,

@@ -31,6 +31,7 @@ use crate::failure;
 use crate::ids::CqId;
 use crate::nic::NicInfo;
 use crate::refusal::{Kind, Refusal, Result};
+use crate::register;
 use crate::waits::{Waits, Woken};
 
 /// The engine, locked.
@@ -122,6 +123,7 @@ impl Hca {
         let for_thread = Arc::clone(&shared);
         let thread = link::thread::spawn("peerdma", move || for_thread.run_to_the_end())
             .map_err(|error| Refusal::new(Kind::NoMemory, format!("background thread: {error}")))?;
+        register::rehearse(&nic.config);
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
@@ -427,9 +429,11 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         claim.set_table(file);
     }
     let options = Options { vf, ifindex: port.ifindex, ..Options::default() };
+    let mut is_deaf = false;
     let udp = match UdpLink::bind(config.udp_port, options) {
         Err(error @ BindError::InUse { .. }) => {
             tracing::info!(target: "peerdma::udp", "{error}");
+            is_deaf = true;
             UdpLink::send_only(config.udp_port, options)
         }
         bound => bound,
@@ -472,6 +476,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         table,
         udp: UdpQueue::new(segments, source, config.udp_port),
         missteered: false,
+        is_deaf,
         uses_udp: false,
         moderated: Vec::new(),
         gsi: Default::default(),
@@ -480,6 +485,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         injected,
         failures: Default::default(),
         qps_made: 0,
+        stamps: false,
     };
     let receivers = Receivers::new(udp, config.udp_port, watch, waits);
     // Numbers that a process with this VF used shortly before rest: the start moves with the process and the time.

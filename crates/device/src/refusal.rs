@@ -83,10 +83,12 @@ macro_rules! refuse {
 }
 pub(crate) use refuse;
 
-/// A dma-buf that cannot be imported (`docs/semantics.md` 2.2, checks 8 and 9).
+/// A dma-buf that cannot be imported (`docs/semantics.md` 2.2, checks 8 and 9). One whose exporter is gone is a buffer that
+/// nobody maps any more, as the kernel's is after its exporter revoked it (2.8).
 pub(crate) fn from_import(error: dmabuf::ImportError) -> Refusal {
     let kind = match &error {
         dmabuf::ImportError::NotOpen { .. } => Kind::BadFd,
+        dmabuf::ImportError::NoExporter { .. } => Kind::NoDevice,
         _ => Kind::Invalid,
     };
     Refusal::new(kind, error.to_string())
@@ -140,4 +142,39 @@ pub(crate) fn from_map(error: dmabuf::MapError) -> Refusal {
 /// Memory that could not be had.
 pub(crate) fn no_memory(call: &str, error: &dyn std::error::Error) -> Refusal {
     Refusal::new(Kind::NoMemory, format!("{call}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use dmabuf::{ExporterError, ExporterErrorKind as E};
+
+    use super::*;
+
+    /// What an exporter answers at attach, pin and map is what the program is told (`docs/semantics.md` 2.2, 12 to 14).
+    #[test]
+    fn an_exporters_errno_is_the_programs() {
+        let rows = [
+            (E::Invalid, Kind::Invalid),
+            (E::Busy, Kind::Busy),
+            (E::NotSupported, Kind::NotSupported),
+            (E::NoDevice, Kind::NoDevice),
+            (E::NotPermitted, Kind::NotPermitted),
+            (E::NoMemory, Kind::NoMemory),
+            (E::Again, Kind::WouldBlock),
+        ];
+        for (kind, expected) in rows {
+            let (exporter, importer) = ("gpu0".to_owned(), "nic0".to_owned());
+            let reason = ExporterError::new(kind, "no");
+            let attach = dmabuf::AttachError::Exporter { exporter, importer, reason };
+            assert_eq!(from_attach(attach).kind(), expected);
+            let (exporter, importer) = ("gpu0".to_owned(), "nic0".to_owned());
+            let reason = ExporterError::new(kind, "no");
+            let pin = dmabuf::PinError::Exporter { exporter, importer, reason };
+            assert_eq!(from_pin(pin).kind(), expected);
+            let (exporter, importer) = ("gpu0".to_owned(), "nic0".to_owned());
+            let reason = ExporterError::new(kind, "no");
+            let map = dmabuf::MapError::Exporter { exporter, importer, reason };
+            assert_eq!(from_map(map).kind(), expected);
+        }
+    }
 }

@@ -58,8 +58,9 @@ pub enum ImportError {
         /// The number.
         fd: i32,
     },
-    /// A memfd that names an exporter which does not answer for it (EINVAL): its process is gone, or the name is forged.
-    #[error("fd {fd} is not a dma-buf, though it is named {name:?}: {reason}")]
+    /// A memfd that names an exporter which does not answer for it (ENODEV): the exporter let go of the memory, its process is
+    /// gone, or the name is forged.
+    #[error("fd {fd}, which is named {name:?}, is no dma-buf any more: {reason}")]
     NoExporter {
         /// The number.
         fd: i32,

@@ -145,3 +145,21 @@ fn what_is_pinned_elsewhere_cannot_be_pinned_here() {
     late.map().expect("nothing is pinned any more");
     assert_eq!(late.map_type(), System);
 }
+
+/// A length has 32 bits in a table, and a stretch whole pages.
+#[test]
+fn a_large_buffer_is_split_at_what_32_bits_hold() {
+    const LONGEST: u64 = 0xffff_f000;
+    let tree = machine(true);
+    let config = GpuConfig { vram: 16 << 30, ..config(Preset::Xe) };
+    let gpu = Gpu::open_in(&config, tree.clone()).expect("a GPU");
+    let bo = gpu.alloc(2 * LONGEST + 8192, Place::VRAM).expect("room");
+    let nic = Nic::new(dmabuf::ImporterClass::Dynamic, &tree);
+    let mr = Mr::attach(&nic, &bo.export().expect("exported")).expect("attached");
+    let resv = mr.attachment.resv().lock();
+    let map = mr.attachment.map(&resv, dmabuf::Direction::Bidirectional).expect("mapped");
+    let entries = &map.table().entries;
+    assert_eq!(entries.iter().map(|entry| entry.len).collect::<Vec<_>>(), [LONGEST, LONGEST, 8192]);
+    assert!(entries.windows(2).all(|pair| pair[0].addr + pair[0].len == pair[1].addr));
+    map.unmap(&resv);
+}

@@ -74,13 +74,15 @@ pub enum Passed {
 }
 
 /// A frame that passed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct Frame<'a> {
     /// Which way.
     pub passed: Passed,
-    /// From the destination address on, without the check sequence.
-    pub bytes: &'a [u8],
+    /// From the destination address on, without the check sequence. The buffer is the receiver's until the next call.
+    pub bytes: &'a mut [u8],
+    /// Whether its sender, on this host, left the checksum of TCP or UDP to the netdev, and nobody has written it yet.
+    pub is_unfinished: bool,
 }
 
 /// Sends frames.
@@ -94,11 +96,19 @@ pub struct Sender {
 pub struct Listener {
     socket: OwnedFd,
     buffer: Vec<u8>,
-    /// What was received last: where it begins, where it ends, which way it went.
-    last: Option<(usize, usize, Passed)>,
+    last: Option<Last>,
     /// Whether it is to be given out again.
     is_kept: bool,
     too_long: u64,
+}
+
+/// What was received last, in the buffer.
+#[derive(Debug)]
+struct Last {
+    start: usize,
+    end: usize,
+    passed: Passed,
+    is_unfinished: bool,
 }
 
 impl Sender {
@@ -163,12 +173,16 @@ impl Listener {
                     }
                     _ => TAG,
                 };
-                self.last = Some((start, end, got.passed));
+                let (passed, is_unfinished) = (got.passed, got.is_unfinished);
+                self.last = Some(Last { start, end, passed, is_unfinished });
             }
         }
-        let frame =
-            self.last.map(|(start, end, passed)| Frame { passed, bytes: &self.buffer[start..end] });
-        Ok(frame)
+        let Self { buffer, last, .. } = self;
+        Ok(last.as_ref().map(|&Last { start, end, passed, is_unfinished }| Frame {
+            passed,
+            bytes: &mut buffer[start..end],
+            is_unfinished,
+        }))
     }
 
     /// Has the frame that [`Listener::receive`] gave out last given out once more.

@@ -63,12 +63,17 @@ fn run_as(
 
 /// Runs `on_demand.c` on a NIC with these keys.
 fn on_demand(nic: &str, keys: &str) -> Option<String> {
+    run_on("on_demand.c", nic, keys)
+}
+
+/// Runs a program on a NIC with these keys, and tells it what that is.
+fn run_on(source: &str, nic: &str, keys: &str) -> Option<String> {
     let configure = |dir: &Path| {
-        let name = format!("paged{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name = format!("nic{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let text = format!("[[nic]]\nname = \"{name}\"\n{keys}\n");
         fs::write(dir.join("nic.toml"), text).expect("a scratch directory is writable");
     };
-    run_as("on_demand.c", configure, |run, dir| {
+    run_as(source, configure, |run, dir| {
         run.arg(nic).env("PEERDMA_CONFIG", dir.join("nic.toml"));
         run.env("PEERDMA_LOG", "peerdma::counters=info");
     })
@@ -99,6 +104,33 @@ fn a_page_fault_takes_as_long_as_the_persona_says() {
     let count = |name: &str| log.split_whitespace().find_map(|word| word.strip_prefix(name));
     assert_eq!((count("page_faults="), count("page_prefetch=")), (Some("2"), Some("3")), "{log}");
     assert!(count("page_faults_pending=").is_some(), "{log}");
+}
+
+/// Regions of dma-bufs, host and device memory: each errno, and the order of the checks.
+#[test]
+fn registering_is_refused_in_the_kernels_order() {
+    run_on("memory_rules.c", "mlx5", "preset = \"mlx5\"");
+}
+
+#[test]
+fn a_nic_that_imports_nothing_says_so_before_anything_else() {
+    run_on("memory_rules.c", "none", "importer = \"none\"");
+}
+
+#[test]
+fn an_exporter_that_does_not_pin_refuses_importers_that_do() {
+    run_on("memory_rules.c", "pinned", "importer = \"pinned\"");
+    run_on("memory_rules.c", "pinned", "importer = \"revocable\"");
+}
+
+#[test]
+fn the_preset_rxe_has_no_rights_that_rxe_lacks() {
+    run_on("memory_rules.c", "rxe", "preset = \"rxe\"");
+}
+
+#[test]
+fn locked_memory_is_limited_before_the_memory_is_looked_at() {
+    run_on("memory_rules.c", "locked", "pin_limit = true");
 }
 
 /// Every object, within one process, with the errno of each wrong use.

@@ -24,14 +24,19 @@ impl Qp {
         rx: &Rx<'_, E::Payload>,
     ) {
         let psn = rx.headers.bth.psn;
+        let operation = rx.headers.bth.opcode.operation();
         let sent = self.req.max.sub(self.req.una.value()).value();
-        // IBA 9.7.6: an answer to nothing that is outstanding, old or never sent, is dropped without a word.
-        if !matches!(self.state(), QpState::Rts | QpState::Sqd)
-            || psn.sub(self.req.una.value()).value() >= sent
-        {
+        if !matches!(self.state(), QpState::Rts | QpState::Sqd) {
             return env.count(Counter::DroppedPacket);
         }
-        match rx.headers.bth.opcode.operation() {
+        // IBA 9.7.6: an answer to nothing that is outstanding, old or never sent, is dropped without a word.
+        if psn.sub(self.req.una.value()).value() >= sent {
+            if operation == Operation::ReadResponse && psn.is_before(self.req.una) {
+                self.req.hear(now, &self.attr);
+            }
+            return env.count(Counter::DroppedPacket);
+        }
+        match operation {
             Operation::ReadResponse => self.handle_read_response(env, now, rx),
             Operation::AtomicAck => self.handle_atomic_ack(env, now, rx),
             _ => match rx.headers.aeth {
@@ -114,6 +119,8 @@ impl Qp {
             self.req.gap = true;
             env.count(Counter::ImpliedNakSeqErr);
             self.retry(env, now, Reason::SequenceNak);
+        } else {
+            self.req.hear(now, &self.attr);
         }
     }
 

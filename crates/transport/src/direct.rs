@@ -14,7 +14,11 @@ impl Qp {
     /// the SENDs before it). The peer learns of it with the next packet, from
     /// [`Skipped`](crate::env::Skipped): its sequence numbers are used as if packets had been sent.
     pub(crate) fn carry_out_directly<E: Env>(&mut self, env: &mut E) -> bool {
-        if !self.path.reliable || self.req.index > 0 || !self.req.is_quiet() {
+        if !self.path.reliable
+            || self.req.index > 0
+            || !self.req.is_quiet()
+            || self.pace.is_limited()
+        {
             return false;
         }
         let wqe = &self.sq[self.req.index];

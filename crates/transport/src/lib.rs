@@ -41,6 +41,9 @@
 //! }
 //! ```
 //!
+//! A device may try [`Qp::transmit_short`] before it polls, and [`Qp::handle_short`] before it builds the headers of a
+//! packet that came: the short way of small messages, which does what the others would have done, or nothing.
+//!
 //! What this crate does not do: parse packets (`wire`), find a QP by its number, check partition keys and source
 //! addresses, look up memory keys, keep completion queues (`device`), and automatic path migration, which no RoCE
 //! device has. Of raw
@@ -64,6 +67,7 @@ mod congestion;
 mod count;
 mod direct;
 mod modify;
+mod pace;
 mod packet;
 mod post;
 mod qp;
@@ -71,6 +75,7 @@ pub mod raw;
 mod req;
 mod resp;
 mod retry;
+mod short;
 mod window;
 mod wqe;
 
@@ -78,8 +83,10 @@ pub use account::Account;
 pub use count::Ended;
 pub use env::{Completion, Counter, Env, Reason, Rx, Side, Skipped};
 pub use error::{ModifyError, PostError};
+pub use pace::RateLimit;
 pub use path::PathCaps;
 pub use qp::{Poll, Qp, QpCap, QpInit};
 pub use resp::{Step, consumes_receive};
+pub use short::Short;
 pub use time::Time;
 pub use wr::{Data, RecvWr, SendWr, SgList, Sge, UdDest};

@@ -5,6 +5,7 @@ use iba::{AttrMask, Mtu, QpAttr, QpState, QpType};
 
 use crate::env::Env;
 use crate::error::ModifyError;
+use crate::pace::RateLimit;
 use crate::path::PathCaps;
 use crate::qp::Qp;
 
@@ -103,7 +104,9 @@ impl Qp {
             MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
             PATH_MIG_STATE: path_mig_state;
             DEST_QPN: dest_qpn;
-            RATE_LIMIT: rate_limit;
+        }
+        if mask.contains(A::RATE_LIMIT) {
+            self.set_pace(RateLimit { kbps: from.rate_limit, ..RateLimit::default() });
         }
     }
 
@@ -111,6 +114,7 @@ impl Qp {
         self.attr = QpAttr::default();
         self.comm_est = false;
         self.congestion.restart();
+        self.set_pace(RateLimit::default());
         self.sq.clear();
         self.rq.clear();
         self.req.start(self.attr.sq_psn);

@@ -8,6 +8,7 @@ use wire::{Opcode, Service};
 
 use crate::congestion::Congestion;
 use crate::env::{Completion, Counter, Env, Rx, Side};
+use crate::pace::Pace;
 use crate::path::{MEMORY_WINDOW, PathCaps};
 use crate::req::Requester;
 use crate::resp::{Responder, Step};
@@ -83,6 +84,7 @@ pub struct Qp {
     /// Packets that may be unacknowledged.
     pub(crate) window: Window,
     pub(crate) congestion: Congestion,
+    pub(crate) pace: Pace,
     pub(crate) sq: VecDeque<Wqe>,
     pub(crate) rq: VecDeque<RecvWr>,
     pub(crate) req: Requester,
@@ -121,6 +123,7 @@ impl Qp {
             path: PathCaps::wire(attr.path_mtu),
             window: Window::wire(attr.path_mtu),
             congestion: Congestion::default(),
+            pace: Pace::default(),
             attr,
             sq: VecDeque::new(),
             rq: VecDeque::new(),
@@ -267,10 +270,8 @@ impl Qp {
     /// When [`Qp::handle_timeout`] wants to be called, if ever.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        match (self.req.ack_timer, self.req.rnr_until) {
-            (Some(ack), Some(rnr)) => Some(ack.min(rnr)),
-            (ack, rnr) => ack.or(rnr),
-        }
+        let timers = [self.req.ack_timer, self.req.rnr_until, self.req.paced_until];
+        timers.into_iter().flatten().min()
     }
 
     /// How long it waits for an acknowledgement at least, if not for ever.
@@ -323,7 +324,9 @@ impl Qp {
         self.resp.refusal
     }
 
-    /// Completes and counts.
+    /// Completes and counts. In line, as what was just put together is not to be copied: on the short way that would wait
+    /// for the stores before it, which go to a line that the peer has.
+    #[inline]
     pub(crate) fn complete<E: Env>(env: &mut E, completion: Completion) {
         match (completion.side, completion.status) {
             (_, iba::WcStatus::Success) => {}

@@ -1,11 +1,12 @@
 //! Raw Ethernet: a work request is a whole frame. There are no headers of ours, no sequence numbers, and no answers; which
 //! frame is for which QP is the device's to know.
 
-use iba::{WcOpcode, WcStatus};
+use iba::{WcFlags, WcOpcode, WcStatus};
 
 use crate::env::{Completion, Counter, Env, LocalError, Reason, Side, TransmitError};
 use crate::packet::payload;
 use crate::qp::{Qp, Sent};
+use crate::time::Time;
 use crate::wqe::Failure;
 use crate::wr::RecvWr;
 
@@ -89,7 +90,7 @@ impl Qp {
         self.rq.pop_front()
     }
 
-    /// Gives a frame to a receive of the QP, its own or one of its shared queue. What goes wrong is an error of the receive,
+    /// Gives a frame to a receive of the QP, its own or one of its shared queue; `flags` is what is known of it. What goes wrong is an error of the receive,
     /// and ends the QP.
     pub fn receive_frame<E: Env>(
         &mut self,
@@ -97,23 +98,36 @@ impl Qp {
         wr: &RecvWr,
         frame: &E::Payload,
         length: u32,
+        flags: WcFlags,
     ) {
         let end = scatter_frame(env, wr, frame, length);
         if end == FrameEnd::TooLong {
             env.count(Counter::RespLocalLengthError);
         }
-        Self::complete(env, end.completion(wr.wr_id, length));
+        let mut completion = end.completion(wr.wr_id, length);
+        if end == FrameEnd::Done {
+            completion.flags = flags;
+        }
+        Self::complete(env, completion);
         if end != FrameEnd::Done {
             self.enter_error(env);
         }
     }
 
     /// Sends a frame. It is done when it is sent.
-    pub(crate) fn transmit_frame<E: Env>(&mut self, env: &mut E) -> Sent {
+    pub(crate) fn transmit_frame<E: Env>(&mut self, env: &mut E, now: Time) -> Sent {
+        let length = u64::from(self.sq[self.req.index].length);
+        self.req.paced_until = self.pace.wait(now, length, self.path.path_mtu);
+        if self.req.paced_until.is_some() {
+            return Sent::Nothing;
+        }
         let wqe = &self.sq[self.req.index];
         env.of_request(wqe.wr.wr_id);
         match env.transmit_frame(payload(&wqe.wr.data, 0, wqe.length), wqe.wr.flags) {
-            Ok(()) => self.retire_front(env),
+            Ok(()) => {
+                self.pace.spend(now, length);
+                self.retire_front(env);
+            }
             Err(TransmitError::Blocked) => return Sent::Blocked,
             Err(TransmitError::Memory(LocalError::NotPresent)) => {
                 env.count(Counter::PageFaultsPending);

@@ -15,6 +15,7 @@ use wire::bth::pad_for;
 use wire::{Deth, Headers, ImmDt, Opcode, Position, Srqn, Xrceth};
 
 use crate::env::{Counter, Env, LocalError, Reason, Skipped, Source, To, TransmitError};
+use crate::pace;
 use crate::packet::{describe, payload, request_opcode};
 use crate::qp::{Qp, Sent};
 use crate::time::Time;
@@ -48,6 +49,8 @@ pub(crate) struct Requester {
     pub(crate) ack_timer: Option<Time>,
     /// Until when the peer asked to be left alone.
     pub(crate) rnr_until: Option<Time>,
+    /// Until when the rate limit holds back the next packet.
+    pub(crate) paced_until: Option<Time>,
     /// A gap among the answers was already acted upon: more of the same stream says nothing new.
     pub(crate) gap: bool,
     /// The carrier had no room for the packet at `psn`.
@@ -68,6 +71,7 @@ impl Requester {
     pub(crate) fn stop(&mut self) {
         self.ack_timer = None;
         self.rnr_until = None;
+        self.paced_until = None;
         self.draining = false;
     }
 
@@ -89,6 +93,17 @@ impl Requester {
         }
     }
 
+    /// The peer sends what it was asked for earlier: it is at work, and comes to the oldest packet later. Its silence is measured
+    /// from now.
+    ///
+    /// Else a long READ that is asked for again after a loss would be asked for ever again, while a slow peer still answers
+    /// what it was asked first.
+    pub(crate) fn hear(&mut self, now: Time, attr: &QpAttr) {
+        if self.ack_timer.take().is_some() {
+            self.watch(now, attr);
+        }
+    }
+
     /// Goes back to the oldest packet that is not acknowledged.
     pub(crate) fn go_back(&mut self) {
         self.psn = self.una;
@@ -96,6 +111,13 @@ impl Requester {
         self.rd_atomic = 0;
         self.read_psns = 0;
         self.unasked = 0;
+    }
+
+    /// Takes note that the only packet of the request at the cursor, which asks for an acknowledgement, was sent.
+    pub(crate) fn sent_one(&mut self) {
+        self.advance(1);
+        self.unasked = 0;
+        self.index += 1;
     }
 
     fn advance(&mut self, packets: u32) {
@@ -145,7 +167,7 @@ impl Qp {
         }
         match self.qp_type {
             QpType::Ud => self.transmit_datagram(env),
-            QpType::RawPacket => self.transmit_frame(env),
+            QpType::RawPacket => self.transmit_frame(env, now),
             QpType::Rc | QpType::Uc | QpType::XrcSend => self.transmit_connected(env, now),
             _ => Sent::Nothing,
         }
@@ -190,7 +212,7 @@ impl Qp {
             return Begin::Send;
         }
         // A list that is wrong is found before the peer sees half of the message.
-        let is_long = wqe.is_read_like() || wqe.length > self.path.segment;
+        let is_long = wqe.is_read_like() || wqe.length > self.segment();
         if let (true, Data::Sges(sges)) = (is_long, &wqe.wr.data) {
             let access = if wqe.is_read_like() { Access::LOCAL_WRITE } else { Access::empty() };
             if let Err(error) = env.check_local(sges, access) {
@@ -238,7 +260,7 @@ impl Qp {
         let (chunk, packets) = if wqe.is_answered() {
             (left, total - done)
         } else {
-            let chunk = left.min(self.path.segment);
+            let chunk = left.min(self.segment());
             (chunk, mtu.packets(chunk))
         };
         let is_last = chunk == left;
@@ -278,6 +300,16 @@ impl Qp {
             payload(&wqe.wr.data, offset, chunk)
         };
         let skipped = if req.psn == req.una { req.skipped } else { Skipped::default() };
+        let bytes = pace::on_a_wire(&headers, if wqe.is_read_like() { 0 } else { chunk });
+        if self.pace.is_limited() {
+            self.req.paced_until = self.pace.wait(now, bytes, mtu);
+            if self.req.paced_until.is_some() {
+                return Sent::Nothing;
+            }
+            // The next may have to wait for longer than the peer may be silent.
+            headers.bth.ackreq |=
+                self.qp_type.is_reliable() && self.pace.next_waits(now, bytes, mtu);
+        }
 
         env.of_request(wqe.wr.wr_id);
         match env.transmit(To::Peer, &headers, source, skipped) {
@@ -299,6 +331,7 @@ impl Qp {
             }
         }
 
+        self.pace.spend(now, bytes);
         let wqe = &mut self.sq[self.req.index];
         (wqe.begun, wqe.first, wqe.packets) = (true, first, total);
         let is_answered = wqe.is_answered();

@@ -25,6 +25,9 @@ impl Qp {
         if self.req.rnr_until.is_some_and(|until| until <= now) {
             self.req.rnr_until = None;
         }
+        if self.req.paced_until.is_some_and(|until| until <= now) {
+            self.req.paced_until = None;
+        }
         if self.req.ack_timer.is_some_and(|due| due <= now) {
             self.req.ack_timer = None;
             if self.req.is_quiet() && !self.req.blocked {

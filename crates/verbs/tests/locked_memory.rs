@@ -2,6 +2,7 @@
 //!
 //! One test alone: the limit is the process's.
 
+use gpu::{Gpu, GpuConfig, Place};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use verbs::{Access, Device, DmaBuf, HostBuf, Kind, NicConfig};
@@ -21,7 +22,7 @@ fn host_memory_is_charged_and_a_dma_buf_never() {
     set_capabilities(None, sets).unwrap();
 
     let name = format!("locked{}", std::process::id());
-    let config = NicConfig { name, pin_limit: true, ..NicConfig::default() };
+    let config = NicConfig { name, pin_limit: true, peermem: true, ..NicConfig::default() };
     let context = Device::from_config(config).unwrap().open().unwrap();
     let pd = context.alloc_pd().unwrap();
     let (small, large) = (
@@ -32,12 +33,27 @@ fn host_memory_is_charged_and_a_dma_buf_never() {
 
     limit(0);
     assert_eq!(pd.reg_mr(&small, ALL).unwrap_err().kind(), Kind::NotPermitted);
-    pd.reg_whole_dmabuf(&buffer, ALL).unwrap();
-    pd.reg_mr(&small, ALL | Access::ON_DEMAND).unwrap();
+    // Both stay, and count for nothing in what follows.
+    let _uncharged = (
+        pd.reg_whole_dmabuf(&buffer, ALL).unwrap(),
+        pd.reg_mr(&small, ALL | Access::ON_DEMAND).unwrap(),
+    );
 
     limit(4 * PAGE);
     let held = pd.reg_mr(&small, ALL).unwrap();
     assert_eq!(pd.reg_mr(&large, ALL).unwrap_err().kind(), Kind::NoMemory, "2 and 3 are over 4");
     drop(held);
     pd.reg_mr(&large, ALL).unwrap();
+
+    // Memory of a peer by the older door is charged as plain memory is.
+    let config = GpuConfig { vram: 1 << 20, shared: false, ..GpuConfig::default() };
+    let gpu = Gpu::open(&config).unwrap();
+    let bo = gpu.alloc(8 * PAGE, Place::VISIBLE_VRAM).unwrap();
+    let mapping = bo.export().unwrap().map(0, 8 * PAGE).unwrap();
+    assert_eq!(pd.reg_mapping(&mapping, ALL).unwrap_err().kind(), Kind::NoMemory, "8 are over 4");
+    limit(8 * PAGE);
+    let held = pd.reg_mapping(&mapping, ALL).unwrap();
+    assert_eq!(pd.reg_mr(&small, ALL).unwrap_err().kind(), Kind::NoMemory, "8 and 2 are over 8");
+    drop(held);
+    pd.reg_mr(&small, ALL).unwrap();
 }

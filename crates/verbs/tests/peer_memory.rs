@@ -209,6 +209,17 @@ fn a_pinned_buffer_stays_where_it_is() {
     assert_eq!(bo.domain().unwrap(), Domain::Gtt);
 }
 
+#[test]
+fn a_region_holds_its_buffer_and_lets_go_of_it() {
+    let (_context, pd) = nic(ImporterConfig::Dynamic);
+    let buffer = verbs::DmaBuf::export(MIB, "counted").unwrap();
+    let before = buffer.info().count;
+    let region = pd.reg_whole_dmabuf(&buffer, ALL).unwrap();
+    assert!(buffer.info().count > before && buffer.info().attached.len() == 1);
+    drop(region);
+    assert_eq!((buffer.info().count, buffer.info().attached.len()), (before, 0));
+}
+
 /// A key whose memory was revoked is dead: for peers and for the NIC's own requests. It is not given to anybody else until
 /// the region is deregistered.
 #[test]

@@ -7,6 +7,8 @@
 //! What is not there, or cut short, is `None`: a frame is somebody's whatever it holds. Ports of fragments are not read,
 //! as only the first has them.
 
+pub mod checksum;
+
 /// Bytes of an Ethernet header.
 pub const HEADER: usize = 14;
 

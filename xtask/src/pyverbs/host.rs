@@ -20,7 +20,20 @@ fi
 ip link set eth0 up
 ip link set far0 up
 ip route add default via 10.77.9.254
-exec \"$0\" \"$@\"
+";
+
+/// Some tests want huge pages. Whoever is root of the machine sets a few aside meanwhile, one run at a time: their number is the
+/// whole machine's. Where that is refused, or memory is in too many pieces, those tests skip.
+const SET_ASIDE: &str = "\
+pool=/sys/kernel/mm/hugepages/hugepages-2048kB
+if [ -w $pool/nr_hugepages ] && exec 9< $pool/nr_hugepages && flock 9; then
+    before=$(cat $pool/nr_hugepages)
+    trap 'echo $before 2>&- > $pool/nr_hugepages || true' EXIT
+    trap 'exit 1' HUP INT TERM
+    echo $((before + 32)) 2>&- > $pool/nr_hugepages || true
+    [ $(cat $pool/free_hugepages) -ge 32 ] || echo $before > $pool/nr_hugepages
+fi
+\"$0\" \"$@\"
 ";
 
 /// A command line that runs the one after it in a network namespace of its own, as root of it.
@@ -30,7 +43,7 @@ pub(super) fn of_its_own() -> Outcome<Command> {
         let is_possible = check(tool("unshare").args(rights).arg("true")).is_ok();
         if is_possible {
             let mut command = Command::new("unshare");
-            command.args(rights).args(["--", "sh", "-c", SET_UP]);
+            command.args(rights).args(["--", "sh", "-c", &[SET_UP, SET_ASIDE].concat()]);
             return Ok(command);
         }
     }

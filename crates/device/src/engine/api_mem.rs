@@ -14,6 +14,7 @@ use super::events::EventQueue;
 use super::import::Import;
 use super::mr::{Mr, MrKind};
 use super::peer::PeerRegion;
+use crate::config::Preset;
 use crate::dm_export::DmExport;
 use crate::ids::{CtxId, DmId, MrId, PdId};
 use crate::refusal::{Result, refuse};
@@ -143,24 +144,32 @@ impl Engine {
         inserted
     }
 
-    /// The checks of a registration that come before the memory is looked at; the region's first address.
-    pub(crate) fn check_reg_mr(
-        &self,
-        addr: u64,
-        length: u64,
-        iova: u64,
-        access: Access,
-    ) -> Result<u64> {
+    /// The checks of a registration that come before the memory is looked at, in the order of the kernel's `ib_uverbs_reg_mr`
+    /// and `ib_umem_get`; the region's first address.
+    pub fn check_reg_mr(&self, addr: u64, length: u64, iova: u64, access: Access) -> Result<u64> {
         Self::check_access("reg_mr", access, MR_ACCESS)?;
+        let lacking = Access::ZERO_BASED.union(Access::HUGETLB);
+        if self.core.config.preset == Preset::Rxe && access.intersects(lacking) {
+            refuse!(NotSupported, "reg_mr: rxe has no {:?}", access.intersection(lacking));
+        }
         if access.contains(Access::ON_DEMAND) {
             self.check_odp(addr, length, iova, access)?;
+        }
+        let base = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
+        for start in [addr, base] {
+            if start.checked_add(length).is_none() {
+                refuse!(Invalid, "reg_mr: {start:#x} + {length:#x} wraps");
+            }
+        }
+        let is_paged = access.contains(Access::ON_DEMAND);
+        if !is_paged {
+            self.check_may_pin("reg_mr")?;
         }
         if length == 0 {
             refuse!(Invalid, "reg_mr: a region of no bytes");
         }
-        let base = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
-        if base.checked_add(length).is_none() {
-            refuse!(Invalid, "reg_mr: {base:#x} + {length:#x} wraps");
+        if !is_paged {
+            self.check_pins("reg_mr", addr, length)?;
         }
         Ok(base)
     }

@@ -2,7 +2,7 @@
 
 use iba::{AttrMask, Mtu, QpAttr, QpState, QpType, Qpn};
 use transport::wr::{RecvWr, SendWr};
-use transport::{PathCaps, PostError, Qp, QpCap, QpInit};
+use transport::{PathCaps, PostError, Qp, QpCap, QpInit, RateLimit};
 
 use super::Engine;
 use super::comp_cntr::QpCntrs;
@@ -13,6 +13,7 @@ use super::mr::Mr;
 use super::peers::RingPosition;
 use super::qp::QpEntry;
 use super::raw::Role;
+use crate::attr::DeviceAttr;
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
 use crate::refusal::{Result, refuse};
 
@@ -323,6 +324,14 @@ impl Engine {
                 if let Route::Shm(vf) = facts.route {
                     core.peers.prepare(vf);
                 }
+                if core.is_deaf && facts.route == Route::Udp {
+                    tracing::warn!(
+                        target: "peerdma::udp", qpn = %facts.qpn,
+                        "UDP port {} was taken when the NIC was opened: answers of other hosts come if its holder runs \
+                         peerdma, and not if it is the kernel's rxe or another program",
+                        core.config.udp_port
+                    );
+                }
             }
             let path_mtu = if facts.qp_type == QpType::Ud {
                 facts.path_mtu = core.port.active_mtu();
@@ -361,6 +370,43 @@ impl Engine {
         }
         if mask.contains(AttrMask::AV) {
             self.check_av(&attr.av)?;
+        }
+        if mask.contains(AttrMask::RATE_LIMIT) {
+            self.check_rate("modify_qp", attr.rate_limit)?;
+        }
+        Ok(())
+    }
+
+    /// Sets how fast a QP sends, with the shape of its bursts. It has to be in RTS, and RC or RAW_PACKET.
+    ///
+    /// Refused as [`NotSupported`](crate::Kind::NotSupported) by a NIC that does not pace, else as
+    /// [`Invalid`](crate::Kind::Invalid).
+    #[doc(alias = "ibv_modify_qp_rate_limit")]
+    pub fn modify_qp_rate_limit(&mut self, id: QpId, limit: RateLimit) -> Result<()> {
+        const WHO: &str = "modify_qp_rate_limit";
+        self.check_rate(WHO, limit.kbps)?;
+        // As `mlx5_ib_modify_qp` has it.
+        if limit.kbps == 0 && (limit.max_burst > 0 || limit.typical_packet > 0) {
+            refuse!(Invalid, "{WHO}: bursts and packets of a rate that is 0: {limit:?}");
+        }
+        let Some(entry) = self.qps.get_mut(id).filter(|entry| !entry.facts.is_rss()) else {
+            refuse!(Invalid, "{WHO}: there is no QP {} that sends", id.handle());
+        };
+        if let Err(error) = entry.qp.modify_rate_limit(limit) {
+            refuse!(Invalid, "{WHO}: QP {}: {error}", entry.facts.qpn);
+        }
+        self.make_ready(id);
+        self.progress();
+        Ok(())
+    }
+
+    fn check_rate(&self, who: &str, kbps: u32) -> Result<()> {
+        let DeviceAttr { min_rate_limit: min, max_rate_limit: max, .. } = self.core.attr;
+        if max == 0 {
+            refuse!(NotSupported, "{who}: a NIC of this preset does not pace packets");
+        }
+        if kbps > 0 && !(min..=max).contains(&kbps) {
+            refuse!(Invalid, "{who}: {kbps} kbit/s; {min} to {max} are possible");
         }
         Ok(())
     }
@@ -485,7 +531,7 @@ impl Engine {
 
     /// Sends what a QP has to send.
     pub fn kick(&mut self, id: QpId) {
-        if self.is_dead() {
+        if self.is_dead() || self.kick_short(id) {
             return;
         }
         self.core.now = self.clock.now();

@@ -168,6 +168,8 @@ pub(crate) struct Core {
     pub(crate) udp: UdpQueue,
     /// Whether the kernel gave us a packet that is another process's.
     pub(crate) missteered: bool,
+    /// Whether somebody else has the UDP port: what comes from other hosts reaches this process by way of its holder, or not.
+    pub(crate) is_deaf: bool,
     /// Whether a QP was ever connected over UDP.
     pub(crate) uses_udp: bool,
     /// When events that are held back come at the latest.
@@ -184,6 +186,8 @@ pub(crate) struct Core {
     pub(crate) failures: Failures,
     /// QPs made since the NIC was opened.
     pub(crate) qps_made: u64,
+    /// Whether a CQ was made whose completions say when they came. Else nobody sees how late `now` is.
+    pub(crate) stamps: bool,
 }
 
 impl Core {

@@ -44,6 +44,8 @@ mod rereg;
 mod resources;
 mod route;
 mod share;
+mod short;
+mod starved;
 pub(crate) mod table;
 pub(crate) mod tap;
 mod tapped;
@@ -96,6 +98,8 @@ pub struct Engine {
     touched: Vec<QpId>,
     pub(crate) late_acks: LateAcks,
     polls: u32,
+    /// Whether the last poll found nothing in the rings.
+    was_idle: bool,
     alarm: Alarm,
     pub(crate) life: Life,
 }
@@ -140,6 +144,7 @@ impl Engine {
             touched: Vec::new(),
             late_acks: LateAcks::default(),
             polls: 0,
+            was_idle: false,
             alarm: Alarm::Awake,
             life: Life::Alive,
         }
@@ -203,22 +208,29 @@ impl Engine {
         }
         self.polls = self.polls.wrapping_add(1);
         let is_clock_due = self.polls.is_multiple_of(POLLS_PER_CLOCK);
-        if is_clock_due || !self.is_quiet() || self.receivers.frames_are_hot() {
-            self.core.now = self.clock.now();
-            self.send_late_acks();
-            self.late_acks.set_polled(poll);
-            let moved = self.progress_now(is_clock_due);
-            self.late_acks.set_polled(false);
-            return moved;
+        if !is_clock_due && self.is_quiet_beside_rings() {
+            if !self.receivers.rings_are_idle() {
+                // Where more than one packet comes between two polls, those who send them want throughput.
+                if std::mem::take(&mut self.was_idle) && self.receive_short() {
+                    return true;
+                }
+            } else if self.receivers.udp_is_hot() {
+                // Nothing needs to know the time but what comes now.
+                self.late_acks.set_polled(poll);
+                let moved = self.receive_udp(Look::Likely);
+                self.late_acks.set_polled(false);
+                return moved | self.run_cm();
+            } else {
+                self.was_idle = true;
+                return false;
+            }
         }
-        if !self.receivers.udp_is_hot() {
-            return false;
-        }
-        // Nothing needs to know the time but what comes now.
+        self.core.now = self.clock.now();
+        self.send_late_acks();
         self.late_acks.set_polled(poll);
-        let moved = self.receive_udp(Look::Likely);
+        let moved = self.progress_now(is_clock_due);
         self.late_acks.set_polled(false);
-        moved | self.run_cm()
+        moved
     }
 
     fn progress_now(&mut self, is_clock_due: bool) -> bool {
@@ -237,15 +249,15 @@ impl Engine {
         moved | (is_clock_due && self.fire_timers())
     }
 
-    /// Whether there is nothing in memory to take and nothing to send: most polls of a program find this.
+    /// Whether nothing is to be sent, and nothing to be taken but what rings hold, as far as memory tells.
     #[inline]
-    fn is_quiet(&self) -> bool {
-        self.receivers.rings_are_idle()
-            && self.ready.is_empty()
+    fn is_quiet_beside_rings(&self) -> bool {
+        self.ready.is_empty()
             && self.blocked.is_empty()
             && self.core.loopback.is_empty()
             && self.core.udp.front().is_none()
             && self.late_acks.is_empty()
+            && !self.receivers.frames_are_hot()
     }
 
     /// Does everything that [`Engine::progress`] does now and then.
@@ -384,13 +396,7 @@ impl Engine {
         } else {
             entry.qp.poll_transmit(&mut env, now, burst)
         };
-        let deadline = entry.qp.poll_timeout();
-        if let Some(at) = deadline
-            && entry.deadline.is_none_or(|known| at < known)
-        {
-            entry.deadline = Some(at);
-            self.timers.push(Reverse((at, id.0)));
-        }
+        self.note_deadline(id);
         match poll {
             Poll::Idle => {}
             Poll::More => self.make_ready(id),
@@ -403,6 +409,18 @@ impl Engine {
             }
         }
         poll != Poll::Blocked
+    }
+
+    /// Sees to it that a QP's timer is looked at when it is due.
+    #[inline]
+    fn note_deadline(&mut self, id: QpId) {
+        let Some(entry) = self.qps.get_mut(id) else { return };
+        if let Some(at) = entry.qp.poll_timeout()
+            && entry.deadline.is_none_or(|known| at < known)
+        {
+            entry.deadline = Some(at);
+            self.timers.push(Reverse((at, id.0)));
+        }
     }
 
     /// Passes on what a transmission left with the carriers that have no reader of their own.

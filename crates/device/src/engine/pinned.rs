@@ -17,22 +17,25 @@ pub(crate) fn pages(addr: u64, length: u64) -> u64 {
 }
 
 impl Engine {
-    /// Charges the pages of a region to be registered, if the persona pins; how many those are. As the kernel's
-    /// `ib_umem_get`: EPERM when the limit is 0, ENOMEM when it is not enough.
-    pub(crate) fn charge_pins(&mut self, call: &str, addr: u64, length: u64) -> Result<u64> {
+    /// Refuses to pin anything when the limit is 0 (EPERM), if the persona pins: the kernel's `can_do_mlock`.
+    pub(crate) fn check_may_pin(&self, call: &str) -> Result<()> {
+        if self.pin_limit() == Some(0) {
+            refuse!(
+                NotPermitted,
+                "{call}: RLIMIT_MEMLOCK is 0, and this NIC pins what is registered"
+            );
+        }
+        Ok(())
+    }
+
+    /// Refuses a range whose pages, with those that are pinned, are more than the limit (ENOMEM); else how many those are, or
+    /// none if the persona does not pin.
+    pub(crate) fn check_pins(&self, call: &str, addr: u64, length: u64) -> Result<u64> {
         if !self.core.config.pin_limit {
             return Ok(0);
         }
         let wanted = pages(addr, length);
-        let is_free = rustix::thread::capabilities(None)
-            .is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
-        if !is_free && let Some(limit) = getrlimit(Resource::Memlock).current {
-            if limit == 0 {
-                refuse!(
-                    NotPermitted,
-                    "{call}: RLIMIT_MEMLOCK is 0, and this NIC pins what is registered"
-                );
-            }
+        if let Some(limit) = self.pin_limit() {
             let (held, most) = (self.core.pinned_pages, limit / PAGE);
             if held + wanted > most {
                 refuse!(
@@ -41,8 +44,24 @@ impl Engine {
                 );
             }
         }
+        Ok(wanted)
+    }
+
+    /// Charges the pages of a region to be registered, if the persona pins; how many those are. As the kernel's
+    /// `ib_umem_get`: EPERM when the limit is 0, ENOMEM when it is not enough.
+    pub(crate) fn charge_pins(&mut self, call: &str, addr: u64, length: u64) -> Result<u64> {
+        self.check_may_pin(call)?;
+        let wanted = self.check_pins(call, addr, length)?;
         self.core.pinned_pages += wanted;
         Ok(wanted)
+    }
+
+    /// The bytes that may be pinned, if that is limited.
+    fn pin_limit(&self) -> Option<u64> {
+        let is_free = !self.core.config.pin_limit
+            || rustix::thread::capabilities(None)
+                .is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+        if is_free { None } else { getrlimit(Resource::Memlock).current }
     }
 
     /// Gives back what a region was charged.

@@ -19,6 +19,7 @@ use iba::SendFlags;
 use link::ether::{self, OpenError, Sender};
 use slab::Slab;
 use transport::env::{Counter, Env, Source, TransmitError};
+use wire::frame::checksum;
 
 use super::Engine;
 use super::core::Core;
@@ -118,11 +119,14 @@ impl QpEnv<'_, '_> {
     pub(crate) fn send_frame(
         &mut self,
         frame: &Source<'_>,
-        _flags: SendFlags,
+        flags: SendFlags,
     ) -> core::result::Result<(), TransmitError> {
-        let LoopPayload::Bytes(bytes) = self.loop_payload_present(frame)? else {
+        let LoopPayload::Bytes(mut bytes) = self.loop_payload_present(frame)? else {
             unreachable!("what an unreliable QP sends is copied")
         };
+        if flags.contains(SendFlags::IP_CSUM) {
+            checksum::fill(&mut bytes);
+        }
         let Some(sender) = &self.core.raw.sender else {
             self.count(Counter::DroppedPacket);
             return Ok(());

@@ -69,8 +69,6 @@ pub(super) enum Sender {
 const PARTITION: u16 = 0x7fff;
 /// Bytes of a UDP header.
 const UDP_HEADER: usize = 8;
-/// How long packets of an unreliable QP wait for a receive before they are dropped.
-const STARVED: Duration = Duration::from_millis(100);
 /// How long a process with connections over UDP may hear nothing before it makes sure that the kernel still gives it its
 /// datagrams; shorter than a peer's retries with the usual ACK timeout of 67 ms. Doubled while nothing comes, up to the second.
 const SILENCE: Duration = Duration::from_millis(200);
@@ -156,10 +154,10 @@ impl Receivers {
         }
     }
 
-    /// Whether no ring holds a record, or has to tell its producer something.
+    /// Whether no ring holds a record.
     #[inline]
-    pub(crate) fn rings_are_idle(&self) -> bool {
-        self.inbounds.iter().all(Inbound::is_idle)
+    pub(crate) fn rings_are_idle(&mut self) -> bool {
+        self.inbounds.iter_mut().all(Inbound::is_idle)
     }
 
     /// Whether packets came over UDP lately, so that each poll should look.
@@ -605,10 +603,8 @@ fn deliver_datagram(
     deliver(core, qps, Sender::Host(src.ip().into()), &rx)
 }
 
-/// Whether a packet stays in its ring, as the program has yet to post the receive that it needs.
-///
-/// The background thread empties rings while the program is not running, and would soon have used up the receives of
-/// a program that posts new ones for those it saw filled. Only the packets of one process wait, and not for long.
+/// Whether a packet stays in its ring, as the program has yet to post the receive that it needs. Only the packets of one
+/// process wait.
 fn waits_for_receive(core: &mut Core, qps: &mut QpTable, headers: &Headers) -> bool {
     let Some(entry) = qps.by_number(headers.bth.dest_qp) else { return false };
     let facts = &mut entry.facts;
@@ -617,12 +613,8 @@ fn waits_for_receive(core: &mut Core, qps: &mut QpTable, headers: &Headers) -> b
     }
     let has_shared =
         facts.srq.and_then(|id| core.srqs.get(id.index())).is_some_and(|srq| !srq.queue.is_empty());
-    if has_shared || !entry.qp.is_starved(headers.bth.opcode) {
-        facts.starved_since = None;
-        return false;
-    }
-    let since = *facts.starved_since.get_or_insert(core.now);
-    let waits = core.now.since(since) < STARVED;
+    let has_one = has_shared || !entry.qp.is_starved(headers.bth.opcode);
+    let waits = facts.waits_for_receive(has_one, core.now);
     core.holding |= waits;
     waits
 }

@@ -36,31 +36,40 @@ pub(crate) struct Rereging {
 }
 
 impl Engine {
-    /// Begins to change a region ([`crate::Hca::rereg_mr`]): checks everything and takes the region back from peers. What is
-    /// refused leaves the region as it is.
-    pub(crate) fn begin_rereg(&mut self, id: MrId, change: Rereg) -> Result<(Rereging, UnderWay)> {
-        let Some(mr) = self.core.mrs.get(id) else {
-            refuse!(Invalid, "rereg_mr: there is no region {}", id.handle());
-        };
-        match mr.kind {
-            MrKind::User => {}
-            MrKind::Dmabuf => {
-                refuse!(NotSupported, "rereg_mr: a dma-buf region cannot be changed")
-            }
-            MrKind::Peer => {
-                refuse!(NotSupported, "rereg_mr: a region of a peer's memory cannot be changed")
-            }
-            MrKind::Dm(_) => refuse!(Invalid, "rereg_mr: a device-memory region cannot be changed"),
-        }
+    /// The checks of a change that come before new memory is looked at, in the kernel's order: those of `ib_uverbs_rereg_mr`,
+    /// then those of `ib_umem_check_rereg`.
+    pub fn check_rereg(&mut self, id: MrId, change: &Rereg) -> Result<()> {
+        self.checked(id, change).map(drop)
+    }
+
+    /// The rights of the region afterwards, and whether its pages are counted anew.
+    fn checked(&mut self, id: MrId, change: &Rereg) -> Result<(Access, bool)> {
         if change.translation.is_none() && change.pd.is_none() && change.access.is_none() {
             refuse!(Invalid, "rereg_mr: nothing is to change");
         }
-        self.check_unshown("rereg_mr", id)?;
+        let Some(mr) = self.core.mrs.get(id) else {
+            refuse!(Invalid, "rereg_mr: there is no region {}", id.handle());
+        };
         let (old, old_pd, is_writable) = (mr.access, mr.pd, mr.is_writable);
-        let access = change.access.unwrap_or(old);
-        if change.access.is_some() {
+        let (old_umem, old_iova) = (mr.umem.clone(), mr.iova);
+        let (is_dm, is_plain) = (matches!(mr.kind, MrKind::Dm(_)), matches!(mr.kind, MrKind::User));
+        if is_dm {
+            refuse!(Invalid, "rereg_mr: a device-memory region cannot be changed");
+        }
+        if let Some(access) = change.access {
             Self::check_access("rereg_mr", access, MR_ACCESS)?;
         }
+        if let Some(pd) = change.pd {
+            let ctx = self.pd(old_pd)?.ctx;
+            if self.pd(pd)?.ctx != ctx {
+                refuse!(Invalid, "rereg_mr: the new PD is of another context");
+            }
+        }
+        if !is_plain {
+            refuse!(NotSupported, "rereg_mr: a region of a dma-buf or a peer cannot be changed");
+        }
+        self.check_unshown("rereg_mr", id)?;
+        let access = change.access.unwrap_or(old);
         let was_paged = old.contains(Access::ON_DEMAND);
         let is_paged = access.contains(Access::ON_DEMAND);
         let is_anew = change.translation.is_some() || was_paged != is_paged;
@@ -70,22 +79,25 @@ impl Engine {
                 "rereg_mr: the memory was registered to be read only; {access:?} needs a new translation"
             );
         }
-        let (umem, iova) = match &change.translation {
-            Some((umem, iova)) => (umem.clone(), *iova),
-            None => (mr.umem.clone(), mr.iova),
-        };
+        let (umem, iova) = change.translation.clone().unwrap_or((old_umem, old_iova));
         if umem.is_empty() || iova.checked_add(umem.len()).is_none() {
             refuse!(Invalid, "rereg_mr: {:#x} bytes at {iova:#x}", umem.len());
         }
         if is_anew && is_paged {
             self.check_odp(umem.addr() as u64, umem.len(), iova, access)?;
         }
-        if let Some(pd) = change.pd {
-            let ctx = self.pd(old_pd)?.ctx;
-            if self.pd(pd)?.ctx != ctx {
-                refuse!(Invalid, "rereg_mr: the new PD is of another context");
-            }
-        }
+        Ok((access, is_anew))
+    }
+
+    /// Begins to change a region ([`crate::Hca::rereg_mr`]): checks everything and takes the region back from peers. What is
+    /// refused leaves the region as it is.
+    pub(crate) fn begin_rereg(&mut self, id: MrId, change: Rereg) -> Result<(Rereging, UnderWay)> {
+        let (access, is_anew) = self.checked(id, &change)?;
+        let is_paged = access.contains(Access::ON_DEMAND);
+        let umem = match &change.translation {
+            Some((umem, _)) => umem.clone(),
+            None => self.core.mrs.get(id).expect("it was checked").umem.clone(),
+        };
         // The old pages are charged until they are let go of: the kernel pins the new ones first, too.
         let pinned = if is_anew && !is_paged {
             self.charge_pins("rereg_mr", umem.addr() as u64, umem.len())?

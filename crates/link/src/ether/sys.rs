@@ -21,6 +21,8 @@ pub(super) struct Received {
     /// Bytes of the frame, of which no more than the buffer holds are in it.
     pub(super) length: usize,
     pub(super) passed: Passed,
+    /// Whether the kernel left a checksum to the netdev.
+    pub(super) is_unfinished: bool,
     /// Type and contents of the tag that the kernel took out.
     pub(super) tag: Option<(u16, u16)>,
 }
@@ -96,8 +98,14 @@ pub(super) fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Optio
         if let Ok(length) = usize::try_from(length) {
             #[allow(clippy::unnecessary_cast, reason = "narrower in other libcs")]
             let told = (header.msg_controllen as usize).min(CONTROL);
-            let tag = ControlMessages(&control.0[..told]).find_map(tag_of);
-            return Ok(Some(Received { length, passed: passed(from.sll_pkttype), tag }));
+            let told = ControlMessages(&control.0[..told]).find_map(auxdata);
+            let status = told.map_or(0, |told| told.tp_status);
+            return Ok(Some(Received {
+                length,
+                passed: passed(from.sll_pkttype),
+                is_unfinished: status & libc::TP_STATUS_CSUMNOTREADY != 0,
+                tag: told.and_then(|told| tag_of(&told)),
+            }));
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
@@ -116,8 +124,8 @@ fn passed(kind: u8) -> Passed {
     }
 }
 
-/// The tag in a control message, if that is what it is about.
-fn tag_of((level, kind, value): (c_int, c_int, &[u8])) -> Option<(u16, u16)> {
+/// What a control message tells of a frame, if that is what it is about.
+fn auxdata((level, kind, value): (c_int, c_int, &[u8])) -> Option<libc::tpacket_auxdata> {
     if (level, kind) != (libc::SOL_PACKET, libc::PACKET_AUXDATA)
         || value.len() < size_of::<libc::tpacket_auxdata>()
     {
@@ -125,7 +133,11 @@ fn tag_of((level, kind, value): (c_int, c_int, &[u8])) -> Option<(u16, u16)> {
     }
     let at: *const libc::tpacket_auxdata = ptr::from_ref(value).cast();
     // SAFETY: the length was checked, and any bytes are such a structure, which is integers.
-    let told = unsafe { at.read_unaligned() };
+    Some(unsafe { at.read_unaligned() })
+}
+
+/// The tag that was taken out, if one was.
+fn tag_of(told: &libc::tpacket_auxdata) -> Option<(u16, u16)> {
     if told.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
         return None;
     }

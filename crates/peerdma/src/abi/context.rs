@@ -108,6 +108,7 @@ pub(crate) fn create(device: *mut Device, opening: Arc<Opening>, cmd_fd: OwnedFd
     c.reg_dm_mr = Some(dm::reg_dm_mr);
     c.alloc_dm = Some(dm::alloc_dm);
     c.free_dm = Some(dm::free_dm);
+    c.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);
     c.modify_cq = Some(cq::modify_cq);
     c.alloc_null_mr = Some(mr::alloc_null_mr);
     c.advise_mr = Some(mr::advise_mr);

@@ -20,7 +20,7 @@ use super::object::{Object, given, room};
 use super::pointers::Pointers;
 use super::types::context::Context;
 use super::types::device::{
-    CqModerationCaps, Device, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr,
+    CqModerationCaps, Device, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PacketPacingCaps, PortAttr,
     QueryDeviceExInput, RssCaps, TmCaps,
 };
 use super::wq::TOEPLITZ;
@@ -230,6 +230,14 @@ pub(crate) unsafe extern "C" fn query_device_ex(
                 rx_hash_function: TOEPLITZ,
             };
             all.max_wq_type_rq = raw.max_qp;
+            all.raw_packet_caps = RAW_PACKET_IP_CSUM;
+        }
+        if raw.max_rate_limit > 0 {
+            all.packet_pacing_caps = PacketPacingCaps {
+                qp_rate_limit_min: raw.min_rate_limit,
+                qp_rate_limit_max: raw.max_rate_limit,
+                supported_qpts: 1 << QpType::RawPacket as u32 | 1 << QpType::Rc as u32,
+            };
         }
         drop(engine);
         // SAFETY: contract: the program has room for `size` bytes.
@@ -270,6 +278,11 @@ const CAP_FLAGS: u32 = 1 << 1
 /// `IBV_DEVICE_MANAGED_FLOW_STEERING`.
 const MANAGED_FLOW_STEERING: u32 = 1 << 29;
 
+/// `IBV_DEVICE_RAW_IP_CSUM`.
+const RAW_IP_CSUM: u32 = 1 << 26;
+/// `IBV_RAW_PACKET_CAP_IP_CSUM`.
+const RAW_PACKET_IP_CSUM: u32 = 1 << 2;
+
 /// `IBV_TM_CAP_RC`.
 const TM_CAP_RC: u32 = 1;
 
@@ -293,7 +306,7 @@ fn limits(engine: &EngineGuard<'_>) -> DeviceAttr {
     c.max_qp_wr = int(attr.max_qp_wr);
     c.device_cap_flags = CAP_FLAGS;
     if attr.has_raw_packets {
-        c.device_cap_flags |= MANAGED_FLOW_STEERING;
+        c.device_cap_flags |= MANAGED_FLOW_STEERING | RAW_IP_CSUM;
     }
     c.max_sge = int(attr.max_sge);
     c.max_sge_rd = int(attr.max_sge_rd);

@@ -172,6 +172,7 @@ fn structures() -> Structures {
     add::<qp::QpEx>(&mut all, vec![]);
     add::<qp::QpInitAttr>(&mut all, vec![]);
     add::<qp::QpOpenAttr>(&mut all, vec![]);
+    add::<qp::QpRateLimitAttr>(&mut all, vec![]);
     add::<qp::QpInitAttrEx>(&mut all, vec![]);
     add::<qp::RxHashConf>(&mut all, vec![]);
     add::<srq::OpsWr>(&mut all, ops_wr_nested());

@@ -98,11 +98,12 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
                 return Err(Refusal::new(Kind::Invalid, what));
             }
             let place = Place { addr, length, can_rereg: true };
+            let (start, span) = (addr.addr() as u64, length as u64);
+            own.hca.alive()?.check_reg_mr(start, span, iova, access)?;
             // Pages that are brought in on demand need not be there yet.
             if !access.contains(Access::ON_DEMAND) {
                 check_mapped(addr, length, access)?;
-                let (addr, length) = (addr.addr() as u64, length as u64);
-                let info = own.hca.reg_peer_mr(own.id, addr, length, iova, access)?;
+                let info = own.hca.reg_peer_mr(own.id, start, span, iova, access)?;
                 if let Some(info) = info {
                     return Ok(create(pd, own, info, place));
                 }
@@ -128,17 +129,9 @@ fn check_mapped(addr: *mut c_void, length: size_t, access: Access) -> Result<(),
         let what = format!("ibv_reg_mr: {length:#x} bytes at {addr:p}: {what}");
         Err(Refusal::new(Kind::BadAddress, what))
     };
-    if length == 0 {
-        // The engine refuses it, after the checks that come first.
-        return Ok(());
-    }
     let start = addr.addr() / PAGE * PAGE;
-    let Some(span) = addr.addr().checked_add(length).map(|end| end - start) else {
-        return Err(Refusal::new(
-            Kind::Invalid,
-            format!("ibv_reg_mr: {addr:p} + {length:#x} wraps"),
-        ));
-    };
+    // The engine has looked at the end.
+    let span = addr.addr().saturating_add(length) - start;
     let start = ptr::without_provenance_mut(start);
     // SAFETY: MS_ASYNC changes nothing; it only looks whether the range is mapped.
     if unsafe { libc::msync(start, span, libc::MS_ASYNC) } != 0 {
@@ -361,30 +354,29 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
             return ERR_INPUT;
         };
         let access = Access::from_bits_retain(access as c_uint);
-        let mut change = Rereg::default();
-        if has(TRANSLATION) {
-            let old = if has(ACCESS) { None } else { own.hca.lock().mr_access(id) };
-            let access = old.unwrap_or(access);
-            // Pages that are brought in on demand need not be there yet.
-            let checked = match access.contains(Access::ON_DEMAND) {
-                true => Ok(()),
-                false => check_mapped(addr, length, access),
-            };
-            let checked = checked.and_then(|()| check_plain(addr, length));
-            if let Err(refusal) = checked {
-                errno::set(errno::of(refusal.kind()));
-                return ERR_CMD;
-            }
-            change.translation = Some((user_memory(addr, length), addr.addr() as u64));
-        }
+        let mut change = Rereg { access: has(ACCESS).then_some(access), ..Rereg::default() };
         if has(PD) {
             // SAFETY: contract: the PD is one of ours if the flag is set.
             let new = unsafe { PdObject::own(pd) };
             same_device(&own.hca, &new.hca, "the protection domain");
             change.pd = Some(new.id);
         }
-        change.access = has(ACCESS).then_some(access);
-        let info = match own.hca.rereg_mr(id, change) {
+        if has(TRANSLATION) {
+            change.translation = Some((user_memory(addr, length), addr.addr() as u64));
+        }
+        let checked = || {
+            let access = {
+                let mut engine = own.hca.alive()?;
+                engine.check_rereg(id, &change)?;
+                change.access.or(engine.mr_access(id)).unwrap_or_default()
+            };
+            // Pages that are brought in on demand need not be there yet.
+            if has(TRANSLATION) && !access.contains(Access::ON_DEMAND) {
+                check_mapped(addr, length, access)?;
+            }
+            if has(TRANSLATION) { check_plain(addr, length) } else { Ok(()) }
+        };
+        let info = match checked().and_then(|()| own.hca.rereg_mr(id, change.clone())) {
             Ok(info) => info,
             Err(refusal) => {
                 errno::set(errno::of(refusal.kind()));

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use device::ids::QpId;
 use device::{Cap, Hca, Kind, QpSpec, Refusal};
 use iba::{AttrMask, QpType, Qpn};
+use transport::RateLimit;
 
 use super::acks::Acks;
 use super::boundary::control;
@@ -20,7 +21,9 @@ use super::turn::Turn;
 use super::types::context::Context;
 use super::types::cq::Cq;
 use super::types::pd::Pd;
-use super::types::qp::{Ece, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx, QpOpenAttr};
+use super::types::qp::{
+    Ece, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx, QpOpenAttr, QpRateLimitAttr,
+};
 use super::types::srq::{Srq, Xrcd};
 use super::wq::{self, TableObject};
 use super::wr::{self, Batch};
@@ -41,6 +44,30 @@ pub(crate) struct OwnQp {
 
 /// Every QP has room for the extended structure, so that there is one kind of QP.
 type QpObject = Object<QpEx, OwnQp>;
+
+impl OwnQp {
+    /// That of a QP without queues of its own.
+    fn without_queues(hca: &Arc<Hca>, id: QpId) -> Self {
+        Self {
+            hca: Arc::clone(hca),
+            id,
+            acks: Acks::default(),
+            batch: Turn::default(),
+            // SAFETY: the structure is made of integers, for which zero is a value.
+            cap: unsafe { mem::zeroed() },
+            sq_sig_all: 0,
+            is_extended: false,
+        }
+    }
+}
+
+/// Completes what a program sees of a QP.
+fn numbered(id: QpId, qpn: Qpn) -> impl FnOnce(&mut QpEx) {
+    move |c| {
+        c.qp_base.handle = id.handle();
+        c.qp_base.qp_num = qpn.value();
+    }
+}
 
 /// The library's part of a QP.
 ///
@@ -229,11 +256,7 @@ unsafe fn create(pd: *mut Pd, wanted: &Wanted) -> Result<*mut Qp, Refusal> {
         sq_sig_all: wanted.sq_sig_all,
         is_extended: wanted.is_extended,
     };
-    let finish = |c: &mut QpEx| {
-        c.qp_base.handle = id.handle();
-        c.qp_base.qp_num = qpn.value();
-    };
-    Ok(boxed.create(finish, own).cast())
+    Ok(boxed.create(numbered(id, qpn), own).cast())
 }
 
 /// Makes a receiving QP of XRC in a domain of ours. It has no PD and no queues: those of the SRQs count.
@@ -250,25 +273,11 @@ unsafe fn create_target(
     c.qp_base.context = unsafe { (*xrcd).context };
     c.qp_base.qp_context = qp_context;
     c.qp_base.qp_type = QpType::XrcRecv as u32;
-    // SAFETY: the structure is made of integers, for which zero is a value.
-    let cap: QpCap = unsafe { mem::zeroed() };
     let boxed = QpObject::reserve(c);
     let spec = QpSpec::xrc_target(domain.id, boxed.address() as u64);
     let (id, qpn) = domain.hca.lock().create_qp(&spec)?;
-    let own = OwnQp {
-        hca: Arc::clone(&domain.hca),
-        id,
-        acks: Acks::default(),
-        batch: Turn::default(),
-        cap,
-        sq_sig_all: 0,
-        is_extended: false,
-    };
-    let finish = |c: &mut QpEx| {
-        c.qp_base.handle = id.handle();
-        c.qp_base.qp_num = qpn.value();
-    };
-    Ok(boxed.create(finish, own).cast())
+    let own = OwnQp::without_queues(&domain.hca, id);
+    Ok(boxed.create(numbered(id, qpn), own).cast())
 }
 
 /// Makes a QP that spreads frames over work queues. What the mask names is valid.
@@ -301,26 +310,12 @@ unsafe fn create_rss(context: *mut Context, wanted: &QpInitAttrEx) -> Result<*mu
     c.qp_base.qp_context = wanted.qp_context;
     c.qp_base.pd = wanted.pd;
     c.qp_base.qp_type = wanted.qp_type;
-    // SAFETY: the structure is made of integers, for which zero is a value.
-    let cap: QpCap = unsafe { mem::zeroed() };
     let boxed = QpObject::reserve(c);
     let mut engine = parent.hca.alive()?;
     let (id, qpn) = engine.create_rss_qp(parent.id, table.id, hash, boxed.address() as u64)?;
     drop(engine);
-    let own = OwnQp {
-        hca: Arc::clone(&parent.hca),
-        id,
-        acks: Acks::default(),
-        batch: Turn::default(),
-        cap,
-        sq_sig_all: 0,
-        is_extended: false,
-    };
-    let finish = |c: &mut QpEx| {
-        c.qp_base.handle = id.handle();
-        c.qp_base.qp_num = qpn.value();
-    };
-    Ok(boxed.create(finish, own).cast())
+    let own = OwnQp::without_queues(&parent.hca, id);
+    Ok(boxed.create(numbered(id, qpn), own).cast())
 }
 
 /// Bits of [`QpOpenAttr::comp_mask`].
@@ -372,22 +367,12 @@ unsafe fn open_target(
     c.qp_base.qp_context = qp_context;
     c.qp_base.qp_type = QpType::XrcRecv as u32;
     c.qp_base.qp_num = qp_num;
-    // SAFETY: the structure is made of integers, for which zero is a value.
-    let cap: QpCap = unsafe { mem::zeroed() };
     let boxed = QpObject::reserve(c);
     let mut engine = domain.hca.alive()?;
     let id = engine.open_qp(open.id, domain.id, Qpn::new(qp_num), boxed.address() as u64)?;
     let state = engine.query_qp(id)?.state;
     drop(engine);
-    let own = OwnQp {
-        hca: Arc::clone(&domain.hca),
-        id,
-        acks: Acks::default(),
-        batch: Turn::default(),
-        cap,
-        sq_sig_all: 0,
-        is_extended: false,
-    };
+    let own = OwnQp::without_queues(&domain.hca, id);
     let finish = |c: &mut QpEx| {
         c.qp_base.handle = id.handle();
         c.qp_base.state = state as u32;
@@ -420,6 +405,29 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
                 unsafe { (*qp).state = state as u32 };
             }
         }))
+    })
+}
+
+pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
+    qp: *mut Qp,
+    attr: *mut QpRateLimitAttr,
+) -> c_int {
+    control("ibv_modify_qp_rate_limit", libc::EIO, || {
+        // SAFETY: contract: the QP is one of ours.
+        let own = unsafe { own(qp) };
+        // SAFETY: contract: the attributes are valid.
+        let attr = unsafe { given(attr) };
+        if attr.comp_mask != 0 {
+            let what = format!("ibv_modify_qp_rate_limit: comp_mask {:#x}", attr.comp_mask);
+            return errno::of(Refusal::new(Kind::NotSupported, what).kind());
+        }
+        let limit = RateLimit {
+            kbps: attr.rate_limit,
+            max_burst: attr.max_burst_sz,
+            typical_packet: attr.typical_pkt_sz,
+        };
+        let limited = own.hca.alive().and_then(|mut nic| nic.modify_qp_rate_limit(own.id, limit));
+        errno::or_errno(limited)
     })
 }
 

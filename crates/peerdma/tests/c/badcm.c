@@ -19,6 +19,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "wrong.h"
+
 /* How a call fails. */
 enum fails {
 	MINUS, /* returns -1 and sets errno */
@@ -92,8 +94,6 @@ static const struct row rows[] = {
 	{ "rdma_write_cm_event", MINUS, "IU00" },
 };
 
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-
 /* One object of each kind. */
 struct set {
 	struct rdma_event_channel *channel;
@@ -102,35 +102,8 @@ struct set {
 	struct ibv_pd *pd;
 };
 
-static char what[256] = "the beginning";
-static int failures;
 static struct ibv_context *context;
 static struct sockaddr_storage here;
-
-static void crashed(int number)
-{
-	/* Nothing else is safe here. */
-	ssize_t ignored = write(2, what, strlen(what));
-	ignored = number == SIGALRM ? write(2, ": waits for ever\n", 17) : write(2, ": crashed\n", 10);
-	(void)ignored;
-	_exit(128 + number);
-}
-
-static void check(int good, const char *wrong)
-{
-	if (good)
-		return;
-	failures++;
-	fprintf(stderr, "%s: %s (errno %d, %s)\n", what, wrong, errno, strerror(errno));
-}
-
-static void must(int good, const char *which)
-{
-	if (good)
-		return;
-	fprintf(stderr, "%s: %s: %s\n", what, which, strerror(errno));
-	exit(1);
-}
 
 /* A call that returns -1 and sets errno. */
 #define REFUSED(source, words, call, number)                                          \
@@ -478,17 +451,13 @@ static void rules(const struct set *stale)
 
 int main(void)
 {
-	struct sigaction action = { .sa_handler = crashed };
 	struct rdma_event_channel *c;
 	struct ibv_device **devices;
 	struct set good, stale;
 	struct rdma_cm_id *probe;
 	union ibv_gid gid;
-	int numbers[] = { SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGALRM };
 
-	for (size_t i = 0; i < COUNT(numbers); i++)
-		sigaction(numbers[i], &action, NULL);
-	alarm(120);
+	guard(120);
 	devices = ibv_get_device_list(NULL);
 	must(devices && devices[0] && (context = ibv_open_device(devices[0])), "a device");
 	must(!ibv_query_gid(context, 1, 0, &gid), "an address");
@@ -535,8 +504,5 @@ int main(void)
 	must(!rdma_destroy_id(probe), "the identifier");
 	rdma_destroy_event_channel(c);
 	ibv_free_device_list(devices);
-	if (failures)
-		return 1;
-	printf("every check passed\n");
-	return 0;
+	return verdict();
 }

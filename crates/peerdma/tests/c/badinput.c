@@ -16,6 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "wrong.h"
+
 /* How a call fails. */
 enum fails {
 	ERRNO, /* returns the errno */
@@ -135,6 +137,7 @@ static const struct row rows[] = {
 	{ "ibv_memcpy_to_dm", ERRNO, "d0w4" },
 	{ "ibv_modify_cq", ERRNO, "Qs" },
 	{ "ibv_modify_qp", ERRNO, "Ks1" },
+	{ "ibv_modify_qp_rate_limit", ERRNO, "Ks" },
 	{ "ibv_modify_srq", ERRNO, "Ss2" },
 	{ "ibv_modify_wq", ERRNO, "qs" },
 	{ "ibv_next_poll", ERRNO, "Q" },
@@ -224,8 +227,6 @@ static const struct row rows[] = {
 	{ "mult_to_ibv_rate", PURE, "" },
 };
 
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-
 /* One object of each kind. */
 struct set {
 	struct ibv_context *context;
@@ -249,36 +250,9 @@ struct set {
 	void *cntr;
 };
 
-static char what[256] = "the beginning";
-static int failures;
 static char memory[8192] __attribute__((aligned(4096)));
 static struct ibv_device **devices;
 static union ibv_gid gid;
-
-static void crashed(int number)
-{
-	/* Nothing else is safe here. */
-	ssize_t ignored = write(2, what, strlen(what));
-	ignored = write(2, ": crashed\n", 10);
-	(void)ignored;
-	_exit(128 + number);
-}
-
-static void check(int good, const char *wrong)
-{
-	if (good)
-		return;
-	failures++;
-	fprintf(stderr, "%s: %s (errno %d, %s)\n", what, wrong, errno, strerror(errno));
-}
-
-static void must(int good, const char *which)
-{
-	if (good)
-		return;
-	fprintf(stderr, "%s cannot be made: %s\n", which, strerror(errno));
-	exit(1);
-}
 
 /* A verb that the header of this machine may be too old for. */
 static void *symbol(const char *name)
@@ -601,14 +575,10 @@ static void each_argument(const struct verb *verb, const struct row *row, const 
 
 int main(void)
 {
-	struct sigaction action = { .sa_handler = crashed };
 	struct set good, stale, foreign;
 	size_t tested = 0;
 
-	sigaction(SIGSEGV, &action, NULL);
-	sigaction(SIGBUS, &action, NULL);
-	sigaction(SIGABRT, &action, NULL);
-	sigaction(SIGFPE, &action, NULL);
+	guard(120);
 	devices = ibv_get_device_list(NULL);
 	good = make();
 	foreign = make();
@@ -645,8 +615,5 @@ int main(void)
 	ibv_free_device_list(devices);
 	/* Once is enough. */
 	ibv_free_device_list(devices);
-	if (failures)
-		return 1;
-	printf("every check passed\n");
-	return 0;
+	return verdict();
 }

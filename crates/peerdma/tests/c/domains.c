@@ -9,20 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CHECK(what)                                                                                                    \
-	do {                                                                                                           \
-		if (!(what)) {                                                                                         \
-			fprintf(stderr, "%s:%d: %s (errno %d: %s)\n", __FILE__, __LINE__, #what, errno,                \
-				strerror(errno));                                                                      \
-			exit(1);                                                                                       \
-		}                                                                                                      \
-	} while (0)
-#define CHECK_ERRNO(what, expected)                                                                                    \
-	do {                                                                                                           \
-		errno = 0;                                                                                             \
-		CHECK(what);                                                                                           \
-		CHECK(errno == (expected));                                                                            \
-	} while (0)
+#include "check.h"
 
 static struct ibv_context *context;
 static struct ibv_pd *pd;

@@ -12,18 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check.h"
+
 #define THREADS 8
 #define ROUNDS 100
 #define POSTS 4
 #define TOTAL (THREADS * ROUNDS * POSTS)
-
-#define CHECK(condition)                                                                     \
-	do {                                                                                 \
-		if (!(condition)) {                                                          \
-			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #condition, errno); \
-			exit(1);                                                             \
-		}                                                                            \
-	} while (0)
 
 static struct ibv_context *context;
 static struct ibv_pd *pd;

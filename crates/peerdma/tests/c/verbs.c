@@ -12,20 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define CHECK(what)                                                                                                    \
-	do {                                                                                                           \
-		if (!(what)) {                                                                                         \
-			fprintf(stderr, "%s:%d: %s (errno %d: %s)\n", __FILE__, __LINE__, #what, errno,                \
-				strerror(errno));                                                                      \
-			exit(1);                                                                                       \
-		}                                                                                                      \
-	} while (0)
-#define CHECK_ERRNO(what, expected)                                                                                    \
-	do {                                                                                                           \
-		errno = 0;                                                                                             \
-		CHECK(what);                                                                                           \
-		CHECK(errno == (expected));                                                                            \
-	} while (0)
+#include "check.h"
 
 #define ALL (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 

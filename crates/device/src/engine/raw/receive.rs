@@ -1,10 +1,9 @@
 //! Frames that come in, and where they go.
 
-use std::time::Duration;
-
+use iba::WcFlags;
 use link::ether::Listener;
 use smallvec::SmallVec;
-use wire::frame::Frame;
+use wire::frame::{Frame, checksum};
 
 use super::{Engine, Role, cannot_open};
 use crate::engine::core::Core;
@@ -14,8 +13,6 @@ use crate::engine::qp::QpTable;
 use crate::ids::QpId;
 use crate::refusal::Result;
 
-/// How long a frame waits for a receive before it is dropped.
-const STARVED: Duration = Duration::from_millis(100);
 /// Frames taken before other packets have their turn.
 const BURST: usize = 64;
 /// Polls after a frame in which the socket is looked at each time.
@@ -71,6 +68,9 @@ impl Engine {
                     break;
                 }
             };
+            if frame.is_unfinished {
+                checksum::fill_segment(frame.bytes);
+            }
             let Some(parsed) = Frame::parse(frame.bytes) else { continue };
             let takers = core.raw.takers(&parsed, frame.passed, core.port.mac);
             let queues: SmallVec<[QpId; 4]> =
@@ -84,9 +84,17 @@ impl Engine {
                 frames.is_holding = true;
                 break;
             }
-            taken += usize::from(!queues.is_empty());
+            if queues.is_empty() {
+                continue;
+            }
+            taken += 1;
+            let flags = if checksum::are_right(frame.bytes) {
+                WcFlags::IP_CSUM_OK
+            } else {
+                WcFlags::empty()
+            };
             for id in queues {
-                deliver(core, qps, id, frame.bytes);
+                deliver(core, qps, id, frame.bytes, flags);
             }
         }
         let too_long = frames.listener.too_long();
@@ -110,25 +118,18 @@ fn queue_for(core: &Core, qps: &QpTable, id: QpId, frame: &Frame) -> Option<QpId
     entry.qp.takes_frames().then_some(id)
 }
 
-/// Whether a frame stays where it is, as the program has yet to post the receive that it needs. The background thread takes
-/// frames while the program is not running, and would soon have used up its receives.
+/// Whether a frame waits in its socket for the receive of a queue.
 fn waits_for_receive(core: &mut Core, qps: &mut QpTable, id: QpId) -> bool {
     let Some(entry) = qps.get_mut(id) else { return false };
-    let facts = &mut entry.facts;
-    let has_one = match facts.srq {
+    let has_one = match entry.facts.srq {
         Some(srq) => core.srqs.get(srq.index()).is_some_and(|srq| !srq.queue.is_empty()),
         None => entry.qp.receives() > 0,
     };
-    if has_one {
-        facts.starved_since = None;
-        return false;
-    }
-    let since = *facts.starved_since.get_or_insert(core.now);
-    core.now.since(since) < STARVED
+    entry.facts.waits_for_receive(has_one, core.now)
 }
 
 /// Gives a frame to a queue, if that has a receive.
-fn deliver(core: &mut Core, qps: &mut QpTable, id: QpId, bytes: &[u8]) {
+fn deliver(core: &mut Core, qps: &mut QpTable, id: QpId, bytes: &[u8], flags: WcFlags) {
     let Some(entry) = qps.get_mut(id) else { return };
     let receive = match entry.facts.srq {
         Some(srq) => core.take_srq(srq),
@@ -140,5 +141,5 @@ fn deliver(core: &mut Core, qps: &mut QpTable, id: QpId, bytes: &[u8]) {
     };
     core.counters.rx_raw_packets += 1;
     let mut env = QpEnv::new(core, &mut entry.facts);
-    entry.qp.receive_frame(&mut env, &wr, &InPayload::Bytes(bytes), bytes.len() as u32);
+    entry.qp.receive_frame(&mut env, &wr, &InPayload::Bytes(bytes), bytes.len() as u32, flags);
 }

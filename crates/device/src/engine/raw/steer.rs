@@ -50,10 +50,7 @@ impl Engine {
         if raw.flows.try_remove(id.index()).is_none() {
             refuse!(Invalid, "destroy_flow: there is no rule {}", id.handle());
         }
-        raw.sort();
-        if raw.flows.is_empty() {
-            self.receivers.frames = None;
-        }
+        self.rules_went();
         Ok(())
     }
 
@@ -64,10 +61,14 @@ impl Engine {
 
     /// Takes back the rules of a context.
     pub(crate) fn drop_flows(&mut self, ctx: CtxId) {
-        let raw = &mut self.core.raw;
-        raw.flows.retain(|_, flow| flow.ctx != ctx);
-        raw.sort();
-        if raw.flows.is_empty() {
+        self.core.raw.flows.retain(|_, flow| flow.ctx != ctx);
+        self.rules_went();
+    }
+
+    /// Puts those that are left in order. Without any, frames are not looked at.
+    fn rules_went(&mut self) {
+        self.core.raw.sort();
+        if self.core.raw.flows.is_empty() {
             self.receivers.frames = None;
         }
     }

@@ -7,7 +7,6 @@ use super::Refusal::{Errno, Null};
 
 const COUNTERS: &str = "the device has no flow counters";
 const FLOW: &str = "the device has no actions on frames (no IPsec)";
-const RATE: &str = "the device does not pace packets";
 const RAW: &str = "the device takes raw packets as they are: it strips, tags and splits none";
 
 const fn inline(name: &'static str, through: &'static str, answer: super::Answer) -> Inline {
@@ -59,7 +58,7 @@ pub(crate) const INLINE: &[Inline] = &[
         "verbs_context.modify_flow_action_esp",
         Refuse(Errno, FLOW),
     ),
-    inline("ibv_modify_qp_rate_limit", "verbs_context.modify_qp_rate_limit", Refuse(Errno, RATE)),
+    inline("ibv_modify_qp_rate_limit", "verbs_context.modify_qp_rate_limit", In("qp")),
     inline("ibv_modify_wq", "verbs_context.modify_wq", In("wq")),
     inline("ibv_next_poll", "ibv_cq_ex.next_poll", In("poll")),
     inline("ibv_open_qp", "verbs_context.open_qp", In("qp")),

@@ -10,7 +10,7 @@ use super::dm::{AllocDmAttr, Dm};
 use super::flow::{Flow, FlowAttr, RwqIndTable, RwqIndTableInitAttr, Wq, WqAttr, WqInitAttr};
 use super::mr::{Mr, Mw, MwBind};
 use super::pd::{ParentDomainInitAttr, Pd, Td, TdInitAttr};
-use super::qp::{Qp, QpInitAttrEx, QpOpenAttr};
+use super::qp::{Qp, QpInitAttrEx, QpOpenAttr, QpRateLimitAttr};
 use super::srq::{OpsWr, Srq, SrqInitAttrEx, Xrcd, XrcdInitAttr};
 use super::wc::Wc;
 use super::wr::{RecvWr, SendWr, Sge};
@@ -50,6 +50,7 @@ pub(crate) type AllocTd = unsafe extern "C" fn(*mut Context, *mut TdInitAttr) ->
 pub(crate) type DeallocTd = unsafe extern "C" fn(*mut Td) -> c_int;
 pub(crate) type AllocParentDomain =
     unsafe extern "C" fn(*mut Context, *mut ParentDomainInitAttr) -> *mut Pd;
+pub(crate) type ModifyQpRateLimit = unsafe extern "C" fn(*mut Qp, *mut QpRateLimitAttr) -> c_int;
 pub(crate) type ModifyCq = unsafe extern "C" fn(*mut Cq, *mut ModifyCqAttr) -> c_int;
 pub(crate) type QueryRtValues = unsafe extern "C" fn(*mut Context, *mut ValuesEx) -> c_int;
 pub(crate) type CreateCqEx = unsafe extern "C" fn(*mut Context, *mut CqInitAttrEx) -> *mut CqEx;
@@ -141,7 +142,7 @@ c_struct! {
         modify_flow_action_esp: Absent,
         destroy_flow_action: Absent,
         create_flow_action_esp: Absent,
-        modify_qp_rate_limit: Absent,
+        modify_qp_rate_limit: Option<ModifyQpRateLimit>,
         alloc_parent_domain: Option<AllocParentDomain>,
         dealloc_td: Option<DeallocTd>,
         alloc_td: Option<AllocTd>,

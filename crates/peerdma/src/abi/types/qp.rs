@@ -183,6 +183,16 @@ c_struct! {
 }
 
 c_struct! {
+    /// How fast a QP sends.
+    pub(crate) struct QpRateLimitAttr = "struct ibv_qp_rate_limit_attr" {
+        rate_limit: u32,
+        max_burst_sz: u32,
+        typical_pkt_sz: u16,
+        comp_mask: u32,
+    }
+}
+
+c_struct! {
     /// Enhanced connection establishment: what two vendors may agree on.
     pub(crate) struct Ece = "struct ibv_ece" {
         vendor_id: u32,

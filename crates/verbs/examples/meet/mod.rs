@@ -1,0 +1,102 @@
+//! How the processes of an example find each other: over TCP, which stands for whatever a program has for that.
+#![allow(dead_code, reason = "each example uses its part")]
+
+use std::error::Error;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use verbs::{Cq, Endpoint, Gid, Psn, Qp, Qpn, RKey, Remote, Wc};
+
+pub(crate) type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Waits for a peer to connect, at an address that is printed.
+pub(crate) fn listen() -> Outcome<TcpStream> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    println!("{}", listener.local_addr()?);
+    Ok(listener.accept()?.0)
+}
+
+/// Tells the peer where this QP is, and connects it to where the peer says its own is.
+pub(crate) fn connect(qp: &Qp, peer: &mut TcpStream) -> Outcome<()> {
+    let here = qp.endpoint()?;
+    peer.write_all(&here.gid.0)?;
+    peer.write_all(&here.qpn.value().to_be_bytes())?;
+    peer.write_all(&here.psn.value().to_be_bytes())?;
+    let (gid, qpn, psn) = (receive(peer)?, receive(peer)?, receive(peer)?);
+    let (qpn, psn) = (u32::from_be_bytes(qpn), u32::from_be_bytes(psn));
+    qp.connect(&Endpoint { gid: Gid(gid), qpn: Qpn::new(qpn), psn: Psn::new(psn) })?;
+    // Nothing may be sent before the other side is connected, too.
+    tell(peer)?;
+    hear(peer)
+}
+
+/// Tells the peer of memory that it may use.
+pub(crate) fn offer(peer: &mut TcpStream, memory: Remote) -> Outcome<()> {
+    peer.write_all(&memory.addr.to_be_bytes())?;
+    Ok(peer.write_all(&memory.rkey.0.to_be_bytes())?)
+}
+
+/// Learns of memory that the peer [`offer`]s.
+pub(crate) fn accept(peer: &mut TcpStream) -> Outcome<Remote> {
+    let (addr, rkey) = (receive(peer)?, receive(peer)?);
+    Ok(Remote { addr: u64::from_be_bytes(addr), rkey: RKey(u32::from_be_bytes(rkey)) })
+}
+
+fn receive<const N: usize>(peer: &mut TcpStream) -> Outcome<[u8; N]> {
+    let mut bytes = [0; N];
+    peer.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Says that something is done.
+pub(crate) fn tell(peer: &mut TcpStream) -> Outcome<()> {
+    Ok(peer.write_all(b"!")?)
+}
+
+/// Waits until the peer [`tell`]s.
+pub(crate) fn hear(peer: &mut TcpStream) -> Outcome<()> {
+    receive::<1>(peer).map(drop)
+}
+
+/// The next completion, which must come soon and be a good one.
+pub(crate) fn done(cq: &Cq) -> Outcome<Wc> {
+    let wc = cq.wait_timeout(Duration::from_secs(20))?.ok_or("no completion in 20 seconds")?;
+    if wc.is_success() {
+        Ok(wc)
+    } else {
+        Err(format!("a request ended with {:?}", wc.status).into())
+    }
+}
+
+/// Another process of this program, with an argument, and the connection to it.
+pub(crate) struct Process {
+    pub(crate) stream: TcpStream,
+    child: Child,
+}
+
+/// Starts this program once more, as `part`; [`parent`] is its end of the connection.
+pub(crate) fn start(part: &str) -> Outcome<Process> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?.to_string();
+    let child = Command::new(std::env::current_exe()?).args([part, &address]).spawn()?;
+    Ok(Process { stream: listener.accept()?.0, child })
+}
+
+/// The part that this process was started for and the connection to who did; `None` in the process that the user started.
+pub(crate) fn parent() -> Outcome<Option<(String, TcpStream)>> {
+    match std::env::args().skip(1).collect::<Vec<_>>().as_slice() {
+        [] => Ok(None),
+        [part, address] => Ok(Some((part.clone(), TcpStream::connect(address)?))),
+        _ => Err("no arguments, please".into()),
+    }
+}
+
+impl Process {
+    /// Waits for its end, which must be a good one.
+    pub(crate) fn wait(mut self) -> Outcome<()> {
+        let status = self.child.wait()?;
+        if status.success() { Ok(()) } else { Err(format!("a process ended with {status}").into()) }
+    }
+}
