@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::buf::MEMFD_PREFIX;
+use crate::export::MEMFD;
 use crate::share::split_name;
 
 /// A buffer that some process of this machine has open.
@@ -79,8 +80,7 @@ fn look_at(pid: u32, process: &Path, fd: &Path, found: &mut BTreeMap<(u64, u64),
     let Some((is_kernel, name)) = link.to_str().and_then(buffer_name) else { return };
     let Ok(file) = fs::metadata(fd) else { return };
     let buf = found.entry((file.dev(), file.ino())).or_insert_with(|| {
-        let exporter =
-            if is_kernel { exporter_of(process, fd) } else { "peerdma memfd".to_owned() };
+        let exporter = if is_kernel { exporter_of(process, fd) } else { MEMFD.to_owned() };
         let address = if is_kernel { None } else { split_name(name) };
         HostBuf {
             size: file.size(),
