@@ -456,6 +456,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         injected,
         failures: Default::default(),
         qps_made: 0,
+        stamps: false,
     };
     let receivers = Receivers::new(udp, config.udp_port, watch, waits);
     // Numbers that a process with this VF used shortly before rest: the start moves with the process and the time.

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use iba::{Psn, QpState, QpType, Qpn, WrOpcode};
-use transport::{Completion, Poll, Qp, RecvWr, Rx, SendWr, Time, UdDest};
+use transport::{Completion, Poll, Qp, RecvWr, Rx, SendWr, Short, Time, UdDest};
 use wire::{Headers, Opcode};
 
 use crate::build;
@@ -54,6 +54,12 @@ pub struct Net {
     pub dead: Vec<usize>,
     /// Ends whose packets go nowhere, though they hear others: a partition in one direction.
     pub mute: Vec<usize>,
+    /// Where it rolls dice whether a packet may go the short way; none does without. Put it there at will.
+    pub short: Option<Rng>,
+    /// Packets that went the short way, sent and received.
+    pub shorts: [u64; 2],
+    /// Whether a packet that came is answered before the next is looked at.
+    pub is_prompt: bool,
     first_psns: [Psn; 2],
     trace: bool,
     ecn: bool,
@@ -130,6 +136,9 @@ impl Net {
             wrong_source: 0,
             dead: Vec::new(),
             mute: Vec::new(),
+            short: None,
+            shorts: [0; 2],
+            is_prompt: false,
             first_psns: [options.sq_psn, RQ_PSN],
             trace: std::env::var_os("FABRIC_SIM_TRACE").is_some(),
             ecn: options.ecn,
@@ -197,20 +206,30 @@ impl Net {
     /// Lets every QP send what it can, and puts that on the network.
     pub fn poll(&mut self) {
         for index in 0..self.nodes.len() {
-            if self.dead.contains(&index) {
-                continue;
-            }
-            loop {
-                let Node { qp, host, .. } = &mut self.nodes[index];
-                let poll = qp.poll_transmit(host, self.now, 16);
-                while let Some(sent) = self.nodes[index].host.out.pop_front() {
-                    self.carry(index, sent);
-                }
-                if poll == Poll::Idle {
-                    break;
-                }
+            if !self.dead.contains(&index) {
+                self.poll_node(index);
             }
         }
+    }
+
+    fn poll_node(&mut self, index: usize) {
+        loop {
+            let may_be_short = self.may_be_short();
+            let Node { qp, host, .. } = &mut self.nodes[index];
+            self.shorts[0] += u64::from(may_be_short && qp.transmit_short(host, || self.now));
+            let poll = qp.poll_transmit(host, self.now, 16);
+            let is_stuck = poll == Poll::Blocked && host.room == Some(0);
+            while let Some(sent) = self.nodes[index].host.out.pop_front() {
+                self.carry(index, sent);
+            }
+            if poll == Poll::Idle || is_stuck {
+                break;
+            }
+        }
+    }
+
+    fn may_be_short(&mut self) -> bool {
+        self.short.as_mut().is_some_and(|rng| rng.chance(500))
     }
 
     fn carry(&mut self, from: usize, sent: Sent) {
@@ -270,7 +289,9 @@ impl Net {
                 break;
             };
             let dest = sent.headers.bth.dest_qp;
-            for (index, node) in self.nodes.iter_mut().enumerate() {
+            let may_be_short = self.may_be_short() && sent.skipped == Default::default();
+            for index in 0..self.nodes.len() {
+                let node = &mut self.nodes[index];
                 if node.qp.qpn() != dest || node.address != to || self.dead.contains(&index) {
                     continue;
                 }
@@ -279,16 +300,27 @@ impl Net {
                     continue;
                 }
                 let Node { qp, host, .. } = node;
-                let grh = [0x60; 40];
-                let rx = Rx {
-                    headers: &sent.headers,
-                    payload: &sent.payload,
-                    length: sent.payload.len() as u32,
-                    skipped: sent.skipped,
-                    grh: Some(&grh),
-                    marked,
-                };
-                qp.handle_packet(host, self.now, &rx);
+                let length = sent.payload.len() as u32;
+                let short = Short::of(&sent.headers, length).filter(|_| may_be_short && !marked);
+                let is_taken = short.is_some_and(|short| {
+                    qp.handle_short(host, self.now, short, &sent.payload, length)
+                });
+                self.shorts[1] += u64::from(is_taken);
+                if !is_taken {
+                    let grh = [0x60; 40];
+                    let rx = Rx {
+                        headers: &sent.headers,
+                        payload: &sent.payload,
+                        length,
+                        skipped: sent.skipped,
+                        grh: Some(&grh),
+                        marked,
+                    };
+                    qp.handle_packet(host, self.now, &rx);
+                }
+                if self.is_prompt {
+                    self.poll_node(index);
+                }
             }
         }
     }

@@ -8,6 +8,7 @@ use wire::Headers;
 
 use crate::account::Account;
 use crate::count::Ended;
+use crate::short::Short;
 use crate::tm::{Taken, TmInfo};
 use crate::wr::{Bind, Sge};
 
@@ -331,6 +332,18 @@ pub trait Env {
         source: Source<'_>,
         skipped: Skipped,
     ) -> Result<(), TransmitError>;
+
+    /// Sends a packet of `length` bytes to the peer, as [`Env::transmit`] would send what its headers say. An environment
+    /// can do that with less ado.
+    fn transmit_short(
+        &mut self,
+        packet: Short,
+        dest: Qpn,
+        source: Source<'_>,
+        length: u32,
+    ) -> Result<(), TransmitError> {
+        self.transmit(To::Peer, &packet.headers(dest, length), source, Skipped::default())
+    }
 
     /// Sends an Ethernet frame of a raw packet QP. On [`TransmitError::Blocked`] nothing happened. An environment without an
     /// Ethernet port has none of the memory of its QPs, as it has no such QPs.

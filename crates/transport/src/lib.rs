@@ -41,6 +41,9 @@
 //! }
 //! ```
 //!
+//! A device may try [`Qp::transmit_short`] before it polls, and [`Qp::handle_short`] before it builds the headers of a
+//! packet that came: the short way of small messages, which does what the others would have done, or nothing.
+//!
 //! What this crate does not do: parse packets (`wire`), find a QP by its number, check partition keys and source
 //! addresses, look up memory keys, keep completion queues (`device`), and automatic path migration, which no RoCE
 //! device has. Of raw
@@ -72,6 +75,7 @@ pub mod raw;
 mod req;
 mod resp;
 mod retry;
+mod short;
 mod window;
 mod wqe;
 
@@ -83,5 +87,6 @@ pub use pace::RateLimit;
 pub use path::PathCaps;
 pub use qp::{Poll, Qp, QpCap, QpInit};
 pub use resp::{Step, consumes_receive};
+pub use short::Short;
 pub use time::Time;
 pub use wr::{Data, RecvWr, SendWr, SgList, Sge, UdDest};

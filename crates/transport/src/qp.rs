@@ -264,7 +264,9 @@ impl Qp {
         self.resp.refusal
     }
 
-    /// Completes and counts.
+    /// Completes and counts. In line, as what was just put together is not to be copied: on the short way that would wait
+    /// for the stores before it, which go to a line that the peer has.
+    #[inline]
     pub(crate) fn complete<E: Env>(env: &mut E, completion: Completion) {
         match (completion.side, completion.status) {
             (_, iba::WcStatus::Success) => {}

@@ -113,6 +113,13 @@ impl Requester {
         self.unasked = 0;
     }
 
+    /// Takes note that the only packet of the request at the cursor, which asks for an acknowledgement, was sent.
+    pub(crate) fn sent_one(&mut self) {
+        self.advance(1);
+        self.unasked = 0;
+        self.index += 1;
+    }
+
     fn advance(&mut self, packets: u32) {
         self.psn = self.psn.add(packets);
         // Counted from `una`, as the numbers under way may be more than half of all.

@@ -93,6 +93,18 @@ impl Responder {
     pub(crate) fn start(&mut self, psn: Psn) {
         *self = Self { psn, ..Self::default() };
     }
+
+    /// Whether this is the number of the packet expected, and that has to begin a message.
+    pub(crate) fn awaits(&self, psn: Psn) -> bool {
+        psn == self.psn && self.message == Message::None && self.recv.is_none() && !self.nak_sent
+    }
+
+    /// Steps over a packet that is a whole message, and says how many are done.
+    pub(crate) fn received_one(&mut self) -> Msn {
+        self.psn = self.psn.add(1);
+        self.msn = self.msn.add(1);
+        self.msn
+    }
 }
 
 impl Qp {

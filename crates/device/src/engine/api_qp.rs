@@ -521,7 +521,7 @@ impl Engine {
 
     /// Sends what a QP has to send.
     pub fn kick(&mut self, id: QpId) {
-        if self.is_dead() {
+        if self.is_dead() || self.kick_short(id) {
             return;
         }
         self.core.now = self.clock.now();

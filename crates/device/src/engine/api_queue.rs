@@ -81,6 +81,13 @@ impl Engine {
         Ok(self.core.cqs.insert(Cq::new(ctx, channel, cookie, entries)).into())
     }
 
+    /// From now on each completion says exactly when it came. Without this, that of a small message may bear the time of the
+    /// call before, as a look at the clock takes longer than many a step on its way.
+    #[doc(alias = "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP")]
+    pub fn stamp_completions(&mut self) {
+        self.core.stamps = true;
+    }
+
     /// Changes how many entries a CQ has; not below those it holds.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize_cq(&mut self, id: CqId, entries: u32) -> Result<()> {

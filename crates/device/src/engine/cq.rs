@@ -37,7 +37,7 @@ pub struct Wc {
     pub tm: TmInfo,
     /// What is valid.
     pub flags: WcFlags,
-    /// When it completed, in nanoseconds of the device's clock.
+    /// When it completed, in nanoseconds of the device's clock ([`Engine::stamp_completions`](super::Engine)).
     pub timestamp: u64,
 }
 
@@ -98,6 +98,7 @@ impl Cq {
     }
 
     /// Adds a completion; `false` when the queue is full, which is an error of the queue (IBA 10.8.2, o10-45).
+    #[inline]
     pub(crate) fn push(&mut self, completion: &Completion, qpn: Qpn, timestamp: u64) -> bool {
         if self.ring.len() >= self.capacity as usize || self.is_to_overrun {
             self.is_to_overrun = false;

@@ -8,7 +8,7 @@ use transport::env::{
 };
 use transport::tm::Taken;
 use transport::wr::{Bind, Sge};
-use transport::{Account, Ended, Time};
+use transport::{Account, Ended, Short, Time};
 use wire::{Headers, Opcode};
 
 use super::comp_cntr::QpCntrs;
@@ -18,9 +18,10 @@ use super::payload::{
     InPayload, LoopPacket, LoopPayload, Part, check_readable, for_each_sge, local_fault,
     remote_fault,
 };
-use super::peers::{PushError, Record, RingPosition};
+use super::peers::{MAX_PREFIX, PushError, Record, RingPosition, write_prefix};
 use super::present::BroughtIn;
 use super::raw::Role;
+use super::short::Prefix;
 use super::udp::ecn;
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
 
@@ -206,11 +207,25 @@ impl<'a> QpEnv<'a, '_> {
         skipped: Skipped,
         grh: Option<&[u8; 40]>,
     ) -> Result<(), TransmitError> {
-        let pd = self.pd_for(source);
-        let Core { peers, mrs, .. } = &mut *self.core;
         let record =
             Record { headers, length: source_len(source), skipped, grh, source: self.facts.qpn };
-        let pushed = peers.push(vf, &record, |room| match *source {
+        let mut prefix = [0; MAX_PREFIX];
+        let size = write_prefix(&mut prefix, &record);
+        self.push_shm(vf, &prefix[..size], source, record.length)
+    }
+
+    /// Pushes a record: what stands before the payload, and the payload.
+    #[inline]
+    fn push_shm(
+        &mut self,
+        vf: u16,
+        prefix: &[u8],
+        source: &Source<'_>,
+        length: u32,
+    ) -> Result<(), TransmitError> {
+        let pd = self.pd_for(source);
+        let Core { peers, mrs, .. } = &mut *self.core;
+        let pushed = peers.push_after(vf, prefix, length as usize, |room| match *source {
             Source::Empty => Ok(()),
             Source::Bytes(bytes) => {
                 room.copy_from(bytes);
@@ -513,6 +528,23 @@ impl<'p> Env for QpEnv<'_, 'p> {
         self.transmit_now(to, headers, &source, skipped)
     }
 
+    #[inline]
+    fn transmit_short(
+        &mut self,
+        packet: Short,
+        dest: Qpn,
+        source: Source<'_>,
+        length: u32,
+    ) -> Result<(), TransmitError> {
+        match self.facts.route {
+            Route::Shm(vf) if self.core.tap.is_none() && self.core.injected.is_none() => {
+                let prefix = Prefix::new(packet, self.facts.qpn, dest, length);
+                self.push_shm(vf, prefix.bytes(), &source, length)
+            }
+            _ => self.transmit(To::Peer, &packet.headers(dest, length), source, Skipped::default()),
+        }
+    }
+
     fn transmit_frame(&mut self, frame: Source<'_>, flags: SendFlags) -> Result<(), TransmitError> {
         self.send_frame(&frame, flags)
     }
@@ -663,6 +695,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
         self.facts.srq.and_then(|srq| self.core.take_srq_for(srq, rx))
     }
 
+    #[inline]
     fn complete(&mut self, completion: Completion) {
         let id = match completion.side {
             Side::Send => self.facts.send_cq,

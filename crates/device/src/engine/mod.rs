@@ -43,6 +43,7 @@ mod rereg;
 mod resources;
 mod route;
 mod share;
+mod short;
 mod starved;
 pub(crate) mod table;
 pub(crate) mod tap;
@@ -94,6 +95,8 @@ pub struct Engine {
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     touched: Vec<QpId>,
     polls: u32,
+    /// Whether the last poll found nothing in the rings.
+    was_idle: bool,
     alarm: Alarm,
     pub(crate) life: Life,
 }
@@ -137,6 +140,7 @@ impl Engine {
             timers: BinaryHeap::new(),
             touched: Vec::new(),
             polls: 0,
+            was_idle: false,
             alarm: Alarm::Awake,
             life: Life::Alive,
         }
@@ -191,8 +195,15 @@ impl Engine {
         }
         self.polls = self.polls.wrapping_add(1);
         let is_clock_due = self.polls.is_multiple_of(POLLS_PER_CLOCK);
-        if !is_clock_due && self.is_quiet() {
-            return false;
+        if !is_clock_due && self.is_quiet_beside_rings() {
+            if self.receivers.rings_are_idle() {
+                self.was_idle = true;
+                return false;
+            }
+            // Where more than one packet comes between two polls, those who send them want throughput.
+            if std::mem::take(&mut self.was_idle) && self.receive_short() {
+                return true;
+            }
         }
         self.core.now = self.clock.now();
         let mut moved = self.receive_fast();
@@ -210,11 +221,10 @@ impl Engine {
         moved | (is_clock_due && self.fire_timers())
     }
 
-    /// Whether there is nothing to take and nothing to send, as far as memory tells: most polls of a program find this.
+    /// Whether nothing is to be sent, and nothing to be taken but what rings hold, as far as memory tells.
     #[inline]
-    fn is_quiet(&self) -> bool {
-        self.receivers.rings_are_idle()
-            && self.ready.is_empty()
+    fn is_quiet_beside_rings(&self) -> bool {
+        self.ready.is_empty()
             && self.blocked.is_empty()
             && self.core.loopback.is_empty()
             && self.core.udp.front().is_none()
@@ -349,13 +359,7 @@ impl Engine {
         let now = core.now;
         let burst = if entry.facts.route == Route::Udp { WIRE_BURST } else { BURST };
         let poll = entry.qp.poll_transmit(&mut QpEnv::new(core, &mut entry.facts), now, burst);
-        let deadline = entry.qp.poll_timeout();
-        if let Some(at) = deadline
-            && entry.deadline.is_none_or(|known| at < known)
-        {
-            entry.deadline = Some(at);
-            self.timers.push(Reverse((at, id.0)));
-        }
+        self.note_deadline(id);
         match poll {
             Poll::Idle => {}
             Poll::More => self.make_ready(id),
@@ -368,6 +372,18 @@ impl Engine {
             }
         }
         poll != Poll::Blocked
+    }
+
+    /// Sees to it that a QP's timer is looked at when it is due.
+    #[inline]
+    fn note_deadline(&mut self, id: QpId) {
+        let Some(entry) = self.qps.get_mut(id) else { return };
+        if let Some(at) = entry.qp.poll_timeout()
+            && entry.deadline.is_none_or(|known| at < known)
+        {
+            entry.deadline = Some(at);
+            self.timers.push(Reverse((at, id.0)));
+        }
     }
 
     /// Passes on what a transmission left with the carriers that have no reader of their own.

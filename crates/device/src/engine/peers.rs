@@ -33,13 +33,13 @@ use super::direct::{self, DirectPeer, Parties};
 use super::mr::MrTable;
 use crate::waits::Waits;
 
-const PACKET: u8 = 1;
+pub(super) const PACKET: u8 = 1;
 const DATAGRAM: u8 = 2;
 const HAS_SKIPPED: u8 = 1;
 const HAS_GRH: u8 = 2;
-const FIXED: usize = 12;
+pub(super) const FIXED: usize = 12;
 /// The fixed part, skipped counts, a GRH, and the longest headers.
-const MAX_PREFIX: usize = FIXED + 8 + 40 + 64;
+pub(super) const MAX_PREFIX: usize = FIXED + 8 + 40 + 64;
 /// The part of a ring that is left to packets without payload.
 const ANSWERS: usize = 16;
 /// Two addresses with their ports before a forwarded datagram.
@@ -227,7 +227,19 @@ impl Peers {
     ) -> Result<RingPosition, PushError<E>> {
         let mut prefix = [0u8; MAX_PREFIX];
         let size = write_prefix(&mut prefix, record);
-        let payload = record.length as usize;
+        self.push_after(vf, &prefix[..size], record.length as usize, fill)
+    }
+
+    /// The same, given what stands before the payload, which has so many bytes.
+    #[inline]
+    pub(super) fn push_after<E>(
+        &mut self,
+        vf: u16,
+        prefix: &[u8],
+        payload: usize,
+        fill: impl FnOnce(Foreign<'_>) -> Result<(), E>,
+    ) -> Result<RingPosition, PushError<E>> {
+        let size = prefix.len();
         let outbound = &mut self.peer(vf).ok_or(PushError::Gone)?.outbound;
         if payload > 0 && !has_room(outbound, size + payload) {
             return Err(PushError::Full);
@@ -238,7 +250,7 @@ impl Peers {
                 let (head, rest) = (room.slice(0, size), room.slice(size, payload));
                 match (head, rest, fill.take()) {
                     (Some(head), Some(rest), Some(fill)) => {
-                        head.copy_from(&prefix[..size]);
+                        head.copy_from(prefix);
                         fill(rest)
                     }
                     _ => Ok(()),
@@ -457,7 +469,7 @@ fn has_room(outbound: &mut Outbound, size: usize) -> bool {
 }
 
 #[inline]
-fn write_prefix(prefix: &mut [u8; MAX_PREFIX], record: &Record<'_>) -> usize {
+pub(super) fn write_prefix(prefix: &mut [u8; MAX_PREFIX], record: &Record<'_>) -> usize {
     prefix[0] = PACKET;
     prefix[2] = record.headers.len() as u8;
     prefix[4..8].copy_from_slice(&record.length.to_ne_bytes());

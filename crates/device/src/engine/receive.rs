@@ -154,10 +154,10 @@ impl Receivers {
         }
     }
 
-    /// Whether no ring holds a record, or has to tell its producer something.
+    /// Whether no ring holds a record.
     #[inline]
-    pub(crate) fn rings_are_idle(&self) -> bool {
-        self.inbounds.iter().all(Inbound::is_idle)
+    pub(crate) fn rings_are_idle(&mut self) -> bool {
+        self.inbounds.iter_mut().all(Inbound::is_idle)
     }
 
     /// Whether packets came over UDP lately, so that each poll should look.

@@ -290,13 +290,11 @@ impl Rx {
         words.load(WAITING, Ordering::Relaxed) != 0 && words.swap(WAITING, 0) != 0
     }
 
-    /// Whether [`next`](Self::next) finds no record and [`release`](Self::release) has nothing to do.
+    /// Whether [`next`](Self::next) finds no record.
     #[inline]
-    pub(super) fn is_idle(&self, words: &impl Words) -> bool {
+    pub(super) fn is_empty(&self, words: &impl Words) -> bool {
         let offset = self.position & (self.capacity - 1);
         words.load(DATA + offset as usize, Ordering::Relaxed) == 0
-            && self.published == self.position
-            && words.load(WAITING, Ordering::Relaxed) == 0
     }
 
     /// Position up to which records were read.

@@ -110,10 +110,12 @@ impl Inbound {
         Ok(taken)
     }
 
-    /// Whether a [`pop`](Self::pop) would find and do nothing; see [`Consumer::is_idle`].
+    /// Whether a [`pop`](Self::pop) would find nothing; see [`Consumer::is_idle`].
     #[inline]
-    pub fn is_idle(&self) -> bool {
-        self.consumer.is_idle()
+    pub fn is_idle(&mut self) -> bool {
+        let is_idle = self.consumer.is_idle();
+        self.wake_producer();
+        is_idle
     }
 
     /// Tells the peer at once how far we read; see [`Consumer::release`].

@@ -204,10 +204,14 @@ impl Consumer {
         Ok(None)
     }
 
-    /// Whether there is no record, and nothing that the producer has yet to be told: a cheap look for those who poll.
+    /// Whether there is no record; then tells the producer how far we read. A cheap look for those who poll.
     #[inline]
-    pub fn is_idle(&self) -> bool {
-        self.rx.is_idle(&self.memory)
+    pub fn is_idle(&mut self) -> bool {
+        let is_empty = self.rx.is_empty(&self.memory);
+        if is_empty {
+            self.wake |= self.rx.release(&self.memory);
+        }
+        is_empty
     }
 
     /// Tells the producer at once how far we read, instead of at an eighth of the ring or when

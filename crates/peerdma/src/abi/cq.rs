@@ -94,6 +94,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             cq_context,
             channel,
             comp_vector: u32::try_from(comp_vector).unwrap_or(u32::MAX),
+            stamps: false,
         };
         // SAFETY: the same contract.
         errno::or_null(unsafe { create(context, &wanted) }).cast()
@@ -110,8 +111,10 @@ mod mask {
     pub(super) const KNOWN_FLAGS: u32 = 1 | 1 << 1;
 }
 
-/// What a completion can tell here: the standard fields, both timestamps, and what tag matching found.
-const WC_FLAGS: u64 = 0x7f | 1 << 7 | 1 << 10 | 1 << 11;
+/// Both timestamps: in ticks of the device, and of the wall clock.
+const WC_TIMES: u64 = 1 << 7 | 1 << 11;
+/// What a completion can tell here: the standard fields, the timestamps, and what tag matching found.
+const WC_FLAGS: u64 = 0x7f | WC_TIMES | 1 << 10;
 
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut Context,
@@ -145,6 +148,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
                     cq_context: attr.cq_context,
                     channel: attr.channel,
                     comp_vector: attr.comp_vector,
+                    stamps: attr.wc_flags & WC_TIMES != 0,
                 };
                 // SAFETY: the same contract.
                 unsafe { create(context, &wanted) }
@@ -160,6 +164,8 @@ struct Wanted {
     cq_context: *mut c_void,
     channel: *mut CompChannel,
     comp_vector: u32,
+    /// Whether its completions say when they came.
+    stamps: bool,
 }
 
 /// Makes a queue. The context is one of ours, and so is the channel if it is not NULL.
@@ -188,6 +194,9 @@ unsafe fn create(context: *mut Context, wanted: &Wanted) -> Result<*mut CqEx, Re
     let boxed = CqObject::reserve(c);
     let cookie = boxed.address() as u64;
     let id = engine.create_cq(open.id, wanted.entries, channel, wanted.comp_vector, cookie)?;
+    if wanted.stamps {
+        engine.stamp_completions();
+    }
     drop(engine);
     let cq = boxed.create(
         |c| c.handle = id.handle(),

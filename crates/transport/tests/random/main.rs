@@ -57,6 +57,8 @@ struct Tally {
     damaged: u64,
     forged: u64,
     partitions: u64,
+    /// Packets that went the short way, sent and received.
+    shorts: [u64; 2],
     /// Runs with an operation that was refused, and runs that ended for want of answers.
     refused: u64,
     gave_up: u64,
@@ -77,6 +79,7 @@ fn rc_does_everything_exactly_once_and_in_order_or_fails_as_prescribed() {
         tally.damaged += run.net.damaged;
         tally.forged += run.weather.forged;
         tally.partitions += run.weather.partitions;
+        tally.shorts = [0, 1].map(|way| tally.shorts[way] + run.net.shorts[way]);
         tally.refused += u64::from(run.ending == Some(Ending::Refused));
         tally.gave_up += u64::from(run.ending == Some(Ending::GaveUp));
         let alone = run.weather.partitions == 0 && run.bad.is_none();
@@ -88,6 +91,7 @@ fn rc_does_everything_exactly_once_and_in_order_or_fails_as_prescribed() {
         assert!(tally.damaged > tally.runs && tally.forged > tally.runs, "{tally:?}");
         assert!(tally.partitions > tally.runs / 10 && tally.refused > tally.runs / 10, "{tally:?}");
         assert!(tally.gave_up > tally.runs / 100, "{tally:?}");
+        assert!(tally.shorts.iter().all(|count| *count > tally.runs / 20), "{tally:?}");
         assert!(tally.gave_up_early <= tally.runs / 200, "{tally:?}");
     }
 }
@@ -146,6 +150,8 @@ impl Run {
         let absent = if rng.chance(300) { 2 + rng.below(30) as u32 } else { 0 };
         let bad = rng.chance(250).then(|| (rng.below(2) as usize, rng.below(OPS)));
         let mut net = Net::pair(options);
+        // Some packets go the short way, where there is one.
+        net.short = rng.chance(500).then(|| Rng::new(seed + 1));
         for node in 0..2 {
             net.nodes[node].host.memory.borrow_mut().absent = absent;
             for op in 0..OPS {

@@ -1,0 +1,219 @@
+//! The short way of small messages between two processes of a host (`transport::Short`).
+//!
+//! A record of the ring is the same whichever way it goes at either end. Here it is written without headers in between, and
+//! recognised by comparing it with what would have been written. All that is not simply so goes the long way: packets
+//! that are recorded or tampered with, several that come at once (which one acknowledgement answers), other carriers.
+
+use iba::Qpn;
+use link::shm::Inbound;
+use transport::Short;
+use umem::Foreign;
+use wire::aeth::RawAeth;
+use wire::bth::RawBth;
+use wire::{Aeth, Bth, Opcode, Syndrome};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::Engine;
+use super::env::{QpEnv, Route};
+use super::payload::InPayload;
+use super::peers::{FIXED, PACKET};
+use crate::ids::QpId;
+
+/// What stands before the payload of a record: the fixed part and a BTH.
+const SEND: usize = FIXED + wire::bth::LEN;
+/// The same of an acknowledgement.
+const ACK: usize = SEND + wire::aeth::LEN;
+
+/// What stands before the payload of a record that goes the short way.
+pub(super) struct Prefix {
+    bytes: [u8; ACK],
+    length: usize,
+}
+
+impl Prefix {
+    /// Of a packet from one QP to another.
+    #[inline]
+    pub(super) fn new(packet: Short, source: Qpn, dest: Qpn, length: u32) -> Self {
+        let mut prefix = Self { bytes: [0; ACK], length: SEND };
+        let headers = match packet {
+            Short::Send { .. } => wire::bth::LEN,
+            Short::Ack { .. } => ACK - FIXED,
+        };
+        prefix.bytes[..4].copy_from_slice(&[PACKET, 0, headers as u8, 0]);
+        prefix.bytes[4..8].copy_from_slice(&length.to_ne_bytes());
+        prefix.bytes[8..FIXED].copy_from_slice(&source.value().to_ne_bytes());
+        let bth = match packet {
+            Short::Send { psn, se } => {
+                let pad = wire::bth::pad_for(length as usize);
+                Bth { se, ackreq: true, pad, ..Bth::new(Opcode::RcSendOnly, dest, psn) }
+            }
+            Short::Ack { psn, msn } => {
+                let aeth = Aeth { syndrome: Syndrome::ACK, msn }.to_raw();
+                prefix.bytes[SEND..].copy_from_slice(aeth.as_bytes());
+                prefix.length = ACK;
+                Bth::new(Opcode::RcAck, dest, psn)
+            }
+        };
+        prefix.bytes[FIXED..SEND].copy_from_slice(bth.to_raw().as_bytes());
+        prefix
+    }
+
+    #[inline]
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// A record that may go the short way.
+struct Arrived<'a> {
+    packet: Short,
+    source: Qpn,
+    dest: Qpn,
+    payload: Foreign<'a>,
+}
+
+/// Looks whether a record is one that goes the short way. What stands before the payload is read once.
+#[inline]
+fn read(record: Foreign<'_>) -> Option<Arrived<'_>> {
+    let mut bytes = [0; ACK];
+    let have = record.len().min(ACK);
+    record.slice(0, have)?.copy_to(&mut bytes[..have]);
+    let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    let bth = RawBth::ref_from_bytes(&bytes[FIXED..SEND]).ok()?;
+    let psn = bth.psn();
+    let packet = match bth.opcode() {
+        Opcode::RcSendOnly => Short::Send { psn, se: bth.se() },
+        Opcode::RcAck => {
+            let aeth = RawAeth::ref_from_bytes(&bytes[SEND..]).ok()?;
+            Short::Ack { psn, msn: aeth.msn() }
+        }
+        _ => return None,
+    };
+    let (length, source, dest) = (word(4), Qpn::new(word(8)), bth.dest_qp());
+    let expected = Prefix::new(packet, source, dest, length);
+    let start = expected.length;
+    if have < start || bytes[..start] != *expected.bytes() {
+        return None;
+    }
+    let payload = record.slice(start, length as usize)?;
+    Some(Arrived { packet, source, dest, payload })
+}
+
+impl Engine {
+    /// Takes the first record that lies in a ring, if it goes the short way.
+    pub(super) fn receive_short(&mut self) -> bool {
+        if self.core.tap.is_some() || self.core.injected.is_some() {
+            return false;
+        }
+        let Some(index) = self.receivers.inbounds.iter_mut().position(|inbound| !inbound.is_idle())
+        else {
+            return false;
+        };
+        let Self { core, qps, receivers, clock, .. } = self;
+        let inbound: &mut Inbound = &mut receivers.inbounds[index];
+        let vf = inbound.peer().vf;
+        let popped = inbound.pop_if(|record| {
+            let Arrived { packet, source, dest, payload } = read(record)?;
+            let entry = qps.by_number(dest)?;
+            let facts = &mut entry.facts;
+            if facts.route != Route::Shm(vf) || facts.dest_qpn != source {
+                return None;
+            }
+            if core.stamps {
+                core.now = clock.now();
+            }
+            let (id, now, length) = (facts.id, core.now, payload.len() as u32);
+            let payload = InPayload::Ring(payload);
+            let env = &mut QpEnv::new(core, facts);
+            if !entry.qp.handle_short(env, now, packet, &payload, length) {
+                return None;
+            }
+            core.counters.rx_shm_packets += 1;
+            Some((id, entry.qp.owes_answers()))
+        });
+        // A ring that broke is the long way's to close.
+        let Ok(Some((id, owes))) = popped else { return false };
+        if owes {
+            self.transmit(id);
+        }
+        self.core.peers.ring_doorbells();
+        true
+    }
+
+    /// Sends what was posted last, if it goes the short way and is all that there is to do.
+    pub(super) fn kick_short(&mut self, id: QpId) -> bool {
+        let Self { core, qps, clock, .. } = self;
+        let Some(entry) = qps.get_mut(id) else { return false };
+        if entry.queued || !matches!(entry.facts.route, Route::Shm(_)) {
+            return false;
+        }
+        let env = &mut QpEnv::new(core, &mut entry.facts);
+        if !entry.qp.transmit_short(env, || clock.now()) {
+            return false;
+        }
+        self.note_deadline(id);
+        self.core.peers.ring_doorbells();
+        self.mind_alarm();
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use iba::{Msn, Psn};
+    use transport::Skipped;
+    use umem::HostBuf;
+
+    use super::super::peers::{Record, prefix_of};
+    use super::*;
+
+    const SOURCE: Qpn = Qpn::new(0x4011);
+    const DEST: Qpn = Qpn::new(0x8012);
+
+    fn packets() -> [(Short, u32); 4] {
+        let psn = Psn::new(0xab_cdef);
+        [
+            (Short::Send { psn, se: false }, 8),
+            (Short::Send { psn, se: true }, 3),
+            (Short::Send { psn, se: false }, 0),
+            (Short::Ack { psn, msn: Msn::new(0x12_3456) }, 0),
+        ]
+    }
+
+    #[test]
+    fn a_record_is_the_same_whichever_way_its_packet_goes() {
+        for (packet, length) in packets() {
+            let headers = packet.headers(DEST, length);
+            let (skipped, grh) = (Skipped::default(), None);
+            let record = Record { headers: &headers, length, skipped, grh, source: SOURCE };
+            assert_eq!(Prefix::new(packet, SOURCE, DEST, length).bytes(), prefix_of(&record));
+        }
+    }
+
+    #[test]
+    fn a_record_with_anything_else_in_it_goes_the_long_way() {
+        let memory = HostBuf::anonymous(64).expect("a line");
+        for (packet, length) in packets() {
+            let prefix = Prefix::new(packet, SOURCE, DEST, length);
+            let size = prefix.length + length as usize;
+            let room = memory.foreign().slice(0, size).expect("it fits a line");
+            room.slice(0, prefix.length).expect("the start").copy_from(prefix.bytes());
+            let arrived = read(room).expect("it is one");
+            assert_eq!((arrived.packet, arrived.source, arrived.dest), (packet, SOURCE, DEST));
+            assert_eq!(arrived.payload.len(), length as usize);
+            assert!(read(room.slice(0, size - 1).expect("inside")).is_none(), "it ends too soon");
+
+            // What may differ: numbers, and whether the receiver is to raise an event.
+            let may_differ = |at: usize| matches!(at, 4..=11 | 17..=19 | 21..=23 | 25..=27);
+            for at in (0..prefix.length).filter(|at| !may_differ(*at)) {
+                for bit in 0..8 {
+                    let mut bytes = prefix.bytes().to_vec();
+                    bytes[at] ^= 1 << bit;
+                    let is_se = at == 13 && bit == 7 && matches!(packet, Short::Send { .. });
+                    room.slice(0, prefix.length).expect("the start").copy_from(&bytes);
+                    assert_eq!(read(room).is_some(), is_se, "{packet:?}, byte {at}, bit {bit}");
+                }
+            }
+        }
+    }
+}

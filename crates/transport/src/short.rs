@@ -1,0 +1,209 @@
+//! The short way of small messages: what a SEND of one packet over a reliable carrier, and its acknowledgement, come to
+//! when nothing is unusual.
+//!
+//! A ping-pong is made of nothing else, and most of what the three machines look at cannot matter to it. So a device may
+//! offer them the packet before it builds or parses headers. Each function here first makes sure that everything is as
+//! usual; then it does what the machines would have done. If not, it says no and has changed nothing, and the device goes
+//! the long way: rules about what is *not* usual are in one place, there. Both ways send the same packets, so that one
+//! end may go the short way when the other does not.
+
+use iba::{Msn, Psn, QpState, QpType, SendFlags, WcOpcode, WrOpcode};
+use wire::bth::pad_for;
+use wire::{Aeth, Headers, Opcode, Syndrome};
+
+use crate::env::{Completion, Env, Side, Skipped, Source};
+use crate::packet::payload;
+use crate::qp::Qp;
+use crate::time::Time;
+use crate::wr::SgList;
+
+/// A packet that can go the short way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "the device builds and reads each")]
+pub enum Short {
+    /// A whole SEND of RC without immediate data, which asks for an acknowledgement.
+    Send {
+        /// Its sequence number.
+        psn: Psn,
+        /// The solicited bit.
+        se: bool,
+    },
+    /// An acknowledgement of RC.
+    Ack {
+        /// The sequence number up to which, inclusive, everything is done.
+        psn: Psn,
+        /// How many messages the responder completed.
+        msn: Msn,
+    },
+}
+
+impl Short {
+    /// The headers of the packet, with `length` bytes of payload.
+    pub fn headers(self, dest: iba::Qpn, length: u32) -> Headers {
+        match self {
+            Self::Send { psn, se } => {
+                let mut headers = Headers::new(Opcode::RcSendOnly, dest, psn);
+                (headers.bth.se, headers.bth.ackreq) = (se, true);
+                headers.bth.pad = pad_for(length as usize);
+                headers
+            }
+            Self::Ack { psn, msn } => Headers {
+                aeth: Some(Aeth { syndrome: Syndrome::ACK, msn }),
+                ..Headers::new(Opcode::RcAck, dest, psn)
+            },
+        }
+    }
+
+    /// The packet with these headers and so many bytes of payload, if it is one.
+    pub fn of(headers: &Headers, length: u32) -> Option<Self> {
+        let bth = &headers.bth;
+        let short = match bth.opcode {
+            Opcode::RcSendOnly => Self::Send { psn: bth.psn, se: bth.se },
+            Opcode::RcAck => Self::Ack { psn: bth.psn, msn: headers.aeth?.msn },
+            _ => return None,
+        };
+        (short.headers(bth.dest_qp, length) == *headers).then_some(short)
+    }
+}
+
+impl Qp {
+    /// Sends the request that was posted last, if everything is as usual. If so, [`Qp::poll_transmit`] has nothing to do;
+    /// if not, nothing happened. The clock is read once the packet is on its way, and only if a timer has to be set.
+    #[must_use]
+    pub fn transmit_short<E: Env>(&mut self, env: &mut E, clock: impl FnOnce() -> Time) -> bool {
+        let req = &self.req;
+        // The next packet begins the last request, and has nothing to say of others.
+        let is_usual = self.is_short()
+            && req.index + 1 == self.sq.len()
+            && req.psn == req.max
+            && req.rnr_until.is_none()
+            && !req.blocked
+            && req.rd_atomic == 0
+            && !self.pace.is_limited()
+            && req.skipped == Skipped::default()
+            && req.outstanding() < self.window.packets();
+        let Some(wqe) = self.sq.back().filter(|_| is_usual) else { return false };
+        if wqe.wr.opcode != WrOpcode::Send
+            || wqe.length > self.path.path_mtu.bytes()
+            || wqe.begun
+            || wqe.failure.is_some()
+        {
+            return false;
+        }
+        let (psn, length) = (req.psn, wqe.length);
+        let packet = Short::Send { psn, se: wqe.wr.flags.contains(SendFlags::SOLICITED) };
+        let source = payload(&wqe.wr.data, 0, length);
+        env.of_request(wqe.wr.wr_id);
+        // The long way finds out again what speaks against it, and does something about it.
+        if env.transmit_short(packet, self.attr.dest_qpn, source, length).is_err() {
+            return false;
+        }
+        if let Some(wqe) = self.sq.back_mut() {
+            (wqe.begun, wqe.first, wqe.packets) = (true, psn, 1);
+        }
+        self.req.sent_one();
+        if self.req.ack_timer.is_none() {
+            self.req.watch(clock(), &self.attr);
+        }
+        true
+    }
+
+    /// Takes a packet with so many bytes of payload that the carrier found to be for this QP, if everything is as usual. If
+    /// not, nothing happened: it is one for [`Qp::handle_packet`], with no [`Skipped`] and no GRH.
+    ///
+    /// What it leaves to be sent, [`Qp::owes_answers`] tells. No timer is set, so `now` may be a little late.
+    #[must_use]
+    pub fn handle_short<E: Env>(
+        &mut self,
+        env: &mut E,
+        now: Time,
+        packet: Short,
+        payload: &E::Payload,
+        length: u32,
+    ) -> bool {
+        self.is_short()
+            && match packet {
+                Short::Send { psn, se } => self.respond_short(env, psn, se, payload, length),
+                Short::Ack { psn, .. } => length == 0 && self.acknowledge_short(env, now, psn),
+            }
+    }
+
+    /// Whether the short way is one for this QP, and it owes the peer nothing.
+    fn is_short(&self) -> bool {
+        self.qp_type == QpType::Rc
+            && self.state() == QpState::Rts
+            && self.path.reliable
+            && !self.owes_answers()
+    }
+
+    /// The steps of the responder from CHK_PSN to ACKNOWLEDGE.
+    fn respond_short<E: Env>(
+        &mut self,
+        env: &mut E,
+        psn: Psn,
+        se: bool,
+        payload: &E::Payload,
+        length: u32,
+    ) -> bool {
+        if !self.resp.awaits(psn)
+            || self.has_srq
+            || length > self.path.path_mtu.bytes()
+            || env.withholds_receives()
+        {
+            return false;
+        }
+        let Some(wr) = self.rq.front().filter(|wr| has_room(&wr.sges, length)) else {
+            return false;
+        };
+        // The long way tries again, and says what speaks against it.
+        if length > 0 && env.scatter(&wr.sges, 0, payload).is_err() {
+            return false;
+        }
+        let wr_id = wr.wr_id;
+        self.rq.pop_front();
+        let msn = self.resp.received_one();
+        // First, as it takes longest to be seen.
+        let ack = Short::Ack { psn, msn };
+        if env.transmit_short(ack, self.attr.dest_qpn, Source::Empty, 0).is_err() {
+            self.resp.push_ack(psn);
+        }
+        Self::complete(
+            env,
+            Completion {
+                opcode: WcOpcode::Recv,
+                byte_len: length,
+                src_qpn: self.attr.dest_qpn,
+                solicited: se,
+                ..Completion::new(Side::Recv, wr_id)
+            },
+        );
+        true
+    }
+
+    /// The completer, for the acknowledgement of the only request there is.
+    fn acknowledge_short<E: Env>(&mut self, env: &mut E, now: Time, psn: Psn) -> bool {
+        let req = &self.req;
+        let to = psn.add(1);
+        let is_usual = self.sq.len() == 1
+            && req.index == 1
+            && to == req.psn
+            && to == req.max
+            && req.rnr_until.is_none()
+            && !req.blocked;
+        let Some(wqe) = self.sq.front().filter(|_| is_usual) else { return false };
+        if wqe.is_answered() || wqe.end() != to {
+            return false;
+        }
+        let before = req.una;
+        self.req.una = to;
+        self.retire_front(env);
+        self.note_progress(now, before);
+        true
+    }
+}
+
+/// Whether a receive has room for a message. Most have one element.
+#[inline]
+fn has_room(sges: &SgList, length: u32) -> bool {
+    sges.iter().map(|sge| u64::from(sge.length)).sum::<u64>() >= u64::from(length)
+}

@@ -1,0 +1,187 @@
+//! The short way of small messages beside the long one: two networks on which the same happens, of which one lets packets
+//! go the short way, at random. Whatever the program does, each packet is the same, and so are both ends, after each step.
+
+use std::time::Duration;
+
+use fabric_sim::Options;
+use fabric_sim::build;
+use fabric_sim::link::Rng;
+use fabric_sim::net::Net;
+use fabric_sim::options::BASE;
+use iba::{AttrMask, Psn, QpAttr, QpState, SendFlags, WrOpcode};
+use transport::{Data, RateLimit, SendWr, Short};
+
+const SEEDS: u64 = 150;
+const STEPS: u64 = 150;
+/// Bytes that each SEND takes from memory, and each receive has there.
+const ROOM: u64 = 1024;
+const RECEIVES: u64 = BASE + 0x8000;
+
+/// One step of a program.
+#[derive(Clone, Debug)]
+enum Step {
+    Post(usize, SendWr),
+    Receive(usize, u64, u32),
+    /// Holds a send queue, or lets it go on.
+    Drain(usize),
+    /// The carrier takes so many packets at once, if any number is said.
+    Room(usize, Option<usize>),
+    /// A send queue gets a rate limit in kilobits a second, or none.
+    Pace(usize, u32),
+    /// Time passes without a packet.
+    Wait,
+    Go(u64),
+}
+
+fn step(rng: &mut Rng, number: u64) -> Step {
+    let node = rng.below(2) as usize;
+    let at = number % 16 * ROOM;
+    match rng.below(24) {
+        // Mostly what the short way is for.
+        0..6 => {
+            let length = [0, 1, 8, 64, 255, 256, 257, 1000][rng.below(8) as usize];
+            let mut wr = build::send(number, BASE + at, length);
+            if rng.chance(300) {
+                let bytes = (0..length.min(64)).map(|byte| byte as u8 ^ number as u8).collect();
+                wr.data = Data::Inline(bytes);
+            }
+            for (flag, chance) in
+                [(SendFlags::SIGNALED, 500), (SendFlags::SOLICITED, 200), (SendFlags::FENCE, 100)]
+            {
+                wr.flags.set(flag, rng.chance(chance));
+            }
+            Step::Post(node, wr)
+        }
+        6 => match rng.below(4) {
+            0 => Step::Post(node, build::read(number, BASE + at, 300, RECEIVES)),
+            1 => Step::Post(node, build::write(number, BASE + at, 8, RECEIVES)),
+            2 => Step::Post(node, build::wr(number, WrOpcode::SendWithImm, BASE + at, 8)),
+            _ => Step::Post(node, build::fetch_add(number, BASE + at, BASE + 0x7000, number)),
+        },
+        7..13 => {
+            // Rarely too short for what comes.
+            let length = if rng.chance(10) { 4 } else { ROOM };
+            Step::Receive(node, RECEIVES + at, length as u32)
+        }
+        13 => Step::Drain(node),
+        14 => Step::Room(node, rng.chance(500).then(|| rng.below(3) as usize)),
+        15 => Step::Wait,
+        16 if rng.chance(300) => Step::Pace(node, [0, 0, 100_000][rng.below(3) as usize]),
+        _ => Step::Go(rng.below(6)),
+    }
+}
+
+fn run(net: &mut Net, step: Step, number: u64) {
+    match step {
+        Step::Post(node, wr) => {
+            // In error and without room it is refused, on both networks alike.
+            let _ = net.nodes[node].qp.post_send(wr);
+        }
+        Step::Receive(node, addr, length) => {
+            let _ = net.nodes[node].qp.post_recv(build::recv(number, addr, length));
+        }
+        Step::Drain(node) => {
+            let node = &mut net.nodes[node];
+            let state = match node.qp.state() {
+                QpState::Rts => QpState::Sqd,
+                QpState::Sqd => QpState::Rts,
+                _ => return,
+            };
+            let attr = QpAttr { state, ..QpAttr::default() };
+            node.qp.modify(&mut node.host, &attr, AttrMask::STATE).expect("a transition");
+        }
+        Step::Room(node, room) => net.nodes[node].host.room = room,
+        Step::Pace(node, kbps) => {
+            let limit = RateLimit { kbps, ..RateLimit::default() };
+            // Not in every state.
+            let _ = net.nodes[node].qp.modify_rate_limit(limit);
+        }
+        Step::Wait => net.now = net.now + Duration::from_micros(3),
+        Step::Go(steps) => {
+            net.drive_bounded(steps);
+        }
+    }
+}
+
+/// Everything that must be the same.
+fn state(net: &Net) -> Vec<String> {
+    let node = |index: usize| {
+        let node = &net.nodes[index];
+        let mut counters: Vec<_> = node
+            .host
+            .counters
+            .iter()
+            .map(|(counter, count)| format!("{counter:?} {count}"))
+            .collect();
+        counters.sort();
+        let host = &node.host;
+        format!("{:?} {:?} {:?} {counters:?}", node.qp, host.completions, host.events)
+    };
+    vec![node(0), node(1), format!("{:?} {}", net.now, net.carried)]
+}
+
+#[test]
+fn whichever_way_packets_go_the_same_happens() {
+    let (mut shorts, mut failed) = ([0; 2], 0);
+    for seed in 0..SEEDS {
+        let mut rng = Rng::new(seed + 1);
+        let mut options = Options::rc().over_memory(1024);
+        options.direct = rng.chance(300);
+        options.sq_sig_all = rng.chance(300);
+        options.timeout = 4;
+        options.sq_psn = if rng.chance(500) { Psn::new(0xff_fff8) } else { options.sq_psn };
+        let mut nets = [Net::pair(options.clone()), Net::pair(options)];
+        nets[1].short = Some(Rng::new(seed + 1));
+        for net in &mut nets {
+            net.is_prompt = true;
+            for node in 0..2 {
+                let bytes: Vec<u8> =
+                    (0..0x4000).map(|at| (at * 7 + at / 256 + node) as u8).collect();
+                net.write_memory(node, BASE, &bytes);
+            }
+        }
+        for number in 0..STEPS {
+            let step = step(&mut rng, number);
+            for net in &mut nets {
+                run(net, step.clone(), number);
+                net.poll();
+            }
+            let [long, short] = [0, 1].map(|net| state(&nets[net]));
+            for node in 0..2 {
+                let [long, short] = [0, 1].map(|net| nets[net].read_memory(node, BASE, 0xf000));
+                assert!(
+                    long == short,
+                    "seed {seed}, step {number}: {step:?}: memory of end {node}"
+                );
+            }
+            for (long, short) in long.iter().zip(&short) {
+                assert_eq!(long, short, "seed {seed}, step {number}: {step:?}");
+            }
+        }
+        shorts = [0, 1].map(|way| shorts[way] + nets[1].shorts[way]);
+        failed += u64::from(nets[1].nodes.iter().any(|node| node.qp.state() == QpState::Err));
+    }
+    println!("{shorts:?} packets went the short way; {failed} runs ended in error");
+    assert!(shorts[0] > SEEDS && shorts[1] > SEEDS, "{shorts:?}");
+    assert!((SEEDS / 50..SEEDS).contains(&failed), "{failed} runs ended in error");
+}
+
+#[test]
+fn a_packet_goes_the_short_way_only_if_its_headers_say_nothing_else() {
+    let short = Short::Send { psn: Psn::new(7), se: true };
+    let dest = iba::Qpn::new(5);
+    let headers = short.headers(dest, 3);
+    assert_eq!(Short::of(&headers, 3), Some(short));
+    assert_eq!(Short::of(&headers, 4), None, "the padding of another length");
+    let mut other = headers;
+    other.bth.ackreq = false;
+    assert_eq!(Short::of(&other, 3), None);
+    let ack = Short::Ack { psn: Psn::new(7), msn: iba::Msn::new(3) };
+    let mut headers = ack.headers(dest, 0);
+    assert_eq!(Short::of(&headers, 0), Some(ack));
+    headers.aeth = Some(wire::Aeth {
+        syndrome: wire::Syndrome::Ack { credits: 3 },
+        ..headers.aeth.expect("an ACK")
+    });
+    assert_eq!(Short::of(&headers, 0), None, "credits, which nobody of ours counts");
+}
