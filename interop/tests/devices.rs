@@ -1,7 +1,7 @@
 //! What a user pastes into an issue first: `ibv_devices`, `ibv_devinfo -v`; and how libraries find libibverbs.
 
 use interop::need::Need;
-use interop::{Mode, Output, Program, Scratch, compile, needs};
+use interop::{Mode, Output, Program, Scratch, Veth, compile, needs};
 
 const MODES: [Mode; 3] = [Mode::Run, Mode::Library, Mode::Preload];
 
@@ -144,4 +144,28 @@ fn a_device_does_not_need_privileges() {
     needs!(Need::Root, Need::Program("setpriv"), Need::Program("ibv_devinfo"));
     let out = Program::new("ibv_devinfo").as_nobody().output();
     out.success().says("PORT_ACTIVE (4)");
+}
+
+/// The port follows the netdev that the NIC was opened on, even when that has no default route any more.
+#[test]
+fn ibv_asyncwatch_tells_of_a_port_that_goes_down_and_comes_back() {
+    needs!(
+        Need::Root,
+        Need::Namespaces,
+        Need::Program("ibv_asyncwatch"),
+        Need::Program("stdbuf"),
+        Need::Program("ip")
+    );
+    let veth = Veth::new();
+    let host = &veth.left;
+    // It writes to a pipe as to a file, and never flushes.
+    let watch = Program::new("stdbuf").args(["-oL", "ibv_asyncwatch"]);
+    let mut watch = watch.in_netns(host).start();
+    watch.wait_says("async event FD");
+    host.ip(&["link", "set", Veth::INTERFACE, "down"]);
+    watch.wait_says("IBV_EVENT_PORT_ERR");
+    host.ip(&["link", "set", Veth::INTERFACE, "up"]);
+    watch.wait_says("IBV_EVENT_PORT_ACTIVE");
+    watch.kill();
+    watch.finish();
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use interop::need::Need;
 use interop::{
-    Capture, Captured, Mode, Pair, Program, RunningPair, Scratch, Veth, compile, icrc, needs,
+    Capture, Captured, Mode, Pair, Port, Program, RunningPair, Scratch, Veth, compile, icrc, needs,
     perftest,
 };
 
@@ -405,4 +405,29 @@ fn forged_packets_are_dropped_or_refused_and_counted() {
             "{name}: {seen}, {count} were made\n{out}"
         );
     }
+}
+
+/// As the kernel's rxe does in a namespace that has a device of it.
+#[test]
+fn a_port_that_somebody_else_holds_is_named() {
+    two_hosts!(Need::Program("ibv_rc_pingpong"), Need::Program("python3"));
+    const HOLD: &str = "import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); \
+                        s.bind(('', 4791)); print('held', flush=True); time.sleep(600)";
+    let (veth, port) = (Veth::new(), Port::lease());
+    let number = port.number().to_string();
+    let holder = Program::new("python3").mode(Mode::Plain).args(["-c", HOLD]);
+    let mut holder = holder.in_netns(&veth.right).start();
+    holder.wait_says("held");
+    let pingpong = Program::new("ibv_rc_pingpong").args(["-g", "0", "-p", &number]);
+    let mut server = pingpong.clone().in_netns(&veth.left).start();
+    server.wait_listening(port.number());
+    let client = pingpong.args([veth.left_address()]).in_netns(&veth.right);
+    let client = client.env("PEERDMA_LOG", "peerdma::udp=warn,peerdma::completion=warn").output();
+    client.failure().says("UDP port 4791 was taken when the NIC was opened");
+    client.says("no acknowledgement came within the timeout");
+    client.says("the kernel's rxe, or any other program, keeps them");
+    server.kill();
+    server.finish();
+    holder.kill();
+    holder.finish();
 }

@@ -127,6 +127,7 @@ impl Hca {
     }
 
     /// Locks the engine.
+    #[inline]
     pub fn lock(&self) -> EngineGuard<'_> {
         self.shared.lock()
     }
@@ -403,9 +404,11 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         claim.set_table(file);
     }
     let options = Options { vf, ifindex: port.ifindex, ..Options::default() };
+    let mut is_deaf = false;
     let udp = match UdpLink::bind(config.udp_port, options) {
         Err(error @ BindError::InUse { .. }) => {
             tracing::info!(target: "peerdma::udp", "{error}");
+            is_deaf = true;
             UdpLink::send_only(config.udp_port, options)
         }
         bound => bound,
@@ -448,6 +451,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         table,
         udp: UdpQueue::new(segments, source, config.udp_port),
         missteered: false,
+        is_deaf,
         uses_udp: false,
         moderated: Vec::new(),
         gsi: Default::default(),

@@ -70,7 +70,11 @@ pub(crate) fn look(config: &NicConfig, index: u32) -> Result<(Guid, Port)> {
     if mac[..5] == [0; 5] {
         mac[0] = 2;
     }
-    let port = Port {
+    Ok((Guid::from_mac(mac), port_on(netdev)))
+}
+
+fn port_on(netdev: Netdev) -> Port {
+    Port {
         active: netdev.is_up,
         link_mtu: netdev.mtu,
         speed_mbps: netdev.speed_mbps.unwrap_or(0),
@@ -79,13 +83,17 @@ pub(crate) fn look(config: &NicConfig, index: u32) -> Result<(Guid, Port)> {
         netdev: netdev.name,
         mac: netdev.mac,
         is_loopback: netdev.is_loopback,
-    };
-    Ok((Guid::from_mac(mac), port))
+    }
 }
 
-/// Follows the netdev, and tells the program what changed.
+/// Follows the netdev, and tells the program what changed. It stays the one that the NIC was opened on: another that has the
+/// default route by now is another NIC's. One that was taken away is down.
 pub(crate) fn refresh(core: &mut Core) {
-    let Ok((_, port)) = look(&core.config, 0) else { return };
+    let Ok(all) = Netdev::all() else { return };
+    let port = match all.into_iter().find(|netdev| netdev.index == core.port.ifindex) {
+        Some(netdev) => port_on(netdev),
+        None => Port { active: false, ..core.port.clone() },
+    };
     let was_active = core.port.active;
     let gids_changed = core.port.gids != port.gids;
     core.port = port;

@@ -322,6 +322,14 @@ impl Engine {
                 if let Route::Shm(vf) = facts.route {
                     core.peers.prepare(vf);
                 }
+                if core.is_deaf && facts.route == Route::Udp {
+                    tracing::warn!(
+                        target: "peerdma::udp", qpn = %facts.qpn,
+                        "UDP port {} was taken when the NIC was opened: answers of other hosts come if its holder runs \
+                         peerdma, and not if it is the kernel's rxe or another program",
+                        core.config.udp_port
+                    );
+                }
             }
             let path_mtu = if facts.qp_type == QpType::Ud {
                 facts.path_mtu = core.port.active_mtu();

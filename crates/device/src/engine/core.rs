@@ -168,6 +168,8 @@ pub(crate) struct Core {
     pub(crate) udp: UdpQueue,
     /// Whether the kernel gave us a packet that is another process's.
     pub(crate) missteered: bool,
+    /// Whether somebody else has the UDP port: what comes from other hosts reaches this process by way of its holder, or not.
+    pub(crate) is_deaf: bool,
     /// Whether a QP was ever connected over UDP.
     pub(crate) uses_udp: bool,
     /// When events that are held back come at the latest.

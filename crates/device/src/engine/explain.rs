@@ -24,6 +24,10 @@ pub(crate) struct Failures {
     written: u32,
 }
 
+/// Why no answer may have come from another host.
+const HELD: &str = " Here somebody else has that port: a process of another user that runs peerdma would pass answers on, but \
+                    the kernel's rxe, or any other program, keeps them";
+
 /// A work request that failed.
 #[derive(Debug)]
 struct Failed {
@@ -166,6 +170,9 @@ fn write_how(
                         "; does that host have the address, the QP number and UDP port {} open?",
                         core.config.udp_port
                     )?;
+                    if core.is_deaf {
+                        words.push_str(HELD);
+                    }
                 }
                 _ => {}
             }
