@@ -127,6 +127,7 @@ impl Hca {
     }
 
     /// Locks the engine.
+    #[inline]
     pub fn lock(&self) -> EngineGuard<'_> {
         self.shared.lock()
     }

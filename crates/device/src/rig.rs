@@ -62,7 +62,7 @@ impl Objects {
         let ctx = engine.open_ctx().expect("descriptors");
         let pd = engine.alloc_pd(ctx).expect("below max_pd");
         let cq = engine.create_cq(ctx, 64, None, 0, 0).expect("below max_cq");
-        let buffer = HostBuf::memfd("peerdma:test", 1 << 16).expect("memory");
+        let buffer = HostBuf::memfd("peerdma-test", 1 << 16).expect("memory");
         let access = Access::LOCAL_WRITE | Access::REMOTE;
         let mr = engine.reg_mr(pd, Umem::host(&buffer), 0, access).expect("good memory");
         Self { ctx, pd, cq, buffer, mr }

@@ -9,6 +9,7 @@ use rustix::fs::{OFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::attachment::{AttachError, Attachment, AttachmentInfo, Inner as AttachmentInner};
+use crate::export::{MEMFD, UDMABUF};
 use crate::exporter::{Exporter, IosysMap};
 use crate::gate::{ClaimError, GateSlot};
 use crate::importer::Importer;
@@ -176,7 +177,7 @@ impl DmaBuf {
             if !sys::seals(fd).is_some_and(|seals| seals.contains(SealFlags::SHRINK)) {
                 return Err(ImportError::CanShrink { fd: number });
             }
-            (name[MEMFD_PREFIX.len()..].to_owned(), "peerdma memfd".to_owned(), inode_size)
+            (name[MEMFD_PREFIX.len()..].to_owned(), MEMFD.to_owned(), inode_size)
         };
         let own = file.try_clone().map_err(|error| {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::MFILE);
@@ -204,6 +205,15 @@ impl DmaBuf {
     /// The exporter's name.
     pub fn exporter_name(&self) -> &str {
         self.shared.exporter.name()
+    }
+
+    /// Whether its bytes are known to lie in the host's memory, as those of a memfd, of udmabuf and of the system heap do.
+    /// Where those of another dma-buf of the kernel lie only its driver knows.
+    pub fn is_host_memory(&self) -> bool {
+        match self.is_kernel() {
+            true => matches!(self.exporter_name(), UDMABUF | "system"),
+            false => self.exporter_name() == MEMFD,
+        }
     }
 
     /// Whether the file is a dma-buf of the kernel.

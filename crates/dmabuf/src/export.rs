@@ -174,8 +174,9 @@ impl DmaBuf {
     }
 }
 
-const UDMABUF: &str = "udmabuf";
-const MEMFD: &str = "peerdma memfd";
+/// Exporters of plain memory, by their names.
+pub(crate) const UDMABUF: &str = "udmabuf";
+pub(crate) const MEMFD: &str = "peerdma memfd";
 
 fn check_new(len: u64, name: &str) -> Result<u64, ExportError> {
     if len == 0 {

@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::buf::MEMFD_PREFIX;
+use crate::export::MEMFD;
 use crate::share::split_name;
 
 /// A buffer that some process of this machine has open.
@@ -79,9 +80,13 @@ fn look_at(pid: u32, process: &Path, fd: &Path, found: &mut BTreeMap<(u64, u64),
     let Some((is_kernel, name)) = link.to_str().and_then(buffer_name) else { return };
     let Ok(file) = fs::metadata(fd) else { return };
     let buf = found.entry((file.dev(), file.ino())).or_insert_with(|| {
-        let exporter =
-            if is_kernel { exporter_of(process, fd) } else { "peerdma memfd".to_owned() };
         let address = if is_kernel { None } else { split_name(name) };
+        let exporter = match (is_kernel, address.is_some()) {
+            (true, _) => exporter_of(process, fd),
+            // The driver is one of the holders, and only it knows its name.
+            (false, true) => "peerdma driver".to_owned(),
+            (false, false) => MEMFD.to_owned(),
+        };
         HostBuf {
             size: file.size(),
             ino: file.ino(),
@@ -125,7 +130,10 @@ impl fmt::Display for HostBufList {
             let holders: Vec<_> = buf
                 .holders
                 .iter()
-                .map(|holder| format!("{} ({}, {} fds)", holder.pid, holder.command, holder.fds))
+                .map(|Holder { pid, command, fds }| {
+                    let s = if *fds == 1 { "" } else { "s" };
+                    format!("{pid} ({command}, {fds} fd{s})")
+                })
                 .collect();
             let HostBuf { size, ino, exporter, .. } = buf;
             writeln!(
@@ -137,13 +145,11 @@ impl fmt::Display for HostBufList {
         let bytes: u64 = self.buffers.iter().map(|buf| buf.size).sum();
         let pids: BTreeSet<_> =
             self.buffers.iter().flat_map(|buf| &buf.holders).map(|holder| holder.pid).collect();
-        writeln!(
-            f,
-            "{} buffers, {bytes} bytes, {} processes; {} processes belong to others",
-            self.buffers.len(),
-            pids.len(),
-            self.hidden
-        )
+        write!(f, "{} buffers, {bytes} bytes, in {} processes", self.buffers.len(), pids.len())?;
+        match self.hidden {
+            0 => writeln!(f),
+            hidden => writeln!(f, "; {hidden} processes could not be looked into"),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use common::{Scratch, stdout};
 use device::config::Config;
 use dmabuf::{DeviceAddr, DmaBuf, Memory};
 use gpu::Machine;
+use verbs::{Device, NicConfig};
 
 /// The program, with the default machine.
 fn peerdma(args: &[&str]) -> Command {
@@ -55,6 +56,25 @@ fn the_list_of_buffers_names_who_has_them() {
     assert!(line.contains(&format!("{} (", std::process::id())), "{line}");
     drop(held);
     assert!(!stdout(&mut peerdma(&["dmabuf"])).contains(&name));
+}
+
+/// A NIC has files of its own, which are nobody's buffers.
+#[test]
+fn the_list_of_buffers_has_no_files_of_the_nic() {
+    let config =
+        NicConfig { name: format!("files-{}", std::process::id()), ..NicConfig::default() };
+    let context = Device::from_config(config).unwrap().open().unwrap();
+    let dm = context.alloc_dm(4096).unwrap();
+    let mine = |list: &str| {
+        let holder = format!("{} (", std::process::id());
+        list.lines().filter(|line| line.contains(&holder) && !line.contains("listed-")).count()
+    };
+    let list = stdout(&mut peerdma(&["dmabuf"]));
+    assert_eq!(mine(&list), 0, "{list}");
+    let exported = dm.export().unwrap();
+    let list = stdout(&mut peerdma(&["dmabuf"]));
+    assert_eq!(mine(&list), 1, "{list}");
+    drop(exported);
 }
 
 /// NICs are found by one crate and GPUs by another: each must find the other where it says it is.

@@ -194,9 +194,15 @@ impl Qp {
         if wqe.is_answered() || wqe.end() != to {
             return false;
         }
+        // In its place: it is large, and nothing is left behind it.
+        if self.sq_sig_all || wqe.is_signaled() {
+            Self::complete_send(env, wqe, None);
+        } else {
+            Self::count_send(env, wqe, None);
+        }
+        self.sq.clear();
         let before = req.una;
-        self.req.una = to;
-        self.retire_front(env);
+        (self.req.una, self.req.index) = (to, 0);
         self.note_progress(now, before);
         true
     }

@@ -95,6 +95,22 @@ impl<'a> Foreign<'a> {
         unsafe { plain::peerdma_umem_copy(self.ptr, source.ptr, len) };
     }
 
+    /// Asks the CPU for the first line of the memory, to be written soon: it comes while other things are done, where a store
+    /// would have to wait for it. Nothing else happens, and on some machines not even that.
+    #[inline]
+    pub fn expect_write(&self) {
+        // SAFETY: a hint, which accesses nothing and cannot fault.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) self.ptr, options(nostack, preserves_flags));
+        }
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            std::arch::asm!("prfm pstl1keep, [{}]", in(reg) self.ptr, options(nostack, preserves_flags));
+        }
+    }
+
     /// Stores `byte` everywhere.
     pub fn fill(&self, byte: u8) {
         // SAFETY: the range is ours to write, and `new` promised that it cannot fault.

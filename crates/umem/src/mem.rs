@@ -9,7 +9,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use dmabuf::{Direction, GateGuard, GateSlot, Mapping, SgBacking, SgTable};
+use dmabuf::{Direction, GateGuard, GateSlot, MapType, Mapping, SgBacking, SgTable};
 
 use crate::fault::{Fault, Touch, check_aligned, check_range};
 use crate::guard::{self, Way, plain};
@@ -163,8 +163,12 @@ impl Umem {
         guard::recheck();
         let base = check_range(mapping.addr(), mapping.len(), offset, len)?;
         let is_writable = mapping.is_writable();
+        let way = match mapping.buf().is_host_memory() {
+            true => ways::Way::Mapped(MapType::System),
+            false => ways::Way::Cpu,
+        };
         let kind = Kind::DmaBuf { mapping, offset };
-        Ok(Self::gated(base, len, is_writable, kind, None, Some(ways::Way::Cpu)))
+        Ok(Self::gated(base, len, is_writable, kind, None, Some(way)))
     }
 
     /// `len` bytes at `offset` of a buffer, through the addresses that its exporter gave for a device. Each access enters

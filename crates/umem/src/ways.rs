@@ -18,7 +18,8 @@ static BOUNCED: AtomicU64 = AtomicU64::new(0);
 pub enum Way {
     /// At addresses that an exporter gave for the device.
     Mapped(MapType),
-    /// Through the CPU's mapping of the buffer, since its addresses are on no bus of this process.
+    /// Through the CPU's mapping of the buffer, since its addresses are on no bus of this process, and where its bytes lie is not
+    /// known: a dma-buf of some driver of the kernel.
     Cpu,
 }
 
@@ -93,6 +94,16 @@ mod tests {
             assert_eq!(Way::from_code(code).map(Way::code), Some(code));
         }
         assert_eq!((Way::from_code(0), Way::from_code(5)), (None, None));
+    }
+
+    #[test]
+    fn plain_memory_is_reached_in_system_memory() {
+        let buffer =
+            dmabuf::DmaBuf::export_from(&dmabuf::Memory::Memfd, 4096, "plain").expect("memory");
+        assert!(buffer.is_host_memory());
+        let mapping = buffer.map(0, 4096).expect("offered");
+        let umem = Umem::dmabuf(mapping, 0, 4096).expect("inside");
+        assert_eq!(umem.way(), Some(Way::Mapped(MapType::System)));
     }
 
     /// The numbers are the process's, and other tests count, too: by the way that none of them takes.

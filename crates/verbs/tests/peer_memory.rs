@@ -128,7 +128,9 @@ fn traffic_goes_on_while_the_gpu_moves_the_buffer() {
     std::thread::scope(|scope| {
         let _mover = Mover::start(scope, &done, &gpu, &bo);
         let length = (WORDS * 8) as u32;
-        for round in 0..300u64 {
+        // However the two threads are scheduled, moves and faults are among what was seen.
+        let is_enough = || gpu.stats().moves > 10 && context.counters().page_faults > 0;
+        for round in (0u64..).take_while(|round| *round < 300 || !is_enough()) {
             let sent = pattern(WORDS * 8, round);
             host.write(0, &sent).unwrap();
             let write = SendRequest::write(1, &[local.slice(0, length)], target.remote(0));
@@ -140,10 +142,7 @@ fn traffic_goes_on_while_the_gpu_moves_the_buffer() {
             assert!(got == sent, "round {round}: a byte went astray");
         }
     });
-    let stats = gpu.stats();
-    assert!(stats.moves > 10, "{stats:?}");
-    assert_eq!(stats.stale_accesses, 0);
-    assert!(context.counters().page_faults > 0);
+    assert_eq!(gpu.stats().stale_accesses, 0);
 }
 
 #[test]

@@ -196,6 +196,7 @@ impl Aeth {
     }
 
     /// The header's bytes.
+    #[inline]
     pub fn to_raw(&self) -> RawAeth {
         let syndrome = u32::from(u8::from(self.syndrome)) << 24;
         RawAeth { word: U32::new(syndrome | self.msn.value()) }

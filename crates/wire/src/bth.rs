@@ -111,6 +111,7 @@ impl RawBth {
     }
 
     /// The opcode.
+    #[inline]
     pub fn opcode(&self) -> Opcode {
         self.opcode.into()
     }

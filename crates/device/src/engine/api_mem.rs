@@ -393,7 +393,7 @@ impl Engine {
             refuse!(Invalid, "alloc_dm: alignment 2^{log_align}; 2^12 is the largest");
         }
         let charge = length.next_multiple_of(64);
-        let memory = HostBuf::memfd("peerdma:dm", length as usize)
+        let memory = HostBuf::memfd("peerdma-dm", length as usize)
             .map_err(|error| crate::refusal::no_memory("alloc_dm", &error))?;
         let (nic, vf) = (&self.core.config.name, self.core.vf);
         self.core.dm_budget.take(nic, vf, charge, max)?;

@@ -154,14 +154,29 @@ impl<'a> QpEnv<'a, '_> {
         &mut self,
         source: &Source<'_>,
     ) -> Result<LoopPayload, TransmitError> {
-        let taken = self.loop_payload(source);
-        if !matches!(taken, Err(TransmitError::Memory(LocalError::NotPresent))) {
-            return taken;
-        }
+        self.with_payload(source, |env| env.loop_payload(source))
+    }
+
+    /// Does something with a payload; memory of it that is absent is brought in first, if that can be now.
+    fn with_payload<T>(
+        &mut self,
+        source: &Source<'_>,
+        attempt: impl Fn(&mut Self) -> Result<T, TransmitError>,
+    ) -> Result<T, TransmitError> {
+        let done = attempt(self);
+        let refused = match &done {
+            Err(TransmitError::Memory(LocalError::NotPresent)) => {
+                TransmitError::Memory(LocalError::Fault)
+            }
+            Err(TransmitError::Remote(RemoteError::NotPresent)) => {
+                TransmitError::Remote(RemoteError::Fault)
+            }
+            _ => return done,
+        };
         match self.bring_in_source(source) {
-            BroughtIn::Here => self.loop_payload(source),
-            BroughtIn::NotYet => taken,
-            BroughtIn::Refused => Err(TransmitError::Memory(LocalError::Fault)),
+            BroughtIn::Here => attempt(self),
+            BroughtIn::NotYet => done,
+            BroughtIn::Refused => Err(refused),
         }
     }
 
@@ -361,32 +376,7 @@ impl QpEnv<'_, '_> {
         }
     }
 
-    /// Sends; memory that is absent is brought in first, if that can be now.
-    fn send_present(
-        &mut self,
-        to: To<'_>,
-        headers: &Headers,
-        source: &Source<'_>,
-        skipped: Skipped,
-    ) -> Result<(), TransmitError> {
-        let sent = self.send(to, headers, source, skipped);
-        let refused = match sent {
-            Err(TransmitError::Memory(LocalError::NotPresent)) => {
-                TransmitError::Memory(LocalError::Fault)
-            }
-            Err(TransmitError::Remote(RemoteError::NotPresent)) => {
-                TransmitError::Remote(RemoteError::Fault)
-            }
-            sent => return sent,
-        };
-        match self.bring_in_source(source) {
-            BroughtIn::Here => self.send(to, headers, source, skipped),
-            BroughtIn::NotYet => sent,
-            BroughtIn::Refused => Err(refused),
-        }
-    }
-
-    /// Sends, and records what was sent.
+    /// Sends, with memory that was absent, and records what was sent.
     pub(crate) fn transmit_now(
         &mut self,
         to: To<'_>,
@@ -394,7 +384,7 @@ impl QpEnv<'_, '_> {
         source: &Source<'_>,
         skipped: Skipped,
     ) -> Result<(), TransmitError> {
-        let sent = self.send_present(to, headers, source, skipped);
+        let sent = self.with_payload(source, |env| env.send(to, headers, source, skipped));
         if sent.is_ok() && self.core.tap.is_some() {
             self.tap_sent(to, headers, source);
         }

@@ -230,6 +230,14 @@ impl Peers {
         self.push_after(vf, &prefix[..size], record.length as usize, fill)
     }
 
+    /// Says that a packet for a process will be pushed very soon; see [`link::shm::Producer::expect_push`].
+    #[inline]
+    pub(super) fn expect_push(&mut self, vf: u16) {
+        if let Some(Some(peer)) = self.peers.get_mut(usize::from(vf)) {
+            peer.outbound.ring().expect_push();
+        }
+    }
+
     /// The same, given what stands before the payload, which has so many bytes.
     #[inline]
     pub(super) fn push_after<E>(

@@ -85,7 +85,7 @@ const fn unpack_access(bits: u64) -> Access {
 
 impl Table {
     pub(crate) fn new() -> Result<Self> {
-        let memory = HostBuf::memfd_read_only_for_others("peerdma:table", LENGTH)
+        let memory = HostBuf::memfd_read_only_for_others("peerdma-table", LENGTH)
             .map_err(|error| crate::refusal::no_memory("published table", &error))?;
         // A child of a fork is another VF; without the mapping it cannot disturb ours.
         memory.dont_fork().map_err(|error| crate::refusal::no_memory("published table", &error))?;
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn a_region_is_found_by_its_whole_key_while_it_lives() {
         let (ours, theirs) = tables();
-        let buffer = HostBuf::memfd("peerdma:test", 8192).unwrap();
+        let buffer = HostBuf::memfd("peerdma-test", 8192).unwrap();
         let umem = umem::Umem::host(&buffer);
         let key = 3 << 8 | 0x5a;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;

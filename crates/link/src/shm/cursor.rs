@@ -120,6 +120,7 @@ impl Tx {
     }
 
     /// Finds room for `len` bytes.
+    #[inline]
     pub(super) fn reserve(&mut self, words: &impl Words, len: usize) -> Result<Slot, NoRoom> {
         if len > max_payload(self.capacity as usize) {
             return Err(NoRoom::TooLarge);
@@ -140,7 +141,13 @@ impl Tx {
         Ok(Slot { start, end, len: len as u32, payload })
     }
 
+    /// Byte offset of the next record in the shared memory, unless that wraps.
+    pub(super) fn next(&self) -> usize {
+        self.at(self.position)
+    }
+
     /// Makes the record in `slot`, whose payload is written, visible.
+    #[inline]
     pub(super) fn publish(&mut self, words: &impl Words, slot: Slot) {
         if self.clear <= slot.end {
             words.store(self.at(slot.end), 0, Ordering::Relaxed);
@@ -237,6 +244,7 @@ impl Rx {
     }
 
     /// The next record, if there is one. Everything read is checked before it is used.
+    #[inline]
     pub(super) fn next(&mut self, words: &impl Words) -> Result<Option<Record>, RingCorrupt> {
         // A gap leads to offset 0, where no gap can be: at most two rounds.
         loop {
@@ -273,12 +281,14 @@ impl Rx {
     }
 
     /// Marks `record` as read. Returns true if the producer wants to be woken.
+    #[inline]
     pub(super) fn consume(&mut self, words: &impl Words, record: Record) -> bool {
         self.position = record.end;
         self.position - self.published >= self.capacity / 8 && self.release(words)
     }
 
     /// Hands back all space read so far. Returns true if the producer wants to be woken.
+    #[inline]
     pub(super) fn release(&mut self, words: &impl Words) -> bool {
         if self.published != self.position {
             // ORDERING: Release pairs with the Acquire in `Tx::refresh`.

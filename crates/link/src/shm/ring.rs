@@ -7,7 +7,7 @@ use umem::Foreign;
 
 use super::cursor::{NoRoom, RingCorrupt, Rx, Tx};
 use super::guard::{self, Held};
-use super::layout::{SCRATCH, SCRATCH_LEN, max_payload, ring_file_len, valid_capacity};
+use super::layout::{LINE, SCRATCH, SCRATCH_LEN, max_payload, ring_file_len, valid_capacity};
 use super::memfd::{BadMemory, Mapping, SEALS};
 
 /// Why [`Producer::push`] published nothing.
@@ -77,6 +77,13 @@ impl Producer {
         fill(self.memory.foreign(slot.payload, len)).map_err(PushError::Fill)?;
         self.tx.publish(&self.memory, slot);
         Ok(())
+    }
+
+    /// Says that a record will be pushed very soon. The consumer, who looks where it will be, has its line: to get that back
+    /// takes as long as a record takes to be written.
+    #[inline]
+    pub fn expect_push(&self) {
+        self.memory.foreign(self.tx.next(), LINE).expect_write();
     }
 
     /// Asks the consumer to ring our doorbell when it frees space, and returns true if there is

@@ -44,7 +44,7 @@ pub(crate) fn register(
     device: usize,
 ) -> Result<(Arc<Opening>, OwnedFd), Refusal> {
     let failed = |error| Refusal::new(Kind::NoMemory, format!("ibv_open_device: {error}"));
-    let fd = memfd_create("peerdma:context", MemfdFlags::CLOEXEC).map_err(failed)?;
+    let fd = memfd_create("peerdma-context", MemfdFlags::CLOEXEC).map_err(failed)?;
     let stat = fstat(&fd).map_err(failed)?;
     let opening = Arc::new(Opening { hca, id, device, file: (stat.st_dev, stat.st_ino) });
     let mut openings = OPENINGS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -19,7 +19,7 @@ use verbs::{Context, Cq, Endpoint, Gid, Psn, Qp, QpSpec, Qpn, RKey, Remote, Send
 use gpu::{Gpu, Machine};
 use memory::{Kind, Memory};
 use mover::Mover;
-use report::{Cell, PeerMemory, Report};
+use report::{BothSides, Cell, PeerMemory, Report};
 
 /// What `peerdma demo` takes.
 #[derive(clap::Args)]
@@ -169,8 +169,9 @@ fn run(args: &Args) -> Outcome<()> {
     print!("{report}");
     let here = PeerMemory::of(&side);
     let there = PeerMemory::parse(&peer.ask("gpu")?)?;
-    print!("\nGPU here:  {here}\nGPU there: {there}\n");
-    if here.stale + there.stale > 0 {
+    let stale = here.stale + there.stale;
+    print!("\n{}", BothSides { here, there });
+    if stale > 0 {
         return Err("an access went through an address that the GPU had retired".into());
     }
     Ok(())

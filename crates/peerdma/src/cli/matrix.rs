@@ -38,6 +38,11 @@ pub(crate) fn main(args: Args) -> ExitCode {
     }
 }
 
+/// What the table is.
+const LEGEND: &str = "\
+Each class of importer (columns) registers and uses a buffer of each exporter (rows). \"reaches\": whether there is a\n\
+peer-to-peer path between the two devices. A cell is where the memory was (\"ok VRAM\"), or the step that was refused and its errno.\n\n";
+
 /// Measures and prints; whether everything is as expected.
 fn run(args: &Args) -> Outcome<bool> {
     let expected = match &args.expected {
@@ -50,6 +55,7 @@ fn run(args: &Args) -> Outcome<bool> {
     };
     let measured = measure()?;
     let deviations = measured.deviations(&expected);
+    print!("{LEGEND}");
     print!("{}", measured.beside(&expected));
     println!();
     for deviation in &deviations {

@@ -65,6 +65,7 @@ macro_rules! opcodes {
         }
 
         impl From<Opcode> for u8 {
+            #[inline]
             fn from(opcode: Opcode) -> Self {
                 opcode.code()
             }

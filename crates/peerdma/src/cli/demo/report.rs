@@ -83,25 +83,47 @@ impl PeerMemory {
     }
 }
 
-impl fmt::Display for PeerMemory {
+/// What became of the peer memory of both sides.
+pub(crate) struct BothSides {
+    pub(crate) here: PeerMemory,
+    pub(crate) there: PeerMemory,
+}
+
+impl fmt::Display for BothSides {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { moves, evictions, moved_bytes, faults, stale, ways } = self;
-        let mb = |bytes: u64| bytes as f64 / 1e6;
-        writeln!(
-            f,
-            "{moves} moves ({evictions} evictions, {:.1} MB) under the traffic, {faults} page faults of the NIC, {stale} stale accesses",
-            mb(*moved_bytes)
-        )?;
+        let sides = [("here", &self.here), ("there", &self.there)];
+        writeln!(f, "Meanwhile the GPU of either side moved its buffer out of VRAM and back:\n")?;
+        let heads = ["moves", "evictions", "MB moved", "page faults", "stale accesses"];
+        writeln!(f, "{:<7}{}", "", columns(heads.map(str::to_owned)))?;
+        for (side, of) in sides {
+            let PeerMemory { moves, evictions, moved_bytes, faults, stale, .. } = of;
+            let [moves, evictions, faults, stale] =
+                [moves, evictions, faults, stale].map(u64::to_string);
+            let numbers = [moves, evictions, mb(*moved_bytes), faults, stale];
+            writeln!(f, "{side:<7}{}", columns(numbers))?;
+        }
+        writeln!(f, "\nHow the NIC of either side reached dma-bufs, in MB:\n")?;
+        let heads = ["bus address", "host bridge", "system memory", "CPU mapping", "bounced"];
+        writeln!(f, "{:<7}{}", "", columns(heads.map(str::to_owned)))?;
+        for (side, of) in sides {
+            let WayBytes { bus_address, through_host_bridge, system, cpu, bounced } = of.ways;
+            let numbers = [bus_address, through_host_bridge, system, cpu, bounced].map(mb);
+            writeln!(f, "{side:<7}{}", columns(numbers))?;
+        }
         write!(
             f,
-            "           dma-bufs were reached by bus address {:.1} MB, through the host bridge {:.1} MB, in system memory {:.1} MB, as the CPU maps them {:.1} MB; bounced {:.1} MB",
-            mb(ways.bus_address),
-            mb(ways.through_host_bridge),
-            mb(ways.system),
-            mb(ways.cpu),
-            mb(ways.bounced)
+            "\nA page fault is an access that found the buffer moved, and went on at its new place. A stale access would be one to\n\
+             its old place; bounced bytes would be put down in host memory on their way. docs/PEER_MEMORY.md\n"
         )
     }
+}
+
+fn mb(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / 1e6)
+}
+
+fn columns(cells: [String; 5]) -> String {
+    cells.iter().map(|cell| format!("{cell:>16}")).collect()
 }
 
 /// Which way the messages between two looks at the counters went.
@@ -151,7 +173,8 @@ impl fmt::Display for Report {
         writeln!(f)?;
         writeln!(
             f,
-            "GB/s of payload, or time of one atomic; every byte was checked where it arrived."
+            "GB/s of payload, or time of one atomic; every byte was checked where it arrived. \"here\" is memory of this process,\n\
+             which posts the requests, \"there\" of the other. dm: memory of the NIC; gpu: of a GPU that moves it all the while."
         )?;
         writeln!(f, "d  direct: into the other process's memory, which took no part")?;
         writeln!(f, "r  through the ring that the two processes share")?;
