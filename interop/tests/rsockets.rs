@@ -218,8 +218,8 @@ fn preload_asyncio(place: Place) {
     server.finish();
 }
 
-/// Only here: it spins on memory that its peer writes, 200,000 times, and over a wire each write waits until the spinning thread
-/// leaves a processor to the engine's.
+/// Only here: it spins on memory that its peer writes, 200,000 times, and over a wire each write takes the engine's thread a turn
+/// on a processor that the program spins on, a fraction of a millisecond.
 #[test]
 fn riostream() {
     needs!(Need::Program("riostream"));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::counts::Counts;
 use crate::sh::{Outcome, cargo, check, tool, watch};
-use crate::{deny, deps, fuzz, loom, pyverbs, rules, unsafety};
+use crate::{deny, deps, fuzz, loom, pyverbs, rules, tsan, unsafety};
 
 /// One line of the report.
 pub(crate) struct Group {
@@ -54,6 +54,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("doc", 60, "documentation builds without warning", Job::Check(doc)),
     group("unit", 300, "unit, property and documentation tests", Job::Tests(unit)),
     group("loom", 180, "models of lock-free code", Job::Tests(|_| loom::run())),
+    group("tsan", 300, "eight threads under ThreadSanitizer", Job::IfPossible(|_| tsan::run())),
     group("fuzz", 180, "20,000 inputs per fuzz target", Job::Check(|_| fuzz::run(20_000, None))),
     group("build", 240, "release build of the library and programs", Job::Check(build)),
     group("rig", 30, "the interop rig itself", Job::Interop { threads: 2 }),

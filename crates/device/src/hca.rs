@@ -380,7 +380,10 @@ impl Shared {
                 };
                 continue;
             }
-            self.polling.store(false, Ordering::Relaxed);
+            if self.polling.swap(false, Ordering::Relaxed) {
+                // It stopped. A poll now and then, as of one that spins on memory between its calls, does not begin anew.
+                self.empty_polls.store(0, Ordering::Relaxed);
+            }
             engine.core.peers.doorbell().inspect(|bell| bell.drain());
             // Datagrams alone are no reason to look at everything else: it costs several system calls.
             let mut moved = match woken {

@@ -118,6 +118,8 @@ impl Engine {
             );
         }
         let is_off = count == 0 || period == 0;
+        // The period begins with a completion.
+        self.core.stamps |= !is_off;
         self.cq(id)?.moderation = (!is_off).then(|| Moderation {
             count: u32::from(count),
             period: Duration::from_micros(u64::from(period)),

@@ -186,7 +186,8 @@ pub(crate) struct Core {
     pub(crate) failures: Failures,
     /// QPs made since the NIC was opened.
     pub(crate) qps_made: u64,
-    /// Whether a CQ was made whose completions say when they came. Else nobody sees how late `now` is.
+    /// Whether a CQ was made whose completions say when they came, or whose events wait for a time. Else nobody sees how late
+    /// `now` is.
     pub(crate) stamps: bool,
 }
 
