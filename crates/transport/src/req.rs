@@ -300,8 +300,9 @@ impl Qp {
             payload(&wqe.wr.data, offset, chunk)
         };
         let skipped = if req.psn == req.una { req.skipped } else { Skipped::default() };
-        let bytes = pace::on_a_wire(&headers, if wqe.is_read_like() { 0 } else { chunk });
-        if self.pace.is_limited() {
+        let carried = if wqe.is_read_like() { 0 } else { chunk };
+        let bytes = self.pace.is_limited().then(|| pace::on_a_wire(&headers, carried));
+        if let Some(bytes) = bytes {
             self.req.paced_until = self.pace.wait(now, bytes, mtu);
             if self.req.paced_until.is_some() {
                 return Sent::Nothing;
@@ -331,7 +332,9 @@ impl Qp {
             }
         }
 
-        self.pace.spend(now, bytes);
+        if let Some(bytes) = bytes {
+            self.pace.spend(now, bytes);
+        }
         let wqe = &mut self.sq[self.req.index];
         (wqe.begun, wqe.first, wqe.packets) = (true, first, total);
         let is_answered = wqe.is_answered();
