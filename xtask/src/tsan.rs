@@ -47,6 +47,13 @@ pub(crate) fn run() -> Outcome<Option<String>> {
     let Some(runtime) = runtime(&host)? else {
         return Ok(Some(format!("the compiler brings no ThreadSanitizer for {host}")));
     };
+    // It has dependencies of its own.
+    let mut fetch = cargo();
+    fetch.env("RUSTC_BOOTSTRAP", "1");
+    fetch.args(["fetch", "-Zbuild-std", "--target", &host, "--locked"]);
+    if let Err(why) = check(&mut fetch) {
+        return Ok(Some(format!("no crates for the standard library: {why}")));
+    }
     let dir = target_dir().join("tsan");
     let mut build = cargo();
     build.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", FLAGS).env("CARGO_TARGET_DIR", &dir);
