@@ -85,6 +85,8 @@ pub struct Qp {
     pub(crate) window: Window,
     pub(crate) congestion: Congestion,
     pub(crate) pace: Pace,
+    /// Whether an acknowledgement waits for a request to travel with.
+    ack_stayed: bool,
     pub(crate) sq: VecDeque<Wqe>,
     pub(crate) rq: VecDeque<RecvWr>,
     pub(crate) req: Requester,
@@ -124,6 +126,7 @@ impl Qp {
             window: Window::wire(attr.path_mtu),
             congestion: Congestion::default(),
             pace: Pace::default(),
+            ack_stayed: false,
             attr,
             sq: VecDeque::new(),
             rq: VecDeque::new(),
@@ -186,8 +189,8 @@ impl Qp {
             && self.rq.is_empty()
     }
 
-    /// Sends up to `budget` packets: answers to the peer and requests in turn. If all that the peer is owed is one
-    /// acknowledgement, it follows the requests on a wire.
+    /// Sends up to `budget` packets: answers to the peer and requests in turn. An acknowledgement that stayed
+    /// ([`Qp::poll_requests`]) follows the requests, if the peer is owed nothing else.
     ///
     /// Work requests that were posted in an error state are flushed here too, as posting has no [`Env`].
     pub fn poll_transmit<E: Env>(&mut self, env: &mut E, now: Time, budget: usize) -> Poll {
@@ -210,7 +213,10 @@ impl Qp {
         if self.owes_cnp() && self.transmit_cnp(env) == Sent::Blocked {
             return Poll::Blocked;
         }
-        if self.owes_only_ack() && !self.path.reliable {
+        // One that did not stay goes first: what follows may be refused and end the connection at the peer, which would then
+        // never learn that its own request was done.
+        let stayed = std::mem::take(&mut self.ack_stayed);
+        if (stayed || acks == Acks::MayStay) && self.owes_only_ack() && !self.path.reliable {
             return self.transmit_ack_last(env, now, budget, acks);
         }
         let mut left = budget.max(1);
@@ -247,6 +253,7 @@ impl Qp {
             left -= usize::from(request == Sent::One);
         }
         let stays = acks == Acks::MayStay && left == most && self.owes_only_ack();
+        self.ack_stayed = stays;
         let answer = if stays { Sent::Nothing } else { self.transmit_answer(env) };
         if request == Sent::Blocked || answer == Sent::Blocked {
             Poll::Blocked

@@ -17,19 +17,31 @@ fn request(psn: Psn) -> wire::Headers {
     packet(Opcode::RcSendOnly, psn).ackreq()
 }
 
+/// What follows may be refused, which ends the connection at the peer: it has to know by then that its own request was done.
 #[test]
-fn an_ack_follows_the_requests_that_are_there() {
+fn an_ack_that_does_not_wait_goes_before_requests() {
     let mut s = station();
     s.acks_stay = false;
     send!(s, 0, request(rq(0)), b"a");
+    s.post(build::read(1, BASE, 1, 0xdead));
+    recv!(s, 0, ack(rq(0), 1));
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0xdead, 1).ackreq());
+    recv_nothing!(s, 1);
+}
+
+#[test]
+fn an_ack_that_waited_follows_all_requests_that_are_there() {
+    let mut s = station();
+    send!(s, 0, request(rq(0)), b"a");
+    recv_nothing!(s, 1);
     for wr_id in [1, 2] {
         s.post(build::send(wr_id, BASE, 1));
     }
     assert_eq!(s.qp.poll_transmit(&mut s.host, s.now, 16), Poll::Idle);
-    recv!(s, 0, request(sq(0)), b"a");
-    recv!(s, 0, request(sq(1)), b"a");
-    recv!(s, 0, ack(rq(0), 1));
-    recv_nothing!(s, 1);
+    recv!(s, 1, request(sq(0)), b"a");
+    recv!(s, 1, request(sq(1)), b"a");
+    recv!(s, 1, ack(rq(0), 1));
+    recv_nothing!(s, 2);
 }
 
 #[test]
