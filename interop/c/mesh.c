@@ -286,13 +286,17 @@ int main(int argc, char **argv)
 			if (++conns[conn].sent < count) {
 				post_send(conn);
 			} else {
-				int host = conns[conn].host, lane;
+				int host = conns[conn].host;
 
 				if (slowest < 0)
 					slowest = least_sent(-1);
-				lane = least_sent(host);
-				if (!done[host]++ && lane < slowest_lane)
-					slowest_lane = lane;
+				/* The first to this host. */
+				if (!done[host]++) {
+					int lane = least_sent(host);
+
+					if (lane < slowest_lane)
+						slowest_lane = lane;
+				}
 			}
 			if (sent == total / 2)
 				puts("half");

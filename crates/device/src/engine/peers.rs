@@ -218,6 +218,14 @@ impl Peers {
         self.peers[index].as_mut()
     }
 
+    /// Says that a packet for a process will be pushed very soon; see [`link::shm::Producer::expect_push`].
+    #[inline]
+    pub(super) fn expect_push(&mut self, vf: u16) {
+        if let Some(Some(peer)) = self.peers.get_mut(usize::from(vf)) {
+            peer.outbound.ring().expect_push();
+        }
+    }
+
     /// Pushes a packet; `fill` writes its payload. Returns where in the ring it ends.
     pub(crate) fn push<E>(
         &mut self,
@@ -228,14 +236,6 @@ impl Peers {
         let mut prefix = [0u8; MAX_PREFIX];
         let size = write_prefix(&mut prefix, record);
         self.push_after(vf, &prefix[..size], record.length as usize, fill)
-    }
-
-    /// Says that a packet for a process will be pushed very soon; see [`link::shm::Producer::expect_push`].
-    #[inline]
-    pub(super) fn expect_push(&mut self, vf: u16) {
-        if let Some(Some(peer)) = self.peers.get_mut(usize::from(vf)) {
-            peer.outbound.ring().expect_push();
-        }
     }
 
     /// The same, given what stands before the payload, which has so many bytes.
