@@ -1,10 +1,13 @@
-//! `sendmsg` and `recvmmsg` with the control messages RoCE needs, and the socket options that have no safe wrapper.
+//! `sendmsg`, `recvmsg` and `recvmmsg` with the control messages RoCE needs, and the socket options that have no safe wrapper.
+//!
+//! The three go to the kernel directly. The functions of libc are points where a thread can be cancelled, and one that was
+//! cancelled here would leave its device locked; to be such a point also costs each call two atomic operations.
 //!
 //! A ready-made UDP crate does not do here: the whole type of service and the hop limit of an address vector must reach
 //! the packet, and those of a received packet must reach the GRH that a UD receive begins with.
 #![allow(unsafe_code, reason = "the system calls take pointers to buffers of control messages")]
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_long};
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -33,7 +36,7 @@ pub(super) struct SendMeta {
     pub(super) segment_size: Option<u16>,
 }
 
-/// What `recvmmsg` says of one buffer.
+/// What the kernel says of one buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecvMeta {
     pub(super) src: SocketAddr,
@@ -142,10 +145,11 @@ pub(super) fn send(fd: BorrowedFd<'_>, meta: &SendMeta, bytes: &[u8]) -> io::Res
         // SAFETY: each pointer in `header` is paired with the length of the live local or argument it points to, and
         // sendmsg only reads through them.
         let sent = unsafe {
-            libc::sendmsg(
-                fd.as_raw_fd(),
+            libc::syscall(
+                libc::SYS_sendmsg,
+                c_long::from(fd.as_raw_fd()),
                 &raw const header,
-                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                c_long::from(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL),
             )
         };
         if sent >= 0 {
@@ -184,16 +188,18 @@ pub(super) fn recv<const N: usize>(
         header.msg_hdr.msg_control = control.bytes.as_mut_ptr().cast();
         header.msg_hdr.msg_controllen = CONTROL as _;
     }
-    // SAFETY: `headers` has `N` elements; each pointer in them is paired with the length of a part of `buffer` or of
-    // an element of a local array, all disjoint, writable and alive through the call.
-    let filled = unsafe {
-        libc::recvmmsg(
-            fd.as_raw_fd(),
-            headers.as_mut_ptr(),
-            N as libc::c_uint,
-            libc::MSG_DONTWAIT as _,
-            ptr::null_mut(),
-        )
+    let fd = c_long::from(fd.as_raw_fd());
+    let flags = c_long::from(libc::MSG_DONTWAIT);
+    let filled = if let [first] = &mut headers[..] {
+        // SAFETY: each pointer in `first` is paired with the length of a part of `buffer` or of a local, all disjoint,
+        // writable and alive through the call.
+        unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut first.msg_hdr, flags) }
+    } else {
+        let (count, no_timeout) = (N as c_long, ptr::null_mut::<libc::timespec>());
+        // SAFETY: `headers` has `N` elements; the pointers in each are as above.
+        unsafe {
+            libc::syscall(libc::SYS_recvmmsg, fd, headers.as_mut_ptr(), count, flags, no_timeout)
+        }
     };
     if filled < 0 {
         let error = io::Error::last_os_error();
@@ -202,7 +208,13 @@ pub(super) fn recv<const N: usize>(
             _ => Err(error),
         };
     }
-    let filled = filled as usize;
+    let filled = if let [first] = &mut headers[..] {
+        // CAST: `recvmsg` gives the length, which is at most that of the buffer.
+        first.msg_len = filled as libc::c_uint;
+        1
+    } else {
+        filled as usize
+    };
     for (((meta, header), name), control) in
         metas.iter_mut().zip(&headers).zip(&names).zip(&controls).take(filled)
     {
