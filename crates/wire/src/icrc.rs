@@ -196,12 +196,13 @@ pub fn verify<'a>(flow: &Flow, datagram: &'a [u8]) -> Result<(&'a [u8], u16), Ic
     check(flow, packet, received, compute(flow, 0, packet), IdSpan::new)
 }
 
-/// Computes ICRCs as [`compute`] does, and remembers what the packets of one train have in common: everything before
-/// the BTH but the identification.
+/// Computes ICRCs as [`compute`] does, and remembers what packets of one flow and length have in common: everything
+/// before the BTH but the identification.
 #[derive(Clone, Debug, Default)]
 pub struct Sealer {
-    /// The flow and the length of the last packet, and the CRC of what stands before its BTH with identification 0.
-    last: Option<(Flow, usize, u32)>,
+    /// The flow and the length of recent packets, and the CRC of what stands before their BTH with identification 0. By
+    /// length modulo the size, in units of four bytes: small messages and their acknowledgements come in turns.
+    recent: [Option<(Flow, usize, u32)>; 4],
 }
 
 /// What the identifications of a train add to the CRC of what stands before the BTH.
@@ -232,20 +233,21 @@ const MASKED: [u32; 256] = {
 impl Sealer {
     /// One that remembers nothing yet.
     pub const fn new() -> Self {
-        Self { last: None }
+        Self { recent: [None; 4] }
     }
 
     /// The ICRC of a packet: the bytes from the BTH to the end of the padding. `id` is the identification of the IPv4
     /// header; IPv6 has none and ignores it.
     #[must_use]
     pub fn compute(&mut self, flow: &Flow, id: u16, packet: &[u8]) -> u32 {
-        let before = match self.last {
-            Some((last, len, crc)) if len == packet.len() && last == *flow => crc,
+        let recent = &mut self.recent[packet.len() / 4 % 4];
+        let before = match recent {
+            Some((known, len, crc)) if *len == packet.len() && known == flow => *crc,
             _ => {
                 let mut hasher = Hasher::new();
                 flow.hash(&mut hasher, 0, packet.len());
                 let crc = hasher.finalize();
-                self.last = Some((*flow, packet.len(), crc));
+                *recent = Some((*flow, packet.len(), crc));
                 crc
             }
         };
