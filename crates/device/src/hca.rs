@@ -360,6 +360,9 @@ impl Shared {
     fn run(&self) {
         let mut seen = 0;
         let mut woken = Woken::Otherwise;
+        let mut is_watching = false;
+        // Whether the program polled when the last wait began.
+        let mut polled = false;
         while !self.stop.load(Ordering::Acquire) {
             let mut engine = self.lock();
             if engine.is_dead() {
@@ -372,6 +375,12 @@ impl Shared {
                 // What a poll leaves out.
                 engine.progress_fully();
                 let acks_waited = engine.late_acks.take_waited();
+                // A program that polls between events would have the sockets taken out and put back for each.
+                if is_watching && polled && woken == Woken::Nothing {
+                    engine.receivers.ignore_datagrams(&self.waits);
+                    is_watching = false;
+                }
+                polled = true;
                 drop(engine);
                 woken = if acks_waited {
                     self.watch_late_acks()
@@ -383,6 +392,10 @@ impl Shared {
             if self.polling.swap(false, Ordering::Relaxed) {
                 // It stopped. A poll now and then, as of one that spins on memory between its calls, does not begin anew.
                 self.empty_polls.store(0, Ordering::Relaxed);
+            }
+            polled = false;
+            if !is_watching {
+                is_watching = engine.receivers.watch_datagrams(&self.waits);
             }
             engine.core.peers.doorbell().inspect(|bell| bell.drain());
             // Datagrams alone are no reason to look at everything else: it costs several system calls.
@@ -404,7 +417,11 @@ impl Shared {
             }
             let now = engine.clock.now();
             let mut wait = engine.next_deadline().map(|at| at.since(now));
-            if engine.has_blocked() || engine.receivers.is_steering() || engine.core.missteered {
+            if !is_watching
+                || engine.has_blocked()
+                || engine.receivers.is_steering()
+                || engine.core.missteered
+            {
                 wait = Some(wait.unwrap_or(LEASE).min(LEASE));
             }
             engine.set_alarm(wait.map_or(Alarm::Never, |wait| Alarm::At(now + wait)));

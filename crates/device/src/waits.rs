@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::io::Errno;
 
 use crate::refusal::{Kind, Refusal, Result};
 
@@ -54,15 +55,28 @@ impl Waits {
         Self::add(&self.idle, fd, OTHER);
     }
 
-    /// Adds a socket of datagrams, which wakes the thread while the program does not poll.
-    pub(crate) fn add_datagrams(&self, fd: impl AsFd) {
-        Self::add(&self.idle, fd, DATAGRAMS);
+    /// Adds a socket of datagrams, which wakes the thread while the program does not poll; one that is there already stays.
+    /// Says whether it is there now.
+    pub(crate) fn add_datagrams(&self, fd: impl AsFd) -> bool {
+        Self::add(&self.idle, fd, DATAGRAMS)
     }
 
-    fn add(set: &OwnedFd, fd: impl AsFd, what: u64) {
+    /// Takes a socket out that [`Waits::add_datagrams`] added, if it is there.
+    ///
+    /// A socket that is there costs a ping-pong 0.25 us, whether or not somebody sleeps on the set: the kernel tells it of
+    /// each datagram that arrives, and of the room that each one sent leaves behind.
+    pub(crate) fn remove_datagrams(&self, fd: impl AsFd) {
+        let _ = epoll::delete(&self.idle, fd);
+    }
+
+    fn add(set: &OwnedFd, fd: impl AsFd, what: u64) -> bool {
         let data = epoll::EventData::new_u64(what);
-        if let Err(error) = epoll::add(set, fd, data, epoll::EventFlags::IN) {
-            tracing::warn!(target: "peerdma::progress", "cannot wait on a descriptor: {error}");
+        match epoll::add(set, fd, data, epoll::EventFlags::IN) {
+            Ok(()) | Err(Errno::EXIST) => true,
+            Err(error) => {
+                tracing::warn!(target: "peerdma::progress", "cannot wait on a descriptor: {error}");
+                false
+            }
         }
     }
 
@@ -93,5 +107,30 @@ impl Waits {
         }
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         Woken::Otherwise
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    #[test]
+    fn a_datagram_wakes_only_through_a_socket_that_is_added_but_is_never_too_old() {
+        let waits = Waits::new().expect("descriptors are free");
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("lo is up");
+        let to = socket.local_addr().expect("bound");
+        socket.send_to(b"x", to).expect("lo is up");
+        let woken = || waits.wait(Some(Duration::ZERO), false);
+        assert_eq!(woken(), Woken::Nothing);
+        assert!(waits.add_datagrams(&socket));
+        assert!(waits.add_datagrams(&socket), "it is there already");
+        assert_eq!(woken(), Woken::Datagrams);
+        waits.remove_datagrams(&socket);
+        waits.remove_datagrams(&socket);
+        assert_eq!(woken(), Woken::Nothing);
+        assert!(waits.add_datagrams(&socket));
+        assert_eq!(woken(), Woken::Datagrams, "what came meanwhile still waits");
     }
 }

@@ -59,8 +59,9 @@ impl Engine {
             refuse!(NotPermitted, "attach_mcast: UDP port {} is another user's", udp.port());
         }
         udp.join(gid.to_ip()).map_err(|error| cannot_join(gid, &error))?;
-        let newest = udp.fds().last();
-        newest.inspect(|fd| self.core.peers.waits().add_datagrams(fd));
+        if let Some(newest) = udp.fds().last() {
+            self.core.peers.waits().add_datagrams(newest);
+        }
         tracing::debug!(target: "peerdma::path", ?gid, "joined a multicast group");
         self.core.groups.push(Group { gid, members: vec![id] });
         Ok(())

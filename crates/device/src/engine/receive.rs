@@ -86,9 +86,6 @@ impl Receivers {
     ) -> Self {
         let mut steering = None;
         if let Some(udp) = &udp {
-            for fd in udp.fds() {
-                waits.add_datagrams(fd);
-            }
             let mut fresh = Steering::new(udp);
             fresh.start(Instant::now());
             steering = Some(fresh);
@@ -107,6 +104,17 @@ impl Receivers {
             udp_heat: 0,
             heard: (Time::ZERO, SILENCE),
         }
+    }
+
+    /// Lets datagrams wake the background thread. Says whether all of them can.
+    pub(crate) fn watch_datagrams(&self, waits: &Waits) -> bool {
+        let fds = self.udp.iter().flat_map(UdpLink::fds);
+        fds.filter(|fd| !waits.add_datagrams(fd)).count() == 0
+    }
+
+    /// No longer lets them, as the program looks for them itself.
+    pub(crate) fn ignore_datagrams(&self, waits: &Waits) {
+        self.udp.iter().flat_map(UdpLink::fds).for_each(|fd| waits.remove_datagrams(fd));
     }
 
     /// When the silence of the socket becomes suspicious, if anybody shares the port.
