@@ -277,8 +277,12 @@ impl Qp {
     /// When [`Qp::handle_timeout`] wants to be called, if ever.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let timers = [self.req.ack_timer, self.req.rnr_until, self.req.paced_until];
-        timers.into_iter().flatten().min()
+        let earlier = |one: Option<Time>, other: Option<Time>| match (one, other) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        let req = &self.req;
+        earlier(req.ack_timer, earlier(req.rnr_until, req.paced_until))
     }
 
     /// How long it waits for an acknowledgement at least, if not for ever.

@@ -24,9 +24,10 @@ const SEND: usize = FIXED + wire::bth::LEN;
 /// The same of an acknowledgement.
 const ACK: usize = SEND + wire::aeth::LEN;
 
-/// What stands before the payload of a record that goes the short way.
+/// What stands before the payload of a record that goes the short way, in words of the machine: what was just stored in
+/// small pieces cannot be read in large ones before those stores are done, and they stand behind one to a line of the peer's.
 pub(super) struct Prefix {
-    bytes: [u8; ACK],
+    words: [u32; ACK / 4],
     length: usize,
 }
 
@@ -34,34 +35,44 @@ impl Prefix {
     /// Of a packet from one QP to another.
     #[inline]
     pub(super) fn new(packet: Short, source: Qpn, dest: Qpn, length: u32) -> Self {
-        let mut prefix = Self { bytes: [0; ACK], length: SEND };
-        let headers = match packet {
-            Short::Send { .. } => wire::bth::LEN,
-            Short::Ack { .. } => ACK - FIXED,
-        };
-        prefix.bytes[..4].copy_from_slice(&[PACKET, 0, headers as u8, 0]);
-        prefix.bytes[4..8].copy_from_slice(&length.to_ne_bytes());
-        prefix.bytes[8..FIXED].copy_from_slice(&source.value().to_ne_bytes());
-        let bth = match packet {
+        let (bth, aeth, end) = match packet {
             Short::Send { psn, se } => {
                 let pad = wire::bth::pad_for(length as usize);
-                Bth { se, ackreq: true, pad, ..Bth::new(Opcode::RcSendOnly, dest, psn) }
+                let bth = Bth { se, ackreq: true, pad, ..Bth::new(Opcode::RcSendOnly, dest, psn) };
+                (bth, 0, SEND)
             }
             Short::Ack { psn, msn } => {
                 let aeth = Aeth { syndrome: Syndrome::ACK, msn }.to_raw();
-                prefix.bytes[SEND..].copy_from_slice(aeth.as_bytes());
-                prefix.length = ACK;
-                Bth::new(Opcode::RcAck, dest, psn)
+                (Bth::new(Opcode::RcAck, dest, psn), word(aeth.as_bytes(), 0), ACK)
             }
         };
-        prefix.bytes[FIXED..SEND].copy_from_slice(bth.to_raw().as_bytes());
-        prefix
+        let bth = bth.to_raw();
+        let bth = bth.as_bytes();
+        let fixed = u32::from_ne_bytes([PACKET, 0, (end - FIXED) as u8, 0]);
+        let (first, second, third) = (word(bth, 0), word(bth, 4), word(bth, 8));
+        let words = [fixed, length, source.value(), first, second, third, aeth];
+        Self { words, length: end }
     }
 
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
+        &self.words.as_bytes()[..self.length]
     }
+
+    /// Whether a record begins like this.
+    #[inline]
+    fn begins(&self, bytes: &[u8; ACK]) -> bool {
+        // What a SEND has behind it is payload.
+        let mask = if self.length == SEND { 0 } else { u32::MAX };
+        let differs = |at: usize| word(bytes, 4 * at) ^ self.words[at];
+        let before = (0..SEND / 4).fold(0, |before, at| before | differs(at));
+        before | differs(SEND / 4) & mask == 0
+    }
+}
+
+#[inline]
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
 /// A record that may go the short way.
@@ -78,7 +89,6 @@ fn read(record: Foreign<'_>) -> Option<Arrived<'_>> {
     let mut bytes = [0; ACK];
     let have = record.len().min(ACK);
     record.slice(0, have)?.copy_to(&mut bytes[..have]);
-    let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
     let bth = RawBth::ref_from_bytes(&bytes[FIXED..SEND]).ok()?;
     let psn = bth.psn();
     let packet = match bth.opcode() {
@@ -89,13 +99,11 @@ fn read(record: Foreign<'_>) -> Option<Arrived<'_>> {
         }
         _ => return None,
     };
-    let (length, source, dest) = (word(4), Qpn::new(word(8)), bth.dest_qp());
+    let (length, source) = (word(&bytes, 4), Qpn::new(word(&bytes, 8)));
+    let dest = bth.dest_qp();
     let expected = Prefix::new(packet, source, dest, length);
     let start = expected.length;
-    // What a SEND has behind it is payload.
-    let is_expected = bytes[..SEND] == expected.bytes[..SEND]
-        && (start == SEND || bytes[SEND..] == expected.bytes[SEND..]);
-    if have < start || !is_expected {
+    if have < start || !expected.begins(&bytes) {
         return None;
     }
     let payload = record.slice(start, length as usize)?;
