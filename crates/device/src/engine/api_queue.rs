@@ -169,7 +169,13 @@ impl Engine {
     /// Takes the oldest completion of a CQ.
     #[inline]
     pub fn pop_wc(&mut self, id: CqId) -> Option<Wc> {
-        self.core.cqs.get_mut(id.index())?.pop()
+        self.take_wc(id, |wc| *wc)
+    }
+
+    /// The same, and gives what `read` makes of it where it lies: it is large, and was written a moment ago.
+    #[inline]
+    pub fn take_wc<R>(&mut self, id: CqId, read: impl FnOnce(&Wc) -> R) -> Option<R> {
+        self.core.cqs.get_mut(id.index())?.pop(read)
     }
 
     /// Whether a CQ holds nothing.

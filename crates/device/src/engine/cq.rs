@@ -134,8 +134,12 @@ impl Cq {
         Some(is_first.then_some(at))
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Wc> {
-        self.ring.pop_front()
+    /// Takes the oldest completion, and gives what `read` makes of it where it lies.
+    #[inline]
+    pub(crate) fn pop<R>(&mut self, read: impl FnOnce(&Wc) -> R) -> Option<R> {
+        let answer = read(self.ring.front()?);
+        self.ring.pop_front();
+        Some(answer)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

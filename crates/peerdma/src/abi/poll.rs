@@ -29,11 +29,13 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut Cq, num_entries: c_int, to: *mu
         let mut engine = own.hca.poll(own.id);
         let mut count = 0;
         while count < room {
-            let Some(completion) = engine.pop_wc(own.id) else { break };
             // SAFETY: contract: the program has room for `num_entries` completions.
             let place = unsafe { to.add(count) };
             // SAFETY: as above.
-            unsafe { place.write(completion_of(&completion)) };
+            let taken = engine.take_wc(own.id, |wc| unsafe { place.write(completion_of(wc)) });
+            if taken.is_none() {
+                break;
+            }
             count += 1;
         }
         if count == 0 && room > 0 && engine.cq_is_broken(own.id) {
