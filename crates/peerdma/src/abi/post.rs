@@ -259,6 +259,11 @@ fn length_of(list: *const Sge, count: c_int) -> Result<usize, c_int> {
 #[inline]
 pub(crate) unsafe fn sg_list(list: *const Sge, count: c_int) -> Result<SgList, c_int> {
     let count = length_of(list, count)?;
+    // Most have one element.
+    if count == 1 {
+        // SAFETY: the caller's promise.
+        return Ok(SgList::from_slice(&[sge(unsafe { &*list })]));
+    }
     let mut sges = SgList::with_capacity(count);
     for place in 0..count {
         // SAFETY: the caller's promise.
