@@ -1,5 +1,6 @@
 //! One NIC in one process: the engine's lock, and the thread that makes progress when the program does not.
 
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
@@ -71,6 +72,11 @@ const POLLS_TO_YIELD: u64 = 1 << 10;
 const POLLS_TO_YIELD_AGAIN: u64 = 1 << 14;
 /// Longer than a peer needs to answer, shorter than the turn of a process that computes.
 const SLOW_RETURN: Duration = Duration::from_millis(1);
+/// A stream over UDP: so many datagrams, a train, since the background thread last woke or looked.
+const STREAM: u64 = 64;
+/// How long the background thread looks for the next train of a stream before it sleeps. To be woken costs either side some
+/// microseconds, and often another core.
+const LINGER: Duration = Duration::from_micros(50);
 /// How long a program that polls may pause before the background thread makes progress in its place.
 const LEASE: Duration = Duration::from_millis(2);
 
@@ -305,7 +311,7 @@ impl ForkGuard {
         self.engine.become_husk();
         self.hca.shared.stop.store(true, Ordering::Release);
         // The thread did not come along; joining it would wait for ever.
-        std::mem::forget(self.hca.thread.lock().take());
+        mem::forget(self.hca.thread.lock().take());
         if let Some(open) = OPEN.get() {
             open.lock().retain(|(_, known)| !std::ptr::eq(known.as_ptr(), &raw const *self.hca));
         }
@@ -357,12 +363,38 @@ impl Shared {
         }
     }
 
+    /// Takes datagrams until none came for [`LINGER`]. True if they still come after [`LEASE`], when all else wants a look.
+    ///
+    /// The core is not offered to others meanwhile: where the sender waits for it, the kernel finds it another one only while
+    /// it waits, and not if the two take turns.
+    fn linger(&self, engine: &mut EngineGuard<'_>) -> bool {
+        let began = Instant::now();
+        let mut heard = began;
+        while !self.polling.load(Ordering::Relaxed) && !self.stop.load(Ordering::Acquire) {
+            // Who waits for the lock has its turn.
+            MutexGuard::bump(engine);
+            let moved = engine.progress_on();
+            let now = Instant::now();
+            if moved {
+                heard = now;
+            }
+            if now.duration_since(began) >= LEASE {
+                return true;
+            }
+            if now.duration_since(heard) >= LINGER {
+                break;
+            }
+        }
+        false
+    }
+
     fn run(&self) {
         let mut seen = 0;
         let mut woken = Woken::Otherwise;
         let mut is_watching = false;
         // Whether the program polled when the last wait began.
         let mut polled = false;
+        let mut taken_before = 0;
         while !self.stop.load(Ordering::Acquire) {
             let mut engine = self.lock();
             if engine.is_dead() {
@@ -408,6 +440,15 @@ impl Shared {
                     break;
                 }
                 moved = engine.progress_on();
+            }
+            let taken = engine.core.counters.rx_udp_packets;
+            if taken.wrapping_sub(mem::replace(&mut taken_before, taken)) >= STREAM {
+                let goes_on = self.linger(&mut engine);
+                taken_before = engine.core.counters.rx_udp_packets;
+                if goes_on {
+                    woken = Woken::Otherwise;
+                    continue;
+                }
             }
             engine.core.peers.doorbell().inspect(|bell| bell.set_sleeping());
             // What came between the last look and the flag has not rung.

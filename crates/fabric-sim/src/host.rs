@@ -27,6 +27,17 @@ pub struct Sent {
     pub skipped: Skipped,
 }
 
+impl Sent {
+    /// Whether this is the packet so many behind another one, and like it but for its sequence number.
+    pub(crate) fn continues(&self, first: &Self, packets: u32) -> bool {
+        let mut headers = first.headers;
+        headers.bth.psn = headers.bth.psn.add(packets);
+        self.headers == headers
+            && self.skipped == Skipped::default()
+            && self.payload.len() * packets as usize == first.payload.len()
+    }
+}
+
 /// The environment of one QP. Every field is the test's to look at and to change.
 #[derive(Debug, Default)]
 #[non_exhaustive]
@@ -97,6 +108,24 @@ impl Env for Host {
         assert_eq!(headers.bth.pad, wire::bth::pad_for(payload.len()));
         self.out.push_back(Sent { headers: *headers, payload, skipped });
         Ok(())
+    }
+
+    fn transmit_run(
+        &mut self,
+        headers: &Headers,
+        source: Source<'_>,
+        packets: u32,
+    ) -> Result<u32, TransmitError> {
+        let (mut headers, each) = (*headers, source.len() / packets);
+        for index in 0..packets {
+            let part = source.part(index * each, each);
+            match self.transmit(To::Peer, &headers, part, Skipped::default()) {
+                Err(error) if index == 0 => return Err(error),
+                Err(_) => return Ok(index),
+                Ok(()) => headers.bth.psn = headers.bth.psn.add(1),
+            }
+        }
+        Ok(packets)
     }
 
     fn one_sided(&mut self, op: &OneSided<'_>) -> Direct {

@@ -58,6 +58,10 @@ pub struct Net {
     pub short: Option<Rng>,
     /// Packets that went the short way, sent and received.
     pub shorts: [u64; 2],
+    /// Whether packets of a message that come at the same time are taken in one stroke where that is allowed.
+    pub joins: bool,
+    /// Packets that were taken together with the one before them.
+    pub joined: u64,
     /// Whether a packet that came is answered before the next is looked at.
     pub is_prompt: bool,
     first_psns: [Psn; 2],
@@ -138,6 +142,8 @@ impl Net {
             mute: Vec::new(),
             short: None,
             shorts: [0; 2],
+            joins: false,
+            joined: 0,
             is_prompt: false,
             first_psns: [options.sq_psn, RQ_PSN],
             trace: std::env::var_os("FABRIC_SIM_TRACE").is_some(),
@@ -300,6 +306,21 @@ impl Net {
                     continue;
                 }
                 let Node { qp, host, .. } = node;
+                let mut sent = sent.clone();
+                let mut packets = 1;
+                let most = if self.joins && !marked { qp.joinable(&sent.headers) } else { 0 };
+                while packets < most
+                    && let Some(Reverse(next)) = self.flying.peek()
+                    && next.arrival <= self.now
+                    && next.way == (from, to)
+                    && !next.marked
+                    && next.sent.continues(&sent, packets)
+                    && let Some(Reverse(next)) = self.flying.pop()
+                {
+                    sent.payload.extend(next.sent.payload);
+                    packets += 1;
+                    self.joined += 1;
+                }
                 let length = sent.payload.len() as u32;
                 let short = Short::of(&sent.headers, length).filter(|_| may_be_short && !marked);
                 let is_taken = short.is_some_and(|short| {
@@ -313,6 +334,7 @@ impl Net {
                         payload: &sent.payload,
                         length,
                         skipped: sent.skipped,
+                        packets,
                         grh: Some(&grh),
                         marked,
                     };

@@ -95,7 +95,13 @@ impl Station {
 
     /// The peer sends a packet.
     #[track_caller]
-    pub fn send(&mut self, micros: u64, mut headers: Headers, payload: &[u8]) {
+    pub fn send(&mut self, micros: u64, headers: Headers, payload: &[u8]) {
+        self.send_joined(micros, headers, payload, 1);
+    }
+
+    /// The peer sends packets of which the first has these headers, and the device gives them to the QP as one.
+    #[track_caller]
+    pub fn send_joined(&mut self, micros: u64, mut headers: Headers, payload: &[u8], packets: u32) {
         self.at(micros);
         headers.bth.dest_qp = QPN;
         headers.bth.pad = wire::bth::pad_for(payload.len());
@@ -106,6 +112,7 @@ impl Station {
             length: payload.len() as u32,
             skipped: core::mem::take(&mut self.skipped),
             grh: self.grh.as_ref(),
+            packets,
             marked: core::mem::take(&mut self.marked),
         };
         self.qp.handle_packet(&mut self.host, self.now, &rx);

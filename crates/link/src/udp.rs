@@ -130,10 +130,8 @@ impl<'a> Train<'a> {
     }
 
     /// Their UDP payloads, in their order: of any length, and nothing in them has been checked but the UDP checksum.
-    pub fn payloads(&self) -> impl ExactSizeIterator<Item = &'a [u8]> {
-        let Self { bytes, stride, .. } = *self;
-        (0..self.len())
-            .map(move |index| &bytes[index * stride..bytes.len().min((index + 1) * stride)])
+    pub fn payloads(&self) -> Payloads<'a> {
+        Payloads { bytes: self.bytes, stride: self.stride, left: self.len() }
     }
 
     /// The datagrams one by one.
@@ -149,6 +147,44 @@ impl<'a> Train<'a> {
         })
     }
 }
+
+/// The UDP payloads of datagrams, in their order. They lie in memory one behind the other.
+#[derive(Clone, Debug)]
+pub struct Payloads<'a> {
+    bytes: &'a [u8],
+    stride: usize,
+    left: usize,
+}
+
+impl<'a> Payloads<'a> {
+    /// The payload of one datagram.
+    pub fn one(bytes: &'a [u8]) -> Self {
+        Self { bytes, stride: bytes.len(), left: 1 }
+    }
+
+    /// All that are left, one behind the other, each with as many bytes as the first but the last, which may be shorter.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+}
+
+impl<'a> Iterator for Payloads<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        let (first, rest) = self.bytes.split_at(self.stride.min(self.bytes.len()));
+        self.bytes = rest;
+        Some(first)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Payloads<'_> {}
 
 impl Datagram<'_> {
     /// The ECN field; 3 says that a switch saw congestion (RFC 3168).

@@ -110,6 +110,7 @@ fn main() {
             length,
             skipped: Skipped::default(),
             grh: None,
+            packets: 1,
             marked: false,
         };
         qp.handle_packet(env, now, &rx);

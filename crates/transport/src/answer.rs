@@ -161,14 +161,14 @@ impl Responder {
 }
 
 impl Qp {
-    /// Sends the next packet of the first answer.
-    pub(crate) fn transmit_answer<E: Env>(&mut self, env: &mut E) -> Sent {
+    /// Sends the next packet of the first answer, or up to `most` that are alike.
+    pub(crate) fn transmit_answer<E: Env>(&mut self, env: &mut E, most: usize) -> Sent {
         let Some(answer) = self.resp.answers.front() else { return Sent::Nothing };
         let mut headers = Headers::new(Opcode::RcAck, self.attr.dest_qpn, answer.psn);
         let mut aeth = Aeth { syndrome: Syndrome::ACK, msn: self.resp.msn };
         let mut source = Source::Empty;
-        // How much of a READ this packet carries.
-        let mut chunk = 0;
+        // How much of a READ this packet carries, and further ones that are like it.
+        let (mut chunk, mut run) = (0, 1);
         let mut is_last = true;
         let mut counts = None;
         match answer.kind {
@@ -189,8 +189,12 @@ impl Qp {
                     Position::Only => Opcode::RcReadResponseOnly,
                 };
                 headers.bth.pad = pad_for(chunk as usize);
+                if self.may_run() && headers.bth.opcode == Opcode::RcReadResponseMiddle {
+                    run = ((read.left - 1) / chunk).min(most as u32).max(1);
+                }
                 if chunk > 0 {
-                    source = Source::Remote { rkey: read.rkey, addr: read.addr, length: chunk };
+                    let length = chunk * run;
+                    source = Source::Remote { rkey: read.rkey, addr: read.addr, length };
                 }
             }
         }
@@ -200,8 +204,13 @@ impl Qp {
 
         headers.bth.opcode = of_service(self.qp_type, headers.bth.opcode);
 
-        match env.transmit(To::Peer, &headers, source, Skipped::default()) {
-            Ok(()) => {}
+        let sent = if run > 1 {
+            env.transmit_run(&headers, source, run)
+        } else {
+            env.transmit(To::Peer, &headers, source, Skipped::default()).map(|()| 1)
+        };
+        match sent {
+            Ok(sent) => (run, chunk) = (sent, chunk * sent),
             Err(TransmitError::Blocked | TransmitError::Remote(RemoteError::NotPresent)) => {
                 return Sent::Blocked;
             }
@@ -227,7 +236,7 @@ impl Qp {
             read.left -= chunk;
             read.begun = true;
         }
-        Sent::One
+        Sent::Run(run)
     }
 
     /// The memory that a READ was granted is gone: a NAK in the place of the packet, and the end of the QP.

@@ -147,7 +147,7 @@ impl Qp {
         } else {
             packets < left && rx.length == packets * mtu.bytes()
         };
-        let is_whole = self.path.reliable || packets == 1;
+        let is_whole = self.path.reliable || packets == rx.packets;
         if front.wr.opcode != WrOpcode::RdmaRead || refused || !fits || !is_whole {
             let failure = Failure::new(WcStatus::BadRespErr, Reason::BadResponse);
             return self.fail_front(env, failure);

@@ -50,6 +50,37 @@ pub enum Source<'a> {
     },
 }
 
+impl Source<'_> {
+    /// Bytes of it.
+    pub const fn len(&self) -> u32 {
+        match *self {
+            Self::Empty => 0,
+            Self::Bytes(bytes) => bytes.len() as u32,
+            Self::Sges { length, .. } | Self::Remote { length, .. } => length,
+        }
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// `length` of its bytes from `at` on, which it has.
+    #[must_use]
+    pub fn part(self, at: u32, length: u32) -> Self {
+        match self {
+            Self::Empty => Self::Empty,
+            Self::Bytes(bytes) => Self::Bytes(&bytes[at as usize..][..length as usize]),
+            Self::Sges { sges, offset, .. } => {
+                Self::Sges { sges, offset: offset + u64::from(at), length }
+            }
+            Self::Remote { rkey, addr, .. } => {
+                Self::Remote { rkey, addr: addr.wrapping_add(u64::from(at)), length }
+            }
+        }
+    }
+}
+
 /// Packets and messages that a requester carried out without sending them, since the last packet it sent: the receiver
 /// counts them as received (`docs/ARCHITECTURE.md`, the direct path). Always zero on a wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -310,6 +341,9 @@ pub struct Rx<'a, P> {
     /// Its length in bytes. On a reliable carrier it may be many path MTUs: one packet then stands for
     /// `ceil(length / path MTU)` of them.
     pub length: u32,
+    /// How many packets of the wire it is: more than one only of what [`Qp::joinable`](crate::Qp::joinable) allows. On a
+    /// reliable carrier always one.
+    pub packets: u32,
     /// What the peer carried out without packets before this one.
     pub skipped: Skipped,
     /// The path back to the sender, for datagrams.
@@ -332,6 +366,20 @@ pub trait Env {
         source: Source<'_>,
         skipped: Skipped,
     ) -> Result<(), TransmitError>;
+
+    /// Sends packets from the middle of a message to the peer, one behind the other: `headers` are those of the first, each
+    /// further one has the next sequence number, and `source` is shared evenly among them. Says how many of them it sent,
+    /// which is at least one; an environment can do that with less ado than one by one.
+    fn transmit_run(
+        &mut self,
+        headers: &Headers,
+        source: Source<'_>,
+        packets: u32,
+    ) -> Result<u32, TransmitError> {
+        let first = source.part(0, source.len() / packets);
+        self.transmit(To::Peer, headers, first, Skipped::default())?;
+        Ok(1)
+    }
 
     /// Sends a packet of `length` bytes to the peer, as [`Env::transmit`] would send what its headers say. An environment
     /// can do that with less ado.

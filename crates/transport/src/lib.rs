@@ -66,6 +66,7 @@ mod comp;
 mod congestion;
 mod count;
 mod direct;
+mod join;
 mod modify;
 mod pace;
 mod packet;

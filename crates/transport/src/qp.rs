@@ -107,8 +107,21 @@ pub(crate) enum Sent {
     Nothing,
     /// One packet is on its way, or a work request was carried out without one.
     One,
+    /// So many packets are on their way, at least one.
+    Run(u32),
     /// The carrier has no room.
     Blocked,
+}
+
+impl Sent {
+    /// How much of a budget of packets it took.
+    const fn cost(self) -> usize {
+        match self {
+            Self::Nothing | Self::Blocked => 0,
+            Self::One => 1,
+            Self::Run(packets) => packets as usize,
+        }
+    }
 }
 
 impl Qp {
@@ -221,15 +234,19 @@ impl Qp {
         }
         let mut left = budget.max(1);
         loop {
-            let answer =
-                if self.resp.has_answers() { self.transmit_answer(env) } else { Sent::Nothing };
-            left -= usize::from(answer == Sent::One);
-            let request = if left > 0 { self.transmit_request(env, now) } else { Sent::Nothing };
-            left -= usize::from(request == Sent::One);
+            let answer = if self.resp.has_answers() {
+                self.transmit_answer(env, left)
+            } else {
+                Sent::Nothing
+            };
+            left = left.saturating_sub(answer.cost());
+            let request =
+                if left > 0 { self.transmit_request(env, now, left) } else { Sent::Nothing };
+            left = left.saturating_sub(request.cost());
             if left == 0 {
                 return Poll::More;
             }
-            if answer != Sent::One && request != Sent::One {
+            if answer.cost() + request.cost() == 0 {
                 let blocked = answer == Sent::Blocked || request == Sent::Blocked;
                 return if blocked { Poll::Blocked } else { Poll::Idle };
             }
@@ -248,13 +265,13 @@ impl Qp {
         let most = budget.saturating_sub(1).max(1);
         let mut left = most;
         let mut request = Sent::One;
-        while left > 0 && request == Sent::One {
-            request = self.transmit_request(env, now);
-            left -= usize::from(request == Sent::One);
+        while left > 0 && request.cost() > 0 {
+            request = self.transmit_request(env, now, left);
+            left = left.saturating_sub(request.cost());
         }
         let stays = acks == Acks::MayStay && left == most && self.owes_only_ack();
         self.ack_stayed = stays;
-        let answer = if stays { Sent::Nothing } else { self.transmit_answer(env) };
+        let answer = if stays { Sent::Nothing } else { self.transmit_answer(env, 1) };
         if request == Sent::Blocked || answer == Sent::Blocked {
             Poll::Blocked
         } else if left == 0 {

@@ -147,8 +147,8 @@ enum Begin {
 }
 
 impl Qp {
-    /// Sends the next packet of the send queue.
-    pub(crate) fn transmit_request<E: Env>(&mut self, env: &mut E, now: Time) -> Sent {
+    /// Sends the next packet of the send queue, or up to `most` that are alike.
+    pub(crate) fn transmit_request<E: Env>(&mut self, env: &mut E, now: Time, most: usize) -> Sent {
         if !matches!(self.state(), QpState::Rts | QpState::Sqd) || self.req.rnr_until.is_some() {
             return Sent::Nothing;
         }
@@ -168,7 +168,7 @@ impl Qp {
         match self.qp_type {
             QpType::Ud => self.transmit_datagram(env),
             QpType::RawPacket => self.transmit_frame(env, now),
-            QpType::Rc | QpType::Uc | QpType::XrcSend => self.transmit_connected(env, now),
+            QpType::Rc | QpType::Uc | QpType::XrcSend => self.transmit_connected(env, now, most),
             _ => Sent::Nothing,
         }
     }
@@ -247,7 +247,7 @@ impl Qp {
     }
 
     /// Sends the next packet of the work request at the cursor, for RC and UC.
-    fn transmit_connected<E: Env>(&mut self, env: &mut E, now: Time) -> Sent {
+    fn transmit_connected<E: Env>(&mut self, env: &mut E, now: Time, most: usize) -> Sent {
         let mtu = self.path.path_mtu;
         let req = &self.req;
         let wqe = &self.sq[req.index];
@@ -257,7 +257,7 @@ impl Qp {
         let offset = done * mtu.bytes();
         let left = wqe.length - offset;
 
-        let (chunk, packets) = if wqe.is_answered() {
+        let (mut chunk, mut packets) = if wqe.is_answered() {
             (left, total - done)
         } else {
             let chunk = left.min(self.segment());
@@ -293,6 +293,14 @@ impl Qp {
         if self.qp_type == QpType::XrcSend {
             headers.xrceth = Some(Xrceth { srqn: Srqn::new(wqe.wr.srqn) });
         }
+        let is_run = position == Position::Middle && !headers.bth.ackreq && self.may_run();
+        if is_run {
+            // Those behind it until one asks for an acknowledgement, and the last.
+            let until_asked = (often.max(1) - req.unasked).min(window - in_flight) - 1;
+            let middles = (left - 1) / mtu.bytes();
+            packets = until_asked.min(middles).min(most as u32).max(1);
+            chunk *= packets;
+        }
         let source = if wqe.is_read_like() {
             Source::Empty
         } else {
@@ -313,8 +321,13 @@ impl Qp {
         }
 
         env.of_request(wqe.wr.wr_id);
-        match env.transmit(To::Peer, &headers, source, skipped) {
-            Ok(()) => {}
+        let sent = if is_run {
+            env.transmit_run(&headers, source, packets)
+        } else {
+            env.transmit(To::Peer, &headers, source, skipped).map(|()| packets)
+        };
+        match sent {
+            Ok(sent) => packets = sent,
             Err(TransmitError::Blocked) => {
                 // The carrier of a dead peer is full for ever: waiting for room is waiting for the peer.
                 self.req.blocked = true;
@@ -356,7 +369,12 @@ impl Qp {
                 self.retire_front(env);
             }
         }
-        Sent::One
+        if is_run { Sent::Run(packets) } else { Sent::One }
+    }
+
+    /// Whether packets from the middle of a message may go in one stroke: they are nothing but their payload.
+    pub(crate) fn may_run(&self) -> bool {
+        self.qp_type == QpType::Rc && !self.path.reliable && !self.pace.is_limited()
     }
 
     /// Sends a datagram. It is done when it is sent.

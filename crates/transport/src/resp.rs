@@ -41,7 +41,7 @@ pub(crate) struct Responder {
     /// Messages completed.
     pub(crate) msn: Msn,
     /// The message that is arriving.
-    message: Message,
+    pub(crate) message: Message,
     /// The receive it fills.
     pub(crate) recv: Option<Held>,
     /// UC: the message is lost; wait for the next.
@@ -61,14 +61,14 @@ pub(crate) struct Responder {
 pub(crate) struct Held {
     pub(crate) wr: RecvWr,
     /// How many bytes of a message it has room for.
-    room: u64,
+    pub(crate) room: u64,
     /// Why the message got it.
     pub(crate) met: Met,
 }
 
 /// The message that is arriving.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Message {
+pub(crate) enum Message {
     /// None: the next packet has to begin one.
     #[default]
     None,
@@ -80,10 +80,10 @@ enum Message {
 
 /// What is left to do of a one-sided operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Region {
+pub(crate) struct Region {
     rkey: RKey,
     addr: u64,
-    left: u32,
+    pub(crate) left: u32,
     /// Of the whole message.
     length: u32,
 }

@@ -119,7 +119,7 @@ fn carry(options: &Options, wr: SendWr, loss: u32) -> [u64; 2] {
                 qp.handle_packet(
                     env,
                     now,
-                    &Rx { headers, payload, length, skipped, grh: None, marked: false },
+                    &Rx { headers, payload, length, packets: 1, skipped, grh: None, marked: false },
                 );
             }
         }

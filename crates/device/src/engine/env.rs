@@ -14,6 +14,7 @@ use wire::{Headers, Opcode};
 use super::comp_cntr::QpCntrs;
 use super::core::{Core, EventSource};
 use super::direct::Parties;
+use super::mr::MrTable;
 use super::payload::{
     InPayload, LoopPacket, LoopPayload, Part, check_readable, for_each_sge, local_fault,
     remote_fault,
@@ -295,42 +296,51 @@ impl<'a> QpEnv<'a, '_> {
         }
     }
 
+    /// Sends packets one behind the other, among which the payload is shared evenly, and says how many.
     fn send_udp(
         &mut self,
         av: &Av,
         headers: &Headers,
         source: &Source<'_>,
-    ) -> Result<(), TransmitError> {
+        packets: u32,
+    ) -> Result<u32, TransmitError> {
         let pd = self.pd_for(source);
         let av = &Av { traffic_class: self.traffic_class(av, headers), ..*av };
         let Core { udp, mrs, port, .. } = &mut *self.core;
-        let length = source_len(source);
+        let length = source.len() / packets;
         let Some(sgid) = port.gids.get(usize::from(av.sgid_index)) else {
             self.count(Counter::DroppedPacket);
-            return Ok(());
+            return Ok(1);
         };
-        udp.push(*sgid, av, headers, length, |room| match *source {
-            Source::Empty => Ok(()),
-            Source::Bytes(bytes) => {
-                room.copy_from_slice(bytes);
-                Ok(())
-            }
-            Source::Sges { sges, offset, length } => {
-                let mut at = 0;
-                for_each_sge(mrs, pd, sges, offset, length, Access::empty(), |umem, from, piece| {
-                    let to = &mut room[at..at + piece as usize];
-                    at += piece as usize;
-                    umem.read(from, to).map_err(|fault| local_fault(&fault))
-                })
-                .map_err(TransmitError::Memory)
-            }
-            Source::Remote { rkey, addr, length } => {
-                let (umem, from) = mrs
-                    .remote(pd, rkey, addr, u64::from(length), Access::REMOTE_READ)
-                    .map_err(TransmitError::Remote)?;
-                umem.read(from, room).map_err(|fault| TransmitError::Remote(remote_fault(&fault)))
-            }
+        udp.push_run(*sgid, av, headers, length, packets, |at, room| {
+            fill(mrs, pd, source.part(at, room.len() as u32), room)
         })
+    }
+}
+
+/// Copies a payload to where it is sent from.
+fn fill(mrs: &MrTable, pd: PdId, source: Source<'_>, room: &mut [u8]) -> Result<(), TransmitError> {
+    match source {
+        Source::Empty => Ok(()),
+        Source::Bytes(bytes) => {
+            room.copy_from_slice(bytes);
+            Ok(())
+        }
+        Source::Sges { sges, offset, length } => {
+            let mut at = 0;
+            for_each_sge(mrs, pd, sges, offset, length, Access::empty(), |umem, from, piece| {
+                let to = &mut room[at..at + piece as usize];
+                at += piece as usize;
+                umem.read(from, to).map_err(|fault| local_fault(&fault))
+            })
+            .map_err(TransmitError::Memory)
+        }
+        Source::Remote { rkey, addr, length } => {
+            let (umem, from) = mrs
+                .remote(pd, rkey, addr, u64::from(length), Access::REMOTE_READ)
+                .map_err(TransmitError::Remote)?;
+            umem.read(from, room).map_err(|fault| TransmitError::Remote(remote_fault(&fault)))
+        }
     }
 }
 
@@ -349,7 +359,7 @@ impl QpEnv<'_, '_> {
                 Route::Shm(vf) => self.send_shm(vf, headers, source, skipped, None),
                 Route::Udp => {
                     let av = self.facts.av;
-                    self.send_udp(&av, headers, source)
+                    self.send_udp(&av, headers, source, 1).map(|_| ())
                 }
             },
             To::Av(av) => {
@@ -360,7 +370,7 @@ impl QpEnv<'_, '_> {
                         Ok(())
                     }
                     Route::Udp => {
-                        self.send_udp(av, headers, source)?;
+                        self.send_udp(av, headers, source, 1)?;
                         let to_group = u64::from(av.dgid.is_multicast());
                         self.core.counters.tx_multicast_packets += to_group;
                         Ok(())
@@ -530,6 +540,22 @@ impl<'p> Env for QpEnv<'_, 'p> {
             return self.transmit_injected(to, headers, source, skipped);
         }
         self.transmit_now(to, headers, &source, skipped)
+    }
+
+    fn transmit_run(
+        &mut self,
+        headers: &Headers,
+        source: Source<'_>,
+        packets: u32,
+    ) -> Result<u32, TransmitError> {
+        // Who records packets or tampers with them sees each.
+        let is_plain = self.core.tap.is_none() && self.core.injected.is_none();
+        if self.facts.route != Route::Udp || !is_plain {
+            let first = source.part(0, source.len() / packets);
+            return self.transmit(To::Peer, headers, first, Skipped::default()).map(|()| 1);
+        }
+        let av = self.facts.av;
+        self.with_payload(&source, |env| env.send_udp(&av, headers, &source, packets))
     }
 
     #[inline]

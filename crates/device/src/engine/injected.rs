@@ -483,6 +483,7 @@ impl Engine {
                     length: held.bytes.len() as u32,
                     skipped: *skipped,
                     grh: grh.as_ref(),
+                    packets: 1,
                     marked: *marked,
                 };
                 touched.extend(to.give(core, qps, &rx));

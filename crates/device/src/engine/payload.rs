@@ -1,5 +1,7 @@
 //! Payloads: gathered into carriers, scattered out of them, and the packets of the loopback carrier.
 
+use std::ops::Range;
+
 use iba::{Access, LKey, Qpn};
 use smallvec::SmallVec;
 use transport::env::{LocalError, RemoteError, Skipped};
@@ -18,6 +20,48 @@ pub(crate) enum InPayload<'a> {
     Ring(Foreign<'a>),
     /// In memory of this process.
     Parts(&'a [Part]),
+    /// In a receive buffer of our own, cut into packets.
+    Train(Cut<'a>),
+}
+
+/// The payloads of packets of one length that came in one train, which together are a piece of a message.
+#[derive(Clone, Debug)]
+pub(crate) struct Cut<'a> {
+    /// From the first packet on.
+    pub(crate) bytes: &'a [u8],
+    /// Bytes from one packet to the next.
+    pub(crate) stride: usize,
+    /// Where in each the payload is.
+    pub(crate) range: Range<usize>,
+    /// How many there are.
+    pub(crate) packets: u32,
+}
+
+impl Cut<'_> {
+    /// Visits `length` bytes at `from` piece by piece.
+    fn for_each(
+        &self,
+        from: u64,
+        length: u32,
+        mut visit: impl FnMut(&[u8]) -> Result<(), LocalError>,
+    ) -> Result<(), LocalError> {
+        let lengths = (0..self.packets).map(|_| self.range.len() as u32);
+        for_each_piece(lengths, from, length, |index, within, piece| {
+            let payload = &self.bytes[index * self.stride..][self.range.clone()];
+            visit(&payload[within as usize..][..piece as usize])
+        })
+    }
+
+    /// Copies its first bytes.
+    fn copy_head(&self, to: &mut [u8]) {
+        let (length, mut at) = (to.len() as u32, 0);
+        // Nothing that is visited fails.
+        let _ = self.for_each(0, length, |piece| {
+            to[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+            Ok(())
+        });
+    }
 }
 
 /// A piece of memory of this process, kept alive by its region's memory.
@@ -55,6 +99,7 @@ impl InPayload<'_> {
             Self::Bytes(bytes) => bytes.len() as u32,
             Self::Ring(foreign) => foreign.len() as u32,
             Self::Parts(parts) => parts.iter().map(|part| part.length).sum(),
+            Self::Train(cut) => cut.packets * cut.range.len() as u32,
         }
     }
 
@@ -63,6 +108,7 @@ impl InPayload<'_> {
         match self {
             Self::Bytes(payload) if payload.len() == bytes.len() => bytes.copy_from_slice(payload),
             Self::Ring(foreign) if foreign.len() == bytes.len() => foreign.copy_to(bytes),
+            Self::Train(cut) if self.len() as usize == bytes.len() => cut.copy_head(bytes),
             _ => return false,
         }
         true
@@ -74,6 +120,7 @@ impl InPayload<'_> {
         let bytes = &mut bytes[..length];
         match self {
             Self::Bytes(payload) => bytes.copy_from_slice(&payload[..length]),
+            Self::Train(cut) => cut.copy_head(bytes),
             Self::Ring(foreign) => match foreign.slice(0, length) {
                 Some(head) => head.copy_to(bytes),
                 None => return 0,
@@ -100,6 +147,7 @@ impl InPayload<'_> {
         let mut bytes = vec![0; self.len() as usize];
         match self {
             Self::Bytes(payload) => bytes.copy_from_slice(payload),
+            Self::Train(cut) => cut.copy_head(&mut bytes),
             Self::Ring(foreign) => foreign.copy_to(&mut bytes),
             Self::Parts(parts) => {
                 let mut left = &mut bytes[..];
@@ -132,6 +180,14 @@ impl InPayload<'_> {
             Self::Ring(foreign) => {
                 let bytes = foreign.slice(start, len).ok_or(LocalError::Fault)?;
                 umem.write_from(offset, bytes).map_err(|fault| local_fault(&fault))
+            }
+            Self::Train(cut) => {
+                let mut to = offset;
+                cut.for_each(from, length, |piece| {
+                    umem.write(to, piece).map_err(|fault| local_fault(&fault))?;
+                    to += piece.len() as u64;
+                    Ok(())
+                })
             }
             Self::Parts(parts) => {
                 let mut to = offset;

@@ -8,12 +8,13 @@ use link::netdev::Watch;
 use link::registry::{Claim, Event};
 use link::shm::{Inbound, InboundState};
 use link::steer::Steering;
-use link::udp::{SendError, UdpLink};
+use link::udp::{Payloads, SendError, UdpLink};
 use transport::Time;
 use transport::env::Rx;
-use wire::Headers;
 use wire::grh::Grh;
 use wire::icrc::{Flow, IcrcError, Verifier};
+use wire::{Headers, Position};
+use zerocopy::IntoBytes;
 
 use super::Engine;
 use super::core::Core;
@@ -21,7 +22,7 @@ use super::env::{QpEnv, Route};
 use super::forwarders::Forwarders;
 use super::injected::{Receiver, deliver_injected};
 use super::multicast::{deliver_to_group, is_for_group};
-use super::payload::{InPayload, LoopPayload};
+use super::payload::{Cut, InPayload, LoopPayload};
 use super::peers::{self, About, Forwarded, Incoming};
 use super::qp::{QpTable, vf_of};
 use super::raw::Frames;
@@ -73,6 +74,8 @@ const UDP_HEADER: usize = 8;
 /// datagrams; shorter than a peer's retries with the usual ACK timeout of 67 ms. Doubled while nothing comes, up to the second.
 const SILENCE: Duration = Duration::from_millis(200);
 const LONG_SILENCE: Duration = Duration::from_secs(4);
+/// Packets of a message that are taken in one stroke: more do not stay in the nearest cache between the check and the copy.
+const MOST_JOINED: u32 = 16;
 /// Records taken from one ring before the next ring has its turn.
 const RING_BURST: usize = 32;
 
@@ -225,6 +228,7 @@ impl Engine {
                             length,
                             skipped,
                             grh: grh.as_ref(),
+                            packets: 1,
                             marked: false,
                         };
                         touched.extend(deliver(core, qps, Sender::Process(vf, source), &rx));
@@ -242,7 +246,8 @@ impl Engine {
                         if let Some(flow) = flow_of(core, &about, 1) {
                             let way = Way::Forwarded;
                             let at = Arrival { way, about: &about, flow: &flow };
-                            touched.extend(deliver_datagram(core, qps, verifier, at, &bytes));
+                            let mut one = Payloads::one(&bytes);
+                            touched.extend(deliver_datagram(core, qps, verifier, at, &mut one));
                         }
                         Some(())
                     }
@@ -293,6 +298,7 @@ impl Engine {
                 length: packet.length,
                 skipped: packet.skipped,
                 grh: packet.grh.as_ref(),
+                packets: 1,
                 marked: false,
             };
             let touched = deliver(&mut self.core, &mut self.qps, Sender::Own(packet.source), &rx);
@@ -317,7 +323,7 @@ impl Engine {
                 traffic_class: train.traffic_class,
                 hop_limit: train.hop_limit,
             };
-            deliver_train(core, qps, verifier, &about, train.payloads(), touched);
+            deliver_train(core, qps, verifier, &about, &train, touched);
         };
         let received = match look {
             Look::Everywhere => udp.recv_trains(&mut each),
@@ -503,18 +509,19 @@ fn flow_of(core: &mut Core, about: &About, count: usize) -> Option<Flow> {
 }
 
 /// Delivers what arrived together.
-fn deliver_train<'a>(
+fn deliver_train(
     core: &mut Core,
     qps: &mut QpTable,
     verifier: &mut Verifier,
     about: &About,
-    payloads: impl ExactSizeIterator<Item = &'a [u8]>,
+    train: &link::udp::Train<'_>,
     touched: &mut Vec<QpId>,
 ) {
-    let Some(flow) = flow_of(core, about, payloads.len()) else { return };
-    let arrival = Arrival { way: Way::Socket, about, flow: &flow };
-    for bytes in payloads {
-        let id = deliver_datagram(core, qps, verifier, arrival, bytes);
+    let Some(flow) = flow_of(core, about, train.len()) else { return };
+    let mut rest = train.payloads();
+    while rest.len() > 0 {
+        let arrival = Arrival { way: Way::Socket, about, flow: &flow };
+        let id = deliver_datagram(core, qps, verifier, arrival, &mut rest);
         // They are mostly for one QP.
         if id.is_some() && touched.last() != id.as_ref() {
             touched.extend(id);
@@ -522,15 +529,56 @@ fn deliver_train<'a>(
     }
 }
 
-/// Takes a datagram apart and delivers it.
+/// How many packets, this one included, a QP would take in one stroke if more like it came with it.
+fn joinable(core: &Core, qps: &mut QpTable, arrival: Arrival<'_>, headers: &Headers) -> u32 {
+    // Who records packets or tampers with them sees each.
+    let is_plain = arrival.way == Way::Socket
+        && headers.bth.opcode.position() == Position::Middle
+        && core.tap.is_none()
+        && core.injected.is_none();
+    if !is_plain {
+        return 0;
+    }
+    let Some(entry) = qps.by_number(headers.bth.dest_qp) else { return 0 };
+    let is_from_peer = entry.facts.route == Route::Udp
+        && entry.facts.av.dgid == iba::Gid::from(arrival.about.src.ip());
+    if is_from_peer { entry.qp.joinable(headers) } else { 0 }
+}
+
+/// How many of the packets at hand are like the first, which is good, but for their sequence numbers, which count up: those
+/// that may be taken with it in one stroke. They are checked as the first was.
+fn count_alike(
+    verifier: &mut Verifier,
+    flow: &Flow,
+    first: &[u8],
+    headers: &Headers,
+    rest: &Payloads<'_>,
+    most: u32,
+) -> u32 {
+    let mut bth = headers.bth;
+    let mut packets = 1;
+    for next in rest.clone().take((most - 1) as usize) {
+        bth.psn = bth.psn.add(1);
+        let is_alike = next.len() == first.len() && next.starts_with(bth.to_raw().as_bytes());
+        if !is_alike || verifier.verify(flow, next).is_err() {
+            break;
+        }
+        packets += 1;
+    }
+    packets
+}
+
+/// Takes a datagram apart and delivers it, with those behind it that continue it.
 fn deliver_datagram(
     core: &mut Core,
     qps: &mut QpTable,
     verifier: &mut Verifier,
     arrival: Arrival<'_>,
-    bytes: &[u8],
+    datagrams: &mut Payloads<'_>,
 ) -> Option<QpId> {
     let Arrival { way, about, flow } = arrival;
+    let train = datagrams.bytes();
+    let bytes = datagrams.next()?;
     let About { src, dst, .. } = about;
     let verified = verifier.verify(flow, bytes);
     if core.tap.is_some() && (way == Way::Forwarded || is_for(core.vf, bytes)) {
@@ -579,7 +627,17 @@ fn deliver_datagram(
         }
         return None;
     }
-    let payload = InPayload::Bytes(&packet[range.clone()]);
+    let marked = about.traffic_class & ecn::MASK == ecn::CE;
+    let packets = match joinable(core, qps, arrival, &headers).min(MOST_JOINED) {
+        most @ 2.. if !marked => count_alike(verifier, flow, bytes, &headers, datagrams, most),
+        _ => 1,
+    };
+    let payload = if packets > 1 {
+        datagrams.nth(packets as usize - 2);
+        InPayload::Train(Cut { bytes: train, stride: bytes.len(), range: range.clone(), packets })
+    } else {
+        InPayload::Bytes(&packet[range.clone()])
+    };
     let is_datagram = headers.deth.is_some();
     let grh = is_datagram
         .then(|| {
@@ -591,10 +649,11 @@ fn deliver_datagram(
     let rx = Rx {
         headers: &headers,
         payload: &payload,
-        length: range.len() as u32,
+        length: payload.len(),
+        packets,
         skipped: Default::default(),
         grh: grh.as_ref(),
-        marked: about.traffic_class & ecn::MASK == ecn::CE,
+        marked,
     };
     if headers.bth.dest_qp == Qpn::GSI && way == Way::Socket {
         // It may be another process's, which only what it says tells.

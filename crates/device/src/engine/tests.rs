@@ -6,6 +6,7 @@ mod moderated;
 mod multicast;
 mod reused;
 mod starved;
+mod trains;
 
 use std::net::IpAddr;
 

@@ -98,8 +98,23 @@ impl UdpQueue {
         av: &Av,
         headers: &Headers,
         length: u32,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), TransmitError>,
+        mut fill: impl FnMut(&mut [u8]) -> Result<(), TransmitError>,
     ) -> Result<(), TransmitError> {
+        self.push_run(sgid, av, headers, length, 1, |_, room| fill(room)).map(|_| ())
+    }
+
+    /// Adds packets of `length` bytes each, one behind the other, of which the first has these headers and each further one the
+    /// next sequence number. `fill` writes a payload, given where it begins in all of them. Says how many there was room for,
+    /// and memory; nothing was added if there was not for the first.
+    pub(crate) fn push_run(
+        &mut self,
+        sgid: Gid,
+        av: &Av,
+        headers: &Headers,
+        length: u32,
+        packets: u32,
+        mut fill: impl FnMut(u32, &mut [u8]) -> Result<(), TransmitError>,
+    ) -> Result<u32, TransmitError> {
         let pad = length.wrapping_neg() as usize % 4;
         let header_len = headers.len();
         let size = header_len + length as usize + pad + icrc::LEN;
@@ -126,29 +141,37 @@ impl UdpQueue {
                 closed: false,
             });
         }
-        let batch = self.batches.back_mut().expect("a batch was just found or added");
-        let end = batch.used + size;
-        if batch.buffer.len() < end {
-            batch.buffer.resize(end.next_power_of_two(), 0);
+        let Self { batches, sealer, max_segments, .. } = self;
+        let batch = batches.back_mut().expect("a batch was just found or added");
+        let room = (*max_segments - batch.count).min((Self::MAX_BYTES - batch.used) / size);
+        // A shorter one ends the batch.
+        let packets = if size < batch.segment { 1 } else { packets.min(room.max(1) as u32) };
+        let most = batch.used + packets as usize * size;
+        if batch.buffer.len() < most {
+            batch.buffer.resize(most.next_power_of_two(), 0);
         }
-        let packet = &mut batch.buffer[batch.used..end];
         let mut headers = *headers;
         headers.bth.pad = pad as u8;
-        headers.emit(packet);
-        let payload_end = header_len + length as usize;
-        let filled = fill(&mut packet[header_len..payload_end]);
-        if let Err(error) = filled {
-            if batch.count == 0 {
-                self.recycle_last();
+        for index in 0..packets {
+            let end = batch.used + size;
+            let packet = &mut batch.buffer[batch.used..end];
+            headers.emit(packet);
+            let payload_end = header_len + length as usize;
+            if let Err(error) = fill(index * length, &mut packet[header_len..payload_end]) {
+                if batch.count == 0 {
+                    self.recycle_last();
+                }
+                // What speaks against a further one is found again when it is the first.
+                return if index > 0 { Ok(index) } else { Err(error) };
             }
-            return Err(error);
+            packet[payload_end..payload_end + pad].fill(0);
+            seal(sealer, packet, batch.count, batch.flow);
+            batch.used = end;
+            batch.count += 1;
+            batch.closed = size < batch.segment;
+            headers.bth.psn = headers.bth.psn.add(1);
         }
-        packet[payload_end..payload_end + pad].fill(0);
-        seal(&mut self.sealer, packet, batch.count, batch.flow);
-        batch.used = end;
-        batch.count += 1;
-        batch.closed = size < batch.segment;
-        Ok(())
+        Ok(packets)
     }
 
     /// Makes the ICRC of the packet that was added last a wrong one, as bits that flip on the way do.

@@ -147,7 +147,7 @@ impl Qp {
         let whole = if self.path.reliable {
             length > 0 && length.is_multiple_of(mtu)
         } else {
-            length == mtu
+            length == mtu.saturating_mul(rx.packets)
         };
         let within = self.path.reliable || length <= mtu;
         let fits = match opcode.position() {

@@ -59,6 +59,8 @@ struct Tally {
     partitions: u64,
     /// Packets that went the short way, sent and received.
     shorts: [u64; 2],
+    /// Packets that were taken together with the one before them.
+    joined: u64,
     /// Runs with an operation that was refused, and runs that ended for want of answers.
     refused: u64,
     gave_up: u64,
@@ -80,6 +82,7 @@ fn rc_does_everything_exactly_once_and_in_order_or_fails_as_prescribed() {
         tally.forged += run.weather.forged;
         tally.partitions += run.weather.partitions;
         tally.shorts = [0, 1].map(|way| tally.shorts[way] + run.net.shorts[way]);
+        tally.joined += run.net.joined;
         tally.refused += u64::from(run.ending == Some(Ending::Refused));
         tally.gave_up += u64::from(run.ending == Some(Ending::GaveUp));
         let alone = run.weather.partitions == 0 && run.bad.is_none();
@@ -92,6 +95,7 @@ fn rc_does_everything_exactly_once_and_in_order_or_fails_as_prescribed() {
         assert!(tally.partitions > tally.runs / 10 && tally.refused > tally.runs / 10, "{tally:?}");
         assert!(tally.gave_up > tally.runs / 100, "{tally:?}");
         assert!(tally.shorts.iter().all(|count| *count > tally.runs / 20), "{tally:?}");
+        assert!(tally.joined > tally.runs, "{tally:?}");
         assert!(tally.gave_up_early <= tally.runs / 200, "{tally:?}");
     }
 }
@@ -152,6 +156,8 @@ impl Run {
         let mut net = Net::pair(options);
         // Some packets go the short way, where there is one.
         net.short = rng.chance(500).then(|| Rng::new(seed + 1));
+        // Some come together and are taken together.
+        net.joins = Rng::new(seed + 2).chance(500);
         for node in 0..2 {
             net.nodes[node].host.memory.borrow_mut().absent = absent;
             for op in 0..OPS {

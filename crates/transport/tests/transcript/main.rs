@@ -9,6 +9,7 @@ mod congestion;
 mod dup;
 mod fence;
 mod flush;
+mod joined;
 mod late;
 mod malformed;
 mod nak;
