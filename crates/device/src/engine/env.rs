@@ -196,7 +196,7 @@ impl<'a> QpEnv<'a, '_> {
         self.core.loopback.push_back(LoopPacket {
             headers: *headers,
             payload,
-            length: source_len(source),
+            length: source.len(),
             skipped,
             source: self.facts.qpn,
             grh,
@@ -212,8 +212,7 @@ impl<'a> QpEnv<'a, '_> {
         skipped: Skipped,
         grh: Option<&[u8; 40]>,
     ) -> Result<(), TransmitError> {
-        let record =
-            Record { headers, length: source_len(source), skipped, grh, source: self.facts.qpn };
+        let record = Record { headers, length: source.len(), skipped, grh, source: self.facts.qpn };
         let mut prefix = [0; MAX_PREFIX];
         let size = write_prefix(&mut prefix, &record);
         self.push_shm(vf, &prefix[..size], source, record.length)
@@ -376,7 +375,7 @@ impl QpEnv<'_, '_> {
                         Ok(())
                     }
                     local => {
-                        let length = source_len(source);
+                        let length = source.len();
                         let grh = self.core.grh(av, headers, length);
                         match local {
                             Route::Shm(vf) => {
@@ -514,15 +513,6 @@ impl QpEnv<'_, '_> {
                 Ok(())
             },
         )
-    }
-}
-
-/// Payload bytes of a source.
-pub(crate) fn source_len(source: &Source<'_>) -> u32 {
-    match *source {
-        Source::Empty => 0,
-        Source::Bytes(bytes) => bytes.len() as u32,
-        Source::Sges { length, .. } | Source::Remote { length, .. } => length,
     }
 }
 

@@ -18,7 +18,7 @@ use wire::{Headers, Opcode};
 use super::Engine;
 use super::cm::HeldMad;
 use super::core::Core;
-use super::env::{QpEnv, Route, source_len};
+use super::env::{QpEnv, Route};
 use super::multicast::deliver_to_member;
 use super::payload::InPayload;
 use super::qp::QpTable;
@@ -325,7 +325,7 @@ impl QpEnv<'_, '_> {
             Verdict::Junk | Verdict::Delay(_) | Verdict::Reorder(_)
                 if !is_full && self.is_readable(&source) =>
             {
-                let mut bytes = vec![0; source_len(&source) as usize];
+                let mut bytes = vec![0; source.len() as usize];
                 self.gather(&source, &mut bytes);
                 if verdict == Verdict::Junk {
                     spoil(&mut bytes);

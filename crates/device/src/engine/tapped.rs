@@ -8,7 +8,7 @@ use wire::Headers;
 use wire::grh::Grh;
 
 use super::core::Core;
-use super::env::{QpEnv, Route, source_len};
+use super::env::{QpEnv, Route};
 use super::peers::About;
 use super::qp::QpTable;
 use super::tap::{Ends, Note};
@@ -120,7 +120,7 @@ impl QpEnv<'_, '_> {
             return;
         }
         let (ends, mtu) = (self.core.ends(&av), self.facts.path_mtu);
-        let length = source_len(source) as usize;
+        let length = source.len() as usize;
         let Some(mut bytes) = self.core.tap.as_mut().map(|tap| tap.payload(length)) else { return };
         self.gather(source, &mut bytes);
         if let Some(tap) = &mut self.core.tap
