@@ -53,7 +53,7 @@ impl Batch {
     fn reseal(&mut self, sealer: &mut Sealer, max_segments: usize) {
         self.count = 0;
         for packet in self.buffer[..self.used].chunks_mut(self.segment.max(1)) {
-            seal(sealer, packet, self.count % max_segments, self.flow);
+            seal(sealer, packet, self.count % max_segments, self.flow.as_ref());
             self.count += 1;
         }
     }
@@ -165,7 +165,7 @@ impl UdpQueue {
                 return if index > 0 { Ok(index) } else { Err(error) };
             }
             packet[payload_end..payload_end + pad].fill(0);
-            seal(sealer, packet, batch.count, batch.flow);
+            seal(sealer, packet, batch.count, batch.flow.as_ref());
             batch.used = end;
             batch.count += 1;
             batch.closed = size < batch.segment;
@@ -259,9 +259,9 @@ fn flow(src: IpAddr, dst: IpAddr, (src_port, dst_port): (u16, u16)) -> Option<Fl
 
 /// Writes the ICRC of a packet that is the `index`-th of a train. It covers the IPv4 identification, which the kernel
 /// numbers from 0 within one GSO send.
-fn seal(sealer: &mut Sealer, packet: &mut [u8], index: usize, flow: Option<Flow>) {
+fn seal(sealer: &mut Sealer, packet: &mut [u8], index: usize, flow: Option<&Flow>) {
     let Some(end) = packet.len().checked_sub(icrc::LEN) else { return };
     let (packet, trailer) = packet.split_at_mut(end);
-    let icrc = flow.map_or(0, |flow| sealer.compute(&flow, index as u16, packet));
+    let icrc = flow.map_or(0, |flow| sealer.compute(flow, index as u16, packet));
     trailer.copy_from_slice(&icrc.to_le_bytes());
 }
