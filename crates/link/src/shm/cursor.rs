@@ -7,15 +7,17 @@
 //! ```text
 //!      63     62..32             31..0
 //!    +---+------------------+------------+----------------------- ... --+-- next line
-//!    | 1 | position / 64    | length     | payload                      | 0
+//!    | 1 | position / 64    | length     | payload                      | nothing
 //!    +---+------------------+------------+----------------------- ... --+
 //! ```
 //!
 //! **Publication.** The consumer polls the header of the next record, not a separate tail. So the
-//! header is written last (Release), and the word where the *next* header will be must be zero
-//! before: it may hold payload of the lap before. The producer clears it, some lines ahead, off
-//! the critical path; therefore one line of the ring is always free. The consumer writes nothing
-//! into the ring.
+//! header is written last (Release), and the word where the *next* header will be must say before
+//! that there is none: it is zero, or the header that was there in the lap before, which has another
+//! stamp. Where it may be payload of the lap before, as the line was inside a long record, the
+//! producer clears it, some lines ahead; therefore one line of the ring is always free. A word that
+//! was a header is left alone: to write it would take the line from the consumer, who is about to
+//! look at it. The consumer writes nothing into the ring.
 //!
 //! **Freeing.** The consumer publishes [`HEAD`] every eighth of the ring, and when it finds the
 //! ring empty. The producer reads it only when its own copy says the ring is full.
@@ -108,15 +110,17 @@ pub(super) struct Tx {
     position: u64,
     /// The consumer's head when last read.
     head: u64,
-    /// Header words at lines of `position..clear` are zero; `clear > position`.
+    /// Header words at lines of `position..clear` say that there is no record; `clear > position`.
     clear: u64,
+    /// Since this position each record has one line.
+    single: u64,
 }
 
 impl Tx {
     /// The producer's end of a new, zeroed ring.
     pub(super) fn new(capacity: usize) -> Self {
         let capacity = capacity as u64;
-        Self { capacity, position: 0, head: 0, clear: capacity }
+        Self { capacity, position: 0, head: 0, clear: capacity, single: 0 }
     }
 
     /// Finds room for `len` bytes.
@@ -129,7 +133,7 @@ impl Tx {
         let room = self.capacity - self.offset(self.position);
         let start = if size > room { self.position + room } else { self.position };
         let end = start + size;
-        // The line at `end` must be free as well: its header word has to be zero.
+        // The line at `end` must be free as well: its header word may have to be cleared.
         if end + LINE as u64 - self.head > self.capacity {
             self.refresh(words).map_err(NoRoom::Corrupt)?;
             if end + LINE as u64 - self.head > self.capacity {
@@ -154,11 +158,15 @@ impl Tx {
             self.clear = slot.end + LINE as u64;
         }
         // ORDERING: Release pairs with the Acquire in `Rx::next`: payload and the zero behind it
-        // are visible before the header.
+        // are visible before the header. Where there is a header of the lap before instead, the
+        // consumer has read it, and sees nothing older.
         words.store(self.at(slot.start), header(slot.start, slot.len), Ordering::Release);
         if slot.start != self.position {
             // ORDERING: Release, as above: who sees the gap sees the record at offset 0.
             words.store(self.at(self.position), header(self.position, PAD), Ordering::Release);
+        }
+        if slot.end - self.position > LINE as u64 {
+            self.single = slot.end;
         }
         self.position = slot.end;
         if self.clear - self.position <= CLEAR_LOW {
@@ -212,6 +220,11 @@ impl Tx {
     }
 
     fn clear_ahead(&mut self, words: &impl Words) {
+        if self.clear >= self.single + self.capacity {
+            // From there on, what the lap before left are headers.
+            self.clear = self.position + self.capacity;
+            return;
+        }
         let limit = (self.position + CLEAR_HIGH).min(self.head + self.capacity);
         while self.clear < limit {
             words.store(self.at(self.clear), 0, Ordering::Relaxed);
@@ -252,7 +265,7 @@ impl Rx {
             let offset = position & (self.capacity - 1);
             // ORDERING: Acquire pairs with the Release in `Tx::publish`.
             let word = words.load(DATA + offset as usize, Ordering::Acquire);
-            if word == 0 {
+            if self.is_nothing(word) {
                 return Ok(None);
             }
             let len = word as u32;
@@ -304,7 +317,13 @@ impl Rx {
     #[inline]
     pub(super) fn is_empty(&self, words: &impl Words) -> bool {
         let offset = self.position & (self.capacity - 1);
-        words.load(DATA + offset as usize, Ordering::Relaxed) == 0
+        self.is_nothing(words.load(DATA + offset as usize, Ordering::Relaxed))
+    }
+
+    /// Whether the word where the next header will be says that there is no record yet.
+    #[inline]
+    fn is_nothing(&self, word: u64) -> bool {
+        word == 0 || word == header(self.position.wrapping_sub(self.capacity), word as u32)
     }
 
     /// Position up to which records were read.

@@ -12,7 +12,7 @@
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"peerdma\x01");
 
 /// Version of messages and of the memory layout; peers of another version are refused.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Records start at multiples of this: a cache line of every machine we run on.
 pub(crate) const LINE: usize = 64;

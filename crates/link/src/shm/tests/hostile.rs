@@ -53,6 +53,27 @@ fn a_header_that_cannot_be_is_named() {
 }
 
 #[test]
+fn the_header_of_the_lap_before_is_no_record_and_stays() {
+    let (mut producer, mut consumer, intruder) = ring_and_intruder();
+    let lines = MIN_CAPACITY as u64 / 64;
+    for at in (0..2 * lines).map(|line| line * 64) {
+        let place = DATA + at as usize % MIN_CAPACITY;
+        let before = at.checked_sub(MIN_CAPACITY as u64).map_or(0, |before| header(before, 1));
+        assert_eq!(intruder.load(place, Ordering::Relaxed), before);
+        assert!(consumer.is_idle());
+        assert_eq!(pop(&mut consumer), None);
+        push(&mut producer, b"x").expect("room");
+        assert_eq!(intruder.load(place, Ordering::Relaxed), header(at, 1));
+        pop(&mut consumer).expect("pushed");
+    }
+
+    intruder.store(DATA, header(0, 1), Ordering::Relaxed);
+    let word = header(0, 1);
+    let refused = Err(RingCorrupt::Header { word, position: 2 * MIN_CAPACITY as u64 });
+    assert_eq!(consumer.pop(|_| ()), refused, "of an earlier lap");
+}
+
+#[test]
 fn a_record_over_the_end_of_the_ring_is_refused() {
     let (mut producer, mut consumer, intruder) = ring_and_intruder();
     for _ in 0..MIN_CAPACITY / 64 - 1 {
