@@ -97,9 +97,12 @@ pub struct Engine {
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     touched: Vec<QpId>,
     pub(crate) late_acks: LateAcks,
+    /// Polls since one read the clock, and how many did.
     polls: u32,
-    /// Whether the last poll found nothing in the rings.
-    was_idle: bool,
+    looks: u32,
+    /// Whether the program and its peer seem to take turns: the last poll found the rings empty, or an acknowledgement, or
+    /// the program sent something since, and either was of the only request of its QP.
+    takes_turns: bool,
     alarm: Alarm,
     pub(crate) life: Life,
 }
@@ -121,8 +124,8 @@ const BURST: usize = 16;
 const WIRE_BURST: usize = 64;
 /// The clock is read, and timers are looked at, once in this many polls that found nothing.
 const POLLS_PER_CLOCK: u32 = 64;
-/// A socket that was silent lately is looked at once in this many polls, as that is a system call.
-const POLLS_PER_SOCKET: u32 = 512;
+/// A socket that was silent lately is looked at with one in so many looks at the clock, as that is a system call.
+const LOOKS_PER_SOCKET: u32 = 8;
 
 impl Engine {
     pub(crate) fn new(
@@ -144,7 +147,8 @@ impl Engine {
             touched: Vec::new(),
             late_acks: LateAcks::default(),
             polls: 0,
-            was_idle: false,
+            looks: 0,
+            takes_turns: false,
             alarm: Alarm::Awake,
             life: Life::Alive,
         }
@@ -206,40 +210,58 @@ impl Engine {
         if self.is_dead() {
             return false;
         }
-        self.polls = self.polls.wrapping_add(1);
-        let is_clock_due = self.polls.is_multiple_of(POLLS_PER_CLOCK);
-        if !is_clock_due && self.is_quiet_beside_rings() {
-            if !self.receivers.rings_are_idle() {
+        self.polls += 1;
+        let is_clock_due = self.polls >= POLLS_PER_CLOCK;
+        let mut is_idle = false;
+        if self.is_quiet_beside_rings() {
+            is_idle = self.receivers.rings_are_idle();
+            if !is_idle {
+                // What came goes before the clock, but not again and again.
+                let may_wait = self.polls < 2 * POLLS_PER_CLOCK;
                 // Where more than one packet comes between two polls, those who send them want throughput.
-                if std::mem::take(&mut self.was_idle) && self.receive_short() {
+                if std::mem::take(&mut self.takes_turns) && may_wait && self.receive_short() {
                     return true;
                 }
-            } else if self.receivers.udp_is_hot() {
-                // Nothing needs to know the time but what comes now.
-                self.late_acks.set_polled(poll);
-                let moved = self.receive_udp(Look::Likely);
-                self.late_acks.set_polled(false);
-                return moved | self.run_cm();
             } else {
-                self.was_idle = true;
-                return false;
+                self.takes_turns = true;
+                if !is_clock_due {
+                    return self.receivers.udp_is_hot() && self.receive_hot_udp(poll);
+                }
             }
         }
+        let mut is_socket_due = false;
+        if is_clock_due {
+            self.polls = 0;
+            self.looks = self.looks.wrapping_add(1);
+            is_socket_due = self.looks.is_multiple_of(LOOKS_PER_SOCKET);
+        }
         self.core.now = self.clock.now();
+        if is_idle && !is_socket_due && !self.receivers.udp_is_hot() {
+            // What comes during the look at the clock can go the short way at the next poll.
+            return self.run_cm() | self.fire_timers();
+        }
         self.send_late_acks();
         self.late_acks.set_polled(poll);
-        let moved = self.progress_now(is_clock_due);
+        let moved = self.progress_now(is_clock_due, is_socket_due);
         self.late_acks.set_polled(false);
         moved
     }
 
-    fn progress_now(&mut self, is_clock_due: bool) -> bool {
+    /// Takes datagrams where they come one after the other, and nothing else does. Nothing needs to know the time but they.
+    fn receive_hot_udp(&mut self, poll: bool) -> bool {
+        self.late_acks.set_polled(poll);
+        let moved = self.receive_udp(Look::Likely);
+        self.late_acks.set_polled(false);
+        moved | self.run_cm()
+    }
+
+    fn progress_now(&mut self, is_clock_due: bool, is_socket_due: bool) -> bool {
         let mut moved = self.receive_fast();
         moved |= self.run_ready();
-        if self.receivers.udp_is_hot() || self.polls.is_multiple_of(POLLS_PER_SOCKET) {
+        if self.receivers.udp_is_hot() || is_socket_due {
             moved |= self.receive_udp(Look::Likely);
         }
-        if self.receivers.frames_are_hot() || self.polls.is_multiple_of(POLLS_PER_SOCKET) {
+        if self.receivers.frames_are_hot() || is_socket_due {
             moved |= self.receive_frames();
         }
         moved |= self.run_cm();

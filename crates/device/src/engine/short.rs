@@ -120,7 +120,7 @@ impl Engine {
         else {
             return false;
         };
-        let Self { core, qps, receivers, clock, .. } = self;
+        let Self { core, qps, receivers, clock, takes_turns, .. } = self;
         let inbound: &mut Inbound = &mut receivers.inbounds[index];
         let vf = inbound.peer().vf;
         let popped = inbound.pop_if(|record| {
@@ -144,6 +144,7 @@ impl Engine {
                 return None;
             }
             core.counters.rx_shm_packets += 1;
+            *takes_turns = matches!(packet, Short::Ack { .. });
             Some((id, entry.qp.owes_answers()))
         });
         // A ring that broke is the long way's to close.
@@ -166,6 +167,7 @@ impl Engine {
         if !entry.qp.transmit_short(env, || clock.now()) {
             return false;
         }
+        self.takes_turns |= entry.qp.sends() == 1;
         self.note_deadline(id);
         self.core.peers.ring_doorbells();
         self.mind_alarm();

@@ -7,6 +7,7 @@ mod multicast;
 mod reused;
 mod starved;
 mod trains;
+mod turns;
 
 use std::net::IpAddr;
 
