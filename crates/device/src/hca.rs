@@ -72,8 +72,8 @@ const POLLS_TO_YIELD: u64 = 1 << 10;
 const POLLS_TO_YIELD_AGAIN: u64 = 1 << 14;
 /// Longer than a peer needs to answer, shorter than the turn of a process that computes.
 const SLOW_RETURN: Duration = Duration::from_millis(1);
-/// A stream over UDP: so many datagrams, a train, since the background thread last woke or looked.
-const STREAM: u64 = 64;
+/// A stream over UDP: so many datagrams, a train of the longest ones, since the background thread last woke or looked.
+const STREAM: u64 = 12;
 /// How long the background thread looks for the next train of a stream before it sleeps. To be woken costs either side some
 /// microseconds, and often another core.
 const LINGER: Duration = Duration::from_micros(50);

@@ -345,6 +345,38 @@ impl Umem {
         unsafe { self.inner.copy_out(addr, out.as_mut_ptr(), out.len()) }
     }
 
+    /// As [`Umem::read`], and gives the CRC-32 (IEEE 802.3, as of the ICRC) of what `crc` is that of, 0 of nothing, and of what
+    /// is in `out` now. Cheaper than to read and to compute it then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Umem::read`].
+    pub fn read_crc32(&self, offset: u64, out: &mut [u8], crc: u32) -> Result<u32, Fault> {
+        if self.needs_bracket() {
+            return self.cpu_access(Direction::FromDevice)?.read_crc32(offset, out, crc);
+        }
+        if let Some(parts) = self.parts() {
+            let mut crc = crc;
+            each(parts, offset, out.len() as u64, |part, at, piece| {
+                let out = &mut out[piece.start as usize..piece.end as usize];
+                crc = part.read_crc32(at, out, crc)?;
+                Ok(())
+            })?;
+            return Ok(crc);
+        }
+        let addr = self.inner.check(offset, out.len() as u64)?;
+        let len = out.len() as u64;
+        let read = if self.inner.is_guarded() {
+            self.inner.tick();
+            // SAFETY: whoever made the memory promised that it may be read; absent pages are caught.
+            unsafe { guard::copy_crc32(out, pointer(addr), crc) }
+        } else {
+            // SAFETY: the range is inside memory that cannot vanish.
+            unsafe { plain::copy_crc32(out, pointer(addr), crc) }
+        };
+        read.map_err(|at| page_fault(Touch::Read, addr, len, at))
+    }
+
     /// Copies in `bytes` at `offset`, the last ones last.
     ///
     /// # Errors

@@ -49,6 +49,43 @@ fn a_hole_at_the_start_in_the_middle_and_at_the_end_is_a_fault() {
 }
 
 #[test]
+fn a_read_can_give_the_crc_of_what_it_read() {
+    both_ways(|_| {
+        let range = Range::new(3);
+        let (user, host) = (range.umem(), HostBuf::anonymous(3 * PAGE).expect("memory exists"));
+        let host = Umem::host(&host);
+        let bytes: Vec<u8> = (0..3 * PAGE as u32).map(|i| (i * 13 + i / 251) as u8).collect();
+        for umem in [&user, &host] {
+            umem.write(0, &bytes).expect("all there");
+            let lengths = [0, 1, 63, 64, 255, 256, 257, 511, 512, 1023, 1024, 1151, 4096, 4099];
+            for (len, from) in lengths.into_iter().flat_map(|len| [(len, 0), (len, 3), (len, 64)]) {
+                for shift in [0, 12, 28] {
+                    let mut out = vec![0xee; shift + len + 8];
+                    let before = crc32fast::hash(b"what came before");
+                    let crc = umem.read_crc32(from, &mut out[shift..shift + len], before);
+                    let part = &bytes[from as usize..][..len];
+                    let whole = [b"what came before", part].concat();
+                    assert_eq!(crc, Ok(crc32fast::hash(&whole)), "{len} bytes at {from}");
+                    assert_eq!(&out[shift..shift + len], part);
+                    assert!(out[..shift].iter().chain(&out[shift + len..]).all(|b| *b == 0xee));
+                }
+            }
+        }
+
+        range.punch(1);
+        let at = (range.addr + PAGE) as u64;
+        for (from, len) in [(0, 2 * PAGE), (PAGE as u64 - 256, 512), (PAGE as u64 - 100, 256)] {
+            let fault = user.read_crc32(from, &mut vec![0; len], 0).unwrap_err();
+            assert_page(&fault, Touch::Read, at);
+        }
+        let mut last = [0; 512];
+        let crc = user.read_crc32(PAGE as u64 - 512, &mut last, 0).expect("before the hole");
+        assert_eq!(crc, crc32fast::hash(&bytes[PAGE - 512..PAGE]));
+        assert!(user.read_crc32(3 * PAGE as u64 - 8, &mut last, 0).is_err(), "leaves the range");
+    });
+}
+
+#[test]
 fn a_small_access_on_either_side_of_a_hole_is_exact() {
     both_ways(|_| {
         let range = Range::new(3);

@@ -26,6 +26,7 @@ mod id_span;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crc32fast::Hasher;
+use iba::Psn;
 use zerocopy::IntoBytes;
 
 use crate::bth;
@@ -240,14 +241,22 @@ impl Sealer {
     /// header; IPv6 has none and ignores it.
     #[must_use]
     pub fn compute(&mut self, flow: &Flow, id: u16, packet: &[u8]) -> u32 {
-        let recent = &mut self.recent[packet.len() / 4 % 4];
+        // All in one piece: beginning and ending costs as much as hundreds of bytes.
+        self.begin(flow, id, packet.len(), packet)
+    }
+
+    /// The ICRC as far as the first bytes of a packet, which are a BTH at least. `len` counts the bytes from the BTH to the end of
+    /// the padding. The CRC-32 that goes on from there to the end of the padding is the ICRC of the packet.
+    #[must_use]
+    pub fn begin(&mut self, flow: &Flow, id: u16, len: usize, first: &[u8]) -> u32 {
+        let recent = &mut self.recent[len / 4 % 4];
         let before = match recent {
-            Some((known, len, crc)) if *len == packet.len() && known == flow => *crc,
+            Some((known, known_len, crc)) if *known_len == len && known == flow => *crc,
             _ => {
                 let mut hasher = Hasher::new();
-                flow.hash(&mut hasher, 0, packet.len());
+                flow.hash(&mut hasher, 0, len);
                 let crc = hasher.finalize();
-                *recent = Some((*flow, packet.len(), crc));
+                *recent = Some((*flow, len, crc));
                 crc
             }
         };
@@ -258,15 +267,59 @@ impl Sealer {
             Flow::V6 { .. } => 0,
         };
         // Shorter than a BTH is no packet; its ICRC is that of its bytes.
-        let masked = match packet.get(BTH_MASKED_BYTE) {
-            Some(byte) if packet.len() >= bth::LEN => MASKED[usize::from(!byte)],
+        let masked = match first.get(BTH_MASKED_BYTE) {
+            Some(byte) if len >= bth::LEN => MASKED[usize::from(!byte)],
             _ => 0,
         };
-        // All in one piece: beginning and ending costs as much as hundreds of bytes.
-        let mut hasher = Hasher::new_with_initial(before ^ delta ^ masked);
-        hasher.update(packet);
-        hasher.finalize()
+        go_on(before ^ delta ^ masked, first)
     }
+}
+
+/// What it adds to a CRC at the end of a BTH that so many of the lowest bits of the sequence number are other ones.
+const PSN_BITS: [u32; 25] = {
+    let mut deltas = [0; 25];
+    let mut bits = 0;
+    while bits < deltas.len() {
+        deltas[bits] = id_span::of_last_word((1 << bits) - 1);
+        bits += 1;
+    }
+    deltas
+};
+
+/// The same of the identification.
+const ID_BITS: [u32; 17] = {
+    let span = IdSpan::new(bth::LEN);
+    let mut deltas = [0; 17];
+    let mut bits = 0;
+    while bits < deltas.len() {
+        deltas[bits] = span.delta(((1_u32 << bits) - 1) as u16);
+        bits += 1;
+    }
+    deltas
+};
+
+/// From what [`Sealer::begin`] gives for a BTH to what it gives for the next packet of a train, of the same length, whose BTH has the
+/// next sequence number and nothing else different. `id` and `psn` are those of the former.
+#[must_use]
+pub fn next_of_train(crc: u32, flow: &Flow, id: u16, psn: Psn) -> u32 {
+    // One more changes the ones at the end and the bit before them.
+    let psn_bits = (psn.value().trailing_ones() + 1).min(24);
+    let id_delta = match flow {
+        Flow::V4 { .. } => ID_BITS[(id.trailing_ones() + 1).min(16) as usize],
+        Flow::V6 { .. } => 0,
+    };
+    crc ^ PSN_BITS[psn_bits as usize] ^ id_delta
+}
+
+/// Goes on from [`Sealer::begin`] with more bytes.
+#[must_use]
+pub fn go_on(crc: u32, bytes: &[u8]) -> u32 {
+    if bytes.is_empty() {
+        return crc;
+    }
+    let mut hasher = Hasher::new_with_initial(crc);
+    hasher.update(bytes);
+    hasher.finalize()
 }
 
 /// Checks ICRCs as [`verify`] does, and remembers the [`IdSpan`] of recent lengths.

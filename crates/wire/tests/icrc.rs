@@ -210,6 +210,41 @@ fn a_sealer_agrees_whatever_it_remembers() {
     }
 }
 
+proptest! {
+    /// The packets of a train from the first one on, each from its predecessor, in pieces.
+    #[test]
+    fn a_train_goes_on_from_its_first_packet(
+        psn in prop_oneof![0..0x100_0000_u32, Just(0xff_ffff), Just(0x00_ffff), Just(0)],
+        first_id in prop_oneof![0..64_u16, any::<u16>()],
+        bth: [u8; 9],
+        payload in proptest::collection::vec(any::<u8>(), 0..600),
+    ) {
+        let flows = [
+            flow_v4([10, 9, 0, 1], [10, 9, 0, 2], 49152),
+            Flow::new(([0xfe; 16], 7).into(), ([0xfd; 16], 4791).into()).unwrap(),
+        ];
+        for flow in &flows {
+            let (mut psn, mut id) = (Psn::new(psn), first_id);
+            let mut begun = None;
+            for _ in 0..5 {
+                let header = [&bth[..], &psn.value().to_be_bytes()[1..]].concat();
+                let packet = [&header[..], &payload].concat();
+                let crc = match begun {
+                    Some(before) => {
+                        icrc::next_of_train(before, flow, id.wrapping_sub(1), psn.sub(1))
+                    }
+                    None => Sealer::new().begin(flow, id, packet.len(), &header),
+                };
+                let (start, end) = payload.split_at(payload.len() / 3);
+                let sealed = icrc::go_on(icrc::go_on(crc, start), end);
+                prop_assert_eq!(sealed, icrc::compute(flow, id, &packet));
+                begun = Some(crc);
+                (psn, id) = (psn.add(1), id.wrapping_add(1));
+            }
+        }
+    }
+}
+
 /// Lengths that share a slot of the verifier's memory do not get in each other's way.
 #[test]
 fn a_verifier_keeps_lengths_apart() {

@@ -9,7 +9,8 @@ use transport::env::{
 use transport::tm::Taken;
 use transport::wr::{Bind, Sge};
 use transport::{Account, Ended, Short, Time};
-use wire::{Headers, Opcode};
+use umem::{Fault, Umem};
+use wire::{Headers, Opcode, icrc};
 
 use super::comp_cntr::QpCntrs;
 use super::core::{Core, EventSource};
@@ -311,18 +312,68 @@ impl<'a> QpEnv<'a, '_> {
             self.count(Counter::DroppedPacket);
             return Ok(1);
         };
-        udp.push_run(*sgid, av, headers, length, packets, |at, room| {
-            fill(mrs, pd, source.part(at, room.len() as u32), room)
+        // Of a run, the region is looked up once. What cannot be read is found again, and said, by `fill`.
+        let whole = if packets > 1 { in_one_piece(mrs, pd, source) } else { None };
+        udp.push_run(*sgid, av, headers, length, packets, |at, room, mut crc| {
+            if let Some((umem, from)) = whole
+                && read(umem, from + u64::from(at), room, crc.as_deref_mut()).is_ok()
+            {
+                return Ok(());
+            }
+            fill(mrs, pd, source.part(at, room.len() as u32), room, crc)
         })
     }
 }
 
-/// Copies a payload to where it is sent from.
-fn fill(mrs: &MrTable, pd: PdId, source: Source<'_>, room: &mut [u8]) -> Result<(), TransmitError> {
+/// The memory under a payload, if one region has all of it.
+fn in_one_piece<'a>(mrs: &'a MrTable, pd: PdId, source: &Source<'_>) -> Option<(&'a Umem, u64)> {
+    match *source {
+        Source::Empty | Source::Bytes(_) => None,
+        Source::Sges { sges, mut offset, length } => {
+            let sge = sges.iter().find(|sge| {
+                let is_here = offset < u64::from(sge.length);
+                if !is_here {
+                    offset -= u64::from(sge.length);
+                }
+                is_here
+            })?;
+            let has_all = offset + u64::from(length) <= u64::from(sge.length);
+            if !has_all || mrs.is_null(sge.lkey) {
+                return None;
+            }
+            mrs.local(pd, sge.lkey, sge.addr.wrapping_add(offset), length, Access::empty()).ok()
+        }
+        Source::Remote { rkey, addr, length } => {
+            mrs.remote(pd, rkey, addr, u64::from(length), Access::REMOTE_READ).ok()
+        }
+    }
+}
+
+/// Reads memory, and goes on with a CRC-32 over it if there is one.
+#[inline]
+fn read(umem: &Umem, from: u64, to: &mut [u8], crc: Option<&mut u32>) -> Result<(), Fault> {
+    match crc {
+        Some(crc) => *crc = umem.read_crc32(from, to, *crc)?,
+        None => umem.read(from, to)?,
+    }
+    Ok(())
+}
+
+/// Copies a payload to where it is sent from, and goes on with a CRC-32 over it if there is one.
+fn fill(
+    mrs: &MrTable,
+    pd: PdId,
+    source: Source<'_>,
+    room: &mut [u8],
+    mut crc: Option<&mut u32>,
+) -> Result<(), TransmitError> {
     match source {
         Source::Empty => Ok(()),
         Source::Bytes(bytes) => {
             room.copy_from_slice(bytes);
+            if let Some(crc) = crc {
+                *crc = icrc::go_on(*crc, bytes);
+            }
             Ok(())
         }
         Source::Sges { sges, offset, length } => {
@@ -330,7 +381,7 @@ fn fill(mrs: &MrTable, pd: PdId, source: Source<'_>, room: &mut [u8]) -> Result<
             for_each_sge(mrs, pd, sges, offset, length, Access::empty(), |umem, from, piece| {
                 let to = &mut room[at..at + piece as usize];
                 at += piece as usize;
-                umem.read(from, to).map_err(|fault| local_fault(&fault))
+                read(umem, from, to, crc.as_deref_mut()).map_err(|fault| local_fault(&fault))
             })
             .map_err(TransmitError::Memory)
         }
@@ -338,7 +389,7 @@ fn fill(mrs: &MrTable, pd: PdId, source: Source<'_>, room: &mut [u8]) -> Result<
             let (umem, from) = mrs
                 .remote(pd, rkey, addr, u64::from(length), Access::REMOTE_READ)
                 .map_err(TransmitError::Remote)?;
-            umem.read(from, room).map_err(|fault| TransmitError::Remote(remote_fault(&fault)))
+            read(umem, from, room, crc).map_err(|fault| TransmitError::Remote(remote_fault(&fault)))
         }
     }
 }

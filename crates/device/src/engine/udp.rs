@@ -76,6 +76,8 @@ impl UdpQueue {
     pub(crate) const TYPICAL: usize = 1024;
     /// Batches that may wait before a QP is told to.
     const MAX_BATCHES: usize = 4;
+    /// Payloads from this length on are summed up while they are copied; below, a CRC in pieces costs more than it saves.
+    const LONG: u32 = 256;
     /// A UDP datagram, GSO or not, ends at 64 KiB with its headers.
     const MAX_BYTES: usize = 65_000;
 
@@ -100,12 +102,20 @@ impl UdpQueue {
         length: u32,
         mut fill: impl FnMut(&mut [u8]) -> Result<(), TransmitError>,
     ) -> Result<(), TransmitError> {
-        self.push_run(sgid, av, headers, length, 1, |_, room| fill(room)).map(|_| ())
+        self.push_run(sgid, av, headers, length, 1, |_, room, crc| {
+            fill(room)?;
+            if let Some(crc) = crc {
+                *crc = icrc::go_on(*crc, room);
+            }
+            Ok(())
+        })?;
+        Ok(())
     }
 
     /// Adds packets of `length` bytes each, one behind the other, of which the first has these headers and each further one the
-    /// next sequence number. `fill` writes a payload, given where it begins in all of them. Says how many there was room for,
-    /// and memory; nothing was added if there was not for the first.
+    /// next sequence number. `fill` writes a payload, given where it begins in all of them; if it is given a CRC-32, it goes on
+    /// with that over what it writes. Says how many there was room for, and memory; nothing was added if there was not for the
+    /// first.
     pub(crate) fn push_run(
         &mut self,
         sgid: Gid,
@@ -113,7 +123,7 @@ impl UdpQueue {
         headers: &Headers,
         length: u32,
         packets: u32,
-        mut fill: impl FnMut(u32, &mut [u8]) -> Result<(), TransmitError>,
+        mut fill: impl FnMut(u32, &mut [u8], Option<&mut u32>) -> Result<(), TransmitError>,
     ) -> Result<u32, TransmitError> {
         let pad = length.wrapping_neg() as usize % 4;
         let header_len = headers.len();
@@ -152,20 +162,39 @@ impl UdpQueue {
         }
         let mut headers = *headers;
         headers.bth.pad = pad as u8;
+        // The ICRC as far as the end of the headers.
+        let mut begun = None;
         for index in 0..packets {
             let end = batch.used + size;
-            let packet = &mut batch.buffer[batch.used..end];
+            let (packet, trailer) = batch.buffer[batch.used..end].split_at_mut(size - icrc::LEN);
             headers.emit(packet);
+            let flow = batch.flow.as_ref();
+            let id = batch.count as u16;
+            begun = match (flow, begun) {
+                (Some(flow), Some(before)) if header_len == wire::bth::LEN => {
+                    Some(icrc::next_of_train(before, flow, id - 1, headers.bth.psn.sub(1)))
+                }
+                (Some(flow), _) if length >= Self::LONG => {
+                    Some(sealer.begin(flow, id, packet.len(), &packet[..header_len]))
+                }
+                _ => None,
+            };
+            let mut crc = begun;
             let payload_end = header_len + length as usize;
-            if let Err(error) = fill(index * length, &mut packet[header_len..payload_end]) {
+            let payload = &mut packet[header_len..payload_end];
+            if let Err(error) = fill(index * length, payload, crc.as_mut()) {
                 if batch.count == 0 {
                     self.recycle_last();
                 }
                 // What speaks against a further one is found again when it is the first.
                 return if index > 0 { Ok(index) } else { Err(error) };
             }
-            packet[payload_end..payload_end + pad].fill(0);
-            seal(sealer, packet, batch.count, batch.flow.as_ref());
+            packet[payload_end..].fill(0);
+            let icrc = match crc {
+                Some(crc) => icrc::go_on(crc, &packet[payload_end..]),
+                None => compute(sealer, packet, batch.count, flow),
+            };
+            trailer.copy_from_slice(&icrc.to_le_bytes());
             batch.used = end;
             batch.count += 1;
             batch.closed = size < batch.segment;
@@ -257,11 +286,15 @@ fn flow(src: IpAddr, dst: IpAddr, (src_port, dst_port): (u16, u16)) -> Option<Fl
     Flow::new(SocketAddr::new(src, src_port), SocketAddr::new(dst, dst_port))
 }
 
-/// Writes the ICRC of a packet that is the `index`-th of a train. It covers the IPv4 identification, which the kernel
-/// numbers from 0 within one GSO send.
+/// Writes the ICRC of a packet that is the `index`-th of a train.
 fn seal(sealer: &mut Sealer, packet: &mut [u8], index: usize, flow: Option<&Flow>) {
     let Some(end) = packet.len().checked_sub(icrc::LEN) else { return };
     let (packet, trailer) = packet.split_at_mut(end);
-    let icrc = flow.map_or(0, |flow| sealer.compute(flow, index as u16, packet));
-    trailer.copy_from_slice(&icrc.to_le_bytes());
+    trailer.copy_from_slice(&compute(sealer, packet, index, flow).to_le_bytes());
+}
+
+/// The ICRC of a packet that is the `index`-th of a train. It covers the IPv4 identification, which the kernel numbers from 0
+/// within one GSO send.
+fn compute(sealer: &mut Sealer, packet: &[u8], index: usize, flow: Option<&Flow>) -> u32 {
+    flow.map_or(0, |flow| sealer.compute(flow, index as u16, packet))
 }

@@ -9,6 +9,19 @@ use std::arch::global_asm;
 /// Nothing to look up: the baseline has the widest moves the routines use.
 pub(super) fn prepare() {}
 
+/// Copies the first bytes, as many as can be copied and summed up in one pass: none here.
+///
+/// # Safety
+///
+/// None; the twin for x86_64 has conditions.
+pub(super) unsafe fn copy_crc32(
+    _dst: &mut [u8],
+    _src: *const u8,
+    crc: u32,
+) -> Result<(usize, u32), Option<usize>> {
+    Ok((0, crc))
+}
+
 // `copy` follows the plan of the x86_64 twin: the bulk first, then the naturally aligned word that holds the last byte.
 //
 // ORDERING: aarch64 may reorder any two stores. The tail is stored with `stlr*` (release): it becomes visible after

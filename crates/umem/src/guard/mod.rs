@@ -152,6 +152,39 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<()
     }
 }
 
+/// Fills `dst`, and gives the CRC-32 of what `crc` is that of and of these bytes: of those that are in `dst` now, whatever
+/// else becomes of the source.
+///
+/// # Safety
+///
+/// As for [`copy`], of the source.
+#[inline]
+pub(crate) unsafe fn copy_crc32(
+    dst: &mut [u8],
+    src: *const u8,
+    crc: u32,
+) -> Result<u32, Option<usize>> {
+    match way() {
+        // SAFETY: the caller's promise; a page that is absent ends in the fixup.
+        Way::Guarded => unsafe { plain::copy_crc32(dst, src, crc) },
+        Way::Kernel => {
+            // SAFETY: the caller's promise.
+            unsafe { copy(dst.as_mut_ptr(), src, dst.len()) }?;
+            Ok(crc32(crc, dst))
+        }
+    }
+}
+
+/// The CRC-32 of what `crc` is that of and of `bytes`.
+fn crc32(crc: u32, bytes: &[u8]) -> u32 {
+    if bytes.is_empty() {
+        return crc;
+    }
+    let mut hasher = crc32fast::Hasher::new_with_initial(crc);
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
 /// Stores `byte` `len` times.
 ///
 /// # Safety

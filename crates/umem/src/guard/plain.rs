@@ -1,5 +1,7 @@
 //! The routines themselves, callable without the guard's decisions: on memory that cannot vanish they never fault.
 
+use super::{arch, crc32};
+
 /// What a routine returns, in two registers.
 #[repr(C)]
 pub(crate) struct Outcome {
@@ -19,6 +21,25 @@ impl Outcome {
             Err((self.value != 0).then_some(self.value))
         }
     }
+}
+
+/// Fills `dst` and goes on with a CRC-32, as [`super::copy_crc32`].
+///
+/// # Safety
+///
+/// As for [`super::copy`], of the source.
+pub(crate) unsafe fn copy_crc32(
+    dst: &mut [u8],
+    src: *const u8,
+    crc: u32,
+) -> Result<u32, Option<usize>> {
+    // SAFETY: the caller's promise.
+    let (done, crc) = unsafe { arch::copy_crc32(dst, src, crc) }?;
+    let rest = &mut dst[done..];
+    // SAFETY: the caller's promise for the source; `rest` is as long.
+    unsafe { peerdma_umem_copy(rest.as_mut_ptr(), src.wrapping_add(done), rest.len()) }
+        .into_result()?;
+    Ok(crc32(crc, rest))
 }
 
 unsafe extern "C" {

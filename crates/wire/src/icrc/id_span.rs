@@ -90,6 +90,11 @@ pub(super) const fn before(mut a: u32, mut steps: u32) -> u32 {
     a
 }
 
+/// What the last four bytes of a message, which are `word` in big-endian order, add to its CRC.
+pub(super) const fn of_last_word(word: u32) -> u32 {
+    multiply(word.swap_bytes(), power(&POWERS, 32))
+}
+
 /// `a`, `a^2`, `a^4`, ...
 const fn squares(a: u32) -> [u32; 32] {
     let mut squares = [a; 32];

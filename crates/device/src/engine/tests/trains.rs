@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use iba::Av;
 use transport::env::{LocalError, TransmitError};
 use umem::{HostBuf, Umem};
+use wire::icrc::{self, Flow};
 
 use super::super::payload::{Cut, InPayload};
 use super::super::udp::UdpQueue;
@@ -15,8 +16,11 @@ fn a_run_is_what_its_packets_would_be_one_by_one() {
     let av = Av { dgid: IpAddr::from([10, 0, 0, 2]).into(), ..Av::default() };
     let here = IpAddr::from([10, 0, 0, 1]);
     let message: Vec<u8> = (0..40 * 1024_u32).map(|at| (at * 7 + at / 256) as u8).collect();
-    let part = |at: u32, room: &mut [u8]| {
+    let part = |at: u32, room: &mut [u8], crc: Option<&mut u32>| {
         room.copy_from_slice(&message[at as usize..][..room.len()]);
+        if let Some(crc) = crc {
+            *crc = icrc::go_on(*crc, room);
+        }
         Ok(())
     };
     let [mut run, mut single] = [(); 2].map(|()| UdpQueue::new(32, 4791, 4791));
@@ -24,16 +28,25 @@ fn a_run_is_what_its_packets_would_be_one_by_one() {
     assert_eq!(most, 32, "a train is full");
     let mut each = headers();
     for index in 0..most {
-        single.push(here.into(), &av, &each, 1024, |room| part(index * 1024, room)).unwrap();
+        single.push(here.into(), &av, &each, 1024, |room| part(index * 1024, room, None)).unwrap();
         each.bth.psn = each.bth.psn.add(1);
     }
-    assert_eq!(run.front().unwrap().bytes(), single.front().unwrap().bytes());
+    let bytes = run.front().unwrap().bytes();
+    assert_eq!(bytes, single.front().unwrap().bytes());
+    // Their ICRCs are what a receiver computes, who sees each packet by itself.
+    let flow = Flow::new((here, 4791).into(), (av.dgid.to_ip(), 4791).into()).unwrap();
+    for (id, datagram) in bytes.chunks(bytes.len() / most as usize).enumerate() {
+        let packet = &datagram[..datagram.len() - icrc::LEN];
+        assert_eq!(icrc::verify(&flow, datagram), Ok((packet, id as u16)));
+    }
 
     // Memory that ends in the middle of a run: what went before goes, and the next attempt finds it first.
     let gone = TransmitError::Memory(LocalError::Fault);
-    let ends = |at: u32, room: &mut [u8]| if at < 3 * 1024 { part(at, room) } else { Err(gone) };
+    let ends = |at: u32, room: &mut [u8], crc: Option<&mut u32>| {
+        if at < 3 * 1024 { part(at, room, crc) } else { Err(gone) }
+    };
     assert_eq!(run.push_run(here.into(), &av, &headers(), 1024, 8, ends), Ok(3));
-    assert_eq!(run.push_run(here.into(), &av, &headers(), 1024, 8, |_, _| Err(gone)), Err(gone));
+    assert_eq!(run.push_run(here.into(), &av, &headers(), 1024, 8, |_, _, _| Err(gone)), Err(gone));
     // A shorter packet ends a batch, so it is alone.
     assert_eq!(run.push_run(here.into(), &av, &headers(), 512, 2, part), Ok(1));
 }
