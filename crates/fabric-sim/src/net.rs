@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use iba::{Psn, QpState, QpType, Qpn, WrOpcode};
 use transport::{Completion, Poll, Qp, RecvWr, Rx, SendWr, Short, Time, UdDest};
@@ -58,12 +59,16 @@ pub struct Net {
     pub short: Option<Rng>,
     /// Packets that went the short way, sent and received.
     pub shorts: [u64; 2],
+    /// Where every packet that was sent is summed up, so that two networks can be compared. Put a number there at will.
+    pub digest: Option<u64>,
     /// Whether packets of a message that come at the same time are taken in one stroke where that is allowed.
     pub joins: bool,
     /// Packets that were taken together with the one before them.
     pub joined: u64,
     /// Whether a packet that came is answered before the next is looked at.
     pub is_prompt: bool,
+    /// Whether an acknowledgement may then wait for a request to travel with.
+    pub acks_stay: bool,
     first_psns: [Psn; 2],
     trace: bool,
     ecn: bool,
@@ -142,9 +147,11 @@ impl Net {
             mute: Vec::new(),
             short: None,
             shorts: [0; 2],
+            digest: None,
             joins: false,
             joined: 0,
             is_prompt: false,
+            acks_stay: false,
             first_psns: [options.sq_psn, RQ_PSN],
             trace: std::env::var_os("FABRIC_SIM_TRACE").is_some(),
             ecn: options.ecn,
@@ -213,17 +220,24 @@ impl Net {
     pub fn poll(&mut self) {
         for index in 0..self.nodes.len() {
             if !self.dead.contains(&index) {
-                self.poll_node(index);
+                self.poll_node(index, false);
             }
         }
     }
 
-    fn poll_node(&mut self, index: usize) {
+    fn poll_node(&mut self, index: usize, acks_stay: bool) {
         loop {
             let may_be_short = self.may_be_short();
             let Node { qp, host, .. } = &mut self.nodes[index];
-            self.shorts[0] += u64::from(may_be_short && qp.transmit_short(host, || self.now));
-            let poll = qp.poll_transmit(host, self.now, 16);
+            let is_short = may_be_short && qp.transmit_short(host, || self.now);
+            self.shorts[0] += u64::from(is_short);
+            let poll = if is_short {
+                Poll::Idle
+            } else if acks_stay {
+                qp.poll_requests(host, self.now, 16)
+            } else {
+                qp.poll_transmit(host, self.now, 16)
+            };
             let is_stuck = poll == Poll::Blocked && host.room == Some(0);
             while let Some(sent) = self.nodes[index].host.out.pop_front() {
                 self.carry(index, sent);
@@ -241,6 +255,11 @@ impl Net {
     fn carry(&mut self, from: usize, sent: Sent) {
         if self.trace {
             println!("{:>12} ns  {}", self.now.as_nanos(), line(&sent.headers, &sent.payload));
+        }
+        if let Some(digest) = &mut self.digest {
+            let mut hasher = DefaultHasher::new();
+            (&*digest, from, line(&sent.headers, &sent.payload), &sent.payload).hash(&mut hasher);
+            *digest = hasher.finish();
         }
         if self.mute.contains(&from) || !self.link.passes(sent.payload.len()) {
             return;
@@ -341,7 +360,7 @@ impl Net {
                     qp.handle_packet(host, self.now, &rx);
                 }
                 if self.is_prompt {
-                    self.poll_node(index);
+                    self.poll_node(index, self.acks_stay);
                 }
             }
         }

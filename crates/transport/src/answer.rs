@@ -100,6 +100,11 @@ impl Responder {
         self.answers.len() == 1 && matches!(self.answers[0].kind, Kind::Ack)
     }
 
+    /// The number of the acknowledgement that is all there is.
+    pub(crate) fn only_ack(&self) -> Option<Psn> {
+        self.owes_only_ack().then(|| self.answers[0].psn)
+    }
+
     pub(crate) fn forget_answers(&mut self) {
         self.answers.clear();
     }

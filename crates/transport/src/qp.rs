@@ -86,7 +86,7 @@ pub struct Qp {
     pub(crate) congestion: Congestion,
     pub(crate) pace: Pace,
     /// Whether an acknowledgement waits for a request to travel with.
-    ack_stayed: bool,
+    pub(crate) ack_stayed: bool,
     pub(crate) sq: VecDeque<Wqe>,
     pub(crate) rq: VecDeque<RecvWr>,
     pub(crate) req: Requester,

@@ -1,5 +1,4 @@
-//! The short way of small messages: what a SEND of one packet over a reliable carrier, and its acknowledgement, come to
-//! when nothing is unusual.
+//! The short way of small messages: what a SEND of one packet, and its acknowledgement, come to when nothing is unusual.
 //!
 //! A ping-pong is made of nothing else, and most of what the three machines look at cannot matter to it. So a device may
 //! offer them the packet before it builds or parses headers. Each function here first makes sure that everything is as
@@ -67,13 +66,17 @@ impl Short {
 }
 
 impl Qp {
-    /// Sends the request that was posted last, if everything is as usual. If so, [`Qp::poll_transmit`] has nothing to do;
-    /// if not, nothing happened. The clock is read once the packet is on its way, and only if a timer has to be set.
+    /// Sends the request that was posted last, if everything is as usual, and behind it an acknowledgement that stayed
+    /// ([`Qp::poll_requests`]). If so, [`Qp::poll_transmit`] has nothing to do; if not, it does what is left to do. The clock is
+    /// read once the packet is on its way, and only if a timer has to be set.
     #[must_use]
     pub fn transmit_short<E: Env>(&mut self, env: &mut E, clock: impl FnOnce() -> Time) -> bool {
         let req = &self.req;
+        let ack = if self.ack_stayed { self.resp.only_ack() } else { None };
         // The next packet begins the last request, and has nothing to say of others.
         let is_usual = self.is_short()
+            && !self.owes_cnp()
+            && (ack.is_some() || !self.resp.has_answers())
             && req.index + 1 == self.sq.len()
             && req.psn == req.max
             && req.rnr_until.is_none()
@@ -105,13 +108,21 @@ impl Qp {
         if self.req.ack_timer.is_none() {
             self.req.watch(clock(), &self.attr);
         }
+        self.ack_stayed = false;
+        let Some(psn) = ack else { return true };
+        let ack = Short::Ack { psn, msn: self.resp.msn };
+        if env.transmit_short(ack, self.attr.dest_qpn, Source::Empty, 0).is_err() {
+            return false;
+        }
+        self.resp.forget_answers();
         true
     }
 
     /// Takes a packet with so many bytes of payload that the carrier found to be for this QP, if everything is as usual. If
     /// not, nothing happened: it is one for [`Qp::handle_packet`], with no [`Skipped`] and no GRH.
     ///
-    /// What it leaves to be sent, [`Qp::owes_answers`] tells. No timer is set, so `now` may be a little late.
+    /// What it leaves to be sent, [`Qp::owes_answers`] tells: over a wire, each acknowledgement. No timer is set, so `now`
+    /// may be a little late.
     #[must_use]
     pub fn handle_short<E: Env>(
         &mut self,
@@ -121,19 +132,18 @@ impl Qp {
         payload: &E::Payload,
         length: u32,
     ) -> bool {
+        // Where nothing is lost the acknowledgement goes at once, and must not overtake others.
         self.is_short()
+            && !(self.path.reliable && self.owes_answers())
             && match packet {
                 Short::Send { psn, se } => self.respond_short(env, psn, se, payload, length),
                 Short::Ack { psn, .. } => length == 0 && self.acknowledge_short(env, now, psn),
             }
     }
 
-    /// Whether the short way is one for this QP, and it owes the peer nothing.
+    /// Whether the short way is one for this QP.
     fn is_short(&self) -> bool {
-        self.qp_type == QpType::Rc
-            && self.state() == QpState::Rts
-            && self.path.reliable
-            && !self.owes_answers()
+        self.qp_type == QpType::Rc && self.state() == QpState::Rts
     }
 
     /// The steps of the responder from CHK_PSN to ACKNOWLEDGE.
@@ -162,9 +172,11 @@ impl Qp {
         let wr_id = wr.wr_id;
         self.rq.pop_front();
         let msn = self.resp.received_one();
-        // First, as it takes longest to be seen.
+        // First, as it takes longest to be seen. On a wire it may find company.
         let ack = Short::Ack { psn, msn };
-        if env.transmit_short(ack, self.attr.dest_qpn, Source::Empty, 0).is_err() {
+        if !self.path.reliable
+            || env.transmit_short(ack, self.attr.dest_qpn, Source::Empty, 0).is_err()
+        {
             self.resp.push_ack(psn);
         }
         Self::complete(

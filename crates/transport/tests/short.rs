@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fabric_sim::Options;
 use fabric_sim::build;
-use fabric_sim::link::Rng;
+use fabric_sim::link::{Link, Rate, Rng};
 use fabric_sim::net::Net;
 use fabric_sim::options::BASE;
 use iba::{AttrMask, Psn, QpAttr, QpState, SendFlags, WrOpcode};
@@ -22,6 +22,8 @@ const RECEIVES: u64 = BASE + 0x8000;
 enum Step {
     Post(usize, SendWr),
     Receive(usize, u64, u32),
+    /// A SEND that finds a receive, and one back as soon as it came.
+    Exchange(usize, SendWr),
     /// Holds a send queue, or lets it go on.
     Drain(usize),
     /// The carrier takes so many packets at once, if any number is said.
@@ -33,10 +35,21 @@ enum Step {
     Go(u64),
 }
 
+/// What follows a packet that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Polls {
+    /// Its QP sends what it has to send.
+    AtOnce,
+    /// The same, but an acknowledgement may wait for the next step.
+    AcksStay,
+    /// The next packet. All is sent at the next step.
+    Later,
+}
+
 fn step(rng: &mut Rng, number: u64) -> Step {
     let node = rng.below(2) as usize;
     let at = number % 16 * ROOM;
-    match rng.below(24) {
+    match rng.below(30) {
         // Mostly what the short way is for.
         0..6 => {
             let length = [0, 1, 8, 64, 255, 256, 257, 1000][rng.below(8) as usize];
@@ -67,6 +80,7 @@ fn step(rng: &mut Rng, number: u64) -> Step {
         14 => Step::Room(node, rng.chance(500).then(|| rng.below(3) as usize)),
         15 => Step::Wait,
         16 if rng.chance(300) => Step::Pace(node, [0, 0, 100_000][rng.below(3) as usize]),
+        17..24 => Step::Exchange(node, build::send(number, BASE + at, 8)),
         _ => Step::Go(rng.below(6)),
     }
 }
@@ -79,6 +93,18 @@ fn run(net: &mut Net, step: Step, number: u64) {
         }
         Step::Receive(node, addr, length) => {
             let _ = net.nodes[node].qp.post_recv(build::recv(number, addr, length));
+        }
+        Step::Exchange(node, wr) => {
+            for node in [node, 1 - node] {
+                run(
+                    net,
+                    Step::Receive(1 - node, RECEIVES + number % 16 * ROOM, ROOM as u32),
+                    number,
+                );
+                run(net, Step::Post(node, wr.clone()), number);
+                net.poll();
+                net.drive_bounded(1);
+            }
         }
         Step::Drain(node) => {
             let node = &mut net.nodes[node];
@@ -117,53 +143,92 @@ fn state(net: &Net) -> Vec<String> {
         let host = &node.host;
         format!("{:?} {:?} {:?} {counters:?}", node.qp, host.completions, host.events)
     };
-    vec![node(0), node(1), format!("{:?} {}", net.now, net.carried)]
+    vec![node(0), node(1), format!("{:?} {} {:?}", net.now, net.carried, net.digest)]
 }
 
-#[test]
-fn whichever_way_packets_go_the_same_happens() {
+/// Lets the same happen on two networks. Says how many packets of one went the short way, sent and received, and whether
+/// it ended in error.
+fn compare(seed: u64, rng: &mut Rng, options: Options, polls: Polls) -> ([u64; 2], bool) {
+    let mut nets = [Net::pair(options.clone()), Net::pair(options)];
+    nets[1].short = Some(Rng::new(seed + 1));
+    for net in &mut nets {
+        net.digest = Some(0);
+        net.is_prompt = polls != Polls::Later;
+        net.acks_stay = polls == Polls::AcksStay;
+        for node in 0..2 {
+            let bytes: Vec<u8> = (0..0x4000).map(|at| (at * 7 + at / 256 + node) as u8).collect();
+            net.write_memory(node, BASE, &bytes);
+        }
+    }
+    for number in 0..STEPS {
+        let step = step(rng, number);
+        for net in &mut nets {
+            run(net, step.clone(), number);
+            net.poll();
+        }
+        let [long, short] = [0, 1].map(|net| state(&nets[net]));
+        for node in 0..2 {
+            let [long, short] = [0, 1].map(|net| nets[net].read_memory(node, BASE, 0xf000));
+            assert!(long == short, "seed {seed}, step {number}: {step:?}: memory of end {node}");
+        }
+        for (long, short) in long.iter().zip(&short) {
+            assert_eq!(long, short, "seed {seed}, step {number}: {step:?}");
+        }
+    }
+    (nets[1].shorts, nets[1].nodes.iter().any(|node| node.qp.state() == QpState::Err))
+}
+
+/// What differs from run to run on any carrier.
+fn vary(rng: &mut Rng, mut options: Options) -> Options {
+    options.sq_sig_all = rng.chance(300);
+    options.timeout = 4;
+    options.sq_psn = if rng.chance(500) { Psn::new(0xff_fff8) } else { options.sq_psn };
+    options
+}
+
+fn compare_all(options: impl Fn(&mut Rng) -> (Options, Polls)) {
     let (mut shorts, mut failed) = ([0; 2], 0);
     for seed in 0..SEEDS {
         let mut rng = Rng::new(seed + 1);
-        let mut options = Options::rc().over_memory(1024);
-        options.direct = rng.chance(300);
-        options.sq_sig_all = rng.chance(300);
-        options.timeout = 4;
-        options.sq_psn = if rng.chance(500) { Psn::new(0xff_fff8) } else { options.sq_psn };
-        let mut nets = [Net::pair(options.clone()), Net::pair(options)];
-        nets[1].short = Some(Rng::new(seed + 1));
-        for net in &mut nets {
-            net.is_prompt = true;
-            for node in 0..2 {
-                let bytes: Vec<u8> =
-                    (0..0x4000).map(|at| (at * 7 + at / 256 + node) as u8).collect();
-                net.write_memory(node, BASE, &bytes);
-            }
-        }
-        for number in 0..STEPS {
-            let step = step(&mut rng, number);
-            for net in &mut nets {
-                run(net, step.clone(), number);
-                net.poll();
-            }
-            let [long, short] = [0, 1].map(|net| state(&nets[net]));
-            for node in 0..2 {
-                let [long, short] = [0, 1].map(|net| nets[net].read_memory(node, BASE, 0xf000));
-                assert!(
-                    long == short,
-                    "seed {seed}, step {number}: {step:?}: memory of end {node}"
-                );
-            }
-            for (long, short) in long.iter().zip(&short) {
-                assert_eq!(long, short, "seed {seed}, step {number}: {step:?}");
-            }
-        }
-        shorts = [0, 1].map(|way| shorts[way] + nets[1].shorts[way]);
-        failed += u64::from(nets[1].nodes.iter().any(|node| node.qp.state() == QpState::Err));
+        let (options, polls) = options(&mut rng);
+        let (short, is_failed) = compare(seed, &mut rng, options, polls);
+        shorts = [0, 1].map(|way| shorts[way] + short[way]);
+        failed += u64::from(is_failed);
     }
     println!("{shorts:?} packets went the short way; {failed} runs ended in error");
     assert!(shorts[0] > SEEDS && shorts[1] > SEEDS, "{shorts:?}");
     assert!((SEEDS / 50..SEEDS).contains(&failed), "{failed} runs ended in error");
+}
+
+#[test]
+fn whichever_way_packets_go_the_same_happens() {
+    compare_all(|rng| {
+        let mut options = Options::rc().over_memory(1024);
+        options.direct = rng.chance(300);
+        (vary(rng, options), Polls::AtOnce)
+    });
+}
+
+#[test]
+fn whichever_way_packets_go_over_a_wire_the_same_happens() {
+    compare_all(|rng| {
+        let mut options = vary(rng, Options::rc());
+        options.seed = rng.next();
+        if rng.chance(700) {
+            options.link = Link {
+                loss: rng.below(60) as u32,
+                corrupt: rng.below(20) as u32,
+                duplicate: rng.below(60) as u32,
+                reorder: rng.below(60) as u32,
+                ..Link::GOOD
+            };
+        }
+        options.ecn = rng.chance(500);
+        // Two packets that wait make a queue that is marked.
+        options.link.rate =
+            rng.chance(300).then_some(Rate { bytes: 1_000_000_000, queue: 4000, mark: Some(100) });
+        (options, [Polls::AtOnce, Polls::AcksStay, Polls::Later][rng.below(3) as usize])
+    });
 }
 
 #[test]

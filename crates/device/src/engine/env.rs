@@ -286,14 +286,16 @@ impl<'a> QpEnv<'a, '_> {
         let asked = av.traffic_class;
         if headers.bth.opcode == Opcode::Cnp {
             asked & !ecn::MASK
-        } else if self.core.config.ecn
-            && self.facts.qp_type.is_connected()
-            && asked & ecn::MASK == 0
-        {
-            asked | ecn::ECT_0
         } else {
-            asked
+            self.traffic_class_of_any(asked)
         }
+    }
+
+    /// The same of all packets but notifications.
+    #[inline]
+    pub(super) fn traffic_class_of_any(&self, asked: u8) -> u8 {
+        let tells = self.core.config.ecn && self.facts.qp_type.is_connected();
+        if tells && asked & ecn::MASK == 0 { asked | ecn::ECT_0 } else { asked }
     }
 
     /// Sends packets one behind the other, among which the payload is shared evenly, and says how many.
@@ -360,7 +362,7 @@ fn read(umem: &Umem, from: u64, to: &mut [u8], crc: Option<&mut u32>) -> Result<
 }
 
 /// Copies a payload to where it is sent from, and goes on with a CRC-32 over it if there is one.
-fn fill(
+pub(super) fn fill(
     mrs: &MrTable,
     pd: PdId,
     source: Source<'_>,
@@ -607,8 +609,11 @@ impl<'p> Env for QpEnv<'_, 'p> {
         source: Source<'_>,
         length: u32,
     ) -> Result<(), TransmitError> {
+        // Who records packets or tampers with them sees headers.
+        let is_plain = self.core.tap.is_none() && self.core.injected.is_none();
         match self.facts.route {
-            Route::Shm(vf) if self.core.tap.is_none() && self.core.injected.is_none() => {
+            Route::Udp if is_plain => self.send_datagram(packet, dest, source, length),
+            Route::Shm(vf) if is_plain => {
                 let prefix = Prefix::new(packet, self.facts.qpn, dest, length);
                 self.push_shm(vf, prefix.bytes(), &source, length)
             }

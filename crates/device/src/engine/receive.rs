@@ -26,6 +26,7 @@ use super::payload::{Cut, InPayload, LoopPayload};
 use super::peers::{self, About, Forwarded, Incoming};
 use super::qp::{QpTable, vf_of};
 use super::raw::Frames;
+use super::short::datagram::deliver_short;
 use super::udp::{UdpQueue, ecn};
 use crate::ids::QpId;
 use crate::waits::Waits;
@@ -595,6 +596,11 @@ fn deliver_datagram(
             return None;
         }
     };
+    let marked = about.traffic_class & ecn::MASK == ecn::CE;
+    let is_plain = way == Way::Socket && !marked && core.tap.is_none() && core.injected.is_none();
+    if is_plain && let Some(id) = deliver_short(core, qps, about, packet) {
+        return Some(id);
+    }
     let mut headers = Headers::default();
     let range = match headers.read(packet) {
         Ok(range) => range,
@@ -627,7 +633,6 @@ fn deliver_datagram(
         }
         return None;
     }
-    let marked = about.traffic_class & ecn::MASK == ecn::CE;
     let packets = match joinable(core, qps, arrival, &headers).min(MOST_JOINED) {
         most @ 2.. if !marked => count_alike(verifier, flow, bytes, &headers, datagrams, most),
         _ => 1,

@@ -1,8 +1,11 @@
-//! The short way of small messages between two processes of a host (`transport::Short`).
+//! The short way of small messages (`transport::Short`).
 //!
-//! A record of the ring is the same whichever way it goes at either end. Here it is written without headers in between, and
-//! recognised by comparing it with what would have been written. All that is not simply so goes the long way: packets
-//! that are recorded or tampered with, several that come at once (which one acknowledgement answers), other carriers.
+//! A record of the ring is the same whichever way it goes at either end, and so is a datagram. Here they are written without
+//! headers in between, and recognised by comparing them with what would have been written. All that is not simply so
+//! goes the long way: packets that are recorded or tampered with, several that come at once by a ring (which one
+//! acknowledgement answers), packets within a process.
+
+pub(super) mod datagram;
 
 use iba::Qpn;
 use link::shm::Inbound;
@@ -23,6 +26,8 @@ use crate::ids::QpId;
 const SEND: usize = FIXED + wire::bth::LEN;
 /// The same of an acknowledgement.
 const ACK: usize = SEND + wire::aeth::LEN;
+/// Bytes of the longest headers of a packet.
+const HEADERS: usize = wire::bth::LEN + wire::aeth::LEN;
 
 /// What stands before the payload of a record that goes the short way, in words of the machine: what was just stored in
 /// small pieces cannot be read in large ones before those stores are done, and they stand behind one to a line of the peer's.
@@ -35,23 +40,10 @@ impl Prefix {
     /// Of a packet from one QP to another.
     #[inline]
     pub(super) fn new(packet: Short, source: Qpn, dest: Qpn, length: u32) -> Self {
-        let (bth, aeth, end) = match packet {
-            Short::Send { psn, se } => {
-                let pad = wire::bth::pad_for(length as usize);
-                let bth = Bth { se, ackreq: true, pad, ..Bth::new(Opcode::RcSendOnly, dest, psn) };
-                (bth, 0, SEND)
-            }
-            Short::Ack { psn, msn } => {
-                let aeth = Aeth { syndrome: Syndrome::ACK, msn }.to_raw();
-                (Bth::new(Opcode::RcAck, dest, psn), word(aeth.as_bytes(), 0), ACK)
-            }
-        };
-        let bth = bth.to_raw();
-        let bth = bth.as_bytes();
-        let fixed = u32::from_ne_bytes([PACKET, 0, (end - FIXED) as u8, 0]);
-        let (first, second, third) = (word(bth, 0), word(bth, 4), word(bth, 8));
+        let ([first, second, third, aeth], size) = headers(packet, dest, length);
+        let fixed = u32::from_ne_bytes([PACKET, 0, size as u8, 0]);
         let words = [fixed, length, source.value(), first, second, third, aeth];
-        Self { words, length: end }
+        Self { words, length: FIXED + size }
     }
 
     #[inline]
@@ -68,6 +60,25 @@ impl Prefix {
         let before = (0..SEND / 4).fold(0, |before, at| before | differs(at));
         before | differs(SEND / 4) & mask == 0
     }
+}
+
+/// The headers of a packet, in words of the machine, and how many bytes they are.
+#[inline]
+fn headers(packet: Short, dest: Qpn, length: u32) -> ([u32; HEADERS / 4], usize) {
+    let (bth, aeth, size) = match packet {
+        Short::Send { psn, se } => {
+            let pad = wire::bth::pad_for(length as usize);
+            let bth = Bth { se, ackreq: true, pad, ..Bth::new(Opcode::RcSendOnly, dest, psn) };
+            (bth, 0, wire::bth::LEN)
+        }
+        Short::Ack { psn, msn } => {
+            let aeth = Aeth { syndrome: Syndrome::ACK, msn }.to_raw();
+            (Bth::new(Opcode::RcAck, dest, psn), word(aeth.as_bytes(), 0), HEADERS)
+        }
+    };
+    let bth = bth.to_raw();
+    let bth = bth.as_bytes();
+    ([word(bth, 0), word(bth, 4), word(bth, 8), aeth], size)
 }
 
 #[inline]
@@ -160,8 +171,11 @@ impl Engine {
     pub(super) fn kick_short(&mut self, id: QpId) -> bool {
         let Self { core, qps, clock, .. } = self;
         let Some(entry) = qps.get_mut(id) else { return false };
-        if entry.queued || !matches!(entry.facts.route, Route::Shm(_)) {
-            return false;
+        match entry.facts.route {
+            _ if entry.queued => return false,
+            Route::Shm(_) => {}
+            Route::Udp => return self.kick_datagram(id),
+            Route::None | Route::Loopback => return false,
         }
         let env = &mut QpEnv::new(core, &mut entry.facts);
         if !entry.qp.transmit_short(env, || clock.now()) {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use iba::{Av, Gid};
+use iba::{Av, Gid, Qpn};
 use transport::env::TransmitError;
 use wire::Headers;
 use wire::icrc::{self, Flow, Sealer};
@@ -128,29 +128,7 @@ impl UdpQueue {
         let pad = length.wrapping_neg() as usize % 4;
         let header_len = headers.len();
         let size = header_len + length as usize + pad + icrc::LEN;
-        let vf = vf_of(headers.bth.dest_qp);
-        let fits = |batch: &Batch| batch.vf == vf && self.fits(batch, sgid, av, size);
-        if !self.batches.back().is_some_and(fits) {
-            if self.batches.len() >= Self::MAX_BATCHES {
-                return Err(TransmitError::Blocked);
-            }
-            let buffer = self.spare.pop().unwrap_or_default();
-            let (src, dst) = (sgid.to_ip(), av.dgid.to_ip());
-            self.batches.push_back(Batch {
-                src,
-                dst,
-                gids: (sgid, av.dgid),
-                flow: flow(src, dst, (self.src_port, self.dst_port)),
-                traffic_class: av.traffic_class,
-                hop_limit: if av.hop_limit == 0 { 64 } else { av.hop_limit },
-                buffer,
-                used: 0,
-                segment: size,
-                count: 0,
-                vf,
-                closed: false,
-            });
-        }
+        self.find_batch(sgid, av, headers.bth.dest_qp, size)?;
         let Self { batches, sealer, max_segments, .. } = self;
         let batch = batches.back_mut().expect("a batch was just found or added");
         let room = (*max_segments - batch.count).min((Self::MAX_BYTES - batch.used) / size);
@@ -201,6 +179,76 @@ impl UdpQueue {
             headers.bth.psn = headers.bth.psn.add(1);
         }
         Ok(packets)
+    }
+
+    /// Adds a packet of `length` bytes to a QP, with these headers; `fill` writes its payload.
+    #[inline]
+    pub(crate) fn push_short(
+        &mut self,
+        sgid: Gid,
+        av: &Av,
+        dest: Qpn,
+        headers: &[u8],
+        length: u32,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), TransmitError>,
+    ) -> Result<(), TransmitError> {
+        let payload_end = headers.len() + length as usize;
+        let size = payload_end.next_multiple_of(4) + icrc::LEN;
+        self.find_batch(sgid, av, dest, size)?;
+        let Self { batches, sealer, .. } = self;
+        let batch = batches.back_mut().expect("a batch was just found or added");
+        let end = batch.used + size;
+        if batch.buffer.len() < end {
+            batch.buffer.resize(end.next_power_of_two(), 0);
+        }
+        let packet = &mut batch.buffer[batch.used..end];
+        packet[..headers.len()].copy_from_slice(headers);
+        if let Err(error) = fill(&mut packet[headers.len()..payload_end]) {
+            if batch.count == 0 {
+                self.recycle_last();
+            }
+            return Err(error);
+        }
+        packet[payload_end..size - icrc::LEN].fill(0);
+        seal(sealer, packet, batch.count, batch.flow.as_ref());
+        batch.used = end;
+        batch.count += 1;
+        batch.closed = size < batch.segment;
+        Ok(())
+    }
+
+    /// Sees to it that the last batch is one that a packet of this size fits.
+    fn find_batch(
+        &mut self,
+        sgid: Gid,
+        av: &Av,
+        dest: Qpn,
+        size: usize,
+    ) -> Result<(), TransmitError> {
+        let vf = vf_of(dest);
+        let fits = |batch: &Batch| batch.vf == vf && self.fits(batch, sgid, av, size);
+        if !self.batches.back().is_some_and(fits) {
+            if self.batches.len() >= Self::MAX_BATCHES {
+                return Err(TransmitError::Blocked);
+            }
+            let buffer = self.spare.pop().unwrap_or_default();
+            let (src, dst) = (sgid.to_ip(), av.dgid.to_ip());
+            self.batches.push_back(Batch {
+                src,
+                dst,
+                gids: (sgid, av.dgid),
+                flow: flow(src, dst, (self.src_port, self.dst_port)),
+                traffic_class: av.traffic_class,
+                hop_limit: if av.hop_limit == 0 { 64 } else { av.hop_limit },
+                buffer,
+                used: 0,
+                segment: size,
+                count: 0,
+                vf,
+                closed: false,
+            });
+        }
+        Ok(())
     }
 
     /// Makes the ICRC of the packet that was added last a wrong one, as bits that flip on the way do.
