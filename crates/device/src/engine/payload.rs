@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use iba::{Access, LKey, Qpn};
 use smallvec::SmallVec;
-use transport::env::{LocalError, RemoteError, Skipped};
+use transport::env::{LocalError, RemoteError, Skipped, Source, TransmitError};
 use transport::wr::Sge;
 use umem::{Backing, Fault, Foreign, Umem};
-use wire::Headers;
+use wire::{Headers, icrc};
 
 use super::mr::MrTable;
 use crate::ids::PdId;
@@ -309,6 +309,84 @@ pub(crate) fn for_each_sge(
         let (umem, at) = mrs.local(pd, key, sge.addr + within, piece, access)?;
         visit(umem, at, piece)
     })
+}
+
+/// The memory under a payload, if one region has all of it.
+pub(crate) fn in_one_piece<'a>(
+    mrs: &'a MrTable,
+    pd: PdId,
+    source: &Source<'_>,
+) -> Option<(&'a Umem, u64)> {
+    match *source {
+        Source::Empty | Source::Bytes(_) => None,
+        Source::Sges { sges, mut offset, length } => {
+            let sge = sges.iter().find(|sge| {
+                let is_here = offset < u64::from(sge.length);
+                if !is_here {
+                    offset -= u64::from(sge.length);
+                }
+                is_here
+            })?;
+            let has_all = offset + u64::from(length) <= u64::from(sge.length);
+            if !has_all || mrs.is_null(sge.lkey) {
+                return None;
+            }
+            mrs.local(pd, sge.lkey, sge.addr.wrapping_add(offset), length, Access::empty()).ok()
+        }
+        Source::Remote { rkey, addr, length } => {
+            mrs.remote(pd, rkey, addr, u64::from(length), Access::REMOTE_READ).ok()
+        }
+    }
+}
+
+/// Reads memory, and goes on with a CRC-32 over it if there is one.
+#[inline]
+pub(crate) fn read(
+    umem: &Umem,
+    from: u64,
+    to: &mut [u8],
+    crc: Option<&mut u32>,
+) -> Result<(), Fault> {
+    match crc {
+        Some(crc) => *crc = umem.read_crc32(from, to, *crc)?,
+        None => umem.read(from, to)?,
+    }
+    Ok(())
+}
+
+/// Copies a payload to where it is sent from, and goes on with a CRC-32 over it if there is one.
+pub(crate) fn fill(
+    mrs: &MrTable,
+    pd: PdId,
+    source: Source<'_>,
+    room: &mut [u8],
+    mut crc: Option<&mut u32>,
+) -> Result<(), TransmitError> {
+    match source {
+        Source::Empty => Ok(()),
+        Source::Bytes(bytes) => {
+            room.copy_from_slice(bytes);
+            if let Some(crc) = crc {
+                *crc = icrc::go_on(*crc, bytes);
+            }
+            Ok(())
+        }
+        Source::Sges { sges, offset, length } => {
+            let mut at = 0;
+            for_each_sge(mrs, pd, sges, offset, length, Access::empty(), |umem, from, piece| {
+                let to = &mut room[at..at + piece as usize];
+                at += piece as usize;
+                read(umem, from, to, crc.as_deref_mut()).map_err(|fault| local_fault(&fault))
+            })
+            .map_err(TransmitError::Memory)
+        }
+        Source::Remote { rkey, addr, length } => {
+            let (umem, from) = mrs
+                .remote(pd, rkey, addr, u64::from(length), Access::REMOTE_READ)
+                .map_err(TransmitError::Remote)?;
+            read(umem, from, room, crc).map_err(|fault| TransmitError::Remote(remote_fault(&fault)))
+        }
+    }
 }
 
 #[cfg(test)]

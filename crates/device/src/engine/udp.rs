@@ -48,6 +48,22 @@ impl Batch {
         &self.buffer[..self.used]
     }
 
+    /// Sees to it that the buffer has so many bytes behind those used.
+    fn make_room(&mut self, bytes: usize) {
+        let end = self.used + bytes;
+        if self.buffer.len() < end {
+            self.buffer.resize(end.next_power_of_two(), 0);
+        }
+    }
+
+    /// Takes in a datagram of this size, which was put behind the others.
+    fn added(&mut self, size: usize) {
+        self.used += size;
+        self.count += 1;
+        // A shorter one ends the batch.
+        self.closed = size < self.segment;
+    }
+
     /// Counts and seals the datagrams anew. They are sent in trains of `max_segments`, and the identifications of each
     /// train begin at 0.
     fn reseal(&mut self, sealer: &mut Sealer, max_segments: usize) {
@@ -134,17 +150,14 @@ impl UdpQueue {
         let room = (*max_segments - batch.count).min((Self::MAX_BYTES - batch.used) / size);
         // A shorter one ends the batch.
         let packets = if size < batch.segment { 1 } else { packets.min(room.max(1) as u32) };
-        let most = batch.used + packets as usize * size;
-        if batch.buffer.len() < most {
-            batch.buffer.resize(most.next_power_of_two(), 0);
-        }
+        batch.make_room(packets as usize * size);
         let mut headers = *headers;
         headers.bth.pad = pad as u8;
         // The ICRC as far as the end of the headers.
         let mut begun = None;
         for index in 0..packets {
-            let end = batch.used + size;
-            let (packet, trailer) = batch.buffer[batch.used..end].split_at_mut(size - icrc::LEN);
+            let whole = &mut batch.buffer[batch.used..][..size];
+            let (packet, trailer) = whole.split_at_mut(size - icrc::LEN);
             headers.emit(packet);
             let flow = batch.flow.as_ref();
             let id = batch.count as u16;
@@ -173,9 +186,7 @@ impl UdpQueue {
                 None => compute(sealer, packet, batch.count, flow),
             };
             trailer.copy_from_slice(&icrc.to_le_bytes());
-            batch.used = end;
-            batch.count += 1;
-            batch.closed = size < batch.segment;
+            batch.added(size);
             headers.bth.psn = headers.bth.psn.add(1);
         }
         Ok(packets)
@@ -197,11 +208,8 @@ impl UdpQueue {
         self.find_batch(sgid, av, dest, size)?;
         let Self { batches, sealer, .. } = self;
         let batch = batches.back_mut().expect("a batch was just found or added");
-        let end = batch.used + size;
-        if batch.buffer.len() < end {
-            batch.buffer.resize(end.next_power_of_two(), 0);
-        }
-        let packet = &mut batch.buffer[batch.used..end];
+        batch.make_room(size);
+        let packet = &mut batch.buffer[batch.used..][..size];
         packet[..headers.len()].copy_from_slice(headers);
         if let Err(error) = fill(&mut packet[headers.len()..payload_end]) {
             if batch.count == 0 {
@@ -211,9 +219,7 @@ impl UdpQueue {
         }
         packet[payload_end..size - icrc::LEN].fill(0);
         seal(sealer, packet, batch.count, batch.flow.as_ref());
-        batch.used = end;
-        batch.count += 1;
-        batch.closed = size < batch.segment;
+        batch.added(size);
         Ok(())
     }
 

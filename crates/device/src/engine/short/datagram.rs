@@ -10,8 +10,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::Engine;
 use super::super::core::Core;
-use super::super::env::{QpEnv, Route, fill};
-use super::super::payload::InPayload;
+use super::super::env::{QpEnv, Route};
+use super::super::payload::{InPayload, fill};
 use super::super::peers::About;
 use super::super::qp::QpTable;
 use super::headers;
