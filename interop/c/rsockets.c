@@ -431,9 +431,10 @@ static void with_others(void)
 
 static void *send_much(void *arg)
 {
-	static __thread char piece[10000];
+	static __thread char piece[300000];
 	size_t done = 0;
 
+	/* No buffer has room for a piece: each send waits until all of it is sent. */
 	while (done < AMOUNT) {
 		size_t now = AMOUNT - done < sizeof(piece) ? AMOUNT - done : sizeof(piece);
 
