@@ -4,6 +4,7 @@
  * copies of descriptors, closes and forks do; with "shared", two processes. The node is the one that PEERDMA_DRM_NODE names, as a program that looks
  * for itself would find it. */
 #define _GNU_SOURCE
+#include "check.h"
 #include "rc_loopback.h"
 
 #include <amdgpu_drm.h>
@@ -35,13 +36,6 @@ struct xe_map {
 #define XE_CREATE DRM_IOWR(DRM_COMMAND_BASE + 0x01, struct xe_create)
 #define XE_MAP DRM_IOWR(DRM_COMMAND_BASE + 0x02, struct xe_map)
 
-#define CHECK(what)                                                                                            \
-	do {                                                                                                   \
-		if (!(what)) {                                                                                 \
-			fprintf(stderr, "line %d: %s (errno %d, %s)\n", __LINE__, #what, errno, strerror(errno)); \
-			exit(1);                                                                               \
-		}                                                                                              \
-	} while (0)
 #define REFUSED(call, number) (errno = 0, (call) == -1 && errno == (number))
 
 static const char *node;

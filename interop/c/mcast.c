@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#define CHECK(what) do { if (!(what)) { printf("failed: %s (line %d, errno %d)\n", #what, __LINE__, errno); exit(1); } } while (0)
+#include "check.h"
 
 enum { QPS = 2, SLOTS = 64, SLOT = 256, GRH = 40, QKEY = 0x11223344 };
 

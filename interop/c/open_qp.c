@@ -1,9 +1,8 @@
 /* A receiving QP of XRC that two contexts have open: either may close it, both hear of it, and it lives as long as one has it. */
 #include <fcntl.h>
 #include <poll.h>
+#include "check.h"
 #include "rc_loopback.h"
-
-#define CHECK(what) do { if (!(what)) { printf("failed: %s (line %d, errno %d)\n", #what, __LINE__, errno); exit(1); } } while (0)
 
 static struct ibv_pd *pd;
 static struct ibv_cq *cq;

@@ -1,6 +1,7 @@
 /* A plain registration of GPU memory by the address at which it is mapped.
  *
  * "refused": EFAULT, as without PeerDirect. "served": a peer writes into it, and once the program frees it the key is dead. */
+#include "check.h"
 #include "rc_loopback.h"
 
 #include <amdgpu_drm.h>
@@ -10,13 +11,6 @@
 #include <sys/mman.h>
 
 #define SIZE (1u << 20)
-#define CHECK(what)                                                                                            \
-	do {                                                                                                   \
-		if (!(what)) {                                                                                 \
-			fprintf(stderr, "line %d: %s (errno %d, %s)\n", __LINE__, #what, errno, strerror(errno)); \
-			exit(1);                                                                               \
-		}                                                                                              \
-	} while (0)
 
 static void served(struct loop *l, struct ibv_mr *mr, unsigned char *at)
 {

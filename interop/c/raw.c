@@ -22,20 +22,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK(what)                                                                                                    \
-	do {                                                                                                           \
-		if (!(what)) {                                                                                         \
-			fprintf(stderr, "%s:%d: %s (errno %d: %s)\n", __FILE__, __LINE__, #what, errno,                \
-				strerror(errno));                                                                      \
-			exit(1);                                                                                       \
-		}                                                                                                      \
-	} while (0)
-#define NOTHING(what, expected)                                                                                        \
-	do {                                                                                                           \
-		errno = 0;                                                                                             \
-		CHECK(!(what));                                                                                        \
-		CHECK(errno == (expected));                                                                            \
-	} while (0)
+#include "check.h"
+
+#define NOTHING(what, expected) CHECK_ERRNO(!(what), expected)
 
 enum { FRAME = 512, SLOTS = 64, DEPTH = 32 };
 

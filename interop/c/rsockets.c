@@ -22,16 +22,10 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define CHECK(what)                                                                              \
-	do {                                                                                     \
-		if (!(what)) {                                                                   \
-			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno);     \
-			exit(1);                                                                 \
-		}                                                                                \
-	} while (0)
+#include "check.h"
 
 /* The call fails, and with this errno. */
-#define FAILS(call, why) CHECK(((errno = 0), (call)) == -1 && errno == (why))
+#define FAILS(call, why) CHECK_ERRNO((call) == -1, why)
 
 static struct sockaddr_in address;
 

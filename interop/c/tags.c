@@ -4,9 +4,8 @@
  */
 #include <endian.h>
 #include <infiniband/tm_types.h>
+#include "check.h"
 #include "rc_loopback.h"
-
-#define CHECK(what) do { if (!(what)) { printf("failed: %s (line %d, errno %d)\n", #what, __LINE__, errno); exit(1); } } while (0)
 
 enum { SLOT = 8192, TAGGED = 0x1000, PLAIN = 0x2000, OP = 0x3000 };
 

@@ -32,14 +32,18 @@ fn compile_by(
     options: &[&str],
     libraries: &[&str],
 ) -> PathBuf {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("c");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // `check.h` is that of the tests of the library.
+    let shared = root.join("../crates/peerdma/tests/c");
     let program = scratch.file(name);
     let out = Command::new(compiler)
         .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror"])
         .args(options)
+        .arg("-iquote")
+        .arg(shared)
         .arg("-o")
         .arg(&program)
-        .arg(dir.join(format!("{name}.c")))
+        .arg(root.join("c").join(format!("{name}.c")))
         .args(libraries)
         .output()
         .expect("the compiler starts: the test asked for it with needs!");

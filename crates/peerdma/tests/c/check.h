@@ -1,4 +1,4 @@
-/* What the programs of this directory stop at. */
+/* What the programs of this directory and of interop/c stop at. */
 #ifndef CHECK_H
 #define CHECK_H
 
