@@ -224,7 +224,7 @@ impl Qp {
                     env.ended(CompCntrOps::REMOTE_RDMA_READ, Ended::InError);
                 }
                 self.refuse_read(env, headers.bth.psn);
-                return Sent::One;
+                return Sent::Packets(1);
             }
         }
 
@@ -241,7 +241,7 @@ impl Qp {
             read.left -= chunk;
             read.begun = true;
         }
-        Sent::Run(run)
+        Sent::Packets(run)
     }
 
     /// The memory that a READ was granted is gone: a NAK in the place of the packet, and the end of the QP.

@@ -89,6 +89,6 @@ impl Qp {
             Ok(()) => env.count(Counter::NpCnpSent),
         }
         self.congestion.owed = false;
-        Sent::One
+        Sent::Packets(1)
     }
 }

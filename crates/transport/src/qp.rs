@@ -100,15 +100,13 @@ enum Acks {
     MayStay,
 }
 
-/// What an attempt to send one packet came to.
+/// What an attempt to send came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
     /// Nothing to send.
     Nothing,
-    /// One packet is on its way, or a work request was carried out without one.
-    One,
-    /// So many packets are on their way, at least one.
-    Run(u32),
+    /// So many packets are on their way, at least one; or, as if it were one, a work request was carried out without any.
+    Packets(u32),
     /// The carrier has no room.
     Blocked,
 }
@@ -118,8 +116,7 @@ impl Sent {
     const fn cost(self) -> usize {
         match self {
             Self::Nothing | Self::Blocked => 0,
-            Self::One => 1,
-            Self::Run(packets) => packets as usize,
+            Self::Packets(packets) => packets as usize,
         }
     }
 }
@@ -264,7 +261,7 @@ impl Qp {
     ) -> Poll {
         let most = budget.saturating_sub(1).max(1);
         let mut left = most;
-        let mut request = Sent::One;
+        let mut request = Sent::Packets(1);
         while left > 0 && request.cost() > 0 {
             request = self.transmit_request(env, now, left);
             left = left.saturating_sub(request.cost());

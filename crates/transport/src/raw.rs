@@ -136,6 +136,6 @@ impl Qp {
             Err(TransmitError::Memory(error)) => self.fail(env, Failure::local(error)),
             Err(TransmitError::Remote(_)) => self.fail(env, Failure::local(LocalError::Fault)),
         }
-        Sent::One
+        Sent::Packets(1)
     }
 }

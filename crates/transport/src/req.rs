@@ -161,7 +161,7 @@ impl Qp {
         if !wqe.begun {
             match self.begin(env) {
                 Begin::Send => {}
-                Begin::Done => return Sent::One,
+                Begin::Done => return Sent::Packets(1),
                 Begin::Wait => return Sent::Nothing,
             }
         }
@@ -341,7 +341,7 @@ impl Qp {
             }
             Err(error) => {
                 self.fail(env, Failure::local(local(error)));
-                return Sent::One;
+                return Sent::Packets(1);
             }
         }
 
@@ -369,7 +369,8 @@ impl Qp {
                 self.retire_front(env);
             }
         }
-        if is_run { Sent::Run(packets) } else { Sent::One }
+        // One that stands for many numbers is one.
+        Sent::Packets(if is_run { packets } else { 1 })
     }
 
     /// Whether packets from the middle of a message may go in one stroke: they are nothing but their payload.
@@ -382,7 +383,7 @@ impl Qp {
         let wqe = &self.sq[self.req.index];
         let Some(dest) = &wqe.wr.ud else {
             self.fail(env, Failure::new(WcStatus::LocQpOpErr, Reason::LocalProtection));
-            return Sent::One;
+            return Sent::Packets(1);
         };
         let opcode = match wqe.wr.opcode {
             WrOpcode::SendWithImm => Opcode::UdSendOnlyWithImm,
@@ -408,13 +409,13 @@ impl Qp {
             }
             Err(error) => {
                 self.fail(env, Failure::local(local(error)));
-                return Sent::One;
+                return Sent::Packets(1);
             }
         }
         self.req.advance(1);
         self.req.una = self.req.psn;
         self.retire_front(env);
-        Sent::One
+        Sent::Packets(1)
     }
 }
 
