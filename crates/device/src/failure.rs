@@ -103,7 +103,7 @@ mod tests {
     use iba::QpType;
 
     use super::*;
-    use crate::rig::{self, Objects, run, to_rts};
+    use crate::rig::{self, Objects, Process, run};
     use crate::{Kind, Refusal};
 
     #[test]
@@ -148,13 +148,8 @@ mod tests {
     /// To its peers it is as if its process had died: they run into their retry limits instead of waiting for ever.
     #[test]
     fn the_peers_of_a_failed_device_see_it_go() {
-        let nic = rig::nic("failure-peers");
-        let (mut ours, mut theirs) = (rig::engine(&nic), rig::engine(&nic));
-        let (objects, their_objects) = (Objects::new(&mut ours), Objects::new(&mut theirs));
-        let (qp, qpn) = objects.qp(&mut ours, QpType::Rc);
-        let (their_qp, their_qpn) = their_objects.qp(&mut theirs, QpType::Rc);
-        to_rts(&mut ours, qp, QpType::Rc, &nic, their_qpn);
-        to_rts(&mut theirs, their_qp, QpType::Rc, &nic, qpn);
+        let [mut ours, mut theirs] =
+            Process::pair(&rig::nic("failure-peers"), QpType::Rc).map(|process| process.engine);
         run(&mut [&mut ours, &mut theirs]);
         let vf = ours.core.vf;
         assert!(theirs.core.peers.has_ring_to(vf) && !theirs.receivers.inbounds.is_empty());

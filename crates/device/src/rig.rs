@@ -100,6 +100,55 @@ impl Objects {
     }
 }
 
+/// A process with one QP.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) engine: Engine,
+    pub(crate) objects: Objects,
+    pub(crate) qp: QpId,
+    pub(crate) qpn: Qpn,
+    qp_type: QpType,
+}
+
+impl Process {
+    pub(crate) fn new(nic: &NicInfo, qp_type: QpType) -> Self {
+        let mut engine = engine(nic);
+        let objects = Objects::new(&mut engine);
+        let (qp, qpn) = objects.qp(&mut engine, qp_type);
+        Self { engine, objects, qp, qpn, qp_type }
+    }
+
+    /// Two on one NIC, whose QPs send to each other.
+    pub(crate) fn pair(nic: &NicInfo, qp_type: QpType) -> [Self; 2] {
+        let [mut one, mut other] = [(); 2].map(|()| Self::new(nic, qp_type));
+        one.connect(nic, other.qpn);
+        other.connect(nic, one.qpn);
+        [one, other]
+    }
+
+    /// Brings the QP to RTS.
+    pub(crate) fn connect(&mut self, nic: &NicInfo, peer: Qpn) {
+        to_rts(&mut self.engine, self.qp, self.qp_type, nic, peer);
+    }
+
+    pub(crate) fn post_recv(&mut self, wr_id: u64) {
+        let wr = self.objects.recv(wr_id);
+        self.engine.post_recv(self.qp, wr).expect("room for it");
+    }
+
+    pub(crate) fn post(&mut self, wr: SendWr) {
+        post(&mut self.engine, self.qp, wr);
+    }
+
+    pub(crate) fn send(&mut self, wr_id: u64) {
+        self.post(send(wr_id, None));
+    }
+
+    pub(crate) fn completed(&mut self) -> Vec<u64> {
+        completed(&mut self.engine, self.objects.cq)
+    }
+}
+
 /// A send of a few bytes.
 pub(crate) fn send(wr_id: u64, ud: Option<UdDest>) -> SendWr {
     SendWr {

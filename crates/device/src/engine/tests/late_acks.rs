@@ -2,21 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use iba::{AckTimeout, AttrMask, QpAttr, QpState, QpType, Qpn};
+use iba::{AckTimeout, AttrMask, QpAttr, QpState, QpType};
 
-use crate::engine::Engine;
-use crate::ids::QpId;
-use crate::nic::NicInfo;
-use crate::rig::{self, Objects, completed, post, run, to_rts};
+use crate::rig::{self, Process, run};
 
-/// A process with one QP.
-struct Process {
-    engine: Engine,
-    objects: Objects,
-    qp: QpId,
-    qpn: Qpn,
-}
-
+/// The `wr_id` of every receive.
+const RECEIVE: u64 = 100;
 /// The time that a program takes to answer at once.
 const SOON: Duration = Duration::from_micros(1);
 /// Longer than a datagram is under way, and than the ACK timeout.
@@ -25,22 +16,6 @@ const PATIENCE: Duration = Duration::from_millis(300);
 const LATE: Duration = Duration::from_millis(1);
 
 impl Process {
-    fn new(nic: &NicInfo) -> Self {
-        let mut engine = rig::engine(nic);
-        let objects = Objects::new(&mut engine);
-        let (qp, qpn) = objects.qp(&mut engine, QpType::Rc);
-        Self { engine, objects, qp, qpn }
-    }
-
-    fn post_recv(&mut self) {
-        let wr = self.objects.recv(100);
-        self.engine.post_recv(self.qp, wr).expect("room for it");
-    }
-
-    fn send(&mut self, wr_id: u64) {
-        post(&mut self.engine, self.qp, rig::send(wr_id, None));
-    }
-
     fn owes_answers(&self) -> bool {
         self.engine.qps.get(self.qp).expect("it lives").qp.owes_answers()
     }
@@ -54,7 +29,7 @@ impl Process {
     fn await_message(&mut self, peer: &mut Self) {
         let mut got = Vec::new();
         let mut began = Instant::now();
-        while !got.contains(&100) {
+        while !got.contains(&RECEIVE) {
             if began.elapsed() >= PATIENCE {
                 // There was no ring yet: it is sent again.
                 peer.engine.clock.pass(PATIENCE);
@@ -62,9 +37,9 @@ impl Process {
             }
             peer.engine.progress_fully();
             self.engine.progress_for_poll();
-            got.extend(completed(&mut self.engine, self.objects.cq));
+            got.extend(self.completed());
         }
-        self.post_recv();
+        self.post_recv(RECEIVE);
     }
 
     /// Looks again, as the background thread does.
@@ -77,12 +52,8 @@ impl Process {
 fn pair(test: &str) -> [Process; 2] {
     let mut nic = rig::nic(test);
     nic.config.force_udp = true;
-    let mut pair = [Process::new(&nic), Process::new(&nic)];
-    let qpns = [pair[0].qpn, pair[1].qpn];
-    for (process, peer) in pair.iter_mut().zip([qpns[1], qpns[0]]) {
-        to_rts(&mut process.engine, process.qp, QpType::Rc, &nic, peer);
-        process.post_recv();
-    }
+    let mut pair = Process::pair(&nic, QpType::Rc);
+    pair.iter_mut().for_each(|process| process.post_recv(RECEIVE));
     // Each learns which socket is whose, or has a ring for what comes to the wrong one.
     let [one, two] = &mut pair;
     one.send(50);
@@ -121,7 +92,7 @@ fn who_answers_at_once_sends_the_acknowledgement_with_the_answer() {
     assert_eq!(one.sent(), before + 2, "the request, and the acknowledgement");
     two.await_message(one);
     run(&mut [&mut one.engine, &mut two.engine]);
-    assert_eq!(completed(&mut one.engine, one.objects.cq).last(), Some(&30));
+    assert_eq!(one.completed().last(), Some(&30));
 }
 
 #[test]
@@ -207,5 +178,5 @@ fn a_qp_that_is_destroyed_acknowledges_first() {
     let _ = one.engine.destroy_qp(one.qp).expect("nothing uses it");
     assert_eq!(one.sent(), before + 1);
     run(&mut [&mut two.engine]);
-    assert!(!completed(&mut two.engine, two.objects.cq).is_empty(), "the peer's request is done");
+    assert!(!two.completed().is_empty(), "the peer's request is done");
 }

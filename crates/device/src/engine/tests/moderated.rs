@@ -8,7 +8,7 @@ use crate::engine::{Alarm, Engine};
 use crate::ids::{ChannelId, QpId};
 use crate::nic::NicInfo;
 use crate::refusal::Kind;
-use crate::rig::{self, Objects, datagram, post, to_rts};
+use crate::rig::{self, Objects, Process, datagram, post, to_rts};
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 
@@ -159,17 +159,10 @@ fn the_background_thread_is_woken_for_a_deadline_before_its_own() {
 /// The same for the timer of a request that gets no answer.
 #[test]
 fn a_request_that_may_time_out_wakes_the_background_thread() {
-    let nic = rig::nic("moderated-timer");
-    let mut engine = rig::engine(&nic);
-    let mut peer = rig::engine(&nic);
-    let (objects, theirs) = (Objects::new(&mut engine), Objects::new(&mut peer));
-    let (qp, qpn) = objects.qp(&mut engine, QpType::Rc);
-    let (peer_qp, peer_qpn) = theirs.qp(&mut peer, QpType::Rc);
-    to_rts(&mut engine, qp, QpType::Rc, &nic, peer_qpn);
-    to_rts(&mut peer, peer_qp, QpType::Rc, &nic, qpn);
-    rig::run(&mut [&mut engine, &mut peer]);
-    engine.set_alarm(Alarm::Never);
-    post(&mut engine, qp, rig::send(1, None));
-    assert!(engine.next_deadline().is_some());
-    assert_eq!(engine.alarm(), Alarm::Awake);
+    let [mut one, mut peer] = Process::pair(&rig::nic("moderated-timer"), QpType::Rc);
+    rig::run(&mut [&mut one.engine, &mut peer.engine]);
+    one.engine.set_alarm(Alarm::Never);
+    one.send(1);
+    assert!(one.engine.next_deadline().is_some());
+    assert_eq!(one.engine.alarm(), Alarm::Awake);
 }

@@ -4,55 +4,20 @@ use std::time::Duration;
 
 use iba::{QpType, Qpn};
 
-use crate::engine::Engine;
-use crate::ids::QpId;
 use crate::nic::NicInfo;
-use crate::rig::{self, Objects, completed, datagram, post, run, to_rts};
+use crate::rig::{self, Process, datagram, run, to_rts};
 
 const SHORT: Duration = Duration::from_millis(99);
 const REST: Duration = Duration::from_millis(1);
 
-/// A process with one QP.
-struct Process {
-    engine: Engine,
-    objects: Objects,
-    qp: QpId,
-    qpn: Qpn,
-}
-
-impl Process {
-    fn new(nic: &NicInfo, qp_type: QpType) -> Self {
-        let mut engine = rig::engine(nic);
-        let objects = Objects::new(&mut engine);
-        let (qp, qpn) = objects.qp(&mut engine, qp_type);
-        Self { engine, objects, qp, qpn }
-    }
-
-    fn connect(&mut self, qp_type: QpType, nic: &NicInfo, peer: Qpn) {
-        to_rts(&mut self.engine, self.qp, qp_type, nic, peer);
-    }
-
-    fn post_recv(&mut self, wr_id: u64) {
-        let wr = self.objects.recv(wr_id);
-        self.engine.post_recv(self.qp, wr).expect("room for it");
-    }
-
-    fn completed(&mut self) -> Vec<u64> {
-        completed(&mut self.engine, self.objects.cq)
-    }
-
-    fn out_of_buffer(&self) -> u64 {
-        self.engine.counters().out_of_buffer
-    }
+fn out_of_buffer(process: &Process) -> u64 {
+    process.engine.counters().out_of_buffer
 }
 
 /// A receiver and a sender, connected if the type is.
 fn pair(test: &str, qp_type: QpType) -> (NicInfo, Process, Process) {
     let nic = rig::nic(test);
-    let mut receiver = Process::new(&nic, qp_type);
-    let mut sender = Process::new(&nic, qp_type);
-    receiver.connect(qp_type, &nic, sender.qpn);
-    sender.connect(qp_type, &nic, receiver.qpn);
+    let [mut receiver, mut sender] = Process::pair(&nic, qp_type);
     run(&mut [&mut receiver.engine, &mut sender.engine]);
     (nic, receiver, sender)
 }
@@ -60,7 +25,7 @@ fn pair(test: &str, qp_type: QpType) -> (NicInfo, Process, Process) {
 #[test]
 fn a_datagram_waits_for_a_receive_and_is_delivered_when_it_comes() {
     let (nic, mut receiver, mut sender) = pair("starved-ud", QpType::Ud);
-    post(&mut sender.engine, sender.qp, datagram(1, &nic, receiver.qpn));
+    sender.post(datagram(1, &nic, receiver.qpn));
     run(&mut [&mut sender.engine, &mut receiver.engine]);
     assert_eq!(sender.completed(), [1], "sent, as far as its sender knows");
     assert!(receiver.engine.has_blocked(), "the background thread looks again");
@@ -70,7 +35,7 @@ fn a_datagram_waits_for_a_receive_and_is_delivered_when_it_comes() {
     receiver.post_recv(7);
     run(&mut [&mut receiver.engine]);
     assert_eq!(receiver.completed(), [7]);
-    assert_eq!(receiver.out_of_buffer(), 0);
+    assert_eq!(out_of_buffer(&receiver), 0);
     assert!(!receiver.engine.has_blocked());
     // Behind the place of the GRH.
     let mut bytes = [0; 8];
@@ -82,38 +47,38 @@ fn a_datagram_waits_for_a_receive_and_is_delivered_when_it_comes() {
 fn after_its_time_it_is_dropped_and_counted_and_what_follows_goes_on() {
     let (nic, mut receiver, mut sender) = pair("starved-drop", QpType::Ud);
     for wr_id in [1, 2] {
-        post(&mut sender.engine, sender.qp, datagram(wr_id, &nic, receiver.qpn));
+        sender.post(datagram(wr_id, &nic, receiver.qpn));
     }
     run(&mut [&mut sender.engine, &mut receiver.engine]);
     receiver.engine.clock.pass(SHORT);
     run(&mut [&mut receiver.engine]);
-    assert_eq!(receiver.out_of_buffer(), 0);
+    assert_eq!(out_of_buffer(&receiver), 0);
     receiver.engine.clock.pass(REST);
     run(&mut [&mut receiver.engine]);
-    assert_eq!(receiver.out_of_buffer(), 2, "one that waited, and what came behind it");
+    assert_eq!(out_of_buffer(&receiver), 2, "one that waited, and what came behind it");
 
     // A QP that had a receive since has its patience back.
     receiver.post_recv(7);
     for wr_id in [3, 4] {
-        post(&mut sender.engine, sender.qp, datagram(wr_id, &nic, receiver.qpn));
+        sender.post(datagram(wr_id, &nic, receiver.qpn));
     }
     run(&mut [&mut sender.engine, &mut receiver.engine]);
     assert_eq!(receiver.completed(), [7]);
     receiver.post_recv(8);
     run(&mut [&mut receiver.engine]);
     assert_eq!(receiver.completed(), [8]);
-    assert_eq!(receiver.out_of_buffer(), 2);
+    assert_eq!(out_of_buffer(&receiver), 2);
 }
 
 #[test]
 fn a_message_of_an_unreliable_connection_waits_too() {
     let (_nic, mut receiver, mut sender) = pair("starved-uc", QpType::Uc);
-    post(&mut sender.engine, sender.qp, rig::send(1, None));
+    sender.send(1);
     run(&mut [&mut sender.engine, &mut receiver.engine]);
     receiver.post_recv(7);
     run(&mut [&mut receiver.engine]);
     assert_eq!(receiver.completed(), [7]);
-    assert_eq!(receiver.out_of_buffer(), 0);
+    assert_eq!(out_of_buffer(&receiver), 0);
 }
 
 #[test]
@@ -124,14 +89,14 @@ fn what_other_processes_sent_is_not_held_up() {
     let wr = receiver.objects.recv(8);
     receiver.engine.post_recv(fed, wr).expect("room for it");
     let mut other = Process::new(&nic, QpType::Ud);
-    other.connect(QpType::Ud, &nic, Qpn::new(0));
+    other.connect(&nic, Qpn::new(0));
 
     // The first process's datagram to the starved QP also holds up the one it sent behind it.
-    post(&mut sender.engine, sender.qp, datagram(1, &nic, receiver.qpn));
-    post(&mut sender.engine, sender.qp, datagram(2, &nic, fed_qpn));
+    sender.post(datagram(1, &nic, receiver.qpn));
+    sender.post(datagram(2, &nic, fed_qpn));
     run(&mut [&mut sender.engine, &mut receiver.engine]);
     assert_eq!(receiver.completed(), [0; 0]);
-    post(&mut other.engine, other.qp, datagram(3, &nic, fed_qpn));
+    other.post(datagram(3, &nic, fed_qpn));
     run(&mut [&mut other.engine, &mut receiver.engine]);
     assert_eq!(receiver.completed(), [8], "another process is not held up");
     let mut bytes = [0; 8];

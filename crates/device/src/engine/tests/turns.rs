@@ -2,52 +2,18 @@
 
 use std::time::Duration;
 
-use iba::{QpType, Qpn};
+use iba::QpType;
 
-use crate::engine::{Engine, POLLS_PER_CLOCK};
-use crate::ids::QpId;
-use crate::nic::NicInfo;
-use crate::rig::{self, Objects, completed, post, run, send, to_rts};
+use crate::engine::POLLS_PER_CLOCK;
+use crate::rig::{self, Process, run};
 
-/// A process with one QP of RC.
-struct Process {
-    engine: Engine,
-    objects: Objects,
-    qp: QpId,
-    qpn: Qpn,
-}
-
-impl Process {
-    fn new(nic: &NicInfo) -> Self {
-        let mut engine = rig::engine(nic);
-        let objects = Objects::new(&mut engine);
-        let (qp, qpn) = objects.qp(&mut engine, QpType::Rc);
-        Self { engine, objects, qp, qpn }
-    }
-
-    fn sends(&mut self, wr_id: u64) {
-        post(&mut self.engine, self.qp, send(wr_id, None));
-    }
-
-    fn awaits(&mut self, wr_id: u64) {
-        self.engine.post_recv(self.qp, self.objects.recv(wr_id)).expect("room for it");
-    }
-
-    fn completed(&mut self) -> Vec<u64> {
-        completed(&mut self.engine, self.objects.cq)
-    }
-
-    /// Polls until nothing comes.
-    fn polls(&mut self) {
-        while self.engine.progress_for_poll() {}
-    }
+/// Polls until nothing comes.
+fn poll_all(process: &mut Process) {
+    while process.engine.progress_for_poll() {}
 }
 
 fn pair(test: &str) -> [Process; 2] {
-    let nic = rig::nic(test);
-    let [mut one, mut other] = [(); 2].map(|()| Process::new(&nic));
-    to_rts(&mut one.engine, one.qp, QpType::Rc, &nic, other.qpn);
-    to_rts(&mut other.engine, other.qp, QpType::Rc, &nic, one.qpn);
+    let [mut one, mut other] = Process::pair(&rig::nic(test), QpType::Rc);
     run(&mut [&mut one.engine, &mut other.engine]);
     [one, other]
 }
@@ -57,16 +23,16 @@ fn messages_that_come_together_are_answered_together() {
     let [mut one, mut other] = pair("turns-answers");
     let answers = |process: &Process| process.engine.counters().tx_shm_packets;
     for (count, expected) in [(1, 1), (5, 2)] {
-        other.polls();
+        poll_all(&mut other);
         let before = answers(&other);
         for wr_id in 0..count {
-            other.awaits(wr_id);
-            one.sends(wr_id);
+            other.post_recv(wr_id);
+            one.send(wr_id);
         }
-        other.polls();
+        poll_all(&mut other);
         // The first comes after an idle poll.
         assert_eq!(answers(&other) - before, expected, "to {count} messages");
-        one.polls();
+        poll_all(&mut one);
         assert_eq!(one.completed(), (0..count).collect::<Vec<_>>());
         assert_eq!(other.completed(), (0..count).collect::<Vec<_>>());
     }
@@ -80,9 +46,9 @@ fn a_poll_that_always_finds_something_looks_at_the_clock_at_last() {
     let before = one.engine.core.now;
     let mut polls = 0;
     while one.engine.core.now < before + passed {
-        other.awaits(polls);
-        one.sends(polls);
-        other.polls();
+        other.post_recv(polls);
+        one.send(polls);
+        poll_all(&mut other);
         assert!(one.engine.progress_for_poll(), "the acknowledgement lies there");
         polls += 1;
         assert!(polls <= 2 * u64::from(POLLS_PER_CLOCK), "who polls looks at no timer");
