@@ -28,6 +28,7 @@ pub fn parent() {
 
 /// After the fork, in the child: makes every device a husk.
 pub fn child() {
+    link::barrier::forget_in_child();
     for guard in HELD.take() {
         guard.abandon();
     }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use link::registry::{Claim, NicIdentity};
 use link::udp::{BindError, Options, UdpLink};
-use parking_lot::{ArcMutexGuard, Mutex, MutexGuard, RawMutex};
+use link::{barrier, biased};
+use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
 use transport::Time;
 
@@ -36,7 +37,7 @@ use crate::register;
 use crate::waits::{Waits, Woken};
 
 /// The engine, locked.
-pub type EngineGuard<'a> = MutexGuard<'a, Engine>;
+pub type EngineGuard<'a> = biased::MutexGuard<'a, Engine>;
 
 /// One NIC in this process.
 #[derive(Debug)]
@@ -47,7 +48,8 @@ pub struct Hca {
 
 #[derive(Debug)]
 struct Shared {
-    engine: Arc<Mutex<Engine>>,
+    /// Free of charge for a thread that polls.
+    engine: Arc<biased::Mutex<Engine>>,
     waits: Arc<Waits>,
     /// Whether the program polls, so that the background thread only watches that it goes on.
     polling: AtomicBool,
@@ -114,10 +116,11 @@ impl Hca {
     }
 
     pub(crate) fn start(nic: &NicInfo) -> Result<Self> {
+        barrier::prepare();
         let waits = Arc::new(Waits::new()?);
         let engine = build_engine(nic, &waits)?;
         let shared = Arc::new(Shared {
-            engine: Arc::new(Mutex::new(engine)),
+            engine: Arc::new(biased::Mutex::new(engine)),
             waits,
             polling: AtomicBool::new(false),
             activity: AtomicU64::new(0),
@@ -211,7 +214,7 @@ impl Hca {
         shared.empty_polls.store(polls, Ordering::Relaxed);
         if polls >= POLLS_TO_TAKE_OVER {
             shared.polling.store(true, Ordering::Relaxed);
-            engine.core.peers.doorbell().inspect(|bell| bell.set_awake());
+            engine.core.peers.doorbell().inspect(|bell| bell.set_polling());
             shared.waits.wake();
         }
     }
@@ -238,7 +241,7 @@ impl Hca {
 /// An engine kept still across a fork.
 pub(crate) struct ForkGuard {
     hca: Arc<Hca>,
-    engine: ArcMutexGuard<RawMutex, Engine>,
+    engine: biased::ArcMutexGuard<Engine>,
 }
 
 /// Locks every open engine. The list of open devices is not locked meanwhile: a device that another thread is opening
@@ -372,7 +375,7 @@ impl Shared {
         let mut heard = began;
         while !self.polling.load(Ordering::Relaxed) && !self.stop.load(Ordering::Acquire) {
             // Who waits for the lock has its turn.
-            MutexGuard::bump(engine);
+            EngineGuard::bump(engine);
             let moved = engine.progress_on();
             let now = Instant::now();
             if moved {
@@ -466,7 +469,8 @@ impl Shared {
                 wait = Some(wait.unwrap_or(LEASE).min(LEASE));
             }
             engine.set_alarm(wait.map_or(Alarm::Never, |wait| Alarm::At(now + wait)));
-            drop(engine);
+            // The lock is free of charge for one thread, and that is to be the program's.
+            EngineGuard::unlock_fair(engine);
             woken = self.waits.wait(wait, false);
         }
     }

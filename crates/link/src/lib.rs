@@ -14,6 +14,7 @@
 //!   netdev:   which addresses (GIDs) the nic has
 //!   ether:    whole frames out of and into the netdev
 //!   neighbour: whether the next hop to a host is known
+//!   biased, barrier: a lock, and fences, that cost who polls next to nothing
 //! ```
 //!
 //! * [`registry`] claims the number (VF) of this process, lists the others, and connects to them.
@@ -74,6 +75,8 @@
 //! # }
 //! ```
 
+pub mod barrier;
+pub mod biased;
 pub mod ether;
 mod fork;
 pub mod neighbour;

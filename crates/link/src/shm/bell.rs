@@ -12,6 +12,17 @@
 //! ```
 //!
 //! One of the two sees the other. A waker rings at most once for each odd value.
+//!
+//! The waker's fence would be most of what a small message costs, and an engine that is polled sleeps seldom. So such an
+//! engine *promises* to take its promise back before it sleeps, and then to make a fence in every process at once; while the
+//! promise stands, the waker's fence is a light one ([`barrier`]):
+//!
+//! ```text
+//!   sleeper                              waker
+//!   promise = 0                          publish (record, head, ...)
+//!   heavy fence                          is it promised? light fence, else fence
+//!   ... as above                         is the sleep word odd? ring
+//! ```
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -21,8 +32,9 @@ use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
-use super::layout::{BELL_LEN, SLEEP};
+use super::layout::{BELL_LEN, PROMISE, SLEEP};
 use super::memfd::{BadMemory, Mapping, SEALS};
+use crate::barrier;
 use crate::registry::message::WAKE;
 use crate::sync::{Ordering, Words, fence};
 
@@ -51,6 +63,13 @@ impl Doorbell {
 
     /// Tells peers that we poll. Calling it twice is the same as once.
     pub fn set_awake(&self) {
+        wake_up(&self.page);
+    }
+
+    /// Tells peers that we poll, and shall go on with it: to wake us is made cheaper to consider, and the next
+    /// [`set_sleeping`](Self::set_sleeping) dearer by some microseconds.
+    pub fn set_polling(&self) {
+        promise(&self.page);
         wake_up(&self.page);
     }
 
@@ -126,9 +145,21 @@ impl PeerBell {
     }
 }
 
+/// Promises that nobody falls asleep here whom a waker with a light fence misses.
+pub(super) fn promise(words: &impl Words) {
+    words.store(PROMISE, 1, Ordering::Relaxed);
+}
+
 /// Moves the sleep word to the next odd value: a new one even if it is odd, so that a waker that
 /// rang for the last sleep rings for this one.
 pub(super) fn fall_asleep(words: &impl Words) {
+    if words.load(PROMISE, Ordering::Relaxed) != 0 {
+        words.store(PROMISE, 0, Ordering::Relaxed);
+        // ORDERING: the promise before the last poll of the rings; pairs with the light fence in `Watcher::must_ring`: what
+        // a waker published before that is seen below, or else it loads a sleep word that was written below, or a promise
+        // that was taken back.
+        barrier::everywhere();
+    }
     words.update(SLEEP, |value| value.wrapping_add(1) | 1);
     // ORDERING: the sleep word before the last poll of the rings; pairs with the fence in
     // `Watcher::must_ring` and the one in `Tx::want_space`.
@@ -149,9 +180,14 @@ pub(super) struct Watcher {
 impl Watcher {
     /// Whether the sleeper sleeps and was not rung for this sleep.
     pub(super) fn must_ring(&mut self, words: &impl Words) -> bool {
-        // ORDERING: what was published before the load of the sleep word; pairs with the fence in
-        // `fall_asleep`.
-        fence(Ordering::SeqCst);
+        // ORDERING: what was published before the loads of the promise and, if it stands, of the sleep word; pairs with the
+        // heavy fence in `fall_asleep`.
+        barrier::light();
+        if words.load(PROMISE, Ordering::Relaxed) == 0 || !barrier::is_ready() {
+            // ORDERING: what was published before the load of the sleep word; pairs with the fence in
+            // `fall_asleep`.
+            fence(Ordering::SeqCst);
+        }
         let value = words.load(SLEEP, Ordering::Relaxed);
         let ring = !value.is_multiple_of(2) && value != self.rung;
         if ring {

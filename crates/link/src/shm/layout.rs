@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!  ring memfd (sealed, made by the sender)          doorbell memfd (sealed, one per claim)
-//!  0     HEAD     consumer writes, producer reads    0   SLEEP   even: awake, odd: asleep
-//!  128   WAITING  producer sets, consumer clears         (only its owner can write it)
+//!  0     HEAD     consumer writes, producer reads    0   SLEEP    even: awake, odd: asleep
+//!  128   WAITING  producer sets, consumer clears     8   PROMISE  1: no sleep without a heavy fence
+//!                                                        (only its owner can write them)
 //!  4096  SLOT     the sender holds its guard slot here; the rest is scratch for the engines
 //!  8192  the ring: records at multiples of 64 bytes
 //! ```
@@ -42,6 +43,10 @@ pub(crate) const DATA: usize = 8192;
 
 /// Doorbell word: counts up at each change, odd while the owner sleeps.
 pub(crate) const SLEEP: usize = 0;
+
+/// Doorbell word: 1 while the owner promises to take this back, and then to make a fence in every process
+/// ([`barrier`](crate::barrier)), before it sleeps.
+pub(crate) const PROMISE: usize = 8;
 
 /// Bytes of the doorbell memfd.
 pub(crate) const BELL_LEN: usize = 4096;

@@ -11,15 +11,15 @@ use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
 
-use super::bell::{Watcher, fall_asleep, wake_up};
+use super::bell::{Watcher, fall_asleep, promise, wake_up};
 use super::cursor::{NoRoom, Rx, Tx};
 use super::guard;
-use super::layout::{DATA, HEADER, LINE, SLEEP, SLOT};
+use super::layout::{DATA, HEADER, LINE, PROMISE, SLEEP, SLOT};
 use crate::sync::{Ordering, Words};
 
-/// Two control words and a ring of four lines.
+/// Three control words and a ring of four lines.
 struct Memory {
-    control: [AtomicU64; 2],
+    control: [AtomicU64; 3],
     ring: Vec<Line>,
 }
 
@@ -36,14 +36,14 @@ const CAPACITY: usize = 4 * LINE;
 impl Memory {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            control: [AtomicU64::new(0), AtomicU64::new(0)],
+            control: Default::default(),
             ring: (0..CAPACITY / LINE).map(|_| Line::default()).collect(),
         })
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
         match at.checked_sub(DATA) {
-            None => &self.control[at / 128],
+            None => &self.control[if at == PROMISE { 2 } else { at / 128 }],
             Some(at) => &self.ring[at / LINE].word,
         }
     }
@@ -168,9 +168,22 @@ fn freeing() {
 /// the producer rings.
 #[test]
 fn sleeping_consumer() {
-    loom::model(|| {
+    sleep_beside_a_push(false);
+}
+
+/// The same, of one that promised to make a heavy fence before it sleeps.
+#[test]
+fn promising_consumer() {
+    sleep_beside_a_push(true);
+}
+
+fn sleep_beside_a_push(promised: bool) {
+    loom::model(move || {
         let memory = Memory::new();
         let page = Memory::new();
+        if promised {
+            promise(&*page);
+        }
         let producer = {
             let (memory, page) = (memory.clone(), page.clone());
             thread::spawn(move || {
@@ -231,10 +244,26 @@ fn second_sleep() {
 /// more, never sleeps beside free space, unless the consumer rings.
 #[test]
 fn producer_waits_for_space() {
-    loom::model(|| {
+    wait_for_space(false);
+}
+
+/// The same, of one that promised to make a heavy fence before it sleeps, and asked before it knew that it would sleep.
+#[test]
+fn promising_producer_waits_for_space() {
+    wait_for_space(true);
+}
+
+fn wait_for_space(promised: bool) {
+    let mut model = loom::model::Builder::new();
+    // All interleavings of the two long ways take minutes.
+    model.preemption_bound = promised.then_some(3);
+    model.check(move || {
         let memory = Memory::new();
         // The producer's page: it is the one who sleeps here.
         let page = Memory::new();
+        if promised {
+            promise(&*page);
+        }
         let mut tx = Tx::new(CAPACITY);
         for value in 0..3 {
             push(&mut tx, &memory, 8, value).expect("room for three");
@@ -261,13 +290,16 @@ fn producer_waits_for_space() {
                 rung
             })
         };
-        let mut pushed = !full(&push(&mut tx, &memory, 8, 3));
+        let mut pushed = tx.reserve(&*memory, 8).is_ok();
+        if !pushed && promised {
+            pushed = tx.want_space(&*memory, 8).expect("an honest consumer");
+        }
         if !pushed {
             fall_asleep(&*page);
-            if tx.want_space(&*memory, 8).expect("an honest consumer") {
-                push(&mut tx, &memory, 8, 3).expect("space was promised");
-                pushed = true;
-            }
+            pushed = tx.want_space(&*memory, 8).expect("an honest consumer");
+        }
+        if pushed {
+            push(&mut tx, &memory, 8, 3).expect("space was promised");
         }
         let rung = consumer.join().expect("no panic");
         assert!(pushed || rung, "the producer sleeps beside free space");

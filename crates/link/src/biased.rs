@@ -1,0 +1,129 @@
+//! A lock that is free of charge for the thread that mostly takes it.
+//!
+//! A lock takes two locked instructions, and each waits until every line written before is this processor's own: at the end
+//! of a message that is the wait for the peer, once more. So the thread that takes the lock again and again, the one that
+//! polls, becomes its *favourite* ([`Bias`]): it says with a plain store that it is inside, and looks whether it still is
+//! the favourite. All others take a mutex among themselves first, then end the favour, and wait until the favourite has
+//! left. That costs them microseconds, so the favour is won only by taking the lock many times in a row; until then all are
+//! like the rest.
+
+#![allow(unsafe_code, reason = "a lock promises that one holds it at a time")]
+
+mod bias;
+#[cfg(loom)]
+mod models;
+
+#[cfg(not(loom))]
+pub use self::raw::{ArcMutexGuard, Mutex, MutexGuard, RawBiased};
+
+#[cfg(not(loom))]
+mod raw {
+    use std::fmt;
+    use std::time::{Duration, Instant};
+
+    use parking_lot::lock_api::RawMutex as _;
+    use parking_lot::lock_api::{self, GuardNoSend};
+
+    use super::bias::Bias;
+    use crate::thread::this_thread;
+
+    /// A value behind a [`RawBiased`] lock.
+    pub type Mutex<T> = lock_api::Mutex<RawBiased, T>;
+    /// The value, locked.
+    pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawBiased, T>;
+    /// The same, which keeps the lock itself from being dropped.
+    pub type ArcMutexGuard<T> = lock_api::ArcMutexGuard<RawBiased, T>;
+
+    /// The lock. Of two locks that one thread takes, one inside the other, the inner one waits for ever, as of any mutex.
+    pub struct RawBiased {
+        bias: Bias,
+        mutex: parking_lot::RawMutex,
+    }
+
+    impl RawBiased {
+        /// Leaves, if the lock is held as only its favourite holds it.
+        #[inline]
+        fn leave(&self) -> bool {
+            self.bias.leave(this_thread())
+        }
+
+        /// Takes the lock with the mutex held, unless the favourite stays inside until the deadline.
+        fn take_over(&self, deadline: Option<Instant>) -> bool {
+            let is_over = self.bias.take_over(this_thread(), deadline);
+            if !is_over {
+                // SAFETY: the caller locked it, and nobody else unlocks it.
+                unsafe { self.mutex.unlock() };
+            }
+            is_over
+        }
+
+        #[cold]
+        fn lock_slowly(&self) {
+            self.mutex.lock();
+            self.take_over(None);
+        }
+    }
+
+    // SAFETY: `Bias` tells who of the favourite and the holder of the mutex holds the lock, never both (see its models), and
+    // the mutex is held by one at a time.
+    unsafe impl lock_api::RawMutex for RawBiased {
+        const INIT: Self = Self { bias: Bias::new(), mutex: parking_lot::RawMutex::INIT };
+
+        type GuardMarker = GuardNoSend;
+
+        #[inline]
+        fn lock(&self) {
+            if !self.bias.enter(this_thread()) {
+                self.lock_slowly();
+            }
+        }
+
+        fn try_lock(&self) -> bool {
+            self.bias.enter(this_thread())
+                || self.mutex.try_lock() && self.take_over(Some(Instant::now()))
+        }
+
+        #[inline]
+        unsafe fn unlock(&self) {
+            if !self.leave() {
+                self.bias.consider(this_thread());
+                // SAFETY: the lock is held, and not by its favourite's way, so that its holder holds the mutex.
+                unsafe { self.mutex.unlock() };
+            }
+        }
+    }
+
+    // SAFETY: as above.
+    unsafe impl lock_api::RawMutexFair for RawBiased {
+        unsafe fn unlock_fair(&self) {
+            if !self.leave() {
+                // SAFETY: as in `unlock`.
+                unsafe { self.mutex.unlock_fair() };
+            }
+        }
+    }
+
+    // SAFETY: as above.
+    unsafe impl lock_api::RawMutexTimed for RawBiased {
+        type Duration = Duration;
+        type Instant = Instant;
+
+        fn try_lock_for(&self, patience: Duration) -> bool {
+            self.try_lock_until(Instant::now() + patience)
+        }
+
+        fn try_lock_until(&self, deadline: Instant) -> bool {
+            self.bias.enter(this_thread())
+                || self.mutex.try_lock_until(deadline) && self.take_over(Some(deadline))
+        }
+    }
+
+    impl fmt::Debug for RawBiased {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.debug_struct("RawBiased").field("bias", &self.bias).finish_non_exhaustive()
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,216 @@
+//! Who may do without the mutex, and whether it is inside.
+//!
+//! ```text
+//!   favourite                                   anybody else, with the mutex
+//!   inside = 1                                  favour = none
+//!   light fence                                 heavy fence
+//!   am I the favourite? in; else out again      wait while inside
+//! ```
+//!
+//! One of the two sees the other ([`barrier`]).
+//!
+//! Only one thread can ever be the favourite of a lock. Were there a second, the first could have stopped long ago right
+//! before its `inside = 1`, and would undo that of the second when it goes on.
+
+#[cfg(not(loom))]
+use core::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use crate::barrier;
+use crate::sync::{AtomicU32, AtomicUsize, Ordering};
+
+/// So many times in a row, with nobody else in between, a thread takes the mutex before it is the favourite.
+#[cfg(not(loom))]
+pub(super) const HABIT: u32 = 1024;
+#[cfg(loom)]
+pub(super) const HABIT: u32 = 1;
+/// The same where others come so seldom that what their coming costs does not matter...
+#[cfg(not(loom))]
+const SOON: u32 = 64;
+/// ...which is at most once in so many microseconds.
+#[cfg(not(loom))]
+const SELDOM: u64 = 1000;
+/// How often somebody looks whether the favourite left before sleeping on it.
+#[cfg(not(loom))]
+const LOOKS: u32 = 100;
+/// No thread.
+const NONE: usize = 0;
+
+/// What a lock knows of its favourite. Threads are told apart by numbers other than 0, which a later thread may have
+/// again.
+#[derive(Debug)]
+pub(super) struct Bias {
+    /// The favourite, while it is one. Written with the mutex held.
+    favour: AtomicUsize,
+    /// Whether the favourite is inside, or tries to. Written by that thread only.
+    inside: AtomicU32,
+    /// The thread that may become the favourite, once there was one. Written once, with the mutex held.
+    chosen: AtomicUsize,
+    /// Who unlocked the mutex last, and how often in a row. Used with the mutex held.
+    last: AtomicUsize,
+    in_a_row: AtomicU32,
+    /// How often it takes, and when the favour ended last, in microseconds. Used with the mutex held.
+    habit: AtomicU32,
+    #[cfg(not(loom))]
+    ended: AtomicU64,
+}
+
+impl Bias {
+    #[cfg(not(loom))]
+    pub(super) const fn new() -> Self {
+        Self {
+            favour: AtomicUsize::new(NONE),
+            inside: AtomicU32::new(0),
+            chosen: AtomicUsize::new(NONE),
+            last: AtomicUsize::new(NONE),
+            in_a_row: AtomicU32::new(0),
+            habit: AtomicU32::new(HABIT),
+            ended: AtomicU64::new(0),
+        }
+    }
+
+    #[cfg(loom)]
+    pub(super) fn new() -> Self {
+        Self {
+            favour: AtomicUsize::new(NONE),
+            inside: AtomicU32::new(0),
+            chosen: AtomicUsize::new(NONE),
+            last: AtomicUsize::new(NONE),
+            in_a_row: AtomicU32::new(0),
+            habit: AtomicU32::new(HABIT),
+        }
+    }
+
+    /// Lets thread `me` in if it is the favourite. If so, the lock is held until [`leave`](Self::leave).
+    #[inline]
+    pub(super) fn enter(&self, me: usize) -> bool {
+        // Who is inside already must wait for itself, as with any mutex.
+        if self.favour.load(Ordering::Relaxed) != me || self.inside.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        self.inside.store(1, Ordering::Relaxed);
+        // ORDERING: the store above before the load below; pairs with the heavy fence in `take_over`. What the holders of
+        // the mutex did before the favour was given is seen, as it was given to this thread by itself, with the mutex held.
+        barrier::light();
+        if self.favour.load(Ordering::Relaxed) == me {
+            return true;
+        }
+        self.step_out();
+        false
+    }
+
+    /// If thread `me`, which holds the lock, holds it by [`enter`](Self::enter), it leaves, and the lock is free.
+    #[inline]
+    pub(super) fn leave(&self, me: usize) -> bool {
+        // Another thread's `inside` is never this one's.
+        if self.chosen.load(Ordering::Relaxed) != me || self.inside.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        self.step_out();
+        true
+    }
+
+    #[inline]
+    fn step_out(&self) {
+        // ORDERING: Release pairs with the Acquire in `take_over`: what the favourite did is over.
+        self.inside.store(0, Ordering::Release);
+        // ORDERING: the store above before the load below; pairs with the heavy fence in `take_over`. Who ended the favour
+        // before may sleep.
+        barrier::light();
+        if self.favour.load(Ordering::Relaxed) == NONE {
+            self.wake();
+        }
+    }
+
+    /// With the mutex held: ends the favour, and waits until the favourite is not inside. False if it still is at the
+    /// deadline; the favour has ended all the same.
+    pub(super) fn take_over(&self, me: usize, deadline: Option<Instant>) -> bool {
+        if self.favour.load(Ordering::Relaxed) != NONE {
+            self.favour.store(NONE, Ordering::Relaxed);
+            // ORDERING: the store above before the loads of `inside`; pairs with the light fences.
+            barrier::here();
+            self.consider_habit();
+        }
+        if self.last.load(Ordering::Relaxed) != me {
+            self.last.store(me, Ordering::Relaxed);
+            self.in_a_row.store(0, Ordering::Relaxed);
+        }
+        self.wait(deadline)
+    }
+
+    /// With the mutex held, right before it is unlocked: gives the favour to a thread that does little else.
+    #[inline]
+    pub(super) fn consider(&self, me: usize) {
+        let in_a_row = self.in_a_row.load(Ordering::Relaxed) + 1;
+        self.in_a_row.store(in_a_row, Ordering::Relaxed);
+        if in_a_row >= self.habit.load(Ordering::Relaxed) {
+            self.favour(me);
+        }
+    }
+
+    #[cold]
+    fn favour(&self, me: usize) {
+        self.in_a_row.store(0, Ordering::Relaxed);
+        let chosen = self.chosen.load(Ordering::Relaxed);
+        if barrier::is_ready() && (chosen == NONE || chosen == me) {
+            self.chosen.store(me, Ordering::Relaxed);
+            self.favour.store(me, Ordering::Relaxed);
+        }
+    }
+
+    /// The favour ended: says how soon it comes back.
+    #[cfg(not(loom))]
+    fn consider_habit(&self) {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let now = now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000;
+        let is_seldom = now - self.ended.load(Ordering::Relaxed) >= SELDOM;
+        self.ended.store(now, Ordering::Relaxed);
+        self.habit.store(if is_seldom { SOON } else { HABIT }, Ordering::Relaxed);
+    }
+
+    #[cfg(loom)]
+    fn consider_habit(&self) {
+        // A model has no time.
+    }
+
+    #[cfg(not(loom))]
+    fn wait(&self, deadline: Option<Instant>) -> bool {
+        use rustix::thread::futex;
+        use rustix::time::Timespec;
+
+        let mut looks = 0;
+        // ORDERING: Acquire pairs with the Release in `step_out`.
+        while self.inside.load(Ordering::Acquire) != 0 {
+            let mut patience = None;
+            if let Some(deadline) = deadline {
+                let Some(left) = deadline.checked_duration_since(Instant::now()) else {
+                    return false;
+                };
+                patience = Some(Timespec::try_from(left).unwrap_or_default());
+            }
+            looks += 1;
+            if looks < LOOKS {
+                std::hint::spin_loop();
+            } else {
+                // Whatever ends it, `inside` is looked at again.
+                let _ = futex::wait(&self.inside, futex::Flags::PRIVATE, 1, patience.as_ref());
+            }
+        }
+        true
+    }
+
+    #[cfg(loom)]
+    fn wait(&self, _: Option<Instant>) -> bool {
+        while self.inside.load(Ordering::Acquire) != 0 {
+            loom::thread::yield_now();
+        }
+        true
+    }
+
+    #[cold]
+    fn wake(&self) {
+        // The only one who can sleep there holds the mutex.
+        #[cfg(not(loom))]
+        let _ = rustix::thread::futex::wake(&self.inside, rustix::thread::futex::Flags::PRIVATE, 1);
+    }
+}
