@@ -14,7 +14,8 @@
 #define REGION 4096
 
 static unsigned char region[REGION] __attribute__((aligned(4096)));
-static unsigned char inbox[RECV_SIZE] __attribute__((aligned(4096)));
+/* A place for each receive: what it holds is read when its completion is, and others may have come by then. */
+static unsigned char inbox[QPS * RECVS][RECV_SIZE] __attribute__((aligned(4096)));
 
 static int fail(const char *what)
 {
@@ -22,10 +23,10 @@ static int fail(const char *what)
 	return 1;
 }
 
-static int post_recv(struct ibv_qp *qp, struct ibv_mr *mr)
+static int post_recv(struct ibv_qp *qp, struct ibv_mr *mr, int place)
 {
-	struct ibv_sge sge = { .addr = (uintptr_t)inbox, .length = RECV_SIZE, .lkey = mr->lkey };
-	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
+	struct ibv_sge sge = { .addr = (uintptr_t)inbox[place], .length = RECV_SIZE, .lkey = mr->lkey };
+	struct ibv_recv_wr wr = { .wr_id = place, .sg_list = &sge, .num_sge = 1 }, *bad;
 
 	return ibv_post_recv(qp, &wr, &bad);
 }
@@ -71,7 +72,7 @@ int main(int argc, char **argv)
 		target = ibv_reg_mr(pd, region, REGION, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 				    IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
 	if (target)
-		mr = ibv_reg_mr(pd, inbox, RECV_SIZE, IBV_ACCESS_LOCAL_WRITE);
+		mr = ibv_reg_mr(pd, inbox, sizeof(inbox), IBV_ACCESS_LOCAL_WRITE);
 	if (!cq || !mr)
 		return fail("device, PD, CQ or MR");
 	for (int i = 0; i < QPS; i++) {
@@ -79,7 +80,7 @@ int main(int argc, char **argv)
 		if (!qps[i])
 			return fail("QP");
 		for (int n = 0; n < RECVS; n++)
-			if (post_recv(qps[i], mr))
+			if (post_recv(qps[i], mr, i * RECVS + n))
 				return fail("receive");
 		printf("qp %u\n", qps[i]->qp_num);
 	}
@@ -93,8 +94,8 @@ int main(int argc, char **argv)
 			continue;
 		if (wc.status == IBV_WC_SUCCESS) {
 			messages++;
-			done = inbox[0] == 'q';
-			if (wc.qp_num == qps[0]->qp_num && post_recv(qps[0], mr))
+			done = inbox[wc.wr_id][0] == 'q';
+			if (wc.qp_num == qps[0]->qp_num && post_recv(qps[0], mr, wc.wr_id))
 				return fail("receive");
 		} else if (wc.status != IBV_WC_WR_FLUSH_ERR) {
 			printf("status %s\n", ibv_wc_status_str(wc.status));
