@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iba::{
-    Access, AckTimeout, AttrMask, Av, Gid, Mtu, Psn, QKey, QpAttr, QpState, QpType, Qpn, RKey,
-    RnrTimer, SendFlags, WrOpcode,
+    Access, AckTimeout, AttrMask, Av, Gid, Mtu, Psn, QKey, QpAttr, QpState, QpType, Qpn, RnrTimer,
+    SendFlags, WrOpcode,
 };
 use smallvec::SmallVec;
 use transport::wr::{Data, RecvWr, SendWr, SgList, Sge, UdDest};
@@ -151,19 +151,9 @@ impl Process {
 
 /// A send of a few bytes.
 pub(crate) fn send(wr_id: u64, ud: Option<UdDest>) -> SendWr {
-    SendWr {
-        wr_id,
-        opcode: WrOpcode::Send,
-        flags: SendFlags::SIGNALED | SendFlags::INLINE,
-        imm: 0,
-        data: Data::Inline(SmallVec::from_slice(&wr_id.to_be_bytes())),
-        remote_addr: 0,
-        rkey: RKey(0),
-        compare_add: 0,
-        swap: 0,
-        ud,
-        srqn: 0,
-    }
+    let data = Data::Inline(SmallVec::from_slice(&wr_id.to_be_bytes()));
+    let flags = SendFlags::SIGNALED | SendFlags::INLINE;
+    SendWr { ud, ..SendWr::new(wr_id, WrOpcode::Send, flags, data) }
 }
 
 /// The way to the port of a NIC.

@@ -18,24 +18,13 @@ pub fn recv(wr_id: u64, addr: u64, length: u32) -> RecvWr {
 
 /// A work request of `length` bytes at `addr`, neither signaled nor anything else.
 pub fn wr(wr_id: u64, opcode: WrOpcode, addr: u64, length: u32) -> SendWr {
-    SendWr {
-        wr_id,
-        opcode,
-        flags: SendFlags::empty(),
-        imm: 0,
-        data: Data::Sges([sge(addr, length)].into_iter().collect()),
-        remote_addr: 0,
-        rkey: RKey(KEY),
-        compare_add: 0,
-        swap: 0,
-        ud: None,
-        srqn: 0,
-    }
+    let data = Data::Sges([sge(addr, length)].into_iter().collect());
+    SendWr { rkey: RKey(KEY), ..SendWr::new(wr_id, opcode, SendFlags::empty(), data) }
 }
 
 /// A SEND.
 pub fn send(wr_id: u64, addr: u64, length: u32) -> SendWr {
-    wr(wr_id, WrOpcode::Send, addr, length)
+    SendWr { rkey: RKey(0), ..wr(wr_id, WrOpcode::Send, addr, length) }
 }
 
 /// A WRITE to `remote`.

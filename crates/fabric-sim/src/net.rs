@@ -5,7 +5,9 @@ use std::collections::BinaryHeap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use iba::{Psn, QpState, QpType, Qpn, WrOpcode};
-use transport::{Completion, Poll, Qp, RecvWr, Rx, SendWr, Short, Time, UdDest};
+use transport::{
+    Completion, Data, Poll, PostError, Qp, RecvWr, Rx, SendWr, Short, ShortSend, Time, UdDest,
+};
 use wire::{Headers, Opcode};
 
 use crate::build;
@@ -57,8 +59,8 @@ pub struct Net {
     pub mute: Vec<usize>,
     /// Where it rolls dice whether a packet may go the short way; none does without. Put it there at will.
     pub short: Option<Rng>,
-    /// Packets that went the short way, sent and received.
-    pub shorts: [u64; 2],
+    /// Packets that went the short way: sent when they were polled for, received, and sent when they were posted.
+    pub shorts: [u64; 3],
     /// Where every packet that was sent is summed up, so that two networks can be compared. Put a number there at will.
     pub digest: Option<u64>,
     /// Whether packets of a message that come at the same time are taken in one stroke where that is allowed.
@@ -146,7 +148,7 @@ impl Net {
             dead: Vec::new(),
             mute: Vec::new(),
             short: None,
-            shorts: [0; 2],
+            shorts: [0; 3],
             digest: None,
             joins: false,
             joined: 0,
@@ -372,7 +374,23 @@ impl Net {
         if self.nodes[node].qp.qp_type() == QpType::Ud && wr.ud.is_none() {
             wr.ud = Some(self.to(1 - node));
         }
-        self.nodes[node].qp.post_send(wr).expect("the send queue takes it");
+        self.try_post(node, wr).expect("the send queue takes it");
+    }
+
+    /// Posts a send, if the queue takes it. It may go the short way at once, and is carried on when its node is polled.
+    ///
+    /// # Errors
+    /// As [`Qp::post_send`].
+    pub fn try_post(&mut self, node: usize, wr: SendWr) -> Result<(), PostError> {
+        let may_be_short = self.may_be_short();
+        let Node { qp, host, .. } = &mut self.nodes[node];
+        if let Some(send) = short(&wr).filter(|_| may_be_short)
+            && qp.post_short(host, &send, || self.now).is_some()
+        {
+            self.shorts[2] += 1;
+            return Ok(());
+        }
+        qp.post_send(wr)
     }
 
     /// Posts a SEND of `length` bytes at `addr`.
@@ -446,4 +464,11 @@ impl Ord for Flying {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.arrival, self.number).cmp(&(other.arrival, other.number))
     }
+}
+
+/// The request as one that can go the short way from the start.
+fn short(wr: &SendWr) -> Option<ShortSend> {
+    let Data::Sges(sges) = &wr.data else { return None };
+    let is_short = wr.opcode == WrOpcode::Send && wr.ud.is_none() && sges.len() == 1;
+    is_short.then(|| ShortSend { wr_id: wr.wr_id, flags: wr.flags, sge: sges[0] })
 }

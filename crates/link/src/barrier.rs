@@ -75,12 +75,12 @@ pub(crate) fn light() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// A fence in every thread of this process.
+/// A fence in every thread of this process, the calling one included.
 pub(crate) fn here() {
     heavy(MembarrierCommand::PrivateExpedited);
 }
 
-/// A fence in every thread of every process that takes part.
+/// A fence in every thread of every process that takes part, and in the calling one.
 pub(crate) fn everywhere() {
     heavy(MembarrierCommand::GlobalExpedited);
 }
@@ -91,6 +91,7 @@ fn heavy(command: MembarrierCommand) {
     if membarrier(command).is_err() {
         // A sandbox that came later forbids it. Time does the same.
         std::thread::sleep(SETTLED);
+        core::sync::atomic::fence(Ordering::SeqCst);
     }
     #[cfg(loom)]
     loom::sync::atomic::fence(Ordering::SeqCst);

@@ -88,6 +88,6 @@ pub use pace::RateLimit;
 pub use path::PathCaps;
 pub use qp::{Poll, Qp, QpCap, QpInit};
 pub use resp::{Step, consumes_receive};
-pub use short::Short;
+pub use short::{Short, ShortSend};
 pub use time::Time;
 pub use wr::{Data, RecvWr, SendWr, SgList, Sge, UdDest};

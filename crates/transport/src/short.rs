@@ -6,6 +6,8 @@
 //! the long way: rules about what is *not* usual are in one place, there. Both ways send the same packets, so that one
 //! end may go the short way when the other does not.
 
+use std::slice;
+
 use iba::{Msn, Psn, QpState, QpType, SendFlags, WcOpcode, WrOpcode};
 use wire::bth::pad_for;
 use wire::{Aeth, Headers, Opcode, Syndrome};
@@ -14,7 +16,8 @@ use crate::env::{Completion, Env, Side, Skipped, Source};
 use crate::packet::payload;
 use crate::qp::Qp;
 use crate::time::Time;
-use crate::wr::SgList;
+use crate::wqe::Wqe;
+use crate::wr::{Data, SendWr, SgList, Sge};
 
 /// A packet that can go the short way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,18 @@ pub enum Short {
         /// How many messages the responder completed.
         msn: Msn,
     },
+}
+
+/// A SEND without immediate data of one piece of memory, to be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "callers build it")]
+pub struct ShortSend {
+    /// Given back in the completion.
+    pub wr_id: u64,
+    /// How to do it.
+    pub flags: SendFlags,
+    /// The memory.
+    pub sge: Sge,
 }
 
 impl Short {
@@ -71,21 +86,11 @@ impl Qp {
     /// read once the packet is on its way, and only if a timer has to be set.
     #[must_use]
     pub fn transmit_short<E: Env>(&mut self, env: &mut E, clock: impl FnOnce() -> Time) -> bool {
-        let req = &self.req;
-        let ack = if self.ack_stayed { self.resp.only_ack() } else { None };
-        // The next packet begins the last request, and has nothing to say of others.
-        let is_usual = self.is_short()
-            && !self.owes_cnp()
-            && (ack.is_some() || !self.resp.has_answers())
-            && req.index + 1 == self.sq.len()
-            && req.psn == req.max
-            && req.rnr_until.is_none()
-            && !req.blocked
-            && req.rd_atomic == 0
-            && !self.pace.is_limited()
-            && req.skipped == Skipped::default()
-            && req.outstanding() < self.window.packets();
-        let Some(wqe) = self.sq.back().filter(|_| is_usual) else { return false };
+        let ack = self.ack_that_stayed();
+        if self.req.index + 1 != self.sq.len() || !self.may_begin(ack) {
+            return false;
+        }
+        let Some(wqe) = self.sq.back() else { return false };
         if wqe.wr.opcode != WrOpcode::Send
             || wqe.length > self.path.path_mtu.bytes()
             || wqe.begun
@@ -93,7 +98,7 @@ impl Qp {
         {
             return false;
         }
-        let (psn, length) = (req.psn, wqe.length);
+        let (psn, length) = (self.req.psn, wqe.length);
         let packet = Short::Send { psn, se: wqe.wr.flags.contains(SendFlags::SOLICITED) };
         let source = payload(&wqe.wr.data, 0, length);
         env.of_request(wqe.wr.wr_id);
@@ -104,6 +109,69 @@ impl Qp {
         if let Some(wqe) = self.sq.back_mut() {
             (wqe.begun, wqe.first, wqe.packets) = (true, psn, 1);
         }
+        self.has_begun(env, clock, ack)
+    }
+
+    /// Posts a SEND of one piece of memory and sends it, as [`Qp::post_send`] and [`Qp::transmit_short`] do, if everything is as
+    /// usual; if not, nothing happened. The packet goes first, so that it need not wait until the request lies in its queue.
+    ///
+    /// Says whether [`Qp::transmit_short`] would have said that nothing is left to do.
+    pub fn post_short<E: Env>(
+        &mut self,
+        env: &mut E,
+        send: &ShortSend,
+        clock: impl FnOnce() -> Time,
+    ) -> Option<bool> {
+        let ack = self.ack_that_stayed();
+        let ShortSend { wr_id, flags, sge } = *send;
+        let length = sge.length;
+        if self.req.index != self.sq.len()
+            || self.sq.len() >= self.cap.max_send_wr as usize
+            || self.cap.max_send_sge == 0
+            || length > self.path.path_mtu.bytes()
+            || !self.may_begin(ack)
+        {
+            return None;
+        }
+        let psn = self.req.psn;
+        let packet = Short::Send { psn, se: flags.contains(SendFlags::SOLICITED) };
+        let source = Source::Sges { sges: slice::from_ref(&sge), offset: 0, length };
+        env.of_request(wr_id);
+        // The long way finds out again what speaks against it, and does something about it.
+        env.transmit_short(packet, self.attr.dest_qpn, source, length).ok()?;
+        let data = Data::Sges(SgList::from_slice(&[sge]));
+        let wr = SendWr::new(wr_id, WrOpcode::Send, flags, data);
+        self.sq.push_back(Wqe { begun: true, first: psn, ..Wqe::new(wr, length) });
+        Some(self.has_begun(env, clock, ack))
+    }
+
+    /// The acknowledgement that stayed, if it is all that the peer is owed.
+    fn ack_that_stayed(&self) -> Option<Psn> {
+        if self.ack_stayed { self.resp.only_ack() } else { None }
+    }
+
+    /// Whether the next packet begins a request and has nothing to say of others, but for this acknowledgement behind it.
+    fn may_begin(&self, ack: Option<Psn>) -> bool {
+        let req = &self.req;
+        self.is_short()
+            && !self.owes_cnp()
+            && (ack.is_some() || !self.resp.has_answers())
+            && req.psn == req.max
+            && req.rnr_until.is_none()
+            && !req.blocked
+            && req.rd_atomic == 0
+            && !self.pace.is_limited()
+            && req.skipped == Skipped::default()
+            && req.outstanding() < self.window.packets()
+    }
+
+    /// Notes that the last request was sent in one packet, and sends the acknowledgement behind it. False if that did not go.
+    fn has_begun<E: Env>(
+        &mut self,
+        env: &mut E,
+        clock: impl FnOnce() -> Time,
+        ack: Option<Psn>,
+    ) -> bool {
         self.req.sent_one();
         if self.req.ack_timer.is_none() {
             self.req.watch(clock(), &self.attr);

@@ -181,17 +181,9 @@ impl Qp {
             return WcStatus::TmRndvIncomplete;
         }
         let request = |opcode, flags, data| SendWr {
-            wr_id: wr.wr_id,
-            opcode,
-            flags,
-            imm: 0,
-            data,
             remote_addr: rendezvous.addr,
             rkey: rendezvous.rkey,
-            compare_add: 0,
-            swap: 0,
-            ud: None,
-            srqn: 0,
+            ..SendWr::new(wr.wr_id, opcode, flags, data)
         };
         let mut header = rendezvous.header;
         header[0] = FIN;

@@ -97,6 +97,26 @@ pub struct SendWr {
     pub srqn: u32,
 }
 
+impl SendWr {
+    /// A request with nothing but what every request has.
+    #[inline]
+    pub const fn new(wr_id: u64, opcode: WrOpcode, flags: SendFlags, data: Data) -> Self {
+        Self {
+            wr_id,
+            opcode,
+            flags,
+            imm: 0,
+            data,
+            remote_addr: 0,
+            rkey: RKey(0),
+            compare_add: 0,
+            swap: 0,
+            ud: None,
+            srqn: 0,
+        }
+    }
+}
+
 /// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]

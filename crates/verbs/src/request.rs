@@ -1,6 +1,6 @@
 //! Work requests.
 
-use iba::{RKey, SendFlags, WrOpcode};
+use iba::{SendFlags, WrOpcode};
 use transport::wr::{Data, SendWr, UdDest};
 
 use crate::{Ah, Remote, Slice};
@@ -16,21 +16,7 @@ pub struct SendRequest {
 impl SendRequest {
     fn new(wr_id: u64, opcode: WrOpcode, local: &[Slice]) -> Self {
         let sges = local.iter().map(|slice| slice.0).collect();
-        Self {
-            wr: SendWr {
-                wr_id,
-                opcode,
-                flags: SendFlags::empty(),
-                imm: 0,
-                data: Data::Sges(sges),
-                remote_addr: 0,
-                rkey: RKey(0),
-                compare_add: 0,
-                swap: 0,
-                ud: None,
-                srqn: 0,
-            },
-        }
+        Self { wr: SendWr::new(wr_id, opcode, SendFlags::empty(), Data::Sges(sges)) }
     }
 
     fn at(mut self, remote: Remote) -> Self {

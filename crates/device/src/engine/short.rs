@@ -9,7 +9,7 @@ pub(super) mod datagram;
 
 use iba::Qpn;
 use link::shm::Inbound;
-use transport::Short;
+use transport::{Qp, Short, ShortSend, Time};
 use umem::Foreign;
 use wire::aeth::RawAeth;
 use wire::bth::RawBth;
@@ -169,23 +169,56 @@ impl Engine {
 
     /// Sends what was posted last, if it goes the short way and is all that there is to do.
     pub(super) fn kick_short(&mut self, id: QpId) -> bool {
-        let Self { core, qps, clock, .. } = self;
-        let Some(entry) = qps.get_mut(id) else { return false };
-        match entry.facts.route {
-            _ if entry.queued => return false,
-            Route::Shm(_) => {}
-            Route::Udp => return self.kick_datagram(id),
-            Route::None | Route::Loopback => return false,
-        }
-        let env = &mut QpEnv::new(core, &mut entry.facts);
-        if !entry.qp.transmit_short(env, || clock.now()) {
+        self.go_short(id, |qp, env, clock| Some(qp.transmit_short(env, clock))).unwrap_or(false)
+    }
+
+    /// Posts a SEND and sends it, if it goes the short way; if not, nothing happened.
+    pub fn post_short(&mut self, id: QpId, send: &ShortSend) -> bool {
+        if self.is_dead() {
             return false;
         }
-        self.takes_turns |= entry.qp.sends() == 1;
-        self.note_deadline(id);
-        self.core.peers.ring_doorbells();
-        self.mind_alarm();
+        let Some(is_all) = self.go_short(id, |qp, env, clock| qp.post_short(env, send, clock))
+        else {
+            return false;
+        };
+        if !is_all {
+            self.kick(id);
+        }
         true
+    }
+
+    /// Lets a QP send the short way, and sees to what that leads to if it did all that there is to do. Nothing if the QP has
+    /// nothing that goes this way, and else what `send` says.
+    #[inline]
+    fn go_short(
+        &mut self,
+        id: QpId,
+        send: impl FnOnce(&mut Qp, &mut QpEnv<'_, '_>, &mut dyn FnMut() -> Time) -> Option<bool>,
+    ) -> Option<bool> {
+        let Self { core, qps, clock, .. } = self;
+        let entry = qps.get_mut(id)?;
+        let route = entry.facts.route;
+        if entry.queued || !matches!(route, Route::Shm(_) | Route::Udp) {
+            return None;
+        }
+        let mut now = None;
+        let env = &mut QpEnv::new(core, &mut entry.facts);
+        if !send(&mut entry.qp, env, &mut || *now.insert(clock.now()))? {
+            return Some(false);
+        }
+        if route == Route::Udp {
+            entry.facts.has_received = false;
+            core.now = now.unwrap_or_else(|| clock.now());
+            self.note_deadline(id);
+            self.join_late_acks();
+            self.after_transmit();
+        } else {
+            self.takes_turns |= entry.qp.sends() == 1;
+            self.note_deadline(id);
+            self.core.peers.ring_doorbells();
+            self.mind_alarm();
+        }
+        Some(true)
     }
 }
 

@@ -20,8 +20,9 @@
 //! ```text
 //!   sleeper                              waker
 //!   promise = 0                          publish (record, head, ...)
-//!   heavy fence                          is it promised? light fence, else fence
-//!   ... as above                         is the sleep word odd? ring
+//!   sleep word becomes odd               light fence
+//!   heavy fence                          is it promised? else fence
+//!   poll everything once more            is the sleep word odd? ring
 //! ```
 
 use std::io;
@@ -153,17 +154,20 @@ pub(super) fn promise(words: &impl Words) {
 /// Moves the sleep word to the next odd value: a new one even if it is odd, so that a waker that
 /// rang for the last sleep rings for this one.
 pub(super) fn fall_asleep(words: &impl Words) {
-    if words.load(PROMISE, Ordering::Relaxed) != 0 {
+    let has_promised = words.load(PROMISE, Ordering::Relaxed) != 0;
+    if has_promised {
         words.store(PROMISE, 0, Ordering::Relaxed);
-        // ORDERING: the promise before the last poll of the rings; pairs with the light fence in `Watcher::must_ring`: what
-        // a waker published before that is seen below, or else it loads a sleep word that was written below, or a promise
-        // that was taken back.
-        barrier::everywhere();
     }
     words.update(SLEEP, |value| value.wrapping_add(1) | 1);
-    // ORDERING: the sleep word before the last poll of the rings; pairs with the fence in
-    // `Watcher::must_ring` and the one in `Tx::want_space`.
-    fence(Ordering::SeqCst);
+    if has_promised {
+        // ORDERING: both words before the last poll of the rings; pairs with the light fence in `Watcher::must_ring`: what a
+        // waker published before it is seen by that poll, or else it loads a promise that was taken back.
+        barrier::everywhere();
+    } else {
+        // ORDERING: the sleep word before the last poll of the rings; pairs with the fence in
+        // `Watcher::must_ring` and the one in `Tx::want_space`.
+        fence(Ordering::SeqCst);
+    }
 }
 
 /// Moves the sleep word to the next even value, if it is odd.

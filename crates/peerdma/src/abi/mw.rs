@@ -7,7 +7,7 @@ use std::sync::Arc;
 use device::ids::MwId;
 use device::{Hca, Kind, MwType, Refusal};
 use iba::{Access, LKey, RKey, SendFlags, WrOpcode};
-use transport::wr::{Bind, Data};
+use transport::wr::{Bind, Data, SendWr};
 
 use super::boundary::{control, data};
 use super::mr::MrObject;
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, how: *mut MwBi
             Err(errno) => return errno,
         };
         let flags = SendFlags::from_bits_retain(how.send_flags);
-        let wr = post::empty(how.wr_id, WrOpcode::BindMw, flags, bind);
+        let wr = SendWr::new(how.wr_id, WrOpcode::BindMw, flags, bind);
         let mut engine = own.hca.lock();
         if let Err(error) = engine.post_send(own.id, wr) {
             return post::refused("send", &error);

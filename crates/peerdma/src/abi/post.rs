@@ -8,8 +8,8 @@ use std::ptr;
 
 use iba::{LKey, QKey, QpType, Qpn, RKey, SendFlags, WrOpcode};
 use smallvec::SmallVec;
-use transport::PostError;
 use transport::wr::{self, Data, SgList, UdDest};
+use transport::{PostError, ShortSend};
 use umem::Foreign;
 
 use super::ah::AhObject;
@@ -34,6 +34,13 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: as above.
         let is_ud = unsafe { (*qp).qp_type } == QpType::Ud as u32;
         let mut engine = own.hca.lock();
+        // SAFETY: contract: the list is valid to its end.
+        let only = unsafe { first.as_ref() };
+        // SAFETY: as above.
+        let short = only.and_then(|c| unsafe { short(c, is_ud) });
+        if short.is_some_and(|send| engine.post_short(own.id, &send)) {
+            return 0;
+        }
         let mut is_posted = false;
         let post = |c: &mut SendWr| {
             // SAFETY: contract: the lists and handles that a request names are valid.
@@ -160,7 +167,7 @@ unsafe fn send_wr(own: &OwnQp, c: &SendWr, is_ud: bool) -> Result<wr::SendWr, c_
         // SAFETY: the caller's promise.
         Data::Sges(unsafe { sg_list(c.sg_list, c.num_sge) }?)
     };
-    let mut to = empty(c.wr_id, opcode, flags, data);
+    let mut to = wr::SendWr::new(c.wr_id, opcode, flags, data);
     match opcode {
         WrOpcode::RdmaWrite
         | WrOpcode::RdmaWriteWithImm
@@ -197,6 +204,25 @@ unsafe fn send_wr(own: &OwnQp, c: &SendWr, is_ud: bool) -> Result<wr::SendWr, c_
     Ok(to)
 }
 
+/// The request, if it is the only one of its list and one that can go a shorter way: a SEND of one piece of memory.
+///
+/// The list it names is valid.
+#[inline]
+unsafe fn short(c: &SendWr, is_ud: bool) -> Option<ShortSend> {
+    let flags = SendFlags::from_bits_retain(c.send_flags);
+    if !c.next.is_null()
+        || is_ud
+        || c.opcode != WrOpcode::Send as u32
+        || c.num_sge != 1
+        || flags.contains(SendFlags::INLINE)
+    {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let element = unsafe { c.sg_list.as_ref() }?;
+    Some(ShortSend { wr_id: c.wr_id, flags, sge: sge(element) })
+}
+
 /// A receive, as the engine takes it.
 ///
 /// The list it names is valid.
@@ -205,24 +231,6 @@ pub(crate) unsafe fn recv_wr(c: &RecvWr) -> Result<wr::RecvWr, c_int> {
     // SAFETY: the caller's promise.
     let sges = unsafe { sg_list(c.sg_list, c.num_sge) }?;
     Ok(wr::RecvWr { wr_id: c.wr_id, sges })
-}
-
-/// A request with nothing but what every request has.
-#[inline]
-pub(crate) fn empty(wr_id: u64, opcode: WrOpcode, flags: SendFlags, data: Data) -> wr::SendWr {
-    wr::SendWr {
-        wr_id,
-        opcode,
-        flags,
-        imm: 0,
-        data,
-        remote_addr: 0,
-        rkey: RKey(0),
-        compare_add: 0,
-        swap: 0,
-        ud: None,
-        srqn: 0,
-    }
 }
 
 /// Where a datagram goes. The handle is NULL or one of ours.

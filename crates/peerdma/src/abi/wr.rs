@@ -152,7 +152,7 @@ unsafe fn add(qp: *mut QpEx, opcode: WrOpcode, finish: impl FnOnce(&mut SendWr))
         // SAFETY: as above.
         let flags = unsafe { (*qp).wr_flags };
         let flags = SendFlags::from_bits_retain(flags).difference(SendFlags::INLINE);
-        let mut wr = post::empty(wr_id, opcode, flags, Data::Sges(SgList::new()));
+        let mut wr = SendWr::new(wr_id, opcode, flags, Data::Sges(SgList::new()));
         finish(&mut wr);
         batch.requests.push(wr);
     };

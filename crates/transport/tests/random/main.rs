@@ -58,7 +58,7 @@ struct Tally {
     forged: u64,
     partitions: u64,
     /// Packets that went the short way, sent and received.
-    shorts: [u64; 2],
+    shorts: [u64; 3],
     /// Packets that were taken together with the one before them.
     joined: u64,
     /// Runs with an operation that was refused, and runs that ended for want of answers.
@@ -81,7 +81,7 @@ fn rc_does_everything_exactly_once_and_in_order_or_fails_as_prescribed() {
         tally.damaged += run.net.damaged;
         tally.forged += run.weather.forged;
         tally.partitions += run.weather.partitions;
-        tally.shorts = [0, 1].map(|way| tally.shorts[way] + run.net.shorts[way]);
+        tally.shorts = [0, 1, 2].map(|way| tally.shorts[way] + run.net.shorts[way]);
         tally.joined += run.net.joined;
         tally.refused += u64::from(run.ending == Some(Ending::Refused));
         tally.gave_up += u64::from(run.ending == Some(Ending::GaveUp));

@@ -8,7 +8,6 @@ use wire::aeth::RawAeth;
 use wire::bth::RawBth;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::super::Engine;
 use super::super::core::Core;
 use super::super::env::{QpEnv, Route};
 use super::super::payload::{InPayload, fill};
@@ -82,25 +81,6 @@ impl QpEnv<'_, '_> {
         let sgid = port.gids.get(usize::from(av.sgid_index)).ok_or(TransmitError::Blocked)?;
         let headers = &words.as_bytes()[..size];
         udp.push_short(*sgid, &av, dest, headers, length, |room| fill(mrs, pd, source, room, None))
-    }
-}
-
-impl Engine {
-    /// As [`Engine::kick_short`], for a QP with a peer on another host.
-    pub(super) fn kick_datagram(&mut self, id: QpId) -> bool {
-        let Self { core, qps, clock, .. } = self;
-        let Some(entry) = qps.get_mut(id) else { return false };
-        let mut now = None;
-        let env = &mut QpEnv::new(core, &mut entry.facts);
-        if !entry.qp.transmit_short(env, || *now.insert(clock.now())) {
-            return false;
-        }
-        entry.facts.has_received = false;
-        core.now = now.unwrap_or_else(|| clock.now());
-        self.note_deadline(id);
-        self.join_late_acks();
-        self.after_transmit();
-        true
     }
 }
 
