@@ -3,7 +3,8 @@
 //! Each has a VF of its own on one NIC, so that they take each other for other processes of the host. The kernel says that
 //! they have the same user and the same pid, and everything that depends on it works as it does between two processes.
 
-use std::net::UdpSocket;
+mod port;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,11 +29,10 @@ pub(crate) const QKEY: QKey = QKey(0x1234);
 
 /// A NIC for one test, over `lo`, with a UDP port of its own.
 pub(crate) fn nic(test: &str) -> NicInfo {
-    let free = UdpSocket::bind("0.0.0.0:0").expect("a free port");
     let config = NicConfig {
         name: format!("{test}-{}", std::process::id()),
         netdev: Some("lo".to_owned()),
-        udp_port: free.local_addr().expect("bound").port(),
+        udp_port: port::lease(),
         ..NicConfig::default()
     };
     let (guid, port) = look(&config, 0).expect("there is a lo");

@@ -1,5 +1,8 @@
 //! Completion counters: what each counts, on every carrier, and what is refused.
 
+#[path = "../../device/src/rig/port.rs"]
+mod port;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -40,7 +43,7 @@ fn contexts(carrier: Carrier) -> [Context; 2] {
         name,
         direct: carrier == Carrier::Direct,
         force_udp: carrier == Carrier::Udp,
-        udp_port: if carrier == Carrier::Udp { free_port() } else { 4791 },
+        udp_port: if carrier == Carrier::Udp { port::lease() } else { 4791 },
         ..NicConfig::default()
     })
     .unwrap();
@@ -50,10 +53,6 @@ fn contexts(carrier: Carrier) -> [Context; 2] {
         Carrier::Ring | Carrier::Direct => device.open_another().unwrap(),
     };
     [first, second]
-}
-
-fn free_port() -> u16 {
-    std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port()
 }
 
 /// A QP, with the counters that it is attached to.

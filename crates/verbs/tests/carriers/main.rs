@@ -1,5 +1,7 @@
 //! GPU memory on every carrier: loopback, the ring of two processes of a host, the direct path, UDP.
 
+#[path = "../../../device/src/rig/port.rs"]
+mod port;
 mod refused;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +43,7 @@ fn ends(carrier: Carrier, importer: ImporterConfig) -> (End, End) {
         importer: Some(importer),
         direct: carrier == Carrier::Direct,
         force_udp: carrier == Carrier::Udp,
-        udp_port: if carrier == Carrier::Udp { free_port() } else { 4791 },
+        udp_port: if carrier == Carrier::Udp { port::lease() } else { 4791 },
         ..NicConfig::default()
     })
     .unwrap();
@@ -55,10 +57,6 @@ fn ends(carrier: Carrier, importer: ImporterConfig) -> (End, End) {
         End { context, pd, cq }
     };
     (end(first), end(second))
-}
-
-fn free_port() -> u16 {
-    std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port()
 }
 
 /// A connection between the two ends.

@@ -18,6 +18,8 @@
 
 mod held;
 mod model;
+#[path = "../../../device/src/rig/port.rs"]
+mod port;
 mod rng;
 mod seat;
 mod station;
@@ -71,10 +73,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        // Bound all at once, so that they differ.
-        let sockets = LANES.map(|_| std::net::UdpSocket::bind("0.0.0.0:0").expect("a port"));
-        let ports = sockets.each_ref().map(|socket| socket.local_addr().expect("bound").port());
-        Self { id: std::process::id(), ports }
+        Self { id: std::process::id(), ports: LANES.map(|_| port::lease()) }
     }
 
     fn to_text(&self) -> String {
