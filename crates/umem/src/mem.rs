@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code, reason = "copies through the fault guard")]
 
+mod pieces;
+
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,6 +16,8 @@ use dmabuf::{Direction, GateGuard, GateSlot, MapType, Mapping, SgBacking, SgTabl
 use crate::fault::{Fault, Touch, check_aligned, check_range};
 use crate::guard::{self, Way, plain};
 use crate::{Foreign, HostBuf, ways};
+
+pub use pieces::{Pieces, crc32_pieces};
 
 /// Memory that can back a memory region, a device memory or a work request. A clone is another handle to the same.
 ///

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use umem::guard::{self, Way};
-use umem::{Fault, HostBuf, Touch, Umem};
+use umem::{Fault, HostBuf, Pieces, Touch, Umem};
 
 const PAGE: usize = 4096;
 
@@ -82,6 +82,98 @@ fn a_read_can_give_the_crc_of_what_it_read() {
         let crc = user.read_crc32(PAGE as u64 - 512, &mut last, 0).expect("before the hole");
         assert_eq!(crc, crc32fast::hash(&bytes[PAGE - 512..PAGE]));
         assert!(user.read_crc32(3 * PAGE as u64 - 8, &mut last, 0).is_err(), "leaves the range");
+    });
+}
+
+/// Whether the processor copies and sums up at once.
+fn folds() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("avx512f")
+        && std::arch::is_x86_feature_detected!("vpclmulqdq");
+    #[cfg(not(target_arch = "x86_64"))]
+    return false;
+}
+
+#[test]
+fn pieces_are_read_and_written_as_each_of_them_would_be() {
+    both_ways(|way| {
+        let range = Range::new(5);
+        let (user, host) = (range.umem(), HostBuf::anonymous(5 * PAGE).expect("memory exists"));
+        let host = Umem::host(&host);
+        let bytes: Vec<u8> = (0..5 * PAGE as u32).map(|i| (i * 13 + i / 251) as u8).collect();
+        let shapes = [(0, 256, 256, 7), (12, 1024, 1040, 3), (3, 512, 515, 8), (12, 4096, 4112, 4)];
+        let shapes =
+            shapes.into_iter().chain([(1, 2048, 2064, 1), (12, 1000, 1016, 5), (0, 3, 5, 9)]);
+        for (umem, (first, len, stride, count)) in
+            shapes.flat_map(|shape| [(&user, shape), (&host, shape)])
+        {
+            let pieces = Pieces { first, len, stride, count };
+            umem.write(0, &bytes).expect("all there");
+            let begun: Vec<u32> =
+                (0..count as u32).map(|index| index.wrapping_mul(0x9e37_79b9)).collect();
+            let expected = |bytes: &[u8]| -> Vec<u32> {
+                let each = begun.iter().zip(bytes.chunks(len));
+                each.map(|(crc, piece)| {
+                    let mut hasher = crc32fast::Hasher::new_with_initial(*crc);
+                    hasher.update(piece);
+                    hasher.finalize()
+                })
+                .collect()
+            };
+            let spread = |bytes: &[u8], around: u8| {
+                let mut all = vec![around; first + stride * count];
+                for (index, piece) in bytes.chunks(len).enumerate() {
+                    all[first + index * stride..][..len].copy_from_slice(piece);
+                }
+                all
+            };
+            for from in [0, 1, 64] {
+                let (mut out, mut crcs) = (vec![0xee; first + stride * count], begun.clone());
+                let part = &bytes[from..][..len * count];
+                let done = umem.read_pieces_crc32(from as u64, &mut out, pieces, &mut crcs);
+                if done {
+                    assert_eq!(out, spread(part, 0xee), "{pieces:?} from {from}");
+                    assert_eq!(crcs, expected(part), "{pieces:?} from {from}");
+                }
+                assert_eq!(done, folds() && way == Way::Guarded && len % 256 == 0, "{pieces:?}");
+
+                let (all, mut crcs) = (spread(part, 0x11), begun.clone());
+                if umem::crc32_pieces(&all, pieces, &mut crcs) {
+                    assert_eq!(crcs, expected(part), "{pieces:?} from {from}");
+                }
+                umem.fill(0, 0x55, 5 * PAGE as u64).expect("all there");
+                umem.write_pieces(from as u64, &all, pieces).expect("all there");
+                let mut back = vec![0; from + len * count + 1];
+                umem.read(0, &mut back).expect("all there");
+                assert_eq!(&back[from..from + len * count], part, "{pieces:?} to {from}");
+                assert!(back[..from].iter().chain(back.last()).all(|byte| *byte == 0x55));
+                umem.write(0, &bytes).expect("all there");
+            }
+        }
+
+        // More than there is room for, in the buffer, in the memory and among the CRCs.
+        let pieces = Pieces { first: 12, len: 1024, stride: 1040, count: 4 };
+        let (mut out, mut crcs) = (vec![0; 4 * 1040], [0; 4]);
+        for umem in [&user, &host] {
+            let most = 5 * PAGE as u64 - 4096;
+            assert!(!umem.read_pieces_crc32(0, &mut out[..4 * 1040 - 5], pieces, &mut crcs));
+            assert!(!umem.read_pieces_crc32(0, &mut out, pieces, &mut crcs[..3]));
+            assert!(!umem.read_pieces_crc32(most + 1, &mut out, pieces, &mut crcs));
+            assert!(umem.write_pieces(most + 1, &out, pieces).is_err());
+            umem.write_pieces(most, &out, pieces).expect("just fits");
+            let none = Pieces { count: 0, ..pieces };
+            assert!(!umem.read_pieces_crc32(0, &mut out, none, &mut []));
+            umem.write_pieces(0, &[], none).expect("nothing to do");
+        }
+        assert!(!umem::crc32_pieces(&out[..4 * 1040 - 5], pieces, &mut crcs));
+        assert!(!umem::crc32_pieces(&out, pieces, &mut crcs[..3]));
+        assert!(!umem::crc32_pieces(&out, Pieces { stride: 1000, ..pieces }, &mut crcs));
+        assert!(!umem::crc32_pieces(&out, Pieces { stride: usize::MAX, ..pieces }, &mut crcs));
+
+        range.punch(1);
+        assert!(!user.read_pieces_crc32(PAGE as u64 - 2048, &mut out, pieces, &mut crcs));
+        let fault = user.write_pieces(PAGE as u64 - 2048, &out, pieces).unwrap_err();
+        assert_page(&fault, Touch::Write, (range.addr + PAGE) as u64);
     });
 }
 

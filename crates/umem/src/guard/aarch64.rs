@@ -6,6 +6,8 @@
 
 use std::arch::global_asm;
 
+use crate::mem::Pieces;
+
 /// Nothing to look up: the baseline has the widest moves the routines use.
 pub(super) fn prepare() {}
 
@@ -20,6 +22,25 @@ pub(super) unsafe fn copy_crc32(
     crc: u32,
 ) -> Result<(usize, u32), Option<usize>> {
     Ok((0, crc))
+}
+
+/// Copies pieces and sums them up in one pass: not here.
+///
+/// # Safety
+///
+/// None; the twin for x86_64 has conditions.
+pub(super) unsafe fn copy_pieces_crc32(
+    _dst: &mut [u8],
+    _pieces: Pieces,
+    _src: *const u8,
+    _crcs: &mut [u32],
+) -> bool {
+    false
+}
+
+/// Sums up pieces: not here.
+pub(super) fn crc32_pieces(_bytes: &[u8], _pieces: Pieces, _crcs: &mut [u32]) -> bool {
+    false
 }
 
 // `copy` follows the plan of the x86_64 twin: the bulk first, then the naturally aligned word that holds the last byte.

@@ -28,6 +28,8 @@ use std::mem::MaybeUninit;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use crate::mem::Pieces;
+
 #[cfg(target_arch = "aarch64")]
 #[path = "aarch64.rs"]
 mod arch;
@@ -173,6 +175,29 @@ pub(crate) unsafe fn copy_crc32(
             Ok(crc32(crc, dst))
         }
     }
+}
+
+/// Fills pieces of `dst`, which come from one behind the other, and goes on with a CRC-32 over what is in each. False if a page
+/// was absent, or it cannot be done in one stroke: pieces and CRCs are worth nothing then.
+///
+/// # Safety
+///
+/// As for [`copy`], of the source.
+#[inline]
+pub(crate) unsafe fn copy_pieces_crc32(
+    dst: &mut [u8],
+    pieces: Pieces,
+    src: *const u8,
+    crcs: &mut [u32],
+) -> bool {
+    // SAFETY: the caller's promise; a page that is absent ends in the fixup.
+    way() == Way::Guarded && unsafe { arch::copy_pieces_crc32(dst, pieces, src, crcs) }
+}
+
+/// As [`crate::crc32_pieces`].
+#[inline]
+pub(crate) fn crc32_pieces(bytes: &[u8], pieces: Pieces, crcs: &mut [u32]) -> bool {
+    arch::crc32_pieces(bytes, pieces, crcs)
 }
 
 /// The CRC-32 of what `crc` is that of and of `bytes`.

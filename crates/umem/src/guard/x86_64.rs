@@ -7,79 +7,20 @@
 use std::arch::global_asm;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::plain::Outcome;
+#[path = "x86_64/fold.rs"]
+mod fold;
+
+pub(super) use fold::{copy_crc32, copy_pieces_crc32, crc32_pieces};
 
 /// Whether the copy may use 32-byte registers; zero until [`prepare`] ran. The routine reads it.
 static HAS_AVX: AtomicU8 = AtomicU8::new(0);
-
-/// Whether [`copy_crc32`] can do both at once; zero until [`prepare`] ran.
-static HAS_FOLDING: AtomicU8 = AtomicU8::new(0);
 
 /// Looks at the processor. The routines work before this, more slowly.
 pub(super) fn prepare() {
     use std::arch::is_x86_feature_detected as has;
     HAS_AVX.store(u8::from(has!("avx")), Ordering::Relaxed);
-    HAS_FOLDING.store(u8::from(has!("avx512f") && has!("vpclmulqdq")), Ordering::Relaxed);
+    fold::prepare();
 }
-
-/// What [`peerdma_umem_copy_fold`] takes at once.
-const BLOCK: usize = 256;
-
-/// Copies the first bytes, as many as can be copied and summed up in one pass: how many, and the CRC-32 of what `crc` is that of
-/// and of them.
-///
-/// # Safety
-///
-/// As for [`super::copy`], of the source.
-pub(super) unsafe fn copy_crc32(
-    dst: &mut [u8],
-    src: *const u8,
-    crc: u32,
-) -> Result<(usize, u32), Option<usize>> {
-    let len = dst.len() / BLOCK * BLOCK;
-    if len == 0 || HAS_FOLDING.load(Ordering::Relaxed) == 0 {
-        return Ok((0, crc));
-    }
-    let mut folded = [0; 64];
-    // SAFETY: the caller's promise for the source; there are `len` bytes, at least one block, in `dst`, and 64 in `folded`;
-    // and the processor has the instructions.
-    unsafe { peerdma_umem_copy_fold(dst.as_mut_ptr(), src, len, !crc, folded.as_mut_ptr()) }
-        .into_result()?;
-    // The register is in what was folded: a CRC that begins with a register of zero ends with the same one.
-    Ok((len, super::crc32(!0, &folded)))
-}
-
-unsafe extern "C" {
-    /// Copies `len` bytes, a multiple of [`BLOCK`] and not zero, and stores at `folded` 64 bytes that take a CRC-32 register from
-    /// zero to where these bytes take `register`.
-    fn peerdma_umem_copy_fold(
-        dst: *mut u8,
-        src: *const u8,
-        len: usize,
-        register: u32,
-        folded: *mut u8,
-    ) -> Outcome;
-}
-
-/// `x` to the power of `n`, modulo the polynomial of CRC-32, as a factor for `vpclmulqdq`: bits reflected, and one up because
-/// the product of two reflected factors is one bit short.
-const fn power(n: u32) -> u64 {
-    let mut value: u32 = 1 << 31;
-    let mut i = 0;
-    while i < n {
-        value = if value & 1 != 0 { value >> 1 ^ 0xedb8_8320 } else { value >> 1 };
-        i += 1;
-    }
-    (value as u64) << 1
-}
-
-/// What moves 16 bytes on by so many bits: the factors of their first and second half.
-const fn by(bits: u32) -> [u64; 2] {
-    [power(bits + 32), power(bits - 32)]
-}
-
-/// By a block, and by the 64 bytes of a register. The routine reads them.
-static FOLD: [[u64; 2]; 2] = [by(8 * BLOCK as u32), by(8 * 64)];
 
 // `copy`, in words. Let `t` be the address of the naturally aligned 8-byte word that holds the last byte of the
 // destination. Everything below `t` is the bulk and is stored first, in any order. The bytes from `t` on are the tail
@@ -96,10 +37,6 @@ static FOLD: [[u64; 2]; 2] = [by(8 * BLOCK as u32), by(8 * 64)];
 // used where the processor has it. Where not, 16-byte moves serve up to 2 KiB, and from there on `rep movsb`, which
 // moves whole lines without reading the destination first (ERMS). No path uses non-temporal stores: a peer that polls
 // the last byte wants the data in the cache.
-//
-// `copy_fold` copies and computes the CRC from the same registers. In two passes the second one waits for the stores of the first
-// to leave the store buffer: of 4 KiB that is as long as the CRC itself takes. The folding is that of Intel's "Fast CRC Computation
-// for Generic Polynomials Using PCLMULQDQ Instruction", with four registers of four parts each.
 global_asm!(
     r#"
     .pushsection .text.peerdma_umem_guard,"ax",@progbits
@@ -113,6 +50,8 @@ global_asm!(
     .hidden peerdma_umem_copy
     .globl peerdma_umem_copy_fold
     .hidden peerdma_umem_copy_fold
+    .globl peerdma_umem_fold
+    .hidden peerdma_umem_fold
     .globl peerdma_umem_fill
     .hidden peerdma_umem_fill
     .globl peerdma_umem_compare_swap
@@ -318,71 +257,9 @@ peerdma_umem_copy:
     ret
     .cfi_endproc
     .size peerdma_umem_copy, . - peerdma_umem_copy
-
-    # rdi destination, rsi source, rdx length, ecx register, r8 where to store what was folded
-    .p2align 4
-    .type peerdma_umem_copy_fold, @function
-peerdma_umem_copy_fold:
-    .cfi_startproc
-    vbroadcasti32x4 zmm4, [rip + {fold}]
-    vbroadcasti32x4 zmm5, [rip + {fold} + 16]
-    vmovdqu64 zmm0, [rsi]
-    vmovdqu64 zmm1, [rsi + 64]
-    vmovdqu64 zmm2, [rsi + 128]
-    vmovdqu64 zmm3, [rsi + 192]
-    vmovdqu64 [rdi], zmm0
-    vmovdqu64 [rdi + 64], zmm1
-    vmovdqu64 [rdi + 128], zmm2
-    vmovdqu64 [rdi + 192], zmm3
-    vmovd xmm6, ecx
-    vpxorq zmm0, zmm0, zmm6
-    add rsi, 256
-    add rdi, 256
-    sub rdx, 256
-    jz 71f
-    .p2align 4
-70: vmovdqu64 zmm6, [rsi]
-    vmovdqu64 zmm7, [rsi + 64]
-    vmovdqu64 zmm8, [rsi + 128]
-    vmovdqu64 zmm9, [rsi + 192]
-    vmovdqu64 [rdi], zmm6
-    vmovdqu64 [rdi + 64], zmm7
-    vmovdqu64 [rdi + 128], zmm8
-    vmovdqu64 [rdi + 192], zmm9
-    vpclmulqdq zmm10, zmm0, zmm4, 0x00
-    vpclmulqdq zmm11, zmm1, zmm4, 0x00
-    vpclmulqdq zmm12, zmm2, zmm4, 0x00
-    vpclmulqdq zmm13, zmm3, zmm4, 0x00
-    vpclmulqdq zmm0, zmm0, zmm4, 0x11
-    vpclmulqdq zmm1, zmm1, zmm4, 0x11
-    vpclmulqdq zmm2, zmm2, zmm4, 0x11
-    vpclmulqdq zmm3, zmm3, zmm4, 0x11
-    vpternlogq zmm0, zmm10, zmm6, 0x96
-    vpternlogq zmm1, zmm11, zmm7, 0x96
-    vpternlogq zmm2, zmm12, zmm8, 0x96
-    vpternlogq zmm3, zmm13, zmm9, 0x96
-    add rsi, 256
-    add rdi, 256
-    sub rdx, 256
-    jnz 70b
-71: # four registers to one
-    vpclmulqdq zmm10, zmm0, zmm5, 0x00
-    vpclmulqdq zmm0, zmm0, zmm5, 0x11
-    vpternlogq zmm1, zmm0, zmm10, 0x96
-    vpclmulqdq zmm10, zmm1, zmm5, 0x00
-    vpclmulqdq zmm1, zmm1, zmm5, 0x11
-    vpternlogq zmm2, zmm1, zmm10, 0x96
-    vpclmulqdq zmm10, zmm2, zmm5, 0x00
-    vpclmulqdq zmm2, zmm2, zmm5, 0x11
-    vpternlogq zmm3, zmm2, zmm10, 0x96
-    vmovdqu64 [r8], zmm3
-    vzeroupper
-    xor eax, eax
-    xor edx, edx
-    ret
-    .cfi_endproc
-    .size peerdma_umem_copy_fold, . - peerdma_umem_copy_fold
-
+"#,
+    include_str!("x86_64/fold.s"),
+    r#"
     # rdi destination, sil byte, rdx length
     .p2align 4
     .type peerdma_umem_fill, @function
@@ -436,7 +313,9 @@ peerdma_umem_guard_fixup:
     .popsection
 "#,
     has_avx = sym HAS_AVX,
-    fold = sym FOLD,
+    fold = sym fold::FOLD,
+    lanes = sym fold::LANES,
+    reduce = sym fold::REDUCE,
 );
 
 /// Reads the program counter of an interrupted context.
@@ -468,31 +347,6 @@ mod tests {
     use crate::guard::plain::peerdma_umem_copy;
     use crate::guard::{Way, recheck};
     use crate::{HostBuf, Umem};
-
-    #[test]
-    fn a_processor_without_wide_registers_finds_the_same_crc() {
-        recheck();
-        let source: Vec<u8> = (0..5000_u32).map(|i| (i * 13 + i / 251) as u8).collect();
-        for len in [256, 700, 1024, 4096, 5000] {
-            let sum = |folds| {
-                let before = HAS_FOLDING.swap(folds, Ordering::Relaxed);
-                let mut target = vec![0; len];
-                // SAFETY: the source has 5000 bytes.
-                let crc = unsafe { crate::guard::copy_crc32(&mut target, source.as_ptr(), 7) };
-                HAS_FOLDING.store(before, Ordering::Relaxed);
-                assert_eq!(target, source[..len]);
-                crc
-            };
-            let folds = HAS_FOLDING.load(Ordering::Relaxed);
-            assert_eq!(sum(0), sum(folds), "{len} bytes");
-        }
-    }
-
-    #[test]
-    fn the_factors_are_those_of_the_literature() {
-        // Intel's paper and every implementation of it have these for CRC-32 and four registers of 16 bytes.
-        assert_eq!(FOLD[1], [0x1_5444_2bd4, 0x1_c6e4_1596]);
-    }
 
     /// Other tests may run meanwhile: the flag changes how they copy and not what.
     #[test]

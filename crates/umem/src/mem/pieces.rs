@@ -1,0 +1,107 @@
+//! The payloads of a train of packets: pieces of one length, evenly spaced in a buffer of ours, and one behind the other in memory.
+
+use dmabuf::Direction;
+
+use super::{Umem, page_fault, pointer};
+use crate::fault::{Fault, Touch};
+use crate::guard::{self, plain};
+
+/// Pieces of equal length in a buffer, evenly spaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "callers build it")]
+pub struct Pieces {
+    /// Where in the buffer the first begins.
+    pub first: usize,
+    /// Bytes in each.
+    pub len: usize,
+    /// Bytes from the beginning of one to that of the next: not less than their length.
+    pub stride: usize,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Pieces {
+    /// Whether there are any, and all of them lie in a buffer of so many bytes.
+    pub(crate) fn fit(&self, bytes: usize) -> bool {
+        let last = self.count.checked_sub(1).and_then(|before| before.checked_mul(self.stride));
+        let end = last.and_then(|last| last.checked_add(self.first)?.checked_add(self.len));
+        self.len <= self.stride && end.is_some_and(|end| end <= bytes)
+    }
+}
+
+impl Umem {
+    /// Copies out what is at `offset` to pieces of `out`, and goes on with the CRC-32 (as [`Umem::read_crc32`]) of each over what is
+    /// in it now. Cheaper than to read them one by one.
+    ///
+    /// False if that cannot be done in one stroke: the processor has no instructions for it, or none for this length; the memory is
+    /// in several places, or has to be made coherent; a page is not there; there are no pieces, they are not all in `out`, or there is
+    /// not a CRC for each. Pieces and CRCs are worth nothing then, and [`Umem::read_crc32`] does what can be done, and says
+    /// what is wrong.
+    pub fn read_pieces_crc32(
+        &self,
+        offset: u64,
+        out: &mut [u8],
+        pieces: Pieces,
+        crcs: &mut [u32],
+    ) -> bool {
+        let is_plain = !self.needs_bracket() && self.parts().is_none() && pieces.fit(out.len());
+        if !is_plain {
+            return false;
+        }
+        let Ok(addr) = self.inner.check(offset, (pieces.len * pieces.count) as u64) else {
+            return false;
+        };
+        if self.inner.is_guarded() {
+            self.inner.tick();
+        }
+        // SAFETY: whoever made the memory promised that it may be read; absent pages are caught.
+        unsafe { guard::copy_pieces_crc32(out, pieces, pointer(addr), crcs) }
+    }
+
+    /// Copies in pieces of `bytes` at `offset`, the last bytes of each last.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]; the memory may then be partly overwritten.
+    ///
+    /// # Panics
+    ///
+    /// If not all of them are in `bytes`.
+    pub fn write_pieces(&self, offset: u64, bytes: &[u8], pieces: Pieces) -> Result<(), Fault> {
+        if self.needs_bracket() {
+            return self.cpu_access(Direction::ToDevice)?.write_pieces(offset, bytes, pieces);
+        }
+        let Pieces { first, len, stride, count } = pieces;
+        assert!(count == 0 || pieces.fit(bytes.len()), "{pieces:?} in {} bytes", bytes.len());
+        let piece = |index: usize| &bytes[first + index * stride..][..len];
+        if self.parts().is_some() {
+            return (0..count)
+                .try_for_each(|index| self.write(offset + (index * len) as u64, piece(index)));
+        }
+        let addr = self.inner.check_write(offset, (len * count) as u64)?;
+        let is_guarded = self.inner.is_guarded();
+        if is_guarded {
+            self.inner.tick();
+        }
+        for index in 0..count {
+            let (to, piece) = (addr + index * len, piece(index));
+            if is_guarded {
+                // SAFETY: whoever made the memory promised that it may be written; absent pages are caught.
+                unsafe { guard::copy(pointer(to), piece.as_ptr(), len) }
+                    .map_err(|at| page_fault(Touch::Write, to, len as u64, at))?;
+            } else {
+                // SAFETY: the range is inside memory that cannot vanish.
+                unsafe { plain::peerdma_umem_copy(pointer(to), piece.as_ptr(), len) };
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Goes on with a CRC-32 (as [`Umem::read_crc32`]) over each of several pieces of `bytes`.
+///
+/// False if the processor has no instructions for that, or none for this length; if there are no pieces, they are not all in
+/// `bytes`, or there is not a CRC for each. Nothing has happened then.
+pub fn crc32_pieces(bytes: &[u8], pieces: Pieces, crcs: &mut [u32]) -> bool {
+    guard::crc32_pieces(bytes, pieces, crcs)
+}
