@@ -162,6 +162,12 @@ impl<'a> Payloads<'a> {
         Self { bytes, stride: bytes.len(), left: 1 }
     }
 
+    /// The payloads of datagrams of `stride` bytes that lie one behind the other, the last of which may be shorter.
+    pub fn cut(bytes: &'a [u8], stride: usize) -> Self {
+        let stride = stride.max(1);
+        Self { bytes, stride, left: bytes.len().div_ceil(stride) }
+    }
+
     /// All that are left, one behind the other, each with as many bytes as the first but the last, which may be shorter.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes

@@ -300,6 +300,7 @@ const ID_BITS: [u32; 17] = {
 
 /// From what [`Sealer::begin`] gives for a BTH to what it gives for the next packet of a train, of the same length, whose BTH has the
 /// next sequence number and nothing else different. `id` and `psn` are those of the former.
+#[inline]
 #[must_use]
 pub fn next_of_train(crc: u32, flow: &Flow, id: u16, psn: Psn) -> u32 {
     // One more changes the ones at the end and the bit before them.
@@ -354,8 +355,19 @@ impl Verifier {
         let (packet, difference) = check(flow, packet, received, expected, |len| self.span(len))
             .map_err(|_| IcrcError::Mismatch { received, expected: compute(flow, 0, packet) })?;
         let id = guess ^ difference;
-        self.next = id.wrapping_add(1) % TRAIN.len() as u16;
+        self.found(id);
         Ok((packet, id))
+    }
+
+    /// What [`Sealer::begin`] gives, for who computes the ICRCs of a train to compare them himself.
+    #[must_use]
+    pub fn begin(&mut self, flow: &Flow, id: u16, len: usize, first: &[u8]) -> u32 {
+        self.sealer.begin(flow, id, len, first)
+    }
+
+    /// Takes note that a packet with this identification was found good, as those of a train count up.
+    pub fn found(&mut self, id: u16) {
+        self.next = id.wrapping_add(1) % TRAIN.len() as u16;
     }
 
     /// The span of a length, remembered or new.

@@ -15,8 +15,8 @@ use super::comp_cntr::QpCntrs;
 use super::core::{Core, EventSource};
 use super::direct::Parties;
 use super::payload::{
-    InPayload, LoopPacket, LoopPayload, Part, check_readable, fill, for_each_sge, in_one_piece,
-    local_fault, read, remote_fault,
+    Gather, InPayload, LoopPacket, LoopPayload, Part, check_readable, for_each_sge, in_one_piece,
+    local_fault, remote_fault,
 };
 use super::peers::{MAX_PREFIX, PushError, Record, RingPosition, write_prefix};
 use super::present::BroughtIn;
@@ -314,14 +314,8 @@ impl<'a> QpEnv<'a, '_> {
         };
         // Of a run, the region is looked up once. What cannot be read is found again, and said, by `fill`.
         let whole = if packets > 1 { in_one_piece(mrs, pd, source) } else { None };
-        udp.push_run(*sgid, av, headers, length, packets, |at, room, mut crc| {
-            if let Some((umem, from)) = whole
-                && read(umem, from + u64::from(at), room, crc.as_deref_mut()).is_ok()
-            {
-                return Ok(());
-            }
-            fill(mrs, pd, source.part(at, room.len() as u32), room, crc)
-        })
+        let gather = Gather { mrs, pd, source: *source, whole };
+        udp.push_run(*sgid, av, headers, length, packets, gather)
     }
 }
 

@@ -10,6 +10,7 @@
 //! ```
 
 mod advise;
+mod alike;
 mod api_mem;
 mod api_qp;
 mod api_queue;

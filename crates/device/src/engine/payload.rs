@@ -1,15 +1,14 @@
 //! Payloads: gathered into carriers, scattered out of them, and the packets of the loopback carrier.
 
-use std::ops::Range;
-
 use iba::{Access, LKey, Qpn};
 use smallvec::SmallVec;
 use transport::env::{LocalError, RemoteError, Skipped, Source, TransmitError};
 use transport::wr::Sge;
-use umem::{Backing, Fault, Foreign, Umem};
+use umem::{Backing, Fault, Foreign, Pieces, Umem};
 use wire::{Headers, icrc};
 
 use super::mr::MrTable;
+use super::udp::Fill;
 use crate::ids::PdId;
 
 /// The payload of a packet that arrived.
@@ -25,19 +24,20 @@ pub(crate) enum InPayload<'a> {
 }
 
 /// The payloads of packets of one length that came in one train, which together are a piece of a message.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut<'a> {
     /// From the first packet on.
     pub(crate) bytes: &'a [u8],
-    /// Bytes from one packet to the next.
-    pub(crate) stride: usize,
-    /// Where in each the payload is.
-    pub(crate) range: Range<usize>,
-    /// How many there are.
-    pub(crate) packets: u32,
+    /// Where in them the payloads are.
+    pub(crate) pieces: Pieces,
 }
 
 impl Cut<'_> {
+    /// How many bytes there are.
+    fn len(&self) -> u32 {
+        (self.pieces.len * self.pieces.count) as u32
+    }
+
     /// Visits `length` bytes at `from` piece by piece.
     fn for_each(
         &self,
@@ -45,10 +45,9 @@ impl Cut<'_> {
         length: u32,
         mut visit: impl FnMut(&[u8]) -> Result<(), LocalError>,
     ) -> Result<(), LocalError> {
-        let lengths = (0..self.packets).map(|_| self.range.len() as u32);
-        for_each_piece(lengths, from, length, |index, within, piece| {
-            let payload = &self.bytes[index * self.stride..][self.range.clone()];
-            visit(&payload[within as usize..][..piece as usize])
+        let Pieces { first, len, stride, count } = self.pieces;
+        for_each_piece((0..count).map(|_| len as u32), from, length, |index, within, piece| {
+            visit(&self.bytes[first + index * stride + within as usize..][..piece as usize])
         })
     }
 
@@ -99,7 +98,7 @@ impl InPayload<'_> {
             Self::Bytes(bytes) => bytes.len() as u32,
             Self::Ring(foreign) => foreign.len() as u32,
             Self::Parts(parts) => parts.iter().map(|part| part.length).sum(),
-            Self::Train(cut) => cut.packets * cut.range.len() as u32,
+            Self::Train(cut) => cut.len(),
         }
     }
 
@@ -181,6 +180,9 @@ impl InPayload<'_> {
                 let bytes = foreign.slice(start, len).ok_or(LocalError::Fault)?;
                 umem.write_from(offset, bytes).map_err(|fault| local_fault(&fault))
             }
+            Self::Train(cut) if from == 0 && length == cut.len() => umem
+                .write_pieces(offset, cut.bytes, cut.pieces)
+                .map_err(|fault| local_fault(&fault)),
             Self::Train(cut) => {
                 let mut to = offset;
                 cut.for_each(from, length, |piece| {
@@ -386,6 +388,39 @@ pub(crate) fn fill(
                 .map_err(TransmitError::Remote)?;
             read(umem, from, room, crc).map_err(|fault| TransmitError::Remote(remote_fault(&fault)))
         }
+    }
+}
+
+/// A message that packets are cut from.
+pub(crate) struct Gather<'a> {
+    pub(crate) mrs: &'a MrTable,
+    pub(crate) pd: PdId,
+    pub(crate) source: Source<'a>,
+    /// The memory under it, if that is in one place and was looked up once for all packets.
+    pub(crate) whole: Option<(&'a Umem, u64)>,
+}
+
+impl Fill for Gather<'_> {
+    fn one(
+        &mut self,
+        at: u32,
+        room: &mut [u8],
+        mut crc: Option<&mut u32>,
+    ) -> Result<(), TransmitError> {
+        if let Some((umem, from)) = self.whole
+            && read(umem, from + u64::from(at), room, crc.as_deref_mut()).is_ok()
+        {
+            return Ok(());
+        }
+        // What cannot be read is found again, and said.
+        let part = self.source.part(at, room.len() as u32);
+        fill(self.mrs, self.pd, part, room, crc)
+    }
+
+    fn several(&mut self, at: u32, train: &mut [u8], pieces: Pieces, crcs: &mut [u32]) -> bool {
+        self.whole.is_some_and(|(umem, from)| {
+            umem.read_pieces_crc32(from + u64::from(at), train, pieces, crcs)
+        })
     }
 }
 

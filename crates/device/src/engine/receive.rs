@@ -11,12 +11,13 @@ use link::steer::Steering;
 use link::udp::{Payloads, SendError, UdpLink};
 use transport::Time;
 use transport::env::Rx;
+use umem::Pieces;
 use wire::grh::Grh;
 use wire::icrc::{Flow, IcrcError, Verifier};
 use wire::{Headers, Position};
-use zerocopy::IntoBytes;
 
 use super::Engine;
+use super::alike::{MOST_JOINED, count_alike};
 use super::core::Core;
 use super::env::{QpEnv, Route};
 use super::forwarders::Forwarders;
@@ -75,8 +76,6 @@ const UDP_HEADER: usize = 8;
 /// datagrams; shorter than a peer's retries with the usual ACK timeout of 67 ms. Doubled while nothing comes, up to the second.
 const SILENCE: Duration = Duration::from_millis(200);
 const LONG_SILENCE: Duration = Duration::from_secs(4);
-/// Packets of a message that are taken in one stroke: more do not stay in the nearest cache between the check and the copy.
-const MOST_JOINED: u32 = 16;
 /// Records taken from one ring before the next ring has its turn.
 const RING_BURST: usize = 32;
 
@@ -546,29 +545,6 @@ fn joinable(core: &Core, qps: &mut QpTable, arrival: Arrival<'_>, headers: &Head
     if is_from_peer { entry.qp.joinable(headers) } else { 0 }
 }
 
-/// How many of the packets at hand are like the first, which is good, but for their sequence numbers, which count up: those
-/// that may be taken with it in one stroke. They are checked as the first was.
-fn count_alike(
-    verifier: &mut Verifier,
-    flow: &Flow,
-    first: &[u8],
-    headers: &Headers,
-    rest: &Payloads<'_>,
-    most: u32,
-) -> u32 {
-    let mut bth = headers.bth;
-    let mut packets = 1;
-    for next in rest.clone().take((most - 1) as usize) {
-        bth.psn = bth.psn.add(1);
-        let is_alike = next.len() == first.len() && next.starts_with(bth.to_raw().as_bytes());
-        if !is_alike || verifier.verify(flow, next).is_err() {
-            break;
-        }
-        packets += 1;
-    }
-    packets
-}
-
 /// Takes a datagram apart and delivers it, with those behind it that continue it.
 fn deliver_datagram(
     core: &mut Core,
@@ -585,8 +561,8 @@ fn deliver_datagram(
     if core.tap.is_some() && (way == Way::Forwarded || is_for(core.vf, bytes)) {
         core.tap_datagram(about, verified.as_ref().map_or(0, |(_, id)| *id), bytes);
     }
-    let packet = match verified {
-        Ok((packet, _id)) => packet,
+    let (packet, id) = match verified {
+        Ok(good) => good,
         Err(error) => {
             match error {
                 IcrcError::Parse(_) => core.counters.rx_malformed_packets += 1,
@@ -634,14 +610,18 @@ fn deliver_datagram(
         return None;
     }
     let packets = match joinable(core, qps, arrival, &headers).min(MOST_JOINED) {
-        most @ 2.. if !marked => count_alike(verifier, flow, bytes, &headers, datagrams, most),
+        most @ 2.. if !marked => {
+            count_alike(verifier, flow, (bytes, id), &headers, datagrams, most)
+        }
         _ => 1,
     };
     let payload = if packets > 1 {
         datagrams.nth(packets as usize - 2);
-        InPayload::Train(Cut { bytes: train, stride: bytes.len(), range: range.clone(), packets })
+        let (first, len) = (range.start, range.len());
+        let pieces = Pieces { first, len, stride: bytes.len(), count: packets as usize };
+        InPayload::Train(Cut { bytes: train, pieces })
     } else {
-        InPayload::Bytes(&packet[range.clone()])
+        InPayload::Bytes(&packet[range])
     };
     let is_datagram = headers.deth.is_some();
     let grh = is_datagram

@@ -5,8 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use iba::{Av, Gid, Qpn};
 use transport::env::TransmitError;
+use umem::Pieces;
 use wire::Headers;
+use wire::bth::{self, Bth};
 use wire::icrc::{self, Flow, Sealer};
+use zerocopy::IntoBytes;
 
 use super::qp::vf_of;
 
@@ -18,6 +21,37 @@ pub(crate) mod ecn {
     pub(crate) const ECT_0: u8 = 2;
     /// Congestion experienced: the mark.
     pub(crate) const CE: u8 = 3;
+}
+
+/// Packets that are put together in one stroke: headers, payloads, trailers. More do not stay in the nearest cache.
+const TOGETHER: usize = 16;
+
+/// Writes the payloads of packets that are cut from one message.
+pub(crate) trait Fill {
+    /// Writes a payload, given where in the message it begins; if it is given a CRC-32, it goes on with that over what it writes.
+    fn one(&mut self, at: u32, room: &mut [u8], crc: Option<&mut u32>)
+    -> Result<(), TransmitError>;
+
+    /// Writes several payloads, the first of which begins there in the message, and goes on with a CRC-32 over each. False if that
+    /// is not possible, or not at once: then they are written one by one.
+    fn several(&mut self, at: u32, train: &mut [u8], pieces: Pieces, crcs: &mut [u32]) -> bool {
+        let _ = (at, train, pieces, crcs);
+        false
+    }
+}
+
+impl<F> Fill for F
+where
+    F: FnMut(u32, &mut [u8], Option<&mut u32>) -> Result<(), TransmitError>,
+{
+    fn one(
+        &mut self,
+        at: u32,
+        room: &mut [u8],
+        crc: Option<&mut u32>,
+    ) -> Result<(), TransmitError> {
+        self(at, room, crc)
+    }
 }
 
 /// Datagrams of one size (the last may be shorter) to one place.
@@ -62,6 +96,51 @@ impl Batch {
         self.count += 1;
         // A shorter one ends the batch.
         self.closed = size < self.segment;
+    }
+
+    /// Adds packets that begin with this BTH, and nothing else, and each further one with the next sequence number, as far as their
+    /// payloads can be written several at once. Says how many. There is room for them, and their payloads need no padding.
+    fn push_alike(
+        &mut self,
+        sealer: &mut Sealer,
+        mut bth: Bth,
+        length: u32,
+        packets: u32,
+        fill: &mut impl Fill,
+    ) -> u32 {
+        let Some(flow) = self.flow else { return 0 };
+        let len = length as usize;
+        let size = bth::LEN + len + icrc::LEN;
+        let mut crcs = [0; TOGETHER];
+        // The ICRC as far as the end of the headers.
+        let mut begun: Option<u32> = None;
+        let mut done = 0;
+        while done < packets {
+            let count = TOGETHER.min((packets - done) as usize);
+            let train = &mut self.buffer[self.used..][..count * size];
+            for (index, (packet, crc)) in train.chunks_exact_mut(size).zip(&mut crcs).enumerate() {
+                let id = (self.count + index) as u16;
+                let header = &mut packet[..bth::LEN];
+                header.copy_from_slice(bth.to_raw().as_bytes());
+                *crc = match begun {
+                    Some(before) => icrc::next_of_train(before, &flow, id - 1, bth.psn.sub(1)),
+                    None => sealer.begin(&flow, id, size - icrc::LEN, header),
+                };
+                begun = Some(*crc);
+                bth.psn = bth.psn.add(1);
+            }
+            let pieces = Pieces { first: bth::LEN, len, stride: size, count };
+            if !fill.several(done * length, train, pieces, &mut crcs[..count]) {
+                break;
+            }
+            for (packet, crc) in train.chunks_exact_mut(size).zip(&crcs) {
+                packet[size - icrc::LEN..].copy_from_slice(&crc.to_le_bytes());
+            }
+            self.used += train.len();
+            self.count += count;
+            done += count as u32;
+        }
+        done
     }
 
     /// Counts and seals the datagrams anew. They are sent in trains of `max_segments`, and the identifications of each
@@ -118,20 +197,26 @@ impl UdpQueue {
         length: u32,
         mut fill: impl FnMut(&mut [u8]) -> Result<(), TransmitError>,
     ) -> Result<(), TransmitError> {
-        self.push_run(sgid, av, headers, length, 1, |_, room, crc| {
-            fill(room)?;
-            if let Some(crc) = crc {
-                *crc = icrc::go_on(*crc, room);
-            }
-            Ok(())
-        })?;
+        self.push_run(
+            sgid,
+            av,
+            headers,
+            length,
+            1,
+            |_, room: &mut [u8], crc: Option<&mut u32>| {
+                fill(room)?;
+                if let Some(crc) = crc {
+                    *crc = icrc::go_on(*crc, room);
+                }
+                Ok(())
+            },
+        )?;
         Ok(())
     }
 
     /// Adds packets of `length` bytes each, one behind the other, of which the first has these headers and each further one the
-    /// next sequence number. `fill` writes a payload, given where it begins in all of them; if it is given a CRC-32, it goes on
-    /// with that over what it writes. Says how many there was room for, and memory; nothing was added if there was not for the
-    /// first.
+    /// next sequence number. `fill` writes their payloads. Says how many there was room for, and memory; nothing was added if
+    /// there was not for the first.
     pub(crate) fn push_run(
         &mut self,
         sgid: Gid,
@@ -139,7 +224,7 @@ impl UdpQueue {
         headers: &Headers,
         length: u32,
         packets: u32,
-        mut fill: impl FnMut(u32, &mut [u8], Option<&mut u32>) -> Result<(), TransmitError>,
+        mut fill: impl Fill,
     ) -> Result<u32, TransmitError> {
         let pad = length.wrapping_neg() as usize % 4;
         let header_len = headers.len();
@@ -153,16 +238,21 @@ impl UdpQueue {
         batch.make_room(packets as usize * size);
         let mut headers = *headers;
         headers.bth.pad = pad as u8;
+        let mut done = 0;
+        if packets > 1 && header_len == bth::LEN && length >= Self::LONG && pad == 0 {
+            done = batch.push_alike(sealer, headers.bth, length, packets, &mut fill);
+            headers.bth.psn = headers.bth.psn.add(done);
+        }
         // The ICRC as far as the end of the headers.
         let mut begun = None;
-        for index in 0..packets {
+        for index in done..packets {
             let whole = &mut batch.buffer[batch.used..][..size];
             let (packet, trailer) = whole.split_at_mut(size - icrc::LEN);
             headers.emit(packet);
             let flow = batch.flow.as_ref();
             let id = batch.count as u16;
             begun = match (flow, begun) {
-                (Some(flow), Some(before)) if header_len == wire::bth::LEN => {
+                (Some(flow), Some(before)) if header_len == bth::LEN => {
                     Some(icrc::next_of_train(before, flow, id - 1, headers.bth.psn.sub(1)))
                 }
                 (Some(flow), _) if length >= Self::LONG => {
@@ -173,7 +263,7 @@ impl UdpQueue {
             let mut crc = begun;
             let payload_end = header_len + length as usize;
             let payload = &mut packet[header_len..payload_end];
-            if let Err(error) = fill(index * length, payload, crc.as_mut()) {
+            if let Err(error) = fill.one(index * length, payload, crc.as_mut()) {
                 if batch.count == 0 {
                     self.recycle_last();
                 }

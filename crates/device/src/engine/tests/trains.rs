@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
-use iba::Av;
+use iba::{Av, Psn};
 use transport::env::{LocalError, TransmitError};
-use umem::{HostBuf, Umem};
+use umem::{HostBuf, Pieces, Umem};
 use wire::icrc::{self, Flow};
 
 use super::super::payload::{Cut, InPayload};
-use super::super::udp::UdpQueue;
+use super::super::udp::{Fill, UdpQueue};
 use super::headers;
 
 #[test]
@@ -46,9 +46,82 @@ fn a_run_is_what_its_packets_would_be_one_by_one() {
         if at < 3 * 1024 { part(at, room, crc) } else { Err(gone) }
     };
     assert_eq!(run.push_run(here.into(), &av, &headers(), 1024, 8, ends), Ok(3));
-    assert_eq!(run.push_run(here.into(), &av, &headers(), 1024, 8, |_, _, _| Err(gone)), Err(gone));
+    let is_gone = |_: u32, _: &mut [u8], _: Option<&mut u32>| Err(gone);
+    assert_eq!(run.push_run(here.into(), &av, &headers(), 1024, 8, is_gone), Err(gone));
     // A shorter packet ends a batch, so it is alone.
     assert_eq!(run.push_run(here.into(), &av, &headers(), 512, 2, part), Ok(1));
+}
+
+/// A message in memory, some of which is not there.
+struct InMemory {
+    umem: Umem,
+    there: u64,
+}
+
+impl Fill for InMemory {
+    fn one(
+        &mut self,
+        at: u32,
+        room: &mut [u8],
+        crc: Option<&mut u32>,
+    ) -> Result<(), TransmitError> {
+        if u64::from(at) + room.len() as u64 > self.there {
+            return Err(TransmitError::Memory(LocalError::Fault));
+        }
+        let read = self.umem.read_crc32(at.into(), room, crc.as_deref().copied().unwrap_or(0));
+        let sum = read.map_err(|_| TransmitError::Memory(LocalError::Fault))?;
+        if let Some(crc) = crc {
+            *crc = sum;
+        }
+        Ok(())
+    }
+
+    fn several(&mut self, at: u32, train: &mut [u8], pieces: Pieces, crcs: &mut [u32]) -> bool {
+        u64::from(at) + (pieces.len * pieces.count) as u64 <= self.there
+            && self.umem.read_pieces_crc32(at.into(), train, pieces, crcs)
+    }
+}
+
+#[test]
+fn packets_that_are_written_several_at_once_are_the_same() {
+    let av = Av { dgid: IpAddr::from([10, 0, 0, 2]).into(), ..Av::default() };
+    let here = IpAddr::from([10, 0, 0, 1]);
+    let message: Vec<u8> = (0..40 * 1024_u32).map(|at| (at * 7 + at / 256) as u8).collect();
+    let memory = HostBuf::anonymous(message.len()).unwrap();
+    let umem = Umem::host(&memory);
+    umem::guard::recheck();
+    umem.write(0, &message).unwrap();
+    // All of it is there, or it ends in the first stroke, between two, or in the second.
+    for there in [40_u32, 9, 16, 17, 0] {
+        for begun in [0_u32, 1, 5] {
+            let [mut run, mut single] = [(); 2].map(|()| UdpQueue::new(64, 4791, 4791));
+            let mut each = headers();
+            each.bth.psn = Psn::new(0xff_fff0);
+            let first = each;
+            for index in 0..begun + there {
+                let part = |room: &mut [u8]| {
+                    let at = index.saturating_sub(begun) as usize * 1024;
+                    room.copy_from_slice(&message[at..][..room.len()]);
+                    Ok(())
+                };
+                single.push(here.into(), &av, &each, 1024, part).unwrap();
+                if index < begun {
+                    run.push(here.into(), &av, &each, 1024, part).unwrap();
+                }
+                each.bth.psn = each.bth.psn.add(1);
+            }
+            let mut rest = first;
+            rest.bth.psn = first.bth.psn.add(begun);
+            let fill = InMemory { umem: umem.clone(), there: u64::from(there) * 1024 };
+            let pushed = run.push_run(here.into(), &av, &rest, 1024, 40, fill);
+            let bytes = |queue: &UdpQueue| queue.front().map(|batch| batch.bytes().to_vec());
+            assert_eq!(bytes(&run), bytes(&single), "{there} of 40 behind {begun}");
+            match there {
+                0 => assert_eq!(pushed, Err(TransmitError::Memory(LocalError::Fault))),
+                _ => assert_eq!(pushed, Ok(there)),
+            }
+        }
+    }
 }
 
 #[test]
@@ -56,7 +129,7 @@ fn packets_that_are_cut_from_a_message_are_one_payload() {
     let datagram =
         |start: u8| [[0xff; 12].as_slice(), &[start, start + 1, start + 2], &[0; 5]].concat();
     let train: Vec<u8> = [1, 4, 7].into_iter().flat_map(datagram).collect();
-    let cut = Cut { bytes: &train, stride: 20, range: 12..15, packets: 3 };
+    let cut = Cut { bytes: &train, pieces: Pieces { first: 12, len: 3, stride: 20, count: 3 } };
     let payload = InPayload::Train(cut);
     assert_eq!(payload.len(), 9);
     assert_eq!(payload.to_vec(), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
@@ -66,6 +139,10 @@ fn packets_that_are_cut_from_a_message_are_one_payload() {
     let mut whole = [0; 9];
     assert!(payload.read(&mut whole) && !payload.read(&mut head));
     let umem = Umem::host(&HostBuf::anonymous(16).unwrap());
+    payload.copy_to(0, 9, &umem, 3).unwrap();
+    umem.read(3, &mut whole).unwrap();
+    assert_eq!(whole, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    umem.fill(0, 0, 16).unwrap();
     payload.copy_to(2, 6, &umem, 1).unwrap();
     let mut bytes = [0; 8];
     umem.read(0, &mut bytes).unwrap();

@@ -1,0 +1,167 @@
+//! Packets that came one behind the other and differ in nothing but their number and their payload: they are checked in one loop, and
+//! taken in one stroke.
+
+use link::udp::Payloads;
+use umem::{Pieces, crc32_pieces};
+use wire::icrc::{self, Flow, Verifier};
+use wire::{Headers, bth};
+use zerocopy::IntoBytes;
+
+/// Packets of a message that are taken in one stroke, half of a train: more do not stay in the nearest cache between the check and
+/// the copy.
+pub(super) const MOST_JOINED: u32 = 31;
+
+/// How many of the packets at hand are like the first, which is good, but for their sequence numbers, which count up: those
+/// that may be taken with it in one stroke. They are checked as the first was.
+pub(super) fn count_alike(
+    verifier: &mut Verifier,
+    flow: &Flow,
+    (first, first_id): (&[u8], u16),
+    headers: &Headers,
+    rest: &Payloads<'_>,
+    most: u32,
+) -> u32 {
+    let count =
+        rest.clone().take((most - 1) as usize).take_while(|p| p.len() == first.len()).count();
+    let good = count_good(verifier, flow, (first, first_id), headers, rest, count);
+    // A sender may use identifications that do not count up, and not every processor checks several at once.
+    let mut bth = headers.bth;
+    bth.psn = bth.psn.add(good as u32);
+    let is_good = |next: &&[u8]| {
+        bth.psn = bth.psn.add(1);
+        next.starts_with(bth.to_raw().as_bytes()) && verifier.verify(flow, next).is_ok()
+    };
+    1 + (good + rest.clone().take(count).skip(good).take_while(is_good).count()) as u32
+}
+
+/// Checks so many packets at once, which are as long as the first, and says how many of them are like it but for their sequence
+/// numbers, and good if their identifications count up, too.
+fn count_good(
+    verifier: &mut Verifier,
+    flow: &Flow,
+    (first, first_id): (&[u8], u16),
+    headers: &Headers,
+    packets: &Payloads<'_>,
+    count: usize,
+) -> usize {
+    let mut crcs = [0; MOST_JOINED as usize];
+    let crcs = &mut crcs[..count];
+    let Some(len) = first.len().checked_sub(bth::LEN + icrc::LEN) else { return 0 };
+    let mut bth = headers.bth;
+    bth.psn = bth.psn.add(1);
+    let mut id = first_id.wrapping_add(1);
+    let mut begun = verifier.begin(flow, id, first.len() - icrc::LEN, bth.to_raw().as_bytes());
+    for crc in &mut *crcs {
+        *crc = begun;
+        begun = icrc::next_of_train(begun, flow, id, bth.psn);
+        (id, bth.psn) = (id.wrapping_add(1), bth.psn.add(1));
+    }
+    let pieces = Pieces { first: bth::LEN, len, stride: first.len(), count };
+    if !crc32_pieces(packets.bytes(), pieces, crcs) {
+        return 0;
+    }
+    // The headers are looked at behind the payloads, with which they came to the cache.
+    bth.psn = headers.bth.psn;
+    let is_good = |(packet, crc): &(&[u8], &mut u32)| {
+        bth.psn = bth.psn.add(1);
+        packet.starts_with(bth.to_raw().as_bytes()) && packet.ends_with(&crc.to_le_bytes())
+    };
+    let good = packets.clone().zip(crcs).take_while(is_good).count();
+    if good > 0 {
+        verifier.found(first_id.wrapping_add(good as u16));
+    }
+    good
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use iba::{Psn, Qpn};
+    use wire::Opcode;
+
+    use super::*;
+
+    const PAYLOAD: usize = 512;
+    const SIZE: usize = bth::LEN + PAYLOAD + icrc::LEN;
+
+    fn flow() -> Flow {
+        let [here, there] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(|ip| SocketAddr::from((ip, 4791)));
+        Flow::new(here, there).unwrap()
+    }
+
+    fn headers() -> Headers {
+        // The numbers wrap in the middle of the train.
+        Headers::new(Opcode::RcWriteMiddle, Qpn::new(77), Psn::new(0xff_fffc))
+    }
+
+    /// Twelve packets with the identifications that `id` gives.
+    fn train(id: impl Fn(u16) -> u16) -> Vec<u8> {
+        let mut headers = headers();
+        let mut bytes = Vec::new();
+        for index in 0..12 {
+            let mut packet = vec![0; bth::LEN];
+            headers.emit(&mut packet);
+            packet.extend((0..PAYLOAD).map(|at| (at * 7 + at / 256) as u8 ^ index as u8));
+            let icrc = icrc::compute(&flow(), id(index), &packet);
+            bytes.extend([&packet[..], &icrc.to_le_bytes()].concat());
+            headers.bth.psn = headers.bth.psn.add(1);
+        }
+        bytes
+    }
+
+    fn alike(bytes: &[u8], most: u32) -> u32 {
+        umem::guard::recheck();
+        let mut rest = Payloads::cut(bytes, SIZE);
+        let first = rest.next().unwrap();
+        let mut verifier = Verifier::new();
+        let (_, id) = verifier.verify(&flow(), first).unwrap();
+        count_alike(&mut verifier, &flow(), (first, id), &headers(), &rest, most)
+    }
+
+    #[test]
+    fn what_continues_the_first_is_taken_with_it_whatever_the_identifications() {
+        let ids: [fn(u16) -> u16; 5] =
+            [|at| at, |at| 0xfffa_u16.wrapping_add(at), |_| 0, |at| 0x1234 ^ at << 9, |at| at / 5];
+        for id in ids {
+            let train = train(id);
+            assert_eq!(alike(&train, 12), 12);
+            assert_eq!(alike(&train, 31), 12, "there are no more");
+            assert_eq!(alike(&train, 2), 2);
+            assert_eq!(alike(&train[..5 * SIZE + 100], 12), 5, "a shorter one is none of them");
+        }
+    }
+
+    #[test]
+    fn what_is_broken_or_not_the_next_ends_it() {
+        for place in 1..12 {
+            for at in [0, 8, 11, bth::LEN, bth::LEN + 300, SIZE - 5, SIZE - 4, SIZE - 1] {
+                let mut train = train(|at| at);
+                train[place * SIZE + at] ^= 0x10;
+                assert_eq!(alike(&train, 12), place as u32, "byte {at} of packet {place}");
+            }
+            // Good packets, of which one is missing, or comes twice.
+            let mut gap = train(|at| at);
+            gap.drain(place * SIZE..(place + 1) * SIZE);
+            let expected = if place == 11 { 11 } else { place };
+            assert_eq!(alike(&gap, 12), expected as u32);
+            let mut twice = train(|at| at);
+            twice.copy_within((place - 1) * SIZE..place * SIZE, place * SIZE);
+            assert_eq!(alike(&twice, 12), place as u32);
+        }
+    }
+
+    #[test]
+    fn the_next_train_is_expected_where_this_one_ended() {
+        umem::guard::recheck();
+        let train = train(|at| 20 + at);
+        let mut rest = Payloads::cut(&train, SIZE);
+        let first = rest.next().unwrap();
+        let mut verifier = Verifier::new();
+        let (_, id) = verifier.verify(&flow(), first).unwrap();
+        assert_eq!(id, 20);
+        assert_eq!(count_alike(&mut verifier, &flow(), (first, id), &headers(), &rest, 8), 8);
+        let next = rest.nth(7).unwrap();
+        assert_eq!(verifier.verify(&flow(), next).map(|(_, id)| id), Ok(28));
+    }
+}
