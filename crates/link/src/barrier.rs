@@ -3,11 +3,11 @@
 //! Two threads that each store a word and then load the other's word both need a fence in between, or both loads may miss
 //! both stores. On the data path that fence costs more than all else, as it waits until a peer has let go of each line that
 //! was written before. Where one side seldom comes to this point, the other leaves its fence to it: the data path has a
-//! [`light`] fence, which only the compiler sees, and the rare side has a heavy one ([`here`], [`everywhere`]), with which
+//! `light` fence, which only the compiler sees, and the rare side has a heavy one (`here`, `everywhere`), with which
 //! the kernel makes every thread concerned execute a fence, wherever it is.
 //!
 //! What the data path stored before its light fence is then seen after the heavy one, or else what was stored before the
-//! heavy fence is seen after the light one. A thread may rely on that once [`is_ready`]: its process has asked the kernel to
+//! heavy fence is seen after the light one. A thread may rely on that once `is_ready`: its process has asked the kernel to
 //! be one of those concerned. The kernel keeps that across `fork`, and forgets it at `exec`, as memory is forgotten.
 
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -34,7 +34,7 @@ static STATE: AtomicU8 = AtomicU8::new(UNASKED);
 const SETTLED: Duration = Duration::from_millis(10);
 
 /// Asks the kernel to let this process take part in heavy fences, from a thread of its own, as a process with several
-/// threads is answered after tens of milliseconds only. Until then, and if the answer is no, [`is_ready`] is false.
+/// threads is answered after tens of milliseconds only. Until then, and if the answer is no, all fences are full ones.
 pub fn prepare() {
     // ORDERING: who asks is settled by the exchange alone.
     let first = STATE.compare_exchange(UNASKED, ASKING, Ordering::Relaxed, Ordering::Relaxed);

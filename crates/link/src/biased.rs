@@ -2,7 +2,7 @@
 //!
 //! A lock takes two locked instructions, and each waits until every line written before is this processor's own: at the end
 //! of a message that is the wait for the peer, once more. So the thread that takes the lock again and again, the one that
-//! polls, becomes its *favourite* ([`Bias`]): it says with a plain store that it is inside, and looks whether it still is
+//! polls, becomes its *favourite*: it says with a plain store that it is inside, and looks whether it still is
 //! the favourite. All others take a mutex among themselves first, then end the favour, and wait until the favourite has
 //! left. That costs them microseconds, so the favour is won only by taking the lock many times in a row; until then all are
 //! like the rest.
