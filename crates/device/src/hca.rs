@@ -214,7 +214,7 @@ impl Hca {
         shared.empty_polls.store(polls, Ordering::Relaxed);
         if polls >= POLLS_TO_TAKE_OVER {
             shared.polling.store(true, Ordering::Relaxed);
-            engine.core.peers.doorbell().inspect(|bell| bell.set_polling());
+            engine.core.peers.doorbell().inspect(|bell| bell.set_awake());
             shared.waits.wake();
         }
     }
@@ -240,8 +240,9 @@ impl Hca {
 
 /// An engine kept still across a fork.
 pub(crate) struct ForkGuard {
-    hca: Arc<Hca>,
+    /// Before the device in this list, so that the lock is free when that goes.
     engine: biased::ArcMutexGuard<Engine>,
+    hca: Arc<Hca>,
 }
 
 /// Locks every open engine. The list of open devices is not locked meanwhile: a device that another thread is opening
@@ -311,6 +312,7 @@ pub(crate) fn open_hcas() -> Vec<Arc<Hca>> {
 impl ForkGuard {
     /// In the child: what is left is a husk.
     pub(crate) fn abandon(mut self) {
+        biased::forget_others(&self.engine);
         self.engine.become_husk();
         self.hca.shared.stop.store(true, Ordering::Release);
         // The thread did not come along; joining it would wait for ever.
@@ -391,6 +393,11 @@ impl Shared {
         false
     }
 
+    /// Lets go of the engine. The lock is free of charge for the thread that takes it most, and that is to be the program's.
+    fn leave(engine: EngineGuard<'_>) {
+        EngineGuard::unlock_fair(engine);
+    }
+
     fn run(&self) {
         let mut seen = 0;
         let mut woken = Woken::Otherwise;
@@ -398,6 +405,8 @@ impl Shared {
         // Whether the program polled when the last wait began.
         let mut polled = false;
         let mut taken_before = 0;
+        // When it last looked at everything.
+        let mut looked = Instant::now();
         while !self.stop.load(Ordering::Acquire) {
             let mut engine = self.lock();
             if engine.is_dead() {
@@ -415,8 +424,12 @@ impl Shared {
                     engine.receivers.ignore_datagrams(&self.waits);
                     is_watching = false;
                 }
+                if polled {
+                    // It has polled for as long as the thread slept, and a promise taken back costs many.
+                    engine.core.peers.doorbell().inspect(|bell| bell.set_polling());
+                }
                 polled = true;
-                drop(engine);
+                Self::leave(engine);
                 woken = if acks_waited {
                     self.watch_late_acks()
                 } else {
@@ -436,7 +449,10 @@ impl Shared {
             // Datagrams alone are no reason to look at everything else: it costs several system calls.
             let mut moved = match woken {
                 Woken::Datagrams => engine.progress_on(),
-                Woken::Nothing | Woken::Otherwise => engine.progress_fully(),
+                Woken::Nothing | Woken::Otherwise => {
+                    looked = Instant::now();
+                    engine.progress_fully()
+                }
             };
             for _ in 0..64 {
                 if !moved {
@@ -450,13 +466,17 @@ impl Shared {
                 taken_before = engine.core.counters.rx_udp_packets;
                 if goes_on {
                     woken = Woken::Otherwise;
+                    Self::leave(engine);
                     continue;
                 }
             }
             engine.core.peers.doorbell().inspect(|bell| bell.set_sleeping());
             // What came between the last look and the flag has not rung.
             if engine.progress_on() || engine.has_ready() {
-                woken = Woken::Datagrams;
+                // All else wants a look now and then, however much comes.
+                let is_due = looked.elapsed() >= LEASE;
+                woken = if is_due { Woken::Otherwise } else { Woken::Datagrams };
+                Self::leave(engine);
                 continue;
             }
             let now = engine.clock.now();
@@ -469,8 +489,7 @@ impl Shared {
                 wait = Some(wait.unwrap_or(LEASE).min(LEASE));
             }
             engine.set_alarm(wait.map_or(Alarm::Never, |wait| Alarm::At(now + wait)));
-            // The lock is free of charge for one thread, and that is to be the program's.
-            EngineGuard::unlock_fair(engine);
+            Self::leave(engine);
             woken = self.waits.wait(wait, false);
         }
     }

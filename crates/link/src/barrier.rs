@@ -7,8 +7,8 @@
 //! the kernel makes every thread concerned execute a fence, wherever it is.
 //!
 //! What the data path stored before its light fence is then seen after the heavy one, or else what was stored before the
-//! heavy fence is seen after the light one. A thread may rely on that once `is_ready`: its process has asked the kernel to
-//! be one of those concerned. The kernel keeps that across `fork`, and forgets it at `exec`, as memory is forgotten.
+//! heavy fence is seen after the light one. A thread may rely on that while `is_ready`: its process has asked the kernel to
+//! be one of those concerned.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 #[cfg(not(loom))]
@@ -52,14 +52,15 @@ fn ask() {
     STATE.store(if answer.is_ok() { READY } else { REFUSED }, Ordering::Release);
 }
 
-/// In the child of a fork: the thread that asked did not come along.
+/// In the child of a fork: the thread that asked did not come along, or its answer may be younger than what the kernel copied.
+/// Who opens a device there asks anew.
 pub fn forget_in_child() {
-    if STATE.load(Ordering::Relaxed) == ASKING {
+    if STATE.load(Ordering::Relaxed) != REFUSED {
         STATE.store(UNASKED, Ordering::Relaxed);
     }
 }
 
-/// Whether this process takes part in heavy fences, so that its threads may have light ones. It stays true.
+/// Whether this process takes part in heavy fences, so that its threads may have light ones.
 #[inline]
 pub(crate) fn is_ready() -> bool {
     cfg!(loom) || STATE.load(Ordering::Acquire) == READY
@@ -89,7 +90,8 @@ pub(crate) fn everywhere() {
 fn heavy(command: MembarrierCommand) {
     #[cfg(not(loom))]
     if membarrier(command).is_err() {
-        // A sandbox that came later forbids it. Time does the same.
+        // A sandbox that came later forbids it. Time does the same, and from now on nobody relies on it.
+        STATE.store(REFUSED, Ordering::Relaxed);
         std::thread::sleep(SETTLED);
         core::sync::atomic::fence(Ordering::SeqCst);
     }

@@ -14,7 +14,7 @@ mod bias;
 mod models;
 
 #[cfg(not(loom))]
-pub use self::raw::{ArcMutexGuard, Mutex, MutexGuard, RawBiased};
+pub use self::raw::{ArcMutexGuard, Mutex, MutexGuard, RawBiased, forget_others};
 
 #[cfg(not(loom))]
 mod raw {
@@ -38,6 +38,14 @@ mod raw {
     pub struct RawBiased {
         bias: Bias,
         mutex: parking_lot::RawMutex,
+    }
+
+    /// In the child of a fork, which the thread that holds the lock came through alone: another may have been about to enter,
+    /// and is gone.
+    pub fn forget_others<T>(guard: &ArcMutexGuard<T>) {
+        // SAFETY: the raw lock is not unlocked.
+        let raw = unsafe { ArcMutexGuard::mutex(guard).raw() };
+        raw.bias.forget_others(this_thread());
     }
 
     impl RawBiased {

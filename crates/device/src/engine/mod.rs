@@ -498,7 +498,11 @@ impl Engine {
         if self.next_deadline().is_none_or(|at| at > now) {
             return false;
         }
-        // Who did not run for a while has a queue of packets: what already lies there came in time.
+        // Who did not run for a while has a queue of packets: what already lies there came in time, also from a peer whose
+        // ring is not known yet.
+        if self.timers.peek().is_some_and(|Reverse((at, _))| *at <= now) {
+            self.housekeeping();
+        }
         let mut rounds = 0;
         while rounds < 16 && (self.receive_fast() | self.receive_udp(Look::Everywhere)) {
             rounds += 1;
@@ -521,6 +525,12 @@ impl Engine {
                     Route::Shm(vf) => core.peers.is_behind(vf, entry.facts.ring_position),
                     _ => false,
                 };
+                if let Route::Shm(vf) = entry.facts.route
+                    && entry.facts.peer_is_behind
+                {
+                    // Nothing new is pushed meanwhile.
+                    core.peers.ring_later(vf);
+                }
                 entry.qp.handle_timeout(&mut QpEnv::new(core, &mut entry.facts), now);
                 fired = true;
             }

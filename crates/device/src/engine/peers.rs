@@ -280,9 +280,7 @@ impl Peers {
             }
         }
         let position = RingPosition { ring: outbound.nonce(), at: outbound.ring().position() };
-        if !self.unrung.contains(&vf) {
-            self.unrung.push(vf);
-        }
+        self.ring_later(vf);
         Ok(position)
     }
 
@@ -355,10 +353,16 @@ impl Peers {
         if pushed.is_err() {
             return Forwarded::NoRoom;
         }
+        self.ring_later(vf);
+        Forwarded::Yes
+    }
+
+    /// Has the reader of the ring to a VF woken by the next [`Peers::ring_doorbells`], if it sleeps.
+    #[inline]
+    pub(super) fn ring_later(&mut self, vf: u16) {
         if !self.unrung.contains(&vf) {
             self.unrung.push(vf);
         }
-        Forwarded::Yes
     }
 
     /// Wakes the readers of rings that were written to, where they sleep.

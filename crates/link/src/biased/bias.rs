@@ -138,6 +138,14 @@ impl Bias {
         self.wait(deadline)
     }
 
+    /// In a process that has no thread but `me`, which holds the lock: nobody else tries to enter any more.
+    #[cfg(not(loom))]
+    pub(super) fn forget_others(&self, me: usize) {
+        if self.chosen.load(Ordering::Relaxed) != me {
+            self.inside.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// With the mutex held, right before it is unlocked: gives the favour to a thread that does little else.
     #[inline]
     pub(super) fn consider(&self, me: usize) {

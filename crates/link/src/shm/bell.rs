@@ -68,9 +68,12 @@ impl Doorbell {
     }
 
     /// Tells peers that we poll, and shall go on with it: to wake us is made cheaper to consider, and the next
-    /// [`set_sleeping`](Self::set_sleeping) dearer by some microseconds.
+    /// [`set_sleeping`](Self::set_sleeping) dearer by some microseconds, for other processes, too. Calling it twice is the
+    /// same as once.
     pub fn set_polling(&self) {
-        promise(&self.page);
+        if barrier::is_ready() {
+            promise(&self.page);
+        }
         wake_up(&self.page);
     }
 
