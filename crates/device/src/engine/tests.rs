@@ -4,6 +4,7 @@ mod forwarded;
 mod late_acks;
 mod moderated;
 mod multicast;
+mod overdue;
 mod reused;
 mod starved;
 mod trains;
