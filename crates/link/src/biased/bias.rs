@@ -22,8 +22,6 @@ use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 /// So many times in a row, with nobody else in between, a thread takes the mutex before it is the favourite.
 #[cfg(not(loom))]
 pub(super) const HABIT: u32 = 1024;
-#[cfg(loom)]
-pub(super) const HABIT: u32 = 1;
 /// The same where others come so seldom that what their coming costs does not matter...
 #[cfg(not(loom))]
 const SOON: u32 = 64;
@@ -39,6 +37,8 @@ const NONE: usize = 0;
 /// What a lock knows of its favourite. Threads are told apart by numbers other than 0, which a later thread may have
 /// again.
 #[derive(Debug)]
+// In a model the habit is 0: the first time is enough.
+#[cfg_attr(loom, derive(Default))]
 pub(super) struct Bias {
     /// The favourite, while it is one. Written with the mutex held.
     favour: AtomicUsize,
@@ -66,18 +66,6 @@ impl Bias {
             in_a_row: AtomicU32::new(0),
             habit: AtomicU32::new(HABIT),
             ended: AtomicU64::new(0),
-        }
-    }
-
-    #[cfg(loom)]
-    pub(super) fn new() -> Self {
-        Self {
-            favour: AtomicUsize::new(NONE),
-            inside: AtomicU32::new(0),
-            chosen: AtomicUsize::new(NONE),
-            last: AtomicUsize::new(NONE),
-            in_a_row: AtomicU32::new(0),
-            habit: AtomicU32::new(HABIT),
         }
     }
 

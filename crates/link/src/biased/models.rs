@@ -37,7 +37,8 @@ impl Locked {
 /// `threads` threads that each take the lock `turns` times, the first of them the favourite when they begin.
 fn exclusion(threads: usize, turns: u32) {
     loom::model(move || {
-        let locked = Locked { bias: Bias::new(), mutex: Mutex::new(()), value: UnsafeCell::new(0) };
+        let locked =
+            Locked { bias: Bias::default(), mutex: Mutex::new(()), value: UnsafeCell::new(0) };
         let locked = Arc::new(locked);
         locked.add(1);
         let others: Vec<_> = (2..=threads)
