@@ -47,6 +47,9 @@ fn count_good(
     let mut crcs = [0; MOST_JOINED as usize];
     let crcs = &mut crcs[..count];
     let Some(len) = first.len().checked_sub(bth::LEN + icrc::LEN) else { return 0 };
+    if count == 0 {
+        return 0;
+    }
     let mut bth = headers.bth;
     bth.psn = bth.psn.add(1);
     let mut id = first_id.wrapping_add(1);

@@ -522,15 +522,13 @@ impl Engine {
             entry.deadline = None;
             if entry.qp.poll_timeout().is_some_and(|due| due <= now) {
                 entry.facts.peer_is_behind = match entry.facts.route {
-                    Route::Shm(vf) => core.peers.is_behind(vf, entry.facts.ring_position),
+                    Route::Shm(vf) if core.peers.is_behind(vf, entry.facts.ring_position) => {
+                        // Nothing new is pushed meanwhile.
+                        core.peers.ring_later(vf);
+                        true
+                    }
                     _ => false,
                 };
-                if let Route::Shm(vf) = entry.facts.route
-                    && entry.facts.peer_is_behind
-                {
-                    // Nothing new is pushed meanwhile.
-                    core.peers.ring_later(vf);
-                }
                 entry.qp.handle_timeout(&mut QpEnv::new(core, &mut entry.facts), now);
                 fired = true;
             }

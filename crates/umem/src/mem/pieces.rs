@@ -2,9 +2,9 @@
 
 use dmabuf::Direction;
 
-use super::{Umem, page_fault, pointer};
-use crate::fault::{Fault, Touch};
-use crate::guard::{self, plain};
+use super::{Umem, pointer};
+use crate::fault::Fault;
+use crate::guard;
 
 /// Pieces of equal length in a buffer, evenly spaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,22 +79,10 @@ impl Umem {
                 .try_for_each(|index| self.write(offset + (index * len) as u64, piece(index)));
         }
         let addr = self.inner.check_write(offset, (len * count) as u64)?;
-        let is_guarded = self.inner.is_guarded();
-        if is_guarded {
-            self.inner.tick();
-        }
-        for index in 0..count {
-            let (to, piece) = (addr + index * len, piece(index));
-            if is_guarded {
-                // SAFETY: whoever made the memory promised that it may be written; absent pages are caught.
-                unsafe { guard::copy(pointer(to), piece.as_ptr(), len) }
-                    .map_err(|at| page_fault(Touch::Write, to, len as u64, at))?;
-            } else {
-                // SAFETY: the range is inside memory that cannot vanish.
-                unsafe { plain::peerdma_umem_copy(pointer(to), piece.as_ptr(), len) };
-            }
-        }
-        Ok(())
+        (0..count).try_for_each(|index| {
+            // SAFETY: the address is in what was checked, and has a piece before its end.
+            unsafe { self.inner.copy_in(addr + index * len, piece(index).as_ptr(), len) }
+        })
     }
 }
 
