@@ -55,5 +55,5 @@ pub mod ways;
 pub use fault::{Fault, Touch};
 pub use foreign::Foreign;
 pub use host::{HostBuf, HostBufError};
-pub use mem::{Backing, CpuAccess, Pieces, Umem, crc32_pieces};
+pub use mem::{Backing, CpuAccess, Pieces, Umem, crc32_pieces, sums_pieces};
 pub use remote::{LocalPart, Refused, RemoteFault, RemoteProcess};

@@ -17,7 +17,7 @@ use crate::fault::{Fault, Touch, check_aligned, check_range};
 use crate::guard::{self, Way, plain};
 use crate::{Foreign, HostBuf, ways};
 
-pub use pieces::{Pieces, crc32_pieces};
+pub use pieces::{Pieces, crc32_pieces, sums_pieces};
 
 /// Memory that can back a memory region, a device memory or a work request. A clone is another handle to the same.
 ///

@@ -2,7 +2,7 @@
 //! taken in one stroke.
 
 use link::udp::Payloads;
-use umem::{Pieces, crc32_pieces};
+use umem::{Pieces, crc32_pieces, sums_pieces};
 use wire::icrc::{self, Flow, Verifier};
 use wire::{Headers, bth};
 use zerocopy::IntoBytes;
@@ -47,7 +47,7 @@ fn count_good(
     let mut crcs = [0; MOST_JOINED as usize];
     let crcs = &mut crcs[..count];
     let Some(len) = first.len().checked_sub(bth::LEN + icrc::LEN) else { return 0 };
-    if count == 0 {
+    if count == 0 || !sums_pieces(len) {
         return 0;
     }
     let mut bth = headers.bth;

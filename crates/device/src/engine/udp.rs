@@ -239,7 +239,7 @@ impl UdpQueue {
         let mut headers = *headers;
         headers.bth.pad = pad as u8;
         let mut done = 0;
-        if packets > 1 && header_len == bth::LEN && length >= Self::LONG && pad == 0 {
+        if packets > 1 && header_len == bth::LEN && pad == 0 && umem::sums_pieces(length as usize) {
             done = batch.push_alike(sealer, headers.bth, length, packets, &mut fill);
             headers.bth.psn = headers.bth.psn.add(done);
         }

@@ -194,6 +194,12 @@ pub(crate) unsafe fn copy_pieces_crc32(
     way() == Way::Guarded && unsafe { arch::copy_pieces_crc32(dst, pieces, src, crcs) }
 }
 
+/// As [`crate::sums_pieces`].
+#[inline]
+pub(crate) fn folds(len: usize) -> bool {
+    arch::folds(len)
+}
+
 /// As [`crate::crc32_pieces`].
 #[inline]
 pub(crate) fn crc32_pieces(bytes: &[u8], pieces: Pieces, crcs: &mut [u32]) -> bool {

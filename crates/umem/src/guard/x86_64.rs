@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[path = "x86_64/fold.rs"]
 mod fold;
 
-pub(super) use fold::{copy_crc32, copy_pieces_crc32, crc32_pieces};
+pub(super) use fold::{copy_crc32, copy_pieces_crc32, crc32_pieces, folds};
 
 /// Whether the copy may use 32-byte registers; zero until [`prepare`] ran. The routine reads it.
 static HAS_AVX: AtomicU8 = AtomicU8::new(0);

@@ -86,6 +86,12 @@ impl Umem {
     }
 }
 
+/// Whether pieces of this length can be summed up several at once: if not, there is no use in trying
+/// [`Umem::read_pieces_crc32`] and [`crc32_pieces`].
+pub fn sums_pieces(len: usize) -> bool {
+    guard::folds(len)
+}
+
 /// Goes on with a CRC-32 (as [`Umem::read_crc32`]) over each of several pieces of `bytes`.
 ///
 /// False if the processor has no instructions for that, or none for this length; if there are no pieces, they are not all in

@@ -60,7 +60,7 @@ pub(in super::super) unsafe fn copy_pieces_crc32(
     crcs: &mut [u32],
 ) -> bool {
     let Pieces { first, len, stride, count } = pieces;
-    if !folds(len) || !pieces.fit(dst.len()) || crcs.len() != count {
+    if !takes(pieces, dst, crcs) {
         return false;
     }
     let dst = dst[first..].as_mut_ptr();
@@ -74,7 +74,7 @@ pub(in super::super) unsafe fn copy_pieces_crc32(
 /// As [`crate::crc32_pieces`].
 pub(in super::super) fn crc32_pieces(bytes: &[u8], pieces: Pieces, crcs: &mut [u32]) -> bool {
     let Pieces { first, len, stride, count } = pieces;
-    if !folds(len) || !pieces.fit(bytes.len()) || crcs.len() != count {
+    if !takes(pieces, bytes, crcs) {
         return false;
     }
     let src = bytes[first..].as_ptr();
@@ -84,8 +84,13 @@ pub(in super::super) fn crc32_pieces(bytes: &[u8], pieces: Pieces, crcs: &mut [u
     true
 }
 
+/// Whether the routines take these pieces, with so many CRCs.
+fn takes(pieces: Pieces, bytes: &[u8], crcs: &[u32]) -> bool {
+    folds(pieces.len) && pieces.fit(bytes.len()) && crcs.len() == pieces.count
+}
+
 /// Whether the routines take pieces of this length.
-fn folds(len: usize) -> bool {
+pub(in super::super) fn folds(len: usize) -> bool {
     len != 0 && len.is_multiple_of(BLOCK) && HAS_FOLDING.load(Ordering::Relaxed) != 0
 }
 
