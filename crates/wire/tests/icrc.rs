@@ -257,6 +257,32 @@ fn a_verifier_keeps_lengths_apart() {
     }
 }
 
+/// Whatever a sender's trains begin with, and whatever became of its last packet, a good one is taken and a bad one is not.
+#[test]
+fn a_verifier_takes_what_is_good_whether_or_not_it_was_expected() {
+    let flow = flow_v4([10, 9, 0, 1], [10, 9, 0, 2], 49152);
+    let mut verifier = Verifier::new();
+    let steady = (0..4).map(|_| 0);
+    let counting = (0..6).map(|train| 0xfffd_u16.wrapping_add(train));
+    let wild = [9, 9, 10, 12, 0x8000, 0, 1, 1, 2].into_iter();
+    for first in steady.clone().chain(counting).chain(wild).chain(steady) {
+        verifier.begin_train(&flow);
+        for index in 0..3_u16 {
+            let (id, packet) = (first.wrapping_add(index), vec![7; 16 + 8 * usize::from(index)]);
+            let icrc = icrc::compute(&flow, id, &packet);
+            let mut bad = with_icrc(&packet, icrc);
+            bad[8] ^= 0x40;
+            let expected = Err(IcrcError::Mismatch {
+                received: icrc,
+                expected: icrc::compute(&flow, 0, &bad[..packet.len()]),
+            });
+            assert_eq!(verifier.verify(&flow, &bad), expected, "{first} {index}");
+            let good = with_icrc(&packet, icrc);
+            assert_eq!(verifier.verify(&flow, &good), Ok((&packet[..], id)), "{first} {index}");
+        }
+    }
+}
+
 #[test]
 fn over_ipv6_there_is_no_identification_to_blame() {
     let end = |last| (core::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last), 4791).into();

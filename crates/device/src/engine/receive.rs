@@ -518,6 +518,7 @@ fn deliver_train(
     touched: &mut Vec<QpId>,
 ) {
     let Some(flow) = flow_of(core, about, train.len()) else { return };
+    verifier.begin_train(&flow);
     let mut rest = train.payloads();
     while rest.len() > 0 {
         let arrival = Arrival { way: Way::Socket, about, flow: &flow };
