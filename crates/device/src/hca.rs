@@ -358,13 +358,19 @@ impl Shared {
     /// Sleeps as long as a program that polls may pause, and sees to it that no acknowledgement waits that long.
     fn watch_late_acks(&self) -> Woken {
         let mut left = LEASE;
+        let mut seen = self.activity.load(Ordering::Relaxed);
         loop {
             let woken = self.waits.wait(Some(late_acks::LOOK), true);
             left = left.saturating_sub(late_acks::LOOK);
             if woken != Woken::Nothing || left.is_zero() {
                 return woken;
             }
-            self.lock().send_overdue_acks();
+            // A poll lets go of what waited before it, so that what waits now is younger than the last look. The lock would cost
+            // the program dearly: it is the program's, and each of its calls pays for a while after another thread took it.
+            let activity = self.activity.load(Ordering::Relaxed);
+            if mem::replace(&mut seen, activity) == activity {
+                self.lock().send_overdue_acks();
+            }
         }
     }
 

@@ -6,8 +6,8 @@
 //!
 //! * if the program found a receive by polling, and lately posted a request each time before it polled an empty queue;
 //! * until the next request of any QP, the next poll that finds nothing, a call that arms a queue or takes a QP away, or
-//!   the background thread, which looks every [`LOOK`] once one waited; before that, as often as it makes sure that the
-//!   program still polls.
+//!   the background thread, which looks every [`LOOK`] once one waited, and acts if the program did not poll since it last
+//!   looked; before that, as often as it makes sure that the program still polls.
 //!
 //! The first time that a program does not answer at once, its acknowledgements cease to wait. A QP whose own ACK timeout is
 //! short is taken to have a peer in the same hurry, and none of its acknowledgements waits.
