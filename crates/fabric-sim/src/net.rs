@@ -231,7 +231,8 @@ impl Net {
         loop {
             let may_be_short = self.may_be_short();
             let Node { qp, host, .. } = &mut self.nodes[index];
-            let is_short = may_be_short && qp.transmit_short(host, || self.now);
+            let is_short = may_be_short && qp.transmit_short(host);
+            qp.watch(|| self.now);
             self.shorts[0] += u64::from(is_short);
             let poll = if is_short {
                 Poll::Idle
@@ -385,8 +386,9 @@ impl Net {
         let may_be_short = self.may_be_short();
         let Node { qp, host, .. } = &mut self.nodes[node];
         if let Some(send) = short(&wr).filter(|_| may_be_short)
-            && qp.post_short(host, &send, || self.now).is_some()
+            && qp.post_short(host, &send).is_some()
         {
+            qp.watch(|| self.now);
             self.shorts[2] += 1;
             return Ok(());
         }

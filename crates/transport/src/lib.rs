@@ -41,8 +41,9 @@
 //! }
 //! ```
 //!
-//! A device may try [`Qp::transmit_short`] before it polls, and [`Qp::handle_short`] before it builds the headers of a
-//! packet that came: the short way of small messages, which does what the others would have done, or nothing.
+//! A device may try [`Qp::transmit_short`] before it polls, with [`Qp::watch`] behind it, and [`Qp::handle_short`] before it
+//! builds the headers of a packet that came: the short way of small messages, which does what the others would have done, or
+//! nothing.
 //!
 //! What this crate does not do: parse packets (`wire`), find a QP by its number, check partition keys and source
 //! addresses, look up memory keys, keep completion queues (`device`), and automatic path migration, which no RoCE

@@ -283,6 +283,12 @@ impl Qp {
         self.resp.owes_only_ack() && !self.owes_cnp()
     }
 
+    /// Whether requests are left that were not sent, or are to be sent again. If not, to poll takes no notice of the time.
+    #[inline]
+    pub fn has_unsent(&self) -> bool {
+        self.req.index < self.sq.len()
+    }
+
     /// Whether answers to the peer wait to be sent.
     pub fn owes_answers(&self) -> bool {
         self.resp.has_answers() || self.owes_cnp()

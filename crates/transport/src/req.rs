@@ -47,6 +47,8 @@ pub(crate) struct Requester {
     pub(crate) timeouts: u32,
     /// When the oldest packet counts as lost.
     pub(crate) ack_timer: Option<Time>,
+    /// A packet went the short way, and the ACK timer is to start.
+    pub(crate) watch_due: bool,
     /// Until when the peer asked to be left alone.
     pub(crate) rnr_until: Option<Time>,
     /// Until when the rate limit holds back the next packet.
@@ -70,6 +72,7 @@ impl Requester {
     /// Stops waiting for anything.
     pub(crate) fn stop(&mut self) {
         self.ack_timer = None;
+        self.watch_due = false;
         self.rnr_until = None;
         self.paced_until = None;
         self.draining = false;

@@ -6,7 +6,7 @@
 //! the long way: rules about what is *not* usual are in one place, there. Both ways send the same packets, so that one
 //! end may go the short way when the other does not.
 
-use std::slice;
+use std::{mem, slice};
 
 use iba::{Msn, Psn, QpState, QpType, SendFlags, WcOpcode, WrOpcode};
 use wire::bth::pad_for;
@@ -82,10 +82,11 @@ impl Short {
 
 impl Qp {
     /// Sends the request that was posted last, if everything is as usual, and behind it an acknowledgement that stayed
-    /// ([`Qp::poll_requests`]). If so, [`Qp::poll_transmit`] has nothing to do; if not, it does what is left to do. The clock is
-    /// read once the packet is on its way, and only if a timer has to be set.
+    /// ([`Qp::poll_requests`]). If so, [`Qp::poll_transmit`] has nothing to do; if not, it does what is left to do.
+    ///
+    /// Call [`Qp::watch`] then, whatever this says.
     #[must_use]
-    pub fn transmit_short<E: Env>(&mut self, env: &mut E, clock: impl FnOnce() -> Time) -> bool {
+    pub fn transmit_short<E: Env>(&mut self, env: &mut E) -> bool {
         let ack = self.ack_that_stayed();
         if self.req.index + 1 != self.sq.len() || !self.may_begin(ack) {
             return false;
@@ -109,19 +110,14 @@ impl Qp {
         if let Some(wqe) = self.sq.back_mut() {
             (wqe.begun, wqe.first, wqe.packets) = (true, psn, 1);
         }
-        self.has_begun(env, clock, ack)
+        self.has_begun(env, ack)
     }
 
     /// Posts a SEND of one piece of memory and sends it, as [`Qp::post_send`] and [`Qp::transmit_short`] do, if everything is as
     /// usual; if not, nothing happened. The packet goes first, so that it need not wait until the request lies in its queue.
     ///
-    /// Says whether [`Qp::transmit_short`] would have said that nothing is left to do.
-    pub fn post_short<E: Env>(
-        &mut self,
-        env: &mut E,
-        send: &ShortSend,
-        clock: impl FnOnce() -> Time,
-    ) -> Option<bool> {
+    /// Says whether [`Qp::transmit_short`] would have said that nothing is left to do. Call [`Qp::watch`] then.
+    pub fn post_short<E: Env>(&mut self, env: &mut E, send: &ShortSend) -> Option<bool> {
         let ack = self.ack_that_stayed();
         let ShortSend { wr_id, flags, sge } = *send;
         let length = sge.length;
@@ -142,7 +138,16 @@ impl Qp {
         let data = Data::Sges(SgList::from_slice(&[sge]));
         let wr = SendWr::new(wr_id, WrOpcode::Send, flags, data);
         self.sq.push_back(Wqe { begun: true, first: psn, ..Wqe::new(wr, length) });
-        Some(self.has_begun(env, clock, ack))
+        Some(self.has_begun(env, ack))
+    }
+
+    /// Starts the ACK timer if a packet that went the short way asks for it. The clock is read only then; the packet need not
+    /// wait for that, but this comes before any other call.
+    #[inline]
+    pub fn watch(&mut self, clock: impl FnOnce() -> Time) {
+        if mem::take(&mut self.req.watch_due) && !self.req.is_quiet() {
+            self.req.watch(clock(), &self.attr);
+        }
     }
 
     /// The acknowledgement that stayed, if it is all that the peer is owed.
@@ -166,16 +171,9 @@ impl Qp {
     }
 
     /// Notes that the last request was sent in one packet, and sends the acknowledgement behind it. False if that did not go.
-    fn has_begun<E: Env>(
-        &mut self,
-        env: &mut E,
-        clock: impl FnOnce() -> Time,
-        ack: Option<Psn>,
-    ) -> bool {
+    fn has_begun<E: Env>(&mut self, env: &mut E, ack: Option<Psn>) -> bool {
         self.req.sent_one();
-        if self.req.ack_timer.is_none() {
-            self.req.watch(clock(), &self.attr);
-        }
+        self.req.watch_due = self.req.ack_timer.is_none();
         self.ack_stayed = false;
         let Some(psn) = ack else { return true };
         let ack = Short::Ack { psn, msn: self.resp.msn };

@@ -1,6 +1,7 @@
 //! Everything of the engine but its QPs: what a QP reaches through its environment.
 
 use std::collections::VecDeque;
+use std::mem;
 
 use iba::{EventType, Gid, Mtu};
 use slab::Slab;
@@ -25,6 +26,7 @@ use super::tm::TagList;
 use super::udp::UdpQueue;
 use super::xrc::{SrqXrc, Xrcd};
 use crate::attr::DeviceAttr;
+use crate::clock::Clock;
 use crate::config::NicConfig;
 use crate::counters::Counters;
 use crate::ids::{ChannelId, CqId, CtxId, PdId, QpId, SrqId};
@@ -189,9 +191,25 @@ pub(crate) struct Core {
     /// Whether a CQ was made whose completions say when they came, or whose events wait for a time. Else nobody sees how late
     /// `now` is.
     pub(crate) stamps: bool,
+    /// Whether packets came after `now` that did not need to know when. Only while they are dealt with.
+    pub(crate) is_behind: bool,
 }
 
 impl Core {
+    /// Looks at the clock, if packets came since.
+    #[inline]
+    pub(crate) fn catch_up(&mut self, clock: &Clock) {
+        if mem::take(&mut self.is_behind) {
+            self.now = clock.now();
+        }
+    }
+
+    /// Whether somebody records packets or tampers with them, and sees each with its time.
+    #[inline]
+    pub(crate) fn is_observed(&self) -> bool {
+        self.tap.is_some() || self.injected.is_some()
+    }
+
     /// Puts a completion on a CQ.
     #[inline]
     pub(crate) fn complete_on(&mut self, id: CqId, qpn: iba::Qpn, completion: &Completion) {

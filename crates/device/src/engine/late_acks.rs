@@ -9,7 +9,9 @@
 //!   the background thread, which looks every [`LOOK`] once one waited, and acts if the program did not poll since it last
 //!   looked; before that, as often as it makes sure that the program still polls.
 //!
-//! The first time that a program does not answer at once, its acknowledgements cease to wait. A QP whose own ACK timeout is
+//! The first time that a program is seen not to answer at once, its acknowledgements cease to wait. A packet that came the
+//! short way was not looked at with a clock: where the program paused either before it polled or before it answered, it gets
+//! the benefit of the doubt, and the next packets are looked at. A QP whose own ACK timeout is
 //! short is taken to have a peer in the same hurry, and none of its acknowledgements waits.
 
 use std::time::Duration;
@@ -17,6 +19,7 @@ use std::time::Duration;
 use transport::Time;
 
 use super::Engine;
+use super::core::Core;
 use super::env::Route;
 use super::qp::QpEntry;
 use crate::ids::QpId;
@@ -27,6 +30,8 @@ const HABIT: u8 = 8;
 const AT_ONCE: Duration = Duration::from_micros(20);
 /// How often the background thread looks while acknowledgements wait.
 pub(crate) const LOOK: Duration = Duration::from_micros(200);
+/// So many trains are looked at with a clock once it was in doubt whether an answer came at once.
+const DOUBTFUL: u32 = 64;
 /// A peer whose ACK timeout is shorter could take what waits for lost.
 const HURRY: Duration = Duration::from_millis(10);
 
@@ -35,6 +40,10 @@ const HURRY: Duration = Duration::from_millis(10);
 pub(crate) struct LateAcks {
     qps: Vec<QpId>,
     since: Time,
+    /// Whether they may have come later than that, as nobody looked at the clock when they came.
+    is_vague: bool,
+    /// Trains that the clock is to be read for.
+    doubtful: u32,
     /// Whether what is received now comes to a program that polls.
     is_polled: bool,
     /// Whether one waited since the background thread last asked.
@@ -43,7 +52,7 @@ pub(crate) struct LateAcks {
 
 /// How the wait for an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     /// The program posted a request.
     Answered,
     /// It did something else.
@@ -53,14 +62,14 @@ enum End {
 impl LateAcks {
     /// Whether the acknowledgement for what a QP just received may wait.
     #[inline]
-    pub(super) fn may_wait(&mut self, entry: &mut QpEntry, now: Time) -> bool {
+    pub(super) fn may_wait(&mut self, entry: &mut QpEntry, core: &Core) -> bool {
         let facts = &mut entry.facts;
         let has_received = std::mem::take(&mut facts.has_received);
         if !has_received || !self.is_polled || facts.route != Route::Udp {
             return false;
         }
         if self.qps.is_empty() {
-            self.since = now;
+            (self.since, self.is_vague) = (core.now, core.is_behind);
         }
         self.qps.push(facts.id);
         let may_wait = facts.answers_in_a_row >= HABIT
@@ -83,6 +92,14 @@ impl LateAcks {
     /// From now on what is received comes to a program that polls, or it does not.
     pub(crate) fn set_polled(&mut self, is_polled: bool) {
         self.is_polled = is_polled;
+    }
+
+    /// A train came. Whether it is of interest when.
+    #[inline]
+    pub(super) fn want_time(&mut self) -> bool {
+        let is_wanted = self.doubtful > 0;
+        self.doubtful = self.doubtful.saturating_sub(1);
+        is_wanted
     }
 
     /// Whether an acknowledgement waited since this was last asked.
@@ -119,17 +136,38 @@ impl Engine {
     }
 
     fn end_late_acks(&mut self, end: End) {
+        self.release_late_acks();
+        self.judge_late_acks(end);
+    }
+
+    /// Puts acknowledgements that wait for a request into a train, behind the request if there is one.
+    #[inline]
+    pub(super) fn release_late_acks(&mut self) {
+        for index in 0..self.late_acks.qps.len() {
+            let id = self.late_acks.qps[index];
+            if self.qps.get(id).is_some_and(|entry| entry.qp.owes_answers()) {
+                self.core.catch_up(&self.clock);
+                self.transmit(id);
+            }
+        }
+    }
+
+    /// Takes note how the wait ended, and ends it.
+    pub(super) fn judge_late_acks(&mut self, end: End) {
         let is_soon = self.core.now.since(self.late_acks.since) < AT_ONCE;
-        while let Some(id) = self.late_acks.qps.pop() {
+        let LateAcks { qps, is_vague, doubtful, .. } = &mut self.late_acks;
+        // It is not known whether the program paused before it polled or after.
+        if end == End::Answered && !is_soon && *is_vague && !qps.is_empty() {
+            *doubtful = DOUBTFUL;
+            qps.clear();
+        }
+        while let Some(id) = qps.pop() {
             let Some(entry) = self.qps.get_mut(id) else { continue };
             let habit = &mut entry.facts.answers_in_a_row;
             *habit = match end {
                 End::Answered if is_soon => habit.saturating_add(1).min(HABIT),
                 _ => 0,
             };
-            if entry.qp.owes_answers() {
-                self.transmit(id);
-            }
         }
     }
 }

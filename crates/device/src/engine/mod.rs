@@ -101,6 +101,8 @@ pub struct Engine {
     /// Polls since one read the clock, and how many did.
     polls: u32,
     looks: u32,
+    /// Looks at a socket where datagrams come, which found none, since the clock was read.
+    since_clock: u32,
     /// Whether the program and its peer seem to take turns: the last poll found the rings empty, or an acknowledgement, or
     /// the program sent something since, and either was of the only request of its QP.
     takes_turns: bool,
@@ -125,6 +127,9 @@ const BURST: usize = 16;
 const WIRE_BURST: usize = 64;
 /// The clock is read, and timers are looked at, once in this many polls that found nothing.
 const POLLS_PER_CLOCK: u32 = 64;
+/// The same of looks at a socket where datagrams come lately, which take longer: a datagram that needs no more than a rough idea
+/// of the time is to have one of some microseconds.
+const LOOKS_PER_CLOCK: u32 = 16;
 /// A socket that was silent lately is looked at with one in so many looks at the clock, as that is a system call.
 const LOOKS_PER_SOCKET: u32 = 8;
 
@@ -149,6 +154,7 @@ impl Engine {
             late_acks: LateAcks::default(),
             polls: 0,
             looks: 0,
+            since_clock: 0,
             takes_turns: false,
             alarm: Alarm::Awake,
             life: Life::Alive,
@@ -237,6 +243,7 @@ impl Engine {
             is_socket_due = self.looks.is_multiple_of(LOOKS_PER_SOCKET);
         }
         self.core.now = self.clock.now();
+        self.since_clock = 0;
         if is_idle && !is_socket_due && !self.receivers.udp_is_hot() {
             // What comes during the look at the clock can go the short way at the next poll.
             return self.run_cm() | self.fire_timers();
@@ -253,6 +260,13 @@ impl Engine {
         self.late_acks.set_polled(poll);
         let moved = self.receive_udp(Look::Likely);
         self.late_acks.set_polled(false);
+        if !moved {
+            self.since_clock += 1;
+            if self.since_clock >= LOOKS_PER_CLOCK {
+                self.since_clock = 0;
+                self.core.now = self.clock.now();
+            }
+        }
         moved | self.run_cm()
     }
 
@@ -408,10 +422,13 @@ impl Engine {
 
     /// Lets one QP send. False if its carrier has no room.
     fn transmit(&mut self, id: QpId) -> bool {
-        let Self { core, qps, late_acks, .. } = self;
+        let Self { core, qps, late_acks, clock, .. } = self;
         let Some(entry) = qps.get_mut(id) else { return true };
+        let may_ack_late = late_acks.may_wait(entry, core);
+        if entry.qp.has_unsent() {
+            core.catch_up(clock);
+        }
         let now = core.now;
-        let may_ack_late = late_acks.may_wait(entry, now);
         let burst = if entry.facts.route == Route::Udp { WIRE_BURST } else { BURST };
         let mut env = QpEnv::new(core, &mut entry.facts);
         let poll = if may_ack_late {

@@ -29,6 +29,7 @@ use super::qp::{QpTable, vf_of};
 use super::raw::Frames;
 use super::short::datagram::deliver_short;
 use super::udp::{UdpQueue, ecn};
+use crate::clock::Clock;
 use crate::ids::QpId;
 use crate::waits::Waits;
 
@@ -201,7 +202,7 @@ impl Engine {
         self.core.holding = false;
         for index in 0..self.receivers.inbounds.len() {
             for _ in 0..RING_BURST {
-                let Self { core, qps, receivers, touched, .. } = self;
+                let Self { core, qps, receivers, touched, clock, .. } = self;
                 let Receivers { inbounds, verifier, forwarders, .. } = receivers;
                 let inbound = &mut inbounds[index];
                 let peer = *inbound.peer();
@@ -245,7 +246,7 @@ impl Engine {
                         }
                         if let Some(flow) = flow_of(core, &about, 1) {
                             let way = Way::Forwarded;
-                            let at = Arrival { way, about: &about, flow: &flow };
+                            let at = Arrival { way, about: &about, flow: &flow, clock };
                             let mut one = Payloads::one(&bytes);
                             touched.extend(deliver_datagram(core, qps, verifier, at, &mut one));
                         }
@@ -311,19 +312,24 @@ impl Engine {
 
     /// Takes datagrams from the socket.
     pub(crate) fn receive_udp(&mut self, look: Look) -> bool {
-        let Self { core, qps, receivers, touched, clock, .. } = self;
+        let Self { core, qps, receivers, touched, clock, late_acks, .. } = self;
         let Receivers { udp, verifier, .. } = receivers;
         let Some(udp) = udp else { return false };
         let port = udp.port();
         let mut each = |train: link::udp::Train<'_>| {
-            core.now = clock.now();
+            // To read the clock right behind a system call takes longer than to take a packet. What goes the short way needs no
+            // timer, and nobody sees when it came unless completions or packets are stamped.
+            core.is_behind = true;
+            if late_acks.want_time() || core.stamps || core.is_observed() {
+                core.catch_up(clock);
+            }
             let about = About {
                 src: train.src,
                 dst: SocketAddr::new(train.dst, port),
                 traffic_class: train.traffic_class,
                 hop_limit: train.hop_limit,
             };
-            deliver_train(core, qps, verifier, &about, &train, touched);
+            deliver_train(core, qps, verifier, clock, &about, &train, touched);
         };
         let received = match look {
             Look::Everywhere => udp.recv_trains(&mut each),
@@ -338,11 +344,16 @@ impl Engine {
         };
         receivers.udp_heat = if count > 0 { 4096 } else { receivers.udp_heat.saturating_sub(1) };
         if count == 0 {
+            core.is_behind = false;
             return false;
         }
         receivers.heard = (core.now, SILENCE);
         self.transmit_touched();
+        if !self.core.loopback.is_empty() {
+            self.core.catch_up(&self.clock);
+        }
         self.after_transmit();
+        self.core.is_behind = false;
         true
     }
 
@@ -492,6 +503,7 @@ struct Arrival<'a> {
     way: Way,
     about: &'a About,
     flow: &'a Flow,
+    clock: &'a Clock,
 }
 
 /// What the ICRC of so many datagrams covers of the headers around them; none, if they are not for this port. They are
@@ -513,6 +525,7 @@ fn deliver_train(
     core: &mut Core,
     qps: &mut QpTable,
     verifier: &mut Verifier,
+    clock: &Clock,
     about: &About,
     train: &link::udp::Train<'_>,
     touched: &mut Vec<QpId>,
@@ -521,7 +534,7 @@ fn deliver_train(
     verifier.begin_train(&flow);
     let mut rest = train.payloads();
     while rest.len() > 0 {
-        let arrival = Arrival { way: Way::Socket, about, flow: &flow };
+        let arrival = Arrival { way: Way::Socket, about, flow: &flow, clock };
         let id = deliver_datagram(core, qps, verifier, arrival, &mut rest);
         // They are mostly for one QP.
         if id.is_some() && touched.last() != id.as_ref() {
@@ -554,7 +567,7 @@ fn deliver_datagram(
     arrival: Arrival<'_>,
     datagrams: &mut Payloads<'_>,
 ) -> Option<QpId> {
-    let Arrival { way, about, flow } = arrival;
+    let Arrival { way, about, flow, clock } = arrival;
     let train = datagrams.bytes();
     let bytes = datagrams.next()?;
     let About { src, dst, .. } = about;
@@ -578,6 +591,7 @@ fn deliver_datagram(
     if is_plain && let Some(id) = deliver_short(core, qps, about, packet) {
         return Some(id);
     }
+    core.catch_up(clock);
     let mut headers = Headers::default();
     let range = match headers.read(packet) {
         Ok(range) => range,

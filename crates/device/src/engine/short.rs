@@ -9,7 +9,7 @@ pub(super) mod datagram;
 
 use iba::Qpn;
 use link::shm::Inbound;
-use transport::{Qp, Short, ShortSend, Time};
+use transport::{Qp, Short, ShortSend};
 use umem::Foreign;
 use wire::aeth::RawAeth;
 use wire::bth::RawBth;
@@ -18,6 +18,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::Engine;
 use super::env::{QpEnv, Route};
+use super::late_acks::End;
 use super::payload::InPayload;
 use super::peers::{FIXED, PACKET};
 use crate::ids::QpId;
@@ -169,7 +170,7 @@ impl Engine {
 
     /// Sends what was posted last, if it goes the short way and is all that there is to do.
     pub(super) fn kick_short(&mut self, id: QpId) -> bool {
-        self.go_short(id, |qp, env, clock| Some(qp.transmit_short(env, clock))).unwrap_or(false)
+        self.go_short(id, |qp, env| Some(qp.transmit_short(env))).unwrap_or(false)
     }
 
     /// Posts a SEND and sends it, if it goes the short way; if not, nothing happened.
@@ -177,8 +178,7 @@ impl Engine {
         if self.is_dead() {
             return false;
         }
-        let Some(is_all) = self.go_short(id, |qp, env, clock| qp.post_short(env, send, clock))
-        else {
+        let Some(is_all) = self.go_short(id, |qp, env| qp.post_short(env, send)) else {
             return false;
         };
         if !is_all {
@@ -193,7 +193,7 @@ impl Engine {
     fn go_short(
         &mut self,
         id: QpId,
-        send: impl FnOnce(&mut Qp, &mut QpEnv<'_, '_>, &mut dyn FnMut() -> Time) -> Option<bool>,
+        send: impl FnOnce(&mut Qp, &mut QpEnv<'_, '_>) -> Option<bool>,
     ) -> Option<bool> {
         let Self { core, qps, clock, .. } = self;
         let entry = qps.get_mut(id)?;
@@ -201,17 +201,17 @@ impl Engine {
         if entry.queued || !matches!(route, Route::Shm(_) | Route::Udp) {
             return None;
         }
-        let mut now = None;
         let env = &mut QpEnv::new(core, &mut entry.facts);
-        if !send(&mut entry.qp, env, &mut || *now.insert(clock.now()))? {
+        let is_all = send(&mut entry.qp, env)?;
+        if !is_all || route != Route::Udp {
+            entry.qp.watch(|| clock.now());
+        }
+        if !is_all {
             return Some(false);
         }
         if route == Route::Udp {
             entry.facts.has_received = false;
-            core.now = now.unwrap_or_else(|| clock.now());
-            self.note_deadline(id);
-            self.join_late_acks();
-            self.after_transmit();
+            self.send_short_train(id);
         } else {
             self.takes_turns |= entry.qp.sends() == 1;
             self.note_deadline(id);
@@ -219,6 +219,30 @@ impl Engine {
             self.mind_alarm();
         }
         Some(true)
+    }
+
+    /// Sends the train that a packet of this QP just joined by the short way, and starts its timer.
+    ///
+    /// The clock is read when the train is on its way, so that it does not wait for that. Whatever starts a timer or tells the
+    /// time before reads it for itself: how long ago the last reading was nobody knows, and a timer that starts in the past may
+    /// be over at once.
+    fn send_short_train(&mut self, id: QpId) {
+        let core = &mut self.core;
+        core.is_behind = true;
+        if core.is_observed() || !core.loopback.is_empty() {
+            core.catch_up(&self.clock);
+        }
+        self.release_late_acks();
+        self.after_transmit();
+        self.core.is_behind = false;
+        self.core.now = self.clock.now();
+        self.since_clock = 0;
+        self.judge_late_acks(End::Answered);
+        if let Some(entry) = self.qps.get_mut(id) {
+            entry.qp.watch(|| self.core.now);
+        }
+        self.note_deadline(id);
+        self.mind_alarm();
     }
 }
 

@@ -138,14 +138,47 @@ fn an_answer_that_takes_long_is_none() {
     let mut pair = pair("late-slow");
     play(&mut pair);
     let [one, two] = &mut pair;
-    one.engine.clock.pass(LATE);
-    let before = one.sent();
+    // The first time it may have been the poll that came late.
+    for wr_id in [30, 31] {
+        one.engine.clock.pass(LATE);
+        let before = one.sent();
+        let waits = u64::from(one.owes_answers());
+        one.send(wr_id);
+        assert_eq!(one.sent(), before + 1 + waits);
+        two.await_message(one);
+        two.send(wr_id);
+        one.await_message(two);
+    }
+    assert!(!one.owes_answers(), "from now on at once");
+}
+
+#[test]
+fn a_timer_starts_when_its_packet_goes_however_long_nobody_looked_at_the_clock() {
+    let mut pair = pair("late-timer");
+    play(&mut pair);
+    let [one, _two] = &mut pair;
+    one.engine.clock.pass(PATIENCE);
     one.send(30);
-    assert_eq!(one.sent(), before + 2);
-    two.await_message(one);
-    two.send(31);
-    one.await_message(two);
-    assert_eq!(one.sent(), before + 3, "from now on at once");
+    let qp = &one.engine.qps.get(one.qp).expect("it lives").qp;
+    let timeout = qp.ack_timeout().expect("it has one");
+    assert_eq!(qp.poll_timeout(), Some(one.engine.clock.now() + timeout));
+    assert!(one.engine.next_deadline() <= qp.poll_timeout(), "it is looked at then");
+}
+
+#[test]
+fn who_polls_late_and_answers_then_does_so_at_once() {
+    let mut pair = pair("late-poll");
+    play(&mut pair);
+    let [one, two] = &mut pair;
+    for wr_id in 30..50 {
+        assert!(one.owes_answers());
+        one.send(wr_id);
+        two.await_message(one);
+        two.send(wr_id);
+        one.engine.clock.pass(LATE);
+        one.await_message(two);
+        one.engine.clock.pass(SOON);
+    }
 }
 
 #[test]
