@@ -23,6 +23,7 @@ mod holder;
 mod sys;
 
 use std::io;
+use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -542,60 +543,74 @@ impl UdpLink {
         everywhere: bool,
         each: &mut dyn FnMut(Train<'_>),
     ) -> io::Result<usize> {
-        let mut count = 0;
+        let may_hold_more = mem::take(&mut self.may_hold_more);
         // To prepare room for many trains takes as long as to receive one.
-        let is_wide = everywhere || self.may_hold_more;
-        let mut may_hold_more = false;
+        let is_wide = everywhere || may_hold_more;
         self.looks = self.looks.wrapping_add(1);
         let everywhere = everywhere || self.looks.is_multiple_of(RARELY);
-        let groups = self.groups.iter().map(|(_, socket)| Some(socket));
-        let places = [self.v4.as_ref(), self.v6.as_ref()].into_iter().chain(groups);
-        for (place, socket) in places.enumerate() {
-            let Some(socket) = socket else { continue };
+        let mut count = 0;
+        for place in 0..self.last_full.len() + self.groups.len() {
             if !everywhere && self.is_unlikely(place) {
                 continue;
             }
-            let mut metas = [None; BATCH];
-            let fd = socket.as_fd();
-            let filled = if is_wide {
-                sys::recv(fd, &mut self.buffer, &mut metas)?
+            count += if is_wide {
+                self.recv_at::<BATCH>(place, each)?
             } else {
-                let first = metas.first_chunk_mut::<1>().expect("BATCH is not 0");
-                sys::recv(fd, &mut self.buffer, first)?
+                self.recv_at::<1>(place, each)?
             };
-            may_hold_more |= filled == if is_wide { BATCH } else { 1 };
-            if let Some(last_full) = self.last_full.get_mut(place).filter(|_| filled > 0) {
-                *last_full = self.looks;
+        }
+        Ok(count)
+    }
+
+    /// Hands up to `N` trains that wait at one socket to `each`.
+    fn recv_at<const N: usize>(
+        &mut self,
+        place: usize,
+        each: &mut dyn FnMut(Train<'_>),
+    ) -> io::Result<usize> {
+        let socket = match place {
+            0 => self.v4.as_ref(),
+            1 => self.v6.as_ref(),
+            _ => self.groups.get(place - 2).map(|(_, socket)| socket),
+        };
+        let Some(socket) = socket else { return Ok(0) };
+        let mut metas = [None; N];
+        let filled = sys::recv(socket.as_fd(), &mut self.buffer, &mut metas)?;
+        if filled == 0 {
+            return Ok(0);
+        }
+        self.may_hold_more |= filled == N;
+        if let Some(last_full) = self.last_full.get_mut(place) {
+            *last_full = self.looks;
+        }
+        let mut count = 0;
+        let part = self.buffer.len() / BATCH;
+        for (meta, bytes) in metas.iter().zip(self.buffer.chunks_exact(part)).take(filled) {
+            let Some(meta) = meta else { continue };
+            if meta.truncated {
+                self.truncated += 1;
+                continue;
             }
-            let part = self.buffer.len() / BATCH;
-            for (meta, bytes) in metas.iter().zip(self.buffer.chunks_exact(part)).take(filled) {
-                let Some(meta) = meta else { continue };
-                if meta.truncated {
-                    self.truncated += 1;
-                    continue;
-                }
-                let train = meta.train(bytes);
-                if !steer::may_hold_question(&train) {
-                    count += train.len();
-                    each(train);
-                    continue;
-                }
-                for bytes in train.payloads() {
-                    let alone = Train { bytes, stride: bytes.len().max(1), ..train };
-                    match steer::answer(self.options.vf, train.src, bytes) {
-                        // A lost answer is asked for again.
-                        Some(answer) => {
-                            let _ = socket.send_to(&answer, &SockAddr::from(train.src));
-                        }
-                        None => {
-                            each(alone);
-                            count += 1;
-                        }
+            let train = meta.train(bytes);
+            if !steer::may_hold_question(&train) {
+                count += train.len();
+                each(train);
+                continue;
+            }
+            for bytes in train.payloads() {
+                let alone = Train { bytes, stride: bytes.len().max(1), ..train };
+                match steer::answer(self.options.vf, train.src, bytes) {
+                    // A lost answer is asked for again.
+                    Some(answer) => {
+                        let _ = socket.send_to(&answer, &SockAddr::from(train.src));
+                    }
+                    None => {
+                        each(alone);
+                        count += 1;
                     }
                 }
             }
         }
-        self.may_hold_more = may_hold_more;
         Ok(count)
     }
 

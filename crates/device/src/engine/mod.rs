@@ -266,8 +266,11 @@ impl Engine {
                 self.since_clock = 0;
                 self.core.now = self.clock.now();
             }
+            // What else the connection manager has to do waits for a poll that reads the clock.
+            return false;
         }
-        moved | self.run_cm()
+        self.run_cm();
+        true
     }
 
     fn progress_now(&mut self, is_clock_due: bool, is_socket_due: bool) -> bool {

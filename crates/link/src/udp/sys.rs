@@ -171,8 +171,8 @@ pub(super) fn recv<const N: usize>(
 ) -> io::Result<usize> {
     const { assert!(N <= BATCH) };
     let part = buffer.len() / BATCH;
-    // SAFETY: sockaddr_storage is integers, for which zeros are a value.
-    let mut names: [libc::sockaddr_storage; N] = unsafe { mem::zeroed() };
+    // SAFETY: sockaddr_in6 is integers, for which zeros are a value.
+    let mut names: [libc::sockaddr_in6; N] = unsafe { mem::zeroed() };
     let mut controls = [const { Control::new() }; N];
     let mut iovs = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; N];
     let mut headers = [libc::mmsghdr { msg_hdr: empty_header(), msg_len: 0 }; N];
@@ -182,7 +182,7 @@ pub(super) fn recv<const N: usize>(
     {
         *iov = libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() };
         header.msg_hdr.msg_name = (&raw mut *name).cast();
-        header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
         header.msg_hdr.msg_iov = &raw mut *iov;
         header.msg_hdr.msg_iovlen = 1;
         header.msg_hdr.msg_control = control.bytes.as_mut_ptr().cast();
@@ -203,8 +203,8 @@ pub(super) fn recv<const N: usize>(
     };
     if filled < 0 {
         let error = io::Error::last_os_error();
-        return match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(0),
+        return match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) => Ok(0),
             _ => Err(error),
         };
     }
@@ -336,21 +336,19 @@ fn empty_header() -> libc::msghdr {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-/// The address in `name`, if it is one of IPv4 or IPv6.
-fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    match c_int::from(name.ss_family) {
+/// The address in `name`, if it is one of IPv4 or IPv6: no socket of ours has a longer one.
+fn address(name: &libc::sockaddr_in6) -> Option<SocketAddr> {
+    match c_int::from(name.sin6_family) {
         libc::AF_INET => {
-            // SAFETY: sockaddr_storage is larger than sockaddr_in and as strictly aligned, and any bytes are one.
+            // SAFETY: sockaddr_in6 is larger than sockaddr_in and as strictly aligned, and any bytes are one.
             let v4 = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in>() };
             let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
             Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: as above, for sockaddr_in6.
-            let v6 = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in6>() };
-            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-            let port = u16::from_be(v6.sin6_port);
-            Some(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
+            let ip = Ipv6Addr::from(name.sin6_addr.s6_addr);
+            let port = u16::from_be(name.sin6_port);
+            Some(SocketAddrV6::new(ip, port, name.sin6_flowinfo, name.sin6_scope_id).into())
         }
         _ => None,
     }
