@@ -97,7 +97,7 @@ impl Frame {
     }
 
     /// The UDP ports, source and destination.
-    fn ports(&self) -> [u16; 2] {
+    pub fn ports(&self) -> [u16; 2] {
         let udp = &self.ip[self.udp()..];
         [u16::from_be_bytes([udp[0], udp[1]]), u16::from_be_bytes([udp[2], udp[3]])]
     }

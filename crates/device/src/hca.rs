@@ -22,6 +22,7 @@ use crate::engine::core::Core;
 use crate::engine::faults::Faults;
 use crate::engine::injected::Injected;
 use crate::engine::late_acks;
+use crate::engine::lines::Lines;
 use crate::engine::peers::Peers;
 use crate::engine::qp::QpTable;
 use crate::engine::receive::Receivers;
@@ -540,6 +541,8 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
     let source = udp.as_ref().map_or(config.udp_port, |udp| udp.source_port(loopback));
     let faults = Faults::new(Arc::clone(waits));
     let peers = Peers::new(claim, config.ring_size as usize, table.is_some(), Arc::clone(waits));
+    // Who records packets or tampers with them does so with those that are sent the usual way.
+    let lines = Lines::new(tap.is_none() && injected.is_none());
     let core = Core {
         attr: DeviceAttr::new(config, guid),
         config: config.clone(),
@@ -565,7 +568,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         loopback: Default::default(),
         peers,
         table,
-        udp: UdpQueue::new(segments, source, config.udp_port),
+        udp: UdpQueue::new(segments, source, config.udp_port).with(lines),
         missteered: false,
         is_deaf,
         uses_udp: false,

@@ -12,14 +12,16 @@
 //! Bytes in, bytes out: no header is read or made here but those of UDP and IP, which the kernel makes. The ICRC of
 //! RoCEv2 covers some of their fields (RoCEv2 Annex A17.3), so the sockets are set up to make them known beforehand:
 //!
-//! * DF is set (`IP_PMTUDISC_DO`) and the sockets are never connected; then Linux sends the IPv4 id 0. The segments of
-//!   one [`Transmit`] carry 0, 1, 2, ... when the stack or the NIC splits them.
+//! * DF is set (`IP_PMTUDISC_DO`) and these sockets are never connected; then Linux sends the IPv4 id 0. The segments of
+//!   one [`Transmit`] carry 0, 1, 2, ... when the stack or the NIC splits them. A [line](UdpLink::open_line) is connected,
+//!   and says with which id it begins.
 //! * Type of service, hop limit and flow label are masked out of the ICRC, and free.
 //! * An IPv6 packet without UDP checksum, as some NICs and the kernel's rxe send, is accepted.
 //!
 //! Several processes of one user share the port; see [`crate::steer`] for how a packet finds its process.
 
 mod holder;
+mod line;
 mod sys;
 
 use std::io;
@@ -32,6 +34,8 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::steer;
 pub use holder::{Holder, holders, may_receive};
+use line::Lines;
+pub use line::{LineError, LineId, LineTo, NewLine};
 use sys::{BATCH, RecvMeta, SendMeta};
 pub(crate) use sys::{ControlMessages, attach_reuseport_cbpf, set_option};
 
@@ -309,6 +313,7 @@ pub struct UdpLink {
     v6: Option<Socket>,
     /// A socket for each multicast group.
     groups: Vec<(IpAddr, Socket)>,
+    lines: Lines,
     /// The destination port of everything sent.
     port: u16,
     options: Options,
@@ -372,6 +377,7 @@ impl UdpLink {
             v4,
             v6,
             groups: Vec::new(),
+            lines: Lines::default(),
             port,
             options,
             gso: AtomicBool::new(gso),
@@ -423,7 +429,7 @@ impl UdpLink {
     /// [`abandon_in_child`](Self::abandon_in_child). While a child keeps them, packets can go to sockets that nobody
     /// reads.
     pub fn raw_fds(&self, out: &mut Vec<RawFd>) {
-        out.extend(self.fds().map(|fd| fd.as_raw_fd()));
+        out.extend(self.fds().map(|fd| fd.as_raw_fd()).chain(self.lines.raw_fds()));
     }
 
     /// For the child after a fork: closes the sockets and touches nothing else.

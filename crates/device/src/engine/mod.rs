@@ -29,6 +29,7 @@ pub(crate) mod import;
 pub(crate) mod injected;
 pub(crate) mod late_acks;
 mod leave;
+pub(crate) mod lines;
 mod mr;
 mod multicast;
 mod null;

@@ -8,7 +8,7 @@ use link::netdev::Watch;
 use link::registry::{Claim, Event};
 use link::shm::{Inbound, InboundState};
 use link::steer::Steering;
-use link::udp::{Payloads, SendError, UdpLink};
+use link::udp::{LineError, Payloads, SendError, UdpLink};
 use transport::Time;
 use transport::env::Rx;
 use umem::Pieces;
@@ -369,7 +369,7 @@ impl Engine {
 
     fn send_batches(&mut self, is_due: impl Fn(&UdpQueue) -> bool) {
         let Self { core, receivers, .. } = self;
-        let Some(udp) = receivers.udp.as_ref() else {
+        let Some(udp) = receivers.udp.as_mut() else {
             while core.udp.front().is_some() {
                 core.udp.pop();
                 core.counters.dropped_packets += 1;
@@ -379,14 +379,29 @@ impl Engine {
         while is_due(&core.udp)
             && let Some(batch) = core.udp.front()
         {
-            let sent = udp.send(link::udp::Transmit {
-                dst: batch.dst,
-                src: batch.src,
-                traffic_class: batch.traffic_class,
-                hop_limit: batch.hop_limit,
-                contents: batch.bytes(),
-                segment_size: (batch.count > 1).then_some(batch.segment),
-            });
+            let segment_size = (batch.count > 1).then_some(batch.segment);
+            let sent = if let Some(line) = batch.line {
+                // CAST: a batch is no longer than a datagram can be.
+                match udp.send_on(line, batch.bytes(), segment_size.map(|size| size as u16)) {
+                    Ok(()) => Ok(()),
+                    Err(LineError::WouldBlock) => return,
+                    Err(error) => {
+                        tracing::debug!(target: "peerdma::udp", dst = %batch.dst, "{error}");
+                        udp.close_line(line);
+                        core.udp.line_broke(line);
+                        continue;
+                    }
+                }
+            } else {
+                udp.send(link::udp::Transmit {
+                    dst: batch.dst,
+                    src: batch.src,
+                    traffic_class: batch.traffic_class,
+                    hop_limit: batch.hop_limit,
+                    contents: batch.bytes(),
+                    segment_size,
+                })
+            };
             match sent {
                 Ok(()) => {
                     core.counters.tx_udp_packets += batch.count as u64;
@@ -412,6 +427,9 @@ impl Engine {
             core.udp.pop();
         }
         core.udp.set_max_segments(udp.max_gso_segments(UdpQueue::TYPICAL));
+        if core.udp.lines.are_asked_for() {
+            core.udp.lines.open_asked(udp);
+        }
     }
 
     /// Accepts connections, notices peers that came up or went away, and follows the netdev.
@@ -451,6 +469,11 @@ impl Engine {
         }
         self.cm.lost = self.core.peers.poll();
         moved |= !self.cm.lost.is_empty();
+        if self.core.udp.front().is_none()
+            && let Some(udp) = &mut self.receivers.udp
+        {
+            self.core.udp.lines.sweep(self.core.now, udp);
+        }
         if self.core.uses_udp
             && self.receivers.silence_until().is_some_and(|at| at <= self.core.now)
         {
@@ -570,6 +593,10 @@ fn deliver_datagram(
     let Arrival { way, about, flow, clock } = arrival;
     let train = datagrams.bytes();
     let bytes = datagrams.next()?;
+    if bytes.is_empty() {
+        // Who opens a line looks at what an empty datagram is sent as.
+        return None;
+    }
     let About { src, dst, .. } = about;
     let verified = verifier.verify(flow, bytes);
     if core.tap.is_some() && (way == Way::Forwarded || is_for(core.vf, bytes)) {

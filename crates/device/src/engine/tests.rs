@@ -2,6 +2,7 @@
 
 mod forwarded;
 mod late_acks;
+mod lines;
 mod moderated;
 mod multicast;
 mod overdue;

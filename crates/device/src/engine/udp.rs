@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use iba::{Av, Gid, Qpn};
+use link::udp::LineId;
 use transport::env::TransmitError;
 use umem::Pieces;
 use wire::Headers;
@@ -11,6 +12,7 @@ use wire::bth::{self, Bth};
 use wire::icrc::{self, Flow, Sealer};
 use zerocopy::IntoBytes;
 
+use super::lines::{Lines, To};
 use super::qp::vf_of;
 
 /// The lower two bits of the type of service (RFC 3168).
@@ -59,10 +61,14 @@ where
 pub(crate) struct Batch {
     pub(crate) src: IpAddr,
     pub(crate) dst: IpAddr,
-    /// The same two as packets name them.
-    gids: (Gid, Gid),
-    /// What their ICRC covers of them.
+    /// Where it goes, as packets name it.
+    to: To,
+    /// The line it goes on.
+    pub(crate) line: Option<LineId>,
+    /// What their ICRC covers of the addresses.
     flow: Option<Flow>,
+    /// The identification of the first; those of the others count up.
+    first_id: u16,
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
     /// The first `used` are the batch; what follows is left from earlier ones.
@@ -70,8 +76,6 @@ pub(crate) struct Batch {
     used: usize,
     pub(crate) segment: usize,
     pub(crate) count: usize,
-    /// The VF that all of it is for: what is sent together arrives together, at one process.
-    vf: u16,
     /// Whether a short segment ended the batch.
     closed: bool,
 }
@@ -88,6 +92,11 @@ impl Batch {
         if self.buffer.len() < end {
             self.buffer.resize(end.next_power_of_two(), 0);
         }
+    }
+
+    /// The identification of the datagram that is added next.
+    fn next_id(&self) -> u16 {
+        self.first_id.wrapping_add(self.count as u16)
     }
 
     /// Takes in a datagram of this size, which was put behind the others.
@@ -117,13 +126,16 @@ impl Batch {
         let mut done = 0;
         while done < packets {
             let count = TOGETHER.min((packets - done) as usize);
+            let first_id = self.next_id();
             let train = &mut self.buffer[self.used..][..count * size];
             for (index, (packet, crc)) in train.chunks_exact_mut(size).zip(&mut crcs).enumerate() {
-                let id = (self.count + index) as u16;
+                let id = first_id.wrapping_add(index as u16);
                 let header = &mut packet[..bth::LEN];
                 header.copy_from_slice(bth.to_raw().as_bytes());
                 *crc = match begun {
-                    Some(before) => icrc::next_of_train(before, &flow, id - 1, bth.psn.sub(1)),
+                    Some(before) => {
+                        icrc::next_of_train(before, &flow, id.wrapping_sub(1), bth.psn.sub(1))
+                    }
                     None => sealer.begin(&flow, id, size - icrc::LEN, header),
                 };
                 begun = Some(*crc);
@@ -144,11 +156,12 @@ impl Batch {
     }
 
     /// Counts and seals the datagrams anew. They are sent in trains of `max_segments`, and the identifications of each
-    /// train begin at 0.
+    /// train begin anew.
     fn reseal(&mut self, sealer: &mut Sealer, max_segments: usize) {
         self.count = 0;
         for packet in self.buffer[..self.used].chunks_mut(self.segment.max(1)) {
-            seal(sealer, packet, self.count % max_segments, self.flow.as_ref());
+            let id = self.first_id.wrapping_add((self.count % max_segments) as u16);
+            seal(sealer, packet, id, self.flow.as_ref());
             self.count += 1;
         }
     }
@@ -163,6 +176,7 @@ pub(crate) struct UdpQueue {
     max_segments: usize,
     src_port: u16,
     dst_port: u16,
+    pub(crate) lines: Lines,
 }
 
 impl UdpQueue {
@@ -185,7 +199,13 @@ impl UdpQueue {
             max_segments,
             src_port,
             dst_port,
+            lines: Lines::default(),
         }
+    }
+
+    /// The same with these lines.
+    pub(crate) fn with(self, lines: Lines) -> Self {
+        Self { lines, ..self }
     }
 
     /// Adds a packet; `fill` writes its payload.
@@ -246,15 +266,18 @@ impl UdpQueue {
         // The ICRC as far as the end of the headers.
         let mut begun = None;
         for index in done..packets {
+            let id = batch.next_id();
             let whole = &mut batch.buffer[batch.used..][..size];
             let (packet, trailer) = whole.split_at_mut(size - icrc::LEN);
             headers.emit(packet);
             let flow = batch.flow.as_ref();
-            let id = batch.count as u16;
             begun = match (flow, begun) {
-                (Some(flow), Some(before)) if header_len == bth::LEN => {
-                    Some(icrc::next_of_train(before, flow, id - 1, headers.bth.psn.sub(1)))
-                }
+                (Some(flow), Some(before)) if header_len == bth::LEN => Some(icrc::next_of_train(
+                    before,
+                    flow,
+                    id.wrapping_sub(1),
+                    headers.bth.psn.sub(1),
+                )),
                 (Some(flow), _) if length >= Self::LONG => {
                     Some(sealer.begin(flow, id, packet.len(), &packet[..header_len]))
                 }
@@ -273,7 +296,7 @@ impl UdpQueue {
             packet[payload_end..].fill(0);
             let icrc = match crc {
                 Some(crc) => icrc::go_on(crc, &packet[payload_end..]),
-                None => compute(sealer, packet, batch.count, flow),
+                None => compute(sealer, packet, id, flow),
             };
             trailer.copy_from_slice(&icrc.to_le_bytes());
             batch.added(size);
@@ -299,6 +322,7 @@ impl UdpQueue {
         let Self { batches, sealer, .. } = self;
         let batch = batches.back_mut().expect("a batch was just found or added");
         batch.make_room(size);
+        let id = batch.next_id();
         let packet = &mut batch.buffer[batch.used..][..size];
         packet[..headers.len()].copy_from_slice(headers);
         if let Err(error) = fill(&mut packet[headers.len()..payload_end]) {
@@ -308,7 +332,7 @@ impl UdpQueue {
             return Err(error);
         }
         packet[payload_end..size - icrc::LEN].fill(0);
-        seal(sealer, packet, batch.count, batch.flow.as_ref());
+        seal(sealer, packet, id, batch.flow.as_ref());
         batch.added(size);
         Ok(())
     }
@@ -321,26 +345,33 @@ impl UdpQueue {
         dest: Qpn,
         size: usize,
     ) -> Result<(), TransmitError> {
-        let vf = vf_of(dest);
-        let fits = |batch: &Batch| batch.vf == vf && self.fits(batch, sgid, av, size);
-        if !self.batches.back().is_some_and(fits) {
+        let to = To {
+            src: sgid,
+            dst: av.dgid,
+            vf: vf_of(dest),
+            traffic_class: av.traffic_class,
+            hop_limit: if av.hop_limit == 0 { 64 } else { av.hop_limit },
+        };
+        if !self.batches.back().is_some_and(|batch| self.fits(batch, &to, size)) {
             if self.batches.len() >= Self::MAX_BATCHES {
                 return Err(TransmitError::Blocked);
             }
             let buffer = self.spare.pop().unwrap_or_default();
             let (src, dst) = (sgid.to_ip(), av.dgid.to_ip());
+            let (place, ports) = (self.lines.take(to), (self.src_port, self.dst_port));
             self.batches.push_back(Batch {
                 src,
                 dst,
-                gids: (sgid, av.dgid),
-                flow: flow(src, dst, (self.src_port, self.dst_port)),
-                traffic_class: av.traffic_class,
-                hop_limit: if av.hop_limit == 0 { 64 } else { av.hop_limit },
+                to,
+                line: place.map(|place| place.line),
+                flow: place.map_or_else(|| flow(src, dst, ports), |place| Some(place.flow)),
+                first_id: place.map_or(0, |place| place.first_id),
+                traffic_class: to.traffic_class,
+                hop_limit: to.hop_limit,
                 buffer,
                 used: 0,
                 segment: size,
                 count: 0,
-                vf,
                 closed: false,
             });
         }
@@ -358,10 +389,9 @@ impl UdpQueue {
         }
     }
 
-    fn fits(&self, batch: &Batch, sgid: Gid, av: &Av, size: usize) -> bool {
+    fn fits(&self, batch: &Batch, to: &To, size: usize) -> bool {
         !batch.closed
-            && batch.gids == (sgid, av.dgid)
-            && batch.traffic_class == av.traffic_class
+            && batch.to == *to
             && size <= batch.segment
             && batch.count < self.max_segments
             && batch.used + size <= Self::MAX_BYTES
@@ -408,13 +438,30 @@ impl UdpQueue {
             return;
         }
         self.max_segments = max_segments;
-        for batch in self.batches.iter_mut().filter(|batch| batch.count > max_segments) {
+        // What goes on a line goes at once, or not at all.
+        let is_split = |batch: &&mut Batch| batch.count > max_segments && batch.line.is_none();
+        for batch in self.batches.iter_mut().filter(is_split) {
             batch.reseal(&mut self.sealer, max_segments);
+        }
+    }
+
+    /// A line broke: what waits for it goes as all else does.
+    pub(crate) fn line_broke(&mut self, line: LineId) {
+        self.lines.broke(line);
+        let ports = (self.src_port, self.dst_port);
+        let Self { batches, sealer, max_segments, .. } = self;
+        for batch in batches.iter_mut().filter(|batch| batch.line == Some(line)) {
+            (batch.line, batch.first_id) = (None, 0);
+            batch.flow = flow(batch.src, batch.dst, ports);
+            batch.reseal(sealer, *max_segments);
         }
     }
 
     fn recycle_last(&mut self) {
         if let Some(batch) = self.batches.pop_back() {
+            if let Some(line) = batch.line {
+                self.lines.put_back(line);
+            }
             self.recycle(batch.buffer);
         }
     }
@@ -426,19 +473,19 @@ impl UdpQueue {
     }
 }
 
+/// What the ICRC covers of the addresses of what goes on no line.
 fn flow(src: IpAddr, dst: IpAddr, (src_port, dst_port): (u16, u16)) -> Option<Flow> {
     Flow::new(SocketAddr::new(src, src_port), SocketAddr::new(dst, dst_port))
 }
 
-/// Writes the ICRC of a packet that is the `index`-th of a train.
-fn seal(sealer: &mut Sealer, packet: &mut [u8], index: usize, flow: Option<&Flow>) {
+/// Writes the ICRC of a packet with this IPv4 identification.
+fn seal(sealer: &mut Sealer, packet: &mut [u8], id: u16, flow: Option<&Flow>) {
     let Some(end) = packet.len().checked_sub(icrc::LEN) else { return };
     let (packet, trailer) = packet.split_at_mut(end);
-    trailer.copy_from_slice(&compute(sealer, packet, index, flow).to_le_bytes());
+    trailer.copy_from_slice(&compute(sealer, packet, id, flow).to_le_bytes());
 }
 
-/// The ICRC of a packet that is the `index`-th of a train. It covers the IPv4 identification, which the kernel numbers from 0
-/// within one GSO send.
-fn compute(sealer: &mut Sealer, packet: &[u8], index: usize, flow: Option<&Flow>) -> u32 {
-    flow.map_or(0, |flow| sealer.compute(flow, index as u16, packet))
+/// The ICRC of a packet. It covers the IPv4 identification, which the kernel counts up within one GSO send: from 0, but on a line.
+fn compute(sealer: &mut Sealer, packet: &[u8], id: u16, flow: Option<&Flow>) -> u32 {
+    flow.map_or(0, |flow| sealer.compute(flow, id, packet))
 }

@@ -132,15 +132,40 @@ pub(super) fn send(fd: BorrowedFd<'_>, meta: &SendMeta, bytes: &[u8]) -> io::Res
     if let Some(size) = meta.segment_size {
         control.push(libc::SOL_UDP, libc::UDP_SEGMENT, size);
     }
+    send_with(fd, Some(&name), &mut control, bytes)
+}
 
+/// The same on a connected socket, which knows all else.
+pub(super) fn send_connected(
+    fd: BorrowedFd<'_>,
+    bytes: &[u8],
+    segment_size: Option<u16>,
+) -> io::Result<()> {
+    let mut control = Control::new();
+    if let Some(size) = segment_size {
+        control.push(libc::SOL_UDP, libc::UDP_SEGMENT, size);
+    }
+    send_with(fd, None, &mut control, bytes)
+}
+
+fn send_with(
+    fd: BorrowedFd<'_>,
+    name: Option<&SockAddr>,
+    control: &mut Control,
+    bytes: &[u8],
+) -> io::Result<()> {
     let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut header = empty_header();
-    header.msg_name = name.as_ptr().cast_mut().cast();
-    header.msg_namelen = name.len();
+    if let Some(name) = name {
+        header.msg_name = name.as_ptr().cast_mut().cast();
+        header.msg_namelen = name.len();
+    }
     header.msg_iov = &raw mut iov;
     header.msg_iovlen = 1;
-    header.msg_control = control.bytes.as_mut_ptr().cast();
-    header.msg_controllen = control.len as _;
+    if control.len > 0 {
+        header.msg_control = control.bytes.as_mut_ptr().cast();
+        header.msg_controllen = control.len as _;
+    }
     loop {
         // SAFETY: each pointer in `header` is paired with the length of the live local or argument it points to, and
         // sendmsg only reads through them.

@@ -1,0 +1,189 @@
+//! Destinations over UDP that much goes to. They are given a line of their own ([`UdpLink::open_line`]): the same datagrams, with
+//! less to do for the kernel.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use iba::Gid;
+use link::udp::{LineId, LineTo, NewLine, UdpLink};
+use transport::Time;
+use wire::icrc::Flow;
+
+/// So many trains make a destination a busy one.
+const BUSY: u32 = 256;
+/// How many destinations are counted, and the most lines: each is a descriptor and a socket's memory.
+const MOST: usize = 16;
+/// A destination that nothing goes to for so long loses its line, and what a line was refused to may ask again.
+const SWEEP: Duration = Duration::from_secs(10);
+
+/// What all datagrams of a line have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct To {
+    pub(crate) src: Gid,
+    pub(crate) dst: Gid,
+    /// The VF at the destination, so that a line leads to one process.
+    pub(crate) vf: u16,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+}
+
+/// A place on a line: the next train.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) line: LineId,
+    /// What the ICRC covers of its packets' addresses.
+    pub(crate) flow: Flow,
+    /// The identification of its first datagram.
+    pub(crate) first_id: u16,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// It has none.
+    Counting,
+    /// It has one; this is its next train.
+    Open(Place),
+    /// There is none to be had, or it broke.
+    Refused,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    to: To,
+    /// Trains since the last sweep.
+    trains: u32,
+    state: State,
+}
+
+/// The destinations, and their lines.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    known: Vec<Known>,
+    /// Whether lines are used at all.
+    allowed: bool,
+    /// Whether a destination has become a busy one.
+    asked: bool,
+    swept: Time,
+}
+
+impl Lines {
+    /// With lines, or none ever.
+    pub(crate) fn new(allowed: bool) -> Self {
+        Self { allowed, ..Self::default() }
+    }
+
+    /// Counts a train, and gives it its place if there is a line.
+    #[inline]
+    pub(crate) fn take(&mut self, to: To) -> Option<Place> {
+        if !self.allowed {
+            return None;
+        }
+        let Some(known) = self.known.iter_mut().find(|known| known.to == to) else {
+            if self.known.len() < MOST {
+                self.known.push(Known { to, trains: 1, state: State::Counting });
+            }
+            return None;
+        };
+        known.trains = known.trains.saturating_add(1);
+        match &mut known.state {
+            State::Open(next) => {
+                let place = *next;
+                next.first_id = next.first_id.wrapping_add(1);
+                Some(place)
+            }
+            State::Counting => {
+                self.asked |= known.trains >= BUSY;
+                None
+            }
+            State::Refused => None,
+        }
+    }
+
+    /// Those that are open.
+    #[cfg(test)]
+    pub(crate) fn open(&self) -> impl Iterator<Item = LineId> {
+        self.known.iter().filter_map(|known| match known.state {
+            State::Open(place) => Some(place.line),
+            State::Counting | State::Refused => None,
+        })
+    }
+
+    /// The place that was given last is not used.
+    pub(crate) fn put_back(&mut self, line: LineId) {
+        for known in &mut self.known {
+            if let State::Open(next) = &mut known.state
+                && next.line == line
+            {
+                next.first_id = next.first_id.wrapping_sub(1);
+            }
+        }
+    }
+
+    /// A line is none any more.
+    pub(crate) fn broke(&mut self, line: LineId) {
+        for known in &mut self.known {
+            if matches!(known.state, State::Open(place) if place.line == line) {
+                known.state = State::Refused;
+            }
+        }
+    }
+
+    /// Whether [`Lines::open_asked`] has something to do.
+    #[inline]
+    pub(crate) fn are_asked_for(&self) -> bool {
+        self.asked
+    }
+
+    /// Opens lines to destinations that have become busy ones.
+    #[cold]
+    pub(crate) fn open_asked(&mut self, udp: &mut UdpLink) {
+        self.asked = false;
+        for known in &mut self.known {
+            if known.trains < BUSY || !matches!(known.state, State::Counting) {
+                continue;
+            }
+            known.state = match open(udp, &known.to) {
+                Ok(place) => {
+                    tracing::debug!(target: "peerdma::udp", dst = %known.to.dst, "a line of its own");
+                    State::Open(place)
+                }
+                Err(error) => {
+                    tracing::debug!(target: "peerdma::udp", dst = %known.to.dst, "no line: {error}");
+                    State::Refused
+                }
+            };
+        }
+    }
+
+    /// Closes lines that are not used any more. No train may be on its way to one.
+    pub(crate) fn sweep(&mut self, now: Time, udp: &mut UdpLink) {
+        if self.known.is_empty() || now.since(self.swept) < SWEEP {
+            return;
+        }
+        self.swept = now;
+        self.known.retain_mut(|known| {
+            let is_used = std::mem::take(&mut known.trains) > 0;
+            match known.state {
+                State::Open(place) if !is_used => udp.close_line(place.line),
+                State::Refused => known.state = State::Counting,
+                _ => {}
+            }
+            is_used
+        });
+    }
+}
+
+fn open(udp: &mut UdpLink, to: &To) -> std::io::Result<Place> {
+    let (src, dst) = (to.src.to_ip(), to.dst.to_ip());
+    let To { traffic_class, hop_limit, .. } = *to;
+    let NewLine { id: line, source_port, identification: first_id, .. } =
+        udp.open_line(LineTo { src, dst, traffic_class, hop_limit })?;
+    let ends = [(src, source_port), (dst, udp.port())].map(SocketAddr::from);
+    match Flow::new(ends[0], ends[1]) {
+        Some(flow) => Ok(Place { line, flow, first_id }),
+        None => {
+            udp.close_line(line);
+            Err(std::io::ErrorKind::InvalidInput.into())
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Lines: connected sockets of their own, to destinations that much goes to.
+//!
+//! For each datagram of a socket that is not connected the kernel looks up the way to its destination and reads what is said
+//! beside the bytes: source, class, hop limit. A connected one knows all that.
+//!
+//! What speaks against it is the ICRC, which covers the identification of the IPv4 header. Linux sends 0 from an unconnected
+//! socket. In a connected one it counts, from a number that it draws and tells nobody, on by one with each call
+//! (`ip_select_ident_segs`); the segments of a train count up from that of the call. But a socket may have its packets
+//! shown to it as they leave, headers and all (`SOF_TIMESTAMPING_TX_SCHED`; `Documentation/networking/timestamping.rst`).
+//! So a new line first sends two empty datagrams, which no RoCE packet is and which every receiver drops, looks at their
+//! identifications, and counts along from there. IPv6 has no identification, and nothing to find out.
+//!
+//! Where nothing is shown, by an old kernel, a sandbox or the administrator's word (`net.core.tstamp_allow_data`), there are
+//! no lines over IPv4. After any error but that of a full buffer, who counts along cannot know whether the kernel counted,
+//! and the line is to be closed.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use rustix::net::RecvFlags;
+use socket2::{Domain, Socket};
+
+use super::{Options, UdpLink, configure, local_port, scope, set_option, sys};
+
+/// `SOF_TIMESTAMPING_TX_SCHED` and `SOF_TIMESTAMPING_SOFTWARE` of `<linux/net_tstamp.h>`: each packet comes back when it is
+/// handed to the queue of the netdev.
+const SHOW_PACKETS: i32 = 1 << 8 | 1 << 4;
+/// Bytes of the headers of an empty datagram over IPv4, which are the last ones of what is shown.
+const EMPTY: usize = 20 + 8;
+
+/// A line of a [`UdpLink`], until it is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LineId(u32);
+
+/// Where a line leads, and what all packets on it have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "callers build it")]
+pub struct LineTo {
+    /// The address to send from: one of this host.
+    pub src: IpAddr,
+    /// The address to send to, of the same family; neither a group nor one that means nothing without a netdev.
+    pub dst: IpAddr,
+    /// The IP type of service.
+    pub traffic_class: u8,
+    /// The IP time to live, not 0.
+    pub hop_limit: u8,
+}
+
+/// A line that was opened.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct NewLine {
+    /// Its name.
+    pub id: LineId,
+    /// The port that packets leave from.
+    pub source_port: u16,
+    /// The IPv4 identification of the first datagram of the next [`UdpLink::send_on`]; that of each further call is one more.
+    pub identification: u16,
+}
+
+/// Why something was not sent on a line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LineError {
+    /// The socket's buffer is full. Nothing was sent or counted.
+    #[error("the socket has no room")]
+    WouldBlock,
+    /// Anything else. The line is to be closed.
+    #[error("the line is broken: {0}")]
+    Broken(#[from] io::Error),
+}
+
+/// The lines of a link.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    open: Vec<(LineId, Socket)>,
+    next: u32,
+}
+
+impl Lines {
+    pub(super) fn raw_fds(&self) -> impl Iterator<Item = RawFd> {
+        self.open.iter().map(|(_, socket)| socket.as_raw_fd())
+    }
+}
+
+impl UdpLink {
+    /// Opens a line. Errors are those of the kernel; `Unsupported` if it does not show what it sends, or counts in another
+    /// way than Linux does.
+    pub fn open_line(&mut self, to: LineTo) -> io::Result<NewLine> {
+        let (socket, source_port) = connect(to, self.port, self.options)?;
+        let identification =
+            if to.dst.is_ipv4() { identification(&socket, source_port)? } else { 0 };
+        let id = LineId(self.lines.next);
+        self.lines.next = self.lines.next.wrapping_add(1);
+        self.lines.open.push((id, socket));
+        Ok(NewLine { id, source_port, identification })
+    }
+
+    /// Closes a line; what was sent is on its way.
+    pub fn close_line(&mut self, id: LineId) {
+        self.lines.open.retain(|(known, _)| *known != id);
+    }
+
+    /// The port that packets on a line leave from, while it is open.
+    pub fn line_port(&self, id: LineId) -> Option<u16> {
+        let (_, socket) = self.lines.open.iter().find(|(known, _)| *known == id)?;
+        Some(local_port(socket))
+    }
+
+    /// Sends one datagram, or several of `segment_size` bytes of which the last may be shorter, in one call:
+    /// [`UdpLink::max_gso_segments`] says how many that can be.
+    pub fn send_on(
+        &self,
+        id: LineId,
+        contents: &[u8],
+        segment_size: Option<u16>,
+    ) -> Result<(), LineError> {
+        let line = self.lines.open.iter().find(|(known, _)| *known == id);
+        let (_, socket) = line.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
+        match sys::send_connected(socket.as_fd(), contents, segment_size) {
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Err(LineError::WouldBlock),
+            sent => Ok(sent?),
+        }
+    }
+}
+
+/// A socket from the source to the destination, and its port.
+fn connect(to: LineTo, port: u16, options: Options) -> io::Result<(Socket, u16)> {
+    let LineTo { src, dst, traffic_class, hop_limit } = to;
+    if src.is_ipv4() != dst.is_ipv4() || dst.is_multicast() || scope(dst, options) != 0 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // Nothing is received.
+    let options = Options { gro: false, ..options };
+    let socket = configure(Domain::for_address((dst, port).into()), options)?;
+    let set = |level, name, value| set_option(socket.as_fd(), level, name, value);
+    let (class, hops) = (i32::from(traffic_class), i32::from(hop_limit));
+    if dst.is_ipv4() {
+        set(libc::IPPROTO_IP, libc::IP_TOS, class)?;
+        set(libc::IPPROTO_IP, libc::IP_TTL, hops)?;
+    } else {
+        set(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class)?;
+        set(libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, hops)?;
+    }
+    socket.bind(&SocketAddr::new(src, 0).into())?;
+    socket.connect(&SocketAddr::new(dst, port).into())?;
+    let source_port = local_port(&socket);
+    Ok((socket, source_port))
+}
+
+/// The identification that the next datagram of a connected socket will have.
+fn identification(socket: &Socket, port: u16) -> io::Result<u16> {
+    let show = |what| set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPING, what);
+    show(SHOW_PACKETS)?;
+    let [first, second] = [(); 2].map(|()| shown(socket, port));
+    show(0)?;
+    let (first, second) = (first?, second?);
+    if second != first.wrapping_add(1) {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    Ok(second.wrapping_add(1))
+}
+
+/// Sends an empty datagram, and says which identification the kernel gave it.
+fn shown(socket: &Socket, port: u16) -> io::Result<u16> {
+    socket.send(&[])?;
+    // Whatever a netdev puts before it, and nothing behind.
+    let mut packet = [0; 256];
+    let flags = RecvFlags::ERRQUEUE | RecvFlags::DONTWAIT;
+    let (_, length) = rustix::net::recv(socket, &mut packet[..], flags)
+        .map_err(|_| io::Error::from(io::ErrorKind::Unsupported))?;
+    let packet = packet.get(..length).and_then(|packet| packet.last_chunk::<EMPTY>());
+    match packet {
+        // Version 4 without options; UDP; our port.
+        Some(ip) if ip[0] == 0x45 && ip[9] == 17 && ip[20..22] == port.to_be_bytes() => {
+            Ok(u16::from_be_bytes([ip[4], ip[5]]))
+        }
+        _ => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+    use crate::netdev::netns::has_ipv6_loopback;
+
+    fn to(ip: IpAddr) -> LineTo {
+        LineTo { src: ip, dst: ip, traffic_class: 0x6a, hop_limit: 7 }
+    }
+
+    fn link() -> UdpLink {
+        UdpLink::bind(0, Options::default()).expect("a free port")
+    }
+
+    /// Receives `count` datagrams, empty ones aside; says of each its port, class, hop limit and length.
+    fn receive(link: &mut UdpLink, count: usize) -> Vec<(u16, u8, u8, usize)> {
+        let mut got = Vec::new();
+        while got.len() < count {
+            link.recv(&mut |d| {
+                if !d.bytes.is_empty() {
+                    got.push((d.src.port(), d.traffic_class, d.hop_limit, d.bytes.len()));
+                }
+            })
+            .expect("sockets work");
+        }
+        got
+    }
+
+    #[test]
+    fn datagrams_and_trains_arrive_with_what_the_line_gives_them() {
+        let mut ips = vec![IpAddr::from(Ipv4Addr::LOCALHOST)];
+        ips.extend(has_ipv6_loopback().then_some(IpAddr::from(Ipv6Addr::LOCALHOST)));
+        for ip in ips {
+            let mut link = link();
+            let line = link.open_line(to(ip)).expect("a line");
+            link.send_on(line.id, &[1; 100], None).expect("lo is up");
+            link.send_on(line.id, &[2; 230], Some(100)).expect("lo is up");
+            let expected = [100, 100, 100, 30].map(|length| (line.source_port, 0x6a, 7, length));
+            assert_eq!(receive(&mut link, 4), expected);
+            link.close_line(line.id);
+            assert!(matches!(link.send_on(line.id, &[1], None), Err(LineError::Broken(_))));
+        }
+    }
+
+    #[test]
+    fn each_call_counts_on_by_one_whatever_its_size() {
+        let mut link = link();
+        let line = link.open_line(to(Ipv4Addr::LOCALHOST.into())).expect("a line");
+        for size in [1, 100, 1000, 5000] {
+            link.send_on(line.id, &vec![0; size], Some(100)).expect("lo is up");
+        }
+        let (_, socket) = &link.lines.open[0];
+        let next = identification(socket, line.source_port).expect("it is shown");
+        // Two more were sent to find out.
+        assert_eq!(next, line.identification.wrapping_add(4 + 2));
+    }
+
+    #[test]
+    fn no_line_leads_to_a_group_or_where_there_is_no_way() {
+        let mut link = link();
+        let here = IpAddr::from(Ipv4Addr::LOCALHOST);
+        for dst in ["224.0.0.251", "::1"] {
+            let dst: IpAddr = dst.parse().expect("an address");
+            link.open_line(LineTo { dst, ..to(here) }).expect_err("there is none");
+        }
+        let elsewhere = IpAddr::from([192, 0, 2, 77]);
+        link.open_line(LineTo { src: elsewhere, ..to(here) }).expect_err("not of this host");
+        assert!(link.lines.open.is_empty());
+    }
+}
