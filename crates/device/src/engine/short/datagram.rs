@@ -34,8 +34,11 @@ fn read_datagram(datagram: &[u8]) -> Option<(Short, Qpn, &[u8])> {
     };
     let dest = bth.dest_qp();
     let (expected, size) = headers(packet, dest, payload.len() as u32);
-    let is_expected = datagram.get(..size) == expected.as_bytes().get(..size);
-    is_expected.then_some((packet, dest, payload))
+    // Word by word: a call that compares costs more.
+    let (words, _) = datagram.get(..size)?.as_chunks();
+    let differs = |(word, expected): (&[u8; 4], &u32)| u32::from_ne_bytes(*word) ^ expected;
+    let difference = words.iter().zip(&expected).map(differs).fold(0, |all, one| all | one);
+    (difference == 0).then_some((packet, dest, payload))
 }
 
 /// Gives a datagram of which the ICRC is right to its QP, if it goes the short way. If not, nothing happened.
