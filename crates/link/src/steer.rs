@@ -166,6 +166,12 @@ impl Steering {
     }
 }
 
+/// Whether the packet at the start of `bytes` is steered to a VF by the table.
+pub(crate) fn leads_to(vf: u16, bytes: &[u8]) -> bool {
+    matches!(*bytes, [_, _, _, _, _, high, middle, _, ..]
+        if u16::from_be_bytes([high, middle]) >> 6 == vf)
+}
+
 /// Whether one of the datagrams can be a question.
 pub(crate) fn may_hold_question(train: &Train<'_>) -> bool {
     train.src.ip().is_loopback()

@@ -21,6 +21,7 @@
 //! Several processes of one user share the port; see [`crate::steer`] for how a packet finds its process.
 
 mod holder;
+mod inlet;
 mod line;
 mod sys;
 
@@ -34,6 +35,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::steer;
 pub use holder::{Holder, holders, may_receive};
+use inlet::Inlets;
 use line::Lines;
 pub use line::{LineError, LineId, LineTo, NewLine};
 use sys::{BATCH, RecvMeta, SendMeta};
@@ -99,7 +101,7 @@ pub struct Datagram<'a> {
     pub src: SocketAddr,
     /// Which of this host's addresses, or which group, it was sent to.
     pub dst: IpAddr,
-    /// The netdev it came in by; `lo` for what this host sent to itself.
+    /// The netdev it came in by, `lo` for what this host sent to itself; 0 of what came by an inlet.
     pub ifindex: u32,
     /// The IP type of service: DSCP in the upper six bits, ECN in the lower two.
     pub traffic_class: u8,
@@ -117,7 +119,7 @@ pub struct Train<'a> {
     pub src: SocketAddr,
     /// Which of this host's addresses, or which group, they were sent to.
     pub dst: IpAddr,
-    /// The netdev they came in by; `lo` for what this host sent to itself.
+    /// The netdev they came in by, `lo` for what this host sent to itself; 0 of what came by an inlet.
     pub ifindex: u32,
     /// The IP type of service, as in [`Datagram::traffic_class`].
     pub traffic_class: u8,
@@ -314,6 +316,7 @@ pub struct UdpLink {
     /// A socket for each multicast group.
     groups: Vec<(IpAddr, Socket)>,
     lines: Lines,
+    inlets: Inlets,
     /// The destination port of everything sent.
     port: u16,
     options: Options,
@@ -378,6 +381,7 @@ impl UdpLink {
             v6,
             groups: Vec::new(),
             lines: Lines::default(),
+            inlets: Inlets::default(),
             port,
             options,
             gso: AtomicBool::new(gso),
@@ -418,11 +422,12 @@ impl UdpLink {
         self.v6.as_ref().map(AsFd::as_fd)
     }
 
-    /// All sockets: when one is readable, [`UdpLink::recv`] has work. [`UdpLink::join`] and [`UdpLink::leave`] change
-    /// them.
+    /// All sockets: when one is readable, [`UdpLink::recv`] has work. [`UdpLink::join`], [`UdpLink::leave`] and
+    /// those that open and close inlets change them.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let groups = self.groups.iter().map(|(_, socket)| socket);
-        self.v4.iter().chain(&self.v6).chain(groups).map(AsFd::as_fd)
+        let all = self.v4.iter().chain(&self.v6).chain(groups).map(AsFd::as_fd);
+        all.chain(self.inlets.fds())
     }
 
     /// All descriptors, for a child that must close them after a fork and cannot call
@@ -555,8 +560,10 @@ impl UdpLink {
         self.looks = self.looks.wrapping_add(1);
         let everywhere = everywhere || self.looks.is_multiple_of(RARELY);
         let mut count = 0;
-        for place in 0..self.last_full.len() + self.groups.len() {
-            if !everywhere && self.is_unlikely(place) {
+        let others = self.last_full.len() + self.groups.len();
+        for place in 0..others + self.inlets.len() {
+            let waits = place >= others && self.inlets.wait();
+            if waits || !everywhere && self.is_unlikely(place) {
                 continue;
             }
             count += if is_wide {
@@ -574,20 +581,31 @@ impl UdpLink {
         place: usize,
         each: &mut dyn FnMut(Train<'_>),
     ) -> io::Result<usize> {
-        let socket = match place {
-            0 => self.v4.as_ref(),
-            1 => self.v6.as_ref(),
-            _ => self.groups.get(place - 2).map(|(_, socket)| socket),
+        let shared = if place == 0 { &self.v4 } else { &self.v6 };
+        let is_shared = place < self.last_full.len();
+        let (socket, known) = if is_shared {
+            (shared.as_ref(), None)
+        } else {
+            match self.groups.get(place - self.last_full.len()) {
+                Some((_, socket)) => (Some(socket), None),
+                None => self.inlets.get(place - self.last_full.len() - self.groups.len()).unzip(),
+            }
         };
         let Some(socket) = socket else { return Ok(0) };
         let mut metas = [None; N];
-        let filled = sys::recv(socket.as_fd(), &mut self.buffer, &mut metas)?;
+        let filled = sys::recv(socket.as_fd(), known, &mut self.buffer, &mut metas)?;
+        if filled < N {
+            self.inlets.drained(place);
+        }
         if filled == 0 {
             return Ok(0);
         }
         self.may_hold_more |= filled == N;
-        if let Some(last_full) = self.last_full.get_mut(place) {
-            *last_full = self.looks;
+        match self.last_full.get_mut(place) {
+            Some(last_full) => *last_full = self.looks,
+            None => self
+                .inlets
+                .found(place.wrapping_sub(self.last_full.len() + self.groups.len()), self.looks),
         }
         let mut count = 0;
         let part = self.buffer.len() / BATCH;
@@ -598,7 +616,10 @@ impl UdpLink {
                 continue;
             }
             let train = meta.train(bytes);
-            if !steer::may_hold_question(&train) {
+            if is_shared {
+                self.inlets.count(&train, self.options.vf);
+            }
+            if !is_shared || !steer::may_hold_question(&train) {
                 count += train.len();
                 each(train);
                 continue;
@@ -608,7 +629,9 @@ impl UdpLink {
                 match steer::answer(self.options.vf, train.src, bytes) {
                     // A lost answer is asked for again.
                     Some(answer) => {
-                        let _ = socket.send_to(&answer, &SockAddr::from(train.src));
+                        if let Some(socket) = shared {
+                            let _ = socket.send_to(&answer, &SockAddr::from(train.src));
+                        }
                     }
                     None => {
                         each(alone);
@@ -620,11 +643,19 @@ impl UdpLink {
         Ok(count)
     }
 
-    /// Whether the socket at `place` had nothing for long while the other one had.
+    /// Whether the socket at `place` had nothing for long while another one had.
     fn is_unlikely(&self, place: usize) -> bool {
         let since = |at: &u32| self.looks.wrapping_sub(*at);
-        let newest = self.last_full.iter().map(since).min().unwrap_or_default();
-        self.last_full.get(place).is_some_and(|at| since(at) - newest >= UNLIKELY)
+        let own = match self.last_full.get(place) {
+            Some(shared) => Some(shared),
+            None => self
+                .inlets
+                .last_full()
+                .nth(place.wrapping_sub(self.last_full.len() + self.groups.len())),
+        };
+        let all = self.last_full.iter().chain(self.inlets.last_full());
+        let newest = all.map(since).min().unwrap_or_default();
+        own.is_some_and(|at| since(at) - newest >= UNLIKELY)
     }
 
     /// Joins a multicast group on the link's netdev; joining again changes nothing. Every process of the host that

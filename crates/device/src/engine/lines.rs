@@ -155,12 +155,13 @@ impl Lines {
         }
     }
 
-    /// Closes lines that are not used any more. No train may be on its way to one.
+    /// Closes lines that are not used any more, and inlets. No train may be on its way to one.
     pub(crate) fn sweep(&mut self, now: Time, udp: &mut UdpLink) {
-        if self.known.is_empty() || now.since(self.swept) < SWEEP {
+        if now.since(self.swept) < SWEEP {
             return;
         }
         self.swept = now;
+        udp.sweep_inlets();
         self.known.retain_mut(|known| {
             let is_used = std::mem::take(&mut known.trains) > 0;
             match known.state {

@@ -46,6 +46,8 @@ pub(crate) struct Receivers {
     verifier: Verifier,
     /// Whose forwarded datagrams are taken.
     forwarders: Forwarders,
+    /// Whether datagrams wake the background thread.
+    watched: bool,
     /// Polls of the socket left before it is looked at only now and then.
     udp_heat: u32,
     /// When a datagram last came, or its absence was last acted upon, and how long the next absence may be.
@@ -105,19 +107,22 @@ impl Receivers {
             steering,
             verifier: Verifier::new(),
             forwarders: Forwarders::new(port),
+            watched: false,
             udp_heat: 0,
             heard: (Time::ZERO, SILENCE),
         }
     }
 
     /// Lets datagrams wake the background thread. Says whether all of them can.
-    pub(crate) fn watch_datagrams(&self, waits: &Waits) -> bool {
+    pub(crate) fn watch_datagrams(&mut self, waits: &Waits) -> bool {
+        self.watched = true;
         let fds = self.udp.iter().flat_map(UdpLink::fds);
         fds.filter(|fd| !waits.add_datagrams(fd)).count() == 0
     }
 
     /// No longer lets them, as the program looks for them itself.
-    pub(crate) fn ignore_datagrams(&self, waits: &Waits) {
+    pub(crate) fn ignore_datagrams(&mut self, waits: &Waits) {
+        self.watched = false;
         self.udp.iter().flat_map(UdpLink::fds).for_each(|fd| waits.remove_datagrams(fd));
     }
 
@@ -347,6 +352,9 @@ impl Engine {
             core.is_behind = false;
             return false;
         }
+        if udp.wants_inlet() {
+            open_inlet(udp, receivers.watched.then(|| core.peers.waits()));
+        }
         receivers.heard = (core.now, SILENCE);
         self.transmit_touched();
         if !self.core.loopback.is_empty() {
@@ -509,6 +517,21 @@ fn is_from(core: &Core, vf: u16, headers: &Headers, grh: Option<&[u8; 40]>) -> b
 fn is_for(vf: u16, bytes: &[u8]) -> bool {
     let dest = Headers::parse_prefix(bytes).map_or(0, |(headers, _)| headers.bth.dest_qp.value());
     dest <= 1 || dest == Qpn::MULTICAST.value() || vf_of(Qpn::new(dest)) == vf
+}
+
+/// Opens a socket for whom much comes from, which wakes the background thread if the others do.
+#[cold]
+fn open_inlet(udp: &mut UdpLink, waits: Option<&Waits>) {
+    if let Err(error) = udp.open_inlet() {
+        // It comes by the shared socket as before.
+        tracing::debug!(target: "peerdma::udp", "no inlet: {error}");
+        return;
+    }
+    if let Some(waits) = waits {
+        udp.fds().for_each(|fd| {
+            waits.add_datagrams(fd);
+        });
+    }
 }
 
 /// How a datagram came here.

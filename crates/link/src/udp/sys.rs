@@ -188,9 +188,11 @@ fn send_with(
 }
 
 /// Fills up to `N` of [`BATCH`] equal parts of `buffer` and describes each; the number that were filled is 0 when nothing
-/// waits. A buffer whose sender is of an unknown address family has length 0.
+/// waits. A buffer whose sender is of an unknown address family has length 0. From whom and to which address is not asked
+/// where it is known.
 pub(super) fn recv<const N: usize>(
     fd: BorrowedFd<'_>,
+    known: Option<(SocketAddr, IpAddr)>,
     buffer: &mut [u8],
     metas: &mut [Option<RecvMeta>; N],
 ) -> io::Result<usize> {
@@ -206,8 +208,10 @@ pub(super) fn recv<const N: usize>(
         headers.iter_mut().zip(&mut names).zip(&mut controls).zip(&mut iovs).zip(parts)
     {
         *iov = libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() };
-        header.msg_hdr.msg_name = (&raw mut *name).cast();
-        header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+        if known.is_none() {
+            header.msg_hdr.msg_name = (&raw mut *name).cast();
+            header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+        }
         header.msg_hdr.msg_iov = &raw mut *iov;
         header.msg_hdr.msg_iovlen = 1;
         header.msg_hdr.msg_control = control.bytes.as_mut_ptr().cast();
@@ -243,11 +247,14 @@ pub(super) fn recv<const N: usize>(
     for (((meta, header), name), control) in
         metas.iter_mut().zip(&headers).zip(&names).zip(&controls).take(filled)
     {
-        *meta = address(name).map(|src| {
+        let src = known.map(|(src, _)| src).or_else(|| address(name));
+        let to = known.map(|(_, to)| to);
+        *meta = src.map(|src| {
             #[allow(clippy::unnecessary_cast, reason = "narrower in other libcs")]
             let control_len = (header.msg_hdr.msg_controllen as usize).min(CONTROL);
             RecvMeta::new(
                 src,
+                to,
                 header.msg_len as usize,
                 header.msg_hdr.msg_flags,
                 &control.bytes[..control_len],
@@ -258,11 +265,11 @@ pub(super) fn recv<const N: usize>(
 }
 
 impl RecvMeta {
-    fn new(src: SocketAddr, len: usize, flags: c_int, control: &[u8]) -> Self {
+    fn new(src: SocketAddr, dst: Option<IpAddr>, len: usize, flags: c_int, control: &[u8]) -> Self {
         let truncated = flags & libc::MSG_TRUNC != 0;
         let mut meta = Self {
             src,
-            dst: None,
+            dst,
             ifindex: 0,
             traffic_class: 0,
             hop_limit: 0,

@@ -15,8 +15,8 @@ use super::headers;
 use crate::rig::{self, Process};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// More trains than make a destination a busy one.
-const MANY: u64 = 300;
+/// More trains than make a destination a busy one, and then a source.
+const MANY: u64 = 800;
 /// Longer than a destination that nothing goes to keeps its line.
 const LONG: Duration = Duration::from_secs(30);
 
@@ -139,8 +139,10 @@ fn messages_go_on_a_line_and_without_it_when_it_breaks() {
         let lines = engine.core.udp.lines.open().collect::<Vec<_>>();
         assert_eq!(lines.len(), 1, "one process, one line");
         assert_eq!(engine.counters().rx_malformed_packets, 0);
+        let udp = engine.receivers.udp.as_mut().expect("a socket");
+        assert_eq!(udp.inlets(), 1, "one process, one inlet");
         // The kernel says no from now on.
-        engine.receivers.udp.as_mut().expect("a socket").close_line(lines[0]);
+        udp.close_line(lines[0]);
     }
     send(MANY, &mut pair);
     for process in &pair {
