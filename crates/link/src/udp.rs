@@ -561,8 +561,9 @@ impl UdpLink {
         let everywhere = everywhere || self.looks.is_multiple_of(RARELY);
         let mut count = 0;
         let others = self.last_full.len() + self.groups.len();
+        let inlets_wait = self.inlets.wait();
         for place in 0..others + self.inlets.len() {
-            let waits = place >= others && self.inlets.wait();
+            let waits = place >= others && inlets_wait;
             if waits || !everywhere && self.is_unlikely(place) {
                 continue;
             }
@@ -601,12 +602,13 @@ impl UdpLink {
             return Ok(0);
         }
         self.may_hold_more |= filled == N;
-        match self.last_full.get_mut(place) {
-            Some(last_full) => *last_full = self.looks,
-            None => self
-                .inlets
-                .found(place.wrapping_sub(self.last_full.len() + self.groups.len()), self.looks),
+        let inlet = place.checked_sub(self.last_full.len() + self.groups.len());
+        if let Some(last_full) = self.last_full.get_mut(place) {
+            *last_full = self.looks;
+        } else if let Some(inlet) = inlet {
+            self.inlets.found(inlet, self.looks);
         }
+        let mut is_ours = true;
         let mut count = 0;
         let part = self.buffer.len() / BATCH;
         for (meta, bytes) in metas.iter().zip(self.buffer.chunks_exact(part)).take(filled) {
@@ -618,6 +620,9 @@ impl UdpLink {
             let train = meta.train(bytes);
             if is_shared {
                 self.inlets.count(&train, self.options.vf);
+            } else if inlet.is_some() {
+                let is_packet = !train.bytes.is_empty();
+                is_ours &= !is_packet || steer::leads_to(self.options.vf, train.bytes);
             }
             if !is_shared || !steer::may_hold_question(&train) {
                 count += train.len();
@@ -639,6 +644,9 @@ impl UdpLink {
                     }
                 }
             }
+        }
+        if let Some(inlet) = inlet.filter(|_| !is_ours) {
+            self.inlets.refuse(inlet);
         }
         Ok(count)
     }

@@ -5,8 +5,8 @@
 //! the way it took the last time.
 //!
 //! Who sends by a [line](UdpLink::open_line) sends from a port that leads to this process alone, and so what comes from there
-//! needs no steering. A sender that uses one port for several processes of this host, as hardware may, has its packets passed on as
-//! all that are steered wrongly.
+//! needs no steering. If a sender uses one port for several processes of this host after all, as hardware may, the inlet is closed
+//! when the first packet for another one comes, and the packet is passed on as all are that are steered wrongly.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,6 +19,8 @@ use crate::steer;
 
 /// So many trains, more than from others, make somebody one whom much comes from.
 const BUSY: u32 = 256;
+/// So many looks what came before an inlet goes first. Who floods the shared socket is not to hold up what comes by the inlet.
+const FIRST: u32 = 64;
 /// The most inlets: each is a descriptor and a socket's memory.
 const MOST: usize = 16;
 
@@ -41,8 +43,10 @@ pub(super) struct Inlets {
     open: Vec<Inlet>,
     /// Who may be next, and how many more trains came from there than from others.
     next: Option<(Between, u32)>,
-    /// The shared socket where what came before the newest was open may still wait: it goes first.
-    behind: Option<usize>,
+    /// The shared socket where what came before the newest was open may still wait, and in how many more looks it goes first.
+    behind: Option<(usize, u32)>,
+    /// Where packets for other processes came from, too: there is no inlet for them again.
+    refused: Vec<Between>,
 }
 
 impl Inlets {
@@ -70,16 +74,36 @@ impl Inlets {
         }
     }
 
-    /// Whether they are not to be looked at yet.
-    pub(super) fn wait(&self) -> bool {
+    /// Whether they are not to be looked at yet. Asked once for each look.
+    #[inline]
+    pub(super) fn wait(&mut self) -> bool {
+        let left = self.behind.as_mut().map(|(_, left)| {
+            *left = left.saturating_sub(1);
+            *left
+        });
+        if left == Some(0) {
+            self.behind = None;
+        }
         self.behind.is_some()
     }
 
     /// The socket at this place has nothing more.
     #[inline]
     pub(super) fn drained(&mut self, place: usize) {
-        if self.behind == Some(place) {
+        if self.behind.is_some_and(|(behind, _)| behind == place) {
             self.behind = None;
+        }
+    }
+
+    /// Closes one where something for another process came in: it belongs where all is steered.
+    #[cold]
+    pub(super) fn refuse(&mut self, index: usize) {
+        if index < self.open.len() {
+            let Inlet { between, .. } = self.open.swap_remove(index);
+            if self.refused.len() >= MOST {
+                self.refused.remove(0);
+            }
+            self.refused.push(between);
         }
     }
 
@@ -112,6 +136,7 @@ impl UdpLink {
         let may_be = from.port() != self.port
             && self.inlets.open.len() < MOST
             && self.source_port(to) == self.port
+            && !self.inlets.refused.contains(&between)
             && self.inlets.open.iter().all(|inlet| inlet.between != between);
         if !may_be || to.is_multicast() || scope(to, self.options) != 0 {
             return Ok(());
@@ -127,7 +152,7 @@ impl UdpLink {
         socket.bind(&SocketAddr::new(to, self.port).into())?;
         socket.connect(&from.into())?;
         self.inlets.open.push(Inlet { between, socket, last_full: self.looks, used: true });
-        self.inlets.behind = Some(usize::from(from.is_ipv6()));
+        self.inlets.behind = Some((usize::from(from.is_ipv6()), FIRST));
         Ok(())
     }
 
@@ -227,6 +252,58 @@ mod tests {
         assert_eq!(link.inlets(), 0);
         send(9);
         assert_eq!(numbers(&mut link), [9]);
+    }
+
+    #[test]
+    fn an_inlet_where_something_for_another_process_comes_is_closed_for_good() {
+        let (mut link, sender, line) = pair();
+        let send =
+            |vf, number| sender.send_on(line.id, &packet(vf, number), None).expect("lo is up");
+        (0..BUSY).for_each(|number| send(5, number));
+        numbers(&mut link);
+        link.open_inlet().expect("it opens");
+        send(6, 1000);
+        assert_eq!(numbers(&mut link), [1000], "somebody has to pass it on");
+        assert_eq!(link.inlets(), 0);
+        (0..BUSY).for_each(|number| send(5, number));
+        assert_eq!(numbers(&mut link).len(), BUSY as usize);
+        link.open_inlet().expect("nothing to do");
+        assert_eq!(link.inlets(), 0);
+    }
+
+    #[test]
+    fn an_inlet_does_not_wait_for_a_shared_socket_that_is_never_empty() {
+        let (mut link, sender, line) = pair();
+        let send = |number| sender.send_on(line.id, &packet(5, number), None).expect("lo is up");
+        (0..BUSY).for_each(send);
+        numbers(&mut link);
+        let other = UdpLink::send_only(link.port(), Options::default()).expect("sockets");
+        let flood = || {
+            let transmit = super::super::Transmit {
+                dst: HERE,
+                src: HERE,
+                traffic_class: 0,
+                hop_limit: 0,
+                contents: &packet(5, 77),
+                segment_size: None,
+            };
+            (0..16).for_each(|_| other.send(transmit).expect("lo is up"));
+        };
+        flood();
+        link.open_inlet().expect("it opens");
+        send(1000);
+        let mut looks = 0;
+        let mut found = false;
+        while !found {
+            flood();
+            let mut each = |datagram: super::super::Datagram<'_>| {
+                found |= datagram.bytes.get(12..16) == Some(&1000_u32.to_be_bytes());
+            };
+            link.recv(&mut each).expect("sockets work");
+            looks += 1;
+            assert!(looks <= FIRST + 1, "it waits for ever");
+        }
+        assert!(looks > 1, "it waited");
     }
 
     #[test]
