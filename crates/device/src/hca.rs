@@ -455,7 +455,7 @@ impl Shared {
             engine.core.peers.doorbell().inspect(|bell| bell.drain());
             // Datagrams alone are no reason to look at everything else: it costs several system calls.
             let mut moved = match woken {
-                Woken::Datagrams => engine.progress_on(),
+                Woken::Datagrams => engine.progress_on_datagrams(),
                 Woken::Nothing | Woken::Otherwise => {
                     looked = Instant::now();
                     engine.progress_fully()
@@ -572,6 +572,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         missteered: false,
         is_deaf,
         uses_udp: false,
+        sources: Default::default(),
         moderated: Vec::new(),
         gsi: Default::default(),
         holding: false,

@@ -125,6 +125,8 @@ pub struct Train<'a> {
     pub traffic_class: u8,
     /// The IP time to live.
     pub hop_limit: u8,
+    /// Whether they came by an inlet.
+    pub by_inlet: bool,
     bytes: &'a [u8],
     stride: usize,
 }
@@ -422,8 +424,8 @@ impl UdpLink {
         self.v6.as_ref().map(AsFd::as_fd)
     }
 
-    /// All sockets: when one is readable, [`UdpLink::recv`] has work. [`UdpLink::join`], [`UdpLink::leave`] and
-    /// those that open and close inlets change them.
+    /// All sockets: when one is readable, [`UdpLink::recv`] has work. [`UdpLink::join`], [`UdpLink::leave`],
+    /// [`UdpLink::open_inlet`] and, where inlets are to be closed, receiving change them.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let groups = self.groups.iter().map(|(_, socket)| socket);
         let all = self.v4.iter().chain(&self.v6).chain(groups).map(AsFd::as_fd);
@@ -561,9 +563,8 @@ impl UdpLink {
         let everywhere = everywhere || self.looks.is_multiple_of(RARELY);
         let mut count = 0;
         let others = self.last_full.len() + self.groups.len();
-        let inlets_wait = self.inlets.wait();
         for place in 0..others + self.inlets.len() {
-            let waits = place >= others && inlets_wait;
+            let waits = place >= others && self.inlets.waits(place - others);
             if waits || !everywhere && self.is_unlikely(place) {
                 continue;
             }
@@ -584,25 +585,30 @@ impl UdpLink {
     ) -> io::Result<usize> {
         let shared = if place == 0 { &self.v4 } else { &self.v6 };
         let is_shared = place < self.last_full.len();
+        let inlet = place.checked_sub(self.last_full.len() + self.groups.len());
         let (socket, known) = if is_shared {
             (shared.as_ref(), None)
+        } else if let Some(inlet) = inlet {
+            self.inlets.get(inlet).map_or((None, None), |(socket, known)| (Some(socket), known))
         } else {
-            match self.groups.get(place - self.last_full.len()) {
-                Some((_, socket)) => (Some(socket), None),
-                None => self.inlets.get(place - self.last_full.len() - self.groups.len()).unzip(),
-            }
+            let group = self.groups.get(place - self.last_full.len());
+            (group.map(|(_, socket)| socket), None)
         };
         let Some(socket) = socket else { return Ok(0) };
         let mut metas = [None; N];
-        let filled = sys::recv(socket.as_fd(), known, &mut self.buffer, &mut metas)?;
-        if filled < N {
-            self.inlets.drained(place);
-        }
+        let filled = match sys::recv(socket.as_fd(), known, &mut self.buffer, &mut metas) {
+            // Anybody can have the kernel told that its peer is gone. Telling was all.
+            Err(error) if inlet.is_some() => {
+                tracing::debug!(%error, "an inlet");
+                return Ok(0);
+            }
+            filled => filled?,
+        };
         if filled == 0 {
+            self.is_empty(place);
             return Ok(0);
         }
         self.may_hold_more |= filled == N;
-        let inlet = place.checked_sub(self.last_full.len() + self.groups.len());
         if let Some(last_full) = self.last_full.get_mut(place) {
             *last_full = self.looks;
         } else if let Some(inlet) = inlet {
@@ -617,10 +623,8 @@ impl UdpLink {
                 self.truncated += 1;
                 continue;
             }
-            let train = meta.train(bytes);
-            if is_shared {
-                self.inlets.count(&train, self.options.vf);
-            } else if inlet.is_some() {
+            let train = Train { by_inlet: inlet.is_some(), ..meta.train(bytes) };
+            if known.is_some() {
                 let is_packet = !train.bytes.is_empty();
                 is_ours &= !is_packet || steer::leads_to(self.options.vf, train.bytes);
             }
@@ -648,7 +652,19 @@ impl UdpLink {
         if let Some(inlet) = inlet.filter(|_| !is_ours) {
             self.inlets.refuse(inlet);
         }
+        if filled < N {
+            self.is_empty(place);
+        }
         Ok(count)
+    }
+
+    /// Takes note that the socket at `place` has nothing more.
+    fn is_empty(&mut self, place: usize) {
+        if place < self.last_full.len() {
+            self.inlets.shared_is_empty(place == 1);
+        } else if let Some(inlet) = place.checked_sub(self.last_full.len() + self.groups.len()) {
+            self.inlets.is_empty(inlet);
+        }
     }
 
     /// Whether the socket at `place` had nothing for long while another one had.
@@ -704,6 +720,7 @@ impl RecvMeta {
             ifindex: self.ifindex,
             traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
+            by_inlet: false,
             bytes: &buffer[..self.len.min(buffer.len())],
             stride: self.stride.max(1),
         }

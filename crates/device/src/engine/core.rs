@@ -20,6 +20,7 @@ use super::mr::MrTable;
 use super::multicast::Group;
 use super::peers::Peers;
 use super::raw::Raw;
+use super::sources::Sources;
 use super::table::Table;
 use super::tap::Tap;
 use super::tm::TagList;
@@ -174,6 +175,8 @@ pub(crate) struct Core {
     pub(crate) is_deaf: bool,
     /// Whether a QP was ever connected over UDP.
     pub(crate) uses_udp: bool,
+    /// Who much comes from.
+    pub(crate) sources: Sources,
     /// When events that are held back come at the latest.
     pub(crate) moderated: Vec<(Time, CqId)>,
     /// Datagrams for QP 1 that wait for the communication manager.

@@ -13,8 +13,8 @@ use wire::icrc::Flow;
 const BUSY: u32 = 256;
 /// How many destinations are counted, and the most lines: each is a descriptor and a socket's memory.
 const MOST: usize = 16;
-/// A destination that nothing goes to for so long loses its line, and what a line was refused to may ask again.
-const SWEEP: Duration = Duration::from_secs(10);
+/// How often is looked to whom nothing goes any more; who was refused a line may ask again then.
+pub(super) const SWEEP: Duration = Duration::from_secs(10);
 
 /// What all datagrams of a line have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,19 +155,18 @@ impl Lines {
         }
     }
 
-    /// Closes lines that are not used any more, and inlets. No train may be on its way to one.
+    /// Closes lines that are not used any more. No train may be on its way to one.
     pub(crate) fn sweep(&mut self, now: Time, udp: &mut UdpLink) {
-        if now.since(self.swept) < SWEEP {
+        if self.known.is_empty() || now.since(self.swept) < SWEEP {
             return;
         }
         self.swept = now;
-        udp.sweep_inlets();
+        // Who has no line is counted from the start, so that the places are not taken by those to whom little goes.
         self.known.retain_mut(|known| {
             let is_used = std::mem::take(&mut known.trains) > 0;
-            match known.state {
-                State::Open(place) if !is_used => udp.close_line(place.line),
-                State::Refused => known.state = State::Counting,
-                _ => {}
+            let State::Open(place) = known.state else { return false };
+            if !is_used {
+                udp.close_line(place.line);
             }
             is_used
         });

@@ -47,6 +47,7 @@ mod resources;
 mod route;
 mod share;
 mod short;
+mod sources;
 mod starved;
 pub(crate) mod table;
 pub(crate) mod tap;
@@ -320,13 +321,22 @@ impl Engine {
     /// Takes and sends what there is, and leaves out what comes rarely: for the calls right after
     /// [`Engine::progress_fully`] found something.
     pub(crate) fn progress_on(&mut self) -> bool {
+        self.progress_with(Look::Likely)
+    }
+
+    /// The same when datagrams came to a socket, whichever it is.
+    pub(crate) fn progress_on_datagrams(&mut self) -> bool {
+        self.progress_with(Look::Everywhere)
+    }
+
+    fn progress_with(&mut self, look: Look) -> bool {
         if self.is_dead() {
             return false;
         }
         self.core.now = self.clock.now();
         self.send_late_acks();
         let mut moved = self.receive_fast();
-        moved |= self.receive_udp(Look::Likely);
+        moved |= self.receive_udp(look);
         moved |= self.receive_frames();
         moved |= self.run_cm();
         moved |= self.run_ready();

@@ -1,6 +1,6 @@
 //! The inward half of the carriers: rings of other processes, UDP, and packets within this process.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use iba::Qpn;
@@ -352,8 +352,8 @@ impl Engine {
             core.is_behind = false;
             return false;
         }
-        if udp.wants_inlet() {
-            open_inlet(udp, receivers.watched.then(|| core.peers.waits()));
+        if let Some((from, to)) = core.sources.take() {
+            open_inlet(udp, from, to, receivers.watched.then(|| core.peers.waits()));
         }
         receivers.heard = (core.now, SILENCE);
         self.transmit_touched();
@@ -481,6 +481,7 @@ impl Engine {
             && let Some(udp) = &mut self.receivers.udp
         {
             self.core.udp.lines.sweep(self.core.now, udp);
+            self.core.sources.sweep(self.core.now, udp);
         }
         if self.core.uses_udp
             && self.receivers.silence_until().is_some_and(|at| at <= self.core.now)
@@ -521,16 +522,17 @@ fn is_for(vf: u16, bytes: &[u8]) -> bool {
 
 /// Opens a socket for whom much comes from, which wakes the background thread if the others do.
 #[cold]
-fn open_inlet(udp: &mut UdpLink, waits: Option<&Waits>) {
-    if let Err(error) = udp.open_inlet() {
+fn open_inlet(udp: &mut UdpLink, from: SocketAddr, to: IpAddr, waits: Option<&Waits>) {
+    match udp.open_inlet(from, to) {
         // It comes by the shared socket as before.
-        tracing::debug!(target: "peerdma::udp", "no inlet: {error}");
-        return;
-    }
-    if let Some(waits) = waits {
-        udp.fds().for_each(|fd| {
-            waits.add_datagrams(fd);
-        });
+        Err(error) => tracing::debug!(target: "peerdma::udp", %from, "no inlet: {error}"),
+        Ok(false) => {}
+        Ok(true) => {
+            tracing::debug!(target: "peerdma::udp", %from, "an inlet of its own");
+            if let Some(waits) = waits {
+                udp.fds().for_each(|fd| _ = waits.add_datagrams(fd));
+            }
+        }
     }
 }
 
@@ -579,6 +581,7 @@ fn deliver_train(
     let Some(flow) = flow_of(core, about, train.len()) else { return };
     verifier.begin_train(&flow);
     let mut rest = train.payloads();
+    let mut took = false;
     while rest.len() > 0 {
         let arrival = Arrival { way: Way::Socket, about, flow: &flow, clock };
         let id = deliver_datagram(core, qps, verifier, arrival, &mut rest);
@@ -586,6 +589,11 @@ fn deliver_train(
         if id.is_some() && touched.last() != id.as_ref() {
             touched.extend(id);
         }
+        took |= id.is_some();
+    }
+    // Who shares a port with others has none to himself.
+    if took && !train.by_inlet && about.src.port() != about.dst.port() {
+        core.sources.count(about.src, about.dst.ip());
     }
 }
 

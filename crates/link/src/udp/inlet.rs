@@ -6,7 +6,7 @@
 //!
 //! Who sends by a [line](UdpLink::open_line) sends from a port that leads to this process alone, and so what comes from there
 //! needs no steering. If a sender uses one port for several processes of this host after all, as hardware may, the inlet is closed
-//! when the first packet for another one comes, and the packet is passed on as all are that are steered wrongly.
+//! when a packet for another one comes, and the packet is passed on as all are that are steered wrongly.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,23 +14,33 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use socket2::{Domain, Socket};
 
-use super::{Train, UdpLink, configure, scope, set_option};
-use crate::steer;
+use super::{UdpLink, configure, scope, set_option};
 
-/// So many trains, more than from others, make somebody one whom much comes from.
-const BUSY: u32 = 256;
-/// So many looks what came before an inlet goes first. Who floods the shared socket is not to hold up what comes by the inlet.
-const FIRST: u32 = 64;
 /// The most inlets: each is a descriptor and a socket's memory.
 const MOST: usize = 16;
+/// In so many looks what came before an inlet goes first. Who floods the shared socket is not to hold up what comes by the inlet.
+const FIRST: u32 = 64;
 
 /// From where, and to which address of this host.
 pub(super) type Between = (SocketAddr, IpAddr);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Before it was connected anybody's datagrams could come to it. They may still wait there.
+    New,
+    /// All is from one sender.
+    Open,
+    /// It is closed when it is empty.
+    Leaving,
+}
 
 #[derive(Debug)]
 struct Inlet {
     between: Between,
     socket: Socket,
+    state: State,
+    /// In how many more looks what waits at the shared socket goes first.
+    behind: u32,
     /// In which look it last had something.
     last_full: u32,
     /// Whether it had something since the last sweep.
@@ -41,11 +51,7 @@ struct Inlet {
 #[derive(Debug, Default)]
 pub(super) struct Inlets {
     open: Vec<Inlet>,
-    /// Who may be next, and how many more trains came from there than from others.
-    next: Option<(Between, u32)>,
-    /// The shared socket where what came before the newest was open may still wait, and in how many more looks it goes first.
-    behind: Option<(usize, u32)>,
-    /// Where packets for other processes came from, too: there is no inlet for them again.
+    /// The last ones where packets for other processes came in.
     refused: Vec<Between>,
 }
 
@@ -58,9 +64,10 @@ impl Inlets {
         self.open.len()
     }
 
-    pub(super) fn get(&self, index: usize) -> Option<(&Socket, Between)> {
-        let Inlet { socket, between, .. } = self.open.get(index)?;
-        Some((socket, *between))
+    /// The socket, and between whom all of its datagrams are, if that is certain.
+    pub(super) fn get(&self, index: usize) -> Option<(&Socket, Option<Between>)> {
+        let Inlet { socket, between, state, .. } = self.open.get(index)?;
+        Some((socket, (*state != State::New).then_some(*between)))
     }
 
     pub(super) fn last_full(&self) -> impl Iterator<Item = &u32> {
@@ -74,91 +81,92 @@ impl Inlets {
         }
     }
 
-    /// Whether they are not to be looked at yet. Asked once for each look.
+    /// Whether one is not to be looked at yet. Asked once for each look.
     #[inline]
-    pub(super) fn wait(&mut self) -> bool {
-        let left = self.behind.as_mut().map(|(_, left)| {
-            *left = left.saturating_sub(1);
-            *left
-        });
-        if left == Some(0) {
-            self.behind = None;
-        }
-        self.behind.is_some()
+    pub(super) fn waits(&mut self, index: usize) -> bool {
+        let Some(inlet) = self.open.get_mut(index).filter(|inlet| inlet.behind > 0) else {
+            return false;
+        };
+        inlet.behind -= 1;
+        true
     }
 
-    /// The socket at this place has nothing more.
+    /// A shared socket has nothing more.
     #[inline]
-    pub(super) fn drained(&mut self, place: usize) {
-        if self.behind.is_some_and(|(behind, _)| behind == place) {
-            self.behind = None;
+    pub(super) fn shared_is_empty(&mut self, is_v6: bool) {
+        for inlet in &mut self.open {
+            if inlet.between.0.is_ipv6() == is_v6 {
+                inlet.behind = 0;
+            }
         }
     }
 
-    /// Closes one where something for another process came in: it belongs where all is steered.
+    /// One has nothing more.
+    #[inline]
+    pub(super) fn is_empty(&mut self, index: usize) {
+        match self.open.get(index).map(|inlet| inlet.state) {
+            Some(State::New) => self.settle(index),
+            Some(State::Leaving) => drop(self.open.swap_remove(index)),
+            Some(State::Open) | None => {}
+        }
+    }
+
+    #[cold]
+    fn settle(&mut self, index: usize) {
+        let inlet = &mut self.open[index];
+        // From now on it is known without asking, and each answer costs.
+        let (level, name) = match inlet.between.0 {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+        };
+        let _ = set_option(inlet.socket.as_fd(), level, name, 0);
+        inlet.state = State::Open;
+    }
+
+    /// Something for another process came in: it belongs where all is steered.
     #[cold]
     pub(super) fn refuse(&mut self, index: usize) {
-        if index < self.open.len() {
-            let Inlet { between, .. } = self.open.swap_remove(index);
-            if self.refused.len() >= MOST {
-                self.refused.remove(0);
-            }
-            self.refused.push(between);
-        }
-    }
-
-    /// Counts a train that came by a shared socket to a process of this VF.
-    #[inline]
-    pub(super) fn count(&mut self, train: &Train<'_>, vf: u16) {
-        if !steer::leads_to(vf, train.bytes) {
+        let Some(inlet) = self.open.get_mut(index).filter(|i| i.state == State::Open) else {
             return;
+        };
+        inlet.state = State::Leaving;
+        if self.refused.len() >= MOST {
+            self.refused.remove(0);
         }
-        let between = (train.src, train.dst);
-        match &mut self.next {
-            Some((known, count)) if *known == between => *count = count.saturating_add(1),
-            Some((_, count)) if *count > 0 => *count -= 1,
-            _ => self.next = Some((between, 1)),
-        }
+        self.refused.push(inlet.between);
     }
 }
 
 impl UdpLink {
-    /// Whether somebody is there whom an inlet is to be opened for.
-    #[inline]
-    pub fn wants_inlet(&self) -> bool {
-        self.inlets.next.is_some_and(|(_, count)| count >= BUSY)
-    }
-
-    /// Opens an inlet for who is next. It is one of [`UdpLink::fds`], and [`UdpLink::recv`] takes from it.
-    pub fn open_inlet(&mut self) -> io::Result<()> {
-        let Some((between, _)) = self.inlets.next.take() else { return Ok(()) };
-        let (from, to) = between;
+    /// Opens an inlet for what comes from there, from a port other than the link's, to an address of this host. It is one of
+    /// [`UdpLink::fds`], and [`UdpLink::recv`] takes from it, and closes it when it finds a packet for another VF. False if there is
+    /// no use in one.
+    pub fn open_inlet(&mut self, from: SocketAddr, to: IpAddr) -> io::Result<bool> {
+        let between = (from, to);
         let may_be = from.port() != self.port
             && self.inlets.open.len() < MOST
             && self.source_port(to) == self.port
             && !self.inlets.refused.contains(&between)
             && self.inlets.open.iter().all(|inlet| inlet.between != between);
         if !may_be || to.is_multicast() || scope(to, self.options) != 0 {
-            return Ok(());
+            return Ok(false);
         }
         let socket = configure(Domain::for_address(from), self.options)?;
         set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
-        // It is known without asking, and each answer costs.
-        let (level, name) = match from {
-            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO),
-            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
-        };
-        set_option(socket.as_fd(), level, name, 0)?;
         socket.bind(&SocketAddr::new(to, self.port).into())?;
         socket.connect(&from.into())?;
-        self.inlets.open.push(Inlet { between, socket, last_full: self.looks, used: true });
-        self.inlets.behind = Some((usize::from(from.is_ipv6()), FIRST));
-        Ok(())
+        let (state, behind, last_full) = (State::New, FIRST, self.looks);
+        self.inlets.open.push(Inlet { between, socket, state, behind, last_full, used: true });
+        Ok(true)
     }
 
-    /// Closes the inlets that had nothing since the last call, which should be long ago: what comes meanwhile is lost.
+    /// Closes the inlets that had nothing since the last call, which should be long ago, when they are looked at next.
     pub fn sweep_inlets(&mut self) {
-        self.inlets.open.retain_mut(|inlet| std::mem::take(&mut inlet.used));
+        for inlet in &mut self.inlets.open {
+            if !std::mem::take(&mut inlet.used) {
+                inlet.state = State::Leaving;
+            }
+        }
     }
 
     /// How many inlets are open.
@@ -174,6 +182,7 @@ mod tests {
     use super::super::{LineTo, Options};
     use super::*;
 
+    const MANY: u32 = 40;
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
     /// A packet to QPN 1 of a VF, with a number.
@@ -193,8 +202,7 @@ mod tests {
                 numbers.push(u32::from_be_bytes(number.try_into().expect("four bytes")));
             }
         };
-        // A shared socket may be looked at in one of 16 calls only.
-        for _ in 0..32 {
+        for _ in 0..3 {
             while link.recv(&mut each).expect("sockets work") > 0 {}
         }
         numbers
@@ -210,19 +218,23 @@ mod tests {
         (link, sender, line)
     }
 
+    fn open(link: &mut UdpLink, line: super::super::NewLine) -> bool {
+        let from = SocketAddr::new(HERE, line.source_port);
+        link.open_inlet(from, HERE).expect("sockets")
+    }
+
     #[test]
     fn what_comes_by_an_inlet_comes_after_what_came_before() {
         let (mut link, sender, line) = pair();
         let send = |number| sender.send_on(line.id, &packet(5, number), None).expect("lo is up");
-        for number in 0..BUSY {
+        for number in 0..MANY {
             send(number);
         }
-        assert_eq!(numbers(&mut link), (0..BUSY).collect::<Vec<_>>());
-        assert!(link.wants_inlet());
+        assert_eq!(numbers(&mut link), (0..MANY).collect::<Vec<_>>());
         // More wait at the shared socket than one call takes.
         (0..30).for_each(send);
-        link.open_inlet().expect("it opens");
-        assert_eq!((link.inlets(), link.wants_inlet()), (1, false));
+        assert!(open(&mut link, line));
+        assert!(!open(&mut link, line), "there is one");
         (30..60).for_each(send);
         assert_eq!(numbers(&mut link), (0..60).collect::<Vec<_>>());
         // From elsewhere it still comes by the shared one.
@@ -243,12 +255,14 @@ mod tests {
     fn an_inlet_that_had_nothing_is_closed_and_the_shared_socket_takes_over() {
         let (mut link, sender, line) = pair();
         let send = |number| sender.send_on(line.id, &packet(5, number), None).expect("lo is up");
-        (0..BUSY).for_each(send);
+        (0..MANY).for_each(send);
         numbers(&mut link);
-        link.open_inlet().expect("it opens");
+        assert!(open(&mut link, line));
         link.sweep_inlets();
         assert_eq!(link.inlets(), 1, "it was just opened");
+        send(8);
         link.sweep_inlets();
+        assert_eq!(numbers(&mut link), [8], "what came before is taken");
         assert_eq!(link.inlets(), 0);
         send(9);
         assert_eq!(numbers(&mut link), [9]);
@@ -259,23 +273,24 @@ mod tests {
         let (mut link, sender, line) = pair();
         let send =
             |vf, number| sender.send_on(line.id, &packet(vf, number), None).expect("lo is up");
-        (0..BUSY).for_each(|number| send(5, number));
+        (0..MANY).for_each(|number| send(5, number));
         numbers(&mut link);
-        link.open_inlet().expect("it opens");
+        assert!(open(&mut link, line));
+        numbers(&mut link);
         send(6, 1000);
-        assert_eq!(numbers(&mut link), [1000], "somebody has to pass it on");
+        send(5, 1001);
+        assert_eq!(numbers(&mut link), [1000, 1001], "somebody has to pass it on");
         assert_eq!(link.inlets(), 0);
-        (0..BUSY).for_each(|number| send(5, number));
-        assert_eq!(numbers(&mut link).len(), BUSY as usize);
-        link.open_inlet().expect("nothing to do");
-        assert_eq!(link.inlets(), 0);
+        (0..MANY).for_each(|number| send(5, number));
+        assert_eq!(numbers(&mut link).len(), MANY as usize);
+        assert!(!open(&mut link, line));
     }
 
     #[test]
     fn an_inlet_does_not_wait_for_a_shared_socket_that_is_never_empty() {
         let (mut link, sender, line) = pair();
         let send = |number| sender.send_on(line.id, &packet(5, number), None).expect("lo is up");
-        (0..BUSY).for_each(send);
+        (0..MANY).for_each(send);
         numbers(&mut link);
         let other = UdpLink::send_only(link.port(), Options::default()).expect("sockets");
         let flood = || {
@@ -290,7 +305,7 @@ mod tests {
             (0..16).for_each(|_| other.send(transmit).expect("lo is up"));
         };
         flood();
-        link.open_inlet().expect("it opens");
+        assert!(open(&mut link, line));
         send(1000);
         let mut looks = 0;
         let mut found = false;
@@ -304,15 +319,5 @@ mod tests {
             assert!(looks <= FIRST + 1, "it waits for ever");
         }
         assert!(looks > 1, "it waited");
-    }
-
-    #[test]
-    fn what_is_for_another_process_has_no_inlet_here() {
-        let (mut link, sender, line) = pair();
-        for number in 0..2 * BUSY {
-            sender.send_on(line.id, &packet(6, number), None).expect("lo is up");
-        }
-        numbers(&mut link);
-        assert!(!link.wants_inlet());
     }
 }

@@ -26,6 +26,8 @@ use super::{Options, UdpLink, configure, local_port, scope, set_option, sys};
 /// `SOF_TIMESTAMPING_TX_SCHED` and `SOF_TIMESTAMPING_SOFTWARE` of `<linux/net_tstamp.h>`: each packet comes back when it is
 /// handed to the queue of the netdev.
 const SHOW_PACKETS: i32 = 1 << 8 | 1 << 4;
+/// So many netdevs may stand on one another.
+const MOST_SHOWN: usize = 8;
 /// Bytes of the headers of an empty datagram over IPv4, which are the last ones of what is shown.
 const EMPTY: usize = 20 + 8;
 
@@ -167,9 +169,13 @@ fn shown(socket: &Socket, port: u16) -> io::Result<u16> {
     socket.send(&[])?;
     // Whatever a netdev puts before it, and nothing behind.
     let mut packet = [0; 256];
-    let flags = RecvFlags::ERRQUEUE | RecvFlags::DONTWAIT;
-    let (_, length) = rustix::net::recv(socket, &mut packet[..], flags)
-        .map_err(|_| io::Error::from(io::ErrorKind::Unsupported))?;
+    let mut length = 0;
+    // Where netdevs stand on one another, each shows it.
+    for _ in 0..MOST_SHOWN {
+        let flags = RecvFlags::ERRQUEUE | RecvFlags::DONTWAIT;
+        let Ok((_, shown)) = rustix::net::recv(socket, &mut packet[..], flags) else { break };
+        length = shown;
+    }
     let packet = packet.get(..length).and_then(|packet| packet.last_chunk::<EMPTY>());
     match packet {
         // Version 4 without options; UDP; our port.
