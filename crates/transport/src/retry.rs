@@ -42,6 +42,11 @@ impl Qp {
         }
     }
 
+    /// How often the peer was silent since it last acknowledged anything, on a path where packets can be lost.
+    pub fn timeouts_in_a_row(&self) -> u32 {
+        self.req.timeouts
+    }
+
     /// Takes everything before `to` as received by the peer: retires what is complete, and counts that as progress.
     ///
     /// `to` is in `una ..= max`, which the caller checks.

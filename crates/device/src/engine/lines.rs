@@ -119,6 +119,16 @@ impl Lines {
         }
     }
 
+    /// The lines that lead to a process.
+    pub(crate) fn leading_to(&self, dst: Gid, vf: u16) -> Vec<LineId> {
+        let leads = |known: &&Known| known.to.dst == dst && known.to.vf == vf;
+        let line = |known: &Known| match known.state {
+            State::Open(place) => Some(place.line),
+            State::Counting | State::Refused => None,
+        };
+        self.known.iter().filter(leads).filter_map(line).collect()
+    }
+
     /// A line is none any more.
     pub(crate) fn broke(&mut self, line: LineId) {
         for known in &mut self.known {

@@ -127,6 +127,8 @@ pub(crate) enum Alarm {
 /// takes, as each turn ends with such calls.
 const BURST: usize = 16;
 const WIRE_BURST: usize = 64;
+/// After so many timeouts in a row, what goes to a peer goes the usual way again: a network may take nothing from another port.
+const SILENT: u32 = 2;
 /// The clock is read, and timers are looked at, once in this many polls that found nothing.
 const POLLS_PER_CLOCK: u32 = 64;
 /// The same of looks at a socket where datagrams come lately, which take longer: a datagram that needs no more than a rough idea
@@ -562,6 +564,10 @@ impl Engine {
                 };
                 entry.qp.handle_timeout(&mut QpEnv::new(core, &mut entry.facts), now);
                 fired = true;
+                if entry.facts.route == Route::Udp && entry.qp.timeouts_in_a_row() == SILENT {
+                    let (peer, dest) = (entry.facts.av.dgid, entry.facts.dest_qpn);
+                    self.leave_lines(peer, dest);
+                }
             }
             self.transmit(id);
         }

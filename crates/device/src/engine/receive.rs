@@ -440,6 +440,19 @@ impl Engine {
         }
     }
 
+    /// Closes the lines to the process of a QP.
+    #[cold]
+    pub(super) fn leave_lines(&mut self, peer: iba::Gid, dest: Qpn) {
+        let Self { core, receivers, .. } = self;
+        for line in core.udp.lines.leading_to(peer, vf_of(dest)) {
+            tracing::info!(target: "peerdma::udp", dst = %peer, "silence: its line is closed");
+            if let Some(udp) = &mut receivers.udp {
+                udp.close_line(line);
+            }
+            core.udp.line_broke(line);
+        }
+    }
+
     /// Accepts connections, notices peers that came up or went away, and follows the netdev.
     pub(crate) fn housekeeping(&mut self) -> bool {
         let mut moved = false;

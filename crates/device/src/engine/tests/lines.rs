@@ -150,3 +150,23 @@ fn messages_go_on_a_line_and_without_it_when_it_breaks() {
         assert_eq!(process.engine.counters().dropped_packets, 0);
     }
 }
+
+#[test]
+fn a_line_where_nothing_gets_through_is_given_up_before_the_peer_is() {
+    let mut nic = rig::nic("silent-line");
+    nic.config.force_udp = true;
+    let mut pair = Process::pair(&nic, QpType::Rc);
+    send(MANY, &mut pair);
+    let [one, other] = &mut pair;
+    assert_eq!(one.engine.core.udp.lines.open().count(), 1);
+    other.post_recv(1);
+    one.send(1);
+    for timeouts in 1..=2 {
+        assert_eq!(one.engine.core.udp.lines.open().count(), 1, "before timeout {timeouts}");
+        one.engine.clock.pass(Duration::from_secs(1));
+        one.engine.progress_fully();
+    }
+    assert_eq!(one.engine.core.udp.lines.open().count(), 0);
+    rig::run(&mut [&mut one.engine, &mut other.engine]);
+    assert_eq!((one.completed(), other.completed()), (vec![1], vec![1]));
+}
