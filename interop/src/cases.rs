@@ -242,7 +242,7 @@ impl<'a> Cases<'a> {
     ) -> Output {
         let ours = Program::new(&case.program)
             .args(case.args(number, Side::Here, self.guest))
-            .env("PEERDMA_LOG", "warn,peerdma::counters=info")
+            .env("PEERDMA_LOG", "warn,peerdma::counters=info,peerdma::udp=debug")
             .limit(self.patience)
             .in_netns(&tap.host);
         let deadline = began + 2 * self.patience;

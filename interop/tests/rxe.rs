@@ -30,9 +30,16 @@ fn the_pingpongs() {
     cases.extend(both_ways("ibv_uc_pingpong", &[&["-n", "100", "-s", "4000", "-m", "1024"]]));
     cases.extend(both_ways("ibv_ud_pingpong", &[&["-n", "100", "-s", "1000"]]));
     cases.extend(both_ways("ibv_srq_pingpong", &[&["-n", "200", "-s", "4096", "-q", "4"]]));
+    // Long enough for a line: the kernel checks the ICRCs of what goes there, and drops what is wrong.
+    let long = cases.len();
+    cases.extend(both_ways("ibv_rc_pingpong", &[&["-c", "-n", "1000", "-s", "64", "-m", "1024"]]));
     let done = Cases::new(Guest::Rxe, cases).run("iters in");
     for out in &done.here {
         out.never_says("invalid data");
+    }
+    for out in &done.here[long..] {
+        assert!(out.stderr.contains("a line of its own"), "{out}");
+        out.never_says("its line is closed");
     }
 }
 
