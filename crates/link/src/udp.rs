@@ -585,7 +585,7 @@ impl UdpLink {
     ) -> io::Result<usize> {
         let shared = if place == 0 { &self.v4 } else { &self.v6 };
         let is_shared = place < self.last_full.len();
-        let inlet = place.checked_sub(self.last_full.len() + self.groups.len());
+        let inlet = self.inlet_at(place);
         let (socket, known) = if is_shared {
             (shared.as_ref(), None)
         } else if let Some(inlet) = inlet {
@@ -658,11 +658,16 @@ impl UdpLink {
         Ok(count)
     }
 
+    /// Which inlet the socket at `place` is, if it is one: behind the shared sockets and the groups.
+    fn inlet_at(&self, place: usize) -> Option<usize> {
+        place.checked_sub(self.last_full.len() + self.groups.len())
+    }
+
     /// Takes note that the socket at `place` has nothing more.
     fn is_empty(&mut self, place: usize) {
         if place < self.last_full.len() {
             self.inlets.shared_is_empty(place == 1);
-        } else if let Some(inlet) = place.checked_sub(self.last_full.len() + self.groups.len()) {
+        } else if let Some(inlet) = self.inlet_at(place) {
             self.inlets.is_empty(inlet);
         }
     }
@@ -672,10 +677,7 @@ impl UdpLink {
         let since = |at: &u32| self.looks.wrapping_sub(*at);
         let own = match self.last_full.get(place) {
             Some(shared) => Some(shared),
-            None => self
-                .inlets
-                .last_full()
-                .nth(place.wrapping_sub(self.last_full.len() + self.groups.len())),
+            None => self.inlet_at(place).and_then(|inlet| self.inlets.last_full().nth(inlet)),
         };
         let all = self.last_full.iter().chain(self.inlets.last_full());
         let newest = all.map(since).min().unwrap_or_default();

@@ -9,10 +9,10 @@ use link::udp::{LineId, LineTo, NewLine, UdpLink};
 use transport::Time;
 use wire::icrc::Flow;
 
-/// So many trains make a destination a busy one.
-const BUSY: u32 = 256;
-/// How many destinations are counted, and the most lines: each is a descriptor and a socket's memory.
-const MOST: usize = 16;
+/// So many trains make a destination, or a source, a busy one.
+pub(super) const BUSY: u32 = 256;
+/// How many are counted of each, and the most lines: each is a descriptor and a socket's memory.
+pub(super) const MOST: usize = 16;
 /// How often is looked to whom nothing goes any more; who was refused a line may ask again then.
 pub(super) const SWEEP: Duration = Duration::from_secs(10);
 
@@ -53,6 +53,15 @@ struct Known {
     /// Trains since the last sweep.
     trains: u32,
     state: State,
+}
+
+impl Known {
+    fn line(&self) -> Option<LineId> {
+        match self.state {
+            State::Open(place) => Some(place.line),
+            State::Counting | State::Refused => None,
+        }
+    }
 }
 
 /// The destinations, and their lines.
@@ -102,10 +111,7 @@ impl Lines {
     /// Those that are open.
     #[cfg(test)]
     pub(crate) fn open(&self) -> impl Iterator<Item = LineId> {
-        self.known.iter().filter_map(|known| match known.state {
-            State::Open(place) => Some(place.line),
-            State::Counting | State::Refused => None,
-        })
+        self.known.iter().filter_map(Known::line)
     }
 
     /// The place that was given last is not used.
@@ -122,17 +128,13 @@ impl Lines {
     /// The lines that lead to a process.
     pub(crate) fn leading_to(&self, dst: Gid, vf: u16) -> Vec<LineId> {
         let leads = |known: &&Known| known.to.dst == dst && known.to.vf == vf;
-        let line = |known: &Known| match known.state {
-            State::Open(place) => Some(place.line),
-            State::Counting | State::Refused => None,
-        };
-        self.known.iter().filter(leads).filter_map(line).collect()
+        self.known.iter().filter(leads).filter_map(Known::line).collect()
     }
 
     /// A line is none any more.
     pub(crate) fn broke(&mut self, line: LineId) {
         for known in &mut self.known {
-            if matches!(known.state, State::Open(place) if place.line == line) {
+            if known.line() == Some(line) {
                 known.state = State::Refused;
             }
         }

@@ -387,6 +387,7 @@ impl Engine {
         while is_due(&core.udp)
             && let Some(batch) = core.udp.front()
         {
+            let (to, dst) = (batch.to, batch.to.dst.to_ip());
             let segment_size = (batch.count > 1).then_some(batch.segment);
             let sent = if let Some(line) = batch.line {
                 // CAST: a batch is no longer than a datagram can be.
@@ -394,7 +395,7 @@ impl Engine {
                     Ok(()) => Ok(()),
                     Err(LineError::WouldBlock) => return,
                     Err(error) => {
-                        tracing::debug!(target: "peerdma::udp", dst = %batch.dst, "{error}");
+                        tracing::debug!(target: "peerdma::udp", %dst, "{error}");
                         udp.close_line(line);
                         core.udp.line_broke(line);
                         continue;
@@ -402,10 +403,10 @@ impl Engine {
                 }
             } else {
                 udp.send(link::udp::Transmit {
-                    dst: batch.dst,
-                    src: batch.src,
-                    traffic_class: batch.traffic_class,
-                    hop_limit: batch.hop_limit,
+                    dst,
+                    src: to.src.to_ip(),
+                    traffic_class: to.traffic_class,
+                    hop_limit: to.hop_limit,
                     contents: batch.bytes(),
                     segment_size,
                 })
@@ -414,7 +415,7 @@ impl Engine {
                 Ok(()) => {
                     core.counters.tx_udp_packets += batch.count as u64;
                     if core.tap.is_some() {
-                        core.tap_batch(udp.source_port(batch.dst));
+                        core.tap_batch(udp.source_port(dst));
                     }
                 }
                 Err(SendError::WouldBlock { sent }) => {
@@ -429,7 +430,7 @@ impl Engine {
                 }
                 Err(error) => {
                     core.counters.dropped_packets += batch.count as u64;
-                    tracing::info!(target: "peerdma::udp", dst = %batch.dst, "send: {error}");
+                    tracing::info!(target: "peerdma::udp", %dst, "send: {error}");
                 }
             }
             core.udp.pop();

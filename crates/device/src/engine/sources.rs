@@ -5,14 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use link::udp::UdpLink;
 use transport::Time;
 
-use super::lines::SWEEP;
+use super::lines::{BUSY, MOST, SWEEP};
 
-/// So many trains with good packets for this process make a busy source.
-const BUSY: u32 = 256;
-/// How many sources are counted.
-const MOST: usize = 16;
-
-/// Sources, and how many trains came from each by a shared socket since the last sweep.
+/// Sources, and how many trains with good packets for this process came from each by a shared socket since the last sweep.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     known: Vec<(SocketAddr, IpAddr, u32)>,

@@ -9,10 +9,10 @@ use wire::grh::Grh;
 
 use super::core::Core;
 use super::env::{QpEnv, Route};
+use super::lines;
 use super::peers::About;
 use super::qp::QpTable;
 use super::tap::{Ends, Note};
-use super::udp::Batch;
 
 /// The hop limit of packets that name none.
 const HOPS: u8 = 64;
@@ -72,9 +72,9 @@ impl Core {
     pub(crate) fn tap_batch(&mut self, from: u16) {
         let (now, Self { tap, udp, .. }) = (self.now, self);
         let (Some(tap), Some(batch)) = (tap, udp.front()) else { return };
-        let Batch { src, dst, traffic_class, hop_limit, segment, .. } = *batch;
-        let ends = Ends { src: src.into(), dst: dst.into(), traffic_class, hop_limit };
-        tap.sent(now, &ends, batch.bytes(), segment, from);
+        let lines::To { src, dst, traffic_class, hop_limit, .. } = batch.to;
+        let ends = Ends { src, dst, traffic_class, hop_limit };
+        tap.sent(now, &ends, batch.bytes(), batch.segment, from);
     }
 
     /// A datagram came in, good or not.

@@ -1,7 +1,7 @@
 //! Packets on their way to the UDP carrier: framed, with their ICRC, gathered into batches for GSO.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use iba::{Av, Gid, Qpn};
 use link::udp::LineId;
@@ -59,18 +59,14 @@ where
 /// Datagrams of one size (the last may be shorter) to one place.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    pub(crate) src: IpAddr,
-    pub(crate) dst: IpAddr,
     /// Where it goes, as packets name it.
-    to: To,
+    pub(crate) to: To,
     /// The line it goes on.
     pub(crate) line: Option<LineId>,
     /// What their ICRC covers of the addresses.
     flow: Option<Flow>,
     /// The identification of the first; those of the others count up.
     first_id: u16,
-    pub(crate) traffic_class: u8,
-    pub(crate) hop_limit: u8,
     /// The first `used` are the batch; what follows is left from earlier ones.
     buffer: Vec<u8>,
     used: usize,
@@ -357,17 +353,12 @@ impl UdpQueue {
                 return Err(TransmitError::Blocked);
             }
             let buffer = self.spare.pop().unwrap_or_default();
-            let (src, dst) = (sgid.to_ip(), av.dgid.to_ip());
             let (place, ports) = (self.lines.take(to), (self.src_port, self.dst_port));
             self.batches.push_back(Batch {
-                src,
-                dst,
                 to,
                 line: place.map(|place| place.line),
-                flow: place.map_or_else(|| flow(src, dst, ports), |place| Some(place.flow)),
+                flow: place.map_or_else(|| flow(&to, ports), |place| Some(place.flow)),
                 first_id: place.map_or(0, |place| place.first_id),
-                traffic_class: to.traffic_class,
-                hop_limit: to.hop_limit,
                 buffer,
                 used: 0,
                 segment: size,
@@ -452,7 +443,7 @@ impl UdpQueue {
         let Self { batches, sealer, max_segments, .. } = self;
         for batch in batches.iter_mut().filter(|batch| batch.line == Some(line)) {
             (batch.line, batch.first_id) = (None, 0);
-            batch.flow = flow(batch.src, batch.dst, ports);
+            batch.flow = flow(&batch.to, ports);
             batch.reseal(sealer, *max_segments);
         }
     }
@@ -474,7 +465,8 @@ impl UdpQueue {
 }
 
 /// What the ICRC covers of the addresses of what goes on no line.
-fn flow(src: IpAddr, dst: IpAddr, (src_port, dst_port): (u16, u16)) -> Option<Flow> {
+fn flow(to: &To, (src_port, dst_port): (u16, u16)) -> Option<Flow> {
+    let [src, dst] = [to.src, to.dst].map(Gid::to_ip);
     Flow::new(SocketAddr::new(src, src_port), SocketAddr::new(dst, dst_port))
 }
 

@@ -1,8 +1,8 @@
 //! Inlets: connected sockets of their own, for those whom much comes from.
 //!
 //! To find the socket for a datagram from anywhere, the kernel looks the way up, then for sockets, and then asks the program that
-//! steers ([`crate::steer`]). One from a peer that has a connected socket is found at once (`udp_v4_early_demux`), together with
-//! the way it took the last time.
+//! steers ([`crate::steer`]). For one from a peer that has a connected socket it need not ask; if no other was bound to the address
+//! since, it finds that at once, together with the way it took the last time (`udp_v4_early_demux`).
 //!
 //! Who sends by a [line](UdpLink::open_line) sends from a port that leads to this process alone, and so what comes from there
 //! needs no steering. If a sender uses one port for several processes of this host after all, as hardware may, the inlet is closed
@@ -218,6 +218,19 @@ mod tests {
         (link, sender, line)
     }
 
+    /// Sends a packet with number 77 from elsewhere.
+    fn send_stray(other: &UdpLink) {
+        let transmit = super::super::Transmit {
+            dst: HERE,
+            src: HERE,
+            traffic_class: 0,
+            hop_limit: 0,
+            contents: &packet(5, 77),
+            segment_size: None,
+        };
+        other.send(transmit).expect("lo is up");
+    }
+
     fn open(link: &mut UdpLink, line: super::super::NewLine) -> bool {
         let from = SocketAddr::new(HERE, line.source_port);
         link.open_inlet(from, HERE).expect("sockets")
@@ -239,15 +252,7 @@ mod tests {
         assert_eq!(numbers(&mut link), (0..60).collect::<Vec<_>>());
         // From elsewhere it still comes by the shared one.
         let other = UdpLink::send_only(link.port(), Options::default()).expect("sockets");
-        let transmit = super::super::Transmit {
-            dst: HERE,
-            src: HERE,
-            traffic_class: 0,
-            hop_limit: 0,
-            contents: &packet(5, 77),
-            segment_size: None,
-        };
-        other.send(transmit).expect("lo is up");
+        send_stray(&other);
         assert_eq!(numbers(&mut link), [77]);
     }
 
@@ -293,17 +298,7 @@ mod tests {
         (0..MANY).for_each(send);
         numbers(&mut link);
         let other = UdpLink::send_only(link.port(), Options::default()).expect("sockets");
-        let flood = || {
-            let transmit = super::super::Transmit {
-                dst: HERE,
-                src: HERE,
-                traffic_class: 0,
-                hop_limit: 0,
-                contents: &packet(5, 77),
-                segment_size: None,
-            };
-            (0..16).for_each(|_| other.send(transmit).expect("lo is up"));
-        };
+        let flood = || (0..16).for_each(|_| send_stray(&other));
         flood();
         assert!(open(&mut link, line));
         send(1000);

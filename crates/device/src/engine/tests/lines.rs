@@ -128,12 +128,18 @@ fn send(count: u64, [one, other]: &mut [Process; 2]) {
     }
 }
 
-#[test]
-fn messages_go_on_a_line_and_without_it_when_it_breaks() {
-    let mut nic = rig::nic("lines");
+/// Two processes after much was sent.
+fn busy_pair(test: &str) -> [Process; 2] {
+    let mut nic = rig::nic(test);
     nic.config.force_udp = true;
     let mut pair = Process::pair(&nic, QpType::Rc);
     send(MANY, &mut pair);
+    pair
+}
+
+#[test]
+fn messages_go_on_a_line_and_without_it_when_it_breaks() {
+    let mut pair = busy_pair("lines");
     for process in &mut pair {
         let Process { engine, .. } = process;
         let lines = engine.core.udp.lines.open().collect::<Vec<_>>();
@@ -153,10 +159,7 @@ fn messages_go_on_a_line_and_without_it_when_it_breaks() {
 
 #[test]
 fn a_line_where_nothing_gets_through_is_given_up_before_the_peer_is() {
-    let mut nic = rig::nic("silent-line");
-    nic.config.force_udp = true;
-    let mut pair = Process::pair(&nic, QpType::Rc);
-    send(MANY, &mut pair);
+    let mut pair = busy_pair("silent-line");
     let [one, other] = &mut pair;
     assert_eq!(one.engine.core.udp.lines.open().count(), 1);
     other.post_recv(1);
