@@ -25,7 +25,7 @@ use crate::engine::late_acks;
 use crate::engine::lines::Lines;
 use crate::engine::peers::Peers;
 use crate::engine::qp::QpTable;
-use crate::engine::receive::Receivers;
+use crate::engine::receivers::Receivers;
 use crate::engine::table::Table;
 use crate::engine::tap::Tap;
 use crate::engine::udp::UdpQueue;

@@ -18,7 +18,7 @@ pub(super) const SWEEP: Duration = Duration::from_secs(10);
 
 /// What all datagrams of a line have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct To {
+pub(crate) struct Destination {
     pub(crate) src: Gid,
     pub(crate) dst: Gid,
     /// The VF at the destination, so that a line leads to one process.
@@ -49,7 +49,7 @@ enum State {
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    to: To,
+    to: Destination,
     /// Trains since the last sweep.
     trains: u32,
     state: State,
@@ -83,7 +83,7 @@ impl Lines {
 
     /// Counts a train, and gives it its place if there is a line.
     #[inline]
-    pub(crate) fn take(&mut self, to: To) -> Option<Place> {
+    pub(crate) fn take(&mut self, to: Destination) -> Option<Place> {
         if !self.allowed {
             return None;
         }
@@ -185,9 +185,9 @@ impl Lines {
     }
 }
 
-fn open(udp: &mut UdpLink, to: &To) -> std::io::Result<Place> {
+fn open(udp: &mut UdpLink, to: &Destination) -> std::io::Result<Place> {
     let (src, dst) = (to.src.to_ip(), to.dst.to_ip());
-    let To { traffic_class, hop_limit, .. } = *to;
+    let Destination { traffic_class, hop_limit, .. } = *to;
     let NewLine { id: line, source_port, identification: first_id, .. } =
         udp.open_line(LineTo { src, dst, traffic_class, hop_limit })?;
     let ends = [(src, source_port), (dst, udp.port())].map(SocketAddr::from);

@@ -1,7 +1,7 @@
 //! The engine: every object of one process, and the progress of its QPs.
 //!
 //! One lock guards it ([`crate::Hca::lock`]). Inside, three parts are borrowed apart so that a QP can run with the rest
-//! at hand: the table of QPs, the inward half of the carriers ([`Receivers`](receive::Receivers)), and
+//! at hand: the table of QPs, the inward half of the carriers ([`Receivers`](receivers::Receivers)), and
 //! [`Core`](core::Core), which a QP reaches through [`QpEnv`](env::QpEnv).
 //!
 //! ```text
@@ -18,13 +18,16 @@ pub(crate) mod cm;
 mod comp_cntr;
 pub(crate) mod core;
 pub(crate) mod cq;
+mod deliver;
 pub(crate) mod direct;
 pub(crate) mod dm_budget;
 mod env;
 mod events;
 mod explain;
 pub(crate) mod faults;
+mod flush;
 mod forwarders;
+mod housekeeping;
 pub(crate) mod import;
 pub(crate) mod injected;
 pub(crate) mod late_acks;
@@ -41,7 +44,8 @@ mod pinned;
 mod present;
 pub(crate) mod qp;
 pub(crate) mod raw;
-pub(crate) mod receive;
+mod receive;
+pub(crate) mod receivers;
 mod rereg;
 mod resources;
 mod route;
@@ -77,7 +81,7 @@ use self::late_acks::LateAcks;
 pub use self::mr::MrKind;
 use self::qp::QpTable;
 pub use self::raw::WqState;
-use self::receive::{Look, Receivers};
+use self::receivers::{Look, Receivers};
 pub use self::rereg::Rereg;
 pub use self::resources::Resources;
 pub use self::tm::{TagOp, TagOpKind};
@@ -481,6 +485,12 @@ impl Engine {
 
     /// Passes on what a transmission left with the carriers that have no reader of their own.
     fn after_transmit(&mut self) {
+        self.pass_to_carriers();
+        self.mind_alarm();
+    }
+
+    /// The same, where the alarm is minded later.
+    fn pass_to_carriers(&mut self) {
         if self.core.injected.is_some() {
             self.run_plan();
         }
@@ -499,7 +509,6 @@ impl Engine {
         if self.core.tap.as_ref().is_some_and(|tap| tap.is_full()) {
             self.core.flush_tap();
         }
-        self.mind_alarm();
     }
 
     fn run_ready(&mut self) -> bool {

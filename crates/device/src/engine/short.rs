@@ -233,7 +233,7 @@ impl Engine {
             core.catch_up(&self.clock);
         }
         self.release_late_acks();
-        self.after_transmit();
+        self.pass_to_carriers();
         self.core.is_behind = false;
         self.core.now = self.clock.now();
         self.since_clock = 0;

@@ -72,7 +72,7 @@ impl Core {
     pub(crate) fn tap_batch(&mut self, from: u16) {
         let (now, Self { tap, udp, .. }) = (self.now, self);
         let (Some(tap), Some(batch)) = (tap, udp.front()) else { return };
-        let lines::To { src, dst, traffic_class, hop_limit, .. } = batch.to;
+        let lines::Destination { src, dst, traffic_class, hop_limit, .. } = batch.to;
         let ends = Ends { src, dst, traffic_class, hop_limit };
         tap.sent(now, &ends, batch.bytes(), batch.segment, from);
     }

@@ -12,7 +12,7 @@ use wire::bth::{self, Bth};
 use wire::icrc::{self, Flow, Sealer};
 use zerocopy::IntoBytes;
 
-use super::lines::{Lines, To};
+use super::lines::{Destination, Lines};
 use super::qp::vf_of;
 
 /// The lower two bits of the type of service (RFC 3168).
@@ -60,7 +60,7 @@ where
 #[derive(Debug)]
 pub(crate) struct Batch {
     /// Where it goes, as packets name it.
-    pub(crate) to: To,
+    pub(crate) to: Destination,
     /// The line it goes on.
     pub(crate) line: Option<LineId>,
     /// What their ICRC covers of the addresses.
@@ -341,7 +341,7 @@ impl UdpQueue {
         dest: Qpn,
         size: usize,
     ) -> Result<(), TransmitError> {
-        let to = To {
+        let to = Destination {
             src: sgid,
             dst: av.dgid,
             vf: vf_of(dest),
@@ -380,7 +380,7 @@ impl UdpQueue {
         }
     }
 
-    fn fits(&self, batch: &Batch, to: &To, size: usize) -> bool {
+    fn fits(&self, batch: &Batch, to: &Destination, size: usize) -> bool {
         !batch.closed
             && batch.to == *to
             && size <= batch.segment
@@ -465,7 +465,7 @@ impl UdpQueue {
 }
 
 /// What the ICRC covers of the addresses of what goes on no line.
-fn flow(to: &To, (src_port, dst_port): (u16, u16)) -> Option<Flow> {
+fn flow(to: &Destination, (src_port, dst_port): (u16, u16)) -> Option<Flow> {
     let [src, dst] = [to.src, to.dst].map(Gid::to_ip);
     Flow::new(SocketAddr::new(src, src_port), SocketAddr::new(dst, dst_port))
 }

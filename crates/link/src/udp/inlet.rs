@@ -14,7 +14,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use socket2::{Domain, Socket};
 
-use super::{UdpLink, configure, scope, set_option};
+use super::open::{configure, scope};
+use super::{UdpLink, set_option};
 
 /// The most inlets: each is a descriptor and a socket's memory.
 const MOST: usize = 16;

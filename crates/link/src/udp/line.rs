@@ -21,7 +21,8 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use rustix::net::RecvFlags;
 use socket2::{Domain, Socket};
 
-use super::{Options, UdpLink, configure, local_port, scope, set_option, sys};
+use super::open::{configure, local_port, scope};
+use super::{Options, UdpLink, set_option, sys};
 
 /// `SOF_TIMESTAMPING_TX_SCHED` and `SOF_TIMESTAMPING_SOFTWARE` of `<linux/net_tstamp.h>`: each packet comes back when it is
 /// handed to the queue of the netdev.

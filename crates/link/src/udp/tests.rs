@@ -1,5 +1,7 @@
 use std::collections::VecDeque;
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use socket2::{Domain, Protocol, Type};
 
 use super::*;
 use crate::netdev::netns::{

@@ -1,0 +1,291 @@
+//! From a datagram, checked and taken apart, or a record to the QP that it names.
+
+use iba::Qpn;
+use link::udp::Payloads;
+use transport::env::Rx;
+use umem::Pieces;
+use wire::grh::Grh;
+use wire::icrc::{Flow, IcrcError, Verifier};
+use wire::{Headers, Position};
+
+use super::alike::{MOST_JOINED, count_alike};
+use super::core::Core;
+use super::env::{QpEnv, Route};
+use super::injected::{Receiver, deliver_injected};
+use super::multicast::{deliver_to_group, is_for_group};
+use super::payload::{Cut, InPayload};
+use super::peers::{About, Forwarded};
+use super::qp::{QpTable, vf_of};
+use super::short::datagram::deliver_short;
+use super::udp::ecn;
+use crate::clock::Clock;
+use crate::ids::QpId;
+
+/// Who sent a packet, to be compared with the peer a QP is connected to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Sender {
+    Own(Qpn),
+    Process(u16, Qpn),
+    Host(iba::Gid),
+}
+
+/// The bits of a P_Key that name the partition; the other says how far its member is trusted (IBA 10.9.1.1).
+const PARTITION: u16 = 0x7fff;
+/// Bytes of a UDP header.
+const UDP_HEADER: usize = 8;
+/// Whether a datagram, good or not, is for this process rather than for another one of the host.
+fn is_for(vf: u16, bytes: &[u8]) -> bool {
+    let dest = Headers::parse_prefix(bytes).map_or(0, |(headers, _)| headers.bth.dest_qp.value());
+    dest <= 1 || dest == Qpn::MULTICAST.value() || vf_of(Qpn::new(dest)) == vf
+}
+
+/// How a datagram came here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// From the socket.
+    Socket,
+    /// By another process, which the kernel gave it to. It goes no further: else we would lend that process our name.
+    Forwarded,
+}
+
+/// A datagram's way here, and what the kernel said of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival<'a> {
+    pub(super) way: Way,
+    pub(super) about: &'a About,
+    pub(super) flow: &'a Flow,
+    pub(super) clock: &'a Clock,
+}
+
+/// What the ICRC of so many datagrams covers of the headers around them; none, if they are not for this port. They are
+/// counted.
+pub(super) fn flow_of(core: &mut Core, about: &About, count: usize) -> Option<Flow> {
+    let &About { src, dst, .. } = about;
+    core.counters.rx_udp_packets += count as u64;
+    // The socket hears every address of the host; the port is only those of its netdev (the kernel's rxe_match_dgid).
+    if !dst.ip().is_multicast() && !core.port.gids.contains(&dst.ip().into()) {
+        core.counters.rx_wrong_destination += count as u64;
+        tracing::debug!(target: "peerdma::drop", %src, %dst, "not an address of this port");
+        return None;
+    }
+    Flow::new(src, dst)
+}
+
+/// Delivers what arrived together.
+pub(super) fn deliver_train(
+    core: &mut Core,
+    qps: &mut QpTable,
+    verifier: &mut Verifier,
+    clock: &Clock,
+    about: &About,
+    train: &link::udp::Train<'_>,
+    touched: &mut Vec<QpId>,
+) {
+    let Some(flow) = flow_of(core, about, train.len()) else { return };
+    verifier.begin_train(&flow);
+    let mut rest = train.payloads();
+    let mut took = false;
+    while rest.len() > 0 {
+        let arrival = Arrival { way: Way::Socket, about, flow: &flow, clock };
+        let id = deliver_datagram(core, qps, verifier, arrival, &mut rest);
+        // They are mostly for one QP.
+        if id.is_some() && touched.last() != id.as_ref() {
+            touched.extend(id);
+        }
+        took |= id.is_some();
+    }
+    // Who shares a port with others has none to himself.
+    if took && !train.by_inlet && about.src.port() != about.dst.port() {
+        core.sources.count(about.src, about.dst.ip());
+    }
+}
+
+/// How many packets, this one included, a QP would take in one stroke if more like it came with it.
+fn joinable(core: &Core, qps: &mut QpTable, arrival: Arrival<'_>, headers: &Headers) -> u32 {
+    // Who records packets or tampers with them sees each.
+    let is_plain = arrival.way == Way::Socket
+        && headers.bth.opcode.position() == Position::Middle
+        && core.tap.is_none()
+        && core.injected.is_none();
+    if !is_plain {
+        return 0;
+    }
+    let Some(entry) = qps.by_number(headers.bth.dest_qp) else { return 0 };
+    let is_from_peer = entry.facts.route == Route::Udp
+        && entry.facts.av.dgid == iba::Gid::from(arrival.about.src.ip());
+    if is_from_peer { entry.qp.joinable(headers) } else { 0 }
+}
+
+/// Takes a datagram apart and delivers it, with those behind it that continue it.
+pub(super) fn deliver_datagram(
+    core: &mut Core,
+    qps: &mut QpTable,
+    verifier: &mut Verifier,
+    arrival: Arrival<'_>,
+    datagrams: &mut Payloads<'_>,
+) -> Option<QpId> {
+    let Arrival { way, about, flow, clock } = arrival;
+    let train = datagrams.bytes();
+    let bytes = datagrams.next()?;
+    if bytes.is_empty() {
+        // Who opens a line looks at what an empty datagram is sent as.
+        return None;
+    }
+    let About { src, dst, .. } = about;
+    let verified = verifier.verify(flow, bytes);
+    if core.tap.is_some() && (way == Way::Forwarded || is_for(core.vf, bytes)) {
+        core.tap_datagram(about, verified.as_ref().map_or(0, |(_, id)| *id), bytes);
+    }
+    let (packet, id) = match verified {
+        Ok(good) => good,
+        Err(error) => {
+            match error {
+                IcrcError::Parse(_) => core.counters.rx_malformed_packets += 1,
+                _ => core.counters.rx_icrc_encapsulated += 1,
+            }
+            tracing::debug!(target: "peerdma::drop", %src, "{error}");
+            return None;
+        }
+    };
+    let marked = about.traffic_class & ecn::MASK == ecn::CE;
+    let is_plain = way == Way::Socket && !marked && core.tap.is_none() && core.injected.is_none();
+    if is_plain && let Some(id) = deliver_short(core, qps, about, packet) {
+        return Some(id);
+    }
+    core.catch_up(clock);
+    let mut headers = Headers::default();
+    let range = match headers.read(packet) {
+        Ok(range) => range,
+        Err(error) => {
+            core.counters.rx_malformed_packets += 1;
+            tracing::debug!(target: "peerdma::drop", %src, "{error}");
+            return None;
+        }
+    };
+    // IBA C9-42; the port's only key is the default one, of a full member.
+    if headers.bth.pkey.0 & PARTITION != iba::PKey::DEFAULT.0 & PARTITION {
+        core.counters.pkey_violation += 1;
+        tracing::debug!(target: "peerdma::drop", %src, pkey = headers.bth.pkey.0, "not our partition");
+        return None;
+    }
+    let Some(to_group) = is_for_group(headers.bth.dest_qp, *dst) else {
+        core.counters.rx_wrong_destination += 1;
+        tracing::debug!(target: "peerdma::drop", %src, %dst, "a group's QP or address without the other");
+        return None;
+    };
+    let vf = vf_of(headers.bth.dest_qp);
+    if vf != core.vf && !to_group && headers.bth.dest_qp.value() > 1 && way == Way::Socket {
+        match core.peers.forward(core.now, vf, about, bytes) {
+            Forwarded::Yes => {
+                core.counters.forwarded_packets += 1;
+                core.missteered = true;
+            }
+            Forwarded::NoRoom => core.counters.dropped_packets += 1,
+            Forwarded::NoSuchProcess => core.counters.rx_unknown_qpn += 1,
+        }
+        return None;
+    }
+    let packets = match joinable(core, qps, arrival, &headers).min(MOST_JOINED) {
+        most @ 2.. if !marked => {
+            count_alike(verifier, flow, (bytes, id), &headers, datagrams, most)
+        }
+        _ => 1,
+    };
+    let payload = if packets > 1 {
+        datagrams.nth(packets as usize - 2);
+        let (first, len) = (range.start, range.len());
+        let pieces = Pieces { first, len, stride: bytes.len(), count: packets as usize };
+        InPayload::Train(Cut { bytes: train, pieces })
+    } else {
+        InPayload::Bytes(&packet[range])
+    };
+    let is_datagram = headers.deth.is_some();
+    let grh = is_datagram
+        .then(|| {
+            let length = (bytes.len() + UDP_HEADER) as u16;
+            Grh::new(src.ip(), dst.ip(), about.traffic_class, about.hop_limit, length)
+        })
+        .flatten()
+        .map(|grh| grh.to_bytes());
+    let rx = Rx {
+        headers: &headers,
+        payload: &payload,
+        length: payload.len(),
+        packets,
+        skipped: Default::default(),
+        grh: grh.as_ref(),
+        marked,
+    };
+    if headers.bth.dest_qp == Qpn::GSI && way == Way::Socket {
+        // It may be another process's, which only what it says tells.
+        core.arrive_at_gsi(&rx, None, Some((about, bytes)));
+        return None;
+    }
+    if to_group {
+        // Every process that joined was given a copy by the kernel, so none comes by way of another.
+        if way == Way::Socket && !core.is_port_down() {
+            deliver_to_group(core, qps, dst.ip(), &rx);
+        }
+        return None;
+    }
+    deliver(core, qps, Sender::Host(src.ip().into()), &rx)
+}
+
+/// Gives a packet to the QP it names, unless a fault plan does something else with it.
+#[inline]
+pub(super) fn deliver(
+    core: &mut Core,
+    qps: &mut QpTable,
+    sender: Sender,
+    rx: &Rx<'_, InPayload<'_>>,
+) -> Option<QpId> {
+    if core.injected.is_some() {
+        return deliver_injected(core, qps, Receiver::Named(sender), rx);
+    }
+    deliver_now(core, qps, sender, rx)
+}
+
+/// Gives a packet to the QP it names, if that QP is connected to where it came from.
+#[inline]
+pub(super) fn deliver_now(
+    core: &mut Core,
+    qps: &mut QpTable,
+    sender: Sender,
+    rx: &Rx<'_, InPayload<'_>>,
+) -> Option<QpId> {
+    let dest = rx.headers.bth.dest_qp;
+    if dest == Qpn::GSI {
+        let via = match sender {
+            Sender::Own(_) => Some(core.vf),
+            Sender::Process(vf, _) => Some(vf),
+            Sender::Host(_) => None,
+        };
+        core.arrive_at_gsi(rx, via, None);
+        return None;
+    }
+    let Some(entry) = qps.by_number(dest) else {
+        core.counters.rx_unknown_qpn += 1;
+        tracing::debug!(target: "peerdma::drop", qpn = %dest, ?sender, "no such QP");
+        return None;
+    };
+    let facts = &entry.facts;
+    let from_peer = !facts.qp_type.is_connected()
+        || match (facts.route, sender) {
+            (Route::Loopback, Sender::Own(qpn)) => qpn == facts.dest_qpn,
+            (Route::Shm(vf), Sender::Process(from, qpn)) => vf == from && qpn == facts.dest_qpn,
+            (Route::Udp, Sender::Host(gid)) => gid == facts.av.dgid,
+            _ => false,
+        };
+    if !from_peer {
+        core.counters.rx_wrong_source += 1;
+        tracing::debug!(target: "peerdma::drop", qpn = %dest, ?sender, "not this QP's peer");
+        return None;
+    }
+    let id = facts.id;
+    let now = core.now;
+    if !core.select_srq(&mut entry.facts, rx.headers) {
+        return None;
+    }
+    entry.qp.handle_packet(&mut QpEnv::new(core, &mut entry.facts), now, rx);
+    Some(id)
+}

@@ -1,0 +1,76 @@
+//! What is looked at now and then: who came and who went, the netdev, and whether the kernel still gives us our datagrams.
+
+use std::time::Instant;
+
+use link::registry::{Claim, Event};
+use link::shm::InboundState;
+
+use super::Engine;
+use super::receivers::LONG_SILENCE;
+
+impl Engine {
+    /// Accepts connections, notices peers that came up or went away, and follows the netdev.
+    pub(crate) fn housekeeping(&mut self) -> bool {
+        let mut moved = false;
+        // What they sent before they went is taken below, even if their ring was new.
+        let mut gone = std::mem::take(&mut self.cm.lost);
+        let events = self.core.peers.claim.as_mut().map_or_else(Vec::new, Claim::poll_events);
+        for event in events {
+            match event {
+                Event::NewInbound(inbound) => {
+                    tracing::debug!(target: "peerdma::peer", "ring from {}", inbound.peer());
+                    self.core.peers.waits().add_always(&*inbound);
+                    self.receivers.inbounds.push(*inbound);
+                    moved = true;
+                }
+                Event::Refused(peer) => tracing::info!(
+                    target: "peerdma::peer", uid = peer.uid, "turned away: {}", peer.reason
+                ),
+                _ => {}
+            }
+        }
+        for inbound in &mut self.receivers.inbounds {
+            if inbound.poll() == InboundState::Gone {
+                gone.push(inbound.peer().vf);
+            }
+        }
+        if !gone.is_empty() {
+            // What a peer pushed before it went is still delivered. It cannot push more, so this ends. One that goes
+            // only now has its turn later.
+            while self.receive_rings() {}
+            if !self.core.holding {
+                self.receivers.inbounds.retain(|inbound| inbound.state() != InboundState::Gone);
+                self.cm_peers_gone(&gone);
+            }
+            moved = true;
+        }
+        self.cm.lost = self.core.peers.poll();
+        moved |= !self.cm.lost.is_empty();
+        if self.core.udp.front().is_none()
+            && let Some(udp) = &mut self.receivers.udp
+        {
+            self.core.udp.lines.sweep(self.core.now, udp);
+            self.core.sources.sweep(self.core.now, udp);
+        }
+        if self.core.uses_udp
+            && self.receivers.silence_until().is_some_and(|at| at <= self.core.now)
+        {
+            let (_, silence) = self.receivers.heard;
+            self.receivers.heard = (self.core.now, (2 * silence).min(LONG_SILENCE));
+            self.core.missteered = true;
+        }
+        if self.core.missteered {
+            // A process came or went: ask again which socket is whose.
+            self.core.missteered = false;
+            if let Some(steering) = &mut self.receivers.steering {
+                steering.start(Instant::now());
+            }
+        }
+        self.receivers.steer();
+        self.poll_directory();
+        if self.receivers.watch.as_ref().is_some_and(|watch| watch.drain().unwrap_or(false)) {
+            crate::nic::refresh(&mut self.core);
+        }
+        moved
+    }
+}

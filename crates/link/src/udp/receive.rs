@@ -1,0 +1,307 @@
+//! Receiving: from the shared sockets, those of groups and the inlets, as many trains as wait.
+
+use std::io;
+use std::mem;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+
+use socket2::SockAddr;
+
+use super::UdpLink;
+use super::open::unspecified;
+use super::sys::{self, BATCH, RecvMeta};
+use crate::steer;
+
+/// A received datagram.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Datagram<'a> {
+    /// Who sent it.
+    pub src: SocketAddr,
+    /// Which of this host's addresses, or which group, it was sent to.
+    pub dst: IpAddr,
+    /// The netdev it came in by, `lo` for what this host sent to itself; 0 of what came by an inlet.
+    pub ifindex: u32,
+    /// The IP type of service: DSCP in the upper six bits, ECN in the lower two.
+    pub traffic_class: u8,
+    /// The IP time to live.
+    pub hop_limit: u8,
+    /// The UDP payload. Of any length: nothing in it has been checked but the UDP checksum.
+    pub bytes: &'a [u8],
+}
+
+/// Datagrams that arrived together and have everything but their bytes in common.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Train<'a> {
+    /// Who sent them.
+    pub src: SocketAddr,
+    /// Which of this host's addresses, or which group, they were sent to.
+    pub dst: IpAddr,
+    /// The netdev they came in by, `lo` for what this host sent to itself; 0 of what came by an inlet.
+    pub ifindex: u32,
+    /// The IP type of service, as in [`Datagram::traffic_class`].
+    pub traffic_class: u8,
+    /// The IP time to live.
+    pub hop_limit: u8,
+    /// Whether they came by an inlet.
+    pub by_inlet: bool,
+    bytes: &'a [u8],
+    stride: usize,
+}
+
+impl<'a> Train<'a> {
+    /// How many datagrams there are: at least one, which may be empty.
+    #[expect(clippy::len_without_is_empty, reason = "it never is")]
+    pub fn len(&self) -> usize {
+        self.bytes.len().div_ceil(self.stride).max(1)
+    }
+
+    /// Their UDP payloads, in their order: of any length, and nothing in them has been checked but the UDP checksum.
+    pub fn payloads(&self) -> Payloads<'a> {
+        Payloads { bytes: self.bytes, stride: self.stride, left: self.len() }
+    }
+
+    /// The datagrams one by one.
+    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'a>> {
+        let Self { src, dst, ifindex, traffic_class, hop_limit, .. } = *self;
+        self.payloads().map(move |bytes| Datagram {
+            src,
+            dst,
+            ifindex,
+            traffic_class,
+            hop_limit,
+            bytes,
+        })
+    }
+}
+
+/// The UDP payloads of datagrams, in their order. They lie in memory one behind the other.
+#[derive(Clone, Debug)]
+pub struct Payloads<'a> {
+    bytes: &'a [u8],
+    stride: usize,
+    left: usize,
+}
+
+impl<'a> Payloads<'a> {
+    /// The payload of one datagram.
+    pub fn one(bytes: &'a [u8]) -> Self {
+        Self { bytes, stride: bytes.len(), left: 1 }
+    }
+
+    /// The payloads of datagrams of `stride` bytes that lie one behind the other, the last of which may be shorter.
+    pub fn cut(bytes: &'a [u8], stride: usize) -> Self {
+        let stride = stride.max(1);
+        Self { bytes, stride, left: bytes.len().div_ceil(stride) }
+    }
+
+    /// All that are left, one behind the other, each with as many bytes as the first but the last, which may be shorter.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+}
+
+impl<'a> Iterator for Payloads<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        let (first, rest) = self.bytes.split_at(self.stride.min(self.bytes.len()));
+        self.bytes = rest;
+        Some(first)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Payloads<'_> {}
+
+impl Datagram<'_> {
+    /// The ECN field; 3 says that a switch saw congestion (RFC 3168).
+    pub fn ecn(&self) -> u8 {
+        self.traffic_class & 3
+    }
+}
+
+/// A socket that had nothing in so many calls after the other one had is looked at in one of [`RARELY`].
+const UNLIKELY: u32 = 64;
+const RARELY: u32 = 16;
+
+impl UdpLink {
+    /// Datagrams that were longer than any RoCE packet is and were dropped.
+    pub fn truncated(&self) -> u64 {
+        self.truncated
+    }
+
+    /// Hands every datagram that waits, up to a batch from each socket, to `each`, and says how many there were. Joined
+    /// datagrams are split again: check the QPN of every one, since one flow may mix VFs.
+    ///
+    /// Questions of [`crate::steer`] are answered here and not counted, so 0 says no more than that none came.
+    pub fn recv(&mut self, each: &mut dyn FnMut(Datagram<'_>)) -> io::Result<usize> {
+        self.recv_some(true, &mut |train| train.datagrams().for_each(&mut *each))
+    }
+
+    /// As [`UdpLink::recv`], and does not split what arrived together.
+    pub fn recv_trains(&mut self, each: &mut dyn FnMut(Train<'_>)) -> io::Result<usize> {
+        self.recv_some(true, each)
+    }
+
+    /// As [`UdpLink::recv_trains`], but a socket where nothing came for long is looked at only in one of 16 calls: for
+    /// callers that call again and again.
+    pub fn recv_likely_trains(&mut self, each: &mut dyn FnMut(Train<'_>)) -> io::Result<usize> {
+        self.recv_some(false, each)
+    }
+
+    fn recv_some(
+        &mut self,
+        everywhere: bool,
+        each: &mut dyn FnMut(Train<'_>),
+    ) -> io::Result<usize> {
+        let may_hold_more = mem::take(&mut self.may_hold_more);
+        // To prepare room for many trains takes as long as to receive one.
+        let is_wide = everywhere || may_hold_more;
+        self.looks = self.looks.wrapping_add(1);
+        let everywhere = everywhere || self.looks.is_multiple_of(RARELY);
+        let mut count = 0;
+        let others = self.last_full.len() + self.groups.len();
+        for place in 0..others + self.inlets.len() {
+            let waits = place >= others && self.inlets.waits(place - others);
+            if waits || !everywhere && self.is_unlikely(place) {
+                continue;
+            }
+            count += if is_wide {
+                self.recv_at::<BATCH>(place, each)?
+            } else {
+                self.recv_at::<1>(place, each)?
+            };
+        }
+        Ok(count)
+    }
+
+    /// Hands up to `N` trains that wait at one socket to `each`.
+    fn recv_at<const N: usize>(
+        &mut self,
+        place: usize,
+        each: &mut dyn FnMut(Train<'_>),
+    ) -> io::Result<usize> {
+        let shared = if place == 0 { &self.v4 } else { &self.v6 };
+        let is_shared = place < self.last_full.len();
+        let inlet = self.inlet_at(place);
+        let (socket, known) = if is_shared {
+            (shared.as_ref(), None)
+        } else if let Some(inlet) = inlet {
+            self.inlets.get(inlet).map_or((None, None), |(socket, known)| (Some(socket), known))
+        } else {
+            let group = self.groups.get(place - self.last_full.len());
+            (group.map(|(_, socket)| socket), None)
+        };
+        let Some(socket) = socket else { return Ok(0) };
+        let mut metas = [None; N];
+        let filled = match sys::recv(socket.as_fd(), known, &mut self.buffer, &mut metas) {
+            // Anybody can have the kernel told that its peer is gone. Telling was all.
+            Err(error) if inlet.is_some() => {
+                tracing::debug!(%error, "an inlet");
+                return Ok(0);
+            }
+            filled => filled?,
+        };
+        if filled == 0 {
+            self.is_empty(place);
+            return Ok(0);
+        }
+        self.may_hold_more |= filled == N;
+        if let Some(last_full) = self.last_full.get_mut(place) {
+            *last_full = self.looks;
+        } else if let Some(inlet) = inlet {
+            self.inlets.found(inlet, self.looks);
+        }
+        let mut is_ours = true;
+        let mut count = 0;
+        let part = self.buffer.len() / BATCH;
+        for (meta, bytes) in metas.iter().zip(self.buffer.chunks_exact(part)).take(filled) {
+            let Some(meta) = meta else { continue };
+            if meta.truncated {
+                self.truncated += 1;
+                continue;
+            }
+            let train = Train { by_inlet: inlet.is_some(), ..meta.train(bytes) };
+            if known.is_some() {
+                let is_packet = !train.bytes.is_empty();
+                is_ours &= !is_packet || steer::leads_to(self.options.vf, train.bytes);
+            }
+            if !is_shared || !steer::may_hold_question(&train) {
+                count += train.len();
+                each(train);
+                continue;
+            }
+            for bytes in train.payloads() {
+                let alone = Train { bytes, stride: bytes.len().max(1), ..train };
+                match steer::answer(self.options.vf, train.src, bytes) {
+                    // A lost answer is asked for again.
+                    Some(answer) => {
+                        if let Some(socket) = shared {
+                            let _ = socket.send_to(&answer, &SockAddr::from(train.src));
+                        }
+                    }
+                    None => {
+                        each(alone);
+                        count += 1;
+                    }
+                }
+            }
+        }
+        if let Some(inlet) = inlet.filter(|_| !is_ours) {
+            self.inlets.refuse(inlet);
+        }
+        if filled < N {
+            self.is_empty(place);
+        }
+        Ok(count)
+    }
+
+    /// Which inlet the socket at `place` is, if it is one: behind the shared sockets and the groups.
+    fn inlet_at(&self, place: usize) -> Option<usize> {
+        place.checked_sub(self.last_full.len() + self.groups.len())
+    }
+
+    /// Takes note that the socket at `place` has nothing more.
+    fn is_empty(&mut self, place: usize) {
+        if place < self.last_full.len() {
+            self.inlets.shared_is_empty(place == 1);
+        } else if let Some(inlet) = self.inlet_at(place) {
+            self.inlets.is_empty(inlet);
+        }
+    }
+
+    /// Whether the socket at `place` had nothing for long while another one had.
+    fn is_unlikely(&self, place: usize) -> bool {
+        let since = |at: &u32| self.looks.wrapping_sub(*at);
+        let own = match self.last_full.get(place) {
+            Some(shared) => Some(shared),
+            None => self.inlet_at(place).and_then(|inlet| self.inlets.last_full().nth(inlet)),
+        };
+        let all = self.last_full.iter().chain(self.inlets.last_full());
+        let newest = all.map(since).min().unwrap_or_default();
+        own.is_some_and(|at| since(at) - newest >= UNLIKELY)
+    }
+}
+
+impl RecvMeta {
+    /// The datagrams in `buffer`.
+    fn train<'a>(&self, buffer: &'a [u8]) -> Train<'a> {
+        Train {
+            src: self.src,
+            dst: self.dst.unwrap_or(unspecified(self.src.is_ipv4())),
+            ifindex: self.ifindex,
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            by_inlet: false,
+            bytes: &buffer[..self.len.min(buffer.len())],
+            stride: self.stride.max(1),
+        }
+    }
+}
