@@ -23,6 +23,16 @@ impl Place {
 
 /// Runs a pair and gives the client's figure: average MiB/s of `_bw`, typical microseconds of `_lat`.
 pub(crate) fn run(place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
+    run_with(place, &[], program, args)
+}
+
+/// The same with more in the environment of both.
+pub(crate) fn run_with(
+    place: &Place,
+    env: &[(&str, &str)],
+    program: &str,
+    args: &[&str],
+) -> Outcome<f64> {
     let port = free_port()?;
     let peerdma = peerdma()?.to_string_lossy().into_owned();
     // -F: a processor whose clock changes is of no concern.
@@ -30,10 +40,10 @@ pub(crate) fn run(place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
         [&peerdma, "run", "--", program, "-F", "-p"].map(|word: &str| word.to_owned()).to_vec();
     words.push(port.to_string());
     words.extend(args.iter().map(|word| (*word).to_owned()));
-    let mut server = Program::start(&place.server, &[], &words)?;
+    let mut server = Program::start(&place.server, env, &words)?;
     server.wait_listening(port)?;
     words.push(place.host.clone());
-    let text = Program::start(&place.client, &[], &words)?.finish()?;
+    let text = Program::start(&place.client, env, &words)?.finish()?;
     server.finish()?;
     figure(&text).ok_or_else(|| format!("{program} printed no result").into())
 }

@@ -92,6 +92,9 @@ fn shared_memory_is_recorded_as_the_packets_it_stands_for() {
             let is_request = !(0x0d..=0x12).contains(&opcode);
             assert_eq!(packet.comment.contains("wr_id"), is_request && !packet.inbound);
         }
+        let names_region =
+            recording.packets.iter().any(|packet| packet.comment.contains(", MR 0x"));
+        assert!(names_region, "capture {index}: no comment names an MR");
         assert_eq!(count(&file, "infiniband.bth"), total, "tshark finds a BTH in each");
         assert_eq!(count(&file, "_ws.malformed || _ws.short || udp.length.bad"), 0);
         for opcode in opcodes {
@@ -159,6 +162,37 @@ fn a_process_records_what_it_sends_to_itself() {
     assert_eq!(count(&file, "infiniband.bth.opcode == 8"), 1, "its end");
     assert_eq!(count(&file, "infiniband.bth.opcode == 17"), 1, "and its ACK");
     assert_eq!(count(&file, "_ws.malformed || _ws.short"), 0);
+}
+
+#[test]
+fn of_long_packets_no_more_is_kept_than_was_asked_for() {
+    needs!(Need::Program("tshark"), Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    let file = scratch.file("short.pcapng");
+    let program = interop::compile("pcap_loop", &scratch);
+    let peerdma = interop::Artefacts::find().peerdma();
+    let run = |bytes: &str| {
+        Program::new(&peerdma)
+            .args([
+                "run",
+                "--pcap",
+                file.to_str().expect("our own path"),
+                "--pcap-bytes",
+                bytes,
+                "--",
+            ])
+            .args([program.to_str().expect("our own path")])
+            .mode(Mode::Plain)
+            .output()
+    };
+    run("128").success().says("ok");
+    assert!(count(&file, "infiniband.bth.opcode == 7 && frame.cap_len == 128") >= 14);
+    assert!(count(&file, "infiniband.bth.opcode == 7 && frame.len > 1000") >= 14);
+    assert_eq!(count(&file, "infiniband.bth.opcode == 17 && frame.cap_len == frame.len"), 1);
+    assert_eq!(count(&file, "frame.cap_len > 128"), 0);
+    run("0").failure().says("--pcap-bytes");
+    let wrong = Program::new(&program).env("PEERDMA_PCAP_BYTES", "many").output();
+    wrong.failure().says("PEERDMA_PCAP_BYTES: many is no number of bytes");
 }
 
 #[test]

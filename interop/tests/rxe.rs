@@ -27,9 +27,19 @@ fn the_pingpongs() {
             &["-c", "-e", "-n", "100", "-s", "70001", "-m", "4096"],
         ],
     );
-    cases.extend(both_ways("ibv_uc_pingpong", &[&["-n", "100", "-s", "4000", "-m", "1024"]]));
-    cases.extend(both_ways("ibv_ud_pingpong", &[&["-n", "100", "-s", "1000"]]));
-    cases.extend(both_ways("ibv_srq_pingpong", &[&["-n", "200", "-s", "4096", "-q", "4"]]));
+    let unreliable: [&[&str]; 2] = [
+        &["-c", "-n", "100", "-s", "4000", "-m", "1024"],
+        &["-c", "-e", "-n", "100", "-s", "1001", "-m", "256"],
+    ];
+    cases.extend(both_ways("ibv_uc_pingpong", &unreliable));
+    let datagrams: [&[&str]; 2] =
+        [&["-c", "-n", "100", "-s", "1000"], &["-c", "-e", "-n", "100", "-s", "61"]];
+    cases.extend(both_ways("ibv_ud_pingpong", &datagrams));
+    let shared: [&[&str]; 2] = [
+        &["-c", "-n", "200", "-s", "4096", "-q", "4"],
+        &["-c", "-e", "-n", "100", "-s", "70001", "-m", "4096", "-q", "4"],
+    ];
+    cases.extend(both_ways("ibv_srq_pingpong", &shared));
     // Long enough for a line: the kernel checks the ICRCs of what goes there, and drops what is wrong.
     let long = cases.len();
     cases.extend(both_ways("ibv_rc_pingpong", &[&["-c", "-n", "1000", "-s", "64", "-m", "1024"]]));

@@ -386,8 +386,8 @@ fn counters(log: &str) -> HashMap<&str, u64> {
         .collect()
 }
 
-/// Unknown QPNs, wrong ICRCs, sequence numbers, keys and lengths: dropped or refused by the rule and counted, and the QP that
-/// was aimed at goes on. The forger checks every answer.
+/// Unknown QPNs, wrong ICRCs, sequence numbers, keys and lengths: dropped or refused by the rule, counted and logged, and the QP
+/// that was aimed at goes on. The forger checks every answer.
 #[test]
 fn forged_packets_are_dropped_or_refused_and_counted() {
     two_hosts!(Need::Program("gcc"), Need::Program("python3"));
@@ -398,7 +398,7 @@ fn forged_packets_are_dropped_or_refused_and_counted() {
     let scratch = Scratch::new();
     let mut victim = Program::new(compile("victim", &scratch))
         .args(["10.77.0.2"])
-        .env("PEERDMA_LOG", "info")
+        .env("PEERDMA_LOG", "info,peerdma::drop=debug")
         .in_netns(&veth.left)
         .start();
     victim.wait_says("mr ");
@@ -434,6 +434,20 @@ fn forged_packets_are_dropped_or_refused_and_counted() {
             seen == count || is_noisy && seen > count,
             "{name}: {seen}, {count} were made\n{out}"
         );
+    }
+    let logged = |why: &str| {
+        let says_why = |line: &&str| line.contains("peerdma::drop") && line.contains(why);
+        out.stderr.lines().filter(says_why).count() as u64
+    };
+    let of = |name: &str| counted.get(name).copied().unwrap_or(0);
+    for (name, why) in [
+        ("rx_unknown_qpn", "no such QP"),
+        ("rx_icrc_encapsulated", "ICRC"),
+        ("out_of_sequence", "its sequence number is not due yet"),
+        ("duplicate_request", "its sequence number was there before"),
+        ("resp_remote_access_errors", "its key gives no access"),
+    ] {
+        assert!(of(name) > 0 && logged(why) == of(name), "{name}: {} lines\n{out}", logged(why));
     }
 }
 

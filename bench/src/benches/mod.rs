@@ -4,6 +4,7 @@ mod connect;
 mod fd_backed;
 pub(crate) mod latency;
 mod memory;
+mod pcap;
 mod peer_memory;
 mod vm;
 mod wire;
@@ -31,7 +32,7 @@ const fn bench(
     Bench { name, about, only_when_named: false, run }
 }
 
-pub(crate) const ALL: [Bench; 12] = [
+pub(crate) const ALL: [Bench; 13] = [
     bench("write", "ib_write_bw beside process_vm_writev", write::run),
     bench("fd-backed", "WRITE between memfds beside memcpy", fd_backed::run),
     bench("write-lat", "ib_write_lat beside a process_vm_writev ping-pong", latency::write),
@@ -46,6 +47,7 @@ pub(crate) const ALL: [Bench; 12] = [
     ),
     bench("connect", "cmtime beside TCP connections", connect::run),
     bench("qps", "10,000 QPs in one process", memory::qps),
+    bench("pcap", "what recording every packet costs", pcap::run),
     Bench {
         only_when_named: true,
         ..bench("vm", "peerdma beside the kernel's rdma_rxe, in a virtual machine", vm::speed)

@@ -18,12 +18,14 @@
 //! fault_us = 0             # how long a page fault takes
 //! pin_limit = false        # true: registered memory is charged against RLIMIT_MEMLOCK
 //! pcap = "nic.pcapng"      # every packet of every carrier goes into this file, too
+//! pcap_bytes = 128         # ... but no more than so many bytes of each
 //! fault = "plan.toml"      # what is to go wrong (docs/FAULT_PLANS.md)
 //! peermem = false          # true: ibv_reg_mr of a peer device's memory asks that device's driver (PeerDirect)
 //! ```
 //!
 //! The sections `[[gpu]]` and `[pci]` of the same file are about the software GPU and the PCI tree.
 
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use dmabuf::{DeviceAddr, ImporterClass};
@@ -90,6 +92,9 @@ pub struct NicConfig {
     /// The file that every packet is recorded in. `PEERDMA_PCAP` names one for all NICs. While packets are recorded, one-sided
     /// operations are packets too: the direct path is not used.
     pub pcap: Option<PathBuf>,
+    /// How many bytes of each packet are recorded, from its IP header on; all of them if nothing is said. `PEERDMA_PCAP_BYTES` says it
+    /// for all NICs.
+    pub pcap_bytes: Option<NonZeroU32>,
     /// The plan of faults that this NIC follows ([`fault::Plan`]). `PEERDMA_FAULT` names one for all NICs. Under a plan, too,
     /// the direct path is not used.
     pub fault: Option<PathBuf>,
@@ -158,6 +163,7 @@ impl Default for NicConfig {
             fault_us: 0,
             pin_limit: false,
             pcap: None,
+            pcap_bytes: None,
             fault: None,
             fault_report: None,
             explain: None,
@@ -169,6 +175,18 @@ impl Default for NicConfig {
     }
 }
 
+/// What `PEERDMA_PCAP_BYTES` says.
+fn pcap_bytes() -> Result<Option<NonZeroU32>> {
+    const NAME: &str = "PEERDMA_PCAP_BYTES";
+    let Some(said) = std::env::var_os(NAME).filter(|said| !said.is_empty()) else {
+        return Ok(None);
+    };
+    let number = said.to_str().and_then(|said| said.parse().ok());
+    number.map(Some).ok_or_else(|| {
+        Refusal::new(Kind::Invalid, format!("{NAME}: {} is no number of bytes", said.display()))
+    })
+}
+
 impl Config {
     /// Reads the file that `PEERDMA_CONFIG` names, or gives the default.
     pub fn load() -> Result<Self> {
@@ -176,25 +194,27 @@ impl Config {
             Some(path) if !path.is_empty() => Self::read(Path::new(&path)),
             _ => Self::parse(""),
         }
-        .map(Self::with_named_files)
+        .and_then(Self::with_environment)
     }
 
-    /// With the files that the environment names for every NIC.
-    fn with_named_files(mut self) -> Self {
+    /// With what the environment says for every NIC.
+    fn with_environment(mut self) -> Result<Self> {
         let named = |variable| {
             std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
         };
         let variables =
             ["PEERDMA_PCAP", "PEERDMA_FAULT", "PEERDMA_FAULT_REPORT", "PEERDMA_EXPLAIN"];
         let files = variables.map(named);
+        let bytes = pcap_bytes()?;
         for nic in &mut self.nics {
             let [pcap, fault, report, explain] = files.clone();
             nic.pcap = pcap.or(nic.pcap.take());
             nic.fault = fault.or(nic.fault.take());
             nic.fault_report = report.or(nic.fault_report.take());
             nic.explain = explain.or(nic.explain.take());
+            nic.pcap_bytes = bytes.or(nic.pcap_bytes);
         }
-        self
+        Ok(self)
     }
 
     /// Reads one file.

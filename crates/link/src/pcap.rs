@@ -15,6 +15,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::num::NonZeroU32;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
@@ -77,6 +78,8 @@ pub struct Capture {
     interface: u32,
     blocks: Vec<u8>,
     origin: SystemTime,
+    /// Bytes of a packet that are kept.
+    most: usize,
 }
 
 impl Capture {
@@ -90,19 +93,27 @@ impl Capture {
     }
 
     /// Opens the capture at `path`, which is made if it is not there, and adds an interface of this `name`; `about` says
-    /// whose it is. `origin` is the wall-clock time from which packets count theirs.
+    /// whose it is. `origin` is the wall-clock time from which packets count theirs. Of each packet no more than the first `most`
+    /// bytes are kept (the *snapshot length* of other tools), if there is such a limit.
     ///
     /// # Errors
     ///
     /// What the kernel says, and `InvalidData` for a file that is not such a capture.
-    pub fn open(path: &Path, name: &str, about: &str, origin: SystemTime) -> io::Result<Self> {
+    pub fn open(
+        path: &Path,
+        name: &str,
+        about: &str,
+        origin: SystemTime,
+        most: Option<NonZeroU32>,
+    ) -> io::Result<Self> {
         let options =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
         let file = options.open(path)?;
         flock(&file, FlockOperation::LockExclusive)?;
-        let interface = add_interface(&file, name, about);
+        let interface = add_interface(&file, name, about, most);
         flock(&file, FlockOperation::Unlock)?;
-        Ok(Self { file, interface: interface?, blocks: Vec::new(), origin })
+        let most = most.map_or(usize::MAX, |most| most.get() as usize);
+        Ok(Self { file, interface: interface?, blocks: Vec::new(), origin, most })
     }
 
     /// Adds a packet, which begins with its IP header. `when` counts from the origin.
@@ -112,11 +123,13 @@ impl Capture {
         let time = time.as_nanos() as u64;
         let Ok(length) = u32::try_from(ip.len()) else { return };
         let interface = self.interface;
+        let kept = &ip[..ip.len().min(self.most)];
         block(&mut self.blocks, PACKET, |out| {
-            for word in [interface, (time >> 32) as u32, time as u32, length, length] {
+            // CAST: no longer than the packet.
+            for word in [interface, (time >> 32) as u32, time as u32, kept.len() as u32, length] {
                 out.extend(word.to_ne_bytes());
             }
-            out.extend(ip);
+            out.extend(kept);
             pad(out);
             let way: u32 = if way == Direction::Inbound { 1 } else { 2 };
             option(out, PACKET_FLAGS, &way.to_ne_bytes());
@@ -125,6 +138,11 @@ impl Capture {
             }
             option(out, END_OF_OPTIONS, &[]);
         });
+    }
+
+    /// Whether the end of a packet of so many bytes is kept.
+    pub fn keeps(&self, length: usize) -> bool {
+        length <= self.most
     }
 
     /// Whether so much waits that it should be written.
@@ -224,7 +242,12 @@ impl Content {
 }
 
 /// Says in the file that there is one more interface, and which number it has. The file is locked.
-fn add_interface(file: &File, name: &str, about: &str) -> io::Result<u32> {
+fn add_interface(
+    file: &File,
+    name: &str,
+    about: &str,
+    most: Option<NonZeroU32>,
+) -> io::Result<u32> {
     if file.metadata()?.len() == 0 {
         file.write_all_at(&section(), 0)?;
     }
@@ -236,8 +259,8 @@ fn add_interface(file: &File, name: &str, about: &str) -> io::Result<u32> {
     block(&mut bytes, INTERFACE, |out| {
         out.extend(RAW_IP.to_ne_bytes());
         out.extend([0; 2]);
-        // No limit of the captured length.
-        out.extend(0u32.to_ne_bytes());
+        // 0: no limit of the captured length.
+        out.extend(most.map_or(0, NonZeroU32::get).to_ne_bytes());
         option(out, IF_NAME, name.as_bytes());
         option(out, IF_DESCRIPTION, about.as_bytes());
         option(out, IF_TIME_RESOLUTION, &[RESOLUTION]);
@@ -319,8 +342,10 @@ mod tests {
         let path = path("two");
         Capture::create(&path).expect("a directory for temporary files");
         let origin = SystemTime::UNIX_EPOCH;
-        let mut first = Capture::open(&path, "peerdma0", "pid 1", origin).expect("made above");
-        let mut second = Capture::open(&path, "peerdma0", "pid 2", origin).expect("made above");
+        let mut first =
+            Capture::open(&path, "peerdma0", "pid 1", origin, None).expect("made above");
+        let mut second =
+            Capture::open(&path, "peerdma0", "pid 2", origin, None).expect("made above");
         for round in 0..3u8 {
             for (number, capture) in [&mut first, &mut second].into_iter().enumerate() {
                 let when = Duration::from_nanos(u64::from(round));
@@ -345,10 +370,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_too_long_is_cut_and_says_how_long_it_was() {
+        let path = path("cut");
+        let origin = SystemTime::UNIX_EPOCH;
+        let mut capture = Capture::open(&path, "peerdma0", "pid 1", origin, NonZeroU32::new(128))
+            .expect("made here");
+        for length in [127, 128, 129, 4000] {
+            capture.packet(Duration::ZERO, Direction::Inbound, &vec![7; length], "words");
+        }
+        assert!(capture.keeps(128) && !capture.keeps(129));
+        capture.flush().expect("room on the disk");
+        let bytes = std::fs::read(&path).expect("written above");
+        std::fs::remove_file(&path).expect("ours");
+        let blocks = blocks(&bytes);
+        let word =
+            |body: &[u8], at: usize| u32::from_ne_bytes(body[at..at + 4].try_into().expect("four"));
+        assert_eq!(word(blocks[1].1, 4), 128, "what the interface says");
+        let lengths: Vec<_> =
+            blocks[2..].iter().map(|(_, body)| (word(body, 12), word(body, 16))).collect();
+        assert_eq!(lengths, [(127, 127), (128, 128), (128, 129), (128, 4000)]);
+    }
+
+    #[test]
     fn what_the_dead_left_half_written_is_written_over() {
         let path = path("torn");
         let origin = SystemTime::UNIX_EPOCH;
-        let mut capture = Capture::open(&path, "peerdma0", "pid 1", origin).expect("made here");
+        let mut capture =
+            Capture::open(&path, "peerdma0", "pid 1", origin, None).expect("made here");
         let whole = std::fs::metadata(&path).expect("there").len();
         let file = OpenOptions::new().write(true).open(&path).expect("there");
         file.write_all_at(&[6; 1001], whole).expect("room on the disk");
@@ -364,7 +412,8 @@ mod tests {
     fn a_writer_that_holds_the_file_is_not_waited_for() {
         let path = path("held");
         let origin = SystemTime::UNIX_EPOCH;
-        let mut capture = Capture::open(&path, "peerdma0", "pid 1", origin).expect("made here");
+        let mut capture =
+            Capture::open(&path, "peerdma0", "pid 1", origin, None).expect("made here");
         let holder = File::open(&path).expect("there");
         flock(&holder, FlockOperation::LockExclusive).expect("nobody else");
         capture.packet(Duration::ZERO, Direction::Inbound, &[7; 5], "");
@@ -381,7 +430,7 @@ mod tests {
         let path = path("other");
         let text = "something that is dear to somebody, and long enough for a header";
         std::fs::write(&path, text).expect("a directory for temporary files");
-        let refused = Capture::open(&path, "peerdma0", "pid 1", SystemTime::UNIX_EPOCH);
+        let refused = Capture::open(&path, "peerdma0", "pid 1", SystemTime::UNIX_EPOCH, None);
         assert_eq!(refused.expect_err("no capture").kind(), io::ErrorKind::InvalidData);
         assert_eq!(std::fs::read_to_string(&path).expect("there"), text);
         std::fs::remove_file(&path).expect("ours");

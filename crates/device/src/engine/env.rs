@@ -724,5 +724,20 @@ impl<'p> Env for QpEnv<'_, 'p> {
 
     fn count(&mut self, counter: Counter) {
         self.core.counters.add(counter);
+        tell_of_drop(self.facts.qpn, counter);
     }
+}
+
+/// Says in the log what a packet for a QP was dropped or refused for, or not taken for new: who guesses numbers and keys shows there.
+fn tell_of_drop(qpn: Qpn, counter: Counter) {
+    let why = match counter {
+        Counter::OutOfSequence => "its sequence number is not due yet",
+        Counter::DuplicateRequest => "its sequence number was there before",
+        Counter::RespRemoteAccessErrors => "refused: its key gives no access to what it names",
+        Counter::RespRemoteInvalidRequest => "refused: no request that this QP takes",
+        Counter::QkeyViolation => "not this QP's Q_Key",
+        Counter::DroppedPacket => "not what this QP waits for, or no room",
+        _ => return,
+    };
+    tracing::debug!(target: "peerdma::drop", %qpn, "{why}");
 }

@@ -83,7 +83,7 @@ impl Tap {
         let path = config.pcap.as_ref()?;
         let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
         let about = format!("{} (pid {}, VF {vf})", program.trim_end(), std::process::id());
-        match Capture::open(path, &config.name, &about, SystemTime::now()) {
+        match Capture::open(path, &config.name, &about, SystemTime::now(), config.pcap_bytes) {
             Ok(capture) => Some(Box::new(Self {
                 capture,
                 deadline: None,
@@ -219,7 +219,7 @@ impl Tap {
         }
     }
 
-    /// Puts a packet together, from its IP header to its ICRC. False if its addresses are of two families.
+    /// Puts a packet together, from its IP header to its ICRC, unless that is not kept. False if its addresses are of two families.
     fn frame(&mut self, ends: &Ends, headers: &Headers, payload: &[u8]) -> bool {
         let mut headers = *headers;
         let pad = payload.len().wrapping_neg() % 4;
@@ -236,6 +236,10 @@ impl Tap {
         let header_len = headers.emit(packet);
         packet[header_len..header_len + payload.len()].copy_from_slice(payload);
         let (src, dst) = (ends.src.to_ip(), ends.dst.to_ip());
+        if !self.capture.keeps(start + length + icrc::LEN) {
+            self.scratch.extend([0; icrc::LEN]);
+            return true;
+        }
         let flow = Flow::new(SocketAddr::new(src, from), SocketAddr::new(dst, self.port));
         let icrc = flow.map_or(0, |flow| self.sealer.compute(&flow, 0, packet));
         self.scratch.extend(icrc.to_le_bytes());

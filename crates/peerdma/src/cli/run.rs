@@ -10,6 +10,7 @@ mod library;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -27,6 +28,7 @@ const DOOR: &str = "PEERDMA_DOOR";
 
 /// Names the file in which packets are recorded.
 const PCAP: &str = "PEERDMA_PCAP";
+const PCAP_BYTES: &str = "PEERDMA_PCAP_BYTES";
 
 /// Names the plan of faults, and the file of its report.
 const FAULT: &str = "PEERDMA_FAULT";
@@ -60,6 +62,9 @@ pub(crate) struct Args {
     /// Record every packet of every carrier in this file, for Wireshark and tshark (pcapng; see docs/PCAP.md)
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
+    /// Record no more than so many bytes of each packet, from its IP header on: 128 hold every header
+    #[arg(long, value_name = "BYTES", requires = "pcap")]
+    pcap_bytes: Option<NonZeroU32>,
     /// When a process of the program ends, say how its dma-bufs were reached: bytes by way, page faults, moves and stale accesses
     /// of GPU memory. On standard error, or added to FILE
     #[arg(
@@ -122,6 +127,9 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         let failed = |error| format!("--pcap {}: {error}", path.display());
         link::pcap::Capture::create(path).map_err(failed)?;
         command.env(PCAP, path.canonicalize().map_err(failed)?);
+        if let Some(bytes) = args.pcap_bytes {
+            command.env(PCAP_BYTES, bytes.to_string());
+        }
     }
     if let Some(path) = &args.report {
         if path == Path::new("-") {
