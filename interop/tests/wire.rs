@@ -442,7 +442,7 @@ fn forged_packets_are_dropped_or_refused_and_counted() {
     let of = |name: &str| counted.get(name).copied().unwrap_or(0);
     for (name, why) in [
         ("rx_unknown_qpn", "no such QP"),
-        ("rx_icrc_encapsulated", "ICRC"),
+        ("rx_icrc_encapsulated", "ICRC 0x"),
         ("out_of_sequence", "its sequence number is not due yet"),
         ("duplicate_request", "its sequence number was there before"),
         ("resp_remote_access_errors", "its key gives no access"),

@@ -181,7 +181,11 @@ pub(super) fn deliver_datagram(
                 core.missteered = true;
             }
             Forwarded::NoRoom => core.counters.dropped_packets += 1,
-            Forwarded::NoSuchProcess => core.counters.rx_unknown_qpn += 1,
+            Forwarded::NoSuchProcess => {
+                core.counters.rx_unknown_qpn += 1;
+                let qpn = headers.bth.dest_qp;
+                tracing::debug!(target: "peerdma::drop", %qpn, %src, "no such QP, as no such process");
+            }
         }
         return None;
     }
