@@ -33,7 +33,7 @@ pub mod options;
 pub mod station;
 
 pub use host::{Host, Sent};
-pub use link::{Link, Rate, Rng};
+pub use link::{Line, Link, Rate, Rng};
 pub use memory::{Memory, Region};
 pub use net::Net;
 pub use options::Options;

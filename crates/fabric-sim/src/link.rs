@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use transport::Time;
+
 /// What a network does to packets. Shares are in thousandths.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "tests build it")]
@@ -57,6 +59,29 @@ impl Rate {
     /// How long the last of so many bytes waits.
     pub fn wait(self, bytes: u64) -> Duration {
         Duration::from_nanos(bytes * 1_000_000_000 / self.bytes)
+    }
+}
+
+/// One way of a line of a rate, and what waits in front of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Line {
+    /// From when on it is free.
+    free: Time,
+}
+
+impl Line {
+    /// How long what comes now waits before it is its turn.
+    pub fn wait(&self, now: Time) -> Duration {
+        self.free.max(now).since(now)
+    }
+
+    /// Puts a payload behind all that waits. When it has left, or `None` if it found the queue full.
+    pub fn take(&mut self, rate: Rate, now: Time, payload: usize) -> Option<Time> {
+        if self.wait(now) > rate.longest_wait() {
+            return None;
+        }
+        self.free = self.free.max(now) + rate.time(payload);
+        Some(self.free)
     }
 }
 

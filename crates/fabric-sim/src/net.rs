@@ -13,7 +13,7 @@ use wire::{Headers, Opcode};
 use crate::build;
 use crate::corrupt::damage;
 use crate::host::{Host, Sent};
-use crate::link::{Link, Rng};
+use crate::link::{Line, Link, Rng};
 use crate::options::{Options, PEER, QKEY, QPN, RQ_PSN};
 use crate::station::line;
 
@@ -75,9 +75,9 @@ pub struct Net {
     trace: bool,
     ecn: bool,
     rng: Rng,
-    /// How many more packets the loss at hand takes, and from when on each end's line is free.
+    /// How many more packets the loss at hand takes.
     burst: u32,
-    lines: [Time; 2],
+    lines: [Line; 2],
     flying: BinaryHeap<Reverse<Flying>>,
 }
 
@@ -159,7 +159,7 @@ impl Net {
             ecn: options.ecn,
             rng: Rng::new(options.seed),
             burst: 0,
-            lines: [Time::ZERO; 2],
+            lines: [Line::default(); 2],
             flying: BinaryHeap::new(),
         }
     }
@@ -271,17 +271,15 @@ impl Net {
         let (mut left, mut marked) = (self.now, false);
         if let Some(rate) = self.link.rate {
             let line = &mut self.lines[from % 2];
-            let begins = (*line).max(self.now);
-            let wait = begins.since(self.now);
-            if wait > rate.longest_wait() {
+            let wait = line.wait(self.now);
+            let Some(time) = line.take(rate, self.now, sent.payload.len()) else {
                 self.overflowed += 1;
                 return;
-            }
+            };
             let is_long = rate.mark.is_some_and(|mark| wait > rate.wait(mark));
             marked = is_long && self.ecn && sent.headers.bth.opcode != Opcode::Cnp;
             self.marked += u64::from(marked);
-            *line = begins + rate.time(sent.payload.len());
-            left = *line;
+            left = time;
         }
         for delay in self.link.carry(&mut self.rng, &mut self.burst) {
             if !self.rng.chance(self.link.corrupt) {

@@ -7,8 +7,8 @@
 //! error that the standard prescribes, everything before it happened, and everything after it is flushed ([`oracle`]). In some
 //! runs one operation is one that the peer must refuse.
 //!
-//! `TRANSPORT_RANDOM` is `small` (the default, 72,000 operations), `medium` (a million) or `large` (ten million: minutes in a
-//! release build). A failure names its seed, and `TRANSPORT_SEED=n` runs that one alone.
+//! `TRANSPORT_RANDOM` is `small` (the default, 72,000 operations), `medium` (a million) or `large` (ten million: minutes; the
+//! default of `cargo xtask test --full`). A failure names its seed, and `TRANSPORT_SEED=n` runs that one alone.
 
 mod oracle;
 mod weather;
@@ -37,14 +37,21 @@ const COUNTER: u64 = REMOTE + OPS * AREA;
 const LAST: u64 = COUNTER + 8;
 const RECEIVES: u64 = COUNTER + AREA;
 
+const SMALL: core::ops::Range<u64> = 0..1_500;
+const LARGE: core::ops::Range<u64> = 0..210_000;
+
 fn seeds() -> core::ops::Range<u64> {
     if let Some(seed) = std::env::var("TRANSPORT_SEED").ok().and_then(|seed| seed.parse().ok()) {
         return seed..seed + 1;
     }
+    let is_full = std::env::var("PEERDMA_FULL").is_ok_and(|value| value == "1");
     match std::env::var("TRANSPORT_RANDOM").as_deref() {
-        Ok("large") => 0..210_000,
+        Ok("small") => SMALL,
         Ok("medium") => 0..21_000,
-        _ => 0..1_500,
+        Ok("large") => LARGE,
+        Ok(size) => panic!("TRANSPORT_RANDOM={size}: it is small, medium or large"),
+        Err(_) if is_full => LARGE,
+        Err(_) => SMALL,
     }
 }
 

@@ -1,0 +1,175 @@
+//! How much of a line a reliable connection keeps when packets are lost, beside a model of the kernel's `rdma_rxe` ([`rxe`]), in
+//! virtual time: what is asserted here does not depend on the machine.
+//!
+//! `cargo test -p transport --test loss -- --nocapture` prints the curves.
+
+mod rxe;
+
+use core::time::Duration;
+
+use fabric_sim::options::{BASE, KEY};
+use fabric_sim::{Link, Net, Options, Rate, build};
+use iba::{AckTimeout, Mtu, Time, WcStatus, WrOpcode};
+
+const MESSAGE: u32 = 64 << 10;
+const MESSAGES: u64 = 200;
+/// Work requests under way, as a program that keeps its queue filled has them.
+const DEPTH: u64 = 16;
+const MTU: Mtu = Mtu::Mtu1024;
+/// The code for 1 ms: several times a round trip, and not longer than it takes to matter.
+const TIMEOUT: u8 = 8;
+/// The networks that each figure is the mean of, as one loss more or less shows at the smaller shares.
+const SEEDS: core::ops::RangeInclusive<u64> = 1..=10;
+
+/// A line, and what is lost on it in thousandths.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    bits: u64,
+    delay: Duration,
+    loss: u32,
+    burst: u32,
+    opcode: WrOpcode,
+}
+
+impl Line {
+    fn new(gigabits: u64, micros: u64) -> Self {
+        let delay = Duration::from_micros(micros);
+        let bits = gigabits * 1_000_000_000;
+        Self { bits, delay, loss: 0, burst: 1, opcode: WrOpcode::RdmaWrite }
+    }
+
+    /// The share of the line that is left for payload, from 0 to 1.
+    #[track_caller]
+    fn ours(self) -> f64 {
+        self.share(Self::end)
+    }
+
+    /// The same with the model of `rdma_rxe` at both ends.
+    fn rxes(self) -> f64 {
+        self.share(Self::rxes_end)
+    }
+
+    #[track_caller]
+    fn share(self, end: fn(Self, u64) -> Time) -> f64 {
+        let bits = (MESSAGES * u64::from(MESSAGE) * 8) as f64;
+        let share = |seed| bits * 1e9 / end(self, seed).as_nanos() as f64 / self.bits as f64;
+        SEEDS.map(share).sum::<f64>() / SEEDS.count() as f64
+    }
+
+    fn link(self) -> Link {
+        let rate = Rate { bytes: self.bits / 8, queue: 1 << 20, mark: None };
+        let Self { loss, burst, delay, .. } = self;
+        Link { loss, burst, delay, rate: Some(rate), ..Link::GOOD }
+    }
+
+    fn rxes_end(self, seed: u64) -> Time {
+        let load = rxe::Load {
+            is_read: self.opcode == WrOpcode::RdmaRead,
+            messages: MESSAGES,
+            packets: u64::from(MESSAGE / MTU.bytes()),
+            mtu: MTU.bytes() as usize,
+            depth: DEPTH,
+            rd_atomic: Options::rc().rd_atomic.into(),
+            timeout: AckTimeout::from_code(TIMEOUT).and_then(AckTimeout::duration).expect("finite"),
+        };
+        rxe::run(load, self.link(), seed)
+    }
+
+    #[track_caller]
+    fn end(self, seed: u64) -> Time {
+        let mut options = Options::rc();
+        options.seed = seed;
+        options.mtu = MTU;
+        options.retry_cnt = 7;
+        options.timeout = TIMEOUT;
+        options.memory = 2 * MESSAGE as usize;
+        options.link = self.link();
+        let mut net = Net::pair(options);
+        let (mut posted, mut done) = (0, 0);
+        while done < MESSAGES {
+            while posted < MESSAGES && posted - done < DEPTH {
+                let mut wr = build::wr(posted, self.opcode, BASE, MESSAGE);
+                wr.rkey = iba::RKey(KEY);
+                wr.remote_addr = BASE + u64::from(MESSAGE);
+                net.post(0, wr);
+                posted += 1;
+            }
+            net.drive_bounded(1);
+            for completion in net.take_completions(0) {
+                assert_eq!(completion.status, WcStatus::Success, "{self:?}, seed {seed}");
+                done += 1;
+            }
+        }
+        net.now
+    }
+}
+
+const OPCODES: [WrOpcode; 2] = [WrOpcode::RdmaWrite, WrOpcode::RdmaRead];
+
+fn lines(opcode: WrOpcode) -> [Line; 4] {
+    [Line::new(10, 5), Line::new(10, 20), Line::new(25, 20), Line::new(100, 5)]
+        .map(|line| Line { opcode, ..line })
+}
+
+#[test]
+fn half_is_left_at_one_packet_in_a_thousand_and_a_part_at_one_in_a_hundred() {
+    println!("share of the line that is payload: ours, and that of a model of rdma_rxe");
+    println!("   lost        10G 5us        10G 20us       25G 20us       100G 5us");
+    for opcode in OPCODES {
+        let good = lines(opcode).map(Line::ours);
+        println!("{opcode:?}");
+        for (loss, burst) in [(0, 1), (1, 1), (1, 8), (3, 1), (10, 1), (30, 1)] {
+            let lines = lines(opcode).map(|line| Line { loss, burst, ..line });
+            let ours = lines.map(Line::ours);
+            let words: Vec<_> = lines
+                .iter()
+                .zip(ours)
+                .map(|(line, ours)| format!("{ours:.3} {:.3}", line.rxes()))
+                .collect();
+            println!("{:5.1} % x{burst}   {}", f64::from(loss) / 10.0, words.join("    "));
+            for ((line, ours), good) in lines.into_iter().zip(ours).zip(good) {
+                let kept = ours / good;
+                match (loss, burst) {
+                    (0, _) => assert!(ours > 0.7, "{line:?}: {ours} without a loss"),
+                    (1, 1) => assert!(kept >= 0.5, "{line:?}: {kept} at 0.1 %"),
+                    (10, _) => assert!(kept >= 0.05, "{line:?}: {kept} at 1 %"),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn at_one_packet_in_a_hundred_more_is_left_than_rxe_keeps() {
+    for loss in [10, 30] {
+        for line in lines(WrOpcode::RdmaWrite).map(|line| Line { loss, ..line }) {
+            let [ours, rxe] = [line.ours(), line.rxes()];
+            assert!(ours > 1.5 * rxe, "{line:?}: {ours} beside {rxe}");
+        }
+        // READs on faster lines are left out: what never slows down keeps more of them there (bench/README.md).
+        for line in &lines(WrOpcode::RdmaRead)[..2] {
+            let line = Line { loss, ..*line };
+            let [ours, rxe] = [line.ours(), line.rxes()];
+            assert!(ours > rxe, "{line:?}: {ours} beside {rxe}");
+        }
+    }
+}
+
+/// Without losses the model is as fast as its window lets it be: nothing else is in its way.
+#[test]
+fn the_model_of_rxe_fills_the_lines_that_its_window_covers() {
+    let [near, far, fast, fastest] = lines(WrOpcode::RdmaWrite).map(Line::rxes);
+    assert!(near > 0.9 && far > 0.9, "{near} {far}");
+    // 128 packets for each time that half of them take to be sent and acknowledged.
+    for (line, share) in [(Line::new(25, 20), fast), (Line::new(100, 5), fastest)] {
+        let packet = f64::from(MTU.bytes()) + Rate::OVERHEAD as f64;
+        let sent = 64.0 * packet * 8.0 / line.bits as f64;
+        let window = 128.0 * f64::from(MTU.bytes()) * 8.0;
+        let most = window / (sent + 2.0 * line.delay.as_secs_f64()) / line.bits as f64;
+        assert!(share > 0.97 * most && share < 1.03 * most, "{line:?}: {share} of {most}");
+    }
+    for read in lines(WrOpcode::RdmaRead).map(Line::rxes) {
+        assert!(read > 0.9, "{read}");
+    }
+}
