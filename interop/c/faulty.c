@@ -1,5 +1,5 @@
 /* Does one operation again and again within the process and says what happens: a wrong status, wrong bytes, asynchronous
- * events, how long it took. `faulty OPERATION COUNT [PAUSE_MS]` */
+ * events, how long it took. `faulty OPERATION COUNT [PAUSE_MS]`. `apart` is a WRITE to a region of its own, the second one. */
 #include "rc_loopback.h"
 #include <fcntl.h>
 #include <poll.h>
@@ -20,11 +20,11 @@ static void events(struct loop *l)
 	}
 }
 
-static int post(struct loop *l, const char *operation, unsigned char *to)
+static int post(struct loop *l, const char *operation, unsigned char *to, const struct ibv_mr *target)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)l->buf, .length = 4096, .lkey = l->mr->lkey };
 	struct ibv_send_wr wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED,
-		.wr.rdma = { .remote_addr = (uintptr_t)to, .rkey = l->mr->rkey } }, *bad;
+		.wr.rdma = { .remote_addr = (uintptr_t)to, .rkey = target->rkey } }, *bad;
 
 	if (!strcmp(operation, "send")) {
 		struct ibv_sge into = { .addr = (uintptr_t)to, .length = 4096, .lkey = l->mr->lkey };
@@ -78,6 +78,7 @@ int main(int argc, char **argv)
 	int count = argc > 2 ? atoi(argv[2]) : 1, pause = argc > 3 ? atoi(argv[3]) : 0;
 	int wrong = 0, failed = 0, done = 0;
 	struct timespec began, ended;
+	struct ibv_mr *target, *apart = NULL;
 	struct loop l;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -90,6 +91,12 @@ int main(int argc, char **argv)
 		if (!l.mr)
 			return 1;
 	}
+	if (!strcmp(operation, "apart")) {
+		apart = ibv_reg_mr(l.pd, l.buf + LOOP_SIZE, LOOP_SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+		if (!apart)
+			return 1;
+	}
+	target = apart ? apart : l.mr;
 	fcntl(l.ctx->async_fd, F_SETFL, fcntl(l.ctx->async_fd, F_GETFL) | O_NONBLOCK);
 	clock_gettime(CLOCK_MONOTONIC, &began);
 	for (; done < count && !failed; done++) {
@@ -98,7 +105,7 @@ int main(int argc, char **argv)
 
 		memset(l.buf, is_read ? 0 : done + 1, 4096);
 		memset(to, is_read ? done + 1 : 0, 4096);
-		if (post(&l, operation, to))
+		if (post(&l, operation, to, target))
 			return 1;
 		failed = complete(&l, strcmp(operation, "send") ? 1 : 2);
 		wrong += !failed && memcmp(l.buf, to, 4096);
@@ -109,5 +116,7 @@ int main(int argc, char **argv)
 	events(&l);
 	printf("%d done, %d with wrong bytes, %ld ms\n", done, wrong,
 	       (ended.tv_sec - began.tv_sec) * 1000 + (ended.tv_nsec - began.tv_nsec) / 1000000);
+	if (apart && ibv_dereg_mr(apart))
+		return 1;
 	return loop_close(&l) ? 1 : failed ? 2 : 0;
 }

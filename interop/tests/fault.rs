@@ -91,6 +91,41 @@ fn payloads_that_no_checksum_saves() {
     );
     // A WRITE of 4096 bytes is four packets at this MTU: the third WRITE is the one.
     out.success().says("20 done, 1 with wrong bytes").says("junk: fired 4 times");
+    // The same one by its sequence numbers, of which the first is 7.
+    let out = faulty(
+        &scratch,
+        &["write", "20"],
+        "[[fault]]\ndo = 'junk'\nopcode = 'write'\npsn = '0xf-0x12'",
+    );
+    out.success().says("20 done, 1 with wrong bytes");
+    out.says("junk: fired 4 times, of 4 packets")
+        .says("RC_RDMA_WRITE_LAST, QP")
+        .says("PSN 0x000012");
+}
+
+/// The options of the command do what the variables do.
+#[test]
+fn a_plan_and_its_report_are_named_on_the_command_line() {
+    needs!(Need::Program("gcc"));
+    let scratch = scratch();
+    let plan =
+        plan(&scratch, "plan.toml", "[[fault]]\ndo = 'junk'\nopcode = 'write'\nnth = 1\nqp = 1");
+    let fired = scratch.file("fired");
+    let peerdma = interop::Artefacts::find().peerdma();
+    let out = Program::new(&peerdma)
+        .args(["run", "--fault"])
+        .args([plan.as_os_str(), "--fault-report".as_ref(), fired.as_os_str(), "--".as_ref()])
+        .args([scratch.file("faulty").as_os_str(), "write".as_ref(), "3".as_ref()])
+        .mode(Mode::Plain)
+        .output();
+    out.success().says("3 done, 1 with wrong bytes");
+    assert!(!out.stderr.contains("junk"), "the report goes to the file alone: {out}");
+    let said = report(&fired);
+    assert!(
+        said.starts_with(&format!("fault plan {} (seed 0) in faulty, pid ", plan.display())),
+        "{said}"
+    );
+    assert_eq!(said.matches("\n  junk: fired once, of 12 packets").count(), 1, "{said}");
 }
 
 #[test]
@@ -168,6 +203,33 @@ fn a_region_that_is_taken_away_while_in_use() {
         "[[fault]]\ndo = 'revoke'\nmr = 1\nopcode = 'RC_RDMA_WRITE_LAST'\nnth = 4\nqp = 1",
     );
     out.failure().says("status 10 remote access error, wr_id 1").says("revoke: fired once");
+}
+
+/// What comes between the packet and the time is served.
+#[test]
+fn a_region_that_is_taken_away_late() {
+    needs!(Need::Program("gcc"));
+    let scratch = scratch();
+    let out = faulty(
+        &scratch,
+        &["apart", "100000", "1"],
+        "[[fault]]\ndo = 'revoke'\nmr = 2\nby = '300ms'\nopcode = 'RC_RDMA_WRITE_LAST'\nnth = 4\nqp = 1\ntimes = 1",
+    );
+    out.failure().says("status 10 remote access error, wr_id 1").says("revoke: fired once, of ");
+    let took = milliseconds(&out);
+    assert!(took >= 300, "300 ms and what was before: {took} ms\n{out}");
+    let done = out.stdout.lines().find_map(|line| line.split_once(" done, 0 with wrong bytes"));
+    let done = done.and_then(|(done, _)| done.parse::<u64>().ok()).expect("a count");
+    assert!(done > 5, "the four, those that came until then, and the one that failed: {out}");
+
+    // A program that ends before has met nothing.
+    let out = faulty(
+        &scratch,
+        &["apart", "9"],
+        "[[fault]]\ndo = 'revoke'\nby = '10m'\nopcode = 'RC_RDMA_WRITE_LAST'\nnth = 4\nqp = 1",
+    );
+    out.success().says("9 done, 0 with wrong bytes");
+    out.says("revoke: fired once (1 still to come), of 9 packets that met its conditions");
 }
 
 #[test]

@@ -468,6 +468,7 @@ fn a_port_that_somebody_else_holds_is_named() {
     let client = pingpong.args([veth.left_address()]).in_netns(&veth.right);
     let client = client.env("PEERDMA_LOG", "peerdma::udp=warn,peerdma::completion=warn").output();
     client.failure().says("UDP port 4791 was taken when the NIC was opened");
+    client.says(" at 10.77.0.1 (UDP port 4791 from 10.77.0.2, sgid_index 0): ");
     client.says("no acknowledgement came within the timeout");
     client.says("the kernel's rxe, or any other program, keeps them");
     server.kill();

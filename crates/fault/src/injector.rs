@@ -1,6 +1,6 @@
 //! A plan at work.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use iba::{Psn, Qpn};
@@ -70,6 +70,8 @@ pub enum Strike {
 const ALL: Span = Span { first: 1, last: u64::MAX };
 /// Packets of the same QP that overtake one, if the rule does not say how many.
 const BEHIND: u32 = 1;
+/// Strikes that wait for their time at once; a rule does not fire on what would be one more.
+const MAX_WAITING: usize = 1 << 10;
 
 /// A rule and where it stands.
 #[derive(Clone, Debug)]
@@ -82,12 +84,22 @@ struct State {
     fired: Fired,
 }
 
+/// A strike that a packet triggered and that is still to come.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    /// When.
+    due: Duration,
+    /// The place of its rule among the states.
+    state: usize,
+    strike: Strike,
+}
+
 /// A plan at work on one NIC of one process.
 #[derive(Clone, Debug)]
 pub struct Injector {
     seed: u64,
     states: Vec<State>,
-    strikes: VecDeque<Strike>,
+    waiting: Vec<Waiting>,
 }
 
 impl Injector {
@@ -100,7 +112,7 @@ impl Injector {
             met: HashMap::new(),
             fired: Fired::new(&rule.name, rule.action),
         });
-        Self { seed: plan.seed, states: states.collect(), strikes: VecDeque::new() }
+        Self { seed: plan.seed, states: states.collect(), waiting: Vec::new() }
     }
 
     /// Whether no rule is left for this NIC and process.
@@ -110,15 +122,20 @@ impl Injector {
 
     /// What is to be done with a packet, `now` after the device was opened. Every packet is shown once.
     pub fn packet(&mut self, now: Duration, packet: &Packet) -> Verdict {
-        let Self { seed, states, strikes } = self;
+        let Self { seed, states, waiting } = self;
         let mut verdict = Verdict::Pass;
-        for state in states {
+        for (place, state) in states.iter_mut().enumerate() {
             // Every rule counts every packet, so that what one does changes no other's count.
             if !state.is_hit(*seed, now, packet) || verdict != Verdict::Pass {
                 continue;
             }
             if let Some(strike) = state.strike(packet.qp) {
-                strikes.push_back(strike);
+                if waiting.len() >= MAX_WAITING {
+                    continue;
+                }
+                let due = now + state.rule.by.unwrap_or_default();
+                waiting.push(Waiting { due, state: place, strike });
+                state.fired.waiting += 1;
             } else {
                 verdict = state.verdict();
             }
@@ -144,22 +161,30 @@ impl Injector {
     /// When something is to happen that no packet triggers.
     pub fn deadline(&self) -> Option<Duration> {
         let alone = self.states.iter().filter(|state| state.waits_for_time());
-        let at = alone.map(|state| state.rule.from.unwrap_or_default()).min();
-        if self.strikes.is_empty() { at } else { Some(Duration::ZERO) }
+        let at = alone.map(|state| state.rule.from.unwrap_or_default());
+        at.chain(self.waiting.iter().map(|waiting| waiting.due)).min()
     }
 
     /// What is to be done to objects by now.
     pub fn strikes(&mut self, now: Duration) -> impl Iterator<Item = Strike> {
-        for state in &mut self.states {
+        let Self { states, waiting, .. } = self;
+        let mut due: Vec<_> = waiting.extract_if(.., |waiting| waiting.due <= now).collect();
+        // Of those that are due at once, what was triggered first comes first.
+        due.sort_by_key(|waiting| waiting.due);
+        for Waiting { state, .. } in &due {
+            states[*state].fired.waiting -= 1;
+        }
+        let mut strikes: Vec<_> = due.into_iter().map(|waiting| waiting.strike).collect();
+        for state in states {
             if state.waits_for_time()
                 && state.is_in_time(now)
                 && let Some(strike) = state.strike(0)
             {
                 state.fired.fire(now, None);
-                self.strikes.push_back(strike);
+                strikes.push(strike);
             }
         }
-        self.strikes.drain(..)
+        strikes.into_iter()
     }
 
     /// What fired, rule by rule.

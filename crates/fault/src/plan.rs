@@ -34,7 +34,8 @@ pub struct Rule {
     /// What happens.
     #[serde(rename = "do")]
     pub action: Action,
-    /// How long a packet is held back (`delay`), or what a page fault takes (`slow-faults`).
+    /// How long a packet is held back (`delay`), what a page fault takes (`slow-faults`), or how long after its packet a region is
+    /// taken away (`revoke`: at once if it is not given).
     #[serde(default, deserialize_with = "duration")]
     pub by: Option<Duration>,
     /// How many later packets of the same QP overtake one (`reorder`).
@@ -360,12 +361,18 @@ impl Rule {
             }
         };
         let action = self.action;
-        needs(
-            self.by.is_some(),
-            matches!(action, Action::Delay | Action::SlowFaults),
-            "says not how long: by = \"10ms\"",
-            "`by` is for delay and slow-faults",
-        )?;
+        if action != Action::Revoke {
+            needs(
+                self.by.is_some(),
+                matches!(action, Action::Delay | Action::SlowFaults),
+                "says not how long: by = \"10ms\"",
+                "`by` is for delay, slow-faults and revoke",
+            )?;
+        } else if self.by.is_some() && !self.is_of_packets() {
+            return Err(
+                "`by` is counted from a packet, and no packet triggers this: give `from` alone",
+            );
+        }
         needs(
             self.lasts.is_some(),
             action == Action::PortDown,

@@ -17,6 +17,8 @@ pub struct Fired {
     pub met: u64,
     /// How often it fired.
     pub times: u64,
+    /// How often of these what it does is still to come: it was triggered, and its time is not there.
+    pub waiting: u64,
     /// When it first did, since the program opened the device.
     pub first: Option<Duration>,
     /// When it last did.
@@ -28,7 +30,7 @@ pub struct Fired {
 impl Fired {
     pub(crate) fn new(name: &str, action: Action) -> Self {
         let name = name.to_owned();
-        Self { name, action, met: 0, times: 0, first: None, last: None, on: None }
+        Self { name, action, met: 0, times: 0, waiting: 0, first: None, last: None, on: None }
     }
 
     pub(crate) fn fire(&mut self, at: Duration, on: Option<String>) {
@@ -41,7 +43,7 @@ impl Fired {
 
 impl fmt::Display for Fired {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, action, met, times, .. } = self;
+        let Self { name, action, met, times, waiting, .. } = self;
         write!(f, "{name}: ")?;
         if name != action.name() {
             write!(f, "{action} ")?;
@@ -50,6 +52,9 @@ impl fmt::Display for Fired {
             0 => write!(f, "never fired")?,
             1 => write!(f, "fired once")?,
             _ => write!(f, "fired {times} times")?,
+        }
+        if *waiting > 0 {
+            write!(f, " ({waiting} still to come)")?;
         }
         if *met > 0 {
             write!(f, ", of {met} packets that met its conditions")?;

@@ -11,7 +11,7 @@ use crate::wqe::{Failure, Wqe};
 
 /// How a work request came to fail. A flushed request has none: the first failure of its QP explains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_structs, reason = "the device reads every field")]
 pub struct Account {
     /// The queue it was in.
     pub side: Side,
@@ -122,6 +122,40 @@ impl fmt::Display for Reason {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// These reasons, if there are no others: else it does not compile.
+    macro_rules! no_others_than {
+        ($($reason:ident),*) => {{
+            let _ = |reason| match reason {
+                $(Reason::$reason => ()),*
+            };
+            [$(Reason::$reason),*]
+        }};
+    }
+
+    /// Who goes through all of them, as the device's test of the sentences does, leaves none out.
+    #[test]
+    fn no_reason_is_left_out_of_all() {
+        let every = no_others_than![
+            None,
+            Flushed,
+            AckTimeout,
+            SequenceNak,
+            RnrNak,
+            InvalidRequestNak,
+            RemoteAccessNak,
+            RemoteOperationalNak,
+            LocalProtection,
+            LocalFault,
+            ReceiveTooShort,
+            BadResponse,
+            PeerBrokeProtocol,
+            PeerRefused,
+            NoReadDepth,
+            BindRefused
+        ];
+        assert_eq!(Reason::ALL, every);
+    }
 
     #[test]
     fn numbers_of_reasons_are_their_places() {

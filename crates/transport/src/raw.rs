@@ -27,26 +27,25 @@ pub enum FrameEnd {
 }
 
 impl FrameEnd {
+    /// What it fails with, if it does.
+    const fn failure(self) -> Option<Failure> {
+        let (status, reason) = match self {
+            Self::Done => return None,
+            Self::TooLong => (WcStatus::LocLenErr, Reason::ReceiveTooShort),
+            Self::Memory(LocalError::Protection) => (WcStatus::LocProtErr, Reason::LocalProtection),
+            Self::Memory(_) => (WcStatus::LocAccessErr, Reason::LocalFault),
+        };
+        Some(Failure::new(status, reason))
+    }
+
     /// The completion of a receive of `length` bytes that ended so.
     pub fn completion(self, wr_id: u64, length: u32) -> Completion {
-        let failed = |status, reason| Completion {
-            status,
-            opcode: WcOpcode::Recv,
-            solicited: true,
-            vendor_err: reason as u32,
-            ..Completion::new(Side::Recv, wr_id)
-        };
-        match self {
-            Self::Done => Completion {
-                opcode: WcOpcode::Recv,
-                byte_len: length,
-                ..Completion::new(Side::Recv, wr_id)
-            },
-            Self::TooLong => failed(WcStatus::LocLenErr, Reason::ReceiveTooShort),
-            Self::Memory(LocalError::Protection) => {
-                failed(WcStatus::LocProtErr, Reason::LocalProtection)
+        let received = Completion { opcode: WcOpcode::Recv, ..Completion::new(Side::Recv, wr_id) };
+        match self.failure() {
+            None => Completion { byte_len: length, ..received },
+            Some(Failure { status, reason }) => {
+                Completion { status, solicited: true, vendor_err: reason as u32, ..received }
             }
-            Self::Memory(_) => failed(WcStatus::LocAccessErr, Reason::LocalFault),
         }
     }
 
@@ -62,6 +61,11 @@ impl FrameEnd {
     }
 }
 
+/// Bytes that a receive has room for.
+fn room(wr: &RecvWr) -> u64 {
+    wr.sges.iter().map(|sge| u64::from(sge.length)).sum()
+}
+
 /// Puts a frame where a receive says.
 pub fn scatter_frame<E: Env>(
     env: &mut E,
@@ -69,8 +73,7 @@ pub fn scatter_frame<E: Env>(
     frame: &E::Payload,
     length: u32,
 ) -> FrameEnd {
-    let room: u64 = wr.sges.iter().map(|sge| u64::from(sge.length)).sum();
-    if room < u64::from(length) {
+    if room(wr) < u64::from(length) {
         return FrameEnd::TooLong;
     }
     match env.scatter(&wr.sges, 0, frame) {
@@ -107,6 +110,9 @@ impl Qp {
         let mut completion = end.completion(wr.wr_id, length);
         if end == FrameEnd::Done {
             completion.flags = flags;
+        }
+        if let Some(failure) = end.failure() {
+            self.account_receive(env, (wr.wr_id, room(wr)), failure);
         }
         Self::complete(env, completion);
         if end != FrameEnd::Done {

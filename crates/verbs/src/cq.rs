@@ -105,8 +105,8 @@ impl Cq {
     }
 
     /// Why a work request of this queue failed, in a sentence: what it was, where it went, what the peer said, what was
-    /// tried. Of a request that was flushed, why the QP was in error, if a work request of its failed. `None` for success, and
-    /// for failures long past: the last few hundred of a device are known.
+    /// tried. Of a request that was flushed, why the QP was in error, as far as a work request of its failed. `None` for success,
+    /// and for failures long past: the last few hundred of a device are known.
     pub fn explain(&self, wc: &Wc) -> Option<String> {
         self.0.context.lock().explain(wc.qpn, wc.wr_id, wc.status)
     }

@@ -63,7 +63,7 @@ impl QpEnv<'_, '_> {
 
 impl Engine {
     /// Why a work request of a QP failed, in a sentence: what it was, what the peer said, what was tried. Of a request that
-    /// was flushed, why the QP was in error, if a work request of it failed. The last few hundred failures are known.
+    /// was flushed, why the QP was in error, as far as a work request of it failed. The last few hundred failures are known.
     pub fn explain(&self, qpn: Qpn, wr_id: u64, status: WcStatus) -> Option<String> {
         if status == WcStatus::Success {
             return None;
@@ -71,12 +71,26 @@ impl Engine {
         let known = &self.core.failures.known;
         let of_qp = |failed: &&Failed| failed.qpn == qpn;
         if status == WcStatus::WrFlushErr {
-            let first = known.iter().rev().find(of_qp)?;
-            return Some(format!("flushed, as another work request had failed: {}", first.words));
+            let first = known.iter().rev().find(of_qp);
+            return Some(first.map_or_else(
+                || flushed(qpn, wr_id),
+                |first| format!("flushed, as another work request had failed: {}", first.words),
+            ));
         }
         let failed = known.iter().rev().filter(of_qp).find(|failed| failed.wr_id == wr_id)?;
         Some(failed.words.clone())
     }
+}
+
+/// The sentence of a request that was flushed, of a QP none of whose work requests is known to have failed.
+fn flushed(qpn: Qpn, wr_id: u64) -> String {
+    let (status, reason) = (WcStatus::WrFlushErr, Reason::Flushed);
+    format!(
+        "{} ({}): wr_id {wr_id:#x}, QP {qpn}: {reason}; no work request of it is known to have failed: the program put it into \
+         the error state, or an asynchronous event says why",
+        status.name(),
+        status as u8
+    )
 }
 
 /// The sentence.
@@ -182,3 +196,6 @@ fn write_how(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

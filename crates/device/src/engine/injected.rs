@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fault::{Injector, Packet, Plan, Span, Strike, Verdict, Way, Who};
@@ -117,11 +117,16 @@ impl Injected {
         let plan = Plan::read(path).map_err(|error| {
             Refusal::new(Kind::NoDevice, format!("fault plan {}: {error}", path.display()))
         })?;
+        Ok(Self::new(&plan, path, config, now))
+    }
+
+    /// A plan, if it has a rule for this NIC and process.
+    fn new(plan: &Plan, path: &Path, config: &NicConfig, now: Time) -> Option<Box<Self>> {
         let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
         let who = Who { nic: config.name.clone(), program: program.trim_end().to_owned() };
-        let injector = Injector::new(&plan, &who);
+        let injector = Injector::new(plan, &who);
         if injector.is_empty() {
-            return Ok(None);
+            return None;
         }
         let title = format!(
             "fault plan {} (seed {}) in {}, pid {}, on {}",
@@ -131,7 +136,7 @@ impl Injected {
             std::process::id(),
             who.nic
         );
-        Ok(Some(Box::new(Self {
+        Some(Box::new(Self {
             injector,
             opened: now,
             undone: None,
@@ -143,7 +148,7 @@ impl Injected {
             title,
             is_reported: false,
             report: config.fault_report.clone(),
-        })))
+        }))
     }
 
     fn age(&self, now: Time) -> Duration {
@@ -564,3 +569,6 @@ impl Engine {
         self.make_ready(id);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -88,6 +88,78 @@ fn strikes_come_at_their_time_or_with_their_packet() {
 }
 
 #[test]
+fn a_region_is_revoked_so_long_after_its_packet() {
+    let mut injector = injector(
+        "[[fault]]\ndo = 'revoke'\nmr = 2\nby = '5ms'\nopcode = 'send'\nnth = '2-3'\n\
+         [[fault]]\ndo = 'revoke'\nmr = 1\nopcode = 'send'\nnth = 3",
+    );
+    let ms = Duration::from_millis;
+    let mut at = |now, psn| {
+        assert_eq!(injector.packet(now, &packet(1, psn, Operation::Send)), Verdict::Pass);
+        let struck: Vec<_> = injector.strikes(now).collect();
+        let said: Vec<_> = injector.report().map(ToString::to_string).collect();
+        (struck, injector.deadline(), said)
+    };
+    assert_eq!(at(ms(1), 0).1, None, "the first packet is none of the two");
+    let (struck, deadline, said) = at(ms(2), 1);
+    assert_eq!((struck, deadline), (vec![], Some(ms(7))), "5 ms after the second");
+    assert!(said[0].starts_with("revoke: fired once (1 still to come), of 2 packets"), "{said:?}");
+    // What has no `by` comes with its packet, though a rule before it waits.
+    let (struck, deadline, said) = at(ms(4), 2);
+    assert_eq!((struck, deadline), (vec![Strike::Revoke(Some(1))], Some(ms(7))));
+    assert!(said[0].starts_with("revoke: fired 2 times (2 still to come)"), "{said:?}");
+    assert!(said[1].starts_with("revoke: fired once, of 3 packets"), "{said:?}");
+    assert_eq!(at(Duration::from_micros(6_999), 3).0, []);
+    let (struck, deadline, said) = at(ms(7), 4);
+    assert_eq!((struck, deadline), (vec![Strike::Revoke(Some(2))], Some(ms(9))));
+    assert!(said[0].starts_with("revoke: fired 2 times (1 still to come)"), "{said:?}");
+    let (struck, deadline, said) = at(ms(9), 5);
+    assert_eq!(
+        (struck, deadline),
+        (vec![Strike::Revoke(Some(2))], None),
+        "each of the two packets"
+    );
+    assert!(said[0].starts_with("revoke: fired 2 times, of 6 packets"), "{said:?}");
+}
+
+/// A plan that revokes at every packet, late, keeps no more than so many in mind.
+#[test]
+fn strikes_that_wait_are_bounded() {
+    let mut injector = injector("[[fault]]\ndo = 'revoke'\nby = '1s'\nopcode = 'send'");
+    sends(&mut injector, 1, 5000);
+    assert_eq!(injector.strikes(Duration::from_secs(1)).count(), MAX_WAITING);
+    let fired: Vec<_> = injector.report().map(|fired| (fired.times, fired.met)).collect();
+    assert_eq!(fired, [(MAX_WAITING as u64, 5000)]);
+    sends(&mut injector, 1, 1);
+    assert_eq!(injector.report().map(|fired| fired.waiting).sum::<u64>(), 1, "there is room again");
+}
+
+/// Which of the packets of two QPs, with the sequence numbers 0 to 4 and one millisecond apart, a rule drops.
+#[track_caller]
+fn dropped(conditions: &str) -> Vec<(u64, u32)> {
+    let mut injector = injector(&format!("[[fault]]\ndo = 'drop'\n{conditions}"));
+    let packets = (0..5).flat_map(|psn| [(1, psn), (2, psn)]);
+    let hit = packets.filter(|(qp, psn)| {
+        let now = Duration::from_millis((*psn).into());
+        injector.packet(now, &packet(*qp, *psn, Operation::Send)) == Verdict::Drop
+    });
+    hit.collect()
+}
+
+#[test]
+fn numbers_and_times_select_exactly_what_they_name() {
+    assert_eq!(dropped("psn = '2-3'"), [(1, 2), (2, 2), (1, 3), (2, 3)]);
+    assert_eq!(dropped("psn = 4"), [(1, 4), (2, 4)]);
+    assert_eq!(dropped("qpn = 0x4002"), [(2, 0), (2, 1), (2, 2), (2, 3), (2, 4)]);
+    assert_eq!(dropped("qpn = '0x4001-0x4001'\npsn = '0x3-'"), [(1, 3), (1, 4)]);
+    assert_eq!(dropped("qpn = 0x4003"), []);
+    assert_eq!(dropped("until = '1ms'"), [(1, 0), (2, 0), (1, 1), (2, 1)], "that time included");
+    assert_eq!(dropped("from = '2ms'\nuntil = '2ms'\nqp = 2"), [(2, 2)]);
+    // What is counted is what meets these conditions.
+    assert_eq!(dropped("psn = '2-'\nnth = 2"), [(1, 3), (2, 3)]);
+}
+
+#[test]
 fn rules_of_others_are_left_out() {
     assert!(injector("[[fault]]\ndo = 'drop'\nnic = 'peerdma1'").is_empty());
     assert!(injector("[[fault]]\ndo = 'drop'\nprogram = 'ucmatose'").is_empty());
@@ -148,6 +220,8 @@ fn every_mistake_in_a_plan_is_said_in_words() {
         ),
         ("[[fault]]\ndo = 'drop'\n[[fault]]\ndo = 'delay'", "fault 2 (delay): says not how long"),
         ("[[fault]]\nname = 'x'\ndo = 'drop'\nby = '1s'", "fault 1 (x): `by` is for delay"),
+        ("[[fault]]\ndo = 'revoke'\nfrom = '1s'\nby = '1s'", "`by` is counted from a packet"),
+        ("[[fault]]\ndo = 'port-down'\nfor = '1s'\nby = '1s'", "`by` is for delay"),
         ("[[fault]]\ndo = 'drop'\nfrom = 'noon'", "\"noon\" is no time"),
         ("[[fault]]\ndo = 'drop'\npsn = '9-4'", "\"9-4\" is no number and no span"),
         ("[[fault]]\ndo = 'drop'\nqp = -1", "-1 is below 0"),
