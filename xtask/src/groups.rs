@@ -56,7 +56,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("loom", 180, "models of lock-free code", Job::Tests(|_| loom::run())),
     group("tsan", 300, "eight threads under ThreadSanitizer", Job::IfPossible(|_| tsan::run())),
     group("fuzz", 180, "20,000 inputs per fuzz target", Job::Check(|_| fuzz::run(20_000, None))),
-    group("build", 240, "release build of the library and programs", Job::Check(build)),
+    group("build", 420, "release build of the library and programs", Job::Check(build)),
     group("rig", 30, "the interop rig itself", Job::Interop { threads: 2 }),
     group(
         "devices",

@@ -16,7 +16,7 @@ pub enum BindError {
     ///
     /// `SO_REUSEPORT` shares a port among the processes of one effective user. `SO_REUSEADDR` would lift that, but the
     /// port would then belong to whoever bound it last, group by group: any user could take all of another's packets,
-    /// so it is not used. A device in this position can still send, by [`UdpLink::send_only`], and it receives what
+    /// so it is not used. A device in this position can still send, by [`super::UdpLink::send_only`], and it receives what
     /// the VFs of the user who has the port forward to it.
     #[error(
         "UDP port {port} is taken in this network namespace (by processes of another user than uid {uid}, by another \
