@@ -61,11 +61,6 @@ impl FrameEnd {
     }
 }
 
-/// Bytes that a receive has room for.
-fn room(wr: &RecvWr) -> u64 {
-    wr.sges.iter().map(|sge| u64::from(sge.length)).sum()
-}
-
 /// Puts a frame where a receive says.
 pub fn scatter_frame<E: Env>(
     env: &mut E,
@@ -73,7 +68,7 @@ pub fn scatter_frame<E: Env>(
     frame: &E::Payload,
     length: u32,
 ) -> FrameEnd {
-    if room(wr) < u64::from(length) {
+    if wr.room() < u64::from(length) {
         return FrameEnd::TooLong;
     }
     match env.scatter(&wr.sges, 0, frame) {
@@ -112,7 +107,7 @@ impl Qp {
             completion.flags = flags;
         }
         if let Some(failure) = end.failure() {
-            self.account_receive(env, (wr.wr_id, room(wr)), failure);
+            self.account_receive(env, (wr.wr_id, wr.room()), failure);
         }
         Self::complete(env, completion);
         if end != FrameEnd::Done {

@@ -228,7 +228,7 @@ impl Qp {
         {
             return false;
         }
-        let Some(wr) = self.rq.front().filter(|wr| has_room(&wr.sges, length)) else {
+        let Some(wr) = self.rq.front().filter(|wr| wr.room() >= u64::from(length)) else {
             return false;
         };
         // The long way tries again, and says what speaks against it.
@@ -284,10 +284,4 @@ impl Qp {
         self.note_progress(now, before);
         true
     }
-}
-
-/// Whether a receive has room for a message. Most have one element.
-#[inline]
-fn has_room(sges: &SgList, length: u32) -> bool {
-    sges.iter().map(|sge| u64::from(sge.length)).sum::<u64>() >= u64::from(length)
 }

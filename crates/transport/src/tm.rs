@@ -166,7 +166,7 @@ impl Qp {
         wr: &RecvWr,
         rendezvous: &Rendezvous,
     ) -> Result<(), LocalError> {
-        let room = room_of(wr);
+        let room = wr.room();
         if u64::from(rendezvous.length) <= room {
             return Ok(());
         }
@@ -177,7 +177,7 @@ impl Qp {
     /// Reads what a rendezvous names into the receive that it matched, and tells the sender. [`WcStatus::TmRndvIncomplete`] if
     /// that has not the room: then the program goes on.
     pub(crate) fn begin_rendezvous(&mut self, wr: RecvWr, rendezvous: &Rendezvous) -> WcStatus {
-        if u64::from(rendezvous.length) > room_of(&wr) {
+        if u64::from(rendezvous.length) > wr.room() {
             return WcStatus::TmRndvIncomplete;
         }
         let request = |opcode, flags, data| SendWr {
@@ -195,8 +195,4 @@ impl Qp {
         self.sq.push_back(Wqe { role: Role::Fin, ..Wqe::new(fin, RNDV_BYTES as u32) });
         WcStatus::Success
     }
-}
-
-fn room_of(wr: &RecvWr) -> u64 {
-    wr.sges.iter().map(|sge| u64::from(sge.length)).sum()
 }

@@ -110,7 +110,7 @@ impl Data {
     /// Its length in bytes.
     pub(crate) fn length(&self) -> u64 {
         match self {
-            Self::Sges(sges) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+            Self::Sges(sges) => crate::wr::bytes_of(sges),
             Self::Inline(bytes) => bytes.len() as u64,
             Self::Bind(_) => 0,
             Self::Flush(flush) => flush.length as u64,

@@ -139,3 +139,17 @@ pub struct RecvWr {
     /// Where the bytes go.
     pub sges: SgList,
 }
+
+impl RecvWr {
+    /// How many bytes it has room for.
+    #[inline]
+    pub(crate) fn room(&self) -> u64 {
+        bytes_of(&self.sges)
+    }
+}
+
+/// How many bytes the elements of a list name.
+#[inline]
+pub(crate) fn bytes_of(sges: &[Sge]) -> u64 {
+    sges.iter().map(|sge| u64::from(sge.length)).sum()
+}

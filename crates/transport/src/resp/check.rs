@@ -130,7 +130,7 @@ impl Qp {
             let taken =
                 if self.has_srq { env.take_srq(rx) } else { self.rq.pop_front().map(Taken::from) };
             let Some(Taken { wr, met }) = taken else { return Step::ErrRnr };
-            let room = met.room(wr.sges.iter().map(|sge| u64::from(sge.length)).sum());
+            let room = met.room(wr.room());
             self.resp.recv = Some(Held { wr, room, met });
         }
         Step::CheckLength
