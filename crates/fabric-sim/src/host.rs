@@ -58,6 +58,8 @@ pub struct Host {
     pub events: Vec<QpEvent>,
     /// The shared receive queue.
     pub srq: VecDeque<RecvWr>,
+    /// While set, no answer finds its place in memory, and this is what is to be expected of it.
+    pub no_place: Option<LocalError>,
     /// What was counted.
     pub counters: HashMap<Counter, u64>,
     /// The answer to [`Env::peer_is_behind`].
@@ -197,10 +199,17 @@ impl Env for Host {
     }
 
     fn scatter(&mut self, sges: &[Sge], offset: u64, payload: &Vec<u8>) -> Result<(), LocalError> {
-        self.memory.borrow_mut().scatter(sges, offset, payload)
+        self.scatter_bytes(sges, offset, payload)
+    }
+
+    fn may_ask_again(&mut self, _: &[Sge]) -> Result<(), LocalError> {
+        self.no_place.map_or(Ok(()), Err)
     }
 
     fn scatter_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), LocalError> {
+        if self.no_place.is_some() {
+            return Err(LocalError::NotPresent);
+        }
         self.memory.borrow_mut().scatter(sges, offset, bytes)
     }
 

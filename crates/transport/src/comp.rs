@@ -200,7 +200,26 @@ impl Qp {
         env.count(Counter::PageFaultsPending);
         self.req.go_back();
         self.req.ack_timer = None;
+        self.req.place_missing = true;
         self.req.rnr_until = Some(now + FAULT_PAUSE);
+    }
+
+    /// Whether the answer whose place was absent is asked for again now. No time runs while the place is on its way; if it will
+    /// not come the work request fails, whether or not the peer would still answer.
+    pub(crate) fn has_found_place<E: Env>(&mut self, env: &mut E, now: Time) -> bool {
+        self.req.place_missing = false;
+        let Some(Data::Sges(sges)) = self.sq.front().map(|front| &front.wr.data) else {
+            return true;
+        };
+        match env.may_ask_again(sges) {
+            Ok(()) => return true,
+            Err(LocalError::NotPresent) => {
+                self.req.place_missing = true;
+                self.req.rnr_until = Some(now + FAULT_PAUSE);
+            }
+            Err(error) => self.fail_front(env, Failure::local(error)),
+        }
+        false
     }
 
     /// Counts `packets` of the answer that the first work request waits for.

@@ -418,6 +418,14 @@ pub trait Env {
         payload: &Self::Payload,
     ) -> Result<(), LocalError>;
 
+    /// Whether an answer may be asked for again that found the memory of this scatter list absent:
+    /// [`LocalError::NotPresent`] while it is on its way, another error if it will not come. An environment that cannot tell
+    /// lets it be asked for.
+    fn may_ask_again(&mut self, sges: &[Sge]) -> Result<(), LocalError> {
+        let _ = sges;
+        Ok(())
+    }
+
     /// Copies a payload but for its first `skip` bytes to the start of a scatter list, under the same rules. Called only for
     /// what [`Env::take_srq`] matched by its tag.
     fn scatter_after(

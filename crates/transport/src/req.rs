@@ -51,6 +51,8 @@ pub(crate) struct Requester {
     pub(crate) watch_due: bool,
     /// Until when the peer asked to be left alone.
     pub(crate) rnr_until: Option<Time>,
+    /// An answer to the first work request came whose place was absent.
+    pub(crate) place_missing: bool,
     /// Until when the rate limit holds back the next packet.
     pub(crate) paced_until: Option<Time>,
     /// A gap among the answers was already acted upon: more of the same stream says nothing new.
@@ -153,6 +155,9 @@ impl Qp {
     /// Sends the next packet of the send queue, or up to `most` that are alike.
     pub(crate) fn transmit_request<E: Env>(&mut self, env: &mut E, now: Time, most: usize) -> Sent {
         if !matches!(self.state(), QpState::Rts | QpState::Sqd) || self.req.rnr_until.is_some() {
+            return Sent::Nothing;
+        }
+        if self.req.place_missing && !self.has_found_place(env, now) {
             return Sent::Nothing;
         }
         let Some(wqe) = self.sq.get(self.req.index) else {

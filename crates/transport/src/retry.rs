@@ -91,6 +91,7 @@ impl Qp {
         req.rnr_retries = self.attr.rnr_retry;
         req.rnr_until = None;
         req.gap = false;
+        req.place_missing = false;
         req.skipped = Skipped::default();
         req.ack_timer = None;
         if sent > 0 || req.blocked {

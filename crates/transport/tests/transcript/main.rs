@@ -34,7 +34,7 @@ mod prelude {
         Access, Psn, QKey, QpEvent, QpState, Qpn, RKey, RnrTimer, SendFlags, WcFlags, WcOpcode,
         WcStatus, WrOpcode,
     };
-    pub(crate) use transport::env::{Counter, Skipped};
+    pub(crate) use transport::env::{Counter, LocalError, Skipped};
     pub(crate) use transport::{Data, ModifyError, PostError, Reason, SendWr, Step, UdDest};
     pub(crate) use wire::{NakCode, Opcode, Syndrome};
 

@@ -130,6 +130,60 @@ fn an_answer_that_cannot_be_stored_fails_the_read() {
 }
 
 #[test]
+fn an_answer_without_a_place_is_asked_for_again_when_there_is_one() {
+    let mut s = Station::new(&Options::rc());
+    s.post(build::read(9, BASE, 512, 0x9000));
+    s.post(build::fetch_add(10, BASE, 0x9000, 5));
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 512).ackreq());
+    recv!(s, 0, packet(Opcode::RcFetchAdd, sq(2)).atomic(0x9000, 5, 0).ackreq());
+    send!(s, 1, response('f', sq(0), 1), &[1; 256]);
+    s.host.no_place = Some(LocalError::NotPresent);
+    send!(s, 2, response('l', sq(1), 1), &[2; 256]);
+    assert_eq!(s.host.counted(Counter::PageFaultsPending), 1);
+    // However long it takes: that is no fault of the peer's.
+    recv_nothing!(s, 1_000_000);
+    assert_eq!(s.host.counted(Counter::LocalAckTimeoutErr), 0);
+    s.host.no_place = None;
+    recv!(s, 1_000_200, packet(Opcode::RcReadRequest, sq(1)).reth(0x9100, 256).ackreq());
+    recv!(s, 1_000_200, packet(Opcode::RcFetchAdd, sq(2)).atomic(0x9000, 5, 0).ackreq());
+    send!(s, 1_000_201, response('o', sq(1), 1), &[2; 256]);
+    s.sent(9, WcStatus::Success);
+    assert_eq!(s.peek(BASE, 512)[255..257], [1, 2]);
+}
+
+#[test]
+fn an_answer_whose_place_will_not_come_fails_the_request_without_the_peer() {
+    let mut s = Station::new(&Options::rc());
+    s.post(build::fetch_add(9, BASE, 0x9000, 5));
+    s.at(0);
+    s.host.no_place = Some(LocalError::NotPresent);
+    let answer = packet(Opcode::RcAtomicAck, sq(0)).aeth(Syndrome::ACK, 1).orig(0);
+    send!(s, 1, answer);
+    s.host.out.clear();
+    s.host.no_place = Some(LocalError::Fault);
+    recv_nothing!(s, 200);
+    assert_eq!(s.sent(9, WcStatus::LocQpOpErr).vendor_err, Reason::LocalFault as u32);
+    assert_eq!(s.qp.state(), QpState::Err);
+}
+
+#[test]
+fn an_answer_that_finds_its_place_after_all_is_not_waited_for() {
+    let mut s = Station::new(&Options::rc());
+    s.post(build::read(9, BASE, 8, 0x9000));
+    s.post(build::read(10, BASE, 8, 0x9000));
+    s.at(0);
+    s.host.no_place = Some(LocalError::NotPresent);
+    send!(s, 1, response('o', sq(0), 1), &[1; 8]);
+    s.host.no_place = None;
+    // The network had it twice.
+    send!(s, 2, response('o', sq(0), 1), &[1; 8]);
+    s.sent(9, WcStatus::Success);
+    s.host.out.clear();
+    s.host.no_place = Some(LocalError::Fault);
+    recv!(s, 3, packet(Opcode::RcReadRequest, sq(1)).reth(0x9000, 8).ackreq());
+}
+
+#[test]
 fn a_list_that_may_not_be_written_is_found_before_the_request() {
     let mut s = Station::new(&Options::rc());
     s.host.memory.borrow_mut().region_mut(KEY).unwrap().access = Access::REMOTE_READ;
