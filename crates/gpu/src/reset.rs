@@ -88,6 +88,9 @@ impl Drop for Resetting {
         if self.device.is_removed() {
             return;
         }
+        // First, so that a refusal is always of the time before its buffer's gate opened: an importer that is refused tells
+        // by the gate whether to ask again.
+        self.device.is_resetting.store(false, Ordering::Release);
         for (bo, closed) in self.taken.drain(..) {
             let _resv = bo.resv.lock();
             bo.give_back();
@@ -95,6 +98,5 @@ impl Drop for Resetting {
                 closed.open();
             }
         }
-        self.device.is_resetting.store(false, Ordering::Release);
     }
 }

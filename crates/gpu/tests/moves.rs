@@ -4,6 +4,7 @@ mod common;
 
 use common::{MB, Miss, Mr, Nic, Refused, config, open, pattern};
 use dmabuf::ImporterClass::{Dynamic, Pinned, PinnedRevocable};
+use dmabuf::gate::GateState;
 use dmabuf::{ExporterErrorKind, FenceStatus, MapType, Usage};
 use gpu::{CopyMode, Domain, GpuConfig, Place, Preset};
 
@@ -172,6 +173,31 @@ fn a_reset_revokes_and_loses_what_vram_held() {
     assert_eq!(bytes, [0; 4]);
     assert_eq!(pinned.map(), Err(Refused::Revoked), "it does not");
     assert_eq!((gpu.stats().revoked, gpu.stats().stale_accesses), (1, 1));
+}
+
+/// Whoever is refused asks again when the gate has changed, so nobody is refused any more when it opens.
+#[test]
+fn a_refusal_of_a_reset_is_older_than_the_gate_that_opens() {
+    let (gpu, tree) = open(&config(Preset::Xe));
+    let bos = [(); 2].map(|()| gpu.alloc(4096, Place::VRAM).expect("room"));
+    let [first, second] = bos.each_ref().map(|bo| bo.export().expect("exported"));
+    let mr = Mr::register(&Nic::new(Dynamic, &tree), &first).expect("served");
+    let gate = first.gate_slot().expect("a free slot").expect("it moves");
+    let resetting = gpu.begin_reset();
+    assert_eq!(mr.map(), Err(Refused::Map(ExporterErrorKind::NoDevice)));
+    // The end of the reset stops at the second buffer, as somebody uses it.
+    let used = second.resv().lock();
+    std::thread::scope(|scope| {
+        let end = scope.spawn(|| drop(resetting));
+        while !matches!(gate.state(), GateState::Open { .. }) {
+            std::thread::yield_now();
+        }
+        // By another thread, as one that holds a buffer may not wait for another.
+        let again = scope.spawn(|| mr.map()).join().expect("no panic");
+        drop(used);
+        assert_eq!(again, Ok(()));
+        end.join().expect("it ends");
+    });
 }
 
 #[test]

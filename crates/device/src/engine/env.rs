@@ -594,6 +594,14 @@ impl<'p> Env for QpEnv<'_, 'p> {
         self.scatter_present(sges, offset, payload, 0)
     }
 
+    fn may_ask_again(&mut self, sges: &[Sge]) -> Result<(), LocalError> {
+        match self.core.outlook(sges) {
+            BroughtIn::Here => Ok(()),
+            BroughtIn::NotYet => Err(LocalError::NotPresent),
+            BroughtIn::Refused => Err(LocalError::Fault),
+        }
+    }
+
     fn scatter_after(
         &mut self,
         sges: &[Sge],

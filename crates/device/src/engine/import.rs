@@ -18,6 +18,8 @@ use dmabuf::{
 use umem::Umem;
 
 use super::faults::Faults;
+use super::finding::{Asked, Finding, is_current};
+use super::present::BroughtIn;
 use crate::refusal::{Kind, Refusal, Result, from_attach, from_map, from_pin};
 
 /// A dma-buf that a region imported.
@@ -31,20 +33,9 @@ pub(crate) struct Import {
     /// Where the region begins in the buffer, and its length.
     offset: u64,
     length: u64,
-    fault: Mutex<Fault>,
+    finding: Mutex<Finding>,
     /// The fault thread found something, or an access took it.
     changed: Condvar,
-}
-
-/// What the fault thread is about.
-#[derive(Debug, Default)]
-struct Fault {
-    /// It was asked, and has not let go of the buffer yet.
-    is_asked: bool,
-    /// What it found, for the next access.
-    found: Option<Remapped>,
-    /// When that was, and what the gate was like.
-    found_at: Option<(Instant, Option<GateState>)>,
 }
 
 /// How long an access waits for the fault thread before it is put off: about what a page fault costs a NIC.
@@ -54,9 +45,6 @@ const PATIENCE: Duration = Duration::from_micros(300);
 const HOLD: Duration = Duration::from_millis(2);
 /// How long it keeps it still once the access came for it.
 const ACCESS: Duration = Duration::from_micros(200);
-/// How long an exporter's no waits for the access that asked: longer than a peer does that was told to come again (655 ms
-/// at most, IBA table 45).
-const REFUSED: Duration = Duration::from_secs(1);
 
 /// What the framework calls.
 #[derive(Debug)]
@@ -91,11 +79,6 @@ pub(crate) enum Remapped {
     Refused,
     /// Never again.
     Gone,
-}
-
-/// Whether an access to this memory would begin now.
-fn is_current(umem: &Umem) -> bool {
-    umem.gate().is_some_and(|(gate, epoch)| gate.is_current(epoch))
 }
 
 impl NicImporter {
@@ -173,8 +156,8 @@ impl Import {
         });
         let shared: Arc<dyn Importer> = Arc::clone(&importer) as Arc<dyn Importer>;
         let attachment = buffer.attach(&shared).map_err(from_attach)?;
-        let (fault, changed) = (Mutex::default(), Condvar::new());
-        let import = Self { buffer, attachment, importer, gate, offset, length, fault, changed };
+        let (finding, changed) = (Mutex::default(), Condvar::new());
+        let import = Self { buffer, attachment, importer, gate, offset, length, finding, changed };
         let umem = {
             let resv = import.attachment.resv().lock();
             if class.pins() {
@@ -256,37 +239,27 @@ impl Import {
         if !self.is_remote() {
             let tried = self.try_remap();
             if !matches!(tried, Remapped::NotYet) {
+                self.finding().forget();
                 return tried;
             }
         }
-        let mut fault = self.fault();
-        if !fault.is_asked && !self.still_holds(&fault) {
-            fault.is_asked = true;
-            fault.found = None;
-            drop(fault);
-            if !faults.ask(Arc::clone(self)) {
-                self.fault().is_asked = false;
-                return Remapped::Refused;
-            }
-            fault = self.fault();
+        let is_new = self.finding().want(self.gate_state());
+        if is_new && !faults.ask(Arc::clone(self)) {
+            self.finding().end();
+            return Remapped::Refused;
         }
-        let waited =
-            self.changed.wait_timeout_while(fault, PATIENCE, |fault| fault.found.is_none());
-        let (mut fault, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let found = fault.found.take();
+        let waited = self
+            .changed
+            .wait_timeout_while(self.finding(), PATIENCE, |finding| !finding.is_found());
+        let (mut finding, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let found = finding.take();
         self.changed.notify_all();
         found.unwrap_or(Remapped::NotYet)
     }
 
-    /// Whether what the fault thread found still tells how things are. A no is of the time of a reset, say, which the gate
-    /// shows to be over.
-    fn still_holds(&self, fault: &Fault) -> bool {
-        let Some((when, gate)) = fault.found_at else { return false };
-        match &fault.found {
-            None => false,
-            Some(Remapped::Here(umem)) => is_current(umem),
-            Some(_) => when.elapsed() < REFUSED && gate == self.gate_state(),
-        }
+    /// What the fault thread will say, or said, to an access that is tried again.
+    pub(crate) fn outlook(&self) -> BroughtIn {
+        self.finding().outlook(self.gate_state())
     }
 
     fn gate_state(&self) -> Option<GateState> {
@@ -298,7 +271,7 @@ impl Import {
     fn look_again(umem: &Umem) -> Remapped {
         let Some((gate, mapped)) = umem.gate() else { return Remapped::Gone };
         match gate.state() {
-            GateState::Closed => Remapped::NotYet,
+            GateState::Closed { .. } => Remapped::NotYet,
             GateState::Open { epoch } | GateState::Orphaned { epoch } if epoch == mapped => {
                 Remapped::Current
             }
@@ -306,35 +279,32 @@ impl Import {
         }
     }
 
-    fn fault(&self) -> MutexGuard<'_, Fault> {
-        self.fault.lock().unwrap_or_else(PoisonError::into_inner)
+    fn finding(&self) -> MutexGuard<'_, Finding> {
+        self.finding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The fault thread's part: waits for its turn and for the exporter, and keeps the buffer there until it was used.
     pub(crate) fn remap_and_wait(&self, wake: impl FnOnce()) {
         let resv = self.attachment.resv().lock();
         // Before the exporter is asked: what changes while it answers makes the answer an old one.
-        let found_at = Some((Instant::now(), self.gate_state()));
+        let asked = Asked { when: Instant::now(), gate: self.gate_state() };
         let mapped = self.map(&resv).and_then(|umem| self.wait_for_moves(&resv).map(|()| umem));
         let found = self.outcome(mapped);
         let is_here = matches!(found, Remapped::Here(_));
-        {
-            let mut fault = self.fault();
-            (fault.found, fault.found_at) = (Some(found), found_at);
-        }
+        self.finding().put(found, asked);
         self.changed.notify_all();
         wake();
         if is_here {
             let waited =
-                self.changed.wait_timeout_while(self.fault(), HOLD, |fault| fault.found.is_some());
-            let (fault, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-            drop(fault);
+                self.changed.wait_timeout_while(self.finding(), HOLD, |finding| finding.is_found());
+            let (finding, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+            drop(finding);
             if !waited.timed_out() {
                 std::thread::sleep(ACCESS);
             }
         }
         drop(resv);
-        self.fault().is_asked = false;
+        self.finding().end();
     }
 
     fn try_remap(&self) -> Remapped {

@@ -25,6 +25,7 @@ mod env;
 mod events;
 mod explain;
 pub(crate) mod faults;
+mod finding;
 mod flush;
 mod forwarders;
 mod housekeeping;

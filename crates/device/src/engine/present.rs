@@ -86,6 +86,16 @@ impl Core {
         })
     }
 
+    /// What is to be expected of a list that was absent: what the fault thread found for its buffers is left for the access to
+    /// take, so that it stays where it is until then.
+    pub(crate) fn outlook(&self, sges: &[Sge]) -> BroughtIn {
+        let imports = sges.iter().filter(|sge| sge.length > 0).filter_map(|sge| {
+            let id = self.mrs.id_of(sge.lkey.0)?;
+            self.mrs.get(id)?.import.as_ref()
+        });
+        imports.fold(BroughtIn::Here, |all, import| all.and(import.outlook()))
+    }
+
     /// The memory of a region was taken away for good.
     pub(crate) fn revoke(&mut self, id: MrId) {
         let Some(mr) = self.mrs.get_mut(id) else { return };

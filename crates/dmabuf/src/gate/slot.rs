@@ -62,7 +62,10 @@ pub enum GateState {
         epoch: u64,
     },
     /// A move is under way.
-    Closed,
+    Closed {
+        /// That of the move: an odd number, between the epoch before it and the one after it.
+        epoch: u64,
+    },
     /// For good. A gate whose owner died in the middle of a move counts as revoked: nobody knows where the bytes are.
     Revoked,
 }
@@ -191,7 +194,7 @@ impl GateSlot {
             (REVOKED, _) => GateState::Revoked,
             (epoch, true) if protocol::is_open(epoch) => GateState::Open { epoch },
             (epoch, false) if protocol::is_open(epoch) => GateState::Orphaned { epoch },
-            (_, true) => GateState::Closed,
+            (epoch, true) => GateState::Closed { epoch },
             (_, false) => GateState::Revoked,
         }
     }

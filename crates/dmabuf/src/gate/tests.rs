@@ -125,8 +125,12 @@ fn a_gate_is_orphaned_or_revoked_when_its_owner_is_gone() {
 
     let gate = Gate::new("BO 2").expect("memory exists");
     let slot = GateSlot::claim(gate.fd()).expect("a free slot");
+    let before = gate.epoch();
+    let closed = gate.close().expect("nobody is inside");
+    assert_eq!(slot.state(), GateState::Closed { epoch: before + 1 });
+    closed.open();
     std::mem::forget(gate.close().expect("nobody is inside"));
-    assert_eq!(slot.state(), GateState::Closed);
+    assert_eq!(slot.state(), GateState::Closed { epoch: before + 3 }, "no two moves are the same");
 }
 
 /// A lock ends with the last copy of its descriptor, and a test that forks may have one for a moment.

@@ -1,0 +1,179 @@
+//! What the fault thread finds out about a buffer, until the access that wanted to know comes for it.
+
+use std::time::{Duration, Instant};
+
+use dmabuf::gate::GateState;
+use umem::Umem;
+
+use super::import::Remapped;
+use super::present::BroughtIn;
+
+/// How long an exporter's no waits for the access that asked: longer than a peer does that was told to come again (655 ms
+/// at most, IBA table 45).
+const REFUSED: Duration = Duration::from_secs(1);
+
+/// A question to the fault thread and its answer.
+///
+/// The answer is for those who asked. An access gives up after a while and is tried again, so the answer waits for it; but a no
+/// that was true once must not meet an access that did not ask.
+#[derive(Debug, Default)]
+pub(super) struct Finding {
+    /// The thread was asked, and has not let go of the buffer yet.
+    is_asked: bool,
+    /// An access waits for the answer, or will be tried again.
+    is_awaited: bool,
+    found: Option<Remapped>,
+    found_at: Option<Asked>,
+}
+
+/// When the exporter was asked, and what the buffer's gate was like.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) when: Instant,
+    pub(super) gate: Option<GateState>,
+}
+
+/// Whether an access to this memory would begin now.
+pub(super) fn is_current(umem: &Umem) -> bool {
+    umem.gate().is_some_and(|(gate, epoch)| gate.is_current(epoch))
+}
+
+impl Finding {
+    /// An access wants to know. True if the thread is to be asked.
+    pub(super) fn want(&mut self, gate: Option<GateState>) -> bool {
+        self.is_awaited = true;
+        if self.is_asked || self.still_holds(gate) {
+            return false;
+        }
+        self.is_asked = true;
+        self.found = None;
+        true
+    }
+
+    /// The answer. Nobody may want it any more.
+    pub(super) fn put(&mut self, found: Remapped, asked: Asked) {
+        (self.found, self.found_at) = (self.is_awaited.then_some(found), Some(asked));
+    }
+
+    /// The access comes for the answer.
+    pub(super) fn take(&mut self) -> Option<Remapped> {
+        let found = self.found.take();
+        self.is_awaited = found.is_none();
+        found
+    }
+
+    /// The access found out by itself.
+    pub(super) fn forget(&mut self) {
+        (self.is_awaited, self.found) = (false, None);
+    }
+
+    /// The thread has let go of the buffer, or could not be asked.
+    pub(super) fn end(&mut self) {
+        self.is_asked = false;
+    }
+
+    /// Whether there is an answer.
+    pub(super) const fn is_found(&self) -> bool {
+        self.found.is_some()
+    }
+
+    /// What the thread will say, or said, to an access that is tried again.
+    pub(super) fn outlook(&self, gate: Option<GateState>) -> BroughtIn {
+        match &self.found {
+            None if self.is_asked => BroughtIn::NotYet,
+            Some(Remapped::Refused) if self.still_holds(gate) => BroughtIn::Refused,
+            _ => BroughtIn::Here,
+        }
+    }
+
+    /// Whether the answer still tells how things are. A no is of the time of a reset, say, which the gate shows to be over.
+    fn still_holds(&self, gate: Option<GateState>) -> bool {
+        let Some(asked) = self.found_at else { return false };
+        match &self.found {
+            None => false,
+            Some(Remapped::Here(umem)) => is_current(umem),
+            Some(_) => asked.when.elapsed() < REFUSED && gate == asked.gate,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPEN: Option<GateState> = Some(GateState::Open { epoch: 2 });
+    const RESET: Option<GateState> = Some(GateState::Closed { epoch: 3 });
+    const MOVE: Option<GateState> = Some(GateState::Closed { epoch: 5 });
+
+    fn asked(gate: Option<GateState>) -> Asked {
+        Asked { when: Instant::now(), gate }
+    }
+
+    /// A no in the middle of a reset, which nobody came for yet.
+    fn refused() -> Finding {
+        let mut finding = Finding::default();
+        assert!(finding.want(RESET));
+        assert_eq!(finding.outlook(RESET), BroughtIn::NotYet);
+        finding.put(Remapped::Refused, asked(RESET));
+        finding.end();
+        finding
+    }
+
+    #[test]
+    fn a_no_waits_for_the_access_that_asked() {
+        let mut finding = refused();
+        assert_eq!(finding.outlook(RESET), BroughtIn::Refused);
+        assert!(!finding.want(RESET), "it is known");
+        assert!(matches!(finding.take(), Some(Remapped::Refused)));
+        assert!(finding.want(RESET), "the next access asks for itself");
+    }
+
+    #[test]
+    fn a_no_of_a_reset_says_nothing_of_the_move_after_it() {
+        let mut finding = refused();
+        assert_eq!(finding.outlook(MOVE), BroughtIn::Here);
+        assert!(finding.want(MOVE), "it is asked anew");
+        assert!(finding.take().is_none());
+    }
+
+    #[test]
+    fn a_no_is_void_when_the_gate_opened() {
+        let mut finding = refused();
+        assert!(finding.want(OPEN));
+    }
+
+    #[test]
+    fn a_no_does_not_wait_for_ever() {
+        let mut finding = Finding::default();
+        assert!(finding.want(RESET));
+        let when = Instant::now().checked_sub(REFUSED).expect("the clock began earlier");
+        finding.put(Remapped::Refused, Asked { when, gate: RESET });
+        finding.end();
+        assert_eq!(finding.outlook(RESET), BroughtIn::Here);
+        assert!(finding.want(RESET));
+    }
+
+    #[test]
+    fn an_answer_that_nobody_wants_any_more_meets_nobody() {
+        let mut finding = Finding::default();
+        assert!(finding.want(RESET));
+        finding.forget();
+        finding.put(Remapped::Refused, asked(RESET));
+        assert!(!finding.is_found());
+        finding.end();
+        assert!(finding.want(RESET));
+    }
+
+    #[test]
+    fn one_question_at_a_time() {
+        let mut finding = Finding::default();
+        assert!(finding.want(OPEN));
+        assert!(!finding.want(OPEN), "it is asked already");
+        finding.put(Remapped::Refused, asked(OPEN));
+        assert!(finding.is_found());
+        assert!(finding.take().is_some());
+        assert!(!finding.want(OPEN), "the thread still holds the buffer");
+        finding.end();
+        assert!(finding.want(OPEN));
+    }
+}
