@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use interop::need::Need;
-use interop::{Lan, Netns, Output, Port, Program, Running, Scratch, compile, needs};
+use interop::{Lan, Netns, Output, Pair, Port, Program, Running, Scratch, compile, needs};
 
 const HOSTS: usize = 8;
 /// To each other host: 70 in all.
@@ -85,6 +85,152 @@ fn everybody_to_everybody(lonely: Option<usize>) -> Vec<Output> {
         eprintln!("cut off: {lonely:?}; {}", out.stdout.lines().last().unwrap_or_default());
     }
     outs
+}
+
+/// Pairs of `ib_write_bw` from one host to another, each of which writes for some seconds.
+struct Writers {
+    lan: Lan,
+    ports: Vec<Port>,
+}
+
+/// For how long a pair writes, and the timeout of an acknowledgement, of which there are eight.
+#[derive(Clone, Copy)]
+struct How {
+    seconds: &'static str,
+    timeout: &'static str,
+}
+
+/// 134 ms: the retries are over long before the five seconds.
+const USUAL: How = How { seconds: "5", timeout: "15" };
+/// 537 ms are enough for what a loaded machine does late.
+const PATIENT: How = How { seconds: "5", timeout: "17" };
+/// Until it is ended.
+const ENDLESS: How = How { seconds: "80", timeout: "17" };
+/// 8 ms.
+const IMPATIENT: How = How { seconds: "80", timeout: "11" };
+
+impl Writers {
+    fn new() -> Self {
+        Self { lan: Lan::new(2), ports: Vec::new() }
+    }
+
+    /// One more pair, whose server is what `change` makes of it. The other end waits for acknowledgements as `timeout` says.
+    #[track_caller]
+    fn start(&mut self, how: How, change: impl FnOnce(Program) -> Program) -> Pairing {
+        let How { seconds, timeout } = how;
+        let port = Port::lease();
+        let number = port.number().to_string();
+        let program = Program::new("ib_write_bw")
+            .args(["-F", "-x", "0", "-s", "65536", "-D", seconds, "-u", timeout, "-p", &number])
+            .env("PEERDMA_LOG", "warn,peerdma::udp=info,peerdma::counters=info")
+            .limit(Duration::from_secs(90));
+        let server = change(program.clone().in_netns(&self.lan.hosts[0]));
+        let mut server = server.start();
+        server.wait_listening(port.number());
+        let client = program.in_netns(&self.lan.hosts[1]).args([Lan::address(0)]).start();
+        self.ports.push(port);
+        let mut pair = Pairing { server, client };
+        // In this order, so that who comes first has the port.
+        pair.client.wait_busy(Duration::from_millis(100));
+        pair
+    }
+}
+
+struct Pairing {
+    server: Running,
+    client: Running,
+}
+
+impl Pairing {
+    /// Both ends succeed; what the server said.
+    #[track_caller]
+    fn succeeds(self) -> Output {
+        self.client.finish().success().says("65536");
+        let server = self.server.finish();
+        server.success().says("65536");
+        server
+    }
+
+    /// Ends it, however it stands.
+    fn end(self) {
+        self.server.resume();
+        for running in [self.server, self.client] {
+            running.kill();
+            running.finish();
+        }
+    }
+}
+
+const TAKEN: &str = "UDP port 4791 is taken in this network namespace";
+const TAKEN_OVER: &str = "UDP port 4791 is free, and taken";
+
+macro_rules! two_users {
+    () => {
+        needs!(Need::Namespaces, Need::Root, Need::Program("setpriv"), Need::Program("ib_write_bw"))
+    };
+}
+
+/// The process that has the UDP port belongs to another user and dies under load: those that depended on it take the port, and their
+/// traffic goes on.
+#[test]
+fn the_port_of_another_user_who_died_is_taken_over() {
+    two_users!();
+    for holder_is_root in [false, true] {
+        let user = |program: Program, is_root| if is_root { program } else { program.as_nobody() };
+        let mut writers = Writers::new();
+        let holder = writers.start(ENDLESS, |program| user(program, holder_is_root));
+        let endless = writers.start(ENDLESS, |program| user(program, !holder_is_root));
+        let mut other = writers.start(USUAL, |program| user(program, !holder_is_root));
+        holder.server.kill();
+        other.server.wait_says(TAKEN_OVER);
+        other.succeeds().says(TAKEN);
+        endless.end();
+        holder.end();
+    }
+}
+
+/// Of several processes of the user who has the UDP port one is stopped or dies: those of other users get their packets by way of
+/// another one.
+#[test]
+fn who_depends_on_another_user_depends_on_none_of_his_processes() {
+    two_users!();
+    for is_stopped in [true, false] {
+        let mut writers = Writers::new();
+        let first = writers.start(ENDLESS, Program::as_nobody);
+        let second = writers.start(ENDLESS, Program::as_nobody);
+        let other = writers.start(USUAL, |program| program);
+        if is_stopped {
+            first.server.stop();
+        } else {
+            first.server.kill();
+        }
+        other.succeeds().says(TAKEN).never_says(TAKEN_OVER);
+        second.end();
+        first.end();
+    }
+}
+
+/// A user whose only process is stopped keeps the port. Others hear nothing from other hosts until it goes on, as over a wire that
+/// is cut: who retries for longer does not notice, who does not is told so. On their own host they go on.
+#[test]
+fn a_stopped_process_with_the_port_is_a_cut_wire_for_other_users() {
+    two_users!();
+    let mut writers = Writers::new();
+    let holder = writers.start(ENDLESS, Program::as_nobody);
+    let impatient = writers.start(IMPATIENT, |program| program);
+    let patient = writers.start(PATIENT, |program| program);
+    holder.server.stop();
+    impatient.client.finish().failure().says("Failed status 12");
+    holder.server.resume();
+    patient.succeeds().says(TAKEN).never_says(TAKEN_OVER);
+
+    holder.server.stop();
+    let pingpong = Pair::new("ibv_rc_pingpong").args(["-g", "0", "-c", "-n", "100"]);
+    let here = pingpong.both(|program| program.in_netns(&writers.lan.hosts[0]));
+    here.host(&Lan::address(0)).run().client.says("100 iters in");
+    impatient.server.kill();
+    impatient.server.finish();
+    holder.end();
 }
 
 /// Of several processes of one host the first one dies under load, which is the one that the kernel gave most datagrams: the

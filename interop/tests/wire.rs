@@ -1,12 +1,13 @@
 //! Two hosts: RoCEv2 on UDP 4791, decoded by tshark, its ICRC computed a second time.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use interop::need::Need;
 use interop::{
-    Capture, Captured, Mode, Pair, Port, Program, RunningPair, Scratch, Veth, compile, icrc, needs,
-    perftest,
+    Capture, Captured, Mode, Netns, Pair, Port, Program, Running, RunningPair, Scratch, Veth,
+    compile, icrc, needs, perftest,
 };
 
 /// Everything a test with two hosts asks for.
@@ -375,6 +376,142 @@ fn a_short_outage_is_survived() {
     let done = pair.finish();
     done.client.success().says("20000 iters in");
     done.server.success();
+}
+
+/// Two programs of `interop/c/returning.c`, whose QPs have the same numbers whenever they are started.
+struct Returning {
+    veth: Veth,
+    scratch: Scratch,
+    program: PathBuf,
+}
+
+impl Returning {
+    const RETRY_EXC: &str = "transport retry counter exceeded";
+
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        Self { veth: Veth::new(), program: compile("returning", &scratch), scratch }
+    }
+
+    fn start(&self, host: &Netns, args: &[&str]) -> Running {
+        let program = Program::new(&self.program).args(args);
+        let program = program.env("PEERDMA_LOG", "info,peerdma::drop=debug");
+        program.limit(Duration::from_secs(90)).in_netns(host).start()
+    }
+
+    fn server(&self, life: &str, more: &[&str]) -> Running {
+        let args = [&["serve", self.veth.right_address(), life], more].concat();
+        let mut server = self.start(&self.veth.left, &args);
+        server.wait_says(&format!("life {life}: ready"));
+        server
+    }
+
+    /// The client, of the first life, while it sends.
+    fn client(&self) -> Running {
+        let dir = self.scratch.path().to_str().expect("our own path");
+        let args = ["send", self.veth.left_address(), "1", dir, Self::NEW];
+        let mut client = self.start(&self.veth.right, &args);
+        client.wait_says("life 1: 50 messages");
+        client
+    }
+
+    /// What a file in their directory says to the client.
+    fn tell(&self, name: &str) {
+        std::fs::write(self.scratch.file(name), "").expect("a writable scratch");
+    }
+
+    /// Where a host that moves goes.
+    const NEW: &str = "10.77.0.9";
+
+    /// Takes a host's address and gives it another one.
+    fn moves(host: &Netns, gateway: &str) {
+        host.ip(&["-4", "addr", "flush", "dev", Veth::INTERFACE]);
+        host.ip(&["addr", "add", &format!("{}/24", Self::NEW), "dev", Veth::INTERFACE]);
+        host.ip(&["route", "add", "default", "via", gateway]);
+    }
+}
+
+/// A program that dies and comes back with the same QP number at the same address, while its peer still tries, is not the one that the
+/// peer was connected to: nothing old reaches its receives, and the peer gets RETRY_EXC. Then they connect anew by the same numbers.
+#[test]
+fn a_peer_that_comes_back_with_its_number_is_another_peer() {
+    two_hosts!(Need::Program("gcc"));
+    let rig = Returning::new();
+    let first = rig.server("1", &[]);
+    let mut client = rig.client();
+    first.kill();
+    first.finish();
+    let mut second = rig.server("2", &[]);
+    assert!(
+        !client.printed().contains(Returning::RETRY_EXC),
+        "it tries no more:\n{}",
+        client.printed()
+    );
+    rig.tell("again");
+    client.wait_says(&format!("life 1: {}", Returning::RETRY_EXC));
+    second.wait_says("life 2: 50 messages");
+    rig.tell("enough");
+    client.finish().success().says("life 2: 50 messages");
+    let second = second.finish();
+    second.success().says("life 2: ended with");
+    let old = counters(&second.stderr).get("duplicate_request").copied();
+    assert!(old.is_some_and(|count| count > 0), "nothing old reached it: {second}");
+}
+
+/// The same, where what came back has the number and no connection.
+#[test]
+fn a_peer_that_comes_back_without_a_connection_answers_nothing() {
+    two_hosts!(Need::Program("gcc"));
+    let rig = Returning::new();
+    let first = rig.server("1", &[]);
+    let client = rig.client();
+    first.kill();
+    first.finish();
+    let second = rig.server("2", &["deaf"]);
+    assert!(
+        !client.printed().contains(Returning::RETRY_EXC),
+        "it tries no more:\n{}",
+        client.printed()
+    );
+    client.finish().success().says(&format!("life 1: {}", Returning::RETRY_EXC));
+    assert!(!second.printed().contains("messages"));
+    second.kill();
+    second.finish();
+}
+
+/// A host that gets another address in the middle of a connection is lost to its peer, unless that is told before its retries end.
+#[test]
+fn a_host_that_moves_is_followed_in_time_or_lost() {
+    two_hosts!(Need::Program("gcc"));
+    for is_told in [true, false] {
+        let rig = Returning::new();
+        let (server, client) = (rig.server("1", &[]), rig.client());
+        Returning::moves(&rig.veth.left, rig.veth.right_address());
+        rig.tell("enough");
+        if is_told {
+            rig.tell("moved");
+            client.finish().success().says("followed").never_says(Returning::RETRY_EXC);
+            server.finish().success().says("life 1: ended with");
+        } else {
+            client.finish().success().says(&format!("life 1: {}", Returning::RETRY_EXC));
+            // Who only answers notices nothing.
+            server.kill();
+            server.finish().never_says(Returning::RETRY_EXC);
+        }
+    }
+}
+
+/// Packets from a new address are nobody's that the peer knows, whatever numbers they have.
+#[test]
+fn a_host_that_asks_from_a_new_address_is_not_the_peer() {
+    two_hosts!(Need::Program("gcc"));
+    let rig = Returning::new();
+    let (mut server, client) = (rig.server("1", &[]), rig.client());
+    Returning::moves(&rig.veth.right, rig.veth.left_address());
+    client.finish().success().says(&format!("life 1: {}", Returning::RETRY_EXC));
+    server.wait_says("not this QP's peer");
+    server.kill();
+    server.finish();
 }
 
 /// The counters that a program logged when it closed its device.

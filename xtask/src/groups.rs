@@ -97,7 +97,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("stacks", 120, "UCX, libfabric, and Open MPI by both", Job::Interop { threads: 1 }),
     group("pcap", 60, "packets of every carrier, recorded", Job::Interop { threads: 1 }),
     group("verbs", 30, "tag matching, shared QPs of XRC", Job::Interop { threads: 1 }),
-    group("scale", 60, "eight hosts, many QPs, processes that die", Job::Interop { threads: 1 }),
+    group("scale", 120, "eight hosts, many QPs, processes that die", Job::Interop { threads: 1 }),
     group("examples", 30, "the examples of verbs", Job::Interop { threads: 1 }),
     group("vm", 240, "a Debian kernel with Yama and udmabuf", Job::Interop { threads: 1 }),
     group("rxe", 240, "against the Linux kernel's rdma_rxe", Job::Interop { threads: 1 }),

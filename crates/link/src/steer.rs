@@ -26,7 +26,11 @@
 //! what is steered or hashed there is lost: children close them ([`UdpLink::raw_fds`]), and so does exec.
 //!
 //! Reasons to start: the device was opened; a packet came astray; nothing came for a while, as when another process ended and
-//! a third, which is stopped, now gets our packets. Starting too often is harmless ([`REST`]).
+//! a third, which is stopped, now gets our packets; a *plea* came. Starting too often is harmless ([`REST`]).
+//!
+//! **Who has no socket in the group** is a process of another user. What is for it goes to one of the VFs that answered, and if
+//! that one is stopped the others do not notice: what is theirs comes. So a process that hears nothing for a while pleads
+//! ([`UdpLink::plead`]): a question that wants no answer, but that whoever receives it starts to ask.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -57,13 +61,15 @@ pub const REST: Duration = Duration::from_millis(100);
 /// | 4..8 | zeros; in a packet of RoCE, bits and QPN 0, which no QP on Ethernet has |
 /// | 8..12 | the index asked about |
 /// | 12..20 | a number that the asker chose |
-/// | 20..24 | in an answer, the VF |
+/// | 20..24 | in an answer, the VF; in a question, 0, or 1 if it is a plea |
 ///
 /// All numbers are big-endian.
 const LENGTH: usize = 24;
 /// Begins with an opcode that IBA leaves to manufacturers.
 const QUESTION: u32 = 0xff50_5251;
 const ANSWER: u32 = 0xff50_5241;
+/// Where a question is a plea.
+const PLEA: u32 = 1;
 
 /// Finds out the order of the sockets and attaches the table.
 ///
@@ -175,6 +181,24 @@ pub(crate) fn leads_to(vf: u16, bytes: &[u8]) -> bool {
 /// Whether one of the datagrams can be a question.
 pub(crate) fn may_hold_question(train: &Train<'_>) -> bool {
     train.src.ip().is_loopback()
+}
+
+/// Questions to the first indexes that want no answer, but that those who receive them ask anew.
+pub(crate) fn pleas() -> impl Iterator<Item = [u8; LENGTH]> {
+    (0..u32::from(WAVE)).map(|index| {
+        let mut plea = [0; LENGTH];
+        plea[..4].copy_from_slice(&QUESTION.to_be_bytes());
+        plea[8..12].copy_from_slice(&index.to_be_bytes());
+        plea[20..].copy_from_slice(&PLEA.to_be_bytes());
+        plea
+    })
+}
+
+/// Whether a datagram is a plea of this host.
+pub(crate) fn is_plea(src: SocketAddr, bytes: &[u8]) -> bool {
+    let plea = <&[u8; LENGTH]>::try_from(bytes);
+    let is_plea = |plea| number(plea, 0) == QUESTION && number(plea, 20) == PLEA;
+    src.ip().is_loopback() && plea.is_ok_and(is_plea)
 }
 
 /// The answer to a datagram if that is a question. Only this host may ask: no packet from the wire has a loopback source

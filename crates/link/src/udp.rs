@@ -28,7 +28,7 @@ mod receive;
 mod send;
 mod sys;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::AtomicBool;
 
@@ -44,6 +44,8 @@ pub use receive::{Datagram, Payloads, Train};
 pub use send::{SendError, Transmit};
 use sys::BATCH;
 pub(crate) use sys::{ControlMessages, attach_reuseport_cbpf, set_option};
+
+use crate::steer;
 
 /// The UDP port of RoCEv2 (RoCEv2 Annex A17.3.1).
 #[doc(alias = "ROCE_V2_UDP_DPORT")]
@@ -95,6 +97,8 @@ pub struct UdpLink {
     /// Whether a socket gave as much as was asked of it.
     may_hold_more: bool,
     truncated: u64,
+    /// Whether somebody to whom nothing is forwarded asked for it.
+    pleaded: bool,
     /// Stands for a netdev without checksums, over which the kernel splits nothing.
     #[cfg(test)]
     refuses_trains: bool,
@@ -121,6 +125,35 @@ impl UdpLink {
         let v4 = open(unspecified(true), 0, Sharing::None, options)?;
         let v6 = open(unspecified(false), 0, Sharing::None, options)?;
         Self::new(v4, v6, port, options)
+    }
+
+    /// Takes the port if it is free by now, for a link that [only sent](Self::send_only): what it sends leaves from there, too.
+    /// Nothing changes if it is not free.
+    pub fn take_port(&mut self) -> Result<(), BindError> {
+        let v4 = open(unspecified(true), self.port, Sharing::OneUser, self.options)?;
+        let v6 = open(unspecified(false), self.port, Sharing::OneUser, self.options)?;
+        (self.v4, self.v6) = (v4, v6);
+        Ok(())
+    }
+
+    /// Asks those who hold the port to find out anew which of them are at work ([`crate::steer`]): for a link that only sends,
+    /// and to which nothing is forwarded any more.
+    pub fn plead(&self) {
+        let loopbacks =
+            [(&self.v4, Ipv4Addr::LOCALHOST.into()), (&self.v6, Ipv6Addr::LOCALHOST.into())];
+        for (socket, ip) in loopbacks {
+            let Some(socket) = socket else { continue };
+            let to = SocketAddr::new(ip, self.port).into();
+            for plea in steer::pleas() {
+                // Who cannot be asked is asked again, or does not exist.
+                let _ = socket.send_to(&plea, &to);
+            }
+        }
+    }
+
+    /// Whether such a plea came since this was last asked.
+    pub fn was_pleaded_with(&mut self) -> bool {
+        std::mem::take(&mut self.pleaded)
     }
 
     fn bind_shared(port: u16, options: Options) -> Result<Self, BindError> {
@@ -154,6 +187,7 @@ impl UdpLink {
             last_full: [0; 2],
             may_hold_more: false,
             truncated: 0,
+            pleaded: false,
             #[cfg(test)]
             refuses_trains: false,
         })

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use link::registry::{Claim, Event};
 use link::shm::InboundState;
+use transport::Time;
 
 use super::Engine;
 use super::receivers::LONG_SILENCE;
@@ -38,6 +39,8 @@ impl Engine {
             // What a peer pushed before it went is still delivered. It cannot push more, so this ends. One that goes
             // only now has its turn later.
             while self.receive_rings() {}
+            // It may have been the one that had the port.
+            self.take_port();
             if !self.core.holding {
                 self.receivers.inbounds.retain(|inbound| inbound.state() != InboundState::Gone);
                 self.cm_peers_gone(&gone);
@@ -52,12 +55,8 @@ impl Engine {
             self.core.udp.lines.sweep(self.core.now, udp);
             self.core.sources.sweep(self.core.now, udp);
         }
-        if self.core.uses_udp
-            && self.receivers.silence_until().is_some_and(|at| at <= self.core.now)
-        {
-            let (_, silence) = self.receivers.heard;
-            self.receivers.heard = (self.core.now, (2 * silence).min(LONG_SILENCE));
-            self.core.missteered = true;
+        if self.silence_until().is_some_and(|at| at <= self.core.now) {
+            self.after_silence();
         }
         if self.core.missteered {
             // A process came or went: ask again which socket is whose.
@@ -72,5 +71,38 @@ impl Engine {
             crate::nic::refresh(&mut self.core);
         }
         moved
+    }
+
+    /// When it is suspicious that nothing came over UDP.
+    pub(super) fn silence_until(&self) -> Option<Time> {
+        // Who has not the port hears nothing of those who want to connect, either.
+        let matters = self.core.uses_udp || self.core.is_deaf;
+        self.receivers.silence_until(self.core.is_deaf).filter(|_| matters)
+    }
+
+    /// Makes sure that datagrams reach us.
+    fn after_silence(&mut self) {
+        let (_, silence) = self.receivers.heard;
+        self.receivers.heard = (self.core.now, (2 * silence).min(LONG_SILENCE));
+        if !self.core.is_deaf {
+            self.core.missteered = true;
+        } else if !self.take_port()
+            && self.core.uses_udp
+            && let Some(udp) = &self.receivers.udp
+        {
+            udp.plead();
+        }
+    }
+
+    /// Takes the UDP port if it was another user's and is free now. Not while a datagram waits, whose ICRC covers the port that
+    /// it is to leave from.
+    fn take_port(&mut self) -> bool {
+        if !self.core.is_deaf || self.core.udp.front().is_some() {
+            return false;
+        }
+        let Some(port) = self.receivers.take_port(self.core.peers.waits()) else { return false };
+        self.core.udp.leave_from(port);
+        self.core.is_deaf = false;
+        true
     }
 }

@@ -394,7 +394,7 @@ impl Engine {
         let capture = self.core.tap.as_ref().and_then(|tap| tap.deadline());
         let plan = self.core.injected.as_ref().and_then(|injected| injected.deadline());
         let cm = self.cm.next_deadline();
-        let silence = self.receivers.silence_until().filter(|_| self.core.uses_udp);
+        let silence = self.silence_until();
         timer.into_iter().chain(event).chain(capture).chain(plan).chain(cm).chain(silence).min()
     }
 

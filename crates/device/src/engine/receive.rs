@@ -40,7 +40,7 @@ impl Engine {
         for index in 0..self.receivers.inbounds.len() {
             for _ in 0..RING_BURST {
                 let Self { core, qps, receivers, touched, clock, .. } = self;
-                let Receivers { inbounds, verifier, forwarders, .. } = receivers;
+                let Receivers { inbounds, verifier, forwarders, heard, .. } = receivers;
                 let inbound = &mut inbounds[index];
                 let peer = *inbound.peer();
                 let vf = peer.vf;
@@ -80,6 +80,9 @@ impl Engine {
                                 "forwarded by a user who does not hold the UDP port"
                             );
                             return Some(());
+                        }
+                        if core.is_deaf {
+                            *heard = (core.now, SILENCE);
                         }
                         if let Some(flow) = flow_of(core, &about, 1) {
                             let way = Way::Forwarded;
@@ -180,6 +183,7 @@ impl Engine {
                 touched.len()
             }
         };
+        core.missteered |= udp.was_pleaded_with();
         receivers.udp_heat = if count > 0 { 4096 } else { receivers.udp_heat.saturating_sub(1) };
         if count == 0 {
             core.is_behind = false;

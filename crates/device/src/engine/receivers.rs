@@ -44,7 +44,7 @@ pub(crate) enum Look {
 }
 
 /// How long a process with connections over UDP may hear nothing before it makes sure that the kernel still gives it its
-/// datagrams; shorter than a peer's retries with the usual ACK timeout of 67 ms. Doubled while nothing comes, up to the second.
+/// datagrams, or the processes of another user forward them; shorter than a peer's retries with the usual ACK timeout of 67 ms. Doubled while nothing comes, up to the second.
 pub(super) const SILENCE: Duration = Duration::from_millis(200);
 pub(super) const LONG_SILENCE: Duration = Duration::from_secs(4);
 impl Receivers {
@@ -91,10 +91,25 @@ impl Receivers {
         self.udp.iter().flat_map(UdpLink::fds).for_each(|fd| waits.remove_datagrams(fd));
     }
 
-    /// When the silence of the socket becomes suspicious, if anybody shares the port.
-    pub(crate) fn silence_until(&self) -> Option<Time> {
-        let shared = |steering: &&Steering| steering.tables().any(|table| table.len() > 1);
+    /// When the silence of the socket becomes suspicious, if anybody shares the port, or has it.
+    pub(crate) fn silence_until(&self, is_deaf: bool) -> Option<Time> {
+        let shared =
+            |steering: &&Steering| is_deaf || steering.tables().any(|table| table.len() > 1);
         self.steering.as_ref().filter(shared).map(|_| self.heard.0 + self.heard.1)
+    }
+
+    /// Takes the UDP port if the other user, who had it, has it no longer. Says from which port packets leave then.
+    pub(super) fn take_port(&mut self, waits: &Waits) -> Option<u16> {
+        let udp = self.udp.as_mut()?;
+        udp.take_port().ok()?;
+        tracing::info!(target: "peerdma::udp", "UDP port {} is free, and taken", udp.port());
+        if self.watched {
+            udp.fds().for_each(|fd| _ = waits.add_datagrams(fd));
+        }
+        let mut fresh = Steering::new(udp);
+        fresh.start(Instant::now());
+        self.steering = Some(fresh);
+        Some(udp.port())
     }
 
     /// Closes, in the child of a fork, what is the parent's.

@@ -204,6 +204,12 @@ impl UdpQueue {
         Self { lines, ..self }
     }
 
+    /// Has what is added from now on leave from this port, where it goes on no line. Nothing waits.
+    pub(crate) fn leave_from(&mut self, src_port: u16) {
+        debug_assert!(self.batches.is_empty(), "their ICRC covers the port before");
+        self.src_port = src_port;
+    }
+
     /// Adds a packet; `fill` writes its payload.
     pub(crate) fn push(
         &mut self,

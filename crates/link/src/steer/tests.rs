@@ -100,6 +100,21 @@ fn the_qpn_decides_whatever_the_order_of_binding() {
     }
 }
 
+/// Of all that share the port, as the one who would forward may be stopped.
+#[test]
+fn who_depends_on_others_asks_them_to_ask() {
+    let mut links = share_port(&[3, 4]);
+    settle(&mut links, &[(3, 0), (4, 1)]);
+    let outsider = UdpLink::send_only(links[0].port(), Options::default()).expect("a free port");
+    assert!(!links.iter_mut().any(UdpLink::was_pleaded_with));
+    outsider.plead();
+    for link in &mut links {
+        assert_eq!(link.recv(&mut |datagram| panic!("no packet: {datagram:?}")).expect("works"), 0);
+        assert!(link.was_pleaded_with());
+        assert!(!link.was_pleaded_with(), "it was told once");
+    }
+}
+
 #[test]
 fn a_closed_socket_leaves_its_place_to_the_last() {
     let mut links = share_port(&[10, 11, 12, 13, 14]);

@@ -240,6 +240,10 @@ impl UdpLink {
             }
             for bytes in train.payloads() {
                 let alone = Train { bytes, stride: bytes.len().max(1), ..train };
+                if steer::is_plea(train.src, bytes) {
+                    self.pleaded = true;
+                    continue;
+                }
                 match steer::answer(self.options.vf, train.src, bytes) {
                     // A lost answer is asked for again.
                     Some(answer) => {

@@ -12,6 +12,7 @@ use wire::{Headers, Opcode};
 
 use crate::engine::Engine;
 use crate::engine::peers::{About, Forwarded, Record};
+use crate::engine::receivers::SILENCE;
 use crate::engine::udp::UdpQueue;
 use crate::nic::NicInfo;
 use crate::rig::{self, Objects, completed, run, to_rts};
@@ -165,6 +166,37 @@ fn the_user_who_holds_the_port_forwards_to_those_who_do_not() {
     victim.engine.clock.pass(Duration::from_millis(100));
     victim.forward(&mut holder, to);
     assert_eq!(victim.engine.counters().rx_wrong_source, 1);
+}
+
+/// Nobody would forward any more.
+#[test]
+fn the_port_that_another_user_gave_up_is_taken() {
+    if !is_root() {
+        return;
+    }
+    let nic = rig::nic("forwarded-taken");
+    let port = nic.config.udp_port;
+    let held = as_another_user(|| UdpSocket::bind(("0.0.0.0", port)).expect("a free port"));
+    let mut engine = rig::engine(&nic);
+    let source =
+        |engine: &Engine| engine.receivers.udp.as_ref().map(|udp| udp.source_port(STRANGER));
+    engine.clock.pass(SILENCE);
+    run(&mut [&mut engine]);
+    assert!(engine.core.is_deaf && source(&engine) != Some(port), "it is still held");
+
+    drop(held);
+    engine.clock.pass(2 * SILENCE);
+    run(&mut [&mut engine]);
+    assert!(!engine.core.is_deaf);
+    assert_eq!(source(&engine), Some(port));
+    // What is sent leaves from there.
+    let (headers, av) = (Headers::new(Opcode::UcSendOnly, Qpn::new(9), Psn::new(0)), rig::av(&nic));
+    let queue = &mut engine.core.udp;
+    queue.push(av.dgid, &av, &headers, 0, |_| Ok(())).expect("room for it");
+    let batch = queue.front().expect("one was pushed").bytes().to_vec();
+    let mut fresh = UdpQueue::new(1, port, port);
+    fresh.push(av.dgid, &av, &headers, 0, |_| Ok(())).expect("room for it");
+    assert_eq!(batch, fresh.front().expect("one was pushed").bytes(), "the ICRC covers the port");
 }
 
 /// A datagram that never left the host names its source in the GRH that its sender made, and in the DETH.
