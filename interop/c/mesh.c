@@ -2,9 +2,9 @@
  *
  *   mesh INDEX PORT QPS COUNT HOST...    INDEX is our place among the hosts; QPS to each other host, COUNT messages on each
  *
- * Says "ready" when all are connected, "half" when half of the messages were sent, and at the end how many were, how far the
- * slowest QP was when the first was done, of all and of those to the same host, and how much memory the process took for each QP
- * and its traffic.
+ * Says "ready" when all are connected, "all but host N" when only messages to host N or from it are left, and at the end how
+ * many were sent, how far the slowest QP was when the first was done, of all and of those to the same host, and how much memory
+ * the process took for each QP and its traffic.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -31,6 +31,8 @@ struct conn {
 
 static struct conn conns[MAX_QPS];
 static int own, hosts, lanes, count, all;
+/* Messages to each host and from it that are not done, and to and from how many hosts all are. */
+static int left[MAX_HOSTS], finished;
 static FILE *in[MAX_HOSTS], *out[MAX_HOSTS];
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
@@ -178,6 +180,7 @@ static void open_qps(void)
 		conns[i].qpn = conns[i].qp->qp_num;
 		conns[i].lane = i % lanes;
 		conns[i].host = i / lanes + (i / lanes >= own);
+		left[conns[i].host] += 2 * count;
 		for (int slot = 0; slot < RECEIVES; slot++)
 			post_receive(i, slot);
 		fprintf(out[conns[i].host], "%u\n", conns[i].qpn);
@@ -203,7 +206,7 @@ static void connect_qps(char **names)
 							      IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
 							      IBV_QP_MIN_RNR_TIMER))
 			die("RTR: %s", strerror(errno));
-		attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 17, .retry_cnt = 7, .rnr_retry = 7,
+		attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 19, .retry_cnt = 7, .rnr_retry = 7,
 			.sq_psn = 77, .max_rd_atomic = 1 };
 		if (ibv_modify_qp(conns[i].qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
 							      IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC))
@@ -224,6 +227,16 @@ static void received(const struct ibv_wc *wc)
 			die("from host %d lane %d: byte %u of message %d is wrong", c->host, c->lane, at, n);
 	c->received++;
 	post_receive(conn, slot);
+}
+
+/* One message more was sent to a host, or came from it. */
+static void progress(int host)
+{
+	if (--left[host] || ++finished != hosts - 2)
+		return;
+	for (int other = 0; other < hosts; other++)
+		if (other != own && left[other])
+			printf("all but host %d\n", other);
 }
 
 /* The least that one of the QPs to a host has sent, or of all QPs if it is negative. */
@@ -279,9 +292,11 @@ int main(int argc, char **argv)
 				die("%s (vendor_err %u)", ibv_wc_status_str(wc[i].status), wc[i].vendor_err);
 			if (wc[i].wr_id >> 31) {
 				received(&wc[i]);
+				progress(conns[wc[i].wr_id >> 8 & 0x7fffff].host);
 				got++;
 				continue;
 			}
+			progress(conns[conn].host);
 			sent++;
 			if (++conns[conn].sent < count) {
 				post_send(conn);
@@ -298,8 +313,6 @@ int main(int argc, char **argv)
 						slowest_lane = lane;
 				}
 			}
-			if (sent == total / 2)
-				puts("half");
 		}
 	}
 	/* Whoever ended earlier would not acknowledge what is sent again. */
