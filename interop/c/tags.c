@@ -23,6 +23,7 @@ static struct ibv_tm_caps caps;
 struct seen {
 	uint64_t wr_id;
 	enum ibv_wc_status status;
+	uint32_t vendor_err;
 	enum ibv_wc_opcode opcode;
 	unsigned int flags;
 	uint32_t bytes;
@@ -43,7 +44,7 @@ static struct seen take(void)
 		err = ibv_start_poll(cq, &attr);
 	} while (err == ENOENT && now.tv_sec < end);
 	CHECK(!err);
-	struct seen seen = { .wr_id = cq->wr_id, .status = cq->status };
+	struct seen seen = { .wr_id = cq->wr_id, .status = cq->status, .vendor_err = ibv_wc_read_vendor_err(cq) };
 	if (!seen.status) {
 		seen.opcode = ibv_wc_read_opcode(cq);
 		seen.flags = ibv_wc_read_wc_flags(cq);
@@ -206,7 +207,7 @@ static void refusals(void)
 	/* Silent if it succeeds, and not if it fails. */
 	CHECK(!del(handle, 0) && !del(handle, 0));
 	struct seen seen = take();
-	CHECK(seen.status == IBV_WC_TM_ERR && seen.wr_id == OP);
+	CHECK(seen.status == IBV_WC_TM_ERR && seen.wr_id == OP && seen.vendor_err == 16);
 	CHECK(!add(3, ~0ull, 64, IBV_OPS_SIGNALED, 0, &handle));
 	expect(OP + 3, IBV_WC_TM_ADD, 0);
 	CHECK(!del(handle, IBV_OPS_SIGNALED));
@@ -316,7 +317,7 @@ static void rendezvous(void)
 	CHECK(!add(0x31, ~0ull, 4999, 0, 0, NULL));
 	send_message(IBV_TMH_RNDV, 0x31, caps.max_rndv_hdr_size, &rvh);
 	seen = take();
-	CHECK(seen.status == IBV_WC_TM_RNDV_INCOMPLETE && seen.wr_id == TAGGED + 0x31);
+	CHECK(seen.status == IBV_WC_TM_RNDV_INCOMPLETE && seen.wr_id == TAGGED + 0x31 && seen.vendor_err == 17);
 	CHECK(!memcmp(buffer[1], buffer[0], sizeof(struct ibv_tmh) + sizeof(rvh)));
 
 	/* Unexpected: all of it, to the program. */

@@ -9,8 +9,8 @@ use transport::env::{
     AtomicOp, Counter, Direct, Local, LocalError, OneSided, OneSidedKind, RemoteError, Source, To,
     TransmitError,
 };
-use transport::tm::Taken;
-use transport::{Completion, Env, RecvWr, Rx, Sge, Side, Skipped};
+use transport::tm::{Met, Taken};
+use transport::{Account, Completion, Env, RecvWr, Rx, Sge, Side, Skipped};
 use wire::Headers;
 
 use crate::memory::Memory;
@@ -60,6 +60,10 @@ pub struct Host {
     pub srq: VecDeque<RecvWr>,
     /// While set, no answer finds its place in memory, and this is what is to be expected of it.
     pub no_place: Option<LocalError>,
+    /// How messages meet the receives of that queue.
+    pub met: Met,
+    /// What led to completions that failed, in order.
+    pub accounts: Vec<Account>,
     /// What was counted.
     pub counters: HashMap<Counter, u64>,
     /// The answer to [`Env::peer_is_behind`].
@@ -255,7 +259,11 @@ impl Env for Host {
     }
 
     fn take_srq(&mut self, _: &Rx<'_, Vec<u8>>) -> Option<Taken> {
-        self.srq.pop_front().map(Taken::from)
+        self.srq.pop_front().map(|wr| Taken { wr, met: self.met })
+    }
+
+    fn account(&mut self, account: &Account) {
+        self.accounts.push(*account);
     }
 
     fn complete(&mut self, completion: Completion) {

@@ -115,6 +115,10 @@ impl fmt::Display for Reason {
             Self::PeerRefused => "the peer asked for memory that it may not use",
             Self::NoReadDepth => "max_rd_atomic is 0: this QP may not send READs and atomics",
             Self::BindRefused => "the memory window could not be bound as asked",
+            Self::NoSuchTag => "no receive of the list has that handle: its message came, or it was taken back before",
+            Self::RendezvousTooLong => {
+                "a rendezvous is longer than the receive that its tag matched, which has its headers instead"
+            }
         })
     }
 }
@@ -152,7 +156,9 @@ mod tests {
             PeerBrokeProtocol,
             PeerRefused,
             NoReadDepth,
-            BindRefused
+            BindRefused,
+            NoSuchTag,
+            RendezvousTooLong
         ];
         assert_eq!(Reason::ALL, every);
     }

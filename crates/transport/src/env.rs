@@ -301,11 +301,15 @@ pub enum Reason {
     NoReadDepth = 14,
     /// A memory window could not be bound as asked.
     BindRefused = 15,
+    /// No receive in a list of tags has the handle of the one that was to be taken from it.
+    NoSuchTag = 16,
+    /// A rendezvous is longer than the receive that its tag matched.
+    RendezvousTooLong = 17,
 }
 
 impl Reason {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::None,
         Self::Flushed,
         Self::AckTimeout,
@@ -322,6 +326,8 @@ impl Reason {
         Self::PeerRefused,
         Self::NoReadDepth,
         Self::BindRefused,
+        Self::NoSuchTag,
+        Self::RendezvousTooLong,
     ];
 
     /// The reason that a completion's `vendor_err` stands for.

@@ -105,7 +105,10 @@ impl Qp {
             return self.fail_front(env, Failure::new(WcStatus::RetryExcErr, reason));
         };
         self.req.retries = retries;
-        self.window.lost();
+        match reason {
+            Reason::AckTimeout => self.window.silent(),
+            _ => self.window.lost(),
+        }
         self.req.go_back();
         self.req.ack_timer = None;
         self.req.watch(now, &self.attr);

@@ -8,9 +8,9 @@
 use iba::{RKey, SendFlags, WcFlags, WcOpcode, WcStatus, WrOpcode};
 use smallvec::SmallVec;
 
-use crate::env::{Completion, Env, LocalError, Side};
+use crate::env::{Completion, Env, LocalError, Reason, Side};
 use crate::qp::Qp;
-use crate::wqe::Wqe;
+use crate::wqe::{Failure, Wqe};
 use crate::wr::{Data, RecvWr, SendWr};
 
 /// Bytes of the header of every tagged message (`struct ibv_tmh`).
@@ -174,11 +174,15 @@ impl Qp {
         env.scatter_bytes(&wr.sges, 0, &rendezvous.header[..fits])
     }
 
-    /// Reads what a rendezvous names into the receive that it matched, and tells the sender. [`WcStatus::TmRndvIncomplete`] if
-    /// that has not the room: then the program goes on.
-    pub(crate) fn begin_rendezvous(&mut self, wr: RecvWr, rendezvous: &Rendezvous) -> WcStatus {
+    /// Reads what a rendezvous names into the receive that it matched, and tells the sender. If that has not the room, the
+    /// receive fails and the program goes on.
+    pub(crate) fn begin_rendezvous(
+        &mut self,
+        wr: RecvWr,
+        rendezvous: &Rendezvous,
+    ) -> Result<(), Failure> {
         if u64::from(rendezvous.length) > wr.room() {
-            return WcStatus::TmRndvIncomplete;
+            return Err(Failure::new(WcStatus::TmRndvIncomplete, Reason::RendezvousTooLong));
         }
         let request = |opcode, flags, data| SendWr {
             remote_addr: rendezvous.addr,
@@ -193,6 +197,6 @@ impl Qp {
         let read = request(WrOpcode::RdmaRead, SendFlags::SIGNALED, Data::Sges(wr.sges.clone()));
         self.sq.push_back(Wqe { role: Role::Read, ..Wqe::new(read, rendezvous.length) });
         self.sq.push_back(Wqe { role: Role::Fin, ..Wqe::new(fin, RNDV_BYTES as u32) });
-        WcStatus::Success
+        Ok(())
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A wire may have less room than both ends would like: a switch's queue, or a socket buffer that the administrator
 //! keeps small. What fits is found by trial, as TCP does (RFC 5681): the window grows while nothing is lost, doubling
-//! at first, and is halved at each loss. A switch that marks instead of losing makes it smaller sooner and by less (see
+//! at first, and is halved at each loss: down to a few packets where the peer says what it lacks, and further where it is
+//! silent, as then all of a window was lost. A switch that marks instead of losing makes it smaller sooner and by less (see
 //! `congestion`). Paths that lose nothing have a fixed window.
 
 use iba::Mtu;
@@ -30,10 +31,11 @@ pub(crate) struct Window {
 
 /// Where a wire's window starts: the whole of the kernel's rxe (`RXE_MAX_UNACKED_PSNS`).
 const START: u32 = 128;
-/// What no number of losses takes away.
+/// What no number of losses takes away of which the peer tells: some of the window arrived.
 const FLOOR: u32 = 16;
-/// What no number of marks takes away: they come before anything is lost, and from many who share a queue.
-const MARKED_FLOOR: u32 = 2;
+/// What nothing takes away. Marks and silence come from many who share a queue, which may be shorter than [`FLOOR`] for each of
+/// them: who insists on that loses all of it, until no retry is left.
+const SMALLEST: u32 = 2;
 /// The growth for each window that arrives whole.
 const STEP: u32 = 8;
 /// The most a wire's window may be, in packets and in bytes: several QPs share a receiver's socket buffer.
@@ -98,10 +100,19 @@ impl Window {
         }
     }
 
-    /// Takes note that packets were lost.
+    /// Takes note that packets were lost, as the peer said.
     pub(crate) fn lost(&mut self) {
+        self.halve(FLOOR);
+    }
+
+    /// Takes note that the peer was silent for so long that all of the window counts as lost.
+    pub(crate) fn silent(&mut self) {
+        self.halve(SMALLEST);
+    }
+
+    fn halve(&mut self, floor: u32) {
         if !self.is_fixed {
-            self.shrink((self.now / 2).max(FLOOR.min(self.now)));
+            self.shrink((self.now / 2).max(floor.min(self.now)));
             self.steps_back = 0;
         }
     }
@@ -119,7 +130,7 @@ impl Window {
         self.alpha += (ALWAYS - self.alpha) / GAIN;
         (self.target, self.round) = (self.now, self.now);
         // DCQCN: less by half of the estimate.
-        self.shrink((self.now - self.now * self.alpha / (2 * ALWAYS)).max(MARKED_FLOOR));
+        self.shrink((self.now - self.now * self.alpha / (2 * ALWAYS)).max(SMALLEST));
         (self.since_mark, self.steps_back) = (0, STEPS_BACK);
         true
     }
@@ -160,6 +171,18 @@ mod tests {
     }
 
     #[test]
+    fn silence_takes_more_than_losses_and_the_way_back_is_short() {
+        let mut window = Window::wire(Mtu::Mtu1024);
+        (0..100).for_each(|_| window.silent());
+        assert_eq!(window.packets(), SMALLEST);
+        window.lost();
+        assert_eq!(window.packets(), SMALLEST, "a loss does not make it larger");
+        window.arrived(2);
+        window.arrived(10);
+        assert_eq!(window.packets(), 18);
+    }
+
+    #[test]
     fn marks_in_one_round_trip_count_once_and_rare_ones_take_little() {
         let mut window = Window::wire(Mtu::Mtu1024);
         assert!(window.marked() && window.marked());
@@ -197,6 +220,7 @@ mod tests {
         window.arrived(1000);
         assert_eq!(window.packets(), 8);
         window.lost();
+        window.silent();
         assert!(!window.marked());
         assert_eq!(window.packets(), 8);
     }

@@ -102,3 +102,13 @@ fn one_connection_alone_fills_the_line_in_spite_of_marks() {
     assert!(outcome.marked > 0 && outcome.overflowed == 0, "{outcome:?}");
     assert!(outcome.share > 0.85, "{outcome:?}");
 }
+
+/// A queue of less than 16 packets for each of them: who went on sending that many would lose them all, try after try.
+#[test]
+fn connections_through_a_short_queue_lose_much_and_end_well() {
+    for (connections, queue) in [(8, 16 << 10), (8, 64 << 10), (16, 64 << 10)] {
+        let outcome = run(connections, queue, None);
+        println!("{connections} connections, {queue} bytes\n  losing  {outcome:.3?}");
+        assert!(outcome.share > 0.4 && outcome.fairness > 0.3, "{outcome:?}");
+    }
+}

@@ -11,6 +11,7 @@ use transport::env::{Reason, Side};
 use super::Engine;
 use super::core::Core;
 use super::env::{QpEnv, QpFacts, Route};
+use crate::ids::SrqId;
 
 /// Failures that are remembered.
 const MAX_REMEMBERED: usize = 256;
@@ -41,8 +42,25 @@ impl QpEnv<'_, '_> {
     #[cold]
     pub(crate) fn explain(&mut self, account: &Account) {
         let words = words(self.core, self.facts, account);
+        self.core.remember_failure(self.facts.qpn, account.wr_id, words);
+    }
+}
+
+impl Core {
+    /// The same of an operation on a list of tags, which is of no QP: no receive there has the handle that it names.
+    #[cold]
+    pub(crate) fn explain_no_such_tag(&mut self, srq: SrqId, wr_id: u64, handle: u32) {
+        let (status, reason) = (WcStatus::TmErr, Reason::NoSuchTag);
+        let (name, number, srq) = (status.name(), status as u8, srq.handle());
+        let words = format!(
+            "{name} ({number}): taking back the receive with handle {handle:#x}, wr_id {wr_id:#x}, SRQ {srq}: {reason}"
+        );
+        self.remember_failure(Qpn::default(), wr_id, words);
+    }
+
+    fn remember_failure(&mut self, qpn: Qpn, wr_id: u64, words: String) {
         tracing::warn!(target: "peerdma::completion", "{words}");
-        let Core { failures, config, .. } = &mut *self.core;
+        let Self { failures, config, .. } = self;
         if let Some(path) = &config.explain
             && failures.written < MAX_WRITTEN
         {
@@ -56,7 +74,6 @@ impl QpEnv<'_, '_> {
         if failures.known.len() >= MAX_REMEMBERED {
             failures.known.pop_front();
         }
-        let (qpn, wr_id) = (self.facts.qpn, account.wr_id);
         failures.known.push_back(Failed { qpn, wr_id, words });
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use iba::{Qpn, RKey, WcOpcode, WcStatus};
-use transport::env::{Completion, Rx, Side};
+use transport::env::{Completion, Reason, Rx, Side};
 use transport::tm::{Met, RNDV_BYTES, Rendezvous, TMH_BYTES, Taken, TmInfo};
 use transport::wr::RecvWr;
 
@@ -162,7 +162,8 @@ impl Engine {
         if let Some(seen) = op.unexpected_cnt {
             list.tell(seen);
         }
-        let mut status = WcStatus::Success;
+        // What a DEL names that is not there.
+        let mut missing = None;
         let mut added = None;
         let opcode = match op.kind {
             TagOpKind::Add { wr, tag, mask } => {
@@ -176,22 +177,26 @@ impl Engine {
             TagOpKind::Del(handle) => {
                 match list.entries.iter().position(|entry| entry.handle == handle) {
                     Some(at) => drop(list.entries.remove(at)),
-                    None => status = WcStatus::TmErr,
+                    None => missing = Some(handle),
                 }
                 WcOpcode::TmDel
             }
             TagOpKind::Sync => WcOpcode::TmSync,
         };
-        if op.signaled || status != WcStatus::Success {
+        if op.signaled || missing.is_some() {
             let mut completion = Completion::new(Side::Recv, op.wr_id);
             completion.opcode = opcode;
-            completion.status = status;
-            completion.solicited = status != WcStatus::Success;
             if !list.is_in_step() {
                 completion.flags |= iba::WcFlags::TM_SYNC_REQ;
             }
             let cq = list.cq;
             self.core.now = self.clock.now();
+            if let Some(handle) = missing {
+                completion.status = WcStatus::TmErr;
+                completion.solicited = true;
+                completion.vendor_err = Reason::NoSuchTag as u32;
+                self.core.explain_no_such_tag(id, op.wr_id, handle);
+            }
             self.core.complete_on(cq, Qpn::default(), &completion);
         }
         Ok(added)

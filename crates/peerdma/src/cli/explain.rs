@@ -60,7 +60,8 @@ fn find(text: &str) -> Option<WcStatus> {
 fn status_in_words(status: &str, vendor_err: Option<&str>) -> Result<String, String> {
     let found = find(status).ok_or_else(|| {
         let names: Vec<_> = WcStatus::ALL.iter().map(|status| status.name()).collect();
-        format!("{status:?} is no completion status. They are 0 to 21: {}", names.join(", "))
+        let last = names.len() - 1;
+        format!("{status:?} is no completion status. They are 0 to {last}: {}", names.join(", "))
     })?;
     let mut words = format!("IBV_WC_{} ({}): {}\n", found.name(), found as u8, meaning(found));
     if let Some(text) = vendor_err {

@@ -7,9 +7,10 @@ use super::check::{denied, flush_access};
 use super::{GRH_BYTES, Message, Region, Step};
 use crate::answer::Answer;
 use crate::count::Ended;
-use crate::env::{AtomicOp, Completion, Env, LocalError, RemoteError, Rx, Side};
+use crate::env::{AtomicOp, Completion, Env, LocalError, Reason, RemoteError, Rx, Side};
 use crate::qp::Qp;
 use crate::tm::Met;
+use crate::wqe::Failure;
 
 /// [`Completion::sl`] of a datagram.
 const UDP_IPV6: u8 = 0x9;
@@ -199,14 +200,18 @@ impl Qp {
             sl = if grh[0] >> 4 == 6 { UDP_IPV6 } else { UDP_IPV4 };
         }
         let wr_id = held.wr.wr_id;
-        let status = match held.met {
+        let done = match held.met {
             Met::Rendezvous(_, rendezvous) => self.begin_rendezvous(held.wr, &rendezvous),
-            _ => WcStatus::Success,
+            _ => Ok(()),
         };
+        if let Err(failure) = done {
+            self.account_receive(env, (wr_id, held.room), failure);
+        }
+        let end = done.err().unwrap_or(Failure::new(WcStatus::Success, Reason::None));
         Self::complete(
             env,
             Completion {
-                status,
+                status: end.status,
                 opcode,
                 byte_len,
                 flags,
@@ -214,7 +219,8 @@ impl Qp {
                 src_qpn: headers.deth.map_or(self.attr.dest_qpn, |deth| deth.src_qp),
                 sl,
                 tm,
-                solicited: headers.bth.se,
+                solicited: headers.bth.se || done.is_err(),
+                vendor_err: end.reason as u32,
                 ..Completion::new(Side::Recv, wr_id)
             },
         );

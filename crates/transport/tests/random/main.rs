@@ -2,15 +2,20 @@
 //!
 //! Both ends of an RC connection post sends, writes, reads and atomics at random moments, with receives that are often
 //! late. The network loses, one by one or in bursts, repeats, reorders, damages, delays, has a line that is too slow, falls
-//! silent in one direction, and somebody who does not see the packets forges some ([`weather`]). Whatever it does: every
-//! operation happens exactly once, in order, every byte is right, and the completions say so; or a connection ends with the
-//! error that the standard prescribes, everything before it happened, and everything after it is flushed ([`oracle`]). In some
-//! runs one operation is one that the peer must refuse.
+//! silent in one direction, ports move to other addresses, and somebody who does not see the packets forges some
+//! ([`weather`]). Whatever it does: every operation happens exactly once, in order, every byte is right, and the completions
+//! say so; or a connection ends with the error that the standard prescribes, everything before it happened, and everything
+//! after it is flushed ([`oracle`]). In some runs one operation is one that the peer must refuse; in some the ends were told
+//! different path MTUs, and what does not fit both ends them; and in some both programs come back with the same QPNs while
+//! packets of their old lives are on their way, of which nothing reaches the new ones.
+//!
+//! The services that repair nothing have oracles of their own ([`unreliable`]).
 //!
 //! `TRANSPORT_RANDOM` is `small` (the default, 72,000 operations), `medium` (a million) or `large` (ten million: minutes; the
 //! default of `cargo xtask test --full`). A failure names its seed, and `TRANSPORT_SEED=n` runs that one alone.
 
 mod oracle;
+mod unreliable;
 mod weather;
 
 use std::time::Instant;
@@ -26,16 +31,42 @@ use transport::{Data, SendWr};
 use oracle::Ending;
 use weather::Weather;
 
-/// Bytes of each operation's own area, here and at the peer.
-const AREA: u64 = 4096;
 /// Operations of each side in a run.
 const OPS: u64 = 24;
-/// Each host: areas that its own operations use locally, then areas that the peer's use remotely, then two shared
-/// words: a counter for FETCH_ADD, and a place that every WRITE of one byte ends in.
-const REMOTE: u64 = BASE + OPS * AREA;
-const COUNTER: u64 = REMOTE + OPS * AREA;
+/// Two shared words: a counter for FETCH_ADD, and a place that every WRITE of one byte ends in.
+const COUNTER: u64 = BASE;
 const LAST: u64 = COUNTER + 8;
-const RECEIVES: u64 = COUNTER + AREA;
+
+/// Each host: the shared words, areas that its own operations use locally, areas that the peer's use remotely, receives.
+#[derive(Clone, Copy, Debug)]
+struct Areas {
+    /// Bytes of each area.
+    size: u64,
+}
+
+impl Areas {
+    /// Areas for messages of several packets.
+    fn new(mtu: Mtu) -> Self {
+        Self { size: 4096.max(3 * u64::from(mtu.bytes())) }
+    }
+
+    const fn local(self, index: u64) -> u64 {
+        BASE + self.size * (1 + index)
+    }
+
+    const fn remote(self, index: u64) -> u64 {
+        self.local(OPS + index)
+    }
+
+    const fn receive(self, index: u64) -> u64 {
+        self.local(2 * OPS + index)
+    }
+
+    /// Bytes of memory that a host needs.
+    const fn memory(self) -> usize {
+        (self.receive(OPS) - BASE) as usize
+    }
+}
 
 const SMALL: core::ops::Range<u64> = 0..1_500;
 const LARGE: core::ops::Range<u64> = 0..210_000;
@@ -71,8 +102,40 @@ struct Tally {
     /// Runs with an operation that was refused, and runs that ended for want of answers.
     refused: u64,
     gave_up: u64,
-    /// Of the latter, those without a silence and without anything to refuse.
+    /// Of the latter, those in which packets were lost by chance alone, and with nothing to refuse.
     gave_up_early: u64,
+    /// Runs by path MTU, in which the ends disagreed about it, and in which that ended one of them.
+    mtus: [u64; 5],
+    mismatched: u64,
+    misfits: u64,
+    /// Ports that moved, and programs that came back.
+    moves: u64,
+    restarts: u64,
+}
+
+impl Tally {
+    fn add(&mut self, run: &Run) {
+        self.runs += 1;
+        self.operations += 2 * OPS;
+        self.packets += run.net.carried;
+        self.damaged += run.net.damaged;
+        self.forged += run.weather.forged;
+        self.partitions += run.weather.partitions;
+        self.shorts = [0, 1, 2].map(|way| self.shorts[way] + run.net.shorts[way]);
+        self.joined += run.net.joined;
+        let ended = |ending| u64::from(run.ending == Some(ending));
+        self.refused += ended(Ending::Refused);
+        self.gave_up += ended(Ending::GaveUp);
+        self.misfits += ended(Ending::Misfit);
+        let [own, other] = run.mtus;
+        self.mtus[Mtu::ALL.iter().position(|mtu| *mtu == own).expect("one of them")] += 1;
+        self.mismatched += u64::from(own != other);
+        self.moves += run.weather.moves;
+        self.restarts += run.restarts;
+        let by_chance = !run.weather.was_cut() && run.restarts == 0;
+        let alone = by_chance && run.posted.iter().flatten().all(|op| op.bad.is_none());
+        self.gave_up_early += ended(Ending::GaveUp) * u64::from(alone);
+    }
 }
 
 #[test]
@@ -82,18 +145,7 @@ fn rc_does_everything_exactly_once_and_in_order_or_fails_as_prescribed() {
     for seed in seeds() {
         let run = std::panic::catch_unwind(|| Run::new(seed).go());
         let Ok(run) = run else { panic!("failed with TRANSPORT_SEED={seed}") };
-        tally.runs += 1;
-        tally.operations += 2 * OPS;
-        tally.packets += run.net.carried;
-        tally.damaged += run.net.damaged;
-        tally.forged += run.weather.forged;
-        tally.partitions += run.weather.partitions;
-        tally.shorts = [0, 1, 2].map(|way| tally.shorts[way] + run.net.shorts[way]);
-        tally.joined += run.net.joined;
-        tally.refused += u64::from(run.ending == Some(Ending::Refused));
-        tally.gave_up += u64::from(run.ending == Some(Ending::GaveUp));
-        let alone = run.weather.partitions == 0 && run.bad.is_none();
-        tally.gave_up_early += u64::from(run.ending == Some(Ending::GaveUp) && alone);
+        tally.add(&run);
     }
     println!("{tally:?} in {:?}", begin.elapsed());
     if tally.runs >= 1_000 {
@@ -104,6 +156,9 @@ fn rc_does_everything_exactly_once_and_in_order_or_fails_as_prescribed() {
         assert!(tally.shorts.iter().all(|count| *count > tally.runs / 20), "{tally:?}");
         assert!(tally.joined > tally.runs, "{tally:?}");
         assert!(tally.gave_up_early <= tally.runs / 200, "{tally:?}");
+        assert!(tally.mtus.iter().all(|runs| *runs > tally.runs / 30), "{tally:?}");
+        assert!(tally.mismatched > tally.runs / 30 && tally.misfits > tally.runs / 60, "{tally:?}");
+        assert!(tally.moves > tally.runs / 30 && tally.restarts > tally.runs / 30, "{tally:?}");
     }
 }
 
@@ -119,19 +174,22 @@ struct Op {
 struct Run {
     rng: Rng,
     net: Net,
-    mtu: Mtu,
-    sq_sig_all: bool,
+    /// What each end was told.
+    options: [Options; 2],
+    mtus: [Mtu; 2],
+    areas: Areas,
     /// Each side's operations, in the order they were posted.
     posted: [Vec<Op>; 2],
     /// Operations that each side has still to post.
     left: [u64; 2],
     /// Receives that each side has posted.
     receives: [u64; 2],
-    /// Receives that each side needs by now.
-    needed: [u64; 2],
     /// The side that will post a bad operation, and when.
     bad: Option<(usize, u64)>,
     weather: Weather,
+    /// How many things happen before both programs come back, if they do.
+    old_life: Option<u64>,
+    restarts: u64,
     /// How it ended, if not well.
     ending: Option<Ending>,
 }
@@ -139,74 +197,89 @@ struct Run {
 impl Run {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed + 1);
-        let mtu = Mtu::ALL[rng.below(3) as usize];
+        let mtu = weather::mtu(&mut rng);
+        let areas = Areas::new(mtu);
         let mut options = Options::rc();
         options.mtu = mtu;
         options.seed = seed;
         options.sq_sig_all = rng.chance(300);
         options.rd_atomic = 1 + rng.below(4) as u8;
         options.timeout = 4;
-        options.memory = (RECEIVES - BASE + OPS * AREA) as usize;
+        options.memory = areas.memory();
         options.sq_psn = if rng.chance(500) { Psn::new(0xff_fff0) } else { Psn::new(7) };
-        let weather = if rng.chance(300) {
+        let is_wire = !rng.chance(300);
+        let weather = if is_wire {
+            weather::roll(&mut rng, &mut options)
+        } else {
             // A reliable carrier neither loses nor repeats.
             options = options.over_memory(1024 << rng.below(4));
             options.direct = rng.chance(500);
             Weather::FINE
-        } else {
-            weather::roll(&mut rng, &mut options)
         };
-        let sq_sig_all = options.sq_sig_all;
+        let mut other = options.clone();
+        if is_wire && rng.chance(100) {
+            other.mtu = weather::mtu(&mut rng);
+        }
+        let old_life = (is_wire && rng.chance(100)).then(|| rng.below(200));
         // Memory that is now and then absent for a moment, at both ends.
         let absent = if rng.chance(300) { 2 + rng.below(30) as u32 } else { 0 };
         let bad = rng.chance(250).then(|| (rng.below(2) as usize, rng.below(OPS)));
-        let mut net = Net::pair(options);
+        let mut net = Net::unequal_pair(options.clone(), &other);
         // Some packets go the short way, where there is one.
         net.short = rng.chance(500).then(|| Rng::new(seed + 1));
         // Some come together and are taken together.
         net.joins = Rng::new(seed + 2).chance(500);
-        for node in 0..2 {
-            net.nodes[node].host.memory.borrow_mut().absent = absent;
-            for op in 0..OPS {
-                let area: Vec<u8> = (0..AREA).map(|at| pattern(node, op, at)).collect();
-                net.write_memory(node, BASE + op * AREA, &area);
-                // What the peer reads.
-                let area: Vec<u8> = (0..AREA).map(|at| pattern(node + 2, op, at)).collect();
-                net.write_memory(node, REMOTE + op * AREA, &area);
-            }
+        for node in &net.nodes {
+            let mut memory = node.host.memory.borrow_mut();
+            memory.absent = absent;
             // Nobody may touch this one from afar.
-            let mut memory = net.nodes[node].host.memory.borrow_mut();
             memory.register(KEY + 1, 0x7000_0000, 64, Access::LOCAL_WRITE);
         }
-        Self {
+        let mut run = Self {
             rng,
             net,
-            mtu,
-            sq_sig_all,
+            mtus: [mtu, other.mtu],
+            options: [options, other],
+            areas,
             posted: [Vec::new(), Vec::new()],
             left: [OPS; 2],
             receives: [0; 2],
-            needed: [0; 2],
             bad,
             weather,
+            old_life,
+            restarts: 0,
             ending: None,
+        };
+        (0..2).for_each(|node| run.fill(node));
+        run
+    }
+
+    /// Puts into an end's memory what is there at first.
+    fn fill(&mut self, node: usize) {
+        self.net.write_memory(node, BASE, &vec![0; self.areas.memory()]);
+        for op in 0..OPS {
+            // What the peer reads lies in the area that is remote to it.
+            let areas = [(node, self.areas.local(op)), (node + 2, self.areas.remote(op))];
+            for (side, addr) in areas {
+                let area = self.pattern(side, op, self.areas.size);
+                self.net.write_memory(node, addr, &area);
+            }
         }
     }
 
+    /// What lies at the start of an area of a side, or of what the other side may read (`node + 2`): other bytes in each life.
+    fn pattern(&self, side: usize, op: u64, length: u64) -> Vec<u8> {
+        let side = if self.restarts > 0 { side + 4 } else { side };
+        (0..length).map(|at| pattern(side, op, at)).collect()
+    }
+
     fn go(mut self) -> Self {
-        while self.left != [0, 0] || self.receives != self.needed {
-            let node = self.rng.below(2) as usize;
-            match self.rng.below(40) {
-                0 => self.toggle_drain(node),
-                30 => self.weather.change(&mut self.rng, &mut self.net),
-                31 => self.weather.forge(&mut self.rng, &mut self.net, node),
-                1..10 if self.left[node] > 0 => self.post(node),
-                10..20 if self.receives[node] < self.needed[node] => self.post_recv(node),
-                _ => {
-                    let steps = self.rng.below(20);
-                    self.net.drive_bounded(steps);
-                }
-            }
+        if let Some(things) = self.old_life {
+            (0..things).for_each(|_| self.happen());
+            self.restart();
+        }
+        while self.left != [0, 0] || (0..2).any(|node| self.wants_receive(node)) {
+            self.happen();
         }
         self.weather.settle(&mut self.rng, &mut self.net);
         for node in 0..2 {
@@ -217,6 +290,50 @@ impl Run {
         self.net.drive();
         self.check();
         self
+    }
+
+    fn happen(&mut self) {
+        let node = self.rng.below(2) as usize;
+        match self.rng.below(40) {
+            0 => self.toggle_drain(node),
+            30 => self.weather.change(&mut self.rng, &mut self.net),
+            31 => self.weather.forge(&mut self.rng, &mut self.net, node),
+            1..10 if self.left[node] > 0 => self.post(node),
+            10..20 if self.wants_receive(node) => self.post_recv(node),
+            _ => self.pass(),
+        }
+    }
+
+    /// Lets a little time pass.
+    fn pass(&mut self) {
+        let steps = self.rng.below(20);
+        self.net.drive_bounded(steps);
+    }
+
+    /// Both programs come back, one after the other, and connect anew: the numbers begin further on than any of the old lives
+    /// is (IBA 12.4.1). Until the second is there, the first one's requests reach what is left of the other's old life.
+    fn restart(&mut self) {
+        let far = |rng: &mut Rng| (1 << 20) + rng.below(1 << 20) as u32;
+        let psns = [0, 1].map(|node| self.net.first_psn(node).add(far(&mut self.rng)));
+        let first = self.rng.below(2) as usize;
+        for node in [first, 1 - first] {
+            self.net.restart(node, &self.options[node], psns[node], psns[1 - node]);
+            self.restarts += 1;
+            self.fill(node);
+            (self.posted[node], self.left[node], self.receives[node]) = (Vec::new(), OPS, 0);
+            for _ in 0..self.rng.below(8) {
+                if self.left[node] > 0 {
+                    self.post(node);
+                }
+                self.pass();
+            }
+        }
+    }
+
+    /// Whether more messages that need a receive were sent to an end than it has posted receives.
+    fn wants_receive(&self, node: usize) -> bool {
+        let needed = self.posted[1 - node].iter().filter(|op| op.needs_receive()).count();
+        self.receives[node] < needed as u64
     }
 
     /// Holds the send queue, or lets it go on.
@@ -234,14 +351,15 @@ impl Run {
     fn post(&mut self, node: usize) {
         let index = OPS - self.left[node];
         self.left[node] -= 1;
-        let (local, remote) = (BASE + index * AREA, REMOTE + index * AREA);
+        let (local, remote) = (self.areas.local(index), self.areas.remote(index));
+        let size = self.areas.size;
         let length = match self.rng.below(4) {
             0 => 0,
             1 => self.rng.below(64) as u32,
-            2 => self.mtu.bytes() * self.rng.below(4) as u32,
-            _ => self.rng.below(AREA) as u32,
+            2 => self.mtus[node].bytes() * self.rng.below(4) as u32,
+            _ => self.rng.below(size) as u32,
         }
-        .min(AREA as u32);
+        .min(size as u32);
         let mut op = match self.rng.below(8) {
             0 => build::send(index, local, length),
             1 => SendWr {
@@ -259,7 +377,7 @@ impl Run {
             // Each WRITE of one byte goes to the same place.
             _ => build::write(index, local, 1, LAST),
         };
-        let mut bad = None;
+        let mut bad = self.misfit(node, op.opcode, length_of(&op.data));
         if self.bad == Some((node, index)) {
             // A key without rights, or a READ where there is nothing: both are access errors.
             op = build::write(index, local, 8, 0x7000_0000);
@@ -272,19 +390,37 @@ impl Run {
         if self.rng.chance(100) {
             op.flags |= SendFlags::FENCE;
         }
-        if matches!(op.opcode, WrOpcode::Send | WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm)
-        {
-            self.needed[1 - node] += 1;
-        }
         let length = length_of(&op.data);
         self.posted[node].push(Op { wr: op.clone(), length, bad });
         self.net.post(node, op);
     }
 
+    /// What an operation ends with, if it does not fit the path MTUs that both ends were told: a request is one that cannot be
+    /// (IBA 9.7.4), and so are the responses to a READ.
+    fn misfit(&mut self, node: usize, opcode: WrOpcode, length: u32) -> Option<WcStatus> {
+        let [own, peers] = [self.mtus[node], self.mtus[1 - node]];
+        if own == peers || length <= own.min(peers).bytes() {
+            return None;
+        }
+        if opcode != WrOpcode::RdmaRead {
+            return Some(WcStatus::RemInvReqErr);
+        }
+        // The ends no longer agree about the numbers of what follows, which may be carried out though it is flushed.
+        self.left[node] = 0;
+        Some(WcStatus::BadRespErr)
+    }
+
     fn post_recv(&mut self, node: usize) {
         let index = self.receives[node];
         self.receives[node] += 1;
-        self.net.recv(node, index, RECEIVES + index * AREA, AREA as u32);
+        self.net.recv(node, index, self.areas.receive(index), self.areas.size as u32);
+    }
+}
+
+impl Op {
+    fn needs_receive(&self) -> bool {
+        use WrOpcode::{RdmaWriteWithImm, Send, SendWithImm};
+        matches!(self.wr.opcode, Send | SendWithImm | RdmaWriteWithImm)
     }
 }
 

@@ -8,8 +8,7 @@ use std::collections::VecDeque;
 use iba::{QpState, SendFlags, WcOpcode, WcStatus, WrOpcode};
 use transport::{Completion, Side};
 
-use crate::{AREA, COUNTER, LAST, Op, RECEIVES, REMOTE, Run, pattern};
-use fabric_sim::options::BASE;
+use crate::{COUNTER, LAST, Op, Run};
 
 /// How a run ended that did not end well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +17,8 @@ pub(crate) enum Ending {
     Refused,
     /// An end had no answer, however often it asked.
     GaveUp,
+    /// An operation did not fit the path MTUs of both ends.
+    Misfit,
 }
 
 impl Run {
@@ -27,7 +28,9 @@ impl Run {
         for node in 0..2 {
             let (done, posted) = (done[node], self.posted[node].len());
             let mut why = "counter, last byte or receives";
-            let count = (done..=posted).filter(|count| self.agrees(node, *count)).find(|count| {
+            // The largest: what comes next was not carried out, whatever leaves nothing at the peer.
+            let mut agreeing = (done..=posted).rev().filter(|count| self.agrees(node, *count));
+            let count = agreeing.find(|count| {
                 self.check_memory(node, done, *count).map_err(|what| why = what).is_ok()
             });
             let Some(count) = count else {
@@ -35,7 +38,7 @@ impl Run {
                     "end {node}: {done} of {posted} are done, and no number carried out fits: {why}"
                 );
             };
-            self.check_receives(1 - node, &self.posted[node][..count]);
+            self.check_receives(1 - node, &self.posted[node], count);
         }
     }
 
@@ -51,7 +54,8 @@ impl Run {
             self.check_sends(node, ops.len(), completions.into());
             assert!(ops.iter().all(|op| op.bad.is_none()), "what had to be refused succeeded");
             if qp.state() == QpState::Rts {
-                let packets: u32 = ops.iter().map(|op| self.mtu.packets(op.length)).sum();
+                let mtu = self.mtus[node];
+                let packets: u32 = ops.iter().map(|op| mtu.packets(op.length)).sum();
                 let next = self.net.first_psn(node).add(packets);
                 assert_eq!(qp.query().sq_psn, next, "numbers used");
             }
@@ -68,21 +72,26 @@ impl Run {
         }
         let other = &self.net.nodes[1 - node].qp;
         match first.status {
-            // The peer refused.
-            status if Some(status) == ops[at].bad => self.ending = Some(Ending::Refused),
+            // The peer refused, or answered what cannot be.
+            status if Some(status) == ops[at].bad => {
+                let is_misfit = status != WcStatus::RemAccessErr;
+                self.ending = Some(if is_misfit { Ending::Misfit } else { Ending::Refused });
+            }
             WcStatus::RetryExcErr => {
                 let may = self.net.link.loss > 0
                     || self.net.link.corrupt > 0
                     || self.net.link.rate.is_some()
-                    || self.weather.partitions > 0
+                    || self.weather.was_cut()
+                    || self.restarts > 0
                     || other.state() == QpState::Err;
                 assert!(may, "{first:?}, and every packet arrived");
                 self.ending.get_or_insert(Ending::GaveUp);
             }
             // This end refused what the other one asked, which ends it too.
             WcStatus::WrFlushErr => {
-                let refused = self.bad.is_some_and(|(bad, _)| bad == 1 - node);
-                assert!(refused, "{first:?} without a reason");
+                let refused = |op: &Op| op.bad.is_some_and(|bad| bad != WcStatus::BadRespErr);
+                let has_refused = self.posted[1 - node].iter().any(refused);
+                assert!(has_refused, "{first:?} without a reason");
             }
             status => panic!("{status:?} of {first:?}"),
         }
@@ -92,7 +101,7 @@ impl Run {
     /// The first `count` sends succeeded: those that are signaled completed, in order.
     fn check_sends(&self, node: usize, count: usize, mut completions: VecDeque<&Completion>) {
         for op in &self.posted[node][..count] {
-            if !self.sq_sig_all && !op.wr.flags.contains(SendFlags::SIGNALED) {
+            if !self.options[node].sq_sig_all && !op.wr.flags.contains(SendFlags::SIGNALED) {
                 continue;
             }
             let next = completions.pop_front().expect("a signaled send completes");
@@ -110,7 +119,7 @@ impl Run {
             match op.wr.opcode {
                 _ if op.bad.is_some() => return false,
                 WrOpcode::RdmaWrite if op.wr.remote_addr == LAST => {
-                    last = pattern(node, op.wr.wr_id, 0);
+                    last = self.pattern(node, op.wr.wr_id, 1)[0];
                 }
                 WrOpcode::AtomicFetchAndAdd => counter += op.wr.compare_add,
                 WrOpcode::Send | WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm => {
@@ -130,10 +139,11 @@ impl Run {
             && successes == received
     }
 
-    /// The receives of a side hold these messages of the other, in order; what else completed was flushed.
-    fn check_receives(&self, node: usize, ops: &[Op]) {
-        let mut completions = self.net.nodes[node].host.of(Side::Recv);
-        for op in ops {
+    /// The receives of a side hold the first `count` messages of the other, in order. The next one may have met one and been
+    /// refused; what else completed was flushed.
+    fn check_receives(&self, node: usize, ops: &[Op], count: usize) {
+        let mut completions = self.net.nodes[node].host.of(Side::Recv).peekable();
+        for op in &ops[..count] {
             let (opcode, imm) = match op.wr.opcode {
                 WrOpcode::Send => (WcOpcode::Recv, 0),
                 WrOpcode::SendWithImm => (WcOpcode::Recv, op.wr.imm),
@@ -144,13 +154,14 @@ impl Run {
             assert_eq!(next.status, WcStatus::Success);
             assert_eq!((next.opcode, next.byte_len, next.imm), (opcode, op.length, imm));
             if opcode == WcOpcode::Recv {
-                let addr = RECEIVES + next.wr_id * AREA;
+                let addr = self.areas.receive(next.wr_id);
                 let got = self.net.read_memory(node, addr, op.length as usize);
-                let sent: Vec<u8> =
-                    (0..op.length.into()).map(|at| pattern(1 - node, op.wr.wr_id, at)).collect();
+                let sent = self.pattern(1 - node, op.wr.wr_id, op.length.into());
                 assert!(got == sent, "message {} is not what was sent", op.wr.wr_id);
             }
         }
+        let refused = ops.get(count).filter(|op| op.needs_receive()).and_then(|op| op.bad);
+        completions.next_if(|next| Some(next.status) == refused);
         for next in completions {
             assert_eq!(next.status, WcStatus::WrFlushErr, "{next:?}");
         }
@@ -164,15 +175,14 @@ impl Run {
         done: usize,
         carried_out: usize,
     ) -> Result<(), &'static str> {
-        let area = |side: usize, index: u64| -> Vec<u8> {
-            (0..AREA).map(|at| pattern(side, index, at)).collect()
-        };
+        let area = |side, index| self.pattern(side, index, self.areas.size);
         let mut counter = 0u64;
         for (place, op) in self.posted[node].iter().enumerate() {
             let index = op.wr.wr_id;
             let length = op.length as usize;
-            let here = self.net.read_memory(node, BASE + index * AREA, AREA as usize);
-            let there = self.net.read_memory(1 - node, REMOTE + index * AREA, AREA as usize);
+            let size = self.areas.size as usize;
+            let here = self.net.read_memory(node, self.areas.local(index), size);
+            let there = self.net.read_memory(1 - node, self.areas.remote(index), size);
             // What its own area and the peer's hold at first.
             let (own, peers) = (area(node, index), area(3 - node, index));
             let (mut want_here, mut want_there) = (own.clone(), peers.clone());
@@ -206,7 +216,7 @@ impl Run {
 }
 
 /// Whether bytes are `new`; or, of a message that may have arrived in part, `new` up to some place and `old` from there.
-fn is_between(got: &[u8], old: &[u8], new: &[u8], may_be_part: bool) -> bool {
+pub(crate) fn is_between(got: &[u8], old: &[u8], new: &[u8], may_be_part: bool) -> bool {
     if !may_be_part {
         return got == new;
     }

@@ -4,9 +4,10 @@ use core::time::Duration;
 
 use fabric_sim::build::{self, Build};
 use fabric_sim::link::{Link, Rate, Rng};
+use fabric_sim::net::Node;
 use fabric_sim::options::BASE;
 use fabric_sim::{Net, Options};
-use iba::RnrTimer;
+use iba::{AttrMask, Mtu, QpAttr, QpState, RnrTimer};
 use wire::{NakCode, Opcode, Syndrome};
 
 use crate::COUNTER;
@@ -16,24 +17,42 @@ use crate::COUNTER;
 pub(crate) struct Weather {
     /// Ends fall silent, and are heard again later or never.
     partitions_happen: bool,
+    /// Ports move to other addresses, and who sends to them learns of it later or never.
+    ports_move: bool,
     /// Somebody sends answers and requests who guesses their numbers.
-    is_forged: bool,
-    /// Whether anything was lost by more than chance.
+    pub(crate) is_forged: bool,
+    /// How often an end fell silent.
     pub(crate) partitions: u64,
+    /// How often a port moved.
+    pub(crate) moves: u64,
     /// How many packets were forged.
     pub(crate) forged: u64,
 }
 
 /// Further away than any number that is under way in a run, or will be while a packet travels.
-const FAR: u32 = 4_000;
+pub(crate) const FAR: u32 = 4_000;
 
 impl Weather {
     /// Nothing happens.
-    pub(crate) const FINE: Self =
-        Self { partitions_happen: false, is_forged: false, partitions: 0, forged: 0 };
+    pub(crate) const FINE: Self = Self {
+        partitions_happen: false,
+        ports_move: false,
+        is_forged: false,
+        partitions: 0,
+        moves: 0,
+        forged: 0,
+    };
 
-    /// An end falls silent, or is heard again.
+    /// Whether more was lost than single packets.
+    pub(crate) fn was_cut(&self) -> bool {
+        self.partitions + self.moves > 0
+    }
+
+    /// An end falls silent, or is heard again; or its port moves, or that becomes known.
     pub(crate) fn change(&mut self, rng: &mut Rng, net: &mut Net) {
+        if self.ports_move && rng.chance(500) {
+            self.move_port(rng, net);
+        }
         if !self.partitions_happen {
             return;
         }
@@ -43,10 +62,20 @@ impl Weather {
         }
     }
 
-    /// The last word: most of who is silent is heard again.
+    fn move_port(&mut self, rng: &mut Rng, net: &mut Net) {
+        if !tell_addresses(net) {
+            self.moves += 1;
+            net.readdress(rng.below(2) as usize, 1 + self.moves as u32);
+        }
+    }
+
+    /// The last word: most of who is silent is heard again, and most learn where who moved is.
     pub(crate) fn settle(&self, rng: &mut Rng, net: &mut Net) {
         if rng.chance(700) {
             net.mute.clear();
+        }
+        if rng.chance(700) {
+            tell_addresses(net);
         }
     }
 
@@ -75,6 +104,43 @@ impl Weather {
     }
 }
 
+/// Tells each end where the other one is now. False if both knew.
+fn tell_addresses(net: &mut Net) -> bool {
+    let mut is_news = false;
+    for node in 0..2 {
+        let address = net.nodes[1 - node].address;
+        if core::mem::replace(&mut net.nodes[node].peer_address, address) != address {
+            learn_address(&mut net.nodes[node]);
+            is_news = true;
+        }
+    }
+    is_news
+}
+
+/// A connection is told the address in SQD alone (IBA 11.2.5.3), and one that ended no more.
+fn learn_address(node: &mut Node) {
+    let Node { qp, host, .. } = node;
+    let before = qp.state();
+    if !qp.qp_type().is_connected() || !matches!(before, QpState::Rts | QpState::Sqd) {
+        return;
+    }
+    let state = |state| QpAttr { state, ..QpAttr::default() };
+    if before == QpState::Rts {
+        qp.modify(host, &state(QpState::Sqd), AttrMask::STATE).expect("RTS leads to SQD");
+    }
+    let mask = AttrMask::STATE | AttrMask::AV;
+    qp.modify(host, &state(QpState::Sqd), mask).expect("SQD takes an address");
+    if before == QpState::Rts {
+        qp.modify(host, &state(QpState::Rts), AttrMask::STATE).expect("SQD leads to RTS");
+    }
+}
+
+/// A path MTU; those that most networks have are more frequent, as they make more packets of less work.
+pub(crate) fn mtu(rng: &mut Rng) -> Mtu {
+    let frequent = if rng.chance(750) { 3 } else { Mtu::ALL.len() as u64 };
+    Mtu::ALL[rng.below(frequent) as usize]
+}
+
 fn rnr(rng: &mut Rng) -> Syndrome {
     let timer = RnrTimer::from_code(rng.below(32) as u8).expect("a five-bit code");
     Syndrome::RnrNak { timer }
@@ -94,5 +160,10 @@ pub(crate) fn roll(rng: &mut Rng, options: &mut Options) -> Weather {
         // 1 ms: longer than the longest queue.
         options.timeout = 8;
     }
-    Weather { partitions_happen: rng.chance(250), is_forged: rng.chance(400), ..Weather::FINE }
+    Weather {
+        partitions_happen: rng.chance(250),
+        ports_move: rng.chance(150),
+        is_forged: rng.chance(400),
+        ..Weather::FINE
+    }
 }

@@ -118,3 +118,20 @@ fn a_read_is_asked_for_again_from_where_it_broke_off() {
     recv_nothing!(s, 12);
     recv!(s, 13, packet(Opcode::RcReadRequest, sq(1)).reth(0x9100, 344).ackreq());
 }
+
+/// Nothing of a window arrived, time after time: perhaps that many have no room on the way.
+#[test]
+fn with_each_timeout_half_as_many_packets_are_sent() {
+    let mut s = Station::new(&Options { memory: 1 << 17, ..Options::rc() });
+    s.post(build::write(9, BASE, 200 * 256, BASE));
+    s.at(0);
+    let mut sent = vec![s.host.out.len()];
+    while s.qp.state() == QpState::Rts {
+        s.host.out.clear();
+        let due = s.qp.poll_timeout().expect("it waits for the peer");
+        s.at(due.as_nanos().div_ceil(1_000));
+        sent.push(s.host.out.len());
+    }
+    assert_eq!(sent, [128, 64, 32, 16, 8, 4, 2, 2, 0]);
+    s.sent(9, WcStatus::RetryExcErr);
+}

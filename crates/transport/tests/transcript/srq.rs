@@ -1,5 +1,7 @@
 //! Shared receive queues.
 
+use transport::tm::{Met, RNDV_BYTES, Rendezvous, TmInfo};
+
 use crate::prelude::*;
 
 fn options() -> Options {
@@ -49,5 +51,23 @@ fn on_ud_a_message_too_long_uses_its_receive_up() {
     s.host.srq.push_back(build::recv(7, BASE, 44));
     send!(s, 0, packet(Opcode::UdSendOnly, rq(0)).deth(QKEY, PEER), b"12345");
     s.received(7, WcStatus::LocLenErr);
+    assert_eq!(s.qp.state(), QpState::Rts);
+}
+
+#[test]
+fn a_rendezvous_without_room_fails_its_receive_says_why_and_leaves_the_headers_to_the_program() {
+    let mut s = Station::new(&options());
+    let (info, header) = (TmInfo { tag: 5, private: 6 }, [0x77; RNDV_BYTES]);
+    let rendezvous = Rendezvous { header, addr: BASE, rkey: RKey(1), length: 41 };
+    s.host.met = Met::Rendezvous(info, rendezvous);
+    s.host.srq.push_back(build::recv(7, BASE, 40));
+    send!(s, 0, packet(Opcode::RcSendOnly, rq(0)).ackreq(), &header);
+    recv!(s, 0, ack(rq(0), 1));
+    let done = s.received(7, WcStatus::TmRndvIncomplete);
+    assert_eq!(Reason::from_vendor_err(done.vendor_err), Some(Reason::RendezvousTooLong));
+    assert!(done.solicited, "an error wakes who waits for what is solicited");
+    assert_eq!(s.peek(BASE, RNDV_BYTES), header);
+    let told: Vec<_> = s.host.accounts.iter().map(|told| (told.wr_id, told.reason)).collect();
+    assert_eq!(told, [(7, Reason::RendezvousTooLong)]);
     assert_eq!(s.qp.state(), QpState::Rts);
 }

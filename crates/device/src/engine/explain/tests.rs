@@ -4,6 +4,7 @@ use std::time::Duration;
 use iba::{AttrMask, Psn, QpAttr, QpState, QpType, RKey, WrOpcode};
 
 use super::*;
+use crate::engine::{TagOp, TagOpKind};
 use crate::ids::QpId;
 use crate::rig::{self, Objects, post, send, to_rts};
 
@@ -89,8 +90,8 @@ fn told(reason: Reason, udp_port: u16) -> Option<(Account, &'static str, String)
     use WcStatus as S;
     let behind = |said: &str, how: &str| format!(": {said}{how}");
     Some(match reason {
-        // Nothing failed, or what failed is the account of another request.
-        Reason::None | Reason::Flushed => return None,
+        // Nothing failed, or what failed is the account of another request. What is of no QP is shown below.
+        Reason::None | Reason::Flushed | Reason::NoSuchTag => return None,
         Reason::AckTimeout => (
             sent(S::RetryExcErr, reason),
             "RETRY_EXC_ERR (12): SEND of 4096 bytes, wr_id 0x2, ",
@@ -183,6 +184,13 @@ fn told(reason: Reason, udp_port: u16) -> Option<(Account, &'static str, String)
             "MW_BIND_ERR (6): bind of 0 bytes, wr_id 0x2, ",
             behind("the memory window could not be bound as asked", NEVER_SENT),
         ),
+        Reason::RendezvousTooLong => (
+            received(S::TmRndvIncomplete, reason),
+            "TM_RNDV_INCOMPLETE (23): receive with room for 64 bytes, wr_id 0x2, ",
+            ": a rendezvous is longer than the receive that its tag matched, which has its headers instead; PSN 0x000077 was \
+             expected"
+                .into(),
+        ),
         // A reason of which the transport says that there is one, and this page not what is said of it.
         _ => panic!("no sentence is shown for {reason:?}"),
     })
@@ -246,4 +254,26 @@ fn a_flushed_request_has_a_sentence_whether_another_failed_or_not() {
     let why = lonely.engine.explain(lonely.qpn, wc.wr_id, wc.status).expect("a sentence");
     let first = lonely.words(&account);
     assert_eq!(why, format!("flushed, as another work request had failed: {first}"));
+}
+
+/// A list of tags takes back a receive that it does not have: of no QP, and said all the same.
+#[test]
+fn an_operation_on_a_list_of_tags_that_failed_has_a_sentence() {
+    let mut lonely = Lonely::new("explain-tags");
+    let Lonely { engine, objects, .. } = &mut lonely;
+    let srq = engine.create_srq(objects.pd, 8, 1, 0, 0).expect("below max_srq");
+    engine.make_srq_tm(srq, objects.cq, 8, 8).expect("the preset matches tags");
+    let kind = TagOpKind::Del(0x5);
+    let op = TagOp { wr_id: 0x1d, signaled: false, unexpected_cnt: None, kind };
+    engine.post_srq_op(srq, op).expect("it fails in its completion");
+    let wc = engine.pop_wc(objects.cq).expect("a failure always completes");
+    assert_eq!((wc.wr_id, wc.status), (0x1d, WcStatus::TmErr));
+    assert_eq!(Reason::from_vendor_err(wc.vendor_err), Some(Reason::NoSuchTag));
+    let why = engine.explain(wc.qpn, wc.wr_id, wc.status).expect("it failed");
+    let said = format!(
+        "TM_ERR (22): taking back the receive with handle 0x5, wr_id 0x1d, SRQ {}: no receive of the list has that handle: its \
+         message came, or it was taken back before",
+        srq.handle()
+    );
+    assert_eq!(why, said);
 }
