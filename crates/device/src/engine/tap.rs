@@ -35,6 +35,8 @@ pub(crate) struct Tap {
     sealer: Sealer,
     scratch: Vec<u8>,
     payload: Vec<u8>,
+    /// The comment of the packet that is recorded.
+    words: String,
     /// What is to be said of datagrams that wait for the socket, by QP and sequence number, in their order.
     notes: VecDeque<((Qpn, Psn), Note)>,
 }
@@ -60,9 +62,9 @@ pub(crate) struct Note {
 }
 
 impl Note {
-    fn words(&self) -> String {
+    fn write_to(&self, words: &mut String) {
         use std::fmt::Write;
-        let mut words = String::new();
+        words.clear();
         if let Some(qpn) = self.qpn {
             let _ = write!(words, "QP {qpn}");
         }
@@ -72,7 +74,6 @@ impl Note {
         if let Some(key) = self.key {
             let _ = write!(words, ", MR {key:#x}");
         }
-        words
     }
 }
 
@@ -91,6 +92,7 @@ impl Tap {
                 sealer: Sealer::new(),
                 scratch: Vec::new(),
                 payload: Vec::new(),
+                words: String::new(),
                 notes: VecDeque::new(),
             })),
             Err(error) => {
@@ -146,14 +148,14 @@ impl Tap {
         payload: Vec<u8>,
         note: Note,
     ) {
-        let words = note.words();
+        note.write_to(&mut self.words);
         let mtu = mtu.bytes() as usize;
         let count = payload.len().div_ceil(mtu).max(1);
         for index in 0..count {
             let part = &payload[index * mtu..payload.len().min((index + 1) * mtu)];
             let Some(headers) = part_of(headers, index, count) else { continue };
             if self.frame(&ends, &headers, part) {
-                self.record(now, way, &words);
+                self.record(now, way);
             }
         }
         self.payload = payload;
@@ -215,7 +217,8 @@ impl Tap {
         self.scratch.clear();
         if self.ip(ends, from, id, bytes.len()) {
             self.scratch.extend(bytes);
-            self.record(now, way, &note.words());
+            note.write_to(&mut self.words);
+            self.record(now, way);
         }
     }
 
@@ -278,8 +281,9 @@ impl Tap {
         true
     }
 
-    fn record(&mut self, now: Time, way: Direction, words: &str) {
-        self.capture.packet(Duration::from_nanos(now.as_nanos()), way, &self.scratch, words);
+    fn record(&mut self, now: Time, way: Direction) {
+        let when = Duration::from_nanos(now.as_nanos());
+        self.capture.packet(when, way, &self.scratch, &self.words);
         self.deadline.get_or_insert(now + LATENESS);
     }
 
