@@ -287,7 +287,10 @@ int main(int argc, char **argv)
 		switch (option) {
 		case 'd': device = optarg; break;
 		case 'g': gid_index = atoi(optarg); break;
-		case 'l': sizes[most++] = ROOM; break;
+		case 'l':
+			for (uint32_t size = 2u << 20; size <= ROOM; size *= 2)
+				sizes[most++] = size;
+			break;
 		case 'm': mtu = atoi(optarg); break;
 		case 'p': port = optarg; break;
 		default: return 2;
