@@ -1,7 +1,10 @@
 /* Two programs that check each other's bytes for as long as they are told to, whatever else comes to their ports.
  *
- *   besieged PORT                    serves
- *   besieged PORT HOST SECONDS       WRITEs to the server's region, says so with a SEND, and is told whether the bytes are right
+ *   besieged PORT [v6]                    serves
+ *   besieged PORT HOST SECONDS [v6]       WRITEs to the server's region, says so with a SEND, and is told whether the bytes are right
+ *
+ * v6: over the GID of fd00::/8. The server says "aim NUMBER" of its first QP and of some more that are connected to nobody's QP and
+ * begin with sequence number 100: whoever guesses has these to guess at.
  *
  * When a connection ends with an error both make a new one. The region lies between two pages of known bytes, and these between
  * two that nobody may touch; every other region is laid out the same way. At the end each prints what it did:
@@ -26,6 +29,8 @@
 #define MESSAGE 3000
 #define RECVS 16
 #define CANARY 0xc5
+#define BAITS 4
+#define BAIT_PSN 100
 /* The timeouts of the QP are over long before. */
 #define PATIENCE 20
 
@@ -35,7 +40,8 @@ static struct {
 	struct ibv_context *ctx;
 	struct ibv_pd *pd;
 	struct ibv_cq *cq;
-	struct ibv_qp *qp;
+	struct ibv_qp *qp, *baits[BAITS];
+	unsigned gid_index;
 	unsigned char *area[AREAS];
 	struct ibv_mr *mr[AREAS];
 	union ibv_gid gid;
@@ -142,7 +148,8 @@ static void connect_qp(void)
 	}
 	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = qpn, .rq_psn = peer_psn,
 		.max_dest_rd_atomic = 4, .min_rnr_timer = 12,
-		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .hop_limit = 64 } } };
+		.ah_attr = { .is_global = 1, .port_num = 1,
+			     .grh = { .dgid = gid, .sgid_index = x.gid_index, .hop_limit = 64 } } };
 	if (ibv_modify_qp(x.qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 					       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
 		die("RTR");
@@ -157,6 +164,45 @@ static void connect_qp(void)
 	if (fgetc(x.in) != 'r' || fscanf(x.in, "%*[^\n]") != 0 || fgetc(x.in) != '\n')
 		die("ready");
 	x.connections++;
+}
+
+/* QPs that may be WRITTEN and READ to by who knows the key. Nobody does. */
+static void lay_baits(void)
+{
+	struct ibv_qp_init_attr init = { .send_cq = x.cq, .recv_cq = x.cq, .qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 } };
+	struct ibv_qp_attr connected, attr;
+	struct ibv_qp_init_attr unused;
+
+	if (ibv_query_qp(x.qp, &connected, IBV_QP_AV, &unused))
+		die("query_qp");
+	printf("aim %u\n", x.qp->qp_num);
+	for (int i = 0; i < BAITS; i++) {
+		x.baits[i] = ibv_create_qp(x.pd, &init);
+		attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = 1,
+			.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
+		if (!x.baits[i] || ibv_modify_qp(x.baits[i], &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+									    IBV_QP_ACCESS_FLAGS))
+			die("bait INIT");
+		attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = 0x3fffff,
+			.rq_psn = BAIT_PSN, .max_dest_rd_atomic = 4, .min_rnr_timer = 12, .ah_attr = connected.ah_attr };
+		if (ibv_modify_qp(x.baits[i], &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+							     IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
+			die("bait RTR");
+		printf("aim %u\n", x.baits[i]->qp_num);
+	}
+	printf("that is all\n");
+	fflush(stdout);
+}
+
+static void find_gid(int is_v6)
+{
+	for (;; x.gid_index++) {
+		if (ibv_query_gid(x.ctx, 1, x.gid_index, &x.gid))
+			die("no such GID");
+		if (!is_v6 || x.gid.raw[0] == 0xfd)
+			return;
+	}
 }
 
 static int post(enum ibv_wr_opcode opcode, int area, uint32_t length, uint32_t imm)
@@ -313,16 +359,18 @@ static int connected(const char *host, const char *port)
 int main(int argc, char **argv)
 {
 	struct ibv_device **devices = ibv_get_device_list(NULL);
-	int one = 1;
+	int one = 1, is_v6 = argc > 2 && !strcmp(argv[argc - 1], "v6");
 
+	argc -= is_v6;
 	if (argc != 2 && argc != 4)
 		return 2;
 	srandom((unsigned)getpid());
 	x.ctx = devices && devices[0] ? ibv_open_device(devices[0]) : NULL;
 	x.pd = x.ctx ? ibv_alloc_pd(x.ctx) : NULL;
 	x.cq = x.pd ? ibv_create_cq(x.ctx, 64, NULL, NULL, 0) : NULL;
-	if (!x.cq || ibv_query_gid(x.ctx, 1, 0, &x.gid))
+	if (!x.cq)
 		die("no device");
+	find_gid(is_v6);
 	for (int i = 0; i < AREAS; i++)
 		make_area(i);
 	x.tcp = argc == 2 ? listening(argv[1]) : connected(argv[2], argv[1]);
@@ -335,13 +383,17 @@ int main(int argc, char **argv)
 	if (argc == 4)
 		client(atof(argv[3]));
 	else
-		do
+		do {
 			connect_qp();
-		while (serve());
+			if (!x.baits[0])
+				lay_baits();
+		} while (serve());
 	printf("connections %ld exchanges %ld errors %ld wrong %ld last %s canaries %s rss %ld %ld\n", x.connections, x.exchanges,
 	       x.errors, x.wrong, x.last_right ? "right" : "wrong", canaries_intact() ? "intact" : "changed", x.rss, rss());
 	fflush(stdout);
 	ibv_destroy_qp(x.qp);
+	for (int i = 0; i < BAITS && x.baits[i]; i++)
+		ibv_destroy_qp(x.baits[i]);
 	for (int i = 0; i < AREAS; i++)
 		ibv_dereg_mr(x.mr[i]);
 	ibv_destroy_cq(x.cq);

@@ -91,7 +91,10 @@ static inline int loop_open(struct loop *l)
 		if (!l->qp[i])
 			return loop_fail("QP");
 	}
-	if (loop_connect(l->qp[0], l->qp[1]->qp_num, &gid, 14) || loop_connect(l->qp[1], l->qp[0]->qp_num, &gid, 14))
+	const char *asked = getenv("LOOP_TIMEOUT");
+	unsigned timeout = asked ? (unsigned)atoi(asked) : 14;
+
+	if (loop_connect(l->qp[0], l->qp[1]->qp_num, &gid, timeout) || loop_connect(l->qp[1], l->qp[0]->qp_num, &gid, timeout))
 		return -1;
 	return 0;
 }

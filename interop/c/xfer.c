@@ -1,4 +1,5 @@
-/* Every operation of a reliable connection, at many sizes, between two hosts, with every byte looked at on the far side.
+/* Every operation of a reliable connection, at many sizes, between two hosts, with every byte looked at on the far side:
+ * one at a time, and then SENDs, WRITEs and READs sixteen at a time.
  *
  *   xfer -d DEVICE -g GID_INDEX -m MTU -p PORT              serves
  *   xfer -d DEVICE -g GID_INDEX -m MTU -p PORT [-l] HOST    asks for the operations; -l: large ones, too
@@ -19,6 +20,9 @@
 #define ROOM (8u << 20)
 #define GUARD 64u
 #define PATIENCE 60
+/* Requests that are under way at once, and the place that each has on both sides. */
+#define BURST 16u
+#define SLOT (256u << 10)
 
 enum op { SEND, SEND_IMM, WRITE, WRITE_IMM, READ, CAS, FAA, OPS };
 static const char *const names[OPS] = { "SEND", "SEND_WITH_IMM", "WRITE", "WRITE_WITH_IMM", "READ", "CMP_SWAP",
@@ -122,14 +126,14 @@ static void open_device(const char *device)
 	if (!x.ctx)
 		die("no device %s", device);
 	x.pd = ibv_alloc_pd(x.ctx);
-	x.cq = ibv_create_cq(x.ctx, 16, NULL, NULL, 0);
+	x.cq = ibv_create_cq(x.ctx, 4 * BURST, NULL, NULL, 0);
 	if (posix_memalign((void **)&x.buf, 4096, ROOM + 4096))
 		die("memory");
 	memset(x.buf, 0, ROOM + 4096);
 	x.mr = ibv_reg_mr(x.pd, x.buf, ROOM + 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 							    IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
 	struct ibv_qp_init_attr init = { .send_cq = x.cq, .recv_cq = x.cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
-		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 } };
+		.cap = { .max_send_wr = BURST, .max_recv_wr = BURST, .max_send_sge = 1, .max_recv_sge = 1 } };
 	x.qp = x.mr ? ibv_create_qp(x.pd, &init) : NULL;
 	if (!x.qp)
 		die("MR or QP: %s", strerror(errno));
@@ -193,14 +197,107 @@ static void say(const char *words)
 	fflush(x.out);
 }
 
+static const enum ibv_wr_opcode codes[OPS] = { IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_WRITE,
+	IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD };
+
+/* What the n-th request of a burst is, and whether the server has a receive for it. */
+static unsigned op_of(unsigned n, unsigned seed) { return (n * 3 + n / 5 + seed) % CAS; }
+static int receives(unsigned op) { return op == SEND || op == SEND_IMM || op == WRITE_IMM; }
+
+/* Fills the places of a burst: with bytes to be sent or read, or with those that are to be written over. */
+static void lay_out(uint32_t size, unsigned seed, int asks)
+{
+	for (unsigned n = 0; n < BURST; n++) {
+		unsigned char *slot = x.buf + n * SLOT;
+		int is_source = (op_of(n, seed) == READ) != asks;
+
+		memset(slot, 0xee, size + GUARD);
+		for (uint32_t i = 0; i < size && is_source; i++)
+			slot[i] = pattern(i, seed + n);
+	}
+}
+
+/* Looks at the places that were filled by the other side. */
+static void look(uint32_t size, unsigned seed, int asks)
+{
+	for (unsigned n = 0; n < BURST; n++) {
+		const unsigned char *slot = x.buf + n * SLOT;
+
+		if ((op_of(n, seed) == READ) != asks)
+			continue;
+		for (uint32_t i = 0; i < size + GUARD; i++)
+			if (slot[i] != (i < size ? pattern(i, seed + n) : 0xee))
+				die("%s %u of a burst: byte %u of %u is wrong", names[op_of(n, seed)], n, i, size);
+	}
+}
+
+static void serve_burst(uint32_t size, unsigned seed)
+{
+	lay_out(size, seed, 0);
+	for (unsigned n = 0; n < BURST; n++) {
+		unsigned op = op_of(n, seed);
+		struct ibv_sge sge = { .addr = (uintptr_t)(x.buf + n * SLOT), .length = size, .lkey = x.mr->lkey };
+		struct ibv_recv_wr wr = { .wr_id = n, .sg_list = &sge, .num_sge = op != WRITE_IMM }, *bad;
+
+		if (receives(op) && ibv_post_recv(x.qp, &wr, &bad))
+			die("post_recv");
+	}
+	say("ready");
+	for (unsigned n = 0; n < BURST; n++) {
+		unsigned op = op_of(n, seed);
+
+		if (!receives(op))
+			continue;
+		struct ibv_wc wc = complete("a burst");
+
+		if (wc.wr_id != n || wc.byte_len != size)
+			die("burst: receive %u of %u bytes, not %u of %u", (unsigned)wc.wr_id, wc.byte_len, n, size);
+		if (op != SEND && (!(wc.wc_flags & IBV_WC_WITH_IMM) || ntohl(wc.imm_data) != seed + n))
+			die("burst: immediate data %x", ntohl(wc.imm_data));
+	}
+	hear("done");
+	look(size, seed, 0);
+	say("right");
+}
+
+static void ask_burst(uint32_t size, unsigned seed)
+{
+	lay_out(size, seed, 1);
+	fprintf(x.out, "%u %u %u\n", OPS, size, seed);
+	fflush(x.out);
+	hear("ready");
+	for (unsigned n = 0; n < BURST; n++) {
+		struct ibv_sge sge = { .addr = (uintptr_t)(x.buf + n * SLOT), .length = size, .lkey = x.mr->lkey };
+		struct ibv_send_wr wr = { .wr_id = n, .sg_list = &sge, .num_sge = 1, .opcode = codes[op_of(n, seed)],
+			.imm_data = htonl(seed + n), .wr.rdma = { x.addr + n * SLOT, x.rkey } }, *bad;
+
+		if (ibv_post_send(x.qp, &wr, &bad))
+			die("post_send");
+	}
+	for (unsigned n = 0; n < BURST; n++) {
+		struct ibv_wc wc = complete("a burst");
+
+		if (wc.wr_id != n)
+			die("burst: request %u completes, not %u", (unsigned)wc.wr_id, n);
+	}
+	look(size, seed, 1);
+	say("done");
+	hear("right");
+}
+
 static void serve(void)
 {
 	unsigned op, size, seed, count = 0;
 	char line[64];
 
-	while (fgets(line, sizeof(line), x.in) && sscanf(line, "%u %u %u", &op, &size, &seed) == 3 && op < OPS) {
+	while (fgets(line, sizeof(line), x.in) && sscanf(line, "%u %u %u", &op, &size, &seed) == 3 && op <= OPS) {
+		if (op == OPS) {
+			serve_burst(size, seed);
+			count++;
+			continue;
+		}
 		uint64_t before = 0x1122334455667788ull * seed, *word = (uint64_t *)x.buf;
-		int receives = op == SEND || op == SEND_IMM || op == WRITE_IMM;
+		int is_received = receives(op);
 
 		if (op == READ)
 			fill(size, seed);
@@ -208,7 +305,7 @@ static void serve(void)
 			memset(x.buf, 0xee, size + GUARD);
 		if (op == CAS || op == FAA)
 			*word = before;
-		if (receives) {
+		if (is_received) {
 			struct ibv_sge sge = { .addr = (uintptr_t)x.buf, .length = size, .lkey = x.mr->lkey };
 			struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = op != WRITE_IMM }, *bad;
 
@@ -216,7 +313,7 @@ static void serve(void)
 				die("post_recv");
 		}
 		say("ready");
-		if (receives) {
+		if (is_received) {
 			struct ibv_wc wc = complete(names[op]);
 
 			if (wc.byte_len != size)
@@ -244,8 +341,6 @@ static void ask(unsigned op, uint32_t size, uint32_t seed)
 	struct ibv_sge sge = { .addr = (uintptr_t)x.buf, .length = size, .lkey = x.mr->lkey };
 	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .imm_data = htonl(seed ^ size) }, *bad;
 	uint64_t before = 0x1122334455667788ull * seed;
-	static const enum ibv_wr_opcode codes[OPS] = { IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_WRITE,
-		IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD };
 
 	wr.opcode = codes[op];
 	if (op == READ || op >= CAS)
@@ -287,7 +382,10 @@ int main(int argc, char **argv)
 		switch (option) {
 		case 'd': device = optarg; break;
 		case 'g': gid_index = atoi(optarg); break;
-		case 'l': sizes[most++] = ROOM; break;
+		case 'l':
+			for (uint32_t size = 2u << 20; size <= ROOM; size *= 2)
+				sizes[most++] = size;
+			break;
 		case 'm': mtu = atoi(optarg); break;
 		case 'p': port = optarg; break;
 		default: return 2;
@@ -316,6 +414,10 @@ int main(int argc, char **argv)
 		for (unsigned i = 0; i < most; i++)
 			ask(op, sizes[i], ++count);
 	}
+	for (unsigned i = 0; i < sizeof(all) / sizeof(*all); i++)
+		if (all[i] <= SLOT / 2)
+			for (unsigned n = 0; n < CAS; n++)
+				ask_burst(all[i], ++count);
 	puts("every exchange was right");
 	return 0;
 }

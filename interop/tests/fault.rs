@@ -193,6 +193,36 @@ fn a_port_that_goes_down_and_comes_back() {
         .says("flap: port-down fired once");
 }
 
+/// The cable is out for longer than the usual retries take: who waits for acknowledgements for longer goes on afterwards, who does not
+/// gets RETRY_EXC while the port is down.
+#[test]
+fn a_port_that_is_down_for_three_seconds() {
+    needs!(Need::Program("gcc"));
+    let scratch = scratch();
+    let plan = plan(
+        &scratch,
+        "cable.toml",
+        "[[fault]]\nname = 'the cable'\ndo = 'port-down'\nfrom = '100ms'\nfor = '3s'",
+    );
+    let writing = |timeout: &str| {
+        Program::new(scratch.file("faulty"))
+            .args(["write", "600", "1"])
+            .env("PEERDMA_FAULT", &plan)
+            .env("LOOP_TIMEOUT", timeout)
+            .output()
+    };
+    // 1.07 s, seven times again.
+    let patient = writing("18");
+    patient.success().says("event port error\nport down\nevent port active\nport active");
+    patient.says("600 done, 0 with wrong bytes").says("the cable: port-down fired once");
+    assert!(milliseconds(&patient) >= 3000, "{patient}");
+    // 8 ms.
+    let impatient = writing("11");
+    impatient.failure().says("event port error\nport down");
+    impatient.says("status 12 transport retry counter exceeded, wr_id 1");
+    impatient.never_says("event port active");
+}
+
 #[test]
 fn a_region_that_is_taken_away_while_in_use() {
     needs!(Need::Program("gcc"));

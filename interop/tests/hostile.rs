@@ -24,7 +24,17 @@ fn of(out: &Output, word: &str) -> u64 {
     value.unwrap_or_else(|| panic!("no number of {word} in {out}"))
 }
 
-fn besiege(attack: &[&str]) -> Siege {
+/// Where the server is and where the client is, and what else both are told.
+struct Family {
+    server: &'static str,
+    client: &'static str,
+    more: &'static [&'static str],
+}
+
+const V4: Family = Family { server: "10.77.0.1", client: "10.77.0.2", more: &[] };
+const V6: Family = Family { server: "fd77::1", client: "fd77::2", more: &["v6"] };
+
+fn besiege(family: &Family, attack: &[&str]) -> Siege {
     let veth = Veth::new();
     let scratch = Scratch::new();
     let besieged = compile("besieged", &scratch);
@@ -32,7 +42,8 @@ fn besiege(attack: &[&str]) -> Siege {
     let seconds = number("PEERDMA_HOSTILE_SECONDS", 8);
     let mut server = Program::new(&besieged)
         .args([port.number().to_string()])
-        .env("PEERDMA_LOG", "info")
+        .args(family.more)
+        .env("PEERDMA_LOG", "info,peerdma::drop=debug")
         .in_netns(&veth.left)
         .limit(std::time::Duration::from_secs(seconds + 120))
         .start();
@@ -40,15 +51,23 @@ fn besiege(attack: &[&str]) -> Siege {
     // Longer than the attack, so that what is left of it can be seen.
     let client = Program::new(&besieged)
         .args([port.number().to_string(), "10.77.0.1".to_owned(), (seconds + 4).to_string()])
+        .args(family.more)
         .env("PEERDMA_LOG", "info")
         .in_netns(&veth.right)
         .limit(std::time::Duration::from_secs(seconds + 120))
         .start();
+    server.wait_says("that is all");
+    let printed = server.printed();
+    let aims = printed.lines().filter_map(|line| line.strip_prefix("aim "));
+    let aims = aims.flat_map(|qpn| ["--aim", qpn]);
+    // Who sees the packets needs no more.
+    let aims = aims.filter(|_| attack.is_empty());
     let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/hostile");
     let seed = number("PEERDMA_HOSTILE_SEED", 1).to_string();
     let attacker = Program::new(env!("CARGO_BIN_EXE_hostile"))
-        .args(["10.77.0.1", "10.77.0.2", &seconds.to_string(), &seed, corpus])
+        .args([family.server, family.client, &seconds.to_string(), &seed, corpus])
         .args(attack)
+        .args(aims)
         .mode(Mode::Plain)
         .in_netns(&veth.right)
         .limit(std::time::Duration::from_secs(seconds + 60))
@@ -83,11 +102,38 @@ impl Siege {
         for name in ["rx_unknown_qpn", "rx_icrc_encapsulated", "rx_malformed_packets"] {
             assert!(counted.get(name).is_some_and(|count| *count > 0), "{name}: {}", self.server);
         }
+        for (name, why) in [
+            ("rx_unknown_qpn", "no such QP"),
+            ("rx_icrc_encapsulated", "ICRC 0x"),
+            ("out_of_sequence", "its sequence number is not due yet"),
+            ("duplicate_request", "its sequence number was there before"),
+            ("resp_remote_access_errors", "its key gives no access"),
+        ] {
+            self.is_logged(name, why);
+        }
+    }
+
+    /// Each packet that the server counted is named in its log.
+    #[track_caller]
+    fn is_logged(&self, name: &str, why: &str) {
+        let lines = self.server.stderr.lines().filter(|line| line.contains("peerdma::drop"));
+        let lines = lines.filter(|line| line.contains(why)).count() as u64;
+        let counted = self.server.counters().get(name).copied().unwrap_or_default();
+        assert_eq!(lines, counted, "{name}: lines, and the count of {:?}", self.server.counters());
+    }
+
+    /// The server counted what was guessed.
+    #[track_caller]
+    fn counts(&self, names: &[&str]) {
+        let counted = self.server.counters();
+        for name in names {
+            assert!(counted.get(name).is_some_and(|count| *count > 0), "{name}: {counted:?}");
+        }
     }
 }
 
 macro_rules! two_hosts {
-    () => {
+    ($($more:expr),*) => {
         needs!(
             Need::Root,
             Need::Namespaces,
@@ -96,16 +142,18 @@ macro_rules! two_hosts {
             Need::Program("setpriv"),
             Need::Program("ethtool"),
             Need::Program("gcc")
+            $(, $more)*
         )
     };
 }
 
-/// Who sees nothing guesses QPNs, sequence numbers and keys: nobody else's connection notices.
-#[test]
-fn guesses_disturb_no_connection() {
-    two_hosts!();
-    let siege = besiege(&[]);
+/// Who sees nothing guesses QPNs, sequence numbers and keys: nobody else's connection notices. All guesses are counted and named; so
+/// are those of who knows a QPN, and even where the connection begins.
+#[track_caller]
+fn guesses(family: &Family) {
+    let siege = besiege(family, &[]);
     siege.withstood();
+    siege.counts(&["duplicate_request", "out_of_sequence", "resp_remote_access_errors"]);
     for out in [&siege.server, &siege.client] {
         let troubles = ["errors", "wrong"].map(|word| of(out, word));
         assert_eq!((of(out, "connections"), troubles), (1, [0, 0]), "{out}");
@@ -114,17 +162,36 @@ fn guesses_disturb_no_connection() {
 
 /// Who sees the packets can say what the peer could have said: end a connection, write to its region. Nothing more: what is not
 /// the region stays as it is, and the next connection works.
-#[test]
-fn who_knows_the_numbers_is_the_peer_and_no_more() {
-    two_hosts!();
-    let siege = besiege(&["--knowing"]);
+#[track_caller]
+fn knows_the_numbers(family: &Family) {
+    let siege = besiege(family, &["--knowing"]);
     siege.withstood();
     assert!(of(&siege.attacker, "learned") > 20, "{}", siege.attacker);
     let counted = siege.server.counters();
     let games = ["duplicate_request", "out_of_sequence"];
-    assert!(
-        games.iter().any(|name| counted.get(name).is_some_and(|count| *count > 0)),
-        "{}",
-        siege.server
-    );
+    assert!(games.iter().any(|name| counted.contains_key(name)), "{counted:?}");
+}
+
+#[test]
+fn guesses_disturb_no_connection() {
+    two_hosts!();
+    guesses(&V4);
+}
+
+#[test]
+fn guesses_disturb_no_connection_over_ipv6() {
+    two_hosts!(Need::Ipv6);
+    guesses(&V6);
+}
+
+#[test]
+fn who_knows_the_numbers_is_the_peer_and_no_more() {
+    two_hosts!();
+    knows_the_numbers(&V4);
+}
+
+#[test]
+fn who_knows_the_numbers_over_ipv6_is_the_peer_and_no_more() {
+    two_hosts!(Need::Ipv6);
+    knows_the_numbers(&V6);
 }

@@ -82,7 +82,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("wire", 180, "two hosts: tshark and the ICRC", Job::Interop { threads: 1 }),
     group(
         "hostile",
-        90,
+        120,
         "a device under attack, beside honest traffic",
         Job::Interop { threads: 1 },
     ),

@@ -160,6 +160,20 @@ impl Responder {
         self.results.push_back((psn, value));
     }
 
+    /// Keeps where a READ that is granted begins and ends, and forgets the oldest if that makes more than `limit`.
+    pub(crate) fn save_granted(&mut self, first: Psn, end: Psn, limit: usize) {
+        while self.granted.len() >= limit.max(1) {
+            self.granted.pop_front();
+        }
+        self.granted.push_back((first, end));
+    }
+
+    /// Whether this is a part of a READ that was granted lately.
+    pub(crate) fn was_granted(&self, psn: Psn, end: Psn) -> bool {
+        let holds = |(first, last): &(Psn, Psn)| !psn.is_before(*first) && !end.is_after(*last);
+        self.granted.iter().any(holds)
+    }
+
     pub(crate) fn saved_result(&self, psn: Psn) -> Option<u64> {
         self.results.iter().find(|(saved, _)| *saved == psn).map(|(_, value)| *value)
     }

@@ -52,6 +52,8 @@ pub(crate) struct Responder {
     pub(crate) answers: VecDeque<Answer>,
     /// Results of atomics, for when they are asked for again: as many as the peer may have outstanding.
     pub(crate) results: VecDeque<(Psn, u64)>,
+    /// Where the last READs that were granted begin and end: as many as the peer may have outstanding.
+    pub(crate) granted: VecDeque<(Psn, Psn)>,
     /// The step at which a packet was last refused or dropped.
     pub(crate) refusal: Option<Step>,
 }

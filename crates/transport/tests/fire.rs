@@ -296,6 +296,28 @@ fn a_forged_ack_of_a_read_brings_no_bytes_and_ends_nothing() {
     assert!(net.nodes[0].host.counted(Counter::ImpliedNakSeqErr) > 0, "and asked for them again");
 }
 
+/// Half of all sequence numbers are those of requests that were there before. A READ with such a number and a key that gives no
+/// access was no request of the peer's, unless it is one of the last that were granted.
+#[test]
+fn a_forged_duplicate_read_ends_nothing() {
+    let mut net = Net::pair(Options::rc());
+    net.post(0, build::read(1, FROM, 600, TO));
+    net.drive();
+    let read = |psn: Psn| build::packet(Opcode::RcReadRequest, psn).reth(0xdead_0000, 600);
+    for back in [1, 2, 1000, (1 << 23) - 10] {
+        net.forge(1, read(SQ_PSN.sub(back)), Vec::new());
+    }
+    post_write(&mut net, 0, 2);
+    net.drive();
+    assert_eq!(statuses(&net, 0), [WcStatus::Success; 2]);
+    assert_written(&net, 1, 2);
+    assert!(net.nodes[1].host.counted(Counter::DuplicateRequest) >= 4);
+
+    net.forge(1, read(SQ_PSN), Vec::new());
+    net.drive();
+    assert_eq!(net.nodes[1].host.events, [QpEvent::AccessErr], "asked for again, and gone by now");
+}
+
 /// Sequence numbers of 24 bits and QPNs are all that a packet proves: whoever knows them writes within what the regions and the
 /// QP grant, and nowhere else.
 #[test]

@@ -2,20 +2,21 @@
 //! connections are not its own.
 //!
 //! ```text
-//!   hostile TARGET OWN SECONDS SEED CORPUS [--knowing]
+//!   hostile TARGET OWN SECONDS SEED CORPUS [--knowing] [--aim QPN]...
 //! ```
 //!
 //! OWN is an address of this host, the one that TARGET's true peer has, so that a packet's source proves nothing. Packets begin
 //! as one of the corpus (a directory of `*.hex`) or, with `--knowing`, as one that passed on this host's wire a moment ago;
 //! then QPN, PSN, key, address, length, opcode, flags, payload and ICRC are changed, by a little or at random. Without
-//! `--knowing` nothing is seen of the connections: everything is a guess. What is sent follows from the seed and, with
+//! `--knowing` nothing is seen of the connections: everything is a guess, but the QPNs given with `--aim`, which some of the
+//! packets go to. What is sent follows from the seed and, with
 //! `--knowing`, from what passed.
 //!
 //! Nothing here uses peerdma's own packet code.
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
@@ -25,13 +26,15 @@ use interop::{Frame, icrc};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType};
 
 const PORT: u16 = 4791;
-/// Bytes in front of a BTH: IPv4 and UDP.
-const HEADERS: usize = 28;
+/// Bytes in front of a BTH: IPv4 or IPv6, and UDP.
+const HEADERS: [usize; 2] = [20 + 8, 40 + 8];
 /// Packets sent before the wire is looked at again, and the pause after them: the peers share the processors with us.
 const BURST: usize = 16;
 const PAUSE: Duration = Duration::from_millis(4);
 /// So many packets are sent, however long it takes on a machine that does other things.
 const AT_LEAST: u64 = 1_000;
+/// Where the connections begin that are there to be guessed at.
+const AIMED_PSN: u32 = 100;
 /// What passed lately.
 const REMEMBERED: usize = 64;
 
@@ -51,18 +54,20 @@ fn main() -> ExitCode {
 
 fn run(args: &[String]) -> Result<String, Box<dyn std::error::Error>> {
     let [target, own, seconds, seed, corpus, rest @ ..] = args else {
-        return Err("hostile TARGET OWN SECONDS SEED CORPUS [--knowing]".into());
+        return Err("hostile TARGET OWN SECONDS SEED CORPUS [--knowing] [--aim QPN]...".into());
     };
     let is_knowing = rest.iter().any(|word| word == "--knowing");
-    let (target, own): (Ipv4Addr, Ipv4Addr) = (target.parse()?, own.parse()?);
+    let aims = rest.windows(2).filter(|words| words[0] == "--aim").map(|words| words[1].parse());
+    let (target, own): (IpAddr, IpAddr) = (target.parse()?, own.parse()?);
     let until = Instant::now() + Duration::from_secs_f64(seconds.parse()?);
-    // Without a connection, and with the kernel's default for DF, the identification of every packet is 0.
+    // Without a connection, and with the kernel's default for DF, the identification of every IPv4 packet is 0.
     let socket = UdpSocket::bind((own, 0))?;
     let flow = Flow { src: own, dst: target, src_port: socket.local_addr()?.port() };
     let wire = is_knowing.then(sniffer).transpose()?;
     let mut attack = Attack {
         rng: Rng(seed.parse::<u64>()?.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
         corpus: read_corpus(corpus)?,
+        aims: aims.collect::<Result<_, _>>()?,
         seen: Vec::new(),
         learned: 0,
     };
@@ -122,8 +127,8 @@ fn read_corpus(dir: &str) -> Result<Vec<Vec<u8>>, Box<dyn std::error::Error>> {
 
 /// Where packets go, as the ICRC has it.
 struct Flow {
-    src: Ipv4Addr,
-    dst: Ipv4Addr,
+    src: IpAddr,
+    dst: IpAddr,
     src_port: u16,
 }
 
@@ -131,12 +136,25 @@ impl Flow {
     /// The packet with its ICRC, or with a wrong one.
     fn sealed(&self, packet: Vec<u8>, is_damaged: bool) -> Vec<u8> {
         let udp = (8 + packet.len() + 4) as u16;
-        let mut ip = vec![0x45, 0];
-        ip.extend((20 + udp).to_be_bytes());
-        // Identification 0, DF, time to live, UDP, no checksum.
-        ip.extend([0, 0, 0x40, 0, 64, 17, 0, 0]);
-        ip.extend(self.src.octets());
-        ip.extend(self.dst.octets());
+        let mut ip = Vec::new();
+        match (self.src, self.dst) {
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                ip.extend([0x60, 0, 0, 0]);
+                ip.extend(udp.to_be_bytes());
+                ip.extend([17, 64]);
+                ip.extend(src.octets());
+                ip.extend(dst.octets());
+            }
+            (src, dst) => {
+                ip.extend([0x45, 0]);
+                ip.extend((20 + udp).to_be_bytes());
+                // Identification 0, DF, time to live, UDP, no checksum.
+                ip.extend([0, 0, 0x40, 0, 64, 17, 0, 0]);
+                ip.extend(octets(src));
+                ip.extend(octets(dst));
+            }
+        }
+        let headers = ip.len() + 8;
         for word in [self.src_port, PORT, udp, 0] {
             ip.extend(word.to_be_bytes());
         }
@@ -144,7 +162,7 @@ impl Flow {
         ip.extend([0; 4]);
         let frame = Frame { ip };
         let sum = icrc(&frame) ^ u32::from(is_damaged);
-        let mut datagram = frame.ip[HEADERS..].to_vec();
+        let mut datagram = frame.ip[headers..].to_vec();
         let end = datagram.len() - 4;
         datagram[end..].copy_from_slice(&sum.to_le_bytes());
         datagram
@@ -155,6 +173,8 @@ impl Flow {
 struct Attack {
     rng: Rng,
     corpus: Vec<Vec<u8>>,
+    /// QPNs that are known.
+    aims: Vec<u32>,
     /// Packets to the target that passed lately, from BTH to payload.
     seen: Vec<Vec<u8>>,
     learned: u64,
@@ -162,7 +182,7 @@ struct Attack {
 
 impl Attack {
     /// Takes what passed on the wire since the last look.
-    fn learn(&mut self, wire: &OwnedFd, target: Ipv4Addr) -> io::Result<()> {
+    fn learn(&mut self, wire: &OwnedFd, target: IpAddr) -> io::Result<()> {
         let mut buffer = vec![0u8; 1 << 16];
         loop {
             let length = match rustix::net::recv(wire, &mut buffer[..], RecvFlags::empty()) {
@@ -170,18 +190,10 @@ impl Attack {
                 Err(rustix::io::Errno::AGAIN) => return Ok(()),
                 Err(error) => return Err(error.into()),
             };
-            // Ethernet, IPv4 without options, UDP to the port of RoCEv2. Of a train the first packet is enough.
-            let frame = &buffer[..length];
-            let is_request = frame.len() >= 14 + HEADERS + 16
-                && frame[12..15] == [0x08, 0x00, 0x45]
-                && frame[14 + 9] == 17
-                && frame[14 + 16..14 + 20] == target.octets()
-                && frame[14 + 22..14 + 24] == PORT.to_be_bytes()
-                // Ours have another source port than that of RoCEv2.
-                && frame[14 + 20..14 + 22] == PORT.to_be_bytes();
-            if is_request {
-                let packet = frame[14 + HEADERS..frame.len() - 4].to_vec();
+            // Of a train the first packet is enough.
+            if let Some(packet) = request_to(target, &buffer[..length]) {
                 self.learned += 1;
+                let packet = packet.to_vec();
                 if self.seen.len() < REMEMBERED {
                     self.seen.push(packet);
                 } else {
@@ -215,6 +227,11 @@ impl Attack {
                 _ => (rng.below(4) << 14 | rng.below(64)) as u32,
             },
         };
+        let aim = match self.aims.len() as u64 {
+            count @ 1.. if rng.chance(40) => Some(self.aims[rng.below(count) as usize]),
+            _ => None,
+        };
+        let qpn = aim.unwrap_or(qpn);
         if packet[0] != 0x64 || rng.chance(20) {
             // The reserved bits above it are anything, now and then.
             let reserved = if rng.chance(5) { rng.next() as u32 & 0xff00_0000 } else { 0 };
@@ -222,6 +239,7 @@ impl Attack {
         }
         let base = known.as_ref().map_or_else(|| rng.next() as u32, |known| word(known, 8));
         let psn = match rng.below(8) {
+            _ if aim.is_some() && rng.chance(50) => AIMED_PSN,
             0 => rng.next() as u32,
             1..3 => base.wrapping_add(rng.below(1 << 12) as u32),
             3..5 => base.wrapping_sub(rng.below(1 << 12) as u32),
@@ -276,6 +294,30 @@ impl Attack {
             packet.truncate(rng.below(12) as usize);
         }
     }
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    }
+}
+
+/// What a frame of Ethernet has between UDP and the ICRC, if it goes to the target's port of RoCEv2 and comes from such a port: ours
+/// have another one.
+fn request_to(target: IpAddr, frame: &[u8]) -> Option<&[u8]> {
+    let (ethernet, ip) = frame.split_at_checked(14)?;
+    // IPv4 without options.
+    let (protocol, dst) = if target.is_ipv4() { (9, 16..20) } else { (6, 24..40) };
+    let headers = HEADERS[usize::from(target.is_ipv6())];
+    let kind: &[u8] = if target.is_ipv4() { &[0x08, 0x00] } else { &[0x86, 0xdd] };
+    let is_request = ethernet[12..] == *kind
+        && ip.len() >= headers + 16
+        && (ip[0] == 0x45 || target.is_ipv6())
+        && ip[protocol] == 17
+        && ip[dst] == octets(target)
+        && ip[headers - 8..headers - 4] == [PORT.to_be_bytes(); 2].concat();
+    is_request.then(|| &ip[headers..ip.len() - 4])
 }
 
 fn word(packet: &[u8], at: usize) -> u32 {

@@ -118,6 +118,8 @@ impl Qp {
         let psn = rx.headers.bth.psn;
         let packets = self.path.path_mtu.packets(reth.dma_len);
         self.resp.psn = psn.add(packets);
+        let limit = self.attr.max_dest_rd_atomic.into();
+        self.resp.save_granted(psn, self.resp.psn, limit);
         // Counted when accepted, not when answered (IBA C9-148).
         self.resp.msn = self.resp.msn.add(1);
         self.resp.answers.push_back(Answer::read(psn, packets, reth, true));
