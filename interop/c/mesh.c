@@ -283,7 +283,7 @@ int main(int argc, char **argv)
 			die("poll_cq");
 		if (n)
 			last = time(NULL);
-		else if (time(NULL) > last + 60)
+		else if (time(NULL) > last + 90)
 			die("nothing comes: %ld of %ld sent, %ld received", sent, total, got);
 		for (int i = 0; i < n; i++) {
 			int conn = wc[i].wr_id & 0xffffff;

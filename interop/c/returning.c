@@ -89,8 +89,8 @@ static void connect_qp(struct ibv_qp *qp, uint32_t peer, const char *address, un
 	if (ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 					     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
 		die("RTR");
-	/* Some seconds in all. */
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 15, .retry_cnt = 7, .rnr_retry = 7,
+	/* 268 ms, 7 s in all: a peer that comes back within the first six is still asked. */
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 16, .retry_cnt = 7, .rnr_retry = 7,
 		.sq_psn = first_psn(life), .max_rd_atomic = 1 };
 	if (ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
 					     IBV_QP_MAX_QP_RD_ATOMIC))

@@ -50,6 +50,8 @@ use crate::steer;
 /// The UDP port of RoCEv2 (RoCEv2 Annex A17.3.1).
 #[doc(alias = "ROCE_V2_UDP_DPORT")]
 pub const PORT: u16 = 4791;
+/// Ports that the kernel chose for IPv4, of which one should be free for IPv6, too.
+const SOURCE_PORTS: u32 = 32;
 
 /// Room for one buffer of coalesced datagrams, which is never longer than an IP packet can be.
 const BUFFER: usize = 64 << 10;
@@ -122,9 +124,17 @@ impl UdpLink {
     /// left to a user whose [`UdpLink::bind`] found the port taken. The source port of RoCEv2 is free (RoCEv2 Annex
     /// A17.9.2), so receivers do not mind.
     pub fn send_only(port: u16, options: Options) -> Result<Self, BindError> {
-        let v4 = open(unspecified(true), 0, Sharing::None, options)?;
-        let v6 = open(unspecified(false), 0, Sharing::None, options)?;
-        Self::new(v4, v6, port, options)
+        let mut tries = 0;
+        loop {
+            let v4 = open(unspecified(true), 0, Sharing::None, options)?;
+            // One port for both families: the ICRC covers it, and is made before it is known to whom a packet goes.
+            let own = v4.as_ref().map_or(0, local_port);
+            tries += 1;
+            match open(unspecified(false), own, Sharing::None, options) {
+                Err(BindError::InUse { .. }) if tries < SOURCE_PORTS => {}
+                v6 => return Self::new(v4, v6?, port, options),
+            }
+        }
     }
 
     /// Takes the port if it is free by now, for a link that [only sent](Self::send_only): what it sends leaves from there, too.

@@ -191,8 +191,8 @@ impl Qp {
         self.take_answer(env, now, 1);
     }
 
-    /// An answer cannot be stored. If that is only for now, it is asked for again a little later: the responder keeps what
-    /// a READ names and what an atomic gave.
+    /// An answer cannot be stored. If that is only for now, it is asked for again when it can ([`Qp::has_found_place`]): the
+    /// responder keeps what a READ names and what an atomic gave.
     fn answer_has_no_place<E: Env>(&mut self, env: &mut E, now: Time, error: LocalError) {
         if error != LocalError::NotPresent {
             return self.fail_front(env, Failure::local(error));

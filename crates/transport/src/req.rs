@@ -49,7 +49,7 @@ pub(crate) struct Requester {
     pub(crate) ack_timer: Option<Time>,
     /// A packet went the short way, and the ACK timer is to start.
     pub(crate) watch_due: bool,
-    /// Until when the peer asked to be left alone.
+    /// Until when nothing is sent: the peer asked to be left alone, or an answer waits for its place.
     pub(crate) rnr_until: Option<Time>,
     /// An answer to the first work request came whose place was absent.
     pub(crate) place_missing: bool,

@@ -89,8 +89,9 @@ impl Engine {
                 self.core.counters.page_prefetch += 1;
                 self.core.replace_memory(id, umem);
             }
-            // It is on its way: the next access finds it, or waits for it.
-            Remapped::Current | Remapped::NotYet => {}
+            Remapped::Current => {}
+            // It is on its way, and the next access asks for itself.
+            Remapped::NotYet => import.forget(),
             Remapped::Refused => {
                 refuse!(
                     BadAddress,

@@ -35,6 +35,8 @@ struct Failed {
     qpn: Qpn,
     wr_id: u64,
     words: String,
+    /// Whether the QP was in error from then on.
+    ends_qp: bool,
 }
 
 impl QpEnv<'_, '_> {
@@ -42,7 +44,9 @@ impl QpEnv<'_, '_> {
     #[cold]
     pub(crate) fn explain(&mut self, account: &Account) {
         let words = words(self.core, self.facts, account);
-        self.core.remember_failure(self.facts.qpn, account.wr_id, words);
+        let ends_qp = account.status != WcStatus::TmRndvIncomplete;
+        let (qpn, wr_id) = (self.facts.qpn, account.wr_id);
+        self.core.remember_failure(Failed { qpn, wr_id, words, ends_qp });
     }
 }
 
@@ -55,10 +59,11 @@ impl Core {
         let words = format!(
             "{name} ({number}): taking back the receive with handle {handle:#x}, wr_id {wr_id:#x}, SRQ {srq}: {reason}"
         );
-        self.remember_failure(Qpn::default(), wr_id, words);
+        self.remember_failure(Failed { qpn: Qpn::default(), wr_id, words, ends_qp: false });
     }
 
-    fn remember_failure(&mut self, qpn: Qpn, wr_id: u64, words: String) {
+    fn remember_failure(&mut self, failed: Failed) {
+        let words = &failed.words;
         tracing::warn!(target: "peerdma::completion", "{words}");
         let Self { failures, config, .. } = self;
         if let Some(path) = &config.explain
@@ -74,7 +79,7 @@ impl Core {
         if failures.known.len() >= MAX_REMEMBERED {
             failures.known.pop_front();
         }
-        failures.known.push_back(Failed { qpn, wr_id, words });
+        failures.known.push_back(failed);
     }
 }
 
@@ -88,7 +93,7 @@ impl Engine {
         let known = &self.core.failures.known;
         let of_qp = |failed: &&Failed| failed.qpn == qpn;
         if status == WcStatus::WrFlushErr {
-            let first = known.iter().rev().find(of_qp);
+            let first = known.iter().rev().filter(of_qp).find(|failed| failed.ends_qp);
             return Some(first.map_or_else(
                 || flushed(qpn, wr_id),
                 |first| format!("flushed, as another work request had failed: {}", first.words),

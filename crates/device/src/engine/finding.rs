@@ -55,9 +55,10 @@ impl Finding {
         (self.found, self.found_at) = (self.is_awaited.then_some(found), Some(asked));
     }
 
-    /// The access comes for the answer.
-    pub(super) fn take(&mut self) -> Option<Remapped> {
-        let found = self.found.take();
+    /// The access comes for the answer. An old one is none.
+    pub(super) fn take(&mut self, gate: Option<GateState>) -> Option<Remapped> {
+        let holds = self.still_holds(gate);
+        let found = self.found.take().filter(|_| holds);
         self.is_awaited = found.is_none();
         found
     }
@@ -77,11 +78,15 @@ impl Finding {
         self.found.is_some()
     }
 
-    /// What the thread will say, or said, to an access that is tried again.
-    pub(super) fn outlook(&self, gate: Option<GateState>) -> BroughtIn {
+    /// What the thread will say, or said, to an access that is tried again. A no is taken, as the access fails by it; memory that
+    /// is there stays so until the access takes it.
+    pub(super) fn outlook(&mut self, gate: Option<GateState>) -> BroughtIn {
         match &self.found {
             None if self.is_asked => BroughtIn::NotYet,
-            Some(Remapped::Refused) if self.still_holds(gate) => BroughtIn::Refused,
+            Some(Remapped::Refused) => match self.take(gate) {
+                Some(_) => BroughtIn::Refused,
+                None => BroughtIn::Here,
+            },
             _ => BroughtIn::Here,
         }
     }
@@ -122,10 +127,28 @@ mod tests {
     #[test]
     fn a_no_waits_for_the_access_that_asked() {
         let mut finding = refused();
-        assert_eq!(finding.outlook(RESET), BroughtIn::Refused);
         assert!(!finding.want(RESET), "it is known");
-        assert!(matches!(finding.take(), Some(Remapped::Refused)));
+        assert!(matches!(finding.take(RESET), Some(Remapped::Refused)));
         assert!(finding.want(RESET), "the next access asks for itself");
+    }
+
+    #[test]
+    fn a_no_that_an_access_failed_by_meets_no_other() {
+        let mut finding = refused();
+        assert_eq!(finding.outlook(RESET), BroughtIn::Refused);
+        assert!(finding.want(RESET));
+    }
+
+    #[test]
+    fn a_no_that_comes_when_the_gate_is_open_again_is_void() {
+        let mut finding = Finding::default();
+        assert!(finding.want(RESET));
+        finding.put(Remapped::Refused, asked(RESET));
+        // The thread has not let go yet.
+        assert!(!finding.want(OPEN));
+        assert!(finding.take(OPEN).is_none());
+        finding.end();
+        assert!(finding.want(OPEN));
     }
 
     #[test]
@@ -133,7 +156,7 @@ mod tests {
         let mut finding = refused();
         assert_eq!(finding.outlook(MOVE), BroughtIn::Here);
         assert!(finding.want(MOVE), "it is asked anew");
-        assert!(finding.take().is_none());
+        assert!(finding.take(MOVE).is_none());
     }
 
     #[test]
@@ -171,7 +194,7 @@ mod tests {
         assert!(!finding.want(OPEN), "it is asked already");
         finding.put(Remapped::Refused, asked(OPEN));
         assert!(finding.is_found());
-        assert!(finding.take().is_some());
+        assert!(finding.take(OPEN).is_some());
         assert!(!finding.want(OPEN), "the thread still holds the buffer");
         finding.end();
         assert!(finding.want(OPEN));

@@ -39,8 +39,10 @@ impl Engine {
             // What a peer pushed before it went is still delivered. It cannot push more, so this ends. One that goes
             // only now has its turn later.
             while self.receive_rings() {}
-            // It may have been the one that had the port.
-            self.take_port();
+            // It may have been the one that had the port, which the kernel takes away a little later.
+            if self.core.is_deaf {
+                self.receivers.port_may_be_free(self.core.now);
+            }
             if !self.core.holding {
                 self.receivers.inbounds.retain(|inbound| inbound.state() != InboundState::Gone);
                 self.cm_peers_gone(&gone);
@@ -54,6 +56,9 @@ impl Engine {
         {
             self.core.udp.lines.sweep(self.core.now, udp);
             self.core.sources.sweep(self.core.now, udp);
+        }
+        if self.receivers.try_port.is_some_and(|(at, _)| at <= self.core.now) && !self.take_port() {
+            self.receivers.try_port_later(self.core.now);
         }
         if self.silence_until().is_some_and(|at| at <= self.core.now) {
             self.after_silence();
@@ -87,20 +92,24 @@ impl Engine {
         if !self.core.is_deaf {
             self.core.missteered = true;
         } else if !self.take_port()
-            && self.core.uses_udp
             && let Some(udp) = &self.receivers.udp
         {
             udp.plead();
         }
     }
 
-    /// Takes the UDP port if it was another user's and is free now. Not while a datagram waits, whose ICRC covers the port that
-    /// it is to leave from.
+    /// Takes the UDP port if it was another user's and is free now. Not while a datagram waits that cannot be sent: its ICRC covers
+    /// the port that it is to leave from.
     fn take_port(&mut self) -> bool {
-        if !self.core.is_deaf || self.core.udp.front().is_some() {
+        if !self.core.is_deaf {
+            return false;
+        }
+        self.flush_udp();
+        if self.core.udp.front().is_some() {
             return false;
         }
         let Some(port) = self.receivers.take_port(self.core.peers.waits()) else { return false };
+        self.receivers.try_port = None;
         self.core.udp.leave_from(port);
         self.core.is_deaf = false;
         true

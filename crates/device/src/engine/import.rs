@@ -252,14 +252,22 @@ impl Import {
             .changed
             .wait_timeout_while(self.finding(), PATIENCE, |finding| !finding.is_found());
         let (mut finding, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let found = finding.take();
+        let found = finding.take(self.gate_state());
         self.changed.notify_all();
         found.unwrap_or(Remapped::NotYet)
     }
 
-    /// What the fault thread will say, or said, to an access that is tried again.
-    pub(crate) fn outlook(&self) -> BroughtIn {
+    /// What is to be expected of an access that is tried again.
+    pub(crate) fn outlook(&self, umem: &Umem) -> BroughtIn {
+        if is_current(umem) {
+            return BroughtIn::Here;
+        }
         self.finding().outlook(self.gate_state())
+    }
+
+    /// Nobody comes for what the fault thread finds.
+    pub(crate) fn forget(&self) {
+        self.finding().forget();
     }
 
     fn gate_state(&self) -> Option<GateState> {

@@ -394,8 +394,16 @@ impl Engine {
         let capture = self.core.tap.as_ref().and_then(|tap| tap.deadline());
         let plan = self.core.injected.as_ref().and_then(|injected| injected.deadline());
         let cm = self.cm.next_deadline();
-        let silence = self.silence_until();
-        timer.into_iter().chain(event).chain(capture).chain(plan).chain(cm).chain(silence).min()
+        let port = self.receivers.try_port.map(|(at, _)| at);
+        let now_and_then = self.silence_until().into_iter().chain(port);
+        timer
+            .into_iter()
+            .chain(event)
+            .chain(capture)
+            .chain(plan)
+            .chain(cm)
+            .chain(now_and_then)
+            .min()
     }
 
     /// Notes when the background thread looks again; it holds the lock until it sleeps.

@@ -86,14 +86,14 @@ impl Core {
         })
     }
 
-    /// What is to be expected of a list that was absent: what the fault thread found for its buffers is left for the access to
-    /// take, so that it stays where it is until then.
+    /// What is to be expected of a list that was absent, for its buffers that move. Memory that the fault thread found is left for
+    /// the access to take, so that it stays where it is until then.
     pub(crate) fn outlook(&self, sges: &[Sge]) -> BroughtIn {
-        let imports = sges.iter().filter(|sge| sge.length > 0).filter_map(|sge| {
-            let id = self.mrs.id_of(sge.lkey.0)?;
-            self.mrs.get(id)?.import.as_ref()
+        let outlooks = sges.iter().filter(|sge| sge.length > 0).filter_map(|sge| {
+            let mr = self.mrs.get(self.mrs.id_of(sge.lkey.0)?)?;
+            Some(mr.import.as_ref()?.outlook(&mr.umem))
         });
-        imports.fold(BroughtIn::Here, |all, import| all.and(import.outlook()))
+        outlooks.fold(BroughtIn::Here, BroughtIn::and)
     }
 
     /// The memory of a region was taken away for good.

@@ -32,6 +32,8 @@ pub(crate) struct Receivers {
     pub(super) udp_heat: u32,
     /// When a datagram last came, or its absence was last acted upon, and how long the next absence may be.
     pub(super) heard: (Time, Duration),
+    /// When to try whether the port is free, and how long to wait then for the next time.
+    pub(super) try_port: Option<(Time, Duration)>,
 }
 
 /// Which sockets to look at.
@@ -44,9 +46,14 @@ pub(crate) enum Look {
 }
 
 /// How long a process with connections over UDP may hear nothing before it makes sure that the kernel still gives it its
-/// datagrams, or the processes of another user forward them; shorter than a peer's retries with the usual ACK timeout of 67 ms. Doubled while nothing comes, up to the second.
+/// datagrams, or the processes of another user forward them; shorter than a peer's retries with the usual ACK timeout of 67 ms.
+/// Doubled while nothing comes, up to the second.
 pub(super) const SILENCE: Duration = Duration::from_millis(200);
 pub(super) const LONG_SILENCE: Duration = Duration::from_secs(4);
+/// How long after a process is gone its UDP port may still be taken; doubled up to the second, and then it was not the one.
+const LINGERS: Duration = Duration::from_millis(5);
+const LINGERS_AT_MOST: Duration = Duration::from_secs(1);
+
 impl Receivers {
     /// `port` is that of UDP, whether or not we hold it.
     pub(crate) fn new(
@@ -75,6 +82,7 @@ impl Receivers {
             watched: false,
             udp_heat: 0,
             heard: (Time::ZERO, SILENCE),
+            try_port: None,
         }
     }
 
@@ -96,6 +104,17 @@ impl Receivers {
         let shared =
             |steering: &&Steering| is_deaf || steering.tables().any(|table| table.len() > 1);
         self.steering.as_ref().filter(shared).map(|_| self.heard.0 + self.heard.1)
+    }
+
+    /// A process is gone that may have had the UDP port.
+    pub(super) fn port_may_be_free(&mut self, now: Time) {
+        self.try_port = Some((now, LINGERS));
+    }
+
+    /// It was not free.
+    pub(super) fn try_port_later(&mut self, now: Time) {
+        let tried = self.try_port.filter(|(_, wait)| *wait < LINGERS_AT_MOST);
+        self.try_port = tried.map(|(_, wait)| (now + wait, 2 * wait));
     }
 
     /// Takes the UDP port if the other user, who had it, has it no longer. Says from which port packets leave then.

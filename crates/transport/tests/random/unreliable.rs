@@ -306,7 +306,7 @@ impl Run {
     fn check_message(&self, node: usize, done: &Completion) -> usize {
         let (at, is_ud) = (self.areas.receive(done.wr_id), self.qp_type == QpType::Ud);
         let header = if is_ud { GRH.len() } else { 0 };
-        let got = self.net.read_memory(node, at, header + self.areas.size as usize - header);
+        let got = self.net.read_memory(node, at, self.areas.size as usize);
         let (grh, got) = got.split_at(header);
         let length = done.byte_len as usize - header;
         let ops = &self.posted[1 - node];

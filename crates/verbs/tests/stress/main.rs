@@ -210,11 +210,12 @@ fn round(
                 let failed = &failed;
                 let work = move || {
                     let _ending = Ending { failed, post: worker.watched.clone() };
-                    // On a busy machine that takes longer.
+                    // On a busy machine that takes longer, but not for ever.
+                    let at_last = end + Duration::from_secs(60);
                     let has_begun = |worker: &Worker| {
                         worker.tally.steps >= STEPS && worker.tally.operations > 0
                     };
-                    while (Instant::now() < end || !has_begun(&worker))
+                    while (Instant::now() < end || Instant::now() < at_last && !has_begun(&worker))
                         && !failed.load(Ordering::SeqCst)
                     {
                         worker.step();

@@ -247,11 +247,17 @@ fn a_flushed_request_has_a_sentence_whether_another_failed_or_not() {
     );
     assert_eq!(why, said);
 
+    let mut fail = |account: &Account| {
+        let Engine { core, qps, .. } = &mut lonely.engine;
+        let facts = &mut qps.get_mut(lonely.qp).expect("it lives").facts;
+        QpEnv::new(core, facts).explain(account);
+        lonely.engine.explain(lonely.qpn, wc.wr_id, wc.status).expect("a sentence")
+    };
+    let harmless = received(WcStatus::TmRndvIncomplete, Reason::RendezvousTooLong);
+    assert_eq!(fail(&harmless), said, "that did not end the QP");
+
     let account = sent(WcStatus::RemOpErr, Reason::RemoteOperationalNak);
-    let Engine { core, qps, .. } = &mut lonely.engine;
-    let facts = &mut qps.get_mut(lonely.qp).expect("it lives").facts;
-    QpEnv::new(core, facts).explain(&account);
-    let why = lonely.engine.explain(lonely.qpn, wc.wr_id, wc.status).expect("a sentence");
+    let why = fail(&account);
     let first = lonely.words(&account);
     assert_eq!(why, format!("flushed, as another work request had failed: {first}"));
 }
