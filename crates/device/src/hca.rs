@@ -326,18 +326,19 @@ impl ForkGuard {
 
 impl Drop for Hca {
     fn drop(&mut self) {
-        let mut engine = self.lock();
-        engine.core.finish_records();
-        let counters = engine.counters();
-        drop(engine);
-        log_counters("closed", &counters);
-        closed().merge(&counters);
         self.shared.stop.store(true, Ordering::Release);
         self.shared.waits.wake();
         let thread = self.thread.get_mut().take();
         if let Some(thread) = thread {
             let _ = thread.join();
         }
+        // Only now, so that nothing comes that is not in them.
+        let mut engine = self.lock();
+        engine.core.finish_records();
+        let counters = engine.counters();
+        drop(engine);
+        log_counters("closed", &counters);
+        closed().merge(&counters);
     }
 }
 
