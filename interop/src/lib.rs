@@ -53,7 +53,7 @@ pub use capture::{Capture, Captured, Frame, icrc};
 pub use cases::{Case, Cases, CasesOutput, Guest};
 pub use csource::{compile, compile_mpi};
 pub use netns::{Lan, Netns, Tap, Veth};
-pub use output::Output;
+pub use output::{DROPS, Output};
 pub use pair::{Finished, Pair, RunningPair};
 pub use place::{Place, own_address};
 pub use port::Port;

@@ -17,6 +17,15 @@ pub struct Output {
     pub stderr: String,
 }
 
+/// What a device counts of packets that it drops or refuses, and what its log (`PEERDMA_LOG=peerdma::drop=debug`) says of each.
+pub const DROPS: [(&str, &str); 5] = [
+    ("rx_unknown_qpn", "no such QP"),
+    ("rx_icrc_encapsulated", "ICRC 0x"),
+    ("out_of_sequence", "its sequence number is not due yet"),
+    ("duplicate_request", "its sequence number was there before"),
+    ("resp_remote_access_errors", "its key gives no access"),
+];
+
 impl Output {
     /// The counters of the device, which a program under `PEERDMA_LOG=info` logs when it closes it; of the first if there were
     /// several.
@@ -27,6 +36,19 @@ impl Output {
     /// One counter of every device that was closed and had counted it.
     pub fn all_counters(&self, name: &str) -> Vec<u64> {
         self.logged_counters().filter_map(|counters| counters.get(name).copied()).collect()
+    }
+
+    /// Requires that the log names as many packets of each of [`DROPS`] as were counted.
+    #[track_caller]
+    pub fn names_its_drops(&self) -> &Self {
+        let counted = self.counters();
+        for (name, why) in DROPS {
+            let says_why = |line: &&str| line.contains("peerdma::drop") && line.contains(why);
+            let lines = self.stderr.lines().filter(says_why).count() as u64;
+            let count = counted.get(name).copied().unwrap_or_default();
+            assert_eq!(lines, count, "{name}: lines, and the count of {counted:?}");
+        }
+        self
     }
 
     fn logged_counters(&self) -> impl Iterator<Item = HashMap<&str, u64>> {

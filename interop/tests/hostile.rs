@@ -102,24 +102,7 @@ impl Siege {
         for name in ["rx_unknown_qpn", "rx_icrc_encapsulated", "rx_malformed_packets"] {
             assert!(counted.get(name).is_some_and(|count| *count > 0), "{name}: {}", self.server);
         }
-        for (name, why) in [
-            ("rx_unknown_qpn", "no such QP"),
-            ("rx_icrc_encapsulated", "ICRC 0x"),
-            ("out_of_sequence", "its sequence number is not due yet"),
-            ("duplicate_request", "its sequence number was there before"),
-            ("resp_remote_access_errors", "its key gives no access"),
-        ] {
-            self.is_logged(name, why);
-        }
-    }
-
-    /// Each packet that the server counted is named in its log.
-    #[track_caller]
-    fn is_logged(&self, name: &str, why: &str) {
-        let lines = self.server.stderr.lines().filter(|line| line.contains("peerdma::drop"));
-        let lines = lines.filter(|line| line.contains(why)).count() as u64;
-        let counted = self.server.counters().get(name).copied().unwrap_or_default();
-        assert_eq!(lines, counted, "{name}: lines, and the count of {:?}", self.server.counters());
+        self.server.names_its_drops();
     }
 
     /// The server counted what was guessed.
