@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use interop::need::Need;
 use interop::{
-    Capture, Captured, DROPS, Mode, Netns, Pair, Port, Program, Running, RunningPair, Scratch,
-    Veth, compile, icrc, needs, perftest,
+    Capture, Captured, DROPS, Mode, Netns, Output, Pair, Port, Program, Running, RunningPair,
+    Scratch, Veth, compile, icrc, needs, perftest,
 };
 
 /// Everything a test with two hosts asks for.
@@ -160,7 +160,7 @@ fn processes_of_one_host_can_use_the_wire() {
             let done = pair.finish();
             done.client.success().says("100 iters in").never_says("invalid data");
             done.server.success().never_says("invalid data");
-            let counted = counters(&done.client.stderr);
+            let counted = counters(&done.client);
             // Nine packets each way for each message.
             assert!(counted["tx_udp_packets"] >= 900, "{counted:?}");
             assert!(!counted.contains_key("tx_shm_packets"), "{counted:?}");
@@ -301,7 +301,7 @@ fn marks_of_congestion_are_answered_with_notifications() {
         let sum = |name: &str| -> u64 {
             [&done.client, &done.server]
                 .iter()
-                .map(|out| counters(&out.stderr).get(name).copied().unwrap_or(0))
+                .map(|out| counters(out).get(name).copied().unwrap_or(0))
                 .sum()
         };
         assert_eq!(sum("np_cnp_sent"), cnps.len() as u64, "{} {}", done.client, done.server);
@@ -454,7 +454,7 @@ fn a_peer_that_comes_back_with_its_number_is_another_peer() {
     client.finish().success().says("life 2: 50 messages");
     let second = second.finish();
     second.success().says("life 2: ended with");
-    let old = counters(&second.stderr).get("duplicate_request").copied();
+    let old = counters(&second).get("duplicate_request").copied();
     assert!(old.is_some_and(|count| count > 0), "nothing old reached it: {second}");
 }
 
@@ -515,12 +515,10 @@ fn a_host_that_asks_from_a_new_address_is_not_the_peer() {
 }
 
 /// The counters that a program logged when it closed its device.
-fn counters(log: &str) -> HashMap<&str, u64> {
-    let line = log.lines().find(|line| line.contains("peerdma::counters")).expect("it was logged");
-    line.split_whitespace()
-        .filter_map(|word| word.split_once('='))
-        .filter_map(|(name, count)| Some((name, count.parse().ok()?)))
-        .collect()
+#[track_caller]
+fn counters(out: &Output) -> HashMap<&str, u64> {
+    assert!(out.stderr.contains("peerdma::counters"), "it was logged: {out}");
+    out.counters()
 }
 
 /// Unknown QPNs, wrong ICRCs, sequence numbers, keys and lengths: dropped or refused by the rule, counted and logged, and the QP
@@ -559,7 +557,7 @@ fn forged_packets_are_dropped_or_refused_and_counted() {
     }
     let out = victim.finish();
     out.success().says("status local length error");
-    let counted = counters(&out.stderr);
+    let counted = counters(&out);
     for line in forged.stdout.lines() {
         let (name, count) = line.split_once(' ').expect("a name and a count");
         let (count, seen) =

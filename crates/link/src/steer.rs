@@ -183,12 +183,18 @@ pub(crate) fn may_hold_question(train: &Train<'_>) -> bool {
     train.src.ip().is_loopback()
 }
 
+/// A question to whoever is at an index.
+fn question(index: u32) -> [u8; LENGTH] {
+    let mut question = [0; LENGTH];
+    question[..4].copy_from_slice(&QUESTION.to_be_bytes());
+    question[8..12].copy_from_slice(&index.to_be_bytes());
+    question
+}
+
 /// Questions to the first indexes that want no answer, but that those who receive them ask anew.
 pub(crate) fn pleas() -> impl Iterator<Item = [u8; LENGTH]> {
     (0..u32::from(WAVE)).map(|index| {
-        let mut plea = [0; LENGTH];
-        plea[..4].copy_from_slice(&QUESTION.to_be_bytes());
-        plea[8..12].copy_from_slice(&index.to_be_bytes());
+        let mut plea = question(index);
         plea[20..].copy_from_slice(&PLEA.to_be_bytes());
         plea
     })
@@ -279,11 +285,9 @@ impl Group {
         else {
             return;
         };
-        let mut question = [0; LENGTH];
-        question[..4].copy_from_slice(&QUESTION.to_be_bytes());
-        question[12..20].copy_from_slice(&self.nonce.to_be_bytes());
         for _ in 0..WAVE {
-            question[8..12].copy_from_slice(&(answers.len() as u32).to_be_bytes());
+            let mut question = question(answers.len() as u32);
+            question[12..20].copy_from_slice(&self.nonce.to_be_bytes());
             if let Err(error) = socket.send_to(&question, &self.to.into()) {
                 tracing::debug!(to = %self.to, %error, "asking for the order of the sockets failed");
                 // Nothing was asked yet, and as long as `lo` is down nothing can be.

@@ -39,7 +39,7 @@ use inlet::Inlets;
 use line::Lines;
 pub use line::{LineError, LineId, LineTo, NewLine};
 pub use open::BindError;
-use open::{Sharing, free_port, has_gso, local_port, open, unspecified};
+use open::{Sharing, free_port, has_gso, local_port, open, open_shared, unspecified};
 pub use receive::{Datagram, Payloads, Train};
 pub use send::{SendError, Transmit};
 use sys::BATCH;
@@ -140,9 +140,7 @@ impl UdpLink {
     /// Takes the port if it is free by now, for a link that [only sent](Self::send_only): what it sends leaves from there, too.
     /// Nothing changes if it is not free.
     pub fn take_port(&mut self) -> Result<(), BindError> {
-        let v4 = open(unspecified(true), self.port, Sharing::OneUser, self.options)?;
-        let v6 = open(unspecified(false), self.port, Sharing::OneUser, self.options)?;
-        (self.v4, self.v6) = (v4, v6);
+        (self.v4, self.v6) = open_shared(self.port, self.options)?;
         Ok(())
     }
 
@@ -167,8 +165,7 @@ impl UdpLink {
     }
 
     fn bind_shared(port: u16, options: Options) -> Result<Self, BindError> {
-        let v4 = open(unspecified(true), port, Sharing::OneUser, options)?;
-        let v6 = open(unspecified(false), port, Sharing::OneUser, options)?;
+        let (v4, v6) = open_shared(port, options)?;
         Self::new(v4, v6, port, options)
     }
 

@@ -68,6 +68,16 @@ pub(super) fn free_port(options: Options) -> Result<u16, BindError> {
     any.as_ref().map(local_port).ok_or(BindError::NoIp)
 }
 
+/// Opens a port that the processes of one user share, for both families.
+pub(super) fn open_shared(
+    port: u16,
+    options: Options,
+) -> Result<(Option<Socket>, Option<Socket>), BindError> {
+    let v4 = open(unspecified(true), port, Sharing::OneUser, options)?;
+    let v6 = open(unspecified(false), port, Sharing::OneUser, options)?;
+    Ok((v4, v6))
+}
+
 /// Opens a socket on `port` of `ip`; `None` if the host lacks the address family.
 pub(super) fn open(
     ip: IpAddr,
