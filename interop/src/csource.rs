@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::artefacts::Artefacts;
 use crate::scratch::Scratch;
 
 /// Compiles `interop/c/NAME.c` into `scratch`, linked with the system's `libibverbs.so.1` and, if it
@@ -16,6 +17,15 @@ pub fn compile(name: &str, scratch: &Scratch) -> PathBuf {
         &["-pthread", "-I/usr/include/libdrm"],
         &["-Wl,--as-needed", "-libverbs", "-lrdmacm", "-ldl"],
     )
+}
+
+/// The same for a program that has our library built in as its run path, as one that is installed with it: also where the
+/// loader ignores the user's variables. Everybody can start it.
+#[track_caller]
+pub fn compile_installed(name: &str, scratch: &Scratch) -> PathBuf {
+    let library = Artefacts::find().staged(scratch).library_dir(scratch);
+    let run_path = format!("-Wl,-rpath,{}", library.display());
+    compile_by("gcc", name, scratch, &["-pthread"], &[&run_path, "-libverbs"])
 }
 
 /// Compiles `interop/c/NAME.c` into `scratch` as an MPI program, which knows nothing of verbs.

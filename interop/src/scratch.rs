@@ -1,7 +1,7 @@
 //! A directory that ends with its value.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,10 +28,24 @@ impl Scratch {
         &self.path
     }
 
+    /// Makes a file in it that belongs to this user, with these rights, and returns its path.
+    pub fn write(&self, name: &str, text: &str, owner: u32, mode: u32) -> PathBuf {
+        let path = self.file(name);
+        fs::write(&path, text).expect("a scratch directory is writable");
+        own(&path, owner, mode);
+        path
+    }
+
     /// The path of `name` inside it.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
+}
+
+/// Gives a file to a user, with these rights (a new owner takes set-user-ID away, so they come last).
+pub fn own(path: &Path, owner: u32, mode: u32) {
+    chown(path, Some(owner), None).expect("the test asked for root with needs!");
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("root may");
 }
 
 impl Default for Scratch {

@@ -9,6 +9,7 @@ use crate::sh::Outcome;
 /// Crate, and the crates of the workspace it may name in its `[dependencies]`.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("iba", &[]),
+    ("environment", &[]),
     ("pci", &[]),
     ("wire", &["iba"]),
     ("dmabuf", &["pci"]),
@@ -19,14 +20,29 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fault", &["iba", "wire"]),
     // For `umem::Foreign`: a ring shared with a peer is foreign memory, too.
     ("link", &["iba", "umem", "dmabuf"]),
-    ("device", &["iba", "wire", "umem", "dmabuf", "pci", "transport", "cm", "fault", "link"]),
+    (
+        "device",
+        &[
+            "environment",
+            "iba",
+            "wire",
+            "umem",
+            "dmabuf",
+            "pci",
+            "transport",
+            "cm",
+            "fault",
+            "link",
+        ],
+    ),
     // Its memory is foreign memory: importers write it at any moment.
-    ("gpu", &["umem", "dmabuf", "pci"]),
+    ("gpu", &["environment", "umem", "dmabuf", "pci"]),
     ("verbs", &["iba", "umem", "dmabuf", "transport", "device"]),
     // The one place that holds both a GPU and a NIC: a process has one of each, joined by fds alone.
     (
         "peerdma",
         &[
+            "environment",
             "iba",
             "umem",
             "dmabuf",
@@ -41,7 +57,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("preload", &[]),
-    ("rspreload", &[]),
+    ("rspreload", &["environment"]),
     ("fabric-sim", &["iba", "wire", "transport", "umem"]),
     ("interop", &[]),
     ("bench", &["iba", "wire", "umem", "dmabuf", "transport", "link", "device", "gpu", "verbs"]),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::counts::Counts;
 use crate::sh::{Outcome, cargo, check, tool, watch};
-use crate::{deny, deps, fuzz, loom, pyverbs, rules, tsan, unsafety};
+use crate::{deny, deps, fuzz, loom, pyverbs, rules, tsan, unsafety, variables};
 
 /// One line of the report.
 pub(crate) struct Group {
@@ -75,6 +75,7 @@ pub(crate) const GROUPS: &[Group] = &[
         Job::Interop { threads: 1 },
     ),
     group("permissions", 120, "users and pid namespaces", Job::Interop { threads: 1 }),
+    group("setuid", 30, "programs with more rights than their user", Job::Interop { threads: 2 }),
     group("fork", 30, "fork, daemon, multiprocessing", Job::Interop { threads: 2 }),
     group("pyverbs", 180, "rdma-core's own tests", Job::Tests(|_| pyverbs::group())),
     group("drm", 30, "render nodes of the software GPU", Job::Interop { threads: 2 }),
@@ -112,6 +113,7 @@ fn fmt(_: &Context) -> Outcome {
 fn arrows(_: &Context) -> Outcome {
     deps::run()?;
     unsafety::run()?;
+    variables::run()?;
     rules::run()
 }
 

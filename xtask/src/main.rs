@@ -22,6 +22,7 @@ mod source;
 mod test;
 mod tsan;
 mod unsafety;
+mod variables;
 
 use std::process::ExitCode;
 
@@ -93,7 +94,10 @@ fn main() -> ExitCode {
         Chore::Setup { check } => setup::run(check),
         Chore::Test(options) => test::run(&options),
         Chore::Ci => test::run(&test::Options::ci()),
-        Chore::DepsCheck => deps::run().and_then(|()| unsafety::run()).and_then(|()| rules::run()),
+        Chore::DepsCheck => deps::run()
+            .and_then(|()| unsafety::run())
+            .and_then(|()| variables::run())
+            .and_then(|()| rules::run()),
         Chore::Deny { install } => deny::run(install).map(|_| ()),
         Chore::Loom => loom::run().map(|_| ()),
         Chore::Fuzz { runs, target } => fuzz::run(runs, target.as_deref()),

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::sh::{Outcome, check, exists, tool};
 
 /// Package, and why.
-const PACKAGES: [(&str, &str); 32] = [
+const PACKAGES: [(&str, &str); 33] = [
     ("binutils", "readelf and nm, for the ABI checks"),
     ("busybox-static", "a static binary that reads /sys"),
     ("coreutils", "timeout, env, stat"),
@@ -35,6 +35,7 @@ const PACKAGES: [(&str, &str); 32] = [
     ("rdmacm-utils", "rping, cmtime and their kin"),
     ("tshark", "a second opinion on every packet"),
     ("ucx-utils", "ucx_perftest and ucx_info"),
+    ("libcap2-bin", "setcap"),
     ("util-linux", "unshare, nsenter, setpriv"),
     ("xz-utils", "modules of a Debian kernel"),
     ("zstd", "a Debian kernel"),

@@ -29,6 +29,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use dmabuf::{DeviceAddr, ImporterClass};
+use environment::NamedFile;
 use serde::Deserialize;
 
 use crate::refusal::{Kind, Refusal, Result};
@@ -178,9 +179,7 @@ impl Default for NicConfig {
 /// What `PEERDMA_PCAP_BYTES` says.
 fn pcap_bytes() -> Result<Option<NonZeroU32>> {
     const NAME: &str = "PEERDMA_PCAP_BYTES";
-    let Some(said) = std::env::var_os(NAME).filter(|said| !said.is_empty()) else {
-        return Ok(None);
-    };
+    let Some(said) = environment::var_os(NAME) else { return Ok(None) };
     let number = said.to_str().and_then(|said| said.parse().ok());
     number.map(Some).ok_or_else(|| {
         Refusal::new(Kind::Invalid, format!("{NAME}: {} is no number of bytes", said.display()))
@@ -190,18 +189,16 @@ fn pcap_bytes() -> Result<Option<NonZeroU32>> {
 impl Config {
     /// Reads the file that `PEERDMA_CONFIG` names, or gives the default.
     pub fn load() -> Result<Self> {
-        match std::env::var_os("PEERDMA_CONFIG") {
-            Some(path) if !path.is_empty() => Self::read(Path::new(&path)),
-            _ => Self::parse(""),
+        match environment::var_os("PEERDMA_CONFIG") {
+            Some(path) => Self::read(Path::new(&path)),
+            None => Self::parse(""),
         }
         .and_then(Self::with_environment)
     }
 
     /// With what the environment says for every NIC.
     fn with_environment(mut self) -> Result<Self> {
-        let named = |variable| {
-            std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
-        };
+        let named = |variable| environment::var_os(variable).map(PathBuf::from);
         let variables =
             ["PEERDMA_PCAP", "PEERDMA_FAULT", "PEERDMA_FAULT_REPORT", "PEERDMA_EXPLAIN"];
         let files = variables.map(named);
@@ -219,51 +216,52 @@ impl Config {
 
     /// Reads one file.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
+        let file = NamedFile::read(path).map_err(|error| {
             Refusal::new(Kind::NoDevice, format!("PEERDMA_CONFIG: {}: {error}", path.display()))
         })?;
-        Self::parse(&text).map_err(|refusal| {
-            Refusal::new(
-                refusal.kind(),
-                format!("PEERDMA_CONFIG: {}: {}", path.display(), refusal.what()),
-            )
-        })
+        Self::understand(file.text())
+            .map_err(|what| invalid(format!("PEERDMA_CONFIG: {}", file.blame(&what))))
     }
 
     /// The configuration of one NIC alone.
     pub(crate) fn of(nic: NicConfig) -> Result<Self> {
-        nic.check()?;
         let mut config = Self { nics: vec![nic], ..Self::default() };
-        config.find_addresses()?;
+        config.complete().map_err(invalid)?;
         Ok(config)
     }
 
     /// Reads the text of a file. A file that names no NIC has the default one.
     pub fn parse(text: &str) -> Result<Self> {
-        let mut config: Self =
-            toml::from_str(text).map_err(|error| Refusal::new(Kind::Invalid, error.to_string()))?;
+        Self::understand(text).map_err(invalid)
+    }
+
+    /// The same, with what is wrong in words that are not in the log yet: they may quote the file.
+    fn understand(text: &str) -> std::result::Result<Self, String> {
+        let mut config: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         if config.nics.is_empty() {
             config.nics.push(NicConfig::default());
         }
-        for nic in &config.nics {
-            nic.check()?;
-        }
-        config.find_addresses()?;
+        config.complete()?;
         Ok(config)
     }
-}
 
-impl Config {
+    /// Checks each NIC and finds its place in the PCI tree.
+    fn complete(&mut self) -> std::result::Result<(), String> {
+        for nic in &self.nics {
+            nic.check()?;
+        }
+        self.find_addresses()
+    }
+
     /// NICs come before GPUs, in the order of the file, and a file that names no GPU has `gpu0`: who builds the tree again
     /// for another purpose (`gpu::Machine`) gets the same addresses.
-    fn find_addresses(&mut self) -> Result<()> {
+    fn find_addresses(&mut self) -> std::result::Result<(), String> {
         if self.gpus.is_empty() {
             self.gpus.push(Named { name: first_gpu() });
         }
         let nics = self.nics.iter().map(|nic| nic.name.as_str());
         let names: Vec<&str> = nics.chain(self.gpus.iter().map(|gpu| gpu.name.as_str())).collect();
-        let tree = self.pci.build(&names);
-        let tree = tree.map_err(|error| Refusal::new(Kind::Invalid, error.to_string()))?;
+        let tree = self.pci.build(&names).map_err(|error| error.to_string())?;
         for nic in self.nics.iter_mut().filter(|nic| nic.address.is_none()) {
             nic.address = tree.by_name(&nic.name).map(|bdf| DeviceAddr(bdf.to_bits()));
         }
@@ -298,25 +296,21 @@ impl NicConfig {
         self.has_odp() && self.preset != Preset::Rxe
     }
 
-    fn check(&self) -> Result<()> {
+    fn check(&self) -> std::result::Result<(), String> {
         let name_is_plain =
             self.name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
         if self.name.is_empty() || self.name.len() > 32 || !name_is_plain {
-            crate::refusal::refuse!(
-                Invalid,
-                "nic name {:?}: 1 to 32 letters, digits, '_' or '-'",
-                self.name
-            );
+            return Err(format!("nic name {:?}: 1 to 32 letters, digits, '_' or '-'", self.name));
         }
         if !self.ring_size.is_power_of_two() || !(1 << 14..=1 << 26).contains(&self.ring_size) {
-            crate::refusal::refuse!(
-                Invalid,
-                "ring_size {}: a power of two from 16K to 64M",
-                self.ring_size
-            );
+            return Err(format!("ring_size {}: a power of two from 16K to 64M", self.ring_size));
         }
         Ok(())
     }
+}
+
+fn invalid(what: String) -> Refusal {
+    Refusal::new(Kind::Invalid, what)
 }
 
 /// A size: a number of bytes, or a string with K, M or G.

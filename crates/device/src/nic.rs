@@ -32,7 +32,7 @@ pub struct NicInfo {
 #[doc(alias = "ibv_get_device_list")]
 pub fn nics() -> Result<Vec<NicInfo>> {
     let config = Config::load()?;
-    let chosen = std::env::var("PEERDMA_NIC").unwrap_or_default();
+    let chosen = environment::var("PEERDMA_NIC").unwrap_or_default();
     let is_chosen = |name: &str| chosen.is_empty() || chosen.split(',').any(|nic| nic == name);
     let mut found = Vec::new();
     for (index, nic) in config.nics.into_iter().enumerate() {

@@ -1,7 +1,6 @@
 //! The file: rules, read and checked.
 
 use std::fmt;
-use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -285,9 +284,6 @@ impl Kind {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The file cannot be read.
-    #[error("{0}")]
-    Io(#[from] std::io::Error),
     /// It is not TOML of the right form.
     #[error("{0}")]
     Toml(#[from] toml::de::Error),
@@ -314,11 +310,6 @@ pub struct Who {
 }
 
 impl Plan {
-    /// Reads a file.
-    pub fn read(path: &Path) -> Result<Self, PlanError> {
-        Self::parse(&std::fs::read_to_string(path)?)
-    }
-
     /// Reads the text of a file.
     pub fn parse(text: &str) -> Result<Self, PlanError> {
         let mut plan: Self = toml::from_str(text)?;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use environment::NamedFile;
 use pci::{PciConfig, PciTree};
 use serde::Deserialize;
 
@@ -68,20 +69,17 @@ impl Machine {
     ///
     /// As [`load`](Self::load); EINVAL also for presets that do not exist.
     pub fn load_with(presets: Presets<'_>) -> Result<Self> {
-        match std::env::var_os("PEERDMA_CONFIG") {
-            Some(path) if !path.is_empty() => {
-                let path = Path::new(&path);
-                let text = std::fs::read_to_string(path).map_err(|error| {
-                    no_device(format!("PEERDMA_CONFIG: {}: {error}", path.display()))
-                })?;
-                let named = |mut error: dmabuf::ExporterError| {
-                    error.what = format!("PEERDMA_CONFIG: {}: {}", path.display(), error.what);
-                    error
-                };
-                Self::parse_with(&text, presets).map_err(named)
-            }
-            _ => Self::parse_with("", presets),
-        }
+        let Some(path) = environment::var_os("PEERDMA_CONFIG") else {
+            return Self::parse_with("", presets);
+        };
+        let path = Path::new(&path);
+        let file = NamedFile::read(path)
+            .map_err(|error| no_device(format!("PEERDMA_CONFIG: {}: {error}", path.display())))?;
+        let named = |mut error: dmabuf::ExporterError| {
+            error.what = format!("PEERDMA_CONFIG: {}", file.blame(&error.what));
+            error
+        };
+        Self::parse_with(file.text(), presets).map_err(named)
     }
 
     /// Reads the text of such a file.

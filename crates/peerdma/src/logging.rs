@@ -10,7 +10,8 @@ use tracing_subscriber::EnvFilter;
 pub(crate) fn init() {
     static START: Once = Once::new();
     START.call_once(|| {
-        let Ok(filter) = EnvFilter::try_from_env("PEERDMA_LOG") else { return };
+        let said = environment::var("PEERDMA_LOG");
+        let Some(Ok(filter)) = said.map(EnvFilter::try_new) else { return };
         // It fails only if a subscriber is set already, and then that one decides.
         let _ = tracing_subscriber::fmt()
             .with_env_filter(filter)

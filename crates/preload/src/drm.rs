@@ -9,6 +9,8 @@
 use core::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use crate::variable::variable;
+
 /// Where nodes are.
 const DIRECTORY: &[u8] = b"/dev/dri/";
 
@@ -133,11 +135,7 @@ fn read() {
     if state.is_err() {
         return;
     }
-    // SAFETY: getenv reads a terminated name; the environment is not changed by this library.
-    let value = unsafe { libc::getenv(c"PEERDMA_DRM_NODE".as_ptr()) };
-    if !value.is_null() {
-        // SAFETY: getenv gives a terminated string.
-        let value = unsafe { CStr::from_ptr(value) }.to_bytes();
+    if let Some(value) = variable(c"PEERDMA_DRM_NODE") {
         let listed = value.split(|&byte| byte == b',');
         let minors = listed.filter_map(|path| parse(path.strip_prefix(DIRECTORY)?));
         for ((minor, _), slot) in minors.filter(|(_, is_card)| !is_card).zip(&MINORS) {

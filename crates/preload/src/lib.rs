@@ -23,6 +23,7 @@
 #[cfg_attr(test, expect(dead_code, reason = "the hooks are not in the tests"))]
 mod drm;
 mod redirect;
+mod variable;
 
 // The test harness is a program like any other: with these names in it, its own libc calls would come here.
 #[cfg(not(test))]

@@ -9,6 +9,8 @@ use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicU8, Ordering};
 
+use crate::variable::variable;
+
 /// The directories that are ours, as in the tree `peerdma run` makes.
 const SERVED: [&[u8]; 4] =
     [b"class/infiniband", b"class/infiniband_verbs", b"devices/virtual/peerdma", b"bus/peerdma"];
@@ -59,18 +61,13 @@ impl Directory {
         if let Err(state) = won {
             return state;
         }
-        // SAFETY: getenv reads a terminated name; the environment is not changed by this library.
-        let value = unsafe { libc::getenv(c"PEERDMA_SYSFS".as_ptr()) };
         let mut state = UNSET;
-        if !value.is_null() {
-            // SAFETY: getenv gives a terminated string.
-            let value = unsafe { CStr::from_ptr(value) }.to_bytes();
-            if value.starts_with(b"/") && value.len() < PATH_MAX {
-                // SAFETY: this thread moved the state to READING, so it alone touches the name.
-                let name: &mut [u8; PATH_MAX] = unsafe { &mut *self.name.get() };
-                name[..value.len()].copy_from_slice(value);
-                state = SET;
-            }
+        let value = variable(c"PEERDMA_SYSFS");
+        if let Some(value) = value.filter(|v| v.starts_with(b"/") && v.len() < PATH_MAX) {
+            // SAFETY: this thread moved the state to READING, so it alone touches the name.
+            let name: &mut [u8; PATH_MAX] = unsafe { &mut *self.name.get() };
+            name[..value.len()].copy_from_slice(value);
+            state = SET;
         }
         self.state.store(state, Ordering::Release);
         state

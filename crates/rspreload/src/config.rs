@@ -32,9 +32,8 @@ struct Rule {
 pub(crate) fn config() -> &'static Config {
     static CONFIG: OnceLock<Config> = OnceLock::new();
     CONFIG.get_or_init(|| {
-        let number = |name| {
-            std::env::var(name).ok().and_then(|text: String| text.trim().parse().ok()).unwrap_or(0)
-        };
+        let number =
+            |name| environment::var(name).and_then(|text| text.trim().parse().ok()).unwrap_or(0);
         let comm = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
         let program = std::env::args_os().next();
         let program = program

@@ -9,6 +9,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use environment::NamedFile;
 use fault::{Injector, Packet, Plan, Span, Strike, Verdict, Way, Who};
 use iba::{Av, EventType, Psn, QpAttr, QpEvent, QpState, Qpn};
 use transport::Time;
@@ -114,9 +115,10 @@ impl Injected {
     /// The plan that the configuration names, if it has a rule for this NIC and process.
     pub(crate) fn open(config: &NicConfig, now: Time) -> Result<Option<Box<Self>>> {
         let Some(path) = &config.fault else { return Ok(None) };
-        let plan = Plan::read(path).map_err(|error| {
-            Refusal::new(Kind::NoDevice, format!("fault plan {}: {error}", path.display()))
-        })?;
+        let refused = |what| Refusal::new(Kind::NoDevice, format!("fault plan {what}"));
+        let file = NamedFile::read(path)
+            .map_err(|error| refused(format!("{}: {error}", path.display())))?;
+        let plan = Plan::parse(file.text()).map_err(|error| refused(file.blame(&error)))?;
         Ok(Self::new(&plan, path, config, now))
     }
 

@@ -81,7 +81,7 @@ static BEGAN: Mutex<Option<(u32, Numbers)>> = Mutex::new(None);
 
 /// To be called when a device is opened.
 pub(super) fn begin() {
-    if std::env::var_os(REPORT).is_none_or(|file| file.is_empty()) {
+    if environment::var_os(REPORT).is_none() {
         return;
     }
     let mut began = BEGAN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,7 +95,7 @@ pub(super) fn begin() {
 pub(super) fn finish() {
     let began = *BEGAN.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((_, before)) = began.filter(|(pid, _)| *pid == std::process::id()) else { return };
-    let Some(file) = std::env::var_os(REPORT) else { return };
+    let Some(file) = environment::var_os(REPORT) else { return };
     let numbers = Numbers::now().since(&before);
     let program = std::env::current_exe().unwrap_or_default();
     let program = program.file_name().unwrap_or_default().to_string_lossy();

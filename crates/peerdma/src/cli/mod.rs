@@ -51,9 +51,7 @@ pub(crate) fn main() -> ExitCode {
 /// Prints decisions and their reasons on standard error when `PEERDMA_LOG` names a level or a filter. Silent otherwise:
 /// the standard error of `peerdma run` is the program's.
 fn explain_if_asked() {
-    let Some(filter) = std::env::var("PEERDMA_LOG").ok().filter(|filter| !filter.is_empty()) else {
-        return;
-    };
+    let Some(filter) = environment::var("PEERDMA_LOG") else { return };
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(filter))
         .with_writer(std::io::stderr)

@@ -7,12 +7,13 @@
 mod gpu;
 mod library;
 
-use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+
+use environment::NamedFile;
 
 use super::door::{self, Launch, Preload};
 use crate::sysfs::{NicFacts, Tree};
@@ -143,7 +144,9 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     if let Some(path) = &args.fault {
         // Said here, once, and not by every process of the program.
         let failed = |error| format!("--fault {}: {error}", path.display());
-        fault::Plan::read(path).map_err(failed)?;
+        let plan = NamedFile::read(path).map_err(failed)?;
+        fault::Plan::parse(plan.text())
+            .map_err(|error| format!("--fault {}", plan.blame(&error)))?;
         command.env(FAULT, std::path::absolute(path)?);
     }
     if let Some(path) = &args.fault_report {
@@ -154,7 +157,7 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let nics = nics(args.nic)?;
     command.env(NICS, nics.iter().map(|nic| &*nic.name).collect::<Vec<_>>().join(","));
 
-    let way = env::var(DOOR).unwrap_or_default();
+    let way = environment::var(DOOR).unwrap_or_default();
     if args.no_door || way == "off" {
         door::exec(&mut command)
     }
@@ -175,7 +178,7 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
 /// The NICs to show: those named here, else by an outer `peerdma run`, else all that the configuration has.
 fn nics(mut names: Vec<String>) -> Result<Vec<NicFacts>, String> {
     if names.is_empty() {
-        let outer = env::var(NICS).unwrap_or_default();
+        let outer = environment::var(NICS).unwrap_or_default();
         names = outer.split(',').filter(|name| !name.is_empty()).map(ToOwned::to_owned).collect();
     }
     let mut nics = device::nics().map_err(|refusal| refusal.what().to_owned())?;
@@ -207,7 +210,7 @@ fn is_shown_already(tree: &Tree, nics: &[NicFacts]) -> bool {
 
 /// A list from the environment with one more entry in front; unchanged if that is where the entry is already.
 fn prepend(entry: &OsStr, variable: &str, separators: &str) -> OsString {
-    let list = env::var_os(variable).unwrap_or_default();
+    let list = environment::var_os(variable).unwrap_or_default();
     let is_there = list
         .as_encoded_bytes()
         .split(|byte| separators.as_bytes().contains(byte))

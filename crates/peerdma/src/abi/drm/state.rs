@@ -1,6 +1,5 @@
 //! All that a process has open, made when it opens the first node.
 
-use std::env;
 use std::ffi::c_int;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -64,7 +63,7 @@ impl State {
         if let Some(state) = Self::here() {
             return Ok(state);
         }
-        let preset = env::var(PRESET).unwrap_or_default();
+        let preset = environment::var(PRESET).unwrap_or_default();
         let machine = gpus::machine(&preset).map_err(|error| {
             tracing::warn!(target: "peerdma::drm", "{error}");
             libc::ENODEV

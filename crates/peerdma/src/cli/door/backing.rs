@@ -160,7 +160,7 @@ fn become_privileged() -> io::Result<()> {
 
 /// The directory for directories of ours: the user's own if there is one.
 fn temporary_directory() -> PathBuf {
-    let named = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().filter_map(std::env::var_os);
+    let named = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().filter_map(environment::var_os);
     named
         .map(PathBuf::from)
         .chain(["/dev/shm".into()])

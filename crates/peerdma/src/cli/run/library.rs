@@ -51,7 +51,7 @@ fn list(directories: &[PathBuf]) -> String {
 /// Finds the library: in the directory `PEERDMA_LIB_DIR` names; beside this executable, where Cargo leaves it; in
 /// `../lib`, where an installation has it.
 pub(super) fn find() -> Result<Library, LibraryError> {
-    let candidates = match env::var_os(LIB_DIR).filter(|path| !path.is_empty()) {
+    let candidates = match environment::var_os(LIB_DIR) {
         Some(path) => vec![PathBuf::from(path)],
         None => {
             let here = env::current_exe().unwrap_or_default();
@@ -103,7 +103,7 @@ impl Library {
 
     /// A directory of this user's for this library.
     fn own_directory(&self) -> PathBuf {
-        let base = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let base = environment::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let base =
             base.filter(|path| path.is_absolute() && super::is_listable(path) && path.is_dir());
         let uid = rustix::process::geteuid().as_raw();
