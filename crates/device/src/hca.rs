@@ -120,6 +120,7 @@ impl Hca {
         barrier::prepare();
         let waits = Arc::new(Waits::new()?);
         let engine = build_engine(nic, &waits)?;
+        let marker = engine.core.table.as_ref().map(Table::marker);
         let shared = Arc::new(Shared {
             engine: Arc::new(biased::Mutex::new(engine)),
             waits,
@@ -131,7 +132,12 @@ impl Hca {
             stop: AtomicBool::new(false),
         });
         let for_thread = Arc::clone(&shared);
-        let thread = link::thread::spawn("peerdma", move || for_thread.run_to_the_end())
+        let run = move || {
+            // It lives as long as the device does, and its end is noticed whatever ends it.
+            let _mark = marker.and_then(|marker| marker.set());
+            for_thread.run_to_the_end();
+        };
+        let thread = link::thread::spawn("peerdma", run)
             .map_err(|error| Refusal::new(Kind::NoMemory, format!("background thread: {error}")))?;
         register::rehearse(&nic.config);
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })

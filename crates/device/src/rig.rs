@@ -44,6 +44,7 @@ pub(crate) fn engine(nic: &NicInfo) -> Engine {
     let waits = Arc::new(Waits::new().expect("descriptors"));
     let mut engine = build_engine(nic, &waits).expect("a VF is free");
     engine.clock.pass(Duration::ZERO);
+    engine.core.table.as_ref().inspect(|table| table.pretend_mark(true));
     engine
 }
 

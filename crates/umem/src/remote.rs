@@ -12,15 +12,18 @@ use smallvec::SmallVec;
 
 use crate::fault::{Fault, Touch};
 use crate::guard::bulk_length;
-use crate::{CpuAccess, Umem};
+use crate::{CpuAccess, PeerMark, Umem};
 
 /// Another process whose memory the kernel lets us copy to and from: same user, ptrace permitted, visible pid.
 ///
-/// The kernel addresses it by number. A process that died may leave its number to a stranger, so whoever uses this must
-/// know by other means (a socket that is still open) that the peer lives, and ask between pieces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The kernel addresses it by number. A process that ended may leave its number to another, and one that executes another
+/// program keeps its number, while what its memory was is gone. So there is a [`PeerMark`] to look at
+/// ([`while_marked`](Self::while_marked)): right before each call, and after it, as what was copied when the mark was gone
+/// came from, or went to, nobody knows where.
+#[derive(Clone, Debug)]
 pub struct RemoteProcess {
     pid: pid_t,
+    mark: Option<PeerMark>,
 }
 
 /// A stretch of local memory in a list that is one side of a copy.
@@ -42,6 +45,12 @@ pub enum Refused {
     /// The peer has no pid here.
     #[error("the peer has no pid in our pid namespace")]
     NotVisible,
+    /// It ended, or executed another program: its mark is gone.
+    #[error("process {pid} ended, or executed another program")]
+    Ended {
+        /// The number.
+        pid: pid_t,
+    },
     /// No process has this number here (ESRCH).
     #[error(
         "no process has pid {pid} in our pid namespace: the peer lives in another one, or it ended"
@@ -131,7 +140,7 @@ impl RemoteProcess {
         if pid <= 0 {
             return Err(Refused::NotVisible);
         }
-        let process = Self { pid };
+        let process = Self { pid, mark: None };
         let wrong = |found| Refused::WrongProcess { pid, addr, expected, found };
         let mut found = 0_u64;
         let local = [iovec { iov_base: (&raw mut found).cast(), iov_len: 8 }];
@@ -141,6 +150,18 @@ impl RemoteProcess {
             Ok(_) | Err(Errno::FAULT) => Err(wrong("no memory".to_owned())),
             Err(errno) => Err(process.refused(errno)),
         }
+    }
+
+    /// The same process, which is reached only while its mark is set.
+    #[must_use]
+    pub fn while_marked(self, mark: PeerMark) -> Self {
+        Self { mark: Some(mark), ..self }
+    }
+
+    /// Whether its mark is set, if one was given.
+    #[inline]
+    pub fn lives(&self) -> bool {
+        self.mark.as_ref().is_none_or(PeerMark::is_set)
     }
 
     /// The number.
@@ -220,7 +241,14 @@ impl RemoteProcess {
                     theirs.push(remote_part(remote_addr.wrapping_add(from), to - from));
                 }
             }
-            match self.call(touch, &ours, &theirs) {
+            if !self.lives() {
+                return Err(RemoteFault::Refused(Refused::Ended { pid: self.pid }));
+            }
+            let copied = self.call(touch, &ours, &theirs);
+            if !self.lives() {
+                return Err(RemoteFault::Refused(Refused::Ended { pid: self.pid }));
+            }
+            match copied {
                 // A short count is not yet an error: the next call begins at the culprit and says so.
                 Ok(n) if n > 0 => done += n,
                 Ok(_) | Err(Errno::FAULT) => {

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 
 use rustix::mm::MprotectFlags;
-use umem::{Fault, HostBuf, LocalPart, Refused, RemoteFault, RemoteProcess, Touch, Umem};
+use umem::{Fault, HostBuf, LocalPart, PeerMark, Refused, RemoteFault, RemoteProcess, Touch, Umem};
 
 const PAGE: usize = 4096;
 const SECRET: u64 = 0x7065_6572_646d_6121;
@@ -129,6 +129,29 @@ fn the_callback_stops_a_copy_between_pieces() {
     assert_eq!(last, [0], "the last byte never arrived");
 }
 
+/// By the number alone both copies would succeed: the process lives.
+#[test]
+fn a_process_whose_mark_is_gone_is_not_touched() {
+    let memory = HostBuf::memfd("umem-test", 2 * PAGE).expect("memory exists");
+    let (child, process) = Child::start(&memory);
+    let marks = HostBuf::memfd("umem-test", PAGE).expect("memory exists");
+    let process = process.while_marked(PeerMark::new(&marks, 0));
+    let ours = HostBuf::anonymous(PAGE).expect("memory exists");
+    ours.fill(0, 7, PAGE).expect("inside");
+    let ours = Umem::host(&ours);
+    let parts = [LocalPart { umem: &ours, offset: 0, len: 8 }];
+    let (there, pid) = (child.address(&memory) + 64, process.pid());
+    let ended = || Err(RemoteFault::Refused(Refused::Ended { pid }));
+
+    marks.store_u64(0, 1, Ordering::Release).expect("inside");
+    assert_eq!(process.write(&parts, there, &mut || true), Ok(()));
+    marks.store_u64(0, 0, Ordering::Release).expect("inside");
+    assert_eq!(process.write(&parts, there + 8, &mut || true), ended());
+    assert_eq!(process.read(&parts, there, &mut || true), ended());
+    assert_eq!(memory.load_u64(64, Ordering::Acquire), Ok(0x0707_0707_0707_0707));
+    assert_eq!(memory.load_u64(72, Ordering::Acquire), Ok(0));
+}
+
 #[test]
 fn a_refusal_has_words() {
     let memory = HostBuf::memfd("umem-test", 2 * PAGE).expect("memory exists");
@@ -138,7 +161,7 @@ fn a_refusal_has_words() {
     assert!(matches!(wrong, Refused::WrongProcess { .. }), "{wrong}");
     let nowhere = RemoteProcess::probe(process.pid(), 0x10, SECRET).unwrap_err();
     assert!(matches!(nowhere, Refused::WrongProcess { .. }), "{nowhere}");
-    assert_eq!(RemoteProcess::probe(0, addr, SECRET), Err(Refused::NotVisible));
+    assert_eq!(RemoteProcess::probe(0, addr, SECRET).err(), Some(Refused::NotVisible));
 
     let pid = process.pid();
     drop(child);

@@ -8,6 +8,9 @@
 //! table entry and then waits for the slots that were held for its key; who copies looks, every 256 KiB, whether the entry
 //! still lives. So once a region is deregistered nothing touches its memory. The waiting is done by [`crate::Hca`], which
 //! gives the engine's lock up meanwhile.
+//!
+//! A process is reached by its number, which outlives it. Its table has a mark that the kernel clears before the process
+//! ends or executes another program ([`umem::mark`]), and that is looked at right before each piece.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -118,9 +121,11 @@ pub(crate) fn probe(outbound: &mut Outbound) -> Result<DirectPeer, String> {
     let pid = info.pid.ok_or("it lives in another pid namespace")?;
     let table = outbound.take_table().ok_or("it belongs to another user")?;
     let table = PeerTable::map(table).ok_or("its table has another layout")?;
-    let process = RemoteProcess::probe(pid as i32, info.probe.addr, info.probe.value)
-        .map_err(|refused| refused.to_string())?;
     let pidfd = Pid::from_raw(pid as i32).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    // As long as the mark is set, the number was the peer's here, too.
+    let process = RemoteProcess::probe(pid as i32, info.probe.addr, info.probe.value)
+        .map_err(|refused| refused.to_string())?
+        .while_marked(table.mark());
     let inline = HostBuf::anonymous(4096).map_err(|error| error.to_string())?;
     let files = Files { pidfd, open: HashMap::new(), gates: HashMap::new() };
     Ok(DirectPeer { table, process, files, mapped: HashMap::new(), inline })
@@ -170,6 +175,10 @@ impl DirectPeer {
             OneSidedKind::Read => Access::REMOTE_READ,
             OneSidedKind::Atomic(_) => Access::REMOTE_ATOMIC,
         };
+        // What is mapped here stays when the peer goes, and so does its table.
+        if !self.process.lives() {
+            return None;
+        }
         let qp = self.table.qp(parties.peer)?;
         if qp.peer != parties.own || !qp.access.contains(need) {
             return None;
@@ -211,8 +220,11 @@ impl DirectPeer {
             }
         }
         let (table, key) = (&self.table, op.rkey.0);
+        let process = &self.process;
         if let Some(there) = Self::map(&mut self.mapped, &mut self.files, key, words) {
-            return copy_mapped(there, offset, &parts, is_write, || table.lives(key));
+            return copy_mapped(there, offset, &parts, is_write, || {
+                process.lives() && table.lives(key)
+            });
         }
         if words.gate.is_some() {
             // Its address in the other process may mean another place by now.
@@ -225,9 +237,9 @@ impl DirectPeer {
         let there = words.addr + offset;
         let mut lives = || table.lives(key);
         let copied = if is_write {
-            self.process.write(&local, there, &mut lives)
+            process.write(&local, there, &mut lives)
         } else {
-            self.process.read(&local, there, &mut lives)
+            process.read(&local, there, &mut lives)
         };
         match copied {
             Ok(()) => Direct::Done,

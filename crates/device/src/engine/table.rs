@@ -7,6 +7,7 @@
 //! | offset | what |
 //! |---|---|
 //! | 0 | [`MAGIC`] |
+//! | [`MARK`] | set while the process lives and this is its memory ([`umem::mark`]) |
 //! | [`QPS`] | a word for each QP index: valid, rights, peer, protection domain |
 //! | [`MRS`] | sixteen words for each region: key, rights and count, protection domain, iova, length, address in the process, file descriptor plus one, offset in the file, inode; then, of memory that can move, its gate's descriptor plus one, inode and epoch |
 //!
@@ -18,14 +19,15 @@ use std::sync::atomic::Ordering;
 
 use iba::{Access, Qpn};
 use umem::ways::Way;
-use umem::{Backing, HostBuf};
+use umem::{Backing, HostBuf, Mark, PeerMark};
 
 use super::mr::Mr;
 use crate::ids::{MrId, PdId, QpId};
 use crate::refusal::Result;
 
 /// Layout version.
-const MAGIC: u64 = 0x7065_6572_646d_0002;
+const MAGIC: u64 = 0x7065_6572_646d_0003;
+const MARK: usize = 8;
 const QPS: usize = 4096;
 const MRS: usize = QPS + 8 * (1 << super::qp::INDEX_BITS);
 /// Regions that can be published; others are reached through the ring.
@@ -45,6 +47,26 @@ pub(crate) struct Table {
 #[derive(Debug)]
 pub(crate) struct PeerTable {
     memory: HostBuf,
+}
+
+/// The place of the mark in our table.
+#[derive(Debug)]
+pub(crate) struct Marker(HostBuf);
+
+impl Marker {
+    /// Says that this process lives, as long as the calling thread does and keeps what it is given. Without it, nobody
+    /// touches what is published.
+    pub(crate) fn set(&self) -> Option<Mark> {
+        let set = Mark::set(&self.0, MARK);
+        set.inspect_err(|error| {
+            tracing::info!(
+                target: "peerdma::path",
+                "operations of other processes go through the ring: {error}, and nothing else tells them in time when \
+                 this one ends"
+            );
+        })
+        .ok()
+    }
 }
 
 /// What a QP's word says.
@@ -97,6 +119,17 @@ impl Table {
     /// The file, for peers.
     pub(crate) fn fd(&self) -> Option<std::os::fd::OwnedFd> {
         self.memory.fd()?.try_clone_to_owned().ok()
+    }
+
+    /// Where the mark is to be set, for the thread that is to set it.
+    pub(crate) fn marker(&self) -> Marker {
+        Marker(self.memory.clone())
+    }
+
+    /// For an engine without a thread: says that the process lives until it says nothing more.
+    #[cfg(test)]
+    pub(crate) fn pretend_mark(&self, lives: bool) {
+        self.store(MARK, u64::from(lives));
     }
 
     fn store(&self, offset: usize, word: u64) {
@@ -209,6 +242,11 @@ impl PeerTable {
             access: unpack_access(bits >> 56),
             pd: bits as u32,
         })
+    }
+
+    /// What says that the process lives.
+    pub(crate) fn mark(&self) -> PeerMark {
+        PeerMark::new(&self.memory, MARK)
     }
 
     /// Whether a region with this key lives.
