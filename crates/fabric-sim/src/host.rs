@@ -202,15 +202,27 @@ impl Env for Host {
         self.memory.borrow().check_list(sges, access)
     }
 
-    fn scatter(&mut self, sges: &[Sge], offset: u64, payload: &Vec<u8>) -> Result<(), LocalError> {
-        self.scatter_bytes(sges, offset, payload)
+    fn scatter(
+        &mut self,
+        side: Side,
+        sges: &[Sge],
+        offset: u64,
+        payload: &Vec<u8>,
+    ) -> Result<(), LocalError> {
+        self.scatter_bytes(side, sges, offset, payload)
     }
 
     fn may_ask_again(&mut self, _: &[Sge]) -> Result<(), LocalError> {
         self.no_place.map_or(Ok(()), Err)
     }
 
-    fn scatter_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), LocalError> {
+    fn scatter_bytes(
+        &mut self,
+        _: Side,
+        sges: &[Sge],
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), LocalError> {
         if self.no_place.is_some() {
             return Err(LocalError::NotPresent);
         }

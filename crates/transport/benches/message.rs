@@ -10,7 +10,7 @@ use fabric_sim::Options;
 use fabric_sim::build;
 use fabric_sim::options::{BASE, PEER, QPN, RQ_PSN, SQ_PSN};
 use iba::{Access, QpEvent, QpState, RKey};
-use transport::env::{AtomicOp, LocalError, RemoteError, Source, To, TransmitError};
+use transport::env::{AtomicOp, LocalError, RemoteError, Side, Source, To, TransmitError};
 use transport::tm::Taken;
 use transport::{Completion, Env, Poll, Qp, Rx, Sge, Skipped, Time};
 use wire::Headers;
@@ -43,12 +43,12 @@ impl Env for Null {
         Ok(())
     }
 
-    fn scatter(&mut self, sges: &[Sge], _: u64, (): &()) -> Result<(), LocalError> {
+    fn scatter(&mut self, _: Side, sges: &[Sge], _: u64, (): &()) -> Result<(), LocalError> {
         black_box(sges);
         Ok(())
     }
 
-    fn scatter_bytes(&mut self, _: &[Sge], _: u64, _: &[u8]) -> Result<(), LocalError> {
+    fn scatter_bytes(&mut self, _: Side, _: &[Sge], _: u64, _: &[u8]) -> Result<(), LocalError> {
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use core::time::Duration;
 use iba::{Psn, QpState, RnrTimer, WcStatus, WrOpcode};
 use wire::{Aeth, NakCode, Operation, Position, Syndrome};
 
-use crate::env::{Counter, Env, LocalError, Reason, Rx};
+use crate::env::{Counter, Env, LocalError, Reason, Rx, Side};
 use crate::qp::Qp;
 use crate::retry::Acked;
 use crate::time::Time;
@@ -153,7 +153,7 @@ impl Qp {
             return self.fail_front(env, failure);
         }
         if let (Data::Sges(sges), true) = (&front.wr.data, rx.length > 0)
-            && let Err(error) = env.scatter(sges, u64::from(offset), rx.payload)
+            && let Err(error) = env.scatter(Side::Send, sges, u64::from(offset), rx.payload)
         {
             return self.answer_has_no_place(env, now, error);
         }
@@ -184,7 +184,7 @@ impl Qp {
         };
         // The old value is a number of this machine, whatever its order on the wire.
         if let Data::Sges(sges) = &front.wr.data
-            && let Err(error) = env.scatter_bytes(sges, 0, &value.orig.to_ne_bytes())
+            && let Err(error) = env.scatter_bytes(Side::Send, sges, 0, &value.orig.to_ne_bytes())
         {
             return self.answer_has_no_place(env, now, error);
         }

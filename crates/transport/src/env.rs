@@ -412,13 +412,14 @@ pub trait Env {
         Direct::Declined
     }
 
-    /// Checks a gather or scatter list for `access` without touching memory: keys, ranges, protection domain.
+    /// Checks the list of a send for `access` without touching memory: keys, ranges, protection domain.
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), LocalError>;
 
-    /// Copies a payload into a scatter list, `offset` bytes from its start. Keys and ranges are checked; that the list
-    /// is long enough is the caller's to ensure.
+    /// Copies a payload into a scatter list, `offset` bytes from its start: one of a request of this side of the QP, in whose
+    /// protection domain it is. Keys and ranges are checked; that the list is long enough is the caller's to ensure.
     fn scatter(
         &mut self,
+        side: Side,
         sges: &[Sge],
         offset: u64,
         payload: &Self::Payload,
@@ -445,7 +446,13 @@ pub trait Env {
     }
 
     /// Copies bytes of the transport's own (a GRH, an atomic's old value) into a scatter list.
-    fn scatter_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), LocalError>;
+    fn scatter_bytes(
+        &mut self,
+        side: Side,
+        sges: &[Sge],
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), LocalError>;
 
     /// Checks that a peer may use `length` bytes at `addr` of region `rkey` for `access`.
     fn check_remote(

@@ -71,7 +71,7 @@ pub fn scatter_frame<E: Env>(
     if wr.room() < u64::from(length) {
         return FrameEnd::TooLong;
     }
-    match env.scatter(&wr.sges, 0, frame) {
+    match env.scatter(Side::Recv, &wr.sges, 0, frame) {
         Ok(()) => FrameEnd::Done,
         Err(error) => FrameEnd::Memory(error),
     }

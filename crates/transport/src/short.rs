@@ -232,7 +232,7 @@ impl Qp {
             return false;
         };
         // The long way tries again, and says what speaks against it.
-        if length > 0 && env.scatter(&wr.sges, 0, payload).is_err() {
+        if length > 0 && env.scatter(Side::Recv, &wr.sges, 0, payload).is_err() {
             return false;
         }
         let wr_id = wr.wr_id;

@@ -171,7 +171,7 @@ impl Qp {
             return Ok(());
         }
         let fits = usize::try_from(room).unwrap_or(RNDV_BYTES).min(RNDV_BYTES);
-        env.scatter_bytes(&wr.sges, 0, &rendezvous.header[..fits])
+        env.scatter_bytes(Side::Recv, &wr.sges, 0, &rendezvous.header[..fits])
     }
 
     /// Reads what a rendezvous names into the receive that it matched, and tells the sender. If that has not the room, the

@@ -8,7 +8,7 @@ use fabric_sim::build;
 use fabric_sim::options::{BASE, PEER, QPN, RQ_PSN, SQ_PSN};
 use fabric_sim::{Options, Rng};
 use iba::{Access, QpEvent, QpState, RKey, WcStatus};
-use transport::env::{AtomicOp, LocalError, RemoteError, Source, To, TransmitError};
+use transport::env::{AtomicOp, LocalError, RemoteError, Side, Source, To, TransmitError};
 use transport::tm::Taken;
 use transport::{Completion, Env, Poll, Qp, Rx, SendWr, Sge, Skipped, Time};
 use wire::Headers;
@@ -46,13 +46,19 @@ impl Env for Lengths {
         Ok(())
     }
 
-    fn scatter(&mut self, _: &[Sge], offset: u64, payload: &u32) -> Result<(), LocalError> {
+    fn scatter(
+        &mut self,
+        _: Side,
+        _: &[Sge],
+        offset: u64,
+        payload: &u32,
+    ) -> Result<(), LocalError> {
         assert_eq!(offset, self.moved, "stored in order");
         self.moved += u64::from(*payload);
         Ok(())
     }
 
-    fn scatter_bytes(&mut self, _: &[Sge], _: u64, _: &[u8]) -> Result<(), LocalError> {
+    fn scatter_bytes(&mut self, _: Side, _: &[Sge], _: u64, _: &[u8]) -> Result<(), LocalError> {
         Ok(())
     }
 

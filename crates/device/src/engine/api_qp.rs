@@ -163,12 +163,15 @@ impl Engine {
         });
         qp.set_congestion_control(self.core.config.ecn);
         self.core.qps_made += 1;
+        let srq = spec.srq.and_then(|srq| self.core.srqs.get(srq.index()));
         let facts = QpFacts {
             id,
             qpn,
             qp_type: spec.qp_type,
             ctx,
             pd: spec.pd,
+            srq_pd: srq.map(|srq| srq.pd),
+            has_tags: srq.is_some_and(|srq| srq.tm.is_some()),
             send_cq: spec.send_cq,
             recv_cq,
             srq: spec.srq,
@@ -516,17 +519,27 @@ impl Engine {
         }
     }
 
-    /// Puts a receive on a QP's queue.
+    /// Puts a receive on a QP's queue. In ERR it is flushed at once, as nothing else may ever move the QP (IBA 10.3.1): a
+    /// program that drains its queue waits for that.
     #[doc(alias = "ibv_post_recv")]
     #[inline]
     pub fn post_recv(&mut self, id: QpId, wr: RecvWr) -> core::result::Result<(), PostError> {
         if self.is_dead() {
             return Err(PostError::Dead);
         }
-        match self.qps.get_mut(id) {
-            Some(entry) => entry.qp.post_recv(wr),
-            None => Err(PostError::State(QpState::Reset)),
+        let Some(entry) = self.qps.get_mut(id) else {
+            return Err(PostError::State(QpState::Reset));
+        };
+        entry.qp.post_recv(wr)?;
+        if entry.qp.state() == QpState::Err {
+            self.flush_posted(id);
         }
+        Ok(())
+    }
+
+    #[cold]
+    fn flush_posted(&mut self, id: QpId) {
+        self.kick(id);
     }
 
     /// Sends what a QP has to send.

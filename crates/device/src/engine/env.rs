@@ -32,7 +32,12 @@ pub(crate) struct QpFacts {
     pub(crate) qpn: Qpn,
     pub(crate) qp_type: QpType,
     pub(crate) ctx: CtxId,
+    /// The domain of what peers name. The lists of the program's requests have one of their own ([`QpFacts::pd_of`]).
     pub(crate) pd: PdId,
+    /// That of a shared queue which its receives are taken from.
+    pub(crate) srq_pd: Option<PdId>,
+    /// Whether that queue matches tags.
+    pub(crate) has_tags: bool,
     pub(crate) send_cq: CqId,
     pub(crate) recv_cq: CqId,
     pub(crate) srq: Option<SrqId>,
@@ -63,6 +68,19 @@ pub(crate) struct QpFacts {
     pub(crate) role: Option<Box<Role>>,
     /// Since when packets have met no receive, of an unreliable QP.
     pub(crate) starved_since: Option<Time>,
+}
+
+impl QpFacts {
+    /// The domain of the lists of a side's requests. Receives of a shared queue are in the queue's (IBA 10.2.9), and so
+    /// are the READs that it makes of tagged messages: a QP over such a queue has no sends of the program.
+    #[inline]
+    fn pd_of(&self, side: Side) -> PdId {
+        match (side, self.srq_pd) {
+            (Side::Recv, Some(pd)) => pd,
+            (Side::Send, Some(pd)) if self.has_tags => pd,
+            _ => self.pd,
+        }
+    }
 }
 
 /// Which carrier takes a QP's packets.
@@ -434,17 +452,18 @@ impl QpEnv<'_, '_> {
     /// Scatters; memory that is absent is brought in first, if that can be now.
     fn scatter_present(
         &mut self,
+        side: Side,
         sges: &[Sge],
         offset: u64,
         payload: &InPayload<'_>,
         skip: u32,
     ) -> Result<(), LocalError> {
-        let scattered = self.scatter_any(sges, offset, payload, skip);
+        let scattered = self.scatter_any(side, sges, offset, payload, skip);
         if scattered != Err(LocalError::NotPresent) {
             return scattered;
         }
         match self.core.bring_in_list(sges) {
-            BroughtIn::Here => self.scatter_any(sges, offset, payload, skip),
+            BroughtIn::Here => self.scatter_any(side, sges, offset, payload, skip),
             BroughtIn::NotYet => scattered,
             BroughtIn::Refused => Err(LocalError::Fault),
         }
@@ -469,12 +488,13 @@ impl QpEnv<'_, '_> {
 
     fn scatter_any(
         &self,
+        side: Side,
         sges: &[Sge],
         offset: u64,
         payload: &InPayload<'_>,
         skip: u32,
     ) -> Result<(), LocalError> {
-        let (mrs, pd) = (&self.core.mrs, self.facts.pd);
+        let (mrs, pd) = (&self.core.mrs, self.facts.pd_of(side));
         let mut from = u64::from(skip);
         for_each_sge(
             mrs,
@@ -582,16 +602,17 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), LocalError> {
-        self.core.mrs.check_local(self.facts.pd, sges, access)
+        self.core.mrs.check_local(self.facts.pd_of(Side::Send), sges, access)
     }
 
     fn scatter(
         &mut self,
+        side: Side,
         sges: &[Sge],
         offset: u64,
         payload: &InPayload<'p>,
     ) -> Result<(), LocalError> {
-        self.scatter_present(sges, offset, payload, 0)
+        self.scatter_present(side, sges, offset, payload, 0)
     }
 
     fn may_ask_again(&mut self, sges: &[Sge]) -> Result<(), LocalError> {
@@ -608,11 +629,17 @@ impl<'p> Env for QpEnv<'_, 'p> {
         skip: u32,
         payload: &InPayload<'p>,
     ) -> Result<(), LocalError> {
-        self.scatter_present(sges, 0, payload, skip)
+        self.scatter_present(Side::Recv, sges, 0, payload, skip)
     }
 
-    fn scatter_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), LocalError> {
-        self.scatter_present(sges, offset, &InPayload::Bytes(bytes), 0)
+    fn scatter_bytes(
+        &mut self,
+        side: Side,
+        sges: &[Sge],
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), LocalError> {
+        self.scatter_present(side, sges, offset, &InPayload::Bytes(bytes), 0)
     }
 
     fn check_remote(

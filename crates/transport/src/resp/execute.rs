@@ -75,7 +75,7 @@ impl Qp {
             Message::Send { received } => received,
             _ if self.qp_type == QpType::Ud => {
                 if let Some(grh) = rx.grh {
-                    env.scatter_bytes(&held.wr.sges, 0, grh)?;
+                    env.scatter_bytes(Side::Recv, &held.wr.sges, 0, grh)?;
                 }
                 GRH_BYTES
             }
@@ -88,7 +88,7 @@ impl Qp {
             }
             met if rx.length > 0 => {
                 let offset = received.saturating_sub(met.header());
-                env.scatter(&held.wr.sges, u64::from(offset), rx.payload)?;
+                env.scatter(Side::Recv, &held.wr.sges, u64::from(offset), rx.payload)?;
             }
             _ => {}
         }

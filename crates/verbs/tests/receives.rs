@@ -1,0 +1,70 @@
+//! Receives: when they are flushed, and in which protection domain their memory is.
+
+use std::time::Duration;
+
+use verbs::{
+    Access, AttrMask, Context, Cq, HostBuf, Mr, Pd, Qp, QpAttr, QpSpec, QpState, SendRequest, Wc,
+    WcStatus,
+};
+
+const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
+
+fn open() -> Context {
+    verbs::devices().unwrap()[0].open().unwrap()
+}
+
+#[track_caller]
+fn completion(cq: &Cq) -> Wc {
+    cq.wait_timeout(Duration::from_secs(10)).unwrap().expect("a completion within ten seconds")
+}
+
+fn memory(pd: &Pd) -> (HostBuf, Mr) {
+    let buffer = HostBuf::anonymous(4096).unwrap();
+    let mr = pd.reg_mr(&buffer, ALL).unwrap();
+    (buffer, mr)
+}
+
+fn to_error(qp: &Qp) {
+    let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
+    qp.modify(&attr, AttrMask::STATE).unwrap();
+}
+
+/// A program drains a queue by a receive that it knows: nothing else happens on the QP, and it must come back.
+#[test]
+fn a_receive_posted_to_a_qp_in_error_is_flushed_at_once() {
+    let context = open();
+    let pd = context.alloc_pd().unwrap();
+    for spec in [QpSpec::rc, QpSpec::uc, QpSpec::ud] {
+        let cq = context.create_cq(8).unwrap();
+        let qp = pd.create_qp(&spec(&cq)).unwrap();
+        to_error(&qp);
+        for wr_id in 0..3 {
+            qp.post_recv(wr_id, &[]).unwrap();
+            let wc = cq.poll().expect("nothing else moves the QP");
+            assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::WrFlushErr));
+        }
+    }
+}
+
+/// IBA 10.2.9: a shared queue has a protection domain of its own, and QPs of others may receive from it.
+#[test]
+fn a_receive_of_a_shared_queue_is_in_the_domain_of_the_queue() {
+    let context = open();
+    let (of_qp, of_srq) = (context.alloc_pd().unwrap(), context.alloc_pd().unwrap());
+    let srq = of_srq.create_srq(8, 1).unwrap();
+    let (_sent, source) = memory(&of_qp);
+    for (domain, expected) in [(&of_srq, WcStatus::Success), (&of_qp, WcStatus::LocProtErr)] {
+        let cq = context.create_cq(8).unwrap();
+        let sender = of_qp.create_qp(&QpSpec::rc(&cq)).unwrap();
+        let receiver =
+            of_qp.create_qp(&QpSpec { srq: Some(srq.clone()), ..QpSpec::rc(&cq) }).unwrap();
+        sender.connect(&receiver.endpoint().unwrap()).unwrap();
+        receiver.connect(&sender.endpoint().unwrap()).unwrap();
+        let (_buffer, room) = memory(domain);
+        srq.post_recv(1, &[room.slice(0, 64)]).unwrap();
+        sender.post_send(&SendRequest::send(2, &[source.slice(0, 64)]).signaled()).unwrap();
+        let (one, other) = (completion(&cq), completion(&cq));
+        let received = if one.wr_id == 1 { one } else { other };
+        assert_eq!((received.wr_id, received.status), (1, expected));
+    }
+}
