@@ -34,7 +34,7 @@ pub(crate) type AhObject = Object<Ah, OwnAh>;
 pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
     control("ibv_create_ah", ptr::null_mut(), || {
         // SAFETY: contract: the PD is one of ours.
-        let own = unsafe { PdObject::own(pd) };
+        let own = unsafe { PdObject::lookup(pd) };
         // SAFETY: contract: the attributes are valid.
         let av = av_of(unsafe { given(attr) });
         let counted = own.hca.alive().and_then(|mut engine| {
@@ -54,7 +54,9 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) ->
 
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut Ah) -> c_int {
     control("ibv_destroy_ah", libc::EIO, || {
-        // SAFETY: contract: the handle is one of ours, and the program uses it no more.
+        // SAFETY: contract: the handle is one of ours.
+        let _ = unsafe { AhObject::lookup(ah) };
+        // SAFETY: as above, and the program uses it no more.
         let own = unsafe { AhObject::destroy(ah) };
         // A PD that is gone counts nothing.
         errno::or_errno(own.hca.lock().count_ah(own.pd, false))
@@ -99,7 +101,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
 ) -> *mut Ah {
     control("ibv_create_ah_from_wc", ptr::null_mut(), || {
         // SAFETY: contract: the PD is one of ours.
-        let _ = unsafe { PdObject::own(pd) };
+        let _ = unsafe { PdObject::lookup(pd) };
         // SAFETY: it is.
         let context = unsafe { (*pd).context };
         // SAFETY: the structure is made of integers, for which zero is a value.

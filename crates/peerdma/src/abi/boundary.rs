@@ -12,70 +12,98 @@ use super::errno;
 use super::object::BadArgument;
 use crate::logging;
 
-/// What a call returns that fails.
-pub(crate) trait Answer {
-    /// The same for a refusal of an argument (EINVAL) as this is for a failure (EIO).
-    fn refused(self) -> Self;
+/// What a call returns. What it returns when it fails with EIO tells its convention: that number, its negative, or something
+/// that is no number of an error.
+pub(crate) trait Answer: Copy {
+    /// The same for this errno as `self` is for EIO.
+    fn refused(self, _errno: c_int) -> Self {
+        self
+    }
+
+    /// The errno that the call returns, if it returns one and `broken` is its answer to EIO; else 0.
+    fn errno(self, _broken: Self) -> c_int {
+        0
+    }
 }
 
 impl Answer for c_int {
-    fn refused(self) -> Self {
+    fn refused(self, errno: c_int) -> Self {
         match self {
-            libc::EIO => libc::EINVAL,
-            other if other == -libc::EIO => -libc::EINVAL,
+            libc::EIO => errno,
+            other if other == -libc::EIO => -errno,
             other => other,
+        }
+    }
+
+    #[inline]
+    fn errno(self, broken: Self) -> c_int {
+        match broken {
+            libc::EIO if self > 0 => self,
+            broken if broken == -libc::EIO && self < 0 => -self,
+            _ => 0,
         }
     }
 }
 
 impl Answer for isize {
-    fn refused(self) -> Self {
-        if self == -(libc::EIO as Self) { -(libc::EINVAL as Self) } else { self }
+    fn refused(self, errno: c_int) -> Self {
+        if self == -(libc::EIO as Self) { -(errno as Self) } else { self }
+    }
+
+    fn errno(self, broken: Self) -> c_int {
+        // CAST: the negative of an errno.
+        if broken == -(libc::EIO as Self) && self < 0 { -self as c_int } else { 0 }
     }
 }
 
 macro_rules! the_same {
     ($($type:ty),*) => {
-        $(impl Answer for $type {
-            fn refused(self) -> Self {
-                self
-            }
-        })*
+        $(impl Answer for $type {})*
     };
 }
 
 the_same!((), u8, u16, u32, u64, i64, bool);
 
-impl<T> Answer for *const T {
-    fn refused(self) -> Self {
-        self
-    }
-}
+impl<T> Answer for *const T {}
 
-impl<T> Answer for *mut T {
-    fn refused(self) -> Self {
-        self
-    }
-}
+impl<T> Answer for *mut T {}
 
-/// Runs the body of a control call. On a panic errno is EIO and the result is `broken`.
+/// Runs the body of a control call. On a panic errno is EIO and the result is `broken`. A call that returns an errno sets it, too:
+/// it would have been a system call, and programs print `%m`.
 pub(crate) fn control<T: Answer>(verb: &'static str, broken: T, body: impl FnOnce() -> T) -> T {
     logging::init();
-    data(verb, broken, body)
+    let answer = caught(verb, broken, body);
+    match answer.errno(broken) {
+        0 => {}
+        errno => errno::set(errno),
+    }
+    answer
 }
 
-/// The same for a call of the data path, which does nothing else.
+/// The same for a call of the data path, which does nothing else. To have polled an empty queue (ENOENT) is no error there, and
+/// too frequent for more than the answer.
 #[inline]
 pub(crate) fn data<T: Answer>(verb: &'static str, broken: T, body: impl FnOnce() -> T) -> T {
+    let answer = caught(verb, broken, body);
+    match answer.errno(broken) {
+        0 | libc::ENOENT => {}
+        errno => errno::set(errno),
+    }
+    answer
+}
+
+#[inline]
+fn caught<T: Answer>(verb: &'static str, broken: T, body: impl FnOnce() -> T) -> T {
     // Whatever the body held is either behind the engine's lock, and nobody looks at it again, or the caller's own
     // structure, which a failed call leaves undefined anyway.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(answer) => answer,
         Err(panic) => {
-            if let Some(BadArgument(what)) = panic.downcast_ref() {
+            if let Some(BadArgument { kind, what }) = panic.downcast_ref() {
                 tracing::info!(target: "peerdma::refusal", "{verb}: {what}");
-                errno::set(libc::EINVAL);
-                return broken.refused();
+                let errno = errno::of(*kind);
+                errno::set(errno);
+                return broken.refused(errno);
             }
             device::fail_all(verb, &*panic);
             errno::set(libc::EIO);

@@ -15,10 +15,13 @@ use super::pd::PdObject;
 use super::types::Opaque;
 use super::types::mr::{Mr, MrInitAttr};
 use super::types::pd::Pd;
+use super::uobject::Uobject;
 use super::{errno, mr};
 
 /// What a program holds.
 struct Handle;
+
+impl Uobject for Handle {}
 
 /// What it stands for.
 struct Buf {
@@ -38,7 +41,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
             errno::or_null(Err(Refusal::new(kind, format!("ibv_alloc_buf: {what}"))))
         };
         // SAFETY: contract: the PD is one of ours.
-        let _ = unsafe { PdObject::own(pd) };
+        let _ = unsafe { PdObject::lookup(pd) };
         let buf = room(buf);
         if size == 0 {
             return refuse(Kind::Invalid, "a buffer of no bytes".to_owned());

@@ -95,7 +95,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_cntr(
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_cntr(cntr: *mut CompCntr) -> c_int {
     control("ibv_destroy_comp_cntr", libc::EIO, || {
         // SAFETY: contract: the counter is one of ours.
-        let own = unsafe { CompCntrObject::own(cntr) };
+        let own = unsafe { CompCntrObject::lookup(cntr) };
         if let Err(refusal) = own.hca.lock().destroy_comp_cntr(own.id) {
             return errno::of(refusal.kind());
         }
@@ -187,9 +187,9 @@ pub(crate) unsafe extern "C" fn ibv_qp_attach_comp_cntr(
 ) -> c_int {
     control("ibv_qp_attach_comp_cntr", libc::EIO, || {
         // SAFETY: contract: the QP is one of ours.
-        let own = unsafe { qp::own(qp) };
+        let own = unsafe { qp::lookup(qp) };
         // SAFETY: contract: the counter is one of ours.
-        let cntr = unsafe { CompCntrObject::own(cntr) };
+        let cntr = unsafe { CompCntrObject::lookup(cntr) };
         // SAFETY: contract: the attributes are valid.
         let attr = unsafe { given(attr) };
         same_device(&own.hca, &cntr.hca, "the completion counter");

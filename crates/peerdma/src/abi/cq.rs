@@ -50,6 +50,16 @@ pub(crate) unsafe fn own<'a>(cq: *mut Cq) -> &'a OwnCq {
     unsafe { CqObject::own(cq.cast()) }
 }
 
+/// The same for a call that would reach the kernel.
+///
+/// # Safety
+///
+/// As for [`own`].
+pub(crate) unsafe fn lookup<'a>(cq: *mut Cq) -> &'a OwnCq {
+    // SAFETY: the caller's promise; every queue is made with the extended structure.
+    unsafe { CqObject::lookup(cq.cast()) }
+}
+
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
     control("ibv_create_comp_channel", ptr::null_mut(), || {
         // SAFETY: contract: the context is one of ours.
@@ -133,7 +143,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
                 None
             };
         // SAFETY: contract: the mask says that the domain is valid, and so it is one of ours.
-        let is_parent = |pd| matches!(unsafe { PdObject::own(pd) }.role, Role::Parent { .. });
+        let is_parent = |pd| matches!(unsafe { PdObject::lookup(pd) }.role, Role::Parent { .. });
         let created = match refused {
             Some(what) => {
                 Err(Refusal::new(Kind::NotSupported, format!("ibv_create_cq_ex: {what}")))
@@ -218,7 +228,7 @@ unsafe fn create(context: *mut Context, wanted: &Wanted) -> Result<*mut CqEx, Re
 pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int {
     control("ibv_resize_cq", libc::EIO, || {
         // SAFETY: contract: the queue is one of ours.
-        let own = unsafe { own(cq) };
+        let own = unsafe { lookup(cq) };
         let entries = u32::try_from(cqe).unwrap_or(0);
         let resized = own.hca.alive().and_then(|mut engine| engine.resize_cq(own.id, entries));
         errno::or_errno(resized.map(|()| {
@@ -242,7 +252,7 @@ pub(crate) unsafe extern "C" fn modify_cq(cq: *mut Cq, attr: *mut ModifyCqAttr) 
             _ => return libc::EOPNOTSUPP,
         }
         // SAFETY: contract: the queue is one of ours.
-        let own = unsafe { own(cq) };
+        let own = unsafe { lookup(cq) };
         let ModerateCq { cq_count, cq_period } = *moderate;
         let engine = own.hca.alive();
         errno::or_errno(engine.and_then(|mut e| e.moderate_cq(own.id, cq_count, cq_period)))
@@ -252,7 +262,7 @@ pub(crate) unsafe extern "C" fn modify_cq(cq: *mut Cq, attr: *mut ModifyCqAttr) 
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
     control("ibv_destroy_cq", libc::EIO, || {
         // SAFETY: contract: the queue is one of ours.
-        let own = unsafe { own(cq) };
+        let own = unsafe { lookup(cq) };
         let mut engine = own.hca.lock();
         if let Err(refusal) = engine.destroy_cq(own.id) {
             return errno::of(refusal.kind());
@@ -279,7 +289,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_int {
     data("ibv_req_notify_cq", libc::EIO, || {
         // SAFETY: contract: the queue is one of ours.
-        let own = unsafe { own(cq) };
+        let own = unsafe { lookup(cq) };
         errno::or_errno(own.hca.req_notify_cq(own.id, solicited_only != 0))
     })
 }

@@ -67,7 +67,7 @@ pub(crate) fn create(context: *mut Context, hca: &Arc<Hca>, id: DmId) -> *mut Dm
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut Dm) -> c_int {
     control("ibv_free_dm", libc::EIO, || {
         // SAFETY: contract: the block is one of ours.
-        let own = unsafe { DmObject::own(dm) };
+        let own = unsafe { DmObject::lookup(dm) };
         if let Err(refusal) = own.hca.free_dm(own.id) {
             return errno::of(refusal.kind());
         }
@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut Dm) -> c_int {
 pub(crate) unsafe extern "C" fn ibv_dm_export_dmabuf_fd(dm: *mut Dm) -> c_int {
     control("ibv_dm_export_dmabuf_fd", -1, || {
         // SAFETY: contract: the block is one of ours.
-        let own = unsafe { DmObject::own(dm) };
+        let own = unsafe { DmObject::lookup(dm) };
         let exported = own.hca.export_dm(own.id).and_then(|buffer| {
             let failed =
                 |error| Refusal::new(Kind::Io, format!("ibv_dm_export_dmabuf_fd: {error}"));
@@ -105,9 +105,9 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
 ) -> *mut Mr {
     control("ibv_reg_dm_mr", ptr::null_mut(), || {
         // SAFETY: contract: the PD is one of ours.
-        let own = unsafe { PdObject::own(pd) };
+        let own = unsafe { PdObject::lookup(pd) };
         // SAFETY: contract: the block is one of ours.
-        let block = unsafe { DmObject::own(dm) };
+        let block = unsafe { DmObject::lookup(dm) };
         same_device(&own.hca, &block.hca, "the device memory");
         let access = Access::from_bits_retain(access);
         let info = own.hca.alive().and_then(|mut engine| {

@@ -54,7 +54,7 @@ mod spec {
 pub(crate) unsafe extern "C" fn create_flow(qp: *mut Qp, attr: *mut c::FlowAttr) -> *mut Flow {
     control("ibv_create_flow", ptr::null_mut(), || {
         // SAFETY: contract: the QP is one of ours.
-        let own = unsafe { qp::own(qp) };
+        let own = unsafe { qp::lookup(qp) };
         // SAFETY: contract: the attributes are valid, and their specs lie behind them.
         let wanted = unsafe { rule(attr) };
         let made = wanted.and_then(|rule| own.hca.alive()?.create_flow(own.id, rule));
@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut Qp, attr: *mut c::FlowAttr)
 pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut Flow) -> c_int {
     control("ibv_destroy_flow", libc::EIO, || {
         // SAFETY: contract: the rule is one of ours.
-        let own = unsafe { FlowObject::own(flow) };
+        let own = unsafe { FlowObject::lookup(flow) };
         if let Err(refusal) = own.hca.lock().destroy_flow(own.id) {
             return errno::of(refusal.kind());
         }

@@ -108,7 +108,7 @@ pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut Pd) {
 pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
     control("ibv_import_mr", ptr::null_mut(), || {
         // SAFETY: contract: the PD is one of ours.
-        let own = unsafe { PdObject::own(pd) };
+        let own = unsafe { PdObject::lookup(pd) };
         // SAFETY: contract: the PD is alive.
         let context = unsafe { (*pd).context };
         // SAFETY: contract: the context outlives its objects.

@@ -9,7 +9,7 @@ use iba::Gid;
 use super::boundary::control;
 use super::errno;
 use super::object::given;
-use super::qp::own;
+use super::qp::lookup;
 use super::types::device::Gid as CGid;
 use super::types::qp::Qp;
 
@@ -49,7 +49,7 @@ unsafe fn change(
 ) -> c_int {
     control(verb, libc::EIO, || {
         // SAFETY: the caller's promise.
-        let own = unsafe { own(qp) };
+        let own = unsafe { lookup(qp) };
         // SAFETY: the caller's promise.
         let gid = unsafe { given(gid.cast::<[u8; 16]>()) };
         errno::or_errno(change(&own.hca, own.id, Gid(*gid)))

@@ -25,6 +25,7 @@ mod pointers;
 mod refuse;
 mod report;
 mod turn;
+mod uobject;
 
 pub(crate) mod ah;
 pub(crate) mod buf;

@@ -89,7 +89,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
 ) -> *mut Mr {
     control("ibv_reg_mr", ptr::null_mut(), || {
         // SAFETY: contract: the PD is one of ours.
-        let own = unsafe { PdObject::own(pd) };
+        let own = unsafe { PdObject::lookup(pd) };
         let access = Access::from_bits_retain(access);
         let register = || {
             if addr.addr() % PAGE != iova as usize % PAGE {
@@ -183,7 +183,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
 ) -> *mut Mr {
     control("ibv_reg_dmabuf_mr", ptr::null_mut(), || {
         // SAFETY: contract: the PD is one of ours.
-        let own = unsafe { PdObject::own(pd) };
+        let own = unsafe { PdObject::lookup(pd) };
         let access = Access::from_bits_retain(access as c_uint);
         let fd = open_descriptor(fd);
         let info = own.hca.reg_dmabuf_mr(own.id, fd, offset, length as u64, iova, access);
@@ -208,7 +208,7 @@ pub(crate) fn open_descriptor<'fd>(fd: c_int) -> Option<BorrowedFd<'fd>> {
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut Pd) -> *mut Mr {
     control("ibv_alloc_null_mr", ptr::null_mut(), || {
         // SAFETY: contract: the PD is one of ours.
-        let own = unsafe { PdObject::own(pd) };
+        let own = unsafe { PdObject::lookup(pd) };
         errno::or_null(own.hca.lock().alloc_null_mr(own.id).map(|key| {
             // SAFETY: contract: the PD is alive.
             let context = unsafe { (*pd).context };
@@ -236,7 +236,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
 ) -> c_int {
     control("ibv_advise_mr", libc::EIO, || {
         // SAFETY: contract: the PD is one of ours.
-        let own = unsafe { PdObject::own(pd) };
+        let own = unsafe { PdObject::lookup(pd) };
         let refuse = |kind, what| Err(Refusal::new(kind, format!("ibv_advise_mr: {what}")));
         let advice = match advice {
             0 => MrAdvice::Prefetch,
@@ -286,6 +286,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut Pd, attr: *mut MrInitAttr
         if attr.comp_mask & !(IOVA | ADDR | FD | FD_OFFSET | BUF) != 0 {
             return refused(libc::EOPNOTSUPP);
         }
+        // SAFETY: contract: the PD is one of ours.
+        let _ = unsafe { PdObject::lookup(pd) };
         if has(BUF) {
             if has(FD) || has(FD_OFFSET) || !has(ADDR) {
                 return refused(libc::EINVAL);
@@ -339,7 +341,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     use change::{ACCESS, PD, TRANSLATION};
     control("ibv_rereg_mr", ERR_CMD, || {
         // SAFETY: contract: the region is one of ours.
-        let own = unsafe { MrObject::own(mr) };
+        let own = unsafe { MrObject::lookup(mr) };
         let has = |bit| flags & bit != 0;
         if !own.can_rereg
             || flags & !(TRANSLATION | PD | ACCESS) != 0
@@ -357,7 +359,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         let mut change = Rereg { access: has(ACCESS).then_some(access), ..Rereg::default() };
         if has(PD) {
             // SAFETY: contract: the PD is one of ours if the flag is set.
-            let new = unsafe { PdObject::own(pd) };
+            let new = unsafe { PdObject::lookup(pd) };
             same_device(&own.hca, &new.hca, "the protection domain");
             change.pd = Some(new.id);
         }
@@ -399,7 +401,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
     control("ibv_dereg_mr", libc::EIO, || {
         // SAFETY: contract: the region is one of ours.
-        let own = unsafe { MrObject::own(mr) };
+        let own = unsafe { MrObject::lookup(mr) };
         let done = match own.of {
             Named::Region(id) => own.hca.dereg_mr(id),
             Named::Null(pd) => own.hca.lock().free_null_mr(pd),

@@ -35,7 +35,7 @@ const TYPE_2: u32 = 2;
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut Pd, mw_type: u32) -> *mut Mw {
     control("ibv_alloc_mw", ptr::null_mut(), || {
         // SAFETY: contract: the PD is one of ours.
-        let own = unsafe { PdObject::own(pd) };
+        let own = unsafe { PdObject::lookup(pd) };
         let kind = match mw_type {
             TYPE_1 => Ok(MwType::One),
             TYPE_2 => Ok(MwType::Two),
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut Pd, mw_type: u32) -> *mut Mw {
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut Mw) -> c_int {
     control("ibv_dealloc_mw", libc::EIO, || {
         // SAFETY: contract: the window is one of ours.
-        let own = unsafe { MwObject::own(mw) };
+        let own = unsafe { MwObject::lookup(mw) };
         if let Err(refusal) = own.hca.lock().dealloc_mw(own.id) {
             return errno::of(refusal.kind());
         }

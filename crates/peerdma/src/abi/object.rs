@@ -8,10 +8,12 @@ use std::any::{Any, TypeId};
 use std::collections::VecDeque;
 use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use device::Hca;
+use device::{Hca, Kind as Refused};
+
+use super::uobject::{Identity, Uobject};
 
 /// Destroyed objects whose memory is kept.
 const KEPT: usize = 1024;
@@ -34,8 +36,14 @@ pub(crate) struct Object<C: 'static, T: 'static> {
 #[repr(align(16))]
 struct Kind {
     of: TypeId,
-    is_alive: AtomicBool,
+    /// [`ALIVE`] or [`GONE`]: two words that nothing else is likely to be.
+    life: AtomicU32,
+    /// By what the kernel would find it, as the library wrote it.
+    identity: Identity,
 }
+
+const ALIVE: u32 = 0x7065_6572;
+const GONE_FOR_GOOD: u32 = 0x676f_6e65;
 
 /// The memory of an object that is about to be: its address is known, its contents are not.
 pub(crate) struct Reserved<C: 'static, T: 'static> {
@@ -43,8 +51,11 @@ pub(crate) struct Reserved<C: 'static, T: 'static> {
     c: C,
 }
 
-/// What a call unwinds with that was given something it cannot use. `boundary` makes it EINVAL.
-pub(crate) struct BadArgument(pub(crate) String);
+/// What a call unwinds with that was given something it cannot use. `boundary` makes it an errno.
+pub(crate) struct BadArgument {
+    pub(crate) kind: Refused,
+    pub(crate) what: String,
+}
 
 /// Memory that is only kept. SAFETY of the `Send` below: nothing of it is ever used again.
 struct Husk<C: 'static, T: 'static>(
@@ -56,15 +67,40 @@ struct Husk<C: 'static, T: 'static>(
 unsafe impl<C, T> Send for Husk<C, T> {}
 
 impl Kind {
-    fn of<C: 'static>() -> Self {
-        Self { of: TypeId::of::<C>(), is_alive: AtomicBool::new(true) }
+    fn of<C: Uobject + 'static>(c: &C) -> Self {
+        Self { of: TypeId::of::<C>(), life: AtomicU32::new(ALIVE), identity: c.identity() }
     }
 }
 
 /// Ends a call that was given something it cannot use.
 #[cold]
 pub(crate) fn bad(what: String) -> ! {
-    resume_unwind(Box::new(BadArgument(what)))
+    resume_unwind(Box::new(BadArgument { kind: Refused::Invalid, what }))
+}
+
+/// The same with something that the kernel would not find.
+#[cold]
+fn not_found(what: String) -> ! {
+    resume_unwind(Box::new(BadArgument { kind: Refused::NotFound, what }))
+}
+
+/// Whether a pointer is to an object of the library, of whatever kind, as far as can be told without a fault: one at the
+/// beginning of a page passes for none.
+///
+/// # Safety
+///
+/// It points into memory that can be read from the beginning of its page on.
+pub(crate) unsafe fn is_object<C>(c: *const C) -> bool {
+    const PAGE: usize = 4096;
+    let kind = c.cast::<Kind>();
+    if !kind.is_aligned() || c.addr() % PAGE < size_of::<Kind>() {
+        return false;
+    }
+    let kind = kind.wrapping_sub(1);
+    // SAFETY: the caller's promise: it is in the same page.
+    let life = unsafe { &raw const (*kind).life }.cast::<u32>();
+    // SAFETY: as above. Another thread may end the object meanwhile, whose two words are both good.
+    matches!(unsafe { life.read_volatile() }, ALIVE | GONE_FOR_GOOD)
 }
 
 /// A structure that a program passes.
@@ -116,14 +152,14 @@ pub(crate) fn same_device(one: &Arc<Hca>, other: &Arc<Hca>, what: &str) {
     }
 }
 
-impl<C: 'static, T: 'static> Object<C, T> {
+impl<C: Uobject + 'static, T: 'static> Object<C, T> {
     const C_AT: usize = {
         assert!(offset_of!(Self, c) == size_of::<Kind>(), "the same for every kind");
         offset_of!(Self, c)
     };
 
     fn new(c: C, own: T) -> Self {
-        Self { kind: Kind::of::<C>(), c, own: ManuallyDrop::new(own) }
+        Self { kind: Kind::of(&c), c, own: ManuallyDrop::new(own) }
     }
 
     fn into_c(whole: Box<Self>) -> *mut C {
@@ -141,7 +177,27 @@ impl<C: 'static, T: 'static> Object<C, T> {
         Reserved { memory: Box::new_uninit(), c }
     }
 
-    /// The library's part. A pointer to anything else ends the call ([`BadArgument`]).
+    /// The library's part, for a call that would reach the kernel: the structure must say what the library wrote there
+    /// ([`Uobject`]). A pointer to anything else ends the call ([`BadArgument`]).
+    ///
+    /// # Safety
+    ///
+    /// As for [`own`](Self::own).
+    pub(crate) unsafe fn lookup<'a>(c: *mut C) -> &'a T {
+        // SAFETY: the caller's promise.
+        let own = unsafe { Self::own(c) };
+        // SAFETY: it is of this type, and alive.
+        let said = unsafe { &*c }.identity();
+        // SAFETY: before every object is its kind.
+        let kind = unsafe { c.byte_sub(Self::C_AT) }.cast::<Kind>();
+        // SAFETY: as above.
+        if said != unsafe { &*kind }.identity {
+            not_found(Self::wrong(c, "has a handle or a context that is not its own"));
+        }
+        own
+    }
+
+    /// The library's part, for what a provider does in user space. A pointer to anything else ends the call ([`BadArgument`]).
     ///
     /// # Safety
     ///
@@ -173,7 +229,7 @@ impl<C: 'static, T: 'static> Object<C, T> {
         if kind.of != TypeId::of::<C>() {
             return Err(Self::wrong(c, "is another kind of object"));
         }
-        if !kind.is_alive.load(Ordering::Acquire) {
+        if kind.life.load(Ordering::Acquire) != ALIVE {
             return Err(Self::wrong(c, "was destroyed"));
         }
         // SAFETY: it is of this type, and alive.
@@ -201,7 +257,7 @@ impl<C: 'static, T: 'static> Object<C, T> {
         let whole = unsafe { c.byte_sub(Self::C_AT) }.cast::<Self>();
         // SAFETY: it is the pointer that `Box::into_raw` gave, and given back once, since it was alive.
         let mut whole = unsafe { Box::from_raw(whole) };
-        whole.kind.is_alive.store(false, Ordering::Release);
+        whole.kind.life.store(GONE_FOR_GOOD, Ordering::Release);
         // SAFETY: taken once; `ManuallyDrop` does not drop it.
         let own = unsafe { ManuallyDrop::take(&mut whole.own) };
         // In a child of a fork the lock may be somebody's who is not there.
@@ -215,7 +271,7 @@ impl<C: 'static, T: 'static> Object<C, T> {
     }
 }
 
-impl<C: 'static, T: 'static> Reserved<C, T> {
+impl<C: Uobject + 'static, T: 'static> Reserved<C, T> {
     /// The address the object will have.
     pub(crate) fn address(&self) -> usize {
         self.memory.as_ptr().addr() + Object::<C, T>::C_AT

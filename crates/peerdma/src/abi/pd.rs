@@ -40,7 +40,7 @@ pub(crate) type PdObject = Object<Pd, OwnPd>;
 /// Both are null or objects of ours, of now or of old.
 pub(crate) unsafe fn of_context<'a>(context: *mut Context, pd: *mut Pd) -> &'a OwnPd {
     // SAFETY: the caller's promise.
-    let own = unsafe { PdObject::own(pd) };
+    let own = unsafe { PdObject::lookup(pd) };
     // SAFETY: it is one of ours.
     let of = unsafe { (*pd).context };
     // SAFETY: the caller's promise.
@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
     control("ibv_dealloc_pd", libc::EIO, || {
         // SAFETY: contract: the PD is one of ours.
-        let own = unsafe { PdObject::own(pd) };
+        let own = unsafe { PdObject::lookup(pd) };
         match own.role {
             Role::Whole => {
                 if let Err(refusal) = own.hca.lock().dealloc_pd(own.id) {

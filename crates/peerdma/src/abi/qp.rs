@@ -80,6 +80,16 @@ pub(crate) unsafe fn own<'a>(qp: *mut Qp) -> &'a OwnQp {
     unsafe { QpObject::own(qp.cast()) }
 }
 
+/// The same for a call that would reach the kernel.
+///
+/// # Safety
+///
+/// As for [`own`].
+pub(crate) unsafe fn lookup<'a>(qp: *mut Qp) -> &'a OwnQp {
+    // SAFETY: the caller's promise; every QP is made with the extended structure.
+    unsafe { QpObject::lookup(qp.cast()) }
+}
+
 pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
     control("ibv_create_qp", ptr::null_mut(), || {
         // SAFETY: contract: the attributes are valid.
@@ -195,11 +205,11 @@ unsafe fn create(pd: *mut Pd, wanted: &Wanted) -> Result<*mut Qp, Refusal> {
         return Err(Refusal::new(Kind::Invalid, what));
     }
     // SAFETY: the caller's promise.
-    let parent = unsafe { PdObject::own(pd) };
+    let parent = unsafe { PdObject::lookup(pd) };
     // SAFETY: the caller's promise.
     let [send_cq, recv_cq] = [wanted.send_cq, recv_cq].map(|cq| {
         // SAFETY: the caller's promise.
-        let own = unsafe { cq::own(cq) };
+        let own = unsafe { cq::lookup(cq) };
         same_device(&parent.hca, &own.hca, "a CQ");
         own.id
     });
@@ -207,7 +217,7 @@ unsafe fn create(pd: *mut Pd, wanted: &Wanted) -> Result<*mut Qp, Refusal> {
         None
     } else {
         // SAFETY: the caller's promise.
-        let own = unsafe { SrqObject::own(wanted.srq) };
+        let own = unsafe { SrqObject::lookup(wanted.srq) };
         same_device(&parent.hca, &own.hca, "the SRQ");
         Some(own.id)
     };
@@ -265,7 +275,7 @@ unsafe fn create_target(
     qp_context: *mut std::ffi::c_void,
 ) -> Result<*mut Qp, Refusal> {
     // SAFETY: the caller's promise.
-    let domain = unsafe { XrcdObject::own(xrcd) };
+    let domain = unsafe { XrcdObject::lookup(xrcd) };
     // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be absent, for all of
     // which zero is a value; so it is for a mutex and a condition.
     let mut c: QpEx = unsafe { mem::zeroed() };
@@ -299,7 +309,7 @@ unsafe fn create_rss(context: *mut Context, wanted: &QpInitAttrEx) -> Result<*mu
     // SAFETY: the caller's promise.
     let parent = unsafe { pd::of_context(context, wanted.pd) };
     // SAFETY: the caller's promise.
-    let table = unsafe { TableObject::own(wanted.rwq_ind_tbl) };
+    let table = unsafe { TableObject::lookup(wanted.rwq_ind_tbl) };
     same_device(&parent.hca, &table.hca, "the indirection table");
     // SAFETY: the caller's promise.
     let hash = unsafe { wq::rx_hash(&wanted.rx_hash_conf) }?;
@@ -358,7 +368,7 @@ unsafe fn open_target(
     // SAFETY: the caller's promise.
     let open = unsafe { opened(context) };
     // SAFETY: the caller's promise.
-    let domain = unsafe { XrcdObject::own(xrcd) };
+    let domain = unsafe { XrcdObject::lookup(xrcd) };
     same_device(&open.hca, &domain.hca, "the XRC domain");
     // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be absent, for all of
     // which zero is a value; so it is for a mutex and a condition.
@@ -394,7 +404,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
 ) -> c_int {
     control("ibv_modify_qp", libc::EIO, || {
         // SAFETY: contract: the QP is one of ours.
-        let own = unsafe { own(qp) };
+        let own = unsafe { lookup(qp) };
         let mask = AttrMask::from_bits_retain(mask as u32);
         // SAFETY: contract: the attributes that the mask names are valid, and the others are integers too.
         let changed = qp_attr::from_c(unsafe { given(attr) }, mask)
@@ -414,7 +424,7 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
 ) -> c_int {
     control("ibv_modify_qp_rate_limit", libc::EIO, || {
         // SAFETY: contract: the QP is one of ours.
-        let own = unsafe { own(qp) };
+        let own = unsafe { lookup(qp) };
         // SAFETY: contract: the attributes are valid.
         let attr = unsafe { given(attr) };
         if attr.comp_mask != 0 {
@@ -439,7 +449,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 ) -> c_int {
     control("ibv_query_qp", libc::EIO, || {
         // SAFETY: contract: the QP is one of ours.
-        let own = unsafe { own(qp) };
+        let own = unsafe { lookup(qp) };
         let (attr, init_attr) = (room(attr), room(init_attr));
         let found = own.hca.alive().and_then(|engine| engine.query_qp(own.id));
         errno::or_errno(found.map(|found| {
@@ -467,7 +477,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
     control("ibv_destroy_qp", libc::EIO, || {
         // SAFETY: contract: the QP is one of ours.
-        let own = unsafe { own(qp) };
+        let own = unsafe { lookup(qp) };
         let is_last = own.hca.lock().close_qp(own.id, qp.addr() as u64);
         if is_last && let Err(refusal) = own.hca.destroy_qp(own.id) {
             return errno::of(refusal.kind());
@@ -494,7 +504,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
 pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
     control("ibv_query_ece", libc::EIO, || {
         // SAFETY: contract: the QP is one of ours.
-        let _ = unsafe { own(qp) };
+        let _ = unsafe { lookup(qp) };
         let answer = Ece { vendor_id: 0, options: 0, comp_mask: 0 };
         // SAFETY: contract: the program has room for the answer.
         unsafe { room(ece).write(answer) };
@@ -506,7 +516,7 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut Qp, ece: *mut Ece) -> c_i
 pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
     control("ibv_set_ece", libc::EIO, || {
         // SAFETY: contract: the QP is one of ours.
-        let _ = unsafe { own(qp) };
+        let _ = unsafe { lookup(qp) };
         // SAFETY: contract: the options are valid.
         let _ = unsafe { given(ece) };
         libc::EOPNOTSUPP

@@ -9,6 +9,7 @@ use crate::logging;
 /// For calls that return 0 or the errno.
 pub(crate) fn errno(verb: &'static str, why: &'static str) -> c_int {
     say(verb, why);
+    errno::set(libc::EOPNOTSUPP);
     libc::EOPNOTSUPP
 }
 

@@ -92,7 +92,7 @@ unsafe fn create(
     wanted: SrqAttr,
 ) -> Result<*mut Srq, Refusal> {
     // SAFETY: the caller's promise.
-    let own = unsafe { PdObject::own(pd) };
+    let own = unsafe { PdObject::lookup(pd) };
     // SAFETY: the structure is made of integers and pointers, for which zero is a value; so it is for a mutex and a
     // condition.
     let mut c: Srq = unsafe { mem::zeroed() };
@@ -119,17 +119,17 @@ unsafe fn create_xrc(attr: &SrqInitAttrEx) -> Result<*mut Srq, Refusal> {
         return Err(Refusal::new(Kind::Invalid, what));
     }
     // SAFETY: the caller's promise.
-    let xrcd = unsafe { XrcdObject::own(attr.xrcd) };
+    let xrcd = unsafe { XrcdObject::lookup(attr.xrcd) };
     // SAFETY: the caller's promise.
-    let cq = unsafe { cq::own(attr.cq) };
+    let cq = unsafe { cq::lookup(attr.cq) };
     // SAFETY: the caller's promise.
-    let pd = unsafe { PdObject::own(attr.pd) };
+    let pd = unsafe { PdObject::lookup(attr.pd) };
     same_device(&pd.hca, &xrcd.hca, "the XRC domain");
     same_device(&pd.hca, &cq.hca, "the CQ");
     // SAFETY: the caller's promise.
     let srq = unsafe { create(attr.pd, attr.srq_context, attr.attr) }?;
     // SAFETY: it was made just now.
-    let own = unsafe { SrqObject::own(srq) };
+    let own = unsafe { SrqObject::lookup(srq) };
     let made = own.hca.lock().make_srq_xrc(own.id, xrcd.id, cq.id);
     if let Err(refusal) = made {
         // SAFETY: it was made just now, and nobody has it.
@@ -150,14 +150,14 @@ unsafe fn create_tm(attr: &SrqInitAttrEx) -> Result<*mut Srq, Refusal> {
         return Err(Refusal::new(Kind::Invalid, what));
     }
     // SAFETY: the caller's promise.
-    let cq = unsafe { cq::own(attr.cq) };
+    let cq = unsafe { cq::lookup(attr.cq) };
     // SAFETY: the caller's promise.
-    let pd = unsafe { PdObject::own(attr.pd) };
+    let pd = unsafe { PdObject::lookup(attr.pd) };
     same_device(&pd.hca, &cq.hca, "the CQ");
     // SAFETY: the caller's promise.
     let srq = unsafe { create(attr.pd, attr.srq_context, attr.attr) }?;
     // SAFETY: it was made just now.
-    let own = unsafe { SrqObject::own(srq) };
+    let own = unsafe { SrqObject::lookup(srq) };
     let (tags, ops) = (attr.tm_cap.max_num_tags, attr.tm_cap.max_ops);
     let made = own.hca.lock().make_srq_tm(own.id, cq.id, tags, ops);
     if let Err(refusal) = made {
@@ -183,7 +183,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
             return libc::EINVAL;
         }
         // SAFETY: contract: the queue is one of ours.
-        let own = unsafe { SrqObject::own(srq) };
+        let own = unsafe { SrqObject::lookup(srq) };
         // SAFETY: contract: the attributes are valid.
         let attr = unsafe { given(attr) };
         let max_wr = (mask & MAX_WR != 0).then_some(attr.max_wr);
@@ -196,7 +196,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
     control("ibv_query_srq", libc::EIO, || {
         // SAFETY: contract: the queue is one of ours.
-        let own = unsafe { SrqObject::own(srq) };
+        let own = unsafe { SrqObject::lookup(srq) };
         let attr = room(attr);
         let found = own.hca.alive().and_then(|mut engine| engine.query_srq(own.id));
         errno::or_errno(found.map(|(max_wr, max_sge, srq_limit)| {
@@ -209,7 +209,7 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut Srq, attr: *mut SrqAttr)
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut Srq) -> c_int {
     control("ibv_destroy_srq", libc::EIO, || {
         // SAFETY: contract: the queue is one of ours.
-        let own = unsafe { SrqObject::own(srq) };
+        let own = unsafe { SrqObject::lookup(srq) };
         let mut engine = own.hca.lock();
         if let Err(refusal) = engine.destroy_srq(own.id) {
             return errno::of(refusal.kind());

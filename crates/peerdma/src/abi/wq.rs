@@ -69,7 +69,7 @@ unsafe fn create(context: *mut Context, attr: &WqInitAttr) -> Result<*mut Wq, Re
     // SAFETY: the caller's promise.
     let domain = unsafe { pd::of_context(context, attr.pd) };
     // SAFETY: the caller's promise.
-    let completions = unsafe { cq::own(attr.cq) };
+    let completions = unsafe { cq::lookup(attr.cq) };
     same_device(&domain.hca, &completions.hca, "the CQ");
     let mut engine = domain.hca.alive()?;
     let (id, number) = engine.create_wq(domain.id, completions.id, attr.max_wr, attr.max_sge)?;
@@ -99,7 +99,7 @@ mod mask {
 pub(crate) unsafe extern "C" fn modify_wq(wq: *mut Wq, attr: *mut WqAttr) -> c_int {
     control("ibv_modify_wq", libc::EIO, || {
         // SAFETY: contract: the work queue is one of ours.
-        let own = unsafe { WqObject::own(wq) };
+        let own = unsafe { WqObject::lookup(wq) };
         // SAFETY: contract: the attributes are valid.
         let attr = unsafe { given(attr) };
         errno::or_errno(change(own, attr).map(|state| {
@@ -132,7 +132,7 @@ fn change(own: &OwnWq, attr: &WqAttr) -> Result<WqState, Refusal> {
 pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut Wq) -> c_int {
     control("ibv_destroy_wq", libc::EIO, || {
         // SAFETY: contract: the work queue is one of ours.
-        let own = unsafe { WqObject::own(wq) };
+        let own = unsafe { WqObject::lookup(wq) };
         if let Err(refusal) = own.hca.lock().destroy_wq(own.id) {
             return errno::of(refusal.kind());
         }
@@ -182,7 +182,7 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
             // SAFETY: as above.
             let wq = unsafe { attr.ind_tbl.wrapping_add(place).read() };
             // SAFETY: contract: the work queues are ours.
-            let own = unsafe { WqObject::own(wq) };
+            let own = unsafe { WqObject::lookup(wq) };
             same_device(&open.hca, &own.hca, "a work queue");
             queues.push(own.id);
         }
@@ -199,7 +199,7 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
 pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut RwqIndTable) -> c_int {
     control("ibv_destroy_rwq_ind_table", libc::EIO, || {
         // SAFETY: contract: the table is one of ours.
-        let own = unsafe { TableObject::own(table) };
+        let own = unsafe { TableObject::lookup(table) };
         if let Err(refusal) = own.hca.lock().destroy_rwq_table(own.id) {
             return errno::of(refusal.kind());
         }

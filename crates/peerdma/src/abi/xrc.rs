@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut Xrcd) -> c_int {
     control("ibv_close_xrcd", libc::EIO, || {
         // SAFETY: contract: the domain is one of ours.
-        let own = unsafe { XrcdObject::own(xrcd) };
+        let own = unsafe { XrcdObject::lookup(xrcd) };
         if let Err(refusal) = own.hca.lock().close_xrcd(own.id) {
             return errno::of(refusal.kind());
         }

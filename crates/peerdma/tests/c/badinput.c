@@ -1,6 +1,6 @@
 /* Every verb, called with each of its arguments wrong in turn: null, destroyed, of another kind. None may crash, and each
- * fails by its own convention with EINVAL, as the kernel does for handles that it does not know (uverbs_get_uobject_from_file
- * and rdma_lookup_get_uobject give EINVAL or ENOENT, which the write interface makes EINVAL). badrules.h has what the manual
+ * fails by its own convention with EINVAL. With a handle or a context that is not the object's own, those that would reach the
+ * kernel fail with ENOENT, as it does (rdma_lookup_get_uobject). What returns an errno sets it, too. badrules.h has what the manual
  * pages and the kernel say of everything else: other contexts, overflows, unknown bits.
  *
  * names.h lists the verbs of the library's own tables; one without a row here fails the test. */
@@ -504,10 +504,12 @@ static void call(void *at, enum fails fails, const long *a, int number)
 	answer = verb(a[0], a[1], a[2], a[3], a[4], a[5]);
 	switch (fails) {
 	case ERRNO:
+		check(errno == number, "did not set errno");
 		errno = (int)answer;
 		check((int)answer == number, "did not return the errno expected");
 		break;
 	case NEGATIVE:
+		check(errno == number, "did not set errno");
 		errno = -(int)answer;
 		check((int)answer == -number, "did not return the errno expected, negative");
 		break;
@@ -522,6 +524,86 @@ static void call(void *at, enum fails fails, const long *a, int number)
 	}
 }
 
+/* Where an object says its handle, and its context. The beginning of a counter is that of a domain. */
+static uint32_t *handle_of(char kind, void *object)
+{
+	switch (kind) {
+	case 'P':
+	case 'V':
+		return &((struct ibv_pd *)object)->handle;
+	case 'Q':
+		return &((struct ibv_cq *)object)->handle;
+	case 'K':
+		return &((struct ibv_qp *)object)->handle;
+	case 'S':
+		return &((struct ibv_srq *)object)->handle;
+	case 'M':
+		return &((struct ibv_mr *)object)->handle;
+	case 'A':
+		return &((struct ibv_ah *)object)->handle;
+	case 'd':
+		return &((struct ibv_dm *)object)->handle;
+	case 'W':
+		return &((struct ibv_mw *)object)->handle;
+	case 'q':
+		return &((struct ibv_wq *)object)->handle;
+	case 't':
+		return (uint32_t *)&((struct ibv_rwq_ind_table *)object)->ind_tbl_handle;
+	case 'F':
+		return &((struct ibv_flow *)object)->handle;
+	default:
+		return NULL;
+	}
+}
+
+static struct ibv_context **context_of(char kind, void *object)
+{
+	if (kind == 'F')
+		return &((struct ibv_flow *)object)->context;
+	/* It comes first everywhere else. */
+	return kind == 'R' || handle_of(kind, object) ? object : NULL;
+}
+
+/* What a provider does in user space, where nobody looks at handles. */
+static int is_of_provider(const char *name)
+{
+	static const char *const names[] = { "ibv_post_", "ibv_poll_cq", "ibv_start_poll", "ibv_next_poll", "ibv_wr_",
+		"ibv_bind_mw", "ibv_memcpy_", "ibv_get_srq_num", "ibv_qp_to_qp_ex", "ibv_read_", "ibv_inc_", "ibv_set_comp",
+		"ibv_set_err" };
+
+	for (size_t i = 0; i < COUNT(names); i++)
+		if (!strncmp(name, names[i], strlen(names[i])))
+			return 1;
+	return 0;
+}
+
+/* Makes a call with an object whose handle is none, and one whose context is that of another opening: the kernel finds nothing
+ * by them (uobj_get_obj_read and its kin). */
+static void unknown_to_the_kernel(const struct row *row, void *at, const long *a, size_t wrong, const struct set *foreign)
+{
+	char kind = row->args[wrong];
+	void *object = (void *)a[wrong];
+	uint32_t *handle = object ? handle_of(kind, object) : NULL;
+	struct ibv_context **context = object ? context_of(kind, object) : NULL;
+
+	if (row->fails == NEVER || is_of_provider(row->name))
+		return;
+	if (handle) {
+		snprintf(what, sizeof(what), "%s: the handle of argument %zu is wrong", row->name, wrong + 1);
+		*handle ^= 0xdeadbeef;
+		call(at, row->fails, a, ENOENT);
+		*handle ^= 0xdeadbeef;
+	}
+	if (context) {
+		struct ibv_context *own = *context;
+
+		snprintf(what, sizeof(what), "%s: the context of argument %zu is another", row->name, wrong + 1);
+		*context = foreign->context;
+		call(at, row->fails, a, ENOENT);
+		*context = own;
+	}
+}
+
 /* Calls between ibv_wr_start and ibv_wr_complete. */
 static int is_collected(const char *name)
 {
@@ -529,7 +611,8 @@ static int is_collected(const char *name)
 	       strcmp(name, "ibv_wr_abort");
 }
 
-static void each_argument(const struct verb *verb, const struct row *row, const struct set *good, const struct set *stale)
+static void each_argument(const struct verb *verb, const struct row *row, const struct set *good, const struct set *stale,
+			  const struct set *foreign)
 {
 	static char in[512] __attribute__((aligned(64))), out[4096] __attribute__((aligned(64)));
 	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(good->qp);
@@ -556,6 +639,8 @@ static void each_argument(const struct verb *verb, const struct row *row, const 
 				       k == 'N' ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ZERO_BASED :
 				       k >= '0' && k <= '9' ? k - '0' : object(good, k);
 			}
+			if (way == 0)
+				unknown_to_the_kernel(row, at, a, wrong, foreign);
 			a[wrong] = way == 0 ? 0 : way == 1 ? object(stale, kind) : object(good, kind == 'P' ? 'M' : 'P');
 			snprintf(what, sizeof(what), "%s: argument %zu is %s", row->name, wrong + 1, ways[way]);
 			if (is_collected(row->name)) {
@@ -602,7 +687,7 @@ int main(void)
 		check(row < COUNT(rows), "has no row");
 		check(verb->base == NOWHERE || address(verb, &good) != NULL, "has no address");
 		if (row < COUNT(rows) && address(verb, &good))
-			each_argument(verb, &rows[row], &good, &stale);
+			each_argument(verb, &rows[row], &good, &stale, &foreign);
 		tested++;
 	}
 	/* ibv_query_port is there twice: with a symbol, and with a pointer. */
