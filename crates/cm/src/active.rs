@@ -117,12 +117,13 @@ impl Cm {
             }
             state => return Err(Ignored::State("REP", state)),
         }
+        let origin = from.origin();
         let is_xrc = conn.qp_type == QpType::XrcSend;
         let qpn = if is_xrc { iba::Qpn::new(rep.local_eecn) } else { rep.local_qpn };
-        if self.table.with_remote_id(rep.local_ca_guid, rep.local_comm_id).is_some() {
+        if self.table.with_remote_id(origin, rep.local_ca_guid, rep.local_comm_id).is_some() {
             return Err(Ignored::State("REP", State::RepRcvd));
         }
-        if let Some(stale) = self.table.with_remote_qpn(rep.local_ca_guid, qpn) {
+        if let Some(stale) = self.table.with_remote_qpn(origin, rep.local_ca_guid, qpn) {
             // The peer's QP was in a connection that the peer has forgotten (IBA 12.9.8.3.1).
             self.issue_rej(
                 from,
@@ -146,7 +147,7 @@ impl Cm {
         conn.rnr_retry_count = rep.rnr_retry_count;
         conn.ack_timeout = ack_timeout(rep.target_ack_delay, conn.ack_timeout.saturating_sub(1));
         self.answered(id);
-        self.table.remember_remote(id);
+        self.table.remember_remote(id, origin);
         let ece = Ece { vendor_id: rep.vendor_id(), attr_mod };
         self.report(id, Event::Rep { conn: id, rep: Box::new(rep), ece });
         Ok(())

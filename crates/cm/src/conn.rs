@@ -7,6 +7,7 @@ use wire::cm::CommId;
 use wire::mad;
 
 use crate::event::Route;
+use crate::param::Origin;
 use crate::{ListenId, Peer};
 
 /// The state of a connection (IBA 12.9.5, with the kernel's names).
@@ -73,9 +74,10 @@ pub(crate) struct Conn {
     pub(crate) waits_at: Option<ListenId>,
     pub(crate) peer: Peer,
     pub(crate) remote: Remote,
-    /// Whether `remote` is in the tables of remote ids and QPs.
-    pub(crate) is_known_by_id: bool,
-    pub(crate) is_known_by_qpn: bool,
+    /// Among whose remote ids, QPs and requests `remote` is, if it is in those tables.
+    pub(crate) known_by_id: Option<Origin>,
+    pub(crate) known_by_qpn: Option<Origin>,
+    pub(crate) known_by_request: Option<Origin>,
     pub(crate) tid: u64,
     pub(crate) qp_type: QpType,
     pub(crate) service_id: u64,
@@ -106,8 +108,9 @@ impl Conn {
             waits_at: None,
             peer,
             remote: Remote::default(),
-            is_known_by_id: false,
-            is_known_by_qpn: false,
+            known_by_id: None,
+            known_by_qpn: None,
+            known_by_request: None,
             tid: 0,
             qp_type: QpType::Ud,
             service_id: 0,

@@ -92,7 +92,7 @@ impl Cm {
         let id = if RejReason(rej.reason) == RejReason::TIMEOUT && rej.remote_comm_id == 0 {
             // Who gives up before it was answered knows no id of ours, and says whose its own is.
             let guid = rej.ari.first_chunk().map_or(0, |guid| u64::from_be_bytes(*guid));
-            let id = self.table.with_remote_id(iba::Guid(guid), rej.local_comm_id);
+            let id = self.table.with_remote_id(from.origin(), iba::Guid(guid), rej.local_comm_id);
             id.ok_or(Ignored::NoConnection("REJ"))?
         } else {
             rej.remote_comm_id

@@ -16,6 +16,19 @@ pub struct Peer {
     pub via: Option<u16>,
 }
 
+/// Where a message came from, as far as its carrier knows and not as it says itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Origin {
+    remote: Gid,
+    via: Option<u16>,
+}
+
+impl Peer {
+    pub(crate) fn origin(&self) -> Origin {
+        Origin { remote: self.remote, via: self.via }
+    }
+}
+
 /// The path that a REQ proposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]

@@ -29,7 +29,9 @@ impl Cm {
         (tid, attr_mod): (u64, u32),
         req: Req,
     ) -> Result<(), Ignored> {
-        if let Some(known) = self.table.with_remote_id(req.local_ca_guid, req.local_comm_id) {
+        let origin = from.origin();
+        if let Some(known) = self.table.with_remote_id(origin, req.local_ca_guid, req.local_comm_id)
+        {
             return self.handle_copy(from, tid, &req, known);
         }
         let refuse = |cm: &mut Self, reason: RejReason, ari: &[u8]| {
@@ -54,7 +56,7 @@ impl Cm {
         if req.primary_remote_gid != from.local {
             return refuse(self, RejReason::INVALID_GID, &from.local.0);
         }
-        if let Some(stale) = self.table.with_remote_qpn(req.local_ca_guid, req.local_qpn) {
+        if let Some(stale) = self.table.with_remote_qpn(origin, req.local_ca_guid, req.local_qpn) {
             // IBA 12.9.8.3.1: the peer has forgotten a connection of that QP.
             let _ = refuse(self, RejReason::STALE_CONN, &[]);
             self.end_stale(now, stale);
@@ -81,7 +83,7 @@ impl Cm {
         let Ok(id) = self.table.insert(conn) else {
             return refuse(self, RejReason::NO_RESOURCES, &[]);
         };
-        self.table.remember_remote(id);
+        self.table.remember_remote(id, origin);
         let ece = Ece { vendor_id: req.vendor_id, attr_mod };
         let req = Box::new(req);
         self.report(id, Event::Req { listener, conn: id, from, req, ece });

@@ -42,7 +42,7 @@ impl Cm {
         tid: u64,
         req: SidrReq,
     ) -> Result<(), Ignored> {
-        if let Some(known) = self.table.with_request(from.remote, req.request_id) {
+        if let Some(known) = self.table.with_request(from.origin(), req.request_id) {
             let state = self.table.get(known).map_or(State::Idle, |conn| conn.state);
             return Err(Ignored::State("SIDR_REQ", state));
         }

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use iba::{Gid, Guid, Qpn, Time};
+use iba::{Guid, Qpn, Time};
 use wire::cm::CommId;
 
 use crate::CmError;
 use crate::conn::Conn;
-use crate::param::Local;
+use crate::param::{Local, Origin};
 
 /// Connections by our id, by the peer's id, by the peer's QP, and by deadline.
 #[derive(Debug)]
@@ -16,12 +16,14 @@ pub(crate) struct Table {
     index_bits: u8,
     next: u32,
     conns: BTreeMap<CommId, Conn>,
+    // What a message says of its sender, the sender may have made up: it counts among the sender's own alone. Else who names
+    // another's id or QP would end that one's connection, or keep it from making one.
     /// By the peer's channel adapter and its id, to recognise a REQ that came before.
-    by_remote_id: BTreeMap<(Guid, CommId), CommId>,
+    by_remote_id: BTreeMap<(Origin, Guid, CommId), CommId>,
     /// By the peer's channel adapter and its QP, to recognise a connection that the peer has forgotten.
-    by_remote_qpn: BTreeMap<(Guid, Qpn), CommId>,
-    /// Requests for services, by the address they came from and the name they have there.
-    by_request: BTreeMap<(Gid, CommId), CommId>,
+    by_remote_qpn: BTreeMap<(Origin, Guid, Qpn), CommId>,
+    /// Requests for services, by where they came from and the name they have there.
+    by_request: BTreeMap<(Origin, CommId), CommId>,
     deadlines: BTreeSet<(Time, CommId)>,
 }
 
@@ -94,39 +96,41 @@ impl Table {
         self.deadlines.first().copied()
     }
 
-    pub(crate) fn with_remote_id(&self, guid: Guid, id: CommId) -> Option<CommId> {
-        self.by_remote_id.get(&(guid, id)).copied()
+    pub(crate) fn with_remote_id(&self, from: Origin, guid: Guid, id: CommId) -> Option<CommId> {
+        self.by_remote_id.get(&(from, guid, id)).copied()
     }
 
-    pub(crate) fn with_remote_qpn(&self, guid: Guid, qpn: Qpn) -> Option<CommId> {
-        self.by_remote_qpn.get(&(guid, qpn)).copied()
+    pub(crate) fn with_remote_qpn(&self, from: Origin, guid: Guid, qpn: Qpn) -> Option<CommId> {
+        self.by_remote_qpn.get(&(from, guid, qpn)).copied()
     }
 
-    pub(crate) fn with_request(&self, from: Gid, id: CommId) -> Option<CommId> {
+    pub(crate) fn with_request(&self, from: Origin, id: CommId) -> Option<CommId> {
         self.by_request.get(&(from, id)).copied()
     }
 
-    /// Enters what is known of a connection's other end.
-    pub(crate) fn remember_remote(&mut self, id: CommId) {
+    /// Enters what is known of a connection's other end, among what came from there.
+    pub(crate) fn remember_remote(&mut self, id: CommId, from: Origin) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let remote = conn.remote;
-        conn.is_known_by_id = true;
-        conn.is_known_by_qpn = true;
-        self.by_remote_id.insert((remote.guid, remote.id), id);
-        self.by_remote_qpn.insert((remote.guid, remote.qpn), id);
+        conn.known_by_id = Some(from);
+        conn.known_by_qpn = Some(from);
+        self.by_remote_id.insert((from, remote.guid, remote.id), id);
+        self.by_remote_qpn.insert((from, remote.guid, remote.qpn), id);
     }
 
     /// Enters a request for a service.
     pub(crate) fn remember_request(&mut self, id: CommId) {
-        let Some(conn) = self.conns.get(&id) else { return };
-        self.by_request.insert((conn.peer.remote, conn.remote.id), id);
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let from = conn.peer.origin();
+        conn.known_by_request = Some(from);
+        self.by_request.insert((from, conn.remote.id), id);
     }
 
     /// The peer's QP may be used in another connection.
     pub(crate) fn forget_remote_qpn(&mut self, id: CommId) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        if std::mem::take(&mut conn.is_known_by_qpn) {
-            self.by_remote_qpn.remove(&(conn.remote.guid, conn.remote.qpn));
+        if let Some(from) = conn.known_by_qpn.take() {
+            self.by_remote_qpn.remove(&(from, conn.remote.guid, conn.remote.qpn));
         }
     }
 
@@ -134,12 +138,11 @@ impl Table {
     pub(crate) fn forget_remote(&mut self, id: CommId) {
         self.forget_remote_qpn(id);
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        if std::mem::take(&mut conn.is_known_by_id) {
-            self.by_remote_id.remove(&(conn.remote.guid, conn.remote.id));
+        if let Some(from) = conn.known_by_id.take() {
+            self.by_remote_id.remove(&(from, conn.remote.guid, conn.remote.id));
         }
-        let request = (conn.peer.remote, conn.remote.id);
-        if self.by_request.get(&request) == Some(&id) {
-            self.by_request.remove(&request);
+        if let Some(from) = conn.known_by_request.take() {
+            self.by_request.remove(&(from, conn.remote.id));
         }
     }
 }

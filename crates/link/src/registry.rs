@@ -31,7 +31,7 @@ mod tests;
 
 pub use accept::{Event, RefusedPeer};
 pub use claim::{Claim, ClaimError, ConnectError, Squatter};
-pub use directory::{Directory, Holder, NameError, NameKey};
+pub use directory::{Directory, Holder, NameError, NameKey, Occupant};
 pub use list::{Answer, VfInfo, list};
 use name::SO_ACCEPTCON;
 

@@ -55,6 +55,45 @@ fn another_process_of_the_peers_host_is_a_stranger_too() {
     assert_eq!(rig.sides[1].handle(rig.now, own, &dreq), Ok(()));
 }
 
+/// A REQ of the active side's own host, by its words: the same channel adapter and the same QP as in its connection.
+fn forged(from: Peer, local_comm_id: u32) -> [u8; 256] {
+    let request = req();
+    let mut forged = Req {
+        local_comm_id,
+        service_id: request.service_id,
+        local_ca_guid: crate::rig::local(0).ca_guid,
+        local_qpn: request.qpn,
+        path_mtu: 3,
+        primary_local_gid: from.remote,
+        primary_remote_gid: from.local,
+        ..Req::default()
+    };
+    let take = request.private_data.len().min(forged.private_data.len());
+    forged.private_data[..take].copy_from_slice(&request.private_data[..take]);
+    mad(forged)
+}
+
+#[test]
+fn who_names_anothers_qp_or_id_neither_ends_nor_hinders_its_connection() {
+    let elsewhere = Peer { via: Some(4), ..peer(1) };
+    for (other, names_id) in
+        [(stranger(), false), (stranger(), true), (elsewhere, false), (elsewhere, true)]
+    {
+        let mut rig = Rig::new().with_listener();
+        let (active, passive) = rig.connected();
+        let id = if names_id { active } else { 0x7777 };
+        assert_eq!(rig.sides[1].handle(rig.now, other, &forged(other, id)), Ok(()));
+        rig.settle();
+        // It is a request like any other.
+        let Event::Req { from, .. } = rig.one(1) else { panic!("a REQ") };
+        assert_eq!((from, rig.said().as_str()), (other, ""));
+        assert_eq!(rig.sides[1].state(passive), Some(State::Established));
+        // The peer's own request with that QP still says that it forgot the connection.
+        assert_eq!(rig.sides[1].handle(rig.now, peer(1), &forged(peer(1), 0x8888)), Ok(()));
+        assert_eq!(rig.sides[1].state(passive), Some(State::DreqSent));
+    }
+}
+
 #[test]
 fn a_dreq_names_the_qp() {
     let mut rig = Rig::new().with_listener();

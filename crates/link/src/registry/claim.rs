@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::accept::Pending;
+use super::directory::Occupant;
 use super::message::{Hello, Message};
 use super::name::{NIC_NAME_MAX, address, squatted, valid_nic};
 use super::{NicIdentity, Probe, VF_COUNT};
@@ -33,10 +34,16 @@ pub enum ClaimError {
     )]
     BadName(String),
     /// Every number is taken.
-    #[error("all {VF_COUNT} virtual functions of {nic} are taken{}", in_words(.squatters))]
+    #[error(
+        "all {VF_COUNT} virtual functions of {nic} are taken: {}{}",
+        holders_in_words(.holders),
+        in_words(.squatters)
+    )]
     NoFreeVf {
         /// The nic.
         nic: String,
+        /// Who listens on how many of the names, those with most first.
+        holders: Vec<(PeerCred, usize)>,
         /// Names that are held, but not by an engine.
         squatters: Vec<Squatter>,
     },
@@ -135,6 +142,7 @@ impl Claim {
             if vf == VF_COUNT {
                 return Err(ClaimError::NoFreeVf {
                     nic: nic.to_owned(),
+                    holders: holders(nic),
                     squatters: squatters(nic, vf),
                 });
             }
@@ -303,6 +311,29 @@ fn squatters(nic: &str, below: u16) -> Vec<Squatter> {
         .filter(|vf| *vf < below)
         .map(|vf| Squatter { vf, reason: reason.to_owned() })
         .collect()
+}
+
+/// Who listens on the names, as the kernel says: an engine has one of them, whoever has many is no engine.
+pub(super) fn holders(nic: &str) -> Vec<(PeerCred, usize)> {
+    let mut holders = BTreeMap::new();
+    for (_, cred) in (0..VF_COUNT).filter_map(|vf| dial(nic, vf).ok()) {
+        *holders.entry((cred.uid, cred.pid)).or_insert(0) += 1;
+    }
+    let mut holders: Vec<(PeerCred, usize)> =
+        holders.into_iter().map(|((uid, pid), count)| (PeerCred { pid, uid }, count)).collect();
+    holders.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    holders
+}
+
+/// The three that have most.
+fn holders_in_words(holders: &[(PeerCred, usize)]) -> String {
+    let said = holders.iter().take(3).map(|(cred, count)| {
+        let by = Occupant::Process(*cred);
+        format!("{count} by {by}")
+    });
+    let rest = holders.len().saturating_sub(3);
+    let rest = (rest > 0).then(|| format!("others by {rest} more processes"));
+    said.chain(rest).collect::<Vec<_>>().join(", ")
 }
 
 fn in_words(squatters: &[Squatter]) -> String {

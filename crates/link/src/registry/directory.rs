@@ -5,12 +5,16 @@
 //! Others look a name up by connecting; the holder answers with its VF and keeps the connection, whose end says that the
 //! answer is no longer true.
 //!
-//! Names have no owner before they are claimed, as ports of TCP have none.
+//! Names have no owner before they are claimed, as ports of TCP have none. Who has one is what the kernel says of its socket
+//! (`SO_PEERCRED`), and a refusal names it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
+use dmabuf::{PeerCred, peer_cred};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags};
@@ -25,14 +29,21 @@ const MAX_LOOKUPS: usize = 256;
 /// Events taken in one call.
 const BATCH: usize = 64;
 const BACKLOG: i32 = 1024;
+/// How long a holder may take to say who it is before the log names it.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why a name was not claimed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
     /// Another process has it.
-    #[error("another process of this host has {0}")]
-    InUse(String),
+    #[error("{name} is held by {by}")]
+    InUse {
+        /// The name.
+        name: String,
+        /// Who has it.
+        by: Occupant,
+    },
     /// The system refused.
     #[error("claiming {name}: {source}")]
     System {
@@ -55,6 +66,44 @@ pub enum Holder {
     Vf(u16),
 }
 
+/// Whose socket has a name, as the kernel says: it need not be an engine's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Occupant {
+    /// It listens, and belongs to this process.
+    Process(PeerCred),
+    /// It listens, and its queue is full.
+    Full,
+    /// It does not listen, or is of another type: no engine has such a socket.
+    NoEngine,
+}
+
+impl fmt::Display for Occupant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process(PeerCred { pid: Some(pid), uid }) => write!(f, "pid {pid} (uid {uid})"),
+            Self::Process(PeerCred { pid: None, uid }) => {
+                write!(f, "a process of another pid namespace (uid {uid})")
+            }
+            Self::Full => f.write_str("a process that answers nobody"),
+            Self::NoEngine => {
+                f.write_str("a socket that takes no connections, which is no engine's")
+            }
+        }
+    }
+}
+
+/// What the holder of a name said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    /// Nothing since then; whether the log told so.
+    Nothing { since: Instant, is_told: bool },
+    /// That it is this VF.
+    Vf(u16),
+    /// Something that no engine says.
+    Nonsense,
+}
+
 /// A socket of the directory.
 #[derive(Debug)]
 enum Entry {
@@ -63,7 +112,7 @@ enum Entry {
     /// Somebody who asked for one.
     Client { of: u64, socket: OwnedFd },
     /// A name that we asked for.
-    Lookup { name: String, socket: OwnedFd, answer: Option<u16> },
+    Lookup { name: String, socket: OwnedFd, holder: Occupant, said: Said },
 }
 
 impl Entry {
@@ -112,7 +161,10 @@ impl Directory {
     /// See [`NameError`].
     pub fn claim(&mut self, name: &str) -> Result<NameKey, NameError> {
         let listener = self.bind(name).map_err(|error| match error {
-            Errno::ADDRINUSE => NameError::InUse(name.to_owned()),
+            Errno::ADDRINUSE => {
+                let by = self.occupant(name).unwrap_or(Occupant::NoEngine);
+                NameError::InUse { name: name.to_owned(), by }
+            }
             error => NameError::System { name: name.to_owned(), source: error.into() },
         })?;
         let entry = Entry::Name { name: name.to_owned(), listener, clients: Vec::new() };
@@ -137,11 +189,26 @@ impl Directory {
         }
     }
 
-    /// Whether somebody has a name, ourselves included. It may be another's a moment later.
+    /// Whether somebody listens on a name, ourselves included. It may be another's a moment later.
     pub fn is_held(&self, name: &str) -> bool {
-        let dialled =
-            new_socket().and_then(|socket| rustix::net::connect(&socket, &self.address(name)?));
-        !matches!(dialled, Err(Errno::CONNREFUSED))
+        self.occupant(name).is_some()
+    }
+
+    /// Who that is. A socket that has the name and does not listen is not seen before the name is claimed.
+    pub fn occupant(&self, name: &str) -> Option<Occupant> {
+        match self.dial(name) {
+            Ok((_, occupant)) => Some(occupant),
+            Err(Errno::CONNREFUSED) => None,
+            Err(Errno::AGAIN) => Some(Occupant::Full),
+            Err(_) => Some(Occupant::NoEngine),
+        }
+    }
+
+    fn dial(&self, name: &str) -> Result<(OwnedFd, Occupant), Errno> {
+        let socket = new_socket()?;
+        rustix::net::connect(&socket, &self.address(name)?)?;
+        let cred = peer_cred(socket.as_fd())?;
+        Ok((socket, Occupant::Process(cred)))
     }
 
     /// Who has a name.
@@ -155,21 +222,18 @@ impl Directory {
         {
             return self.answer(key);
         }
-        let connect = |address| -> Result<OwnedFd, Errno> {
-            let socket = new_socket()?;
-            rustix::net::connect(&socket, &address?)?;
-            Ok(socket)
-        };
-        let socket = match connect(self.address(name)) {
-            Ok(socket) => socket,
-            Err(Errno::CONNREFUSED) => return Holder::Nobody,
+        let (socket, holder) = match self.dial(name) {
+            Ok(dialled) => dialled,
+            // Of another type: no engine has it.
+            Err(Errno::CONNREFUSED | Errno::PROTOTYPE) => return Holder::Nobody,
             Err(error) => {
                 tracing::info!(name, %error, "who has this name could not be asked");
                 return Holder::Asked;
             }
         };
         self.make_room();
-        let entry = Entry::Lookup { name: name.to_owned(), socket, answer: None };
+        let said = Said::Nothing { since: Instant::now(), is_told: false };
+        let entry = Entry::Lookup { name: name.to_owned(), socket, holder, said };
         let Ok(key) = self.add(entry) else { return Holder::Asked };
         if self.listen(key) { self.answer(key) } else { Holder::Nobody }
     }
@@ -185,35 +249,49 @@ impl Directory {
         }
     }
 
-    fn answer(&self, key: u64) -> Holder {
-        match self.entries.get(&key) {
-            Some(Entry::Lookup { answer: Some(vf), .. }) => Holder::Vf(*vf),
-            Some(Entry::Lookup { .. }) => Holder::Asked,
-            _ => Holder::Nobody,
+    fn answer(&mut self, key: u64) -> Holder {
+        let Some(Entry::Lookup { name, holder, said, .. }) = self.entries.get_mut(&key) else {
+            return Holder::Nobody;
+        };
+        match said {
+            Said::Vf(vf) => Holder::Vf(*vf),
+            Said::Nonsense => Holder::Nobody,
+            Said::Nothing { since, is_told } => {
+                if !*is_told && since.elapsed() > PATIENCE {
+                    *is_told = true;
+                    let name = name.as_str();
+                    tracing::warn!(name, "held by {holder}, which does not say who it is");
+                }
+                Holder::Asked
+            }
         }
     }
 
-    /// Reads what a holder said. False if it gave the name back, or is no engine of ours.
+    /// Reads what a holder said. False if it gave the name back.
     fn listen(&mut self, key: u64) -> bool {
-        let Some(Entry::Lookup { name, socket, answer }) = self.entries.get_mut(&key) else {
+        let Some(Entry::Lookup { name, socket, holder, said }) = self.entries.get_mut(&key) else {
             return false;
         };
-        match recv(socket.as_fd()) {
-            Received::Nothing => return true,
-            Received::Message(Ok(Message::Pong { vf }), _) => {
-                *answer = Some(vf);
-                return true;
+        for _ in 0..BATCH {
+            match recv(socket.as_fd()) {
+                Received::Nothing => return true,
+                Received::Closed => {
+                    self.remove(key);
+                    return false;
+                }
+                // What else it says is of no interest.
+                Received::Message(..) if *said == Said::Nonsense => {}
+                Received::Message(Ok(Message::Pong { vf }), _) => *said = Said::Vf(vf),
+                Received::Message(..) => {
+                    let name = name.as_str();
+                    tracing::warn!(name, "held by {holder}, which is no engine: it talks nonsense");
+                    *said = Said::Nonsense;
+                    // Its end is seen when the name is looked up again.
+                    let _ = epoll::delete(&self.epoll, &*socket);
+                }
             }
-            Received::Message(..) => {
-                tracing::warn!(
-                    name = name.as_str(),
-                    "held by somebody who does not speak our language"
-                );
-            }
-            Received::Closed => {}
         }
-        self.remove(key);
-        false
+        true
     }
 
     /// Answers those who ask, and reads answers. Says whether anything was learnt: a name that was [`Holder::Asked`] may
@@ -326,7 +404,9 @@ mod tests {
         let (mut a, mut b) = pair("holder");
         assert_eq!(b.lookup("x"), Holder::Nobody);
         let key = a.claim("x").expect("free");
-        assert!(matches!(b.claim("x"), Err(NameError::InUse(name)) if name == "x"));
+        let error = b.claim("x").expect_err("it is taken").to_string();
+        let uid = rustix::process::geteuid().as_raw();
+        assert_eq!(error, format!("x is held by pid {} (uid {uid})", std::process::id()));
         assert!(b.is_held("x") && !b.is_held("y"));
         assert_eq!(a.names().collect::<Vec<_>>(), ["x"]);
         assert_eq!(b.lookup("x"), Holder::Asked);
@@ -336,6 +416,30 @@ mod tests {
         a.release(key);
         assert_eq!(b.lookup("x"), Holder::Nobody, "it is known at once");
         b.claim("x").expect("free again");
+    }
+
+    #[test]
+    fn a_squatter_is_no_holder_and_is_named() {
+        let (mut a, mut b) = pair("squatter");
+        let squatter = a.bind("x").expect("free");
+        assert!(b.claim("x").expect_err("it is taken").to_string().contains("held by pid"));
+        assert_eq!(b.lookup("x"), Holder::Asked);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let asked = std::iter::from_fn(|| rustix::net::accept_with(&squatter, flags).ok());
+        let asked = asked.last().expect("it was asked");
+        for _ in 0..3 {
+            rustix::io::write(&asked, b"nonsense").expect("there is room");
+        }
+        assert!(b.poll());
+        assert_eq!(b.lookup("x"), Holder::Nobody);
+        assert!(!b.poll(), "nothing it says keeps us awake");
+        drop((asked, squatter));
+        a.claim("x").expect("free again");
+        assert_eq!(b.lookup("x"), Holder::Asked);
+        // One that does not even listen.
+        let mute = new_socket().expect("descriptors");
+        rustix::net::bind(&mute, &a.address("y").expect("short")).expect("free");
+        assert!(b.claim("y").expect_err("it is taken").to_string().contains("no engine's"));
     }
 
     #[test]

@@ -61,6 +61,20 @@ fn a_name_without_a_listener_is_skipped_and_reported() {
 }
 
 #[test]
+fn who_listens_on_every_name_is_named_with_how_many() {
+    let nic = nic("hoard");
+    let _ours = claim(&nic);
+    let hoard: Vec<_> = (1..8).map(|vf| squat(&nic, vf)).collect();
+    for socket in &hoard {
+        rustix::net::listen(socket, 1).expect("it is bound");
+    }
+    let holders = claim::holders(&nic);
+    let refused = ClaimError::NoFreeVf { nic, holders, squatters: Vec::new() }.to_string();
+    let (pid, uid) = (std::process::id(), rustix::process::geteuid().as_raw());
+    assert!(refused.ends_with(&format!("are taken: 8 by pid {pid} (uid {uid})")), "{refused}");
+}
+
+#[test]
 fn what_a_peer_says_before_it_ends_is_heard() {
     let nic = nic("last-words");
     let (mut a, mut b) = (claim(&nic), claim(&nic));

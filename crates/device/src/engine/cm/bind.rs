@@ -97,6 +97,15 @@ impl Engine {
         Ok(local)
     }
 
+    /// The addresses of the netdev may be others than before.
+    pub(crate) fn cm_follow_addresses(&mut self) {
+        let own = self.own_addresses();
+        let super::CmService { ports, directory, .. } = &mut self.cm;
+        if let Some(directory) = directory {
+            ports.follow(directory, &own);
+        }
+    }
+
     fn own_addresses(&self) -> Vec<IpAddr> {
         self.core.port.gids.iter().map(|gid| gid.to_ip()).collect()
     }

@@ -1,7 +1,8 @@
 //! Ports of this host: who of its processes has which.
 //!
 //! A port that a program asked for by number, or listens on, is a *name* that this process holds in the registry
-//! ([`link::registry::Directory`]): one per address, or one per family for a wildcard. A free port for an endpoint that
+//! ([`link::registry::Directory`]): one per address. A wildcard has one per family and all those of the netdev's addresses, as
+//! requests ask for the address first: who came later would have them otherwise. A free port for an endpoint that
 //! only connects needs no descriptor of its own: processes claim *blocks* of the host's range of ephemeral ports.
 
 use std::collections::BTreeMap;
@@ -30,28 +31,27 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// The names that stand for it.
-    fn names(&self) -> Vec<String> {
+    /// The names that stand for it where the netdev has these addresses.
+    fn names(&self, own: &[IpAddr]) -> Vec<String> {
         let service = self.space.service_id(self.port);
-        match self.ip {
+        let mut names = match self.ip {
             IpAddr::V4(Ipv4Addr::UNSPECIFIED) => vec![any_name(service, true)],
             IpAddr::V6(Ipv6Addr::UNSPECIFIED) if self.af_only => vec![any_name(service, false)],
             IpAddr::V6(Ipv6Addr::UNSPECIFIED) => {
                 vec![any_name(service, false), any_name(service, true)]
             }
-            ip => vec![name_of(service, ip)],
-        }
-    }
-
-    /// Names of others that would stand in its way beside its own.
-    fn rivals(&self, own: &[IpAddr]) -> Vec<String> {
-        let service = self.space.service_id(self.port);
-        if !self.ip.is_unspecified() {
-            return vec![any_name(service, self.ip.is_ipv4())];
-        }
+            ip => return vec![name_of(service, ip)],
+        };
         let takes =
             |ip: &&IpAddr| ip.is_ipv4() == self.ip.is_ipv4() || !self.ip.is_ipv4() && !self.af_only;
-        own.iter().filter(takes).map(|ip| name_of(service, *ip)).collect()
+        names.extend(own.iter().filter(takes).map(|ip| name_of(service, *ip)));
+        names
+    }
+
+    /// The name of others that would stand in its way beside its own.
+    fn rival(&self) -> Option<String> {
+        let service = self.space.service_id(self.port);
+        (!self.ip.is_unspecified()).then(|| any_name(service, self.ip.is_ipv4()))
     }
 
     /// Whether the two want the same port of the same address (the kernel's `cma_check_port`).
@@ -92,10 +92,17 @@ struct Block {
     used: u64,
 }
 
+/// An endpoint's port, and the names that it stands on; none for a free port that was only bound.
+#[derive(Debug)]
+struct Held {
+    bound: Bound,
+    names: Vec<String>,
+}
+
 /// The ports of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Ports {
-    bound: BTreeMap<CmId, Bound>,
+    bound: BTreeMap<CmId, Held>,
     /// Names we hold, and how many endpoints stand on each.
     names: BTreeMap<String, (NameKey, usize)>,
     /// Blocks stay until the device is closed: a port is not used again soon.
@@ -114,15 +121,15 @@ impl Ports {
         mut bound: Bound,
         own: &[IpAddr],
     ) -> Result<SocketAddr> {
+        let mut names = Vec::new();
         if bound.port == 0 {
             bound.port = self.free_port(directory, &bound)?;
-            self.set_used(&bound, true);
         } else {
             self.check(id, &bound)?;
-            self.take_names(directory, &bound, own)?;
-            self.set_used(&bound, true);
+            names = self.take_names(directory, &bound, own)?;
         }
-        self.bound.insert(id, bound);
+        self.set_used(&bound, true);
+        self.bound.insert(id, Held { bound, names });
         Ok(SocketAddr::new(bound.ip, bound.port))
     }
 
@@ -133,29 +140,75 @@ impl Ports {
         id: CmId,
         own: &[IpAddr],
     ) -> Result<Bound> {
-        let Some(bound) = self.bound.get(&id).copied() else {
+        let Some(Held { bound, names }) = self.bound.get(&id) else {
             refuse!(Invalid, "listen: the endpoint is not bound");
         };
-        let listening = Bound { listening: true, ..bound };
+        let (listening, is_free) = (Bound { listening: true, ..*bound }, names.is_empty());
         self.check(id, &listening)?;
-        if !bound.names().iter().all(|name| self.names.contains_key(name)) {
-            // One of the ephemeral ports.
-            self.take_names(directory, &bound, own)?;
+        // One of the ephemeral ports has no names yet.
+        let names = if is_free { self.take_names(directory, &listening, own)? } else { Vec::new() };
+        if let Some(held) = self.bound.get_mut(&id) {
+            held.bound = listening;
+            held.names.extend(names);
         }
-        self.bound.insert(id, listening);
         Ok(listening)
     }
 
     /// Gives back what an endpoint had.
     pub(crate) fn release(&mut self, directory: &mut Directory, id: CmId) {
-        let Some(bound) = self.bound.remove(&id) else { return };
-        if !self.bound.values().any(|other| (other.space, other.port) == (bound.space, bound.port))
-        {
+        let Some(Held { bound, names }) = self.bound.remove(&id) else { return };
+        let same =
+            |other: &Held| (other.bound.space, other.bound.port) == (bound.space, bound.port);
+        if !self.bound.values().any(same) {
             self.set_used(&bound, false);
         }
-        for name in bound.names() {
+        for name in names {
             self.drop_name(directory, &name);
         }
+    }
+
+    /// Follows the netdev, which has these addresses now: a wildcard's port is held on each.
+    pub(crate) fn follow(&mut self, directory: &mut Directory, own: &[IpAddr]) {
+        let is_any = |held: &&Held| held.bound.ip.is_unspecified() && !held.names.is_empty();
+        let any = self.bound.iter().filter(|(_, held)| is_any(held));
+        for id in any.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let Some(held) = self.bound.get_mut(&id) else { continue };
+            let (bound, had) = (held.bound, std::mem::take(&mut held.names));
+            let wanted = bound.names(own);
+            for name in had.iter().filter(|name| !wanted.contains(name)) {
+                self.drop_name(directory, name);
+            }
+            let mut names = Vec::new();
+            for name in wanted {
+                let taken =
+                    if had.contains(&name) { Ok(()) } else { self.take_name(directory, &name) };
+                match taken {
+                    Ok(()) => names.push(name),
+                    Err(error) => tracing::warn!(
+                        target: "peerdma::cm",
+                        "{:?} port {} of all addresses is not ours on one that came: {error}",
+                        bound.space,
+                        bound.port
+                    ),
+                }
+            }
+            if let Some(held) = self.bound.get_mut(&id) {
+                held.names = names;
+            }
+        }
+    }
+
+    fn take_name(
+        &mut self,
+        directory: &mut Directory,
+        name: &str,
+    ) -> std::result::Result<(), NameError> {
+        if let Some((_, users)) = self.names.get_mut(name) {
+            *users += 1;
+        } else {
+            self.names.insert(name.to_owned(), (directory.claim(name)?, 1));
+        }
+        Ok(())
     }
 
     fn drop_name(&mut self, directory: &mut Directory, name: &str) {
@@ -169,7 +222,8 @@ impl Ports {
 
     /// Against the endpoints of this process.
     fn check(&self, id: CmId, bound: &Bound) -> Result<()> {
-        let collision = self.bound.iter().find(|(other, b)| **other != id && b.collides(bound));
+        let mut others = self.bound.iter().filter(|(other, _)| **other != id);
+        let collision = others.find(|(_, held)| held.bound.collides(bound));
         if let Some((other, _)) = collision {
             refuse!(
                 AddressInUse,
@@ -189,37 +243,30 @@ impl Ports {
         directory: &mut Directory,
         bound: &Bound,
         own: &[IpAddr],
-    ) -> Result<()> {
+    ) -> Result<Vec<String>> {
         let mut taken = Vec::new();
         let mut refused = None;
-        for name in bound.names() {
-            if let Some((_, users)) = self.names.get_mut(&name) {
-                *users += 1;
-            } else {
-                match directory.claim(&name) {
-                    Ok(key) => drop(self.names.insert(name.clone(), (key, 1))),
-                    Err(error) => {
-                        refused = Some(error);
-                        break;
-                    }
-                }
+        for name in bound.names(own) {
+            if let Err(error) = self.take_name(directory, &name) {
+                refused = Some(error);
+                break;
             }
             taken.push(name);
         }
         if refused.is_none() {
             // After our own names stand, so that of two who come at once at least one sees the other.
-            let rivals = bound.rivals(own);
-            let rival = rivals
-                .into_iter()
-                .find(|name| !self.names.contains_key(name) && directory.is_held(name));
-            refused = rival.map(NameError::InUse);
+            let rival = bound.rival().filter(|name| !self.names.contains_key(name));
+            refused = rival.and_then(|name| {
+                let by = directory.occupant(&name)?;
+                Some(NameError::InUse { name, by })
+            });
         }
-        let Some(error) = refused else { return Ok(()) };
+        let Some(error) = refused else { return Ok(taken) };
         for name in taken {
             self.drop_name(directory, &name);
         }
         let kind = match error {
-            NameError::InUse(_) => Kind::AddressInUse,
+            NameError::InUse { .. } => Kind::AddressInUse,
             _ => Kind::NoMemory,
         };
         let (space, port, ip) = (bound.space, bound.port, bound.ip);
@@ -274,7 +321,7 @@ impl Ports {
                     self.next = *first;
                     return Ok(true);
                 }
-                Err(NameError::InUse(_)) => {}
+                Err(NameError::InUse { .. }) => {}
                 Err(error) => refuse!(NoMemory, "a block of ports: {error}"),
             }
         }
@@ -372,8 +419,34 @@ mod tests {
             }
         }
         assert_eq!((a.0.blocks.len(), b.0.blocks.len()), (2, 2), "few descriptors");
+        // Refusals say who has it.
+        bind(&mut a, 199, bound([10, 0, 0, 1], 7175)).expect("free");
+        let refusal = bind(&mut b, 199, bound([0; 4], 7175)).expect_err("it is another's");
+        assert!(refusal.what().contains(&format!("pid {}", std::process::id())), "{refusal:?}");
+
         let addr = bind(&mut a, 200, bound([0; 4], 0)).expect("there are thousands");
         a.0.listen(&mut a.1, CmId(200), &own).expect("it is ours");
         in_use(bind(&mut b, 200, bound([0; 4], addr.port())));
+    }
+
+    #[test]
+    fn a_port_of_all_addresses_is_held_on_each_also_on_those_that_come_later() {
+        let nic = format!("wildcard-{}", std::process::id());
+        let directory = |vf| Directory::new(&nic, vf).expect("descriptors");
+        let (mut ours, mut ports, mut stranger) = (directory(1), Ports::default(), directory(2));
+        let [first, second, third] = [1, 2, 3].map(|last| IpAddr::from([10, 0, 0, last]));
+        ports.bind(&mut ours, CmId(1), bound([0; 4], 7174), &[first]).expect("free");
+        let name = |ip| name_of(PortSpace::Tcp.service_id(7174), ip);
+        // A stranger keeps no rule but the kernel's.
+        let taken = |stranger: &mut Directory, ip| stranger.claim(&name(ip)).is_err();
+        assert!(taken(&mut stranger, first));
+        stranger.claim(&name(third)).expect("no address of ours");
+        ports.follow(&mut ours, &[first, second, third]);
+        assert!(taken(&mut stranger, first) && taken(&mut stranger, second));
+        // One that went is free, and the others stay.
+        ports.follow(&mut ours, &[second]);
+        assert!(!taken(&mut stranger, first) && taken(&mut stranger, second));
+        ports.release(&mut ours, CmId(1));
+        assert_eq!((ours.names().count(), ports.names.len()), (0, 0));
     }
 }

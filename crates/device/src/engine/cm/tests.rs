@@ -206,6 +206,46 @@ fn connections_between_processes() {
 }
 
 #[test]
+fn a_request_that_names_anothers_qp_ends_no_connection() {
+    let nic = nic("cm-not-stale");
+    let (mut a, mut b, mut stranger) = (Side::new(&nic), Side::new(&nic), Side::new(&nic));
+    let at = addr(&nic, 7174);
+    b.listener(&TCP, at);
+    let mut sides = [&mut a, &mut b, &mut stranger];
+    let (_, qpn) = sides[0].qp();
+    let request = |sides: &mut [&mut Side], from: usize| {
+        let id = sides[from].resolved(&TCP, at);
+        sides[from].engine.cm_connect(id, &param(qpn)).expect("it is resolved");
+        let event = next(sides, 1);
+        let EventKind::ConnectRequest { new, .. } = event.kind else { panic!("{event:?}") };
+        let (qp, number) = sides[1].qp();
+        sides[1].bring_up(new, qp);
+        sides[1].engine.cm_accept(new, &param(number)).expect("a request waits");
+        let event = next(sides, from);
+        assert!(matches!(event.kind, EventKind::ConnectResponse { .. }), "{event:?}");
+        sides[from].engine.cm_ready(id, &[]).expect("a response came");
+        let event = next(sides, 1);
+        assert!(matches!(event.kind, EventKind::Established { .. }), "{event:?}");
+    };
+    request(&mut sides, 0);
+    // With the same channel adapter, that of the host, and the QP of the first.
+    request(&mut sides, 2);
+    run(&mut sides.iter_mut().map(|side| &mut side.engine).collect::<Vec<_>>());
+    assert!(sides.iter().all(|side| side.queue.pop().is_none()), "no connection ended");
+}
+
+#[test]
+fn a_stranger_does_not_take_over_what_a_wildcard_listener_has() {
+    let nic = nic("cm-takeover");
+    let mut a = Side::new(&nic);
+    let mut stranger = Directory::new(&nic.config.name, 900).expect("descriptors");
+    let (_, at) = a.listener(&TCP, "0.0.0.0:0".parse().expect("an address"));
+    let service = PortSpace::Tcp.service_id(at.port());
+    let refused = stranger.claim(&super::ports::name_of(service, addr(&nic, 0).ip()));
+    assert!(refused.is_err_and(|error| error.to_string().contains("held by pid")));
+}
+
+#[test]
 fn connections_over_the_wire() {
     let mut nic = nic("cm-udp");
     nic.config = NicConfig { force_udp: true, ..nic.config };
