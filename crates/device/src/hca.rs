@@ -29,16 +29,15 @@ use crate::engine::receivers::Receivers;
 use crate::engine::table::Table;
 use crate::engine::tap::Tap;
 use crate::engine::udp::UdpQueue;
-use crate::engine::{Alarm, Engine};
+use crate::engine::Engine;
+use crate::engine::alarm::LOOK_AGAIN;
 use crate::failure;
+use crate::guard::EngineGuard;
 use crate::ids::CqId;
 use crate::nic::NicInfo;
 use crate::refusal::{Kind, Refusal, Result};
 use crate::register;
 use crate::waits::{Waits, Woken};
-
-/// The engine, locked.
-pub type EngineGuard<'a> = biased::MutexGuard<'a, Engine>;
 
 /// One NIC in this process.
 #[derive(Debug)]
@@ -81,7 +80,7 @@ const STREAM: u64 = 12;
 /// microseconds, and often another core.
 const LINGER: Duration = Duration::from_micros(50);
 /// How long a program that polls may pause before the background thread makes progress in its place.
-const LEASE: Duration = Duration::from_millis(2);
+const LEASE: Duration = LOOK_AGAIN;
 
 /// The NICs that this process has open, by name.
 type OpenNics = Mutex<Vec<(String, Weak<Hca>)>>;
@@ -146,13 +145,13 @@ impl Hca {
     /// Locks the engine.
     #[inline]
     pub fn lock(&self) -> EngineGuard<'_> {
-        self.shared.lock()
+        EngineGuard::new(self.shared.engine.lock())
     }
 
     /// Locks the engine, unless it stays locked for `patience`.
     #[cfg(test)]
     pub(crate) fn try_lock_for(&self, patience: Duration) -> Option<EngineGuard<'_>> {
-        self.shared.engine.try_lock_for(patience)
+        self.shared.engine.try_lock_for(patience).map(EngineGuard::new)
     }
 
     /// Makes progress if a CQ holds nothing, and locks the engine so that the caller can take what came.
@@ -162,7 +161,7 @@ impl Hca {
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&self, cq: CqId) -> EngineGuard<'_> {
-        let engine = self.shared.lock();
+        let engine = self.lock();
         if engine.cq_is_empty(cq) { self.go_on(engine) } else { engine }
     }
 
@@ -170,7 +169,7 @@ impl Hca {
     /// again, as [`Hca::poll`] is for queues.
     #[doc(alias = "ibv_read_comp_cntr")]
     pub fn poll_any(&self) -> EngineGuard<'_> {
-        self.go_on(self.shared.lock())
+        self.go_on(self.lock())
     }
 
     /// Makes progress for a program that polls.
@@ -211,7 +210,7 @@ impl Hca {
         let polls = if is_slow { POLLS_TO_YIELD_AGAIN } else { POLLS_TO_YIELD };
         shared.yield_after.store(polls, Ordering::Relaxed);
         shared.idle_polls.store(0, Ordering::Relaxed);
-        shared.lock()
+        self.lock()
     }
 
     #[cold]
@@ -349,8 +348,9 @@ impl Drop for Hca {
 }
 
 impl Shared {
+    /// Locks the engine for the background thread, which notes itself when it looks again.
     #[inline]
-    fn lock(&self) -> EngineGuard<'_> {
+    fn lock(&self) -> biased::MutexGuard<'_, Engine> {
         self.engine.lock()
     }
 
@@ -386,12 +386,12 @@ impl Shared {
     ///
     /// The core is not offered to others meanwhile: where the sender waits for it, the kernel finds it another one only while
     /// it waits, and not if the two take turns.
-    fn linger(&self, engine: &mut EngineGuard<'_>) -> bool {
+    fn linger(&self, engine: &mut biased::MutexGuard<'_, Engine>) -> bool {
         let began = Instant::now();
         let mut heard = began;
         while !self.polling.load(Ordering::Relaxed) && !self.stop.load(Ordering::Acquire) {
             // Who waits for the lock has its turn.
-            EngineGuard::bump(engine);
+            biased::MutexGuard::bump(engine);
             let moved = engine.progress_on();
             let now = Instant::now();
             if moved {
@@ -408,8 +408,8 @@ impl Shared {
     }
 
     /// Lets go of the engine. The lock is free of charge for the thread that takes it most, and that is to be the program's.
-    fn leave(engine: EngineGuard<'_>) {
-        EngineGuard::unlock_fair(engine);
+    fn leave(engine: biased::MutexGuard<'_, Engine>) {
+        biased::MutexGuard::unlock_fair(engine);
     }
 
     fn run(&self) {
@@ -426,7 +426,7 @@ impl Shared {
             if engine.is_dead() {
                 return;
             }
-            engine.set_alarm(Alarm::Awake);
+            engine.wake_up();
             let activity = self.activity.load(Ordering::Relaxed);
             if self.polling.load(Ordering::Relaxed) && activity != seen {
                 seen = activity;
@@ -493,16 +493,8 @@ impl Shared {
                 Self::leave(engine);
                 continue;
             }
-            let now = engine.clock.now();
-            let mut wait = engine.next_deadline().map(|at| at.since(now));
-            if !is_watching
-                || engine.has_blocked()
-                || engine.receivers.is_steering()
-                || engine.core.missteered
-            {
-                wait = Some(wait.unwrap_or(LEASE).min(LEASE));
-            }
-            engine.set_alarm(wait.map_or(Alarm::Never, |wait| Alarm::At(now + wait)));
+            // Datagrams that wake nobody are looked for.
+            let wait = engine.fall_asleep((!is_watching).then_some(LEASE));
             Self::leave(engine);
             woken = self.waits.wait(wait, false);
         }

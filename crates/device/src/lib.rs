@@ -43,6 +43,7 @@ pub mod flow;
 pub mod fork;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod guard;
 mod hca;
 pub mod ids;
 mod nic;
@@ -62,6 +63,7 @@ pub use engine::{
 };
 pub use engine::{TagOp, TagOpKind};
 pub use failure::fail_all;
-pub use hca::{EngineGuard, Hca, counters_of_process, finish_records};
+pub use guard::EngineGuard;
+pub use hca::{Hca, counters_of_process, finish_records};
 pub use nic::{NicInfo, nics};
 pub use refusal::{Kind, Refusal, Result};

@@ -287,12 +287,14 @@ pub fn stale_accesses() -> u64 {
     STALE.load(Ordering::Relaxed)
 }
 
-/// Whether all of these addresses are a window's of this process. Then nothing but a placement can be there: an access
-/// reaches pages that were placed, faults, or finds poison, and never memory of the program.
-pub fn covers(addr: u64, len: u64) -> bool {
-    let Some(last) = addr.checked_add(len.max(1) - 1) else { return false };
+/// The window of this process that has all of these addresses, if one has. While it is held, nothing but a placement can be
+/// there, whatever becomes of its exporter: an access reaches pages that were placed, faults, or finds poison, and never memory of
+/// the program.
+pub fn of(addr: u64, len: u64) -> Option<BusWindow> {
+    let last = addr.checked_add(len.max(1) - 1)?;
     let windows: Vec<_> = windows().all.iter().filter_map(Weak::upgrade).collect();
-    windows.iter().any(|inner| inner.offset(addr).is_some() && inner.offset(last).is_some())
+    let has = |inner: &Arc<Inner>| inner.offset(addr).is_some() && inner.offset(last).is_some();
+    windows.into_iter().find(has).map(|inner| BusWindow { inner })
 }
 
 impl Placement {

@@ -11,7 +11,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use dmabuf::{Direction, GateGuard, GateSlot, MapType, Mapping, SgBacking, SgTable};
+use dmabuf::{BusWindow, Direction, GateGuard, GateSlot, MapType, Mapping, SgBacking, SgTable};
 
 use crate::fault::{Fault, Touch, check_aligned, check_range};
 use crate::guard::{self, Way, plain};
@@ -94,8 +94,9 @@ enum Kind {
     Host { buffer: HostBuf, offset: u64 },
     /// A dma-buf mapped for the CPU. A sealed memfd cannot vanish; an exporter of the kernel may zap its mappings.
     DmaBuf { mapping: Mapping, offset: u64 },
-    /// Pages at a bus address, which an exporter can retire at any moment.
-    Bus { backing: Option<SgBacking> },
+    /// Pages at a bus address, which an exporter can retire at any moment. The addresses stay the window's while this exists,
+    /// so that nothing of the program can come to be there.
+    Bus { backing: Option<SgBacking>, _window: BusWindow },
     /// Several of the others, one behind the other: where each begins, and it.
     Parts(Vec<(u64, Umem)>),
 }
@@ -182,7 +183,7 @@ impl Umem {
     /// # Errors
     ///
     /// [`Fault::OutOfRange`], also for addresses that are not on this process's bus
-    /// ([`dmabuf::window::covers`]): nothing else may be touched in an exporter's name.
+    /// ([`dmabuf::window::of`]): nothing else may be touched in an exporter's name.
     pub fn bus(
         table: &SgTable,
         offset: u64,
@@ -204,15 +205,15 @@ impl Umem {
                 break;
             }
             let base = entry.addr.wrapping_add(skip);
-            if !dmabuf::window::covers(base, here) {
+            let Some(window) = dmabuf::window::of(base, here) else {
                 let (base, size) = (entry.addr, entry.len);
                 return Err(Fault::OutOfRange { base, size, offset: skip, len: here });
-            }
+            };
             let backing = entry.backing.clone().map(|mut backing| {
                 backing.offset += skip;
                 backing
             });
-            let (kind, way) = (Kind::Bus { backing }, Some(ways::Way::Mapped(table.map_type)));
+            let (kind, way) = (Kind::Bus { backing, _window: window }, Some(ways::Way::Mapped(table.map_type)));
             let part = Self::gated(base as usize, here, true, kind, gate.clone(), way);
             parts.push((at, part));
             (skip, left, at) = (0, left - here, at + here);
@@ -282,12 +283,12 @@ impl Umem {
                     Backing::File { fd, offset }
                 }
             }
-            Kind::Bus { backing: Some(backing) } => {
+            Kind::Bus { backing: Some(backing), .. } => {
                 Backing::File { fd: backing.file.as_fd(), offset: backing.offset }
             }
             Kind::User => Backing::Process { addr: self.inner.base },
             // Addresses of this process's bus mean nothing to another process.
-            Kind::Bus { backing: None } | Kind::Parts(_) => Backing::Scattered,
+            Kind::Bus { backing: None, .. } | Kind::Parts(_) => Backing::Scattered,
         }
     }
 

@@ -202,7 +202,7 @@ impl Import {
     }
 
     fn through(&self, table: &SgTable) -> Result<Option<Umem>> {
-        let on_bus = |entry: &dmabuf::SgEntry| dmabuf::window::covers(entry.addr, entry.len);
+        let on_bus = |entry: &dmabuf::SgEntry| dmabuf::window::of(entry.addr, entry.len).is_some();
         if !table.entries.iter().all(on_bus) {
             return Ok(None);
         }

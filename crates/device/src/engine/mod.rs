@@ -10,6 +10,7 @@
 //! ```
 
 mod advise;
+pub(crate) mod alarm;
 mod alike;
 mod api_mem;
 mod api_qp;
@@ -70,6 +71,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use transport::{Poll, Time};
 
 pub use self::advise::MrAdvice;
+use self::alarm::Alarm;
 pub use self::api_mem::MrInfo;
 pub use self::api_qp::{Cap, QpSpec};
 use self::cm::CmService;
@@ -115,17 +117,6 @@ pub struct Engine {
     takes_turns: bool,
     alarm: Alarm,
     pub(crate) life: Life,
-}
-
-/// When the background thread looks again without being woken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Alarm {
-    /// Before it sleeps, or soon.
-    Awake,
-    /// At this time.
-    At(Time),
-    /// Not at all.
-    Never,
 }
 
 /// Packets a QP may send before another has its turn: a few long ones on one host, and over a network what one system call
@@ -387,59 +378,6 @@ impl Engine {
         self.timers.clear();
     }
 
-    /// When progress is needed next even if nothing arrives.
-    pub(crate) fn next_deadline(&self) -> Option<Time> {
-        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
-        let event = self.core.moderated.iter().map(|(at, _)| *at);
-        let capture = self.core.tap.as_ref().and_then(|tap| tap.deadline());
-        let plan = self.core.injected.as_ref().and_then(|injected| injected.deadline());
-        let cm = self.cm.next_deadline();
-        let port = self.receivers.try_port.map(|(at, _)| at);
-        let now_and_then = self.silence_until().into_iter().chain(port);
-        timer
-            .into_iter()
-            .chain(event)
-            .chain(capture)
-            .chain(plan)
-            .chain(cm)
-            .chain(now_and_then)
-            .min()
-    }
-
-    /// Notes when the background thread looks again; it holds the lock until it sleeps.
-    pub(crate) fn set_alarm(&mut self, alarm: Alarm) {
-        self.alarm = alarm;
-    }
-
-    #[cfg(test)]
-    pub(crate) fn alarm(&self) -> Alarm {
-        self.alarm
-    }
-
-    /// Wakes the background thread if it sleeps beyond the next deadline, which a call of the program may have set.
-    fn mind_alarm(&mut self) {
-        let sleeps_beyond = |deadline| match self.alarm {
-            Alarm::Awake => false,
-            Alarm::At(alarm) => deadline < alarm,
-            Alarm::Never => true,
-        };
-        if self.alarm != Alarm::Awake && self.next_deadline().is_some_and(sleeps_beyond) {
-            self.alarm = Alarm::Awake;
-            self.core.peers.waits().wake();
-        }
-    }
-
-    /// Whether a QP waits only for its turn, or for room that another thread must not be waited for.
-    pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.is_empty() || !self.core.loopback.is_empty()
-    }
-
-    /// Whether a QP waits for room in a carrier, or a packet for a receive.
-    pub(crate) fn has_blocked(&self) -> bool {
-        let holds_frame = self.receivers.frames.as_ref().is_some_and(|f| f.is_holding());
-        !self.blocked.is_empty() || self.core.holding || holds_frame || self.cm.has_unsent()
-    }
-
     pub(crate) fn make_ready(&mut self, id: QpId) {
         if let Some(entry) = self.qps.get_mut(id)
             && !entry.queued
@@ -494,12 +432,6 @@ impl Engine {
 
     /// Passes on what a transmission left with the carriers that have no reader of their own.
     fn after_transmit(&mut self) {
-        self.pass_to_carriers();
-        self.mind_alarm();
-    }
-
-    /// The same, where the alarm is minded later.
-    fn pass_to_carriers(&mut self) {
         if self.core.injected.is_some() {
             self.run_plan();
         }

@@ -216,7 +216,6 @@ impl Engine {
             self.takes_turns |= entry.qp.sends() == 1;
             self.note_deadline(id);
             self.core.peers.ring_doorbells();
-            self.mind_alarm();
         }
         Some(true)
     }
@@ -233,7 +232,7 @@ impl Engine {
             core.catch_up(&self.clock);
         }
         self.release_late_acks();
-        self.pass_to_carriers();
+        self.after_transmit();
         self.core.is_behind = false;
         self.core.now = self.clock.now();
         self.since_clock = 0;
@@ -242,7 +241,6 @@ impl Engine {
             entry.qp.watch(|| self.core.now);
         }
         self.note_deadline(id);
-        self.mind_alarm();
     }
 }
 

@@ -1,5 +1,6 @@
 //! The engine's parts by themselves: records, tables, queues.
 
+mod asleep;
 mod forwarded;
 mod late_acks;
 mod lines;

@@ -1,0 +1,153 @@
+//! By when somebody must look at the engine again, and who sees to it.
+//!
+//! One rule: **work is left only with somebody awake to do it.** What a call leaves behind (a QP that had its turn and has
+//! more, one whose carrier is full, a timer) is done by the background thread if the program makes no further call. So the
+//! thread notes, when it goes to sleep, until when it sleeps ([`Alarm`]), and each guard of the engine that is dropped
+//! compares that with what is left ([`Engine::mind_alarm`]). Nothing else wakes the thread for work of the engine's own, and no
+//! call has to think of it.
+//!
+//! ```text
+//!   left behind                            looked at        by whom
+//!   ready, packets to this process         at once          the thread is woken
+//!   blocked, held back, steering unclear   within 2 ms      the thread's sleep is no longer than that
+//!   timers, events that wait               when due         the thread's sleep ends there
+//! ```
+//!
+//! While the program polls, the thread looks every 2 ms anyway, and counts as awake.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use transport::Time;
+
+use super::Engine;
+
+/// When the background thread looks again without being woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Alarm {
+    /// Before it sleeps, or soon.
+    Awake,
+    /// At this time.
+    At(Time),
+    /// Not at all.
+    Never,
+}
+
+/// How long what waits for others, such as room in a carrier, may go without a look: nobody says when they are done.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// What is left to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    /// Something that waits only for a turn.
+    Now,
+    /// Something that may go on at any moment, beside the next deadline.
+    Soon(Option<Time>),
+    /// The next deadline.
+    At(Option<Time>),
+}
+
+impl Engine {
+    /// When progress is needed next even if nothing arrives.
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let event = self.core.moderated.iter().map(|(at, _)| *at);
+        let capture = self.core.tap.as_ref().and_then(|tap| tap.deadline());
+        let plan = self.core.injected.as_ref().and_then(|injected| injected.deadline());
+        let cm = self.cm.next_deadline();
+        let port = self.receivers.try_port.map(|(at, _)| at);
+        let now_and_then = self.silence_until().into_iter().chain(port);
+        timer
+            .into_iter()
+            .chain(event)
+            .chain(capture)
+            .chain(plan)
+            .chain(cm)
+            .chain(now_and_then)
+            .min()
+    }
+
+    /// Whether a QP waits only for its turn, or for room that another thread must not be waited for.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty() || !self.core.loopback.is_empty()
+    }
+
+    /// Whether a QP waits for room in a carrier, or a packet for a receive.
+    pub(crate) fn has_blocked(&self) -> bool {
+        let holds_frame = self.receivers.frames.as_ref().is_some_and(|f| f.is_holding());
+        !self.blocked.is_empty() || self.core.holding || holds_frame || self.cm.has_unsent()
+    }
+
+    fn left(&self) -> Left {
+        if self.is_dead() {
+            return Left::At(None);
+        }
+        if self.has_ready() {
+            return Left::Now;
+        }
+        let deadline = self.next_deadline();
+        let is_soon = self.has_blocked()
+            || self.receivers.is_steering()
+            || self.core.missteered
+            || !self.late_acks.is_empty();
+        if is_soon { Left::Soon(deadline) } else { Left::At(deadline) }
+    }
+
+    /// The background thread goes to sleep. Says how long it may; it holds the lock until it does.
+    ///
+    /// `at_most` bounds that, where not all that could wake it does.
+    pub(crate) fn fall_asleep(&mut self, at_most: Option<Duration>) -> Option<Duration> {
+        let now = self.clock.now();
+        let until = |deadline: Option<Time>| deadline.map(|at| at.since(now));
+        let wait = match self.left() {
+            Left::Now => Some(Duration::ZERO),
+            Left::Soon(deadline) => Some(until(deadline).unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN)),
+            Left::At(deadline) => until(deadline),
+        };
+        let wait = wait.into_iter().chain(at_most).min();
+        self.alarm = wait.map_or(Alarm::Never, |wait| Alarm::At(now + wait));
+        wait
+    }
+
+    /// The background thread is awake.
+    pub(crate) fn wake_up(&mut self) {
+        self.alarm = Alarm::Awake;
+    }
+
+    /// Wakes the background thread if it sleeps beyond what the program leaves behind.
+    #[inline]
+    pub(crate) fn mind_alarm(&mut self) {
+        if self.alarm != Alarm::Awake {
+            self.compare_alarm();
+        }
+    }
+
+    fn compare_alarm(&mut self) {
+        let sleeps_beyond = |deadline| match self.alarm {
+            Alarm::Awake => false,
+            Alarm::At(alarm) => deadline < alarm,
+            Alarm::Never => true,
+        };
+        let is_beyond = match self.left() {
+            Left::Now => true,
+            Left::Soon(deadline) => {
+                sleeps_beyond(self.clock.now() + LOOK_AGAIN) || deadline.is_some_and(sleeps_beyond)
+            }
+            Left::At(deadline) => deadline.is_some_and(sleeps_beyond),
+        };
+        if is_beyond {
+            self.alarm = Alarm::Awake;
+            self.core.peers.waits().wake();
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_alarm(&mut self, alarm: Alarm) {
+        self.alarm = alarm;
+    }
+
+    #[cfg(test)]
+    pub(crate) fn alarm(&self) -> Alarm {
+        self.alarm
+    }
+}

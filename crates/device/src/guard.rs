@@ -1,0 +1,42 @@
+//! The engine, locked by the program.
+
+use std::ops::{Deref, DerefMut};
+
+use link::biased;
+
+use crate::engine::Engine;
+
+/// The engine, locked. What was begun under it is done by somebody: dropping it wakes the background thread if that sleeps
+/// beyond what is left to do.
+#[derive(Debug)]
+pub struct EngineGuard<'a>(biased::MutexGuard<'a, Engine>);
+
+impl<'a> EngineGuard<'a> {
+    #[inline]
+    pub(crate) fn new(engine: biased::MutexGuard<'a, Engine>) -> Self {
+        Self(engine)
+    }
+}
+
+impl Deref for EngineGuard<'_> {
+    type Target = Engine;
+
+    #[inline]
+    fn deref(&self) -> &Engine {
+        &self.0
+    }
+}
+
+impl DerefMut for EngineGuard<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Engine {
+        &mut self.0
+    }
+}
+
+impl Drop for EngineGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.mind_alarm();
+    }
+}
