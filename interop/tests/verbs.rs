@@ -1,7 +1,9 @@
 //! Verbs that no program of Debian's uses: small C programs check what the manual pages say of them.
 
+use std::time::Duration;
+
 use interop::need::Need;
-use interop::{Program, Scratch, compile, needs};
+use interop::{Program, Running, Scratch, compile, needs};
 
 #[test]
 fn tags_are_matched() {
@@ -42,4 +44,37 @@ fn a_qp_of_xrc_is_opened_twice() {
     let program = Program::new(compile("open_qp", &scratch));
     let domain = scratch.file("domain");
     program.args([&domain]).output().success().says("two handles, one QP");
+}
+
+/// Programs that only wait for events leave all work to their background threads: none is left lying, however many of them share two
+/// cores. Twelve processes have 96 pairs, and each pair takes turns 400 times.
+#[test]
+fn pairs_that_wait_for_events_are_never_forgotten() {
+    needs!(Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    let program = compile("events", &scratch);
+    let start = |seed: u32| {
+        Program::new(&program)
+            .args(["16", "400", &seed.to_string()])
+            .limit(Duration::from_secs(120))
+            .start()
+    };
+    let running: Vec<Running> = (1..=6).map(start).collect();
+    for pairs in running {
+        let out = pairs.finish();
+        out.success().says("first: 16 pairs, 400 rounds").says("second: 16 pairs, 400 rounds");
+    }
+}
+
+/// The same by datagrams.
+#[test]
+fn pairs_that_wait_for_events_are_never_forgotten_on_the_wire() {
+    needs!(Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    let program = compile("events", &scratch);
+    let config = scratch.file("force_udp.toml");
+    std::fs::write(&config, "[[nic]]\nforce_udp = true\n").expect("a writable scratch");
+    let program = Program::new(&program).env("PEERDMA_CONFIG", &config);
+    let out = program.args(["16", "100", "7"]).limit(Duration::from_secs(120)).output();
+    out.success().says("first: 16 pairs, 100 rounds").says("second: 16 pairs, 100 rounds");
 }

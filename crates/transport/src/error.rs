@@ -80,6 +80,12 @@ pub enum PostError {
     /// A datagram needs an address.
     #[error("a datagram needs a destination")]
     NoDestination,
+    /// Objects of one device mean nothing to another.
+    #[error("the address handle is of another device than the QP")]
+    OtherDevice,
+    /// Only what completes a receive can bring it immediate data (IBA 9.2, table 38).
+    #[error("{0:?} carries no immediate data")]
+    Immediate(WrOpcode),
     /// Nothing can be posted to the device any more.
     #[error(
         "the device failed, or was opened before a fork and belongs to the parent; open it anew"

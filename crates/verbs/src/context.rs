@@ -1,6 +1,6 @@
 //! Devices, open devices and protection domains.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,10 @@ use device::{
 };
 use iba::{Access, EventType, Qpn};
 
-use crate::{Ah, CompCntr, Cq, Dm, DmaBuf, HostBuf, Mapping, Mr, Qp, QpSpec, Result, Srq};
+use crate::cq::{clone_for_waiting, take_one};
+use crate::{
+    Ah, CompCntr, Cq, Dm, DmaBuf, HostBuf, Kind, Mapping, Mr, Qp, QpSpec, Refusal, Result, Srq,
+};
 
 /// The NICs of this machine.
 #[doc(alias = "ibv_get_device_list")]
@@ -56,8 +59,15 @@ impl Device {
     }
 
     fn context(hca: Arc<Hca>) -> Result<Context> {
-        let id = hca.alive()?.open_ctx()?;
-        Ok(Context(Arc::new(Open { hca, id })))
+        let mut engine = hca.alive()?;
+        let id = engine.open_ctx()?;
+        let events = engine.async_fd(id).map(clone_for_waiting);
+        drop(engine);
+        let Some(Ok(events)) = events else {
+            hca.close_ctx(id);
+            return Err(Refusal::new(Kind::NoMemory, "open_device: no descriptor for its events"));
+        };
+        Ok(Context(Arc::new(Open { hca, id, events })))
     }
 }
 
@@ -70,6 +80,8 @@ pub struct Context(Arc<Open>);
 struct Open {
     hca: Arc<Hca>,
     id: CtxId,
+    /// Readable while an asynchronous event waits; does not block.
+    events: OwnedFd,
 }
 
 impl Drop for Open {
@@ -159,12 +171,10 @@ impl Context {
         Dm::new(self, length)
     }
 
-    /// Waits up to `timeout` for an asynchronous event.
+    /// Waits up to `timeout` for an asynchronous event. Any number of threads may; each event is one thread's.
     #[doc(alias = "ibv_get_async_event")]
     pub fn async_event(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
-        let fd = self.lock().async_fd(self.id()).map(|fd| fd.as_fd().try_clone_to_owned());
-        let Some(Ok(fd)) = fd else { return Ok(None) };
-        if !crate::cq::take_one(&fd, Some(timeout))? {
+        if !take_one(&self.0.events, timeout)? {
             return Ok(None);
         }
         let mut engine = self.lock();
@@ -176,6 +186,20 @@ impl Context {
                 _ => None,
             },
         }))
+    }
+
+    /// Whether objects of one are objects of the other.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(self.hca(), other.hca())
+    }
+
+    /// Refuses an object of another device: objects are numbers there that mean something else here.
+    pub(crate) fn check_same(&self, other: &Self, call: &str, object: &str) -> Result<()> {
+        if self.is_same(other) {
+            return Ok(());
+        }
+        let what = format!("{call}: the {object} is of another device");
+        Err(Refusal::new(Kind::Invalid, what))
     }
 }
 

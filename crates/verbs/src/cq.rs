@@ -2,11 +2,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use device::ids::{ChannelId, CqId};
 use iba::{Qpn, WcFlags, WcOpcode, WcStatus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use transport::env::Reason;
 
 use crate::{Context, Kind, Refusal, Result};
@@ -21,7 +23,10 @@ struct Queue {
     context: Context,
     id: CqId,
     channel: ChannelId,
+    /// Does not block: of several threads that wait one takes an event.
     fd: OwnedFd,
+    /// Threads that are about to sleep in [`Cq::wait_timeout`], or do.
+    waiters: AtomicU32,
 }
 
 impl Drop for Queue {
@@ -86,16 +91,21 @@ impl Cq {
         let mut engine = context.alive()?;
         let channel = engine.create_channel(context.id())?;
         let id = engine.create_cq(context.id(), entries, Some(channel), 0, 0)?;
-        let fd = engine.channel_fd(channel).map(|fd| fd.try_clone_to_owned());
+        let fd = engine.channel_fd(channel).map(clone_for_waiting);
         drop(engine);
         let Some(Ok(fd)) = fd else {
             return Err(Refusal::new(Kind::NoMemory, "create_cq: no descriptor for its events"));
         };
-        Ok(Self(Arc::new(Queue { context: context.clone(), id, channel, fd })))
+        let waiters = AtomicU32::new(0);
+        Ok(Self(Arc::new(Queue { context: context.clone(), id, channel, fd, waiters })))
     }
 
     pub(crate) fn id(&self) -> CqId {
         self.0.id
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.0.context
     }
 
     /// The oldest completion, if there is one. Polling makes progress.
@@ -111,7 +121,11 @@ impl Cq {
         self.0.context.lock().explain(wc.qpn, wc.wr_id, wc.status)
     }
 
-    /// The oldest completion; waits for it, by polling first and then asleep.
+    /// The oldest completion; waits for it, by polling first and then asleep. Any number of threads may wait at once.
+    ///
+    /// # Errors
+    ///
+    /// The queue overran, or the device failed: what has not completed by now never will.
     pub fn wait(&self) -> Result<Wc> {
         loop {
             if let Some(wc) = self.wait_timeout(Duration::from_secs(3600))? {
@@ -121,6 +135,10 @@ impl Cq {
     }
 
     /// The oldest completion; waits up to `timeout` for it.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Cq::wait`].
     pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<Wc>> {
         let start = Instant::now();
         while start.elapsed() < SPIN.min(timeout) {
@@ -132,18 +150,39 @@ impl Cq {
             }
         }
         let deadline = start + timeout;
+        let _waiter = Waiter::new(&self.0.waiters);
         loop {
             self.req_notify(false)?;
             // What came before the queue was armed raises no event; an event may be of what an earlier call took.
             if let Some(wc) = self.poll() {
+                self.pass_on();
                 return Ok(Some(wc));
             }
+            self.check()?;
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if left.is_zero() || !self.event(left)? {
                 return Ok(None);
             }
-            take_one(&self.0.fd, Some(left))?;
         }
+    }
+
+    /// One event may stand for several completions, and wakes one thread. If others sleep and more is here, the next is woken.
+    fn pass_on(&self) {
+        // ORDERING: whoever counts itself looks at the queue afterwards, under the engine's lock, as does the line below.
+        if self.0.waiters.load(Ordering::Relaxed) > 1 {
+            self.0.context.lock().repeat_cq_event(self.0.id);
+        }
+    }
+
+    /// Whether anything can still complete here.
+    fn check(&self) -> Result<()> {
+        let engine = self.0.context.alive()?;
+        // What completed before it broke can be taken.
+        if engine.cq_is_broken(self.0.id) && engine.cq_is_empty(self.0.id) {
+            let what = "poll_cq: the queue overran: completions were lost, and no more come";
+            return Err(Refusal::new(Kind::Io, what));
+        }
+        Ok(())
     }
 
     /// Asks for one event on the descriptor at the next completion, or at the next solicited one.
@@ -155,7 +194,27 @@ impl Cq {
     /// Waits up to `timeout` for an event that [`Cq::req_notify`] asked for, and takes it.
     #[doc(alias = "ibv_get_cq_event")]
     pub fn event(&self, timeout: Duration) -> Result<bool> {
-        take_one(&self.0.fd, Some(timeout))
+        let is_taken = take_one(&self.0.fd, timeout)?;
+        if is_taken {
+            let _ = self.0.context.lock().take_cq_event(self.0.channel);
+        }
+        Ok(is_taken)
+    }
+}
+
+/// Counts a thread that may sleep.
+struct Waiter<'a>(&'a AtomicU32);
+
+impl<'a> Waiter<'a> {
+    fn new(waiters: &'a AtomicU32) -> Self {
+        waiters.fetch_add(1, Ordering::Relaxed);
+        Self(waiters)
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -166,15 +225,34 @@ impl AsFd for Cq {
     }
 }
 
-/// Takes one count from an eventfd, waiting for it up to `timeout`.
-pub(crate) fn take_one(fd: &OwnedFd, timeout: Option<Duration>) -> Result<bool> {
-    let timeout = timeout.map(|wait| Timespec {
-        tv_sec: wait.as_secs().try_into().unwrap_or(i64::MAX),
-        tv_nsec: wait.subsec_nanos().into(),
-    });
-    match poll(&mut [PollFd::new(fd, PollFlags::IN)], timeout.as_ref()) {
-        Ok(0) | Err(rustix::io::Errno::INTR) => Ok(false),
-        Ok(_) => Ok(rustix::io::read(fd, &mut [0u8; 8]).is_ok()),
-        Err(error) => Err(Refusal::new(Kind::Io, format!("waiting for an event: {error}"))),
+/// A descriptor of the engine's for events, which no longer blocks: nobody else reads it.
+pub(crate) fn clone_for_waiting(fd: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
+    rustix::io::ioctl_fionbio(fd, true)?;
+    fd.try_clone_to_owned()
+}
+
+/// Takes one count from an eventfd that does not block, waiting for it up to `timeout`. What woke several threads, one takes;
+/// the others wait on.
+pub(crate) fn take_one(fd: &OwnedFd, timeout: Duration) -> Result<bool> {
+    let failed = |error| Refusal::new(Kind::Io, format!("waiting for an event: {error}"));
+    let began = Instant::now();
+    loop {
+        match rustix::io::read(fd, &mut [0u8; 8]) {
+            Ok(_) => return Ok(true),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let left = timeout.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        let left = Timespec {
+            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&left)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(failed(error)),
+        }
     }
 }

@@ -53,8 +53,8 @@ pub use device::{
 };
 pub use dmabuf::{DmaBuf, Mapping};
 pub use iba::{
-    Access, AckTimeout, AttrMask, Av, CompCntrOps, Gid, Mtu, Psn, QpAttr, QpState, QpType, Qpn,
-    RKey, RnrTimer, WcOpcode, WcStatus,
+    Access, AckTimeout, AttrMask, Av, CompCntrOps, EventType, Gid, Mtu, Psn, QpAttr, QpState,
+    QpType, Qpn, RKey, RnrTimer, WcOpcode, WcStatus, WrOpcode,
 };
 pub use memory::{Dm, Mr, Remote, Slice};
 pub use qp::{Ah, DEFAULT_QKEY, Endpoint, PostError, Qp, QpSpec, Srq};

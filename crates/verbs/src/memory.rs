@@ -67,6 +67,7 @@ impl Mr {
     }
 
     pub(crate) fn dm(pd: &Pd, dm: &Dm, offset: u64, length: u64, access: Access) -> Result<Self> {
+        pd.context().check_same(&dm.0.context, "reg_dm_mr", "device memory")?;
         let access = access | Access::ZERO_BASED;
         let info = pd.context().alive()?.reg_dm_mr(pd.id(), dm.0.id, offset, length, access)?;
         Ok(Self::new(pd, info, 0, length, Some(dm.clone())))

@@ -11,7 +11,7 @@ use iba::{
 pub use transport::PostError;
 use transport::wr::RecvWr;
 
-use crate::{CompCntr, Cq, Pd, Result, SendRequest, Slice};
+use crate::{CompCntr, Context, Cq, Pd, Result, SendRequest, Slice};
 
 /// What a QP is made with. Start from [`QpSpec::rc`], [`QpSpec::uc`] or [`QpSpec::ud`] and change what differs.
 #[derive(Clone, Debug)]
@@ -107,6 +107,10 @@ pub const DEFAULT_QKEY: u32 = 0x1111_1111;
 
 impl Qp {
     pub(crate) fn new(pd: &Pd, spec: &QpSpec) -> Result<Self> {
+        let same = |other: &Context, object| pd.context().check_same(other, "create_qp", object);
+        same(spec.send_cq.context(), "queue for sends")?;
+        same(spec.recv_cq.context(), "queue for receives")?;
+        spec.srq.as_ref().map_or(Ok(()), |srq| same(srq.0.pd.context(), "SRQ"))?;
         let (id, qpn) = pd.context().alive()?.create_qp(&device::QpSpec {
             pd: pd.id(),
             qp_type: spec.qp_type,
@@ -216,10 +220,7 @@ impl Qp {
     /// QP that is connected, a counter of another context, or no operation.
     #[doc(alias = "ibv_qp_attach_comp_cntr")]
     pub fn attach_comp_cntr(&self, cntr: &CompCntr, ops: CompCntrOps) -> Result<()> {
-        if !Arc::ptr_eq(self.0.pd.context().hca(), cntr.context().hca()) {
-            let what = "attach_comp_cntr: the counter is of another device than the QP";
-            return Err(crate::Refusal::new(crate::Kind::Invalid, what));
-        }
+        self.0.pd.context().check_same(cntr.context(), "attach_comp_cntr", "counter")?;
         let mut held = self.0.cntrs.lock().unwrap_or_else(PoisonError::into_inner);
         self.0.pd.context().alive()?.attach_comp_cntr(self.0.id, cntr.id(), ops)?;
         held.push(cntr.clone());
@@ -237,8 +238,9 @@ impl Qp {
     /// Posts a send.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, request: &SendRequest) -> std::result::Result<(), PostError> {
+        let wr = request.build(self.0.pd.context())?;
         let mut engine = self.0.pd.context().lock();
-        engine.post_send(self.0.id, request.wr.clone())?;
+        engine.post_send(self.0.id, wr)?;
         engine.kick(self.0.id);
         Ok(())
     }
@@ -312,5 +314,9 @@ impl Ah {
 
     pub(crate) fn av(&self) -> Av {
         self.0.av
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        self.0.pd.context()
     }
 }

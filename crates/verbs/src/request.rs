@@ -3,20 +3,36 @@
 use iba::{SendFlags, WrOpcode};
 use transport::wr::{Data, SendWr, UdDest};
 
-use crate::{Ah, Remote, Slice};
+use crate::{Ah, Context, PostError, Remote, Slice};
 
 /// A send work request. Made by the function named for its operation, then flagged.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_send_wr")]
 #[must_use = "a request does nothing until it is posted"]
 pub struct SendRequest {
-    pub(crate) wr: SendWr,
+    wr: SendWr,
+    /// Where a datagram goes; kept until the request is.
+    ah: Option<Ah>,
+    has_imm: bool,
 }
 
 impl SendRequest {
     fn new(wr_id: u64, opcode: WrOpcode, local: &[Slice]) -> Self {
         let sges = local.iter().map(|slice| slice.0).collect();
-        Self { wr: SendWr::new(wr_id, opcode, SendFlags::empty(), Data::Sges(sges)) }
+        let wr = SendWr::new(wr_id, opcode, SendFlags::empty(), Data::Sges(sges));
+        Self { wr, ah: None, has_imm: false }
+    }
+
+    /// The request as the engine takes it, for a QP of this device.
+    pub(crate) fn build(&self, context: &Context) -> Result<SendWr, PostError> {
+        let brings = matches!(self.wr.opcode, WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm);
+        if self.has_imm && !brings {
+            return Err(PostError::Immediate(self.wr.opcode));
+        }
+        if self.ah.as_ref().is_some_and(|ah| !context.is_same(ah.context())) {
+            return Err(PostError::OtherDevice);
+        }
+        Ok(self.wr.clone())
     }
 
     fn at(mut self, remote: Remote) -> Self {
@@ -37,7 +53,7 @@ impl SendRequest {
 
     /// Writes bytes to the peer's memory and completes a receive there with `imm`.
     pub fn write_with_imm(wr_id: u64, local: &[Slice], to: Remote, imm: u32) -> Self {
-        Self::new(wr_id, WrOpcode::RdmaWriteWithImm, local).at(to).with_imm_value(imm)
+        Self::write(wr_id, local, to).with_imm(imm)
     }
 
     /// Reads bytes of the peer's memory.
@@ -60,16 +76,16 @@ impl SendRequest {
         request
     }
 
-    /// Gives a send four bytes that arrive in the completion.
+    /// Gives a send or a write four bytes that arrive in the completion of the peer's receive. A write then needs one, as a send
+    /// does. What completes no receive takes none: posting it is refused.
     pub fn with_imm(mut self, imm: u32) -> Self {
-        if self.wr.opcode == WrOpcode::Send {
-            self.wr.opcode = WrOpcode::SendWithImm;
-        }
-        self.with_imm_value(imm)
-    }
-
-    fn with_imm_value(mut self, imm: u32) -> Self {
+        self.wr.opcode = match self.wr.opcode {
+            WrOpcode::Send => WrOpcode::SendWithImm,
+            WrOpcode::RdmaWrite => WrOpcode::RdmaWriteWithImm,
+            other => other,
+        };
         self.wr.imm = imm;
+        self.has_imm = true;
         self
     }
 
@@ -100,6 +116,7 @@ impl SendRequest {
 
     /// Says where a datagram goes.
     pub fn to(mut self, ah: &Ah, qpn: iba::Qpn, qkey: u32) -> Self {
+        self.ah = Some(ah.clone());
         self.wr.ud = Some(UdDest { av: ah.av(), remote_qpn: qpn, remote_qkey: iba::QKey(qkey) });
         self
     }

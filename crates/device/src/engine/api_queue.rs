@@ -48,6 +48,17 @@ impl Engine {
         Some((cq, self.core.cqs.get(cq.index())?.cookie))
     }
 
+    /// Raises an event for a CQ that holds completions, unless one waits on its channel: for who took one of several, and knows
+    /// of another thread that waits.
+    pub fn repeat_cq_event(&mut self, id: CqId) {
+        let Some(cq) = self.core.cqs.get(id.index()).filter(|cq| !cq.is_empty()) else { return };
+        if let Some(channel) = cq.channel.and_then(|c| self.core.channels.get_mut(c.index()))
+            && channel.events.is_empty()
+        {
+            channel.events.push(id);
+        }
+    }
+
     /// Creates a CQ of at least `entries` entries.
     #[doc(alias = "ibv_create_cq")]
     pub fn create_cq(

@@ -31,6 +31,10 @@ impl<T> EventQueue<T> {
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// Takes the oldest event, after the caller read once from the descriptor.
     pub(crate) fn pop(&mut self) -> Option<T> {
         self.queue.pop_front()
