@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::counts::Counts;
-use crate::sh::{Outcome, cargo, check, tool, watch};
+use crate::sh::{Outcome, cargo, check, target_dir, tool, watch};
 use crate::{deny, deps, fuzz, loom, pyverbs, rules, tsan, unsafety, variables};
 
 /// One line of the report.
@@ -51,6 +51,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("deps", 10, "crate arrows, places of unsafe, tests of rules", Job::Check(arrows)),
     group("clippy", 180, "lints, all targets", Job::Check(clippy)),
     group("aarch64", 240, "type check for aarch64 (it is not run)", Job::IfPossible(aarch64)),
+    group("msrv", 240, "type check with the oldest Rust that is named", Job::IfPossible(msrv)),
     group("doc", 60, "documentation builds without warning", Job::Check(doc)),
     group("unit", 300, "unit, property and documentation tests", Job::Tests(unit)),
     group("loom", 180, "models of lock-free code", Job::Tests(|_| loom::run())),
@@ -137,6 +138,20 @@ fn aarch64(_: &Context) -> Outcome<Option<String>> {
     }
     let mut command = cargo();
     command.args(["check", "--workspace", "--all-targets", "--locked", "--target", TARGET]);
+    check(&mut command).map(|()| None)
+}
+
+fn msrv(_: &Context) -> Outcome<Option<String>> {
+    let version = format!("{}.0", env!("CARGO_PKG_RUST_VERSION"));
+    let mut install = tool("rustup");
+    install.args(["toolchain", "install", &version, "--profile", "minimal", "--no-self-update"]);
+    if let Err(why) = check(&mut install) {
+        return Ok(Some(format!("no Rust {version}: {why}")));
+    }
+    let mut command = tool("rustup");
+    command.args(["run", &version, "cargo", "check", "--workspace", "--all-targets", "--locked"]);
+    // What another compiler left there would be made anew, and again by the next group.
+    command.env("CARGO_TARGET_DIR", target_dir().join("msrv"));
     check(&mut command).map(|()| None)
 }
 

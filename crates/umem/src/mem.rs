@@ -213,7 +213,8 @@ impl Umem {
                 backing.offset += skip;
                 backing
             });
-            let (kind, way) = (Kind::Bus { backing, _window: window }, Some(ways::Way::Mapped(table.map_type)));
+            let (kind, way) =
+                (Kind::Bus { backing, _window: window }, Some(ways::Way::Mapped(table.map_type)));
             let part = Self::gated(base as usize, here, true, kind, gate.clone(), way);
             parts.push((at, part));
             (skip, left, at) = (0, left - here, at + here);
