@@ -79,7 +79,7 @@ fn exports(arch: &str) -> String {
     for symbol in symbols() {
         match symbol.answer {
             Answer::Byte => rust.push_str(&byte(symbol)),
-            Answer::In(module) => rust.push_str(&entry(
+            Answer::In(module) | Answer::Never(module, ..) => rust.push_str(&entry(
                 symbol,
                 jump,
                 &format!("crate::abi::{module}::{}", symbol.name),

@@ -17,8 +17,13 @@ const HEAD: &str = "\
 
 Generated from `crates/peerdma/src/abi/symbols`; `cargo xtask matrix` writes it anew.
 
-`libpeerdma.so` has every symbol of rdma-core 65's `libibverbs.so.1` and `librdmacm.so.1`, in its version node. What it does
-not implement answers EOPNOTSUPP by the convention of the call. Symbols that rdma-core has in both `IBVERBS_1.0` and
+`libpeerdma.so` has every symbol of rdma-core 65's `libibverbs.so.1` and `librdmacm.so.1`, in its version node. An answer is one of three:
+
+* *works*;
+* *always no*: it looks at its arguments as a driver would, and then refuses whatever they are;
+* *absent*: a stub that looks at nothing and answers EOPNOTSUPP by the convention of the call, or does nothing where the call cannot fail.
+
+What a call that works cannot do is in docs/DIFFERENCES.md. Symbols that rdma-core has in both `IBVERBS_1.0` and
 `IBVERBS_1.1` exist in 1.1 only: the older ones are an ABI of 2006.
 ";
 
@@ -42,8 +47,15 @@ fn matrix() -> String {
     let works = |answer: &Answer| matches!(answer, Answer::In(_));
     let verbs = VERBS.iter().map(|symbol| &symbol.answer).chain(INLINE.iter().map(|i| &i.answer));
     let total = verbs.clone().count();
-    let done = verbs.filter(|answer| works(answer)).count();
-    line(&mut text, &format!("\nOf {total} public verbs {done} are implemented."));
+    let done = verbs.clone().filter(|answer| works(answer)).count();
+    let never = verbs.filter(|answer| matches!(answer, Answer::Never(..))).count();
+    let absent = total - done - never;
+    line(
+        &mut text,
+        &format!(
+            "\nOf {total} public verbs {done} work, {never} always say no, and {absent} are absent."
+        ),
+    );
 
     line(&mut text, "\n## Verbs with a symbol\n\n| verb | version | answer |\n|---|---|---|");
     symbols_of(&mut text, VERBS);
@@ -73,10 +85,13 @@ fn symbols_of(text: &mut String, table: &[Symbol]) {
 
 fn row(text: &mut String, name: &str, place: &str, answer: &Answer) {
     let answer = match answer {
-        Answer::In(_) => "implemented".to_owned(),
+        Answer::In(_) => "works".to_owned(),
+        Answer::Never(_, says, why) => format!("always no ({says}): {why}"),
         Answer::Byte => "false".to_owned(),
-        Answer::Refuse(Refusal::Silent, why) => format!("does nothing: {why}"),
-        Answer::Refuse(refusal, why) => format!("EOPNOTSUPP ({}): {why}", convention(*refusal)),
+        Answer::Refuse(Refusal::Silent, why) => format!("absent (does nothing): {why}"),
+        Answer::Refuse(refusal, why) => {
+            format!("absent (EOPNOTSUPP, {}): {why}", convention(*refusal))
+        }
     };
     line(text, &format!("| `{name}` | {place} | {answer} |"));
 }

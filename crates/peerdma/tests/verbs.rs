@@ -189,7 +189,7 @@ fn bad_arguments_are_refused_by_the_connection_manager() {
 /// What answers a verb, in the words of `badinput.c`.
 fn in_c(answer: Answer) -> String {
     let how = match answer {
-        Answer::In(_) => return "DONE".to_owned(),
+        Answer::In(_) | Answer::Never(..) => return "DONE".to_owned(),
         Answer::Byte => unreachable!("no verb is a byte"),
         Answer::Refuse(Refusal::Errno, _) => "ERRNO",
         Answer::Refuse(Refusal::MinusOne, _) => "MINUS",

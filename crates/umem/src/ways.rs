@@ -1,7 +1,8 @@
 //! How the memory of dma-bufs was reached: bytes by the way that its exporter gave, since the process began.
 //!
-//! The proof of the path. Each copy that touches such memory counts where it happens, in the process that makes it,
-//! whatever carried the message.
+//! A way is a label of policy: which way a device's access would have to take by the rules of the PCI tree, as the exporter
+//! says. It proves nothing of what bytes travelled over, which is the CPU's memory bus each time. Each copy that touches such
+//! memory counts where it happens, in the process that makes it, whatever carried the message.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -48,6 +48,8 @@ pub(crate) fn suite(release: &str) -> Outcome<Suite> {
             "the tests of rdma-core {version}, with its pyverbs built with DRM from the source \
              package of Debian's {release}"
         ),
+        changed: "the tests unmodified, and one line of pyverbs patched (`pyverbs/mr.pyx`: `dmabuf.add_ref(self)` is given \
+                  its cast to `DmaBuf`, without which no `DmaBufMR` can be made of a `DmaBuf` on any device)",
         command: "cargo xtask pyverbs --build",
         page: "PYVERBS_DRM.md",
         has_drm: true,

@@ -27,10 +27,11 @@ pub(crate) fn write(
 fn text(suite: &Suite, verdicts: &Verdicts, expected: &Expected, rxe: Option<&Rxe>) -> String {
     let mut page = format!(
         "# rdma-core's own tests\n\n\
-         Written by `{}`: {}, unmodified, on peerdma. The last column is \
+         Written by `{}`: {}, {}, on peerdma. The last column is \
          `interop/pyverbs/expected.toml`, or what the test itself says.\n\n{}\n\n",
         suite.command,
         suite.what,
+        suite.changed,
         summary(verdicts)
     );
     if let Some(rxe) = rxe {

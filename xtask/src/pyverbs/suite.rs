@@ -19,6 +19,8 @@ use crate::sh::{Outcome, check, target_dir, tool};
 pub(crate) struct Suite {
     /// Whose tests these are, in words.
     pub(crate) what: String,
+    /// What is changed in them, or that nothing is.
+    pub(crate) changed: &'static str,
     /// The command that runs them.
     pub(crate) command: &'static str,
     /// The page in docs/.
@@ -47,6 +49,7 @@ pub(crate) fn installed() -> Outcome<Suite> {
     copy(Path::new(INSTALLED), &dir)?;
     Ok(Suite {
         what: "the tests of Debian's packages rdma-core and python3-pyverbs".to_owned(),
+        changed: "unmodified",
         command: "cargo xtask pyverbs",
         page: "PYVERBS.md",
         has_drm: false,

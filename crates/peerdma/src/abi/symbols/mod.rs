@@ -43,6 +43,8 @@ pub(crate) enum Refusal {
 pub(crate) enum Answer {
     /// The function of the same name in this module of `abi`.
     In(&'static str),
+    /// The same, and it looks at its arguments, but what it says in the end is always no: what it says, and why.
+    Never(&'static str, &'static str, &'static str),
     /// A stub that touches no argument, and why there is no more.
     Refuse(Refusal, &'static str),
     /// Not a function but a byte, false: a switch that vendor libraries read.

@@ -4,7 +4,7 @@
 //! ABI of 2006 whose objects are laid out differently, and nothing built since binds to it. The node `IBVERBS_1.0` holds
 //! only what never got a newer version.
 
-use super::Answer::{In, Refuse};
+use super::Answer::{In, Never, Refuse};
 use super::Refusal::{Errno, Null, Silent};
 use super::{Symbol, verb};
 
@@ -69,7 +69,15 @@ pub(crate) const VERBS: &[Symbol] = &[
     verb("ibv_dofork_range", V1_1, In("misc")),
     verb("ibv_dontfork_range", V1_1, In("misc")),
     verb("ibv_event_type_str", V1_1, In("misc")),
-    verb("ibv_export_buf_dmabuf_fd", V1_18, In("buf")),
+    verb(
+        "ibv_export_buf_dmabuf_fd",
+        V1_18,
+        Never(
+            "buf",
+            "-1, ENODATA",
+            "the memory of `ibv_alloc_buf` is ordinary memory and no dma-buf",
+        ),
+    ),
     verb("ibv_fork_init", V1_1, In("misc")),
     verb("ibv_free_buf", V1_17, In("buf")),
     verb("ibv_free_device_list", V1_1, In("device")),
@@ -97,13 +105,17 @@ pub(crate) const VERBS: &[Symbol] = &[
     verb("ibv_qp_attach_comp_cntr", V1_18, In("comp_cntr")),
     verb("ibv_qp_to_qp_ex", V1_6, In("qp")),
     verb("ibv_query_device", V1_1, In("device")),
-    verb("ibv_query_ece", V1_10, In("qp")),
+    verb("ibv_query_ece", V1_10, Never("qp", "EOPNOTSUPP", "names no vendor: there is none")),
     verb("ibv_query_gid", V1_1, In("device")),
     verb("ibv_query_pkey", V1_1, In("device")),
     verb("ibv_query_port", V1_1, In("device")),
     verb("ibv_query_port_speed", V1_16, In("device")),
     verb("ibv_query_qp", V1_1, In("qp")),
-    verb("ibv_query_qp_data_in_order", V1_14, In("qp")),
+    verb(
+        "ibv_query_qp_data_in_order",
+        V1_14,
+        Never("qp", "0, which is \"no\"", "of a message only the last word is sure to come last"),
+    ),
     verb("ibv_query_srq", V1_1, In("srq")),
     verb("ibv_rate_to_mbps", V1_1, In("misc")),
     verb("ibv_rate_to_mult", V1_0, In("misc")),
@@ -126,7 +138,11 @@ pub(crate) const VERBS: &[Symbol] = &[
     verb("ibv_resize_cq", V1_1, In("cq")),
     verb("ibv_resolve_eth_l2_from_gid", V1_1, Refuse(Errno, L2)),
     verb("ibv_set_comp_cntr", V1_18, In("comp_cntr")),
-    verb("ibv_set_ece", V1_10, In("qp")),
+    verb(
+        "ibv_set_ece",
+        V1_10,
+        Never("qp", "EOPNOTSUPP", "there is no vendor whose options could be taken"),
+    ),
     verb("ibv_set_err_comp_cntr", V1_18, In("comp_cntr")),
     verb("ibv_unimport_dm", V1_13, In("import")),
     verb("ibv_unimport_mr", V1_10, In("import")),
