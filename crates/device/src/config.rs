@@ -27,6 +27,7 @@
 
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use dmabuf::{DeviceAddr, ImporterClass};
 use environment::NamedFile;
@@ -110,6 +111,9 @@ pub struct NicConfig {
     /// Where the NIC sits in the PCI tree, which exporters are told. Found from the file's `[pci]`, unless a program says it.
     #[serde(skip)]
     pub address: Option<DeviceAddr>,
+    /// That tree, by which it says who reaches its device memory. As `address`.
+    #[serde(skip)]
+    pub tree: Option<Arc<pci::PciTree>>,
     /// Bytes of device memory, which all processes of a user have together.
     #[serde(deserialize_with = "size")]
     pub max_dm_size: u64,
@@ -170,6 +174,7 @@ impl Default for NicConfig {
             explain: None,
             peermem: false,
             address: None,
+            tree: None,
             max_dm_size: 256 << 10,
             ring_size: 256 << 10,
         }
@@ -262,8 +267,12 @@ impl Config {
         let nics = self.nics.iter().map(|nic| nic.name.as_str());
         let names: Vec<&str> = nics.chain(self.gpus.iter().map(|gpu| gpu.name.as_str())).collect();
         let tree = self.pci.build(&names).map_err(|error| error.to_string())?;
+        let tree = Arc::new(tree);
         for nic in self.nics.iter_mut().filter(|nic| nic.address.is_none()) {
             nic.address = tree.by_name(&nic.name).map(|bdf| DeviceAddr(bdf.to_bits()));
+        }
+        for nic in self.nics.iter_mut().filter(|nic| nic.tree.is_none()) {
+            nic.tree = Some(Arc::clone(&tree));
         }
         Ok(())
     }
@@ -346,9 +355,9 @@ mod tests {
     #[test]
     fn an_empty_file_is_the_default() {
         let config = Config::parse("").unwrap();
-        let address = config.nics[0].address;
-        assert!(address.is_some());
-        assert_eq!(config.nics, [NicConfig { address, ..NicConfig::default() }]);
+        let (address, tree) = (config.nics[0].address, config.nics[0].tree.clone());
+        assert!(address.is_some() && tree.is_some());
+        assert_eq!(config.nics, [NicConfig { address, tree, ..NicConfig::default() }]);
     }
 
     #[test]

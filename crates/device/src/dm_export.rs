@@ -1,7 +1,8 @@
 //! Device memory as a dma-buf: the NIC as exporter (`docs/semantics.md` 2.8).
 //!
-//! As the kernel's uverbs exporter has it: the memory is reached peer-to-peer or not at all, it is never pinned, so that
-//! only importers that can lose it may have it, and freeing the device memory takes it away from all of them first.
+//! As the kernel's uverbs exporter has it: the memory is reached peer-to-peer or not at all, by the rules of the PCI tree; it is
+//! never pinned, so that only importers that can lose it may have it, and freeing the device memory takes it away from all of
+//! them first.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,10 +10,12 @@ use std::time::Duration;
 
 use dmabuf::{
     AttachmentInfo, BusWindow, Direction, DmaBuf, Exporter, ExporterError, ExporterErrorKind, Gate,
-    MapType, Pinning, Placement, Resv, ResvGuard, SgBacking, SgEntry, SgTable, Sharing,
+    Pinning, Placement, Provider, Resv, ResvGuard, SgBacking, SgEntry, SgTable, Sharing,
 };
+use pci::{Bdf, PciTree};
 use umem::HostBuf;
 
+use crate::config::NicConfig;
 use crate::hca::Hca;
 use crate::ids::DmId;
 use crate::refusal::{Kind, Refusal, Result};
@@ -31,6 +34,9 @@ pub(crate) struct DmExport {
 
 struct DmExporter {
     nic: String,
+    /// Where the NIC is.
+    tree: Arc<PciTree>,
+    bdf: Option<Bdf>,
     gate: Gate,
     backing: SgBacking,
     length: u64,
@@ -40,7 +46,8 @@ struct DmExporter {
 }
 
 impl DmExport {
-    pub(crate) fn new(nic: &str, memory: &HostBuf) -> Result<Self> {
+    pub(crate) fn new(config: &NicConfig, memory: &HostBuf) -> Result<Self> {
+        let nic = config.name.as_str();
         let failed = |error: &dyn std::error::Error| {
             Refusal::new(Kind::NoMemory, format!("dm_export_dmabuf_fd: {error}"))
         };
@@ -55,6 +62,8 @@ impl DmExport {
         let file = Arc::new(file.try_clone_to_owned().map_err(|error| failed(&error))?);
         let exporter = Arc::new(DmExporter {
             nic: nic.to_owned(),
+            tree: config.tree.clone().unwrap_or_default(),
+            bdf: config.address.and_then(|address| Bdf::from_bits(address.0)),
             gate: Gate::new(nic).map_err(|error| failed(&error))?,
             backing: SgBacking { file, offset: 0 },
             length,
@@ -128,17 +137,23 @@ impl Exporter for DmExporter {
     fn map_dma_buf(
         &self,
         _resv: &ResvGuard<'_>,
-        _attachment: &AttachmentInfo,
+        attachment: &AttachmentInfo,
         _direction: Direction,
     ) -> std::result::Result<SgTable, ExporterError> {
         let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(place) = place.as_ref() else {
             return self.refuse(ExporterErrorKind::NoDevice, "it was freed");
         };
+        // The kernel's dma_buf_phys_vec_to_sgt: after the look whether the memory is there.
+        let provider = Provider { tree: &self.tree, name: &self.nic, bdf: self.bdf };
+        let map_type = match provider.reach(attachment.device()) {
+            Ok(map_type) => map_type,
+            Err(why) => return self.refuse(ExporterErrorKind::Invalid, &why),
+        };
         let (addr, len) = (place.addr(), self.length);
         let entry = SgEntry { addr, len, backing: Some(self.backing.clone()) };
         let epoch = Some(self.gate.epoch());
-        Ok(SgTable { entries: vec![entry], epoch, map_type: MapType::BusAddress })
+        Ok(SgTable { entries: vec![entry], epoch, map_type })
     }
 
     fn unmap_dma_buf(
@@ -183,10 +198,10 @@ impl Hca {
     #[doc(alias = "ibv_dm_export_dmabuf_fd")]
     pub fn export_dm(&self, dm: DmId) -> Result<DmaBuf> {
         let mut engine = self.alive()?;
-        let nic = engine.core.config.name.clone();
+        let config = engine.core.config.clone();
         let block = engine.dm(dm)?;
         if block.export.is_none() {
-            block.export = Some(DmExport::new(&nic, &block.memory)?);
+            block.export = Some(DmExport::new(&config, &block.memory)?);
         }
         let export = block.export.as_ref().expect("it was just put there");
         Ok(export.buffer.clone())

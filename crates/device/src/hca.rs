@@ -560,7 +560,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         dms: Slab::new(),
         comp_cntrs: Slab::new(),
         dm_budget: Default::default(),
-        pinned_pages: 0,
+        pins: Default::default(),
         ahs: 0,
         counters: Counters::default(),
         faults,

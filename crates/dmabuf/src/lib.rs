@@ -75,6 +75,7 @@ mod info;
 mod mapping;
 pub mod peer;
 mod poll;
+mod reach;
 mod resv;
 mod revoke;
 pub mod share;
@@ -105,6 +106,7 @@ pub use importer::{DeviceAddr, Importer, ImporterClass};
 pub use info::{BufInfo, BufInfoList, NameError, SeekError, bufinfo};
 pub use mapping::{CpuAccess, Mapping, MmapError};
 pub use poll::{PollEvents, PollListener};
+pub use reach::Provider;
 pub use resv::{
     AcquireCtx, AddFenceError, LockError, ReserveError, Resv, ResvGuard, SignallingSection, Usage,
 };

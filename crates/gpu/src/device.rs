@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use dmabuf::peer::PeerClient;
-use dmabuf::{BusWindow, DeviceAddr, MapType};
+use dmabuf::{BusWindow, DeviceAddr, MapType, Provider};
 use pci::{Bdf, PciTree};
 
 use crate::bo::BoInner;
@@ -70,19 +70,7 @@ impl Device {
     /// Which way accesses of an importer at `from` travel to VRAM; `None` when there is no way. An importer that is on no
     /// bus has none, as on Linux.
     pub(crate) fn reach(&self, from: Option<DeviceAddr>) -> std::result::Result<MapType, String> {
-        let name = &self.config.name;
-        let Some(gpu) = self.bdf else {
-            return Err(format!("{name} is nowhere in the PCI tree"));
-        };
-        let Some(client) = from.and_then(|addr| Bdf::from_bits(addr.0)) else {
-            return Err(format!("the importer is no PCI device, and cannot reach {name} at {gpu}"));
-        };
-        let path = self.tree.path(gpu, client);
-        match path.map_type {
-            pci::MapType::BusAddr => Ok(MapType::BusAddress),
-            pci::MapType::ThruHostBridge => Ok(MapType::ThroughHostBridge),
-            pci::MapType::None | pci::MapType::NotSupported => Err(path.to_string()),
-        }
+        Provider { tree: &self.tree, name: &self.config.name, bdf: self.bdf }.reach(from)
     }
 
     pub(crate) fn check_present(&self) -> Result<()> {

@@ -2,11 +2,14 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{CLASSES, MB, Mr, Nic, Refused, config, machine};
 use dmabuf::ExporterErrorKind::{Invalid, NotPermitted, NotSupported};
 use dmabuf::MapType::{BusAddress, System};
 use dmabuf::{ExporterErrorKind, MapType};
 use gpu::{Domains, Gpu, GpuConfig, PinPolicy, Place, Preset, WithoutP2p};
+use pci::{DeviceConfig, HostBridgeConfig, Ids, PciConfig};
 
 type Outcome = Result<MapType, Refused>;
 
@@ -57,6 +60,36 @@ fn importer_class_against_exporter() {
     for (preset, reachable, expected) in table {
         let outcomes = outcomes(&config(preset), reachable, Place::VRAM);
         assert_eq!(outcomes, expected, "{preset:?}, reachable: {reachable}");
+    }
+}
+
+#[test]
+fn two_ports_of_a_listed_root_reach_each_other_through_the_host_bridge() {
+    let bridge = |name: &str, id| HostBridgeConfig {
+        name: name.to_owned(),
+        id: Some(id),
+        ..HostBridgeConfig::default()
+    };
+    let device = |name: &str, under: &str| DeviceConfig {
+        name: name.to_owned(),
+        under: Some(under.to_owned()),
+        ..DeviceConfig::default()
+    };
+    let listed = Ids { vendor: 0x8086, device: 0x2020 };
+    // Not on the list.
+    let other = Ids { vendor: 0x1af4, device: 0x1000 };
+    for (id, expected) in [(listed, Ok(MapType::ThroughHostBridge)), (other, SYSTEM)] {
+        let config_of_tree = PciConfig {
+            host_bridges: vec![bridge("root", id)],
+            devices: vec![device("gpu0", "root"), device("nic0", "root")],
+            ..PciConfig::default()
+        };
+        let tree = Arc::new(config_of_tree.build(&[]).expect("a tree"));
+        let gpu = Gpu::open_in(&config(Preset::Amdgpu), tree.clone()).expect("a GPU");
+        let bo = gpu.alloc(MB, Place::VRAM).expect("room");
+        let nic = Nic::new(dmabuf::ImporterClass::Dynamic, &tree);
+        let mr = Mr::register(&nic, &bo.export().expect("exported"));
+        assert_eq!(mr.map(|mr| mr.map_type()), expected);
     }
 }
 

@@ -125,7 +125,7 @@ pub struct Function {
 }
 
 /// All functions of a machine, and the names by which a configuration calls some of them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PciTree {
     cpu: Cpu,
     functions: BTreeMap<Bdf, Function>,

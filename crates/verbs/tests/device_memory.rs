@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use dmabuf::{
-    Attachment, Direction, ExporterErrorKind, Importer, ImporterClass, MapError, ResvGuard,
+    Attachment, DeviceAddr, Direction, ExporterErrorKind, Importer, ImporterClass, MapError,
+    MapType, ResvGuard,
 };
+use gpu::Machine;
 use verbs::{Context, HostBuf, ImporterConfig, Kind, NicConfig, Pd, SendRequest, WcStatus};
 
 use common::{ALL, nic_of, pair, run};
@@ -47,6 +49,7 @@ fn as_a_dma_buf_it_is_for_those_who_can_lose_it() {
 /// An importer that hears of an invalidation and lets go some time later.
 struct Slow {
     told: Mutex<mpsc::Sender<()>>,
+    address: Option<DeviceAddr>,
 }
 
 impl Importer for Slow {
@@ -58,8 +61,71 @@ impl Importer for Slow {
         ImporterClass::Dynamic
     }
 
+    fn device(&self) -> Option<DeviceAddr> {
+        self.address
+    }
+
     fn invalidate_mappings(&self, _resv: &ResvGuard<'_>, _attachment: &Attachment) {
         self.told.lock().unwrap().send(()).unwrap();
+    }
+}
+
+fn address(machine: &Machine, name: &str) -> Option<DeviceAddr> {
+    machine.tree().by_name(name).map(|bdf| DeviceAddr(bdf.to_bits()))
+}
+
+/// A NIC at a root of its own, and an importer at another one: what the roots are decides, and no constant.
+#[test]
+fn who_reaches_device_memory_is_asked_of_the_pci_tree() {
+    let machine = |owner: &str, user: &str, above: &str| {
+        let text = format!(
+            "[[nic]]\nname = \"owner\"\n[[nic]]\nname = \"user\"\n\
+             [[pci.host_bridge]]\nname = \"a\"\n{owner}\n\
+             [[pci.host_bridge]]\nname = \"b\"\n{user}\n\
+             [[pci.device]]\nname = \"owner\"\nunder = \"a\"\n\
+             [[pci.device]]\nname = \"user\"\nunder = \"{above}\"\n\
+             [[pci.device]]\nname = \"gpu0\"\nunder = \"a\"\n"
+        );
+        Machine::parse(&text).unwrap()
+    };
+    let listed = "id = \"8086:2020\"";
+    let through = Some(MapType::ThroughHostBridge);
+    let cases = [
+        // Nobody has vouched for these roots.
+        (machine("", "", "b"), None),
+        (machine(listed, "", "b"), None),
+        // Two ports of one listed root.
+        (machine(listed, listed, "a"), through),
+        (machine("", "", "a"), None),
+    ];
+    for (n, (machine, expected)) in cases.into_iter().enumerate() {
+        let config = NicConfig {
+            name: format!("tree{n}-{}", std::process::id()),
+            address: address(&machine, "owner"),
+            tree: Some(Arc::clone(machine.tree())),
+            ..NicConfig::default()
+        };
+        let (owner, _pd) = nic_of(config);
+        let dm = owner.alloc_dm(4096).unwrap();
+        let buffer = dm.export().unwrap();
+        let (told, _hears) = mpsc::channel();
+        let address = address(&machine, "user");
+        let user: Arc<dyn Importer> = Arc::new(Slow { told: Mutex::new(told), address });
+        let attachment = buffer.attach(&user).unwrap();
+        let resv = attachment.resv().lock();
+        let found = match attachment.map(&resv, Direction::Bidirectional) {
+            Ok(map) => {
+                let found = map.table().map_type;
+                map.unmap(&resv);
+                Some(found)
+            }
+            Err(MapError::Exporter { reason, .. }) => {
+                assert_eq!(reason.kind, ExporterErrorKind::Invalid, "{reason}");
+                None
+            }
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(found, expected, "case {n}");
     }
 }
 
@@ -69,7 +135,8 @@ fn freeing_waits_until_importers_have_let_go() {
     let dm = context.alloc_dm(4096).unwrap();
     let buffer = dm.export().unwrap();
     let (told, hears) = mpsc::channel();
-    let slow: Arc<dyn Importer> = Arc::new(Slow { told: Mutex::new(told) });
+    let address = address(&Machine::parse("").unwrap(), "gpu0");
+    let slow: Arc<dyn Importer> = Arc::new(Slow { told: Mutex::new(told), address });
     let attachment = buffer.attach(&slow).unwrap();
     let map = attachment.map_unlocked(Direction::Bidirectional).unwrap();
     let has_let_go = &AtomicBool::new(false);

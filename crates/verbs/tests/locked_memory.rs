@@ -45,6 +45,18 @@ fn host_memory_is_charged_and_a_dma_buf_never() {
     drop(held);
     pd.reg_mr(&large, ALL).unwrap();
 
+    // A second NIC has no limit of its own, and gives back what it had when it is closed.
+    {
+        let held = pd.reg_mr(&small, ALL).unwrap();
+        let name = format!("locked-too{}", std::process::id());
+        let config = NicConfig { name, pin_limit: true, ..NicConfig::default() };
+        let too = Device::from_config(config).unwrap().open().unwrap().alloc_pd().unwrap();
+        assert_eq!(too.reg_mr(&large, ALL).unwrap_err().kind(), Kind::NoMemory, "2 and 3 again");
+        let held_too = too.reg_mr(&small, ALL).unwrap();
+        assert_eq!(pd.reg_mr(&small, ALL).unwrap_err().kind(), Kind::NoMemory, "4 are in use");
+        drop((held, held_too));
+    }
+
     // Memory of a peer by the older door is charged as plain memory is.
     let config = GpuConfig { vram: 1 << 20, shared: false, ..GpuConfig::default() };
     let gpu = Gpu::open(&config).unwrap();

@@ -19,6 +19,7 @@ use super::injected::Injected;
 use super::mr::MrTable;
 use super::multicast::Group;
 use super::peers::Peers;
+use super::pinned::Pins;
 use super::raw::Raw;
 use super::sources::Sources;
 use super::table::Table;
@@ -159,7 +160,7 @@ pub(crate) struct Core {
     pub(crate) comp_cntrs: Slab<CompCntr>,
     pub(crate) dm_budget: DmBudget,
     /// Pages charged to the limit of locked memory.
-    pub(crate) pinned_pages: u64,
+    pub(crate) pins: Pins,
     pub(crate) ahs: u32,
     pub(crate) counters: Counters,
     /// Who asks exporters of other processes where their buffers went.

@@ -359,6 +359,7 @@ impl Engine {
         }
         self.core.faults.abandon_in_child();
         self.core.dm_budget.abandon_in_child();
+        self.core.pins.abandon_in_child();
         self.receivers.abandon_in_child();
         self.core.raw.abandon_in_child();
         self.cm.abandon_in_child();

@@ -1,6 +1,10 @@
 //! Charging registered memory against the limit of locked memory, as a NIC does that pins it (`docs/semantics.md` 2.7).
 //!
-//! A region paged on demand is not charged, and one of a dma-buf never.
+//! The kernel counts for each process (`mm->pinned_vm`), whatever NICs it pins for, and so does this: a limit of 8 MiB is one of
+//! 8 MiB for all NICs together. A region paged on demand is not charged, and one of a dma-buf never. Who has CAP_IPC_LOCK is
+//! charged, too, and not refused.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::CapabilitySet;
@@ -9,6 +13,41 @@ use super::Engine;
 use crate::refusal::{Result, refuse};
 
 const PAGE: u64 = 4096;
+
+/// What all NICs of this process have pinned.
+#[doc(alias = "pinned_vm")]
+static PINNED: AtomicU64 = AtomicU64::new(0);
+
+/// The pages that one NIC has pinned. They are given back when it is closed.
+#[derive(Debug, Default)]
+pub(crate) struct Pins(u64);
+
+impl Pins {
+    /// Adds pages if, with those of all NICs of the process, they are at most so many. Else how many there are.
+    fn charge(&mut self, pages: u64, most: Option<u64>) -> std::result::Result<(), u64> {
+        let sum = |held: u64| held.checked_add(pages).filter(|sum| most.is_none_or(|m| *sum <= m));
+        PINNED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum)?;
+        self.0 += pages;
+        Ok(())
+    }
+
+    fn uncharge(&mut self, pages: u64) {
+        let pages = pages.min(self.0);
+        self.0 -= pages;
+        PINNED.fetch_sub(pages, Ordering::Relaxed);
+    }
+
+    /// In the child of a fork, whose memory is another one: nothing of it is pinned.
+    pub(crate) fn abandon_in_child(&mut self) {
+        self.uncharge(self.0);
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        self.uncharge(self.0);
+    }
+}
 
 /// Pages that a range touches.
 pub(crate) fn pages(addr: u64, length: u64) -> u64 {
@@ -35,16 +74,11 @@ impl Engine {
             return Ok(0);
         }
         let wanted = pages(addr, length);
-        if let Some(limit) = self.pin_limit() {
-            let (held, most) = (self.core.pinned_pages, limit / PAGE);
-            if held + wanted > most {
-                refuse!(
-                    NoMemory,
-                    "{call}: {wanted} pages to pin beside {held}; RLIMIT_MEMLOCK allows {most}"
-                );
-            }
+        let held = PINNED.load(Ordering::Relaxed);
+        match self.pin_limit().map(|limit| limit / PAGE) {
+            Some(most) if held.saturating_add(wanted) > most => over(call, wanted, held, most),
+            _ => Ok(wanted),
         }
-        Ok(wanted)
     }
 
     /// Charges the pages of a region to be registered, if the persona pins; how many those are. As the kernel's
@@ -52,8 +86,12 @@ impl Engine {
     pub(crate) fn charge_pins(&mut self, call: &str, addr: u64, length: u64) -> Result<u64> {
         self.check_may_pin(call)?;
         let wanted = self.check_pins(call, addr, length)?;
-        self.core.pinned_pages += wanted;
-        Ok(wanted)
+        let most = self.pin_limit().map(|limit| limit / PAGE);
+        match self.core.pins.charge(wanted, most) {
+            Ok(()) => Ok(wanted),
+            // Another thread was faster, on another NIC.
+            Err(held) => over(call, wanted, held, most.unwrap_or(u64::MAX)),
+        }
     }
 
     /// The bytes that may be pinned, if that is limited.
@@ -66,8 +104,15 @@ impl Engine {
 
     /// Gives back what a region was charged.
     pub(crate) fn uncharge_pins(&mut self, pages: u64) {
-        self.core.pinned_pages = self.core.pinned_pages.saturating_sub(pages);
+        self.core.pins.uncharge(pages);
     }
+}
+
+fn over(call: &str, wanted: u64, held: u64, most: u64) -> Result<u64> {
+    refuse!(
+        NoMemory,
+        "{call}: {wanted} pages to pin beside the {held} of this process; RLIMIT_MEMLOCK allows {most}"
+    )
 }
 
 #[cfg(test)]
@@ -80,5 +125,19 @@ mod tests {
         assert_eq!(pages(0x1fff, 2), 2);
         assert_eq!(pages(0x1fff, 1), 1);
         assert_eq!(pages(0, u64::MAX), 1 << 52);
+    }
+
+    #[test]
+    fn the_limit_is_of_all_nics_of_a_process_and_a_child_of_fork_has_pinned_nothing() {
+        let (mut one, mut other) = (Pins::default(), Pins::default());
+        one.charge(6, Some(8)).expect("6 of 8");
+        assert_eq!(other.charge(3, Some(8)), Err(6), "3 beside the 6 of the other");
+        other.charge(2, Some(8)).expect("8 of 8");
+        // Who may lock is counted all the same.
+        other.charge(4, None).expect("no limit");
+        assert_eq!(one.charge(1, Some(12)), Err(12));
+        other.abandon_in_child();
+        drop(one);
+        assert_eq!(PINNED.load(Ordering::Relaxed), 0);
     }
 }

@@ -13,7 +13,7 @@ use super::table::{Cell, Row};
 /// Bytes of each buffer.
 pub(super) const SIZE: u64 = 64 << 10;
 
-/// A GPU and a NIC behind one switch, another NIC at a root that turns nothing round, and one whose memory is exported.
+/// A GPU, a NIC and one whose memory is exported behind one switch, and another NIC at a root that turns nothing round.
 pub(super) struct Machine {
     tree: Arc<PciTree>,
     nic: Context,
@@ -38,16 +38,23 @@ impl Machine {
             devices: vec![
                 under("near", "switch"),
                 under("gpu0", "switch"),
+                under("memory", "switch"),
                 under("far", "elsewhere"),
             ],
             ..PciConfig::default()
         };
-        let name = format!("matrix{}-memory", std::process::id());
-        let nic = Device::from_config(NicConfig { name, ..NicConfig::default() })?.open()?;
-        Ok(Self { tree: Arc::new(config.build(&[])?), nic })
+        let tree = Arc::new(config.build(&[])?);
+        let config = NicConfig {
+            name: format!("matrix{}-memory", std::process::id()),
+            address: tree.by_name("memory").map(|bdf| DeviceAddr(bdf.to_bits())),
+            tree: Some(Arc::clone(&tree)),
+            ..NicConfig::default()
+        };
+        let nic = Device::from_config(config)?.open()?;
+        Ok(Self { tree, nic })
     }
 
-    /// Where a NIC that reaches the GPU, or one that does not, sits.
+    /// Where a NIC that reaches the exporters, or one that does not, sits.
     pub(super) fn nic(&self, reaches: bool) -> Option<DeviceAddr> {
         let name = if reaches { "near" } else { "far" };
         self.tree.by_name(name).map(|bdf| DeviceAddr(bdf.to_bits()))
@@ -80,7 +87,9 @@ impl Exporter {
                 rows.push((row(preset.name(), Some(reaches)), Self::Gpu(preset)));
             }
         }
-        rows.push((row("uverbs", None), Self::Nic));
+        for reaches in [true, false] {
+            rows.push((row("uverbs", Some(reaches)), Self::Nic));
+        }
         rows
     }
 }
