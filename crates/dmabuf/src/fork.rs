@@ -87,6 +87,7 @@ struct Held {
     slots: crate::gate::HeldSlots,
     sync_files: crate::sync_file::HeldFiles,
     clients: crate::peer::HeldClients,
+    strangers: crate::strangers::HeldStrangers,
     private: MutexGuard<'static, BTreeSet<RawFd>>,
 }
 
@@ -103,6 +104,7 @@ extern "C" fn prepare() {
         slots: crate::gate::hold_slots(),
         sync_files: crate::sync_file::hold_files(),
         clients: crate::peer::hold_clients(),
+        strangers: crate::strangers::hold(),
         private: private(),
     };
     HELD.set(Some(held));
@@ -115,13 +117,15 @@ extern "C" fn parent() {
 extern "C" fn child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     let Some(held) = HELD.take() else { return };
-    let Held { bufs, server, links, windows, slots, sync_files, clients, mut private } = held;
+    let Held { bufs, server, links, windows, slots, sync_files, clients, strangers, mut private } =
+        held;
     for fd in std::mem::take(&mut *private) {
         sys::close_in_child(fd);
     }
     // The descriptors are closed; from here on husks may be dropped, which takes that lock.
     drop(private);
     drop(clients);
+    crate::strangers::forget(strangers);
     crate::share::forget_server(server);
     crate::share::forget_links(links);
     crate::gate::forget_slots(slots);

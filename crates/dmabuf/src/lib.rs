@@ -79,6 +79,7 @@ mod reach;
 mod resv;
 mod revoke;
 pub mod share;
+pub mod strangers;
 mod sync_file;
 mod sys;
 mod system;
@@ -112,7 +113,7 @@ pub use resv::{
 };
 pub use revoke::StillInUse;
 pub use sync_file::{RwFlags, SyncFenceInfo, SyncFile, SyncFileError, SyncFileInfo};
-pub use sys::{PeerCred, peer_cred};
+pub use sys::{PeerCred, is_same_user, peer_cred};
 pub use vmap::VmapGuard;
 pub use weak::WeakDmaBuf;
 pub use window::{BusWindow, Iommu, Placement, Retired};

@@ -10,6 +10,7 @@ use super::link::Link;
 use super::message::{Reply, Request};
 use super::{ANSWER_LIMIT, ImportRefused, Token, socket};
 use crate::exporter::ExporterError;
+use crate::strangers::{self, PeerSocket};
 use crate::sys;
 
 impl Link {
@@ -36,6 +37,8 @@ impl Link {
     fn connect(token: Token) -> Result<Self, ImportRefused> {
         let system = |call| move |errno| ImportRefused::System { call, errno };
         let socket = socket::new_socket().map_err(system("socket"))?;
+        // Whoever listens there, we do not know yet.
+        let is_sealed = strangers::refuse_descriptors(&socket);
         let name = token.socket_name().map_err(system("connect"))?;
         rustix::net::connect(&socket, &name).map_err(|errno| match errno {
             Errno::CONNREFUSED => {
@@ -47,9 +50,11 @@ impl Link {
             errno => ImportRefused::System { call: "connect", errno },
         })?;
         let cred = sys::peer_cred(socket.as_fd()).map_err(system("SO_PEERCRED"))?;
-        if cred.uid != rustix::process::geteuid().as_raw() {
+        if !cred.is_same_user() {
+            drop(PeerSocket::born(socket, cred, is_sealed));
             return Err(ImportRefused::Stranger { uid: cred.uid });
         }
+        strangers::take_descriptors(&socket);
         let (notes, theirs) = socket::pair().map_err(system("socketpair"))?;
         let link = Self::new(socket, notes, cred.pid, ANSWER_LIMIT).map_err(system("eventfd"))?;
         let refused = |error: ExporterError| ImportRefused::NoExporter(error.to_string());

@@ -15,6 +15,7 @@ use super::{Address, Token, serve, socket};
 use crate::buf::Shared;
 use crate::exporter::{ExporterError, ExporterErrorKind};
 use crate::fork::PrivateFd;
+use crate::strangers::{self, PeerSocket};
 use crate::sys;
 
 /// Processes that import from this one at a time.
@@ -79,6 +80,10 @@ fn accept_all(listener: &PrivateFd) {
     loop {
         let [_] = socket::wait([(listener.as_fd(), PollFlags::IN)], None);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        if !strangers::has_room() {
+            std::thread::sleep(Duration::from_millis(20));
+            continue;
+        }
         match rustix::net::accept_with(listener, flags) {
             Ok(peer) => admit(peer),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
@@ -95,13 +100,14 @@ fn accept_all(listener: &PrivateFd) {
 fn admit(peer: OwnedFd) {
     static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
     let Ok(cred) = sys::peer_cred(peer.as_fd()) else { return };
-    let own = rustix::process::geteuid().as_raw();
-    if cred.uid != own {
+    if !cred.is_same_user() {
+        let own = rustix::process::geteuid().as_raw();
         let what = format!(
             "the buffers of a process of user {own} are not for processes of user {}",
             cred.uid
         );
-        return refuse(&peer, ExporterErrorKind::NotPermitted, what);
+        // What it sent with descriptors in it is closed where nobody waits.
+        return refuse(PeerSocket::new(peer, cred), ExporterErrorKind::NotPermitted, what);
     }
     if CONNECTIONS.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
         CONNECTIONS.fetch_sub(1, Ordering::Relaxed);
@@ -119,7 +125,7 @@ fn admit(peer: OwnedFd) {
     }
 }
 
-fn refuse(peer: &OwnedFd, kind: ExporterErrorKind, what: String) {
+fn refuse(peer: impl AsFd, kind: ExporterErrorKind, what: String) {
     tracing::warn!("refused to share a buffer: {what}");
     let reply = Reply::Refused(ExporterError::new(kind, what)).encode(AT_THE_DOOR);
     // Who asks and does not listen gets no answer.

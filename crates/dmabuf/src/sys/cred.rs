@@ -1,6 +1,7 @@
-//! Who is at the other end of a Unix socket, as the kernel says.
+//! Who is at the other end of a Unix socket, as the kernel says, and whether it may give us descriptors.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
 
@@ -12,6 +13,42 @@ pub struct PeerCred {
     pub pid: Option<u32>,
     /// Its effective user id.
     pub uid: u32,
+}
+
+impl PeerCred {
+    /// Whether the process is of our user; see [`is_same_user`].
+    pub fn is_same_user(self) -> bool {
+        is_same_user(self.uid)
+    }
+}
+
+/// Whether a process with this effective user id, as the kernel shows it to us, is of our user. Nothing of ours is given to
+/// any other one.
+///
+/// Users that our user namespace does not know are all shown as the overflow uid (`user_namespaces(7)`), so that number means
+/// nobody in particular, even if it is ours, too. Only where the namespace knows every user it is a user like any other.
+pub fn is_same_user(uid: u32) -> bool {
+    uid == rustix::process::geteuid().as_raw() && (uid != overflow_uid() || knows_every_user())
+}
+
+fn overflow_uid() -> u32 {
+    /// `DEFAULT_OVERFLOWUID` of the kernel.
+    const DEFAULT: u32 = 65534;
+    static UID: OnceLock<u32> = OnceLock::new();
+    *UID.get_or_init(|| {
+        let said = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
+        said.ok().and_then(|uid| uid.trim().parse().ok()).unwrap_or(DEFAULT)
+    })
+}
+
+/// Whether our user namespace has a number for every user. Asked anew each time: a process can enter another namespace.
+fn knows_every_user() -> bool {
+    std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| is_whole(&map))
+}
+
+/// Whether a `uid_map` maps every number.
+fn is_whole(map: &str) -> bool {
+    map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// Reads `SO_PEERCRED`: of the process that connected or, on a connecting socket, listened.
@@ -40,4 +77,45 @@ pub fn peer_cred(socket: BorrowedFd<'_>) -> Result<PeerCred, Errno> {
         return Err(Errno::from_io_error(&error).unwrap_or(Errno::NOTCONN));
     }
     Ok(PeerCred { pid: u32::try_from(cred.pid).ok().filter(|pid| *pid != 0), uid: cred.uid })
+}
+
+/// Has the kernel refuse messages with descriptors that are sent to this socket from now on (EPERM for the sender), or take them
+/// again. A socket accepted from a listener is as the listener was when it was connected. False where the kernel has no way
+/// to (Linux before 6.16).
+pub(crate) fn take_descriptors(socket: BorrowedFd<'_>, take: bool) -> bool {
+    /// `SO_PASSRIGHTS` of `<asm-generic/socket.h>`.
+    const SO_PASSRIGHTS: libc::c_int = 83;
+    let value = libc::c_int::from(take);
+    // SAFETY: the fd is open, and `value` is valid for reading as many bytes as are said.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    rc == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn we_are_of_our_user_and_others_are_not() {
+        let own = rustix::process::geteuid().as_raw();
+        assert_eq!(is_same_user(own), own != overflow_uid() || knows_every_user());
+        assert!(!is_same_user(own ^ 1));
+    }
+
+    #[test]
+    fn a_namespace_knows_every_user_only_if_it_maps_them_all() {
+        assert!(is_whole("         0          0 4294967295\n"));
+        assert!(!is_whole("         0          0      65536\n"));
+        assert!(!is_whole("      1000       1000          1\n"));
+        assert!(!is_whole("0 100000 65536\n65536 0 1\n"));
+        assert!(!is_whole(""));
+    }
 }

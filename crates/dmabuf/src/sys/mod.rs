@@ -22,7 +22,8 @@ use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, ioctl, opcode};
 use rustix::mm::{MapFlags, ProtFlags};
 
-pub use cred::{PeerCred, peer_cred};
+pub(crate) use cred::take_descriptors;
+pub use cred::{PeerCred, is_same_user, peer_cred};
 pub(crate) use heap::allocate as heap_allocate;
 pub(crate) use lock::{is_locked, reopen, try_lock, unlock};
 #[cfg(test)]
@@ -84,6 +85,13 @@ pub(crate) fn eventfd_facts(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
     let id = value("eventfd-id:")?.parse().ok()?;
     let count = u64::from_str_radix(value("eventfd-count:")?, 16).ok()?;
     Some((id, count))
+}
+
+/// How many descriptors wait in a Unix socket to be received, in those that wait to be accepted if it listens; `None` where the
+/// kernel does not tell (Linux before 5.4, no /proc).
+pub(crate) fn queued_descriptors(socket: BorrowedFd<'_>) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", socket.as_raw_fd())).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("scm_fds:"))?.trim().parse().ok()
 }
 
 /// The seals of a memfd; `None` when the file cannot be sealed.

@@ -5,7 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use dmabuf::PrivateFd;
+use dmabuf::strangers::{self, PeerSocket};
+use dmabuf::{PrivateFd, peer_cred};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -52,18 +53,17 @@ pub(super) enum Answer {
 #[derive(Clone, Debug)]
 pub(super) struct Name {
     prefix: String,
-    uid: u32,
 }
 
 /// Who asked, waiting for an answer.
 pub(super) struct Caller {
-    socket: OwnedFd,
+    socket: PeerSocket,
 }
 
 impl Name {
     pub(super) fn new(gpu: &str) -> Self {
         let uid = rustix::process::geteuid().as_raw();
-        Self { prefix: format!("peerdma/gpu/{uid}/{gpu}/"), uid }
+        Self { prefix: format!("peerdma/gpu/{uid}/{gpu}/") }
     }
 
     /// Holds the door against others who join, until it is dropped.
@@ -75,6 +75,8 @@ impl Name {
 
     pub(super) fn listen(&self, member: u8) -> Result<OwnedFd, Errno> {
         let socket = socket()?;
+        // Questions bring none.
+        strangers::refuse_descriptors(&socket);
         rustix::net::bind(&socket, &self.address(&member.to_string())?)?;
         rustix::net::listen(&socket, 64)?;
         Ok(socket)
@@ -91,12 +93,11 @@ impl Name {
             Err(Errno::CONNREFUSED) => return Answer::Nobody,
             Err(_) => return Answer::Silence,
         };
-        let is_ours =
-            sockopt::socket_peercred(&socket).is_ok_and(|peer| peer.uid.as_raw() == self.uid);
-        if !is_ours {
+        if !socket.is_ours() {
             tracing::warn!("{}{member} is held by another user", self.prefix);
             return Answer::Silence;
         }
+        strangers::take_descriptors(&socket);
         let said = encode(ask);
         if rustix::net::send(&socket, &said, SendFlags::NOSIGNAL) != Ok(said.len()) {
             return Answer::Silence;
@@ -104,11 +105,14 @@ impl Name {
         receive_answer(&socket).unwrap_or(Answer::Silence)
     }
 
-    fn connect(&self, member: u8) -> Result<OwnedFd, Errno> {
+    /// A connection to a process, whoever it is. It takes no descriptors, where the kernel can refuse them.
+    fn connect(&self, member: u8) -> Result<PeerSocket, Errno> {
         let socket = socket()?;
         set_patience(&socket)?;
+        let is_sealed = strangers::refuse_descriptors(&socket);
         rustix::net::connect(&socket, &self.address(&member.to_string())?)?;
-        Ok(socket)
+        let cred = peer_cred(socket.as_fd())?;
+        Ok(PeerSocket::born(socket, cred, is_sealed))
     }
 
     fn address(&self, what: &str) -> Result<SocketAddrUnix, Errno> {
@@ -118,8 +122,10 @@ impl Name {
 
 /// Waits for the next question of a process of this user. `None` when the socket was shut down.
 pub(super) fn next(listener: &PrivateFd) -> Option<(Ask, Caller)> {
-    let uid = rustix::process::geteuid();
     loop {
+        if !strangers::has_room() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
         let socket = match rustix::net::accept_with(listener.as_fd(), SocketFlags::CLOEXEC) {
             Ok(socket) => socket,
             Err(Errno::INVAL | Errno::BADF | Errno::NOTSOCK) => return None,
@@ -130,8 +136,10 @@ pub(super) fn next(listener: &PrivateFd) -> Option<(Ask, Caller)> {
             }
             Err(_) => continue,
         };
-        let ours = sockopt::socket_peercred(&socket).is_ok_and(|peer| peer.uid == uid);
-        if !ours || set_patience(&socket).is_err() {
+        let Ok(cred) = peer_cred(socket.as_fd()) else { continue };
+        // Of another user nothing is read, and what it sent is closed where nobody waits.
+        let socket = PeerSocket::new(socket, cred);
+        if !socket.is_ours() || set_patience(&socket).is_err() {
             continue;
         }
         let mut said = [0; WORDS * 8];
@@ -217,7 +225,7 @@ fn words(words: [u64; WORDS]) -> [u8; WORDS * 8] {
     bytes
 }
 
-fn receive_answer(socket: &OwnedFd) -> Option<Answer> {
+fn receive_answer(socket: &PeerSocket) -> Option<Answer> {
     let mut said = [0; WORDS * 8];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

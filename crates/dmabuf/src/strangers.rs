@@ -1,0 +1,301 @@
+//! Sockets whose other end belongs to another user, and what comes through them.
+//!
+//! Whoever is connected to a Unix socket can put descriptors into its queue, of files that the receiver never asked for. To close
+//! such a file takes as long as its owner likes: a TCP socket with SO_LINGER waits for its data to be sent, a file of FUSE for
+//! an answer of its server. It is closed by whoever receives it, or closes the socket with the message still in it. So of
+//! another user's socket
+//!
+//! * a message is looked at before it is received ([`PeerSocket::brings_descriptors`]). One that brings descriptors is received
+//!   only if some are due, and by that user's own thread ([`run`]), for which nobody waits;
+//! * the end is closed by that thread, too, if anything with descriptors is left in it;
+//! * where the kernel can (`SO_PASSRIGHTS`, Linux 6.16), it refuses them to the sender from the beginning, or from the
+//!   moment when none are due any more ([`PeerSocket::seal`]).
+//!
+//! A user has one thread, so one whose files do not close keeps only that user's other connections waiting. Of what waits there
+//! is a bound ([`has_room`]): who takes in connections takes none while it is reached.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, Shutdown, SocketFlags};
+
+use crate::sys::{self, PeerCred};
+
+/// Users that have a thread at a time; others wait for one that is done.
+const THREADS_MAX: usize = 16;
+/// What may wait for threads, of all users together, and of one.
+const WAITING_MAX: usize = 128;
+const WAITING_PER_USER: usize = 64;
+
+/// An end of a connected Unix socket. It is closed where its closing keeps nobody waiting.
+#[derive(Debug)]
+pub struct PeerSocket {
+    /// `None` only in its drop.
+    fd: Option<OwnedFd>,
+    uid: u32,
+    /// Whether the other end is of our user, who can do what it likes to us anyway.
+    is_ours: bool,
+    /// Whether no descriptors are in it, and the kernel refuses more.
+    is_sealed: AtomicBool,
+}
+
+impl PeerSocket {
+    /// The socket at whose other end is the process that the kernel says.
+    pub fn new(fd: OwnedFd, cred: PeerCred) -> Self {
+        let is_sealed = AtomicBool::new(false);
+        Self { fd: Some(fd), uid: cred.uid, is_ours: cred.is_same_user(), is_sealed }
+    }
+
+    /// The same of a socket that was told to take no descriptors ([`refuse_descriptors`]) before it was connected, or whose
+    /// listener was, if that is what `is_sealed` says.
+    pub fn born(fd: OwnedFd, cred: PeerCred, is_sealed: bool) -> Self {
+        let socket = Self::new(fd, cred);
+        socket.is_sealed.store(is_sealed, Ordering::Relaxed);
+        socket
+    }
+
+    /// Whether the other end is of our user.
+    pub fn is_ours(&self) -> bool {
+        self.is_ours
+    }
+
+    /// Whose the other end is.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Takes no more descriptors. Says whether there are none in it now that were not due.
+    pub fn seal(&self) -> bool {
+        if self.is_ours {
+            return true;
+        }
+        let refuses = refuse_descriptors(self.as_fd());
+        let queued = sys::queued_descriptors(self.as_fd());
+        if refuses && queued == Some(0) {
+            self.is_sealed.store(true, Ordering::Relaxed);
+        }
+        queued.is_none_or(|queued| queued == 0)
+    }
+
+    #[inline]
+    fn is_open(&self) -> bool {
+        !self.is_ours && !self.is_sealed.load(Ordering::Relaxed)
+    }
+
+    /// Whether the next message brings descriptors of another user, and the bytes of that message, which stays where it is.
+    /// Of those of our user, and where none can come, it is not asked: 0 bytes.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says: EAGAIN if there is no message.
+    pub fn brings_descriptors(&self, bytes: &mut [u8]) -> Result<(bool, usize), Errno> {
+        if !self.is_open() {
+            return Ok((false, 0));
+        }
+        // Without room for them they stay in the message, and the flag says that they are there.
+        let mut none = RecvAncillaryBuffer::default();
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let mut parts = [IoSliceMut::new(bytes)];
+        let got = rustix::net::recvmsg(self, &mut parts, &mut none, flags)?;
+        Ok((got.flags.contains(ReturnFlags::CTRUNC), got.bytes))
+    }
+
+}
+
+impl AsRawFd for PeerSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl AsFd for PeerSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect("only a drop takes it").as_fd()
+    }
+}
+
+impl Drop for PeerSocket {
+    fn drop(&mut self) {
+        let Some(fd) = self.fd.take() else { return };
+        if self.is_open() {
+            close(fd, self.uid);
+        }
+    }
+}
+
+/// A Unix socket that listens. What waits to be accepted when it is closed keeps nobody waiting.
+#[derive(Debug)]
+pub struct Listener {
+    /// `None` only in its drop.
+    fd: Option<OwnedFd>,
+}
+
+impl Listener {
+    /// Takes charge of a socket.
+    pub fn new(fd: OwnedFd) -> Self {
+        Self { fd: Some(fd) }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect("only a drop takes it").as_fd()
+    }
+}
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.fd.take().into_iter().for_each(close_listener);
+    }
+}
+
+/// Has the kernel refuse descriptors that are sent to a socket, or to those that are accepted from it. False if it cannot.
+pub fn refuse_descriptors(socket: impl AsFd) -> bool {
+    sys::take_descriptors(socket.as_fd(), false)
+}
+
+/// Takes that back.
+pub fn take_descriptors(socket: impl AsFd) {
+    // It fails where it could not be asked for, either.
+    let _ = sys::take_descriptors(socket.as_fd(), true);
+}
+
+/// Closes a socket of another user, connected or listening, without waiting: here, if nothing is in it whose closing could
+/// wait.
+fn close(fd: OwnedFd, uid: u32) {
+    // What is not in it now does not come any more.
+    let _ = rustix::net::shutdown(&fd, Shutdown::Both);
+    if sys::queued_descriptors(fd.as_fd()) == Some(0) {
+        return;
+    }
+    tracing::warn!(target: "peerdma::stranger", uid, "closing descriptors that nobody asked for");
+    give(uid, Box::new(move || drop(fd)));
+}
+
+/// Has nobody connect to a socket that listens any more, and closes what waits to be accepted, which may hold anything of
+/// anybody's. Says whether the socket can be closed now without waiting.
+pub fn end_listening(listener: BorrowedFd<'_>) -> bool {
+    // The queue stays to be looked at.
+    let _ = rustix::net::shutdown(listener, Shutdown::Both);
+    if sys::queued_descriptors(listener) != Some(0) {
+        while let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
+            let Ok(cred) = sys::peer_cred(socket.as_fd()) else { continue };
+            drop(PeerSocket::new(socket, cred));
+        }
+    }
+    sys::queued_descriptors(listener) == Some(0)
+}
+
+fn close_listener(listener: OwnedFd) {
+    if !end_listening(listener.as_fd()) {
+        // No descriptors left to accept with: its name is free when it is closed.
+        give(u32::MAX, Box::new(move || drop(listener)));
+    }
+}
+
+/// What a user's thread does.
+pub type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct State {
+    waiting: BTreeMap<u32, VecDeque<Job>>,
+    /// Users that have a thread.
+    served: BTreeSet<u32>,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State").field("served", &self.served).finish_non_exhaustive()
+    }
+}
+
+impl State {
+    fn count(&self) -> usize {
+        self.waiting.values().map(VecDeque::len).sum()
+    }
+
+    /// The next job of a user who has a thread, or of one who gets it.
+    fn next(&mut self, uid: &mut u32) -> Option<Job> {
+        if let Some(job) = self.waiting.get_mut(uid).and_then(VecDeque::pop_front) {
+            return Some(job);
+        }
+        self.waiting.remove(uid);
+        self.served.remove(uid);
+        let (next, jobs) = self.waiting.iter_mut().find(|(uid, _)| !self.served.contains(uid))?;
+        *uid = *next;
+        self.served.insert(*next);
+        jobs.pop_front()
+    }
+}
+
+/// Has the thread of a user do something that may take as long as that user likes. False if too much of it waits.
+#[must_use]
+pub fn run(uid: u32, job: Job) -> bool {
+    let waits = state().waiting.get(&uid).map_or(0, VecDeque::len);
+    if waits >= WAITING_PER_USER || !has_room() {
+        return false;
+    }
+    give(uid, job);
+    true
+}
+
+/// Whether connections may be taken in that may have to be closed by a thread.
+pub fn has_room() -> bool {
+    state().count() < WAITING_MAX
+}
+
+fn give(uid: u32, job: Job) {
+    crate::fork::watch();
+    let mut state = state();
+    state.waiting.entry(uid).or_default().push_back(job);
+    if state.served.contains(&uid) || state.served.len() >= THREADS_MAX {
+        return;
+    }
+    let mut uid = uid;
+    state.served.insert(uid);
+    drop(state);
+    let spawned = sys::spawn("peerdma-stranger", move || {
+        loop {
+            // The lock is let go of before the job begins.
+            let Some(job) = self::state().next(&mut uid) else { return };
+            job();
+        }
+    });
+    if let Err(error) = spawned {
+        // It stays where it is until the next one comes.
+        self::state().served.remove(&uid);
+        tracing::warn!(target: "peerdma::stranger", uid, "no thread for what is another user's: {error}");
+    }
+}
+
+fn state() -> MutexGuard<'static, State> {
+    static STATE: Mutex<State> =
+        Mutex::new(State { waiting: BTreeMap::new(), served: BTreeSet::new() });
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What waits, locked across a fork.
+pub(crate) struct HeldStrangers(MutexGuard<'static, State>);
+
+pub(crate) fn hold() -> HeldStrangers {
+    HeldStrangers(state())
+}
+
+/// In the child: it has none of the threads, and what waits for them is the parent's.
+pub(crate) fn forget(HeldStrangers(mut state): HeldStrangers) {
+    std::mem::forget(std::mem::take(&mut *state));
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
