@@ -15,7 +15,7 @@ const TOOLS: &[&str] = &["interop", "bench", "xtask", "fabric-sim"];
 /// Files that read variables: the one that may, and tests among the sources.
 const MAY: &[&str] = &[
     "crates/environment/src/lib.rs",
-    "crates/device/src/engine/tests/forwarded.rs",
+    "crates/device/src/rig/user.rs",
     "crates/link/src/netdev/netns.rs",
     "crates/peerdma/src/abi/layout.rs",
 ];

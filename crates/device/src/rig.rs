@@ -4,6 +4,7 @@
 //! they have the same user and the same pid, and everything that depends on it works as it does between two processes.
 
 mod port;
+pub(crate) mod user;
 
 use std::sync::Arc;
 use std::time::Duration;

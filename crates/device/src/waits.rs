@@ -50,6 +50,11 @@ impl Waits {
         Self::add(&self.always, fd, OTHER);
     }
 
+    /// Takes a descriptor out that [`Waits::add_always`] added.
+    pub(crate) fn remove_always(&self, fd: impl AsFd) {
+        let _ = epoll::delete(&self.always, fd);
+    }
+
     /// Adds a descriptor that wakes the thread while the program does not poll.
     pub(crate) fn add_idle(&self, fd: impl AsFd) {
         Self::add(&self.idle, fd, OTHER);

@@ -104,7 +104,6 @@ impl PeerSocket {
         let got = rustix::net::recvmsg(self, &mut parts, &mut none, flags)?;
         Ok((got.flags.contains(ReturnFlags::CTRUNC), got.bytes))
     }
-
 }
 
 impl AsRawFd for PeerSocket {

@@ -17,23 +17,31 @@
 //! ```
 //!
 //! The connection from B to A is another one, made by B when it has something to say.
+//!
+//! **Another user's descriptors** can take as long to close as that user likes. So a Hello or Welcome of another user is only
+//! looked at here, and a thread of its user's receives it ([`fetch`]), which maps what it brought and closes the rest. What
+//! another user may have of us is bounded (`quota`).
 
 mod accept;
 pub mod budget;
 mod claim;
 mod directory;
+pub(crate) mod fetch;
 mod list;
 pub(crate) mod message;
 mod name;
+mod quota;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub(crate) use accept::Fetched;
 pub use accept::{Event, RefusedPeer};
 pub use claim::{Claim, ClaimError, ConnectError, Squatter};
 pub use directory::{Directory, Holder, NameError, NameKey, Occupant};
 pub use list::{Answer, VfInfo, list};
 use name::SO_ACCEPTCON;
+pub(crate) use quota::Share;
 
 use std::fmt;
 
@@ -92,9 +100,9 @@ pub struct PeerInfo {
 }
 
 impl PeerInfo {
-    /// Whether the peer has our effective uid, as the kernel says.
+    /// Whether the peer is of our user, as the kernel says; see [`dmabuf::is_same_user`].
     pub fn same_uid(&self) -> bool {
-        self.uid == rustix::process::geteuid().as_raw()
+        dmabuf::is_same_user(self.uid)
     }
 }
 

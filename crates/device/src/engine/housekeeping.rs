@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use link::registry::{Claim, Event};
-use link::shm::InboundState;
+use link::shm::{Inbound, InboundState};
 use transport::Time;
 
 use super::Engine;
@@ -21,6 +21,11 @@ impl Engine {
                 Event::NewInbound(inbound) => {
                     tracing::debug!(target: "peerdma::peer", "ring from {}", inbound.peer());
                     self.core.peers.waits().add_always(&*inbound);
+                    // A VF has one ring to us. What lies in an older one is still taken, as of one that went.
+                    let vf = inbound.peer().vf;
+                    let older =
+                        self.receivers.inbounds.iter_mut().filter(|old| old.peer().vf == vf);
+                    older.for_each(Inbound::hang_up);
                     self.receivers.inbounds.push(*inbound);
                     moved = true;
                 }
@@ -35,22 +40,30 @@ impl Engine {
                 gone.push(inbound.peer().vf);
             }
         }
+        let mut not_yet = Vec::new();
         if !gone.is_empty() {
-            // What a peer pushed before it went is still delivered. It cannot push more, so this ends. One that goes
-            // only now has its turn later.
-            while self.receive_rings() {}
+            gone.sort_unstable();
+            gone.dedup();
+            // What a peer pushed before it went is still delivered. One that goes only now has its turn later.
+            let (is_holding, left) = self.receive_of_gone(&gone);
             // It may have been the one that had the port, which the kernel takes away a little later.
             if self.core.is_deaf {
                 self.receivers.port_may_be_free(self.core.now);
             }
-            if !self.core.holding {
-                self.receivers.inbounds.retain(|inbound| inbound.state() != InboundState::Gone);
+            if is_holding {
+                not_yet = gone;
+            } else {
+                self.receivers.inbounds.retain_mut(|inbound| {
+                    inbound.state() != InboundState::Gone || inbound.may_hold_last_words()
+                });
+                not_yet.extend(gone.extract_if(.., |vf| left.contains(vf)));
                 self.cm_peers_gone(&gone);
             }
             moved = true;
         }
         self.cm.lost = self.core.peers.poll();
         moved |= !self.cm.lost.is_empty();
+        self.cm.lost.append(&mut not_yet);
         if self.core.udp.front().is_none()
             && let Some(udp) = &mut self.receivers.udp
         {

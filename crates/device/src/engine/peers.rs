@@ -128,6 +128,8 @@ pub(crate) struct Peers {
 struct Peer {
     outbound: Outbound,
     reach: Reach,
+    /// Whether its socket wakes us.
+    is_watched: bool,
     /// Since when the ring has been full without the peer taking anything, and how far it had read then.
     full_since: Option<(Time, u64)>,
 }
@@ -205,8 +207,12 @@ impl Peers {
                 Ok(outbound) => {
                     self.waits.add_always(&outbound);
                     self.unreachable.remove(&vf);
-                    self.peers[index] =
-                        Some(Peer { outbound, reach: Reach::Unknown, full_since: None });
+                    self.peers[index] = Some(Peer {
+                        outbound,
+                        reach: Reach::Unknown,
+                        is_watched: true,
+                        full_since: None,
+                    });
                 }
                 // Each packet for it comes here; one line says it all.
                 Err(error) if self.unreachable.insert(vf) => {
@@ -422,7 +428,17 @@ impl Peers {
             if let Reach::Direct(direct) = &mut peer.reach {
                 direct.forget_dead();
             }
-            match peer.outbound.poll() {
+            peer.outbound.poll();
+            // What another thread is to take would wake us all the time.
+            if peer.outbound.is_elsewhere() == peer.is_watched {
+                peer.is_watched = !peer.is_watched;
+                if peer.is_watched {
+                    self.waits.add_always(&peer.outbound);
+                } else {
+                    self.waits.remove_always(&peer.outbound);
+                }
+            }
+            match peer.outbound.state() {
                 OutboundState::Refused(words) => {
                     tracing::warn!(target: "peerdma::peer", vf, "refused: {words}");
                     *slot = None;

@@ -1,5 +1,6 @@
 //! The inward half of the carriers: rings of other processes, UDP, and packets within this process.
 
+use std::mem;
 use std::net::{IpAddr, SocketAddr};
 
 use iba::Qpn;
@@ -19,6 +20,15 @@ use crate::waits::Waits;
 
 /// Records taken from one ring before the next ring has its turn.
 const RING_BURST: usize = 32;
+/// Records taken at once from the ring of a process that is gone: all that a ring of the usual size can hold.
+const GONE_BURST: usize = 4096;
+
+/// What came of a look into a ring.
+#[derive(Clone, Copy, Debug, Default)]
+struct Taken {
+    moved: bool,
+    corrupt: bool,
+}
 
 impl Engine {
     /// Takes packets from the rings and from this process.
@@ -38,75 +48,10 @@ impl Engine {
         let mut corrupt = None;
         self.core.holding = false;
         for index in 0..self.receivers.inbounds.len() {
-            for _ in 0..RING_BURST {
-                let Self { core, qps, receivers, touched, clock, .. } = self;
-                let Receivers { inbounds, verifier, forwarders, heard, .. } = receivers;
-                let inbound = &mut inbounds[index];
-                let peer = *inbound.peer();
-                let vf = peer.vf;
-                let mut headers = Headers::default();
-                let popped = inbound.pop_if(|record| match peers::parse(record, &mut headers) {
-                    Ok(Incoming::Packet { payload, length, skipped, grh, source }) => {
-                        if waits_for_receive(core, qps, &headers) {
-                            return None;
-                        }
-                        core.counters.rx_shm_packets += 1;
-                        if core.tap.is_some() {
-                            core.tap_record(qps, &headers, payload, grh.as_ref());
-                        }
-                        if !is_from(core, vf, &headers, grh.as_ref()) {
-                            core.counters.rx_wrong_source += 1;
-                            tracing::debug!(target: "peerdma::drop", vf, "not its own address");
-                            return Some(());
-                        }
-                        let payload = InPayload::Ring(payload);
-                        let rx = Rx {
-                            headers: &headers,
-                            payload: &payload,
-                            length,
-                            skipped,
-                            grh: grh.as_ref(),
-                            packets: 1,
-                            marked: false,
-                        };
-                        touched.extend(deliver(core, qps, Sender::Process(vf, source), &rx));
-                        Some(())
-                    }
-                    Ok(Incoming::Datagram { about, bytes }) => {
-                        if !forwarders.include(core.now, &peer, about.dst.ip()) {
-                            core.counters.rx_wrong_source += 1;
-                            tracing::info!(
-                                target: "peerdma::drop", vf, uid = peer.uid, src = %about.src,
-                                "forwarded by a user who does not hold the UDP port"
-                            );
-                            return Some(());
-                        }
-                        if core.is_deaf {
-                            *heard = (core.now, SILENCE);
-                        }
-                        if let Some(flow) = flow_of(core, &about, 1) {
-                            let way = Way::Forwarded;
-                            let at = Arrival { way, about: &about, flow: &flow, clock };
-                            let mut one = Payloads::one(&bytes);
-                            touched.extend(deliver_datagram(core, qps, verifier, at, &mut one));
-                        }
-                        Some(())
-                    }
-                    Err(reason) => {
-                        core.counters.rx_malformed_packets += 1;
-                        tracing::debug!(target: "peerdma::drop", vf, "ring record: {reason}");
-                        Some(())
-                    }
-                });
-                match popped {
-                    Ok(Some(())) => moved = true,
-                    Ok(None) => break,
-                    Err(error) => {
-                        tracing::warn!(target: "peerdma::peer", vf, "closing the ring: {error}");
-                        corrupt = Some(index);
-                        break;
-                    }
-                }
+            let taken = self.receive_ring(index, RING_BURST);
+            moved |= taken.moved;
+            if taken.corrupt {
+                corrupt = Some(index);
             }
             self.transmit_touched();
         }
@@ -114,6 +59,106 @@ impl Engine {
             self.receivers.inbounds.swap_remove(index);
         }
         moved
+    }
+
+    /// Takes what processes pushed before they went, as much as one call may. Says whether some of it waits in its ring for a
+    /// receive, and whose rings hold more. Others can wait: a ring that is refilled all the time is not what went.
+    pub(super) fn receive_of_gone(&mut self, gone: &[u16]) -> (bool, Vec<u16>) {
+        let was_holding = mem::take(&mut self.core.holding);
+        let mut left = Vec::new();
+        for index in (0..self.receivers.inbounds.len()).rev() {
+            let vf = self.receivers.inbounds[index].peer().vf;
+            if !gone.contains(&vf) {
+                continue;
+            }
+            let taken = self.receive_ring(index, GONE_BURST);
+            self.transmit_touched();
+            if taken.corrupt {
+                self.receivers.inbounds.swap_remove(index);
+            } else if self.receivers.inbounds[index].may_hold_last_words() {
+                left.push(vf);
+            }
+        }
+        let is_holding = self.core.holding;
+        self.core.holding |= was_holding;
+        (is_holding, left)
+    }
+
+    /// Takes up to `most` records from a ring.
+    #[inline]
+    fn receive_ring(&mut self, index: usize, most: usize) -> Taken {
+        let mut taken = Taken::default();
+        for _ in 0..most {
+            let Self { core, qps, receivers, touched, clock, .. } = self;
+            let Receivers { inbounds, verifier, forwarders, heard, .. } = receivers;
+            let inbound = &mut inbounds[index];
+            let peer = *inbound.peer();
+            let vf = peer.vf;
+            let mut headers = Headers::default();
+            let popped = inbound.pop_if(|record| match peers::parse(record, &mut headers) {
+                Ok(Incoming::Packet { payload, length, skipped, grh, source }) => {
+                    if waits_for_receive(core, qps, &headers) {
+                        return None;
+                    }
+                    core.counters.rx_shm_packets += 1;
+                    if core.tap.is_some() {
+                        core.tap_record(qps, &headers, payload, grh.as_ref());
+                    }
+                    if !is_from(core, vf, &headers, grh.as_ref()) {
+                        core.counters.rx_wrong_source += 1;
+                        tracing::debug!(target: "peerdma::drop", vf, "not its own address");
+                        return Some(());
+                    }
+                    let payload = InPayload::Ring(payload);
+                    let rx = Rx {
+                        headers: &headers,
+                        payload: &payload,
+                        length,
+                        skipped,
+                        grh: grh.as_ref(),
+                        packets: 1,
+                        marked: false,
+                    };
+                    touched.extend(deliver(core, qps, Sender::Process(vf, source), &rx));
+                    Some(())
+                }
+                Ok(Incoming::Datagram { about, bytes }) => {
+                    if !forwarders.include(core.now, &peer, about.dst.ip()) {
+                        core.counters.rx_wrong_source += 1;
+                        tracing::info!(
+                            target: "peerdma::drop", vf, uid = peer.uid, src = %about.src,
+                            "forwarded by a user who does not hold the UDP port"
+                        );
+                        return Some(());
+                    }
+                    if core.is_deaf {
+                        *heard = (core.now, SILENCE);
+                    }
+                    if let Some(flow) = flow_of(core, &about, 1) {
+                        let way = Way::Forwarded;
+                        let at = Arrival { way, about: &about, flow: &flow, clock };
+                        let mut one = Payloads::one(&bytes);
+                        touched.extend(deliver_datagram(core, qps, verifier, at, &mut one));
+                    }
+                    Some(())
+                }
+                Err(reason) => {
+                    core.counters.rx_malformed_packets += 1;
+                    tracing::debug!(target: "peerdma::drop", vf, "ring record: {reason}");
+                    Some(())
+                }
+            });
+            match popped {
+                Ok(Some(())) => taken.moved = true,
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(target: "peerdma::peer", vf, "closing the ring: {error}");
+                    taken.corrupt = true;
+                    break;
+                }
+            }
+        }
+        taken
     }
 
     pub(super) fn transmit_touched(&mut self) {

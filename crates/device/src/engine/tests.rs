@@ -9,6 +9,7 @@ mod multicast;
 mod overdue;
 mod reused;
 mod starved;
+mod strangers;
 mod trains;
 mod turns;
 

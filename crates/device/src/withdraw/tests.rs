@@ -7,6 +7,7 @@ use iba::QpType;
 
 use super::*;
 use crate::nic::NicInfo;
+use crate::rig::user::{is_root, stranger};
 use crate::rig::{self, Objects, lock_soon, run, to_rts};
 
 /// A NIC with its own thread, a peer with a ring to it, and a key that the peer may use.
@@ -20,12 +21,19 @@ struct Scene {
 
 impl Scene {
     fn new(test: &str) -> Self {
+        Self::with(test, |nic, vf| {
+            let mut peer = rig::engine(nic);
+            peer.core.peers.prepare(vf);
+            peer
+        })
+    }
+
+    fn with(test: &str, peer: impl FnOnce(&NicInfo, u16) -> crate::Engine) -> Self {
         let nic = rig::nic(test);
         let hca = Hca::start(&nic).expect("a VF is free");
         let objects = Objects::new(&mut hca.lock());
         let vf = hca.lock().core.vf;
-        let mut peer = rig::engine(&nic);
-        peer.core.peers.prepare(vf);
+        let mut peer = peer(&nic, vf);
         while hca.lock().receivers.inbounds.is_empty() {
             run(&mut [&mut peer]);
         }
@@ -147,4 +155,19 @@ fn who_takes_a_qp_away_waits_for_the_copies_of_its_peer() {
         move |hca| hca.destroy_qp(qp).expect("a QP"),
         |peer, vf| peer.core.peers.free(vf),
     );
+}
+
+#[test]
+fn nobody_waits_for_a_peer_that_was_not_given_the_table() {
+    if !is_root() {
+        return;
+    }
+    let mut scene = Scene::with("withdraw-stranger", stranger);
+    let qp = scene.objects.qp(&mut scene.hca.lock(), QpType::Rc).0;
+    scene.hold(scene.objects.mr.rkey);
+    // Each of these would wait for ever.
+    scene.hca.dereg_mr(scene.objects.mr.id).expect("a region");
+    scene.hca.destroy_qp(qp).expect("a QP");
+    scene.hca.close_ctx(scene.objects.ctx);
+    assert_eq!(scene.hca.lock().receivers.inbounds.len(), 1, "it is still there");
 }

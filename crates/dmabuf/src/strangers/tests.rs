@@ -70,8 +70,7 @@ fn a_strangers_socket_is_closed_without_waiting_for_what_is_in_it() {
 fn a_listener_gives_its_name_back_at_once_whoever_was_not_accepted() {
     let name = format!("peerdma-test-strangers-{}", std::process::id());
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
-    let socket =
-        || rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    let socket = || rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
     let listener = socket();
     rustix::net::bind(&listener, &address).unwrap();
     rustix::net::listen(&listener, 8).unwrap();

@@ -2,16 +2,22 @@
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
 
+use dmabuf::strangers::{self, PeerSocket};
 use dmabuf::{PeerCred, peer_cred};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use super::claim::{Claim, dial, own_uid, spare_fd};
+use super::fetch::fetch;
 use super::message::{Hello, Message, Received, Welcome, recv};
+use super::quota::{SILENT_PER_USER, Share};
 use super::{PeerInfo, VF_COUNT};
 use crate::shm::{Consumer, Inbound, PeerBell};
+use crate::thread;
 
 /// Accepted sockets that may wait for their Hello. A peer sends it right after connecting, so
 /// that only strangers wait long; the oldest makes room.
@@ -19,6 +25,9 @@ const PENDING_MAX: usize = 128;
 
 /// Connections taken in one call, so that a flood does not keep the caller.
 const ACCEPT_BATCH: usize = 64;
+
+/// How long connections wait when there is no room for them. Nothing tells when there is some again.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// What [`Claim::poll_events`] reports.
 #[derive(Debug)]
@@ -49,10 +58,22 @@ enum Accepted {
     TurnedAway(Event),
 }
 
+/// The ring and the doorbell that came with a Hello, mapped, or what is wrong with them.
+type Mapped = Result<(Consumer, PeerBell), String>;
+
+/// A Hello of another user, with what it brought.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    pending: Pending,
+    hello: Hello,
+    mapped: Mapped,
+    share: Share,
+}
+
 /// An accepted socket that has not said what it wants.
 #[derive(Debug)]
 pub(super) struct Pending {
-    socket: OwnedFd,
+    socket: PeerSocket,
     cred: PeerCred,
 }
 
@@ -84,17 +105,42 @@ impl Claim {
             let silent = self.greet(pending, &mut events);
             self.pending.extend(silent);
         }
+        for Fetched { pending, hello, mapped, share } in self.post.take() {
+            events.push(self.welcome(pending, &hello, mapped, None, Some(share)));
+        }
         events
     }
 
     fn accept(&mut self) -> Accepted {
         self.spare = self.spare.take().or_else(|| spare_fd(&self.epoll));
+        if self.spare.is_none() || !strangers::has_room() {
+            self.pause();
+            return Accepted::Nobody;
+        }
+        if std::mem::take(&mut self.is_paused) {
+            let data = epoll::EventData::new_u64(0);
+            let _ = epoll::add(&self.epoll, &self.listener, data, epoll::EventFlags::IN);
+        }
         match accept_one(&self.listener) {
             Ok(pending) => Accepted::Peer(pending),
             Err(Errno::MFILE | Errno::NFILE) => self.turn_away_for_want_of_fds(),
             Err(Errno::CONNABORTED | Errno::INTR | Errno::NOTCONN) => Accepted::Gone,
             Err(_) => Accepted::Nobody,
         }
+    }
+
+    /// Leaves those who connect where they are, for a while.
+    fn pause(&mut self) {
+        if !std::mem::replace(&mut self.is_paused, true) {
+            tracing::warn!(vf = self.vf, "no room for peers that connect; they wait");
+        }
+        let _ = epoll::delete(&self.epoll, &self.listener);
+        let post = Arc::clone(&self.post);
+        // Without a thread the next call looks again.
+        let _ = thread::spawn("peerdma-pause", move || {
+            std::thread::sleep(PAUSE);
+            post.ring();
+        });
     }
 
     /// Uses the spare descriptor to tell one peer; otherwise the listener would stay readable
@@ -111,9 +157,18 @@ impl Claim {
 
     /// Keeps a socket until it speaks.
     fn park(&mut self, pending: Pending) {
-        if self.pending.len() >= PENDING_MAX {
-            self.forget(&self.pending[0].socket);
-            self.pending.remove(0);
+        let uid = pending.cred.uid;
+        let of_same = |other: &Pending| !other.socket.is_ours() && other.cred.uid == uid;
+        let oldest = if self.pending.len() >= PENDING_MAX {
+            Some(0)
+        } else if self.pending.iter().filter(|other| of_same(other)).count() >= SILENT_PER_USER {
+            self.pending.iter().position(of_same)
+        } else {
+            None
+        };
+        if let Some(oldest) = oldest {
+            let oldest = self.pending.remove(oldest);
+            self.forget(&oldest.socket);
         }
         let data = epoll::EventData::new_u64(1);
         if epoll::add(&self.epoll, &pending.socket, data, epoll::EventFlags::IN).is_ok() {
@@ -123,20 +178,29 @@ impl Claim {
 
     /// Takes a socket out of the epoll set, though closing does so too: not if a child of ours
     /// inherited it.
-    fn forget(&self, socket: &OwnedFd) {
+    fn forget(&self, socket: &PeerSocket) {
         let _ = epoll::delete(&self.epoll, socket);
     }
 
     /// Reads the first message of a connection and answers it. Returns the connection if there
     /// was none yet.
     fn greet(&self, pending: Pending, events: &mut Vec<Event>) -> Option<Pending> {
-        let (message, fds) = match recv(pending.socket.as_fd()) {
+        let (message, fds) = match recv(&pending.socket) {
             Received::Nothing => return Some(pending),
             Received::Closed => {
                 self.forget(&pending.socket);
                 return None;
             }
             Received::Message(message, fds) => (message, fds),
+            Received::Brings(message) => {
+                self.forget(&pending.socket);
+                events.extend(match message {
+                    Ok(Message::Hello(hello)) => self.fetch(pending, hello),
+                    Ok(_) => Some(refuse(&pending, "it sent descriptors that nobody wants")),
+                    Err(e) => Some(refuse(&pending, &e.to_string())),
+                });
+                return None;
+            }
         };
         self.forget(&pending.socket);
         match message {
@@ -152,10 +216,55 @@ impl Claim {
     }
 
     fn admit(&self, pending: Pending, hello: &Hello, fds: Vec<OwnedFd>) -> Event {
-        let built = self.build(&pending, hello, fds);
-        let (peer, consumer, bell, table) = match built {
+        let mapped = self.check(&pending, hello).and_then(|()| map(hello, &fds));
+        let mut fds = fds.into_iter().skip(2);
+        let (bell, table) = (fds.next(), fds.next());
+        let mapped = mapped.map(|(ring, page)| (ring, page.with_eventfd(bell, pending.cred)));
+        self.welcome(pending, hello, mapped, table, None)
+    }
+
+    /// Has the thread of another user take the descriptors of its Hello, once everything else about it is right.
+    fn fetch(&self, pending: Pending, hello: Hello) -> Option<Event> {
+        // A ring that is longer than rings are is refused when it is mapped.
+        let ring = usize::try_from(hello.capacity).unwrap_or(usize::MAX);
+        let share = self.check(&pending, &hello);
+        let share = match share.and_then(|()| self.quotas.take(pending.cred.uid, ring)) {
+            Ok(share) => share,
+            Err(reason) => return Some(refuse(&pending, &reason)),
+        };
+        let (uid, post) = (pending.cred.uid, Arc::clone(&self.post));
+        let is_taken = strangers::run(
+            uid,
+            Box::new(move || {
+                let is_due = |message: &Message| *message == Message::Hello(hello);
+                let mapped = fetch(&pending.socket, is_due, |fds| map(&hello, fds));
+                post.leave(Fetched { pending, hello, mapped, share });
+            }),
+        );
+        let reason = "too much that its user sent waits to be closed".to_owned();
+        (!is_taken).then(|| Event::Refused(RefusedPeer { pid: None, uid, reason }))
+    }
+
+    fn welcome(
+        &self,
+        pending: Pending,
+        hello: &Hello,
+        mapped: Mapped,
+        table: Option<OwnedFd>,
+        share: Option<Share>,
+    ) -> Event {
+        let (consumer, bell) = match mapped {
             Ok(parts) => parts,
             Err(reason) => return refuse(&pending, &reason),
+        };
+        let peer = PeerInfo {
+            vf: hello.vf,
+            pid: pending.cred.pid,
+            uid: pending.cred.uid,
+            own_pid: hello.pid,
+            own_uid: hello.uid,
+            nonce: hello.nonce,
+            probe: hello.probe,
         };
         let welcome = Message::Welcome(Welcome {
             vf: self.vf,
@@ -171,38 +280,18 @@ impl Claim {
             Err(e) => return refuse(&pending, &format!("it could not be welcomed: {e}")),
         }
         tracing::debug!(vf = self.vf, %peer, "a peer connected");
-        Event::NewInbound(Box::new(Inbound::new(peer, pending.socket, consumer, bell, table)))
+        let has_our_table = self.table.is_some() && pending.socket.is_ours();
+        let inbound =
+            Inbound::new(peer, pending.socket, consumer, bell, table, has_our_table, share);
+        Event::NewInbound(Box::new(inbound))
     }
 
-    fn build(
-        &self,
-        pending: &Pending,
-        hello: &Hello,
-        fds: Vec<OwnedFd>,
-    ) -> Result<(PeerInfo, Consumer, PeerBell, Option<OwnedFd>), String> {
+    /// What is wrong with a Hello, beside what it brings.
+    fn check(&self, pending: &Pending, hello: &Hello) -> Result<(), String> {
         if hello.nic != self.identity {
             return Err(format!("its nic is {}, and ours is {}", hello.nic, self.identity));
         }
-        self.check_holder(pending.cred, hello.vf)?;
-        let mut fds = fds.into_iter();
-        let (Some(ring), Some(page)) = (fds.next(), fds.next()) else {
-            return Err("its greeting came without ring and doorbell".to_owned());
-        };
-        let capacity = usize::try_from(hello.capacity).unwrap_or(usize::MAX);
-        let consumer = Consumer::open_checked(ring.as_fd(), capacity)
-            .map_err(|e| format!("its ring is refused: {e}"))?;
-        let bell = PeerBell::new(&page, fds.next(), pending.cred.uid == own_uid())
-            .map_err(|e| format!("its doorbell is refused: {e}"))?;
-        let peer = PeerInfo {
-            vf: hello.vf,
-            pid: pending.cred.pid,
-            uid: pending.cred.uid,
-            own_pid: hello.pid,
-            own_uid: hello.uid,
-            nonce: hello.nonce,
-            probe: hello.probe,
-        };
-        Ok((peer, consumer, bell, fds.next()))
+        self.check_holder(pending.cred, hello.vf)
     }
 
     /// Who says it is VF `vf` must hold the name of that VF; else any process could speak for
@@ -211,7 +300,7 @@ impl Claim {
         if vf >= VF_COUNT {
             return Err(format!("it claims to be VF {vf}, and there are {VF_COUNT}"));
         }
-        match dial(&self.nic, vf) {
+        match dial(&self.nic, vf, false) {
             Ok((_, holder)) if holder == cred => Ok(()),
             Ok((_, holder)) => Err(format!(
                 "it claims to be VF {vf}, which is held by another process (uid {})",
@@ -228,11 +317,23 @@ impl Claim {
     }
 }
 
-fn accept_one(listener: &OwnedFd) -> Result<Pending, Errno> {
+/// Maps the ring and the doorbell page that a Hello brought. Their type and their seals are looked at before anything else.
+fn map(hello: &Hello, fds: &[OwnedFd]) -> Mapped {
+    let [ring, page, ..] = fds else {
+        return Err("its greeting came without ring and doorbell".to_owned());
+    };
+    let capacity = usize::try_from(hello.capacity).unwrap_or(usize::MAX);
+    let consumer = Consumer::open_checked(ring.as_fd(), capacity)
+        .map_err(|e| format!("its ring is refused: {e}"))?;
+    let bell = PeerBell::new(page).map_err(|e| format!("its doorbell is refused: {e}"))?;
+    Ok((consumer, bell))
+}
+
+fn accept_one(listener: impl AsFd) -> Result<Pending, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::accept_with(listener, flags)?;
     let cred = peer_cred(socket.as_fd())?;
-    Ok(Pending { socket, cred })
+    Ok(Pending { socket: PeerSocket::new(socket, cred), cred })
 }
 
 /// Tells a peer why it is turned away.

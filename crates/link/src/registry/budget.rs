@@ -12,10 +12,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmabuf::peer_cred;
+use dmabuf::strangers::{self, PeerSocket};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::SocketAddrUnix;
 
-use super::claim::own_uid;
+use super::claim::new_socket;
 use super::name::valid_nic;
 use super::{SO_ACCEPTCON, VF_COUNT};
 
@@ -48,7 +49,7 @@ pub struct Held {
 ///
 /// EADDRINUSE when somebody has many such names; else what the kernel says.
 pub fn claim(nic: &str, what: &str, vf: u16, bytes: u64, asks: bool) -> io::Result<OwnedFd> {
-    let socket = socket()?;
+    let (socket, _) = socket()?;
     let mut names = 0;
     loop {
         // A child that was just spawned may have an old name of ours still, so none is used twice.
@@ -68,8 +69,7 @@ pub fn claim(nic: &str, what: &str, vf: u16, bytes: u64, asks: bool) -> io::Resu
 /// Ends a claim at once. Closing the descriptor is not enough: a child between its fork and its exec has it too, and with it
 /// the name. Whoever asks at a socket that was shut down is refused (`unix_stream_connect` of the kernel).
 pub fn end(claim: BorrowedFd<'_>) {
-    // It fails only for what is no socket.
-    let _ = rustix::net::shutdown(claim, Shutdown::Both);
+    strangers::end_listening(claim);
 }
 
 /// What the other processes of our user in this network namespace have of the budget.
@@ -137,21 +137,25 @@ fn parse(line: &str, nic: &str, what: &str) -> Option<Claim> {
 /// Whether a process of our user holds a name. One that is gone by now holds nothing.
 fn is_ours(nic: &str, what: &str, claim: &Claim) -> bool {
     let asked = || {
-        let socket = socket()?;
+        let (socket, is_sealed) = socket()?;
         let address = address(nic, what, claim)?;
         match rustix::net::connect(&socket, &address) {
-            Ok(()) => Ok(peer_cred(socket.as_fd())?.uid),
+            Ok(()) => {
+                let cred = peer_cred(socket.as_fd())?;
+                Ok(Some(PeerSocket::born(socket, cred, is_sealed)))
+            }
             // So often asked that its queue is full: rather counted than not.
-            Err(Errno::AGAIN) => Ok(own_uid()),
+            Err(Errno::AGAIN) => Ok(None),
             Err(errno) => Err(io::Error::from(errno)),
         }
     };
     match asked() {
-        Ok(uid) if uid == own_uid() => true,
-        Ok(uid) => {
+        Ok(Some(holder)) if !holder.is_ours() => {
+            let uid = holder.uid();
             tracing::warn!(nic, what, vf = claim.vf, uid, "another user says it has some");
             false
         }
+        Ok(_) => true,
         Err(error) => error.raw_os_error() != Some(Errno::CONNREFUSED.raw_os_error()),
     }
 }
@@ -163,9 +167,11 @@ fn address(nic: &str, what: &str, claim: &Claim) -> io::Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
 }
 
-fn socket() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+/// A socket, and whether it refuses descriptors, as well as those that are accepted from it.
+fn socket() -> io::Result<(OwnedFd, bool)> {
+    let socket = new_socket()?;
+    let is_sealed = strangers::refuse_descriptors(&socket);
+    Ok((socket, is_sealed))
 }
 
 #[cfg(all(test, not(loom)))]

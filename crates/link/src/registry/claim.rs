@@ -8,15 +8,18 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
+use dmabuf::strangers::{self, Listener, PeerSocket};
 use dmabuf::{PeerCred, peer_cred};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::accept::Pending;
+use super::accept::{Fetched, Pending};
 use super::directory::Occupant;
+use super::fetch::Post;
 use super::message::{Hello, Message};
 use super::name::{NIC_NAME_MAX, address, squatted, valid_nic};
+use super::quota::Quotas;
 use super::{NicIdentity, Probe, VF_COUNT};
 use crate::shm::{Doorbell, Outbound, Producer};
 
@@ -84,6 +87,14 @@ pub enum ConnectError {
         /// The VF.
         vf: u16,
     },
+    /// Its user has as much of us as another user may.
+    #[error("not connecting to VF {vf}: {reason}")]
+    Quota {
+        /// The VF.
+        vf: u16,
+        /// Which limit it is, in words.
+        reason: String,
+    },
     /// The system refused.
     #[error("connecting to VF {vf}: {what}: {source}")]
     System {
@@ -108,12 +119,17 @@ pub struct Claim {
     pub(super) nic: String,
     pub(super) identity: NicIdentity,
     pub(super) vf: u16,
-    pub(super) listener: OwnedFd,
+    pub(super) listener: Listener,
+    /// Whether connections wait to be taken in until there is room.
+    pub(super) is_paused: bool,
     /// Watches the listener and the accepted sockets that have not said Hello.
     pub(super) epoll: OwnedFd,
     /// Given up for a moment to tell a peer that we have no descriptors left.
     pub(super) spare: Option<OwnedFd>,
     pub(super) pending: Vec<Pending>,
+    /// Where those threads that receive from other users leave what they found.
+    pub(super) post: Arc<Post<Fetched>>,
+    pub(super) quotas: Quotas,
     pub(super) doorbell: Arc<Doorbell>,
     pub(super) table: Option<OwnedFd>,
     /// Who held the VFs that we connected to.
@@ -132,7 +148,7 @@ impl Claim {
             return Err(ClaimError::BadName(nic.to_owned()));
         }
         let system = |what| move |e: Errno| ClaimError::System { what, source: e.into() };
-        let listener = new_socket().map_err(system("socket"))?;
+        let listener = Listener::new(new_socket().map_err(system("socket"))?);
         let mut vf = 0;
         while let Err(e) = address(nic, vf).and_then(|a| rustix::net::bind(&listener, &a)) {
             if e != Errno::ADDRINUSE {
@@ -155,6 +171,9 @@ impl Claim {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
         let data = epoll::EventData::new_u64(0);
         epoll::add(&epoll, &listener, data, epoll::EventFlags::IN).map_err(system("epoll_ctl"))?;
+        let post = Post::new().map_err(system("eventfd"))?;
+        let data = epoll::EventData::new_u64(2);
+        epoll::add(&epoll, &*post, data, epoll::EventFlags::IN).map_err(system("epoll_ctl"))?;
         let doorbell = Doorbell::new()
             .map_err(|source| ClaimError::System { what: "making a doorbell", source })?;
         Ok(Self {
@@ -162,9 +181,12 @@ impl Claim {
             identity,
             vf,
             listener,
+            is_paused: false,
             spare: spare_fd(&epoll),
             epoll,
             pending: Vec::new(),
+            post,
+            quotas: Quotas::default(),
             doorbell: Arc::new(doorbell),
             table: None,
             dialled: BTreeMap::new(),
@@ -211,11 +233,18 @@ impl Claim {
     /// See [`ConnectError`].
     pub fn connect(&mut self, vf: u16, capacity: usize) -> Result<Outbound, ConnectError> {
         let system = |what, source: io::Error| ConnectError::System { vf, what, source };
-        let (socket, cred) = dial(&self.nic, vf).map_err(|e| match e {
+        // Its Welcome brings descriptors.
+        let (socket, cred) = dial(&self.nic, vf, true).map_err(|e| match e {
             Errno::CONNREFUSED => ConnectError::NoSuchVf { nic: self.nic.clone(), vf },
             Errno::AGAIN => ConnectError::Busy { vf },
             e => system("connect", e.into()),
         })?;
+        let share = if socket.is_ours() {
+            None
+        } else {
+            let share = self.quotas.take(cred.uid, 0);
+            Some(share.map_err(|reason| ConnectError::Quota { vf, reason })?)
+        };
         let (producer, ring) =
             Producer::create(capacity).map_err(|e| system("making a ring", e))?;
         let nonce = random();
@@ -232,13 +261,15 @@ impl Claim {
         fds.extend(self.fds_for(cred));
         hello.send(socket.as_fd(), &fds).map_err(|e| system("sending Hello", e))?;
         self.dialled.insert(vf, cred);
-        Ok(Outbound::new(vf, socket, producer, nonce, cred))
+        let post = Arc::clone(&self.post);
+        Ok(Outbound::new(vf, socket, producer, nonce, cred, post, share))
     }
 
     /// All descriptors of the claim, for a child that must close them after a fork and cannot
     /// call [`abandon_in_child`](Self::abandon_in_child).
     pub fn raw_fds(&self, out: &mut Vec<RawFd>) {
-        let own = [&self.listener, &self.epoll].into_iter().chain(&self.spare).chain(&self.table);
+        out.extend([self.listener.as_raw_fd(), self.post.raw_fd()]);
+        let own = [&self.epoll].into_iter().chain(&self.spare).chain(&self.table);
         out.extend(own.map(AsRawFd::as_raw_fd));
         out.extend(self.pending.iter().map(Pending::raw_fd));
         out.extend(self.doorbell.raw_fds());
@@ -252,11 +283,11 @@ impl Claim {
         crate::fork::abandon(self, &fds);
     }
 
-    /// The descriptors that a peer gets from us: the doorbell's page, and, if it has our uid,
+    /// The descriptors that a peer gets from us: the doorbell's page, and, if it is of our user,
     /// the doorbell's eventfd and the table. A stranger could make the eventfd block.
     pub(super) fn fds_for(&self, cred: PeerCred) -> Vec<BorrowedFd<'_>> {
         let mut fds = vec![self.doorbell.page_fd()];
-        if cred.uid == own_uid() {
+        if cred.is_same_user() {
             fds.push(self.doorbell.fd());
             fds.extend(self.table.as_ref().map(AsFd::as_fd));
         }
@@ -275,12 +306,14 @@ pub(super) fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Connects to the listener of `vf`, without waiting, and says who it is.
-pub(super) fn dial(nic: &str, vf: u16) -> Result<(OwnedFd, PeerCred), Errno> {
+/// Connects to the listener of `vf`, without waiting, and says who it is. Whoever that is cannot send us descriptors unless we
+/// `expect` some, where the kernel can refuse them.
+pub(super) fn dial(nic: &str, vf: u16, expect: bool) -> Result<(PeerSocket, PeerCred), Errno> {
     let socket = new_socket()?;
+    let is_sealed = !expect && strangers::refuse_descriptors(&socket);
     rustix::net::connect(&socket, &address(nic, vf)?)?;
     let cred = peer_cred(socket.as_fd())?;
-    Ok((socket, cred))
+    Ok((PeerSocket::born(socket, cred, is_sealed), cred))
 }
 
 /// A descriptor to give up when there are no others.
@@ -316,7 +349,7 @@ fn squatters(nic: &str, below: u16) -> Vec<Squatter> {
 /// Who listens on the names, as the kernel says: an engine has one of them, whoever has many is no engine.
 pub(super) fn holders(nic: &str) -> Vec<(PeerCred, usize)> {
     let mut holders = BTreeMap::new();
-    for (_, cred) in (0..VF_COUNT).filter_map(|vf| dial(nic, vf).ok()) {
+    for (_, cred) in (0..VF_COUNT).filter_map(|vf| dial(nic, vf, false).ok()) {
         *holders.entry((cred.uid, cred.pid)).or_insert(0) += 1;
     }
     let mut holders: Vec<(PeerCred, usize)> =

@@ -14,16 +14,19 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use dmabuf::strangers::{self, Listener, PeerSocket};
 use dmabuf::{PeerCred, peer_cred};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags};
 
-use super::claim::new_socket;
+use super::claim::{new_socket, spare_fd};
 use super::message::{Message, Received, recv};
 
-/// Connections of others that ask, per name: the oldest makes room.
-const MAX_CLIENTS: usize = 1024;
+/// Connections of those who ask: the oldest makes room. Of our user's processes, of all other users', and of one other's.
+const MAX_CLIENTS: usize = 256;
+const MAX_STRANGERS: usize = 128;
+const MAX_OF_STRANGER: usize = 32;
 /// Lookups that are kept: the oldest makes room.
 const MAX_LOOKUPS: usize = 256;
 /// Events taken in one call.
@@ -108,19 +111,18 @@ enum Said {
 #[derive(Debug)]
 enum Entry {
     /// A name of ours.
-    Name { name: String, listener: OwnedFd, clients: Vec<u64> },
+    Name { name: String, listener: Listener, is_sealed: bool },
     /// Somebody who asked for one.
-    Client { of: u64, socket: OwnedFd },
+    Client { of: u64, socket: PeerSocket },
     /// A name that we asked for.
-    Lookup { name: String, socket: OwnedFd, holder: Occupant, said: Said },
+    Lookup { name: String, socket: PeerSocket, holder: Occupant, said: Said },
 }
 
-impl Entry {
-    fn socket(&self) -> &OwnedFd {
+impl AsFd for Entry {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Name { listener: socket, .. }
-            | Self::Client { socket, .. }
-            | Self::Lookup { socket, .. } => socket,
+            Self::Name { listener, .. } => listener.as_fd(),
+            Self::Client { socket, .. } | Self::Lookup { socket, .. } => socket.as_fd(),
         }
     }
 }
@@ -133,6 +135,8 @@ pub struct Directory {
     nic: String,
     vf: u16,
     epoll: OwnedFd,
+    /// Given up for a moment to turn away one who asks when there are no descriptors left.
+    spare: Option<OwnedFd>,
     entries: BTreeMap<u64, Entry>,
     next: u64,
 }
@@ -148,7 +152,8 @@ impl Directory {
     /// If there are no descriptors left.
     pub fn new(nic: &str, vf: u16) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Self { nic: nic.to_owned(), vf, epoll, entries: BTreeMap::new(), next: 0 })
+        let spare = spare_fd(&epoll);
+        Ok(Self { nic: nic.to_owned(), vf, epoll, spare, entries: BTreeMap::new(), next: 0 })
     }
 
     fn address(&self, name: &str) -> Result<SocketAddrUnix, Errno> {
@@ -160,32 +165,43 @@ impl Directory {
     /// # Errors
     /// See [`NameError`].
     pub fn claim(&mut self, name: &str) -> Result<NameKey, NameError> {
-        let listener = self.bind(name).map_err(|error| match error {
+        let (listener, is_sealed) = self.bind(name).map_err(|error| match error {
             Errno::ADDRINUSE => {
                 let by = self.occupant(name).unwrap_or(Occupant::NoEngine);
                 NameError::InUse { name: name.to_owned(), by }
             }
             error => NameError::System { name: name.to_owned(), source: error.into() },
         })?;
-        let entry = Entry::Name { name: name.to_owned(), listener, clients: Vec::new() };
+        let entry = Entry::Name { name: name.to_owned(), listener, is_sealed };
         let key = self.add(entry);
         let key = key.map_err(|e| NameError::System { name: name.to_owned(), source: e.into() })?;
         Ok(NameKey(key))
     }
 
-    fn bind(&self, name: &str) -> Result<OwnedFd, Errno> {
+    fn bind(&self, name: &str) -> Result<(Listener, bool), Errno> {
         let socket = new_socket()?;
+        let is_sealed = strangers::refuse_descriptors(&socket);
         rustix::net::bind(&socket, &self.address(name)?)?;
         rustix::net::listen(&socket, BACKLOG)?;
-        Ok(socket)
+        Ok((Listener::new(socket), is_sealed))
+    }
+
+    /// Connects to whoever has a name. That one cannot send us descriptors, where the kernel can refuse them.
+    fn dial(&self, name: &str) -> Result<(PeerSocket, Occupant), Errno> {
+        let socket = new_socket()?;
+        let is_sealed = strangers::refuse_descriptors(&socket);
+        rustix::net::connect(&socket, &self.address(name)?)?;
+        let cred = peer_cred(socket.as_fd())?;
+        Ok((PeerSocket::born(socket, cred, is_sealed), Occupant::Process(cred)))
     }
 
     /// Gives a name back. Who looked it up learns of it.
     pub fn release(&mut self, key: NameKey) {
-        if let Some(Entry::Name { clients, .. }) = self.remove(key.0) {
-            for client in clients {
-                self.remove(client);
-            }
+        self.remove(key.0);
+        let is_of = |entry: &Entry| matches!(entry, Entry::Client { of, .. } if *of == key.0);
+        let clients = self.entries.iter().filter(|(_, entry)| is_of(entry));
+        for client in clients.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.remove(client);
         }
     }
 
@@ -202,13 +218,6 @@ impl Directory {
             Err(Errno::AGAIN) => Some(Occupant::Full),
             Err(_) => Some(Occupant::NoEngine),
         }
-    }
-
-    fn dial(&self, name: &str) -> Result<(OwnedFd, Occupant), Errno> {
-        let socket = new_socket()?;
-        rustix::net::connect(&socket, &self.address(name)?)?;
-        let cred = peer_cred(socket.as_fd())?;
-        Ok((socket, Occupant::Process(cred)))
     }
 
     /// Who has a name.
@@ -273,16 +282,18 @@ impl Directory {
             return false;
         };
         for _ in 0..BATCH {
-            match recv(socket.as_fd()) {
+            match recv(socket) {
                 Received::Nothing => return true,
                 Received::Closed => {
                     self.remove(key);
                     return false;
                 }
+                // It stays there.
+                Received::Brings(_) if *said == Said::Nonsense => return true,
                 // What else it says is of no interest.
                 Received::Message(..) if *said == Said::Nonsense => {}
                 Received::Message(Ok(Message::Pong { vf }), _) => *said = Said::Vf(vf),
-                Received::Message(..) => {
+                Received::Message(..) | Received::Brings(_) => {
                     let name = name.as_str();
                     tracing::warn!(name, "held by {holder}, which is no engine: it talks nonsense");
                     *said = Said::Nonsense;
@@ -309,13 +320,7 @@ impl Directory {
             match self.entries.get(&key) {
                 Some(Entry::Name { .. }) => self.accept(key),
                 // Who asked has nothing to say: it went away.
-                Some(Entry::Client { of, .. }) => {
-                    let of = *of;
-                    self.remove(key);
-                    if let Some(Entry::Name { clients, .. }) = self.entries.get_mut(&of) {
-                        clients.retain(|client| *client != key);
-                    }
-                }
+                Some(Entry::Client { .. }) => drop(self.remove(key)),
                 Some(Entry::Lookup { .. }) => {
                     self.listen(key);
                     learnt = true;
@@ -328,10 +333,23 @@ impl Directory {
 
     fn accept(&mut self, of: u64) {
         for _ in 0..BATCH {
-            let Some(Entry::Name { listener, .. }) = self.entries.get(&of) else { return };
+            let Some(Entry::Name { listener, is_sealed, .. }) = self.entries.get(&of) else {
+                return;
+            };
+            let is_sealed = *is_sealed;
+            self.spare = self.spare.take().or_else(|| spare_fd(&self.epoll));
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let socket = match rustix::net::accept_with(listener, flags) {
-                Ok(socket) => socket,
+            let accepted = match rustix::net::accept_with(listener, flags) {
+                Err(error @ (Errno::MFILE | Errno::NFILE)) if self.spare.is_some() => {
+                    tracing::warn!(%error, "who asks for a name of ours is turned away");
+                    // Else the listener would stay readable, and we would spin.
+                    self.spare = None;
+                    rustix::net::accept_with(listener, flags).map(|socket| (socket, false))
+                }
+                accepted => accepted.map(|socket| (socket, true)),
+            };
+            let (socket, has_room) = match accepted {
+                Ok(accepted) => accepted,
                 Err(Errno::CONNABORTED | Errno::INTR) => continue,
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
@@ -339,15 +357,38 @@ impl Directory {
                     return;
                 }
             };
+            let Ok(cred) = peer_cred(socket.as_fd()) else { continue };
+            let socket = PeerSocket::born(socket, cred, is_sealed);
             // Who asks and does not listen gets no answer.
             let _ = Message::Pong { vf: self.vf }.send(socket.as_fd(), &[]);
-            let Ok(client) = self.add(Entry::Client { of, socket }) else { return };
-            let Some(Entry::Name { clients, .. }) = self.entries.get_mut(&of) else { return };
-            clients.push(client);
-            if clients.len() > MAX_CLIENTS {
-                let oldest = clients.remove(0);
-                self.remove(oldest);
+            if has_room {
+                self.make_room_for(&socket);
+                // Who cannot be watched is let go of, and asks again.
+                let _ = self.add(Entry::Client { of, socket });
             }
+        }
+    }
+
+    /// Lets go of the oldest of those who ask, where there are too many of a kind.
+    fn make_room_for(&mut self, socket: &PeerSocket) {
+        let (uid, is_ours) = (socket.uid(), socket.is_ours());
+        let clients = self.entries.iter().filter_map(|(key, entry)| match entry {
+            Entry::Client { socket, .. } if socket.is_ours() == is_ours => {
+                Some((*key, socket.uid()))
+            }
+            _ => None,
+        });
+        let clients: Vec<_> = clients.collect();
+        let same = || clients.iter().filter(|(_, of)| *of == uid);
+        let oldest = if !is_ours && same().count() >= MAX_OF_STRANGER {
+            same().next()
+        } else if clients.len() >= if is_ours { MAX_CLIENTS } else { MAX_STRANGERS } {
+            clients.first()
+        } else {
+            None
+        };
+        if let Some((key, _)) = oldest {
+            self.remove(*key);
         }
     }
 
@@ -355,7 +396,7 @@ impl Directory {
         let key = self.next;
         self.next += 1;
         let data = epoll::EventData::new_u64(key);
-        epoll::add(&self.epoll, entry.socket(), data, epoll::EventFlags::IN)?;
+        epoll::add(&self.epoll, &entry, data, epoll::EventFlags::IN)?;
         self.entries.insert(key, entry);
         Ok(key)
     }
@@ -363,7 +404,7 @@ impl Directory {
     /// Closes a socket, and takes it out of the set before: a child of ours may have inherited it.
     fn remove(&mut self, key: u64) -> Option<Entry> {
         let entry = self.entries.remove(&key)?;
-        let _ = epoll::delete(&self.epoll, entry.socket());
+        let _ = epoll::delete(&self.epoll, &entry);
         Some(entry)
     }
 
@@ -378,7 +419,8 @@ impl Directory {
     /// For the child after a fork: closes the descriptors and touches nothing else, since the names are the parent's.
     pub fn abandon_in_child(self) {
         let mut fds: Vec<RawFd> = vec![self.epoll.as_raw_fd()];
-        fds.extend(self.entries.values().map(|entry| entry.socket().as_raw_fd()));
+        fds.extend(self.spare.as_ref().map(AsRawFd::as_raw_fd));
+        fds.extend(self.entries.values().map(|entry| entry.as_fd().as_raw_fd()));
         crate::fork::abandon(self, &fds);
     }
 }
@@ -421,7 +463,7 @@ mod tests {
     #[test]
     fn a_squatter_is_no_holder_and_is_named() {
         let (mut a, mut b) = pair("squatter");
-        let squatter = a.bind("x").expect("free");
+        let (squatter, _) = a.bind("x").expect("free");
         assert!(b.claim("x").expect_err("it is taken").to_string().contains("held by pid"));
         assert_eq!(b.lookup("x"), Holder::Asked);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use dmabuf::PeerCred;
+use dmabuf::strangers::PeerSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::claim::dial;
@@ -58,7 +59,7 @@ pub fn list(nic: &str, patience: Duration) -> io::Result<Vec<VfInfo>> {
 
 struct Asked {
     vf: u16,
-    socket: OwnedFd,
+    socket: PeerSocket,
     cred: PeerCred,
     answer: Option<Answer>,
 }
@@ -66,7 +67,7 @@ struct Asked {
 impl Asked {
     fn new(nic: &str, vf: u16) -> Option<Self> {
         // Whoever is gone since the table was read is not listed.
-        let (socket, cred) = dial(nic, vf).ok()?;
+        let (socket, cred) = dial(nic, vf, false).ok()?;
         let sent = Message::Ping.send(socket.as_fd(), &[]);
         let answer = sent.err().map(|e| Answer::Stranger(format!("it refused a ping: {e}")));
         Some(Self { vf, socket, cred, answer })
@@ -76,7 +77,7 @@ impl Asked {
         if self.answer.is_some() {
             return;
         }
-        self.answer = match recv(self.socket.as_fd()) {
+        self.answer = match recv(&self.socket) {
             Received::Nothing => None,
             Received::Closed => Some(Answer::Stranger("it hung up on a ping".to_owned())),
             Received::Message(Ok(Message::Pong { vf }), _) if vf == self.vf => Some(Answer::Alive),
@@ -88,6 +89,9 @@ impl Asked {
                 Some(Answer::Stranger("it answered a ping with something else".to_owned()))
             }
             Received::Message(Err(e), _) => Some(Answer::Stranger(e.to_string())),
+            Received::Brings(_) => {
+                Some(Answer::Stranger("it sent descriptors that nobody wants".to_owned()))
+            }
         };
     }
 

@@ -5,8 +5,9 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use dmabuf::strangers::PeerSocket;
 use rustix::cmsg_space;
 use rustix::io::Errno;
 use rustix::net::{
@@ -206,14 +207,26 @@ impl Message {
 pub(crate) enum Received {
     /// A packet, with the descriptors it carried.
     Message(Result<Message, BadMessage>, Vec<OwnedFd>),
+    /// A packet of another user that brings descriptors. It is still there, and they are: whoever takes them may have to wait.
+    Brings(Result<Message, BadMessage>),
     /// Nothing yet.
     Nothing,
     /// The other end was closed.
     Closed,
 }
 
-/// Receives one message without waiting.
-pub(crate) fn recv(socket: BorrowedFd<'_>) -> Received {
+/// Receives one message without waiting, unless it is another user's and brings descriptors.
+pub(crate) fn recv(socket: &PeerSocket) -> Received {
+    let mut bytes = [0; MESSAGE_MAX];
+    // What the other calls say is better said once, there.
+    if let Ok((true, length)) = socket.brings_descriptors(&mut bytes) {
+        return Received::Brings(Message::decode(&bytes[..length]));
+    }
+    receive(socket.as_fd())
+}
+
+/// Receives one message without waiting, whatever it brings.
+pub(crate) fn receive(socket: BorrowedFd<'_>) -> Received {
     let mut bytes = [0; MESSAGE_MAX];
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(FDS_MAX))];
     loop {

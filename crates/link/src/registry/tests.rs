@@ -186,14 +186,34 @@ fn another_nic_is_refused_in_words() {
     assert!(a.poll_events().is_empty());
 }
 
+#[test]
+fn the_last_words_of_a_peer_end_though_somebody_goes_on_writing_them() {
+    let nic = nic("refilled");
+    let (mut a, mut b) = (claim(&nic), claim(&nic));
+    let (mut outbound, mut inbound) = connected(&mut a, &mut b);
+    let mut push = || outbound.push(8, |_| Ok::<_, ()>(())).expect("there is room");
+    push();
+    assert!(!inbound.may_hold_last_words(), "it lives");
+    inbound.hang_up();
+    inbound.poll();
+    let mut words = 0;
+    while inbound.may_hold_last_words() {
+        // As a process does that has the ring, but not the socket.
+        push();
+        assert_eq!(inbound.pop(|_| ()), Ok(Some(())));
+        words += 1;
+    }
+    assert_eq!(words, DEFAULT_CAPACITY / crate::shm::record_size(8));
+}
+
 /// Sends `message` with `fds` to `claim` on a fresh connection and returns the reason it gives.
 fn reason(nic: &str, claim: &mut Claim, message: &Message, fds: &[&OwnedFd]) -> String {
-    let (socket, _) = claim::dial(nic, claim.vf()).expect("it listens");
+    let (socket, _) = claim::dial(nic, claim.vf(), true).expect("it listens");
     let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
     message.send(socket.as_fd(), &fds).expect("room in the socket");
     let event = claim.poll_events().pop();
     let Some(Event::Refused(refused)) = event else { panic!("not refused: {event:?}") };
-    match recv(socket.as_fd()) {
+    match recv(&socket) {
         Received::Message(Ok(Message::Refused(words)), _) => assert_eq!(words, refused.reason),
         other => panic!("{other:?}"),
     }
@@ -228,7 +248,7 @@ fn greetings_that_lie_are_refused() {
 fn strangers_are_told_that_they_speak_another_language() {
     let nic = nic("stranger");
     let mut ours = claim(&nic);
-    let (socket, _) = claim::dial(&nic, 0).expect("it listens");
+    let (socket, _) = claim::dial(&nic, 0, true).expect("it listens");
     assert!(ours.poll_events().is_empty(), "silent so far");
     assert!(!readable(&ours));
     rustix::io::write(&socket, b"GET / HTTP/1.1").expect("room in the socket");
@@ -257,7 +277,7 @@ fn silent_connections_do_not_pile_up() {
     let mut ours = claim(&nic);
     let mut sockets = Vec::new();
     for _ in 0..300 {
-        sockets.push(claim::dial(&nic, 0).expect("it listens"));
+        sockets.push(claim::dial(&nic, 0, true).expect("it listens"));
         assert!(ours.poll_events().is_empty());
     }
     let mut fds = Vec::new();

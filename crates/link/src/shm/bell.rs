@@ -28,6 +28,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
+use dmabuf::PeerCred;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
@@ -116,15 +117,15 @@ pub(crate) struct PeerBell {
 }
 
 impl PeerBell {
-    /// Takes what the peer sent. `trusted`: the peer has our uid.
-    pub(crate) fn new(
-        page: &OwnedFd,
-        bell: Option<OwnedFd>,
-        trusted: bool,
-    ) -> Result<Self, BadMemory> {
+    /// Takes the page that the peer sent.
+    pub(crate) fn new(page: &OwnedFd) -> Result<Self, BadMemory> {
         let page = Mapping::open(page.as_fd(), BELL_LEN, SEALS | SealFlags::FUTURE_WRITE)?;
-        let bell = bell.filter(|bell| trusted && is_eventfd(bell));
-        Ok(Self { page, bell, watcher: Watcher::default() })
+        Ok(Self { page, bell: None, watcher: Watcher::default() })
+    }
+
+    /// Takes the eventfd that the peer sent, too, if it is one and the peer is of our user.
+    pub(crate) fn with_eventfd(self, bell: Option<OwnedFd>, peer: PeerCred) -> Self {
+        Self { bell: bell.filter(|bell| peer.is_same_user() && is_eventfd(bell)), ..self }
     }
 
     /// Wakes the peer if it sleeps. Call it after publishing; `socket` is the connection to it.

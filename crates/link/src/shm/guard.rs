@@ -17,14 +17,16 @@
 //! the other. A slot is numbered anew each time it is held: a copy that began before the withdrawal has ended when the
 //! word is another one, whatever was begun since.
 //!
-//! A peer can hold its slot for ever, by malice or because it was stopped. So nobody should hold a lock while it waits.
+//! A peer can hold its slot for ever, by malice or because it was stopped. So nobody should hold a lock while it waits, and
+//! only the slots of peers that have the table count: a stranger, who copies nothing, has the same page and may write there
+//! what it likes ([`Inbound::held`](super::Inbound::held)).
 
 use crate::sync::{Ordering, Words, fence};
 
 use super::layout::SLOT;
 
 /// What a slot said when it was looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held(u64);
 
 impl Held {

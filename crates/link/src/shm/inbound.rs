@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
+use dmabuf::strangers::PeerSocket;
 use umem::Foreign;
 
 use super::bell::PeerBell;
@@ -9,8 +10,8 @@ use super::cursor::RingCorrupt;
 use super::guard::Held;
 use super::outbound::RECV_BATCH;
 use super::ring::Consumer;
-use crate::registry::PeerInfo;
 use crate::registry::message::{Message, Received, recv};
+use crate::registry::{PeerInfo, Share};
 
 /// How a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,21 +31,31 @@ pub enum InboundState {
 pub struct Inbound {
     peer: PeerInfo,
     state: InboundState,
-    socket: OwnedFd,
+    socket: PeerSocket,
     consumer: Consumer,
     bell: PeerBell,
     table: Option<OwnedFd>,
+    /// Whether it was given our table, and so may copy by itself.
+    has_our_table: bool,
+    /// Where the ring ends that it left, if it is gone. What lies behind was pushed by whoever else has the ring.
+    last: Option<u64>,
+    /// What it counts for, if it is of another user.
+    _share: Option<Share>,
 }
 
 impl Inbound {
     pub(crate) fn new(
         peer: PeerInfo,
-        socket: OwnedFd,
+        socket: PeerSocket,
         consumer: Consumer,
         bell: PeerBell,
         table: Option<OwnedFd>,
+        has_our_table: bool,
+        share: Option<Share>,
     ) -> Self {
-        Self { peer, state: InboundState::Up, socket, consumer, bell, table }
+        let state = InboundState::Up;
+        let (last, _share) = (None, share);
+        Self { peer, state, socket, consumer, bell, table, has_our_table, last, _share }
     }
 
     /// Who sends.
@@ -59,17 +70,32 @@ impl Inbound {
             if self.state == InboundState::Gone {
                 break;
             }
-            match recv(self.socket.as_fd()) {
+            match recv(&self.socket) {
                 Received::Nothing => break,
                 Received::Message(Ok(Message::Wake), _) => {}
                 Received::Closed => self.state = InboundState::Gone,
-                Received::Message(message, _) => {
+                Received::Brings(message) | Received::Message(message, _) => {
                     tracing::warn!(peer = %self.peer, ?message, "a message out of turn");
                     self.state = InboundState::Gone;
                 }
             }
         }
+        if self.state == InboundState::Gone && self.last.is_none() {
+            self.last = Some(self.consumer.position() + self.consumer.capacity() as u64);
+        }
         self.state
+    }
+
+    /// Whether the peer is gone, and the ring may still hold something of what it pushed. Its memory may have other owners,
+    /// who can go on: no more counts than the ring could hold.
+    pub fn may_hold_last_words(&mut self) -> bool {
+        self.last.is_some_and(|last| self.consumer.position() < last) && !self.consumer.is_idle()
+    }
+
+    /// Ends the connection. What the peer pushed before can still be popped.
+    pub fn hang_up(&mut self) {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        self.state = InboundState::Gone;
     }
 
     /// How the connection was at the last [`poll`](Self::poll).
@@ -131,8 +157,10 @@ impl Inbound {
 
     /// Looks at the guard slot of the peer. What was withdrawn before this call is out of reach of every copy of the peer
     /// but the one that holds the slot now, and that one is over when this gives another answer, or the peer is gone.
+    ///
+    /// Only a peer that was given our table copies. What another one writes there means nothing, so nobody waits for it.
     pub fn held(&self) -> Held {
-        self.consumer.held()
+        if self.has_our_table { self.consumer.held() } else { Held::default() }
     }
 
     /// All descriptors, for a child that must close them after a fork.

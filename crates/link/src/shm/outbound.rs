@@ -1,14 +1,17 @@
 //! The sending end of a connection to a peer.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dmabuf::PeerCred;
+use dmabuf::strangers::{self, PeerSocket};
 use umem::Foreign;
 
 use super::bell::PeerBell;
 use super::ring::{Producer, PushError};
-use crate::registry::PeerInfo;
+use crate::registry::fetch::{Post, fetch};
 use crate::registry::message::{Message, Received, Welcome, recv};
+use crate::registry::{Fetched, PeerInfo, Share};
 
 /// Messages taken from the socket in one call of `poll`.
 pub(super) const RECV_BATCH: usize = 32;
@@ -36,22 +39,44 @@ pub struct Outbound {
     cred: PeerCred,
     nonce: u64,
     state: OutboundState,
-    socket: OwnedFd,
+    socket: Arc<PeerSocket>,
     producer: Producer,
     bell: Option<PeerBell>,
     table: Option<OwnedFd>,
+    /// Rung when what is elsewhere was found.
+    post: Arc<Post<Fetched>>,
+    /// The doorbell that another user's Welcome brings, while that user's thread takes it.
+    elsewhere: Option<(Welcome, Found)>,
+    /// What it counts for, if it is to another user.
+    _share: Option<Share>,
 }
+
+/// What was found, once it is.
+type Found = Arc<Mutex<Option<Result<PeerBell, String>>>>;
 
 impl Outbound {
     pub(crate) fn new(
         vf: u16,
-        socket: OwnedFd,
+        socket: PeerSocket,
         producer: Producer,
         nonce: u64,
         cred: PeerCred,
+        post: Arc<Post<Fetched>>,
+        share: Option<Share>,
     ) -> Self {
-        let state = OutboundState::Connecting;
-        Self { vf, cred, nonce, state, socket, producer, bell: None, table: None }
+        Self {
+            vf,
+            cred,
+            nonce,
+            state: OutboundState::Connecting,
+            socket: Arc::new(socket),
+            producer,
+            bell: None,
+            table: None,
+            post,
+            elsewhere: None,
+            _share: share,
+        }
     }
 
     /// The VF we send to.
@@ -73,10 +98,21 @@ impl Outbound {
     /// the socket is readable.
     pub fn poll(&mut self) -> &OutboundState {
         for _ in 0..RECV_BATCH {
-            if matches!(self.state, OutboundState::Refused(_) | OutboundState::Gone) {
+            if matches!(self.state, OutboundState::Refused(_) | OutboundState::Gone)
+                || !self.is_back()
+            {
                 break;
             }
-            match recv(self.socket.as_fd()) {
+            match recv(&self.socket) {
+                Received::Brings(Ok(Message::Welcome(welcome)))
+                    if self.state == OutboundState::Connecting =>
+                {
+                    self.fetch(welcome);
+                }
+                Received::Brings(_) => {
+                    let reason = format!("VF {} sent descriptors that nobody wants", self.vf);
+                    self.state = OutboundState::Refused(reason);
+                }
                 Received::Nothing => break,
                 Received::Closed => self.state = OutboundState::Gone,
                 Received::Message(Ok(Message::Wake), _) => {}
@@ -86,13 +122,11 @@ impl Outbound {
                 Received::Message(Ok(Message::Welcome(welcome)), fds)
                     if self.state == OutboundState::Connecting =>
                 {
-                    self.state = match self.welcome(&welcome, fds) {
-                        Ok(peer) => OutboundState::Up(peer),
-                        Err(reason) => OutboundState::Refused(reason),
-                    };
-                    // The peer may have read the ring, found it empty and gone to sleep between
-                    // its Welcome and our last push.
-                    self.ring_doorbell_if_sleeping();
+                    let mut fds = fds.into_iter();
+                    let bell = bell_in(self.vf, fds.next().as_ref());
+                    let bell = bell.map(|bell| bell.with_eventfd(fds.next(), self.cred));
+                    self.table = fds.next();
+                    self.welcome(&welcome, bell);
                 }
                 Received::Message(Ok(_), _) => {
                     let reason = format!("VF {} sent a message out of turn", self.vf);
@@ -171,27 +205,72 @@ impl Outbound {
         crate::fork::abandon(self, &fds);
     }
 
-    fn welcome(&mut self, welcome: &Welcome, fds: Vec<OwnedFd>) -> Result<PeerInfo, String> {
-        if welcome.vf != self.vf || welcome.nonce != self.nonce {
-            return Err(format!("VF {} welcomed somebody else", self.vf));
-        }
-        let mut fds = fds.into_iter();
-        let page = fds.next().ok_or_else(|| format!("VF {} has no doorbell", self.vf))?;
-        let peer = PeerInfo {
-            vf: welcome.vf,
-            pid: self.cred.pid,
-            uid: self.cred.uid,
-            own_pid: welcome.pid,
-            own_uid: welcome.uid,
-            nonce: welcome.nonce,
-            probe: welcome.probe,
-        };
-        let bell = PeerBell::new(&page, fds.next(), peer.same_uid())
-            .map_err(|e| format!("the doorbell of VF {} is refused: {e}", self.vf))?;
-        self.bell = Some(bell);
-        self.table = fds.next();
-        Ok(peer)
+    /// Whether the message that comes next is another user's and is being received elsewhere. Then the socket is not to be
+    /// waited for: it may stay readable, and whoever has the claim is woken when it is to be polled.
+    pub fn is_elsewhere(&self) -> bool {
+        self.elsewhere.is_some()
     }
+
+    /// Has the thread of another user take what its Welcome brings.
+    fn fetch(&mut self, welcome: Welcome) {
+        let found = Found::default();
+        let (socket, post, to) =
+            (Arc::clone(&self.socket), Arc::clone(&self.post), Arc::clone(&found));
+        let vf = self.vf;
+        let job = move || {
+            let is_due = |message: &Message| *message == Message::Welcome(welcome);
+            let bell = fetch(&socket, is_due, |fds| bell_in(vf, fds.first()));
+            *to.lock().unwrap_or_else(PoisonError::into_inner) = Some(bell);
+            post.ring();
+        };
+        if strangers::run(self.cred.uid, Box::new(job)) {
+            self.elsewhere = Some((welcome, found));
+        } else {
+            let reason = format!("VF {}: too much that its user sent waits to be closed", self.vf);
+            self.state = OutboundState::Refused(reason);
+        }
+    }
+
+    /// Whether nothing is elsewhere, or not any more.
+    fn is_back(&mut self) -> bool {
+        let Some((welcome, found)) = &self.elsewhere else { return true };
+        let found = found.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(bell) = found else { return false };
+        let welcome = *welcome;
+        self.elsewhere = None;
+        self.welcome(&welcome, bell);
+        true
+    }
+
+    fn welcome(&mut self, welcome: &Welcome, bell: Result<PeerBell, String>) {
+        if welcome.vf != self.vf || welcome.nonce != self.nonce {
+            let reason = format!("VF {} welcomed somebody else", self.vf);
+            self.state = OutboundState::Refused(reason);
+            return;
+        }
+        self.state = match bell {
+            Ok(bell) => {
+                self.bell = Some(bell);
+                OutboundState::Up(PeerInfo {
+                    vf: welcome.vf,
+                    pid: self.cred.pid,
+                    uid: self.cred.uid,
+                    own_pid: welcome.pid,
+                    own_uid: welcome.uid,
+                    nonce: welcome.nonce,
+                    probe: welcome.probe,
+                })
+            }
+            Err(reason) => OutboundState::Refused(reason),
+        };
+        // The peer may have read the ring, found it empty and gone to sleep between its Welcome and our last push.
+        self.ring_doorbell_if_sleeping();
+    }
+}
+
+fn bell_in(vf: u16, page: Option<&OwnedFd>) -> Result<PeerBell, String> {
+    let page = page.ok_or_else(|| format!("VF {vf} has no doorbell"))?;
+    PeerBell::new(page).map_err(|e| format!("the doorbell of VF {vf} is refused: {e}"))
 }
 
 /// The guard slot, held.

@@ -162,7 +162,7 @@ fn only_its_owner_can_write_a_doorbell_page() {
         memfd::Mapping::open(page.as_fd(), layout::BELL_LEN, memfd::SEALS).is_err(),
         "writable"
     );
-    assert!(PeerBell::new(&page, None, true).is_ok(), "readable");
+    assert!(PeerBell::new(&page).is_ok(), "readable");
 }
 
 #[test]
@@ -170,7 +170,9 @@ fn a_doorbell_rings_once_for_each_sleep() {
     let bell = Doorbell::new().expect("memory files exist");
     let dup = |fd: std::os::fd::BorrowedFd<'_>| rustix::io::dup(fd).expect("a descriptor");
     let (socket, _other) = std::os::unix::net::UnixStream::pair().expect("sockets exist");
-    let mut peer = PeerBell::new(&dup(bell.page_fd()), Some(dup(bell.fd())), true).expect("good");
+    let ours = dmabuf::PeerCred { pid: None, uid: rustix::process::geteuid().as_raw() };
+    let page = PeerBell::new(&dup(bell.page_fd())).expect("good");
+    let mut peer = page.with_eventfd(Some(dup(bell.fd())), ours);
     let rings = || {
         let mut count = [0; 8];
         rustix::io::read(bell.fd(), &mut count).map_or(0, |_| u64::from_ne_bytes(count))

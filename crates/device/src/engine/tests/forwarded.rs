@@ -4,8 +4,6 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use iba::{Psn, QpType, Qpn};
-use rustix::process::geteuid;
-use rustix::thread::set_thread_res_uid;
 use transport::env::Skipped;
 use wire::grh::Grh;
 use wire::{Headers, Opcode};
@@ -15,6 +13,7 @@ use crate::engine::peers::{About, Forwarded, Record};
 use crate::engine::receivers::SILENCE;
 use crate::engine::udp::UdpQueue;
 use crate::nic::NicInfo;
+use crate::rig::user::{self, as_another_user, is_root};
 use crate::rig::{self, Objects, completed, run, to_rts};
 
 const STRANGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 51, 100, 7));
@@ -71,34 +70,15 @@ fn packet(nic: &NicInfo, to: Qpn) -> (About, Vec<u8>) {
     (about, queue.front().expect("one was pushed").bytes().to_vec())
 }
 
-/// Runs `body` as a user who is not root. Only root can.
-fn as_another_user<R: Send>(body: impl FnOnce() -> R + Send) -> R {
-    let run = || {
-        let nobody = rustix::process::Uid::from_raw(65534);
-        // Of this thread alone, which ends here.
-        set_thread_res_uid(nobody, nobody, nobody).expect("root may");
-        body()
-    };
-    std::thread::scope(|scope| scope.spawn(run).join().expect("no panic"))
-}
-
 /// The engine of another user, with a ring to the victim.
-fn stranger(victim: &Victim) -> Engine {
-    let (nic, vf) = (&victim.nic, victim.engine.core.vf);
-    as_another_user(|| {
-        let mut engine = rig::engine(nic);
-        engine.core.peers.prepare(vf);
-        engine
-    })
-}
-
-fn is_root() -> bool {
-    let is_root = geteuid().is_root();
-    if !is_root {
-        assert!(std::env::var_os("PEERDMA_REQUIRE").is_none(), "cannot run: not root");
-        eprintln!("SKIPPED: only root can act as another user");
+fn stranger(victim: &mut Victim) -> Engine {
+    let mut engine = user::stranger(&victim.nic, victim.engine.core.vf);
+    // A thread takes what another user sends.
+    while victim.engine.receivers.inbounds.is_empty() {
+        run(&mut [&mut engine, &mut victim.engine]);
+        std::thread::yield_now();
     }
-    is_root
+    engine
 }
 
 #[test]
@@ -137,7 +117,7 @@ fn another_user_cannot_forge_what_it_never_received() {
         return;
     }
     let mut victim = Victim::new(rig::nic("forwarded-forged"));
-    let mut forger = stranger(&victim);
+    let mut forger = stranger(&mut victim);
     let to = victim.qpn;
     victim.forward(&mut forger, to);
     assert_eq!(victim.completed(), [0; 0]);
@@ -156,7 +136,7 @@ fn the_user_who_holds_the_port_forwards_to_those_who_do_not() {
     assert!(
         victim.engine.receivers.udp.as_ref().is_some_and(|udp| udp.source_port(STRANGER) != port)
     );
-    let mut holder = stranger(&victim);
+    let mut holder = stranger(&mut victim);
     let to = victim.qpn;
     victim.forward(&mut holder, to);
     assert_eq!(victim.completed(), [7]);

@@ -1,0 +1,76 @@
+//! The descriptors of other users: what of them is ours to map is found out by a thread for which nobody waits
+//! ([`dmabuf::strangers`]), which then leaves the mapping here.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dmabuf::strangers::PeerSocket;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+use super::message::{Message, Received, receive};
+
+/// Where such threads leave what they found, and wake the engine for it.
+#[derive(Debug)]
+pub(crate) struct Post<T> {
+    bell: OwnedFd,
+    found: Mutex<Vec<T>>,
+}
+
+impl<T> Post<T> {
+    pub(super) fn new() -> Result<Arc<Self>, Errno> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Arc::new(Self { bell, found: Mutex::default() }))
+    }
+
+    pub(super) fn leave(&self, found: T) {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).push(found);
+        self.ring();
+    }
+
+    /// Has the engine look, if only at what it had put off.
+    pub(crate) fn ring(&self) {
+        // An error can only be EAGAIN: it has been rung.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    pub(super) fn take(&self) -> Vec<T> {
+        // An error can only be EAGAIN: nobody rang.
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        std::mem::take(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn raw_fd(&self) -> RawFd {
+        self.bell.as_raw_fd()
+    }
+}
+
+impl<T> AsFd for Post<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+/// Receives a message that brings descriptors that are due, hands them to `map`, and takes no more from then on. Closes what was
+/// not taken, however long that takes.
+///
+/// # Errors
+///
+/// What is wrong, in words.
+pub(crate) fn fetch<T>(
+    socket: &PeerSocket,
+    is_due: impl FnOnce(&Message) -> bool,
+    map: impl FnOnce(&[OwnedFd]) -> Result<T, String>,
+) -> Result<T, String> {
+    let fds = match receive(socket.as_fd()) {
+        Received::Message(Ok(message), fds) if is_due(&message) => fds,
+        Received::Message(Err(bad), _) => return Err(bad.to_string()),
+        _ => return Err("it took its message back".to_owned()),
+    };
+    let mapped = map(&fds)?;
+    if socket.seal() {
+        Ok(mapped)
+    } else {
+        Err("it sends descriptors that nobody wants".to_owned())
+    }
+}
