@@ -22,7 +22,7 @@
 //! answers with a QP number and a Q_Key, and the active side's event is `Established`.
 //!
 //! Ports are those of the host, not of the process: binding one that another process has is refused with
-//! [`Kind::AddressInUse`](crate::Kind).
+//! [`Kind::AddressInUse`](crate::Kind), or [`Kind::AddressNotAvailable`](crate::Kind) where one of the two is the wildcard.
 
 use std::collections::VecDeque;
 use std::fmt;

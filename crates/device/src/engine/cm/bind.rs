@@ -60,8 +60,8 @@ impl Engine {
     /// to.
     ///
     /// # Errors
-    /// [`Kind::AddressInUse`] if the port is another's, of this process or of another one of this host;
-    /// [`Kind::AddressNotAvailable`] if the address is not one of the device's; [`Kind::Invalid`] if the endpoint is bound
+    /// [`Kind::AddressInUse`] if the port of this address is another's, of this process or of another one of this host;
+    /// [`Kind::AddressNotAvailable`] if either of the two is the wildcard, or the address is not one of the device's; [`Kind::Invalid`] if the endpoint is bound
     /// already.
     #[doc(alias = "rdma_bind_addr")]
     pub fn cm_bind(
@@ -115,7 +115,7 @@ impl Engine {
     /// addresses.
     ///
     /// # Errors
-    /// [`Kind::AddressInUse`] as in [`Engine::cm_bind`], if the address is shared; [`Kind::Invalid`] if the endpoint is
+    /// As [`Engine::cm_bind`] has it, if the address is shared; [`Kind::Invalid`] if the endpoint is
     /// something else already.
     #[doc(alias = "rdma_listen")]
     pub fn cm_listen(&mut self, id: CmId, backlog: u32) -> Result<()> {

@@ -71,6 +71,12 @@ impl Bound {
     }
 }
 
+/// How a port is refused that somebody has: in the kernel's `cma_check_port` one of the wildcard, on either side, is not
+/// available, and only one of the same address is in use. See docs/semantics.md 6.
+const fn when_taken(of_wildcard: bool) -> Kind {
+    if of_wildcard { Kind::AddressNotAvailable } else { Kind::AddressInUse }
+}
+
 /// The name of a port on all addresses of a family.
 pub(crate) fn any_name(service: u64, v4: bool) -> String {
     format!("{service:x}@{}", if v4 { '4' } else { '6' })
@@ -224,17 +230,11 @@ impl Ports {
     fn check(&self, id: CmId, bound: &Bound) -> Result<()> {
         let mut others = self.bound.iter().filter(|(other, _)| **other != id);
         let collision = others.find(|(_, held)| held.bound.collides(bound));
-        if let Some((other, _)) = collision {
-            refuse!(
-                AddressInUse,
-                "{:?} port {} of {}: endpoint {} has it",
-                bound.space,
-                bound.port,
-                bound.ip,
-                other.handle()
-            );
-        }
-        Ok(())
+        let Some((other, rival)) = collision else { return Ok(()) };
+        let (space, port, ip) = (bound.space, bound.port, bound.ip);
+        let kind = when_taken(ip.is_unspecified() || rival.bound.ip.is_unspecified());
+        let what = format!("{space:?} port {port} of {ip}: endpoint {} has it", other.handle());
+        Err(Refusal::new(kind, what))
     }
 
     /// Against other processes.
@@ -266,7 +266,11 @@ impl Ports {
             self.drop_name(directory, &name);
         }
         let kind = match error {
-            NameError::InUse { .. } => Kind::AddressInUse,
+            NameError::InUse { .. } => {
+                // Who has the wildcard has each address, too.
+                let has_wildcard = |any: String| directory.is_held(&any);
+                when_taken(bound.ip.is_unspecified() || bound.rival().is_some_and(has_wildcard))
+            }
             _ => Kind::NoMemory,
         };
         let (space, port, ip) = (bound.space, bound.port, bound.ip);
@@ -280,7 +284,7 @@ impl Ports {
                 return Ok(port);
             }
             if !self.claim_block(directory, bound.space)? {
-                refuse!(AddressInUse, "no {:?} port is free on this host", bound.space);
+                refuse!(AddressNotAvailable, "no {:?} port is free on this host", bound.space);
             }
         }
     }
@@ -400,16 +404,20 @@ mod tests {
         let bind = |(ports, directory): &mut (Ports, Directory), id, bound| {
             ports.bind(directory, CmId(id), bound, &own)
         };
-        let in_use = |result: Result<SocketAddr>| {
-            assert_eq!(result.expect_err("it is another's").kind(), Kind::AddressInUse);
-        };
+        let refused = |result: Result<SocketAddr>| result.expect_err("it is another's").kind();
+        let in_use = |result| assert_eq!(refused(result), Kind::AddressInUse);
+        let not_available = |result| assert_eq!(refused(result), Kind::AddressNotAvailable);
         bind(&mut a, 1, bound([10, 0, 0, 1], 7174)).expect("free");
         in_use(bind(&mut a, 2, bound([10, 0, 0, 1], 7174)));
         in_use(bind(&mut b, 1, bound([10, 0, 0, 1], 7174)));
-        in_use(bind(&mut b, 1, bound([0; 4], 7174)));
+        not_available(bind(&mut a, 2, bound([0; 4], 7174)));
+        not_available(bind(&mut b, 1, bound([0; 4], 7174)));
         a.0.release(&mut a.1, CmId(1));
         bind(&mut b, 1, bound([0; 4], 7174)).expect("free again");
-        in_use(bind(&mut a, 1, bound([10, 0, 0, 1], 7174)));
+        not_available(bind(&mut a, 1, bound([10, 0, 0, 1], 7174)));
+        not_available(bind(&mut b, 2, bound([10, 0, 0, 1], 7174)));
+        not_available(bind(&mut a, 1, bound([0; 4], 7174)));
+        not_available(bind(&mut b, 2, bound([0; 4], 7174)));
 
         let mut seen = std::collections::BTreeSet::new();
         for id in 10..110 {
@@ -426,7 +434,7 @@ mod tests {
 
         let addr = bind(&mut a, 200, bound([0; 4], 0)).expect("there are thousands");
         a.0.listen(&mut a.1, CmId(200), &own).expect("it is ours");
-        in_use(bind(&mut b, 200, bound([0; 4], addr.port())));
+        not_available(bind(&mut b, 200, bound([0; 4], addr.port())));
     }
 
     #[test]

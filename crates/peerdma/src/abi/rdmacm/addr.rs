@@ -36,7 +36,7 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut CmId, addr: *mut sockadd
 /// Binds an identifier that is not bound.
 ///
 /// # Errors
-/// EADDRINUSE if the port is taken, EADDRNOTAVAIL if the address is not this host's, ENODEV if no NIC has it, EINVAL if the
+/// EADDRINUSE if the port is taken, EADDRNOTAVAIL if it is taken and one of the two is the wildcard, or if the address is not this host's, ENODEV if no NIC has it, EINVAL if the
 /// identifier is bound already.
 fn bind(endpoint: &Arc<Endpoint>, inner: &mut Inner, addr: SocketAddr) -> Answer {
     inner.expect("rdma_bind_addr", &[State::Idle])?;
