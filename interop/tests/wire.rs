@@ -601,3 +601,36 @@ fn a_port_that_somebody_else_holds_is_named() {
     holder.kill();
     holder.finish();
 }
+
+/// The kernel resolves the next hop before a driver sees an address (`ib_resolve_eth_dmac`): a second for nobody's, nothing for
+/// one's own and the peer's, and an error at once without a route.
+#[test]
+fn the_next_hop_is_resolved_before_a_qp_is_connected() {
+    two_hosts!(Need::Program("gcc"));
+    let (veth, scratch) = (Veth::new(), Scratch::new());
+    veth.left.ip(&["route", "del", "default"]);
+    veth.left.ip(&["route", "add", "198.51.100.0/24", "via", veth.right_address()]);
+    veth.left.ip(&["route", "add", "203.0.113.0/24", "via", "10.77.0.99"]);
+    let program = compile("next_hop", &scratch);
+    let to = [
+        "10.77.0.1",
+        "10.77.0.2",
+        "198.51.100.7",
+        "10.77.0.99",
+        "203.0.113.7",
+        "192.0.2.1",
+        "239.1.2.3",
+    ];
+    let said = Program::new(program).args(to).in_netns(&veth.left).output();
+    for (address, rc, ah) in [
+        ("10.77.0.1", "0", "0"),
+        ("10.77.0.2", "0", "0"),
+        ("198.51.100.7", "0", "0"),
+        ("10.77.0.99", "ETIMEDOUT", "ETIMEDOUT"),
+        ("203.0.113.7", "ETIMEDOUT", "ETIMEDOUT"),
+        ("192.0.2.1", "ENETUNREACH", "ENETUNREACH"),
+        ("239.1.2.3", "0", "0"),
+    ] {
+        said.success().says(&format!("{address}: rc {rc} uc {rc} ah {ah}."));
+    }
+}

@@ -46,6 +46,7 @@ pub mod fuzzing;
 mod guard;
 mod hca;
 pub mod ids;
+mod next_hop;
 mod nic;
 mod refusal;
 mod register;

@@ -34,6 +34,8 @@ pub enum Kind {
     ReadOnly,
     /// It did not happen in time.
     TimedOut,
+    /// There is no way there.
+    Unreachable,
     /// Not now; try again.
     WouldBlock,
 }

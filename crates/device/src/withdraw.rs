@@ -53,9 +53,17 @@ impl Hca {
     }
 
     /// Moves a QP to another state, or changes what its state allows. Once this returns its peer makes no use of rights
-    /// that were taken away.
+    /// that were taken away. The address of another host is given to a connected QP when the next hop there is known.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::TimedOut`](crate::Kind) if the next hop does not answer within a second, [`Kind::Unreachable`](crate::Kind) if
+    /// there is no route; else as the rules of QPs have it.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify_qp(&self, id: QpId, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        if mask.contains(AttrMask::AV) {
+            self.wait_for_next_hop(id, &attr.av)?;
+        }
         let mut engine = self.alive()?;
         let under_way = engine.modify_qp(id, attr, mask)?;
         drop(self.wait(engine, under_way));

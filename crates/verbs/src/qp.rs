@@ -305,10 +305,7 @@ impl Drop for Handle {
 
 impl Ah {
     pub(crate) fn new(pd: &Pd, av: Av) -> Result<Self> {
-        let mut engine = pd.context().lock();
-        engine.check_av(&av)?;
-        engine.count_ah(pd.id(), true)?;
-        drop(engine);
+        pd.context().hca().create_ah(pd.id(), &av)?;
         Ok(Self(Arc::new(Handle { pd: pd.clone(), av })))
     }
 

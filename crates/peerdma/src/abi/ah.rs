@@ -37,11 +37,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) ->
         let own = unsafe { PdObject::lookup(pd) };
         // SAFETY: contract: the attributes are valid.
         let av = av_of(unsafe { given(attr) });
-        let counted = own.hca.alive().and_then(|mut engine| {
-            engine.check_av(&av)?;
-            engine.count_ah(own.id, true)
-        });
-        errno::or_null(counted.map(|()| {
+        errno::or_null(own.hca.create_ah(own.id, &av).map(|()| {
             static HANDLES: AtomicU32 = AtomicU32::new(0);
             let handle = HANDLES.fetch_add(1, Ordering::Relaxed);
             // SAFETY: contract: the PD is alive.

@@ -21,6 +21,7 @@ pub(crate) fn of(kind: Kind) -> c_int {
         Kind::NotSupported => libc::EOPNOTSUPP,
         Kind::ReadOnly => libc::EACCES,
         Kind::TimedOut => libc::ETIMEDOUT,
+        Kind::Unreachable => libc::ENETUNREACH,
         Kind::WouldBlock => libc::EAGAIN,
         // `Io`, and whatever kind is added before this table is.
         _ => libc::EIO,

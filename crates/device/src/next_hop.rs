@@ -1,0 +1,118 @@
+//! The next hop of an address vector.
+//!
+//! Over RoCE the kernel puts the Ethernet address of the next hop into a QP that is connected, or into an address handle, before a
+//! driver sees either (`ib_resolve_eth_dmac`), and so fails for a host that nobody is: after a second, or at once where there is no
+//! route. Datagrams of a socket need no such address, but programs learn of a dead peer from it. It is waited for without the
+//! engine's lock.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use iba::Av;
+use link::neighbour;
+
+use crate::Hca;
+use crate::engine::Engine;
+use crate::ids::{PdId, QpId};
+use crate::refusal::{Result, refuse};
+
+/// How long the kernel waits for a neighbour (`rdma_addr_find_l2_eth_by_grh`).
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two looks, at first and at most: an answer on a local network takes a fraction of a millisecond.
+const LOOKS: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(10)];
+
+impl Hca {
+    /// Makes an address handle, which holds no state but its place in the count of its protection domain.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::TimedOut`](crate::Kind) if the next hop does not answer, [`Kind::Unreachable`](crate::Kind) if there is no route.
+    #[doc(alias = "ibv_create_ah")]
+    pub fn create_ah(&self, pd: PdId, av: &Av) -> Result<()> {
+        let engine = self.alive()?;
+        engine.check_av(av)?;
+        let to = engine.next_hop(av);
+        drop(engine);
+        wait_for("create_ah", to)?;
+        self.alive()?.count_ah(pd, true)
+    }
+
+    /// Waits for the next hop that a connected QP is to have.
+    pub(crate) fn wait_for_next_hop(&self, id: QpId, av: &Av) -> Result<()> {
+        let engine = self.alive()?;
+        let is_connected =
+            engine.qps.get(id).is_some_and(|entry| entry.facts.qp_type.is_connected());
+        // One that breaks a rule is the engine's to refuse.
+        let is_good = is_connected && engine.check_av(av).is_ok();
+        let to = if is_good { engine.next_hop(av) } else { None };
+        drop(engine);
+        wait_for("modify_qp", to)
+    }
+}
+
+impl Engine {
+    /// Where packets to an address leave to, if it is one of another host. A group has an Ethernet address by itself.
+    fn next_hop(&self, av: &Av) -> Option<SocketAddr> {
+        let (port, udp_port) = (&self.core.port, self.core.config.udp_port);
+        if av.dgid.is_multicast() || port.gids.contains(&av.dgid) {
+            return None;
+        }
+        let ip = av.dgid.to_ip();
+        if ip.is_unspecified() {
+            return None;
+        }
+        Some(match ip {
+            // Which network such an address is of, it does not say.
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+                SocketAddrV6::new(ip, udp_port, 0, port.ifindex).into()
+            }
+            ip => (ip, udp_port).into(),
+        })
+    }
+}
+
+fn wait_for(who: &str, to: Option<SocketAddr>) -> Result<()> {
+    let Some(to) = to else { return Ok(()) };
+    let began = Instant::now();
+    let [mut pause, longest] = LOOKS;
+    loop {
+        match neighbour::is_known(to) {
+            Ok(true) => return Ok(()),
+            Ok(false) if began.elapsed() < PATIENCE => {}
+            Ok(false) => refuse!(
+                TimedOut,
+                "{who}: the next hop to {} does not answer (ARP or neighbour discovery)",
+                to.ip()
+            ),
+            Err(error) => match error.kind() {
+                io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
+                    refuse!(Unreachable, "{who}: no route to {}: {error}", to.ip())
+                }
+                _ => {
+                    warn_once(&error);
+                    return Ok(());
+                }
+            },
+        }
+        if pause == LOOKS[0] {
+            neighbour::solicit(to);
+        }
+        thread::sleep(pause);
+        pause = (2 * pause).min(longest);
+    }
+}
+
+/// Where the kernel does not tell, a peer that is not there shows by its silence.
+#[cold]
+fn warn_once(error: &io::Error) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            target: "peerdma::neighbour",
+            "the kernel does not say who is there ({error}): QPs are connected to hosts that nobody is, too"
+        );
+    }
+}
