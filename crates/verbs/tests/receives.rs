@@ -68,3 +68,21 @@ fn a_receive_of_a_shared_queue_is_in_the_domain_of_the_queue() {
         assert_eq!((received.wr_id, received.status), (1, expected));
     }
 }
+
+/// IBA 11.6.2: the receive that a WRITE with immediate data took says "local access error"; the requester's own status is another.
+#[test]
+fn the_receive_of_a_write_with_a_wrong_key_is_a_local_access_error() {
+    let context = open();
+    let pd = context.alloc_pd().unwrap();
+    let cqs = [context.create_cq(8).unwrap(), context.create_cq(8).unwrap()];
+    let [sender, receiver] = cqs.each_ref().map(|cq| pd.create_qp(&QpSpec::rc(cq)).unwrap());
+    sender.connect(&receiver.endpoint().unwrap()).unwrap();
+    receiver.connect(&sender.endpoint().unwrap()).unwrap();
+    let (_buffer, mr) = memory(&pd);
+    receiver.post_recv(1, &[]).unwrap();
+    let to = mr.remote(4096);
+    let write = SendRequest::write_with_imm(2, &[mr.slice(0, 64)], to, 7).signaled();
+    sender.post_send(&write).unwrap();
+    assert_eq!(completion(&cqs[0]).status, WcStatus::RemAccessErr);
+    assert_eq!(completion(&cqs[1]).status, WcStatus::LocAccessErr);
+}

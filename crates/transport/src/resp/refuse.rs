@@ -166,8 +166,10 @@ impl Qp {
 /// The NAK and the completion status of a request that ends the QP.
 fn fatal(error: Step) -> (NakCode, Failure) {
     match error {
+        // IBA 11.6.2, "local access error": of the receive that a WRITE with immediate data took; the kernel's rxe gives it the
+        // requester's status.
         Step::ErrRkeyViolation => {
-            (NakCode::RemoteAccess, Failure::new(WcStatus::RemAccessErr, Reason::PeerRefused))
+            (NakCode::RemoteAccess, Failure::new(WcStatus::LocAccessErr, Reason::PeerRefused))
         }
         // IBA 11.6.2, "local length error"; the kernel's rxe says "remote invalid request" here, NICs do not.
         Step::ErrReceiveTooShort => {

@@ -163,8 +163,8 @@ fn told(reason: Reason, udp_port: u16) -> Option<(Account, &'static str, String)
             ": the peer sent a request that cannot be; PSN 0x000077 was expected".into(),
         ),
         Reason::PeerRefused => (
-            received(S::RemAccessErr, reason),
-            "REM_ACCESS_ERR (10): receive with room for 64 bytes, wr_id 0x2, ",
+            received(S::LocAccessErr, reason),
+            "LOC_ACCESS_ERR (8): receive with room for 64 bytes, wr_id 0x2, ",
             ": the peer asked for memory that it may not use; PSN 0x000077 was expected".into(),
         ),
         Reason::NoReadDepth => (
