@@ -165,8 +165,9 @@ impl Engine {
         if !is_paged {
             self.check_may_pin("reg_mr")?;
         }
-        if length == 0 {
-            refuse!(Invalid, "reg_mr: a region of no bytes");
+        // Of no bytes within a page there is that page to pin.
+        if length == 0 && (is_paged || super::pinned::pages(addr, length) == 0) {
+            refuse!(Invalid, "reg_mr: a region of no bytes, and of no page");
         }
         if !is_paged {
             self.check_pins("reg_mr", addr, length)?;

@@ -132,9 +132,9 @@ pub(crate) unsafe fn bind_of(
     if !Arc::ptr_eq(&own.hca, hca) {
         return Err(refused("the window is of another device".to_owned()));
     }
-    // As mlx5's `mlx5_post_send` has it: windows of type 1 are bound by `ibv_bind_mw`, those of type 2 to something.
-    let is_something = region.is_some() && info.length > 0;
-    if window.r#type != mw_type || mw_type == TYPE_2 && !is_something {
+    // Windows of type 1 are bound by `ibv_bind_mw`, those of type 2 to a region; that it is to bytes of it is found when the
+    // request is carried out (`rxe_check_bind_mw`).
+    if window.r#type != mw_type || mw_type == TYPE_2 && region.is_none() {
         return Err(libc::EINVAL);
     }
     Ok(Data::Bind(Box::new(Bind {

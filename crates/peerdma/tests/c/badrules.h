@@ -128,10 +128,13 @@ static void regions(struct set *s, struct set *foreign)
 	void *(*alloc_buf)(struct ibv_pd *, size_t, void **) = symbol("ibv_alloc_buf");
 	struct ibv_mr *(*reg_ex)(struct ibv_pd *, void *) = symbol("ibv_reg_mr_ex");
 	uint64_t ex[9] = { 64, 1, 1ull << 60, 0, (uintptr_t)memory };
+	struct ibv_mr *mr;
 	char words[8];
 	void *buf;
 
-	NOTHING_BY("kernel: ib_umem_get", "reg_mr: no bytes", ibv_reg_mr(s->pd, memory, 0, 1), EINVAL);
+	NOTHING_BY("kernel: ib_umem_get", "reg_mr: no bytes and no page", ibv_reg_mr(s->pd, memory, 0, 1), EINVAL);
+	mr = ibv_reg_mr(s->pd, memory + 64, 0, 1);
+	check(mr != NULL && !ibv_dereg_mr(mr), "kernel: ib_umem_num_pages: no bytes of a page are a page");
 	NOTHING_BY("kernel: ib_umem_get", "reg_mr: a range that wraps", ibv_reg_mr(s->pd, memory, SIZE_MAX - 64, 1), EINVAL);
 	NOTHING_BY("kernel: ib_check_mr_access", "reg_mr: unknown rights", ibv_reg_mr(s->pd, memory, 64, 1 << 12), EINVAL);
 	NOTHING_BY("ibv_reg_mr(3)", "reg_mr: REMOTE_WRITE alone", ibv_reg_mr(s->pd, memory, 64, IBV_ACCESS_REMOTE_WRITE), EINVAL);
