@@ -1,6 +1,6 @@
 //! The device's clock.
 
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use transport::Time;
 
@@ -8,6 +8,8 @@ use transport::Time;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     start: Instant,
+    /// When that was on the wall's clock, since 1970, as it was last looked up.
+    start_on_wall: Duration,
     /// What the clock shows, if a test stopped it.
     #[cfg(test)]
     stopped: Option<Time>,
@@ -17,6 +19,7 @@ impl Clock {
     pub(crate) fn new() -> Self {
         Self {
             start: Instant::now(),
+            start_on_wall: Duration::ZERO,
             #[cfg(test)]
             stopped: None,
         }
@@ -24,13 +27,34 @@ impl Clock {
 
     /// Stops the clock, or sets it on by `wait` if it is stopped already.
     #[cfg(test)]
-    pub(crate) fn pass(&mut self, wait: std::time::Duration) {
+    pub(crate) fn pass(&mut self, wait: Duration) {
         self.stopped = Some(self.now() + wait);
     }
 
     /// Seconds since 1970, for numbers that should differ from run to run.
     pub(crate) fn wall_seconds() -> u64 {
-        std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs())
+        UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs())
+    }
+
+    /// What the wall's clock shows at a time of the device's, in nanoseconds since 1970.
+    ///
+    /// Both clocks run at the same rate, so what lies between them is looked up, and changes only when somebody sets the wall's:
+    /// worked out for each time anew it would differ by how long that took, and later times could come before earlier ones.
+    pub(crate) fn wall(&mut self, at: Time) -> u64 {
+        let before = self.start.elapsed();
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let after = self.start.elapsed();
+        self.set_wall(wall.saturating_sub(after), after - before);
+        // CAST: until the year 2554.
+        self.start_on_wall.as_nanos() as u64 + at.as_nanos()
+    }
+
+    /// Takes a new look for what it is: the old value if it differs by no more than the look took, and what clocks are read to.
+    fn set_wall(&mut self, start_on_wall: Duration, took: Duration) {
+        const GRAIN: Duration = Duration::from_micros(1);
+        if self.start_on_wall.abs_diff(start_on_wall) > took + GRAIN {
+            self.start_on_wall = start_on_wall;
+        }
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -40,5 +64,30 @@ impl Clock {
         }
         // 2^64 nanoseconds are 584 years.
         Time::from_nanos(self.start.elapsed().as_nanos() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_times_are_as_far_apart_on_the_wall_as_on_the_device() {
+        let mut clock = Clock::new();
+        let first = clock.wall(Time::from_nanos(0));
+        for at in 1..10_000 {
+            assert_eq!(clock.wall(Time::from_nanos(at)), first + at);
+        }
+    }
+
+    #[test]
+    fn a_wall_clock_that_was_set_is_followed() {
+        let mut clock = Clock::new();
+        let (long, short) = (Duration::from_secs(1_000), Duration::from_nanos(50));
+        clock.set_wall(long, short);
+        clock.set_wall(long + short, short);
+        assert_eq!(clock.start_on_wall, long);
+        clock.set_wall(long - Duration::from_secs(1), short);
+        assert_eq!(clock.start_on_wall, long - Duration::from_secs(1));
     }
 }

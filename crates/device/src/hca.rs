@@ -580,6 +580,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         failures: Default::default(),
         qps_made: 0,
         stamps: false,
+        overruns: Vec::new(),
         is_behind: false,
     };
     let receivers = Receivers::new(udp, config.udp_port, watch, waits);

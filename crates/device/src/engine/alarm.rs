@@ -56,6 +56,7 @@ impl Engine {
         let plan = self.core.injected.as_ref().and_then(|injected| injected.deadline());
         let cm = self.cm.next_deadline();
         let port = self.receivers.try_port.map(|(at, _)| at);
+        let overrun = (!self.core.overruns.is_empty()).then_some(self.core.now);
         let now_and_then = self.silence_until().into_iter().chain(port);
         timer
             .into_iter()
@@ -63,6 +64,7 @@ impl Engine {
             .chain(capture)
             .chain(plan)
             .chain(cm)
+            .chain(overrun)
             .chain(now_and_then)
             .min()
     }

@@ -195,6 +195,8 @@ pub(crate) struct Core {
     /// Whether a CQ was made whose completions say when they came, or whose events wait for a time. Else nobody sees how late
     /// `now` is.
     pub(crate) stamps: bool,
+    /// CQs that overran, whose QPs are to end for it ([`super::overrun`]).
+    pub(crate) overruns: Vec<CqId>,
     /// Whether packets came after `now` that did not need to know when. Only while they are dealt with.
     pub(crate) is_behind: bool,
 }
@@ -227,6 +229,7 @@ impl Core {
         } else if !was_overrun {
             let (ctx, cookie) = (cq.ctx, cq.cookie);
             self.raise(ctx, EventType::CqErr, EventSource::Cq(id), cookie);
+            self.note_overrun(id);
         }
     }
 

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use environment::NamedFile;
 use fault::{Injector, Packet, Plan, Span, Strike, Verdict, Way, Who};
-use iba::{Av, EventType, Psn, QpAttr, QpEvent, QpState, Qpn};
+use iba::{Av, EventType, Psn, Qpn};
 use transport::Time;
-use transport::env::{Env, Rx, Skipped, Source, To, TransmitError};
+use transport::env::{Rx, Skipped, Source, To, TransmitError};
 use wire::{Headers, Opcode};
 
 use super::Engine;
@@ -554,21 +554,6 @@ impl Engine {
     fn in_span(&self, qps: Span) -> Vec<QpId> {
         let facts = self.qps.iter().map(|entry| &entry.facts);
         facts.filter(|facts| qps.contains(facts.ordinal)).map(|facts| facts.id).collect()
-    }
-
-    /// A catastrophic error of a QP: it stops by itself, and says so (IBA 11.6.3.1).
-    fn fail_qp(&mut self, id: QpId) {
-        let Self { core, qps, .. } = self;
-        let Some(entry) = qps.get_mut(id) else { return };
-        if matches!(entry.qp.state(), QpState::Reset | QpState::Err) {
-            return;
-        }
-        let mut env = QpEnv::new(core, &mut entry.facts);
-        let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
-        if entry.qp.modify(&mut env, &attr, iba::AttrMask::STATE).is_ok() {
-            env.event(QpEvent::Fatal);
-        }
-        self.make_ready(id);
     }
 }
 

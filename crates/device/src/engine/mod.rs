@@ -39,6 +39,7 @@ mod mr;
 mod multicast;
 mod null;
 mod odp;
+mod overrun;
 mod payload;
 pub(crate) mod peer;
 pub(crate) mod peers;
@@ -199,6 +200,12 @@ impl Engine {
     /// The time of the device's clock in nanoseconds, as completions carry it.
     pub fn clock_nanos(&self) -> u64 {
         self.clock.now().as_nanos()
+    }
+
+    /// The same time on the wall's clock, in nanoseconds since 1970.
+    #[doc(alias = "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK")]
+    pub fn wall_nanos(&mut self, timestamp: u64) -> u64 {
+        self.clock.wall(Time::from_nanos(timestamp))
     }
 
     /// Takes what has arrived and sends what can be sent, without waiting. Says whether anything moved.
@@ -523,6 +530,7 @@ impl Engine {
             self.transmit(id);
         }
         fired |= self.core.report_overdue();
+        fired |= self.end_qps_of_overruns();
         if self.core.tap.as_ref().and_then(|tap| tap.deadline()).is_some_and(|at| at <= now) {
             self.core.flush_tap();
         }

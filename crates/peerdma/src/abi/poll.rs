@@ -3,7 +3,6 @@
 //! This is the data path: nothing is said in the log.
 
 use std::ffi::c_int;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use device::Wc;
 use iba::WcFlags;
@@ -236,8 +235,6 @@ unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut CqEx) -> u64 {
         let own = unsafe { own(cq.cast()) };
         // SAFETY: contract: between start and end.
         let timestamp = unsafe { read(cq, |wc| wc.timestamp) };
-        let age = own.hca.lock().clock_nanos().saturating_sub(timestamp);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        now.map_or(0, |now| now.as_nanos() as u64).saturating_sub(age)
+        own.hca.lock().wall_nanos(timestamp)
     })
 }

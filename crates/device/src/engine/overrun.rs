@@ -1,0 +1,57 @@
+//! What a CQ that overran ends.
+//!
+//! A completion that found no room is lost, and what it was of with it. `mlx5` and its like stop a QP that cannot complete, and say
+//! so (IBA 11.6.3.1, `IBV_EVENT_QP_FATAL`); the kernel's rxe raises the event of the CQ and goes on.
+//!
+//! A completion is made while its QP is borrowed, so the QPs end a moment later: with the next deadline, which is now.
+
+use iba::{AttrMask, QpAttr, QpEvent, QpState};
+use transport::env::Env;
+
+use super::Engine;
+use super::core::Core;
+use super::env::QpEnv;
+use crate::config::Preset;
+use crate::ids::{CqId, QpId};
+
+impl Core {
+    /// Notes that a CQ overran for the first time.
+    #[cold]
+    pub(super) fn note_overrun(&mut self, id: CqId) {
+        if self.config.preset != Preset::Rxe {
+            self.overruns.push(id);
+        }
+    }
+}
+
+impl Engine {
+    /// Ends the QPs that complete on a CQ that overran. Whether there was one.
+    pub(super) fn end_qps_of_overruns(&mut self) -> bool {
+        let overruns = std::mem::take(&mut self.core.overruns);
+        if overruns.is_empty() {
+            return false;
+        }
+        let has_gone = |cq: CqId| overruns.contains(&cq);
+        let facts = self.qps.iter().map(|entry| &entry.facts);
+        let hit = facts.filter(|facts| has_gone(facts.send_cq) || has_gone(facts.recv_cq));
+        for id in hit.map(|facts| facts.id).collect::<Vec<_>>() {
+            self.fail_qp(id);
+        }
+        true
+    }
+
+    /// A catastrophic error of a QP: it stops by itself, and says so (IBA 11.6.3.1).
+    pub(super) fn fail_qp(&mut self, id: QpId) {
+        let Self { core, qps, .. } = self;
+        let Some(entry) = qps.get_mut(id) else { return };
+        if matches!(entry.qp.state(), QpState::Reset | QpState::Err) {
+            return;
+        }
+        let mut env = QpEnv::new(core, &mut entry.facts);
+        let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
+        if entry.qp.modify(&mut env, &attr, AttrMask::STATE).is_ok() {
+            env.event(QpEvent::Fatal);
+        }
+        self.make_ready(id);
+    }
+}
