@@ -242,10 +242,10 @@ impl Qp {
             Data::Bind(bind) => {
                 env.bind(bind).map_err(|_| Failure::new(WcStatus::MwBindErr, Reason::BindRefused))
             }
-            // The kernel's rxe_requester gives the same status when rxe_invalidate_mr refuses.
+            // IBA 11.6.2, "memory management operation error": of every change of a key.
             _ => env
                 .invalidate(iba::RKey(wr.imm))
-                .map_err(|_| Failure::new(WcStatus::LocQpOpErr, Reason::LocalProtection)),
+                .map_err(|_| Failure::new(WcStatus::MwBindErr, Reason::LocalProtection)),
         };
         match failure {
             Ok(()) => self.retire_front(env),

@@ -13,8 +13,9 @@ use transport::wr::Bind;
 
 use super::Engine;
 use super::mr::{Mr, MrTable};
+use crate::config::Preset;
 use crate::ids::{MrId, MwId, PdId};
-use crate::refusal::{Result, refuse};
+use crate::refusal::{Kind, Refusal, Result, refuse};
 
 /// The two kinds of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -272,7 +273,11 @@ impl Engine {
     /// Refuses what a region may not suffer while a window shows it (`docs/semantics.md` 2.7).
     pub(crate) fn check_unshown(&self, call: &str, mr: MrId) -> Result<()> {
         if self.core.mrs.windows.shows(mr) {
-            refuse!(Invalid, "{call}: a memory window is bound to region {}", mr.handle());
+            // `rxe_dereg_mr` says EINVAL; NICs have it busy, as the specification does.
+            let is_rxe = self.core.config.preset == Preset::Rxe;
+            let kind = if is_rxe { Kind::Invalid } else { Kind::Busy };
+            let what = format!("{call}: a memory window is bound to region {}", mr.handle());
+            return Err(Refusal::new(kind, what));
         }
         Ok(())
     }

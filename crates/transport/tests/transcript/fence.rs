@@ -46,5 +46,5 @@ fn a_key_that_is_none_cannot_be_invalidated() {
     let mut s = Station::new(&Options::rc());
     s.post(SendWr { imm: 0xbad, ..build::wr(9, WrOpcode::LocalInv, 0, 0) });
     s.at(0);
-    s.sent(9, WcStatus::LocQpOpErr);
+    s.sent(9, WcStatus::MwBindErr);
 }
