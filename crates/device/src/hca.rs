@@ -82,6 +82,9 @@ const LINGER: Duration = Duration::from_micros(50);
 /// How long a program that polls may pause before the background thread makes progress in its place.
 const LEASE: Duration = LOOK_AGAIN;
 
+/// How long the end of a process waits for a thread of it that has the engine: what others are waiting for may be in its sockets.
+const LAST_LEASE: Duration = Duration::from_millis(50);
+
 /// The NICs that this process has open, by name.
 type OpenNics = Mutex<Vec<(String, Weak<Hca>)>>;
 
@@ -258,8 +261,8 @@ pub(crate) fn lock_all() -> Vec<ForkGuard> {
     open_hcas().into_iter().map(lock).collect()
 }
 
-/// Writes what was recorded of packets and is not in its file yet, what fired of a fault plan, and what was counted. For a
-/// process that ends without closing its devices.
+/// Writes what was recorded of packets and is not in its file yet, what fired of a fault plan, and what was counted, and passes on
+/// what waits for other processes. For a process that ends without closing its devices.
 pub fn finish_records() {
     let open = open_hcas();
     if open.is_empty() {
@@ -268,8 +271,9 @@ pub fn finish_records() {
     let finish = move || {
         for hca in open {
             // A thread that the end of the process stopped may hold it for ever.
-            if let Some(mut engine) = hca.shared.engine.try_lock_for(LEASE) {
+            if let Some(mut engine) = hca.shared.engine.try_lock_for(LAST_LEASE) {
                 engine.send_late_acks();
+                engine.leave_port();
                 engine.core.finish_records();
                 log_counters("left open", &engine.counters());
             }
@@ -339,6 +343,7 @@ impl Drop for Hca {
         }
         // Only now, so that nothing comes that is not in them.
         let mut engine = self.lock();
+        engine.leave_port();
         engine.core.finish_records();
         let counters = engine.counters();
         drop(engine);

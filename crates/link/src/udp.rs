@@ -22,6 +22,7 @@
 
 mod holder;
 mod inlet;
+mod leave;
 mod line;
 mod open;
 mod receive;

@@ -34,7 +34,7 @@ const PARTITION: u16 = 0x7fff;
 /// Bytes of a UDP header.
 const UDP_HEADER: usize = 8;
 /// Whether a datagram, good or not, is for this process rather than for another one of the host.
-fn is_for(vf: u16, bytes: &[u8]) -> bool {
+pub(super) fn is_for(vf: u16, bytes: &[u8]) -> bool {
     let dest = Headers::parse_prefix(bytes).map_or(0, |(headers, _)| headers.bth.dest_qp.value());
     dest <= 1 || dest == Qpn::MULTICAST.value() || vf_of(Qpn::new(dest)) == vf
 }

@@ -117,8 +117,12 @@ pub(crate) struct Peers {
     peers: Vec<Option<Peer>>,
     /// Rings written to since their readers were last woken.
     unrung: Vec<u16>,
-    /// VFs without a process, and when that was found out.
-    absent: Vec<(u16, Time)>,
+    /// Since when looks for processes that are not there are counted, and how many there were.
+    looks: (Time, u32),
+    /// Where the last datagram that was passed on to a process ends.
+    passed_on: Vec<(u16, RingPosition)>,
+    /// Those that went away, and were noticed when something was to be passed on.
+    gone: Vec<u16>,
     /// Processes that were said not to be reachable, since they last were. There are 1024 VFs.
     unreachable: HashSet<u16>,
 }
@@ -138,8 +142,10 @@ struct Peer {
 /// for its program to post a receive.
 const STALL: Duration = Duration::from_millis(300);
 
-/// For so long a VF without a process is taken to stay without one.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Strangers on the network can name any process, as often as they like: so many that are not there are looked for in so long. Each
+/// look is a system call or two.
+const LOOKS: u32 = 16;
+const LOOKS_IN: Duration = Duration::from_millis(1);
 
 /// Whether a peer's memory can be touched without its engine.
 #[derive(Debug)]
@@ -191,7 +197,9 @@ impl Peers {
             waits,
             peers: Vec::new(),
             unrung: Vec::new(),
-            absent: Vec::new(),
+            looks: (Time::ZERO, 0),
+            passed_on: Vec::new(),
+            gone: Vec::new(),
             unreachable: HashSet::new(),
         }
     }
@@ -332,15 +340,16 @@ impl Peers {
     /// Passes a datagram on to the process it is for. Without room it is lost, as datagrams may be.
     pub(crate) fn forward(&mut self, now: Time, vf: u16, about: &About, bytes: &[u8]) -> Forwarded {
         let index = usize::from(vf);
-        if !self.peers.get(index).is_some_and(Option::is_some) {
-            // Strangers on the network can name any process, as often as they like.
-            let looked = self.absent.iter().find(|(absent, _)| *absent == vf);
-            if looked.is_some_and(|(_, at)| now.since(*at) < LOOK_AGAIN) {
+        self.notice(vf);
+        if !self.has(vf) {
+            if now.since(self.looks.0) >= LOOKS_IN {
+                self.looks = (now, 0);
+            }
+            if self.looks.1 >= LOOKS {
                 return Forwarded::NoSuchProcess;
             }
-            self.absent.retain(|(absent, at)| *absent != vf && now.since(*at) < LOOK_AGAIN);
             if self.peer(vf).is_none() {
-                self.absent.push((vf, now));
+                self.looks.1 += 1;
                 return Forwarded::NoSuchProcess;
             }
         }
@@ -359,8 +368,33 @@ impl Peers {
         if pushed.is_err() {
             return Forwarded::NoRoom;
         }
+        let end = RingPosition { ring: outbound.nonce(), at: outbound.ring().position() };
+        self.passed_on.retain(|(known, _)| *known != vf);
+        self.passed_on.push((vf, end));
         self.ring_later(vf);
         Forwarded::Yes
+    }
+
+    /// Whether a process has yet to take what was passed on to it.
+    pub(crate) fn passes_on(&mut self) -> bool {
+        let passed_on = std::mem::take(&mut self.passed_on);
+        let is_behind = |(vf, end): &(u16, RingPosition)| self.is_behind(*vf, *end);
+        let behind = passed_on.into_iter().filter(is_behind).collect();
+        self.passed_on = behind;
+        !self.passed_on.is_empty()
+    }
+
+    /// Notices whether the process at the other end of a ring is gone: another one may have its VF by now.
+    fn notice(&mut self, vf: u16) {
+        let Some(slot) = self.peers.get_mut(usize::from(vf)) else { return };
+        match slot.as_mut().map(|peer| peer.outbound.poll()) {
+            Some(OutboundState::Gone) => {
+                *slot = None;
+                self.gone.push(vf);
+            }
+            Some(OutboundState::Refused(_)) => *slot = None,
+            _ => {}
+        }
     }
 
     /// Has the reader of the ring to a VF woken by the next [`Peers::ring_doorbells`], if it sleeps.
@@ -422,7 +456,7 @@ impl Peers {
 
     /// Notices peers that answered, refused or went away. Gives those that went away.
     pub(crate) fn poll(&mut self) -> Vec<u16> {
-        let mut gone = Vec::new();
+        let mut gone = std::mem::take(&mut self.gone);
         for (vf, slot) in self.peers.iter_mut().enumerate() {
             let Some(peer) = slot else { continue };
             if let Reach::Direct(direct) = &mut peer.reach {

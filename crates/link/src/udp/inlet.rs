@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use socket2::{Domain, Socket};
 
+use super::leave::turn_away;
 use super::open::{configure, scope};
 use super::{UdpLink, set_option};
 
@@ -48,6 +49,16 @@ struct Inlet {
     used: bool,
 }
 
+impl Inlet {
+    /// Has what comes from now on go to the shared socket, so that nothing can come between a look that finds it empty and its end.
+    fn leave(&mut self) {
+        if let Err(error) = turn_away(&self.socket) {
+            tracing::debug!(%error, "packets still come by an inlet that is closed");
+        }
+        self.state = State::Leaving;
+    }
+}
+
 /// The inlets of a link.
 #[derive(Debug, Default)]
 pub(super) struct Inlets {
@@ -59,6 +70,10 @@ pub(super) struct Inlets {
 impl Inlets {
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.open.iter().map(|inlet| inlet.socket.as_fd())
+    }
+
+    pub(super) fn sockets(&self) -> impl Iterator<Item = &Socket> {
+        self.open.iter().map(|inlet| &inlet.socket)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -130,7 +145,7 @@ impl Inlets {
         let Some(inlet) = self.open.get_mut(index).filter(|i| i.state == State::Open) else {
             return;
         };
-        inlet.state = State::Leaving;
+        inlet.leave();
         if self.refused.len() >= MOST {
             self.refused.remove(0);
         }
@@ -165,7 +180,7 @@ impl UdpLink {
     pub fn sweep_inlets(&mut self) {
         for inlet in &mut self.inlets.open {
             if !std::mem::take(&mut inlet.used) {
-                inlet.state = State::Leaving;
+                inlet.leave();
             }
         }
     }

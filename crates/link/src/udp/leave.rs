@@ -1,0 +1,77 @@
+//! Leaving: a socket that is closed loses nothing that is for others.
+//!
+//! What waits in a socket is gone when that is closed. In one that shares the port it may be for another process: of a process that
+//! the steering program does not know yet, or whose socket took another's place in the array ([`crate::steer`]). So before a
+//! socket is closed nothing new may come to it, and then it is read until it is empty.
+//!
+//! A connected socket gets only what comes from there. When one that was bound to every address is connected the kernel takes it out
+//! of its reuseport group as well (`udp_lib_rehash`), so that neither the program nor the hash names it any more.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use socket2::Socket;
+
+use super::UdpLink;
+
+/// A port from which nothing comes: discard (RFC 863).
+const NOWHERE: u16 = 9;
+
+/// Has nothing new come to a socket; what waits there can still be taken.
+pub(super) fn turn_away(socket: &Socket) -> io::Result<()> {
+    let mut to = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
+    if to.ip().is_unspecified() {
+        to.set_ip(match to.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    to.set_port(NOWHERE);
+    socket.connect(&to.into())
+}
+
+impl UdpLink {
+    /// Has nothing new come, but to multicast groups, of which every process gets a copy. What waits is received as before; nothing
+    /// can be sent any more. Where that is refused, as when `lo` is down, things stay as they are.
+    pub fn leave_port(&mut self) {
+        for socket in self.v4.iter().chain(&self.v6).chain(self.inlets.sockets()) {
+            if let Err(error) = turn_away(socket) {
+                tracing::debug!(%error, "packets still come while the port is left");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, UdpSocket};
+
+    use super::super::Options;
+    use super::*;
+
+    /// Receives until nothing more comes.
+    fn received(link: &mut UdpLink) -> usize {
+        let mut count = 0;
+        while link.recv(&mut |_| count += 1).expect("sockets work") > 0 {}
+        count
+    }
+
+    #[test]
+    fn what_came_before_is_received_and_what_comes_after_goes_to_others() {
+        for here in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            // The hash gives each about half.
+            let senders: Vec<UdpSocket> =
+                (0..64).filter_map(|_| UdpSocket::bind((here, 0)).ok()).collect();
+            let mut leaves = UdpLink::bind(0, Options::default()).expect("a free port");
+            let mut stays = UdpLink::bind(leaves.port(), Options::default()).expect("it is shared");
+            let to = SocketAddr::new(here, leaves.port());
+            let send = || senders.iter().for_each(|s| _ = s.send_to(b"x", to).expect("lo is up"));
+            send();
+            leaves.leave_port();
+            send();
+            let (first, second) = (received(&mut leaves), received(&mut stays));
+            assert!(senders.is_empty() || first > 0 && first < senders.len(), "{first}");
+            assert_eq!(first + second, 2 * senders.len());
+        }
+    }
+}
