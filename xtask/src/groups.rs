@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use crate::counts::Counts;
 use crate::sh::{Outcome, cargo, check, target_dir, tool, watch};
-use crate::{deny, deps, fuzz, loom, pyverbs, rules, tsan, unsafety, variables};
+use crate::{
+    deny, deps, fuzz, loom, pyverbs, rdma_unit_test, rules, rust_crates, tsan, unsafety, variables,
+};
 
 /// One line of the report.
 pub(crate) struct Group {
@@ -25,8 +27,24 @@ pub(crate) enum Job {
     IfPossible(fn(&Context) -> Outcome<Option<String>>),
     /// Something with tests to count.
     Tests(fn(&Context) -> Outcome<Counts>),
+    /// A suite of others, built from its source. What takes so long runs with `--full` or by its name, and its line in the list says so.
+    Suite(fn(&Context) -> Outcome<Tested>),
     /// `cargo test -p interop --test NAME`, with so many tests at a time.
     Interop { threads: u8 },
+}
+
+impl Job {
+    /// Whether it runs only when it is asked for.
+    pub(crate) fn is_long(&self) -> bool {
+        matches!(self, Self::Suite(_))
+    }
+}
+
+/// What came of a suite of others.
+pub(crate) enum Tested {
+    Ran(Counts),
+    /// Its source or what builds it cannot be had, and why. It is reported, never passed.
+    Impossible(String),
 }
 
 /// What the command line asked for.
@@ -103,6 +121,8 @@ pub(crate) const GROUPS: &[Group] = &[
     group("examples", 30, "the examples of verbs", Job::Interop { threads: 1 }),
     group("vm", 240, "a Debian kernel with Yama and udmabuf", Job::Interop { threads: 1 }),
     group("rxe", 240, "against the Linux kernel's rdma_rxe", Job::Interop { threads: 1 }),
+    group("unit-test", 1800, "google/rdma-unit-test", Job::Suite(rdma_unit_test::group)),
+    group("rust-crates", 1800, "Rust crates that wrap libibverbs", Job::Suite(rust_crates::group)),
     group("demo", 60, "cargo run --release -- demo", Job::Check(demo)),
     group("deny", 240, "licences and sources of dependencies", Job::Check(licences)),
 ];

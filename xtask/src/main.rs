@@ -14,11 +14,14 @@ mod licences;
 mod loom;
 mod metadata;
 mod pyverbs;
+mod rdma_unit_test;
 mod report;
 mod rules;
+mod rust_crates;
 mod setup;
 mod sh;
 mod source;
+mod suites;
 mod test;
 mod tsan;
 mod unsafety;
@@ -81,6 +84,10 @@ enum Chore {
     },
     /// rdma-core's own tests, unmodified; writes docs/PYVERBS.md.
     Pyverbs(pyverbs::Options),
+    /// google/rdma-unit-test, unmodified; writes docs/RDMA_UNIT_TEST.md.
+    RdmaUnitTest(rdma_unit_test::Options),
+    /// The tests of Rust crates that wrap libibverbs, unmodified; writes docs/RUST_CRATES.md.
+    RustCrates(rust_crates::Options),
     /// Measure: ratios against a peer or a physical limit, in one run.
     Bench {
         /// Arguments for the bench program.
@@ -105,6 +112,8 @@ fn main() -> ExitCode {
         Chore::AbiCheck => abi::run(),
         Chore::Matrix { check } => abi::matrix(check),
         Chore::Pyverbs(options) => pyverbs::run(&options),
+        Chore::RdmaUnitTest(options) => rdma_unit_test::run(&options),
+        Chore::RustCrates(options) => rust_crates::run(&options),
         Chore::Bench { args } => bench::run(&args),
     };
     match done {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 
 use crate::counts::Counts;
-use crate::groups::{self, Context, GROUPS, Group, Job};
+use crate::groups::{self, Context, GROUPS, Group, Job, Tested};
 use crate::report::{self, Line};
 use crate::setup;
 use crate::sh::{Outcome, target_dir};
@@ -50,11 +50,12 @@ impl Options {
 pub(crate) fn run(options: &Options) -> Outcome {
     if options.list {
         for group in GROUPS {
-            println!("{:<12} {:>4} s  {}", group.name, group.budget.as_secs(), group.what);
+            let long = if group.job.is_long() { " (with --full)" } else { "" };
+            println!("{:<12} {:>4} s  {}{long}", group.name, group.budget.as_secs(), group.what);
         }
         return Ok(());
     }
-    let chosen = choose(&options.groups)?;
+    let chosen = choose(options)?;
     if options.setup {
         setup::run(false)?;
     }
@@ -64,18 +65,27 @@ pub(crate) fn run(options: &Options) -> Outcome {
         lines.push(run_group(group, options));
     }
     report::print(&lines);
+    for group in GROUPS.iter().filter(|group| options.groups.is_empty() && group.job.is_long()) {
+        if !options.full {
+            println!("not in this run: {}: {} (with --full)", group.name, group.what);
+        }
+    }
     conclude(&lines, options.require)
 }
 
-/// The groups to run: those named, or all.
-fn choose(names: &[String]) -> Outcome<Vec<&'static Group>> {
+/// The groups to run: those named, or all that are not too long.
+fn choose(options: &Options) -> Outcome<Vec<&'static Group>> {
+    let names = &options.groups;
     for name in names {
         if !GROUPS.iter().any(|group| group.name == name) {
             let known: Vec<_> = GROUPS.iter().map(|group| group.name).collect();
             return Err(format!("no group {name:?}; there are: {}", known.join(" ")));
         }
     }
-    let is_chosen = |group: &&Group| names.is_empty() || names.iter().any(|n| n == group.name);
+    let is_chosen = |group: &&Group| match &**names {
+        [] => options.full || !group.job.is_long(),
+        names => names.iter().any(|name| name == group.name),
+    };
     Ok(GROUPS.iter().filter(is_chosen).collect())
 }
 
@@ -97,6 +107,14 @@ fn run_group(group: &'static Group, options: &Options) -> Line {
             Counts::default()
         }),
         Job::Tests(job) => job(&context),
+        Job::Suite(job) => job(&context).and_then(|tested| match tested {
+            Tested::Ran(counts) => Ok(counts),
+            Tested::Impossible(why) if context.require_all => Err(why),
+            Tested::Impossible(why) => {
+                impossible = Some(why);
+                Ok(Counts::default())
+            }
+        }),
         Job::Interop { threads } => groups::interop(&context, group.name, threads),
     };
     let took = start.elapsed();

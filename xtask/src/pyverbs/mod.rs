@@ -9,8 +9,6 @@
 //! there is an error, and so is an explanation of a failure that happens no more.
 
 mod build;
-mod expected;
-mod host;
 mod page;
 mod rxe;
 mod suite;
@@ -18,12 +16,16 @@ mod verdicts;
 
 use clap::Args;
 
-use self::expected::Expected;
 use self::rxe::Rxe;
 use self::suite::{Gpu, Suite};
-use self::verdicts::{Outcome as Verdict, Verdicts};
 use crate::counts::Counts;
 use crate::sh::{Outcome, cargo, check};
+use crate::suites::{Expected, Verdict, Verdicts};
+
+/// What is known of the tests.
+const EXPECTED: &str = "interop/pyverbs/expected.toml";
+/// The ways of running the suite are not told apart.
+const ON: &str = "";
 
 /// The options of `cargo xtask pyverbs`.
 #[derive(Args)]
@@ -75,7 +77,7 @@ const GPUS: &[Gpu] = &[
 
 /// Runs a suite. A test that is not as expected counts as failed, even if it passed.
 fn judge(suite: &Suite, patterns: &[String], write: bool) -> Outcome<Counts> {
-    let expected = Expected::read()?;
+    let expected = Expected::read(EXPECTED)?;
     check(cargo().args(["build", "--release", "--locked"]))?;
     let gpus = if suite.has_drm { GPUS } else { &[] };
     let verdicts = suite.run(gpus.first().copied(), patterns)?;
@@ -84,9 +86,9 @@ fn judge(suite: &Suite, patterns: &[String], write: bool) -> Outcome<Counts> {
         let rxe = if suite.has_drm { None } else { Some(Rxe::read()?) };
         page::write(suite, &verdicts, &expected, rxe.as_ref())?;
     }
-    let mut complaints = expected.complaints(&verdicts);
+    let mut complaints = expected.complaints(ON, &verdicts);
     // What is explained and did not pass is neither: the summary has it.
-    let mut passed = verdicts.sums()[0].saturating_sub(stale(&verdicts, &expected)) as u64;
+    let mut passed = verdicts.sums()[0].saturating_sub(expected.stale(ON, &verdicts)) as u64;
     println!("\n{}", summary(&verdicts));
     for gpu in gpus {
         let verdicts = suite.run(Some(*gpu), &["DmaBuf".to_owned()])?;
@@ -99,12 +101,6 @@ fn judge(suite: &Suite, patterns: &[String], write: bool) -> Outcome<Counts> {
         println!("not as expected: {complaint}");
     }
     Ok(Counts { passed, failed: complaints.len() as u64, ignored: 0 })
-}
-
-/// Tests that pass and should not have.
-fn stale(verdicts: &Verdicts, expected: &Expected) -> usize {
-    let passed = verdicts.tests.iter().filter(|(_, verdict)| **verdict == Verdict::Passed);
-    passed.filter(|(test, _)| expected.awaits(test)).count()
 }
 
 fn summary(verdicts: &Verdicts) -> String {

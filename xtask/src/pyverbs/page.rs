@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 
-use super::expected::Expected;
 use super::rxe::Rxe;
 use super::suite::Suite;
-use super::{Verdict, Verdicts, summary};
+use super::{ON, summary};
 use crate::sh::{Outcome, root};
+use crate::suites::{Expected, Verdict, Verdicts};
 
 /// Writes the page of a suite; beside it, what became of the same suite on the kernel's device.
 pub(crate) fn write(
@@ -83,8 +83,11 @@ fn tests(page: &mut String, verdicts: &Verdicts, expected: &Expected, rxe: Optio
         let (result, said) = words(verdict);
         let beside = rxe.map(|rxe| rxe.verdicts.tests.get(test).map_or("not run", |v| words(v).0));
         let beside = beside.map(|result| format!(" {result} |")).unwrap_or_default();
-        let why =
-            if *verdict == Verdict::Passed { "" } else { expected.reason(test).unwrap_or(said) };
+        let why = if *verdict == Verdict::Passed {
+            ""
+        } else {
+            expected.reason(ON, test).unwrap_or(said)
+        };
         let why = why.replace('|', "\\|");
         writeln!(page, "| {test} | {result} |{beside} {why} |").expect("a String takes all");
     }

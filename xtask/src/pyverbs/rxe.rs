@@ -10,8 +10,8 @@ use toml::{Table, Value};
 
 use super::suite::Suite;
 use super::verdicts::Reader;
-use super::{Verdict, Verdicts};
 use crate::sh::{Outcome, check, root, target_dir, tool, watch};
+use crate::suites::{Verdict, Verdicts};
 
 const FILE: &str = "interop/pyverbs/rxe.toml";
 /// For the whole suite, under emulation on a loaded machine.

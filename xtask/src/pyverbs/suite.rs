@@ -2,17 +2,12 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::host;
-use super::verdicts::{Reader, Verdicts};
+use super::verdicts::Reader;
 use crate::sh::{Outcome, check, target_dir, tool};
+use crate::suites::{End, Verdicts, follow, host};
 
 /// A copy of the tests, and what Python needs to find the verbs.
 #[derive(Debug)]
@@ -91,7 +86,7 @@ impl Suite {
     pub(crate) fn run(&self, gpu: Option<Gpu>, patterns: &[String]) -> Outcome<Verdicts> {
         let option = gpu.map(|gpu| format!("--gpu={}", gpu.preset));
         let place = gpu.filter(|gpu| gpu.gtt).map(|_| "--gtt");
-        let mut command = host::of_its_own()?;
+        let mut command = host::of_its_own(true)?;
         command.arg(target_dir().join("release/peerdma"));
         command.current_dir(&self.dir).arg("run").args(&option);
         command.args(["--", PYTHON, "tests/run_tests.py", "-v", "--dev", "peerdma0"]).args(place);
@@ -100,50 +95,21 @@ impl Suite {
         }
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.env("PYTHONDONTWRITEBYTECODE", "1");
-        // A group of its own, so that all of it can be ended if it hangs.
-        command.process_group(0).stdin(Stdio::null()).stderr(Stdio::piped());
         println!(
             "$ peerdma run {} -- {PYTHON} tests/run_tests.py -v --dev peerdma0 {} {}",
             option.unwrap_or_default(),
             place.unwrap_or_default(),
             patterns.join(" ")
         );
-        let mut child = command.spawn().map_err(|err| format!("cannot start peerdma: {err}"))?;
-        let reader = follow(&mut child);
-        let _ = child.wait();
+        let mut reader = Reader::default();
+        let end = follow(command, PATIENCE, |line| {
+            println!("{line}");
+            reader.read(line);
+        })?;
+        if let End::Hung = end {
+            let test = reader.running.as_deref().unwrap_or("between tests");
+            println!("nothing for {} seconds: {test}", PATIENCE.as_secs());
+        }
         Ok(reader.finish())
-    }
-}
-
-/// Reads what the run says until it ends, or until a test has taken too long; then the run is ended.
-fn follow(child: &mut Child) -> Reader {
-    let stderr = BufReader::new(child.stderr.take().expect("stderr is piped"));
-    let (send, lines) = mpsc::channel();
-    // It ends with the pipe: when every process that holds its other end is gone.
-    thread::spawn(move || {
-        for line in stderr.split(b'\n').map_while(Result::ok) {
-            if send.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
-                break;
-            }
-        }
-    });
-    let mut reader = Reader::default();
-    let mut deadline = Instant::now() + PATIENCE;
-    loop {
-        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(line) => {
-                println!("{line}");
-                reader.read(&line);
-                deadline = Instant::now() + PATIENCE;
-            }
-            Err(RecvTimeoutError::Disconnected) => return reader,
-            Err(RecvTimeoutError::Timeout) => {
-                let test = reader.running.as_deref().unwrap_or("between tests");
-                println!("nothing for {} seconds: {test}", PATIENCE.as_secs());
-                let group = format!("-{}", child.id());
-                let _ = tool("kill").args(["-KILL", "--", &group]).status();
-                return reader;
-            }
-        }
     }
 }

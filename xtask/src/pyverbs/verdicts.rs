@@ -1,36 +1,6 @@
-//! What became of each test, read from what `unittest --verbose` prints.
+//! Reading what `unittest --verbose` prints.
 
-use std::collections::BTreeMap;
-
-/// What became of one test.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Outcome {
-    Passed,
-    /// With the test's own reason.
-    Skipped(String),
-    /// With the last line of the traceback.
-    Failed(String),
-}
-
-/// What became of all tests, by name: `test_mr.MRTest.test_lkey`.
-#[derive(Debug, Default)]
-pub(crate) struct Verdicts {
-    pub(crate) tests: BTreeMap<String, Outcome>,
-}
-
-impl Verdicts {
-    /// Tests that passed, skipped, failed.
-    pub(crate) fn sums(&self) -> [usize; 3] {
-        self.tests.values().fold([0; 3], |mut sums, outcome| {
-            sums[match outcome {
-                Outcome::Passed => 0,
-                Outcome::Skipped(_) => 1,
-                Outcome::Failed(_) => 2,
-            }] += 1;
-            sums
-        })
-    }
-}
+use crate::suites::{Verdict, Verdicts};
 
 /// Takes the lines of a run one by one.
 ///
@@ -53,7 +23,7 @@ impl Reader {
             self.failed = name(head);
             if let Some(test) = &self.failed {
                 // Output of others may have hidden the verdict when it came.
-                self.verdicts.tests.insert(test.clone(), Outcome::Failed(String::new()));
+                self.verdicts.tests.insert(test.clone(), Verdict::Failed(String::new()));
             }
         } else if let Some(ran) = line.strip_prefix("Ran ") {
             self.ran = ran.split(' ').next().and_then(|count| count.parse().ok());
@@ -62,7 +32,7 @@ impl Reader {
             // The line of a traceback that says why begins at the margin: the last of them counts.
             if line.starts_with(|c: char| c.is_ascii_alphabetic()) && !line.starts_with("Traceback")
             {
-                self.verdicts.tests.insert(failed.clone(), Outcome::Failed(line.to_owned()));
+                self.verdicts.tests.insert(failed.clone(), Verdict::Failed(line.to_owned()));
             }
         } else if self.ran.is_none() {
             self.read_progress(line);
@@ -83,7 +53,7 @@ impl Reader {
     pub(crate) fn finish(mut self) -> Verdicts {
         if let Some(test) = self.running.take() {
             let why = "the run ended here".to_owned();
-            self.verdicts.tests.insert(test, Outcome::Failed(why));
+            self.verdicts.tests.insert(test, Verdict::Failed(why));
         }
         let seen = self.verdicts.tests.len();
         let complaint = match self.ran {
@@ -91,7 +61,7 @@ impl Reader {
             Some(ran) if ran != seen => format!("{ran} tests ran, of {seen} the verdict was seen"),
             Some(_) => return self.verdicts,
         };
-        self.verdicts.tests.insert("run_tests".to_owned(), Outcome::Failed(complaint));
+        self.verdicts.tests.insert("run_tests".to_owned(), Verdict::Failed(complaint));
         self.verdicts
     }
 }
@@ -111,15 +81,15 @@ fn name(line: &str) -> Option<String> {
 }
 
 /// The verdict at the end of a line.
-fn outcome(line: &str) -> Option<Outcome> {
+fn outcome(line: &str) -> Option<Verdict> {
     let verdict = line.rsplit_once("... ").map_or(line, |(_, verdict)| verdict).trim_end();
     Some(match verdict {
-        "ok" | "expected failure" => Outcome::Passed,
-        "FAIL" | "ERROR" | "unexpected success" => Outcome::Failed(verdict.to_owned()),
+        "ok" | "expected failure" => Verdict::Passed,
+        "FAIL" | "ERROR" | "unexpected success" => Verdict::Failed(verdict.to_owned()),
         _ => {
             let reason = verdict.strip_prefix("skipped ")?;
             let quotes = ['\'', '"'];
-            Outcome::Skipped(reason.trim_matches(quotes).to_owned())
+            Verdict::Skipped(reason.trim_matches(quotes).to_owned())
         }
     })
 }
@@ -156,9 +126,9 @@ mod tests {
         );
         assert_eq!(verdicts.sums(), [2, 1, 1]);
         let skipped = &verdicts.tests["test_mr.MRTest.test_b"];
-        assert_eq!(*skipped, Outcome::Skipped("No b here".to_owned()));
+        assert_eq!(*skipped, Verdict::Skipped("No b here".to_owned()));
         let failed = &verdicts.tests["test_mr.MRTest.test_d"];
-        assert_eq!(*failed, Outcome::Failed("AssertionError: 1 != 2".to_owned()));
+        assert_eq!(*failed, Verdict::Failed("AssertionError: 1 != 2".to_owned()));
     }
 
     #[test]

@@ -1,4 +1,6 @@
-//! What is known of the suite: `interop/pyverbs/expected.toml`.
+//! What is known of a suite: a checked-in file that explains each test that skips or fails.
+//!
+//! What is not explained is an error, and so is an explanation of a failure that happens no more.
 
 use std::fs;
 
@@ -7,65 +9,67 @@ use toml::{Table, Value};
 use super::{Verdict, Verdicts};
 use crate::sh::{Outcome, root};
 
-const FILE: &str = "interop/pyverbs/expected.toml";
-
 /// The checked-in explanations.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Expected {
+    file: &'static str,
     /// Tests that cannot run, and why.
     skip: Vec<Entry>,
-    /// Tests that do not pass yet, and what for.
-    todo: Vec<Entry>,
+    /// Tests that do not pass, and why.
+    fail: Vec<Entry>,
 }
 
 /// One explanation, for all tests that one of the patterns fits. A `*` in a pattern stands for anything.
 #[derive(Debug)]
 struct Entry {
     tests: Vec<String>,
+    /// The ways of running the suite that it is about: those that have all words of one of these. All, if there is none.
+    on: Vec<String>,
     reason: String,
 }
 
 impl Expected {
-    pub(crate) fn read() -> Outcome<Self> {
-        let text = fs::read_to_string(root().join(FILE)).map_err(|err| format!("{FILE}: {err}"))?;
-        Self::parse(&text)
+    /// Reads a file of the tree.
+    pub(crate) fn read(file: &'static str) -> Outcome<Self> {
+        let text = fs::read_to_string(root().join(file)).map_err(|err| format!("{file}: {err}"))?;
+        Self::parse(file, &text)
     }
 
-    fn parse(text: &str) -> Outcome<Self> {
-        let table: Table = text.parse().map_err(|err| format!("{FILE}: {err}"))?;
-        let mut expected = Self::default();
+    fn parse(file: &'static str, text: &str) -> Outcome<Self> {
+        let table: Table = text.parse().map_err(|err| format!("{file}: {err}"))?;
+        let mut expected = Self { file, skip: Vec::new(), fail: Vec::new() };
         for (key, value) in &table {
             let list = match &**key {
                 "skip" => &mut expected.skip,
-                "todo" => &mut expected.todo,
-                _ => return Err(format!("{FILE}: there is no list {key:?}")),
+                "fail" => &mut expected.fail,
+                _ => return Err(format!("{file}: there is no list {key:?}")),
             };
             for entry in value.as_array().map(Vec::as_slice).unwrap_or_default() {
-                list.push(Entry::parse(entry).ok_or_else(|| format!("{FILE}: {key}: {entry}"))?);
+                list.push(Entry::parse(entry).ok_or_else(|| format!("{file}: {key}: {entry}"))?);
             }
         }
         Ok(expected)
     }
 
-    /// Why a test does not pass, as far as the list knows.
-    pub(crate) fn reason(&self, test: &str) -> Option<&str> {
-        let entries = self.skip.iter().chain(&self.todo);
-        entries.into_iter().find(|entry| entry.fits(test)).map(|entry| &*entry.reason)
+    /// Why a test does not pass, as far as the list knows. `on` is the way of running the suite, in words.
+    pub(crate) fn reason(&self, on: &str, test: &str) -> Option<&str> {
+        let entries = self.skip.iter().chain(&self.fail);
+        entries.into_iter().find(|entry| entry.fits(on, test)).map(|entry| &*entry.reason)
     }
 
-    /// Whether a test is known not to pass yet.
-    pub(crate) fn awaits(&self, test: &str) -> bool {
-        self.todo.iter().any(|entry| entry.fits(test))
+    /// Whether a test is known to fail.
+    pub(crate) fn awaits(&self, on: &str, test: &str) -> bool {
+        self.fail.iter().any(|entry| entry.fits(on, test))
     }
 
     /// What is not as the list has it.
-    pub(crate) fn complaints(&self, verdicts: &Verdicts) -> Vec<String> {
+    pub(crate) fn complaints(&self, on: &str, verdicts: &Verdicts) -> Vec<String> {
         let complain = |(test, verdict): (&String, &Verdict)| {
-            let may_skip = self.skip.iter().any(|entry| entry.fits(test));
-            let may_fail = self.awaits(test);
+            let may_skip = self.skip.iter().any(|entry| entry.fits(on, test));
+            let may_fail = self.awaits(on, test);
             match verdict {
                 Verdict::Passed if may_fail => {
-                    Some(format!("{test} passes: take it out of the list `todo` of {FILE}"))
+                    Some(format!("{test} passes: take it out of the list `fail` of {}", self.file))
                 }
                 Verdict::Skipped(why) if !may_skip && !may_fail => {
                     Some(format!("{test} skips: {why}"))
@@ -76,20 +80,32 @@ impl Expected {
         };
         verdicts.tests.iter().filter_map(complain).collect()
     }
+
+    /// Tests that pass and should not have.
+    pub(crate) fn stale(&self, on: &str, verdicts: &Verdicts) -> usize {
+        let passed = verdicts.tests.iter().filter(|(_, verdict)| **verdict == Verdict::Passed);
+        passed.filter(|(test, _)| self.awaits(on, test)).count()
+    }
 }
 
 impl Entry {
     fn parse(entry: &Value) -> Option<Self> {
-        let tests = entry.get("tests")?.as_array()?;
-        let tests = tests.iter().map(|test| test.as_str().map(str::to_owned));
+        let list = |value: &Value| {
+            let words = value.as_array()?.iter().map(|word| word.as_str().map(str::to_owned));
+            words.collect::<Option<Vec<_>>>()
+        };
         Some(Self {
-            tests: tests.collect::<Option<_>>()?,
+            tests: list(entry.get("tests")?)?,
+            on: entry.get("on").map_or(Some(Vec::new()), list)?,
             reason: entry.get("reason")?.as_str()?.to_owned(),
         })
     }
 
-    fn fits(&self, test: &str) -> bool {
-        self.tests.iter().any(|pattern| fits(pattern, test))
+    fn fits(&self, on: &str, test: &str) -> bool {
+        let has = |word: &str| on.split(' ').any(|have| have == word);
+        let is_meant = |words: &String| words.split(' ').all(&has);
+        (self.on.is_empty() || self.on.iter().any(is_meant))
+            && self.tests.iter().any(|pattern| fits(pattern, test))
     }
 }
 
@@ -121,8 +137,9 @@ mod tests {
     #[test]
     fn only_what_is_explained_may_skip_or_fail() {
         let expected = Expected::parse(
+            "list",
             "[[skip]]\ntests = [\"a.*\"]\nreason = \"no a\"\n\
-             [[todo]]\ntests = [\"b.one\", \"b.two\"]\nreason = \"no b yet\"\n",
+             [[fail]]\ntests = [\"b.one\", \"b.two\"]\non = [\"x\", \"y z\"]\nreason = \"no b yet\"\n",
         )
         .unwrap();
         let verdicts = Verdicts {
@@ -136,9 +153,15 @@ mod tests {
             .map(|(name, verdict)| (name.to_owned(), verdict))
             .into(),
         };
-        let complaints = expected.complaints(&verdicts);
-        let about: Vec<_> = complaints.iter().map(|c| c.split(' ').next().unwrap()).collect();
-        assert_eq!(about, ["a.two", "b.two", "c.one"]);
-        assert_eq!(expected.reason("b.one"), Some("no b yet"));
+        let about = |on| {
+            let complaints = expected.complaints(on, &verdicts);
+            complaints.iter().map(|c| c.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(about("w x"), ["a.two", "b.two", "c.one"]);
+        assert_eq!(about("z y"), ["a.two", "b.two", "c.one"]);
+        // It is told of another way of running them.
+        assert_eq!(about("y w"), ["a.two", "b.one", "c.one"]);
+        assert_eq!(expected.reason("x", "b.one"), Some("no b yet"));
+        assert_eq!(expected.reason("y", "b.one"), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::sh::{Outcome, check, tool};
+use crate::sh::{Outcome, tool};
 
 /// A netdev with addresses that are there at once, so that the GID table does not change while the tests look at it. The
 /// other end of its wire is on the same host, and nobody listens there.
@@ -12,6 +12,8 @@ ip link set lo up
 ip link add eth0 type veth peer name far0
 ip link set eth0 addrgenmode none
 ip link set far0 addrgenmode none
+ip link set eth0 mtu ${MTU:-1500}
+ip link set far0 mtu ${MTU:-1500}
 ip addr add 10.77.9.1/24 dev eth0
 if [ -e /proc/net/if_inet6 ]; then
     ip addr add fd77::1/64 dev eth0 nodad
@@ -36,16 +38,21 @@ fi
 \"$0\" \"$@\"
 ";
 
-/// A command line that runs the one after it in a network namespace of its own, as root of it.
-pub(super) fn of_its_own() -> Outcome<Command> {
+/// A command line that runs the one after it in a network namespace of its own, as root of it; with huge pages set aside, if it is to
+/// have them.
+///
+/// `MTU` in its environment is that of the netdev, 1500 without it.
+pub(crate) fn of_its_own(has_huge_pages: bool) -> Outcome<Command> {
+    let script = [SET_UP, if has_huge_pages { SET_ASIDE } else { "exec \"$0\" \"$@\"\n" }].concat();
     // Those who are root already stay who they are.
     for rights in [&["--net"][..], &["--user", "--map-root-user", "--net"]] {
-        let is_possible = check(tool("unshare").args(rights).arg("true")).is_ok();
+        let is_possible =
+            tool("unshare").args(rights).arg("true").status().is_ok_and(|s| s.success());
         if is_possible {
             let mut command = Command::new("unshare");
-            command.args(rights).args(["--", "sh", "-c", &[SET_UP, SET_ASIDE].concat()]);
+            command.args(rights).args(["--", "sh", "-c", &script]);
             return Ok(command);
         }
     }
-    Err("pyverbs: `unshare --net` is refused: the tests need a network namespace".to_owned())
+    Err("`unshare --net` is refused: the tests need a network namespace".to_owned())
 }

@@ -1,0 +1,7 @@
+// traffic/rnr_nack_test.cc asks for a flag that the published suite defines nowhere. It says whether the device is as fast as
+// hardware, and so how long the test waits for a packet.
+
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+
+ABSL_FLAG(bool, silicon, true, "Whether the device is as fast as hardware.");

@@ -1,0 +1,213 @@
+//! `cargo xtask rust-crates`: the tests of crates that wrap libibverbs, their sources unchanged, by
+//! `peerdma run -- cargo test`.
+//!
+//! `interop/rust-crates/expected.toml` explains each test that is ignored or fails; what is not explained there is an error, and
+//! so is an explanation of a failure that happens no more.
+
+mod libtest;
+mod page;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use clap::Args;
+
+use self::libtest::Reader;
+use crate::counts::Counts;
+use crate::groups::{Context, Tested};
+use crate::setup;
+use crate::sh::{Outcome, cargo, check, target_dir, tool};
+use crate::suites::{End, Expected, Source, Verdict, Verdicts, follow, host};
+
+/// What is known of the tests.
+const EXPECTED: &str = "interop/rust-crates/expected.toml";
+
+/// What the builds need beside what the tests need.
+const PACKAGES: [(&str, &str); 8] = [
+    ("cmake", "writes the headers of a newer rdma-core"),
+    ("libclang-dev", "reads them, for bindings"),
+    ("libnl-3-dev", "rdma-core asks for it"),
+    ("libnl-route-3-dev", "likewise"),
+    ("libssl-dev", "rust-rdma-io's TLS"),
+    ("ninja-build", "rdma-core asks for it"),
+    ("pkg-config", "finds them"),
+    ("protobuf-compiler", "rust-rdma-io's gRPC"),
+];
+
+/// A crate, or a workspace of several.
+struct Tests {
+    name: &'static str,
+    /// What is asked of `cargo test`.
+    args: &'static [&'static str],
+    /// One at a time: what its own instructions say.
+    is_serial: bool,
+}
+
+const CRATES: [Tests; 5] = [
+    Tests { name: "rust-ibverbs", args: &["--features", "rdmacm"], is_serial: false },
+    Tests { name: "sideway", args: &[], is_serial: false },
+    Tests { name: "rust-rdma-io", args: &["--workspace"], is_serial: true },
+    Tests { name: "ibverbs-rs", args: &["--lib"], is_serial: false },
+    Tests { name: "async-rdma", args: &[], is_serial: true },
+];
+
+/// A test that says nothing for so long hangs.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// The options of `cargo xtask rust-crates`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Do not write docs/RUST_CRATES.md.
+    #[arg(long)]
+    check: bool,
+    /// Only these crates.
+    crates: Vec<String>,
+}
+
+/// Runs the tests, writes the page, and compares with what is expected.
+pub(crate) fn run(options: &Options) -> Outcome {
+    let sources = sources(true)?;
+    let counts = judge(&sources, options, options.crates.is_empty() && !options.check)?;
+    match counts.failed {
+        0 => Ok(()),
+        failed => Err(format!("rust-crates: {failed} tests are not as expected")),
+    }
+}
+
+/// The group of `cargo xtask test --full`: all of it, and no page.
+pub(crate) fn group(context: &Context) -> Outcome<Tested> {
+    let sources = match sources(context.setup) {
+        Ok(sources) => sources,
+        Err(why) => return Ok(Tested::Impossible(why)),
+    };
+    let options = Options { check: true, crates: Vec::new() };
+    judge(&sources, &options, false).map(Tested::Ran)
+}
+
+/// The crates and rdma-core, whose headers some need newer than Debian's. An error says why this machine cannot have them.
+struct Sources {
+    crates: Vec<(&'static Tests, Source, PathBuf)>,
+    rdma_core: (Source, PathBuf),
+}
+
+fn sources(install: bool) -> Outcome<Sources> {
+    setup::install("rust-crates", &PACKAGES, !install)?;
+    let unpack = |name: &str| -> Outcome<(Source, PathBuf)> {
+        let source = Source::named(name)?;
+        let dir = source.unpacked()?;
+        Ok((source, dir))
+    };
+    let with = |tests: &'static Tests| {
+        let (source, dir) = unpack(tests.name)?;
+        Ok((tests, source, dir))
+    };
+    let crates: Outcome<Vec<_>> = CRATES.iter().map(with).collect();
+    Ok(Sources { crates: crates?, rdma_core: unpack("rdma-core")? })
+}
+
+/// Runs the tests. One that is not as expected counts as failed, even if it passed.
+fn judge(sources: &Sources, options: &Options, write: bool) -> Outcome<Counts> {
+    let expected = Expected::read(EXPECTED)?;
+    check(cargo().args(["build", "--release", "--locked"]))?;
+    let headers = headers(&sources.rdma_core.1)?;
+    let mut counts = Counts::default();
+    let mut rows = Vec::new();
+    for (tests, source, dir) in &sources.crates {
+        if !options.crates.is_empty() && !options.crates.iter().any(|name| name == tests.name) {
+            continue;
+        }
+        let verdicts = tests.run(dir, &headers)?;
+        let [passed, skipped, failed] = verdicts.sums();
+        println!("\n{}: {passed} pass, {skipped} skip, {failed} fail", tests.name);
+        let complaints = expected.complaints(tests.name, &verdicts);
+        for complaint in &complaints {
+            println!("not as expected: {}: {complaint}", tests.name);
+        }
+        // What is explained and did not pass is neither: the page has it.
+        counts += &Counts {
+            passed: passed.saturating_sub(expected.stale(tests.name, &verdicts)) as u64,
+            failed: complaints.len() as u64,
+            ignored: 0,
+        };
+        rows.push((source, verdicts));
+    }
+    if write {
+        page::write(&rows, &expected)?;
+    }
+    Ok(counts)
+}
+
+/// The headers of rdma-core as they are installed, which its configuration makes, and where they come from.
+struct Headers {
+    include: PathBuf,
+    verbs: PathBuf,
+}
+
+fn headers(source: &Path) -> Outcome<Headers> {
+    let build = source.join("build");
+    let include = build.join("include");
+    if !include.join("infiniband/verbs.h").exists() {
+        let options = ["-DENABLE_RESOLVE_NEIGH=0", "-DENABLE_VALGRIND=0", "-DNO_MAN_PAGES=1"];
+        let mut cmake = tool("cmake");
+        cmake.args(["-GNinja", "-S"]).arg(source).arg("-B").arg(&build);
+        check(cmake.args(options).arg("-DNO_PYVERBS=1"))?;
+    }
+    Ok(Headers { include, verbs: source.join("libibverbs") })
+}
+
+impl Tests {
+    /// Builds with the network at hand, then runs without, on a host of its own.
+    fn run(&self, dir: &Path, headers: &Headers) -> Outcome<Verdicts> {
+        let program = cargo().get_program().to_owned();
+        let mut build = Command::new(&program);
+        build.args(["test", "--no-run"]).args(self.args);
+        self.prepare(&mut build, dir, headers);
+        check(&mut build)?;
+
+        let mut command = host::of_its_own(false)?;
+        command.arg(target_dir().join("release/peerdma")).args(["run", "--"]);
+        // One stream, so that each test is known by its program.
+        command.args(["sh", "-c", "exec \"$0\" \"$@\" 2>&1"]).arg(&program);
+        command.args(["test", "--offline", "--no-fail-fast"]).args(self.args);
+        self.prepare(&mut command, dir, headers);
+        if self.is_serial {
+            command.env("RUST_TEST_THREADS", "1");
+        }
+        let mut reader = Reader::default();
+        let end = follow(command, PATIENCE, |line| {
+            println!("{line}");
+            reader.read(line);
+        })?;
+        if let End::Hung = end {
+            println!("nothing for {} seconds", PATIENCE.as_secs());
+        }
+        reader.end();
+        if reader.verdicts.is_empty() {
+            reader.verdicts.insert("all".to_owned(), Verdict::Failed("no test ran".to_owned()));
+        }
+        Ok(Verdicts { tests: reader.verdicts })
+    }
+
+    fn prepare(&self, command: &mut Command, dir: &Path, headers: &Headers) {
+        // Its own configuration of cargo lies there. The toolchain is ours, whatever it asks for.
+        command.current_dir(dir);
+        command.env("CARGO_TARGET_DIR", target_dir().join("sources").join(self.built()));
+        // A lint that is newer than a crate is no failure of it.
+        command.env("RUSTFLAGS", "--cap-lints=warn");
+        command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_INCREMENTAL", "0");
+        command.env("RDMA_CORE_INCLUDE_DIR", &headers.include);
+        command.env("IBVERBS_HEADER_DIR", &headers.verbs);
+        command.env("RDMA_CORE_LIB_DIR", library_dir());
+    }
+
+    fn built(&self) -> String {
+        format!("{}-built", self.name)
+    }
+}
+
+/// Where Debian has the libraries that programs are linked to; `peerdma run` puts ours in their place.
+fn library_dir() -> OsString {
+    format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH).into()
+}

@@ -1,0 +1,13 @@
+//! Test suites of others, and what it takes to run them as tests of ours: their sources, a host of their own, their verdicts, and
+//! what is known of them.
+
+mod expected;
+mod follow;
+pub(crate) mod host;
+mod sources;
+mod verdicts;
+
+pub(crate) use self::expected::Expected;
+pub(crate) use self::follow::{End, follow};
+pub(crate) use self::sources::Source;
+pub(crate) use self::verdicts::{Verdict, Verdicts};
