@@ -24,7 +24,7 @@ fuzz_target!(|bytes: &[u8]| {
         match kind % 8 {
             0 => {
                 let _ = producer.push(at as usize % (MIN_CAPACITY + 1), |record| {
-                    record.fill(kind);
+                    let _ = record.fill(kind);
                     Ok::<_, ()>(())
                 });
             }
@@ -48,7 +48,7 @@ fuzz_target!(|bytes: &[u8]| {
             _ => {
                 let popped = consumer.pop(|record| {
                     let mut copy = vec![0; record.len()];
-                    record.copy_to(&mut copy);
+                    let _ = record.copy_to(&mut copy);
                     copy.len()
                 });
                 if let Ok(Some(len)) = popped {

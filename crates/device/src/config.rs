@@ -31,9 +31,13 @@ use std::sync::Arc;
 
 use dmabuf::{DeviceAddr, ImporterClass};
 use environment::NamedFile;
+use link::shm::MAX_CAPACITY;
 use serde::Deserialize;
 
 use crate::refusal::{Kind, Refusal, Result};
+
+/// A ring has room for the longest record of small messages twice.
+const MIN_RING: u64 = 16 << 10;
 
 /// The whole file.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -117,7 +121,7 @@ pub struct NicConfig {
     /// Bytes of device memory, which all processes of a user have together.
     #[serde(deserialize_with = "size")]
     pub max_dm_size: u64,
-    /// Bytes in each direction of a ring between two processes; a power of two.
+    /// Bytes in each direction of a ring between two processes; a power of two from 16K to 16M.
     #[serde(deserialize_with = "size")]
     pub ring_size: u64,
 }
@@ -311,8 +315,10 @@ impl NicConfig {
         if self.name.is_empty() || self.name.len() > 32 || !name_is_plain {
             return Err(format!("nic name {:?}: 1 to 32 letters, digits, '_' or '-'", self.name));
         }
-        if !self.ring_size.is_power_of_two() || !(1 << 14..=1 << 26).contains(&self.ring_size) {
-            return Err(format!("ring_size {}: a power of two from 16K to 64M", self.ring_size));
+        let most = MAX_CAPACITY as u64;
+        if !self.ring_size.is_power_of_two() || !(MIN_RING..=most).contains(&self.ring_size) {
+            let (asked, least, most) = (self.ring_size, MIN_RING >> 10, most >> 20);
+            return Err(format!("ring_size {asked}: a power of two from {least}K to {most}M"));
         }
         Ok(())
     }
@@ -373,5 +379,12 @@ mod tests {
         assert!(what("[[nic]]\nname = \"a/b\"").contains("a/b"));
         assert!(what("[[nic]]\nmax_dm_size = \"1T\"").contains("1T"));
         assert!(what("[[nic]]\nring_size = 1000").contains("1000"));
+        assert!(what("[[nic]]\nring_size = \"32M\"").contains("from 16K to 16M"));
+    }
+
+    #[test]
+    fn the_largest_ring_of_a_configuration_is_one_that_can_be_made() {
+        let config = Config::parse("[[nic]]\nring_size = \"16M\"").unwrap();
+        link::shm::Producer::create(config.nics[0].ring_size as usize).expect("a ring");
     }
 }

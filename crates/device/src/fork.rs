@@ -6,30 +6,36 @@
 //! the child a VF of its own.
 //!
 //! The C library calls the three functions here around `fork` (`pthread_atfork(3)`). The engines' locks are held across
-//! it, so that the child sees no engine in the middle of a change.
+//! it, and no device is being opened or closed meanwhile, so that the child sees nothing in the middle of a change.
+//!
+//! A signal handler may fork, too, and may have interrupted a call of ours: then this very thread holds a lock that nobody
+//! lets go of before it goes on. That device stays as it is, and the child may not use it: it can execute a program, end, or
+//! open the device anew. (POSIX has no more for it: since 2024 `fork` is not among what a signal handler may call.)
 
 use std::cell::RefCell;
 
-use crate::hca::{self, ForkGuard};
+use crate::hca::StillForFork;
 
 thread_local! {
-    static HELD: RefCell<Vec<ForkGuard>> = const { RefCell::new(Vec::new()) };
+    static HELD: RefCell<Option<StillForFork>> = const { RefCell::new(None) };
 }
 
 /// Before the fork: waits until every engine is at rest, and keeps it so.
 pub fn prepare() {
-    HELD.set(hca::lock_all());
+    HELD.set(Some(StillForFork::begin()));
 }
 
 /// After the fork, in the parent: lets the engines go on.
 pub fn parent() {
-    HELD.take();
+    if let Some(held) = HELD.take() {
+        held.end();
+    }
 }
 
 /// After the fork, in the child: makes every device a husk.
 pub fn child() {
     link::barrier::forget_in_child();
-    for guard in HELD.take() {
-        guard.abandon();
+    if let Some(held) = HELD.take() {
+        held.abandon();
     }
 }

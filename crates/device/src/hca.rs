@@ -86,14 +86,21 @@ const LEASE: Duration = LOOK_AGAIN;
 const LAST_LEASE: Duration = Duration::from_millis(50);
 
 /// The NICs that this process has open, by name.
-type OpenNics = Mutex<Vec<(String, Weak<Hca>)>>;
+type NicList = Vec<(String, Weak<Hca>)>;
+type OpenNics = Mutex<NicList>;
 
 static OPEN: OnceLock<OpenNics> = OnceLock::new();
+
+mod still;
+
+use still::Changing;
+pub(crate) use still::StillForFork;
 
 impl Hca {
     /// Opens a NIC, or gives the one this process has open already.
     #[doc(alias = "ibv_open_device")]
     pub fn open(nic: &NicInfo) -> Result<Arc<Self>> {
+        let _changing = Changing::begin();
         let mut open = OPEN.get_or_init(Mutex::default).lock();
         open.retain(|(_, hca)| hca.strong_count() > 0);
         let known = open.iter().find(|(name, _)| *name == nic.config.name);
@@ -110,6 +117,7 @@ impl Hca {
     /// Opens a NIC as a VF of its own, as another process would: the two reach each other as two processes of one host do,
     /// and share no object.
     pub fn open_another(nic: &NicInfo) -> Result<Arc<Self>> {
+        let _changing = Changing::begin();
         let hca = Arc::new(Self::start(nic)?);
         let vf = hca.lock().core.vf;
         // No NIC has such a name, so that nobody else is given this one.
@@ -247,20 +255,6 @@ impl Hca {
     }
 }
 
-/// An engine kept still across a fork.
-pub(crate) struct ForkGuard {
-    /// Before the device in this list, so that the lock is free when that goes.
-    engine: biased::ArcMutexGuard<Engine>,
-    hca: Arc<Hca>,
-}
-
-/// Locks every open engine. The list of open devices is not locked meanwhile: a device that another thread is opening
-/// at this moment has no objects yet.
-pub(crate) fn lock_all() -> Vec<ForkGuard> {
-    let lock = |hca: Arc<Hca>| ForkGuard { engine: hca.shared.engine.lock_arc(), hca };
-    open_hcas().into_iter().map(lock).collect()
-}
-
 /// Writes what was recorded of packets and is not in its file yet, what fired of a fault plan, and what was counted, and passes on
 /// what waits for other processes. For a process that ends without closing its devices.
 pub fn finish_records() {
@@ -299,8 +293,12 @@ pub fn counters_of_process() -> Counters {
 
 /// What devices counted that were closed.
 fn closed() -> MutexGuard<'static, Counters> {
+    closed_lock().lock()
+}
+
+fn closed_lock() -> &'static Mutex<Counters> {
     static CLOSED: LazyLock<Mutex<Counters>> = LazyLock::new(Mutex::default);
-    CLOSED.lock()
+    &CLOSED
 }
 
 /// Says in the log what a device counted, but for zeros.
@@ -319,22 +317,9 @@ pub(crate) fn open_hcas() -> Vec<Arc<Hca>> {
     open.lock().iter().filter_map(|(_, hca)| hca.upgrade()).collect()
 }
 
-impl ForkGuard {
-    /// In the child: what is left is a husk.
-    pub(crate) fn abandon(mut self) {
-        biased::forget_others(&self.engine);
-        self.engine.become_husk();
-        self.hca.shared.stop.store(true, Ordering::Release);
-        // The thread did not come along; joining it would wait for ever.
-        mem::forget(self.hca.thread.lock().take());
-        if let Some(open) = OPEN.get() {
-            open.lock().retain(|(_, known)| !std::ptr::eq(known.as_ptr(), &raw const *self.hca));
-        }
-    }
-}
-
 impl Drop for Hca {
     fn drop(&mut self) {
+        let _changing = Changing::begin();
         self.shared.stop.store(true, Ordering::Release);
         self.shared.waits.wake();
         let thread = self.thread.get_mut().take();

@@ -6,75 +6,16 @@
 //! the child begins anew, and finds a buffer of the parent's as one of another process.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
-use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::Once;
 
-use crate::sys;
-
-/// Forks between the first process and this one.
-static GENERATION: AtomicU32 = AtomicU32::new(0);
-
-/// Descriptors that a child must close.
-static PRIVATE: Mutex<BTreeSet<RawFd>> = Mutex::new(BTreeSet::new());
-
-/// Which process this is, among a parent and its children. What was made under another number is a husk.
-#[inline]
-pub(crate) fn generation() -> u32 {
-    GENERATION.load(Ordering::Relaxed)
-}
+pub use crate::sys::PrivateFd;
+pub(crate) use crate::sys::generation;
+use crate::sys::{self, HeldPrivate};
 
 /// From now on forks are noticed.
 pub(crate) fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| sys::at_fork(prepare, parent, child));
-}
-
-/// A descriptor that a child of a fork closes before it does anything else, and never uses.
-#[derive(Debug)]
-pub struct PrivateFd {
-    fd: ManuallyDrop<OwnedFd>,
-    generation: u32,
-}
-
-impl PrivateFd {
-    /// Takes charge of a descriptor.
-    pub fn new(fd: OwnedFd) -> Self {
-        watch();
-        private().insert(fd.as_raw_fd());
-        Self { fd: ManuallyDrop::new(fd), generation: generation() }
-    }
-
-    /// Whether it is that of a parent.
-    pub(crate) fn is_husk(&self) -> bool {
-        self.generation != generation()
-    }
-}
-
-impl AsFd for PrivateFd {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-impl Drop for PrivateFd {
-    fn drop(&mut self) {
-        if self.is_husk() {
-            // Closed by `child`; the number may be somebody else's by now.
-            return;
-        }
-        // One critical section: between removal and close a fork would leak the descriptor into the child, between
-        // close and removal it would close another file's.
-        let mut private = private();
-        private.remove(&self.fd.as_raw_fd());
-        sys::drop_fd(&mut self.fd);
-    }
-}
-
-fn private() -> MutexGuard<'static, BTreeSet<RawFd>> {
-    PRIVATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The locks of everything process-wide here, held across a fork so that the child finds it whole. In the order in which
@@ -88,7 +29,7 @@ struct Held {
     sync_files: crate::sync_file::HeldFiles,
     clients: crate::peer::HeldClients,
     strangers: crate::strangers::HeldStrangers,
-    private: MutexGuard<'static, BTreeSet<RawFd>>,
+    private: HeldPrivate,
 }
 
 thread_local! {
@@ -105,7 +46,7 @@ extern "C" fn prepare() {
         sync_files: crate::sync_file::hold_files(),
         clients: crate::peer::hold_clients(),
         strangers: crate::strangers::hold(),
-        private: private(),
+        private: sys::hold_private(),
     };
     HELD.set(Some(held));
 }
@@ -115,15 +56,11 @@ extern "C" fn parent() {
 }
 
 extern "C" fn child() {
-    GENERATION.fetch_add(1, Ordering::Relaxed);
     let Some(held) = HELD.take() else { return };
-    let Held { bufs, server, links, windows, slots, sync_files, clients, strangers, mut private } =
+    let Held { bufs, server, links, windows, slots, sync_files, clients, strangers, private } =
         held;
-    for fd in std::mem::take(&mut *private) {
-        sys::close_in_child(fd);
-    }
-    // The descriptors are closed; from here on husks may be dropped, which takes that lock.
-    drop(private);
+    // From here on husks may be dropped.
+    private.close_in_child();
     drop(clients);
     crate::strangers::forget(strangers);
     crate::share::forget_server(server);

@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use dmabuf::{Fence, SignallingSection, Timeline};
+use rustix::io::Errno;
 
 use crate::config::CopyMode;
 use crate::error::{Result, no_memory};
@@ -131,10 +132,16 @@ impl Shared {
         let _doing = self.doing.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Job { from, to, fence }) = self.jobs().queue.pop_front() else { return false };
         let _signalling = SignallingSection::begin();
-        to.copy_from(&from);
+        let is_done = to.copy_from(&from);
         // Whoever waited may count on the old place being free.
         drop((from, to));
-        self.timeline.signal(fence.seqno());
+        if is_done {
+            self.timeline.signal(fence.seqno());
+        } else {
+            tracing::error!(target: "peerdma::gpu", "no memory for a page of a buffer: its bytes are lost");
+            // It cannot have been signaled: its job was in the queue.
+            let _ = self.timeline.fail(&fence, Errno::IO);
+        }
         true
     }
 

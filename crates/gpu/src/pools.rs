@@ -126,8 +126,9 @@ impl Resource {
         self.bytes().write(self.at(offset), bytes)
     }
 
-    /// Takes over the bytes of `from`.
-    pub(crate) fn copy_from(&self, from: &Self) {
+    /// Takes over the bytes of `from`. False if there was no memory for a page of either: some bytes are lost.
+    #[must_use]
+    pub(crate) fn copy_from(&self, from: &Self) -> bool {
         let len = self.len.min(from.len);
         // CAST: both are in pools, which are mapped.
         let part = |resource: &Self| (resource.offset as usize, len as usize);
@@ -135,8 +136,9 @@ impl Resource {
         let target = self.bytes().foreign().slice(to, len);
         let source = from.bytes().foreign();
         let source = source.slice(start, len);
-        if let (Some(target), Some(source)) = (target, source) {
-            target.copy_from_foreign(source);
+        match (target, source) {
+            (Some(target), Some(source)) => target.copy_from_foreign(source).is_ok(),
+            _ => false,
         }
     }
 

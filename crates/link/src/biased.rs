@@ -14,11 +14,12 @@ mod bias;
 mod models;
 
 #[cfg(not(loom))]
-pub use self::raw::{ArcMutexGuard, Mutex, MutexGuard, RawBiased, forget_others};
+pub use self::raw::{ArcMutexGuard, Mutex, MutexGuard, RawBiased, forget_others, is_held_here};
 
 #[cfg(not(loom))]
 mod raw {
     use std::fmt;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
 
     use parking_lot::lock_api::RawMutex as _;
@@ -38,6 +39,16 @@ mod raw {
     pub struct RawBiased {
         bias: Bias,
         mutex: parking_lot::RawMutex,
+        /// The thread that holds the mutex, or 0. Of use to that thread only: to any other it says nothing.
+        holder: AtomicUsize,
+    }
+
+    /// Whether the calling thread holds the lock, or is about to: a signal handler that it runs would wait for ever.
+    pub fn is_held_here<T>(mutex: &Mutex<T>) -> bool {
+        // SAFETY: the raw lock is not unlocked.
+        let raw = unsafe { mutex.raw() };
+        let me = this_thread();
+        raw.bias.is_inside(me) || raw.holder.load(Ordering::Relaxed) == me
     }
 
     /// In the child of a fork, which the thread that holds the lock came through alone: another may have been about to enter,
@@ -57,8 +68,10 @@ mod raw {
 
         /// Takes the lock with the mutex held, unless the favourite stays inside until the deadline.
         fn take_over(&self, deadline: Option<Instant>) -> bool {
+            self.holder.store(this_thread(), Ordering::Relaxed);
             let is_over = self.bias.take_over(this_thread(), deadline);
             if !is_over {
+                self.holder.store(0, Ordering::Relaxed);
                 // SAFETY: the caller locked it, and nobody else unlocks it.
                 unsafe { self.mutex.unlock() };
             }
@@ -75,7 +88,11 @@ mod raw {
     // SAFETY: `Bias` tells who of the favourite and the holder of the mutex holds the lock, never both (see its models), and
     // the mutex is held by one at a time.
     unsafe impl lock_api::RawMutex for RawBiased {
-        const INIT: Self = Self { bias: Bias::new(), mutex: parking_lot::RawMutex::INIT };
+        const INIT: Self = Self {
+            bias: Bias::new(),
+            mutex: parking_lot::RawMutex::INIT,
+            holder: AtomicUsize::new(0),
+        };
 
         type GuardMarker = GuardNoSend;
 
@@ -95,6 +112,7 @@ mod raw {
         unsafe fn unlock(&self) {
             if !self.leave() {
                 self.bias.consider(this_thread());
+                self.holder.store(0, Ordering::Relaxed);
                 // SAFETY: the lock is held, and not by its favourite's way, so that its holder holds the mutex.
                 unsafe { self.mutex.unlock() };
             }
@@ -105,6 +123,7 @@ mod raw {
     unsafe impl lock_api::RawMutexFair for RawBiased {
         unsafe fn unlock_fair(&self) {
             if !self.leave() {
+                self.holder.store(0, Ordering::Relaxed);
                 // SAFETY: as in `unlock`.
                 unsafe { self.mutex.unlock_fair() };
             }

@@ -14,7 +14,7 @@
 mod sys;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// Bytes of a VLAN tag.
 const TAG: usize = 4;
@@ -137,8 +137,11 @@ impl Sender {
 
     /// For the child after a fork: closes the socket and touches nothing else.
     pub fn abandon_in_child(self) {
-        let fd = self.socket.as_raw_fd();
-        crate::fork::abandon(self, &[fd]);
+        crate::fork::abandon(self);
+    }
+
+    pub(crate) fn raw_fds(&self, out: &mut Vec<RawFd>) {
+        out.push(self.socket.as_raw_fd());
     }
 }
 
@@ -197,8 +200,11 @@ impl Listener {
 
     /// For the child after a fork: closes the socket and touches nothing else.
     pub fn abandon_in_child(self) {
-        let fd = self.socket.as_raw_fd();
-        crate::fork::abandon(self, &[fd]);
+        crate::fork::abandon(self);
+    }
+
+    pub(crate) fn raw_fds(&self, out: &mut Vec<RawFd>) {
+        out.push(self.socket.as_raw_fd());
     }
 }
 

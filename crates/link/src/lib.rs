@@ -39,7 +39,7 @@
 //!
 //! // Sending to VF 7: the first record may be pushed before VF 7 noticed us.
 //! let mut to_seven = claim.connect(7, DEFAULT_CAPACITY)?;
-//! match to_seven.push(5, |record| Ok::<_, ()>(record.copy_from(b"hello"))) {
+//! match to_seven.push(5, |record| record.copy_from(b"hello")) {
 //!     Ok(()) => to_seven.ring_doorbell_if_sleeping(),
 //!     Err(PushError::Full) => { /* later; `ring().want_space(5)` asks to be woken */ }
 //!     Err(e) => return Err(format!("{e:?}").into()),
@@ -55,7 +55,7 @@
 //!     peers.retain_mut(|peer| loop {
 //!         let take = |record: umem::Foreign<'_>| {
 //!             let len = record.len().min(bytes.len());
-//!             record.slice(0, len).map(|r| r.copy_to(&mut bytes[..len]))
+//!             record.slice(0, len).map(|r| r.copy_to(&mut bytes[..len]).is_ok())
 //!         };
 //!         match peer.pop(take) {
 //!             Ok(Some(_)) => { /* look at `bytes` */ }
@@ -88,5 +88,3 @@ pub mod steer;
 mod sync;
 pub mod thread;
 pub mod udp;
-
-pub use fork::close_fds_in_child;

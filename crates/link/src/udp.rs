@@ -235,18 +235,14 @@ impl UdpLink {
         all.chain(self.inlets.fds())
     }
 
-    /// All descriptors, for a child that must close them after a fork and cannot call
-    /// [`abandon_in_child`](Self::abandon_in_child). While a child keeps them, packets can go to sockets that nobody
-    /// reads.
-    pub fn raw_fds(&self, out: &mut Vec<RawFd>) {
+    /// All descriptors. While a child keeps them, packets can go to sockets that nobody reads.
+    pub(crate) fn raw_fds(&self, out: &mut Vec<RawFd>) {
         out.extend(self.fds().map(|fd| fd.as_raw_fd()).chain(self.lines.raw_fds()));
     }
 
     /// For the child after a fork: closes the sockets and touches nothing else.
     pub fn abandon_in_child(self) {
-        let mut fds = Vec::new();
-        self.raw_fds(&mut fds);
-        crate::fork::abandon(self, &fds);
+        crate::fork::abandon(self);
     }
 
     /// Joins a multicast group on the link's netdev; joining again changes nothing. Every process of the host that

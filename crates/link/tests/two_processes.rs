@@ -69,7 +69,7 @@ fn send(claim: &mut Claim, vf: u16) {
             let pushed = outbound.push(len, |record| {
                 let mut bytes = vec![i as u8; len];
                 bytes[..8].copy_from_slice(&i.to_ne_bytes());
-                record.copy_from(&bytes);
+                record.copy_from(&bytes).expect("there");
                 Ok::<_, Infallible>(())
             });
             match pushed {
@@ -141,7 +141,7 @@ fn receive(nic: &str) {
 fn take(inbound: &mut Inbound, bytes: &mut Vec<u8>, next: &mut u64) -> bool {
     let popped = inbound.pop(|record| {
         bytes.resize(record.len(), 0);
-        record.copy_to(bytes);
+        record.copy_to(bytes).expect("there");
     });
     if popped.expect("an honest sender").is_none() {
         return false;

@@ -5,14 +5,17 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use crate::fault::{Fault, check_aligned, check_range};
-use crate::guard::plain;
+use crate::fault::{Fault, Touch, check_aligned, check_range};
+use crate::guard::plain::{self, Outcome};
 
-/// A stretch of memory that another party may change at any time, but that cannot vanish: a mapped ring whose memfd is
-/// sealed against shrinking, or memory of our own that a peer writes.
+/// A stretch of memory that another party may change at any time, but that nobody can take away: a mapped ring whose memfd
+/// is sealed against shrinking, or memory of our own that a peer writes.
 ///
 /// It is a pointer and a length, never a slice: a `&[u8]` would promise the compiler that nobody writes. Bytes are
 /// copied in and out, words are atomics. What was read must be checked after it was copied, never before.
+///
+/// A page that was never touched can still fail to come, when there is no memory for it. Copies say so; a word raises
+/// SIGBUS, so words are used where something was touched before.
 #[derive(Clone, Copy, Debug)]
 pub struct Foreign<'a> {
     ptr: *mut u8,
@@ -63,36 +66,58 @@ impl<'a> Foreign<'a> {
     }
 
     /// Copies everything out. `out` has the same length; if not, the shorter one counts.
-    pub fn copy_to(&self, out: &mut [u8]) {
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::Page`]. What is in `out` is worth nothing then.
+    #[inline]
+    pub fn copy_to(&self, out: &mut [u8]) -> Result<(), Fault> {
         debug_assert_eq!(
             out.len(),
             self.len,
             "the caller sliced the memory to the buffer's length"
         );
         let len = self.len.min(out.len());
-        // SAFETY: `len` is within both; `new` promised that the source cannot fault, and `out` is ours alone.
-        unsafe { plain::peerdma_umem_copy(out.as_mut_ptr(), self.ptr, len) };
+        // SAFETY: `len` is within both; `new` promised the source, and `out` is ours alone.
+        let copied = unsafe { plain::peerdma_umem_copy(out.as_mut_ptr(), self.ptr, len) };
+        self.judge(Touch::Read, len, copied)
     }
 
     /// Copies `bytes` in, the last ones last. They have the same length; if not, the shorter one counts.
-    pub fn copy_from(&self, bytes: &[u8]) {
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::Page`]. Some bytes may have been written.
+    #[inline]
+    pub fn copy_from(&self, bytes: &[u8]) -> Result<(), Fault> {
         debug_assert_eq!(
             bytes.len(),
             self.len,
             "the caller sliced the memory to the data's length"
         );
         let len = self.len.min(bytes.len());
-        // SAFETY: `len` is within both; `new` promised that the destination cannot fault.
-        unsafe { plain::peerdma_umem_copy(self.ptr, bytes.as_ptr(), len) };
+        // SAFETY: `len` is within both; `new` promised the destination.
+        let copied = unsafe { plain::peerdma_umem_copy(self.ptr, bytes.as_ptr(), len) };
+        self.judge(Touch::Write, len, copied)
     }
 
     /// Copies from other foreign memory, the last bytes last. The two have the same length; if not, the shorter one
     /// counts. They should not overlap: the bytes would be unspecified.
-    pub fn copy_from_foreign(&self, source: Foreign<'_>) {
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::Page`], of either. Some bytes may have been written.
+    pub fn copy_from_foreign(&self, source: Foreign<'_>) -> Result<(), Fault> {
         debug_assert_eq!(source.len, self.len, "the caller sliced both to the same length");
         let len = self.len.min(source.len);
-        // SAFETY: `len` is within both, and `new` promised that neither can fault.
-        unsafe { plain::peerdma_umem_copy(self.ptr, source.ptr, len) };
+        // SAFETY: `len` is within both, and `new` promised both.
+        let copied = unsafe { plain::peerdma_umem_copy(self.ptr, source.ptr, len) };
+        let is_ours = copied.value.wrapping_sub(self.ptr.addr()) < len;
+        if is_ours {
+            self.judge(Touch::Write, len, copied)
+        } else {
+            source.judge(Touch::Read, len, copied)
+        }
     }
 
     /// Asks the CPU for the first line of the memory, to be written soon: it comes while other things are done, where a store
@@ -112,9 +137,23 @@ impl<'a> Foreign<'a> {
     }
 
     /// Stores `byte` everywhere.
-    pub fn fill(&self, byte: u8) {
-        // SAFETY: the range is ours to write, and `new` promised that it cannot fault.
-        unsafe { plain::peerdma_umem_fill(self.ptr, byte, self.len) };
+    ///
+    /// # Errors
+    ///
+    /// As for [`copy_from`](Self::copy_from).
+    pub fn fill(&self, byte: u8) -> Result<(), Fault> {
+        // SAFETY: the range is ours to write, as `new` promised.
+        let filled = unsafe { plain::peerdma_umem_fill(self.ptr, byte, self.len) };
+        self.judge(Touch::Write, self.len, filled)
+    }
+
+    /// What became of a copy of `len` bytes from the start of the memory, or to it.
+    #[inline]
+    fn judge(&self, touch: Touch, len: usize, outcome: Outcome) -> Result<(), Fault> {
+        outcome.into_result().map(|_| ()).map_err(|at| {
+            let addr = self.ptr.addr() as u64;
+            Fault::Page { touch, addr, len: len as u64, at: at.map_or(addr, |at| at as u64) }
+        })
     }
 
     /// The aligned 32-bit word at `offset`.
@@ -206,11 +245,11 @@ mod tests {
         let lengths = (0..300).chain([511, 2047, 2048, 2055, 2056, 2057, 2111, 4096, 4999]);
         for len in lengths {
             for shift in [0, 1, 3, 4, 7, 8, 15, 63] {
-                memory.foreign().fill(0xee);
+                memory.foreign().fill(0xee).expect("there");
                 let target = memory.foreign().slice(64 + shift, len).expect("within two pages");
-                target.copy_from(&pattern[shift % 5..shift % 5 + len]);
+                target.copy_from(&pattern[shift % 5..shift % 5 + len]).expect("there");
                 let mut all = vec![0; 8192];
-                memory.foreign().copy_to(&mut all);
+                memory.foreign().copy_to(&mut all).expect("there");
                 let (before, rest) = all.split_at(64 + shift);
                 let (copied, after) = rest.split_at(len);
                 assert_eq!(copied, &pattern[shift % 5..shift % 5 + len], "{len} bytes at {shift}");

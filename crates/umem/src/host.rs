@@ -49,6 +49,12 @@ pub enum HostBufError {
         /// The length asked for.
         len: usize,
     },
+    /// A received file lies in huge pages, which are reserved when it is mapped or not at all, and can be taken away.
+    #[error("the file of {len:#x} bytes is in huge pages, which can be taken away (hugetlbfs)")]
+    HugePages {
+        /// The length asked for.
+        len: usize,
+    },
     /// A received file is shorter than its sender said.
     #[error("the file has {size:#x} bytes where {len:#x} were announced")]
     TooShort {
@@ -188,20 +194,18 @@ impl HostBuf {
     ///
     /// # Errors
     ///
-    /// [`Fault::OutOfRange`].
+    /// [`Fault::OutOfRange`], or [`Fault::Page`] if there was no memory for a page of it.
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Fault> {
-        self.part(offset, out.len())?.copy_to(out);
-        Ok(())
+        self.part(offset, out.len())?.copy_to(out)
     }
 
     /// Copies in `bytes` at `offset`, the last ones last.
     ///
     /// # Errors
     ///
-    /// [`Fault::OutOfRange`], or [`Fault::Page`] if it was received read-only.
+    /// [`Fault::OutOfRange`], or [`Fault::Page`] if it was received read-only or there was no memory for a page of it.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Fault> {
-        self.writable_part(offset, bytes.len())?.copy_from(bytes);
-        Ok(())
+        self.writable_part(offset, bytes.len())?.copy_from(bytes)
     }
 
     /// Stores `byte` `len` times from `offset` on.
@@ -210,8 +214,7 @@ impl HostBuf {
     ///
     /// As for [`write`](Self::write).
     pub fn fill(&self, offset: usize, byte: u8, len: usize) -> Result<(), Fault> {
-        self.writable_part(offset, len)?.fill(byte);
-        Ok(())
+        self.writable_part(offset, len)?.fill(byte)
     }
 
     /// Loads the aligned 32-bit word at `offset`.
@@ -345,12 +348,28 @@ fn seal(file: impl AsFd, len: usize, seals: SealFlags) -> Result<(), HostBufErro
     })
 }
 
+/// Whether a file is one of hugetlbfs.
+///
+/// # Errors
+///
+/// What `fstatfs` says.
+pub fn is_in_huge_pages(file: impl AsFd) -> Result<bool, Errno> {
+    /// `f_type` in statfs(2).
+    const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+    Ok(rustix::fs::fstatfs(file)?.f_type as u64 == HUGETLBFS_MAGIC)
+}
+
 fn check_received(file: &OwnedFd, len: usize) -> Result<usize, HostBufError> {
     let mapped = round_to_pages(len)?;
     // Seals first: only a file that cannot shrink keeps the size that is read next.
     match rustix::fs::fcntl_get_seals(file) {
         Ok(seals) if seals.contains(SealFlags::SHRINK) => {}
         _ => return Err(HostBufError::CanShrink { len }),
+    }
+    let system = |call| move |errno| HostBufError::System { call, len, errno };
+    // A hole can be made in it all the same, its pages need not be there, and its length must be one of huge pages.
+    if is_in_huge_pages(file).map_err(system("fstatfs"))? {
+        return Err(HostBufError::HugePages { len });
     }
     let stat = rustix::fs::fstat(file).map_err(|errno| HostBufError::System {
         call: "fstat",
@@ -396,6 +415,48 @@ mod tests {
         let open = rustix::fs::memfd_create("umem-test", MemfdFlags::ALLOW_SEALING).expect("memfd");
         rustix::fs::ftruncate(&open, 8192).expect("memory exists");
         assert!(matches!(HostBuf::received(open, 8192), Err(HostBufError::CanShrink { .. })));
+    }
+
+    #[test]
+    fn a_received_file_in_huge_pages_is_refused() {
+        let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        // No page is needed to make a file; a kernel without huge pages cannot make one.
+        let Ok(file) = rustix::fs::memfd_create("umem-test", flags) else { return };
+        rustix::fs::ftruncate(&file, 1 << 30).expect("a whole number of huge pages");
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).expect("made for seals");
+        assert!(matches!(
+            HostBuf::received(file, 4096),
+            Err(HostBufError::HugePages { len: 4096 })
+        ));
+    }
+
+    #[test]
+    fn a_page_that_cannot_come_is_an_error_and_not_other_bytes() {
+        let buffer = HostBuf::memfd("umem-test", 8192).expect("memory exists");
+        // A mapping behind its file's end has no pages either: the same SIGBUS, without filling a machine's memory.
+        let file = rustix::fs::memfd_create("umem-test", MemfdFlags::CLOEXEC).expect("memfd");
+        rustix::fs::ftruncate(&file, 4096).expect("memory exists");
+        guard::recheck();
+        // SAFETY: the buffer's own range, whose bytes are only reached by copies.
+        unsafe {
+            rustix::mm::mmap(
+                buffer.as_ptr().cast(),
+                8192,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::FIXED,
+                &file,
+                0,
+            )
+        }
+        .expect("a place of our own");
+        let at = buffer.as_ptr().addr() as u64 + 4096;
+        let is_there = |fault, touch| matches!(fault, Err(Fault::Page { touch: t, at: a, .. }) if t == touch && a == at);
+        assert!(is_there(buffer.write(4000, &[7; 200]), Touch::Write));
+        assert!(is_there(buffer.read(4000, &mut [0; 200]), Touch::Read));
+        assert!(is_there(buffer.fill(4096, 7, 8), Touch::Write));
+        let other = HostBuf::anonymous(8192).expect("memory exists");
+        assert!(is_there(other.foreign().copy_from_foreign(buffer.foreign()), Touch::Read));
+        assert!(is_there(buffer.foreign().copy_from_foreign(other.foreign()), Touch::Write));
     }
 
     #[test]

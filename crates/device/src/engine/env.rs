@@ -249,8 +249,8 @@ impl<'a> QpEnv<'a, '_> {
         let pushed = peers.push_after(vf, prefix, length as usize, |room| match *source {
             Source::Empty => Ok(()),
             Source::Bytes(bytes) => {
-                room.copy_from(bytes);
-                Ok(())
+                // The ring's own page is not there: no fault of the program's memory.
+                room.copy_from(bytes).map_err(|_| TransmitError::Blocked)
             }
             Source::Sges { sges, offset, length } => {
                 let mut at = 0;

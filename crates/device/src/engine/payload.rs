@@ -106,7 +106,9 @@ impl InPayload<'_> {
     pub(crate) fn read(&self, bytes: &mut [u8]) -> bool {
         match self {
             Self::Bytes(payload) if payload.len() == bytes.len() => bytes.copy_from_slice(payload),
-            Self::Ring(foreign) if foreign.len() == bytes.len() => foreign.copy_to(bytes),
+            Self::Ring(foreign) if foreign.len() == bytes.len() => {
+                return foreign.copy_to(bytes).is_ok();
+            }
             Self::Train(cut) if self.len() as usize == bytes.len() => cut.copy_head(bytes),
             _ => return false,
         }
@@ -120,10 +122,12 @@ impl InPayload<'_> {
         match self {
             Self::Bytes(payload) => bytes.copy_from_slice(&payload[..length]),
             Self::Train(cut) => cut.copy_head(bytes),
-            Self::Ring(foreign) => match foreign.slice(0, length) {
-                Some(head) => head.copy_to(bytes),
-                None => return 0,
-            },
+            Self::Ring(foreign) => {
+                let head = foreign.slice(0, length);
+                if head.is_none_or(|head| head.copy_to(bytes).is_err()) {
+                    return 0;
+                }
+            }
             Self::Parts(parts) => {
                 let lengths = parts.iter().map(|part| part.length);
                 let mut at = 0;
@@ -147,7 +151,8 @@ impl InPayload<'_> {
         match self {
             Self::Bytes(payload) => bytes.copy_from_slice(payload),
             Self::Train(cut) => cut.copy_head(&mut bytes),
-            Self::Ring(foreign) => foreign.copy_to(&mut bytes),
+            // As below.
+            Self::Ring(foreign) => drop(foreign.copy_to(&mut bytes)),
             Self::Parts(parts) => {
                 let mut left = &mut bytes[..];
                 for part in *parts {

@@ -272,8 +272,9 @@ impl Peers {
                 let (head, rest) = (room.slice(0, size), room.slice(size, payload));
                 match (head, rest, fill.take()) {
                     (Some(head), Some(rest), Some(fill)) => {
-                        head.copy_from(prefix);
-                        fill(rest)
+                        // Without memory for the ring's own page there is no room now.
+                        head.copy_from(prefix).map_err(|_| None)?;
+                        fill(rest).map_err(Some)
                     }
                     _ => Ok(()),
                 }
@@ -285,7 +286,8 @@ impl Peers {
                     Ok(true) => {}
                     _ => return Err(PushError::Full),
                 },
-                Err(RingError::Fill(error)) => return Err(PushError::Fill(error)),
+                Err(RingError::Fill(Some(error))) => return Err(PushError::Fill(error)),
+                Err(RingError::Fill(None)) => return Err(PushError::Full),
                 Err(_) => {
                     tracing::warn!(target: "peerdma::peer", vf, "the ring broke; closing it");
                     self.peers[usize::from(vf)] = None;
@@ -360,10 +362,10 @@ impl Peers {
         let pushed = outbound.push(prefix.len() + bytes.len(), |room| {
             let parts = (room.slice(0, prefix.len()), room.slice(prefix.len(), bytes.len()));
             if let (Some(head), Some(rest)) = parts {
-                head.copy_from(&prefix);
-                rest.copy_from(bytes);
+                head.copy_from(&prefix)?;
+                rest.copy_from(bytes)?;
             }
-            Ok::<(), ()>(())
+            Ok::<(), umem::Fault>(())
         });
         if pushed.is_err() {
             return Forwarded::NoRoom;
@@ -582,7 +584,8 @@ pub(crate) fn parse<'a>(
 ) -> Result<Incoming<'a>, &'static str> {
     let mut prefix = [0u8; MAX_PREFIX];
     let have = record.len().min(MAX_PREFIX);
-    record.slice(0, have).ok_or("empty")?.copy_to(&mut prefix[..have]);
+    let unreadable = |_| "a page of it is not there";
+    record.slice(0, have).ok_or("empty")?.copy_to(&mut prefix[..have]).map_err(unreadable)?;
     let prefix = &prefix[..have];
     if have < FIXED {
         return Err("shorter than its fixed part");
@@ -602,7 +605,7 @@ pub(crate) fn parse<'a>(
         let (src, dst) = (address(FIXED)?, address(FIXED + ADDRESS)?);
         let bytes = record.slice(FIXED + ADDRESSES, length as usize).ok_or("length lies")?;
         let mut copy = vec![0; bytes.len()];
-        bytes.copy_to(&mut copy);
+        bytes.copy_to(&mut copy).map_err(unreadable)?;
         let about = About { src, dst, traffic_class: prefix[2], hop_limit: prefix[3] };
         return Ok(Incoming::Datagram { about, bytes: copy });
     }

@@ -100,7 +100,7 @@ struct Arrived<'a> {
 fn read(record: Foreign<'_>) -> Option<Arrived<'_>> {
     let mut bytes = [0; ACK];
     let have = record.len().min(ACK);
-    record.slice(0, have)?.copy_to(&mut bytes[..have]);
+    record.slice(0, have)?.copy_to(&mut bytes[..have]).ok()?;
     let bth = RawBth::ref_from_bytes(&bytes[FIXED..SEND]).ok()?;
     let psn = bth.psn();
     let packet = match bth.opcode() {
@@ -283,7 +283,10 @@ mod tests {
             let prefix = Prefix::new(packet, SOURCE, DEST, length);
             let size = prefix.length + length as usize;
             let room = memory.foreign().slice(0, size).expect("it fits a line");
-            room.slice(0, prefix.length).expect("the start").copy_from(prefix.bytes());
+            room.slice(0, prefix.length)
+                .expect("the start")
+                .copy_from(prefix.bytes())
+                .expect("there");
             let arrived = read(room).expect("it is one");
             assert_eq!((arrived.packet, arrived.source, arrived.dest), (packet, SOURCE, DEST));
             assert_eq!(arrived.payload.len(), length as usize);
@@ -296,7 +299,10 @@ mod tests {
                     let mut bytes = prefix.bytes().to_vec();
                     bytes[at] ^= 1 << bit;
                     let is_se = at == 13 && bit == 7 && matches!(packet, Short::Send { .. });
-                    room.slice(0, prefix.length).expect("the start").copy_from(&bytes);
+                    room.slice(0, prefix.length)
+                        .expect("the start")
+                        .copy_from(&bytes)
+                        .expect("there");
                     assert_eq!(read(room).is_some(), is_se, "{packet:?}, byte {at}, bit {bit}");
                 }
             }

@@ -52,7 +52,10 @@ impl Core {
         let now = self.now;
         let Some(tap) = &mut self.tap else { return };
         let mut bytes = tap.payload(payload.len());
-        payload.copy_to(&mut bytes);
+        // A capture shows zeros for what cannot be read.
+        if payload.copy_to(&mut bytes).is_err() {
+            bytes.fill(0);
+        }
         tap.memory(now, Direction::Inbound, (ends, mtu), headers, bytes, note_in(headers));
     }
 

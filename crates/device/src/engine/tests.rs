@@ -79,7 +79,7 @@ fn a_record_says_what_was_put_in() {
         };
         assert_eq!((got, length, s, g, source), (headers(), 7, skipped, grh, Qpn::new(0xabcd)));
         let mut bytes = [0; 7];
-        payload.copy_to(&mut bytes);
+        payload.copy_to(&mut bytes).unwrap();
         assert_eq!(&bytes, b"payload");
     }
 }

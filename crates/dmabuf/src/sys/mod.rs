@@ -7,6 +7,7 @@
 mod cred;
 mod heap;
 mod lock;
+mod private_fd;
 mod process;
 mod reserve;
 pub(crate) mod sync_file;
@@ -26,9 +27,11 @@ pub(crate) use cred::take_descriptors;
 pub use cred::{PeerCred, is_same_user, peer_cred};
 pub(crate) use heap::allocate as heap_allocate;
 pub(crate) use lock::{is_locked, reopen, try_lock, unlock};
+pub use private_fd::PrivateFd;
+pub(crate) use private_fd::{HeldPrivate, generation, hold_private};
 #[cfg(test)]
 pub(crate) use process::in_child;
-pub(crate) use process::{at_fork, close_in_child, drop_fd, spawn};
+pub(crate) use process::{at_fork, spawn};
 #[cfg(test)]
 pub(crate) use reserve::peek;
 pub(crate) use reserve::{Reservation, poison_file};

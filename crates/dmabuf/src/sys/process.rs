@@ -1,8 +1,7 @@
 //! Forks, and threads that leave the program's signals to the program.
 
 use std::io;
-use std::mem::{ManuallyDrop, MaybeUninit};
-use std::os::fd::{OwnedFd, RawFd};
+use std::mem::MaybeUninit;
 use std::thread::{Builder, JoinHandle};
 
 /// Has the C library call these three around each fork (`pthread_atfork(3)`).
@@ -13,19 +12,6 @@ pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: 
     if refused != 0 {
         tracing::warn!("pthread_atfork: errno {refused}: forked children keep our descriptors");
     }
-}
-
-/// Closes a descriptor that its owner never touches again.
-pub(crate) fn drop_fd(fd: &mut ManuallyDrop<OwnedFd>) {
-    // SAFETY: called once, by the owner's drop.
-    unsafe { ManuallyDrop::drop(fd) };
-}
-
-/// Closes a descriptor in the child after a fork, where the object that owns it is a husk.
-pub(crate) fn close_in_child(fd: RawFd) {
-    // SAFETY: the number was on the list of descriptors in use when the process forked, and husks never use or close
-    // theirs.
-    unsafe { rustix::io::close(fd) };
 }
 
 /// Starts a thread in which every signal is blocked that is not about the thread's own instructions, so that no handler

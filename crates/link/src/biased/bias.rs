@@ -98,6 +98,12 @@ impl Bias {
         true
     }
 
+    /// Whether thread `me` is inside as the favourite, or tries to be.
+    #[cfg(not(loom))]
+    pub(super) fn is_inside(&self, me: usize) -> bool {
+        self.chosen.load(Ordering::Relaxed) == me && self.inside.load(Ordering::Relaxed) != 0
+    }
+
     #[inline]
     fn step_out(&self) {
         // ORDERING: Release pairs with the Acquire in `take_over`: what the favourite did is over.

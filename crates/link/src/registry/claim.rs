@@ -265,9 +265,8 @@ impl Claim {
         Ok(Outbound::new(vf, socket, producer, nonce, cred, post, share))
     }
 
-    /// All descriptors of the claim, for a child that must close them after a fork and cannot
-    /// call [`abandon_in_child`](Self::abandon_in_child).
-    pub fn raw_fds(&self, out: &mut Vec<RawFd>) {
+    /// All descriptors of the claim.
+    pub(crate) fn raw_fds(&self, out: &mut Vec<RawFd>) {
         out.extend([self.listener.as_raw_fd(), self.post.raw_fd()]);
         let own = [&self.epoll].into_iter().chain(&self.spare).chain(&self.table);
         out.extend(own.map(AsRawFd::as_raw_fd));
@@ -278,9 +277,7 @@ impl Claim {
     /// For the child after a fork: closes the descriptors and touches nothing else, since the
     /// VF belongs to the parent, and the mappings were not inherited.
     pub fn abandon_in_child(self) {
-        let mut fds = Vec::new();
-        self.raw_fds(&mut fds);
-        crate::fork::abandon(self, &fds);
+        crate::fork::abandon(self);
     }
 
     /// The descriptors that a peer gets from us: the doorbell's page, and, if it is of our user,

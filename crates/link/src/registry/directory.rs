@@ -418,10 +418,13 @@ impl Directory {
 
     /// For the child after a fork: closes the descriptors and touches nothing else, since the names are the parent's.
     pub fn abandon_in_child(self) {
-        let mut fds: Vec<RawFd> = vec![self.epoll.as_raw_fd()];
-        fds.extend(self.spare.as_ref().map(AsRawFd::as_raw_fd));
-        fds.extend(self.entries.values().map(|entry| entry.as_fd().as_raw_fd()));
-        crate::fork::abandon(self, &fds);
+        crate::fork::abandon(self);
+    }
+
+    pub(crate) fn raw_fds(&self, out: &mut Vec<RawFd>) {
+        out.push(self.epoll.as_raw_fd());
+        out.extend(self.spare.as_ref().map(AsRawFd::as_raw_fd));
+        out.extend(self.entries.values().map(|entry| entry.as_fd().as_raw_fd()));
     }
 }
 

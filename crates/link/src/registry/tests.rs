@@ -81,7 +81,7 @@ fn what_a_peer_says_before_it_ends_is_heard() {
     let speak = |from: &mut Claim, to: u16| {
         let mut outbound = from.connect(to, DEFAULT_CAPACITY).expect("it listens");
         let pushed = outbound.push(3, |record| {
-            record.copy_from(b"bye");
+            record.copy_from(b"bye").expect("there");
             Ok::<_, ()>(())
         });
         pushed.expect("an empty ring has room");
@@ -125,7 +125,7 @@ fn records_pushed_before_the_welcome_arrive() {
     let (mut a, mut b) = (claim(&nic), claim(&nic));
     let mut outbound = a.connect(b.vf(), DEFAULT_CAPACITY).expect("b listens");
     let fill = |record: umem::Foreign<'_>| {
-        record.copy_from(b"early");
+        record.copy_from(b"early").expect("there");
         Ok::<_, ()>(())
     };
     outbound.push(5, fill).expect("an empty ring");

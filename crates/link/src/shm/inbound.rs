@@ -163,8 +163,8 @@ impl Inbound {
         if self.has_our_table { self.consumer.held() } else { Held::default() }
     }
 
-    /// All descriptors, for a child that must close them after a fork.
-    pub fn raw_fds(&self, out: &mut Vec<RawFd>) {
+    /// All descriptors.
+    pub(crate) fn raw_fds(&self, out: &mut Vec<RawFd>) {
         out.push(self.socket.as_raw_fd());
         out.extend(self.table.as_ref().map(AsRawFd::as_raw_fd));
         out.extend(self.bell.raw_fd());
@@ -172,9 +172,7 @@ impl Inbound {
 
     /// For the child after a fork: closes the descriptors and touches nothing else.
     pub fn abandon_in_child(self) {
-        let mut fds = Vec::new();
-        self.raw_fds(&mut fds);
-        crate::fork::abandon(self, &fds);
+        crate::fork::abandon(self);
     }
 
     #[inline]

@@ -68,8 +68,7 @@ impl Mapping {
         if !got.contains(seals) {
             return Err(BadMemory::Seals { got, need: seals });
         }
-        let fs = rustix::fs::fstatfs(fd).map_err(BadMemory::NotMemfd)?;
-        if fs.f_type as u64 == HUGETLBFS_MAGIC {
+        if umem::host::is_in_huge_pages(fd).map_err(BadMemory::NotMemfd)? {
             return Err(BadMemory::HugePages);
         }
         let stat = rustix::fs::fstat(fd).map_err(BadMemory::NotMemfd)?;
@@ -150,6 +149,3 @@ impl Drop for Mapping {
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
-
-/// `f_type` of hugetlbfs in statfs(2).
-const HUGETLBFS_MAGIC: u64 = 0x958458f6;

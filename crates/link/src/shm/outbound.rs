@@ -191,8 +191,8 @@ impl Outbound {
         CopyGuard(&mut self.producer)
     }
 
-    /// All descriptors, for a child that must close them after a fork.
-    pub fn raw_fds(&self, out: &mut Vec<RawFd>) {
+    /// All descriptors.
+    pub(crate) fn raw_fds(&self, out: &mut Vec<RawFd>) {
         out.push(self.socket.as_raw_fd());
         out.extend(self.table.as_ref().map(AsRawFd::as_raw_fd));
         out.extend(self.bell.as_ref().and_then(PeerBell::raw_fd));
@@ -200,9 +200,7 @@ impl Outbound {
 
     /// For the child after a fork: closes the descriptors and touches nothing else.
     pub fn abandon_in_child(self) {
-        let mut fds = Vec::new();
-        self.raw_fds(&mut fds);
-        crate::fork::abandon(self, &fds);
+        crate::fork::abandon(self);
     }
 
     /// Whether the message that comes next is another user's and is being received elsewhere. Then the socket is not to be

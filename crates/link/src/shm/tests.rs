@@ -17,7 +17,7 @@ fn ring(capacity: usize) -> (Producer, Consumer) {
 
 fn push(producer: &mut Producer, bytes: &[u8]) -> Result<(), PushError<Infallible>> {
     producer.push(bytes.len(), |record| {
-        record.copy_from(bytes);
+        record.copy_from(bytes).expect("there");
         Ok(())
     })
 }
@@ -25,7 +25,7 @@ fn push(producer: &mut Producer, bytes: &[u8]) -> Result<(), PushError<Infallibl
 fn pop(consumer: &mut Consumer) -> Option<Vec<u8>> {
     let take = |record: umem::Foreign<'_>| {
         let mut bytes = vec![0; record.len()];
-        record.copy_to(&mut bytes);
+        record.copy_to(&mut bytes).expect("there");
         bytes
     };
     consumer.pop(take).expect("an honest producer")

@@ -302,20 +302,25 @@ unsafe fn inline(list: *const Sge, count: c_int) -> Result<SmallVec<[u8; 64]>, c
         }
         let from = ptr::with_exposed_provenance_mut(addr as usize);
         // SAFETY: the caller's promise: the program's memory.
-        unsafe { append(&mut bytes, from, length as usize) };
+        unsafe { append(&mut bytes, from, length as usize) }?;
     }
     Ok(bytes)
 }
 
 /// Copies a piece of the program's memory to the end of inline data.
-pub(crate) unsafe fn append(bytes: &mut SmallVec<[u8; 64]>, from: *mut u8, length: usize) {
+/// EFAULT if it is not there.
+pub(crate) unsafe fn append(
+    bytes: &mut SmallVec<[u8; 64]>,
+    from: *mut u8,
+    length: usize,
+) -> Result<(), c_int> {
     // More than a queue can have been created for is refused by the engine; no need to copy it all for that.
     let length = length.min(MOST_INLINE.saturating_sub(bytes.len()));
     let at = bytes.len();
     bytes.resize(at + length, 0);
     // SAFETY: the caller's promise. Another thread of the program may change the bytes meanwhile.
     let from = unsafe { Foreign::new(from, length) };
-    from.copy_to(&mut bytes[at..]);
+    from.copy_to(&mut bytes[at..]).map_err(|_| libc::EFAULT)
 }
 
 /// Above what any device of ours can inline.

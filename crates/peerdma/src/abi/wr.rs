@@ -283,7 +283,7 @@ unsafe extern "C" fn atomic_write(
     let finish = |wr: &mut SendWr| {
         let mut bytes = SmallVec::new();
         // SAFETY: contract: the value has eight bytes.
-        unsafe { post::append(&mut bytes, room(value.cast_mut().cast()), 8) };
+        check_there(unsafe { post::append(&mut bytes, room(value.cast_mut().cast()), 8) });
         remote(wr, rkey, remote_addr);
         wr.data = Data::Inline(bytes);
     };
@@ -386,7 +386,7 @@ unsafe extern "C" fn set_inline_data_list(qp: *mut QpEx, count: size_t, list: *c
             let DataBuf { addr, length } = unsafe { *c };
             if length > 0 {
                 // SAFETY: contract: the buffers are the program's own memory.
-                unsafe { post::append(&mut bytes, room(addr.cast()), length) };
+                check_there(unsafe { post::append(&mut bytes, room(addr.cast()), length) });
             }
         }
         wr.flags.insert(SendFlags::INLINE);
@@ -394,6 +394,13 @@ unsafe extern "C" fn set_inline_data_list(qp: *mut QpEx, count: size_t, list: *c
     };
     // SAFETY: contract: between start and complete.
     unsafe { change(qp, finish) };
+}
+
+/// Ends a call whose data could not be read.
+fn check_there(read: Result<(), c_int>) {
+    if read.is_err() {
+        bad("the data is not in memory".to_owned());
+    }
 }
 
 /// Ends a call whose list cannot be one.

@@ -10,6 +10,7 @@ mod library;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::num::NonZeroU32;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -111,19 +112,21 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     command.args(rest);
     command.env("LD_LIBRARY_PATH", prepend(names.as_os_str(), "LD_LIBRARY_PATH", ":"));
     let verbs = names.join(library::VERBS);
-    let mut ld_preload = prepend(verbs.as_os_str(), "LD_PRELOAD", " :");
+    let mut ours = verbs.as_os_str().to_owned();
     if let Some(preset) = &args.gpu {
         let preload =
             library.preload().ok_or("--gpu needs libpeerdma-preload.so beside the library")?;
-        ld_preload = [preload.as_os_str(), OsStr::new(":"), &ld_preload].into_iter().collect();
+        ours = join(preload.as_os_str(), &ours);
         gpu::announce(&mut command, preset)?;
     }
     if args.rsockets {
         let rsockets =
             library.rsockets().ok_or("--rsockets needs librspreload.so.1 beside the library")?;
-        ld_preload = [rsockets.as_os_str(), OsStr::new(":"), &ld_preload].into_iter().collect();
+        ours = join(rsockets.as_os_str(), &ours);
     }
-    command.env("LD_PRELOAD", &ld_preload);
+    let given = environment::var_os("LD_PRELOAD").unwrap_or_default();
+    command.env("LD_PRELOAD", behind(&given, &ours));
+    command.env(ASAN_OPTIONS, asan_options(environment::var_os(ASAN_OPTIONS)));
     if let Some(path) = &args.pcap {
         let failed = |error| format!("--pcap {}: {error}", path.display());
         link::pcap::Capture::create(path).map_err(failed)?;
@@ -169,7 +172,7 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     }
     tree.add_kernel_classes();
     let preload = library.preload().map(|library| {
-        let ld_preload = [library.as_os_str(), OsStr::new(":"), &ld_preload].into_iter().collect();
+        let ld_preload = behind(&given, &join(library.as_os_str(), &ours));
         Preload { library, ld_preload }
     });
     Ok(door::run(Launch { command, tree, seccomp, preload })?)
@@ -223,6 +226,47 @@ fn prepend(entry: &OsStr, variable: &str, separators: &str) -> OsString {
     if is_there { list } else { [entry, OsStr::new(":"), &list].into_iter().collect() }
 }
 
+/// What is preloaded already, and ours behind it: a sanitizer's runtime, say, must be the first. Entries of ours that are
+/// there already (one `peerdma run` in another) are not there twice.
+fn behind(given: &OsStr, ours: &OsStr) -> OsString {
+    let entries = |list: &OsStr| -> Vec<OsString> {
+        let split = list.as_bytes().split(|byte| b" :".contains(byte));
+        split
+            .filter(|entry| !entry.is_empty())
+            .map(|entry| OsStr::from_bytes(entry).into())
+            .collect()
+    };
+    let ours = entries(ours);
+    let mut all = entries(given);
+    all.retain(|entry| !ours.contains(entry));
+    all.extend(ours);
+    all.join(OsStr::new(":"))
+}
+
+fn join(first: &OsStr, rest: &OsStr) -> OsString {
+    [first, OsStr::new(":"), rest].into_iter().collect()
+}
+
+/// What AddressSanitizer reads.
+const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
+
+/// A program that is linked with the sanitizer's library ends at once when any other library was preloaded: its functions
+/// are to be found first. They are, as ours define none of them, or call the next; and what a program is linked with that a
+/// script starts cannot be known. So that check is off, unless the user says otherwise.
+fn asan_options(given: Option<OsString>) -> OsString {
+    const CHECK: &str = "verify_asan_link_order";
+    let given = given.unwrap_or_default();
+    if given.to_string_lossy().contains(CHECK) {
+        return given;
+    }
+    let mut options = OsString::from(format!("{CHECK}=0"));
+    if !given.is_empty() {
+        options.push(":");
+        options.push(given);
+    }
+    options
+}
+
 /// Whether a path can stand in `LD_PRELOAD`, which has no way to quote.
 fn is_listable(path: &Path) -> bool {
     !path.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte))
@@ -235,5 +279,21 @@ mod tests {
     #[test]
     fn a_variable_that_is_not_set_gets_one_entry() {
         assert_eq!(prepend(OsStr::new("/a"), "PEERDMA_NO_SUCH_VARIABLE", ":"), "/a");
+    }
+
+    #[test]
+    fn what_is_preloaded_already_stays_in_front_and_ours_is_there_once() {
+        let list = |given: &str| behind(OsStr::new(given), OsStr::new("/g.so:/v.so"));
+        assert_eq!(list(""), "/g.so:/v.so");
+        assert_eq!(list("/asan.so /x.so"), "/asan.so:/x.so:/g.so:/v.so");
+        assert_eq!(list("/v.so:/x.so"), "/x.so:/g.so:/v.so");
+    }
+
+    #[test]
+    fn the_options_of_a_user_stay_and_win() {
+        let options = |given: &str| asan_options(Some(given.into()));
+        assert_eq!(asan_options(None), "verify_asan_link_order=0");
+        assert_eq!(options("detect_leaks=0"), "verify_asan_link_order=0:detect_leaks=0");
+        assert_eq!(options("verify_asan_link_order=1"), "verify_asan_link_order=1");
     }
 }

@@ -299,10 +299,10 @@ impl Engine {
             grh: Some(&grh),
             source: Qpn::GSI,
         };
-        let pushed = self.core.peers.push(vf, &record, |room| {
-            room.copy_from(&transmit.mad[..]);
-            Ok(())
-        });
+        let pushed = self
+            .core
+            .peers
+            .push(vf, &record, |room| room.copy_from(&transmit.mad[..]).map_err(|_| ()));
         if pushed.is_ok() && self.core.tap.is_some() {
             self.core.tap_mad(&av, &headers, &transmit.mad[..]);
         }

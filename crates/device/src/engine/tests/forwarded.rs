@@ -202,7 +202,7 @@ fn a_local_datagram_has_a_local_source() {
             source: own,
         };
         let pushed = sender.core.peers.push(vf, &record, |room| {
-            room.copy_from(&[5; 8]);
+            room.copy_from(&[5; 8]).unwrap();
             Ok::<(), ()>(())
         });
         assert!(pushed.is_ok());

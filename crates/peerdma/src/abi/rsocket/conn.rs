@@ -19,7 +19,7 @@ use iba::QpType;
 use rsocket::{Control, Credit, End, Hello, Mapping, Sent, Sge, Sizes, Stream, Write};
 
 use super::map::Maps;
-use super::memory::{LOCAL_WRITE, Memory, Pieces, REMOTE_WRITE};
+use super::memory::{LOCAL_WRITE, Memory, Pieces, REMOTE_WRITE, unreachable};
 use super::settings::SETTINGS;
 use super::waker::Watchers;
 use crate::abi::context::opened;
@@ -268,14 +268,16 @@ impl Conn {
         // ORDERING: with it the reads below see what the peer wrote before it.
         let length = entry.load_u32(12, Ordering::Acquire).unwrap_or(0);
         let mut bytes = [0; Sge::SIZE];
-        entry.copy_to(&mut bytes);
+        // The peer wrote it, and it is of one piece with the length, so that it is there.
+        let _ = entry.copy_to(&mut bytes);
         Sge { length, ..Sge::from_bytes(&bytes) }
     }
 
     /// Writes an entry of the target list. It is ours until its length is 0 and the peer was told so by data.
     fn set_target(&self, index: u32, target: Sge) {
         let entry = self.list.part(index * Sge::SIZE as u32, Sge::SIZE as u32);
-        entry.copy_from(&target.to_bytes(rsocket::Order::Same));
+        // It was read before.
+        let _ = entry.copy_from(&target.to_bytes(rsocket::Order::Same));
     }
 
     /// The mapping of the peer that holds `offset`: address, bytes that follow, key.
@@ -284,7 +286,7 @@ impl Conn {
         (0..core.sizes().mappings).find_map(|index| {
             let at = behind + index * Mapping::SIZE as u32;
             let mut bytes = [0; Mapping::SIZE];
-            self.list.part(at, Mapping::SIZE as u32).copy_to(&mut bytes);
+            self.list.part(at, Mapping::SIZE as u32).copy_to(&mut bytes).ok()?;
             let mapping = Mapping::from_bytes(&bytes);
             let (addr, left) = mapping.find(offset)?;
             Some((addr, left, mapping.sge.key))
@@ -345,7 +347,7 @@ impl Conn {
                 let mut pieces = smallvec::SmallVec::<[Piece; 2]>::new();
                 for range in ranges.iter().filter(|range| !range.is_empty()) {
                     let length = range.end - range.start;
-                    from.copy_to(self.send.part(range.start, length));
+                    from.copy_to(self.send.part(range.start, length))?;
                     let addr = self.send.addr() + u64::from(range.start);
                     pieces.push(Piece { addr, length, lkey: self.send.lkey() });
                 }
@@ -363,7 +365,7 @@ impl Conn {
                     // SAFETY: the bytes live, and nobody else knows them.
                     let place =
                         unsafe { umem::Foreign::new(gathered.as_mut_ptr(), gathered.len()) };
-                    from.copy_to(place);
+                    from.copy_to(place)?;
                     let addr = gathered.as_ptr().addr() as u64;
                     self.post(write, &mut [Piece { addr, length, lkey: 0 }], INLINE)
                 }
@@ -418,7 +420,7 @@ impl Conn {
             return self.post(&write, &mut [Piece { addr, length, lkey: 0 }], INLINE);
         }
         let at = core.sizes().send_buffer + slot * length;
-        self.send.part(at, length).copy_from(&entry);
+        self.send.part(at, length).copy_from(&entry).map_err(unreachable)?;
         let addr = self.send.addr() + u64::from(at);
         self.post(&write, &mut [Piece { addr, length, lkey: self.send.lkey() }], 0)
     }
@@ -575,17 +577,18 @@ impl Conn {
     }
 
     /// Reads what came, and, if `is_peek`, leaves it there.
-    pub(super) fn read(&self, core: &mut Stream, to: &mut Pieces<'_>, is_peek: bool) {
+    pub(super) fn read(&self, core: &mut Stream, to: &mut Pieces<'_>, is_peek: bool) -> Answer {
         let ranges = core.data(to.left());
         let mut read = 0;
         for range in ranges.iter().filter(|range| !range.is_empty()) {
             let length = range.end - range.start;
-            to.copy_from(self.data.part(range.start, length));
+            to.copy_from(self.data.part(range.start, length))?;
             read += length;
         }
         if !is_peek {
             core.consume(read);
         }
+        Ok(())
     }
 }
 

@@ -24,7 +24,7 @@ use rustix::net::{
 };
 
 use super::conn::Queue;
-use super::memory::{LOCAL_WRITE, Memory, Pieces};
+use super::memory::{LOCAL_WRITE, Memory, Pieces, unreachable};
 use super::poll;
 use super::service;
 use super::socket::{Kind, NOTHING, Socket};
@@ -221,8 +221,14 @@ impl End {
         let length = head + from.left() as u32;
         let Some(buffer) = self.free.pop() else { return Err(Failure::quiet(libc::EAGAIN)) };
         let at = buffer * SEND_LOW_WATER;
-        self.send.part(at, head).copy_from(&header.to_bytes()[..head as usize]);
-        from.copy_to(self.send.part(at + head, length - head));
+        let copied = self.send.part(at, head).copy_from(&header.to_bytes()[..head as usize]);
+        let copied = copied.map_err(unreachable);
+        if let Err(failure) =
+            copied.and_then(|()| from.copy_to(self.send.part(at + head, length - head)))
+        {
+            self.free.push(buffer);
+            return Err(failure);
+        }
         let addr = self.send.addr() + u64::from(at);
         let mut piece = Piece { addr, length, lkey: self.send.lkey() };
         // SAFETY: the structure is made of integers and pointers, for which zero is a value.
@@ -287,8 +293,10 @@ impl State {
                 let length = wc.byte_len.saturating_sub(GRH).min(SEND_LOW_WATER);
                 let mut bytes = [0; Header::MAX];
                 let seen = (length as usize).min(Header::MAX);
-                end.receive.part(buffer * SEND_LOW_WATER, seen as u32).copy_to(&mut bytes[..seen]);
-                if let Some(header) = Header::from_bytes(&bytes[..seen]) {
+                let start = end.receive.part(buffer * SEND_LOW_WATER, seen as u32);
+                let header = start.copy_to(&mut bytes[..seen]).ok();
+                let header = header.and_then(|()| Header::from_bytes(&bytes[..seen]));
+                if let Some(header) = header {
                     let at = header.size() as u32;
                     let place = Place::Buffer { end: index, buffer, at, length: length - at };
                     self.messages.push_back(Message { source: header.source, place });
@@ -477,7 +485,7 @@ impl DatagramSocket {
                 let ask = state.ask(peer.end, true);
                 let mut bytes = vec![0; length];
                 // SAFETY: the bytes live, and nobody else knows them.
-                from.copy_to(unsafe { umem::Foreign::new(bytes.as_mut_ptr(), length) });
+                from.copy_to(unsafe { umem::Foreign::new(bytes.as_mut_ptr(), length) })?;
                 drop(state);
                 return self.send_udp(&ask, &bytes, to).map(|()| length.cast_signed());
             };
@@ -520,12 +528,12 @@ impl DatagramSocket {
             if let Some(message) = state.messages.pop_front() {
                 let source = message.source;
                 let count = state.read(&message, &mut to);
-                if flags & libc::MSG_PEEK != 0 {
+                if flags & libc::MSG_PEEK != 0 || count.is_err() {
                     state.messages.push_front(message);
                 } else {
                     state.done(&message);
                 }
-                return Ok((count.cast_signed(), Some(source)));
+                return Ok((count?.cast_signed(), Some(source)));
             }
             if state.no_reads {
                 return Ok((0, None));
@@ -630,19 +638,19 @@ impl DatagramSocket {
 
 impl State {
     /// Copies a datagram, as much as there is room for.
-    fn read(&self, message: &Message, to: &mut Pieces<'_>) -> usize {
+    fn read(&self, message: &Message, to: &mut Pieces<'_>) -> Answer<usize> {
         match &message.place {
             Place::Buffer { end, buffer, at, length } => {
                 let count = (*length as usize).min(to.left());
                 let part = self.ends[*end].receive.part(buffer * SEND_LOW_WATER + at, count as u32);
-                to.copy_from(part);
-                count
+                to.copy_from(part)?;
+                Ok(count)
             }
             Place::Bytes(bytes) => {
                 let count = bytes.len().min(to.left());
                 // SAFETY: the bytes live, and are only read.
-                to.copy_from(unsafe { umem::Foreign::new(bytes.as_ptr().cast_mut(), count) });
-                count
+                to.copy_from(unsafe { umem::Foreign::new(bytes.as_ptr().cast_mut(), count) })?;
+                Ok(count)
             }
         }
     }

@@ -114,7 +114,7 @@ fn receive_stream(
                 }
                 return Ok(());
             }
-            conn.read(&mut core, &mut to, is_peek);
+            conn.read(&mut core, &mut to, is_peek)?;
             if !wants_all {
                 return Ok(());
             }

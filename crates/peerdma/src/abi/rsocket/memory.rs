@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 
 use libc::iovec;
-use umem::Foreign;
+use umem::{Fault, Foreign};
 
 use crate::abi::mr::{ibv_dereg_mr, ibv_reg_mr};
 use crate::abi::rdmacm::{Answer, Failure};
@@ -96,6 +96,11 @@ impl Drop for Memory {
     }
 }
 
+/// What a copy from or to memory that is not there is refused with.
+pub(super) fn unreachable(fault: Fault) -> Failure {
+    Failure::new(libc::EFAULT, format!("rsocket: {fault}"))
+}
+
 /// Memory of the program, in pieces, of which some bytes were used.
 #[derive(Clone)]
 pub(super) struct Pieces<'a> {
@@ -153,14 +158,14 @@ impl<'a> Pieces<'a> {
         self.left
     }
 
-    /// Copies the next bytes to `to`. There are enough.
-    pub(super) fn copy_to(&mut self, to: Foreign<'_>) {
-        self.walk(to, |own, other| other.copy_from_foreign(own));
+    /// Copies the next bytes to `to`. There are enough. EFAULT if they are not there.
+    pub(super) fn copy_to(&mut self, to: Foreign<'_>) -> Answer {
+        self.walk(to, |own, other| other.copy_from_foreign(own))
     }
 
-    /// Copies `from` to the next bytes. There are enough.
-    pub(super) fn copy_from(&mut self, from: Foreign<'_>) {
-        self.walk(from, |own, other| own.copy_from_foreign(other));
+    /// Copies `from` to the next bytes. There are enough. EFAULT if they are not there.
+    pub(super) fn copy_from(&mut self, from: Foreign<'_>) -> Answer {
+        self.walk(from, |own, other| own.copy_from_foreign(other))
     }
 
     /// The next bytes, if they are in one piece.
@@ -178,15 +183,21 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    fn walk(&mut self, other: Foreign<'_>, copy: impl Fn(Foreign<'_>, Foreign<'_>)) {
+    fn walk(
+        &mut self,
+        other: Foreign<'_>,
+        copy: impl Fn(Foreign<'_>, Foreign<'_>) -> Result<(), Fault>,
+    ) -> Answer {
         let mut done = 0;
         while done < other.len() {
             let here = self.here(other.len() - done);
             let own = self.next(here).expect("it is within the piece");
-            copy(own, other.slice(done, here).expect("it is within the other"));
+            copy(own, other.slice(done, here).expect("it is within the other"))
+                .map_err(unreachable)?;
             self.pass(here);
             done += here;
         }
+        Ok(())
     }
 
     /// How many of the next `wanted` bytes are in the piece that is used now; pieces without bytes are passed over.

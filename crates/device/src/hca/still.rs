@@ -1,0 +1,162 @@
+//! All devices kept still across a fork.
+
+use std::cell::Cell;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use link::biased;
+use parking_lot::{MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::{Hca, NicList, OPEN, closed_lock};
+use crate::counters::Counters;
+use crate::engine::Engine;
+
+/// Longer than anybody holds a lock of ours who still goes on.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Held for reading while a device is opened or closed, and for writing across a fork: of one that another thread is in the
+/// middle of, the child would have locks that nobody lets go of, and descriptors that nobody closes.
+static STILL: RwLock<()> = RwLock::new(());
+
+thread_local! {
+    /// How many devices the thread is in the middle of.
+    static CHANGES: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A device is being opened or closed.
+pub(super) struct Changing {
+    _still: RwLockReadGuard<'static, ()>,
+}
+
+impl Changing {
+    pub(super) fn begin() -> Self {
+        // Nested, when a device that failed is closed by opening it anew.
+        let still = STILL.read_recursive();
+        let _ = CHANGES.try_with(|changes| changes.set(changes.get() + 1));
+        Self { _still: still }
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        let _ = CHANGES.try_with(|changes| changes.set(changes.get() - 1));
+    }
+}
+
+/// An engine kept still across a fork.
+struct Whole {
+    /// Before the device in this list, so that the lock is free when that goes.
+    engine: biased::ArcMutexGuard<Engine>,
+    hca: Arc<Hca>,
+}
+
+/// Everything kept still across a fork, as far as this thread can: what it was interrupted in it cannot wait for.
+pub(crate) struct StillForFork {
+    still: Option<RwLockWriteGuard<'static, ()>>,
+    open: Option<MutexGuard<'static, NicList>>,
+    closed: Option<MutexGuard<'static, Counters>>,
+    whole: Vec<Whole>,
+    /// Those in the middle of a call.
+    torn: Vec<Arc<Hca>>,
+}
+
+impl StillForFork {
+    /// Waits until everything is at rest, and keeps it so.
+    pub(crate) fn begin() -> Self {
+        let open_hcas = || -> Vec<Arc<Hca>> {
+            let open = OPEN.get().and_then(|open| open.try_lock_for(PATIENCE));
+            open.iter().flat_map(|open| open.iter()).filter_map(|(_, hca)| hca.upgrade()).collect()
+        };
+        let is_changing = CHANGES.try_with(Cell::get).unwrap_or(0) > 0;
+        let mut hcas = if is_changing { Vec::new() } else { open_hcas() };
+        // Whoever else waits may wait for what this thread has.
+        let is_interrupted =
+            is_changing || hcas.iter().any(|hca| biased::is_held_here(&hca.shared.engine));
+        let patience = if is_interrupted { Duration::ZERO } else { PATIENCE };
+        let still = if is_changing { None } else { STILL.try_write_for(patience) };
+        if !is_interrupted {
+            // Nobody opens another one from here on.
+            hcas = open_hcas();
+        }
+        let (mut whole, mut torn) = (Vec::new(), Vec::new());
+        for hca in hcas {
+            let engine = &hca.shared.engine;
+            let is_ours = biased::is_held_here(engine);
+            match if is_ours { None } else { engine.try_lock_arc_for(patience) } {
+                Some(engine) => whole.push(Whole { engine, hca }),
+                None => torn.push(hca),
+            }
+        }
+        let open =
+            OPEN.get().filter(|_| still.is_some()).and_then(|open| open.try_lock_for(patience));
+        let closed = closed_lock().try_lock_for(patience);
+        Self { still, open, closed, whole, torn }
+    }
+
+    /// In the parent: lets everything go on.
+    pub(crate) fn end(self) {
+        let Self { still, open, closed, whole, torn } = self;
+        drop((still, open, closed));
+        // The last to know a device closes it.
+        drop((whole, torn));
+    }
+
+    /// In the child: what is left of devices is husks.
+    pub(crate) fn abandon(self) {
+        let Self { still, mut open, closed, whole, torn } = self;
+        let gone = whole.iter().map(|whole| &whole.hca).chain(&torn);
+        let gone: Vec<*const Hca> = gone.map(Arc::as_ptr).collect();
+        if let Some(open) = &mut open {
+            open.retain(|(_, known)| !gone.contains(&known.as_ptr()));
+        }
+        drop((still, open, closed));
+        for Whole { mut engine, hca } in whole {
+            biased::forget_others(&engine);
+            engine.become_husk();
+            hca.shared.stop.store(true, Ordering::Release);
+            // The thread did not come along; joining it would wait for ever.
+            mem::forget(hca.thread.lock().take());
+        }
+        // The call that was interrupted may go on with it, and nobody else.
+        mem::forget(torn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::{fork, rig};
+
+    /// As of a signal handler that forks while its thread polls.
+    #[test]
+    fn a_fork_within_a_call_does_not_wait_for_that_call() {
+        let hca = Hca::open(&rig::nic("fork-within")).expect("a VF is free");
+        let began = Instant::now();
+        let engine = hca.lock();
+        fork::prepare();
+        fork::parent();
+        drop(engine);
+        assert!(began.elapsed() < PATIENCE, "it waited for itself");
+        assert!(hca.try_lock_for(PATIENCE).is_some(), "and left the lock as it was");
+    }
+
+    #[test]
+    fn a_fork_waits_for_a_device_that_is_being_opened_and_others_wait_for_the_fork() {
+        let (tell, told) = mpsc::channel();
+        let changing = Changing::begin();
+        let forker = std::thread::spawn(move || {
+            fork::prepare();
+            let _ = tell.send(());
+            fork::parent();
+        });
+        assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "a device is being opened");
+        drop(changing);
+        told.recv_timeout(PATIENCE * 4).expect("now it goes on");
+        forker.join().expect("no panic");
+    }
+}

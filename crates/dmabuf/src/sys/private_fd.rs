@@ -1,0 +1,86 @@
+//! Descriptors that a child of a fork must not keep.
+
+use std::collections::BTreeSet;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::fork;
+
+/// Forks between the first process and this one.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// Those of this process. Only a [`PrivateFd`] that is no husk puts its number in, and takes it out when it goes.
+static PRIVATE: Mutex<BTreeSet<RawFd>> = Mutex::new(BTreeSet::new());
+
+/// Which process this is, among a parent and its children. What was made under another number is a husk.
+#[inline]
+pub(crate) fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// A descriptor that a child of a fork closes before it does anything else, and never uses.
+#[derive(Debug)]
+pub struct PrivateFd {
+    fd: ManuallyDrop<OwnedFd>,
+    generation: u32,
+}
+
+impl PrivateFd {
+    /// Takes charge of a descriptor.
+    pub fn new(fd: OwnedFd) -> Self {
+        fork::watch();
+        private().insert(fd.as_raw_fd());
+        Self { fd: ManuallyDrop::new(fd), generation: generation() }
+    }
+
+    /// Whether it is that of a parent.
+    pub(crate) fn is_husk(&self) -> bool {
+        self.generation != generation()
+    }
+}
+
+impl AsFd for PrivateFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for PrivateFd {
+    fn drop(&mut self) {
+        if self.is_husk() {
+            // Closed by the child; the number may be somebody else's by now.
+            return;
+        }
+        // One critical section: between removal and close a fork would leak the descriptor into the child, between
+        // close and removal it would close another file's.
+        let mut private = private();
+        private.remove(&self.fd.as_raw_fd());
+        // SAFETY: once, and the value goes.
+        unsafe { ManuallyDrop::drop(&mut self.fd) };
+    }
+}
+
+fn private() -> MutexGuard<'static, BTreeSet<RawFd>> {
+    PRIVATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The list, held across a fork.
+pub(crate) struct HeldPrivate(MutexGuard<'static, BTreeSet<RawFd>>);
+
+/// Keeps the list as it is.
+pub(crate) fn hold_private() -> HeldPrivate {
+    HeldPrivate(private())
+}
+
+impl HeldPrivate {
+    /// In the child: closes them, and makes husks of those who had them.
+    pub(crate) fn close_in_child(mut self) {
+        GENERATION.fetch_add(1, Ordering::Relaxed);
+        for fd in std::mem::take(&mut *self.0) {
+            // SAFETY: a `PrivateFd` owns the number, and is a husk by now: it never uses or closes it again.
+            unsafe { rustix::io::close(fd) };
+        }
+    }
+}
