@@ -31,11 +31,6 @@ impl Clock {
         self.stopped = Some(self.now() + wait);
     }
 
-    /// Seconds since 1970, for numbers that should differ from run to run.
-    pub(crate) fn wall_seconds() -> u64 {
-        UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs())
-    }
-
     /// What the wall's clock shows at a time of the device's, in nanoseconds since 1970.
     ///
     /// Both clocks run at the same rate, so what lies between them is looked up, and changes only when somebody sets the wall's:

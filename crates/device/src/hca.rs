@@ -574,8 +574,8 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         is_behind: false,
     };
     let receivers = Receivers::new(udp, config.udp_port, watch, waits);
-    // Numbers that a process with this VF used shortly before rest: the start moves with the process and the time.
-    let start = std::process::id().wrapping_mul(1031) ^ Clock::wall_seconds() as u32;
+    // Numbers that a process with this VF used shortly before rest, and nobody can tell the next one.
+    let start = crate::engine::cm::random() as u32;
     let cm = CmService::new(&core);
     Ok(Engine::new(core, QpTable::new(vf, start), receivers, cm, clock))
 }

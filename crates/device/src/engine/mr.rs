@@ -8,6 +8,7 @@ use transport::env::{LocalError, RemoteError};
 use transport::wr::Sge;
 use umem::Umem;
 
+use super::cm::random;
 use super::import::Import;
 use super::null::Null;
 use super::odp::Odp;
@@ -72,7 +73,8 @@ impl Mr {
     }
 }
 
-/// All regions, by key: the index in the upper 24 bits, a tag that changes with each use of the index in the lower 8.
+/// All regions, by key: the index in the upper 24 bits, a tag in the lower 8 that begins anywhere and changes with each use of
+/// the index.
 #[derive(Debug, Default)]
 pub(crate) struct MrTable {
     slots: Slab<Mr>,
@@ -96,7 +98,8 @@ impl MrTable {
         let entry = self.slots.vacant_entry();
         let index = entry.key();
         if index >= self.tags.len() {
-            self.tags.resize(index + 1, 0);
+            // No key can be told before it is made.
+            self.tags.resize_with(index + 1, || random() as u8);
         }
         // Key 0 is what programs put where no key is meant, so index 0 never has tag 0.
         self.tags[index] = match self.tags[index].wrapping_add(1) {

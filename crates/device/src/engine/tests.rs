@@ -13,9 +13,10 @@ mod strangers;
 mod trains;
 mod turns;
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
-use iba::{Access, Av, Psn, Qpn};
+use iba::{Access, Av, Psn, QpType, Qpn};
 use transport::env::Skipped;
 use umem::{HostBuf, Umem};
 use wire::{Headers, Opcode};
@@ -26,6 +27,7 @@ use super::peers::{self, Incoming, Record};
 use super::qp::{QpTable, vf_of};
 use super::udp::UdpQueue;
 use crate::ids::{MrId, PdId};
+use crate::rig;
 
 /// A generator that needs no crate: numbers that look random and repeat with the seed.
 struct Numbers(u64);
@@ -139,7 +141,7 @@ fn region(key: u32, pd: u32, access: Access) -> Mr {
 #[test]
 fn a_key_is_not_given_out_again_at_once() {
     let mut table = MrTable::default();
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     for _ in 0..255 {
         let (id, key) = table.insert(|key| region(key, 0, Access::empty()));
         assert!(seen.insert(key) && key != 0, "{key:#x} again");
@@ -165,6 +167,19 @@ fn a_region_is_used_only_within_its_range_domain_and_rights() {
         "wraps"
     );
     assert!(!remote(3, key | 0xff00_0000, 0x1000, 8, read), "an index that was never used");
+}
+
+/// Who made no region and no QP cannot tell the numbers of one: they begin anywhere.
+#[test]
+fn the_numbers_of_two_processes_do_not_begin_alike() {
+    let first_key = || MrTable::default().insert(|key| region(key, 0, Access::empty())).1;
+    let keys: HashSet<u32> = std::iter::repeat_with(first_key).take(64).collect();
+    assert!(keys.len() > 8, "of 256: {keys:?}");
+
+    let nic = rig::nic("numbers");
+    let index_of_first = || rig::Process::new(&nic, QpType::Rc).qpn.value() & 0x3FFF;
+    let indices: HashSet<u32> = std::iter::repeat_with(index_of_first).take(8).collect();
+    assert!(indices.len() > 4, "of 16384: {indices:?}");
 }
 
 #[test]
@@ -311,17 +326,17 @@ fn batches_that_will_not_go_as_trains_are_sealed_anew() {
 /// The log names the reason; whether peers take the direct path at all is found out by each of them.
 #[test]
 fn a_region_that_peers_cannot_reach_directly_has_a_reason() {
-    let mut nic = crate::rig::nic("regions");
-    let mut engine = crate::rig::engine(&nic);
-    let objects = crate::rig::Objects::new(&mut engine);
+    let mut nic = rig::nic("regions");
+    let mut engine = rig::engine(&nic);
+    let objects = rig::Objects::new(&mut engine);
     let mr = engine.core.mrs.get(objects.mr.id).unwrap();
     assert_eq!(engine.only_by_ring(objects.mr.id, mr), None);
     let reason = engine.only_by_ring(MrId(1 << 16), mr).unwrap();
     assert!(reason.contains("full"), "{reason}");
 
     nic.config.direct = false;
-    let mut engine = crate::rig::engine(&nic);
-    let objects = crate::rig::Objects::new(&mut engine);
+    let mut engine = rig::engine(&nic);
+    let objects = rig::Objects::new(&mut engine);
     let mr = engine.core.mrs.get(objects.mr.id).unwrap();
     let reason = engine.only_by_ring(objects.mr.id, mr).unwrap();
     assert!(reason.contains("configuration"), "{reason}");

@@ -33,6 +33,7 @@ use self::endpoint::{Endpoint, Role};
 pub(crate) use self::gsi::Arrived;
 pub(crate) use self::injected::HeldMad;
 use self::ports::Ports;
+pub(crate) use self::ports::random;
 use self::unheard::Unheard;
 use super::Engine;
 use super::core::Core;
@@ -74,7 +75,7 @@ pub(crate) struct CmService {
 
 impl CmService {
     pub(crate) fn new(core: &Core) -> Self {
-        let random = ports::random();
+        let random = random();
         let local = Local {
             ca_guid: core.attr.node_guid,
             ack_delay: ACK_DELAY,
