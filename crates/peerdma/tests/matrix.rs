@@ -44,18 +44,9 @@ fn the_matrix_is_that_of_the_tables() {
 
 fn matrix() -> String {
     let mut text = String::from(HEAD);
-    let works = |answer: &Answer| matches!(answer, Answer::In(_));
     let verbs = VERBS.iter().map(|symbol| &symbol.answer).chain(INLINE.iter().map(|i| &i.answer));
-    let total = verbs.clone().count();
-    let done = verbs.clone().filter(|answer| works(answer)).count();
-    let never = verbs.filter(|answer| matches!(answer, Answer::Never(..))).count();
-    let absent = total - done - never;
-    line(
-        &mut text,
-        &format!(
-            "\nOf {total} public verbs {done} work, {never} always say no, and {absent} are absent."
-        ),
-    );
+    line(&mut text, "");
+    sum(&mut text, "public verbs", verbs);
 
     line(&mut text, "\n## Verbs with a symbol\n\n| verb | version | answer |\n|---|---|---|");
     symbols_of(&mut text, VERBS);
@@ -65,16 +56,28 @@ fn matrix() -> String {
     for verb in INLINE {
         row(&mut text, verb.name, &format!("`{}`", verb.through), &verb.answer);
     }
-    line(
-        &mut text,
-        "\n## Connection manager and rsockets\n\n| call | version | answer |\n|---|---|---|",
-    );
+    line(&mut text, "\n## Connection manager and rsockets\n");
+    sum(&mut text, "calls", RDMACM.iter().map(|symbol| &symbol.answer));
+    line(&mut text, "\n| call | version | answer |\n|---|---|---|");
     symbols_of(&mut text, RDMACM);
     let private = "\n## Private symbols\n\nWhat vendor libraries bind when they are loaded, in the version node of each \
                    generation of rdma-core.\n\n| symbol | versions | answer |\n|---|---|---|";
     line(&mut text, private);
     symbols_of(&mut text, PRIVATE);
     text
+}
+
+fn sum<'a>(text: &mut String, what: &str, answers: impl Iterator<Item = &'a Answer>) {
+    let (mut total, mut works, mut never) = (0, 0, 0);
+    for answer in answers {
+        total += 1;
+        works += usize::from(matches!(answer, Answer::In(_)));
+        never += usize::from(matches!(answer, Answer::Never(..)));
+    }
+    let absent = total - works - never;
+    let sum =
+        format!("Of {total} {what} {works} work, {never} always say no, and {absent} are absent.");
+    line(text, &sum);
 }
 
 fn symbols_of(text: &mut String, table: &[Symbol]) {
