@@ -2,10 +2,13 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use common::{MB, Miss, Mr, Nic, Refused, config, open, pattern};
 use dmabuf::ImporterClass::{Dynamic, Pinned, PinnedRevocable};
 use dmabuf::gate::GateState;
-use dmabuf::{ExporterErrorKind, FenceStatus, MapType, Usage};
+use dmabuf::{ExporterErrorKind, FenceStatus, MapType, Timeline, Usage};
 use gpu::{CopyMode, Domain, GpuConfig, Place, Preset};
 
 #[test]
@@ -146,6 +149,36 @@ fn a_move_is_a_kernel_fence_that_users_of_the_bytes_wait_for() {
     // The GPU itself does what it waits for.
     bo.read(0, &mut bytes).expect("inside");
     assert_eq!((&bytes, bo.moving().is_signaled()), (b"bytes", true));
+}
+
+#[test]
+fn a_move_and_a_reset_wait_for_all_work_on_the_bytes() {
+    for resets in [false, true] {
+        let (gpu, tree) = open(&config(Preset::Xe));
+        let bo = gpu.alloc(MB, Place::VRAM).expect("room");
+        let mr = Mr::register(&Nic::new(Dynamic, &tree), &bo.export().expect("exported"));
+        let _mr = mr.expect("served");
+        // The least class there is: what an importer could not stop at once.
+        let engine = Timeline::new("nic", "flush");
+        let resv = bo.resv().lock();
+        resv.reserve_fences(1).expect("memory");
+        resv.add_fence(&engine.point(), Usage::Bookkeep).expect("reserved");
+        drop(resv);
+        let is_done = &AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                // Time for a call that does not wait to come back.
+                std::thread::sleep(Duration::from_millis(50));
+                is_done.store(true, Ordering::SeqCst);
+                engine.signal(1);
+            });
+            match resets {
+                false => drop(gpu.evict(&bo).expect("not pinned")),
+                true => drop(gpu.begin_reset()),
+            }
+            assert!(is_done.load(Ordering::SeqCst), "reset: {resets}");
+        });
+    }
 }
 
 #[test]

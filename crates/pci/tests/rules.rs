@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use pci::{
-    AddResourceError, Bdf, Enable, EnableError, InitError, MapType, P2pdma, PciConfig, PciTree,
-    Route,
+    Acs, AddResourceError, Bar, BarKind, Bdf, Cpu, Enable, EnableError, Function, FunctionKind,
+    Ids, InitError, MapType, P2pdma, PciConfig, PciTree, RootBus, Route,
 };
 
 /// A machine with something of everything: two host bridges, two switches, two functions of one device.
@@ -297,6 +297,25 @@ fn providers_and_pools() {
     assert_eq!(provider.bus_addr(memory.addr()), memory.bus_addr());
     p2p.remove(far);
     assert!(p2p.alloc(far, 1).is_none() && p2p.provider(far, 0).is_none());
+}
+
+/// As on architectures whose CPU does not reach BARs.
+#[test]
+fn a_device_whose_memory_cannot_be_mapped_lends_none() {
+    let bdf = Bdf::new(0, 1, 0, 0);
+    let kind = BarKind::Unmappable;
+    let device = Function {
+        bdf,
+        kind: FunctionKind::Endpoint,
+        upstream: None,
+        root: RootBus { domain: 0, bus: 0 },
+        ids: Ids { vendor: 0x8086, device: 0x2020 },
+        acs: Acs::empty(),
+        bars: vec![Bar { index: 2, addr: 1 << 32, size: 4096, bus_offset: 0, kind }],
+    };
+    let p2p = P2pdma::new(Arc::new(PciTree::new(Cpu::Other, vec![device]).expect("sound")));
+    assert_eq!(p2p.init(bdf), Err(InitError::NotMappable { bdf, bar: 2 }));
+    assert_eq!((p2p.provider(bdf, 2), p2p.view(bdf)), (None, None));
 }
 
 #[test]

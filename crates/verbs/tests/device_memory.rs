@@ -130,6 +130,21 @@ fn who_reaches_device_memory_is_asked_of_the_pci_tree() {
 }
 
 #[test]
+fn device_memory_is_given_out_in_granules_of_64_bytes() {
+    let config = NicConfig { max_dm_size: 256, ..NicConfig::default() };
+    let (context, pd) = nic_of(config);
+    let blocks = [65, 65].map(|length| context.alloc_dm(length).unwrap());
+    assert_eq!(context.alloc_dm(1).unwrap_err().kind(), Kind::NoMemory, "two take all four");
+    for dm in &blocks {
+        let region = pd.reg_dm_mr(dm, 0, 65, ALL).unwrap();
+        assert!(pd.reg_dm_mr(dm, 0, 66, ALL).is_err(), "what was not asked for is not there");
+        drop(region);
+    }
+    drop(blocks);
+    context.alloc_dm(256).unwrap();
+}
+
+#[test]
 fn freeing_waits_until_importers_have_let_go() {
     let (context, _pd) = nic(ImporterConfig::Dynamic);
     let dm = context.alloc_dm(4096).unwrap();

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::fence::{Fence, FenceArray, TimedOut, Timeline};
@@ -216,6 +216,15 @@ fn a_class_stands_for_itself_and_all_lower_ones() {
         engine.signal(1);
     }
     assert!(resv.fences(Usage::Bookkeep).is_empty());
+}
+
+#[test]
+fn a_deadline_is_told_to_the_producers_of_a_class_and_of_all_lower_ones() {
+    let (resv, engines) = one_of_each();
+    let soon = Instant::now();
+    resv.set_deadline(Usage::Write, soon);
+    let told: Vec<_> = engines.iter().map(Timeline::deadline).collect();
+    assert_eq!(told, [Some(soon), Some(soon), None, None]);
 }
 
 #[test]

@@ -166,9 +166,12 @@ static void parent_domains(void)
 
 static void imports(void)
 {
+	struct ibv_alloc_dm_attr attr = { .length = 128 };
 	struct ibv_context *second;
+	struct ibv_dm *dm, *same;
 	struct ibv_mr *region;
 	struct ibv_pd *domain;
+	char word[8];
 
 	CHECK_ERRNO(!ibv_import_device(-1), EINVAL);
 	CHECK_ERRNO(!ibv_import_device(0), ENODEV);
@@ -179,6 +182,14 @@ static void imports(void)
 	CHECK((region = ibv_import_mr(domain, mr->handle)) && region->rkey == mr->rkey && region->length == mr->length);
 	CHECK(!region->addr);
 	CHECK_ERRNO(ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT, EINVAL);
+	/* Device memory: the same bytes, and as long as the first has them. */
+	CHECK((dm = ibv_alloc_dm(context, &attr)));
+	CHECK_ERRNO(!ibv_import_dm(second, 1 << 20), ENOENT);
+	CHECK((same = ibv_import_dm(second, dm->handle)) && same->context == second);
+	CHECK(!ibv_memcpy_to_dm(dm, 64, "imported", 8) && !ibv_memcpy_from_dm(word, same, 64, 8));
+	CHECK(!memcmp(word, "imported", 8));
+	ibv_unimport_dm(same);
+	CHECK(!ibv_memcpy_from_dm(word, dm, 64, 8) && !ibv_free_dm(dm));
 	ibv_unimport_mr(region);
 	ibv_unimport_pd(domain);
 	CHECK(!ibv_close_device(second));

@@ -229,6 +229,36 @@ static void words(void)
 	CHECK(!pthread_join(thread, NULL));
 }
 
+/* The words of a copy are written in ascending order: who sees the last one of a copy sees its first one, too. */
+static atomic_int written;
+
+static void *counter(void *unused)
+{
+	uint32_t copy[64];
+
+	for (uint32_t round = 1; round <= 200000; round++) {
+		for (int i = 0; i < 64; i++)
+			copy[i] = round;
+		CHECK(!ibv_memcpy_to_dm(dm, 0, copy, sizeof(copy)));
+	}
+	atomic_store(&written, 1);
+	return unused;
+}
+
+static void order(void)
+{
+	uint32_t zeros[64] = { 0 }, first, last;
+	pthread_t thread;
+
+	CHECK(!ibv_memcpy_to_dm(dm, 0, zeros, sizeof(zeros)));
+	CHECK(!pthread_create(&thread, NULL, counter, NULL));
+	do {
+		CHECK(!ibv_memcpy_from_dm(&last, dm, 63 * 4, 4) && !ibv_memcpy_from_dm(&first, dm, 0, 4));
+		CHECK(first >= last);
+	} while (!atomic_load(&written));
+	CHECK(!pthread_join(thread, NULL));
+}
+
 static void device_memory(void)
 {
 	const int zero = IBV_ACCESS_ZERO_BASED;
@@ -260,6 +290,7 @@ static void device_memory(void)
 	CHECK(ibv_memcpy_to_dm(dm, 1, word, 4) == EINVAL && ibv_memcpy_from_dm(word, dm, 1, 4) == EINVAL);
 	CHECK(ibv_memcpy_to_dm(dm, 0, word, 5) == EINVAL && ibv_memcpy_from_dm(word, dm, 0, 5) == EINVAL);
 	words();
+	order();
 }
 
 /* What was exported is gone with the memory: who has the descriptor has a buffer that nobody maps. */
