@@ -1,11 +1,11 @@
 /* Pairs of QPs whose programs never poll but for an event, between this process and another one.
  *
- *   events PAIRS ROUNDS SEED
+ *   events PAIRS ROUNDS SEED rc|uc
  *
  * The process forks before it opens the device. On each pair the two take turns: one posts some messages in one list, all unsignaled
  * but the last, the other waits for events until all are here and then posts as many back. Each message has its number, which is checked.
- * No ACK timeout is set, so that nothing but a completion ever wakes anybody: work that is left lying hangs the pair, and the program
- * says so after ten seconds without an event.
+ * No ACK timeout is set, and over UC not even an acknowledgement comes, so that nothing wakes anybody by chance: work that is left
+ * lying hangs the pair, and the program says so after ten seconds without an event.
  */
 #include <infiniband/verbs.h>
 #include <poll.h>
@@ -32,6 +32,7 @@ struct pair {
 
 static struct pair pairs[MAX_PAIRS];
 static unsigned count, rounds, seed, finished;
+static enum ibv_qp_type type;
 static const char *own;
 static struct ibv_cq *cq;
 static struct ibv_mr *mr;
@@ -143,8 +144,14 @@ static void complete(struct ibv_wc *wc, int is_first)
 
 static void connect_pairs(int to_peer, union ibv_gid *gid)
 {
+	int rtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+	int rts = IBV_QP_STATE | IBV_QP_SQ_PSN;
 	unsigned i;
 
+	if (type == IBV_QPT_RC) {
+		rtr |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+		rts |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+	}
 	for (i = 0; i < count; i++) {
 		uint32_t qpn = pairs[i].qp->qp_num;
 
@@ -166,15 +173,11 @@ static void connect_pairs(int to_peer, union ibv_gid *gid)
 			.min_rnr_timer = 1,
 			.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = *gid, .hop_limit = 64}},
 		};
-		if (ibv_modify_qp(pairs[i].qp, &attr,
-				  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-					  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
+		if (ibv_modify_qp(pairs[i].qp, &attr, rtr))
 			die("RTR");
 		attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 0, .retry_cnt = 7, .rnr_retry = 7};
 		attr.max_rd_atomic = 1;
-		if (ibv_modify_qp(pairs[i].qp, &attr,
-				  IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-					  IBV_QP_MAX_QP_RD_ATOMIC))
+		if (ibv_modify_qp(pairs[i].qp, &attr, rts))
 			die("RTS");
 	}
 }
@@ -197,7 +200,7 @@ static void run(int to_peer, int is_first)
 	if (!cq || !mr)
 		die("no queue or no memory");
 	for (i = 0; i < count; i++) {
-		struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC};
+		struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = type};
 
 		init.cap = (struct ibv_qp_cap){MOST, MOST, 1, 1, 0};
 		pairs[i].qp = ibv_create_qp(pd, &init);
@@ -242,8 +245,9 @@ int main(int argc, char **argv)
 	int ends[2], status;
 	pid_t child;
 
-	if (argc != 4)
+	if (argc != 5)
 		return 2;
+	type = strcmp(argv[4], "uc") ? IBV_QPT_RC : IBV_QPT_UC;
 	count = (unsigned)atoi(argv[1]);
 	rounds = (unsigned)atoi(argv[2]);
 	seed = (unsigned)atoi(argv[3]);

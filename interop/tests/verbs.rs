@@ -54,8 +54,9 @@ fn pairs_that_wait_for_events_are_never_forgotten() {
     let scratch = Scratch::new();
     let program = compile("events", &scratch);
     let start = |seed: u32| {
+        let qp_type = if seed.is_multiple_of(2) { "uc" } else { "rc" };
         Program::new(&program)
-            .args(["16", "400", &seed.to_string()])
+            .args(["16", "400", &seed.to_string(), qp_type])
             .limit(Duration::from_secs(120))
             .start()
     };
@@ -64,6 +65,16 @@ fn pairs_that_wait_for_events_are_never_forgotten() {
         let out = pairs.finish();
         out.success().says("first: 16 pairs, 400 rounds").says("second: 16 pairs, 400 rounds");
     }
+}
+
+/// The same with nobody else there, whose packets might wake them.
+#[test]
+fn two_lonely_pairs_that_wait_for_events_are_not_forgotten() {
+    needs!(Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    let program = Program::new(compile("events", &scratch));
+    let out = program.args(["2", "2000", "1", "uc"]).limit(Duration::from_secs(60)).output();
+    out.success().says("first: 2 pairs, 2000 rounds").says("second: 2 pairs, 2000 rounds");
 }
 
 /// The same by datagrams.
@@ -75,6 +86,6 @@ fn pairs_that_wait_for_events_are_never_forgotten_on_the_wire() {
     let config = scratch.file("force_udp.toml");
     std::fs::write(&config, "[[nic]]\nforce_udp = true\n").expect("a writable scratch");
     let program = Program::new(&program).env("PEERDMA_CONFIG", &config);
-    let out = program.args(["16", "100", "7"]).limit(Duration::from_secs(120)).output();
+    let out = program.args(["16", "100", "7", "rc"]).limit(Duration::from_secs(120)).output();
     out.success().says("first: 16 pairs, 100 rounds").says("second: 16 pairs, 100 rounds");
 }
