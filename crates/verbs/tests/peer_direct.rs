@@ -2,6 +2,9 @@
 
 mod common;
 
+use std::sync::{Arc, Mutex};
+
+use dmabuf::peer::{self, PeerClient, PeerMemory, PeerRange};
 use gpu::{Bo, Domain, Gpu, GpuConfig, Machine, Place};
 use verbs::{Access, HostBuf, ImporterConfig, Kind, Mapping, NicConfig, SendRequest, WcStatus};
 
@@ -162,6 +165,45 @@ fn what_a_client_does_not_claim_or_refuses() {
 }
 
 /// The region's owner reads and writes while the memory goes: nothing but success before, and the error after.
+/// Claims nothing, and notes where it was asked about.
+#[derive(Default)]
+struct Witness(Mutex<Vec<u64>>);
+
+impl PeerClient for Witness {
+    fn name(&self) -> &str {
+        "witness"
+    }
+
+    fn needs_invalidation(&self) -> bool {
+        false
+    }
+
+    fn owner(&self, _mapping: &PeerRange) -> Option<String> {
+        None
+    }
+
+    fn acquire(&self, addr: u64, _len: u64) -> Option<Box<dyn PeerMemory>> {
+        self.0.lock().unwrap().push(addr);
+        None
+    }
+}
+
+#[test]
+fn nobody_is_asked_about_plain_memory() {
+    let witness = Arc::new(Witness::default());
+    let client: Arc<dyn PeerClient> = witness.clone();
+    peer::register_client(&client);
+    let (_context, pd) = nic_of(peermem(ImporterConfig::Dynamic));
+    let host = HostBuf::anonymous(8192).unwrap();
+    let _plain = pd.reg_mr(&host, ALL).unwrap();
+    let gpu = gpu();
+    let (_bo, mapping) = mapped(&gpu, Place::VISIBLE_VRAM);
+    let _peers = pd.reg_mapping(&mapping, ALL).unwrap();
+    let asked = witness.0.lock().unwrap();
+    assert!(asked.contains(&(mapping.addr() as u64)), "it is asked about a device's memory");
+    assert!(!asked.contains(&(host.as_ptr().addr() as u64)));
+}
+
 #[test]
 fn it_goes_under_traffic() {
     let (context, pd) = nic_of(peermem(ImporterConfig::Dynamic));
