@@ -96,6 +96,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("permissions", 120, "users and pid namespaces", Job::Interop { threads: 1 }),
     group("setuid", 30, "programs with more rights than their user", Job::Interop { threads: 2 }),
     group("fork", 30, "fork, daemon, multiprocessing", Job::Interop { threads: 2 }),
+    group("successor", 60, "targets that are gone, by exec or by end", Job::Interop { threads: 1 }),
     group("pyverbs", 180, "rdma-core's own tests", Job::Tests(|_| pyverbs::group())),
     group("drm", 30, "render nodes of the software GPU", Job::Interop { threads: 2 }),
     group("badday", 90, "killed and stopped peers, wrong arguments", Job::Interop { threads: 1 }),
@@ -228,4 +229,24 @@ fn tests(context: &Context, command: &mut Command) -> Outcome<Counts> {
         return Err("the tests did not build, or a test program crashed".to_owned());
     }
     Ok(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// A file without a group is never run.
+    #[test]
+    fn every_file_of_interop_tests_is_a_group() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../interop/tests");
+        for entry in folder.read_dir().expect("the folder is there") {
+            let path = entry.expect("it can be read").path();
+            let name = path.file_stem().and_then(|name| name.to_str()).expect("a plain name");
+            let is_known =
+                |group: &Group| group.name == name && matches!(group.job, Job::Interop { .. });
+            assert!(GROUPS.iter().any(is_known), "{}", path.display());
+        }
+    }
 }
