@@ -23,7 +23,7 @@
 //! the VF it is for, and calls [`Steering::start`] if it happens between VFs that share the port.
 //!
 //! A socket is closed when its last descriptor is. A child that keeps one after a fork keeps its place in the array, and
-//! what is steered or hashed there is lost: children close them ([`UdpLink::raw_fds`]), and so does exec.
+//! what is steered or hashed there is lost: children close them (`UdpLink::raw_fds`), and so does exec.
 //!
 //! Reasons to start: the device was opened; a packet came astray; nothing came for a while, as when another process ended and
 //! a third, which is stopped, now gets our packets; a *plea* came. Starting too often is harmless ([`REST`]).
