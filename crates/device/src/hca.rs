@@ -524,7 +524,11 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
             tracing::warn!(target: "peerdma::udp", "no packets to or from other hosts: {error}");
         })
         .ok();
-    let watch = link::netdev::Watch::new().ok();
+    let watch = link::netdev::Watch::new()
+        .inspect_err(|error| {
+            tracing::warn!(target: "peerdma::netdev", "the port stays as it is now: {error}");
+        })
+        .ok();
     let segments = udp.as_ref().map_or(1, |udp| udp.max_gso_segments(UdpQueue::TYPICAL));
     let loopback = std::net::IpAddr::from([127, 0, 0, 1]);
     let source = udp.as_ref().map_or(config.udp_port, |udp| udp.source_port(loopback));

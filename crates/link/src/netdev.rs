@@ -1,8 +1,9 @@
 //! The network device under a NIC: its name, its state, and the addresses that become GIDs.
 //!
 //! One NIC stands on one netdev. [`Netdev::find`] takes the one that reaches the world: the device of the default route,
-//! else the first that is up and has an address of its own, else `lo`. Every fact is read by rtnetlink, unprivileged; a
-//! namespace without IPv6, or with nothing but a `lo` that is down, is no error.
+//! else the first that is up and has an address of its own, else `lo`. Every fact is read by rtnetlink, unprivileged, or
+//! where a sandbox forbids that by ioctls and from /proc; a namespace without IPv6, or with nothing but a `lo` that is
+//! down, is no error.
 //!
 //! ```
 //! let netdev = link::netdev::Netdev::find()?;
@@ -12,16 +13,19 @@
 //!
 //! Facts are a snapshot. A [`Watch`] says when to take another.
 
+mod ioctl;
 pub(crate) mod netlink;
+mod watch;
 
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use iba::Gid;
 
 use netlink::{Attributes, Message};
+pub use watch::Watch;
 
 /// What is known of one network device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,14 +95,22 @@ pub enum NetdevError {
     /// The namespace has no netdev at all, not even `lo`.
     #[error("this network namespace has no netdev at all")]
     None,
-    /// rtnetlink cannot be used.
-    #[error("the kernel does not list {what} by rtnetlink: {source}")]
+    /// Neither rtnetlink nor ioctls can be used.
+    #[error("the kernel does not list {what} by rtnetlink ({source}), nor by ioctl ({otherwise})")]
     Netlink {
         /// What was asked for.
         what: &'static str,
         /// The kernel's answer.
         source: io::Error,
+        /// Its answer to the ioctls.
+        otherwise: io::Error,
     },
+    /// The netdevs change faster than they are listed.
+    #[error("the netdevs of this network namespace change while they are listed")]
+    Changing,
+    /// Changes cannot be waited for.
+    #[error("changes of netdevs cannot be waited for: {0}")]
+    Watch(io::Error),
 }
 
 impl Netdev {
@@ -109,8 +121,7 @@ impl Netdev {
     /// every host, and two hosts with one GID would take each other for themselves.
     pub fn find() -> Result<Self, NetdevError> {
         let all = Self::all()?;
-        let by_route = default_route().and_then(|index| all.iter().find(|dev| dev.index == index));
-        by_route.or_else(|| first_choice(&all)).cloned().ok_or(NetdevError::None)
+        default_route(&all).or_else(|| first_choice(&all)).cloned().ok_or(NetdevError::None)
     }
 
     /// The netdev called `name`.
@@ -121,14 +132,31 @@ impl Netdev {
 
     /// Every netdev of the network namespace, in the order of their indexes.
     pub fn all() -> Result<Vec<Self>, NetdevError> {
-        let links = netlink::dump(libc::RTM_GETLINK, &[0; IFINFOMSG])
-            .map_err(|source| NetdevError::Netlink { what: "links", source })?;
-        let addresses = netlink::dump(libc::RTM_GETADDR, &[0; IFADDRMSG])
-            .map_err(|source| NetdevError::Netlink { what: "addresses", source })?;
-        let mut all: Vec<_> =
-            links.iter().filter_map(|link| Self::parse(link, &addresses)).collect();
+        let mut all = match Self::by_netlink() {
+            Ok(all) => all,
+            // The other way has another order, and is not for a moment.
+            Err((_, source)) if source.kind() == io::ErrorKind::Interrupted => {
+                return Err(NetdevError::Changing);
+            }
+            Err((what, source)) => match ioctl::all() {
+                Ok(all) => {
+                    warn_once(what, &source);
+                    all
+                }
+                Err(otherwise) => return Err(NetdevError::Netlink { what, source, otherwise }),
+            },
+        };
         all.sort_by_key(|dev| dev.index);
         Ok(all)
+    }
+
+    /// Every netdev by rtnetlink, or what the kernel does not list.
+    fn by_netlink() -> Result<Vec<Self>, (&'static str, io::Error)> {
+        let links = netlink::dump(libc::RTM_GETLINK, &[0; IFINFOMSG]);
+        let links = links.map_err(|error| ("links", error))?;
+        let addresses = netlink::dump(libc::RTM_GETADDR, &[0; IFADDRMSG]);
+        let addresses = addresses.map_err(|error| ("addresses", error))?;
+        Ok(links.iter().filter_map(|link| Self::parse(link, &addresses)).collect())
     }
 
     /// The GID table of a port on this netdev: RoCE v2 only, the addresses in their order.
@@ -152,19 +180,8 @@ impl Netdev {
         // struct ifinfomsg: family, pad, type (16 bits), index, flags, change.
         let index = link.word(4);
         let flags = link.word(8).cast_signed();
-        let mut dev = Self {
-            name: String::new(),
-            index,
-            mac: [0; 6],
-            mtu: 0,
-            is_up: flags & libc::IFF_UP != 0,
-            is_running: flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0,
-            is_loopback: flags & libc::IFF_LOOPBACK != 0,
-            kind: String::new(),
-            addresses: addresses.iter().filter_map(|a| Address::parse(a, index)).collect(),
-            numa_node: None,
-            speed_mbps: None,
-        };
+        let mut dev = Self::new(index, flags);
+        dev.addresses = addresses.iter().filter_map(|a| Address::parse(a, index)).collect();
         for (kind, value) in link.attributes(IFINFOMSG) {
             match kind {
                 libc::IFLA_IFNAME => dev.name = text(value),
@@ -177,10 +194,32 @@ impl Netdev {
                 _ => {}
             }
         }
-        // The sort is stable: within a class the kernel's order remains.
-        dev.addresses.sort_by_key(Address::rank);
-        dev.read_sysfs();
+        dev.complete();
         Some(dev)
+    }
+
+    /// A netdev of which no more is known than `flags` (`IFF_*`).
+    fn new(index: u32, flags: i32) -> Self {
+        Self {
+            name: String::new(),
+            index,
+            mac: [0; 6],
+            mtu: 0,
+            is_up: flags & libc::IFF_UP != 0,
+            is_running: flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0,
+            is_loopback: flags & libc::IFF_LOOPBACK != 0,
+            kind: String::new(),
+            addresses: Vec::new(),
+            numa_node: None,
+            speed_mbps: None,
+        }
+    }
+
+    /// Sorts the addresses, and adds what sysfs alone tells.
+    fn complete(&mut self) {
+        // The sort is stable: within a class the kernel's order remains.
+        self.addresses.sort_by_key(Address::rank);
+        self.read_sysfs();
     }
 
     /// sysfs belongs to the mount namespace and may show the devices of another network namespace, so it is believed
@@ -218,19 +257,17 @@ impl Address {
                 _ => {}
             }
         }
+        let ip = local.or(address)?;
+        Self::new(ip, message.byte(1), message.byte(3).into(), flags)
+    }
+
+    /// An address with these flags (`IFA_F_*`) if it can be used now.
+    fn new(ip: IpAddr, prefix: u8, scope: Scope, flags: u32) -> Option<Self> {
         // Duplicate address detection has not passed (RFC 4862 5.4): not yet ours.
         let unusable = (flags & libc::IFA_F_TENTATIVE != 0 && flags & libc::IFA_F_OPTIMISTIC == 0)
             || flags & libc::IFA_F_DADFAILED != 0;
-        if unusable {
-            return None;
-        }
-        let ip = local.or(address)?;
-        Some(Self {
-            ip,
-            prefix: message.byte(1),
-            scope: Scope::from(message.byte(3)),
-            is_temporary: ip.is_ipv6() && flags & libc::IFA_F_TEMPORARY != 0,
-        })
+        let is_temporary = ip.is_ipv6() && flags & libc::IFA_F_TEMPORARY != 0;
+        (!unusable).then_some(Self { ip, prefix, scope, is_temporary })
     }
 
     fn rank(&self) -> u8 {
@@ -251,35 +288,6 @@ impl From<u8> for Scope {
             libc::RT_SCOPE_HOST => Self::Host,
             other => Self::Other(other),
         }
-    }
-}
-
-/// Tells that links or addresses changed; which ones, a fresh [`Netdev`] shows.
-///
-/// The socket belongs to the network namespace of the thread that made it.
-#[derive(Debug)]
-pub struct Watch(OwnedFd);
-
-impl Watch {
-    /// Listens from now on. Fails where rtnetlink multicast is forbidden; a caller can then only look now and again.
-    pub fn new() -> Result<Self, NetdevError> {
-        let groups = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
-        let fd = netlink::listen(groups.cast_unsigned())
-            .map_err(|source| NetdevError::Netlink { what: "changes", source })?;
-        Ok(Self(fd))
-    }
-
-    /// Takes everything that waits, without blocking, and says whether there was any: the facts may have changed. They
-    /// are the same where only a statistic moved, so compare before raising an event.
-    pub fn drain(&self) -> io::Result<bool> {
-        netlink::drain(&self.0)
-    }
-}
-
-impl AsFd for Watch {
-    /// Readable when [`Watch::drain`] has something to say.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }
 
@@ -304,14 +312,30 @@ fn first_choice(all: &[Netdev]) -> Option<&Netdev> {
 }
 
 /// The netdev of the best default route, IPv4 before IPv6; `None` where there is no such route or no way to ask.
-fn default_route() -> Option<u32> {
+fn default_route(all: &[Netdev]) -> Option<&Netdev> {
     [libc::AF_INET, libc::AF_INET6].into_iter().find_map(|family| {
         let mut body = [0; RTMSG];
         body[0] = family as u8;
-        let routes = netlink::dump(libc::RTM_GETROUTE, &body).ok()?;
+        let Ok(routes) = netlink::dump(libc::RTM_GETROUTE, &body) else {
+            let name = ioctl::default_route(family)?;
+            return all.iter().find(|dev| dev.name == name);
+        };
         let best = routes.iter().filter_map(|route| default_of(route, family)).min();
-        best.map(|(_, index)| index)
+        best.and_then(|(_, index)| all.iter().find(|dev| dev.index == index))
     })
+}
+
+/// Says that a sandbox forbids rtnetlink, and what becomes of it.
+#[cold]
+fn warn_once(what: &str, error: &io::Error) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            target: "peerdma::netdev",
+            "rtnetlink does not tell of {what} ({error}): netdevs and addresses are read from /proc and by ioctl, and \
+             changes are looked for once a second (under systemd, AF_NETLINK in RestrictAddressFamilies= allows it)"
+        );
+    }
 }
 
 /// Metric and netdev of `route`, if it is a default route of the main table.

@@ -97,3 +97,34 @@ fn a_watch_hears_addresses_come_and_links_go() {
         assert!(dev.is_up && !dev.is_running);
     });
 }
+
+#[test]
+fn ioctls_tell_what_rtnetlink_tells() {
+    with_namespaces(|[left, right]: [Netns; 2]| {
+        join_by_veth(&left, &right);
+        left.ip("addr add 10.77.0.9/32 dev veth0 label veth0:more");
+        left.ip("addr add 169.254.7.7/16 dev veth0 scope link");
+        left.ip("link add bridge0 type bridge");
+        left.ip("route add default via 10.77.0.254");
+        left.enter(|| {
+            // A link-local IPv6 address may become usable between two looks, and the order of others is not told.
+            let sorted = |mut all: Vec<Netdev>| {
+                for dev in &mut all {
+                    let is_link_local =
+                        |a: &Address| matches!(a.ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+                    dev.addresses.retain(|a| !is_link_local(a));
+                    dev.addresses
+                        .sort_by_key(|a| (Address::rank(a), a.ip.is_ipv6().then_some(a.ip)));
+                }
+                all.sort_by_key(|dev| dev.index);
+                all
+            };
+            let told = sorted(ioctl::all().expect("a socket can be asked"));
+            let by_netlink = sorted(Netdev::by_netlink().expect("rtnetlink is allowed here"));
+            assert_eq!(told, by_netlink);
+            assert!(told.iter().any(|dev| dev.kind == "bridge"));
+            assert_eq!(ioctl::default_route(libc::AF_INET).as_deref(), Some("veth0"));
+            assert_eq!(ioctl::default_route(libc::AF_INET6), None);
+        });
+    });
+}

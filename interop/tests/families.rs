@@ -1,0 +1,113 @@
+//! A sandbox that forbids netlink, as systemd's `RestrictAddressFamilies=`: what a NIC stands on is found otherwise, and
+//! the log says so.
+
+use std::path::PathBuf;
+
+use interop::need::Need;
+use interop::{Output, Pair, Program, Scratch, Veth, compile, needs};
+
+const IP: &str = "unix,inet,inet6";
+const SAID: &str = "rtnetlink does not tell of";
+
+/// What a test needs to start a program in a sandbox.
+const COMPILER: Need = Need::Header("linux/seccomp.h");
+
+fn sandbox() -> (PathBuf, Scratch) {
+    let scratch = Scratch::new();
+    (compile("families", &scratch), scratch)
+}
+
+/// What netdevs decide in the output of `ibv_devinfo -v`. IPv6 addresses may have another order, and one that is
+/// link-local may become usable meanwhile.
+fn facts(out: &Output) -> Vec<&str> {
+    let keys = ["node_guid", "state", "active_mtu", "GID[  0]"];
+    let mut facts: Vec<_> = keys.iter().filter_map(|key| out.field(key)).collect();
+    assert_eq!(facts.len(), keys.len(), "{out}");
+    let gids =
+        out.stdout.lines().filter_map(|line| line.trim().strip_prefix("GID[")?.split_once("]:"));
+    let mut gids: Vec<_> = gids.map(|(_, gid)| gid.trim()).collect();
+    gids.retain(|gid| !gid.starts_with("fe80"));
+    gids.sort_unstable();
+    facts.extend(gids);
+    facts
+}
+
+/// That it is said, and not for each look.
+#[track_caller]
+fn says_once(out: &Output) {
+    assert_eq!(out.stderr.matches(SAID).count(), 1, "{out}");
+    assert!(out.stderr.contains("WARN"), "{out}");
+}
+
+#[test]
+fn a_device_is_there_without_netlink_and_is_the_same() {
+    needs!(Need::Program("ibv_devinfo"), COMPILER);
+    let (program, _scratch) = sandbox();
+    let with = Program::new("ibv_devinfo").args(["-v"]).env("PEERDMA_LOG", "warn").output();
+    with.success().never_says(SAID);
+    let without =
+        Program::new(&program).args([IP, "ibv_devinfo", "-v"]).env("PEERDMA_LOG", "warn").output();
+    says_once(without.success());
+    assert_eq!(facts(&with), facts(&without), "{with}\n{without}");
+}
+
+#[test]
+fn a_device_is_there_without_any_network() {
+    needs!(Need::Program("ibv_devinfo"), COMPILER);
+    let (program, _scratch) = sandbox();
+    let out = Program::new(&program)
+        .args(["unix", "ibv_devinfo", "-v"])
+        .env("PEERDMA_LOG", "warn")
+        .output();
+    says_once(out.success().says("PORT_ACTIVE (4)").says("no packets to or from other hosts"));
+}
+
+#[test]
+fn a_pair_without_netlink_on_one_host_and_over_the_wire() {
+    needs!(
+        Need::Root,
+        Need::Namespaces,
+        Need::Program("ip"),
+        Need::Program("ibv_rc_pingpong"),
+        COMPILER
+    );
+    let (program, _scratch) = sandbox();
+    // A pair adds its arguments before all others, and these belong to the program in the sandbox.
+    let pair = |scratch: &Scratch| {
+        let script = format!("#!/bin/sh\nexec {} {IP} ibv_rc_pingpong \"$@\"\n", program.display());
+        let script = scratch.write("pingpong", &script, 0, 0o755);
+        Pair::new(script).args(["-g", "0", "-c", "-n", "100"])
+    };
+    let (scratch, veth) = (Scratch::new(), Veth::new());
+    for pair in [pair(&scratch), pair(&scratch).across(&veth)] {
+        let done = pair.both(|program| program.env("PEERDMA_LOG", "warn")).run();
+        done.client.says("100 iters in").never_says("invalid data");
+        says_once(&done.client);
+        says_once(&done.server);
+    }
+}
+
+#[test]
+fn a_port_that_goes_down_is_noticed_without_netlink() {
+    needs!(
+        Need::Root,
+        Need::Namespaces,
+        Need::Program("ip"),
+        Need::Program("ibv_asyncwatch"),
+        Need::Program("stdbuf"),
+        COMPILER
+    );
+    let (program, _scratch) = sandbox();
+    let veth = Veth::new();
+    let host = &veth.left;
+    // It writes to a pipe as to a file, and never flushes.
+    let watch = Program::new(&program).args([IP, "stdbuf", "-oL", "ibv_asyncwatch"]);
+    let mut watch = watch.in_netns(host).start();
+    watch.wait_says("async event FD");
+    host.ip(&["link", "set", Veth::INTERFACE, "down"]);
+    watch.wait_says("IBV_EVENT_PORT_ERR");
+    host.ip(&["link", "set", Veth::INTERFACE, "up"]);
+    watch.wait_says("IBV_EVENT_PORT_ACTIVE");
+    watch.kill();
+    watch.finish();
+}
