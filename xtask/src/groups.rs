@@ -94,6 +94,7 @@ pub(crate) const GROUPS: &[Group] = &[
         Job::Interop { threads: 1 },
     ),
     group("permissions", 120, "users and pid namespaces", Job::Interop { threads: 1 }),
+    group("strangers", 60, "hostile local users", Job::Interop { threads: 1 }),
     group("families", 30, "sandboxes that forbid netlink", Job::Interop { threads: 2 }),
     group("setuid", 30, "programs with more rights than their user", Job::Interop { threads: 2 }),
     group("fork", 30, "fork, daemon, multiprocessing", Job::Interop { threads: 2 }),

@@ -17,7 +17,6 @@ use super::message::{Hello, Message, Received, Welcome, recv};
 use super::quota::{SILENT_PER_USER, Share};
 use super::{PeerInfo, VF_COUNT};
 use crate::shm::{Consumer, Inbound, PeerBell};
-use crate::thread;
 
 /// Accepted sockets that may wait for their Hello. A peer sends it right after connecting, so
 /// that only strangers wait long; the oldest makes room.
@@ -27,7 +26,7 @@ const PENDING_MAX: usize = 128;
 const ACCEPT_BATCH: usize = 64;
 
 /// How long connections wait when there is no room for them. Nothing tells when there is some again.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// What [`Claim::poll_events`] reports.
 #[derive(Debug)]
@@ -135,12 +134,7 @@ impl Claim {
             tracing::warn!(vf = self.vf, "no room for peers that connect; they wait");
         }
         let _ = epoll::delete(&self.epoll, &self.listener);
-        let post = Arc::clone(&self.post);
-        // Without a thread the next call looks again.
-        let _ = thread::spawn("peerdma-pause", move || {
-            std::thread::sleep(PAUSE);
-            post.ring();
-        });
+        self.post.ring_after(PAUSE);
     }
 
     /// Uses the spare descriptor to tell one peer; otherwise the listener would stay readable

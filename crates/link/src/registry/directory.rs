@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dmabuf::strangers::{self, Listener, PeerSocket};
@@ -20,7 +21,9 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags};
 
+use super::accept::PAUSE;
 use super::claim::{new_socket, spare_fd};
+use super::fetch::Post;
 use super::message::{Message, Received, recv};
 
 /// Connections of those who ask: the oldest makes room. Of our user's processes, of all other users', and of one other's.
@@ -34,6 +37,8 @@ const BATCH: usize = 64;
 const BACKLOG: i32 = 1024;
 /// How long a holder may take to say who it is before the log names it.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The key of what is rung when those who wait may be looked at again.
+const RESUME: u64 = u64::MAX;
 
 /// Why a name was not claimed.
 #[derive(Debug, thiserror::Error)]
@@ -137,6 +142,11 @@ pub struct Directory {
     epoll: OwnedFd,
     /// Given up for a moment to turn away one who asks when there are no descriptors left.
     spare: Option<OwnedFd>,
+    /// Names of ours whose askers wait until there is a descriptor.
+    paused: Vec<u64>,
+    /// Whether the log says so.
+    is_short: bool,
+    resume: Arc<Post<()>>,
     entries: BTreeMap<u64, Entry>,
     next: u64,
 }
@@ -153,7 +163,10 @@ impl Directory {
     pub fn new(nic: &str, vf: u16) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let spare = spare_fd(&epoll);
-        Ok(Self { nic: nic.to_owned(), vf, epoll, spare, entries: BTreeMap::new(), next: 0 })
+        let resume = Post::new()?;
+        epoll::add(&epoll, &*resume, epoll::EventData::new_u64(RESUME), epoll::EventFlags::IN)?;
+        let (nic, paused, entries) = (nic.to_owned(), Vec::new(), BTreeMap::new());
+        Ok(Self { nic, vf, epoll, spare, paused, is_short: false, resume, entries, next: 0 })
     }
 
     fn address(&self, name: &str) -> Result<SocketAddrUnix, Errno> {
@@ -317,6 +330,10 @@ impl Directory {
         let mut learnt = false;
         for event in &events[..count] {
             let key = event.data.u64();
+            if key == RESUME {
+                self.resume();
+                continue;
+            }
             match self.entries.get(&key) {
                 Some(Entry::Name { .. }) => self.accept(key),
                 // Who asked has nothing to say: it went away.
@@ -353,10 +370,11 @@ impl Directory {
                 Err(Errno::CONNABORTED | Errno::INTR) => continue,
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "who asks for a name of ours cannot be answered");
+                    self.pause(of, error);
                     return;
                 }
             };
+            self.is_short = false;
             let Ok(cred) = peer_cred(socket.as_fd()) else { continue };
             let socket = PeerSocket::born(socket, cred, is_sealed);
             // Who asks and does not listen gets no answer.
@@ -365,6 +383,31 @@ impl Directory {
                 self.make_room_for(&socket);
                 // Who cannot be watched is let go of, and asks again.
                 let _ = self.add(Entry::Client { of, socket });
+            }
+        }
+    }
+
+    /// Leaves those who ask for a name where they are, for a while: nothing tells when they can be answered.
+    fn pause(&mut self, of: u64, error: Errno) {
+        let Some(entry) = self.entries.get(&of) else { return };
+        let _ = epoll::delete(&self.epoll, entry);
+        if !std::mem::replace(&mut self.is_short, true) {
+            tracing::warn!(%error, "who asks for a name of ours cannot be answered, and waits");
+        }
+        if self.paused.is_empty() {
+            self.resume.ring_after(PAUSE);
+        }
+        self.paused.push(of);
+    }
+
+    /// Looks again at those that wait.
+    fn resume(&mut self) {
+        self.resume.take();
+        for of in std::mem::take(&mut self.paused) {
+            let Some(entry) = self.entries.get(&of) else { continue };
+            let data = epoll::EventData::new_u64(of);
+            if epoll::add(&self.epoll, entry, data, epoll::EventFlags::IN).is_ok() {
+                self.accept(of);
             }
         }
     }
@@ -422,7 +465,7 @@ impl Directory {
     }
 
     pub(crate) fn raw_fds(&self, out: &mut Vec<RawFd>) {
-        out.push(self.epoll.as_raw_fd());
+        out.extend([self.epoll.as_raw_fd(), self.resume.raw_fd()]);
         out.extend(self.spare.as_ref().map(AsRawFd::as_raw_fd));
         out.extend(self.entries.values().map(|entry| entry.as_fd().as_raw_fd()));
     }

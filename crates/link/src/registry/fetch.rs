@@ -3,12 +3,14 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use dmabuf::strangers::PeerSocket;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::message::{Message, Received, receive};
+use crate::thread;
 
 /// Where such threads leave what they found, and wake the engine for it.
 #[derive(Debug)]
@@ -32,6 +34,18 @@ impl<T> Post<T> {
     pub(crate) fn ring(&self) {
         // An error can only be EAGAIN: it has been rung.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    /// Has the engine look later. Without a thread it does so when something else happens.
+    pub(super) fn ring_after(self: &Arc<Self>, pause: Duration)
+    where
+        T: Send + 'static,
+    {
+        let post = Arc::clone(self);
+        let _ = thread::spawn("peerdma-pause", move || {
+            std::thread::sleep(pause);
+            post.ring();
+        });
     }
 
     pub(super) fn take(&self) -> Vec<T> {
