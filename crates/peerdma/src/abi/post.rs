@@ -307,16 +307,18 @@ unsafe fn inline(list: *const Sge, count: c_int) -> Result<SmallVec<[u8; 64]>, c
     Ok(bytes)
 }
 
-/// Copies a piece of the program's memory to the end of inline data.
-/// EFAULT if it is not there.
+/// Copies a piece of the program's memory to the end of inline data. EFAULT if it is not there.
 pub(crate) unsafe fn append(
     bytes: &mut SmallVec<[u8; 64]>,
     from: *mut u8,
     length: usize,
 ) -> Result<(), c_int> {
-    // More than a queue can have been created for is refused by the engine; no need to copy it all for that.
-    let length = length.min(MOST_INLINE.saturating_sub(bytes.len()));
     let at = bytes.len();
+    if length > MOST_INLINE.saturating_sub(at) {
+        // The engine refuses it for its length, whatever is there.
+        bytes.resize(MOST_INLINE, 0);
+        return Ok(());
+    }
     bytes.resize(at + length, 0);
     // SAFETY: the caller's promise. Another thread of the program may change the bytes meanwhile.
     let from = unsafe { Foreign::new(from, length) };
@@ -324,4 +326,4 @@ pub(crate) unsafe fn append(
 }
 
 /// Above what any device of ours can inline.
-const MOST_INLINE: usize = 1 << 16;
+const MOST_INLINE: usize = 1 << 12;
