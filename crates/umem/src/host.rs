@@ -449,8 +449,10 @@ mod tests {
             )
         }
         .expect("a place of our own");
-        let at = buffer.as_ptr().addr() as u64 + 4096;
-        let is_there = |fault, touch| matches!(fault, Err(Fault::Page { touch: t, at: a, .. }) if t == touch && a == at);
+        // Which byte of it is touched first is the processor's way to copy.
+        let start = buffer.as_ptr().addr() as u64 + 4096;
+        let page = start..start + 4096;
+        let is_there = |fault, touch| matches!(fault, Err(Fault::Page { touch: t, at, .. }) if t == touch && page.contains(&at));
         assert!(is_there(buffer.write(4000, &[7; 200]), Touch::Write));
         assert!(is_there(buffer.read(4000, &mut [0; 200]), Touch::Read));
         assert!(is_there(buffer.fill(4096, 7, 8), Touch::Write));
