@@ -30,6 +30,8 @@ pub enum Kind {
     NotPermitted,
     /// This device does not do that.
     NotSupported,
+    /// A dma-buf's exporter does not do that, and says so by a number that the kernel keeps to itself (ENOTSUPP).
+    Unsupported,
     /// The memory may only be read.
     ReadOnly,
     /// It did not happen in time.
@@ -103,6 +105,7 @@ pub(crate) fn from_exporter(error: &dmabuf::ExporterError, what: String) -> Refu
         E::Invalid => Kind::Invalid,
         E::Busy => Kind::Busy,
         E::NotSupported => Kind::NotSupported,
+        E::Unsupported => Kind::Unsupported,
         E::NoDevice => Kind::NoDevice,
         E::NotPermitted => Kind::NotPermitted,
         E::NoMemory => Kind::NoMemory,
@@ -159,6 +162,7 @@ mod tests {
             (E::Invalid, Kind::Invalid),
             (E::Busy, Kind::Busy),
             (E::NotSupported, Kind::NotSupported),
+            (E::Unsupported, Kind::Unsupported),
             (E::NoDevice, Kind::NoDevice),
             (E::NotPermitted, Kind::NotPermitted),
             (E::NoMemory, Kind::NoMemory),

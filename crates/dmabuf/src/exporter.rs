@@ -352,6 +352,9 @@ pub enum ExporterErrorKind {
     Busy,
     /// This importer class or access way is not served (EOPNOTSUPP).
     NotSupported,
+    /// The same by a number that the kernel keeps to itself, and that reaches programs all the same (ENOTSUPP, 524:
+    /// "Unknown error 524").
+    Unsupported,
     /// The memory is gone: revoked, or its device left (ENODEV).
     NoDevice,
     /// The device may not reach the memory directly (EPERM).
@@ -370,6 +373,7 @@ impl fmt::Display for ExporterErrorKind {
             Self::Invalid => f.write_str("invalid"),
             Self::Busy => f.write_str("busy"),
             Self::NotSupported => f.write_str("not supported"),
+            Self::Unsupported => f.write_str("not supported (524)"),
             Self::NoDevice => f.write_str("no device"),
             Self::NotPermitted => f.write_str("not permitted"),
             Self::NoMemory => f.write_str("no memory"),

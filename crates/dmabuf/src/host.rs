@@ -75,6 +75,33 @@ pub fn host_buffers() -> HostBufList {
     HostBufList { buffers: found.into_values().collect(), hidden }
 }
 
+/// The buffers that processes answer for and that some process has open, each by the [number](export_token) of the process that
+/// exported it and its name; `None` when there is no `/proc` to ask. Processes that this one cannot see, those of another
+/// pid namespace or user, are not counted.
+pub fn open_exports() -> Option<BTreeSet<(u64, String)>> {
+    let mut found = BTreeSet::new();
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let is_number = |name: &str| name.bytes().all(|digit| digit.is_ascii_digit());
+    for process in processes.filter(|process| process.file_name().to_str().is_some_and(is_number)) {
+        // Processes of others, and those that end just now, cannot be read.
+        let Ok(fds) = fs::read_dir(process.path().join("fd")) else { continue };
+        for fd in fds.flatten() {
+            let Ok(link) = fs::read_link(fd.path()) else { continue };
+            if let Some((false, name)) = link.to_str().and_then(buffer_name)
+                && let Some((name, address)) = split_name(name)
+            {
+                found.insert((address.token.number(), name.to_owned()));
+            }
+        }
+    }
+    Some(found)
+}
+
+/// The number by which names of buffers tell that this process exported them, once it exported one that others may import.
+pub fn export_token() -> Option<u64> {
+    crate::share::token().map(crate::share::Token::number)
+}
+
 fn look_at(pid: u32, process: &Path, fd: &Path, found: &mut BTreeMap<(u64, u64), HostBuf>) {
     let Ok(link) = fs::read_link(fd) else { return };
     let Some((is_kernel, name)) = link.to_str().and_then(buffer_name) else { return };

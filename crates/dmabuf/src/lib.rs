@@ -102,7 +102,7 @@ pub use fence::{
 };
 pub use fork::PrivateFd;
 pub use gate::{Closed, Gate, GateError, GateGuard, GateSlot, Stale};
-pub use host::{Holder, HostBuf, HostBufList, host_buffers};
+pub use host::{Holder, HostBuf, HostBufList, export_token, host_buffers, open_exports};
 pub use importer::{DeviceAddr, Importer, ImporterClass};
 pub use info::{BufInfo, BufInfoList, NameError, SeekError, bufinfo};
 pub use mapping::{CpuAccess, Mapping, MmapError};

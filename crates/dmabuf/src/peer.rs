@@ -14,10 +14,14 @@
 //!    |  release (drop)           ->
 //! ```
 //!
+//! Memory need not be mapped to have addresses: a driver may give programs addresses that no access reaches, as CUDA does.
+//! Its client claims them as an [`Arena`], and is asked for what is in it as for what is mapped.
+//!
 //! The names and the order are those of the kernel interface that out-of-tree stacks have (`struct peer_memory_client`);
 //! mainline Linux has none of it. docs/semantics.md 2.11.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::exporter::{ExporterError, ExporterErrorKind, SgTable};
@@ -35,6 +39,12 @@ pub trait PeerClient: Send + Sync {
 
     /// Whose memory a mapping shows, in words; `None` if it is not of this driver.
     fn owner(&self, mapping: &PeerRange) -> Option<String>;
+
+    /// What is at these addresses, which lie in an [arena](claim_arena) of the client at least in part: which buffer of whose,
+    /// or that there is none.
+    fn owner_at(&self, addr: u64, len: u64) -> String {
+        format!("{len:#x} bytes at {addr:#x} of {}", self.name())
+    }
 
     /// Claims `len` bytes at `addr` of this process, if all of them are memory of this driver.
     fn acquire(&self, addr: u64, len: u64) -> Option<Box<dyn PeerMemory>>;
@@ -87,7 +97,7 @@ pub struct PeerRange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerOwner {
-    /// The mapping.
+    /// The mapping, in words; in an arena there is none.
     pub mapping: String,
     /// Whose memory it is, in words.
     pub owner: String,
@@ -148,6 +158,25 @@ enum State {
     Gone,
 }
 
+/// Addresses that are a client's. Dropping it gives them up.
+#[must_use = "the addresses are given up when this is dropped"]
+pub struct Arena {
+    /// Always there, but while it is dropped.
+    span: Option<Arc<Span>>,
+}
+
+#[derive(Debug)]
+struct Span {
+    start: u64,
+    end: u64,
+}
+
+type Arenas = Vec<(Weak<Span>, Weak<dyn PeerClient>)>;
+
+static ARENAS: Mutex<Arenas> = Mutex::new(Vec::new());
+/// Where the first arena begins, and where the last one ends.
+static HULL: [AtomicU64; 2] = [AtomicU64::new(u64::MAX), AtomicU64::new(0)];
+
 static CLIENTS: Mutex<Vec<Weak<dyn PeerClient>>> = Mutex::new(Vec::new());
 
 /// Registers a client, for as long as it lives.
@@ -159,10 +188,52 @@ pub fn register_client(client: &Arc<dyn PeerClient>) {
     clients.push(Arc::downgrade(client));
 }
 
+/// Says that all addresses from `addr` on are the client's, until the guard is dropped: no plain memory is there, and what is
+/// registered there is asked of it ([`PeerClient::owner_at`], [`PeerClient::acquire`]).
+///
+/// Whether an address is in an arena is found by two comparisons when it is above or below all of them.
+pub fn claim_arena(client: &Arc<dyn PeerClient>, addr: u64, len: u64) -> Arena {
+    crate::fork::watch();
+    let span = Arc::new(Span { start: addr, end: addr.saturating_add(len) });
+    let mut arenas = lock(&ARENAS);
+    arenas.push((Arc::downgrade(&span), Arc::downgrade(client)));
+    set_hull(&arenas);
+    Arena { span: Some(span) }
+}
+
+/// Whether some of these addresses are in an arena of a client.
+pub fn is_in_arena(addr: u64, len: u64) -> bool {
+    arena_of(addr, len).is_some()
+}
+
+fn arena_of(addr: u64, len: u64) -> Option<Arc<dyn PeerClient>> {
+    let end = addr.saturating_add(len);
+    // ORDERING: whoever has an address of an arena has it from who claimed that before, which orders the two.
+    if addr >= HULL[1].load(Ordering::Relaxed) || end <= HULL[0].load(Ordering::Relaxed) {
+        return None;
+    }
+    let arenas = lock(&ARENAS);
+    arenas.iter().find_map(|(span, client)| {
+        let is_there = span.upgrade().is_some_and(|span| addr < span.end && span.start < end);
+        is_there.then(|| client.upgrade())?
+    })
+}
+
+/// Under the lock of the arenas.
+fn set_hull(arenas: &Arenas) {
+    let spans = || arenas.iter().filter_map(|(span, _)| span.upgrade());
+    HULL[0].store(spans().map(|span| span.start).min().unwrap_or(u64::MAX), Ordering::Relaxed);
+    HULL[1].store(spans().map(|span| span.end).max().unwrap_or(0), Ordering::Relaxed);
+}
+
 /// The first mapping in `len` bytes at `addr` that shows a device's memory: a dma-buf of the kernel or of this library, or
-/// memory of a [client](register_client). `None`: it is plain memory, as far as can be seen.
+/// memory of a [client](register_client); or the [arena](claim_arena) that some of them are in. `None`: it is plain memory, as far as can be seen.
 pub fn owner_of(addr: u64, len: u64) -> Option<PeerOwner> {
     let end = addr.saturating_add(len);
+    if let Some(client) = arena_of(addr, len) {
+        let mapping = "what is there".to_owned();
+        return Some(PeerOwner { mapping, owner: client.owner_at(addr, len), has_client: true });
+    }
     let mut at = addr;
     while at < end
         && let Some(mapping) = vma::shared_file(at, end)
@@ -288,6 +359,21 @@ impl Drop for PeerPages {
     }
 }
 
+impl Drop for Arena {
+    fn drop(&mut self) {
+        let mut arenas = lock(&ARENAS);
+        self.span = None;
+        arenas.retain(|(span, _)| span.strong_count() > 0);
+        set_hull(&arenas);
+    }
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Arena").field(&self.span).finish()
+    }
+}
+
 impl PeerCore {
     /// Takes the memory back: when this returns the device does not touch it any more, and pages and addresses were given
     /// back. Harmless when they were before.
@@ -381,12 +467,13 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The lock of the list of clients, across a fork.
 pub(crate) struct HeldClients {
     _clients: MutexGuard<'static, Vec<Weak<dyn PeerClient>>>,
+    _arenas: MutexGuard<'static, Arenas>,
     _maps: MutexGuard<'static, Option<crate::PrivateFd>>,
 }
 
 /// What was registered before a fork stays: a client of the parent's claims nothing in the child.
 pub(crate) fn hold_clients() -> HeldClients {
-    HeldClients { _clients: lock(&CLIENTS), _maps: vma::hold_maps() }
+    HeldClients { _clients: lock(&CLIENTS), _arenas: lock(&ARENAS), _maps: vma::hold_maps() }
 }
 
 #[cfg(test)]

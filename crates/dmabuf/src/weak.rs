@@ -25,6 +25,11 @@ impl DmaBuf {
 }
 
 impl WeakDmaBuf {
+    /// Whether every handle and attachment is gone.
+    pub fn is_gone(&self) -> bool {
+        self.shared.strong_count() == 0
+    }
+
     /// The buffer, unless every handle and attachment is gone.
     pub fn upgrade(&self) -> Option<DmaBuf> {
         let shared = self.shared.upgrade()?;

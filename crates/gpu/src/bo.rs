@@ -24,10 +24,11 @@ pub(crate) struct BoInner {
     pub(crate) resv: Resv,
     /// Made when the buffer is exported: nobody else's accesses need stopping.
     pub(crate) gate: OnceLock<Gate>,
-    pub(crate) exported: Mutex<Option<WeakDmaBuf>>,
+    /// Its dma-bufs: each shows all of it, or a window.
+    pub(crate) exported: Mutex<Vec<WeakDmaBuf>>,
     pub(crate) attachments: Mutex<Vec<AttachmentInfo>>,
     /// Registrations by address, which are told when the memory goes.
-    peers: Mutex<Vec<PeerCore>>,
+    peers: Mutex<Vec<Peer>>,
     /// Changed under the reservation lock, but for pins.
     state: Mutex<State>,
 }
@@ -44,6 +45,13 @@ struct State {
     revoked: Option<String>,
     /// Set by a move, cleared by the next map.
     has_moved: bool,
+}
+
+/// A registration by address, and what part of the buffer it is of.
+struct Peer {
+    core: PeerCore,
+    offset: u64,
+    len: u64,
 }
 
 impl BoInner {
@@ -79,7 +87,7 @@ impl BoInner {
     }
 
     pub(crate) fn name(&self) -> String {
-        format!("{}.bo{}", self.device.config.name, self.id)
+        name(&self.device.config.name, self.id)
     }
 
     /// Where it is.
@@ -166,7 +174,7 @@ impl BoInner {
         let slot = resv.reserve_fences(1);
         slot.map_err(|error| no_memory(format!("{}: {error}", self.name())))?;
         let closed = self.gate.get().map(Gate::close).transpose().map_err(held)?;
-        if let Some(exported) = self.dma_buf() {
+        for exported in self.dma_bufs() {
             exported.invalidate_mappings(resv);
         }
         // What importers could not stop at once, and earlier moves.
@@ -185,9 +193,7 @@ impl BoInner {
             device.window.retire(old, what);
         }
         device.pools.ledger.lock().set_leaving(index);
-        if let Some(file) = self.file_identity() {
-            device.pools.ledger.set_file(to.index, file);
-        }
+        self.note_exporter(&to);
         let fence = device.engine.copy(from, to);
         let added = resv.add_fence(&fence, Usage::Kernel);
         added.expect("a slot was reserved under this lock");
@@ -271,10 +277,10 @@ impl BoInner {
             _ => None,
         };
         self.state().revoked = Some(why.to_owned());
-        if let Some(exported) = self.dma_buf() {
+        for exported in self.dma_bufs() {
             exported.invalidate_mappings(resv);
         }
-        self.invalidate_peers();
+        self.revoke_peers(0, u64::MAX);
         self.wait(Usage::Bookkeep);
         Counters::add(&self.device.stats.revoked, 1);
         let kept = self.state().firm > 0;
@@ -306,30 +312,43 @@ impl BoInner {
         }
     }
 
-    pub(crate) fn dma_buf(&self) -> Option<DmaBuf> {
+    pub(crate) fn dma_bufs(&self) -> Vec<DmaBuf> {
         let exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner);
-        exported.as_ref()?.upgrade()
+        exported.iter().filter_map(WeakDmaBuf::upgrade).collect()
     }
 
-    /// The file by which others know it.
-    pub(crate) fn file_identity(&self) -> Option<(u64, u64)> {
-        let stat = rustix::fs::fstat(self.dma_buf()?.fd()).ok()?;
-        Some((stat.st_dev, stat.st_ino))
+    /// Notes in the ledger by which names others have this placement open, if it was ever exported.
+    pub(crate) fn note_exporter(&self, resource: &Resource) {
+        if self.gate.get().is_some()
+            && let Some(token) = dmabuf::export_token()
+        {
+            self.device.pools.ledger.set_exporter(resource.index, token);
+        }
     }
 
     pub(crate) fn attachments(&self) -> MutexGuard<'_, Vec<AttachmentInfo>> {
         self.attachments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registrations by address.
-    pub(crate) fn peers(&self) -> MutexGuard<'_, Vec<PeerCore>> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A registration by address: it is told when the memory goes.
+    pub(crate) fn add_peer(&self, core: PeerCore, offset: u64, len: u64) {
+        let mut peers = self.peers();
+        peers.retain(|known| !known.core.is_over());
+        peers.push(Peer { core, offset, len });
     }
 
-    /// Stops every device that uses the buffer by address, for good.
-    fn invalidate_peers(&self) {
-        let peers = std::mem::take(&mut *self.peers());
-        peers.iter().for_each(PeerCore::invalidate);
+    /// Stops every device that uses some of these bytes by address, for good. How many did.
+    pub(crate) fn revoke_peers(&self, offset: u64, len: u64) -> usize {
+        let end = offset.saturating_add(len);
+        let touches = |peer: &mut Peer| peer.offset < end && offset < peer.offset + peer.len;
+        let gone: Vec<_> = self.peers().extract_if(.., touches).collect();
+        let used = gone.iter().filter(|peer| !peer.core.is_over()).count();
+        gone.iter().for_each(|peer| peer.core.invalidate());
+        used
+    }
+
+    fn peers(&self) -> MutexGuard<'_, Vec<Peer>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether every importer reaches VRAM, so that all are served there.
@@ -357,12 +376,27 @@ impl BoInner {
 
 impl Drop for BoInner {
     fn drop(&mut self) {
-        self.invalidate_peers();
+        self.revoke_peers(0, u64::MAX);
         let placement = self.state().placement.take();
         if let Some(placement) = placement {
             placement.retire("the buffer was freed");
         }
     }
+}
+
+/// What a buffer of a GPU is called.
+pub(crate) fn name(gpu: &str, id: u64) -> String {
+    format!("{gpu}.bo{id}")
+}
+
+/// What a dma-buf is called that shows a part of the buffer `bo`.
+pub(crate) fn name_of_window(bo: &str, offset: u64) -> String {
+    format!("{bo}+{offset:#x}")
+}
+
+/// Whether a dma-buf of this name shows the buffer `bo`, or a part of it.
+pub(crate) fn is_name_of(bo: &str, name: &str) -> bool {
+    name.strip_prefix(bo).is_some_and(|rest| rest.is_empty() || rest.starts_with('+'))
 }
 
 fn held(error: GateError) -> dmabuf::ExporterError {

@@ -21,13 +21,15 @@ pub(crate) struct Client {
     device: Weak<Device>,
 }
 
-/// A claimed range.
-struct Claimed {
+/// A claimed range of a buffer.
+pub(crate) struct Claimed {
     bo: Weak<BoInner>,
-    domain: Domain,
-    /// Where the range begins in its domain, and its length.
-    start: u64,
+    /// Where it begins in the buffer, and its length.
+    offset: u64,
     len: u64,
+    page: u64,
+    /// Where the buffer was when it was found there, if what was found is an address of its place.
+    place: Option<(Domain, u64)>,
 }
 
 impl Client {
@@ -61,11 +63,31 @@ impl PeerClient for Client {
         let device = self.device.upgrade()?;
         let (domain, start) = stretch(&device.pools, addr, len)?;
         let bo = device.bo_at(domain, start, len)?;
-        Some(Box::new(Claimed { bo: Arc::downgrade(&bo), domain, start, len }))
+        let place = bo.resource().ok().map(|at| (at.domain, at.offset))?;
+        // It may have moved meanwhile.
+        let offset = start.checked_sub(place.1).filter(|offset| offset + len <= bo.size)?;
+        let page = rustix::param::page_size() as u64;
+        let (bo, place) = (Arc::downgrade(&bo), Some(place));
+        Some(Box::new(Claimed { bo, offset, len, page, place }))
     }
 }
 
 impl Claimed {
+    /// `len` bytes at `offset` of a buffer, for who knows them by an address that is no place of the buffer.
+    pub(crate) fn new(bo: &Arc<BoInner>, offset: u64, len: u64, page: u64) -> Result<Self> {
+        let claimed = Self { bo: Arc::downgrade(bo), offset, len, page, place: None };
+        let fits = page.is_power_of_two() && page >= rustix::param::page_size() as u64;
+        let end = offset.checked_add(len).and_then(|end| end.checked_next_multiple_of(page));
+        if !fits || len == 0 || end.is_none_or(|end| end > bo.size) {
+            return Err(invalid(format!(
+                "{len:#x} bytes at {offset:#x}, in pages of {page:#x}, are not all inside {} of {:#x} bytes",
+                bo.name(),
+                bo.size
+            )));
+        }
+        Ok(claimed)
+    }
+
     fn bo(&self) -> Result<Arc<BoInner>> {
         self.bo.upgrade().ok_or_else(|| no_device("the buffer was freed"))
     }
@@ -77,17 +99,11 @@ impl PeerMemory for Claimed {
         bo.device.check_present()?;
         let _resv = bo.resv.lock();
         let resource = bo.resource()?;
-        let end = resource.offset + resource.len;
-        if resource.domain != self.domain
-            || self.start < resource.offset
-            || self.start + self.len > end
-        {
+        if self.place.is_some_and(|place| place != (resource.domain, resource.offset)) {
             return Err(busy(format!("{} moved while it was being registered", bo.name())));
         }
         bo.pin(false)?;
-        let mut peers = bo.peers();
-        peers.retain(|known| !known.is_over());
-        peers.push(core.clone());
+        bo.add_peer(core.clone(), self.offset, self.len);
         Ok(())
     }
 
@@ -99,9 +115,8 @@ impl PeerMemory for Claimed {
             Domain::Gtt => MapType::System,
             Domain::Vram => bo.device.reach(device).map_err(invalid)?,
         };
-        let page = self.page_size();
-        let start = (self.start - resource.offset) / page * page;
-        let len = (self.start - resource.offset + self.len).next_multiple_of(page) - start;
+        let start = self.offset / self.page * self.page;
+        let len = (self.offset + self.len).next_multiple_of(self.page) - start;
         let addr = bo.bus_addr(&resource)? + start;
         let file = Arc::clone(bo.device.pools.file(resource.domain));
         let backing = Some(SgBacking { file, offset: resource.offset + start });
@@ -121,7 +136,7 @@ impl PeerMemory for Claimed {
     }
 
     fn page_size(&self) -> u64 {
-        rustix::param::page_size() as u64
+        self.page
     }
 }
 

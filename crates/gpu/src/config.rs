@@ -3,7 +3,7 @@
 //! ```toml
 //! [[gpu]]
 //! name = "gpu0"
-//! preset = "xe"                 # xe | amdgpu | i915 | habanalabs | vfio; each key of it can be set by itself
+//! preset = "xe"                 # xe | amdgpu | i915 | habanalabs | vfio | nvidia; each key of it can be set by itself
 //! vram = "1G"
 //! bar = "256M"                  # the part of VRAM that CPU and peers reach
 //! gtt = "4G"                    # system memory that the GPU may use

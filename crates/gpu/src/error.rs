@@ -17,6 +17,7 @@ refusals! {
     invalid => Invalid,
     busy => Busy,
     not_supported => NotSupported,
+    unsupported => Unsupported,
     no_device => NoDevice,
     not_permitted => NotPermitted,
     no_memory => NoMemory,

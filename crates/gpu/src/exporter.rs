@@ -1,14 +1,14 @@
 //! The buffer as others see it: `docs/semantics.md` 1.10, 1.11, 2.6.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use dmabuf::{
-    AttachmentInfo, Direction, Exporter, Gate, IosysMap, MmapBacking, Pinning, ResvGuard,
-    SgBacking, SgEntry, SgTable, Sharing, Usage,
+    AttachmentInfo, Direction, Exporter, Gate, ImporterClass, IosysMap, MmapBacking, Pinning,
+    ResvGuard, SgBacking, SgEntry, SgTable, Sharing, Usage,
 };
 
 use crate::bo::BoInner;
-use crate::error::{Result, busy, invalid, no_device, not_permitted, not_supported};
+use crate::error::{Result, busy, invalid, no_memory, not_permitted, not_supported, unsupported};
 use crate::handle::CpuPages;
 use crate::persona::{Orphans, PinPolicy, WithoutP2p};
 use crate::place::Domain;
@@ -18,56 +18,38 @@ use crate::room::allows;
 /// The longest stretch of a table: the largest whole number of pages that a 32-bit length holds.
 const STRETCH: u64 = 0xffff_f000;
 
-impl Exporter for BoInner {
+/// What one dma-buf shows of a buffer: all of it, or whole pages of it. All windows of a buffer have its reservation lock and
+/// its gate, and keep its memory.
+pub(crate) struct Window {
+    bo: Arc<BoInner>,
+    offset: u64,
+    len: u64,
+}
+
+impl Window {
+    pub(crate) fn new(bo: Arc<BoInner>, offset: u64, len: u64) -> Self {
+        Self { bo, offset, len }
+    }
+}
+
+impl Exporter for Window {
     fn name(&self) -> &str {
-        self.device.config.preset.name()
+        self.bo.device.config.preset.exporter_name()
     }
 
     fn attach(&self, info: &mut AttachmentInfo) -> Result<()> {
-        let persona = &self.device.persona;
-        let refused = |why: &str| Err(not_supported(format!("{}: {why}", self.name())));
-        if persona.needs_p2p && !info.peer2peer() {
-            return refused("only importers that take peer-to-peer addresses are served");
-        }
-        self.device.check_present()?;
-        self.resource()?;
-        if persona.needs_revocable && !info.class().is_revocable() {
-            return refused("only importers from which the memory can be taken away are served");
-        }
-        let unreachable = self.device.reach(info.device()).err();
-        let why = unreachable.as_deref().unwrap_or("the importer takes no peer-to-peer addresses");
-        if unreachable.is_some() && persona.without_p2p != WithoutP2p::Einval {
-            info.clear_peer2peer();
-        }
-        if !info.peer2peer() {
-            match persona.without_p2p {
-                WithoutP2p::Refuse => return refused(why),
-                WithoutP2p::System if !self.may_be_in_gtt() => {
-                    return refused(&format!("{why}, and the buffer may not be in GTT"));
-                }
-                _ => {}
-            }
-        }
-        if self.pins_at_attach() {
-            info.clear_peer2peer();
-            let resv = self.resv.lock();
-            self.move_to(&resv, Domain::Gtt, false, "attached by an importer")?;
-            self.wait(Usage::Kernel);
-            self.pin(!info.class().is_revocable())?;
-        }
-        self.attachments().push(info.clone());
-        Ok(())
+        self.bo.attach(info)
     }
 
     fn detach(&self, info: &AttachmentInfo) {
-        self.attachments().retain(|other| other.id() != info.id());
-        if self.pins_at_attach() {
-            self.unpin(!info.class().is_revocable());
+        self.bo.attachments().retain(|other| other.id() != info.id());
+        if self.bo.pins_at_attach() {
+            self.bo.unpin(!info.class().is_revocable());
         }
     }
 
     fn pinning(&self) -> Option<&dyn Pinning> {
-        self.device.persona.has_pin.then_some(self)
+        self.bo.device.persona.has_pin.then_some(&*self.bo)
     }
 
     fn map_dma_buf(
@@ -76,28 +58,13 @@ impl Exporter for BoInner {
         info: &AttachmentInfo,
         _direction: Direction,
     ) -> Result<SgTable> {
-        self.device.check_present()?;
-        let resource = self.validate(resv, info)?;
-        resource.touch();
-        let map_type = self.map_type(&resource, info);
-        let addr = self.bus_addr(&resource)?;
-        let file = self.device.pools.file(resource.domain);
-        let entries = (0..self.size.div_ceil(STRETCH))
-            .map(|n| {
-                let start = n * STRETCH;
-                let offset = resource.offset + start;
-                SgEntry {
-                    addr: addr + start,
-                    len: STRETCH.min(self.size - start),
-                    backing: Some(SgBacking { file: Arc::clone(file), offset }),
-                }
-            })
-            .collect();
-        if !info.class().is_revocable() {
-            self.hold();
-        }
-        self.device.stats.count_map(map_type, self.size);
-        Ok(SgTable { entries, epoch: self.gate.get().map(Gate::epoch), map_type })
+        let (bo, device) = (&self.bo, &self.bo.device);
+        let mapped =
+            device.check_present().and_then(|()| bo.map(resv, info, self.offset, self.len));
+        mapped.map_err(|refusal| match device.config.preset.hides_reasons() {
+            true => no_memory(refusal.what),
+            false => refusal,
+        })
     }
 
     fn unmap_dma_buf(
@@ -108,20 +75,28 @@ impl Exporter for BoInner {
         _direction: Direction,
     ) {
         if !info.class().is_revocable() {
-            self.release_hold();
+            self.bo.release_hold();
         }
         // The address stays until the buffer moves: mapping it again costs nothing then.
     }
 
     fn gate(&self) -> Option<&Gate> {
-        self.gate.get()
+        self.bo.gate.get()
     }
 
     fn sharing(&self) -> Sharing {
-        match self.device.persona.orphans {
+        match self.bo.device.persona.orphans {
             Orphans::Keep => Sharing::HostKept,
             Orphans::Revoke => Sharing::HostRevoked,
         }
+    }
+
+    fn release(&self) {
+        // With it goes the descriptor that it holds.
+        let mut exported = self.bo.exported.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone: Vec<_> = exported.extract_if(.., |known| known.is_gone()).collect();
+        drop(exported);
+        drop(gone);
     }
 
     fn is_coherent(&self) -> bool {
@@ -136,23 +111,24 @@ impl Exporter for BoInner {
     }
 
     fn mmap_backing(&self, _offset: u64, _len: u64) -> Result<Option<MmapBacking>> {
-        let gone = || no_device(format!("{} is being freed", self.name()));
-        let this = self.device.bo(self.id).ok_or_else(gone)?;
-        let pages = CpuPages::of(&this)?;
-        let backing = SgBacking { file: Arc::clone(pages.file()), offset: pages.offset() };
+        let pages = CpuPages::of(&self.bo)?;
+        let offset = pages.offset() + self.offset;
+        let backing = SgBacking { file: Arc::clone(pages.file()), offset };
         Ok(Some(MmapBacking { backing, hold: Box::new(pages) }))
     }
 
     fn vmap(&self, resv: &ResvGuard<'_>) -> Result<IosysMap> {
-        let resource = self.pin_for_cpu(resv)?;
+        let resource = self.bo.pin_for_cpu(resv)?;
+        // CAST: inside a pool, which is mapped.
+        let addr = resource.cpu_addr() + self.offset as usize;
         Ok(match resource.domain {
-            Domain::Vram => IosysMap::Io(resource.cpu_addr()),
-            Domain::Gtt => IosysMap::System(resource.cpu_addr()),
+            Domain::Vram => IosysMap::Io(addr),
+            Domain::Gtt => IosysMap::System(addr),
         })
     }
 
     fn vunmap(&self, _resv: &ResvGuard<'_>, _map: IosysMap) {
-        Self::unpin(self, true);
+        self.bo.unpin(true);
     }
 }
 
@@ -204,12 +180,85 @@ impl Pinning for BoInner {
 }
 
 impl BoInner {
+    fn attach(&self, info: &mut AttachmentInfo) -> Result<()> {
+        let persona = &self.device.persona;
+        let named = |why: &str| format!("{}: {why}", self.device.config.preset.exporter_name());
+        let refused = |why: &str| Err(not_supported(named(why)));
+        if persona.needs_p2p && !info.peer2peer() {
+            return refused("only importers that take peer-to-peer addresses are served");
+        }
+        self.device.check_present()?;
+        self.resource()?;
+        if persona.needs_revocable && !info.class().is_revocable() {
+            return refused("only importers from which the memory can be taken away are served");
+        }
+        let unreachable = self.device.reach(info.device()).err();
+        let is_static = info.class() == ImporterClass::Static;
+        let why = unreachable.as_deref().unwrap_or("the importer takes no peer-to-peer addresses");
+        if unreachable.is_some() && persona.without_p2p != WithoutP2p::Einval {
+            info.clear_peer2peer();
+        }
+        if !info.peer2peer() {
+            match persona.without_p2p {
+                WithoutP2p::Refuse => return refused(why),
+                WithoutP2p::Enotsupp if unreachable.is_some() || !is_static => {
+                    return Err(unsupported(named(why)));
+                }
+                WithoutP2p::System if !self.may_be_in_gtt() => {
+                    return refused(&format!("{why}, and the buffer may not be in GTT"));
+                }
+                _ => {}
+            }
+        }
+        if self.pins_at_attach() {
+            info.clear_peer2peer();
+            let resv = self.resv.lock();
+            self.move_to(&resv, Domain::Gtt, false, "attached by an importer")?;
+            self.wait(Usage::Kernel);
+            self.pin(!info.class().is_revocable())?;
+        }
+        self.attachments().push(info.clone());
+        Ok(())
+    }
+
+    /// Where an importer finds `len` bytes at `offset`.
+    fn map(
+        &self,
+        resv: &ResvGuard<'_>,
+        info: &AttachmentInfo,
+        offset: u64,
+        len: u64,
+    ) -> Result<SgTable> {
+        let resource = self.validate(resv, info)?;
+        resource.touch();
+        let map_type = self.map_type(&resource, info);
+        let addr = self.bus_addr(&resource)? + offset;
+        let file = self.device.pools.file(resource.domain);
+        let entries = (0..len.div_ceil(STRETCH))
+            .map(|n| {
+                let start = n * STRETCH;
+                let offset = resource.offset + offset + start;
+                SgEntry {
+                    addr: addr + start,
+                    len: STRETCH.min(len - start),
+                    backing: Some(SgBacking { file: Arc::clone(file), offset }),
+                }
+            })
+            .collect();
+        if !info.class().is_revocable() {
+            self.hold();
+        }
+        self.device.stats.count_map(map_type, len);
+        Ok(SgTable { entries, epoch: self.gate.get().map(Gate::epoch), map_type })
+    }
+
     /// Brings the buffer to where this importer can reach it.
     fn validate(&self, resv: &ResvGuard<'_>, info: &AttachmentInfo) -> Result<Arc<Resource>> {
         let persona = &self.device.persona;
         let resource = self.resource()?;
         let path = self.device.reach(info.device());
-        if info.peer2peer() && path.is_ok() {
+        let takes_addresses = info.peer2peer() || persona.without_p2p == WithoutP2p::Enotsupp;
+        if takes_addresses && path.is_ok() {
             if resource.domain == Domain::Gtt || self.is_in_reach(&resource) {
                 return Ok(resource);
             }
@@ -242,8 +291,9 @@ impl BoInner {
     pub(crate) fn pin_for_cpu(&self, resv: &ResvGuard<'_>) -> Result<Arc<Resource>> {
         self.device.check_present()?;
         if !self.device.persona.mmap {
-            let driver = self.device.config.preset.name();
-            return Err(invalid(format!("{}: {driver} lets nobody map its memory", self.name())));
+            let preset = self.device.config.preset;
+            let what = format!("{}: {} lets nobody map its memory", self.name(), preset.name());
+            return Err(if preset.hides_reasons() { unsupported(what) } else { invalid(what) });
         }
         let resource = self.resource()?;
         if resource.domain == Domain::Vram && !self.is_in_reach(&resource) {

@@ -4,10 +4,13 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use dmabuf::peer::PeerMemory;
 use dmabuf::{DmaBuf, Fence, Gate, Resv, Usage};
 
-use crate::bo::BoInner;
+use crate::bo::{BoInner, name_of_window};
+use crate::client::Claimed;
 use crate::error::{Result, invalid, no_memory};
+use crate::exporter::Window;
 use crate::place::Domain;
 use crate::stats::Counters;
 
@@ -88,20 +91,62 @@ impl Bo {
         if let Some(buf) = &*exported {
             return Ok(buf.clone());
         }
+        let buf = self.new_window(0, bo.size, bo.name())?;
+        *exported = Some(buf.clone());
+        Ok(buf)
+    }
+
+    /// A dma-buf of `len` bytes at `offset`, both whole pages: a new one at each call. It shares the buffer's reservation
+    /// lock, follows its moves, and keeps its memory when the program has dropped the buffer.
+    ///
+    /// ```
+    /// use gpu::{Gpu, GpuConfig, Place};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let gpu = Gpu::open(&GpuConfig { shared: false, ..GpuConfig::default() })?;
+    /// let bo = gpu.alloc(1 << 20, Place::VRAM)?;
+    /// bo.write(4096, b"second page")?;
+    /// let window = bo.export_range(4096, 8192)?;
+    /// assert_eq!(window.size(), 8192);
+    /// let mapping = window.map(0, 8192)?; // its first byte is the buffer's 4096th
+    /// # drop(mapping);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for what is not whole pages of the buffer; ENODEV when it was revoked; ENOMEM when the kernel has no file
+    /// or memory left.
+    #[doc(alias = "cuMemGetHandleForAddressRange")]
+    pub fn export_range(&self, offset: u64, len: u64) -> Result<DmaBuf> {
+        let bo = &self.handle.bo;
+        bo.device.check_present()?;
+        let page = rustix::param::page_size() as u64;
+        let end = offset.checked_add(len).filter(|end| *end <= bo.size);
+        if len == 0 || end.is_none() || !(offset | len).is_multiple_of(page) {
+            return Err(invalid(format!(
+                "{len:#x} bytes at {offset:#x} are not whole pages of {} of {:#x} bytes",
+                bo.name(),
+                bo.size
+            )));
+        }
+        self.new_window(offset, len, name_of_window(&bo.name(), offset))
+    }
+
+    fn new_window(&self, offset: u64, len: u64, name: String) -> Result<DmaBuf> {
+        let bo = &self.handle.bo;
         let resource = bo.resource()?;
-        let none = |error: String| no_memory(format!("{} cannot be exported: {error}", bo.name()));
+        let none = |error: String| no_memory(format!("{name} cannot be exported: {error}"));
         if bo.gate.get().is_none() {
             let gate = Gate::new(&bo.name()).map_err(|error| none(error.to_string()))?;
             let _ = bo.gate.set(gate);
         }
-        let exporter = Arc::clone(bo);
-        let buf = DmaBuf::export_with(exporter, bo.size, &bo.name(), bo.resv.clone())
+        let exporter = Arc::new(Window::new(Arc::clone(bo), offset, len));
+        let buf = DmaBuf::export_with(exporter, len, &name, bo.resv.clone())
             .map_err(|error| none(error.to_string()))?;
-        *bo.exported.lock().unwrap_or_else(PoisonError::into_inner) = Some(buf.downgrade());
-        if let Some(file) = bo.file_identity() {
-            bo.device.pools.ledger.set_file(resource.index, file);
-        }
-        *exported = Some(buf.clone());
+        bo.exported.lock().unwrap_or_else(PoisonError::into_inner).push(buf.downgrade());
+        bo.note_exporter(&resource);
         Ok(buf)
     }
 
@@ -148,6 +193,29 @@ impl Bo {
     #[doc(alias = "drm_gem_mmap")]
     pub fn cpu_pages(&self) -> Result<CpuPages> {
         CpuPages::of(self.inner())
+    }
+
+    /// `len` bytes at `offset`, for a [peer memory client](dmabuf::peer::PeerClient) that has given them an address: what its
+    /// `acquire` returns. Devices get whole pages of `page` bytes, so the address must be as far into such a page as
+    /// the offset is. The buffer is pinned where it is while it is registered. It is taken back by a reset, a
+    /// removal, [`revoke_peers`](Self::revoke_peers), and with the last handle of the buffer.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL when these pages are not all inside the buffer.
+    pub fn peer_memory(&self, offset: u64, len: u64, page: u64) -> Result<Box<dyn PeerMemory>> {
+        Ok(Box::new(Claimed::new(self.inner(), offset, len, page)?))
+    }
+
+    /// The program freed `len` bytes at `offset`: registrations by address that touch them are dead when this returns.
+    /// Those of its dma-bufs live on. Returns how many there were.
+    pub fn revoke_peers(&self, offset: u64, len: u64) -> usize {
+        let count = self.inner().revoke_peers(offset, len);
+        if count > 0 {
+            let name = self.name();
+            tracing::info!(target: "peerdma::peer-memory", "{name}: freed under {count} registrations by address");
+        }
+        count
     }
 
     /// A fence for the moves that are under way.

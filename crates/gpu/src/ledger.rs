@@ -80,8 +80,8 @@ pub(crate) struct Entry {
     pub(crate) bo: u64,
     /// When it was used last, by the table's clock.
     pub(crate) used: u64,
-    /// The file by which it was exported, device and inode; zeros if it never was.
-    pub(crate) file: (u64, u64),
+    /// By which process it was exported, as the names of its dma-bufs say; 0 if it never was.
+    pub(crate) exporter: u64,
 }
 
 /// What a placement should be.
@@ -158,10 +158,9 @@ impl Ledger {
         self.store(word(index, 4), now + 1);
     }
 
-    /// Notes by which file a placement is known to others.
-    pub(crate) fn set_file(&self, index: u64, file: (u64, u64)) {
-        self.store(word(index, 6), file.0);
-        self.store(word(index, 7), file.1);
+    /// Notes whose dma-bufs show a placement.
+    pub(crate) fn set_exporter(&self, index: u64, token: u64) {
+        self.store(word(index, 6), token);
     }
 
     fn load(&self, offset: u64) -> u64 {
@@ -200,7 +199,7 @@ impl Locked<'_> {
             len,
             bo: load(3),
             used: load(4),
-            file: (load(6), load(7)),
+            exporter: load(6),
         })
     }
 

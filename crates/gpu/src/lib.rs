@@ -18,8 +18,8 @@
 //!   copy engine copy the bytes, and leaves a KERNEL fence for whoever wants to see them. An access through the old address
 //!   faults, or, without an IOMMU, reaches other bytes; [`Gpu::report_fault`] says whose address it was, since when it
 //!   is void and why.
-//! * **Rules of drivers are data**: a [`Persona`], from a [`Preset`] (amdgpu, xe, i915, habanalabs, vfio) or key by key
-//!   (`docs/semantics.md` 1.10, 1.11, 2.6). Whether a peer reaches the GPU is asked of the PCI tree.
+//! * **Rules of drivers are data**: a [`Persona`], from a [`Preset`] (amdgpu, xe, i915, habanalabs, vfio, nvidia) or key
+//!   by key (`docs/semantics.md` 1.10, 1.11, 2.6). Whether a peer reaches the GPU is asked of the PCI tree.
 //! * **Processes of one user share a GPU**: its memory is three files that each process hands to the next, with a ledger
 //!   of who has what. Pressure in one evicts buffers of another; what the dead leave is freed when nobody holds it.
 //!

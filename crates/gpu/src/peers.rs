@@ -11,10 +11,9 @@
 //! whoever comes first makes the memory, and any process that has it can hand it on. Abstract names have no owner, so both
 //! sides look at the other's uid.
 
-mod dead;
 mod wire;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -44,6 +43,7 @@ const DOOR_PATIENCE: Duration = Duration::from_secs(10);
 /// This process among those that share the GPU.
 pub(crate) struct Peers {
     name: Name,
+    gpu: String,
     /// Which ledger we share: a number of another one means nothing.
     ledger: u64,
     /// None for a GPU of this process alone.
@@ -61,7 +61,7 @@ impl Peers {
         let alone = |owner| Pools::create(config, Ledger::create(geometry, owner)?);
         if !config.shared {
             let pools = alone(0)?;
-            return Ok((Self::over(name, &pools.ledger, None), pools));
+            return Ok((Self::over(name, config, &pools.ledger, None), pools));
         }
         let _door = open_door(&name, &config.name)?;
         let mut found = None;
@@ -100,15 +100,22 @@ impl Peers {
             }
         };
         pools.ledger.lock().orphan(member);
-        let peers = Self::over(name, &pools.ledger, Some(Arc::new(PrivateFd::new(listener))));
+        let listener = Arc::new(PrivateFd::new(listener));
+        let peers = Self::over(name, config, &pools.ledger, Some(listener));
         peers.reclaim_dead(&pools);
         Ok((peers, pools))
     }
 
-    fn over(name: Name, ledger: &Ledger, listener: Option<Arc<PrivateFd>>) -> Self {
+    fn over(
+        name: Name,
+        config: &GpuConfig,
+        ledger: &Ledger,
+        listener: Option<Arc<PrivateFd>>,
+    ) -> Self {
         let ledger = rustix::fs::fstat(ledger.fd()).map_or(0, |stat| stat.st_ino);
         let (server, silent) = (Mutex::new(None), Mutex::default());
-        Self { name, ledger, listener, server, silent, pid: std::process::id() }
+        let gpu = config.name.clone();
+        Self { name, gpu, ledger, listener, server, silent, pid: std::process::id() }
     }
 
     /// Answers others from now on, in a thread that ends with this value.
@@ -170,9 +177,11 @@ impl Peers {
         if left.is_empty() {
             return 0;
         }
-        let files: Vec<_> = left.iter().map(|entry| entry.file).collect();
-        let held = dead::held_files(&files);
-        left.retain(|entry| !held.contains(&entry.file));
+        if left.iter().any(|entry| entry.exporter != 0) {
+            // Nobody keeps count of who has a buffer open but the kernel. When it cannot be asked, all count as held.
+            let held = dmabuf::open_exports();
+            left.retain(|entry| entry.exporter == 0 || !is_held(held.as_ref(), &self.gpu, entry));
+        }
         let table = pools.ledger.lock();
         let mut count = 0;
         for entry in left {
@@ -222,6 +231,15 @@ fn open_door(name: &Name, gpu: &str) -> Result<std::os::fd::OwnedFd> {
             }
         }
     }
+}
+
+/// Whether some process has a dma-buf of a placement open, whose exporter is dead.
+fn is_held(open: Option<&BTreeSet<(u64, String)>>, gpu: &str, entry: &Entry) -> bool {
+    let Some(open) = open else { return true };
+    let bo = crate::bo::name(gpu, entry.bo);
+    let of_exporter = open.range((entry.exporter, String::new())..);
+    let names = of_exporter.take_while(|(token, _)| *token == entry.exporter);
+    names.into_iter().any(|(_, name)| crate::bo::is_name_of(&bo, name))
 }
 
 /// What all processes must agree on.

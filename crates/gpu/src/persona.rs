@@ -18,6 +18,8 @@ pub enum Preset {
     Habanalabs,
     /// Never moves anything; peer-to-peer, and only importers that can be revoked.
     Vfio,
+    /// Never moves anything; importers without a path are refused with a number of the kernel's own.
+    Nvidia,
 }
 
 /// What one exporter does.
@@ -71,6 +73,8 @@ pub enum WithoutP2p {
     Einval,
     /// It is refused at attach (EOPNOTSUPP).
     Refuse,
+    /// It is refused at attach (ENOTSUPP), but for a static importer that has a path: that one is served in VRAM.
+    Enotsupp,
 }
 
 /// What becomes of a buffer whose process died.
@@ -85,7 +89,7 @@ pub enum Orphans {
 }
 
 impl Preset {
-    /// The driver's name, as `exp_name` of its buffers shows it.
+    /// The driver's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Amdgpu => "amdgpu",
@@ -93,7 +97,23 @@ impl Preset {
             Self::I915 => "i915",
             Self::Habanalabs => "habanalabs",
             Self::Vfio => "vfio-pci",
+            Self::Nvidia => "nvidia",
         }
+    }
+
+    /// What it calls its exporter.
+    #[doc(alias = "exp_name")]
+    pub fn exporter_name(self) -> &'static str {
+        match self {
+            Self::Nvidia => "nv_dmabuf",
+            other => other.name(),
+        }
+    }
+
+    /// Whether its refusals to map have its own numbers: the CPU's mmap gets ENOTSUPP, where a driver without the
+    /// operation leaves EINVAL, and a device's map gets NULL whatever the reason, which the core takes for ENOMEM.
+    pub(crate) fn hides_reasons(self) -> bool {
+        self == Self::Nvidia
     }
 
     /// What its exporter does.
@@ -128,6 +148,7 @@ impl Preset {
                 orphans: Orphans::Revoke,
                 ..fixed
             },
+            Self::Nvidia => Persona { without_p2p: WithoutP2p::Enotsupp, mmap: true, ..fixed },
         }
     }
 }

@@ -65,10 +65,9 @@ impl Resetting {
             }
         };
         // TIMEOUT: an importer that was told may need a moment to give its mapping back.
-        let still = match bo.dma_buf() {
-            Some(exported) if !kept => exported.wait_unmapped(Some(RESET_PATIENCE)).is_err(),
-            _ => kept,
-        };
+        let holds =
+            |exported: &dmabuf::DmaBuf| exported.wait_unmapped(Some(RESET_PATIENCE)).is_err();
+        let still = kept || bo.dma_bufs().iter().any(holds);
         if still {
             self.kept.push(bo.name());
         }

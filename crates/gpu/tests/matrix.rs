@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{CLASSES, MB, Mr, Nic, Refused, config, machine};
-use dmabuf::ExporterErrorKind::{Invalid, NotPermitted, NotSupported};
+use dmabuf::ExporterErrorKind::{Invalid, NotPermitted, NotSupported, Unsupported};
 use dmabuf::MapType::{BusAddress, System};
 use dmabuf::{ExporterErrorKind, MapType};
 use gpu::{Domains, Gpu, GpuConfig, PinPolicy, Place, Preset, WithoutP2p};
@@ -56,6 +56,8 @@ fn importer_class_against_exporter() {
             false,
             [map(Invalid), map(Invalid), attach(NotSupported), attach(NotSupported)],
         ),
+        (Preset::Nvidia, true, [BUS; 4]),
+        (Preset::Nvidia, false, [attach(Unsupported); 4]),
     ];
     for (preset, reachable, expected) in table {
         let outcomes = outcomes(&config(preset), reachable, Place::VRAM);

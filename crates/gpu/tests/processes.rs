@@ -93,6 +93,7 @@ fn the_other_process() {
     let gpu = open(&GpuConfig { name, shared: true, ..config(Preset::Xe) });
     let mut bos: Vec<Bo> = vec![];
     let mut mrs: Vec<Mr> = vec![];
+    let mut windows: Vec<dmabuf::DmaBuf> = vec![];
     println!("say: open");
     for line in std::io::stdin().lines() {
         let line = line.expect("a pipe");
@@ -119,6 +120,17 @@ fn the_other_process() {
             }
             "domain" => bo(1).domain().expect("alive").to_string(),
             "export" => bo(1).export().expect("exported").fd().as_raw_fd().to_string(),
+            "window" => {
+                // As a program has it: a descriptor, and nothing else.
+                let window = bo(1).export_range(number(2), number(3)).expect("whole pages");
+                let fd = window.fd().as_raw_fd().to_string();
+                windows.push(window);
+                fd
+            }
+            "free" => {
+                drop(bos.remove(usize::try_from(number(1)).expect("small")));
+                "ok".to_owned()
+            }
             "import" => {
                 let path = format!("/proc/{}/fd/{}", words[1], words[2]);
                 let file = File::options().read(true).write(true).open(path).expect("its file");
@@ -252,6 +264,51 @@ fn what_a_dead_process_exported_stays_as_long_as_somebody_holds_it() {
     drop(held);
     assert_eq!(newcomer.say("alloc 4096 only"), "ok");
     assert_eq!(newcomer.say("used"), 4096.to_string());
+}
+
+#[test]
+fn a_window_shows_another_process_its_pages_and_no_others() {
+    let config = shared("window");
+    let gpu = open(&config);
+    let bo = gpu.alloc(MB, Place::VRAM).expect("room");
+    bo.write(0, &pattern(5, 4096)).expect("inside");
+    bo.write(4096, &pattern(6, 4096)).expect("inside");
+    bo.write(8192, &pattern(7, 4096)).expect("inside");
+    let window = bo.export_range(4096, 4096).expect("whole pages");
+    let mut other = Other::start(&config);
+    let import = format!("import {} {} dynamic", std::process::id(), window.fd().as_raw_fd());
+    assert_eq!(other.say(&import), MapType::BusAddress.to_string());
+    assert_eq!(other.say("mrcheck 0 6"), "true");
+    gpu.evict(&bo).expect("nothing pins it");
+    assert_eq!(other.say("mrwrite 0 9"), "ok");
+    assert_eq!(other.say("mrtype 0"), MapType::System.to_string());
+    let mut seen = vec![0; 3 * 4096];
+    bo.read(0, &mut seen).expect("inside");
+    assert!(seen == [pattern(5, 4096), pattern(9, 4096), pattern(7, 4096)].concat());
+    // The exporter's program is done with both; who imported is not.
+    drop((bo, window));
+    assert_eq!(other.say("mrcheck 0 9"), "true");
+}
+
+#[test]
+fn a_window_of_a_dead_process_keeps_its_memory_as_long_as_somebody_holds_it() {
+    let config = shared("heldwindow");
+    let gpu = open(&config);
+    let mut other = Other::start(&config);
+    assert_eq!(other.say(&format!("alloc {} only", 4 * MB)), "ok");
+    let windows = [0, 8192].map(|offset| other.say(&format!("window 0 {offset} 4096")));
+    let held = windows.map(|fd| {
+        let path = format!("/proc/{}/fd/{fd}", other.child.id());
+        File::options().read(true).write(true).open(path).expect("our child's file")
+    });
+    assert_eq!(other.say("free 0"), "ok");
+    other.kill();
+    for file in held {
+        let refusal = gpu.alloc(MB, Place::ONLY_VRAM).unwrap_err();
+        assert_eq!(refusal.kind, ExporterErrorKind::NoMemory, "either window is enough");
+        drop(file);
+    }
+    gpu.alloc(MB, Place::ONLY_VRAM).expect("nobody has it");
 }
 
 #[test]

@@ -28,8 +28,9 @@ fn every_cell_of_the_matrix_is_as_the_rules_say() {
     let table = stdout(&mut peerdma(&["matrix"]));
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split("  ").collect()).collect();
     let starts = |name: &str| rows.iter().filter(|row| row[0] == name).count();
-    let exporters = ["memory", "amdgpu", "xe", "i915", "habanalabs", "vfio-pci", "uverbs"];
-    assert_eq!(exporters.map(starts), [1, 2, 2, 2, 2, 2, 2], "{table}");
+    let exporters =
+        ["memory", "amdgpu", "xe", "i915", "habanalabs", "vfio-pci", "nvidia", "uverbs"];
+    assert_eq!(exporters.map(starts), [1, 2, 2, 2, 2, 2, 2, 2], "{table}");
     assert!(table.contains("Every cell is as docs/semantics.md 2.6 has it."), "{table}");
 }
 

@@ -261,6 +261,16 @@ impl Pd {
         Mr::mapped(self, mapping, access)
     }
 
+    /// The same by an address alone: one that a peer memory client gave its memory
+    /// ([`claim_arena`](dmabuf::peer::claim_arena)), mapped or not, or one of a mapping.
+    ///
+    /// # Errors
+    ///
+    /// As [`reg_mapping`](Self::reg_mapping).
+    pub fn reg_peer_address(&self, addr: u64, length: u64, access: Access) -> Result<Mr> {
+        Mr::peer(self, addr, length, access)
+    }
+
     /// Registers a whole [`DmaBuf`] at address 0.
     pub fn reg_whole_dmabuf(&self, buffer: &DmaBuf, access: Access) -> Result<Mr> {
         self.reg_dmabuf_mr(buffer.fd(), 0, buffer.size(), 0, access)

@@ -56,7 +56,10 @@ impl Mr {
     }
 
     pub(crate) fn mapped(pd: &Pd, mapping: &Mapping, access: Access) -> Result<Self> {
-        let (addr, length) = (mapping.addr() as u64, mapping.len());
+        Self::peer(pd, mapping.addr() as u64, mapping.len(), access)
+    }
+
+    pub(crate) fn peer(pd: &Pd, addr: u64, length: u64, access: Access) -> Result<Self> {
         let hca = pd.context().hca();
         let Some(info) = hca.reg_peer_mr(pd.id(), addr, length, addr, access)? else {
             let what = format!("reg_mapping: nobody knows whose memory is at {addr:#x}");

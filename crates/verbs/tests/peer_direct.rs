@@ -164,6 +164,80 @@ fn what_a_client_does_not_claim_or_refuses() {
     assert_eq!(pd.reg_mapping(&mapping, ALL).unwrap_err().kind(), Kind::BadAddress);
 }
 
+/// Gives buffers of a GPU addresses that nothing is mapped at, as CUDA's device pointers are.
+struct Runtime {
+    bo: Bo,
+    base: u64,
+}
+
+impl PeerClient for Runtime {
+    fn name(&self) -> &str {
+        "runtime"
+    }
+
+    fn needs_invalidation(&self) -> bool {
+        true
+    }
+
+    fn owner(&self, _mapping: &PeerRange) -> Option<String> {
+        None
+    }
+
+    fn owner_at(&self, addr: u64, _len: u64) -> String {
+        format!("{} of the runtime, from {:#x} on", self.bo.name(), addr - self.base)
+    }
+
+    fn acquire(&self, addr: u64, len: u64) -> Option<Box<dyn PeerMemory>> {
+        self.bo.peer_memory(addr.checked_sub(self.base)?, len, 64 << 10).ok()
+    }
+}
+
+#[test]
+fn memory_that_nothing_is_mapped_at_is_registered_by_its_address() {
+    // No program of this machine has anything there.
+    const BASE: u64 = 1 << 52;
+    let (context, pd) = nic_of(peermem(ImporterConfig::Dynamic));
+    let (_, strict) = nic_of(NicConfig { name: "strict".to_owned(), ..NicConfig::default() });
+    let gpu = gpu();
+    let bo = gpu.alloc(MIB, Place::VISIBLE_VRAM).unwrap();
+    let client: Arc<dyn PeerClient> = Arc::new(Runtime { bo: bo.clone(), base: BASE });
+    peer::register_client(&client);
+    let arena = peer::claim_arena(&client, BASE, 2 * MIB);
+
+    let refusal = strict.reg_peer_address(BASE + 100, 4096, ALL).unwrap_err();
+    assert_eq!(refusal.kind(), Kind::BadAddress);
+    for word in [&*bo.name(), "of the runtime", "ibv_reg_dmabuf_mr", "peermem = true"] {
+        assert!(refusal.what().contains(word), "{word:?} is not in: {refusal}");
+    }
+    let beyond = pd.reg_peer_address(BASE + MIB - 1, 2, ALL).unwrap_err();
+    assert_eq!(beyond.kind(), Kind::BadAddress, "half of it is not a buffer: {beyond}");
+
+    // In the middle of a page of the client's.
+    let target = pd.reg_peer_address(BASE + 70_000, 100_000, ALL).unwrap();
+    let host = HostBuf::anonymous(4096).unwrap();
+    let source = pd.reg_mr(&host, ALL).unwrap();
+    let (a, b) = pair(&context, &pd);
+    let sent = pattern(4096, 9);
+    host.write(0, &sent).unwrap();
+    let all = [source.slice(0, 4096)];
+    assert_eq!(run(&a, SendRequest::write(1, &all, target.remote(50_000))), WcStatus::Success);
+    let mut there = vec![0; 4096];
+    bo.read(120_000, &mut there).unwrap();
+    assert!(there == sent);
+
+    // Its neighbour is freed, and then it is.
+    let neighbour = pd.reg_peer_address(BASE, 4096, ALL).unwrap();
+    assert_eq!(bo.revoke_peers(0, 65_536), 1);
+    assert_eq!(run(&a, SendRequest::write(2, &all, target.remote(0))), WcStatus::Success);
+    assert_eq!(bo.revoke_peers(169_000, 1000), 1);
+    assert_eq!(run(&a, SendRequest::write(3, &all, target.remote(0))), WcStatus::RemAccessErr);
+    drop((a, b, neighbour));
+    gpu.evict(&bo).expect("nothing pins it any more");
+    drop(arena);
+    let gone = pd.reg_peer_address(BASE, 4096, ALL).unwrap_err();
+    assert!(gone.what().contains("nobody knows"), "{gone}");
+}
+
 /// The region's owner reads and writes while the memory goes: nothing but success before, and the error after.
 /// Claims nothing, and notes where it was asked about.
 #[derive(Default)]

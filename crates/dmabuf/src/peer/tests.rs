@@ -168,6 +168,26 @@ fn a_refusal_undoes_what_was_done() {
 }
 
 #[test]
+fn an_arena_is_its_clients_whether_mapped_or_not() {
+    let (addr, end) = range(6 << 20);
+    let driver = Driver { name: "arena".to_owned(), range: (addr, end), ..Driver::default() };
+    let (client, _, _) = register(driver);
+    assert_eq!(owner_of(addr, 1), None, "nobody said so yet");
+    let arena = claim_arena(&client, addr, end - addr);
+    let found = owner_of(end - 1, 1).expect("the last byte");
+    assert!(found.has_client && found.owner.contains("arena"), "{found:?}");
+    assert!(is_in_arena(addr - 1, 2) && is_in_arena(0, u64::MAX), "a part of it is enough");
+    assert!(!is_in_arena(addr - 1, 1) && !is_in_arena(end, 1), "its neighbours are not in it");
+    let (above, _) = range(7 << 20);
+    let other = claim_arena(&client, above, 4096);
+    assert_eq!(owner_of(end, 1), None, "between two arenas");
+    drop(other);
+    assert!(!is_in_arena(above, 1) && is_in_arena(addr, 1));
+    drop(arena);
+    assert_eq!(owner_of(addr, 1), None);
+}
+
+#[test]
 fn a_dma_buf_of_this_library_is_known_by_its_mapping() {
     let memory = crate::Memory::Memfd;
     let buf = crate::DmaBuf::export_from(&memory, 8192, "mapped").expect("a buffer");

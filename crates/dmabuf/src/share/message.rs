@@ -311,13 +311,15 @@ const CLASSES: [ImporterClass; 4] = [
 const DIRECTIONS: [Direction; 3] =
     [Direction::ToDevice, Direction::FromDevice, Direction::Bidirectional];
 const MAP_TYPES: [MapType; 3] = [MapType::System, MapType::BusAddress, MapType::ThroughHostBridge];
-const KINDS: [ExporterErrorKind; 6] = [
+const KINDS: [ExporterErrorKind; 8] = [
     ExporterErrorKind::Invalid,
     ExporterErrorKind::Busy,
     ExporterErrorKind::NotSupported,
     ExporterErrorKind::NoDevice,
     ExporterErrorKind::NotPermitted,
     ExporterErrorKind::NoMemory,
+    ExporterErrorKind::Again,
+    ExporterErrorKind::Unsupported,
 ];
 /// The kind that comes with an errno.
 const KERNEL: u64 = 99;

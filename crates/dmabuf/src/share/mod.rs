@@ -62,7 +62,7 @@ use rustix::net::SocketAddrUnix;
 pub(crate) use client::{ImportRefused, import, registered};
 pub(crate) use dial::{HeldLinks, forget_links, hold_links};
 pub(crate) use proxy::Proxy;
-pub(crate) use server::{HeldServer, forget_server, hold_server, publish, reserve};
+pub(crate) use server::{HeldServer, forget_server, hold_server, publish, reserve, token};
 
 /// How long a request waits for its answer. A stopped exporter answers when it goes on; until then its requests fail
 /// after this time, and what they did is undone.
@@ -82,6 +82,10 @@ pub(crate) struct Address {
 impl Token {
     fn random() -> Self {
         Self(RandomState::new().build_hasher().finish())
+    }
+
+    pub(crate) fn number(self) -> u64 {
+        self.0
     }
 
     fn socket_name(self) -> Result<SocketAddrUnix, Errno> {

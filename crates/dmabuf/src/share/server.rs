@@ -49,6 +49,11 @@ pub(crate) fn reserve() -> Result<Address, Errno> {
     Ok(Address { token: server.token, id: server.next })
 }
 
+/// That of this process, once it reserved an address.
+pub(crate) fn token() -> Option<Token> {
+    server().as_ref().map(|server| server.token)
+}
+
 /// The buffer with this address is `shared`, and its file is `file`.
 pub(crate) fn publish(address: Address, shared: &Arc<Shared>, file: (u64, u64)) {
     if let Some(server) = &mut *server() {

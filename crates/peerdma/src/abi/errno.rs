@@ -19,6 +19,7 @@ pub(crate) fn of(kind: Kind) -> c_int {
         Kind::NotFound => libc::ENOENT,
         Kind::NotPermitted => libc::EPERM,
         Kind::NotSupported => libc::EOPNOTSUPP,
+        Kind::Unsupported => ENOTSUPP,
         Kind::ReadOnly => libc::EACCES,
         Kind::TimedOut => libc::ETIMEDOUT,
         Kind::Unreachable => libc::ENETUNREACH,
@@ -27,6 +28,9 @@ pub(crate) fn of(kind: Kind) -> c_int {
         _ => libc::EIO,
     }
 }
+
+/// The kernel's own number for what is not supported: no C library has a name for it.
+pub(crate) const ENOTSUPP: c_int = 524;
 
 /// Sets the thread's errno.
 pub(crate) fn set(errno: c_int) {

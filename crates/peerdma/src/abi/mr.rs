@@ -102,7 +102,10 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
             own.hca.alive()?.check_reg_mr(start, span, iova, access)?;
             // Pages that are brought in on demand need not be there yet.
             if !access.contains(Access::ON_DEMAND) {
-                check_mapped(addr, length, access)?;
+                // What a device has addresses for is its business, whether or not the CPU may look.
+                if !dmabuf::peer::is_in_arena(start, span) {
+                    check_mapped(addr, length, access)?;
+                }
                 let info = own.hca.reg_peer_mr(own.id, start, span, iova, access)?;
                 if let Some(info) = info {
                     return Ok(create(pd, own, info, place));

@@ -50,6 +50,8 @@ fn replies() -> Vec<Reply> {
         Reply::Mapped(mapped(Some(4))),
         Reply::Mapped(mapped(None)),
         refused(ExporterErrorKind::NoDevice),
+        refused(ExporterErrorKind::Again),
+        refused(ExporterErrorKind::Unsupported),
         refused(ExporterErrorKind::Kernel(Errno::NXIO)),
     ]
 }

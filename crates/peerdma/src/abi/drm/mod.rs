@@ -200,6 +200,7 @@ fn refused(error: &ExporterError) -> c_int {
         ExporterErrorKind::Invalid => libc::EINVAL,
         ExporterErrorKind::Busy => libc::EBUSY,
         ExporterErrorKind::NotSupported => libc::EOPNOTSUPP,
+        ExporterErrorKind::Unsupported => errno::ENOTSUPP,
         ExporterErrorKind::NoDevice => libc::ENODEV,
         ExporterErrorKind::NotPermitted => libc::EPERM,
         ExporterErrorKind::NoMemory => libc::ENOMEM,

@@ -81,7 +81,14 @@ impl Exporter {
             cells: Default::default(),
         };
         let mut rows = vec![(row("memory", None), Self::Memory)];
-        let presets = [Preset::Amdgpu, Preset::Xe, Preset::I915, Preset::Habanalabs, Preset::Vfio];
+        let presets = [
+            Preset::Amdgpu,
+            Preset::Xe,
+            Preset::I915,
+            Preset::Habanalabs,
+            Preset::Vfio,
+            Preset::Nvidia,
+        ];
         for preset in presets {
             for reaches in [true, false] {
                 rows.push((row(preset.name(), Some(reaches)), Self::Gpu(preset)));
