@@ -354,9 +354,10 @@ impl BoInner {
     /// Whether every importer reaches VRAM, so that all are served there.
     pub(crate) fn all_peer2peer(&self) -> bool {
         let reaches = |info: &AttachmentInfo| {
-            info.peer2peer()
-                && info.class() != ImporterClass::Static
-                && self.device.reach(info.device()).is_ok()
+            self.device.is_it(info)
+                || info.peer2peer()
+                    && info.class() != ImporterClass::Static
+                    && self.device.reach(info.device()).is_ok()
         };
         self.attachments().iter().all(reaches)
     }
@@ -365,6 +366,7 @@ impl BoInner {
     pub(crate) fn map_type(&self, resource: &Resource, info: &AttachmentInfo) -> MapType {
         match resource.domain {
             Domain::Gtt => MapType::System,
+            Domain::Vram if self.device.is_it(info) => MapType::BusAddress,
             Domain::Vram => self.device.reach(info.device()).unwrap_or(MapType::ThroughHostBridge),
         }
     }

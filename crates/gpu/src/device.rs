@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use dmabuf::peer::PeerClient;
-use dmabuf::{BusWindow, DeviceAddr, MapType, Provider};
+use dmabuf::{AttachmentInfo, BusWindow, DeviceAddr, DmaBuf, ImporterClass, MapType, Provider};
 use pci::{Bdf, PciTree};
 
 use crate::bo::BoInner;
@@ -73,6 +73,19 @@ impl Device {
         Provider { tree: &self.tree, name: &self.config.name, bdf: self.bdf }.reach(from)
     }
 
+    /// Its address on the bus.
+    pub(crate) fn addr(&self) -> Option<DeviceAddr> {
+        self.bdf.map(|bdf| DeviceAddr(bdf.to_bits()))
+    }
+
+    /// Whether an importer is this GPU, as another process or another handle has it open.
+    pub(crate) fn is_it(&self, info: &AttachmentInfo) -> bool {
+        self.bdf.is_some()
+            && info.device() == self.addr()
+            && info.importer() == self.config.name
+            && info.class() == ImporterClass::Dynamic
+    }
+
     pub(crate) fn check_present(&self) -> Result<()> {
         if self.pools.ledger.is_husk() {
             return Err(no_device(format!(
@@ -124,6 +137,13 @@ impl Device {
                 at.domain == domain && at.offset <= offset && end <= at.offset + at.len
             })
         })
+    }
+
+    /// The buffer that a dma-buf shows, if it is all of one of this process.
+    pub(crate) fn bo_of(&self, buf: &DmaBuf) -> Option<Arc<BoInner>> {
+        let shows = |known: &DmaBuf| known.is_same(buf);
+        let is_whole = |bo: &Arc<BoInner>| bo.size == buf.size();
+        self.all().into_iter().find(|bo| is_whole(bo) && bo.dma_bufs().iter().any(shows))
     }
 
     fn bos(&self) -> MutexGuard<'_, BTreeMap<u64, Weak<BoInner>>> {

@@ -3,13 +3,13 @@
 use std::sync::{Arc, PoisonError};
 
 use dmabuf::{
-    AttachmentInfo, Direction, Exporter, Gate, ImporterClass, IosysMap, MmapBacking, Pinning,
-    ResvGuard, SgBacking, SgEntry, SgTable, Sharing, Usage,
+    AttachmentInfo, Direction, DmaBuf, Exporter, Gate, ImporterClass, IosysMap, MmapBacking,
+    Pinning, ResvGuard, SgBacking, SgEntry, SgTable, Sharing, Usage,
 };
 
 use crate::bo::BoInner;
+use crate::cpu::CpuPages;
 use crate::error::{Result, busy, invalid, no_memory, not_permitted, not_supported, unsupported};
-use crate::handle::CpuPages;
 use crate::persona::{Orphans, PinPolicy, WithoutP2p};
 use crate::place::Domain;
 use crate::pools::Resource;
@@ -43,7 +43,7 @@ impl Exporter for Window {
 
     fn detach(&self, info: &AttachmentInfo) {
         self.bo.attachments().retain(|other| other.id() != info.id());
-        if self.bo.pins_at_attach() {
+        if self.bo.pins_at_attach() && !self.bo.device.is_it(info) {
             self.bo.unpin(!info.class().is_revocable());
         }
     }
@@ -184,11 +184,16 @@ impl BoInner {
         let persona = &self.device.persona;
         let named = |why: &str| format!("{}: {why}", self.device.config.preset.exporter_name());
         let refused = |why: &str| Err(not_supported(named(why)));
+        self.device.check_present()?;
+        self.resource()?;
+        if self.device.is_it(info) {
+            // The GPU itself, for another process: what is its own it reaches wherever it is.
+            self.attachments().push(info.clone());
+            return Ok(());
+        }
         if persona.needs_p2p && !info.peer2peer() {
             return refused("only importers that take peer-to-peer addresses are served");
         }
-        self.device.check_present()?;
-        self.resource()?;
         if persona.needs_revocable && !info.class().is_revocable() {
             return refused("only importers from which the memory can be taken away are served");
         }
@@ -219,6 +224,27 @@ impl BoInner {
         }
         self.attachments().push(info.clone());
         Ok(())
+    }
+
+    /// A dma-buf of a part of the buffer.
+    pub(crate) fn new_window(
+        self: &Arc<Self>,
+        offset: u64,
+        len: u64,
+        name: String,
+    ) -> Result<DmaBuf> {
+        let resource = self.resource()?;
+        let none = |error: String| no_memory(format!("{name} cannot be exported: {error}"));
+        if self.gate.get().is_none() {
+            let gate = Gate::new(&self.name()).map_err(|error| none(error.to_string()))?;
+            let _ = self.gate.set(gate);
+        }
+        let exporter = Arc::new(Window::new(Arc::clone(self), offset, len));
+        let buf = DmaBuf::export_with(exporter, len, &name, self.resv.clone())
+            .map_err(|error| none(error.to_string()))?;
+        self.exported.lock().unwrap_or_else(PoisonError::into_inner).push(buf.downgrade());
+        self.note_exporter(&resource);
+        Ok(buf)
     }
 
     /// Where an importer finds `len` bytes at `offset`.
@@ -256,6 +282,9 @@ impl BoInner {
     fn validate(&self, resv: &ResvGuard<'_>, info: &AttachmentInfo) -> Result<Arc<Resource>> {
         let persona = &self.device.persona;
         let resource = self.resource()?;
+        if self.device.is_it(info) {
+            return Ok(resource);
+        }
         let path = self.device.reach(info.device());
         let takes_addresses = info.peer2peer() || persona.without_p2p == WithoutP2p::Enotsupp;
         if takes_addresses && path.is_ok() {

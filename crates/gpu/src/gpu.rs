@@ -1,9 +1,10 @@
 //! What a program holds: a GPU.
 
 use std::fmt;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use dmabuf::{BusWindow, Fence, Retired};
+use dmabuf::{BusWindow, DmaBuf, Fence, MapType, Retired};
 use pci::{Bdf, PciConfig, PciTree};
 
 use crate::bo::BoInner;
@@ -11,6 +12,7 @@ use crate::config::GpuConfig;
 use crate::device::Device;
 use crate::error::{Result, invalid};
 use crate::handle::Bo;
+use crate::imported::{Imported, of_import};
 use crate::persona::Persona;
 use crate::place::{Domain, Place};
 use crate::reset::Resetting;
@@ -54,13 +56,58 @@ impl Gpu {
         Ok(Bo::new(BoInner::new(&self.device, size, place)?))
     }
 
+    /// Takes part in the buffer behind `fd`, which may be closed afterwards: one of another process of this user, of another
+    /// GPU, or of the kernel. A buffer of this GPU and process is itself again.
+    ///
+    /// What is another's can be read, written, copied and passed on, at whatever place its owner moves it to; it cannot be
+    /// moved from here, nor exported by ranges. The importer is this GPU: a buffer of the same GPU stays where it is, and of
+    /// another one the rules of peer-to-peer decide, as for a NIC.
+    ///
+    /// ```
+    /// use gpu::{Gpu, GpuConfig, Place};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let gpu = Gpu::open(&GpuConfig { shared: false, ..GpuConfig::default() })?;
+    /// let frame = dmabuf::DmaBuf::export(1 << 20, "frame")?;
+    /// let imported = gpu.import(&frame.fd())?;
+    /// imported.write(0, b"from the GPU")?;
+    /// let bo = gpu.alloc(1 << 20, Place::VRAM)?;
+    /// gpu::copy((&imported, 0), (&bo, 0), 1 << 20)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// EBADF and EINVAL for what is no dma-buf; ENODEV for a buffer whose exporter is gone, and without a GPU; the exporter's
+    /// refusal.
+    #[doc(alias = "drm_gem_prime_import")]
+    pub fn import(&self, fd: impl AsFd) -> Result<Bo> {
+        self.device.check_present()?;
+        let buf = DmaBuf::import(fd.as_fd()).map_err(|error| of_import(&error))?;
+        match self.device.bo_of(&buf) {
+            Some(bo) => Ok(Bo::new(bo)),
+            None => Ok(Bo::imported(Imported::new(&self.device, buf)?)),
+        }
+    }
+
+    /// Which way this GPU's accesses travel to the memory of `other`.
+    ///
+    /// # Errors
+    ///
+    /// In words, why there is no way.
+    #[doc(alias = "cuDeviceCanAccessPeer")]
+    pub fn reaches(&self, other: &Self) -> std::result::Result<MapType, String> {
+        other.device.reach(self.device.addr())
+    }
+
     /// Moves a buffer out of VRAM.
     ///
     /// # Errors
     ///
     /// EBUSY when it is pinned, EINVAL when it may not be in GTT, ENOMEM when GTT is full.
     pub fn evict(&self, bo: &Bo) -> Result<Fence> {
-        let bo = bo.inner();
+        let bo = bo.own()?;
         bo.device.check_present()?;
         bo.evict(&bo.resv.lock(), false)
     }
@@ -78,7 +125,7 @@ impl Gpu {
     ///
     /// As [`evict`](Self::evict); ENOMEM also when VRAM is full of what cannot go.
     pub fn move_to(&self, bo: &Bo, domain: Domain) -> Result<Fence> {
-        let bo = bo.inner();
+        let bo = bo.own()?;
         bo.device.check_present()?;
         bo.move_to(&bo.resv.lock(), domain, bo.place.visible, "moved on demand")
     }

@@ -51,12 +51,15 @@
 mod bo;
 mod client;
 mod config;
+mod copy;
+mod cpu;
 mod device;
 mod engine;
 mod error;
 mod exporter;
 mod gpu;
 mod handle;
+mod imported;
 mod ledger;
 mod machine;
 mod peers;
@@ -68,9 +71,11 @@ mod room;
 mod stats;
 
 pub use config::{CopyMode, GpuConfig};
+pub use copy::copy;
+pub use cpu::CpuPages;
 pub use error::Result;
 pub use gpu::Gpu;
-pub use handle::{Bo, CpuPages};
+pub use handle::Bo;
 pub use machine::{Machine, Presets};
 pub use persona::{Orphans, Persona, PinPolicy, Preset, WithoutP2p};
 pub use place::{Domain, Domains, Place};

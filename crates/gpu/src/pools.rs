@@ -4,7 +4,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, fallocate};
-use umem::{Fault, HostBuf};
+use umem::{Fault, HostBuf, Umem};
 
 use crate::config::GpuConfig;
 use crate::error::{Result, invalid, no_memory};
@@ -117,13 +117,9 @@ impl Resource {
         self.bytes().as_ptr().addr() + self.at(0)
     }
 
-    /// Copies out what is at `offset` of the buffer.
-    pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> std::result::Result<(), Fault> {
-        self.bytes().read(self.at(offset), out)
-    }
-
-    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> std::result::Result<(), Fault> {
-        self.bytes().write(self.at(offset), bytes)
+    /// Its bytes, to be copied.
+    pub(crate) fn umem(&self) -> std::result::Result<Umem, Fault> {
+        Umem::host_range(self.bytes(), self.offset, self.len)
     }
 
     /// Takes over the bytes of `from`. False if there was no memory for a page of either: some bytes are lost.

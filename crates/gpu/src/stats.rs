@@ -60,6 +60,10 @@ counters! {
     bar_bytes,
     /// Bytes that the CPU copied and that are not in the BAR.
     copied_bytes,
+    /// Bytes that came straight from another GPU.
+    peer_bytes,
+    /// Bytes that came from another GPU that this one does not reach, through system memory.
+    staged_bytes,
     /// Accesses through addresses that were retired, as whoever caught their fault reported: a NIC of this process, or
     /// [`Gpu::report_fault`](crate::Gpu::report_fault).
     stale_accesses,

@@ -150,6 +150,28 @@ fn the_other_process() {
                     Err(refused) => format!("{refused:?}"),
                 }
             }
+            "take" => {
+                let path = format!("/proc/{}/fd/{}", words[1], words[2]);
+                let file = File::options().read(true).write(true).open(path).expect("its file");
+                match gpu.import(&file) {
+                    Ok(bo) => {
+                        bos.push(bo);
+                        "ok".to_owned()
+                    }
+                    Err(refusal) => format!("{:?}", refusal.kind),
+                }
+            }
+            "try" => match bo(1).read(0, &mut [0; 8]) {
+                Ok(()) => "ok".to_owned(),
+                Err(refusal) => format!("{:?}", refusal.kind),
+            },
+            "copy" => {
+                let (from, to) = (bo(1), bo(2));
+                match gpu::copy((from, 0), (to, 0), from.size().min(to.size())) {
+                    Ok(()) => "ok".to_owned(),
+                    Err(refusal) => format!("{:?}", refusal.kind),
+                }
+            }
             "mrwrite" => {
                 let data = pattern(number(2), 4096);
                 retried(mr(1), || mr(1).write(0, &data)).to_owned()
@@ -309,6 +331,55 @@ fn a_window_of_a_dead_process_keeps_its_memory_as_long_as_somebody_holds_it() {
         drop(file);
     }
     gpu.alloc(MB, Place::ONLY_VRAM).expect("nobody has it");
+}
+
+#[test]
+fn another_process_of_the_gpu_reads_writes_and_copies_a_buffer_that_moves() {
+    let config = shared("taken");
+    let gpu = open(&config);
+    let bo = gpu.alloc(MB, Place::VRAM).expect("room");
+    bo.write(0, &pattern(1, 4096)).expect("inside");
+    let exported = bo.export().expect("exported");
+    let mut other = Other::start(&config);
+    let take = format!("take {} {}", std::process::id(), exported.fd().as_raw_fd());
+    assert_eq!((other.say(&take), other.say("check 0 1")), ("ok".into(), "true".into()));
+    assert_eq!(other.say(&format!("alloc {MB} any")), "ok");
+    for (round, domain) in [Domain::Gtt, Domain::Vram].into_iter().enumerate() {
+        gpu.move_to(&bo, domain).expect("room");
+        let seed = 10 + round as u64;
+        bo.write(0, &pattern(seed, 4096)).expect("inside");
+        assert_eq!(other.say("copy 0 1"), "ok");
+        assert_eq!(other.say(&format!("check 1 {seed}")), "true");
+        assert_eq!(bo.domain(), Ok(domain), "its own GPU leaves it where it is");
+    }
+    assert_eq!(other.say("write 0 77"), "ok");
+    let mut seen = vec![0; 4096];
+    bo.read(0, &mut seen).expect("inside");
+    assert!(seen == pattern(77, 4096));
+    // What its owner lets go stays for who has it; what the owner's GPU loses goes.
+    gpu.remove();
+    assert_eq!(other.say("try 0"), "NoDevice");
+}
+
+#[test]
+fn a_taken_buffer_outlives_its_owner_and_is_given_back_by_the_last_who_has_it() {
+    let config = shared("outlives");
+    let gpu = open(&config);
+    let mut owner = Other::start(&config);
+    assert_eq!(owner.say(&format!("alloc {} only", 3 * MB)), "ok");
+    assert_eq!(owner.say("write 0 5"), "ok");
+    let fd = owner.say("export 0");
+    let path = format!("/proc/{}/fd/{fd}", owner.child.id());
+    let file = File::options().read(true).write(true).open(path).expect("our child's file");
+    let taken = gpu.import(&file).expect("a buffer of our GPU");
+    drop(file);
+    owner.kill();
+    let mut seen = vec![0; 4096];
+    taken.read(0, &mut seen).expect("amdgpu's kin keep what is held");
+    assert!(seen == pattern(5, 4096));
+    assert!(gpu.alloc(2 * MB, Place::ONLY_VRAM).is_err(), "it is held");
+    drop(taken);
+    gpu.alloc(2 * MB, Place::ONLY_VRAM).expect("and now it is not");
 }
 
 #[test]

@@ -78,6 +78,9 @@ static void dmabuf_order(void)
 	/* 8, which is how programs ask whether there is support; then 9. */
 	CHECK(refused(0, 0, 0, -1, 0) == EBADF && refused(0, PAGE, 0, closed, LOCAL) == EBADF);
 	CHECK(refused(UINT64_MAX - PAGE + 1, PAGE - 1, 0, -1, 0) == EBADF);
+	/* As UCX asks: a page, with every right and hint that it will want. */
+	CHECK(refused(0, PAGE, 0, -1, LOCAL | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+			      IBV_ACCESS_REMOTE_ATOMIC | RELAXED) == EBADF);
 	CHECK(refused(0, PAGE, 0, pipes[0], 0) == EINVAL);
 	/* 10 and 11. */
 	CHECK(refused(0, DM_LENGTH + 1, 0, buffer, 0) == EINVAL && refused(DM_LENGTH, 1, 0, buffer, 0) == EINVAL);
