@@ -37,6 +37,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     // Its memory is foreign memory: importers write it at any moment.
     ("gpu", &["environment", "umem", "dmabuf", "pci"]),
+    ("cuda", &["environment", "umem", "dmabuf", "pci", "gpu"]),
+    ("cudalib", &[]),
     ("verbs", &["iba", "umem", "dmabuf", "transport", "device"]),
     // The one place that holds both a GPU and a NIC: a process has one of each, joined by fds alone.
     (
@@ -52,6 +54,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "transport",
             "device",
             "gpu",
+            "cuda",
             "verbs",
             "rsocket",
         ],

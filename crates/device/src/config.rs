@@ -198,9 +198,10 @@ fn pcap_bytes() -> Result<Option<NonZeroU32>> {
 impl Config {
     /// Reads the file that `PEERDMA_CONFIG` names, or gives the default.
     pub fn load() -> Result<Self> {
-        match environment::var_os("PEERDMA_CONFIG") {
-            Some(path) => Self::read(Path::new(&path)),
-            None => Self::parse(""),
+        match environment::configuration() {
+            Ok(Some(file)) => Self::of_file(&file),
+            Ok(None) => Self::parse(""),
+            Err(what) => Err(Refusal::new(Kind::NoDevice, what)),
         }
         .and_then(Self::with_environment)
     }
@@ -228,6 +229,10 @@ impl Config {
         let file = NamedFile::read(path).map_err(|error| {
             Refusal::new(Kind::NoDevice, format!("PEERDMA_CONFIG: {}: {error}", path.display()))
         })?;
+        Self::of_file(&file)
+    }
+
+    fn of_file(file: &NamedFile) -> Result<Self> {
         Self::understand(file.text())
             .map_err(|what| invalid(format!("PEERDMA_CONFIG: {}", file.blame(&what))))
     }

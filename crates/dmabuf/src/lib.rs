@@ -69,6 +69,7 @@ mod exporter;
 mod fence;
 mod fork;
 pub mod gate;
+mod given;
 mod host;
 mod importer;
 mod info;
@@ -102,6 +103,7 @@ pub use fence::{
 };
 pub use fork::PrivateFd;
 pub use gate::{Closed, Gate, GateError, GateGuard, GateSlot, Stale};
+pub use given::{give, sweep};
 pub use host::{Holder, HostBuf, HostBufList, export_token, host_buffers, open_exports};
 pub use importer::{DeviceAddr, Importer, ImporterClass};
 pub use info::{BufInfo, BufInfoList, NameError, SeekError, bufinfo};

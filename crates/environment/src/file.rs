@@ -27,6 +27,12 @@ impl NamedFile {
         Ok(Self { path: path.to_owned(), text, owner })
     }
 
+    /// Text that this library brings along, under the name by which the user asked for it.
+    pub(crate) fn built_in(name: &str, text: &str) -> Self {
+        let owner = rustix::process::getuid().as_raw();
+        Self { path: PathBuf::from(name), text: text.to_owned(), owner }
+    }
+
     /// What it says.
     pub fn text(&self) -> &str {
         &self.text

@@ -11,9 +11,11 @@
 //!
 //! Files that are read without being named by a variable lie in `/etc`, which belongs to the administrator.
 
+mod configuration;
 mod file;
 mod secure;
 
+pub use configuration::configuration;
 pub use file::NamedFile;
 pub use secure::is_secure;
 
@@ -32,6 +34,11 @@ pub fn var_os(name: &str) -> Option<OsString> {
 /// The same as text; `None` also for what is no text.
 pub fn var(name: &str) -> Option<String> {
     var_os(name)?.into_string().ok()
+}
+
+/// Whether a variable is set, to nothing: some say by that that they want none of something.
+pub fn is_empty(name: &str) -> bool {
+    !is_secure() && std::env::var_os(name).is_some_and(|value| value.is_empty())
 }
 
 #[cfg(test)]

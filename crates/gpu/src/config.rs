@@ -13,6 +13,8 @@
 //! max_pinned_client = "256M"    # of VRAM, for one process
 //! max_vram_client = "1G"        # of VRAM, for one process
 //! shared = true                 # false: this process has a GPU of its own
+//! cuda_version = 13030          # what cuDriverGetVersion says; that of the first GPU that has one counts
+//! dma_buf = true                # false: CUDA says that it exports no dma-bufs, and programs take another way
 //! # has_pin, pin_policy, needs_p2p, needs_revocable, mmap, without_p2p, moves, orphans
 //! ```
 
@@ -55,6 +57,10 @@ pub struct GpuConfig {
     pub max_vram_client: Option<u64>,
     /// Whether the processes of one user share VRAM.
     pub shared: bool,
+    /// What `cuDriverGetVersion` says: a thousand times the major version and ten times the minor.
+    pub cuda_version: Option<u32>,
+    /// Whether CUDA says that it exports dma-bufs (`CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`), and does.
+    pub dma_buf: Option<bool>,
     /// See [`Persona`]; so are all further ones. What is not set is the preset's.
     pub has_pin: Option<bool>,
     /// See [`Persona`].
@@ -101,6 +107,8 @@ impl Default for GpuConfig {
             max_pinned_client: None,
             max_vram_client: None,
             shared: true,
+            cuda_version: None,
+            dma_buf: None,
             has_pin: None,
             pin_policy: None,
             needs_p2p: None,

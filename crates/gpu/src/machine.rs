@@ -1,9 +1,7 @@
 //! The machine that the configuration file describes: its GPUs, and the PCI tree that they share with its NICs.
 
-use std::path::Path;
 use std::sync::Arc;
 
-use environment::NamedFile;
 use pci::{PciConfig, PciTree};
 use serde::Deserialize;
 
@@ -69,12 +67,9 @@ impl Machine {
     ///
     /// As [`load`](Self::load); EINVAL also for presets that do not exist.
     pub fn load_with(presets: Presets<'_>) -> Result<Self> {
-        let Some(path) = environment::var_os("PEERDMA_CONFIG") else {
+        let Some(file) = environment::configuration().map_err(no_device)? else {
             return Self::parse_with("", presets);
         };
-        let path = Path::new(&path);
-        let file = NamedFile::read(path)
-            .map_err(|error| no_device(format!("PEERDMA_CONFIG: {}: {error}", path.display())))?;
         let named = |mut error: dmabuf::ExporterError| {
             error.what = format!("PEERDMA_CONFIG: {}", file.blame(&error.what));
             error

@@ -6,6 +6,7 @@
 
 mod cred;
 mod heap;
+pub(crate) mod lease;
 mod lock;
 mod private_fd;
 mod process;

@@ -32,6 +32,7 @@ pub(crate) mod buf;
 pub(crate) mod comp_cntr;
 pub(crate) mod context;
 pub(crate) mod cq;
+pub(crate) mod cuda;
 pub(crate) mod device;
 pub(crate) mod dm;
 pub(crate) mod domain;

@@ -49,7 +49,7 @@ pub(crate) struct Args {
     #[arg(long)]
     no_door: bool,
     /// Give the program the software GPUs of the configuration as DRM render nodes; a PRESET (amdgpu, i915 or xe) is the
-    /// driver they are to have
+    /// driver they are to have. With nvidia, give it CUDA and NVML instead (docs/CUDA.md)
     #[arg(
         long,
         value_name = "PRESET",
@@ -113,7 +113,14 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     command.env("LD_LIBRARY_PATH", prepend(names.as_os_str(), "LD_LIBRARY_PATH", ":"));
     let verbs = names.join(library::VERBS);
     let mut ours = verbs.as_os_str().to_owned();
-    if let Some(preset) = &args.gpu {
+    if args.gpu.as_deref() == Some(gpu::NVIDIA) {
+        let cuda = library.cuda_names()?;
+        let paths = join(cuda.as_os_str(), names.as_os_str());
+        command.env("LD_LIBRARY_PATH", prepend(&paths, "LD_LIBRARY_PATH", ":"));
+        // Programs from wheels name a copy of the runtime with a hash in its name; preloaded, this one is found first.
+        ours = join(&ours, cuda.join(library::CUDA_RUNTIME).as_os_str());
+        gpu::announce_cuda(&mut command);
+    } else if let Some(preset) = &args.gpu {
         let preload =
             library.preload().ok_or("--gpu needs libpeerdma-preload.so beside the library")?;
         ours = join(preload.as_os_str(), &ours);

@@ -1,4 +1,4 @@
-//! `--gpu`: which render nodes the program finds.
+//! `--gpu`: which render nodes the program finds, or that it finds CUDA.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,6 +10,15 @@ const NODES: &str = "PEERDMA_DRM_NODE";
 
 /// The first render node's minor number.
 const FIRST_RENDER: usize = 128;
+
+/// The preset whose GPUs programs reach by CUDA, and not by render nodes.
+pub(super) const NVIDIA: &str = "nvidia";
+
+/// Tells the program's libraries that the GPUs are NVIDIA's. Where a program looks for the driver's version beside asking for it,
+/// nothing is found, as in a container.
+pub(super) fn announce_cuda(command: &mut Command) {
+    command.env(PRESET, NVIDIA);
+}
 
 /// Chooses a node for each GPU of the configuration, and tells the program's libraries. A node that exists is a real
 /// GPU's and stays so: ours get the next numbers that are free.

@@ -14,17 +14,44 @@ const LIBRARY: &str = "libpeerdma.so";
 /// The name under which verbs programs ask for the library.
 pub(super) const VERBS: &str = "libibverbs.so.1";
 
+/// The name under which programs that were built with a hashed copy of CUDA's runtime find another one.
+pub(super) const CUDA_RUNTIME: &str = "libcudart.so.12";
+
+/// Names that lead to one library.
+struct Names {
+    /// The directory of the links, beside the library. (Cargo has a file libpeerdma.d there.)
+    directory: &'static str,
+    names: &'static [&'static str],
+}
+
 /// Every name the library has: one engine, whichever is asked for first.
-const NAMES: [&str; 4] = [VERBS, "libibverbs.so", "librdmacm.so.1", "librdmacm.so"];
+const VERBS_NAMES: Names = Names {
+    directory: "libpeerdma.names",
+    names: &[VERBS, "libibverbs.so", "librdmacm.so.1", "librdmacm.so"],
+};
+
+/// Every name of CUDA's libraries. Not beside the others: a verbs program on a machine with a real GPU has real ones.
+const CUDA_NAMES: Names = Names {
+    directory: "libpeerdma-cuda.names",
+    names: &[
+        "libcuda.so.1",
+        "libcuda.so",
+        CUDA_RUNTIME,
+        "libcudart.so.13",
+        "libcudart.so",
+        "libnvidia-ml.so.1",
+        "libnvidia-ml.so",
+    ],
+};
 
 /// The preload library, as it is installed and as Cargo calls it.
 const PRELOAD: [&str; 2] = ["libpeerdma-preload.so", "libpeerdma_preload.so"];
 
+/// The library of CUDA's names, as it is installed and as Cargo calls it.
+const CUDA: [&str; 2] = ["libpeerdma-cuda.so", "libpeerdma_cuda.so"];
+
 /// The library that makes sockets rsockets, as it is installed and as Cargo calls it.
 const RSOCKETS: [&str; 2] = ["librspreload.so.1", "librspreload.so"];
-
-/// The directory of names, beside the library. (Cargo has a file libpeerdma.d there.)
-const NAMES_DIR: &str = "libpeerdma.names";
 
 /// The directory that holds our libraries.
 #[derive(Debug)]
@@ -38,6 +65,9 @@ pub(super) enum LibraryError {
     /// It is nowhere.
     #[error("{LIBRARY} is not in {}; {LIB_DIR} can name its directory", list(.0))]
     NotFound(Vec<PathBuf>),
+    /// CUDA's names are not there.
+    #[error("{} is not in {}", CUDA[0], .0.display())]
+    NoCuda(PathBuf),
     /// The names cannot be made.
     #[error("no directory for the names of {LIBRARY}: {}: {}", .0.display(), .1)]
     Names(PathBuf, io::Error),
@@ -69,16 +99,27 @@ impl Library {
     /// A directory with the names of the library as links. It stays: it is part of the installation, made at first use
     /// if the installer did not. Where nobody may write beside the library, it is among the user's run-time files.
     pub(super) fn names(&self) -> Result<PathBuf, LibraryError> {
-        let beside = self.directory.join(NAMES_DIR);
+        self.links(&VERBS_NAMES, LIBRARY)
+    }
+
+    /// The same for CUDA's libraries.
+    pub(super) fn cuda_names(&self) -> Result<PathBuf, LibraryError> {
+        let found = CUDA.into_iter().find(|name| self.directory.join(name).is_file());
+        let none = || LibraryError::NoCuda(self.directory.clone());
+        self.links(&CUDA_NAMES, found.ok_or_else(none)?)
+    }
+
+    fn links(&self, names: &Names, library: &str) -> Result<PathBuf, LibraryError> {
+        let beside = self.directory.join(names.directory);
         let made = if super::is_listable(&beside) {
-            self.link(&beside)
+            self.link(&beside, names, library)
         } else {
             Err(io::ErrorKind::InvalidFilename.into())
         };
         let Err(error) = made else { return Ok(beside) };
         tracing::debug!(path = %beside.display(), %error, "names: not beside the library");
-        let own = self.own_directory();
-        match self.link_private(&own) {
+        let own = self.own_directory(names);
+        match self.link_private(&own, names, library) {
             Ok(()) => Ok(own),
             Err(error) => Err(LibraryError::Names(own, error)),
         }
@@ -102,17 +143,17 @@ impl Library {
     }
 
     /// A directory of this user's for this library.
-    fn own_directory(&self) -> PathBuf {
+    fn own_directory(&self, names: &Names) -> PathBuf {
         let base = environment::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let base =
             base.filter(|path| path.is_absolute() && super::is_listable(path) && path.is_dir());
         let uid = rustix::process::geteuid().as_raw();
         let device = fs::metadata(&self.directory).map_or((0, 0), |data| (data.dev(), data.ino()));
         base.unwrap_or_else(|| PathBuf::from("/tmp"))
-            .join(format!("peerdma-names-{uid}-{:x}-{:x}", device.0, device.1))
+            .join(format!("{}-{uid}-{:x}-{:x}", names.directory, device.0, device.1))
     }
 
-    fn link_private(&self, directory: &Path) -> io::Result<()> {
+    fn link_private(&self, directory: &Path, names: &Names, library: &str) -> io::Result<()> {
         match fs::DirBuilder::new().mode(0o700).create(directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
@@ -125,19 +166,19 @@ impl Library {
         if !private {
             return Err(io::Error::other("exists, and is not this user's alone"));
         }
-        self.link(directory)
+        self.link(directory, names, library)
     }
 
     /// Makes the links that are not there yet or lead elsewhere. Others may do the same at the same time.
-    fn link(&self, directory: &Path) -> io::Result<()> {
+    fn link(&self, directory: &Path, names: &Names, library: &str) -> io::Result<()> {
         match fs::create_dir(directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
         let is_beside = directory.parent() == Some(&self.directory);
         let target =
-            if is_beside { Path::new("..").join(LIBRARY) } else { self.directory.join(LIBRARY) };
-        for name in NAMES {
+            if is_beside { Path::new("..").join(library) } else { self.directory.join(library) };
+        for name in names.names {
             let link = directory.join(name);
             if fs::read_link(&link).is_ok_and(|now| now == target) {
                 continue;
@@ -165,7 +206,8 @@ mod tests {
         let library = Library { directory: directory.clone() };
         let names = library.names().unwrap();
         assert_eq!(library.names().unwrap(), names);
-        let found: Vec<bool> = NAMES.iter().map(|name| names.join(name).is_file()).collect();
+        let each = VERBS_NAMES.names.iter();
+        let found: Vec<bool> = each.map(|name| names.join(name).is_file()).collect();
         let entries = fs::read_dir(&names).unwrap().count();
         fs::remove_dir_all(&directory).unwrap();
         assert_eq!((found, entries), (vec![true; 4], 4));

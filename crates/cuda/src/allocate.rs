@@ -1,0 +1,129 @@
+//! Allocating and freeing, whoever asks.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicI32;
+
+use umem::HostBuf;
+
+use crate::context::Context;
+use crate::memory::Memory;
+use crate::pool::Pool;
+use crate::process::Process;
+use crate::space::{GPU_PAGE, Kind, LARGE_PAGE, Region, Source};
+use crate::status::{Refusal, Result, Status, invalid};
+
+/// What a pitch is a multiple of.
+pub(crate) const PITCH: u64 = 512;
+
+impl Process {
+    /// Allocates memory of the context's GPU.
+    ///
+    /// # Errors
+    ///
+    /// No bytes; or the GPU is full.
+    pub(crate) fn allocate(&self, context: &Arc<Context>, len: u64) -> Result<u64> {
+        let memory = self.memory(context.device, len)?;
+        let kind = Kind::Device { memory, source: Source::Alloc };
+        Ok(self.place(len, Some(Arc::clone(context)), kind)?.start)
+    }
+
+    /// Allocates memory of a pool. It belongs to no context.
+    ///
+    /// # Errors
+    ///
+    /// As [`allocate`](Self::allocate).
+    pub(crate) fn allocate_from(&self, pool: &Arc<Pool>, len: u64) -> Result<u64> {
+        let memory = self.memory(pool.device, len)?;
+        let kind = Kind::Device { memory, source: Source::Pool(Arc::clone(pool)) };
+        let region = self.place(len, None, kind)?;
+        pool.add(len);
+        Ok(region.start)
+    }
+
+    fn memory(&self, device: usize, len: u64) -> Result<Arc<Memory>> {
+        if len == 0 {
+            return Err(invalid("no bytes to allocate"));
+        }
+        let size = len.checked_next_multiple_of(GPU_PAGE);
+        let full = || Refusal::new(Status::OutOfMemory, format!("{len:#x} bytes"));
+        Ok(Arc::new(Memory::new(self, device, size.ok_or_else(full)?)?))
+    }
+
+    /// Gives memory an address.
+    pub(crate) fn place(
+        &self,
+        len: u64,
+        context: Option<Arc<Context>>,
+        kind: Kind,
+    ) -> Result<Arc<Region>> {
+        let span = len.next_multiple_of(GPU_PAGE);
+        let align = if len < LARGE_PAGE { GPU_PAGE } else { LARGE_PAGE };
+        let start = self.space.take(span, align, 0)?;
+        Ok(self.space.add(start, len, span, context, kind))
+    }
+
+    /// Frees what begins at `start`, and is what `is` says.
+    ///
+    /// # Errors
+    ///
+    /// It is not.
+    pub(crate) fn free(&self, start: u64, is: impl Fn(&Kind) -> bool) -> Result<()> {
+        let region = self.space.remove(start, |region| is(&region.kind));
+        let region = region.ok_or_else(|| match self.space.find(start) {
+            Some(found) => {
+                invalid(format!("{start:#x} cannot be freed so: it is {}", found.name()))
+            }
+            None => invalid(format!("{start:#x} is no allocation")),
+        })?;
+        if let Kind::Device { source: Source::Pool(pool), .. } = &region.kind {
+            pool.take(region.len);
+        }
+        self.space.end(&region);
+        Ok(())
+    }
+
+    /// Waits for all streams of a context, or of all of them: memory that is freed may be in use.
+    pub(crate) fn wait_for_streams(&self, context: Option<&Context>) {
+        let busy = self.streams.all();
+        for stream in busy.iter().filter(|s| context.is_none_or(|c| c.handle == s.context)) {
+            // What the work met is told to who synchronizes.
+            while !stream.is_idle() {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Host memory of the given kind.
+    ///
+    /// # Errors
+    ///
+    /// No bytes, or no memory.
+    pub(crate) fn allocate_host(
+        &self,
+        context: &Arc<Context>,
+        len: u64,
+        kind: impl FnOnce(HostBuf) -> Kind,
+    ) -> Result<u64> {
+        let none = |error: String| Refusal::new(Status::OutOfMemory, error);
+        let size = usize::try_from(len).map_err(|_| none(format!("{len:#x} bytes")))?;
+        if size == 0 {
+            return Err(invalid("no bytes to allocate"));
+        }
+        let pages = HostBuf::anonymous(size).map_err(|error| none(error.to_string()))?;
+        let start = pages.as_ptr().addr() as u64;
+        self.space.add(start, len, len, Some(Arc::clone(context)), kind(pages));
+        Ok(start)
+    }
+
+    /// Memory that host and GPU share.
+    ///
+    /// # Errors
+    ///
+    /// As [`allocate_host`](Self::allocate_host).
+    pub(crate) fn allocate_managed(&self, context: &Arc<Context>, len: u64) -> Result<u64> {
+        self.allocate_host(context, len, |pages| Kind::Managed {
+            _pages: pages,
+            preferred: AtomicI32::new(-2),
+        })
+    }
+}

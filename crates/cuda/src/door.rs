@@ -1,0 +1,85 @@
+//! What the library of names calls: who is behind each name.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::slice;
+use std::sync::{OnceLock, PoisonError, RwLock};
+
+use crate::boundary::LOG;
+use crate::driver;
+
+/// What `libpeerdma-cuda.so` calls. It comes from the same build, so this has no version.
+#[repr(C)]
+pub struct Door {
+    driver: unsafe extern "C" fn(*const *const c_char, *const *const c_void, usize),
+    find: unsafe extern "C" fn(c_int, *const c_char) -> *const c_void,
+    refused: unsafe extern "C" fn(c_int, *const c_char) -> c_int,
+}
+
+static DOOR: Door = Door { driver: take_driver, find, refused };
+
+/// The numbers of the libraries.
+const DRIVER: c_int = 0;
+const NVML: c_int = 1;
+
+/// Functions of the driver's library by name, as programs see them: those that hooks have patched.
+static FUNCTIONS: OnceLock<HashMap<&'static str, usize>> = OnceLock::new();
+
+/// The table behind the names of CUDA's libraries.
+pub fn door() -> *const Door {
+    &raw const DOOR
+}
+
+/// A function of the driver's library, as a program finds it.
+pub(crate) fn driver_function(symbol: &str) -> Option<*const c_void> {
+    let found = FUNCTIONS.get().and_then(|functions| functions.get(symbol)).copied();
+    found.map(std::ptr::with_exposed_provenance)
+}
+
+unsafe extern "C" fn take_driver(
+    names: *const *const c_char,
+    functions: *const *const c_void,
+    count: usize,
+) {
+    // SAFETY: contract: as many names as functions, which live as long as the program.
+    let names = unsafe { slice::from_raw_parts(names, count) };
+    // SAFETY: as above.
+    let functions = unsafe { slice::from_raw_parts(functions, count) };
+    let pairs = names.iter().zip(functions).filter_map(|(name, function)| {
+        // SAFETY: contract: terminated, and static.
+        let name: &'static CStr = unsafe { CStr::from_ptr(*name) };
+        Some((name.to_str().ok()?, function.expose_provenance()))
+    });
+    FUNCTIONS.get_or_init(|| pairs.collect());
+}
+
+unsafe extern "C" fn find(library: c_int, name: *const c_char) -> *const c_void {
+    // SAFETY: contract: a terminated name.
+    let Ok(name) = unsafe { CStr::from_ptr(name) }.to_str() else { return std::ptr::null() };
+    let found = match library {
+        DRIVER => driver::find(name),
+        _ => None,
+    };
+    found.map_or(std::ptr::null(), |function| function.0.cast())
+}
+
+unsafe extern "C" fn refused(library: c_int, name: *const c_char) -> c_int {
+    // SAFETY: contract: a terminated name that is static.
+    let name: &'static CStr = unsafe { CStr::from_ptr(name) };
+    say_once(name);
+    match library {
+        // NVML_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_SUPPORTED, cudaErrorNotSupported.
+        NVML => 3,
+        _ => 801,
+    }
+}
+
+/// One line for each function that a program calls and nobody serves.
+fn say_once(name: &'static CStr) {
+    static SAID: RwLock<Vec<&CStr>> = RwLock::new(Vec::new());
+    if SAID.read().unwrap_or_else(PoisonError::into_inner).contains(&name) {
+        return;
+    }
+    SAID.write().unwrap_or_else(PoisonError::into_inner).push(name);
+    tracing::warn!(target: LOG, "{}: not served (docs/CUDA.md)", name.to_string_lossy());
+}

@@ -1,0 +1,69 @@
+//! `libcuda.so.1`: the functions of the driver, as its header has them.
+
+mod context;
+mod copy;
+mod device;
+mod event;
+mod export;
+mod host;
+mod init;
+mod ipc;
+mod managed;
+mod memory;
+mod module;
+mod pointer;
+mod pool;
+mod stream;
+mod stream_memory;
+mod vmm;
+
+use crate::boundary::{Calls, Function};
+
+/// All that is served.
+const ALL: &[Calls] = &[
+    context::CALLS,
+    copy::CALLS,
+    device::CALLS,
+    event::CALLS,
+    export::CALLS,
+    host::CALLS,
+    init::CALLS,
+    ipc::CALLS,
+    managed::CALLS,
+    memory::CALLS,
+    module::CALLS,
+    pointer::CALLS,
+    pool::CALLS,
+    stream::CALLS,
+    stream_memory::CALLS,
+    vmm::CALLS,
+];
+
+/// The function of a symbol. The form for the stream of a thread is the same: work is done in order either way.
+pub(crate) fn find(symbol: &str) -> Option<Function> {
+    let plain = crate::names::plain(symbol);
+    let served = ALL.iter().copied().flatten();
+    let exact = || served.clone().find(|(name, _)| *name == symbol);
+    exact()
+        .or_else(|| served.clone().find(|(name, _)| *name == plain))
+        .map(|(_, function)| *function)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_is_served_twice_and_each_is_a_name_of_the_library() {
+        let list = include_str!("../../names/driver.txt");
+        let known: Vec<_> = list.lines().filter_map(|line| line.split(' ').next()).collect();
+        let mut names: Vec<_> = ALL.iter().copied().flatten().map(|(name, _)| *name).collect();
+        for name in &names {
+            assert!(known.contains(name), "{name} is in no header");
+        }
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

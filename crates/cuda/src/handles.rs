@@ -1,0 +1,74 @@
+//! Handles: what a program holds of contexts, streams, events, pools and allocations.
+//!
+//! They look like pointers, and lead nowhere. A number is never used twice, so a handle that was destroyed is known as such, and
+//! one kind is never taken for another.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// All of one kind that live.
+pub(crate) struct Handles<T> {
+    first: u64,
+    next: AtomicU64,
+    live: Mutex<HashMap<u64, Arc<T>>>,
+}
+
+/// What a number is.
+pub(crate) enum Found<T> {
+    /// A handle.
+    Live(Arc<T>),
+    /// It was one.
+    Gone,
+    /// Never.
+    Unknown,
+}
+
+/// Between two handles: they look like addresses of structures.
+const STEP: u64 = 64;
+
+impl<T> Handles<T> {
+    /// Handles of the kind with this number.
+    pub(crate) fn new(kind: u64) -> Self {
+        let first = 0x5000_0000_0000 + (kind << 40);
+        Self { first, next: AtomicU64::new(first), live: Mutex::default() }
+    }
+
+    /// Makes one; it is told its handle.
+    pub(crate) fn add(&self, make: impl FnOnce(u64) -> T) -> Arc<T> {
+        let handle = self.next.fetch_add(STEP, Ordering::Relaxed);
+        let new = Arc::new(make(handle));
+        self.lock().insert(handle, Arc::clone(&new));
+        new
+    }
+
+    pub(crate) fn find(&self, handle: u64) -> Found<T> {
+        if let Some(found) = self.lock().get(&handle) {
+            return Found::Live(Arc::clone(found));
+        }
+        let issued = self.first..self.next.load(Ordering::Relaxed);
+        if issued.contains(&handle) { Found::Gone } else { Found::Unknown }
+    }
+
+    pub(crate) fn get(&self, handle: u64) -> Option<Arc<T>> {
+        self.lock().get(&handle).cloned()
+    }
+
+    /// A handle that was taken away is one again.
+    pub(crate) fn restore(&self, handle: u64, value: &Arc<T>) {
+        self.lock().insert(handle, Arc::clone(value));
+    }
+
+    pub(crate) fn remove(&self, handle: u64) -> Option<Arc<T>> {
+        self.lock().remove(&handle)
+    }
+
+    /// All that live.
+    pub(crate) fn all(&self) -> Vec<Arc<T>> {
+        self.lock().values().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<T>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

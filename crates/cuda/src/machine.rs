@@ -1,0 +1,152 @@
+//! The GPUs of the machine: what each is called, and where it is.
+//!
+//! Read once from the configuration, without opening any. CUDA, its runtime and NVML all number them by this list, so names,
+//! addresses and UUIDs agree.
+
+use std::sync::{Arc, OnceLock};
+
+use gpu::{Gpu, GpuConfig, Machine, Presets};
+use pci::{Bdf, PciTree};
+
+use crate::boundary::LOG;
+use crate::status::{Refusal, Result, Status};
+
+/// The variable by which `peerdma run` passes `--gpu`: a preset, or nothing.
+const PRESET: &str = "PEERDMA_GPU";
+
+/// One GPU.
+pub(crate) struct Device {
+    /// Its name in the configuration.
+    pub(crate) name: String,
+    /// How it is configured.
+    pub(crate) config: GpuConfig,
+    /// Where it is.
+    pub(crate) bdf: Bdf,
+    /// Its UUID: the same in every process of this host, and another on another host.
+    pub(crate) uuid: [u8; 16],
+    tree: Arc<PciTree>,
+    gpu: OnceLock<std::result::Result<Gpu, Refusal>>,
+}
+
+/// All GPUs, in the order of their PCI addresses. None if the configuration cannot be read, which the log says.
+pub(crate) fn devices() -> &'static [Device] {
+    static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
+    DEVICES.get_or_init(|| read().unwrap_or_default())
+}
+
+fn read() -> Option<Vec<Device>> {
+    let all = environment::var(PRESET);
+    let presets = Presets { default: Some("nvidia"), all: all.as_deref() };
+    let machine = match Machine::load_with(presets) {
+        Ok(machine) => machine,
+        Err(error) => {
+            tracing::warn!(target: LOG, "no GPU: {}", error.what);
+            return None;
+        }
+    };
+    let tree = machine.tree();
+    let host = rustix::system::uname().nodename().to_bytes().to_vec();
+    let device = |config: &GpuConfig| {
+        let bdf = tree.by_name(&config.name)?;
+        let uuid = uuid(&[&host, config.name.as_bytes(), bdf.to_string().as_bytes()]);
+        let (name, config, tree) = (config.name.clone(), config.clone(), Arc::clone(tree));
+        Some(Device { name, config, bdf, uuid, tree, gpu: OnceLock::new() })
+    };
+    let mut devices: Vec<_> = machine.gpus().iter().filter_map(device).collect();
+    devices.sort_by_key(|device| device.bdf);
+    Some(devices)
+}
+
+impl Device {
+    /// The GPU, opened when it is first needed.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be opened.
+    pub(crate) fn gpu(&self) -> Result<&Gpu> {
+        let open = || {
+            Gpu::open_in(&self.config, Arc::clone(&self.tree)).map_err(|error| {
+                tracing::warn!(target: LOG, "{}: {error}", self.name);
+                Refusal::new(Status::DeviceUnavailable, format!("{}: {error}", self.name))
+            })
+        };
+        self.gpu.get_or_init(open).as_ref().map_err(Clone::clone)
+    }
+
+    /// What programs are shown as its name.
+    pub(crate) fn title(&self) -> String {
+        format!("peerdma {}", self.name)
+    }
+
+    /// Its UUID as text.
+    pub(crate) fn uuid_text(&self) -> String {
+        let hex: String = self.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!(
+            "GPU-{}-{}-{}-{}-{}",
+            &hex[..8],
+            &hex[8..12],
+            &hex[12..16],
+            &hex[16..20],
+            &hex[20..]
+        )
+    }
+
+    /// Whether it reaches the memory of another.
+    pub(crate) fn reaches(&self, other: &Self) -> bool {
+        self.bdf == other.bdf
+            || self.tree.path(self.bdf, other.bdf).map_type != pci::MapType::NotSupported
+    }
+}
+
+/// The GPUs that `CUDA_VISIBLE_DEVICES` leaves, by their place in [`devices`]: numbers or beginnings of UUIDs, up to the first
+/// that names none.
+pub(crate) fn visible(given: Option<&str>) -> Vec<usize> {
+    let all = devices();
+    let Some(given) = given else { return (0..all.len()).collect() };
+    let mut found = Vec::new();
+    for entry in given.split(',').map(str::trim) {
+        let by_number = entry.parse::<usize>().ok().filter(|number| *number < all.len());
+        let by_uuid = || {
+            let mut matches = all
+                .iter()
+                .enumerate()
+                .filter(|(_, device)| entry.len() > 4 && device.uuid_text().starts_with(entry));
+            matches.next().map(|(index, _)| index).filter(|_| matches.next().is_none())
+        };
+        match by_number.or_else(by_uuid) {
+            Some(index) if !found.contains(&index) => found.push(index),
+            _ => break,
+        }
+    }
+    found
+}
+
+/// A UUID of version 8 (RFC 9562) from names: twice FNV-1a.
+fn uuid(names: &[&[u8]]) -> [u8; 16] {
+    let half = |seed: u64| {
+        let bytes = names.iter().flat_map(|name| name.iter().chain(&[0]));
+        bytes.fold(0xcbf2_9ce4_8422_2325 ^ seed, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        })
+    };
+    let (high, low) = (half(0), half(0x9e37_79b9_7f4a_7c15));
+    let mut uuid = [0; 16];
+    uuid[..8].copy_from_slice(&high.to_be_bytes());
+    uuid[8..].copy_from_slice(&low.to_be_bytes());
+    uuid[6] = uuid[6] & 0x0f | 0x80;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    uuid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuids_differ_by_name_and_stay_the_same() {
+        let of = |name: &str| uuid(&[b"host", name.as_bytes()]);
+        assert_eq!(of("gpu0"), of("gpu0"));
+        assert_ne!(of("gpu0"), of("gpu1"));
+        assert_eq!((of("gpu0")[6] >> 4, of("gpu0")[8] >> 6), (8, 2));
+    }
+}

@@ -1,0 +1,144 @@
+//! Memory of a GPU, and what can be done to its bytes.
+
+use std::os::fd::OwnedFd;
+
+use dmabuf::DmaBuf;
+use dmabuf::peer::PeerMemory;
+use gpu::{Bo, Place};
+use rustix::fs::OFlags;
+use umem::Umem;
+
+use crate::boundary::LOG;
+use crate::process::Process;
+use crate::status::{Refusal, Result, Status};
+
+/// Memory of a GPU, wherever in the address space it is.
+pub(crate) struct Memory {
+    /// The number of the GPU.
+    pub(crate) device: usize,
+    bo: Bo,
+}
+
+impl Memory {
+    /// Allocates `size` bytes of a GPU.
+    ///
+    /// # Errors
+    ///
+    /// It is full.
+    pub(crate) fn new(process: &Process, device: usize, size: u64) -> Result<Self> {
+        let found = process.devices()[device];
+        let gpu = found.gpu()?;
+        // Memory of CUDA stays where it is, unless the GPU was given another driver's ways.
+        let place = if gpu.persona().moves { Place::VRAM } else { Place::ONLY_VRAM };
+        let bo = gpu.alloc(size, place).map_err(|error| {
+            tracing::info!(target: LOG, "VRAM of {}: {error}", found.name);
+            Refusal::from(error)
+        })?;
+        Ok(Self { device, bo })
+    }
+
+    /// A name for messages.
+    pub(crate) fn name(&self) -> String {
+        self.bo.name()
+    }
+
+    /// Copies from memory of the program.
+    ///
+    /// # Errors
+    ///
+    /// A page of it is not there, or the GPU's memory was lost.
+    pub(crate) fn write_from(&self, offset: u64, from: &Umem) -> Result<()> {
+        Ok(self.bo.write_from(offset, from, 0, from.len())?)
+    }
+
+    /// Copies to memory of the program.
+    ///
+    /// # Errors
+    ///
+    /// As [`write_from`](Self::write_from).
+    pub(crate) fn read_into(&self, offset: u64, to: &Umem) -> Result<()> {
+        Ok(self.bo.read_into(offset, to, 0, to.len())?)
+    }
+
+    /// Copies from memory of a GPU to memory of a GPU.
+    ///
+    /// # Errors
+    ///
+    /// Memory was lost.
+    pub(crate) fn copy(to: (&Self, u64), from: (&Self, u64), len: u64) -> Result<()> {
+        Ok(gpu::copy((&from.0.bo, from.1), (&to.0.bo, to.1), len)?)
+    }
+
+    /// Fills it with a pattern, again and again.
+    ///
+    /// # Errors
+    ///
+    /// The memory was lost.
+    pub(crate) fn fill(&self, offset: u64, pattern: &[u8], len: u64) -> Result<()> {
+        Ok(self.bo.fill(offset, pattern, len)?)
+    }
+
+    /// A few bytes of it.
+    ///
+    /// # Errors
+    ///
+    /// The memory was lost.
+    pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        Ok(self.bo.read(offset, out)?)
+    }
+
+    /// The same, in.
+    ///
+    /// # Errors
+    ///
+    /// The memory was lost.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        Ok(self.bo.write(offset, bytes)?)
+    }
+
+    /// The program has freed it: who was given its address may use it no more. Who has a dma-buf of it may.
+    pub(crate) fn release(&self, offset: u64, len: u64) {
+        self.bo.revoke_peers(offset, len);
+    }
+
+    /// Some of it, for a NIC that asks by address.
+    pub(crate) fn for_peers(
+        &self,
+        offset: u64,
+        len: u64,
+        page: u64,
+    ) -> Option<Box<dyn PeerMemory>> {
+        let given = self.bo.peer_memory(offset, len, page);
+        given.inspect_err(|error| tracing::info!(target: LOG, "nv_mem: {error}")).ok()
+    }
+
+    /// As many bytes as it has.
+    pub(crate) fn size(&self) -> u64 {
+        self.bo.size()
+    }
+
+    /// The whole of it, for another process.
+    ///
+    /// # Errors
+    ///
+    /// No descriptor, or the memory was lost.
+    pub(crate) fn share(&self) -> Result<OwnedFd> {
+        give(self.bo.export()?)
+    }
+
+    /// A dma-buf of some of it.
+    ///
+    /// # Errors
+    ///
+    /// No descriptor, or the memory was lost.
+    pub(crate) fn export(&self, offset: u64, len: u64) -> Result<OwnedFd> {
+        give(self.bo.export_range(offset, len)?)
+    }
+}
+
+/// A descriptor of the program's own.
+fn give(buf: DmaBuf) -> Result<OwnedFd> {
+    dmabuf::give(buf, OFlags::CLOEXEC | OFlags::RDWR).map_err(|error| {
+        Refusal::new(Status::OperatingSystem, format!("no descriptor for a dma-buf: {error}"))
+    })
+}

@@ -1,0 +1,74 @@
+//! The thread that does queued work of streams. It starts when there is some for the first time.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::boundary::LOG;
+use crate::stream::Stream;
+
+/// Streams with work to do.
+static BUSY: Mutex<Busy> = Mutex::new(Busy { streams: Vec::new(), has_thread: false });
+static CALLED: Condvar = Condvar::new();
+
+struct Busy {
+    streams: Vec<Arc<Stream>>,
+    has_thread: bool,
+}
+
+/// How often a wait that nobody ends by a call is looked at: a value that a NIC writes.
+const SHORTEST: Duration = Duration::from_micros(20);
+const LONGEST: Duration = Duration::from_millis(1);
+
+/// A stream has queued work.
+pub(crate) fn call(stream: &Arc<Stream>) {
+    let mut busy = lock();
+    if !busy.streams.iter().any(|known| Arc::ptr_eq(known, stream)) {
+        busy.streams.push(Arc::clone(stream));
+    }
+    if !busy.has_thread {
+        let started = std::thread::Builder::new().name("peerdma-cuda".to_owned()).spawn(run);
+        match started {
+            Ok(_) => busy.has_thread = true,
+            Err(error) => tracing::error!(target: LOG, "no thread for streams: {error}"),
+        }
+    }
+    drop(busy);
+    CALLED.notify_one();
+}
+
+fn run() {
+    umem::guard::block_signals();
+    let mut pause = SHORTEST;
+    loop {
+        let streams = {
+            let mut busy = lock();
+            while busy.streams.is_empty() {
+                busy = CALLED.wait(busy).unwrap_or_else(PoisonError::into_inner);
+            }
+            std::mem::take(&mut busy.streams)
+        };
+        let (mut waiting, count) = (Vec::new(), streams.len());
+        for stream in streams {
+            let before = stream.ticket();
+            if stream.run_queued() {
+                waiting.push(stream);
+            } else if stream.ticket() != before {
+                pause = SHORTEST;
+            }
+        }
+        pause = if waiting.len() < count { SHORTEST } else { (pause * 2).min(LONGEST) };
+        let mut busy = lock();
+        for stream in waiting {
+            if !busy.streams.iter().any(|known| Arc::ptr_eq(known, &stream)) {
+                busy.streams.push(stream);
+            }
+        }
+        if !busy.streams.is_empty() {
+            let _ = CALLED.wait_timeout(busy, pause).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn lock() -> MutexGuard<'static, Busy> {
+    BUSY.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,120 @@
+//! The first call: finds `libpeerdma.so` and fills the table.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::entry::{FUNCTIONS, Library, NAMES, TABLE, refusing};
+
+/// `libpeerdma.so`'s side, with the layout of its `Door`. Both come from the same build, so it has no version.
+#[repr(C)]
+struct Door {
+    /// Takes the functions of the driver's names: what `cuGetProcAddress` is to give out.
+    driver:
+        unsafe extern "C" fn(names: *const *const c_char, functions: *const c_void, count: usize),
+    /// What is behind a name; null if nothing is.
+    find: unsafe extern "C" fn(library: c_int, name: *const c_char) -> *mut c_void,
+    /// A name behind which is nothing was called: what it returns.
+    refused: unsafe extern "C" fn(library: c_int, name: *const c_char) -> c_int,
+}
+
+static DOOR: AtomicPtr<Door> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The name of the function that returns the [`Door`].
+const DOOR_NAME: &CStr = c"peerdma_cuda_door";
+
+/// The library as programs find it beside this one, and as it is installed.
+const NAMES_BESIDE: [&[u8]; 2] = [b"libibverbs.so.1\0", b"libpeerdma.so\0"];
+
+/// Fills the table. Threads that do it at the same time write the same.
+pub(crate) extern "C" fn load() {
+    let door = door();
+    // SAFETY: null, or a table that is static in a library that is never unloaded.
+    if let Some(door) = unsafe { door.as_ref() } {
+        DOOR.store(core::ptr::from_ref(door).cast_mut(), Ordering::Release);
+        let mut names = [core::ptr::null(); FUNCTIONS.len()];
+        for (name, (_, known)) in names.iter_mut().zip(&NAMES) {
+            *name = known.as_ptr();
+        }
+        // SAFETY: as many names as functions, all of them static.
+        unsafe { (door.driver)(names.as_ptr(), FUNCTIONS.as_ptr().cast(), FUNCTIONS.len()) };
+    }
+    for ((library, name), slot) in NAMES.iter().zip(&TABLE) {
+        // SAFETY: as above.
+        let found = unsafe { door.as_ref() }.map_or(core::ptr::null_mut(), |door| {
+            // SAFETY: a terminated name.
+            unsafe { (door.find)(library.number(), name.as_ptr()) }
+        });
+        let to = if found.is_null() { refusing() } else { found.cast() };
+        slot.store(to, Ordering::Release);
+    }
+}
+
+/// What a function that nobody serves returns.
+pub(crate) extern "C" fn refused(index: c_int) -> c_int {
+    let index = usize::try_from(index).unwrap_or_default();
+    let (library, name) = NAMES[index];
+    let door = DOOR.load(Ordering::Acquire);
+    // SAFETY: null, or a table that is static.
+    match unsafe { door.as_ref() } {
+        // SAFETY: a terminated name.
+        Some(door) => unsafe { (door.refused)(library.number(), name.as_ptr()) },
+        // A library without a driver behind it: CUDA_ERROR_STUB_LIBRARY, NVML_ERROR_LIBRARY_NOT_FOUND,
+        // cudaErrorInsufficientDriver.
+        None => match library {
+            Library::Driver => 34,
+            Library::Nvml => 12,
+            Library::Runtime12 | Library::Runtime13 => 35,
+        },
+    }
+}
+
+fn door() -> *const Door {
+    // SAFETY: the name is terminated.
+    let mut found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, DOOR_NAME.as_ptr()) };
+    if found.is_null() {
+        found = door_beside();
+    }
+    if found.is_null() {
+        return core::ptr::null();
+    }
+    // SAFETY: this is the function's signature, in the library of the same build.
+    let find: extern "C" fn() -> *const Door = unsafe { core::mem::transmute(found) };
+    find()
+}
+
+/// From the library that lies where this one was found.
+fn door_beside() -> *mut c_void {
+    let mut info = libc::Dl_info {
+        dli_fname: core::ptr::null(),
+        dli_fbase: core::ptr::null_mut(),
+        dli_sname: core::ptr::null(),
+        dli_saddr: core::ptr::null_mut(),
+    };
+    // SAFETY: an address of this library, and a structure to fill.
+    let known = unsafe { libc::dladdr(TABLE.as_ptr().cast(), &raw mut info) };
+    if known == 0 || info.dli_fname.is_null() {
+        return core::ptr::null_mut();
+    }
+    // SAFETY: not null, and terminated, as dladdr says.
+    let own = unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes();
+    let directory = own.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    for name in NAMES_BESIDE {
+        let mut path = [0_u8; libc::PATH_MAX as usize];
+        let Some((front, rest)) = path.split_at_mut_checked(directory) else { continue };
+        let Some(rest) = rest.get_mut(..name.len()) else { continue };
+        front.copy_from_slice(&own[..directory]);
+        rest.copy_from_slice(name);
+        // SAFETY: the path is terminated, as each name is.
+        let library =
+            unsafe { libc::dlopen(path.as_ptr().cast(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if library.is_null() {
+            continue;
+        }
+        // SAFETY: a library that is loaded and stays so, and a terminated name.
+        let found = unsafe { libc::dlsym(library, DOOR_NAME.as_ptr()) };
+        if !found.is_null() {
+            return found;
+        }
+    }
+    core::ptr::null_mut()
+}

@@ -1,0 +1,91 @@
+//! Buffers of which only a program has the file.
+//!
+//! In the kernel a dma-buf lives as long as its file. Here the exporter is in the program's own process, and something has to
+//! keep it while anybody, in any process, has the descriptor that the program was given.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::buf::DmaBuf;
+use crate::sys::lease;
+
+struct Given {
+    buf: DmaBuf,
+    probe: OwnedFd,
+}
+
+struct All {
+    given: Vec<Given>,
+    /// How many there may be before it is worth looking which are left.
+    enough: usize,
+}
+
+/// Below this nobody is looked for.
+const FEW: usize = 16;
+
+static ALL: Mutex<All> = Mutex::new(All { given: Vec::new(), enough: FEW });
+
+/// A descriptor of the buffer's file for a program (of `flags`, `O_CLOEXEC` and `O_RDWR` count). The buffer is kept for as long as
+/// that one, a copy of it, or a mapping is there, in any process.
+///
+/// # Errors
+///
+/// No descriptor.
+#[doc(alias = "dma_buf_fd")]
+pub fn give(buf: DmaBuf, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    // With the lock held: a sweep that has a lease on the file would be told of the opening.
+    let probe = lease::probe(buf.fd())?;
+    let theirs = lease::open_again(buf.fd(), flags & (OFlags::CLOEXEC | OFlags::RDWR))?;
+    all.given.push(Given { buf, probe });
+    let gone = if all.given.len() > all.enough { all.sweep() } else { Vec::new() };
+    drop(all);
+    // What goes is dropped without the lock.
+    drop(gone);
+    Ok(theirs)
+}
+
+/// Drops the buffers whose file nobody has any more. Returns how many are left.
+pub fn sweep() -> usize {
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    let gone = all.sweep();
+    let left = all.given.len();
+    drop(all);
+    drop(gone);
+    left
+}
+
+impl All {
+    fn sweep(&mut self) -> Vec<DmaBuf> {
+        let gone = self.given.extract_if(.., |given| lease::is_alone(&given.probe));
+        let gone = gone.map(|given| given.buf).collect();
+        self.enough = FEW.max(self.given.len() * 2);
+        gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::{DmaBuf, Memory};
+
+    #[test]
+    fn a_buffer_is_kept_while_the_program_has_its_file() {
+        let buf = DmaBuf::export_from(&Memory::Memfd, 4096, "given").expect("a buffer");
+        let weak = buf.downgrade();
+        let fd = give(buf, OFlags::CLOEXEC | OFlags::RDWR).expect("a descriptor");
+        let copy = fd.try_clone().expect("a copy");
+        drop(fd);
+        sweep();
+        assert!(weak.upgrade().is_some(), "a copy is enough");
+        assert!(DmaBuf::import(copy.as_fd()).is_ok());
+        drop(copy);
+        sweep();
+        assert!(weak.upgrade().is_none(), "nobody has it any more");
+    }
+}

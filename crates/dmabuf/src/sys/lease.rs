@@ -1,0 +1,38 @@
+//! Who else has a file open.
+
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// Which signal tells of an opening that a lease is in the way of.
+const F_SETSIG: c_int = 10;
+
+/// Another opening of a file.
+pub(crate) fn open_again(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    rustix::fs::open(&path, flags, Mode::empty())
+}
+
+/// An opening of a file by which [`is_alone`] asks.
+pub(crate) fn probe(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let probe = open_again(fd, OFlags::RDWR | OFlags::CLOEXEC)?;
+    // If another process opens the file just while it is asked, that is by a signal nobody minds, instead of the deadly SIGIO.
+    // SAFETY: the number of a signal is all that is set.
+    unsafe { libc::fcntl(probe.as_raw_fd(), F_SETSIG, libc::SIGURG) };
+    Ok(probe)
+}
+
+/// Whether a probe is the only opening of its file, in this process or another: then the kernel grants a write lease. (The
+/// opening that `memfd_create` made does not count as one.)
+pub(crate) fn is_alone(probe: &OwnedFd) -> bool {
+    let probe = probe.as_raw_fd();
+    // SAFETY: a lease changes nothing but who is told of an opening; it is given back below.
+    let taken = unsafe { libc::fcntl(probe, libc::F_SETLEASE, libc::F_WRLCK) } == 0;
+    if taken {
+        // SAFETY: as above.
+        unsafe { libc::fcntl(probe, libc::F_SETLEASE, libc::F_UNLCK) };
+    }
+    taken
+}

@@ -1,0 +1,8 @@
+//! The way to CUDA's libraries, for `libpeerdma-cuda.so`, which has their names.
+
+use super::boundary::control;
+
+/// What is behind the names. Null is never returned but after a panic.
+pub(crate) extern "C" fn peerdma_cuda_door() -> *const cuda::Door {
+    control("peerdma_cuda_door", std::ptr::null(), cuda::door)
+}
