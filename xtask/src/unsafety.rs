@@ -14,6 +14,8 @@ const MAY: &[(&str, &str)] = &[
     ("link", ""),
     ("dmabuf", "src/sys"),
     ("peerdma", ""),
+    ("cuda", ""),
+    ("cudalib", ""),
     ("preload", ""),
     ("rspreload", ""),
     // Bare system calls and raw memory are what the engine is compared with.
