@@ -15,6 +15,9 @@ class IntrospectionPeerdma : public NicIntrospection {
 
   // ibv_rereg_mr works.
   bool SupportsReRegMr() const override { return true; }
+
+  // It is software, as rxe is: where a test has a number of rounds for hardware and one for such a device, it is this one.
+  bool IsSlowNic() const override { return true; }
 };
 
 const bool registered = [] {

@@ -98,6 +98,12 @@ pub(crate) const GROUPS: &[Group] = &[
     group("families", 30, "sandboxes that forbid netlink", Job::Interop { threads: 2 }),
     group("setuid", 30, "programs with more rights than their user", Job::Interop { threads: 2 }),
     group("fork", 30, "fork, daemon, multiprocessing", Job::Interop { threads: 2 }),
+    group(
+        "descriptors",
+        60,
+        "programs that close our descriptors, or replace them",
+        Job::Interop { threads: 1 },
+    ),
     group("successor", 60, "targets that are gone, by exec or by end", Job::Interop { threads: 1 }),
     group("pyverbs", 180, "rdma-core's own tests", Job::Tests(|_| pyverbs::group())),
     group("drm", 30, "render nodes of the software GPU", Job::Interop { threads: 2 }),

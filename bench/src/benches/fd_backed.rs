@@ -40,7 +40,7 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
         // The bare copy goes to the very same pages.
         let path = format!("/proc/{}/fd/{fd}", target.pid().as_raw_nonzero());
         let file = OpenOptions::new().read(true).write(true).open(path)?;
-        let mapped = HostBuf::received(file.into(), len)?;
+        let mapped = HostBuf::received(std::os::fd::OwnedFd::from(file), len)?;
 
         let writes = (BYTES / u64::from(length)).min(100_000) as u32 / WINDOW * WINDOW;
         let rate = |start: Instant| {

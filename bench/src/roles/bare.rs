@@ -23,7 +23,7 @@ pub(super) fn memory(length: usize) -> Outcome<()> {
 /// Answers in one cache line what appears in the other.
 pub(super) fn cells(path: &str, rounds: u64) -> Outcome<()> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
-    let buffer = HostBuf::received(file.into(), 4096)?;
+    let buffer = HostBuf::received(std::os::fd::OwnedFd::from(file), 4096)?;
     let [ping, pong] = cell_pair(buffer.foreign())?;
     say("")?;
     for round in 1..=rounds + WARM_UP {

@@ -27,8 +27,9 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
+use dmabuf::Known;
 use iba::{Gid, Mtu, QKey, QpType, Qpn};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
@@ -231,7 +232,7 @@ pub trait Sink: Send + Sync + fmt::Debug {
 /// A sink that keeps events behind a descriptor that can be polled: it is readable exactly while an event waits.
 #[derive(Debug)]
 pub struct Queue {
-    fd: OwnedFd,
+    fd: Known,
     events: Mutex<VecDeque<Event>>,
 }
 
@@ -244,15 +245,17 @@ impl Queue {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK;
         let fd = eventfd(0, flags)
             .map_err(|error| Refusal::new(Kind::NoMemory, format!("eventfd: {error}")))?;
-        Ok(Self { fd, events: Mutex::default() })
+        Ok(Self { fd: Known::new(fd), events: Mutex::default() })
     }
 
     /// Takes the oldest event, if there is one.
     pub fn pop(&self) -> Option<Event> {
         let mut events = self.events.lock();
         let event = events.pop_front()?;
-        // Each event counted one; the lock keeps count and queue together.
-        let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
+        if self.fd.look().is_ok() {
+            // Each event counted one; the lock keeps count and queue together.
+            let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
+        }
         Some(event)
     }
 }
@@ -261,8 +264,10 @@ impl Sink for Queue {
     fn deliver(&self, event: Event) {
         let mut events = self.events.lock();
         events.push_back(event);
-        // An eventfd refuses a write only at 2^64 - 1, which no queue in memory reaches.
-        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        if self.fd.look().is_ok() {
+            // An eventfd refuses a write only at 2^64 - 1, which no queue in memory reaches.
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        }
     }
 }
 

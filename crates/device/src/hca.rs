@@ -82,6 +82,9 @@ const LINGER: Duration = Duration::from_micros(50);
 /// How long a program that polls may pause before the background thread makes progress in its place.
 const LEASE: Duration = LOOK_AGAIN;
 
+/// The background thread sleeps no longer: what wakes it may have been closed.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
 /// How long the end of a process waits for a thread of it that has the engine: what others are waiting for may be in its sockets.
 const LAST_LEASE: Duration = Duration::from_millis(50);
 
@@ -411,8 +414,10 @@ impl Shared {
         let mut taken_before = 0;
         // When it last looked at everything.
         let mut looked = Instant::now();
+
         while !self.stop.load(Ordering::Acquire) {
             let mut engine = self.lock();
+            engine.look_at_descriptors();
             if engine.is_dead() {
                 return;
             }
@@ -484,7 +489,7 @@ impl Shared {
                 continue;
             }
             // Datagrams that wake nobody are looked for.
-            let wait = engine.fall_asleep((!is_watching).then_some(LEASE));
+            let wait = engine.fall_asleep(Some(if is_watching { LONGEST_SLEEP } else { LEASE }));
             Self::leave(engine);
             woken = self.waits.wait(wait, false);
         }

@@ -1,8 +1,9 @@
 //! What the background thread sleeps on.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
+use dmabuf::Known;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 
@@ -27,19 +28,19 @@ const OTHER: u64 = 0;
 /// poll, since a poll takes datagrams itself.
 #[derive(Debug)]
 pub(crate) struct Waits {
-    always: OwnedFd,
-    idle: OwnedFd,
+    always: Known,
+    idle: Known,
     /// Wakes the thread from inside the process.
-    wake: OwnedFd,
+    wake: Known,
 }
 
 impl Waits {
     pub(crate) fn new() -> Result<Self> {
         let refused =
             |error| Refusal::new(Kind::NoMemory, format!("descriptors to wait on: {error}"));
-        let set = || epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused);
+        let set = || epoll::create(epoll::CreateFlags::CLOEXEC).map(Known::new).map_err(refused);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused)?;
-        let waits = Self { always: set()?, idle: set()?, wake };
+        let waits = Self { always: set()?, idle: set()?, wake: Known::new(wake) };
         waits.add_always(&waits.wake);
         waits.add_idle(&waits.always);
         Ok(waits)
@@ -74,7 +75,7 @@ impl Waits {
         let _ = epoll::delete(&self.idle, fd);
     }
 
-    fn add(set: &OwnedFd, fd: impl AsFd, what: u64) -> bool {
+    fn add(set: &Known, fd: impl AsFd, what: u64) -> bool {
         let data = epoll::EventData::new_u64(what);
         match epoll::add(set, fd, data, epoll::EventFlags::IN) {
             Ok(()) | Err(Errno::EXIST) => true,
@@ -85,10 +86,17 @@ impl Waits {
         }
     }
 
+    /// Looks whether the program left us what is here ([`Known::look`]).
+    pub(crate) fn look(&self) -> std::result::Result<(), Errno> {
+        [&self.always, &self.idle, &self.wake].into_iter().try_for_each(Known::look)
+    }
+
     /// Wakes the thread.
     pub(crate) fn wake(&self) {
-        // A full eventfd already wakes its reader.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        if self.wake.look().is_ok() {
+            // A full eventfd already wakes its reader.
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        }
     }
 
     /// Sleeps until something happens or the time is over.

@@ -115,7 +115,7 @@ pub use resv::{
 };
 pub use revoke::StillInUse;
 pub use sync_file::{RwFlags, SyncFenceInfo, SyncFile, SyncFileError, SyncFileInfo};
-pub use sys::{PeerCred, is_same_user, peer_cred};
+pub use sys::{Inherited, Known, PeerCred, is_same_user, peer_cred};
 pub use vmap::VmapGuard;
 pub use weak::WeakDmaBuf;
 pub use window::{BusWindow, Iommu, Placement, Retired};

@@ -24,7 +24,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, Shutdown, SocketFlags};
 
-use crate::sys::{self, PeerCred};
+use crate::sys::{self, Inherited, Known, PeerCred};
 
 /// Users that have a thread at a time; others wait for one that is done.
 const THREADS_MAX: usize = 16;
@@ -36,7 +36,7 @@ const WAITING_PER_USER: usize = 64;
 #[derive(Debug)]
 pub struct PeerSocket {
     /// `None` only in its drop.
-    fd: Option<OwnedFd>,
+    fd: Option<Known>,
     uid: u32,
     /// Whether the other end is of our user, who can do what it likes to us anyway.
     is_ours: bool,
@@ -48,7 +48,8 @@ impl PeerSocket {
     /// The socket at whose other end is the process that the kernel says.
     pub fn new(fd: OwnedFd, cred: PeerCred) -> Self {
         let is_sealed = AtomicBool::new(false);
-        Self { fd: Some(fd), uid: cred.uid, is_ours: cred.is_same_user(), is_sealed }
+        let fd = Some(Known::new(fd));
+        Self { fd, uid: cred.uid, is_ours: cred.is_same_user(), is_sealed }
     }
 
     /// The same of a socket that was told to take no descriptors ([`refuse_descriptors`]) before it was connected, or whose
@@ -67,6 +68,24 @@ impl PeerSocket {
     /// Whose the other end is.
     pub fn uid(&self) -> u32 {
         self.uid
+    }
+
+    /// Looks whether the number still is that of the socket ([`Known::look`]).
+    ///
+    /// # Errors
+    ///
+    /// EBADF otherwise.
+    pub fn look(&self) -> Result<(), Errno> {
+        self.known().look()
+    }
+
+    /// For the child of a fork.
+    pub fn inherited(&self) -> Inherited {
+        self.known().inherited()
+    }
+
+    fn known(&self) -> &Known {
+        self.fd.as_ref().expect("only a drop takes it")
     }
 
     /// Takes no more descriptors. Says whether there are none in it now that were not due.
@@ -114,14 +133,14 @@ impl AsRawFd for PeerSocket {
 
 impl AsFd for PeerSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_ref().expect("only a drop takes it").as_fd()
+        self.known().as_fd()
     }
 }
 
 impl Drop for PeerSocket {
     fn drop(&mut self) {
         let Some(fd) = self.fd.take() else { return };
-        if self.is_open() {
+        if self.is_open() && fd.is_ours() {
             close(fd, self.uid);
         }
     }
@@ -131,19 +150,37 @@ impl Drop for PeerSocket {
 #[derive(Debug)]
 pub struct Listener {
     /// `None` only in its drop.
-    fd: Option<OwnedFd>,
+    fd: Option<Known>,
 }
 
 impl Listener {
     /// Takes charge of a socket.
     pub fn new(fd: OwnedFd) -> Self {
-        Self { fd: Some(fd) }
+        Self { fd: Some(Known::new(fd)) }
+    }
+
+    /// Looks whether the number still is that of the socket ([`Known::look`]).
+    ///
+    /// # Errors
+    ///
+    /// EBADF otherwise.
+    pub fn look(&self) -> Result<(), Errno> {
+        self.known().look()
+    }
+
+    /// For the child of a fork.
+    pub fn inherited(&self) -> Inherited {
+        self.known().inherited()
+    }
+
+    fn known(&self) -> &Known {
+        self.fd.as_ref().expect("only a drop takes it")
     }
 }
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_ref().expect("only a drop takes it").as_fd()
+        self.known().as_fd()
     }
 }
 
@@ -172,7 +209,7 @@ pub fn take_descriptors(socket: impl AsFd) {
 
 /// Closes a socket of another user, connected or listening, without waiting: here, if nothing is in it whose closing could
 /// wait.
-fn close(fd: OwnedFd, uid: u32) {
+fn close(fd: Known, uid: u32) {
     // What is not in it now does not come any more.
     let _ = rustix::net::shutdown(&fd, Shutdown::Both);
     if sys::queued_descriptors(fd.as_fd()) == Some(0) {
@@ -196,8 +233,8 @@ pub fn end_listening(listener: BorrowedFd<'_>) -> bool {
     sys::queued_descriptors(listener) == Some(0)
 }
 
-fn close_listener(listener: OwnedFd) {
-    if !end_listening(listener.as_fd()) {
+fn close_listener(listener: Known) {
+    if listener.is_ours() && !end_listening(listener.as_fd()) {
         // No descriptors left to accept with: its name is free when it is closed.
         give(u32::MAX, Box::new(move || drop(listener)));
     }

@@ -14,7 +14,9 @@
 mod sys;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use dmabuf::{Inherited, Known};
 
 /// Bytes of a VLAN tag.
 const TAG: usize = 4;
@@ -88,13 +90,13 @@ pub struct Frame<'a> {
 /// Sends frames.
 #[derive(Debug)]
 pub struct Sender {
-    socket: OwnedFd,
+    socket: Known,
 }
 
 /// Receives copies of frames.
 #[derive(Debug)]
 pub struct Listener {
-    socket: OwnedFd,
+    socket: Known,
     buffer: Vec<u8>,
     last: Option<Last>,
     /// Whether it is to be given out again.
@@ -114,7 +116,7 @@ struct Last {
 impl Sender {
     /// A socket that sends by `port` and receives nothing.
     pub fn open(port: Port) -> Result<Self, OpenError> {
-        let socket = sys::socket()?;
+        let socket = Known::new(sys::socket()?);
         sys::bind(socket.as_fd(), port.ifindex, 0).map_err(OpenError::Io)?;
         Ok(Self { socket })
     }
@@ -140,15 +142,15 @@ impl Sender {
         crate::fork::abandon(self);
     }
 
-    pub(crate) fn raw_fds(&self, out: &mut Vec<RawFd>) {
-        out.push(self.socket.as_raw_fd());
+    pub(crate) fn inherited(&self, out: &mut Vec<Inherited>) {
+        out.push(self.socket.inherited());
     }
 }
 
 impl Listener {
     /// A socket that is shown all frames of `port`, from now on.
     pub fn open(port: Port) -> Result<Self, OpenError> {
-        let socket = sys::socket()?;
+        let socket = Known::new(sys::socket()?);
         sys::prepare(socket.as_fd(), port.is_loopback, BUFFER).map_err(OpenError::Io)?;
         sys::bind(socket.as_fd(), port.ifindex, sys::EVERY_PROTOCOL).map_err(OpenError::Io)?;
         let room = TAG + HEADER + port.mtu as usize;
@@ -203,8 +205,8 @@ impl Listener {
         crate::fork::abandon(self);
     }
 
-    pub(crate) fn raw_fds(&self, out: &mut Vec<RawFd>) {
-        out.push(self.socket.as_raw_fd());
+    pub(crate) fn inherited(&self, out: &mut Vec<Inherited>) {
+        out.push(self.socket.inherited());
     }
 }
 

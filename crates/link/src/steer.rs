@@ -23,7 +23,7 @@
 //! the VF it is for, and calls [`Steering::start`] if it happens between VFs that share the port.
 //!
 //! A socket is closed when its last descriptor is. A child that keeps one after a fork keeps its place in the array, and
-//! what is steered or hashed there is lost: children close them (`UdpLink::raw_fds`), and so does exec.
+//! what is steered or hashed there is lost: children close them (`UdpLink::abandon_in_child`), and so does exec.
 //!
 //! Reasons to start: the device was opened; a packet came astray; nothing came for a while, as when another process ended and
 //! a third, which is stopped, now gets our packets; a *plea* came. Starting too often is harmless ([`REST`]).
@@ -34,9 +34,10 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use dmabuf::Known;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::udp::{self, Train, UdpLink};
@@ -161,11 +162,6 @@ impl Steering {
         self.groups.iter().filter_map(|group| group.socket.as_ref().map(AsFd::as_fd))
     }
 
-    /// All descriptors, for a child that must close them after a fork.
-    pub fn raw_fds(&self, out: &mut Vec<RawFd>) {
-        out.extend(self.fds().map(|fd| fd.as_raw_fd()));
-    }
-
     /// The tables that were attached last, that of IPv4 first.
     pub fn tables(&self) -> impl Iterator<Item = &Table> {
         self.groups.iter().map(|group| &group.table)
@@ -223,7 +219,7 @@ pub(crate) fn answer(vf: u16, src: SocketAddr, bytes: &[u8]) -> Option<[u8; LENG
 #[derive(Debug)]
 struct Group {
     /// Asks, and receives the answers; `None` until there is a loopback address.
-    socket: Option<Socket>,
+    socket: Option<Known<Socket>>,
     /// The shared port on the loopback address.
     to: SocketAddr,
     nonce: u64,
@@ -272,8 +268,9 @@ impl Group {
         self.ask_wave(now);
     }
 
-    fn open(&self) -> io::Result<Socket> {
+    fn open(&self) -> io::Result<Known<Socket>> {
         let socket = Socket::new(Domain::for_address(self.to), Type::DGRAM, Some(Protocol::UDP))?;
+        let socket = Known::new(socket);
         socket.set_nonblocking(true)?;
         socket.bind(&SocketAddr::from((self.to.ip(), 0)).into())?;
         Ok(socket)

@@ -30,9 +30,10 @@ mod send;
 mod sys;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicBool;
 
+use dmabuf::{Inherited, Known};
 use socket2::Socket;
 
 pub use holder::{Holder, holders, may_receive};
@@ -83,10 +84,10 @@ impl Default for Options {
 /// Nothing blocks. Sending needs only a shared reference; receiving uses the link's buffers.
 #[derive(Debug)]
 pub struct UdpLink {
-    v4: Option<Socket>,
-    v6: Option<Socket>,
+    v4: Option<Known<Socket>>,
+    v6: Option<Known<Socket>>,
     /// A socket for each multicast group.
-    groups: Vec<(IpAddr, Socket)>,
+    groups: Vec<(IpAddr, Known<Socket>)>,
     lines: Lines,
     inlets: Inlets,
     /// The destination port of everything sent.
@@ -129,7 +130,7 @@ impl UdpLink {
         loop {
             let v4 = open(unspecified(true), 0, Sharing::None, options)?;
             // One port for both families: the ICRC covers it, and is made before it is known to whom a packet goes.
-            let own = v4.as_ref().map_or(0, local_port);
+            let own = v4.as_deref().map_or(0, local_port);
             tries += 1;
             match open(unspecified(false), own, Sharing::None, options) {
                 Err(BindError::InUse { .. }) if tries < SOURCE_PORTS => {}
@@ -171,15 +172,15 @@ impl UdpLink {
     }
 
     fn new(
-        v4: Option<Socket>,
-        v6: Option<Socket>,
+        v4: Option<Known<Socket>>,
+        v6: Option<Known<Socket>>,
         port: u16,
         options: Options,
     ) -> Result<Self, BindError> {
         if v4.is_none() && v6.is_none() {
             return Err(BindError::NoIp);
         }
-        let gso = options.gso && v4.iter().chain(&v6).all(has_gso);
+        let gso = options.gso && v4.iter().chain(&v6).all(|socket| has_gso(socket));
         Ok(Self {
             v4,
             v6,
@@ -209,7 +210,7 @@ impl UdpLink {
     /// The port that packets to `dst` leave from; their ICRC covers it.
     pub fn source_port(&self, dst: IpAddr) -> u16 {
         let socket = if dst.is_ipv4() { &self.v4 } else { &self.v6 };
-        socket.as_ref().map_or(self.port, local_port)
+        socket.as_deref().map_or(self.port, local_port)
     }
 
     /// The VF that packets are received for.
@@ -236,8 +237,23 @@ impl UdpLink {
     }
 
     /// All descriptors. While a child keeps them, packets can go to sockets that nobody reads.
-    pub(crate) fn raw_fds(&self, out: &mut Vec<RawFd>) {
-        out.extend(self.fds().map(|fd| fd.as_raw_fd()).chain(self.lines.raw_fds()));
+    pub(crate) fn inherited(&self, out: &mut Vec<Inherited>) {
+        out.extend(self.sockets().map(Known::inherited));
+    }
+
+    /// Looks whether its sockets still are what they were ([`Known::look`]).
+    ///
+    /// # Errors
+    ///
+    /// EBADF if one is not.
+    pub fn look(&self) -> std::io::Result<()> {
+        Ok(self.sockets().try_for_each(Known::look)?)
+    }
+
+    fn sockets(&self) -> impl Iterator<Item = &Known<Socket>> {
+        let groups = self.groups.iter().map(|(_, socket)| socket);
+        let all = self.v4.iter().chain(&self.v6).chain(groups).chain(self.inlets.sockets());
+        all.chain(self.lines.sockets())
     }
 
     /// For the child after a fork: closes the sockets and touches nothing else.

@@ -2,11 +2,12 @@
 
 #![allow(unsafe_code, reason = "mmap and munmap")]
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use dmabuf::Known;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -71,7 +72,7 @@ struct Shared {
     len: usize,
     mapped: usize,
     writable: bool,
-    file: Option<OwnedFd>,
+    file: Option<Known>,
 }
 
 // SAFETY: the pointer is to a mapping that this value owns; its contents are only reached through `Foreign`.
@@ -139,7 +140,8 @@ impl HostBuf {
     /// # Errors
     ///
     /// [`HostBufError::CanShrink`] and [`HostBufError::TooShort`] accuse the sender; otherwise the kernel refused.
-    pub fn received(file: OwnedFd, len: usize) -> Result<Self, HostBufError> {
+    pub fn received(file: impl Into<Known>, len: usize) -> Result<Self, HostBufError> {
+        let file = file.into();
         let mapped = check_received(&file, len)?;
         Self::map(file, len, mapped, true)
     }
@@ -150,7 +152,8 @@ impl HostBuf {
     /// # Errors
     ///
     /// As for [`received`](Self::received).
-    pub fn received_read_only(file: OwnedFd, len: usize) -> Result<Self, HostBufError> {
+    pub fn received_read_only(file: impl Into<Known>, len: usize) -> Result<Self, HostBufError> {
+        let file = file.into();
         let mapped = check_received(&file, len)?;
         Self::map(file, len, mapped, false)
     }
@@ -278,7 +281,7 @@ impl HostBuf {
             .map_err(|errno| HostBufError::System { call: "madvise", len, errno })
     }
 
-    fn map(file: OwnedFd, len: usize, mapped: usize, writable: bool) -> Result<Self, HostBufError> {
+    fn map(file: Known, len: usize, mapped: usize, writable: bool) -> Result<Self, HostBufError> {
         guard::prepare();
         let protection =
             if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
@@ -324,7 +327,7 @@ fn round_to_pages(len: usize) -> Result<usize, HostBufError> {
     })
 }
 
-fn new_memfd(name: &str, len: usize) -> Result<(OwnedFd, usize), HostBufError> {
+fn new_memfd(name: &str, len: usize) -> Result<(Known, usize), HostBufError> {
     let mapped = round_to_pages(len)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create(name, flags).map_err(|errno| HostBufError::System {
@@ -337,7 +340,7 @@ fn new_memfd(name: &str, len: usize) -> Result<(OwnedFd, usize), HostBufError> {
         len,
         errno,
     })?;
-    Ok((file, mapped))
+    Ok((Known::new(file), mapped))
 }
 
 fn seal(file: impl AsFd, len: usize, seals: SealFlags) -> Result<(), HostBufError> {
@@ -359,7 +362,7 @@ pub fn is_in_huge_pages(file: impl AsFd) -> Result<bool, Errno> {
     Ok(rustix::fs::fstatfs(file)?.f_type as u64 == HUGETLBFS_MAGIC)
 }
 
-fn check_received(file: &OwnedFd, len: usize) -> Result<usize, HostBufError> {
+fn check_received(file: &Known, len: usize) -> Result<usize, HostBufError> {
     let mapped = round_to_pages(len)?;
     // Seals first: only a file that cannot shrink keeps the size that is read next.
     match rustix::fs::fcntl_get_seals(file) {

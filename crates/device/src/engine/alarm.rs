@@ -116,6 +116,12 @@ impl Engine {
         self.alarm = Alarm::Awake;
     }
 
+    /// Whether the background thread is awake, or looks again soon since the program polls.
+    #[inline]
+    pub(super) fn is_alarm_off(&self) -> bool {
+        self.alarm == Alarm::Awake
+    }
+
     /// Wakes the background thread if it sleeps beyond what the program leaves behind.
     #[inline]
     pub(crate) fn mind_alarm(&mut self) {

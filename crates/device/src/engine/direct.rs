@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 
-use dmabuf::{Direction, GateSlot};
+use dmabuf::{Direction, GateSlot, Known};
 use iba::{Access, QpType, Qpn, RKey};
 use link::shm::{Held, InboundState, Outbound, OutboundState};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -58,7 +58,7 @@ struct Mapped {
 /// Files of a peer that are open here, and gates of its buffers, by inode: an inode is not used again while they are.
 #[derive(Debug)]
 struct Files {
-    pidfd: Option<OwnedFd>,
+    pidfd: Option<Known>,
     open: HashMap<u64, HostBuf>,
     gates: HashMap<u64, GateSlot>,
 }
@@ -127,6 +127,7 @@ pub(crate) fn probe(outbound: &mut Outbound) -> Result<DirectPeer, String> {
         .map_err(|refused| refused.to_string())?
         .while_marked(table.mark());
     let inline = HostBuf::anonymous(4096).map_err(|error| error.to_string())?;
+    let pidfd = pidfd.map(Known::new);
     let files = Files { pidfd, open: HashMap::new(), gates: HashMap::new() };
     Ok(DirectPeer { table, process, files, mapped: HashMap::new(), inline })
 }

@@ -109,7 +109,7 @@ impl Drop for DmBudget {
 
 /// Others see at once that it is over.
 fn end(claim: Option<PrivateFd>) {
-    if let Some(claim) = claim {
+    if let Some(claim) = claim.filter(PrivateFd::is_ours) {
         budget::end(claim.as_fd());
     }
 }

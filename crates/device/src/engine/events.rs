@@ -1,8 +1,9 @@
 //! Queues of events behind a file descriptor that programs poll.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
+use dmabuf::Known;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::refusal::{Kind, Refusal, Result};
@@ -13,7 +14,7 @@ use crate::refusal::{Kind, Refusal, Result};
 /// kernel's channel, and each event is an edge for edge-triggered epoll.
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
-    fd: OwnedFd,
+    fd: Known,
     queue: VecDeque<T>,
 }
 
@@ -21,14 +22,16 @@ impl<T> EventQueue<T> {
     pub(crate) fn new() -> Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)
             .map_err(|error| Refusal::new(Kind::NoMemory, format!("eventfd: {error}")))?;
-        Ok(Self { fd, queue: VecDeque::new() })
+        Ok(Self { fd: Known::new(fd), queue: VecDeque::new() })
     }
 
     /// Adds an event and makes the descriptor readable.
     pub(crate) fn push(&mut self, event: T) {
         self.queue.push_back(event);
-        // An eventfd refuses a write only at 2^64 - 1, which no queue in memory reaches.
-        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        if self.fd.look().is_ok() {
+            // An eventfd refuses a write only at 2^64 - 1, which no queue in memory reaches.
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -46,7 +49,7 @@ impl<T> EventQueue<T> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE;
         if let Ok(fresh) = eventfd(0, flags) {
             // At worst the old one stays, which a child has no business reading.
-            let _ = rustix::io::dup3(&fresh, &mut self.fd, rustix::io::DupFlags::CLOEXEC);
+            let _ = self.fd.replace(&fresh);
         }
     }
 
@@ -54,6 +57,9 @@ impl<T> EventQueue<T> {
     pub(crate) fn remove(&mut self, mut is_gone: impl FnMut(&T) -> bool) {
         let before = self.queue.len();
         self.queue.retain(|event| !is_gone(event));
+        if self.queue.len() < before && self.fd.look().is_err() {
+            return;
+        }
         for _ in self.queue.len()..before {
             let mut poll = [rustix::event::PollFd::new(&self.fd, rustix::event::PollFlags::IN)];
             let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };

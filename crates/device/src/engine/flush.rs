@@ -19,6 +19,9 @@ impl Engine {
     }
 
     fn send_batches(&mut self, is_due: impl Fn(&UdpQueue) -> bool) {
+        if !self.may_use_udp() {
+            return;
+        }
         let Self { core, receivers, .. } = self;
         let Some(udp) = receivers.udp.as_mut() else {
             while core.udp.front().is_some() {

@@ -12,6 +12,10 @@ use super::receivers::LONG_SILENCE;
 impl Engine {
     /// Accepts connections, notices peers that came up or went away, and follows the netdev.
     pub(crate) fn housekeeping(&mut self) -> bool {
+        self.look_at_descriptors();
+        if self.is_dead() {
+            return false;
+        }
         let mut moved = false;
         // What they sent before they went is taken below, even if their ring was new.
         let mut gone = std::mem::take(&mut self.cm.lost);

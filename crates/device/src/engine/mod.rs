@@ -20,6 +20,7 @@ mod comp_cntr;
 pub(crate) mod core;
 pub(crate) mod cq;
 mod deliver;
+mod descriptors;
 pub(crate) mod direct;
 pub(crate) mod dm_budget;
 mod env;
@@ -80,6 +81,8 @@ pub use self::comp_cntr::{CompCntrEntry, CompCntrType};
 use self::core::Core;
 pub use self::core::{AsyncEvent, EventSource};
 pub use self::cq::Wc;
+
+use self::descriptors::Descriptors;
 use self::env::{QpEnv, Route};
 use self::late_acks::LateAcks;
 pub use self::mr::MrKind;
@@ -117,6 +120,7 @@ pub struct Engine {
     /// the program sent something since, and either was of the only request of its QP.
     takes_turns: bool,
     alarm: Alarm,
+    descriptors: Descriptors,
     pub(crate) life: Life,
 }
 
@@ -158,6 +162,7 @@ impl Engine {
             since_clock: 0,
             takes_turns: false,
             alarm: Alarm::Awake,
+            descriptors: Descriptors::default(),
             life: Life::Alive,
         }
     }
@@ -315,6 +320,9 @@ impl Engine {
         self.core.now = self.clock.now();
         self.send_late_acks();
         let mut moved = self.housekeeping();
+        if self.is_dead() {
+            return false;
+        }
         moved |= self.receive_fast();
         moved |= self.receive_udp(Look::Everywhere);
         moved |= self.receive_frames();

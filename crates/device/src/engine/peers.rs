@@ -517,6 +517,11 @@ impl Peers {
         self.claim.as_ref().map(|claim| &**claim.doorbell())
     }
 
+    /// The rings to others.
+    pub(crate) fn outbounds(&self) -> impl Iterator<Item = &Outbound> {
+        self.peers.iter().flatten().map(|peer| &peer.outbound)
+    }
+
     pub(crate) fn waits(&self) -> &Waits {
         &self.waits
     }

@@ -197,6 +197,9 @@ impl Engine {
 
     /// Takes datagrams from the socket.
     pub(crate) fn receive_udp(&mut self, look: Look) -> bool {
+        if !self.may_use_udp() {
+            return false;
+        }
         let Self { core, qps, receivers, touched, clock, late_acks, .. } = self;
         let Receivers { udp, verifier, .. } = receivers;
         let Some(udp) = udp else { return false };

@@ -148,8 +148,8 @@ impl Receivers {
 
     /// Hangs up on every peer and closes the socket. The pages that peers share stay, for their guard slots.
     pub(crate) fn close(&mut self) {
-        for inbound in &self.inbounds {
-            let _ = rustix::net::shutdown(inbound, rustix::net::Shutdown::Both);
+        for inbound in &mut self.inbounds {
+            inbound.hang_up();
         }
         self.udp = None;
         self.frames = None;

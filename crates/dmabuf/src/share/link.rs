@@ -158,14 +158,14 @@ impl Link {
         let bytes = request.encode(number);
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         // What was posted before goes first: a pin may need the place of one that was given up.
-        while inner.flush() || inner.is_full(socket::send(inner.socket.as_fd(), &bytes, &fds))? {
+        while inner.flush() || inner.is_full(socket::send(&inner.socket, &bytes, &fds))? {
             let [ready] = socket::wait([(inner.socket.as_fd(), PollFlags::OUT)], Some(deadline));
             if ready.is_empty() && Instant::now() >= deadline {
                 return Err(late());
             }
         }
         loop {
-            match socket::recv(inner.socket.as_fd(), buffer) {
+            match socket::recv(&inner.socket, buffer) {
                 Received::Packet(len, fds) => match Reply::decode(&buffer[..len]) {
                     Ok((at, reply)) if at == number => return Ok((reply, fds)),
                     // Turned away before we said anything.
@@ -211,7 +211,7 @@ impl Inner {
             if rung.contains(PollFlags::IN) {
                 self.bell.hush();
             }
-            match socket::recv(self.notes.as_fd(), &mut buffer) {
+            match socket::recv(&self.notes, &mut buffer) {
                 Received::Packet(len, _) => match Note::decode(&buffer[..len]) {
                     Ok(Note::Invalidate { buf, attachment }) => self.invalidate(buf, attachment),
                     Err(bad) => {
@@ -253,7 +253,7 @@ impl Inner {
     fn flush(&self) -> bool {
         let mut backlog = self.backlog();
         while let Some(message) = backlog.front() {
-            match socket::send(self.socket.as_fd(), &message.encode(NO_ANSWER), &[]) {
+            match socket::send(&self.socket, &message.encode(NO_ANSWER), &[]) {
                 Ok(()) => {
                     backlog.pop_front();
                 }
@@ -282,6 +282,9 @@ impl Inner {
             return;
         }
         for socket in [&self.socket, &self.notes] {
+            if !socket.is_ours() {
+                continue;
+            }
             // An error means that the other side was first.
             let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
         }

@@ -72,7 +72,7 @@ impl Connection {
             if self.is_over() {
                 return Ok(());
             }
-            match socket::recv(self.socket.as_fd(), &mut buffer) {
+            match socket::recv(&self.socket, &mut buffer) {
                 Received::Nothing => {}
                 Received::Closed => return Ok(()),
                 Received::Bad(bad) => return Err(Lie(bad.to_string())),
@@ -272,7 +272,7 @@ impl Connection {
         if number == NO_ANSWER {
             return Ok(());
         }
-        socket::send(self.socket.as_fd(), &reply.encode(number), fds)
+        socket::send(&self.socket, &reply.encode(number), fds)
             .map_err(|errno| Lie(format!("an answer could not be sent: {errno}")))
     }
 }

@@ -89,6 +89,12 @@ fn accept_all(listener: &PrivateFd) {
             std::thread::sleep(Duration::from_millis(20));
             continue;
         }
+        if !listener.is_ours() {
+            tracing::warn!(
+                "the program closed our descriptors: no process can import buffers from here"
+            );
+            return;
+        }
         match rustix::net::accept_with(listener, flags) {
             Ok(peer) => admit(peer),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
@@ -134,7 +140,7 @@ fn refuse(peer: impl AsFd, kind: ExporterErrorKind, what: String) {
     tracing::warn!("refused to share a buffer: {what}");
     let reply = Reply::Refused(ExporterError::new(kind, what)).encode(AT_THE_DOOR);
     // Who asks and does not listen gets no answer.
-    let _ = socket::send(peer.as_fd(), &reply, &[]);
+    let _ = socket::send_at_once(peer.as_fd(), &reply, &[]);
 }
 
 fn server() -> MutexGuard<'static, Option<Server>> {

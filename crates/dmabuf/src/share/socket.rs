@@ -45,8 +45,16 @@ pub(super) fn is_pair(fd: BorrowedFd<'_>) -> bool {
         && rustix::net::sockopt::socket_type(fd) == Ok(SocketType::SEQPACKET)
 }
 
+/// Sends a packet on a socket that is kept for long; EBADF if it is not ours any more.
+pub(super) fn send(socket: &PrivateFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    if !socket.is_ours() {
+        return Err(Errno::BADF);
+    }
+    send_at_once(socket.as_fd(), bytes, fds)
+}
+
 /// Sends a packet and copies of `fds` without waiting.
-pub(super) fn send(
+pub(super) fn send_at_once(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
@@ -64,7 +72,10 @@ pub(super) fn send(
 }
 
 /// Receives one packet without waiting. `buffer` has room for the longest.
-pub(super) fn recv(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Received {
+pub(super) fn recv(socket: &PrivateFd, buffer: &mut [u8]) -> Received {
+    if !socket.is_ours() {
+        return Received::Closed;
+    }
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(FILES_MAX))];
     loop {
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -137,13 +148,16 @@ impl Bell {
     }
 
     pub(super) fn ring(&self) {
-        if !self.fd.is_husk() {
+        if self.fd.is_ours() {
             // Full means rung already.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
     }
 
     pub(super) fn hush(&self) {
+        if !self.fd.is_ours() {
+            return;
+        }
         let _ = rustix::io::read(&self.fd, &mut [0; 8]);
     }
 }

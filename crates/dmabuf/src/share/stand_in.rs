@@ -144,7 +144,7 @@ impl Notes {
         }
         let mut pending = self.pending();
         while let Some(note) = pending.first().copied() {
-            match socket::send(self.socket.as_fd(), &note.encode(), &[]) {
+            match socket::send(&self.socket, &note.encode(), &[]) {
                 Ok(()) => {
                     pending.pop_first();
                 }

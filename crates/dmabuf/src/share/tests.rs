@@ -12,7 +12,7 @@ use super::socket::{self, Received};
 use super::*;
 use crate::{
     AttachmentInfo, Direction, DmaBuf, Exporter, ExporterError, ExporterErrorKind, Gate,
-    ImporterClass, Resv, ResvGuard, SgBacking, SgEntry, SgTable, Sharing, sys,
+    ImporterClass, PrivateFd, Resv, ResvGuard, SgBacking, SgEntry, SgTable, Sharing, sys,
 };
 
 /// A shared buffer that stays where it is.
@@ -60,7 +60,7 @@ fn export() -> (DmaBuf, Address) {
 
 /// A client that says what it likes.
 struct Raw {
-    socket: OwnedFd,
+    socket: PrivateFd,
     notes: OwnedFd,
 }
 
@@ -69,7 +69,7 @@ impl Raw {
         let socket = socket::new_socket().expect("a socket");
         rustix::net::connect(&socket, &token.socket_name().expect("short")).expect("listening");
         let (notes, theirs) = socket::pair().expect("sockets");
-        let raw = Self { socket, notes };
+        let raw = Self { socket: PrivateFd::new(socket), notes };
         raw.say(&Request::Hello.encode(1), &[&theirs]);
         assert_eq!(raw.hear(), Some(Reply::Done));
         raw
@@ -77,7 +77,7 @@ impl Raw {
 
     fn say(&self, bytes: &[u8], fds: &[&OwnedFd]) {
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        socket::send(self.socket.as_fd(), bytes, &fds).expect("room");
+        socket::send(&self.socket, bytes, &fds).expect("room");
     }
 
     /// The answer, or nothing when we were cut off.
@@ -85,7 +85,7 @@ impl Raw {
         let mut buffer = vec![0; MESSAGE_MAX];
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
-            match socket::recv(self.socket.as_fd(), &mut buffer) {
+            match socket::recv(&self.socket, &mut buffer) {
                 Received::Packet(len, _) => {
                     return Some(Reply::decode(&buffer[..len]).expect("a reply").1);
                 }
@@ -158,7 +158,7 @@ fn a_greeting_needs_a_socket_for_notes() {
         let name = address.token.socket_name().expect("short");
         rustix::net::connect(&socket, &name).expect("listening");
         let notes = socket.try_clone().expect("a descriptor");
-        let raw = Raw { socket, notes };
+        let raw = Raw { socket: PrivateFd::new(socket), notes };
         raw.say(&bytes, &fds);
         assert_eq!(raw.hear(), None);
     }
@@ -201,6 +201,7 @@ impl Raw {
 #[test]
 fn an_exporter_that_does_not_answer_is_given_up() {
     let (socket, theirs) = socket::pair().expect("sockets");
+    let theirs = PrivateFd::new(theirs);
     let (notes, _their_notes) = socket::pair().expect("sockets");
     let link = Link::new(socket, notes, Some(1), Duration::from_millis(20)).expect("an eventfd");
     let pin = Request::Pin { attachment: 1, pin: 1 };
@@ -211,13 +212,13 @@ fn an_exporter_that_does_not_answer_is_given_up() {
 
     let mut buffer = vec![0; MESSAGE_MAX];
     for expected in [(1, pin), (0, undo)] {
-        let Received::Packet(len, _) = socket::recv(theirs.as_fd(), &mut buffer) else {
+        let Received::Packet(len, _) = socket::recv(&theirs, &mut buffer) else {
             panic!("it was sent")
         };
         assert_eq!(Request::decode(&buffer[..len]), Ok(expected));
     }
     let say = |number, reply: Reply| {
-        socket::send(theirs.as_fd(), &reply.encode(number), &[]).expect("room");
+        socket::send(&theirs, &reply.encode(number), &[]).expect("room");
     };
     say(1, Reply::Attached { peer2peer: true });
     say(2, Reply::Done);
@@ -234,6 +235,7 @@ fn an_exporter_that_does_not_answer_is_given_up() {
 #[test]
 fn what_is_given_up_waits_for_room_without_waiting() {
     let (socket, theirs) = socket::pair().expect("sockets");
+    let theirs = PrivateFd::new(theirs);
     let (notes, _their_notes) = socket::pair().expect("sockets");
     let link = Link::new(socket, notes, None, Duration::from_secs(30)).expect("an eventfd");
     for map in 0..1000 {
@@ -244,7 +246,7 @@ fn what_is_given_up_waits_for_room_without_waiting() {
         let mut next = 0;
         loop {
             socket::wait([(theirs.as_fd(), PollFlags::IN)], None);
-            let Received::Packet(len, _) = socket::recv(theirs.as_fd(), &mut buffer) else {
+            let Received::Packet(len, _) = socket::recv(&theirs, &mut buffer) else {
                 panic!("it is still connected")
             };
             match Request::decode(&buffer[..len]).expect("a request") {
@@ -253,7 +255,7 @@ fn what_is_given_up_waits_for_room_without_waiting() {
                     next += 1;
                 }
                 (number, _) => {
-                    socket::send(theirs.as_fd(), &Reply::Done.encode(number), &[]).expect("room");
+                    socket::send(&theirs, &Reply::Done.encode(number), &[]).expect("room");
                     return next;
                 }
             }

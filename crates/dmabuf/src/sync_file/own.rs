@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::event::EventfdFlags;
@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::{SyncFenceInfo, SyncFileError, SyncFileInfo};
 use crate::fence::Fence;
+use crate::sys::Known;
 use crate::{fork, sys};
 
 /// What an eventfd counts when its fence is signaled. As a semaphore it takes this many reads to become unready, and it
@@ -28,7 +29,7 @@ pub(super) struct Own {
 struct Inner {
     fence: Fence,
     name: String,
-    event: OwnedFd,
+    event: Known,
     /// Number of the eventfd.
     id: u64,
     /// The process whose fence it is: a child of a fork shares the eventfd, and must not signal for its parent.
@@ -39,7 +40,7 @@ impl Own {
     pub(super) fn new(fence: &Fence, name: &str) -> Result<Self, SyncFileError> {
         let system = |call| move |errno| SyncFileError::System { call, errno };
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
-        let event = rustix::event::eventfd(0, flags).map_err(system("eventfd"))?;
+        let event = Known::new(rustix::event::eventfd(0, flags).map_err(system("eventfd"))?);
         let (id, _) = sys::eventfd_facts(event.as_fd())
             .ok_or(system("fdinfo of an eventfd")(Errno::NOENT))?;
         let mut end = name.len().min(NAME_LEN);
@@ -71,7 +72,7 @@ impl Own {
         if count != SIGNALED {
             return None;
         }
-        let event = rustix::io::fcntl_dupfd_cloexec(fd, 0).ok()?;
+        let event = Known::new(rustix::io::fcntl_dupfd_cloexec(fd, 0).ok()?);
         let fence = Fence::signaled_stub();
         let generation = fork::generation();
         let inner = Inner { fence, name: "stub".to_owned(), event, id, generation };
@@ -109,7 +110,11 @@ impl Inner {
         if self.generation != fork::generation() {
             return;
         }
-        if let Err(errno) = rustix::io::write(&self.event, &SIGNALED.to_ne_bytes()) {
+        if !self.event.is_ours() {
+            return;
+        }
+        let shown = rustix::io::write(&self.event, &SIGNALED.to_ne_bytes());
+        if let Err(errno) = shown {
             tracing::warn!("sync_file {} cannot be made ready: {errno}", self.name);
         }
     }

@@ -6,6 +6,7 @@
 
 mod cred;
 mod heap;
+mod known;
 pub(crate) mod lease;
 mod lock;
 mod private_fd;
@@ -27,6 +28,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 pub(crate) use cred::take_descriptors;
 pub use cred::{PeerCred, is_same_user, peer_cred};
 pub(crate) use heap::allocate as heap_allocate;
+pub use known::{Inherited, Known};
 pub(crate) use lock::{is_locked, reopen, try_lock, unlock};
 pub use private_fd::PrivateFd;
 pub(crate) use private_fd::{HeldPrivate, generation, hold_private};

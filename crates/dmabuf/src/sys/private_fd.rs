@@ -1,18 +1,19 @@
 //! Descriptors that a child of a fork must not keep.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::known::{Inherited, Known};
 use crate::fork;
 
 /// Forks between the first process and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Those of this process. Only a [`PrivateFd`] that is no husk puts its number in, and takes it out when it goes.
-static PRIVATE: Mutex<BTreeSet<RawFd>> = Mutex::new(BTreeSet::new());
+static PRIVATE: Mutex<BTreeMap<RawFd, Inherited>> = Mutex::new(BTreeMap::new());
 
 /// Which process this is, among a parent and its children. What was made under another number is a husk.
 #[inline]
@@ -23,7 +24,7 @@ pub(crate) fn generation() -> u32 {
 /// A descriptor that a child of a fork closes before it does anything else, and never uses.
 #[derive(Debug)]
 pub struct PrivateFd {
-    fd: ManuallyDrop<OwnedFd>,
+    fd: ManuallyDrop<Known>,
     generation: u32,
 }
 
@@ -31,13 +32,19 @@ impl PrivateFd {
     /// Takes charge of a descriptor.
     pub fn new(fd: OwnedFd) -> Self {
         fork::watch();
-        private().insert(fd.as_raw_fd());
+        let fd = Known::new(fd);
+        private().insert(fd.as_raw_fd(), fd.inherited());
         Self { fd: ManuallyDrop::new(fd), generation: generation() }
     }
 
     /// Whether it is that of a parent.
     pub(crate) fn is_husk(&self) -> bool {
         self.generation != generation()
+    }
+
+    /// Whether it is this process's, and the program did nothing to its number ([`Known`]).
+    pub fn is_ours(&self) -> bool {
+        !self.is_husk() && self.fd.is_ours()
     }
 }
 
@@ -62,12 +69,12 @@ impl Drop for PrivateFd {
     }
 }
 
-fn private() -> MutexGuard<'static, BTreeSet<RawFd>> {
+fn private() -> MutexGuard<'static, BTreeMap<RawFd, Inherited>> {
     PRIVATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The list, held across a fork.
-pub(crate) struct HeldPrivate(MutexGuard<'static, BTreeSet<RawFd>>);
+pub(crate) struct HeldPrivate(MutexGuard<'static, BTreeMap<RawFd, Inherited>>);
 
 /// Keeps the list as it is.
 pub(crate) fn hold_private() -> HeldPrivate {
@@ -78,9 +85,9 @@ impl HeldPrivate {
     /// In the child: closes them, and makes husks of those who had them.
     pub(crate) fn close_in_child(mut self) {
         GENERATION.fetch_add(1, Ordering::Relaxed);
-        for fd in std::mem::take(&mut *self.0) {
+        for fd in std::mem::take(&mut *self.0).into_values() {
             // SAFETY: a `PrivateFd` owns the number, and is a husk by now: it never uses or closes it again.
-            unsafe { rustix::io::close(fd) };
+            unsafe { fd.close() };
         }
     }
 }

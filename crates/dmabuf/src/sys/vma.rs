@@ -41,7 +41,7 @@ pub(crate) fn shared_file(from: u64, to: u64) -> Option<SharedFile> {
 fn query(from: u64) -> Result<Option<SharedFile>, Errno> {
     // A fork in another thread at this moment leaves the child a lock that nobody opens.
     let Ok(mut maps) = MAPS.try_lock() else { return ask(open()?.as_fd(), from) };
-    if maps.as_ref().is_none_or(PrivateFd::is_husk) {
+    if !maps.as_ref().is_some_and(PrivateFd::is_ours) {
         *maps = Some(PrivateFd::new(open()?));
     }
     let Some(maps) = maps.as_ref() else { return Err(Errno::BADF) };

@@ -1,9 +1,10 @@
 //! When to look at a netdev again.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use dmabuf::Known;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_gettime, timerfd_settime,
@@ -23,9 +24,9 @@ pub struct Watch(Source);
 
 #[derive(Debug)]
 enum Source {
-    Netlink(OwnedFd),
+    Netlink(Known),
     /// A timer that expires once, and is set again by who looks.
-    Clock(OwnedFd, Duration),
+    Clock(Known, Duration),
 }
 
 impl Watch {
@@ -38,7 +39,7 @@ impl Watch {
     pub fn new() -> Result<Self, NetdevError> {
         let groups = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
         let error = match netlink::listen(groups.cast_unsigned()) {
-            Ok(fd) => return Ok(Self(Source::Netlink(fd))),
+            Ok(fd) => return Ok(Self(Source::Netlink(Known::new(fd)))),
             Err(error) => error,
         };
         let watch = Self::every(LOOKS).map_err(NetdevError::Watch)?;
@@ -49,7 +50,7 @@ impl Watch {
     /// Says that there may be changes when `pause` has passed since the last look.
     fn every(pause: Duration) -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let fd = Known::new(timerfd_create(TimerfdClockId::Monotonic, flags)?);
         set(&fd, pause)?;
         Ok(Self(Source::Clock(fd, pause)))
     }
@@ -58,8 +59,12 @@ impl Watch {
     /// are the same where only a statistic moved, so compare before raising an event.
     pub fn drain(&self) -> io::Result<bool> {
         match &self.0 {
-            Source::Netlink(fd) => netlink::drain(fd),
+            Source::Netlink(fd) => {
+                fd.look()?;
+                netlink::drain(fd)
+            }
             Source::Clock(fd, pause) => {
+                fd.look()?;
                 let left = timerfd_gettime(fd)?.it_value;
                 let is_due = left.tv_sec == 0 && left.tv_nsec == 0;
                 if is_due {
@@ -81,7 +86,7 @@ impl AsFd for Watch {
 }
 
 /// Has the timer expire once. It is not readable until then.
-fn set(fd: &OwnedFd, pause: Duration) -> io::Result<()> {
+fn set(fd: &Known, pause: Duration) -> io::Result<()> {
     let it_value =
         Timespec { tv_sec: pause.as_secs().cast_signed(), tv_nsec: pause.subsec_nanos().into() };
     let once = Itimerspec { it_interval: Timespec::default(), it_value };

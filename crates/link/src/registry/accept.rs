@@ -1,12 +1,12 @@
 //! Peers that connect to us: who they are, whether they are let in, and what they are told.
 
 use std::io::ErrorKind;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use dmabuf::strangers::{self, PeerSocket};
-use dmabuf::{PeerCred, peer_cred};
+use dmabuf::{Inherited, PeerCred, peer_cred};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -77,8 +77,8 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    pub(super) fn raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+    pub(super) fn inherited(&self) -> Inherited {
+        self.socket.inherited()
     }
 }
 
@@ -201,7 +201,7 @@ impl Claim {
             Ok(Message::Hello(hello)) => events.push(self.admit(pending, &hello, fds)),
             Ok(Message::Ping) => {
                 // Who asks and does not listen gets no answer.
-                let _ = Message::Pong { vf: self.vf }.send(pending.socket.as_fd(), &[]);
+                let _ = Message::Pong { vf: self.vf }.send(&pending.socket, &[]);
             }
             Ok(_) => events.push(refuse(&pending, "its first message was no greeting")),
             Err(e) => events.push(refuse(&pending, &e.to_string())),
@@ -267,7 +267,7 @@ impl Claim {
             nonce: hello.nonce,
             probe: self.probe(),
         });
-        match welcome.send(pending.socket.as_fd(), &self.fds_for(pending.cred)) {
+        match welcome.send(&pending.socket, &self.fds_for(pending.cred)) {
             Ok(()) => {}
             // It may have ended, and what it said before still counts.
             Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
@@ -333,7 +333,7 @@ fn accept_one(listener: impl AsFd) -> Result<Pending, Errno> {
 /// Tells a peer why it is turned away.
 fn refuse(pending: &Pending, reason: &str) -> Event {
     // A peer that is gone needs no reason.
-    let _ = Message::Refused(reason.to_owned()).send(pending.socket.as_fd(), &[]);
+    let _ = Message::Refused(reason.to_owned()).send(&pending.socket, &[]);
     let PeerCred { pid, uid } = pending.cred;
     tracing::warn!(?pid, uid, "turned a peer away: {reason}");
     Event::Refused(RefusedPeer { pid, uid, reason: reason.to_owned() })

@@ -5,11 +5,11 @@ use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use dmabuf::strangers::{self, Listener, PeerSocket};
-use dmabuf::{PeerCred, peer_cred};
+use dmabuf::{Inherited, Known, PeerCred, peer_cred};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -123,15 +123,15 @@ pub struct Claim {
     /// Whether connections wait to be taken in until there is room.
     pub(super) is_paused: bool,
     /// Watches the listener and the accepted sockets that have not said Hello.
-    pub(super) epoll: OwnedFd,
+    pub(super) epoll: Known,
     /// Given up for a moment to tell a peer that we have no descriptors left.
-    pub(super) spare: Option<OwnedFd>,
+    pub(super) spare: Option<Known>,
     pub(super) pending: Vec<Pending>,
     /// Where those threads that receive from other users leave what they found.
     pub(super) post: Arc<Post<Fetched>>,
     pub(super) quotas: Quotas,
     pub(super) doorbell: Arc<Doorbell>,
-    pub(super) table: Option<OwnedFd>,
+    pub(super) table: Option<Known>,
     /// Who held the VFs that we connected to.
     pub(super) dialled: BTreeMap<u16, PeerCred>,
     probe: Box<u64>,
@@ -169,6 +169,7 @@ impl Claim {
             tracing::warn!(nic, vf = s.vf, "skipped a virtual function: {}", s.reason);
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
+        let epoll = Known::new(epoll);
         let data = epoll::EventData::new_u64(0);
         epoll::add(&epoll, &listener, data, epoll::EventFlags::IN).map_err(system("epoll_ctl"))?;
         let post = Post::new().map_err(system("eventfd"))?;
@@ -223,7 +224,7 @@ impl Claim {
     /// Gives peers a descriptor of ours (the key table), from now on and in both directions of
     /// connections. Only peers of our uid get it.
     pub fn set_table(&mut self, table: OwnedFd) {
-        self.table = Some(table);
+        self.table = Some(Known::new(table));
     }
 
     /// Connects to VF `vf` and returns the sending end of a new ring to it, of `capacity` bytes
@@ -259,19 +260,31 @@ impl Claim {
         });
         let mut fds = vec![ring.as_fd()];
         fds.extend(self.fds_for(cred));
-        hello.send(socket.as_fd(), &fds).map_err(|e| system("sending Hello", e))?;
+        hello.send(&socket, &fds).map_err(|e| system("sending Hello", e))?;
         self.dialled.insert(vf, cred);
         let post = Arc::clone(&self.post);
         Ok(Outbound::new(vf, socket, producer, nonce, cred, post, share))
     }
 
     /// All descriptors of the claim.
-    pub(crate) fn raw_fds(&self, out: &mut Vec<RawFd>) {
-        out.extend([self.listener.as_raw_fd(), self.post.raw_fd()]);
+    pub(crate) fn inherited(&self, out: &mut Vec<Inherited>) {
+        out.extend([self.listener.inherited(), self.post.inherited()]);
         let own = [&self.epoll].into_iter().chain(&self.spare).chain(&self.table);
-        out.extend(own.map(AsRawFd::as_raw_fd));
-        out.extend(self.pending.iter().map(Pending::raw_fd));
-        out.extend(self.doorbell.raw_fds());
+        out.extend(own.map(Known::inherited));
+        out.extend(self.pending.iter().map(Pending::inherited));
+        out.extend(self.doorbell.inherited());
+    }
+
+    /// Looks whether its descriptors still are what they were ([`Known::look`]).
+    ///
+    /// # Errors
+    ///
+    /// EBADF if one is not.
+    pub fn look(&self) -> io::Result<()> {
+        self.listener.look()?;
+        self.epoll.look()?;
+        self.post.look()?;
+        Ok(self.doorbell.look()?)
     }
 
     /// For the child after a fork: closes the descriptors and touches nothing else, since the
@@ -314,8 +327,8 @@ pub(super) fn dial(nic: &str, vf: u16, expect: bool) -> Result<(PeerSocket, Peer
 }
 
 /// A descriptor to give up when there are no others.
-pub(super) fn spare_fd(any: &OwnedFd) -> Option<OwnedFd> {
-    rustix::io::fcntl_dupfd_cloexec(any, 0).ok()
+pub(super) fn spare_fd(any: impl AsFd) -> Option<Known> {
+    rustix::io::fcntl_dupfd_cloexec(any, 0).ok().map(Known::new)
 }
 
 pub(super) fn new_socket() -> Result<OwnedFd, Errno> {

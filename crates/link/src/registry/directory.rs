@@ -11,12 +11,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dmabuf::strangers::{self, Listener, PeerSocket};
-use dmabuf::{PeerCred, peer_cred};
+use dmabuf::{Inherited, Known, PeerCred, peer_cred};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags};
@@ -123,6 +123,22 @@ enum Entry {
     Lookup { name: String, socket: PeerSocket, holder: Occupant, said: Said },
 }
 
+impl Entry {
+    fn look(&self) -> Result<(), Errno> {
+        match self {
+            Self::Name { listener, .. } => listener.look(),
+            Self::Client { socket, .. } | Self::Lookup { socket, .. } => socket.look(),
+        }
+    }
+
+    fn inherited(&self) -> Inherited {
+        match self {
+            Self::Name { listener, .. } => listener.inherited(),
+            Self::Client { socket, .. } | Self::Lookup { socket, .. } => socket.inherited(),
+        }
+    }
+}
+
 impl AsFd for Entry {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
@@ -139,9 +155,9 @@ impl AsFd for Entry {
 pub struct Directory {
     nic: String,
     vf: u16,
-    epoll: OwnedFd,
+    epoll: Known,
     /// Given up for a moment to turn away one who asks when there are no descriptors left.
-    spare: Option<OwnedFd>,
+    spare: Option<Known>,
     /// Names of ours whose askers wait until there is a descriptor.
     paused: Vec<u64>,
     /// Whether the log says so.
@@ -161,7 +177,7 @@ impl Directory {
     /// # Errors
     /// If there are no descriptors left.
     pub fn new(nic: &str, vf: u16) -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let epoll = Known::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let spare = spare_fd(&epoll);
         let resume = Post::new()?;
         epoll::add(&epoll, &*resume, epoll::EventData::new_u64(RESUME), epoll::EventFlags::IN)?;
@@ -378,7 +394,7 @@ impl Directory {
             let Ok(cred) = peer_cred(socket.as_fd()) else { continue };
             let socket = PeerSocket::born(socket, cred, is_sealed);
             // Who asks and does not listen gets no answer.
-            let _ = Message::Pong { vf: self.vf }.send(socket.as_fd(), &[]);
+            let _ = Message::Pong { vf: self.vf }.send(&socket, &[]);
             if has_room {
                 self.make_room_for(&socket);
                 // Who cannot be watched is let go of, and asks again.
@@ -459,15 +475,26 @@ impl Directory {
         })
     }
 
+    /// Looks whether its descriptors still are what they were ([`Known::look`]).
+    ///
+    /// # Errors
+    ///
+    /// EBADF if one is not.
+    pub fn look(&self) -> io::Result<()> {
+        self.epoll.look()?;
+        self.resume.look()?;
+        Ok(self.entries.values().try_for_each(Entry::look)?)
+    }
+
     /// For the child after a fork: closes the descriptors and touches nothing else, since the names are the parent's.
     pub fn abandon_in_child(self) {
         crate::fork::abandon(self);
     }
 
-    pub(crate) fn raw_fds(&self, out: &mut Vec<RawFd>) {
-        out.extend([self.epoll.as_raw_fd(), self.resume.raw_fd()]);
-        out.extend(self.spare.as_ref().map(AsRawFd::as_raw_fd));
-        out.extend(self.entries.values().map(|entry| entry.as_fd().as_raw_fd()));
+    pub(crate) fn inherited(&self, out: &mut Vec<Inherited>) {
+        out.extend([self.epoll.inherited(), self.resume.inherited()]);
+        out.extend(self.spare.as_ref().map(Known::inherited));
+        out.extend(self.entries.values().map(Entry::inherited));
     }
 }
 

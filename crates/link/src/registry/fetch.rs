@@ -1,11 +1,12 @@
 //! The descriptors of other users: what of them is ours to map is found out by a thread for which nobody waits
 //! ([`dmabuf::strangers`]), which then leaves the mapping here.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dmabuf::strangers::PeerSocket;
+use dmabuf::{Inherited, Known};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
@@ -15,13 +16,13 @@ use crate::thread;
 /// Where such threads leave what they found, and wake the engine for it.
 #[derive(Debug)]
 pub(crate) struct Post<T> {
-    bell: OwnedFd,
+    bell: Known,
     found: Mutex<Vec<T>>,
 }
 
 impl<T> Post<T> {
     pub(super) fn new() -> Result<Arc<Self>, Errno> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let bell = Known::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         Ok(Arc::new(Self { bell, found: Mutex::default() }))
     }
 
@@ -32,8 +33,10 @@ impl<T> Post<T> {
 
     /// Has the engine look, if only at what it had put off.
     pub(crate) fn ring(&self) {
-        // An error can only be EAGAIN: it has been rung.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        if self.bell.look().is_ok() {
+            // An error can only be EAGAIN: it has been rung.
+            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        }
     }
 
     /// Has the engine look later. Without a thread it does so when something else happens.
@@ -54,8 +57,12 @@ impl<T> Post<T> {
         std::mem::take(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(super) fn raw_fd(&self) -> RawFd {
-        self.bell.as_raw_fd()
+    pub(super) fn look(&self) -> Result<(), Errno> {
+        self.bell.look()
+    }
+
+    pub(super) fn inherited(&self) -> Inherited {
+        self.bell.inherited()
     }
 }
 

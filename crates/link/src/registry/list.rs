@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use dmabuf::PeerCred;
@@ -68,7 +67,7 @@ impl Asked {
     fn new(nic: &str, vf: u16) -> Option<Self> {
         // Whoever is gone since the table was read is not listed.
         let (socket, cred) = dial(nic, vf, false).ok()?;
-        let sent = Message::Ping.send(socket.as_fd(), &[]);
+        let sent = Message::Ping.send(&socket, &[]);
         let answer = sent.err().map(|e| Answer::Stranger(format!("it refused a ping: {e}")));
         Some(Self { vf, socket, cred, answer })
     }

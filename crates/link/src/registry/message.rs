@@ -189,7 +189,8 @@ impl Message {
     }
 
     /// Sends the message and copies of `fds` (at most [`FDS_MAX`]), without waiting.
-    pub(crate) fn send(&self, socket: BorrowedFd<'_>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(crate) fn send(&self, socket: &PeerSocket, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        socket.look()?;
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {

@@ -210,7 +210,7 @@ fn the_last_words_of_a_peer_end_though_somebody_goes_on_writing_them() {
 fn reason(nic: &str, claim: &mut Claim, message: &Message, fds: &[&OwnedFd]) -> String {
     let (socket, _) = claim::dial(nic, claim.vf(), true).expect("it listens");
     let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-    message.send(socket.as_fd(), &fds).expect("room in the socket");
+    message.send(&socket, &fds).expect("room in the socket");
     let event = claim.poll_events().pop();
     let Some(Event::Refused(refused)) = event else { panic!("not refused: {event:?}") };
     match recv(&socket) {
@@ -281,7 +281,7 @@ fn silent_connections_do_not_pile_up() {
         assert!(ours.poll_events().is_empty());
     }
     let mut fds = Vec::new();
-    ours.raw_fds(&mut fds);
+    ours.inherited(&mut fds);
     assert!(fds.len() < 150, "{} descriptors", fds.len());
     let mut b = claim(&nic);
     let _both = connected(&mut b, &mut ours);

@@ -26,9 +26,10 @@
 //! ```
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use dmabuf::PeerCred;
+use dmabuf::strangers::PeerSocket;
+use dmabuf::{Inherited, Known, PeerCred};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
@@ -44,16 +45,16 @@ use crate::sync::{Ordering, Words, fence};
 #[derive(Debug)]
 pub struct Doorbell {
     page: Mapping,
-    page_fd: OwnedFd,
-    bell: OwnedFd,
+    page_fd: Known,
+    bell: Known,
 }
 
 impl Doorbell {
     pub(crate) fn new() -> io::Result<Self> {
         let (page_fd, page) =
             Mapping::create("peerdma-doorbell", BELL_LEN, SEALS | SealFlags::FUTURE_WRITE)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { page, page_fd, bell })
+        let bell = Known::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        Ok(Self { page, page_fd: Known::new(page_fd), bell })
     }
 
     /// Tells peers that we are about to sleep. **Afterwards every ring must be polled until it is
@@ -91,8 +92,10 @@ impl Doorbell {
 
     /// Rings our own bell, to wake the thread that waits for it.
     pub fn ring(&self) {
-        // An error can only be EAGAIN: the counter is full, so the bell has been rung.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        if self.bell.look().is_ok() {
+            // An error can only be EAGAIN: the counter is full, so the bell has been rung.
+            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        }
     }
 
     /// The sealed memfd with the sleep word, for peers.
@@ -100,8 +103,12 @@ impl Doorbell {
         self.page_fd.as_fd()
     }
 
-    pub(crate) fn raw_fds(&self) -> [RawFd; 2] {
-        [self.page_fd.as_raw_fd(), self.bell.as_raw_fd()]
+    pub(crate) fn look(&self) -> Result<(), Errno> {
+        self.bell.look()
+    }
+
+    pub(crate) fn inherited(&self) -> [Inherited; 2] {
+        [self.page_fd.inherited(), self.bell.inherited()]
     }
 }
 
@@ -112,7 +119,7 @@ pub(crate) struct PeerBell {
     /// The eventfd, if it is one and the peer has our uid. A write to an eventfd blocks when its
     /// counter is full and the peer took O_NONBLOCK away, so that strangers are woken by a
     /// message on their socket instead.
-    bell: Option<OwnedFd>,
+    bell: Option<Known>,
     watcher: Watcher,
 }
 
@@ -125,28 +132,33 @@ impl PeerBell {
 
     /// Takes the eventfd that the peer sent, too, if it is one and the peer is of our user.
     pub(crate) fn with_eventfd(self, bell: Option<OwnedFd>, peer: PeerCred) -> Self {
-        Self { bell: bell.filter(|bell| peer.is_same_user() && is_eventfd(bell)), ..self }
+        let bell = bell.filter(|bell| peer.is_same_user() && is_eventfd(bell));
+        Self { bell: bell.map(Known::new), ..self }
     }
 
     /// Wakes the peer if it sleeps. Call it after publishing; `socket` is the connection to it.
-    pub(crate) fn ring_if_sleeping(&mut self, socket: BorrowedFd<'_>) {
+    pub(crate) fn ring_if_sleeping(&mut self, socket: &PeerSocket) {
         if !self.watcher.must_ring(&self.page) {
             return;
         }
         if let Some(bell) = &self.bell {
-            match rustix::io::write(bell, &1_u64.to_ne_bytes()) {
+            let rung = bell.look().and_then(|()| rustix::io::write(bell, &1_u64.to_ne_bytes()));
+            match rung {
                 // EAGAIN: the counter is full, so the bell has been rung.
                 Ok(_) | Err(Errno::AGAIN) => return,
                 Err(_) => self.bell = None,
             }
+        }
+        if socket.look().is_err() {
+            return;
         }
         // EAGAIN: its socket is full of unread messages, so that it is readable already. Any
         // other error means that the peer is gone.
         let _ = rustix::net::send(socket, &WAKE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
-    pub(crate) fn raw_fd(&self) -> Option<RawFd> {
-        self.bell.as_ref().map(AsRawFd::as_raw_fd)
+    pub(crate) fn inherited(&self) -> Option<Inherited> {
+        self.bell.as_ref().map(Known::inherited)
     }
 }
 

@@ -1,8 +1,9 @@
 //! The receiving end of a connection from a peer.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use dmabuf::strangers::PeerSocket;
+use dmabuf::{Inherited, Known};
 use umem::Foreign;
 
 use super::bell::PeerBell;
@@ -34,7 +35,7 @@ pub struct Inbound {
     socket: PeerSocket,
     consumer: Consumer,
     bell: PeerBell,
-    table: Option<OwnedFd>,
+    table: Option<Known>,
     /// Whether it was given our table, and so may copy by itself.
     has_our_table: bool,
     /// Where the ring ends that it left, if it is gone. What lies behind was pushed by whoever else has the ring.
@@ -54,7 +55,7 @@ impl Inbound {
         share: Option<Share>,
     ) -> Self {
         let state = InboundState::Up;
-        let (last, _share) = (None, share);
+        let (last, _share, table) = (None, share, table.map(Known::new));
         Self { peer, state, socket, consumer, bell, table, has_our_table, last, _share }
     }
 
@@ -94,7 +95,9 @@ impl Inbound {
 
     /// Ends the connection. What the peer pushed before can still be popped.
     pub fn hang_up(&mut self) {
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        if self.socket.look().is_ok() {
+            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        }
         self.state = InboundState::Gone;
     }
 
@@ -104,7 +107,7 @@ impl Inbound {
     }
 
     /// The descriptor that the peer gave with its Hello, once. Opaque, and not to be trusted.
-    pub fn take_table(&mut self) -> Option<OwnedFd> {
+    pub fn take_table(&mut self) -> Option<Known> {
         self.table.take()
     }
 
@@ -163,11 +166,20 @@ impl Inbound {
         if self.has_our_table { self.consumer.held() } else { Held::default() }
     }
 
+    /// Looks whether the number of its socket still is that of the socket ([`dmabuf::Known::look`]).
+    ///
+    /// # Errors
+    ///
+    /// EBADF otherwise.
+    pub fn look(&self) -> std::io::Result<()> {
+        Ok(self.socket.look()?)
+    }
+
     /// All descriptors.
-    pub(crate) fn raw_fds(&self, out: &mut Vec<RawFd>) {
-        out.push(self.socket.as_raw_fd());
-        out.extend(self.table.as_ref().map(AsRawFd::as_raw_fd));
-        out.extend(self.bell.raw_fd());
+    pub(crate) fn inherited(&self, out: &mut Vec<Inherited>) {
+        out.push(self.socket.inherited());
+        out.extend(self.table.as_ref().map(Known::inherited));
+        out.extend(self.bell.inherited());
     }
 
     /// For the child after a fork: closes the descriptors and touches nothing else.
@@ -178,7 +190,7 @@ impl Inbound {
     #[inline]
     fn wake_producer(&mut self) {
         if self.consumer.take_wake() {
-            self.bell.ring_if_sleeping(self.socket.as_fd());
+            self.bell.ring_if_sleeping(&self.socket);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The sending end of a connection to a peer.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dmabuf::PeerCred;
 use dmabuf::strangers::{self, PeerSocket};
+use dmabuf::{Inherited, Known, PeerCred};
 use umem::Foreign;
 
 use super::bell::PeerBell;
@@ -42,7 +42,7 @@ pub struct Outbound {
     socket: Arc<PeerSocket>,
     producer: Producer,
     bell: Option<PeerBell>,
-    table: Option<OwnedFd>,
+    table: Option<Known>,
     /// Rung when what is elsewhere was found.
     post: Arc<Post<Fetched>>,
     /// The doorbell that another user's Welcome brings, while that user's thread takes it.
@@ -125,7 +125,7 @@ impl Outbound {
                     let mut fds = fds.into_iter();
                     let bell = bell_in(self.vf, fds.next().as_ref());
                     let bell = bell.map(|bell| bell.with_eventfd(fds.next(), self.cred));
-                    self.table = fds.next();
+                    self.table = fds.next().map(Known::new);
                     self.welcome(&welcome, bell);
                 }
                 Received::Message(Ok(_), _) => {
@@ -146,7 +146,7 @@ impl Outbound {
     }
 
     /// The descriptor that the peer gave with its Welcome, once. Opaque, and not to be trusted.
-    pub fn take_table(&mut self) -> Option<OwnedFd> {
+    pub fn take_table(&mut self) -> Option<Known> {
         self.table.take()
     }
 
@@ -169,7 +169,7 @@ impl Outbound {
     #[inline]
     pub fn ring_doorbell_if_sleeping(&mut self) {
         if let Some(bell) = &mut self.bell {
-            bell.ring_if_sleeping(self.socket.as_fd());
+            bell.ring_if_sleeping(&self.socket);
         }
     }
 
@@ -191,11 +191,20 @@ impl Outbound {
         CopyGuard(&mut self.producer)
     }
 
+    /// Looks whether the number of its socket still is that of the socket ([`dmabuf::Known::look`]).
+    ///
+    /// # Errors
+    ///
+    /// EBADF otherwise.
+    pub fn look(&self) -> std::io::Result<()> {
+        Ok(self.socket.look()?)
+    }
+
     /// All descriptors.
-    pub(crate) fn raw_fds(&self, out: &mut Vec<RawFd>) {
-        out.push(self.socket.as_raw_fd());
-        out.extend(self.table.as_ref().map(AsRawFd::as_raw_fd));
-        out.extend(self.bell.as_ref().and_then(PeerBell::raw_fd));
+    pub(crate) fn inherited(&self, out: &mut Vec<Inherited>) {
+        out.push(self.socket.inherited());
+        out.extend(self.table.as_ref().map(Known::inherited));
+        out.extend(self.bell.as_ref().and_then(PeerBell::inherited));
     }
 
     /// For the child after a fork: closes the descriptors and touches nothing else.

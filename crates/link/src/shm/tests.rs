@@ -171,23 +171,24 @@ fn a_doorbell_rings_once_for_each_sleep() {
     let dup = |fd: std::os::fd::BorrowedFd<'_>| rustix::io::dup(fd).expect("a descriptor");
     let (socket, _other) = std::os::unix::net::UnixStream::pair().expect("sockets exist");
     let ours = dmabuf::PeerCred { pid: None, uid: rustix::process::geteuid().as_raw() };
+    let socket = dmabuf::strangers::PeerSocket::new(socket.into(), ours);
     let page = PeerBell::new(&dup(bell.page_fd())).expect("good");
     let mut peer = page.with_eventfd(Some(dup(bell.fd())), ours);
     let rings = || {
         let mut count = [0; 8];
         rustix::io::read(bell.fd(), &mut count).map_or(0, |_| u64::from_ne_bytes(count))
     };
-    peer.ring_if_sleeping(socket.as_fd());
+    peer.ring_if_sleeping(&socket);
     assert_eq!(rings(), 0, "awake");
     bell.set_sleeping();
-    peer.ring_if_sleeping(socket.as_fd());
-    peer.ring_if_sleeping(socket.as_fd());
+    peer.ring_if_sleeping(&socket);
+    peer.ring_if_sleeping(&socket);
     assert_eq!(rings(), 1);
     bell.set_sleeping();
-    peer.ring_if_sleeping(socket.as_fd());
+    peer.ring_if_sleeping(&socket);
     assert_eq!(rings(), 1, "a second sleep is another one");
     bell.set_awake();
-    peer.ring_if_sleeping(socket.as_fd());
+    peer.ring_if_sleeping(&socket);
     assert_eq!(rings(), 0);
 }
 

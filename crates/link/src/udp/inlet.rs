@@ -12,6 +12,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use dmabuf::Known;
 use socket2::{Domain, Socket};
 
 use super::leave::turn_away;
@@ -39,7 +40,7 @@ enum State {
 #[derive(Debug)]
 struct Inlet {
     between: Between,
-    socket: Socket,
+    socket: Known<Socket>,
     state: State,
     /// In how many more looks what waits at the shared socket goes first.
     behind: u32,
@@ -72,7 +73,7 @@ impl Inlets {
         self.open.iter().map(|inlet| inlet.socket.as_fd())
     }
 
-    pub(super) fn sockets(&self) -> impl Iterator<Item = &Socket> {
+    pub(super) fn sockets(&self) -> impl Iterator<Item = &Known<Socket>> {
         self.open.iter().map(|inlet| &inlet.socket)
     }
 
@@ -81,7 +82,7 @@ impl Inlets {
     }
 
     /// The socket, and between whom all of its datagrams are, if that is certain.
-    pub(super) fn get(&self, index: usize) -> Option<(&Socket, Option<Between>)> {
+    pub(super) fn get(&self, index: usize) -> Option<(&Known<Socket>, Option<Between>)> {
         let Inlet { socket, between, state, .. } = self.open.get(index)?;
         Some((socket, (*state != State::New).then_some(*between)))
     }

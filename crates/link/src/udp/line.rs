@@ -16,8 +16,9 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::AsFd;
 
+use dmabuf::Known;
 use rustix::net::RecvFlags;
 use socket2::{Domain, Socket};
 
@@ -77,13 +78,13 @@ pub enum LineError {
 /// The lines of a link.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    open: Vec<(LineId, Socket)>,
+    open: Vec<(LineId, Known<Socket>)>,
     next: u32,
 }
 
 impl Lines {
-    pub(super) fn raw_fds(&self) -> impl Iterator<Item = RawFd> {
-        self.open.iter().map(|(_, socket)| socket.as_raw_fd())
+    pub(super) fn sockets(&self) -> impl Iterator<Item = &Known<Socket>> {
+        self.open.iter().map(|(_, socket)| socket)
     }
 }
 
@@ -129,7 +130,7 @@ impl UdpLink {
 }
 
 /// A socket from the source to the destination, and its port.
-fn connect(to: LineTo, port: u16, options: Options) -> io::Result<(Socket, u16)> {
+fn connect(to: LineTo, port: u16, options: Options) -> io::Result<(Known<Socket>, u16)> {
     let LineTo { src, dst, traffic_class, hop_limit } = to;
     if src.is_ipv4() != dst.is_ipv4() || dst.is_multicast() || scope(dst, options) != 0 {
         return Err(io::ErrorKind::InvalidInput.into());

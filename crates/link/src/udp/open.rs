@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::AsFd;
 
+use dmabuf::Known;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{Options, set_option};
@@ -65,14 +66,14 @@ pub(super) fn free_port(options: Options) -> Result<u16, BindError> {
     if any.is_none() {
         any = open(unspecified(false), 0, Sharing::None, options)?;
     }
-    any.as_ref().map(local_port).ok_or(BindError::NoIp)
+    any.as_deref().map(local_port).ok_or(BindError::NoIp)
 }
 
+/// The sockets of IPv4 and IPv6.
+pub(super) type Both = (Option<Known<Socket>>, Option<Known<Socket>>);
+
 /// Opens a port that the processes of one user share, for both families.
-pub(super) fn open_shared(
-    port: u16,
-    options: Options,
-) -> Result<(Option<Socket>, Option<Socket>), BindError> {
+pub(super) fn open_shared(port: u16, options: Options) -> Result<Both, BindError> {
     let v4 = open(unspecified(true), port, Sharing::OneUser, options)?;
     let v6 = open(unspecified(false), port, Sharing::OneUser, options)?;
     Ok((v4, v6))
@@ -84,7 +85,7 @@ pub(super) fn open(
     port: u16,
     sharing: Sharing,
     options: Options,
-) -> Result<Option<Socket>, BindError> {
+) -> Result<Option<Known<Socket>>, BindError> {
     let address = match ip {
         IpAddr::V4(ip) => SocketAddr::from((ip, port)),
         IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, scope(ip.into(), options)).into(),
@@ -111,8 +112,8 @@ pub(super) fn open(
 }
 
 /// Makes an unbound socket with every option set that the module documentation promises.
-pub(super) fn configure(domain: Domain, options: Options) -> io::Result<Socket> {
-    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+pub(super) fn configure(domain: Domain, options: Options) -> io::Result<Known<Socket>> {
+    let socket = Known::new(Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?);
     socket.set_nonblocking(true)?;
     let set = |level, name, value| set_option(socket.as_fd(), level, name, value);
     // Each option whose result is dropped is a gain that some kernels and sandboxes do not offer.

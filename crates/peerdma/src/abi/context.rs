@@ -2,12 +2,13 @@
 
 use std::ffi::c_int;
 use std::mem::{self, offset_of};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::{Arc, Once};
 
 use device::ids::CtxId;
 use device::{Hca, Refusal};
+use dmabuf::Known;
 use libc::timespec;
 
 use super::boundary::control;
@@ -28,7 +29,7 @@ pub(crate) struct Open {
     /// The last context of an opening closes it.
     _opening: Arc<Opening>,
     /// A descriptor that programs may duplicate, pass and import.
-    _cmd_fd: OwnedFd,
+    _cmd_fd: Known,
 }
 
 type ContextObject = Object<VerbsContext, Open>;
@@ -94,7 +95,7 @@ fn open(device: *mut Device, hca: Arc<Hca>) -> Result<*mut Context, Refusal> {
 }
 
 /// A context of a device that is open, with the descriptor that becomes its own.
-pub(crate) fn create(device: *mut Device, opening: Arc<Opening>, cmd_fd: OwnedFd) -> *mut Context {
+pub(crate) fn create(device: *mut Device, opening: Arc<Opening>, cmd_fd: Known) -> *mut Context {
     let (hca, id) = (Arc::clone(&opening.hca), opening.id);
     let engine = hca.lock();
     let async_fd = engine.async_fd(id).expect("the context was opened just now").as_raw_fd();

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use device::ids::CtxId;
 use device::{Hca, Kind, Refusal};
+use dmabuf::Known;
 use rustix::fs::{MemfdFlags, fstat, memfd_create};
 
 use super::boundary::control;
@@ -42,9 +43,9 @@ pub(crate) fn register(
     hca: Arc<Hca>,
     id: CtxId,
     device: usize,
-) -> Result<(Arc<Opening>, OwnedFd), Refusal> {
+) -> Result<(Arc<Opening>, Known), Refusal> {
     let failed = |error| Refusal::new(Kind::NoMemory, format!("ibv_open_device: {error}"));
-    let fd = memfd_create("peerdma-context", MemfdFlags::CLOEXEC).map_err(failed)?;
+    let fd = Known::new(memfd_create("peerdma-context", MemfdFlags::CLOEXEC).map_err(failed)?);
     let stat = fstat(&fd).map_err(failed)?;
     let opening = Arc::new(Opening { hca, id, device, file: (stat.st_dev, stat.st_ino) });
     let mut openings = OPENINGS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,7 +77,7 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut Context
         // SAFETY: contract: with success the descriptor becomes the context's (`ibv_import_device(3)`).
         let owned = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
         let device = ptr::with_exposed_provenance_mut(opening.device);
-        context::create(device, opening, owned)
+        context::create(device, opening, Known::at_its_number(owned))
     })
 }
 

@@ -56,7 +56,7 @@ const ROUNDS: usize = 16;
 pub(crate) struct CmService {
     cm: Cm,
     /// `None` where there are no descriptors left, and in the child of a fork.
-    directory: Option<Directory>,
+    pub(super) directory: Option<Directory>,
     ports: Ports,
     endpoints: BTreeMap<CmId, Endpoint>,
     next_id: u32,

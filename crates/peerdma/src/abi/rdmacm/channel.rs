@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::cm::{ConnParam, EventKind};
+use dmabuf::Known;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
     getsockname, recv, send, socket_with,
@@ -140,7 +141,7 @@ impl Channel {
 /// what it holds: the wait then ends as a read of the kernel's device would, by `O_NONBLOCK` and by signals with and
 /// without `SA_RESTART`, and the queue alone decides when it falls silent.
 #[derive(Debug)]
-struct Bell(OwnedFd);
+struct Bell(Known);
 
 impl Bell {
     fn new() -> rustix::io::Result<Self> {
@@ -148,19 +149,23 @@ impl Bell {
         // The kernel finds a name (unix(7), autobind). Connected, the socket takes datagrams of its peer only: its own.
         bind(&fd, &SocketAddrUnix::new_unnamed())?;
         connect(&fd, &getsockname(&fd)?)?;
-        Ok(Self(fd))
+        Ok(Self(Known::new(fd)))
     }
 
     fn ring(&self) {
-        let _ = send(&self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        if self.0.look().is_ok() {
+            let _ = send(&self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
     }
 
     fn silence(&self) {
-        let _ = recv(&self.0, &mut [0; 1], RecvFlags::DONTWAIT);
+        if self.0.look().is_ok() {
+            let _ = recv(&self.0, &mut [0; 1], RecvFlags::DONTWAIT);
+        }
     }
 
     fn wait(&self) -> Answer {
-        match recv(&self.0, &mut [0; 1], RecvFlags::PEEK) {
+        match self.0.look().and_then(|()| recv(&self.0, &mut [0; 1], RecvFlags::PEEK)) {
             Ok(_) => Ok(()),
             Err(error) => Err(Failure(error.raw_os_error())),
         }

@@ -1,10 +1,11 @@
 //! The thread that looks after sockets while their program does something else.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use dmabuf::Known;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::socket::{Kind, Socket};
@@ -22,7 +23,7 @@ struct Service {
 
 struct Thread {
     id: ThreadId,
-    bell: Arc<OwnedFd>,
+    bell: Arc<Known>,
 }
 
 static SERVICE: Mutex<Service> =
@@ -78,7 +79,9 @@ pub(super) fn wake() {
 }
 
 fn ring(service: &Service) {
-    if let Some(thread) = &service.thread {
+    if let Some(thread) = &service.thread
+        && thread.bell.look().is_ok()
+    {
         let _ = rustix::io::write(&*thread.bell, &1_u64.to_ne_bytes());
     }
 }
@@ -87,14 +90,17 @@ fn start() -> Answer<Thread> {
     let failed = |errno, what: String| Failure::new(errno, format!("the rsocket thread: {what}"));
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(|error| failed(error.raw_os_error(), error.to_string()))?;
-    let bell = Arc::new(bell);
+    let bell = Arc::new(Known::new(bell));
     let own = Arc::clone(&bell);
     let handle = link::thread::spawn("peerdma-rsocket", move || run(&own))
         .map_err(|error| failed(error.raw_os_error().unwrap_or(libc::EAGAIN), error.to_string()))?;
     Ok(Thread { id: handle.thread().id(), bell })
 }
 
-fn run(bell: &OwnedFd) {
+/// Between two looks at the sockets where no wait is possible.
+const WITHOUT_BELL: Duration = Duration::from_millis(10);
+
+fn run(bell: &Known) {
     let mut sockets: Vec<Arc<Socket>> = Vec::new();
     let mut fds = Vec::new();
     loop {
@@ -125,7 +131,12 @@ fn run(bell: &OwnedFd) {
         });
         // SAFETY: the entries live through the call, and there are as many as said.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
-        let _ = rustix::io::read(bell, &mut [0; 8]);
+        if bell.is_ours() {
+            let _ = rustix::io::read(bell, &mut [0; 8]);
+        } else {
+            // The program closed it: nobody can wake us, and a wait on it ends at once.
+            thread::sleep(WITHOUT_BELL);
+        }
         let working = at_work();
         for (socket, fd) in sockets.iter().zip(&fds[1..]) {
             if fd.revents != 0 {

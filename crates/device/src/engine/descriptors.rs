@@ -1,0 +1,89 @@
+//! A program that closed our descriptors, or put its own files in their place, as daemons do: the device fails.
+//!
+//! Each descriptor is looked at before something is written to it, where that is rare ([`dmabuf::Known`]). Those that are read
+//! and polled, and the sockets of UDP, are looked at here, in the beginning of what is done now and then: a look at each would
+//! cost as much as the system call itself.
+
+use std::time::Duration;
+
+use link::shm::{Inbound, Outbound};
+use transport::Time;
+
+use super::Engine;
+
+/// Why the device failed.
+const LOST: &str =
+    "the program closed descriptors of the device, or replaced them (closefrom, close_range, dup2)";
+/// Between two looks.
+const EVERY: Duration = Duration::from_millis(1);
+/// Peers in one look; those behind them have their turn in the next.
+const PEERS: usize = 64;
+
+/// When descriptors were looked at.
+#[derive(Debug, Default)]
+pub(super) struct Descriptors {
+    looked: Option<Time>,
+    /// The same of the sockets of UDP alone.
+    looked_at_udp: Option<Time>,
+    /// The peer whose turn is next.
+    next: usize,
+}
+
+impl Engine {
+    /// Looks whether the program left us our descriptors, unless that was done a moment ago. The device fails if not.
+    pub(crate) fn look_at_descriptors(&mut self) {
+        let now = self.clock.now();
+        if self.is_dead() || self.descriptors.looked.is_some_and(|at| now.since(at) < EVERY) {
+            return;
+        }
+        self.descriptors.looked = Some(now);
+        if !self.has_descriptors() {
+            tracing::error!(target: "peerdma::descriptors", "the device fails: {LOST}");
+            self.fail(LOST);
+        }
+    }
+
+    /// Whether datagrams may be sent and received: the look is not long ago, or the sockets are ours still. The device fails for
+    /// others the next time that all is looked at.
+    #[inline]
+    pub(super) fn may_use_udp(&mut self) -> bool {
+        let now = self.udp_now();
+        self.descriptors.looked.is_some_and(|at| now.since(at) < EVERY) || self.look_at_udp()
+    }
+
+    /// While the program polls, its polls read the clock often enough.
+    #[inline]
+    fn udp_now(&self) -> Time {
+        if self.is_alarm_off() { self.core.now } else { self.clock.now() }
+    }
+
+    #[cold]
+    fn look_at_udp(&mut self) -> bool {
+        let now = self.udp_now();
+        let looked_at_udp = self.descriptors.looked_at_udp;
+        if looked_at_udp.is_some_and(|at| now.since(at) < EVERY) {
+            return true;
+        }
+        let are_ours = self.receivers.udp.iter().all(|udp| udp.look().is_ok());
+        self.descriptors.looked_at_udp = are_ours.then_some(now);
+        are_ours
+    }
+
+    fn has_descriptors(&mut self) -> bool {
+        let peers = &self.core.peers;
+        let next = self.descriptors.next;
+        let inbounds = self.receivers.inbounds.iter().map(Inbound::look);
+        let others = inbounds.chain(peers.outbounds().map(Outbound::look));
+        let mut seen = 0;
+        let are_ours = others.skip(next).take(PEERS).all(|look| {
+            seen += 1;
+            look.is_ok()
+        });
+        self.descriptors.next = if seen < PEERS { 0 } else { next + PEERS };
+        are_ours
+            && peers.waits().look().is_ok()
+            && peers.claim.iter().all(|claim| claim.look().is_ok())
+            && self.cm.directory.iter().all(|directory| directory.look().is_ok())
+            && self.receivers.udp.iter().all(|udp| udp.look().is_ok())
+    }
+}
