@@ -1,7 +1,11 @@
 //! Events: points in the order of streams.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use umem::{HostBuf, HostBufError};
 
 use crate::process::Process;
 use crate::status::{Refusal, Result, Status};
@@ -13,25 +17,93 @@ pub(crate) struct Event {
     /// The handle of its context.
     pub(crate) context: u64,
     pub(crate) flags: u32,
-    state: Mutex<State>,
-    changed: Condvar,
+    /// How often it was recorded, and which of those is reached.
+    counts: Counts,
+    /// When that was.
+    at: Mutex<Option<Instant>>,
 }
 
-#[derive(Default)]
-struct State {
-    /// How often it was recorded, and which of those is reached.
-    recorded: u64,
-    reached: u64,
-    at: Option<Instant>,
+/// The counts, in memory that processes may share.
+struct Counts(HostBuf);
+
+/// Where each is.
+const RECORDED: usize = 0;
+const REACHED: usize = 64;
+
+impl Counts {
+    fn get(&self, which: usize) -> u64 {
+        self.0.load_u64(which, Ordering::Acquire).unwrap_or_default()
+    }
+
+    fn record(&self) -> u64 {
+        self.0.fetch_add_u64(RECORDED, 1, Ordering::AcqRel).map_or(0, |before| before + 1)
+    }
+
+    /// Returns whether it was not reached before.
+    fn reach(&self, number: u64) -> bool {
+        loop {
+            let now = self.get(REACHED);
+            if now >= number {
+                return false;
+            }
+            if self.0.compare_swap_u64(REACHED, now, number).is_ok_and(|found| found == now) {
+                return true;
+            }
+        }
+    }
 }
 
 /// It keeps no time.
 #[doc(alias = "CU_EVENT_DISABLE_TIMING")]
 pub(crate) const DISABLE_TIMING: u32 = 2;
 
+/// Other processes may wait for it.
+#[doc(alias = "CU_EVENT_INTERPROCESS")]
+pub(crate) const INTERPROCESS: u32 = 4;
+
+/// How long a wait sleeps before it looks again.
+const SHORTEST: Duration = Duration::from_micros(20);
+const LONGEST: Duration = Duration::from_millis(1);
+
 impl Event {
-    pub(crate) fn new(handle: u64, context: u64, flags: u32) -> Self {
-        Self { handle, context, flags, state: Mutex::default(), changed: Condvar::new() }
+    /// # Errors
+    ///
+    /// No memory.
+    pub(crate) fn new(flags: u32) -> Result<Self> {
+        let size = rustix::param::page_size();
+        let counts = if flags & INTERPROCESS != 0 {
+            HostBuf::memfd("peerdma-event", size)
+        } else {
+            HostBuf::anonymous(size)
+        };
+        Self::of(flags, counts)
+    }
+
+    /// That of another process, which has this file.
+    ///
+    /// # Errors
+    ///
+    /// The file is none.
+    pub(crate) fn opened(file: OwnedFd) -> Result<Self> {
+        let counts = HostBuf::received(file, rustix::param::page_size());
+        Self::of(INTERPROCESS | DISABLE_TIMING, counts)
+    }
+
+    fn of(flags: u32, counts: std::result::Result<HostBuf, HostBufError>) -> Result<Self> {
+        let none =
+            |error| Refusal::new(Status::OutOfMemory, format!("no memory for an event: {error}"));
+        let counts = Counts(counts.map_err(none)?);
+        Ok(Self { handle: 0, context: 0, flags, counts, at: Mutex::default() })
+    }
+
+    /// The same, with a handle.
+    pub(crate) fn at(self, handle: u64, context: u64) -> Self {
+        Self { handle, context, ..self }
+    }
+
+    /// The file by which other processes know it.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        (self.flags & INTERPROCESS != 0).then(|| self.counts.0.fd()).flatten()
     }
 
     /// Puts it into the order of a stream.
@@ -40,40 +112,31 @@ impl Event {
     ///
     /// The stream was destroyed.
     pub(crate) fn record(self: &Arc<Self>, process: &Process, stream: &Arc<Stream>) -> Result<()> {
-        let number = {
-            let mut state = self.lock();
-            state.recorded += 1;
-            state.recorded
-        };
-        let event = Arc::clone(self);
+        let (number, event) = (self.counts.record(), Arc::clone(self));
         process.submit(stream, When::Now, move || {
-            event.reach(number);
+            if event.counts.reach(number) {
+                *event.at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            }
             Ok(Progress::Done)
         })
     }
 
-    fn reach(&self, number: u64) {
-        let mut state = self.lock();
-        if number > state.reached {
-            state.reached = number;
-            state.at = Some(Instant::now());
-        }
-        drop(state);
-        self.changed.notify_all();
-    }
-
     /// Whether all before the last record is done. One that was never recorded is.
     pub(crate) fn is_reached(&self) -> bool {
-        let state = self.lock();
-        state.reached >= state.recorded
+        self.has_reached(self.counts.get(RECORDED))
+    }
+
+    fn has_reached(&self, number: u64) -> bool {
+        self.counts.get(REACHED) >= number
     }
 
     /// Waits until all before the last record is done.
     pub(crate) fn synchronize(&self) {
-        let mut state = self.lock();
-        let number = state.recorded;
-        while state.reached < number {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        let number = self.counts.get(RECORDED);
+        let mut pause = SHORTEST;
+        while !self.has_reached(number) {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST);
         }
     }
 
@@ -83,14 +146,13 @@ impl Event {
     ///
     /// The stream was destroyed.
     pub(crate) fn delay(self: &Arc<Self>, process: &Process, stream: &Arc<Stream>) -> Result<()> {
-        let number = self.lock().recorded;
-        if self.is_reached() {
+        let number = self.counts.get(RECORDED);
+        if self.has_reached(number) {
             return Ok(());
         }
         let event = Arc::clone(self);
         process.submit(stream, When::Now, move || {
-            let is_reached = event.lock().reached >= number;
-            Ok(if is_reached { Progress::Done } else { Progress::Waiting })
+            Ok(if event.has_reached(number) { Progress::Done } else { Progress::Waiting })
         })
     }
 
@@ -104,12 +166,11 @@ impl Event {
             if event.flags & DISABLE_TIMING != 0 {
                 return Err(Refusal::new(Status::InvalidHandle, "the event keeps no time"));
             }
-            let state = event.lock();
-            if state.recorded == 0 {
+            if event.counts.get(RECORDED) == 0 {
                 return Err(Refusal::new(Status::InvalidHandle, "the event was never recorded"));
             }
-            let is_reached = state.reached >= state.recorded;
-            let at = state.at.filter(|_| is_reached);
+            let at = *event.at.lock().unwrap_or_else(PoisonError::into_inner);
+            let at = at.filter(|_| event.is_reached());
             at.ok_or_else(|| Refusal::new(Status::NotReady, "the event is not reached"))
         };
         let (from, to) = (at(earlier)?, at(self)?);
@@ -119,9 +180,5 @@ impl Event {
             None => -from.duration_since(to).as_secs_f32(),
         };
         Ok(seconds * 1000.0)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -35,6 +35,7 @@ mod door;
 mod driver;
 mod event;
 mod handles;
+mod ipc;
 mod machine;
 mod memory;
 mod names;

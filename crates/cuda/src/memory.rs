@@ -1,6 +1,6 @@
 //! Memory of a GPU, and what can be done to its bytes.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use dmabuf::DmaBuf;
 use dmabuf::peer::PeerMemory;
@@ -35,6 +35,25 @@ impl Memory {
             Refusal::from(error)
         })?;
         Ok(Self { device, bo })
+    }
+
+    /// Takes memory that came as a file, of this process or another. The GPU is the one that the memory is of; `device` if that
+    /// is not known.
+    ///
+    /// # Errors
+    ///
+    /// The file is no memory, its owner is gone, or the GPU does not reach it.
+    pub(crate) fn import(process: &Process, device: usize, fd: BorrowedFd<'_>) -> Result<Self> {
+        let devices = process.devices();
+        let bo = devices[device].gpu()?.import(fd)?;
+        let name = bo.name();
+        let is_of = |index: &usize| name.starts_with(&format!("{}.bo", devices[*index].name));
+        match (0..devices.len()).find(is_of) {
+            Some(owner) if owner != device => {
+                Ok(Self { device: owner, bo: devices[owner].gpu()?.import(fd)? })
+            }
+            _ => Ok(Self { device, bo }),
+        }
     }
 
     /// A name for messages.
@@ -123,7 +142,16 @@ impl Memory {
     ///
     /// No descriptor, or the memory was lost.
     pub(crate) fn share(&self) -> Result<OwnedFd> {
-        give(self.bo.export()?)
+        give(self.shared()?)
+    }
+
+    /// The whole of it as a dma-buf, whose file stays open for as long as the memory is there.
+    ///
+    /// # Errors
+    ///
+    /// As [`share`](Self::share).
+    pub(crate) fn shared(&self) -> Result<DmaBuf> {
+        Ok(self.bo.export()?)
     }
 
     /// A dma-buf of some of it.

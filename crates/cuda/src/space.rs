@@ -82,7 +82,6 @@ pub(crate) enum Source {
     /// From a pool, in the order of a stream.
     Pool(Arc<Pool>),
     /// From another process; opened so many times.
-    #[expect(dead_code, reason = "opened by the calls of IPC")]
     Ipc { handle: [u8; 64], opened: AtomicUsize },
 }
 
@@ -125,6 +124,12 @@ impl Space {
             return None;
         }
         find(&self.host, addr)
+    }
+
+    /// The first region of the arena that is what `is` says.
+    pub(crate) fn find_device(&self, is: impl Fn(&Region) -> bool) -> Option<Arc<Region>> {
+        let map = self.device.read().unwrap_or_else(PoisonError::into_inner);
+        map.values().find(|region| is(region)).cloned()
     }
 
     /// Takes addresses for `span` bytes, aligned.

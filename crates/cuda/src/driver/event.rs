@@ -3,15 +3,12 @@
 use crate::boundary::calls;
 use crate::c::Out;
 use crate::context;
-use crate::event::{DISABLE_TIMING, Event};
+use crate::event::{DISABLE_TIMING, Event, INTERPROCESS};
 use crate::process;
 use crate::status::{Refusal, Result, Status, invalid};
 
 /// Wait by sleeping; no timing; for other processes.
 const FLAGS: u32 = 7;
-
-/// Other processes may wait for it.
-const INTERPROCESS: u32 = 4;
 
 fn record(event: u64, stream: u64) -> Result<()> {
     let process = process::get()?;
@@ -38,7 +35,8 @@ calls! { CALLS:
         if flags & !FLAGS != 0 || is_shared && flags & DISABLE_TIMING == 0 {
             return Err(invalid(format!("flags {flags:#x} of an event")));
         }
-        let new = process.events.add(|handle| Event::new(handle, context.handle, flags));
+        let event = Event::new(flags)?;
+        let new = process.events.add(|handle| event.at(handle, context.handle));
         out.put(new.handle)
     }
 

@@ -1,7 +1,7 @@
 //! Virtual memory management.
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::IntoRawFd;
+use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::sync::Arc;
 
 use crate::boundary::calls;
@@ -198,5 +198,23 @@ calls! { CALLS:
             )));
         }
         out.put(allocation.memory.share()?.into_raw_fd())
+    }
+
+    fn cuMemImportFromShareableHandle(out: Out<u64>, handle: *const c_void, kind: u32) {
+        out.check()?;
+        let process = process::get()?;
+        if kind != POSIX_FD {
+            return Err(unsupported(format!("handles of kind {kind:#x}")));
+        }
+        // The number itself is passed as the pointer.
+        let fd = c_int::try_from(handle.addr()).ok().filter(|fd| *fd >= 0);
+        let fd = fd.ok_or_else(|| invalid("no descriptor"))?;
+        // SAFETY: contract: the program's descriptor, open during the call.
+        let file = unsafe { BorrowedFd::borrow_raw(fd) };
+        let device = crate::context::current().map_or(0, |context| context.device);
+        let memory = Arc::new(Memory::import(process, device, file)?);
+        let size = memory.size();
+        let new = |handle| Allocation::new(handle, memory, size, POSIX_FD, true);
+        out.put(process.allocations.add(new).handle)
     }
 }

@@ -1,0 +1,183 @@
+//! Handles by which one process names its memory or its events to another.
+//!
+//! A handle is 64 bytes: which process, which of its descriptors, and what file that was. Who opens it takes the descriptor
+//! (`pidfd_getfd`), and looks whether it is still of that file: numbers are used again, files are not. So the handle of memory that
+//! was freed leads nowhere, whatever is at its address now.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use crate::boundary::LOG;
+use crate::status::{Refusal, Result, Status, invalid};
+
+/// A handle as programs pass it: 64 bytes, by value.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Raw(pub(crate) [u8; 64]);
+
+/// What a handle is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Memory,
+    Event,
+}
+
+/// What a handle says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handle {
+    pub(crate) what: What,
+    pub(crate) pid: u32,
+    fd: u32,
+    file: (u64, u64),
+    /// Bytes of memory.
+    pub(crate) len: u64,
+    /// Which memory of the process it is: never used twice in it.
+    id: u64,
+    /// The beginning of the UUID of the GPU.
+    pub(crate) gpu: [u8; 8],
+}
+
+const MAGIC: [u8; 4] = *b"PDM1";
+
+impl Handle {
+    /// Of a file of this process, which must stay open for as long as the handle is to lead there.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be asked who it is.
+    pub(crate) fn new(
+        what: What,
+        file: BorrowedFd<'_>,
+        len: u64,
+        id: u64,
+        gpu: [u8; 16],
+    ) -> Result<Self> {
+        let identity = identity(file)?;
+        allow();
+        let [first, _] = [&gpu[..8], &gpu[8..]];
+        Ok(Self {
+            what,
+            pid: std::process::id(),
+            fd: file.as_raw_fd().cast_unsigned(),
+            file: identity,
+            len,
+            id,
+            gpu: first.try_into().expect("eight bytes"),
+        })
+    }
+
+    pub(crate) fn encode(&self) -> Raw {
+        let what = match self.what {
+            What::Memory => 1_u32,
+            What::Event => 2,
+        };
+        let mut bytes = [0; 64];
+        let mut at = 0;
+        let mut put = |part: &[u8]| {
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        };
+        put(&MAGIC);
+        put(&what.to_le_bytes());
+        put(&self.pid.to_le_bytes());
+        put(&self.fd.to_le_bytes());
+        put(&self.file.0.to_le_bytes());
+        put(&self.file.1.to_le_bytes());
+        put(&self.len.to_le_bytes());
+        put(&self.id.to_le_bytes());
+        put(&self.gpu);
+        Raw(bytes)
+    }
+
+    /// # Errors
+    ///
+    /// The bytes are none.
+    pub(crate) fn decode(raw: &Raw, what: What) -> Result<Self> {
+        let word =
+            |at: usize| u32::from_le_bytes(raw.0[at..at + 4].try_into().expect("four bytes"));
+        let long =
+            |at: usize| u64::from_le_bytes(raw.0[at..at + 8].try_into().expect("eight bytes"));
+        let kind = match word(4) {
+            1 => Some(What::Memory),
+            2 => Some(What::Event),
+            _ => None,
+        };
+        if raw.0[..4] != MAGIC || kind != Some(what) {
+            return Err(invalid(format!("these 64 bytes are no handle of {what:?}")));
+        }
+        Ok(Self {
+            what,
+            pid: word(8),
+            fd: word(12),
+            file: (long(16), long(24)),
+            len: long(32),
+            id: long(40),
+            gpu: raw.0[48..56].try_into().expect("eight bytes"),
+        })
+    }
+
+    /// The file, from the process that has it.
+    ///
+    /// # Errors
+    ///
+    /// The process is gone or another user's, or has the file no more.
+    pub(crate) fn fetch(&self) -> Result<OwnedFd> {
+        let gone = |why: &str| invalid(format!("{:?} of process {}: {why}", self.what, self.pid));
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| gone("that is no process"))?;
+        let process =
+            pidfd_open(pid, PidfdFlags::empty()).map_err(|error| gone(&error.to_string()))?;
+        let fd = pidfd_getfd(&process, self.fd.cast_signed(), PidfdGetfdFlags::empty());
+        let fd = fd.map_err(|error| {
+            if error == rustix::io::Errno::PERM {
+                tracing::warn!(
+                    target: LOG,
+                    "process {} may not be asked for its memory (pidfd_getfd: {error}); both must be the same user's, and \
+                     Yama (kernel.yama.ptrace_scope) must permit it",
+                    self.pid
+                );
+                return Refusal::new(Status::NotPermitted, format!("pidfd_getfd: {error}"));
+            }
+            gone(&error.to_string())
+        })?;
+        if identity(fd.as_fd())? != self.file {
+            return Err(gone("it was freed"));
+        }
+        Ok(fd)
+    }
+}
+
+/// Who a file is, for as long as anybody has it open.
+fn identity(file: BorrowedFd<'_>) -> Result<(u64, u64)> {
+    let stat = rustix::fs::fstat(file);
+    let stat = stat.map_err(|error| Refusal::new(Status::OperatingSystem, error.to_string()))?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// Lets other processes of the user take our descriptors where Yama permits that to none but parents.
+fn allow() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: it sets who may ask, and nothing else. Without Yama it answers EINVAL.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_what_it_was() {
+        let file = std::fs::File::open("/dev/null").expect("there is one");
+        let handle = Handle::new(What::Memory, file.as_fd(), 4096, 7, [3; 16]).expect("a handle");
+        let raw = handle.encode();
+        assert_eq!(Handle::decode(&raw, What::Memory), Ok(handle));
+        assert!(Handle::decode(&raw, What::Event).is_err());
+        assert!(Handle::decode(&Raw([0; 64]), What::Memory).is_err());
+        assert!(handle.fetch().is_ok());
+        drop(file);
+        assert!(handle.fetch().is_err(), "the descriptor is closed, or another file's");
+    }
+}
