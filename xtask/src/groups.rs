@@ -107,6 +107,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("successor", 60, "targets that are gone, by exec or by end", Job::Interop { threads: 1 }),
     group("pyverbs", 180, "rdma-core's own tests", Job::Tests(|_| pyverbs::group())),
     group("drm", 30, "render nodes of the software GPU", Job::Interop { threads: 2 }),
+    group("cuda", 60, "CUDA programs over the software GPU", Job::Interop { threads: 2 }),
     group("badday", 90, "killed and stopped peers, wrong arguments", Job::Interop { threads: 1 }),
     group("wire", 180, "two hosts: tshark and the ICRC", Job::Interop { threads: 1 }),
     group(

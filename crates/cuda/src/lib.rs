@@ -50,3 +50,4 @@ mod vmm;
 mod worker;
 
 pub use door::{Door, door};
+pub use machine::load as machine;

@@ -11,9 +11,6 @@ use pci::{Bdf, PciTree};
 use crate::boundary::LOG;
 use crate::status::{Refusal, Result, Status};
 
-/// The variable by which `peerdma run` passes `--gpu`: a preset, or nothing.
-const PRESET: &str = "PEERDMA_GPU";
-
 /// One GPU.
 pub(crate) struct Device {
     /// Its name in the configuration.
@@ -34,13 +31,21 @@ pub(crate) fn devices() -> &'static [Device] {
     DEVICES.get_or_init(|| read().unwrap_or_default())
 }
 
+/// The machine that CUDA finds: that of the configuration, where a GPU whose preset is not named is `nvidia`.
+///
+/// # Errors
+///
+/// What is wrong with the configuration, in words.
+pub fn load() -> std::result::Result<Machine, String> {
+    let presets = Presets { default: Some("nvidia"), all: None };
+    Machine::load_with(presets).map_err(|error| error.what)
+}
+
 fn read() -> Option<Vec<Device>> {
-    let all = environment::var(PRESET);
-    let presets = Presets { default: Some("nvidia"), all: all.as_deref() };
-    let machine = match Machine::load_with(presets) {
+    let machine = match load() {
         Ok(machine) => machine,
-        Err(error) => {
-            tracing::warn!(target: LOG, "no GPU: {}", error.what);
+        Err(what) => {
+            tracing::warn!(target: LOG, "no GPU: {what}");
             return None;
         }
     };

@@ -1,11 +1,21 @@
 //! The configuration: which NICs and GPUs the machine has.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use crate::{NamedFile, var, var_os};
 
 /// The machine of `peerdma run --gpu=nvidia` without a file.
 const NVIDIA: &str = include_str!("nvidia.toml");
+
+/// What this process says in the place of `PEERDMA_GPU`.
+static CHOSEN: OnceLock<String> = OnceLock::new();
+
+/// For a program that is about to set `PEERDMA_GPU` for another, and wants to read the configuration as that will. The first
+/// choice stays.
+pub fn choose_gpu(preset: &str) {
+    CHOSEN.get_or_init(|| preset.to_owned());
+}
 
 /// The file that `PEERDMA_CONFIG` names. Without one, the machine that `PEERDMA_GPU` (`peerdma run --gpu`) stands for, if there is
 /// one of that name; else nothing: a machine with what its readers have by default.
@@ -19,6 +29,7 @@ pub fn configuration() -> Result<Option<NamedFile>, String> {
         let failed = |error| format!("PEERDMA_CONFIG: {}: {error}", path.display());
         return NamedFile::read(path).map(Some).map_err(failed);
     }
-    let machine = (var("PEERDMA_GPU").as_deref() == Some("nvidia")).then_some(NVIDIA);
+    let chosen = CHOSEN.get().cloned().or_else(|| var("PEERDMA_GPU"));
+    let machine = (chosen.as_deref() == Some("nvidia")).then_some(NVIDIA);
     Ok(machine.map(|text| NamedFile::built_in("--gpu=nvidia", text)))
 }

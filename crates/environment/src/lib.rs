@@ -15,7 +15,7 @@ mod configuration;
 mod file;
 mod secure;
 
-pub use configuration::configuration;
+pub use configuration::{choose_gpu, configuration};
 pub use file::NamedFile;
 pub use secure::is_secure;
 

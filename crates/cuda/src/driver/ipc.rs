@@ -37,7 +37,10 @@ fn fetch(process: &Process, raw: &Raw) -> Result<(Handle, Arc<Memory>)> {
         Some(device) => device,
         None => context::current()?.device,
     };
-    let memory = Memory::import(process, device, fd.as_fd())?;
+    // Freed just now: its owner knows it no more.
+    let memory = Memory::import(process, device, fd.as_fd()).map_err(|refusal| {
+        if refusal.status == Status::DeviceUnavailable { invalid(refusal.what) } else { refusal }
+    })?;
     if handle.len == 0 || handle.len > memory.size() {
         return Err(invalid(format!("a handle of {:#x} bytes", handle.len)));
     }

@@ -119,7 +119,7 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         command.env("LD_LIBRARY_PATH", prepend(&paths, "LD_LIBRARY_PATH", ":"));
         // Programs from wheels name a copy of the runtime with a hash in its name; preloaded, this one is found first.
         ours = join(&ours, cuda.join(library::CUDA_RUNTIME).as_os_str());
-        gpu::announce_cuda(&mut command);
+        gpu::announce_cuda(&mut command)?;
     } else if let Some(preset) = &args.gpu {
         let preload =
             library.preload().ok_or("--gpu needs libpeerdma-preload.so beside the library")?;

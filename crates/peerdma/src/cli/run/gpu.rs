@@ -14,10 +14,17 @@ const FIRST_RENDER: usize = 128;
 /// The preset whose GPUs programs reach by CUDA, and not by render nodes.
 pub(super) const NVIDIA: &str = "nvidia";
 
-/// Tells the program's libraries that the GPUs are NVIDIA's. Where a program looks for the driver's version beside asking for it,
-/// nothing is found, as in a container.
-pub(super) fn announce_cuda(command: &mut Command) {
+/// Tells the program's libraries that the GPUs are NVIDIA's.
+pub(super) fn announce_cuda(command: &mut Command) -> Result<(), String> {
+    environment::choose_gpu(NVIDIA);
+    let machine = cuda::machine()?;
+    for gpu in machine.gpus() {
+        let (name, driver) = (&gpu.name, gpu.preset.name());
+        let at = machine.tree().by_name(name).map(|bdf| format!(" at {bdf}")).unwrap_or_default();
+        tracing::info!(target: "peerdma::cuda", "{name} ({driver}){at}: {} bytes", gpu.vram);
+    }
     command.env(PRESET, NVIDIA);
+    Ok(())
 }
 
 /// Chooses a node for each GPU of the configuration, and tells the program's libraries. A node that exists is a real
