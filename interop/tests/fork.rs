@@ -1,5 +1,7 @@
 //! fork, daemon and Python's multiprocessing, in the orders that programs use them.
 
+use std::time::Duration;
+
 use interop::need::Need;
 use interop::{Program, Scratch, compile, needs};
 
@@ -32,6 +34,19 @@ fn inherited_objects_are_husks() {
 fn the_parent_exits_and_its_child_goes_on() {
     needs!(Need::Header("infiniband/verbs.h"));
     fork_case("orphan");
+}
+
+#[test]
+fn forks_while_other_threads_open_and_close_devices() {
+    needs!(Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    let program = compile("fork_storm", &scratch);
+    Program::new(program)
+        .args(["300"])
+        .limit(Duration::from_secs(300))
+        .output()
+        .success()
+        .says("ok");
 }
 
 #[track_caller]

@@ -13,7 +13,10 @@ pub(crate) use crate::sys::generation;
 use crate::sys::{self, HeldPrivate};
 
 /// From now on forks are noticed.
-pub(crate) fn watch() {
+///
+/// The C library asks those who registered last first. Whoever holds a lock of its own while it calls us, and keeps that lock across
+/// forks, must therefore register after this: a fork is to take the two in the same order.
+pub fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| sys::at_fork(prepare, parent, child));
 }

@@ -101,7 +101,7 @@ pub use fence::{
     AlreadySignaled, ArrayError, CallbackId, ChainError, Fence, FenceArray, FenceChain,
     FenceStatus, TimedOut, Timeline,
 };
-pub use fork::PrivateFd;
+pub use fork::{PrivateFd, watch as watch_forks};
 pub use gate::{Closed, Gate, GateError, GateGuard, GateSlot, Stale};
 pub use given::{give, sweep};
 pub use host::{Holder, HostBuf, HostBufList, export_token, host_buffers, open_exports};

@@ -5,10 +5,6 @@ use std::path::PathBuf;
 
 use crate::sh::{Outcome, target_dir};
 
-/// The suite gives a completion 2 seconds. Some of its tests are of a peer that does not answer, with an ACK timeout of a second and
-/// five retries: this is the flag for devices that keep to that.
-const PATIENT: &str = "--completion_wait_multiplier=4";
-
 /// One of them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Way {
@@ -38,9 +34,13 @@ impl Way {
         format!("{} {family} {} {carrier}", self.preset, self.mtu)
     }
 
-    /// The flags of the suite's programs.
-    pub(crate) fn flags(&self) -> Vec<String> {
-        let mut flags = vec![format!("--verbs_mtu={}", self.mtu), PATIENT.to_owned()];
+    /// The flags of the suite's programs. The suite gives a completion 2 seconds, and `patience` times as much by a flag for devices
+    /// that need it.
+    pub(crate) fn flags(&self, patience: u32) -> Vec<String> {
+        let mut flags = vec![
+            format!("--verbs_mtu={}", self.mtu),
+            format!("--completion_wait_multiplier={patience}"),
+        ];
         if !self.ipv6 {
             flags.push("--ipv4_only".to_owned());
         }

@@ -118,6 +118,9 @@ impl StillForFork {
             hca.shared.stop.store(true, Ordering::Release);
             // The thread did not come along; joining it would wait for ever.
             mem::forget(hca.thread.lock().take());
+            // We may be the last to know the device, and its drop locks it.
+            drop(engine);
+            drop(hca);
         }
         // The call that was interrupted may go on with it, and nobody else.
         mem::forget(torn);

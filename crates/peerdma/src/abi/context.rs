@@ -204,6 +204,8 @@ fn watch_forks() {
     }
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
+        // An engine takes locks of buffers, and never the other way round.
+        dmabuf::watch_forks();
         // SAFETY: the functions live as long as the library, which is linked never to be unloaded.
         let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
         if refused != 0 {
