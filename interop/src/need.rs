@@ -21,6 +21,8 @@ pub enum Need {
     Library(&'static str),
     /// User id 0, to become another user.
     Root,
+    /// A netdev beside `lo`, whose addresses belong to no device (`cma_bind_loopback` of the kernel), nor do groups.
+    Netdev,
     /// IPv6 in the kernel.
     Ipv6,
     /// The right to make network and pid namespaces.
@@ -68,6 +70,7 @@ pub fn check(need: Need) -> Result<(), String> {
                 .is_ok_and(|out| String::from_utf8_lossy(&out.stdout).contains(name)),
             format!("the library {name}"),
         ),
+        Need::Netdev => (has_netdev(), "a netdev beside lo".to_owned()),
         Need::Ipv6 => (Path::new("/proc/net/if_inet6").exists(), "IPv6".to_owned()),
         Need::Root => (rustix::process::geteuid().is_root(), "user id 0".to_owned()),
         Need::Namespaces => {
@@ -105,6 +108,11 @@ pub fn skip(why: &str) {
             OpenOptions::new().append(true).create(true).open(log).expect("a writable log");
         writeln!(log, "{test}: {why}").expect("a writable log");
     }
+}
+
+fn has_netdev() -> bool {
+    let netdevs = fs::read_to_string("/proc/net/dev").unwrap_or_default();
+    netdevs.lines().filter_map(|line| line.split_once(':')).any(|(name, _)| name.trim() != "lo")
 }
 
 fn in_path(name: &str) -> bool {

@@ -4,6 +4,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::need::{self, Need};
+use crate::program::Program;
 
 /// A network namespace, held open by a sleeping process of ours.
 ///
@@ -216,6 +217,18 @@ impl Veth {
         let pair = Self { left, right };
         pair.ip_default_route();
         pair
+    }
+
+    /// Takes the left netdev down and up again, under the eyes of an `ibv_asyncwatch` that has to say so.
+    pub fn goes_down_and_up(&self, watch: Program) {
+        let mut watch = watch.in_netns(&self.left).start();
+        watch.wait_says("async event FD");
+        self.left.ip(&["link", "set", Self::INTERFACE, "down"]);
+        watch.wait_says("IBV_EVENT_PORT_ERR");
+        self.left.ip(&["link", "set", Self::INTERFACE, "up"]);
+        watch.wait_says("IBV_EVENT_PORT_ACTIVE");
+        watch.kill();
+        watch.finish();
     }
 
     /// The address of the left host.

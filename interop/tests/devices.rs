@@ -156,16 +156,6 @@ fn ibv_asyncwatch_tells_of_a_port_that_goes_down_and_comes_back() {
         Need::Program("stdbuf"),
         Need::Program("ip")
     );
-    let veth = Veth::new();
-    let host = &veth.left;
     // It writes to a pipe as to a file, and never flushes.
-    let watch = Program::new("stdbuf").args(["-oL", "ibv_asyncwatch"]);
-    let mut watch = watch.in_netns(host).start();
-    watch.wait_says("async event FD");
-    host.ip(&["link", "set", Veth::INTERFACE, "down"]);
-    watch.wait_says("IBV_EVENT_PORT_ERR");
-    host.ip(&["link", "set", Veth::INTERFACE, "up"]);
-    watch.wait_says("IBV_EVENT_PORT_ACTIVE");
-    watch.kill();
-    watch.finish();
+    Veth::new().goes_down_and_up(Program::new("stdbuf").args(["-oL", "ibv_asyncwatch"]));
 }

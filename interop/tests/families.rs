@@ -98,16 +98,7 @@ fn a_port_that_goes_down_is_noticed_without_netlink() {
         COMPILER
     );
     let (program, _scratch) = sandbox();
-    let veth = Veth::new();
-    let host = &veth.left;
     // It writes to a pipe as to a file, and never flushes.
     let watch = Program::new(&program).args([IP, "stdbuf", "-oL", "ibv_asyncwatch"]);
-    let mut watch = watch.in_netns(host).start();
-    watch.wait_says("async event FD");
-    host.ip(&["link", "set", Veth::INTERFACE, "down"]);
-    watch.wait_says("IBV_EVENT_PORT_ERR");
-    host.ip(&["link", "set", Veth::INTERFACE, "up"]);
-    watch.wait_says("IBV_EVENT_PORT_ACTIVE");
-    watch.kill();
-    watch.finish();
+    Veth::new().goes_down_and_up(watch);
 }

@@ -35,6 +35,7 @@ use crate::failure;
 use crate::guard::EngineGuard;
 use crate::ids::CqId;
 use crate::nic::NicInfo;
+use crate::random::random;
 use crate::refusal::{Kind, Refusal, Result};
 use crate::register;
 use crate::waits::{Waits, Woken};
@@ -584,7 +585,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
     };
     let receivers = Receivers::new(udp, config.udp_port, watch, waits);
     // Numbers that a process with this VF used shortly before rest, and nobody can tell the next one.
-    let start = crate::engine::cm::random() as u32;
+    let start = random() as u32;
     let cm = CmService::new(&core);
     Ok(Engine::new(core, QpTable::new(vf, start), receivers, cm, clock))
 }

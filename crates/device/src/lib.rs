@@ -48,6 +48,7 @@ mod hca;
 pub mod ids;
 mod next_hop;
 mod nic;
+mod random;
 mod refusal;
 mod register;
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::verdicts::Reader;
 use crate::sh::{Outcome, check, target_dir, tool};
-use crate::suites::{End, Verdicts, follow, host};
+use crate::suites::{Verdicts, host, show};
 
 /// A copy of the tests, and what Python needs to find the verbs.
 #[derive(Debug)]
@@ -101,15 +101,8 @@ impl Suite {
             place.unwrap_or_default(),
             patterns.join(" ")
         );
-        let mut reader = Reader::default();
-        let end = follow(command, PATIENCE, |line| {
-            println!("{line}");
-            reader.read(line);
-        })?;
-        if let End::Hung = end {
-            let test = reader.running.as_deref().unwrap_or("between tests");
-            println!("nothing for {} seconds: {test}", PATIENCE.as_secs());
-        }
+        let reader =
+            show(command, PATIENCE, Reader::default(), Reader::read, |r| r.running.as_deref())?;
         Ok(reader.finish())
     }
 }

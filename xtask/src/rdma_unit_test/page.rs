@@ -25,7 +25,8 @@ fn text(built: &Built, day: &str, columns: &[(String, Verdicts)], expected: &Exp
         "# google/rdma-unit-test\n\n\
          Written by `cargo xtask rdma-unit-test` on {day}. The suite's sources are unchanged; they are compiled without Bazel, with an \
          introspection for our device (`interop/rdma-unit-test`), which leaves no test out. \
-         Tests of a million operations are not run (`{LEFT_OUT}`; they take hours): each has a twin with fewer. `interop/rdma-unit-test/expected.toml` has the \
+         Tests of a million operations are not run (`{LEFT_OUT}`; they take hours): each has a twin with fewer. \
+         Programs of traffic and the random walk run in the first way alone. `interop/rdma-unit-test/expected.toml` has the \
          reasons. One test: `cargo xtask rdma-unit-test --check --way mlx5 --program qp_test 'QpTest.Create'`.\n\n\
          | source | commit | date |\n|---|---|---|\n"
     );

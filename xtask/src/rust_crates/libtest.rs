@@ -42,6 +42,11 @@ impl Reader {
         }
     }
 
+    /// The program that runs; several of its tests may.
+    pub(crate) fn running(&self) -> Option<&str> {
+        self.is_open.then_some(&*self.program)
+    }
+
     /// A program that did not come to its end has failed.
     pub(crate) fn end(&mut self) {
         if std::mem::take(&mut self.is_open) {

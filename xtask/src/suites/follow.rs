@@ -47,6 +47,25 @@ pub(crate) fn follow(
     Ok(if is_silent { End::Hung } else { End::Exited(status) })
 }
 
+/// The same, with all lines shown, and said so if it hung: in which test, as `running` has it.
+pub(crate) fn show<R>(
+    command: Command,
+    patience: Duration,
+    mut reader: R,
+    read: impl Fn(&mut R, &str),
+    running: impl Fn(&R) -> Option<&str>,
+) -> Outcome<R> {
+    let end = follow(command, patience, |line| {
+        println!("{line}");
+        read(&mut reader, line);
+    })?;
+    if let End::Hung = end {
+        let test = running(&reader).unwrap_or("between tests");
+        println!("nothing for {} seconds: {test}", patience.as_secs());
+    }
+    Ok(reader)
+}
+
 fn read(from: impl Read + Send + 'static, to: Sender<String>) {
     thread::spawn(move || {
         for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {

@@ -8,6 +8,6 @@ mod sources;
 mod verdicts;
 
 pub(crate) use self::expected::Expected;
-pub(crate) use self::follow::{End, follow};
+pub(crate) use self::follow::{End, follow, show};
 pub(crate) use self::sources::Source;
 pub(crate) use self::verdicts::{Verdict, Verdicts};

@@ -8,13 +8,13 @@ use transport::env::{LocalError, RemoteError};
 use transport::wr::Sge;
 use umem::Umem;
 
-use super::cm::random;
 use super::import::Import;
 use super::null::Null;
 use super::odp::Odp;
 use super::peer::PeerRegion;
 use super::window::WindowTable;
 use crate::ids::{DmId, MrId, PdId};
+use crate::random::random;
 
 /// What a region is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

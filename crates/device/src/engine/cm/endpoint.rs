@@ -9,9 +9,9 @@ use iba::{Psn, Qpn};
 use wire::cm::CommId;
 
 use super::CmService;
-use super::ports::random;
 use crate::cm::{Event, EventKind, Path, Sink, Spec, Timeouts};
 use crate::ids::CmId;
+use crate::random::random;
 use crate::refusal::{Result, refuse};
 
 /// What an endpoint is.

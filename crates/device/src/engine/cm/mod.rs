@@ -33,12 +33,12 @@ use self::endpoint::{Endpoint, Role};
 pub(crate) use self::gsi::Arrived;
 pub(crate) use self::injected::HeldMad;
 use self::ports::Ports;
-pub(crate) use self::ports::random;
 use self::unheard::Unheard;
 use super::Engine;
 use super::core::Core;
 use crate::cm::EventKind;
 use crate::ids::CmId;
+use crate::random::random;
 
 /// Communication ids are 10 bits of VF and 22 bits that count.
 const COMM_VF_SHIFT: u8 = 22;

@@ -12,6 +12,7 @@ use link::registry::{Directory, NameError, NameKey};
 
 use crate::cm::PortSpace;
 use crate::ids::CmId;
+use crate::random::random;
 use crate::refusal::{Kind, Refusal, Result, refuse};
 
 /// Ports of a block.
@@ -355,12 +356,6 @@ fn host_range() -> (u16, u16) {
         }
         _ => RANGE,
     }
-}
-
-/// A number that two processes do not share by accident. Not a secret.
-pub(crate) fn random() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::hash::RandomState::new().build_hasher().finish()
 }
 
 #[cfg(test)]
