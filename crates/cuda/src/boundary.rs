@@ -44,18 +44,21 @@ pub(crate) fn caught<T>(name: &'static str, body: impl FnOnce() -> Result<T>) ->
 
 /// Functions of C, and the table of them.
 ///
-/// Each has the name that the header gives it, and a body that answers `Result<()>`. What it takes are numbers and the types
-/// of [`crate::c`].
+/// Each has the name that the header gives it, and a body that answers a `Result<()>`: that of [`call`], or of the function that
+/// the table names `by` another library's boundary. What it takes are numbers and the types of [`crate::c`].
 macro_rules! calls {
-    ($(#[$about:meta])* $table:ident: $(
+    ($(#[$about:meta])* $table:ident: $($functions:tt)*) => {
+        $crate::boundary::calls! { $(#[$about])* $table by $crate::boundary::call: $($functions)* }
+    };
+    ($(#[$about:meta])* $table:ident by $call:path: $(
         $(#[$doc:meta])*
         fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block
     )*) => {
         $(
             $(#[$doc])*
             #[allow(non_snake_case, reason = "names of C")]
-            extern "C" fn $name($($argument: $type),*) -> core::ffi::c_int {
-                $crate::boundary::call(stringify!($name), move || $body)
+            pub(crate) extern "C" fn $name($($argument: $type),*) -> core::ffi::c_int {
+                $call(stringify!($name), move || $body)
             }
         )*
 

@@ -37,6 +37,20 @@ impl<T> Clone for In<T> {
 impl<T> Copy for In<T> {}
 
 impl<T> Out<T> {
+    /// A place of our own.
+    pub(crate) fn to(place: &mut T) -> Self {
+        Self(place)
+    }
+
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// What the program has put there.
+    pub(crate) fn input(self) -> In<T> {
+        In(self.0)
+    }
+
     /// No place.
     pub(crate) fn null() -> Self {
         Self(std::ptr::null_mut())

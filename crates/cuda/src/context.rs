@@ -188,6 +188,11 @@ impl Contexts {
         }
     }
 
+    /// The primary context, if it is there.
+    pub(crate) fn primary_if_active(&self, device: usize) -> Option<Arc<Context>> {
+        self.primary(device).context.clone()
+    }
+
     /// Its flags, and whether it is there.
     pub(crate) fn primary_state(&self, device: usize) -> (u32, bool) {
         let primary = self.primary(device);
@@ -243,6 +248,11 @@ impl Context {
         check_flags(flags)?;
         self.flags.store(flags, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Whether it is one that all users of its GPU share.
+    pub(crate) fn is_primary(&self) -> bool {
+        self.is_primary
     }
 
     fn check(&self) -> Result<()> {

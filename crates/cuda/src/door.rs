@@ -6,7 +6,8 @@ use std::slice;
 use std::sync::{OnceLock, PoisonError, RwLock};
 
 use crate::boundary::LOG;
-use crate::driver;
+use crate::runtime::{self, Library};
+use crate::{driver, nvml};
 
 /// What `libpeerdma-cuda.so` calls. It comes from the same build, so this has no version.
 #[repr(C)]
@@ -21,6 +22,8 @@ static DOOR: Door = Door { driver: take_driver, find, refused };
 /// The numbers of the libraries.
 const DRIVER: c_int = 0;
 const NVML: c_int = 1;
+const RUNTIME_12: c_int = 12;
+const RUNTIME_13: c_int = 13;
 
 /// Functions of the driver's library by name, as programs see them: those that hooks have patched.
 static FUNCTIONS: OnceLock<HashMap<&'static str, usize>> = OnceLock::new();
@@ -58,6 +61,9 @@ unsafe extern "C" fn find(library: c_int, name: *const c_char) -> *const c_void 
     let Ok(name) = unsafe { CStr::from_ptr(name) }.to_str() else { return std::ptr::null() };
     let found = match library {
         DRIVER => driver::find(name),
+        NVML => nvml::find(name),
+        RUNTIME_12 => runtime::find(Library::Twelve, name),
+        RUNTIME_13 => runtime::find(Library::Thirteen, name),
         _ => None,
     };
     found.map_or(std::ptr::null(), |function| function.0.cast())

@@ -9,7 +9,28 @@ use gpu::{Gpu, GpuConfig, Machine, Presets};
 use pci::{Bdf, PciTree};
 
 use crate::boundary::LOG;
-use crate::status::{Refusal, Result, Status};
+use crate::status::{Refusal, Result, Status, invalid};
+
+/// What every GPU says it is on PCI: vendor below, device above.
+pub(crate) const PCI_ID: u32 = 0x2335_10de;
+
+/// The board that it says it is on.
+pub(crate) const PCI_SUBSYSTEM: u32 = 0x18be_10de;
+
+/// How far one GPU is from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nearness {
+    /// They are one.
+    Same,
+    /// One switch, or one port.
+    OneSwitch,
+    /// Switches, and no host bridge.
+    Switches,
+    /// Through one host bridge.
+    HostBridge,
+    /// From one host bridge to another.
+    System,
+}
 
 /// One GPU.
 pub(crate) struct Device {
@@ -96,6 +117,30 @@ impl Device {
         )
     }
 
+    /// The number on its label: the same as long as its UUID is.
+    pub(crate) fn serial(&self) -> String {
+        let number = self.uuid[..8].iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        format!("{:013}", number % 10_u64.pow(13))
+    }
+
+    /// How far it is from another.
+    pub(crate) fn nearness(&self, other: &Self) -> Nearness {
+        let [own, others] =
+            [self.bdf, other.bdf].map(|bdf| self.tree.chain(bdf).collect::<Vec<_>>());
+        let steps = own.iter().enumerate().find_map(|(up, bridge)| {
+            let down = others.iter().position(|other| other.bdf == bridge.bdf)?;
+            Some(up + down)
+        });
+        let root = |chain: &[&pci::Function]| chain.last().map(|function| function.root);
+        match steps {
+            Some(0) => Nearness::Same,
+            Some(..=4) => Nearness::OneSwitch,
+            Some(_) => Nearness::Switches,
+            None if root(&own) == root(&others) => Nearness::HostBridge,
+            None => Nearness::System,
+        }
+    }
+
     /// Whether it reaches the memory of another.
     pub(crate) fn reaches(&self, other: &Self) -> bool {
         self.bdf == other.bdf
@@ -126,6 +171,29 @@ pub(crate) fn visible(given: Option<&str>) -> Vec<usize> {
     found
 }
 
+/// The address in a text: `domain:bus:device.function`, in which domain and function may be left out.
+///
+/// # Errors
+///
+/// It is none.
+pub(crate) fn bdf(text: &str) -> Result<Bdf> {
+    let mut whole = text.to_owned();
+    if whole.matches(':').count() == 1 {
+        whole.insert_str(0, "0000:");
+    }
+    if !whole.contains('.') {
+        whole.push_str(".0");
+    }
+    // Eight digits of domain, as NVML writes it.
+    let short = whole.split_once(':').map(|(domain, rest)| {
+        let digits = domain.trim_start_matches('0');
+        format!("{digits:0>4}:{rest}")
+    });
+    short
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| invalid(format!("{text:?} is no PCI address")))
+}
+
 /// A UUID of version 8 (RFC 9562) from names: twice FNV-1a.
 fn uuid(names: &[&[u8]]) -> [u8; 16] {
     let half = |seed: u64| {
@@ -153,5 +221,14 @@ mod tests {
         assert_eq!(of("gpu0"), of("gpu0"));
         assert_ne!(of("gpu0"), of("gpu1"));
         assert_eq!((of("gpu0")[6] >> 4, of("gpu0")[8] >> 6), (8, 2));
+    }
+
+    #[test]
+    fn addresses_may_be_short_or_long() {
+        let at = |text: &str| bdf(text).unwrap().to_string();
+        for text in ["0000:3b:00.0", "00000000:3b:00.0", "3b:00.0", "3b:00", "0000:3b:00"] {
+            assert_eq!(at(text), "0000:3b:00.0", "{text}");
+        }
+        assert!(bdf("gpu0").is_err() && bdf("").is_err());
     }
 }

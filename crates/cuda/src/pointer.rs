@@ -20,15 +20,15 @@ pub(crate) enum Value {
 }
 
 const CONTEXT: c_int = 1;
-const MEMORY_TYPE: c_int = 2;
-const DEVICE_POINTER: c_int = 3;
-const HOST_POINTER: c_int = 4;
+pub(crate) const MEMORY_TYPE: c_int = 2;
+pub(crate) const DEVICE_POINTER: c_int = 3;
+pub(crate) const HOST_POINTER: c_int = 4;
 const P2P_TOKENS: c_int = 5;
 /// The only one that can be set.
 pub(crate) const SYNC_MEMOPS: c_int = 6;
 const BUFFER_ID: c_int = 7;
-const IS_MANAGED: c_int = 8;
-const DEVICE_ORDINAL: c_int = 9;
+pub(crate) const IS_MANAGED: c_int = 8;
+pub(crate) const DEVICE_ORDINAL: c_int = 9;
 const IS_LEGACY_IPC_CAPABLE: c_int = 10;
 const RANGE_START: c_int = 11;
 const RANGE_SIZE: c_int = 12;
@@ -62,6 +62,14 @@ impl Value {
                 data.of().put_if(first);
                 data.of().put_at(2, second);
             }
+        }
+    }
+
+    /// The number, or the first of them.
+    pub(crate) fn number(self) -> u64 {
+        match self {
+            Self::Int(value) => i64::from(value).cast_unsigned(),
+            Self::Long(value) | Self::Tokens(value, _) => value,
         }
     }
 }

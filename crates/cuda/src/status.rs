@@ -188,8 +188,12 @@ pub(crate) fn name(number: i32) -> Option<&'static CStr> {
 
 /// What the number means: in words, or its name where this library never returns it.
 pub(crate) fn text(number: i32) -> Option<&'static CStr> {
-    let known = KNOWN.iter().find(|known| known.0 == number).map(|known| known.2);
-    known.or_else(|| name(number))
+    words(number).or_else(|| name(number))
+}
+
+/// What the number means, in words.
+pub(crate) fn words(number: i32) -> Option<&'static CStr> {
+    KNOWN.iter().find(|known| known.0 == number).map(|known| known.2)
 }
 
 /// Why a call is refused.

@@ -25,7 +25,7 @@ fn create(out: Out<u64>, flags: u32, device: c_int, version: u32) -> Result<()> 
 /// What `_v4` may be told beside the flags: which cores, which graphics. None of it is served.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct CreateParameters {
+pub(crate) struct CreateParameters {
     affinity: *const c_void,
     count: c_int,
     graphics: *const c_void,

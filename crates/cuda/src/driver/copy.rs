@@ -10,7 +10,7 @@ use crate::status::{Result, invalid, unsupported};
 use crate::stream::{LEGACY, Progress, When};
 
 /// In its turn in a stream.
-fn in_stream(
+pub(crate) fn in_stream(
     stream: u64,
     mut work: impl FnMut(&'static Process) -> Result<()> + Send + 'static,
 ) -> Result<()> {
@@ -20,7 +20,9 @@ fn in_stream(
 }
 
 /// The same, and until it is done.
-fn and_wait(work: impl FnMut(&'static Process) -> Result<()> + Send + 'static) -> Result<()> {
+pub(crate) fn and_wait(
+    work: impl FnMut(&'static Process) -> Result<()> + Send + 'static,
+) -> Result<()> {
     in_stream(LEGACY, work)?;
     process::get()?.stream(LEGACY)?.synchronize()
 }

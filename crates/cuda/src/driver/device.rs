@@ -5,8 +5,9 @@ use std::ffi::{c_char, c_int};
 use crate::attribute;
 use crate::boundary::calls;
 use crate::c::{Out, Text};
+use crate::machine;
 use crate::process;
-use crate::status::{Refusal, Result, Status, invalid};
+use crate::status::{Refusal, Status, invalid};
 
 /// A UUID, as the header has it.
 type Uuid = [u8; 16];
@@ -65,7 +66,7 @@ calls! { CALLS:
         device.check()?;
         let text = text.get()?.to_string_lossy().to_lowercase();
         let process = process::get()?;
-        let wanted = bdf(&text)?;
+        let wanted = machine::bdf(&text)?;
         let found = process.devices().iter().position(|device| device.bdf == wanted);
         let none = || Refusal::new(Status::InvalidDevice, format!("no GPU is at {text}"));
         // CAST: few.
@@ -107,38 +108,5 @@ calls! { CALLS:
         // A NIC's write is in the memory before anybody is told of it.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         Ok(())
-    }
-}
-
-/// `domain:bus:device.function`, in which domain and function may be left out.
-fn bdf(text: &str) -> Result<pci::Bdf> {
-    let mut whole = text.to_owned();
-    if whole.matches(':').count() == 1 {
-        whole.insert_str(0, "0000:");
-    }
-    if !whole.contains('.') {
-        whole.push_str(".0");
-    }
-    // Eight digits of domain, as NVML writes it.
-    let short = whole.split_once(':').map(|(domain, rest)| {
-        let digits = domain.trim_start_matches('0');
-        format!("{digits:0>4}:{rest}")
-    });
-    short
-        .and_then(|text| text.parse().ok())
-        .ok_or_else(|| invalid(format!("{text:?} is no PCI address")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_may_be_short_or_long() {
-        let at = |text: &str| bdf(text).unwrap().to_string();
-        for text in ["0000:3b:00.0", "00000000:3b:00.0", "3b:00.0", "3b:00", "0000:3b:00"] {
-            assert_eq!(at(text), "0000:3b:00.0", "{text}");
-        }
-        assert!(bdf("gpu0").is_err() && bdf("").is_err());
     }
 }

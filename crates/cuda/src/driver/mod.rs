@@ -1,21 +1,21 @@
 //! `libcuda.so.1`: the functions of the driver, as its header has them.
 
-mod context;
-mod copy;
-mod device;
-mod event;
+pub(crate) mod context;
+pub(crate) mod copy;
+pub(crate) mod device;
+pub(crate) mod event;
 mod export;
-mod host;
-mod init;
+pub(crate) mod host;
+pub(crate) mod init;
 mod ipc;
-mod managed;
-mod memory;
+pub(crate) mod managed;
+pub(crate) mod memory;
 mod module;
 mod pointer;
-mod pool;
-mod stream;
+pub(crate) mod pool;
+pub(crate) mod stream;
 mod stream_memory;
-mod vmm;
+pub(crate) mod vmm;
 
 use crate::boundary::{Calls, Function};
 

@@ -14,10 +14,10 @@ use crate::stream::{LEGACY, NON_BLOCKING, PER_THREAD, Progress, Stream, When};
 pub(crate) const GREATEST_PRIORITY: c_int = -5;
 
 /// What a stream calls, with how things stand.
-type Callback = Option<extern "C" fn(stream: u64, status: c_int, data: *mut c_void)>;
+pub(crate) type Callback = Option<extern "C" fn(stream: u64, status: c_int, data: *mut c_void)>;
 
 /// What a stream calls.
-type HostFunction = Option<extern "C" fn(data: *mut c_void)>;
+pub(crate) type HostFunction = Option<extern "C" fn(data: *mut c_void)>;
 
 /// What the program wants back.
 #[derive(Clone, Copy)]

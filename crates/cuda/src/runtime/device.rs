@@ -1,0 +1,47 @@
+//! Devices.
+
+use std::ffi::{c_char, c_int};
+
+use super::{Result, done, initialized};
+use crate::boundary::calls;
+use crate::c::{Out, Text};
+use crate::driver;
+use crate::process;
+
+calls! { CALLS by super::call:
+    // What there is not is counted: 0, and an error.
+    fn cudaGetDeviceCount(count: Out<c_int>) {
+        count.check()?;
+        count.put_if(0);
+        // CAST: few.
+        Ok(count.put(process::init()?.devices().len() as c_int)?)
+    }
+}
+
+calls! { QUERIES by initialized:
+    fn cudaDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: c_int) {
+        done(driver::device::cuDeviceGetAttribute(value, attribute, device))
+    }
+
+    fn cudaDeviceGetPCIBusId(text: Out<c_char>, len: c_int, device: c_int) {
+        done(driver::device::cuDeviceGetPCIBusId(text, len, device))
+    }
+
+    fn cudaDeviceGetByPCIBusId(device: Out<c_int>, text: Text) {
+        done(driver::device::cuDeviceGetByPCIBusId(device, text))
+    }
+
+    fn cudaDeviceCanAccessPeer(answer: Out<c_int>, device: c_int, peer: c_int) {
+        done(driver::device::cuDeviceCanAccessPeer(answer, device, peer))
+    }
+
+    fn cudaDeviceGetP2PAttribute(value: Out<c_int>, attribute: c_int, from: c_int, to: c_int) {
+        done(driver::device::cuDeviceGetP2PAttribute(value, attribute, from, to))
+    }
+
+    // All are alike.
+    fn cudaChooseDevice(device: Out<c_int>, _wanted: *const std::ffi::c_void) {
+        let first: Result<()> = Ok(device.put(0)?);
+        first
+    }
+}

@@ -1,0 +1,30 @@
+//! Memory and events of other processes.
+
+use super::{exported, in_context};
+use crate::boundary::calls;
+use crate::c::Out;
+
+/// What one process gives another to name memory or an event. The runtime's and the driver's are one.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Handle([u8; 64]);
+
+calls! { CALLS by in_context:
+    fn cudaIpcGetMemHandle(out: Out<Handle>, addr: u64) {
+        exported!(cuIpcGetMemHandle(out => Out<Handle>, addr => u64))
+    }
+
+    fn cudaIpcOpenMemHandle(out: Out<u64>, handle: Handle, flags: u32) {
+        exported!(cuIpcOpenMemHandle_v2(out => Out<u64>, handle => Handle, flags => u32))
+    }
+
+    fn cudaIpcCloseMemHandle(start: u64) { exported!(cuIpcCloseMemHandle(start => u64)) }
+
+    fn cudaIpcGetEventHandle(out: Out<Handle>, event: u64) {
+        exported!(cuIpcGetEventHandle(out => Out<Handle>, event => u64))
+    }
+
+    fn cudaIpcOpenEventHandle(out: Out<u64>, handle: Handle) {
+        exported!(cuIpcOpenEventHandle(out => Out<u64>, handle => Handle))
+    }
+}

@@ -1,0 +1,141 @@
+//! Versions, and the way to functions of the driver.
+
+use std::ffi::{c_int, c_void};
+
+use super::{Failure, INSUFFICIENT_DRIVER, Library, call, done, initialized};
+use crate::boundary::{Function, calls};
+use crate::c::{In, Out, Text};
+use crate::driver;
+use crate::status::{Status, invalid};
+
+/// What each library says it is.
+const VERSION_12: u32 = 12090;
+const VERSION_13: u32 = 13050;
+
+/// What a program may ask of any library, whatever the driver.
+pub(super) const NEEDS_NO_DRIVER: &[&str] = &[
+    "cudaGetLastError",
+    "cudaPeekAtLastError",
+    "cudaGetErrorName",
+    "cudaGetErrorString",
+    "cudaRuntimeGetVersion",
+    "cudaDriverGetVersion",
+    "__cudaRegisterFatBinary",
+    "__cudaRegisterFatBinaryEnd",
+    "__cudaUnregisterFatBinary",
+    "__cudaRegisterFunction",
+    "__cudaRegisterVar",
+    "__cudaRegisterManagedVar",
+    "__cudaRegisterHostVar",
+    "__cudaRegisterUnifiedTable",
+    "__cudaInitModule",
+];
+
+/// Whether the driver, as it is configured, is older than the library.
+pub(super) fn is_refused(library: Library) -> bool {
+    let oldest = match library {
+        Library::Twelve => 12000,
+        Library::Thirteen => 13000,
+    };
+    driver::init::version() < oldest
+}
+
+/// What every function answers then.
+pub(super) const REFUSAL: Function = Function(insufficient as *const ());
+
+extern "C" fn insufficient() -> c_int {
+    call("libcudart", || {
+        let what = format!("cuda_version = {} in the configuration", driver::init::version());
+        Err(Failure::new(INSUFFICIENT_DRIVER, what))
+    })
+}
+
+fn entry_point(
+    symbol: Text,
+    function: Out<*const c_void>,
+    version: u32,
+    flags: u64,
+    answer: Out<c_int>,
+) -> super::Result<()> {
+    // A library may be of a newer version than the driver, as long as both are of one line.
+    let version = version.min(driver::init::version());
+    let mut how = 0;
+    let found = driver::init::cuGetProcAddress_v2(
+        symbol,
+        function,
+        // CAST: no more than the driver's.
+        version as c_int,
+        flags,
+        Out::to(&mut how),
+    );
+    done(found)?;
+    answer.put_if(how);
+    // A program that does not ask how is told by the number.
+    if how != 0 && answer.is_null() {
+        return Err(Failure::new(Status::NotFound.number(), "the driver has no such function"));
+    }
+    Ok(())
+}
+
+calls! { CALLS by call:
+    fn cudaDriverGetVersion(version: Out<c_int>) {
+        done(driver::init::cuDriverGetVersion(version))
+    }
+
+    fn cudaProfilerStart() { Ok(()) }
+
+    fn cudaProfilerStop() { Ok(()) }
+
+    fn cudaGetExportTable(table: Out<*const c_void>, uuid: In<[u8; 16]>) {
+        table.put_if(std::ptr::null());
+        let uuid = uuid.get()?;
+        Err(Failure::new(Status::NotFound.number(), format!("no table {uuid:02x?}")))
+    }
+}
+
+calls! { QUERIES by initialized:
+    fn cudaGetDriverEntryPointByVersion(
+        symbol: Text,
+        function: Out<*const c_void>,
+        version: u32,
+        flags: u64,
+        answer: Out<c_int>,
+    ) {
+        if version > driver::init::version() {
+            return Err(invalid(format!("version {version}: the driver is older")).into());
+        }
+        entry_point(symbol, function, version, flags, answer)
+    }
+}
+
+calls! { ONLY_12 by call:
+    fn cudaRuntimeGetVersion(version: Out<u32>) { Ok(version.put(VERSION_12)?) }
+
+    fn cudaGetDriverEntryPoint(
+        symbol: Text,
+        function: Out<*const c_void>,
+        flags: u64,
+        answer: Out<c_int>,
+    ) {
+        entry_point(symbol, function, VERSION_12, flags, answer)
+    }
+}
+
+mod thirteen {
+    use super::{Out, Text, VERSION_13, call, calls, entry_point};
+    use std::ffi::{c_int, c_void};
+
+    calls! { ONLY_13 by call:
+        fn cudaRuntimeGetVersion(version: Out<u32>) { Ok(version.put(VERSION_13)?) }
+
+        fn cudaGetDriverEntryPoint(
+            symbol: Text,
+            function: Out<*const c_void>,
+            flags: u64,
+            answer: Out<c_int>,
+        ) {
+            entry_point(symbol, function, VERSION_13, flags, answer)
+        }
+    }
+}
+pub(super) use thirteen::ONLY_13;
