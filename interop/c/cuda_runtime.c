@@ -301,6 +301,77 @@ static void hooks(void)
 	}
 }
 
+#ifdef __x86_64__
+#include <sys/mman.h>
+
+static void *seen_allocation, *seen_free;
+static int (*go_on_allocating)(void **, size_t), (*go_on_freeing)(void *);
+
+static int allocating(void **out, size_t size)
+{
+	int answer = go_on_allocating(out, size);
+	seen_allocation = *out;
+	return answer;
+}
+
+static int freeing(void *start)
+{
+	seen_free = start;
+	return go_on_freeing(start);
+}
+
+/* Does what UCX does: moves the beginning of a function elsewhere, and puts a jump to another there. */
+static void *patch(unsigned char *function, void *hook)
+{
+	enum { MOVED = 15, JUMP = 12 };
+	long page = 4096;
+	unsigned char *moved = mmap(NULL, page, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned char jump[JUMP] = { 0x49, 0xbb, 0, 0, 0, 0, 0, 0, 0, 0, 0x41, 0xff };
+	void *rest = function + MOVED;
+
+	CHECK(moved != MAP_FAILED);
+	/* mov $rest, %r11; jmp *%r11 */
+	memcpy(moved, function, MOVED);
+	memcpy(moved + MOVED, jump, JUMP);
+	memcpy(moved + MOVED + 2, &rest, 8);
+	moved[MOVED + JUMP] = 0xe3;
+	unsigned char *first = (unsigned char *)((uintptr_t)function & ~(uintptr_t)(page - 1));
+	CHECK(mprotect(first, 2 * page, PROT_READ | PROT_WRITE | PROT_EXEC) == 0);
+	memcpy(function, jump, JUMP);
+	memcpy(function + 2, &hook, 8);
+	function[JUMP] = 0xe3;
+	CHECK(mprotect(first, 2 * page, PROT_READ | PROT_EXEC) == 0);
+	return moved;
+}
+#endif
+
+/* A hook on the driver's function sees what the runtime does. */
+static void seen(void)
+{
+#ifdef __x86_64__
+	void *cuda = open_library("libcuda.so.1"), *memory = NULL;
+	node = "libcudart.so.12";
+	runtime = open_library(node);
+	go_on_allocating = (int (*)(void **, size_t))patch(find(cuda, "cuMemAlloc_v2", NULL), allocating);
+	go_on_freeing = (int (*)(void *))patch(find(cuda, "cuMemFree_v2", NULL), freeing);
+	CHECK(RUNTIME("cudaMalloc", void *, size_t)(&memory, MIB) == 0 && memory && seen_allocation == memory);
+	CHECK(RUNTIME("cudaFree", void *)(memory) == 0 && seen_free == memory);
+#endif
+}
+
+/* The driver is of CUDA 12.8: the newer library refuses it, but for what needs no driver. */
+static void old(void)
+{
+	int version, count;
+	node = "libcudart.so.13";
+	runtime = open_library(node);
+	CHECK(RUNTIME("cudaDriverGetVersion", int *)(&version) == 0 && version == 12080);
+	CHECK(RUNTIME("cudaGetDeviceCount", int *)(&count) == 35 && RUNTIME("cudaGetLastError", void)() == 35);
+	node = "libcudart.so.12";
+	runtime = open_library(node);
+	CHECK(RUNTIME("cudaGetDeviceCount", int *)(&count) == 0 && count == 1);
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -312,6 +383,10 @@ int main(int argc, char **argv)
 		nvml();
 	else if (!strcmp(what, "hooks"))
 		hooks();
+	else if (!strcmp(what, "seen"))
+		seen();
+	else if (!strcmp(what, "old"))
+		old();
 	else
 		return 2;
 	puts("ok");

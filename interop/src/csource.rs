@@ -19,6 +19,12 @@ pub fn compile(name: &str, scratch: &Scratch) -> PathBuf {
     )
 }
 
+/// The same with these options and libraries, and no others.
+#[track_caller]
+pub fn compile_with(name: &str, scratch: &Scratch, options: &[&str], libs: &[&str]) -> PathBuf {
+    compile_by("gcc", name, scratch, options, libs)
+}
+
 /// The same for a program that has our library built in as its run path, as one that is installed with it: also where the
 /// loader ignores the user's variables. Everybody can start it.
 #[track_caller]

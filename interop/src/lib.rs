@@ -51,7 +51,7 @@ mod vm;
 pub use artefacts::Artefacts;
 pub use capture::{Capture, Captured, Frame, icrc};
 pub use cases::{Case, Cases, CasesOutput, Guest};
-pub use csource::{compile, compile_installed, compile_mpi};
+pub use csource::{compile, compile_installed, compile_mpi, compile_with};
 pub use netns::{Lan, Netns, Tap, Veth};
 pub use output::{DROPS, Output};
 pub use pair::{Finished, Pair, RunningPair};

@@ -108,6 +108,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("pyverbs", 180, "rdma-core's own tests", Job::Tests(|_| pyverbs::group())),
     group("drm", 30, "render nodes of the software GPU", Job::Interop { threads: 2 }),
     group("cuda", 60, "CUDA programs over the software GPU", Job::Interop { threads: 2 }),
+    group("cuda_runtime", 60, "CUDA's runtime libraries and NVML", Job::Interop { threads: 2 }),
     group("badday", 90, "killed and stopped peers, wrong arguments", Job::Interop { threads: 1 }),
     group("wire", 180, "two hosts: tshark and the ICRC", Job::Interop { threads: 1 }),
     group(
