@@ -1,6 +1,7 @@
 //! The benches, in the order they run.
 
 mod connect;
+mod cuda;
 mod fd_backed;
 pub(crate) mod latency;
 mod memory;
@@ -32,7 +33,7 @@ const fn bench(
     Bench { name, about, only_when_named: false, run }
 }
 
-pub(crate) const ALL: [Bench; 13] = [
+pub(crate) const ALL: [Bench; 14] = [
     bench("write", "ib_write_bw beside process_vm_writev", write::run),
     bench("fd-backed", "WRITE between memfds beside memcpy", fd_backed::run),
     bench("write-lat", "ib_write_lat beside a process_vm_writev ping-pong", latency::write),
@@ -45,6 +46,7 @@ pub(crate) const ALL: [Bench; 13] = [
         "GPU and device memory beside host memory; registering and moving buffers",
         peer_memory::run,
     ),
+    bench("cuda", "CUDA's driver over the software GPU beside memcpy and limits", cuda::run),
     bench("connect", "cmtime beside TCP connections", connect::run),
     bench("qps", "10,000 QPs in one process", memory::qps),
     bench("pcap", "what recording every packet costs", pcap::run),

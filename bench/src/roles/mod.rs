@@ -1,6 +1,7 @@
 //! What this program does as a child of itself: it says `ok` and some words, and then answers lines until there are none.
 
 mod bare;
+mod cuda;
 mod node;
 mod owner;
 mod tcp;
@@ -20,6 +21,7 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
         ["memory", length] => bare::memory(length.parse()?),
         ["cells", path, rounds] => bare::cells(path, rounds.parse()?),
         ["pages"] => bare::pages(),
+        ["cuda"] => cuda::run(),
         ["node", qps] => node::run(qps.parse()?),
         ["owner", kind, length] => owner::run(kind, length.parse()?),
         ["target", length] => node::target(length.parse()?),
