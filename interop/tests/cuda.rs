@@ -12,7 +12,9 @@ fn program(name: &str, scratch: &Scratch) -> Program {
 fn the_driver_answers_each_mistake_with_its_number() {
     needs!(Need::Program("gcc"));
     let scratch = Scratch::new();
-    program("cuda_rules", &scratch).output().success().says("ok");
+    let output = program("cuda_rules", &scratch).output();
+    // A child of it follows a device pointer, and is told whose memory that was.
+    output.success().says("0x100000 bytes of GPU nvidia0").says("ok");
 }
 
 #[test]

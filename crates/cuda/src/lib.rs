@@ -47,6 +47,7 @@ mod process;
 mod runtime;
 mod space;
 mod status;
+mod stray;
 mod stream;
 mod vmm;
 mod worker;

@@ -68,6 +68,7 @@ pub(crate) fn init() -> Result<&'static Process> {
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         if let Ok(process) = get() {
             crate::peer::register(process);
+            umem::guard::explain_strays(crate::stray::explain);
         }
     }
     get()
@@ -90,6 +91,14 @@ pub(crate) fn get() -> Result<&'static Process> {
         )),
         None => Err(Refusal::new(Status::NotInitialized, "cuInit was not called")),
     }
+}
+
+/// The same in a child, too: whose addresses it still has.
+pub(crate) fn even_in_child() -> Option<&'static Process> {
+    // ORDERING: pairs with the release in `init`.
+    let process = PROCESS.load(Ordering::Acquire);
+    // SAFETY: null, or never freed.
+    unsafe { process.as_ref() }
 }
 
 fn is_child() -> bool {

@@ -126,6 +126,13 @@ impl Space {
         find(&self.host, addr)
     }
 
+    /// What is at an address of the arena, if nobody changes the map just now.
+    pub(crate) fn try_find(&self, addr: u64) -> Option<Arc<Region>> {
+        let map = self.device.try_read().ok()?;
+        let (_, region) = map.range(..=addr).next_back()?;
+        (addr < region.stop()).then(|| Arc::clone(region))
+    }
+
     /// The first region of the arena that is what `is` says.
     pub(crate) fn find_device(&self, is: impl Fn(&Region) -> bool) -> Option<Arc<Region>> {
         let map = self.device.read().unwrap_or_else(PoisonError::into_inner);

@@ -87,6 +87,14 @@ fn is_guarded(pc: usize) -> bool {
     (start..end).contains(&pc)
 }
 
+/// Who is told of faults that are the program's own.
+static EXPLAIN: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+
+/// See [`explain_strays`](super::explain_strays).
+pub(super) fn set_explainer(explain: fn(usize)) {
+    EXPLAIN.store(explain as *mut (), Ordering::Release);
+}
+
 // Everything below runs in signal context: no allocation, no lock, no logging.
 
 extern "C" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
@@ -107,7 +115,18 @@ extern "C" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c_void) 
         unsafe { arch::resume_at(context, fixup, at) };
         return;
     }
+    if is_fault && let Some(explain) = explainer() {
+        // SAFETY: the information is that of a fault signal, for which the field is defined.
+        explain(unsafe { fault.si_addr() }.addr());
+    }
     chain(signal, info, context.cast(), is_fault);
+}
+
+/// What was set by [`set_explainer`].
+fn explainer() -> Option<fn(usize)> {
+    let explain = EXPLAIN.load(Ordering::Acquire);
+    // SAFETY: null, or a function of this type.
+    (!explain.is_null()).then(|| unsafe { std::mem::transmute::<*mut (), fn(usize)>(explain) })
 }
 
 /// Does what would have happened had we not been installed.

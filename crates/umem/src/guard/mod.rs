@@ -85,6 +85,14 @@ pub fn recheck() -> Way {
     if chosen == KERNEL { Way::Kernel } else { Way::Guarded }
 }
 
+/// Tells `explain` of each fault that is the program's own, with its address, before whoever handles it is called: for
+/// addresses that are reserved to be no memory, and whose owner can say so. It runs in the signal handler: it may neither allocate
+/// nor wait for a lock. The last one that was set is told.
+pub fn explain_strays(explain: fn(usize)) {
+    handler::set_explainer(explain);
+    way();
+}
+
 /// Test hook: uses `way` whoever owns the handlers, or (`None`) decides by looking again.
 #[doc(hidden)]
 pub fn force(way: Option<Way>) {
