@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::sh::{Outcome, check, exists, tool};
 
 /// Package, and why.
-const PACKAGES: [(&str, &str); 33] = [
+const PACKAGES: [(&str, &str); 34] = [
     ("binutils", "readelf and nm, for the ABI checks"),
     ("busybox-static", "a static binary that reads /sys"),
     ("coreutils", "timeout, env, stat"),
@@ -29,6 +29,7 @@ const PACKAGES: [(&str, &str); 33] = [
     ("netcat-openbsd", "the smallest program of sockets"),
     ("perftest", "ib_write_bw and its kin"),
     ("python3", "multiprocessing"),
+    ("python3-pip", "wheels, such as cuda-python's"),
     ("python3-pyverbs", "verbs from Python"),
     ("qemu-system-x86", "a virtual machine with a kernel of its own"),
     ("rdma-core", "the system's own RDMA stack, to compare with"),

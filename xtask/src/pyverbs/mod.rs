@@ -14,18 +14,23 @@ mod rxe;
 mod suite;
 mod verdicts;
 
+use std::path::Path;
+
 use clap::Args;
 
 use self::rxe::Rxe;
-use self::suite::{Gpu, Suite};
+use self::suite::{Gpu, Suite, is_of_cuda};
 use crate::counts::Counts;
+use crate::groups::Context;
 use crate::sh::{Outcome, cargo, check};
-use crate::suites::{Expected, Verdict, Verdicts};
+use crate::suites::{Expected, Verdict, Verdicts, wheels};
 
 /// What is known of the tests.
 const EXPECTED: &str = "interop/pyverbs/expected.toml";
-/// The ways of running the suite are not told apart.
-const ON: &str = "";
+/// The ways of running the suite: with cuda-python, or without since it could not be had.
+const ON: [&str; 2] = ["cuda-python", "no-cuda-python"];
+/// The list of the wheels that are cuda-python.
+const CUDA_PYTHON: &str = "cuda-python";
 
 /// The options of `cargo xtask pyverbs`.
 #[derive(Args)]
@@ -54,7 +59,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
         rxe.write()?;
         println!("\non rdma_rxe: {}", summary(&rxe.verdicts));
     }
-    let counts = judge(&suite, &options.patterns, !options.check && options.patterns.is_empty())?;
+    let write = !options.check && options.patterns.is_empty();
+    let counts = judge(&suite, &options.patterns, Some(&wheels(CUDA_PYTHON)?), write)?;
     match counts.failed {
         0 => Ok(()),
         failed => Err(format!("pyverbs: {failed} tests are not as expected")),
@@ -62,33 +68,47 @@ pub(crate) fn run(options: &Options) -> Outcome {
 }
 
 /// The group of `cargo xtask test`: the installed suite, and no page.
-pub(crate) fn group() -> Outcome<Counts> {
-    judge(&suite::installed()?, &[], false)
+pub(crate) fn group(context: &Context) -> Outcome<Counts> {
+    let suite = suite::installed()?;
+    match wheels(CUDA_PYTHON) {
+        Ok(cuda) => judge(&suite, &[], Some(&cuda), false),
+        Err(why) if context.require_all => Err(why),
+        Err(why) => {
+            println!("the tests of CUDA do not run: {why}");
+            let counts = judge(&suite, &[], None, false)?;
+            Ok(Counts { ignored: counts.ignored + 1, ..counts })
+        }
+    }
 }
 
 /// The GPUs on which a pyverbs with DRM must pass all tests of dma-bufs: it knows two drivers. The first is that of the
 /// whole suite.
 const GPUS: &[Gpu] = &[
-    Gpu { preset: "amdgpu", gtt: false },
-    Gpu { preset: "amdgpu", gtt: true },
-    Gpu { preset: "i915", gtt: false },
-    Gpu { preset: "i915", gtt: true },
+    Gpu { preset: "amdgpu", args: &[] },
+    Gpu { preset: "amdgpu", args: &["--gtt"] },
+    Gpu { preset: "i915", args: &[] },
+    Gpu { preset: "i915", args: &["--gtt"] },
 ];
 
 /// Runs a suite. A test that is not as expected counts as failed, even if it passed.
-fn judge(suite: &Suite, patterns: &[String], write: bool) -> Outcome<Counts> {
+fn judge(suite: &Suite, patterns: &[String], cuda: Option<&Path>, write: bool) -> Outcome<Counts> {
     let expected = Expected::read(EXPECTED)?;
     check(cargo().args(["build", "--release", "--locked"]))?;
     let gpus = if suite.has_drm { GPUS } else { &[] };
-    let verdicts = suite.run(gpus.first().copied(), patterns)?;
+    let mut verdicts = suite.run(gpus.first().copied(), patterns)?;
+    let on = ON[usize::from(cuda.is_none())];
+    // Without cuda-python each of these skips, and whoever names tests may not have named these.
+    if let Some(wheels) = cuda.filter(|_| verdicts.tests.keys().any(|test| is_of_cuda(test))) {
+        verdicts.tests.extend(suite.run_cuda(wheels)?.tests);
+    }
     if write {
         // The kernel runs Debian's tests: those of a newer rdma-core are others.
         let rxe = if suite.has_drm { None } else { Some(Rxe::read()?) };
-        page::write(suite, &verdicts, &expected, rxe.as_ref())?;
+        page::write(suite, (on, &verdicts), &expected, rxe.as_ref())?;
     }
-    let mut complaints = expected.complaints(ON, &verdicts);
+    let mut complaints = expected.complaints(on, &verdicts);
     // What is explained and did not pass is neither: the summary has it.
-    let mut passed = verdicts.sums()[0].saturating_sub(expected.stale(ON, &verdicts)) as u64;
+    let mut passed = verdicts.sums()[0].saturating_sub(expected.stale(on, &verdicts)) as u64;
     println!("\n{}", summary(&verdicts));
     for gpu in gpus {
         let verdicts = suite.run(Some(*gpu), &["DmaBuf".to_owned()])?;

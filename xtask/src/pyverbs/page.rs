@@ -6,29 +6,35 @@ use std::fs;
 
 use super::rxe::Rxe;
 use super::suite::Suite;
-use super::{ON, summary};
+use super::summary;
 use crate::sh::{Outcome, root};
 use crate::suites::{Expected, Verdict, Verdicts};
 
 /// Writes the page of a suite; beside it, what became of the same suite on the kernel's device.
 pub(crate) fn write(
     suite: &Suite,
-    verdicts: &Verdicts,
+    (on, verdicts): (&str, &Verdicts),
     expected: &Expected,
     rxe: Option<&Rxe>,
 ) -> Outcome {
     let path = root().join("docs").join(suite.page);
-    let text = text(suite, verdicts, expected, rxe);
+    let text = text(suite, (on, verdicts), expected, rxe);
     fs::write(&path, text).map_err(|err| format!("{}: {err}", path.display()))?;
     println!("wrote {}", path.display());
     Ok(())
 }
 
-fn text(suite: &Suite, verdicts: &Verdicts, expected: &Expected, rxe: Option<&Rxe>) -> String {
+fn text(
+    suite: &Suite,
+    (on, verdicts): (&str, &Verdicts),
+    expected: &Expected,
+    rxe: Option<&Rxe>,
+) -> String {
     let mut page = format!(
         "# rdma-core's own tests\n\n\
          Written by `{}`: {}, {}, on peerdma. The last column is \
-         `interop/pyverbs/expected.toml`, or what the test itself says.\n\n{}\n\n",
+         `interop/pyverbs/expected.toml`, or what the test itself says. The tests of CUDA run with cuda-python (a wheel) on the \
+         software GPU, by `peerdma run --gpu=nvidia`.\n\n{}\n\n",
         suite.command,
         suite.what,
         suite.changed,
@@ -45,7 +51,7 @@ fn text(suite: &Suite, verdicts: &Verdicts, expected: &Expected, rxe: Option<&Rx
         .expect("a String takes all");
     }
     modules(&mut page, verdicts, rxe);
-    tests(&mut page, verdicts, expected, rxe);
+    tests(&mut page, (on, verdicts), expected, rxe);
     if let Some(rxe) = rxe {
         reasons(&mut page, rxe);
     }
@@ -74,7 +80,12 @@ fn modules(page: &mut String, verdicts: &Verdicts, rxe: Option<&Rxe>) {
 }
 
 /// Each test, and why it did not pass here.
-fn tests(page: &mut String, verdicts: &Verdicts, expected: &Expected, rxe: Option<&Rxe>) {
+fn tests(
+    page: &mut String,
+    (on, verdicts): (&str, &Verdicts),
+    expected: &Expected,
+    rxe: Option<&Rxe>,
+) {
     page.push_str(match rxe {
         None => "\n| test | result | reason |\n|---|---|---|\n",
         Some(_) => "\n| test | result | rxe | reason |\n|---|---|---|---|\n",
@@ -86,7 +97,7 @@ fn tests(page: &mut String, verdicts: &Verdicts, expected: &Expected, rxe: Optio
         let why = if *verdict == Verdict::Passed {
             ""
         } else {
-            expected.reason(ON, test).unwrap_or(said)
+            expected.reason(on, test).unwrap_or(said)
         };
         let why = why.replace('|', "\\|");
         writeln!(page, "| {test} | {result} |{beside} {why} |").expect("a String takes all");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::verdicts::Reader;
 use crate::sh::{Outcome, check, target_dir, tool};
-use crate::suites::{Verdicts, host, show};
+use crate::suites::{PYTHON, Verdicts, host, show};
 
 /// A copy of the tests, and what Python needs to find the verbs.
 #[derive(Debug)]
@@ -30,8 +30,6 @@ pub(crate) struct Suite {
 
 /// Debian's tests, as its package rdma-core brings them.
 const INSTALLED: &str = "/usr/share/doc/rdma-core/tests";
-/// Debian's Python, for which its pyverbs is made; another one may come first in PATH.
-const PYTHON: &str = "/usr/bin/python3";
 /// The whole suite takes seconds: a test that takes this long hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -77,28 +75,58 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Outcome {
 pub(crate) struct Gpu {
     /// Its driver.
     pub(crate) preset: &'static str,
-    /// Whether buffers are in system memory.
-    pub(crate) gtt: bool,
+    /// What the tests are told of it, such as that buffers are to be in system memory.
+    pub(crate) args: &'static [&'static str],
+}
+
+/// The one that tests of CUDA reach by cuda-python.
+const NVIDIA: Gpu = Gpu { preset: "nvidia", args: &["--gpu", "0"] };
+/// Those tests: the rest needs vendors' hardware beside it.
+const OF_CUDA: &str = "test_cuda_dmabuf";
+
+/// Whether a test is one of these.
+pub(crate) fn is_of_cuda(test: &str) -> bool {
+    test.starts_with(OF_CUDA)
 }
 
 impl Suite {
     /// Runs the tests whose names have one of the patterns in them, or all.
     pub(crate) fn run(&self, gpu: Option<Gpu>, patterns: &[String]) -> Outcome<Verdicts> {
+        self.run_with(gpu, patterns, &self.env)
+    }
+
+    /// Runs those for CUDA, with cuda-python from a directory of wheels.
+    pub(crate) fn run_cuda(&self, wheels: &Path) -> Outcome<Verdicts> {
+        let mut env = self.env.clone();
+        let ours = env.iter().position(|(name, _)| *name == "PYTHONPATH");
+        let ours = ours.map(|at| env.swap_remove(at).1);
+        let all = ours.iter().map(Path::new).chain([wheels]);
+        let all = std::env::join_paths(all).map_err(|err| format!("PYTHONPATH: {err}"))?;
+        env.push(("PYTHONPATH", all));
+        self.run_with(Some(NVIDIA), &[OF_CUDA.to_owned()], &env)
+    }
+
+    fn run_with(
+        &self,
+        gpu: Option<Gpu>,
+        patterns: &[String],
+        env: &[(&'static str, OsString)],
+    ) -> Outcome<Verdicts> {
         let option = gpu.map(|gpu| format!("--gpu={}", gpu.preset));
-        let place = gpu.filter(|gpu| gpu.gtt).map(|_| "--gtt");
+        let args = gpu.map_or(&[][..], |gpu| gpu.args);
         let mut command = host::of_its_own(true)?;
         command.arg(target_dir().join("release/peerdma"));
         command.current_dir(&self.dir).arg("run").args(&option);
-        command.args(["--", PYTHON, "tests/run_tests.py", "-v", "--dev", "peerdma0"]).args(place);
+        command.args(["--", PYTHON, "tests/run_tests.py", "-v", "--dev", "peerdma0"]).args(args);
         for pattern in patterns {
             command.args(["-k", pattern]);
         }
-        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command.envs(env.iter().map(|(name, value)| (name, value)));
         command.env("PYTHONDONTWRITEBYTECODE", "1");
         println!(
             "$ peerdma run {} -- {PYTHON} tests/run_tests.py -v --dev peerdma0 {} {}",
             option.unwrap_or_default(),
-            place.unwrap_or_default(),
+            args.join(" "),
             patterns.join(" ")
         );
         let reader =

@@ -6,8 +6,10 @@ mod follow;
 pub(crate) mod host;
 mod sources;
 mod verdicts;
+mod wheels;
 
 pub(crate) use self::expected::Expected;
 pub(crate) use self::follow::{End, follow, show};
 pub(crate) use self::sources::Source;
 pub(crate) use self::verdicts::{Verdict, Verdicts};
+pub(crate) use self::wheels::{PYTHON, wheels};
