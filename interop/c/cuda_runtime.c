@@ -202,6 +202,19 @@ static void versions(void)
 	CHECK(((int (*)(void))find(thirteen, "cudaGreenCtxCreate", "libcudart.so.13"))() == 801);
 }
 
+/* An attribute of the GPU at this address in sysfs, as text. */
+static void attribute(const char *address, const char *name, const char *expected)
+{
+	char path[128], text[64] = "";
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/%s", address, name);
+	for (char *letter = path; *letter; letter++)
+		*letter = *letter >= 'A' && *letter <= 'F' ? *letter + 32 : *letter;
+	FILE *file = fopen(path, "r");
+	CHECK(file && fgets(text, sizeof(text), file));
+	fclose(file);
+	CHECK(strncmp(text, expected, strlen(expected)) == 0 && text[strlen(expected)] == '\n');
+}
+
 static void nvml(void)
 {
 	struct {
@@ -240,6 +253,9 @@ static void nvml(void)
 		snprintf(address, sizeof(address), "%08X:%02X:%02X.0", pci.domain, pci.bus, pci.device);
 		CHECK(strcmp(address, pci.text) == 0 && strcmp(address + 4, pci.legacy) == 0);
 		CHECK(PLAIN(ml, "nvmlDeviceGetHandleByPciBusId_v2", char *, void **)(address, &again) == 0 && again == gpu);
+		attribute(pci.legacy, "vendor", "0x10de");
+		attribute(pci.legacy, "device", "0x2335");
+		attribute(pci.legacy, "class", "0x030200");
 		CHECK(PLAIN(ml, "nvmlDeviceGetUUID", void *, char *, unsigned)(gpu, uuid, 96) == 0);
 		CHECK(PLAIN(ml, "nvmlDeviceGetUUID", void *, char *, unsigned)(gpu, text, 8) == 7);
 		CHECK(PLAIN(ml, "nvmlDeviceGetHandleByUUID", char *, void **)(uuid, &again) == 0 && again == gpu);

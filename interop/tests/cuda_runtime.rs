@@ -44,6 +44,44 @@ fn hooks_of_the_driver_see_what_the_runtime_allocates_and_frees() {
     run("seen");
 }
 
+/// Runs a script with GPUs of NVIDIA's ways, and a configuration if there is one.
+fn script(text: &str, config: &str) -> interop::Output {
+    let scratch = Scratch::new();
+    let file = scratch.file("peerdma.toml");
+    std::fs::write(&file, config).expect("a scratch directory is writable");
+    let program = Program::new("sh").args(["-c", text]).gpu("nvidia");
+    let program = if config.is_empty() { program } else { program.env("PEERDMA_CONFIG", &file) };
+    let out = program.output();
+    out.success();
+    out
+}
+
+#[test]
+fn a_gpu_and_the_nic_beside_it_are_below_one_switch_in_sysfs() {
+    let out = script(
+        "nic=$(realpath /sys/class/infiniband/peerdma1/device); \
+         for function in $(ls /sys/bus/pci/devices); do \
+             gpu=$(realpath /sys/bus/pci/devices/$function); \
+             case $(cat $gpu/vendor) in 0x10de) \
+                 test ${nic%/*/*} = ${gpu%/*/*} && echo beside $function;; \
+             esac; \
+         done",
+        "",
+    );
+    assert_eq!(out.stdout.lines().count(), 1, "{}", out.stdout);
+    out.says("beside 0001:09:00.0");
+}
+
+#[test]
+fn the_peer_memory_module_is_loaded_if_a_nic_asks_it() {
+    let look = "cat /sys/module/nvidia_peermem/version /sys/kernel/mm/memory_peers/nv_mem/version \
+                2> /dev/null | wc -l";
+    script(look, "").says("2");
+    let gpu = "[[gpu]]\nname = \"alone\"\nshared = false\n";
+    script(look, &format!("[[nic]]\npeermem = true\n{gpu}")).says("2");
+    script(look, &format!("[[nic]]\npeermem = false\n{gpu}")).says("0");
+}
+
 #[test]
 fn a_runtime_refuses_a_driver_that_is_older_than_it() {
     needs!(Need::Program("gcc"));

@@ -53,4 +53,5 @@ mod vmm;
 mod worker;
 
 pub use door::{Door, door};
-pub use machine::load as machine;
+pub use machine::{PCI_ID, PCI_SUBSYSTEM, load as machine};
+pub use nvml::DRIVER_VERSION;

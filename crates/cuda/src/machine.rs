@@ -12,10 +12,10 @@ use crate::boundary::LOG;
 use crate::status::{Refusal, Result, Status, invalid};
 
 /// What every GPU says it is on PCI: vendor below, device above.
-pub(crate) const PCI_ID: u32 = 0x2335_10de;
+pub const PCI_ID: u32 = 0x2335_10de;
 
 /// The board that it says it is on.
-pub(crate) const PCI_SUBSYSTEM: u32 = 0x18be_10de;
+pub const PCI_SUBSYSTEM: u32 = 0x18be_10de;
 
 /// How far one GPU is from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

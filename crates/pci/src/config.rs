@@ -3,6 +3,7 @@
 //! ```toml
 //! [pci]
 //! cpu = "intel"                # "amd": every host bridge turns peer-to-peer traffic round
+//! domain = 0                   # of all addresses; another one keeps them apart from the machine's own
 //!
 //! [[pci.host_bridge]]
 //! name = "root0"
@@ -44,6 +45,8 @@ pub struct PciConfig {
     pub cpu_family: Option<u32>,
     /// Where to read the machine's own tree instead: the directory that sysfs is mounted on.
     pub sysfs: Option<PathBuf>,
+    /// The domain of all addresses of the model.
+    pub domain: u32,
     /// Host bridges.
     #[serde(rename = "host_bridge")]
     pub host_bridges: Vec<HostBridgeConfig>,

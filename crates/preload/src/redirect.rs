@@ -12,8 +12,18 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use crate::variable::variable;
 
 /// The directories that are ours, as in the tree `peerdma run` makes.
-const SERVED: [&[u8]; 4] =
-    [b"class/infiniband", b"class/infiniband_verbs", b"devices/virtual/peerdma", b"bus/peerdma"];
+const SERVED: [&[u8]; 7] = [
+    b"class/infiniband",
+    b"class/infiniband_verbs",
+    b"devices/virtual/peerdma",
+    b"bus/peerdma",
+    b"module/nvidia_peermem",
+    b"module/nv_peer_mem",
+    b"kernel/mm/memory_peers",
+];
+
+/// What PCI functions begin with. Those that are in the tree are ours.
+const FUNCTIONS: [&[u8]; 2] = [b"devices/pci", b"bus/pci/devices/"];
 
 /// The longest path the kernel takes, with its terminator.
 const PATH_MAX: usize = libc::PATH_MAX as usize;
@@ -98,7 +108,10 @@ pub(crate) unsafe fn redirect(path: *const c_char, room: &mut Room) -> *const c_
     let is_ours = match (below_sys(bytes), below_dev(bytes)) {
         (Some(below), _) => write(room, &[directory, b"/", below]),
         (None, Some(below)) => write(room, &[directory, b"/../dev/", below]),
-        (None, None) => false,
+        (None, None) => match function_below_sys(bytes) {
+            Some(below) => write(room, &[directory, b"/", below]) && exists(room),
+            None => false,
+        },
     };
     if is_ours { room.0.as_ptr().cast() } else { path }
 }
@@ -162,6 +175,22 @@ fn write(room: &mut Room, parts: &[&[u8]]) -> bool {
 fn below_sys(path: &[u8]) -> Option<&[u8]> {
     let (_, below) = strip(path, b"sys")?;
     SERVED.iter().any(|served| is_below(below, served)).then_some(below)
+}
+
+/// What follows `/sys/` in a path that may be that of a PCI function of ours.
+fn function_below_sys(path: &[u8]) -> Option<&[u8]> {
+    let (_, below) = strip(path, b"sys")?;
+    let start = below.iter().position(|&byte| byte != b'/')?;
+    let below = &below[start..];
+    FUNCTIONS.iter().any(|function| below.starts_with(function)).then_some(below)
+}
+
+/// Whether there is something of this name. The function of libc that tells may be ours.
+fn exists(room: &Room) -> bool {
+    let path = room.0.as_ptr();
+    // SAFETY: a terminated string that lives as long as the call.
+    let found = unsafe { libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path, libc::F_OK) };
+    found == 0
 }
 
 /// What follows `/dev/` in a path of ours.

@@ -19,6 +19,8 @@ use crate::c::Out;
 use crate::machine::{self, Device};
 use crate::status::{Refusal, Status};
 
+pub use system::DRIVER_VERSION;
+
 /// All that is served.
 const ALL: &[Calls] = &[
     device::CALLS,

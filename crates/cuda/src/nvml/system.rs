@@ -9,7 +9,7 @@ use crate::c::Out;
 use crate::machine;
 
 /// The version of the driver. No release of NVIDIA's has it.
-pub(crate) const DRIVER_VERSION: &str = "600.00";
+pub const DRIVER_VERSION: &str = "600.00";
 
 /// Number and words.
 const ERRORS: &[(c_int, &CStr)] = &[

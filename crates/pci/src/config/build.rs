@@ -178,7 +178,7 @@ impl Numbers<'_> {
         names: &mut Names,
     ) -> Result<(), ConfigError> {
         let bus = self.bus(&bridge.name)?;
-        let root = RootBus { domain: 0, bus };
+        let root = RootBus { domain: self.config.domain, bus };
         let spot = Spot { root, bus_offset: bridge.bus_offset, upstream: None, bus };
         if let Some(ids) = bridge.id {
             self.add(spot, 0, FunctionKind::HostBridge, ids, Acs::empty());
@@ -224,7 +224,7 @@ impl Numbers<'_> {
                     return Err(ConfigError::FunctionOf { name, device });
                 }
                 // CAST: below eight.
-                let bdf = Bdf::new(0, spot.bus, 0, number as u8);
+                let bdf = Bdf::new(spot.root.domain, spot.bus, 0, number as u8);
                 let bars = self.bars(&function.bars, spot.bus_offset);
                 self.out.push(Function {
                     bdf,
@@ -242,7 +242,7 @@ impl Numbers<'_> {
     }
 
     fn add(&mut self, spot: Spot, slot: u8, kind: FunctionKind, ids: Ids, acs: Acs) -> Bdf {
-        let bdf = Bdf::new(0, spot.bus, slot, 0);
+        let bdf = Bdf::new(spot.root.domain, spot.bus, slot, 0);
         let Spot { root, upstream, .. } = spot;
         self.out.push(Function { bdf, kind, upstream, root, ids, acs, bars: vec![] });
         bdf

@@ -17,7 +17,7 @@ use std::process::{Command, ExitCode};
 use environment::NamedFile;
 
 use super::door::{self, Launch, Preload};
-use crate::sysfs::{NicFacts, Tree};
+use crate::sysfs::{GpuFacts, NicFacts, Tree};
 
 /// Names the directory in which the preload library finds our `/sys`.
 pub(crate) const SYSFS: &str = "PEERDMA_SYSFS";
@@ -113,13 +113,15 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     command.env("LD_LIBRARY_PATH", prepend(names.as_os_str(), "LD_LIBRARY_PATH", ":"));
     let verbs = names.join(library::VERBS);
     let mut ours = verbs.as_os_str().to_owned();
+    let mut machine = None;
     if args.gpu.as_deref() == Some(gpu::NVIDIA) {
         let cuda = library.cuda_names()?;
         let paths = join(cuda.as_os_str(), names.as_os_str());
         command.env("LD_LIBRARY_PATH", prepend(&paths, "LD_LIBRARY_PATH", ":"));
         // Programs from wheels name a copy of the runtime with a hash in its name; preloaded, this one is found first.
         ours = join(&ours, cuda.join(library::CUDA_RUNTIME).as_os_str());
-        gpu::announce_cuda(&mut command)?;
+        machine = Some(gpu::announce_cuda(&mut command)?);
+        tracing::info!(target: "peerdma::cuda", "CUDA's libraries are in {}", cuda.display());
     } else if let Some(preset) = &args.gpu {
         let preload =
             library.preload().ok_or("--gpu needs libpeerdma-preload.so beside the library")?;
@@ -164,20 +166,22 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         fs::File::create(path).map_err(failed)?;
         command.env(FAULT_REPORT, std::path::absolute(path)?);
     }
-    let nics = nics(args.nic)?;
+    let mut nics = nics(args.nic)?;
     command.env(NICS, nics.iter().map(|nic| &*nic.name).collect::<Vec<_>>().join(","));
 
     let way = environment::var(DOOR).unwrap_or_default();
     if args.no_door || way == "off" {
         door::exec(&mut command)
     }
+    let gpus = machine.map_or_else(Vec::new, |machine| NicFacts::place(&machine, &mut nics));
     let mut tree = Tree::new(&nics);
+    tree.add_gpus(&gpus, &nics);
     let seccomp = way != "preload";
-    if seccomp && is_shown_already(&tree, &nics) {
+    if seccomp && is_shown_already(&tree, &nics, &gpus) {
         tracing::info!("door: an outer peerdma run shows the same tree");
         door::exec(&mut command)
     }
-    tree.add_kernel_classes();
+    tree.add_kernel_names();
     let preload = library.preload().map(|library| {
         let ld_preload = behind(&given, &join(library.as_os_str(), &ours));
         Preload { library, ld_preload }
@@ -202,7 +206,7 @@ fn nics(mut names: Vec<String>) -> Result<Vec<NicFacts>, String> {
 
 /// Whether what `/sys` shows now is this tree: we are inside another `peerdma run`, on the same netdev. (One inside
 /// another network namespace has other GIDs.)
-fn is_shown_already(tree: &Tree, nics: &[NicFacts]) -> bool {
+fn is_shown_already(tree: &Tree, nics: &[NicFacts], gpus: &[GpuFacts]) -> bool {
     let shown = fs::read_dir("/sys/class/infiniband").map_or(0, Iterator::count);
     let same = |path: &str| {
         tree.text(path)
@@ -210,12 +214,12 @@ fn is_shown_already(tree: &Tree, nics: &[NicFacts]) -> bool {
     };
     shown == nics.len()
         && nics.iter().all(|nic| {
-            let name = &nic.name;
-            let hca = format!("/sys/devices/virtual/peerdma/{name}/infiniband/{name}");
+            let hca = format!("{}/infiniband/{}", nic.directory(), nic.name);
             ["board_id", "node_guid", "ports/1/gids/0", "ports/1/gids/1", "ports/1/state"]
                 .iter()
                 .all(|name| same(&format!("{hca}/{name}")))
         })
+        && gpus.iter().all(|gpu| same(&format!("{}/uevent", gpu.function.path)))
 }
 
 /// A list from the environment with one more entry in front; unchanged if that is where the entry is already.

@@ -5,6 +5,8 @@ use std::fmt;
 use std::fs;
 use std::net::Ipv6Addr;
 
+use super::pci::Function;
+
 /// What a [`super::Tree`] needs to know of one NIC.
 #[derive(Clone, Debug)]
 pub(crate) struct NicFacts {
@@ -29,6 +31,10 @@ pub(crate) struct NicFacts {
     pub(crate) numa_node: i32,
     /// The CPUs near the NIC.
     pub(crate) cpus: CpuList,
+    /// Whether it asks peer memory clients for memory by its address.
+    pub(crate) peermem: bool,
+    /// Where it is on PCI, if programs are to see that.
+    pub(crate) function: Option<Function>,
 }
 
 /// The network interface a NIC stands over.
@@ -49,6 +55,17 @@ pub(crate) struct Netdev {
 pub(crate) struct CpuList(String);
 
 impl NicFacts {
+    /// The directory of the device.
+    pub(crate) fn directory(&self) -> String {
+        let own = || format!("/sys/devices/virtual/peerdma/{}", self.name);
+        self.function.as_ref().map_or_else(own, |function| function.path.clone())
+    }
+
+    /// Where the NICs are on PCI, and the GPUs, of a machine with CUDA.
+    pub(crate) fn place(machine: &gpu::Machine, nics: &mut [Self]) -> Vec<super::GpuFacts> {
+        super::pci::place(machine, nics)
+    }
+
     /// What is true now of a NIC that the device crate found.
     pub(crate) fn of(nic: &device::NicInfo) -> Self {
         let netdev = &nic.port.netdev;
@@ -67,6 +84,8 @@ impl NicFacts {
             speed: nic.port.active_speed,
             numa_node: number(attribute("device/numa_node")).unwrap_or(-1),
             cpus: CpuList(cpus),
+            peermem: nic.config.peermem,
+            function: None,
             netdev: Netdev {
                 name: netdev.clone(),
                 index: nic.port.ifindex,
@@ -135,6 +154,8 @@ impl NicFacts {
             speed: 32,
             numa_node: -1,
             cpus: CpuList("0-3".into()),
+            peermem: false,
+            function: None,
         }
     }
 }

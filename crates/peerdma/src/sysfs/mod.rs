@@ -4,7 +4,7 @@
 //! /sys/class/infiniband/peerdma0          -> ../../devices/virtual/peerdma/peerdma0/infiniband/peerdma0
 //! /sys/class/infiniband_verbs/uverbs0     -> ../../devices/virtual/peerdma/peerdma0/infiniband_verbs/uverbs0
 //! /dev/infiniband/uverbs0                 a name that everyone may use, and that nobody can open
-//! /sys/devices/virtual/peerdma/peerdma0/  the device: vendor, class, numa_node, local_cpus, subsystem, net/
+//! /sys/devices/virtual/peerdma/peerdma0/  the device (with `--gpu=nvidia`: /sys/devices/pci...): vendor, class, numa_node, local_cpus, subsystem, net/
 //!   infiniband/peerdma0/                  the HCA: node_guid, fw_ver, ports/1/{state, gids/, gid_attrs/, counters/}
 //!   infiniband_verbs/uverbs0/             the character device that would be: ibdev, abi_version, dev
 //! ```
@@ -17,13 +17,16 @@ mod counters;
 mod device;
 mod facts;
 mod nic;
+mod pci;
 
 pub(crate) use device::Device;
 pub(crate) use facts::NicFacts;
+pub(crate) use pci::GpuFacts;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::OnceLock;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
@@ -37,11 +40,31 @@ pub(crate) const SERVED: [&str; 5] = [
     "/sys/bus/peerdma",
 ];
 
+/// The directories by which programs tell whether GPUs have a peer memory client in the kernel. They are ours as well: there is
+/// nothing in them unless a NIC has `peermem` and the program has CUDA, whatever the machine has.
+const PEER_MEMORY: [&str; 3] =
+    ["/sys/module/nvidia_peermem", "/sys/module/nv_peer_mem", "/sys/kernel/mm/memory_peers"];
+
+/// Directories that this process's tree answers for besides: PCI functions.
+static FUNCTIONS: OnceLock<Vec<String>> = OnceLock::new();
+
+/// All directories this tree answers for.
+pub(crate) fn served() -> impl Iterator<Item = &'static str> {
+    let functions = FUNCTIONS.get().into_iter().flatten().map(String::as_str);
+    SERVED.into_iter().chain(PEER_MEMORY).chain(functions)
+}
+
 /// The directory of character devices.
 pub(crate) const DEVICES: &str = "/dev/infiniband";
 
 /// The directory in which our classes are listed beside the kernel's.
-pub(crate) const CLASSES: &str = "/sys/class";
+const CLASSES: &str = "/sys/class";
+
+/// The directory of PCI functions, likewise.
+const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
+
+/// Directories with names of ours and of the kernel's.
+pub(crate) const LISTINGS: [&str; 2] = [CLASSES, PCI_FUNCTIONS];
 
 /// One name in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,12 +101,35 @@ impl Tree {
         tree
     }
 
-    /// Adds a link for each class of this machine's kernel, so that a listing of [`CLASSES`] shows them all.
-    pub(crate) fn add_kernel_classes(&mut self) {
-        let Ok(entries) = std::fs::read_dir(CLASSES) else { return };
-        for name in entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()) {
-            let path = format!("{CLASSES}/{name}");
-            self.nodes.entry(path.clone()).or_insert(Node::Link(path));
+    /// Adds the GPUs of CUDA, and what says whether NICs can ask for their memory by its address.
+    pub(crate) fn add_gpus(&mut self, gpus: &[GpuFacts], nics: &[NicFacts]) {
+        for gpu in gpus {
+            pci::describe(self, gpu);
+        }
+        if !gpus.is_empty() && nics.iter().any(|nic| nic.peermem) {
+            self.file("/sys/module/nvidia_peermem/version", cuda::DRIVER_VERSION);
+            self.file("/sys/kernel/mm/memory_peers/nv_mem/version", cuda::DRIVER_VERSION);
+        }
+        let nics = nics.iter().filter_map(|nic| nic.function.as_ref());
+        let functions = nics.chain(gpus.iter().map(|gpu| &gpu.function));
+        let mut functions: Vec<_> = functions.flat_map(pci::Function::served).collect();
+        functions.sort_unstable();
+        functions.dedup();
+        // A process has one tree.
+        let _ = FUNCTIONS.set(functions);
+    }
+
+    /// Adds a link for each name of this machine's kernel in the [`LISTINGS`], so that they show them all.
+    pub(crate) fn add_kernel_names(&mut self) {
+        for directory in LISTINGS {
+            if !self.nodes.contains_key(directory) {
+                continue;
+            }
+            let Ok(entries) = std::fs::read_dir(directory) else { continue };
+            for name in entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()) {
+                let path = format!("{directory}/{name}");
+                self.nodes.entry(path.clone()).or_insert(Node::Link(path));
+            }
         }
     }
 

@@ -17,12 +17,15 @@ const CAP_MASK: u32 = 1 << 16 | 1 << 26;
 /// Adds one NIC, the `index`th, and its uverbs device.
 pub(super) fn describe(tree: &mut Tree, index: usize, nic: &NicFacts) {
     let name = &nic.name;
-    let device = format!("/sys/devices/virtual/peerdma/{name}");
+    let device = nic.directory();
     let hca = format!("{device}/infiniband/{name}");
     let uverbs = format!("{device}/infiniband_verbs/uverbs{index}");
     tree.link(&format!("/sys/class/infiniband/{name}"), &hca);
     tree.link(&format!("/sys/class/infiniband_verbs/uverbs{index}"), &uverbs);
-    tree.link(&format!("/sys/bus/peerdma/devices/{name}"), &device);
+    match &nic.function {
+        Some(function) => function.describe(tree),
+        None => tree.link(&format!("/sys/bus/peerdma/devices/{name}"), &device),
+    }
     describe_device(tree, &device, nic);
     describe_hca(tree, &hca, &device, nic);
     describe_port(tree, &format!("{hca}/ports/1"), nic);
@@ -39,7 +42,8 @@ pub(super) fn describe(tree: &mut Tree, index: usize, nic: &NicFacts) {
     tree.link(&format!("{uverbs}/subsystem"), "/sys/class/infiniband_verbs");
 }
 
-/// What the HCA hangs on. Its `subsystem` is not `pci`, which tells NCCL and UCX not to look for it in the PCI tree.
+/// What the HCA hangs on. Its `subsystem` is not `pci`, which tells NCCL and UCX not to look for it in the PCI tree, unless it is
+/// there.
 fn describe_device(tree: &mut Tree, device: &str, nic: &NicFacts) {
     let mut attribute = |name: &str, text: String| tree.file(&format!("{device}/{name}"), text);
     // An Ethernet controller, as RoCE HCAs are.
@@ -52,7 +56,8 @@ fn describe_device(tree: &mut Tree, device: &str, nic: &NicFacts) {
     attribute("local_cpulist", nic.cpus.to_string());
     attribute("local_cpus", nic.cpus.mask());
     attribute("enable", "1".into());
-    attribute("uevent", "DRIVER=peerdma".into());
+    let slot = nic.function.as_ref().map(|function| format!("\nPCI_SLOT_NAME={}", function.bdf));
+    attribute("uevent", format!("DRIVER=peerdma{}", slot.unwrap_or_default()));
 
     // Programs go from an HCA to its netdev through device/net.
     let netdev = format!("{device}/net/{}", nic.netdev.name);
@@ -64,7 +69,8 @@ fn describe_device(tree: &mut Tree, device: &str, nic: &NicFacts) {
     attribute("mtu", nic.netdev.mtu.to_string());
     attribute("operstate", if nic.active { "up" } else { "down" }.into());
     tree.link(&format!("{netdev}/device"), device);
-    tree.link(&format!("{device}/subsystem"), "/sys/bus/peerdma");
+    let bus = if nic.function.is_some() { "/sys/bus/pci" } else { "/sys/bus/peerdma" };
+    tree.link(&format!("{device}/subsystem"), bus);
 }
 
 fn describe_hca(tree: &mut Tree, hca: &str, device: &str, nic: &NicFacts) {

@@ -1,6 +1,6 @@
 //! Whose a path is: ours, or the kernel's.
 
-use crate::sysfs::{CLASSES, SERVED};
+use crate::sysfs::{LISTINGS, served};
 
 /// Which part of our tree a path names.
 #[derive(Debug, PartialEq, Eq)]
@@ -8,8 +8,8 @@ pub(super) enum Place {
     /// Something below a directory we answer for. The path starts at such a directory, and may go on with `..` and
     /// links, which the kernel walks in the backing.
     Served(Vec<u8>),
-    /// The directory of classes itself, where ours are listed with the kernel's.
-    Classes,
+    /// A directory itself, in which names of ours are listed with the kernel's.
+    Listing(&'static str),
 }
 
 /// Whether a path as the program wrote it, absolute or not, could be ours. Every path of a program passes here, so it
@@ -19,8 +19,15 @@ pub(super) enum Place {
 /// the program opened, where the kernel finds its way without us.
 pub(super) fn may_be_ours(path: &[u8]) -> bool {
     path.windows(7).any(|part| match part[0] {
-        b'p' => part == b"peerdma",
+        b'p' => {
+            part == b"peerdma"
+                || part == b"peermem"
+                || part == b"pci/dev"
+                || part.starts_with(b"pci") && part[3].is_ascii_hexdigit()
+        }
         b'i' => part == &b"infiniband"[..7],
+        b'n' => part == b"nv_peer",
+        b'y' => part == b"y_peers",
         _ => false,
     }) || is_classes(path)
 }
@@ -42,11 +49,11 @@ pub(super) fn find(path: &[u8]) -> Option<Place> {
             b".." => drop(walked.pop()),
             name => walked.push(name),
         }
-        if let Some(served) = SERVED.iter().find(|served| is_spelt(served, &walked)) {
+        if let Some(served) = served().find(|served| is_spelt(served, &walked)) {
             return Some(Place::Served([served.as_bytes(), rest].concat()));
         }
     }
-    is_spelt(CLASSES, &walked).then_some(Place::Classes)
+    LISTINGS.into_iter().find(|listing| is_spelt(listing, &walked)).map(Place::Listing)
 }
 
 fn is_spelt(path: &str, names: &[&[u8]]) -> bool {
@@ -87,6 +94,17 @@ mod tests {
     }
 
     #[test]
+    fn the_module_of_a_real_gpu_is_hidden() {
+        for path in [
+            "/sys/module/nvidia_peermem/version",
+            "/sys/module/nv_peer_mem/version",
+            "/sys/kernel/mm/memory_peers/nv_mem/version",
+        ] {
+            assert_eq!(served(path), path);
+        }
+    }
+
+    #[test]
     fn other_paths_are_not_ours() {
         for path in ["/sys/class/net", "/sys/class/infiniband_mad/x", "/sys/class/infinibandx", "/"]
         {
@@ -101,7 +119,7 @@ mod tests {
     fn the_directory_of_classes_is_ours_alone() {
         for path in ["/sys/class", "/sys/class/", "/sys/class/.", "/sys//class"] {
             assert!(may_be_ours(path.as_bytes()), "{path}");
-            assert_eq!(find(path.as_bytes()), Some(Place::Classes), "{path}");
+            assert_eq!(find(path.as_bytes()), Some(Place::Listing("/sys/class")), "{path}");
         }
     }
 }

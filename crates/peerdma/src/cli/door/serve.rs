@@ -59,14 +59,14 @@ pub(super) fn answer(
     if !listener.is_waiting(notification.id) {
         return Answer::Continue;
     }
-    let (path, classes) = match place {
+    let (path, is_listing) = match place {
         None => return Answer::Continue,
         Some(Place::Served(path)) => (path, false),
-        Some(Place::Classes) => (crate::sysfs::CLASSES.as_bytes().to_vec(), true),
+        Some(Place::Listing(path)) => (path.as_bytes().to_vec(), true),
     };
     let Ok(path) = CString::new(path) else { return Answer::Continue };
     let target = Target { backing, tid: notification.tid, path };
-    let answer = if classes { target.list_classes(call) } else { target.answer(call) };
+    let answer = if is_listing { target.list(call) } else { target.answer(call) };
     tracing::debug!(tid = notification.tid, path = ?target.path, ask = ?call.ask, ?answer, "door");
     answer
 }
@@ -126,8 +126,8 @@ impl Target<'_> {
         })
     }
 
-    /// Opening the directory of classes for reading gives the merged listing; anything else is the kernel's.
-    fn list_classes(&self, call: Call) -> Answer {
+    /// Opening such a directory for reading gives the merged listing; anything else is the kernel's.
+    fn list(&self, call: Call) -> Answer {
         match call.ask {
             Ask::Open(flags) if flags & (libc::O_PATH | libc::O_ACCMODE) as u64 == 0 => {
                 self.open(flags, ResolveFlags::empty()).unwrap_or(Answer::Continue)

@@ -14,8 +14,8 @@ const FIRST_RENDER: usize = 128;
 /// The preset whose GPUs programs reach by CUDA, and not by render nodes.
 pub(super) const NVIDIA: &str = "nvidia";
 
-/// Tells the program's libraries that the GPUs are NVIDIA's.
-pub(super) fn announce_cuda(command: &mut Command) -> Result<(), String> {
+/// Tells the program's libraries that the GPUs are NVIDIA's. Returns the machine that they are in.
+pub(super) fn announce_cuda(command: &mut Command) -> Result<gpu::Machine, String> {
     environment::choose_gpu(NVIDIA);
     let machine = cuda::machine()?;
     for gpu in machine.gpus() {
@@ -24,7 +24,7 @@ pub(super) fn announce_cuda(command: &mut Command) -> Result<(), String> {
         tracing::info!(target: "peerdma::cuda", "{name} ({driver}){at}: {} bytes", gpu.vram);
     }
     command.env(PRESET, NVIDIA);
-    Ok(())
+    Ok(machine)
 }
 
 /// Chooses a node for each GPU of the configuration, and tells the program's libraries. A node that exists is a real

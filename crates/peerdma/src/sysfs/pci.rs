@@ -1,0 +1,174 @@
+//! GPUs and NICs as PCI functions, for programs that look which of them are near each other.
+//!
+//! ```text
+//! /sys/bus/pci/devices/0001:04:00.0 -> ../../../devices/pci0001:00/0001:00:01.0/.../0001:04:00.0
+//! /sys/devices/pci0001:00/0001:00:01.0/0001:01:00.0/0001:02:01.0/0001:04:00.0/
+//!     vendor device class numa_node local_cpulist ..., subsystem -> /sys/bus/pci
+//! ```
+//!
+//! The functions are those of the `[pci]` section. A function that the machine has itself stays the machine's.
+
+use std::path::Path;
+
+use ::pci::{Bdf, PciTree};
+
+use super::facts::{CpuList, NicFacts};
+use super::{PCI_FUNCTIONS, Tree};
+
+/// Where a device is.
+#[derive(Clone, Debug)]
+pub(crate) struct Function {
+    /// Its address.
+    pub(crate) bdf: Bdf,
+    /// Its directory.
+    pub(crate) path: String,
+    /// The first directory on the way there that the machine does not have.
+    ours: String,
+}
+
+/// What a [`Tree`] needs to know of a GPU.
+#[derive(Clone, Debug)]
+pub(crate) struct GpuFacts {
+    /// Where it is.
+    pub(crate) function: Function,
+    /// The NUMA node and the CPUs of the NIC that is nearest.
+    near: Option<(i32, CpuList)>,
+}
+
+impl Function {
+    /// Where this function of a tree is; nothing if the machine has one at that address.
+    fn of(tree: &PciTree, bdf: Bdf) -> Option<Self> {
+        let mut chain: Vec<_> = tree.chain(bdf).collect();
+        chain.reverse();
+        let root = chain.first()?.root;
+        let mut path = format!("/sys/devices/pci{root}");
+        // What the kernel has of each, and a tree of ours does not.
+        let mut ours = (!has(&path, "uevent")).then(|| path.clone());
+        for function in chain {
+            path = format!("{path}/{}", function.bdf);
+            if ours.is_none() && !has(&path, "config") {
+                ours = Some(path.clone());
+            }
+        }
+        Some(Self { bdf, path, ours: ours? })
+    }
+
+    /// The paths that are ours because of it.
+    pub(super) fn served(&self) -> [String; 2] {
+        [self.ours.clone(), self.link()]
+    }
+
+    fn link(&self) -> String {
+        format!("{PCI_FUNCTIONS}/{}", self.bdf)
+    }
+
+    /// What functions of every kind have.
+    pub(super) fn describe(&self, tree: &mut Tree) {
+        tree.link(&self.link(), &self.path);
+        for (name, text) in [
+            ("current_link_speed", "32.0 GT/s PCIe"),
+            ("max_link_speed", "32.0 GT/s PCIe"),
+            ("current_link_width", "16"),
+            ("max_link_width", "16"),
+        ] {
+            tree.file(&format!("{}/{name}", self.path), text);
+        }
+    }
+}
+
+fn has(path: &str, name: &str) -> bool {
+    Path::new(path).join(name).exists()
+}
+
+/// The GPUs of a machine; and its NICs are told where they are.
+pub(super) fn place(machine: &gpu::Machine, nics: &mut [NicFacts]) -> Vec<GpuFacts> {
+    let tree = machine.tree();
+    let at = |name: &str| Function::of(tree, tree.by_name(name)?);
+    for nic in &mut *nics {
+        nic.function = at(&nic.name);
+    }
+    let gpus = machine.gpus().iter().filter_map(|gpu| {
+        let function = at(&gpu.name);
+        if function.is_none() {
+            tracing::info!(target: "peerdma::cuda", "{}: /sys shows another device there", gpu.name);
+        }
+        let function = function?;
+        let distance = |nic: &&NicFacts| {
+            tree.by_name(&nic.name).map_or(u32::MAX, |nic| tree.path(function.bdf, nic).distance)
+        };
+        let near = nics.iter().min_by_key(distance).map(|nic| (nic.numa_node, nic.cpus.clone()));
+        Some(GpuFacts { function, near })
+    });
+    gpus.collect()
+}
+
+/// Adds one GPU.
+pub(super) fn describe(tree: &mut Tree, gpu: &GpuFacts) {
+    let function = &gpu.function;
+    function.describe(tree);
+    let mut attribute = |name: &str, text: String| {
+        tree.file(&format!("{}/{name}", function.path), text);
+    };
+    let [id, board] = [cuda::PCI_ID, cuda::PCI_SUBSYSTEM].map(|id| [id & 0xffff, id >> 16]);
+    // A 3D controller.
+    attribute("class", "0x030200".into());
+    attribute("vendor", format!("{:#06x}", id[0]));
+    attribute("device", format!("{:#06x}", id[1]));
+    attribute("subsystem_vendor", format!("{:#06x}", board[0]));
+    attribute("subsystem_device", format!("{:#06x}", board[1]));
+    attribute("revision", "0xa1".into());
+    attribute("enable", "1".into());
+    let ids = format!("PCI_ID={:04X}:{:04X}", id[0], id[1]);
+    let slot = format!("PCI_SLOT_NAME={}", function.bdf);
+    attribute("uevent", format!("DRIVER=nvidia\nPCI_CLASS=30200\n{ids}\n{slot}"));
+    let near = gpu.near.as_ref();
+    attribute("numa_node", near.map_or(-1, |(node, _)| *node).to_string());
+    if let Some((_, cpus)) = near {
+        attribute("local_cpulist", cpus.to_string());
+        attribute("local_cpus", cpus.mask());
+    }
+    tree.link(&format!("{}/subsystem", function.path), "/sys/bus/pci");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> gpu::Machine {
+        let text = "[pci]\ndomain = 57005\n[[nic]]\nname = \"peerdma0\"\npeermem = true\n\
+                    [[gpu]]\nname = \"g\"\npreset = \"nvidia\"\n";
+        gpu::Machine::parse(text).unwrap()
+    }
+
+    fn tree(peermem: bool) -> Tree {
+        let mut nics = [NicFacts { peermem, ..NicFacts::example() }];
+        let gpus = place(&machine(), &mut nics);
+        let mut tree = Tree::new(&nics);
+        tree.add_gpus(&gpus, &nics);
+        tree
+    }
+
+    #[test]
+    fn gpu_and_nic_are_below_one_switch() {
+        let mut nics = [NicFacts::example()];
+        let gpus = place(&machine(), &mut nics);
+        let [gpu, nic] = [gpus[0].function.path.clone(), nics[0].directory()];
+        let switch = |path: &str| path.rsplitn(3, '/').last().unwrap().to_owned();
+        assert!(gpu.starts_with("/sys/devices/pcidead:00/dead:00:01.0/") && gpu != nic);
+        assert_eq!(switch(&gpu), switch(&nic));
+        let tree = tree(false);
+        assert_eq!(tree.text(&format!("{gpu}/vendor")), Some("0x10de\n"));
+        assert_eq!(tree.text(&format!("{gpu}/device")), Some("0x2335\n"));
+        assert_eq!(tree.text(&format!("{nic}/infiniband/peerdma0/node_type")), Some("1: CA\n"));
+        assert_eq!(gpus[0].function.served()[0], "/sys/devices/pcidead:00");
+    }
+
+    #[test]
+    fn the_module_is_there_if_a_nic_has_peermem() {
+        let version = "/sys/module/nvidia_peermem/version";
+        assert!(tree(true).text(version).is_some() && tree(false).text(version).is_none());
+        let served: Vec<_> = super::super::served().collect();
+        assert!(served.contains(&"/sys/module/nvidia_peermem"));
+        assert!(served.iter().any(|path| path.starts_with("/sys/bus/pci/devices/dead:")));
+    }
+}
