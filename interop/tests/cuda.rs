@@ -46,6 +46,23 @@ fn a_device_pointer_is_registered_by_its_address_if_the_nic_has_peermem() {
 }
 
 #[test]
+fn what_a_killed_process_had_is_free_for_another() {
+    needs!(Need::Program("gcc"));
+    let scratch = Scratch::new();
+    program("cuda_killed", &scratch).output().success().says("ok");
+}
+
+#[test]
+fn each_user_has_gpus_of_its_own() {
+    needs!(Need::Header("infiniband/verbs.h"), Need::Root);
+    let scratch = Scratch::new();
+    let program = program("cuda_rdma", &scratch).args(["dmabuf"]);
+    let ours = program.start();
+    program.clone().as_nobody().output().success().says("ok");
+    ours.finish().success().says("ok");
+}
+
+#[test]
 fn which_gpus_a_program_sees_is_said_by_the_configuration_and_by_cuda_visible_devices() {
     needs!(Need::Program("gcc"));
     let scratch = Scratch::new();

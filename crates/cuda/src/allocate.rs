@@ -82,14 +82,11 @@ impl Process {
         Ok(())
     }
 
-    /// Waits for all streams of a context, or of all of them: memory that is freed may be in use.
-    pub(crate) fn wait_for_streams(&self, context: Option<&Context>) {
-        let busy = self.streams.all();
-        for stream in busy.iter().filter(|s| context.is_none_or(|c| c.handle == s.context)) {
-            // What the work met is told to who synchronizes.
-            while !stream.is_idle() {
-                std::thread::yield_now();
-            }
+    /// Waits for all streams: memory that is freed may be in use.
+    pub(crate) fn wait_for_streams(&self) {
+        self.streams.all().iter().for_each(|stream| stream.wait_idle());
+        if let Ok(context) = crate::context::current() {
+            context.legacy.wait_idle();
         }
     }
 

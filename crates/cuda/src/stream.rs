@@ -182,6 +182,15 @@ impl Stream {
         queue.failure.take().map_or(Ok(()), Err)
     }
 
+    /// The same, and leaves what queued work met to who synchronizes.
+    pub(crate) fn wait_idle(&self) {
+        let mut queue = self.lock();
+        let ticket = queue.submitted;
+        while queue.done < ticket && !queue.is_abandoned {
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     /// The stream ends: what waits is not done any more.
     pub(crate) fn abandon(&self) {
         let mut queue = self.lock();

@@ -41,7 +41,7 @@ calls! { CALLS:
         if start == 0 {
             return Ok(());
         }
-        process.wait_for_streams(None);
+        process.wait_for_streams();
         process.free(start, |kind| matches!(kind, Kind::Host { .. }))
     }
 

@@ -114,7 +114,7 @@ calls! { CALLS:
         if opened.fetch_sub(1, Ordering::AcqRel) > 1 {
             return Ok(());
         }
-        process.wait_for_streams(None);
+        process.wait_for_streams();
         process.free(start, |kind| {
             matches!(kind, Kind::Device { source: Source::Ipc { .. }, .. })
         })

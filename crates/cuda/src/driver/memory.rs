@@ -51,7 +51,7 @@ calls! { CALLS:
         if start == 0 {
             return Ok(());
         }
-        process.wait_for_streams(None);
+        process.wait_for_streams();
         process.free(start, |kind| match kind {
             Kind::Device { source, .. } => !matches!(source, Source::Ipc { .. }),
             Kind::Managed { .. } => true,

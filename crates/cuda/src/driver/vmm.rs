@@ -125,7 +125,7 @@ calls! { CALLS:
 
     fn cuMemUnmap(at: u64, size: usize) {
         let process = process::get()?;
-        process.wait_for_streams(None);
+        process.wait_for_streams();
         process.unmap(at, size as u64)
     }
 
