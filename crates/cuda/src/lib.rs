@@ -25,6 +25,7 @@
 //! What each function answers follows CUDA's public documentation and its headers; `docs/CUDA.md` lists what is not served.
 #![allow(unsafe_code, reason = "this is the boundary to C")]
 
+mod addresses;
 mod allocate;
 mod attribute;
 mod boundary;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use rustix::mm::{MapFlags, ProtFlags};
 use umem::HostBuf;
 
+use crate::addresses::Addresses;
 use crate::boundary::LOG;
 use crate::context::Context;
 use crate::machine::Device;
@@ -34,8 +35,7 @@ const LEAST: u64 = 1 << 30;
 /// All addresses that CUDA knows of in this process.
 pub(crate) struct Space {
     arena: std::ops::Range<u64>,
-    /// Stretches of the arena where nothing is: beginning and length.
-    free: Mutex<BTreeMap<u64, u64>>,
+    free: Mutex<Addresses>,
     device: RwLock<BTreeMap<u64, Arc<Region>>>,
     host: RwLock<BTreeMap<u64, Arc<Region>>>,
     host_count: AtomicUsize,
@@ -94,7 +94,7 @@ impl Space {
     pub(crate) fn new(devices: &[&'static Device]) -> Result<Self> {
         let wanted: u64 = devices.iter().map(|device| ROOM.max(device.config.vram * 4)).sum();
         let arena = reserve(wanted.next_power_of_two())?;
-        let free = BTreeMap::from([(arena.start, arena.end - arena.start)]);
+        let free = Addresses::new(arena.clone());
         Ok(Self {
             arena,
             free: Mutex::new(free),
@@ -145,46 +145,12 @@ impl Space {
     ///
     /// The arena has none left.
     pub(crate) fn take(&self, span: u64, align: u64, hint: u64) -> Result<u64> {
-        let mut free = self.free();
-        let fits = |start: u64, len: u64| {
-            let at = start.checked_next_multiple_of(align)?;
-            (at.checked_add(span)? <= start + len).then_some(at)
-        };
-        let hinted = free.range(..=hint).next_back().and_then(|(start, len)| {
-            let inside = hint.is_multiple_of(align) && hint.checked_add(span)? <= start + len;
-            inside.then_some((*start, *len, hint))
-        });
-        let first =
-            || free.iter().find_map(|(start, len)| Some((*start, *len, fits(*start, *len)?)));
-        let Some((start, len, at)) = hinted.or_else(first) else {
-            return Err(Refusal::new(
+        self.free().take(span, align, hint).ok_or_else(|| {
+            Refusal::new(
                 Status::OutOfMemory,
                 format!("no {span:#x} addresses in a row are left for device pointers"),
-            ));
-        };
-        free.remove(&start);
-        if at > start {
-            free.insert(start, at - start);
-        }
-        if at + span < start + len {
-            free.insert(at + span, start + len - (at + span));
-        }
-        Ok(at)
-    }
-
-    /// Gives addresses back.
-    pub(crate) fn give(&self, mut start: u64, mut span: u64) {
-        let mut free = self.free();
-        if let Some((before, len)) = free.range(..start).next_back().map(|(s, l)| (*s, *l))
-            && before + len == start
-        {
-            free.remove(&before);
-            (start, span) = (before, span + len);
-        }
-        if let Some(len) = free.remove(&(start + span)) {
-            span += len;
-        }
-        free.insert(start, span);
+            )
+        })
     }
 
     /// Puts a region at addresses that were taken, or at the program's own.
@@ -234,7 +200,7 @@ impl Space {
     pub(crate) fn end(&self, region: &Region) {
         region.end();
         if self.is_device(region.start) {
-            self.give(region.start, region.span);
+            self.free().give(region.start, region.span);
         }
     }
 
@@ -262,7 +228,7 @@ impl Space {
         }
     }
 
-    fn free(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+    fn free(&self) -> MutexGuard<'_, Addresses> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
