@@ -3,7 +3,16 @@
 use std::time::Duration;
 
 use interop::need::Need;
-use interop::{Program, Running, Scratch, compile, needs};
+use interop::{Program, Running, Scratch, compile, compile_with, needs};
+
+#[test]
+fn a_program_with_address_sanitizer_moves_data_and_leaks_nothing() {
+    needs!(Need::Header("infiniband/verbs.h"), Need::Library("libasan.so"));
+    let scratch = Scratch::new();
+    let options = ["-pthread", "-fsanitize=address"];
+    let program = Program::new(compile_with("fork", &scratch, &options, &["-libverbs"]));
+    program.args(["both"]).output().success().says("ok");
+}
 
 #[test]
 fn tags_are_matched() {

@@ -14,7 +14,8 @@ const PAGE: &str = "docs/RDMA_UNIT_TEST.md";
 /// Writes the page; a column is a way of running the suite, in words, and what became of the tests.
 pub(crate) fn write(built: &Built, columns: &[(String, Verdicts)], expected: &Expected) -> Outcome {
     let day = read(tool("date").args(["-u", "+%Y-%m-%d"]))?;
-    let text = text(built, day.trim(), columns, expected);
+    let mut text = text(built, day.trim(), columns, expected);
+    missing(&mut text, &built.names()?, columns);
     fs::write(root().join(PAGE), text).map_err(|err| format!("{PAGE}: {err}"))?;
     println!("wrote {PAGE}");
     Ok(())
@@ -25,7 +26,7 @@ fn text(built: &Built, day: &str, columns: &[(String, Verdicts)], expected: &Exp
         "# google/rdma-unit-test\n\n\
          Written by `cargo xtask rdma-unit-test` on {day}. The suite's sources are unchanged; they are compiled without Bazel, with an \
          introspection for our device (`interop/rdma-unit-test`), which leaves no test out. \
-         Tests of a million operations are not run (`{LEFT_OUT}`; they take hours): each has a twin with fewer. \
+         Tests that take hours are not run (`{LEFT_OUT}`): each has a twin with fewer operations. \
          Programs of traffic and the random walk run in the first way alone. `interop/rdma-unit-test/expected.toml` has the \
          reasons. One test: `cargo xtask rdma-unit-test --check --way mlx5 --program qp_test 'QpTest.Create'`.\n\n\
          | source | commit | date |\n|---|---|---|\n"
@@ -47,6 +48,17 @@ fn text(built: &Built, day: &str, columns: &[(String, Verdicts)], expected: &Exp
     others(&mut page, columns, expected);
     programs(&mut page, columns);
     page
+}
+
+/// The programs of which no test has run.
+fn missing(page: &mut String, names: &[String], columns: &[(String, Verdicts)]) {
+    let tests = columns.iter().flat_map(|(_, verdicts)| verdicts.tests.keys());
+    let has_run =
+        |name: &&String| tests.clone().any(|test| test.split(':').next() == Some(name.as_str()));
+    let (_, missing): (Vec<&String>, Vec<&String>) = names.iter().partition(has_run);
+    for name in missing {
+        writeln!(page, "| {name} | | not run this time |").expect("a String takes all");
+    }
 }
 
 /// Each test that skips or fails anywhere, by reason.
