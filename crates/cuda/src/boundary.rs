@@ -35,6 +35,7 @@ pub(crate) fn call(name: &'static str, body: impl FnOnce() -> Result<()>) -> i32
 
 /// Runs a body; a panic in it is a refusal.
 pub(crate) fn caught<T>(name: &'static str, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    gpu::weather::operation(name);
     // What the body held is behind locks that ignore poison: each is held for one change of one table.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         tracing::error!(target: LOG, "{name}: panic; this is a bug");

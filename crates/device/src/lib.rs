@@ -63,7 +63,7 @@ pub use engine::{
     AsyncEvent, Cap, CompCntrEntry, CompCntrType, Engine, EventSource, MrAdvice, MrInfo, MrKind,
     MwType, QpSpec, Rereg, Resources, Wc, WqState,
 };
-pub use engine::{TagOp, TagOpKind};
+pub use engine::{TagOp, TagOpKind, set_weather};
 pub use failure::fail_all;
 pub use guard::EngineGuard;
 pub use hca::{Hca, counters_of_process, finish_records};

@@ -202,6 +202,11 @@ impl DmaBuf {
         self.shared.size
     }
 
+    /// Why its owner took the memory away, for messages. `None` if it did not, or if that is another process, which does not say.
+    pub fn why_gone(&self) -> Option<String> {
+        self.shared.exporter.why_gone()
+    }
+
     /// The exporter's name.
     pub fn exporter_name(&self) -> &str {
         self.shared.exporter.name()

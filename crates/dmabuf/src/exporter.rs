@@ -98,6 +98,11 @@ pub trait Exporter: Send + Sync {
     /// The last handle is gone.
     fn release(&self) {}
 
+    /// Why the memory was taken away, for messages. `None` if it was not, or if nobody here knows.
+    fn why_gone(&self) -> Option<String> {
+        None
+    }
+
     /// Whether the CPU and devices always see the same bytes, so that CPU access needs no brackets. Saying no costs a
     /// call at each access; saying yes wrongly loses data.
     fn is_coherent(&self) -> bool {

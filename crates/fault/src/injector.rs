@@ -6,8 +6,9 @@ use std::time::Duration;
 use iba::{Psn, Qpn};
 use wire::Opcode;
 
+use crate::gpu::GpuStrike;
 use crate::plan::{Action, Plan, Rule, Way, Who};
-use crate::quantity::Span;
+use crate::quantity::{Every, Span};
 use crate::report::Fired;
 
 /// A packet, as far as rules ask.
@@ -53,7 +54,7 @@ pub enum Verdict {
 }
 
 /// What is to be done to an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "who asks carries out each")]
 pub enum Strike {
     /// These QPs fail.
@@ -64,6 +65,8 @@ pub enum Strike {
     PortDown(Duration),
     /// The region is revoked that was registered at this place, from 1; every one if there is none.
     Revoke(Option<u64>),
+    /// Something is done to GPUs.
+    Gpu(GpuStrike),
 }
 
 /// Every QP.
@@ -75,17 +78,17 @@ const MAX_WAITING: usize = 1 << 10;
 
 /// A rule and where it stands.
 #[derive(Clone, Debug)]
-struct State {
-    rule: Rule,
+pub(crate) struct State {
+    pub(crate) rule: Rule,
     /// Its place in the file, from which its decisions follow.
-    index: u64,
+    pub(crate) index: u64,
     /// Packets that met its conditions, by QP.
     met: HashMap<u64, u64>,
-    fired: Fired,
+    pub(crate) fired: Fired,
 }
 
 /// A strike that a packet triggered and that is still to come.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Waiting {
     /// When.
     due: Duration,
@@ -106,12 +109,7 @@ impl Injector {
     /// Those rules of the plan that are for this NIC and process.
     pub fn new(plan: &Plan, who: &Who) -> Self {
         let rules = (0..).zip(&plan.rules).filter(|(_, rule)| rule.is_for(who));
-        let states = rules.map(|(index, rule)| State {
-            rule: rule.clone(),
-            index,
-            met: HashMap::new(),
-            fired: Fired::new(&rule.name, rule.action),
-        });
+        let states = rules.map(|(index, rule)| State::new(index, rule));
         Self { seed: plan.seed, states: states.collect(), waiting: Vec::new() }
     }
 
@@ -194,12 +192,16 @@ impl Injector {
 }
 
 impl State {
-    fn is_in_time(&self, now: Duration) -> bool {
+    pub(crate) fn new(index: u64, rule: &Rule) -> Self {
+        Self { rule: rule.clone(), index, met: HashMap::new(), fired: Fired::new(rule) }
+    }
+
+    pub(crate) fn is_in_time(&self, now: Duration) -> bool {
         self.rule.from.is_none_or(|from| from <= now)
             && self.rule.until.is_none_or(|until| now <= until)
     }
 
-    fn is_used_up(&self) -> bool {
+    pub(crate) fn is_used_up(&self) -> bool {
         self.rule.times.is_some_and(|times| self.fired.times >= times)
     }
 
@@ -223,19 +225,23 @@ impl State {
             && is_in(rule.qpn, packet.qpn.value().into())
             && is_in(rule.psn, packet.psn.value().into())
             && self.is_in_time(now);
-        if !is_met {
-            return false;
-        }
+        is_met && self.is_chosen(seed, packet.qp)
+    }
+
+    /// Counts what met the other conditions, one of `of`; whether it is one of those that are hit.
+    pub(crate) fn is_chosen(&mut self, seed: u64, of: u64) -> bool {
         self.fired.met += 1;
-        let met = self.met.entry(packet.qp).or_default();
+        let met = self.met.entry(of).or_default();
         *met += 1;
         let nth = *met;
-        is_in(self.rule.nth, nth)
-            && self.rule.every.is_none_or(|every| nth.is_multiple_of(every))
-            && self
-                .rule
-                .probability
-                .is_none_or(|share| share_of(&[seed, self.index, packet.qp, nth]) < share)
+        let is_every = match self.rule.every {
+            Some(Every::Nth(every)) => nth.is_multiple_of(every),
+            Some(Every::Time(_)) | None => true,
+        };
+        let share = |share| share_of(&[seed, self.index, of, nth]) < share;
+        self.rule.nth.is_none_or(|span| span.contains(nth))
+            && is_every
+            && self.rule.probability.is_none_or(share)
             && !self.is_used_up()
     }
 
@@ -254,7 +260,13 @@ impl State {
             | Action::CqOverrun
             | Action::PortDown
             | Action::Revoke
-            | Action::SlowFaults => Verdict::Pass,
+            | Action::SlowFaults
+            | Action::Move
+            | Action::Evict
+            | Action::Fill
+            | Action::Reset
+            | Action::Unplug
+            | Action::Throttle => Verdict::Pass,
         }
     }
 
@@ -266,8 +278,8 @@ impl State {
             Action::QpError => Strike::QpError(qps),
             Action::CqOverrun => Strike::CqOverrun(qps),
             Action::PortDown => Strike::PortDown(self.rule.lasts.unwrap_or_default()),
-            Action::Revoke => Strike::Revoke(self.rule.mr),
-            _ => return None,
+            Action::Revoke if !self.rule.is_of_gpus() => Strike::Revoke(self.rule.mr),
+            _ => Strike::Gpu(self.rule.gpu_strike(self.index)?),
         })
     }
 }

@@ -23,16 +23,23 @@
 //! of the time, and answers with a [`Verdict`] on the packet; what is done to objects rather than packets, a [`Strike`],
 //! it hands out on the side. It moves no byte itself, so the same plan runs over a device and over a simulator.
 //!
+//! [`Weather`] is the same for the GPUs of a process: rules of GPUs that the time or functions of a runtime trigger. What packets
+//! trigger a NIC's injector hands out as [`Strike::Gpu`].
+//!
 //! Nothing here is random: whether a rule with a probability fires is a function of the seed, the rule, the QP (by the
 //! order in which QPs were made) and how many packets of that QP met the rule's conditions before. Run again, the same
 //! packets are hit, however the QPs' packets interleave.
 
+mod gpu;
 mod injector;
 mod plan;
 mod quantity;
 mod report;
+mod weather;
 
+pub use gpu::{Domain, GpuAct, GpuStrike, Operations};
 pub use injector::{Injector, Packet, Strike, Verdict};
 pub use plan::{Action, Plan, PlanError, Rule, Way, Who};
-pub use quantity::Span;
+pub use quantity::{Every, Span};
 pub use report::Fired;
+pub use weather::Weather;

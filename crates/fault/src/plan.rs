@@ -7,7 +7,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use wire::{Opcode, Operation};
 
-use crate::quantity::{Span, duration};
+use crate::gpu::{Domain, Operations};
+use crate::quantity::{Every, Span, duration, rate};
 
 /// A whole plan.
 #[derive(Clone, Debug, Deserialize)]
@@ -34,18 +35,33 @@ pub struct Rule {
     #[serde(rename = "do")]
     pub action: Action,
     /// How long a packet is held back (`delay`), what a page fault takes (`slow-faults`), or how long after its packet a region is
-    /// taken away (`revoke`: at once if it is not given).
+    /// taken away (`revoke`) or a GPU is struck: at once if it is not given.
     #[serde(default, deserialize_with = "duration")]
     pub by: Option<Duration>,
     /// How many later packets of the same QP overtake one (`reorder`).
     #[serde(default)]
     pub behind: Option<u32>,
-    /// How long the port is down.
+    /// How long the port is down, VRAM is full, or copies are slow.
     #[serde(default, rename = "for", deserialize_with = "duration")]
     pub lasts: Option<Duration>,
     /// The region that `revoke` takes away, counted from 1 in the order of registration.
     #[serde(default)]
     pub mr: Option<u64>,
+    /// The GPU that it is done to; each one of the process if it is not given. A `revoke` of a GPU's buffers names it, or a buffer.
+    #[serde(default)]
+    pub gpu: Option<String>,
+    /// Its buffers, counted from 1 in the order in which the process made them; all of them if they are not given.
+    #[serde(default)]
+    pub buffer: Option<Span>,
+    /// Where buffers go (`move`).
+    #[serde(default)]
+    pub to: Option<Domain>,
+    /// How much of VRAM is then in use (`fill`).
+    #[serde(default)]
+    pub share: Option<f64>,
+    /// How many bytes are copied in a second (`throttle`).
+    #[serde(default, deserialize_with = "rate")]
+    pub rate: Option<u64>,
 
     /// Packets that leave, or packets that come.
     #[serde(default)]
@@ -53,6 +69,9 @@ pub struct Rule {
     /// What the packet is: a name of IBA (`RC RDMA WRITE First`) or a kind of packet (`read-response`).
     #[serde(default)]
     pub opcode: Opcodes,
+    /// Functions of a runtime, before which it is done (GPUs).
+    #[serde(default)]
+    pub operation: Operations,
     /// The QP, counted from 1 in the order in which the process made them on this NIC. 0: QP 1, which manages connections.
     #[serde(default)]
     pub qp: Option<Span>,
@@ -65,9 +84,9 @@ pub struct Rule {
     /// Of the packets of one QP that meet the conditions above, the how manieth, from 1.
     #[serde(default)]
     pub nth: Option<Span>,
-    /// Of those, every so manieth.
+    /// Of those, every so manieth. A time: of what is done to GPUs, once in that time.
     #[serde(default)]
-    pub every: Option<u64>,
+    pub every: Option<Every>,
     /// Of those, this share, decided by the seed.
     #[serde(default)]
     pub probability: Option<f64>,
@@ -121,6 +140,18 @@ pub enum Action {
     Revoke,
     /// Page faults take longer.
     SlowFaults,
+    /// Buffers of a GPU move.
+    Move,
+    /// Buffers of a GPU move out of VRAM.
+    Evict,
+    /// VRAM is filled.
+    Fill,
+    /// A GPU is reset.
+    Reset,
+    /// A GPU is taken out of the machine.
+    Unplug,
+    /// Copies of a GPU are slow.
+    Throttle,
 }
 
 impl Action {
@@ -141,12 +172,27 @@ impl Action {
             Self::PortDown => "port-down",
             Self::Revoke => "revoke",
             Self::SlowFaults => "slow-faults",
+            Self::Move => "move",
+            Self::Evict => "evict",
+            Self::Fill => "fill",
+            Self::Reset => "reset",
+            Self::Unplug => "unplug",
+            Self::Throttle => "throttle",
         }
     }
 
     /// Whether it is about an object, which a time alone can trigger as well as a packet.
     pub(crate) const fn is_strike(self) -> bool {
         matches!(self, Self::QpError | Self::CqOverrun | Self::PortDown | Self::Revoke)
+            || self.is_of_gpus()
+    }
+
+    /// Whether it is of GPUs and of nothing else.
+    pub(crate) const fn is_of_gpus(self) -> bool {
+        matches!(
+            self,
+            Self::Move | Self::Evict | Self::Fill | Self::Reset | Self::Unplug | Self::Throttle
+        )
     }
 
     /// Whether it can be done to any packet, one of QP 1 included.
@@ -328,17 +374,21 @@ impl Plan {
 impl Rule {
     /// Whether packets trigger it, rather than the time alone.
     pub(crate) fn is_of_packets(&self) -> bool {
+        let counts = self.nth.is_some() || self.every.is_some() || self.probability.is_some();
         !self.opcode.is_empty()
             || self.psn.is_some()
-            || self.nth.is_some()
-            || self.every.is_some()
-            || self.probability.is_some()
+            || counts && !self.is_of_operations() && self.period().is_none()
     }
 
     /// Whether it can ever fire there.
     pub(crate) fn is_for(&self, who: &Who) -> bool {
         self.nic.as_ref().is_none_or(|nic| *nic == who.nic)
-            && self.program.as_ref().is_none_or(|program| *program == who.program)
+            && self.is_for_program(&who.program)
+            && (!self.is_of_gpus() || self.is_of_packets())
+    }
+
+    pub(crate) fn is_for_program(&self, program: &str) -> bool {
+        self.program.as_ref().is_none_or(|known| known == program)
     }
 
     fn check(&self) -> Result<(), &'static str> {
@@ -352,24 +402,28 @@ impl Rule {
             }
         };
         let action = self.action;
-        if action != Action::Revoke {
+        self.check_gpu()?;
+        let may_be_late = action == Action::Revoke || action.is_of_gpus();
+        if !may_be_late {
             needs(
                 self.by.is_some(),
                 matches!(action, Action::Delay | Action::SlowFaults),
                 "says not how long: by = \"10ms\"",
-                "`by` is for delay, slow-faults and revoke",
+                "`by` is for delay, slow-faults, revoke and faults of GPUs",
             )?;
         } else if self.by.is_some() && !self.is_of_packets() {
             return Err(
                 "`by` is counted from a packet, and no packet triggers this: give `from` alone",
             );
         }
-        needs(
-            self.lasts.is_some(),
-            action == Action::PortDown,
-            "says not how long: for = \"3s\"",
-            "`for` is for port-down; use from and until",
-        )?;
+        if !matches!(action, Action::Fill | Action::Throttle) {
+            needs(
+                self.lasts.is_some(),
+                action == Action::PortDown,
+                "says not how long: for = \"3s\"",
+                "`for` is for port-down, fill and throttle; use from and until",
+            )?;
+        }
         if self.behind.is_some() && action != Action::Reorder {
             return Err("`behind` is for reorder");
         }
@@ -395,8 +449,9 @@ impl Rule {
         {
             return Err("page faults are of no packet: only from and until limit it");
         }
-        if matches!(action, Action::PortDown | Action::Revoke)
-            && !self.is_of_packets()
+        let is_alone = !self.is_of_packets() && !self.is_of_operations();
+        if (matches!(action, Action::PortDown | Action::Revoke) || action.is_of_gpus())
+            && is_alone
             && (self.qp.is_some() || self.qpn.is_some())
         {
             return Err(
@@ -406,8 +461,13 @@ impl Rule {
         if self.probability.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
             return Err("a probability is from 0 to 1");
         }
-        if self.every == Some(0) {
-            return Err("every 0th packet is none");
+        if self.is_of_gpus() && is_alone && self.nic.is_some() {
+            return Err(
+                "a NIC, but no packet of it: give opcode, psn, nth, every or probability, too",
+            );
+        }
+        if self.every == Some(Every::Nth(0)) || self.period() == Some(Duration::ZERO) {
+            return Err("every 0th packet is none, and every 0 seconds is always");
         }
         if self.nth.is_some_and(|nth| nth.first == 0) {
             return Err("packets are counted from 1");
@@ -417,7 +477,7 @@ impl Rule {
         {
             return Err("it ends before it begins");
         }
-        if action.is_strike() && !self.is_of_packets() && self.until.is_some() {
+        if action.is_strike() && is_alone && self.period().is_none() && self.until.is_some() {
             return Err("it happens once, at `from`: `until` means nothing");
         }
         Ok(())

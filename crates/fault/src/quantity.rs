@@ -69,17 +69,84 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
+/// How often: every so manieth, or once in such a time. In a file a number, or a time as text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "by number or by time")]
+pub enum Every {
+    /// Every so manieth.
+    Nth(u64),
+    /// Once in such a time.
+    Time(Duration),
+}
+
+impl<'de> Deserialize<'de> for Every {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Often;
+        impl Visitor<'_> for Often {
+            type Value = Every;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number, or a time such as \"10ms\"")
+            }
+
+            fn visit_i64<E: Error>(self, value: i64) -> Result<Every, E> {
+                let nth =
+                    u64::try_from(value).map_err(|_| E::custom(format!("{value} is below 0")))?;
+                Ok(Every::Nth(nth))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Every, E> {
+                time(text).map(Every::Time)
+            }
+        }
+        deserializer.deserialize_any(Often)
+    }
+}
+
+/// Bytes per second, as in `"500M"`, `"1G"`, `0`.
+pub(crate) fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    struct Rate;
+    impl Visitor<'_> for Rate {
+        type Value = u64;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("bytes per second, such as \"1G\"")
+        }
+
+        fn visit_i64<E: Error>(self, value: i64) -> Result<u64, E> {
+            u64::try_from(value).map_err(|_| E::custom(format!("{value} is below 0")))
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
+            let why = || E::custom(format!("{text:?} is no rate such as \"500M\" or \"1G\""));
+            parse_rate(text).ok_or_else(why)
+        }
+    }
+    deserializer.deserialize_any(Rate).map(Some)
+}
+
+fn parse_rate(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'K' => (&text[..text.len() - 1], 10),
+        b'M' => (&text[..text.len() - 1], 20),
+        b'G' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    digits.trim().parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
 /// A time as in `"10us"`, `"1.5ms"`, `"3s"`, `"2m"`.
 pub(crate) fn duration<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let why = || {
-        D::Error::custom(format!(
-            "{text:?} is no time such as \"10us\", \"1.5ms\", \"3s\" or \"2m\""
-        ))
-    };
-    parse_duration(&text).map(Some).ok_or_else(why)
+    time(&String::deserialize(deserializer)?).map(Some)
+}
+
+fn time<E: Error>(text: &str) -> Result<Duration, E> {
+    let why =
+        || E::custom(format!("{text:?} is no time such as \"10us\", \"1.5ms\", \"3s\" or \"2m\""));
+    parse_duration(text).ok_or_else(why)
 }
 
 fn parse_duration(text: &str) -> Option<Duration> {

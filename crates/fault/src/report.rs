@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::plan::Action;
+use crate::gpu::{GpuAct, GpuStrike};
+use crate::plan::{Action, Rule};
 
 /// What became of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +14,7 @@ pub struct Fired {
     pub name: String,
     /// What it does.
     pub action: Action,
-    /// Packets that met its conditions but for `nth`, `every`, `probability` and `times`.
+    /// Packets, operations or times that met its conditions but for `nth`, `every`, `probability` and `times`.
     pub met: u64,
     /// How often it fired.
     pub times: u64,
@@ -25,12 +26,40 @@ pub struct Fired {
     pub last: Option<Duration>,
     /// On what it last did.
     pub on: Option<String>,
+    /// What came of it, if that is for others to say.
+    pub came: Option<String>,
+    /// What it is triggered by.
+    by: &'static str,
 }
 
 impl Fired {
-    pub(crate) fn new(name: &str, action: Action) -> Self {
-        let name = name.to_owned();
-        Self { name, action, met: 0, times: 0, waiting: 0, first: None, last: None, on: None }
+    pub(crate) fn new(rule: &Rule) -> Self {
+        let by = match (rule.is_of_operations(), rule.period()) {
+            (true, _) => "operation",
+            (_, Some(_)) => "time",
+            _ => "packet",
+        };
+        Self::of(rule.name.clone(), rule.action, by)
+    }
+
+    /// Of a rule that a packet triggers on a NIC, which counts them.
+    pub(crate) fn of_packet_elsewhere(strike: &GpuStrike) -> Self {
+        let action = match strike.act {
+            GpuAct::Move(_) => Action::Move,
+            GpuAct::Evict => Action::Evict,
+            GpuAct::Revoke => Action::Revoke,
+            GpuAct::Reset => Action::Reset,
+            GpuAct::Unplug => Action::Unplug,
+            GpuAct::Fill(..) => Action::Fill,
+            GpuAct::Throttle(..) => Action::Throttle,
+        };
+        Self::of(strike.name.clone(), action, "packet")
+    }
+
+    fn of(name: String, action: Action, by: &'static str) -> Self {
+        let (met, times, waiting) = (0, 0, 0);
+        let (first, last, on, came) = (None, None, None, None);
+        Self { name, action, met, times, waiting, first, last, on, came, by }
     }
 
     pub(crate) fn fire(&mut self, at: Duration, on: Option<String>) {
@@ -43,7 +72,7 @@ impl Fired {
 
 impl fmt::Display for Fired {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, action, met, times, waiting, .. } = self;
+        let Self { name, action, met, times, waiting, by, .. } = self;
         write!(f, "{name}: ")?;
         if name != action.name() {
             write!(f, "{action} ")?;
@@ -57,9 +86,9 @@ impl fmt::Display for Fired {
             write!(f, " ({waiting} still to come)")?;
         }
         if *met > 0 {
-            write!(f, ", of {met} packets that met its conditions")?;
+            write!(f, ", of {met} {by}s that met its conditions")?;
         } else if *times == 0 {
-            write!(f, ": no packet met its conditions")?;
+            write!(f, ": no {by} met its conditions")?;
         }
         if let Some(first) = self.first {
             write!(f, "; first after {first:.1?}")?;
@@ -69,6 +98,9 @@ impl fmt::Display for Fired {
         }
         if let Some(on) = &self.on {
             write!(f, " ({on})")?;
+        }
+        if let Some(came) = &self.came {
+            write!(f, ": {came}")?;
         }
         Ok(())
     }

@@ -40,6 +40,8 @@ struct State {
     /// The bus address, from the first map to the next move.
     placement: Option<Placement>,
     pins: usize,
+    /// How often it moved.
+    moves: u64,
     /// Pins and maps of those from whom nobody can take the memory.
     firm: usize,
     revoked: Option<String>,
@@ -104,6 +106,19 @@ impl BoInner {
         self.state().pins > 0
     }
 
+    pub(crate) fn pins(&self) -> usize {
+        self.state().pins
+    }
+
+    pub(crate) fn moves(&self) -> u64 {
+        self.state().moves
+    }
+
+    /// Registrations by address.
+    pub(crate) fn peer_count(&self) -> usize {
+        self.peers().iter().filter(|peer| !peer.core.is_over()).count()
+    }
+
     /// Whether it is where peers can reach it.
     pub(crate) fn is_in_reach(&self, resource: &Resource) -> bool {
         resource.domain == Domain::Vram
@@ -128,7 +143,12 @@ impl BoInner {
     }
 
     /// Makes room: moves it out of VRAM, or, if only the BAR is short, out of that.
-    pub(crate) fn evict(&self, resv: &ResvGuard<'_>, only_out_of_bar: bool) -> Result<Fence> {
+    pub(crate) fn evict(
+        &self,
+        resv: &ResvGuard<'_>,
+        only_out_of_bar: bool,
+        why: &str,
+    ) -> Result<Fence> {
         let resource = self.resource()?;
         if resource.domain != Domain::Vram {
             return Ok(Fence::signaled_stub());
@@ -143,7 +163,7 @@ impl BoInner {
             Some(to) => to,
             None => self.device.obtain(Domain::Gtt, self.need(false))?,
         };
-        let fence = self.relocate(resv, to, "evicted")?;
+        let fence = self.relocate(resv, to, why)?;
         Counters::add(&self.device.stats.evictions, 1);
         Ok(fence)
     }
@@ -187,6 +207,7 @@ impl BoInner {
             let mut state = self.state();
             state.resource = Some(Arc::clone(&to));
             state.has_moved = true;
+            state.moves += 1;
             state.placement.take()
         };
         if let Some(old) = old {

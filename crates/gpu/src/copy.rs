@@ -107,6 +107,7 @@ impl Bo {
             let here = piece.min(len - at);
             act(at, here)?;
             self.count(here);
+            self.device().throttle.pace(here);
             at += here;
         }
         Ok(())
@@ -202,7 +203,10 @@ pub fn copy((from, start): (&Bo, u64), (to, at): (&Bo, u64), len: u64) -> Result
         let here = piece.min(len - done);
         let ends = ((from, start + done), (to, at + done));
         match &stage {
-            None => copy_piece(ends.0, ends.1, here)?,
+            None => {
+                copy_piece(ends.0, ends.1, here)?;
+                to.device().throttle.pace(here);
+            }
             Some(stage) => {
                 let stage = Umem::host(stage);
                 from.read_into(ends.0.1, &stage, 0, here)?;

@@ -16,8 +16,9 @@ use crate::error::{Result, no_device, no_memory};
 use crate::peers::Peers;
 use crate::persona::Persona;
 use crate::place::Domain;
-use crate::pools::Pools;
+use crate::pools::{Pools, Resource};
 use crate::stats::Counters;
+use crate::throttle::Throttle;
 
 /// Bus addresses of one GPU: many times what its memory needs, so that retired ones are not used again soon.
 const WINDOW: u64 = 64 << 30;
@@ -32,6 +33,9 @@ pub(crate) struct Device {
     pub(crate) engine: CopyEngine,
     pub(crate) stats: Arc<Counters>,
     pub(crate) peers: Peers,
+    /// What a fault plan holds of VRAM.
+    pub(crate) ballast: Mutex<Vec<Resource>>,
+    pub(crate) throttle: Arc<Throttle>,
     bos: Mutex<BTreeMap<u64, Weak<BoInner>>>,
     next_bo: AtomicU64,
     is_removed: AtomicBool,
@@ -43,9 +47,11 @@ pub(crate) struct Device {
 impl Device {
     pub(crate) fn open(config: &GpuConfig, tree: Arc<PciTree>) -> Result<Arc<Self>> {
         config.check()?;
+        crate::weather::begin()?;
         let window = BusWindow::new(WINDOW, config.iommu)
             .map_err(|error| no_memory(format!("no bus window for {}: {error}", config.name)))?;
         let (peers, pools) = Peers::join(config)?;
+        let throttle = Arc::new(Throttle::default());
         let device = Arc::new(Self {
             config: config.clone(),
             persona: config.persona(),
@@ -53,7 +59,9 @@ impl Device {
             tree,
             window,
             pools: Arc::new(pools),
-            engine: CopyEngine::new(config.preset.name(), config.copy_engine),
+            engine: CopyEngine::new(config.preset.name(), config.copy_engine, &throttle),
+            ballast: Mutex::default(),
+            throttle,
             stats: Counters::new(),
             peers,
             bos: Mutex::default(),
@@ -63,6 +71,7 @@ impl Device {
             client: OnceLock::new(),
         });
         device.peers.serve(Arc::downgrade(&device))?;
+        crate::here::add(&device);
         dmabuf::peer::register_client(device.client.get_or_init(|| Client::of(&device)));
         Ok(device)
     }

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use crate::config::CopyMode;
 use crate::error::{Result, no_memory};
 use crate::pools::Resource;
+use crate::throttle::Throttle;
 
 /// Does jobs in their order. Dropping it does those that are left.
 pub(crate) struct CopyEngine {
@@ -30,6 +31,7 @@ struct Shared {
     timeline: Timeline,
     jobs: Mutex<Jobs>,
     more: Condvar,
+    throttle: Arc<Throttle>,
     /// Held while a job is done: two would signal in the wrong order.
     doing: Mutex<()>,
 }
@@ -42,11 +44,12 @@ struct Jobs {
 }
 
 impl CopyEngine {
-    pub(crate) fn new(name: &str, mode: CopyMode) -> Self {
+    pub(crate) fn new(name: &str, mode: CopyMode, throttle: &Arc<Throttle>) -> Self {
         let shared = Shared {
             timeline: Timeline::new(name, "copy"),
             jobs: Mutex::default(),
             more: Condvar::new(),
+            throttle: Arc::clone(throttle),
             doing: Mutex::new(()),
         };
         Self { shared: Arc::new(shared), mode, thread: Mutex::new(None), pid: std::process::id() }
@@ -133,6 +136,7 @@ impl Shared {
         let Some(Job { from, to, fence }) = self.jobs().queue.pop_front() else { return false };
         let _signalling = SignallingSection::begin();
         let is_done = to.copy_from(&from);
+        self.throttle.pace(from.len.min(to.len));
         // Whoever waited may count on the old place being free.
         drop((from, to));
         if is_done {
@@ -156,6 +160,7 @@ impl Drop for CopyEngine {
             // A forked child has neither the thread nor the right to the memory.
             return;
         }
+        self.shared.throttle.set(0);
         self.shared.jobs().is_ended = true;
         self.shared.more.notify_all();
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();

@@ -99,6 +99,10 @@ impl Exporter for Window {
         drop(gone);
     }
 
+    fn why_gone(&self) -> Option<String> {
+        self.bo.resource().err().map(|refusal| refusal.what)
+    }
+
     fn is_coherent(&self) -> bool {
         true
     }

@@ -109,14 +109,14 @@ impl Gpu {
     pub fn evict(&self, bo: &Bo) -> Result<Fence> {
         let bo = bo.own()?;
         bo.device.check_present()?;
-        bo.evict(&bo.resv.lock(), false)
+        bo.evict(&bo.resv.lock(), false, "evicted")
     }
 
     /// Moves every buffer of this process that can move out of VRAM; returns how many did.
     pub fn evict_all(&self) -> usize {
         let in_vram = |bo: &Arc<BoInner>| bo.resource().is_ok_and(|r| r.domain == Domain::Vram);
         let bos = self.device.all().into_iter().filter(in_vram);
-        bos.filter(|bo| bo.evict(&bo.resv.lock(), false).is_ok()).count()
+        bos.filter(|bo| bo.evict(&bo.resv.lock(), false, "evicted").is_ok()).count()
     }
 
     /// Moves a buffer to `domain`.
@@ -139,13 +139,13 @@ impl Gpu {
 
     /// Begins a reset; until it ends, everything answers ENODEV.
     pub fn begin_reset(&self) -> Resetting {
-        Resetting::begin(&self.device)
+        Resetting::begin(&self.device, "the GPU was reset")
     }
 
     /// Takes the GPU out of the machine: all buffers of this process are revoked for good, and everything answers ENODEV.
     /// Importers that cannot be revoked keep their access; the names of their buffers are returned.
     pub fn remove(&self) -> Vec<String> {
-        Resetting::remove(&self.device)
+        Resetting::remove(&self.device, "the GPU was removed")
     }
 
     /// Does the next job of a copy engine that works when asked; returns whether there was one.
@@ -194,8 +194,7 @@ impl Gpu {
 
     /// Bytes of a domain in use, by all processes that share the GPU.
     pub fn used(&self, domain: Domain) -> u64 {
-        let entries = self.device.pools.ledger.lock().entries();
-        entries.iter().filter(|entry| entry.domain == domain).map(|entry| entry.len).sum()
+        self.device.used(domain)
     }
 }
 

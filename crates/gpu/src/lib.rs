@@ -48,6 +48,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod act;
 mod bo;
 mod client;
 mod config;
@@ -57,10 +58,13 @@ mod device;
 mod engine;
 mod error;
 mod exporter;
+mod fill;
 mod gpu;
 mod handle;
+mod here;
 mod imported;
 mod ledger;
+mod look;
 mod machine;
 mod peers;
 mod persona;
@@ -69,6 +73,9 @@ mod pools;
 mod reset;
 mod room;
 mod stats;
+mod throttle;
+pub mod weather;
+mod worker;
 
 pub use config::{CopyMode, GpuConfig};
 pub use copy::copy;
@@ -76,7 +83,9 @@ pub use cpu::CpuPages;
 pub use error::Result;
 pub use gpu::Gpu;
 pub use handle::Bo;
+pub use look::{BufferView, GpuView};
 pub use machine::{Machine, Presets};
+pub use peers::survey::{ByHand, Member, survey};
 pub use persona::{Orphans, Persona, PinPolicy, Preset, WithoutP2p};
 pub use place::{Domain, Domains, Place};
 pub use reset::Resetting;

@@ -3,14 +3,15 @@
 //! ```text
 //!   peerdma/gpu/UID/NAME/door     held while somebody joins
 //!   peerdma/gpu/UID/NAME/0        process 0 listens: "join" is answered with ledger, VRAM and GTT;
-//!   peerdma/gpu/UID/NAME/1        "evict this buffer of yours" with whether that was done
-//!   ...
+//!   peerdma/gpu/UID/NAME/1        "evict this buffer of yours" with whether that was done,
+//!   ...                           "what do you have" and "do this to it" with text, for `peerdma gpu`
 //! ```
 //!
 //! Abstract sockets: they belong to the network namespace, and a name is free once its process is dead. Nobody is special:
 //! whoever comes first makes the memory, and any process that has it can hand it on. Abstract names have no owner, so both
 //! sides look at the other's uid.
 
+pub(crate) mod survey;
 mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,13 +23,16 @@ use std::time::{Duration, Instant};
 use dmabuf::PrivateFd;
 use rustix::net::Shutdown;
 
+use crate::act::Act;
 use crate::config::GpuConfig;
 use crate::device::Device;
 use crate::error::{Result, busy, invalid, no_device, no_memory};
 use crate::ledger::{Entry, Ledger, ORPHAN};
+use crate::place::Domain;
 use crate::pools::Pools;
 use crate::room::Evicted;
 use crate::stats::Counters;
+use survey::ByHand;
 use wire::{Answer, Ask, Name};
 
 /// Processes that share a GPU at a time.
@@ -129,13 +133,18 @@ impl Peers {
                 umem::guard::block_signals();
                 while let Some((ask, from)) = wire::next(&listener) {
                     let Some(device) = device.upgrade() else { return };
-                    answer(&device, ledger, ask, &from);
+                    answer(&device, ledger, ask, from);
                 }
             });
         let spawned = spawned
             .map_err(|error| no_memory(format!("no thread to serve a shared GPU: {error}")))?;
         *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(spawned);
         Ok(())
+    }
+
+    /// Which memory it is: the same number in all processes that share it.
+    pub(crate) fn memory(&self) -> u64 {
+        self.ledger
     }
 
     /// Asks a process to evict one of its buffers.
@@ -251,13 +260,16 @@ fn geometry(config: &GpuConfig) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, part| (hash ^ part).wrapping_mul(0x0100_0000_01b3))
 }
 
-fn answer(device: &Device, ledger: u64, ask: Ask, from: &wire::Caller) {
+fn answer(device: &Arc<Device>, ledger: u64, ask: Ask, from: wire::Caller) {
     let pools = &device.pools;
     match ask {
         Ask::Join { geometry: theirs } if theirs != geometry(&device.config) => {
             from.answer(&Answer::Otherwise);
         }
         Ask::Join { .. } => from.send_memory(pools),
+        Ask::Look { after } => from.tell(&device.look(after).encode()),
+        Ask::Act { ledger: theirs, .. } if theirs != ledger => from.answer(&Answer::Never),
+        Ask::Act { what, buffer, .. } => act(device, what, buffer, from),
         Ask::Evict { ledger: theirs, .. } if theirs != ledger => from.answer(&Answer::Never),
         Ask::Evict { bo, only_out_of_bar, .. } => {
             let evicted = device.evict_ours(bo, only_out_of_bar);
@@ -269,6 +281,31 @@ fn answer(device: &Device, ledger: u64, ask: Ask, from: &wire::Caller) {
                 Evicted::Busy => Answer::NotNow,
                 Evicted::Nothing => Answer::Never,
             });
+        }
+    }
+}
+
+/// Does what somebody wants by hand, in a thread of its own: others are answered meanwhile.
+fn act(device: &Arc<Device>, what: ByHand, buffer: Option<u64>, from: wire::Caller) {
+    let device = Arc::downgrade(device);
+    let job = move || {
+        let Some(device) = device.upgrade().filter(|_| !from.gave_up()) else { return };
+        let numbers = buffer.map(|number| number..=number);
+        let came = device.act(what.act(), numbers.as_ref(), "hand (peerdma gpu)");
+        from.tell(toml::to_string(&came).unwrap_or_default().as_bytes());
+    };
+    // Who waits in vain is told by the end of the connection.
+    crate::worker::submit(Box::new(job));
+}
+
+impl ByHand {
+    fn act(self) -> Act {
+        match self {
+            Self::Evict => Act::Evict,
+            Self::MoveToVram => Act::Move(Domain::Vram),
+            Self::MoveToGtt => Act::Move(Domain::Gtt),
+            Self::Reset => Act::Reset,
+            Self::Unplug => Act::Unplug,
         }
     }
 }

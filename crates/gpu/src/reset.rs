@@ -18,36 +18,52 @@ pub struct Resetting {
     device: Arc<Device>,
     taken: Vec<(Arc<BoInner>, Option<Closed>)>,
     kept: Vec<String>,
+    /// A reset, which gives back what it took.
+    is_reset: bool,
 }
 
 impl Resetting {
-    pub(crate) fn begin(device: &Arc<Device>) -> Self {
+    pub(crate) fn begin(device: &Arc<Device>, why: &str) -> Self {
         device.is_resetting.store(true, Ordering::Release);
-        let mut resetting = Self { device: Arc::clone(device), taken: vec![], kept: vec![] };
+        let mut resetting =
+            Self { device: Arc::clone(device), taken: vec![], kept: vec![], is_reset: true };
         for bo in device.all() {
-            let closed = resetting.revoke(&bo, "the GPU was reset");
+            let closed = resetting.revoke(&bo, why);
             bo.lose(false);
             resetting.taken.push((bo, closed));
         }
         resetting
     }
 
-    pub(crate) fn remove(device: &Arc<Device>) -> Vec<String> {
+    pub(crate) fn remove(device: &Arc<Device>, why: &str) -> Vec<String> {
         if device.set_removed() {
             return vec![];
         }
-        let mut removal = Self { device: Arc::clone(device), taken: vec![], kept: vec![] };
+        let mut removal =
+            Self { device: Arc::clone(device), taken: vec![], kept: vec![], is_reset: false };
         for bo in device.all() {
-            let before = removal.kept.len();
-            let closed = removal.revoke(&bo, "the GPU was removed");
-            if removal.kept.len() == before {
-                if let Some(closed) = closed {
-                    closed.revoke();
-                }
-                bo.lose(true);
-            }
+            removal.revoke_for_good(&bo, why);
         }
         std::mem::take(&mut removal.kept)
+    }
+
+    /// Takes one buffer away for good. Returns whether an importer kept its access.
+    pub(crate) fn take_away(bo: &Arc<BoInner>, why: &str) -> bool {
+        let mut taking =
+            Self { device: Arc::clone(&bo.device), taken: vec![], kept: vec![], is_reset: false };
+        taking.revoke_for_good(bo, why);
+        !std::mem::take(&mut taking.kept).is_empty()
+    }
+
+    fn revoke_for_good(&mut self, bo: &Arc<BoInner>, why: &str) {
+        let before = self.kept.len();
+        let closed = self.revoke(bo, why);
+        if self.kept.len() == before {
+            if let Some(closed) = closed {
+                closed.revoke();
+            }
+            bo.lose(true);
+        }
     }
 
     /// Buffers whose importers kept their access.
@@ -84,7 +100,7 @@ impl Resetting {
 
 impl Drop for Resetting {
     fn drop(&mut self) {
-        if self.device.is_removed() {
+        if self.device.is_removed() || !self.is_reset {
             return;
         }
         // First, so that a refusal is always of the time before its buffer's gate opened: an importer that is refused tells

@@ -12,6 +12,9 @@ use crate::stats::Counters;
 /// How long a caller waits for buffers that others are just using.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// The number of what a fault plan holds, which is no buffer. It counts neither as the process's own nor as pinned.
+pub(crate) const BALLAST: u64 = u64::MAX;
+
 /// What a buffer needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Need {
@@ -99,7 +102,9 @@ impl Device {
             return false;
         };
         let ledger = &self.pools.ledger;
-        let ours = |entry: &Entry| entry.domain == Domain::Vram && entry.owner == ledger.owner();
+        let ours = |entry: &Entry| {
+            entry.domain == Domain::Vram && entry.owner == ledger.owner() && entry.bo != BALLAST
+        };
         let used: u64 = ledger.lock().entries().iter().filter(|e| ours(e)).map(|e| e.len).sum();
         used.saturating_add(len) > limit
     }
@@ -165,7 +170,7 @@ impl Device {
             return Evicted::Busy;
         };
         let Some(resv) = bo.resv.try_lock() else { return Evicted::Busy };
-        match bo.evict(&resv, only_out_of_bar) {
+        match bo.evict(&resv, only_out_of_bar, "evicted") {
             Ok(fence) => {
                 drop(resv);
                 self.engine.wait(&fence);
@@ -205,6 +210,7 @@ impl Device {
             let counts = |entry: &&Entry| {
                 entry.domain == Domain::Vram
                     && (entry.pinned || entry.fixed)
+                    && entry.bo != BALLAST
                     && only.is_none_or(|owner| entry.owner == owner)
             };
             entries.iter().filter(counts).map(|entry| entry.len).sum::<u64>()

@@ -477,3 +477,19 @@ fn evict_soon(gpu: &Gpu, bo: &Bo) {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
+
+#[test]
+fn a_stopped_process_is_seen_and_said_to_be_silent() {
+    let config = shared("silent");
+    let gpu = open(&config);
+    let other = Other::start(&config);
+    let pid = other.child.id();
+    other.stop();
+    let mut members = gpu::survey();
+    members.retain(|member| member.gpu == config.name);
+    let of = |pid: u32| members.iter().find(|member| member.pid == Some(pid)).expect("listed");
+    let silent = of(pid).view.as_ref().expect_err("it is stopped");
+    assert!(silent.contains("stopped"), "{silent}");
+    assert!(of(std::process::id()).view.is_ok());
+    drop(gpu);
+}

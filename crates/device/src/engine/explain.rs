@@ -65,6 +65,17 @@ impl Core {
     fn remember_failure(&mut self, failed: Failed) {
         let words = &failed.words;
         tracing::warn!(target: "peerdma::completion", "{words}");
+        self.write_explanation(words);
+        let failures = &mut self.failures;
+        if failures.known.len() >= MAX_REMEMBERED {
+            failures.known.pop_front();
+        }
+        failures.known.push_back(failed);
+    }
+
+    /// Adds a sentence to the file of `peerdma explain`.
+    #[cold]
+    pub(crate) fn write_explanation(&mut self, words: &str) {
         let Self { failures, config, .. } = self;
         if let Some(path) = &config.explain
             && failures.written < MAX_WRITTEN
@@ -76,10 +87,6 @@ impl Core {
                 tracing::error!(target: "peerdma::completion", "{}: {error}", path.display());
             }
         }
-        if failures.known.len() >= MAX_REMEMBERED {
-            failures.known.pop_front();
-        }
-        failures.known.push_back(failed);
     }
 }
 

@@ -213,6 +213,13 @@ impl Import {
         Ok(Some(umem))
     }
 
+    /// Why the memory is gone, in words.
+    pub(crate) fn why_gone(&self) -> String {
+        let info = self.buffer.info();
+        let who = || format!("{} of {} was taken away by its owner", info.name, info.exporter);
+        self.buffer.why_gone().unwrap_or_else(who)
+    }
+
     fn map_for_cpu(&self) -> Result<Umem> {
         const PAGE: u64 = 4096;
         let refuse = |error: &dyn std::error::Error| {

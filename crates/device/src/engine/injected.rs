@@ -7,10 +7,11 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use environment::NamedFile;
-use fault::{Injector, Packet, Plan, Span, Strike, Verdict, Way, Who};
+use fault::{GpuStrike, Injector, Packet, Plan, Span, Strike, Verdict, Way, Who};
 use iba::{Av, EventType, Psn, Qpn};
 use transport::Time;
 use transport::env::{Rx, Skipped, Source, To, TransmitError};
@@ -27,6 +28,14 @@ use super::qp::QpTable;
 use crate::config::NicConfig;
 use crate::ids::QpId;
 use crate::refusal::{Kind, Refusal, Result};
+
+/// Who does to GPUs what packets trigger: devices and GPUs do not know each other.
+static WEATHER: OnceLock<fn(GpuStrike)> = OnceLock::new();
+
+/// Has faults of GPUs that packets trigger done by `weather`, which returns at once: an engine is held. The first one stays.
+pub fn set_weather(weather: fn(GpuStrike)) {
+    WEATHER.get_or_init(|| weather);
+}
 
 /// Packets held back at once; the others pass.
 const MAX_HELD: usize = 1 << 16;
@@ -537,6 +546,11 @@ impl Engine {
                 }
                 if self.core.port.active {
                     self.core.raise_port(EventType::PortErr);
+                }
+            }
+            Strike::Gpu(strike) => {
+                if let Some(weather) = WEATHER.get() {
+                    weather(strike);
                 }
             }
             Strike::Revoke(ordinal) => {

@@ -84,6 +84,7 @@ pub use self::cq::Wc;
 
 use self::descriptors::Descriptors;
 use self::env::{QpEnv, Route};
+pub use self::injected::set_weather;
 use self::late_acks::LateAcks;
 pub use self::mr::MrKind;
 use self::qp::QpTable;

@@ -100,13 +100,16 @@ impl Core {
     pub(crate) fn revoke(&mut self, id: MrId) {
         let Some(mr) = self.mrs.get_mut(id) else { return };
         if !std::mem::replace(&mut mr.is_revoked, true) {
-            tracing::info!(
-                target: "peerdma::peer-memory",
-                "region {} (key {:#x}) lost its memory: {} took it away; the key is dead",
-                id.handle(),
-                mr.key,
-                mr.peer.as_ref().map_or("the exporter of its dma-buf", PeerRegion::client)
-            );
+            let why = match (&mr.import, &mr.peer) {
+                (Some(import), _) => import.why_gone(),
+                (None, Some(peer)) => format!("{} took it away", peer.client()),
+                (None, None) => "it was taken away".to_owned(),
+            };
+            let (region, key) = (id.handle(), mr.key);
+            let words =
+                format!("region {region} (key {key:#x}) lost its memory: {why}; the key is dead");
+            tracing::info!(target: "peerdma::peer-memory", "{words}");
+            self.write_explanation(&words);
         }
         if let Some(table) = &self.table {
             table.withdraw(id);

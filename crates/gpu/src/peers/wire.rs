@@ -1,4 +1,5 @@
-//! What processes that share a GPU say to each other: one question and one answer for each connection.
+//! What processes that share a GPU say to each other: one question and one answer for each connection. An answer in words
+//! ([`Told`]) is text behind the words that others have.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,11 +14,16 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
+use super::survey::ByHand;
+use crate::look::LONGEST;
 use crate::place::Domain;
 use crate::pools::Pools;
 
 /// How long an answer may take. An eviction copies a buffer first.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long it may take that something is done by hand: all buffers of a process may have to be copied.
+const PATIENCE_BY_HAND: Duration = Duration::from_secs(60);
 
 /// Version of what is said.
 const VERSION: u64 = 1;
@@ -31,6 +37,25 @@ pub(super) enum Ask {
     Join { geometry: u64 },
     /// Move this buffer of yours out of the way.
     Evict { ledger: u64, bo: u64, only_out_of_bar: bool },
+    /// What do you have, of buffers with a number above this one?
+    Look { after: u64 },
+    /// Do something to the GPU, or to a buffer of yours, or to all.
+    Act { ledger: u64, what: ByHand, buffer: Option<u64> },
+}
+
+/// An answer in words, or what stands for one.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    Text {
+        pid: Option<u32>,
+        said: Vec<u8>,
+    },
+    /// No process has this number, or it is another user's.
+    Nobody,
+    /// One has, and does not answer.
+    Silence {
+        pid: Option<u32>,
+    },
 }
 
 /// An answer, or what stands for one.
@@ -62,8 +87,13 @@ pub(super) struct Caller {
 
 impl Name {
     pub(super) fn new(gpu: &str) -> Self {
+        Self { prefix: format!("{}{gpu}/", Self::prefix_of_user()) }
+    }
+
+    /// How the names of all sockets of this user begin.
+    pub(super) fn prefix_of_user() -> String {
         let uid = rustix::process::geteuid().as_raw();
-        Self { prefix: format!("peerdma/gpu/{uid}/{gpu}/") }
+        format!("peerdma/gpu/{uid}/")
     }
 
     /// Holds the door against others who join, until it is dropped.
@@ -103,6 +133,41 @@ impl Name {
             return Answer::Silence;
         }
         receive_answer(&socket).unwrap_or(Answer::Silence)
+    }
+
+    /// Asks what a process has.
+    pub(super) fn look(&self, member: u8, after: u64) -> Told {
+        self.told(member, &Ask::Look { after }, PATIENCE)
+    }
+
+    /// Has a process do something.
+    pub(super) fn tell(&self, member: u8, ask: &Ask) -> Told {
+        self.told(member, ask, PATIENCE_BY_HAND)
+    }
+
+    fn told(&self, member: u8, ask: &Ask, patience: Duration) -> Told {
+        let socket = match self.connect(member) {
+            Ok(socket) if socket.is_ours() => socket,
+            Err(Errno::AGAIN) => return Told::Silence { pid: None },
+            _ => return Told::Nobody,
+        };
+        let pid = peer_cred(socket.as_fd()).ok().and_then(|cred| cred.pid);
+        // TIMEOUT: as long as what is asked may take.
+        let limit = sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(patience));
+        let question = encode(ask);
+        if limit.is_err()
+            || rustix::net::send(&socket, &question, SendFlags::NOSIGNAL) != Ok(question.len())
+        {
+            return Told::Silence { pid };
+        }
+        let mut said = vec![0; WORDS * 8 + LONGEST];
+        match rustix::net::recv(&socket, &mut said[..], RecvFlags::TRUNC) {
+            Ok((_, len)) if (WORDS * 8..=said.len()).contains(&len) && word(&said, 0) == TEXT => {
+                said.truncate(len);
+                Told::Text { pid, said: said.split_off(WORDS * 8) }
+            }
+            _ => Told::Silence { pid },
+        }
     }
 
     /// A connection to a process, whoever it is. It takes no descriptors, where the kernel can refuse them.
@@ -147,14 +212,13 @@ pub(super) fn next(listener: &PrivateFd) -> Option<(Ask, Caller)> {
         let Ok((len, _)) = rustix::net::recv(&socket, &mut said[..], RecvFlags::empty()) else {
             continue;
         };
+        let caller = Caller { socket };
         // Who gave up waiting (we may have been stopped) must not have its way now.
-        let gave_up =
-            rustix::net::recv(&socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         if len == said.len()
-            && matches!(gave_up, Err(Errno::AGAIN))
+            && !caller.gave_up()
             && let Some(ask) = decode(&said)
         {
-            return Some((ask, Caller { socket }));
+            return Some((ask, caller));
         }
     }
 }
@@ -170,6 +234,19 @@ impl Caller {
         };
         // Who did not wait for the answer does not get it.
         let _ = rustix::net::send(&self.socket, &words([code, 0, 0, 0, 0]), SendFlags::NOSIGNAL);
+    }
+
+    /// Answers in words.
+    pub(super) fn tell(&self, text: &[u8]) {
+        let mut said = words([TEXT, text.len() as u64, 0, 0, 0]).to_vec();
+        said.extend(text);
+        let _ = rustix::net::send(&self.socket, &said, SendFlags::NOSIGNAL);
+    }
+
+    /// Whether who asked waits no longer.
+    pub(super) fn gave_up(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        !matches!(rustix::net::recv(&self.socket, &mut [0; 1][..], flags), Err(Errno::AGAIN))
     }
 
     pub(super) fn send_memory(&self, pools: &Pools) {
@@ -188,9 +265,16 @@ const OTHERWISE: u64 = 2;
 const DONE: u64 = 3;
 const NOT_NOW: u64 = 4;
 const NEVER: u64 = 5;
+const TEXT: u64 = 6;
 
 const JOIN: u64 = 1;
 const EVICT: u64 = 2;
+const LOOK: u64 = 3;
+const ACT: u64 = 4;
+
+/// What is done by hand, in the order of its numbers.
+const BY_HAND: [ByHand; 5] =
+    [ByHand::Evict, ByHand::MoveToVram, ByHand::MoveToGtt, ByHand::Reset, ByHand::Unplug];
 
 fn encode(ask: &Ask) -> [u8; WORDS * 8] {
     words(match *ask {
@@ -198,23 +282,36 @@ fn encode(ask: &Ask) -> [u8; WORDS * 8] {
         Ask::Evict { ledger, bo, only_out_of_bar } => {
             [VERSION, EVICT, ledger, bo, only_out_of_bar.into()]
         }
+        Ask::Look { after } => [VERSION, LOOK, after, 0, 0],
+        Ask::Act { ledger, what, buffer } => {
+            // Buffers are counted from 1.
+            [VERSION, ACT, ledger, what as u64, buffer.unwrap_or(0)]
+        }
     })
 }
 
 fn decode(said: &[u8; WORDS * 8]) -> Option<Ask> {
-    let word = |n: usize| {
-        let bytes = said[n * 8..][..8].try_into();
-        u64::from_le_bytes(bytes.expect("eight bytes"))
-    };
+    let word = |n: usize| word(said, n);
     match (word(0), word(1)) {
         (VERSION, JOIN) => Some(Ask::Join { geometry: word(2) }),
         (VERSION, EVICT) => {
             Some(Ask::Evict { ledger: word(2), bo: word(3), only_out_of_bar: word(4) != 0 })
         }
+        (VERSION, LOOK) => Some(Ask::Look { after: word(2) }),
+        (VERSION, ACT) => {
+            let what = usize::try_from(word(3)).ok().and_then(|what| BY_HAND.get(what))?;
+            let buffer = Some(word(4)).filter(|buffer| *buffer > 0);
+            Some(Ask::Act { ledger: word(2), what: *what, buffer })
+        }
         // Another version joins another GPU, in its own words.
         (_, JOIN) => Some(Ask::Join { geometry: 0 }),
         _ => None,
     }
+}
+
+fn word(said: &[u8], n: usize) -> u64 {
+    let bytes = said[n * 8..][..8].try_into();
+    u64::from_le_bytes(bytes.expect("eight bytes"))
 }
 
 fn words(words: [u64; WORDS]) -> [u8; WORDS * 8] {
@@ -276,11 +373,15 @@ mod tests {
         let asks = [
             Ask::Join { geometry: 7 },
             Ask::Evict { ledger: 1, bo: u64::MAX, only_out_of_bar: true },
+            Ask::Look { after: 9 },
+            Ask::Act { ledger: 3, what: ByHand::Evict, buffer: None },
+            Ask::Act { ledger: 3, what: ByHand::Unplug, buffer: Some(7) },
         ];
         for ask in asks {
             assert_eq!(decode(&encode(&ask)), Some(ask));
         }
         assert_eq!(decode(&words([VERSION, 9, 0, 0, 0])), None);
+        assert_eq!(decode(&words([VERSION, ACT, 0, BY_HAND.len() as u64, 0])), None);
         assert_eq!(decode(&words([9, EVICT, 0, 0, 0])), None);
         assert_eq!(decode(&words([9, JOIN, 5, 0, 0])), Some(Ask::Join { geometry: 0 }));
     }

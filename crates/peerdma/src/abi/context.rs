@@ -72,15 +72,17 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Con
 
 /// Sees to it that a program that ends without closing its devices leaves nothing out of its capture, and says what was
 /// counted and what fired of its fault plan.
-fn watch_the_end() {
+pub(crate) fn watch_the_end() {
     static WATCH: Once = Once::new();
     extern "C" fn at_the_end() {
         device::finish_records();
+        gpu::weather::report();
         // The report needs storage of the thread, and that which ends the process may have lost its own.
         if let Ok(thread) = link::thread::spawn("peerdma-report", report::finish) {
             let _ = thread.join();
         }
     }
+    device::set_weather(gpu::weather::struck);
     // SAFETY: the function has the signature that atexit asks for, touches no argument, and is not unloaded: the library
     // is linked with `-z nodelete`. If it cannot be noted, the last packets may be missing.
     WATCH.call_once(|| unsafe {

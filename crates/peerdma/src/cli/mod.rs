@@ -4,6 +4,7 @@ mod demo;
 mod dmabuf;
 mod door;
 mod explain;
+mod gpu;
 mod matrix;
 mod run;
 
@@ -30,6 +31,8 @@ enum Command {
     DmaBuf(dmabuf::Args),
     /// Say what a completion status means, or why the work requests of a program failed
     Explain(explain::Args),
+    /// List the software GPUs and buffers of running programs, or move, evict, reset and unplug them by hand
+    Gpu(gpu::Args),
     /// Measure every class of importer against every exporter, and compare with the rules
     Matrix(matrix::Args),
     /// Run a verbs program on peerdma: its libibverbs, its librdmacm, its /sys/class/infiniband
@@ -43,6 +46,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Demo(args) => demo::main(args),
         Command::DmaBuf(args) => dmabuf::main(args),
         Command::Explain(args) => explain::main(args),
+        Command::Gpu(args) => gpu::main(args),
         Command::Matrix(args) => matrix::main(args),
         Command::Run(args) => run::main(args),
     }

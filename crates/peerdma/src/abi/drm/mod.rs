@@ -80,6 +80,7 @@ pub(crate) extern "C" fn peerdma_drm_door() -> *const Door {
 
 extern "C" fn open(node: c_int, is_card: bool, flags: c_int) -> c_int {
     control("open of a DRM node", -1, || {
+        super::context::watch_the_end();
         let opened = State::here_or_new().and_then(|state| {
             let node = usize::try_from(node).map_err(|_| libc::ENXIO)?;
             state.open(node, is_card, flags)

@@ -1,0 +1,42 @@
+//! Pressure: memory that a fault plan holds, and that nobody can evict.
+
+use std::sync::PoisonError;
+
+use crate::device::Device;
+use crate::place::Domain;
+use crate::room::{BALLAST, Need};
+
+/// No more pieces than this, and none smaller: the ledger is for the buffers of programs.
+const PIECES: usize = 256;
+const SMALLEST: u64 = 64 << 10;
+
+impl Device {
+    /// Holds so much of VRAM that `millionths` of it are in use, or lets go of what is too much. Nothing is evicted for it.
+    pub(crate) fn fill(&self, millionths: u32) {
+        let mut ballast = self.ballast.lock().unwrap_or_else(PoisonError::into_inner);
+        ballast.clear();
+        // CAST: no product of these is too long for 128 bits, and the quotient is at most VRAM.
+        let target = (u128::from(self.config.vram) * u128::from(millionths) / 1_000_000) as u64;
+        let page = rustix::param::page_size() as u64;
+        let mut left = target.saturating_sub(self.used(Domain::Vram)) / page * page;
+        let mut piece = left;
+        while left > 0 && ballast.len() < PIECES {
+            let len = piece.min(left);
+            let need = Need { bo: BALLAST, len, align: page, fixed: true, visible: false };
+            if let Some(resource) = self.try_obtain(Domain::Vram, need) {
+                ballast.push(resource);
+                left -= len;
+            } else if piece > SMALLEST {
+                piece = (piece / 2 / page * page).max(SMALLEST);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Bytes of a domain in use, by all processes that share the GPU.
+    pub(crate) fn used(&self, domain: Domain) -> u64 {
+        let entries = self.pools.ledger.lock().entries();
+        entries.iter().filter(|entry| entry.domain == domain).map(|entry| entry.len).sum()
+    }
+}

@@ -1,0 +1,151 @@
+//! All processes of this user that share GPUs, seen from a program that shares none: `peerdma gpu`.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use super::MEMBERS;
+use super::wire::{Ask, Name, Told};
+use crate::act::Came;
+use crate::look::GpuView;
+
+/// How long one process may take to tell of all its buffers.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A process that has a GPU open, as far as it told.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Member {
+    /// The GPU's name.
+    pub gpu: String,
+    /// Its number among the processes that share the GPU.
+    pub member: u8,
+    /// Its pid, as the kernel has it.
+    pub pid: Option<u32>,
+    /// What it told, or why nothing is known.
+    pub view: Result<GpuView, String>,
+}
+
+/// What can be done by hand to the GPU of a running program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ByHand {
+    /// Buffers move out of VRAM.
+    Evict,
+    /// Buffers move to VRAM.
+    MoveToVram,
+    /// Buffers move to GTT.
+    MoveToGtt,
+    /// The GPU is reset.
+    Reset,
+    /// The GPU is taken out of the machine.
+    Unplug,
+}
+
+/// Asks all processes of this user in this network namespace that share a GPU. One that is stopped is among them, and told
+/// nothing.
+pub fn survey() -> Vec<Member> {
+    let names = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let found = listening(&names, &Name::prefix_of_user());
+    std::thread::scope(|scope| {
+        let ask = |(gpu, member): (String, u8)| scope.spawn(move || ask(gpu, member));
+        let asked: Vec<_> = found.into_iter().map(ask).collect();
+        asked.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
+    })
+}
+
+/// The GPUs, and the numbers of processes that share them, whose sockets a list of the kernel has.
+fn listening(list: &str, prefix: &str) -> BTreeSet<(String, u8)> {
+    let found = list.lines().filter_map(|line| {
+        let name = line.split_ascii_whitespace().nth(7)?.strip_prefix('@')?;
+        let (gpu, member) = name.strip_prefix(prefix)?.split_once('/')?;
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+        let is_name = (1..=32).contains(&gpu.len()) && gpu.bytes().all(plain);
+        let member = member.parse().ok().filter(|member| *member < MEMBERS)?;
+        is_name.then(|| (gpu.to_owned(), member))
+    });
+    found.collect()
+}
+
+/// What a process tells; none if it is gone, or its socket is another user's.
+fn ask(gpu: String, member: u8) -> Option<Member> {
+    let name = Name::new(&gpu);
+    let start = Instant::now();
+    let mut whole: Option<Member> = None;
+    let mut after = 0;
+    loop {
+        let (pid, said) = match name.look(member, after) {
+            Told::Text { pid, said } => (pid, said),
+            Told::Nobody => return None,
+            Told::Silence { pid } => {
+                let view = Err("it does not answer: is it stopped?".to_owned());
+                return Some(Member { gpu, member, pid, view });
+            }
+        };
+        let Some((view, next)) = GpuView::decode(&said, after) else {
+            let view = Err("it answered nothing that can be read: another version?".to_owned());
+            return Some(Member { gpu, member, pid, view });
+        };
+        let whole = match &mut whole {
+            Some(Member { view: Ok(known), .. }) => {
+                known.buffers.extend(view.buffers);
+                whole.as_mut()?
+            }
+            _ => whole.insert(Member { gpu: gpu.clone(), member, pid, view: Ok(view) }),
+        };
+        match next.filter(|_| start.elapsed() < PATIENCE) {
+            Some(next) => after = next,
+            None => return Some(whole.clone()),
+        }
+    }
+}
+
+impl Member {
+    /// Does something to the GPU in this process, or to one buffer or all: how often it was done, in words, and why not.
+    ///
+    /// # Errors
+    ///
+    /// The process did not answer, or shares other memory by now.
+    pub fn act(&self, what: ByHand, buffer: Option<u64>) -> Result<(String, Vec<String>), String> {
+        let memory = self.view.as_ref()?.memory;
+        let ask = Ask::Act { ledger: memory, what, buffer };
+        match Name::new(&self.gpu).tell(self.member, &ask) {
+            Told::Text { said, .. } => {
+                let text = std::str::from_utf8(&said).ok();
+                let came = text.and_then(|text| toml::from_str::<Came>(text).ok());
+                let came = came.ok_or("it answered nothing that can be read")?;
+                let mut why: Vec<_> = came.why.iter().map(|why| crate::look::short(why)).collect();
+                match came.refused.saturating_sub(why.len() as u64) {
+                    0 => {}
+                    more => why.push(format!("and {more} more")),
+                }
+                Ok((what.act().words(came.done), why))
+            }
+            Told::Nobody => Err("it ended".to_owned()),
+            Told::Silence { .. } => Err("it does not answer: is it stopped?".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_are_known_by_their_names_and_others_are_left_alone() {
+        let line = |name: &str| format!("0000: 00000002 0 00010000 0005 01 4711 {name}\n");
+        let list = [
+            "@peerdma/gpu/7/nvidia0/12",
+            "@peerdma/gpu/7/nvidia0/0",
+            "@peerdma/gpu/7/nvidia0/door",
+            "@peerdma/gpu/7/nvidia0/64",
+            "@peerdma/gpu/77/nvidia0/1",
+            "@peerdma/gpu/7/a b/1",
+            "@peerdma/gpu/7//1",
+            "/peerdma/gpu/7/nvidia0/3",
+            "",
+        ];
+        let list: String = list.iter().map(|name| line(name)).collect();
+        let nvidia = |member| ("nvidia0".to_owned(), member);
+        assert_eq!(listening(&list, "peerdma/gpu/7/"), [nvidia(0), nvidia(12)].into());
+    }
+}

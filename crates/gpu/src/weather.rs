@@ -1,0 +1,256 @@
+//! Bad days of GPU memory, from a fault plan: what the time, functions of a runtime and packets of a NIC do to the GPUs of this
+//! process.
+//!
+//! The plan is the one that `PEERDMA_FAULT` names. Acts are done by a [thread](crate::worker) of their own, which starts with the
+//! first of them. A call of a runtime that triggers one waits until it is done, so that the same call meets the same
+//! weather in each run; a NIC does not wait, since it would hold its engine.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use environment::NamedFile;
+use fault::{GpuAct, GpuStrike, Plan, Weather};
+
+use crate::act::{Act, Came};
+use crate::error::{Result, no_device};
+use crate::place::Domain;
+use crate::worker;
+
+const LOG: &str = "peerdma::fault-plan";
+
+/// How long a call of a runtime waits for what it triggered.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Whether calls of a runtime may trigger something: [`UNREAD`], [`NONE`] or [`SOME`].
+static OPERATIONS: AtomicU8 = AtomicU8::new(UNREAD);
+/// The plan was not read.
+const UNREAD: u8 = 0;
+const NONE: u8 = 1;
+const SOME: u8 = 2;
+
+static SKY: Mutex<Option<Sky>> = Mutex::new(None);
+
+/// A plan at work in this process.
+struct Sky {
+    pid: u32,
+    opened: Instant,
+    weather: Weather,
+    /// What came of each rule, by its place.
+    came: BTreeMap<u64, (String, Came)>,
+    title: String,
+    is_reported: bool,
+    report: Option<PathBuf>,
+}
+
+/// The first GPU is opened, or a runtime called: reads the plan, and begins with it.
+pub(crate) fn begin() -> Result<()> {
+    let Some(path) = environment::var_os("PEERDMA_FAULT") else {
+        OPERATIONS.store(NONE, Ordering::Relaxed);
+        return Ok(());
+    };
+    let mut sky = lock();
+    if is_ours(sky.as_ref()) {
+        return Ok(());
+    }
+    OPERATIONS.store(NONE, Ordering::Relaxed);
+    let new = Sky::read(Path::new(&path))?;
+    if new.weather.has_operations() {
+        OPERATIONS.store(SOME, Ordering::Relaxed);
+    }
+    *sky = Some(new);
+    drop(sky);
+    wait_for_next();
+    Ok(())
+}
+
+/// A function of a runtime is called: does first what the plan has for that.
+#[inline]
+pub fn operation(name: &'static str) {
+    if OPERATIONS.load(Ordering::Relaxed) != NONE {
+        called(name);
+    }
+}
+
+#[cold]
+fn called(name: &'static str) {
+    if OPERATIONS.load(Ordering::Relaxed) == UNREAD {
+        // Whoever opens a GPU is told what is wrong with the plan.
+        let _ = begin();
+    }
+    let mut sky = lock();
+    let Some(here) = sky.as_mut().filter(|sky| sky.pid == std::process::id()) else { return };
+    let strikes = here.weather.operation(here.opened.elapsed(), name);
+    drop(sky);
+    if strikes.is_empty() {
+        return;
+    }
+    tracing::debug!(target: LOG, "{name} meets {} faults", strikes.len());
+    let (done, wait) = mpsc::channel();
+    let is_given = worker::submit(Box::new(move || {
+        strikes.iter().for_each(carry_out);
+        let _ = done.send(());
+    }));
+    if is_given {
+        // TIMEOUT: an act on many buffers, or one that the program uses all the time, goes on without this call.
+        let _ = wait.recv_timeout(PATIENCE);
+    }
+}
+
+/// A packet of a NIC triggered something. Returns at once.
+pub fn struck(strike: GpuStrike) {
+    let given = worker::submit(Box::new(move || {
+        let mut sky = lock();
+        if let Some(sky) = sky.as_mut().filter(|sky| sky.pid == std::process::id()) {
+            sky.weather.struck(sky.opened.elapsed(), &strike);
+        }
+        drop(sky);
+        carry_out(&strike);
+    }));
+    if !given {
+        tracing::warn!(target: LOG, "a fault of a GPU is left out: too many wait");
+    }
+}
+
+/// Says what fired, in words; once. For the end of the process.
+pub fn report() {
+    // Whoever is ended in the middle has its say lost, and not the process its end.
+    let Ok(mut sky) = SKY.try_lock() else { return };
+    if let Some(sky) = sky.as_mut().filter(|sky| sky.pid == std::process::id()) {
+        sky.report();
+    }
+}
+
+/// Has the thread do what the time triggers next.
+fn wait_for_next() {
+    let sky = lock();
+    let next = sky.as_ref().and_then(|sky| Some(sky.opened + sky.weather.deadline()?));
+    drop(sky);
+    if let Some(next) = next {
+        worker::submit_at(next, Box::new(on_time));
+    }
+}
+
+fn on_time() {
+    let mut sky = lock();
+    let Some(here) = sky.as_mut().filter(|sky| sky.pid == std::process::id()) else { return };
+    let strikes = here.weather.due(here.opened.elapsed());
+    drop(sky);
+    strikes.iter().for_each(carry_out);
+    wait_for_next();
+}
+
+/// In the thread, without a lock.
+fn carry_out(strike: &GpuStrike) {
+    let by = format!("fault {} ({})", strike.rule, strike.name);
+    let gpu = strike.gpu.as_deref();
+    let buffers: Option<RangeInclusive<u64>> = strike.buffers.map(|span| span.first..=span.last);
+    let (act, end) = acts(strike.act);
+    let came = crate::act::act(gpu, act, buffers.as_ref(), &by);
+    tracing::info!(target: LOG, "{by}: {}", words(act, &came));
+    let mut sky = lock();
+    if let Some(sky) = sky.as_mut() {
+        let (_, all) =
+            sky.came.entry(strike.rule).or_insert_with(|| (strike.name.clone(), Came::default()));
+        all.add(came);
+        let words = words(act, all);
+        sky.weather.note(strike, words);
+    }
+    drop(sky);
+    if let Some((after, end)) = end {
+        let gpu = strike.gpu.clone();
+        let job = move || drop(crate::act::act(gpu.as_deref(), end, None, &by));
+        worker::submit_at(Instant::now() + after, Box::new(job));
+    }
+}
+
+/// What is done, and what ends it when.
+fn acts(act: GpuAct) -> (Act, Option<(Duration, Act)>) {
+    match act {
+        GpuAct::Move(fault::Domain::Vram) => (Act::Move(Domain::Vram), None),
+        GpuAct::Move(fault::Domain::Gtt) => (Act::Move(Domain::Gtt), None),
+        GpuAct::Evict => (Act::Evict, None),
+        GpuAct::Revoke => (Act::Revoke, None),
+        GpuAct::Reset => (Act::Reset, None),
+        GpuAct::Unplug => (Act::Unplug, None),
+        GpuAct::Fill(share, lasts) => (Act::Fill(share), lasts.map(|lasts| (lasts, Act::Fill(0)))),
+        GpuAct::Throttle(rate, lasts) => {
+            (Act::Throttle(rate), lasts.map(|lasts| (lasts, Act::Throttle(0))))
+        }
+    }
+}
+
+fn words(act: Act, came: &Came) -> String {
+    let mut words = act.words(came.done);
+    if came.refused > 0 {
+        let _ = write!(words, ", {} refused", came.refused);
+        if let Some(why) = came.why.last() {
+            let _ = write!(words, " ({why})");
+        }
+    }
+    words
+}
+
+impl Sky {
+    fn read(path: &Path) -> Result<Self> {
+        let refused = |what| no_device(format!("fault plan {what}"));
+        let file = NamedFile::read(path)
+            .map_err(|error| refused(format!("{}: {error}", path.display())))?;
+        let plan = Plan::parse(file.text()).map_err(|error| refused(file.blame(&error)))?;
+        let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+        let program = program.trim_end();
+        let pid = std::process::id();
+        let title = format!(
+            "fault plan {} (seed {}) in {program}, pid {pid}, on its GPUs",
+            path.display(),
+            plan.seed
+        );
+        Ok(Self {
+            pid,
+            opened: Instant::now(),
+            weather: Weather::new(&plan, program),
+            came: BTreeMap::new(),
+            title,
+            is_reported: false,
+            report: environment::var_os("PEERDMA_FAULT_REPORT").map(PathBuf::from),
+        })
+    }
+
+    fn report(&mut self) {
+        if std::mem::replace(&mut self.is_reported, true) {
+            return;
+        }
+        let fired: Vec<_> = self.weather.report().collect();
+        if fired.is_empty() {
+            return;
+        }
+        let mut words = format!("{}:\n", self.title);
+        for fired in fired {
+            let _ = writeln!(words, "  {fired}");
+        }
+        let appended = self.report.as_ref().map(|path| {
+            let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path)?;
+            file.write_all(words.as_bytes())
+        });
+        match appended {
+            Some(Ok(())) => {}
+            // Who reads standard error learns what fired. If that is closed nobody reads it.
+            None => drop(std::io::stderr().write_all(format!("peerdma: {words}").as_bytes())),
+            Some(Err(error)) => tracing::error!(target: LOG, "no report: {error}; {words}"),
+        }
+    }
+}
+
+/// Whether the plan was read by this process: a forked child begins anew.
+fn is_ours(sky: Option<&Sky>) -> bool {
+    sky.is_some_and(|sky| sky.pid == std::process::id())
+}
+
+fn lock() -> MutexGuard<'static, Option<Sky>> {
+    SKY.lock().unwrap_or_else(PoisonError::into_inner)
+}

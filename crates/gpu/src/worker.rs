@@ -1,0 +1,92 @@
+//! The thread that acts on GPUs from outside the program. It starts when there is something to do for the first time.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Jobs that wait at once.
+const MOST: usize = 1 << 10;
+
+/// Something to do.
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// What is done at its time.
+    timed: Vec<(Instant, Job)>,
+    /// The process that has the thread: a forked child has none.
+    pid: u32,
+}
+
+static QUEUE: Mutex<Queue> = Mutex::new(Queue { jobs: VecDeque::new(), timed: Vec::new(), pid: 0 });
+static MORE: Condvar = Condvar::new();
+
+/// Has the thread do something, after what it was given before. False if it cannot: too much waits, or there is no thread.
+pub(crate) fn submit(job: Job) -> bool {
+    give(|queue| queue.jobs.push_back(job))
+}
+
+/// The same, not before a certain time.
+pub(crate) fn submit_at(time: Instant, job: Job) -> bool {
+    give(|queue| queue.timed.push((time, job)))
+}
+
+fn give(add: impl FnOnce(&mut Queue)) -> bool {
+    let mut queue = lock();
+    if queue.jobs.len() + queue.timed.len() >= MOST || !start(&mut queue) {
+        return false;
+    }
+    add(&mut queue);
+    drop(queue);
+    MORE.notify_one();
+    true
+}
+
+fn start(queue: &mut Queue) -> bool {
+    let pid = std::process::id();
+    if queue.pid == pid {
+        return true;
+    }
+    // What a parent had still to do is no job of its child.
+    std::mem::take(&mut queue.jobs).into_iter().for_each(std::mem::forget);
+    std::mem::take(&mut queue.timed).into_iter().for_each(std::mem::forget);
+    let spawned = std::thread::Builder::new()
+        .name("peerdma-weather".to_owned())
+        .stack_size(256 << 10)
+        .spawn(run);
+    if let Err(error) = &spawned {
+        tracing::error!(target: "peerdma::gpu", "no thread to act on GPUs: {error}");
+        return false;
+    }
+    queue.pid = pid;
+    true
+}
+
+fn run() {
+    umem::guard::block_signals();
+    let mut queue = lock();
+    loop {
+        let now = Instant::now();
+        let next = (0..queue.timed.len()).min_by_key(|place| queue.timed[*place].0);
+        let due = next.filter(|place| queue.timed[*place].0 <= now);
+        let job =
+            due.map(|place| queue.timed.swap_remove(place).1).or_else(|| queue.jobs.pop_front());
+        queue = match (job, next) {
+            (Some(job), _) => {
+                drop(queue);
+                job();
+                lock()
+            }
+            (None, Some(place)) => {
+                let wait = queue.timed[place].0 - now;
+                let woken = MORE.wait_timeout(queue, wait);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            }
+            (None, None) => MORE.wait(queue).unwrap_or_else(PoisonError::into_inner),
+        };
+    }
+}
+
+fn lock() -> MutexGuard<'static, Queue> {
+    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
+}
