@@ -86,6 +86,15 @@ pub(crate) fn everywhere() {
     heavy(MembarrierCommand::GlobalExpedited);
 }
 
+/// Waits until the kernel is done with what it had begun, in every processor: what has been looked up without a lock by then is used no
+/// more. (A grace period of RCU, which is what `MEMBARRIER_CMD_GLOBAL` waits for: 8 to 30 ms.)
+pub(crate) fn grace() {
+    #[cfg(not(loom))]
+    if membarrier(MembarrierCommand::Global).is_err() {
+        std::thread::sleep(SETTLED);
+    }
+}
+
 #[cfg_attr(loom, expect(unused_variables, reason = "a model has threads of its own"))]
 fn heavy(command: MembarrierCommand) {
     #[cfg(not(loom))]

@@ -11,6 +11,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use dmabuf::Known;
 use socket2::{Domain, Socket};
@@ -21,6 +22,8 @@ use super::{UdpLink, set_option};
 
 /// The most inlets: each is a descriptor and a socket's memory.
 const MOST: usize = 16;
+/// The kernel may still put a packet into a socket that was left in the meantime ([`super::leave`]). Nobody waits here.
+const GRACE: Duration = Duration::from_millis(100);
 /// In so many looks what came before an inlet goes first. Who floods the shared socket is not to hold up what comes by the inlet.
 const FIRST: u32 = 64;
 
@@ -33,8 +36,8 @@ enum State {
     New,
     /// All is from one sender.
     Open,
-    /// It is closed when it is empty.
-    Leaving,
+    /// It is closed when it is empty, and has been left for [`GRACE`].
+    Leaving(Instant),
 }
 
 #[derive(Debug)]
@@ -56,7 +59,7 @@ impl Inlet {
         if let Err(error) = turn_away(&self.socket) {
             tracing::debug!(%error, "packets still come by an inlet that is closed");
         }
-        self.state = State::Leaving;
+        self.state = State::Leaving(Instant::now());
     }
 }
 
@@ -123,8 +126,10 @@ impl Inlets {
     pub(super) fn is_empty(&mut self, index: usize) {
         match self.open.get(index).map(|inlet| inlet.state) {
             Some(State::New) => self.settle(index),
-            Some(State::Leaving) => drop(self.open.swap_remove(index)),
-            Some(State::Open) | None => {}
+            Some(State::Leaving(since)) if since.elapsed() >= GRACE => {
+                drop(self.open.swap_remove(index));
+            }
+            Some(State::Leaving(_) | State::Open) | None => {}
         }
     }
 
@@ -188,7 +193,8 @@ impl UdpLink {
 
     /// How many inlets are open.
     pub fn inlets(&self) -> usize {
-        self.inlets.len()
+        let is_open = |inlet: &&Inlet| !matches!(inlet.state, State::Leaving(_));
+        self.inlets.open.iter().filter(is_open).count()
     }
 }
 

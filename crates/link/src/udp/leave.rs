@@ -4,6 +4,9 @@
 //! the steering program does not know yet, or whose socket took another's place in the array ([`crate::steer`]). So before a
 //! socket is closed nothing new may come to it, and then it is read until it is empty.
 //!
+//! The kernel looks a packet's socket up without a lock, and may put the packet there when the socket has been left by then: on a machine
+//! with too much to do, milliseconds later. So between the two there is a grace period.
+//!
 //! A connected socket gets only what comes from there. When one that was bound to every address is connected the kernel takes it out
 //! of its reuseport group as well (`udp_lib_rehash`), so that neither the program nor the hash names it any more.
 
@@ -13,6 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use socket2::Socket;
 
 use super::UdpLink;
+use crate::barrier;
 
 /// A port from which nothing comes: discard (RFC 863).
 const NOWHERE: u16 = 9;
@@ -39,6 +43,7 @@ impl UdpLink {
                 tracing::debug!(%error, "packets still come while the port is left");
             }
         }
+        barrier::grace();
     }
 }
 
