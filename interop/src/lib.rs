@@ -47,6 +47,7 @@ mod running;
 pub mod scratch;
 mod tag;
 mod vm;
+mod wheel;
 
 pub use artefacts::Artefacts;
 pub use capture::{Capture, Captured, Frame, icrc};
@@ -62,3 +63,4 @@ pub use recorded::{Recorded, Recording};
 pub use running::Running;
 pub use scratch::Scratch;
 pub use vm::{Vm, VmOutput};
+pub use wheel::wheel;

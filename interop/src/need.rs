@@ -17,6 +17,8 @@ pub enum Need {
     Python(&'static str),
     /// A C header, and the compiler to use it with.
     Header(&'static str),
+    /// A file of a wheel of Python's (`interop/wheels`).
+    Wheel(&'static str),
     /// A shared library that the loader finds.
     Library(&'static str),
     /// User id 0, to become another user.
@@ -63,6 +65,10 @@ pub fn check(need: Need) -> Result<(), String> {
             in_path("gcc") && Path::new("/usr/include").join(name).exists(),
             format!("gcc and the header {name}"),
         ),
+        Need::Wheel(name) => {
+            let lists = "the lists of interop/wheels, which `cargo xtask test` gives to pip";
+            (crate::wheel::find(name).is_some(), format!("{name} of {lists}"))
+        }
         Need::Library(name) => (
             Command::new("/sbin/ldconfig")
                 .arg("-p")

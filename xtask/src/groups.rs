@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::counts::Counts;
 use crate::sh::{Outcome, cargo, check, target_dir, tool, watch};
+use crate::suites::wheels;
 use crate::{
     deny, deps, fuzz, loom, pyverbs, rdma_unit_test, rules, rust_crates, tsan, unsafety, variables,
 };
@@ -109,6 +110,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("drm", 30, "render nodes of the software GPU", Job::Interop { threads: 2 }),
     group("cuda", 60, "CUDA programs over the software GPU", Job::Interop { threads: 2 }),
     group("cuda_runtime", 60, "CUDA's runtime libraries and NVML", Job::Interop { threads: 2 }),
+    group("cuda_programs", 180, "UCX and Mooncake in GPU memory", Job::Interop { threads: 1 }),
     group("badday", 90, "killed and stopped peers, wrong arguments", Job::Interop { threads: 1 }),
     group("wire", 180, "two hosts: tshark and the ICRC", Job::Interop { threads: 1 }),
     group(
@@ -137,6 +139,9 @@ pub(crate) const GROUPS: &[Group] = &[
     group("demo", 60, "cargo run --release -- demo", Job::Check(demo)),
     group("deny", 240, "licences and sources of dependencies", Job::Check(licences)),
 ];
+
+/// Groups that run programs from wheels, and the lists of those in `interop/wheels`.
+const WHEELS: &[(&str, &str)] = &[("cuda_programs", "cuda-programs")];
 
 fn fmt(_: &Context) -> Outcome {
     check(cargo().args(["fmt", "--all", "--check"]))
@@ -218,10 +223,16 @@ fn licences(context: &Context) -> Outcome {
 /// The tests of one file of `interop/tests`.
 pub(crate) fn interop(context: &Context, name: &str, threads: u8) -> Outcome<Counts> {
     let threads = format!("--test-threads={threads}");
-    tests(
-        context,
-        cargo().args(["test", "-p", "interop", "--locked", "--test", name, "--", &threads]),
-    )
+    let mut cargo = cargo();
+    cargo.args(["test", "-p", "interop", "--locked", "--test", name, "--", &threads]);
+    if let Some((_, list)) = WHEELS.iter().find(|(group, _)| *group == name) {
+        // Without them the tests say that they cannot run.
+        match wheels(list) {
+            Ok(directory) => drop(cargo.env("PEERDMA_WHEELS", directory)),
+            Err(why) => eprintln!("{why}"),
+        }
+    }
+    tests(context, &mut cargo)
 }
 
 /// Runs `cargo test`; a run that fails without a failed test did not build or crashed.
