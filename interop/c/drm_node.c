@@ -1,7 +1,7 @@
 /* A render node: buffers of the GPU are made, mapped, exported, registered, written by RDMA, and read by the CPU.
  *
  * With the driver's name as argument, all of that for its ways of making buffers; with "rules", what is refused and what
- * copies of descriptors, closes and forks do; with "shared", two processes. The node is the one that PEERDMA_DRM_NODE names, as a program that looks
+ * copies of descriptors, closes and forks do; with "shared", two processes; with "imports", two GPUs and two processes. The node is the one that PEERDMA_DRM_NODE names, as a program that looks
  * for itself would find it. */
 #define _GNU_SOURCE
 #include "check.h"
@@ -330,17 +330,93 @@ static void shared(void)
 	CHECK(munmap(at, SIZE) == 0);
 }
 
+/* PRIME between two GPUs, and between two processes: a handle, a mapping, and the same bytes. */
+static uint32_t import_checked(int fd, int dmabuf)
+{
+	struct drm_prime_handle import = { .fd = dmabuf }, again = { .fd = dmabuf };
+	int back;
+
+	CHECK(ioctl(fd, DRM_IOCTL_PRIME_FD_TO_HANDLE, &import) == 0);
+	CHECK(ioctl(fd, DRM_IOCTL_PRIME_FD_TO_HANDLE, &again) == 0 && again.handle == import.handle);
+	/* What came as a file leaves as the same buffer. */
+	back = export(fd, import.handle, DRM_CLOEXEC | DRM_RDWR);
+	again.fd = back;
+	CHECK(back >= 0 && lseek(back, 0, SEEK_END) == SIZE);
+	CHECK(ioctl(fd, DRM_IOCTL_PRIME_FD_TO_HANDLE, &again) == 0 && again.handle == import.handle);
+	CHECK(close(back) == 0);
+	return import.handle;
+}
+
+static void imports(void)
+{
+	char *second = strchr(node = strdup(node), ',');
+	int fd, other, dmabuf, status;
+	unsigned char *at, *there;
+	uint32_t handle;
+	pid_t child;
+
+	CHECK(second);
+	*second++ = '\0';
+	fd = open_node();
+	other = open(second, O_RDWR | O_CLOEXEC);
+	CHECK(other >= 0);
+	handle = create(fd, "amdgpu", true);
+	dmabuf = export(fd, handle, DRM_RDWR);
+	CHECK(dmabuf >= 0);
+	uint32_t imported = import_checked(other, dmabuf);
+	at = map(fd, offset_of(fd, "amdgpu", handle));
+	there = map(other, offset_of(other, "amdgpu", imported));
+	at[7] = 7;
+	there[SIZE - 1] = 8;
+	CHECK(there[7] == 7 && at[SIZE - 1] == 8);
+	child = fork();
+	if (child == 0) {
+		char number[16];
+
+		snprintf(number, sizeof(number), "%d", dmabuf);
+		execl("/proc/self/exe", "drm_node", "imported", number, (char *)NULL);
+		_exit(1);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(at[100] == 1 && there[100] == 1);
+	CHECK(close_handle(other, imported) == 0 && munmap(there, SIZE) == 0 && munmap(at, SIZE) == 0);
+	CHECK(close(dmabuf) == 0 && close(fd) == 0 && close(other) == 0);
+}
+
+/* Another process, which has both nodes as well. */
+static void imported(int dmabuf)
+{
+	char *second = strchr(node = strdup(node), ',');
+
+	CHECK(second);
+	*second++ = '\0';
+	for (int i = 0; i < 2; i++) {
+		int fd = open(i ? second : node, O_RDWR | O_CLOEXEC);
+		uint32_t handle = import_checked(fd, dmabuf);
+		unsigned char *at = map(fd, offset_of(fd, "amdgpu", handle));
+
+		CHECK(at[7] == 7 && at[SIZE - 1] == 8);
+		at[100] = 1;
+		CHECK(munmap(at, SIZE) == 0 && close_handle(fd, handle) == 0 && close(fd) == 0);
+	}
+	exit(0);
+}
+
 int main(int argc, char **argv)
 {
 	struct loop l;
 
 	node = getenv("PEERDMA_DRM_NODE");
+	if (argc == 3 && !strcmp(argv[1], "imported") && node)
+		imported(atoi(argv[2]));
 	CHECK(argc == 2 && node);
 	if (!strcmp(argv[1], "rules")) {
 		rules();
 		reuse();
 	} else if (!strcmp(argv[1], "shared")) {
 		shared();
+	} else if (!strcmp(argv[1], "imports")) {
+		imports();
 	} else {
 		int fd = open_node();
 

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use interop::need::Need;
-use interop::{Artefacts, Program, Scratch, compile, needs};
+use interop::{Artefacts, Mode, Program, Scratch, compile, needs};
 
 fn run(preset: &str, arg: &str) {
     needs!(Need::Header("infiniband/verbs.h"), Need::Header("libdrm/drm.h"));
@@ -38,6 +38,18 @@ fn another_process_registers_and_writes_an_exported_buffer() {
 }
 
 #[test]
+fn prime_imports_buffers_of_another_gpu_and_of_another_process() {
+    needs!(Need::Header("infiniband/verbs.h"), Need::Header("libdrm/drm.h"));
+    let scratch = Scratch::new();
+    let config = scratch.file("peerdma.toml");
+    let text =
+        "[[gpu]]\nname = \"left\"\nvram = \"16M\"\n[[gpu]]\nname = \"right\"\nvram = \"16M\"\n";
+    std::fs::write(&config, text).expect("a scratch directory is writable");
+    let program = Program::new(compile("drm_node", &scratch)).env("PEERDMA_CONFIG", &config);
+    program.gpu("amdgpu").args(["imports"]).output().success().says("ok");
+}
+
+#[test]
 fn a_mapped_buffer_is_registered_by_its_address_if_the_nic_asks_peer_clients() {
     needs!(Need::Header("infiniband/verbs.h"), Need::Header("libdrm/drm.h"));
     let scratch = Scratch::new();
@@ -65,6 +77,41 @@ fn the_configuration_names_gpus_and_the_option_their_driver() {
     program.clone().gpu("").args(["i915"]).output().success();
     program.clone().gpu("xe").args(["xe"]).output().success();
     program.gpu("").args(["xe"]).output().failure();
+}
+
+/// What the kernel's exporter of device memory does, which has no mmap; without --gpu, and in another process, too.
+#[test]
+fn device_memory_is_a_dma_buf_that_nobody_maps() {
+    needs!(Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    let program = Program::new(compile("dmabuf_uapi", &scratch)).args(["dm"]);
+    let out = program.output();
+    let said = &out.success().stdout;
+    for who in ["", "a copy: ", "another process: "] {
+        for line in ["map all: EINVAL", "map to read: EINVAL", "map the last page: EINVAL"] {
+            let line = format!("{who}{line}");
+            assert!(said.lines().any(|said| said == line), "{line:?} is not in:\n{said}");
+        }
+    }
+    out.says("another process: seek to the end: 0")
+        .says("another process: poll for both: 105")
+        .says("another process: begin both: 0")
+        .says("another process: its fences as a file: 0");
+}
+
+/// Without `peerdma run` the file has its size, and nothing that could be taken for the bytes.
+#[test]
+fn without_the_hooks_a_buffers_file_fails_and_never_lies() {
+    needs!(Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    let program = compile("dmabuf_uapi", &scratch);
+    let out = Program::new(program).mode(Mode::Library).args(["dm"]).output();
+    let said = &out.stdout;
+    for line in
+        ["seek to the end: 0", "map all: EACCES", "map to read: EACCES", "map a copy: EACCES"]
+    {
+        assert!(said.lines().any(|said| said == line), "{line:?} is not in:\n{out}");
+    }
 }
 
 #[test]

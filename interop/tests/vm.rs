@@ -5,7 +5,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use interop::need::Need;
-use interop::{Artefacts, Case, Cases, Guest, Scratch, Vm, VmOutput, compile, needs, perftest};
+use interop::{
+    Artefacts, Case, Cases, Guest, Program, Scratch, Vm, VmOutput, compile, needs, perftest,
+};
 
 /// Exchanges of one perftest run in `guest/permissions.sh`.
 const ITERATIONS: u64 = 1000;
@@ -136,6 +138,27 @@ fn real_dma_bufs() {
         .says("dma-bufs by udmabuf")
         .says("every byte was checked")
         .says("operations on this region go through the ring: it is a dma-buf of the kernel");
+}
+
+/// The same program, with buffers of the software GPU, in two processes, and with buffers of the kernel.
+#[test]
+fn a_dma_buf_is_the_same_thing_whoever_exports_it() {
+    needs!(Need::Vm, Need::Program("setpriv"), Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    let program = compile("dmabuf_uapi", &scratch);
+    let ours = Program::new(program.clone()).gpu("amdgpu").args(["amdgpu"]).output();
+    let ours = ours.success().stdout.clone();
+    assert!(ours.contains("another process: sees what was written: 1"), "{ours}");
+    let out =
+        Vm::new("uapi").program("setpriv").module("vgem").file(&program, "/bin/dmabuf_uapi").run();
+    out.all.success();
+    for exporter in ["udmabuf", "vgem"] {
+        let theirs = &out.section(exporter).stdout;
+        let lines = ours.lines().zip(theirs.lines());
+        let other: Vec<_> = lines.filter(|(ours, theirs)| ours.trim() != theirs.trim()).collect();
+        assert_eq!(other, [], "ours, and {exporter}'s");
+        assert_eq!(ours.lines().count(), theirs.lines().count(), "{exporter}");
+    }
 }
 
 /// Runs `guest/permissions.sh`, which fails if a program does, and checks what must hold on every path.

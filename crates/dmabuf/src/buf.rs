@@ -115,6 +115,10 @@ pub(crate) struct Shared {
     pub(crate) name: Mutex<String>,
     is_kernel: bool,
     exporter: Arc<dyn Exporter>,
+    /// The exporter, if it is in another process.
+    proxy: Option<Arc<share::Proxy>>,
+    /// The opening of its file that the buffer was made with, if it was made here.
+    origin: Option<Arc<OwnedFd>>,
     resv: Resv,
     attachments: Mutex<Vec<Weak<AttachmentInner>>>,
     /// Maps of attachments that exist now.
@@ -150,6 +154,7 @@ impl DmaBuf {
         let fd = file.as_fd();
         let (id, inode_size) = sys::identity(fd).map_err(system("fstat"))?;
         let flags = sys::open_flags(fd).map_err(system("F_GETFL"))?;
+        let flags = if is_kernel { flags } else { sys::meant_flags(flags) };
         let is_writable = flags & OFlags::RWMODE == OFlags::RDWR;
 
         let mut registry = registry();
@@ -185,7 +190,8 @@ impl DmaBuf {
         })?;
         let exporter = SystemMemory::new(exporter_name, own, size, is_kernel);
         let exporter = Arc::new(exporter);
-        let shared = Shared::new(facts, size, name, is_kernel, exporter, Resv::new());
+        let shared = Shared::make(facts, size, name, is_kernel, exporter, Resv::new());
+        let shared = Arc::new(shared);
         registry.insert(id, Arc::downgrade(&shared));
         drop(registry);
         Ok(Self { shared, file: Arc::new(file), is_writable })
@@ -224,6 +230,11 @@ impl DmaBuf {
     /// Whether the file is a dma-buf of the kernel.
     pub fn is_kernel(&self) -> bool {
         self.shared.is_kernel
+    }
+
+    /// Whether its descriptor lets it be written.
+    pub fn is_writable(&self) -> bool {
+        self.is_writable
     }
 
     /// Whether exporter and buffer may move the memory.
@@ -288,7 +299,9 @@ impl DmaBuf {
         proxy: Arc<share::Proxy>,
     ) -> Arc<Shared> {
         let exporter = Arc::clone(&proxy) as _;
-        let made = Shared::new(facts, size, name, false, exporter, Resv::new());
+        let mut made = Shared::make(facts, size, name, false, exporter, Resv::new());
+        made.proxy = Some(Arc::clone(&proxy));
+        let made = Arc::new(made);
         let first = {
             let mut registry = registry();
             let first = registry.get(&id).and_then(Weak::upgrade);
@@ -316,9 +329,12 @@ impl DmaBuf {
         exporter: Arc<dyn Exporter>,
         resv: Resv,
     ) -> Self {
-        let shared = Shared::new(facts, size, name.to_owned(), is_kernel, exporter, resv);
+        let mut shared = Shared::make(facts, size, name.to_owned(), is_kernel, exporter, resv);
+        let file = Arc::new(file);
+        shared.origin = Some(Arc::clone(&file));
+        let shared = Arc::new(shared);
         registry().insert(id, Arc::downgrade(&shared));
-        Self { shared, file: Arc::new(file), is_writable: true }
+        Self { shared, file, is_writable: true }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -335,27 +351,39 @@ impl DmaBuf {
 }
 
 impl Shared {
-    fn new(
+    fn make(
         facts: FileFacts,
         size: u64,
         name: String,
         is_kernel: bool,
         exporter: Arc<dyn Exporter>,
         resv: Resv,
-    ) -> Arc<Self> {
-        Arc::new(Self {
+    ) -> Self {
+        Self {
             size,
             facts,
             name: Mutex::new(name),
             is_kernel,
             exporter,
+            proxy: None,
+            origin: None,
             resv,
             attachments: Mutex::default(),
             maps: Mutex::new(0),
             unmapped: Condvar::new(),
             vmap: Mutex::new(None),
             poll: Arc::default(),
-        })
+        }
+    }
+
+    /// The exporter, if it is in another process.
+    pub(crate) fn proxy(&self) -> Option<&share::Proxy> {
+        self.proxy.as_deref()
+    }
+
+    /// The opening of its file that the buffer was made with, if it was made here.
+    pub(crate) fn origin(&self) -> Option<&Arc<OwnedFd>> {
+        self.origin.as_ref()
     }
 
     pub(crate) fn size(&self) -> u64 {

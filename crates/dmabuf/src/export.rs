@@ -120,7 +120,7 @@ impl DmaBuf {
     }
 
     /// Makes a buffer whose behaviour is `exporter`'s, with a sealed memfd of `len` bytes (rounded up to pages) as its
-    /// file. `resv` may be shared with other buffers, which then have one lock and one set of fences.
+    /// file, in which there is nothing unless the exporter [says so](Exporter::is_in_file). `resv` may be shared with other buffers, which then have one lock and one set of fences.
     ///
     /// The exporter answers in this process, for as long as a handle or an attachment exists here or in a process that
     /// it [serves](Exporter::sharing). If it serves none, another process that receives the fd finds the memfd's pages.
@@ -144,8 +144,12 @@ impl DmaBuf {
             }
         };
         let suffix = address.map(|address| address.to_string()).unwrap_or_default();
-        let file = sys::sealed_memfd(&format!("{MEMFD_PREFIX}{name}{suffix}"), size)
-            .map_err(system("memfd_create"))?;
+        let name_of_file = format!("{MEMFD_PREFIX}{name}{suffix}");
+        let file = match exporter.is_in_file() {
+            true => sys::sealed_memfd(&name_of_file, size),
+            false => sys::faceless_memfd(&name_of_file, size),
+        };
+        let file = file.map_err(system("memfd_create"))?;
         let (id, _) = sys::identity(file.as_fd()).map_err(system("fstat"))?;
         let buf = Self::publish(file, size, name, false, exporter, resv, len)?;
         if let Some(address) = address {

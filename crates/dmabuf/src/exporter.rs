@@ -129,6 +129,15 @@ pub trait Exporter: Send + Sync {
         Ok(())
     }
 
+    /// Whether the buffer's bytes are those of its file, so that the file itself can be mapped. Said at
+    /// [`export_with`](crate::DmaBuf::export_with), and the same for the buffer's life.
+    ///
+    /// Of a buffer whose bytes are elsewhere the file has a size and no bytes: a program that maps, reads or writes it
+    /// without this library is refused, and never sees zeros.
+    fn is_in_file(&self) -> bool {
+        false
+    }
+
     /// Whether user space may map `len` bytes at `offset` of the buffer's file.
     ///
     /// # Errors
@@ -143,8 +152,8 @@ pub trait Exporter: Send + Sync {
     }
 
     /// For an exporter whose bytes are not in the buffer's own file: where the CPU maps `len` bytes at `offset` instead,
-    /// with what keeps them there while they are mapped. Asked before [`mmap`](Self::mmap), and only in the exporter's
-    /// process. Runs without the reservation lock.
+    /// with what keeps them there while they are mapped. Asked before [`mmap`](Self::mmap); for another process too, if that
+    /// is [served](Self::sharing). Runs without the reservation lock.
     ///
     /// # Errors
     ///

@@ -24,6 +24,7 @@ pub fn watch() {
 /// The locks of everything process-wide here, held across a fork so that the child finds it whole. In the order in which
 /// they nest.
 struct Held {
+    given: crate::given::HeldGiven,
     bufs: crate::buf::HeldRegistry,
     server: crate::share::HeldServer,
     links: crate::share::HeldLinks,
@@ -41,6 +42,7 @@ thread_local! {
 
 extern "C" fn prepare() {
     let held = Held {
+        given: crate::given::hold_given(),
         bufs: crate::buf::hold_registry(),
         server: crate::share::hold_server(),
         links: crate::share::hold_links(),
@@ -60,8 +62,18 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     let Some(held) = HELD.take() else { return };
-    let Held { bufs, server, links, windows, slots, sync_files, clients, strangers, private } =
-        held;
+    let Held {
+        given,
+        bufs,
+        server,
+        links,
+        windows,
+        slots,
+        sync_files,
+        clients,
+        strangers,
+        private,
+    } = held;
     // From here on husks may be dropped.
     private.close_in_child();
     drop(clients);
@@ -72,6 +84,7 @@ extern "C" fn child() {
     crate::window::forget_windows(windows);
     crate::sync_file::forget_files(sync_files);
     crate::buf::forget_shared(bufs);
+    crate::given::forget_given(given);
 }
 
 #[cfg(all(test, not(loom)))]

@@ -3,18 +3,19 @@
 //! In the kernel a dma-buf lives as long as its file. Here the exporter is in the program's own process, and something has to
 //! keep it while anybody, in any process, has the descriptor that the program was given.
 
-use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::buf::DmaBuf;
-use crate::sys::lease;
+use crate::sys::{self, lease};
 
 struct Given {
     buf: DmaBuf,
-    probe: OwnedFd,
+    /// An opening of the file that is ours.
+    probe: Arc<OwnedFd>,
 }
 
 struct All {
@@ -36,10 +37,25 @@ static ALL: Mutex<All> = Mutex::new(All { given: Vec::new(), enough: FEW });
 /// No descriptor.
 #[doc(alias = "dma_buf_fd")]
 pub fn give(buf: DmaBuf, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    let shared = buf.shared();
+    let Some(origin) = shared.origin().filter(|_| !shared.is_kernel()) else {
+        // Its exporter is elsewhere, and keeps it there.
+        let dup = match flags.contains(OFlags::CLOEXEC) {
+            true => rustix::io::fcntl_dupfd_cloexec(buf.fd(), 0),
+            false => rustix::io::dup(buf.fd()),
+        };
+        return dup;
+    };
+    crate::fork::watch();
+    let mut all = all();
     // With the lock held: a sweep that has a lease on the file would be told of the opening.
-    let probe = lease::probe(buf.fd())?;
-    let theirs = lease::open_again(buf.fd(), flags & (OFlags::CLOEXEC | OFlags::RDWR))?;
+    let (probe, theirs) = if shared.exporter().is_in_file() {
+        let theirs = lease::open_again(buf.fd(), flags & (OFlags::CLOEXEC | OFlags::RDWR))?;
+        (Arc::new(lease::probe(buf.fd())?), theirs)
+    } else {
+        let (writable, cloexec) = (flags.contains(OFlags::RDWR), flags.contains(OFlags::CLOEXEC));
+        (Arc::clone(origin), sys::open_faceless(origin.as_fd(), writable, cloexec)?)
+    };
     all.given.push(Given { buf, probe });
     let gone = if all.given.len() > all.enough { all.sweep() } else { Vec::new() };
     drop(all);
@@ -50,12 +66,28 @@ pub fn give(buf: DmaBuf, flags: OFlags) -> Result<OwnedFd, Errno> {
 
 /// Drops the buffers whose file nobody has any more. Returns how many are left.
 pub fn sweep() -> usize {
-    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = all();
     let gone = all.sweep();
     let left = all.given.len();
     drop(all);
     drop(gone);
     left
+}
+
+fn all() -> MutexGuard<'static, All> {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The list, locked across a fork.
+pub(crate) struct HeldGiven(MutexGuard<'static, All>);
+
+pub(crate) fn hold_given() -> HeldGiven {
+    HeldGiven(all())
+}
+
+/// In the child: what the parent keeps is not the child's to keep. Nothing of it is dropped, as the parent's locks are.
+pub(crate) fn forget_given(HeldGiven(mut all): HeldGiven) {
+    std::mem::forget(std::mem::take(&mut all.given));
 }
 
 impl All {
@@ -69,8 +101,6 @@ impl All {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
     use super::*;
     use crate::{DmaBuf, Memory};
 

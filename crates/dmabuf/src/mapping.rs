@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use crate::DmaBuf;
-use crate::exporter::{Direction, ExporterError, MmapBacking};
-use crate::resv::Usage;
+use crate::exporter::{Direction, ExporterError, MmapBacking, SgBacking};
 use crate::sys::Pages;
 
 /// A stretch of a buffer mapped shared into this process. It keeps the buffer; dropping it unmaps.
@@ -74,6 +74,43 @@ pub enum MmapError {
     },
 }
 
+impl DmaBuf {
+    /// What a program maps for `len` bytes at `offset`, that maps it itself: the file and the place in it, and what keeps the
+    /// bytes there as long as they are mapped.
+    ///
+    /// # Errors
+    ///
+    /// [`MmapError`].
+    pub fn mmap_backing(&self, offset: u64, len: u64) -> Result<MmapBacking, MmapError> {
+        if let Some(mut elsewhere) = self.offered(offset, len)? {
+            elsewhere.backing.offset += offset;
+            return Ok(elsewhere);
+        }
+        let (_, file, _) = self.parts();
+        let backing = SgBacking { file: Arc::clone(file), offset };
+        Ok(MmapBacking { backing, hold: Box::new(self.clone()) })
+    }
+
+    /// Whether a range may be mapped, and where its buffer is if not in its own file.
+    fn offered(&self, offset: u64, len: u64) -> Result<Option<MmapBacking>, MmapError> {
+        self.resv().assert_unlocked("mmap");
+        let size = self.size();
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(MmapError::OutOfRange { offset, len, size });
+        }
+        if len == 0 {
+            return Err(MmapError::Empty);
+        }
+        let exporter = self.shared().exporter();
+        let refused = |reason| MmapError::Exporter { exporter: exporter.name().to_owned(), reason };
+        let elsewhere = exporter.mmap_backing(offset, len).map_err(refused)?;
+        if elsewhere.is_none() {
+            exporter.mmap(offset, len).map_err(refused)?;
+        }
+        Ok(elsewhere)
+    }
+}
+
 impl Mapping {
     pub(crate) fn new(
         buf: &DmaBuf,
@@ -81,20 +118,7 @@ impl Mapping {
         len: u64,
         is_writable: bool,
     ) -> Result<Self, MmapError> {
-        buf.resv().assert_unlocked("mmap");
-        let size = buf.size();
-        if offset.checked_add(len).is_none_or(|end| end > size) {
-            return Err(MmapError::OutOfRange { offset, len, size });
-        }
-        if len == 0 {
-            return Err(MmapError::Empty);
-        }
-        let exporter = buf.shared().exporter();
-        let refused = |reason| MmapError::Exporter { exporter: exporter.name().to_owned(), reason };
-        let elsewhere = exporter.mmap_backing(offset, len).map_err(refused)?;
-        if elsewhere.is_none() {
-            exporter.mmap(offset, len).map_err(refused)?;
-        }
+        let elsewhere = buf.offered(offset, len)?;
         let page = rustix::param::page_size() as u64;
         // A buffer of the kernel is mapped from its beginning: those of DRM's shmem helpers (vgem, virtio-gpu) show their
         // first page wherever a mapping begins, since their fault handler counts from there (`drm_gem_shmem_fault`).
@@ -161,7 +185,7 @@ impl Mapping {
         resv.assert_unlocked("begin_cpu_access");
         self.buf.shared().exporter().begin_cpu_access(direction)?;
         let writes = direction != Direction::FromDevice;
-        if resv.wait(Usage::implicit(writes), None).is_err() {
+        if self.buf.wait_access(writes, None).is_err() {
             unreachable!("a wait without a limit ends with the fences");
         }
         Ok(CpuAccess { mapping: self, direction })

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use crate::DmaBuf;
-use crate::fence::{deadline_of, left_until};
+use crate::fence::{TimedOut, deadline_of, left_until};
 use crate::resv::Usage;
 
 bitflags::bitflags! {
@@ -56,7 +56,33 @@ pub struct PollListener {
     id: u64,
 }
 
+/// How often an exporter in another process is asked.
+const ASK_AGAIN: Duration = Duration::from_millis(1);
+
 impl DmaBuf {
+    /// Waits, at most for `limit`, until everybody is done whom an access waits for: who writes, and for one that writes
+    /// who reads, too. Of a buffer of another process the exporter knows, and is asked again and again.
+    ///
+    /// # Errors
+    ///
+    /// [`TimedOut`].
+    pub fn wait_access(&self, writes: bool, limit: Option<Duration>) -> Result<(), TimedOut> {
+        let deadline = deadline_of(limit);
+        self.resv().wait(Usage::implicit(writes), limit)?;
+        let Some(proxy) = self.shared().proxy() else { return Ok(()) };
+        loop {
+            match proxy.poll(writes) {
+                Ok(false) => {}
+                // Of an exporter that is gone nothing is under way.
+                Ok(true) | Err(_) => return Ok(()),
+            }
+            match left_until(deadline) {
+                Some(Duration::ZERO) => return Err(TimedOut),
+                left => std::thread::sleep(left.map_or(ASK_AGAIN, |left| left.min(ASK_AGAIN))),
+            }
+        }
+    }
+
     /// Which of `events` are ready now. For each other one, somebody who waits (in [`poll_wait`](Self::poll_wait) or with
     /// [`poll_listen`](Self::poll_listen)) will be woken.
     #[doc(alias = "dma_buf_poll")]

@@ -109,6 +109,10 @@ impl Exporter for SystemMemory {
         self.sync(direction, SyncFlags::END)
     }
 
+    fn is_in_file(&self) -> bool {
+        true
+    }
+
     fn mmap(&self, _offset: u64, _len: u64) -> Result<(), ExporterError> {
         Ok(())
     }

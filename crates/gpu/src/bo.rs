@@ -71,7 +71,12 @@ impl BoInner {
         // What never moves must be where peers reach it from the start.
         let visible = place.visible || fixed;
         let need = Need { bo: id, len: size, align: place.align, fixed, visible };
-        let resource = Some(Arc::new(device.place(need, &place)?));
+        let placed = device.place(need, &place).or_else(|_| {
+            // What only a descriptor kept that is closed by now.
+            dmabuf::sweep();
+            device.place(need, &place)
+        });
+        let resource = Some(Arc::new(placed?));
         let bo = Arc::new(Self {
             device: Arc::clone(device),
             id,

@@ -107,13 +107,6 @@ impl Exporter for Window {
         true
     }
 
-    fn mmap(&self, _offset: u64, _len: u64) -> Result<()> {
-        Err(invalid(format!(
-            "{}: another process cannot map it, since the file holds none of its bytes",
-            self.name()
-        )))
-    }
-
     fn mmap_backing(&self, _offset: u64, _len: u64) -> Result<Option<MmapBacking>> {
         let pages = CpuPages::of(&self.bo)?;
         let offset = pages.offset() + self.offset;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dmabuf::peer::PeerMemory;
-use dmabuf::{DmaBuf, Fence, Resv, Usage};
+use dmabuf::{DmaBuf, Fence, MmapBacking, MmapError, Resv, SgBacking, Usage};
 
 use crate::bo::{BoInner, name_of_window};
 use crate::client::Claimed;
@@ -176,6 +176,40 @@ impl Bo {
     #[doc(alias = "drm_gem_mmap")]
     pub fn cpu_pages(&self) -> Result<CpuPages> {
         CpuPages::of(self.own()?)
+    }
+
+    /// What a program maps for `len` bytes at `offset`; the buffer stays there until it lets go of the hold.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL when the range leaves the buffer; else as [`cpu_pages`](Self::cpu_pages).
+    pub fn mmap_backing(&self, offset: u64, len: u64) -> Result<MmapBacking> {
+        self.check(offset, len)?;
+        match self.memory() {
+            Memory::Own(bo) => {
+                let pages = CpuPages::of(bo)?;
+                let (file, offset) = (Arc::clone(pages.file()), pages.offset() + offset);
+                Ok(MmapBacking { backing: SgBacking { file, offset }, hold: Box::new(pages) })
+            }
+            Memory::Imported(imported) => {
+                let offered = imported.buffer().mmap_backing(offset, len);
+                offered.map_err(|error| match error {
+                    MmapError::Exporter { reason, .. } => reason,
+                    error => invalid(error.to_string()),
+                })
+            }
+        }
+    }
+
+    /// Whether both are handles of one buffer.
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self.memory(), other.memory()) {
+            (Memory::Own(one), Memory::Own(other)) => Arc::ptr_eq(one, other),
+            (Memory::Imported(one), Memory::Imported(other)) => {
+                one.buffer().is_same(other.buffer()) && Arc::ptr_eq(&one.device, &other.device)
+            }
+            _ => false,
+        }
     }
 
     /// `len` bytes at `offset`, for a [peer memory client](dmabuf::peer::PeerClient) that has given them an address: what its

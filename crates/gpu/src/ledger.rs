@@ -28,7 +28,7 @@ const ENTRY: u64 = 64;
 pub(crate) const TABLE: usize = ((ENTRIES + 1) * ENTRY) as usize;
 /// No domain is longer, so neither is anything in it.
 const LONGEST: u64 = 1 << 44;
-const MAGIC: u64 = 0x7065_6572_6770_7501;
+const MAGIC: u64 = 0x7065_6572_6770_7502;
 
 const MAGIC_AT: u64 = 0;
 const GEOMETRY_AT: u64 = 8;

@@ -94,6 +94,7 @@ fn the_other_process() {
     let mut bos: Vec<Bo> = vec![];
     let mut mrs: Vec<Mr> = vec![];
     let mut windows: Vec<dmabuf::DmaBuf> = vec![];
+    let mut maps: Vec<umem::Umem> = vec![];
     println!("say: open");
     for line in std::io::stdin().lines() {
         let line = line.expect("a pipe");
@@ -160,6 +161,27 @@ fn the_other_process() {
                     }
                     Err(refusal) => format!("{:?}", refusal.kind),
                 }
+            }
+            "map" => {
+                let path = format!("/proc/{}/fd/{}", words[1], words[2]);
+                let file = File::options().write(true).open(path).expect("its file");
+                let buf = dmabuf::DmaBuf::import(file.as_fd()).expect("a dma-buf");
+                match buf.map(number(3), number(4)) {
+                    Ok(mapping) => {
+                        let len = mapping.len();
+                        maps.push(umem::Umem::dmabuf(mapping, 0, len).expect("all of it"));
+                        "ok".to_owned()
+                    }
+                    Err(error) => error.to_string(),
+                }
+            }
+            "mapwrite" => {
+                let map = &maps[usize::try_from(number(1)).expect("small")];
+                map.write(0, &pattern(number(2), 4096)).map_or("no", |()| "ok").to_owned()
+            }
+            "unmap" => {
+                drop(maps.remove(usize::try_from(number(1)).expect("small")));
+                "ok".to_owned()
             }
             "try" => match bo(1).read(0, &mut [0; 8]) {
                 Ok(()) => "ok".to_owned(),
@@ -380,6 +402,38 @@ fn a_taken_buffer_outlives_its_owner_and_is_given_back_by_the_last_who_has_it() 
     assert!(gpu.alloc(2 * MB, Place::ONLY_VRAM).is_err(), "it is held");
     drop(taken);
     gpu.alloc(2 * MB, Place::ONLY_VRAM).expect("and now it is not");
+}
+
+#[test]
+fn another_process_maps_the_buffer_itself_and_holds_it_there_meanwhile() {
+    let config = shared("cpumap");
+    let gpu = open(&config);
+    let bo = gpu.alloc(MB, Place::VRAM).expect("room");
+    let whole = bo.export().expect("exported");
+    let window = bo.export_range(4 * 4096, 8 * 4096).expect("whole pages");
+    let mut other = Other::start(&config);
+    let map = |buf: &dmabuf::DmaBuf, offset: u64, len: u64| {
+        format!("map {} {} {offset} {len}", std::process::id(), buf.fd().as_raw_fd())
+    };
+    assert_eq!(other.say(&map(&whole, 4096, 4096)), "ok");
+    assert_eq!(other.say(&map(&window, 2 * 4096, 4096)), "ok");
+    assert_eq!(other.say("mapwrite 0 1"), "ok");
+    assert_eq!(other.say("mapwrite 1 2"), "ok");
+    let mut seen = vec![0; 8 * 4096];
+    bo.read(0, &mut seen).expect("inside");
+    assert!(seen[4096..8192] == pattern(1, 4096) && seen[6 * 4096..7 * 4096] == pattern(2, 4096));
+    let beyond = other.say(&map(&window, 8 * 4096, 1));
+    assert!(beyond.contains("not all inside"), "{beyond}");
+    let evicted = || gpu.evict(&bo).map(drop).map_err(|refusal| refusal.kind);
+    assert_eq!(evicted(), Err(ExporterErrorKind::Busy));
+    assert_eq!(other.say("unmap 0"), "ok");
+    assert_eq!(evicted(), Err(ExporterErrorKind::Busy), "it has another");
+    other.kill();
+    // Its connection ends when its thread here has seen the end.
+    while evicted() == Err(ExporterErrorKind::Busy) {
+        std::thread::yield_now();
+    }
+    assert_eq!(bo.domain(), Ok(Domain::Gtt));
 }
 
 #[test]

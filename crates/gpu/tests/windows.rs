@@ -2,9 +2,15 @@
 
 mod common;
 
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+
 use common::{MB, Miss, Mr, Nic, Refused, config, open, pattern};
 use dmabuf::{DmaBuf, ExporterErrorKind, ImporterClass, MmapError};
 use gpu::{Domain, Place, Preset};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 const PAGE: u64 = 4096;
 
@@ -126,4 +132,54 @@ fn windows_that_are_gone_leave_no_descriptor() {
     drop(window);
     let list = dmabuf::host_buffers().buffers;
     assert!(list.iter().all(|other| other.ino != known.ino), "{list:?}");
+}
+
+#[test]
+fn a_descriptor_keeps_the_buffer_until_its_last_copy_is_closed() {
+    let (gpu, tree) = open(&config(Preset::Nvidia));
+    let bo = gpu.alloc(MB, Place::ONLY_VRAM).expect("room");
+    bo.write(PAGE, b"kept").expect("inside");
+    let fd = bo.export_range(PAGE, PAGE).and_then(|window| {
+        dmabuf::give(window, OFlags::RDWR | OFlags::CLOEXEC)
+            .map_err(|error| panic!("a free descriptor: {error}"))
+    });
+    let fd = fd.expect("whole pages");
+    drop(bo);
+    dmabuf::sweep();
+    let copy = fd.try_clone().expect("a free descriptor");
+    drop(fd);
+    dmabuf::sweep();
+    let buf = DmaBuf::import(copy.as_fd()).expect("still a buffer");
+    let mr = Mr::register(&Nic::new(ImporterClass::Dynamic, &tree), &buf).expect("served");
+    let mut seen = [0; 4];
+    mr.read(0, &mut seen).expect("mapped");
+    assert_eq!(&seen, b"kept");
+    drop(copy);
+    dmabuf::sweep();
+    mr.read(0, &mut seen).expect("a device has it");
+    drop((mr, buf));
+    dmabuf::sweep();
+    gpu.wait_idle();
+    assert_eq!(gpu.used(Domain::Vram), 0);
+}
+
+/// Without us in between: what cannot show the bytes shows nothing.
+#[test]
+fn the_file_of_a_buffer_has_a_size_and_no_zeros_to_read() {
+    let (gpu, _) = open(&config(Preset::Xe));
+    let bo = gpu.alloc(MB, Place::VRAM).expect("room");
+    let buf = bo.export().expect("exported");
+    let file = File::from(buf.dup_fd(true).expect("a free descriptor"));
+    assert_eq!((&file).seek(SeekFrom::End(0)).expect("a size"), MB);
+    (&file).seek(SeekFrom::Start(0)).expect("the beginning");
+    let error = |result: std::io::Result<usize>| result.expect_err("no bytes").raw_os_error();
+    assert_eq!(error((&file).read(&mut [0; 8])), Some(Errno::BADF.raw_os_error()));
+    assert_eq!(error((&file).write(&[1; 8])), Some(Errno::PERM.raw_os_error()));
+    let mapped = umem::HostBuf::received(std::os::fd::OwnedFd::from(file), MB as usize);
+    assert!(mapped.is_err(), "nor to map");
+    // To read only, it is the same.
+    let fd = dmabuf::give(buf, OFlags::CLOEXEC).expect("a free descriptor");
+    let buf = DmaBuf::import(fd.as_fd()).expect("a buffer");
+    assert!(!buf.map(0, MB).expect("offered").is_writable());
+    assert!(umem::HostBuf::received_read_only(fd, MB as usize).is_err());
 }

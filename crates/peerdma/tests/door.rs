@@ -365,9 +365,10 @@ fn the_library_is_found_by_path_and_by_preload() {
     let mut command = place.run("auto", &["sh", "-c", "echo $LD_LIBRARY_PATH; echo $LD_PRELOAD"]);
     let output = command.env("LD_LIBRARY_PATH", "/before").output().unwrap();
     let names = names.to_str().unwrap();
+    let preload = place.path("lib/libpeerdma-preload.so");
     assert_eq!(
         String::from_utf8(output.stdout).unwrap(),
-        format!("{names}:/before\n{names}/libibverbs.so.1\n")
+        format!("{names}:/before\n{}:{names}/libibverbs.so.1\n", preload.display())
     );
     let maps = place.text("auto", &["cat", "/proc/self/maps"]);
     assert!(maps.contains("lib/libpeerdma.so"), "{maps}");

@@ -38,27 +38,49 @@ pub(crate) struct Door {
     pub(crate) owns: extern "C" fn(fd: c_int) -> bool,
     node: extern "C" fn(fd: c_int, is_card: &mut bool) -> c_int,
     pub(crate) ioctl: unsafe extern "C" fn(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int,
-    pub(crate) mmap: unsafe extern "C" fn(
-        addr: *mut c_void,
-        len: usize,
-        prot: c_int,
-        flags: c_int,
-        fd: c_int,
-        offset: i64,
-    ) -> *mut c_void,
+    pub(crate) mmap: Mmap,
     pub(crate) forget: extern "C" fn(addr: usize, len: usize),
     pub(crate) is_mapped: extern "C" fn(addr: usize, len: usize) -> bool,
     pub(crate) closed: extern "C" fn(),
+    pub(crate) buffer_ioctl:
+        unsafe extern "C" fn(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int,
+    pub(crate) buffer_mmap: Mmap,
+    pub(crate) buffer_poll: extern "C" fn(fd: c_int, events: c_int) -> c_int,
+    pub(crate) buffer_seek: extern "C" fn(fd: c_int, offset: i64, whence: c_int) -> i64,
 }
+
+type Mmap = unsafe extern "C" fn(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void;
 
 static DOOR: AtomicPtr<Door> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The door, if a node was ever opened.
+/// The door, if a node or a buffer was ever met.
 pub(crate) fn door() -> Option<&'static Door> {
     // ORDERING: pairs with the release in `open`.
     let door = DOOR.load(Ordering::Acquire);
     // SAFETY: null, or a table that is static in a library that is never unloaded.
     unsafe { door.as_ref() }
+}
+
+/// The door, looked for if need be: none in a program that is without `libpeerdma.so`.
+pub(crate) fn find() -> Option<&'static Door> {
+    if let Some(door) = door() {
+        return Some(door);
+    }
+    // SAFETY: the name is terminated; any library that is loaded may have it, but only ours does.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"peerdma_drm_door".as_ptr()) };
+    if !found.is_null() {
+        // SAFETY: this is the function's signature, in the library of the same build.
+        let find: extern "C" fn() -> *const Door = unsafe { core::mem::transmute(found) };
+        DOOR.store(find().cast_mut(), Ordering::Release);
+    }
+    door()
 }
 
 /// One of our nodes.
@@ -99,18 +121,7 @@ pub(crate) fn node_of(fd: c_int) -> Option<Node> {
 
 /// Opens a node.
 pub(crate) fn open(node: Node, flags: c_int) -> c_int {
-    let mut door = door();
-    if door.is_none() {
-        // SAFETY: the name is terminated; any library that is loaded may have it, but only ours does.
-        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"peerdma_drm_door".as_ptr()) };
-        if !found.is_null() {
-            // SAFETY: this is the function's signature, in the library of the same build.
-            let find: extern "C" fn() -> *const Door = unsafe { core::mem::transmute(found) };
-            DOOR.store(find().cast_mut(), Ordering::Release);
-            door = self::door();
-        }
-    }
-    match door {
+    match find() {
         // CAST: at most MOST.
         Some(door) => (door.open)(node.index as c_int, node.is_card, flags),
         None => {

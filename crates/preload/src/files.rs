@@ -1,6 +1,6 @@
-//! libc's functions that take a descriptor or addresses, for the nodes of the software GPU.
+//! libc's functions that take a descriptor or addresses, for the nodes of the software GPU and for files of buffers.
 //!
-//! Each hands everything on until the program opens a node. `mmap`, `munmap` and `mremap` are the kernel's calls: they
+//! Each hands everything on that is neither. `mmap`, `munmap` and `mremap` are the kernel's calls: they
 //! may be needed before libc's can be looked up.
 
 #![allow(unsafe_code, reason = "every function here stands for one of libc's")]
@@ -10,14 +10,17 @@ use core::ptr;
 
 use libc::size_t;
 
+use crate::buffers;
 use crate::drm::{self, Door};
 use crate::hooks::{missing, show_stat};
 use crate::next::Next;
 
-/// `_IOC_TYPE` of the requests that are the door's: DRM's, and those of dma-bufs.
-const LETTERS: [u8; 2] = [b'd', b'b'];
+/// `_IOC_TYPE` of DRM's requests.
+const DRM: u8 = b'd';
+/// That of requests to dma-bufs.
+const DMA_BUF: u8 = b'b';
 
-/// The door, if this descriptor is its business.
+/// The door, if this descriptor is a node.
 fn door_of(fd: c_int) -> Option<&'static Door> {
     drm::door().filter(|door| fd >= 0 && (door.owns)(fd))
 }
@@ -32,7 +35,13 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_i
     type Function = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
     static NEXT: Next = Next::new(c"ioctl");
     let letter = request.to_le_bytes()[1];
-    if LETTERS.contains(&letter)
+    if letter == DMA_BUF
+        && let Some(door) = buffers::door_of(fd)
+    {
+        // SAFETY: the caller's argument is what the request needs.
+        return unsafe { (door.buffer_ioctl)(fd, request, arg) };
+    }
+    if matches!(letter, DRM | DMA_BUF)
         && let Some(door) = door_of(fd)
     {
         // SAFETY: the caller's argument is what the request needs.
@@ -62,11 +71,15 @@ unsafe extern "C" fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    if flags & libc::MAP_ANONYMOUS == 0
-        && let Some(door) = door_of(fd)
-    {
-        // SAFETY: the arguments are the caller's.
-        return unsafe { (door.mmap)(addr, len, prot, flags, fd, offset) };
+    if flags & libc::MAP_ANONYMOUS == 0 {
+        if let Some(door) = door_of(fd) {
+            // SAFETY: the arguments are the caller's.
+            return unsafe { (door.mmap)(addr, len, prot, flags, fd, offset) };
+        }
+        if let Some(door) = buffers::door_of(fd) {
+            // SAFETY: the arguments are the caller's.
+            return unsafe { (door.buffer_mmap)(addr, len, prot, flags, fd, offset) };
+        }
     }
     if flags & libc::MAP_FIXED != 0
         && let Some(door) = drm::door()
@@ -155,7 +168,8 @@ unsafe extern "C" fn mremap(
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     type Function = unsafe extern "C" fn(c_int) -> c_int;
     static NEXT: Next = Next::new(c"close");
-    let door = door_of(fd);
+    // A process that has no door has nothing to let go.
+    let door = drm::door().and_then(|_| door_of(fd).or_else(|| buffers::door_of(fd)));
     let address = NEXT.address();
     if address.is_null() {
         return missing(-1);
@@ -205,4 +219,70 @@ unsafe extern "C" fn fstat(fd: c_int, out: *mut c_void) -> c_int {
 unsafe extern "C" fn fstat64(fd: c_int, out: *mut c_void) -> c_int {
     // SAFETY: the same function, on 64-bit machines.
     unsafe { fstat(fd, out) }
+}
+
+/// Where a buffer's file is: only its two ends can be asked for.
+///
+/// # Safety
+///
+/// As libc's function of this name asks.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn lseek(fd: c_int, offset: i64, whence: c_int) -> i64 {
+    if let Some(door) = buffers::door_of(fd) {
+        return (door.buffer_seek)(fd, offset, whence);
+    }
+    let (fd, whence) = (c_long::from(fd), c_long::from(whence));
+    // SAFETY: the arguments are the caller's, each a word.
+    unsafe { libc::syscall(libc::SYS_lseek, fd, offset, whence) }
+}
+
+/// `lseek`.
+///
+/// # Safety
+///
+/// As libc's function of this name asks.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn lseek64(fd: c_int, offset: i64, whence: c_int) -> i64 {
+    // SAFETY: the same function, on 64-bit machines.
+    unsafe { lseek(fd, offset, whence) }
+}
+
+/// Variadic in C: the argument is one word. A buffer's file is open for writing alone, lest the kernel show what is not its
+/// bytes; to the program it is open for both, or, with `O_APPEND`, for reading.
+///
+/// # Safety
+///
+/// As libc's function of this name asks.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
+    type Function = unsafe extern "C" fn(c_int, c_int, *mut c_void) -> c_int;
+    static NEXT: Next = Next::new(c"fcntl");
+    let address = NEXT.address();
+    if address.is_null() {
+        return missing(-1);
+    }
+    // SAFETY: libc's function takes its third argument where a named one is.
+    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    // SAFETY: the arguments are the caller's.
+    let answer = unsafe { next(fd, command, arg) };
+    if command != libc::F_GETFL
+        || answer < 0
+        || answer & libc::O_ACCMODE != libc::O_WRONLY
+        || !buffers::is_buffer(fd)
+    {
+        return answer;
+    }
+    let mode = if answer & libc::O_APPEND != 0 { libc::O_RDONLY } else { libc::O_RDWR };
+    (answer & !(libc::O_ACCMODE | libc::O_APPEND)) | mode
+}
+
+/// `fcntl`.
+///
+/// # Safety
+///
+/// As libc's function of this name asks.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
+    // SAFETY: the same function, on 64-bit machines.
+    unsafe { fcntl(fd, command, arg) }
 }

@@ -16,10 +16,15 @@
 //! And, with `peerdma run --gpu`, it shows the program render nodes: their `open`, `ioctl`, `mmap` and `close` go to
 //! `libpeerdma.so`, which is loaded with it and has the software GPU (`docs/DRM.md`). Which nodes, `PEERDMA_DRM_NODE` says.
 //!
+//! A dma-buf of ours, which is a memfd, it makes what a dma-buf of the kernel is, in every process that gets its descriptor:
+//! `mmap`, `ioctl`, `poll` and `lseek` of it go to `libpeerdma.so` as well.
+//!
 //! It does not reach static binaries, Go, raw system calls, libc's calls to itself (`glob`, `ftw`), or relative paths.
 //! It contains no engine and no state but names; it allocates nothing, so that it may be called before
 //! `main` and from within `malloc`. `errno` is what libc's function leaves.
 
+#[cfg_attr(test, expect(dead_code, reason = "the hooks are not in the tests"))]
+mod buffers;
 #[cfg_attr(test, expect(dead_code, reason = "the hooks are not in the tests"))]
 mod drm;
 mod redirect;
@@ -32,3 +37,5 @@ mod files;
 mod hooks;
 #[cfg(not(test))]
 mod next;
+#[cfg(not(test))]
+mod polls;

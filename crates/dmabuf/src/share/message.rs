@@ -36,6 +36,17 @@ pub(super) enum Request {
     EndCpu { buf: u64, direction: Direction },
     /// Whether a range may be mapped for the CPU.
     Mmap { buf: u64, offset: u64, len: u64 },
+    /// Where the CPU maps a range, which stays there until the hold ends. Answered as a map, with one stretch; with Done if
+    /// it is the buffer's own file.
+    Hold { buf: u64, hold: u64, offset: u64, len: u64 },
+    /// Ends it. No answer.
+    LetGo { hold: u64 },
+    /// Whether the fences that an access waits for are signaled: refused (Again) if not.
+    Poll { buf: u64, writes: bool },
+    /// Those fences as a file, which comes with the answer.
+    ExportSync { buf: u64, flags: u64 },
+    /// Adds a fence. Descriptor: its file.
+    ImportSync { buf: u64, flags: u64 },
 }
 
 /// Who wants to be attached.
@@ -161,6 +172,13 @@ impl Request {
                 out.begin(11, number, &[*buf, index(&DIRECTIONS, direction)]);
             }
             Self::Mmap { buf, offset, len } => out.begin(12, number, &[*buf, *offset, *len]),
+            Self::Hold { buf, hold, offset, len } => {
+                out.begin(13, number, &[*buf, *hold, *offset, *len]);
+            }
+            Self::LetGo { hold } => out.begin(14, number, &[*hold]),
+            Self::Poll { buf, writes } => out.begin(15, number, &[*buf, (*writes).into()]),
+            Self::ExportSync { buf, flags } => out.begin(16, number, &[*buf, *flags]),
+            Self::ImportSync { buf, flags } => out.begin(17, number, &[*buf, *flags]),
         }
         out.bytes
     }
@@ -191,6 +209,14 @@ impl Request {
             10 => Self::BeginCpu { buf: from.word()?, direction: from.one_of(&DIRECTIONS)? },
             11 => Self::EndCpu { buf: from.word()?, direction: from.one_of(&DIRECTIONS)? },
             12 => Self::Mmap { buf: from.word()?, offset: from.word()?, len: from.word()? },
+            13 => {
+                let (buf, hold) = (from.word()?, from.word()?);
+                Self::Hold { buf, hold, offset: from.word()?, len: from.word()? }
+            }
+            14 => Self::LetGo { hold: from.word()? },
+            15 => Self::Poll { buf: from.word()?, writes: from.flag()? },
+            16 => Self::ExportSync { buf: from.word()?, flags: from.word()? },
+            17 => Self::ImportSync { buf: from.word()?, flags: from.word()? },
             kind => return Err(BadMessage::Kind(kind)),
         };
         from.end()?;

@@ -1,23 +1,26 @@
 //! The exporter of a buffer of another process, as this process sees it.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::fs::SealFlags;
+use rustix::io::Errno;
 
 use super::link::Link;
 use super::message::{Attach, Facts, Mapped, Reply, Request};
 use crate::attachment::{Attachment, AttachmentInfo};
 use crate::buf::Shared;
 use crate::exporter::{
-    Direction, Exporter, ExporterError, ExporterErrorKind, Pinning, SgBacking, SgEntry, SgTable,
+    Direction, Exporter, ExporterError, ExporterErrorKind, MmapBacking, Pinning, SgBacking,
+    SgEntry, SgTable,
 };
 use crate::gate::{ClaimError, GateSlot, GateState};
 use crate::importer::ImporterClass;
 use crate::resv::ResvGuard;
+use crate::sync_file::RwFlags;
 use crate::sys;
 use crate::window::{BusWindow, Placement};
 
@@ -126,6 +129,48 @@ impl Proxy {
         self.check()?;
         match self.link.call(request, undo)?.0 {
             Reply::Done => Ok(()),
+            _ => Err(self.link.lied("it answers another question")),
+        }
+    }
+
+    /// Whether the fences that an access waits for are signaled, there.
+    pub(crate) fn poll(&self, writes: bool) -> Result<bool, ExporterError> {
+        match self.ask(&Request::Poll { buf: self.buf, writes }, None) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind == ExporterErrorKind::Again => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The fences that an access waits for, as a file of that process.
+    pub(crate) fn export_sync(&self, flags: RwFlags) -> Result<OwnedFd, ExporterError> {
+        self.check()?;
+        let request = Request::ExportSync { buf: self.buf, flags: flags.bits().into() };
+        let (reply, fds) = self.link.call(&request, None)?;
+        match (reply, <[OwnedFd; 1]>::try_from(fds)) {
+            (Reply::Done, Ok([file])) => Ok(file),
+            _ => Err(self.link.lied("it gives no fence")),
+        }
+    }
+
+    /// Adds a fence there.
+    pub(crate) fn import_sync(
+        &self,
+        flags: RwFlags,
+        file: BorrowedFd<'_>,
+    ) -> Result<(), ExporterError> {
+        self.check()?;
+        let file = rustix::io::fcntl_dupfd_cloexec(file, 0).map_err(|errno| {
+            let kind = match errno {
+                Errno::BADF => ExporterErrorKind::Invalid,
+                errno => ExporterErrorKind::Kernel(errno),
+            };
+            ExporterError::new(kind, "no descriptor for a fence")
+        })?;
+        let request = Request::ImportSync { buf: self.buf, flags: flags.bits().into() };
+        match self.link.ask(&request, None, &[file])?.0 {
+            Reply::Done => Ok(()),
+            Reply::Refused(error) => Err(error),
             _ => Err(self.link.lied("it answers another question")),
         }
     }
@@ -288,8 +333,45 @@ impl Exporter for Proxy {
         self.ask(&Request::EndCpu { buf: self.buf, direction }, None)
     }
 
+    fn mmap_backing(&self, offset: u64, len: u64) -> Result<Option<MmapBacking>, ExporterError> {
+        self.check()?;
+        let hold = number();
+        let request = Request::Hold { buf: self.buf, hold, offset, len };
+        let undo = Some(Request::LetGo { hold });
+        let (mapped, files) = match self.link.call(&request, undo)? {
+            (Reply::Mapped(mapped), files) => (mapped, files),
+            (Reply::Done, _) => return Ok(None),
+            _ => return Err(self.link.lied("it answers a hold strangely")),
+        };
+        let held = CpuHold { link: Arc::clone(&self.link), hold };
+        let (Ok([file]), [entry]) = (<[OwnedFd; 1]>::try_from(files), &*mapped.entries) else {
+            return Err(self.link.lied("it gives memory in several places to be mapped"));
+        };
+        let sealed =
+            sys::seals(file.as_fd()).is_some_and(|seals| seals.contains(SealFlags::SHRINK));
+        let size = sys::identity(file.as_fd()).map_or(0, |(_, size)| size);
+        let end = entry.offset.checked_add(self.facts.size);
+        if !sealed || end.is_none_or(|end| end > size) {
+            return Err(self.link.lied("it gives memory that can vanish, or is not there"));
+        }
+        let backing = SgBacking { file: Arc::new(file), offset: entry.offset };
+        Ok(Some(MmapBacking { backing, hold: Box::new(held) }))
+    }
+
     fn mmap(&self, offset: u64, len: u64) -> Result<(), ExporterError> {
         self.ask(&Request::Mmap { buf: self.buf, offset, len }, None)
+    }
+}
+
+/// A range that the CPU has mapped here: the buffer stays where it is meanwhile.
+struct CpuHold {
+    link: Arc<Link>,
+    hold: u64,
+}
+
+impl Drop for CpuHold {
+    fn drop(&mut self) {
+        self.link.post(Request::LetGo { hold: self.hold });
     }
 }
 

@@ -1,5 +1,6 @@
 //! One importing process, served.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as MapEntry;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,16 +9,19 @@ use std::sync::Arc;
 use rustix::event::PollFlags;
 
 use super::answer::{describe, of_map, of_pin, unknown};
-use super::message::{Attach, Facts, MESSAGE_MAX, NAME_MAX, NO_ANSWER, Reply, Request};
+use super::message::{
+    Attach, Entry, Facts, MESSAGE_MAX, Mapped, NAME_MAX, NO_ANSWER, Reply, Request,
+};
 use super::socket::{self, Received};
 use super::stand_in::{Notes, StandIn};
 use super::{ANSWER_LIMIT, server};
 use crate::attachment::{AttachError, Attachment};
 use crate::buf::Shared;
-use crate::exporter::{Direction, ExporterError, ExporterErrorKind, Sharing};
+use crate::exporter::{Direction, ExporterError, ExporterErrorKind, MapType, MmapBacking, Sharing};
 use crate::fork::PrivateFd;
 use crate::importer::Importer;
 use crate::resv::Usage;
+use crate::sync_file::{RwFlags, SyncFile, SyncFileError};
 
 /// Attachments of one process, and buffers it takes part in.
 const OBJECTS_MAX: usize = 4096;
@@ -35,6 +39,8 @@ struct Connection {
     notes: Option<Arc<Notes>>,
     imports: BTreeMap<u64, Import>,
     attachments: BTreeMap<u64, Remote>,
+    /// What it has mapped for the CPU, by its own numbers.
+    holds: BTreeMap<u64, Box<dyn Any + Send + Sync>>,
 }
 
 /// A buffer that the process takes part in, and how many times it said so. It keeps the buffer.
@@ -58,6 +64,7 @@ pub(super) fn serve(socket: OwnedFd, pid: Option<u32>) {
         notes: None,
         imports: BTreeMap::new(),
         attachments: BTreeMap::new(),
+        holds: BTreeMap::new(),
     };
     if let Err(Lie(what)) = connection.run() {
         let who = pid.map_or_else(|| "a process".to_owned(), |pid| format!("process {pid}"));
@@ -106,6 +113,10 @@ impl Connection {
         let Some(notes) = self.notes.clone() else {
             return self.greet(number, &request, fds);
         };
+        if let Request::ImportSync { buf, flags } = request {
+            let answer = self.import_sync(buf, flags, &fds);
+            return self.reply(number, &answer.unwrap_or_else(Reply::Refused), &[]);
+        }
         if !fds.is_empty() {
             return Err(Lie("it sent descriptors that nobody wants".to_owned()));
         }
@@ -138,6 +149,16 @@ impl Connection {
                 drop(gone);
                 return Ok(());
             }
+            Request::Hold { buf, hold, offset, len } => {
+                return self.hold(number, buf, hold, (offset, len));
+            }
+            Request::LetGo { hold } => {
+                drop(self.holds.remove(&hold));
+                return Ok(());
+            }
+            Request::ExportSync { buf, flags } => return self.export_sync(number, buf, flags),
+            Request::ImportSync { .. } => return Err(Lie("it sent a fence twice".to_owned())),
+            Request::Poll { buf, writes } => self.on(buf, |shared| poll(shared, writes)),
             Request::Attach(attach) => self.attach(&attach, notes)?,
             Request::Pin { attachment, pin } => self.pin(attachment, pin)?,
             Request::BeginCpu { buf, direction } => {
@@ -263,6 +284,54 @@ impl Connection {
         self.reply(number, &Reply::Mapped(mapped), &fds)
     }
 
+    /// Answered with the file that the CPU maps; the buffer stays where it is until the process lets go, or ends.
+    fn hold(
+        &mut self,
+        number: u64,
+        buf: u64,
+        hold: u64,
+        (offset, len): (u64, u64),
+    ) -> Result<(), Lie> {
+        if self.holds.contains_key(&hold) || self.holds.len() >= OBJECTS_MAX {
+            return Err(Lie(format!("it holds more than {OBJECTS_MAX} buffers, or one twice")));
+        }
+        let refuse = |reason| self.reply(number, &Reply::Refused(reason), &[]);
+        let Some(import) = self.imports.get(&buf) else { return refuse(unknown()) };
+        let exporter = import.shared.exporter();
+        let offered = match exporter.mmap_backing(offset, len) {
+            Ok(Some(offered)) => offered,
+            Ok(None) => {
+                let done = exporter.mmap(offset, len).map(|()| Reply::Done);
+                return self.reply(number, &done.unwrap_or_else(Reply::Refused), &[]);
+            }
+            Err(reason) => return refuse(reason),
+        };
+        let MmapBacking { backing, hold: held } = offered;
+        let entries = vec![Entry { file: 0, offset: backing.offset, len: import.shared.size() }];
+        let mapped = Mapped { epoch: None, map_type: MapType::System, entries };
+        self.holds.insert(hold, held);
+        self.reply(number, &Reply::Mapped(mapped), &[backing.file.as_fd()])
+    }
+
+    fn export_sync(&self, number: u64, buf: u64, flags: u64) -> Result<(), Lie> {
+        let exported = self.imports.get(&buf).ok_or_else(unknown).and_then(|import| {
+            let usage = Usage::implicit(rw(flags)?.contains(RwFlags::WRITE));
+            SyncFile::new(&import.shared.resv().singleton(usage)).map_err(of_sync)
+        });
+        match exported {
+            Ok(file) => self.reply(number, &Reply::Done, &[file.as_fd()]),
+            Err(reason) => self.reply(number, &Reply::Refused(reason), &[]),
+        }
+    }
+
+    fn import_sync(&self, buf: u64, flags: u64, fds: &[OwnedFd]) -> Answer {
+        let import = self.imports.get(&buf).ok_or_else(unknown)?;
+        let [file] = fds else { return Err(unknown()) };
+        let file = SyncFile::from_fd(file.as_fd()).map_err(of_sync)?;
+        crate::sync_file::add_to(import.shared.resv(), rw(flags)?, &file).map_err(of_sync)?;
+        Ok(Reply::Done)
+    }
+
     fn on(&self, buf: u64, operation: impl FnOnce(&Shared) -> Result<(), ExporterError>) -> Answer {
         let import = self.imports.get(&buf).ok_or_else(unknown)?;
         operation(&import.shared).map(|()| Reply::Done)
@@ -275,6 +344,27 @@ impl Connection {
         socket::send(&self.socket, &reply.encode(number), fds)
             .map_err(|errno| Lie(format!("an answer could not be sent: {errno}")))
     }
+}
+
+fn poll(shared: &Shared, writes: bool) -> Result<(), ExporterError> {
+    if shared.resv().test_signaled(Usage::implicit(writes)) {
+        return Ok(());
+    }
+    Err(ExporterError::new(ExporterErrorKind::Again, "somebody still works on the buffer"))
+}
+
+fn rw(flags: u64) -> Result<RwFlags, ExporterError> {
+    let flags = u32::try_from(flags).ok().and_then(RwFlags::from_bits);
+    flags.ok_or_else(|| ExporterError::new(ExporterErrorKind::Invalid, "flags of no access"))
+}
+
+fn of_sync(error: SyncFileError) -> ExporterError {
+    let kind = match &error {
+        SyncFileError::System { errno, .. } => ExporterErrorKind::Kernel(*errno),
+        SyncFileError::NoSlots(_) => ExporterErrorKind::NoMemory,
+        _ => ExporterErrorKind::Invalid,
+    };
+    ExporterError::new(kind, error.to_string())
 }
 
 impl Remote {

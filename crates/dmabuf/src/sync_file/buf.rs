@@ -1,11 +1,14 @@
 //! The fences of a buffer as files.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
 
 use super::{Repr, SyncFile, SyncFileError};
 use crate::DmaBuf;
+use crate::exporter::{ExporterError, ExporterErrorKind};
 use crate::fence::Fence;
-use crate::resv::Usage;
+use crate::resv::{Resv, Usage};
 use crate::sys::sync_file as kernel;
 
 bitflags::bitflags! {
@@ -59,18 +62,35 @@ impl DmaBuf {
         if self.is_kernel() {
             return self.import_into_kernel(flags, file);
         }
-        let parts = file.to_fence()?.unwrap_parts();
-        if parts.is_empty() {
-            return Ok(());
+        add_to(self.resv(), flags, file)
+    }
+
+    /// As [`export_sync_file`](Self::export_sync_file), as a descriptor; of a buffer of another process it is that process's
+    /// file, with the fences that are known there.
+    ///
+    /// # Errors
+    ///
+    /// [`SyncFileError`].
+    pub fn export_sync_fd(&self, flags: RwFlags) -> Result<OwnedFd, SyncFileError> {
+        check(flags)?;
+        match self.shared().proxy() {
+            Some(proxy) => proxy.export_sync(flags).map_err(remote("EXPORT_SYNC_FILE")),
+            None => self.export_sync_file(flags)?.dup_fd(),
         }
-        let usage = if flags.contains(RwFlags::WRITE) { Usage::Write } else { Usage::Read };
-        let resv = self.resv().lock();
-        resv.reserve_fences(parts.len())?;
-        for fence in &parts {
-            resv.add_fence(fence, usage)
-                .expect("a slot was reserved for each, and none is a container");
+    }
+
+    /// As [`import_sync_file`](Self::import_sync_file), of a descriptor; a buffer of another process gets the fence there. That
+    /// must then be one of the kernel's, or of that process.
+    ///
+    /// # Errors
+    ///
+    /// [`SyncFileError`].
+    pub fn import_sync_fd(&self, flags: RwFlags, fd: BorrowedFd<'_>) -> Result<(), SyncFileError> {
+        check(flags)?;
+        match self.shared().proxy() {
+            Some(proxy) => proxy.import_sync(flags, fd).map_err(remote("IMPORT_SYNC_FILE")),
+            None => self.import_sync_file(flags, &SyncFile::from_fd(fd)?),
         }
-        Ok(())
     }
 
     /// Every process that has the buffer must see the fence, so it has to be one of the kernel's.
@@ -84,6 +104,36 @@ impl DmaBuf {
             Repr::Own(own) if own.fence().is_signaled() => Ok(()),
             Repr::Own(own) => Err(SyncFileError::NotTheKernels { fence: own.fence().to_string() }),
         }
+    }
+}
+
+/// Adds each fence of a file.
+pub(crate) fn add_to(resv: &Resv, flags: RwFlags, file: &SyncFile) -> Result<(), SyncFileError> {
+    let parts = file.to_fence()?.unwrap_parts();
+    if parts.is_empty() {
+        return Ok(());
+    }
+    let usage = if flags.contains(RwFlags::WRITE) { Usage::Write } else { Usage::Read };
+    let resv = resv.lock();
+    resv.reserve_fences(parts.len())?;
+    for fence in &parts {
+        resv.add_fence(fence, usage)
+            .expect("a slot was reserved for each, and none is a container");
+    }
+    Ok(())
+}
+
+/// What the exporter's process answered, as its errno.
+fn remote(call: &'static str) -> impl FnOnce(ExporterError) -> SyncFileError {
+    move |error| {
+        let errno = match error.kind {
+            ExporterErrorKind::Kernel(errno) => errno,
+            ExporterErrorKind::NoMemory => Errno::NOMEM,
+            ExporterErrorKind::NoDevice => Errno::NODEV,
+            ExporterErrorKind::Busy => Errno::BUSY,
+            _ => Errno::INVAL,
+        };
+        SyncFileError::System { call, errno }
     }
 }
 

@@ -25,6 +25,7 @@ use crate::poll::poll_one;
 use crate::sys::sync_file as kernel;
 
 pub use buf::RwFlags;
+pub(crate) use buf::add_to;
 use own::Own;
 pub(crate) use own::{HeldFiles, forget_files, hold_files};
 

@@ -18,10 +18,14 @@ pub(crate) fn open_again(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, E
 /// An opening of a file by which [`is_alone`] asks.
 pub(crate) fn probe(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let probe = open_again(fd, OFlags::RDWR | OFlags::CLOEXEC)?;
-    // If another process opens the file just while it is asked, that is by a signal nobody minds, instead of the deadly SIGIO.
+    make_harmless(&probe);
+    Ok(probe)
+}
+
+/// If another process opens the file just while it is asked, that is told by a signal nobody minds, instead of the deadly SIGIO.
+pub(super) fn make_harmless(probe: &OwnedFd) {
     // SAFETY: the number of a signal is all that is set.
     unsafe { libc::fcntl(probe.as_raw_fd(), F_SETSIG, libc::SIGURG) };
-    Ok(probe)
 }
 
 /// Whether a probe is the only opening of its file, in this process or another: then the kernel grants a write lease. (The

@@ -17,7 +17,7 @@ pub(crate) mod vma;
 mod words;
 
 use std::ffi::{CString, c_void};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
@@ -121,6 +121,41 @@ pub(crate) fn sealed_memfd(name: &str, size: u64) -> Result<OwnedFd, Errno> {
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&fd, seals)?;
     Ok(fd)
+}
+
+/// The file of a buffer whose bytes are elsewhere: `size` bytes of nothing, open for writing only and sealed against it. So it
+/// has a size, and whoever maps, reads or writes it without asking the exporter is refused: a mapping must be able to
+/// read.
+pub(crate) fn faceless_memfd(name: &str, size: u64) -> Result<OwnedFd, Errno> {
+    let fd = unsealed_memfd(name, size)?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&fd, seals)?;
+    open_faceless(fd.as_fd(), true, true)
+}
+
+/// One more opening of such a file.
+pub(crate) fn open_faceless(
+    fd: BorrowedFd<'_>,
+    is_writable: bool,
+    cloexec: bool,
+) -> Result<OwnedFd, Errno> {
+    let mut flags = OFlags::WRONLY;
+    flags.set(OFlags::APPEND, !is_writable);
+    flags.set(OFlags::CLOEXEC, cloexec);
+    let opened =
+        rustix::fs::open(format!("/proc/self/fd/{}", fd.as_raw_fd()), flags, Mode::empty())?;
+    lease::make_harmless(&opened);
+    Ok(opened)
+}
+
+/// What the flags of a buffer's file mean: for a [faceless](faceless_memfd) one, `O_WRONLY` stands for `O_RDWR`, and with
+/// `O_APPEND` for `O_RDONLY`.
+pub(crate) fn meant_flags(flags: OFlags) -> OFlags {
+    if flags & OFlags::RWMODE != OFlags::WRONLY {
+        return flags;
+    }
+    let mode = if flags.contains(OFlags::APPEND) { OFlags::RDONLY } else { OFlags::RDWR };
+    flags.difference(OFlags::RWMODE | OFlags::APPEND).union(mode)
 }
 
 fn unsealed_memfd(name: &str, size: u64) -> Result<OwnedFd, Errno> {

@@ -105,6 +105,10 @@ impl Exporter for Memory {
         Ok(())
     }
 
+    fn is_in_file(&self) -> bool {
+        true
+    }
+
     fn mmap(&self, _offset: u64, _len: u64) -> Result<(), ExporterError> {
         Ok(())
     }

@@ -187,6 +187,10 @@ impl Exporter for Watcher {
         Ok(())
     }
 
+    fn is_in_file(&self) -> bool {
+        true
+    }
+
     fn mmap(&self, _offset: u64, _len: u64) -> Result<(), ExporterError> {
         self.note("mmap");
         Ok(())

@@ -10,6 +10,7 @@ use device::ids::DmId;
 use device::{Hca, Kind, Refusal};
 use iba::Access;
 use libc::size_t;
+use rustix::fs::OFlags;
 
 use super::boundary::control;
 use super::context::opened;
@@ -84,7 +85,7 @@ pub(crate) unsafe extern "C" fn ibv_dm_export_dmabuf_fd(dm: *mut Dm) -> c_int {
         let exported = own.hca.export_dm(own.id).and_then(|buffer| {
             let failed =
                 |error| Refusal::new(Kind::Io, format!("ibv_dm_export_dmabuf_fd: {error}"));
-            buffer.fd().try_clone_to_owned().map_err(failed)
+            dmabuf::give(buffer, OFlags::RDWR | OFlags::CLOEXEC).map_err(failed)
         });
         match exported {
             Ok(fd) => fd.into_raw_fd(),

@@ -114,6 +114,11 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let verbs = names.join(library::VERBS);
     let mut ours = verbs.as_os_str().to_owned();
     let mut machine = None;
+    // By it a dma-buf of ours is one in every process of the program, whoever sent it.
+    let preload = library.preload();
+    if let Some(preload) = &preload {
+        ours = join(preload.as_os_str(), &ours);
+    }
     if args.gpu.as_deref() == Some(gpu::NVIDIA) {
         let cuda = library.cuda_names()?;
         let paths = join(cuda.as_os_str(), names.as_os_str());
@@ -123,9 +128,9 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         machine = Some(gpu::announce_cuda(&mut command)?);
         tracing::info!(target: "peerdma::cuda", "CUDA's libraries are in {}", cuda.display());
     } else if let Some(preset) = &args.gpu {
-        let preload =
-            library.preload().ok_or("--gpu needs libpeerdma-preload.so beside the library")?;
-        ours = join(preload.as_os_str(), &ours);
+        if preload.is_none() {
+            return Err("--gpu needs libpeerdma-preload.so beside the library".into());
+        }
         gpu::announce(&mut command, preset)?;
     }
     if args.rsockets {
@@ -182,10 +187,7 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         door::exec(&mut command)
     }
     tree.add_kernel_names();
-    let preload = library.preload().map(|library| {
-        let ld_preload = behind(&given, &join(library.as_os_str(), &ours));
-        Preload { library, ld_preload }
-    });
+    let preload = preload.map(|library| Preload { library, ld_preload: behind(&given, &ours) });
     Ok(door::run(Launch { command, tree, seccomp, preload })?)
 }
 

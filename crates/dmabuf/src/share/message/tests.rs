@@ -27,6 +27,11 @@ fn requests() -> Vec<Request> {
         Request::BeginCpu { buf: 1, direction: Direction::ToDevice },
         Request::EndCpu { buf: 1, direction: Direction::Bidirectional },
         Request::Mmap { buf: 1, offset: 4096, len: 1 },
+        Request::Hold { buf: 1, hold: 2, offset: 3, len: 4 },
+        Request::LetGo { hold: 2 },
+        Request::Poll { buf: 1, writes: true },
+        Request::ExportSync { buf: 1, flags: 3 },
+        Request::ImportSync { buf: 1, flags: 2 },
     ]
 }
 

@@ -113,6 +113,12 @@ uapi! {
     struct Sync: 8 {
         flags: u64,
     }
+    #[doc(alias = "dma_buf_export_sync_file")]
+    #[doc(alias = "dma_buf_import_sync_file")]
+    struct SyncFd: 8 {
+        flags: u32,
+        fd: i32,
+    }
 }
 
 /// The argument of one request.

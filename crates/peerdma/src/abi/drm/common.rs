@@ -49,7 +49,7 @@ pub(super) unsafe fn ioctl(
         // SAFETY: see above.
         0x0c => unsafe { arg.with(get_cap) },
         // SAFETY: see above.
-        0x2d => unsafe { arg.with(|handle: &mut Prime| prime::to_fd(state, file, handle)) },
+        0x2d => unsafe { arg.with(|handle: &mut Prime| prime::to_fd(file, handle)) },
         // SAFETY: see above.
         0x2e => unsafe { arg.with(|handle: &mut Prime| prime::to_handle(state, file, handle)) },
         // SAFETY: see above.

@@ -75,7 +75,9 @@ impl File {
         let bo = self.node.gpu()?.alloc(size, place).map_err(|error| refused(&error))?;
         let offset = state.new_offset(size);
         let object = Object { bo, node: Arc::clone(&self.node), offset, cpu_access };
-        Ok((self.add(Arc::new(object)), size))
+        let object = Arc::new(object);
+        self.node.add(&object);
+        Ok((self.add(object), size))
     }
 
     /// The handle of a buffer in this file: always the same one.

@@ -2,16 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What a descriptor of ours is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// An open node: a socket.
-    File,
-    /// A buffer: a memfd.
-    Export,
-}
-
-/// How many there may be at once of each kind.
+/// How many there may be at once.
 const ROOM: usize = 8192;
 
 /// Inodes of one file system, none of which is 0.

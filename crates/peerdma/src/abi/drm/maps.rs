@@ -1,15 +1,17 @@
 //! The CPU's mappings of buffers, each of which holds its buffer where it is.
 
+use std::any::Any;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gpu::{CpuPages, Domain, PinPolicy};
+use dmabuf::MmapBacking;
+use gpu::{Domain, PinPolicy};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::node::Object;
-use super::{Result, pages, refused};
+use super::{Result, pages};
 
 /// How many there may be at once: less than the kernel allows of all kinds.
 const ROOM: usize = 16384;
@@ -22,13 +24,21 @@ pub(super) struct Wanted {
     pub(super) flags: c_int,
 }
 
+/// What keeps a buffer where it is mapped.
+type Hold = Arc<dyn Any + Send + Sync>;
+
+/// The newest ones. They belong to the process that made them, as the mappings do that a child of a fork inherits. They are
+/// never freed.
+static MAPS: AtomicPtr<Maps> = AtomicPtr::new(std::ptr::null_mut());
+
 /// The mappings. Whether a range touches one is found without the lock.
 pub(super) struct Maps {
+    pid: u32,
     /// No slot from here on was ever used.
     top: AtomicUsize,
     spans: Box<[Span]>,
     /// What holds the buffer of each slot in use.
-    holds: Mutex<Vec<Option<Arc<CpuPages>>>>,
+    holds: Mutex<Vec<Option<Hold>>>,
 }
 
 /// Addresses, none if the end is 0. Changed with the lock held.
@@ -41,6 +51,15 @@ impl Wanted {
     /// Whether the mapping may be written.
     pub(super) fn writes(&self) -> bool {
         self.prot & libc::PROT_WRITE != 0
+    }
+
+    /// Whole pages of a buffer, shared: nobody copies it on write.
+    pub(super) fn check(&self) -> Result<u64> {
+        let len = pages(self.len as u64).filter(|len| *len > 0).ok_or(libc::EINVAL)?;
+        if self.flags & libc::MAP_SHARED == 0 {
+            return Err(libc::EINVAL);
+        }
+        Ok(len)
     }
 }
 
@@ -62,49 +81,57 @@ impl Span {
 }
 
 impl Maps {
-    pub(super) fn new() -> Self {
-        let span = |_| Span { start: AtomicUsize::new(0), end: AtomicUsize::new(0) };
-        let spans = (0..ROOM).map(span).collect();
-        Self { top: AtomicUsize::new(0), spans, holds: Mutex::default() }
+    /// Those of this process, if it has mapped anything.
+    pub(super) fn here() -> Option<&'static Self> {
+        // ORDERING: pairs with the release in `here_or_new`.
+        let maps = MAPS.load(Ordering::Acquire);
+        // SAFETY: null, or what was leaked.
+        unsafe { maps.as_ref() }.filter(|maps| maps.pid == std::process::id())
     }
 
-    /// Maps a buffer from `offset` on.
+    fn here_or_new() -> &'static Self {
+        loop {
+            if let Some(maps) = Self::here() {
+                return maps;
+            }
+            let last = MAPS.load(Ordering::Acquire);
+            let span = |_| Span { start: AtomicUsize::new(0), end: AtomicUsize::new(0) };
+            let new = Box::into_raw(Box::new(Self {
+                pid: std::process::id(),
+                top: AtomicUsize::new(0),
+                spans: (0..ROOM).map(span).collect(),
+                holds: Mutex::default(),
+            }));
+            let won = MAPS.compare_exchange(last, new, Ordering::AcqRel, Ordering::Acquire);
+            if won.is_err() {
+                // SAFETY: nobody else has seen it. (Another thread was first.)
+                drop(unsafe { Box::from_raw(new) });
+            }
+        }
+    }
+
+    /// Maps what a buffer offers.
     ///
     /// # Safety
     ///
     /// What is mapped at a fixed address may be replaced.
-    pub(super) unsafe fn map(
-        &self,
-        object: &Object,
-        wanted: &Wanted,
-        offset: u64,
-    ) -> Result<*mut c_void> {
-        let bo = &object.bo;
-        let len = pages(wanted.len as u64).filter(|len| *len > 0).ok_or(libc::EINVAL)?;
-        if offset.checked_add(len).is_none_or(|end| end > bo.size()) {
-            return Err(libc::EINVAL);
-        }
-        // No copy on write.
-        if wanted.flags & libc::MAP_SHARED == 0 {
-            return Err(libc::EINVAL);
-        }
-        settle(object);
-        let hold = bo.cpu_pages().map_err(|error| refused(&error))?;
+    pub(super) unsafe fn map(wanted: &Wanted, offered: MmapBacking) -> Result<*mut c_void> {
+        let maps = Self::here_or_new();
+        let MmapBacking { backing, hold } = offered;
         // CAST: the bits.
         let prot = ProtFlags::from_bits_retain(wanted.prot as u32);
         // CAST: the bits.
         let flags = MapFlags::from_bits_retain(wanted.flags as u32);
         if flags.contains(MapFlags::FIXED) {
-            self.forget(wanted.addr as usize, wanted.len);
+            maps.forget(wanted.addr as usize, wanted.len);
         }
-        let (file, start) = (hold.file(), hold.offset() + offset);
+        let (file, start) = (&*backing.file, backing.offset);
         // SAFETY: the caller's promise.
         let addr = unsafe { rustix::mm::mmap(wanted.addr, wanted.len, prot, flags, file, start) };
         let addr = addr.map_err(Errno::raw_os_error)?;
         let start = addr as usize;
-        // CAST: no mapping is longer than the address space.
-        let end = start + len as usize;
-        if let Err(hold) = self.add(start, end, Arc::new(hold)) {
+        let end = start + wanted.len.next_multiple_of(rustix::param::page_size());
+        if let Err(hold) = maps.add(start, end, hold.into()) {
             // SAFETY: the program has not seen it yet.
             let _ = unsafe { rustix::mm::munmap(addr, wanted.len) };
             drop(hold);
@@ -160,12 +187,7 @@ impl Maps {
         drop(gone);
     }
 
-    fn add(
-        &self,
-        start: usize,
-        end: usize,
-        hold: Arc<CpuPages>,
-    ) -> std::result::Result<(), Arc<CpuPages>> {
+    fn add(&self, start: usize, end: usize, hold: Hold) -> std::result::Result<(), Hold> {
         let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
         let free = holds.iter().position(Option::is_none).unwrap_or(holds.len());
         let Some(span) = self.spans.get(free) else { return Err(hold) };
@@ -184,7 +206,7 @@ impl Maps {
 }
 
 /// Before it is held in place: brings a buffer to where importers will need it, if that is known.
-fn settle(object: &Object) {
+pub(super) fn settle(object: &Object) {
     let Ok(gpu) = object.node.gpu() else { return };
     let persona = gpu.persona();
     if !persona.has_pin

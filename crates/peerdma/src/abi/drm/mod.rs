@@ -20,6 +20,7 @@
 
 mod amdgpu;
 mod args;
+mod buffer;
 mod common;
 mod file;
 mod intel;
@@ -32,11 +33,10 @@ mod state;
 use std::ffi::{c_int, c_ulong, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::ptr;
-use std::sync::Arc;
 
 use dmabuf::{ExporterError, ExporterErrorKind};
 
-use self::known::Kind;
+use self::maps::Maps;
 use self::state::State;
 use super::boundary::control;
 use super::errno;
@@ -46,33 +46,56 @@ use super::errno;
 pub(crate) struct Door {
     /// Opens the node of this index, the render node or the card.
     open: extern "C" fn(node: c_int, is_card: bool, flags: c_int) -> c_int,
-    /// Whether a descriptor is of a node or of a buffer.
+    /// Whether a descriptor is of a node.
     owns: extern "C" fn(fd: c_int) -> bool,
     /// Which node a descriptor is of: its index, and whether it is the card. -1 if it is none.
     node: extern "C" fn(fd: c_int, is_card: &mut bool) -> c_int,
-    /// `ioctl` on a descriptor that is ours.
+    /// `ioctl` on a node.
     ioctl: unsafe extern "C" fn(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int,
-    /// `mmap` of a descriptor that is ours.
-    mmap: unsafe extern "C" fn(
-        addr: *mut c_void,
-        len: usize,
-        prot: c_int,
-        flags: c_int,
-        fd: c_int,
-        offset: i64,
-    ) -> *mut c_void,
+    /// `mmap` of a node.
+    mmap: Mmap,
     /// A range is about to be unmapped or replaced. Cheap when nothing of ours is in it.
     forget: extern "C" fn(addr: usize, len: usize),
     /// Whether a range touches a mapping of ours, which cannot be moved or grown.
     is_mapped: extern "C" fn(addr: usize, len: usize) -> bool,
-    /// A descriptor that was ours is closed.
+    /// A descriptor that was a node or a buffer is closed.
     closed: extern "C" fn(),
+    /// `ioctl` on a buffer's file.
+    buffer_ioctl: unsafe extern "C" fn(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int,
+    /// `mmap` of a buffer's file.
+    buffer_mmap: Mmap,
+    /// Which of these events a buffer's file has.
+    buffer_poll: extern "C" fn(fd: c_int, events: c_int) -> c_int,
+    /// `lseek` on a buffer's file.
+    buffer_seek: extern "C" fn(fd: c_int, offset: i64, whence: c_int) -> i64,
 }
+
+type Mmap = unsafe extern "C" fn(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void;
 
 /// Errno of a call that failed.
 type Result<T> = std::result::Result<T, c_int>;
 
-static DOOR: Door = Door { open, owns, node, ioctl, mmap, forget, is_mapped, closed };
+static DOOR: Door = Door {
+    open,
+    owns,
+    node,
+    ioctl,
+    mmap,
+    forget,
+    is_mapped,
+    closed,
+    buffer_ioctl,
+    buffer_mmap,
+    buffer_poll,
+    buffer_seek,
+};
 
 pub(crate) extern "C" fn peerdma_drm_door() -> *const Door {
     &raw const DOOR
@@ -90,12 +113,11 @@ extern "C" fn open(node: c_int, is_card: bool, flags: c_int) -> c_int {
 }
 
 extern "C" fn owns(fd: c_int) -> bool {
-    State::last().is_some_and(|state| state.kind(fd).is_some())
+    State::last().is_some_and(|state| state.known(fd).is_some())
 }
 
 extern "C" fn node(fd: c_int, is_card: &mut bool) -> c_int {
-    let file = here(fd).ok().filter(|(_, kind, _)| *kind == Kind::File);
-    let found = file.and_then(|(state, _, ino)| state.number(&*state.file(ino)?));
+    let found = here(fd).ok().and_then(|(state, ino)| state.number(&*state.file(ino)?));
     let Some((index, card)) = found else { return -1 };
     *is_card = card;
     c_int::try_from(index).unwrap_or(-1)
@@ -103,18 +125,21 @@ extern "C" fn node(fd: c_int, is_card: &mut bool) -> c_int {
 
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
     control("ioctl of a DRM node", -1, || {
-        let answer = here(fd).and_then(|(state, kind, ino)| {
+        let answer = here(fd).and_then(|(state, ino)| {
             state.sweep();
-            match kind {
-                Kind::File => {
-                    let file = state.file(ino).ok_or(libc::EBADF)?;
-                    // SAFETY: contract: the argument is what the request needs.
-                    unsafe { common::ioctl(state, &file, request, arg) }
-                }
-                // SAFETY: contract: as above.
-                Kind::Export => unsafe { prime::ioctl(state, ino, request, arg) },
-            }
+            dmabuf::sweep();
+            let file = state.file(ino).ok_or(libc::EBADF)?;
+            // SAFETY: contract: the argument is what the request needs.
+            unsafe { common::ioctl(state, &file, request, arg) }
         });
+        or_minus_one(answer.map(|()| 0))
+    })
+}
+
+unsafe extern "C" fn buffer_ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
+    control("ioctl of a dma-buf", -1, || {
+        // SAFETY: contract: the argument is what the request needs.
+        let answer = unsafe { buffer::ioctl(fd, request, arg) };
         or_minus_one(answer.map(|()| 0))
     })
 }
@@ -129,33 +154,59 @@ unsafe extern "C" fn mmap(
 ) -> *mut c_void {
     control("mmap of a DRM node", libc::MAP_FAILED, || {
         let wanted = maps::Wanted { addr, len, prot, flags };
-        let answer = here(fd).and_then(|(state, kind, ino)| {
+        let answer = here(fd).and_then(|(state, ino)| {
             let offset = u64::try_from(offset).map_err(|_| libc::EINVAL)?;
-            let (object, offset) = match kind {
-                Kind::File => {
-                    let file = state.file(ino).ok_or(libc::EBADF)?;
-                    (file.find(state, &wanted, offset)?, 0)
-                }
-                Kind::Export => (Arc::clone(&state.export(ino).ok_or(libc::EBADF)?.object), offset),
-            };
+            let file = state.file(ino).ok_or(libc::EBADF)?;
+            let object = file.find(state, &wanted, offset)?;
+            let len = wanted.check()?;
+            maps::settle(&object);
+            let offered = object.bo.mmap_backing(0, len).map_err(|error| refused(&error))?;
             // SAFETY: contract: what the program has at a fixed address is its to give up.
-            unsafe { state.maps.map(&object, &wanted, offset) }
+            unsafe { Maps::map(&wanted, offered) }
         });
-        answer.unwrap_or_else(|error| {
-            errno::set(error);
-            libc::MAP_FAILED
+        or_failed(answer)
+    })
+}
+
+unsafe extern "C" fn buffer_mmap(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    control("mmap of a dma-buf", libc::MAP_FAILED, || {
+        let wanted = maps::Wanted { addr, len, prot, flags };
+        let page = rustix::param::page_size() as u64;
+        let offset = u64::try_from(offset).ok().filter(|offset| offset.is_multiple_of(page));
+        or_failed(match offset {
+            // SAFETY: contract: what the program has at a fixed address is its to give up.
+            Some(offset) => unsafe { buffer::mmap(fd, &wanted, offset) },
+            None => Err(libc::EINVAL),
         })
     })
 }
 
+extern "C" fn buffer_poll(fd: c_int, events: c_int) -> c_int {
+    control("poll of a dma-buf", libc::POLLERR.into(), || buffer::poll(fd, events))
+}
+
+extern "C" fn buffer_seek(fd: c_int, offset: i64, whence: c_int) -> i64 {
+    control("lseek of a dma-buf", -1, || match buffer::seek(fd, offset, whence) {
+        Ok(at) => at,
+        Err(error) => or_minus_one(Err(error)).into(),
+    })
+}
+
 extern "C" fn forget(addr: usize, len: usize) {
-    if let Some(state) = State::here() {
-        state.maps.forget(addr, len);
+    if let Some(maps) = Maps::here() {
+        maps.forget(addr, len);
     }
 }
 
 extern "C" fn is_mapped(addr: usize, len: usize) -> bool {
-    State::here().is_some_and(|state| state.maps.touches(addr, len))
+    Maps::here().is_some_and(|maps| maps.touches(addr, len))
 }
 
 extern "C" fn closed() {
@@ -163,18 +214,26 @@ extern "C" fn closed() {
         if let Some(state) = State::here() {
             state.sweep();
         }
+        dmabuf::sweep();
     });
 }
 
-/// The state of this process, and what the descriptor is in it. One that was inherited from a parent is of no use.
-fn here(fd: c_int) -> Result<(&'static State, Kind, u64)> {
+/// The state of this process, and the inode of a node in it. One that was inherited from a parent is of no use.
+fn here(fd: c_int) -> Result<(&'static State, u64)> {
     let inherited = || {
         tracing::debug!(target: "peerdma::drm", "fd {fd} was opened before this process was forked");
         libc::ENODEV
     };
     let state = State::here().ok_or_else(inherited)?;
-    let (kind, ino, is_own) = state.kind(fd).ok_or(libc::EBADF)?;
-    if is_own { Ok((state, kind, ino)) } else { Err(inherited()) }
+    let (ino, is_own) = state.known(fd).ok_or(libc::EBADF)?;
+    if is_own { Ok((state, ino)) } else { Err(inherited()) }
+}
+
+fn or_failed(answer: Result<*mut c_void>) -> *mut c_void {
+    answer.unwrap_or_else(|error| {
+        errno::set(error);
+        libc::MAP_FAILED
+    })
 }
 
 fn or_minus_one(answer: Result<c_int>) -> c_int {

@@ -1,6 +1,6 @@
 //! A render node: one GPU, opened when a program first opens the node.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use gpu::{Bo, Gpu, GpuConfig, Preset};
 use pci::PciTree;
@@ -11,6 +11,8 @@ pub(super) struct Node {
     config: GpuConfig,
     tree: Arc<PciTree>,
     gpu: Mutex<Option<Gpu>>,
+    /// All that there are of it in this process.
+    objects: Mutex<Vec<Weak<Object>>>,
 }
 
 /// A buffer object, as handles name it.
@@ -26,12 +28,40 @@ pub(super) struct Object {
 
 impl Node {
     pub(super) fn new(config: GpuConfig, tree: Arc<PciTree>) -> Self {
-        Self { config, tree, gpu: Mutex::default() }
+        Self { config, tree, gpu: Mutex::default(), objects: Mutex::default() }
     }
 
     /// Whose ioctls it has.
     pub(super) fn driver(&self) -> Preset {
         self.config.preset
+    }
+
+    /// The object of a buffer that the program may map: the one that there is, or a new one.
+    pub(super) fn object(
+        self: &Arc<Self>,
+        bo: Bo,
+        new_offset: impl FnOnce(u64) -> u64,
+    ) -> Arc<Object> {
+        let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        let known: Vec<_> = objects.iter().filter_map(Weak::upgrade).collect();
+        if let Some(known) = known.iter().find(|known| known.bo.is_same(&bo)).cloned() {
+            // What goes is dropped without the lock.
+            drop(objects);
+            return known;
+        }
+        let offset = new_offset(bo.size());
+        let object = Arc::new(Object { bo, node: Arc::clone(self), offset, cpu_access: true });
+        objects.retain(|known| known.strong_count() > 0);
+        objects.push(Arc::downgrade(&object));
+        drop(objects);
+        object
+    }
+
+    /// Remembers an object that was made.
+    pub(super) fn add(&self, object: &Arc<Object>) {
+        let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        objects.retain(|known| known.strong_count() > 0);
+        objects.push(Arc::downgrade(object));
     }
 
     /// Its GPU.

@@ -9,10 +9,8 @@ use gpu::GpuConfig;
 use rustix::fs::FileType;
 
 use super::file::File;
-use super::known::{Inodes, Kind};
-use super::maps::Maps;
+use super::known::Inodes;
 use super::node::Node;
-use super::prime::Export;
 use super::{Result, inode};
 use crate::gpus::{self, PRESET};
 
@@ -30,18 +28,9 @@ pub(super) struct State {
     /// That of the process this one was forked from, whose descriptors may still be open here.
     parent: Option<&'static Self>,
     nodes: Vec<Arc<Node>>,
-    files: Inodes,
-    exports: Inodes,
+    inodes: Inodes,
     next_offset: AtomicU64,
-    /// The CPU's mappings of buffers.
-    pub(super) maps: Maps,
-    open: Mutex<Open>,
-}
-
-#[derive(Default)]
-struct Open {
-    files: Vec<Arc<File>>,
-    exports: Vec<Arc<Export>>,
+    open: Mutex<Vec<Arc<File>>>,
 }
 
 impl State {
@@ -76,10 +65,8 @@ impl State {
             // SAFETY: null, or a state that was leaked.
             parent: unsafe { last.as_ref() },
             nodes: nodes.collect(),
-            files: Inodes::new(),
-            exports: Inodes::new(),
+            inodes: Inodes::new(),
             next_offset: AtomicU64::new(FIRST_OFFSET),
-            maps: Maps::new(),
             open: Mutex::default(),
         });
         let new = Box::into_raw(new);
@@ -91,19 +78,16 @@ impl State {
         Self::here().ok_or(libc::ENODEV)
     }
 
-    /// What a descriptor is, its inode, and whether this process made it.
-    pub(super) fn kind(&self, fd: c_int) -> Option<(Kind, u64, bool)> {
+    /// The inode of a descriptor of a node, and whether this process made it.
+    pub(super) fn known(&self, fd: c_int) -> Option<(u64, bool)> {
         let stat = inode(fd)?;
-        let (dev, ino) = (stat.st_dev, stat.st_ino);
-        let (kind, set): (_, fn(&Self) -> &Inodes) = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Socket => (Kind::File, |state| &state.files),
-            FileType::RegularFile => (Kind::Export, |state| &state.exports),
-            _ => return None,
-        };
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+            return None;
+        }
         let mut state = self;
         loop {
-            if set(state).has(dev, ino) {
-                return Some((kind, ino, state.pid == std::process::id()));
+            if state.inodes.has(stat.st_dev, stat.st_ino) {
+                return Some((stat.st_ino, state.pid == std::process::id()));
             }
             state = state.parent?;
         }
@@ -118,17 +102,17 @@ impl State {
         let stat = rustix::fs::fstat(fd.as_fd()).map_err(rustix::io::Errno::raw_os_error)?;
         let file = Arc::new(file);
         let mut open = self.lock();
-        if !self.files.add(stat.st_dev, stat.st_ino) {
+        if !self.inodes.add(stat.st_dev, stat.st_ino) {
             drop(open);
             return Err(libc::ENFILE);
         }
-        open.files.push(file);
+        open.push(file);
         Ok(fd)
     }
 
     /// The open file with this inode.
     pub(super) fn file(&self, ino: u64) -> Option<Arc<File>> {
-        self.lock().files.iter().find(|file| file.ino == ino).cloned()
+        self.lock().iter().find(|file| file.ino == ino).cloned()
     }
 
     /// Which node a file is of, and whether it is the card.
@@ -139,28 +123,7 @@ impl State {
 
     /// All open files.
     pub(super) fn files(&self) -> Vec<Arc<File>> {
-        self.lock().files.clone()
-    }
-
-    /// The buffer whose memfd has this inode.
-    pub(super) fn export(&self, ino: u64) -> Option<Arc<Export>> {
-        self.lock().exports.iter().find(|export| export.ino == ino).cloned()
-    }
-
-    /// Keeps a buffer for as long as anybody has its memfd open. One that is kept already stays as it is.
-    pub(super) fn keep(&self, export: Export) -> Result<Arc<Export>> {
-        let export = Arc::new(export);
-        let mut open = self.lock();
-        if let Some(kept) = open.exports.iter().find(|kept| kept.ino == export.ino).cloned() {
-            drop(open);
-            return Ok(kept);
-        }
-        if !self.exports.add(export.dev, export.ino) {
-            drop(open);
-            return Err(libc::ENFILE);
-        }
-        open.exports.push(Arc::clone(&export));
-        Ok(export)
+        self.lock().clone()
     }
 
     /// An offset for `mmap` that nothing else has.
@@ -168,29 +131,18 @@ impl State {
         self.next_offset.fetch_add(size, Ordering::Relaxed)
     }
 
-    /// Lets go what nobody can reach any more: files whose last descriptor is closed, and buffers of which only we have
-    /// the file.
+    /// Lets go of files whose last descriptor is closed.
     pub(super) fn sweep(&self) {
         let mut open = self.lock();
-        let files: Vec<_> = open.files.extract_if(.., |file| file.has_hung_up()).collect();
-        let exports: Vec<_> = open.exports.extract_if(.., |export| export.is_only_ours()).collect();
+        let files: Vec<_> = open.extract_if(.., |file| file.has_hung_up()).collect();
         for file in &files {
-            self.files.remove(file.ino);
-        }
-        for export in &exports {
-            self.exports.remove(export.ino);
+            self.inodes.remove(file.ino);
         }
         // What goes is dropped without the lock.
         drop(open);
     }
 
-    /// Does something that must not meet a sweep. It must drop nothing of ours.
-    pub(super) fn between_sweeps<T>(&self, body: impl FnOnce() -> T) -> T {
-        let _open = self.lock();
-        body()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<File>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
