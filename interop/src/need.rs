@@ -21,6 +21,8 @@ pub enum Need {
     Wheel(&'static str),
     /// A shared library that the loader finds.
     Library(&'static str),
+    /// A program that `cargo xtask cuda-rdma --build` builds or fetches.
+    CudaProgram(&'static str),
     /// User id 0, to become another user.
     Root,
     /// A netdev beside `lo`, whose addresses belong to no device (`cma_bind_loopback` of the kernel), nor do groups.
@@ -77,6 +79,10 @@ pub fn check(need: Need) -> Result<(), String> {
             format!("the library {name}"),
         ),
         Need::Netdev => (has_netdev(), "a netdev beside lo".to_owned()),
+        Need::CudaProgram(name) => (
+            crate::cuda_program(name).exists(),
+            format!("{name}, which `cargo xtask cuda-rdma --build` makes"),
+        ),
         Need::Ipv6 => (Path::new("/proc/net/if_inet6").exists(), "IPv6".to_owned()),
         Need::Root => (rustix::process::geteuid().is_root(), "user id 0".to_owned()),
         Need::Namespaces => {

@@ -107,6 +107,11 @@ impl Running {
         self.stdout.text()
     }
 
+    /// What is in standard error so far.
+    pub fn errors(&self) -> String {
+        self.stderr.text()
+    }
+
     /// Waits until `ready` holds; fails if the program ends or its time is up before.
     #[track_caller]
     pub fn wait_until(&mut self, what: &str, mut ready: impl FnMut(&Self) -> bool) {

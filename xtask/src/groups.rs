@@ -8,7 +8,8 @@ use crate::counts::Counts;
 use crate::sh::{Outcome, cargo, check, target_dir, tool, watch};
 use crate::suites::wheels;
 use crate::{
-    deny, deps, fuzz, loom, pyverbs, rdma_unit_test, rules, rust_crates, tsan, unsafety, variables,
+    cuda_rdma, deny, deps, fuzz, loom, pyverbs, rdma_unit_test, rules, rust_crates, tsan, unsafety,
+    variables,
 };
 
 /// One line of the report.
@@ -136,6 +137,12 @@ pub(crate) const GROUPS: &[Group] = &[
     group("rxe", 240, "against the Linux kernel's rdma_rxe", Job::Interop { threads: 1 }),
     group("unit-test", 1800, "google/rdma-unit-test", Job::Suite(rdma_unit_test::group)),
     group("rust-crates", 1800, "Rust crates that wrap libibverbs", Job::Suite(rust_crates::group)),
+    group(
+        "cuda_rdma",
+        900,
+        "gdrcopy, perftest, UCX, NIXL and Mooncake on GPU memory",
+        Job::Suite(cuda_rdma::group),
+    ),
     group("demo", 60, "cargo run --release -- demo", Job::Check(demo)),
     group("deny", 240, "licences and sources of dependencies", Job::Check(licences)),
 ];
@@ -265,8 +272,9 @@ mod tests {
         for entry in folder.read_dir().expect("the folder is there") {
             let path = entry.expect("it can be read").path();
             let name = path.file_stem().and_then(|name| name.to_str()).expect("a plain name");
-            let is_known =
-                |group: &Group| group.name == name && matches!(group.job, Job::Interop { .. });
+            let is_known = |group: &Group| {
+                group.name == name && matches!(group.job, Job::Interop { .. } | Job::Suite(_))
+            };
             assert!(GROUPS.iter().any(is_known), "{}", path.display());
         }
     }

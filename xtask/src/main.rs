@@ -6,6 +6,7 @@
 mod abi;
 mod bench;
 mod counts;
+mod cuda_rdma;
 mod deny;
 mod deps;
 mod fuzz;
@@ -88,6 +89,8 @@ enum Chore {
     RdmaUnitTest(rdma_unit_test::Options),
     /// The tests of Rust crates that wrap libibverbs, unmodified; writes docs/RUST_CRATES.md.
     RustCrates(rust_crates::Options),
+    /// Programs of others that move GPU memory, unmodified; writes docs/CUDA_PROGRAMS.md.
+    CudaRdma(cuda_rdma::Options),
     /// Measure: ratios against a peer or a physical limit, in one run.
     Bench {
         /// Arguments for the bench program.
@@ -114,6 +117,7 @@ fn main() -> ExitCode {
         Chore::Pyverbs(options) => pyverbs::run(&options),
         Chore::RdmaUnitTest(options) => rdma_unit_test::run(&options),
         Chore::RustCrates(options) => rust_crates::run(&options),
+        Chore::CudaRdma(options) => cuda_rdma::run(&options),
         Chore::Bench { args } => bench::run(&args),
     };
     match done {

@@ -15,6 +15,9 @@ use ::pci::{Bdf, PciTree};
 use super::facts::{CpuList, NicFacts};
 use super::{PCI_FUNCTIONS, Tree};
 
+/// The lines of a function's `resource`: six BARs and the ROM. Of ours nothing can be mapped.
+const RESOURCES: usize = 7;
+
 /// Where a device is.
 #[derive(Clone, Debug)]
 pub(crate) struct Function {
@@ -65,11 +68,15 @@ impl Function {
     /// What functions of every kind have.
     pub(super) fn describe(&self, tree: &mut Tree) {
         tree.link(&self.link(), &self.path);
+        // Without the last two libpci ends the program that asks it for resources, such as perftest.
+        let none = format!("{:#018x} {0:#018x} {0:#018x}\n", 0).repeat(RESOURCES);
         for (name, text) in [
             ("current_link_speed", "32.0 GT/s PCIe"),
             ("max_link_speed", "32.0 GT/s PCIe"),
             ("current_link_width", "16"),
             ("max_link_width", "16"),
+            ("irq", "0"),
+            ("resource", none.trim_end()),
         ] {
             tree.file(&format!("{}/{name}", self.path), text);
         }

@@ -1,0 +1,162 @@
+//! What is built or had of others for the tests in `interop/tests/cuda_rdma.rs`, each under its name in `target/cuda-rdma`.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::setup;
+use crate::sh::{Outcome, check, target_dir, tool};
+use crate::suites::{Source, wheels};
+
+/// What the builds need beside what the tests need.
+const PACKAGES: [(&str, &str); 6] = [
+    ("autoconf", "perftest and UCX are built from their repositories"),
+    ("automake", "likewise"),
+    ("libibumad-dev", "perftest asks for it"),
+    ("libpci-dev", "likewise"),
+    ("libtool", "perftest and UCX again"),
+    ("make", "all three"),
+];
+
+/// A program, and how it is had.
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
+    /// Returns where it is. Building what is built already takes no time.
+    make: fn(&Path) -> Outcome<PathBuf>,
+    /// Where the version is written.
+    from: From,
+}
+
+enum From {
+    Source,
+    Wheels,
+}
+
+/// All of them, quick ones first.
+pub(crate) const PROGRAMS: [Program; 5] = [
+    Program { name: "nixl", make: |_| wheels("nixl"), from: From::Wheels },
+    Program { name: "mooncake", make: |_| wheels("mooncake"), from: From::Wheels },
+    Program { name: "gdrcopy", make: gdrcopy, from: From::Source },
+    Program { name: "perftest", make: perftest, from: From::Source },
+    Program { name: "ucx", make: ucx, from: From::Source },
+];
+
+/// Where the tests look for them.
+pub(crate) fn home() -> PathBuf {
+    target_dir().join("cuda-rdma")
+}
+
+/// Makes what is not there yet. Returns the programs that cannot be had, and why.
+pub(crate) fn all(install: bool) -> Outcome<Vec<(&'static str, String)>> {
+    setup::install("cuda-rdma", &PACKAGES, !install)?;
+    let toolkit = toolkit()?;
+    let mut missing = Vec::new();
+    for program in &PROGRAMS {
+        let link = home().join(program.name);
+        let _ = fs::remove_file(&link);
+        match (program.make)(&toolkit) {
+            Ok(dir) => {
+                symlink(&dir, &link).map_err(|err| format!("{}: {err}", link.display()))?;
+            }
+            Err(why) => {
+                println!("no {}: {why}", program.name);
+                missing.push((program.name, why));
+            }
+        }
+    }
+    Ok(missing)
+}
+
+impl Program {
+    /// The repository and the commit, or the wheel and its version.
+    pub(crate) fn version(&self) -> Outcome<String> {
+        match self.from {
+            From::Source => {
+                let source = Source::named(self.name)?;
+                Ok(format!("{} {} of {}", source.repository, source.commit(), source.date))
+            }
+            From::Wheels => {
+                let list = crate::sh::root().join(format!("interop/wheels/{}.txt", self.name));
+                let text = fs::read_to_string(&list)
+                    .map_err(|err| format!("{}: {err}", list.display()))?;
+                let wheel = text.lines().find(|line| line.contains("==")).unwrap_or_default();
+                Ok(format!("wheel {}", wheel.trim_end_matches([' ', '\\'])))
+            }
+        }
+    }
+}
+
+/// A directory that looks like CUDA's to builds: the headers of NVIDIA's wheels, and our libraries to link to.
+fn toolkit() -> Outcome<PathBuf> {
+    let headers = wheels("cuda-headers")?.join("nvidia/cu13/include");
+    let dir = home().join("toolkit");
+    let libraries = dir.join("lib64");
+    fs::create_dir_all(&libraries).map_err(|err| format!("{}: {err}", libraries.display()))?;
+    let ours = target_dir().join("release/libpeerdma_cuda.so");
+    let names = ["libcuda.so", "libcudart.so", "libnvidia-ml.so"];
+    let links = names.map(|name| (libraries.join(name), ours.clone()));
+    for (link, to) in links.into_iter().chain([(dir.join("include"), headers)]) {
+        let _ = fs::remove_file(&link);
+        symlink(to, &link).map_err(|err| format!("{}: {err}", link.display()))?;
+    }
+    Ok(dir)
+}
+
+/// Builds in the source's own directory, once.
+fn build(name: &str, steps: impl FnOnce(&Path) -> Outcome<Vec<Command>>) -> Outcome<PathBuf> {
+    let source = Source::named(name)?.unpacked()?;
+    // The last thing that is made: a build that broke off goes on.
+    let done = source.join("built-by-peerdma");
+    if !done.exists() {
+        for mut step in steps(&source)? {
+            check(step.current_dir(&source))?;
+        }
+        fs::write(&done, "").map_err(|err| format!("{}: {err}", done.display()))?;
+    }
+    Ok(source)
+}
+
+fn make() -> Command {
+    let mut make = tool("nice");
+    make.args(["make", "-j2", "--silent"]);
+    make
+}
+
+/// The library and the tests; the rest of them has kernels of the GPU.
+fn gdrcopy(toolkit: &Path) -> Outcome<PathBuf> {
+    build("gdrcopy", |_| {
+        let [mut library, mut tests] = [make(), make()];
+        library.args(["-C", "src", "lib"]);
+        tests.args(["-C", "tests", "gdrcopy_sanity", "gdrcopy_copybw", "gdrcopy_copylat"]);
+        // Asked for its version to build the rest.
+        tests.arg("NVCC=false").arg(format!("CUDA={}", toolkit.display()));
+        Ok(vec![library, tests])
+    })
+}
+
+fn perftest(toolkit: &Path) -> Outcome<PathBuf> {
+    build("perftest", |_| {
+        let mut configure = tool("./configure");
+        // Its part for the runtime library is a kernel that validates, which takes nvcc.
+        configure.args(["--quiet", "--disable-cudart"]);
+        configure.arg(format!("CUDA_H_PATH={}/include/cuda.h", toolkit.display()));
+        configure.arg(format!("LDFLAGS=-L{}/lib64", toolkit.display()));
+        Ok(vec![tool("./autogen.sh"), configure, make()])
+    })
+}
+
+fn ucx(toolkit: &Path) -> Outcome<PathBuf> {
+    let source = build("ucx", |source| {
+        let mut configure = tool("./contrib/configure-release");
+        configure.args(["--quiet", "--with-verbs", "--disable-doxygen-doc"]);
+        let without = ["go", "java", "rocm", "ze", "gdrcopy", "gaudi", "gda", "mlx5", "rdmacm"];
+        configure.args(without.map(|what| format!("--without-{what}")));
+        configure.arg(format!("--with-cuda={}", toolkit.display()));
+        configure.arg(format!("--prefix={}", source.join("installed").display()));
+        let mut install = make();
+        install.arg("install");
+        Ok(vec![tool("./autogen.sh"), configure, make(), install])
+    })?;
+    Ok(source.join("installed"))
+}

@@ -1,0 +1,36 @@
+//! docs/CUDA_PROGRAMS.md: what became of each program, each way.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use super::build::PROGRAMS;
+use crate::sh::{Outcome, read, root, tool};
+
+const PAGE: &str = "docs/CUDA_PROGRAMS.md";
+
+/// Writes the page. `rows` are lines of words between tabs: the program, the way, what was run, what became of it, and why.
+pub(crate) fn write(rows: &str) -> Outcome {
+    let day = read(tool("date").args(["-u", "+%Y-%m-%d"]))?;
+    let mut page = format!(
+        "# Programs of others that move GPU memory\n\n\
+         Written by `cargo xtask cuda-rdma` on {}: programs that use CUDA, unmodified, by `peerdma run --gpu=nvidia` on a machine \
+         that needs no GPU (docs/CUDA.md). `interop/tests/cuda_rdma.rs` runs them and has the reasons; what they move is compared \
+         where the program itself, or the row, says so.\n\n| program | what it is |\n|---|---|\n",
+        day.trim()
+    );
+    for program in &PROGRAMS {
+        writeln!(page, "| {} | {} |", program.name, program.version()?)
+            .expect("a String takes all");
+    }
+    page.push_str("\n| program | way | run | result | why |\n|---|---|---|---|---|\n");
+    let mut rows: Vec<_> = rows.lines().collect();
+    rows.sort_unstable();
+    rows.dedup();
+    for row in rows {
+        let cells: Vec<_> = row.replace('|', "\\|").split('\t').map(str::to_owned).collect();
+        writeln!(page, "| {} |", cells.join(" | ")).expect("a String takes all");
+    }
+    fs::write(root().join(PAGE), page).map_err(|err| format!("{PAGE}: {err}"))?;
+    println!("wrote {PAGE}");
+    Ok(())
+}
