@@ -72,6 +72,7 @@ impl Device {
         });
         device.peers.serve(Arc::downgrade(&device))?;
         crate::here::add(&device);
+        crate::weather::opened();
         dmabuf::peer::register_client(device.client.get_or_init(|| Client::of(&device)));
         Ok(device)
     }

@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 use std::time::{Duration, Instant};
 
 use environment::NamedFile;
@@ -27,6 +27,9 @@ const LOG: &str = "peerdma::fault-plan";
 /// How long a call of a runtime waits for what it triggered.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long the end of a process waits to tell what fired.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Whether calls of a runtime may trigger something: [`UNREAD`], [`NONE`] or [`SOME`].
 static OPERATIONS: AtomicU8 = AtomicU8::new(UNREAD);
 /// The plan was not read.
@@ -39,7 +42,9 @@ static SKY: Mutex<Option<Sky>> = Mutex::new(None);
 /// A plan at work in this process.
 struct Sky {
     pid: u32,
+    /// When the first GPU was opened; until then, when the plan was read.
     opened: Instant,
+    has_gpu: bool,
     weather: Weather,
     /// What came of each rule, by its place.
     came: BTreeMap<u64, (String, Came)>,
@@ -48,7 +53,7 @@ struct Sky {
     report: Option<PathBuf>,
 }
 
-/// The first GPU is opened, or a runtime called: reads the plan, and begins with it.
+/// A GPU is about to be opened, or a runtime called: reads the plan, if that was not done yet.
 pub(crate) fn begin() -> Result<()> {
     let Some(path) = environment::var_os("PEERDMA_FAULT") else {
         OPERATIONS.store(NONE, Ordering::Relaxed);
@@ -64,9 +69,17 @@ pub(crate) fn begin() -> Result<()> {
         OPERATIONS.store(SOME, Ordering::Relaxed);
     }
     *sky = Some(new);
+    Ok(())
+}
+
+/// A GPU was opened: the plan's time begins with the first.
+pub(crate) fn opened() {
+    let mut sky = lock();
+    let ours = sky.as_mut().filter(|sky| sky.pid == std::process::id() && !sky.has_gpu);
+    let Some(here) = ours else { return };
+    (here.has_gpu, here.opened) = (true, Instant::now());
     drop(sky);
     wait_for_next();
-    Ok(())
 }
 
 /// A function of a runtime is called: does first what the plan has for that.
@@ -119,8 +132,16 @@ pub fn struck(strike: GpuStrike) {
 
 /// Says what fired, in words; once. For the end of the process.
 pub fn report() {
-    // Whoever is ended in the middle has its say lost, and not the process its end.
-    let Ok(mut sky) = SKY.try_lock() else { return };
+    // It is never held for long, but by a thread that is no more.
+    let start = Instant::now();
+    let mut sky = loop {
+        match SKY.try_lock() {
+            Ok(sky) => break sky,
+            Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) if start.elapsed() > END_PATIENCE => return,
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+        }
+    };
     if let Some(sky) = sky.as_mut().filter(|sky| sky.pid == std::process::id()) {
         sky.report();
     }
@@ -213,6 +234,7 @@ impl Sky {
         Ok(Self {
             pid,
             opened: Instant::now(),
+            has_gpu: false,
             weather: Weather::new(&plan, program),
             came: BTreeMap::new(),
             title,
