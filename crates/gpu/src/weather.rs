@@ -153,7 +153,8 @@ fn wait_for_next() {
     let next = sky.as_ref().and_then(|sky| Some(sky.opened + sky.weather.deadline()?));
     drop(sky);
     if let Some(next) = next {
-        worker::submit_at(next, Box::new(on_time));
+        // There is only one of these.
+        worker::submit_at(next, Box::new(on_time), true);
     }
 }
 
@@ -186,7 +187,10 @@ fn carry_out(strike: &GpuStrike) {
     if let Some((after, end)) = end {
         let gpu = strike.gpu.clone();
         let job = move || drop(crate::act::act(gpu.as_deref(), end, None, &by));
-        worker::submit_at(Instant::now() + after, Box::new(job));
+        if !worker::submit_at(Instant::now() + after, Box::new(job), false) {
+            tracing::warn!(target: LOG, "it ends at once: too many wait for their end");
+            crate::act::act(strike.gpu.as_deref(), end, None, "its end");
+        }
     }
 }
 

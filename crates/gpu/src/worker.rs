@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Jobs that wait at once.
+/// Jobs that wait at once, and as many for their time.
 const MOST: usize = 1 << 10;
 
 /// Something to do.
@@ -23,17 +23,17 @@ static MORE: Condvar = Condvar::new();
 
 /// Has the thread do something, after what it was given before. False if it cannot: too much waits, or there is no thread.
 pub(crate) fn submit(job: Job) -> bool {
-    give(|queue| queue.jobs.push_back(job))
+    give(|queue| queue.jobs.len() < MOST, |queue| queue.jobs.push_back(job))
 }
 
-/// The same, not before a certain time.
-pub(crate) fn submit_at(time: Instant, job: Job) -> bool {
-    give(|queue| queue.timed.push((time, job)))
+/// The same, not before a certain time. `must`: however much waits.
+pub(crate) fn submit_at(time: Instant, job: Job, must: bool) -> bool {
+    give(|queue| must || queue.timed.len() < MOST, |queue| queue.timed.push((time, job)))
 }
 
-fn give(add: impl FnOnce(&mut Queue)) -> bool {
+fn give(has_room: impl FnOnce(&Queue) -> bool, add: impl FnOnce(&mut Queue)) -> bool {
     let mut queue = lock();
-    if queue.jobs.len() + queue.timed.len() >= MOST || !start(&mut queue) {
+    if !has_room(&queue) || !start(&mut queue) {
         return false;
     }
     add(&mut queue);
