@@ -115,7 +115,15 @@ fn run_group(group: &'static Group, options: &Options) -> Line {
                 Ok(Counts::default())
             }
         }),
-        Job::Interop { threads } => groups::interop(&context, group.name, threads),
+        Job::Interop { threads } => {
+            groups::interop(&context, group.name, threads).map(|tested| match tested {
+                Tested::Ran(counts) => counts,
+                Tested::Impossible(why) => {
+                    impossible = Some(why);
+                    Counts::default()
+                }
+            })
+        }
     };
     let took = start.elapsed();
     let skipped = fs::read_to_string(&context.skip_log).unwrap_or_default();

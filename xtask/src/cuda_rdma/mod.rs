@@ -70,7 +70,10 @@ pub(crate) fn group(context: &Context) -> Outcome<Tested> {
 fn test(context: &Context) -> Outcome<Counts> {
     // What an earlier run left.
     let _ = fs::remove_file(rows());
-    groups::interop(context, TESTS, 1)
+    match groups::interop(context, TESTS, 1)? {
+        Tested::Ran(counts) => Ok(counts),
+        Tested::Impossible(why) => Err(why),
+    }
 }
 
 fn rows() -> std::path::PathBuf {

@@ -25,6 +25,8 @@ pub(crate) fn wheels(list: &str) -> Outcome<PathBuf> {
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
     // Nothing but what the list names, and no code of a package is run to build it.
     pip.args(["--require-hashes", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]);
+    // An index that does not answer is soon one that cannot be had.
+    pip.args(["--timeout", "30", "--retries", "2"]);
     let got = check(pip.arg("--target").arg(&new).arg("--requirement").arg(&file));
     let done = got
         .and_then(|()| fs::rename(&new, &dir).map_err(|err| format!("{}: {err}", dir.display())));
