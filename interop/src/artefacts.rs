@@ -56,6 +56,12 @@ impl Artefacts {
         names.iter().map(|name| self.dir.join(name)).find(|file| file.exists())
     }
 
+    /// The library of CUDA's names, likewise.
+    fn cuda(&self) -> Option<PathBuf> {
+        let names = ["libpeerdma-cuda.so", "libpeerdma_cuda.so"];
+        names.iter().map(|name| self.dir.join(name)).find(|file| file.exists())
+    }
+
     /// Makes a directory for `LD_LIBRARY_PATH` inside `scratch`: the library under the names programs ask for.
     pub fn library_dir(&self, scratch: &Scratch) -> PathBuf {
         let dir = scratch.path().join("lib");
@@ -75,10 +81,13 @@ impl Artefacts {
         let dir = scratch.path().join("bin");
         fs::create_dir_all(&dir).expect("a scratch directory is writable");
         // An installation has this directory; without it `peerdma run` keeps one among the user's run-time files.
-        let names = dir.join("libpeerdma.names");
-        fs::create_dir_all(&names).expect("a scratch directory is writable");
-        fs::set_permissions(&names, fs::Permissions::from_mode(0o777)).expect("our own directory");
-        for file in [self.peerdma(), self.library()].into_iter().chain(self.preload()) {
+        for names in ["libpeerdma.names", "libpeerdma-cuda.names"].map(|name| dir.join(name)) {
+            fs::create_dir_all(&names).expect("a scratch directory is writable");
+            fs::set_permissions(&names, fs::Permissions::from_mode(0o777))
+                .expect("our own directory");
+        }
+        let beside = self.preload().into_iter().chain(self.cuda());
+        for file in [self.peerdma(), self.library()].into_iter().chain(beside) {
             let to = dir.join(file.file_name().expect("an artefact has a name"));
             fs::copy(&file, &to).expect("an artefact can be copied");
             fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).expect("our own file");

@@ -29,7 +29,9 @@ impl Client {
     fn memory(&self, addr: u64, len: u64) -> Result<(Arc<Memory>, u64), String> {
         let region = self.0.space.find(addr).ok_or("no memory is allocated there")?;
         let end = addr.checked_add(len).ok_or("the range has no end")?;
-        if end > region.stop() {
+        // Pages of the GPU, of which the last may hold more than the program asked for.
+        let stop = region.start + region.len.next_multiple_of(GPU_PAGE);
+        if end > stop {
             return Err(format!("it is not all inside {}", region.name()));
         }
         match &region.kind {

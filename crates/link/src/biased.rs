@@ -52,11 +52,20 @@ mod raw {
     }
 
     /// In the child of a fork, which the thread that holds the lock came through alone: another may have been about to enter,
-    /// and is gone.
+    /// or have waited for the mutex, and is gone.
     pub fn forget_others<T>(guard: &ArcMutexGuard<T>) {
         // SAFETY: the raw lock is not unlocked.
         let raw = unsafe { ArcMutexGuard::mutex(guard).raw() };
-        raw.bias.forget_others(this_thread());
+        let me = this_thread();
+        raw.bias.forget_others(me);
+        let is_holder = raw.holder.load(Ordering::Relaxed) == me;
+        // SAFETY: the only thread of this process holds the lock, so nobody else uses the mutex.
+        unsafe { crate::waiters::renew(&raw.mutex) };
+        if is_holder {
+            raw.mutex.lock();
+        } else {
+            raw.holder.store(0, Ordering::Relaxed);
+        }
     }
 
     impl RawBiased {

@@ -88,3 +88,5 @@ pub mod steer;
 mod sync;
 pub mod thread;
 pub mod udp;
+#[cfg(not(loom))]
+pub mod waiters;

@@ -18,12 +18,13 @@ fn readable(fd: impl AsFd) -> bool {
 #[test]
 fn a_peer_is_told_that_we_have_no_descriptors_left() {
     let nic = format!("test-descriptors-{}", std::process::id());
+    // Before anything is opened: what we keep free must be a number that is still allowed.
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..limit }).expect("lower is allowed");
     let mut a = Claim::new(&nic, NIC).expect("free");
     let mut b = Claim::new(&nic, NIC).expect("free");
     let mut outbound = a.connect(b.vf(), DEFAULT_CAPACITY).expect("b listens");
 
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..limit }).expect("lower is allowed");
     let mut hoard: Vec<OwnedFd> = Vec::new();
     while let Ok(fd) = rustix::io::dup(&a) {
         hoard.push(fd);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use link::biased;
+use link::{biased, waiters};
 use parking_lot::{MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{Hca, NicList, OPEN, closed_lock};
@@ -111,6 +111,10 @@ impl StillForFork {
         if let Some(open) = &mut open {
             open.retain(|(_, known)| !gone.contains(&known.as_ptr()));
         }
+        // Threads that waited for them did not come along.
+        still.iter().for_each(waiters::forget_of_rwlock);
+        open.iter().for_each(waiters::forget_of_mutex);
+        closed.iter().for_each(waiters::forget_of_mutex);
         drop((still, open, closed));
         for Whole { mut engine, hca } in whole {
             biased::forget_others(&engine);
