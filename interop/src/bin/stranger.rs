@@ -383,8 +383,10 @@ fn wait_stopped(pid: i32) -> Done {
     let end = Instant::now() + 5 * PATIENCE;
     while Instant::now() < end {
         let tasks = fs::read_dir(format!("/proc/{pid}/task"))?;
-        let states = tasks.map(|task| fs::read_to_string(task?.path().join("stat")));
-        let states: Vec<_> = states.collect::<io::Result<_>>()?;
+        // A thread may end while we look.
+        let states: Vec<_> = tasks
+            .filter_map(|task| fs::read_to_string(task.ok()?.path().join("stat")).ok())
+            .collect();
         if states.iter().all(|stat| stat.rsplit(") ").next().is_some_and(|s| s.starts_with('T'))) {
             return Ok(());
         }
