@@ -192,8 +192,9 @@ impl Gpu {
         GpuStats { stale_accesses, ..self.device.stats.read() }
     }
 
-    /// Bytes of a domain in use, by all processes that share the GPU.
+    /// Bytes of a domain in use, by all processes that share the GPU. What dead ones left, and nobody holds, is freed first.
     pub fn used(&self, domain: Domain) -> u64 {
+        self.device.peers.reclaim_dead(&self.device.pools);
         self.device.used(domain)
     }
 }
