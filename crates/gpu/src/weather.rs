@@ -1,7 +1,7 @@
 //! Bad days of GPU memory, from a fault plan: what the time, functions of a runtime and packets of a NIC do to the GPUs of this
 //! process.
 //!
-//! The plan is the one that `PEERDMA_FAULT` names. Acts are done by a [thread](crate::worker) of their own, which starts with the
+//! The plan is the one that `PEERDMA_FAULT` names. Acts are done by a thread of their own, which starts with the
 //! first of them. A call of a runtime that triggers one waits until it is done, so that the same call meets the same
 //! weather in each run; a NIC does not wait, since it would hold its engine.
 
