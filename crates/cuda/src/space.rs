@@ -115,6 +115,11 @@ impl Space {
         self.arena.clone()
     }
 
+    /// What is at a device pointer; nothing if the address is none.
+    pub(crate) fn find_pointer(&self, addr: u64) -> Option<Arc<Region>> {
+        self.is_device(addr).then(|| find(&self.device, addr)).flatten()
+    }
+
     /// What is at an address.
     pub(crate) fn find(&self, addr: u64) -> Option<Arc<Region>> {
         if self.is_device(addr) {

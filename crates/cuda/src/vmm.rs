@@ -257,7 +257,7 @@ impl Process {
     ///
     /// It is in no mapping.
     pub(crate) fn mapped(&self, addr: u64) -> Result<Arc<Mapped>> {
-        let region = self.space.is_device(addr).then(|| self.space.find(addr)).flatten();
+        let region = self.space.find_pointer(addr);
         let found = region.and_then(|region| match &region.kind {
             Kind::Reserved(reserved) => reserved.find(addr),
             _ => None,
@@ -276,7 +276,7 @@ impl Process {
         end: u64,
         act: impl FnOnce(&Reserved) -> Result<T>,
     ) -> Result<T> {
-        let region = self.space.is_device(at).then(|| self.space.find(at)).flatten();
+        let region = self.space.find_pointer(at);
         match region.as_deref() {
             Some(region) if end <= region.stop() => match &region.kind {
                 Kind::Reserved(reserved) => act(reserved),

@@ -32,7 +32,7 @@ fn export(process: &Process, addr: u64, len: u64, flags: u64) -> Result<c_int> {
     if flags != 0 {
         return Err(invalid(format!("flags {flags:#x} of a dma-buf")));
     }
-    let region = process.space.is_device(addr).then(|| process.space.find(addr)).flatten();
+    let region = process.space.find_pointer(addr);
     let region = region.ok_or_else(|| invalid(format!("{addr:#x} is no device pointer")))?;
     if let Kind::Device { memory, .. } = &region.kind
         && process.devices()[memory.device].config.dma_buf == Some(false)

@@ -85,7 +85,7 @@ calls! { CALLS:
         out.check()?;
         let process = process::get()?;
         context::current()?;
-        let region = process.space.is_device(addr).then(|| process.space.find(addr)).flatten();
+        let region = process.space.find_pointer(addr);
         let region = region.ok_or_else(|| invalid(format!("{addr:#x} is no device pointer")))?;
         match &region.kind {
             Kind::Device { memory, source: Source::Alloc } => {
@@ -193,7 +193,7 @@ calls! { CALLS:
     fn cuMemPoolExportPointer(out: Out<Raw>, addr: u64) {
         out.check()?;
         let process = process::get()?;
-        let region = process.space.is_device(addr).then(|| process.space.find(addr)).flatten();
+        let region = process.space.find_pointer(addr);
         match region.as_deref().map(|region| (region, &region.kind)) {
             Some((region, Kind::Device { memory, source: Source::Pool(pool) }))
                 if pool.handle_types != 0 =>
