@@ -55,7 +55,6 @@ impl Handle {
     ) -> Result<Self> {
         let identity = identity(file)?;
         allow();
-        let [first, _] = [&gpu[..8], &gpu[8..]];
         Ok(Self {
             what,
             pid: std::process::id(),
@@ -63,7 +62,7 @@ impl Handle {
             file: identity,
             len,
             id,
-            gpu: first.try_into().expect("eight bytes"),
+            gpu: gpu[..8].try_into().expect("eight bytes"),
         })
     }
 

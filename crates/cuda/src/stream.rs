@@ -174,21 +174,22 @@ impl Stream {
     ///
     /// What queued work met.
     pub(crate) fn synchronize(&self) -> Result<()> {
-        let mut queue = self.lock();
-        let ticket = queue.submitted;
-        while queue.done < ticket && !queue.is_abandoned {
-            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
-        }
-        queue.failure.take().map_or(Ok(()), Err)
+        self.settled().failure.take().map_or(Ok(()), Err)
     }
 
     /// The same, and leaves what queued work met to who synchronizes.
     pub(crate) fn wait_idle(&self) {
+        drop(self.settled());
+    }
+
+    /// The queue once all work so far is done.
+    fn settled(&self) -> MutexGuard<'_, Queue> {
         let mut queue = self.lock();
         let ticket = queue.submitted;
         while queue.done < ticket && !queue.is_abandoned {
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
+        queue
     }
 
     /// The stream ends: what waits is not done any more.

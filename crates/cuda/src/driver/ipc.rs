@@ -20,7 +20,7 @@ use crate::status::{Refusal, Result, Status, invalid, unsupported};
 /// The one flag: access between GPUs is enabled when it is needed.
 const LAZY_PEER_ACCESS: u32 = 1;
 
-/// The handle of memory that `is` says is of the right kind.
+/// The handle of an allocation.
 fn handle_of(process: &Process, region: &Region, memory: &Memory) -> Result<Raw> {
     let gpu = process.devices()[memory.device].uuid;
     let buf = memory.shared()?;
