@@ -164,7 +164,7 @@ impl BoInner {
         }
         let fence = match is_eviction {
             true => self.evict(&resv, false, why),
-            false => self.move_to(&resv, domain, self.place.visible, why),
+            false => self.put(&resv, domain, why),
         }?;
         drop(resv);
         self.device.engine.wait(&fence);

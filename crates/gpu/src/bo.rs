@@ -47,6 +47,8 @@ struct State {
     revoked: Option<String>,
     /// Set by a move, cleared by the next map.
     has_moved: bool,
+    /// Somebody chose where it is: use does not bring it back to VRAM.
+    stays: bool,
 }
 
 /// A registration by address, and what part of the buffer it is of.
@@ -173,6 +175,46 @@ impl BoInner {
         Ok(fence)
     }
 
+    /// Moves it to `domain`, where it stays until it is moved or evicted.
+    pub(crate) fn put(&self, resv: &ResvGuard<'_>, domain: Domain, why: &str) -> Result<Fence> {
+        let fence = self.move_to(resv, domain, self.place.visible, why)?;
+        self.state().stays = true;
+        Ok(fence)
+    }
+
+    /// Before it is used: a buffer that belongs in VRAM and was put out of it comes back, if there is room for which nobody
+    /// has to go. `by_peer`: another device uses it. What cannot come is used where it is.
+    ///
+    /// While somebody has it attached who does not reach VRAM, it stays where all reach it.
+    pub(crate) fn bring_back(&self, resv: &ResvGuard<'_>, by_peer: bool) {
+        let belongs = self.device.persona.moves && self.place.preferred == Domain::Vram;
+        if belongs && self.is_away() {
+            self.come_back(resv, by_peer);
+        }
+    }
+
+    /// Whether it is in GTT, and nothing holds it there.
+    fn is_away(&self) -> bool {
+        let state = self.state();
+        let is_in_gtt = |at: &Arc<Resource>| at.domain == Domain::Gtt;
+        state.resource.as_ref().is_some_and(is_in_gtt)
+            && state.pins == 0
+            && !state.stays
+            && state.revoked.is_none()
+    }
+
+    #[cold]
+    fn come_back(&self, resv: &ResvGuard<'_>, by_peer: bool) {
+        if !self.all_peer2peer() {
+            return;
+        }
+        let need = self.need(self.place.visible || by_peer);
+        let Some(to) = self.device.room(Domain::Vram, need) else { return };
+        if let Err(refusal) = self.relocate(resv, to, "used again") {
+            tracing::debug!("{refusal}: used where it is");
+        }
+    }
+
     fn need(&self, visible: bool) -> Need {
         Need { bo: self.id, len: self.size, align: self.place.align, fixed: false, visible }
     }
@@ -212,6 +254,7 @@ impl BoInner {
             let mut state = self.state();
             state.resource = Some(Arc::clone(&to));
             state.has_moved = true;
+            state.stays = false;
             state.moves += 1;
             state.placement.take()
         };

@@ -97,7 +97,10 @@ impl PeerMemory for Claimed {
     fn get_pages(&self, _write: bool, core: &PeerCore) -> std::result::Result<(), ExporterError> {
         let bo = self.bo()?;
         bo.device.check_present()?;
-        let _resv = bo.resv.lock();
+        let resv = bo.resv.lock();
+        if self.place.is_none() {
+            bo.bring_back(&resv, true);
+        }
         let resource = bo.resource()?;
         if self.place.is_some_and(|place| place != (resource.domain, resource.offset)) {
             return Err(busy(format!("{} moved while it was being registered", bo.name())));

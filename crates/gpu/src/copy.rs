@@ -121,7 +121,8 @@ impl Bo {
     ) -> Result<()> {
         match self.memory() {
             Memory::Own(bo) => {
-                let _resv = bo.resv.lock();
+                let resv = bo.resv.lock();
+                bo.bring_back(&resv, false);
                 bo.wait(usage);
                 act(&bo.umem()?).map_err(|fault| invalid(fault.to_string()))
             }
@@ -268,7 +269,11 @@ fn copy_piece((from, start): (&Bo, u64), (to, at): (&Bo, u64), len: u64) -> Resu
     }
     let once = |from_view: Option<&Umem>, to_view: Option<&Umem>| -> Result<Option<Fault>> {
         let ctx = AcquireCtx::new();
-        let _guards = ctx.lock_all(&locks);
+        let guards = ctx.lock_all(&locks);
+        for own in [from, to].into_iter().filter_map(|bo| bo.own().ok()) {
+            let resv = guards.iter().find(|guard| guard.protects(&own.resv));
+            own.bring_back(resv.expect("its lock is among those"), false);
+        }
         let source = umem_of(from, Usage::Write, from_view)?;
         let target = umem_of(to, Usage::Read, to_view)?;
         match Umem::copy(&target, at, &source, start, len) {

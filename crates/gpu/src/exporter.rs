@@ -278,13 +278,18 @@ impl BoInner {
     /// Brings the buffer to where this importer can reach it.
     fn validate(&self, resv: &ResvGuard<'_>, info: &AttachmentInfo) -> Result<Arc<Resource>> {
         let persona = &self.device.persona;
-        let resource = self.resource()?;
         if self.device.is_it(info) {
-            return Ok(resource);
+            self.bring_back(resv, false);
+            return self.resource();
         }
         let path = self.device.reach(info.device());
         let takes_addresses = info.peer2peer() || persona.without_p2p == WithoutP2p::Enotsupp;
-        if takes_addresses && path.is_ok() {
+        let is_served = takes_addresses && path.is_ok();
+        if is_served {
+            self.bring_back(resv, true);
+        }
+        let resource = self.resource()?;
+        if is_served {
             if resource.domain == Domain::Gtt || self.is_in_reach(&resource) {
                 return Ok(resource);
             }

@@ -101,7 +101,7 @@ impl Gpu {
         other.device.reach(self.device.addr())
     }
 
-    /// Moves a buffer out of VRAM.
+    /// Moves a buffer out of VRAM. When it is used and there is room, it comes back.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl Gpu {
         bos.filter(|bo| bo.evict(&bo.resv.lock(), false, "evicted").is_ok()).count()
     }
 
-    /// Moves a buffer to `domain`.
+    /// Moves a buffer to `domain`. It stays there until it is moved again, evicted, or cannot be served there.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl Gpu {
     pub fn move_to(&self, bo: &Bo, domain: Domain) -> Result<Fence> {
         let bo = bo.own()?;
         bo.device.check_present()?;
-        bo.move_to(&bo.resv.lock(), domain, bo.place.visible, "moved on demand")
+        bo.put(&bo.resv.lock(), domain, "moved on demand")
     }
 
     /// Resets the GPU as far as this process goes: all its buffers are revoked, what was in VRAM is lost, and then the

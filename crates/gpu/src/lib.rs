@@ -13,7 +13,8 @@
 //!
 //! * [`Gpu`] is opened from a [`GpuConfig`]; [`Gpu::alloc`] gives a [`Bo`], [`Bo::export`] its dma-buf.
 //! * **Where a buffer is** is decided by its [`Place`], by who needs it, and by pressure: when VRAM is full, what was used
-//!   least lately goes to GTT; what is pinned stays. Peers reach only the BAR; what they map is brought there, or to GTT.
+//!   least lately goes to GTT, and comes back when it is used and there is room; what is pinned stays. Peers reach only
+//!   the BAR; what they map is brought there, or to GTT.
 //! * **A move** stops all access first (the gate, in every process), tells importers, retires the bus address, has the
 //!   copy engine copy the bytes, and leaves a KERNEL fence for whoever wants to see them. An access through the old address
 //!   faults, or, without an IOMMU, reaches other bytes; [`Gpu::report_fault`] says whose address it was, since when it
@@ -39,9 +40,10 @@
 //! bo.write(0, b"hello")?;
 //! let buf = bo.export()?; // for a NIC to register, or another process to import
 //! gpu.evict(&bo)?; // importers are told, and find the bytes again
+//! assert_eq!(bo.domain()?, Domain::Gtt);
 //! let mut bytes = [0; 5];
-//! bo.read(0, &mut bytes)?;
-//! assert_eq!((bo.domain()?, &bytes), (Domain::Gtt, b"hello"));
+//! bo.read(0, &mut bytes)?; // as the GPU uses it, it comes back
+//! assert_eq!((bo.domain()?, &bytes), (Domain::Vram, b"hello"));
 //! # drop(buf);
 //! # Ok(())
 //! # }

@@ -58,10 +58,10 @@ impl Device {
     pub(crate) fn obtain(&self, domain: Domain, need: Need) -> Result<Resource> {
         let start = Instant::now();
         loop {
-            let is_over = self.is_over_limit(domain, need.len);
-            if !is_over && let Some(resource) = self.try_obtain(domain, need) {
+            if let Some(resource) = self.room(domain, need) {
                 return Ok(resource);
             }
+            let is_over = self.is_over_limit(domain, need.len);
             match self.evict_one(domain, need, is_over) {
                 Evicted::Yes => {}
                 Evicted::Busy if start.elapsed() < PATIENCE => {
@@ -73,7 +73,12 @@ impl Device {
         }
     }
 
-    /// Room in `domain`, if there is some.
+    /// Room in `domain` for which nobody has to go.
+    pub(crate) fn room(&self, domain: Domain, need: Need) -> Option<Resource> {
+        if self.is_over_limit(domain, need.len) { None } else { self.try_obtain(domain, need) }
+    }
+
+    /// Room in `domain`, if there is some, whatever the limits.
     pub(crate) fn try_obtain(&self, domain: Domain, need: Need) -> Option<Resource> {
         let page = rustix::param::page_size() as u64;
         let align = need.align.max(page);

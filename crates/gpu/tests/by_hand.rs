@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{MB, Mr, Nic, config, pattern};
+use common::{MB, Mr, Nic, config, fill, pattern};
 use dmabuf::ImporterClass;
 use gpu::{ByHand, Domain, Gpu, GpuConfig, Member, Place, Preset};
 
@@ -41,10 +41,12 @@ fn what_a_program_has_is_seen_and_moved_from_outside() {
     let done = member.act(ByHand::Evict, None);
     assert_eq!(done, Ok(("1 buffer evicted".to_owned(), vec![])));
     assert_eq!(bo.domain(), Ok(Domain::Gtt));
+    let full = fill(&gpu);
     let mut bytes = vec![0; 4096];
     mr.map().expect("where it is now");
     mr.read(0, &mut bytes).expect("mapped again");
     assert!(bytes == pattern(3, 4096), "the bytes went along");
+    drop(full);
     let done = member.act(ByHand::MoveToVram, Some(1));
     assert_eq!(done, Ok(("1 buffer moved to VRAM".to_owned(), vec![])));
     assert_eq!(bo.domain(), Ok(Domain::Vram));

@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{MB, Miss, Mr, Nic, Refused, config, open, pattern};
+use common::{MB, Miss, Mr, Nic, Refused, config, fill, open, pattern};
 use dmabuf::ImporterClass::{Dynamic, Pinned, PinnedRevocable};
 use dmabuf::gate::GateState;
 use dmabuf::{ExporterErrorKind, FenceStatus, MapType, Timeline, Usage};
@@ -23,6 +23,7 @@ fn a_dynamic_importer_follows_a_move_and_the_bytes_go_along() {
 
     gpu.evict(&bo).expect("not pinned");
     assert_eq!(mr.read(0, &mut [0]), Err(Miss::NotMapped), "it let go before evict returned");
+    let _full = fill(&gpu);
     mr.map().expect("mapped again");
     assert_eq!((mr.map_type(), bo.domain()), (MapType::System, Ok(Domain::Gtt)));
     assert_ne!(mr.addr(), before);

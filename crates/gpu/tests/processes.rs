@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use common::{MB, Miss, Mr, Nic, Refused, config, machine, pattern};
+use common::{MB, Miss, Mr, Nic, Refused, config, fill, machine, pattern};
 use dmabuf::{ExporterErrorKind, ImporterClass, MapType};
 use gpu::{Bo, Domain, Gpu, GpuConfig, Place, Preset};
 
@@ -324,6 +324,7 @@ fn a_window_shows_another_process_its_pages_and_no_others() {
     assert_eq!(other.say(&import), MapType::BusAddress.to_string());
     assert_eq!(other.say("mrcheck 0 6"), "true");
     gpu.evict(&bo).expect("nothing pins it");
+    let _full = fill(&gpu);
     assert_eq!(other.say("mrwrite 0 9"), "ok");
     assert_eq!(other.say("mrtype 0"), MapType::System.to_string());
     let mut seen = vec![0; 3 * 4096];
@@ -489,9 +490,11 @@ fn a_buffer_imported_by_another_process_moves_and_is_revoked_there_too() {
     assert!(seen == pattern(11, 4096), "one memory");
 
     gpu.evict(&bo).expect("a dynamic importer does not pin");
+    let full = fill(&gpu);
     assert_eq!(other.say("mrcheck 0 11"), "true", "mapped again, and the bytes went along");
     assert_eq!(other.say("mrtype 0"), "system memory");
     assert_eq!(other.say("mrwrite 0 12"), "ok");
+    drop(full);
     gpu.move_to(&bo, Domain::Vram).expect("room");
     bo.read(0, &mut seen).expect("inside");
     assert!(seen == pattern(12, 4096));

@@ -9,7 +9,7 @@ use dmabuf::{
     AttachError, Attachment, DeviceAddr, Direction, DmaBuf, ExporterErrorKind, GateSlot, Importer,
     ImporterClass, MapError, MapGuard, MapType, PinError, PinGuard, ResvGuard, Usage,
 };
-use gpu::{Gpu, GpuConfig, Preset};
+use gpu::{Bo, Domain, Gpu, GpuConfig, Place, Preset};
 use pci::{PciConfig, PciTree};
 use umem::{HostBuf, LocalPart, RemoteFault, RemoteProcess, Umem};
 
@@ -244,6 +244,13 @@ pub fn machine(reachable: bool) -> Arc<PciTree> {
     };
     let config: PciConfig = toml::from_str(&text).expect("the test's own text");
     Arc::new(config.build(&["nic0", "gpu0"]).expect("sound"))
+}
+
+/// Takes what is free of VRAM, so that nothing comes back to it.
+pub fn fill(gpu: &Gpu) -> Bo {
+    gpu.wait_idle();
+    let free = gpu.config().vram - gpu.used(Domain::Vram);
+    gpu.alloc(free, Place::ONLY_VRAM).expect("what is free")
 }
 
 /// A small GPU of its own.
