@@ -21,6 +21,7 @@ fn text(day: &str, rows: &[(&Source, Verdicts)], expected: &Expected) -> String 
     let mut page = format!(
         "# Rust crates that wrap libibverbs\n\n\
          Written by `cargo xtask rust-crates` on {day}: their own tests, their sources unchanged, by `peerdma run -- cargo test`. \
+         async-rdma, which was written for the kernel's rxe, has a NIC of that preset. \
          `interop/rust-crates/expected.toml` has the reasons.\n\n\
          | crate | commit | date | pass | skip | fail |\n|---|---|---|---|---|---|\n"
     );

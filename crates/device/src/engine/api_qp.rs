@@ -1,6 +1,6 @@
 //! Queue pairs.
 
-use iba::{AttrMask, Mtu, QpAttr, QpState, QpType, Qpn};
+use iba::{AttrMask, Mtu, QpAttr, QpState, QpType, Qpn, WcFlags};
 use transport::wr::{RecvWr, SendWr};
 use transport::{PathCaps, PostError, Qp, QpCap, QpInit, RateLimit};
 
@@ -14,6 +14,7 @@ use super::peers::RingPosition;
 use super::qp::QpEntry;
 use super::raw::Role;
 use crate::attr::DeviceAttr;
+use crate::config::Preset;
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
 use crate::refusal::{Result, refuse};
 
@@ -190,6 +191,11 @@ impl Engine {
             role: role.map(Box::new),
             starved_since: None,
             has_received: false,
+            // The kernel's rxe says so of every receive, whether there is one or not (rxe_resp.c).
+            recv_flags: match self.core.config.preset {
+                Preset::Rxe => WcFlags::GRH,
+                _ => WcFlags::empty(),
+            },
             answers_in_a_row: 0,
         };
         self.qps.insert(id, QpEntry { qp, facts, queued: false, deadline: None });

@@ -1,6 +1,8 @@
 //! What one QP sees of the engine during a call.
 
-use iba::{Access, Av, CompCntrOps, Mtu, QpEvent, QpType, Qpn, RKey, SendFlags};
+use iba::{
+    Access, Av, CompCntrOps, Mtu, QpEvent, QpType, Qpn, RKey, SendFlags, WcFlags, WcStatus,
+};
 use smallvec::SmallVec;
 use transport::env::{
     AtomicOp, Completion, Counter, Direct, Env, LocalError, OneSided, RemoteError, Rx, Side,
@@ -62,6 +64,8 @@ pub(crate) struct QpFacts {
     pub(crate) peer_is_behind: bool,
     /// Whether a receive completed that the program was not yet given the chance to answer.
     pub(crate) has_received: bool,
+    /// What the completions of its receives say beside what the message says.
+    pub(crate) recv_flags: WcFlags,
     /// How often in a row the program answered what it received at once ([`super::late_acks`]).
     pub(crate) answers_in_a_row: u8,
     /// What it is if not a QP with two queues.
@@ -730,11 +734,14 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     #[inline]
-    fn complete(&mut self, completion: Completion) {
+    fn complete(&mut self, mut completion: Completion) {
         let id = match completion.side {
             Side::Send => self.facts.send_cq,
             Side::Recv => {
                 self.facts.has_received = true;
+                if completion.status == WcStatus::Success {
+                    completion.flags |= self.facts.recv_flags;
+                }
                 self.facts.recv_cq
             }
         };

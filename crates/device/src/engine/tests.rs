@@ -7,6 +7,7 @@ mod lines;
 mod moderated;
 mod multicast;
 mod overdue;
+mod receives;
 mod reused;
 mod starved;
 mod strangers;

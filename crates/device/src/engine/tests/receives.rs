@@ -1,0 +1,31 @@
+//! What the completion of a receive says.
+
+use iba::{QpType, SendFlags, WcFlags, WrOpcode};
+use smallvec::SmallVec;
+use transport::wr::{Data, SendWr};
+
+use crate::config::Preset;
+use crate::rig::{self, Process};
+
+/// The flags of a receive that gets a message with an immediate.
+fn flags(preset: Preset, qp_type: QpType) -> WcFlags {
+    let mut nic = rig::nic("receives");
+    nic.config.preset = preset;
+    let [mut one, mut other] = Process::pair(&nic, qp_type);
+    other.post_recv(7);
+    let data = Data::Inline(SmallVec::from_slice(b"bytes"));
+    let send = SendWr::new(1, WrOpcode::SendWithImm, SendFlags::INLINE, data);
+    one.post(SendWr { imm: 5, ..send });
+    rig::run(&mut [&mut one.engine, &mut other.engine]);
+    let wc = other.engine.pop_wc(other.objects.cq).expect("a message");
+    assert_eq!((wc.wr_id, wc.imm), (7, 5));
+    wc.flags
+}
+
+#[test]
+fn a_connected_qp_has_no_grh_but_with_rxe() {
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        assert_eq!(flags(Preset::Mlx5, qp_type), WcFlags::WITH_IMM);
+        assert_eq!(flags(Preset::Rxe, qp_type), WcFlags::WITH_IMM | WcFlags::GRH);
+    }
+}
