@@ -22,6 +22,9 @@ const SERVED: [&[u8]; 7] = [
     b"kernel/mm/memory_peers",
 ];
 
+/// The files of `/proc` that are ours.
+const FILES: [&[u8]; 2] = [b"kallsyms", b"modules"];
+
 /// What PCI functions begin with. Those that are in the tree are ours.
 const FUNCTIONS: [&[u8]; 2] = [b"devices/pci", b"bus/pci/devices/"];
 
@@ -105,13 +108,16 @@ pub(crate) unsafe fn redirect(path: *const c_char, room: &mut Room) -> *const c_
     // SAFETY: not null, and the caller says it is terminated.
     let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
     let Some(directory) = DIRECTORY.get() else { return path };
-    let is_ours = match (below_sys(bytes), below_dev(bytes)) {
-        (Some(below), _) => write(room, &[directory, b"/", below]),
-        (None, Some(below)) => write(room, &[directory, b"/../dev/", below]),
-        (None, None) => match function_below_sys(bytes) {
-            Some(below) => write(room, &[directory, b"/", below]) && exists(room),
-            None => false,
-        },
+    let is_ours = if let Some(below) = below_sys(bytes) {
+        write(room, &[directory, b"/", below])
+    } else if let Some(below) = below_dev(bytes) {
+        write(room, &[directory, b"/../dev/", below])
+    } else if let Some(below) = below_proc(bytes) {
+        write(room, &[directory, b"/../proc/", below])
+    } else if let Some(below) = function_below_sys(bytes) {
+        write(room, &[directory, b"/", below]) && exists(room)
+    } else {
+        false
     };
     if is_ours { room.0.as_ptr().cast() } else { path }
 }
@@ -199,6 +205,12 @@ fn below_dev(path: &[u8]) -> Option<&[u8]> {
     is_below(below, b"infiniband").then_some(below)
 }
 
+/// What follows `/proc/` in the path of a file of ours.
+fn below_proc(path: &[u8]) -> Option<&[u8]> {
+    let (_, below) = strip(path, b"proc")?;
+    FILES.contains(&below).then_some(below)
+}
+
 /// Whether a path is this directory or in it.
 fn is_below(path: &[u8], directory: &[u8]) -> bool {
     let mut rest = path;
@@ -243,6 +255,15 @@ mod tests {
         assert_eq!(below_dev(b"/dev/infiniband/uverbs0"), Some(&b"infiniband/uverbs0"[..]));
         assert_eq!(below_dev(b"/dev/infinibands"), None);
         assert_eq!(below_dev(b"/sys/dev/infiniband"), None);
+    }
+
+    #[test]
+    fn files_of_proc_are_found() {
+        assert_eq!(below_proc(b"/proc/kallsyms"), Some(&b"kallsyms"[..]));
+        assert_eq!(below_proc(b"//proc//modules"), Some(&b"modules"[..]));
+        for path in [&b"/proc/modules2"[..], b"/proc/self/modules", b"/sys/proc/modules", b"proc"] {
+            assert_eq!(below_proc(path), None);
+        }
     }
 
     #[test]

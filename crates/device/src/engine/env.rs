@@ -1,8 +1,6 @@
 //! What one QP sees of the engine during a call.
 
-use iba::{
-    Access, Av, CompCntrOps, Mtu, QpEvent, QpType, Qpn, RKey, SendFlags, WcFlags, WcStatus,
-};
+use iba::{Access, Av, CompCntrOps, Mtu, QpEvent, QpType, Qpn, RKey, SendFlags, WcFlags, WcStatus};
 use smallvec::SmallVec;
 use transport::env::{
     AtomicOp, Completion, Counter, Direct, Env, LocalError, OneSided, RemoteError, Rx, Side,

@@ -7,6 +7,7 @@
 //! /sys/devices/virtual/peerdma/peerdma0/  the device (with `--gpu=nvidia`: /sys/devices/pci...): vendor, class, numa_node, local_cpus, subsystem, net/
 //!   infiniband/peerdma0/                  the HCA: node_guid, fw_ver, ports/1/{state, gids/, gid_attrs/, counters/}
 //!   infiniband_verbs/uverbs0/             the character device that would be: ibdev, abi_version, dev
+//! /proc/kallsyms, /proc/modules           the kernel's part in memory of devices, as programs look for it
 //! ```
 //!
 //! A [`Tree`] is a snapshot: values are those of the moment it was made. Every symbolic link is relative and stays
@@ -16,6 +17,7 @@
 mod counters;
 mod device;
 mod facts;
+mod kernel;
 mod nic;
 mod pci;
 
@@ -51,7 +53,7 @@ static FUNCTIONS: OnceLock<Vec<String>> = OnceLock::new();
 /// All directories this tree answers for.
 pub(crate) fn served() -> impl Iterator<Item = &'static str> {
     let functions = FUNCTIONS.get().into_iter().flatten().map(String::as_str);
-    SERVED.into_iter().chain(PEER_MEMORY).chain(functions)
+    SERVED.into_iter().chain(PEER_MEMORY).chain(kernel::FILES).chain(functions)
 }
 
 /// The directory of character devices.
@@ -95,6 +97,7 @@ impl Tree {
             tree.dir(served);
         }
         tree.file("/sys/class/infiniband_verbs/abi_version", "6");
+        kernel::describe(&mut tree, false);
         for (index, facts) in nics.iter().enumerate() {
             nic::describe(&mut tree, index, facts);
         }
@@ -109,6 +112,7 @@ impl Tree {
         if !gpus.is_empty() && nics.iter().any(|nic| nic.peermem) {
             self.file("/sys/module/nvidia_peermem/version", cuda::DRIVER_VERSION);
             self.file("/sys/kernel/mm/memory_peers/nv_mem/version", cuda::DRIVER_VERSION);
+            kernel::describe(self, true);
         }
         let nics = nics.iter().filter_map(|nic| nic.function.as_ref());
         let functions = nics.chain(gpus.iter().map(|gpu| &gpu.function));
@@ -252,7 +256,7 @@ mod tests {
     fn every_name_is_below_a_served_directory_or_leads_to_one() {
         for path in tree().nodes.keys() {
             let below = |served: &&str| path.starts_with(*served) || served.starts_with(path);
-            assert!(SERVED.iter().any(below), "{path}");
+            assert!(SERVED.iter().chain(&kernel::FILES).any(below), "{path}");
         }
     }
 

@@ -26,6 +26,8 @@ pub(super) fn may_be_ours(path: &[u8]) -> bool {
                 || part.starts_with(b"pci") && part[3].is_ascii_hexdigit()
         }
         b'i' => part == &b"infiniband"[..7],
+        b'k' => part == b"kallsym",
+        b'm' => part == b"modules",
         b'n' => part == b"nv_peer",
         b'y' => part == b"y_peers",
         _ => false,
@@ -99,6 +101,8 @@ mod tests {
             "/sys/module/nvidia_peermem/version",
             "/sys/module/nv_peer_mem/version",
             "/sys/kernel/mm/memory_peers/nv_mem/version",
+            "/proc/kallsyms",
+            "/proc/modules",
         ] {
             assert_eq!(served(path), path);
         }

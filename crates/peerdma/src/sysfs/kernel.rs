@@ -1,0 +1,51 @@
+//! What `/proc` says of the kernel's part in memory of devices, by which programs choose how they register it.
+
+use std::fs;
+
+use super::Tree;
+
+/// The files that are ours.
+pub(super) const FILES: [&str; 2] = ["/proc/kallsyms", "/proc/modules"];
+
+/// A kernel that imports dma-bufs. Whether a NIC does is asked by a probe (`docs/semantics.md` 2.2).
+const DMA_BUFS: &str = "0000000000000000 T ib_umem_dmabuf_get\t[ib_uverbs]";
+/// One that lets a module take part in what `ibv_reg_mr` finds at an address.
+const PEER_MEMORY: &str = "\n0000000000000000 T ib_register_peer_memory_client\t[ib_core]";
+
+/// The modules by which a GPU's memory is known by its address.
+const PEERS: [&str; 2] = ["nvidia_peermem", "nv_peer_mem"];
+
+/// Adds both files. `has_peers` is whether memory of GPUs is known by its address.
+///
+/// The list of symbols has these alone: the kernel's is five megabytes, and who reads it here looks for one of them.
+pub(super) fn describe(tree: &mut Tree, has_peers: bool) {
+    let peers = if has_peers { PEER_MEMORY } else { "" };
+    tree.file("/proc/kallsyms", format_args!("{DMA_BUFS}{peers}"));
+    let kernels = fs::read_to_string("/proc/modules");
+    // A kernel without modules has no such file.
+    if has_peers || kernels.is_ok() {
+        tree.file("/proc/modules", modules(&kernels.unwrap_or_default(), has_peers));
+    }
+}
+
+/// The modules of this machine, without those of a real GPU.
+fn modules(kernels: &str, has_peers: bool) -> String {
+    let is_kept = |line: &&str| line.split(' ').next().is_none_or(|name| !PEERS.contains(&name));
+    let ours = has_peers.then_some("nvidia_peermem 16384 0 - Live 0x0000000000000000");
+    kernels.lines().filter(is_kept).chain(ours).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peer_memory_is_a_module_if_a_nic_has_it_and_not_if_the_machine_has() {
+        let kernels = "nvidia_peermem 20480 0 - Live 0x0\nvfat 20480 1 - Live 0x0\n";
+        let vfat = "vfat 20480 1 - Live 0x0";
+        assert_eq!(modules(kernels, false), vfat);
+        let ours = "nvidia_peermem 16384 0 - Live 0x0000000000000000";
+        assert_eq!(modules(kernels, true), format!("{vfat}\n{ours}"));
+        assert_eq!(modules("", true), ours);
+    }
+}
