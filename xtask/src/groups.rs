@@ -8,8 +8,8 @@ use crate::counts::Counts;
 use crate::sh::{Outcome, cargo, check, target_dir, tool, watch};
 use crate::suites::wheels;
 use crate::{
-    cuda_rdma, deny, deps, fuzz, loom, pyverbs, rdma_unit_test, rules, rust_crates, tsan, unsafety,
-    variables,
+    cuda_rdma, deny, deps, fuzz, libfabric, loom, pyverbs, rdma_unit_test, rules, rust_crates,
+    tsan, unsafety, variables,
 };
 
 /// One line of the report.
@@ -144,6 +144,7 @@ pub(crate) const GROUPS: &[Group] = &[
         "gdrcopy, perftest, UCX, NIXL and Mooncake on GPU memory",
         Job::Suite(cuda_rdma::group),
     ),
+    group("libfabric", 3600, "libfabric's own tests", Job::Suite(libfabric::group)),
     group("demo", 60, "cargo run --release -- demo", Job::Check(demo)),
     group("deny", 240, "licences and sources of dependencies", Job::Check(licences)),
 ];

@@ -11,6 +11,7 @@ mod deny;
 mod deps;
 mod fuzz;
 mod groups;
+mod libfabric;
 mod licences;
 mod loom;
 mod metadata;
@@ -91,6 +92,8 @@ enum Chore {
     RustCrates(rust_crates::Options),
     /// Programs of others that move GPU memory, unmodified; writes docs/CUDA_PROGRAMS.md.
     CudaRdma(cuda_rdma::Options),
+    /// libfabric's own tests, on host and on device memory; writes docs/FABTESTS.md.
+    Libfabric(libfabric::Options),
     /// Measure: ratios against a peer or a physical limit, in one run.
     Bench {
         /// Arguments for the bench program.
@@ -118,6 +121,7 @@ fn main() -> ExitCode {
         Chore::RdmaUnitTest(options) => rdma_unit_test::run(&options),
         Chore::RustCrates(options) => rust_crates::run(&options),
         Chore::CudaRdma(options) => cuda_rdma::run(&options),
+        Chore::Libfabric(options) => libfabric::run(&options),
         Chore::Bench { args } => bench::run(&args),
     };
     match done {

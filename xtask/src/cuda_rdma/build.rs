@@ -3,11 +3,11 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::setup;
-use crate::sh::{Outcome, check, target_dir, tool};
-use crate::suites::{Source, wheels};
+use crate::sh::{Outcome, target_dir, tool};
+use crate::suites::built::{built, make};
+use crate::suites::{Source, toolkit, wheels};
 
 /// What the builds need beside what the tests need.
 const PACKAGES: [(&str, &str); 6] = [
@@ -87,45 +87,9 @@ impl Program {
     }
 }
 
-/// A directory that looks like CUDA's to builds: the headers of NVIDIA's wheels, and our libraries to link to.
-fn toolkit() -> Outcome<PathBuf> {
-    let headers = wheels("cuda-headers")?.join("nvidia/cu13/include");
-    let dir = home().join("toolkit");
-    let libraries = dir.join("lib64");
-    fs::create_dir_all(&libraries).map_err(|err| format!("{}: {err}", libraries.display()))?;
-    let ours = target_dir().join("release/libpeerdma_cuda.so");
-    let names = ["libcuda.so", "libcudart.so", "libnvidia-ml.so"];
-    let links = names.map(|name| (libraries.join(name), ours.clone()));
-    for (link, to) in links.into_iter().chain([(dir.join("include"), headers)]) {
-        let _ = fs::remove_file(&link);
-        symlink(to, &link).map_err(|err| format!("{}: {err}", link.display()))?;
-    }
-    Ok(dir)
-}
-
-/// Builds in the source's own directory, once.
-fn build(name: &str, steps: impl FnOnce(&Path) -> Outcome<Vec<Command>>) -> Outcome<PathBuf> {
-    let source = Source::named(name)?.unpacked()?;
-    // The last thing that is made: a build that broke off goes on.
-    let done = source.join("built-by-peerdma");
-    if !done.exists() {
-        for mut step in steps(&source)? {
-            check(step.current_dir(&source))?;
-        }
-        fs::write(&done, "").map_err(|err| format!("{}: {err}", done.display()))?;
-    }
-    Ok(source)
-}
-
-fn make() -> Command {
-    let mut make = tool("nice");
-    make.args(["make", "-j2", "--silent"]);
-    make
-}
-
 /// The library and the tests; the rest of them has kernels of the GPU.
 fn gdrcopy(toolkit: &Path) -> Outcome<PathBuf> {
-    build("gdrcopy", |_| {
+    built("gdrcopy", |_| {
         let [mut library, mut tests] = [make(), make()];
         library.args(["-C", "src", "lib"]);
         tests.args(["-C", "tests", "gdrcopy_sanity", "gdrcopy_copybw", "gdrcopy_copylat"]);
@@ -136,7 +100,7 @@ fn gdrcopy(toolkit: &Path) -> Outcome<PathBuf> {
 }
 
 fn perftest(toolkit: &Path) -> Outcome<PathBuf> {
-    build("perftest", |_| {
+    built("perftest", |_| {
         let mut configure = tool("./configure");
         // Its part for the runtime library is a kernel that validates, which takes nvcc.
         configure.args(["--quiet", "--disable-cudart"]);
@@ -147,7 +111,7 @@ fn perftest(toolkit: &Path) -> Outcome<PathBuf> {
 }
 
 fn ucx(toolkit: &Path) -> Outcome<PathBuf> {
-    let source = build("ucx", |source| {
+    let source = built("ucx", |source| {
         let mut configure = tool("./contrib/configure-release");
         configure.args(["--quiet", "--with-verbs", "--disable-doxygen-doc"]);
         let without = ["go", "java", "rocm", "ze", "gdrcopy", "gaudi", "gda", "mlx5", "rdmacm"];

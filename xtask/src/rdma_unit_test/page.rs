@@ -1,13 +1,13 @@
 //! docs/RDMA_UNIT_TEST.md: what became of each test.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 
 use super::LEFT_OUT;
 use super::build::Built;
 use crate::sh::{Outcome, read, root, tool};
-use crate::suites::{Expected, Verdict, Verdicts};
+use crate::suites::page::{others, programs, sums};
+use crate::suites::{Expected, Verdicts};
 
 const PAGE: &str = "docs/RDMA_UNIT_TEST.md";
 
@@ -35,13 +35,7 @@ fn text(built: &Built, day: &str, columns: &[(String, Verdicts)], expected: &Exp
         let (repository, commit, date) = (&source.repository, source.commit(), &source.date);
         writeln!(page, "| {repository} | {commit} | {date} |").expect("a String takes all");
     }
-    page.push_str(
-        "\n| preset, addresses, path MTU, carrier | pass | skip | fail |\n|---|---|---|---|\n",
-    );
-    for (on, verdicts) in columns {
-        let [passed, skipped, failed] = verdicts.sums();
-        writeln!(page, "| {on} | {passed} | {skipped} | {failed} |").expect("a String takes all");
-    }
+    sums(&mut page, "preset, addresses, path MTU, carrier", columns);
     page.push_str(
         "\n`host` is what the processes of one host use, and `wire` is UDP port 4791, as between hosts.\n",
     );
@@ -58,56 +52,5 @@ fn missing(page: &mut String, names: &[String], columns: &[(String, Verdicts)]) 
     let (_, missing): (Vec<&String>, Vec<&String>) = names.iter().partition(has_run);
     for name in missing {
         writeln!(page, "| {name} | | not run this time |").expect("a String takes all");
-    }
-}
-
-/// Each test that skips or fails anywhere, by reason.
-fn others(page: &mut String, columns: &[(String, Verdicts)], expected: &Expected) {
-    let mut rows: BTreeMap<(&str, &str, Vec<&str>), BTreeSet<&str>> = BTreeMap::new();
-    let tests: BTreeSet<&str> = columns
-        .iter()
-        .flat_map(|(_, verdicts)| verdicts.tests.keys())
-        .map(|test| &**test)
-        .collect();
-    for test in tests {
-        let mut ways: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
-        for (on, verdicts) in columns {
-            let (result, said) = match verdicts.tests.get(test) {
-                Some(Verdict::Failed(why)) => ("fail", &**why),
-                Some(Verdict::Skipped(why)) => ("skip", &**why),
-                Some(Verdict::Passed) | None => continue,
-            };
-            let reason = expected.reason(on, test).unwrap_or(said);
-            ways.entry((result, reason)).or_default().push(on);
-        }
-        for ((result, reason), on) in ways {
-            rows.entry((result, reason, on)).or_default().insert(test);
-        }
-    }
-    page.push_str(
-        "\n## What does not pass\n\n| test | result | where | reason |\n|---|---|---|---|\n",
-    );
-    for ((result, reason, on), tests) in rows {
-        let tests = tests.into_iter().collect::<Vec<_>>().join("<br>");
-        let on = if on.len() == columns.len() { "everywhere".to_owned() } else { on.join("<br>") };
-        let reason = reason.replace('|', "\\|");
-        writeln!(page, "| {tests} | {result} | {on} | {reason} |").expect("a String takes all");
-    }
-}
-
-/// The tests of each program that pass in every way that they run in.
-fn programs(page: &mut String, columns: &[(String, Verdicts)]) {
-    let mut passed: BTreeMap<&str, BTreeMap<&str, bool>> = BTreeMap::new();
-    for (test, verdict) in columns.iter().flat_map(|(_, verdicts)| &verdicts.tests) {
-        let (program, test) = test.split_once(':').unwrap_or((test, test));
-        let is_passed = passed.entry(program).or_default().entry(test).or_insert(true);
-        *is_passed &= *verdict == Verdict::Passed;
-    }
-    page.push_str("\n## What passes everywhere\n\n| program | tests | which |\n|---|---|---|\n");
-    for (program, tests) in passed {
-        let tests: Vec<&str> =
-            tests.into_iter().filter(|(_, is_passed)| *is_passed).map(|(test, _)| test).collect();
-        writeln!(page, "| {program} | {} | {} |", tests.len(), tests.join(", "))
-            .expect("a String takes all");
     }
 }

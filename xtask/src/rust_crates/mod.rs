@@ -75,13 +75,7 @@ const CRATES: [Tests; 5] = [
         needs_device: false,
         is_for_rxe: false,
     },
-    Tests {
-        name: "async-rdma",
-        args: &[],
-        is_serial: true,
-        needs_device: false,
-        is_for_rxe: true,
-    },
+    Tests { name: "async-rdma", args: &[], is_serial: true, needs_device: false, is_for_rxe: true },
 ];
 
 /// A test that says nothing for so long hangs.

@@ -1,0 +1,64 @@
+//! libfabric with device memory, its tests, and what their runner needs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::setup;
+use crate::sh::{Outcome, tool};
+use crate::suites::built::{built, built_in, make};
+use crate::suites::{toolkit, wheels};
+
+/// What the builds need beside what the tests need.
+const PACKAGES: [(&str, &str); 5] = [
+    ("autoconf", "libfabric is built from its repository"),
+    ("automake", "likewise"),
+    ("libtool", "likewise"),
+    ("libze-dev", "the headers and the loader of Level Zero"),
+    ("make", "libfabric again"),
+];
+
+/// Where things are.
+#[derive(Debug)]
+pub(crate) struct Built {
+    /// Where libfabric and its tests are installed.
+    pub(crate) installed: PathBuf,
+    /// What Python needs to run the tests.
+    pub(crate) python: PathBuf,
+}
+
+/// Makes what is not there yet.
+pub(crate) fn all(install: bool) -> Outcome<Built> {
+    setup::install("libfabric", &PACKAGES, !install)?;
+    let python = wheels("fabtests")?;
+    let toolkit = toolkit()?;
+    let source = built("libfabric", |source| {
+        let mut configure = tool("./configure");
+        configure.args(["--quiet", "--enable-cuda-dlopen", "--enable-ze-dlopen"]);
+        configure.args(["verbs", "shm", "rxm"].map(|what| format!("--enable-{what}=yes")));
+        // Those of hardware that nothing here stands for.
+        let without = ["efa", "opx", "psm2", "psm3", "usnic", "ucx", "cxi", "lpp", "mrail"];
+        configure.args(without.map(|what| format!("--enable-{what}=no")));
+        configure.arg(format!("--with-cuda={}", toolkit.display())).arg("--with-ze=/usr");
+        configure.arg(format!("--prefix={}", installed(source).display()));
+        Ok(vec![tool("./autogen.sh"), configure, make(), make_install()])
+    })?;
+    built_in(&source.join("fabtests"), || {
+        let mut configure = tool("./configure");
+        configure.args(["--quiet", "--with-ze=/usr", "--disable-efa", "--disable-lpp"]);
+        configure.arg(format!("--with-cuda={}", toolkit.display()));
+        configure.arg(format!("--with-libfabric={}", installed(&source).display()));
+        configure.arg(format!("--prefix={}", installed(&source).display()));
+        Ok(vec![tool("./autogen.sh"), configure, make(), make_install()])
+    })?;
+    Ok(Built { installed: installed(&source), python })
+}
+
+fn installed(source: &Path) -> PathBuf {
+    source.join("installed")
+}
+
+fn make_install() -> Command {
+    let mut install = make();
+    install.arg("install");
+    install
+}

@@ -1,0 +1,123 @@
+//! `cargo xtask libfabric`: libfabric with device memory, and its own tests by their own runner.
+//!
+//! They run in several [ways](way): providers, memory of the host and of software GPUs, one host and two.
+//! `interop/fabtests/expected.toml` explains each test that skips or fails; what is not explained there is an error, and so is an
+//! explanation of a failure that happens no more.
+
+mod build;
+mod hosts;
+mod page;
+mod pytest;
+mod run;
+mod way;
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use clap::Args;
+
+use self::build::Built;
+use self::way::{WAYS, Way};
+use crate::counts::Counts;
+use crate::groups::{Context, Tested};
+use crate::sh::{Outcome, cargo, check};
+use crate::suites::{Expected, Verdicts};
+
+/// What is known of the tests.
+const EXPECTED: &str = "interop/fabtests/expected.toml";
+/// As many ways at a time: the tests are of two processes, and much of what they do is wait.
+const AT_A_TIME: usize = 3;
+
+/// The options of `cargo xtask libfabric`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Only build.
+    #[arg(long)]
+    build: bool,
+    /// Do not write docs/FABTESTS.md.
+    #[arg(long)]
+    check: bool,
+    /// Only ways that have this word, such as cuda, dmabuf, shm or wire (may be repeated).
+    #[arg(long = "way", value_name = "WORD")]
+    ways: Vec<String>,
+    /// Only these tests, as pytest's `-k` has them.
+    expression: Option<String>,
+}
+
+/// Runs the tests, writes the page, and compares with what is expected.
+pub(crate) fn run(options: &Options) -> Outcome {
+    check(cargo().args(["build", "--release", "--locked"]))?;
+    let built = build::all(true)?;
+    if options.build {
+        return Ok(());
+    }
+    let is_all = options.ways.is_empty() && options.expression.is_none();
+    let counts = judge(&built, options, is_all && !options.check)?;
+    match counts.failed {
+        0 => Ok(()),
+        failed => Err(format!("libfabric: {failed} tests are not as expected")),
+    }
+}
+
+/// The group of `cargo xtask test --full`: all of it, and no page.
+pub(crate) fn group(context: &Context) -> Outcome<Tested> {
+    check(cargo().args(["build", "--release", "--locked"]))?;
+    let built = match build::all(context.setup) {
+        Ok(built) => built,
+        Err(why) => return Ok(Tested::Impossible(why)),
+    };
+    let options = Options { build: false, check: true, ways: Vec::new(), expression: None };
+    judge(&built, &options, false).map(Tested::Ran)
+}
+
+/// Runs the tests. One that is not as expected counts as failed, even if it passed.
+fn judge(built: &Built, options: &Options, write: bool) -> Outcome<Counts> {
+    let expected = Expected::read(EXPECTED)?;
+    let is_meant = |way: &&Way| {
+        let words = way.words();
+        options.ways.iter().all(|word| words.split([' ', ';']).any(|have| have == word))
+    };
+    let ways: Vec<&Way> = WAYS.iter().filter(is_meant).collect();
+    let mut counts = Counts::default();
+    let columns = all(built, &ways, options.expression.as_deref())?;
+    for (on, verdicts) in &columns {
+        let [passed, skipped, failed] = verdicts.sums();
+        println!("\n{on}: {passed} pass, {skipped} skip, {failed} fail");
+        let complaints = expected.complaints(on, verdicts);
+        for complaint in &complaints {
+            println!("not as expected: {on}: {complaint}");
+        }
+        // What is explained and did not pass is neither: the page has it.
+        counts += &Counts {
+            passed: passed.saturating_sub(expected.stale(on, verdicts)) as u64,
+            failed: complaints.len() as u64,
+            ignored: 0,
+        };
+    }
+    if write {
+        page::write(&columns, &expected)?;
+    }
+    Ok(counts)
+}
+
+/// Runs some ways side by side, each on hosts of its own.
+fn all(built: &Built, ways: &[&Way], expression: Option<&str>) -> Outcome<Vec<(String, Verdicts)>> {
+    let next = AtomicUsize::new(0);
+    let results: Mutex<BTreeMap<usize, Outcome<(String, Verdicts)>>> = Mutex::default();
+    let work = || {
+        while let index = next.fetch_add(1, Ordering::Relaxed)
+            && let Some(way) = ways.get(index)
+        {
+            let start = Instant::now();
+            let result = way.run(built, expression);
+            println!("{}: {:.0} s", way.words(), start.elapsed().as_secs_f64());
+            let result = result.map(|verdicts| (way.words(), verdicts));
+            results.lock().expect("nobody panics with it").insert(index, result);
+        }
+    };
+    thread::scope(|scope| (0..AT_A_TIME).for_each(|_| drop(scope.spawn(work))));
+    results.into_inner().expect("nobody panics with it").into_values().collect()
+}

@@ -1,0 +1,30 @@
+//! docs/FABTESTS.md: what became of each test.
+
+use std::fs;
+
+use crate::sh::{Outcome, read, root, tool};
+use crate::suites::page::{others, programs, sums};
+use crate::suites::{Expected, Source, Verdicts};
+
+const PAGE: &str = "docs/FABTESTS.md";
+
+/// Writes the page; a column is a way of running the tests, in words, and what became of them.
+pub(crate) fn write(columns: &[(String, Verdicts)], expected: &Expected) -> Outcome {
+    let day = read(tool("date").args(["-u", "+%Y-%m-%d"]))?;
+    let source = Source::named("libfabric")?;
+    let (repository, commit, date) = (&source.repository, source.commit(), &source.date);
+    let mut page = format!(
+        "# fabtests\n\n\
+         Written by `cargo xtask libfabric` on {}: the tests of {repository} {commit} of {date}, its sources unchanged, built with CUDA and \
+         Level Zero, by its own runner (`runfabtests.py -t quick`) and `peerdma run`. A way is a provider, the memory that messages are in, \
+         and one host or two; `dmabuf` registers by a dma-buf of the test's (`-R`). `interop/fabtests/expected.toml` has the reasons, \
+         with libfabric's own lines. One test: `cargo xtask libfabric --check --way cuda test_rdm_pingpong`.\n",
+        day.trim()
+    );
+    sums(&mut page, "provider, memory, hosts", columns);
+    others(&mut page, columns, expected);
+    programs(&mut page, columns);
+    fs::write(root().join(PAGE), page).map_err(|err| format!("{PAGE}: {err}"))?;
+    println!("wrote {PAGE}");
+    Ok(())
+}

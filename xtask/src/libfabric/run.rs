@@ -1,0 +1,63 @@
+//! Running fabtests by their own runner, `runfabtests.py`, which reaches its hosts by ssh: `interop/fabtests` has what it takes for that.
+
+use std::fs;
+use std::io::Write as _;
+use std::time::Duration;
+
+use super::build::Built;
+use super::hosts::{FAR, NEAR, of_their_own};
+use super::pytest::Reader;
+use super::way::Way;
+use crate::sh::{Outcome, root, target_dir};
+use crate::suites::{End, PYTHON, Verdicts, follow};
+
+/// What stands for ssh and for nvidia-smi.
+const STAND_INS: &str = "interop/fabtests";
+/// A program that takes longer hangs, in seconds; the runner ends it.
+const LIMIT: &str = "60";
+/// The runner says something after each test.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+impl Way {
+    /// Runs the tests whose names have all of `expression`, or all.
+    pub(crate) fn run(&self, built: &Built, expression: Option<&str>) -> Outcome<Verdicts> {
+        let bin = built.installed.join("bin");
+        let scratch = target_dir().join("libfabric").join(self.words().replace([' ', ';'], "-"));
+        fs::create_dir_all(&scratch).map_err(|err| format!("{}: {err}", scratch.display()))?;
+
+        let mut command = of_their_own(self.is_wire)?;
+        command.arg(PYTHON).arg(bin.join("runfabtests.py"));
+        command.args(["-vvv", "-t", "quick", "-T", LIMIT, "-p"]).arg(&bin);
+        // The address of nobody.
+        command.args(["-g", "10.77.9.9"]);
+        for option in ["-C", "-L"] {
+            command.args(self.args().map(|args| format!("{option}={args}")));
+        }
+        if let Some(expression) = expression {
+            command.args(["--expression", expression]);
+        }
+        let client = if self.is_wire { FAR } else { NEAR };
+        command.args([self.provider, NEAR, client]);
+
+        command.env("FABTESTS_PEERDMA", target_dir().join("release/peerdma"));
+        command.env("FABTESTS_GPU", self.gpu().unwrap_or_default());
+        command.env("FABTESTS_LOG_DIR", &scratch).env("PYTHONPATH", &built.python);
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = [root().join(STAND_INS)].into_iter().chain(std::env::split_paths(&path));
+        let path = std::env::join_paths(path).map_err(|err| format!("PATH: {err}"))?;
+        command.env("PATH", path);
+
+        let log = scratch.join("log");
+        let mut log = fs::File::create(&log).map_err(|err| format!("{}: {err}", log.display()))?;
+        let mut reader = Reader::default();
+        let end = follow(command, PATIENCE, |line| {
+            reader.read(line);
+            // A full disk is no reason to stop testing.
+            let _ = writeln!(log, "{line}");
+        })?;
+        if let End::Hung = end {
+            println!("{}: nothing for {} seconds", self.words(), PATIENCE.as_secs());
+        }
+        Ok(reader.finish())
+    }
+}

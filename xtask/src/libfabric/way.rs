@@ -1,0 +1,77 @@
+//! The ways in which the tests run.
+
+/// Memory that the messages are in.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Memory {
+    Host,
+    Cuda,
+    Ze,
+}
+
+/// One way.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Way {
+    /// A provider of libfabric, or a pair of them.
+    pub(crate) provider: &'static str,
+    pub(crate) memory: Memory,
+    /// Whether the tests themselves register by a dma-buf (`-R`), and do not leave that to the provider.
+    pub(crate) by_dmabuf: bool,
+    /// Whether the two ends are on two hosts.
+    pub(crate) is_wire: bool,
+}
+
+const RXM: Way =
+    Way { provider: "verbs;ofi_rxm", memory: Memory::Host, by_dmabuf: false, is_wire: false };
+const VERBS: Way = Way { provider: "verbs", ..RXM };
+const SHM: Way = Way { provider: "shm", ..RXM };
+
+/// All of them.
+pub(crate) const WAYS: [Way; 13] = [
+    RXM,
+    Way { is_wire: true, ..RXM },
+    Way { memory: Memory::Cuda, ..RXM },
+    Way { memory: Memory::Cuda, is_wire: true, ..RXM },
+    Way { memory: Memory::Cuda, by_dmabuf: true, ..RXM },
+    Way { memory: Memory::Ze, ..RXM },
+    VERBS,
+    Way { memory: Memory::Cuda, ..VERBS },
+    Way { memory: Memory::Cuda, by_dmabuf: true, ..VERBS },
+    Way { memory: Memory::Ze, ..VERBS },
+    SHM,
+    Way { memory: Memory::Cuda, ..SHM },
+    Way { memory: Memory::Ze, ..SHM },
+];
+
+impl Way {
+    /// In words, by which the file of expectations has it.
+    pub(crate) fn words(&self) -> String {
+        let memory = match self.memory {
+            Memory::Host => "host",
+            Memory::Cuda => "cuda",
+            Memory::Ze => "ze",
+        };
+        let by = if self.by_dmabuf { " dmabuf" } else { "" };
+        let hosts = if self.is_wire { "wire" } else { "local" };
+        format!("{} {memory}{by} {hosts}", self.provider)
+    }
+
+    /// What `peerdma run` is told.
+    pub(crate) fn gpu(&self) -> Option<&'static str> {
+        match self.memory {
+            Memory::Host => None,
+            Memory::Cuda => Some("--gpu=nvidia"),
+            Memory::Ze => Some("--gpu=xe"),
+        }
+    }
+
+    /// What each program of the tests is told.
+    pub(crate) fn args(&self) -> Option<String> {
+        let memory = match self.memory {
+            Memory::Host => return None,
+            Memory::Cuda => "-D cuda",
+            Memory::Ze => "-D ze",
+        };
+        let by = if self.by_dmabuf { " -R" } else { "" };
+        Some(format!("{memory}{by}"))
+    }
+}
