@@ -48,6 +48,17 @@ pub(crate) fn plain(symbol: &str) -> &str {
     per_thread.unwrap_or(symbol)
 }
 
+/// Requires of the names that a library serves that none comes twice, and that its headers know each.
+#[cfg(test)]
+#[track_caller]
+pub(crate) fn are_served_once(served: impl Iterator<Item = &'static str>, known: &[&str]) {
+    let mut seen = std::collections::HashSet::new();
+    for name in served {
+        assert!(known.contains(&name), "{name} is in no header");
+        assert!(seen.insert(name), "{name} is served twice");
+    }
+}
+
 fn table() -> &'static HashMap<&'static str, Forms> {
     static TABLE: OnceLock<HashMap<&str, Forms>> = OnceLock::new();
     TABLE.get_or_init(|| {
