@@ -134,6 +134,10 @@ impl Env for Host {
         Ok(packets)
     }
 
+    fn is_direct(&self, _: &OneSided<'_>) -> bool {
+        self.direct.is_some()
+    }
+
     fn one_sided(&mut self, op: &OneSided<'_>) -> Direct {
         let Some(peer) = self.direct.clone() else { return Direct::Declined };
         let mut peer = peer.borrow_mut();

@@ -4,29 +4,34 @@ use iba::WrOpcode;
 
 use crate::env::{AtomicOp, Direct, Env, Local, LocalError, OneSided, OneSidedKind};
 use crate::qp::Qp;
+use crate::req::Begin;
 use crate::wqe::{Failure, Wqe};
 use crate::wr::Data;
 
+/// An operation of so many bytes rather waits for what is under way than go as packets: these are copied twice, and what comes
+/// behind them would have to be packets, too. To wait takes a round trip.
+const LONG: u32 = 32 << 10;
+
 impl Qp {
-    /// Offers the work request at the cursor to [`Env::one_sided`]. True if that settled it.
+    /// Offers the work request at the cursor to [`Env::one_sided`]. It is done if that settled it.
     ///
     /// Only when nothing of this QP is under way, so that it cannot overtake anything (IBA 10.8.3 orders a WRITE after
     /// the SENDs before it). The peer learns of it with the next packet, from
     /// [`Skipped`](crate::env::Skipped): its sequence numbers are used as if packets had been sent.
-    pub(crate) fn carry_out_directly<E: Env>(&mut self, env: &mut E) -> bool {
-        if !self.path.reliable
-            || self.req.index > 0
-            || !self.req.is_quiet()
-            || self.pace.is_limited()
-        {
-            return false;
+    pub(crate) fn carry_out_directly<E: Env>(&mut self, env: &mut E) -> Begin {
+        if !self.path.reliable || self.pace.is_limited() {
+            return Begin::Send;
         }
         let wqe = &self.sq[self.req.index];
-        let Some(op) = one_sided(wqe) else { return false };
+        if self.req.index > 0 || !self.req.is_quiet() {
+            let waits = wqe.length >= LONG && one_sided(wqe).is_some_and(|op| env.is_direct(&op));
+            return if waits { Begin::Wait } else { Begin::Send };
+        }
+        let Some(op) = one_sided(wqe) else { return Begin::Send };
         match env.one_sided(&op) {
             // What the peer refuses is sent to it: its NAK ends this QP and its own, as the standard has it.
             Direct::Declined | Direct::Remote(_) | Direct::Local(LocalError::NotPresent) => {
-                return false;
+                return Begin::Send;
             }
             Direct::Local(error) => self.fail_front(env, Failure::local(error)),
             Direct::Done => {
@@ -39,7 +44,7 @@ impl Qp {
                 self.retire_front(env);
             }
         }
-        true
+        Begin::Done
     }
 }
 

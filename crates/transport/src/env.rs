@@ -412,6 +412,12 @@ pub trait Env {
         Direct::Declined
     }
 
+    /// Whether [`Env::one_sided`] will likely carry an operation out, once nothing is unacknowledged.
+    fn is_direct(&self, op: &OneSided<'_>) -> bool {
+        let _ = op;
+        false
+    }
+
     /// Checks the list of a send for `access` without touching memory: keys, ranges, protection domain.
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), LocalError>;
 

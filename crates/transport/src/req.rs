@@ -142,7 +142,7 @@ const MAX_PATIENCE: u32 = 2;
 const READ_AHEAD: u32 = 4;
 
 /// What to do about the work request at the cursor.
-enum Begin {
+pub(crate) enum Begin {
     /// Send its packets.
     Send,
     /// It is done; go to the next.
@@ -228,7 +228,7 @@ impl Qp {
                 return Begin::Done;
             }
         }
-        if self.carry_out_directly(env) { Begin::Done } else { Begin::Send }
+        self.carry_out_directly(env)
     }
 
     /// Carries out a request that needs no packet: it unmakes a key or makes one.

@@ -168,6 +168,11 @@ impl DirectPeer {
         result
     }
 
+    /// Whether the table has a region now.
+    pub(crate) fn is_published(&self, RKey(key): RKey) -> bool {
+        self.table.lives(key)
+    }
+
     /// Who may do what is decided as the target's responder would. What it would refuse is declined here, so that the
     /// refusal comes from the target itself.
     fn check(&self, parties: Parties, op: &OneSided<'_>) -> Option<(MrWords, u64)> {

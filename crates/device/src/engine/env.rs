@@ -603,6 +603,12 @@ impl<'p> Env for QpEnv<'_, 'p> {
         outcome
     }
 
+    fn is_direct(&self, op: &OneSided<'_>) -> bool {
+        let Route::Shm(vf) = self.facts.route else { return false };
+        let Core { peers, table, injected, .. } = &*self.core;
+        injected.is_none() && table.is_some() && peers.is_direct(vf, op.rkey)
+    }
+
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), LocalError> {
         self.core.mrs.check_local(self.facts.pd_of(Side::Send), sges, access)
     }

@@ -21,7 +21,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iba::Qpn;
+use iba::{Qpn, RKey};
 use link::registry::Claim;
 use link::shm::{Doorbell, Outbound, OutboundState, PushError as RingError};
 use transport::Time;
@@ -318,6 +318,15 @@ impl Peers {
             Reach::Direct(direct) => direct.one_sided(&mut peer.outbound, mrs, parties, op),
             _ => Direct::Declined,
         }
+    }
+
+    /// Whether a region of a peer is now one that can be reached without its engine.
+    pub(crate) fn is_direct(&self, vf: u16, rkey: RKey) -> bool {
+        let peer = self.peers.get(usize::from(vf)).and_then(Option::as_ref);
+        peer.is_some_and(|peer| match &peer.reach {
+            Reach::Direct(direct) => direct.is_published(rkey),
+            Reach::Unknown | Reach::Ring => false,
+        })
     }
 
     /// Begins a copy that does not end by itself.

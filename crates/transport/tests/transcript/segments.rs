@@ -136,6 +136,31 @@ fn nothing_is_overtaken() {
 }
 
 #[test]
+fn a_long_operation_waits_for_what_is_under_way_and_needs_no_packet() {
+    let mut s = direct();
+    let length = 32 << 10;
+    s.poke(BASE, &bytes(length));
+    s.post(build::send(1, BASE, 0));
+    s.post(build::write(2, BASE, length as u32, BASE));
+    recv!(s, 0, packet(Opcode::RcSendOnly, sq(0)).ackreq());
+    recv_nothing!(s, 0);
+    assert_eq!(s.host.direct_done, 0);
+    send!(s, 1, ack(sq(0), 1));
+    recv_nothing!(s, 1);
+    s.sent(1, WcStatus::Success);
+    s.sent(2, WcStatus::Success);
+    assert_eq!(s.host.direct_done, 1);
+    let peer = s.host.direct.clone().expect("it is there");
+    assert_eq!(peer.borrow_mut().bytes_mut(BASE, length), bytes(length));
+    // What the peer's table does not have is not waited for.
+    s.host.direct = None;
+    s.post(build::send(3, BASE, 0));
+    s.post(build::write(4, BASE, length as u32, BASE));
+    s.at(2);
+    assert!(s.host.out.len() > 1, "packets of both");
+}
+
+#[test]
 fn immediate_data_goes_by_packet() {
     let mut s = direct();
     let wr = build::write(2, BASE, 1, BASE);
