@@ -11,7 +11,9 @@ const MOONCAKE: &str = "mooncake/transfer_engine_bench";
 
 /// With GPUs of NVIDIA's ways, and UCX's own libraries.
 fn with_ucx(program: Program) -> Program {
-    program.gpu("nvidia").env("LD_LIBRARY_PATH", wheel("libucx/lib")).env("UCX_LOG_LEVEL", "warn")
+    let program = program.gpu("nvidia").env("LD_LIBRARY_PATH", wheel("libucx/lib"));
+    // It fails unless it can keep registrations: then it sees each call that maps and unmaps memory.
+    program.env("UCX_LOG_LEVEL", "warn").env("UCX_RCACHE_ENABLE", "y")
 }
 
 #[test]

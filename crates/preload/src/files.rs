@@ -1,7 +1,7 @@
 //! libc's functions that take a descriptor or addresses, for the nodes of the software GPU and for files of buffers.
 //!
-//! Each hands everything on that is neither. `mmap`, `munmap` and `mremap` are the kernel's calls: they
-//! may be needed before libc's can be looked up.
+//! Each hands everything on that is neither, to libc: programs such as UCX patch libc's functions, to learn of memory that comes and
+//! goes. `mmap`, `munmap` and `mremap` may be needed before libc's can be looked up, and are the kernel's calls until then.
 
 #![allow(unsafe_code, reason = "every function here stands for one of libc's")]
 
@@ -86,6 +86,16 @@ unsafe extern "C" fn mmap(
     {
         (door.forget)(addr as usize, len);
     }
+    type Function =
+        unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int, c_int, i64) -> *mut c_void;
+    static NEXT: Next = Next::new(c"mmap");
+    let address = NEXT.try_address();
+    if !address.is_null() {
+        // SAFETY: libc's function of this name has this type.
+        let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+        // SAFETY: the arguments are the caller's.
+        return unsafe { next(addr, len, prot, flags, fd, offset) };
+    }
     let (prot, flags, fd) = (c_long::from(prot), c_long::from(flags), c_long::from(fd));
     // SAFETY: the arguments are the caller's, each a word.
     let mapped = unsafe { libc::syscall(libc::SYS_mmap, addr, len, prot, flags, fd, offset) };
@@ -121,6 +131,15 @@ unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
         // Before: afterwards the addresses may be somebody else's already.
         (door.forget)(addr as usize, len);
     }
+    type Function = unsafe extern "C" fn(*mut c_void, size_t) -> c_int;
+    static NEXT: Next = Next::new(c"munmap");
+    let address = NEXT.try_address();
+    if !address.is_null() {
+        // SAFETY: libc's function of this name has this type.
+        let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+        // SAFETY: the arguments are the caller's.
+        return unsafe { next(addr, len) };
+    }
     // SAFETY: the arguments are the caller's.
     let result = unsafe { libc::syscall(libc::SYS_munmap, addr, len) };
     // CAST: 0 or -1.
@@ -152,6 +171,16 @@ unsafe extern "C" fn mremap(
         if flags & libc::MREMAP_FIXED != 0 {
             (door.forget)(new_addr as usize, new_len);
         }
+    }
+    type Function =
+        unsafe extern "C" fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void;
+    static NEXT: Next = Next::new(c"mremap");
+    let address = NEXT.try_address();
+    if !address.is_null() {
+        // SAFETY: libc's function takes its last argument where a named one is.
+        let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+        // SAFETY: the arguments are the caller's.
+        return unsafe { next(addr, len, new_len, flags, new_addr) };
     }
     let flags = c_long::from(flags);
     // SAFETY: the arguments are the caller's, each a word.

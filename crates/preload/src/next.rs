@@ -3,17 +3,20 @@
 #![allow(unsafe_code, reason = "dlsym gives addresses")]
 
 use core::ffi::{CStr, c_void};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// A function of the libraries behind this one, looked up at its first call: before that, libc may not be ready.
 pub(crate) struct Next {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
+    /// Whether a thread looks it up now with [`try_address`](Self::try_address).
+    is_looked_up: AtomicBool,
 }
 
 impl Next {
     pub(crate) const fn new(name: &'static CStr) -> Self {
-        Self { name, address: AtomicPtr::new(core::ptr::null_mut()) }
+        let address = AtomicPtr::new(core::ptr::null_mut());
+        Self { name, address, is_looked_up: AtomicBool::new(false) }
     }
 
     /// Its address; null if no library behind has it. Two threads may look it up at once and find the same.
@@ -26,6 +29,18 @@ impl Next {
         // SAFETY: the name is terminated; dlsym with RTLD_NEXT starts behind the object this call is in.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         self.address.store(found, Ordering::Relaxed);
+        found
+    }
+
+    /// Its address, of a function that looking it up may need: null while it is looked up.
+    pub(crate) fn try_address(&self) -> *mut c_void {
+        // ORDERING: as in `address`.
+        let known = self.address.load(Ordering::Relaxed);
+        if !known.is_null() || self.is_looked_up.swap(true, Ordering::Relaxed) {
+            return known;
+        }
+        let found = self.address();
+        self.is_looked_up.store(false, Ordering::Relaxed);
         found
     }
 }
