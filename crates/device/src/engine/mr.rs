@@ -171,6 +171,11 @@ impl MrTable {
         self.by_key(key).map(|mr| (MrId(key >> 8), mr))
     }
 
+    /// What a region is made of.
+    pub(crate) fn kind_of(&self, key: u32) -> Option<MrKind> {
+        self.find(key).map(|(_, mr)| mr.kind)
+    }
+
     /// The protection domain of a region.
     pub(crate) fn pd_of(&self, key: RKey) -> Option<PdId> {
         self.by_key(key.0).map(|mr| mr.pd)

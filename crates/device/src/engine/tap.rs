@@ -16,6 +16,7 @@ use wire::icrc::{self, Flow, Sealer};
 use wire::ip::{Ipv4, Ipv6, Udp};
 use wire::{Ext, Headers, Opcode, Position};
 
+use super::mr::MrKind;
 use crate::config::NicConfig;
 
 /// What is recorded is in the file so soon.
@@ -57,8 +58,8 @@ pub(crate) struct Note {
     pub(crate) qpn: Option<Qpn>,
     /// The work request, of a request that we send.
     pub(crate) wr_id: Option<u64>,
-    /// The region of ours that the payload comes from or goes to.
-    pub(crate) key: Option<u32>,
+    /// The key of our region that the payload comes from or goes to, and what that is made of.
+    pub(crate) region: Option<(u32, Option<MrKind>)>,
 }
 
 impl Note {
@@ -71,8 +72,14 @@ impl Note {
         if let Some(wr_id) = self.wr_id {
             let _ = write!(words, ", wr_id {wr_id:#x}");
         }
-        if let Some(key) = self.key {
+        if let Some((key, kind)) = self.region {
             let _ = write!(words, ", MR {key:#x}");
+            words.push_str(match kind {
+                Some(MrKind::Dmabuf) => " (dma-buf)",
+                Some(MrKind::Peer) => " (peer memory)",
+                Some(MrKind::Dm(_)) => " (device memory)",
+                Some(MrKind::User) | None => "",
+            });
         }
     }
 }

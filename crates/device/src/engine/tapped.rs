@@ -49,14 +49,14 @@ impl Core {
             (ends.src, ends.dst) = (grh.sgid(), grh.dgid());
         }
         let mtu = entry.map_or(self.port.active_mtu(), |entry| entry.facts.path_mtu);
-        let now = self.now;
+        let (now, note) = (self.now, self.note_in(headers));
         let Some(tap) = &mut self.tap else { return };
         let mut bytes = tap.payload(payload.len());
         // A capture shows zeros for what cannot be read.
         if payload.copy_to(&mut bytes).is_err() {
             bytes.fill(0);
         }
-        tap.memory(now, Direction::Inbound, (ends, mtu), headers, bytes, note_in(headers));
+        tap.memory(now, Direction::Inbound, (ends, mtu), headers, bytes, note);
     }
 
     /// A datagram of QP 1 went to a process of this host, or stays here.
@@ -86,18 +86,19 @@ impl Core {
         let About { src, dst, traffic_class, hop_limit } = *about;
         let ends = Ends { src: src.ip().into(), dst: dst.ip().into(), traffic_class, hop_limit };
         let note = Headers::parse_prefix(bytes)
-            .map_or_else(|_| Note::default(), |(headers, _)| note_in(&headers));
+            .map_or_else(|_| Note::default(), |(headers, _)| self.note_in(&headers));
         let now = self.now;
         if let Some(tap) = &mut self.tap {
             tap.received(now, &ends, src.port(), id, bytes, note);
         }
     }
-}
 
-/// What a packet that came in says of us.
-fn note_in(headers: &Headers) -> Note {
-    let named = headers.reth.map(|reth| reth.rkey).or(headers.atomic_eth.map(|eth| eth.rkey));
-    Note { qpn: Some(headers.bth.dest_qp), wr_id: None, key: named.map(|rkey| rkey.0) }
+    /// What a packet that came in says of us.
+    fn note_in(&self, headers: &Headers) -> Note {
+        let named = headers.reth.map(|reth| reth.rkey).or(headers.atomic_eth.map(|eth| eth.rkey));
+        let region = named.map(|rkey| (rkey.0, self.mrs.kind_of(rkey.0)));
+        Note { qpn: Some(headers.bth.dest_qp), wr_id: None, region }
+    }
 }
 
 impl QpEnv<'_, '_> {
@@ -114,7 +115,8 @@ impl QpEnv<'_, '_> {
             Source::Empty | Source::Bytes(_) => None,
         };
         let wr_id = headers.bth.opcode.is_request().then_some(self.facts.wr_id);
-        let note = Note { qpn: Some(self.facts.qpn), wr_id, key };
+        let region = key.map(|key| (key, self.core.mrs.kind_of(key)));
+        let note = Note { qpn: Some(self.facts.qpn), wr_id, region };
         let now = self.core.now;
         if route == Route::Udp {
             if let Some(tap) = &mut self.core.tap {
