@@ -37,7 +37,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     // Its memory is foreign memory: importers write it at any moment.
     ("gpu", &["environment", "umem", "dmabuf", "pci", "fault"]),
-    ("cuda", &["environment", "umem", "dmabuf", "pci", "gpu"]),
+    ("umd", &["umem", "dmabuf", "pci", "gpu"]),
+    ("cuda", &["environment", "umem", "dmabuf", "pci", "gpu", "umd"]),
     ("cudalib", &[]),
     ("verbs", &["iba", "umem", "dmabuf", "transport", "device"]),
     // The one place that holds both a GPU and a NIC: a process has one of each, joined by fds alone.

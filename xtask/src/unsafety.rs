@@ -14,6 +14,7 @@ const MAY: &[(&str, &str)] = &[
     ("link", ""),
     ("dmabuf", "src/sys"),
     ("peerdma", ""),
+    ("umd", ""),
     ("cuda", ""),
     ("cudalib", ""),
     ("preload", ""),

@@ -6,11 +6,11 @@ use std::sync::atomic::AtomicI32;
 use umem::HostBuf;
 
 use crate::context::Context;
-use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::process::Process;
-use crate::space::{GPU_PAGE, Kind, LARGE_PAGE, Region, Source};
+use crate::space::{GPU_PAGE, Held, Kind, Region, Source};
 use crate::status::{Refusal, Result, Status, invalid};
+use umd::Memory;
 
 /// What a pitch is a multiple of.
 pub(crate) const PITCH: u64 = 512;
@@ -46,7 +46,7 @@ impl Process {
         }
         let size = len.checked_next_multiple_of(GPU_PAGE);
         let full = || Refusal::new(Status::OutOfMemory, format!("{len:#x} bytes"));
-        Ok(Arc::new(Memory::new(self, device, size.ok_or_else(full)?)?))
+        Ok(Arc::new(Memory::new(self.devices(), device, size.ok_or_else(full)?)?))
     }
 
     /// Gives memory an address.
@@ -56,10 +56,7 @@ impl Process {
         context: Option<Arc<Context>>,
         kind: Kind,
     ) -> Result<Arc<Region>> {
-        let span = len.next_multiple_of(GPU_PAGE);
-        let align = if len < LARGE_PAGE { GPU_PAGE } else { LARGE_PAGE };
-        let start = self.space.take(span, align, 0)?;
-        Ok(self.space.add(start, len, span, context, kind))
+        Ok(self.space.place(len, 1, Held::new(context, kind))?)
     }
 
     /// Frees what begins at `start`, and is what `is` says.
@@ -108,7 +105,7 @@ impl Process {
         }
         let pages = HostBuf::anonymous(size).map_err(|error| none(error.to_string()))?;
         let start = pages.as_ptr().addr() as u64;
-        self.space.add(start, len, len, Some(Arc::clone(context)), kind(pages));
+        self.space.add(start, len, len, Held::new(Some(Arc::clone(context)), kind(pages)));
         Ok(start)
     }
 

@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::handles::{Found, Handles};
 use crate::process::Process;
 use crate::status::{Refusal, Result, Status, invalid};
 use crate::stream::Stream;
+use umd::handles::{Found, Handles};
 
 /// All contexts of a process.
 pub(crate) struct Contexts {
@@ -144,7 +144,9 @@ impl Contexts {
                 process.events.remove(event.handle);
             }
         }
-        process.space.free_all_of(context);
+        process.space.free_all(|region| {
+            region.context.as_ref().is_some_and(|own| Arc::ptr_eq(own, context))
+        });
         self.handles.remove(context.handle);
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::slice;
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::OnceLock;
 
 use crate::boundary::LOG;
 use crate::runtime::{self, Library};
@@ -72,20 +72,12 @@ unsafe extern "C" fn find(library: c_int, name: *const c_char) -> *const c_void 
 unsafe extern "C" fn refused(library: c_int, name: *const c_char) -> c_int {
     // SAFETY: contract: a terminated name that is static.
     let name: &'static CStr = unsafe { CStr::from_ptr(name) };
-    say_once(name);
+    if umd::boundary::is_first(name) {
+        tracing::warn!(target: LOG, "{}: not served (docs/CUDA.md)", name.to_string_lossy());
+    }
     match library {
         // NVML_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_SUPPORTED, cudaErrorNotSupported.
         NVML => 3,
         _ => 801,
     }
-}
-
-/// One line for each function that a program calls and nobody serves.
-fn say_once(name: &'static CStr) {
-    static SAID: RwLock<Vec<&CStr>> = RwLock::new(Vec::new());
-    if SAID.read().unwrap_or_else(PoisonError::into_inner).contains(&name) {
-        return;
-    }
-    SAID.write().unwrap_or_else(PoisonError::into_inner).push(name);
-    tracing::warn!(target: LOG, "{}: not served (docs/CUDA.md)", name.to_string_lossy());
 }

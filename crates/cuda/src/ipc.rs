@@ -4,12 +4,11 @@
 //! (`pidfd_getfd`), and looks whether it is still of that file: numbers are used again, files are not. So the handle of memory that
 //! was freed leads nowhere, whatever is at its address now.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use umd::file::{self, Identity};
 
-use crate::boundary::LOG;
-use crate::status::{Refusal, Result, Status, invalid};
+use crate::status::{Refusal, Result, invalid};
 
 /// A handle as programs pass it: 64 bytes, by value.
 #[derive(Clone, Copy)]
@@ -29,7 +28,7 @@ pub(crate) struct Handle {
     pub(crate) what: What,
     pub(crate) pid: u32,
     fd: u32,
-    file: (u64, u64),
+    file: Identity,
     /// Bytes of memory.
     pub(crate) len: u64,
     /// Which memory of the process it is: never used twice in it.
@@ -53,8 +52,8 @@ impl Handle {
         id: u64,
         gpu: [u8; 16],
     ) -> Result<Self> {
-        let identity = identity(file)?;
-        allow();
+        let identity = Identity::of(file)?;
+        file::allow();
         Ok(Self {
             what,
             pid: std::process::id(),
@@ -81,8 +80,8 @@ impl Handle {
         put(&what.to_le_bytes());
         put(&self.pid.to_le_bytes());
         put(&self.fd.to_le_bytes());
-        put(&self.file.0.to_le_bytes());
-        put(&self.file.1.to_le_bytes());
+        put(&self.file.device.to_le_bytes());
+        put(&self.file.inode.to_le_bytes());
         put(&self.len.to_le_bytes());
         put(&self.id.to_le_bytes());
         put(&self.gpu);
@@ -109,7 +108,7 @@ impl Handle {
             what,
             pid: word(8),
             fd: word(12),
-            file: (long(16), long(24)),
+            file: Identity { device: long(16), inode: long(24) },
             len: long(32),
             id: long(40),
             gpu: raw.0[48..56].try_into().expect("eight bytes"),
@@ -122,49 +121,17 @@ impl Handle {
     ///
     /// The process is gone or another user's, or has the file no more.
     pub(crate) fn fetch(&self) -> Result<OwnedFd> {
-        let gone = |why: &str| invalid(format!("{:?} of process {}: {why}", self.what, self.pid));
-        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| gone("that is no process"))?;
-        let process =
-            pidfd_open(pid, PidfdFlags::empty()).map_err(|error| gone(&error.to_string()))?;
-        let fd = pidfd_getfd(&process, self.fd.cast_signed(), PidfdGetfdFlags::empty());
-        let fd = fd.map_err(|error| {
-            if error == rustix::io::Errno::PERM {
-                tracing::warn!(
-                    target: LOG,
-                    "process {} may not be asked for its memory (pidfd_getfd: {error}); both must be the same user's, and \
-                     Yama (kernel.yama.ptrace_scope) must permit it",
-                    self.pid
-                );
-                return Refusal::new(Status::NotPermitted, format!("pidfd_getfd: {error}"));
-            }
-            gone(&error.to_string())
-        })?;
-        if identity(fd.as_fd())? != self.file {
-            return Err(gone("it was freed"));
-        }
-        Ok(fd)
+        file::take(self.pid, self.fd.cast_signed(), self.file).map_err(|mut refusal| {
+            refusal.what = format!("{:?} of {}", self.what, refusal.what).into();
+            Refusal::from(refusal)
+        })
     }
-}
-
-/// Who a file is, for as long as anybody has it open.
-fn identity(file: BorrowedFd<'_>) -> Result<(u64, u64)> {
-    let stat = rustix::fs::fstat(file);
-    let stat = stat.map_err(|error| Refusal::new(Status::OperatingSystem, error.to_string()))?;
-    Ok((stat.st_dev, stat.st_ino))
-}
-
-/// Lets other processes of the user take our descriptors where Yama permits that to none but parents.
-fn allow() {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: it sets who may ask, and nothing else. Without Yama it answers EINVAL.
-        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
-    });
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd as _;
+
     use super::*;
 
     #[test]

@@ -25,7 +25,6 @@
 //! What each function answers follows CUDA's public documentation and its headers; `docs/CUDA.md` lists what is not served.
 #![allow(unsafe_code, reason = "this is the boundary to C")]
 
-mod addresses;
 mod allocate;
 mod attribute;
 mod boundary;
@@ -35,10 +34,8 @@ mod copy;
 mod door;
 mod driver;
 mod event;
-mod handles;
 mod ipc;
 mod machine;
-mod memory;
 mod names;
 mod nvml;
 mod peer;
@@ -48,10 +45,8 @@ mod process;
 mod runtime;
 mod space;
 mod status;
-mod stray;
 mod stream;
 mod vmm;
-mod worker;
 
 pub use door::{Door, door};
 pub use machine::{PCI_ID, PCI_SUBSYSTEM, load as machine};

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use dmabuf::peer::{PeerClient, PeerMemory, PeerRange, claim_arena, register_client};
 
 use crate::boundary::LOG;
-use crate::memory::Memory;
 use crate::process::Process;
 use crate::space::{GPU_PAGE, Kind, Source};
+use umd::Memory;
 
 struct Client(&'static Process);
 

@@ -5,8 +5,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::handles::Handles;
 use crate::status::{Refusal, Result, Status, invalid};
+use umd::handles::Handles;
 
 /// All pools of a process.
 pub(crate) struct Pools {

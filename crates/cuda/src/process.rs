@@ -1,11 +1,12 @@
 //! What a process has of CUDA, from `cuInit` on.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use umd::handles::Handles;
+use umd::process::{Absent, PerProcess};
 
 use crate::context::Contexts;
 use crate::event::Event;
-use crate::handles::Handles;
 use crate::machine::{self, Device};
 use crate::pool::Pools;
 use crate::space::Space;
@@ -25,10 +26,7 @@ pub(crate) struct Process {
     pub(crate) pools: Pools,
 }
 
-static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
-
-/// Whether this process is a child of one that had called `cuInit`.
-static IS_CHILD: AtomicBool = AtomicBool::new(false);
+static PROCESS: PerProcess<Process> = PerProcess::new();
 
 /// `cuInit`: makes what a process has, if that was not done yet.
 ///
@@ -36,9 +34,9 @@ static IS_CHILD: AtomicBool = AtomicBool::new(false);
 ///
 /// No GPU; or a child of a process that had one.
 pub(crate) fn init() -> Result<&'static Process> {
-    match get() {
-        Err(refusal) if refusal.status == Status::NotInitialized && !is_child() => {}
-        other => return other,
+    match PROCESS.get() {
+        Err(Absent::NotYet) => {}
+        _ => return get(),
     }
     let given = environment::var("CUDA_VISIBLE_DEVICES");
     let hidden = environment::is_empty("CUDA_VISIBLE_DEVICES").then(String::new);
@@ -47,7 +45,7 @@ pub(crate) fn init() -> Result<&'static Process> {
         return Err(Refusal::new(Status::NoDevice, "there is no GPU that this program may see"));
     }
     let devices: Vec<_> = visible.into_iter().map(|index| &machine::devices()[index]).collect();
-    let new = Box::new(Process {
+    let (process, is_new) = PROCESS.set(Process {
         space: Space::new(&devices)?,
         contexts: Contexts::new(devices.len()),
         streams: Handles::new(1),
@@ -56,20 +54,9 @@ pub(crate) fn init() -> Result<&'static Process> {
         pools: Pools::new(devices.len()),
         devices,
     });
-    let new = Box::into_raw(new);
-    // ORDERING: pairs with the acquire in `get`.
-    let won =
-        PROCESS.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire);
-    if won.is_err() {
-        // SAFETY: nobody else has seen it. (Another thread was first.)
-        drop(unsafe { Box::from_raw(new) });
-    } else {
-        // SAFETY: the function is an atomic store, which a child may do.
-        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        if let Ok(process) = get() {
-            crate::peer::register(process);
-            umem::guard::explain_strays(crate::stray::explain);
-        }
+    if is_new {
+        crate::peer::register(process);
+        umd::stray::watch(&process.space, &process.devices, "cuMemcpy");
     }
     get()
 }
@@ -80,33 +67,15 @@ pub(crate) fn init() -> Result<&'static Process> {
 ///
 /// `cuInit` was not called in it.
 pub(crate) fn get() -> Result<&'static Process> {
-    // ORDERING: pairs with the release in `init`.
-    let process = PROCESS.load(Ordering::Acquire);
-    // SAFETY: null, or never freed.
-    match unsafe { process.as_ref() } {
-        Some(process) if !is_child() => Ok(process),
-        Some(_) => Err(Refusal::new(
-            Status::NotInitialized,
-            "cuInit was called before this process was forked: a child cannot use its parent's GPU",
-        )),
-        None => Err(Refusal::new(Status::NotInitialized, "cuInit was not called")),
-    }
-}
-
-/// The same in a child, too: whose addresses it still has.
-pub(crate) fn even_in_child() -> Option<&'static Process> {
-    // ORDERING: pairs with the release in `init`.
-    let process = PROCESS.load(Ordering::Acquire);
-    // SAFETY: null, or never freed.
-    unsafe { process.as_ref() }
-}
-
-fn is_child() -> bool {
-    IS_CHILD.load(Ordering::Relaxed)
-}
-
-extern "C" fn in_child() {
-    IS_CHILD.store(true, Ordering::Relaxed);
+    PROCESS.get().map_err(|absent| {
+        let why = match absent {
+            Absent::NotYet => "cuInit was not called",
+            Absent::Parents => {
+                "cuInit was called before this process was forked: a child cannot use its parent's GPU"
+            }
+        };
+        Refusal::new(Status::NotInitialized, why)
+    })
 }
 
 impl Process {

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fmt;
 
-use dmabuf::{ExporterError, ExporterErrorKind};
+use dmabuf::ExporterError;
+use umd::Kind;
 
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $symbol:literal, $text:literal;)*) => {
@@ -230,19 +231,28 @@ pub(crate) fn unsupported(what: impl Into<Cow<'static, str>>) -> Refusal {
     Refusal::new(Status::NotSupported, what)
 }
 
+/// A refusal of what all drivers have in common.
+impl From<umd::Refusal> for Refusal {
+    fn from(refusal: umd::Refusal) -> Self {
+        let status = match refusal.kind {
+            Kind::Invalid | Kind::Null => Status::InvalidValue,
+            Kind::NotSupported => Status::NotSupported,
+            Kind::NotPermitted => Status::NotPermitted,
+            Kind::NoMemory => Status::OutOfMemory,
+            Kind::Unavailable => Status::DeviceUnavailable,
+            Kind::Busy => Status::SystemNotReady,
+            Kind::System => Status::OperatingSystem,
+            Kind::Destroyed => Status::InvalidHandle,
+            Kind::Unknown => Status::Unknown,
+        };
+        Self::new(status, refusal.what)
+    }
+}
+
 /// A refusal of the GPU.
 impl From<ExporterError> for Refusal {
     fn from(error: ExporterError) -> Self {
-        let status = match error.kind {
-            ExporterErrorKind::Invalid => Status::InvalidValue,
-            ExporterErrorKind::NotSupported => Status::NotSupported,
-            ExporterErrorKind::NotPermitted => Status::NotPermitted,
-            ExporterErrorKind::NoMemory | ExporterErrorKind::Again => Status::OutOfMemory,
-            ExporterErrorKind::NoDevice => Status::DeviceUnavailable,
-            ExporterErrorKind::Busy => Status::SystemNotReady,
-            _ => Status::Unknown,
-        };
-        Self::new(status, error.to_string())
+        umd::Refusal::from(error).into()
     }
 }
 

@@ -1,14 +1,20 @@
 //! Virtual memory management: memory and addresses apart.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::copy::{At, Piece};
-use crate::memory::Memory;
+use umd::Memory;
+use umd::vmm::Physical;
+
 use crate::process::Process;
-use crate::space::{Kind, LARGE_PAGE};
+use crate::space::{Held, Kind, LARGE_PAGE};
 use crate::status::{Refusal, Result, Status, invalid};
+
+/// Addresses into which allocations are mapped.
+pub(crate) type Reserved = umd::vmm::Reserved<Allocation>;
+
+/// An allocation at an address.
+pub(crate) type Mapped = umd::vmm::Mapped<Allocation>;
 
 /// Memory that has no address yet.
 #[doc(alias = "CUmemGenericAllocationHandle")]
@@ -22,25 +28,6 @@ pub(crate) struct Allocation {
     pub(crate) is_rdma_capable: bool,
     /// How often the program holds the handle.
     users: AtomicU32,
-}
-
-/// Addresses into which allocations are mapped.
-#[derive(Default)]
-pub(crate) struct Reserved {
-    maps: Mutex<BTreeMap<u64, Arc<Mapped>>>,
-}
-
-/// An allocation at an address.
-pub(crate) struct Mapped {
-    pub(crate) start: u64,
-    pub(crate) len: u64,
-    /// Where in the allocation it begins.
-    offset: u64,
-    pub(crate) allocation: Arc<Allocation>,
-    /// Never used twice in a process.
-    pub(crate) id: u64,
-    /// What the GPU may do: 0 nothing, 1 read, 3 read and write.
-    access: AtomicU8,
 }
 
 impl Allocation {
@@ -70,76 +57,9 @@ impl Allocation {
     }
 }
 
-impl Mapped {
-    /// Where it ends.
-    pub(crate) fn stop(&self) -> u64 {
-        self.start + self.len
-    }
-
-    /// Where in the allocation an address is.
-    pub(crate) fn offset_of(&self, addr: u64) -> u64 {
-        self.offset + (addr - self.start)
-    }
-
-    pub(crate) fn access(&self) -> u8 {
-        self.access.load(Ordering::Relaxed)
-    }
-}
-
-impl Reserved {
-    /// The mapping that has an address.
-    pub(crate) fn find(&self, addr: u64) -> Option<Arc<Mapped>> {
-        let maps = self.lock();
-        let (_, mapped) = maps.range(..=addr).next_back()?;
-        (addr < mapped.stop()).then(|| Arc::clone(mapped))
-    }
-
-    /// Whether nothing is mapped.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
-    }
-
-    /// All mappings of a range, if they cover it.
-    ///
-    /// # Errors
-    ///
-    /// They do not.
-    pub(crate) fn covering(&self, addr: u64, len: u64) -> Result<Vec<Arc<Mapped>>> {
-        let end = addr.saturating_add(len);
-        let (mut at, mut found) = (addr, Vec::new());
-        while at < end {
-            let mapped = self.find(at);
-            let mapped = mapped.ok_or_else(|| invalid(format!("nothing is mapped at {at:#x}")))?;
-            at = mapped.stop();
-            found.push(mapped);
-        }
-        Ok(found)
-    }
-
-    /// The memory of a range.
-    ///
-    /// # Errors
-    ///
-    /// Not all of it is mapped, or the GPU was not given access.
-    pub(crate) fn pieces(&self, addr: u64, len: u64) -> Result<Vec<Piece>> {
-        let end = addr + len;
-        let piece = |mapped: Arc<Mapped>| {
-            if mapped.access() == 0 {
-                return Err(invalid(format!(
-                    "{:#x} is mapped, and no GPU was given access (cuMemSetAccess)",
-                    mapped.start
-                )));
-            }
-            let (from, to) = (addr.max(mapped.start), end.min(mapped.stop()));
-            let offset = mapped.offset + (from - mapped.start);
-            let memory = Arc::clone(&mapped.allocation.memory);
-            Ok(Piece { at: At::Device(memory, offset), len: to - from })
-        };
-        self.covering(addr, len)?.into_iter().map(piece).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Mapped>>> {
-        self.maps.lock().unwrap_or_else(PoisonError::into_inner)
+impl Physical for Allocation {
+    fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 }
 
@@ -157,7 +77,8 @@ impl Process {
             return Err(invalid(format!("alignment {align:#x} is no power of two")));
         }
         let start = self.space.take(size, align.max(LARGE_PAGE), hint)?;
-        self.space.add(start, size, size, None, Kind::Reserved(Reserved::default()));
+        let held = Held::new(None, Kind::Reserved(Reserved::default()));
+        self.space.add(start, size, size, held);
         Ok(start)
     }
 
@@ -197,16 +118,7 @@ impl Process {
         }
         let end = at.checked_add(size).ok_or_else(|| invalid("the range has no end"))?;
         self.in_reserved(at, end, |reserved| {
-            let mut maps = reserved.lock();
-            if maps.range(..end).next_back().is_some_and(|(_, mapped)| mapped.stop() > at) {
-                return Err(invalid(format!("something is mapped at {at:#x} already")));
-            }
-            let id = self.space.next_id();
-            let (start, len, access) = (at, size, AtomicU8::new(0));
-            let mapped =
-                Mapped { start, len, offset, allocation: Arc::clone(&allocation), id, access };
-            maps.insert(at, Arc::new(mapped));
-            Ok(())
+            reserved.map(at, size, offset, &allocation, self.space.next_id(), 0)
         })
     }
 
@@ -217,23 +129,7 @@ impl Process {
     /// The range does not begin and end with one.
     pub(crate) fn unmap(&self, at: u64, size: u64) -> Result<()> {
         let end = at.checked_add(size).ok_or_else(|| invalid("the range has no end"))?;
-        let gone = self.in_reserved(at, end, |reserved| {
-            let covering = reserved.covering(at, size)?;
-            let is_whole = covering.first().is_some_and(|first| first.start == at)
-                && covering.last().is_some_and(|last| last.stop() == end);
-            if !is_whole {
-                return Err(invalid(format!("{size:#x} bytes at {at:#x} are no whole mappings")));
-            }
-            let mut maps = reserved.lock();
-            for mapped in &covering {
-                maps.remove(&mapped.start);
-            }
-            Ok(covering)
-        })?;
-        for mapped in gone {
-            mapped.allocation.memory.release(mapped.offset, mapped.len);
-        }
-        Ok(())
+        self.in_reserved(at, end, |reserved| reserved.unmap(at, size))
     }
 
     /// Says what the GPUs may do with mapped memory.
@@ -243,12 +139,7 @@ impl Process {
     /// Not all of the range is mapped.
     pub(crate) fn set_access(&self, at: u64, size: u64, access: u8) -> Result<()> {
         let end = at.checked_add(size).ok_or_else(|| invalid("the range has no end"))?;
-        self.in_reserved(at, end, |reserved| {
-            for mapped in reserved.covering(at, size)? {
-                mapped.access.store(access, Ordering::Relaxed);
-            }
-            Ok(())
-        })
+        self.in_reserved(at, end, |reserved| reserved.set_access(at, size, access))
     }
 
     /// The mapping that has an address.
@@ -274,12 +165,12 @@ impl Process {
         &self,
         at: u64,
         end: u64,
-        act: impl FnOnce(&Reserved) -> Result<T>,
+        act: impl FnOnce(&Reserved) -> umd::Result<T>,
     ) -> Result<T> {
         let region = self.space.find_pointer(at);
         match region.as_deref() {
             Some(region) if end <= region.stop() => match &region.kind {
-                Kind::Reserved(reserved) => act(reserved),
+                Kind::Reserved(reserved) => Ok(act(reserved)?),
                 _ => Err(invalid(format!("{at:#x} is not reserved for mappings"))),
             },
             _ => Err(invalid(format!("{at:#x} to {end:#x} is not reserved"))),

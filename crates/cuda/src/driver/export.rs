@@ -5,10 +5,10 @@ use std::os::fd::IntoRawFd;
 
 use crate::boundary::calls;
 use crate::c::Out;
-use crate::copy::At;
 use crate::process::{self, Process};
 use crate::space::{Kind, Source};
 use crate::status::{Result, invalid, unsupported};
+use umd::copy::At;
 
 /// The one kind of handle for a range of addresses.
 const DMA_BUF_FD: c_int = 1;

@@ -6,7 +6,7 @@ use crate::boundary::calls;
 use crate::c::Out;
 use crate::context;
 use crate::process;
-use crate::space::Kind;
+use crate::space::{Held, Kind};
 use crate::status::{Refusal, Result, Status, invalid};
 
 /// Portable, mapped for the device, write-combined.
@@ -61,7 +61,7 @@ calls! { CALLS:
                 format!("{len:#x} bytes at {start:#x} share some with {}", other.name()),
             ));
         }
-        process.space.add(start, len, len, Some(context), Kind::Registered { flags });
+        process.space.add(start, len, len, Held::new(Some(context), Kind::Registered { flags }));
         Ok(())
     }
 

@@ -11,11 +11,11 @@ use crate::context;
 use crate::driver::vmm::POSIX_FD;
 use crate::event::Event;
 use crate::ipc::{Handle, Raw, What};
-use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::process::{self, Process};
 use crate::space::{Kind, Region, Source};
 use crate::status::{Refusal, Result, Status, invalid, unsupported};
+use umd::Memory;
 
 /// The one flag: access between GPUs is enabled when it is needed.
 const LAZY_PEER_ACCESS: u32 = 1;
@@ -38,8 +38,11 @@ fn fetch(process: &Process, raw: &Raw) -> Result<(Handle, Arc<Memory>)> {
         None => context::current()?.device,
     };
     // Freed just now: its owner knows it no more.
-    let memory = Memory::import(process, device, fd.as_fd()).map_err(|refusal| {
-        if refusal.status == Status::DeviceUnavailable { invalid(refusal.what) } else { refusal }
+    let memory = Memory::import(process.devices(), device, fd.as_fd()).map_err(|refusal| {
+        match refusal.kind {
+            umd::Kind::Unavailable => invalid(refusal.what),
+            _ => Refusal::from(refusal),
+        }
     })?;
     if handle.len == 0 || handle.len > memory.size() {
         return Err(invalid(format!("a handle of {:#x} bytes", handle.len)));

@@ -4,10 +4,10 @@ use std::ffi::c_int;
 
 use crate::boundary::calls;
 use crate::c::In;
-use crate::copy::{At, user};
 use crate::process::{self, Process};
 use crate::status::{Refusal, Result, Status, invalid};
 use crate::stream::{Progress, When};
+use umd::copy::{At, user};
 
 /// How a wait compares: at least, equal, any bit of it, not all of them.
 #[derive(Clone, Copy)]
@@ -77,7 +77,7 @@ fn store(at: &At, value: u64, is_wide: bool) -> Result<()> {
     let bytes = value.to_le_bytes();
     let part = if is_wide { &bytes[..] } else { &bytes[..4] };
     match at {
-        At::Device(memory, offset) => memory.write(*offset, part),
+        At::Device(memory, offset) => Ok(memory.write(*offset, part)?),
         At::Host(addr) => user(*addr, part.len() as u64).write(0, part).map_err(lost),
     }
 }

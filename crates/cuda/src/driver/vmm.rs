@@ -7,11 +7,11 @@ use std::sync::Arc;
 use crate::boundary::calls;
 use crate::c::{In, Out};
 use crate::driver::managed::{DEVICE, Location};
-use crate::memory::Memory;
 use crate::process::{self, Process};
 use crate::space::LARGE_PAGE;
 use crate::status::{Refusal, Result, Status, invalid, unsupported};
 use crate::vmm::Allocation;
+use umd::Memory;
 
 /// The kind of handle that is a file descriptor.
 pub(crate) const POSIX_FD: u32 = 1;
@@ -92,7 +92,7 @@ calls! { CALLS:
         if flags != 0 || size == 0 || !size.is_multiple_of(LARGE_PAGE) {
             return Err(invalid(format!("{size:#x} bytes, flags {flags:#x}")));
         }
-        let memory = Arc::new(Memory::new(process, device, size)?);
+        let memory = Arc::new(Memory::new(process.devices(), device, size)?);
         let (kinds, rdma) = (properties.handle_types, properties.is_rdma_capable != 0);
         let new = |handle| Allocation::new(handle, memory, size, kinds, rdma);
         handle.put(process.allocations.add(new).handle)
@@ -212,7 +212,7 @@ calls! { CALLS:
         // SAFETY: contract: the program's descriptor, open during the call.
         let file = unsafe { BorrowedFd::borrow_raw(fd) };
         let device = crate::context::current().map_or(0, |context| context.device);
-        let memory = Arc::new(Memory::import(process, device, file)?);
+        let memory = Arc::new(Memory::import(process.devices(), device, file)?);
         let size = memory.size();
         let new = |handle| Allocation::new(handle, memory, size, POSIX_FD, true);
         out.put(process.allocations.add(new).handle)

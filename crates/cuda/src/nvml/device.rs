@@ -7,6 +7,7 @@ use crate::attribute;
 use crate::boundary::calls;
 use crate::c::{Out, Text};
 use crate::machine::{self, Device};
+use crate::status::Refusal;
 
 /// The brand of GPUs of data centres.
 const BRAND_NVIDIA: c_int = 14;
@@ -53,7 +54,7 @@ pub(super) fn version_of<T>(version: u32) -> u32 {
 /// Total and used bytes.
 fn memory(device: &Device) -> Result<(u64, u64)> {
     let total = device.config.vram;
-    Ok((total, device.gpu()?.used(gpu::Domain::Vram).min(total)))
+    Ok((total, device.gpu().map_err(Refusal::from)?.used(gpu::Domain::Vram).min(total)))
 }
 
 fn by(what: &str, is: impl Fn(&Device) -> bool) -> Result<u64> {
@@ -96,7 +97,7 @@ calls! { CALLS by initialized:
     fn nvmlDeviceGetHandleByUUID(text: Text, out: Out<u64>) {
         out.check()?;
         let text = text.get()?.to_string_lossy();
-        Ok(out.put(by(&text, |device| device.uuid_text() == text)?)?)
+        Ok(out.put(by(&text, |device| machine::uuid_text(device) == text)?)?)
     }
 
     fn nvmlDeviceGetHandleBySerial(text: Text, out: Out<u64>) {
@@ -110,7 +111,7 @@ calls! { CALLS by initialized:
     }
 
     fn nvmlDeviceGetUUID(gpu: u64, text: Out<c_char>, len: u32) {
-        put_text(text, &device(gpu)?.1.uuid_text(), len)
+        put_text(text, &machine::uuid_text(device(gpu)?.1), len)
     }
 
     fn nvmlDeviceGetSerial(gpu: u64, text: Out<c_char>, len: u32) {

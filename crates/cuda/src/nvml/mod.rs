@@ -77,7 +77,7 @@ impl From<Refusal> for Failure {
 
 /// Runs the body of a call that may come at any time.
 fn call(name: &'static str, body: impl FnOnce() -> Result<()>) -> c_int {
-    match caught(name, || Ok(body())) {
+    match caught(name, || Ok::<_, Refusal>(body())) {
         Ok(Ok(())) => 0,
         Ok(Err(Failure { code, what })) => {
             tracing::info!(target: LOG, "{name}: {what} ({code:?})");

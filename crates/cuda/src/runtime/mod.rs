@@ -116,7 +116,7 @@ fn done(number: c_int) -> Result<()> {
 
 /// Runs the body of a call that needs nothing. What it fails with is the thread's last error.
 fn call(name: &'static str, body: impl FnOnce() -> Result<()>) -> c_int {
-    let failure = match caught(name, || Ok(body())) {
+    let failure = match caught(name, || Ok::<_, Refusal>(body())) {
         Ok(Ok(())) => return 0,
         Ok(Err(failure)) => failure,
         Err(refusal) => refusal.into(),

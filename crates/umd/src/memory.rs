@@ -9,26 +9,28 @@ use rustix::fs::OFlags;
 use umem::Umem;
 
 use crate::boundary::LOG;
-use crate::process::Process;
-use crate::status::{Refusal, Result, Status};
+use crate::machine::Device;
+use crate::refusal::{Kind, Refusal, Result};
 
 /// Memory of a GPU, wherever in the address space it is.
-pub(crate) struct Memory {
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Memory {
     /// The number of the GPU.
-    pub(crate) device: usize,
+    pub device: usize,
     bo: Bo,
 }
 
 impl Memory {
-    /// Allocates `size` bytes of a GPU.
+    /// Allocates `size` bytes of one of the GPUs.
     ///
     /// # Errors
     ///
     /// It is full.
-    pub(crate) fn new(process: &Process, device: usize, size: u64) -> Result<Self> {
-        let found = process.devices()[device];
+    pub fn new(devices: &[&'static Device], device: usize, size: u64) -> Result<Self> {
+        let found = devices[device];
         let gpu = found.gpu()?;
-        // Memory of CUDA stays where it is, unless the GPU was given another driver's ways.
+        // Memory of a GPU whose driver never moves it stays where it is.
         let place = if gpu.persona().moves { Place::VRAM } else { Place::ONLY_VRAM };
         let bo = gpu.alloc(size, place).map_err(|error| {
             tracing::info!(target: LOG, "VRAM of {}: {error}", found.name);
@@ -43,8 +45,7 @@ impl Memory {
     /// # Errors
     ///
     /// The file is no memory, its owner is gone, or the GPU does not reach it.
-    pub(crate) fn import(process: &Process, device: usize, fd: BorrowedFd<'_>) -> Result<Self> {
-        let devices = process.devices();
+    pub fn import(devices: &[&'static Device], device: usize, fd: BorrowedFd<'_>) -> Result<Self> {
         let bo = devices[device].gpu()?.import(fd)?;
         let name = bo.name();
         let is_of = |index: &usize| name.starts_with(&format!("{}.bo", devices[*index].name));
@@ -57,7 +58,7 @@ impl Memory {
     }
 
     /// A name for messages.
-    pub(crate) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         self.bo.name()
     }
 
@@ -66,7 +67,7 @@ impl Memory {
     /// # Errors
     ///
     /// A page of it is not there, or the GPU's memory was lost.
-    pub(crate) fn write_from(&self, offset: u64, from: &Umem) -> Result<()> {
+    pub fn write_from(&self, offset: u64, from: &Umem) -> Result<()> {
         Ok(self.bo.write_from(offset, from, 0, from.len())?)
     }
 
@@ -75,7 +76,7 @@ impl Memory {
     /// # Errors
     ///
     /// As [`write_from`](Self::write_from).
-    pub(crate) fn read_into(&self, offset: u64, to: &Umem) -> Result<()> {
+    pub fn read_into(&self, offset: u64, to: &Umem) -> Result<()> {
         Ok(self.bo.read_into(offset, to, 0, to.len())?)
     }
 
@@ -84,7 +85,7 @@ impl Memory {
     /// # Errors
     ///
     /// Memory was lost.
-    pub(crate) fn copy(to: (&Self, u64), from: (&Self, u64), len: u64) -> Result<()> {
+    pub fn copy(to: (&Self, u64), from: (&Self, u64), len: u64) -> Result<()> {
         Ok(gpu::copy((&from.0.bo, from.1), (&to.0.bo, to.1), len)?)
     }
 
@@ -93,7 +94,7 @@ impl Memory {
     /// # Errors
     ///
     /// The memory was lost.
-    pub(crate) fn fill(&self, offset: u64, pattern: &[u8], len: u64) -> Result<()> {
+    pub fn fill(&self, offset: u64, pattern: &[u8], len: u64) -> Result<()> {
         Ok(self.bo.fill(offset, pattern, len)?)
     }
 
@@ -102,7 +103,7 @@ impl Memory {
     /// # Errors
     ///
     /// The memory was lost.
-    pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         Ok(self.bo.read(offset, out)?)
     }
 
@@ -111,28 +112,23 @@ impl Memory {
     /// # Errors
     ///
     /// The memory was lost.
-    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         Ok(self.bo.write(offset, bytes)?)
     }
 
     /// The program has freed it: who was given its address may use it no more. Who has a dma-buf of it may.
-    pub(crate) fn release(&self, offset: u64, len: u64) {
+    pub fn release(&self, offset: u64, len: u64) {
         self.bo.revoke_peers(offset, len);
     }
 
     /// Some of it, for a NIC that asks by address.
-    pub(crate) fn for_peers(
-        &self,
-        offset: u64,
-        len: u64,
-        page: u64,
-    ) -> Option<Box<dyn PeerMemory>> {
+    pub fn for_peers(&self, offset: u64, len: u64, page: u64) -> Option<Box<dyn PeerMemory>> {
         let given = self.bo.peer_memory(offset, len, page);
-        given.inspect_err(|error| tracing::info!(target: LOG, "nv_mem: {error}")).ok()
+        given.inspect_err(|error| tracing::info!(target: LOG, "no memory for peers: {error}")).ok()
     }
 
     /// As many bytes as it has.
-    pub(crate) fn size(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         self.bo.size()
     }
 
@@ -141,7 +137,7 @@ impl Memory {
     /// # Errors
     ///
     /// No descriptor, or the memory was lost.
-    pub(crate) fn share(&self) -> Result<OwnedFd> {
+    pub fn share(&self) -> Result<OwnedFd> {
         give(self.shared()?)
     }
 
@@ -150,7 +146,7 @@ impl Memory {
     /// # Errors
     ///
     /// As [`share`](Self::share).
-    pub(crate) fn shared(&self) -> Result<DmaBuf> {
+    pub fn shared(&self) -> Result<DmaBuf> {
         Ok(self.bo.export()?)
     }
 
@@ -159,7 +155,7 @@ impl Memory {
     /// # Errors
     ///
     /// No descriptor, or the memory was lost.
-    pub(crate) fn export(&self, offset: u64, len: u64) -> Result<OwnedFd> {
+    pub fn export(&self, offset: u64, len: u64) -> Result<OwnedFd> {
         give(self.bo.export_range(offset, len)?)
     }
 }
@@ -167,6 +163,6 @@ impl Memory {
 /// A descriptor of the program's own.
 fn give(buf: DmaBuf) -> Result<OwnedFd> {
     dmabuf::give(buf, OFlags::CLOEXEC | OFlags::RDWR).map_err(|error| {
-        Refusal::new(Status::OperatingSystem, format!("no descriptor for a dma-buf: {error}"))
+        Refusal::new(Kind::System, format!("no descriptor for a dma-buf: {error}"))
     })
 }

@@ -4,14 +4,22 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::boundary::LOG;
-use crate::stream::Stream;
+
+/// Work in order of which some had to wait.
+pub(crate) trait Ordered: Send + Sync {
+    /// Does queued work, up to what must wait. Returns whether some is left.
+    fn run_queued(&self) -> bool;
+
+    /// How much work there was so far.
+    fn ticket(&self) -> u64;
+}
 
 /// Streams with work to do.
 static BUSY: Mutex<Busy> = Mutex::new(Busy { streams: Vec::new(), has_thread: false });
 static CALLED: Condvar = Condvar::new();
 
 struct Busy {
-    streams: Vec<Arc<Stream>>,
+    streams: Vec<Arc<dyn Ordered>>,
     has_thread: bool,
 }
 
@@ -20,13 +28,13 @@ const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_millis(1);
 
 /// A stream has queued work.
-pub(crate) fn call(stream: &Arc<Stream>) {
+pub(crate) fn call(stream: &Arc<dyn Ordered>) {
     let mut busy = lock();
-    if !busy.streams.iter().any(|known| Arc::ptr_eq(known, stream)) {
+    if !busy.streams.iter().any(|known| is_same(known, stream)) {
         busy.streams.push(Arc::clone(stream));
     }
     if !busy.has_thread {
-        let started = std::thread::Builder::new().name("peerdma-cuda".to_owned()).spawn(run);
+        let started = std::thread::Builder::new().name("peerdma-gpu".to_owned()).spawn(run);
         match started {
             Ok(_) => busy.has_thread = true,
             Err(error) => tracing::error!(target: LOG, "no thread for streams: {error}"),
@@ -59,7 +67,7 @@ fn run() {
         pause = if waiting.len() < count { SHORTEST } else { (pause * 2).min(LONGEST) };
         let mut busy = lock();
         for stream in waiting {
-            if !busy.streams.iter().any(|known| Arc::ptr_eq(known, &stream)) {
+            if !busy.streams.iter().any(|known| is_same(known, &stream)) {
                 busy.streams.push(stream);
             }
         }
@@ -67,6 +75,10 @@ fn run() {
             let _ = CALLED.wait_timeout(busy, pause).unwrap_or_else(PoisonError::into_inner);
         }
     }
+}
+
+fn is_same(one: &Arc<dyn Ordered>, other: &Arc<dyn Ordered>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
 }
 
 fn lock() -> MutexGuard<'static, Busy> {

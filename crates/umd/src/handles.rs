@@ -8,14 +8,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// All of one kind that live.
-pub(crate) struct Handles<T> {
+#[derive(Debug)]
+pub struct Handles<T> {
     first: u64,
     next: AtomicU64,
     live: Mutex<HashMap<u64, Arc<T>>>,
 }
 
 /// What a number is.
-pub(crate) enum Found<T> {
+#[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "a number is one of these")]
+pub enum Found<T> {
     /// A handle.
     Live(Arc<T>),
     /// It was one.
@@ -29,20 +32,33 @@ const STEP: u64 = 64;
 
 impl<T> Handles<T> {
     /// Handles of the kind with this number.
-    pub(crate) fn new(kind: u64) -> Self {
+    pub fn new(kind: u64) -> Self {
         let first = 0x5000_0000_0000 + (kind << 40);
         Self { first, next: AtomicU64::new(first), live: Mutex::default() }
     }
 
     /// Makes one; it is told its handle.
-    pub(crate) fn add(&self, make: impl FnOnce(u64) -> T) -> Arc<T> {
+    pub fn add(&self, make: impl FnOnce(u64) -> T) -> Arc<T> {
         let handle = self.next.fetch_add(STEP, Ordering::Relaxed);
         let new = Arc::new(make(handle));
         self.lock().insert(handle, Arc::clone(&new));
         new
     }
 
-    pub(crate) fn find(&self, handle: u64) -> Found<T> {
+    /// The same, if it can be made.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot.
+    pub fn try_add<E>(&self, make: impl FnOnce(u64) -> Result<T, E>) -> Result<Arc<T>, E> {
+        let handle = self.next.fetch_add(STEP, Ordering::Relaxed);
+        let new = Arc::new(make(handle)?);
+        self.lock().insert(handle, Arc::clone(&new));
+        Ok(new)
+    }
+
+    /// What a number is.
+    pub fn find(&self, handle: u64) -> Found<T> {
         if let Some(found) = self.lock().get(&handle) {
             return Found::Live(Arc::clone(found));
         }
@@ -50,21 +66,23 @@ impl<T> Handles<T> {
         if issued.contains(&handle) { Found::Gone } else { Found::Unknown }
     }
 
-    pub(crate) fn get(&self, handle: u64) -> Option<Arc<T>> {
+    /// What is behind a handle that lives.
+    pub fn get(&self, handle: u64) -> Option<Arc<T>> {
         self.lock().get(&handle).cloned()
     }
 
     /// A handle that was taken away is one again.
-    pub(crate) fn restore(&self, handle: u64, value: &Arc<T>) {
+    pub fn restore(&self, handle: u64, value: &Arc<T>) {
         self.lock().insert(handle, Arc::clone(value));
     }
 
-    pub(crate) fn remove(&self, handle: u64) -> Option<Arc<T>> {
+    /// Takes a handle away.
+    pub fn remove(&self, handle: u64) -> Option<Arc<T>> {
         self.lock().remove(&handle)
     }
 
     /// All that live.
-    pub(crate) fn all(&self) -> Vec<Arc<T>> {
+    pub fn all(&self) -> Vec<Arc<T>> {
         self.lock().values().cloned().collect()
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Stretches that are free: beginning and length. No two touch.
+#[derive(Debug)]
 pub(crate) struct Addresses(BTreeMap<u64, u64>);
 
 impl Addresses {

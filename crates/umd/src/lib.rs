@@ -1,0 +1,40 @@
+//! What the user-mode drivers of the software GPU have in common: CUDA's (crate `cuda`) and Level Zero's (crate `levelzero`).
+//!
+//! A user-mode driver is what a program is linked with; the kernel's part is played by `gpu`. Whatever names its functions have,
+//! it gives programs addresses of GPU memory, does work in order, and tells processes apart:
+//!
+//! ```text
+//!   machine    the GPUs of the configuration: names, PCI addresses, UUIDs; opened when first needed
+//!   space      which addresses are whose: one arena without permissions, regions in it; host memory that a driver knows
+//!   memory     a gpu::Bo, with a number of a GPU
+//!   vmm        addresses and memory apart
+//!   copy       copies and fills between any two addresses
+//!   queue      work in order; worker, the thread that does what had to wait
+//!   process    what a process has from its first call on; a child of a fork has none of it
+//!   file       descriptors of other processes
+//!   stray      what to say when the CPU follows a device pointer
+//!   c, boundary, handles   arguments of C, calls and panics, what programs hold
+//! ```
+//!
+//! What an error is called is each driver's own: a [`Refusal`] has a kind and a sentence, and each turns it into a number of its
+//! own. No driver has a number, a structure or a name of C in here.
+#![allow(unsafe_code, reason = "this is the boundary to C, and reserves addresses")]
+
+mod addresses;
+pub mod boundary;
+pub mod c;
+pub mod copy;
+pub mod file;
+pub mod handles;
+pub mod machine;
+mod memory;
+pub mod process;
+pub mod queue;
+mod refusal;
+pub mod space;
+pub mod stray;
+pub mod vmm;
+mod worker;
+
+pub use memory::Memory;
+pub use refusal::{Error, Kind, Refusal, Result, invalid};

@@ -1,0 +1,84 @@
+//! Why something was not done: a kind, which each driver has a number for, and a sentence.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use dmabuf::{ExporterError, ExporterErrorKind};
+
+/// What kind of refusal it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a driver has a number for each")]
+pub enum Kind {
+    /// An argument makes no sense.
+    Invalid,
+    /// A pointer that must not be is null.
+    Null,
+    /// No memory, on the GPU or here.
+    NoMemory,
+    /// It cannot be done here.
+    NotSupported,
+    /// The user may not.
+    NotPermitted,
+    /// The GPU was reset or removed, or another process has it for itself.
+    Unavailable,
+    /// Not now.
+    Busy,
+    /// A call of the system failed.
+    System,
+    /// What it was asked of was destroyed.
+    Destroyed,
+    /// A bug.
+    Unknown,
+}
+
+/// Why something was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "drivers take it apart")]
+pub struct Refusal {
+    /// What is made into a number.
+    pub kind: Kind,
+    /// Who, what, and which rule.
+    pub what: Cow<'static, str>,
+}
+
+/// An answer, or why there is none.
+pub type Result<T> = std::result::Result<T, Refusal>;
+
+/// What a driver makes of a refusal.
+pub trait Error: From<Refusal> + fmt::Display + Send + 'static {}
+
+impl<E: From<Refusal> + fmt::Display + Send + 'static> Error for E {}
+
+impl Refusal {
+    /// A refusal of that kind.
+    pub fn new(kind: Kind, what: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, what: what.into() }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+/// An argument that makes no sense.
+pub fn invalid(what: impl Into<Cow<'static, str>>) -> Refusal {
+    Refusal::new(Kind::Invalid, what)
+}
+
+/// A refusal of the GPU.
+impl From<ExporterError> for Refusal {
+    fn from(error: ExporterError) -> Self {
+        let kind = match error.kind {
+            ExporterErrorKind::Invalid => Kind::Invalid,
+            ExporterErrorKind::NotSupported => Kind::NotSupported,
+            ExporterErrorKind::NotPermitted => Kind::NotPermitted,
+            ExporterErrorKind::NoMemory | ExporterErrorKind::Again => Kind::NoMemory,
+            ExporterErrorKind::NoDevice => Kind::Unavailable,
+            ExporterErrorKind::Busy => Kind::Busy,
+            _ => Kind::Unknown,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
