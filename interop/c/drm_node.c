@@ -418,8 +418,11 @@ int main(int argc, char **argv)
 	} else if (!strcmp(argv[1], "imports")) {
 		imports();
 	} else {
-		int fd = open_node();
+		int fd;
 
+		/* The first of them. */
+		node = strndup(node, strcspn(node, ","));
+		fd = open_node();
 		CHECK(!strcmp(driver_of(fd), argv[1]) && close(fd) == 0);
 		CHECK(loop_open(&l) == 0 && loop_write(&l, 1) == 0);
 		for (int vram = 0; vram < 2; vram++)

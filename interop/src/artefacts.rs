@@ -62,6 +62,12 @@ impl Artefacts {
         names.iter().map(|name| self.dir.join(name)).find(|file| file.exists())
     }
 
+    /// The driver of Level Zero, likewise.
+    fn level_zero(&self) -> Option<PathBuf> {
+        let names = ["libpeerdma-ze.so", "libpeerdma_ze.so"];
+        names.iter().map(|name| self.dir.join(name)).find(|file| file.exists())
+    }
+
     /// Makes a directory for `LD_LIBRARY_PATH` inside `scratch`: the library under the names programs ask for.
     pub fn library_dir(&self, scratch: &Scratch) -> PathBuf {
         let dir = scratch.path().join("lib");
@@ -86,7 +92,7 @@ impl Artefacts {
             fs::set_permissions(&names, fs::Permissions::from_mode(0o777))
                 .expect("our own directory");
         }
-        let beside = self.preload().into_iter().chain(self.cuda());
+        let beside = self.preload().into_iter().chain(self.cuda()).chain(self.level_zero());
         for file in [self.peerdma(), self.library()].into_iter().chain(beside) {
             let to = dir.join(file.file_name().expect("an artefact has a name"));
             fs::copy(&file, &to).expect("an artefact can be copied");

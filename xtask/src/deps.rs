@@ -39,7 +39,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("gpu", &["environment", "umem", "dmabuf", "pci", "fault"]),
     ("umd", &["umem", "dmabuf", "pci", "gpu"]),
     ("cuda", &["environment", "umem", "dmabuf", "pci", "gpu", "umd"]),
-    ("cudalib", &[]),
+    ("levelzero", &["umem", "gpu", "umd"]),
+    ("door", &[]),
+    ("cudalib", &["door"]),
+    ("zelib", &["door"]),
     ("verbs", &["iba", "umem", "dmabuf", "transport", "device"]),
     // The one place that holds both a GPU and a NIC: a process has one of each, joined by fds alone.
     (
@@ -56,6 +59,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "device",
             "gpu",
             "cuda",
+            "levelzero",
             "verbs",
             "rsocket",
         ],

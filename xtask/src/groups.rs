@@ -112,6 +112,12 @@ pub(crate) const GROUPS: &[Group] = &[
     group("cuda", 60, "CUDA programs over the software GPU", Job::Interop { threads: 2 }),
     group("cuda_runtime", 60, "CUDA's runtime libraries and NVML", Job::Interop { threads: 2 }),
     group("cuda_programs", 180, "UCX and Mooncake in GPU memory", Job::Interop { threads: 1 }),
+    group(
+        "level_zero",
+        30,
+        "Level Zero programs over the software GPU",
+        Job::Interop { threads: 2 },
+    ),
     group("weather", 60, "GPU memory in bad weather", Job::Interop { threads: 1 }),
     group("badday", 90, "killed and stopped peers, wrong arguments", Job::Interop { threads: 1 }),
     group("wire", 180, "two hosts: tshark and the ICRC", Job::Interop { threads: 1 }),

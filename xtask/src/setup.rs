@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::sh::{Outcome, check, exists, tool};
 
 /// Package, and why.
-const PACKAGES: [(&str, &str); 34] = [
+const PACKAGES: [(&str, &str); 35] = [
     ("binutils", "readelf and nm, for the ABI checks"),
     ("busybox-static", "a static binary that reads /sys"),
     ("coreutils", "timeout, env, stat"),
@@ -26,6 +26,7 @@ const PACKAGES: [(&str, &str); 34] = [
     ("libopenmpi-dev", "mpicc"),
     ("librdmacm-dev", "<rdma/rdma_cma.h>"),
     ("openmpi-bin", "mpirun"),
+    ("libze-dev", "<level_zero/ze_api.h> and the loader of Level Zero"),
     ("netcat-openbsd", "the smallest program of sockets"),
     ("perftest", "ib_write_bw and its kin"),
     ("python3", "multiprocessing"),

@@ -16,7 +16,10 @@ const MAY: &[(&str, &str)] = &[
     ("peerdma", ""),
     ("umd", ""),
     ("cuda", ""),
+    ("levelzero", ""),
+    ("door", ""),
     ("cudalib", ""),
+    ("zelib", ""),
     ("preload", ""),
     ("rspreload", ""),
     // Bare system calls and raw memory are what the engine is compared with.

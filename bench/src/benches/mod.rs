@@ -4,6 +4,7 @@ mod connect;
 mod cuda;
 mod fd_backed;
 pub(crate) mod latency;
+mod level_zero;
 mod memory;
 mod pcap;
 mod peer_memory;
@@ -33,7 +34,7 @@ const fn bench(
     Bench { name, about, only_when_named: false, run }
 }
 
-pub(crate) const ALL: [Bench; 14] = [
+pub(crate) const ALL: [Bench; 15] = [
     bench("write", "ib_write_bw beside process_vm_writev", write::run),
     bench("fd-backed", "WRITE between memfds beside memcpy", fd_backed::run),
     bench("write-lat", "ib_write_lat beside a process_vm_writev ping-pong", latency::write),
@@ -47,6 +48,7 @@ pub(crate) const ALL: [Bench; 14] = [
         peer_memory::run,
     ),
     bench("cuda", "CUDA's driver over the software GPU beside memcpy and limits", cuda::run),
+    bench("level-zero", "copies of Level Zero beside memcpy", level_zero::run),
     bench("connect", "cmtime beside TCP connections", connect::run),
     bench("qps", "10,000 QPs in one process", memory::qps),
     bench("pcap", "what recording every packet costs", pcap::run),

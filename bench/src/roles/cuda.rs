@@ -2,14 +2,11 @@
 
 #![allow(unsafe_code, reason = "the functions are C's")]
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::time::Instant;
 
-use super::{hear, say};
+use super::{LARGE, find, hear, large, say};
 use crate::Outcome;
-
-/// Bytes of a large copy.
-pub(crate) const LARGE: usize = 64 << 20;
 
 type Alloc = unsafe extern "C" fn(*mut u64, usize) -> c_int;
 type Free = unsafe extern "C" fn(u64) -> c_int;
@@ -41,35 +38,27 @@ pub(super) fn run() -> Outcome<()> {
     say(&format!("{}", start.elapsed().as_secs_f64() * 1e3))?;
     let [a, b] = memory;
     let (from, mut to) = (vec![1_u8; LARGE], vec![2_u8; LARGE]);
-    let large = |mut copy: Box<dyn FnMut() -> c_int + '_>| -> Outcome<f64> {
-        done(copy())?;
-        let start = Instant::now();
-        for _ in 0..4 {
-            done(copy())?;
-        }
-        Ok(4.0 * (LARGE >> 20) as f64 / start.elapsed().as_secs_f64())
-    };
     while let Some(words) = hear()? {
         let figure = match words.first().map_or("", String::as_str) {
             "attributes" => driver.time_attributes(from.as_ptr().addr() as u64)?,
             "alloc" => driver.time_alloc()?,
-            "memcpy" => large(Box::new(|| {
+            "memcpy" => large(|| {
                 to.copy_from_slice(&from);
                 std::hint::black_box(&mut to);
-                0
-            }))?,
-            "htod" => large(Box::new(|| {
+                Ok(())
+            })?,
+            "htod" => large(|| {
                 // SAFETY: both are as long.
-                unsafe { (driver.to_device)(a, from.as_ptr().cast(), LARGE) }
-            }))?,
-            "dtoh" => large(Box::new(|| {
+                done(unsafe { (driver.to_device)(a, from.as_ptr().cast(), LARGE) })
+            })?,
+            "dtoh" => large(|| {
                 // SAFETY: both are as long.
-                unsafe { (driver.to_host)(to.as_mut_ptr().cast(), a, LARGE) }
-            }))?,
-            "dtod" => large(Box::new(|| {
+                done(unsafe { (driver.to_host)(to.as_mut_ptr().cast(), a, LARGE) })
+            })?,
+            "dtod" => large(|| {
                 // SAFETY: both are as long.
-                unsafe { (driver.between)(b, a, LARGE) }
-            }))?,
+                done(unsafe { (driver.between)(b, a, LARGE) })
+            })?,
             other => return Err(format!("there is no measurement {other:?}").into()),
         };
         say(&figure.to_string())?;
@@ -130,17 +119,6 @@ impl Driver {
         }
         Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(TIMES))
     }
-}
-
-fn find<T: Copy>(library: *mut c_void, name: &CStr) -> Outcome<T> {
-    const { assert!(size_of::<T>() == size_of::<*mut c_void>()) };
-    // SAFETY: an open library and a terminated name.
-    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
-    if found.is_null() {
-        return Err(format!("the driver has no {name:?}").into());
-    }
-    // SAFETY: a function, of the type that the header gives it.
-    Ok(unsafe { std::mem::transmute_copy(&found) })
 }
 
 fn done(result: c_int) -> Outcome<()> {

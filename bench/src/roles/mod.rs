@@ -2,6 +2,7 @@
 
 mod bare;
 mod cuda;
+mod level_zero;
 mod node;
 mod owner;
 mod tcp;
@@ -10,7 +11,9 @@ mod udp_ping;
 
 pub(crate) use bare::cell_pair;
 
+use std::ffi::{CStr, c_void};
 use std::io::{BufRead, Write};
+use std::time::Instant;
 
 use crate::Outcome;
 
@@ -22,6 +25,7 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
         ["cells", path, rounds] => bare::cells(path, rounds.parse()?),
         ["pages"] => bare::pages(),
         ["cuda"] => cuda::run(),
+        ["level-zero"] => level_zero::run(),
         ["node", qps] => node::run(qps.parse()?),
         ["owner", kind, length] => owner::run(kind, length.parse()?),
         ["target", length] => node::target(length.parse()?),
@@ -36,6 +40,32 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
         }
         _ => Err(format!("there is no role {words:?}").into()),
     }
+}
+
+/// Bytes of a large copy.
+const LARGE: usize = 64 << 20;
+
+/// How fast a copy of so many bytes is: MiB/s.
+fn large(mut copy: impl FnMut() -> Outcome<()>) -> Outcome<f64> {
+    copy()?;
+    let start = Instant::now();
+    for _ in 0..4 {
+        copy()?;
+    }
+    Ok(4.0 * (LARGE >> 20) as f64 / start.elapsed().as_secs_f64())
+}
+
+/// A function of a library, of the type that the header gives it.
+#[allow(unsafe_code, reason = "the functions are C's")]
+fn find<T: Copy>(library: *mut c_void, name: &CStr) -> Outcome<T> {
+    const { assert!(size_of::<T>() == size_of::<*mut c_void>()) };
+    // SAFETY: an open library and a terminated name.
+    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+    if found.is_null() {
+        return Err(format!("the library has no {name:?}").into());
+    }
+    // SAFETY: a function, of the type that the header gives it.
+    Ok(unsafe { std::mem::transmute_copy(&found) })
 }
 
 fn say(words: &str) -> Outcome<()> {

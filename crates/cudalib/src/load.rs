@@ -22,9 +22,6 @@ static DOOR: AtomicPtr<Door> = AtomicPtr::new(core::ptr::null_mut());
 /// The name of the function that returns the [`Door`].
 const DOOR_NAME: &CStr = c"peerdma_cuda_door";
 
-/// The library as programs find it beside this one, and as it is installed.
-const NAMES_BESIDE: [&[u8]; 2] = [b"libibverbs.so.1\0", b"libpeerdma.so\0"];
-
 /// Fills the table. Threads that do it at the same time write the same.
 pub(crate) extern "C" fn load() {
     let door = door();
@@ -69,52 +66,11 @@ pub(crate) extern "C" fn refused(index: c_int) -> c_int {
 }
 
 fn door() -> *const Door {
-    // SAFETY: the name is terminated.
-    let mut found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, DOOR_NAME.as_ptr()) };
-    if found.is_null() {
-        found = door_beside();
-    }
+    let found = door::find(TABLE.as_ptr().cast(), DOOR_NAME);
     if found.is_null() {
         return core::ptr::null();
     }
     // SAFETY: this is the function's signature, in the library of the same build.
     let find: extern "C" fn() -> *const Door = unsafe { core::mem::transmute(found) };
     find()
-}
-
-/// From the library that lies where this one was found.
-fn door_beside() -> *mut c_void {
-    let mut info = libc::Dl_info {
-        dli_fname: core::ptr::null(),
-        dli_fbase: core::ptr::null_mut(),
-        dli_sname: core::ptr::null(),
-        dli_saddr: core::ptr::null_mut(),
-    };
-    // SAFETY: an address of this library, and a structure to fill.
-    let known = unsafe { libc::dladdr(TABLE.as_ptr().cast(), &raw mut info) };
-    if known == 0 || info.dli_fname.is_null() {
-        return core::ptr::null_mut();
-    }
-    // SAFETY: not null, and terminated, as dladdr says.
-    let own = unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes();
-    let directory = own.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
-    for name in NAMES_BESIDE {
-        let mut path = [0_u8; libc::PATH_MAX as usize];
-        let Some((front, rest)) = path.split_at_mut_checked(directory) else { continue };
-        let Some(rest) = rest.get_mut(..name.len()) else { continue };
-        front.copy_from_slice(&own[..directory]);
-        rest.copy_from_slice(name);
-        // SAFETY: the path is terminated, as each name is.
-        let library =
-            unsafe { libc::dlopen(path.as_ptr().cast(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if library.is_null() {
-            continue;
-        }
-        // SAFETY: a library that is loaded and stays so, and a terminated name.
-        let found = unsafe { libc::dlsym(library, DOOR_NAME.as_ptr()) };
-        if !found.is_null() {
-            return found;
-        }
-    }
-    core::ptr::null_mut()
 }

@@ -8,6 +8,9 @@ use crate::{NamedFile, var, var_os};
 /// The machine of `peerdma run --gpu=nvidia` without a file.
 const NVIDIA: &str = include_str!("nvidia.toml");
 
+/// The machine of `peerdma run --gpu=xe` and `--gpu=i915`, in which GPUs are named after their driver.
+const INTEL: &str = include_str!("intel.toml");
+
 /// What this process says in the place of `PEERDMA_GPU`.
 static CHOSEN: OnceLock<String> = OnceLock::new();
 
@@ -30,6 +33,12 @@ pub fn configuration() -> Result<Option<NamedFile>, String> {
         return NamedFile::read(path).map(Some).map_err(failed);
     }
     let chosen = CHOSEN.get().cloned().or_else(|| var("PEERDMA_GPU"));
-    let machine = (chosen.as_deref() == Some("nvidia")).then_some(NVIDIA);
-    Ok(machine.map(|text| NamedFile::built_in("--gpu=nvidia", text)))
+    Ok(match chosen.as_deref() {
+        Some("nvidia") => Some(NamedFile::built_in("--gpu=nvidia", NVIDIA)),
+        Some(driver @ ("xe" | "i915")) => {
+            let text = INTEL.replace("DRIVER", driver);
+            Some(NamedFile::built_in(&format!("--gpu={driver}"), &text))
+        }
+        _ => None,
+    })
 }

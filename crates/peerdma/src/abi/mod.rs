@@ -40,6 +40,7 @@ pub(crate) mod drm;
 pub(crate) mod events;
 pub(crate) mod flow;
 pub(crate) mod import;
+pub(crate) mod level_zero;
 pub(crate) mod mcast;
 pub(crate) mod misc;
 pub(crate) mod mr;

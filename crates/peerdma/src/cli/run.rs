@@ -49,7 +49,8 @@ pub(crate) struct Args {
     #[arg(long)]
     no_door: bool,
     /// Give the program the software GPUs of the configuration as DRM render nodes; a PRESET (amdgpu, i915 or xe) is the
-    /// driver they are to have. With nvidia, give it CUDA and NVML instead (docs/CUDA.md)
+    /// driver they are to have. With i915 or xe, give it Level Zero, too (docs/LEVEL_ZERO.md); with nvidia, CUDA and NVML instead
+    /// (docs/CUDA.md)
     #[arg(
         long,
         value_name = "PRESET",
@@ -125,13 +126,13 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         command.env("LD_LIBRARY_PATH", prepend(&paths, "LD_LIBRARY_PATH", ":"));
         // Programs from wheels name a copy of the runtime with a hash in its name; preloaded, this one is found first.
         ours = join(&ours, cuda.join(library::CUDA_RUNTIME).as_os_str());
-        machine = Some(gpu::announce_cuda(&mut command)?);
+        machine = Some((gpu::announce_cuda(&mut command)?, gpu::NVIDIA));
         tracing::info!(target: "peerdma::cuda", "CUDA's libraries are in {}", cuda.display());
     } else if let Some(preset) = &args.gpu {
         if preload.is_none() {
             return Err("--gpu needs libpeerdma-preload.so beside the library".into());
         }
-        gpu::announce(&mut command, preset)?;
+        machine = gpu::announce(&mut command, preset, library.level_zero().as_deref())?;
     }
     if args.rsockets {
         let rsockets =
@@ -178,7 +179,8 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     if args.no_door || way == "off" {
         door::exec(&mut command)
     }
-    let gpus = machine.map_or_else(Vec::new, |machine| NicFacts::place(&machine, &mut nics));
+    let gpus = machine
+        .map_or_else(Vec::new, |(machine, driver)| NicFacts::place(&machine, driver, &mut nics));
     let mut tree = Tree::new(&nics);
     tree.add_gpus(&gpus, &nics);
     let seccomp = way != "preload";

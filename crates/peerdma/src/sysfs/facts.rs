@@ -61,9 +61,13 @@ impl NicFacts {
         self.function.as_ref().map_or_else(own, |function| function.path.clone())
     }
 
-    /// Where the NICs are on PCI, and the GPUs, of a machine with CUDA.
-    pub(crate) fn place(machine: &gpu::Machine, nics: &mut [Self]) -> Vec<super::GpuFacts> {
-        super::pci::place(machine, nics)
+    /// Where the NICs are on PCI, and the GPUs, of a machine with CUDA or Level Zero: GPUs of this driver.
+    pub(crate) fn place(
+        machine: &gpu::Machine,
+        driver: &'static str,
+        nics: &mut [Self],
+    ) -> Vec<super::GpuFacts> {
+        super::pci::place(machine, driver, nics)
     }
 
     /// What is true now of a NIC that the device crate found.

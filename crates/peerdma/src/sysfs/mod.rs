@@ -42,10 +42,18 @@ pub(crate) const SERVED: [&str; 5] = [
     "/sys/bus/peerdma",
 ];
 
-/// The directories by which programs tell whether GPUs have a peer memory client in the kernel. They are ours as well: there is
-/// nothing in them unless a NIC has `peermem` and the program has CUDA, whatever the machine has.
-const PEER_MEMORY: [&str; 3] =
-    ["/sys/module/nvidia_peermem", "/sys/module/nv_peer_mem", "/sys/kernel/mm/memory_peers"];
+/// The directories by which programs tell whether a NIC reaches memory of GPUs. They are ours as well: there is nothing in them but
+/// what is so for our GPUs, whatever the machine has: a peer memory client if a NIC has `peermem` and the program has CUDA, and the
+/// driver xe if it has that.
+const PEER_MEMORY: [&str; 4] = [
+    "/sys/module/nvidia_peermem",
+    "/sys/module/nv_peer_mem",
+    "/sys/module/xe",
+    "/sys/kernel/mm/memory_peers",
+];
+
+/// What module xe says of its source: a checksum, of which ours has none.
+const XE_SRCVERSION: &str = "000000000000000000000000";
 
 /// Directories that this process's tree answers for besides: PCI functions.
 static FUNCTIONS: OnceLock<Vec<String>> = OnceLock::new();
@@ -104,12 +112,15 @@ impl Tree {
         tree
     }
 
-    /// Adds the GPUs of CUDA, and what says whether NICs can ask for their memory by its address.
+    /// Adds the GPUs of CUDA or Level Zero, and what says whether NICs reach their memory.
     pub(crate) fn add_gpus(&mut self, gpus: &[GpuFacts], nics: &[NicFacts]) {
         for gpu in gpus {
             pci::describe(self, gpu);
         }
-        if !gpus.is_empty() && nics.iter().any(|nic| nic.peermem) {
+        if gpus.iter().any(|gpu| gpu.is_of("xe")) {
+            self.file("/sys/module/xe/srcversion", XE_SRCVERSION);
+        }
+        if gpus.iter().any(|gpu| gpu.is_of("nvidia")) && nics.iter().any(|nic| nic.peermem) {
             self.file("/sys/module/nvidia_peermem/version", cuda::DRIVER_VERSION);
             self.file("/sys/kernel/mm/memory_peers/nv_mem/version", cuda::DRIVER_VERSION);
             kernel::describe(self, true);

@@ -36,6 +36,8 @@ pub(crate) struct GpuFacts {
     pub(crate) function: Function,
     /// The NUMA node and the CPUs of the NIC that is nearest.
     near: Option<(i32, CpuList)>,
+    /// Who programs find behind it.
+    driver: &'static str,
 }
 
 impl Function {
@@ -87,8 +89,12 @@ fn has(path: &str, name: &str) -> bool {
     Path::new(path).join(name).exists()
 }
 
-/// The GPUs of a machine; and its NICs are told where they are.
-pub(super) fn place(machine: &gpu::Machine, nics: &mut [NicFacts]) -> Vec<GpuFacts> {
+/// The GPUs of a machine, behind which programs find this driver; and its NICs are told where they are.
+pub(super) fn place(
+    machine: &gpu::Machine,
+    driver: &'static str,
+    nics: &mut [NicFacts],
+) -> Vec<GpuFacts> {
     let tree = machine.tree();
     let at = |name: &str| Function::of(tree, tree.by_name(name)?);
     for nic in &mut *nics {
@@ -104,9 +110,40 @@ pub(super) fn place(machine: &gpu::Machine, nics: &mut [NicFacts]) -> Vec<GpuFac
             tree.by_name(&nic.name).map_or(u32::MAX, |nic| tree.path(function.bdf, nic).distance)
         };
         let near = nics.iter().min_by_key(distance).map(|nic| (nic.numa_node, nic.cpus.clone()));
-        Some(GpuFacts { function, near })
+        Some(GpuFacts { function, near, driver })
     });
     gpus.collect()
+}
+
+/// What a GPU says it is.
+struct Ids {
+    driver: &'static str,
+    /// Vendor below, device above.
+    device: u32,
+    board: u32,
+    class: u32,
+    revision: u32,
+}
+
+/// The drivers of Intel's GPUs.
+const INTEL: [&str; 2] = ["xe", "i915"];
+
+impl GpuFacts {
+    fn ids(&self) -> Ids {
+        if INTEL.contains(&self.driver) {
+            let (device, board) = (levelzero::PCI_ID, levelzero::PCI_SUBSYSTEM);
+            // A display controller.
+            return Ids { driver: self.driver, device, board, class: 0x03_8000, revision: 0x2f };
+        }
+        let (device, board) = (cuda::PCI_ID, cuda::PCI_SUBSYSTEM);
+        // A 3D controller.
+        Ids { driver: self.driver, device, board, class: 0x03_0200, revision: 0xa1 }
+    }
+
+    /// Whether this is the driver that programs find behind it.
+    pub(super) fn is_of(&self, driver: &str) -> bool {
+        self.driver == driver
+    }
 }
 
 /// Adds one GPU.
@@ -116,18 +153,21 @@ pub(super) fn describe(tree: &mut Tree, gpu: &GpuFacts) {
     let mut attribute = |name: &str, text: String| {
         tree.file(&format!("{}/{name}", function.path), text);
     };
-    let [id, board] = [cuda::PCI_ID, cuda::PCI_SUBSYSTEM].map(|id| [id & 0xffff, id >> 16]);
-    // A 3D controller.
-    attribute("class", "0x030200".into());
+    let ids = gpu.ids();
+    let [id, board] = [ids.device, ids.board].map(|id| [id & 0xffff, id >> 16]);
+    attribute("class", format!("{:#08x}", ids.class));
     attribute("vendor", format!("{:#06x}", id[0]));
     attribute("device", format!("{:#06x}", id[1]));
     attribute("subsystem_vendor", format!("{:#06x}", board[0]));
     attribute("subsystem_device", format!("{:#06x}", board[1]));
-    attribute("revision", "0xa1".into());
+    attribute("revision", format!("{:#04x}", ids.revision));
     attribute("enable", "1".into());
-    let ids = format!("PCI_ID={:04X}:{:04X}", id[0], id[1]);
+    let names = format!("PCI_ID={:04X}:{:04X}", id[0], id[1]);
     let slot = format!("PCI_SLOT_NAME={}", function.bdf);
-    attribute("uevent", format!("DRIVER=nvidia\nPCI_CLASS=30200\n{ids}\n{slot}"));
+    attribute(
+        "uevent",
+        format!("DRIVER={}\nPCI_CLASS={:X}\n{names}\n{slot}", ids.driver, ids.class),
+    );
     let near = gpu.near.as_ref();
     attribute("numa_node", near.map_or(-1, |(node, _)| *node).to_string());
     if let Some((_, cpus)) = near {
@@ -149,7 +189,7 @@ mod tests {
 
     fn tree(peermem: bool) -> Tree {
         let mut nics = [NicFacts { peermem, ..NicFacts::example() }];
-        let gpus = place(&machine(), &mut nics);
+        let gpus = place(&machine(), "nvidia", &mut nics);
         let mut tree = Tree::new(&nics);
         tree.add_gpus(&gpus, &nics);
         tree
@@ -158,7 +198,7 @@ mod tests {
     #[test]
     fn gpu_and_nic_are_below_one_switch() {
         let mut nics = [NicFacts::example()];
-        let gpus = place(&machine(), &mut nics);
+        let gpus = place(&machine(), "nvidia", &mut nics);
         let [gpu, nic] = [gpus[0].function.path.clone(), nics[0].directory()];
         let switch = |path: &str| path.rsplitn(3, '/').last().unwrap().to_owned();
         assert!(gpu.starts_with("/sys/devices/pcidead:00/dead:00:01.0/") && gpu != nic);

@@ -1,4 +1,4 @@
-//! `--gpu`: which render nodes the program finds, or that it finds CUDA.
+//! `--gpu`: which render nodes the program finds, and that it finds CUDA or Level Zero.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,6 +14,12 @@ const FIRST_RENDER: usize = 128;
 /// The preset whose GPUs programs reach by CUDA, and not by render nodes.
 pub(super) const NVIDIA: &str = "nvidia";
 
+/// The presets whose GPUs programs reach by Level Zero, beside their render nodes.
+const INTEL: [&str; 2] = ["xe", "i915"];
+
+/// What the loader of Level Zero loads instead of the drivers that it knows by name.
+const LEVEL_ZERO: &str = "ZE_ENABLE_ALT_DRIVERS";
+
 /// Tells the program's libraries that the GPUs are NVIDIA's. Returns the machine that they are in.
 pub(super) fn announce_cuda(command: &mut Command) -> Result<gpu::Machine, String> {
     environment::choose_gpu(NVIDIA);
@@ -28,8 +34,14 @@ pub(super) fn announce_cuda(command: &mut Command) -> Result<gpu::Machine, Strin
 }
 
 /// Chooses a node for each GPU of the configuration, and tells the program's libraries. A node that exists is a real
-/// GPU's and stays so: ours get the next numbers that are free.
-pub(super) fn announce(command: &mut Command, preset: &str) -> Result<(), String> {
+/// GPU's and stays so: ours get the next numbers that are free. Those of Intel have a driver of Level Zero, and are on PCI: returns
+/// the machine that they are in.
+pub(super) fn announce(
+    command: &mut Command,
+    preset: &str,
+    level_zero: Option<&Path>,
+) -> Result<Option<(gpu::Machine, &'static str)>, String> {
+    environment::choose_gpu(preset);
     let machine = gpus::machine(preset)?;
     let free = (0..).filter(|unit| {
         let [render, card] = paths(*unit);
@@ -44,7 +56,11 @@ pub(super) fn announce(command: &mut Command, preset: &str) -> Result<(), String
         nodes.push(render);
     }
     command.env(PRESET, preset).env(NODES, nodes.join(","));
-    Ok(())
+    let Some(intel) = INTEL.into_iter().find(|intel| *intel == preset) else { return Ok(None) };
+    let driver = level_zero.ok_or("--gpu needs libpeerdma-ze.so beside the library")?;
+    tracing::info!(target: "peerdma::level-zero", "the driver is {}", driver.display());
+    command.env(LEVEL_ZERO, driver);
+    Ok(Some((machine, intel)))
 }
 
 fn paths(unit: usize) -> [String; 2] {

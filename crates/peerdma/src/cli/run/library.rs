@@ -50,6 +50,9 @@ const PRELOAD: [&str; 2] = ["libpeerdma-preload.so", "libpeerdma_preload.so"];
 /// The library of CUDA's names, as it is installed and as Cargo calls it.
 const CUDA: [&str; 2] = ["libpeerdma-cuda.so", "libpeerdma_cuda.so"];
 
+/// The driver that a loader of Level Zero loads, likewise.
+const LEVEL_ZERO: [&str; 2] = ["libpeerdma-ze.so", "libpeerdma_ze.so"];
+
 /// The library that makes sockets rsockets, as it is installed and as Cargo calls it.
 const RSOCKETS: [&str; 2] = ["librspreload.so.1", "librspreload.so"];
 
@@ -128,6 +131,13 @@ impl Library {
     /// The preload library, if it is there and can be named in a list.
     pub(super) fn preload(&self) -> Option<PathBuf> {
         self.beside(&PRELOAD)
+    }
+
+    /// The driver of Level Zero, if it is there and can be named in a list.
+    pub(super) fn level_zero(&self) -> Option<PathBuf> {
+        let found = self.beside(&LEVEL_ZERO)?;
+        // What separates drivers in the list that the loader reads.
+        (!found.to_string_lossy().contains(',')).then_some(found)
     }
 
     /// The library that makes sockets rsockets, if it is there and can be named in a list.

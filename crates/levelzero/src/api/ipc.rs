@@ -1,0 +1,119 @@
+//! Memory and events of other processes.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use umd::Memory;
+
+use super::queue::device_of;
+use crate::boundary::calls;
+use crate::c::Out;
+use crate::event::Pool;
+use crate::ipc::{self, Raw, What};
+use crate::process::{self, Process};
+use crate::space::{Held, Kind, Region};
+use crate::status::{Refusal, Result, Status, flags, invalid, unsupported};
+
+/// Flags by which memory is opened: how it is cached.
+const FLAGS: u32 = 3;
+
+/// The handle of the allocation that an address is in.
+fn memory_handle(process: &Process, context: u64, addr: u64) -> Result<Raw> {
+    process.context(context)?;
+    if addr == 0 {
+        return Err(Refusal::new(Status::InvalidNullPointer, "no address"));
+    }
+    let region = process.space.find(addr);
+    let region = region.ok_or_else(|| invalid(format!("{addr:#x} is in no allocation")))?;
+    let Kind::Device { memory, file, .. } = &region.kind else {
+        return Err(unsupported(format!("{} is no memory of a device", region.name())));
+    };
+    let number = Held::file(memory, file)?;
+    // SAFETY: it is open until the memory is freed, which who asks for a handle does not do meanwhile.
+    let file = unsafe { BorrowedFd::borrow_raw(number) };
+    ipc::handle(What::Memory, number, file)
+}
+
+calls! { CALLS:
+    fn zeMemGetIpcHandle(context: u64, addr: u64, out: Out<Raw>) {
+        out.check()?;
+        out.put(memory_handle(process::get()?, context, addr)?)
+    }
+
+    // The descriptor in it is the memory's, and stays open as long as that.
+    fn zeMemPutIpcHandle(context: u64, _handle: Raw) {
+        process::get()?.context(context).map(|_| ())
+    }
+
+    fn zeMemGetIpcHandleFromFileDescriptorExp(context: u64, fd: u64, out: Out<Raw>) {
+        process::get()?.context(context)?;
+        out.check()?;
+        let number = i32::try_from(fd).map_err(|_| invalid(format!("no descriptor: {fd:#x}")))?;
+        let mut raw = Raw([0; 64]);
+        raw.0[..4].copy_from_slice(&number.to_le_bytes());
+        ipc::open(What::Memory, &raw)?;
+        out.put(raw)
+    }
+
+    fn zeMemGetFileDescriptorFromIpcHandleExp(context: u64, handle: Raw, out: Out<u64>) {
+        process::get()?.context(context)?;
+        let number = ipc::number(&handle);
+        out.put(u64::try_from(number).map_err(|_| invalid(format!("no descriptor: {number}")))?)
+    }
+
+    fn zeMemOpenIpcHandle(context: u64, device: u64, handle: Raw, given: u32, out: Out<u64>) {
+        let process = process::get()?;
+        let device = device_of(process, context, device)?;
+        out.check()?;
+        flags(given, FLAGS)?;
+        let file = ipc::open(What::Memory, &handle)?;
+        let memory = Arc::new(Memory::import(&process.devices, device, file.as_fd())?);
+        let len = memory.size();
+        let held = Held::device(process.context(context)?, memory, true);
+        out.put(process.space.place(len, 1, held)?.start)
+    }
+
+    fn zeMemCloseIpcHandle(context: u64, start: u64) {
+        let process = process::get()?;
+        let context = process.context(context)?;
+        if start == 0 {
+            return Err(Refusal::new(Status::InvalidNullPointer, "no address"));
+        }
+        let is_its = |region: &Region| {
+            matches!(region.kind, Kind::Device { is_ipc: true, .. })
+                && Arc::ptr_eq(&region.context, &context)
+        };
+        let region = process.space.remove(start, is_its);
+        let none = || invalid(format!("{start:#x} was not opened by a handle of this context"));
+        process.space.end(&*region.ok_or_else(none)?);
+        Ok(())
+    }
+
+    fn zeEventPoolGetIpcHandle(pool: u64, out: Out<Raw>) {
+        let pool = process::get()?.pool(pool)?;
+        out.check()?;
+        out.put(ipc::handle(What::Events, pool.number()?, pool.file()?)?)
+    }
+
+    fn zeEventPoolPutIpcHandle(context: u64, _handle: Raw) {
+        process::get()?.context(context).map(|_| ())
+    }
+
+    fn zeEventPoolOpenIpcHandle(context: u64, handle: Raw, out: Out<u64>) {
+        let process = process::get()?;
+        process.context(context)?;
+        out.check()?;
+        let file = ipc::open(What::Events, &handle)?;
+        let new = |handle| Pool::opened(handle, context, file);
+        out.put(process.pools.try_add(new)?.handle)
+    }
+
+    fn zeEventPoolCloseIpcHandle(pool: u64) {
+        let process = process::get()?;
+        if !process.pool(pool)?.is_opened {
+            return Err(invalid("the pool is this process's own: it is destroyed, and not closed"));
+        }
+        process.pools.remove(pool);
+        Ok(())
+    }
+}

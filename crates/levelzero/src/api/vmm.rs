@@ -1,0 +1,229 @@
+//! Addresses and memory apart.
+
+use std::sync::Arc;
+
+use umd::Memory;
+use umd::space::LARGE_PAGE;
+
+use super::queue::device_of;
+use crate::boundary::calls;
+use crate::c::{Head, In, Out};
+use crate::process::{self, Process, find};
+use crate::space::{Allocation, Held, Kind, Region, Reserved};
+use crate::status::{Refusal, Result, Status, enumeration, flags, invalid, unsupported};
+
+/// Flags of physical memory: of the device, of the host.
+const PHYSICAL_FLAGS: u32 = 3;
+const PHYSICAL_ON_HOST: u32 = 2;
+
+/// What a device may do: nothing, read and write, read.
+const LAST_ACCESS: u32 = 2;
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct PhysicalDesc {
+    head: Head,
+    flags: u32,
+    size: usize,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct PhysicalProperties {
+    head: Head,
+    id: u64,
+    size: u64,
+}
+
+/// How `umd` says what a device may do.
+fn access(given: u32) -> Result<u8> {
+    enumeration(given, LAST_ACCESS)?;
+    Ok([0, 3, 1][given as usize])
+}
+
+fn whole(what: u64) -> Result<u64> {
+    if what > 0 && what.is_multiple_of(LARGE_PAGE) {
+        return Ok(what);
+    }
+    let what = format!("{what:#x} is no whole number of pages of {LARGE_PAGE:#x}");
+    Err(Refusal::new(Status::UnsupportedSize, what))
+}
+
+fn aligned(addr: u64) -> Result<u64> {
+    if addr.is_multiple_of(LARGE_PAGE) {
+        return Ok(addr);
+    }
+    let what = format!("{addr:#x} is no address of a page of {LARGE_PAGE:#x}");
+    Err(Refusal::new(Status::UnsupportedAlignment, what))
+}
+
+/// Does something with the reservation that has all of a range.
+fn reserved<T>(
+    process: &Process,
+    context: u64,
+    start: u64,
+    len: usize,
+    act: impl FnOnce(&Reserved, u64) -> umd::Result<T>,
+) -> Result<T> {
+    let context = process.context(context)?;
+    if start == 0 {
+        return Err(Refusal::new(Status::InvalidNullPointer, "no address"));
+    }
+    let (start, len) = (aligned(start)?, whole(len as u64)?);
+    let region = process.space.find_pointer(start);
+    let none = || invalid(format!("{len:#x} addresses from {start:#x} on were not reserved"));
+    let region = region.filter(|region| Arc::ptr_eq(&region.context, &context));
+    let region = region.ok_or_else(none)?;
+    match &region.kind {
+        Kind::Reserved(reserved) if len <= region.stop() - start => Ok(act(reserved, len)?),
+        _ => Err(none()),
+    }
+}
+
+calls! { CALLS:
+    fn zeVirtualMemQueryPageSize(context: u64, device: u64, len: usize, page: Out<usize>) {
+        let process = process::get()?;
+        device_of(process, context, device)?;
+        page.check()?;
+        if len == 0 {
+            return Err(Refusal::new(Status::UnsupportedSize, "no bytes"));
+        }
+        // CAST: small.
+        page.put(LARGE_PAGE as usize)
+    }
+
+    fn zeVirtualMemReserve(context: u64, hint: u64, len: usize, out: Out<u64>) {
+        let process = process::get()?;
+        let own = process.context(context)?;
+        out.check()?;
+        let len = whole(len as u64)?;
+        let start = process.space.take(len, LARGE_PAGE, hint)?;
+        let held = Held { context: own, kind: Kind::Reserved(Reserved::default()) };
+        out.put(process.space.add(start, len, len, held).start)
+    }
+
+    fn zeVirtualMemFree(context: u64, start: u64, len: usize) {
+        let process = process::get()?;
+        let own = process.context(context)?;
+        if start == 0 {
+            return Err(Refusal::new(Status::InvalidNullPointer, "no address"));
+        }
+        let (start, len) = (aligned(start)?, whole(len as u64)?);
+        let is_that = |region: &Region| {
+            matches!(&region.kind, Kind::Reserved(reserved) if reserved.is_empty())
+                && Arc::ptr_eq(&region.context, &own)
+                && region.len == len
+        };
+        let region = process.space.remove(start, is_that).ok_or_else(|| {
+            invalid(format!("{len:#x} at {start:#x} is no reservation in which nothing is mapped"))
+        })?;
+        process.space.end(&region);
+        Ok(())
+    }
+
+    fn zePhysicalMemCreate(
+        context: u64,
+        device: u64,
+        desc: In<PhysicalDesc>,
+        out: Out<u64>,
+    ) {
+        let process = process::get()?;
+        let device = device_of(process, context, device)?;
+        let desc = desc.get()?;
+        out.check()?;
+        flags(desc.flags, PHYSICAL_FLAGS)?;
+        if desc.flags & PHYSICAL_ON_HOST != 0 {
+            return Err(unsupported("physical memory of the host"));
+        }
+        let size = whole(desc.size as u64)?;
+        let memory = Arc::new(Memory::new(&process.devices, device, size)?);
+        let id = process.space.next_id();
+        let new = |handle| Allocation { handle, context, id, size, memory };
+        out.put(process.physical.add(new).handle)
+    }
+
+    fn zePhysicalMemGetProperties(context: u64, handle: u64, place: Out<PhysicalProperties>) {
+        let process = process::get()?;
+        process.context(context)?;
+        let allocation = find(&process.physical, handle, "physical memory")?;
+        crate::c::fill(place, |properties| {
+            (properties.id, properties.size) = (allocation.id, allocation.size);
+        })
+    }
+
+    // What is mapped stays.
+    fn zePhysicalMemDestroy(context: u64, handle: u64) {
+        let process = process::get()?;
+        process.context(context)?;
+        let allocation = find(&process.physical, handle, "physical memory")?;
+        if allocation.context != context {
+            return Err(invalid(format!("{handle:#x} is of another context")));
+        }
+        process.physical.remove(handle);
+        Ok(())
+    }
+
+    fn zeVirtualMemMap(
+        context: u64,
+        start: u64,
+        len: usize,
+        handle: u64,
+        offset: usize,
+        given: u32,
+    ) {
+        let process = process::get()?;
+        let allocation = find(&process.physical, handle, "physical memory")?;
+        if allocation.context != context {
+            return Err(invalid(format!("{handle:#x} is of another context")));
+        }
+        let access = access(given)?;
+        let offset = aligned(offset as u64)?;
+        reserved(process, context, start, len, |reserved, len| {
+            if offset > allocation.size || len > allocation.size - offset {
+                let size = allocation.size;
+                return Err(umd::invalid(format!("{len:#x} from {offset:#x} on, of {size:#x}")));
+            }
+            let id = process.space.next_id();
+            reserved.map(start, len, offset, &allocation, id, access)
+        })
+    }
+
+    fn zeVirtualMemUnmap(context: u64, start: u64, len: usize) {
+        let process = process::get()?;
+        reserved(process, context, start, len, |reserved, len| reserved.unmap(start, len))
+    }
+
+    fn zeVirtualMemSetAccessAttribute(context: u64, start: u64, len: usize, given: u32) {
+        let process = process::get()?;
+        let access = access(given)?;
+        reserved(process, context, start, len, |reserved, len| {
+            reserved.set_access(start, len, access)
+        })
+    }
+
+    fn zeVirtualMemGetAccessAttribute(
+        context: u64,
+        start: u64,
+        len: usize,
+        given: Out<u32>,
+        same: Out<usize>,
+    ) {
+        let process = process::get()?;
+        given.check()?;
+        same.check()?;
+        let (access, all) = reserved(process, context, start, len, |reserved, len| {
+            let mapped = reserved.covering(start, len)?;
+            let first = mapped.first().map_or(0, |mapped| mapped.access());
+            let alike = mapped.iter().take_while(|mapped| mapped.access() == first);
+            let end = alike.last().map_or(start, |mapped| mapped.stop());
+            Ok((first, (end - start).min(len)))
+        })?;
+        given.put(match access {
+            0 => 0,
+            1 => 2,
+            _ => 1,
+        })?;
+        // CAST: no longer than what was asked for.
+        same.put(all as usize)
+    }
+}

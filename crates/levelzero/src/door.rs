@@ -1,0 +1,41 @@
+//! What the library of names calls.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use crate::boundary::LOG;
+use crate::status::Status;
+use crate::tables;
+
+/// What `libpeerdma-ze.so` calls. It comes from the same build, so this has no version.
+#[repr(C)]
+pub struct Door {
+    /// Fills the table of this name, as this version has it.
+    fill: unsafe extern "C" fn(*const c_char, u32, *mut *const c_void) -> c_int,
+}
+
+static DOOR: Door = Door { fill };
+
+/// The tables behind the names.
+pub fn door() -> *const Door {
+    &raw const DOOR
+}
+
+unsafe extern "C" fn fill(name: *const c_char, version: u32, table: *mut *const c_void) -> c_int {
+    if table.is_null() {
+        return Status::InvalidNullPointer as c_int;
+    }
+    // SAFETY: contract: a terminated name.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+    match tables::table(&name, version) {
+        Ok(functions) => {
+            // SAFETY: contract: a table of that version, and it has so many entries.
+            unsafe { std::ptr::copy_nonoverlapping(functions.as_ptr(), table, functions.len()) };
+            0
+        }
+        Err(status) => {
+            let (major, minor) = (version >> 16, version & 0xffff);
+            tracing::warn!(target: LOG, "{name}: the loader asks for version {major}.{minor}");
+            status as c_int
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Events: each is a word in the memory of its pool, which processes may share.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use umem::HostBuf;
+
+use crate::status::{Refusal, Result, Status};
+
+/// Memory for events.
+pub(crate) struct Pool {
+    pub(crate) handle: u64,
+    /// The handle of its context.
+    pub(crate) context: u64,
+    pub(crate) flags: u32,
+    pub(crate) count: u32,
+    /// Whether it is another process's.
+    pub(crate) is_opened: bool,
+    memory: HostBuf,
+}
+
+/// An event.
+pub(crate) struct Event {
+    pub(crate) handle: u64,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) signal_scope: u32,
+    pub(crate) wait_scope: u32,
+    /// Where in the pool it is.
+    at: usize,
+}
+
+/// The pool is for other processes, too.
+#[doc(alias = "ZE_EVENT_POOL_FLAG_IPC")]
+pub(crate) const IPC: u32 = 2;
+
+/// Its events keep the time at which they are signalled.
+#[doc(alias = "ZE_EVENT_POOL_FLAG_KERNEL_TIMESTAMP")]
+pub(crate) const TIMESTAMP: u32 = 4;
+
+/// All flags of pools.
+pub(crate) const POOL_FLAGS: u32 = 0xf;
+
+/// What each event has of its pool: a line of the cache.
+const SLOT: usize = 64;
+
+/// Where in it is what: the state, and when what signalled it began and ended.
+const STATE: usize = 0;
+const BEGAN: usize = 8;
+const ENDED: usize = 16;
+
+/// How long a wait spins, and how long it then sleeps before it looks again.
+const SPIN: Duration = Duration::from_micros(20);
+const SHORTEST: Duration = Duration::from_micros(20);
+const LONGEST: Duration = Duration::from_millis(1);
+
+/// The device's clock: nanoseconds.
+pub(crate) fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+/// When a wait of so many nanoseconds ends; never for the largest number, and for those that no clock reaches.
+pub(crate) fn end_of(timeout: u64) -> Option<Instant> {
+    if timeout == u64::MAX {
+        return None;
+    }
+    Instant::now().checked_add(Duration::from_nanos(timeout))
+}
+
+/// Waits until `is_done`, or `end`. Returns whether it is done.
+pub(crate) fn wait_until(is_done: impl Fn() -> bool, end: Option<Instant>) -> bool {
+    let begun = Instant::now();
+    let mut pause = SHORTEST;
+    loop {
+        if is_done() {
+            return true;
+        }
+        let now = Instant::now();
+        let left = end.map(|end| end.saturating_duration_since(now));
+        if left.is_some_and(|left| left.is_zero()) {
+            return false;
+        }
+        if now.duration_since(begun) < SPIN {
+            std::hint::spin_loop();
+            continue;
+        }
+        std::thread::sleep(left.map_or(pause, |left| left.min(pause)));
+        pause = (pause * 2).min(LONGEST);
+    }
+}
+
+impl Pool {
+    /// # Errors
+    ///
+    /// No memory.
+    pub(crate) fn new(handle: u64, context: u64, flags: u32, count: u32) -> Result<Self> {
+        let size = (count as usize * SLOT).next_multiple_of(rustix::param::page_size());
+        let memory = if flags & IPC != 0 {
+            HostBuf::memfd("peerdma-events", size)
+        } else {
+            HostBuf::anonymous(size)
+        };
+        let memory = memory.map_err(|error| none(&error.to_string()))?;
+        Ok(Self { handle, context, flags, count, is_opened: false, memory })
+    }
+
+    /// That of another process, which has this file.
+    ///
+    /// # Errors
+    ///
+    /// The file is none.
+    pub(crate) fn opened(handle: u64, context: u64, file: OwnedFd) -> Result<Self> {
+        let stat = rustix::fs::fstat(&file).map_err(|error| none(&error.to_string()))?;
+        let size = usize::try_from(stat.st_size).ok().filter(|size| *size > 0);
+        let size = size.ok_or_else(|| none("the file is empty"))?;
+        // CAST: a pool has no more events than a 32-bit number says.
+        let count = (size / SLOT) as u32;
+        let memory = HostBuf::received(file, size).map_err(|error| none(&error.to_string()))?;
+        Ok(Self { handle, context, flags: IPC, count, is_opened: true, memory })
+    }
+
+    /// The file by which other processes know it.
+    ///
+    /// # Errors
+    ///
+    /// It was not made for them.
+    pub(crate) fn file(&self) -> Result<BorrowedFd<'_>> {
+        self.memory.fd().ok_or_else(|| {
+            Refusal::new(
+                Status::InvalidArgument,
+                "the pool is not for other processes (ZE_EVENT_POOL_FLAG_IPC)",
+            )
+        })
+    }
+
+    /// The number of that file.
+    pub(crate) fn number(&self) -> Result<i32> {
+        Ok(self.file()?.as_fd().as_raw_fd())
+    }
+}
+
+impl Event {
+    /// The event at an index of its pool.
+    ///
+    /// # Errors
+    ///
+    /// The pool has not so many.
+    pub(crate) fn new(
+        handle: u64,
+        pool: &Arc<Pool>,
+        index: u32,
+        signal_scope: u32,
+        wait_scope: u32,
+    ) -> Result<Self> {
+        if index >= pool.count {
+            let what = format!("event {index} of a pool of {}", pool.count);
+            return Err(Refusal::new(Status::InvalidArgument, what));
+        }
+        let at = index as usize * SLOT;
+        let event = Self { handle, pool: Arc::clone(pool), signal_scope, wait_scope, at };
+        if !pool.is_opened {
+            event.reset();
+        }
+        Ok(event)
+    }
+
+    fn get(&self, which: usize) -> u64 {
+        self.pool.memory.load_u64(self.at + which, Ordering::Acquire).unwrap_or_default()
+    }
+
+    fn put(&self, which: usize, value: u64) {
+        // It is inside: the index was looked at.
+        let _ = self.pool.memory.store_u64(self.at + which, value, Ordering::Release);
+    }
+
+    pub(crate) fn is_signalled(&self) -> bool {
+        self.get(STATE) != 0
+    }
+
+    /// Signals it; what signals it began at `began`.
+    pub(crate) fn signal(&self, began: u64) {
+        self.put(BEGAN, began);
+        self.put(ENDED, now().max(began + 1));
+        self.put(STATE, 1);
+    }
+
+    pub(crate) fn reset(&self) {
+        self.put(STATE, 0);
+    }
+
+    /// When what signalled it began and ended.
+    ///
+    /// # Errors
+    ///
+    /// Its pool keeps no times, or it is not signalled.
+    pub(crate) fn times(&self) -> Result<(u64, u64)> {
+        if !self.is_signalled() {
+            return Err(Refusal::new(Status::NotReady, "the event is not signalled"));
+        }
+        Ok((self.get(BEGAN), self.get(ENDED)))
+    }
+
+    /// Waits until it is signalled, or `end`.
+    ///
+    /// # Errors
+    ///
+    /// It was not in time.
+    pub(crate) fn wait(&self, end: Option<Instant>) -> Result<()> {
+        if wait_until(|| self.is_signalled(), end) {
+            return Ok(());
+        }
+        Err(Refusal::new(Status::NotReady, "the event is not signalled"))
+    }
+}
+
+fn none(why: &str) -> Refusal {
+    Refusal::new(Status::OutOfHostMemory, format!("no memory for events: {why}"))
+}

@@ -1,0 +1,250 @@
+//! What a process has of Level Zero, from `zeInit` on.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use umd::handles::{Found, Handles};
+use umd::machine::{self, Device};
+use umd::process::{Absent, PerProcess};
+
+use crate::context::Context;
+use crate::event::{Event, Pool};
+use crate::fence::Fence;
+use crate::list::List;
+use crate::queue::CommandQueue;
+use crate::space::{Allocation, Space};
+use crate::status::{Refusal, Result, Status, invalid};
+
+/// All of it.
+pub(crate) struct Process {
+    pub(crate) devices: Vec<&'static Device>,
+    pub(crate) space: Space,
+    pub(crate) contexts: Handles<Context>,
+    pub(crate) queues: Handles<CommandQueue>,
+    pub(crate) lists: Handles<List>,
+    pub(crate) fences: Handles<Fence>,
+    pub(crate) pools: Handles<Pool>,
+    pub(crate) events: Handles<Event>,
+    pub(crate) physical: Handles<Allocation>,
+}
+
+static PROCESS: PerProcess<Process> = PerProcess::new();
+
+/// The preset of GPUs for which the configuration names none.
+pub(crate) const PRESET: &str = "xe";
+
+/// The one driver.
+pub(crate) const DRIVER: u64 = 0x5800_0000_0000;
+
+/// The first device; the others follow.
+const DEVICES: u64 = 0x5810_0000_0000;
+
+/// Between the handles of two devices.
+const STEP: u64 = 64;
+
+/// The handle of a device.
+pub(crate) fn device_handle(index: usize) -> u64 {
+    DEVICES + STEP * index as u64
+}
+
+/// `zeInit`: makes what a process has, if that was not done yet.
+///
+/// # Errors
+///
+/// No GPU; or a child of a process that had one.
+pub(crate) fn init() -> Result<&'static Process> {
+    match PROCESS.get() {
+        Err(Absent::NotYet) => {}
+        _ => return get(),
+    }
+    let devices: Vec<_> = machine::devices(PRESET).iter().collect();
+    if devices.is_empty() {
+        return Err(Refusal::new(Status::Uninitialized, "there is no GPU"));
+    }
+    let (process, is_new) = PROCESS.set(Process {
+        space: Space::new(&devices)?,
+        contexts: Handles::new(9),
+        queues: Handles::new(10),
+        lists: Handles::new(11),
+        fences: Handles::new(12),
+        pools: Handles::new(13),
+        events: Handles::new(14),
+        physical: Handles::new(15),
+        devices,
+    });
+    if is_new {
+        umd::stray::watch(&process.space, &process.devices, "zeCommandListAppendMemoryCopy");
+    }
+    get()
+}
+
+/// What the process has.
+///
+/// # Errors
+///
+/// `zeInit` was not called in it.
+pub(crate) fn get() -> Result<&'static Process> {
+    PROCESS.get().map_err(|absent| {
+        let why = match absent {
+            Absent::NotYet => "zeInit was not called",
+            Absent::Parents => {
+                "the GPU was in use before this process was forked: a child cannot use its parent's"
+            }
+        };
+        Refusal::new(Status::Uninitialized, why)
+    })
+}
+
+/// What is behind a handle.
+///
+/// # Errors
+///
+/// It is null, was destroyed, or is none of its kind.
+pub(crate) fn find<T>(handles: &Handles<T>, handle: u64, kind: &str) -> Result<Arc<T>> {
+    if handle == 0 {
+        return Err(Refusal::new(Status::InvalidNullHandle, format!("no {kind}")));
+    }
+    match handles.find(handle) {
+        Found::Live(found) => Ok(found),
+        Found::Gone => Err(invalid(format!("{kind} {handle:#x} was destroyed"))),
+        Found::Unknown => Err(invalid(format!("{handle:#x} is no {kind}"))),
+    }
+}
+
+/// Checks the handle of the driver.
+///
+/// # Errors
+///
+/// It is another.
+pub(crate) fn driver(handle: u64) -> Result<&'static Process> {
+    match handle {
+        DRIVER => get(),
+        0 => Err(Refusal::new(Status::InvalidNullHandle, "no driver")),
+        _ => Err(invalid(format!("{handle:#x} is no driver"))),
+    }
+}
+
+impl Process {
+    /// The number of the device of a handle.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub(crate) fn device(&self, handle: u64) -> Result<usize> {
+        if handle == 0 {
+            return Err(Refusal::new(Status::InvalidNullHandle, "no device"));
+        }
+        let from = handle.wrapping_sub(DEVICES);
+        let index = usize::try_from(from / STEP).ok().filter(|index| *index < self.devices.len());
+        let index = index.filter(|_| from.is_multiple_of(STEP));
+        index.ok_or_else(|| invalid(format!("{handle:#x} is no device")))
+    }
+
+    pub(crate) fn context(&self, handle: u64) -> Result<Arc<Context>> {
+        find(&self.contexts, handle, "context")
+    }
+
+    pub(crate) fn queue(&self, handle: u64) -> Result<Arc<CommandQueue>> {
+        find(&self.queues, handle, "command queue")
+    }
+
+    pub(crate) fn list(&self, handle: u64) -> Result<Arc<List>> {
+        find(&self.lists, handle, "command list")
+    }
+
+    pub(crate) fn fence(&self, handle: u64) -> Result<Arc<Fence>> {
+        find(&self.fences, handle, "fence")
+    }
+
+    pub(crate) fn pool(&self, handle: u64) -> Result<Arc<Pool>> {
+        find(&self.pools, handle, "event pool")
+    }
+
+    pub(crate) fn event(&self, handle: u64) -> Result<Arc<Event>> {
+        find(&self.events, handle, "event")
+    }
+
+    /// The events of a list of handles.
+    ///
+    /// # Errors
+    ///
+    /// One of them is none, or of another context.
+    pub(crate) fn events(
+        &self,
+        context: u64,
+        count: u32,
+        handles: crate::c::In<u64>,
+    ) -> Result<Vec<Arc<Event>>> {
+        if count > 0 && handles.is_null() {
+            return Err(Refusal::new(Status::InvalidSize, format!("{count} events at null")));
+        }
+        let handles = handles.list(count as usize)?;
+        handles.into_iter().map(|handle| self.event_of(context, handle)).collect()
+    }
+
+    /// The event of a handle, if it is of this context.
+    ///
+    /// # Errors
+    ///
+    /// It is none, or of another.
+    pub(crate) fn event_of(&self, context: u64, handle: u64) -> Result<Arc<Event>> {
+        let event = self.event(handle)?;
+        if event.pool.context != context {
+            return Err(Refusal::new(
+                Status::InvalidSynchronizationObject,
+                format!("event {handle:#x} is of another context"),
+            ));
+        }
+        Ok(event)
+    }
+}
+
+impl Process {
+    /// All queues, those of immediate lists too; of one device, or of all.
+    fn each_queue(&self, device: Option<usize>, mut act: impl FnMut(&CommandQueue)) {
+        let is_its = |queue: &CommandQueue| device.is_none_or(|device| queue.device == device);
+        for queue in self.queues.all() {
+            if is_its(&queue) {
+                act(&queue);
+            }
+        }
+        for list in self.lists.all() {
+            if let Some(queue) = list.immediate.as_ref().filter(|queue| is_its(queue)) {
+                act(queue);
+            }
+        }
+    }
+
+    /// Waits until all that is queued is done.
+    ///
+    /// # Errors
+    ///
+    /// What a command met.
+    pub(crate) fn synchronize(&self, device: Option<usize>) -> Result<()> {
+        let mut answer = Ok(());
+        self.each_queue(device, |queue| {
+            let met = queue.synchronize(None);
+            if answer.is_ok() {
+                answer = met;
+            }
+        });
+        answer
+    }
+
+    /// Calls `act` when all that is queued now is done: at once, if nothing is.
+    pub(crate) fn when_idle(&self, act: impl FnOnce() + Send + 'static) {
+        let last = Arc::new(Last(Mutex::new(Some(Box::new(act)))));
+        self.each_queue(None, |queue| queue.hold(Arc::clone(&last)));
+    }
+}
+
+/// What is called when the last who has it lets go.
+pub(crate) struct Last(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        let act = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(act) = act {
+            act();
+        }
+    }
+}

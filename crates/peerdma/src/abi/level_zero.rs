@@ -1,0 +1,12 @@
+//! The way to the driver of Level Zero, for `libpeerdma-ze.so`, which has its names.
+
+use super::boundary::control;
+use super::context::watch_the_end;
+
+/// What is behind the names. Null is never returned but after a panic.
+pub(crate) extern "C" fn peerdma_level_zero_door() -> *const levelzero::Door {
+    control("peerdma_level_zero_door", std::ptr::null(), || {
+        watch_the_end();
+        levelzero::door()
+    })
+}

@@ -1,0 +1,152 @@
+/* Memory and events of one process in another: by the descriptor alone, as libfabric and MPI pass it on, and by the whole handle. It
+   starts itself again as the process that owns them, and kills that at the end. */
+#include "ze.h"
+
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void put(int fd, const void *what, size_t len)
+{
+	CHECK(write(fd, what, len) == (ssize_t)len);
+}
+
+static void get(int fd, void *what, size_t len)
+{
+	CHECK(read(fd, what, len) == (ssize_t)len);
+}
+
+/* One byte, and a descriptor. */
+static void pass(int sock, int *fd, int sends)
+{
+	char byte = 0, control[CMSG_SPACE(sizeof(int))] = { 0 };
+	struct iovec iov = { .iov_base = &byte, .iov_len = 1 };
+	struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control) };
+	struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+
+	if (sends) {
+		head->cmsg_level = SOL_SOCKET;
+		head->cmsg_type = SCM_RIGHTS;
+		head->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(head), fd, sizeof(int));
+		CHECK(sendmsg(sock, &message, 0) == 1);
+	} else {
+		CHECK(recvmsg(sock, &message, 0) == 1);
+		memcpy(fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(int));
+	}
+}
+
+static void opens(pid_t owner, int sock)
+{
+	ze_command_list_handle_t now;
+	ze_ipc_mem_handle_t whole, bare = { 0 };
+	ze_ipc_event_pool_handle_t events;
+	ze_event_desc_t event_desc = { .stype = ZE_STRUCTURE_TYPE_EVENT_DESC, .index = 3 };
+	ze_event_pool_handle_t pool;
+	ze_event_handle_t event;
+	char bytes[64], *a, *b;
+	int fd, status;
+
+	ze_start();
+	now = ze_immediate();
+	pass(sock, &fd, 0);
+	memcpy(&bare, &fd, sizeof(fd));
+	ZE(zeMemOpenIpcHandle(context, device, bare, 0, (void **)&a));
+	CHECK(close(fd) == 0);
+	ZE(zeCommandListAppendMemoryCopy(now, bytes, a + MIB - 64, 64, NULL, 0, NULL));
+	CHECK(bytes[0] == 0x11 && bytes[63] == 0x11);
+	/* The handle as it is: its descriptor is another process's. */
+	get(sock, &whole, sizeof(whole));
+	ZE(zeMemOpenIpcHandle(context, device, whole, 0, (void **)&b));
+	memset(bytes, 0x22, sizeof(bytes));
+	ZE(zeCommandListAppendMemoryCopy(now, b, bytes, 64, NULL, 0, NULL));
+	memset(bytes, 0, sizeof(bytes));
+	ZE(zeCommandListAppendMemoryCopy(now, bytes, a, 64, NULL, 0, NULL));
+	CHECK(bytes[0] == 0x22 && bytes[63] == 0x22);
+	ZE_IS(zeMemFree(context, b), ZE_RESULT_ERROR_INVALID_ARGUMENT);
+	ZE(zeMemCloseIpcHandle(context, b));
+	get(sock, &events, sizeof(events));
+	memset(&whole, 0, sizeof(whole));
+	memcpy(&whole, &events, sizeof(whole));
+	ZE_IS(zeMemOpenIpcHandle(context, device, whole, 0, (void **)&b), ZE_RESULT_ERROR_INVALID_ARGUMENT);
+	ZE(zeEventPoolOpenIpcHandle(context, events, &pool));
+	ZE(zeEventCreate(pool, &event_desc, &event));
+	ZE_IS(zeEventQueryStatus(event), ZE_RESULT_NOT_READY);
+	put(sock, "e", 1);
+	ZE(zeEventHostSynchronize(event, UINT64_MAX));
+	ZE(zeEventDestroy(event));
+	ZE(zeEventPoolCloseIpcHandle(pool));
+	/* Freed and allocated anew: the old handle leads nowhere. */
+	get(sock, &whole, sizeof(whole));
+	ZE_IS(zeMemOpenIpcHandle(context, device, whole, 0, (void **)&b), ZE_RESULT_ERROR_INVALID_ARGUMENT);
+	get(sock, &whole, sizeof(whole));
+	ZE(zeMemOpenIpcHandle(context, device, whole, 0, (void **)&b));
+	/* The owner is killed. Nothing hangs, what was opened stays, and its handle leads nowhere. */
+	CHECK(kill(owner, SIGKILL) == 0 && waitpid(owner, &status, 0) == owner);
+	ZE(zeCommandListAppendMemoryCopy(now, bytes, b, 64, NULL, 0, NULL));
+	CHECK(bytes[0] == 0x33);
+	ZE_IS(zeMemOpenIpcHandle(context, device, whole, 0, (void **)&a), ZE_RESULT_ERROR_INVALID_ARGUMENT);
+	ZE(zeMemCloseIpcHandle(context, b));
+}
+
+/* The process that owns. It never returns. */
+static void owns(int sock)
+{
+	ze_event_pool_desc_t pool_desc = { .stype = ZE_STRUCTURE_TYPE_EVENT_POOL_DESC,
+		.flags = ZE_EVENT_POOL_FLAG_IPC | ZE_EVENT_POOL_FLAG_HOST_VISIBLE, .count = 4 };
+	ze_event_desc_t event_desc = { .stype = ZE_STRUCTURE_TYPE_EVENT_DESC, .index = 3 };
+	ze_command_list_handle_t now;
+	ze_ipc_mem_handle_t handle;
+	ze_ipc_event_pool_handle_t events;
+	ze_event_pool_handle_t pool;
+	ze_event_handle_t event;
+	char pattern = 0x11, token, *a;
+	int fd;
+
+	ze_start();
+	now = ze_immediate();
+	a = ze_device_memory(MIB);
+	ZE(zeCommandListAppendMemoryFill(now, a, &pattern, 1, MIB, NULL, 0, NULL));
+	ZE(zeMemGetIpcHandle(context, a + 5000, &handle));
+	memcpy(&fd, &handle, sizeof(fd));
+	pass(sock, &fd, 1);
+	put(sock, &handle, sizeof(handle));
+	ZE(zeEventPoolCreate(context, &pool_desc, 0, NULL, &pool));
+	ZE(zeEventCreate(pool, &event_desc, &event));
+	ZE(zeEventPoolGetIpcHandle(pool, &events));
+	put(sock, &events, sizeof(events));
+	get(sock, &token, 1);
+	ZE(zeCommandListAppendSignalEvent(now, event));
+	ZE(zeMemFree(context, a));
+	put(sock, &handle, sizeof(handle));
+	a = ze_device_memory(MIB);
+	pattern = 0x33;
+	ZE(zeCommandListAppendMemoryFill(now, a, &pattern, 1, MIB, NULL, 0, NULL));
+	ZE(zeMemGetIpcHandle(context, a, &handle));
+	put(sock, &handle, sizeof(handle));
+	for (;;)
+		pause();
+}
+
+int main(int argc, char **argv)
+{
+	int pair[2];
+	pid_t owner;
+
+	if (argc > 1)
+		owns(0);
+	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
+	owner = fork();
+	CHECK(owner >= 0);
+	if (owner == 0) {
+		dup2(pair[1], 0);
+		close(pair[0]);
+		execl("/proc/self/exe", argv[0], "owns", NULL);
+		_exit(1);
+	}
+	close(pair[1]);
+	opens(owner, pair[0]);
+	printf("ok\n");
+	return 0;
+}
