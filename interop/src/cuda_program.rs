@@ -2,13 +2,27 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::artefacts::target_dir;
 
 /// Where a program is; nothing may be there.
 pub fn cuda_program(name: &str) -> PathBuf {
     target_dir().join("cuda-rdma").join(name)
+}
+
+/// Where something of libfabric is, as `cargo xtask libfabric` installs it; nothing may be there.
+pub fn libfabric(path: &str) -> PathBuf {
+    target_dir().join("libfabric/installed").join(path)
+}
+
+/// Bytes of GPU memory that the NIC reached itself, of all processes in a report: by bus address, or through the host bridge where the
+/// GPU is another NIC's neighbour.
+pub fn by_nic(report: &Path) -> u64 {
+    let text = std::fs::read_to_string(report).unwrap_or_default();
+    let after = |words| text.split(words).skip(1);
+    let counts = after("bus address ").chain(after("through the host bridge "));
+    counts.filter_map(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).sum()
 }
 
 /// Leaves a row for docs/CUDA_PROGRAMS.md: what was run of which program, by which way, what became of it, and why.

@@ -54,7 +54,7 @@ pub use artefacts::Artefacts;
 pub use capture::{Capture, Captured, Frame, icrc};
 pub use cases::{Case, Cases, CasesOutput, Guest};
 pub use csource::{compile, compile_installed, compile_mpi, compile_with};
-pub use cuda_program::{cuda_program, row};
+pub use cuda_program::{by_nic, cuda_program, libfabric, row};
 pub use netns::{Lan, Netns, Tap, Veth};
 pub use output::{DROPS, Output};
 pub use pair::{Finished, Pair, RunningPair};

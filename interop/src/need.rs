@@ -23,6 +23,8 @@ pub enum Need {
     Library(&'static str),
     /// A program that `cargo xtask cuda-rdma --build` builds or fetches.
     CudaProgram(&'static str),
+    /// libfabric with device memory, and its tests.
+    Libfabric,
     /// User id 0, to become another user.
     Root,
     /// A netdev beside `lo`, whose addresses belong to no device (`cma_bind_loopback` of the kernel), nor do groups.
@@ -84,6 +86,10 @@ pub fn check(need: Need) -> Result<(), String> {
             format!("{name}, which `cargo xtask cuda-rdma --build` makes"),
         ),
         Need::Ipv6 => (Path::new("/proc/net/if_inet6").exists(), "IPv6".to_owned()),
+        Need::Libfabric => (
+            crate::libfabric("bin").is_dir(),
+            "libfabric with CUDA: `cargo xtask libfabric --build`".to_owned(),
+        ),
         Need::Root => (rustix::process::geteuid().is_root(), "user id 0".to_owned()),
         Need::Namespaces => {
             (quiet("unshare", &["--net", "--pid", "--fork", "true"]), "new namespaces".to_owned())

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use interop::need::Need;
-use interop::{Pair, Port, Program, Scratch, Veth, cuda_program, needs, row};
+use interop::{Pair, Port, Program, Scratch, Veth, by_nic, cuda_program, needs, row};
 
 /// A machine, in words and as a configuration; without one there are two GPUs and two NICs with peermem.
 #[derive(Clone, Copy)]
@@ -71,15 +71,6 @@ impl Way {
         std::fs::write(&file, self.config).expect("a scratch directory is writable");
         program.env("PEERDMA_CONFIG", file)
     }
-}
-
-/// Bytes of GPU memory that the NIC reached itself, of all processes in a report: by bus address, or through the host bridge where the
-/// GPU is another NIC's neighbour (UCX's second process takes the second GPU).
-fn by_nic(report: &Path) -> u64 {
-    let text = std::fs::read_to_string(report).unwrap_or_default();
-    let after = |words| text.split(words).skip(1);
-    let counts = after("bus address ").chain(after("through the host bridge "));
-    counts.filter_map(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).sum()
 }
 
 fn gdrcopy(test: &str) -> Program {

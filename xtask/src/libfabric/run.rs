@@ -28,8 +28,6 @@ impl Way {
         let mut command = of_their_own(self.is_wire)?;
         command.arg(PYTHON).arg(bin.join("runfabtests.py"));
         command.args(["-vvv", "-t", "quick", "-T", LIMIT, "-p"]).arg(&bin);
-        // The address of nobody.
-        command.args(["-g", "10.77.9.9"]);
         for option in ["-C", "-L"] {
             command.args(self.args().map(|args| format!("{option}={args}")));
         }
@@ -37,7 +35,14 @@ impl Way {
             command.args(["--expression", expression]);
         }
         let client = if self.is_wire { FAR } else { NEAR };
-        command.args([self.provider, NEAR, client]);
+        if let Some((core, utility)) = self.provider.split_once(';') {
+            // The runner looks for these under a name with the semicolon.
+            let dir = built.installed.join("share/fabtests/test_configs").join(utility);
+            command.arg("-f").arg(dir.join(format!("{utility}.exclude")));
+            command.arg("-u").arg(dir.join(format!("{core}.test")));
+        }
+        // A shell takes it up.
+        command.args([&self.provider.replace(';', "\\;"), NEAR, client]);
 
         command.env("FABTESTS_PEERDMA", target_dir().join("release/peerdma"));
         command.env("FABTESTS_GPU", self.gpu().unwrap_or_default());

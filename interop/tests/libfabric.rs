@@ -1,0 +1,185 @@
+//! libfabric's FI_HMEM and FI_MR_DMABUF over our NIC: what it answers to registrations of GPU memory, and which way the bytes go.
+//! Its own tests are run by `cargo xtask libfabric`, which also builds it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use interop::need::Need;
+use interop::{
+    Finished, Netns, Port, Program, Scratch, Veth, by_nic, compile_with, libfabric, needs,
+};
+
+/// The program that registers in many ways, on the GPUs of a preset and the machine of a configuration, if there is one.
+fn fi_mr(scratch: &Scratch, config: &str) -> Program {
+    let [include, lib] = ["include", "lib"].map(libfabric);
+    let [include, lib] = [format!("-I{}", include.display()), lib.display().to_string()];
+    let (search, run_path) = (format!("-L{lib}"), format!("-Wl,-rpath,{lib}"));
+    let libraries = [&*search, &*run_path, "-lfabric", "-ldl"];
+    let program = Program::new(compile_with("fi_mr", scratch, &[&include], &libraries));
+    with(program.gpu("nvidia").limit(Duration::from_secs(30)), scratch, config)
+}
+
+fn with(program: Program, scratch: &Scratch, config: &str) -> Program {
+    if config.is_empty() {
+        return program;
+    }
+    let file = scratch.file("peerdma.toml");
+    std::fs::write(&file, config).expect("a scratch directory is writable");
+    program.env("PEERDMA_CONFIG", file)
+}
+
+const EBADF: i32 = 9;
+const EFAULT: i32 = 14;
+const EINVAL: i32 = 22;
+const ENOSYS: i32 = 38;
+const ENODATA: i32 = 61;
+const ENOPROTOOPT: i32 = 92;
+
+/// A table of docs/semantics.md 6: what is asked, and libfabric's answer.
+const ANSWERS: [(&str, i32); 20] = [
+    ("FI_HMEM", 0),
+    // The NIC has peermem: `ibv_reg_mr` of the address.
+    ("regattr as system memory", 0),
+    ("regattr", 0),
+    ("regattr of an interface that is not there", ENOSYS),
+    ("regattr of memory that nobody has", EFAULT),
+    ("dma-buf", 0),
+    ("dma-buf, part", 0),
+    ("dma-buf, no base", 0),
+    ("dma-buf, too long", EINVAL),
+    ("dma-buf, behind its end", EINVAL),
+    ("dma-buf, base within a page", EINVAL),
+    ("dma-buf -1", EBADF),
+    ("dma-buf of a file", EINVAL),
+    ("reg with the flag", EINVAL),
+    ("regv with the flag", EINVAL),
+    ("dma-buf of memory that was freed", 0),
+    ("regattr of memory that was freed", EFAULT),
+    // FI_OPT_FI_HMEM_P2P: verbs_ep.c knows no such option (`return -FI_ENOPROTOOPT`), and rxm asks verbs.
+    ("option enabled", ENOPROTOOPT),
+    ("option required", ENOPROTOOPT),
+    ("option disabled", ENOPROTOOPT),
+];
+
+#[track_caller]
+fn answers(program: &Program, expected: &[(&str, i32)]) {
+    let out = program.output();
+    out.success();
+    let lines: Vec<_> = out.stdout.lines().collect();
+    let expected: Vec<_> =
+        expected.iter().map(|(what, number)| format!("{what}: {number}")).collect();
+    assert_eq!(lines, expected, "{out}");
+}
+
+#[test]
+fn memory_is_registered_or_refused_by_the_numbers_of_the_rules() {
+    needs!(Need::Libfabric, Need::Program("gcc"));
+    let scratch = Scratch::new();
+    for provider in ["verbs", "verbs;ofi_rxm"] {
+        answers(&fi_mr(&scratch, "").args([provider]), &ANSWERS);
+    }
+}
+
+#[test]
+fn a_device_pointer_is_no_system_memory_without_peermem() {
+    needs!(Need::Libfabric, Need::Program("gcc"));
+    let scratch = Scratch::new();
+    let config = "[[nic]]\nname = \"peerdma0\"\n[[gpu]]\nname = \"g0\"\nshared = false\n";
+    let mut expected = ANSWERS;
+    expected[1].1 = EFAULT;
+    answers(&fi_mr(&scratch, config), &expected);
+}
+
+/// FI_HMEM is offered by a NIC that imports dma-bufs, unless libfabric is told to leave peer-to-peer or dma-bufs alone.
+#[test]
+fn without_dma_bufs_or_peer_to_peer_no_device_memory_is_offered() {
+    needs!(Need::Libfabric, Need::Program("gcc"));
+    let scratch = Scratch::new();
+    let nothing = [("FI_HMEM", ENODATA)];
+    for off in [("FI_VERBS_USE_DMABUF", "0"), ("FI_HMEM_DISABLE_P2P", "1")] {
+        answers(&fi_mr(&scratch, "").env(off.0, off.1), &nothing);
+    }
+    for class in ["importer = \"none\"", "preset = \"rxe\""] {
+        let config = format!("[[nic]]\n{class}\n[[gpu]]\nname = \"g0\"\nshared = false\n");
+        answers(&fi_mr(&scratch, &config), &nothing);
+    }
+}
+
+/// Messages of a test, and of how many bytes: more than are copied on the way.
+const MESSAGES: u64 = 20;
+const BYTES: u64 = 1 << 20;
+
+/// Two sides of one of libfabric's tests, on CUDA's memory; with `-v` they compare it.
+#[track_caller]
+fn fabtest(
+    test: &str,
+    args: &[&str],
+    [server, client]: [(&Netns, &str); 2],
+    change: impl Fn(Program) -> Program,
+) -> Finished {
+    // Its sides meet on a port of TCP first; connected endpoints know no such thing.
+    let port = (!args.contains(&"verbs")).then(Port::lease);
+    let meet = port.as_ref().map(|port| format!("-E={}", port.number()));
+    let (messages, bytes) = (MESSAGES.to_string(), BYTES.to_string());
+    let program = |(netns, address): (&Netns, &str)| {
+        let program = Program::new(libfabric("bin").join(test))
+            .args(["-I", &messages, "-S", &bytes, "-s", address])
+            .args(&meet)
+            .args(args)
+            .gpu("nvidia")
+            .in_netns(netns)
+            .limit(Duration::from_secs(60));
+        change(program)
+    };
+    let mut running = program(server).start();
+    match &port {
+        Some(port) => running.wait_listening(port.number()),
+        None => running.wait_idle(),
+    }
+    let client = program(client).args([server.1]).output();
+    if !client.status.success() {
+        running.end_unless_ended(Duration::from_secs(3));
+    }
+    Finished { server: running.finish(), client }
+}
+
+/// Runs a test each way of registering, on one host and between two, and requires that the NICs reached GPU memory themselves.
+#[track_caller]
+fn moves(test: &str, provider: &str, more: &[&str]) {
+    needs!(Need::Libfabric, Need::Root, Need::Namespaces, Need::Program("ip"));
+    let veth = Veth::new();
+    let near = (&veth.left, veth.left_address());
+    let far = (&veth.right, veth.right_address());
+    for (by, is_far) in [(None, false), (Some("-R"), false), (None, true)] {
+        let scratch = Scratch::new();
+        let report = scratch.file("report.txt");
+        let args = ["-p", provider, "-D", "cuda"];
+        let args: Vec<_> = args.into_iter().chain(by).chain(more.iter().copied()).collect();
+        let sides = [near, if is_far { far } else { near }];
+        let done = fabtest(test, &args, sides, |program| reported(program, &report));
+        for side in [&done.client, &done.server] {
+            side.success();
+        }
+        let moved = by_nic(&report);
+        assert!(moved >= MESSAGES * BYTES, "{moved} bytes by the NIC: {args:?}\n{}", done.client);
+    }
+}
+
+fn reported(program: Program, report: &Path) -> Program {
+    program.env("PEERDMA_REPORT", report)
+}
+
+#[test]
+fn messages_between_gpus_go_by_dma_buf() {
+    moves("fi_rdm_tagged_bw", "verbs;ofi_rxm", &["-v"]);
+    moves("fi_msg_bw", "verbs", &["-v"]);
+}
+
+#[test]
+fn writes_and_reads_between_gpus_go_by_dma_buf() {
+    for operation in ["write", "read"] {
+        moves("fi_rma_bw", "verbs;ofi_rxm", &["-v", "-e", "rdm", "-o", operation]);
+        // To compare, it asks for FI_DELIVERY_COMPLETE, which verbs has not.
+        moves("fi_rma_bw", "verbs", &["-e", "msg", "-o", operation]);
+    }
+}
