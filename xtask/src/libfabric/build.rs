@@ -1,10 +1,12 @@
 //! libfabric with device memory, its tests, and what their runner needs.
 
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::setup;
-use crate::sh::{Outcome, tool};
+use crate::sh::{Outcome, target_dir, tool};
 use crate::suites::built::{built, built_in, make};
 use crate::suites::{toolkit, wheels};
 
@@ -50,6 +52,12 @@ pub(crate) fn all(install: bool) -> Outcome<Built> {
         configure.arg(format!("--prefix={}", installed(&source).display()));
         Ok(vec![tool("./autogen.sh"), configure, make(), make_install()])
     })?;
+    // Where tests look for it.
+    let home = target_dir().join("libfabric");
+    fs::create_dir_all(&home).map_err(|err| format!("{}: {err}", home.display()))?;
+    let link = home.join("installed");
+    let _ = fs::remove_file(&link);
+    symlink(installed(&source), &link).map_err(|err| format!("{}: {err}", link.display()))?;
     Ok(Built { installed: installed(&source), python })
 }
 

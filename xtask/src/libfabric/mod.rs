@@ -22,7 +22,7 @@ use clap::Args;
 use self::build::Built;
 use self::way::{WAYS, Way};
 use crate::counts::Counts;
-use crate::groups::{Context, Tested};
+use crate::groups::{self, Context, Tested};
 use crate::sh::{Outcome, cargo, check};
 use crate::suites::{Expected, Verdicts};
 
@@ -62,15 +62,20 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
 }
 
-/// The group of `cargo xtask test --full`: all of it, and no page.
+/// The group of `cargo xtask test --full`: all of it, `interop/tests/libfabric.rs`, and no page.
 pub(crate) fn group(context: &Context) -> Outcome<Tested> {
     check(cargo().args(["build", "--release", "--locked"]))?;
     let built = match build::all(context.setup) {
         Ok(built) => built,
         Err(why) => return Ok(Tested::Impossible(why)),
     };
+    let mut counts = match groups::interop(context, "libfabric", 1)? {
+        Tested::Ran(counts) => counts,
+        Tested::Impossible(why) => return Ok(Tested::Impossible(why)),
+    };
     let options = Options { build: false, check: true, ways: Vec::new(), expression: None };
-    judge(&built, &options, false).map(Tested::Ran)
+    counts += &judge(&built, &options, false)?;
+    Ok(Tested::Ran(counts))
 }
 
 /// Runs the tests. One that is not as expected counts as failed, even if it passed.
