@@ -62,12 +62,12 @@ static int loop_connect(struct ibv_qp *qp, uint32_t to, const union ibv_gid *gid
 	return 0;
 }
 
-static inline int loop_open(struct loop *l)
+static inline int loop_open_on(struct loop *l, struct ibv_context *ctx)
 {
 	union ibv_gid gid;
 
 	memset(l, 0, sizeof(*l));
-	l->ctx = loop_device();
+	l->ctx = ctx;
 	if (!l->ctx)
 		return loop_fail("no device");
 	l->pd = ibv_alloc_pd(l->ctx);
@@ -97,6 +97,11 @@ static inline int loop_open(struct loop *l)
 	if (loop_connect(l->qp[0], l->qp[1]->qp_num, &gid, timeout) || loop_connect(l->qp[1], l->qp[0]->qp_num, &gid, timeout))
 		return -1;
 	return 0;
+}
+
+static inline int loop_open(struct loop *l)
+{
+	return loop_open_on(l, loop_device());
 }
 
 /* Polls one completion; its status, or -1 when none came within ten seconds. */

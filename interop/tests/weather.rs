@@ -167,3 +167,66 @@ fn a_running_program_is_listed_and_its_memory_moved_by_hand() {
     std::fs::write(&go, "").expect("a file of our own");
     running.finish().success().says("ok");
 }
+
+/// A program and another process, to which it sent a descriptor, have a buffer mapped whose GPU is pulled: both get SIGBUS at the
+/// address that they touched, what else they have mapped is whole, and CUDA has numbers for it.
+#[test]
+fn the_cpus_mappings_of_a_gpu_that_is_pulled_are_sigbus_in_every_process() {
+    let scratch = Scratch::new();
+    let (go, config) = (scratch.file("go"), scratch.file("peerdma.toml"));
+    for preset in ["nvidia", "amdgpu"] {
+        let _ = std::fs::remove_file(&go);
+        let gpu = |name: &str| {
+            let name = format!("{name}-{}", std::process::id());
+            format!(
+                "[[gpu]]\nname = \"{name}\"\npreset = \"{preset}\"\nvram = \"64M\"\ngtt = \"64M\"\n"
+            )
+        };
+        let text = format!("[[nic]]\nname = \"peerdma0\"\n{}{}", gpu("pulled"), gpu("kept"));
+        std::fs::write(&config, text).expect("a file of our own");
+        let program = Program::new(compile("unplugged", &scratch)).gpu("nvidia").args([&go]);
+        let mut running = program.env("PEERDMA_CONFIG", &config).start();
+        running.wait_says("ready");
+        let pulled = format!("pulled-{}", std::process::id());
+        let by_hand = Program::new(Artefacts::find().peerdma()).args(["gpu", "unplug", &pulled]);
+        by_hand.mode(Mode::Plain).output().success().says("1 GPU unplugged");
+        std::fs::write(&go, "").expect("a file of our own");
+        let out = running.finish();
+        out.success().says("the program: SIGBUS").says("another process: SIGBUS").says("ok");
+    }
+}
+
+/// Everything at once: buffers of two GPUs move, are evicted, find VRAM full and copies slow, while two NICs and CUDA write and read
+/// them. No byte is wrong, and no key dies.
+#[test]
+fn no_byte_is_wrong_in_a_storm_over_two_gpus_and_two_nics() {
+    needs!(Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    let (config, plan) = (scratch.file("peerdma.toml"), scratch.file("plan.toml"));
+    let text = "seed = 11\n\
+        [[fault]]\nname = 'out'\ndo = 'evict'\nevery = '700us'\nprobability = 0.6\n\
+        [[fault]]\nname = 'home'\ndo = 'move'\nto = 'vram'\nevery = '3ms'\n\
+        [[fault]]\nname = 'away'\ndo = 'move'\nto = 'gtt'\nevery = '5ms'\ngpu = 'storm1'\nprobability = 0.3\n\
+        [[fault]]\nname = 'full'\ndo = 'fill'\nshare = 0.97\nfor = '8ms'\nevery = '20ms'\n\
+        [[fault]]\nname = 'slow'\ndo = 'throttle'\nrate = '2G'\nfor = '5ms'\nevery = '13ms'\n\
+        [[fault]]\nname = 'call'\ndo = 'evict'\noperation = 'cuMemcpyDtoD'\nprobability = 0.1\n";
+    std::fs::write(&plan, text).expect("a file of our own");
+    let storm = Program::new(compile("gpu_storm", &scratch)).gpu("nvidia");
+    for (driver, still) in [("amdgpu", "pinned"), ("xe", "revocable")] {
+        let gpu = |name: &str| {
+            format!(
+                "[[gpu]]\nname = \"{name}\"\npreset = \"{driver}\"\nshared = false\nvram = \"16M\"\ngtt = \"64M\"\n"
+            )
+        };
+        let nic = |name: &str, importer: &str| {
+            format!("[[nic]]\nname = \"{name}\"\nimporter = \"{importer}\"\n")
+        };
+        let nics = nic("peerdma0", "dynamic") + &nic("peerdma1", still);
+        std::fs::write(&config, nics + &gpu("storm0") + &gpu("storm1")).expect("a file of our own");
+        let program = storm.clone().args(["7", "3000"]).env("PEERDMA_CONFIG", &config);
+        let out = program.env("PEERDMA_FAULT", &plan).output();
+        out.success().says("ok").says("out: evict fired").says("home: move fired");
+        out.says("full: fill fired").says("slow: throttle fired").says("buffers evicted");
+        out.says("is pinned and cannot move to GTT");
+    }
+}

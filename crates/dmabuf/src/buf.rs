@@ -208,7 +208,7 @@ impl DmaBuf {
         self.shared.size
     }
 
-    /// Why its owner took the memory away, for messages. `None` if it did not, or if that is another process, which does not say.
+    /// Why its owner took the memory away, for messages. `None` if it did not, or does not say.
     pub fn why_gone(&self) -> Option<String> {
         self.shared.exporter.why_gone()
     }

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use crate::attachment::AttachmentInfo;
 use crate::gate::{ClaimError, Gate, GateSlot};
 use crate::resv::ResvGuard;
+use crate::zap::Zap;
 
 /// Who owns the pages of a [`DmaBuf`](crate::DmaBuf) and decides where they are.
 ///
@@ -254,6 +255,8 @@ pub struct MmapBacking {
     pub backing: SgBacking,
     /// Dropped when the bytes are no longer mapped.
     pub hold: Box<dyn std::any::Any + Send + Sync>,
+    /// By this the exporter takes the mapping away, if it ever does: whoever maps says how.
+    pub zap: Option<Zap>,
 }
 
 /// How accesses of a device travel to the memory (`docs/semantics.md` 4.2).

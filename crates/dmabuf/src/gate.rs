@@ -60,5 +60,10 @@ const LENGTH: u64 = 8192;
 /// The byte that the gate's owner has locked, as others have the number of their slot.
 const OWNER: u64 = SLOTS as u64;
 
+/// Index of the first word of why the memory was taken away: the length in bytes, then the text. It is behind the slots.
+const WHY_AT: usize = 8 * (SLOTS + 2);
+/// Longest such text in bytes.
+const WHY_MAX: usize = 512;
+
 /// Index of the word that says who we are.
 const MAGIC_AT: usize = 1;

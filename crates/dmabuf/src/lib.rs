@@ -87,6 +87,7 @@ mod system;
 mod vmap;
 mod weak;
 pub mod window;
+mod zap;
 
 pub use attachment::{
     AttachError, Attachment, AttachmentInfo, MapError, MapGuard, PinError, PinGuard,
@@ -115,7 +116,8 @@ pub use resv::{
 };
 pub use revoke::StillInUse;
 pub use sync_file::{RwFlags, SyncFenceInfo, SyncFile, SyncFileError, SyncFileInfo};
-pub use sys::{Inherited, Known, PeerCred, is_same_user, peer_cred};
+pub use sys::{Inherited, Known, PeerCred, is_same_user, peer_cred, zap};
 pub use vmap::VmapGuard;
 pub use weak::WeakDmaBuf;
 pub use window::{BusWindow, Iommu, Placement, Retired};
+pub use zap::Zap;

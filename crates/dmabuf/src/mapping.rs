@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
 
@@ -16,15 +16,22 @@ use crate::sys::Pages;
 /// [`begin_cpu_access`](Self::begin_cpu_access) and the drop of its guard.
 pub struct Mapping {
     buf: DmaBuf,
-    pages: Pages,
+    pages: Arc<Held>,
     offset: u64,
     len: u64,
     /// Bytes between the start of the pages and the first byte asked for.
     lead: usize,
     is_writable: bool,
-    /// What keeps the bytes where they are mapped. Declared after the pages: unmap first.
-    _hold: Option<Box<dyn std::any::Any + Send + Sync>>,
+    can_vanish: bool,
 }
+
+/// What is mapped, and what keeps the bytes there. Unmapped first.
+struct Held {
+    pages: Pages,
+    hold: Mutex<Option<Hold>>,
+}
+
+type Hold = Box<dyn std::any::Any + Send + Sync>;
 
 /// The memory is coherent for the CPU while this exists.
 #[must_use = "CPU access ends when the guard is dropped"]
@@ -88,7 +95,7 @@ impl DmaBuf {
         }
         let (_, file, _) = self.parts();
         let backing = SgBacking { file: Arc::clone(file), offset };
-        Ok(MmapBacking { backing, hold: Box::new(self.clone()) })
+        Ok(MmapBacking { backing, hold: Box::new(self.clone()), zap: None })
     }
 
     /// Whether a range may be mapped, and where its buffer is if not in its own file.
@@ -130,14 +137,28 @@ impl Mapping {
             None => (buf.fd(), 0),
         };
         let pages = Pages::map(file, start + offset - lead, mapped, is_writable).map_err(system)?;
-        let (buf, hold) = (buf.clone(), elsewhere.map(|elsewhere| elsewhere.hold));
+        let (hold, zap) = match elsewhere {
+            Some(MmapBacking { hold, zap, .. }) => (Some(hold), zap),
+            None => (None, None),
+        };
+        let can_vanish = zap.is_some();
+        let pages = Arc::new(Held { pages, hold: Mutex::new(hold) });
+        if let Some(zap) = zap {
+            let pages = Arc::downgrade(&pages);
+            zap.on_zap(move || {
+                if let Some(held) = pages.upgrade() {
+                    held.zap();
+                }
+            });
+        }
         // CAST: less than what was mapped.
-        Ok(Self { buf, pages, offset, len, lead: lead as usize, is_writable, _hold: hold })
+        let lead = lead as usize;
+        Ok(Self { buf: buf.clone(), pages, offset, len, lead, is_writable, can_vanish })
     }
 
     /// Where the first byte is.
     pub fn addr(&self) -> usize {
-        self.pages.addr() + self.lead
+        self.pages.pages.addr() + self.lead
     }
 
     /// Length in bytes, as asked for.
@@ -158,6 +179,11 @@ impl Mapping {
     /// Whether stores are permitted; otherwise they fault.
     pub fn is_writable(&self) -> bool {
         self.is_writable
+    }
+
+    /// Whether its exporter may take it away, so that who touches it gets SIGBUS.
+    pub fn can_vanish(&self) -> bool {
+        self.can_vanish
     }
 
     /// The buffer.
@@ -189,6 +215,15 @@ impl Mapping {
             unreachable!("a wait without a limit ends with the fences");
         }
         Ok(CpuAccess { mapping: self, direction })
+    }
+}
+
+impl Held {
+    /// The exporter took the memory away: who touches the pages gets SIGBUS.
+    fn zap(&self) {
+        self.pages.zap();
+        let hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(hold);
     }
 }
 

@@ -29,10 +29,12 @@ pub(crate) enum Act {
     Revoke,
     Reset,
     Unplug,
-    /// So many millionths of VRAM are in use from now on.
-    Fill(u32),
-    /// So many bytes are copied in a second at most; 0 is no limit.
-    Throttle(u64),
+    /// So many millionths of VRAM are in use, from now on or while a window is open.
+    Fill(u32, Option<u64>),
+    /// So many bytes are copied in a second at most; 0 is no limit. From now on or while a window is open.
+    Throttle(u64, Option<u64>),
+    /// The window of a [`Fill`](Self::Fill) or [`Throttle`](Self::Throttle) ends.
+    End(u64),
 }
 
 /// What came of it.
@@ -54,8 +56,9 @@ impl Act {
             Self::Move(Domain::Gtt) => ("buffer", "moved to GTT"),
             Self::Evict => ("buffer", "evicted"),
             Self::Revoke => ("buffer", "revoked"),
-            Self::Fill(_) => ("GPU", "filled"),
-            Self::Throttle(_) => ("GPU", "throttled"),
+            Self::Fill(..) => ("GPU", "filled"),
+            Self::Throttle(..) => ("GPU", "throttled"),
+            Self::End(_) => ("GPU", "let go of"),
             Self::Reset => ("GPU", "reset"),
             Self::Unplug => ("GPU", "unplugged"),
         };
@@ -114,12 +117,17 @@ impl Device {
                 let why = format!("revoked by {by}");
                 self.each(buffers, &mut came, |bo| bo.revoked(&why));
             }
-            Act::Fill(share) => {
-                self.fill(share);
+            Act::Fill(share, window) => {
+                self.set_fill(share, window);
                 came.done = 1;
             }
-            Act::Throttle(rate) => {
-                self.throttle.set(rate);
+            Act::Throttle(rate, window) => {
+                self.throttle.set(rate, window);
+                came.done = 1;
+            }
+            Act::End(window) => {
+                self.end_fill(window);
+                self.throttle.end(window);
                 came.done = 1;
             }
             Act::Reset => {
@@ -273,18 +281,33 @@ mod tests {
         let hole = gpu.alloc(16 * MB, Place::VRAM).expect("room");
         let last = gpu.alloc(16 * MB, Place::ONLY_VRAM).expect("room");
         drop(hole);
-        device.act(Act::Fill(1_000_000), None, "the test");
+        device.act(Act::Fill(1_000_000, None), None, "the test");
         assert_eq!(gpu.used(Domain::Vram), 64 * MB, "both holes are filled");
         let next = gpu.alloc(16 * MB, Place::VRAM).expect("somebody goes");
         assert_eq!((first.domain(), next.domain()), (Ok(Domain::Gtt), Ok(Domain::Vram)));
         let refusal = gpu.alloc(32 * MB, Place::ONLY_VRAM).expect_err("it is full");
         assert!(refusal.what.contains("VRAM"), "{refusal}");
-        device.act(Act::Fill(500_000), None, "the test");
+        device.act(Act::Fill(500_000, None), None, "the test");
         assert_eq!(gpu.used(Domain::Vram), 32 * MB, "some of it is let go of");
-        device.act(Act::Fill(0), None, "the test");
+        device.act(Act::Fill(0, None), None, "the test");
         assert_eq!(gpu.used(Domain::Vram), 16 * MB, "what the programs have");
         drop((first, next, last));
         assert_eq!(gpu.used(Domain::Vram), 0);
+    }
+
+    #[test]
+    fn pressure_for_a_while_ends_when_its_own_time_is_over() {
+        let (gpu, device) = gpu("windows");
+        let filled = |act: Act| {
+            device.act(act, None, "the test");
+            gpu.used(Domain::Vram) / MB
+        };
+        assert_eq!(filled(Act::Fill(250_000, Some(1))), 16);
+        assert_eq!(filled(Act::Fill(500_000, Some(2))), 32);
+        assert_eq!(filled(Act::End(1)), 32, "the later one is not over");
+        assert_eq!(filled(Act::Fill(750_000, Some(3))), 48);
+        assert_eq!(filled(Act::End(3)), 32, "and the earlier one neither");
+        assert_eq!(filled(Act::End(2)), 0);
     }
 
     #[test]

@@ -1,15 +1,16 @@
 //! Buffer objects: where each is, and how it moves.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use dmabuf::peer::PeerCore;
 use dmabuf::{
     AttachmentInfo, DmaBuf, Fence, Gate, GateError, ImporterClass, MapType, Placement, Resv,
-    ResvGuard, Usage, WeakDmaBuf,
+    ResvGuard, Usage, WeakDmaBuf, Zap,
 };
 
 use crate::device::Device;
 use crate::error::{Result, busy, invalid, no_device, no_memory};
+use crate::joined::Joined;
 use crate::place::{Domain, Place};
 use crate::pools::Resource;
 use crate::room::{Need, allows};
@@ -27,6 +28,10 @@ pub(crate) struct BoInner {
     /// Its dma-bufs: each shows all of it, or a window.
     pub(crate) exported: Mutex<Vec<WeakDmaBuf>>,
     pub(crate) attachments: Mutex<Vec<AttachmentInfo>>,
+    /// Dma-bufs that it is a part of.
+    joined: Mutex<Vec<Weak<Joined>>>,
+    /// What the CPU has mapped.
+    pub(crate) cpu_maps: Mutex<Vec<Zap>>,
     /// Registrations by address, which are told when the memory goes.
     peers: Mutex<Vec<Peer>>,
     /// Changed under the reservation lock, but for pins.
@@ -88,6 +93,8 @@ impl BoInner {
             gate: OnceLock::new(),
             exported: Mutex::default(),
             attachments: Mutex::default(),
+            joined: Mutex::default(),
+            cpu_maps: Mutex::default(),
             peers: Mutex::default(),
             state: Mutex::new(State { resource, ..State::default() }),
         });
@@ -103,7 +110,7 @@ impl BoInner {
     pub(crate) fn resource(&self) -> Result<Arc<Resource>> {
         let state = self.state();
         if let Some(why) = &state.revoked {
-            return Err(no_device(format!("{} was revoked: {why}", self.name())));
+            return Err(no_device(self.gone(why)));
         }
         let gone = || no_device(format!("{} has no memory any more", self.name()));
         state.resource.clone().ok_or_else(gone)
@@ -341,6 +348,8 @@ impl BoInner {
         why: &str,
     ) -> Result<(Option<dmabuf::Closed>, bool)> {
         self.wait(Usage::Bookkeep);
+        let gone = self.gone(why);
+        self.gate.get().inspect(|gate| gate.tell(&gone));
         let closed = match self.gate.get() {
             Some(gate) if !gate.is_revoked() => Some(gate.close().map_err(held)?),
             _ => None,
@@ -360,6 +369,24 @@ impl BoInner {
             }
         }
         Ok((closed, kept))
+    }
+
+    /// Puts pages that give SIGBUS where the CPU has it mapped. Without the reservation lock.
+    pub(crate) fn zap_cpu_maps(&self) {
+        let zaps = std::mem::take(&mut *self.cpu_maps());
+        zaps.iter().for_each(Zap::zap);
+    }
+
+    pub(crate) fn cpu_maps(&self) -> MutexGuard<'_, Vec<Zap>> {
+        self.cpu_maps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn joined(&self) -> MutexGuard<'_, Vec<Weak<Joined>>> {
+        self.joined.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn gone(&self, why: &str) -> String {
+        format!("{} was revoked: {why}", self.name())
     }
 
     /// The memory is there again.
@@ -388,9 +415,14 @@ impl BoInner {
 
     /// Notes in the ledger by which names others have this placement open, if it was ever exported.
     pub(crate) fn note_exporter(&self, resource: &Resource) {
-        if self.gate.get().is_some()
-            && let Some(token) = dmabuf::export_token()
-        {
+        if self.gate.get().is_some() {
+            self.note_exporter_of(resource);
+        }
+    }
+
+    /// The same, for one that is exported in whatever way.
+    pub(crate) fn note_exporter_of(&self, resource: &Resource) {
+        if let Some(token) = dmabuf::export_token() {
             self.device.pools.ledger.set_exporter(resource.index, token);
         }
     }
@@ -465,9 +497,23 @@ pub(crate) fn name_of_window(bo: &str, offset: u64) -> String {
     format!("{bo}+{offset:#x}")
 }
 
-/// Whether a dma-buf of this name shows the buffer `bo`, or a part of it.
+/// Whether a dma-buf of this name shows the buffer `bo`, or a part of it, or several of which it is one: `gpu0.bo1`,
+/// `gpu0.bo1+0x1000`, `gpu0.bo1-3+bo7`.
 pub(crate) fn is_name_of(bo: &str, name: &str) -> bool {
-    name.strip_prefix(bo).is_some_and(|rest| rest.is_empty() || rest.starts_with('+'))
+    let number = |text: &str| text.strip_prefix("bo")?.parse::<u64>().ok();
+    let split = |name: &str| name.rsplit_once('.').map(|(gpu, rest)| (gpu.len(), rest.to_owned()));
+    let (Some((at, wanted)), Some((other_at, list))) = (split(bo), split(name)) else {
+        return false;
+    };
+    let Some(wanted) = number(&wanted) else { return false };
+    let is_in = |run: &str| match run.split_once('-') {
+        Some((first, last)) => {
+            number(first).is_some_and(|first| first <= wanted)
+                && last.parse().is_ok_and(|last: u64| wanted <= last)
+        }
+        None => number(run) == Some(wanted),
+    };
+    at == other_at && bo[..at] == name[..at] && list.split('+').any(is_in)
 }
 
 fn held(error: GateError) -> dmabuf::ExporterError {

@@ -24,6 +24,8 @@ pub(crate) struct Client {
 /// A claimed range of a buffer.
 pub(crate) struct Claimed {
     bo: Weak<BoInner>,
+    /// The buffer, if it is not to go before the registration.
+    lasting: Option<Arc<BoInner>>,
     /// Where it begins in the buffer, and its length.
     offset: u64,
     len: u64,
@@ -68,14 +70,15 @@ impl PeerClient for Client {
         let offset = start.checked_sub(place.1).filter(|offset| offset + len <= bo.size)?;
         let page = rustix::param::page_size() as u64;
         let (bo, place) = (Arc::downgrade(&bo), Some(place));
-        Some(Box::new(Claimed { bo, offset, len, page, place }))
+        Some(Box::new(Claimed { bo, lasting: None, offset, len, page, place }))
     }
 }
 
 impl Claimed {
     /// `len` bytes at `offset` of a buffer, for who knows them by an address that is no place of the buffer.
     pub(crate) fn new(bo: &Arc<BoInner>, offset: u64, len: u64, page: u64) -> Result<Self> {
-        let claimed = Self { bo: Arc::downgrade(bo), offset, len, page, place: None };
+        let weak = Arc::downgrade(bo);
+        let claimed = Self { bo: weak, lasting: None, offset, len, page, place: None };
         let fits = page.is_power_of_two() && page >= rustix::param::page_size() as u64;
         let end = offset.checked_add(len).and_then(|end| end.checked_next_multiple_of(page));
         if !fits || len == 0 || end.is_none_or(|end| end > bo.size) {
@@ -86,6 +89,12 @@ impl Claimed {
             )));
         }
         Ok(claimed)
+    }
+
+    /// For who cannot stop when the memory is taken back: it is not.
+    pub(crate) fn for_good(mut self) -> Self {
+        self.lasting = self.bo.upgrade();
+        self
     }
 
     fn bo(&self) -> Result<Arc<BoInner>> {
@@ -105,8 +114,10 @@ impl PeerMemory for Claimed {
         if self.place.is_some_and(|place| place != (resource.domain, resource.offset)) {
             return Err(busy(format!("{} moved while it was being registered", bo.name())));
         }
-        bo.pin(false)?;
-        bo.add_peer(core.clone(), self.offset, self.len);
+        bo.pin(self.lasting.is_some())?;
+        if self.lasting.is_none() {
+            bo.add_peer(core.clone(), self.offset, self.len);
+        }
         Ok(())
     }
 
@@ -134,7 +145,7 @@ impl PeerMemory for Claimed {
     fn put_pages(&self) {
         // A buffer that was freed has nothing pinned any more.
         if let Some(bo) = self.bo.upgrade() {
-            bo.unpin(false);
+            bo.unpin(self.lasting.is_some());
         }
     }
 

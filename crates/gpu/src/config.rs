@@ -14,6 +14,7 @@
 //! max_vram_client = "1G"        # of VRAM, for one process
 //! shared = true                 # false: this process has a GPU of its own
 //! cuda_version = 13030          # what cuDriverGetVersion says; that of the first GPU that has one counts
+//! pack = false                  # true: CUDA puts small allocations side by side, at addresses that are no whole pages
 //! dma_buf = true                # false: CUDA says that it exports no dma-bufs, and programs take another way
 //! # has_pin, pin_policy, needs_p2p, needs_revocable, mmap, without_p2p, moves, orphans
 //! ```
@@ -61,6 +62,8 @@ pub struct GpuConfig {
     pub cuda_version: Option<u32>,
     /// Whether CUDA says that it exports dma-bufs (`CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`), and does.
     pub dma_buf: Option<bool>,
+    /// Whether `cuMemAlloc` puts small allocations side by side, at addresses that are no whole pages.
+    pub pack: bool,
     /// See [`Persona`]; so are all further ones. What is not set is the preset's.
     pub has_pin: Option<bool>,
     /// See [`Persona`].
@@ -109,6 +112,7 @@ impl Default for GpuConfig {
             shared: true,
             cuda_version: None,
             dma_buf: None,
+            pack: false,
             has_pin: None,
             pin_policy: None,
             needs_p2p: None,

@@ -76,21 +76,19 @@ impl Bo {
     #[doc(alias = "cuMemsetD8")]
     #[doc(alias = "cuMemsetD32")]
     pub fn fill(&self, offset: u64, pattern: &[u8], len: u64) -> Result<()> {
-        if let [byte] = *pattern {
-            return self.pieces(offset, len, |at, len| {
-                self.access(Usage::Read, |umem| umem.fill(offset + at, byte, len))
-            });
-        }
         if pattern.is_empty() {
             return Err(invalid("nothing to fill memory with"));
         }
-        let whole = (64 << 10) / pattern.len() * pattern.len();
-        let row: Vec<u8> = pattern.iter().copied().cycle().take(whole.max(pattern.len())).collect();
-        self.check(offset, len)?;
-        for at in (0..len).step_by(row.len()) {
-            self.write(offset + at, &row[..(len - at).min(row.len() as u64) as usize])?;
-        }
-        Ok(())
+        let mut pattern = pattern.to_vec();
+        let mut start = 0;
+        self.pieces(offset, len, |at, len| {
+            // A piece need not begin where the pattern does.
+            // CAST: less than the pattern's length.
+            let shift = ((at - start) % pattern.len() as u64) as usize;
+            pattern.rotate_left(shift);
+            start = at;
+            self.access(Usage::Read, |umem| umem.fill_with(offset + at, &pattern, len))
+        })
     }
 
     /// Visits a range: at once, or in pieces if the buffer is another's.

@@ -4,32 +4,39 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use dmabuf::Zap;
+
 use crate::bo::BoInner;
 use crate::error::Result;
+use crate::pools::Resource;
 
-/// Where the CPU may map a buffer. The buffer stays there while this exists.
+/// Where the CPU may map a buffer. The buffer stays there while this exists, unless it is taken away for good.
 #[must_use = "the buffer may move when this is dropped"]
 pub struct CpuPages {
     bo: Arc<BoInner>,
-    file: Arc<OwnedFd>,
-    offset: u64,
+    /// Its pages are nobody else's as long as somebody may have them mapped, whatever becomes of the buffer.
+    resource: Arc<Resource>,
+    zap: Zap,
 }
 
 impl CpuPages {
     pub(crate) fn of(bo: &Arc<BoInner>) -> Result<Self> {
-        let resource = bo.pin_for_cpu(&bo.resv.lock())?;
-        let file = Arc::clone(bo.device.pools.file(resource.domain));
-        Ok(Self { bo: Arc::clone(bo), file, offset: resource.offset })
+        let resv = bo.resv.lock();
+        let resource = bo.pin_for_cpu(&resv, false)?;
+        let zap = Zap::default();
+        // Under the lock: who takes the buffer away comes before this, and refused it, or finds it.
+        bo.cpu_maps().push(zap.clone());
+        Ok(Self { bo: Arc::clone(bo), resource, zap })
     }
 
     /// The file to map.
     pub fn file(&self) -> &Arc<OwnedFd> {
-        &self.file
+        self.bo.device.pools.file(self.resource.domain)
     }
 
     /// Where in the file the buffer begins.
     pub fn offset(&self) -> u64 {
-        self.offset
+        self.resource.offset
     }
 
     /// How long the buffer is.
@@ -41,17 +48,23 @@ impl CpuPages {
     pub fn is_empty(&self) -> bool {
         false
     }
+
+    /// By what the mapping is taken away when the GPU is removed: whoever maps says how.
+    pub fn zap(&self) -> &Zap {
+        &self.zap
+    }
 }
 
 impl Drop for CpuPages {
     fn drop(&mut self) {
-        self.bo.unpin(true);
+        self.bo.cpu_maps().retain(|zap| !zap.is_same(&self.zap));
+        self.bo.unpin(false);
     }
 }
 
 impl fmt::Debug for CpuPages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("CpuPages");
-        debug.field("bo", &self.bo.name()).field("offset", &self.offset).finish_non_exhaustive()
+        debug.field("bo", &self.bo.name()).field("offset", &self.offset()).finish_non_exhaustive()
     }
 }

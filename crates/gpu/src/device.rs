@@ -13,10 +13,11 @@ use crate::client::Client;
 use crate::config::GpuConfig;
 use crate::engine::CopyEngine;
 use crate::error::{Result, no_device, no_memory};
+use crate::fill::Ballast;
 use crate::peers::Peers;
 use crate::persona::Persona;
 use crate::place::Domain;
-use crate::pools::{Pools, Resource};
+use crate::pools::Pools;
 use crate::stats::Counters;
 use crate::throttle::Throttle;
 
@@ -33,8 +34,7 @@ pub(crate) struct Device {
     pub(crate) engine: CopyEngine,
     pub(crate) stats: Arc<Counters>,
     pub(crate) peers: Peers,
-    /// What a fault plan holds of VRAM.
-    pub(crate) ballast: Mutex<Vec<Resource>>,
+    pub(crate) ballast: Mutex<Ballast>,
     pub(crate) throttle: Arc<Throttle>,
     bos: Mutex<BTreeMap<u64, Weak<BoInner>>>,
     next_bo: AtomicU64,

@@ -160,7 +160,7 @@ impl Drop for CopyEngine {
             // A forked child has neither the thread nor the right to the memory.
             return;
         }
-        self.shared.throttle.set(0);
+        self.shared.throttle.set(0, None);
         self.shared.jobs().is_ended = true;
         self.shared.more.notify_all();
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();

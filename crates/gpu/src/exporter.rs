@@ -111,11 +111,12 @@ impl Exporter for Window {
         let pages = CpuPages::of(&self.bo)?;
         let offset = pages.offset() + self.offset;
         let backing = SgBacking { file: Arc::clone(pages.file()), offset };
-        Ok(Some(MmapBacking { backing, hold: Box::new(pages) }))
+        let zap = Some(pages.zap().clone());
+        Ok(Some(MmapBacking { backing, hold: Box::new(pages), zap }))
     }
 
     fn vmap(&self, resv: &ResvGuard<'_>) -> Result<IosysMap> {
-        let resource = self.bo.pin_for_cpu(resv)?;
+        let resource = self.bo.pin_for_cpu(resv, true)?;
         // CAST: inside a pool, which is mapped.
         let addr = resource.cpu_addr() + self.offset as usize;
         Ok(match resource.domain {
@@ -177,7 +178,7 @@ impl Pinning for BoInner {
 }
 
 impl BoInner {
-    fn attach(&self, info: &mut AttachmentInfo) -> Result<()> {
+    pub(crate) fn attach(&self, info: &mut AttachmentInfo) -> Result<()> {
         let persona = &self.device.persona;
         let named = |why: &str| format!("{}: {why}", self.device.config.preset.exporter_name());
         let refused = |why: &str| Err(not_supported(named(why)));
@@ -245,7 +246,7 @@ impl BoInner {
     }
 
     /// Where an importer finds `len` bytes at `offset`.
-    fn map(
+    pub(crate) fn map(
         &self,
         resv: &ResvGuard<'_>,
         info: &AttachmentInfo,
@@ -318,8 +319,9 @@ impl BoInner {
         self.resource()
     }
 
-    /// Brings the buffer to where the CPU reaches it, and keeps it there.
-    pub(crate) fn pin_for_cpu(&self, resv: &ResvGuard<'_>) -> Result<Arc<Resource>> {
+    /// Brings the buffer to where the CPU reaches it, and keeps it there. `firm`: for somebody from whom it cannot be taken
+    /// away.
+    pub(crate) fn pin_for_cpu(&self, resv: &ResvGuard<'_>, firm: bool) -> Result<Arc<Resource>> {
         self.device.check_present()?;
         if !self.device.persona.mmap {
             let preset = self.device.config.preset;
@@ -331,7 +333,7 @@ impl BoInner {
             self.move_into_bar_or_gtt(resv, "mapped by the CPU")?;
         }
         self.wait(Usage::Kernel);
-        Self::pin(self, true)?;
+        Self::pin(self, firm)?;
         self.resource()
     }
 
@@ -347,7 +349,7 @@ impl BoInner {
         self.device.persona.moves && allows(self.place.allowed, Domain::Gtt)
     }
 
-    fn pins_at_attach(&self) -> bool {
+    pub(crate) fn pins_at_attach(&self) -> bool {
         let persona = &self.device.persona;
         !persona.has_pin && persona.moves && persona.pin_policy == PinPolicy::Gtt
     }

@@ -4,16 +4,40 @@ use std::sync::PoisonError;
 
 use crate::device::Device;
 use crate::place::Domain;
+use crate::pools::Resource;
 use crate::room::{BALLAST, Need};
+use crate::windows::Windows;
 
 /// No more pieces than this, and none smaller: the ledger is for the buffers of programs.
 const PIECES: usize = 256;
 const SMALLEST: u64 = 64 << 10;
 
+/// What a fault plan holds of VRAM.
+#[derive(Debug, Default)]
+pub(crate) struct Ballast {
+    /// Millionths of VRAM that are to be in use.
+    share: Windows<u32>,
+    held: Vec<Resource>,
+}
+
 impl Device {
-    /// Holds so much of VRAM that `millionths` of it are in use, or lets go of what is too much. Nothing is evicted for it.
-    pub(crate) fn fill(&self, millionths: u32) {
+    /// Sets how much of VRAM is to be in use, for good or while a window is open.
+    pub(crate) fn set_fill(&self, millionths: u32, window: Option<u64>) {
         let mut ballast = self.ballast.lock().unwrap_or_else(PoisonError::into_inner);
+        let share = ballast.share.set(millionths, window);
+        self.fill(&mut ballast.held, share);
+    }
+
+    /// A window ends.
+    pub(crate) fn end_fill(&self, window: u64) {
+        let mut ballast = self.ballast.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(share) = ballast.share.end(window) {
+            self.fill(&mut ballast.held, share);
+        }
+    }
+
+    /// Holds so much of VRAM that `millionths` of it are in use, or lets go of what is too much. Nothing is evicted for it.
+    fn fill(&self, ballast: &mut Vec<Resource>, millionths: u32) {
         ballast.clear();
         // CAST: no product of these is too long for 128 bits, and the quotient is at most VRAM.
         let target = (u128::from(self.config.vram) * u128::from(millionths) / 1_000_000) as u64;

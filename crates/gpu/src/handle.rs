@@ -189,7 +189,8 @@ impl Bo {
             Memory::Own(bo) => {
                 let pages = CpuPages::of(bo)?;
                 let (file, offset) = (Arc::clone(pages.file()), pages.offset() + offset);
-                Ok(MmapBacking { backing: SgBacking { file, offset }, hold: Box::new(pages) })
+                let (backing, zap) = (SgBacking { file, offset }, Some(pages.zap().clone()));
+                Ok(MmapBacking { backing, hold: Box::new(pages), zap })
             }
             Memory::Imported(imported) => {
                 let offered = imported.buffer().mmap_backing(offset, len);
@@ -222,6 +223,21 @@ impl Bo {
     /// EINVAL when these pages are not all inside the buffer, EOPNOTSUPP when it was imported.
     pub fn peer_memory(&self, offset: u64, len: u64, page: u64) -> Result<Box<dyn PeerMemory>> {
         Ok(Box::new(Claimed::new(self.own()?, offset, len, page)?))
+    }
+
+    /// As [`peer_memory`](Self::peer_memory), for a device that cannot stop: nothing takes the memory back while it is
+    /// registered, and the buffer stays as long.
+    ///
+    /// # Errors
+    ///
+    /// As [`peer_memory`](Self::peer_memory).
+    pub fn lasting_peer_memory(
+        &self,
+        offset: u64,
+        len: u64,
+        page: u64,
+    ) -> Result<Box<dyn PeerMemory>> {
+        Ok(Box::new(Claimed::new(self.own()?, offset, len, page)?.for_good()))
     }
 
     /// The program freed `len` bytes at `offset`: registrations by address that touch them are dead when this returns.

@@ -129,7 +129,7 @@ impl BoInner {
             offset,
             pins: self.pins() as u64,
             moves: self.moves(),
-            dma_bufs: self.dma_bufs().len() as u64,
+            dma_bufs: (self.dma_bufs().len() + self.joined_bufs().len()) as u64,
             by_address: self.peer_count() as u64,
             importers,
         }

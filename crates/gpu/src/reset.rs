@@ -58,10 +58,12 @@ impl Resetting {
     fn revoke_for_good(&mut self, bo: &Arc<BoInner>, why: &str) {
         let before = self.kept.len();
         let closed = self.revoke(bo, why);
+        bo.zap_cpu_maps();
         if self.kept.len() == before {
             if let Some(closed) = closed {
                 closed.revoke();
             }
+            bo.joined_bufs().iter().for_each(|joined| joined.lose());
             bo.lose(true);
         }
     }
@@ -72,6 +74,8 @@ impl Resetting {
     }
 
     fn revoke(&mut self, bo: &Arc<BoInner>, why: &str) -> Option<Closed> {
+        let joined = bo.joined_bufs();
+        joined.iter().for_each(|joined| joined.take_away(&bo.gone(why)));
         let taken = bo.take_away(&bo.resv.lock(), why);
         let (closed, kept) = match taken {
             Ok(taken) => taken,
@@ -83,11 +87,14 @@ impl Resetting {
         // TIMEOUT: an importer that was told may need a moment to give its mapping back.
         let holds =
             |exported: &dmabuf::DmaBuf| exported.wait_unmapped(Some(RESET_PATIENCE)).is_err();
-        let still = kept || bo.dma_bufs().iter().any(holds);
+        let mut bufs = bo.dma_bufs();
+        bufs.extend(joined.iter().filter_map(|joined| joined.buf()));
+        let still = kept || bufs.iter().any(holds);
         if still {
             self.kept.push(bo.name());
         }
         if kept {
+            joined.iter().for_each(|joined| joined.keep());
             // Who keeps its access needs an open gate.
             if let Some(closed) = closed {
                 closed.reopen();
@@ -106,6 +113,7 @@ impl Drop for Resetting {
         // First, so that a refusal is always of the time before its buffer's gate opened: an importer that is refused tells
         // by the gate whether to ask again.
         self.device.is_resetting.store(false, Ordering::Release);
+        let joined: Vec<_> = self.taken.iter().flat_map(|(bo, _)| bo.joined_bufs()).collect();
         for (bo, closed) in self.taken.drain(..) {
             let _resv = bo.resv.lock();
             bo.give_back();
@@ -113,5 +121,7 @@ impl Drop for Resetting {
                 closed.open();
             }
         }
+        // When all of their parts are there again.
+        joined.iter().for_each(|joined| joined.give_back());
     }
 }

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::windows::Windows;
+
 /// How soon a copy that is slowed down learns that it need not be any more.
 const SLICE: Duration = Duration::from_millis(10);
 
@@ -12,13 +14,25 @@ const SLICE: Duration = Duration::from_millis(10);
 pub(crate) struct Throttle {
     /// Bytes per second; 0 is no limit.
     rate: AtomicU64,
+    /// Of which the rate is what counts now.
+    rates: Mutex<Windows<u64>>,
     /// When the bytes that were copied so far would be there.
     until: Mutex<Option<Instant>>,
 }
 
 impl Throttle {
-    pub(crate) fn set(&self, rate: u64) {
-        self.rate.store(rate, Ordering::Relaxed);
+    /// Sets the rate, for good or while a window is open.
+    pub(crate) fn set(&self, rate: u64, window: Option<u64>) {
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        self.rate.store(rates.set(rate, window), Ordering::Relaxed);
+    }
+
+    /// A window ends.
+    pub(crate) fn end(&self, window: u64) {
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(rate) = rates.end(window) {
+            self.rate.store(rate, Ordering::Relaxed);
+        }
     }
 
     /// So many bytes were copied: returns when that was no faster than it may be. Not with a lock held that moves need.
@@ -58,7 +72,7 @@ mod tests {
     fn all_copies_together_are_no_faster_than_the_rate() {
         let throttle = Throttle::default();
         throttle.pace(1 << 40);
-        throttle.set(1 << 30);
+        throttle.set(1 << 30, None);
         let start = Instant::now();
         std::thread::scope(|scope| {
             for _ in 0..2 {
@@ -71,10 +85,10 @@ mod tests {
     #[test]
     fn a_copy_is_let_go_when_the_limit_ends() {
         let throttle = Throttle::default();
-        throttle.set(1 << 20);
+        throttle.set(1 << 20, None);
         std::thread::scope(|scope| {
             let copy = scope.spawn(|| throttle.pace(1 << 40));
-            throttle.set(0);
+            throttle.set(0, None);
             copy.join().expect("it ends");
         });
     }

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -203,11 +203,21 @@ fn acts(act: GpuAct) -> (Act, Option<(Duration, Act)>) {
         GpuAct::Revoke => (Act::Revoke, None),
         GpuAct::Reset => (Act::Reset, None),
         GpuAct::Unplug => (Act::Unplug, None),
-        GpuAct::Fill(share, lasts) => (Act::Fill(share), lasts.map(|lasts| (lasts, Act::Fill(0)))),
+        GpuAct::Fill(share, lasts) => {
+            let window = lasts.map(|_| new_window());
+            (Act::Fill(share, window), lasts.zip(window.map(Act::End)))
+        }
         GpuAct::Throttle(rate, lasts) => {
-            (Act::Throttle(rate), lasts.map(|lasts| (lasts, Act::Throttle(0))))
+            let window = lasts.map(|_| new_window());
+            (Act::Throttle(rate, window), lasts.zip(window.map(Act::End)))
         }
     }
+}
+
+/// A number for a window that no other one had.
+fn new_window() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 fn words(act: Act, came: &Came) -> String {

@@ -261,6 +261,31 @@ fn a_gpu_that_is_removed_takes_everything_along() {
 }
 
 #[test]
+fn the_cpus_pages_go_with_the_gpu_and_not_with_its_reset() {
+    let (gpu, _) = open(&config(Preset::Xe));
+    let [bo, other] = [(); 2].map(|()| gpu.alloc(MB, Place::VISIBLE_VRAM).expect("room"));
+    let mapping = bo.export().expect("exported").map(4096, 4096).expect("mapped");
+    let addr = mapping.addr() as u64;
+    common::dma_write(addr, b"bytes").expect("mapped");
+    assert!(gpu.reset().is_empty(), "the CPU is no importer that keeps its access");
+    let mut bytes = [1; 5];
+    common::dma_read(addr, &mut bytes).expect("still mapped");
+    assert_eq!(bytes, [0; 5], "what VRAM held is lost");
+    common::dma_write(addr, b"again").expect("mapped");
+    bo.read(4096, &mut bytes).expect("the same memory");
+    assert_eq!(&bytes, b"again");
+
+    let late = other.mmap_backing(0, 4096).expect("offered");
+    assert!(gpu.remove().is_empty());
+    assert_eq!(common::dma_read(addr, &mut bytes), Err(Miss::Fault { at: addr }));
+    assert_eq!(gpu.used(Domain::Vram), MB, "what may yet be mapped is nobody else's");
+    assert!(late.zap.as_ref().is_some_and(dmabuf::Zap::is_zapped));
+    drop(late);
+    assert_eq!(gpu.used(Domain::Vram), 0);
+    drop(mapping);
+}
+
+#[test]
 fn the_gate_stops_accesses_before_the_memory_moves() {
     let (gpu, tree) = open(&config(Preset::Xe));
     let bo = gpu.alloc(MB, Place::VRAM).expect("room");

@@ -93,6 +93,7 @@ fn the_other_process() {
     let gpu = open(&GpuConfig { name, shared: true, ..config(Preset::Xe) });
     let mut bos: Vec<Bo> = vec![];
     let mut mrs: Vec<Mr> = vec![];
+    let mut bufs: Vec<dmabuf::DmaBuf> = vec![];
     let mut windows: Vec<dmabuf::DmaBuf> = vec![];
     let mut maps: Vec<umem::Umem> = vec![];
     println!("say: open");
@@ -146,6 +147,7 @@ fn the_other_process() {
                     Ok(mr) => {
                         let said = mr.map_type().to_string();
                         mrs.push(mr);
+                        bufs.push(buf);
                         said
                     }
                     Err(refused) => format!("{refused:?}"),
@@ -178,6 +180,10 @@ fn the_other_process() {
             "mapwrite" => {
                 let map = &maps[usize::try_from(number(1)).expect("small")];
                 map.write(0, &pattern(number(2), 4096)).map_or("no", |()| "ok").to_owned()
+            }
+            "why" => {
+                let buf = &bufs[usize::try_from(number(1)).expect("small")];
+                buf.why_gone().unwrap_or_else(|| "nobody says".to_owned())
             }
             "unmap" => {
                 drop(maps.remove(usize::try_from(number(1)).expect("small")));
@@ -509,6 +515,41 @@ fn a_buffer_imported_by_another_process_moves_and_is_revoked_there_too() {
     assert_eq!(other.say(&format!("{import} revocable")), "bus address");
     assert!(gpu.reset().is_empty(), "everybody let go");
     assert_eq!(other.say("mrcheck 0 12"), "revoked");
+}
+
+/// The CPU's pages there go, and only then the memory is somebody else's.
+#[test]
+fn what_another_process_has_mapped_and_imported_goes_with_the_gpu() {
+    let config = shared("zapped");
+    let gpu = open(&config);
+    let [bo, other_bo] = [(); 2].map(|()| gpu.alloc(MB, Place::VISIBLE_VRAM).expect("room"));
+    let (buf, other_buf) = (bo.export().expect("exported"), other_bo.export().expect("exported"));
+    let mut other = Other::start(&config);
+    let at = |buf: &dmabuf::DmaBuf| format!("{} {}", std::process::id(), buf.fd().as_raw_fd());
+    assert_eq!(other.say(&format!("map {} 4096 8192", at(&buf))), "ok");
+    assert_eq!(other.say(&format!("map {} 0 4096", at(&other_buf))), "ok");
+    assert_eq!(other.say("mapwrite 0 5"), "ok");
+    let mut seen = vec![0; 4096];
+    bo.read(4096, &mut seen).expect("inside");
+    assert!(seen == pattern(5, 4096), "the same memory");
+    assert_eq!(other.say(&format!("import {} dynamic", at(&buf))), "bus address");
+    assert_eq!(other.say("why 0"), "nobody says");
+
+    let mut members = gpu::survey();
+    members.retain(|member| member.pid == Some(std::process::id()) && member.gpu == config.name);
+    let done = members[0].act(gpu::ByHand::Unplug, None);
+    assert_eq!(done, Ok(("1 GPU unplugged".to_owned(), vec![])), "nobody keeps anything");
+    let start = std::time::Instant::now();
+    while other.say("mapwrite 0 6") == "ok" || other.say("mapwrite 1 6") == "ok" {
+        assert!(start.elapsed() < std::time::Duration::from_secs(10), "the pages go");
+    }
+    while other.say("used") != "0" {
+        assert!(start.elapsed() < std::time::Duration::from_secs(10), "the memory is given back");
+    }
+    assert_eq!(other.say("unmap 0"), "ok");
+    let why = other.say("why 0");
+    assert!(why.contains("bo1 was revoked: the GPU was unplugged by "), "{why}");
+    assert_eq!(other.say("alloc 4096 only"), "ok", "its own GPU is there");
 }
 
 #[test]

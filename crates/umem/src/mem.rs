@@ -560,6 +560,31 @@ impl Umem {
             .map_err(|at| page_fault(Touch::Write, addr, len, at))
     }
 
+    /// Stores `pattern` again and again in `len` bytes from `offset` on; the last time as much of it as there is room for.
+    /// With an empty one, nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`fill`](Self::fill).
+    pub fn fill_with(&self, offset: u64, pattern: &[u8], len: u64) -> Result<(), Fault> {
+        /// What is written at a time.
+        const ROW: usize = 16 << 10;
+        let Some(first) = pattern.first() else { return Ok(()) };
+        if pattern.iter().all(|byte| byte == first) {
+            return self.fill(offset, *first, len);
+        }
+        let times = (ROW / pattern.len()).max(1);
+        let row = pattern.repeat(times);
+        let mut done = 0;
+        while done < len {
+            let part = (row.len() as u64).min(len - done);
+            // CAST: at most a row.
+            self.write(offset + done, &row[..part as usize])?;
+            done += part;
+        }
+        Ok(())
+    }
+
     /// The address of a range that is inside and may be touched so, as far as is known beforehand.
     pub(crate) fn check(&self, touch: Touch, offset: u64, len: u64) -> Result<usize, Fault> {
         match touch {
@@ -630,7 +655,7 @@ impl fmt::Debug for Umem {
 }
 
 impl Inner {
-    /// Whether accesses go through the guard. Kernel dma-bufs do while the guard is ours. When the program owns the
+    /// Whether accesses go through the guard. What an exporter may take away from the CPU does. Kernel dma-bufs do while the guard is ours. When the program owns the
     /// handlers they are touched directly: `process_vm_writev` does not reach pages without a `struct page`.
     #[inline]
     fn is_guarded(&self) -> bool {
@@ -639,7 +664,7 @@ impl Inner {
             Kind::User | Kind::Bus { .. } => true,
             Kind::Host { .. } | Kind::Parts(_) => false,
             Kind::DmaBuf { mapping, .. } => {
-                mapping.buf().is_kernel() && guard::way() == Way::Guarded
+                mapping.can_vanish() || mapping.buf().is_kernel() && guard::way() == Way::Guarded
             }
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::page::Page;
 use super::protocol::{self, FIRST, REVOKED, Words};
-use super::{ClaimError, GateSlot, LENGTH, MAGIC, MAGIC_AT, OWNER, SLOTS};
+use super::{ClaimError, GateSlot, LENGTH, MAGIC, MAGIC_AT, OWNER, SLOTS, WHY_AT, WHY_MAX};
 use crate::fork::PrivateFd;
 use crate::sys::{self, SharedWords};
 
@@ -201,6 +201,23 @@ impl Gate {
                 Err(held)
             }
         }
+    }
+
+    /// Says why the memory will be taken away, for those who then find the gate shut: [`GateSlot::why`].
+    pub fn tell(&self, why: &str) {
+        let words = &self.inner.page.words;
+        if words.is_husk() {
+            return;
+        }
+        let len = why.len().min(WHY_MAX);
+        words.store(WHY_AT, 0, Ordering::Relaxed);
+        for (at, piece) in why.as_bytes()[..len].chunks(8).enumerate() {
+            let mut bytes = [0; 8];
+            bytes[..piece.len()].copy_from_slice(piece);
+            words.store(WHY_AT + 1 + at, u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        }
+        // ORDERING: pairs with the acquire in `GateSlot::why`.
+        words.store(WHY_AT, len as u64, Ordering::Release);
     }
 
     /// Ends all access for good, and waits at most [`PATIENCE`] for those inside. Does nothing more if that was done

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::page::Page;
 use super::protocol::{self, REVOKED, Words};
-use super::{LENGTH, MAGIC, MAGIC_AT, OWNER, PATIENCE, SLOTS};
+use super::{LENGTH, MAGIC, MAGIC_AT, OWNER, PATIENCE, SLOTS, WHY_AT, WHY_MAX};
 use crate::fork::PrivateFd;
 use crate::sys::{self, SharedWords};
 
@@ -197,6 +197,23 @@ impl GateSlot {
             (epoch, true) => GateState::Closed { epoch },
             (_, false) => GateState::Revoked,
         }
+    }
+
+    /// Why the owner took the memory away, if it said so. Whoever has the gate could have written it: it is cut, and has no
+    /// control characters.
+    pub fn why(&self) -> Option<String> {
+        let words = &self.inner.page.words;
+        if words.is_husk() {
+            return None;
+        }
+        // ORDERING: pairs with the release in `Gate::tell`.
+        let len = usize::try_from(words.load(WHY_AT, Ordering::Acquire)).unwrap_or(0).min(WHY_MAX);
+        let pieces = (0..len.div_ceil(8)).map(|at| words.load(WHY_AT + 1 + at, Ordering::Relaxed));
+        let mut bytes: Vec<u8> = pieces.flat_map(u64::to_ne_bytes).collect();
+        bytes.truncate(len);
+        let plain = |c: char| if c.is_control() { '?' } else { c };
+        let why: String = String::from_utf8_lossy(&bytes).chars().map(plain).collect();
+        (!why.is_empty()).then_some(why)
     }
 
     /// The file, for others who access the same buffer: they claim slots of their own.

@@ -52,6 +52,27 @@ fn who_is_inside_is_waited_for_and_named() {
 }
 
 #[test]
+fn who_took_the_memory_away_says_why_and_the_text_is_made_harmless() {
+    let gate = Gate::new("BO 1").expect("memory exists");
+    let slot = GateSlot::claim(gate.fd()).expect("a free slot");
+    assert_eq!(slot.why(), None);
+    for (said, heard) in [
+        ("unplugged", "unplugged"),
+        ("exactly", "exactly"),
+        ("a", "a"),
+        ("", ""),
+        ("\u{1b}[2J\n", "?[2J?"),
+    ] {
+        gate.tell(said);
+        assert_eq!(slot.why().unwrap_or_default(), heard);
+    }
+    gate.tell(&"ä".repeat(WHY_MAX));
+    let heard = slot.why().expect("the beginning of it");
+    assert!(heard.starts_with("ää") && heard.len() <= WHY_MAX + 3);
+    drop(slot.enter(gate.epoch()).expect("no slot was written over"));
+}
+
+#[test]
 fn one_process_has_one_slot_and_gives_it_back() {
     let gate = Gate::new("BO 1").expect("memory exists");
     let one = GateSlot::claim(gate.fd()).expect("a free slot");

@@ -3,7 +3,7 @@
 use super::message::BadMessage;
 
 /// "peerdmab", and the version.
-pub(super) const MAGIC: u64 = 0x7065_6572_646d_6202;
+pub(super) const MAGIC: u64 = 0x7065_6572_646d_6203;
 
 type Result<T> = std::result::Result<T, BadMessage>;
 

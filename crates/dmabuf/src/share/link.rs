@@ -17,6 +17,7 @@ use crate::buf::Shared;
 use crate::exporter::{ExporterError, ExporterErrorKind};
 use crate::fork::PrivateFd;
 use crate::sys;
+use crate::zap::Zap;
 
 /// A connection. It ends with its last buffer.
 #[derive(Debug)]
@@ -39,6 +40,8 @@ struct Inner {
     /// Messages without an answer that the other side has no room for at present.
     backlog: Mutex<VecDeque<Request>>,
     bufs: Mutex<BTreeMap<u64, Import>>,
+    /// By which that process takes away what the CPU has mapped here, by the numbers of holds.
+    zaps: Mutex<BTreeMap<u64, Zap>>,
 }
 
 #[derive(Debug)]
@@ -71,6 +74,7 @@ impl Link {
             channel: Mutex::new(Channel { next: 1, buffer: vec![0; MESSAGE_MAX] }),
             backlog: Mutex::default(),
             bufs: Mutex::default(),
+            zaps: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -102,6 +106,18 @@ impl Link {
         if self.is_gone() {
             proxy.end(shared);
         }
+    }
+
+    /// From now on that process can take away what is mapped by a hold.
+    pub(super) fn expect_zap(&self, hold: u64) -> Zap {
+        let zap = Zap::default();
+        self.inner.zaps().insert(hold, zap.clone());
+        zap
+    }
+
+    /// The hold is over.
+    pub(super) fn forget_zap(&self, hold: u64) {
+        self.inner.zaps().remove(&hold);
     }
 
     /// Asks, and waits for the answer. If that does not come in time, `undo` is sent after the request, so that what it
@@ -214,6 +230,12 @@ impl Inner {
             match socket::recv(&self.notes, &mut buffer) {
                 Received::Packet(len, _) => match Note::decode(&buffer[..len]) {
                     Ok(Note::Invalidate { buf, attachment }) => self.invalidate(buf, attachment),
+                    Ok(Note::Zap { hold }) => {
+                        let zap = self.zaps().get(&hold).cloned();
+                        if let Some(zap) = zap {
+                            zap.zap();
+                        }
+                    }
                     Err(bad) => {
                         tracing::warn!("{} is cut off: {bad}", self.who());
                         break;
@@ -309,6 +331,10 @@ impl Inner {
 
     fn backlog(&self) -> MutexGuard<'_, VecDeque<Request>> {
         self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn zaps(&self) -> MutexGuard<'_, BTreeMap<u64, Zap>> {
+        self.zaps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn bufs(&self) -> MutexGuard<'_, BTreeMap<u64, Import>> {

@@ -109,6 +109,8 @@ pub(super) struct Entry {
 pub(super) enum Note {
     /// The mappings of this attachment are void.
     Invalidate { buf: u64, attachment: u64 },
+    /// What the CPU has mapped by this hold is taken away.
+    Zap { hold: u64 },
 }
 
 /// Why bytes are not a message.
@@ -311,8 +313,10 @@ impl Reply {
 impl Note {
     pub(super) fn encode(self) -> Vec<u8> {
         let mut out = Writer::new();
-        let Self::Invalidate { buf, attachment } = self;
-        out.begin(1, 0, &[buf, attachment]);
+        match self {
+            Self::Invalidate { buf, attachment } => out.begin(1, 0, &[buf, attachment]),
+            Self::Zap { hold } => out.begin(2, 0, &[hold]),
+        }
         out.bytes
     }
 
@@ -321,6 +325,7 @@ impl Note {
         let mut from = Reader { rest: bytes };
         let note = match from.begin()? {
             (1, 0) => Self::Invalidate { buf: from.word()?, attachment: from.word()? },
+            (2, 0) => Self::Zap { hold: from.word()? },
             (kind, _) => return Err(BadMessage::Kind(kind)),
         };
         from.end()?;

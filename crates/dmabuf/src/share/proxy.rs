@@ -312,6 +312,14 @@ impl Exporter for Proxy {
         self.link.post(Request::Unmap { attachment: info.id(), map: map.number });
     }
 
+    fn why_gone(&self) -> Option<String> {
+        match (self.check(), &self.slot) {
+            (Err(refusal), _) => Some(refusal.what),
+            (Ok(()), Some(slot)) => slot.why(),
+            (Ok(()), None) => None,
+        }
+    }
+
     fn gate_slot(&self) -> Result<Option<GateSlot>, ClaimError> {
         Ok(self.slot.clone())
     }
@@ -338,12 +346,15 @@ impl Exporter for Proxy {
         let hold = number();
         let request = Request::Hold { buf: self.buf, hold, offset, len };
         let undo = Some(Request::LetGo { hold });
+        // First, as a note may come before the answer.
+        let zap = self.link.expect_zap(hold);
+        let mut held = CpuHold { link: Arc::clone(&self.link), hold, is_held: false };
         let (mapped, files) = match self.link.call(&request, undo)? {
             (Reply::Mapped(mapped), files) => (mapped, files),
             (Reply::Done, _) => return Ok(None),
             _ => return Err(self.link.lied("it answers a hold strangely")),
         };
-        let held = CpuHold { link: Arc::clone(&self.link), hold };
+        held.is_held = true;
         let (Ok([file]), [entry]) = (<[OwnedFd; 1]>::try_from(files), &*mapped.entries) else {
             return Err(self.link.lied("it gives memory in several places to be mapped"));
         };
@@ -355,7 +366,7 @@ impl Exporter for Proxy {
             return Err(self.link.lied("it gives memory that can vanish, or is not there"));
         }
         let backing = SgBacking { file: Arc::new(file), offset: entry.offset };
-        Ok(Some(MmapBacking { backing, hold: Box::new(held) }))
+        Ok(Some(MmapBacking { backing, hold: Box::new(held), zap: Some(zap) }))
     }
 
     fn mmap(&self, offset: u64, len: u64) -> Result<(), ExporterError> {
@@ -367,11 +378,16 @@ impl Exporter for Proxy {
 struct CpuHold {
     link: Arc<Link>,
     hold: u64,
+    /// Whether the exporter granted it.
+    is_held: bool,
 }
 
 impl Drop for CpuHold {
     fn drop(&mut self) {
-        self.link.post(Request::LetGo { hold: self.hold });
+        self.link.forget_zap(self.hold);
+        if self.is_held {
+            self.link.post(Request::LetGo { hold: self.hold });
+        }
     }
 }
 

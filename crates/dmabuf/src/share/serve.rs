@@ -10,7 +10,7 @@ use rustix::event::PollFlags;
 
 use super::answer::{describe, of_map, of_pin, unknown};
 use super::message::{
-    Attach, Entry, Facts, MESSAGE_MAX, Mapped, NAME_MAX, NO_ANSWER, Reply, Request,
+    Attach, Entry, Facts, MESSAGE_MAX, Mapped, NAME_MAX, NO_ANSWER, Note, Reply, Request,
 };
 use super::socket::{self, Received};
 use super::stand_in::{Notes, StandIn};
@@ -306,10 +306,14 @@ impl Connection {
             }
             Err(reason) => return refuse(reason),
         };
-        let MmapBacking { backing, hold: held } = offered;
+        let MmapBacking { backing, hold: held, zap } = offered;
         let entries = vec![Entry { file: 0, offset: backing.offset, len: import.shared.size() }];
         let mapped = Mapped { epoch: None, map_type: MapType::System, entries };
         self.holds.insert(hold, held);
+        if let (Some(zap), Some(notes)) = (zap, self.notes.clone()) {
+            // The memory is kept until the process answers by letting go, or ends.
+            zap.on_zap(move || notes.push(Note::Zap { hold }));
+        }
         self.reply(number, &Reply::Mapped(mapped), &[backing.file.as_fd()])
     }
 

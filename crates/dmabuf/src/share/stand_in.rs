@@ -130,7 +130,7 @@ impl Notes {
     }
 
     /// Sends a note, now or later. Never waits.
-    fn push(&self, note: Note) {
+    pub(super) fn push(&self, note: Note) {
         self.pending().insert(note);
         if self.flush() {
             self.bell.ring();

@@ -217,6 +217,31 @@ bitflags::bitflags! {
     }
 }
 
+/// Puts pages in the place of what is mapped that give SIGBUS to who touches them, as a device's do when it is gone: those
+/// behind the end of a file. With no memory for that, SIGSEGV.
+///
+/// # Errors
+///
+/// The kernel's: what was mapped is still there.
+///
+/// # Safety
+///
+/// What is mapped there is the caller's to take away: whole pages of a shared mapping, and nobody has a reference to them.
+pub unsafe fn zap(addr: usize, len: usize, prot: ProtFlags) -> Result<(), Errno> {
+    let at = ptr::with_exposed_provenance_mut(addr);
+    let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+    let mapped = sealed_memfd("peerdma-zapped", 0).and_then(|empty| {
+        // SAFETY: the caller's promise.
+        unsafe { rustix::mm::mmap(at, len, prot, flags, &empty, 0) }
+    });
+    if mapped.is_err() {
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: the caller's promise.
+        unsafe { rustix::mm::mmap_anonymous(at, len, ProtFlags::empty(), flags) }?;
+    }
+    Ok(())
+}
+
 /// Pages of a file mapped shared; unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Pages {
@@ -239,6 +264,15 @@ impl Pages {
             rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, fd, offset)
         }?;
         Ok(Self { addr: ptr.expose_provenance(), len })
+    }
+
+    /// Puts pages there that nobody can touch.
+    pub(crate) fn zap(&self) {
+        // SAFETY: exactly the range that `map` got, which this value keeps.
+        if let Err(errno) = unsafe { zap(self.addr, self.len, ProtFlags::READ | ProtFlags::WRITE) }
+        {
+            tracing::error!("pages of memory that was taken away stay mapped: {errno}");
+        }
     }
 
     /// Where they begin.

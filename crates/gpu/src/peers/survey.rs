@@ -110,20 +110,24 @@ impl Member {
         let ask = Ask::Act { ledger: memory, what, buffer };
         match Name::new(&self.gpu).tell(self.member, &ask) {
             Told::Text { said, .. } => {
-                let text = std::str::from_utf8(&said).ok();
-                let came = text.and_then(|text| toml::from_str::<Came>(text).ok());
-                let came = came.ok_or("it answered nothing that can be read")?;
-                let mut why: Vec<_> = came.why.iter().map(|why| crate::look::short(why)).collect();
-                match came.refused.saturating_sub(why.len() as u64) {
-                    0 => {}
-                    more => why.push(format!("and {more} more")),
-                }
-                Ok((what.act().words(came.done), why))
+                let (done, why) = heard(&said).ok_or("it answered nothing that can be read")?;
+                Ok((what.act().words(done), why))
             }
             Told::Nobody => Err("it ended".to_owned()),
             Told::Silence { .. } => Err("it does not answer: is it stopped?".to_owned()),
         }
     }
+}
+
+/// To how many it was done, as a process says, and why not to others.
+pub(crate) fn heard(said: &[u8]) -> Option<(u64, Vec<String>)> {
+    let came: Came = toml::from_str(std::str::from_utf8(said).ok()?).ok()?;
+    let mut why: Vec<_> = came.why.iter().map(|why| crate::look::short(why)).collect();
+    match came.refused.saturating_sub(why.len() as u64) {
+        0 => {}
+        more => why.push(format!("and {more} more")),
+    }
+    Some((came.done, why))
 }
 
 #[cfg(test)]

@@ -174,32 +174,41 @@ impl Mr {
 
     /// An access as a good device does it: maps if need be, waits for moves, enters the gate.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Miss> {
-        self.access(offset, bytes.len(), |addr| dma_write(addr, bytes))
+        self.access(offset, bytes.len(), |addr, range| dma_write(addr, &bytes[range]))
     }
 
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Miss> {
         let len = out.len();
-        self.access(offset, len, |addr| dma_read(addr, out))
+        self.access(offset, len, |addr, range| dma_read(addr, &mut out[range]))
     }
 
     fn access(
         &self,
         offset: u64,
         len: usize,
-        copy: impl FnOnce(u64) -> Result<(), Miss>,
+        mut copy: impl FnMut(u64, std::ops::Range<usize>) -> Result<(), Miss>,
     ) -> Result<(), Miss> {
-        let (addr, epoch) = {
+        let (entries, epoch) = {
             let held = self.nic.held.lock().expect("no panic");
             let table = held.as_ref().ok_or(Miss::NotMapped)?.map.table();
             assert!(offset + len as u64 <= table.len());
-            (table.entries[0].addr + offset, table.epoch)
+            (table.entries.clone(), table.epoch)
         };
         self.attachment.resv().wait(Usage::Kernel, None).expect("no limit");
         let _inside = match (&self.slot, epoch) {
             (Some(slot), Some(epoch)) => Some(slot.enter(epoch).map_err(|_| Miss::Stale)?),
             _ => None,
         };
-        copy(addr)
+        let (end, mut start) = (offset + len as u64, 0);
+        for entry in entries {
+            let (from, to) = (offset.max(start), end.min(start + entry.len));
+            if from < to {
+                let range = (from - offset) as usize..(to - offset) as usize;
+                copy(entry.addr + (from - start), range)?;
+            }
+            start += entry.len;
+        }
+        Ok(())
     }
 }
 

@@ -24,8 +24,15 @@ pub(super) struct Wanted {
     pub(super) flags: c_int,
 }
 
-/// What keeps a buffer where it is mapped.
-type Hold = Arc<dyn Any + Send + Sync>;
+/// What keeps a buffer where it is mapped. It goes with the last range of the mapping, or when the buffer is taken away.
+type Hold = Arc<Mapped>;
+
+struct Mapped {
+    /// Device and inode of the file.
+    file: (u64, u64),
+    prot: ProtFlags,
+    hold: Mutex<Option<Box<dyn Any + Send + Sync>>>,
+}
 
 /// The newest ones. They belong to the process that made them, as the mappings do that a child of a fork inherits. They are
 /// never freed.
@@ -45,6 +52,18 @@ pub(super) struct Maps {
 struct Span {
     start: AtomicUsize,
     end: AtomicUsize,
+}
+
+impl Mapped {
+    /// What there is of its file from `start` to `end`: somebody may have unmapped it by a bare system call, and mapped something
+    /// else.
+    fn still_mapped(&self, start: usize, end: usize) -> Vec<(usize, usize)> {
+        let mapped = dmabuf::peer::shared_mappings(start as u64, (end - start) as u64);
+        let ours = mapped.into_iter().filter(|mapping| mapping.file == self.file);
+        // CAST: addresses of this process.
+        let inside = ours.map(|at| ((at.start as usize).max(start), (at.end as usize).min(end)));
+        inside.filter(|(start, end)| start < end).collect()
+    }
 }
 
 impl Wanted {
@@ -117,7 +136,8 @@ impl Maps {
     /// What is mapped at a fixed address may be replaced.
     pub(super) unsafe fn map(wanted: &Wanted, offered: MmapBacking) -> Result<*mut c_void> {
         let maps = Self::here_or_new();
-        let MmapBacking { backing, hold } = offered;
+        let MmapBacking { backing, hold, zap } = offered;
+        let stat = rustix::fs::fstat(&*backing.file).map_err(Errno::raw_os_error)?;
         // CAST: the bits.
         let prot = ProtFlags::from_bits_retain(wanted.prot as u32);
         // CAST: the bits.
@@ -131,13 +151,48 @@ impl Maps {
         let addr = addr.map_err(Errno::raw_os_error)?;
         let start = addr as usize;
         let end = start + wanted.len.next_multiple_of(rustix::param::page_size());
-        if let Err(hold) = maps.add(start, end, hold.into()) {
+        let file = (stat.st_dev, stat.st_ino);
+        let hold = Arc::new(Mapped { file, prot, hold: Mutex::new(Some(hold)) });
+        if let Err(hold) = maps.add(start, end, Arc::clone(&hold)) {
             // SAFETY: the program has not seen it yet.
             let _ = unsafe { rustix::mm::munmap(addr, wanted.len) };
             drop(hold);
             return Err(libc::ENOMEM);
         }
+        if let Some(zap) = zap {
+            let hold = Arc::downgrade(&hold);
+            zap.on_zap(move || {
+                if let Some(hold) = hold.upgrade() {
+                    maps.zap(&hold);
+                }
+            });
+        }
         Ok(addr)
+    }
+
+    /// The buffer was taken away: who touches what is left of this mapping gets SIGBUS.
+    fn zap(&self, gone: &Hold) {
+        if self.pid != std::process::id() {
+            return;
+        }
+        // While it is locked, nothing of this is unmapped: the addresses are not somebody else's.
+        let holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        for (span, hold) in self.spans.iter().zip(holds.iter()) {
+            if !hold.as_ref().is_some_and(|hold| Arc::ptr_eq(hold, gone)) {
+                continue;
+            }
+            let (start, end) = span.get();
+            for (start, end) in gone.still_mapped(start, end) {
+                // SAFETY: a stretch of what `map` mapped.
+                if let Err(errno) = unsafe { dmabuf::zap(start, end - start, gone.prot) } {
+                    tracing::error!(target: "peerdma::drm", "memory that was taken away stays mapped: {errno}");
+                    return;
+                }
+            }
+        }
+        drop(holds);
+        let hold = gone.hold.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(hold);
     }
 
     /// Whether a mapping of ours is in this range.
