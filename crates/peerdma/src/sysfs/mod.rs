@@ -55,7 +55,7 @@ const PEER_MEMORY: [&str; 4] = [
 /// What module xe says of its source: a checksum, of which ours has none.
 const XE_SRCVERSION: &str = "000000000000000000000000";
 
-/// Directories that this process's tree answers for besides: PCI functions.
+/// What this process's tree answers for besides: PCI functions and what is in them.
 static FUNCTIONS: OnceLock<Vec<String>> = OnceLock::new();
 
 /// All directories this tree answers for.
@@ -73,8 +73,11 @@ const CLASSES: &str = "/sys/class";
 /// The directory of PCI functions, likewise.
 const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
 
+/// The directory of DRM's devices, likewise.
+const DRM: &str = "/sys/class/drm";
+
 /// Directories with names of ours and of the kernel's.
-pub(crate) const LISTINGS: [&str; 2] = [CLASSES, PCI_FUNCTIONS];
+pub(crate) const LISTINGS: [&str; 3] = [CLASSES, PCI_FUNCTIONS, DRM];
 
 /// One name in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,8 +129,8 @@ impl Tree {
             kernel::describe(self, true);
         }
         let nics = nics.iter().filter_map(|nic| nic.function.as_ref());
-        let functions = nics.chain(gpus.iter().map(|gpu| &gpu.function));
-        let mut functions: Vec<_> = functions.flat_map(pci::Function::served).collect();
+        let mut functions: Vec<_> = nics.flat_map(pci::Function::served).collect();
+        functions.extend(gpus.iter().flat_map(GpuFacts::served));
         functions.sort_unstable();
         functions.dedup();
         // A process has one tree.

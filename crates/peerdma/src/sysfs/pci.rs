@@ -13,7 +13,7 @@ use std::path::Path;
 use ::pci::{Bdf, PciTree};
 
 use super::facts::{CpuList, NicFacts};
-use super::{PCI_FUNCTIONS, Tree};
+use super::{DRM, PCI_FUNCTIONS, Tree};
 
 /// The lines of a function's `resource`: six BARs and the ROM. Of ours nothing can be mapped.
 const RESOURCES: usize = 7;
@@ -38,7 +38,13 @@ pub(crate) struct GpuFacts {
     near: Option<(i32, CpuList)>,
     /// Who programs find behind it.
     driver: &'static str,
+    /// Its number among DRM's cards.
+    card: u32,
 }
+
+/// DRM's character devices.
+const DRM_MAJOR: u32 = 226;
+const FIRST_RENDER: u32 = 128;
 
 impl Function {
     /// Where this function of a tree is; nothing if the machine has one at that address.
@@ -85,6 +91,20 @@ impl Function {
     }
 }
 
+impl GpuFacts {
+    /// The paths that are ours because of it.
+    pub(super) fn served(&self) -> Vec<String> {
+        let drm = self.drm().map(|(name, _)| format!("{DRM}/{name}"));
+        self.function.served().into_iter().chain(drm).collect()
+    }
+
+    /// Its devices of DRM, by name and minor number.
+    fn drm(&self) -> [(String, u32); 2] {
+        let render = FIRST_RENDER + self.card;
+        [(format!("card{}", self.card), self.card), (format!("renderD{render}"), render)]
+    }
+}
+
 fn has(path: &str, name: &str) -> bool {
     Path::new(path).join(name).exists()
 }
@@ -100,7 +120,20 @@ pub(super) fn place(
     for nic in &mut *nics {
         nic.function = at(&nic.name);
     }
-    let gpus = machine.gpus().iter().filter_map(|gpu| {
+    let mut gpus: Vec<_> = machine.gpus().iter().collect();
+    let has_nodes = INTEL.contains(&driver);
+    if !has_nodes {
+        // In the order in which CUDA numbers them, and a kernel finds them.
+        gpus.sort_by_key(|gpu| tree.by_name(&gpu.name));
+    }
+    // Those of render nodes are chosen so (`cli::run::gpu`).
+    let is_free = |card: &u32| {
+        let names = [format!("card{card}"), format!("renderD{}", FIRST_RENDER + card)];
+        !names.iter().any(|name| has("/dev/dri", name) || !has_nodes && has(DRM, name))
+    };
+    let mut free = (0..FIRST_RENDER / 2).filter(is_free);
+    let gpus = gpus.into_iter().filter_map(|gpu| {
+        let card = free.next()?;
         let function = at(&gpu.name);
         if function.is_none() {
             tracing::info!(target: "peerdma::cuda", "{}: /sys shows another device there", gpu.name);
@@ -110,7 +143,7 @@ pub(super) fn place(
             tree.by_name(&nic.name).map_or(u32::MAX, |nic| tree.path(function.bdf, nic).distance)
         };
         let near = nics.iter().min_by_key(distance).map(|nic| (nic.numa_node, nic.cpus.clone()));
-        Some(GpuFacts { function, near, driver })
+        Some(GpuFacts { function, near, driver, card })
     });
     gpus.collect()
 }
@@ -175,6 +208,17 @@ pub(super) fn describe(tree: &mut Tree, gpu: &GpuFacts) {
         attribute("local_cpus", cpus.mask());
     }
     tree.link(&format!("{}/subsystem", function.path), "/sys/bus/pci");
+    // A name for who asks which card is which function. Of CUDA's there is no node to open.
+    for (name, minor) in gpu.drm() {
+        let path = format!("{}/drm/{name}", function.path);
+        tree.file(&format!("{path}/dev"), format!("{DRM_MAJOR}:{minor}"));
+        let uevent =
+            format!("MAJOR={DRM_MAJOR}\nMINOR={minor}\nDEVNAME=dri/{name}\nDEVTYPE=drm_minor");
+        tree.file(&format!("{path}/uevent"), uevent);
+        tree.link(&format!("{path}/device"), &function.path);
+        tree.link(&format!("{path}/subsystem"), DRM);
+        tree.link(&format!("{DRM}/{name}"), &path);
+    }
 }
 
 #[cfg(test)]
@@ -208,6 +252,28 @@ mod tests {
         assert_eq!(tree.text(&format!("{gpu}/device")), Some("0x2335\n"));
         assert_eq!(tree.text(&format!("{nic}/infiniband/peerdma0/node_type")), Some("1: CA\n"));
         assert_eq!(gpus[0].function.served()[0], "/sys/devices/pcidead:00");
+    }
+
+    #[test]
+    fn a_gpu_is_a_card_of_drm_in_the_order_of_addresses() {
+        let text = "[pci]\ndomain = 57005\n[[gpu]]\nname = \"a\"\npreset = \"nvidia\"\n\
+                    [[gpu]]\nname = \"b\"\npreset = \"nvidia\"\n";
+        let machine = gpu::Machine::parse(text).unwrap();
+        let gpus = place(&machine, "nvidia", &mut []);
+        assert!(gpus[0].function.bdf < gpus[1].function.bdf && gpus[0].card < gpus[1].card);
+        let mut tree = Tree::new(&[]);
+        tree.add_gpus(&gpus, &[]);
+        for gpu in &gpus {
+            let [(card, _), (render, minor)] = gpu.drm();
+            for name in [&card, &render] {
+                let path = format!("{}/drm/{name}", gpu.function.path);
+                let link = super::super::relative(&format!("{DRM}/{name}"), &path);
+                assert_eq!(tree.nodes[&format!("{DRM}/{name}")], super::super::Node::Link(link));
+                assert!(gpu.served().contains(&format!("{DRM}/{name}")));
+            }
+            let dev = tree.text(&format!("{}/drm/{render}/dev", gpu.function.path));
+            assert_eq!(dev, Some(&*format!("226:{minor}\n")));
+        }
     }
 
     #[test]

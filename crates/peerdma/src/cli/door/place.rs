@@ -30,8 +30,10 @@ pub(super) fn may_be_ours(path: &[u8]) -> bool {
         b'm' => part == b"modules",
         b'n' => part == b"nv_peer",
         b'y' => part == b"y_peers",
+        b'd' => part == b"drm/car" || part == b"drm/ren",
         _ => false,
-    }) || is_classes(path)
+    }) || ends_with(path, b"class")
+        || ends_with(path, b"drm")
 }
 
 /// Finds an absolute path in the tree. `.` and `..` are taken as they are written, without regard to links: on the way
@@ -62,10 +64,10 @@ fn is_spelt(path: &str, names: &[&[u8]]) -> bool {
     path.split('/').skip(1).map(str::as_bytes).eq(names.iter().copied())
 }
 
-/// Whether the last name is that of the directory of classes.
-fn is_classes(path: &[u8]) -> bool {
+/// Whether the last name ends so: that of a directory in which names of ours are listed.
+fn ends_with(path: &[u8], name: &[u8]) -> bool {
     let end = path.iter().rposition(|&byte| byte != b'/' && byte != b'.').map_or(0, |at| at + 1);
-    path[..end].ends_with(b"class")
+    path[..end].ends_with(name)
 }
 
 #[cfg(test)]
@@ -124,6 +126,10 @@ mod tests {
         for path in ["/sys/class", "/sys/class/", "/sys/class/.", "/sys//class"] {
             assert!(may_be_ours(path.as_bytes()), "{path}");
             assert_eq!(find(path.as_bytes()), Some(Place::Listing("/sys/class")), "{path}");
+        }
+        for path in ["/sys/class/drm", "/sys/class/net/../drm/"] {
+            assert!(may_be_ours(path.as_bytes()), "{path}");
+            assert_eq!(find(path.as_bytes()), Some(Place::Listing("/sys/class/drm")), "{path}");
         }
     }
 }

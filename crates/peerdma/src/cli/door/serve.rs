@@ -126,14 +126,19 @@ impl Target<'_> {
         })
     }
 
-    /// Opening such a directory for reading gives the merged listing; anything else is the kernel's.
+    /// Opening such a directory for reading gives the merged listing; anything else is the kernel's, if it has the directory.
     fn list(&self, call: Call) -> Answer {
         match call.ask {
             Ask::Open(flags) if flags & (libc::O_PATH | libc::O_ACCMODE) as u64 == 0 => {
                 self.open(flags, ResolveFlags::empty()).unwrap_or(Answer::Continue)
             }
-            _ => Answer::Continue,
+            _ if self.is_the_kernels() => Answer::Continue,
+            _ => self.attempt(call).unwrap_or(Answer::Continue),
         }
+    }
+
+    fn is_the_kernels(&self) -> bool {
+        rustix::fs::access(self.path.as_c_str(), rustix::fs::Access::EXISTS).is_ok()
     }
 
     fn open(&self, flags: u64, resolve: ResolveFlags) -> Result<Answer, Errno> {
