@@ -223,7 +223,7 @@ fn no_byte_is_wrong_in_a_storm_over_two_gpus_and_two_nics() {
         };
         let nics = nic("peerdma0", "dynamic") + &nic("peerdma1", still);
         std::fs::write(&config, nics + &gpu("storm0") + &gpu("storm1")).expect("a file of our own");
-        let program = storm.clone().args(["7", "3000"]).env("PEERDMA_CONFIG", &config);
+        let program = storm.clone().args(["7", "1000"]).env("PEERDMA_CONFIG", &config);
         let out = program.env("PEERDMA_FAULT", &plan).output();
         out.success().says("ok").says("out: evict fired").says("home: move fired");
         out.says("full: fill fired").says("slow: throttle fired").says("buffers evicted");

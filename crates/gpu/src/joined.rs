@@ -340,8 +340,7 @@ impl Exporter for Joined {
 
 impl Pinning for Joined {
     fn pin(&self, resv: &ResvGuard<'_>, info: &AttachmentInfo) -> Result<()> {
-        let mut pinned = 0;
-        for part in &self.parts {
+        for (pinned, part) in self.parts.iter().enumerate() {
             // It is pinned where it is already, so that nothing moves under a lock that is not its own.
             if let Err(refusal) = Pinning::pin(&*part.bo, resv, info) {
                 for part in &self.parts[..pinned] {
@@ -349,7 +348,6 @@ impl Pinning for Joined {
                 }
                 return Err(refusal);
             }
-            pinned += 1;
         }
         Ok(())
     }

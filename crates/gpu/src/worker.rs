@@ -65,10 +65,14 @@ fn start(queue: &mut Queue) -> bool {
 fn run() {
     umem::guard::block_signals();
     let mut queue = lock();
+    let mut was_timed = false;
     loop {
         let now = Instant::now();
         let next = (0..queue.timed.len()).min_by_key(|place| queue.timed[*place].0);
-        let due = next.filter(|place| queue.timed[*place].0 <= now);
+        // They take turns: where acts take longer than the time between them, something is always due, and a call waits.
+        let is_others_turn = was_timed && !queue.jobs.is_empty();
+        let due = next.filter(|place| !is_others_turn && queue.timed[*place].0 <= now);
+        was_timed = due.is_some();
         let job =
             due.map(|place| queue.timed.swap_remove(place).1).or_else(|| queue.jobs.pop_front());
         queue = match (job, next) {
@@ -89,4 +93,40 @@ fn run() {
 
 fn lock() -> MutexGuard<'static, Queue> {
     QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+    fn always_due() {
+        if !IS_OVER.load(Ordering::Relaxed) {
+            submit_at(Instant::now(), Box::new(always_due), true);
+        }
+    }
+
+    #[test]
+    fn what_is_due_all_the_time_keeps_no_call_waiting_and_calls_keep_no_time() {
+        submit_at(Instant::now(), Box::new(always_due), true);
+        let (done, wait) = mpsc::channel();
+        for _ in 0..100 {
+            let done = done.clone();
+            assert!(submit(Box::new(move || done.send("call").expect("somebody waits"))));
+        }
+        let timed = done.clone();
+        let timed = move || timed.send("time").expect("somebody waits");
+        submit_at(Instant::now(), Box::new(timed), true);
+        let mut heard: Vec<_> = (0..101)
+            .map(|_| wait.recv_timeout(Duration::from_secs(20)).expect("each has its turn"))
+            .collect();
+        IS_OVER.store(true, Ordering::Relaxed);
+        heard.retain(|said| *said == "time");
+        assert_eq!(heard.len(), 1);
+    }
 }
