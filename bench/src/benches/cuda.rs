@@ -1,8 +1,10 @@
-//! CUDA's driver over the software GPU.
+//! CUDA's driver over the software GPU, and UCX in GPU memory.
+
+use std::path::PathBuf;
 
 use super::in_turns;
 use crate::Outcome;
-use crate::child::{Role, peerdma};
+use crate::child::{Program, Role, free_port, peerdma};
 use crate::report::{Report, Row, Target};
 
 const NAME: &str = "cuda";
@@ -44,7 +46,49 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
         let rates = in_turns(NAME, reps, report, || figure(what), || figure("memcpy"))?;
         row(report, name, rates, "memcpy", "MiB/s", Target::AtLeast(0.9));
     }
+    ucx(reps, report)
+}
+
+/// Messages of 1 MiB that UCX sends over RC from GPU memory into GPU memory, beside those in host memory.
+fn ucx(reps: u32, report: &mut Report) -> Outcome<()> {
+    let Some(program) = ucx_perftest() else {
+        report.note(NAME, "no UCX with CUDA: cargo xtask cuda-rdma --build makes it".to_owned());
+        return Ok(());
+    };
+    let rate = |memory: &str| tag_bandwidth(&program, memory);
+    let rates = in_turns(NAME, reps, report, || rate("cuda"), || rate("host"))?;
+    row(report, "UCX tag_bw, 1 MiB, -m cuda", rates, "-m host", "MiB/s", Target::AtLeast(0.9));
     Ok(())
+}
+
+/// What `cargo xtask cuda-rdma` built, in the same target directory.
+fn ucx_perftest() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    let program = own.parent()?.parent()?.join("cuda-rdma/ucx/bin/ucx_perftest");
+    program.is_file().then_some(program)
+}
+
+/// MiB/s over all messages, as the client says.
+fn tag_bandwidth(program: &std::path::Path, memory: &str) -> Outcome<f64> {
+    const ENV: [(&str, &str); 2] =
+        [("UCX_TLS", "rc_v,cuda_copy"), ("UCX_NET_DEVICES", "peerdma0:1")];
+    let (peerdma, port) = (peerdma()?, free_port()?);
+    let (peerdma, program) = (peerdma.to_string_lossy(), program.to_string_lossy());
+    let number = port.to_string();
+    let words = [&peerdma, "run", "--gpu=nvidia", "--", &program, "-t", "tag_bw", "-m", memory];
+    let words = [&words[..], &["-s", "1048576", "-n", "2000", "-w", "200", "-p", &number]].concat();
+    let mut server = Program::start(&[], &ENV, &words)?;
+    server.wait_listening(port)?;
+    let client = [&words[..], &["127.0.0.1"]].concat();
+    let text = Program::start(&[], &ENV, &client)?.finish()?;
+    server.finish()?;
+    rate(&text).ok_or_else(|| format!("no result in {text}").into())
+}
+
+/// `Final:`, then how many, three times in microseconds, two rates in MB/s, the second of which is of the whole run.
+fn rate(text: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.trim().strip_prefix("Final:"))?;
+    line.split_whitespace().nth(5)?.parse().ok()
 }
 
 fn row(
