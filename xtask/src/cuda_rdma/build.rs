@@ -117,6 +117,8 @@ fn ucx(toolkit: &Path) -> Outcome<PathBuf> {
         let without = ["go", "java", "rocm", "ze", "gdrcopy", "gaudi", "gda", "mlx5", "rdmacm"];
         configure.args(without.map(|what| format!("--without-{what}")));
         configure.arg(format!("--with-cuda={}", toolkit.display()));
+        // A program of its own that looks at each byte.
+        configure.arg("--with-iodemo-cuda");
         configure.arg(format!("--prefix={}", source.join("installed").display()));
         let mut install = make();
         install.arg("install");
