@@ -110,6 +110,12 @@ pub(crate) const GROUPS: &[Group] = &[
     group("pyverbs", 180, "rdma-core's own tests", Job::Tests(pyverbs::group)),
     group("drm", 30, "render nodes of the software GPU", Job::Interop { threads: 2 }),
     group("cuda", 60, "CUDA programs over the software GPU", Job::Interop { threads: 2 }),
+    group(
+        "cuda_memory",
+        60,
+        "CUDA's memory beyond one allocation in a row",
+        Job::Interop { threads: 2 },
+    ),
     group("cuda_runtime", 60, "CUDA's runtime libraries and NVML", Job::Interop { threads: 2 }),
     group("cuda_programs", 180, "UCX and Mooncake in GPU memory", Job::Interop { threads: 1 }),
     group(

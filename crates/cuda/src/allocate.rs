@@ -1,14 +1,15 @@
 //! Allocating and freeing, whoever asks.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
+use std::sync::{Arc, PoisonError, Weak};
 
 use umem::HostBuf;
 
 use crate::context::Context;
+use crate::pack::{self, Block};
 use crate::pool::Pool;
 use crate::process::Process;
-use crate::space::{GPU_PAGE, Held, Kind, Region, Source};
+use crate::space::{GPU_PAGE, Held, Kind, LARGE_PAGE, Region, Source};
 use crate::status::{Refusal, Result, Status, invalid};
 use umd::Memory;
 
@@ -22,8 +23,11 @@ impl Process {
     ///
     /// No bytes; or the GPU is full.
     pub(crate) fn allocate(&self, context: &Arc<Context>, len: u64) -> Result<u64> {
+        if (1..=pack::LONGEST).contains(&len) && self.devices()[context.device].config.pack {
+            return self.allocate_beside(context, len);
+        }
         let memory = self.memory(context.device, len)?;
-        let kind = Kind::Device { memory, source: Source::Alloc };
+        let kind = Kind::Device { memory, offset: 0, source: Source::Alloc };
         Ok(self.place(len, Some(Arc::clone(context)), kind)?.start)
     }
 
@@ -34,10 +38,35 @@ impl Process {
     /// As [`allocate`](Self::allocate).
     pub(crate) fn allocate_from(&self, pool: &Arc<Pool>, len: u64) -> Result<u64> {
         let memory = self.memory(pool.device, len)?;
-        let kind = Kind::Device { memory, source: Source::Pool(Arc::clone(pool)) };
+        let kind = Kind::Device { memory, offset: 0, source: Source::Pool(Arc::clone(pool)) };
         let region = self.place(len, None, kind)?;
         pool.add(len);
         Ok(region.start)
+    }
+
+    /// Allocates some of a block in which others of the context are.
+    fn allocate_beside(&self, context: &Arc<Context>, len: u64) -> Result<u64> {
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        blocks.retain(|block| block.strong_count() > 0);
+        let known = blocks.iter().filter_map(Weak::upgrade).filter(|block| block.is_of(context));
+        let mut found = known.filter_map(|block| Some((block.take(len)?, block)));
+        let (start, block) = match found.next() {
+            Some(found) => found,
+            None => {
+                drop(found);
+                let memory = Arc::new(Memory::new(self.devices(), context.device, LARGE_PAGE)?);
+                let at = self.space.take(LARGE_PAGE, LARGE_PAGE, 0)?;
+                let block = Arc::new(Block::new(at, memory, context));
+                blocks.push(Arc::downgrade(&block));
+                let start = block.take(len);
+                (start.ok_or_else(|| invalid("a block has room for one allocation"))?, block)
+            }
+        };
+        drop(blocks);
+        let (memory, offset) = (Arc::clone(&block.memory), start - block.start);
+        let kind = Kind::Device { memory, offset, source: Source::Packed { block, len } };
+        let held = Held::new(Some(Arc::clone(context)), kind);
+        Ok(self.space.add(start, len, 0, held).start)
     }
 
     fn memory(&self, device: usize, len: u64) -> Result<Arc<Memory>> {

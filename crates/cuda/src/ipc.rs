@@ -35,6 +35,8 @@ pub(crate) struct Handle {
     id: u64,
     /// The beginning of the UUID of the GPU.
     pub(crate) gpu: [u8; 8],
+    /// Where in the memory that the file is of it begins.
+    pub(crate) offset: u64,
 }
 
 const MAGIC: [u8; 4] = *b"PDM1";
@@ -62,7 +64,13 @@ impl Handle {
             len,
             id,
             gpu: gpu[..8].try_into().expect("eight bytes"),
+            offset: 0,
         })
+    }
+
+    /// The same, of what begins so far into the memory.
+    pub(crate) fn at(self, offset: u64) -> Self {
+        Self { offset, ..self }
     }
 
     pub(crate) fn encode(&self) -> Raw {
@@ -85,6 +93,7 @@ impl Handle {
         put(&self.len.to_le_bytes());
         put(&self.id.to_le_bytes());
         put(&self.gpu);
+        put(&self.offset.to_le_bytes());
         Raw(bytes)
     }
 
@@ -112,6 +121,7 @@ impl Handle {
             len: long(32),
             id: long(40),
             gpu: raw.0[48..56].try_into().expect("eight bytes"),
+            offset: long(56),
         })
     }
 

@@ -38,6 +38,7 @@ mod ipc;
 mod machine;
 mod names;
 mod nvml;
+mod pack;
 mod peer;
 mod pointer;
 mod pool;

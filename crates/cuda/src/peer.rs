@@ -3,6 +3,9 @@
 //! The client claims the arena. A range that is all inside one allocation is given in GPU pages of 64 KiB; pools, memory of other
 //! processes, and allocations that were not made for peers are not (docs/semantics.md 2.11). When the program frees it, the key is
 //! dead.
+//!
+//! A NIC that cannot stop (importer class pinned) is given its pages by a second client, `nv_mem_nc`: it keeps them until the region is
+//! deregistered, and the memory is nobody else's before that.
 
 use std::sync::Arc;
 
@@ -10,28 +13,33 @@ use dmabuf::peer::{PeerClient, PeerMemory, PeerRange, claim_arena, register_clie
 
 use crate::boundary::LOG;
 use crate::process::Process;
-use crate::space::{GPU_PAGE, Kind, Source};
+use crate::space::{GPU_PAGE, Kind, Source, end_for_peers, offset_of};
 use umd::Memory;
 
-struct Client(&'static Process);
+struct Client {
+    process: &'static Process,
+    /// Whether it is for NICs that cannot stop when memory is taken back: nothing is taken back from them.
+    is_lasting: bool,
+}
 
-/// Registers the client. It stays as long as the process.
+/// Registers the clients. They stay as long as the process.
 pub(crate) fn register(process: &'static Process) {
-    let client: Arc<dyn PeerClient> = Arc::new(Client(process));
-    register_client(&client);
+    let new = |is_lasting| -> Arc<dyn PeerClient> { Arc::new(Client { process, is_lasting }) };
+    let clients = [new(false), new(true)];
+    // Asked in this order: a NIC that can stop has the first.
+    clients.iter().for_each(register_client);
     let arena = process.space.arena();
-    std::mem::forget(claim_arena(&client, arena.start, arena.end - arena.start));
-    std::mem::forget(client);
+    std::mem::forget(claim_arena(&clients[0], arena.start, arena.end - arena.start));
+    std::mem::forget(clients);
 }
 
 impl Client {
     /// The memory of a range that peers may have, and where in it the range is.
     fn memory(&self, addr: u64, len: u64) -> Result<(Arc<Memory>, u64), String> {
-        let region = self.0.space.find(addr).ok_or("no memory is allocated there")?;
+        let region = self.process.space.find(addr).ok_or("no memory is allocated there")?;
         let end = addr.checked_add(len).ok_or("the range has no end")?;
         // Pages of the GPU, of which the last may hold more than the program asked for.
-        let stop = region.start + region.len.next_multiple_of(GPU_PAGE);
-        if end > stop {
+        if end > end_for_peers(&region) {
             return Err(format!("it is not all inside {}", region.name()));
         }
         match &region.kind {
@@ -41,7 +49,7 @@ impl Client {
             Kind::Device { source: Source::Ipc { .. }, .. } => {
                 Err(format!("{} is another process's", region.name()))
             }
-            Kind::Device { memory, .. } => Ok((Arc::clone(memory), addr - region.start)),
+            Kind::Device { memory, .. } => Ok((Arc::clone(memory), offset_of(&region, addr))),
             Kind::Reserved(reserved) => {
                 let mapped = reserved.find(addr).ok_or("no allocation is mapped there")?;
                 if !mapped.allocation.is_rdma_capable {
@@ -61,11 +69,11 @@ impl Client {
 
 impl PeerClient for Client {
     fn name(&self) -> &str {
-        "nv_mem"
+        if self.is_lasting { "nv_mem_nc" } else { "nv_mem" }
     }
 
     fn needs_invalidation(&self) -> bool {
-        true
+        !self.is_lasting
     }
 
     fn owner(&self, _mapping: &PeerRange) -> Option<String> {
@@ -85,10 +93,14 @@ impl PeerClient for Client {
         let (memory, offset) = match self.memory(addr, len) {
             Ok(found) => found,
             Err(why) => {
-                tracing::info!(target: LOG, "nv_mem: {len:#x} bytes at {addr:#x}: {why}");
+                let name = self.name();
+                tracing::info!(target: LOG, "{name}: {len:#x} bytes at {addr:#x}: {why}");
                 return None;
             }
         };
-        memory.for_peers(offset, len, GPU_PAGE)
+        match self.is_lasting {
+            false => memory.for_peers(offset, len, GPU_PAGE),
+            true => memory.for_peers_for_good(offset, len, GPU_PAGE),
+        }
     }
 }

@@ -183,19 +183,25 @@ fn mapping(device: &Option<Device>, region: &Region, which: fn((u64, u64, u64)) 
 
 fn device(region: &Region, addr: u64) -> Result<Option<Device>> {
     Ok(match &region.kind {
-        Kind::Device { memory, source } => {
-            let (pool, handle_types) = match source {
-                Source::Pool(pool) => (pool.handle, pool.handle_types),
-                _ => (0, 0),
-            };
-            let is_pool = matches!(source, Source::Pool(_));
-            Some(Device {
-                ordinal: memory.device,
-                pool,
-                is_legacy: !is_pool,
-                is_rdma: !is_pool,
-                handle_types,
-                mapping: None,
+        Kind::Device { memory, source, .. } => {
+            let ordinal = memory.device;
+            Some(match source {
+                Source::Pool(pool) => Device {
+                    ordinal,
+                    pool: pool.handle,
+                    is_legacy: false,
+                    is_rdma: pool.is_rdma_capable,
+                    handle_types: pool.handle_types,
+                    mapping: None,
+                },
+                _ => Device {
+                    ordinal,
+                    pool: 0,
+                    is_legacy: true,
+                    is_rdma: true,
+                    handle_types: 0,
+                    mapping: None,
+                },
             })
         }
         Kind::Reserved(reserved) => {

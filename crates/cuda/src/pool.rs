@@ -22,6 +22,8 @@ pub(crate) struct Pool {
     /// The number of its GPU.
     pub(crate) device: usize,
     pub(crate) handle_types: u32,
+    /// Whether peers may be given its memory as dma-bufs. By address they never are.
+    pub(crate) is_rdma_capable: bool,
     is_default: bool,
     /// What was set: reuse by events, by chance, by dependencies; how much to keep.
     settings: [AtomicU64; 4],
@@ -91,9 +93,25 @@ const USED_HIGH: u32 = 8;
 
 impl Pool {
     pub(crate) fn new(handle: u64, device: usize, handle_types: u32, is_default: bool) -> Self {
+        let is_rdma_capable = false;
         let settings = [1, 1, 1, 0].map(AtomicU64::new);
         let (used, most_used) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { handle, device, handle_types, is_default, settings, used, most_used }
+        Self {
+            handle,
+            device,
+            handle_types,
+            is_rdma_capable,
+            is_default,
+            settings,
+            used,
+            most_used,
+        }
+    }
+
+    /// For peers, too.
+    pub(crate) fn for_peers(mut self, is_rdma_capable: bool) -> Self {
+        self.is_rdma_capable = is_rdma_capable;
+        self
     }
 
     /// Counts memory that was allocated.

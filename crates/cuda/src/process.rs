@@ -1,6 +1,6 @@
 //! What a process has of CUDA, from `cuInit` on.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use umd::handles::Handles;
 use umd::process::{Absent, PerProcess};
@@ -8,6 +8,7 @@ use umd::process::{Absent, PerProcess};
 use crate::context::Contexts;
 use crate::event::Event;
 use crate::machine::{self, Device};
+use crate::pack::Block;
 use crate::pool::Pools;
 use crate::space::Space;
 use crate::status::{Refusal, Result, Status, invalid};
@@ -19,6 +20,8 @@ pub(crate) struct Process {
     /// The GPUs that the program is to see, in its order.
     devices: Vec<&'static Device>,
     pub(crate) space: Space,
+    /// Memory that several allocations share.
+    pub(crate) blocks: Mutex<Vec<Weak<Block>>>,
     pub(crate) contexts: Contexts,
     pub(crate) streams: Handles<Stream>,
     pub(crate) events: Handles<Event>,
@@ -47,6 +50,7 @@ pub(crate) fn init() -> Result<&'static Process> {
     let devices: Vec<_> = visible.into_iter().map(|index| &machine::devices()[index]).collect();
     let (process, is_new) = PROCESS.set(Process {
         space: Space::new(&devices)?,
+        blocks: Mutex::default(),
         contexts: Contexts::new(devices.len()),
         streams: Handles::new(1),
         events: Handles::new(2),
@@ -82,6 +86,13 @@ impl Process {
     /// The GPUs.
     pub(crate) fn devices(&self) -> &[&'static Device] {
         &self.devices
+    }
+
+    /// The block that has an address, with allocations side by side.
+    pub(crate) fn block_of(&self, addr: u64) -> Option<Arc<Block>> {
+        let blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = blocks.iter().filter_map(Weak::upgrade);
+        blocks.find(|block| (block.start..block.stop()).contains(&addr))
     }
 
     /// The number of a GPU that a program passes.

@@ -1,5 +1,6 @@
 //! What CUDA has at which addresses.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize};
 
@@ -10,6 +11,7 @@ pub(crate) use umd::space::{GPU_PAGE, LARGE_PAGE};
 use umem::HostBuf;
 
 use crate::context::Context;
+use crate::pack::Block;
 use crate::pool::Pool;
 use crate::vmm::Reserved;
 
@@ -29,8 +31,8 @@ pub(crate) struct Held {
 
 /// What is there.
 pub(crate) enum Kind {
-    /// Memory of a GPU.
-    Device { memory: Arc<Memory>, source: Source },
+    /// Memory of a GPU, from `offset` on.
+    Device { memory: Arc<Memory>, offset: u64, source: Source },
     /// Addresses into which allocations are mapped.
     Reserved(Reserved),
     /// Host memory that the GPU shares.
@@ -49,6 +51,8 @@ pub(crate) enum Kind {
 pub(crate) enum Source {
     /// By an allocation of its own.
     Alloc,
+    /// The same, beside others.
+    Packed { block: Arc<Block>, len: u64 },
     /// From a pool, in the order of a stream.
     Pool(Arc<Pool>),
     /// From another process; opened so many times.
@@ -82,7 +86,7 @@ impl Content for Held {
     fn pieces(region: &Region, addr: u64, len: u64) -> umd::Result<Vec<Piece>> {
         match &region.kind {
             Kind::Device { memory, .. } => {
-                Ok(vec![Piece { at: At::Device(Arc::clone(memory), addr - region.start), len }])
+                Ok(vec![Piece { at: At::Device(Arc::clone(memory), offset_of(region, addr)), len }])
             }
             Kind::Reserved(reserved) => reserved.pieces(addr, len),
             _ => Ok(vec![Piece { at: At::Host(addr), len }]),
@@ -94,8 +98,38 @@ impl Content for Held {
     }
 
     fn end(&self) {
-        if let Kind::Device { memory, .. } = &self.kind {
-            memory.release(0, memory.size());
+        match &self.kind {
+            Kind::Device { memory, offset, source: Source::Packed { len, .. } } => {
+                memory.release(*offset, *len);
+            }
+            Kind::Device { memory, .. } => memory.release(0, memory.size()),
+            _ => {}
         }
+    }
+
+    fn left(&self) -> Option<Range<u64>> {
+        match &self.kind {
+            Kind::Device { offset, source: Source::Packed { block, len }, .. } => {
+                block.give(block.start + offset, *len).then(|| block.start..block.stop())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Where in a GPU's memory an address of a region is.
+pub(crate) fn offset_of(region: &Region, addr: u64) -> u64 {
+    let start = match &region.kind {
+        Kind::Device { offset, .. } => *offset,
+        _ => 0,
+    };
+    start + (addr - region.start)
+}
+
+/// Where what peers may have of a region ends: GPU pages are whole, and may hold more than the program asked for.
+pub(crate) fn end_for_peers(region: &Region) -> u64 {
+    match &region.kind {
+        Kind::Device { source: Source::Packed { block, .. }, .. } => block.stop(),
+        _ => region.start + region.len.next_multiple_of(GPU_PAGE),
     }
 }

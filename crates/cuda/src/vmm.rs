@@ -42,6 +42,12 @@ impl Allocation {
         Self { handle, size, memory, handle_types, is_rdma_capable, users }
     }
 
+    /// Whether both were made with the same properties.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        (self.memory.device, self.handle_types, self.is_rdma_capable)
+            == (other.memory.device, other.handle_types, other.is_rdma_capable)
+    }
+
     /// One more user of the handle, which a mapping may have outlived.
     pub(crate) fn retain(self: &Arc<Self>, process: &Process) {
         if self.users.fetch_add(1, Ordering::AcqRel) == 0 {

@@ -5,16 +5,16 @@ use std::ops::Range;
 
 /// Stretches that are free: beginning and length. No two touch.
 #[derive(Debug)]
-pub(crate) struct Addresses(BTreeMap<u64, u64>);
+pub struct Addresses(BTreeMap<u64, u64>);
 
 impl Addresses {
     /// All of a range, free.
-    pub(crate) fn new(range: Range<u64>) -> Self {
+    pub fn new(range: Range<u64>) -> Self {
         Self(BTreeMap::from([(range.start, range.end - range.start)]))
     }
 
     /// Takes `span` addresses in a row: from `hint` on if they are free, else the first that fit. Both are multiples of `align`.
-    pub(crate) fn take(&mut self, span: u64, align: u64, hint: u64) -> Option<u64> {
+    pub fn take(&mut self, span: u64, align: u64, hint: u64) -> Option<u64> {
         let fits = |start: u64, len: u64| {
             let at = start.checked_next_multiple_of(align)?;
             (at.checked_add(span)? <= start + len).then_some(at)
@@ -38,7 +38,7 @@ impl Addresses {
     }
 
     /// Gives addresses back that were taken.
-    pub(crate) fn give(&mut self, mut start: u64, mut span: u64) {
+    pub fn give(&mut self, mut start: u64, mut span: u64) {
         if let Some((before, len)) = self.0.range(..start).next_back().map(|(s, l)| (*s, *l))
             && before + len == start
         {

@@ -81,7 +81,10 @@ impl<K: Content> Space<K> {
         for piece in self.pieces(dst, len)? {
             match &piece.at {
                 At::Device(memory, offset) => memory.fill(*offset, &pattern, piece.len)?,
-                At::Host(addr) => fill(&user(*addr, piece.len), &pattern).map_err(fault)?,
+                At::Host(addr) => {
+                    let bytes = user(*addr, piece.len);
+                    bytes.fill_with(0, &pattern, piece.len).map_err(fault)?;
+                }
             }
             // CAST: less than the pattern's length.
             let turn = (piece.len % pattern.len() as u64) as usize;
@@ -110,23 +113,6 @@ fn copy_piece(dst: &At, src: &At, len: u64) -> Result<()> {
             Memory::copy((to, *at), (from, *offset), len)
         }
     }
-}
-
-/// Fills memory of the program with a pattern.
-fn fill(bytes: &Umem, pattern: &[u8]) -> std::result::Result<(), Fault> {
-    let len = bytes.len();
-    if pattern.iter().all(|byte| *byte == pattern[0]) {
-        return bytes.fill(0, pattern[0], len);
-    }
-    let block = pattern.repeat(4096_usize.div_ceil(pattern.len()));
-    let mut at = 0;
-    while at < len {
-        let part = (block.len() as u64).min(len - at);
-        // CAST: at most a block.
-        bytes.write(at, &block[..part as usize])?;
-        at += part;
-    }
-    Ok(())
 }
 
 fn fault(fault: Fault) -> Refusal {

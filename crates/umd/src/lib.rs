@@ -20,7 +20,7 @@
 //! own. No driver has a number, a structure or a name of C in here.
 #![allow(unsafe_code, reason = "this is the boundary to C, and reserves addresses")]
 
-mod addresses;
+pub mod addresses;
 pub mod boundary;
 pub mod c;
 pub mod copy;
@@ -36,5 +36,5 @@ pub mod stray;
 pub mod vmm;
 mod worker;
 
-pub use memory::Memory;
+pub use memory::{Memory, export_joined};
 pub use refusal::{Error, Kind, Refusal, Result, invalid};

@@ -1,6 +1,7 @@
 //! Memory of a GPU, and what can be done to its bytes.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use dmabuf::DmaBuf;
 use dmabuf::peer::PeerMemory;
@@ -127,6 +128,17 @@ impl Memory {
         given.inspect_err(|error| tracing::info!(target: LOG, "no memory for peers: {error}")).ok()
     }
 
+    /// The same, for a NIC that cannot stop: it has the pages as long as it wants, whatever becomes of the allocation.
+    pub fn for_peers_for_good(
+        &self,
+        offset: u64,
+        len: u64,
+        page: u64,
+    ) -> Option<Box<dyn PeerMemory>> {
+        let given = self.bo.lasting_peer_memory(offset, len, page);
+        given.inspect_err(|error| tracing::info!(target: LOG, "no memory for peers: {error}")).ok()
+    }
+
     /// As many bytes as it has.
     pub fn size(&self) -> u64 {
         self.bo.size()
@@ -158,6 +170,17 @@ impl Memory {
     pub fn export(&self, offset: u64, len: u64) -> Result<OwnedFd> {
         give(self.bo.export_range(offset, len)?)
     }
+}
+
+/// One dma-buf of some of each of these, in their order.
+///
+/// # Errors
+///
+/// As [`export`](Memory::export); the pieces are too many.
+pub fn export_joined(pieces: &[(Arc<Memory>, u64, u64)]) -> Result<OwnedFd> {
+    let ranges: Vec<_> =
+        pieces.iter().map(|(memory, offset, len)| (&memory.bo, *offset, *len)).collect();
+    give(gpu::export_joined(&ranges)?)
 }
 
 /// A descriptor of the program's own.

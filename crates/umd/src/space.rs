@@ -51,6 +51,11 @@ pub trait Content: Send + Sync + Sized {
 
     /// It is over: keys of peers that were given its address die with it.
     fn end(&self) {}
+
+    /// Addresses besides those it was placed at that nobody has any more, now that it is over.
+    fn left(&self) -> Option<Range<u64>> {
+        None
+    }
 }
 
 /// All addresses that a driver knows of in this process.
@@ -210,8 +215,11 @@ impl<K: Content> Space<K> {
     /// What a region stood for is over: its memory, and then its addresses.
     pub fn end(&self, region: &Region<K>) {
         region.content.end();
-        if self.is_device(region.start) {
+        if self.is_device(region.start) && region.span > 0 {
             self.free().give(region.start, region.span);
+        }
+        if let Some(left) = region.content.left() {
+            self.free().give(left.start, left.end - left.start);
         }
     }
 

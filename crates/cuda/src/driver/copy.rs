@@ -58,9 +58,9 @@ pub(crate) struct Copy2d {
 }
 
 /// Kinds of memory: host, device, array, and whatever the address says.
-const HOST: c_int = 1;
-const DEVICE: c_int = 2;
-const UNIFIED: c_int = 4;
+pub(crate) const HOST: c_int = 1;
+pub(crate) const DEVICE: c_int = 2;
+pub(crate) const UNIFIED: c_int = 4;
 
 /// Rows: the first of each side, from one to the next, bytes of each, and how many.
 #[derive(Clone, Copy, Debug)]
@@ -128,7 +128,12 @@ impl Process {
         Ok(())
     }
 
-    fn fill_rows(
+    /// Fills rows of values of `size` bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`fill`](Self::fill).
+    pub(crate) fn fill_rows(
         &self,
         dst: u64,
         pitch: usize,

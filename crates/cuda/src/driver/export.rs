@@ -2,13 +2,16 @@
 
 use std::ffi::c_int;
 use std::os::fd::IntoRawFd;
+use std::sync::Arc;
 
 use crate::boundary::calls;
 use crate::c::Out;
 use crate::process::{self, Process};
-use crate::space::{Kind, Source};
+use crate::space::{Kind, Source, offset_of};
 use crate::status::{Result, invalid, unsupported};
-use umd::copy::At;
+use crate::vmm::Mapped;
+use umd::copy::{At, Piece};
+use umd::export_joined;
 
 /// The one kind of handle for a range of addresses.
 const DMA_BUF_FD: c_int = 1;
@@ -32,6 +35,17 @@ fn export(process: &Process, addr: u64, len: u64, flags: u64) -> Result<c_int> {
     if flags != 0 {
         return Err(invalid(format!("flags {flags:#x} of a dma-buf")));
     }
+    if let Some(block) = process.block_of(addr) {
+        // Whole pages of a block, in which allocations begin and end anywhere.
+        let device = &process.devices()[block.memory.device];
+        if device.config.dma_buf == Some(false) {
+            return Err(unsupported("this GPU exports no dma-bufs (dma_buf = false)"));
+        }
+        if addr + len > block.stop() {
+            return Err(invalid(format!("{len:#x} bytes at {addr:#x} leave their allocation")));
+        }
+        return Ok(block.memory.export(addr - block.start, len)?.into_raw_fd());
+    }
     let region = process.space.find_pointer(addr);
     let region = region.ok_or_else(|| invalid(format!("{addr:#x} is no device pointer")))?;
     if let Kind::Device { memory, .. } = &region.kind
@@ -46,12 +60,15 @@ fn export(process: &Process, addr: u64, len: u64, flags: u64) -> Result<c_int> {
                 region.name()
             )));
         }
-        Kind::Device { source: Source::Pool(_), .. } => {
-            return Err(invalid(format!("{} is of a pool that is not for peers", region.name())));
+        Kind::Device { source: Source::Pool(pool), .. } if !pool.is_rdma_capable => {
+            return Err(invalid(format!(
+                "{} is of a pool that was not made for peers (gpuDirectRDMACapable)",
+                region.name()
+            )));
         }
         // All that the allocation has, though the program asked for less.
         Kind::Device { memory, .. } => {
-            let offset = addr - region.start;
+            let offset = offset_of(&region, addr);
             let size = region.len.next_multiple_of(crate::space::GPU_PAGE);
             if offset + len > size {
                 return Err(invalid(format!(
@@ -61,6 +78,16 @@ fn export(process: &Process, addr: u64, len: u64, flags: u64) -> Result<c_int> {
             }
             return Ok(memory.export(offset, len)?.into_raw_fd());
         }
+        // Allocations that were made the same way are one memory to a peer.
+        Kind::Reserved(reserved) => {
+            let maps = reserved.covering(addr, len)?;
+            let differs = |pair: &[Arc<Mapped>]| !pair[0].allocation.is_like(&pair[1].allocation);
+            if maps.windows(2).any(differs) {
+                return Err(invalid(format!(
+                    "{len:#x} bytes at {addr:#x} are of allocations with different properties"
+                )));
+            }
+        }
         _ => {}
     }
     let pieces = process.pieces(addr, len)?;
@@ -69,10 +96,14 @@ fn export(process: &Process, addr: u64, len: u64, flags: u64) -> Result<c_int> {
             At::Device(memory, offset) => Ok(memory.export(*offset, len)?.into_raw_fd()),
             At::Host(_) => Err(invalid(format!("{addr:#x} is no device pointer"))),
         },
-        _ => Err(unsupported(format!(
-            "{len:#x} bytes at {addr:#x} are of {} allocations: a dma-buf here is of one",
-            pieces.len()
-        ))),
+        _ => {
+            let of_device = |piece: &Piece| match &piece.at {
+                At::Device(memory, offset) => Ok((Arc::clone(memory), *offset, piece.len)),
+                At::Host(_) => Err(invalid(format!("{addr:#x} is no device pointer"))),
+            };
+            let pieces: Vec<_> = pieces.iter().map(of_device).collect::<Result<_>>()?;
+            Ok(export_joined(&pieces)?.into_raw_fd())
+        }
     }
 }
 

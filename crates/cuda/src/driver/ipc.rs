@@ -13,7 +13,7 @@ use crate::event::Event;
 use crate::ipc::{Handle, Raw, What};
 use crate::pool::Pool;
 use crate::process::{self, Process};
-use crate::space::{Kind, Region, Source};
+use crate::space::{Kind, Region, Source, offset_of};
 use crate::status::{Refusal, Result, Status, invalid, unsupported};
 use umd::Memory;
 
@@ -24,7 +24,8 @@ const LAZY_PEER_ACCESS: u32 = 1;
 fn handle_of(process: &Process, region: &Region, memory: &Memory) -> Result<Raw> {
     let gpu = process.devices()[memory.device].uuid;
     let buf = memory.shared()?;
-    Ok(Handle::new(What::Memory, buf.fd(), region.len, region.id, gpu)?.encode())
+    let handle = Handle::new(What::Memory, buf.fd(), region.len, region.id, gpu)?;
+    Ok(handle.at(offset_of(region, region.start)).encode())
 }
 
 /// The memory of a handle.
@@ -44,7 +45,8 @@ fn fetch(process: &Process, raw: &Raw) -> Result<(Handle, Arc<Memory>)> {
             _ => Refusal::from(refusal),
         }
     })?;
-    if handle.len == 0 || handle.len > memory.size() {
+    let end = handle.offset.checked_add(handle.len);
+    if handle.len == 0 || end.is_none_or(|end| end > memory.size()) {
         return Err(invalid(format!("a handle of {:#x} bytes", handle.len)));
     }
     Ok((handle, Arc::new(memory)))
@@ -69,7 +71,7 @@ fn open(out: Out<u64>, raw: Raw, flags: u32) -> Result<()> {
         return out.put(region.start);
     }
     let source = Source::Ipc { handle: raw.0, opened: AtomicUsize::new(1) };
-    let kind = Kind::Device { memory, source };
+    let kind = Kind::Device { memory, offset: handle.offset, source };
     out.put(process.place(handle.len, Some(context), kind)?.start)
 }
 
@@ -91,7 +93,7 @@ calls! { CALLS:
         let region = process.space.find_pointer(addr);
         let region = region.ok_or_else(|| invalid(format!("{addr:#x} is no device pointer")))?;
         match &region.kind {
-            Kind::Device { memory, source: Source::Alloc } => {
+            Kind::Device { memory, source: Source::Alloc | Source::Packed { .. }, .. } => {
                 out.put(handle_of(process, &region, memory)?)
             }
             _ => Err(invalid(format!("{} has no handle of this kind", region.name()))),
@@ -198,7 +200,7 @@ calls! { CALLS:
         let process = process::get()?;
         let region = process.space.find_pointer(addr);
         match region.as_deref().map(|region| (region, &region.kind)) {
-            Some((region, Kind::Device { memory, source: Source::Pool(pool) }))
+            Some((region, Kind::Device { memory, source: Source::Pool(pool), .. }))
                 if pool.handle_types != 0 =>
             {
                 out.put(handle_of(process, region, memory)?)
@@ -213,7 +215,7 @@ calls! { CALLS:
         let pool = process.pools.find(pool)?;
         let (handle, memory) = fetch(process, &data.get()?)?;
         pool.add(handle.len);
-        let kind = Kind::Device { memory, source: Source::Pool(pool) };
+        let kind = Kind::Device { memory, offset: handle.offset, source: Source::Pool(pool) };
         out.put(process.place(handle.len, None, kind)?.start)
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod context;
 pub(crate) mod copy;
+pub(crate) mod copy3d;
 pub(crate) mod device;
 pub(crate) mod event;
 mod export;
@@ -23,6 +24,7 @@ use crate::boundary::{Calls, Function};
 const ALL: &[Calls] = &[
     context::CALLS,
     copy::CALLS,
+    copy3d::CALLS,
     device::CALLS,
     event::CALLS,
     export::CALLS,

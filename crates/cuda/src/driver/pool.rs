@@ -54,12 +54,13 @@ calls! { CALLS:
         let stream = process.stream(stream)?;
         let region = process.space.find(start).filter(|region| {
             region.start == start
-                && matches!(region.kind, Kind::Device { source: Source::Pool(_) | Source::Alloc, .. })
+                && matches!(region.kind, Kind::Device { source: Source::Pool(_) | Source::Alloc | Source::Packed { .. }, .. })
         });
         region.ok_or_else(|| invalid(format!("{start:#x} is no allocation")))?;
         process.submit(&stream, When::Now, move || {
             process.free(start, |kind| {
-                is_of_pool(kind) || matches!(kind, Kind::Device { source: Source::Alloc, .. })
+                is_of_pool(kind)
+                    || matches!(kind, Kind::Device { source: Source::Alloc | Source::Packed { .. }, .. })
             })?;
             Ok(Progress::Done)
         })
@@ -99,7 +100,8 @@ calls! { CALLS:
             return Err(unsupported(format!("handles of kinds {:#x}", properties.handle_types)));
         }
         let device = process.ordinal(properties.location.id)?;
-        let new = |handle| Pool::new(handle, device, properties.handle_types, false);
+        let (kinds, rdma) = (properties.handle_types, properties.is_rdma_capable != 0);
+        let new = |handle| Pool::new(handle, device, kinds, false).for_peers(rdma);
         out.put(process.pools.handles.add(new).handle)
     }
 

@@ -11,7 +11,7 @@ use crate::driver::copy::{Rows, and_wait, in_stream};
 /// From host or device to host or device, or as the addresses say. What it says is not needed: addresses say it.
 const DIRECTIONS: std::ops::RangeInclusive<c_int> = 0..=4;
 
-fn check(direction: c_int) -> Result<()> {
+pub(super) fn check(direction: c_int) -> Result<()> {
     if DIRECTIONS.contains(&direction) {
         Ok(())
     } else {

@@ -14,12 +14,14 @@ use crate::process;
 const ELEMENT: u32 = 4;
 
 /// Rows of GPU memory.
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Pitched {
-    start: u64,
-    pitch: usize,
+    pub(super) start: u64,
+    pub(super) pitch: usize,
     width: usize,
-    height: usize,
+    /// Rows from plane to plane.
+    pub(super) height: usize,
 }
 
 /// A block of rows.
@@ -29,6 +31,13 @@ pub(crate) struct Extent {
     width: usize,
     height: usize,
     depth: usize,
+}
+
+impl Extent {
+    /// Bytes of a row, rows of a plane, planes.
+    pub(super) fn shape(&self) -> [usize; 3] {
+        [self.width, self.height, self.depth]
+    }
 }
 
 /// What a pointer is, as 12 has it.

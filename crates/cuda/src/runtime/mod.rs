@@ -11,6 +11,7 @@ mod host;
 mod ipc;
 mod kernel;
 mod memcpy;
+mod memcpy3d;
 mod memory;
 mod pool;
 mod properties;
@@ -44,6 +45,7 @@ const ALL: &[Calls] = &[
     ipc::CALLS,
     kernel::CALLS,
     memcpy::CALLS,
+    memcpy3d::CALLS,
     memory::CALLS,
     memory::QUERIES,
     pool::CALLS,

@@ -1,0 +1,75 @@
+//! Small allocations side by side in blocks, as real drivers put them (`pack = true`): their addresses are no whole pages, which a
+//! program finds out about that exports memory without rounding.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use umd::Memory;
+use umd::addresses::Addresses;
+
+use crate::context::Context;
+use crate::space::LARGE_PAGE;
+
+/// What an address of an allocation is a multiple of.
+pub(crate) const ALIGN: u64 = 512;
+
+/// The longest allocation that is put beside others.
+pub(crate) const LONGEST: u64 = 1 << 20;
+
+/// Memory that several allocations of one context share.
+pub(crate) struct Block {
+    pub(crate) start: u64,
+    pub(crate) memory: Arc<Memory>,
+    context: Arc<Context>,
+    /// None when all was given back: it is over.
+    free: Mutex<Option<Free>>,
+}
+
+struct Free {
+    addresses: Addresses,
+    /// Allocations that are there.
+    used: usize,
+}
+
+impl Block {
+    pub(crate) fn new(start: u64, memory: Arc<Memory>, context: &Arc<Context>) -> Self {
+        let addresses = Addresses::new(start..start + LARGE_PAGE);
+        let free = Mutex::new(Some(Free { addresses, used: 0 }));
+        Self { start, memory, context: Arc::clone(context), free }
+    }
+
+    /// Where it ends.
+    pub(crate) fn stop(&self) -> u64 {
+        self.start + LARGE_PAGE
+    }
+
+    /// Whether allocations of this context may be there.
+    pub(crate) fn is_of(&self, context: &Arc<Context>) -> bool {
+        Arc::ptr_eq(&self.context, context)
+    }
+
+    /// Takes room for `len` bytes, if there is some.
+    pub(crate) fn take(&self, len: u64) -> Option<u64> {
+        let mut free = self.free();
+        let free = free.as_mut()?;
+        let at = free.addresses.take(len.next_multiple_of(ALIGN), ALIGN, 0)?;
+        free.used += 1;
+        Some(at)
+    }
+
+    /// Gives it back. Whether that was the last.
+    pub(crate) fn give(&self, start: u64, len: u64) -> bool {
+        let mut free = self.free();
+        let Some(there) = free.as_mut() else { return false };
+        there.addresses.give(start, len.next_multiple_of(ALIGN));
+        there.used -= 1;
+        let is_over = there.used == 0;
+        if is_over {
+            *free = None;
+        }
+        is_over
+    }
+
+    fn free(&self) -> MutexGuard<'_, Option<Free>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
