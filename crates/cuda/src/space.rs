@@ -102,7 +102,10 @@ impl Content for Held {
             Kind::Device { memory, offset, source: Source::Packed { len, .. } } => {
                 memory.release(*offset, *len);
             }
-            Kind::Device { memory, .. } => memory.release(0, memory.size()),
+            Kind::Device { memory, .. } => {
+                memory.release(0, memory.size());
+                memory.close_door();
+            }
             _ => {}
         }
     }

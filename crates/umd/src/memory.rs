@@ -1,7 +1,7 @@
 //! Memory of a GPU, and what can be done to its bytes.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dmabuf::DmaBuf;
 use dmabuf::peer::PeerMemory;
@@ -20,6 +20,8 @@ pub struct Memory {
     /// The number of the GPU.
     pub device: usize,
     bo: Bo,
+    /// By which other processes find it: closed when the program frees it, whoever still has the memory.
+    door: Mutex<Option<OwnedFd>>,
 }
 
 impl Memory {
@@ -37,7 +39,7 @@ impl Memory {
             tracing::info!(target: LOG, "VRAM of {}: {error}", found.name);
             Refusal::from(error)
         })?;
-        Ok(Self { device, bo })
+        Ok(Self { device, bo, door: Mutex::default() })
     }
 
     /// Takes memory that came as a file, of this process or another. The GPU is the one that the memory is of; `device` if that
@@ -52,9 +54,10 @@ impl Memory {
         let is_of = |index: &usize| name.starts_with(&format!("{}.bo", devices[*index].name));
         match (0..devices.len()).find(is_of) {
             Some(owner) if owner != device => {
-                Ok(Self { device: owner, bo: devices[owner].gpu()?.import(fd)? })
+                let bo = devices[owner].gpu()?.import(fd)?;
+                Ok(Self { device: owner, bo, door: Mutex::default() })
             }
-            _ => Ok(Self { device, bo }),
+            _ => Ok(Self { device, bo, door: Mutex::default() }),
         }
     }
 
@@ -160,6 +163,34 @@ impl Memory {
     /// As [`share`](Self::share).
     pub fn shared(&self) -> Result<DmaBuf> {
         Ok(self.bo.export()?)
+    }
+
+    /// Does something with a descriptor of the whole of it, that is the same one until the program frees the memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`share`](Self::share); and those of what is done.
+    pub fn with_door<T, E: From<Refusal>>(
+        &self,
+        act: impl FnOnce(BorrowedFd<'_>) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        let mut door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
+        if door.is_none() {
+            let opened = rustix::io::fcntl_dupfd_cloexec(self.shared()?.fd(), 3);
+            *door = Some(opened.map_err(|error| {
+                let what = format!("no descriptor for {}: {error}", self.name());
+                Refusal::new(Kind::System, what)
+            })?);
+        }
+        match &*door {
+            Some(door) => act(door.as_fd()),
+            None => unreachable!("it was just opened"),
+        }
+    }
+
+    /// The program has freed it: handles of it lead nowhere.
+    pub fn close_door(&self) {
+        drop(self.door.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     /// A dma-buf of some of it.

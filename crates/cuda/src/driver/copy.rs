@@ -118,6 +118,9 @@ impl Process {
     ///
     /// As [`copy`](Self::copy).
     pub(crate) fn copy_rows(&self, rows: &Rows) -> Result<()> {
+        // All of it or nothing.
+        self.check_steps(rows.dst, &[(rows.dst_pitch, rows.height)], rows.width)?;
+        self.check_steps(rows.src, &[(rows.src_pitch, rows.height)], rows.width)?;
         for row in 0..rows.height {
             let at = |start: u64, pitch: u64| {
                 let skip = pitch.checked_mul(row).and_then(|skip| start.checked_add(skip));
@@ -126,6 +129,22 @@ impl Process {
             self.copy(at(rows.dst, rows.dst_pitch)?, at(rows.src, rows.src_pitch)?, rows.width)?;
         }
         Ok(())
+    }
+
+    /// Whether a shape is all inside one range: `len` bytes, again and again at steps of so many bytes, so often.
+    ///
+    /// # Errors
+    ///
+    /// It leaves an allocation.
+    pub(crate) fn check_steps(&self, start: u64, steps: &[(u64, u64)], len: u64) -> Result<()> {
+        if len == 0 || steps.iter().any(|(_, times)| *times == 0) {
+            return Ok(());
+        }
+        let skip = steps
+            .iter()
+            .try_fold(0_u64, |all, (step, times)| all.checked_add(step.checked_mul(times - 1)?));
+        let span = skip.and_then(|skip| skip.checked_add(len));
+        self.pieces(start, span.ok_or_else(|| invalid("rows beyond all addresses"))?).map(drop)
     }
 
     /// Fills rows of values of `size` bytes.

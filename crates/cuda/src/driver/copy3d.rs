@@ -144,6 +144,12 @@ impl Process {
     ///
     /// As [`copy`](Self::copy).
     pub(crate) fn copy_planes(&self, planes: &Planes) -> Result<()> {
+        let Planes { rows, depth, .. } = *planes;
+        let dst = [(rows.dst_pitch, rows.height), (planes.dst_plane, depth)];
+        let src = [(rows.src_pitch, rows.height), (planes.src_plane, depth)];
+        // All of it or nothing.
+        self.check_steps(rows.dst, &dst, rows.width)?;
+        self.check_steps(rows.src, &src, rows.width)?;
         for plane in 0..planes.depth {
             let at = |start: u64, step: u64| {
                 let skip = step.checked_mul(plane).and_then(|skip| start.checked_add(skip));

@@ -23,8 +23,8 @@ const LAZY_PEER_ACCESS: u32 = 1;
 /// The handle of an allocation.
 fn handle_of(process: &Process, region: &Region, memory: &Memory) -> Result<Raw> {
     let gpu = process.devices()[memory.device].uuid;
-    let buf = memory.shared()?;
-    let handle = Handle::new(What::Memory, buf.fd(), region.len, region.id, gpu)?;
+    let new = |file: BorrowedFd<'_>| Handle::new(What::Memory, file, region.len, region.id, gpu);
+    let handle = memory.with_door(new)?;
     Ok(handle.at(offset_of(region, region.start)).encode())
 }
 
