@@ -207,7 +207,7 @@ static void lists(void)
 	event_desc.index = 2;
 	ZE_IS(zeEventCreate(pool, &event_desc, &done), ZE_RESULT_ERROR_INVALID_ARGUMENT);
 	ZE(zeFenceCreate(queue, &fence_desc, &fence));
-	queue_desc.ordinal = 1;
+	queue_desc.ordinal = 2;
 	ZE_IS(zeCommandQueueCreate(context, device, &queue_desc, &queue), ZE_RESULT_ERROR_INVALID_ARGUMENT);
 	queue_desc.ordinal = 0;
 	queue_desc.mode = 7;
@@ -241,8 +241,10 @@ static void lists(void)
 	ZE_IS(zeCommandQueueExecuteCommandLists(queue, 1, &others, NULL), ZE_RESULT_ERROR_INVALID_COMMAND_LIST_TYPE);
 	ZE_IS(zeCommandQueueExecuteCommandLists(others_queue, 1, &others, fence), ZE_RESULT_ERROR_INVALID_SYNCHRONIZATION_OBJECT);
 	ZE_IS(zeCommandListAppendSignalEvent(now, others_event), ZE_RESULT_ERROR_INVALID_SYNCHRONIZATION_OBJECT);
-	ZE_IS(zeCommandListClose(now), ZE_RESULT_ERROR_INVALID_COMMAND_LIST_TYPE);
-	ZE_IS(zeContextDestroy(other), ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE);
+	ZE_IS(zeCommandQueueExecuteCommandLists(queue, 1, &now, NULL), ZE_RESULT_ERROR_INVALID_COMMAND_LIST_TYPE);
+	ZE(zeCommandListReset(now));
+	ZE(zeContextDestroy(other));
+	ZE_IS(zeCommandListCreate(other, device, &list_desc, &others), ZE_RESULT_ERROR_INVALID_ARGUMENT);
 	ZE(zeFenceDestroy(fence));
 	ZE(zeEventDestroy(start));
 	ZE(zeEventDestroy(done));
@@ -255,7 +257,6 @@ static void lists(void)
 	ZE_IS(zeCommandListReset(list), ZE_RESULT_ERROR_INVALID_ARGUMENT);
 	ZE(zeCommandQueueDestroy(queue));
 	ZE(zeCommandQueueDestroy(others_queue));
-	ZE(zeContextDestroy(other));
 	ZE(zeMemFree(context, a));
 }
 
@@ -268,7 +269,7 @@ static void mapped(void)
 	size_t page, len;
 	char *at;
 
-	ZE(zeVirtualMemQueryPageSize(context, device, MIB, &page));
+	ZE(zeVirtualMemQueryPageSize(context, device, 2 * MIB, &page));
 	desc.size = page + 1;
 	ZE_IS(zePhysicalMemCreate(context, device, &desc, &one), ZE_RESULT_ERROR_UNSUPPORTED_SIZE);
 	desc.size = page;
@@ -291,6 +292,7 @@ static void mapped(void)
 	CHECK(!memcmp(word, back, 4));
 	ZE_IS(zeVirtualMemFree(context, at, 2 * page), ZE_RESULT_ERROR_INVALID_ARGUMENT);
 	ZE(zeVirtualMemUnmap(context, at, page));
+	ZE(zeVirtualMemUnmap(context, at + page, page));
 	ZE(zeVirtualMemUnmap(context, at + page, page));
 	ZE(zeVirtualMemFree(context, at, 2 * page));
 	ZE(zePhysicalMemDestroy(context, one));

@@ -39,7 +39,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("gpu", &["environment", "umem", "dmabuf", "pci", "fault"]),
     ("umd", &["umem", "dmabuf", "pci", "gpu"]),
     ("cuda", &["environment", "umem", "dmabuf", "pci", "gpu", "umd"]),
-    ("levelzero", &["umem", "gpu", "umd"]),
+    ("levelzero", &["environment", "umem", "gpu", "umd"]),
     ("door", &[]),
     ("cudalib", &["door"]),
     ("zelib", &["door"]),

@@ -28,22 +28,13 @@ impl Context {
 }
 
 impl Process {
-    /// Ends a context, and frees its memory. What was made of it must be gone.
+    /// Ends a context, and frees its memory. Queues, lists and events of it stay until they are destroyed, as with Intel's driver.
     ///
     /// # Errors
     ///
-    /// It is none; or queues, lists or pools of it are there.
+    /// It is none.
     pub(crate) fn end_context(&self, handle: u64) -> Result<()> {
         let context = self.context(handle)?;
-        let left = [
-            ("command queues", self.queues.all().iter().any(|one| one.context == handle)),
-            ("command lists", self.lists.all().iter().any(|one| one.context == handle)),
-            ("event pools", self.pools.all().iter().any(|one| one.context == handle)),
-        ];
-        if let Some((what, _)) = left.iter().find(|(_, is_left)| *is_left) {
-            let what = format!("context {handle:#x} still has {what}");
-            return Err(Refusal::new(Status::HandleObjectInUse, what));
-        }
         self.space.free_all(|region| Arc::ptr_eq(&region.context, &context));
         self.contexts.remove(handle);
         Ok(())

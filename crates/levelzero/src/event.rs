@@ -118,7 +118,8 @@ impl Pool {
         // CAST: a pool has no more events than a 32-bit number says.
         let count = (size / SLOT) as u32;
         let memory = HostBuf::received(file, size).map_err(|error| none(&error.to_string()))?;
-        Ok(Self { handle, context, flags: IPC, count, is_opened: true, memory })
+        // Whether times are wanted is not said; they are kept in any case.
+        Ok(Self { handle, context, flags: IPC | TIMESTAMP, count, is_opened: true, memory })
     }
 
     /// The file by which other processes know it.

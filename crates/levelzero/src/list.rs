@@ -17,6 +17,8 @@ pub(crate) struct List {
     pub(crate) context: u64,
     /// The number of its device.
     pub(crate) device: usize,
+    /// The number of the kind of queues that it is for.
+    pub(crate) ordinal: u32,
     /// Where an immediate list's commands go at once.
     pub(crate) immediate: Option<CommandQueue>,
     written: Mutex<Written>,
@@ -126,9 +128,10 @@ impl List {
         handle: u64,
         context: u64,
         device: usize,
+        ordinal: u32,
         immediate: Option<CommandQueue>,
     ) -> Self {
-        Self { handle, context, device, immediate, written: Mutex::default() }
+        Self { handle, context, device, ordinal, immediate, written: Mutex::default() }
     }
 
     /// Writes a command down, or has it done.
@@ -151,29 +154,17 @@ impl List {
         Ok(())
     }
 
-    /// Nothing more comes.
-    ///
-    /// # Errors
-    ///
-    /// It is an immediate one.
-    pub(crate) fn close(&self) -> Result<()> {
-        self.check_regular()?;
+    /// Nothing more comes. An immediate list has nothing to close.
+    pub(crate) fn close(&self) {
         let mut written = self.lock();
         if written.closed.is_none() {
             written.closed = Some(std::mem::take(&mut written.commands).into());
         }
-        Ok(())
     }
 
-    /// It is empty and open again.
-    ///
-    /// # Errors
-    ///
-    /// It is an immediate one.
-    pub(crate) fn reset(&self) -> Result<()> {
-        self.check_regular()?;
+    /// It is empty and open again; what an immediate list has begun goes on.
+    pub(crate) fn reset(&self) {
         *self.lock() = Written::default();
-        Ok(())
     }
 
     /// The commands of a list that is closed.
@@ -194,7 +185,7 @@ impl List {
             None => Ok(()),
             Some(_) => Err(Refusal::new(
                 Status::InvalidCommandListType,
-                "an immediate list is neither closed, reset nor executed",
+                "an immediate list is not executed: its commands are, one by one",
             )),
         }
     }

@@ -56,7 +56,11 @@ pub(crate) fn init() -> Result<&'static Process> {
         Err(Absent::NotYet) => {}
         _ => return get(),
     }
-    let devices: Vec<_> = machine::devices(PRESET).iter().collect();
+    let all = machine::devices(PRESET);
+    let devices: Vec<_> = match environment::var("ZE_AFFINITY_MASK") {
+        Some(mask) => masked(&mask, all.len()).into_iter().map(|index| &all[index]).collect(),
+        None => all.iter().collect(),
+    };
     if devices.is_empty() {
         return Err(Refusal::new(Status::Uninitialized, "there is no GPU"));
     }
@@ -75,6 +79,17 @@ pub(crate) fn init() -> Result<&'static Process> {
         umd::stray::watch(&process.space, &process.devices, "zeCommandListAppendMemoryCopy");
     }
     get()
+}
+
+/// The devices that a mask leaves: numbers, separated by commas. What it says of sub-devices, behind a point, is not looked at:
+/// there are none.
+fn masked(mask: &str, count: usize) -> Vec<usize> {
+    let number = |entry: &str| entry.trim().split('.').next()?.parse::<usize>().ok();
+    let mut left: Vec<_> =
+        mask.split(',').filter_map(number).filter(|index| *index < count).collect();
+    left.sort_unstable();
+    left.dedup();
+    left
 }
 
 /// What the process has.
@@ -246,5 +261,17 @@ impl Drop for Last {
         if let Some(act) = act {
             act();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_leaves_the_devices_that_it_names() {
+        assert_eq!(masked("1", 2), [1]);
+        assert_eq!(masked("1,0.3,1, 7,x", 2), [0, 1]);
+        assert!(masked("2", 2).is_empty());
     }
 }

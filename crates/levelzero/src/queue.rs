@@ -17,6 +17,8 @@ pub(crate) struct CommandQueue {
     pub(crate) context: u64,
     /// The number of its device.
     pub(crate) device: usize,
+    /// The number of its kind, and its own in that.
+    pub(crate) ordinal: u32,
     pub(crate) index: u32,
     /// Whether a call waits for what it brings.
     pub(crate) is_synchronous: bool,
@@ -28,9 +30,15 @@ pub(crate) struct CommandQueue {
 pub(crate) const SYNCHRONOUS: u32 = 1;
 
 impl CommandQueue {
-    pub(crate) fn new(handle: u64, context: u64, device: usize, index: u32, mode: u32) -> Self {
+    pub(crate) fn new(
+        handle: u64,
+        context: u64,
+        device: usize,
+        (ordinal, index): (u32, u32),
+        mode: u32,
+    ) -> Self {
         let is_synchronous = mode == SYNCHRONOUS;
-        Self { handle, context, device, index, is_synchronous, work: Arc::default() }
+        Self { handle, context, device, ordinal, index, is_synchronous, work: Arc::default() }
     }
 
     /// Does commands, in their turn, and then signals a fence.

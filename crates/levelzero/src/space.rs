@@ -1,6 +1,7 @@
 //! What Level Zero has at which addresses.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use umd::Memory;
@@ -25,6 +26,8 @@ pub(crate) type Reserved = umd::vmm::Reserved<Allocation>;
 pub(crate) struct Held {
     pub(crate) context: Arc<Context>,
     pub(crate) kind: Kind,
+    /// What a device may do with reserved addresses at which nothing is mapped yet, as the program said it.
+    pub(crate) access: AtomicU32,
 }
 
 /// What is there.
@@ -66,7 +69,11 @@ impl Physical for Allocation {
 impl Held {
     /// Memory of a GPU.
     pub(crate) fn device(context: Arc<Context>, memory: Arc<Memory>, is_ipc: bool) -> Self {
-        Self { context, kind: Kind::Device { memory, is_ipc, file: Mutex::default() } }
+        Self::new(context, Kind::Device { memory, is_ipc, file: Mutex::default() })
+    }
+
+    pub(crate) fn new(context: Arc<Context>, kind: Kind) -> Self {
+        Self { context, kind, access: AtomicU32::new(0) }
     }
 
     /// The number of the dma-buf of this memory: the same for each who asks, until the memory is freed.

@@ -32,8 +32,6 @@ pub(crate) enum Status {
     InvalidArgument = 0x7800_0004,
     /// A handle is null.
     InvalidNullHandle = 0x7800_0005,
-    /// Something else still uses it.
-    HandleObjectInUse = 0x7800_0006,
     /// A pointer is null.
     InvalidNullPointer = 0x7800_0007,
     /// A size or a count is none.

@@ -74,6 +74,12 @@ impl<A: Physical> Reserved<A> {
         self.lock().is_empty()
     }
 
+    /// Whether something is mapped in a range.
+    pub fn has_any(&self, at: u64, len: u64) -> bool {
+        let last = self.lock().range(..at.saturating_add(len)).next_back().map(|(_, m)| m.stop());
+        last.is_some_and(|stop| stop > at)
+    }
+
     /// All mappings of a range, if they cover it.
     ///
     /// # Errors

@@ -11,7 +11,10 @@ use crate::status::Result;
 /// The vendor on PCI.
 pub(super) const VENDOR: u32 = 0x8086;
 
-/// How many queues there are of the one kind.
+/// Kinds of queues: for all there is, and for copies alone.
+pub(super) const GROUPS: u32 = 2;
+
+/// How many queues there are of each kind.
 pub(super) const QUEUES: u32 = 4;
 
 /// The longest pattern that memory is filled with.
@@ -26,8 +29,9 @@ const PROPERTIES_1_2: u32 = 0x0002_0006;
 /// What a file is that memory is exported as or imported from: a dma-buf.
 pub(super) const DMA_BUF: u32 = 2;
 
-/// What queues do: compute and copy.
+/// What queues do: compute and copy, or copy.
 const COMPUTE_AND_COPY: u32 = 3;
+const COPY: u32 = 2;
 
 /// Reading and writing; atomics; at the same time; atomics at the same time.
 const ALL_ACCESS: u32 = 0xf;
@@ -262,8 +266,9 @@ calls! { CALLS:
         places: Out<GroupProperties>,
     ) {
         find(handle)?;
-        c::list_filled(count, places, 1, |_, group: &mut GroupProperties| {
-            (group.flags, group.max_pattern, group.queues) = (COMPUTE_AND_COPY, PATTERN, QUEUES);
+        c::list_filled(count, places, GROUPS, |index, group: &mut GroupProperties| {
+            let flags = if index == 0 { COMPUTE_AND_COPY } else { COPY };
+            (group.flags, group.max_pattern, group.queues) = (flags, PATTERN, QUEUES);
         })
     }
 
@@ -281,7 +286,7 @@ calls! { CALLS:
         find(handle)?;
         c::fill(place, |access| {
             (access.host, access.device, access.shared) = (ALL_ACCESS, ALL_ACCESS, ALL_ACCESS);
-            (access.shared_cross, access.shared_system) = (ALL_ACCESS, 0);
+            (access.shared_cross, access.shared_system) = (ALL_ACCESS, ALL_ACCESS);
         })
     }
 

@@ -7,7 +7,7 @@ use umd::Memory;
 
 use super::queue::device_of;
 use crate::boundary::calls;
-use crate::c::Out;
+use crate::c::{Head, In, Out};
 use crate::event::Pool;
 use crate::ipc::{self, Raw, What};
 use crate::process::{self, Process};
@@ -36,6 +36,17 @@ fn memory_handle(process: &Process, context: u64, addr: u64) -> Result<Raw> {
 
 calls! { CALLS:
     fn zeMemGetIpcHandle(context: u64, addr: u64, out: Out<Raw>) {
+        out.check()?;
+        out.put(memory_handle(process::get()?, context, addr)?)
+    }
+
+    // The structures that lead on from here say who is to be reached; a descriptor reaches the processes of this host.
+    fn zeMemGetIpcHandleWithProperties(
+        context: u64,
+        addr: u64,
+        _next: In<Head>,
+        out: Out<Raw>,
+    ) {
         out.check()?;
         out.put(memory_handle(process::get()?, context, addr)?)
     }

@@ -33,7 +33,7 @@ calls! { CALLS:
         out.check()?;
         flags(desc.flags, FLAGS)?;
         check_ordinal(desc.ordinal)?;
-        let new = |handle| List::new(handle, context, device, None);
+        let new = |handle| List::new(handle, context, device, desc.ordinal, None);
         out.put(process.lists.add(new).handle)
     }
 
@@ -49,7 +49,7 @@ calls! { CALLS:
         out.check()?;
         let made = process.lists.try_add(|handle| {
             let queue = desc.queue(handle, context, device)?;
-            Ok::<_, Refusal>(List::new(handle, context, device, Some(queue)))
+            Ok::<_, Refusal>(List::new(handle, context, device, queue.ordinal, Some(queue)))
         })?;
         out.put(made.handle)
     }
@@ -65,11 +65,13 @@ calls! { CALLS:
     }
 
     fn zeCommandListClose(list: u64) {
-        process::get()?.list(list)?.close()
+        process::get()?.list(list)?.close();
+        Ok(())
     }
 
     fn zeCommandListReset(list: u64) {
-        process::get()?.list(list)?.reset()
+        process::get()?.list(list)?.reset();
+        Ok(())
     }
 
     fn zeCommandListHostSynchronize(list: u64, timeout: u64) {
@@ -85,8 +87,7 @@ calls! { CALLS:
     }
 
     fn zeCommandListGetOrdinal(list: u64, ordinal: Out<u32>) {
-        process::get()?.list(list)?;
-        ordinal.put(0)
+        ordinal.put(process::get()?.list(list)?.ordinal)
     }
 
     fn zeCommandListImmediateGetIndex(list: u64, index: Out<u32>) {

@@ -113,7 +113,12 @@ fn check_export(head: Head) -> Result<()> {
 }
 
 /// Memory that a device has, or that a file is of.
-fn device_memory(process: &Process, device: usize, len: u64, head: Head) -> Result<Memory> {
+pub(super) fn device_memory(
+    process: &Process,
+    device: usize,
+    len: u64,
+    head: Head,
+) -> Result<Memory> {
     let Some(import) = head.find::<File>(IMPORT_FD) else {
         let size = len.checked_next_multiple_of(GPU_PAGE);
         let full = || Refusal::new(Status::OutOfDeviceMemory, format!("{len:#x} bytes"));
@@ -151,7 +156,7 @@ fn host(
     let size = len.checked_add(more).and_then(|size| usize::try_from(size).ok());
     let pages = HostBuf::anonymous(size.ok_or_else(none)?).map_err(|_| none())?;
     let start = (pages.as_ptr().addr() as u64).next_multiple_of(align);
-    process.space.add(start, len, len, Held { context, kind: kind(pages) });
+    process.space.add(start, len, len, Held::new(context, kind(pages)));
     Ok(start)
 }
 

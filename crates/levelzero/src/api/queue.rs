@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::device::QUEUES;
+use super::device::{GROUPS, QUEUES};
 use crate::boundary::calls;
 use crate::c::{Head, In, Out};
 use crate::event::end_of;
@@ -28,7 +28,7 @@ pub(super) struct QueueDesc {
 }
 
 impl QueueDesc {
-    /// Checks it against what the one kind of queues has.
+    /// Checks it against what its kind of queues has.
     pub(super) fn queue(&self, handle: u64, context: u64, device: usize) -> Result<CommandQueue> {
         flags(self.flags, FLAGS)?;
         enumeration(self.mode, LAST_MODE)?;
@@ -37,16 +37,16 @@ impl QueueDesc {
         if self.index >= QUEUES {
             return Err(invalid(format!("queue {} of {QUEUES}", self.index)));
         }
-        Ok(CommandQueue::new(handle, context, device, self.index, self.mode))
+        Ok(CommandQueue::new(handle, context, device, (self.ordinal, self.index), self.mode))
     }
 }
 
 /// Checks the number of a kind of queues.
 pub(super) fn check_ordinal(ordinal: u32) -> Result<()> {
-    if ordinal == 0 {
+    if ordinal < GROUPS {
         return Ok(());
     }
-    Err(invalid(format!("queues of kind {ordinal}: there is one kind")))
+    Err(invalid(format!("queues of kind {ordinal}: there are {GROUPS}")))
 }
 
 /// The device of a handle, which must be one of the context's.
@@ -117,8 +117,7 @@ calls! { CALLS:
     }
 
     fn zeCommandQueueGetOrdinal(queue: u64, ordinal: Out<u32>) {
-        process::get()?.queue(queue)?;
-        ordinal.put(0)
+        ordinal.put(process::get()?.queue(queue)?.ordinal)
     }
 
     fn zeCommandQueueGetIndex(queue: u64, index: Out<u32>) {

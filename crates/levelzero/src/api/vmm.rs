@@ -1,16 +1,17 @@
 //! Addresses and memory apart.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use umd::Memory;
-use umd::space::LARGE_PAGE;
+use umd::space::{GPU_PAGE, LARGE_PAGE};
 
+use super::memory::device_memory;
 use super::queue::device_of;
 use crate::boundary::calls;
 use crate::c::{Head, In, Out};
 use crate::process::{self, Process, find};
 use crate::space::{Allocation, Held, Kind, Region, Reserved};
-use crate::status::{Refusal, Result, Status, enumeration, flags, invalid, unsupported};
+use crate::status::{Refusal, Result, Status, enumeration, flags, invalid};
 
 /// Flags of physical memory: of the device, of the host.
 const PHYSICAL_FLAGS: u32 = 3;
@@ -41,19 +42,26 @@ fn access(given: u32) -> Result<u8> {
     Ok([0, 3, 1][given as usize])
 }
 
+/// The pages that are mapped: those of the host, which are the smaller ones.
+fn page() -> u64 {
+    rustix::param::page_size() as u64
+}
+
 fn whole(what: u64) -> Result<u64> {
-    if what > 0 && what.is_multiple_of(LARGE_PAGE) {
+    let page = page();
+    if what > 0 && what.is_multiple_of(page) {
         return Ok(what);
     }
-    let what = format!("{what:#x} is no whole number of pages of {LARGE_PAGE:#x}");
+    let what = format!("{what:#x} is no whole number of pages of {page:#x}");
     Err(Refusal::new(Status::UnsupportedSize, what))
 }
 
 fn aligned(addr: u64) -> Result<u64> {
-    if addr.is_multiple_of(LARGE_PAGE) {
+    let page = page();
+    if addr.is_multiple_of(page) {
         return Ok(addr);
     }
-    let what = format!("{addr:#x} is no address of a page of {LARGE_PAGE:#x}");
+    let what = format!("{addr:#x} is no address of a page of {page:#x}");
     Err(Refusal::new(Status::UnsupportedAlignment, what))
 }
 
@@ -63,7 +71,7 @@ fn reserved<T>(
     context: u64,
     start: u64,
     len: usize,
-    act: impl FnOnce(&Reserved, u64) -> umd::Result<T>,
+    act: impl FnOnce(&Region, &Reserved, u64) -> umd::Result<T>,
 ) -> Result<T> {
     let context = process.context(context)?;
     if start == 0 {
@@ -75,7 +83,9 @@ fn reserved<T>(
     let region = region.filter(|region| Arc::ptr_eq(&region.context, &context));
     let region = region.ok_or_else(none)?;
     match &region.kind {
-        Kind::Reserved(reserved) if len <= region.stop() - start => Ok(act(reserved, len)?),
+        Kind::Reserved(reserved) if len <= region.stop() - start => {
+            Ok(act(&region, reserved, len)?)
+        }
         _ => Err(none()),
     }
 }
@@ -85,11 +95,8 @@ calls! { CALLS:
         let process = process::get()?;
         device_of(process, context, device)?;
         page.check()?;
-        if len == 0 {
-            return Err(Refusal::new(Status::UnsupportedSize, "no bytes"));
-        }
         // CAST: small.
-        page.put(LARGE_PAGE as usize)
+        page.put(if len < LARGE_PAGE as usize { GPU_PAGE } else { LARGE_PAGE } as usize)
     }
 
     fn zeVirtualMemReserve(context: u64, hint: u64, len: usize, out: Out<u64>) {
@@ -97,9 +104,10 @@ calls! { CALLS:
         let own = process.context(context)?;
         out.check()?;
         let len = whole(len as u64)?;
-        let start = process.space.take(len, LARGE_PAGE, hint)?;
-        let held = Held { context: own, kind: Kind::Reserved(Reserved::default()) };
-        out.put(process.space.add(start, len, len, held).start)
+        let span = len.next_multiple_of(GPU_PAGE);
+        let start = process.space.take(span, LARGE_PAGE, hint)?;
+        let held = Held::new(own, Kind::Reserved(Reserved::default()));
+        out.put(process.space.add(start, len, span, held).start)
     }
 
     fn zeVirtualMemFree(context: u64, start: u64, len: usize) {
@@ -128,15 +136,17 @@ calls! { CALLS:
         out: Out<u64>,
     ) {
         let process = process::get()?;
-        let device = device_of(process, context, device)?;
         let desc = desc.get()?;
         out.check()?;
         flags(desc.flags, PHYSICAL_FLAGS)?;
-        if desc.flags & PHYSICAL_ON_HOST != 0 {
-            return Err(unsupported("physical memory of the host"));
-        }
+        // What is the host's is the first device's here: it is reached by commands, and not by the CPU.
+        let device = if desc.flags & PHYSICAL_ON_HOST != 0 && device == 0 {
+            process.context(context)?.devices[0]
+        } else {
+            device_of(process, context, device)?
+        };
         let size = whole(desc.size as u64)?;
-        let memory = Arc::new(Memory::new(&process.devices, device, size)?);
+        let memory = Arc::new(device_memory(process, device, size, desc.head)?);
         let id = process.space.next_id();
         let new = |handle| Allocation { handle, context, id, size, memory };
         out.put(process.physical.add(new).handle)
@@ -178,7 +188,7 @@ calls! { CALLS:
         }
         let access = access(given)?;
         let offset = aligned(offset as u64)?;
-        reserved(process, context, start, len, |reserved, len| {
+        reserved(process, context, start, len, |_, reserved, len| {
             if offset > allocation.size || len > allocation.size - offset {
                 let size = allocation.size;
                 return Err(umd::invalid(format!("{len:#x} from {offset:#x} on, of {size:#x}")));
@@ -190,14 +200,21 @@ calls! { CALLS:
 
     fn zeVirtualMemUnmap(context: u64, start: u64, len: usize) {
         let process = process::get()?;
-        reserved(process, context, start, len, |reserved, len| reserved.unmap(start, len))
+        // Where nothing is mapped there is nothing to do.
+        reserved(process, context, start, len, |_, reserved, len| {
+            if reserved.has_any(start, len) { reserved.unmap(start, len) } else { Ok(()) }
+        })
     }
 
     fn zeVirtualMemSetAccessAttribute(context: u64, start: u64, len: usize, given: u32) {
         let process = process::get()?;
         let access = access(given)?;
-        reserved(process, context, start, len, |reserved, len| {
-            reserved.set_access(start, len, access)
+        reserved(process, context, start, len, |region, reserved, len| {
+            if reserved.has_any(start, len) {
+                return reserved.set_access(start, len, access);
+            }
+            region.access.store(given, Ordering::Relaxed);
+            Ok(())
         })
     }
 
@@ -211,18 +228,17 @@ calls! { CALLS:
         let process = process::get()?;
         given.check()?;
         same.check()?;
-        let (access, all) = reserved(process, context, start, len, |reserved, len| {
+        let (access, all) = reserved(process, context, start, len, |region, reserved, len| {
+            if !reserved.has_any(start, len) {
+                return Ok((region.access.load(Ordering::Relaxed), region.stop() - start));
+            }
             let mapped = reserved.covering(start, len)?;
             let first = mapped.first().map_or(0, |mapped| mapped.access());
             let alike = mapped.iter().take_while(|mapped| mapped.access() == first);
             let end = alike.last().map_or(start, |mapped| mapped.stop());
-            Ok((first, (end - start).min(len)))
+            Ok(([0, 2, 1, 1][usize::from(first & 3)], (end - start).min(len)))
         })?;
-        given.put(match access {
-            0 => 0,
-            1 => 2,
-            _ => 1,
-        })?;
+        given.put(access)?;
         // CAST: no longer than what was asked for.
         same.put(all as usize)
     }
