@@ -104,3 +104,35 @@ fn the_character_device_is_a_name() {
         program("cat").args([path]).output().failure().says("No such device or address");
     }
 }
+
+/// The GPUs of the model, in the order of DRM's cards: address, vendor, device number, and whether there is a render node.
+fn cards(gpu: &str) -> Vec<String> {
+    let script = "for card in /sys/class/drm/card[0-9]*; do \
+        function=$(realpath $card/device); \
+        render=$(ls $function/drm | grep render); \
+        node=none; test -c /dev/dri/$render && node=$(cat /sys/class/drm/$render/dev); \
+        echo $(basename $function) $(cat $function/vendor) $(basename $card) $(cat $card/dev) $node; done";
+    let out = Program::new("sh").gpu(gpu).args(["-c", script]).output();
+    let lines = out.success().stdout.lines();
+    // Those of the machine are in its own domains.
+    lines.filter(|line| line.starts_with("0001:")).map(str::to_owned).collect()
+}
+
+#[test]
+fn gpus_are_cards_of_drm_in_the_order_of_their_addresses() {
+    for (gpu, vendor, has_node) in [("nvidia", "0x10de", false), ("xe", "0x8086", true)] {
+        let cards = cards(gpu);
+        assert_eq!(cards.len(), 2, "{cards:?}");
+        assert!(cards.is_sorted(), "by address and by number: {cards:?}");
+        for line in &cards {
+            let [_, is_of, name, dev, node] = line.split(' ').collect::<Vec<_>>()[..] else {
+                panic!("{line}")
+            };
+            assert_eq!(is_of, vendor);
+            let minor = name.strip_prefix("card").expect("a card");
+            assert_eq!(dev, format!("226:{minor}"));
+            let render = minor.parse::<u32>().expect("a number") + 128;
+            assert_eq!(node, if has_node { format!("226:{render}") } else { "none".to_owned() });
+        }
+    }
+}

@@ -133,7 +133,7 @@ impl Target<'_> {
                 self.open(flags, ResolveFlags::empty()).unwrap_or(Answer::Continue)
             }
             _ if self.is_the_kernels() => Answer::Continue,
-            _ => self.attempt(call).unwrap_or(Answer::Continue),
+            _ => self.answer(call),
         }
     }
 
