@@ -7,14 +7,14 @@ use std::time::Duration;
 use super::build::Built;
 use super::hosts::{FAR, NEAR, of_their_own};
 use super::pytest::Reader;
-use super::way::Way;
+use super::way::{Memory, Way};
 use crate::sh::{Outcome, root, target_dir};
 use crate::suites::{End, PYTHON, Verdicts, follow};
 
 /// What stands for ssh and for nvidia-smi.
 const STAND_INS: &str = "interop/fabtests";
-/// A program that takes longer hangs, in seconds; the runner ends it.
-const LIMIT: &str = "60";
+/// A program that takes longer hangs, in seconds; the runner ends it. Each has a buffer of a gigabyte, and writes all of it.
+const LIMIT: &str = "120";
 /// The runner says something after each test.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -37,6 +37,10 @@ impl Way {
         if self.provider == "shm" {
             // Its addresses are names, which its sides tell each other. One test at a time, as the others are run.
             command.args(["-b", "--nworkers", "1"]);
+        } else if self.memory == Memory::Ze && self.provider != "verbs" {
+            // The sides meet on TCP: otherwise they do by an empty message, which rxm sends by rendezvous as all of Level Zero's memory
+            // (rxm_msg.c:525), and of whose no bytes it moves none and completes nothing (rxm_cq.c:658).
+            command.arg("-b");
         }
         let client = if self.is_wire { FAR } else { NEAR };
         if let Some((_, utility)) = self.provider.split_once(';') {
