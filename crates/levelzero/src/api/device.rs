@@ -29,8 +29,8 @@ const PROPERTIES_1_2: u32 = 0x0002_0006;
 /// What a file is that memory is exported as or imported from: a dma-buf.
 pub(super) const DMA_BUF: u32 = 2;
 
-/// What queues do: compute and copy, or copy.
-const COMPUTE_AND_COPY: u32 = 3;
+/// What queues do: compute (also with groups that wait for each other) and copy, or copy.
+const COMPUTE_AND_COPY: u32 = 7;
 const COPY: u32 = 2;
 
 /// Reading and writing; atomics; at the same time; atomics at the same time.

@@ -2,9 +2,11 @@
 
 use std::ffi::{c_char, c_void};
 
+use umd::machine;
+
 use crate::boundary::{self, calls};
 use crate::c::{self, Head, In, Out, Text};
-use crate::process::{self, DRIVER, driver};
+use crate::process::{self, DRIVER, PRESET, driver};
 use crate::status::{Refusal, Result, Status, flags, unsupported};
 use crate::tables::VERSION;
 
@@ -87,9 +89,10 @@ calls! { CALLS:
     }
 
     fn zeDriverGetProperties(handle: u64, place: Out<DriverProperties>) {
-        let process = driver(handle)?;
+        driver(handle)?;
         c::fill(place, |properties| {
-            properties.uuid = process.devices[0].uuid;
+            // That of the machine, whatever a mask leaves of it.
+            properties.uuid = machine::devices(PRESET)[0].uuid;
             properties.version = DRIVER_VERSION;
         })
     }
