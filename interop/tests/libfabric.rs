@@ -183,3 +183,46 @@ fn writes_and_reads_between_gpus_go_by_dma_buf() {
         moves("fi_rma_bw", "verbs", &["-e", "msg", "-o", operation]);
     }
 }
+
+/// Two sides of a test of RDMA between GPUs of Level Zero, of the first GPU beside the first NIC.
+#[track_caller]
+fn xe(test: &str, args: &[&str], veth: &Veth, report: &Path) {
+    let messages = MESSAGES.to_string();
+    let program = || {
+        let program = Program::new(libfabric("bin").join(test))
+            .args(["-m", "device", "-n", &messages])
+            .args(args)
+            .gpu("xe")
+            .in_netns(&veth.left)
+            .limit(Duration::from_secs(60));
+        reported(program, report)
+    };
+    let mut server = program().start();
+    server.wait_listening(12345);
+    let client = program().args([veth.left_address()]).output();
+    if !client.status.success() {
+        server.end_unless_ended(Duration::from_secs(3));
+    }
+    for side in [server.finish(), client] {
+        side.success();
+    }
+    let moved = by_nic(report);
+    assert!(moved >= MESSAGES * BYTES, "{test} {args:?}: {moved} bytes by the NIC");
+}
+
+/// Level Zero gives the memory, a dma-buf of it is registered, and another process reads and writes it: by plain verbs, and by FI_HMEM.
+#[test]
+fn intels_tests_of_dma_bufs_read_and_write_gpu_memory() {
+    needs!(Need::Libfabric, Need::Root, Need::Namespaces, Need::Program("ip"));
+    let veth = Veth::new();
+    let rxm = ["-p", "verbs;ofi_rxm", "-e", "rdm", "-d", "peerdma0:0", "-S", "1M", "-v"];
+    let verbs = ["-d", "0", "-g", "0", "-S", "1048576"];
+    for operation in ["read", "write"] {
+        let scratch = Scratch::new();
+        let (one, other) = (scratch.file("verbs.txt"), scratch.file("rxm.txt"));
+        // By verbs it can compare what it read.
+        let compared: &[&str] = if operation == "read" { &["-v"] } else { &[] };
+        xe("xe_rdmabw", &[&verbs, &["-t", operation][..], compared].concat(), &veth, &one);
+        xe("fi_xe_rdmabw", &[&rxm[..], &["-t", operation]].concat(), &veth, &other);
+    }
+}

@@ -17,17 +17,19 @@ pub(crate) fn built(
     Ok(source)
 }
 
-/// Builds in a directory of a source, once.
+/// Builds in a directory of a source, once for these steps.
 pub(crate) fn built_in(dir: &Path, steps: impl FnOnce() -> Outcome<Vec<Command>>) -> Outcome {
-    // The last thing that is made: a build that broke off goes on.
+    // The last thing that is made: a build that broke off goes on. It has the steps, as they may become others.
     let done = dir.join("built-by-peerdma");
-    if !done.exists() {
-        for mut step in steps()? {
-            check(step.current_dir(dir))?;
-        }
-        fs::write(&done, "").map_err(|err| format!("{}: {err}", done.display()))?;
+    let steps = steps()?;
+    let words = format!("{steps:?}");
+    if fs::read_to_string(&done).is_ok_and(|built| built == words) {
+        return Ok(());
     }
-    Ok(())
+    for mut step in steps {
+        check(step.current_dir(dir))?;
+    }
+    fs::write(&done, words).map_err(|err| format!("{}: {err}", done.display()))
 }
 
 /// `make` that leaves the machine to others.
