@@ -40,6 +40,9 @@ pub(crate) struct Options {
     /// Do not write docs/FABTESTS.md.
     #[arg(long)]
     check: bool,
+    /// Run nothing: write the page from what each way said when it last ran.
+    #[arg(long)]
+    page: bool,
     /// Only ways that have this word, such as cuda, dmabuf, shm or wire (may be repeated).
     #[arg(long = "way", value_name = "WORD")]
     ways: Vec<String>,
@@ -49,13 +52,24 @@ pub(crate) struct Options {
 
 /// Runs the tests, writes the page, and compares with what is expected.
 pub(crate) fn run(options: &Options) -> Outcome {
+    if options.page {
+        let columns: Outcome<Vec<_>> =
+            WAYS.iter().map(|way| Ok((way.words(), way.last()?))).collect();
+        let columns = columns?;
+        let counts = compare(&columns, &Expected::read(EXPECTED)?);
+        page::write(&columns, &Expected::read(EXPECTED)?)?;
+        return is_expected(&counts);
+    }
     check(cargo().args(["build", "--release", "--locked"]))?;
     let built = build::all(true)?;
     if options.build {
         return Ok(());
     }
     let is_all = options.ways.is_empty() && options.expression.is_none();
-    let counts = judge(&built, options, is_all && !options.check)?;
+    is_expected(&judge(&built, options, is_all && !options.check)?)
+}
+
+fn is_expected(counts: &Counts) -> Outcome {
     match counts.failed {
         0 => Ok(()),
         failed => Err(format!("libfabric: {failed} tests are not as expected")),
@@ -73,7 +87,8 @@ pub(crate) fn group(context: &Context) -> Outcome<Tested> {
         Tested::Ran(counts) => counts,
         Tested::Impossible(why) => return Ok(Tested::Impossible(why)),
     };
-    let options = Options { build: false, check: true, ways: Vec::new(), expression: None };
+    let options =
+        Options { build: false, check: true, page: false, ways: Vec::new(), expression: None };
     counts += &judge(&built, &options, false)?;
     Ok(Tested::Ran(counts))
 }
@@ -86,9 +101,18 @@ fn judge(built: &Built, options: &Options, write: bool) -> Outcome<Counts> {
         options.ways.iter().all(|word| words.split([' ', ';']).any(|have| have == word))
     };
     let ways: Vec<&Way> = WAYS.iter().filter(is_meant).collect();
-    let mut counts = Counts::default();
     let columns = all(built, &ways, options.expression.as_deref())?;
-    for (on, verdicts) in &columns {
+    let counts = compare(&columns, &expected);
+    if write {
+        page::write(&columns, &expected)?;
+    }
+    Ok(counts)
+}
+
+/// Shows what is not as expected, and counts it as failed.
+fn compare(columns: &[(String, Verdicts)], expected: &Expected) -> Counts {
+    let mut counts = Counts::default();
+    for (on, verdicts) in columns {
         let [passed, skipped, failed] = verdicts.sums();
         println!("\n{on}: {passed} pass, {skipped} skip, {failed} fail");
         let complaints = expected.complaints(on, verdicts);
@@ -102,10 +126,7 @@ fn judge(built: &Built, options: &Options, write: bool) -> Outcome<Counts> {
             ignored: 0,
         };
     }
-    if write {
-        page::write(&columns, &expected)?;
-    }
-    Ok(counts)
+    counts
 }
 
 /// Runs some ways side by side, each on hosts of its own.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::build::Built;
@@ -19,10 +20,24 @@ const LIMIT: &str = "120";
 const PATIENCE: Duration = Duration::from_secs(300);
 
 impl Way {
+    /// Where a run leaves what it said.
+    fn scratch(&self) -> PathBuf {
+        target_dir().join("libfabric").join(self.words().replace([' ', ';'], "-"))
+    }
+
+    /// What became of the tests when they last ran.
+    pub(crate) fn last(&self) -> Outcome<Verdicts> {
+        let log = self.scratch().join("log");
+        let text = fs::read_to_string(&log).map_err(|err| format!("{}: {err}", log.display()))?;
+        let mut reader = Reader::default();
+        text.lines().for_each(|line| reader.read(line));
+        Ok(reader.finish())
+    }
+
     /// Runs the tests whose names have all of `expression`, or all.
     pub(crate) fn run(&self, built: &Built, expression: Option<&str>) -> Outcome<Verdicts> {
         let bin = built.installed.join("bin");
-        let scratch = target_dir().join("libfabric").join(self.words().replace([' ', ';'], "-"));
+        let scratch = self.scratch();
         fs::create_dir_all(&scratch).map_err(|err| format!("{}: {err}", scratch.display()))?;
 
         let mut command = of_their_own(self.is_wire)?;
