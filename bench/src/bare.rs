@@ -14,8 +14,8 @@ pub(crate) fn process_vm_writev(pid: Pid, from: &HostBuf, len: usize, to: u64) -
     let local = libc::iovec { iov_base: from.as_ptr().cast(), iov_len: len };
     let remote =
         libc::iovec { iov_base: std::ptr::without_provenance_mut(to as usize), iov_len: len };
-    // SAFETY: the local range lies in `from`, which lives across the call and is only read; the remote one is checked by
-    // the kernel, in the other process.
+    // SAFETY: the local range lies in `from`, which lives across the call and is only read; the
+    // remote one is checked by the kernel, in the other process.
     let written =
         unsafe { libc::process_vm_writev(pid.as_raw_nonzero().get(), &local, 1, &remote, 1, 0) };
     match usize::try_from(written) {
@@ -28,7 +28,7 @@ pub(crate) fn process_vm_writev(pid: Pid, from: &HostBuf, len: usize, to: u64) -
 /// One `memcpy` of `len` bytes.
 pub(crate) fn memcpy(to: &HostBuf, from: &HostBuf, len: usize) {
     assert!(len <= to.len() && len <= from.len(), "the caller copies what both have");
-    // SAFETY: both ranges lie in mappings that live across the call and cannot shrink; two buffers never overlap, and no
-    // reference to their contents exists.
+    // SAFETY: both ranges lie in mappings that live across the call and cannot shrink; two buffers
+    // never overlap, and no reference to their contents exists.
     unsafe { std::ptr::copy_nonoverlapping(black_box(from.as_ptr()), black_box(to.as_ptr()), len) };
 }

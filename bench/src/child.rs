@@ -13,7 +13,8 @@ use crate::Outcome;
 /// No program here takes so many seconds.
 const LIMIT: &str = "60";
 
-/// A role of this program in a process of its own. It ends when its standard input does, at the latest on drop.
+/// A role of this program in a process of its own. It ends when its standard input does, at the
+/// latest on drop.
 #[derive(Debug)]
 pub(crate) struct Role {
     child: Child,
@@ -23,8 +24,8 @@ pub(crate) struct Role {
 }
 
 impl Role {
-    /// Starts `bench --role NAME ARGS` behind `prefix` (a command that runs the rest of its words), and gives the words
-    /// of its first answer.
+    /// Starts `bench --role NAME ARGS` behind `prefix` (a command that runs the rest of its words),
+    /// and gives the words of its first answer.
     pub(crate) fn start(prefix: &[String], name: &str, args: &[String]) -> Outcome<(Self, Words)> {
         let own = std::env::current_exe()?;
         let mut child = command(prefix, own)

@@ -10,12 +10,13 @@
 //!   a line: median of each, median ratio, its spread, the target
 //! ```
 //!
-//! A figure alone says more about the machine than about us, so none is printed without what it is compared with. Nothing
-//! here decides anything: the program ends well whether a target is met or not. `bench/README.md` tells what each one
-//! measures and how to read it.
+//! A figure alone says more about the machine than about us, so none is printed without what it is
+//! compared with. Nothing here decides anything: the program ends well whether a target is met or
+//! not. `bench/README.md` tells what each one measures and how to read it.
 //!
-//! Programs of others (`ib_write_bw`, `ucx_perftest`, `iperf3`) run as they are; ours run on `target/release/peerdma`,
-//! which must have been built. The rest are roles of this very program, which it starts as its own children.
+//! Programs of others (`ib_write_bw`, `ucx_perftest`, `iperf3`) run as they are; ours run on
+//! `target/release/peerdma`, which must have been built. The rest are roles of this very program,
+//! which it starts as its own children.
 
 mod bare;
 mod benches;
@@ -42,8 +43,8 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 #[derive(Parser)]
 #[command(name = "bench", about = "Ratios against a peer or a physical limit, in one run")]
 struct Args {
-    /// Which to run: write, fd-backed, write-lat, send-lat, wire, wire-lat, memory, peer-memory, cuda, level-zero,
-    /// connect, qps, pcap, vm, vm-loss (default: all but the last two)
+    /// Which to run: write, fd-backed, write-lat, send-lat, wire, wire-lat, memory, peer-memory,
+    /// cuda, level-zero, connect, qps, pcap, vm, vm-loss (default: all but the last two)
     names: Vec<String>,
     /// Repetitions of each measurement
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..1000))]

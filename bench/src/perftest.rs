@@ -21,7 +21,8 @@ impl Place {
     }
 }
 
-/// Runs a pair and gives the client's figure: average MiB/s of `_bw`, typical microseconds of `_lat`.
+/// Runs a pair and gives the client's figure: average MiB/s of `_bw`, typical microseconds of
+/// `_lat`.
 pub(crate) fn run(place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
     run_with(place, &[], program, args)
 }
@@ -48,8 +49,8 @@ pub(crate) fn run_with(
     figure(&text).ok_or_else(|| format!("{program} printed no result").into())
 }
 
-/// The line under the one that starts with `#bytes`. `_bw` prints bytes, iterations, peak, average, rate; `_lat` prints
-/// bytes, iterations, min, max, typical and more.
+/// The line under the one that starts with `#bytes`. `_bw` prints bytes, iterations, peak, average,
+/// rate; `_lat` prints bytes, iterations, min, max, typical and more.
 pub(crate) fn figure(text: &str) -> Option<f64> {
     let mut lines = text.lines().skip_while(|line| !line.trim().starts_with("#bytes"));
     let column = if lines.next()?.contains("t_typical") { 4 } else { 3 };

@@ -57,7 +57,8 @@ impl Target {
     }
 }
 
-/// The line above the first report. Reports are printed as they come, so columns have their widths beforehand.
+/// The line above the first report. Reports are printed as they come, so columns have their widths
+/// beforehand.
 pub(crate) fn head() -> String {
     line(["bench", "what", "ours", "beside", "ratio", "spread", "target"])
 }

@@ -1,4 +1,5 @@
-//! A machine with a Debian kernel of its own, under QEMU's emulation. The scripts of `interop/vm` make and boot it.
+//! A machine with a Debian kernel of its own, under QEMU's emulation. The scripts of `interop/vm`
+//! make and boot it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,11 @@
-//! Gives `libpeerdma-cuda.so` the symbol tables of `libcuda.so.1`, `libnvidia-ml.so.1`, `libcudart.so.12` and `libcudart.so.13`.
+//! Gives `libpeerdma-cuda.so` the symbol tables of `libcuda.so.1`, `libnvidia-ml.so.1`,
+//! `libcudart.so.12` and `libcudart.so.13`.
 //!
-//! From the lists of names in `crates/cuda/names` this writes `entries.rs`: for each name a function in assembly that says
-//! which name it is and goes on through a table, and the table's length, its names and its functions. Names of the driver and
-//! of NVML have no version; those of the runtime have one version node for each library, by `.symver` and a version script
-//! (why assembly, `crates/peerdma/build.rs` tells).
+//! From the lists of names in `crates/cuda/names` this writes `entries.rs`: for each name a
+//! function in assembly that says which name it is and goes on through a table, and the table's
+//! length, its names and its functions. Names of the driver and of NVML have no version; those of
+//! the runtime have one version node for each library, by `.symver` and a version script (why
+//! assembly, `crates/peerdma/build.rs` tells).
 
 use std::collections::BTreeMap;
 use std::env;
@@ -103,7 +105,8 @@ fn source(entries: &[Entry]) -> String {
     let drivers = entries.iter().filter(|entry| entry.library == "DRIVER").count();
     format!(
         "{rust}\n/// How many names there are.\npub(crate) const COUNT: usize = {count};\n\n\
-         /// Each name, and whose it is.\npub(crate) static NAMES: [(Library, &CStr); COUNT] = [\n{names}];\n\n\
+         /// Each name, and whose it is.\n\
+         pub(crate) static NAMES: [(Library, &CStr); COUNT] = [\n{names}];\n\n\
          /// The functions of the driver's names, which come first.\n\
          pub(crate) static FUNCTIONS: [Function; {drivers}] = [\n{functions}];\n"
     )

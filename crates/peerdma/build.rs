@@ -3,29 +3,33 @@
 //! From the tables of `src/abi/symbols` this writes two files:
 //!
 //! * `libpeerdma.map`, the linker's version script: each version node with the names it holds;
-//! * `exports.rs`, which the library includes: for each name an entry in assembly (`peerdma_entry_NAME: jmp FUNCTION`) with one
-//!   `.symver` per version, and for each name that nothing implements a stub that refuses in words.
+//! * `exports.rs`, which the library includes: for each name an entry in assembly
+//!   (`peerdma_entry_NAME: jmp FUNCTION`) with one `.symver` per version, and for each name that
+//!   nothing implements a stub that refuses in words.
 //!
 //! # Why assembly
 //!
-//! `#[no_mangle]` and a version script do not make versioned symbols. rustc passes a version script of its own first, with
-//! all `#[no_mangle]` names in an anonymous node, and a name belongs to the first node that lists it: programs would load,
-//! but `dlvsym` would find nothing. A name with a version given by `.symver` is not in rustc's script, so ours decides.
-//! Every version of a name must be listed in its node, or the linker drops it without a word. The entry is a jump and not
-//! an alias because an alias must stand in the same object file as its function, which codegen units and LTO do not
-//! promise. The verbs of the data path have no symbol (the header calls them through pointers), so the jump costs nothing
-//! that matters.
+//! `#[no_mangle]` and a version script do not make versioned symbols. rustc passes a version script
+//! of its own first, with all `#[no_mangle]` names in an anonymous node, and a name belongs to the
+//! first node that lists it: programs would load, but `dlvsym` would find nothing. A name with a
+//! version given by `.symver` is not in rustc's script, so ours decides. Every version of a name
+//! must be listed in its node, or the linker drops it without a word. The entry is a jump and not
+//! an alias because an alias must stand in the same object file as its function, which codegen
+//! units and LTO do not promise. The verbs of the data path have no symbol (the header calls them
+//! through pointers), so the jump costs nothing that matters.
 //!
-//! The linker must be lld (rustc's default on x86_64 Linux) or mold: GNU ld refuses an anonymous node beside named ones.
+//! The linker must be lld (rustc's default on x86_64 Linux) or mold: GNU ld refuses an anonymous
+//! node beside named ones.
 //!
 //! # Names of the library
 //!
-//! The soname is `libibverbs.so.1`. Programs also ask for `librdmacm.so.1`, and both must be this one file, or there
-//! would be two engines in one process. glibc recognizes a library that it already loaded by name and soname first, and
-//! then by device and inode, so two symbolic links to one file are one library; `tests/loading.rs` proves it. The soname
-//! lets `LD_PRELOAD=libpeerdma.so` alone satisfy a program that needs `libibverbs.so.1`, even one with an RPATH to a copy of
-//! its own. The links themselves belong to whoever installs or launches: a build script has no business in the target
-//! directory.
+//! The soname is `libibverbs.so.1`. Programs also ask for `librdmacm.so.1`, and both must be this
+//! one file, or there would be two engines in one process. glibc recognizes a library that it
+//! already loaded by name and soname first, and then by device and inode, so two symbolic links to
+//! one file are one library; `tests/loading.rs` proves it. The soname lets
+//! `LD_PRELOAD=libpeerdma.so` alone satisfy a program that needs `libibverbs.so.1`, even one with
+//! an RPATH to a copy of its own. The links themselves belong to whoever installs or launches: a
+//! build script has no business in the target directory.
 //!
 //! `-z nodelete`: threads of the engine must not find their code unmapped after a `dlclose`.
 
@@ -136,8 +140,8 @@ fn byte(symbol: &Symbol) -> String {
     global_asm(&lines, "")
 }
 
-/// The newest version is the default one, which a program linked today binds to; the others stay for programs that name
-/// them.
+/// The newest version is the default one, which a program linked today binds to; the others stay
+/// for programs that name them.
 fn versions(symbol: &Symbol, local: &str) -> Vec<String> {
     let newest = symbol.nodes.len() - 1;
     let version = |(i, node)| {

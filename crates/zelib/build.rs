@@ -1,4 +1,5 @@
-//! Gives `libpeerdma-ze.so` the functions by which a loader of Level Zero asks a driver for its tables.
+//! Gives `libpeerdma-ze.so` the functions by which a loader of Level Zero asks a driver for its
+//! tables.
 //!
 //! From the list in `crates/levelzero/names` this writes `tables.rs`: one function for each table.
 

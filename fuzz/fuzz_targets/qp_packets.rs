@@ -1,4 +1,5 @@
-//! A peer that sends a connected queue pair whatever packets it likes, in any order and at any time.
+//! A peer that sends a connected queue pair whatever packets it likes, in any order and at any
+//! time.
 #![no_main]
 
 use fabric_sim::{Options, Station, build};
@@ -22,7 +23,8 @@ fuzz_target!(|bytes: &[u8]| {
             station.post(build::read(wr_id, BASE, 700, BASE));
         }
     }
-    // Packets behind each other: a byte of time, a byte of payload length, then headers as on the wire.
+    // Packets behind each other: a byte of time, a byte of payload length, then headers as on the
+    // wire.
     while let Some(([wait, length], packet)) = rest.split_first_chunk() {
         let Ok((headers, end)) = Headers::parse_prefix(packet) else { return };
         let payload = vec![0x5a; usize::from(*length) * 4];

@@ -1,7 +1,8 @@
-//! A peer of a socket that says what it likes: private data, immediate data, entries of the target list, headers of datagrams.
+//! A peer of a socket that says what it likes: private data, immediate data, entries of the target
+//! list, headers of datagrams.
 //!
-//! Whatever it says, what this side then does stays inside of its own buffers, and what it may have written is counted as a
-//! second account here counts it.
+//! Whatever it says, what this side then does stays inside of its own buffers, and what it may have
+//! written is counted as a second account here counts it.
 #![no_main]
 
 use std::ops::Range;
@@ -141,7 +142,8 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let Ok(hello) = Hello::from_bytes(bytes) else { return };
     let (said, steps) = bytes.split_at(Hello::SIZE);
-    // Small buffers, so that they run over soon; which ones, bytes decide that mean nothing to a peer.
+    // Small buffers, so that they run over soon; which ones, bytes decide that mean nothing to a
+    // peer.
     let wanted = Sizes {
         sq_size: 8 << (said[4] % 8),
         rq_size: 8 << (said[5] % 8),

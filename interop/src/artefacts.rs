@@ -49,8 +49,8 @@ impl Artefacts {
         self.dir.join("examples").join(name)
     }
 
-    /// The library for what programs read outside libibverbs, under the name that is there: installed or fresh from
-    /// Cargo.
+    /// The library for what programs read outside libibverbs, under the name that is there:
+    /// installed or fresh from Cargo.
     fn preload(&self) -> Option<PathBuf> {
         let names = ["libpeerdma-preload.so", "libpeerdma_preload.so"];
         names.iter().map(|name| self.dir.join(name)).find(|file| file.exists())
@@ -68,7 +68,8 @@ impl Artefacts {
         names.iter().map(|name| self.dir.join(name)).find(|file| file.exists())
     }
 
-    /// Makes a directory for `LD_LIBRARY_PATH` inside `scratch`: the library under the names programs ask for.
+    /// Makes a directory for `LD_LIBRARY_PATH` inside `scratch`: the library under the names
+    /// programs ask for.
     pub fn library_dir(&self, scratch: &Scratch) -> PathBuf {
         let dir = scratch.path().join("lib");
         fs::create_dir_all(&dir).expect("a scratch directory is writable");
@@ -81,12 +82,13 @@ impl Artefacts {
         dir
     }
 
-    /// Copies everything to `scratch`, readable by every user: a checkout often lies in a home directory that other
-    /// users cannot enter.
+    /// Copies everything to `scratch`, readable by every user: a checkout often lies in a home
+    /// directory that other users cannot enter.
     pub fn staged(&self, scratch: &Scratch) -> Self {
         let dir = scratch.path().join("bin");
         fs::create_dir_all(&dir).expect("a scratch directory is writable");
-        // An installation has this directory; without it `peerdma run` keeps one among the user's run-time files.
+        // An installation has this directory; without it `peerdma run` keeps one among the user's
+        // run-time files.
         for names in ["libpeerdma.names", "libpeerdma-cuda.names"].map(|name| dir.join(name)) {
             fs::create_dir_all(&names).expect("a scratch directory is writable");
             fs::set_permissions(&names, fs::Permissions::from_mode(0o777))
@@ -101,14 +103,15 @@ impl Artefacts {
         Self { dir }
     }
 
-    /// The value of `LD_PRELOAD` for a program whose own libibverbs is not to be used: ours, under the name that the
-    /// loader then takes for already loaded.
+    /// The value of `LD_PRELOAD` for a program whose own libibverbs is not to be used: ours, under
+    /// the name that the loader then takes for already loaded.
     pub fn preload_list(&self, scratch: &Scratch) -> PathBuf {
         self.library_dir(scratch).join(SONAMES[0])
     }
 }
 
-/// `target` of the build this test binary came from: `target/PROFILE/deps/test-HASH`, three levels up.
+/// `target` of the build this test binary came from: `target/PROFILE/deps/test-HASH`, three levels
+/// up.
 pub(crate) fn target_dir() -> PathBuf {
     let exe = std::env::current_exe().expect("a running program has a path");
     exe.ancestors().nth(3).map_or_else(|| PathBuf::from("target"), Path::to_path_buf)

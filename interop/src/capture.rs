@@ -52,11 +52,13 @@ impl Capture {
         Self { dumpcap, netns: netns.path(), file, _scratch: scratch }
     }
 
-    /// Ends the capture; everything sent before is in the file, which lives as long as the returned value.
+    /// Ends the capture; everything sent before is in the file, which lives as long as the returned
+    /// value.
     #[track_caller]
     pub fn stop(mut self) -> Captured {
-        // dumpcap forgets what is still in the kernel's ring when it is interrupted. A last datagram, behind everything
-        // else, tells when the ring has been read. One of the two addresses is across the veth.
+        // dumpcap forgets what is still in the kernel's ring when it is interrupted. A last
+        // datagram, behind everything else, tells when the ring has been read. One of the two
+        // addresses is across the veth.
         let script = format!(
             "for a in 10.77.0.1 10.77.0.2; do printf '{END}' > /dev/udp/$a/{END_PORT}; done"
         );
@@ -113,9 +115,9 @@ impl Frame {
     }
 }
 
-/// The invariant CRC of a RoCEv2 packet (IBA Annex A17): the Ethernet CRC-32 over eight bytes of ones in place of a
-/// local route header, then the packet from its IP header to its last byte before the ICRC, with every field that a
-/// router may change replaced by ones.
+/// The invariant CRC of a RoCEv2 packet (IBA Annex A17): the Ethernet CRC-32 over eight bytes of
+/// ones in place of a local route header, then the packet from its IP header to its last byte
+/// before the ICRC, with every field that a router may change replaced by ones.
 pub fn icrc(frame: &Frame) -> u32 {
     let mut bytes = frame.ip[..frame.ip.len() - 4].to_vec();
     if frame.is_v6() {

@@ -1,5 +1,5 @@
-//! The same program on two machines: on peerdma here, and in a [`Vm`] on the kernel's `rdma_rxe` or on peerdma there, once as
-//! server and once as client.
+//! The same program on two machines: on peerdma here, and in a [`Vm`] on the kernel's `rdma_rxe` or
+//! on peerdma there, once as server and once as client.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -6,8 +6,8 @@ use std::process::Command;
 use crate::artefacts::Artefacts;
 use crate::scratch::Scratch;
 
-/// Compiles `interop/c/NAME.c` into `scratch`, linked with the system's `libibverbs.so.1` and, if it
-/// needs it, `librdmacm.so.1`.
+/// Compiles `interop/c/NAME.c` into `scratch`, linked with the system's `libibverbs.so.1` and, if
+/// it needs it, `librdmacm.so.1`.
 #[track_caller]
 pub fn compile(name: &str, scratch: &Scratch) -> PathBuf {
     compile_by(
@@ -25,8 +25,8 @@ pub fn compile_with(name: &str, scratch: &Scratch, options: &[&str], libs: &[&st
     compile_by("gcc", name, scratch, options, libs)
 }
 
-/// The same for a program that has our library built in as its run path, as one that is installed with it: also where the
-/// loader ignores the user's variables. Everybody can start it.
+/// The same for a program that has our library built in as its run path, as one that is installed
+/// with it: also where the loader ignores the user's variables. Everybody can start it.
 #[track_caller]
 pub fn compile_installed(name: &str, scratch: &Scratch) -> PathBuf {
     let library = Artefacts::find().staged(scratch).library_dir(scratch);

@@ -1,4 +1,5 @@
-//! Programs of others that use CUDA, which `cargo xtask cuda-rdma --build` builds or fetches, and what became of them.
+//! Programs of others that use CUDA, which `cargo xtask cuda-rdma --build` builds or fetches, and
+//! what became of them.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -16,8 +17,8 @@ pub fn libfabric(path: &str) -> PathBuf {
     target_dir().join("libfabric/installed").join(path)
 }
 
-/// Bytes of GPU memory that the NIC reached itself, of all processes in a report: by bus address, or through the host bridge where the
-/// GPU is another NIC's neighbour.
+/// Bytes of GPU memory that the NIC reached itself, of all processes in a report: by bus address,
+/// or through the host bridge where the GPU is another NIC's neighbour.
 pub fn by_nic(report: &Path) -> u64 {
     let text = std::fs::read_to_string(report).unwrap_or_default();
     let after = |words| text.split(words).skip(1);
@@ -25,7 +26,8 @@ pub fn by_nic(report: &Path) -> u64 {
     counts.filter_map(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).sum()
 }
 
-/// Leaves a row for docs/CUDA_PROGRAMS.md: what was run of which program, by which way, what became of it, and why.
+/// Leaves a row for docs/CUDA_PROGRAMS.md: what was run of which program, by which way, what became
+/// of it, and why.
 ///
 /// # Panics
 ///

@@ -1,7 +1,7 @@
 //! What a test needs from the machine, and what happens when it is not there.
 //!
-//! A test that cannot run is not a test that passed. It calls [`skip`], which records the reason where
-//! `cargo xtask test` finds it, and fails the test when `PEERDMA_REQUIRE=all` is set.
+//! A test that cannot run is not a test that passed. It calls [`skip`], which records the reason
+//! where `cargo xtask test` finds it, and fails the test when `PEERDMA_REQUIRE=all` is set.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -27,13 +27,15 @@ pub enum Need {
     Libfabric,
     /// User id 0, to become another user.
     Root,
-    /// A netdev beside `lo`, whose addresses belong to no device (`cma_bind_loopback` of the kernel), nor do groups.
+    /// A netdev beside `lo`, whose addresses belong to no device (`cma_bind_loopback` of the
+    /// kernel), nor do groups.
     Netdev,
     /// IPv6 in the kernel.
     Ipv6,
     /// The right to make network and pid namespaces.
     Namespaces,
-    /// A [`Vm`](crate::Vm): its kernel and QEMU, which are fetched from Debian if they are not there yet.
+    /// A [`Vm`](crate::Vm): its kernel and QEMU, which are fetched from Debian if they are not
+    /// there yet.
     Vm,
 }
 
@@ -102,7 +104,8 @@ pub fn check(need: Need) -> Result<(), String> {
     if there { Ok(()) } else { Err(format!("needs {missing} (see `cargo xtask setup`)")) }
 }
 
-/// Whether tests that can are to go through everything, however long it takes: `cargo xtask test --full`.
+/// Whether tests that can are to go through everything, however long it takes:
+/// `cargo xtask test --full`.
 pub fn full() -> bool {
     std::env::var("PEERDMA_FULL").is_ok_and(|value| value == "1")
 }

@@ -158,7 +158,8 @@ impl Tap {
     /// The address that the machine is to take.
     pub const GUEST: &str = "10.78.0.2";
 
-    /// A host whose wire leads to a machine that is yet to be started, with an MTU that fits packets of the largest path MTU.
+    /// A host whose wire leads to a machine that is yet to be started, with an MTU that fits
+    /// packets of the largest path MTU.
     #[track_caller]
     pub fn new() -> Self {
         let host = Netns::new();
@@ -219,7 +220,8 @@ impl Veth {
         pair
     }
 
-    /// Takes the left netdev down and up again, under the eyes of an `ibv_asyncwatch` that has to say so.
+    /// Takes the left netdev down and up again, under the eyes of an `ibv_asyncwatch` that has to
+    /// say so.
     pub fn goes_down_and_up(&self, watch: Program) {
         let mut watch = watch.in_netns(&self.left).start();
         watch.wait_says("async event FD");
@@ -241,8 +243,8 @@ impl Veth {
         "10.77.0.2"
     }
 
-    /// Makes the kernel cut every batch of datagrams before the interface, so that a capture sees packets as a wire
-    /// would carry them.
+    /// Makes the kernel cut every batch of datagrams before the interface, so that a capture sees
+    /// packets as a wire would carry them.
     #[track_caller]
     pub fn without_offloads(&self) {
         for host in [&self.left, &self.right] {

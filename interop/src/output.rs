@@ -17,7 +17,8 @@ pub struct Output {
     pub stderr: String,
 }
 
-/// What a device counts of packets that it drops or refuses, and what its log (`PEERDMA_LOG=peerdma::drop=debug`) says of each.
+/// What a device counts of packets that it drops or refuses, and what its log
+/// (`PEERDMA_LOG=peerdma::drop=debug`) says of each.
 pub const DROPS: [(&str, &str); 5] = [
     ("rx_unknown_qpn", "no such QP"),
     ("rx_icrc_encapsulated", "ICRC 0x"),
@@ -27,8 +28,8 @@ pub const DROPS: [(&str, &str); 5] = [
 ];
 
 impl Output {
-    /// The counters of the device, which a program under `PEERDMA_LOG=info` logs when it closes it; of the first if there were
-    /// several.
+    /// The counters of the device, which a program under `PEERDMA_LOG=info` logs when it closes it;
+    /// of the first if there were several.
     pub fn counters(&self) -> HashMap<&str, u64> {
         self.logged_counters().next().unwrap_or_default()
     }
@@ -68,7 +69,8 @@ impl Output {
         self
     }
 
-    /// Requires a non-zero exit status, and not a signal: the program saw the failure and reported it.
+    /// Requires a non-zero exit status, and not a signal: the program saw the failure and reported
+    /// it.
     #[track_caller]
     pub fn failure(&self) -> &Self {
         assert!(

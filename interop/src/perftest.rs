@@ -15,8 +15,8 @@ pub struct Row {
 
 /// The result lines under the header that starts with `#bytes`.
 ///
-/// `_bw` prints: bytes, iterations, peak, average, message rate. `_lat` prints: bytes, iterations, min, max, typical,
-/// average and more. The two differ in which column is the one to read.
+/// `_bw` prints: bytes, iterations, peak, average, message rate. `_lat` prints: bytes, iterations,
+/// min, max, typical, average and more. The two differ in which column is the one to read.
 pub fn rows(output: &Output) -> Vec<Row> {
     let mut column = None;
     let mut rows = Vec::new();

@@ -68,7 +68,8 @@ impl Place {
         server
     }
 
-    /// `PROGRAM -p PORT ARGS` and `PROGRAM -p PORT ARGS -s HOST`: what most programs of rdmacm-utils look like.
+    /// `PROGRAM -p PORT ARGS` and `PROGRAM -p PORT ARGS -s HOST`: what most programs of
+    /// rdmacm-utils look like.
     #[track_caller]
     pub fn pair(&self, program: &str, args: &[&str]) -> (Output, Output) {
         let (host, port) = (self.host(), self.port());

@@ -5,13 +5,15 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Below Linux's default range of ephemeral ports (32768), so no client socket takes one by accident.
+/// Below Linux's default range of ephemeral ports (32768), so no client socket takes one by
+/// accident.
 const FIRST: u16 = 20_000;
 const COUNT: u16 = 10_000;
 
 /// A TCP port that nobody listens on, held until it is dropped.
 ///
-/// The lease is an abstract Unix socket: it ends with the process, so a test that dies leaves nothing.
+/// The lease is an abstract Unix socket: it ends with the process, so a test that dies leaves
+/// nothing.
 #[derive(Debug)]
 pub struct Port {
     number: u16,

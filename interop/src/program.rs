@@ -138,7 +138,8 @@ impl Program {
         self
     }
 
-    /// The program may leave processes when it ends; the test waits for them with [`Running::wait_orphans`].
+    /// The program may leave processes when it ends; the test waits for them with
+    /// [`Running::wait_orphans`].
     #[must_use]
     pub fn leaves_daemon(mut self) -> Self {
         self.leaves_daemon = true;

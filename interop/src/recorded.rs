@@ -1,4 +1,5 @@
-//! Reads what `peerdma run --pcap` recorded, with code that shares nothing with the code that wrote it.
+//! Reads what `peerdma run --pcap` recorded, with code that shares nothing with the code that wrote
+//! it.
 
 use std::path::Path;
 

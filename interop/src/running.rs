@@ -75,7 +75,8 @@ impl Running {
         });
     }
 
-    /// Waits until the program has used `cpu` of processor time: a poller that far is past its set-up.
+    /// Waits until the program has used `cpu` of processor time: a poller that far is past its
+    /// set-up.
     #[track_caller]
     pub fn wait_busy(&mut self, cpu: Duration) {
         self.wait_until("processor time", |me| me.cpu_time() >= cpu);

@@ -42,7 +42,8 @@ impl Scratch {
     }
 }
 
-/// Gives a file to a user, with these rights (a new owner takes set-user-ID away, so they come last).
+/// Gives a file to a user, with these rights (a new owner takes set-user-ID away, so they come
+/// last).
 pub fn own(path: &Path, owner: u32, mode: u32) {
     chown(path, Some(owner), None).expect("the test asked for root with needs!");
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("root may");
@@ -56,7 +57,8 @@ impl Default for Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A failure leaves a temporary directory, which is no reason to abort a test that is already unwinding.
+        // A failure leaves a temporary directory, which is no reason to abort a test that is
+        // already unwinding.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

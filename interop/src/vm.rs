@@ -1,7 +1,8 @@
-//! A machine with a Debian kernel of its own, under QEMU's emulation: for what the kernel of the machine that runs the
-//! tests lacks or does not let us set.
+//! A machine with a Debian kernel of its own, under QEMU's emulation: for what the kernel of the
+//! machine that runs the tests lacks or does not let us set.
 //!
-//! The scripts in `interop/vm` do the work and can be used by hand. Kernel and QEMU lie in `target/vm`.
+//! The scripts in `interop/vm` do the work and can be used by hand. Kernel and QEMU lie in
+//! `target/vm`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

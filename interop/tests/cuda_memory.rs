@@ -3,7 +3,8 @@
 use interop::need::Need;
 use interop::{Output, Program, Scratch, compile, needs};
 
-/// A mode of the program, on a machine with a GPU of its own that has these keys, and a NIC with those.
+/// A mode of the program, on a machine with a GPU of its own that has these keys, and a NIC with
+/// those.
 fn run(mode: &str, gpu: &str, nic: &str) -> Output {
     let scratch = Scratch::new();
     let config = scratch.file("peerdma.toml");

@@ -1,4 +1,5 @@
-//! Programs of others that join GPUs and RDMA, as their makers ship them: UCX with CUDA, and Mooncake.
+//! Programs of others that join GPUs and RDMA, as their makers ship them: UCX with CUDA, and
+//! Mooncake.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ const MOONCAKE: &str = "mooncake/transfer_engine_bench";
 /// With GPUs of NVIDIA's ways, and UCX's own libraries.
 fn with_ucx(program: Program) -> Program {
     let program = program.gpu("nvidia").env("LD_LIBRARY_PATH", wheel("libucx/lib"));
-    // It fails unless it can keep registrations: then it sees each call that maps and unmaps memory.
+    // It fails unless it can keep registrations: then it sees each call that maps and unmaps
+    // memory.
     program.env("UCX_LOG_LEVEL", "warn").env("UCX_RCACHE_ENABLE", "y")
 }
 
@@ -32,7 +34,8 @@ fn ucx(test: &str, memory: &str, transports: &str) {
         .both(|program| with_ucx(program).env("UCX_TLS", transports).env("UCX_NET_DEVICES", "lo"));
     let done = pair.limit(Duration::from_secs(60)).run();
     for side in [&done.server, &done.client] {
-        // A hook that cannot be put in place is a warning, and an address that is not found an error.
+        // A hook that cannot be put in place is a warning, and an address that is not found an
+        // error.
         side.never_says("ERROR").never_says("WARN");
     }
     done.client.says("Final:");
@@ -77,7 +80,8 @@ fn mooncake(protocol: &str, env: &[(&str, &str)]) -> interop::Output {
     let target = target.args(["--mode=target", "--gpu_id=0", "--local_server_name=127.0.0.1"]);
     let mut target = side(target).start();
     target.wait_says("Allocating memory on GPU 0");
-    // It does not say when the memory is registered; then it sleeps. An initiator that comes before crashes.
+    // It does not say when the memory is registered; then it sleeps. An initiator that comes before
+    // crashes.
     target.wait_idle();
     let printed = target.printed();
     let port = printed.split("listening on 127.0.0.1:").nth(1).expect("it says where it listens");

@@ -93,7 +93,8 @@ fn a_runtime_refuses_a_driver_that_is_older_than_it() {
     program.env("PEERDMA_CONFIG", &config).args(["old"]).output().success().says("ok");
 }
 
-/// A library with this soname and version node, and nothing behind its names: what a program is linked with.
+/// A library with this soname and version node, and nothing behind its names: what a program is
+/// linked with.
 fn stub(version: u32, scratch: &Scratch) -> std::path::PathBuf {
     let soname = format!("libcudart.so.{version}");
     let names = ["cudaMalloc", "cudaFree", "cudaRuntimeGetVersion"];

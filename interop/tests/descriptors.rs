@@ -1,4 +1,5 @@
-//! Programs that close the library's descriptors, or have files of their own at the same numbers: nothing of theirs is touched.
+//! Programs that close the library's descriptors, or have files of their own at the same numbers:
+//! nothing of theirs is touched.
 
 use interop::need::Need;
 use interop::{Program, Scratch, compile, needs};

@@ -1,11 +1,13 @@
-//! What a user pastes into an issue first: `ibv_devices`, `ibv_devinfo -v`; and how libraries find libibverbs.
+//! What a user pastes into an issue first: `ibv_devices`, `ibv_devinfo -v`; and how libraries find
+//! libibverbs.
 
 use interop::need::Need;
 use interop::{Mode, Output, Program, Scratch, Veth, compile, needs};
 
 const MODES: [Mode; 3] = [Mode::Run, Mode::Library, Mode::Preload];
 
-/// The number after `KEY:` in the output of `ibv_devinfo`, hexadecimal or decimal, whatever unit follows.
+/// The number after `KEY:` in the output of `ibv_devinfo`, hexadecimal or decimal, whatever unit
+/// follows.
 #[track_caller]
 fn number(out: &Output, key: &str) -> u64 {
     let text = out.field(key).unwrap_or_else(|| panic!("no line {key} in:\n{out}"));
@@ -146,7 +148,8 @@ fn a_device_does_not_need_privileges() {
     out.success().says("PORT_ACTIVE (4)");
 }
 
-/// The port follows the netdev that the NIC was opened on, even when that has no default route any more.
+/// The port follows the netdev that the NIC was opened on, even when that has no default route any
+/// more.
 #[test]
 fn ibv_asyncwatch_tells_of_a_port_that_goes_down_and_comes_back() {
     needs!(

@@ -79,7 +79,8 @@ fn the_configuration_names_gpus_and_the_option_their_driver() {
     program.gpu("").args(["xe"]).output().failure();
 }
 
-/// What the kernel's exporter of device memory does, which has no mmap; without --gpu, and in another process, too.
+/// What the kernel's exporter of device memory does, which has no mmap; without --gpu, and in
+/// another process, too.
 #[test]
 fn device_memory_is_a_dma_buf_that_nobody_maps() {
     needs!(Need::Header("infiniband/verbs.h"));

@@ -1,4 +1,5 @@
-//! The examples of the Rust API, each as several processes. Each compares what it got and ends badly if it is wrong.
+//! The examples of the Rust API, each as several processes. Each compares what it got and ends
+//! badly if it is wrong.
 
 use interop::{Artefacts, Mode, Program, Running};
 

@@ -1,5 +1,5 @@
-//! A sandbox that forbids netlink, as systemd's `RestrictAddressFamilies=`: what a NIC stands on is found otherwise, and
-//! the log says so.
+//! A sandbox that forbids netlink, as systemd's `RestrictAddressFamilies=`: what a NIC stands on is
+//! found otherwise, and the log says so.
 
 use std::path::PathBuf;
 
@@ -17,8 +17,8 @@ fn sandbox() -> (PathBuf, Scratch) {
     (compile("families", &scratch), scratch)
 }
 
-/// What netdevs decide in the output of `ibv_devinfo -v`. IPv6 addresses may have another order, and one that is
-/// link-local may become usable meanwhile.
+/// What netdevs decide in the output of `ibv_devinfo -v`. IPv6 addresses may have another order,
+/// and one that is link-local may become usable meanwhile.
 fn facts(out: &Output) -> Vec<&str> {
     let keys = ["node_guid", "state", "active_mtu", "GID[  0]"];
     let mut facts: Vec<_> = keys.iter().filter_map(|key| out.field(key)).collect();

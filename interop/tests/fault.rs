@@ -37,8 +37,8 @@ fn a_reliable_connection_bears_a_bad_network() {
     let scratch = Scratch::new();
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/bad-network.toml");
     let example = std::fs::read_to_string(example).expect("it is there");
-    // Each side sends 2400 requests. The last are left alone: the program ends as soon as it has its last message, and a
-    // peer whose last acknowledgement was lost would ask in vain.
+    // Each side sends 2400 requests. The last are left alone: the program ends as soon as it has
+    // its last message, and a peer whose last acknowledgement was lost would ask in vain.
     let plan =
         plan(&scratch, "bad.toml", &example.replace("[[fault]]", "[[fault]]\nnth = '1-1500'"));
     let veth = Veth::new();
@@ -62,7 +62,8 @@ fn a_reliable_connection_bears_a_bad_network() {
     }
 }
 
-/// A plan that loses all that is sent after the first packets: the error that the standard has for it.
+/// A plan that loses all that is sent after the first packets: the error that the standard has for
+/// it.
 #[test]
 fn a_peer_that_is_not_heard_is_retry_exceeded() {
     needs!(Need::Program("ibv_rc_pingpong"));
@@ -193,8 +194,8 @@ fn a_port_that_goes_down_and_comes_back() {
         .says("flap: port-down fired once");
 }
 
-/// The cable is out for longer than the usual retries take: who waits for acknowledgements for longer goes on afterwards, who does not
-/// gets RETRY_EXC while the port is down.
+/// The cable is out for longer than the usual retries take: who waits for acknowledgements for
+/// longer goes on afterwards, who does not gets RETRY_EXC while the port is down.
 #[test]
 fn a_port_that_is_down_for_three_seconds() {
     needs!(Need::Program("gcc"));
@@ -326,8 +327,8 @@ fn a_plan_hits_the_same_packets_again() {
     assert_eq!(first, last());
 }
 
-/// What happens to packets on their way happens to those of the connection manager, out and in: connections come about and end
-/// all the same.
+/// What happens to packets on their way happens to those of the connection manager, out and in:
+/// connections come about and end all the same.
 #[test]
 fn connections_come_about_over_a_bad_network() {
     needs!(Need::Program("rping"), Need::Program("ip"));

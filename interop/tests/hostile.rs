@@ -1,6 +1,7 @@
 //! A device under attack, while a connection goes on that checks every byte.
 //!
-//! `PEERDMA_HOSTILE_SECONDS` makes the attacks longer than the seconds that CI has, `PEERDMA_HOSTILE_SEED` makes other ones.
+//! `PEERDMA_HOSTILE_SECONDS` makes the attacks longer than the seconds that CI has,
+//! `PEERDMA_HOSTILE_SEED` makes other ones.
 
 use interop::need::Need;
 use interop::{Mode, Output, Port, Program, Scratch, Veth, compile, needs};
@@ -79,8 +80,8 @@ fn besiege(family: &Family, attack: &[&str]) -> Siege {
 }
 
 impl Siege {
-    /// Both ends live, nothing outside their regions changed, neither holds more memory than a little, the last exchange was
-    /// right, and what was dropped is counted.
+    /// Both ends live, nothing outside their regions changed, neither holds more memory than a
+    /// little, the last exchange was right, and what was dropped is counted.
     #[track_caller]
     fn withstood(&self) {
         self.attacker.success();
@@ -130,8 +131,9 @@ macro_rules! two_hosts {
     };
 }
 
-/// Who sees nothing guesses QPNs, sequence numbers and keys: nobody else's connection notices. All guesses are counted and named; so
-/// are those of who knows a QPN, and even where the connection begins.
+/// Who sees nothing guesses QPNs, sequence numbers and keys: nobody else's connection notices. All
+/// guesses are counted and named; so are those of who knows a QPN, and even where the connection
+/// begins.
 #[track_caller]
 fn guesses(family: &Family) {
     let siege = besiege(family, &[]);
@@ -143,8 +145,8 @@ fn guesses(family: &Family) {
     }
 }
 
-/// Who sees the packets can say what the peer could have said: end a connection, write to its region. Nothing more: what is not
-/// the region stays as it is, and the next connection works.
+/// Who sees the packets can say what the peer could have said: end a connection, write to its
+/// region. Nothing more: what is not the region stays as it is, and the next connection works.
 #[track_caller]
 fn knows_the_numbers(family: &Family) {
     let siege = besiege(family, &["--knowing"]);

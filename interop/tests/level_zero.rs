@@ -1,4 +1,5 @@
-//! Programs of Level Zero over the software GPU, by the system's loader: what the driver answers, and its memory under verbs.
+//! Programs of Level Zero over the software GPU, by the system's loader: what the driver answers,
+//! and its memory under verbs.
 
 use interop::need::Need;
 use interop::{Program, Scratch, compile_with, needs};

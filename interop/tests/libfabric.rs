@@ -1,5 +1,6 @@
-//! libfabric's FI_HMEM and FI_MR_DMABUF over our NIC: what it answers to registrations of GPU memory, and which way the bytes go.
-//! Its own tests are run by `cargo xtask libfabric`, which also builds it.
+//! libfabric's FI_HMEM and FI_MR_DMABUF over our NIC: what it answers to registrations of GPU
+//! memory, and which way the bytes go. Its own tests are run by `cargo xtask libfabric`, which also
+//! builds it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +10,8 @@ use interop::{
     Finished, Netns, Port, Program, Scratch, Veth, by_nic, compile_with, libfabric, needs,
 };
 
-/// The program that registers in many ways, on the GPUs of a preset and the machine of a configuration, if there is one.
+/// The program that registers in many ways, on the GPUs of a preset and the machine of a
+/// configuration, if there is one.
 fn fi_mr(scratch: &Scratch, config: &str) -> Program {
     let [include, lib] = ["include", "lib"].map(libfabric);
     let [include, lib] = [format!("-I{}", include.display()), lib.display().to_string()];
@@ -55,7 +57,8 @@ const ANSWERS: [(&str, i32); 20] = [
     ("regv with the flag", EINVAL),
     ("dma-buf of memory that was freed", 0),
     ("regattr of memory that was freed", EFAULT),
-    // FI_OPT_FI_HMEM_P2P: verbs_ep.c knows no such option (`return -FI_ENOPROTOOPT`), and rxm asks verbs.
+    // FI_OPT_FI_HMEM_P2P: verbs_ep.c knows no such option (`return -FI_ENOPROTOOPT`), and rxm asks
+    // verbs.
     ("option enabled", ENOPROTOOPT),
     ("option required", ENOPROTOOPT),
     ("option disabled", ENOPROTOOPT),
@@ -90,7 +93,8 @@ fn a_device_pointer_is_no_system_memory_without_peermem() {
     answers(&fi_mr(&scratch, config), &expected);
 }
 
-/// FI_HMEM is offered by a NIC that imports dma-bufs, unless libfabric is told to leave peer-to-peer or dma-bufs alone.
+/// FI_HMEM is offered by a NIC that imports dma-bufs, unless libfabric is told to leave
+/// peer-to-peer or dma-bufs alone.
 #[test]
 fn without_dma_bufs_or_peer_to_peer_no_device_memory_is_offered() {
     needs!(Need::Libfabric, Need::Program("gcc"));
@@ -143,7 +147,8 @@ fn fabtest(
     Finished { server: running.finish(), client }
 }
 
-/// Runs a test each way of registering, on one host and between two, and requires that the NICs reached GPU memory themselves.
+/// Runs a test each way of registering, on one host and between two, and requires that the NICs
+/// reached GPU memory themselves.
 #[track_caller]
 fn moves(test: &str, provider: &str, more: &[&str]) {
     needs!(Need::Libfabric, Need::Root, Need::Namespaces, Need::Program("ip"));
@@ -210,7 +215,8 @@ fn xe(test: &str, args: &[&str], veth: &Veth, report: &Path) {
     assert!(moved >= MESSAGES * BYTES, "{test} {args:?}: {moved} bytes by the NIC");
 }
 
-/// Level Zero gives the memory, a dma-buf of it is registered, and another process reads and writes it: by plain verbs, and by FI_HMEM.
+/// Level Zero gives the memory, a dma-buf of it is registered, and another process reads and writes
+/// it: by plain verbs, and by FI_HMEM.
 #[test]
 fn intels_tests_of_dma_bufs_read_and_write_gpu_memory() {
     needs!(Need::Libfabric, Need::Root, Need::Namespaces, Need::Program("ip"));

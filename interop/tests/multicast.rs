@@ -24,8 +24,9 @@ fn the_kernels_rules_hold() {
     Program::new(compile("mcast", &scratch)).args(["rules"]).output().success().says("rules hold");
 }
 
-/// Two members on each host, with two queue pairs each, and a sender that is a member, too. Every message reaches
-/// everyone once and in order, which the program checks. The eight others answer each, so that the sender outruns nobody.
+/// Two members on each host, with two queue pairs each, and a sender that is a member, too. Every
+/// message reaches everyone once and in order, which the program checks. The eight others answer
+/// each, so that the sender outruns nobody.
 #[track_caller]
 fn everyone_receives(hosts: [&Netns; 2], group: &str) {
     let scratch = Scratch::new();
@@ -107,7 +108,8 @@ fn every_icrc_is_right() {
 #[test]
 fn perftest_sends_to_a_group() {
     two_hosts!(Need::Ipv6, Need::Program("ib_send_lat"));
-    // Its own group is one of IPv6 and of a node, and Debian's build of `-M`, which names another, overflows a buffer.
+    // Its own group is one of IPv6 and of a node, and Debian's build of `-M`, which names another,
+    // overflows a buffer.
     let veth = Veth::new();
     let args = ["-F", "-c", "UD", "-g", "-x", "1", "-n", "200", "-s", "64"];
     let on_left = |program: Program| program.in_netns(&veth.left).env("PEERDMA_LOG", "info");

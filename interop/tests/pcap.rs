@@ -1,4 +1,5 @@
-//! `peerdma run --pcap`: what is recorded of each carrier, seen by tshark and by a reader of our own.
+//! `peerdma run --pcap`: what is recorded of each carrier, seen by tshark and by a reader of our
+//! own.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,7 +29,8 @@ fn count(file: &Path, filter: &str) -> usize {
     out.success().stdout.lines().count()
 }
 
-/// What a packet is, without the parts that a recorder may see differently: everything behind its UDP header.
+/// What a packet is, without the parts that a recorder may see differently: everything behind its
+/// UDP header.
 fn roce(packet: &[u8]) -> Vec<u8> {
     let ip = if packet[0] >> 4 == 6 { 40 } else { 20 };
     packet[ip + 8..].to_vec()
@@ -75,7 +77,8 @@ fn shared_memory_is_recorded_as_the_packets_it_stands_for() {
             assert_eq!(name, "peerdma0");
             assert!(about.contains("(pid ") && about.contains("VF "), "{about}");
         }
-        // What one received the other sent, byte for byte. Only what came when its receiver had ended was not received.
+        // What one received the other sent, byte for byte. Only what came when its receiver had
+        // ended was not received.
         let [mut sent, received] = sent_and_received(&recording.packets);
         for (packet, count) in received {
             let left = sent

@@ -15,7 +15,8 @@ fn measure(pair: Pair, rows: usize) {
     let table = perftest::rows(&done.client);
     assert_eq!(table.len(), rows, "lines of results:\n{}", done.client);
     for row in table {
-        // A message rate is printed with two digits: the bandwidth of 2-byte messages may round to nothing.
+        // A message rate is printed with two digits: the bandwidth of 2-byte messages may round to
+        // nothing.
         assert!(row.value >= 0.0 && row.iterations > 0, "{row:?} in:\n{}", done.client);
         assert!(row.bytes < 4096 || row.value > 0.0, "{row:?} in:\n{}", done.client);
     }

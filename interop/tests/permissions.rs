@@ -1,4 +1,5 @@
-//! One host, every permission: same user, other user, no privileges, other pid namespace. Always correct.
+//! One host, every permission: same user, other user, no privileges, other pid namespace. Always
+//! correct.
 
 use interop::need::Need;
 use interop::{Pair, Program, needs, perftest};
@@ -19,7 +20,8 @@ fn all_ways(change: impl Fn(Pair) -> Pair) {
     }
 }
 
-/// Runs a program of one-sided operations; what the log says of the path it took, on the side of the client.
+/// Runs a program of one-sided operations; what the log says of the path it took, on the side of
+/// the client.
 #[track_caller]
 fn path(change: impl Fn(Pair) -> Pair) -> Vec<String> {
     let pair = Pair::new("ib_write_bw").args(["-F", "-n", "5000"]);

@@ -1,4 +1,5 @@
-//! The pingpongs of ibverbs-utils: each transport, polling and sleeping, and the options of `ibv_rc_pingpong`.
+//! The pingpongs of ibverbs-utils: each transport, polling and sleeping, and the options of
+//! `ibv_rc_pingpong`.
 
 use interop::need::Need;
 use interop::{Mode, Pair, needs};

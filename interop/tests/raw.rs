@@ -1,4 +1,5 @@
-//! Raw packets: frames by rules, work queues, receive side scaling, and perftest's programs for them.
+//! Raw packets: frames by rules, work queues, receive side scaling, and perftest's programs for
+//! them.
 
 use std::time::Duration;
 
@@ -6,7 +7,8 @@ use interop::need::Need;
 use interop::perftest::{self, Row};
 use interop::{Netns, Program, Running, Scratch, Veth, compile, needs};
 
-/// Frames from one process to another: no more than the receiver posts before it says that it is ready.
+/// Frames from one process to another: no more than the receiver posts before it says that it is
+/// ready.
 const FRAMES: &str = "30";
 /// The MAC addresses of the two hosts; the left one is the server.
 const LEFT: &str = "02:00:00:00:00:01";
@@ -94,7 +96,8 @@ fn a_checksum_that_the_kernel_left_to_the_netdev_is_there() {
     program.in_netns(&quiet_host()).output().success().says("finished");
 }
 
-/// One process sends to others: each receives every frame, in order and byte by byte, which the program checks.
+/// One process sends to others: each receives every frame, in order and byte by byte, which the
+/// program checks.
 #[track_caller]
 fn frames_arrive(receivers: &[&Netns], sender: &Netns, to: Option<&str>) {
     let scratch = Scratch::new();
@@ -126,8 +129,9 @@ fn a_frame_to_an_address_reaches_its_host() {
     frames_arrive(&[&veth.right], &veth.right, Some(RIGHT));
 }
 
-/// A program of perftest on two hosts, with fewer messages than receives are posted at first: a frame that is lost is
-/// waited for in vain. Nobody listens on a TCP port here. The client has options of its own, and gives its numbers.
+/// A program of perftest on two hosts, with fewer messages than receives are posted at first: a
+/// frame that is lost is waited for in vain. Nobody listens on a TCP port here. The client has
+/// options of its own, and gives its numbers.
 #[track_caller]
 fn measure(name: &str, args: &[&str], of_client: &[&str]) -> Vec<Row> {
     let veth = two_hosts();
@@ -167,8 +171,8 @@ fn raw_ethernet_lat() {
 #[test]
 fn raw_ethernet_bw_with_packet_pacing() {
     namespaces!(Need::Program("raw_ethernet_bw"));
-    // The program asks for 10 * 8,192 kbit/s, which are 9.77 MiB/s; at first a burst of a millisecond goes at once, one part in
-    // forty.
+    // The program asks for 10 * 8,192 kbit/s, which are 9.77 MiB/s; at first a burst of a
+    // millisecond goes at once, one part in forty.
     let limit = ["--rate_limit_type=PP", "--rate_units=M", "--rate_limit=10"];
     let rows = measure("raw_ethernet_bw", &["-n", "400", "-s", "1000"], &limit);
     assert!(rows[0].value < 10.1, "{rows:?}");

@@ -1,4 +1,5 @@
-//! The connection manager: the programs of rdmacm-utils and perftest with `-R`, on one host and over a wire, and bad days.
+//! The connection manager: the programs of rdmacm-utils and perftest with `-R`, on one host and
+//! over a wire, and bad days.
 
 use interop::need::Need;
 use interop::{Mode, Place, Port, Program, Running, Scratch, compile, needs, own_address};
@@ -186,7 +187,8 @@ fn a_thousand(place: Place) {
     server.finish().never_says("fail");
 }
 
-/// Each message of a connection as the network analyser sees it: where it was sent, and where it came.
+/// Each message of a connection as the network analyser sees it: where it was sent, and where it
+/// came.
 fn recorded(place: Place) {
     needs!(Need::Program("tshark"));
     let scratch = Scratch::new();
@@ -243,7 +245,8 @@ fn a_host_that_is_off() {
     let client = ask(&place, "rping", &args).output();
     client.failure().says("RDMA_CM_EVENT_ADDR_ERROR, error -110");
     let client = ask(&place, "rping", &["-c", "-a", "203.0.113.1", "-C", "1"]);
-    // Somewhere behind the default route: the connection manager asks in vain, for longer than anybody waits.
+    // Somewhere behind the default route: the connection manager asks in vain, for longer than
+    // anybody waits.
     let mut client = client.start();
     client.wait_idle();
     assert!(client.is_alive());

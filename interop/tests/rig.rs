@@ -1,4 +1,5 @@
-//! The rig itself: it waits properly, leaves nothing behind, and sees what is on the wire. No peerdma in here.
+//! The rig itself: it waits properly, leaves nothing behind, and sees what is on the wire. No
+//! peerdma in here.
 
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -90,7 +91,8 @@ fn a_capture_sees_packets_and_their_icrc() {
         Need::Program("dumpcap"),
         Need::Program("python3"),
     );
-    // A SEND Only of 8 bytes, its ICRC made by zlib: a third opinion. IP_PMTUDISC_DO gives DF and id 0.
+    // A SEND Only of 8 bytes, its ICRC made by zlib: a third opinion. IP_PMTUDISC_DO gives DF and
+    // id 0.
     let script = "import socket, struct, zlib\n\
         s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
         s.setsockopt(socket.IPPROTO_IP, 10, 2)\n\

@@ -1,4 +1,5 @@
-//! rsockets: the programs of rdmacm-utils, programs that know nothing of RDMA, and what the manual promises.
+//! rsockets: the programs of rdmacm-utils, programs that know nothing of RDMA, and what the manual
+//! promises.
 
 use interop::need::Need;
 use interop::{Place, Program, Scratch, compile, needs, own_address};
@@ -46,8 +47,8 @@ fn defaults(place: &Place, program: &str) {
     }
 }
 
-/// A call that waits, one that does not, `rpoll`, addresses by the connection manager, small buffers, inline data, probes;
-/// all with the data verified.
+/// A call that waits, one that does not, `rpoll`, addresses by the connection manager, small
+/// buffers, inline data, probes; all with the data verified.
 fn options(place: &Place, program: &str) {
     let transfers = ["-I", "2", "-C", "20", "-S", "100000"];
     let mut all: Vec<&[&str]> = vec![
@@ -188,9 +189,10 @@ fn preload_iperf(place: Place) {
     let (host, port) = (place.host(), place.port());
     let server = Program::new("iperf3").args(["-s", "-1", "-p", &port]).rsockets();
     let server = place.serve(server, Place::LISTENS);
-    // It writes to a socket that does not block, ten times between two calls of `select`, and looks before each time but the tenth
-    // whether that was enough. A write that is taken in two pieces, as TCP takes some, counts as two: then the last block may be
-    // the ninth of its ten, and a tenth follows. With a burst of one it looks after each.
+    // It writes to a socket that does not block, ten times between two calls of `select`, and looks
+    // before each time but the tenth whether that was enough. A write that is taken in two pieces,
+    // as TCP takes some, counts as two: then the last block may be the ninth of its ten, and a
+    // tenth follows. With a burst of one it looks after each.
     let args = ["-c", &host, "-p", &port, "-n", "20M", "-b", "0/1"];
     let output = place.client(Program::new("iperf3").args(args).rsockets()).output();
     output.success();
@@ -226,8 +228,9 @@ fn preload_asyncio(place: Place) {
     server.finish();
 }
 
-/// Only here: it spins on memory that its peer writes, 200,000 times, and over a wire each write takes the engine's thread a turn
-/// on a processor that the program spins on, a fraction of a millisecond.
+/// Only here: it spins on memory that its peer writes, 200,000 times, and over a wire each write
+/// takes the engine's thread a turn on a processor that the program spins on, a fraction of a
+/// millisecond.
 #[test]
 fn riostream() {
     needs!(Need::Program("riostream"));

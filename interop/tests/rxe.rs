@@ -1,14 +1,17 @@
-//! Against an implementation that none of us wrote: the Linux kernel's `rdma_rxe`, in a machine of its own that is wired to a
-//! network namespace. Debian's programs run on the kernel there and on peerdma here, each once as server and once as client.
+//! Against an implementation that none of us wrote: the Linux kernel's `rdma_rxe`, in a machine of
+//! its own that is wired to a network namespace. Debian's programs run on the kernel there and on
+//! peerdma here, each once as server and once as client.
 //!
-//! `cargo xtask test --group rxe --full` goes through every size at every path MTU; docs/RXE.md has what came of it.
+//! `cargo xtask test --group rxe --full` goes through every size at every path MTU; docs/RXE.md has
+//! what came of it.
 
 use std::time::Duration;
 
 use interop::need::{Need, full};
 use interop::{Case, Cases, Guest, Scratch, compile, needs};
 
-/// A program with 32,768 packets of 256 bytes for each of its largest messages, on a loaded machine.
+/// A program with 32,768 packets of 256 bytes for each of its largest messages, on a loaded
+/// machine.
 const MANY_PACKETS: Duration = Duration::from_secs(900);
 
 const PATH_MTUS: [&str; 5] = ["256", "512", "1024", "2048", "4096"];
@@ -40,7 +43,8 @@ fn the_pingpongs() {
         &["-c", "-e", "-n", "100", "-s", "70001", "-m", "4096", "-q", "4"],
     ];
     cases.extend(both_ways("ibv_srq_pingpong", &shared));
-    // Long enough for a line: the kernel checks the ICRCs of what goes there, and drops what is wrong.
+    // Long enough for a line: the kernel checks the ICRCs of what goes there, and drops what is
+    // wrong.
     let long = cases.len();
     cases.extend(both_ways("ibv_rc_pingpong", &[&["-c", "-n", "1000", "-s", "64", "-m", "1024"]]));
     let done = Cases::new(Guest::Rxe, cases).run("iters in");
@@ -53,8 +57,8 @@ fn the_pingpongs() {
     }
 }
 
-/// Every operation at each path MTU, 1 byte to 1 MiB and at two of them to 8 MiB (all of them with `--full`); every byte is
-/// looked at on the far side.
+/// Every operation at each path MTU, 1 byte to 1 MiB and at two of them to 8 MiB (all of them with
+/// `--full`); every byte is looked at on the far side.
 #[test]
 fn every_operation_and_every_byte() {
     needs!(Need::Vm, Need::Namespaces, Need::Program("rdma"), Need::Header("infiniband/verbs.h"));
@@ -68,8 +72,8 @@ fn every_operation_and_every_byte() {
     Cases::new(Guest::Rxe, cases).own(&xfer).patience(patience()).run("every exchange was right");
 }
 
-/// Each side wants as many READs and atomics at once as its own device can, and uses what the other one says: rxe's 128 are more
-/// than mlx5's 16, and than ours.
+/// Each side wants as many READs and atomics at once as its own device can, and uses what the other
+/// one says: rxe's 128 are more than mlx5's 16, and than ours.
 fn outstanding(program: &str) -> &'static [&'static str] {
     let is_answered = program.contains("read") || program.contains("atomic");
     if is_answered { &["-o", "16"] } else { &[] }
@@ -96,7 +100,8 @@ fn perftest() {
     }
 }
 
-/// Every program of perftest at a path MTU, those that measure bandwidth with sizes from 2 bytes to 8 MiB.
+/// Every program of perftest at a path MTU, those that measure bandwidth with sizes from 2 bytes to
+/// 8 MiB.
 fn perftest_with_every_size(mtu: &str) {
     let mut cases = Vec::new();
     for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw"] {
@@ -141,8 +146,8 @@ fn patience() -> Duration {
     if full() { MANY_PACKETS } else { Duration::from_secs(180) }
 }
 
-/// Packets that come marked (CE, by the sender's own traffic class): we notify the kernel's device, which knows no notifications,
-/// drops them and goes on; and it sends us none.
+/// Packets that come marked (CE, by the sender's own traffic class): we notify the kernel's device,
+/// which knows no notifications, drops them and goes on; and it sends us none.
 #[test]
 fn marks_of_congestion() {
     needs!(Need::Vm, Need::Namespaces, Need::Program("rdma"), Need::Program("ib_write_bw"));

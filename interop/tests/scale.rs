@@ -10,7 +10,8 @@ const HOSTS: usize = 8;
 const QPS: &str = "10";
 /// On each QP.
 const MESSAGES: u64 = 150;
-/// The most memory that one of them may cost, in KiB. It was 4.4 to 6.4, of which the messages under way are the most.
+/// The most memory that one of them may cost, in KiB. It was 4.4 to 6.4, of which the messages
+/// under way are the most.
 const MOST_KIB: f64 = 16.0;
 
 /// Starts a host of `interop/c/mesh.c` in each namespace, and waits until all are connected.
@@ -43,8 +44,8 @@ fn counter(out: &Output, name: &str) -> u64 {
     found.next().map_or(0, |(_, count)| count.parse().expect("a count"))
 }
 
-/// Everybody sends to everybody over 70 QPs, and one host is cut off until the others are done with each other: nothing is lost,
-/// doubled or out of order.
+/// Everybody sends to everybody over 70 QPs, and one host is cut off until the others are done with
+/// each other: nothing is lost, doubled or out of order.
 #[test]
 fn eight_hosts_and_one_that_is_cut_off() {
     needs!(Need::Namespaces, Need::Root, Need::Header("infiniband/verbs.h"));
@@ -54,8 +55,8 @@ fn eight_hosts_and_one_that_is_cut_off() {
     assert!(lost > 0, "nobody noticed: {}", outs[LONELY]);
 }
 
-/// QPs to the same host wait for the same process there and for the same wire: none is behind by more than half when the first is
-/// done. `--nocapture` shows the figures (bench/README.md).
+/// QPs to the same host wait for the same process there and for the same wire: none is behind by
+/// more than half when the first is done. `--nocapture` shows the figures (bench/README.md).
 #[test]
 fn qps_to_one_host_share_its_wire() {
     needs!(Need::Namespaces, Need::Root, Need::Header("infiniband/verbs.h"));
@@ -89,12 +90,12 @@ fn everybody_to_everybody(lonely: Option<usize>) -> Vec<Output> {
     outs
 }
 
-/// Of so many processes that come and go one may lose a message, on a machine with too much to do (docs/DIFFERENCES.md). What closing
-/// sockets would take along is one in twenty.
+/// Of so many processes that come and go one may lose a message, on a machine with too much to do
+/// (docs/DIFFERENCES.md). What closing sockets would take along is one in twenty.
 const ONE_IN: u64 = 80;
 
-/// Processes come and go on one host, and all that they say goes by the one UDP port: that costs the others no packets. The ACK timeout
-/// is for ever, and datagrams have no second try.
+/// Processes come and go on one host, and all that they say goes by the one UDP port: that costs
+/// the others no packets. The ACK timeout is for ever, and datagrams have no second try.
 #[test]
 fn who_comes_and_goes_costs_the_others_no_packets() {
     needs!(Need::Namespaces, Need::Root, Need::Header("infiniband/verbs.h"));
@@ -142,7 +143,8 @@ impl Writers {
         Self { lan: Lan::new(2), ports: Vec::new() }
     }
 
-    /// One more pair, whose server is what `change` makes of it. The other end waits for acknowledgements as `timeout` says.
+    /// One more pair, whose server is what `change` makes of it. The other end waits for
+    /// acknowledgements as `timeout` says.
     #[track_caller]
     fn start(&mut self, how: How, change: impl FnOnce(Program) -> Program) -> Pairing {
         let How { seconds, timeout } = how;
@@ -199,8 +201,8 @@ macro_rules! two_users {
     };
 }
 
-/// The process that has the UDP port belongs to another user and dies under load: those that depended on it take the port, and their
-/// traffic goes on.
+/// The process that has the UDP port belongs to another user and dies under load: those that
+/// depended on it take the port, and their traffic goes on.
 #[test]
 fn the_port_of_another_user_who_died_is_taken_over() {
     two_users!();
@@ -219,8 +221,8 @@ fn the_port_of_another_user_who_died_is_taken_over() {
     }
 }
 
-/// Of several processes of the user who has the UDP port one is stopped or dies: those of other users get their packets by way of
-/// another one.
+/// Of several processes of the user who has the UDP port one is stopped or dies: those of other
+/// users get their packets by way of another one.
 #[test]
 fn who_depends_on_another_user_depends_on_none_of_his_processes() {
     two_users!();
@@ -240,8 +242,9 @@ fn who_depends_on_another_user_depends_on_none_of_his_processes() {
     }
 }
 
-/// A user whose only process is stopped keeps the port. Others hear nothing from other hosts until it goes on, as over a wire that
-/// is cut: who retries for longer does not notice, who does not is told so. On their own host they go on.
+/// A user whose only process is stopped keeps the port. Others hear nothing from other hosts until
+/// it goes on, as over a wire that is cut: who retries for longer does not notice, who does not is
+/// told so. On their own host they go on.
 #[test]
 fn a_stopped_process_with_the_port_is_a_cut_wire_for_other_users() {
     two_users!();
@@ -264,8 +267,8 @@ fn a_stopped_process_with_the_port_is_a_cut_wire_for_other_users() {
     holder.end();
 }
 
-/// Of several processes of one host the first one dies under load, which is the one that the kernel gave most datagrams: the
-/// traffic of the others goes on. One that is stopped holds nobody up.
+/// Of several processes of one host the first one dies under load, which is the one that the kernel
+/// gave most datagrams: the traffic of the others goes on. One that is stopped holds nobody up.
 #[test]
 fn processes_of_a_host_do_not_depend_on_each_other() {
     needs!(Need::Namespaces, Need::Root, Need::Program("ib_write_bw"));

@@ -1,4 +1,5 @@
-//! A program with more rights than the user who starts it is not told by that user which files to read and write.
+//! A program with more rights than the user who starts it is not told by that user which files to
+//! read and write.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,7 +54,8 @@ impl Stage {
             .output()
     }
 
-    /// Starts the program with a file as its configuration, and the log that says what is wrong with it.
+    /// Starts the program with a file as its configuration, and the log that says what is wrong
+    /// with it.
     fn told_to_read(&self, config: &Path) -> Output {
         self.program().env("PEERDMA_CONFIG", config).env("PEERDMA_LOG", "debug").output()
     }

@@ -1,7 +1,7 @@
 //! What is built on verbs: UCX, libfabric, and Open MPI by both.
 //!
-//! Each program is allowed peerdma's transports and no other, so that it fails where it would have fallen back, and the
-//! counters of its device say how many bytes went where.
+//! Each program is allowed peerdma's transports and no other, so that it fails where it would have
+//! fallen back, and the counters of its device say how many bytes went where.
 
 use std::time::Duration;
 
@@ -33,7 +33,8 @@ fn ucx_finds_the_device() {
 const MESSAGES: u64 = 100;
 const BYTES: u64 = 20_000;
 
-/// UCX's transports of a device of verbs: reliable connections, and datagrams that UCX makes reliable.
+/// UCX's transports of a device of verbs: reliable connections, and datagrams that UCX makes
+/// reliable.
 const TRANSPORTS: [&str; 2] = ["rc_v", "ud_v"];
 
 /// A test of UCP, the layer that MPI uses, over one transport of verbs.
@@ -50,7 +51,8 @@ fn ucx(test: &str, transport: &str) -> Pair {
         .limit(Duration::from_secs(60))
 }
 
-/// Every message was sent, and the device of one side carried at least their bytes on the way that is meant.
+/// Every message was sent, and the device of one side carried at least their bytes on the way that
+/// is meant.
 #[track_caller]
 fn carried(done: &Finished, packets: &str, largest: u64) {
     let last = done.client.stdout.lines().find(|line| line.starts_with("Final:"));
@@ -135,8 +137,8 @@ fn libfabric_finds_the_device() {
 const PINGS: u64 = 50;
 const SIZES: [u64; 6] = [64, 256, 1024, 4096, 65_536, 1 << 20];
 
-/// `fi_pingpong` over an endpoint of a provider, which checks the bytes (`-c`). Clients are sent to the control port of the
-/// server. Each host has its address as its name.
+/// `fi_pingpong` over an endpoint of a provider, which checks the bytes (`-c`). Clients are sent to
+/// the control port of the server. Each host has its address as its name.
 fn pingpong(provider: &str, endpoint: &str, [server, client]: [(&Netns, &str); 2]) -> Finished {
     let port = Port::lease();
     let number = port.number();
@@ -180,7 +182,8 @@ fn all_sizes_went(done: &Finished, largest: u64, packets: &str, bytes_of_a_packe
     }
 }
 
-/// Connected endpoints, datagrams, and reliable datagrams over connections. A datagram has no more than an MTU.
+/// Connected endpoints, datagrams, and reliable datagrams over connections. A datagram has no more
+/// than an MTU.
 const ENDPOINTS: [(&str, &str, u64); 3] =
     [("verbs", "msg", 1 << 20), ("verbs", "dgram", 4096), ("verbs;ofi_rxm", "rdm", 1 << 20)];
 
@@ -274,7 +277,8 @@ fn mpi_by_ucx() {
     all_ranks_are_right(&mpi(&scratch, [&veth.left, &veth.right], &options, &env));
 }
 
-/// The same by libfabric: messages of Open MPI's matching layer over reliable datagrams over connections of verbs.
+/// The same by libfabric: messages of Open MPI's matching layer over reliable datagrams over
+/// connections of verbs.
 #[test]
 fn mpi_by_libfabric() {
     two_hosts!(Need::Program("mpirun"), Need::Program("mpicc"), Need::Program("fi_info"));

@@ -1,4 +1,5 @@
-//! Another user of the same host, which means no good, and what it cannot do to the programs of others.
+//! Another user of the same host, which means no good, and what it cannot do to the programs of
+//! others.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,8 +11,8 @@ use interop::{Mode, Output, Port, Program, Running, Scratch, compile, needs};
 
 /// How long a call may take beside an attack. Where an attack works it takes minutes, or for ever.
 const SLOWEST_MS: u64 = 10_000;
-/// Bytes that the rings of one other user may have, and the connections that it may have in a process with 1,024 files; each
-/// of them costs two pages of the ring, and one of the doorbell.
+/// Bytes that the rings of one other user may have, and the connections that it may have in a
+/// process with 1,024 files; each of them costs two pages of the ring, and one of the doorbell.
 const RINGS: u64 = 64 << 20;
 const CONNECTIONS: u64 = 256;
 const PAGES: u64 = 3 * 4096;

@@ -1,4 +1,5 @@
-//! `/sys/class/infiniband` as programs see it that do not ask libibverbs: by libc, by system calls, statically linked.
+//! `/sys/class/infiniband` as programs see it that do not ask libibverbs: by libc, by system calls,
+//! statically linked.
 
 use interop::need::Need;
 use interop::{Output, Program, needs};
@@ -105,7 +106,8 @@ fn the_character_device_is_a_name() {
     }
 }
 
-/// The GPUs of the model, in the order of DRM's cards: address, vendor, device number, and whether there is a render node.
+/// The GPUs of the model, in the order of DRM's cards: address, vendor, device number, and whether
+/// there is a render node.
 fn cards(gpu: &str) -> Vec<String> {
     let script = "for card in /sys/class/drm/card[0-9]*; do \
         function=$(realpath $card/device); \

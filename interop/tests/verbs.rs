@@ -1,4 +1,5 @@
-//! Verbs that no program of Debian's uses: small C programs check what the manual pages say of them.
+//! Verbs that no program of Debian's uses: small C programs check what the manual pages say of
+//! them.
 
 use std::time::Duration;
 
@@ -55,8 +56,9 @@ fn a_qp_of_xrc_is_opened_twice() {
     program.args([&domain]).output().success().says("two handles, one QP");
 }
 
-/// Programs that only wait for events leave all work to their background threads: none is left lying, however many of them share two
-/// cores. Twelve processes have 96 pairs, and each pair takes turns 400 times.
+/// Programs that only wait for events leave all work to their background threads: none is left
+/// lying, however many of them share two cores. Twelve processes have 96 pairs, and each pair takes
+/// turns 400 times.
 #[test]
 fn pairs_that_wait_for_events_are_never_forgotten() {
     needs!(Need::Header("infiniband/verbs.h"));

@@ -1,4 +1,5 @@
-//! A Debian kernel with Yama and udmabuf, under emulation: what the kernel of a container seldom has.
+//! A Debian kernel with Yama and udmabuf, under emulation: what the kernel of a container seldom
+//! has.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,7 +42,8 @@ fn without_yama_one_sided_operations_go_directly() {
     assert!(demo_paths(&out).contains('d'), "{}", out.all);
 }
 
-/// ptrace_scope 1: only an ancestor may, and neither of two programs that a shell started is the other's.
+/// ptrace_scope 1: only an ancestor may, and neither of two programs that a shell started is the
+/// other's.
 #[test]
 fn under_yama_strangers_use_the_ring_and_say_why() {
     needs!(Need::Vm, Need::Program("setpriv"), Need::Program("ib_write_bw"));
@@ -68,8 +70,8 @@ fn under_a_stricter_yama_a_parent_uses_the_ring_too() {
     assert!(!demo_paths(&out).contains('d'), "{}", out.all);
 }
 
-/// peerdma in the machine, on its kernel and its network interface, with peerdma here: both serve, both ask, every byte is looked
-/// at.
+/// peerdma in the machine, on its kernel and its network interface, with peerdma here: both serve,
+/// both ask, every byte is looked at.
 #[test]
 fn peerdma_in_the_machine() {
     needs!(Need::Vm, Need::Namespaces, Need::Program("ibv_rc_pingpong"));
@@ -78,7 +80,8 @@ fn peerdma_in_the_machine() {
     let xfer = compile("xfer", &scratch);
     let program = xfer.to_str().expect("our own path");
     let mut cases = Vec::new();
-    // Few: a pingpong takes a machine that gets no time for two seconds for one that is dead. The others have more patience.
+    // Few: a pingpong takes a machine that gets no time for two seconds for one that is dead. The
+    // others have more patience.
     cases.extend(Case::both_ways("ibv_rc_pingpong", &["-c", "-n", "20", "-s", "9001"]));
     cases.extend(Case::both_ways(program, &["-m", "4096"]));
     cases.extend(Case::both_ways("rping", &["-V", "-C", "10"]));
@@ -140,7 +143,8 @@ fn real_dma_bufs() {
         .says("operations on this region go through the ring: it is a dma-buf of the kernel");
 }
 
-/// The same program, with buffers of the software GPU, in two processes, and with buffers of the kernel.
+/// The same program, with buffers of the software GPU, in two processes, and with buffers of the
+/// kernel.
 #[test]
 fn a_dma_buf_is_the_same_thing_whoever_exports_it() {
     needs!(Need::Vm, Need::Program("setpriv"), Need::Header("infiniband/verbs.h"));
@@ -161,7 +165,8 @@ fn a_dma_buf_is_the_same_thing_whoever_exports_it() {
     }
 }
 
-/// Runs `guest/permissions.sh`, which fails if a program does, and checks what must hold on every path.
+/// Runs `guest/permissions.sh`, which fails if a program does, and checks what must hold on every
+/// path.
 #[track_caller]
 fn permissions(scope: u8) -> VmOutput {
     let built = Artefacts::find();

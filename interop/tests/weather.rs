@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use interop::need::Need;
 use interop::{Artefacts, Mode, Output, Program, Scratch, compile, needs};
 
-/// A machine whose GPU `gpu0` has a driver's ways, and whose NIC is an importer of some class. Tests run at once: it is no other
-/// one's GPU.
+/// A machine whose GPU `gpu0` has a driver's ways, and whose NIC is an importer of some class.
+/// Tests run at once: it is no other one's GPU.
 fn machine(scratch: &Scratch, driver: &str, importer: &str) -> PathBuf {
     machine_with(scratch, driver, importer, "name = \"gpu0\"\nshared = false")
 }
@@ -35,8 +35,8 @@ fn under(plan: &str, driver: &str, importer: &str, args: &[&str]) -> Output {
     program(&scratch, driver, importer, args).env("PEERDMA_FAULT", file).output()
 }
 
-/// The buffer goes back and forth under the NIC's WRITEs, by their count, by time, and by calls of CUDA; the key stays and every byte
-/// is looked at.
+/// The buffer goes back and forth under the NIC's WRITEs, by their count, by time, and by calls of
+/// CUDA; the key stays and every byte is looked at.
 #[test]
 fn a_dynamic_nic_keeps_its_key_in_a_storm() {
     needs!(Need::Header("infiniband/verbs.h"));
@@ -52,7 +52,8 @@ fn a_dynamic_nic_keeps_its_key_in_a_storm() {
     out.says("on peerdma0:").says("on its GPUs:").never_says("no GPU open");
 }
 
-/// Buffers of render nodes, which a program that knows DRM makes, maps, exports and has written by RDMA.
+/// Buffers of render nodes, which a program that knows DRM makes, maps, exports and has written by
+/// RDMA.
 #[test]
 fn programs_of_drm_meet_it_too() {
     needs!(Need::Header("infiniband/verbs.h"), Need::Header("libdrm/drm.h"));
@@ -168,8 +169,9 @@ fn a_running_program_is_listed_and_its_memory_moved_by_hand() {
     running.finish().success().says("ok");
 }
 
-/// A program and another process, to which it sent a descriptor, have a buffer mapped whose GPU is pulled: both get SIGBUS at the
-/// address that they touched, what else they have mapped is whole, and CUDA has numbers for it.
+/// A program and another process, to which it sent a descriptor, have a buffer mapped whose GPU is
+/// pulled: both get SIGBUS at the address that they touched, what else they have mapped is whole,
+/// and CUDA has numbers for it.
 #[test]
 fn the_cpus_mappings_of_a_gpu_that_is_pulled_are_sigbus_in_every_process() {
     let scratch = Scratch::new();
@@ -196,8 +198,8 @@ fn the_cpus_mappings_of_a_gpu_that_is_pulled_are_sigbus_in_every_process() {
     }
 }
 
-/// Everything at once: buffers of two GPUs move, are evicted, find VRAM full and copies slow, while two NICs and CUDA write and read
-/// them. No byte is wrong, and no key dies.
+/// Everything at once: buffers of two GPUs move, are evicted, find VRAM full and copies slow, while
+/// two NICs and CUDA write and read them. No byte is wrong, and no key dies.
 #[test]
 fn no_byte_is_wrong_in_a_storm_over_two_gpus_and_two_nics() {
     needs!(Need::Header("infiniband/verbs.h"));

@@ -89,7 +89,8 @@ fn hosts_without_ipv4() {
     for (host, own, peer) in [(&veth.left, left, right), (&veth.right, right, left)] {
         host.ip(&["-4", "addr", "flush", "dev", Veth::INTERFACE]);
         host.ip(&["route", "add", "default", "via", peer.1]);
-        // The pingpongs listen for each other on IPv4 alone: that is left an address which is none of the NIC's.
+        // The pingpongs listen for each other on IPv4 alone: that is left an address which is none
+        // of the NIC's.
         host.ip(&["addr", "add", &format!("{}/32", own.0), "dev", "lo"]);
         host.ip(&["route", "add", peer.0, "via", "inet6", peer.1, "src", own.0]);
     }
@@ -104,7 +105,8 @@ fn hosts_without_ipv4() {
 fn ipv6_crosses() {
     two_hosts!(Need::Ipv6, Need::Program("ibv_rc_pingpong"));
     let veth = Veth::new();
-    // The GID table has IPv4 first; which index is the global IPv6 address is for ibv_devinfo to say.
+    // The GID table has IPv4 first; which index is the global IPv6 address is for ibv_devinfo to
+    // say.
     let out = Program::new("ibv_devinfo").args(["-v"]).in_netns(&veth.left).output();
     let index = out
         .success()
@@ -133,7 +135,8 @@ fn several_processes_share_the_udp_port() {
     }
 }
 
-/// With `force_udp` the processes of one host are hosts to each other: all packets go through the one port.
+/// With `force_udp` the processes of one host are hosts to each other: all packets go through the
+/// one port.
 #[test]
 fn processes_of_one_host_can_use_the_wire() {
     two_hosts!(Need::Program("ibv_rc_pingpong"));
@@ -241,7 +244,8 @@ fn every_icrc_is_right() {
     }
 }
 
-/// Much to one destination goes by a socket of its own, where the kernel counts identifications on from a number that nobody is told.
+/// Much to one destination goes by a socket of its own, where the kernel counts identifications on
+/// from a number that nobody is told.
 #[test]
 fn every_icrc_on_a_line_of_its_own_is_right() {
     two_hosts!(
@@ -275,9 +279,9 @@ fn ecn(frame: &interop::Frame) -> u8 {
     if frame.is_v6() { frame.ip[1] >> 4 & 3 } else { frame.ip[1] & 3 }
 }
 
-/// Connections say that they know what a mark is (ECT, 2). Where packets come marked (CE, 3), their receiver sends notifications
-/// that are themselves not to be marked, and their sender obeys. The program that marks here is the sender's own, by its traffic
-/// class; no switch is needed.
+/// Connections say that they know what a mark is (ECT, 2). Where packets come marked (CE, 3), their
+/// receiver sends notifications that are themselves not to be marked, and their sender obeys. The
+/// program that marks here is the sender's own, by its traffic class; no switch is needed.
 #[test]
 fn marks_of_congestion_are_answered_with_notifications() {
     two_hosts!(Need::Program("tshark"), Need::Program("ib_write_bw"));
@@ -315,7 +319,8 @@ fn marks_of_congestion_are_answered_with_notifications() {
         let count = cnps.len();
         for frame in cnps {
             let bth = &frame.ip[28..];
-            // PSN 0, no request for an acknowledgement, BECN, and nothing else but the partition and the QP.
+            // PSN 0, no request for an acknowledgement, BECN, and nothing else but the partition
+            // and the QP.
             assert_eq!((bth[1], bth[4], &bth[8..28]), (0, 0x40, &[0; 20][..]), "{bth:02x?}");
             assert_eq!((bth.len(), frame.carried_icrc()), (32, icrc(frame)));
         }
@@ -331,8 +336,8 @@ fn marks_of_congestion_are_answered_with_notifications() {
     }
 }
 
-/// A client that writes all the time, and loses its server. Only the client of this program has anything to send, so it is
-/// the client's timer that runs out.
+/// A client that writes all the time, and loses its server. Only the client of this program has
+/// anything to send, so it is the client's timer that runs out.
 #[track_caller]
 fn the_client_of_a_lost_server(lose: impl FnOnce(&mut RunningPair, &Veth)) {
     let veth = Veth::new();
@@ -369,7 +374,8 @@ fn a_short_outage_is_survived() {
         .across(&veth)
         .start();
     pair.client.wait_busy(Duration::from_millis(100));
-    // Every packet to the client vanishes for a while, shorter than seven retries of 67 ms: retransmission repairs it.
+    // Every packet to the client vanishes for a while, shorter than seven retries of 67 ms:
+    // retransmission repairs it.
     veth.left.tool("tc", &["qdisc", "add", "dev", Veth::INTERFACE, "root", "blackhole"]);
     std::thread::sleep(Duration::from_millis(100));
     veth.left.tool("tc", &["qdisc", "del", "dev", Veth::INTERFACE, "root"]);
@@ -378,7 +384,8 @@ fn a_short_outage_is_survived() {
     done.server.success();
 }
 
-/// Two programs of `interop/c/returning.c`, whose QPs have the same numbers whenever they are started.
+/// Two programs of `interop/c/returning.c`, whose QPs have the same numbers whenever they are
+/// started.
 struct Returning {
     veth: Veth,
     scratch: Scratch,
@@ -431,8 +438,9 @@ impl Returning {
     }
 }
 
-/// A program that dies and comes back with the same QP number at the same address, while its peer still tries, is not the one that the
-/// peer was connected to: nothing old reaches its receives, and the peer gets RETRY_EXC. Then they connect anew by the same numbers.
+/// A program that dies and comes back with the same QP number at the same address, while its peer
+/// still tries, is not the one that the peer was connected to: nothing old reaches its receives,
+/// and the peer gets RETRY_EXC. Then they connect anew by the same numbers.
 #[test]
 fn a_peer_that_comes_back_with_its_number_is_another_peer() {
     two_hosts!(Need::Program("gcc"));
@@ -479,7 +487,8 @@ fn a_peer_that_comes_back_without_a_connection_answers_nothing() {
     second.finish();
 }
 
-/// A host that gets another address in the middle of a connection is lost to its peer, unless that is told before its retries end.
+/// A host that gets another address in the middle of a connection is lost to its peer, unless that
+/// is told before its retries end.
 #[test]
 fn a_host_that_moves_is_followed_in_time_or_lost() {
     two_hosts!(Need::Program("gcc"));
@@ -521,8 +530,8 @@ fn counters(out: &Output) -> HashMap<&str, u64> {
     out.counters()
 }
 
-/// Unknown QPNs, wrong ICRCs, sequence numbers, keys and lengths: dropped or refused by the rule, counted and logged, and the QP
-/// that was aimed at goes on. The forger checks every answer.
+/// Unknown QPNs, wrong ICRCs, sequence numbers, keys and lengths: dropped or refused by the rule,
+/// counted and logged, and the QP that was aimed at goes on. The forger checks every answer.
 #[test]
 fn forged_packets_are_dropped_or_refused_and_counted() {
     two_hosts!(Need::Program("gcc"), Need::Program("python3"));
@@ -602,8 +611,8 @@ fn a_port_that_somebody_else_holds_is_named() {
     holder.finish();
 }
 
-/// The kernel resolves the next hop before a driver sees an address (`ib_resolve_eth_dmac`): a second for nobody's, nothing for
-/// one's own and the peer's, and an error at once without a route.
+/// The kernel resolves the next hop before a driver sees an address (`ib_resolve_eth_dmac`): a
+/// second for nobody's, nothing for one's own and the peer's, and an error at once without a route.
 #[test]
 fn the_next_hop_is_resolved_before_a_qp_is_connected() {
     two_hosts!(Need::Program("gcc"));

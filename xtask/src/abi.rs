@@ -1,8 +1,10 @@
-//! `cargo xtask abi-check` and `cargo xtask matrix`: the tests of `peerdma` that hold its C interface to its word.
+//! `cargo xtask abi-check` and `cargo xtask matrix`: the tests of `peerdma` that hold its C
+//! interface to its word.
 
 use crate::sh::{Outcome, cargo, check};
 
-/// The exported symbols with their versions, what the loader makes of them, and the layout of structures.
+/// The exported symbols with their versions, what the loader makes of them, and the layout of
+/// structures.
 pub(crate) fn run() -> Outcome {
     check(
         cargo()

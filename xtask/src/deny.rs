@@ -1,7 +1,8 @@
 //! `cargo xtask deny`: may we ship what we depend on?
 //!
-//! cargo-deny does it when it is there. When it is not, the licences and sources are compared with deny.toml by
-//! [`crate::licences`], which is less: it does not read licence files, and does not know banned crates.
+//! cargo-deny does it when it is there. When it is not, the licences and sources are compared with
+//! deny.toml by [`crate::licences`], which is less: it does not read licence files, and does not
+//! know banned crates.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -34,7 +35,8 @@ pub(crate) fn run(install: bool) -> Outcome<By> {
         licences::run(&root().join("deny.toml"))?;
         return Ok(By::Ourselves);
     };
-    // Advisories need a clone of the RustSec database, which a machine without a network cannot make.
+    // Advisories need a clone of the RustSec database, which a machine without a network cannot
+    // make.
     check(deny.args(["--locked", "check", "bans", "licenses", "sources"]))?;
     Ok(By::CargoDeny)
 }

@@ -1,7 +1,8 @@
 //! `cargo xtask deps-check`: who may call whom.
 //!
-//! The table is the picture of docs/ARCHITECTURE.md in a form that a program can check. An edge that is not in it is
-//! an error, also one that would do no harm: moving a wall is a decision, made here and explained there.
+//! The table is the picture of docs/ARCHITECTURE.md in a form that a program can check. An edge
+//! that is not in it is an error, also one that would do no harm: moving a wall is a decision, made
+//! here and explained there.
 
 use crate::metadata::{Package, workspace};
 use crate::sh::Outcome;
@@ -44,7 +45,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cudalib", &["door"]),
     ("zelib", &["door"]),
     ("verbs", &["iba", "umem", "dmabuf", "transport", "device"]),
-    // The one place that holds both a GPU and a NIC: a process has one of each, joined by fds alone.
+    // The one place that holds both a GPU and a NIC: a process has one of each, joined by fds
+    // alone.
     (
         "peerdma",
         &[
@@ -74,7 +76,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
 
 /// What only tests may use, wherever they are.
 const FOR_TESTS: &[&str] = &["fabric-sim"];
-/// What the tests and examples of one crate may use besides: a program holds both a NIC and a GPU, and so do they.
+/// What the tests and examples of one crate may use besides: a program holds both a NIC and a GPU,
+/// and so do they.
 const TESTS_OF: &[(&str, &str)] = &[("verbs", "gpu")];
 
 /// Checks every edge of the workspace.

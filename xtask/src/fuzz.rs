@@ -1,7 +1,9 @@
-//! `cargo xtask fuzz`: each target for a number of inputs, with coverage feedback, on a stable compiler.
+//! `cargo xtask fuzz`: each target for a number of inputs, with coverage feedback, on a stable
+//! compiler.
 //!
-//! `cargo fuzz` needs a nightly compiler for the address sanitizer. The targets test safe parsers and bounds checks
-//! whose failure is a panic, so the instrumentation for coverage, which stable has, is what counts.
+//! `cargo fuzz` needs a nightly compiler for the address sanitizer. The targets test safe parsers
+//! and bounds checks whose failure is a panic, so the instrumentation for coverage, which stable
+//! has, is what counts.
 
 use std::fs;
 use std::path::PathBuf;

@@ -8,8 +8,8 @@ use crate::counts::Counts;
 use crate::sh::{Outcome, cargo, check, target_dir, tool, watch};
 use crate::suites::wheels;
 use crate::{
-    cuda_rdma, deny, deps, fuzz, libfabric, loom, pyverbs, rdma_unit_test, rules, rust_crates,
-    tsan, unsafety, variables,
+    columns, cuda_rdma, deny, deps, fuzz, libfabric, loom, pyverbs, rdma_unit_test, rules,
+    rust_crates, tsan, unsafety, variables,
 };
 
 /// One line of the report.
@@ -25,11 +25,13 @@ pub(crate) struct Group {
 pub(crate) enum Job {
     /// Something that passes or fails as a whole.
     Check(fn(&Context) -> Outcome),
-    /// Something that a machine may be unable to do at all: then the reason comes back. It is reported, never passed.
+    /// Something that a machine may be unable to do at all: then the reason comes back. It is
+    /// reported, never passed.
     IfPossible(fn(&Context) -> Outcome<Option<String>>),
     /// Something with tests to count.
     Tests(fn(&Context) -> Outcome<Counts>),
-    /// A suite of others, built from its source. What takes so long runs with `--full` or by its name, and its line in the list says so.
+    /// A suite of others, built from its source. What takes so long runs with `--full` or by its
+    /// name, and its line in the list says so.
     Suite(fn(&Context) -> Outcome<Tested>),
     /// `cargo test -p interop --test NAME`, with so many tests at a time.
     Interop { threads: u8 },
@@ -172,7 +174,8 @@ fn arrows(_: &Context) -> Outcome {
     deps::run()?;
     unsafety::run()?;
     variables::run()?;
-    rules::run()
+    rules::run()?;
+    columns::run()
 }
 
 fn clippy(_: &Context) -> Outcome {
@@ -249,7 +252,8 @@ pub(crate) fn interop(context: &Context, name: &str, threads: u8) -> Outcome<Tes
     if let Some((_, list)) = WHEELS.iter().find(|(group, _)| *group == name) {
         match wheels(list) {
             Ok(directory) => drop(cargo.env("PEERDMA_WHEELS", directory)),
-            // Without them the tests say that they cannot run; but a machine without an index of Python can run all else.
+            // Without them the tests say that they cannot run; but a machine without an index of
+            // Python can run all else.
             Err(why) if context.full || !context.require_all => eprintln!("{why}"),
             Err(why) => return Ok(Tested::Impossible(why)),
         }

@@ -43,7 +43,8 @@ fn allow_list(toml: &str) -> Option<Vec<String>> {
     Some(list.split('"').skip(1).step_by(2).map(str::to_owned).collect())
 }
 
-/// Whether an SPDX expression can be satisfied by allowed licences alone: `AND` needs both sides, `OR` one.
+/// Whether an SPDX expression can be satisfied by allowed licences alone: `AND` needs both sides,
+/// `OR` one.
 fn permitted(expression: &str, allowed: &[String]) -> bool {
     // The old form of OR.
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");

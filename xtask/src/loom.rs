@@ -1,6 +1,7 @@
 //! `cargo xtask loom`: every interleaving of the lock-free parts.
 //!
-//! A crate has models when it depends on loom for `cfg(loom)`. Its models are tests in a module `models`.
+//! A crate has models when it depends on loom for `cfg(loom)`. Its models are tests in a module
+//! `models`.
 
 use crate::counts::Counts;
 use crate::metadata::workspace;

@@ -1,10 +1,12 @@
 //! One command for every chore of the project: `cargo xtask NAME`.
 //!
-//! CI runs exactly these commands (`.ci/run`), so what fails there fails here. Each chore is one file; none of them
-//! does more than call the tools a person would call, check what they say, and say it in words.
+//! CI runs exactly these commands (`.ci/run`), so what fails there fails here. Each chore is one
+//! file; none of them does more than call the tools a person would call, check what they say, and
+//! say it in words.
 
 mod abi;
 mod bench;
+mod columns;
 mod counts;
 mod cuda_rdma;
 mod deny;
@@ -55,8 +57,8 @@ enum Chore {
     Test(test::Options),
     /// What CI runs: `test --setup --require all`.
     Ci,
-    /// Prove that the arrows between crates point down, that `unsafe` stays in its crates, and that the tests which the tables of
-    /// rules name exist.
+    /// Prove that the arrows between crates point down, that `unsafe` stays in its crates, that the
+    /// tests which the tables of rules name exist, and that comments keep within 100 columns.
     DepsCheck,
     /// Licences, sources and banned crates of every dependency (deny.toml).
     Deny {
@@ -110,7 +112,8 @@ fn main() -> ExitCode {
         Chore::DepsCheck => deps::run()
             .and_then(|()| unsafety::run())
             .and_then(|()| variables::run())
-            .and_then(|()| rules::run()),
+            .and_then(|()| rules::run())
+            .and_then(|()| columns::run()),
         Chore::Deny { install } => deny::run(install).map(|_| ()),
         Chore::Loom => loom::run().map(|_| ()),
         Chore::Fuzz { runs, target } => fuzz::run(runs, target.as_deref()),

@@ -1,7 +1,8 @@
 //! Tables of rules (docs/*.md): what they say is shown by a test is shown by one that exists.
 //!
-//! In a table of rules one column says what is done here, and the last one what shows it: tests by their names, files by their
-//! paths, `by type` where what breaks the rule does not compile, or `-` where there is nothing to show.
+//! In a table of rules one column says what is done here, and the last one what shows it: tests by
+//! their names, files by their paths, `by type` where what breaks the rule does not compile, or `-`
+//! where there is nothing to show.
 
 use std::collections::HashSet;
 use std::fs;

@@ -28,7 +28,8 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> Outcome {
     Ok(())
 }
 
-/// The file without comments and the contents of literals: what is left of a word there is a word of the language.
+/// The file without comments and the contents of literals: what is left of a word there is a word
+/// of the language.
 pub(crate) fn code(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = String::with_capacity(text.len());

@@ -1,12 +1,15 @@
-//! `cargo xtask tsan`: eight threads at one device (`crates/peerdma/tests/c/threads.c`) under ThreadSanitizer.
+//! `cargo xtask tsan`: eight threads at one device (`crates/peerdma/tests/c/threads.c`) under
+//! ThreadSanitizer.
 //!
-//! The library is built with the sanitizer, and with it the standard library, whose locks and counts it has to see. That
-//! needs the standard library's sources (`rustup component add rust-src`) and options that a stable compiler has only if told
-//! so (`RUSTC_BOOTSTRAP`). The C program links the runtime that comes with the compiler. Before it runs, a program with a
-//! race must be caught, so that silence means something.
+//! The library is built with the sanitizer, and with it the standard library, whose locks and
+//! counts it has to see. That needs the standard library's sources
+//! (`rustup component add rust-src`) and options that a stable compiler has only if told so
+//! (`RUSTC_BOOTSTRAP`). The C program links the runtime that comes with the compiler. Before it
+//! runs, a program with a race must be caught, so that silence means something.
 //!
-//! What the sanitizer cannot see: copies of user memory, which are made by assembly (`umem::guard`), and what other processes
-//! do to shared memory. Both have models of their own (`cargo xtask loom`).
+//! What the sanitizer cannot see: copies of user memory, which are made by assembly
+//! (`umem::guard`), and what other processes do to shared memory. Both have models of their own
+//! (`cargo xtask loom`).
 
 use std::fs;
 use std::os::unix::fs::symlink;

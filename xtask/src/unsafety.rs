@@ -1,4 +1,5 @@
-//! Where `unsafe` may be written: in the crates that touch foreign memory or speak C, and nowhere else.
+//! Where `unsafe` may be written: in the crates that touch foreign memory or speak C, and nowhere
+//! else.
 
 use std::fs;
 

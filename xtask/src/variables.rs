@@ -1,4 +1,5 @@
-//! Who reads variables: the crate `environment`, which knows when they are not to be trusted, and nobody else in what ships.
+//! Who reads variables: the crate `environment`, which knows when they are not to be trusted, and
+//! nobody else in what ships.
 
 use std::fs;
 

@@ -12,7 +12,8 @@ use crate::child::{Program, Role, free_port, peerdma};
 use crate::report::{Report, Row, Target};
 
 const CONNECT: &str = "connect";
-/// Connections at once. Each takes two descriptors of a side of `cmtime`, and a shell's limit is often 1024.
+/// Connections at once. Each takes two descriptors of a side of `cmtime`, and a shell's limit is
+/// often 1024.
 const CONNECTIONS: usize = 400;
 /// How often it is looked for, and how long a call takes at most that follows another one.
 const LOOK: Duration = Duration::from_millis(50);
@@ -33,8 +34,8 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// Thousands of connections per second, by the step "connect" of `cmtime`: from the first request to the last event. Its
-/// server makes a QP with two CQs and two channels for each in this time.
+/// Thousands of connections per second, by the step "connect" of `cmtime`: from the first request
+/// to the last event. Its server makes a QP with two CQs and two channels for each in this time.
 fn cmtime() -> Outcome<f64> {
     let number = free_port()?;
     let port = number.to_string();
@@ -44,7 +45,8 @@ fn cmtime() -> Outcome<f64> {
     let count = CONNECTIONS.to_string();
     let client = [&words[..], &["-s", "127.0.0.1", "-c", &count]].concat();
     let began = Instant::now();
-    // It serves one client: to the next it would offer the queues of this one. So none asks whether it listens.
+    // It serves one client: to the next it would offer the queues of this one. So none asks whether
+    // it listens.
     let name = format!("/cm/106{number:04x}@4");
     while !std::fs::read_to_string("/proc/net/unix")?.contains(&name) {
         if began.elapsed() > PATIENCE {

@@ -20,7 +20,8 @@ pub(crate) const WARM_UP: u64 = 1000;
 pub(crate) const CELLS: [usize; 2] = [0, 256];
 /// Rounds of one measurement.
 const ROUNDS: u64 = 20_000;
-/// Rounds between two looks at the clock, which takes as long as a quarter of a round of the fastest way.
+/// Rounds between two looks at the clock, which takes as long as a quarter of a round of the
+/// fastest way.
 pub(crate) const BATCH: u64 = 10;
 
 const WRITE: &str = "write-lat";
@@ -97,7 +98,8 @@ fn pages() -> Outcome<f64> {
     })
 }
 
-/// The median of many short batches, in microseconds: who is interrupted now and then does not show.
+/// The median of many short batches, in microseconds: who is interrupted now and then does not
+/// show.
 fn half_round(answer: &AtomicU64, mut send: impl FnMut(u64) -> Outcome<()>) -> Outcome<f64> {
     let mut round = 0;
     let mut once = || {

@@ -77,7 +77,8 @@ pub(super) fn qps(reps: u32, report: &mut Report) -> Outcome<()> {
                 beside: format!("each of {}", COUNTS[0]),
                 theirs: samples[0].clone(),
                 unit,
-                // A cost that is not linear grows with the count: tenfold QPs would cost much more each.
+                // A cost that is not linear grows with the count: tenfold QPs would cost much more
+                // each.
                 target: if *count == 10_000 { Target::AtMost(1.5) } else { Target::None },
             });
         }
@@ -103,7 +104,8 @@ pub(super) fn qps(reps: u32, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// KiB that a process takes more after it opened a device and all of its `count` QPs sent and received.
+/// KiB that a process takes more after it opened a device and all of its `count` QPs sent and
+/// received.
 fn resident_with_traffic(count: usize) -> Outcome<f64> {
     let (mut node, _) = Role::start(&[], "node", &[count.to_string()])?;
     let (mut peer, _) = Role::start(&[], "node", &[count.to_string()])?;

@@ -62,8 +62,8 @@ pub(crate) const ALL: [Bench; 15] = [
     },
 ];
 
-/// Runs two measurements in turns: which comes first changes from one repetition to the next. A repetition in which one of
-/// them failed does not count, and is told of.
+/// Runs two measurements in turns: which comes first changes from one repetition to the next. A
+/// repetition in which one of them failed does not count, and is told of.
 fn in_turns<T, U>(
     bench: &'static str,
     reps: u32,

@@ -37,7 +37,8 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
         let rates = beside(&context, reps, report, operation, kinds, MIB as u32, large as u32)?;
         row(report, what, rates, kinds.2, "MiB/s", Target::AtLeast(0.9));
     }
-    // Ordinary host memory costs a system call per WRITE; a file and device memory are written alike.
+    // Ordinary host memory costs a system call per WRITE; a file and device memory are written
+    // alike.
     let hosts = [
         ("anonymous", "host memory", Target::AtMost(1.0)),
         ("memfd", "host memory, a file", Target::None),
@@ -86,7 +87,8 @@ impl Peer {
         qp.connect(&exchange::endpoint(&peer)?)?;
         let there = exchange::memory(&memory)?;
         let mut peer = Self { owner, there, buffer, mr, cq, qp, length };
-        // The first ones wait for the peer's answer; then the path is known. What is measured afterwards is also right.
+        // The first ones wait for the peer's answer; then the path is known. What is measured
+        // afterwards is also right.
         peer.buffer.fill(0, MARK, length as usize)?;
         peer.go(Operation::Write, WINDOW)?;
         peer.owner.ask(&format!("check {MARK}"))?;
@@ -155,7 +157,8 @@ fn beside(
     Ok(rates)
 }
 
-/// A GPU whose copies are done when [`Gpu::step`] is called, so that a clock can look at the rest of a move.
+/// A GPU whose copies are done when [`Gpu::step`] is called, so that a clock can look at the rest
+/// of a move.
 fn a_gpu(vram: u64) -> Outcome<Gpu> {
     Ok(Gpu::open(&GpuConfig {
         vram,
@@ -174,7 +177,8 @@ fn microseconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e6
 }
 
-/// Registering a buffer again and again. The first time, it has no bus address yet; that is told apart.
+/// Registering a buffer again and again. The first time, it has no bus address yet; that is told
+/// apart.
 fn register(pd: &Pd, reps: u32, report: &mut Report) -> Outcome<()> {
     let gpu = a_gpu(2 << 30)?;
     let (large, small) = (gpu.alloc(1 << 30, Place::VRAM)?, gpu.alloc(MIB, Place::VRAM)?);
@@ -224,7 +228,8 @@ fn invalidate(pd: &Pd, reps: u32, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// The call itself, in microseconds: all access stopped, importers told, the address retired. Bytes are copied afterwards.
+/// The call itself, in microseconds: all access stopped, importers told, the address retired. Bytes
+/// are copied afterwards.
 fn timed_move(gpu: &Gpu, bo: &Bo) -> Outcome<f64> {
     let to = match bo.domain()? {
         Domain::Vram => Domain::Gtt,

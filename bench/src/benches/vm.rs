@@ -1,4 +1,5 @@
-//! peerdma beside the kernel's own software device, in a machine of its own: the same programs, the same kernel, the same wire.
+//! peerdma beside the kernel's own software device, in a machine of its own: the same programs, the
+//! same kernel, the same wire.
 
 use std::fmt::Write as _;
 

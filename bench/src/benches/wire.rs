@@ -67,8 +67,8 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// Half round trips of 8 bytes. Both sides poll their completion queues: one that spins on memory, as `ib_write_lat` does,
-/// needs a processor more for the thread that takes its packets.
+/// Half round trips of 8 bytes. Both sides poll their completion queues: one that spins on memory,
+/// as `ib_write_lat` does, needs a processor more for the thread that takes its packets.
 pub(super) fn latency(reps: u32, report: &mut Report) -> Outcome<()> {
     let veth = Veth::new(1500)?;
     let place = veth.place();

@@ -41,8 +41,8 @@ pub(crate) fn cell_pair(memory: Foreign<'_>) -> Outcome<[&AtomicU64; 2]> {
 
 /// Answers by `process_vm_writev` what appears in its memory by the same.
 pub(super) fn pages() -> Outcome<()> {
-    // Where Yama restricts ptrace, a parent may reach its child, but not the other way round; the parent asks for no
-    // more than this. Elsewhere there is no such call, and no need of it.
+    // Where Yama restricts ptrace, a parent may reach its child, but not the other way round; the
+    // parent asks for no more than this. Elsewhere there is no such call, and no need of it.
     let _ = set_ptracer(PTracer::Any);
     let buffer = HostBuf::anonymous(4096)?;
     let word = buffer.foreign().atomic_u64(CELLS[0])?;

@@ -1,4 +1,5 @@
-//! A CUDA program: it finds the driver as most do, by `dlopen` and `dlsym`, and measures single calls of it.
+//! A CUDA program: it finds the driver as most do, by `dlopen` and `dlsym`, and measures single
+//! calls of it.
 
 #![allow(unsafe_code, reason = "the functions are C's")]
 
@@ -25,8 +26,8 @@ struct Driver {
     attributes: Attributes,
 }
 
-/// Answers `attributes` (ns), `alloc` (us), `memcpy`, `htod`, `dtoh` and `dtod` (MiB/s); at first how long the driver took to be
-/// there (ms).
+/// Answers `attributes` (ns), `alloc` (us), `memcpy`, `htod`, `dtoh` and `dtod` (MiB/s); at first
+/// how long the driver took to be there (ms).
 pub(super) fn run() -> Outcome<()> {
     let start = Instant::now();
     let driver = Driver::find()?;

@@ -1,4 +1,5 @@
-//! What this program does as a child of itself: it says `ok` and some words, and then answers lines until there are none.
+//! What this program does as a child of itself: it says `ok` and some words, and then answers lines
+//! until there are none.
 
 mod bare;
 mod cuda;

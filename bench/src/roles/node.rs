@@ -14,12 +14,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes of each message.
 const MESSAGE: u32 = 64;
 
-/// Opens a device and makes `count` QPs; says how much memory the context took, and how much processor time and
-/// memory the QPs.
+/// Opens a device and makes `count` QPs; says how much memory the context took, and how much
+/// processor time and memory the QPs.
 ///
-/// Then `endpoints N` gives N of them, evenly spaced; `connect ENDPOINT...` connects those; `receive M` posts M receives
-/// on each; `send M` sends as many and waits for them; `received M` waits for what was to be received; `resident` gives
-/// the memory it takes by now.
+/// Then `endpoints N` gives N of them, evenly spaced; `connect ENDPOINT...` connects those;
+/// `receive M` posts M receives on each; `send M` sends as many and waits for them; `received M`
+/// waits for what was to be received; `resident` gives the memory it takes by now.
 pub(super) fn run(count: usize) -> Outcome<()> {
     let before = Resident::now();
     let devices = verbs::devices()?;
@@ -93,8 +93,9 @@ pub(super) fn run(count: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// A region of `length` bytes backed by a memfd, for one peer to write. Says its endpoint, the region, and the descriptor
-/// of the file. `connect ENDPOINT` connects; `check BYTE` looks at every byte.
+/// A region of `length` bytes backed by a memfd, for one peer to write. Says its endpoint, the
+/// region, and the descriptor of the file. `connect ENDPOINT` connects; `check BYTE` looks at every
+/// byte.
 pub(super) fn target(length: usize) -> Outcome<()> {
     let devices = verbs::devices()?;
     let context = devices.first().ok_or("there is no device")?.open()?;

@@ -36,7 +36,8 @@ pub(super) fn receiver(port: u16) -> Outcome<()> {
     Ok(())
 }
 
-/// Sends datagrams of `segment` bytes for `seconds`, as many in one call as the kernel splits; says the bytes it sent.
+/// Sends datagrams of `segment` bytes for `seconds`, as many in one call as the kernel splits; says
+/// the bytes it sent.
 pub(super) fn sender(to: IpAddr, port: u16, segment: usize, seconds: f64) -> Outcome<()> {
     let link = UdpLink::send_only(port, Options::default())?;
     let contents = vec![0x5a; segment * link.max_gso_segments(segment)];

@@ -27,8 +27,8 @@ pub(super) fn echo(port: u16, rounds: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// Sends datagrams of so many bytes, each after the answer to the one before; says the median of half a round in
-/// microseconds.
+/// Sends datagrams of so many bytes, each after the answer to the one before; says the median of
+/// half a round in microseconds.
 pub(super) fn ping(to: IpAddr, port: u16, length: usize, rounds: u64) -> Outcome<()> {
     let any =
         if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };

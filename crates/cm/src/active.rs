@@ -167,8 +167,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Says that an answer takes `4.096 us * 2^service_timeout` longer: at once, or when the peer asks again if
-    /// `when_asked`.
+    /// Says that an answer takes `4.096 us * 2^service_timeout` longer: at once, or when the peer
+    /// asks again if `when_asked`.
     ///
     /// # Errors
     /// [`CmError::State`] if nothing waits for an answer.

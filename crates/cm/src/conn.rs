@@ -23,7 +23,8 @@ pub enum State {
     MraReqRcvd,
     /// A REQ came.
     ReqRcvd,
-    /// A REQ came, and the peer was told, or will be if it asks again, that the answer takes longer.
+    /// A REQ came, and the peer was told, or will be if it asks again, that the answer takes
+    /// longer.
     MraReqSent,
     /// A REP is out.
     RepSent,
@@ -95,7 +96,8 @@ pub(crate) struct Conn {
     pub(crate) response: Duration,
     pub(crate) max_retries: u8,
     pub(crate) pending: Option<Pending>,
-    /// What was sent last and is sent again when the message before it comes again: MRA, RTU or DREP.
+    /// What was sent last and is sent again when the message before it comes again: MRA, RTU or
+    /// DREP.
     pub(crate) reply: Option<Box<[u8; mad::LEN]>>,
     pub(crate) deadline: Option<Time>,
 }

@@ -211,7 +211,8 @@ impl Cm {
         }
         match conn.state {
             S::RepSent | S::MraRepRcvd | S::Established => {}
-            // Both sides end it at once: each confirms the other's request (IBA 12.9.6, figure 130).
+            // Both sides end it at once: each confirms the other's request (IBA 12.9.6, figure
+            // 130).
             S::DreqSent => {
                 conn.tid = tid;
                 let remote_comm_id = conn.remote.id;

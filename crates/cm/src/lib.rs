@@ -1,7 +1,8 @@
-//! The communication manager of InfiniBand (IBA chapter 12) as state machines without input or output.
+//! The communication manager of InfiniBand (IBA chapter 12) as state machines without input or
+//! output.
 //!
-//! A [`Cm`] speaks for one channel adapter. It has no socket, no clock and no thread: whoever owns it, a device or a test,
-//! hands in datagrams and the time, and takes out events and datagrams.
+//! A [`Cm`] speaks for one channel adapter. It has no socket, no clock and no thread: whoever owns
+//! it, a device or a test, hands in datagrams and the time, and takes out events and datagrams.
 //!
 //! ```text
 //!   active                              passive
@@ -23,22 +24,24 @@
 //!
 //! After any command or input take all events and all datagrams, then ask when to come back.
 //!
-//! **Lost messages.** REQ, REP, DREQ and SIDR_REQ are sent until they are answered, as often as the asking side says in its
-//! REQ; RTU, MRA and DREP are sent again when the message they answer comes again. A copy of a REQ is known by the peer's
-//! channel adapter and communication id.
+//! **Lost messages.** REQ, REP, DREQ and SIDR_REQ are sent until they are answered, as often as the
+//! asking side says in its REQ; RTU, MRA and DREP are sent again when the message they answer comes
+//! again. A copy of a REQ is known by the peer's channel adapter and communication id.
 //!
-//! **Forgotten connections.** A REQ or REP that names a QP of the peer which is in a connection here is refused (stale
-//! connection), and that connection is ended: the peer cannot know of it any more (IBA 12.9.8.3.1).
+//! **Forgotten connections.** A REQ or REP that names a QP of the peer which is in a connection
+//! here is refused (stale connection), and that connection is ended: the peer cannot know of it any
+//! more (IBA 12.9.8.3.1).
 //!
-//! **Many behind one address.** Communication ids carry a prefix by which a message finds the process it is for
-//! ([`Local::prefix`]); a first message names a service instead ([`Route`]).
+//! **Many behind one address.** Communication ids carry a prefix by which a message finds the
+//! process it is for ([`Local::prefix`]); a first message names a service instead ([`Route`]).
 //!
-//! **Strangers.** A message counts for a connection only if it comes from the address of its peer. Requests that wait are
-//! bounded by their listener's backlog and over all; nothing else that a stranger sends is kept.
+//! **Strangers.** A message counts for a connection only if it comes from the address of its peer.
+//! Requests that wait are bounded by their listener's backlog and over all; nothing else that a
+//! stranger sends is kept.
 //!
-//! What it does not do: alternate paths and their migration (LAP, APR), which no RoCE device has, and redirection.
-//! Addresses and ports are the owner's, but for the RDMA-CM header of a request, by which listeners on one port and
-//! different addresses are told apart.
+//! What it does not do: alternate paths and their migration (LAP, APR), which no RoCE device has,
+//! and redirection. Addresses and ports are the owner's, but for the RDMA-CM header of a request,
+//! by which listeners on one port and different addresses are told apart.
 #![forbid(unsafe_code)]
 
 mod active;

@@ -70,13 +70,14 @@ pub(crate) struct Listener {
     pub(crate) waiting: u32,
 }
 
-/// Most requests that wait for their owners or for their peers, over all listeners: beyond that a flood of requests is
-/// dropped, and costs nothing.
+/// Most requests that wait for their owners or for their peers, over all listeners: beyond that a
+/// flood of requests is dropped, and costs nothing.
 const MAX_HALF_OPEN: u32 = 4096;
 /// Most connections that go on to their end without an owner.
 const MAX_ORPHANS: usize = 16384;
 
-/// The communication manager of one channel adapter. Events and messages are to be taken after each call.
+/// The communication manager of one channel adapter. Events and messages are to be taken after each
+/// call.
 #[derive(Debug)]
 pub struct Cm {
     pub(crate) local: Local,
@@ -105,9 +106,9 @@ impl Cm {
         }
     }
 
-    /// Takes requests for services: those that agree with `service_id` in the bits of `mask`, and with `addr` if they name
-    /// an address. At most `backlog` wait for [`Cm::taken`]; of those beyond no notice is taken, so that the peer asks
-    /// again.
+    /// Takes requests for services: those that agree with `service_id` in the bits of `mask`, and
+    /// with `addr` if they name an address. At most `backlog` wait for [`Cm::taken`]; of those
+    /// beyond no notice is taken, so that the peer asks again.
     ///
     /// # Errors
     /// [`CmError::ServiceInUse`] if another listener takes any of them.
@@ -175,7 +176,8 @@ impl Cm {
     /// Acts on a datagram.
     ///
     /// # Errors
-    /// Why it was not acted on. That is no fault of the owner's: it may be a copy, a leftover or a forgery.
+    /// Why it was not acted on. That is no fault of the owner's: it may be a copy, a leftover or a
+    /// forgery.
     pub fn handle(&mut self, now: Time, from: Peer, bytes: &[u8]) -> Result<(), Ignored> {
         let Mad { tid, attr_mod, message } = Mad::parse(bytes)?;
         match message {
@@ -428,8 +430,8 @@ impl Cm {
         self.table.remove(id);
     }
 
-    /// Lets go of a connection: nothing more is reported. An attempt is refused, a connection ended as it is proper, which
-    /// goes on without the owner.
+    /// Lets go of a connection: nothing more is reported. An attempt is refused, a connection ended
+    /// as it is proper, which goes on without the owner.
     #[doc(alias = "ib_destroy_cm_id")]
     pub fn destroy(&mut self, now: Time, id: CommId) {
         use crate::RejReason as R;
@@ -468,8 +470,8 @@ impl Cm {
         }
     }
 
-    /// The peer's process is gone, with all its connections and requests: as if it had ended and refused them, as the kernel
-    /// does for a process that ends.
+    /// The peer's process is gone, with all its connections and requests: as if it had ended and
+    /// refused them, as the kernel does for a process that ends.
     pub fn peer_gone(&mut self, now: Time, remote: iba::Gid, via: u16) {
         let is_its = |conn: &Conn| conn.peer.remote == remote && conn.peer.via == Some(via);
         let theirs: Vec<_> =

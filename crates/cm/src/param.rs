@@ -55,7 +55,8 @@ pub struct Patience {
     pub max_retries: u8,
 }
 
-/// What a vendor's two ends agree about (enhanced connection establishment). Nothing here looks into it.
+/// What a vendor's two ends agree about (enhanced connection establishment). Nothing here looks
+/// into it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(alias("ibv_ece", "rdma_ucm_ece"))]
 #[expect(clippy::exhaustive_structs, reason = "the two fields of IBA")]

@@ -41,7 +41,8 @@ impl Cm {
         let dst = match addresses(req.service_id, &req.private_data) {
             None => None,
             Some(Ok(cma)) => Some(cma.dst),
-            // The kernel refuses a header that it cannot read in the consumer's name (cma_get_net_info).
+            // The kernel refuses a header that it cannot read in the consumer's name
+            // (cma_get_net_info).
             Some(Err(_)) => return refuse(self, RejReason::CONSUMER_DEFINED, &[]),
         };
         let Some(listener) = self.listener(req.service_id, dst) else {

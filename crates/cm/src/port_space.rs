@@ -1,4 +1,5 @@
-//! Port spaces: how a port of an IP address becomes a service id (IBA annex A11; the kernel's `rdma_get_service_id`).
+//! Port spaces: how a port of an IP address becomes a service id (IBA annex A11; the kernel's
+//! `rdma_get_service_id`).
 
 /// A space of port numbers, with the values of `enum rdma_port_space`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

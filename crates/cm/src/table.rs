@@ -16,11 +16,13 @@ pub(crate) struct Table {
     index_bits: u8,
     next: u32,
     conns: BTreeMap<CommId, Conn>,
-    // What a message says of its sender, the sender may have made up: it counts among the sender's own alone. Else who names
-    // another's id or QP would end that one's connection, or keep it from making one.
+    // What a message says of its sender, the sender may have made up: it counts among the sender's
+    // own alone. Else who names another's id or QP would end that one's connection, or keep it from
+    // making one.
     /// By the peer's channel adapter and its id, to recognise a REQ that came before.
     by_remote_id: BTreeMap<(Origin, Guid, CommId), CommId>,
-    /// By the peer's channel adapter and its QP, to recognise a connection that the peer has forgotten.
+    /// By the peer's channel adapter and its QP, to recognise a connection that the peer has
+    /// forgotten.
     by_remote_qpn: BTreeMap<(Origin, Guid, Qpn), CommId>,
     /// Requests for services, by where they came from and the name they have there.
     by_request: BTreeMap<(Origin, CommId), CommId>,
@@ -57,8 +59,8 @@ impl Table {
         self.conns.iter().map(|(id, conn)| (*id, conn))
     }
 
-    /// Adds a connection under the next free id. Ids come round only after all others, so that a message that is late
-    /// finds no other connection.
+    /// Adds a connection under the next free id. Ids come round only after all others, so that a
+    /// message that is late finds no other connection.
     pub(crate) fn insert(&mut self, conn: Conn) -> Result<CommId, CmError> {
         let mask = (1u32 << self.index_bits) - 1;
         if self.conns.len() >= mask as usize {

@@ -7,8 +7,9 @@ pub fn duration(code: u8) -> Duration {
     Duration::from_nanos(4096 << (code & 31))
 }
 
-/// The ACK timeout for a channel adapter that takes `ack_delay` and a packet that lives `life_time`:
-/// `ack_delay + 2 * life_time`, rounded up where the smaller is half the larger (the kernel's `cm_ack_timeout`).
+/// The ACK timeout for a channel adapter that takes `ack_delay` and a packet that lives
+/// `life_time`: `ack_delay + 2 * life_time`, rounded up where the smaller is half the larger (the
+/// kernel's `cm_ack_timeout`).
 pub fn ack_timeout(ack_delay: u8, life_time: u8) -> u8 {
     let trip = life_time.saturating_add(1);
     let (large, small) = (trip.max(ack_delay), trip.min(ack_delay));

@@ -105,8 +105,8 @@ const FIXED: &[(c_int, c_int)] = &[
     (152, 1),      // DMA_BUF_MMAP_SUPPORTED
 ];
 
-/// Numbers from here to [`LAST`] that are not in the table are sizes of textures and the like, and abilities that there are
-/// not: 0.
+/// Numbers from here to [`LAST`] that are not in the table are sizes of textures and the like, and
+/// abilities that there are not: 0.
 const FIRST: c_int = 1;
 const LAST: c_int = 161;
 

@@ -49,7 +49,8 @@ thread_local! {
 #[doc(alias = "CU_CTX_SYNC_MEMOPS")]
 pub(crate) const SYNC_MEMOPS: u32 = 0x80;
 
-/// Flags that a context may have: how to wait, host memory mapped, stacks kept, core dumps, and [`SYNC_MEMOPS`].
+/// Flags that a context may have: how to wait, host memory mapped, stacks kept, core dumps, and
+/// [`SYNC_MEMOPS`].
 const FLAGS: u32 = 0xff;
 
 /// How to wait: one of automatic, spin, yield, block.
@@ -204,7 +205,8 @@ impl Contexts {
         }
     }
 
-    /// Sets the flags of the primary context. One that is there is refused if `fails_if_active`, else changed.
+    /// Sets the flags of the primary context. One that is there is refused if `fails_if_active`,
+    /// else changed.
     ///
     /// # Errors
     ///

@@ -1,8 +1,9 @@
 //! Handles by which one process names its memory or its events to another.
 //!
-//! A handle is 64 bytes: which process, which of its descriptors, and what file that was. Who opens it takes the descriptor
-//! (`pidfd_getfd`), and looks whether it is still of that file: numbers are used again, files are not. So the handle of memory that
-//! was freed leads nowhere, whatever is at its address now.
+//! A handle is 64 bytes: which process, which of its descriptors, and what file that was. Who opens
+//! it takes the descriptor (`pidfd_getfd`), and looks whether it is still of that file: numbers are
+//! used again, files are not. So the handle of memory that was freed leads nowhere, whatever is at
+//! its address now.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 

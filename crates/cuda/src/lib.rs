@@ -1,4 +1,5 @@
-//! CUDA's libraries over the software GPU: `libcuda.so.1`, `libcudart.so.12` and `.13`, `libnvidia-ml.so.1`.
+//! CUDA's libraries over the software GPU: `libcuda.so.1`, `libcudart.so.12` and `.13`,
+//! `libnvidia-ml.so.1`.
 //!
 //! ```text
 //!   program ---> libpeerdma-cuda.so      every name of CUDA's libraries, and nothing behind them (crate cudalib)
@@ -15,14 +16,17 @@
 //!                 `- machine ---> gpu::Machine names, addresses, UUIDs of the GPUs
 //! ```
 //!
-//! The GPU is `gpu`'s: there is no state of a GPU here, and nothing computes. A device pointer is an address of an arena that
-//! nobody may read or write; what is behind it is found in a map, and copied by `umem`. A NIC never asks this crate: it gets a
-//! dma-buf, or, with `peermem`, asks the peer memory client that this crate registers.
+//! The GPU is `gpu`'s: there is no state of a GPU here, and nothing computes. A device pointer is
+//! an address of an arena that nobody may read or write; what is behind it is found in a map, and
+//! copied by `umem`. A NIC never asks this crate: it gets a dma-buf, or, with `peermem`, asks the
+//! peer memory client that this crate registers.
 //!
-//! Nothing happens when a library is loaded. `cuInit` reads the configuration and reserves addresses; a GPU is opened when it is
-//! first needed, a thread started when a stream has to wait. A child of a fork is told `CUDA_ERROR_NOT_INITIALIZED`.
+//! Nothing happens when a library is loaded. `cuInit` reads the configuration and reserves
+//! addresses; a GPU is opened when it is first needed, a thread started when a stream has to wait.
+//! A child of a fork is told `CUDA_ERROR_NOT_INITIALIZED`.
 //!
-//! What each function answers follows CUDA's public documentation and its headers; `docs/CUDA.md` lists what is not served.
+//! What each function answers follows CUDA's public documentation and its headers; `docs/CUDA.md`
+//! lists what is not served.
 #![allow(unsafe_code, reason = "this is the boundary to C")]
 
 mod allocate;

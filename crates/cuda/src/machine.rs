@@ -17,12 +17,14 @@ pub const PCI_SUBSYSTEM: u32 = 0x18be_10de;
 /// The preset of GPUs for which the configuration names none.
 const PRESET: &str = "nvidia";
 
-/// All GPUs, in the order of their PCI addresses. None if the configuration cannot be read, which the log says.
+/// All GPUs, in the order of their PCI addresses. None if the configuration cannot be read, which
+/// the log says.
 pub(crate) fn devices() -> &'static [Device] {
     umd::machine::devices(PRESET)
 }
 
-/// The machine that CUDA finds: that of the configuration, where a GPU whose preset is not named is `nvidia`.
+/// The machine that CUDA finds: that of the configuration, where a GPU whose preset is not named is
+/// `nvidia`.
 ///
 /// # Errors
 ///
@@ -37,8 +39,8 @@ pub(crate) fn uuid_text(device: &Device) -> String {
     format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-/// The GPUs that `CUDA_VISIBLE_DEVICES` leaves, by their place in [`devices`]: numbers or beginnings of UUIDs, up to the first
-/// that names none.
+/// The GPUs that `CUDA_VISIBLE_DEVICES` leaves, by their place in [`devices`]: numbers or
+/// beginnings of UUIDs, up to the first that names none.
 pub(crate) fn visible(given: Option<&str>) -> Vec<usize> {
     let all = devices();
     let Some(given) = given else { return (0..all.len()).collect() };
@@ -60,7 +62,8 @@ pub(crate) fn visible(given: Option<&str>) -> Vec<usize> {
     found
 }
 
-/// The address in a text: `domain:bus:device.function`, in which domain and function may be left out.
+/// The address in a text: `domain:bus:device.function`, in which domain and function may be left
+/// out.
 ///
 /// # Errors
 ///

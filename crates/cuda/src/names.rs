@@ -48,7 +48,8 @@ pub(crate) fn plain(symbol: &str) -> &str {
     per_thread.unwrap_or(symbol)
 }
 
-/// Requires of the names that a library serves that none comes twice, and that its headers know each.
+/// Requires of the names that a library serves that none comes twice, and that its headers know
+/// each.
 #[cfg(test)]
 #[track_caller]
 pub(crate) fn are_served_once(served: impl Iterator<Item = &'static str>, known: &[&str]) {

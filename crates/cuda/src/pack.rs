@@ -1,5 +1,6 @@
-//! Small allocations side by side in blocks, as real drivers put them (`pack = true`): their addresses are no whole pages, which a
-//! program finds out about that exports memory without rounding.
+//! Small allocations side by side in blocks, as real drivers put them (`pack = true`): their
+//! addresses are no whole pages, which a program finds out about that exports memory without
+//! rounding.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -1,11 +1,12 @@
 //! Device pointers for a NIC that asks by address (PeerDirect, as `nvidia-peermem` has it).
 //!
-//! The client claims the arena. A range that is all inside one allocation is given in GPU pages of 64 KiB; pools, memory of other
-//! processes, and allocations that were not made for peers are not (docs/semantics.md 2.11). When the program frees it, the key is
-//! dead.
+//! The client claims the arena. A range that is all inside one allocation is given in GPU pages of
+//! 64 KiB; pools, memory of other processes, and allocations that were not made for peers are not
+//! (docs/semantics.md 2.11). When the program frees it, the key is dead.
 //!
-//! A NIC that cannot stop (importer class pinned) is given its pages by a second client, `nv_mem_nc`: it keeps them until the region is
-//! deregistered, and the memory is nobody else's before that.
+//! A NIC that cannot stop (importer class pinned) is given its pages by a second client,
+//! `nv_mem_nc`: it keeps them until the region is deregistered, and the memory is nobody else's
+//! before that.
 
 use std::sync::Arc;
 
@@ -18,7 +19,8 @@ use umd::Memory;
 
 struct Client {
     process: &'static Process,
-    /// Whether it is for NICs that cannot stop when memory is taken back: nothing is taken back from them.
+    /// Whether it is for NICs that cannot stop when memory is taken back: nothing is taken back
+    /// from them.
     is_lasting: bool,
 }
 

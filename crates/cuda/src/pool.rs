@@ -1,6 +1,7 @@
 //! Pools: memory that is allocated and freed in the order of streams.
 //!
-//! A pool keeps nothing: what is freed goes back to the GPU at once. What programs set is remembered and told.
+//! A pool keeps nothing: what is freed goes back to the GPU at once. What programs set is
+//! remembered and told.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

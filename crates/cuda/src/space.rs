@@ -129,7 +129,8 @@ pub(crate) fn offset_of(region: &Region, addr: u64) -> u64 {
     start + (addr - region.start)
 }
 
-/// Where what peers may have of a region ends: GPU pages are whole, and may hold more than the program asked for.
+/// Where what peers may have of a region ends: GPU pages are whole, and may hold more than the
+/// program asked for.
 pub(crate) fn end_for_peers(region: &Region) -> u64 {
     match &region.kind {
         Kind::Device { source: Source::Packed { block, .. }, .. } => block.stop(),

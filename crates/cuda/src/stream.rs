@@ -71,8 +71,8 @@ impl Process {
         }
     }
 
-    /// Has a stream do a piece of work, in its turn: that of the stream without a handle waits for all others of its context
-    /// that do not say otherwise, and they for it.
+    /// Has a stream do a piece of work, in its turn: that of the stream without a handle waits for
+    /// all others of its context that do not say otherwise, and they for it.
     ///
     /// # Errors
     ///

@@ -38,7 +38,8 @@ pub(crate) struct Function(*const ());
 // SAFETY: an address of code, which never changes.
 unsafe impl Sync for Function {}
 
-/// Where each function goes on: [`first`], until the table was filled; then `libpeerdma.so`, or [`refuse`].
+/// Where each function goes on: [`first`], until the table was filled; then `libpeerdma.so`, or
+/// [`refuse`].
 pub(crate) static TABLE: [AtomicPtr<()>; COUNT] =
     [const { AtomicPtr::new(first as *mut ()) }; COUNT];
 

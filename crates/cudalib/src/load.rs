@@ -5,7 +5,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::entry::{FUNCTIONS, Library, NAMES, TABLE, refusing};
 
-/// `libpeerdma.so`'s side, with the layout of its `Door`. Both come from the same build, so it has no version.
+/// `libpeerdma.so`'s side, with the layout of its `Door`. Both come from the same build, so it has
+/// no version.
 #[repr(C)]
 struct Door {
     /// Takes the functions of the driver's names: what `cuGetProcAddress` is to give out.
@@ -55,8 +56,8 @@ pub(crate) extern "C" fn refused(index: c_int) -> c_int {
     match unsafe { door.as_ref() } {
         // SAFETY: a terminated name.
         Some(door) => unsafe { (door.refused)(library.number(), name.as_ptr()) },
-        // A library without a driver behind it: CUDA_ERROR_STUB_LIBRARY, NVML_ERROR_LIBRARY_NOT_FOUND,
-        // cudaErrorInsufficientDriver.
+        // A library without a driver behind it: CUDA_ERROR_STUB_LIBRARY,
+        // NVML_ERROR_LIBRARY_NOT_FOUND, cudaErrorInsufficientDriver.
         None => match library {
             Library::Driver => 34,
             Library::Nvml => 12,

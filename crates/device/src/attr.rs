@@ -4,8 +4,8 @@ use iba::{Gid, Guid, Mtu};
 
 use crate::config::{NicConfig, Preset};
 
-/// A number of the kind that anyone may use (IEEE 802c: the bit of value 2 in its first byte), and that programs take for
-/// present: 0 is what a device without an answer gives.
+/// A number of the kind that anyone may use (IEEE 802c: the bit of value 2 in its first byte), and
+/// that programs take for present: 0 is what a device without an answer gives.
 const LOCAL_VENDOR: u32 = 0x02_7064;
 
 /// The limits and capabilities of a device.
@@ -93,8 +93,8 @@ pub struct DeviceAttr {
     pub phys_port_cnt: u8,
     /// Completion vectors.
     pub num_comp_vectors: u32,
-    /// The most completions that one event of a CQ may stand for, and the longest that an event may be held back, in
-    /// microseconds; 0 if the device does not moderate events.
+    /// The most completions that one event of a CQ may stand for, and the longest that an event may
+    /// be held back, in microseconds; 0 if the device does not moderate events.
     pub max_cq_moderation_count: u16,
     /// See [`DeviceAttr::max_cq_moderation_count`].
     pub max_cq_moderation_period: u16,
@@ -128,7 +128,8 @@ pub struct TmCaps {
     pub max_rndv_hdr_size: u32,
     /// Receives in one list.
     pub max_num_tags: u32,
-    /// Operations on one list that have not completed. As each is carried out when it is posted, there are never more.
+    /// Operations on one list that have not completed. As each is carried out when it is posted,
+    /// there are never more.
     pub max_ops: u32,
     /// Scatter/gather elements of a receive with a tag.
     pub max_sge: u32,
@@ -137,7 +138,8 @@ pub struct TmCaps {
 impl TmCaps {
     fn new(config: &NicConfig) -> Self {
         match config.preset {
-            // The size of the message is that of mlx5 (`MLX5_TM_MAX_RNDV_MSG_SIZE`). The other NICs match no tags.
+            // The size of the message is that of mlx5 (`MLX5_TM_MAX_RNDV_MSG_SIZE`). The other NICs
+            // match no tags.
             Preset::Mlx5 => {
                 Self { max_rndv_hdr_size: 64, max_num_tags: 1_024, max_ops: 1_024, max_sge: 32 }
             }
@@ -150,7 +152,8 @@ impl OdpCaps {
     /// `IBV_ODP_SUPPORT` and `IBV_ODP_SUPPORT_IMPLICIT`.
     const SUPPORT: u64 = 1;
     const IMPLICIT: u64 = 1 << 1;
-    /// `IBV_ODP_SUPPORT_SEND`, `_RECV`, `_WRITE`, `_READ`, `_ATOMIC`, `_SRQ_RECV`, `_FLUSH` and `_ATOMIC_WRITE`.
+    /// `IBV_ODP_SUPPORT_SEND`, `_RECV`, `_WRITE`, `_READ`, `_ATOMIC`, `_SRQ_RECV`, `_FLUSH` and
+    /// `_ATOMIC_WRITE`.
     const SEND: u32 = 1;
     const RECV: u32 = 1 << 1;
     const WRITE: u32 = 1 << 2;
@@ -170,14 +173,16 @@ impl OdpCaps {
         // A shared endpoint of XRC has the older operations only.
         let xrc = rc;
         let rc = rc | Self::FLUSH | Self::ATOMIC_WRITE;
-        // What an unreliable service loses to a page fault nobody sends again, so that a receive there is of no use.
+        // What an unreliable service loses to a page fault nobody sends again, so that a receive
+        // there is of no use.
         Self { general: Self::SUPPORT | implicit, rc, uc: Self::SEND, ud: Self::SEND, xrc }
     }
 }
 
 impl DeviceAttr {
     pub(crate) fn new(config: &NicConfig, guid: Guid) -> Self {
-        // The widths of the two fields in mlx5's CQ context. The other NICs do not moderate for programs.
+        // The widths of the two fields in mlx5's CQ context. The other NICs do not moderate for
+        // programs.
         let (moderation_count, moderation_period) = match config.preset {
             Preset::Mlx5 => (u16::MAX, 0xfff),
             _ => (0, 0),

@@ -33,8 +33,9 @@ impl Clock {
 
     /// What the wall's clock shows at a time of the device's, in nanoseconds since 1970.
     ///
-    /// Both clocks run at the same rate, so what lies between them is looked up, and changes only when somebody sets the wall's:
-    /// worked out for each time anew it would differ by how long that took, and later times could come before earlier ones.
+    /// Both clocks run at the same rate, so what lies between them is looked up, and changes only
+    /// when somebody sets the wall's: worked out for each time anew it would differ by how long
+    /// that took, and later times could come before earlier ones.
     pub(crate) fn wall(&mut self, at: Time) -> u64 {
         let before = self.start.elapsed();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -44,7 +45,8 @@ impl Clock {
         self.start_on_wall.as_nanos() as u64 + at.as_nanos()
     }
 
-    /// Takes a new look for what it is: the old value if it differs by no more than the look took, and what clocks are read to.
+    /// Takes a new look for what it is: the old value if it differs by no more than the look took,
+    /// and what clocks are read to.
     fn set_wall(&mut self, start_on_wall: Duration, took: Duration) {
         const GRAIN: Duration = Duration::from_micros(1);
         if self.start_on_wall.abs_diff(start_on_wall) > took + GRAIN {

@@ -1,9 +1,10 @@
-//! Connection management, as a layer like librdmacm uses it: endpoints, their parameters and their events.
+//! Connection management, as a layer like librdmacm uses it: endpoints, their parameters and their
+//! events.
 //!
-//! An endpoint ([`CmId`]) is made by [`Engine::cm_create`](crate::Engine::cm_create) and is one of three things: a
-//! listener, the active side of a connection, or the passive side. Its calls are methods of [`Engine`](crate::Engine)
-//! whose names begin with `cm_`; none of them waits. What comes of them is an [`Event`], which the engine hands to the
-//! endpoint's [`Sink`].
+//! An endpoint ([`CmId`]) is made by [`Engine::cm_create`](crate::Engine::cm_create) and is one of
+//! three things: a listener, the active side of a connection, or the passive side. Its calls are
+//! methods of [`Engine`](crate::Engine) whose names begin with `cm_`; none of them waits. What
+//! comes of them is an [`Event`], which the engine hands to the endpoint's [`Sink`].
 //!
 //! ```text
 //!    active                                                passive
@@ -18,11 +19,13 @@
 //!    TimewaitExit                                          TimewaitExit
 //! ```
 //!
-//! An endpoint of [`PortSpace::Udp`] resolves a service instead of connecting: `cm_connect` sends a SIDR_REQ, `cm_accept`
-//! answers with a QP number and a Q_Key, and the active side's event is `Established`.
+//! An endpoint of [`PortSpace::Udp`] resolves a service instead of connecting: `cm_connect` sends a
+//! SIDR_REQ, `cm_accept` answers with a QP number and a Q_Key, and the active side's event is
+//! `Established`.
 //!
-//! Ports are those of the host, not of the process: binding one that another process has is refused with
-//! [`Kind::AddressInUse`](crate::Kind), or [`Kind::AddressNotAvailable`](crate::Kind) where one of the two is the wildcard.
+//! Ports are those of the host, not of the process: binding one that another process has is refused
+//! with [`Kind::AddressInUse`](crate::Kind), or [`Kind::AddressNotAvailable`](crate::Kind) where
+//! one of the two is the wildcard.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -39,8 +42,9 @@ pub use ::cm::{Ece, PortSpace, RejReason, SidrStatus};
 pub use crate::ids::CmId;
 use crate::refusal::{Kind, Refusal, Result};
 
-/// Bytes of private data that a program may put into each message (IBA 12.6, less the 36 bytes of the RDMA-CM header
-/// where there is one). The receiver always sees the whole field, filled up with zeros.
+/// Bytes of private data that a program may put into each message (IBA 12.6, less the 36 bytes of
+/// the RDMA-CM header where there is one). The receiver always sees the whole field, filled up with
+/// zeros.
 pub mod private_data {
     /// Of `cm_connect` on a connection.
     pub const REQ: usize = 56;
@@ -62,8 +66,8 @@ pub mod private_data {
 pub struct Spec {
     /// The port space.
     pub port_space: PortSpace,
-    /// The service of its QP: RC, UC or an XRC type for [`PortSpace::Tcp`], UD for [`PortSpace::Udp`], any of them
-    /// for [`PortSpace::Ib`].
+    /// The service of its QP: RC, UC or an XRC type for [`PortSpace::Tcp`], UD for
+    /// [`PortSpace::Udp`], any of them for [`PortSpace::Ib`].
     pub qp_type: QpType,
     /// Given back in events.
     pub cookie: u64,
@@ -73,7 +77,8 @@ pub struct Spec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct BindOptions {
-    /// Another endpoint of this process that says the same may have the same port, as long as neither listens.
+    /// Another endpoint of this process that says the same may have the same port, as long as
+    /// neither listens.
     #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
     pub reuse_addr: bool,
     /// An IPv6 wildcard does not stand for IPv4.
@@ -105,17 +110,20 @@ pub struct Path {
     pub packet_life_time: u8,
 }
 
-/// What the two sides of a connection tell each other (`struct rdma_conn_param`, and `rdma_ud_param`).
+/// What the two sides of a connection tell each other (`struct rdma_conn_param`, and
+/// `rdma_ud_param`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "rdma_conn_param")]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct ConnParam {
     /// For the program at the other end; at most what [`private_data`] says.
     pub private_data: Vec<u8>,
-    /// READs and atomics that this side takes at once. In an event the peer's two numbers are swapped, as the kernel swaps
-    /// them: this is how many the receiver should take, since the peer has no more outstanding.
+    /// READs and atomics that this side takes at once. In an event the peer's two numbers are
+    /// swapped, as the kernel swaps them: this is how many the receiver should take, since the peer
+    /// has no more outstanding.
     pub responder_resources: u8,
-    /// READs and atomics that this side has outstanding at once. In an event, as many as the peer takes.
+    /// READs and atomics that this side has outstanding at once. In an event, as many as the peer
+    /// takes.
     pub initiator_depth: u8,
     /// Whether the receive queue has end-to-end flow control.
     pub flow_control: bool,
@@ -129,12 +137,13 @@ pub struct ConnParam {
     pub ece: Ece,
     /// This side's QP.
     pub qpn: Qpn,
-    /// The Q_Key of a datagram QP. Of `cm_accept` on a datagram endpoint, and the event of its answer.
+    /// The Q_Key of a datagram QP. Of `cm_accept` on a datagram endpoint, and the event of its
+    /// answer.
     pub qkey: QKey,
 }
 
-/// How long the other side's communication manager may take, and how often it is asked. The defaults are the kernel's
-/// (`CMA_CM_RESPONSE_TIMEOUT`, `CMA_MAX_CM_RETRIES`): 4.3 s, 15 times.
+/// How long the other side's communication manager may take, and how often it is asked. The
+/// defaults are the kernel's (`CMA_CM_RESPONSE_TIMEOUT`, `CMA_MAX_CM_RETRIES`): 4.3 s, 15 times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct Timeouts {
@@ -167,8 +176,9 @@ pub struct Event {
 #[doc(alias = "rdma_cm_event_type")]
 #[non_exhaustive]
 pub enum EventKind {
-    /// A listener got a request (REQ or SIDR_REQ). `new` is the passive endpoint; it has the listener's sink and cookie
-    /// until told otherwise, and whoever gets the event has to accept, reject or destroy it.
+    /// A listener got a request (REQ or SIDR_REQ). `new` is the passive endpoint; it has the
+    /// listener's sink and cookie until told otherwise, and whoever gets the event has to accept,
+    /// reject or destroy it.
     #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
     ConnectRequest {
         /// The endpoint made for the request.
@@ -176,14 +186,16 @@ pub enum EventKind {
         /// What the peer said. A SIDR_REQ brings private data only.
         param: ConnParam,
     },
-    /// The peer accepted (REP). The QP is to be moved to RTR and RTS, and [`cm_ready`](crate::Engine::cm_ready) called.
+    /// The peer accepted (REP). The QP is to be moved to RTR and RTS, and
+    /// [`cm_ready`](crate::Engine::cm_ready) called.
     #[doc(alias = "RDMA_CM_EVENT_CONNECT_RESPONSE")]
     ConnectResponse {
         /// What the peer said.
         param: ConnParam,
     },
-    /// The connection stands: on the passive side the RTU came, or [`cm_established`](crate::Engine::cm_established)
-    /// was called. On a datagram endpoint, the answer with the peer's QP and Q_Key.
+    /// The connection stands: on the passive side the RTU came, or
+    /// [`cm_established`](crate::Engine::cm_established) was called. On a datagram endpoint, the
+    /// answer with the peer's QP and Q_Key.
     #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
     Established {
         /// The private data of the RTU, or what the SIDR_REP said.
@@ -209,7 +221,8 @@ pub enum EventKind {
         /// What the peer added.
         private_data: Vec<u8>,
     },
-    /// The peer ended the connection (DREQ), or confirmed that we did (DREP), or did not confirm it in time. Comes once.
+    /// The peer ended the connection (DREQ), or confirmed that we did (DREP), or did not confirm it
+    /// in time. Comes once.
     #[doc(alias = "RDMA_CM_EVENT_DISCONNECTED")]
     Disconnected {
         /// Whether the end is that nobody confirmed it in time.
@@ -223,13 +236,15 @@ pub enum EventKind {
     DeviceRemoval,
 }
 
-/// Where events go. It is called with the engine locked, so it must neither wait nor call the engine.
+/// Where events go. It is called with the engine locked, so it must neither wait nor call the
+/// engine.
 pub trait Sink: Send + Sync + fmt::Debug {
     /// Takes an event.
     fn deliver(&self, event: Event);
 }
 
-/// A sink that keeps events behind a descriptor that can be polled: it is readable exactly while an event waits.
+/// A sink that keeps events behind a descriptor that can be polled: it is readable exactly while an
+/// event waits.
 #[derive(Debug)]
 pub struct Queue {
     fd: Known,

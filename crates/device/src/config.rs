@@ -1,7 +1,7 @@
 //! The configuration file: which NICs there are and how each behaves.
 //!
-//! Without a file there is one NIC, `peerdma0`, over the netdev of the default route. The file is named by
-//! `PEERDMA_CONFIG`; every key is optional:
+//! Without a file there is one NIC, `peerdma0`, over the netdev of the default route. The file is
+//! named by `PEERDMA_CONFIG`; every key is optional:
 //!
 //! ```toml
 //! [[nic]]
@@ -81,38 +81,42 @@ pub struct NicConfig {
     pub udp_port: u16,
     /// Whether to use UDP even between processes of one host.
     pub force_udp: bool,
-    /// Whether connections over UDP take part in congestion control: their packets say so to switches (ECT), marks are answered
-    /// with notifications (CNP), and these are obeyed.
+    /// Whether connections over UDP take part in congestion control: their packets say so to
+    /// switches (ECT), marks are answered with notifications (CNP), and these are obeyed.
     pub ecn: bool,
     /// Whether one-sided operations on one host may run without the target's engine.
     pub direct: bool,
     /// How it imports dma-bufs; as its preset does if this is not said.
     pub importer: Option<ImporterConfig>,
-    /// Whether regions may be registered for on-demand paging; as the preset does if this is not said.
+    /// Whether regions may be registered for on-demand paging; as the preset does if this is not
+    /// said.
     pub odp: Option<bool>,
     /// How long a page fault takes, in microseconds: the access is put off for so long.
     pub fault_us: u64,
-    /// Whether registered memory is charged against the limit of locked memory (`RLIMIT_MEMLOCK`), as where pages are
-    /// pinned.
+    /// Whether registered memory is charged against the limit of locked memory (`RLIMIT_MEMLOCK`),
+    /// as where pages are pinned.
     pub pin_limit: bool,
-    /// The file that every packet is recorded in. `PEERDMA_PCAP` names one for all NICs. While packets are recorded, one-sided
-    /// operations are packets too: the direct path is not used.
+    /// The file that every packet is recorded in. `PEERDMA_PCAP` names one for all NICs. While
+    /// packets are recorded, one-sided operations are packets too: the direct path is not used.
     pub pcap: Option<PathBuf>,
-    /// How many bytes of each packet are recorded, from its IP header on; all of them if nothing is said. `PEERDMA_PCAP_BYTES` says it
-    /// for all NICs.
+    /// How many bytes of each packet are recorded, from its IP header on; all of them if nothing is
+    /// said. `PEERDMA_PCAP_BYTES` says it for all NICs.
     pub pcap_bytes: Option<NonZeroU32>,
-    /// The plan of faults that this NIC follows ([`fault::Plan`]). `PEERDMA_FAULT` names one for all NICs. Under a plan, too,
-    /// the direct path is not used.
+    /// The plan of faults that this NIC follows ([`fault::Plan`]). `PEERDMA_FAULT` names one for
+    /// all NICs. Under a plan, too, the direct path is not used.
     pub fault: Option<PathBuf>,
-    /// The file to which the report of what fired is added; standard error if there is none. `PEERDMA_FAULT_REPORT` names one
-    /// for all NICs.
+    /// The file to which the report of what fired is added; standard error if there is none.
+    /// `PEERDMA_FAULT_REPORT` names one for all NICs.
     pub fault_report: Option<PathBuf>,
-    /// The file to which a sentence is added for each work request that failed. `PEERDMA_EXPLAIN` names one for all NICs.
+    /// The file to which a sentence is added for each work request that failed. `PEERDMA_EXPLAIN`
+    /// names one for all NICs.
     pub explain: Option<PathBuf>,
-    /// Whether a plain registration of memory that belongs to a peer device asks the peer memory clients for it
-    /// (PeerDirect; `docs/semantics.md` 2.11). Without it, as in mainline Linux, that is EFAULT.
+    /// Whether a plain registration of memory that belongs to a peer device asks the peer memory
+    /// clients for it (PeerDirect; `docs/semantics.md` 2.11). Without it, as in mainline Linux,
+    /// that is EFAULT.
     pub peermem: bool,
-    /// Where the NIC sits in the PCI tree, which exporters are told. Found from the file's `[pci]`, unless a program says it.
+    /// Where the NIC sits in the PCI tree, which exporters are told. Found from the file's `[pci]`,
+    /// unless a program says it.
     #[serde(skip)]
     pub address: Option<DeviceAddr>,
     /// That tree, by which it says who reaches its device memory. As `address`.
@@ -267,8 +271,8 @@ impl Config {
         self.find_addresses()
     }
 
-    /// NICs come before GPUs, in the order of the file, and a file that names no GPU has `gpu0`: who builds the tree again
-    /// for another purpose (`gpu::Machine`) gets the same addresses.
+    /// NICs come before GPUs, in the order of the file, and a file that names no GPU has `gpu0`:
+    /// who builds the tree again for another purpose (`gpu::Machine`) gets the same addresses.
     fn find_addresses(&mut self) -> std::result::Result<(), String> {
         if self.gpus.is_empty() {
             self.gpus.push(Named { name: first_gpu() });
@@ -304,12 +308,14 @@ impl NicConfig {
         }
     }
 
-    /// Whether regions may be registered for on-demand paging. A NIC that imports dma-bufs dynamically pages on demand.
+    /// Whether regions may be registered for on-demand paging. A NIC that imports dma-bufs
+    /// dynamically pages on demand.
     pub fn has_odp(&self) -> bool {
         self.odp.unwrap_or(matches!(self.preset, Preset::Mlx5 | Preset::Rxe))
     }
 
-    /// Whether such a region may be the whole address space: rxe has explicit ones only (`docs/semantics.md` 2.6).
+    /// Whether such a region may be the whole address space: rxe has explicit ones only
+    /// (`docs/semantics.md` 2.6).
     pub fn has_implicit_odp(&self) -> bool {
         self.has_odp() && self.preset != Preset::Rxe
     }

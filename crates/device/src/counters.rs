@@ -33,7 +33,8 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Messages of connection management that were not acted on: copies, leftovers, and what makes no sense.
+    /// Messages of connection management that were not acted on: copies, leftovers, and what makes
+    /// no sense.
     cm_ignored,
     /// Requests seen before, and answered again.
     duplicate_request = DuplicateRequest,
@@ -81,7 +82,8 @@ counters! {
     rnr_nak_retry_err = RnrNakRetryErr,
     /// Congestion notifications obeyed.
     rp_cnp_handled = RpCnpHandled,
-    /// Congestion notifications that nothing came of: congestion control is off, or the QP has no window.
+    /// Congestion notifications that nothing came of: congestion control is off, or the QP has no
+    /// window.
     rp_cnp_ignored = RpCnpIgnored,
     /// Atomics received.
     rx_atomic_requests = RxAtomicRequests,
@@ -131,8 +133,9 @@ counters! {
     direct_operations,
     /// Their bytes.
     direct_bytes,
-    /// Bytes of dma-bufs read and written by their address on the bus, from device to device. This, the next
-    /// four and the stale accesses are of all devices of the process together ([`umem::ways`]).
+    /// Bytes of dma-bufs read and written by their address on the bus, from device to device. This,
+    /// the next four and the stale accesses are of all devices of the process together
+    /// ([`umem::ways`]).
     dmabuf_bus_address_bytes,
     /// Through the host bridge, from device to device.
     dmabuf_host_bridge_bytes,
@@ -140,10 +143,11 @@ counters! {
     dmabuf_system_bytes,
     /// Through the CPU's mapping of a buffer whose addresses are on no bus of the process.
     dmabuf_cpu_bytes,
-    /// Bytes of dma-bufs that were put down in host memory beside the packets of a carrier. Only a fault plan that holds a
-    /// packet up or spoils it does that, and a recording.
+    /// Bytes of dma-bufs that were put down in host memory beside the packets of a carrier. Only a
+    /// fault plan that holds a packet up or spoils it does that, and a recording.
     dmabuf_bounce_bytes,
-    /// Accesses that went through a bus address which its exporter had retired: of importers that ignored an invalidation.
+    /// Accesses that went through a bus address which its exporter had retired: of importers that
+    /// ignored an invalidation.
     stale_accesses,
     /// What a fault plan did to packets, QPs, queues, regions and the port.
     injected_faults,

@@ -1,8 +1,8 @@
 //! Device memory as a dma-buf: the NIC as exporter (`docs/semantics.md` 2.8).
 //!
-//! As the kernel's uverbs exporter has it: the memory is reached peer-to-peer or not at all, by the rules of the PCI tree; it is
-//! never pinned, so that only importers that can lose it may have it, and freeing the device memory takes it away from all of
-//! them first.
+//! As the kernel's uverbs exporter has it: the memory is reached peer-to-peer or not at all, by the
+//! rules of the PCI tree; it is never pinned, so that only importers that can lose it may have it,
+//! and freeing the device memory takes it away from all of them first.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,8 @@ use crate::refusal::{Kind, Refusal, Result};
 
 const PAGE: u64 = 4096;
 
-/// How long freeing waits for importers that do not let go. The memory is out of their reach in any case.
+/// How long freeing waits for importers that do not let go. The memory is out of their reach in any
+/// case.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A block of device memory that was exported.
@@ -193,8 +194,8 @@ impl std::fmt::Debug for DmExporter {
 }
 
 impl Hca {
-    /// A block of device memory as a dma-buf. It can be imported by those who can lose it: freeing the block takes it away
-    /// from them. Further calls give the same buffer.
+    /// A block of device memory as a dma-buf. It can be imported by those who can lose it: freeing
+    /// the block takes it away from them. Further calls give the same buffer.
     #[doc(alias = "ibv_dm_export_dmabuf_fd")]
     pub fn export_dm(&self, dm: DmId) -> Result<DmaBuf> {
         let mut engine = self.alive()?;

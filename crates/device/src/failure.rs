@@ -1,8 +1,9 @@
 //! What a panic does to a device: it fails, as hardware does whose firmware crashed.
 //!
-//! An engine that a panic passed through may be in the middle of a change. Nobody uses it any more then: every context is
-//! told (`IBV_EVENT_DEVICE_FATAL`), peers see it go as they see a process die, calls are refused with the reason, and
-//! destroying what the program made succeeds and touches nothing.
+//! An engine that a panic passed through may be in the middle of a change. Nobody uses it any more
+//! then: every context is told (`IBV_EVENT_DEVICE_FATAL`), peers see it go as they see a process
+//! die, calls are refused with the reason, and destroying what the program made succeeds and
+//! touches nothing.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,7 +26,8 @@ pub(crate) enum Life {
 }
 
 impl Hca {
-    /// Locks the engine, unless the device failed. To destroy things and to take events [`Hca::lock`] is right.
+    /// Locks the engine, unless the device failed. To destroy things and to take events
+    /// [`Hca::lock`] is right.
     pub fn alive(&self) -> Result<EngineGuard<'_>> {
         let engine = self.lock();
         if let Some(why) = engine.failure() {
@@ -44,8 +46,8 @@ impl Hca {
     }
 }
 
-/// Makes every device fail that this process has open, since a panic passed through `call`, and it is not known which of
-/// them it was about.
+/// Makes every device fail that this process has open, since a panic passed through `call`, and it
+/// is not known which of them it was about.
 pub fn fail_all(call: &str, panic: &(dyn Any + Send)) {
     let why = format!("{call} panicked: {}", words(panic));
     tracing::error!(target: "peerdma::panic", "{why}");
@@ -145,7 +147,8 @@ mod tests {
         hca.close_ctx(objects.ctx);
     }
 
-    /// To its peers it is as if its process had died: they run into their retry limits instead of waiting for ever.
+    /// To its peers it is as if its process had died: they run into their retry limits instead of
+    /// waiting for ever.
     #[test]
     fn the_peers_of_a_failed_device_see_it_go() {
         let [mut ours, mut theirs] =

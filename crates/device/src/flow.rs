@@ -1,7 +1,8 @@
 //! Flow steering: which Ethernet frames a rule is about.
 //!
-//! A rule has a [`FlowAttr`]: a kind, a priority, and layers that must all fit. Values and masks are those of
-//! `ibv_create_flow(3)`, in the host's byte order; a frame fits where its bits under the mask are those of the value.
+//! A rule has a [`FlowAttr`]: a kind, a priority, and layers that must all fit. Values and masks
+//! are those of `ibv_create_flow(3)`, in the host's byte order; a frame fits where its bits under
+//! the mask are those of the value.
 
 use core::ops::{BitAnd, BitXor};
 
@@ -31,7 +32,8 @@ pub enum FlowKind {
 pub struct FlowAttr {
     /// Which frames it may take.
     pub kind: FlowKind,
-    /// Of normal rules: lower numbers come first. All that fit at the first such number have the frame.
+    /// Of normal rules: lower numbers come first. All that fit at the first such number have the
+    /// frame.
     pub priority: u16,
     /// Whether rules of higher numbers see the frame as well (`IBV_FLOW_ATTR_FLAGS_DONT_TRAP`).
     pub goes_on: bool,
@@ -197,8 +199,9 @@ impl FlowAttr {
         self.layers.iter().all(|layer| layer.fits(frame))
     }
 
-    /// Refuses what no frame can fit: an IP header behind the type of another, ports of a protocol that the IP header
-    /// excludes (`is_valid_attr` and `parse_flow_attr` of the kernel's mlx5). Rules of other kinds have no layers.
+    /// Refuses what no frame can fit: an IP header behind the type of another, ports of a protocol
+    /// that the IP header excludes (`is_valid_attr` and `parse_flow_attr` of the kernel's mlx5).
+    /// Rules of other kinds have no layers.
     pub(crate) fn check(&self) -> Result<()> {
         if self.kind != FlowKind::Normal && !self.layers.is_empty() {
             refuse!(Invalid, "create_flow: a rule of kind {:?} takes no specs", self.kind);

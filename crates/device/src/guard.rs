@@ -6,8 +6,8 @@ use link::biased;
 
 use crate::engine::Engine;
 
-/// The engine, locked. What was begun under it is done by somebody: dropping it wakes the background thread if that sleeps
-/// beyond what is left to do.
+/// The engine, locked. What was begun under it is done by somebody: dropping it wakes the
+/// background thread if that sleeps beyond what is left to do.
 #[derive(Debug)]
 pub struct EngineGuard<'a>(biased::MutexGuard<'a, Engine>);
 

@@ -1,4 +1,5 @@
-//! One NIC in one process: the engine's lock, and the thread that makes progress when the program does not.
+//! One NIC in one process: the engine's lock, and the thread that makes progress when the program
+//! does not.
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -58,7 +59,8 @@ struct Shared {
     activity: AtomicU64,
     /// Polls that found nothing since the program last waited for an event.
     empty_polls: AtomicU64,
-    /// Polls that found nothing since one found something, or since the core was last offered to others.
+    /// Polls that found nothing since one found something, or since the core was last offered to
+    /// others.
     idle_polls: AtomicU64,
     /// How many of those it takes to offer it.
     yield_after: AtomicU64,
@@ -67,26 +69,29 @@ struct Shared {
 
 /// After this many polls in a row the program is taken to be polling.
 const POLLS_TO_TAKE_OVER: u64 = 64;
-/// After this many polls in a row that found nothing, some tens of microseconds, the core is offered to others: the peer
-/// may be waiting for it.
+/// After this many polls in a row that found nothing, some tens of microseconds, the core is
+/// offered to others: the peer may be waiting for it.
 const POLLS_TO_YIELD: u64 = 1 << 10;
-/// The same after the core was offered and did not come back for [`SLOW_RETURN`]: others have use for it, and each offer
-/// costs the program a turn.
+/// The same after the core was offered and did not come back for [`SLOW_RETURN`]: others have use
+/// for it, and each offer costs the program a turn.
 const POLLS_TO_YIELD_AGAIN: u64 = 1 << 14;
 /// Longer than a peer needs to answer, shorter than the turn of a process that computes.
 const SLOW_RETURN: Duration = Duration::from_millis(1);
-/// A stream over UDP: so many datagrams, a train of the longest ones, since the background thread last woke or looked.
+/// A stream over UDP: so many datagrams, a train of the longest ones, since the background thread
+/// last woke or looked.
 const STREAM: u64 = 12;
-/// How long the background thread looks for the next train of a stream before it sleeps. To be woken costs either side some
-/// microseconds, and often another core.
+/// How long the background thread looks for the next train of a stream before it sleeps. To be
+/// woken costs either side some microseconds, and often another core.
 const LINGER: Duration = Duration::from_micros(50);
-/// How long a program that polls may pause before the background thread makes progress in its place.
+/// How long a program that polls may pause before the background thread makes progress in its
+/// place.
 const LEASE: Duration = LOOK_AGAIN;
 
 /// The background thread sleeps no longer: what wakes it may have been closed.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// How long the end of a process waits for a thread of it that has the engine: what others are waiting for may be in its sockets.
+/// How long the end of a process waits for a thread of it that has the engine: what others are
+/// waiting for may be in its sockets.
 const LAST_LEASE: Duration = Duration::from_millis(50);
 
 /// The NICs that this process has open, by name.
@@ -118,8 +123,8 @@ impl Hca {
         Ok(hca)
     }
 
-    /// Opens a NIC as a VF of its own, as another process would: the two reach each other as two processes of one host do,
-    /// and share no object.
+    /// Opens a NIC as a VF of its own, as another process would: the two reach each other as two
+    /// processes of one host do, and share no object.
     pub fn open_another(nic: &NicInfo) -> Result<Arc<Self>> {
         let _changing = Changing::begin();
         let hca = Arc::new(Self::start(nic)?);
@@ -169,10 +174,11 @@ impl Hca {
         self.shared.engine.try_lock_for(patience).map(EngineGuard::new)
     }
 
-    /// Makes progress if a CQ holds nothing, and locks the engine so that the caller can take what came.
+    /// Makes progress if a CQ holds nothing, and locks the engine so that the caller can take what
+    /// came.
     ///
-    /// A program that calls this often is taken to be polling: peers stop waking the background thread, and all work is
-    /// done here.
+    /// A program that calls this often is taken to be polling: peers stop waking the background
+    /// thread, and all work is done here.
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&self, cq: CqId) -> EngineGuard<'_> {
@@ -180,8 +186,8 @@ impl Hca {
         if engine.cq_is_empty(cq) { self.go_on(engine) } else { engine }
     }
 
-    /// Makes progress, and locks the engine so that the caller can look what it led to. For who reads a counter again and
-    /// again, as [`Hca::poll`] is for queues.
+    /// Makes progress, and locks the engine so that the caller can look what it led to. For who
+    /// reads a counter again and again, as [`Hca::poll`] is for queues.
     #[doc(alias = "ibv_read_comp_cntr")]
     pub fn poll_any(&self) -> EngineGuard<'_> {
         self.go_on(self.lock())
@@ -240,13 +246,14 @@ impl Hca {
         }
     }
 
-    /// Arms a CQ: one event comes at its next completion. The program is about to wait, so the background thread takes
-    /// over.
+    /// Arms a CQ: one event comes at its next completion. The program is about to wait, so the
+    /// background thread takes over.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn req_notify_cq(&self, cq: CqId, solicited_only: bool) -> Result<()> {
         let mut engine = self.alive()?;
-        // What has arrived is completed before the queue is armed: it raises no event, and the program, which polls
-        // after it armed, finds it. An event that it would find nothing for is possible, but as rare as on hardware.
+        // What has arrived is completed before the queue is armed: it raises no event, and the
+        // program, which polls after it armed, finds it. An event that it would find nothing for is
+        // possible, but as rare as on hardware.
         engine.progress();
         engine.req_notify_cq(cq, solicited_only)?;
         self.shared.empty_polls.store(0, Ordering::Relaxed);
@@ -259,8 +266,9 @@ impl Hca {
     }
 }
 
-/// Writes what was recorded of packets and is not in its file yet, what fired of a fault plan, and what was counted, and passes on
-/// what waits for other processes. For a process that ends without closing its devices.
+/// Writes what was recorded of packets and is not in its file yet, what fired of a fault plan, and
+/// what was counted, and passes on what waits for other processes. For a process that ends without
+/// closing its devices.
 pub fn finish_records() {
     let open = open_hcas();
     if open.is_empty() {
@@ -283,7 +291,8 @@ pub fn finish_records() {
     }
 }
 
-/// What all devices together counted that this process has or had open. One that another thread holds on to is left out.
+/// What all devices together counted that this process has or had open. One that another thread
+/// holds on to is left out.
 pub fn counters_of_process() -> Counters {
     let mut sum = *closed();
     for hca in open_hcas() {
@@ -357,7 +366,8 @@ impl Shared {
         }
     }
 
-    /// Sleeps as long as a program that polls may pause, and sees to it that no acknowledgement waits that long.
+    /// Sleeps as long as a program that polls may pause, and sees to it that no acknowledgement
+    /// waits that long.
     fn watch_late_acks(&self) -> Woken {
         let mut left = LEASE;
         let mut seen = self.activity.load(Ordering::Relaxed);
@@ -367,8 +377,9 @@ impl Shared {
             if woken != Woken::Nothing || left.is_zero() {
                 return woken;
             }
-            // A poll lets go of what waited before it, so that what waits now is younger than the last look. The lock would cost
-            // the program dearly: it is the program's, and each of its calls pays for a while after another thread took it.
+            // A poll lets go of what waited before it, so that what waits now is younger than the
+            // last look. The lock would cost the program dearly: it is the program's, and each of
+            // its calls pays for a while after another thread took it.
             let activity = self.activity.load(Ordering::Relaxed);
             if mem::replace(&mut seen, activity) == activity {
                 self.lock().send_overdue_acks();
@@ -376,10 +387,11 @@ impl Shared {
         }
     }
 
-    /// Takes datagrams until none came for [`LINGER`]. True if they still come after [`LEASE`], when all else wants a look.
+    /// Takes datagrams until none came for [`LINGER`]. True if they still come after [`LEASE`],
+    /// when all else wants a look.
     ///
-    /// The core is not offered to others meanwhile: where the sender waits for it, the kernel finds it another one only while
-    /// it waits, and not if the two take turns.
+    /// The core is not offered to others meanwhile: where the sender waits for it, the kernel finds
+    /// it another one only while it waits, and not if the two take turns.
     fn linger(&self, engine: &mut biased::MutexGuard<'_, Engine>) -> bool {
         let began = Instant::now();
         let mut heard = began;
@@ -401,7 +413,8 @@ impl Shared {
         false
     }
 
-    /// Lets go of the engine. The lock is free of charge for the thread that takes it most, and that is to be the program's.
+    /// Lets go of the engine. The lock is free of charge for the thread that takes it most, and
+    /// that is to be the program's.
     fn leave(engine: biased::MutexGuard<'_, Engine>) {
         biased::MutexGuard::unlock_fair(engine);
     }
@@ -429,13 +442,15 @@ impl Shared {
                 // What a poll leaves out.
                 engine.progress_fully();
                 let acks_waited = engine.late_acks.take_waited();
-                // A program that polls between events would have the sockets taken out and put back for each.
+                // A program that polls between events would have the sockets taken out and put back
+                // for each.
                 if is_watching && polled && woken == Woken::Nothing {
                     engine.receivers.ignore_datagrams(&self.waits);
                     is_watching = false;
                 }
                 if polled {
-                    // It has polled for as long as the thread slept, and a promise taken back costs many.
+                    // It has polled for as long as the thread slept, and a promise taken back costs
+                    // many.
                     engine.core.peers.doorbell().inspect(|bell| bell.set_polling());
                 }
                 polled = true;
@@ -448,7 +463,8 @@ impl Shared {
                 continue;
             }
             if self.polling.swap(false, Ordering::Relaxed) {
-                // It stopped. A poll now and then, as of one that spins on memory between its calls, does not begin anew.
+                // It stopped. A poll now and then, as of one that spins on memory between its
+                // calls, does not begin anew.
                 self.empty_polls.store(0, Ordering::Relaxed);
             }
             polled = false;
@@ -456,7 +472,8 @@ impl Shared {
                 is_watching = engine.receivers.watch_datagrams(&self.waits);
             }
             engine.core.peers.doorbell().inspect(|bell| bell.drain());
-            // Datagrams alone are no reason to look at everything else: it costs several system calls.
+            // Datagrams alone are no reason to look at everything else: it costs several system
+            // calls.
             let mut moved = match woken {
                 Woken::Datagrams => engine.progress_on_datagrams(),
                 Woken::Nothing | Woken::Otherwise => {
@@ -584,7 +601,8 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         is_behind: false,
     };
     let receivers = Receivers::new(udp, config.udp_port, watch, waits);
-    // Numbers that a process with this VF used shortly before rest, and nobody can tell the next one.
+    // Numbers that a process with this VF used shortly before rest, and nobody can tell the next
+    // one.
     let start = random() as u32;
     let cm = CmService::new(&core);
     Ok(Engine::new(core, QpTable::new(vf, start), receivers, cm, clock))

@@ -55,7 +55,8 @@ id! {
     QpId
 }
 
-/// An endpoint of connection management: a listener, or one end of a connection. Numbers are not used again soon.
+/// An endpoint of connection management: a listener, or one end of a connection. Numbers are not
+/// used again soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CmId(pub(crate) u32);
 

@@ -1,8 +1,9 @@
 //! The next hop of an address vector.
 //!
-//! Over RoCE the kernel puts the Ethernet address of the next hop into a QP that is connected, or into an address handle, before a
-//! driver sees either (`ib_resolve_eth_dmac`), and so fails for a host that nobody is: after a second, or at once where there is no
-//! route. Datagrams of a socket need no such address, but programs learn of a dead peer from it. It is waited for without the
+//! Over RoCE the kernel puts the Ethernet address of the next hop into a QP that is connected, or
+//! into an address handle, before a driver sees either (`ib_resolve_eth_dmac`), and so fails for a
+//! host that nobody is: after a second, or at once where there is no route. Datagrams of a socket
+//! need no such address, but programs learn of a dead peer from it. It is waited for without the
 //! engine's lock.
 
 use std::io;
@@ -21,15 +22,18 @@ use crate::refusal::{Result, refuse};
 
 /// How long the kernel waits for a neighbour (`rdma_addr_find_l2_eth_by_grh`).
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Between two looks, at first and at most: an answer on a local network takes a fraction of a millisecond.
+/// Between two looks, at first and at most: an answer on a local network takes a fraction of a
+/// millisecond.
 const LOOKS: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(10)];
 
 impl Hca {
-    /// Makes an address handle, which holds no state but its place in the count of its protection domain.
+    /// Makes an address handle, which holds no state but its place in the count of its protection
+    /// domain.
     ///
     /// # Errors
     ///
-    /// [`Kind::TimedOut`](crate::Kind) if the next hop does not answer, [`Kind::Unreachable`](crate::Kind) if there is no route.
+    /// [`Kind::TimedOut`](crate::Kind) if the next hop does not answer,
+    /// [`Kind::Unreachable`](crate::Kind) if there is no route.
     #[doc(alias = "ibv_create_ah")]
     pub fn create_ah(&self, pd: PdId, av: &Av) -> Result<()> {
         let engine = self.alive()?;
@@ -54,7 +58,8 @@ impl Hca {
 }
 
 impl Engine {
-    /// Where packets to an address leave to, if it is one of another host. A group has an Ethernet address by itself.
+    /// Where packets to an address leave to, if it is one of another host. A group has an Ethernet
+    /// address by itself.
     fn next_hop(&self, av: &Av) -> Option<SocketAddr> {
         let (port, udp_port) = (&self.core.port, self.core.config.udp_port);
         if av.dgid.is_multicast() || port.gids.contains(&av.dgid) {

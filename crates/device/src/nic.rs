@@ -27,8 +27,8 @@ pub struct NicInfo {
     pub index: u32,
 }
 
-/// The NICs that the configuration names, over the netdevs there are; of them those that `PEERDMA_NIC`, a list with
-/// commas, names if it is set.
+/// The NICs that the configuration names, over the netdevs there are; of them those that
+/// `PEERDMA_NIC`, a list with commas, names if it is set.
 #[doc(alias = "ibv_get_device_list")]
 pub fn nics() -> Result<Vec<NicInfo>> {
     let config = Config::load()?;
@@ -65,7 +65,8 @@ pub(crate) fn look(config: &NicConfig, index: u32) -> Result<(Guid, Port)> {
     }
     .map_err(|error| Refusal::new(Kind::NoDevice, format!("nic {}: {error}", config.name)))?;
     let mut mac = netdev.mac;
-    // Several NICs over one netdev, and a loopback netdev without an address, still need GUIDs of their own.
+    // Several NICs over one netdev, and a loopback netdev without an address, still need GUIDs of
+    // their own.
     mac[5] = mac[5].wrapping_add(index as u8);
     if mac[..5] == [0; 5] {
         mac[0] = 2;
@@ -86,8 +87,8 @@ fn port_on(netdev: Netdev) -> Port {
     }
 }
 
-/// Follows the netdev, and tells the program what changed. It stays the one that the NIC was opened on: another that has the
-/// default route by now is another NIC's. One that was taken away is down.
+/// Follows the netdev, and tells the program what changed. It stays the one that the NIC was opened
+/// on: another that has the default route by now is another NIC's. One that was taken away is down.
 pub(crate) fn refresh(core: &mut Core) {
     let Ok(all) = Netdev::all() else { return };
     let port = match all.into_iter().find(|netdev| netdev.index == core.port.ifindex) {
@@ -107,7 +108,8 @@ pub(crate) fn refresh(core: &mut Core) {
 
 /// What a port says of itself.
 pub(crate) fn port_attr(port: &Port) -> PortAttr {
-    // Width and speed per lane, as the kernel derives them from a netdev's speed (`ib_get_width_and_speed`).
+    // Width and speed per lane, as the kernel derives them from a netdev's speed
+    // (`ib_get_width_and_speed`).
     let (active_width, active_speed) = match port.speed_mbps {
         0 => (2, 32),
         1..=1_000 => (1, 1),

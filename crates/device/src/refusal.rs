@@ -30,7 +30,8 @@ pub enum Kind {
     NotPermitted,
     /// This device does not do that.
     NotSupported,
-    /// A dma-buf's exporter does not do that, and says so by a number that the kernel keeps to itself (ENOTSUPP).
+    /// A dma-buf's exporter does not do that, and says so by a number that the kernel keeps to
+    /// itself (ENOTSUPP).
     Unsupported,
     /// The memory may only be read.
     ReadOnly,
@@ -50,8 +51,8 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal of `kind`, explained by `what`. It is logged where it is made, so that `PEERDMA_LOG` shows it even if
-    /// the program ignores the error.
+    /// A refusal of `kind`, explained by `what`. It is logged where it is made, so that
+    /// `PEERDMA_LOG` shows it even if the program ignores the error.
     pub fn new(kind: Kind, what: impl Into<String>) -> Self {
         let what = what.into();
         tracing::info!(target: "peerdma::refusal", ?kind, "{what}");
@@ -87,8 +88,9 @@ macro_rules! refuse {
 }
 pub(crate) use refuse;
 
-/// A dma-buf that cannot be imported (`docs/semantics.md` 2.2, checks 8 and 9). One whose exporter is gone is a buffer that
-/// nobody maps any more, as the kernel's is after its exporter revoked it (2.8).
+/// A dma-buf that cannot be imported (`docs/semantics.md` 2.2, checks 8 and 9). One whose exporter
+/// is gone is a buffer that nobody maps any more, as the kernel's is after its exporter revoked it
+/// (2.8).
 pub(crate) fn from_import(error: dmabuf::ImportError) -> Refusal {
     let kind = match &error {
         dmabuf::ImportError::NotOpen { .. } => Kind::BadFd,
@@ -155,7 +157,8 @@ mod tests {
 
     use super::*;
 
-    /// What an exporter answers at attach, pin and map is what the program is told (`docs/semantics.md` 2.2, 12 to 14).
+    /// What an exporter answers at attach, pin and map is what the program is told
+    /// (`docs/semantics.md` 2.2, 12 to 14).
     #[test]
     fn an_exporters_errno_is_the_programs() {
         let rows = [

@@ -1,7 +1,7 @@
 //! Registering a dma-buf, or a peer's memory by its address.
 //!
-//! The exporter may be slow: it may have to move the buffer first, or live in another process. So it is asked without
-//! the engine's lock, and the QPs go on meanwhile.
+//! The exporter may be slow: it may have to move the buffer first, or live in another process. So
+//! it is asked without the engine's lock, and the QPs go on meanwhile.
 
 use std::os::fd::BorrowedFd;
 
@@ -16,9 +16,10 @@ use crate::hca::Hca;
 use crate::ids::PdId;
 use crate::refusal::{Refusal, Result, from_import, refuse};
 
-/// Imports a page that nobody else sees, and lets it go, when a NIC is opened. The first import of a process loads the code
-/// for it from its file, a page fault for each few pages, which takes several times as long as the import itself: time
-/// that the program expects to spend at opening, and not between two messages.
+/// Imports a page that nobody else sees, and lets it go, when a NIC is opened. The first import of
+/// a process loads the code for it from its file, a page fault for each few pages, which takes
+/// several times as long as the import itself: time that the program expects to spend at opening,
+/// and not between two messages.
 pub(crate) fn rehearse(config: &NicConfig) {
     const PAGE: u64 = 4096;
     let Some(class) = config.importer_class() else { return };
@@ -34,13 +35,13 @@ pub(crate) fn rehearse(config: &NicConfig) {
 }
 
 impl Hca {
-    /// Registers `length` bytes at `offset` of a dma-buf, which peers and work requests call `iova`. The descriptor may be
-    /// closed afterwards. The checks come in the kernel's order (`docs/semantics.md` 2.2); `None` for a descriptor stands
-    /// for a number that none can be.
+    /// Registers `length` bytes at `offset` of a dma-buf, which peers and work requests call
+    /// `iova`. The descriptor may be closed afterwards. The checks come in the kernel's order
+    /// (`docs/semantics.md` 2.2); `None` for a descriptor stands for a number that none can be.
     ///
-    /// What happens when the exporter moves the buffer or takes it away is a matter of the NIC's importer class
-    /// ([`NicConfig::importer`](crate::config::NicConfig::importer)): the region is mapped again when it is next used
-    /// (dynamic), or its key is dead from then on (revocable).
+    /// What happens when the exporter moves the buffer or takes it away is a matter of the NIC's
+    /// importer class ([`NicConfig::importer`](crate::config::NicConfig::importer)): the region is
+    /// mapped again when it is next used (dynamic), or its key is dead from then on (revocable).
     #[doc(alias = "ibv_reg_dmabuf_mr")]
     pub fn reg_dmabuf_mr(
         &self,
@@ -75,13 +76,15 @@ impl Hca {
         self.alive()?.insert_dmabuf_mr(pd, access, iova, umem, import)
     }
 
-    /// Registers `length` bytes at `addr` of this process, if some of them are memory of a device that the CPU has mapped;
-    /// `None` if they are not, as far as can be seen, so that they are plain memory.
+    /// Registers `length` bytes at `addr` of this process, if some of them are memory of a device
+    /// that the CPU has mapped; `None` if they are not, as far as can be seen, so that they are
+    /// plain memory.
     ///
     /// Refused (EFAULT) as mainline Linux does, which cannot pin such a mapping; with
-    /// [`NicConfig::peermem`](crate::config::NicConfig::peermem) the peer memory clients are asked one by one, and the
-    /// region lives by the rules of the one that claims the range (`docs/semantics.md` 2.11): its refusals are passed on,
-    /// and when it takes the memory back the key is dead, as that of a revoked dma-buf.
+    /// [`NicConfig::peermem`](crate::config::NicConfig::peermem) the peer memory clients are asked
+    /// one by one, and the region lives by the rules of the one that claims the range
+    /// (`docs/semantics.md` 2.11): its refusals are passed on, and when it takes the memory back
+    /// the key is dead, as that of a revoked dma-buf.
     #[doc(alias = "ib_umem_get_peer")]
     pub fn reg_peer_mr(
         &self,

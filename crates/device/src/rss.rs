@@ -20,7 +20,8 @@ pub struct RxHash {
 }
 
 impl RxHash {
-    /// Refuses fields of which a frame can have but some (`create_rss_raw_qp_tir` of the kernel's mlx5).
+    /// Refuses fields of which a frame can have but some (`create_rss_raw_qp_tir` of the kernel's
+    /// mlx5).
     pub(crate) fn check(&self) -> Result<()> {
         use HashFields as F;
         let asks = |fields| self.fields.intersects(fields);
@@ -78,8 +79,8 @@ impl RxHash {
     }
 }
 
-/// The Toeplitz hash: for each bit of the input that is set, the 32 bits of the key from that place on, added without
-/// carry. At most 36 bytes are hashed.
+/// The Toeplitz hash: for each bit of the input that is set, the 32 bits of the key from that place
+/// on, added without carry. At most 36 bytes are hashed.
 #[doc(alias = "IBV_RX_HASH_FUNC_TOEPLITZ")]
 pub fn toeplitz(key: &[u8; KEY], input: &[u8]) -> u32 {
     let mut hash = 0;

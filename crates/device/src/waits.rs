@@ -24,8 +24,8 @@ pub(crate) enum Woken {
 const DATAGRAMS: u64 = 1;
 const OTHER: u64 = 0;
 
-/// Two sets of descriptors: those that always wake the thread, and those that wake it only while the program does not
-/// poll, since a poll takes datagrams itself.
+/// Two sets of descriptors: those that always wake the thread, and those that wake it only while
+/// the program does not poll, since a poll takes datagrams itself.
 #[derive(Debug)]
 pub(crate) struct Waits {
     always: Known,
@@ -61,16 +61,17 @@ impl Waits {
         Self::add(&self.idle, fd, OTHER);
     }
 
-    /// Adds a socket of datagrams, which wakes the thread while the program does not poll; one that is there already stays.
-    /// Says whether it is there now.
+    /// Adds a socket of datagrams, which wakes the thread while the program does not poll; one that
+    /// is there already stays. Says whether it is there now.
     pub(crate) fn add_datagrams(&self, fd: impl AsFd) -> bool {
         Self::add(&self.idle, fd, DATAGRAMS)
     }
 
     /// Takes a socket out that [`Waits::add_datagrams`] added, if it is there.
     ///
-    /// A socket that is there costs a ping-pong 0.25 us, whether or not somebody sleeps on the set: the kernel tells it of
-    /// each datagram that arrives, and of the room that each one sent leaves behind.
+    /// A socket that is there costs a ping-pong 0.25 us, whether or not somebody sleeps on the set:
+    /// the kernel tells it of each datagram that arrives, and of the room that each one sent leaves
+    /// behind.
     pub(crate) fn remove_datagrams(&self, fd: impl AsFd) {
         let _ = epoll::delete(&self.idle, fd);
     }

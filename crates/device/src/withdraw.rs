@@ -1,9 +1,10 @@
 //! Calls that take something away from peers who may be using it.
 //!
-//! A peer of our user may be in the middle of a copy into our memory ([`crate::engine::direct`]). Whoever takes that memory
-//! or the right to it away first withdraws it, so that no new copy begins, then waits for the copies under way, and only
-//! then lets go. The engine is not locked while it waits: a peer that was stopped in the middle of a copy holds up the
-//! caller, and nobody else.
+//! A peer of our user may be in the middle of a copy into our memory ([`crate::engine::direct`]).
+//! Whoever takes that memory or the right to it away first withdraws it, so that no new copy
+//! begins, then waits for the copies under way, and only then lets go. The engine is not locked
+//! while it waits: a peer that was stopped in the middle of a copy holds up the caller, and nobody
+//! else.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,8 @@ use crate::ids::{CtxId, MrId, QpId};
 use crate::refusal::Result;
 use crate::{EngineGuard, Hca, MrInfo, Rereg};
 
-/// A copy of 256 KiB takes some tens of microseconds: for so many looks only the processor is given away in between.
+/// A copy of 256 KiB takes some tens of microseconds: for so many looks only the processor is given
+/// away in between.
 const QUICK_LOOKS: u32 = 64;
 /// Between two looks at a copy that takes longer.
 const PAUSE: Duration = Duration::from_micros(200);
@@ -32,19 +34,22 @@ impl Hca {
             return Ok(());
         }
         let (mut mr, under_way) = engine.take_mr(id)?;
-        // A client that is just taking its memory back waits for our copies, so it must not find the engine waiting for it.
+        // A client that is just taking its memory back waits for our copies, so it must not find
+        // the engine waiting for it.
         let peer = mr.peer.take();
         let done = self.wait(engine, under_way).finish_dereg(mr);
         drop(peer);
         done
     }
 
-    /// Changes a region; with its memory its keys change, too. Once this returns no peer touches its memory by the old ones.
+    /// Changes a region; with its memory its keys change, too. Once this returns no peer touches
+    /// its memory by the old ones.
     ///
     /// # Errors
     ///
-    /// `docs/semantics.md` 2.7; the region is as it was. A dma-buf region cannot be changed, a device-memory region neither.
-    /// Rights to write need memory that was registered to be written. New memory is charged before the old is let go of.
+    /// `docs/semantics.md` 2.7; the region is as it was. A dma-buf region cannot be changed, a
+    /// device-memory region neither. Rights to write need memory that was registered to be written.
+    /// New memory is charged before the old is let go of.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn rereg_mr(&self, id: MrId, change: Rereg) -> Result<MrInfo> {
         let mut engine = self.alive()?;
@@ -52,13 +57,14 @@ impl Hca {
         self.wait(engine, under_way).finish_rereg(id, begun)
     }
 
-    /// Moves a QP to another state, or changes what its state allows. Once this returns its peer makes no use of rights
-    /// that were taken away. The address of another host is given to a connected QP when the next hop there is known.
+    /// Moves a QP to another state, or changes what its state allows. Once this returns its peer
+    /// makes no use of rights that were taken away. The address of another host is given to a
+    /// connected QP when the next hop there is known.
     ///
     /// # Errors
     ///
-    /// [`Kind::TimedOut`](crate::Kind) if the next hop does not answer within a second, [`Kind::Unreachable`](crate::Kind) if
-    /// there is no route; else as the rules of QPs have it.
+    /// [`Kind::TimedOut`](crate::Kind) if the next hop does not answer within a second,
+    /// [`Kind::Unreachable`](crate::Kind) if there is no route; else as the rules of QPs have it.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify_qp(&self, id: QpId, attr: &QpAttr, mask: AttrMask) -> Result<()> {
         if mask.contains(AttrMask::AV) {
@@ -89,8 +95,8 @@ impl Hca {
         drop(peers);
     }
 
-    /// Waits for copies under way, with the engine unlocked. A device that failed has hung up and would not learn of a
-    /// peer's death, so it does not wait for ever.
+    /// Waits for copies under way, with the engine unlocked. A device that failed has hung up and
+    /// would not learn of a peer's death, so it does not wait for ever.
     fn wait<'a>(&'a self, mut engine: EngineGuard<'a>, mut under_way: UnderWay) -> EngineGuard<'a> {
         let mut looks = 0;
         let began = Instant::now();

@@ -42,8 +42,8 @@ fn is_refused(hca: &Hca, id: MrId, change: Rereg, kind: Kind) {
     assert_eq!(refused.kind(), kind, "{refused}");
 }
 
-/// The kernel's `ib_umem_check_rereg`: EOPNOTSUPP, whatever is to change, after what is wrong in itself; and nothing has
-/// changed.
+/// The kernel's `ib_umem_check_rereg`: EOPNOTSUPP, whatever is to change, after what is wrong in
+/// itself; and nothing has changed.
 #[test]
 fn a_dma_buf_region_cannot_be_changed() {
     let (hca, pd, other) = open("rereg-dmabuf", false);

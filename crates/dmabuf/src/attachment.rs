@@ -10,8 +10,8 @@ use crate::exporter::{Direction, Exporter, ExporterError, ExporterErrorKind, SgE
 use crate::importer::{DeviceAddr, Importer, ImporterClass};
 use crate::resv::{ResvGuard, Usage};
 
-/// A device's relation to a buffer, from attach to detach. A clone is the same attachment; the last one, with the last
-/// guard made from it, detaches.
+/// A device's relation to a buffer, from attach to detach. A clone is the same attachment; the last
+/// one, with the last guard made from it, detaches.
 #[doc(alias = "dma_buf_attachment")]
 #[derive(Clone)]
 pub struct Attachment {
@@ -29,16 +29,16 @@ pub struct AttachmentInfo {
     process: Option<u32>,
 }
 
-/// The buffer does not move while this exists. Dropping it unpins; if a map made under it is still there, the pin stays
-/// until that map is gone.
+/// The buffer does not move while this exists. Dropping it unpins; if a map made under it is still
+/// there, the pin stays until that map is gone.
 #[must_use = "the buffer is unpinned when the guard is dropped"]
 #[derive(Debug)]
 pub struct PinGuard {
     token: Arc<PinToken>,
 }
 
-/// The addresses under which the device reaches the buffer. Dropping it unmaps: at once when nobody holds the
-/// reservation lock, and otherwise before the holder lets go of it.
+/// The addresses under which the device reaches the buffer. Dropping it unmaps: at once when nobody
+/// holds the reservation lock, and otherwise before the holder lets go of it.
 #[must_use = "the buffer is unmapped when the guard is dropped"]
 #[derive(Debug)]
 pub struct MapGuard {
@@ -178,8 +178,9 @@ impl AttachmentInfo {
         self.device
     }
 
-    /// The process the device serves, if that is not this one; 0 if it has no number here. Of a table that is made for
-    /// it only the [backings](crate::SgEntry::backing) are looked at: the other process has addresses of its own.
+    /// The process the device serves, if that is not this one; 0 if it has no number here. Of a
+    /// table that is made for it only the [backings](crate::SgEntry::backing) are looked at: the
+    /// other process has addresses of its own.
     pub fn process(&self) -> Option<u32> {
         self.process
     }
@@ -280,10 +281,11 @@ impl Attachment {
 
     /// Gets the addresses under which the device reaches the buffer.
     ///
-    /// A static importer's map pins first, and waits for fences of class [`Kernel`](Usage::Kernel) at the end: a move
-    /// that is under way ends before the device begins. Others see to it themselves: a pinning class must hold a
-    /// [`PinGuard`], a dynamic importer must expect [`Importer::invalidate_mappings`], and both look at the fences. What
-    /// was done is undone if a later step fails.
+    /// A static importer's map pins first, and waits for fences of class [`Kernel`](Usage::Kernel)
+    /// at the end: a move that is under way ends before the device begins. Others see to it
+    /// themselves: a pinning class must hold a [`PinGuard`], a dynamic importer must expect
+    /// [`Importer::invalidate_mappings`], and both look at the fences. What was done is undone if a
+    /// later step fails.
     ///
     /// # Errors
     ///
@@ -306,7 +308,8 @@ impl Attachment {
         let pin = match inner.info.class {
             ImporterClass::Static => Some(inner.pin(resv).map_err(|reason| {
                 if reason.kind == ExporterErrorKind::Busy {
-                    // `dma_buf_map_attachment`: a static importer has nobody to tell that the place is taken.
+                    // `dma_buf_map_attachment`: a static importer has nobody to tell that the place
+                    // is taken.
                     tracing::warn!("static importer {} cannot pin: {reason}", inner.info.importer);
                 }
                 refused(reason)
@@ -355,7 +358,8 @@ impl Attachment {
         }
         if self.inner.info.class == ImporterClass::PinnedRevocable {
             let mut state = self.inner.state();
-            // Without a pin there is nothing that it could lose: the exporter moves the buffer to where it will be pinned.
+            // Without a pin there is nothing that it could lose: the exporter moves the buffer to
+            // where it will be pinned.
             let is_pinned = state.pins.iter().any(|pin| pin.strong_count() > 0);
             if !is_pinned || std::mem::replace(&mut state.revoked, true) {
                 return;
@@ -369,7 +373,8 @@ impl Attachment {
 }
 
 impl PinGuard {
-    /// Unpins now, under a lock that is already held. Maps made under the pin keep it until they are gone.
+    /// Unpins now, under a lock that is already held. Maps made under the pin keep it until they
+    /// are gone.
     #[doc(alias = "dma_buf_unpin")]
     pub fn unpin(self, resv: &ResvGuard<'_>) {
         self.token.release(resv);
@@ -387,7 +392,8 @@ impl MapGuard {
         self.direction
     }
 
-    /// Unmaps now, under a lock that is already held, as an importer does while it is being invalidated.
+    /// Unmaps now, under a lock that is already held, as an importer does while it is being
+    /// invalidated.
     #[doc(alias = "dma_buf_unmap_attachment")]
     pub fn unmap(mut self, resv: &ResvGuard<'_>) {
         if !resv.protects(self.attachment.buf.resv()) {
@@ -476,8 +482,9 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Every guard holds the attachment, so nothing is mapped or pinned any more. The detach operation runs without
-        // the lock (`docs/semantics.md` 1.5), even if this drop happens in a callback that holds it.
+        // Every guard holds the attachment, so nothing is mapped or pinned any more. The detach
+        // operation runs without the lock (`docs/semantics.md` 1.5), even if this drop happens in a
+        // callback that holds it.
         let (buf, info) = (Arc::clone(&self.buf), self.info.clone());
         self.buf.resv().when_unlocked(move || {
             buf.remove_dead();
@@ -486,7 +493,8 @@ impl Drop for Inner {
     }
 }
 
-/// Debug builds: importers expect whole pages, and some cope without (`docs/semantics.md` 1.1): said, never refused.
+/// Debug builds: importers expect whole pages, and some cope without (`docs/semantics.md` 1.1):
+/// said, never refused.
 fn report_unaligned(table: &SgTable, attachment: &Inner) {
     let page = rustix::param::page_size() as u64;
     let is_odd = |entry: &SgEntry| !(entry.addr | entry.len).is_multiple_of(page);

@@ -20,15 +20,15 @@ use crate::share::{self, ImportRefused};
 use crate::sys;
 use crate::system::SystemMemory;
 
-/// Names of our memfds begin with this. It is how an importer tells a buffer that was meant to be shared from any other
-/// memfd, which on Linux is no dma-buf.
+/// Names of our memfds begin with this. It is how an importer tells a buffer that was meant to be
+/// shared from any other memfd, which on Linux is no dma-buf.
 pub const MEMFD_PREFIX: &str = "peerdma:";
 
 /// Memory that can be passed between drivers and processes as a file descriptor.
 ///
-/// The fd is the reference: whoever has one can import the buffer, and the memory lives as long as any fd, mapping or
-/// `DmaBuf` does. Within one process all handles made from fds of one buffer share its exporter, its reservation lock
-/// and its attachments. Size is fixed for life.
+/// The fd is the reference: whoever has one can import the buffer, and the memory lives as long as
+/// any fd, mapping or `DmaBuf` does. Within one process all handles made from fds of one buffer
+/// share its exporter, its reservation lock and its attachments. Size is fixed for life.
 #[doc(alias = "dma_buf")]
 #[derive(Clone)]
 pub struct DmaBuf {
@@ -47,7 +47,8 @@ pub enum ImportError {
         /// The number.
         fd: i32,
     },
-    /// The file is not a dma-buf: neither one of the kernel nor a memfd that was exported as one (EINVAL).
+    /// The file is not a dma-buf: neither one of the kernel nor a memfd that was exported as one
+    /// (EINVAL).
     #[error("fd {fd} is not a dma-buf: neither the kernel's nor a memfd named {MEMFD_PREFIX}NAME")]
     NotADmaBuf {
         /// The number.
@@ -59,8 +60,8 @@ pub enum ImportError {
         /// The number.
         fd: i32,
     },
-    /// A memfd that names an exporter which does not answer for it (ENODEV): the exporter let go of the memory, its process is
-    /// gone, or the name is forged.
+    /// A memfd that names an exporter which does not answer for it (ENODEV): the exporter let go of
+    /// the memory, its process is gone, or the name is forged.
     #[error("fd {fd}, which is named {name:?}, is no dma-buf any more: {reason}")]
     NoExporter {
         /// The number.
@@ -132,8 +133,8 @@ pub(crate) struct Shared {
 impl DmaBuf {
     /// Takes part in the buffer behind `fd`, which the caller may close afterwards.
     ///
-    /// Accepted are dma-bufs of the kernel and memfds that a peerdma exporter made. Other files, plain memfds among
-    /// them, are not dma-bufs.
+    /// Accepted are dma-bufs of the kernel and memfds that a peerdma exporter made. Other files,
+    /// plain memfds among them, are not dma-bufs.
     ///
     /// # Errors
     ///
@@ -149,7 +150,8 @@ impl DmaBuf {
             }
         };
         let is_kernel = sys::is_dma_buf(fd).map_err(system("fstatfs"))?;
-        // The reference first: whatever happens to the caller's number from here on, all looks are at one file.
+        // The reference first: whatever happens to the caller's number from here on, all looks are
+        // at one file.
         let file = rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(system("F_DUPFD_CLOEXEC"))?;
         let fd = file.as_fd();
         let (id, inode_size) = sys::identity(fd).map_err(system("fstat"))?;
@@ -218,8 +220,9 @@ impl DmaBuf {
         self.shared.exporter.name()
     }
 
-    /// Whether its bytes are known to lie in the host's memory, as those of a memfd, of udmabuf and of the system heap do.
-    /// Where those of another dma-buf of the kernel lie only its driver knows.
+    /// Whether its bytes are known to lie in the host's memory, as those of a memfd, of udmabuf and
+    /// of the system heap do. Where those of another dma-buf of the kernel lie only its driver
+    /// knows.
     pub fn is_host_memory(&self) -> bool {
         match self.is_kernel() {
             true => matches!(self.exporter_name(), UDMABUF | "system"),
@@ -253,8 +256,8 @@ impl DmaBuf {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Maps `len` bytes at `offset` for the CPU; neither needs to be page aligned. An fd that is open for reading only
-    /// gives a mapping that can only be read.
+    /// Maps `len` bytes at `offset` for the CPU; neither needs to be page aligned. An fd that is
+    /// open for reading only gives a mapping that can only be read.
     ///
     /// # Errors
     ///
@@ -274,8 +277,8 @@ impl DmaBuf {
         Attachment::new(&self.shared, importer)
     }
 
-    /// A place from which this process enters the buffer's [gate](crate::gate), if it has one: who accesses the memory
-    /// of a table with an epoch does so from there.
+    /// A place from which this process enters the buffer's [gate](crate::gate), if it has one: who
+    /// accesses the memory of a table with an epoch does so from there.
     ///
     /// # Errors
     ///
@@ -284,8 +287,8 @@ impl DmaBuf {
         self.shared.exporter.gate_slot()
     }
 
-    /// The process that the exporter lives in, if that is not this one; 0 if it has no number here. Attaching, pinning
-    /// and mapping are then requests to it, and take as long as it takes.
+    /// The process that the exporter lives in, if that is not this one; 0 if it has no number here.
+    /// Attaching, pinning and mapping are then requests to it, and take as long as it takes.
     pub fn exporter_process(&self) -> Option<u32> {
         self.shared.exporter.process()
     }
@@ -464,7 +467,8 @@ impl fmt::Debug for DmaBuf {
 
 type Registry = BTreeMap<(u64, u64), Weak<Shared>>;
 
-/// The buffers of this process by the identity of their file, so that two fds of one buffer lead to one object.
+/// The buffers of this process by the identity of their file, so that two fds of one buffer lead to
+/// one object.
 fn registry() -> MutexGuard<'static, Registry> {
     static REGISTRY: Mutex<Registry> = Mutex::new(BTreeMap::new());
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
@@ -483,12 +487,14 @@ pub(crate) fn hold_registry() -> HeldRegistry {
     HeldRegistry(registry())
 }
 
-/// In the child: buffers whose exporter lives in the parent, or serves from there, are those of another process.
+/// In the child: buffers whose exporter lives in the parent, or serves from there, are those of
+/// another process.
 pub(crate) fn forget_shared(HeldRegistry(mut registry): HeldRegistry) {
     registry.clear();
 }
 
-/// What a shared memfd is called, and where its exporter is. Only with the seal that others ask for, too.
+/// What a shared memfd is called, and where its exporter is. Only with the seal that others ask
+/// for, too.
 fn shared_name(fd: BorrowedFd<'_>) -> Option<(String, share::Address)> {
     let name = sys::memfd_name(fd)?;
     let (name, address) = share::split_name(name.strip_prefix(MEMFD_PREFIX)?)?;
@@ -508,8 +514,8 @@ fn import_refused(fd: i32, file: BorrowedFd<'_>, refused: ImportRefused) -> Impo
     }
 }
 
-/// Asks the exporter of a kernel dma-buf whether it can be mapped at all. A page is mapped and unmapped: there is no
-/// question that costs less.
+/// Asks the exporter of a kernel dma-buf whether it can be mapped at all. A page is mapped and
+/// unmapped: there is no question that costs less.
 fn try_map(fd: BorrowedFd<'_>, number: i32, exporter: &str) -> Result<(), ImportError> {
     match sys::Pages::map(fd, 0, rustix::param::page_size(), false) {
         Ok(_) => Ok(()),

@@ -15,21 +15,22 @@ use crate::system::SystemMemory;
 
 /// Where the memory of a new buffer comes from.
 ///
-/// A dma-buf of the kernel can be given to other drivers and programs that know nothing of peerdma, and wants each CPU
-/// access bracketed with a system call. A memfd is a buffer for programs that use peerdma, needs no brackets, and is
-/// the faster one.
+/// A dma-buf of the kernel can be given to other drivers and programs that know nothing of peerdma,
+/// and wants each CPU access bracketed with a system call. A memfd is a buffer for programs that
+/// use peerdma, needs no brackets, and is the faster one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Memory {
-    /// [`Udmabuf`](Self::Udmabuf) where `/dev/udmabuf` can be opened, and otherwise [`Memfd`](Self::Memfd): the fd is a
-    /// real dma-buf whenever it can be.
+    /// [`Udmabuf`](Self::Udmabuf) where `/dev/udmabuf` can be opened, and otherwise
+    /// [`Memfd`](Self::Memfd): the fd is a real dma-buf whenever it can be.
     #[default]
     Best,
     /// A memfd named `peerdma:NAME`, sealed against shrinking and growing.
     Memfd,
     /// A dma-buf of the kernel, made by `/dev/udmabuf`.
     Udmabuf,
-    /// A dma-buf of the kernel, allocated by `/dev/dma_heap/NAME`: `system`, or a name of a reserved area.
+    /// A dma-buf of the kernel, allocated by `/dev/dma_heap/NAME`: `system`, or a name of a
+    /// reserved area.
     Heap(String),
 }
 
@@ -67,8 +68,8 @@ pub enum ExportError {
 }
 
 impl DmaBuf {
-    /// Makes a buffer of at least `len` bytes of system memory (rounded up to pages), from the [best](Memory::Best)
-    /// place the machine has.
+    /// Makes a buffer of at least `len` bytes of system memory (rounded up to pages), from the
+    /// [best](Memory::Best) place the machine has.
     ///
     /// # Errors
     ///
@@ -112,18 +113,22 @@ impl DmaBuf {
         let own = rustix::io::fcntl_dupfd_cloexec(&file, 0)
             .map_err(|errno| failed(("F_DUPFD_CLOEXEC", errno)))?;
         if is_kernel {
-            // A convenience for whoever lists buffers: a kernel that refuses it still made the buffer.
+            // A convenience for whoever lists buffers: a kernel that refuses it still made the
+            // buffer.
             let _ = sys::set_name(file.as_fd(), cut(name));
         }
         let exporter = SystemMemory::new(exporter, own, size, is_kernel);
         Self::publish(file, size, name, is_kernel, Arc::new(exporter), Resv::new(), len)
     }
 
-    /// Makes a buffer whose behaviour is `exporter`'s, with a sealed memfd of `len` bytes (rounded up to pages) as its
-    /// file, in which there is nothing unless the exporter [says so](Exporter::is_in_file). `resv` may be shared with other buffers, which then have one lock and one set of fences.
+    /// Makes a buffer whose behaviour is `exporter`'s, with a sealed memfd of `len` bytes (rounded
+    /// up to pages) as its file, in which there is nothing unless the exporter [says
+    /// so](Exporter::is_in_file). `resv` may be shared with other buffers, which then have one lock
+    /// and one set of fences.
     ///
-    /// The exporter answers in this process, for as long as a handle or an attachment exists here or in a process that
-    /// it [serves](Exporter::sharing). If it serves none, another process that receives the fd finds the memfd's pages.
+    /// The exporter answers in this process, for as long as a handle or an attachment exists here
+    /// or in a process that it [serves](Exporter::sharing). If it serves none, another process that
+    /// receives the fd finds the memfd's pages.
     ///
     /// # Errors
     ///

@@ -13,20 +13,20 @@ use crate::zap::Zap;
 
 /// Who owns the pages of a [`DmaBuf`](crate::DmaBuf) and decides where they are.
 ///
-/// Which lock an operation runs under is in its signature (`docs/semantics.md` 1.5): one that takes a [`ResvGuard`] is
-/// called with the buffer's reservation lock held and must not take it again; one that takes none is called without it
-/// and may take it.
+/// Which lock an operation runs under is in its signature (`docs/semantics.md` 1.5): one that takes
+/// a [`ResvGuard`] is called with the buffer's reservation lock held and must not take it again;
+/// one that takes none is called without it and may take it.
 ///
-/// Attach and detach come in pairs, so do pin and unpin, map and unmap. The framework never maps an attachment after
-/// its detach, and never lets the exporter go while an attachment exists.
+/// Attach and detach come in pairs, so do pin and unpin, map and unmap. The framework never maps an
+/// attachment after its detach, and never lets the exporter go while an attachment exists.
 #[doc(alias = "dma_buf_ops")]
 pub trait Exporter: Send + Sync {
     /// The exporter's name, as in `exp_name` of fdinfo.
     fn name(&self) -> &str;
 
     /// A device wants to use the buffer. May refuse, and may take peer-to-peer away
-    /// ([`AttachmentInfo::clear_peer2peer`]) when the device could not reach the memory where it is. Runs before the
-    /// attachment is on the buffer's list.
+    /// ([`AttachmentInfo::clear_peer2peer`]) when the device could not reach the memory where it
+    /// is. Runs before the attachment is on the buffer's list.
     ///
     /// # Errors
     ///
@@ -41,13 +41,15 @@ pub trait Exporter: Send + Sync {
         let _ = attachment;
     }
 
-    /// Pinning, if the buffer can move at all. An exporter without it never moves its pages, and pinning succeeds.
+    /// Pinning, if the buffer can move at all. An exporter without it never moves its pages, and
+    /// pinning succeeds.
     fn pinning(&self) -> Option<&dyn Pinning> {
         None
     }
 
     /// Gives the addresses under which the device reaches the memory. They stay valid until
-    /// [`unmap_dma_buf`](Self::unmap_dma_buf) or, for a dynamic importer, until the next invalidation.
+    /// [`unmap_dma_buf`](Self::unmap_dma_buf) or, for a dynamic importer, until the next
+    /// invalidation.
     ///
     /// # Errors
     ///
@@ -68,14 +70,15 @@ pub trait Exporter: Send + Sync {
         direction: Direction,
     );
 
-    /// The gate that every access to the buffer passes. An exporter that moves or revokes memory under importers which
-    /// are not asked first has one, closes it before it changes anything, and puts its epoch into each table it gives.
-    /// The same gate for the buffer's life.
+    /// The gate that every access to the buffer passes. An exporter that moves or revokes memory
+    /// under importers which are not asked first has one, closes it before it changes anything, and
+    /// puts its epoch into each table it gives. The same gate for the buffer's life.
     fn gate(&self) -> Option<&Gate> {
         None
     }
 
-    /// How accessors enter the gate. Only an exporter that answers for one of another process has its own way.
+    /// How accessors enter the gate. Only an exporter that answers for one of another process has
+    /// its own way.
     ///
     /// # Errors
     ///
@@ -89,9 +92,11 @@ pub trait Exporter: Send + Sync {
         None
     }
 
-    /// Whether importers of other processes are served. Said at [`export_with`](crate::DmaBuf::export_with), and the same
-    /// for the buffer's life. An exporter that says more than [`Sharing::Process`] gives every entry of its tables a
-    /// [backing](SgEntry::backing) in whole pages, and has a [`gate`](Self::gate) if it ever moves or revokes memory.
+    /// Whether importers of other processes are served. Said at
+    /// [`export_with`](crate::DmaBuf::export_with), and the same for the buffer's life. An exporter
+    /// that says more than [`Sharing::Process`] gives every entry of its tables a
+    /// [backing](SgEntry::backing) in whole pages, and has a [`gate`](Self::gate) if it ever moves
+    /// or revokes memory.
     fn sharing(&self) -> Sharing {
         Sharing::Process
     }
@@ -104,8 +109,8 @@ pub trait Exporter: Send + Sync {
         None
     }
 
-    /// Whether the CPU and devices always see the same bytes, so that CPU access needs no brackets. Saying no costs a
-    /// call at each access; saying yes wrongly loses data.
+    /// Whether the CPU and devices always see the same bytes, so that CPU access needs no brackets.
+    /// Saying no costs a call at each access; saying yes wrongly loses data.
     fn is_coherent(&self) -> bool {
         false
     }
@@ -130,11 +135,11 @@ pub trait Exporter: Send + Sync {
         Ok(())
     }
 
-    /// Whether the buffer's bytes are those of its file, so that the file itself can be mapped. Said at
-    /// [`export_with`](crate::DmaBuf::export_with), and the same for the buffer's life.
+    /// Whether the buffer's bytes are those of its file, so that the file itself can be mapped.
+    /// Said at [`export_with`](crate::DmaBuf::export_with), and the same for the buffer's life.
     ///
-    /// Of a buffer whose bytes are elsewhere the file has a size and no bytes: a program that maps, reads or writes it
-    /// without this library is refused, and never sees zeros.
+    /// Of a buffer whose bytes are elsewhere the file has a size and no bytes: a program that maps,
+    /// reads or writes it without this library is refused, and never sees zeros.
     fn is_in_file(&self) -> bool {
         false
     }
@@ -143,7 +148,8 @@ pub trait Exporter: Send + Sync {
     ///
     /// # Errors
     ///
-    /// The default: an exporter without this operation cannot be mapped, [`ExporterErrorKind::Invalid`].
+    /// The default: an exporter without this operation cannot be mapped,
+    /// [`ExporterErrorKind::Invalid`].
     fn mmap(&self, offset: u64, len: u64) -> Result<(), ExporterError> {
         let _ = (offset, len);
         Err(ExporterError::new(
@@ -152,9 +158,10 @@ pub trait Exporter: Send + Sync {
         ))
     }
 
-    /// For an exporter whose bytes are not in the buffer's own file: where the CPU maps `len` bytes at `offset` instead,
-    /// with what keeps them there while they are mapped. Asked before [`mmap`](Self::mmap); for another process too, if that
-    /// is [served](Self::sharing). Runs without the reservation lock.
+    /// For an exporter whose bytes are not in the buffer's own file: where the CPU maps `len` bytes
+    /// at `offset` instead, with what keeps them there while they are mapped. Asked before
+    /// [`mmap`](Self::mmap); for another process too, if that is [served](Self::sharing). Runs
+    /// without the reservation lock.
     ///
     /// # Errors
     ///
@@ -164,7 +171,8 @@ pub trait Exporter: Send + Sync {
         Ok(None)
     }
 
-    /// Maps the whole buffer for the exporter's side of the CPU. Called once for any number of users.
+    /// Maps the whole buffer for the exporter's side of the CPU. Called once for any number of
+    /// users.
     ///
     /// # Errors
     ///
@@ -183,9 +191,11 @@ pub trait Exporter: Send + Sync {
     }
 }
 
-/// The pair of operations of an exporter whose buffers can move. Being one trait, neither can exist without the other.
+/// The pair of operations of an exporter whose buffers can move. Being one trait, neither can exist
+/// without the other.
 pub trait Pinning {
-    /// Puts the buffer somewhere and keeps it there until [`unpin`](Self::unpin). The exporter decides where.
+    /// Puts the buffer somewhere and keeps it there until [`unpin`](Self::unpin). The exporter
+    /// decides where.
     ///
     /// # Errors
     ///
@@ -196,7 +206,8 @@ pub trait Pinning {
     fn unpin(&self, resv: &ResvGuard<'_>, attachment: &AttachmentInfo);
 }
 
-/// Which way data moves, seen from memory: a device that writes memory needs [`FromDevice`](Self::FromDevice).
+/// Which way data moves, seen from memory: a device that writes memory needs
+/// [`FromDevice`](Self::FromDevice).
 #[doc(alias = "dma_data_direction")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are no other directions")]
@@ -209,16 +220,16 @@ pub enum Direction {
     Bidirectional,
 }
 
-/// Where a device finds the buffer: addresses on its bus and lengths. There are no pages in it, because an importer may
-/// not look at them.
+/// Where a device finds the buffer: addresses on its bus and lengths. There are no pages in it,
+/// because an importer may not look at them.
 #[doc(alias = "sg_table")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "exporters build it")]
 pub struct SgTable {
     /// In the order of the buffer's bytes.
     pub entries: Vec<SgEntry>,
-    /// The epoch of the exporter's [`gate`](Exporter::gate) in which these addresses hold. An access enters the gate with
-    /// it. `None`: the addresses hold until the table is given back.
+    /// The epoch of the exporter's [`gate`](Exporter::gate) in which these addresses hold. An
+    /// access enters the gate with it. `None`: the addresses hold until the table is given back.
     pub epoch: Option<u64>,
     /// Which way the device's accesses go.
     pub map_type: MapType,
@@ -233,8 +244,9 @@ pub struct SgEntry {
     pub addr: u64,
     /// Length in bytes.
     pub len: u64,
-    /// The file that holds these bytes, if there is one that another process may map too. Never for an importer to
-    /// reach memory by: it is how an address on this process's bus becomes one on another's.
+    /// The file that holds these bytes, if there is one that another process may map too. Never for
+    /// an importer to reach memory by: it is how an address on this process's bus becomes one on
+    /// another's.
     pub backing: Option<SgBacking>,
 }
 
@@ -280,10 +292,11 @@ pub enum Sharing {
     /// Importers of its own process. Another that receives the fd finds the pages of the file.
     #[default]
     Process,
-    /// Importers of any process of this user. When the exporter's process dies, the memory stays where it is for those
-    /// who have it mapped, and moves no more.
+    /// Importers of any process of this user. When the exporter's process dies, the memory stays
+    /// where it is for those who have it mapped, and moves no more.
     HostKept,
-    /// Importers of any process of this user. When the exporter's process dies, the memory is revoked.
+    /// Importers of any process of this user. When the exporter's process dies, the memory is
+    /// revoked.
     HostRevoked,
 }
 
@@ -369,8 +382,8 @@ pub enum ExporterErrorKind {
     Busy,
     /// This importer class or access way is not served (EOPNOTSUPP).
     NotSupported,
-    /// The same by a number that the kernel keeps to itself, and that reaches programs all the same (ENOTSUPP, 524:
-    /// "Unknown error 524").
+    /// The same by a number that the kernel keeps to itself, and that reaches programs all the same
+    /// (ENOTSUPP, 524: "Unknown error 524").
     Unsupported,
     /// The memory is gone: revoked, or its device left (ENODEV).
     NoDevice,

@@ -1,9 +1,10 @@
 //! What a fork does to gates, windows and connections.
 //!
-//! They belong to the process that made them. A child inherits neither the mappings (`MADV_DONTFORK`) nor a place in the
-//! conversation with other processes: its copies are *husks*, whose operations fail and whose drops do nothing, and the
-//! descriptors behind them are closed, so that a lock or a connection ends with the process it stands for. An import in
-//! the child begins anew, and finds a buffer of the parent's as one of another process.
+//! They belong to the process that made them. A child inherits neither the mappings
+//! (`MADV_DONTFORK`) nor a place in the conversation with other processes: its copies are *husks*,
+//! whose operations fail and whose drops do nothing, and the descriptors behind them are closed, so
+//! that a lock or a connection ends with the process it stands for. An import in the child begins
+//! anew, and finds a buffer of the parent's as one of another process.
 
 use std::cell::RefCell;
 use std::sync::Once;
@@ -14,15 +15,16 @@ use crate::sys::{self, HeldPrivate};
 
 /// From now on forks are noticed.
 ///
-/// The C library asks those who registered last first. Whoever holds a lock of its own while it calls us, and keeps that lock across
-/// forks, must therefore register after this: a fork is to take the two in the same order.
+/// The C library asks those who registered last first. Whoever holds a lock of its own while it
+/// calls us, and keeps that lock across forks, must therefore register after this: a fork is to
+/// take the two in the same order.
 pub fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| sys::at_fork(prepare, parent, child));
 }
 
-/// The locks of everything process-wide here, held across a fork so that the child finds it whole. In the order in which
-/// they nest.
+/// The locks of everything process-wide here, held across a fork so that the child finds it whole.
+/// In the order in which they nest.
 struct Held {
     given: crate::given::HeldGiven,
     bufs: crate::buf::HeldRegistry,

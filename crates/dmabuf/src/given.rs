@@ -1,7 +1,8 @@
 //! Buffers of which only a program has the file.
 //!
-//! In the kernel a dma-buf lives as long as its file. Here the exporter is in the program's own process, and something has to
-//! keep it while anybody, in any process, has the descriptor that the program was given.
+//! In the kernel a dma-buf lives as long as its file. Here the exporter is in the program's own
+//! process, and something has to keep it while anybody, in any process, has the descriptor that the
+//! program was given.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,8 +30,8 @@ const FEW: usize = 16;
 
 static ALL: Mutex<All> = Mutex::new(All { given: Vec::new(), enough: FEW });
 
-/// A descriptor of the buffer's file for a program (of `flags`, `O_CLOEXEC` and `O_RDWR` count). The buffer is kept for as long as
-/// that one, a copy of it, or a mapping is there, in any process.
+/// A descriptor of the buffer's file for a program (of `flags`, `O_CLOEXEC` and `O_RDWR` count).
+/// The buffer is kept for as long as that one, a copy of it, or a mapping is there, in any process.
 ///
 /// # Errors
 ///
@@ -85,7 +86,8 @@ pub(crate) fn hold_given() -> HeldGiven {
     HeldGiven(all())
 }
 
-/// In the child: what the parent keeps is not the child's to keep. Nothing of it is dropped, as the parent's locks are.
+/// In the child: what the parent keeps is not the child's to keep. Nothing of it is dropped, as the
+/// parent's locks are.
 pub(crate) fn forget_given(HeldGiven(mut all): HeldGiven) {
     std::mem::forget(std::mem::take(&mut all.given));
 }

@@ -1,7 +1,7 @@
 //! The buffers of all processes of this machine, as far as we may look.
 //!
-//! debugfs has the kernel's list for root only, and does not know of ours. `/proc` shows every process the files of its
-//! user's processes, and that is where buffers are.
+//! debugfs has the kernel's list for root only, and does not know of ours. `/proc` shows every
+//! process the files of its user's processes, and that is where buffers are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -55,7 +55,8 @@ pub struct HostBufList {
     pub hidden: usize,
 }
 
-/// Looks into all processes that it may. A process that mapped a buffer and closed its fd is not seen.
+/// Looks into all processes that it may. A process that mapped a buffer and closed its fd is not
+/// seen.
 pub fn host_buffers() -> HostBufList {
     let mut found = BTreeMap::new();
     let mut hidden = 0;
@@ -75,9 +76,10 @@ pub fn host_buffers() -> HostBufList {
     HostBufList { buffers: found.into_values().collect(), hidden }
 }
 
-/// The buffers that processes answer for and that some process has open, each by the [number](export_token) of the process that
-/// exported it and its name; `None` when there is no `/proc` to ask. Processes that this one cannot see, those of another
-/// pid namespace or user, are not counted.
+/// The buffers that processes answer for and that some process has open, each by the
+/// [number](export_token) of the process that exported it and its name; `None` when there is no
+/// `/proc` to ask. Processes that this one cannot see, those of another pid namespace or user, are
+/// not counted.
 pub fn open_exports() -> Option<BTreeSet<(u64, String)>> {
     let mut found = BTreeSet::new();
     let processes = fs::read_dir("/proc").ok()?.flatten();
@@ -97,7 +99,8 @@ pub fn open_exports() -> Option<BTreeSet<(u64, String)>> {
     Some(found)
 }
 
-/// The number by which names of buffers tell that this process exported them, once it exported one that others may import.
+/// The number by which names of buffers tell that this process exported them, once it exported one
+/// that others may import.
 pub fn export_token() -> Option<u64> {
     crate::share::token().map(crate::share::Token::number)
 }

@@ -14,14 +14,14 @@ pub trait Importer: Send + Sync {
     /// How this importer deals with a buffer that wants to move.
     fn class(&self) -> ImporterClass;
 
-    /// Whether the device can be given addresses of another device's memory. Ignored for [`ImporterClass::Static`],
-    /// which never can.
+    /// Whether the device can be given addresses of another device's memory. Ignored for
+    /// [`ImporterClass::Static`], which never can.
     fn allow_peer2peer(&self) -> bool {
         true
     }
 
-    /// Where the device sits on its bus, by which an exporter finds out how far away it is. `None`: it is no device on a
-    /// bus, and its accesses come from the CPU.
+    /// Where the device sits on its bus, by which an exporter finds out how far away it is. `None`:
+    /// it is no device on a bus, and its accesses come from the CPU.
     fn device(&self) -> Option<DeviceAddr> {
         None
     }
@@ -32,12 +32,13 @@ pub trait Importer: Send + Sync {
         None
     }
 
-    /// The exporter moves or takes away the memory. When this returns, the device starts no new access through its old
-    /// addresses.
+    /// The exporter moves or takes away the memory. When this returns, the device starts no new
+    /// access through its old addresses.
     ///
-    /// * [`Dynamic`](ImporterClass::Dynamic): drop the [`MapGuard`](crate::MapGuard); map again before the next access.
-    /// * [`PinnedRevocable`](ImporterClass::PinnedRevocable): drop map and pin; the attachment never maps again. Called
-    ///   at most once.
+    /// * [`Dynamic`](ImporterClass::Dynamic): drop the [`MapGuard`](crate::MapGuard); map again
+    ///   before the next access.
+    /// * [`PinnedRevocable`](ImporterClass::PinnedRevocable): drop map and pin; the attachment
+    ///   never maps again. Called at most once.
     ///
     /// Not called for the other classes. Runs with the reservation lock held, which `resv` proves.
     fn invalidate_mappings(&self, resv: &ResvGuard<'_>, attachment: &Attachment) {
@@ -45,18 +46,19 @@ pub trait Importer: Send + Sync {
     }
 }
 
-/// A device's address on its bus, as a number. What it means is for those who know the bus: this crate hands it from an
-/// importer to an exporter.
+/// A device's address on its bus, as a number. What it means is for those who know the bus: this
+/// crate hands it from an importer to an exporter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(clippy::exhaustive_structs, reason = "a number")]
 pub struct DeviceAddr(pub u64);
 
-/// The four ways to import (`docs/semantics.md` 1.3). The kernel tells them apart by which operations an importer has;
-/// here they are named.
+/// The four ways to import (`docs/semantics.md` 1.3). The kernel tells them apart by which
+/// operations an importer has; here they are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the classes the kernel knows")]
 pub enum ImporterClass {
-    /// Knows nothing of moving: the framework pins at each map and unpins at unmap. Never peer-to-peer.
+    /// Knows nothing of moving: the framework pins at each map and unpins at unmap. Never
+    /// peer-to-peer.
     Static,
     /// Pins before it maps, and keeps access until it gives it up.
     Pinned,

@@ -33,13 +33,15 @@ pub struct BufInfo {
     pub name: String,
     /// Whether the file is a dma-buf of the kernel.
     pub is_kernel: bool,
-    /// Fences that are not signaled, of the classes up to [`Usage::Read`]: the kernel hides `Bookkeep`, too.
+    /// Fences that are not signaled, of the classes up to [`Usage::Read`]: the kernel hides
+    /// `Bookkeep`, too.
     pub fences: Vec<(Usage, String)>,
     /// Who is attached.
     pub attached: Vec<AttachmentInfo>,
 }
 
-/// All buffers of a process. Its [`Display`](fmt::Display) is the text of debugfs' `dma_buf/bufinfo`.
+/// All buffers of a process. Its [`Display`](fmt::Display) is the text of debugfs'
+/// `dma_buf/bufinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BufInfoList {
@@ -84,7 +86,8 @@ pub fn bufinfo() -> BufInfoList {
 }
 
 impl DmaBuf {
-    /// The buffer's name; empty if nobody gave it one. A dma-buf of the kernel is asked, as any process may name it.
+    /// The buffer's name; empty if nobody gave it one. A dma-buf of the kernel is asked, as any
+    /// process may name it.
     pub fn name(&self) -> String {
         let kernel = self.is_kernel().then(|| sys::dma_buf_names(self.fd()).1).flatten();
         kernel.unwrap_or_else(|| self.shared().name())

@@ -12,8 +12,8 @@ use crate::sys::Pages;
 
 /// A stretch of a buffer mapped shared into this process. It keeps the buffer; dropping it unmaps.
 ///
-/// Others change the memory at any time, so this crate hands out an address and no reference. Accesses belong between
-/// [`begin_cpu_access`](Self::begin_cpu_access) and the drop of its guard.
+/// Others change the memory at any time, so this crate hands out an address and no reference.
+/// Accesses belong between [`begin_cpu_access`](Self::begin_cpu_access) and the drop of its guard.
 pub struct Mapping {
     buf: DmaBuf,
     pages: Arc<Held>,
@@ -82,8 +82,8 @@ pub enum MmapError {
 }
 
 impl DmaBuf {
-    /// What a program maps for `len` bytes at `offset`, that maps it itself: the file and the place in it, and what keeps the
-    /// bytes there as long as they are mapped.
+    /// What a program maps for `len` bytes at `offset`, that maps it itself: the file and the place
+    /// in it, and what keeps the bytes there as long as they are mapped.
     ///
     /// # Errors
     ///
@@ -127,8 +127,9 @@ impl Mapping {
     ) -> Result<Self, MmapError> {
         let elsewhere = buf.offered(offset, len)?;
         let page = rustix::param::page_size() as u64;
-        // A buffer of the kernel is mapped from its beginning: those of DRM's shmem helpers (vgem, virtio-gpu) show their
-        // first page wherever a mapping begins, since their fault handler counts from there (`drm_gem_shmem_fault`).
+        // A buffer of the kernel is mapped from its beginning: those of DRM's shmem helpers (vgem,
+        // virtio-gpu) show their first page wherever a mapping begins, since their fault handler
+        // counts from there (`drm_gem_shmem_fault`).
         let lead = if buf.is_kernel() { offset } else { offset % page };
         let system = |errno| MmapError::System { offset, len, errno };
         let mapped = usize::try_from(lead + len).map_err(|_| system(Errno::OVERFLOW))?;
@@ -196,11 +197,12 @@ impl Mapping {
         !self.buf.shared().exporter().is_coherent()
     }
 
-    /// Makes the memory coherent for the CPU: data of devices becomes visible, and what the CPU writes becomes visible
-    /// to them when the guard goes. It excludes nobody. Must not be called with the reservation lock held.
+    /// Makes the memory coherent for the CPU: data of devices becomes visible, and what the CPU
+    /// writes becomes visible to them when the guard goes. It excludes nobody. Must not be called
+    /// with the reservation lock held.
     ///
-    /// The exporter comes first; then this waits for the fences that concern the access: all implicit users if the CPU
-    /// will write, those that write if it will only read.
+    /// The exporter comes first; then this waits for the fences that concern the access: all
+    /// implicit users if the CPU will write, those that write if it will only read.
     ///
     /// # Errors
     ///

@@ -1,8 +1,10 @@
-//! The older door to a peer device's memory, PeerDirect: by the address at which the CPU has it mapped.
+//! The older door to a peer device's memory, PeerDirect: by the address at which the CPU has it
+//! mapped.
 //!
-//! A driver whose memory is mapped into programs registers a [`PeerClient`]. Who is to pin an address that belongs to no
-//! plain memory asks the clients one by one, in the order in which they came, until one claims the range ([`get`]); then
-//! the client pins the pages and maps them for the device, and may take them back at any time ([`PeerCore::invalidate`]).
+//! A driver whose memory is mapped into programs registers a [`PeerClient`]. Who is to pin an
+//! address that belongs to no plain memory asks the clients one by one, in the order in which they
+//! came, until one claims the range ([`get`]); then the client pins the pages and maps them for the
+//! device, and may take them back at any time ([`PeerCore::invalidate`]).
 //!
 //! ```text
 //!   core                               client
@@ -14,11 +16,12 @@
 //!    |  release (drop)           ->
 //! ```
 //!
-//! Memory need not be mapped to have addresses: a driver may give programs addresses that no access reaches, as CUDA does.
-//! Its client claims them as an [`Arena`], and is asked for what is in it as for what is mapped.
+//! Memory need not be mapped to have addresses: a driver may give programs addresses that no access
+//! reaches, as CUDA does. Its client claims them as an [`Arena`], and is asked for what is in it as
+//! for what is mapped.
 //!
-//! The names and the order are those of the kernel interface that out-of-tree stacks have (`struct peer_memory_client`);
-//! mainline Linux has none of it. docs/semantics.md 2.11.
+//! The names and the order are those of the kernel interface that out-of-tree stacks have
+//! (`struct peer_memory_client`); mainline Linux has none of it. docs/semantics.md 2.11.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,8 +43,8 @@ pub trait PeerClient: Send + Sync {
     /// Whose memory a mapping shows, in words; `None` if it is not of this driver.
     fn owner(&self, mapping: &PeerRange) -> Option<String>;
 
-    /// What is at these addresses, which lie in an [arena](claim_arena) of the client at least in part: which buffer of whose,
-    /// or that there is none.
+    /// What is at these addresses, which lie in an [arena](claim_arena) of the client at least in
+    /// part: which buffer of whose, or that there is none.
     fn owner_at(&self, addr: u64, len: u64) -> String {
         format!("{len:#x} bytes at {addr:#x} of {}", self.name())
     }
@@ -52,15 +55,16 @@ pub trait PeerClient: Send + Sync {
 
 /// A claimed range: the client's context. Dropping it is `release`.
 pub trait PeerMemory: Send + Sync {
-    /// Pins the pages. From here on the client may call [`PeerCore::invalidate`], also before this returns.
+    /// Pins the pages. From here on the client may call [`PeerCore::invalidate`], also before this
+    /// returns.
     ///
     /// # Errors
     ///
     /// The client's refusal.
     fn get_pages(&self, write: bool, core: &PeerCore) -> Result<(), ExporterError>;
 
-    /// The addresses by which the device at `device` reaches the pages, from the [page](Self::page_size) that holds the
-    /// first byte to the one that holds the last.
+    /// The addresses by which the device at `device` reaches the pages, from the
+    /// [page](Self::page_size) that holds the first byte to the one that holds the last.
     ///
     /// # Errors
     ///
@@ -105,7 +109,8 @@ pub struct PeerOwner {
     pub has_client: bool,
 }
 
-/// Pages of a client, pinned and mapped for a device. Dropping it gives them back, unless the client took them.
+/// Pages of a client, pinned and mapped for a device. Dropping it gives them back, unless the
+/// client took them.
 #[must_use = "the pages are given back when this is dropped"]
 pub struct PeerPages {
     inner: Arc<Inner>,
@@ -188,10 +193,12 @@ pub fn register_client(client: &Arc<dyn PeerClient>) {
     clients.push(Arc::downgrade(client));
 }
 
-/// Says that all addresses from `addr` on are the client's, until the guard is dropped: no plain memory is there, and what is
-/// registered there is asked of it ([`PeerClient::owner_at`], [`PeerClient::acquire`]).
+/// Says that all addresses from `addr` on are the client's, until the guard is dropped: no plain
+/// memory is there, and what is registered there is asked of it ([`PeerClient::owner_at`],
+/// [`PeerClient::acquire`]).
 ///
-/// Whether an address is in an arena is found by two comparisons when it is above or below all of them.
+/// Whether an address is in an arena is found by two comparisons when it is above or below all of
+/// them.
 pub fn claim_arena(client: &Arc<dyn PeerClient>, addr: u64, len: u64) -> Arena {
     crate::fork::watch();
     let span = Arc::new(Span { start: addr, end: addr.saturating_add(len) });
@@ -208,7 +215,8 @@ pub fn is_in_arena(addr: u64, len: u64) -> bool {
 
 fn arena_of(addr: u64, len: u64) -> Option<Arc<dyn PeerClient>> {
     let end = addr.saturating_add(len);
-    // ORDERING: whoever has an address of an arena has it from who claimed that before, which orders the two.
+    // ORDERING: whoever has an address of an arena has it from who claimed that before, which
+    // orders the two.
     if addr >= HULL[1].load(Ordering::Relaxed) || end <= HULL[0].load(Ordering::Relaxed) {
         return None;
     }
@@ -226,8 +234,9 @@ fn set_hull(arenas: &Arenas) {
     HULL[1].store(spans().map(|span| span.end).max().unwrap_or(0), Ordering::Relaxed);
 }
 
-/// The first mapping in `len` bytes at `addr` that shows a device's memory: a dma-buf of the kernel or of this library, or
-/// memory of a [client](register_client); or the [arena](claim_arena) that some of them are in. `None`: it is plain memory, as far as can be seen.
+/// The first mapping in `len` bytes at `addr` that shows a device's memory: a dma-buf of the kernel
+/// or of this library, or memory of a [client](register_client); or the [arena](claim_arena) that
+/// some of them are in. `None`: it is plain memory, as far as can be seen.
 pub fn owner_of(addr: u64, len: u64) -> Option<PeerOwner> {
     let end = addr.saturating_add(len);
     if let Some(client) = arena_of(addr, len) {
@@ -260,9 +269,10 @@ pub fn shared_mappings(addr: u64, len: u64) -> Vec<PeerRange> {
     found
 }
 
-/// Asks the clients one by one, and has the first that claims the range pin it and map it for a device. `stop` makes the
-/// device stop when the client takes its memory back; `None` says that the device cannot stop, and clients that
-/// [must be able to](PeerClient::needs_invalidation) are passed over.
+/// Asks the clients one by one, and has the first that claims the range pin it and map it for a
+/// device. `stop` makes the device stop when the client takes its memory back; `None` says that the
+/// device cannot stop, and clients that [must be able to](PeerClient::needs_invalidation) are
+/// passed over.
 ///
 /// # Errors
 ///
@@ -375,8 +385,8 @@ impl fmt::Debug for Arena {
 }
 
 impl PeerCore {
-    /// Takes the memory back: when this returns the device does not touch it any more, and pages and addresses were given
-    /// back. Harmless when they were before.
+    /// Takes the memory back: when this returns the device does not touch it any more, and pages
+    /// and addresses were given back. Harmless when they were before.
     pub fn invalidate(&self) {
         let Some(inner) = self.0.upgrade() else { return };
         let mut state = lock(&inner.state);

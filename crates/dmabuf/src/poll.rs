@@ -1,9 +1,9 @@
 //! Waiting for a buffer as `poll` of its file does.
 //!
-//! Rules: `docs/semantics.md` 1.9. Reading is possible when the writers are done, writing when everybody is; fences of
-//! class [`Bookkeep`](Usage::Bookkeep) never count. A direction that is not ready arms one callback, on one fence; when
-//! that is signaled, everybody who waits looks again. A second look at an armed direction answers "not ready" and
-//! relies on the first one's callback.
+//! Rules: `docs/semantics.md` 1.9. Reading is possible when the writers are done, writing when
+//! everybody is; fences of class [`Bookkeep`](Usage::Bookkeep) never count. A direction that is not
+//! ready arms one callback, on one fence; when that is signaled, everybody who waits looks again. A
+//! second look at an armed direction answers "not ready" and relies on the first one's callback.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -60,8 +60,9 @@ pub struct PollListener {
 const ASK_AGAIN: Duration = Duration::from_millis(1);
 
 impl DmaBuf {
-    /// Waits, at most for `limit`, until everybody is done whom an access waits for: who writes, and for one that writes
-    /// who reads, too. Of a buffer of another process the exporter knows, and is asked again and again.
+    /// Waits, at most for `limit`, until everybody is done whom an access waits for: who writes,
+    /// and for one that writes who reads, too. Of a buffer of another process the exporter knows,
+    /// and is asked again and again.
     ///
     /// # Errors
     ///
@@ -83,8 +84,8 @@ impl DmaBuf {
         }
     }
 
-    /// Which of `events` are ready now. For each other one, somebody who waits (in [`poll_wait`](Self::poll_wait) or with
-    /// [`poll_listen`](Self::poll_listen)) will be woken.
+    /// Which of `events` are ready now. For each other one, somebody who waits (in
+    /// [`poll_wait`](Self::poll_wait) or with [`poll_listen`](Self::poll_listen)) will be woken.
     #[doc(alias = "dma_buf_poll")]
     pub fn poll(&self, events: PollEvents) -> PollEvents {
         let ready = self.poll_fences(events);
@@ -95,8 +96,8 @@ impl DmaBuf {
         }
     }
 
-    /// Waits until one of `events` is ready, at most for `limit`, and says which are: none if the time passed, or if
-    /// none were asked for.
+    /// Waits until one of `events` is ready, at most for `limit`, and says which are: none if the
+    /// time passed, or if none were asked for.
     pub fn poll_wait(&self, events: PollEvents, limit: Option<Duration>) -> PollEvents {
         let deadline = deadline_of(limit);
         if events.is_empty() {
@@ -118,9 +119,10 @@ impl DmaBuf {
         }
     }
 
-    /// Calls `listener` with the directions that may have become ready, each time a fence that [`poll`](Self::poll) armed
-    /// is signaled. It runs inside a [`SignallingSection`](crate::SignallingSection): it must not poll there, but tell a
-    /// thread that does.
+    /// Calls `listener` with the directions that may have become ready, each time a fence that
+    /// [`poll`](Self::poll) armed is signaled. It runs inside a
+    /// [`SignallingSection`](crate::SignallingSection): it must not poll there, but tell a thread
+    /// that does.
     ///
     /// For a file descriptor to wait on, take [`export_sync_file`](Self::export_sync_file).
     pub fn poll_listen(
@@ -155,7 +157,8 @@ impl DmaBuf {
             });
             drop(resv);
             if !armed {
-                // Nothing to wait for. Whoever looked meanwhile found the direction armed, and looks again.
+                // Nothing to wait for. Whoever looked meanwhile found the direction armed, and
+                // looks again.
                 queue.wake(event);
                 ready |= event;
             }

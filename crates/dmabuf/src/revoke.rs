@@ -27,13 +27,15 @@ pub enum StillInUse {
 }
 
 impl DmaBuf {
-    /// For the exporter, when it moves or takes away the memory: tells every importer of a revocable class that its
-    /// mappings are void. Importers of other classes are skipped and keep their access.
+    /// For the exporter, when it moves or takes away the memory: tells every importer of a
+    /// revocable class that its mappings are void. Importers of other classes are skipped and keep
+    /// their access.
     ///
-    /// Importers may still access the memory when this returns, as their fences of any class say: a mover waits for
-    /// `resv().wait(Usage::Bookkeep, ..)` before it reuses the old place. New mappings may be asked for as soon as the
-    /// lock is released. An exporter that revokes must therefore make its own
-    /// [`Exporter::map_dma_buf`](crate::Exporter::map_dma_buf) fail before it calls this; see [`revoke`](Self::revoke).
+    /// Importers may still access the memory when this returns, as their fences of any class say: a
+    /// mover waits for `resv().wait(Usage::Bookkeep, ..)` before it reuses the old place. New
+    /// mappings may be asked for as soon as the lock is released. An exporter that revokes must
+    /// therefore make its own [`Exporter::map_dma_buf`](crate::Exporter::map_dma_buf) fail before
+    /// it calls this; see [`revoke`](Self::revoke).
     ///
     /// # Panics
     ///
@@ -49,13 +51,13 @@ impl DmaBuf {
         }
     }
 
-    /// The whole sequence with which an exporter takes memory away (`docs/semantics.md` 1.6). Under the lock,
-    /// `set_revoked` makes further maps fail, all revocable importers are told, and the fences of all classes are waited
-    /// for: until then importers have full access. Then, without the lock, it waits until the last mapping is gone:
-    /// until then they may read and throw away.
+    /// The whole sequence with which an exporter takes memory away (`docs/semantics.md` 1.6). Under
+    /// the lock, `set_revoked` makes further maps fail, all revocable importers are told, and the
+    /// fences of all classes are waited for: until then importers have full access. Then, without
+    /// the lock, it waits until the last mapping is gone: until then they may read and throw away.
     ///
-    /// `limit` is for both waits together. `None` waits for ever, as VFIO does, and is only sane for an exporter that
-    /// refuses importers which cannot be revoked.
+    /// `limit` is for both waits together. `None` waits for ever, as VFIO does, and is only sane
+    /// for an exporter that refuses importers which cannot be revoked.
     ///
     /// # Errors
     ///
@@ -79,7 +81,8 @@ impl DmaBuf {
         self.wait_unmapped(left_until(deadline))
     }
 
-    /// Waits until no attachment has the buffer mapped. Must not be called with the reservation lock held.
+    /// Waits until no attachment has the buffer mapped. Must not be called with the reservation
+    /// lock held.
     ///
     /// # Errors
     ///

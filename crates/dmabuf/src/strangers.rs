@@ -1,18 +1,21 @@
 //! Sockets whose other end belongs to another user, and what comes through them.
 //!
-//! Whoever is connected to a Unix socket can put descriptors into its queue, of files that the receiver never asked for. To close
-//! such a file takes as long as its owner likes: a TCP socket with SO_LINGER waits for its data to be sent, a file of FUSE for
-//! an answer of its server. It is closed by whoever receives it, or closes the socket with the message still in it. So of
-//! another user's socket
+//! Whoever is connected to a Unix socket can put descriptors into its queue, of files that the
+//! receiver never asked for. To close such a file takes as long as its owner likes: a TCP socket
+//! with SO_LINGER waits for its data to be sent, a file of FUSE for an answer of its server. It is
+//! closed by whoever receives it, or closes the socket with the message still in it. So of another
+//! user's socket
 //!
-//! * a message is looked at before it is received ([`PeerSocket::brings_descriptors`]). One that brings descriptors is received
-//!   only if some are due, and by that user's own thread ([`run`]), for which nobody waits;
+//! * a message is looked at before it is received ([`PeerSocket::brings_descriptors`]). One that
+//!   brings descriptors is received only if some are due, and by that user's own thread ([`run`]),
+//!   for which nobody waits;
 //! * the end is closed by that thread, too, if anything with descriptors is left in it;
-//! * where the kernel can (`SO_PASSRIGHTS`, Linux 6.16), it refuses them to the sender from the beginning, or from the
-//!   moment when none are due any more ([`PeerSocket::seal`]).
+//! * where the kernel can (`SO_PASSRIGHTS`, Linux 6.16), it refuses them to the sender from the
+//!   beginning, or from the moment when none are due any more ([`PeerSocket::seal`]).
 //!
-//! A user has one thread, so one whose files do not close keeps only that user's other connections waiting. Of what waits there
-//! is a bound ([`has_room`]): who takes in connections takes none while it is reached.
+//! A user has one thread, so one whose files do not close keeps only that user's other connections
+//! waiting. Of what waits there is a bound ([`has_room`]): who takes in connections takes none
+//! while it is reached.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -52,8 +55,8 @@ impl PeerSocket {
         Self { fd, uid: cred.uid, is_ours: cred.is_same_user(), is_sealed }
     }
 
-    /// The same of a socket that was told to take no descriptors ([`refuse_descriptors`]) before it was connected, or whose
-    /// listener was, if that is what `is_sealed` says.
+    /// The same of a socket that was told to take no descriptors ([`refuse_descriptors`]) before it
+    /// was connected, or whose listener was, if that is what `is_sealed` says.
     pub fn born(fd: OwnedFd, cred: PeerCred, is_sealed: bool) -> Self {
         let socket = Self::new(fd, cred);
         socket.is_sealed.store(is_sealed, Ordering::Relaxed);
@@ -106,8 +109,9 @@ impl PeerSocket {
         !self.is_ours && !self.is_sealed.load(Ordering::Relaxed)
     }
 
-    /// Whether the next message brings descriptors of another user, and the bytes of that message, which stays where it is.
-    /// Of those of our user, and where none can come, it is not asked: 0 bytes.
+    /// Whether the next message brings descriptors of another user, and the bytes of that message,
+    /// which stays where it is. Of those of our user, and where none can come, it is not asked: 0
+    /// bytes.
     ///
     /// # Errors
     ///
@@ -196,7 +200,8 @@ impl Drop for Listener {
     }
 }
 
-/// Has the kernel refuse descriptors that are sent to a socket, or to those that are accepted from it. False if it cannot.
+/// Has the kernel refuse descriptors that are sent to a socket, or to those that are accepted from
+/// it. False if it cannot.
 pub fn refuse_descriptors(socket: impl AsFd) -> bool {
     sys::take_descriptors(socket.as_fd(), false)
 }
@@ -207,8 +212,8 @@ pub fn take_descriptors(socket: impl AsFd) {
     let _ = sys::take_descriptors(socket.as_fd(), true);
 }
 
-/// Closes a socket of another user, connected or listening, without waiting: here, if nothing is in it whose closing could
-/// wait.
+/// Closes a socket of another user, connected or listening, without waiting: here, if nothing is in
+/// it whose closing could wait.
 fn close(fd: Known, uid: u32) {
     // What is not in it now does not come any more.
     let _ = rustix::net::shutdown(&fd, Shutdown::Both);
@@ -219,8 +224,8 @@ fn close(fd: Known, uid: u32) {
     give(uid, Box::new(move || drop(fd)));
 }
 
-/// Has nobody connect to a socket that listens any more, and closes what waits to be accepted, which may hold anything of
-/// anybody's. Says whether the socket can be closed now without waiting.
+/// Has nobody connect to a socket that listens any more, and closes what waits to be accepted,
+/// which may hold anything of anybody's. Says whether the socket can be closed now without waiting.
 pub fn end_listening(listener: BorrowedFd<'_>) -> bool {
     // The queue stays to be looked at.
     let _ = rustix::net::shutdown(listener, Shutdown::Both);
@@ -275,7 +280,8 @@ impl State {
     }
 }
 
-/// Has the thread of a user do something that may take as long as that user likes. False if too much of it waits.
+/// Has the thread of a user do something that may take as long as that user likes. False if too
+/// much of it waits.
 #[must_use]
 pub fn run(uid: u32, job: Job) -> bool {
     let waits = state().waiting.get(&uid).map_or(0, VecDeque::len);

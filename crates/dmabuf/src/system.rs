@@ -12,8 +12,8 @@ use crate::exporter::{
 use crate::resv::ResvGuard;
 use crate::sys::{self, Pages, SyncFlags};
 
-/// Answers for a buffer whose pages the kernel holds. Everybody may attach; bus addresses are the addresses of a mapping
-/// in this process.
+/// Answers for a buffer whose pages the kernel holds. Everybody may attach; bus addresses are the
+/// addresses of a mapping in this process.
 pub(crate) struct SystemMemory {
     name: String,
     file: Arc<OwnedFd>,
@@ -75,7 +75,8 @@ impl Exporter for SystemMemory {
                 addr
             }
         };
-        // A dma-buf of the kernel wants each access bracketed by its importer, so it is not for others to map.
+        // A dma-buf of the kernel wants each access bracketed by its importer, so it is not for
+        // others to map.
         let backing =
             (!self.is_kernel).then(|| SgBacking { file: Arc::clone(&self.file), offset: 0 });
         Ok(SgTable::of_system(vec![SgEntry { addr: addr as u64, len: self.size, backing }]))

@@ -16,7 +16,8 @@ pub struct VmapGuard {
 }
 
 impl DmaBuf {
-    /// Maps the buffer for the exporter's CPU side. The exporter is asked once for any number of users.
+    /// Maps the buffer for the exporter's CPU side. The exporter is asked once for any number of
+    /// users.
     ///
     /// # Errors
     ///

@@ -6,13 +6,14 @@
 //!                                pool file         pool file
 //! ```
 //!
-//! A placement maps pages of a file at an address that was not used before; retiring it takes the access away. So a
-//! device that copies through an address it should have given up *faults*, as behind an IOMMU, and [`describe`] tells whose
-//! address it was, since when it is void and why. Without an IOMMU ([`Iommu::Off`]) nothing faults: what is read there
-//! means nothing and what is written is lost, as it would be on such a machine.
+//! A placement maps pages of a file at an address that was not used before; retiring it takes the
+//! access away. So a device that copies through an address it should have given up *faults*, as
+//! behind an IOMMU, and [`describe`] tells whose address it was, since when it is void and why.
+//! Without an IOMMU ([`Iommu::Off`]) nothing faults: what is read there means nothing and what is
+//! written is lost, as it would be on such a machine.
 //!
-//! Addresses come back into use when the history forgets them: after [`HISTORY`] retirements, or when nothing else is
-//! free. Between two placements there is a page without access.
+//! Addresses come back into use when the history forgets them: after [`HISTORY`] retirements, or
+//! when nothing else is free. Between two placements there is a page without access.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -135,7 +136,8 @@ struct Entry {
 }
 
 impl BusWindow {
-    /// A window of `len` bytes (rounded up to pages), or of as much as the system permits, but a gigabyte at least.
+    /// A window of `len` bytes (rounded up to pages), or of as much as the system permits, but a
+    /// gigabyte at least.
     ///
     /// # Errors
     ///
@@ -185,8 +187,9 @@ impl BusWindow {
         Ok(windows().own.get_or_insert(made).clone())
     }
 
-    /// Maps `len` bytes of `file` at `offset`, both whole pages, at an address that the history does not know. `what`
-    /// says whose they are. A file that is open for reading only gives addresses that can only be read.
+    /// Maps `len` bytes of `file` at `offset`, both whole pages, at an address that the history
+    /// does not know. `what` says whose they are. A file that is open for reading only gives
+    /// addresses that can only be read.
     ///
     /// # Errors
     ///
@@ -248,8 +251,8 @@ impl BusWindow {
         Some(entry.retired.clone())
     }
 
-    /// As [`describe`](Self::describe), for who caught a fault at `addr`: if it was an access through a retired address, it is
-    /// counted.
+    /// As [`describe`](Self::describe), for who caught a fault at `addr`: if it was an access
+    /// through a retired address, it is counted.
     pub fn report_stale(&self, addr: u64) -> Option<Retired> {
         let retired = self.describe(addr)?;
         // ORDERING: numbers that only grow, and are only shown.
@@ -269,27 +272,29 @@ impl BusWindow {
     }
 }
 
-/// Whose address this was, in any window of this process. For who reports a fault that it caught; not for a signal
-/// handler, since it takes locks.
+/// Whose address this was, in any window of this process. For who reports a fault that it caught;
+/// not for a signal handler, since it takes locks.
 pub fn describe(addr: u64) -> Option<Retired> {
     let windows: Vec<_> = windows().all.iter().filter_map(Weak::upgrade).collect();
     windows.into_iter().find_map(|inner| BusWindow { inner }.describe(addr))
 }
 
-/// As [`describe`], for who caught a fault at `addr`: if it was an access through a retired address, it is counted.
+/// As [`describe`], for who caught a fault at `addr`: if it was an access through a retired
+/// address, it is counted.
 pub fn report_stale(addr: u64) -> Option<Retired> {
     let windows: Vec<_> = windows().all.iter().filter_map(Weak::upgrade).collect();
     windows.into_iter().find_map(|inner| BusWindow { inner }.report_stale(addr))
 }
 
-/// Accesses through retired addresses that were reported in this process, of windows that are gone, too.
+/// Accesses through retired addresses that were reported in this process, of windows that are gone,
+/// too.
 pub fn stale_accesses() -> u64 {
     STALE.load(Ordering::Relaxed)
 }
 
-/// The window of this process that has all of these addresses, if one has. While it is held, nothing but a placement can be
-/// there, whatever becomes of its exporter: an access reaches pages that were placed, faults, or finds poison, and never memory of
-/// the program.
+/// The window of this process that has all of these addresses, if one has. While it is held,
+/// nothing but a placement can be there, whatever becomes of its exporter: an access reaches pages
+/// that were placed, faults, or finds poison, and never memory of the program.
 pub fn of(addr: u64, len: u64) -> Option<BusWindow> {
     let last = addr.checked_add(len.max(1) - 1)?;
     let windows: Vec<_> = windows().all.iter().filter_map(Weak::upgrade).collect();

@@ -1,9 +1,10 @@
 //! Real dma-bufs of the kernel.
 //!
-//! Few machines have all the devices, and a test that did not run must not look like one that passed. Therefore this is
-//! a program of its own, which says what it did not test, or fails if the environment promised the device:
-//! `PEERDMA_REQUIRE=udmabuf,dma-heap,vgem,vfio`. The programs that have the last two devices are those of `interop/c`:
-//! `VGEM_FENCE` is the command line of `vgem_fence`, `VFIO_BUFFER` that of `vfio_buffer`.
+//! Few machines have all the devices, and a test that did not run must not look like one that
+//! passed. Therefore this is a program of its own, which says what it did not test, or fails if the
+//! environment promised the device: `PEERDMA_REQUIRE=udmabuf,dma-heap,vgem,vfio`. The programs that
+//! have the last two devices are those of `interop/c`: `VGEM_FENCE` is the command line of
+//! `vgem_fence`, `VFIO_BUFFER` that of `vfio_buffer`.
 
 use std::io::{Read, SeekFrom, Write};
 use std::mem::MaybeUninit;

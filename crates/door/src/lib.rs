@@ -1,7 +1,9 @@
-//! How a library of names (`libpeerdma-cuda.so`, `libpeerdma-ze.so`) finds `libpeerdma.so`, where everything behind the names is.
+//! How a library of names (`libpeerdma-cuda.so`, `libpeerdma-ze.so`) finds `libpeerdma.so`, where
+//! everything behind the names is.
 //!
-//! Loading such a library does not load `libpeerdma.so`: the first call does. If the program has it already, by whatever name, that
-//! one is taken, so that there is one GPU in a process; else the one that lies beside the library of names.
+//! Loading such a library does not load `libpeerdma.so`: the first call does. If the program has it
+//! already, by whatever name, that one is taken, so that there is one GPU in a process; else the
+//! one that lies beside the library of names.
 #![allow(unsafe_code, reason = "it asks the dynamic linker")]
 
 use core::ffi::{CStr, c_void};
@@ -9,7 +11,8 @@ use core::ffi::{CStr, c_void};
 /// The library as programs find it beside one of names, and as it is installed.
 const NAMES: [&[u8]; 2] = [b"libibverbs.so.1\0", b"libpeerdma.so\0"];
 
-/// A function of `libpeerdma.so`; null if there is none. `own` is an address of the library of names.
+/// A function of `libpeerdma.so`; null if there is none. `own` is an address of the library of
+/// names.
 pub fn find(own: *const c_void, name: &CStr) -> *mut c_void {
     // SAFETY: the name is terminated.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };

@@ -8,20 +8,22 @@ use crate::{NamedFile, var, var_os};
 /// The machine of `peerdma run --gpu=nvidia` without a file.
 const NVIDIA: &str = include_str!("nvidia.toml");
 
-/// The machine of `peerdma run --gpu=xe` and `--gpu=i915`, in which GPUs are named after their driver.
+/// The machine of `peerdma run --gpu=xe` and `--gpu=i915`, in which GPUs are named after their
+/// driver.
 const INTEL: &str = include_str!("intel.toml");
 
 /// What this process says in the place of `PEERDMA_GPU`.
 static CHOSEN: OnceLock<String> = OnceLock::new();
 
-/// For a program that is about to set `PEERDMA_GPU` for another, and wants to read the configuration as that will. The first
-/// choice stays.
+/// For a program that is about to set `PEERDMA_GPU` for another, and wants to read the
+/// configuration as that will. The first choice stays.
 pub fn choose_gpu(preset: &str) {
     CHOSEN.get_or_init(|| preset.to_owned());
 }
 
-/// The file that `PEERDMA_CONFIG` names. Without one, the machine that `PEERDMA_GPU` (`peerdma run --gpu`) stands for, if there is
-/// one of that name; else nothing: a machine with what its readers have by default.
+/// The file that `PEERDMA_CONFIG` names. Without one, the machine that `PEERDMA_GPU`
+/// (`peerdma run --gpu`) stands for, if there is one of that name; else nothing: a machine with
+/// what its readers have by default.
 ///
 /// # Errors
 ///

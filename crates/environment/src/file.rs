@@ -38,8 +38,9 @@ impl NamedFile {
         &self.text
     }
 
-    /// What is wrong with it, in words: `what` comes from reading its text and may quote it, so it is said of the user's own
-    /// files only. Whoever has a program print it may not be allowed to read the file.
+    /// What is wrong with it, in words: `what` comes from reading its text and may quote it, so it
+    /// is said of the user's own files only. Whoever has a program print it may not be allowed to
+    /// read the file.
     pub fn blame(&self, what: &dyn std::fmt::Display) -> String {
         let path = self.path.display();
         let user = rustix::process::getuid().as_raw();

@@ -1,15 +1,17 @@
 //! What the user who started the program tells the library: variables, and the files they name.
 //!
-//! A program that has more rights than the user who started it (set-user-ID, set-group-ID, file capabilities, a transition of
-//! a security module) must not be told by that user which files to read and write. The kernel says that it is such a program
-//! (`AT_SECURE`), and here it has no variables of ours. The rest of the house asks this crate and nobody else;
+//! A program that has more rights than the user who started it (set-user-ID, set-group-ID, file
+//! capabilities, a transition of a security module) must not be told by that user which files to
+//! read and write. The kernel says that it is such a program (`AT_SECURE`), and here it has no
+//! variables of ours. The rest of the house asks this crate and nobody else;
 //! `cargo xtask deps-check` sees to it.
 //!
 //! ```
 //! assert_eq!(environment::var("PEERDMA_NOBODY_SETS_THIS"), None);
 //! ```
 //!
-//! Files that are read without being named by a variable lie in `/etc`, which belongs to the administrator.
+//! Files that are read without being named by a variable lie in `/etc`, which belongs to the
+//! administrator.
 
 mod configuration;
 mod file;
@@ -21,8 +23,8 @@ pub use secure::is_secure;
 
 use std::ffi::OsString;
 
-/// The value of a variable. `None` if it is not set, if it is empty, and in a program that runs with rights that its user
-/// does not have.
+/// The value of a variable. `None` if it is not set, if it is empty, and in a program that runs
+/// with rights that its user does not have.
 #[doc(alias = "secure_getenv")]
 pub fn var_os(name: &str) -> Option<OsString> {
     if is_secure() {

@@ -8,8 +8,9 @@ use wire::{Headers, bth};
 use crate::host::Sent;
 use crate::link::Rng;
 
-/// What is left of a packet in which bits flipped: none if the port that receives it finds its ICRC wrong, else what it then
-/// says. The checksum finds all single and double errors, and every run of up to 32 bits.
+/// What is left of a packet in which bits flipped: none if the port that receives it finds its ICRC
+/// wrong, else what it then says. The checksum finds all single and double errors, and every run of
+/// up to 32 bits.
 ///
 /// # Panics
 ///

@@ -1,4 +1,5 @@
-//! What surrounds a QP: memory, completion queues, a shared receive queue, and the queue of packets to send.
+//! What surrounds a QP: memory, completion queues, a shared receive queue, and the queue of packets
+//! to send.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -28,7 +29,8 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// Whether this is the packet so many behind another one, and like it but for its sequence number.
+    /// Whether this is the packet so many behind another one, and like it but for its sequence
+    /// number.
     pub(crate) fn continues(&self, first: &Self, packets: u32) -> bool {
         let mut headers = first.headers;
         headers.bth.psn = headers.bth.psn.add(packets);
@@ -142,7 +144,8 @@ impl Env for Host {
         let Some(peer) = self.direct.clone() else { return Direct::Declined };
         let mut peer = peer.borrow_mut();
         let mut memory = self.memory.borrow_mut();
-        // The direct path makes sure of both ends before it begins, and otherwise leaves it to packets.
+        // The direct path makes sure of both ends before it begins, and otherwise leaves it to
+        // packets.
         if peer.look().and(memory.look()).is_err() {
             return Direct::Declined;
         }

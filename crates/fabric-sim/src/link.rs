@@ -22,8 +22,8 @@ pub struct Link {
     pub delay: Duration,
     /// How much more it may take, at random: packets overtake each other.
     pub jitter: Duration,
-    /// Payload bytes of the longest packet that passes: others vanish without a word, as in a network whose MTU is smaller
-    /// than its ends believe.
+    /// Payload bytes of the longest packet that passes: others vanish without a word, as in a
+    /// network whose MTU is smaller than its ends believe.
     pub longest: Option<u32>,
     /// How much a second carries each way; `None`: packets have no length.
     pub rate: Option<Rate>,
@@ -37,12 +37,14 @@ pub struct Rate {
     pub bytes: u64,
     /// Bytes that wait in front of it. What finds no room is lost.
     pub queue: u64,
-    /// What finds more bytes than this in front of it is marked, if its QP takes part in congestion control; `None`: nothing is.
+    /// What finds more bytes than this in front of it is marked, if its QP takes part in congestion
+    /// control; `None`: nothing is.
     pub mark: Option<u64>,
 }
 
 impl Rate {
-    /// Bytes of a packet on the line beside its payload: Ethernet with preamble and gap, IP, UDP, BTH, RETH, ICRC.
+    /// Bytes of a packet on the line beside its payload: Ethernet with preamble and gap, IP, UDP,
+    /// BTH, RETH, ICRC.
     pub const OVERHEAD: u64 = 38 + 20 + 8 + 12 + 16 + 4;
 
     /// The time that a payload occupies the line.
@@ -75,7 +77,8 @@ impl Line {
         self.free.max(now).since(now)
     }
 
-    /// Puts a payload behind all that waits. When it has left, or `None` if it found the queue full.
+    /// Puts a payload behind all that waits. When it has left, or `None` if it found the queue
+    /// full.
     pub fn take(&mut self, rate: Rate, now: Time, payload: usize) -> Option<Time> {
         if self.wait(now) > rate.longest_wait() {
             return None;
@@ -99,7 +102,8 @@ impl Link {
         rate: None,
     };
 
-    /// When copies of a packet arrive: none, one or two times. `burst` is how many more packets the loss before takes.
+    /// When copies of a packet arrive: none, one or two times. `burst` is how many more packets the
+    /// loss before takes.
     pub fn carry(&self, rng: &mut Rng, burst: &mut u32) -> impl Iterator<Item = Duration> + use<> {
         let mut arrivals = [None, None];
         if *burst > 0 {

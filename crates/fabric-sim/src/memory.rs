@@ -18,7 +18,8 @@ pub struct Region {
     pub bytes: Vec<u8>,
     /// What it may be used for.
     pub access: Access,
-    /// Whether its pages are there. A region without keeps its key and fails as unmapped memory does.
+    /// Whether its pages are there. A region without keeps its key and fails as unmapped memory
+    /// does.
     pub present: bool,
 }
 

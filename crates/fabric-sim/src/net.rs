@@ -51,19 +51,24 @@ pub struct Net {
     pub overflowed: u64,
     /// Packets that were marked, as they found a line's queue long.
     pub marked: u64,
-    /// Packets that came to a port from elsewhere than its QP's peer, and were not handed to the QP.
+    /// Packets that came to a port from elsewhere than its QP's peer, and were not handed to the
+    /// QP.
     pub wrong_source: u64,
     /// Ends whose packets go nowhere and to which nothing arrives: they died.
     pub dead: Vec<usize>,
     /// Ends whose packets go nowhere, though they hear others: a partition in one direction.
     pub mute: Vec<usize>,
-    /// Where it rolls dice whether a packet may go the short way; none does without. Put it there at will.
+    /// Where it rolls dice whether a packet may go the short way; none does without. Put it there
+    /// at will.
     pub short: Option<Rng>,
-    /// Packets that went the short way: sent when they were polled for, received, and sent when they were posted.
+    /// Packets that went the short way: sent when they were polled for, received, and sent when
+    /// they were posted.
     pub shorts: [u64; 3],
-    /// Where every packet that was sent is summed up, so that two networks can be compared. Put a number there at will.
+    /// Where every packet that was sent is summed up, so that two networks can be compared. Put a
+    /// number there at will.
     pub digest: Option<u64>,
-    /// Whether packets of a message that come at the same time are taken in one stroke where that is allowed.
+    /// Whether packets of a message that come at the same time are taken in one stroke where that
+    /// is allowed.
     pub joins: bool,
     /// Packets that were taken together with the one before them.
     pub joined: u64,
@@ -115,7 +120,8 @@ impl Net {
         net
     }
 
-    /// Two QPs in RTS that were told different things. The network and the sequence numbers are the first one's.
+    /// Two QPs in RTS that were told different things. The network and the sequence numbers are the
+    /// first one's.
     pub fn unequal_pair(options: Options, other: &Options) -> Self {
         let mut nodes: Vec<Node> = [(QPN, &options, 0), (PEER, other, 1)]
             .map(|(qpn, options, address)| Node {
@@ -164,8 +170,9 @@ impl Net {
         }
     }
 
-    /// Puts a new QP with the number of the old one at an end, as of a program that was started again, connected to the
-    /// other end's. The old one's memory stays, its completions are forgotten, and its packets are still on their way.
+    /// Puts a new QP with the number of the old one at an end, as of a program that was started
+    /// again, connected to the other end's. The old one's memory stays, its completions are
+    /// forgotten, and its packets are still on their way.
     #[track_caller]
     pub fn restart(&mut self, node: usize, options: &Options, sq_psn: Psn, rq_psn: Psn) {
         let peer = self.nodes[1 - node].qp.qpn();
@@ -201,7 +208,8 @@ impl Net {
         assert!(self.drive_bounded(1_000_000), "the QPs never come to rest");
     }
 
-    /// Runs until nothing is left to happen, or `steps` things have happened. True if nothing is left.
+    /// Runs until nothing is left to happen, or `steps` things have happened. True if nothing is
+    /// left.
     pub fn drive_bounded(&mut self, steps: u64) -> bool {
         for _ in 0..steps {
             self.poll();
@@ -376,7 +384,8 @@ impl Net {
         self.try_post(node, wr).expect("the send queue takes it");
     }
 
-    /// Posts a send, if the queue takes it. It may go the short way at once, and is carried on when its node is polled.
+    /// Posts a send, if the queue takes it. It may go the short way at once, and is carried on when
+    /// its node is polled.
     ///
     /// # Errors
     /// As [`Qp::post_send`].

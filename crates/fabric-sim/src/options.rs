@@ -21,7 +21,8 @@ pub const BASE: u64 = 0x1000;
 /// The key that datagram QPs start with.
 pub const QKEY: QKey = QKey(0x1111_1111);
 
-/// How the QPs of a test are set up. Start from [`Options::rc`], [`Options::uc`] or [`Options::ud`].
+/// How the QPs of a test are set up. Start from [`Options::rc`], [`Options::uc`] or
+/// [`Options::ud`].
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "tests change what they are about")]
 pub struct Options {
@@ -62,7 +63,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// A reliable connection over a good wire of 256-byte packets, everything allowed, everything signaled.
+    /// A reliable connection over a good wire of 256-byte packets, everything allowed, everything
+    /// signaled.
     pub fn rc() -> Self {
         Self {
             qp_type: QpType::Rc,

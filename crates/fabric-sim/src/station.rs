@@ -99,7 +99,8 @@ impl Station {
         self.send_joined(micros, headers, payload, 1);
     }
 
-    /// The peer sends packets of which the first has these headers, and the device gives them to the QP as one.
+    /// The peer sends packets of which the first has these headers, and the device gives them to
+    /// the QP as one.
     #[track_caller]
     pub fn send_joined(&mut self, micros: u64, mut headers: Headers, payload: &[u8], packets: u32) {
         self.at(micros);
@@ -196,7 +197,8 @@ pub fn line(headers: &Headers, payload: &[u8]) -> String {
     format!("{headers} + {} bytes {shown:02x?}", payload.len())
 }
 
-/// The peer sends a packet: `send!(station, 10, headers)` or `send!(station, 10, headers, payload)`.
+/// The peer sends a packet: `send!(station, 10, headers)` or
+/// `send!(station, 10, headers, payload)`.
 #[macro_export]
 macro_rules! send {
     ($station:ident, $micros:expr, $headers:expr) => {

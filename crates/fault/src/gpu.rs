@@ -35,7 +35,8 @@ pub struct GpuStrike {
     pub act: GpuAct,
     /// To which GPU; to all of the process if none is named.
     pub gpu: Option<String>,
-    /// To which of its buffers, counted from 1 in the order in which the process made them; to all if there are none.
+    /// To which of its buffers, counted from 1 in the order in which the process made them; to all
+    /// if there are none.
     pub buffers: Option<Span>,
 }
 
@@ -55,7 +56,8 @@ pub enum GpuAct {
     Unplug,
     /// VRAM is filled up to so many millionths of it, for so long.
     Fill(u32, Option<Duration>),
-    /// Copies take as long as at so many bytes per second, for so long. At 0 they are as fast as they can be again.
+    /// Copies take as long as at so many bytes per second, for so long. At 0 they are as fast as
+    /// they can be again.
     Throttle(u64, Option<Duration>),
 }
 
@@ -74,7 +76,8 @@ impl Operations {
     }
 }
 
-/// The name of a function without what tells its versions apart: `cuMemAlloc_v2`, `cuMemcpyAsync_ptsz`.
+/// The name of a function without what tells its versions apart: `cuMemAlloc_v2`,
+/// `cuMemcpyAsync_ptsz`.
 fn plain(name: &str) -> &str {
     let name = name.strip_suffix("_ptsz").or(name.strip_suffix("_ptds")).unwrap_or(name);
     match name.rsplit_once("_v") {
@@ -120,7 +123,8 @@ fn function(name: &str) -> Result<String, String> {
 }
 
 impl Rule {
-    /// Whether it is about GPUs. A `revoke` that names neither a GPU nor a buffer is of the NIC's regions.
+    /// Whether it is about GPUs. A `revoke` that names neither a GPU nor a buffer is of the NIC's
+    /// regions.
     pub(crate) fn is_of_gpus(&self) -> bool {
         self.action.is_of_gpus()
             || self.action == Action::Revoke && (self.gpu.is_some() || self.buffer.is_some())

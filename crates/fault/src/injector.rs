@@ -118,7 +118,8 @@ impl Injector {
         self.states.is_empty()
     }
 
-    /// What is to be done with a packet, `now` after the device was opened. Every packet is shown once.
+    /// What is to be done with a packet, `now` after the device was opened. Every packet is shown
+    /// once.
     pub fn packet(&mut self, now: Duration, packet: &Packet) -> Verdict {
         let Self { seed, states, waiting } = self;
         let mut verdict = Verdict::Pass;

@@ -34,8 +34,9 @@ pub struct Rule {
     /// What happens.
     #[serde(rename = "do")]
     pub action: Action,
-    /// How long a packet is held back (`delay`), what a page fault takes (`slow-faults`), or how long after its packet a region is
-    /// taken away (`revoke`) or a GPU is struck: at once if it is not given.
+    /// How long a packet is held back (`delay`), what a page fault takes (`slow-faults`), or how
+    /// long after its packet a region is taken away (`revoke`) or a GPU is struck: at once if it is
+    /// not given.
     #[serde(default, deserialize_with = "duration")]
     pub by: Option<Duration>,
     /// How many later packets of the same QP overtake one (`reorder`).
@@ -47,10 +48,12 @@ pub struct Rule {
     /// The region that `revoke` takes away, counted from 1 in the order of registration.
     #[serde(default)]
     pub mr: Option<u64>,
-    /// The GPU that it is done to; each one of the process if it is not given. A `revoke` of a GPU's buffers names it, or a buffer.
+    /// The GPU that it is done to; each one of the process if it is not given. A `revoke` of a
+    /// GPU's buffers names it, or a buffer.
     #[serde(default)]
     pub gpu: Option<String>,
-    /// Its buffers, counted from 1 in the order in which the process made them; all of them if they are not given.
+    /// Its buffers, counted from 1 in the order in which the process made them; all of them if they
+    /// are not given.
     #[serde(default)]
     pub buffer: Option<Span>,
     /// Where buffers go (`move`).
@@ -66,13 +69,15 @@ pub struct Rule {
     /// Packets that leave, or packets that come.
     #[serde(default)]
     pub way: Way,
-    /// What the packet is: a name of IBA (`RC RDMA WRITE First`) or a kind of packet (`read-response`).
+    /// What the packet is: a name of IBA (`RC RDMA WRITE First`) or a kind of packet
+    /// (`read-response`).
     #[serde(default)]
     pub opcode: Opcodes,
     /// Functions of a runtime, before which it is done (GPUs).
     #[serde(default)]
     pub operation: Operations,
-    /// The QP, counted from 1 in the order in which the process made them on this NIC. 0: QP 1, which manages connections.
+    /// The QP, counted from 1 in the order in which the process made them on this NIC. 0: QP 1,
+    /// which manages connections.
     #[serde(default)]
     pub qp: Option<Span>,
     /// The number of the QP.
@@ -126,7 +131,8 @@ pub enum Action {
     Junk,
     /// It comes as if a switch had marked it: congestion experienced.
     Mark,
-    /// Of a request that needs a receive: the QP acts as if none were posted, and answers "receiver not ready".
+    /// Of a request that needs a receive: the QP acts as if none were posted, and answers "receiver
+    /// not ready".
     NotReady,
     /// Of a request that touches memory: it is refused, and answered "remote access error".
     Refuse,
@@ -134,7 +140,8 @@ pub enum Action {
     QpError,
     /// The completion queue of the QP overruns: `IBV_EVENT_CQ_ERR`.
     CqOverrun,
-    /// The port goes down: `IBV_EVENT_PORT_ERR`, packets are lost, and then `IBV_EVENT_PORT_ACTIVE`.
+    /// The port goes down: `IBV_EVENT_PORT_ERR`, packets are lost, and then
+    /// `IBV_EVENT_PORT_ACTIVE`.
     PortDown,
     /// A region's memory is taken away by its owner.
     Revoke,
@@ -301,7 +308,8 @@ impl Opcodes {
         self.0.is_empty()
     }
 
-    /// Whether a packet is one of them; any is if none is named. `is_cm`: it is a management datagram.
+    /// Whether a packet is one of them; any is if none is named. `is_cm`: it is a management
+    /// datagram.
     pub(crate) fn include(&self, opcode: Opcode, is_cm: bool) -> bool {
         self.0.is_empty() || self.0.iter().any(|kind| kind.is(opcode, is_cm))
     }

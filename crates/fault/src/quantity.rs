@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 
-/// Numbers from the first to the last, both included. In a file: `3`, `"3-5"`, `"3-"`, `"0x10-0x1f"`.
+/// Numbers from the first to the last, both included. In a file: `3`, `"3-5"`, `"3-"`,
+/// `"0x10-0x1f"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "two ends")]
 pub struct Span {

@@ -14,11 +14,13 @@ pub struct Fired {
     pub name: String,
     /// What it does.
     pub action: Action,
-    /// Packets, operations or times that met its conditions but for `nth`, `every`, `probability` and `times`.
+    /// Packets, operations or times that met its conditions but for `nth`, `every`, `probability`
+    /// and `times`.
     pub met: u64,
     /// How often it fired.
     pub times: u64,
-    /// How often of these what it does is still to come: it was triggered, and its time is not there.
+    /// How often of these what it does is still to come: it was triggered, and its time is not
+    /// there.
     pub waiting: u64,
     /// When it first did, since the program opened the device.
     pub first: Option<Duration>,

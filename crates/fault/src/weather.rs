@@ -17,8 +17,8 @@ pub struct Weather {
 }
 
 impl Weather {
-    /// Those rules of the plan that are for GPUs, not triggered by packets, and for this program, as `/proc/PID/comm` gives its
-    /// name.
+    /// Those rules of the plan that are for GPUs, not triggered by packets, and for this program,
+    /// as `/proc/PID/comm` gives its name.
     pub fn new(plan: &Plan, program: &str) -> Self {
         let rules = (0..).zip(&plan.rules).filter(|(_, rule)| {
             rule.is_of_gpus() && !rule.is_of_packets() && rule.is_for_program(program)
@@ -37,7 +37,8 @@ impl Weather {
         self.states.iter().any(|state| state.rule.is_of_operations())
     }
 
-    /// What is to be done before a function of a runtime is, `now` after the first GPU was opened. Each call is shown once.
+    /// What is to be done before a function of a runtime is, `now` after the first GPU was opened.
+    /// Each call is shown once.
     pub fn operation(&mut self, now: Duration, name: &str) -> Vec<GpuStrike> {
         let seed = self.seed;
         let met = self
@@ -56,7 +57,8 @@ impl Weather {
         self.states.iter().filter_map(State::next_time).min()
     }
 
-    /// What is to be done by now. Times that were missed count, and what they had done is done once.
+    /// What is to be done by now. Times that were missed count, and what they had done is done
+    /// once.
     pub fn due(&mut self, now: Duration) -> Vec<GpuStrike> {
         let seed = self.seed;
         let due = self.states.iter_mut().filter_map(|state| {

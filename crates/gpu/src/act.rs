@@ -31,7 +31,8 @@ pub(crate) enum Act {
     Unplug,
     /// So many millionths of VRAM are in use, from now on or while a window is open.
     Fill(u32, Option<u64>),
-    /// So many bytes are copied in a second at most; 0 is no limit. From now on or while a window is open.
+    /// So many bytes are copied in a second at most; 0 is no limit. From now on or while a window
+    /// is open.
     Throttle(u64, Option<u64>),
     /// The window of a [`Fill`](Self::Fill) or [`Throttle`](Self::Throttle) ends.
     End(u64),
@@ -92,7 +93,8 @@ impl Came {
 }
 
 impl Device {
-    /// Does something to the GPU, or to those of its buffers whose number is in the range. `by` says who wants it.
+    /// Does something to the GPU, or to those of its buffers whose number is in the range. `by`
+    /// says who wants it.
     pub(crate) fn act(
         self: &Arc<Self>,
         act: Act,

@@ -139,7 +139,8 @@ impl BoInner {
             && resource.offset + resource.len <= self.device.config.visible()
     }
 
-    /// Moves it to `domain`, evicting others; does nothing if it is there. Returns a fence for its bytes.
+    /// Moves it to `domain`, evicting others; does nothing if it is there. Returns a fence for its
+    /// bytes.
     pub(crate) fn move_to(
         &self,
         resv: &ResvGuard<'_>,
@@ -189,8 +190,9 @@ impl BoInner {
         Ok(fence)
     }
 
-    /// Before it is used: a buffer that belongs in VRAM and was put out of it comes back, if there is room for which nobody
-    /// has to go. `by_peer`: another device uses it. What cannot come is used where it is.
+    /// Before it is used: a buffer that belongs in VRAM and was put out of it comes back, if there
+    /// is room for which nobody has to go. `by_peer`: another device uses it. What cannot come is
+    /// used where it is.
     ///
     /// While somebody has it attached who does not reach VRAM, it stays where all reach it.
     pub(crate) fn bring_back(&self, resv: &ResvGuard<'_>, by_peer: bool) {
@@ -240,8 +242,9 @@ impl BoInner {
         Ok(())
     }
 
-    /// The move itself: stops all access, tells importers, retires the address, and has the bytes copied. Whoever maps
-    /// the buffer afterwards finds the new place, and waits for the fence before it looks at the bytes.
+    /// The move itself: stops all access, tells importers, retires the address, and has the bytes
+    /// copied. Whoever maps the buffer afterwards finds the new place, and waits for the fence
+    /// before it looks at the bytes.
     fn relocate(&self, resv: &ResvGuard<'_>, to: Resource, why: &str) -> Result<Fence> {
         let device = &self.device;
         device.engine.prepare()?;
@@ -288,7 +291,8 @@ impl BoInner {
         }
     }
 
-    /// The bus address and where the bytes are. Under the reservation lock, so that neither changes.
+    /// The bus address and where the bytes are. Under the reservation lock, so that neither
+    /// changes.
     pub(crate) fn bus_addr(&self, resource: &Resource) -> Result<u64> {
         let mut state = self.state();
         if std::mem::take(&mut state.has_moved) {
@@ -306,7 +310,8 @@ impl BoInner {
         Ok(addr)
     }
 
-    /// Keeps it where it is. Only the first pin is charged. `firm`: for somebody from whom it cannot be taken away.
+    /// Keeps it where it is. Only the first pin is charged. `firm`: for somebody from whom it
+    /// cannot be taken away.
     pub(crate) fn pin(&self, firm: bool) -> Result<()> {
         let resource = self.resource()?;
         let mut state = self.state();
@@ -340,8 +345,8 @@ impl BoInner {
         state.firm = state.firm.saturating_sub(1);
     }
 
-    /// Takes the memory away from all who let it be taken. Returns whether some importer kept it. The gate stays closed
-    /// to be opened by [`give_back`](Self::give_back), or for good.
+    /// Takes the memory away from all who let it be taken. Returns whether some importer kept it.
+    /// The gate stays closed to be opened by [`give_back`](Self::give_back), or for good.
     pub(crate) fn take_away(
         &self,
         resv: &ResvGuard<'_>,
@@ -497,8 +502,8 @@ pub(crate) fn name_of_window(bo: &str, offset: u64) -> String {
     format!("{bo}+{offset:#x}")
 }
 
-/// Whether a dma-buf of this name shows the buffer `bo`, or a part of it, or several of which it is one: `gpu0.bo1`,
-/// `gpu0.bo1+0x1000`, `gpu0.bo1-3+bo7`.
+/// Whether a dma-buf of this name shows the buffer `bo`, or a part of it, or several of which it is
+/// one: `gpu0.bo1`, `gpu0.bo1+0x1000`, `gpu0.bo1-3+bo7`.
 pub(crate) fn is_name_of(bo: &str, name: &str) -> bool {
     let number = |text: &str| text.strip_prefix("bo")?.parse::<u64>().ok();
     let split = |name: &str| name.rsplit_once('.').map(|(gpu, rest)| (gpu.len(), rest.to_owned()));

@@ -1,8 +1,10 @@
-//! The GPU as a peer memory client: plain registrations of memory that a program has mapped (docs/semantics.md 2.11).
+//! The GPU as a peer memory client: plain registrations of memory that a program has mapped
+//! (docs/semantics.md 2.11).
 //!
-//! A range is claimed when all of it is one buffer of this process. Its pages are pinned where they are, and charged as any
-//! pin is. They are taken back when the GPU is reset or removed, and when the program freed the buffer: what the driver
-//! of a real GPU does when the program frees memory that is registered.
+//! A range is claimed when all of it is one buffer of this process. Its pages are pinned where they
+//! are, and charged as any pin is. They are taken back when the GPU is reset or removed, and when
+//! the program freed the buffer: what the driver of a real GPU does when the program frees memory
+//! that is registered.
 
 use std::sync::{Arc, Weak};
 
@@ -75,7 +77,8 @@ impl PeerClient for Client {
 }
 
 impl Claimed {
-    /// `len` bytes at `offset` of a buffer, for who knows them by an address that is no place of the buffer.
+    /// `len` bytes at `offset` of a buffer, for who knows them by an address that is no place of
+    /// the buffer.
     pub(crate) fn new(bo: &Arc<BoInner>, offset: u64, len: u64, page: u64) -> Result<Self> {
         let weak = Arc::downgrade(bo);
         let claimed = Self { bo: weak, lasting: None, offset, len, page, place: None };

@@ -60,9 +60,11 @@ pub struct GpuConfig {
     pub shared: bool,
     /// What `cuDriverGetVersion` says: a thousand times the major version and ten times the minor.
     pub cuda_version: Option<u32>,
-    /// Whether CUDA says that it exports dma-bufs (`CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`), and does.
+    /// Whether CUDA says that it exports dma-bufs (`CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`), and
+    /// does.
     pub dma_buf: Option<bool>,
-    /// Whether `cuMemAlloc` puts small allocations side by side, at addresses that are no whole pages.
+    /// Whether `cuMemAlloc` puts small allocations side by side, at addresses that are no whole
+    /// pages.
     pub pack: bool,
     /// See [`Persona`]; so are all further ones. What is not set is the preset's.
     pub has_pin: Option<bool>,
@@ -92,7 +94,8 @@ pub enum CopyMode {
     Thread,
     /// Before the move returns.
     Sync,
-    /// When [`Gpu::step`](crate::Gpu::step) says so, or when the GPU itself needs the bytes: for tests.
+    /// When [`Gpu::step`](crate::Gpu::step) says so, or when the GPU itself needs the bytes: for
+    /// tests.
     Manual,
 }
 

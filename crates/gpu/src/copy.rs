@@ -18,7 +18,8 @@ const PIECE: u64 = 1 << 20;
 const STAGE: usize = 256 << 10;
 
 impl Bo {
-    /// Copies out `out.len()` bytes at `offset`, after what writes them is done. Not with the reservation lock held.
+    /// Copies out `out.len()` bytes at `offset`, after what writes them is done. Not with the
+    /// reservation lock held.
     ///
     /// # Errors
     ///
@@ -30,7 +31,8 @@ impl Bo {
         })
     }
 
-    /// Copies in `bytes` at `offset`, after all who use them are done. Not with the reservation lock held.
+    /// Copies in `bytes` at `offset`, after all who use them are done. Not with the reservation
+    /// lock held.
     ///
     /// # Errors
     ///
@@ -42,7 +44,8 @@ impl Bo {
         })
     }
 
-    /// Copies `len` bytes at `offset` to other memory, such as that of a program, whose pages may be missing.
+    /// Copies `len` bytes at `offset` to other memory, such as that of a program, whose pages may
+    /// be missing.
     ///
     /// # Errors
     ///
@@ -68,7 +71,8 @@ impl Bo {
         })
     }
 
-    /// Stores `pattern` again and again in `len` bytes at `offset`; the last time as much of it as there is room for.
+    /// Stores `pattern` again and again in `len` bytes at `offset`; the last time as much of it as
+    /// there is room for.
     ///
     /// # Errors
     ///
@@ -170,9 +174,10 @@ impl BoInner {
     }
 }
 
-/// Copies `len` bytes from a buffer to another, or within one, where the two ranges must not overlap. Between two GPUs they
-/// go straight if the GPU of the destination reaches the other one, by the rules that NICs are under, and else through system
-/// memory. Not with a reservation lock held.
+/// Copies `len` bytes from a buffer to another, or within one, where the two ranges must not
+/// overlap. Between two GPUs they go straight if the GPU of the destination reaches the other one,
+/// by the rules that NICs are under, and else through system memory. Not with a reservation lock
+/// held.
 ///
 /// # Errors
 ///
@@ -252,8 +257,8 @@ fn way(from: &Bo, to: &Bo) -> Way {
     }
 }
 
-/// Copies without a stop: locks of this process's buffers first, so that they stay where they are; what is another's is mapped before
-/// that, since its owner may need time, and passes its gate.
+/// Copies without a stop: locks of this process's buffers first, so that they stay where they are;
+/// what is another's is mapped before that, since its owner may need time, and passes its gate.
 fn copy_piece((from, start): (&Bo, u64), (to, at): (&Bo, u64), len: u64) -> Result<()> {
     let mut locks: Vec<Resv> = Vec::new();
     for bo in [from, to] {

@@ -10,11 +10,13 @@ use crate::bo::BoInner;
 use crate::error::Result;
 use crate::pools::Resource;
 
-/// Where the CPU may map a buffer. The buffer stays there while this exists, unless it is taken away for good.
+/// Where the CPU may map a buffer. The buffer stays there while this exists, unless it is taken
+/// away for good.
 #[must_use = "the buffer may move when this is dropped"]
 pub struct CpuPages {
     bo: Arc<BoInner>,
-    /// Its pages are nobody else's as long as somebody may have them mapped, whatever becomes of the buffer.
+    /// Its pages are nobody else's as long as somebody may have them mapped, whatever becomes of
+    /// the buffer.
     resource: Arc<Resource>,
     zap: Zap,
 }

@@ -21,7 +21,8 @@ use crate::pools::Pools;
 use crate::stats::Counters;
 use crate::throttle::Throttle;
 
-/// Bus addresses of one GPU: many times what its memory needs, so that retired ones are not used again soon.
+/// Bus addresses of one GPU: many times what its memory needs, so that retired ones are not used
+/// again soon.
 const WINDOW: u64 = 64 << 30;
 
 pub(crate) struct Device {
@@ -77,8 +78,8 @@ impl Device {
         Ok(device)
     }
 
-    /// Which way accesses of an importer at `from` travel to VRAM; `None` when there is no way. An importer that is on no
-    /// bus has none, as on Linux.
+    /// Which way accesses of an importer at `from` travel to VRAM; `None` when there is no way. An
+    /// importer that is on no bus has none, as on Linux.
     pub(crate) fn reach(&self, from: Option<DeviceAddr>) -> std::result::Result<MapType, String> {
         Provider { tree: &self.tree, name: &self.config.name, bdf: self.bdf }.reach(from)
     }

@@ -1,4 +1,5 @@
-//! The copy engine: moves the bytes of buffers, one job after the other, and signals a fence for each.
+//! The copy engine: moves the bytes of buffers, one job after the other, and signals a fence for
+//! each.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -77,7 +78,8 @@ impl CopyEngine {
         Ok(())
     }
 
-    /// Copies the bytes of `from` to `to`. The fence is signaled when they are there and the old place is free.
+    /// Copies the bytes of `from` to `to`. The fence is signaled when they are there and the old
+    /// place is free.
     pub(crate) fn copy(&self, from: Arc<Resource>, to: Arc<Resource>) -> Fence {
         let mut jobs = self.shared.jobs();
         // Under the lock, so that fences are in the order of jobs.

@@ -18,8 +18,8 @@ use crate::room::allows;
 /// The longest stretch of a table: the largest whole number of pages that a 32-bit length holds.
 const STRETCH: u64 = 0xffff_f000;
 
-/// What one dma-buf shows of a buffer: all of it, or whole pages of it. All windows of a buffer have its reservation lock and
-/// its gate, and keep its memory.
+/// What one dma-buf shows of a buffer: all of it, or whole pages of it. All windows of a buffer
+/// have its reservation lock and its gate, and keep its memory.
 pub(crate) struct Window {
     bo: Arc<BoInner>,
     offset: u64,
@@ -319,8 +319,8 @@ impl BoInner {
         self.resource()
     }
 
-    /// Brings the buffer to where the CPU reaches it, and keeps it there. `firm`: for somebody from whom it cannot be taken
-    /// away.
+    /// Brings the buffer to where the CPU reaches it, and keeps it there. `firm`: for somebody from
+    /// whom it cannot be taken away.
     pub(crate) fn pin_for_cpu(&self, resv: &ResvGuard<'_>, firm: bool) -> Result<Arc<Resource>> {
         self.device.check_present()?;
         if !self.device.persona.mmap {

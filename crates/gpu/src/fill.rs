@@ -36,7 +36,8 @@ impl Device {
         }
     }
 
-    /// Holds so much of VRAM that `millionths` of it are in use, or lets go of what is too much. Nothing is evicted for it.
+    /// Holds so much of VRAM that `millionths` of it are in use, or lets go of what is too much.
+    /// Nothing is evicted for it.
     fn fill(&self, ballast: &mut Vec<Resource>, millionths: u32) {
         ballast.clear();
         // CAST: no product of these is too long for 128 bits, and the quotient is at most VRAM.

@@ -36,7 +36,8 @@ impl Gpu {
         Self::open_in(config, Arc::new(tree))
     }
 
-    /// Opens the GPU of this name on a given machine. If the tree does not name it, no peer reaches it.
+    /// Opens the GPU of this name on a given machine. If the tree does not name it, no peer reaches
+    /// it.
     ///
     /// # Errors
     ///
@@ -45,23 +46,25 @@ impl Gpu {
         Ok(Self { device: Device::open(config, tree)? })
     }
 
-    /// Makes a buffer of at least `size` bytes (rounded up to pages), all zero. If there is no room where it should be,
-    /// buffers that were used least lately are moved to GTT.
+    /// Makes a buffer of at least `size` bytes (rounded up to pages), all zero. If there is no room
+    /// where it should be, buffers that were used least lately are moved to GTT.
     ///
     /// # Errors
     ///
-    /// ENOMEM when all that could go is pinned, EAGAIN when a limit on this process's VRAM is reached, ENODEV when the
-    /// GPU was removed.
+    /// ENOMEM when all that could go is pinned, EAGAIN when a limit on this process's VRAM is
+    /// reached, ENODEV when the GPU was removed.
     pub fn alloc(&self, size: u64, place: Place) -> Result<Bo> {
         Ok(Bo::new(BoInner::new(&self.device, size, place)?))
     }
 
-    /// Takes part in the buffer behind `fd`, which may be closed afterwards: one of another process of this user, of another
-    /// GPU, or of the kernel. A buffer of this GPU and process is itself again.
+    /// Takes part in the buffer behind `fd`, which may be closed afterwards: one of another process
+    /// of this user, of another GPU, or of the kernel. A buffer of this GPU and process is itself
+    /// again.
     ///
-    /// What is another's can be read, written, copied and passed on, at whatever place its owner moves it to; it cannot be
-    /// moved from here, nor exported by ranges. The importer is this GPU: a buffer of the same GPU stays where it is, and of
-    /// another one the rules of peer-to-peer decide, as for a NIC.
+    /// What is another's can be read, written, copied and passed on, at whatever place its owner
+    /// moves it to; it cannot be moved from here, nor exported by ranges. The importer is this GPU:
+    /// a buffer of the same GPU stays where it is, and of another one the rules of peer-to-peer
+    /// decide, as for a NIC.
     ///
     /// ```
     /// use gpu::{Gpu, GpuConfig, Place};
@@ -79,8 +82,8 @@ impl Gpu {
     ///
     /// # Errors
     ///
-    /// EBADF and EINVAL for what is no dma-buf; ENODEV for a buffer whose exporter is gone, and without a GPU; the exporter's
-    /// refusal.
+    /// EBADF and EINVAL for what is no dma-buf; ENODEV for a buffer whose exporter is gone, and
+    /// without a GPU; the exporter's refusal.
     #[doc(alias = "drm_gem_prime_import")]
     pub fn import(&self, fd: impl AsFd) -> Result<Bo> {
         self.device.check_present()?;
@@ -119,7 +122,8 @@ impl Gpu {
         bos.filter(|bo| bo.evict(&bo.resv.lock(), false, "evicted").is_ok()).count()
     }
 
-    /// Moves a buffer to `domain`. It stays there until it is moved again, evicted, or cannot be served there.
+    /// Moves a buffer to `domain`. It stays there until it is moved again, evicted, or cannot be
+    /// served there.
     ///
     /// # Errors
     ///
@@ -130,9 +134,9 @@ impl Gpu {
         bo.put(&bo.resv.lock(), domain, "moved on demand")
     }
 
-    /// Resets the GPU as far as this process goes: all its buffers are revoked, what was in VRAM is lost, and then the
-    /// buffers can be mapped again, by new attachments and by dynamic importers. Importers that cannot be revoked keep
-    /// their access; the names of their buffers are returned.
+    /// Resets the GPU as far as this process goes: all its buffers are revoked, what was in VRAM is
+    /// lost, and then the buffers can be mapped again, by new attachments and by dynamic importers.
+    /// Importers that cannot be revoked keep their access; the names of their buffers are returned.
     pub fn reset(&self) -> Vec<String> {
         self.begin_reset().kept().to_vec()
     }
@@ -142,8 +146,9 @@ impl Gpu {
         Resetting::begin(&self.device, "the GPU was reset")
     }
 
-    /// Takes the GPU out of the machine: all buffers of this process are revoked for good, and everything answers ENODEV.
-    /// Importers that cannot be revoked keep their access; the names of their buffers are returned.
+    /// Takes the GPU out of the machine: all buffers of this process are revoked for good, and
+    /// everything answers ENODEV. Importers that cannot be revoked keep their access; the names of
+    /// their buffers are returned.
     pub fn remove(&self) -> Vec<String> {
         Resetting::remove(&self.device, "the GPU was removed")
     }
@@ -153,13 +158,14 @@ impl Gpu {
         self.device.engine.step()
     }
 
-    /// Waits until the moves that are under way are done, and with them the memory of buffers that were freed meanwhile.
+    /// Waits until the moves that are under way are done, and with them the memory of buffers that
+    /// were freed meanwhile.
     pub fn wait_idle(&self) {
         self.device.engine.wait_idle();
     }
 
-    /// To be called by who caught a fault at `addr`: counts it as a stale access if it was one, and tells whose the
-    /// address was, since when it is void and why.
+    /// To be called by who caught a fault at `addr`: counts it as a stale access if it was one, and
+    /// tells whose the address was, since when it is void and why.
     pub fn report_fault(&self, addr: u64) -> Option<Retired> {
         let retired = self.device.window.report_stale(addr)?;
         tracing::error!("stale access: {retired}");
@@ -192,7 +198,8 @@ impl Gpu {
         GpuStats { stale_accesses, ..self.device.stats.read() }
     }
 
-    /// Bytes of a domain in use, by all processes that share the GPU. What dead ones left, and nobody holds, is freed first.
+    /// Bytes of a domain in use, by all processes that share the GPU. What dead ones left, and
+    /// nobody holds, is freed first.
     pub fn used(&self, domain: Domain) -> u64 {
         self.device.peers.reclaim_dead(&self.device.pools);
         self.device.used(domain)

@@ -13,8 +13,8 @@ use crate::error::{Result, invalid, not_supported};
 use crate::imported::Imported;
 use crate::place::Domain;
 
-/// A buffer object: bytes in VRAM or GTT. A clone is another handle; the last one, with the last handle and attachment of
-/// its dma-buf, frees it.
+/// A buffer object: bytes in VRAM or GTT. A clone is another handle; the last one, with the last
+/// handle and attachment of its dma-buf, frees it.
 #[doc(alias = "drm_gem_object")]
 #[doc(alias = "ttm_buffer_object")]
 #[derive(Clone)]
@@ -107,8 +107,8 @@ impl Bo {
         Ok(self.own()?.resource()?.offset)
     }
 
-    /// The dma-buf of this buffer: made at the first call, and the same one afterwards. Of a buffer that was imported, the
-    /// one that it came as.
+    /// The dma-buf of this buffer: made at the first call, and the same one afterwards. Of a buffer
+    /// that was imported, the one that it came as.
     ///
     /// # Errors
     ///
@@ -129,8 +129,9 @@ impl Bo {
         Ok(buf)
     }
 
-    /// A dma-buf of `len` bytes at `offset`, both whole pages: a new one at each call. It shares the buffer's reservation
-    /// lock, follows its moves, and keeps its memory when the program has dropped the buffer.
+    /// A dma-buf of `len` bytes at `offset`, both whole pages: a new one at each call. It shares
+    /// the buffer's reservation lock, follows its moves, and keeps its memory when the program has
+    /// dropped the buffer.
     ///
     /// ```
     /// use gpu::{Gpu, GpuConfig, Place};
@@ -149,8 +150,8 @@ impl Bo {
     ///
     /// # Errors
     ///
-    /// EINVAL for what is not whole pages of the buffer; EOPNOTSUPP when it was imported; ENODEV when it was revoked;
-    /// ENOMEM when the kernel has no file or memory left.
+    /// EINVAL for what is not whole pages of the buffer; EOPNOTSUPP when it was imported; ENODEV
+    /// when it was revoked; ENOMEM when the kernel has no file or memory left.
     #[doc(alias = "cuMemGetHandleForAddressRange")]
     pub fn export_range(&self, offset: u64, len: u64) -> Result<DmaBuf> {
         let bo = self.own()?;
@@ -167,18 +168,20 @@ impl Bo {
         bo.new_window(offset, len, name_of_window(&bo.name(), offset))
     }
 
-    /// Brings the buffer to where the CPU reaches it, and keeps it there: for a program that maps it. Not with the
-    /// reservation lock held.
+    /// Brings the buffer to where the CPU reaches it, and keeps it there: for a program that maps
+    /// it. Not with the reservation lock held.
     ///
     /// # Errors
     ///
-    /// EINVAL when nobody may map this GPU's memory, EOPNOTSUPP when it was imported, EAGAIN at the limit on pinned VRAM, ENODEV when it was revoked.
+    /// EINVAL when nobody may map this GPU's memory, EOPNOTSUPP when it was imported, EAGAIN at the
+    /// limit on pinned VRAM, ENODEV when it was revoked.
     #[doc(alias = "drm_gem_mmap")]
     pub fn cpu_pages(&self) -> Result<CpuPages> {
         CpuPages::of(self.own()?)
     }
 
-    /// What a program maps for `len` bytes at `offset`; the buffer stays there until it lets go of the hold.
+    /// What a program maps for `len` bytes at `offset`; the buffer stays there until it lets go of
+    /// the hold.
     ///
     /// # Errors
     ///
@@ -213,10 +216,11 @@ impl Bo {
         }
     }
 
-    /// `len` bytes at `offset`, for a [peer memory client](dmabuf::peer::PeerClient) that has given them an address: what its
-    /// `acquire` returns. Devices get whole pages of `page` bytes, so the address must be as far into such a page as
-    /// the offset is. The buffer is pinned where it is while it is registered. It is taken back by a reset, a
-    /// removal, [`revoke_peers`](Self::revoke_peers), and with the last handle of the buffer.
+    /// `len` bytes at `offset`, for a [peer memory client](dmabuf::peer::PeerClient) that has given
+    /// them an address: what its `acquire` returns. Devices get whole pages of `page` bytes, so the
+    /// address must be as far into such a page as the offset is. The buffer is pinned where it is
+    /// while it is registered. It is taken back by a reset, a removal,
+    /// [`revoke_peers`](Self::revoke_peers), and with the last handle of the buffer.
     ///
     /// # Errors
     ///
@@ -225,8 +229,8 @@ impl Bo {
         Ok(Box::new(Claimed::new(self.own()?, offset, len, page)?))
     }
 
-    /// As [`peer_memory`](Self::peer_memory), for a device that cannot stop: nothing takes the memory back while it is
-    /// registered, and the buffer stays as long.
+    /// As [`peer_memory`](Self::peer_memory), for a device that cannot stop: nothing takes the
+    /// memory back while it is registered, and the buffer stays as long.
     ///
     /// # Errors
     ///
@@ -240,8 +244,8 @@ impl Bo {
         Ok(Box::new(Claimed::new(self.own()?, offset, len, page)?.for_good()))
     }
 
-    /// The program freed `len` bytes at `offset`: registrations by address that touch them are dead when this returns.
-    /// Those of its dma-bufs live on. Returns how many there were.
+    /// The program freed `len` bytes at `offset`: registrations by address that touch them are dead
+    /// when this returns. Those of its dma-bufs live on. Returns how many there were.
     pub fn revoke_peers(&self, offset: u64, len: u64) -> usize {
         let Ok(bo) = self.own() else { return 0 };
         let count = bo.revoke_peers(offset, len);

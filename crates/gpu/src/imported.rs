@@ -1,7 +1,7 @@
 //! A buffer of somebody else: the GPU as an importer.
 //!
-//! It imports as a dynamic importer does. What its owner moves is mapped again at the next access; accesses pass the owner's
-//! gate, piece by piece, so that a move waits for a piece at most.
+//! It imports as a dynamic importer does. What its owner moves is mapped again at the next access;
+//! accesses pass the owner's gate, piece by piece, so that a move waits for a piece at most.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

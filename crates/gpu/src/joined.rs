@@ -1,7 +1,8 @@
 //! One dma-buf of parts of several buffers, one behind the other.
 //!
-//! The parts stay where they are for as long as somebody has the dma-buf: a table of addresses has one epoch, and each buffer moves by
-//! itself. What a reset, a removal or an owner takes away of any part is taken away from the whole.
+//! The parts stay where they are for as long as somebody has the dma-buf: a table of addresses has
+//! one epoch, and each buffer moves by itself. What a reset, a removal or an owner takes away of
+//! any part is taken away from the whole.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -64,8 +65,9 @@ impl Drop for Part {
     }
 }
 
-/// One dma-buf of `len` bytes at `offset` of each of these buffers of one GPU, in their order: what a program has put at
-/// neighbouring addresses. All are whole pages. The buffers stay where they are, and keep their memory, until nobody has it any more.
+/// One dma-buf of `len` bytes at `offset` of each of these buffers of one GPU, in their order: what
+/// a program has put at neighbouring addresses. All are whole pages. The buffers stay where they
+/// are, and keep their memory, until nobody has it any more.
 ///
 /// ```
 /// use gpu::{Gpu, GpuConfig, Place, Preset, export_joined};
@@ -81,8 +83,9 @@ impl Drop for Part {
 ///
 /// # Errors
 ///
-/// EINVAL for nothing, for what is not whole pages of a buffer, and for buffers of several GPUs; EOPNOTSUPP when one was
-/// imported, when there are too many, and for a driver that pins at attach; the refusal to bring or pin one to VRAM.
+/// EINVAL for nothing, for what is not whole pages of a buffer, and for buffers of several GPUs;
+/// EOPNOTSUPP when one was imported, when there are too many, and for a driver that pins at attach;
+/// the refusal to bring or pin one to VRAM.
 #[doc(alias = "cuMemGetHandleForAddressRange")]
 pub fn export_joined(ranges: &[(&Bo, u64, u64)]) -> Result<DmaBuf> {
     let page = rustix::param::page_size() as u64;
@@ -118,7 +121,8 @@ pub fn export_joined(ranges: &[(&Bo, u64, u64)]) -> Result<DmaBuf> {
     let buf = buf.map_err(|error| none(error.to_string()))?;
     let _ = joined.buf.set(buf.downgrade());
     for part in &joined.parts {
-        // Under the lock: who takes the buffer away comes before this, and is seen by it, or finds this.
+        // Under the lock: who takes the buffer away comes before this, and is seen by it, or finds
+        // this.
         let _resv = part.bo.resv.lock();
         part.bo.joined().push(Arc::downgrade(&joined));
         part.bo.note_exporter_of(&*part.bo.resource()?);
@@ -300,7 +304,8 @@ impl Exporter for Joined {
         true
     }
 
-    /// What the CPU maps is one stretch of one file: parts that are not side by side are mapped each by itself.
+    /// What the CPU maps is one stretch of one file: parts that are not side by side are mapped
+    /// each by itself.
     fn mmap_backing(&self, offset: u64, len: u64) -> Result<Option<MmapBacking>> {
         self.check()?;
         let end = offset.saturating_add(len);
@@ -341,7 +346,8 @@ impl Exporter for Joined {
 impl Pinning for Joined {
     fn pin(&self, resv: &ResvGuard<'_>, info: &AttachmentInfo) -> Result<()> {
         for (pinned, part) in self.parts.iter().enumerate() {
-            // It is pinned where it is already, so that nothing moves under a lock that is not its own.
+            // It is pinned where it is already, so that nothing moves under a lock that is not its
+            // own.
             if let Err(refusal) = Pinning::pin(&*part.bo, resv, info) {
                 for part in &self.parts[..pinned] {
                     Pinning::unpin(&*part.bo, resv, info);

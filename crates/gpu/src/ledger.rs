@@ -5,9 +5,10 @@
 //!   then     | entry | entry | entry | ...        one for each placement of a buffer, 64 bytes
 //! ```
 //!
-//! Free is what no entry covers; there is no list of free pages that could disagree. An entry counts once its first word
-//! is stored, which is done last, and no longer once that is cleared, which is done first. So a process that dies in the
-//! middle leaves a table that is right, and the lock, being one of its own open file description, goes with it.
+//! Free is what no entry covers; there is no list of free pages that could disagree. An entry
+//! counts once its first word is stored, which is done last, and no longer once that is cleared,
+//! which is done first. So a process that dies in the middle leaves a table that is right, and the
+//! lock, being one of its own open file description, goes with it.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -48,7 +49,8 @@ const LEAVING: u64 = 1 << 26;
 #[derive(Debug)]
 pub(crate) struct Ledger {
     table: HostBuf,
-    /// An open file description of our own, which a forked child does not keep: the lock ends with this process.
+    /// An open file description of our own, which a forked child does not keep: the lock ends with
+    /// this process.
     lock: PrivateFd,
     threads: Mutex<()>,
     owner: u8,
@@ -147,7 +149,8 @@ impl Ledger {
 
     pub(crate) fn lock(&self) -> Locked<'_> {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        // A lock that the kernel does not give (no memory for it) leaves only our own threads excluded.
+        // A lock that the kernel does not give (no memory for it) leaves only our own threads
+        // excluded.
         while flock(&self.lock, FlockOperation::LockExclusive) == Err(rustix::io::Errno::INTR) {}
         Locked { ledger: self, _threads: threads }
     }
@@ -174,7 +177,8 @@ impl Ledger {
 }
 
 impl Locked<'_> {
-    /// All placements that there are. What another process scribbled into the table is not among them.
+    /// All placements that there are. What another process scribbled into the table is not among
+    /// them.
     pub(crate) fn entries(&self) -> Vec<Entry> {
         let high = self.ledger.load(HIGH_AT).min(ENTRIES);
         (0..high).filter_map(|index| self.entry(index)).collect()
@@ -241,8 +245,8 @@ impl Locked<'_> {
         self.ledger.store(HIGH_AT, high);
     }
 
-    /// The placements of a process that is dead get an owner that no process has, lest its number's next owner take
-    /// them for its own.
+    /// The placements of a process that is dead get an owner that no process has, lest its number's
+    /// next owner take them for its own.
     pub(crate) fn orphan(&self, owner: u8) {
         for entry in self.entries().into_iter().filter(|entry| entry.owner == owner) {
             let first = self.ledger.load(word(entry.index, 0)) & !(0xff << 8);

@@ -142,8 +142,8 @@ impl GpuView {
         toml::to_string(self).unwrap_or_default().into_bytes()
     }
 
-    /// What came, if it can be an answer, and after which number the next one begins. Whoever sent it may be anybody: text is
-    /// cut, and has no control characters.
+    /// What came, if it can be an answer, and after which number the next one begins. Whoever sent
+    /// it may be anybody: text is cut, and has no control characters.
     pub(crate) fn decode(said: &[u8], after: u64) -> Option<(Self, Option<u64>)> {
         let mut view: Self = toml::from_str(std::str::from_utf8(said).ok()?).ok()?;
         for text in [&mut view.name, &mut view.preset, &mut view.pci] {

@@ -1,4 +1,5 @@
-//! The machine that the configuration file describes: its GPUs, and the PCI tree that they share with its NICs.
+//! The machine that the configuration file describes: its GPUs, and the PCI tree that they share
+//! with its NICs.
 
 use std::sync::Arc;
 
@@ -9,8 +10,8 @@ use crate::config::GpuConfig;
 use crate::error::{Result, invalid, no_device};
 use crate::gpu::Gpu;
 
-/// What the file that `PEERDMA_CONFIG` names says of GPUs, in the tree where the NICs of the same file are: NICs and GPUs
-/// find the same addresses in it, whoever reads the file.
+/// What the file that `PEERDMA_CONFIG` names says of GPUs, in the tree where the NICs of the same
+/// file are: NICs and GPUs find the same addresses in it, whoever reads the file.
 ///
 /// A file without `[[gpu]]` has the default one, `gpu0`.
 #[derive(Clone, Debug)]
@@ -34,8 +35,8 @@ struct File {
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "callers fill in what they know")]
 pub struct Presets<'a> {
-    /// The preset of sections that name none, and of a machine whose file has no section: its GPU is named after it. Without
-    /// one, a section means [`GpuConfig::default`].
+    /// The preset of sections that name none, and of a machine whose file has no section: its GPU
+    /// is named after it. Without one, a section means [`GpuConfig::default`].
     pub default: Option<&'a str>,
     /// The preset of every GPU, whatever the file says.
     pub all: Option<&'a str>,
@@ -52,7 +53,8 @@ fn first_nic() -> String {
 }
 
 impl Machine {
-    /// Reads the file that `PEERDMA_CONFIG` names; without one, the machine is one NIC and one GPU that reach each other.
+    /// Reads the file that `PEERDMA_CONFIG` names; without one, the machine is one NIC and one GPU
+    /// that reach each other.
     ///
     /// # Errors
     ///

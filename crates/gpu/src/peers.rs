@@ -7,9 +7,9 @@
 //!   ...                           "what do you have" and "do this to it" with text, for `peerdma gpu`
 //! ```
 //!
-//! Abstract sockets: they belong to the network namespace, and a name is free once its process is dead. Nobody is special:
-//! whoever comes first makes the memory, and any process that has it can hand it on. Abstract names have no owner, so both
-//! sides look at the other's uid.
+//! Abstract sockets: they belong to the network namespace, and a name is free once its process is
+//! dead. Nobody is special: whoever comes first makes the memory, and any process that has it can
+//! hand it on. Abstract names have no owner, so both sides look at the other's uid.
 
 pub(crate) mod survey;
 mod wire;
@@ -187,7 +187,8 @@ impl Peers {
             return 0;
         }
         if left.iter().any(|entry| entry.exporter != 0) {
-            // Nobody keeps count of who has a buffer open but the kernel. When it cannot be asked, all count as held.
+            // Nobody keeps count of who has a buffer open but the kernel. When it cannot be asked,
+            // all count as held.
             let held = dmabuf::open_exports();
             left.retain(|entry| entry.exporter == 0 || !is_held(held.as_ref(), &self.gpu, entry));
         }

@@ -18,7 +18,8 @@ pub enum Preset {
     Habanalabs,
     /// Never moves anything; peer-to-peer, and only importers that can be revoked.
     Vfio,
-    /// Never moves anything; importers without a path are refused with a number of the kernel's own.
+    /// Never moves anything; importers without a path are refused with a number of the kernel's
+    /// own.
     Nvidia,
 }
 
@@ -57,13 +58,14 @@ pub enum PinPolicy {
     Refuse,
 }
 
-/// What becomes of an importer that cannot reach the device's memory: it never could (a static one), or the PCI tree has
-/// no path.
+/// What becomes of an importer that cannot reach the device's memory: it never could (a static
+/// one), or the PCI tree has no path.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 #[expect(clippy::exhaustive_enums, reason = "what drivers do")]
 pub enum WithoutP2p {
-    /// It attaches without peer-to-peer, and its map finds the buffer in GTT, or fails (EINVAL) if it may not be there.
+    /// It attaches without peer-to-peer, and its map finds the buffer in GTT, or fails (EINVAL) if
+    /// it may not be there.
     Clear,
     /// As `clear`, but if the buffer may not be in GTT it is refused at attach (EOPNOTSUPP).
     System,
@@ -73,7 +75,8 @@ pub enum WithoutP2p {
     Einval,
     /// It is refused at attach (EOPNOTSUPP).
     Refuse,
-    /// It is refused at attach (ENOTSUPP), but for a static importer that has a path: that one is served in VRAM.
+    /// It is refused at attach (ENOTSUPP), but for a static importer that has a path: that one is
+    /// served in VRAM.
     Enotsupp,
 }
 
@@ -110,8 +113,9 @@ impl Preset {
         }
     }
 
-    /// Whether its refusals to map have its own numbers: the CPU's mmap gets ENOTSUPP, where a driver without the
-    /// operation leaves EINVAL, and a device's map gets NULL whatever the reason, which the core takes for ENOMEM.
+    /// Whether its refusals to map have its own numbers: the CPU's mmap gets ENOTSUPP, where a
+    /// driver without the operation leaves EINVAL, and a device's map gets NULL whatever the
+    /// reason, which the core takes for ENOMEM.
     pub(crate) fn hides_reasons(self) -> bool {
         self == Self::Nvidia
     }

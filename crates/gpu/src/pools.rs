@@ -122,7 +122,8 @@ impl Resource {
         Umem::host_range(self.bytes(), self.offset, self.len)
     }
 
-    /// Takes over the bytes of `from`. False if there was no memory for a page of either: some bytes are lost.
+    /// Takes over the bytes of `from`. False if there was no memory for a page of either: some
+    /// bytes are lost.
     #[must_use]
     pub(crate) fn copy_from(&self, from: &Self) -> bool {
         let len = self.len.min(from.len);

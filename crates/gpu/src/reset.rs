@@ -12,7 +12,8 @@ use crate::device::Device;
 /// How long a reset waits for importers to give their mappings back.
 const RESET_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The GPU is being reset: its buffers are revoked, and what VRAM held is lost. Dropping it ends the reset.
+/// The GPU is being reset: its buffers are revoked, and what VRAM held is lost. Dropping it ends
+/// the reset.
 #[must_use = "the reset ends when this is dropped"]
 pub struct Resetting {
     device: Arc<Device>,
@@ -110,8 +111,8 @@ impl Drop for Resetting {
         if self.device.is_removed() || !self.is_reset {
             return;
         }
-        // First, so that a refusal is always of the time before its buffer's gate opened: an importer that is refused tells
-        // by the gate whether to ask again.
+        // First, so that a refusal is always of the time before its buffer's gate opened: an
+        // importer that is refused tells by the gate whether to ask again.
         self.device.is_resetting.store(false, Ordering::Release);
         let joined: Vec<_> = self.taken.iter().flat_map(|(bo, _)| bo.joined_bufs()).collect();
         for (bo, closed) in self.taken.drain(..) {

@@ -12,7 +12,8 @@ use crate::stats::Counters;
 /// How long a caller waits for buffers that others are just using.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The number of what a fault plan holds, which is no buffer. It counts neither as the process's own nor as pinned.
+/// The number of what a fault plan holds, which is no buffer. It counts neither as the process's
+/// own nor as pinned.
 pub(crate) const BALLAST: u64 = u64::MAX;
 
 /// What a buffer needs.
@@ -38,7 +39,8 @@ pub(crate) enum Evicted {
 }
 
 impl Device {
-    /// A first place for a buffer: where it prefers to be, evicting others; else wherever it may be.
+    /// A first place for a buffer: where it prefers to be, evicting others; else wherever it may
+    /// be.
     pub(crate) fn place(&self, need: Need, place: &Place) -> Result<Resource> {
         let first = self.obtain(place.preferred, need);
         let other = match place.preferred {
@@ -91,7 +93,8 @@ impl Device {
         Some(self.pools.resource(entry))
     }
 
-    /// Where in a domain a buffer may be, the best first: what the CPU need not reach stays out of the BAR.
+    /// Where in a domain a buffer may be, the best first: what the CPU need not reach stays out of
+    /// the BAR.
     fn ranges(&self, domain: Domain, need: Need) -> Vec<(u64, u64)> {
         let (vram, visible) = (self.config.vram, self.config.visible());
         match domain {
@@ -114,7 +117,8 @@ impl Device {
         used.saturating_add(len) > limit
     }
 
-    /// Evicts the buffer that was used least lately and can go. Buffers in GTT are not evicted: there is nowhere to go.
+    /// Evicts the buffer that was used least lately and can go. Buffers in GTT are not evicted:
+    /// there is nowhere to go.
     fn evict_one(&self, domain: Domain, need: Need, only_ours: bool) -> Evicted {
         if domain == Domain::Gtt {
             return if self.reclaim_dead() { Evicted::Yes } else { Evicted::Nothing };
@@ -170,7 +174,8 @@ impl Device {
     /// Evicts one of our buffers, if nobody is just using it.
     pub(crate) fn evict_ours(&self, bo: u64, only_out_of_bar: bool) -> Evicted {
         let Some(bo) = self.bo(bo) else {
-            // It is going away, and frees its room itself when the moves are done that it is part of.
+            // It is going away, and frees its room itself when the moves are done that it is part
+            // of.
             self.engine.step();
             return Evicted::Busy;
         };

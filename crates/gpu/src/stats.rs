@@ -64,8 +64,8 @@ counters! {
     peer_bytes,
     /// Bytes that came from another GPU that this one does not reach, through system memory.
     staged_bytes,
-    /// Accesses through addresses that were retired, as whoever caught their fault reported: a NIC of this process, or
-    /// [`Gpu::report_fault`](crate::Gpu::report_fault).
+    /// Accesses through addresses that were retired, as whoever caught their fault reported: a NIC
+    /// of this process, or [`Gpu::report_fault`](crate::Gpu::report_fault).
     stale_accesses,
     /// Placements that were freed for processes that died.
     reclaimed,

@@ -35,7 +35,8 @@ impl Throttle {
         }
     }
 
-    /// So many bytes were copied: returns when that was no faster than it may be. Not with a lock held that moves need.
+    /// So many bytes were copied: returns when that was no faster than it may be. Not with a lock
+    /// held that moves need.
     #[inline]
     pub(crate) fn pace(&self, len: u64) {
         let rate = self.rate.load(Ordering::Relaxed);

@@ -1,9 +1,10 @@
-//! Bad days of GPU memory, from a fault plan: what the time, functions of a runtime and packets of a NIC do to the GPUs of this
-//! process.
+//! Bad days of GPU memory, from a fault plan: what the time, functions of a runtime and packets of
+//! a NIC do to the GPUs of this process.
 //!
-//! The plan is the one that `PEERDMA_FAULT` names. Acts are done by a thread of their own, which starts with the
-//! first of them. A call of a runtime that triggers one waits until it is done, so that the same call meets the same
-//! weather in each run; a NIC does not wait, since it would hold its engine.
+//! The plan is the one that `PEERDMA_FAULT` names. Acts are done by a thread of their own, which
+//! starts with the first of them. A call of a runtime that triggers one waits until it is done, so
+//! that the same call meets the same weather in each run; a NIC does not wait, since it would hold
+//! its engine.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -110,7 +111,8 @@ fn called(name: &'static str) {
         let _ = done.send(());
     }));
     if is_given {
-        // TIMEOUT: an act on many buffers, or one that the program uses all the time, goes on without this call.
+        // TIMEOUT: an act on many buffers, or one that the program uses all the time, goes on
+        // without this call.
         let _ = wait.recv_timeout(PATIENCE);
     }
 }

@@ -1,6 +1,7 @@
 //! What holds for a while: settings that a fault plan made, the last of which counts.
 
-/// A setting, and for how long it holds: until the next one, or until its window ends, whatever other windows do meanwhile.
+/// A setting, and for how long it holds: until the next one, or until its window ends, whatever
+/// other windows do meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Windows<T> {
     base: T,
@@ -9,7 +10,8 @@ pub(crate) struct Windows<T> {
 }
 
 impl<T: Copy + PartialEq> Windows<T> {
-    /// Sets it. Without a window it holds from now on, and all windows are over. Returns what counts now.
+    /// Sets it. Without a window it holds from now on, and all windows are over. Returns what
+    /// counts now.
     pub(crate) fn set(&mut self, value: T, window: Option<u64>) -> T {
         match window {
             Some(window) => self.open.push((window, value)),

@@ -1,4 +1,5 @@
-//! The thread that acts on GPUs from outside the program. It starts when there is something to do for the first time.
+//! The thread that acts on GPUs from outside the program. It starts when there is something to do
+//! for the first time.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,7 +22,8 @@ struct Queue {
 static QUEUE: Mutex<Queue> = Mutex::new(Queue { jobs: VecDeque::new(), timed: Vec::new(), pid: 0 });
 static MORE: Condvar = Condvar::new();
 
-/// Has the thread do something, after what it was given before. False if it cannot: too much waits, or there is no thread.
+/// Has the thread do something, after what it was given before. False if it cannot: too much waits,
+/// or there is no thread.
 pub(crate) fn submit(job: Job) -> bool {
     give(|queue| queue.jobs.len() < MOST, |queue| queue.jobs.push_back(job))
 }
@@ -69,7 +71,8 @@ fn run() {
     loop {
         let now = Instant::now();
         let next = (0..queue.timed.len()).min_by_key(|place| queue.timed[*place].0);
-        // They take turns: where acts take longer than the time between them, something is always due, and a call waits.
+        // They take turns: where acts take longer than the time between them, something is always
+        // due, and a call waits.
         let is_others_turn = was_timed && !queue.jobs.is_empty();
         let due = next.filter(|place| !is_others_turn && queue.timed[*place].0 <= now);
         was_timed = due.is_some();

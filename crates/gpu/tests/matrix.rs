@@ -1,4 +1,5 @@
-//! The table of `docs/semantics.md` 2.6: every importer class against every exporter, with peer-to-peer and without.
+//! The table of `docs/semantics.md` 2.6: every importer class against every exporter, with
+//! peer-to-peer and without.
 
 mod common;
 

@@ -209,7 +209,8 @@ fn a_reset_revokes_and_loses_what_vram_held() {
     assert_eq!((gpu.stats().revoked, gpu.stats().stale_accesses), (1, 1));
 }
 
-/// Whoever is refused asks again when the gate has changed, so nobody is refused any more when it opens.
+/// Whoever is refused asks again when the gate has changed, so nobody is refused any more when it
+/// opens.
 #[test]
 fn a_refusal_of_a_reset_is_older_than_the_gate_that_opens() {
     let (gpu, tree) = open(&config(Preset::Xe));

@@ -1,7 +1,9 @@
-//! Random use of one GPU by several threads, with an oracle: bytes are right, nothing leaks, nothing hangs.
+//! Random use of one GPU by several threads, with an oracle: bytes are right, nothing leaks,
+//! nothing hangs.
 //!
-//! Each thread draws its steps from its own seed, so a thread's steps are the same in each run; how threads interleave is
-//! not. `PEERDMA_STRESS_SEED` and `PEERDMA_STRESS_STEPS` change the run; the seed is printed.
+//! Each thread draws its steps from its own seed, so a thread's steps are the same in each run; how
+//! threads interleave is not. `PEERDMA_STRESS_SEED` and `PEERDMA_STRESS_STEPS` change the run; the
+//! seed is printed.
 
 mod common;
 
@@ -181,7 +183,8 @@ impl Worker<'_> {
     }
 }
 
-/// An access as a device with page faults does it: maps again when it finds out that it must. `false`: not possible now.
+/// An access as a device with page faults does it: maps again when it finds out that it must.
+/// `false`: not possible now.
 fn access(mr: &Mr, mut once: impl FnMut() -> Result<(), Miss>) -> bool {
     loop {
         match once() {

@@ -1,4 +1,5 @@
-//! Two processes at random on one small GPU: both evict each other's buffers all the time, and every byte stays right.
+//! Two processes at random on one small GPU: both evict each other's buffers all the time, and
+//! every byte stays right.
 //!
 //! `PEERDMA_STRESS_SEED` and `PEERDMA_STRESS_STEPS` change the run; the seed is printed.
 

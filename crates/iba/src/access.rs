@@ -51,7 +51,8 @@ impl Access {
         self.intersects(writing)
     }
 
-    /// Whether the set breaks the rule that remote write and remote atomic need local write (`ibv_reg_mr(3)`).
+    /// Whether the set breaks the rule that remote write and remote atomic need local write
+    /// (`ibv_reg_mr(3)`).
     pub const fn lacks_local_write(self) -> bool {
         (self.contains(Self::REMOTE_WRITE) || self.contains(Self::REMOTE_ATOMIC))
             && !self.contains(Self::LOCAL_WRITE)

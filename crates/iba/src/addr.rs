@@ -3,8 +3,8 @@
 use core::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A global identifier: 16 bytes in network order. In RoCEv2 it is an IP address, an IPv4 one in its mapped form
-/// (RoCEv2 Annex A17.4.5.1).
+/// A global identifier: 16 bytes in network order. In RoCEv2 it is an IP address, an IPv4 one in
+/// its mapped form (RoCEv2 Annex A17.4.5.1).
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[doc(alias = "ibv_gid")]
 pub struct Gid(pub [u8; 16]);

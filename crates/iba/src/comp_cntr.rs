@@ -3,7 +3,8 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// Operations that a completion counter is attached for, with the values of `enum ibv_qp_attach_comp_cntr_op`.
+    /// Operations that a completion counter is attached for, with the values of
+    /// `enum ibv_qp_attach_comp_cntr_op`.
     ///
     /// Unknown bits are kept, so that a refusal can name them.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

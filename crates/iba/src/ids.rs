@@ -13,7 +13,8 @@ impl Qpn {
     /// The destination of a multicast packet (IBA 10.5.1).
     pub const MULTICAST: Self = Self(0xff_ffff);
 
-    /// The low 24 bits of `value`; higher bits are dropped, as the header field has no room for them.
+    /// The low 24 bits of `value`; higher bits are dropped, as the header field has no room for
+    /// them.
     pub const fn new(value: u32) -> Self {
         Self(value & 0xff_ffff)
     }
@@ -81,7 +82,8 @@ key! {
 }
 
 impl QKey {
-    /// Whether the key has the bit that makes a sender use its QP's own key instead (IBA 10.2.5, C10-15).
+    /// Whether the key has the bit that makes a sender use its QP's own key instead (IBA 10.2.5,
+    /// C10-15).
     pub const fn is_controlled(self) -> bool {
         self.0 & 0x8000_0000 != 0
     }
@@ -91,8 +93,8 @@ impl PKey {
     /// The key every port has: full membership in the default partition.
     pub const DEFAULT: Self = Self(0xffff);
 
-    /// Whether a packet with key `other` may reach a port with this key: equal below the membership bit, and at least
-    /// one of the two is a full member (IBA 10.9.3).
+    /// Whether a packet with key `other` may reach a port with this key: equal below the membership
+    /// bit, and at least one of the two is a full member (IBA 10.9.3).
     pub const fn matches(self, other: Self) -> bool {
         self.0 & 0x7fff == other.0 & 0x7fff && (self.0 | other.0) & 0x8000 != 0
     }

@@ -1,8 +1,8 @@
 //! The words of InfiniBand: the numbers, states and tables that every other crate speaks in.
 //!
-//! Nothing here performs I/O, holds a lock or has a side effect. A type exists where a bare integer would let two
-//! different things be confused: a [`Psn`] is not a [`Qpn`], an [`LKey`] is not an [`RKey`], and none of them has an
-//! ordering that wraps wrongly.
+//! Nothing here performs I/O, holds a lock or has a side effect. A type exists where a bare integer
+//! would let two different things be confused: a [`Psn`] is not a [`Qpn`], an [`LKey`] is not an
+//! [`RKey`], and none of them has an ordering that wraps wrongly.
 //!
 //! | module | what it names |
 //! |---|---|
@@ -20,9 +20,9 @@
 //! | [`wr`] | what a work request asks |
 //! | [`hash`] | what receive side scaling hashes |
 //!
-//! Names are those of the InfiniBand Architecture Specification, of the kernel and of libibverbs, without their
-//! prefixes; each item carries its C name as a documentation alias. Numeric values are those of `<infiniband/verbs.h>`
-//! where that header gives one.
+//! Names are those of the InfiniBand Architecture Specification, of the kernel and of libibverbs,
+//! without their prefixes; each item carries its C name as a documentation alias. Numeric values
+//! are those of `<infiniband/verbs.h>` where that header gives one.
 #![forbid(unsafe_code)]
 
 pub mod access;

@@ -33,8 +33,9 @@ impl Mtu {
         128 << self as u32
     }
 
-    /// The largest MTU whose packets fit a netdev of `link_mtu` bytes with `overhead` bytes of headers around the
-    /// payload, as a RoCE port derives its active MTU; the smallest one if none fits.
+    /// The largest MTU whose packets fit a netdev of `link_mtu` bytes with `overhead` bytes of
+    /// headers around the payload, as a RoCE port derives its active MTU; the smallest one if none
+    /// fits.
     pub fn largest_within(link_mtu: u32, overhead: u32) -> Self {
         let room = link_mtu.saturating_sub(overhead);
         Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= room).unwrap_or(Self::Mtu256)

@@ -6,15 +6,16 @@ const MASK: u32 = 0xff_ffff;
 
 /// A packet sequence number (IBA 9.7.2).
 ///
-/// There is no `Ord`: which of two numbers is later depends on the distance between them, so a comparison has to say
-/// what it means, with [`Psn::distance`].
+/// There is no `Ord`: which of two numbers is later depends on the distance between them, so a
+/// comparison has to say what it means, with [`Psn::distance`].
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[doc(alias = "rq_psn")]
 #[doc(alias = "sq_psn")]
 pub struct Psn(u32);
 
 impl Psn {
-    /// The low 24 bits of `value`; higher bits are dropped, as the header field has no room for them.
+    /// The low 24 bits of `value`; higher bits are dropped, as the header field has no room for
+    /// them.
     pub const fn new(value: u32) -> Self {
         Self(value & MASK)
     }
@@ -36,9 +37,11 @@ impl Psn {
         Self(self.0.wrapping_sub(count) & MASK)
     }
 
-    /// How many packets `self` is after `earlier`: positive when later, negative when before, in -2^23 ..= 2^23 - 1.
+    /// How many packets `self` is after `earlier`: positive when later, negative when before, in
+    /// -2^23 ..= 2^23 - 1.
     ///
-    /// IBA 9.7.5.1.1 splits the sequence space in half the same way: what is less than half of it ahead is later.
+    /// IBA 9.7.5.1.1 splits the sequence space in half the same way: what is less than half of it
+    /// ahead is later.
     pub const fn distance(self, earlier: Self) -> i32 {
         ((self.0.wrapping_sub(earlier.0) << 8) as i32) >> 8
     }

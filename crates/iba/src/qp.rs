@@ -102,8 +102,8 @@ impl QpState {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
     }
 
-    /// Whether send work requests may be posted in this state (IBA 10.8.2, C10-96). In the error states they are
-    /// accepted and flushed.
+    /// Whether send work requests may be posted in this state (IBA 10.8.2, C10-96). In the error
+    /// states they are accepted and flushed.
     pub const fn accepts_sends(self) -> bool {
         matches!(self, Self::Rts | Self::Sqd | Self::Sqe | Self::Err)
     }
@@ -309,8 +309,8 @@ impl fmt::Display for TransitionError {
 
 impl core::error::Error for TransitionError {}
 
-/// What moving a QP of type `qp_type` from `from` to `to` takes, or `None` where it cannot be done (IBA table 91; the
-/// kernel's `qp_state_table` in `drivers/infiniband/core/verbs.c`).
+/// What moving a QP of type `qp_type` from `from` to `to` takes, or `None` where it cannot be done
+/// (IBA table 91; the kernel's `qp_state_table` in `drivers/infiniband/core/verbs.c`).
 pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
     use AttrMask as A;
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
@@ -391,8 +391,8 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
     }
 }
 
-/// Checks `mask` against [`transition`], as `ib_modify_qp_is_ok` of the kernel does: every required attribute given,
-/// nothing beyond required and optional.
+/// Checks `mask` against [`transition`], as `ib_modify_qp_is_ok` of the kernel does: every required
+/// attribute given, nothing beyond required and optional.
 pub fn check_transition(
     qp_type: QpType,
     from: QpState,
@@ -421,7 +421,8 @@ mod tests {
         transition(qp_type, from, to).is_some()
     }
 
-    /// The whole matrix for the three basic types: a row per state, a mark per state it can move to.
+    /// The whole matrix for the three basic types: a row per state, a mark per state it can move
+    /// to.
     #[test]
     fn transition_matrix() {
         let matrix = |qp_type| {

@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-/// The local ACK timeout of a QP: `4.096 us * 2^code`, and no timeout at all for code 0 (IBA 9.7.6.1.3).
+/// The local ACK timeout of a QP: `4.096 us * 2^code`, and no timeout at all for code 0 (IBA
+/// 9.7.6.1.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[doc(alias = "timeout")]
 pub struct AckTimeout(u8);

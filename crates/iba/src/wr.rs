@@ -59,8 +59,8 @@ impl WrOpcode {
         matches!(self, Self::AtomicCmpAndSwp | Self::AtomicFetchAndAdd)
     }
 
-    /// Whether the peer answers it and does not only acknowledge it: such requests are limited in number (IBA 9.4.1.2
-    /// and annex A19).
+    /// Whether the peer answers it and does not only acknowledge it: such requests are limited in
+    /// number (IBA 9.4.1.2 and annex A19).
     pub const fn is_answered(self) -> bool {
         self.is_read_like() || matches!(self, Self::Flush | Self::AtomicWrite)
     }

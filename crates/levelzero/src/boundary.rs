@@ -1,4 +1,5 @@
-//! Where calls come in: what each returns, and what it leaves for who asks for the last error in words.
+//! Where calls come in: what each returns, and what it leaves for who asks for the last error in
+//! words.
 
 use std::cell::RefCell;
 use std::ffi::CString;

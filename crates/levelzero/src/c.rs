@@ -1,5 +1,5 @@
-//! What C passes: pointers ([`umd::c`]), structures that name their kind and lead to others, and lists whose length is asked for
-//! first.
+//! What C passes: pointers ([`umd::c`]), structures that name their kind and lead to others, and
+//! lists whose length is asked for first.
 
 use crate::status::{Refusal, Result};
 

@@ -28,7 +28,8 @@ impl Context {
 }
 
 impl Process {
-    /// Ends a context, and frees its memory. Queues, lists and events of it stay until they are destroyed, as with Intel's driver.
+    /// Ends a context, and frees its memory. Queues, lists and events of it stay until they are
+    /// destroyed, as with Intel's driver.
     ///
     /// # Errors
     ///

@@ -61,7 +61,8 @@ pub(crate) fn now() -> u64 {
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
-/// When a wait of so many nanoseconds ends; never for the largest number, and for those that no clock reaches.
+/// When a wait of so many nanoseconds ends; never for the largest number, and for those that no
+/// clock reaches.
 pub(crate) fn end_of(timeout: u64) -> Option<Instant> {
     if timeout == u64::MAX {
         return None;

@@ -1,9 +1,11 @@
 //! Handles by which one process names its memory or its pools of events to another.
 //!
-//! A handle is 64 bytes, of which the first four are the number of a descriptor. Programs pass the descriptor on by themselves
-//! (`SCM_RIGHTS`, `pidfd_getfd`), write the number that it has in the other process into those four bytes, and keep the rest or
-//! not. So who opens a handle looks whether the number is one of its own descriptors, of the file that the rest names, or of any
-//! dma-buf if the rest is zero; and only else takes the descriptor from the process that the rest names.
+//! A handle is 64 bytes, of which the first four are the number of a descriptor. Programs pass the
+//! descriptor on by themselves (`SCM_RIGHTS`, `pidfd_getfd`), write the number that it has in the
+//! other process into those four bytes, and keep the rest or not. So who opens a handle looks
+//! whether the number is one of its own descriptors, of the file that the rest names, or of any
+//! dma-buf if the rest is zero; and only else takes the descriptor from the process that the rest
+//! names.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -26,7 +28,8 @@ pub(crate) enum What {
 
 const MAGIC: [u8; 4] = *b"PDZ1";
 
-/// Writes a handle of a file of this process, which must stay open for as long as the handle is to lead there.
+/// Writes a handle of a file of this process, which must stay open for as long as the handle is to
+/// lead there.
 ///
 /// # Errors
 ///

@@ -13,11 +13,12 @@
 //!                 `- space   which addresses are whose, over umd
 //! ```
 //!
-//! The GPU is `gpu`'s, and what is not Level Zero's own is `umd`'s: addresses, copies, work in order. Nothing computes: there are no
-//! modules and no kernels, which is said once in words.
+//! The GPU is `gpu`'s, and what is not Level Zero's own is `umd`'s: addresses, copies, work in
+//! order. Nothing computes: there are no modules and no kernels, which is said once in words.
 //!
-//! Nothing happens when a library is loaded. `zeInit` reads the configuration and reserves addresses; a GPU is opened when it is
-//! first needed, a thread started when a queue has to wait. A child of a fork is told `ZE_RESULT_ERROR_UNINITIALIZED`.
+//! Nothing happens when a library is loaded. `zeInit` reads the configuration and reserves
+//! addresses; a GPU is opened when it is first needed, a thread started when a queue has to wait. A
+//! child of a fork is told `ZE_RESULT_ERROR_UNINITIALIZED`.
 #![allow(unsafe_code, reason = "this is the boundary to C")]
 
 mod api;
@@ -44,7 +45,8 @@ pub const PCI_ID: u32 = 0x0bd5_8086;
 /// The board that it says it is on.
 pub const PCI_SUBSYSTEM: u32 = 0x0000_8086;
 
-/// The machine that Level Zero finds: that of the configuration, where a GPU whose preset is not named is `xe`.
+/// The machine that Level Zero finds: that of the configuration, where a GPU whose preset is not
+/// named is `xe`.
 ///
 /// # Errors
 ///

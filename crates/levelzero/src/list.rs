@@ -1,4 +1,5 @@
-//! Command lists: what a queue is to do, written down; or done at once, if the list is an immediate one.
+//! Command lists: what a queue is to do, written down; or done at once, if the list is an immediate
+//! one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -81,8 +81,8 @@ pub(crate) fn init() -> Result<&'static Process> {
     get()
 }
 
-/// The devices that a mask leaves: numbers, separated by commas. What it says of sub-devices, behind a point, is not looked at:
-/// there are none.
+/// The devices that a mask leaves: numbers, separated by commas. What it says of sub-devices,
+/// behind a point, is not looked at: there are none.
 fn masked(mask: &str, count: usize) -> Vec<usize> {
     let number = |entry: &str| entry.trim().split('.').next()?.parse::<usize>().ok();
     let mut left: Vec<_> =

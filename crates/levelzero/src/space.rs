@@ -26,7 +26,8 @@ pub(crate) type Reserved = umd::vmm::Reserved<Allocation>;
 pub(crate) struct Held {
     pub(crate) context: Arc<Context>,
     pub(crate) kind: Kind,
-    /// What a device may do with reserved addresses at which nothing is mapped yet, as the program said it.
+    /// What a device may do with reserved addresses at which nothing is mapped yet, as the program
+    /// said it.
     pub(crate) access: AtomicU32,
 }
 
@@ -76,7 +77,8 @@ impl Held {
         Self { context, kind, access: AtomicU32::new(0) }
     }
 
-    /// The number of the dma-buf of this memory: the same for each who asks, until the memory is freed.
+    /// The number of the dma-buf of this memory: the same for each who asks, until the memory is
+    /// freed.
     ///
     /// # Errors
     ///

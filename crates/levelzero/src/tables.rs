@@ -21,8 +21,8 @@ fn entries(table: &str) -> Option<impl Iterator<Item = (&'static str, u32)>> {
     }))
 }
 
-/// The addresses of the functions of a table of that version, null for those that are not served; and no more than that version
-/// has.
+/// The addresses of the functions of a table of that version, null for those that are not served;
+/// and no more than that version has.
 ///
 /// # Errors
 ///

@@ -13,8 +13,8 @@
 //!   --no-gro          receive datagram by datagram
 //! ```
 //!
-//! There is no flow control: the figure that counts is what was received, the loss shows by how much the sender was
-//! faster.
+//! There is no flow control: the figure that counts is what was received, the loss shows by how
+//! much the sender was faster.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

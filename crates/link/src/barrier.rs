@@ -1,14 +1,15 @@
 //! Fences of which one side pays for both (`membarrier(2)`).
 //!
-//! Two threads that each store a word and then load the other's word both need a fence in between, or both loads may miss
-//! both stores. On the data path that fence costs more than all else, as it waits until a peer has let go of each line that
-//! was written before. Where one side seldom comes to this point, the other leaves its fence to it: the data path has a
-//! `light` fence, which only the compiler sees, and the rare side has a heavy one (`here`, `everywhere`), with which
-//! the kernel makes every thread concerned execute a fence, wherever it is.
+//! Two threads that each store a word and then load the other's word both need a fence in between,
+//! or both loads may miss both stores. On the data path that fence costs more than all else, as it
+//! waits until a peer has let go of each line that was written before. Where one side seldom comes
+//! to this point, the other leaves its fence to it: the data path has a `light` fence, which only
+//! the compiler sees, and the rare side has a heavy one (`here`, `everywhere`), with which the
+//! kernel makes every thread concerned execute a fence, wherever it is.
 //!
-//! What the data path stored before its light fence is then seen after the heavy one, or else what was stored before the
-//! heavy fence is seen after the light one. A thread may rely on that while `is_ready`: its process has asked the kernel to
-//! be one of those concerned.
+//! What the data path stored before its light fence is then seen after the heavy one, or else what
+//! was stored before the heavy fence is seen after the light one. A thread may rely on that while
+//! `is_ready`: its process has asked the kernel to be one of those concerned.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 #[cfg(not(loom))]
@@ -33,8 +34,9 @@ static STATE: AtomicU8 = AtomicU8::new(UNASKED);
 #[cfg(not(loom))]
 const SETTLED: Duration = Duration::from_millis(10);
 
-/// Asks the kernel to let this process take part in heavy fences, from a thread of its own, as a process with several
-/// threads is answered after tens of milliseconds only. Until then, and if the answer is no, all fences are full ones.
+/// Asks the kernel to let this process take part in heavy fences, from a thread of its own, as a
+/// process with several threads is answered after tens of milliseconds only. Until then, and if the
+/// answer is no, all fences are full ones.
 pub fn prepare() {
     // ORDERING: who asks is settled by the exchange alone.
     let first = STATE.compare_exchange(UNASKED, ASKING, Ordering::Relaxed, Ordering::Relaxed);
@@ -52,8 +54,8 @@ fn ask() {
     STATE.store(if answer.is_ok() { READY } else { REFUSED }, Ordering::Release);
 }
 
-/// In the child of a fork: the thread that asked did not come along, or its answer may be younger than what the kernel copied.
-/// Who opens a device there asks anew.
+/// In the child of a fork: the thread that asked did not come along, or its answer may be younger
+/// than what the kernel copied. Who opens a device there asks anew.
 pub fn forget_in_child() {
     if STATE.load(Ordering::Relaxed) != REFUSED {
         STATE.store(UNASKED, Ordering::Relaxed);
@@ -66,7 +68,8 @@ pub(crate) fn is_ready() -> bool {
     cfg!(loom) || STATE.load(Ordering::Acquire) == READY
 }
 
-/// The fence of the data path: between a store and a load after it that a heavy fence is to keep in order.
+/// The fence of the data path: between a store and a load after it that a heavy fence is to keep in
+/// order.
 #[inline]
 pub(crate) fn light() {
     #[cfg(not(loom))]
@@ -86,8 +89,9 @@ pub(crate) fn everywhere() {
     heavy(MembarrierCommand::GlobalExpedited);
 }
 
-/// Waits until the kernel is done with what it had begun, in every processor: what has been looked up without a lock by then is used no
-/// more. (A grace period of RCU, which is what `MEMBARRIER_CMD_GLOBAL` waits for: 8 to 30 ms.)
+/// Waits until the kernel is done with what it had begun, in every processor: what has been looked
+/// up without a lock by then is used no more. (A grace period of RCU, which is what
+/// `MEMBARRIER_CMD_GLOBAL` waits for: 8 to 30 ms.)
 pub(crate) fn grace() {
     #[cfg(not(loom))]
     if membarrier(MembarrierCommand::Global).is_err() {
@@ -99,7 +103,8 @@ pub(crate) fn grace() {
 fn heavy(command: MembarrierCommand) {
     #[cfg(not(loom))]
     if membarrier(command).is_err() {
-        // A sandbox that came later forbids it. Time does the same, and from now on nobody relies on it.
+        // A sandbox that came later forbids it. Time does the same, and from now on nobody relies
+        // on it.
         STATE.store(REFUSED, Ordering::Relaxed);
         std::thread::sleep(SETTLED);
         core::sync::atomic::fence(Ordering::SeqCst);

@@ -1,11 +1,12 @@
 //! A lock that is free of charge for the thread that mostly takes it.
 //!
-//! A lock takes two locked instructions, and each waits until every line written before is this processor's own: at the end
-//! of a message that is the wait for the peer, once more. So the thread that takes the lock again and again, the one that
-//! polls, becomes its *favourite*: it says with a plain store that it is inside, and looks whether it still is
-//! the favourite. All others take a mutex among themselves first, then end the favour, and wait until the favourite has
-//! left. That costs them microseconds, so the favour is won only by taking the lock many times in a row; until then all are
-//! like the rest.
+//! A lock takes two locked instructions, and each waits until every line written before is this
+//! processor's own: at the end of a message that is the wait for the peer, once more. So the thread
+//! that takes the lock again and again, the one that polls, becomes its *favourite*: it says with a
+//! plain store that it is inside, and looks whether it still is the favourite. All others take a
+//! mutex among themselves first, then end the favour, and wait until the favourite has left. That
+//! costs them microseconds, so the favour is won only by taking the lock many times in a row; until
+//! then all are like the rest.
 
 #![allow(unsafe_code, reason = "a lock promises that one holds it at a time")]
 
@@ -35,15 +36,18 @@ mod raw {
     /// The same, which keeps the lock itself from being dropped.
     pub type ArcMutexGuard<T> = lock_api::ArcMutexGuard<RawBiased, T>;
 
-    /// The lock. Of two locks that one thread takes, one inside the other, the inner one waits for ever, as of any mutex.
+    /// The lock. Of two locks that one thread takes, one inside the other, the inner one waits for
+    /// ever, as of any mutex.
     pub struct RawBiased {
         bias: Bias,
         mutex: parking_lot::RawMutex,
-        /// The thread that holds the mutex, or 0. Of use to that thread only: to any other it says nothing.
+        /// The thread that holds the mutex, or 0. Of use to that thread only: to any other it says
+        /// nothing.
         holder: AtomicUsize,
     }
 
-    /// Whether the calling thread holds the lock, or is about to: a signal handler that it runs would wait for ever.
+    /// Whether the calling thread holds the lock, or is about to: a signal handler that it runs
+    /// would wait for ever.
     pub fn is_held_here<T>(mutex: &Mutex<T>) -> bool {
         // SAFETY: the raw lock is not unlocked.
         let raw = unsafe { mutex.raw() };
@@ -51,8 +55,8 @@ mod raw {
         raw.bias.is_inside(me) || raw.holder.load(Ordering::Relaxed) == me
     }
 
-    /// In the child of a fork, which the thread that holds the lock came through alone: another may have been about to enter,
-    /// or have waited for the mutex, and is gone.
+    /// In the child of a fork, which the thread that holds the lock came through alone: another may
+    /// have been about to enter, or have waited for the mutex, and is gone.
     pub fn forget_others<T>(guard: &ArcMutexGuard<T>) {
         // SAFETY: the raw lock is not unlocked.
         let raw = unsafe { ArcMutexGuard::mutex(guard).raw() };
@@ -75,7 +79,8 @@ mod raw {
             self.bias.leave(this_thread())
         }
 
-        /// Takes the lock with the mutex held, unless the favourite stays inside until the deadline.
+        /// Takes the lock with the mutex held, unless the favourite stays inside until the
+        /// deadline.
         fn take_over(&self, deadline: Option<Instant>) -> bool {
             self.holder.store(this_thread(), Ordering::Relaxed);
             let is_over = self.bias.take_over(this_thread(), deadline);
@@ -94,8 +99,8 @@ mod raw {
         }
     }
 
-    // SAFETY: `Bias` tells who of the favourite and the holder of the mutex holds the lock, never both (see its models), and
-    // the mutex is held by one at a time.
+    // SAFETY: `Bias` tells who of the favourite and the holder of the mutex holds the lock, never
+    // both (see its models), and the mutex is held by one at a time.
     unsafe impl lock_api::RawMutex for RawBiased {
         const INIT: Self = Self {
             bias: Bias::new(),
@@ -122,7 +127,8 @@ mod raw {
             if !self.leave() {
                 self.bias.consider(this_thread());
                 self.holder.store(0, Ordering::Relaxed);
-                // SAFETY: the lock is held, and not by its favourite's way, so that its holder holds the mutex.
+                // SAFETY: the lock is held, and not by its favourite's way, so that its holder
+                // holds the mutex.
                 unsafe { self.mutex.unlock() };
             }
         }

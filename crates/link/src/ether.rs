@@ -6,8 +6,9 @@
 //!   Listener::receive()  <---------+------- wire
 //! ```
 //!
-//! The kernel opens such a socket for those who have CAP_NET_RAW over the network namespace, as its RDMA core lets those
-//! make raw packet QPs. A listener gets a *copy* of each frame: the kernel's own stack has it, too.
+//! The kernel opens such a socket for those who have CAP_NET_RAW over the network namespace, as its
+//! RDMA core lets those make raw packet QPs. A listener gets a *copy* of each frame: the kernel's
+//! own stack has it, too.
 //!
 //! Frames are bytes here. A VLAN tag that the kernel took out of a frame is put back.
 
@@ -69,7 +70,8 @@ pub enum SendError {
 pub enum Passed {
     /// In, to an address that the netdev listens to.
     In,
-    /// In, to another host's address: a netdev that is not promiscuous would not have taken it from the wire.
+    /// In, to another host's address: a netdev that is not promiscuous would not have taken it from
+    /// the wire.
     Astray,
     /// Out.
     Out,
@@ -81,9 +83,11 @@ pub enum Passed {
 pub struct Frame<'a> {
     /// Which way.
     pub passed: Passed,
-    /// From the destination address on, without the check sequence. The buffer is the receiver's until the next call.
+    /// From the destination address on, without the check sequence. The buffer is the receiver's
+    /// until the next call.
     pub bytes: &'a mut [u8],
-    /// Whether its sender, on this host, left the checksum of TCP or UDP to the netdev, and nobody has written it yet.
+    /// Whether its sender, on this host, left the checksum of TCP or UDP to the netdev, and nobody
+    /// has written it yet.
     pub is_unfinished: bool,
 }
 
@@ -157,8 +161,8 @@ impl Listener {
         Ok(Self { socket, buffer: vec![0; room], last: None, is_kept: false, too_long: 0 })
     }
 
-    /// The next frame, if there is one. Frames longer than the port's MTU allows (the kernel joins and splits such within
-    /// a host) are left out, and counted.
+    /// The next frame, if there is one. Frames longer than the port's MTU allows (the kernel joins
+    /// and splits such within a host) are left out, and counted.
     pub fn receive(&mut self) -> io::Result<Option<Frame<'_>>> {
         if !std::mem::take(&mut self.is_kept) {
             self.last = None;
@@ -216,7 +220,8 @@ impl AsFd for Listener {
     }
 }
 
-/// Moves the addresses to the front, and puts a tag (its type and its contents) between them and the rest.
+/// Moves the addresses to the front, and puts a tag (its type and its contents) between them and
+/// the rest.
 fn put_tag_back(buffer: &mut [u8], (kind, tci): (u16, u16)) {
     buffer.copy_within(TAG..TAG + ADDRESSES, 0);
     buffer[ADDRESSES..ADDRESSES + 2].copy_from_slice(&kind.to_be_bytes());

@@ -17,7 +17,8 @@ pub(crate) unsafe trait OwnsFds {
     fn inherited(&self, out: &mut Vec<Inherited>);
 }
 
-/// For the child after a fork: closes the descriptors of `owner`, and leaks the rest of it without running its destructors.
+/// For the child after a fork: closes the descriptors of `owner`, and leaks the rest of it without
+/// running its destructors.
 pub(crate) fn abandon(owner: impl OwnsFds) {
     let mut fds = Vec::new();
     owner.inherited(&mut fds);

@@ -1,8 +1,10 @@
-//! Whether the next hop towards a host is known to the kernel: what a RoCE NIC asks before it builds an address.
+//! Whether the next hop towards a host is known to the kernel: what a RoCE NIC asks before it
+//! builds an address.
 //!
-//! Real NICs put the Ethernet address of the next hop into a QP, and resolving an address waits until ARP or neighbour
-//! discovery found it (`dst_fetch_ha` of `drivers/infiniband/core/addr.c`). Datagrams of a socket need no such address, but a
-//! program that connects to a host that is off should learn it as early.
+//! Real NICs put the Ethernet address of the next hop into a QP, and resolving an address waits
+//! until ARP or neighbour discovery found it (`dst_fetch_ha` of `drivers/infiniband/core/addr.c`).
+//! Datagrams of a socket need no such address, but a program that connects to a host that is off
+//! should learn it as early.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -30,7 +32,8 @@ pub fn is_known(to: SocketAddr) -> io::Result<bool> {
     let route = route(to)?;
     let index = attribute(&route, RTMSG, libc::RTA_OIF).and_then(netlink::read_u32);
     let Some(index) = index else { return Ok(true) };
-    // struct rtmsg: family, destination and source prefix lengths, tos, table, protocol, scope, type.
+    // struct rtmsg: family, destination and source prefix lengths, tos, table, protocol, scope,
+    // type.
     if route.byte(7) != libc::RTN_UNICAST || resolves_nothing(index)? {
         return Ok(true);
     }
@@ -49,8 +52,8 @@ pub fn is_known(to: SocketAddr) -> io::Result<bool> {
     Ok(neighbours.iter().any(is_valid))
 }
 
-/// Makes the kernel look for the next hop, by an empty datagram to the discard port (RFC 863). An answer comes only if
-/// the hop is there, so that its loss is as good as its arrival.
+/// Makes the kernel look for the next hop, by an empty datagram to the discard port (RFC 863). An
+/// answer comes only if the hop is there, so that its loss is as good as its arrival.
 pub fn solicit(to: SocketAddr) {
     let from: IpAddr = match to.ip() {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

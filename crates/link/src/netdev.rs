@@ -1,9 +1,9 @@
 //! The network device under a NIC: its name, its state, and the addresses that become GIDs.
 //!
-//! One NIC stands on one netdev. [`Netdev::find`] takes the one that reaches the world: the device of the default route,
-//! else the first that is up and has an address of its own, else `lo`. Every fact is read by rtnetlink, unprivileged, or
-//! where a sandbox forbids that by ioctls and from /proc; a namespace without IPv6, or with nothing but a `lo` that is
-//! down, is no error.
+//! One NIC stands on one netdev. [`Netdev::find`] takes the one that reaches the world: the device
+//! of the default route, else the first that is up and has an address of its own, else `lo`. Every
+//! fact is read by rtnetlink, unprivileged, or where a sandbox forbids that by ioctls and from
+//! /proc; a namespace without IPv6, or with nothing but a `lo` that is down, is no error.
 //!
 //! ```
 //! let netdev = link::netdev::Netdev::find()?;
@@ -35,7 +35,8 @@ pub struct Netdev {
     pub name: String,
     /// The interface index.
     pub index: u32,
-    /// The hardware address; zeros for a device that has none of six bytes, such as `lo` or a tunnel.
+    /// The hardware address; zeros for a device that has none of six bytes, such as `lo` or a
+    /// tunnel.
     pub mac: [u8; 6],
     /// Bytes in the largest IP packet.
     pub mtu: u32,
@@ -47,7 +48,8 @@ pub struct Netdev {
     pub is_loopback: bool,
     /// The driver's kind (`bridge`, `veth`, `vlan`, ...); empty for a physical device.
     pub kind: String,
-    /// Its usable addresses: IPv4 in the kernel's order, then IPv6, temporary ones later and link-local ones last.
+    /// Its usable addresses: IPv4 in the kernel's order, then IPv6, temporary ones later and
+    /// link-local ones last.
     pub addresses: Vec<Address>,
     /// The NUMA node of the hardware, where there is one and sysfs tells.
     pub numa_node: Option<u32>,
@@ -114,11 +116,12 @@ pub enum NetdevError {
 }
 
 impl Netdev {
-    /// The netdev that a NIC stands on when nobody named one: the default route's, else the first that is up with an
-    /// address, else `lo`.
+    /// The netdev that a NIC stands on when nobody named one: the default route's, else the first
+    /// that is up with an address, else `lo`.
     ///
-    /// A bridge is taken only for the default route's sake: `docker0`, `virbr0` and their like have the same address on
-    /// every host, and two hosts with one GID would take each other for themselves.
+    /// A bridge is taken only for the default route's sake: `docker0`, `virbr0` and their like have
+    /// the same address on every host, and two hosts with one GID would take each other for
+    /// themselves.
     pub fn find() -> Result<Self, NetdevError> {
         let all = Self::all()?;
         default_route(&all).or_else(|| first_choice(&all)).cloned().ok_or(NetdevError::None)
@@ -161,8 +164,9 @@ impl Netdev {
 
     /// The GID table of a port on this netdev: RoCE v2 only, the addresses in their order.
     ///
-    /// 127.0.0.0/8 and `::1` count on `lo` alone. A `lo` without any address, as in a namespace where nobody set it up,
-    /// still has the GID of 127.0.0.1: processes of one host need no netdev to reach each other, only a name.
+    /// 127.0.0.0/8 and `::1` count on `lo` alone. A `lo` without any address, as in a namespace
+    /// where nobody set it up, still has the GID of 127.0.0.1: processes of one host need no netdev
+    /// to reach each other, only a name.
     pub fn gids(&self) -> Vec<Gid> {
         let own = |ip: &IpAddr| self.is_loopback || !ip.is_loopback();
         let mut gids: Vec<Gid> =
@@ -222,8 +226,8 @@ impl Netdev {
         self.read_sysfs();
     }
 
-    /// sysfs belongs to the mount namespace and may show the devices of another network namespace, so it is believed
-    /// only where it knows the same index.
+    /// sysfs belongs to the mount namespace and may show the devices of another network namespace,
+    /// so it is believed only where it knows the same index.
     fn read_sysfs(&mut self) {
         let read = |file: &str| {
             let text = fs::read_to_string(format!("/sys/class/net/{}/{file}", self.name)).ok()?;
@@ -297,8 +301,8 @@ const RTMSG: usize = 12;
 /// The 32-bit flags, which supersede the eight of `struct ifaddrmsg`.
 const IFA_FLAGS: u16 = 8;
 
-/// The netdev for want of a default route. A carrier and an address that others can route to count for more than the
-/// order: every device that is up has a link-local IPv6 address.
+/// The netdev for want of a default route. A carrier and an address that others can route to count
+/// for more than the order: every device that is up has a link-local IPv6 address.
 fn first_choice(all: &[Netdev]) -> Option<&Netdev> {
     let eligible = |dev: &&Netdev| {
         dev.is_up && !dev.is_loopback && dev.kind != "bridge" && !dev.gids().is_empty()
@@ -311,7 +315,8 @@ fn first_choice(all: &[Netdev]) -> Option<&Netdev> {
     best.or_else(|| all.iter().find(|dev| dev.is_loopback)).or_else(|| all.first())
 }
 
-/// The netdev of the best default route, IPv4 before IPv6; `None` where there is no such route or no way to ask.
+/// The netdev of the best default route, IPv4 before IPv6; `None` where there is no such route or
+/// no way to ask.
 fn default_route(all: &[Netdev]) -> Option<&Netdev> {
     [libc::AF_INET, libc::AF_INET6].into_iter().find_map(|family| {
         let mut body = [0; RTMSG];
@@ -340,7 +345,8 @@ fn warn_once(what: &str, error: &io::Error) {
 
 /// Metric and netdev of `route`, if it is a default route of the main table.
 fn default_of(route: &Message, family: i32) -> Option<(u32, u32)> {
-    // struct rtmsg: family, destination and source prefix lengths, tos, table, protocol, scope, type.
+    // struct rtmsg: family, destination and source prefix lengths, tos, table, protocol, scope,
+    // type.
     let is_default = route.kind == libc::RTM_NEWROUTE
         && i32::from(route.byte(0)) == family
         && route.byte(1) == 0
@@ -354,7 +360,8 @@ fn default_of(route: &Message, family: i32) -> Option<(u32, u32)> {
         match kind {
             libc::RTA_PRIORITY => metric = netlink::read_u32(value)?,
             libc::RTA_OIF => index = netlink::read_u32(value),
-            // struct rtnexthop: length, flags, hops, then the index. The first of several is as good as any.
+            // struct rtnexthop: length, flags, hops, then the index. The first of several is as
+            // good as any.
             libc::RTA_MULTIPATH => index = index.or_else(|| netlink::read_u32(value.get(4..)?)),
             _ => {}
         }

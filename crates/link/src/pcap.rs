@@ -5,13 +5,14 @@
 //!                    of a process                of another
 //! ```
 //!
-//! What stands in the file is said by its section header, as text that is overwritten in place: how many interfaces there
-//! are, which hands out their numbers, and how many bytes. A process appends whole blocks under a lock of the file and
-//! then counts them; if it dies in between, the next one writes over what was not counted. Nobody waits for the lock: a
-//! process that was stopped while it held it delays what the others write, and nothing else. Packets begin with their IP
-//! header.
+//! What stands in the file is said by its section header, as text that is overwritten in place: how
+//! many interfaces there are, which hands out their numbers, and how many bytes. A process appends
+//! whole blocks under a lock of the file and then counts them; if it dies in between, the next one
+//! writes over what was not counted. Nobody waits for the lock: a process that was stopped while it
+//! held it delays what the others write, and nothing else. Packets begin with their IP header.
 //!
-//! The format: draft-ietf-opsawg-pcapng. All numbers are in the byte order of the machine, as the format wants it.
+//! The format: draft-ietf-opsawg-pcapng. All numbers are in the byte order of the machine, as the
+//! format wants it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -47,7 +48,8 @@ const WRITTEN_BY: &str = "peerdma; interfaces: ";
 const BYTES: &str = ", bytes: ";
 const INTERFACE_DIGITS: usize = 4;
 const BYTE_DIGITS: usize = 16;
-/// Where in the file that text ends with its numbers: behind the fixed part of the section header and the option's own.
+/// Where in the file that text ends with its numbers: behind the fixed part of the section header
+/// and the option's own.
 const TEXT_AT: u64 = 24 + 4;
 const TEXT_LEN: usize = WRITTEN_BY.len() + INTERFACE_DIGITS + BYTES.len() + BYTE_DIGITS;
 /// More processes than that do not share one file.
@@ -92,9 +94,10 @@ impl Capture {
         File::create(path)?.write_all_at(&section(), 0)
     }
 
-    /// Opens the capture at `path`, which is made if it is not there, and adds an interface of this `name`; `about` says
-    /// whose it is. `origin` is the wall-clock time from which packets count theirs. Of each packet no more than the first `most`
-    /// bytes are kept (the *snapshot length* of other tools), if there is such a limit.
+    /// Opens the capture at `path`, which is made if it is not there, and adds an interface of this
+    /// `name`; `about` says whose it is. `origin` is the wall-clock time from which packets count
+    /// theirs. Of each packet no more than the first `most` bytes are kept (the *snapshot length*
+    /// of other tools), if there is such a limit.
     ///
     /// # Errors
     ///
@@ -179,8 +182,8 @@ impl Capture {
     ///
     /// # Errors
     ///
-    /// What the kernel says; that the file is no capture any more; or that another process holds it for so long that too
-    /// much waits. What waited is forgotten then.
+    /// What the kernel says; that the file is no capture any more; or that another process holds it
+    /// for so long that too much waits. What waited is forgotten then.
     pub fn flush(&mut self) -> io::Result<()> {
         if self.blocks.is_empty() {
             return Ok(());
@@ -278,7 +281,8 @@ fn section() -> Vec<u8> {
             out.extend(BYTE_ORDER.to_ne_bytes());
             out.extend(1u16.to_ne_bytes());
             out.extend(0u16.to_ne_bytes());
-            // The format has a place for the length of the section, but not one that ends with whole blocks.
+            // The format has a place for the length of the section, but not one that ends with
+            // whole blocks.
             out.extend(u64::MAX.to_ne_bytes());
             option(out, USER_APPLICATION, content.text().as_bytes());
             option(out, END_OF_OPTIONS, &[]);

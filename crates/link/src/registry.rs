@@ -18,9 +18,10 @@
 //!
 //! The connection from B to A is another one, made by B when it has something to say.
 //!
-//! **Another user's descriptors** can take as long to close as that user likes. So a Hello or Welcome of another user is only
-//! looked at here, and a thread of its user's receives it (`fetch`), which maps what it brought and closes the rest. What
-//! another user may have of us is bounded (`quota`).
+//! **Another user's descriptors** can take as long to close as that user likes. So a Hello or
+//! Welcome of another user is only looked at here, and a thread of its user's receives it
+//! (`fetch`), which maps what it brought and closes the rest. What another user may have of us is
+//! bounded (`quota`).
 
 mod accept;
 pub mod budget;

@@ -1,8 +1,9 @@
 //! Which process gets a packet that arrives on the shared UDP port.
 //!
-//! Every VF of a host binds the port of RoCEv2 with `SO_REUSEPORT`, and the kernel keeps the sockets of one user and one
-//! address family in a *group*: an array, in the order of binding. A classic BPF program, which any member may attach
-//! without privilege, reads the destination QPN of each packet and returns an index into that array:
+//! Every VF of a host binds the port of RoCEv2 with `SO_REUSEPORT`, and the kernel keeps the
+//! sockets of one user and one address family in a *group*: an array, in the order of binding. A
+//! classic BPF program, which any member may attach without privilege, reads the destination QPN of
+//! each packet and returns an index into that array:
 //!
 //! ```text
 //!   BTH:  | opcode | flags | P_Key | resv | destination QPN |      QPN = VF (10 bits) | index (14 bits)
@@ -12,25 +13,31 @@
 //!   no entry, QPN 0, 1, 0xffffff -> the first VF of the table
 //! ```
 //!
-//! **A VF's index is not its number.** When a socket is closed the last one takes its place in the array, no one is told,
-//! and a process can be killed at any time. So the table cannot be kept by agreement, and nobody keeps it: the kernel
-//! knows it, and is asked. The program delivers a *question* to the index that the question names; whoever receives it
-//! answers with its VF. [`Steering`] asks index by index, makes the table of the answers and attaches it. Any VF does so
-//! whenever it has reason to; the last table wins, and any table made after the last change is right.
+//! **A VF's index is not its number.** When a socket is closed the last one takes its place in the
+//! array, no one is told, and a process can be killed at any time. So the table cannot be kept by
+//! agreement, and nobody keeps it: the kernel knows it, and is asked. The program delivers a
+//! *question* to the index that the question names; whoever receives it answers with its VF.
+//! [`Steering`] asks index by index, makes the table of the answers and attaches it. Any VF does so
+//! whenever it has reason to; the last table wins, and any table made after the last change is
+//! right.
 //!
-//! **Steering is an optimisation.** A packet can still reach the wrong VF: while the table is stale, when one flow mixes
-//! VFs and GRO joins their datagrams, or when the VF belongs to another user. The receiver forwards it over the ring of
-//! the VF it is for, and calls [`Steering::start`] if it happens between VFs that share the port.
+//! **Steering is an optimisation.** A packet can still reach the wrong VF: while the table is
+//! stale, when one flow mixes VFs and GRO joins their datagrams, or when the VF belongs to another
+//! user. The receiver forwards it over the ring of the VF it is for, and calls [`Steering::start`]
+//! if it happens between VFs that share the port.
 //!
-//! A socket is closed when its last descriptor is. A child that keeps one after a fork keeps its place in the array, and
-//! what is steered or hashed there is lost: children close them (`UdpLink::abandon_in_child`), and so does exec.
+//! A socket is closed when its last descriptor is. A child that keeps one after a fork keeps its
+//! place in the array, and what is steered or hashed there is lost: children close them
+//! (`UdpLink::abandon_in_child`), and so does exec.
 //!
-//! Reasons to start: the device was opened; a packet came astray; nothing came for a while, as when another process ended and
-//! a third, which is stopped, now gets our packets; a *plea* came. Starting too often is harmless ([`REST`]).
+//! Reasons to start: the device was opened; a packet came astray; nothing came for a while, as when
+//! another process ended and a third, which is stopped, now gets our packets; a *plea* came.
+//! Starting too often is harmless ([`REST`]).
 //!
-//! **Who has no socket in the group** is a process of another user. What is for it goes to one of the VFs that answered, and if
-//! that one is stopped the others do not notice: what is theirs comes. So a process that hears nothing for a while pleads
-//! ([`UdpLink::plead`]): a question that wants no answer, but that whoever receives it starts to ask.
+//! **Who has no socket in the group** is a process of another user. What is for it goes to one of
+//! the VFs that answered, and if that one is stopped the others do not notice: what is theirs
+//! comes. So a process that hears nothing for a while pleads ([`UdpLink::plead`]): a question that
+//! wants no answer, but that whoever receives it starts to ask.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -49,7 +56,8 @@ pub use program::Table;
 const WAVE: u16 = 16;
 /// The highest number of VFs that a QPN can name.
 const MAX_INDEX: u16 = 1024;
-/// How long answers may take. The packets of a VF that is stopped, or busy for longer, go to another, which passes them on.
+/// How long answers may take. The packets of a VF that is stopped, or busy for longer, go to
+/// another, which passes them on.
 pub const PATIENCE: Duration = Duration::from_millis(50);
 /// How long after a table was attached a new one is made at the earliest.
 pub const REST: Duration = Duration::from_millis(100);
@@ -74,7 +82,8 @@ const PLEA: u32 = 1;
 
 /// Finds out the order of the sockets and attaches the table.
 ///
-/// It never blocks, and answers come only while every VF calls [`UdpLink::recv`], this one included:
+/// It never blocks, and answers come only while every VF calls [`UdpLink::recv`], this one
+/// included:
 ///
 /// ```
 /// use std::time::Instant;
@@ -99,7 +108,8 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Prepares to ask; nothing is attached yet. A link that only sends shares no port and has nothing to do.
+    /// Prepares to ask; nothing is attached yet. A link that only sends shares no port and has
+    /// nothing to do.
     pub fn new(link: &UdpLink) -> Self {
         let loopbacks = [
             (link.v4_fd(), Ipv4Addr::LOCALHOST.into()),
@@ -113,10 +123,11 @@ impl Steering {
         Self { groups, attached_at: None, postponed: false }
     }
 
-    /// Begins to ask, unless that is under way; within [`REST`] of the last table, begins when that is over.
+    /// Begins to ask, unless that is under way; within [`REST`] of the last table, begins when that
+    /// is over.
     ///
-    /// Nobody can be asked over an address family that has no loopback address, as when `lo` is down or a container has
-    /// IPv6 switched off: that family stays with the hash.
+    /// Nobody can be asked over an address family that has no loopback address, as when `lo` is
+    /// down or a container has IPv6 switched off: that family stays with the hash.
     pub fn start(&mut self, now: Instant) {
         if self.attached_at.is_some_and(|at| now < at + REST) {
             self.postponed = true;
@@ -140,8 +151,8 @@ impl Steering {
         asking.chain(rested).min()
     }
 
-    /// Takes the answers that came, asks on, and attaches the tables that are complete. What went wrong is logged: the
-    /// hash and the forwarding VFs remain.
+    /// Takes the answers that came, asks on, and attaches the tables that are complete. What went
+    /// wrong is logged: the hash and the forwarding VFs remain.
     pub fn poll(&mut self, link: &UdpLink, now: Instant) {
         if self.postponed {
             self.start(now);
@@ -156,8 +167,8 @@ impl Steering {
         }
     }
 
-    /// The sockets on which answers come; readable is a reason to call [`Steering::poll`]. [`Steering::start`] can open
-    /// them.
+    /// The sockets on which answers come; readable is a reason to call [`Steering::poll`].
+    /// [`Steering::start`] can open them.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.groups.iter().filter_map(|group| group.socket.as_ref().map(AsFd::as_fd))
     }
@@ -203,8 +214,8 @@ pub(crate) fn is_plea(src: SocketAddr, bytes: &[u8]) -> bool {
     src.ip().is_loopback() && plea.is_ok_and(is_plea)
 }
 
-/// The answer to a datagram if that is a question. Only this host may ask: no packet from the wire has a loopback source
-/// (RFC 1122 3.2.1.3), so a stranger cannot learn which VFs there are.
+/// The answer to a datagram if that is a question. Only this host may ask: no packet from the wire
+/// has a loopback source (RFC 1122 3.2.1.3), so a stranger cannot learn which VFs there are.
 pub(crate) fn answer(vf: u16, src: SocketAddr, bytes: &[u8]) -> Option<[u8; LENGTH]> {
     let mut answer = <[u8; LENGTH]>::try_from(bytes).ok()?;
     if number(&answer, 0) != QUESTION || !src.ip().is_loopback() {
@@ -238,8 +249,9 @@ enum State {
     },
 }
 
-/// A program that knows questions may not be attached yet, and then the hash delivers them all to one socket. What a first
-/// round finds is therefore believed only if it found several VFs and this one among them.
+/// A program that knows questions may not be attached yet, and then the hash delivers them all to
+/// one socket. What a first round finds is therefore believed only if it found several VFs and this
+/// one among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Round {
     First,
@@ -262,7 +274,8 @@ impl Group {
                 }
             }
         }
-        // Strays of an earlier round carry its number. It need not be secret: only this host can answer.
+        // Strays of an earlier round carry its number. It need not be secret: only this host can
+        // answer.
         self.nonce = self.nonce.wrapping_add(1);
         self.state = State::Asking { round, until: now + PATIENCE, answers: Vec::new() };
         self.ask_wave(now);

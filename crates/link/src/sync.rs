@@ -1,9 +1,9 @@
 //! The one place where atomics come from, so that the same code runs on memory shared by two
 //! processes and inside a loom model.
 //!
-//! The algorithms of shared memory ([`shm::cursor`](crate::shm), the doorbell) never hold an `AtomicU64`: shared
-//! memory is no place for Rust references to data, and loom's atomics do not have the layout of a
-//! `u64`. They speak to a trait, [`Words`], by byte offset.
+//! The algorithms of shared memory ([`shm::cursor`](crate::shm), the doorbell) never hold an
+//! `AtomicU64`: shared memory is no place for Rust references to data, and loom's atomics do not
+//! have the layout of a `u64`. They speak to a trait, [`Words`], by byte offset.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};

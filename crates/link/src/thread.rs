@@ -6,15 +6,16 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread in which every signal is blocked that is not about the thread's own instructions, so that no handler
-/// of the program runs on it for anything the program did. Faults stay unblocked: a blocked one would end the process
-/// before the fault guard sees it.
+/// Starts a thread in which every signal is blocked that is not about the thread's own
+/// instructions, so that no handler of the program runs on it for anything the program did. Faults
+/// stay unblocked: a blocked one would end the process before the fault guard sees it.
 ///
 /// # Errors
 ///
 /// As [`Builder::spawn`].
 pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    // A new thread inherits the mask of its creator: block before, restore after, and no signal can slip between.
+    // A new thread inherits the mask of its creator: block before, restore after, and no signal can
+    // slip between.
     let before = block_all();
     let spawned = Builder::new().name(name.to_owned()).spawn(run);
     set_mask(&before);
@@ -36,15 +37,16 @@ fn set_mask(mask: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
 }
 
-/// A number that tells the calling thread from every other that lives, and is never 0. What locks ask for at each turn, so
-/// that it must take no call: it is where the thread keeps its own storage.
+/// A number that tells the calling thread from every other that lives, and is never 0. What locks
+/// ask for at each turn, so that it must take no call: it is where the thread keeps its own
+/// storage.
 #[cfg(not(loom))]
 #[inline]
 pub(crate) fn this_thread() -> usize {
     let number: usize;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: reads one word: the first of the thread's control block holds the block's own address (System V ABI for
-    // thread-local storage, variant II).
+    // SAFETY: reads one word: the first of the thread's control block holds the block's own address
+    // (System V ABI for thread-local storage, variant II).
     unsafe {
         std::arch::asm!("mov {}, fs:[0]", out(reg) number, options(nostack, preserves_flags, readonly));
     }

@@ -9,16 +9,18 @@
 //!   +------------------------+                                +------------------------+
 //! ```
 //!
-//! Bytes in, bytes out: no header is read or made here but those of UDP and IP, which the kernel makes. The ICRC of
-//! RoCEv2 covers some of their fields (RoCEv2 Annex A17.3), so the sockets are set up to make them known beforehand:
+//! Bytes in, bytes out: no header is read or made here but those of UDP and IP, which the kernel
+//! makes. The ICRC of RoCEv2 covers some of their fields (RoCEv2 Annex A17.3), so the sockets are
+//! set up to make them known beforehand:
 //!
-//! * DF is set (`IP_PMTUDISC_DO`) and these sockets are never connected; then Linux sends the IPv4 id 0. The segments of
-//!   one [`Transmit`] carry 0, 1, 2, ... when the stack or the NIC splits them. A [line](UdpLink::open_line) is connected,
-//!   and says with which id it begins.
+//! * DF is set (`IP_PMTUDISC_DO`) and these sockets are never connected; then Linux sends the IPv4
+//!   id 0. The segments of one [`Transmit`] carry 0, 1, 2, ... when the stack or the NIC splits
+//!   them. A [line](UdpLink::open_line) is connected, and says with which id it begins.
 //! * Type of service, hop limit and flow label are masked out of the ICRC, and free.
 //! * An IPv6 packet without UDP checksum, as some NICs and the kernel's rxe send, is accepted.
 //!
-//! Several processes of one user share the port; see [`crate::steer`] for how a packet finds its process.
+//! Several processes of one user share the port; see [`crate::steer`] for how a packet finds its
+//! process.
 
 mod holder;
 mod inlet;
@@ -63,9 +65,11 @@ const BUFFER: usize = 64 << 10;
 pub struct Options {
     /// The VF that packets are received for; it answers the questions of [`crate::steer`].
     pub vf: u16,
-    /// The netdev of the NIC, by index: link-local and multicast addresses mean nothing without one. 0 for none.
+    /// The netdev of the NIC, by index: link-local and multicast addresses mean nothing without
+    /// one. 0 for none.
     pub ifindex: u32,
-    /// Bytes of socket buffer to ask for in each direction. The kernel grants at most `net.core.{r,w}mem_max`.
+    /// Bytes of socket buffer to ask for in each direction. The kernel grants at most
+    /// `net.core.{r,w}mem_max`.
     pub buffer_bytes: usize,
     /// Whether to let the kernel split what is sent (`UDP_SEGMENT`).
     pub gso: bool,
@@ -95,7 +99,8 @@ pub struct UdpLink {
     options: Options,
     gso: AtomicBool,
     buffer: Vec<u8>,
-    /// Calls of [`UdpLink::recv_likely`], and in which of them a socket, by its place, last had something.
+    /// Calls of [`UdpLink::recv_likely`], and in which of them a socket, by its place, last had
+    /// something.
     looks: u32,
     last_full: [u32; 2],
     /// Whether a socket gave as much as was asked of it.
@@ -109,7 +114,8 @@ pub struct UdpLink {
 }
 
 impl UdpLink {
-    /// Opens `port`, normally [`PORT`], on every address of the host. Port 0 takes any free port and is for tests.
+    /// Opens `port`, normally [`PORT`], on every address of the host. Port 0 takes any free port
+    /// and is for tests.
     pub fn bind(port: u16, options: Options) -> Result<Self, BindError> {
         if port != 0 {
             return Self::bind_shared(port, options);
@@ -122,14 +128,15 @@ impl UdpLink {
         result
     }
 
-    /// A link that sends to `port` from a port of its own and receives nothing but, on that port, stray answers: what is
-    /// left to a user whose [`UdpLink::bind`] found the port taken. The source port of RoCEv2 is free (RoCEv2 Annex
-    /// A17.9.2), so receivers do not mind.
+    /// A link that sends to `port` from a port of its own and receives nothing but, on that port,
+    /// stray answers: what is left to a user whose [`UdpLink::bind`] found the port taken. The
+    /// source port of RoCEv2 is free (RoCEv2 Annex A17.9.2), so receivers do not mind.
     pub fn send_only(port: u16, options: Options) -> Result<Self, BindError> {
         let mut tries = 0;
         loop {
             let v4 = open(unspecified(true), 0, Sharing::None, options)?;
-            // One port for both families: the ICRC covers it, and is made before it is known to whom a packet goes.
+            // One port for both families: the ICRC covers it, and is made before it is known to
+            // whom a packet goes.
             let own = v4.as_deref().map_or(0, local_port);
             tries += 1;
             match open(unspecified(false), own, Sharing::None, options) {
@@ -139,15 +146,15 @@ impl UdpLink {
         }
     }
 
-    /// Takes the port if it is free by now, for a link that [only sent](Self::send_only): what it sends leaves from there, too.
-    /// Nothing changes if it is not free.
+    /// Takes the port if it is free by now, for a link that [only sent](Self::send_only): what it
+    /// sends leaves from there, too. Nothing changes if it is not free.
     pub fn take_port(&mut self) -> Result<(), BindError> {
         (self.v4, self.v6) = open_shared(self.port, self.options)?;
         Ok(())
     }
 
-    /// Asks those who hold the port to find out anew which of them are at work ([`crate::steer`]): for a link that only sends,
-    /// and to which nothing is forwarded any more.
+    /// Asks those who hold the port to find out anew which of them are at work ([`crate::steer`]):
+    /// for a link that only sends, and to which nothing is forwarded any more.
     pub fn plead(&self) {
         let loopbacks =
             [(&self.v4, Ipv4Addr::LOCALHOST.into()), (&self.v6, Ipv6Addr::LOCALHOST.into())];
@@ -218,7 +225,8 @@ impl UdpLink {
         self.options.vf
     }
 
-    /// The IPv4 socket, if the host has IPv4: writable when a send that would have blocked can be tried again.
+    /// The IPv4 socket, if the host has IPv4: writable when a send that would have blocked can be
+    /// tried again.
     pub fn v4_fd(&self) -> Option<BorrowedFd<'_>> {
         self.v4.as_ref().map(AsFd::as_fd)
     }
@@ -228,8 +236,9 @@ impl UdpLink {
         self.v6.as_ref().map(AsFd::as_fd)
     }
 
-    /// All sockets: when one is readable, [`UdpLink::recv`] has work. [`UdpLink::join`], [`UdpLink::leave`],
-    /// [`UdpLink::open_inlet`] and, where inlets are to be closed, receiving change them.
+    /// All sockets: when one is readable, [`UdpLink::recv`] has work. [`UdpLink::join`],
+    /// [`UdpLink::leave`], [`UdpLink::open_inlet`] and, where inlets are to be closed, receiving
+    /// change them.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let groups = self.groups.iter().map(|(_, socket)| socket);
         let all = self.v4.iter().chain(&self.v6).chain(groups).map(AsFd::as_fd);
@@ -261,11 +270,12 @@ impl UdpLink {
         crate::fork::abandon(self);
     }
 
-    /// Joins a multicast group on the link's netdev; joining again changes nothing. Every process of the host that
-    /// joined receives a copy: multicast is not steered.
+    /// Joins a multicast group on the link's netdev; joining again changes nothing. Every process
+    /// of the host that joined receives a copy: multicast is not steered.
     ///
-    /// Each group has a socket bound to its address. The shared socket cannot serve: the kernel looks a single member up
-    /// early (`udp_v4_early_demux`), and then gives the packet to any socket of the member's reuseport group.
+    /// Each group has a socket bound to its address. The shared socket cannot serve: the kernel
+    /// looks a single member up early (`udp_v4_early_demux`), and then gives the packet to any
+    /// socket of the member's reuseport group.
     pub fn join(&mut self, group: IpAddr) -> Result<(), BindError> {
         if self.groups.iter().any(|(joined, _)| *joined == group) {
             return Ok(());

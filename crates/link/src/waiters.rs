@@ -1,8 +1,8 @@
 //! Locks that came through a fork with waiters that did not.
 //!
-//! A lock of `parking_lot` that has waiters is now and then handed to one of them when it is let go of. In the child of a fork they
-//! are gone, and what was handed to one stays locked for ever. So the child makes such locks new, held as they are, before it lets
-//! go of them.
+//! A lock of `parking_lot` that has waiters is now and then handed to one of them when it is let go
+//! of. In the child of a fork they are gone, and what was handed to one stays locked for ever. So
+//! the child makes such locks new, held as they are, before it lets go of them.
 
 #![allow(unsafe_code, reason = "a lock is made new in its place")]
 
@@ -22,8 +22,8 @@ pub fn forget_of_mutex<T>(guard: &MutexGuard<'_, T>) {
 pub fn forget_of_rwlock<T>(guard: &RwLockWriteGuard<'_, T>) {
     // SAFETY: the raw lock is not unlocked, but made new and locked again.
     let raw = unsafe { RwLockWriteGuard::rwlock(guard).raw() };
-    // SAFETY: its state is an atomic word, so that it may be written behind a shared reference; the child has one thread,
-    // and that holds the lock.
+    // SAFETY: its state is an atomic word, so that it may be written behind a shared reference; the
+    // child has one thread, and that holds the lock.
     unsafe { std::ptr::from_ref(raw).cast_mut().write(RawRwLock::INIT) };
     raw.lock_exclusive();
 }
@@ -34,8 +34,8 @@ pub fn forget_of_rwlock<T>(guard: &RwLockWriteGuard<'_, T>) {
 ///
 /// Nobody else uses it meanwhile.
 pub(crate) unsafe fn renew(mutex: &RawMutex) {
-    // SAFETY: its state is an atomic byte, so that it may be written behind a shared reference; nobody else does, as the caller
-    // says.
+    // SAFETY: its state is an atomic byte, so that it may be written behind a shared reference;
+    // nobody else does, as the caller says.
     unsafe { std::ptr::from_ref(mutex).cast_mut().write(RawMutex::INIT) };
 }
 

@@ -20,9 +20,9 @@
 //! bars = ["256M"]
 //! ```
 //!
-//! Without the section, or for devices that it does not mention, everything sits below one switch, so that all devices
-//! reach each other. `sysfs = "/sys"` takes the machine's own tree instead; each device then says which function it is
-//! (`bdf = "0000:3b:00.0"`).
+//! Without the section, or for devices that it does not mention, everything sits below one switch,
+//! so that all devices reach each other. `sysfs = "/sys"` takes the machine's own tree instead;
+//! each device then says which function it is (`bdf = "0000:3b:00.0"`).
 
 mod build;
 
@@ -39,7 +39,8 @@ use crate::tree::{Acs, Ids, TreeError};
 #[serde(deny_unknown_fields, default)]
 #[expect(clippy::exhaustive_structs, reason = "programs build it without a file, too")]
 pub struct PciConfig {
-    /// Who made the processor. Without it: not AMD; with `sysfs`, the one that `/proc/cpuinfo` tells of.
+    /// Who made the processor. Without it: not AMD; with `sysfs`, the one that `/proc/cpuinfo`
+    /// tells of.
     pub cpu: Option<CpuVendor>,
     /// The family of a processor by AMD; Zen if none is given.
     pub cpu_family: Option<u32>,
@@ -107,7 +108,8 @@ pub struct SwitchConfig {
 pub struct DeviceConfig {
     /// The GPU's or NIC's name.
     pub name: String,
-    /// The host bridge or switch above; the first switch, or else the first host bridge, if none is named.
+    /// The host bridge or switch above; the first switch, or else the first host bridge, if none is
+    /// named.
     pub under: Option<String>,
     /// Another device, of which this one is a further function.
     pub function_of: Option<String>,

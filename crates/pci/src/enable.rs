@@ -37,8 +37,8 @@ pub enum EnableError {
 }
 
 impl P2pdma {
-    /// Understands what a user wrote: the address of a device, or yes or no in any of the kernel's spellings, of which 0
-    /// and 1 stand alone, lest a mistyped address be a yes.
+    /// Understands what a user wrote: the address of a device, or yes or no in any of the kernel's
+    /// spellings, of which 0 and 1 stand alone, lest a mistyped address be a yes.
     ///
     /// # Errors
     ///

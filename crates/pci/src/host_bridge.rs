@@ -40,8 +40,8 @@ const INTEL: u16 = 0x8086;
 const GOOGLE: u16 = 0x1ae0;
 const NVIDIA: u16 = 0x10de;
 
-/// One line of the list: vendor, device (`None`: all of that vendor), and whether only traffic that stays below this
-/// very host bridge is known to work.
+/// One line of the list: vendor, device (`None`: all of that vendor), and whether only traffic that
+/// stays below this very host bridge is known to work.
 type Entry = (u16, Option<u16>, bool);
 
 const ALLOWLIST: &[Entry] = &[
@@ -77,8 +77,8 @@ const ALLOWLIST: &[Entry] = &[
 ];
 
 impl PciTree {
-    /// The identity of a host bridge: that of the first function on its root bus, if this is device 0 function 0 or a
-    /// root port.
+    /// The identity of a host bridge: that of the first function on its root bus, if this is device
+    /// 0 function 0 or a root port.
     #[doc(alias = "pci_host_bridge_dev")]
     pub fn host_bridge_ids(&self, root: RootBus) -> Option<Ids> {
         let first = self
@@ -89,8 +89,8 @@ impl PciTree {
         speaks.then_some(first.ids)
     }
 
-    /// Whether traffic between these host bridges is known to work. Two different ones must both be on the list, and
-    /// without the note that they work only by themselves.
+    /// Whether traffic between these host bridges is known to work. Two different ones must both be
+    /// on the list, and without the note that they work only by themselves.
     #[doc(alias = "host_bridge_whitelist")]
     pub(crate) fn host_bridges_allowed(&self, one: RootBus, other: RootBus) -> bool {
         let same = one == other;

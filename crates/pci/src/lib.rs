@@ -1,8 +1,9 @@
 //! Who can reach whom: the PCI tree, and peer-to-peer DMA on it.
 //!
-//! A device may read and write the memory of another one when the bridges between them let it. Which pairs that are is
-//! decided by the tree alone: how far up the two meet, whether a bridge on the way sends everything to the root (ACS
-//! redirect), and whether that root is known to turn it round (`docs/semantics.md` 4.2).
+//! A device may read and write the memory of another one when the bridges between them let it.
+//! Which pairs that are is decided by the tree alone: how far up the two meet, whether a bridge on
+//! the way sends everything to the root (ACS redirect), and whether that root is known to turn it
+//! round (`docs/semantics.md` 4.2).
 //!
 //! ```text
 //!                 CPU, host bridge 0000:00                      0000:80
@@ -16,14 +17,14 @@
 //!         nic0          gpu0         distance 4, straight, unless a port redirects (ACS)
 //! ```
 //!
-//! * [`PciTree`] is the tree: read from `/sys` or from a copy of it ([`PciTree::from_sysfs`]), or modelled from the
-//!   `[pci]` section of the configuration ([`PciConfig`]). It does not change.
+//! * [`PciTree`] is the tree: read from `/sys` or from a copy of it ([`PciTree::from_sysfs`]), or
+//!   modelled from the `[pci]` section of the configuration ([`PciConfig`]). It does not change.
 //! * [`PciTree::path`] answers for two functions, with the words of a refusal.
-//! * [`P2pdma`] is the bookkeeping on top: providers of memory in a BAR, pools that are handed out by pages, and the
-//!   orchestrator's questions (`distance_many`, `find_many`).
+//! * [`P2pdma`] is the bookkeeping on top: providers of memory in a BAR, pools that are handed out
+//!   by pages, and the orchestrator's questions (`distance_many`, `find_many`).
 //!
-//! No device is touched: this crate has neither unsafe code nor I/O, but for reading sysfs. It knows nothing of dma-buf,
-//! RDMA or GPUs.
+//! No device is touched: this crate has neither unsafe code nor I/O, but for reading sysfs. It
+//! knows nothing of dma-buf, RDMA or GPUs.
 //!
 //! ```
 //! use pci::{MapType, PciConfig};

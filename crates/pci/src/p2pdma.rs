@@ -10,12 +10,13 @@ use crate::tree::{Bar, BarKind, PciTree};
 
 /// Peer-to-peer DMA on one tree: who provides memory, and who may use it.
 ///
-/// * A *provider* is a device with memory in a BAR. [`init`](Self::init) makes it one; [`provider`](Self::provider) is
-///   the low layer, for a driver that wraps its memory in a dma-buf itself; [`add_resource`](Self::add_resource) and
-///   [`publish`](Self::publish) make a pool of it for others.
+/// * A *provider* is a device with memory in a BAR. [`init`](Self::init) makes it one;
+///   [`provider`](Self::provider) is the low layer, for a driver that wraps its memory in a dma-buf
+///   itself; [`add_resource`](Self::add_resource) and [`publish`](Self::publish) make a pool of it
+///   for others.
 /// * A *client* is a device that uses such memory; it need not register.
-/// * An *orchestrator* brings them together: [`distance_many`](Self::distance_many), [`find_many`](Self::find_many),
-///   [`alloc`](Self::alloc).
+/// * An *orchestrator* brings them together: [`distance_many`](Self::distance_many),
+///   [`find_many`](Self::find_many), [`alloc`](Self::alloc).
 #[derive(Debug)]
 pub struct P2pdma {
     tree: Arc<PciTree>,
@@ -128,16 +129,16 @@ impl P2pdma {
         Ok(())
     }
 
-    /// The memory in a BAR, for its owner to lend as it sees fit. `None` for a device that is no provider, or a BAR that
-    /// is no memory.
+    /// The memory in a BAR, for its owner to lend as it sees fit. `None` for a device that is no
+    /// provider, or a BAR that is no memory.
     #[doc(alias = "pcim_p2pdma_provider")]
     pub fn provider(&self, owner: Bdf, bar: u8) -> Option<Provider> {
         let _ = self.state().get(&owner)?;
         Some(Provider { owner, bar: self.memory_bar(owner, bar)? })
     }
 
-    /// Puts `size` bytes at `offset` of a BAR into the device's pool; 0 stands for the rest of the BAR. Makes the device
-    /// a provider if it is none.
+    /// Puts `size` bytes at `offset` of a BAR into the device's pool; 0 stands for the rest of the
+    /// BAR. Makes the device a provider if it is none.
     ///
     /// # Errors
     ///
@@ -182,8 +183,8 @@ impl P2pdma {
         self.state().get(&bdf).is_some_and(|providing| providing.published)
     }
 
-    /// The device leaves: it is no provider any more. Memory that was handed out is its holder's until dropped; the
-    /// owner must have called it back before.
+    /// The device leaves: it is no provider any more. Memory that was handed out is its holder's
+    /// until dropped; the owner must have called it back before.
     pub fn remove(&self, bdf: Bdf) {
         self.state().remove(&bdf);
     }
@@ -195,7 +196,8 @@ impl P2pdma {
         pool.alloc(len)
     }
 
-    /// What sysfs shows of the device; `None` when it is no provider. A provider without a pool has zero bytes.
+    /// What sysfs shows of the device; `None` when it is no provider. A provider without a pool has
+    /// zero bytes.
     pub fn view(&self, bdf: Bdf) -> Option<P2pmemView> {
         let state = self.state();
         let Providing { pool, published, .. } = state.get(&bdf)?;
@@ -204,15 +206,15 @@ impl P2pdma {
         Some(P2pmemView { size, available, published: *published })
     }
 
-    /// How `client` is to map memory of `provider`. [`MapType::NotSupported`] when the one is no provider or the other no
-    /// PCI device.
+    /// How `client` is to map memory of `provider`. [`MapType::NotSupported`] when the one is no
+    /// provider or the other no PCI device.
     #[doc(alias = "pci_p2pdma_map_type")]
     pub fn map_type(&self, provider: Bdf, client: Bdf) -> MapType {
         self.known(provider, client).map_or(MapType::NotSupported, |(_, map_type)| map_type)
     }
 
-    /// The sum of the distances from `provider` to all clients. `None` (the kernel's -1) without clients, when one is no
-    /// PCI device, or when one cannot reach the memory.
+    /// The sum of the distances from `provider` to all clients. `None` (the kernel's -1) without
+    /// clients, when one is no PCI device, or when one cannot reach the memory.
     #[doc(alias = "pci_p2pdma_distance_many")]
     pub fn distance_many(&self, provider: Bdf, clients: &[Bdf]) -> Option<u32> {
         let mut sum: Option<u32> = None;
@@ -229,8 +231,8 @@ impl P2pdma {
         sum
     }
 
-    /// The provider with published memory that is nearest to all clients. Among equals `pick` decides, given their
-    /// number; it should be uniform below that.
+    /// The provider with published memory that is nearest to all clients. Among equals `pick`
+    /// decides, given their number; it should be uniform below that.
     #[doc(alias = "pci_p2pmem_find_many")]
     pub fn find_many(&self, clients: &[Bdf], pick: impl FnOnce(usize) -> usize) -> Option<Bdf> {
         let published: Vec<_> = {

@@ -28,8 +28,9 @@ pub struct Path {
     pub provider: Bdf,
     /// Who wants it.
     pub client: Bdf,
-    /// Steps from the provider up to where the two meet, plus those of the client: 0 the same function, 2 two
-    /// functions behind one port, 4 two ports of one switch. The length of both chains where they do not meet.
+    /// Steps from the provider up to where the two meet, plus those of the client: 0 the same
+    /// function, 2 two functions behind one port, 4 two ports of one switch. The length of both
+    /// chains where they do not meet.
     pub distance: u32,
     /// What can be done with it.
     pub map_type: MapType,

@@ -35,9 +35,10 @@ pub enum SysfsError {
 impl PciTree {
     /// Reads `root/bus/pci/devices`, where `root` is what sysfs is mounted on, or a copy of it.
     ///
-    /// Only root may read configuration space beyond its first 64 bytes, and ACS lies beyond. Where it cannot be seen,
-    /// a bridge is taken to redirect if it is in an IOMMU group, since Linux switches ACS on when it has an IOMMU: a
-    /// wrong guess costs speed, the other would claim a path that does not exist.
+    /// Only root may read configuration space beyond its first 64 bytes, and ACS lies beyond. Where
+    /// it cannot be seen, a bridge is taken to redirect if it is in an IOMMU group, since Linux
+    /// switches ACS on when it has an IOMMU: a wrong guess costs speed, the other would claim a
+    /// path that does not exist.
     ///
     /// # Errors
     ///
@@ -109,8 +110,8 @@ fn root_bus(name: &str) -> Option<RootBus> {
     Some(RootBus { domain, bus: u8::from_str_radix(bus, 16).ok()? })
 }
 
-/// The first six lines of `resource` are the BARs; a BAR that is not used is all zeros. Addresses on the bus are not
-/// told, so they are taken to be the CPU's, as on all PCs.
+/// The first six lines of `resource` are the BARs; a BAR that is not used is all zeros. Addresses
+/// on the bus are not told, so they are taken to be the CPU's, as on all PCs.
 fn bars(text: &str) -> Option<Vec<Bar>> {
     const IORESOURCE_IO: u64 = 0x100;
     const IORESOURCE_MEM: u64 = 0x200;

@@ -7,7 +7,8 @@ use crate::Bdf;
 use crate::host_bridge::Cpu;
 
 bitflags::bitflags! {
-    /// Access Control Services that a function has switched on, as its ACS control register shows them.
+    /// Access Control Services that a function has switched on, as its ACS control register shows
+    /// them.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Acs: u16 {
         /// Source validation.
@@ -234,7 +235,8 @@ impl PciTree {
         self.cpu
     }
 
-    /// The function and the bridges above it, up to the root port. Empty for an address where nothing is.
+    /// The function and the bridges above it, up to the root port. Empty for an address where
+    /// nothing is.
     #[doc(alias = "pci_upstream_bridge")]
     pub fn chain(&self, bdf: Bdf) -> impl Iterator<Item = &Function> {
         let up = |function: &&Function| self.function(function.upstream?);

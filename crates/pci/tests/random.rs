@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use pci::{Acs, Bdf, Cpu, Function, FunctionKind, Ids, MapType, PciTree, RootBus};
 use proptest::prelude::*;
 
-/// Grows a tree: each step hangs a function below some earlier bridge, or on one of three root buses.
+/// Grows a tree: each step hangs a function below some earlier bridge, or on one of three root
+/// buses.
 fn tree(steps: Vec<(usize, bool, bool, u8)>, cpu: Cpu) -> PciTree {
     const IDS: [u16; 3] = [0x2020, 0x3c00, 0xffff];
     let mut functions: Vec<Function> = vec![];

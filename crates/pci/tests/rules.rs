@@ -7,7 +7,8 @@ use pci::{
     Ids, InitError, MapType, P2pdma, PciConfig, PciTree, RootBus, Route,
 };
 
-/// A machine with something of everything: two host bridges, two switches, two functions of one device.
+/// A machine with something of everything: two host bridges, two switches, two functions of one
+/// device.
 const MACHINE: &str = r#"
     [[host_bridge]]
     name = "left"

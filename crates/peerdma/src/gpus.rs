@@ -1,14 +1,16 @@
-//! The software GPUs of the configuration, for the program that announces their render nodes and the library that has them.
+//! The software GPUs of the configuration, for the program that announces their render nodes and
+//! the library that has them.
 //!
-//! They are those of [`gpu::Machine`], but that a section of the file that names no preset is an amdgpu: the driver whose way
-//! of making buffers most programs know.
+//! They are those of [`gpu::Machine`], but that a section of the file that names no preset is an
+//! amdgpu: the driver whose way of making buffers most programs know.
 
 use gpu::{Machine, Preset, Presets};
 
 /// The variable by which `peerdma run` passes `--gpu`: the preset it names, or nothing.
 pub(crate) const PRESET: &str = "PEERDMA_GPU";
 
-/// The machine of the file that `PEERDMA_CONFIG` names. `preset` stands above what it says; an empty one says nothing.
+/// The machine of the file that `PEERDMA_CONFIG` names. `preset` stands above what it says; an
+/// empty one says nothing.
 pub(crate) fn machine(preset: &str) -> Result<Machine, String> {
     have_nodes(Machine::load_with(presets(preset)))
 }

@@ -1,8 +1,9 @@
 //! `libpeerdma.so`: the verbs, for programs that know nothing of peerdma.
 //!
-//! The library *is* a `libibverbs.so.1` and a `librdmacm.so.1`: the same symbols in the same version nodes, the same
-//! structures, the same return values. A program linked against rdma-core runs on it unchanged, by library path or by
-//! preload. Below the C interface is one [`device`] engine per process, started by `ibv_open_device`.
+//! The library *is* a `libibverbs.so.1` and a `librdmacm.so.1`: the same symbols in the same
+//! version nodes, the same structures, the same return values. A program linked against rdma-core
+//! runs on it unchanged, by library path or by preload. Below the C interface is one [`device`]
+//! engine per process, started by `ibv_open_device`.
 //!
 //! ```text
 //!   ibv_reg_mr(pd, ...) ---------- a symbol --------> exports: peerdma_entry_ibv_reg_mr
@@ -14,15 +15,16 @@
 //!                                                     device::Hca   ids, refusals in words
 //! ```
 //!
-//! What it does not do: there is no protocol here, no memory access beyond the structures a caller passes, and no state
-//! beyond what those structures must hold. Nothing runs when the library is loaded; there are no constructors.
+//! What it does not do: there is no protocol here, no memory access beyond the structures a caller
+//! passes, and no state beyond what those structures must hold. Nothing runs when the library is
+//! loaded; there are no constructors.
 //!
-//! * The tables in `abi::symbols` say which symbols exist and what answers them; `build.rs` turns them into the library's
-//!   symbol table, and `docs/VERBS_MATRIX.md` is their printed form.
+//! * The tables in `abi::symbols` say which symbols exist and what answers them; `build.rs` turns
+//!   them into the library's symbol table, and `docs/VERBS_MATRIX.md` is their printed form.
 //! * `abi::types` has the structures; a test compares each field with what the C compiler says.
 //! * `abi::errno` is the only place that knows errno.
-//! * Calls of the control path stop a panic at the boundary (`abi::boundary`); those of the data path cannot unwind into
-//!   C and abort.
+//! * Calls of the control path stop a panic at the boundary (`abi::boundary`); those of the data
+//!   path cannot unwind into C and abort.
 //!
 //! A program starts with
 //!

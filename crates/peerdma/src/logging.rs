@@ -5,8 +5,8 @@ use std::sync::Once;
 
 use tracing_subscriber::EnvFilter;
 
-/// Starts the log if `PEERDMA_LOG` asks for one. Called by entries of the C interface, because nothing may run when the
-/// library is loaded; a program that never calls a verb never pays for it.
+/// Starts the log if `PEERDMA_LOG` asks for one. Called by entries of the C interface, because
+/// nothing may run when the library is loaded; a program that never calls a verb never pays for it.
 pub(crate) fn init() {
     static START: Once = Once::new();
     START.call_once(|| {

@@ -1,4 +1,5 @@
-//! The `peerdma` program: one binary, one subcommand per chore. Each subcommand is a module of `cli`.
+//! The `peerdma` program: one binary, one subcommand per chore. Each subcommand is a module of
+//! `cli`.
 
 mod cli;
 mod gpus;

@@ -1,8 +1,9 @@
-//! `peerdma run` and the sysfs door, seen from the programs that go through it: Debian's, Python, static binaries, raw
-//! system calls; and what is left when somebody dies.
+//! `peerdma run` and the sysfs door, seen from the programs that go through it: Debian's, Python,
+//! static binaries, raw system calls; and what is left when somebody dies.
 //!
-//! No test needs our library to work: a stand-in has its name. Each has a directory of its own, in which the door may
-//! leave nothing, and a mark in the environment by which every process it started is found.
+//! No test needs our library to work: a stand-in has its name. Each has a directory of its own, in
+//! which the door may leave nothing, and a mark in the environment by which every process it
+//! started is found.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -115,7 +116,8 @@ impl Place {
         found[0]
     }
 
-    /// Waits until no process of this test is left; those that outlive `peerdma run` end on their own.
+    /// Waits until no process of this test is left; those that outlive `peerdma run` end on their
+    /// own.
     #[track_caller]
     fn wait_until_empty(&self) {
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -149,7 +151,8 @@ impl Drop for Place {
     }
 }
 
-/// The preload library beside the program under test, built if it is not there: Cargo knows no dependency on a cdylib.
+/// The preload library beside the program under test, built if it is not there: Cargo knows no
+/// dependency on a cdylib.
 fn preload_library() -> PathBuf {
     let directory = Path::new(env!("CARGO_BIN_EXE_peerdma")).parent().unwrap();
     let library = directory.join("libpeerdma_preload.so");
@@ -401,7 +404,8 @@ fn streams_pass_through_and_end_when_the_program_ends_them() {
     dialog.say("hello");
     assert_eq!(dialog.line(), "hello");
     assert_eq!(dialog.end(), Some(0));
-    // The program closes its output and goes on: the end of the stream is seen before the end of the program.
+    // The program closes its output and goes on: the end of the stream is seen before the end of
+    // the program.
     let mut dialog = Dialog::start(place.run("auto", &["sh", "-c", "exec >&-; read line; exit 4"]));
     assert_eq!(dialog.line(), "");
     dialog.say("go on");
@@ -481,7 +485,8 @@ fn one_inside_another_shows_the_tree_of_the_outer_or_its_own() {
     let list = ["ls", "/sys/class/infiniband"];
     let same = [&[peerdma, "run", "--"][..], &list].concat();
     assert_eq!(place.text("auto", &same), "peerdma0\n");
-    // The kernel allows one listener; the inner one falls back to preload, which comes first in libc.
+    // The kernel allows one listener; the inner one falls back to preload, which comes first in
+    // libc.
     let other = [&[peerdma, "run", "--nic", "b1"][..], &list].concat();
     let mut command = place.run("auto", &other);
     command.env("PEERDMA_CONFIG", place.config(&["a0", "b1"])).env("PEERDMA_LOG", "warn");

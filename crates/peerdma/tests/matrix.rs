@@ -1,5 +1,5 @@
-//! `docs/VERBS_MATRIX.md` says of every verb whether it works. It is generated from the library's tables; run this test
-//! with `PEERDMA_BLESS=1` to write it anew.
+//! `docs/VERBS_MATRIX.md` says of every verb whether it works. It is generated from the library's
+//! tables; run this test with `PEERDMA_BLESS=1` to write it anew.
 
 #[path = "../src/abi/symbols/mod.rs"]
 #[expect(dead_code, reason = "the tables are used by the build script too")]

@@ -1,4 +1,5 @@
-//! The symbol table of the library is that of the tables, and holds all that the system's libraries offer.
+//! The symbol table of the library is that of the tables, and holds all that the system's libraries
+//! offer.
 
 mod common;
 #[path = "../src/abi/symbols/mod.rs"]

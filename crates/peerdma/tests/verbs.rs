@@ -30,7 +30,8 @@ fn run_with(source: &str, prepare: impl FnOnce(&Path)) {
     run_as(source, prepare, |_, _| {});
 }
 
-/// The same with arguments and an environment, which `choose` gives it. What it wrote on standard error.
+/// The same with arguments and an environment, which `choose` gives it. What it wrote on standard
+/// error.
 fn run_as(
     source: &str,
     prepare: impl FnOnce(&Path),
@@ -79,13 +80,15 @@ fn run_on(source: &str, nic: &str, keys: &str) -> Option<String> {
     })
 }
 
-/// Explicit and implicit regions, every advice with every errno, random traffic, memory that goes away.
+/// Explicit and implicit regions, every advice with every errno, random traffic, memory that goes
+/// away.
 #[test]
 fn pages_come_on_demand_with_the_errnos_of_mlx5() {
     on_demand("mlx5", "preset = \"mlx5\"");
 }
 
-/// No implicit region, and errnos of its own. What the kernel's does wrong, the offset in the page, is right here.
+/// No implicit region, and errnos of its own. What the kernel's does wrong, the offset in the page,
+/// is right here.
 #[test]
 fn pages_come_on_demand_with_the_errnos_of_rxe() {
     on_demand("rxe", "preset = \"rxe\"");
@@ -216,7 +219,8 @@ fn a_child_holds_husks_and_opens_its_own() {
     run("fork.c");
 }
 
-/// The table says which verbs without a symbol are implemented; a NULL pointer is how the others are refused.
+/// The table says which verbs without a symbol are implemented; a NULL pointer is how the others
+/// are refused.
 #[test]
 fn pointers_are_there_for_what_the_table_says_is_implemented() {
     let Ok(header) = fs::read_to_string(HEADER) else {

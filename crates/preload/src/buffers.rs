@@ -1,4 +1,5 @@
-//! Which descriptors are buffers: memfds whose name says so, in every process and however they came.
+//! Which descriptors are buffers: memfds whose name says so, in every process and however they
+//! came.
 
 #![allow(unsafe_code, reason = "the kernel's calls, which must not come back here")]
 
@@ -31,7 +32,8 @@ fn stat(fd: c_int) -> Option<libc::stat> {
     }
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     keep_errno(|| {
-        // SAFETY: the kernel fills the structure, or answers EBADF. On these machines it is the one of libc.
+        // SAFETY: the kernel fills the structure, or answers EBADF. On these machines it is the one
+        // of libc.
         let done = unsafe { libc::syscall(libc::SYS_fstat, c_long::from(fd), stat.as_mut_ptr()) };
         // SAFETY: it was filled.
         (done == 0).then(|| unsafe { stat.assume_init() })
@@ -78,7 +80,8 @@ fn is_named(fd: c_int) -> bool {
     let room = link.len();
     let read = keep_errno(|| {
         let (path, link) = (path.as_ptr().cast::<c_char>(), link.as_mut_ptr());
-        // SAFETY: the path is terminated, and the array has so much room. `AT_FDCWD` does not matter to it.
+        // SAFETY: the path is terminated, and the array has so much room. `AT_FDCWD` does not
+        // matter to it.
         unsafe {
             libc::syscall(libc::SYS_readlinkat, c_long::from(libc::AT_FDCWD), path, link, room)
         }

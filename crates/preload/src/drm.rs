@@ -1,8 +1,9 @@
 //! The way to the software GPU: which paths are its nodes, and the library that is behind them.
 //!
-//! `PEERDMA_DRM_NODE` lists the render nodes, which do not exist otherwise: `peerdma run --gpu` chose free names. The
-//! first open of one finds `libpeerdma.so`, which is loaded as well, and from then on it is shown what might concern it.
-//! Until then, and without the variable, nothing here costs more than the look at an atomic.
+//! `PEERDMA_DRM_NODE` lists the render nodes, which do not exist otherwise: `peerdma run --gpu`
+//! chose free names. The first open of one finds `libpeerdma.so`, which is loaded as well, and from
+//! then on it is shown what might concern it. Until then, and without the variable, nothing here
+//! costs more than the look at an atomic.
 
 #![allow(unsafe_code, reason = "C strings, the C environment, and functions of another library")]
 

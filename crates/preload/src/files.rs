@@ -1,7 +1,9 @@
-//! libc's functions that take a descriptor or addresses, for the nodes of the software GPU and for files of buffers.
+//! libc's functions that take a descriptor or addresses, for the nodes of the software GPU and for
+//! files of buffers.
 //!
-//! Each hands everything on that is neither, to libc: programs such as UCX patch libc's functions, to learn of memory that comes and
-//! goes. `mmap`, `munmap` and `mremap` may be needed before libc's can be looked up, and are the kernel's calls until then.
+//! Each hands everything on that is neither, to libc: programs such as UCX patch libc's functions,
+//! to learn of memory that comes and goes. `mmap`, `munmap` and `mremap` may be needed before
+//! libc's can be looked up, and are the kernel's calls until then.
 
 #![allow(unsafe_code, reason = "every function here stands for one of libc's")]
 
@@ -146,8 +148,8 @@ unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
     result as c_int
 }
 
-/// Variadic in C: the new address is there only if a flag says so. A mapping of the GPU cannot be moved or grown, as in
-/// a kernel, whose DRM marks it so.
+/// Variadic in C: the new address is there only if a flag says so. A mapping of the GPU cannot be
+/// moved or grown, as in a kernel, whose DRM marks it so.
 ///
 /// # Safety
 ///
@@ -276,8 +278,9 @@ unsafe extern "C" fn lseek64(fd: c_int, offset: i64, whence: c_int) -> i64 {
     unsafe { lseek(fd, offset, whence) }
 }
 
-/// Variadic in C: the argument is one word. A buffer's file is open for writing alone, lest the kernel show what is not its
-/// bytes; to the program it is open for both, or, with `O_APPEND`, for reading.
+/// Variadic in C: the argument is one word. A buffer's file is open for writing alone, lest the
+/// kernel show what is not its bytes; to the program it is open for both, or, with `O_APPEND`, for
+/// reading.
 ///
 /// # Safety
 ///

@@ -1,8 +1,9 @@
 //! libc's functions that take a path, each in front of libc's own.
 //!
-//! `open` and its kin are variadic in C: the mode is there only if a file is created. Here they take it always. On both
-//! x86-64 and aarch64 Linux a variadic integer argument travels in the register a named one would, so a caller that
-//! passes none leaves garbage there, and garbage is what libc's function then ignores, too.
+//! `open` and its kin are variadic in C: the mode is there only if a file is created. Here they
+//! take it always. On both x86-64 and aarch64 Linux a variadic integer argument travels in the
+//! register a named one would, so a caller that passes none leaves garbage there, and garbage is
+//! what libc's function then ignores, too.
 
 #![allow(unsafe_code, reason = "every function here stands for one of libc's")]
 
@@ -49,7 +50,8 @@ macro_rules! hooks {
             }
             // SAFETY: libc's function of this name has this signature.
             let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
-            // SAFETY: the arguments are the caller's but for the path, which is a string too and outlives the call.
+            // SAFETY: the arguments are the caller's but for the path, which is a string too and
+            // outlives the call.
             let result = unsafe { next($($before,)* path $(, $after)*) };
             // SAFETY: the caller's path is a string, as libc asks.
             $(if result == 0 && let Some(device) = unsafe { device_of(node, $path) } {
@@ -99,7 +101,8 @@ unsafe fn show_statx(device: libc::dev_t, out: *mut c_void) {
     unsafe { (*out).stx_mode = (libc::S_IFCHR | 0o666) as u16 };
 }
 
-/// No library behind has the function: an old name that nothing could have been linked against here.
+/// No library behind has the function: an old name that nothing could have been linked against
+/// here.
 pub(crate) fn missing<T>(result: T) -> T {
     // SAFETY: __errno_location gives the thread's errno, always valid.
     let errno = unsafe { libc::__errno_location() };
@@ -213,7 +216,8 @@ unsafe extern "C" fn realpath(path: *const c_char, out: *mut c_char) -> *mut c_c
     let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
     // SAFETY: the path is a string again, and the buffer is the caller's.
     let next = |path| unsafe { next(path, out) };
-    // SAFETY: the caller's path is a string; `next` is realpath, which returns its buffer or allocates one.
+    // SAFETY: the caller's path is a string; `next` is realpath, which returns its buffer or
+    // allocates one.
     unsafe { resolve(path, out, next) }
 }
 
@@ -238,7 +242,8 @@ unsafe extern "C" fn __realpath_chk(
     let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
     // SAFETY: the path is a string again, and the buffer and its size are the caller's.
     let next = |path| unsafe { next(path, out, room) };
-    // SAFETY: the caller's path is a string; `next` is realpath, which returns its buffer or allocates one.
+    // SAFETY: the caller's path is a string; `next` is realpath, which returns its buffer or
+    // allocates one.
     unsafe { resolve(path, out, next) }
 }
 
@@ -257,7 +262,8 @@ unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char 
 ///
 /// # Safety
 ///
-/// `path` is null or a string. `next` gives null, or `out`, or, if that is null, memory that it allocated for its result.
+/// `path` is null or a string. `next` gives null, or `out`, or, if that is null, memory that it
+/// allocated for its result.
 unsafe fn resolve(
     path: *const c_char,
     out: *mut c_char,

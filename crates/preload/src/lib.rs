@@ -1,10 +1,10 @@
-//! `libpeerdma-preload.so`: what a program must be given when `peerdma run` cannot stand between it and the kernel, or
-//! when it shall find a GPU that the kernel does not have.
+//! `libpeerdma-preload.so`: what a program must be given when `peerdma run` cannot stand between it
+//! and the kernel, or when it shall find a GPU that the kernel does not have.
 //!
-//! It shows the program our NICs under `/sys` where a sandbox forbids the seccomp door: libc's functions that take a
-//! path look into the directory that `PEERDMA_SYSFS` names when the path is one of ours, and call libc's own in every
-//! other case. `peerdma run` makes the directory, sets the variable and loads this library; without the variable it does
-//! nothing.
+//! It shows the program our NICs under `/sys` where a sandbox forbids the seccomp door: libc's
+//! functions that take a path look into the directory that `PEERDMA_SYSFS` names when the path is
+//! one of ours, and call libc's own in every other case. `peerdma run` makes the directory, sets
+//! the variable and loads this library; without the variable it does nothing.
 //!
 //! ```text
 //!   open("/sys/class/infiniband/peerdma0/node_guid")
@@ -13,15 +13,17 @@
 //!     -> hooks::open  -> redirect: not ours                                              -> libc's open
 //! ```
 //!
-//! And, with `peerdma run --gpu`, it shows the program render nodes: their `open`, `ioctl`, `mmap` and `close` go to
-//! `libpeerdma.so`, which is loaded with it and has the software GPU (`docs/DRM.md`). Which nodes, `PEERDMA_DRM_NODE` says.
+//! And, with `peerdma run --gpu`, it shows the program render nodes: their `open`, `ioctl`, `mmap`
+//! and `close` go to `libpeerdma.so`, which is loaded with it and has the software GPU
+//! (`docs/DRM.md`). Which nodes, `PEERDMA_DRM_NODE` says.
 //!
-//! A dma-buf of ours, which is a memfd, it makes what a dma-buf of the kernel is, in every process that gets its descriptor:
-//! `mmap`, `ioctl`, `poll` and `lseek` of it go to `libpeerdma.so` as well.
+//! A dma-buf of ours, which is a memfd, it makes what a dma-buf of the kernel is, in every process
+//! that gets its descriptor: `mmap`, `ioctl`, `poll` and `lseek` of it go to `libpeerdma.so` as
+//! well.
 //!
-//! It does not reach static binaries, Go, raw system calls, libc's calls to itself (`glob`, `ftw`), or relative paths.
-//! It contains no engine and no state but names; it allocates nothing, so that it may be called before
-//! `main` and from within `malloc`. `errno` is what libc's function leaves.
+//! It does not reach static binaries, Go, raw system calls, libc's calls to itself (`glob`, `ftw`),
+//! or relative paths. It contains no engine and no state but names; it allocates nothing, so that
+//! it may be called before `main` and from within `malloc`. `errno` is what libc's function leaves.
 
 #[cfg_attr(test, expect(dead_code, reason = "the hooks are not in the tests"))]
 mod buffers;
@@ -30,7 +32,8 @@ mod drm;
 mod redirect;
 mod variable;
 
-// The test harness is a program like any other: with these names in it, its own libc calls would come here.
+// The test harness is a program like any other: with these names in it, its own libc calls would
+// come here.
 #[cfg(not(test))]
 mod files;
 #[cfg(not(test))]

@@ -5,7 +5,8 @@
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// A function of the libraries behind this one, looked up at its first call: before that, libc may not be ready.
+/// A function of the libraries behind this one, looked up at its first call: before that, libc may
+/// not be ready.
 pub(crate) struct Next {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -19,14 +20,16 @@ impl Next {
         Self { name, address, is_looked_up: AtomicBool::new(false) }
     }
 
-    /// Its address; null if no library behind has it. Two threads may look it up at once and find the same.
+    /// Its address; null if no library behind has it. Two threads may look it up at once and find
+    /// the same.
     pub(crate) fn address(&self) -> *mut c_void {
         // ORDERING: the address is all there is; nothing else is published by it.
         let known = self.address.load(Ordering::Relaxed);
         if !known.is_null() {
             return known;
         }
-        // SAFETY: the name is terminated; dlsym with RTLD_NEXT starts behind the object this call is in.
+        // SAFETY: the name is terminated; dlsym with RTLD_NEXT starts behind the object this call
+        // is in.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         self.address.store(found, Ordering::Relaxed);
         found

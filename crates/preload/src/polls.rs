@@ -1,4 +1,5 @@
-//! `poll` and `ppoll` of buffers: a dma-buf is ready when the work on it is done, and not whenever a file would be.
+//! `poll` and `ppoll` of buffers: a dma-buf is ready when the work on it is done, and not whenever
+//! a file would be.
 
 #![allow(unsafe_code, reason = "every function here stands for one of libc's")]
 
@@ -94,7 +95,8 @@ unsafe fn wait(
     }
     // SAFETY: the kernel found something in the caller's array, which has so many elements.
     let all = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
-    // To the kernel the file of a buffer is ready at once, so this is all that polls without one cost: a look at what is ready.
+    // To the kernel the file of a buffer is ready at once, so this is all that polls without one
+    // cost: a look at what is ready.
     if !all.iter().any(|entry| entry.revents != 0 && buffers::door_of(entry.fd).is_some()) {
         return first;
     }

@@ -31,8 +31,8 @@ const FUNCTIONS: [&[u8]; 2] = [b"devices/pci", b"bus/pci/devices/"];
 /// The longest path the kernel takes, with its terminator.
 const PATH_MAX: usize = libc::PATH_MAX as usize;
 
-/// The directory `PEERDMA_SYSFS` names, read once: a program may change its environment while another thread opens
-/// files.
+/// The directory `PEERDMA_SYSFS` names, read once: a program may change its environment while
+/// another thread opens files.
 struct Directory {
     state: AtomicU8,
     /// The name and a terminator; nothing is written once the state is `SET`.
@@ -44,8 +44,8 @@ const READING: u8 = 1;
 const UNSET: u8 = 2;
 const SET: u8 = 3;
 
-// SAFETY: `name` is written by the one thread that moved the state from UNREAD to READING, and read only by those that
-// saw SET.
+// SAFETY: `name` is written by the one thread that moved the state from UNREAD to READING, and read
+// only by those that saw SET.
 unsafe impl Sync for Directory {}
 
 static DIRECTORY: Directory =
@@ -59,7 +59,8 @@ impl Directory {
         if state == UNREAD {
             state = self.read();
         }
-        // A thread that comes while another reads goes without: it is at most one call at the start of the program.
+        // A thread that comes while another reads goes without: it is at most one call at the start
+        // of the program.
         if state != SET {
             return None;
         }
@@ -122,7 +123,8 @@ pub(crate) unsafe fn redirect(path: *const c_char, room: &mut Room) -> *const c_
     if is_ours { room.0.as_ptr().cast() } else { path }
 }
 
-/// The device number of a uverbs device of ours: that of the kernel's (`IB_UVERBS_MAJOR`, `IB_UVERBS_BASE_MINOR`).
+/// The device number of a uverbs device of ours: that of the kernel's (`IB_UVERBS_MAJOR`,
+/// `IB_UVERBS_BASE_MINOR`).
 ///
 /// # Safety
 ///
@@ -139,8 +141,8 @@ pub(crate) unsafe fn uverbs(path: *const c_char) -> Option<libc::dev_t> {
     Some(libc::makedev(231, 192 + index.parse::<u8>().ok()? as u32))
 }
 
-/// The other way round: a path in the directory becomes one of `/sys`, for functions that give a path. Works in place,
-/// since the result is shorter or fits by `room`: `size` bytes at `path`.
+/// The other way round: a path in the directory becomes one of `/sys`, for functions that give a
+/// path. Works in place, since the result is shorter or fits by `room`: `size` bytes at `path`.
 ///
 /// # Safety
 ///
@@ -157,7 +159,8 @@ pub(crate) unsafe fn restore(path: *mut c_char, size: usize) {
     }
     if write(&mut room, &[b"/sys", below]) && b"/sys".len() + below.len() < size {
         let length = b"/sys".len() + below.len() + 1;
-        // SAFETY: `room` holds `length` bytes, the caller's buffer `size`, which is not less, and they are apart.
+        // SAFETY: `room` holds `length` bytes, the caller's buffer `size`, which is not less, and
+        // they are apart.
         unsafe { core::ptr::copy_nonoverlapping(room.0.as_ptr().cast(), path, length) };
     }
 }

@@ -9,7 +9,8 @@ unsafe extern "C" {
     fn secure_getenv(name: *const c_char) -> *const c_char;
 }
 
-/// The value of a variable; `None` in a program with more rights than its user (`AT_SECURE`), who must not be believed there.
+/// The value of a variable; `None` in a program with more rights than its user (`AT_SECURE`), who
+/// must not be believed there.
 pub(crate) fn variable(name: &CStr) -> Option<&'static [u8]> {
     // SAFETY: it reads a terminated name; the environment is not changed by this library.
     let value = unsafe { secure_getenv(name.as_ptr()) };

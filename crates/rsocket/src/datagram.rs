@@ -60,7 +60,8 @@ impl Header {
     }
 }
 
-/// Before the data of a datagram over UDP: which queue pair the sender has (`struct ds_udp_header`).
+/// Before the data of a datagram over UDP: which queue pair the sender has
+/// (`struct ds_udp_header`).
 #[doc(alias = "ds_udp_header")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {

@@ -1,11 +1,12 @@
 //! rsockets (`rsocket(7)`): sockets over RDMA, as state machines without input or output.
 //!
-//! The protocol is that of rdma-core's `librdmacm/docs/rsocket`, so that a peer with the original understands us. This crate
-//! knows its messages and its accounts; whoever owns a [`Stream`] has the queue pair, the memory and the waiting.
+//! The protocol is that of rdma-core's `librdmacm/docs/rsocket`, so that a peer with the original
+//! understands us. This crate knows its messages and its accounts; whoever owns a [`Stream`] has
+//! the queue pair, the memory and the waiting.
 //!
-//! **Streams.** Each side exposes a receive buffer in two halves, and a *target list* of two entries, into which the peer
-//! writes which half it may fill next. Data is written there by RDMA WRITE, and 32 bits of immediate data say how much came
-//! ([`Message`]). Two things are counted:
+//! **Streams.** Each side exposes a receive buffer in two halves, and a *target list* of two
+//! entries, into which the peer writes which half it may fill next. Data is written there by RDMA
+//! WRITE, and 32 bits of immediate data say how much came ([`Message`]). Two things are counted:
 //!
 //! ```text
 //!   bytes      a sender has as many as the entries of its target list say; a receiver offers the next half
@@ -23,14 +24,17 @@
 //! | receiving | [`Stream::data`], [`Stream::consume`] | where in the receive buffer the data is |
 //! | ending | [`Stream::shutdown`] | the control message that says so |
 //!
-//! **Mapped memory** (`riomap(3)`): the peer has a table of mappings, too, into which this side writes where its memory is
-//! ([`Mapping`]), so that the peer can write there with no copy at either side.
+//! **Mapped memory** (`riomap(3)`): the peer has a table of mappings, too, into which this side
+//! writes where its memory is ([`Mapping`]), so that the peer can write there with no copy at
+//! either side.
 //!
-//! **Datagrams** travel over queue pairs of type UD, with a header that carries the sender's UDP address
-//! ([`datagram::Header`]). Which queue pair belongs to a UDP address is asked over UDP ([`datagram::Ask`]).
+//! **Datagrams** travel over queue pairs of type UD, with a header that carries the sender's UDP
+//! address ([`datagram::Header`]). Which queue pair belongs to a UDP address is asked over UDP
+//! ([`datagram::Ask`]).
 //!
-//! **A peer is not trusted.** It may claim to have written more than it was offered, or send more messages than it has credits:
-//! that ends the connection ([`Violation`]). What it says about its own memory harms only itself.
+//! **A peer is not trusted.** It may claim to have written more than it was offered, or send more
+//! messages than it has credits: that ends the connection ([`Violation`]). What it says about its
+//! own memory harms only itself.
 #![forbid(unsafe_code)]
 
 pub mod datagram;

@@ -15,7 +15,8 @@ pub enum Message {
     /// So many bytes were written where the target list said.
     #[doc(alias = "RS_OP_DATA")]
     Data(u32),
-    /// The number of the message up to which the peer may send. An entry of the target list may have been written, too.
+    /// The number of the message up to which the peer may send. An entry of the target list may
+    /// have been written, too.
     #[doc(alias = "RS_OP_SGL")]
     Credit(u16),
     /// This entry of the table of mappings was written.

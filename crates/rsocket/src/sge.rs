@@ -88,7 +88,8 @@ impl Mapping {
         Self { offset, sge }
     }
 
-    /// Where `offset` is in the peer's memory and how many bytes follow; nothing if the mapping does not hold it.
+    /// Where `offset` is in the peer's memory and how many bytes follow; nothing if the mapping
+    /// does not hold it.
     pub fn find(&self, offset: u64) -> Option<(u64, u32)> {
         let into = u32::try_from(offset.checked_sub(self.offset)?).ok()?;
         let left = self.sge.length.checked_sub(into).filter(|left| *left > 0)?;

@@ -4,7 +4,8 @@
 #[doc(alias = "RS_SGL_SIZE")]
 pub const TARGETS: u32 = 2;
 
-/// Free bytes in the send buffer without which nothing is sent, and the size of a datagram's buffer.
+/// Free bytes in the send buffer without which nothing is sent, and the size of a datagram's
+/// buffer.
 #[doc(alias = "RS_SNDLOWAT")]
 pub const SEND_LOW_WATER: u32 = 2048;
 

@@ -126,7 +126,8 @@ pub enum Violation {
 pub struct Write {
     /// Bytes.
     pub length: u32,
-    /// Where in the send buffer the bytes are to be put, in one piece or two; nothing if they are posted inline.
+    /// Where in the send buffer the bytes are to be put, in one piece or two; nothing if they are
+    /// posted inline.
     pub place: Option<[Range<u32>; 2]>,
     /// Where they go.
     #[doc(alias = "remote_addr")]
@@ -145,8 +146,8 @@ pub struct Write {
 pub struct Credit {
     /// The message.
     pub message: Message,
-    /// What is written into the peer's target list with it: an entry, the place for it among the [`Credit::SLOTS`] behind the
-    /// send buffer, the address, and the key.
+    /// What is written into the peer's target list with it: an entry, the place for it among the
+    /// [`Credit::SLOTS`] behind the send buffer, the address, and the key.
     pub offer: Option<([u8; Sge::SIZE], u32, u64, u32)>,
 }
 
@@ -156,8 +157,9 @@ impl Credit {
 }
 
 impl Stream {
-    /// A stream with its memory: a target list at `list.addr` ([`Stream::list_size`] bytes), a receive buffer at `data.addr`
-    /// (`sizes.receive_buffer` bytes). The sizes are those that [`Sizes::for_stream`] gave.
+    /// A stream with its memory: a target list at `list.addr` ([`Stream::list_size`] bytes), a
+    /// receive buffer at `data.addr` (`sizes.receive_buffer` bytes). The sizes are those that
+    /// [`Sizes::for_stream`] gave.
     pub fn new(sizes: Sizes, list: Sge, data: Sge) -> Self {
         let half = sizes.receive_buffer / 2;
         Self {
@@ -239,8 +241,8 @@ impl Stream {
             && target.length > 0
     }
 
-    /// The next piece of data, of `wanted` bytes at most: what to post, and what then is in the entry.
-    /// [`may_send`](Self::may_send) holds.
+    /// The next piece of data, of `wanted` bytes at most: what to post, and what then is in the
+    /// entry. [`may_send`](Self::may_send) holds.
     pub fn send(&mut self, wanted: u32, target: Sge) -> (Write, Sge) {
         let length = wanted.min(self.sending.bytes).min(target.length);
         let place = self.place(length);
@@ -258,7 +260,8 @@ impl Stream {
         (Write { length, place, addr: target.addr, key: target.key, message, sent }, left)
     }
 
-    /// The next piece of data for mapped memory at `addr`, of `wanted` bytes at most. [`may_send`](Self::may_send) holds.
+    /// The next piece of data for mapped memory at `addr`, of `wanted` bytes at most.
+    /// [`may_send`](Self::may_send) holds.
     #[doc(alias = "rs_write_direct")]
     pub fn send_direct(&mut self, wanted: u32, addr: u64, key: u32) -> Write {
         let length = wanted.min(self.sending.bytes);
@@ -266,8 +269,9 @@ impl Stream {
         Write { length, place, addr, key, message: None, sent: Sent::Direct(length) }
     }
 
-    /// A mapping for entry `index` of the peer's table, which it has ([`peer_mappings`](Self::peer_mappings)): the bytes,
-    /// and what to post. [`may_send`](Self::may_send) holds.
+    /// A mapping for entry `index` of the peer's table, which it has
+    /// ([`peer_mappings`](Self::peer_mappings)): the bytes, and what to post.
+    /// [`may_send`](Self::may_send) holds.
     #[doc(alias = "rs_write_iomap")]
     pub fn send_mapping(&mut self, index: u32, mapping: Mapping) -> ([u8; Mapping::SIZE], Write) {
         let length = Mapping::SIZE as u32;

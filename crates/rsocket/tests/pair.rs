@@ -1,4 +1,5 @@
-//! Two streams with memory between them and nothing else: every byte arrives once and in order, whatever the sizes.
+//! Two streams with memory between them and nothing else: every byte arrives once and in order,
+//! whatever the sizes.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,6 @@
-//! `epoll(7)`. An instance is the kernel's until it is to watch an rsocket: from then on another, of `repoll_create`, watches the
-//! rsockets and the kernel's instance, which goes on to watch everything else as it always did.
+//! `epoll(7)`. An instance is the kernel's until it is to watch an rsocket: from then on another,
+//! of `repoll_create`, watches the rsockets and the kernel's instance, which goes on to watch
+//! everything else as it always did.
 
 #![allow(unsafe_code, reason = "every function here stands for one of libc's")]
 

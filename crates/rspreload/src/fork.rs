@@ -1,7 +1,7 @@
 //! Connections of programs that fork (`RDMAV_FORK_SAFE`).
 //!
-//! Queue pairs do not survive a fork. So a connection is one of the kernel's at first; the process that first moves data makes
-//! it an rsocket:
+//! Queue pairs do not survive a fork. So a connection is one of the kernel's at first; the process
+//! that first moves data makes it an rsocket:
 //!
 //! ```text
 //!   accepted side                                  connected side
@@ -10,8 +10,8 @@
 //!   takes the connection      <------------------  connects an rsocket to the same address
 //! ```
 //!
-//! One process at a time can listen at a port: others wait for it, for half a minute. Who gets something else than four bytes
-//! of 0 speaks to a peer without this library, and stays with TCP.
+//! One process at a time can listen at a port: others wait for it, for half a minute. Who gets
+//! something else than four bytes of 0 speaks to a peer without this library, and stays with TCP.
 
 #![allow(unsafe_code, reason = "calls of C")]
 

@@ -1,9 +1,11 @@
-//! `librspreload.so.1`: makes the sockets of a program that knows nothing of RDMA rsockets (`rsocket(7)`).
+//! `librspreload.so.1`: makes the sockets of a program that knows nothing of RDMA rsockets
+//! (`rsocket(7)`).
 //!
-//! It stands in front of libc's socket calls. A stream or datagram socket of IPv4 or IPv6 becomes an rsocket, for which the
-//! program gets a descriptor of `/dev/null` that nobody else has; calls with that descriptor go to `rsend` and its kin, which
-//! `librdmacm.so.1` has, and all others to libc. A connection that cannot be made as an rsocket is tried once more as what
-//! it would have been.
+//! It stands in front of libc's socket calls. A stream or datagram socket of IPv4 or IPv6 becomes
+//! an rsocket, for which the program gets a descriptor of `/dev/null` that nobody else has; calls
+//! with that descriptor go to `rsend` and its kin, which `librdmacm.so.1` has, and all others to
+//! libc. A connection that cannot be made as an rsocket is tried once more as what it would have
+//! been.
 //!
 //! ```text
 //!   send(7)   -> table: 7 is an rsocket known as 12  -> rsend(12)
@@ -16,16 +18,19 @@
 //! | `RS_SQ_SIZE`, `RS_RQ_SIZE`, `RS_INLINE` | sizes of queues and of inline data |
 //! | `RDMAV_FORK_SAFE=1` | for servers that fork: a connection begins as TCP and becomes an rsocket when it is first used, by the process that uses it. Both sides must say so |
 //!
-//! It does not reach static binaries, Go, raw system calls and `io_uring`. Sockets do not survive `exec`.
+//! It does not reach static binaries, Go, raw system calls and `io_uring`. Sockets do not survive
+//! `exec`.
 //!
-//! What it keeps is a word for each descriptor, so that no call takes a lock and a signal handler may call any of them.
+//! What it keeps is a word for each descriptor, so that no call takes a lock and a signal handler
+//! may call any of them.
 
 mod config;
 #[cfg(not(test))]
 mod epoll;
 #[cfg(not(test))]
 mod fork;
-// The test harness is a program like any other: with these names in it, its own libc calls would come here.
+// The test harness is a program like any other: with these names in it, its own libc calls would
+// come here.
 #[cfg(not(test))]
 mod hooks;
 #[cfg(not(test))]

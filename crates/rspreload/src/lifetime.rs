@@ -81,8 +81,8 @@ pub(crate) fn set_sizes(fd: c_int) {
     }
 }
 
-/// `socket(2)`. Its caller's address goes along: the library that has rsockets makes sockets of its own, which stay what they
-/// are.
+/// `socket(2)`. Its caller's address goes along: the library that has rsockets makes sockets of its
+/// own, which stay what they are.
 ///
 /// # Safety
 ///
@@ -378,8 +378,8 @@ unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     copied(from, unsafe { libc_dup3(from, to, flags) })
 }
 
-/// `fcntl(2)`. Its argument is variadic in C; on all our machines it travels as a named one would, and a caller that passes
-/// none leaves garbage, which commands without argument ignore.
+/// `fcntl(2)`. Its argument is variadic in C; on all our machines it travels as a named one would,
+/// and a caller that passes none leaves garbage, which commands without argument ignore.
 ///
 /// # Safety
 ///

@@ -38,7 +38,8 @@ impl Next {
             return known;
         }
         let found = match self.library {
-            // SAFETY: the name is terminated; dlsym with RTLD_NEXT starts behind the object this call is in.
+            // SAFETY: the name is terminated; dlsym with RTLD_NEXT starts behind the object this
+            // call is in.
             Library::Libc => unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) },
             Library::Rdmacm => rdmacm(self.name),
         };

@@ -101,7 +101,8 @@ unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_
     }
 }
 
-/// `poll` with `_FORTIFY_SOURCE`. libc's ends the program if there are more entries than room: its own business.
+/// `poll` with `_FORTIFY_SOURCE`. libc's ends the program if there are more entries than room: its
+/// own business.
 ///
 /// # Safety
 ///

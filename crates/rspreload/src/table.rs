@@ -1,7 +1,7 @@
 //! What the program's descriptors stand for.
 //!
-//! A word for each, in memory that is never moved. Two of a program's descriptors may stand for one socket (`dup(2)`): each
-//! socket counts them.
+//! A word for each, in memory that is never moved. Two of a program's descriptors may stand for one
+//! socket (`dup(2)`): each socket counts them.
 
 #![cfg_attr(test, expect(dead_code, reason = "the hooks are not in the tests"))]
 
@@ -78,7 +78,8 @@ fn slot<T>(table: &'static [T; SIZE], fd: c_int) -> Option<&'static T> {
 /// What a descriptor stands for; nothing if it is the kernel's business alone.
 #[inline]
 pub(crate) fn get(fd: c_int) -> Option<Entry> {
-    // ORDERING: whoever made the descriptor gave it to this thread, which orders what was stored before.
+    // ORDERING: whoever made the descriptor gave it to this thread, which orders what was stored
+    // before.
     Entry::decode(slot(&ENTRIES, fd)?.load(Ordering::Relaxed))
 }
 

@@ -57,7 +57,8 @@ unsafe extern "C" fn sendfile64(
     unsafe { sendfile(out, from, offset, count) }
 }
 
-/// Sends a file's bytes from `offset` on, or from where the file stands. What was read and not sent is read again next time.
+/// Sends a file's bytes from `offset` on, or from where the file stands. What was read and not sent
+/// is read again next time.
 ///
 /// # Safety
 ///

@@ -9,7 +9,8 @@ use crate::env::{Env, Reason, Side};
 use crate::qp::Qp;
 use crate::wqe::{Failure, Wqe};
 
-/// How a work request came to fail. A flushed request has none: the first failure of its QP explains it.
+/// How a work request came to fail. A flushed request has none: the first failure of its QP
+/// explains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "the device reads every field")]
 pub struct Account {

@@ -1,7 +1,9 @@
-//! What the responder has to send: acknowledgements, refusals, READ responses and the results of atomics.
+//! What the responder has to send: acknowledgements, refusals, READ responses and the results of
+//! atomics.
 //!
-//! They wait in the order of their sequence numbers. An acknowledgement says that everything before it is done, so of
-//! several that wait the last is enough: this is where ACKs are coalesced (IBA 9.7.5).
+//! They wait in the order of their sequence numbers. An acknowledgement says that everything before
+//! it is done, so of several that wait the last is enough: this is where ACKs are coalesced (IBA
+//! 9.7.5).
 
 use iba::{CompCntrOps, Psn, QpEvent, RKey};
 use wire::bth::pad_for;
@@ -131,7 +133,8 @@ impl Responder {
         self.answers.push_back(Answer { psn, kind: Kind::Nak(syndrome) });
     }
 
-    /// Queues an answer that was given before. Of a READ that is still being answered, goes back in it.
+    /// Queues an answer that was given before. Of a READ that is still being answered, goes back in
+    /// it.
     pub(crate) fn answer_again(&mut self, answer: Answer, limit: usize) {
         if let Some(same) =
             self.answers.iter_mut().find(|queued| queued.is_data() && queued.end() == answer.end())
@@ -160,7 +163,8 @@ impl Responder {
         self.results.push_back((psn, value));
     }
 
-    /// Keeps where a READ that is granted begins and ends, and forgets the oldest if that makes more than `limit`.
+    /// Keeps where a READ that is granted begins and ends, and forgets the oldest if that makes
+    /// more than `limit`.
     pub(crate) fn save_granted(&mut self, first: Psn, end: Psn, limit: usize) {
         while self.granted.len() >= limit.max(1) {
             self.granted.pop_front();
@@ -258,7 +262,8 @@ impl Qp {
         Sent::Packets(run)
     }
 
-    /// The memory that a READ was granted is gone: a NAK in the place of the packet, and the end of the QP.
+    /// The memory that a READ was granted is gone: a NAK in the place of the packet, and the end of
+    /// the QP.
     pub(crate) fn refuse_read<E: Env>(&mut self, env: &mut E, psn: Psn) {
         self.resp.answers.retain(|answer| answer.psn.is_before(psn));
         self.resp.push_nak(psn, Syndrome::Nak(NakCode::RemoteAccess));

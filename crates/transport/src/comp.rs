@@ -29,7 +29,8 @@ impl Qp {
         if !matches!(self.state(), QpState::Rts | QpState::Sqd) {
             return env.count(Counter::DroppedPacket);
         }
-        // IBA 9.7.6: an answer to nothing that is outstanding, old or never sent, is dropped without a word.
+        // IBA 9.7.6: an answer to nothing that is outstanding, old or never sent, is dropped
+        // without a word.
         if psn.sub(self.req.una.value()).value() >= sent {
             if operation == Operation::ReadResponse && psn.is_before(self.req.una) {
                 self.req.hear(now, &self.attr);
@@ -47,7 +48,8 @@ impl Qp {
     }
 
     fn handle_ack<E: Env>(&mut self, env: &mut E, now: Time, psn: Psn, aeth: Aeth) {
-        // Credits are not looked at: this requester learns from RNR NAKs, as the standard leaves it free to.
+        // Credits are not looked at: this requester learns from RNR NAKs, as the standard leaves it
+        // free to.
         let to = match aeth.syndrome {
             Syndrome::Ack { .. } => psn.add(1),
             // A NAK acknowledges everything before it (IBA 9.7.5).
@@ -56,7 +58,8 @@ impl Qp {
         };
         if self.acknowledge(env, now, to) == Acked::AnswerMissing {
             return match aeth.syndrome {
-                // Of the READ whose answer is missing: it was refused in the middle, and asking again is in vain.
+                // Of the READ whose answer is missing: it was refused in the middle, and asking
+                // again is in vain.
                 Syndrome::Nak(code) if code != NakCode::PsnSequence && self.is_of_front(psn) => {
                     let failure = refused(env, code);
                     self.fail_front(env, failure);
@@ -112,7 +115,8 @@ impl Qp {
         self.req.rnr_until = Some(now + timer.duration());
     }
 
-    /// An answer is missing, as a later one came: as good as a NAK (IBA 9.7.5, implied NAK). Once per gap.
+    /// An answer is missing, as a later one came: as good as a NAK (IBA 9.7.5, implied NAK). Once
+    /// per gap.
     fn handle_gap<E: Env>(&mut self, env: &mut E, now: Time) {
         // What was on its way when a pause began is asked for again after it.
         if !self.req.gap && self.req.rnr_until.is_none() {
@@ -140,7 +144,8 @@ impl Qp {
         let left = front.end().sub(psn.value()).value();
         let packets = mtu.packets(rx.length);
         let refused = rx.headers.aeth.is_some_and(|aeth| !is_ack(aeth));
-        // A stretch that is answered again begins with First or Only wherever it stands in the READ (IBA 9.7.4).
+        // A stretch that is answered again begins with First or Only wherever it stands in the READ
+        // (IBA 9.7.4).
         let ends = matches!(rx.headers.bth.opcode.position(), Position::Last | Position::Only);
         let fits = if ends {
             packets == left && rx.length == front.length - offset
@@ -191,8 +196,8 @@ impl Qp {
         self.take_answer(env, now, 1);
     }
 
-    /// An answer cannot be stored. If that is only for now, it is asked for again when it can ([`Qp::has_found_place`]): the
-    /// responder keeps what a READ names and what an atomic gave.
+    /// An answer cannot be stored. If that is only for now, it is asked for again when it can
+    /// ([`Qp::has_found_place`]): the responder keeps what a READ names and what an atomic gave.
     fn answer_has_no_place<E: Env>(&mut self, env: &mut E, now: Time, error: LocalError) {
         if error != LocalError::NotPresent {
             return self.fail_front(env, Failure::local(error));
@@ -204,8 +209,9 @@ impl Qp {
         self.req.rnr_until = Some(now + FAULT_PAUSE);
     }
 
-    /// Whether the answer whose place was absent is asked for again now. No time runs while the place is on its way; if it will
-    /// not come the work request fails, whether or not the peer would still answer.
+    /// Whether the answer whose place was absent is asked for again now. No time runs while the
+    /// place is on its way; if it will not come the work request fails, whether or not the peer
+    /// would still answer.
     pub(crate) fn has_found_place<E: Env>(&mut self, env: &mut E, now: Time) -> bool {
         self.req.place_missing = false;
         let Some(Data::Sges(sges)) = self.sq.front().map(|front| &front.wr.data) else {

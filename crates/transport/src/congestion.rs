@@ -1,4 +1,5 @@
-//! Congestion: what a QP does about packets that a switch marked, and about a peer that says its own were.
+//! Congestion: what a QP does about packets that a switch marked, and about a peer that says its
+//! own were.
 //!
 //! ```text
 //!   sender ---- ECT ----> switch ---- CE ----> receiver        the IP header's ECN field (RFC 3168)
@@ -6,9 +7,10 @@
 //!     +------------------- CNP --------------------+           opcode 0x81, BECN set (RoCEv2 Annex A17.9)
 //! ```
 //!
-//! The receiver answers marks with congestion notification packets, one in a while for each QP. The annex leaves to the sender
-//! what it does about them. Here its window becomes smaller, by as much as marks were frequent lately: the estimate and the way
-//! back are those of DCQCN (Zhu et al., SIGCOMM 2015), with the window in place of a rate and with windows in place of timers.
+//! The receiver answers marks with congestion notification packets, one in a while for each QP. The
+//! annex leaves to the sender what it does about them. Here its window becomes smaller, by as much
+//! as marks were frequent lately: the estimate and the way back are those of DCQCN (Zhu et al.,
+//! SIGCOMM 2015), with the window in place of a rate and with windows in place of timers.
 
 use core::time::Duration;
 
@@ -43,8 +45,8 @@ impl Congestion {
 }
 
 impl Qp {
-    /// Whether marks of switches are answered, and the peer's notifications are obeyed. A QP that does neither is to have its
-    /// packets sent as of a transport that knows no ECN.
+    /// Whether marks of switches are answered, and the peer's notifications are obeyed. A QP that
+    /// does neither is to have its packets sent as of a transport that knows no ECN.
     pub fn set_congestion_control(&mut self, enabled: bool) {
         self.congestion.enabled = enabled;
     }

@@ -1,7 +1,8 @@
-//! What completion counters are told (`ibv_qp_attach_comp_cntr(3)`): each operation that ended, on either side of a QP, visible
-//! in a completion queue or not.
+//! What completion counters are told (`ibv_qp_attach_comp_cntr(3)`): each operation that ended, on
+//! either side of a QP, visible in a completion queue or not.
 //!
-//! Atomics, binds, invalidations, FLUSH and ATOMIC WRITE have no bit in that call's mask, and are not told of.
+//! Atomics, binds, invalidations, FLUSH and ATOMIC WRITE have no bit in that call's mask, and are
+//! not told of.
 
 use iba::{CompCntrOps, WcFlags, WcStatus, WrOpcode};
 use wire::Operation;
@@ -25,8 +26,8 @@ pub enum Ended {
 }
 
 impl Qp {
-    /// Counts a request of the send queue that ended. Those that the library posted for itself count with the receive that
-    /// they serve.
+    /// Counts a request of the send queue that ended. Those that the library posted for itself
+    /// count with the receive that they serve.
     pub(crate) fn count_send<E: Env>(env: &mut E, wqe: &Wqe, failure: Option<Failure>) {
         if wqe.role != Role::Posted {
             return;
@@ -44,7 +45,8 @@ impl Qp {
         env.ended(op, ended);
     }
 
-    /// Counts a receive that ended. Of one that matched a tag the program may have been told before.
+    /// Counts a receive that ended. Of one that matched a tag the program may have been told
+    /// before.
     pub(crate) fn count_receive<E: Env>(env: &mut E, completion: &Completion) {
         let told_early = WcFlags::TM_MATCH | WcFlags::TM_DATA_VALID;
         match completion {

@@ -1,7 +1,8 @@
-//! What a QP asks of the device that owns it: packets out, memory, receives of a shared queue, completions, events.
+//! What a QP asks of the device that owns it: packets out, memory, receives of a shared queue,
+//! completions, events.
 //!
-//! The transport decides, the environment acts. Everything that has an effect outside the QP goes through [`Env`], so
-//! the same state machines run over a real device and over a simulator.
+//! The transport decides, the environment acts. Everything that has an effect outside the QP goes
+//! through [`Env`], so the same state machines run over a real device and over a simulator.
 
 use iba::{Access, Av, CompCntrOps, QpEvent, Qpn, RKey, SendFlags, WcFlags, WcOpcode, WcStatus};
 use wire::Headers;
@@ -81,8 +82,9 @@ impl Source<'_> {
     }
 }
 
-/// Packets and messages that a requester carried out without sending them, since the last packet it sent: the receiver
-/// counts them as received (`docs/ARCHITECTURE.md`, the direct path). Always zero on a wire.
+/// Packets and messages that a requester carried out without sending them, since the last packet it
+/// sent: the receiver counts them as received (`docs/ARCHITECTURE.md`, the direct path). Always
+/// zero on a wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "two counters")]
 pub struct Skipped {
@@ -110,7 +112,8 @@ pub enum TransmitError {
 pub enum LocalError {
     /// Key, range, protection domain or access of a scatter/gather element is wrong: LOC_PROT_ERR.
     Protection,
-    /// The memory went away under a valid region: LOC_QP_OP_ERR, or LOC_ACCESS_ERR on the receiving side.
+    /// The memory went away under a valid region: LOC_QP_OP_ERR, or LOC_ACCESS_ERR on the receiving
+    /// side.
     Fault,
     /// The memory is not there at this moment, and will be: try again. Nothing fails for it.
     NotPresent,
@@ -124,10 +127,12 @@ pub enum RemoteError {
     Access,
     /// An atomic's address is not a multiple of eight: NAK invalid request.
     Misaligned,
-    /// The memory went away under a valid region: NAK remote access error, as the kernel's rxe answers.
+    /// The memory went away under a valid region: NAK remote access error, as the kernel's rxe
+    /// answers.
     Fault,
-    /// The memory is not there at this moment, and will be (a page fault of on-demand paging, a buffer on the move): the
-    /// peer is asked to come again by an RNR NAK, as NICs with on-demand paging do.
+    /// The memory is not there at this moment, and will be (a page fault of on-demand paging, a
+    /// buffer on the move): the peer is asked to come again by an RNR NAK, as NICs with on-demand
+    /// paging do.
     NotPresent,
 }
 
@@ -220,7 +225,8 @@ pub struct Completion {
     pub side: Side,
     /// From the work request.
     pub wr_id: u64,
-    /// The outcome. If it is not success only `wr_id`, `side` and `vendor_err` mean anything besides.
+    /// The outcome. If it is not success only `wr_id`, `side` and `vendor_err` mean anything
+    /// besides.
     pub status: WcStatus,
     /// What completed.
     pub opcode: WcOpcode,
@@ -228,17 +234,19 @@ pub struct Completion {
     pub byte_len: u32,
     /// Which of the following are valid.
     pub flags: WcFlags,
-    /// Immediate data, a number whose most significant byte travels first, or the key the peer invalidated.
+    /// Immediate data, a number whose most significant byte travels first, or the key the peer
+    /// invalidated.
     pub imm: u32,
     /// The sender of a datagram.
     pub src_qpn: Qpn,
-    /// Of a datagram, in what it came: 0xa for UDP over IPv4, 0x9 over IPv6. RoCEv2 Annex A17.4.5.1 wants the completion to
-    /// say it; in the service level, which RoCE does not have, mlx5 does, and UCX reads it there.
+    /// Of a datagram, in what it came: 0xa for UDP over IPv4, 0x9 over IPv6. RoCEv2 Annex A17.4.5.1
+    /// wants the completion to say it; in the service level, which RoCE does not have, mlx5 does,
+    /// and UCX reads it there.
     pub sl: u8,
     /// Of a message with a tag.
     pub tm: TmInfo,
-    /// Whether the peer set the solicited bit, or the completion is an error: what a CQ armed for solicited
-    /// completions waits for (IBA 11.4.2.2).
+    /// Whether the peer set the solicited bit, or the completion is an error: what a CQ armed for
+    /// solicited completions waits for (IBA 11.4.2.2).
     pub solicited: bool,
     /// Why, in more detail than the status: a [`Reason`] as a number.
     pub vendor_err: u32,
@@ -264,7 +272,8 @@ impl Completion {
     }
 }
 
-/// More precisely than a status, why a work request failed. The number is a completion's `vendor_err`.
+/// More precisely than a status, why a work request failed. The number is a completion's
+/// `vendor_err`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[repr(u32)]
@@ -344,11 +353,11 @@ pub struct Rx<'a, P> {
     pub headers: &'a Headers,
     /// The payload.
     pub payload: &'a P,
-    /// Its length in bytes. On a reliable carrier it may be many path MTUs: one packet then stands for
-    /// `ceil(length / path MTU)` of them.
+    /// Its length in bytes. On a reliable carrier it may be many path MTUs: one packet then stands
+    /// for `ceil(length / path MTU)` of them.
     pub length: u32,
-    /// How many packets of the wire it is: more than one only of what [`Qp::joinable`](crate::Qp::joinable) allows. On a
-    /// reliable carrier always one.
+    /// How many packets of the wire it is: more than one only of what
+    /// [`Qp::joinable`](crate::Qp::joinable) allows. On a reliable carrier always one.
     pub packets: u32,
     /// What the peer carried out without packets before this one.
     pub skipped: Skipped,
@@ -363,8 +372,8 @@ pub trait Env {
     /// A received payload, opaque to the transport.
     type Payload;
 
-    /// Sends one packet of the QP. On success the packet is the carrier's; on [`TransmitError::Blocked`] nothing
-    /// happened and the state machine must not move.
+    /// Sends one packet of the QP. On success the packet is the carrier's; on
+    /// [`TransmitError::Blocked`] nothing happened and the state machine must not move.
     fn transmit(
         &mut self,
         to: To<'_>,
@@ -373,9 +382,10 @@ pub trait Env {
         skipped: Skipped,
     ) -> Result<(), TransmitError>;
 
-    /// Sends packets from the middle of a message to the peer, one behind the other: `headers` are those of the first, each
-    /// further one has the next sequence number, and `source` is shared evenly among them. Says how many of them it sent,
-    /// which is at least one; an environment can do that with less ado than one by one.
+    /// Sends packets from the middle of a message to the peer, one behind the other: `headers` are
+    /// those of the first, each further one has the next sequence number, and `source` is shared
+    /// evenly among them. Says how many of them it sent, which is at least one; an environment can
+    /// do that with less ado than one by one.
     fn transmit_run(
         &mut self,
         headers: &Headers,
@@ -387,8 +397,8 @@ pub trait Env {
         Ok(1)
     }
 
-    /// Sends a packet of `length` bytes to the peer, as [`Env::transmit`] would send what its headers say. An environment
-    /// can do that with less ado.
+    /// Sends a packet of `length` bytes to the peer, as [`Env::transmit`] would send what its
+    /// headers say. An environment can do that with less ado.
     fn transmit_short(
         &mut self,
         packet: Short,
@@ -399,30 +409,35 @@ pub trait Env {
         self.transmit(To::Peer, &packet.headers(dest, length), source, Skipped::default())
     }
 
-    /// Sends an Ethernet frame of a raw packet QP. On [`TransmitError::Blocked`] nothing happened. An environment without an
-    /// Ethernet port has none of the memory of its QPs, as it has no such QPs.
+    /// Sends an Ethernet frame of a raw packet QP. On [`TransmitError::Blocked`] nothing happened.
+    /// An environment without an Ethernet port has none of the memory of its QPs, as it has no such
+    /// QPs.
     fn transmit_frame(&mut self, frame: Source<'_>, flags: SendFlags) -> Result<(), TransmitError> {
         let _ = (frame, flags);
         Err(TransmitError::Memory(LocalError::Fault))
     }
 
-    /// Carries a one-sided operation out at once, if it can. Called only when the QP has nothing unacknowledged.
+    /// Carries a one-sided operation out at once, if it can. Called only when the QP has nothing
+    /// unacknowledged.
     fn one_sided(&mut self, op: &OneSided<'_>) -> Direct {
         let _ = op;
         Direct::Declined
     }
 
-    /// Whether [`Env::one_sided`] will likely carry an operation out, once nothing is unacknowledged.
+    /// Whether [`Env::one_sided`] will likely carry an operation out, once nothing is
+    /// unacknowledged.
     fn is_direct(&self, op: &OneSided<'_>) -> bool {
         let _ = op;
         false
     }
 
-    /// Checks the list of a send for `access` without touching memory: keys, ranges, protection domain.
+    /// Checks the list of a send for `access` without touching memory: keys, ranges, protection
+    /// domain.
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), LocalError>;
 
-    /// Copies a payload into a scatter list, `offset` bytes from its start: one of a request of this side of the QP, in whose
-    /// protection domain it is. Keys and ranges are checked; that the list is long enough is the caller's to ensure.
+    /// Copies a payload into a scatter list, `offset` bytes from its start: one of a request of
+    /// this side of the QP, in whose protection domain it is. Keys and ranges are checked; that the
+    /// list is long enough is the caller's to ensure.
     fn scatter(
         &mut self,
         side: Side,
@@ -432,15 +447,15 @@ pub trait Env {
     ) -> Result<(), LocalError>;
 
     /// Whether an answer may be asked for again that found the memory of this scatter list absent:
-    /// [`LocalError::NotPresent`] while it is on its way, another error if it will not come. An environment that cannot tell
-    /// lets it be asked for.
+    /// [`LocalError::NotPresent`] while it is on its way, another error if it will not come. An
+    /// environment that cannot tell lets it be asked for.
     fn may_ask_again(&mut self, sges: &[Sge]) -> Result<(), LocalError> {
         let _ = sges;
         Ok(())
     }
 
-    /// Copies a payload but for its first `skip` bytes to the start of a scatter list, under the same rules. Called only for
-    /// what [`Env::take_srq`] matched by its tag.
+    /// Copies a payload but for its first `skip` bytes to the start of a scatter list, under the
+    /// same rules. Called only for what [`Env::take_srq`] matched by its tag.
     fn scatter_after(
         &mut self,
         sges: &[Sge],
@@ -469,7 +484,8 @@ pub trait Env {
         access: Access,
     ) -> Result<(), RemoteError>;
 
-    /// Copies a payload to `addr` of region `rkey`, checking again. The last bytes become visible last.
+    /// Copies a payload to `addr` of region `rkey`, checking again. The last bytes become visible
+    /// last.
     fn write_remote(
         &mut self,
         rkey: RKey,
@@ -480,8 +496,8 @@ pub trait Env {
     /// Runs an atomic on the eight bytes at `addr` of region `rkey` and returns their old value.
     fn atomic(&mut self, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, RemoteError>;
 
-    /// Makes what peers wrote to region `rkey` visible to every reader, at `length` bytes at an address or everywhere,
-    /// if the region grants `access`.
+    /// Makes what peers wrote to region `rkey` visible to every reader, at `length` bytes at an
+    /// address or everywhere, if the region grants `access`.
     fn flush(
         &mut self,
         rkey: RKey,
@@ -506,8 +522,9 @@ pub trait Env {
         false
     }
 
-    /// Takes a receive of the QP's shared receive queue for a message that begins with a packet: the next, or the one that the
-    /// message's tag names. Called only for QPs that have such a queue.
+    /// Takes a receive of the QP's shared receive queue for a message that begins with a packet:
+    /// the next, or the one that the message's tag names. Called only for QPs that have such a
+    /// queue.
     fn take_srq(&mut self, rx: &Rx<'_, Self::Payload>) -> Option<Taken>;
 
     /// Puts a finished work request on its CQ.
@@ -526,13 +543,14 @@ pub trait Env {
     /// Raises an asynchronous event of the QP.
     fn event(&mut self, event: QpEvent);
 
-    /// The requests that follow, up to the next call, are packets of this work request. For who keeps a record of packets.
+    /// The requests that follow, up to the next call, are packets of this work request. For who
+    /// keeps a record of packets.
     fn of_request(&mut self, wr_id: u64) {
         let _ = wr_id;
     }
 
-    /// Whether the carrier still holds packets of this QP that the peer, alive, has not taken: then the peer is slow
-    /// and not dead, and waiting for it uses up no retry. A wire cannot know.
+    /// Whether the carrier still holds packets of this QP that the peer, alive, has not taken: then
+    /// the peer is slow and not dead, and waiting for it uses up no retry. A wire cannot know.
     fn peer_is_behind(&self) -> bool {
         false
     }

@@ -14,7 +14,8 @@ pub enum ModifyError {
         /// What the table says.
         error: TransitionError,
     },
-    /// The caller takes the QP to be in another state than it is in (IBA 11.2.5, "current QP state").
+    /// The caller takes the QP to be in another state than it is in (IBA 11.2.5, "current QP
+    /// state").
     #[error("the QP is in {actual}, not in {claimed}")]
     CurrentState {
         /// What the caller said.

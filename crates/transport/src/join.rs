@@ -1,8 +1,10 @@
-//! Packets from the middle of a message that came one behind the other: which of them may be taken in one stroke.
+//! Packets from the middle of a message that came one behind the other: which of them may be taken
+//! in one stroke.
 //!
-//! On a wire a long message is cut into packets of a path MTU. Nothing depends on where the cuts are, so a device that has
-//! several of them at hand may give them to [`Qp::handle_packet`] as one, as a reliable carrier would have brought them. It
-//! sees to it that they have the same headers, but for sequence numbers that count up, and the same length.
+//! On a wire a long message is cut into packets of a path MTU. Nothing depends on where the cuts
+//! are, so a device that has several of them at hand may give them to [`Qp::handle_packet`] as one,
+//! as a reliable carrier would have brought them. It sees to it that they have the same headers,
+//! but for sequence numbers that count up, and the same length.
 
 use iba::{QpType, WrOpcode};
 use wire::{Headers, Opcode};
@@ -11,8 +13,9 @@ use crate::qp::Qp;
 use crate::resp::Message;
 
 impl Qp {
-    /// How many packets, beginning with one that has these headers, may be taken as one ([`Rx::packets`](crate::env::Rx)):
-    /// as many as are sure to be from the middle of the message that is arriving. Less than two: each goes by itself.
+    /// How many packets, beginning with one that has these headers, may be taken as one
+    /// ([`Rx::packets`](crate::env::Rx)): as many as are sure to be from the middle of the message
+    /// that is arriving. Less than two: each goes by itself.
     pub fn joinable(&self, headers: &Headers) -> u32 {
         let bth = &headers.bth;
         // What follows one that asks for an acknowledgement is to be acknowledged apart.

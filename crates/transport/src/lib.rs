@@ -1,10 +1,11 @@
 //! The transport services of InfiniBand, RC, UC and UD, as state machines without input or output.
 //!
-//! A [`Qp`] holds the send queue, the receive queue and the three machines that the standard describes: the
-//! *requester* turns work requests into packets, the *responder* carries out the requests of the peer, the *completer*
-//! takes the answers and retires work requests. It has no clock, no socket, no lock and no thread, and it never
-//! touches the memory that a work request names: whoever owns it, a device or a simulator, hands in packets and the
-//! time, and lends an [`Env`] through which everything else happens.
+//! A [`Qp`] holds the send queue, the receive queue and the three machines that the standard
+//! describes: the *requester* turns work requests into packets, the *responder* carries out the
+//! requests of the peer, the *completer* takes the answers and retires work requests. It has no
+//! clock, no socket, no lock and no thread, and it never touches the memory that a work request
+//! names: whoever owns it, a device or a simulator, hands in packets and the time, and lends an
+//! [`Env`] through which everything else happens.
 //!
 //! ```text
 //!   post_send ---> [ send queue ]                       [ receive queue ] <--- post_recv
@@ -27,8 +28,9 @@
 //! | output | [`Qp::poll_transmit`] | send packets: the only method that does |
 //! | getters | [`Qp::poll_timeout`], [`Qp::query`], [`Qp::state`], ... | nothing |
 //!
-//! After any command or input, call [`Qp::poll_transmit`] until it says [`Poll::Idle`] or [`Poll::Blocked`], then ask
-//! [`Qp::poll_timeout`] when to come back. Time must never run backwards between calls.
+//! After any command or input, call [`Qp::poll_transmit`] until it says [`Poll::Idle`] or
+//! [`Poll::Blocked`], then ask [`Qp::poll_timeout`] when to come back. Time must never run
+//! backwards between calls.
 //!
 //! ```
 //! # use transport::{Env, Poll, Qp, Time};
@@ -41,17 +43,18 @@
 //! }
 //! ```
 //!
-//! A device may try [`Qp::transmit_short`] before it polls, with [`Qp::watch`] behind it, and [`Qp::handle_short`] before it
-//! builds the headers of a packet that came: the short way of small messages, which does what the others would have done, or
-//! nothing.
+//! A device may try [`Qp::transmit_short`] before it polls, with [`Qp::watch`] behind it, and
+//! [`Qp::handle_short`] before it builds the headers of a packet that came: the short way of small
+//! messages, which does what the others would have done, or nothing.
 //!
-//! What this crate does not do: parse packets (`wire`), find a QP by its number, check partition keys and source
-//! addresses, look up memory keys, keep completion queues (`device`), and automatic path migration, which no RoCE
-//! device has. Of raw
-//! packets, which frame is whose, and of XRC, which shared queue a request names, is the device's to look up.
+//! What this crate does not do: parse packets (`wire`), find a QP by its number, check partition
+//! keys and source addresses, look up memory keys, keep completion queues (`device`), and automatic
+//! path migration, which no RoCE device has. Of raw packets, which frame is whose, and of XRC,
+//! which shared queue a request names, is the device's to look up.
 //!
-//! On a carrier that is [reliable](PathCaps::reliable) one packet may carry many path MTUs. It then counts as many
-//! packet sequence numbers as the wire would have used, so counters, queries and fault plans agree everywhere.
+//! On a carrier that is [reliable](PathCaps::reliable) one packet may carry many path MTUs. It then
+//! counts as many packet sequence numbers as the wire would have used, so counters, queries and
+//! fault plans agree everywhere.
 #![forbid(unsafe_code)]
 
 mod account;

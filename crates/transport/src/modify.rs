@@ -10,11 +10,13 @@ use crate::path::PathCaps;
 use crate::qp::Qp;
 
 impl Qp {
-    /// Sets the attributes that `mask` names, and moves to another state if [`AttrMask::STATE`] is among them.
+    /// Sets the attributes that `mask` names, and moves to another state if [`AttrMask::STATE`] is
+    /// among them.
     ///
-    /// Either everything is set or, on an error, nothing. Values that only the device can judge (GID and P_Key indices,
-    /// port, limits on READ depth) are the device's to check first. Entering ERR flushes both queues; entering RESET
-    /// empties them without a completion (IBA 10.3.1).
+    /// Either everything is set or, on an error, nothing. Values that only the device can judge
+    /// (GID and P_Key indices, port, limits on READ depth) are the device's to check first.
+    /// Entering ERR flushes both queues; entering RESET empties them without a completion (IBA
+    /// 10.3.1).
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify<E: Env>(
         &mut self,
@@ -62,8 +64,8 @@ impl Qp {
         Ok(())
     }
 
-    /// What the QP is set to, and where it is: its state, the next sequence number each way, and whether it still
-    /// drains.
+    /// What the QP is set to, and where it is: its state, the next sequence number each way, and
+    /// whether it still drains.
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> QpAttr {
         let mut attr =
@@ -124,7 +126,8 @@ impl Qp {
 
     fn start_receiving(&mut self) {
         self.resp.start(self.attr.rq_psn);
-        // A datagram QP has no path MTU of its own; the largest, until the device says what the port has.
+        // A datagram QP has no path MTU of its own; the largest, until the device says what the
+        // port has.
         let mtu = if self.qp_type == QpType::Ud { Mtu::Mtu4096 } else { self.attr.path_mtu };
         self.set_path(PathCaps::wire(mtu));
     }

@@ -6,8 +6,8 @@
 //!                      +--- the rate fills it -------+
 //! ```
 //!
-//! A bucket of bytes, which the rate fills, and from which each packet takes what it is long. It is kept as the time at which
-//! it will be full: then nothing has to be counted while nothing is sent.
+//! A bucket of bytes, which the rate fills, and from which each packet takes what it is long. It is
+//! kept as the time at which it will be full: then nothing has to be counted while nothing is sent.
 
 use core::time::Duration;
 
@@ -61,7 +61,8 @@ impl Pace {
         Duration::from_nanos((bytes * 8_000_000).div_ceil(u64::from(self.limit.kbps.max(1))))
     }
 
-    /// When a packet may leave, if not now. One that is longer than the bucket waits until that is full.
+    /// When a packet may leave, if not now. One that is longer than the bucket waits until that is
+    /// full.
     pub(crate) fn wait(&self, now: Time, bytes: u64, mtu: Mtu) -> Option<Time> {
         let filling = self.full_at.since(now);
         if !self.is_limited() || filling.is_zero() {

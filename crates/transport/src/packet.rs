@@ -36,7 +36,8 @@ pub(crate) fn request_opcode(qp_type: QpType, opcode: WrOpcode, position: Positi
     of_service(qp_type, rc)
 }
 
-/// The opcode that is the same for a QP's service as this one is for RC: only the top three bits differ (IBA table 38).
+/// The opcode that is the same for a QP's service as this one is for RC: only the top three bits
+/// differ (IBA table 38).
 pub(crate) fn of_service(qp_type: QpType, rc: Opcode) -> Opcode {
     match qp_type {
         QpType::Uc => Opcode::from(u8::from(rc) | 0x20),
@@ -55,7 +56,8 @@ pub(crate) fn describe(headers: &mut Headers, wqe: &Wqe, offset: u32, position: 
             headers.reth = Some(Reth { va: wr.remote_addr, rkey: wr.rkey, dma_len: wqe.length });
         }
         WrOpcode::RdmaRead => {
-            // A READ that begins again in its middle asks for the rest only, as in the kernel's `req_retry` (IBA 9.7.6).
+            // A READ that begins again in its middle asks for the rest only, as in the kernel's
+            // `req_retry` (IBA 9.7.6).
             headers.reth = Some(Reth {
                 va: wr.remote_addr.wrapping_add(u64::from(offset)),
                 rkey: wr.rkey,

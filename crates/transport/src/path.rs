@@ -8,10 +8,12 @@ use iba::Mtu;
 pub struct PathCaps {
     /// The path MTU: the unit in which packet sequence numbers advance, on every carrier.
     pub path_mtu: Mtu,
-    /// Payload bytes that one packet may carry: a multiple of the path MTU, and equal to it on a wire.
+    /// Payload bytes that one packet may carry: a multiple of the path MTU, and equal to it on a
+    /// wire.
     pub segment: u32,
-    /// Whether packets arrive, once and in order, as long as the peer lives. Then ACKs are asked for at the ends of
-    /// messages only, and one-sided operations are offered to [`Env::one_sided`](crate::Env::one_sided).
+    /// Whether packets arrive, once and in order, as long as the peer lives. Then ACKs are asked
+    /// for at the ends of messages only, and one-sided operations are offered to
+    /// [`Env::one_sided`](crate::Env::one_sided).
     pub reliable: bool,
 }
 
@@ -34,8 +36,8 @@ impl PathCaps {
     }
 }
 
-/// Packets that a requester may have unacknowledged on a path that has its own flow control. Sequence numbers of one direction must stay within half of their
-/// space (IBA 9.7.2).
+/// Packets that a requester may have unacknowledged on a path that has its own flow control.
+/// Sequence numbers of one direction must stay within half of their space (IBA 9.7.2).
 pub(crate) const MEMORY_WINDOW: u32 = 1 << 22;
 
 #[cfg(test)]

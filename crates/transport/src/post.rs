@@ -14,8 +14,9 @@ const MAX_MESSAGE: u64 = 1 << 31;
 impl Qp {
     /// Puts a request on the send queue.
     ///
-    /// In SQE and ERR it is taken, and [`Qp::poll_transmit`] flushes it (IBA 10.3.1). Memory keys are looked at when
-    /// the request is carried out; a wrong one is a completion error, not an error here.
+    /// In SQE and ERR it is taken, and [`Qp::poll_transmit`] flushes it (IBA 10.3.1). Memory keys
+    /// are looked at when the request is carried out; a wrong one is a completion error, not an
+    /// error here.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&mut self, wr: SendWr) -> Result<(), PostError> {
         let state = self.state();
@@ -53,7 +54,8 @@ impl Qp {
         }
         let mut length = wr.data.length();
         if wr.opcode.is_atomic() {
-            // The provider's rule in rdma-core (`validate_send_wr` of rxe): room for eight, of which eight are used.
+            // The provider's rule in rdma-core (`validate_send_wr` of rxe): room for eight, of
+            // which eight are used.
             if length < 8 {
                 return Err(PostError::AtomicLength(length));
             }
@@ -76,7 +78,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Puts requests on the send queue: all of them, or none if one is refused (`ibv_wr_complete` of `ibv_wr_post(3)`).
+    /// Puts requests on the send queue: all of them, or none if one is refused (`ibv_wr_complete`
+    /// of `ibv_wr_post(3)`).
     pub fn post_sends(&mut self, wrs: impl IntoIterator<Item = SendWr>) -> Result<(), PostError> {
         let before = self.sq.len();
         for wr in wrs {
@@ -112,8 +115,8 @@ impl Qp {
     }
 }
 
-/// `ibv_post_send(3)`, table of opcodes. SEND_WITH_INV over UC stands in that table, but no packet of UC can carry it
-/// (IBA table 38).
+/// `ibv_post_send(3)`, table of opcodes. SEND_WITH_INV over UC stands in that table, but no packet
+/// of UC can carry it (IBA table 38).
 const fn has_operation(qp_type: QpType, opcode: WrOpcode) -> bool {
     match qp_type {
         QpType::Rc | QpType::XrcSend => true,

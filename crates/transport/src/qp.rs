@@ -66,8 +66,8 @@ pub enum Poll {
 
 /// A queue pair.
 ///
-/// See the [crate](crate) for how it is driven. It is a few hundred bytes; its queues take memory when they are first
-/// used.
+/// See the [crate](crate) for how it is driven. It is a few hundred bytes; its queues take memory
+/// when they are first used.
 #[derive(Debug)]
 #[doc(alias = "ibv_qp")]
 pub struct Qp {
@@ -78,7 +78,8 @@ pub struct Qp {
     /// Whether [`QpEvent::CommEst`] was raised.
     pub(crate) comm_est: bool,
     pub(crate) cap: QpCap,
-    /// `state` is the state of the QP; the sequence numbers are those it was given, not those it is at.
+    /// `state` is the state of the QP; the sequence numbers are those it was given, not those it is
+    /// at.
     pub(crate) attr: QpAttr,
     pub(crate) path: PathCaps,
     /// Packets that may be unacknowledged.
@@ -105,7 +106,8 @@ enum Acks {
 pub(crate) enum Sent {
     /// Nothing to send.
     Nothing,
-    /// So many packets are on their way, at least one; or, as if it were one, a work request was carried out without any.
+    /// So many packets are on their way, at least one; or, as if it were one, a work request was
+    /// carried out without any.
     Packets(u32),
     /// The carrier has no room.
     Blocked,
@@ -145,22 +147,25 @@ impl Qp {
         }
     }
 
-    /// Says what carries the packets. Moving a connected QP to RTR sets a wire of the path MTU given there; a datagram
-    /// QP starts with 4,096 bytes. Call it after that and before the first packet, or in SQD once drained.
+    /// Says what carries the packets. Moving a connected QP to RTR sets a wire of the path MTU
+    /// given there; a datagram QP starts with 4,096 bytes. Call it after that and before the first
+    /// packet, or in SQD once drained.
     pub fn set_path(&mut self, path: PathCaps) {
         self.path = path.rounded();
         self.window =
             if path.reliable { Window::fixed(MEMORY_WINDOW) } else { Window::wire(path.path_mtu) };
     }
 
-    /// Sets how many packets may be unacknowledged, instead of the default of the path: at least 1, at most 2^22.
+    /// Sets how many packets may be unacknowledged, instead of the default of the path: at least 1,
+    /// at most 2^22.
     pub fn set_window(&mut self, packets: u32) {
         self.window = Window::fixed(packets.clamp(1, MEMORY_WINDOW));
     }
 
     /// Takes a packet that the carrier found to be for this QP.
     ///
-    /// A packet that breaks a rule is dropped or refused as the standard says, and counted; none can panic.
+    /// A packet that breaks a rule is dropped or refused as the standard says, and counted; none
+    /// can panic.
     pub fn handle_packet<E: Env>(&mut self, env: &mut E, now: Time, rx: &Rx<'_, E::Payload>) {
         let opcode = rx.headers.bth.opcode;
         if opcode.service() == Service::Cnp {
@@ -170,7 +175,8 @@ impl Qp {
             return env.count(Counter::DroppedPacket);
         }
         if self.state() == QpState::Rtr && self.qp_type.is_connected() && !self.comm_est {
-            // IBA 11.6.3.1: so that a consumer that awaits the connection manager's last word need not.
+            // IBA 11.6.3.1: so that a consumer that awaits the connection manager's last word need
+            // not.
             self.comm_est = true;
             env.event(QpEvent::CommEst);
         }
@@ -188,9 +194,10 @@ impl Qp {
         }
     }
 
-    /// Whether a packet that [consumes a receive](crate::consumes_receive) would be lost for want of one, as on an
-    /// unreliable service nobody sends it again. A carrier that can hold packets back may wait for a receive instead.
-    /// Of a QP with a shared queue this says what would be if that were empty.
+    /// Whether a packet that [consumes a receive](crate::consumes_receive) would be lost for want
+    /// of one, as on an unreliable service nobody sends it again. A carrier that can hold packets
+    /// back may wait for a receive instead. Of a QP with a shared queue this says what would be if
+    /// that were empty.
     pub fn is_starved(&self, opcode: Opcode) -> bool {
         !self.qp_type.is_reliable()
             && self.state().receives()
@@ -199,17 +206,19 @@ impl Qp {
             && self.rq.is_empty()
     }
 
-    /// Sends up to `budget` packets: answers to the peer and requests in turn. An acknowledgement that stayed
-    /// ([`Qp::poll_requests`]) follows the requests, if the peer is owed nothing else.
+    /// Sends up to `budget` packets: answers to the peer and requests in turn. An acknowledgement
+    /// that stayed ([`Qp::poll_requests`]) follows the requests, if the peer is owed nothing else.
     ///
-    /// Work requests that were posted in an error state are flushed here too, as posting has no [`Env`].
+    /// Work requests that were posted in an error state are flushed here too, as posting has no
+    /// [`Env`].
     pub fn poll_transmit<E: Env>(&mut self, env: &mut E, now: Time, budget: usize) -> Poll {
         self.poll(env, now, budget, Acks::Go)
     }
 
-    /// As [`Qp::poll_transmit`], but on a wire an acknowledgement stays if there is no request to travel with it and no
-    /// other answer: refusals and answers with data always go. [`Qp::owes_answers`] tells whether one stayed. Call
-    /// [`Qp::poll_transmit`] then, long before the peer gives up waiting.
+    /// As [`Qp::poll_transmit`], but on a wire an acknowledgement stays if there is no request to
+    /// travel with it and no other answer: refusals and answers with data always go.
+    /// [`Qp::owes_answers`] tells whether one stayed. Call [`Qp::poll_transmit`] then, long before
+    /// the peer gives up waiting.
     pub fn poll_requests<E: Env>(&mut self, env: &mut E, now: Time, budget: usize) -> Poll {
         self.poll(env, now, budget, Acks::MayStay)
     }
@@ -223,8 +232,8 @@ impl Qp {
         if self.owes_cnp() && self.transmit_cnp(env) == Sent::Blocked {
             return Poll::Blocked;
         }
-        // One that did not stay goes first: what follows may be refused and end the connection at the peer, which would then
-        // never learn that its own request was done.
+        // One that did not stay goes first: what follows may be refused and end the connection at
+        // the peer, which would then never learn that its own request was done.
         let stayed = std::mem::take(&mut self.ack_stayed);
         if (stayed || acks == Acks::MayStay) && self.owes_only_ack() && !self.path.reliable {
             return self.transmit_ack_last(env, now, budget, acks);
@@ -250,8 +259,8 @@ impl Qp {
         }
     }
 
-    /// Sends requests, and then the acknowledgement: as it is shorter than they are, it ends a train of theirs, where in
-    /// front of them it would be a train of its own.
+    /// Sends requests, and then the acknowledgement: as it is shorter than they are, it ends a
+    /// train of theirs, where in front of them it would be a train of its own.
     fn transmit_ack_last<E: Env>(
         &mut self,
         env: &mut E,
@@ -283,7 +292,8 @@ impl Qp {
         self.resp.owes_only_ack() && !self.owes_cnp()
     }
 
-    /// Whether requests are left that were not sent, or are to be sent again. If not, to poll takes no notice of the time.
+    /// Whether requests are left that were not sent, or are to be sent again. If not, to poll takes
+    /// no notice of the time.
     #[inline]
     pub fn has_unsent(&self) -> bool {
         self.req.index < self.sq.len()
@@ -355,8 +365,8 @@ impl Qp {
         self.resp.refusal
     }
 
-    /// Completes and counts. In line, as what was just put together is not to be copied: on the short way that would wait
-    /// for the stores before it, which go to a line that the peer has.
+    /// Completes and counts. In line, as what was just put together is not to be copied: on the
+    /// short way that would wait for the stores before it, which go to a line that the peer has.
     #[inline]
     pub(crate) fn complete<E: Env>(env: &mut E, completion: Completion) {
         match (completion.side, completion.status) {
@@ -378,7 +388,8 @@ impl Qp {
         }
     }
 
-    /// Moves to ERR and flushes. Answers to the peer that are queued still go out: the last of them says why.
+    /// Moves to ERR and flushes. Answers to the peer that are queued still go out: the last of them
+    /// says why.
     pub(crate) fn enter_error<E: Env>(&mut self, env: &mut E) {
         self.attr.state = QpState::Err;
         self.req.stop();

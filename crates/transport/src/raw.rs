@@ -1,5 +1,5 @@
-//! Raw Ethernet: a work request is a whole frame. There are no headers of ours, no sequence numbers, and no answers; which
-//! frame is for which QP is the device's to know.
+//! Raw Ethernet: a work request is a whole frame. There are no headers of ours, no sequence
+//! numbers, and no answers; which frame is for which QP is the device's to know.
 
 use iba::{WcFlags, WcOpcode, WcStatus};
 
@@ -88,8 +88,8 @@ impl Qp {
         self.rq.pop_front()
     }
 
-    /// Gives a frame to a receive of the QP, its own or one of its shared queue; `flags` is what is known of it. What goes wrong is an error of the receive,
-    /// and ends the QP.
+    /// Gives a frame to a receive of the QP, its own or one of its shared queue; `flags` is what is
+    /// known of it. What goes wrong is an error of the receive, and ends the QP.
     pub fn receive_frame<E: Env>(
         &mut self,
         env: &mut E,

@@ -6,9 +6,10 @@
 //!    acked    |  unacked      |  to send again  |  never sent
 //! ```
 //!
-//! `una` is the oldest number without an acknowledgement, `psn` the next to send, `max` the one after the highest ever
-//! sent. They are equal when nothing is under way; `psn` goes back to `una` when something was lost (go-back-N), and
-//! the first work request of the queue is always the one that holds `una`.
+//! `una` is the oldest number without an acknowledgement, `psn` the next to send, `max` the one
+//! after the highest ever sent. They are equal when nothing is under way; `psn` goes back to `una`
+//! when something was lost (go-back-N), and the first work request of the queue is always the one
+//! that holds `una`.
 
 use iba::{Access, Psn, QpAttr, QpState, QpType, SendFlags, WcStatus, WrOpcode};
 use wire::bth::pad_for;
@@ -49,7 +50,8 @@ pub(crate) struct Requester {
     pub(crate) ack_timer: Option<Time>,
     /// A packet went the short way, and the ACK timer is to start.
     pub(crate) watch_due: bool,
-    /// Until when nothing is sent: the peer asked to be left alone, or an answer waits for its place.
+    /// Until when nothing is sent: the peer asked to be left alone, or an answer waits for its
+    /// place.
     pub(crate) rnr_until: Option<Time>,
     /// An answer to the first work request came whose place was absent.
     pub(crate) place_missing: bool,
@@ -98,11 +100,11 @@ impl Requester {
         }
     }
 
-    /// The peer sends what it was asked for earlier: it is at work, and comes to the oldest packet later. Its silence is measured
-    /// from now.
+    /// The peer sends what it was asked for earlier: it is at work, and comes to the oldest packet
+    /// later. Its silence is measured from now.
     ///
-    /// Else a long READ that is asked for again after a loss would be asked for ever again, while a slow peer still answers
-    /// what it was asked first.
+    /// Else a long READ that is asked for again after a loss would be asked for ever again, while a
+    /// slow peer still answers what it was asked first.
     pub(crate) fn hear(&mut self, now: Time, attr: &QpAttr) {
         if self.ack_timer.take().is_some() {
             self.watch(now, attr);
@@ -118,7 +120,8 @@ impl Requester {
         self.unasked = 0;
     }
 
-    /// Takes note that the only packet of the request at the cursor, which asks for an acknowledgement, was sent.
+    /// Takes note that the only packet of the request at the cursor, which asks for an
+    /// acknowledgement, was sent.
     pub(crate) fn sent_one(&mut self) {
         self.advance(1);
         self.unasked = 0;
@@ -134,11 +137,13 @@ impl Requester {
     }
 }
 
-/// A timeout lasts between one and four times what the QP was given (IBA 9.7.6.1.3). It is doubled so often while nothing
-/// is heard of a peer over a wire, which may only be slow: to be asked again and again makes it no faster.
+/// A timeout lasts between one and four times what the QP was given (IBA 9.7.6.1.3). It is doubled
+/// so often while nothing is heard of a peer over a wire, which may only be slow: to be asked again
+/// and again makes it no faster.
 const MAX_PATIENCE: u32 = 2;
 
-/// Windows of READ responses that may be asked for: one on its way, and enough behind it that the peer never waits.
+/// Windows of READ responses that may be asked for: one on its way, and enough behind it that the
+/// peer never waits.
 const READ_AHEAD: u32 = 4;
 
 /// What to do about the work request at the cursor.
@@ -181,7 +186,8 @@ impl Qp {
         }
     }
 
-    /// Looks at a work request before its first packet: whether its turn has come, and whether it needs packets.
+    /// Looks at a work request before its first packet: whether its turn has come, and whether it
+    /// needs packets.
     fn begin<E: Env>(&mut self, env: &mut E) -> Begin {
         let wqe = &self.sq[self.req.index];
         // IBA 10.3.1: in SQD what was begun is finished, and nothing is begun.
@@ -337,7 +343,8 @@ impl Qp {
         match sent {
             Ok(sent) => packets = sent,
             Err(TransmitError::Blocked) => {
-                // The carrier of a dead peer is full for ever: waiting for room is waiting for the peer.
+                // The carrier of a dead peer is full for ever: waiting for room is waiting for the
+                // peer.
                 self.req.blocked = true;
                 self.req.watch(now, &self.attr);
                 return Sent::Blocked;
@@ -381,7 +388,8 @@ impl Qp {
         Sent::Packets(if is_run { packets } else { 1 })
     }
 
-    /// Whether packets from the middle of a message may go in one stroke: they are nothing but their payload.
+    /// Whether packets from the middle of a message may go in one stroke: they are nothing but
+    /// their payload.
     pub(crate) fn may_run(&self) -> bool {
         self.qp_type == QpType::Rc && !self.path.reliable && !self.pace.is_limited()
     }
@@ -427,7 +435,8 @@ impl Qp {
     }
 }
 
-/// A failed transmission of a request is a failure of local memory, whatever the environment called it.
+/// A failed transmission of a request is a failure of local memory, whatever the environment called
+/// it.
 const fn local(error: TransmitError) -> LocalError {
     match error {
         TransmitError::Memory(error) => error,

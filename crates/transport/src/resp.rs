@@ -1,7 +1,7 @@
 //! The responder: carries out the peer's requests.
 //!
-//! A packet goes through the named steps of the kernel's `rxe_responder`, one function each, in the order of
-//! IBA 9.6 and 9.7.4:
+//! A packet goes through the named steps of the kernel's `rxe_responder`, one function each, in the
+//! order of IBA 9.6 and 9.7.4:
 //!
 //! ```text
 //!  CHK_PSN -> CHK_OP_SEQ -> CHK_OP_VALID -> CHK_RESOURCE -> CHK_LENGTH -> CHK_RKEY -> EXECUTE
@@ -9,7 +9,8 @@
 //!     +--> DUPLICATE_REQUEST                 COMPLETE -> ACKNOWLEDGE -> CLEANUP  <-------+
 //! ```
 //!
-//! A step that finds something wrong names an error step; `resp/refuse.rs` says what each of those leads to.
+//! A step that finds something wrong names an error step; `resp/refuse.rs` says what each of those
+//! leads to.
 
 mod check;
 mod duplicate;
@@ -46,13 +47,16 @@ pub(crate) struct Responder {
     pub(crate) recv: Option<Held>,
     /// UC: the message is lost; wait for the next.
     dropping: bool,
-    /// A gap, or a lack of receives, was reported: the rest of the burst is dropped in silence (IBA 9.7.5, RNR NAK).
+    /// A gap, or a lack of receives, was reported: the rest of the burst is dropped in silence (IBA
+    /// 9.7.5, RNR NAK).
     nak_sent: bool,
     /// What is to be sent to the peer, in the order of its sequence numbers.
     pub(crate) answers: VecDeque<Answer>,
-    /// Results of atomics, for when they are asked for again: as many as the peer may have outstanding.
+    /// Results of atomics, for when they are asked for again: as many as the peer may have
+    /// outstanding.
     pub(crate) results: VecDeque<(Psn, u64)>,
-    /// Where the last READs that were granted begin and end: as many as the peer may have outstanding.
+    /// Where the last READs that were granted begin and end: as many as the peer may have
+    /// outstanding.
     pub(crate) granted: VecDeque<(Psn, Psn)>,
     /// The step at which a packet was last refused or dropped.
     pub(crate) refusal: Option<Step>,

@@ -18,7 +18,8 @@ pub(crate) enum Acked {
 }
 
 impl Qp {
-    /// Does what is due: tries again what was not acknowledged in time, or goes on after a peer was not ready.
+    /// Does what is due: tries again what was not acknowledged in time, or goes on after a peer was
+    /// not ready.
     ///
     /// Call it when the time that [`Qp::poll_timeout`] named has come; earlier calls do nothing.
     pub fn handle_timeout<E: Env>(&mut self, env: &mut E, now: Time) {
@@ -42,17 +43,20 @@ impl Qp {
         }
     }
 
-    /// How often the peer was silent since it last acknowledged anything, on a path where packets can be lost.
+    /// How often the peer was silent since it last acknowledged anything, on a path where packets
+    /// can be lost.
     pub fn timeouts_in_a_row(&self) -> u32 {
         self.req.timeouts
     }
 
-    /// Takes everything before `to` as received by the peer: retires what is complete, and counts that as progress.
+    /// Takes everything before `to` as received by the peer: retires what is complete, and counts
+    /// that as progress.
     ///
     /// `to` is in `una ..= max`, which the caller checks.
     pub(crate) fn acknowledge<E: Env>(&mut self, env: &mut E, now: Time, to: Psn) -> Acked {
         let before = self.req.una;
-        // Distances are counted from `una`, as those of 24-bit numbers more than half the space apart have no sign.
+        // Distances are counted from `una`, as those of 24-bit numbers more than half the space
+        // apart have no sign.
         let mut left = to.sub(before.value()).value();
         let mut acked = Acked::All;
         while left > 0 {
@@ -135,8 +139,8 @@ impl Qp {
         }
     }
 
-    /// Fails the first work request, and with it the send queue: RC goes to ERR, the unreliable services to SQE, where
-    /// receiving goes on (IBA 10.3.1).
+    /// Fails the first work request, and with it the send queue: RC goes to ERR, the unreliable
+    /// services to SQE, where receiving goes on (IBA 10.3.1).
     pub(crate) fn fail_front<E: Env>(&mut self, env: &mut E, failure: Failure) {
         let Some(wqe) = self.pop_front() else { return };
         self.account_send(env, &wqe, failure);

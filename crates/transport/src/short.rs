@@ -1,10 +1,12 @@
-//! The short way of small messages: what a SEND of one packet, and its acknowledgement, come to when nothing is unusual.
+//! The short way of small messages: what a SEND of one packet, and its acknowledgement, come to
+//! when nothing is unusual.
 //!
-//! A ping-pong is made of nothing else, and most of what the three machines look at cannot matter to it. So a device may
-//! offer them the packet before it builds or parses headers. Each function here first makes sure that everything is as
-//! usual; then it does what the machines would have done. If not, it says no and has changed nothing, and the device goes
-//! the long way: rules about what is *not* usual are in one place, there. Both ways send the same packets, so that one
-//! end may go the short way when the other does not.
+//! A ping-pong is made of nothing else, and most of what the three machines look at cannot matter
+//! to it. So a device may offer them the packet before it builds or parses headers. Each function
+//! here first makes sure that everything is as usual; then it does what the machines would have
+//! done. If not, it says no and has changed nothing, and the device goes the long way: rules about
+//! what is *not* usual are in one place, there. Both ways send the same packets, so that one end
+//! may go the short way when the other does not.
 
 use std::{mem, slice};
 
@@ -81,8 +83,9 @@ impl Short {
 }
 
 impl Qp {
-    /// Sends the request that was posted last, if everything is as usual, and behind it an acknowledgement that stayed
-    /// ([`Qp::poll_requests`]). If so, [`Qp::poll_transmit`] has nothing to do; if not, it does what is left to do.
+    /// Sends the request that was posted last, if everything is as usual, and behind it an
+    /// acknowledgement that stayed ([`Qp::poll_requests`]). If so, [`Qp::poll_transmit`] has
+    /// nothing to do; if not, it does what is left to do.
     ///
     /// Call [`Qp::watch`] then, whatever this says.
     #[must_use]
@@ -113,10 +116,12 @@ impl Qp {
         self.has_begun(env, ack)
     }
 
-    /// Posts a SEND of one piece of memory and sends it, as [`Qp::post_send`] and [`Qp::transmit_short`] do, if everything is as
-    /// usual; if not, nothing happened. The packet goes first, so that it need not wait until the request lies in its queue.
+    /// Posts a SEND of one piece of memory and sends it, as [`Qp::post_send`] and
+    /// [`Qp::transmit_short`] do, if everything is as usual; if not, nothing happened. The packet
+    /// goes first, so that it need not wait until the request lies in its queue.
     ///
-    /// Says whether [`Qp::transmit_short`] would have said that nothing is left to do. Call [`Qp::watch`] then.
+    /// Says whether [`Qp::transmit_short`] would have said that nothing is left to do. Call
+    /// [`Qp::watch`] then.
     pub fn post_short<E: Env>(&mut self, env: &mut E, send: &ShortSend) -> Option<bool> {
         let ack = self.ack_that_stayed();
         let ShortSend { wr_id, flags, sge } = *send;
@@ -141,8 +146,8 @@ impl Qp {
         Some(self.has_begun(env, ack))
     }
 
-    /// Starts the ACK timer if a packet that went the short way asks for it. The clock is read only then; the packet need not
-    /// wait for that, but this comes before any other call.
+    /// Starts the ACK timer if a packet that went the short way asks for it. The clock is read only
+    /// then; the packet need not wait for that, but this comes before any other call.
     #[inline]
     pub fn watch(&mut self, clock: impl FnOnce() -> Time) {
         if mem::take(&mut self.req.watch_due) && !self.req.is_quiet() {
@@ -155,7 +160,8 @@ impl Qp {
         if self.ack_stayed { self.resp.only_ack() } else { None }
     }
 
-    /// Whether the next packet begins a request and has nothing to say of others, but for this acknowledgement behind it.
+    /// Whether the next packet begins a request and has nothing to say of others, but for this
+    /// acknowledgement behind it.
     fn may_begin(&self, ack: Option<Psn>) -> bool {
         let req = &self.req;
         self.is_short()
@@ -170,7 +176,8 @@ impl Qp {
             && req.outstanding() < self.window.packets()
     }
 
-    /// Notes that the last request was sent in one packet, and sends the acknowledgement behind it. False if that did not go.
+    /// Notes that the last request was sent in one packet, and sends the acknowledgement behind it.
+    /// False if that did not go.
     fn has_begun<E: Env>(&mut self, env: &mut E, ack: Option<Psn>) -> bool {
         self.req.sent_one();
         self.req.watch_due = self.req.ack_timer.is_none();
@@ -184,11 +191,12 @@ impl Qp {
         true
     }
 
-    /// Takes a packet with so many bytes of payload that the carrier found to be for this QP, if everything is as usual. If
-    /// not, nothing happened: it is one for [`Qp::handle_packet`], with no [`Skipped`] and no GRH.
+    /// Takes a packet with so many bytes of payload that the carrier found to be for this QP, if
+    /// everything is as usual. If not, nothing happened: it is one for [`Qp::handle_packet`], with
+    /// no [`Skipped`] and no GRH.
     ///
-    /// What it leaves to be sent, [`Qp::owes_answers`] tells: over a wire, each acknowledgement. No timer is set, so `now`
-    /// may be a little late.
+    /// What it leaves to be sent, [`Qp::owes_answers`] tells: over a wire, each acknowledgement. No
+    /// timer is set, so `now` may be a little late.
     #[must_use]
     pub fn handle_short<E: Env>(
         &mut self,

@@ -1,9 +1,11 @@
-//! Tag matching: what a shared receive queue makes of a message that may carry a tag, and the rendezvous that a match leads to.
+//! Tag matching: what a shared receive queue makes of a message that may carry a tag, and the
+//! rendezvous that a match leads to.
 //!
-//! The rules are those of `ibv_srq_ops(3)` and of rdma-core's `Documentation/tag_matching.md`. Which receive a message gets is
-//! the environment's to decide ([`Env::take_srq`]); how it is filled and completed is decided here. A rendezvous reads the
-//! sender's memory and tells it so: both requests stand in the QP's send queue, which the program of a tag matching queue
-//! does not have.
+//! The rules are those of `ibv_srq_ops(3)` and of rdma-core's `Documentation/tag_matching.md`.
+//! Which receive a message gets is the environment's to decide ([`Env::take_srq`]); how it is
+//! filled and completed is decided here. A rendezvous reads the sender's memory and tells it so:
+//! both requests stand in the QP's send queue, which the program of a tag matching queue does not
+//! have.
 
 use iba::{RKey, SendFlags, WcFlags, WcOpcode, WcStatus, WrOpcode};
 use smallvec::SmallVec;
@@ -109,7 +111,8 @@ impl Met {
         }
     }
 
-    /// Opcode, flags and tag of the completion of a whole message, of which the match `is_reported` already.
+    /// Opcode, flags and tag of the completion of a whole message, of which the match `is_reported`
+    /// already.
     pub(crate) fn completion(&self, is_reported: bool) -> (WcOpcode, WcFlags, TmInfo) {
         let none = (WcFlags::empty(), TmInfo::default());
         let (opcode, (flags, info)) = match *self {
@@ -174,8 +177,8 @@ impl Qp {
         env.scatter_bytes(Side::Recv, &wr.sges, 0, &rendezvous.header[..fits])
     }
 
-    /// Reads what a rendezvous names into the receive that it matched, and tells the sender. If that has not the room, the
-    /// receive fails and the program goes on.
+    /// Reads what a rendezvous names into the receive that it matched, and tells the sender. If
+    /// that has not the room, the receive fails and the program goes on.
     pub(crate) fn begin_rendezvous(
         &mut self,
         wr: RecvWr,

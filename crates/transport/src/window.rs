@@ -1,9 +1,10 @@
 //! How many packets may be unacknowledged.
 //!
-//! A wire may have less room than both ends would like: a switch's queue, or a socket buffer that the administrator
-//! keeps small. What fits is found by trial, as TCP does (RFC 5681): the window grows while nothing is lost, doubling
-//! at first, and is halved at each loss: down to a few packets where the peer says what it lacks, and further where it is
-//! silent, as then all of a window was lost. A switch that marks instead of losing makes it smaller sooner and by less (see
+//! A wire may have less room than both ends would like: a switch's queue, or a socket buffer that
+//! the administrator keeps small. What fits is found by trial, as TCP does (RFC 5681): the window
+//! grows while nothing is lost, doubling at first, and is halved at each loss: down to a few
+//! packets where the peer says what it lacks, and further where it is silent, as then all of a
+//! window was lost. A switch that marks instead of losing makes it smaller sooner and by less (see
 //! `congestion`). Paths that lose nothing have a fixed window.
 
 use iba::Mtu;
@@ -33,12 +34,14 @@ pub(crate) struct Window {
 const START: u32 = 128;
 /// What no number of losses takes away of which the peer tells: some of the window arrived.
 const FLOOR: u32 = 16;
-/// What nothing takes away. Marks and silence come from many who share a queue, which may be shorter than [`FLOOR`] for each of
-/// them: who insists on that loses all of it, until no retry is left.
+/// What nothing takes away. Marks and silence come from many who share a queue, which may be
+/// shorter than [`FLOOR`] for each of them: who insists on that loses all of it, until no retry is
+/// left.
 const SMALLEST: u32 = 2;
 /// The growth for each window that arrives whole.
 const STEP: u32 = 8;
-/// The most a wire's window may be, in packets and in bytes: several QPs share a receiver's socket buffer.
+/// The most a wire's window may be, in packets and in bytes: several QPs share a receiver's socket
+/// buffer.
 const LIMIT: u32 = 768;
 const LIMIT_BYTES: u32 = 1 << 20;
 /// Marks in every round trip.
@@ -117,9 +120,11 @@ impl Window {
         }
     }
 
-    /// Takes note that packets were marked on their way. False if the window does not change for that, ever.
+    /// Takes note that packets were marked on their way. False if the window does not change for
+    /// that, ever.
     ///
-    /// It shrinks once a round trip: what is notified of packets that were sent before says nothing about the new window.
+    /// It shrinks once a round trip: what is notified of packets that were sent before says nothing
+    /// about the new window.
     pub(crate) fn marked(&mut self) -> bool {
         if self.is_fixed {
             return false;

@@ -19,7 +19,8 @@ pub(crate) struct Wqe {
     pub(crate) packets: u32,
     /// Whether its first packet was sent, so that it has its sequence numbers.
     pub(crate) begun: bool,
-    /// Why it cannot go on. It fails when all before it are done, so that completions keep their order.
+    /// Why it cannot go on. It fails when all before it are done, so that completions keep their
+    /// order.
     pub(crate) failure: Option<Failure>,
     /// On whose behalf.
     pub(crate) role: Role,

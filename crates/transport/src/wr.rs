@@ -78,8 +78,8 @@ pub struct SendWr {
     pub opcode: WrOpcode,
     /// How to do it.
     pub flags: SendFlags,
-    /// Immediate data, a number whose most significant byte travels first, or the key that [`WrOpcode::SendWithInv`] and
-    /// [`WrOpcode::LocalInv`] invalidate.
+    /// Immediate data, a number whose most significant byte travels first, or the key that
+    /// [`WrOpcode::SendWithInv`] and [`WrOpcode::LocalInv`] invalidate.
     pub imm: u32,
     /// The bytes.
     pub data: Data,

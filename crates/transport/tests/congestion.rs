@@ -1,4 +1,5 @@
-//! Several connections through one line that is too slow for them, with a switch that marks and with one that only loses.
+//! Several connections through one line that is too slow for them, with a switch that marks and
+//! with one that only loses.
 //!
 //! `cargo test -p transport --test congestion -- --nocapture` prints the table.
 
@@ -81,7 +82,8 @@ fn run(connections: usize, queue: u64, mark: Option<u64>) -> Outcome {
 #[test]
 fn with_marks_nothing_is_lost_and_the_line_stays_full() {
     for connections in [2, 4, 8] {
-        // Room for what all of them send before they can have heard anything, and not for what they grow to.
+        // Room for what all of them send before they can have heard anything, and not for what they
+        // grow to.
         let queue = connections as u64 * 160 * 1024;
         let lossy = run(connections, queue, None);
         let marking = run(connections, queue, Some(64 << 10));
@@ -103,7 +105,8 @@ fn one_connection_alone_fills_the_line_in_spite_of_marks() {
     assert!(outcome.share > 0.85, "{outcome:?}");
 }
 
-/// A queue of less than 16 packets for each of them: who went on sending that many would lose them all, try after try.
+/// A queue of less than 16 packets for each of them: who went on sending that many would lose them
+/// all, try after try.
 #[test]
 fn connections_through_a_short_queue_lose_much_and_end_well() {
     for (connections, queue) in [(8, 16 << 10), (8, 64 << 10), (16, 64 << 10)] {

@@ -1,5 +1,5 @@
-//! A connection under fire, one trouble at a time: silence in one direction, ports that move, programs that come back, ends that
-//! were told different MTUs, and somebody who forges answers.
+//! A connection under fire, one trouble at a time: silence in one direction, ports that move,
+//! programs that come back, ends that were told different MTUs, and somebody who forges answers.
 //!
 //! All of them at once, at random, are in `random`.
 
@@ -51,7 +51,8 @@ fn answers_that_are_lost_for_a_while_cost_time_and_nothing_else() {
     net.recv(1, 7, TO, 3000);
     net.write_memory(0, FROM, &bytes(3000, 1));
     net.send(0, 1, FROM, 3000);
-    // The peer hears everything and is not heard: it carries out what is asked again and again once.
+    // The peer hears everything and is not heard: it carries out what is asked again and again
+    // once.
     net.mute.push(1);
     net.drive_bounded(6);
     assert!(statuses(&net, 0).is_empty());
@@ -114,8 +115,9 @@ fn packets_from_another_address_than_the_peers_are_not_the_peers() {
     assert_eq!(net.read_memory(1, TO, 3000), [0; 3000], "nothing of it was carried out");
 }
 
-/// Old packets reach a new connection between the same numbers at the same addresses. What keeps them apart is that it begins
-/// elsewhere in the space of sequence numbers (IBA 12.4.1 asks for that; and a NIC leaves a number unused for a while).
+/// Old packets reach a new connection between the same numbers at the same addresses. What keeps
+/// them apart is that it begins elsewhere in the space of sequence numbers (IBA 12.4.1 asks for
+/// that; and a NIC leaves a number unused for a while).
 #[test]
 fn a_connection_between_the_numbers_of_an_old_one_is_not_disturbed_by_its_packets() {
     for seed in 0..300 {
@@ -163,8 +165,8 @@ fn a_connection_between_the_numbers_of_an_old_one_is_not_disturbed_by_its_packet
     }
 }
 
-/// A peer that lost its state and its connection answers nothing: its port has no such QP, or one that is not in a state to
-/// receive.
+/// A peer that lost its state and its connection answers nothing: its port has no such QP, or one
+/// that is not in a state to receive.
 #[test]
 fn a_peer_that_came_back_without_a_connection_is_given_up() {
     let mut net = Net::pair(Options { retry_cnt: 2, ..Options::rc() });
@@ -224,7 +226,8 @@ fn a_network_that_swallows_long_packets_lets_short_messages_pass() {
     assert_eq!(statuses(&net, 0), [WcStatus::Success, WcStatus::RetryExcErr]);
 }
 
-/// What somebody can do who does not see the packets: nothing, as he does not meet the numbers that are under way.
+/// What somebody can do who does not see the packets: nothing, as he does not meet the numbers that
+/// are under way.
 #[test]
 fn forged_answers_that_miss_the_window_change_nothing() {
     let run = |forge: bool| {
@@ -235,7 +238,8 @@ fn forged_answers_that_miss_the_window_change_nothing() {
         for step in 0..200 {
             if forge {
                 let (first, next) = (SQ_PSN.sub(1 + step), net.nodes[0].qp.query().sq_psn);
-                // One before the oldest that is not acknowledged, and one that the window cannot reach meanwhile.
+                // One before the oldest that is not acknowledged, and one that the window cannot
+                // reach meanwhile.
                 for psn in [first, next.add(600 + step)] {
                     for syndrome in [
                         Syndrome::ACK,
@@ -259,7 +263,8 @@ fn forged_answers_that_miss_the_window_change_nothing() {
     assert!(memory == run(false).1);
 }
 
-/// What somebody can do who sees the packets and holds back the true answers: what a peer can say, and no more.
+/// What somebody can do who sees the packets and holds back the true answers: what a peer can say,
+/// and no more.
 #[test]
 fn forged_answers_that_hit_are_believed_as_the_peers() {
     let cases = [
@@ -296,8 +301,9 @@ fn a_forged_ack_of_a_read_brings_no_bytes_and_ends_nothing() {
     assert!(net.nodes[0].host.counted(Counter::ImpliedNakSeqErr) > 0, "and asked for them again");
 }
 
-/// Half of all sequence numbers are those of requests that were there before. A READ with such a number and a key that gives no
-/// access was no request of the peer's, unless it is one of the last that were granted.
+/// Half of all sequence numbers are those of requests that were there before. A READ with such a
+/// number and a key that gives no access was no request of the peer's, unless it is one of the last
+/// that were granted.
 #[test]
 fn a_forged_duplicate_read_ends_nothing() {
     let mut net = Net::pair(Options::rc());
@@ -318,8 +324,8 @@ fn a_forged_duplicate_read_ends_nothing() {
     assert_eq!(net.nodes[1].host.events, [QpEvent::AccessErr], "asked for again, and gone by now");
 }
 
-/// Sequence numbers of 24 bits and QPNs are all that a packet proves: whoever knows them writes within what the regions and the
-/// QP grant, and nowhere else.
+/// Sequence numbers of 24 bits and QPNs are all that a packet proves: whoever knows them writes
+/// within what the regions and the QP grant, and nowhere else.
 #[test]
 fn a_forged_request_that_hits_reaches_what_the_peer_may_reach() {
     let mut net = Net::pair(Options::rc());

@@ -1,4 +1,5 @@
-//! The longest messages: 2^31 bytes, which is 2^23 packets of the smallest MTU, half of all sequence numbers.
+//! The longest messages: 2^31 bytes, which is 2^23 packets of the smallest MTU, half of all
+//! sequence numbers.
 //!
 //! No memory is moved, only lengths.
 

@@ -10,7 +10,8 @@ use transport::{Counter, ModifyError, RateLimit};
 /// 80 Mbit/s: ten bytes in a microsecond.
 const KBPS: u32 = 80_000;
 const MESSAGE: u32 = 16 << 10;
-/// Ethernet, IPv4, UDP, BTH and ICRC around the payload of a packet, and the RETH of the first of a WRITE.
+/// Ethernet, IPv4, UDP, BTH and ICRC around the payload of a packet, and the RETH of the first of a
+/// WRITE.
 const AROUND: u64 = 58;
 const RETH: u64 = 16;
 

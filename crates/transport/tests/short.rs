@@ -1,5 +1,6 @@
-//! The short way of small messages beside the long one: two networks on which the same happens, of which one lets packets
-//! go the short way, at random. Whatever the program does, each packet is the same, and so are both ends, after each step.
+//! The short way of small messages beside the long one: two networks on which the same happens, of
+//! which one lets packets go the short way, at random. Whatever the program does, each packet is
+//! the same, and so are both ends, after each step.
 
 use std::time::Duration;
 
@@ -146,8 +147,8 @@ fn state(net: &Net) -> Vec<String> {
     vec![node(0), node(1), format!("{:?} {} {:?}", net.now, net.carried, net.digest)]
 }
 
-/// Lets the same happen on two networks. Says how many packets of one went the short way, sent and received, and whether
-/// it ended in error.
+/// Lets the same happen on two networks. Says how many packets of one went the short way, sent and
+/// received, and whether it ended in error.
 fn compare(seed: u64, rng: &mut Rng, options: Options, polls: Polls) -> ([u64; 3], bool) {
     let mut nets = [Net::pair(options.clone()), Net::pair(options)];
     nets[1].short = Some(Rng::new(seed + 1));

@@ -33,15 +33,16 @@ pub fn caught<T, E: Error>(
     body: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, E> {
     gpu::weather::operation(name);
-    // What the body held is behind locks that ignore poison: each is held for one change of one table.
+    // What the body held is behind locks that ignore poison: each is held for one change of one
+    // table.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         tracing::error!(target: LOG, "{name}: panic; this is a bug");
         Err(Refusal::new(Kind::Unknown, "panic").into())
     })
 }
 
-/// Whether this is the first time that something is said of this name: one line for each function that a program calls and
-/// nobody serves.
+/// Whether this is the first time that something is said of this name: one line for each function
+/// that a program calls and nobody serves.
 pub fn is_first(name: &'static CStr) -> bool {
     static SAID: RwLock<Vec<&CStr>> = RwLock::new(Vec::new());
     if SAID.read().unwrap_or_else(PoisonError::into_inner).contains(&name) {
@@ -57,8 +58,9 @@ pub fn is_first(name: &'static CStr) -> bool {
 
 /// Functions of C, and the table of them.
 ///
-/// Each has the name that the header gives it, and a body that answers a `Result<()>`: that of the function that the table names
-/// `by` a library's boundary. What it takes are numbers and the types of [`crate::c`].
+/// Each has the name that the header gives it, and a body that answers a `Result<()>`: that of the
+/// function that the table names `by` a library's boundary. What it takes are numbers and the types
+/// of [`crate::c`].
 #[macro_export]
 macro_rules! calls {
     ($(#[$about:meta])* $table:ident by $call:path: $(

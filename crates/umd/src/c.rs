@@ -1,7 +1,8 @@
 //! What C passes: pointers to results, to lists and to text.
 //!
-//! A call takes these types where the header has a pointer. All of them rely on what the header says of the argument: that a
-//! pointer which is not null is one, to as much as the call is documented to read or to write. `E` is the error of the driver.
+//! A call takes these types where the header has a pointer. All of them rely on what the header
+//! says of the argument: that a pointer which is not null is one, to as much as the call is
+//! documented to read or to write. `E` is the error of the driver.
 
 use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;

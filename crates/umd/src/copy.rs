@@ -98,7 +98,8 @@ impl<K: Content> Space<K> {
 pub fn user(addr: u64, len: u64) -> Umem {
     // CAST: addresses are 64 bits wide here.
     let addr = addr as usize;
-    // SAFETY: the program passed the address to be read or written, and a page that is not there is found by the guard.
+    // SAFETY: the program passed the address to be read or written, and a page that is not there is
+    // found by the guard.
     unsafe { Umem::user(addr, len) }
 }
 

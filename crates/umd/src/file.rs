@@ -58,7 +58,8 @@ pub fn take(pid: u32, fd: i32, file: Identity) -> Result<OwnedFd> {
     Ok(taken)
 }
 
-/// Lets other processes of the user take our descriptors where Yama permits that to none but parents.
+/// Lets other processes of the user take our descriptors where Yama permits that to none but
+/// parents.
 pub fn allow() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {

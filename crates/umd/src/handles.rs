@@ -1,7 +1,7 @@
 //! Handles: what a program holds of contexts, streams, events, pools and allocations.
 //!
-//! They look like pointers, and lead nowhere. A number is never used twice, so a handle that was destroyed is known as such, and
-//! one kind is never taken for another.
+//! They look like pointers, and lead nowhere. A number is never used twice, so a handle that was
+//! destroyed is known as such, and one kind is never taken for another.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,9 @@
-//! What the user-mode drivers of the software GPU have in common: CUDA's (crate `cuda`) and Level Zero's (crate `levelzero`).
+//! What the user-mode drivers of the software GPU have in common: CUDA's (crate `cuda`) and Level
+//! Zero's (crate `levelzero`).
 //!
-//! A user-mode driver is what a program is linked with; the kernel's part is played by `gpu`. Whatever names its functions have,
-//! it gives programs addresses of GPU memory, does work in order, and tells processes apart:
+//! A user-mode driver is what a program is linked with; the kernel's part is played by `gpu`.
+//! Whatever names its functions have, it gives programs addresses of GPU memory, does work in
+//! order, and tells processes apart:
 //!
 //! ```text
 //!   machine    the GPUs of the configuration: names, PCI addresses, UUIDs; opened when first needed
@@ -16,8 +18,8 @@
 //!   c, boundary, handles   arguments of C, calls and panics, what programs hold
 //! ```
 //!
-//! What an error is called is each driver's own: a [`Refusal`] has a kind and a sentence, and each turns it into a number of its
-//! own. No driver has a number, a structure or a name of C in here.
+//! What an error is called is each driver's own: a [`Refusal`] has a kind and a sentence, and each
+//! turns it into a number of its own. No driver has a number, a structure or a name of C in here.
 #![allow(unsafe_code, reason = "this is the boundary to C, and reserves addresses")]
 
 pub mod addresses;

@@ -1,7 +1,7 @@
 //! The GPUs of the machine: what each is called, and where it is.
 //!
-//! Read once from the configuration, without opening any. All drivers number them by this list, so names, addresses and UUIDs
-//! agree.
+//! Read once from the configuration, without opening any. All drivers number them by this list, so
+//! names, addresses and UUIDs agree.
 
 use std::sync::{Arc, OnceLock};
 
@@ -43,14 +43,15 @@ pub struct Device {
     gpu: OnceLock<std::result::Result<Gpu, Refusal>>,
 }
 
-/// All GPUs, in the order of their PCI addresses. None if the configuration cannot be read, which the log says. A GPU whose
-/// preset is not named has the `default` of the driver that asks first.
+/// All GPUs, in the order of their PCI addresses. None if the configuration cannot be read, which
+/// the log says. A GPU whose preset is not named has the `default` of the driver that asks first.
 pub fn devices(default: &str) -> &'static [Device] {
     static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
     DEVICES.get_or_init(|| read(default).unwrap_or_default())
 }
 
-/// The machine that a driver finds: that of the configuration, where a GPU whose preset is not named has the `default` one.
+/// The machine that a driver finds: that of the configuration, where a GPU whose preset is not
+/// named has the `default` one.
 ///
 /// # Errors
 ///

@@ -20,7 +20,8 @@ pub struct Memory {
     /// The number of the GPU.
     pub device: usize,
     bo: Bo,
-    /// By which other processes find it: closed when the program frees it, whoever still has the memory.
+    /// By which other processes find it: closed when the program frees it, whoever still has the
+    /// memory.
     door: Mutex<Option<OwnedFd>>,
 }
 
@@ -42,8 +43,8 @@ impl Memory {
         Ok(Self { device, bo, door: Mutex::default() })
     }
 
-    /// Takes memory that came as a file, of this process or another. The GPU is the one that the memory is of; `device` if that
-    /// is not known.
+    /// Takes memory that came as a file, of this process or another. The GPU is the one that the
+    /// memory is of; `device` if that is not known.
     ///
     /// # Errors
     ///
@@ -120,7 +121,8 @@ impl Memory {
         Ok(self.bo.write(offset, bytes)?)
     }
 
-    /// The program has freed it: who was given its address may use it no more. Who has a dma-buf of it may.
+    /// The program has freed it: who was given its address may use it no more. Who has a dma-buf of
+    /// it may.
     pub fn release(&self, offset: u64, len: u64) {
         self.bo.revoke_peers(offset, len);
     }
@@ -131,7 +133,8 @@ impl Memory {
         given.inspect_err(|error| tracing::info!(target: LOG, "no memory for peers: {error}")).ok()
     }
 
-    /// The same, for a NIC that cannot stop: it has the pages as long as it wants, whatever becomes of the allocation.
+    /// The same, for a NIC that cannot stop: it has the pages as long as it wants, whatever becomes
+    /// of the allocation.
     pub fn for_peers_for_good(
         &self,
         offset: u64,
@@ -165,7 +168,8 @@ impl Memory {
         Ok(self.bo.export()?)
     }
 
-    /// Does something with a descriptor of the whole of it, that is the same one until the program frees the memory.
+    /// Does something with a descriptor of the whole of it, that is the same one until the program
+    /// frees the memory.
     ///
     /// # Errors
     ///

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 /// Whether this process is a child of one that had called a driver.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
-/// What a process has of one driver. Made once, and never freed: other threads may be in a call when the process ends. A child
-/// of a fork has none, and gets none: it cannot use its parent's GPU.
+/// What a process has of one driver. Made once, and never freed: other threads may be in a call
+/// when the process ends. A child of a fork has none, and gets none: it cannot use its parent's
+/// GPU.
 #[derive(Debug)]
 pub struct PerProcess<T>(AtomicPtr<T>);
 
@@ -50,7 +51,8 @@ impl<T: Sync> PerProcess<T> {
         unsafe { made.as_ref() }
     }
 
-    /// Sets what the process has. Returns it, and whether it is the new one: another thread may have been first.
+    /// Sets what the process has. Returns it, and whether it is the new one: another thread may
+    /// have been first.
     pub fn set(&self, new: T) -> (&'static T, bool) {
         static WATCH: Once = Once::new();
         WATCH.call_once(|| {

@@ -1,8 +1,9 @@
 //! Work in order: what a stream of CUDA and a queue of Level Zero are made of.
 //!
-//! Work is done by the call that brings it, unless something before it in its queue is not done: a wait for an event or for a
-//! value in memory, or a function of the program's. Then it is queued, and a thread does it that all queues share. A program
-//! cannot tell, but for the time that a call takes: work of a queue is done in order, and a queue is idle when all of it is.
+//! Work is done by the call that brings it, unless something before it in its queue is not done: a
+//! wait for an event or for a value in memory, or a function of the program's. Then it is queued,
+//! and a thread does it that all queues share. A program cannot tell, but for the time that a call
+//! takes: work of a queue is done in order, and a queue is idle when all of it is.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -157,7 +158,8 @@ impl<E: Error> Queue<E> {
         state.failure.take().map_or(Ok(true), Err)
     }
 
-    /// The same as [`synchronize`](Self::synchronize), and leaves what queued work met to who synchronizes.
+    /// The same as [`synchronize`](Self::synchronize), and leaves what queued work met to who
+    /// synchronizes.
     pub fn wait_idle(&self) {
         drop(self.settled(None));
     }

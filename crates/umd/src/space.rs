@@ -1,8 +1,9 @@
 //! Addresses: which of them are whose memory.
 //!
-//! Device pointers are addresses of one arena, reserved by a driver's first call without any permission: a CPU that follows one
-//! faults, and so does a system call that is given one. So whether an address may be a device's is two comparisons. What lies
-//! there is in a map; host memory that the driver knows of is in another.
+//! Device pointers are addresses of one arena, reserved by a driver's first call without any
+//! permission: a CPU that follows one faults, and so does a system call that is given one. So
+//! whether an address may be a device's is two comparisons. What lies there is in a map; host
+//! memory that the driver knows of is in another.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
@@ -44,7 +45,8 @@ pub trait Content: Send + Sync + Sized {
     /// Not all of it is there.
     fn pieces(region: &Region<Self>, addr: u64, len: u64) -> Result<Vec<Piece>>;
 
-    /// Whether a range that begins in it must end in it. The program's own memory goes on behind what the driver knows of.
+    /// Whether a range that begins in it must end in it. The program's own memory goes on behind
+    /// what the driver knows of.
     fn is_bounded(&self) -> bool {
         true
     }
@@ -245,7 +247,8 @@ impl<K: Content> Space<K> {
         }
     }
 
-    /// What `len` bytes at `addr` are. Addresses that the driver knows nothing of are the program's.
+    /// What `len` bytes at `addr` are. Addresses that the driver knows nothing of are the
+    /// program's.
     ///
     /// # Errors
     ///

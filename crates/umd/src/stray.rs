@@ -42,7 +42,8 @@ struct Watched<K: 'static> {
     how: &'static str,
 }
 
-/// From now on, a fault at an address of this space is explained. `how` is the function by which memory is copied.
+/// From now on, a fault at an address of this space is explained. `how` is the function by which
+/// memory is copied.
 pub fn watch<K: Content>(
     space: &'static Space<K>,
     devices: &'static [&'static Device],
@@ -87,8 +88,8 @@ impl<K: Content> Explain for Watched<K> {
     }
 }
 
-/// Says on standard error what is at an address, if it can only be a device's. In a signal handler: without a lock that
-/// somebody may hold, and without an allocation.
+/// Says on standard error what is at an address, if it can only be a device's. In a signal handler:
+/// without a lock that somebody may hold, and without an allocation.
 fn explain(addr: usize) {
     static SAID: AtomicU32 = AtomicU32::new(0);
     let addr = addr as u64;

@@ -1,5 +1,5 @@
-//! What a guarded copy costs beside `memcpy`: medians over many rounds, on warm buffers. The competitors take turns within
-//! each round, so that a busy machine slows all of them.
+//! What a guarded copy costs beside `memcpy`: medians over many rounds, on warm buffers. The
+//! competitors take turns within each round, so that a busy machine slows all of them.
 //!
 //! ```sh
 //! cargo run --release -p umem --example copy_speed

@@ -42,7 +42,8 @@ pub enum Fault {
         /// How long it would be.
         len: u64,
     },
-    /// A page was not there, or did not permit the access. A prefix of the bytes may have been written.
+    /// A page was not there, or did not permit the access. A prefix of the bytes may have been
+    /// written.
     #[error(
         "{touch} of {len:#x} bytes at address {addr:#x} failed: the page of {at:#x} is not mapped or does not permit it"
     )]
@@ -64,7 +65,8 @@ pub enum Fault {
         /// Its size in bytes.
         size: u32,
     },
-    /// The memory was moved, is on the move, or was taken away, since it was mapped here. Nothing was touched.
+    /// The memory was moved, is on the move, or was taken away, since it was mapped here. Nothing
+    /// was touched.
     #[error("{stale}")]
     Stale {
         /// Which of these.
@@ -81,7 +83,8 @@ pub enum Fault {
 /// Checks that `len` bytes at `offset` lie within `size` bytes at `base`.
 #[inline]
 pub(crate) fn check_range(base: usize, size: u64, offset: u64, len: u64) -> Result<usize, Fault> {
-    // The range may have been made from numbers a program gave: it must not wrap around the address space either.
+    // The range may have been made from numbers a program gave: it must not wrap around the address
+    // space either.
     match offset.checked_add(len) {
         Some(end) if end <= size && (base as u64).checked_add(end).is_some() => {
             Ok(base + offset as usize)

@@ -8,14 +8,15 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::fault::{Fault, Touch, check_aligned, check_range};
 use crate::guard::plain::{self, Outcome};
 
-/// A stretch of memory that another party may change at any time, but that nobody can take away: a mapped ring whose memfd
-/// is sealed against shrinking, or memory of our own that a peer writes.
+/// A stretch of memory that another party may change at any time, but that nobody can take away: a
+/// mapped ring whose memfd is sealed against shrinking, or memory of our own that a peer writes.
 ///
-/// It is a pointer and a length, never a slice: a `&[u8]` would promise the compiler that nobody writes. Bytes are
-/// copied in and out, words are atomics. What was read must be checked after it was copied, never before.
+/// It is a pointer and a length, never a slice: a `&[u8]` would promise the compiler that nobody
+/// writes. Bytes are copied in and out, words are atomics. What was read must be checked after it
+/// was copied, never before.
 ///
-/// A page that was never touched can still fail to come, when there is no memory for it. Copies say so; a word raises
-/// SIGBUS, so words are used where something was touched before.
+/// A page that was never touched can still fail to come, when there is no memory for it. Copies say
+/// so; a word raises SIGBUS, so words are used where something was touched before.
 #[derive(Clone, Copy, Debug)]
 pub struct Foreign<'a> {
     ptr: *mut u8,
@@ -23,8 +24,9 @@ pub struct Foreign<'a> {
     memory: PhantomData<&'a AtomicU8>,
 }
 
-// SAFETY: the contents are only reached by copies outside Rust's memory model and by atomics, both of which tolerate
-// concurrent access from any thread; `new` makes the caller promise validity for `'a` on every thread.
+// SAFETY: the contents are only reached by copies outside Rust's memory model and by atomics, both
+// of which tolerate concurrent access from any thread; `new` makes the caller promise validity for
+// `'a` on every thread.
 unsafe impl Send for Foreign<'_> {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Foreign<'_> {}
@@ -34,8 +36,8 @@ impl<'a> Foreign<'a> {
     ///
     /// # Safety
     ///
-    /// For all of `'a`: the bytes are mapped readable and writable and stay so (nobody can truncate the file behind
-    /// them), and no Rust reference to them exists other than to atomics.
+    /// For all of `'a`: the bytes are mapped readable and writable and stay so (nobody can truncate
+    /// the file behind them), and no Rust reference to them exists other than to atomics.
     pub const unsafe fn new(ptr: *mut u8, len: usize) -> Self {
         Self { ptr, len, memory: PhantomData }
     }
@@ -83,7 +85,8 @@ impl<'a> Foreign<'a> {
         self.judge(Touch::Read, len, copied)
     }
 
-    /// Copies `bytes` in, the last ones last. They have the same length; if not, the shorter one counts.
+    /// Copies `bytes` in, the last ones last. They have the same length; if not, the shorter one
+    /// counts.
     ///
     /// # Errors
     ///
@@ -101,8 +104,8 @@ impl<'a> Foreign<'a> {
         self.judge(Touch::Write, len, copied)
     }
 
-    /// Copies from other foreign memory, the last bytes last. The two have the same length; if not, the shorter one
-    /// counts. They should not overlap: the bytes would be unspecified.
+    /// Copies from other foreign memory, the last bytes last. The two have the same length; if not,
+    /// the shorter one counts. They should not overlap: the bytes would be unspecified.
     ///
     /// # Errors
     ///
@@ -120,8 +123,9 @@ impl<'a> Foreign<'a> {
         }
     }
 
-    /// Asks the CPU for the first line of the memory, to be written soon: it comes while other things are done, where a store
-    /// would have to wait for it. Nothing else happens, and on some machines not even that.
+    /// Asks the CPU for the first line of the memory, to be written soon: it comes while other
+    /// things are done, where a store would have to wait for it. Nothing else happens, and on some
+    /// machines not even that.
     #[inline]
     pub fn expect_write(&self) {
         // SAFETY: a hint, which accesses nothing and cannot fault.
@@ -163,8 +167,8 @@ impl<'a> Foreign<'a> {
     /// [`Fault::OutOfRange`] or [`Fault::Misaligned`].
     pub fn atomic_u32(&self, offset: usize) -> Result<&'a AtomicU32, Fault> {
         let addr = self.word(offset, 4)?;
-        // SAFETY: in range and aligned (just checked), valid for `'a` by the promise of `new`, and all other parties
-        // are required to use atomics on words they share.
+        // SAFETY: in range and aligned (just checked), valid for `'a` by the promise of `new`, and
+        // all other parties are required to use atomics on words they share.
         Ok(unsafe { AtomicU32::from_ptr(addr.cast()) })
     }
 

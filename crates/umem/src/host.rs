@@ -16,10 +16,12 @@ use crate::Foreign;
 use crate::fault::{Fault, Touch, check_range};
 use crate::guard;
 
-/// Page-aligned memory owned by the library, safe to use: buffers of the safe API, device memory, rings.
+/// Page-aligned memory owned by the library, safe to use: buffers of the safe API, device memory,
+/// rings.
 ///
-/// A clone is another handle to the same memory; the last one unmaps it. Other parties may hold it too (a peer maps the
-/// memfd, an MR covers it), so its contents are copied in and out and never borrowed.
+/// A clone is another handle to the same memory; the last one unmaps it. Other parties may hold it
+/// too (a peer maps the memfd, an MR covers it), so its contents are copied in and out and never
+/// borrowed.
 #[derive(Clone, Debug)]
 pub struct HostBuf {
     shared: Arc<Shared>,
@@ -50,7 +52,8 @@ pub enum HostBufError {
         /// The length asked for.
         len: usize,
     },
-    /// A received file lies in huge pages, which are reserved when it is mapped or not at all, and can be taken away.
+    /// A received file lies in huge pages, which are reserved when it is mapped or not at all, and
+    /// can be taken away.
     #[error("the file of {len:#x} bytes is in huge pages, which can be taken away (hugetlbfs)")]
     HugePages {
         /// The length asked for.
@@ -75,7 +78,8 @@ struct Shared {
     file: Option<Known>,
 }
 
-// SAFETY: the pointer is to a mapping that this value owns; its contents are only reached through `Foreign`.
+// SAFETY: the pointer is to a mapping that this value owns; its contents are only reached through
+// `Foreign`.
 unsafe impl Send for Shared {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Shared {}
@@ -110,7 +114,8 @@ impl HostBuf {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// `len` zeroed bytes that other processes can map: a memfd called `name`, sealed so that nobody can resize it.
+    /// `len` zeroed bytes that other processes can map: a memfd called `name`, sealed so that
+    /// nobody can resize it.
     ///
     /// # Errors
     ///
@@ -121,7 +126,8 @@ impl HostBuf {
         Self::map(file, len, mapped, true)
     }
 
-    /// As [`memfd`](Self::memfd), but who receives the file can only read it: this handle is the last writable mapping.
+    /// As [`memfd`](Self::memfd), but who receives the file can only read it: this handle is the
+    /// last writable mapping.
     ///
     /// # Errors
     ///
@@ -129,25 +135,28 @@ impl HostBuf {
     pub fn memfd_read_only_for_others(name: &str, len: usize) -> Result<Self, HostBufError> {
         let (file, mapped) = new_memfd(name, len)?;
         let buffer = Self::map(file, len, mapped, true)?;
-        // After the mapping: F_SEAL_FUTURE_WRITE leaves existing writable mappings alone and forbids new ones.
+        // After the mapping: F_SEAL_FUTURE_WRITE leaves existing writable mappings alone and
+        // forbids new ones.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         seal(buffer.fd().expect("made from a memfd"), len, seals)?;
         Ok(buffer)
     }
 
-    /// Maps a memfd that another process made, after checking that it cannot shrink and is as long as announced.
+    /// Maps a memfd that another process made, after checking that it cannot shrink and is as long
+    /// as announced.
     ///
     /// # Errors
     ///
-    /// [`HostBufError::CanShrink`] and [`HostBufError::TooShort`] accuse the sender; otherwise the kernel refused.
+    /// [`HostBufError::CanShrink`] and [`HostBufError::TooShort`] accuse the sender; otherwise the
+    /// kernel refused.
     pub fn received(file: impl Into<Known>, len: usize) -> Result<Self, HostBufError> {
         let file = file.into();
         let mapped = check_received(&file, len)?;
         Self::map(file, len, mapped, true)
     }
 
-    /// As [`received`](Self::received), mapped without write permission. Writing through [`foreign`](Self::foreign) is
-    /// impossible: that method refuses; only loads are offered.
+    /// As [`received`](Self::received), mapped without write permission. Writing through
+    /// [`foreign`](Self::foreign) is impossible: that method refuses; only loads are offered.
     ///
     /// # Errors
     ///
@@ -168,7 +177,8 @@ impl HostBuf {
         false
     }
 
-    /// Where the memory begins. Reading or writing through the pointer competes with whoever else uses the memory.
+    /// Where the memory begins. Reading or writing through the pointer competes with whoever else
+    /// uses the memory.
     pub fn as_ptr(&self) -> *mut u8 {
         self.shared.ptr
     }
@@ -206,7 +216,8 @@ impl HostBuf {
     ///
     /// # Errors
     ///
-    /// [`Fault::OutOfRange`], or [`Fault::Page`] if it was received read-only or there was no memory for a page of it.
+    /// [`Fault::OutOfRange`], or [`Fault::Page`] if it was received read-only or there was no
+    /// memory for a page of it.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Fault> {
         self.writable_part(offset, bytes.len())?.copy_from(bytes)
     }
@@ -242,7 +253,8 @@ impl HostBuf {
     ///
     /// # Errors
     ///
-    /// [`Fault::OutOfRange`], [`Fault::Misaligned`], or [`Fault::Page`] if it was received read-only.
+    /// [`Fault::OutOfRange`], [`Fault::Misaligned`], or [`Fault::Page`] if it was received
+    /// read-only.
     pub fn store_u64(&self, offset: usize, value: u64, order: Ordering) -> Result<(), Fault> {
         self.writable_part(offset, 8)?.store_u64(0, value, order)
     }
@@ -256,7 +268,8 @@ impl HostBuf {
         Ok(self.writable_part(offset, 8)?.atomic_u64(0)?.fetch_add(add, order))
     }
 
-    /// Stores `swap` in the aligned 64-bit word at `offset` if it holds `compare`; returns what was there.
+    /// Stores `swap` in the aligned 64-bit word at `offset` if it holds `compare`; returns what was
+    /// there.
     ///
     /// # Errors
     ///
@@ -268,15 +281,16 @@ impl HostBuf {
             .unwrap_or_else(|old| old))
     }
 
-    /// Leaves the memory out of children made by `fork` (`MADV_DONTFORK`): a child that touches it faults, and its exit
-    /// cannot disturb what the parent shares with peers.
+    /// Leaves the memory out of children made by `fork` (`MADV_DONTFORK`): a child that touches it
+    /// faults, and its exit cannot disturb what the parent shares with peers.
     ///
     /// # Errors
     ///
     /// [`HostBufError::System`].
     pub fn dont_fork(&self) -> Result<(), HostBufError> {
         let Shared { ptr, len, mapped, .. } = *self.shared;
-        // SAFETY: the range is a whole mapping of ours; the advice does not change its contents in this process.
+        // SAFETY: the range is a whole mapping of ours; the advice does not change its contents in
+        // this process.
         unsafe { rustix::mm::madvise(ptr.cast(), mapped, Advice::LinuxDontFork) }
             .map_err(|errno| HostBufError::System { call: "madvise", len, errno })
     }
@@ -295,8 +309,9 @@ impl HostBuf {
     }
 
     fn any_foreign(&self) -> Foreign<'_> {
-        // SAFETY: the mapping lives as long as `self`; it is anonymous or of a file that is sealed against shrinking,
-        // and no reference to its contents is ever made. Callers store only after looking at `writable`.
+        // SAFETY: the mapping lives as long as `self`; it is anonymous or of a file that is sealed
+        // against shrinking, and no reference to its contents is ever made. Callers store only
+        // after looking at `writable`.
         unsafe { Foreign::new(self.shared.ptr, self.shared.len) }
     }
 
@@ -370,7 +385,8 @@ fn check_received(file: &Known, len: usize) -> Result<usize, HostBufError> {
         _ => return Err(HostBufError::CanShrink { len }),
     }
     let system = |call| move |errno| HostBufError::System { call, len, errno };
-    // A hole can be made in it all the same, its pages need not be there, and its length must be one of huge pages.
+    // A hole can be made in it all the same, its pages need not be there, and its length must be
+    // one of huge pages.
     if is_in_huge_pages(file).map_err(system("fstatfs"))? {
         return Err(HostBufError::HugePages { len });
     }
@@ -436,7 +452,8 @@ mod tests {
     #[test]
     fn a_page_that_cannot_come_is_an_error_and_not_other_bytes() {
         let buffer = HostBuf::memfd("umem-test", 8192).expect("memory exists");
-        // A mapping behind its file's end has no pages either: the same SIGBUS, without filling a machine's memory.
+        // A mapping behind its file's end has no pages either: the same SIGBUS, without filling a
+        // machine's memory.
         let file = rustix::fs::memfd_create("umem-test", MemfdFlags::CLOEXEC).expect("memfd");
         rustix::fs::ftruncate(&file, 4096).expect("memory exists");
         guard::recheck();

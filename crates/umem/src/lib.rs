@@ -1,5 +1,5 @@
-//! Every touch of foreign memory: memory that a program registered, that a peer shares with us, or that another process
-//! owns.
+//! Every touch of foreign memory: memory that a program registered, that a peer shares with us, or
+//! that another process owns.
 //!
 //! ```text
 //!                     +--------------------- Umem ----------------------+
@@ -14,16 +14,18 @@
 //!
 //! Three rules hold for all of it.
 //!
-//! * **Never a slice.** Others change this memory while we look. It is a pointer and a length; bytes are copied in and
-//!   out, words are atomics.
-//! * **Never a signal.** A page that vanished under a registered region makes an access fail with a [`Fault`] that names
-//!   the address. How, and where the limits are, is told in [`guard`].
-//! * **The last byte last.** A write makes the naturally aligned word that holds its last byte visible after everything
-//!   else, because RDMA programs poll on it. This holds for every way of copying here, between processes too.
+//! * **Never a slice.** Others change this memory while we look. It is a pointer and a length;
+//!   bytes are copied in and out, words are atomics.
+//! * **Never a signal.** A page that vanished under a registered region makes an access fail with a
+//!   [`Fault`] that names the address. How, and where the limits are, is told in [`guard`].
+//! * **The last byte last.** A write makes the naturally aligned word that holds its last byte
+//!   visible after everything else, because RDMA programs poll on it. This holds for every way of
+//!   copying here, between processes too.
 //!
-//! What is not here: keys, permissions, protection domains (a region checks them before it comes here), and protocol.
-//! Registered memory is an address range and not a set of pinned pages; memory that is faulted in on demand and told of
-//! by invalidations would be another kind of [`Umem`] behind the same methods.
+//! What is not here: keys, permissions, protection domains (a region checks them before it comes
+//! here), and protocol. Registered memory is an address range and not a set of pinned pages; memory
+//! that is faulted in on demand and told of by invalidations would be another kind of [`Umem`]
+//! behind the same methods.
 //!
 //! ```
 //! use umem::{Fault, HostBuf, Umem};

@@ -1,12 +1,14 @@
-//! A word that says that its process lives, in memory that others map, and that the kernel clears when it does not.
+//! A word that says that its process lives, in memory that others map, and that the kernel clears
+//! when it does not.
 //!
-//! A pid names a process and not its memory: `execve` gives the process another memory under the same number, and a process
-//! that ended leaves its number to the next. No call copies to a memory by a name of its own that also obeys its page
-//! permissions (writes to an open `/proc/PID/mem` go to one memory only, and past its permissions). But robust futexes
-//! exist for this very question. A thread names words in memory to the kernel (`set_robust_list(2)`); when it ends, the
-//! kernel clears the thread's id in them. It ends before its process gets another memory: `execve` first ends all other
-//! threads and waits for them (`de_thread`), and the list of the thread that calls it is looked at before the memory is
-//! exchanged (`exec_mm_release`). So:
+//! A pid names a process and not its memory: `execve` gives the process another memory under the
+//! same number, and a process that ended leaves its number to the next. No call copies to a memory
+//! by a name of its own that also obeys its page permissions (writes to an open `/proc/PID/mem` go
+//! to one memory only, and past its permissions). But robust futexes exist for this very question.
+//! A thread names words in memory to the kernel (`set_robust_list(2)`); when it ends, the kernel
+//! clears the thread's id in them. It ends before its process gets another memory: `execve` first
+//! ends all other threads and waits for them (`de_thread`), and the list of the thread that calls
+//! it is looked at before the memory is exchanged (`exec_mm_release`). So:
 //!
 //! ```text
 //!   the word holds a thread id  =>  the process has not ended, and its memory is the one it was set in
@@ -25,7 +27,8 @@ use rustix::io::Errno;
 use crate::HostBuf;
 use crate::fault::Fault;
 
-/// The mark of this process, set, until this is dropped or the calling thread ends in any other way.
+/// The mark of this process, set, until this is dropped or the calling thread ends in any other
+/// way.
 ///
 /// Meanwhile the thread can lock no robust mutex of the C library: it has one list.
 #[derive(Debug)]
@@ -124,7 +127,8 @@ impl Drop for Mark {
         if let Ok(word) = self.memory.foreign().atomic_u32(self.offset) {
             word.store(0, Ordering::SeqCst);
         }
-        // SAFETY: the list is the one that the thread had: the C library's, which lives as long as the thread.
+        // SAFETY: the list is the one that the thread had: the C library's, which lives as long as
+        // the thread.
         let restored = unsafe { set_list(self.before.0, self.before.1) };
         if restored.is_err() {
             // The kernel still reads it when the thread ends.
@@ -146,8 +150,8 @@ impl PeerMark {
     /// Whether it is set. What was loaded before this call was loaded before the look.
     #[inline]
     pub fn is_set(&self) -> bool {
-        // ORDERING: what was copied before is before the look, and what is copied after behind it. A mark outside of the
-        // memory is none.
+        // ORDERING: what was copied before is before the look, and what is copied after behind it.
+        // A mark outside of the memory is none.
         self.memory.load_u32(self.offset, Ordering::SeqCst).is_ok_and(|word| word & THREAD != 0)
     }
 }
@@ -156,7 +160,8 @@ impl PeerMark {
 ///
 /// # Safety
 ///
-/// `head` is null or a `struct robust_list_head` that stays one until the thread has another list or ends.
+/// `head` is null or a `struct robust_list_head` that stays one until the thread has another list
+/// or ends.
 unsafe fn set_list(head: *const Head, len: usize) -> Result<(), MarkError> {
     // SAFETY: the kernel only notes the address.
     let n = unsafe { libc::syscall(libc::SYS_set_robust_list, head, len) };

@@ -19,24 +19,29 @@ use crate::{Foreign, HostBuf, ways};
 
 pub use pieces::{Pieces, crc32_pieces, sums_pieces};
 
-/// Memory that can back a memory region, a device memory or a work request. A clone is another handle to the same.
+/// Memory that can back a memory region, a device memory or a work request. A clone is another
+/// handle to the same.
 ///
-/// Offsets count from the beginning of the memory. Every access is checked against the length and refused in words
-/// when it leaves; an access to a page that vanished is a [`Fault`] too, and never a signal. A write makes its last
-/// bytes (the naturally aligned word of the last byte) visible last, because programs poll on them.
+/// Offsets count from the beginning of the memory. Every access is checked against the length and
+/// refused in words when it leaves; an access to a page that vanished is a [`Fault`] too, and never
+/// a signal. A write makes its last bytes (the naturally aligned word of the last byte) visible
+/// last, because programs poll on them.
 ///
-/// The memory is an address range and not a set of pinned pages: after `munmap` and a new `mmap` at the same address,
-/// accesses reach the new pages.
+/// The memory is an address range and not a set of pinned pages: after `munmap` and a new `mmap` at
+/// the same address, accesses reach the new pages.
 ///
-/// Each access to a dma-buf is bracketed as its exporter demands (`DMA_BUF_IOCTL_SYNC` for those of the kernel). A
-/// message of several accesses brackets once by going through [`cpu_access`](Self::cpu_access).
+/// Each access to a dma-buf is bracketed as its exporter demands (`DMA_BUF_IOCTL_SYNC` for those of
+/// the kernel). A message of several accesses brackets once by going through
+/// [`cpu_access`](Self::cpu_access).
 pub struct Umem {
     inner: Arc<Inner>,
-    /// Set only in the handle inside a [`CpuAccess`]; not inherited by clones, which may outlive it.
+    /// Set only in the handle inside a [`CpuAccess`]; not inherited by clones, which may outlive
+    /// it.
     is_bracketed: bool,
 }
 
-/// Memory that is coherent for the CPU while this exists: accesses through it need no bracket of their own.
+/// Memory that is coherent for the CPU while this exists: accesses through it need no bracket of
+/// their own.
 #[must_use = "CPU access ends when the guard is dropped"]
 pub struct CpuAccess<'a> {
     umem: Umem,
@@ -48,7 +53,8 @@ pub struct CpuAccess<'a> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Backing<'a> {
-    /// Private to this process: another process reaches it by `process_vm_readv` and `process_vm_writev`.
+    /// Private to this process: another process reaches it by `process_vm_readv` and
+    /// `process_vm_writev`.
     Process {
         /// Where it begins in this process.
         addr: usize,
@@ -60,8 +66,8 @@ pub enum Backing<'a> {
         /// Where the memory begins in it.
         offset: u64,
     },
-    /// A dma-buf whose accesses must be bracketed: another process can map it, if it does so too. `process_vm_*` does
-    /// not reach the pages of a dma-buf of the kernel.
+    /// A dma-buf whose accesses must be bracketed: another process can map it, if it does so too.
+    /// `process_vm_*` does not reach the pages of a dma-buf of the kernel.
     DmaBuf {
         /// The dma-buf.
         fd: BorrowedFd<'a>,
@@ -83,7 +89,8 @@ struct Inner {
     gate: Option<Gated>,
     /// How a dma-buf is reached, if it is one.
     way: Option<ways::Way>,
-    /// Accesses counted to know when to look at the signal handlers. Increments may be lost: it only has to advance.
+    /// Accesses counted to know when to look at the signal handlers. Increments may be lost: it
+    /// only has to advance.
     since_check: AtomicU32,
 }
 
@@ -92,10 +99,11 @@ enum Kind {
     User,
     /// The library's own: cannot vanish.
     Host { buffer: HostBuf, offset: u64 },
-    /// A dma-buf mapped for the CPU. A sealed memfd cannot vanish; an exporter of the kernel may zap its mappings.
+    /// A dma-buf mapped for the CPU. A sealed memfd cannot vanish; an exporter of the kernel may
+    /// zap its mappings.
     DmaBuf { mapping: Mapping, offset: u64 },
-    /// Pages at a bus address, which an exporter can retire at any moment. The addresses stay the window's while this exists,
-    /// so that nothing of the program can come to be there.
+    /// Pages at a bus address, which an exporter can retire at any moment. The addresses stay the
+    /// window's while this exists, so that nothing of the program can come to be there.
     Bus { backing: Option<SgBacking>, _window: BusWindow },
     /// Several of the others, one behind the other: where each begins, and it.
     Parts(Vec<(u64, Umem)>),
@@ -108,17 +116,20 @@ struct Gated {
     epoch: u64,
 }
 
-/// Accesses between two looks at the signal handlers: the look costs two system calls, spread over so many.
+/// Accesses between two looks at the signal handlers: the look costs two system calls, spread over
+/// so many.
 const CHECK_EVERY: u32 = 4096;
 
 impl Umem {
-    /// `len` bytes of the program's memory at `addr`. The range may have holes, may lie anywhere and may be unmapped
-    /// later: accesses then fault. Looks whether the fault guard is still in place.
+    /// `len` bytes of the program's memory at `addr`. The range may have holes, may lie anywhere
+    /// and may be unmapped later: accesses then fault. Looks whether the fault guard is still in
+    /// place.
     ///
     /// # Safety
     ///
-    /// Until the last clone is gone the caller is willing to have the range read and written at any moment: no Rust
-    /// reference and no allocation of its own depends on its contents, other than through atomics or raw pointers.
+    /// Until the last clone is gone the caller is willing to have the range read and written at any
+    /// moment: no Rust reference and no allocation of its own depends on its contents, other than
+    /// through atomics or raw pointers.
     pub unsafe fn user(addr: usize, len: u64) -> Self {
         guard::recheck();
         Self::new(addr, len, true, Kind::User)
@@ -141,7 +152,8 @@ impl Umem {
         Ok(Self::new(base, len, buffer.is_writable(), kind))
     }
 
-    /// As [`host_range`](Self::host_range), of a buffer that somebody else can move: each access enters the gate first.
+    /// As [`host_range`](Self::host_range), of a buffer that somebody else can move: each access
+    /// enters the gate first.
     ///
     /// # Errors
     ///
@@ -159,7 +171,8 @@ impl Umem {
         Ok(Self::gated(base, len, buffer.is_writable(), kind, gate, None))
     }
 
-    /// `len` bytes at `offset` of a mapped dma-buf. Looks whether the fault guard is still in place.
+    /// `len` bytes at `offset` of a mapped dma-buf. Looks whether the fault guard is still in
+    /// place.
     ///
     /// # Errors
     ///
@@ -176,9 +189,9 @@ impl Umem {
         Ok(Self::gated(base, len, is_writable, kind, None, Some(way)))
     }
 
-    /// `len` bytes at `offset` of a buffer, through the addresses that its exporter gave for a device. Each access enters
-    /// `gate` in the epoch of the table; once the exporter moved the buffer it is [`Fault::Stale`]. Looks whether the
-    /// fault guard is still in place.
+    /// `len` bytes at `offset` of a buffer, through the addresses that its exporter gave for a
+    /// device. Each access enters `gate` in the epoch of the table; once the exporter moved the
+    /// buffer it is [`Fault::Stale`]. Looks whether the fault guard is still in place.
     ///
     /// # Errors
     ///
@@ -229,7 +242,8 @@ impl Umem {
         }
     }
 
-    /// The gate that accesses pass, and the epoch in which they may. Of memory in several parts, that of the first.
+    /// The gate that accesses pass, and the epoch in which they may. Of memory in several parts,
+    /// that of the first.
     pub fn gate(&self) -> Option<(&GateSlot, u64)> {
         match &self.inner.kind {
             Kind::Parts(parts) => parts.first()?.1.gate(),
@@ -246,7 +260,8 @@ impl Umem {
         Self { inner, is_bracketed: self.is_bracketed }
     }
 
-    /// How the memory is reached, if it is a dma-buf. Of memory in several parts, that of the first.
+    /// How the memory is reached, if it is a dma-buf. Of memory in several parts, that of the
+    /// first.
     pub fn way(&self) -> Option<ways::Way> {
         match &self.inner.kind {
             Kind::Parts(parts) => parts.first()?.1.way(),
@@ -293,8 +308,9 @@ impl Umem {
         }
     }
 
-    /// Visits the contiguous parts under `len` bytes at `offset`, with the place and the length in each. Memory in one
-    /// place is one part; so is a range that leaves the memory, which whoever touches it finds.
+    /// Visits the contiguous parts under `len` bytes at `offset`, with the place and the length in
+    /// each. Memory in one place is one part; so is a range that leaves the memory, which whoever
+    /// touches it finds.
     pub fn for_each_part(&self, offset: u64, len: u64, mut visit: impl FnMut(&Self, u64, u64)) {
         let found = self.parts().map(|parts| {
             each(parts, offset, len, |part, at, piece| {
@@ -307,8 +323,8 @@ impl Umem {
         }
     }
 
-    /// Makes the memory coherent for several accesses, which go through the returned value. Costs nothing for memory
-    /// that needs no brackets.
+    /// Makes the memory coherent for several accesses, which go through the returned value. Costs
+    /// nothing for memory that needs no brackets.
     ///
     /// # Errors
     ///
@@ -351,8 +367,8 @@ impl Umem {
         unsafe { self.inner.copy_out(addr, out.as_mut_ptr(), out.len()) }
     }
 
-    /// As [`Umem::read`], and gives the CRC-32 (IEEE 802.3, as of the ICRC) of what `crc` is that of, 0 of nothing, and of what
-    /// is in `out` now. Cheaper than to read and to compute it then.
+    /// As [`Umem::read`], and gives the CRC-32 (IEEE 802.3, as of the ICRC) of what `crc` is that
+    /// of, 0 of nothing, and of what is in `out` now. Cheaper than to read and to compute it then.
     ///
     /// # Errors
     ///
@@ -374,7 +390,8 @@ impl Umem {
         let len = out.len() as u64;
         let read = if self.inner.is_guarded() {
             self.inner.tick();
-            // SAFETY: whoever made the memory promised that it may be read; absent pages are caught.
+            // SAFETY: whoever made the memory promised that it may be read; absent pages are
+            // caught.
             unsafe { guard::copy_crc32(out, pointer(addr), crc) }
         } else {
             // SAFETY: the range is inside memory that cannot vanish.
@@ -440,7 +457,8 @@ impl Umem {
         unsafe { self.inner.copy_in(addr, bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Copies `len` bytes from `src` to `dst`, the last ones last. Overlapping ranges give unspecified bytes.
+    /// Copies `len` bytes from `src` to `dst`, the last ones last. Overlapping ranges give
+    /// unspecified bytes.
     ///
     /// # Errors
     ///
@@ -473,7 +491,8 @@ impl Umem {
             return Ok(());
         }
         dst.inner.tick();
-        // SAFETY: whoever made the two promised that they may be read and written; absent pages are caught.
+        // SAFETY: whoever made the two promised that they may be read and written; absent pages are
+        // caught.
         unsafe { guard::copy(pointer(to), pointer(from), count) }.map_err(|at| {
             let at = at.unwrap_or(to);
             let in_source = (from..from + count).contains(&at);
@@ -482,8 +501,9 @@ impl Umem {
         })
     }
 
-    /// Stores `swap` in the eight bytes at `offset` if they hold `compare`; returns what was there. Sequentially
-    /// consistent, and atomic with respect to every other atomic access in this machine. Native byte order.
+    /// Stores `swap` in the eight bytes at `offset` if they hold `compare`; returns what was there.
+    /// Sequentially consistent, and atomic with respect to every other atomic access in this
+    /// machine. Native byte order.
     ///
     /// # Errors
     ///
@@ -504,7 +524,8 @@ impl Umem {
             );
         }
         self.inner.tick();
-        // SAFETY: whoever made the memory promised that it may be written; it is aligned (checked by `word`).
+        // SAFETY: whoever made the memory promised that it may be written; it is aligned (checked
+        // by `word`).
         unsafe { guard::compare_swap(word, compare, swap) }
             .map_err(|at| page_fault(Touch::Atomic, word.addr(), 8, at))
     }
@@ -529,7 +550,8 @@ impl Umem {
             return Ok(unsafe { plain::peerdma_umem_fetch_add(word, add) }.value as u64);
         }
         self.inner.tick();
-        // SAFETY: whoever made the memory promised that it may be written; it is aligned (checked by `word`).
+        // SAFETY: whoever made the memory promised that it may be written; it is aligned (checked
+        // by `word`).
         unsafe { guard::fetch_add(word, add) }
             .map_err(|at| page_fault(Touch::Atomic, word.addr(), 8, at))
     }
@@ -560,8 +582,8 @@ impl Umem {
             .map_err(|at| page_fault(Touch::Write, addr, len, at))
     }
 
-    /// Stores `pattern` again and again in `len` bytes from `offset` on; the last time as much of it as there is room for.
-    /// With an empty one, nothing.
+    /// Stores `pattern` again and again in `len` bytes from `offset` on; the last time as much of
+    /// it as there is room for. With an empty one, nothing.
     ///
     /// # Errors
     ///
@@ -655,12 +677,14 @@ impl fmt::Debug for Umem {
 }
 
 impl Inner {
-    /// Whether accesses go through the guard. What an exporter may take away from the CPU does. Kernel dma-bufs do while the guard is ours. When the program owns the
-    /// handlers they are touched directly: `process_vm_writev` does not reach pages without a `struct page`.
+    /// Whether accesses go through the guard. What an exporter may take away from the CPU does.
+    /// Kernel dma-bufs do while the guard is ours. When the program owns the handlers they are
+    /// touched directly: `process_vm_writev` does not reach pages without a `struct page`.
     #[inline]
     fn is_guarded(&self) -> bool {
         match &self.kind {
-            // An address that the exporter retired faults, although the gate should have stopped us before.
+            // An address that the exporter retired faults, although the gate should have stopped us
+            // before.
             Kind::User | Kind::Bus { .. } => true,
             Kind::Host { .. } | Kind::Parts(_) => false,
             Kind::DmaBuf { mapping, .. } => {
@@ -686,7 +710,8 @@ impl Inner {
         if self.is_writable { Ok(addr) } else { Err(page_fault(Touch::Write, addr, len, None)) }
     }
 
-    /// Counts an access to memory that needs the guard, and looks at the signal handlers once in many.
+    /// Counts an access to memory that needs the guard, and looks at the signal handlers once in
+    /// many.
     #[inline]
     fn tick(&self) {
         let count = self.since_check.load(Ordering::Relaxed).wrapping_add(1);
@@ -733,7 +758,8 @@ impl Inner {
     }
 }
 
-/// Does something for each part that `len` bytes at `offset` touch: with the part, where in it, and which of the bytes.
+/// Does something for each part that `len` bytes at `offset` touch: with the part, where in it, and
+/// which of the bytes.
 fn each(
     parts: &[(u64, Umem)],
     offset: u64,

@@ -1,4 +1,5 @@
-//! Copies between this process and another one that permits it, by `process_vm_readv` and `process_vm_writev`.
+//! Copies between this process and another one that permits it, by `process_vm_readv` and
+//! `process_vm_writev`.
 
 #![allow(unsafe_code, reason = "process_vm_readv and process_vm_writev")]
 
@@ -14,12 +15,13 @@ use crate::fault::{Fault, Touch};
 use crate::guard::bulk_length;
 use crate::{CpuAccess, PeerMark, Umem};
 
-/// Another process whose memory the kernel lets us copy to and from: same user, ptrace permitted, visible pid.
+/// Another process whose memory the kernel lets us copy to and from: same user, ptrace permitted,
+/// visible pid.
 ///
-/// The kernel addresses it by number. A process that ended may leave its number to another, and one that executes another
-/// program keeps its number, while what its memory was is gone. So there is a [`PeerMark`] to look at
-/// ([`while_marked`](Self::while_marked)): right before each call, and after it, as what was copied when the mark was gone
-/// came from, or went to, nobody knows where.
+/// The kernel addresses it by number. A process that ended may leave its number to another, and one
+/// that executes another program keeps its number, while what its memory was is gone. So there is a
+/// [`PeerMark`] to look at ([`while_marked`](Self::while_marked)): right before each call, and
+/// after it, as what was copied when the mark was gone came from, or went to, nobody knows where.
 #[derive(Clone, Debug)]
 pub struct RemoteProcess {
     pid: pid_t,
@@ -59,7 +61,8 @@ pub enum Refused {
         /// The number.
         pid: pid_t,
     },
-    /// The number belongs to some other process: what is at the agreed address is not what the peer put there.
+    /// The number belongs to some other process: what is at the agreed address is not what the peer
+    /// put there.
     #[error(
         "process {pid} is not the peer: {found} where it said {expected:#x} would be at {addr:#x} (another pid namespace)"
     )]
@@ -128,10 +131,11 @@ const IOV_MAX: usize = 1024;
 type Parts = SmallVec<[iovec; 16]>;
 
 impl RemoteProcess {
-    /// Finds out whether the memory of process `pid` can be reached, by reading the eight bytes at `addr`, which the
-    /// peer said hold `expected`.
+    /// Finds out whether the memory of process `pid` can be reached, by reading the eight bytes at
+    /// `addr`, which the peer said hold `expected`.
     ///
-    /// Reading stands for writing too: the kernel asks for the same permission for both (`PTRACE_MODE_ATTACH_REALCREDS`).
+    /// Reading stands for writing too: the kernel asks for the same permission for both
+    /// (`PTRACE_MODE_ATTACH_REALCREDS`).
     ///
     /// # Errors
     ///
@@ -169,10 +173,11 @@ impl RemoteProcess {
         self.pid
     }
 
-    /// Copies the parts, in order, to consecutive addresses of the other process. The last bytes (the naturally aligned
-    /// word of the last byte) become visible last.
+    /// Copies the parts, in order, to consecutive addresses of the other process. The last bytes
+    /// (the naturally aligned word of the last byte) become visible last.
     ///
-    /// `between` is called before each further piece of at most [`PIECE`] bytes; `false` ends the copy.
+    /// `between` is called before each further piece of at most [`PIECE`] bytes; `false` ends the
+    /// copy.
     ///
     /// # Errors
     ///
@@ -189,7 +194,8 @@ impl RemoteProcess {
         self.copy(Touch::Write, &local, remote_addr, tail, between)
     }
 
-    /// Copies consecutive addresses of the other process to the parts, in order. Otherwise as [`write`](Self::write).
+    /// Copies consecutive addresses of the other process to the parts, in order. Otherwise as
+    /// [`write`](Self::write).
     ///
     /// # Errors
     ///
@@ -205,7 +211,8 @@ impl RemoteProcess {
         self.copy(Touch::Read, &local, remote_addr, tail, between)
     }
 
-    /// The copy in pieces. `touch` is what happens to the remote side; the bytes from `tail` on are stored last.
+    /// The copy in pieces. `touch` is what happens to the remote side; the bytes from `tail` on are
+    /// stored last.
     fn copy(
         &self,
         touch: Touch,
@@ -224,9 +231,10 @@ impl RemoteProcess {
                 piece_end = local.len.min(done + PIECE);
             }
             let mut end = piece_end;
-            // ORDERING: the kernel copies part after part, with string instructions inside a part. On x86 no store of a
-            // later part becomes visible before one of an earlier part, so the tail is a part of its own in the same
-            // call. Elsewhere it is a call of its own behind a fence, which orders what the kernel stored for us.
+            // ORDERING: the kernel copies part after part, with string instructions inside a part.
+            // On x86 no store of a later part becomes visible before one of an earlier part, so the
+            // tail is a part of its own in the same call. Elsewhere it is a call of its own behind
+            // a fence, which orders what the kernel stored for us.
             if !cfg!(target_arch = "x86_64") && done < tail && tail < end {
                 end = tail;
             } else if done == tail && tail > 0 {
@@ -249,7 +257,8 @@ impl RemoteProcess {
                 return Err(RemoteFault::Refused(Refused::Ended { pid: self.pid }));
             }
             match copied {
-                // A short count is not yet an error: the next call begins at the culprit and says so.
+                // A short count is not yet an error: the next call begins at the culprit and says
+                // so.
                 Ok(n) if n > 0 => done += n,
                 Ok(_) | Err(Errno::FAULT) => {
                     return Err(self.blame(touch, local, remote_addr, done, end));
@@ -270,8 +279,9 @@ impl RemoteProcess {
         done: u64,
         end: u64,
     ) -> RemoteFault {
-        // Readability can be probed without harm, so the side that was read is asked; the other one is it if that side
-        // answers. The count may have stopped short of the culprit, hence all pages up to the end.
+        // Readability can be probed without harm, so the side that was read is asked; the other one
+        // is it if that side answers. The count may have stopped short of the culprit, hence all
+        // pages up to the end.
         let remote = |at| RemoteFault::Remote { pid: self.pid, touch, at };
         if touch == Touch::Write {
             return match local.first_unreadable(done, end) {
@@ -293,12 +303,12 @@ impl RemoteProcess {
         let (local_len, remote_len) = (local.len() as u64, remote.len() as u64);
         let (local, remote) = (local.as_ptr(), remote.as_ptr());
         let n = if touch == Touch::Write {
-            // SAFETY: the arrays are valid for the call; the kernel checks every address they name, and the local ones
-            // are only read.
+            // SAFETY: the arrays are valid for the call; the kernel checks every address they name,
+            // and the local ones are only read.
             unsafe { libc::process_vm_writev(self.pid, local, local_len, remote, remote_len, 0) }
         } else {
-            // SAFETY: the arrays are valid for the call; the kernel checks every address they name, and the local ones
-            // are memory that whoever made the `Umem` promised may be written.
+            // SAFETY: the arrays are valid for the call; the kernel checks every address they name,
+            // and the local ones are memory that whoever made the `Umem` promised may be written.
             unsafe { libc::process_vm_readv(self.pid, local, local_len, remote, remote_len, 0) }
         };
         u64::try_from(n).map_err(|_| {
@@ -346,8 +356,8 @@ impl<'a> Local<'a> {
         self.len - part.len + bulk_length(*addr, part.len as usize) as u64
     }
 
-    /// Adds the bytes from `start` to `end` to the list for the kernel, with a cut at `tail` when they are the
-    /// destination. Returns where it really ended: the list has a maximal length.
+    /// Adds the bytes from `start` to `end` to the list for the kernel, with a cut at `tail` when
+    /// they are the destination. Returns where it really ended: the list has a maximal length.
     fn collect(&self, start: u64, end: u64, tail: u64, list: &mut Parts) -> u64 {
         let mut position = 0;
         for (part, addr) in &self.parts {

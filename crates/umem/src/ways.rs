@@ -1,8 +1,10 @@
-//! How the memory of dma-bufs was reached: bytes by the way that its exporter gave, since the process began.
+//! How the memory of dma-bufs was reached: bytes by the way that its exporter gave, since the
+//! process began.
 //!
-//! A way is a label of policy: which way a device's access would have to take by the rules of the PCI tree, as the exporter
-//! says. It proves nothing of what bytes travelled over, which is the CPU's memory bus each time. Each copy that touches such
-//! memory counts where it happens, in the process that makes it, whatever carried the message.
+//! A way is a label of policy: which way a device's access would have to take by the rules of the
+//! PCI tree, as the exporter says. It proves nothing of what bytes travelled over, which is the
+//! CPU's memory bus each time. Each copy that touches such memory counts where it happens, in the
+//! process that makes it, whatever carried the message.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,8 +21,8 @@ static BOUNCED: AtomicU64 = AtomicU64::new(0);
 pub enum Way {
     /// At addresses that an exporter gave for the device.
     Mapped(MapType),
-    /// Through the CPU's mapping of the buffer, since its addresses are on no bus of this process, and where its bytes lie is not
-    /// known: a dma-buf of some driver of the kernel.
+    /// Through the CPU's mapping of the buffer, since its addresses are on no bus of this process,
+    /// and where its bytes lie is not known: a dma-buf of some driver of the kernel.
     Cpu,
 }
 
@@ -28,7 +30,8 @@ pub enum Way {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "one for each way")]
 pub struct WayBytes {
-    /// From device to device, by the address on the bus that both share (`PCI_P2PDMA_MAP_BUS_ADDR`).
+    /// From device to device, by the address on the bus that both share
+    /// (`PCI_P2PDMA_MAP_BUS_ADDR`).
     pub bus_address: u64,
     /// From device to device, through the host bridge (`PCI_P2PDMA_MAP_THRU_HOST_BRIDGE`).
     pub through_host_bridge: u64,
@@ -77,8 +80,8 @@ pub fn bytes_by_way() -> WayBytes {
     WayBytes { bus_address, through_host_bridge, system, cpu, bounced }
 }
 
-/// To be called by who puts down `bytes` of this memory in a buffer of its own, as a driver does that cannot reach a device:
-/// counts them if the memory is a dma-buf's.
+/// To be called by who puts down `bytes` of this memory in a buffer of its own, as a driver does
+/// that cannot reach a device: counts them if the memory is a dma-buf's.
 pub fn bounce(umem: &Umem, bytes: u64) {
     if umem.way().is_some() {
         BOUNCED.fetch_add(bytes, Ordering::Relaxed);
@@ -107,7 +110,8 @@ mod tests {
         assert_eq!(umem.way(), Some(Way::Mapped(MapType::System)));
     }
 
-    /// The numbers are the process's, and other tests count, too: by the way that none of them takes.
+    /// The numbers are the process's, and other tests count, too: by the way that none of them
+    /// takes.
     #[test]
     fn bytes_of_a_dma_buf_bounce_and_others_do_not() {
         let host = Umem::host(&crate::HostBuf::anonymous(4096).expect("memory exists"));

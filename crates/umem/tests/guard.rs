@@ -1,4 +1,5 @@
-//! Memory that vanishes: a fault with a reason, never a signal. Every case runs both ways, guarded and by system call.
+//! Memory that vanishes: a fault with a reason, never a signal. Every case runs both ways, guarded
+//! and by system call.
 
 #![allow(unsafe_code, reason = "makes holes in the address space")]
 
@@ -310,7 +311,8 @@ fn atomics_are_atomic_with_the_programs_own() {
     });
 }
 
-/// What `ib_write_lat` and its like rely on: once the last byte of a write is seen, all the others are there.
+/// What `ib_write_lat` and its like rely on: once the last byte of a write is seen, all the others
+/// are there.
 #[test]
 fn the_last_byte_becomes_visible_last() {
     both_ways(|way| {
@@ -413,7 +415,8 @@ fn both_ways(case: impl Fn(Way)) {
 
 fn assert_page(fault: &Fault, expected: Touch, address: u64) {
     match fault {
-        // The routine reads the last word of the source first, and the kernel names any address of the page.
+        // The routine reads the last word of the source first, and the kernel names any address of
+        // the page.
         Fault::Page { touch, at, .. } if *touch == expected => {
             assert_eq!(at / PAGE as u64, address / PAGE as u64, "{fault}");
         }
@@ -447,7 +450,8 @@ impl Range {
         unsafe { Umem::user(self.addr, (self.pages * PAGE) as u64) }
     }
 
-    /// Takes a page away. A mapping without access stays in its place, because another thread could get the address.
+    /// Takes a page away. A mapping without access stays in its place, because another thread could
+    /// get the address.
     fn punch(&self, page: usize) {
         self.protect(page, MprotectFlags::empty());
     }

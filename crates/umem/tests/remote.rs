@@ -173,8 +173,8 @@ fn a_refusal_has_words() {
     assert_eq!(result, Err(RemoteFault::Refused(Refused::NoSuchProcess { pid })));
 }
 
-/// A child that does nothing but exist, with a copy of our address space in which the last page of the shared memory may
-/// not be touched. Killed and reaped on drop.
+/// A child that does nothing but exist, with a copy of our address space in which the last page of
+/// the shared memory may not be touched. Killed and reaped on drop.
 struct Child {
     pid: libc::pid_t,
 }
@@ -183,7 +183,8 @@ impl Child {
     fn start(memory: &HostBuf) -> (Self, RemoteProcess) {
         memory.store_u64(0, SECRET, Ordering::Release).expect("inside");
         let last = memory.as_ptr().wrapping_add(memory.len().next_multiple_of(PAGE) - PAGE);
-        // SAFETY: the child only makes async-signal-safe calls, on its own copy of the address space, and never returns.
+        // SAFETY: the child only makes async-signal-safe calls, on its own copy of the address
+        // space, and never returns.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             // The parent may die without reaching our end.

@@ -4,8 +4,9 @@
 //! cargo run --release -p verbs --example dm_counters
 //! ```
 //!
-//! Each client adds to counters of device memory by FETCH_ADD. On hardware that touches no memory of the host, and no CPU of
-//! it takes part. The owner looks at them with `ibv_memcpy_from_dm`, while the clients are at it and at the end.
+//! Each client adds to counters of device memory by FETCH_ADD. On hardware that touches no memory
+//! of the host, and no CPU of it takes part. The owner looks at them with `ibv_memcpy_from_dm`,
+//! while the clients are at it and at the end.
 
 mod meet;
 

@@ -4,9 +4,10 @@
 //! cargo run --release -p verbs --example dm_lock
 //! ```
 //!
-//! The lock is a word of device memory: 0 is free, else it is the number of who holds it. A client takes it by CMP_SWAP,
-//! changes what it guards by a READ and a WRITE, and gives it back. On hardware no attempt costs the host's memory bus
-//! anything. Without the lock changes would be lost, which the count at the end would show.
+//! The lock is a word of device memory: 0 is free, else it is the number of who holds it. A client
+//! takes it by CMP_SWAP, changes what it guards by a READ and a WRITE, and gives it back. On
+//! hardware no attempt costs the host's memory bus anything. Without the lock changes would be
+//! lost, which the count at the end would show.
 
 mod meet;
 

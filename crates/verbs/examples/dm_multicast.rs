@@ -1,11 +1,12 @@
-//! Multicast by the application: a message is written into the NIC once, and sent from there to many.
+//! Multicast by the application: a message is written into the NIC once, and sent from there to
+//! many.
 //!
 //! ```text
 //! cargo run --release -p verbs --example dm_multicast
 //! ```
 //!
-//! Unlike a multicast group, each peer has a reliable connection. On hardware the message crosses the host's bus once, however
-//! many peers there are.
+//! Unlike a multicast group, each peer has a reliable connection. On hardware the message crosses
+//! the host's bus once, however many peers there are.
 
 mod meet;
 

@@ -4,8 +4,9 @@
 //! cargo run --release -p verbs --example dm_staging
 //! ```
 //!
-//! A source writes messages into device memory of a relay, which sends them on to a sink from where they are. The relay has no host
-//! memory registered at all: on hardware, what it forwards never crosses the host's bus, and need not be read back from it.
+//! A source writes messages into device memory of a relay, which sends them on to a sink from where
+//! they are. The relay has no host memory registered at all: on hardware, what it forwards never
+//! crosses the host's bus, and need not be read back from it.
 
 mod meet;
 

@@ -5,8 +5,8 @@
 //! cargo run --release -p verbs --example gpu_memory HOST:PORT   # the writer
 //! ```
 //!
-//! The program that a user writes first is `target`, eight lines. The GPU is peerdma's software one; the fd of a real
-//! GPU's buffer goes to `reg_dmabuf_mr` the same way.
+//! The program that a user writes first is `target`, eight lines. The GPU is peerdma's software
+//! one; the fd of a real GPU's buffer goes to `reg_dmabuf_mr` the same way.
 
 mod meet;
 

@@ -34,7 +34,8 @@ fn main() -> Outcome<()> {
         let mut writer = listen()?;
         connect(&qp, &mut writer)?;
         offer(&mut writer, mr.remote(0))?;
-        // The target only learns from the writer that the bytes are there; nothing completes on its side.
+        // The target only learns from the writer that the bytes are there; nothing completes on its
+        // side.
         hear(&mut writer)?;
         let mut bytes = vec![0; LENGTH as usize];
         buffer.read(0, &mut bytes)?;

@@ -30,8 +30,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// A NIC of a configuration that the program itself has, and not in the file that `PEERDMA_CONFIG` names. Its name is
-    /// that of no other NIC of the process.
+    /// A NIC of a configuration that the program itself has, and not in the file that
+    /// `PEERDMA_CONFIG` names. Its name is that of no other NIC of the process.
     pub fn from_config(config: NicConfig) -> Result<Self> {
         Ok(Self { info: NicInfo::new(config)? })
     }
@@ -48,12 +48,14 @@ impl Device {
         Self::context(Hca::open(&self.info)?)
     }
 
-    /// Opens it as another process would, as a virtual function of its own: what two such contexts send each other travels
-    /// as between two processes of one host, and not within this one. For programs that play several parts, and for tests.
+    /// Opens it as another process would, as a virtual function of its own: what two such contexts
+    /// send each other travels as between two processes of one host, and not within this one. For
+    /// programs that play several parts, and for tests.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open): no number is free among the NIC's 1023, or the system has no descriptors or threads left.
+    /// As [`open`](Self::open): no number is free among the NIC's 1023, or the system has no
+    /// descriptors or threads left.
     pub fn open_another(&self) -> Result<Context> {
         Self::context(Hca::open_another(&self.info)?)
     }
@@ -171,7 +173,8 @@ impl Context {
         Dm::new(self, length)
     }
 
-    /// Waits up to `timeout` for an asynchronous event. Any number of threads may; each event is one thread's.
+    /// Waits up to `timeout` for an asynchronous event. Any number of threads may; each event is
+    /// one thread's.
     #[doc(alias = "ibv_get_async_event")]
     pub fn async_event(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
         if !take_one(&self.0.events, timeout)? {
@@ -193,7 +196,8 @@ impl Context {
         Arc::ptr_eq(self.hca(), other.hca())
     }
 
-    /// Refuses an object of another device: objects are numbers there that mean something else here.
+    /// Refuses an object of another device: objects are numbers there that mean something else
+    /// here.
     pub(crate) fn check_same(&self, other: &Self, call: &str, object: &str) -> Result<()> {
         if self.is_same(other) {
             return Ok(());
@@ -237,7 +241,8 @@ impl Pd {
         Mr::host(self, buffer, access)
     }
 
-    /// Registers `length` bytes at `offset` of a dma-buf, to be called `iova` and on. The two must agree within a page.
+    /// Registers `length` bytes at `offset` of a dma-buf, to be called `iova` and on. The two must
+    /// agree within a page.
     #[doc(alias = "ibv_reg_dmabuf_mr")]
     pub fn reg_dmabuf_mr(
         &self,
@@ -250,13 +255,15 @@ impl Pd {
         Mr::dmabuf(self, buffer.as_fd(), offset, length, iova, access)
     }
 
-    /// Registers memory of a peer device by where the CPU has it mapped, as a plain `ibv_reg_mr` of its address does:
-    /// PeerDirect, the older door. Its addresses are those of the mapping, which need not outlive the call.
+    /// Registers memory of a peer device by where the CPU has it mapped, as a plain `ibv_reg_mr` of
+    /// its address does: PeerDirect, the older door. Its addresses are those of the mapping, which
+    /// need not outlive the call.
     ///
     /// # Errors
     ///
     /// [`Kind::BadAddress`](crate::Kind::BadAddress) unless the NIC has
-    /// [`peermem`](crate::NicConfig::peermem) and the driver of the memory claims all of it; else the driver's refusal.
+    /// [`peermem`](crate::NicConfig::peermem) and the driver of the memory claims all of it; else
+    /// the driver's refusal.
     pub fn reg_mapping(&self, mapping: &Mapping, access: Access) -> Result<Mr> {
         Mr::mapped(self, mapping, access)
     }

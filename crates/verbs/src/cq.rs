@@ -83,7 +83,8 @@ impl From<device::Wc> for Wc {
     }
 }
 
-/// How long [`Cq::wait`] polls before it sleeps: as long as it takes to wake the background thread, and then the waiter.
+/// How long [`Cq::wait`] polls before it sleeps: as long as it takes to wake the background thread,
+/// and then the waiter.
 const SPIN: Duration = Duration::from_micros(200);
 
 impl Cq {
@@ -114,14 +115,16 @@ impl Cq {
         self.0.context.hca().poll(self.0.id).pop_wc(self.0.id).map(Wc::from)
     }
 
-    /// Why a work request of this queue failed, in a sentence: what it was, where it went, what the peer said, what was
-    /// tried. Of a request that was flushed, why the QP was in error, as far as a work request of its failed. `None` for success,
-    /// and for failures long past: the last few hundred of a device are known.
+    /// Why a work request of this queue failed, in a sentence: what it was, where it went, what the
+    /// peer said, what was tried. Of a request that was flushed, why the QP was in error, as far as
+    /// a work request of its failed. `None` for success, and for failures long past: the last few
+    /// hundred of a device are known.
     pub fn explain(&self, wc: &Wc) -> Option<String> {
         self.0.context.lock().explain(wc.qpn, wc.wr_id, wc.status)
     }
 
-    /// The oldest completion; waits for it, by polling first and then asleep. Any number of threads may wait at once.
+    /// The oldest completion; waits for it, by polling first and then asleep. Any number of threads
+    /// may wait at once.
     ///
     /// # Errors
     ///
@@ -153,7 +156,8 @@ impl Cq {
         let _waiter = Waiter::new(&self.0.waiters);
         loop {
             self.req_notify(false)?;
-            // What came before the queue was armed raises no event; an event may be of what an earlier call took.
+            // What came before the queue was armed raises no event; an event may be of what an
+            // earlier call took.
             if let Some(wc) = self.poll() {
                 self.pass_on();
                 return Ok(Some(wc));
@@ -166,9 +170,11 @@ impl Cq {
         }
     }
 
-    /// One event may stand for several completions, and wakes one thread. If others sleep and more is here, the next is woken.
+    /// One event may stand for several completions, and wakes one thread. If others sleep and more
+    /// is here, the next is woken.
     fn pass_on(&self) {
-        // ORDERING: whoever counts itself looks at the queue afterwards, under the engine's lock, as does the line below.
+        // ORDERING: whoever counts itself looks at the queue afterwards, under the engine's lock,
+        // as does the line below.
         if self.0.waiters.load(Ordering::Relaxed) > 1 {
             self.0.context.lock().repeat_cq_event(self.0.id);
         }
@@ -231,8 +237,8 @@ pub(crate) fn clone_for_waiting(fd: BorrowedFd<'_>) -> std::io::Result<OwnedFd> 
     fd.try_clone_to_owned()
 }
 
-/// Takes one count from an eventfd that does not block, waiting for it up to `timeout`. What woke several threads, one takes;
-/// the others wait on.
+/// Takes one count from an eventfd that does not block, waiting for it up to `timeout`. What woke
+/// several threads, one takes; the others wait on.
 pub(crate) fn take_one(fd: &OwnedFd, timeout: Duration) -> Result<bool> {
     let failed = |error| Refusal::new(Kind::Io, format!("waiting for an event: {error}"));
     let began = Instant::now();

@@ -1,11 +1,11 @@
 //! Verbs, safe: RDMA objects whose lifetimes the library keeps.
 //!
-//! Every object holds the one it was made from, so nothing can be used after it is gone, whatever the order in which a
-//! program drops them: a [`Qp`] keeps its [`Cq`]s, its [`Pd`] and its [`Context`]; an [`Mr`] keeps its memory. Nothing
-//! here is `unsafe`, and nothing is a C type.
+//! Every object holds the one it was made from, so nothing can be used after it is gone, whatever
+//! the order in which a program drops them: a [`Qp`] keeps its [`Cq`]s, its [`Pd`] and its
+//! [`Context`]; an [`Mr`] keeps its memory. Nothing here is `unsafe`, and nothing is a C type.
 //!
-//! Memory that a peer may write at any moment is never a Rust slice: it is a [`HostBuf`], a [`Dm`] or a dma-buf, read and
-//! written by copying.
+//! Memory that a peer may write at any moment is never a Rust slice: it is a [`HostBuf`], a [`Dm`]
+//! or a dma-buf, read and written by copying.
 //!
 //! ```no_run
 //! use verbs::{Access, HostBuf, QpSpec, SendRequest};

@@ -95,8 +95,8 @@ impl Mr {
         RKey(self.0.info.rkey)
     }
 
-    /// `length` bytes at `offset`, for a work request of this side. A range outside the region is refused when the
-    /// request is carried out, as LOC_PROT_ERR.
+    /// `length` bytes at `offset`, for a work request of this side. A range outside the region is
+    /// refused when the request is carried out, as LOC_PROT_ERR.
     pub fn slice(&self, offset: u64, length: u32) -> Slice {
         let addr = self.0.iova.wrapping_add(offset);
         Slice(Sge { addr, length, lkey: LKey(self.0.info.lkey) })
@@ -166,8 +166,8 @@ impl Dm {
         self.0.length == 0
     }
 
-    /// The memory as a dma-buf, for importers that can lose it: it is taken from them when the last clone of this and the
-    /// last region on it are gone.
+    /// The memory as a dma-buf, for importers that can lose it: it is taken from them when the last
+    /// clone of this and the last region on it are gone.
     #[doc(alias = "ibv_dm_export_dmabuf_fd")]
     pub fn export(&self) -> Result<DmaBuf> {
         self.0.context.hca().export_dm(self.0.id)

@@ -13,7 +13,8 @@ use transport::wr::RecvWr;
 
 use crate::{CompCntr, Context, Cq, Pd, Result, SendRequest, Slice};
 
-/// What a QP is made with. Start from [`QpSpec::rc`], [`QpSpec::uc`] or [`QpSpec::ud`] and change what differs.
+/// What a QP is made with. Start from [`QpSpec::rc`], [`QpSpec::uc`] or [`QpSpec::ud`] and change
+/// what differs.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_qp_init_attr")]
 #[expect(clippy::exhaustive_structs, reason = "programs change its fields")]
@@ -35,8 +36,8 @@ pub struct QpSpec {
 }
 
 impl QpSpec {
-    /// A reliable connection that completes on `cq`, grants its peer every remote access, and has room for 128 requests of
-    /// four elements each way.
+    /// A reliable connection that completes on `cq`, grants its peer every remote access, and has
+    /// room for 128 requests of four elements each way.
     pub fn rc(cq: &Cq) -> Self {
         Self {
             qp_type: QpType::Rc,
@@ -178,8 +179,8 @@ impl Qp {
         self.modify(&attr, AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | own)
     }
 
-    /// Connects an RC or UC QP to its peer, with the port's MTU, 14 (67 ms) as timeout and 7 retries, and makes it ready to
-    /// send. Both sides do so; either may be first.
+    /// Connects an RC or UC QP to its peer, with the port's MTU, 14 (67 ms) as timeout and 7
+    /// retries, and makes it ready to send. Both sides do so; either may be first.
     pub fn connect(&self, peer: &Endpoint) -> Result<()> {
         use AttrMask as A;
         let mtu: Mtu = self.0.pd.context().port_attr().active_mtu;
@@ -212,12 +213,14 @@ impl Qp {
         self.modify(&attr, mask)
     }
 
-    /// Has a counter count these operations of the QP, from now until the QP is dropped. Possible until the QP is connected.
+    /// Has a counter count these operations of the QP, from now until the QP is dropped. Possible
+    /// until the QP is connected.
     ///
     /// # Errors
     ///
-    /// [`Kind::Busy`](crate::Kind::Busy) if another counter counts one of them, [`Kind::Invalid`](crate::Kind::Invalid) for a
-    /// QP that is connected, a counter of another context, or no operation.
+    /// [`Kind::Busy`](crate::Kind::Busy) if another counter counts one of them,
+    /// [`Kind::Invalid`](crate::Kind::Invalid) for a QP that is connected, a counter of another
+    /// context, or no operation.
     #[doc(alias = "ibv_qp_attach_comp_cntr")]
     pub fn attach_comp_cntr(&self, cntr: &CompCntr, ops: CompCntrOps) -> Result<()> {
         self.0.pd.context().check_same(cntr.context(), "attach_comp_cntr", "counter")?;

@@ -61,7 +61,8 @@ impl SendRequest {
         Self::new(wr_id, WrOpcode::RdmaRead, local).at(from)
     }
 
-    /// Stores `swap` in eight bytes of the peer if they hold `compare`; what they held goes to `old`.
+    /// Stores `swap` in eight bytes of the peer if they hold `compare`; what they held goes to
+    /// `old`.
     pub fn compare_swap(wr_id: u64, old: Slice, at: Remote, compare: u64, swap: u64) -> Self {
         let mut request = Self::new(wr_id, WrOpcode::AtomicCmpAndSwp, &[old]).at(at);
         request.wr.compare_add = compare;
@@ -76,8 +77,9 @@ impl SendRequest {
         request
     }
 
-    /// Gives a send or a write four bytes that arrive in the completion of the peer's receive. A write then needs one, as a send
-    /// does. What completes no receive takes none: posting it is refused.
+    /// Gives a send or a write four bytes that arrive in the completion of the peer's receive. A
+    /// write then needs one, as a send does. What completes no receive takes none: posting it is
+    /// refused.
     pub fn with_imm(mut self, imm: u32) -> Self {
         self.wr.opcode = match self.wr.opcode {
             WrOpcode::Send => WrOpcode::SendWithImm,

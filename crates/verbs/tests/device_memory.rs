@@ -74,7 +74,8 @@ fn address(machine: &Machine, name: &str) -> Option<DeviceAddr> {
     machine.tree().by_name(name).map(|bdf| DeviceAddr(bdf.to_bits()))
 }
 
-/// A NIC at a root of its own, and an importer at another one: what the roots are decides, and no constant.
+/// A NIC at a root of its own, and an importer at another one: what the roots are decides, and no
+/// constant.
 #[test]
 fn who_reaches_device_memory_is_asked_of_the_pci_tree() {
     let machine = |owner: &str, user: &str, above: &str| {

@@ -1,4 +1,5 @@
-//! Device memory is one for all processes of a user: what one has, another cannot get, until it frees it or dies.
+//! Device memory is one for all processes of a user: what one has, another cannot get, until it
+//! frees it or dies.
 //!
 //! The processes are this program again, with the NIC's name in their environment.
 

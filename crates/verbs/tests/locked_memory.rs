@@ -1,4 +1,5 @@
-//! The limit of locked memory, for a NIC that pins what is registered (`docs/semantics.md` 2.7 and 8, invariant 9).
+//! The limit of locked memory, for a NIC that pins what is registered (`docs/semantics.md` 2.7 and
+//! 8, invariant 9).
 //!
 //! One test alone: the limit is the process's.
 

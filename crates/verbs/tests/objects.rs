@@ -112,7 +112,8 @@ fn threads_that_wait_for_one_queue_get_what_comes_to_it() {
     });
 }
 
-/// Of several threads that wait for one event, one gets it, and the others are not kept beyond their time.
+/// Of several threads that wait for one event, one gets it, and the others are not kept beyond
+/// their time.
 #[test]
 fn one_event_is_one_threads() {
     let (context, pd) = nic();

@@ -17,7 +17,8 @@ fn event(context: &Context) -> Option<AsyncEvent> {
     context.async_event(SOON).unwrap()
 }
 
-/// Makes a QP lose a completion: its queue has room for one. The state it is in then, and the events before `last`.
+/// Makes a QP lose a completion: its queue has room for one. The state it is in then, and the
+/// events before `last`.
 fn overrun(preset: Preset, last: EventType) -> (QpState, Vec<EventType>) {
     let context = open(preset);
     let pd = context.alloc_pd().unwrap();

@@ -238,8 +238,8 @@ fn memory_that_nothing_is_mapped_at_is_registered_by_its_address() {
     assert!(gone.what().contains("nobody knows"), "{gone}");
 }
 
-/// The region's owner reads and writes while the memory goes: nothing but success before, and the error after.
-/// Claims nothing, and notes where it was asked about.
+/// The region's owner reads and writes while the memory goes: nothing but success before, and the
+/// error after. Claims nothing, and notes where it was asked about.
 #[derive(Default)]
 struct Witness(Mutex<Vec<u64>>);
 

@@ -1,4 +1,5 @@
-//! GPU memory as the target and the source of RDMA, with a GPU that moves it, and one that takes it away.
+//! GPU memory as the target and the source of RDMA, with a GPU that moves it, and one that takes it
+//! away.
 
 mod common;
 
@@ -112,8 +113,8 @@ fn gpu_memory_is_a_source_and_a_receive_buffer_too() {
     assert!(counters.page_invalidations >= 4, "{counters:?}");
 }
 
-/// The GPU moves the buffer back and forth all the time. Every WRITE arrives whole, wherever the buffer was, and no
-/// access is a stale one.
+/// The GPU moves the buffer back and forth all the time. Every WRITE arrives whole, wherever the
+/// buffer was, and no access is a stale one.
 #[test]
 fn traffic_goes_on_while_the_gpu_moves_the_buffer() {
     const WORDS: u64 = 8192;
@@ -165,8 +166,8 @@ fn atomics_happen_once_however_often_the_buffer_moves() {
     });
 }
 
-/// A NIC that does not reach VRAM is served from system memory: its own map is what moves the buffer, and it must not
-/// write before the bytes have come, or they would come over what it wrote.
+/// A NIC that does not reach VRAM is served from system memory: its own map is what moves the
+/// buffer, and it must not write before the bytes have come, or they would come over what it wrote.
 #[test]
 fn a_map_that_moves_the_buffer_waits_for_its_bytes() {
     let elsewhere = Some(dmabuf::DeviceAddr(0xff00));
@@ -219,8 +220,8 @@ fn a_region_holds_its_buffer_and_lets_go_of_it() {
     assert_eq!((buffer.info().count, buffer.info().attached.len()), (before, 0));
 }
 
-/// A key whose memory was revoked is dead: for peers and for the NIC's own requests. It is not given to anybody else until
-/// the region is deregistered.
+/// A key whose memory was revoked is dead: for peers and for the NIC's own requests. It is not
+/// given to anybody else until the region is deregistered.
 #[test]
 fn a_reset_kills_the_key_of_a_revocable_importer() {
     let (context, pd) = nic(ImporterConfig::Revocable);
@@ -244,8 +245,9 @@ fn a_reset_kills_the_key_of_a_revocable_importer() {
     assert!(others.iter().all(|other| other.rkey() != dead));
 }
 
-/// Two threads of a program, one of which resets the GPU while the other deregisters, under a peer's WRITEs: the NIC is told
-/// at most once, all comes to an end, and nothing is left of the region.
+/// Two threads of a program, one of which resets the GPU while the other deregisters, under a
+/// peer's WRITEs: the NIC is told at most once, all comes to an end, and nothing is left of the
+/// region.
 #[test]
 fn a_reset_that_meets_a_deregistration_is_told_at_most_once() {
     let (context, pd) = nic(ImporterConfig::Revocable);

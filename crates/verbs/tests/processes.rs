@@ -1,7 +1,9 @@
-//! Three processes: A has a GPU and moves a buffer all the time, B registered the buffer that A passed on, C writes and
-//! reads it by RDMA. Each of them is killed in turn: every outcome is one that the rules allow, and nobody hangs.
+//! Three processes: A has a GPU and moves a buffer all the time, B registered the buffer that A
+//! passed on, C writes and reads it by RDMA. Each of them is killed in turn: every outcome is one
+//! that the rules allow, and nobody hangs.
 //!
-//! The processes are this program again, with a role in its environment; they speak over their standard input and output.
+//! The processes are this program again, with a role in its environment; they speak over their
+//! standard input and output.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};

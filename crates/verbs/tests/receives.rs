@@ -29,7 +29,8 @@ fn to_error(qp: &Qp) {
     qp.modify(&attr, AttrMask::STATE).unwrap();
 }
 
-/// A program drains a queue by a receive that it knows: nothing else happens on the QP, and it must come back.
+/// A program drains a queue by a receive that it knows: nothing else happens on the QP, and it must
+/// come back.
 #[test]
 fn a_receive_posted_to_a_qp_in_error_is_flushed_at_once() {
     let context = open();
@@ -46,7 +47,8 @@ fn a_receive_posted_to_a_qp_in_error_is_flushed_at_once() {
     }
 }
 
-/// IBA 10.2.9: a shared queue has a protection domain of its own, and QPs of others may receive from it.
+/// IBA 10.2.9: a shared queue has a protection domain of its own, and QPs of others may receive
+/// from it.
 #[test]
 fn a_receive_of_a_shared_queue_is_in_the_domain_of_the_queue() {
     let context = open();
@@ -69,7 +71,8 @@ fn a_receive_of_a_shared_queue_is_in_the_domain_of_the_queue() {
     }
 }
 
-/// IBA 11.6.2: the receive that a WRITE with immediate data took says "local access error"; the requester's own status is another.
+/// IBA 11.6.2: the receive that a WRITE with immediate data took says "local access error"; the
+/// requester's own status is another.
 #[test]
 fn the_receive_of_a_write_with_a_wrong_key_is_a_local_access_error() {
     let context = open();

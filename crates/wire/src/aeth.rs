@@ -1,4 +1,5 @@
-//! ACK extended transport header (IBA 9.3.5): acknowledgement, refusal, or "not ready", and how many messages are done.
+//! ACK extended transport header (IBA 9.3.5): acknowledgement, refusal, or "not ready", and how
+//! many messages are done.
 
 use core::fmt;
 
@@ -75,7 +76,8 @@ impl fmt::Display for NakCode {
 pub enum Syndrome {
     /// Done, up to and including the packet's PSN.
     Ack {
-        /// Encoded count of receives the responder has posted (IBA 9.7.7.2): 0 to 30, or 31 for "do not count".
+        /// Encoded count of receives the responder has posted (IBA 9.7.7.2): 0 to 30, or 31 for "do
+        /// not count".
         credits: u8,
     },
     /// No receive is posted: try again after a while.

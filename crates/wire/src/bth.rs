@@ -177,7 +177,8 @@ pub struct Bth {
     pub se: bool,
     /// Migration state; set unless automatic path migration is in progress.
     pub migreq: bool,
-    /// How many bytes follow the payload to make it a multiple of four: 0 to 3. [`pad_for`] computes it.
+    /// How many bytes follow the payload to make it a multiple of four: 0 to 3. [`pad_for`]
+    /// computes it.
     pub pad: u8,
     /// Partition key.
     pub pkey: PKey,

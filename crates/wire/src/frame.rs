@@ -1,11 +1,12 @@
-//! Ethernet frames, as far as flow steering and receive side scaling look into them: the addresses of three layers.
+//! Ethernet frames, as far as flow steering and receive side scaling look into them: the addresses
+//! of three layers.
 //!
 //! ```text
 //!  | dst | src | (tag) | type | IPv4 or IPv6 | TCP or UDP ports | ...
 //! ```
 //!
-//! What is not there, or cut short, is `None`: a frame is somebody's whatever it holds. Ports of fragments are not read,
-//! as only the first has them.
+//! What is not there, or cut short, is `None`: a frame is somebody's whatever it holds. Ports of
+//! fragments are not read, as only the first has them.
 
 pub mod checksum;
 
@@ -32,7 +33,8 @@ pub struct Frame {
     pub dst: [u8; 6],
     /// The address it comes from.
     pub src: [u8; 6],
-    /// The contents of its outer VLAN tag: priority, drop eligibility, and the VLAN in the low 12 bits.
+    /// The contents of its outer VLAN tag: priority, drop eligibility, and the VLAN in the low 12
+    /// bits.
     pub vlan: Option<u16>,
     /// What follows, behind a tag.
     pub ether_type: u16,

@@ -1,4 +1,5 @@
-//! Global route header: the 40 bytes that precede a datagram's payload in the receive buffer (RoCEv2 Annex A17.4.5).
+//! Global route header: the 40 bytes that precede a datagram's payload in the receive buffer
+//! (RoCEv2 Annex A17.4.5).
 //!
 //! ```text
 //!  IPv6   | IPv6 header, 40 bytes                      |
@@ -27,10 +28,11 @@ pub enum Grh {
 }
 
 impl Grh {
-    /// The header of a datagram from `src` to `dst` whose IP payload (the UDP header and all after it) is `len` bytes.
+    /// The header of a datagram from `src` to `dst` whose IP payload (the UDP header and all after
+    /// it) is `len` bytes.
     ///
-    /// The packet counts as sent with "don't fragment" and identification 0, which a UDP socket does not show. `None` if
-    /// one address is IPv4 and the other IPv6.
+    /// The packet counts as sent with "don't fragment" and identification 0, which a UDP socket
+    /// does not show. `None` if one address is IPv4 and the other IPv6.
     pub fn new(
         src: IpAddr,
         dst: IpAddr,
@@ -64,8 +66,9 @@ impl Grh {
 
     /// Reads the 40 bytes of a receive buffer.
     ///
-    /// The form is not marked. As `ib_get_rdma_header_version` of the kernel does: it is IPv4 when the first byte does
-    /// not say version 6, or when the last 20 bytes are an IPv4 header without options and with a right checksum.
+    /// The form is not marked. As `ib_get_rdma_header_version` of the kernel does: it is IPv4 when
+    /// the first byte does not say version 6, or when the last 20 bytes are an IPv4 header without
+    /// options and with a right checksum.
     pub fn parse(bytes: &[u8; LEN]) -> Self {
         let v6: RawIpv6 = zerocopy::transmute!(*bytes);
         let [_undefined, v4]: [RawIpv4; 2] = zerocopy::transmute!(*bytes);

@@ -20,7 +20,8 @@ use crate::xrceth::Xrceth;
 /// The BTH and the extension headers of a packet.
 ///
 /// A parsed value has exactly the extension headers of its opcode. Who builds one sets those that
-/// [`OpcodeInfo::headers`](crate::opcode::OpcodeInfo::headers) lists; [`Headers::is_complete`] checks it.
+/// [`OpcodeInfo::headers`](crate::opcode::OpcodeInfo::headers) lists; [`Headers::is_complete`]
+/// checks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "one field per header of IBA")]
 #[expect(missing_docs, reason = "each is the header of that name")]
@@ -64,15 +65,17 @@ impl Headers {
         }
     }
 
-    /// Reads the headers and finds the payload of a whole packet without its ICRC: the bytes from the BTH to the end
-    /// of the padding, as [`icrc::split`](crate::icrc::split) leaves them. The range is without the padding.
+    /// Reads the headers and finds the payload of a whole packet without its ICRC: the bytes from
+    /// the BTH to the end of the padding, as [`icrc::split`](crate::icrc::split) leaves them. The
+    /// range is without the padding.
     pub fn parse(packet: &[u8]) -> Result<(Self, Range<usize>), ParseError> {
         let mut headers = Self::default();
         let range = headers.read(packet)?;
         Ok((headers, range))
     }
 
-    /// As [`Headers::parse`], in place: what is large is not moved. After an error the value is any.
+    /// As [`Headers::parse`], in place: what is large is not moved. After an error the value is
+    /// any.
     #[inline]
     pub fn read(&mut self, packet: &[u8]) -> Result<Range<usize>, ParseError> {
         let start = self.read_prefix(packet)?;
@@ -84,7 +87,8 @@ impl Headers {
         Ok(start..packet.len() - usize::from(pad))
     }
 
-    /// Reads the headers at the start of `bytes` and says where they end. What follows is not looked at.
+    /// Reads the headers at the start of `bytes` and says where they end. What follows is not
+    /// looked at.
     #[inline]
     pub fn parse_prefix(bytes: &[u8]) -> Result<(Self, usize), ParseError> {
         let mut headers = Self::default();
@@ -153,8 +157,8 @@ impl Headers {
 
     /// Writes the headers at the start of `buf` and returns how many bytes they took.
     ///
-    /// The opcode decides which headers are written. One that is missing, which a debug build asserts against, is
-    /// written with default values, so that length and layout stay true.
+    /// The opcode decides which headers are written. One that is missing, which a debug build
+    /// asserts against, is written with default values, so that length and layout stay true.
     ///
     /// # Panics
     ///

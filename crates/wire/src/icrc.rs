@@ -1,6 +1,8 @@
-//! The invariant CRC that ends every RoCEv2 packet (IBA 7.8.1, RoCEv2 Annex A17.3.3; `rxe_icrc.c` of the kernel).
+//! The invariant CRC that ends every RoCEv2 packet (IBA 7.8.1, RoCEv2 Annex A17.3.3; `rxe_icrc.c`
+//! of the kernel).
 //!
-//! It is the CRC-32 of Ethernet over everything that no router changes. What routers may change counts as ones:
+//! It is the CRC-32 of Ethernet over everything that no router changes. What routers may change
+//! counts as ones:
 //!
 //! ```text
 //!  LRH: 8 bytes of ones | IP | UDP | BTH, other headers, payload, padding | ICRC
@@ -14,12 +16,13 @@
 //!
 //! # The identification that a socket does not show
 //!
-//! The ICRC covers the identification of the IPv4 header, which a UDP socket neither sets nor reports. Linux sends 0 on
-//! an unconnected socket with "don't fragment", and counts 0, 1, 2, ... over the segments of one GSO send; other senders
-//! use what they like. A CRC is linear, so a different identification changes it by an amount that depends only on the
-//! identification and the length: a sender derives the ICRC of each segment with [`IdSpan::delta`], and a receiver that
-//! finds a difference asks [`IdSpan::solve`] which identification, if any, explains it. 65,536 of 4,294,967,296
-//! differences have an explanation, so the check keeps 16 bits of its strength.
+//! The ICRC covers the identification of the IPv4 header, which a UDP socket neither sets nor
+//! reports. Linux sends 0 on an unconnected socket with "don't fragment", and counts 0, 1, 2, ...
+//! over the segments of one GSO send; other senders use what they like. A CRC is linear, so a
+//! different identification changes it by an amount that depends only on the identification and the
+//! length: a sender derives the ICRC of each segment with [`IdSpan::delta`], and a receiver that
+//! finds a difference asks [`IdSpan::solve`] which identification, if any, explains it. 65,536 of
+//! 4,294,967,296 differences have an explanation, so the check keeps 16 bits of its strength.
 
 mod guess;
 mod id_span;
@@ -74,8 +77,8 @@ pub enum Flow {
 }
 
 impl Flow {
-    /// The flow between two sockets, with "don't fragment" set. Mapped IPv4 addresses count as IPv4. `None` if one
-    /// address is IPv4 and the other IPv6.
+    /// The flow between two sockets, with "don't fragment" set. Mapped IPv4 addresses count as
+    /// IPv4. `None` if one address is IPv4 and the other IPv6.
     pub fn new(src: SocketAddr, dst: SocketAddr) -> Option<Self> {
         let (src_port, dst_port) = (src.port(), dst.port());
         match (src.ip().to_canonical(), dst.ip().to_canonical()) {
@@ -90,7 +93,8 @@ impl Flow {
     /// Feeds everything before the BTH of a packet of `len` bytes without its ICRC.
     fn hash(&self, hasher: &mut Hasher, id: u16, len: usize) {
         const LRH: [u8; 8] = [0xff; 8];
-        // The fields have 16 bits; a longer packet has no IP header, so what its ICRC would be does not matter.
+        // The fields have 16 bits; a longer packet has no IP header, so what its ICRC would be does
+        // not matter.
         let udp_len = (UDP_LEN + len + LEN) as u16;
         let udp = |src_port, dst_port| {
             Udp { src_port, dst_port, length: udp_len, checksum: 0xffff }.to_raw()
@@ -137,8 +141,9 @@ impl Flow {
 pub struct Icrc(Hasher);
 
 impl Icrc {
-    /// Begins with the headers of a packet: BTH first, as [`Headers::emit`](crate::Headers::emit) wrote them. `len`
-    /// counts the bytes from the BTH to the end of the padding. `id` is the identification of the IPv4 header.
+    /// Begins with the headers of a packet: BTH first, as [`Headers::emit`](crate::Headers::emit)
+    /// wrote them. `len` counts the bytes from the BTH to the end of the padding. `id` is the
+    /// identification of the IPv4 header.
     pub fn new(flow: &Flow, id: u16, len: usize, headers: &[u8]) -> Self {
         let mut hasher = Hasher::new();
         flow.hash(&mut hasher, id, len);
@@ -165,15 +170,15 @@ impl Icrc {
     }
 }
 
-/// The ICRC of a packet: the bytes from the BTH to the end of the padding. `id` is the identification of the IPv4
-/// header; IPv6 has none and ignores it.
+/// The ICRC of a packet: the bytes from the BTH to the end of the padding. `id` is the
+/// identification of the IPv4 header; IPv6 has none and ignores it.
 #[must_use]
 pub fn compute(flow: &Flow, id: u16, packet: &[u8]) -> u32 {
     Icrc::new(flow, id, packet.len(), packet).finish()
 }
 
-/// The ICRC of a packet of `len` bytes without its ICRC, sent with identification `id`, from the ICRC for
-/// identification 0. Who sends many packets of one length keeps the [`IdSpan`] instead.
+/// The ICRC of a packet of `len` bytes without its ICRC, sent with identification `id`, from the
+/// ICRC for identification 0. Who sends many packets of one length keeps the [`IdSpan`] instead.
 #[must_use]
 pub fn compute_for_id(flow: &Flow, icrc_of_id_0: u32, len: usize, id: u16) -> u32 {
     match flow {
@@ -190,25 +195,28 @@ pub fn split(datagram: &[u8]) -> Result<(&[u8], u32), ParseError> {
     Ok((packet, u32::from_le_bytes(*icrc)))
 }
 
-/// Splits off the ICRC of what a UDP datagram carries and checks it, for any identification of the IPv4 header.
-/// Returns the packet and the identification, 0 over IPv6.
+/// Splits off the ICRC of what a UDP datagram carries and checks it, for any identification of the
+/// IPv4 header. Returns the packet and the identification, 0 over IPv6.
 ///
-/// A receiver of many packets uses a [`Verifier`], which remembers what depends on the length alone.
+/// A receiver of many packets uses a [`Verifier`], which remembers what depends on the length
+/// alone.
 pub fn verify<'a>(flow: &Flow, datagram: &'a [u8]) -> Result<(&'a [u8], u16), IcrcError> {
     let (packet, received) = split(datagram)?;
     check(flow, packet, received, compute(flow, 0, packet), IdSpan::new)
 }
 
-/// Computes ICRCs as [`compute`] does, and remembers what packets of one flow and length have in common: everything
-/// before the BTH but the identification.
+/// Computes ICRCs as [`compute`] does, and remembers what packets of one flow and length have in
+/// common: everything before the BTH but the identification.
 #[derive(Clone, Debug, Default)]
 pub struct Sealer {
-    /// The flow and the length of recent packets, and the CRC of what stands before their BTH with identification 0. By
-    /// length modulo the size, in units of four bytes: small messages and their acknowledgements come in turns.
+    /// The flow and the length of recent packets, and the CRC of what stands before their BTH with
+    /// identification 0. By length modulo the size, in units of four bytes: small messages and
+    /// their acknowledgements come in turns.
     recent: [Option<(Flow, usize, u32)>; 4],
 }
 
-/// What each value of the upper and of the lower half of an identification adds to the CRC of what stands before the BTH.
+/// What each value of the upper and of the lower half of an identification adds to the CRC of what
+/// stands before the BTH.
 const ID_HALVES: [[u32; 256]; 2] = {
     let span = IdSpan::new(0);
     let mut deltas = [[0; 256]; 2];
@@ -221,7 +229,8 @@ const ID_HALVES: [[u32; 256]; 2] = {
     deltas
 };
 
-/// What it adds to the CRC of what stands before the BTH that the bits of the masked byte given here are other ones.
+/// What it adds to the CRC of what stands before the BTH that the bits of the masked byte given
+/// here are other ones.
 ///
 /// A difference in that byte is, 32 steps of the CRC before, a difference of the register.
 const MASKED: [u32; 256] = {
@@ -240,16 +249,17 @@ impl Sealer {
         Self { recent: [None; 4] }
     }
 
-    /// The ICRC of a packet: the bytes from the BTH to the end of the padding. `id` is the identification of the IPv4
-    /// header; IPv6 has none and ignores it.
+    /// The ICRC of a packet: the bytes from the BTH to the end of the padding. `id` is the
+    /// identification of the IPv4 header; IPv6 has none and ignores it.
     #[must_use]
     pub fn compute(&mut self, flow: &Flow, id: u16, packet: &[u8]) -> u32 {
         // All in one piece: beginning and ending costs as much as hundreds of bytes.
         self.begin(flow, id, packet.len(), packet)
     }
 
-    /// The ICRC as far as the first bytes of a packet, which are a BTH at least. `len` counts the bytes from the BTH to the end of
-    /// the padding. The CRC-32 that goes on from there to the end of the padding is the ICRC of the packet.
+    /// The ICRC as far as the first bytes of a packet, which are a BTH at least. `len` counts the
+    /// bytes from the BTH to the end of the padding. The CRC-32 that goes on from there to the end
+    /// of the padding is the ICRC of the packet.
     #[must_use]
     pub fn begin(&mut self, flow: &Flow, id: u16, len: usize, first: &[u8]) -> u32 {
         let recent = &mut self.recent[len / 4 % 4];
@@ -279,7 +289,8 @@ impl Sealer {
     }
 }
 
-/// What it adds to a CRC at the end of a BTH that so many of the lowest bits of the sequence number are other ones.
+/// What it adds to a CRC at the end of a BTH that so many of the lowest bits of the sequence number
+/// are other ones.
 const PSN_BITS: [u32; 25] = {
     let mut deltas = [0; 25];
     let mut bits = 0;
@@ -302,8 +313,9 @@ const ID_BITS: [u32; 17] = {
     deltas
 };
 
-/// From what [`Sealer::begin`] gives for a BTH to what it gives for the next packet of a train, of the same length, whose BTH has the
-/// next sequence number and nothing else different. `id` and `psn` are those of the former.
+/// From what [`Sealer::begin`] gives for a BTH to what it gives for the next packet of a train, of
+/// the same length, whose BTH has the next sequence number and nothing else different. `id` and
+/// `psn` are those of the former.
 #[inline]
 #[must_use]
 pub fn next_of_train(crc: u32, flow: &Flow, id: u16, psn: Psn) -> u32 {
@@ -327,7 +339,8 @@ pub fn go_on(crc: u32, bytes: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Checks ICRCs as [`verify`] does, and remembers the [`IdSpan`] of recent lengths, and which identifications senders use.
+/// Checks ICRCs as [`verify`] does, and remembers the [`IdSpan`] of recent lengths, and which
+/// identifications senders use.
 #[derive(Clone, Debug)]
 pub struct Verifier {
     sealer: Sealer,
@@ -342,15 +355,15 @@ impl Verifier {
         Self { sealer: Sealer::new(), guess: Guess::new(), spans: [None; 16] }
     }
 
-    /// Takes note that the next packet is the first of those of a flow that came together. To leave this out costs time, and
-    /// nothing else.
+    /// Takes note that the next packet is the first of those of a flow that came together. To leave
+    /// this out costs time, and nothing else.
     #[inline]
     pub fn begin_train(&mut self, flow: &Flow) {
         self.guess.begin_train(flow);
     }
 
-    /// Splits off the ICRC of what a UDP datagram carries and checks it, for any identification of the IPv4 header.
-    /// Returns the packet and the identification, 0 over IPv6.
+    /// Splits off the ICRC of what a UDP datagram carries and checks it, for any identification of
+    /// the IPv4 header. Returns the packet and the identification, 0 over IPv6.
     pub fn verify<'a>(
         &mut self,
         flow: &Flow,
@@ -375,7 +388,8 @@ impl Verifier {
         self.sealer.begin(flow, id, len, first)
     }
 
-    /// Takes note that a packet with this identification was found good, as those of a train count up.
+    /// Takes note that a packet with this identification was found good, as those of a train count
+    /// up.
     pub fn found(&mut self, id: u16) {
         self.guess.found(id);
     }

@@ -1,4 +1,5 @@
-//! Invalidate extended transport header (IBA 9.3.8): the key that a SEND invalidates at the receiver.
+//! Invalidate extended transport header (IBA 9.3.8): the key that a SEND invalidates at the
+//! receiver.
 
 use iba::RKey;
 use zerocopy::byteorder::big_endian::U32;

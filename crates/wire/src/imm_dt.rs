@@ -42,8 +42,8 @@ impl RawImmDt {
 #[doc(alias = "imm_data")]
 #[expect(clippy::exhaustive_structs, reason = "the field of the ImmDt")]
 pub struct ImmDt {
-    /// The data as a number in host order: its most significant byte is first on the wire. The C field `imm_data` is in
-    /// network order, hence `u32::from_be(imm_data)`.
+    /// The data as a number in host order: its most significant byte is first on the wire. The C
+    /// field `imm_data` is in network order, hence `u32::from_be(imm_data)`.
     pub data: u32,
 }
 

@@ -1,7 +1,8 @@
 //! Packets of RoCEv2: what their bytes mean, and how to write them.
 //!
-//! A packet is a base transport header (BTH), the extension headers that its opcode calls for, a payload padded to four
-//! bytes, and a CRC over all that no router changes (ICRC). It travels in a UDP datagram:
+//! A packet is a base transport header (BTH), the extension headers that its opcode calls for, a
+//! payload padded to four bytes, and a CRC over all that no router changes (ICRC). It travels in a
+//! UDP datagram:
 //!
 //! ```text
 //!  | IP | UDP | BTH | XRCETH DETH FETH RETH AtomicETH AETH AtomicAckETH ImmDt IETH | payload | pad | ICRC |
@@ -9,9 +10,9 @@
 //!             '------------------------- Headers -----------------------------------'
 //! ```
 //!
-//! Every header comes twice: as it lies in a packet (`RawBth`, a layout with getters and setters) and as what it says
-//! (`Bth`, a small value). [`Headers`] is all headers of one packet as values: what the transport decides on and what
-//! it hands out.
+//! Every header comes twice: as it lies in a packet (`RawBth`, a layout with getters and setters)
+//! and as what it says (`Bth`, a small value). [`Headers`] is all headers of one packet as values:
+//! what the transport decides on and what it hands out.
 //!
 //! | module | what it knows |
 //! |---|---|
@@ -24,8 +25,9 @@
 //! | [`mad`], [`cm`] | management datagrams, and the messages of communication management in them |
 //! | [`pretty`] | packets as lines of text |
 //!
-//! What it does not do: no sockets, no memory regions, no sequence numbers to keep, and no decision about a packet
-//! beyond whether it can be read. Parsing and writing do not allocate, and bytes from a peer never panic.
+//! What it does not do: no sockets, no memory regions, no sequence numbers to keep, and no decision
+//! about a packet beyond whether it can be read. Parsing and writing do not allocate, and bytes
+//! from a peer never panic.
 //!
 //! # Sending and receiving
 //!

@@ -1,4 +1,5 @@
-//! Management datagrams (IBA 13.4): 256 bytes between two QPs 1, of which 24 are a header that all classes share.
+//! Management datagrams (IBA 13.4): 256 bytes between two QPs 1, of which 24 are a header that all
+//! classes share.
 
 use iba::QKey;
 

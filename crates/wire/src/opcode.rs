@@ -1,8 +1,8 @@
-//! The opcodes of a BTH, and what each says about its packet (IBA table 38, RoCEv2 Annex A17.9 for CNP, Annex A19
-//! for FLUSH and ATOMIC WRITE).
+//! The opcodes of a BTH, and what each says about its packet (IBA table 38, RoCEv2 Annex A17.9 for
+//! CNP, Annex A19 for FLUSH and ATOMIC WRITE).
 //!
-//! Everything that depends on an opcode reads the one table of this module through [`Opcode::info`]: the codec, the
-//! printer, the state machines, the fuzzer's dictionary.
+//! Everything that depends on an opcode reads the one table of this module through
+//! [`Opcode::info`]: the codec, the printer, the state machines, the fuzzer's dictionary.
 
 mod table;
 
@@ -42,7 +42,8 @@ pub enum Service {
     Cnp,
     /// Extended reliable connection.
     Xrc,
-    /// A service that no opcode of the table has: reliable datagram (2), reserved (6) or manufacturer's own (7).
+    /// A service that no opcode of the table has: reliable datagram (2), reserved (6) or
+    /// manufacturer's own (7).
     Other(u8),
 }
 
@@ -73,8 +74,8 @@ impl Service {
 
 /// What a packet does.
 ///
-/// The variants with immediate data or an invalidation belong to the last packet of a message; its first and middle
-/// packets are those of the plain operation.
+/// The variants with immediate data or an invalidation belong to the last packet of a message; its
+/// first and middle packets are those of the plain operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Operation {
@@ -257,10 +258,11 @@ impl Ext {
 }
 
 impl Opcode {
-    /// The opcode of a packet in `position` of a message that does `operation` over `service`, if the service has it.
+    /// The opcode of a packet in `position` of a message that does `operation` over `service`, if
+    /// the service has it.
     ///
-    /// `operation` is that of the whole message: `SendWithImm` in position `First` gives the opcode of a first SEND
-    /// packet, as only the last packet shows the difference.
+    /// `operation` is that of the whole message: `SendWithImm` in position `First` gives the opcode
+    /// of a first SEND packet, as only the last packet shows the difference.
     pub fn new(service: Service, operation: Operation, position: Position) -> Option<Self> {
         let operation = match position {
             Position::First | Position::Middle => operation.plain(),
@@ -397,7 +399,8 @@ mod tests {
         );
     }
 
-    /// XRC's requests are RC's with an XRCETH before everything else, its responses are RC's (IBA Annex A14).
+    /// XRC's requests are RC's with an XRCETH before everything else, its responses are RC's (IBA
+    /// Annex A14).
     #[test]
     fn xrc_is_rc_with_an_xrceth_in_requests() {
         for xrc in Opcode::ALL.iter().copied().filter(|o| o.service() == Service::Xrc) {

@@ -5,8 +5,9 @@
 //!     RETH va 0x7f0000001000 rkey 0x1234 len 64, payload 64, icrc 0x1b2c3d4e ok
 //! ```
 //!
-//! Printing never fails: bytes that are not a packet are printed as far as they go, with the reason. It reads every
-//! field there is, which makes it the function that the fuzzer runs over arbitrary bytes.
+//! Printing never fails: bytes that are not a packet are printed as far as they go, with the
+//! reason. It reads every field there is, which makes it the function that the fuzzer runs over
+//! arbitrary bytes.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -321,8 +322,9 @@ impl fmt::Display for Grh {
     }
 }
 
-/// Prints `bytes` as everything they might be: a packet, a datagram, an IP packet, a GRH; and checks that what can be
-/// read can be written again, and that the ICRC of any flow can be verified. For fuzzers.
+/// Prints `bytes` as everything they might be: a packet, a datagram, an IP packet, a GRH; and
+/// checks that what can be read can be written again, and that the ICRC of any flow can be
+/// verified. For fuzzers.
 ///
 /// # Panics
 ///

@@ -1,4 +1,5 @@
-//! RDMA extended transport header (IBA 9.3.3): the memory of a WRITE, a READ, a FLUSH or an ATOMIC WRITE.
+//! RDMA extended transport header (IBA 9.3.3): the memory of a WRITE, a READ, a FLUSH or an ATOMIC
+//! WRITE.
 
 use iba::RKey;
 use zerocopy::byteorder::big_endian::{U32, U64};

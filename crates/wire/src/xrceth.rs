@@ -16,7 +16,8 @@ pub const LEN: usize = 4;
 pub struct Srqn(u32);
 
 impl Srqn {
-    /// The low 24 bits of `value`; higher bits are dropped, as the header field has no room for them.
+    /// The low 24 bits of `value`; higher bits are dropped, as the header field has no room for
+    /// them.
     pub const fn new(value: u32) -> Self {
         Self(value & 0xff_ffff)
     }

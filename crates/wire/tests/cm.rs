@@ -131,8 +131,8 @@ fn cma() -> impl Strategy<Value = CmaHeader> {
 }
 
 proptest! {
-    /// Whatever a stranger sends as the body of any message can be read, and what was read is written as it was, reserved
-    /// bits aside: reading that again gives the same message.
+    /// Whatever a stranger sends as the body of any message can be read, and what was read is
+    /// written as it was, reserved bits aside: reading that again gives the same message.
     #[test]
     fn messages_survive_the_trip(tid: u64, attr in 0x10_u16..=0x1a, body: [u8; 32], seed: u8) {
         let mut bytes = [0; mad::LEN];

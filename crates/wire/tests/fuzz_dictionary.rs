@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use wire::Opcode;
 
-/// What `fuzz/packet.dict` holds: a line per opcode, with the first two bytes of a BTH of that opcode.
+/// What `fuzz/packet.dict` holds: a line per opcode, with the first two bytes of a BTH of that
+/// opcode.
 fn dictionary() -> String {
     let mut text = String::from(
         "# The start of a BTH of each opcode; see crates/wire/tests/fuzz_dictionary.rs.\n",

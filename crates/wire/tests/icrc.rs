@@ -1,4 +1,5 @@
-//! The ICRC against a second implementation that shares no code with the crate, and against values from elsewhere.
+//! The ICRC against a second implementation that shares no code with the crate, and against values
+//! from elsewhere.
 
 use iba::{Psn, Qpn};
 use proptest::prelude::*;
@@ -20,7 +21,8 @@ fn crc32_bitwise(bytes: &[u8]) -> u32 {
     !register
 }
 
-/// The ICRC from a whole IPv4 packet as it was on the wire, without its ICRC: copy, put ones where the standard says.
+/// The ICRC from a whole IPv4 packet as it was on the wire, without its ICRC: copy, put ones where
+/// the standard says.
 fn icrc_of_ipv4(ip_packet: &[u8]) -> u32 {
     let mut bytes = vec![0xff; 8];
     bytes.extend(ip_packet);
@@ -133,8 +135,8 @@ proptest! {
         }
     }
 
-    /// A CRC finds every burst of up to 32 bits. As the identification is free, a damaged packet may instead look like
-    /// one with another identification, but never like the packet it was.
+    /// A CRC finds every burst of up to 32 bits. As the identification is free, a damaged packet
+    /// may instead look like one with another identification, but never like the packet it was.
     #[test]
     fn a_changed_packet_is_noticed(
         packet in packets(), at in any::<prop::sample::Index>(), flips in 1..=u8::MAX,
@@ -178,7 +180,8 @@ fn congestion_marks_do_not_matter() {
     assert_eq!(icrc::compute(&flow, 0, &packet), icrc);
 }
 
-/// What a segmenting kernel does with one large send: equal packets with identifications 0, 1, 2, ...
+/// What a segmenting kernel does with one large send: equal packets with identifications 0, 1, 2,
+/// ...
 #[test]
 fn segments_of_one_send_differ_by_the_span() {
     let flow = flow_v4([10, 9, 0, 1], [10, 9, 0, 2], 49152);
@@ -257,7 +260,8 @@ fn a_verifier_keeps_lengths_apart() {
     }
 }
 
-/// Whatever a sender's trains begin with, and whatever became of its last packet, a good one is taken and a bad one is not.
+/// Whatever a sender's trains begin with, and whatever became of its last packet, a good one is
+/// taken and a bad one is not.
 #[test]
 fn a_verifier_takes_what_is_good_whether_or_not_it_was_expected() {
     let flow = flow_v4([10, 9, 0, 1], [10, 9, 0, 2], 49152);
@@ -326,7 +330,8 @@ fn known_answers() {
     assert_eq!(value, [0x49, 0x7a, 0xb6, 0x6d]);
 }
 
-/// A congestion notification that a ConnectX-4 Lx sent, with identification 0x718c: hardware's opinion.
+/// A congestion notification that a ConnectX-4 Lx sent, with identification 0x718c: hardware's
+/// opinion.
 #[test]
 fn a_packet_of_real_hardware() {
     let mut headers = Headers::new(Opcode::Cnp, Qpn::new(0x118), Psn::new(0));

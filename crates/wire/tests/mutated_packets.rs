@@ -1,4 +1,5 @@
-//! The fuzz target of the packet parser without a fuzzer: valid packets of every opcode, damaged in seeded ways.
+//! The fuzz target of the packet parser without a fuzzer: valid packets of every opcode, damaged in
+//! seeded ways.
 
 use std::collections::BTreeSet;
 

@@ -1,15 +1,17 @@
 //! `libpeerdma-ze.so`: what the loader of Level Zero loads as a driver, by name.
 //!
-//! A driver exports one function for each table of functions, and nothing else. Here each leads to `libpeerdma.so`, where the GPU is
-//! (crate `levelzero`), and which has the tables. It is a library of its own for the same reason as `libpeerdma-cuda.so`: a verbs
-//! program must not have a driver of a GPU in its `libibverbs.so.1`.
+//! A driver exports one function for each table of functions, and nothing else. Here each leads to
+//! `libpeerdma.so`, where the GPU is (crate `levelzero`), and which has the tables. It is a library
+//! of its own for the same reason as `libpeerdma-cuda.so`: a verbs program must not have a driver
+//! of a GPU in its `libibverbs.so.1`.
 //!
 //! Nothing runs when it is loaded, and loading it does not load `libpeerdma.so`.
 #![allow(unsafe_code, reason = "this is a table of C functions")]
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
-/// `libpeerdma.so`'s side, with the layout of its `Door`. Both come from the same build, so it has no version.
+/// `libpeerdma.so`'s side, with the layout of its `Door`. Both come from the same build, so it has
+/// no version.
 #[repr(C)]
 struct Door {
     /// Fills the table of this name, as this version has it.

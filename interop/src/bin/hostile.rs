@@ -1,15 +1,16 @@
-//! A peer that speaks RoCEv2 and means no good: for as long as it is told it sends packets that look right, at a device whose
-//! connections are not its own.
+//! A peer that speaks RoCEv2 and means no good: for as long as it is told it sends packets that
+//! look right, at a device whose connections are not its own.
 //!
 //! ```text
 //!   hostile TARGET OWN SECONDS SEED CORPUS [--knowing] [--aim QPN]...
 //! ```
 //!
-//! OWN is an address of this host, the one that TARGET's true peer has, so that a packet's source proves nothing. Packets begin
-//! as one of the corpus (a directory of `*.hex`) or, with `--knowing`, as one that passed on this host's wire a moment ago;
-//! then QPN, PSN, key, address, length, opcode, flags, payload and ICRC are changed, by a little or at random. Without
-//! `--knowing` nothing is seen of the connections: everything is a guess, but the QPNs given with `--aim`, which some of the
-//! packets go to. What is sent follows from the seed and, with
+//! OWN is an address of this host, the one that TARGET's true peer has, so that a packet's source
+//! proves nothing. Packets begin as one of the corpus (a directory of `*.hex`) or, with
+//! `--knowing`, as one that passed on this host's wire a moment ago; then QPN, PSN, key, address,
+//! length, opcode, flags, payload and ICRC are changed, by a little or at random. Without
+//! `--knowing` nothing is seen of the connections: everything is a guess, but the QPNs given with
+//! `--aim`, which some of the packets go to. What is sent follows from the seed and, with
 //! `--knowing`, from what passed.
 //!
 //! Nothing here uses peerdma's own packet code.
@@ -28,7 +29,8 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType};
 const PORT: u16 = 4791;
 /// Bytes in front of a BTH: IPv4 or IPv6, and UDP.
 const HEADERS: [usize; 2] = [20 + 8, 40 + 8];
-/// Packets sent before the wire is looked at again, and the pause after them: the peers share the processors with us.
+/// Packets sent before the wire is looked at again, and the pause after them: the peers share the
+/// processors with us.
 const BURST: usize = 16;
 const PAUSE: Duration = Duration::from_millis(4);
 /// So many packets are sent, however long it takes on a machine that does other things.
@@ -60,7 +62,8 @@ fn run(args: &[String]) -> Result<String, Box<dyn std::error::Error>> {
     let aims = rest.windows(2).filter(|words| words[0] == "--aim").map(|words| words[1].parse());
     let (target, own): (IpAddr, IpAddr) = (target.parse()?, own.parse()?);
     let until = Instant::now() + Duration::from_secs_f64(seconds.parse()?);
-    // Without a connection, and with the kernel's default for DF, the identification of every IPv4 packet is 0.
+    // Without a connection, and with the kernel's default for DF, the identification of every IPv4
+    // packet is 0.
     let socket = UdpSocket::bind((own, 0))?;
     let flow = Flow { src: own, dst: target, src_port: socket.local_addr()?.port() };
     let wire = is_knowing.then(sniffer).transpose()?;
@@ -104,7 +107,8 @@ fn sniffer() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, every)?)
 }
 
-/// The packets of a directory, each in a file of hexadecimal bytes from BTH to payload, with comments after `#`.
+/// The packets of a directory, each in a file of hexadecimal bytes from BTH to payload, with
+/// comments after `#`.
 fn read_corpus(dir: &str) -> Result<Vec<Vec<u8>>, Box<dyn std::error::Error>> {
     let mut files: Vec<_> = fs::read_dir(dir)?.collect::<io::Result<Vec<_>>>()?;
     files.sort_by_key(fs::DirEntry::file_name);
@@ -216,7 +220,8 @@ impl Attack {
         if packet.len() < 12 {
             packet.resize(12, 0);
         }
-        // Whose it is to be: of a connection that was seen, or a guess. A VF is ten bits, an index fourteen.
+        // Whose it is to be: of a connection that was seen, or a guess. A VF is ten bits, an index
+        // fourteen.
         let qpn = match &known {
             Some(known) if rng.chance(80) => word(known, 4) & 0xff_ffff,
             _ => match rng.below(8) {
@@ -303,8 +308,8 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// What a frame of Ethernet has between UDP and the ICRC, if it goes to the target's port of RoCEv2 and comes from such a port: ours
-/// have another one.
+/// What a frame of Ethernet has between UDP and the ICRC, if it goes to the target's port of RoCEv2
+/// and comes from such a port: ours have another one.
 fn request_to(target: IpAddr, frame: &[u8]) -> Option<&[u8]> {
     let (ethernet, ip) = frame.split_at_checked(14)?;
     // IPv4 without options.

@@ -1,5 +1,5 @@
-//! A local user that means no good: it speaks the language of the registry, by which the NIC engines of a host find each other, to
-//! the engine of another user's process.
+//! A local user that means no good: it speaks the language of the registry, by which the NIC
+//! engines of a host find each other, to the engine of another user's process.
 //!
 //! ```text
 //!   stranger ATTACK PID
@@ -12,7 +12,8 @@
 //!   table    connects once, and says how many descriptors the answer brought
 //! ```
 //!
-//! It prints "attacked" and what it has, and keeps that for a minute and a half, or until it is killed.
+//! It prints "attacked" and what it has, and keeps that for a minute and a half, or until it is
+//! killed.
 //!
 //! Nothing here uses peerdma's own registry.
 
@@ -125,7 +126,8 @@ fn linger(victim: &Victim) -> Done {
         send(&socket, &bytes, &[sent.as_fd()])?;
         kept.push(socket);
     }
-    // What a peer says that was let in, first what is in turn. Where it cannot send descriptors any more that is as it should be.
+    // What a peer says that was let in, first what is in turn. Where it cannot send descriptors any
+    // more that is as it should be.
     for bytes in [message(WAKE, &[]), message(PING, &[])] {
         let sent = slow(&mut readers)?;
         // Whoever closes it now waits.
@@ -364,7 +366,8 @@ fn memory(name: &str, len: u64, guard: u64, seals: SealFlags) -> io::Result<Owne
     Ok(file)
 }
 
-/// A socket whose last close waits: it has sent what its peer, which is added to `readers`, does not read.
+/// A socket whose last close waits: it has sent what its peer, which is added to `readers`, does
+/// not read.
 fn slow(readers: &mut Vec<TcpStream>) -> io::Result<TcpStream> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     sockopt::set_socket_recv_buffer_size(&listener, 4096)?;
@@ -376,7 +379,8 @@ fn slow(readers: &mut Vec<TcpStream>) -> io::Result<TcpStream> {
     Ok(writer)
 }
 
-/// Waits until every thread of a process is stopped: what it is sent from then on it takes once we have closed it.
+/// Waits until every thread of a process is stopped: what it is sent from then on it takes once we
+/// have closed it.
 fn wait_stopped(pid: i32) -> Done {
     println!("connected");
     io::stdout().flush()?;

@@ -1,5 +1,6 @@
-//! Programs of others that move GPU memory, unmodified, over the software GPU. `cargo xtask cuda-rdma` builds them, and makes
-//! docs/CUDA_PROGRAMS.md of the rows that these tests leave.
+//! Programs of others that move GPU memory, unmodified, over the software GPU.
+//! `cargo xtask cuda-rdma` builds them, and makes docs/CUDA_PROGRAMS.md of the rows that these
+//! tests leave.
 
 mod gdrcopy;
 mod mooncake;
@@ -13,7 +14,8 @@ use std::path::{Path, PathBuf};
 use interop::need::{self, Need};
 use interop::{Program, Scratch, Veth};
 
-/// A machine, in words and as a configuration: what the NIC is, and how its GPU differs from the preset `nvidia`.
+/// A machine, in words and as a configuration: what the NIC is, and how its GPU differs from the
+/// preset `nvidia`.
 #[derive(Clone, Copy)]
 struct Way {
     name: &'static str,
@@ -94,7 +96,8 @@ impl Way {
     }
 }
 
-/// The configuration of a machine with one NIC, and one GPU which is `nvidia` unless it says another preset.
+/// The configuration of a machine with one NIC, and one GPU which is `nvidia` unless it says
+/// another preset.
 fn machine(scratch: &Scratch, nic: &str, gpu: &str) -> PathBuf {
     let preset = if gpu.contains("preset") { "" } else { "preset = 'nvidia'\n" };
     let text = format!("[[nic]]\nname = 'peerdma0'\n{nic}\n[[gpu]]\n{preset}{gpu}\n");

@@ -57,7 +57,8 @@ fn transfers(way: &Way, peermem: bool, veth: Option<&Veth>) {
         row("mooncake", &place, &run, "refused, as it has to be", "");
         return;
     }
-    // It does not say when its memory is registered: then it sleeps. An initiator that comes before crashes.
+    // It does not say when its memory is registered: then it sleeps. An initiator that comes before
+    // crashes.
     target.wait_says("Allocating memory on GPU");
     target.wait_idle();
     let said = target.errors();

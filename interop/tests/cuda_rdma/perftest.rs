@@ -21,7 +21,8 @@ fn perftest(test: &str, args: &[&str], way: &Way, scratch: &Scratch, report: &Pa
     pair.both(|program| way.on(program, scratch, report).limit(Duration::from_secs(60)))
 }
 
-/// Runs it by a dma-buf or by the address alone, and requires that the NIC reached GPU memory itself, or that it refused.
+/// Runs it by a dma-buf or by the address alone, and requires that the NIC reached GPU memory
+/// itself, or that it refused.
 #[track_caller]
 fn perftest_by(test: &str, by_dma_buf: bool, way: &Way, veth: Option<&Veth>) {
     let scratch = Scratch::new();

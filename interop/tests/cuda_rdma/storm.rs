@@ -21,7 +21,8 @@ const JUDGES: [Judge; 3] = [
     Judge { name: "ucx", pair: ucx::io_demo, rounds: 500, server_stays: true },
 ];
 
-/// Acts by calls of the program and by packets of its NIC: as many as it does work, however slow the machine. And now and then by time.
+/// Acts by calls of the program and by packets of its NIC: as many as it does work, however slow
+/// the machine. And now and then by time.
 const PLAN: &str = "seed = 5\n\
     [[fault]]\nname = 'clock'\ndo = 'evict'\nevery = '100ms'\nprobability = 0.5\n\
     [[fault]]\nname = 'back'\ndo = 'move'\nto = 'vram'\nopcode = ['write', 'read-response']\nevery = 150\n\

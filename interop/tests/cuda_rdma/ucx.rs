@@ -41,9 +41,11 @@ fn perftest(test: &str, memory: &str) -> Pair {
 }
 
 fn over_rc(program: Program) -> Program {
-    // It fails unless it can keep registrations: then it sees each call that maps and unmaps memory.
+    // It fails unless it can keep registrations: then it sees each call that maps and unmaps
+    // memory.
     let program = program.env("UCX_RCACHE_ENABLE", "y");
-    // Its strong fence over a device that is no mlx5 reads by a key that it takes for invalid itself.
+    // Its strong fence over a device that is no mlx5 reads by a key that it takes for invalid
+    // itself.
     let program = program.env("UCX_TLS", "rc_v,cuda_copy").env("UCX_FENCE_MODE", "weak");
     program.env("UCX_NET_DEVICES", "peerdma0:1")
 }
@@ -72,8 +74,8 @@ fn ucx_perftest(test: &str, memory: &str, way: &Way, veth: Option<&Veth>) {
     }
 }
 
-/// What UCX's own program for reads and writes of storage does, which looks at each byte that came and gives up at a wrong one. Its
-/// server ends when it is interrupted.
+/// What UCX's own program for reads and writes of storage does, which looks at each byte that came
+/// and gives up at a wrong one. Its server ends when it is interrupted.
 pub(crate) fn io_demo(rounds: u64) -> Pair {
     let pair = Pair::new(ucx("io_demo"));
     let rounds = rounds.to_string();
@@ -118,7 +120,8 @@ fn ucx_moves_gpu_memory_between_two_hosts() {
     }
 }
 
-/// Bytes that both processes sent in packets, out of regions of dma-bufs, of peer memory, and of other memory.
+/// Bytes that both processes sent in packets, out of regions of dma-bufs, of peer memory, and of
+/// other memory.
 fn sent(recording: &Recording) -> [u64; 3] {
     /// No request that carries bytes has more.
     const HEADERS: usize = 64;
@@ -131,7 +134,8 @@ fn sent(recording: &Recording) -> [u64; 3] {
     bytes
 }
 
-/// What a capture shows of the same: each packet out of which region, and each request that writes or reads memory to which.
+/// What a capture shows of the same: each packet out of which region, and each request that writes
+/// or reads memory to which.
 #[test]
 fn a_capture_shows_what_ucx_registered() {
     needs!(Need::CudaProgram("ucx"));

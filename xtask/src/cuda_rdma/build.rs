@@ -1,4 +1,5 @@
-//! What is built or had of others for the tests in `interop/tests/cuda_rdma`, each under its name in `target/cuda-rdma`.
+//! What is built or had of others for the tests in `interop/tests/cuda_rdma`, each under its name
+//! in `target/cuda-rdma`.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,7 +1,9 @@
-//! `cargo xtask cuda-rdma`: programs of others that allocate, copy and send GPU memory, unmodified, on the software GPU.
+//! `cargo xtask cuda-rdma`: programs of others that allocate, copy and send GPU memory, unmodified,
+//! on the software GPU.
 //!
-//! gdrcopy, perftest and UCX are built from source (`interop/sources.toml`), NIXL and Mooncake are wheels (`interop/wheels`). What runs
-//! them and judges is `interop/tests/cuda_rdma`, which also leaves the rows of the page.
+//! gdrcopy, perftest and UCX are built from source (`interop/sources.toml`), NIXL and Mooncake are
+//! wheels (`interop/wheels`). What runs them and judges is `interop/tests/cuda_rdma`, which also
+//! leaves the rows of the page.
 
 mod build;
 mod page;
@@ -58,7 +60,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
 }
 
-/// The group of `cargo xtask test --full`: all of it, and no page. The tests of a program that cannot be had do not run, and say so.
+/// The group of `cargo xtask test --full`: all of it, and no page. The tests of a program that
+/// cannot be had do not run, and say so.
 pub(crate) fn group(context: &Context) -> Outcome<Tested> {
     check(cargo().args(["build", "--release", "--locked"]))?;
     match build::all(context.setup) {

@@ -8,7 +8,8 @@ use crate::sh::{Outcome, read, root, tool};
 
 const PAGE: &str = "docs/CUDA_PROGRAMS.md";
 
-/// Writes the page. `rows` are lines of words between tabs: the program, the way, what was run, what became of it, and why.
+/// Writes the page. `rows` are lines of words between tabs: the program, the way, what was run,
+/// what became of it, and why.
 pub(crate) fn write(rows: &str) -> Outcome {
     let day = read(tool("date").args(["-u", "+%Y-%m-%d"]))?;
     let mut page = format!(

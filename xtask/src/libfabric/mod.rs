@@ -1,8 +1,8 @@
 //! `cargo xtask libfabric`: libfabric with device memory, and its own tests by their own runner.
 //!
-//! They run in several [ways](way): providers, memory of the host and of software GPUs, one host and two.
-//! `interop/fabtests/expected.toml` explains each test that skips or fails; what is not explained there is an error, and so is an
-//! explanation of a failure that happens no more.
+//! They run in several [ways](way): providers, memory of the host and of software GPUs, one host
+//! and two. `interop/fabtests/expected.toml` explains each test that skips or fails; what is not
+//! explained there is an error, and so is an explanation of a failure that happens no more.
 
 mod build;
 mod hosts;

@@ -2,8 +2,8 @@
 
 use crate::suites::{Verdict, Verdicts};
 
-/// Takes the lines of a run one by one: `FILE::TEST VERDICT (WHY) [ 7%]` as each test ends, and at the end `FAILED FILE::TEST - WHY`
-/// for each that failed.
+/// Takes the lines of a run one by one: `FILE::TEST VERDICT (WHY) [ 7%]` as each test ends, and at
+/// the end `FAILED FILE::TEST - WHY` for each that failed.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     verdicts: Verdicts,

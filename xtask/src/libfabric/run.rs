@@ -1,4 +1,5 @@
-//! Running fabtests by their own runner, `runfabtests.py`, which reaches its hosts by ssh: `interop/fabtests` has what it takes for that.
+//! Running fabtests by their own runner, `runfabtests.py`, which reaches its hosts by ssh:
+//! `interop/fabtests` has what it takes for that.
 
 use std::fs;
 use std::io::Write as _;
@@ -14,7 +15,8 @@ use crate::suites::{End, PYTHON, Verdicts, follow};
 
 /// What stands for ssh and for nvidia-smi.
 const STAND_INS: &str = "interop/fabtests";
-/// A program that takes longer hangs, in seconds; the runner ends it. Each has a buffer of a gigabyte, and writes all of it.
+/// A program that takes longer hangs, in seconds; the runner ends it. Each has a buffer of a
+/// gigabyte, and writes all of it.
 const LIMIT: &str = "120";
 /// The runner says something after each test.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -50,11 +52,13 @@ impl Way {
             command.args(["--expression", expression]);
         }
         if self.provider == "shm" {
-            // Its addresses are names, which its sides tell each other. One test at a time, as the others are run.
+            // Its addresses are names, which its sides tell each other. One test at a time, as the
+            // others are run.
             command.args(["-b", "--nworkers", "1"]);
         } else if self.memory == Memory::Ze && self.provider != "verbs" {
-            // The sides meet on TCP: otherwise they do by an empty message, which rxm sends by rendezvous as all of Level Zero's memory
-            // (rxm_msg.c:525), and of whose no bytes it moves none and completes nothing (rxm_cq.c:658).
+            // The sides meet on TCP: otherwise they do by an empty message, which rxm sends by
+            // rendezvous as all of Level Zero's memory (rxm_msg.c:525), and of whose no bytes it
+            // moves none and completes nothing (rxm_cq.c:658).
             command.arg("-b");
         }
         let client = if self.is_wire { FAR } else { NEAR };
@@ -62,7 +66,8 @@ impl Way {
             // The runner looks for it under a name with the semicolon.
             let dir = built.installed.join("share/fabtests/test_configs").join(utility);
             command.arg("-f").arg(dir.join(format!("{utility}.exclude")));
-            // Its ubertest for pairs of providers is not the quick one, and takes more than a quarter of an hour.
+            // Its ubertest for pairs of providers is not the quick one, and takes more than a
+            // quarter of an hour.
             command.args(["-m", "not ubertest_quick"]);
         }
         // A shell takes it up.

@@ -14,7 +14,8 @@ pub(crate) struct Way {
     /// A provider of libfabric, or a pair of them.
     pub(crate) provider: &'static str,
     pub(crate) memory: Memory,
-    /// Whether the tests themselves register by a dma-buf (`-R`), and do not leave that to the provider.
+    /// Whether the tests themselves register by a dma-buf (`-R`), and do not leave that to the
+    /// provider.
     pub(crate) by_dmabuf: bool,
     /// Whether the two ends are on two hosts.
     pub(crate) is_wire: bool,

@@ -9,7 +9,8 @@ use super::suite::{self, Suite};
 use crate::setup;
 use crate::sh::{Outcome, check, read, root, target_dir, tool};
 
-/// What the build needs beside what the tests need. Nobody else does, so `cargo xtask setup` leaves it out.
+/// What the build needs beside what the tests need. Nobody else does, so `cargo xtask setup` leaves
+/// it out.
 const PACKAGES: [(&str, &str); 8] = [
     ("cmake", "configures rdma-core"),
     ("cython3", "compiles pyverbs to C"),
@@ -70,7 +71,8 @@ fn path() -> Outcome<OsString> {
     std::env::join_paths(all).map_err(|err| format!("PATH: {err}"))
 }
 
-/// A directory with the vendors' libraries of this version, which pyverbs links to, and no libibverbs: that is ours.
+/// A directory with the vendors' libraries of this version, which pyverbs links to, and no
+/// libibverbs: that is ours.
 fn providers(source: &Path) -> Outcome<OsString> {
     let failed = |err: std::io::Error| format!("{}: {err}", source.display());
     let dir = source.join("build/providers-only");
@@ -87,8 +89,9 @@ fn providers(source: &Path) -> Outcome<OsString> {
     Ok(dir.into_os_string())
 }
 
-/// Since version 44 no `DmaBufMR` can be made from pyverbs' own `DmaBuf`: it calls a C method of an object that it no longer
-/// declares to be one (AttributeError, on any device). The tests stay as they are.
+/// Since version 44 no `DmaBufMR` can be made from pyverbs' own `DmaBuf`: it calls a C method of an
+/// object that it no longer declares to be one (AttributeError, on any device). The tests stay as
+/// they are.
 fn mend(source: &Path) -> Outcome {
     const WRONG: &str = "            dmabuf.add_ref(self)\n";
     const RIGHT: &str = "            (<DmaBuf>dmabuf).add_ref(self)\n";
@@ -98,7 +101,8 @@ fn mend(source: &Path) -> Outcome {
     fs::write(&file, text.replace(WRONG, RIGHT)).map_err(failed)
 }
 
-/// Only pyverbs and what it links to. Without a run path, so that `peerdma run` decides which libibverbs it gets.
+/// Only pyverbs and what it links to. Without a run path, so that `peerdma run` decides which
+/// libibverbs it gets.
 fn build(source: &Path) -> Outcome {
     let build = source.join("build");
     fs::create_dir_all(&build).map_err(|err| format!("{}: {err}", build.display()))?;
@@ -164,8 +168,8 @@ impl Apt {
         Ok(upstream.to_owned())
     }
 
-    /// Fetches the upstream archive of the source package, which apt checks against the signed list, and unpacks it.
-    /// Debian's changes concern packaging, and are left out.
+    /// Fetches the upstream archive of the source package, which apt checks against the signed
+    /// list, and unpacks it. Debian's changes concern packaging, and are left out.
     fn unpack(&self, version: &str, to: &Path) -> Outcome {
         let source = ["source", "--download-only", "--tar-only", "rdma-core"];
         check(self.command("apt-get").args(source))?;

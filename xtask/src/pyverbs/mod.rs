@@ -1,12 +1,14 @@
 //! `cargo xtask pyverbs`: the test suite of rdma-core, unmodified, on peerdma.
 //!
-//! The suite is Debian's (`/usr/share/doc/rdma-core/tests`, package rdma-core; the verbs from Python, python3-pyverbs).
-//! With `--build` it is that of a newer rdma-core, whose pyverbs is built from Debian's source package, since Debian builds
-//! its own without DRM and its dma-buf tests then skip whatever the device can do. With `--rxe` the suite also runs on the
-//! Linux kernel's `rdma_rxe`, in a virtual machine.
+//! The suite is Debian's (`/usr/share/doc/rdma-core/tests`, package rdma-core; the verbs from
+//! Python, python3-pyverbs). With `--build` it is that of a newer rdma-core, whose pyverbs is built
+//! from Debian's source package, since Debian builds its own without DRM and its dma-buf tests then
+//! skip whatever the device can do. With `--rxe` the suite also runs on the Linux kernel's
+//! `rdma_rxe`, in a virtual machine.
 //!
-//! `interop/pyverbs/expected.toml` explains each test that skips and each that does not pass yet. What is not explained
-//! there is an error, and so is an explanation of a failure that happens no more.
+//! `interop/pyverbs/expected.toml` explains each test that skips and each that does not pass yet.
+//! What is not explained there is an error, and so is an explanation of a failure that happens no
+//! more.
 
 mod build;
 mod page;
@@ -41,7 +43,8 @@ pub(crate) struct Options {
     /// With --build: the release of Debian whose source package is built.
     #[arg(long, default_value = "forky", value_name = "NAME")]
     suite: String,
-    /// Also on the Linux kernel's rdma_rxe, in a virtual machine: some minutes. The page has what the last such run gave.
+    /// Also on the Linux kernel's rdma_rxe, in a virtual machine: some minutes. The page has what
+    /// the last such run gave.
     #[arg(long, conflicts_with_all = ["build", "check", "patterns"])]
     rxe: bool,
     /// Do not write the page in docs/.
@@ -83,8 +86,8 @@ pub(crate) fn group(context: &Context) -> Outcome<Counts> {
     }
 }
 
-/// The GPUs on which a pyverbs with DRM must pass all tests of dma-bufs: it knows two drivers. The first is that of the
-/// whole suite.
+/// The GPUs on which a pyverbs with DRM must pass all tests of dma-bufs: it knows two drivers. The
+/// first is that of the whole suite.
 const GPUS: &[Gpu] = &[
     Gpu { preset: "amdgpu", args: &[] },
     Gpu { preset: "amdgpu", args: &["--gtt"] },

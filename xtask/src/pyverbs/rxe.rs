@@ -1,5 +1,5 @@
-//! The same suite on the Linux kernel's `rdma_rxe`, in a virtual machine; what became of it is kept in
-//! `interop/pyverbs/rxe.toml`, since the machine takes minutes.
+//! The same suite on the Linux kernel's `rdma_rxe`, in a virtual machine; what became of it is kept
+//! in `interop/pyverbs/rxe.toml`, since the machine takes minutes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

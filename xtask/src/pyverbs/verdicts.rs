@@ -4,9 +4,9 @@ use crate::suites::{Verdict, Verdicts};
 
 /// Takes the lines of a run one by one.
 ///
-/// A test that runs prints `NAME (MODULE.CLASS.NAME) ... VERDICT`, or with a description the name on a line of its own and
-/// `DESCRIPTION ... VERDICT` on the next. Other output may come in between. At the end stand the failures again, with
-/// tracebacks, and a sum.
+/// A test that runs prints `NAME (MODULE.CLASS.NAME) ... VERDICT`, or with a description the name
+/// on a line of its own and `DESCRIPTION ... VERDICT` on the next. Other output may come in
+/// between. At the end stand the failures again, with tracebacks, and a sum.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     verdicts: Verdicts,
@@ -49,7 +49,8 @@ impl Reader {
         }
     }
 
-    /// The verdicts. A test that has none, or a sum that does not agree, means that the run broke off.
+    /// The verdicts. A test that has none, or a sum that does not agree, means that the run broke
+    /// off.
     pub(crate) fn finish(mut self) -> Verdicts {
         if let Some(test) = self.running.take() {
             let why = "the run ended here".to_owned();

@@ -1,4 +1,5 @@
-//! Building google/rdma-unit-test without Bazel: its sources unchanged, by `interop/rdma-unit-test/CMakeLists.txt`.
+//! Building google/rdma-unit-test without Bazel: its sources unchanged, by
+//! `interop/rdma-unit-test/CMakeLists.txt`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,8 @@ use crate::setup;
 use crate::sh::{Outcome, check, root, target_dir, tool};
 use crate::suites::Source;
 
-/// What the build needs beside what the tests need. Nobody else does, so `cargo xtask setup` leaves it out.
+/// What the build needs beside what the tests need. Nobody else does, so `cargo xtask setup` leaves
+/// it out.
 const PACKAGES: [(&str, &str); 7] = [
     ("cmake", "configures the suite"),
     ("g++", "compiles it"),

@@ -6,8 +6,9 @@ use crate::suites::Verdict;
 
 /// Takes the lines of a run one by one.
 ///
-/// Between `[ RUN      ] SUITE.TEST` and `[       OK ] SUITE.TEST (3 ms)`, or FAILED or SKIPPED, stands what the test said: blocks that
-/// begin with `FILE:LINE: Failure`. At the end stand a sum and the failures again.
+/// Between `[ RUN ] SUITE.TEST` and `[ OK ] SUITE.TEST (3 ms)`, or FAILED or SKIPPED, stands what
+/// the test said: blocks that begin with `FILE:LINE: Failure`. At the end stand a sum and the
+/// failures again.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     pub(crate) verdicts: BTreeMap<String, Verdict>,

@@ -1,8 +1,9 @@
 //! `cargo xtask rdma-unit-test`: google's suite for devices with verbs, unchanged, on peerdma.
 //!
-//! Its tests are programs of googletest: unit tests of the verbs, traffic, and a random walk through them. Each program runs in
-//! each of several [ways](way), on a host of its own. `interop/rdma-unit-test/expected.toml` explains each test that skips
-//! or fails; what is not explained there is an error, and so is an explanation of a failure that happens no more.
+//! Its tests are programs of googletest: unit tests of the verbs, traffic, and a random walk
+//! through them. Each program runs in each of several [ways](way), on a host of its own.
+//! `interop/rdma-unit-test/expected.toml` explains each test that skips or fails; what is not
+//! explained there is an error, and so is an explanation of a failure that happens no more.
 
 mod build;
 mod gtest;
@@ -22,11 +23,12 @@ use crate::suites::{Expected, Verdicts};
 
 /// What is known of the tests.
 const EXPECTED: &str = "interop/rdma-unit-test/expected.toml";
-/// Tests that are left out, as they take hours: each has a twin with fewer operations. (Those that call themselves `100000Ops` do
-/// a million, too.) The largest ones of oversubscription take many minutes each.
+/// Tests that are left out, as they take hours: each has a twin with fewer operations. (Those that
+/// call themselves `100000Ops` do a million, too.) The largest ones of oversubscription take many
+/// minutes each.
 const LEFT_OUT: &str = "*1000000Ops*:*16384ByteOp100000Ops*:*QpOversubscriptionTest*/1000Qps1*";
-/// Programs of traffic, which take most of the time: they run in the first way alone. (`QpOversubscriptionTest` by itself takes five
-/// minutes of two cores.)
+/// Programs of traffic, which take most of the time: they run in the first way alone.
+/// (`QpOversubscriptionTest` by itself takes five minutes of two cores.)
 const TRAFFIC: [&str; 12] = [
     "basic_rc_test",
     "basic_ud_test",

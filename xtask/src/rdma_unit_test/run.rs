@@ -33,9 +33,9 @@ type Tests = BTreeMap<String, Verdict>;
 const HUGE: &str = "hugepage_test";
 /// The longest of the suite's tests says nothing for some 60 seconds, on two cores.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Some tests are of a peer that does not answer, with an ACK timeout of a second and five retries, which take 6 seconds, and 20 over
-/// a wire, where timeouts grow. Others wait in vain for what must not come, as long as they may. So those that found the first
-/// wait too short have a second one.
+/// Some tests are of a peer that does not answer, with an ACK timeout of a second and five retries,
+/// which take 6 seconds, and 20 over a wire, where timeouts grow. Others wait in vain for what must
+/// not come, as long as they may. So those that found the first wait too short have a second one.
 const WAITS: [u32; 2] = [4, 16];
 /// What such a test says.
 const TOO_LATE: &str = "DEADLINE_EXCEEDED";

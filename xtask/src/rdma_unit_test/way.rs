@@ -17,7 +17,8 @@ pub(crate) struct Way {
     is_wire: bool,
 }
 
-/// Both presets, both families, both MTUs and both carriers, and of any two of these all four combinations.
+/// Both presets, both families, both MTUs and both carriers, and of any two of these all four
+/// combinations.
 pub(crate) const WAYS: [Way; 5] = [
     Way { preset: "mlx5", ipv6: false, mtu: 1024, is_wire: false },
     Way { preset: "mlx5", ipv6: false, mtu: 4096, is_wire: true },
@@ -34,8 +35,8 @@ impl Way {
         format!("{} {family} {} {carrier}", self.preset, self.mtu)
     }
 
-    /// The flags of the suite's programs. The suite gives a completion 2 seconds, and `patience` times as much by a flag for devices
-    /// that need it.
+    /// The flags of the suite's programs. The suite gives a completion 2 seconds, and `patience`
+    /// times as much by a flag for devices that need it.
     pub(crate) fn flags(&self, patience: u32) -> Vec<String> {
         let mut flags = vec![
             format!("--verbs_mtu={}", self.mtu),

@@ -6,8 +6,8 @@ use crate::suites::Verdict;
 
 /// Takes the lines of a run one by one, standard error among them.
 ///
-/// Cargo says `Running tests/a.rs (...)` or `Doc-tests a`; the program then `test NAME ... ok`, or `FAILED`, or `ignored, WHY`. Of each
-/// that failed it says why below `---- NAME stdout ----`.
+/// Cargo says `Running tests/a.rs (...)` or `Doc-tests a`; the program then `test NAME ... ok`, or
+/// `FAILED`, or `ignored, WHY`. Of each that failed it says why below `---- NAME stdout ----`.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     /// By name, which is `PROGRAM:TEST`.

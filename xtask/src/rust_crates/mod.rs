@@ -1,8 +1,8 @@
 //! `cargo xtask rust-crates`: the tests of crates that wrap libibverbs, their sources unchanged, by
 //! `peerdma run -- cargo test`.
 //!
-//! `interop/rust-crates/expected.toml` explains each test that is ignored or fails; what is not explained there is an error, and
-//! so is an explanation of a failure that happens no more.
+//! `interop/rust-crates/expected.toml` explains each test that is ignored or fails; what is not
+//! explained there is an error, and so is an explanation of a failure that happens no more.
 
 mod libtest;
 mod page;
@@ -111,7 +111,8 @@ pub(crate) fn group(context: &Context) -> Outcome<Tested> {
     judge(&sources, &options, false).map(Tested::Ran)
 }
 
-/// The crates and rdma-core, whose headers some need newer than Debian's. An error says why this machine cannot have them.
+/// The crates and rdma-core, whose headers some need newer than Debian's. An error says why this
+/// machine cannot have them.
 struct Sources {
     crates: Vec<(&'static Tests, Source, PathBuf)>,
     rdma_core: (Source, PathBuf),
@@ -164,7 +165,8 @@ fn judge(sources: &Sources, options: &Options, write: bool) -> Outcome<Counts> {
     Ok(counts)
 }
 
-/// The headers of rdma-core as they are installed, which its configuration makes, and where they come from.
+/// The headers of rdma-core as they are installed, which its configuration makes, and where they
+/// come from.
 struct Headers {
     include: PathBuf,
     verbs: PathBuf,
@@ -232,7 +234,8 @@ impl Tests {
     }
 }
 
-/// Where Debian has the libraries that programs are linked to; `peerdma run` puts ours in their place.
+/// Where Debian has the libraries that programs are linked to; `peerdma run` puts ours in their
+/// place.
 fn library_dir() -> OsString {
     format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH).into()
 }

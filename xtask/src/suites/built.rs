@@ -19,7 +19,8 @@ pub(crate) fn built(
 
 /// Builds in a directory of a source, once for these steps.
 pub(crate) fn built_in(dir: &Path, steps: impl FnOnce() -> Outcome<Vec<Command>>) -> Outcome {
-    // The last thing that is made: a build that broke off goes on. It has the steps, as they may become others.
+    // The last thing that is made: a build that broke off goes on. It has the steps, as they may
+    // become others.
     let done = dir.join("built-by-peerdma");
     let steps = steps()?;
     let words = format!("{steps:?}");

@@ -19,11 +19,13 @@ pub(crate) struct Expected {
     fail: Vec<Entry>,
 }
 
-/// One explanation, for all tests that one of the patterns fits. A `*` in a pattern stands for anything.
+/// One explanation, for all tests that one of the patterns fits. A `*` in a pattern stands for
+/// anything.
 #[derive(Debug)]
 struct Entry {
     tests: Vec<String>,
-    /// The ways of running the suite that it is about: those that have all words of one of these. All, if there is none.
+    /// The ways of running the suite that it is about: those that have all words of one of these.
+    /// All, if there is none.
     on: Vec<String>,
     reason: String,
 }
@@ -51,7 +53,8 @@ impl Expected {
         Ok(expected)
     }
 
-    /// Why a test does not pass, as far as the list knows. `on` is the way of running the suite, in words.
+    /// Why a test does not pass, as far as the list knows. `on` is the way of running the suite, in
+    /// words.
     pub(crate) fn reason(&self, on: &str, test: &str) -> Option<&str> {
         let entries = self.skip.iter().chain(&self.fail);
         entries.into_iter().find(|entry| entry.fits(on, test)).map(|entry| &*entry.reason)

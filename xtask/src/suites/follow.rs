@@ -17,8 +17,8 @@ pub(crate) enum End {
     Hung,
 }
 
-/// Gives `seen` each line of standard output and standard error as it comes. A run that says nothing for as long as `patience` is
-/// ended with all that it started.
+/// Gives `seen` each line of standard output and standard error as it comes. A run that says
+/// nothing for as long as `patience` is ended with all that it started.
 pub(crate) fn follow(
     mut command: Command,
     patience: Duration,

@@ -1,11 +1,12 @@
-//! A host of its own for the suite, whose tests of raw packets send frames that are nobody else's business.
+//! A host of its own for the suite, whose tests of raw packets send frames that are nobody else's
+//! business.
 
 use std::process::Command;
 
 use crate::sh::{Outcome, tool};
 
-/// A netdev with addresses that are there at once, so that the GID table does not change while the tests look at it. The
-/// other end of its wire is on the same host, and nobody listens there.
+/// A netdev with addresses that are there at once, so that the GID table does not change while the
+/// tests look at it. The other end of its wire is on the same host, and nobody listens there.
 const SET_UP: &str = "\
 set -e
 ip link set lo up
@@ -24,8 +25,9 @@ ip link set far0 up
 ip route add default via 10.77.9.254
 ";
 
-/// Some tests want huge pages. Whoever is root of the machine sets a few aside meanwhile, one run at a time: their number is the
-/// whole machine's. Where that is refused, or memory is in too many pieces, those tests skip.
+/// Some tests want huge pages. Whoever is root of the machine sets a few aside meanwhile, one run
+/// at a time: their number is the whole machine's. Where that is refused, or memory is in too many
+/// pieces, those tests skip.
 const SET_ASIDE: &str = "\
 pool=/sys/kernel/mm/hugepages/hugepages-2048kB
 if [ -w $pool/nr_hugepages ] && exec 9< $pool/nr_hugepages && flock 9; then
@@ -38,8 +40,8 @@ fi
 \"$0\" \"$@\"
 ";
 
-/// A command line that runs the one after it in a network namespace of its own, as root of it; with huge pages set aside, if it is to
-/// have them.
+/// A command line that runs the one after it in a network namespace of its own, as root of it; with
+/// huge pages set aside, if it is to have them.
 ///
 /// `MTU` in its environment is that of the netdev, 1500 without it.
 pub(crate) fn of_its_own(has_huge_pages: bool) -> Outcome<Command> {

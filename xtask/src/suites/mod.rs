@@ -1,5 +1,5 @@
-//! Test suites of others, and what it takes to run them as tests of ours: their sources, a host of their own, their verdicts, and
-//! what is known of them.
+//! Test suites of others, and what it takes to run them as tests of ours: their sources, a host of
+//! their own, their verdicts, and what is known of them.
 
 pub(crate) mod built;
 mod expected;

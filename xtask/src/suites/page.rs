@@ -1,4 +1,5 @@
-//! The parts of a page on a suite that runs in several ways. A column is a way, in words, and what became of the tests.
+//! The parts of a page on a suite that runs in several ways. A column is a way, in words, and what
+//! became of the tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -1,8 +1,9 @@
-//! Programs and suites of others that tests build: `interop/sources.toml` names each with its public repository and commit.
+//! Programs and suites of others that tests build: `interop/sources.toml` names each with its
+//! public repository and commit.
 //!
-//! `NAME.tar.xz` is taken from the folder that `PEERDMA_SOURCES` names, if there is one, and else the commit from the
-//! repository. An archive must have the SHA-256 of the list; a commit's name is a checksum of what is in it. Either is
-//! unpacked under `target/sources`, once.
+//! `NAME.tar.xz` is taken from the folder that `PEERDMA_SOURCES` names, if there is one, and else
+//! the commit from the repository. An archive must have the SHA-256 of the list; a commit's name is
+//! a checksum of what is in it. Either is unpacked under `target/sources`, once.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -56,7 +57,8 @@ impl Source {
         self.commit.get(..12).unwrap_or(&self.commit)
     }
 
-    /// The directory that holds it; its name changes with the commit, so what is built from it does not go stale.
+    /// The directory that holds it; its name changes with the commit, so what is built from it does
+    /// not go stale.
     pub(crate) fn unpacked(&self) -> Outcome<PathBuf> {
         let all = target_dir().join("sources");
         let dir = all.join(format!("{}-{}", self.name, self.commit()));

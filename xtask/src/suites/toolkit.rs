@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use super::wheels;
 use crate::sh::{Outcome, target_dir};
 
-/// A directory that looks like CUDA's to builds: the headers of NVIDIA's wheels, and our libraries to link to.
+/// A directory that looks like CUDA's to builds: the headers of NVIDIA's wheels, and our libraries
+/// to link to.
 pub(crate) fn toolkit() -> Outcome<PathBuf> {
     let headers = wheels("cuda-headers")?.join("nvidia/cu13/include");
     let dir = target_dir().join("cuda-toolkit");

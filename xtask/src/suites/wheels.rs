@@ -1,5 +1,6 @@
-//! Programs and libraries of others that are had ready-made, as wheels of Python: each list in `interop/wheels` names them with their
-//! versions and the SHA-256 of the files that will do. pip takes them from the index that the machine has, into `target/wheels`, once.
+//! Programs and libraries of others that are had ready-made, as wheels of Python: each list in
+//! `interop/wheels` names them with their versions and the SHA-256 of the files that will do. pip
+//! takes them from the index that the machine has, into `target/wheels`, once.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +10,8 @@ use crate::sh::{Outcome, check, read, root, target_dir, tool};
 /// Debian's Python, for which the wheels must be made; another one may come first in PATH.
 pub(crate) const PYTHON: &str = "/usr/bin/python3";
 
-/// The directory that has the wheels of a list, unpacked. Its name changes with the list. An error says why they cannot be had.
+/// The directory that has the wheels of a list, unpacked. Its name changes with the list. An error
+/// says why they cannot be had.
 pub(crate) fn wheels(list: &str) -> Outcome<PathBuf> {
     let file = root().join("interop/wheels").join(format!("{list}.txt"));
     let sum = read(tool("sha256sum").arg(&file))?;

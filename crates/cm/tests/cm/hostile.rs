@@ -55,7 +55,8 @@ fn another_process_of_the_peers_host_is_a_stranger_too() {
     assert_eq!(rig.sides[1].handle(rig.now, own, &dreq), Ok(()));
 }
 
-/// A REQ of the active side's own host, by its words: the same channel adapter and the same QP as in its connection.
+/// A REQ of the active side's own host, by its words: the same channel adapter and the same QP as
+/// in its connection.
 fn forged(from: Peer, local_comm_id: u32) -> [u8; 256] {
     let request = req();
     let mut forged = Req {
@@ -165,7 +166,8 @@ fn a_flood_of_requests_is_bounded() {
 }
 
 proptest! {
-    /// Bytes of strangers, between messages of a connection: nothing panics, and the tables stay small.
+    /// Bytes of strangers, between messages of a connection: nothing panics, and the tables stay
+    /// small.
     #[test]
     fn anything_is_handled(
         bodies in proptest::collection::vec((0x10_u16..=0x1b, any::<[u8; 16]>(), 0_u8..4), 0..40)

@@ -1,4 +1,5 @@
-//! Two communication managers, a virtual clock, and a network that loses, doubles and reorders by seed.
+//! Two communication managers, a virtual clock, and a network that loses, doubles and reorders by
+//! seed.
 
 mod connect;
 mod hostile;

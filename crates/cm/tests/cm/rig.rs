@@ -173,7 +173,8 @@ impl Rig {
         }
     }
 
-    /// Delivers, in order of arrival, what arrives until `until`; lets timers fire. Stops when an event came.
+    /// Delivers, in order of arrival, what arrives until `until`; lets timers fire. Stops when an
+    /// event came.
     pub(crate) fn step(&mut self, until: Time) -> bool {
         self.collect();
         let arrival = self.wire.iter().map(|(at, ..)| *at).min();

@@ -17,7 +17,8 @@ struct Seen {
     exited: usize,
 }
 
-/// Programs that answer everything at once: the active one connects, sends its RTU, ends the connection when told to.
+/// Programs that answer everything at once: the active one connects, sends its RTU, ends the
+/// connection when told to.
 fn act(rig: &mut Rig, seen: &mut [BTreeMap<CommId, Seen>; 2]) {
     for side in 0..2 {
         for event in rig.take(side) {

@@ -131,7 +131,8 @@ impl Process {
         Ok(())
     }
 
-    /// Whether a shape is all inside one range: `len` bytes, again and again at steps of so many bytes, so often.
+    /// Whether a shape is all inside one range: `len` bytes, again and again at steps of so many
+    /// bytes, so often.
     ///
     /// # Errors
     ///

@@ -8,7 +8,8 @@ use crate::c::In;
 use crate::process::{self, Process};
 use crate::status::{Result, invalid, unsupported};
 
-/// One end of a copy, as the header has it. `context` is for copies between GPUs; otherwise it must be null.
+/// One end of a copy, as the header has it. `context` is for copies between GPUs; otherwise it must
+/// be null.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct End {

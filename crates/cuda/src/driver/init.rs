@@ -82,7 +82,8 @@ calls! { CALLS:
         Ok(())
     }
 
-    // Programs built for CUDA 12 call this with a fifth argument, which must not be written: those of 11 do not pass it.
+    // Programs built for CUDA 12 call this with a fifth argument, which must not be written: those
+    // of 11 do not pass it.
     fn cuGetProcAddress(name: Text, function: Out<*const c_void>, version: c_int, flags: u64) {
         function.check()?;
         let (found, how) = look_up(name, version, flags)?;
@@ -94,8 +95,8 @@ calls! { CALLS:
         }
     }
 
-    // The tables by which the vendor's runtime library looks behind the driver. Without all of them it refuses; with some of
-    // them it would crash.
+    // The tables by which the vendor's runtime library looks behind the driver. Without all of them
+    // it refuses; with some of them it would crash.
     fn cuGetExportTable(table: Out<*const c_void>, uuid: In<[u8; 16]>) {
         static SAID: std::sync::Once = std::sync::Once::new();
         SAID.call_once(|| tracing::warn!(

@@ -1,4 +1,5 @@
-//! Memory that host and GPU share. It is host memory, and advice changes nothing but what is told of it.
+//! Memory that host and GPU share. It is host memory, and advice changes nothing but what is told
+//! of it.
 
 use std::ffi::c_int;
 use std::sync::Arc;

@@ -21,7 +21,8 @@ pub(crate) struct FieldValue {
 
 const _: () = assert!(size_of::<FieldValue>() == 40);
 
-/// Numbers of what is known: whether memory checks itself, now and after the next start; and how many links there are.
+/// Numbers of what is known: whether memory checks itself, now and after the next start; and how
+/// many links there are.
 const KNOWN: [u32; 3] = [1, 2, 91];
 
 /// The kind of a value.

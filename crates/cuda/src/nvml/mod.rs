@@ -1,7 +1,7 @@
 //! `libnvidia-ml.so.1`: what the GPUs are called, where they are, and how full.
 //!
-//! It numbers the GPUs as [`machine::devices`] does, whatever `CUDA_VISIBLE_DEVICES` says, and works without `cuInit`. A GPU is
-//! opened only when somebody asks how full it is.
+//! It numbers the GPUs as [`machine::devices`] does, whatever `CUDA_VISIBLE_DEVICES` says, and
+//! works without `cuInit`. A GPU is opened only when somebody asks how full it is.
 
 mod device;
 mod link;

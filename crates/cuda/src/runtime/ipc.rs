@@ -4,7 +4,8 @@ use super::{exported, in_context};
 use crate::boundary::calls;
 use crate::c::Out;
 
-/// What one process gives another to name memory or an event. The runtime's and the driver's are one.
+/// What one process gives another to name memory or an event. The runtime's and the driver's are
+/// one.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Handle([u8; 64]);

@@ -1,4 +1,5 @@
-//! Kernels and variables of modules: programs that have some come up, and are refused when they use one.
+//! Kernels and variables of modules: programs that have some come up, and are refused when they use
+//! one.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Once;
@@ -29,7 +30,8 @@ pub(super) fn no_symbol(symbol: *const c_void) -> Result<()> {
     Err(Failure::new(INVALID_SYMBOL, format!("{symbol:p} is no variable: modules are empty here")))
 }
 
-/// Functions that ask for a kernel or a variable, or launch one: what they are passed is not looked at.
+/// Functions that ask for a kernel or a variable, or launch one: what they are passed is not looked
+/// at.
 macro_rules! refused {
     ($($name:ident => $refusal:expr;)*) => {
         calls! {
@@ -82,7 +84,8 @@ extern "C" fn go_on() -> c_int {
     0
 }
 
-/// What compiled programs call around `main` and around a launch. It says nothing, as nothing may come of it.
+/// What compiled programs call around `main` and around a launch. It says nothing, as nothing may
+/// come of it.
 pub(super) const REGISTRATION: Calls = &[
     ("__cudaRegisterFatBinary", Function(__cudaRegisterFatBinary as *const ())),
     ("__cudaRegisterFatBinaryEnd", Function(ignore as *const ())),

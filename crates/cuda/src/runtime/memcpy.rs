@@ -8,7 +8,8 @@ use crate::c::{In, Out};
 use crate::driver;
 use crate::driver::copy::{Rows, and_wait, in_stream};
 
-/// From host or device to host or device, or as the addresses say. What it says is not needed: addresses say it.
+/// From host or device to host or device, or as the addresses say. What it says is not needed:
+/// addresses say it.
 const DIRECTIONS: std::ops::RangeInclusive<c_int> = 0..=4;
 
 pub(super) fn check(direction: c_int) -> Result<()> {

@@ -1,8 +1,9 @@
 //! `libcudart.so.12` and `libcudart.so.13`: the runtime, a thin face of the driver.
 //!
-//! A thread works on its device's primary context, or on whatever context the program has made current by the driver. Work is
-//! passed to the functions of [`crate::driver`]; those that allocate and free are called as programs find them
-//! ([`exported`]), so that a hook of a program's on `cuMemAlloc` sees `cudaMalloc` as well.
+//! A thread works on its device's primary context, or on whatever context the program has made
+//! current by the driver. Work is passed to the functions of [`crate::driver`]; those that allocate
+//! and free are called as programs find them ([`exported`]), so that a hook of a program's on
+//! `cuMemAlloc` sees `cudaMalloc` as well.
 
 mod device;
 mod error;
@@ -138,7 +139,8 @@ fn initialized(name: &'static str, body: impl FnOnce() -> Result<()>) -> c_int {
     })
 }
 
-/// Runs the body of a call that needs a context: that of the thread's device is made current if the thread has none.
+/// Runs the body of a call that needs a context: that of the thread's device is made current if the
+/// thread has none.
 fn in_context(name: &'static str, body: impl FnOnce() -> Result<()>) -> c_int {
     call(name, || {
         thread::ready(process::init()?)?;
@@ -146,7 +148,8 @@ fn in_context(name: &'static str, body: impl FnOnce() -> Result<()>) -> c_int {
     })
 }
 
-/// The function of the driver of this name and type as programs find it, and as their hooks have patched it.
+/// The function of the driver of this name and type as programs find it, and as their hooks have
+/// patched it.
 macro_rules! exported {
     ($name:ident($($argument:expr => $type:ty),* $(,)?)) => {{
         match $crate::runtime::driver_function(stringify!($name)) {
@@ -172,7 +175,8 @@ fn driver_function(symbol: &str) -> Option<*const c_void> {
     crate::door::driver_function(symbol).or_else(own)
 }
 
-/// The function of a name. The form for the stream of a thread is the same: work is done in order either way.
+/// The function of a name. The form for the stream of a thread is the same: work is done in order
+/// either way.
 pub(crate) fn find(library: Library, symbol: &str) -> Option<Function> {
     let plain = crate::names::plain(symbol);
     let only = match library {

@@ -1,4 +1,5 @@
-//! `cudaDeviceProp`: all attributes of a GPU in one structure, which each version of the library lays out in its own way.
+//! `cudaDeviceProp`: all attributes of a GPU in one structure, which each version of the library
+//! lays out in its own way.
 
 use std::ffi::c_int;
 

@@ -16,7 +16,8 @@ thread_local! {
     static DEVICE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// GPUs whose primary context the library has retained. It does so once, and keeps it until it is reset.
+/// GPUs whose primary context the library has retained. It does so once, and keeps it until it is
+/// reset.
 static HELD: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 /// Host memory can be mapped for the device, which is always so.

@@ -23,8 +23,9 @@ pub enum MrAdvice {
 }
 
 impl Engine {
-    /// Brings the pages of a list in before they are used. That is done when this returns, with or without
-    /// `IBV_ADVISE_MR_FLAG_FLUSH`. Errors as those of mlx5, and of rxe for its preset (`docs/semantics.md` 2.5).
+    /// Brings the pages of a list in before they are used. That is done when this returns, with or
+    /// without `IBV_ADVISE_MR_FLAG_FLUSH`. Errors as those of mlx5, and of rxe for its preset
+    /// (`docs/semantics.md` 2.5).
     #[doc(alias = "ibv_advise_mr")]
     pub fn advise_mr(&mut self, pd: PdId, advice: MrAdvice, sges: &[Sge]) -> Result<()> {
         if !self.core.config.has_odp() {

@@ -1,10 +1,11 @@
 //! By when somebody must look at the engine again, and who sees to it.
 //!
-//! One rule: **work is left only with somebody awake to do it.** What a call leaves behind (a QP that had its turn and has
-//! more, one whose carrier is full, a timer) is done by the background thread if the program makes no further call. So the
-//! thread notes, when it goes to sleep, until when it sleeps ([`Alarm`]), and each guard of the engine that is dropped
-//! compares that with what is left ([`Engine::mind_alarm`]). Nothing else wakes the thread for work of the engine's own, and no
-//! call has to think of it.
+//! One rule: **work is left only with somebody awake to do it.** What a call leaves behind (a QP
+//! that had its turn and has more, one whose carrier is full, a timer) is done by the background
+//! thread if the program makes no further call. So the thread notes, when it goes to sleep, until
+//! when it sleeps ([`Alarm`]), and each guard of the engine that is dropped compares that with what
+//! is left ([`Engine::mind_alarm`]). Nothing else wakes the thread for work of the engine's own,
+//! and no call has to think of it.
 //!
 //! ```text
 //!   left behind                            looked at        by whom
@@ -33,7 +34,8 @@ pub(crate) enum Alarm {
     Never,
 }
 
-/// How long what waits for others, such as room in a carrier, may go without a look: nobody says when they are done.
+/// How long what waits for others, such as room in a carrier, may go without a look: nobody says
+/// when they are done.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// What is left to do.
@@ -69,7 +71,8 @@ impl Engine {
             .min()
     }
 
-    /// Whether a QP waits only for its turn, or for room that another thread must not be waited for.
+    /// Whether a QP waits only for its turn, or for room that another thread must not be waited
+    /// for.
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty() || !self.core.loopback.is_empty()
     }

@@ -1,5 +1,5 @@
-//! Packets that came one behind the other and differ in nothing but their number and their payload: they are checked in one loop, and
-//! taken in one stroke.
+//! Packets that came one behind the other and differ in nothing but their number and their payload:
+//! they are checked in one loop, and taken in one stroke.
 
 use link::udp::Payloads;
 use umem::{Pieces, crc32_pieces, sums_pieces};
@@ -7,12 +7,13 @@ use wire::icrc::{self, Flow, Verifier};
 use wire::{Headers, bth};
 use zerocopy::IntoBytes;
 
-/// Packets of a message that are taken in one stroke, half of a train: more do not stay in the nearest cache between the check and
-/// the copy.
+/// Packets of a message that are taken in one stroke, half of a train: more do not stay in the
+/// nearest cache between the check and the copy.
 pub(super) const MOST_JOINED: u32 = 31;
 
-/// How many of the packets at hand are like the first, which is good, but for their sequence numbers, which count up: those
-/// that may be taken with it in one stroke. They are checked as the first was.
+/// How many of the packets at hand are like the first, which is good, but for their sequence
+/// numbers, which count up: those that may be taken with it in one stroke. They are checked as the
+/// first was.
 pub(super) fn count_alike(
     verifier: &mut Verifier,
     flow: &Flow,
@@ -24,7 +25,8 @@ pub(super) fn count_alike(
     let count =
         rest.clone().take((most - 1) as usize).take_while(|p| p.len() == first.len()).count();
     let good = count_good(verifier, flow, (first, first_id), headers, rest, count);
-    // A sender may use identifications that do not count up, and not every processor checks several at once.
+    // A sender may use identifications that do not count up, and not every processor checks several
+    // at once.
     let mut bth = headers.bth;
     bth.psn = bth.psn.add(good as u32);
     let is_good = |next: &&[u8]| {
@@ -34,8 +36,8 @@ pub(super) fn count_alike(
     1 + (good + rest.clone().take(count).skip(good).take_while(is_good).count()) as u32
 }
 
-/// Checks so many packets at once, which are as long as the first, and says how many of them are like it but for their sequence
-/// numbers, and good if their identifications count up, too.
+/// Checks so many packets at once, which are as long as the first, and says how many of them are
+/// like it but for their sequence numbers, and good if their identifications count up, too.
 fn count_good(
     verifier: &mut Verifier,
     flow: &Flow,

@@ -68,8 +68,8 @@ impl Engine {
         Ok(self.core.ctxs.insert(Ctx { events }).into())
     }
 
-    /// The descriptor that is readable while an asynchronous event of the context waits. One read of eight bytes
-    /// takes one event, which [`Engine::take_async_event`] then gives.
+    /// The descriptor that is readable while an asynchronous event of the context waits. One read
+    /// of eight bytes takes one event, which [`Engine::take_async_event`] then gives.
     pub fn async_fd(&self, ctx: CtxId) -> Option<BorrowedFd<'_>> {
         use std::os::fd::AsFd;
         Some(self.core.ctxs.get(ctx.index())?.events.as_fd())
@@ -125,10 +125,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Registers memory of the program: `umem`, whose first byte peers and work requests call `iova`.
+    /// Registers memory of the program: `umem`, whose first byte peers and work requests call
+    /// `iova`.
     ///
-    /// Refused as the kernel does (`docs/semantics.md` 2.2): unknown rights, remote write without local write, a length
-    /// of zero or one that wraps.
+    /// Refused as the kernel does (`docs/semantics.md` 2.2): unknown rights, remote write without
+    /// local write, a length of zero or one that wraps.
     #[doc(alias = "ibv_reg_mr")]
     pub fn reg_mr(&mut self, pd: PdId, umem: Umem, iova: u64, access: Access) -> Result<MrInfo> {
         let (addr, length) = (umem.addr() as u64, umem.len());
@@ -144,8 +145,8 @@ impl Engine {
         inserted
     }
 
-    /// The checks of a registration that come before the memory is looked at, in the order of the kernel's `ib_uverbs_reg_mr`
-    /// and `ib_umem_get`; the region's first address.
+    /// The checks of a registration that come before the memory is looked at, in the order of the
+    /// kernel's `ib_uverbs_reg_mr` and `ib_umem_get`; the region's first address.
     pub fn check_reg_mr(&self, addr: u64, length: u64, iova: u64, access: Access) -> Result<u64> {
         Self::check_access("reg_mr", access, MR_ACCESS)?;
         let lacking = Access::ZERO_BASED.union(Access::HUGETLB);
@@ -175,7 +176,8 @@ impl Engine {
         Ok(base)
     }
 
-    /// Makes a region of a peer's memory. It is charged as any region of the program is (`docs/semantics.md` 2.7, 2.11).
+    /// Makes a region of a peer's memory. It is charged as any region of the program is
+    /// (`docs/semantics.md` 2.7, 2.11).
     pub(crate) fn insert_peer_mr(
         &mut self,
         pd: PdId,
@@ -196,8 +198,8 @@ impl Engine {
         inserted
     }
 
-    /// The checks of a dma-buf registration that come before the buffer is looked at (`docs/semantics.md` 2.2, 2 to 7),
-    /// and how this NIC imports.
+    /// The checks of a dma-buf registration that come before the buffer is looked at
+    /// (`docs/semantics.md` 2.2, 2 to 7), and how this NIC imports.
     pub(crate) fn check_dmabuf(
         &self,
         offset: u64,
@@ -351,8 +353,8 @@ impl Engine {
         Ok(MrInfo { id, lkey: key, rkey: key })
     }
 
-    /// Begins to take a region away ([`crate::Hca::dereg_mr`]): from here on its key is unknown. Its memory must stay until
-    /// the copies under way are over.
+    /// Begins to take a region away ([`crate::Hca::dereg_mr`]): from here on its key is unknown.
+    /// Its memory must stay until the copies under way are over.
     pub(crate) fn take_mr(&mut self, id: MrId) -> Result<(Mr, UnderWay)> {
         self.check_unshown("dereg_mr", id)?;
         let under_way = self.withdraw_mr(id);
@@ -408,7 +410,8 @@ impl Engine {
         }
     }
 
-    /// Begins to free device memory that no region uses ([`crate::Hca::free_dm`]): what is left is its dma-buf.
+    /// Begins to free device memory that no region uses ([`crate::Hca::free_dm`]): what is left is
+    /// its dma-buf.
     pub(crate) fn take_dm(&mut self, dm: DmId) -> Result<Option<DmExport>> {
         if self.failure().is_some() {
             return Ok(None);

@@ -68,14 +68,15 @@ pub(crate) struct Closing {
     pub(crate) under_way: UnderWay,
 }
 
-/// Bytes of one packet on the ring between two processes: large enough to amortise a record, small enough that the
-/// receiver copies while the sender fills the next.
+/// Bytes of one packet on the ring between two processes: large enough to amortise a record, small
+/// enough that the receiver copies while the sender fills the next.
 const SHM_SEGMENT: u32 = 32 << 10;
 /// Bytes of one packet within a process, where it is a reference.
 const LOOPBACK_SEGMENT: u32 = 1 << 20;
 
-/// Bytes of an element of a request. What elements take up can hold data instead, as in the work queues of NICs and of
-/// rxe: programs that ask for no inline bytes send some all the same (`rdma_xclient`).
+/// Bytes of an element of a request. What elements take up can hold data instead, as in the work
+/// queues of NICs and of rxe: programs that ask for no inline bytes send some all the same
+/// (`rdma_xclient`).
 const SGE_BYTES: u32 = 16;
 
 impl QpSpec {
@@ -250,7 +251,8 @@ impl Engine {
         {
             refuse!(Invalid, "create_qp: an XRC SRQ is named by packets, not by QPs");
         }
-        // The queue's own READs stand in the QP's send queue (rdma-core, `Documentation/tag_matching.md`).
+        // The queue's own READs stand in the QP's send queue (rdma-core,
+        // `Documentation/tag_matching.md`).
         if let Some(srq) = spec.srq
             && self.srq(srq)?.tm.is_some()
             && (spec.qp_type != QpType::Rc || spec.cap.max_send_wr > 0)
@@ -265,8 +267,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Refuses queues of another context than the protection domain's: the kernel looks them up among those of one file
-    /// (`uobj_get_obj_read` in `create_qp`).
+    /// Refuses queues of another context than the protection domain's: the kernel looks them up
+    /// among those of one file (`uobj_get_obj_read` in `create_qp`).
     fn check_contexts(&mut self, spec: &QpSpec) -> Result<()> {
         if spec.xrcd.is_some() {
             return Ok(());
@@ -386,7 +388,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Sets how fast a QP sends, with the shape of its bursts. It has to be in RTS, and RC or RAW_PACKET.
+    /// Sets how fast a QP sends, with the shape of its bursts. It has to be in RTS, and RC or
+    /// RAW_PACKET.
     ///
     /// Refused as [`NotSupported`](crate::Kind::NotSupported) by a NIC that does not pace, else as
     /// [`Invalid`](crate::Kind::Invalid).
@@ -525,8 +528,8 @@ impl Engine {
         }
     }
 
-    /// Puts a receive on a QP's queue. In ERR it is flushed at once, as nothing else may ever move the QP (IBA 10.3.1): a
-    /// program that drains its queue waits for that.
+    /// Puts a receive on a QP's queue. In ERR it is flushed at once, as nothing else may ever move
+    /// the QP (IBA 10.3.1): a program that drains its queue waits for that.
     #[doc(alias = "ibv_post_recv")]
     #[inline]
     pub fn post_recv(&mut self, id: QpId, wr: RecvWr) -> core::result::Result<(), PostError> {
@@ -559,8 +562,8 @@ impl Engine {
         self.after_transmit();
     }
 
-    /// Begins to close a context: destroys what its program left behind, in an order that leaves no use counted, but for
-    /// the memory that copies under way may touch.
+    /// Begins to close a context: destroys what its program left behind, in an order that leaves no
+    /// use counted, but for the memory that copies under way may touch.
     pub(crate) fn begin_close(&mut self, ctx: CtxId) -> Closing {
         if self.failure().is_some() {
             return Closing { ctx, mrs: Vec::new(), under_way: self.all_copies() };
@@ -642,7 +645,8 @@ impl Engine {
 impl Core {
     /// What a carrier lets a packet carry.
     fn path_caps(&self, route: Route, path_mtu: Mtu) -> PathCaps {
-        // A record takes at most half of its ring. If packets are recorded or tampered with, each is one of a wire.
+        // A record takes at most half of its ring. If packets are recorded or tampered with, each
+        // is one of a wire.
         let segment = match route {
             Route::Udp | Route::None => return PathCaps::wire(path_mtu),
             _ if self.tap.is_some() || self.injected.is_some() => path_mtu.bytes(),

@@ -36,8 +36,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The descriptor that is readable while a completion event waits. One read of eight bytes takes one event, which
-    /// [`Engine::take_cq_event`] then gives.
+    /// The descriptor that is readable while a completion event waits. One read of eight bytes
+    /// takes one event, which [`Engine::take_cq_event`] then gives.
     pub fn channel_fd(&self, id: ChannelId) -> Option<BorrowedFd<'_>> {
         Some(self.core.channels.get(id.index())?.events.as_fd())
     }
@@ -48,8 +48,8 @@ impl Engine {
         Some((cq, self.core.cqs.get(cq.index())?.cookie))
     }
 
-    /// Raises an event for a CQ that holds completions, unless one waits on its channel: for who took one of several, and knows
-    /// of another thread that waits.
+    /// Raises an event for a CQ that holds completions, unless one waits on its channel: for who
+    /// took one of several, and knows of another thread that waits.
     pub fn repeat_cq_event(&mut self, id: CqId) {
         let Some(cq) = self.core.cqs.get(id.index()).filter(|cq| !cq.is_empty()) else { return };
         if let Some(channel) = cq.channel.and_then(|c| self.core.channels.get_mut(c.index()))
@@ -92,8 +92,9 @@ impl Engine {
         Ok(self.core.cqs.insert(Cq::new(ctx, channel, cookie, entries)).into())
     }
 
-    /// From now on each completion says exactly when it came. Without this, that of a small message may bear the time of the
-    /// call before, as a look at the clock takes longer than many a step on its way.
+    /// From now on each completion says exactly when it came. Without this, that of a small message
+    /// may bear the time of the call before, as a look at the clock takes longer than many a step
+    /// on its way.
     #[doc(alias = "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP")]
     pub fn stamp_completions(&mut self) {
         self.core.stamps = true;
@@ -112,9 +113,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Moderates the events of a CQ: one comes with `count` completions, or `period` microseconds after the first of them.
-    /// If either is 0, every event comes at once, as from the start. Completions are not held back, only what is said of
-    /// them. One event that is held back already may come by the old rule.
+    /// Moderates the events of a CQ: one comes with `count` completions, or `period` microseconds
+    /// after the first of them. If either is 0, every event comes at once, as from the start.
+    /// Completions are not held back, only what is said of them. One event that is held back
+    /// already may come by the old rule.
     #[doc(alias = "ibv_modify_cq")]
     pub fn moderate_cq(&mut self, id: CqId, count: u16, period: u16) -> Result<()> {
         let (most, longest) =
@@ -169,7 +171,8 @@ impl Engine {
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn req_notify_cq(&mut self, id: CqId, solicited_only: bool) -> Result<()> {
         let cq = self.cq(id)?;
-        // Arming for any completion is not weakened by a later wish for solicited ones only (IBA 11.4.2.2).
+        // Arming for any completion is not weakened by a later wish for solicited ones only (IBA
+        // 11.4.2.2).
         cq.armed = match (cq.armed, solicited_only) {
             (Armed::Any, _) | (_, false) => Armed::Any,
             _ => Armed::Solicited,
@@ -183,7 +186,8 @@ impl Engine {
         self.take_wc(id, |wc| *wc)
     }
 
-    /// The same, and gives what `read` makes of it where it lies: it is large, and was written a moment ago.
+    /// The same, and gives what `read` makes of it where it lies: it is large, and was written a
+    /// moment ago.
     #[inline]
     pub fn take_wc<R>(&mut self, id: CqId, read: impl FnOnce(&Wc) -> R) -> Option<R> {
         self.core.cqs.get_mut(id.index())?.pop(read)

@@ -1,8 +1,9 @@
-//! Completion counters: how many operations ended well, and how many in error, without a completion for each
-//! (`ibv_create_comp_cntr(3)`, `ibv_qp_attach_comp_cntr(3)`).
+//! Completion counters: how many operations ended well, and how many in error, without a completion
+//! for each (`ibv_create_comp_cntr(3)`, `ibv_qp_attach_comp_cntr(3)`).
 //!
-//! A peer of this host may carry out READs and WRITEs here without this engine, which could not count them. So a QP with a
-//! counter for what its peer does is not open to that ([`QpCntrs::only_here`]).
+//! A peer of this host may carry out READs and WRITEs here without this engine, which could not
+//! count them. So a QP with a counter for what its peer does is not open to that
+//! ([`QpCntrs::only_here`]).
 
 use iba::{Access, CompCntrOps, QpState};
 use transport::Ended;
@@ -140,8 +141,8 @@ impl Engine {
         Ok(*self.comp_cntr(id)?.value(entry))
     }
 
-    /// Has a counter count operations of a QP that nobody else counts, from now until the QP is destroyed. The checks come in
-    /// the order of the kernel's `QP_ATTACH_COMP_CNTR`.
+    /// Has a counter count operations of a QP that nobody else counts, from now until the QP is
+    /// destroyed. The checks come in the order of the kernel's `QP_ATTACH_COMP_CNTR`.
     #[doc(alias = "ibv_qp_attach_comp_cntr")]
     pub fn attach_comp_cntr(&mut self, qp: QpId, id: CompCntrId, ops: CompCntrOps) -> Result<()> {
         let unknown = ops.difference(CompCntrOps::KNOWN);

@@ -128,8 +128,8 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// The headers around a payload: IPv6, UDP, BTH, the longest extended headers and the ICRC. RoCE drivers leave as
-    /// much room (`iboe_get_mtu` of the kernel).
+    /// The headers around a payload: IPv6, UDP, BTH, the longest extended headers and the ICRC.
+    /// RoCE drivers leave as much room (`iboe_get_mtu` of the kernel).
     const OVERHEAD: u32 = 40 + 8 + 12 + 28 + 4;
 
     pub(crate) fn active_mtu(&self) -> Mtu {
@@ -172,7 +172,8 @@ pub(crate) struct Core {
     pub(crate) udp: UdpQueue,
     /// Whether the kernel gave us a packet that is another process's.
     pub(crate) missteered: bool,
-    /// Whether somebody else has the UDP port: what comes from other hosts reaches this process by way of its holder, or not.
+    /// Whether somebody else has the UDP port: what comes from other hosts reaches this process by
+    /// way of its holder, or not.
     pub(crate) is_deaf: bool,
     /// Whether a QP was ever connected over UDP.
     pub(crate) uses_udp: bool,
@@ -192,12 +193,13 @@ pub(crate) struct Core {
     pub(crate) failures: Failures,
     /// QPs made since the NIC was opened.
     pub(crate) qps_made: u64,
-    /// Whether a CQ was made whose completions say when they came, or whose events wait for a time. Else nobody sees how late
-    /// `now` is.
+    /// Whether a CQ was made whose completions say when they came, or whose events wait for a time.
+    /// Else nobody sees how late `now` is.
     pub(crate) stamps: bool,
     /// CQs that overran, whose QPs are to end for it ([`super::overrun`]).
     pub(crate) overruns: Vec<CqId>,
-    /// Whether packets came after `now` that did not need to know when. Only while they are dealt with.
+    /// Whether packets came after `now` that did not need to know when. Only while they are dealt
+    /// with.
     pub(crate) is_behind: bool,
 }
 
@@ -307,7 +309,8 @@ impl Core {
         }
     }
 
-    /// Takes the next receive of a shared queue, and raises its limit event when the level falls below it.
+    /// Takes the next receive of a shared queue, and raises its limit event when the level falls
+    /// below it.
     pub(crate) fn take_srq(&mut self, id: SrqId) -> Option<RecvWr> {
         let srq = self.srqs.get_mut(id.index())?;
         let wr = srq.queue.pop_front()?;

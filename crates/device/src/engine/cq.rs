@@ -25,7 +25,8 @@ pub struct Wc {
     pub vendor_err: u32,
     /// Bytes moved.
     pub byte_len: u32,
-    /// Immediate data, a number whose most significant byte travels first, or the key the peer invalidated.
+    /// Immediate data, a number whose most significant byte travels first, or the key the peer
+    /// invalidated.
     pub imm: u32,
     /// The local QP.
     pub qpn: Qpn,
@@ -37,7 +38,8 @@ pub struct Wc {
     pub tm: TmInfo,
     /// What is valid.
     pub flags: WcFlags,
-    /// When it completed, in nanoseconds of the device's clock ([`Engine::stamp_completions`](super::Engine)).
+    /// When it completed, in nanoseconds of the device's clock
+    /// ([`Engine::stamp_completions`](super::Engine)).
     pub timestamp: u64,
 }
 
@@ -97,7 +99,8 @@ impl Cq {
         }
     }
 
-    /// Adds a completion; `false` when the queue is full, which is an error of the queue (IBA 10.8.2, o10-45).
+    /// Adds a completion; `false` when the queue is full, which is an error of the queue (IBA
+    /// 10.8.2, o10-45).
     #[inline]
     pub(crate) fn push(&mut self, completion: &Completion, qpn: Qpn, timestamp: u64) -> bool {
         if self.ring.len() >= self.capacity as usize || self.is_to_overrun {
@@ -122,7 +125,8 @@ impl Cq {
         true
     }
 
-    /// Whether the event for one more completion is to wait. Says until when if it is the first that waits.
+    /// Whether the event for one more completion is to wait. Says until when if it is the first
+    /// that waits.
     pub(crate) fn holds_back(&mut self, now: Time) -> Option<Option<Time>> {
         let Moderation { count, period } = self.moderation?;
         self.held += 1;

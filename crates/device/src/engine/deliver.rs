@@ -29,7 +29,8 @@ pub(super) enum Sender {
     Host(iba::Gid),
 }
 
-/// The bits of a P_Key that name the partition; the other says how far its member is trusted (IBA 10.9.1.1).
+/// The bits of a P_Key that name the partition; the other says how far its member is trusted (IBA
+/// 10.9.1.1).
 const PARTITION: u16 = 0x7fff;
 /// Bytes of a UDP header.
 const UDP_HEADER: usize = 8;
@@ -44,7 +45,8 @@ pub(super) fn is_for(vf: u16, bytes: &[u8]) -> bool {
 pub(super) enum Way {
     /// From the socket.
     Socket,
-    /// By another process, which the kernel gave it to. It goes no further: else we would lend that process our name.
+    /// By another process, which the kernel gave it to. It goes no further: else we would lend that
+    /// process our name.
     Forwarded,
 }
 
@@ -57,12 +59,13 @@ pub(super) struct Arrival<'a> {
     pub(super) clock: &'a Clock,
 }
 
-/// What the ICRC of so many datagrams covers of the headers around them; none, if they are not for this port. They are
-/// counted.
+/// What the ICRC of so many datagrams covers of the headers around them; none, if they are not for
+/// this port. They are counted.
 pub(super) fn flow_of(core: &mut Core, about: &About, count: usize) -> Option<Flow> {
     let &About { src, dst, .. } = about;
     core.counters.rx_udp_packets += count as u64;
-    // The socket hears every address of the host; the port is only those of its netdev (the kernel's rxe_match_dgid).
+    // The socket hears every address of the host; the port is only those of its netdev (the
+    // kernel's rxe_match_dgid).
     if !dst.ip().is_multicast() && !core.port.gids.contains(&dst.ip().into()) {
         core.counters.rx_wrong_destination += count as u64;
         tracing::debug!(target: "peerdma::drop", %src, %dst, "not an address of this port");
@@ -226,7 +229,8 @@ pub(super) fn deliver_datagram(
         return None;
     }
     if to_group {
-        // Every process that joined was given a copy by the kernel, so none comes by way of another.
+        // Every process that joined was given a copy by the kernel, so none comes by way of
+        // another.
         if way == Way::Socket && !core.is_port_down() {
             deliver_to_group(core, qps, dst.ip(), &rx);
         }

@@ -1,8 +1,10 @@
-//! A program that closed our descriptors, or put its own files in their place, as daemons do: the device fails.
+//! A program that closed our descriptors, or put its own files in their place, as daemons do: the
+//! device fails.
 //!
-//! Each descriptor is looked at before something is written to it, where that is rare ([`dmabuf::Known`]). Those that are read
-//! and polled, and the sockets of UDP, are looked at here, in the beginning of what is done now and then: a look at each would
-//! cost as much as the system call itself.
+//! Each descriptor is looked at before something is written to it, where that is rare
+//! ([`dmabuf::Known`]). Those that are read and polled, and the sockets of UDP, are looked at here,
+//! in the beginning of what is done now and then: a look at each would cost as much as the system
+//! call itself.
 
 use std::time::Duration;
 
@@ -30,7 +32,8 @@ pub(super) struct Descriptors {
 }
 
 impl Engine {
-    /// Looks whether the program left us our descriptors, unless that was done a moment ago. The device fails if not.
+    /// Looks whether the program left us our descriptors, unless that was done a moment ago. The
+    /// device fails if not.
     pub(crate) fn look_at_descriptors(&mut self) {
         let now = self.clock.now();
         if self.is_dead() || self.descriptors.looked.is_some_and(|at| now.since(at) < EVERY) {
@@ -43,8 +46,8 @@ impl Engine {
         }
     }
 
-    /// Whether datagrams may be sent and received: the look is not long ago, or the sockets are ours still. The device fails for
-    /// others the next time that all is looked at.
+    /// Whether datagrams may be sent and received: the look is not long ago, or the sockets are
+    /// ours still. The device fails for others the next time that all is looked at.
     #[inline]
     pub(super) fn may_use_udp(&mut self) -> bool {
         let now = self.udp_now();

@@ -1,16 +1,19 @@
 //! The direct path: one-sided operations on another process's memory, carried out by the initiator.
 //!
-//! A NIC needs no thread of its target to write its memory. Where the kernel lets us, neither do we: the initiator looks
-//! the key up in the target's published table, copies, and is done. Between two processes of one user with ptrace
-//! permission that is `process_vm_writev`, or a plain copy where the target's memory is a file that both map.
+//! A NIC needs no thread of its target to write its memory. Where the kernel lets us, neither do
+//! we: the initiator looks the key up in the target's published table, copies, and is done. Between
+//! two processes of one user with ptrace permission that is `process_vm_writev`, or a plain copy
+//! where the target's memory is a file that both map.
 //!
-//! While it copies, the initiator holds its *guard slot* ([`Outbound::hold`]). Who takes a region away first kills its
-//! table entry and then waits for the slots that were held for its key; who copies looks, every 256 KiB, whether the entry
-//! still lives. So once a region is deregistered nothing touches its memory. The waiting is done by [`crate::Hca`], which
-//! gives the engine's lock up meanwhile.
+//! While it copies, the initiator holds its *guard slot* ([`Outbound::hold`]). Who takes a region
+//! away first kills its table entry and then waits for the slots that were held for its key; who
+//! copies looks, every 256 KiB, whether the entry still lives. So once a region is deregistered
+//! nothing touches its memory. The waiting is done by [`crate::Hca`], which gives the engine's lock
+//! up meanwhile.
 //!
-//! A process is reached by its number, which outlives it. Its table has a mark that the kernel clears before the process
-//! ends or executes another program ([`umem::mark`]), and that is looked at right before each piece.
+//! A process is reached by its number, which outlives it. Its table has a mark that the kernel
+//! clears before the process ends or executes another program ([`umem::mark`]), and that is looked
+//! at right before each piece.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -55,7 +58,8 @@ struct Mapped {
     umem: Option<Umem>,
 }
 
-/// Files of a peer that are open here, and gates of its buffers, by inode: an inode is not used again while they are.
+/// Files of a peer that are open here, and gates of its buffers, by inode: an inode is not used
+/// again while they are.
 #[derive(Debug)]
 struct Files {
     pidfd: Option<Known>,
@@ -173,8 +177,8 @@ impl DirectPeer {
         self.table.lives(key)
     }
 
-    /// Who may do what is decided as the target's responder would. What it would refuse is declined here, so that the
-    /// refusal comes from the target itself.
+    /// Who may do what is decided as the target's responder would. What it would refuse is declined
+    /// here, so that the refusal comes from the target itself.
     fn check(&self, parties: Parties, op: &OneSided<'_>) -> Option<(MrWords, u64)> {
         let need = match op.kind {
             OneSidedKind::Write => Access::REMOTE_WRITE,
@@ -271,7 +275,8 @@ impl DirectPeer {
         if !op.remote_addr.is_multiple_of(8) {
             return Direct::Declined;
         }
-        // Both ends are held where they are before anything happens: an atomic cannot be taken back.
+        // Both ends are held where they are before anything happens: an atomic cannot be taken
+        // back.
         let mut parts: SmallVec<[(Umem, u64, u64); 1]> = SmallVec::new();
         let found = for_each_sge(mrs, pd, sges, 0, 8, Access::LOCAL_WRITE, |umem, at, length| {
             parts.push((umem.clone(), at, u64::from(length)));
@@ -377,8 +382,9 @@ fn copy_mapped(
     Direct::Done
 }
 
-/// Copies by peers that were under way when something was withdrawn. Whoever withdrew it waits for them, without the
-/// engine's lock: a peer that was stopped in the middle of one holds up nobody else.
+/// Copies by peers that were under way when something was withdrawn. Whoever withdrew it waits for
+/// them, without the engine's lock: a peer that was stopped in the middle of one holds up nobody
+/// else.
 #[derive(Debug, Default)]
 #[must_use = "what was withdrawn may be touched until these copies are over"]
 pub(crate) struct UnderWay(SmallVec<[(u64, Held); 4]>);
@@ -390,8 +396,8 @@ impl UnderWay {
 }
 
 impl Engine {
-    /// Says, or no longer says, that the peer of a QP may use it without our engine. What was said before may still be
-    /// made use of by copies under way.
+    /// Says, or no longer says, that the peer of a QP may use it without our engine. What was said
+    /// before may still be made use of by copies under way.
     pub(crate) fn publish_qp(&mut self, id: QpId) -> UnderWay {
         let Some(table) = self.core.table.as_ref() else { return UnderWay::default() };
         let word = self.qps.get(id).and_then(|entry| {
@@ -408,7 +414,8 @@ impl Engine {
         if table.set_qp(id, word) { self.all_copies() } else { UnderWay::default() }
     }
 
-    /// The copies of peers now, of those that are meant. Each connection is named by its random number.
+    /// The copies of peers now, of those that are meant. Each connection is named by its random
+    /// number.
     fn copies(&self, is_meant: impl Fn(Held) -> bool) -> UnderWay {
         let held = self.receivers.inbounds.iter().map(|from| (from.peer().nonce, from.held()));
         UnderWay(held.filter(|(_, held)| is_meant(*held)).collect())
@@ -446,7 +453,8 @@ impl Engine {
         self.core.table.as_ref()
     }
 
-    /// Makes a region known to peers that may touch it without our engine, and says in the log how peers reach it.
+    /// Makes a region known to peers that may touch it without our engine, and says in the log how
+    /// peers reach it.
     pub(crate) fn publish_mr(&mut self, id: MrId) {
         let Some(mr) = self.core.mrs.get(id) else { return };
         if !mr.access.intersects(Access::REMOTE) {

@@ -13,7 +13,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// The name of the budget.
 const WHAT: &str = "dm";
 
-/// What this process has of it. It ends with the process: nothing is left to be freed by somebody else.
+/// What this process has of it. It ends with the process: nothing is left to be freed by somebody
+/// else.
 #[derive(Debug, Default)]
 pub(crate) struct DmBudget {
     used: u64,
@@ -76,7 +77,8 @@ impl DmBudget {
         }
     }
 
-    /// The child of a fork has no VF of its own to name anything by. The descriptors were closed by the fork.
+    /// The child of a fork has no VF of its own to name anything by. The descriptors were closed by
+    /// the fork.
     pub(crate) fn abandon_in_child(&mut self) {
         self.is_alone = true;
         (self.settled, self.asked) = (None, None);

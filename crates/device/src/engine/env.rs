@@ -32,7 +32,8 @@ pub(crate) struct QpFacts {
     pub(crate) qpn: Qpn,
     pub(crate) qp_type: QpType,
     pub(crate) ctx: CtxId,
-    /// The domain of what peers name. The lists of the program's requests have one of their own ([`QpFacts::pd_of`]).
+    /// The domain of what peers name. The lists of the program's requests have one of their own
+    /// ([`QpFacts::pd_of`]).
     pub(crate) pd: PdId,
     /// That of a shared queue which its receives are taken from.
     pub(crate) srq_pd: Option<PdId>,
@@ -73,8 +74,9 @@ pub(crate) struct QpFacts {
 }
 
 impl QpFacts {
-    /// The domain of the lists of a side's requests. Receives of a shared queue are in the queue's (IBA 10.2.9), and so
-    /// are the READs that it makes of tagged messages: a QP over such a queue has no sends of the program.
+    /// The domain of the lists of a side's requests. Receives of a shared queue are in the queue's
+    /// (IBA 10.2.9), and so are the READs that it makes of tagged messages: a QP over such a queue
+    /// has no sends of the program.
     #[inline]
     fn pd_of(&self, side: Side) -> PdId {
         match (side, self.srq_pd) {
@@ -181,7 +183,8 @@ impl<'a> QpEnv<'a, '_> {
         self.with_payload(source, |env| env.loop_payload(source))
     }
 
-    /// Does something with a payload; memory of it that is absent is brought in first, if that can be now.
+    /// Does something with a payload; memory of it that is absent is brought in first, if that can
+    /// be now.
     fn with_payload<T>(
         &mut self,
         source: &Source<'_>,
@@ -277,8 +280,8 @@ impl<'a> QpEnv<'a, '_> {
                 self.core.counters.tx_shm_packets += 1;
                 Ok(())
             }
-            // A slow receiver slows its senders, as priority flow control does; one that stopped does not stop those
-            // who may drop.
+            // A slow receiver slows its senders, as priority flow control does; one that stopped
+            // does not stop those who may drop.
             Err(PushError::Full) => {
                 let may_drop = !self.facts.qp_type.is_reliable();
                 if !may_drop || !self.core.peers.is_stalled(vf, self.core.now) {
@@ -298,8 +301,8 @@ impl<'a> QpEnv<'a, '_> {
         }
     }
 
-    /// The type of service of a packet: the program's, and what a connection that takes part in congestion control tells
-    /// switches. A notification is not to be marked itself.
+    /// The type of service of a packet: the program's, and what a connection that takes part in
+    /// congestion control tells switches. A notification is not to be marked itself.
     fn traffic_class(&self, av: &Av, headers: &Headers) -> u8 {
         let asked = av.traffic_class;
         if headers.bth.opcode == Opcode::Cnp {
@@ -316,7 +319,8 @@ impl<'a> QpEnv<'a, '_> {
         if tells && asked & ecn::MASK == 0 { asked | ecn::ECT_0 } else { asked }
     }
 
-    /// Sends packets one behind the other, among which the payload is shared evenly, and says how many.
+    /// Sends packets one behind the other, among which the payload is shared evenly, and says how
+    /// many.
     fn send_udp(
         &mut self,
         av: &Av,
@@ -332,7 +336,8 @@ impl<'a> QpEnv<'a, '_> {
             self.count(Counter::DroppedPacket);
             return Ok(1);
         };
-        // Of a run, the region is looked up once. What cannot be read is found again, and said, by `fill`.
+        // Of a run, the region is looked up once. What cannot be read is found again, and said, by
+        // `fill`.
         let whole = if packets > 1 { in_one_piece(mrs, pd, source) } else { None };
         let gather = Gather { mrs, pd, source: *source, whole };
         udp.push_run(*sgid, av, headers, length, packets, gather)
@@ -408,7 +413,8 @@ impl QpEnv<'_, '_> {
     /// Copies a payload aside, as far as it can be read.
     pub(crate) fn gather(&self, source: &Source<'_>, room: &mut [u8]) {
         let (pd, mrs) = (self.pd_for(source), &self.core.mrs);
-        // What was sent a moment ago can be read, unless somebody took it away since; then the zeros stay.
+        // What was sent a moment ago can be read, unless somebody took it away since; then the
+        // zeros stay.
         match *source {
             Source::Empty => {}
             Source::Bytes(bytes) => room.copy_from_slice(bytes),
@@ -700,8 +706,8 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     fn invalidate(&mut self, rkey: RKey) -> Result<(), RemoteError> {
-        // Only memory windows and fast-registered regions can be invalidated (IBA 10.6.5), and the latter are the
-        // kernel's.
+        // Only memory windows and fast-registered regions can be invalidated (IBA 10.6.5), and the
+        // latter are the kernel's.
         self.core.mrs.windows.invalidate(self.facts.pd, self.facts.qpn, rkey)
     }
 
@@ -719,8 +725,8 @@ impl<'p> Env for QpEnv<'_, 'p> {
             }
             None => self.core.mrs.remote_whole(pd, rkey, access)?,
         }
-        // ORDERING: what was stored before is seen by whoever sees what is stored after; memory that all threads share
-        // needs no more.
+        // ORDERING: what was stored before is seen by whoever sees what is stored after; memory
+        // that all threads share needs no more.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         Ok(())
     }
@@ -774,7 +780,8 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 }
 
-/// Says in the log what a packet for a QP was dropped or refused for, or not taken for new: who guesses numbers and keys shows there.
+/// Says in the log what a packet for a QP was dropped or refused for, or not taken for new: who
+/// guesses numbers and keys shows there.
 fn tell_of_drop(qpn: Qpn, counter: Counter) {
     let why = match counter {
         Counter::OutOfSequence => "its sequence number is not due yet",

@@ -10,8 +10,8 @@ use crate::refusal::{Kind, Refusal, Result};
 
 /// Events and an eventfd in semaphore mode whose count is their number.
 ///
-/// So the descriptor is readable exactly while an event waits, one read takes one event, `O_NONBLOCK` works as on a
-/// kernel's channel, and each event is an edge for edge-triggered epoll.
+/// So the descriptor is readable exactly while an event waits, one read takes one event,
+/// `O_NONBLOCK` works as on a kernel's channel, and each event is an edge for edge-triggered epoll.
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
     fd: Known,

@@ -40,7 +40,8 @@ struct Failed {
 }
 
 impl QpEnv<'_, '_> {
-    /// Says why a work request fails: in the log, in the file of `peerdma explain`, and for who asks for it later.
+    /// Says why a work request fails: in the log, in the file of `peerdma explain`, and for who
+    /// asks for it later.
     #[cold]
     pub(crate) fn explain(&mut self, account: &Account) {
         let words = words(self.core, self.facts, account);
@@ -51,7 +52,8 @@ impl QpEnv<'_, '_> {
 }
 
 impl Core {
-    /// The same of an operation on a list of tags, which is of no QP: no receive there has the handle that it names.
+    /// The same of an operation on a list of tags, which is of no QP: no receive there has the
+    /// handle that it names.
     #[cold]
     pub(crate) fn explain_no_such_tag(&mut self, srq: SrqId, wr_id: u64, handle: u32) {
         let (status, reason) = (WcStatus::TmErr, Reason::NoSuchTag);
@@ -91,8 +93,9 @@ impl Core {
 }
 
 impl Engine {
-    /// Why a work request of a QP failed, in a sentence: what it was, what the peer said, what was tried. Of a request that
-    /// was flushed, why the QP was in error, as far as a work request of it failed. The last few hundred failures are known.
+    /// Why a work request of a QP failed, in a sentence: what it was, what the peer said, what was
+    /// tried. Of a request that was flushed, why the QP was in error, as far as a work request of
+    /// it failed. The last few hundred failures are known.
     pub fn explain(&self, qpn: Qpn, wr_id: u64, status: WcStatus) -> Option<String> {
         if status == WcStatus::Success {
             return None;
@@ -111,7 +114,8 @@ impl Engine {
     }
 }
 
-/// The sentence of a request that was flushed, of a QP none of whose work requests is known to have failed.
+/// The sentence of a request that was flushed, of a QP none of whose work requests is known to have
+/// failed.
 fn flushed(qpn: Qpn, wr_id: u64) -> String {
     let (status, reason) = (WcStatus::WrFlushErr, Reason::Flushed);
     format!(

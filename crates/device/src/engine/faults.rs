@@ -1,7 +1,8 @@
 //! The fault thread: asks exporters of other processes where their buffers went.
 //!
-//! An engine answers a packet at once or not at all; another process answers when it is scheduled. So the question is
-//! asked here, and the access that found the memory gone is tried again when the answer is there.
+//! An engine answers a packet at once or not at all; another process answers when it is scheduled.
+//! So the question is asked here, and the access that found the memory gone is tried again when the
+//! answer is there.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::import::Import;
 use crate::waits::Waits;
 
-/// The queue of the fault thread, which starts with the first question and ends with the last handle.
+/// The queue of the fault thread, which starts with the first question and ends with the last
+/// handle.
 #[derive(Debug)]
 pub(crate) struct Faults {
     waits: Arc<Waits>,

@@ -1,4 +1,5 @@
-//! What the fault thread finds out about a buffer, until the access that wanted to know comes for it.
+//! What the fault thread finds out about a buffer, until the access that wanted to know comes for
+//! it.
 
 use std::time::{Duration, Instant};
 
@@ -8,14 +9,14 @@ use umem::Umem;
 use super::import::Remapped;
 use super::present::BroughtIn;
 
-/// How long an exporter's no waits for the access that asked: longer than a peer does that was told to come again (655 ms
-/// at most, IBA table 45).
+/// How long an exporter's no waits for the access that asked: longer than a peer does that was told
+/// to come again (655 ms at most, IBA table 45).
 const REFUSED: Duration = Duration::from_secs(1);
 
 /// A question to the fault thread and its answer.
 ///
-/// The answer is for those who asked. An access gives up after a while and is tried again, so the answer waits for it; but a no
-/// that was true once must not meet an access that did not ask.
+/// The answer is for those who asked. An access gives up after a while and is tried again, so the
+/// answer waits for it; but a no that was true once must not meet an access that did not ask.
 #[derive(Debug, Default)]
 pub(super) struct Finding {
     /// The thread was asked, and has not let go of the buffer yet.
@@ -78,8 +79,8 @@ impl Finding {
         self.found.is_some()
     }
 
-    /// What the thread will say, or said, to an access that is tried again. A no is taken, as the access fails by it; memory that
-    /// is there stays so until the access takes it.
+    /// What the thread will say, or said, to an access that is tried again. A no is taken, as the
+    /// access fails by it; memory that is there stays so until the access takes it.
     pub(super) fn outlook(&mut self, gate: Option<GateState>) -> BroughtIn {
         match &self.found {
             None if self.is_asked => BroughtIn::NotYet,
@@ -91,7 +92,8 @@ impl Finding {
         }
     }
 
-    /// Whether the answer still tells how things are. A no is of the time of a reset, say, which the gate shows to be over.
+    /// Whether the answer still tells how things are. A no is of the time of a reset, say, which
+    /// the gate shows to be over.
     fn still_holds(&self, gate: Option<GateState>) -> bool {
         let Some(asked) = self.found_at else { return false };
         match &self.found {

@@ -1,15 +1,17 @@
 //! Whose word is taken for where a datagram came from.
 //!
-//! UDP 4791 belongs to the processes of one user; those of others get their packets forwarded over a ring. Such a datagram
-//! names its source, and only whoever forwards it has seen it. So it is taken from those alone who can have received it:
+//! UDP 4791 belongs to the processes of one user; those of others get their packets forwarded over
+//! a ring. Such a datagram names its source, and only whoever forwards it has seen it. So it is
+//! taken from those alone who can have received it:
 //!
 //! * processes of our own user, which is one trust domain;
 //! * root, who can send any packet with any source anyway;
-//! * the user who holds the port, as the kernel says, on the address that the datagram was sent to. While we hold it
-//!   ourselves there is no other.
+//! * the user who holds the port, as the kernel says, on the address that the datagram was sent to.
+//!   While we hold it ourselves there is no other.
 //!
-//! A user who takes the port first can thus forge packets to those who depend on it. That user receives all of them, too,
-//! and the kernel offers no way to tell a port taken for good from one taken for ill.
+//! A user who takes the port first can thus forge packets to those who depend on it. That user
+//! receives all of them, too, and the kernel offers no way to tell a port taken for good from one
+//! taken for ill.
 
 use std::net::IpAddr;
 use std::time::Duration;

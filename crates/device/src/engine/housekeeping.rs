@@ -1,4 +1,5 @@
-//! What is looked at now and then: who came and who went, the netdev, and whether the kernel still gives us our datagrams.
+//! What is looked at now and then: who came and who went, the netdev, and whether the kernel still
+//! gives us our datagrams.
 
 use std::time::Instant;
 
@@ -25,7 +26,8 @@ impl Engine {
                 Event::NewInbound(inbound) => {
                     tracing::debug!(target: "peerdma::peer", "ring from {}", inbound.peer());
                     self.core.peers.waits().add_always(&*inbound);
-                    // A VF has one ring to us. What lies in an older one is still taken, as of one that went.
+                    // A VF has one ring to us. What lies in an older one is still taken, as of one
+                    // that went.
                     let vf = inbound.peer().vf;
                     let older =
                         self.receivers.inbounds.iter_mut().filter(|old| old.peer().vf == vf);
@@ -48,9 +50,11 @@ impl Engine {
         if !gone.is_empty() {
             gone.sort_unstable();
             gone.dedup();
-            // What a peer pushed before it went is still delivered. One that goes only now has its turn later.
+            // What a peer pushed before it went is still delivered. One that goes only now has its
+            // turn later.
             let (is_holding, left) = self.receive_of_gone(&gone);
-            // It may have been the one that had the port, which the kernel takes away a little later.
+            // It may have been the one that had the port, which the kernel takes away a little
+            // later.
             if self.core.is_deaf {
                 self.receivers.port_may_be_free(self.core.now);
             }
@@ -116,8 +120,8 @@ impl Engine {
         }
     }
 
-    /// Takes the UDP port if it was another user's and is free now. Not while a datagram waits that cannot be sent: its ICRC covers
-    /// the port that it is to leave from.
+    /// Takes the UDP port if it was another user's and is free now. Not while a datagram waits that
+    /// cannot be sent: its ICRC covers the port that it is to leave from.
     fn take_port(&mut self) -> bool {
         if !self.core.is_deaf {
             return false;

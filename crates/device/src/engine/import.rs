@@ -1,9 +1,10 @@
 //! The NIC as importer of dma-bufs.
 //!
-//! A region on a dma-buf is an attachment of the class that the NIC's persona has (`docs/semantics.md` 2.3 to 2.6), and
-//! the addresses it got from the exporter. When the exporter moves or takes away the memory, its gate stops every access
-//! first, in this process and in those that use the direct path; the call to the importer only gives the map back. It
-//! needs nothing of the engine, whose lock it never takes: an exporter may hold its own lock for as long as it likes
+//! A region on a dma-buf is an attachment of the class that the NIC's persona has
+//! (`docs/semantics.md` 2.3 to 2.6), and the addresses it got from the exporter. When the exporter
+//! moves or takes away the memory, its gate stops every access first, in this process and in those
+//! that use the direct path; the call to the importer only gives the map back. It needs nothing of
+//! the engine, whose lock it never takes: an exporter may hold its own lock for as long as it likes
 //! without a QP noticing, but for accesses to this very buffer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,10 +39,11 @@ pub(crate) struct Import {
     changed: Condvar,
 }
 
-/// How long an access waits for the fault thread before it is put off: about what a page fault costs a NIC.
+/// How long an access waits for the fault thread before it is put off: about what a page fault
+/// costs a NIC.
 const PATIENCE: Duration = Duration::from_micros(300);
-/// How long the fault thread keeps a buffer where it found it, for the access to happen: a GPU that moves it again and
-/// again would otherwise never let anybody in.
+/// How long the fault thread keeps a buffer where it found it, for the access to happen: a GPU that
+/// moves it again and again would otherwise never let anybody in.
 const HOLD: Duration = Duration::from_millis(2);
 /// How long it keeps it still once the access came for it.
 const ACCESS: Duration = Duration::from_micros(200);
@@ -75,7 +77,8 @@ pub(crate) enum Remapped {
     Current,
     /// Not at this moment.
     NotYet,
-    /// The exporter refused: the access that asked fails, and another may succeed (`docs/semantics.md` 2.5, 5).
+    /// The exporter refused: the access that asked fails, and another may succeed
+    /// (`docs/semantics.md` 2.5, 5).
     Refused,
     /// Never again.
     Gone,
@@ -164,8 +167,8 @@ impl Import {
                 let pin = import.attachment.pin(&resv).map_err(from_pin)?;
                 import.importer.held().pin = Some(pin);
             }
-            // The whole buffer is mapped at once, and never a part (`docs/semantics.md` 2.5). The map itself may have moved
-            // it, so the wait comes afterwards.
+            // The whole buffer is mapped at once, and never a part (`docs/semantics.md` 2.5). The
+            // map itself may have moved it, so the wait comes afterwards.
             let umem = import.map(&resv)?;
             import.wait_for_moves(&resv)?;
             umem
@@ -177,7 +180,8 @@ impl Import {
         Ok((Arc::new(import), umem))
     }
 
-    /// The kernel's `ib_umem_dmabuf_map_pages` waits for fences of memory management, without a limit.
+    /// The kernel's `ib_umem_dmabuf_map_pages` waits for fences of memory management, without a
+    /// limit.
     fn wait_for_moves(&self, resv: &ResvGuard<'_>) -> Result<()> {
         debug_assert!(resv.protects(self.attachment.resv()), "the buffer's own lock");
         let waited = self.attachment.resv().wait(Usage::Kernel, None);
@@ -185,8 +189,8 @@ impl Import {
         Ok(())
     }
 
-    /// Maps, and keeps the map. `None`: the addresses are not on the bus of this process, so that the memory is reached
-    /// as the CPU reaches it.
+    /// Maps, and keeps the map. `None`: the addresses are not on the bus of this process, so that
+    /// the memory is reached as the CPU reaches it.
     fn map(&self, resv: &ResvGuard<'_>) -> Result<Option<Umem>> {
         let map = self.attachment.map(resv, Direction::Bidirectional).map_err(from_map)?;
         let mut table = map.table().clone();
@@ -231,8 +235,9 @@ impl Import {
         Umem::dmabuf(mapping, self.offset - start, self.length).map_err(|fault| refuse(&fault))
     }
 
-    /// Maps again, at once or with the help of the fault thread. The engine is locked, and neither the program nor other
-    /// QPs are to wait for a GPU, so the wait is short; when it was too short the access is tried again.
+    /// Maps again, at once or with the help of the fault thread. The engine is locked, and neither
+    /// the program nor other QPs are to wait for a GPU, so the wait is short; when it was too short
+    /// the access is tried again.
     pub(crate) fn remap(self: &Arc<Self>, umem: &Umem, faults: &Faults) -> Remapped {
         if is_current(umem) {
             return Remapped::Current;
@@ -281,8 +286,8 @@ impl Import {
         self.gate.as_ref().map(GateSlot::state)
     }
 
-    /// Of memory that is pinned: its gate closes when it is taken away, and for a moment when it is taken away from others
-    /// who use it, which ends as it began.
+    /// Of memory that is pinned: its gate closes when it is taken away, and for a moment when it is
+    /// taken away from others who use it, which ends as it began.
     fn look_again(umem: &Umem) -> Remapped {
         let Some((gate, mapped)) = umem.gate() else { return Remapped::Gone };
         match gate.state() {
@@ -298,7 +303,8 @@ impl Import {
         self.finding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fault thread's part: waits for its turn and for the exporter, and keeps the buffer there until it was used.
+    /// The fault thread's part: waits for its turn and for the exporter, and keeps the buffer there
+    /// until it was used.
     pub(crate) fn remap_and_wait(&self, wake: impl FnOnce()) {
         let resv = self.attachment.resv().lock();
         // Before the exporter is asked: what changes while it answers makes the answer an old one.
@@ -335,7 +341,8 @@ impl Import {
         self.outcome(mapped)
     }
 
-    /// What an attempt to map came to. A refusal is of this attempt only: a GPU that is being reset maps again later.
+    /// What an attempt to map came to. A refusal is of this attempt only: a GPU that is being reset
+    /// maps again later.
     fn outcome(&self, mapped: Result<Option<Umem>>) -> Remapped {
         let why = match mapped {
             Ok(Some(umem)) => return Remapped::Here(umem),

@@ -1,8 +1,10 @@
-//! A fault plan at work: what it does to the packets, QPs, queues, regions and the port of this process.
+//! A fault plan at work: what it does to the packets, QPs, queues, regions and the port of this
+//! process.
 //!
-//! Packets are met at the two doors that every carrier shares: where a QP hands one over ([`QpEnv::transmit_injected`]) and
-//! where one is handed to a QP ([`deliver_injected`]). There is no direct path under a plan, and a packet is never longer than
-//! the path MTU, so that a rule means the same on every carrier. What is held back is kept here with its bytes.
+//! Packets are met at the two doors that every carrier shares: where a QP hands one over
+//! ([`QpEnv::transmit_injected`]) and where one is handed to a QP ([`deliver_injected`]). There is
+//! no direct path under a plan, and a packet is never longer than the path MTU, so that a rule
+//! means the same on every carrier. What is held back is kept here with its bytes.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -32,7 +34,8 @@ use crate::refusal::{Kind, Refusal, Result};
 /// Who does to GPUs what packets trigger: devices and GPUs do not know each other.
 static WEATHER: OnceLock<fn(GpuStrike)> = OnceLock::new();
 
-/// Has faults of GPUs that packets trigger done by `weather`, which returns at once: an engine is held. The first one stays.
+/// Has faults of GPUs that packets trigger done by `weather`, which returns at once: an engine is
+/// held. The first one stays.
 pub fn set_weather(weather: fn(GpuStrike)) {
     WEATHER.get_or_init(|| weather);
 }
@@ -215,7 +218,8 @@ impl Injected {
         self.held.push(held);
     }
 
-    /// Holds a datagram of QP 1 back, if the verdict has it so and not too many are held: else it comes back.
+    /// Holds a datagram of QP 1 back, if the verdict has it so and not too many are held: else it
+    /// comes back.
     pub(super) fn hold_mad(
         &mut self,
         now: Time,
@@ -373,8 +377,8 @@ impl QpEnv<'_, '_> {
         done
     }
 
-    /// Sends a packet whose ICRC is wrong. In memory there is none that could be: the packet is lost as it would be at the
-    /// port that checks it.
+    /// Sends a packet whose ICRC is wrong. In memory there is none that could be: the packet is
+    /// lost as it would be at the port that checks it.
     fn send_spoilt(
         &mut self,
         to: To<'_>,

@@ -1,18 +1,21 @@
 //! Acknowledgements that wait for a request to travel with.
 //!
-//! A datagram of its own costs an acknowledgement a system call, made before the program sees what it is for. A program
-//! that answers each message in a moment can have both sent in one: its request, and the acknowledgement behind it. So
-//! on a wire the acknowledgement waits
+//! A datagram of its own costs an acknowledgement a system call, made before the program sees what
+//! it is for. A program that answers each message in a moment can have both sent in one: its
+//! request, and the acknowledgement behind it. So on a wire the acknowledgement waits
 //!
-//! * if the program found a receive by polling, and lately posted a request each time before it polled an empty queue;
-//! * until the next request of any QP, the next poll that finds nothing, a call that arms a queue or takes a QP away, or
-//!   the background thread, which looks every [`LOOK`] once one waited, and acts if the program did not poll since it last
-//!   looked; before that, as often as it makes sure that the program still polls.
+//! * if the program found a receive by polling, and lately posted a request each time before it
+//!   polled an empty queue;
+//! * until the next request of any QP, the next poll that finds nothing, a call that arms a queue
+//!   or takes a QP away, or the background thread, which looks every [`LOOK`] once one waited, and
+//!   acts if the program did not poll since it last looked; before that, as often as it makes sure
+//!   that the program still polls.
 //!
-//! The first time that a program is seen not to answer at once, its acknowledgements cease to wait. A packet that came the
-//! short way was not looked at with a clock: where the program paused either before it polled or before it answered, it gets
-//! the benefit of the doubt, and the next packets are looked at. A QP whose own ACK timeout is
-//! short is taken to have a peer in the same hurry, and none of its acknowledgements waits.
+//! The first time that a program is seen not to answer at once, its acknowledgements cease to wait.
+//! A packet that came the short way was not looked at with a clock: where the program paused either
+//! before it polled or before it answered, it gets the benefit of the doubt, and the next packets
+//! are looked at. A QP whose own ACK timeout is short is taken to have a peer in the same hurry,
+//! and none of its acknowledgements waits.
 
 use std::time::Duration;
 
@@ -35,7 +38,8 @@ const DOUBTFUL: u32 = 64;
 /// A peer whose ACK timeout is shorter could take what waits for lost.
 const HURRY: Duration = Duration::from_millis(10);
 
-/// Whose receives completed in the last poll of the program, and since when they wait for an answer.
+/// Whose receives completed in the last poll of the program, and since when they wait for an
+/// answer.
 #[derive(Debug, Default)]
 pub(crate) struct LateAcks {
     qps: Vec<QpId>,
@@ -140,7 +144,8 @@ impl Engine {
         self.judge_late_acks(end);
     }
 
-    /// Puts acknowledgements that wait for a request into a train, behind the request if there is one.
+    /// Puts acknowledgements that wait for a request into a train, behind the request if there is
+    /// one.
     #[inline]
     pub(super) fn release_late_acks(&mut self) {
         for index in 0..self.late_acks.qps.len() {

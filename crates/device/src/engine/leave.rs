@@ -15,15 +15,16 @@ use crate::ids::QpId;
 /// How long a carrier without room is waited for. A peer that reads makes room in far less.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// How long those are waited for to whom a device that ends passed something on. They take it at once unless they are stopped, or the
-/// machine has too much to do.
+/// How long those are waited for to whom a device that ends passed something on. They take it at
+/// once unless they are stopped, or the machine has too much to do.
 const TAKEN: Duration = Duration::from_millis(500);
 
 impl Engine {
     /// Sends the answers of a QP that wait for room in their carrier.
     ///
-    /// A NIC has acknowledged a message before the program sees its completion, so the program may destroy the QP then.
-    /// Here the acknowledgement may stand behind other bytes, and without it the peer would count the message as lost.
+    /// A NIC has acknowledged a message before the program sees its completion, so the program may
+    /// destroy the QP then. Here the acknowledgement may stand behind other bytes, and without it
+    /// the peer would count the message as lost.
     pub(crate) fn settle(&mut self, id: QpId) {
         let began = self.clock.now();
         while let Some(entry) = self.qps.get(id)
@@ -45,8 +46,9 @@ impl Engine {
         }
     }
 
-    /// Gives the UDP port up so that nothing is lost that is for others: nothing new comes, what waits is passed on, and those whom
-    /// it is for have taken it when this returns, unless one is stopped. For a device that ends.
+    /// Gives the UDP port up so that nothing is lost that is for others: nothing new comes, what
+    /// waits is passed on, and those whom it is for have taken it when this returns, unless one is
+    /// stopped. For a device that ends.
     pub(crate) fn leave_port(&mut self) {
         self.flush_udp();
         let Some(udp) = self.receivers.udp.as_mut().filter(|_| !self.core.is_deaf) else { return };
@@ -64,7 +66,8 @@ impl Engine {
         self.receivers.udp = None;
     }
 
-    /// Takes what waits at the sockets. What is for others is passed on; what is for us comes too late.
+    /// Takes what waits at the sockets. What is for others is passed on; what is for us comes too
+    /// late.
     fn pass_on_what_waits(&mut self) -> bool {
         let Self { core, qps, receivers, clock, .. } = self;
         let Receivers { udp, verifier, .. } = receivers;

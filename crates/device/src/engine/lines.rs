@@ -1,5 +1,5 @@
-//! Destinations over UDP that much goes to. They are given a line of their own ([`UdpLink::open_line`]): the same datagrams, with
-//! less to do for the kernel.
+//! Destinations over UDP that much goes to. They are given a line of their own
+//! ([`UdpLink::open_line`]): the same datagrams, with less to do for the kernel.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -173,7 +173,8 @@ impl Lines {
             return;
         }
         self.swept = now;
-        // Who has no line is counted from the start, so that the places are not taken by those to whom little goes.
+        // Who has no line is counted from the start, so that the places are not taken by those to
+        // whom little goes.
         self.known.retain_mut(|known| {
             let is_used = std::mem::take(&mut known.trains) > 0;
             let State::Open(place) = known.state else { return false };

@@ -1,8 +1,9 @@
 //! The engine: every object of one process, and the progress of its QPs.
 //!
-//! One lock guards it ([`crate::Hca::lock`]). Inside, three parts are borrowed apart so that a QP can run with the rest
-//! at hand: the table of QPs, the inward half of the carriers ([`Receivers`](receivers::Receivers)), and
-//! [`Core`](core::Core), which a QP reaches through [`QpEnv`](env::QpEnv).
+//! One lock guards it ([`crate::Hca::lock`]). Inside, three parts are borrowed apart so that a QP
+//! can run with the rest at hand: the table of QPs, the inward half of the carriers
+//! ([`Receivers`](receivers::Receivers)), and [`Core`](core::Core), which a QP reaches through
+//! [`QpEnv`](env::QpEnv).
 //!
 //! ```text
 //!   post_send -> QP -> poll_transmit -> QpEnv::transmit -> loopback | ring of a peer | UDP batch
@@ -117,26 +118,29 @@ pub struct Engine {
     looks: u32,
     /// Looks at a socket where datagrams come, which found none, since the clock was read.
     since_clock: u32,
-    /// Whether the program and its peer seem to take turns: the last poll found the rings empty, or an acknowledgement, or
-    /// the program sent something since, and either was of the only request of its QP.
+    /// Whether the program and its peer seem to take turns: the last poll found the rings empty, or
+    /// an acknowledgement, or the program sent something since, and either was of the only request
+    /// of its QP.
     takes_turns: bool,
     alarm: Alarm,
     descriptors: Descriptors,
     pub(crate) life: Life,
 }
 
-/// Packets a QP may send before another has its turn: a few long ones on one host, and over a network what one system call
-/// takes, as each turn ends with such calls.
+/// Packets a QP may send before another has its turn: a few long ones on one host, and over a
+/// network what one system call takes, as each turn ends with such calls.
 const BURST: usize = 16;
 const WIRE_BURST: usize = 64;
-/// After so many timeouts in a row, what goes to a peer goes the usual way again: a network may take nothing from another port.
+/// After so many timeouts in a row, what goes to a peer goes the usual way again: a network may
+/// take nothing from another port.
 const SILENT: u32 = 2;
 /// The clock is read, and timers are looked at, once in this many polls that found nothing.
 const POLLS_PER_CLOCK: u32 = 64;
-/// The same of looks at a socket where datagrams come lately, which take longer: a datagram that needs no more than a rough idea
-/// of the time is to have one of some microseconds.
+/// The same of looks at a socket where datagrams come lately, which take longer: a datagram that
+/// needs no more than a rough idea of the time is to have one of some microseconds.
 const LOOKS_PER_CLOCK: u32 = 16;
-/// A socket that was silent lately is looked at with one in so many looks at the clock, as that is a system call.
+/// A socket that was silent lately is looked at with one in so many looks at the clock, as that is
+/// a system call.
 const LOOKS_PER_SOCKET: u32 = 8;
 
 impl Engine {
@@ -195,7 +199,8 @@ impl Engine {
     /// The counters since the device was opened.
     pub fn counters(&self) -> crate::Counters {
         let mut counters = self.core.counters;
-        // Exporters take mappings back without the engine, so those of regions that exist are counted where they are.
+        // Exporters take mappings back without the engine, so those of regions that exist are
+        // counted where they are.
         let regions = self.core.mrs.ids().filter_map(|id| self.core.mrs.get(id));
         let imports = regions.filter_map(|mr| mr.import.as_ref());
         counters.page_invalidations += imports.map(|import| import.invalidations()).sum::<u64>();
@@ -214,9 +219,11 @@ impl Engine {
         self.clock.wall(Time::from_nanos(timestamp))
     }
 
-    /// Takes what has arrived and sends what can be sent, without waiting. Says whether anything moved.
+    /// Takes what has arrived and sends what can be sent, without waiting. Says whether anything
+    /// moved.
     ///
-    /// What comes rarely, such as a new peer, is left to [`Engine::progress_fully`], which the background thread calls.
+    /// What comes rarely, such as a new peer, is left to [`Engine::progress_fully`], which the
+    /// background thread calls.
     pub fn progress(&mut self) -> bool {
         self.progress_for(false)
     }
@@ -238,7 +245,8 @@ impl Engine {
             if !is_idle {
                 // What came goes before the clock, but not again and again.
                 let may_wait = self.polls < 2 * POLLS_PER_CLOCK;
-                // Where more than one packet comes between two polls, those who send them want throughput.
+                // Where more than one packet comes between two polls, those who send them want
+                // throughput.
                 if std::mem::take(&mut self.takes_turns) && may_wait && self.receive_short() {
                     return true;
                 }
@@ -268,7 +276,8 @@ impl Engine {
         moved
     }
 
-    /// Takes datagrams where they come one after the other, and nothing else does. Nothing needs to know the time but they.
+    /// Takes datagrams where they come one after the other, and nothing else does. Nothing needs to
+    /// know the time but they.
     fn receive_hot_udp(&mut self, poll: bool) -> bool {
         self.late_acks.set_polled(poll);
         let moved = self.receive_udp(Look::Likely);
@@ -302,7 +311,8 @@ impl Engine {
         moved | (is_clock_due && self.fire_timers())
     }
 
-    /// Whether nothing is to be sent, and nothing to be taken but what rings hold, as far as memory tells.
+    /// Whether nothing is to be sent, and nothing to be taken but what rings hold, as far as memory
+    /// tells.
     #[inline]
     fn is_quiet_beside_rings(&self) -> bool {
         self.ready.is_empty()
@@ -498,8 +508,8 @@ impl Engine {
         if self.next_deadline().is_none_or(|at| at > now) {
             return false;
         }
-        // Who did not run for a while has a queue of packets: what already lies there came in time, also from a peer whose
-        // ring is not known yet.
+        // Who did not run for a while has a queue of packets: what already lies there came in time,
+        // also from a peer whose ring is not known yet.
         if self.timers.peek().is_some_and(|Reverse((at, _))| *at <= now) {
             self.housekeeping();
         }

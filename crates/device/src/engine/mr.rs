@@ -49,8 +49,8 @@ pub(crate) struct Mr {
     pub(crate) peer: Option<PeerRegion>,
     /// Which pages are there, of a region paged on demand.
     pub(crate) odp: Option<Box<Odp>>,
-    /// Set when the memory was taken away for good: the key is dead, and stays reserved until the region is
-    /// deregistered (`docs/semantics.md` 2.4).
+    /// Set when the memory was taken away for good: the key is dead, and stays reserved until the
+    /// region is deregistered (`docs/semantics.md` 2.4).
     pub(crate) is_revoked: bool,
     /// Pages charged to the limit of locked memory.
     pub(crate) pinned: u64,
@@ -66,15 +66,16 @@ impl Mr {
         (end <= self.length).then_some(self.offset + offset)
     }
 
-    /// Whether the pages under `length` bytes at `addr` are there, as far as the region keeps count.
+    /// Whether the pages under `length` bytes at `addr` are there, as far as the region keeps
+    /// count.
     #[inline]
     fn is_present(&self, addr: u64, length: u64) -> bool {
         self.odp.as_ref().is_none_or(|odp| odp.is_present(addr, length))
     }
 }
 
-/// All regions, by key: the index in the upper 24 bits, a tag in the lower 8 that begins anywhere and changes with each use of
-/// the index.
+/// All regions, by key: the index in the upper 24 bits, a tag in the lower 8 that begins anywhere
+/// and changes with each use of the index.
 #[derive(Debug, Default)]
 pub(crate) struct MrTable {
     slots: Slab<Mr>,
@@ -272,7 +273,8 @@ impl MrTable {
         mr.place(addr, length).map(|_| ()).ok_or(RemoteError::Access)
     }
 
-    /// The region that a peer names, by its key or by that of a window on it, and the address in it.
+    /// The region that a peer names, by its key or by that of a window on it, and the address in
+    /// it.
     #[inline]
     fn find_remote(
         &self,

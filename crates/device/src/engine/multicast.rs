@@ -1,8 +1,10 @@
-//! Multicast: groups of datagram QPs (IBA 10.5), each of which is an IP multicast group (RoCEv2 Annex A17.4.5).
+//! Multicast: groups of datagram QPs (IBA 10.5), each of which is an IP multicast group (RoCEv2
+//! Annex A17.4.5).
 //!
-//! A group with members has a socket of its own ([`link::udp::UdpLink::join`]); the kernel sends the IGMP or MLD report, and
-//! gives a copy of each packet to every process that joined. What this host sends comes back the same way, so a sender
-//! that is attached receives its own messages, as with the kernel's drivers.
+//! A group with members has a socket of its own ([`link::udp::UdpLink::join`]); the kernel sends
+//! the IGMP or MLD report, and gives a copy of each packet to every process that joined. What this
+//! host sends comes back the same way, so a sender that is attached receives its own messages, as
+//! with the kernel's drivers.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -27,13 +29,13 @@ pub(crate) struct Group {
 }
 
 impl Engine {
-    /// Attaches a datagram QP to a group: it receives what is sent there. Attached again, it is a member as before
-    /// (`ib_uverbs_attach_mcast` of the kernel).
+    /// Attaches a datagram QP to a group: it receives what is sent there. Attached again, it is a
+    /// member as before (`ib_uverbs_attach_mcast` of the kernel).
     ///
-    /// Refused as [`Invalid`](Kind::Invalid) for a QP that is not UD and a GID that is no group's; as
-    /// [`NoMemory`](Kind::NoMemory) beyond [`max_mcast_grp`](crate::DeviceAttr::max_mcast_grp) groups or
-    /// [`max_mcast_qp_attach`](crate::DeviceAttr::max_mcast_qp_attach) members; as [`NotPermitted`](Kind::NotPermitted) while
-    /// the UDP port of RoCEv2 is not ours.
+    /// Refused as [`Invalid`](Kind::Invalid) for a QP that is not UD and a GID that is no group's;
+    /// as [`NoMemory`](Kind::NoMemory) beyond [`max_mcast_grp`](crate::DeviceAttr::max_mcast_grp)
+    /// groups or [`max_mcast_qp_attach`](crate::DeviceAttr::max_mcast_qp_attach) members; as
+    /// [`NotPermitted`](Kind::NotPermitted) while the UDP port of RoCEv2 is not ours.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach_mcast(&mut self, id: QpId, gid: Gid) -> Result<()> {
         self.check_mcast("attach_mcast", id, gid)?;
@@ -81,7 +83,8 @@ impl Engine {
         Ok(())
     }
 
-    /// How many groups a QP is in. While there are any it cannot be destroyed (`ibv_attach_mcast(3)`).
+    /// How many groups a QP is in. While there are any it cannot be destroyed
+    /// (`ibv_attach_mcast(3)`).
     pub(crate) fn groups_of(&self, id: QpId) -> usize {
         self.core.groups.iter().filter(|group| group.members.contains(&id)).count()
     }
@@ -133,13 +136,15 @@ fn cannot_join(gid: Gid, error: &BindError) -> Refusal {
     Refusal::new(kind, format!("attach_mcast: {gid:?}: {error}"))
 }
 
-/// Whether a packet goes to a group, by both of its destinations, which have to agree (IBA 9.6.1.3.1): `None` if they do not.
+/// Whether a packet goes to a group, by both of its destinations, which have to agree (IBA
+/// 9.6.1.3.1): `None` if they do not.
 pub(super) fn is_for_group(qpn: Qpn, dst: SocketAddr) -> Option<bool> {
     let is_group = dst.ip().is_multicast();
     ((qpn == Qpn::MULTICAST) == is_group).then_some(is_group)
 }
 
-/// Gives a packet to every member of a group in this process, each of which checks its Q_Key and needs a receive of its own.
+/// Gives a packet to every member of a group in this process, each of which checks its Q_Key and
+/// needs a receive of its own.
 pub(super) fn deliver_to_group(
     core: &mut Core,
     qps: &mut QpTable,

@@ -1,7 +1,9 @@
-//! The region that is nowhere: it reads as zeros, and what is written to it is gone (`ibv_alloc_null_mr`).
+//! The region that is nowhere: it reads as zeros, and what is written to it is gone
+//! (`ibv_alloc_null_mr`).
 //!
-//! Programs put it in scatter/gather lists where bytes are to be left out. It has one key for the whole device, every
-//! address, no protection domain that counts and no rights for peers, as mlx5's null mkey has.
+//! Programs put it in scatter/gather lists where bytes are to be left out. It has one key for the
+//! whole device, every address, no protection domain that counts and no rights for peers, as mlx5's
+//! null mkey has.
 
 use iba::{Access, LKey};
 use transport::env::LocalError;

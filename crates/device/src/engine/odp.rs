@@ -1,9 +1,10 @@
 //! On-demand paging of a program's memory.
 //!
-//! The pages of such a region count as absent until the NIC first used them or was told to bring them in. Here that is
-//! bookkeeping, as the memory is read and written by its address: what is counted, how long a fault takes and what a
-//! peer sees of it (an RNR NAK) is as with a NIC that has a page table of its own. What the program unmaps is found by
-//! the access itself, which then fails in words.
+//! The pages of such a region count as absent until the NIC first used them or was told to bring
+//! them in. Here that is bookkeeping, as the memory is read and written by its address: what is
+//! counted, how long a fault takes and what a peer sees of it (an RNR NAK) is as with a NIC that
+//! has a page table of its own. What the program unmaps is found by the access itself, which then
+//! fails in words.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

@@ -1,9 +1,11 @@
 //! What a CQ that overran ends.
 //!
-//! A completion that found no room is lost, and what it was of with it. `mlx5` and its like stop a QP that cannot complete, and say
-//! so (IBA 11.6.3.1, `IBV_EVENT_QP_FATAL`); the kernel's rxe raises the event of the CQ and goes on.
+//! A completion that found no room is lost, and what it was of with it. `mlx5` and its like stop a
+//! QP that cannot complete, and say so (IBA 11.6.3.1, `IBV_EVENT_QP_FATAL`); the kernel's rxe
+//! raises the event of the CQ and goes on.
 //!
-//! A completion is made while its QP is borrowed, so the QPs end a moment later: with the next deadline, which is now.
+//! A completion is made while its QP is borrowed, so the QPs end a moment later: with the next
+//! deadline, which is now.
 
 use iba::{AttrMask, QpAttr, QpEvent, QpState};
 use transport::env::Env;

@@ -1,4 +1,5 @@
-//! Payloads: gathered into carriers, scattered out of them, and the packets of the loopback carrier.
+//! Payloads: gathered into carriers, scattered out of them, and the packets of the loopback
+//! carrier.
 
 use iba::{Access, LKey, Qpn};
 use smallvec::SmallVec;
@@ -23,7 +24,8 @@ pub(crate) enum InPayload<'a> {
     Train(Cut<'a>),
 }
 
-/// The payloads of packets of one length that came in one train, which together are a piece of a message.
+/// The payloads of packets of one length that came in one train, which together are a piece of a
+/// message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut<'a> {
     /// From the first packet on.
@@ -102,7 +104,8 @@ impl InPayload<'_> {
         }
     }
 
-    /// Copies the whole payload into `bytes`, which is as long. Not of a reference to memory of this process.
+    /// Copies the whole payload into `bytes`, which is as long. Not of a reference to memory of
+    /// this process.
     pub(crate) fn read(&self, bytes: &mut [u8]) -> bool {
         match self {
             Self::Bytes(payload) if payload.len() == bytes.len() => bytes.copy_from_slice(payload),
@@ -115,7 +118,8 @@ impl InPayload<'_> {
         true
     }
 
-    /// Copies the first bytes of the payload into `bytes` and says how many they are; none if they cannot be read.
+    /// Copies the first bytes of the payload into `bytes` and says how many they are; none if they
+    /// cannot be read.
     pub(crate) fn head(&self, bytes: &mut [u8]) -> usize {
         let length = bytes.len().min(self.len() as usize);
         let bytes = &mut bytes[..length];
@@ -215,8 +219,8 @@ impl InPayload<'_> {
     }
 }
 
-/// The memory under a region of ours went away: says so, as the completion cannot say where. If it only moved, it is not
-/// there for the moment.
+/// The memory under a region of ours went away: says so, as the completion cannot say where. If it
+/// only moved, it is not there for the moment.
 #[cold]
 pub(crate) fn local_fault(fault: &Fault) -> LocalError {
     if let Fault::Stale { .. } = fault {
@@ -232,7 +236,8 @@ pub(crate) fn local_fault(fault: &Fault) -> LocalError {
 pub(crate) fn remote_fault(fault: &Fault) -> RemoteError {
     match fault {
         Fault::Stale { .. } => return RemoteError::NotPresent,
-        // Its address was aligned and the memory behind it is not, as in a zero-based region that begins anywhere.
+        // Its address was aligned and the memory behind it is not, as in a zero-based region that
+        // begins anywhere.
         Fault::Misaligned { .. } => return RemoteError::Misaligned,
         _ => {}
     }
@@ -241,8 +246,8 @@ pub(crate) fn remote_fault(fault: &Fault) -> RemoteError {
     RemoteError::Fault
 }
 
-/// An access that got past the gate to an address its exporter had retired: an importer that ignored an invalidation.
-/// Says whose address it was, and since when it is void.
+/// An access that got past the gate to an address its exporter had retired: an importer that
+/// ignored an invalidation. Says whose address it was, and since when it is void.
 fn report_stale_access(fault: &Fault) {
     if let Fault::Page { at, .. } = fault
         && let Some(retired) = dmabuf::window::report_stale(*at)
@@ -255,8 +260,8 @@ fn report_stale_access(fault: &Fault) {
     }
 }
 
-/// Looks whether memory can be read, before a reference to it is passed on: found out later, nobody could tell whether
-/// the source failed or the destination.
+/// Looks whether memory can be read, before a reference to it is passed on: found out later, nobody
+/// could tell whether the source failed or the destination.
 pub(crate) fn check_readable(umem: &Umem, offset: u64, length: u32) -> Result<(), Fault> {
     const PAGE: u64 = 4096;
     if length == 0 || matches!(umem.backing(), Backing::DmaBuf { .. }) {
@@ -273,7 +278,8 @@ pub(crate) fn check_readable(umem: &Umem, offset: u64, length: u32) -> Result<()
     Ok(())
 }
 
-/// Walks `length` bytes at `offset` of a list of pieces with the given lengths: the piece's index, where in it, how much.
+/// Walks `length` bytes at `offset` of a list of pieces with the given lengths: the piece's index,
+/// where in it, how much.
 pub(crate) fn for_each_piece(
     lengths: impl Iterator<Item = u32>,
     offset: u64,

@@ -9,8 +9,9 @@ use umem::Umem;
 
 use crate::refusal::{Kind, Refusal, Result, from_exporter};
 
-/// What a region by address holds of a peer's memory. The client may take it back at any moment: then the gate is closed
-/// for good, which stops every access in every process, and the next access finds the region dead.
+/// What a region by address holds of a peer's memory. The client may take it back at any moment:
+/// then the gate is closed for good, which stops every access in every process, and the next access
+/// finds the region dead.
 #[derive(Debug)]
 pub(crate) struct PeerRegion {
     pages: PeerPages,
@@ -20,7 +21,8 @@ pub(crate) struct PeerRegion {
 }
 
 impl PeerRegion {
-    /// Asks the clients for a range. `can_stop`: whether this NIC gives memory back before it is deregistered.
+    /// Asks the clients for a range. `can_stop`: whether this NIC gives memory back before it is
+    /// deregistered.
     pub(crate) fn get(
         nic: &str,
         addr: u64,
@@ -66,7 +68,8 @@ impl PeerRegion {
     }
 }
 
-/// Nobody's memory cannot be pinned: EFAULT, as without clients. A client's refusal is its own errno.
+/// Nobody's memory cannot be pinned: EFAULT, as without clients. A client's refusal is its own
+/// errno.
 fn refused(error: PeerError) -> Refusal {
     let what = format!("reg_mr: {error}");
     match &error {

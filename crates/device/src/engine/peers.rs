@@ -12,7 +12,8 @@
 //! | 8..12 | the sending QP |
 //! | then | skipped counts (8 bytes) if flagged, GRH (40 bytes) if flagged, headers, payload |
 //!
-//! What follows the fixed part of a datagram is its source and its destination, 18 bytes each, and its UDP payload.
+//! What follows the fixed part of a datagram is its source and its destination, 18 bytes each, and
+//! its UDP payload.
 //!
 //! An eight-byte message and its record fit one cache line.
 
@@ -134,16 +135,17 @@ struct Peer {
     reach: Reach,
     /// Whether its socket wakes us.
     is_watched: bool,
-    /// Since when the ring has been full without the peer taking anything, and how far it had read then.
+    /// Since when the ring has been full without the peer taking anything, and how far it had read
+    /// then.
     full_since: Option<(Time, u64)>,
 }
 
-/// A peer that takes nothing from a full ring for so long is stalled: what may be dropped is. Longer than a peer waits
-/// for its program to post a receive.
+/// A peer that takes nothing from a full ring for so long is stalled: what may be dropped is.
+/// Longer than a peer waits for its program to post a receive.
 const STALL: Duration = Duration::from_millis(300);
 
-/// Strangers on the network can name any process, as often as they like: so many that are not there are looked for in so long. Each
-/// look is a system call or two.
+/// Strangers on the network can name any process, as often as they like: so many that are not there
+/// are looked for in so long. Each look is a system call or two.
 const LOOKS: u32 = 16;
 const LOOKS_IN: Duration = Duration::from_millis(1);
 
@@ -159,7 +161,8 @@ enum Reach {
 }
 
 impl Peer {
-    /// Finds out by which path one-sided operations go, once the peer has answered, and says so with the reason.
+    /// Finds out by which path one-sided operations go, once the peer has answered, and says so
+    /// with the reason.
     fn find_reach(&mut self, vf: u16, direct: bool) {
         let Reach::Unknown = self.reach else { return };
         if *self.outbound.state() == OutboundState::Connecting {
@@ -232,7 +235,8 @@ impl Peers {
         self.peers[index].as_mut()
     }
 
-    /// Says that a packet for a process will be pushed very soon; see [`link::shm::Producer::expect_push`].
+    /// Says that a packet for a process will be pushed very soon; see
+    /// [`link::shm::Producer::expect_push`].
     #[inline]
     pub(super) fn expect_push(&mut self, vf: u16) {
         if let Some(Some(peer)) = self.peers.get_mut(usize::from(vf)) {
@@ -300,7 +304,8 @@ impl Peers {
         Ok(position)
     }
 
-    /// Carries out an operation on a peer's memory, if the peer can be reached and nothing speaks against it.
+    /// Carries out an operation on a peer's memory, if the peer can be reached and nothing speaks
+    /// against it.
     pub(crate) fn one_sided(
         &mut self,
         vf: u16,
@@ -343,7 +348,8 @@ impl Peers {
         peer.outbound.ring().free();
     }
 
-    /// Connects to a process that a QP is going to send to, so that the path to it is known when it does.
+    /// Connects to a process that a QP is going to send to, so that the path to it is known when it
+    /// does.
     pub(crate) fn prepare(&mut self, vf: u16) {
         let _ = self.peer(vf);
     }
@@ -395,7 +401,8 @@ impl Peers {
         !self.passed_on.is_empty()
     }
 
-    /// Notices whether the process at the other end of a ring is gone: another one may have its VF by now.
+    /// Notices whether the process at the other end of a ring is gone: another one may have its VF
+    /// by now.
     fn notice(&mut self, vf: u16) {
         let Some(slot) = self.peers.get_mut(usize::from(vf)) else { return };
         match slot.as_mut().map(|peer| peer.outbound.poll()) {
@@ -408,7 +415,8 @@ impl Peers {
         }
     }
 
-    /// Has the reader of the ring to a VF woken by the next [`Peers::ring_doorbells`], if it sleeps.
+    /// Has the reader of the ring to a VF woken by the next [`Peers::ring_doorbells`], if it
+    /// sleeps.
     #[inline]
     pub(super) fn ring_later(&mut self, vf: u16) {
         if !self.unrung.contains(&vf) {
@@ -536,8 +544,9 @@ impl Peers {
     }
 }
 
-/// Whether a record with payload finds room and leaves some: an acknowledgement that had to wait until the data of
-/// others is taken would be as good as lost. If not, the reader rings when it has made room.
+/// Whether a record with payload finds room and leaves some: an acknowledgement that had to wait
+/// until the data of others is taken would be as good as lost. If not, the reader rings when it has
+/// made room.
 #[inline]
 fn has_room(outbound: &mut Outbound, size: usize) -> bool {
     let ring = outbound.ring();
@@ -589,8 +598,8 @@ pub(super) fn prefix_of(record: &Record<'_>) -> Vec<u8> {
     prefix[..length].to_vec()
 }
 
-/// Takes a record apart, and puts the headers of a packet where they are to be. Every word is read once and checked; the
-/// payload stays in the ring.
+/// Takes a record apart, and puts the headers of a packet where they are to be. Every word is read
+/// once and checked; the payload stays in the ring.
 #[inline]
 pub(crate) fn parse<'a>(
     record: Foreign<'a>,

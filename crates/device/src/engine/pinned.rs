@@ -1,8 +1,9 @@
-//! Charging registered memory against the limit of locked memory, as a NIC does that pins it (`docs/semantics.md` 2.7).
+//! Charging registered memory against the limit of locked memory, as a NIC does that pins it
+//! (`docs/semantics.md` 2.7).
 //!
-//! The kernel counts for each process (`mm->pinned_vm`), whatever NICs it pins for, and so does this: a limit of 8 MiB is one of
-//! 8 MiB for all NICs together. A region paged on demand is not charged, and one of a dma-buf never. Who has CAP_IPC_LOCK is
-//! charged, too, and not refused.
+//! The kernel counts for each process (`mm->pinned_vm`), whatever NICs it pins for, and so does
+//! this: a limit of 8 MiB is one of 8 MiB for all NICs together. A region paged on demand is not
+//! charged, and one of a dma-buf never. Who has CAP_IPC_LOCK is charged, too, and not refused.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +24,8 @@ static PINNED: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Pins(u64);
 
 impl Pins {
-    /// Adds pages if, with those of all NICs of the process, they are at most so many. Else how many there are.
+    /// Adds pages if, with those of all NICs of the process, they are at most so many. Else how
+    /// many there are.
     fn charge(&mut self, pages: u64, most: Option<u64>) -> std::result::Result<(), u64> {
         let sum = |held: u64| held.checked_add(pages).filter(|sum| most.is_none_or(|m| *sum <= m));
         PINNED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum)?;
@@ -56,7 +58,8 @@ pub(crate) fn pages(addr: u64, length: u64) -> u64 {
 }
 
 impl Engine {
-    /// Refuses to pin anything when the limit is 0 (EPERM), if the persona pins: the kernel's `can_do_mlock`.
+    /// Refuses to pin anything when the limit is 0 (EPERM), if the persona pins: the kernel's
+    /// `can_do_mlock`.
     pub(crate) fn check_may_pin(&self, call: &str) -> Result<()> {
         if self.pin_limit() == Some(0) {
             refuse!(
@@ -67,8 +70,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Refuses a range whose pages, with those that are pinned, are more than the limit (ENOMEM); else how many those are, or
-    /// none if the persona does not pin.
+    /// Refuses a range whose pages, with those that are pinned, are more than the limit (ENOMEM);
+    /// else how many those are, or none if the persona does not pin.
     pub(crate) fn check_pins(&self, call: &str, addr: u64, length: u64) -> Result<u64> {
         if !self.core.config.pin_limit {
             return Ok(0);
@@ -81,8 +84,8 @@ impl Engine {
         }
     }
 
-    /// Charges the pages of a region to be registered, if the persona pins; how many those are. As the kernel's
-    /// `ib_umem_get`: EPERM when the limit is 0, ENOMEM when it is not enough.
+    /// Charges the pages of a region to be registered, if the persona pins; how many those are. As
+    /// the kernel's `ib_umem_get`: EPERM when the limit is 0, ENOMEM when it is not enough.
     pub(crate) fn charge_pins(&mut self, call: &str, addr: u64, length: u64) -> Result<u64> {
         self.check_may_pin(call)?;
         let wanted = self.check_pins(call, addr, length)?;

@@ -1,4 +1,5 @@
-//! Bringing in memory that an access found absent: pages of a region paged on demand, and buffers that their exporter moved.
+//! Bringing in memory that an access found absent: pages of a region paged on demand, and buffers
+//! that their exporter moved.
 
 use std::time::Duration;
 
@@ -18,8 +19,8 @@ pub(crate) enum BroughtIn {
     Here,
     /// Not at this moment: the access is tried again later.
     NotYet,
-    /// Who has the memory refused it to this access, which fails. The region stays, and another access may succeed
-    /// (`docs/semantics.md` 2.5, 5).
+    /// Who has the memory refused it to this access, which fails. The region stays, and another
+    /// access may succeed (`docs/semantics.md` 2.5, 5).
     Refused,
 }
 
@@ -86,8 +87,8 @@ impl Core {
         })
     }
 
-    /// What is to be expected of a list that was absent, for its buffers that move. Memory that the fault thread found is left for
-    /// the access to take, so that it stays where it is until then.
+    /// What is to be expected of a list that was absent, for its buffers that move. Memory that the
+    /// fault thread found is left for the access to take, so that it stays where it is until then.
     pub(crate) fn outlook(&self, sges: &[Sge]) -> BroughtIn {
         let outlooks = sges.iter().filter(|sge| sge.length > 0).filter_map(|sge| {
             let mr = self.mrs.get(self.mrs.id_of(sge.lkey.0)?)?;
@@ -116,8 +117,8 @@ impl Core {
         }
     }
 
-    /// Puts a region on the memory where its buffer is now, and tells peers. Those that use the old place are stopped by
-    /// the buffer's gate.
+    /// Puts a region on the memory where its buffer is now, and tells peers. Those that use the old
+    /// place are stopped by the buffer's gate.
     pub(crate) fn replace_memory(&mut self, id: MrId, umem: Umem) {
         let Some(mr) = self.mrs.get_mut(id) else { return };
         mr.umem = umem;

@@ -36,11 +36,11 @@ pub(crate) const fn vf_of(qpn: Qpn) -> u16 {
 }
 
 impl QpTable {
-    /// An empty table whose first number is at `start`, so that the QPNs of a VF that died rest before they are used
-    /// again.
+    /// An empty table whose first number is at `start`, so that the QPNs of a VF that died rest
+    /// before they are used again.
     pub(crate) fn new(vf: u16, start: u32) -> Self {
-        // QPNs 0 and 1 are special, and 0xFFFFFF is multicast; numbers of VF 0 below 16 and the last are left out in
-        // every VF, to keep one rule.
+        // QPNs 0 and 1 are special, and 0xFFFFFF is multicast; numbers of VF 0 below 16 and the
+        // last are left out in every VF, to keep one rule.
         let usable = (0..SLOTS)
             .map(|index| (start.wrapping_add(index)) % SLOTS)
             .filter(|index| (16..SLOTS - 1).contains(index));

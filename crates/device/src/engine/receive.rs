@@ -20,7 +20,8 @@ use crate::waits::Waits;
 
 /// Records taken from one ring before the next ring has its turn.
 const RING_BURST: usize = 32;
-/// Records taken at once from the ring of a process that is gone: all that a ring of the usual size can hold.
+/// Records taken at once from the ring of a process that is gone: all that a ring of the usual size
+/// can hold.
 const GONE_BURST: usize = 4096;
 
 /// What came of a look into a ring.
@@ -61,8 +62,9 @@ impl Engine {
         moved
     }
 
-    /// Takes what processes pushed before they went, as much as one call may. Says whether some of it waits in its ring for a
-    /// receive, and whose rings hold more. Others can wait: a ring that is refilled all the time is not what went.
+    /// Takes what processes pushed before they went, as much as one call may. Says whether some of
+    /// it waits in its ring for a receive, and whose rings hold more. Others can wait: a ring that
+    /// is refilled all the time is not what went.
     pub(super) fn receive_of_gone(&mut self, gone: &[u16]) -> (bool, Vec<u16>) {
         let was_holding = mem::take(&mut self.core.holding);
         let mut left = Vec::new();
@@ -205,8 +207,9 @@ impl Engine {
         let Some(udp) = udp else { return false };
         let port = udp.port();
         let mut each = |train: link::udp::Train<'_>| {
-            // To read the clock right behind a system call takes longer than to take a packet. What goes the short way needs no
-            // timer, and nobody sees when it came unless completions or packets are stamped.
+            // To read the clock right behind a system call takes longer than to take a packet. What
+            // goes the short way needs no timer, and nobody sees when it came unless completions or
+            // packets are stamped.
             core.is_behind = true;
             if late_acks.want_time() || core.stamps || core.is_observed() {
                 core.catch_up(clock);
@@ -251,8 +254,8 @@ impl Engine {
     }
 }
 
-/// Whether a packet that came by the ring of a process names no other one as its sender. Only datagrams name one: the
-/// others are compared with what their QP is connected to.
+/// Whether a packet that came by the ring of a process names no other one as its sender. Only
+/// datagrams name one: the others are compared with what their QP is connected to.
 fn is_from(core: &Core, vf: u16, headers: &Headers, grh: Option<&[u8; 40]>) -> bool {
     let is_gsi = headers.bth.dest_qp == Qpn::GSI;
     headers.deth.is_none_or(|deth| is_gsi && deth.src_qp == Qpn::GSI || vf_of(deth.src_qp) == vf)
@@ -275,8 +278,8 @@ fn open_inlet(udp: &mut UdpLink, from: SocketAddr, to: IpAddr, waits: Option<&Wa
     }
 }
 
-/// Whether a packet stays in its ring, as the program has yet to post the receive that it needs. Only the packets of one
-/// process wait.
+/// Whether a packet stays in its ring, as the program has yet to post the receive that it needs.
+/// Only the packets of one process wait.
 fn waits_for_receive(core: &mut Core, qps: &mut QpTable, headers: &Headers) -> bool {
     let Some(entry) = qps.by_number(headers.bth.dest_qp) else { return false };
     let facts = &mut entry.facts;

@@ -30,7 +30,8 @@ pub(crate) struct Receivers {
     pub(super) watched: bool,
     /// Polls of the socket left before it is looked at only now and then.
     pub(super) udp_heat: u32,
-    /// When a datagram last came, or its absence was last acted upon, and how long the next absence may be.
+    /// When a datagram last came, or its absence was last acted upon, and how long the next absence
+    /// may be.
     pub(super) heard: (Time, Duration),
     /// When to try whether the port is free, and how long to wait then for the next time.
     pub(super) try_port: Option<(Time, Duration)>,
@@ -45,12 +46,14 @@ pub(crate) enum Look {
     Likely,
 }
 
-/// How long a process with connections over UDP may hear nothing before it makes sure that the kernel still gives it its
-/// datagrams, or the processes of another user forward them; shorter than a peer's retries with the usual ACK timeout of 67 ms.
-/// Doubled while nothing comes, up to the second.
+/// How long a process with connections over UDP may hear nothing before it makes sure that the
+/// kernel still gives it its datagrams, or the processes of another user forward them; shorter than
+/// a peer's retries with the usual ACK timeout of 67 ms. Doubled while nothing comes, up to the
+/// second.
 pub(super) const SILENCE: Duration = Duration::from_millis(200);
 pub(super) const LONG_SILENCE: Duration = Duration::from_secs(4);
-/// How long after a process is gone its UDP port may still be taken; doubled up to the second, and then it was not the one.
+/// How long after a process is gone its UDP port may still be taken; doubled up to the second, and
+/// then it was not the one.
 const LINGERS: Duration = Duration::from_millis(5);
 const LINGERS_AT_MOST: Duration = Duration::from_secs(1);
 
@@ -117,7 +120,8 @@ impl Receivers {
         self.try_port = tried.map(|(_, wait)| (now + wait, 2 * wait));
     }
 
-    /// Takes the UDP port if the other user, who had it, has it no longer. Says from which port packets leave then.
+    /// Takes the UDP port if the other user, who had it, has it no longer. Says from which port
+    /// packets leave then.
     pub(super) fn take_port(&mut self, waits: &Waits) -> Option<u16> {
         let udp = self.udp.as_mut()?;
         udp.take_port().ok()?;
@@ -146,7 +150,8 @@ impl Receivers {
         self.steering = None;
     }
 
-    /// Hangs up on every peer and closes the socket. The pages that peers share stay, for their guard slots.
+    /// Hangs up on every peer and closes the socket. The pages that peers share stay, for their
+    /// guard slots.
     pub(crate) fn close(&mut self) {
         for inbound in &mut self.inbounds {
             inbound.hang_up();
@@ -157,7 +162,8 @@ impl Receivers {
         self.steering = None;
     }
 
-    /// Whether the question which process has which socket is open, so that housekeeping cannot wait.
+    /// Whether the question which process has which socket is open, so that housekeeping cannot
+    /// wait.
     pub(crate) fn is_steering(&self) -> bool {
         self.steering.as_ref().is_some_and(|steering| steering.deadline().is_some())
     }

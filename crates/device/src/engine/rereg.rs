@@ -1,4 +1,5 @@
-//! Changing a region: other memory, another protection domain, other rights (`docs/semantics.md` 2.7).
+//! Changing a region: other memory, another protection domain, other rights (`docs/semantics.md`
+//! 2.7).
 
 use iba::Access;
 use umem::Umem;
@@ -29,15 +30,16 @@ pub(crate) struct Rereging {
     change: Rereg,
     /// The rights of the region afterwards.
     access: Access,
-    /// Whether its pages are counted anew: it is on other memory, or is paged on demand and was not, or the other way round.
+    /// Whether its pages are counted anew: it is on other memory, or is paged on demand and was
+    /// not, or the other way round.
     is_anew: bool,
     /// Pages charged for it as it will be, if they are counted anew.
     pinned: u64,
 }
 
 impl Engine {
-    /// The checks of a change that come before new memory is looked at, in the kernel's order: those of `ib_uverbs_rereg_mr`,
-    /// then those of `ib_umem_check_rereg`.
+    /// The checks of a change that come before new memory is looked at, in the kernel's order:
+    /// those of `ib_uverbs_rereg_mr`, then those of `ib_umem_check_rereg`.
     pub fn check_rereg(&mut self, id: MrId, change: &Rereg) -> Result<()> {
         self.checked(id, change).map(drop)
     }
@@ -89,8 +91,8 @@ impl Engine {
         Ok((access, is_anew))
     }
 
-    /// Begins to change a region ([`crate::Hca::rereg_mr`]): checks everything and takes the region back from peers. What is
-    /// refused leaves the region as it is.
+    /// Begins to change a region ([`crate::Hca::rereg_mr`]): checks everything and takes the region
+    /// back from peers. What is refused leaves the region as it is.
     pub(crate) fn begin_rereg(&mut self, id: MrId, change: Rereg) -> Result<(Rereging, UnderWay)> {
         let (access, is_anew) = self.checked(id, &change)?;
         let is_paged = access.contains(Access::ON_DEMAND);
@@ -98,7 +100,8 @@ impl Engine {
             Some((umem, _)) => umem.clone(),
             None => self.core.mrs.get(id).expect("it was checked").umem.clone(),
         };
-        // The old pages are charged until they are let go of: the kernel pins the new ones first, too.
+        // The old pages are charged until they are let go of: the kernel pins the new ones first,
+        // too.
         let pinned = if is_anew && !is_paged {
             self.charge_pins("rereg_mr", umem.addr() as u64, umem.len())?
         } else {

@@ -20,8 +20,8 @@ impl Core {
         }
     }
 
-    /// The carrier for packets to a QP at an address: another host's address means the wire; one of our own port means
-    /// the process whose VF the QPN names, which may be this one.
+    /// The carrier for packets to a QP at an address: another host's address means the wire; one of
+    /// our own port means the process whose VF the QPN names, which may be this one.
     pub(crate) fn route(&self, av: &Av, dest: Qpn) -> Route {
         if !self.port.gids.contains(&av.dgid) || self.config.force_udp {
             return Route::Udp;
@@ -30,7 +30,8 @@ impl Core {
         if vf == self.vf { Route::Loopback } else { Route::Shm(vf) }
     }
 
-    /// The global route header that a datagram between two processes of this host would have carried.
+    /// The global route header that a datagram between two processes of this host would have
+    /// carried.
     pub(crate) fn grh(&self, av: &Av, headers: &Headers, length: u32) -> [u8; 40] {
         let src = self.port.gids.get(usize::from(av.sgid_index)).copied().unwrap_or_default();
         let payload =

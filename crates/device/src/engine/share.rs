@@ -1,4 +1,5 @@
-//! Objects that a program holds by more than one name: imported ones, and domains under a parent domain.
+//! Objects that a program holds by more than one name: imported ones, and domains under a parent
+//! domain.
 
 use super::{Engine, MrInfo};
 use crate::ids::{CtxId, DmId, MrId, PdId};

@@ -1,9 +1,10 @@
 //! The short way of small messages (`transport::Short`).
 //!
-//! A record of the ring is the same whichever way it goes at either end, and so is a datagram. Here they are written without
-//! headers in between, and recognised by comparing them with what would have been written. All that is not simply so
-//! goes the long way: packets that are recorded or tampered with, several that come at once by a ring (which one
-//! acknowledgement answers), packets within a process.
+//! A record of the ring is the same whichever way it goes at either end, and so is a datagram. Here
+//! they are written without headers in between, and recognised by comparing them with what would
+//! have been written. All that is not simply so goes the long way: packets that are recorded or
+//! tampered with, several that come at once by a ring (which one acknowledgement answers), packets
+//! within a process.
 
 pub(super) mod datagram;
 
@@ -30,8 +31,9 @@ const ACK: usize = SEND + wire::aeth::LEN;
 /// Bytes of the longest headers of a packet.
 const HEADERS: usize = wire::bth::LEN + wire::aeth::LEN;
 
-/// What stands before the payload of a record that goes the short way, in words of the machine: what was just stored in
-/// small pieces cannot be read in large ones before those stores are done, and they stand behind one to a line of the peer's.
+/// What stands before the payload of a record that goes the short way, in words of the machine:
+/// what was just stored in small pieces cannot be read in large ones before those stores are done,
+/// and they stand behind one to a line of the peer's.
 pub(super) struct Prefix {
     words: [u32; ACK / 4],
     length: usize,
@@ -95,7 +97,8 @@ struct Arrived<'a> {
     payload: Foreign<'a>,
 }
 
-/// Looks whether a record is one that goes the short way. What stands before the payload is read once.
+/// Looks whether a record is one that goes the short way. What stands before the payload is read
+/// once.
 #[inline]
 fn read(record: Foreign<'_>) -> Option<Arrived<'_>> {
     let mut bytes = [0; ACK];
@@ -187,8 +190,8 @@ impl Engine {
         true
     }
 
-    /// Lets a QP send the short way, and sees to what that leads to if it did all that there is to do. Nothing if the QP has
-    /// nothing that goes this way, and else what `send` says.
+    /// Lets a QP send the short way, and sees to what that leads to if it did all that there is to
+    /// do. Nothing if the QP has nothing that goes this way, and else what `send` says.
     #[inline]
     fn go_short(
         &mut self,
@@ -222,9 +225,9 @@ impl Engine {
 
     /// Sends the train that a packet of this QP just joined by the short way, and starts its timer.
     ///
-    /// The clock is read when the train is on its way, so that it does not wait for that. Whatever starts a timer or tells the
-    /// time before reads it for itself: how long ago the last reading was nobody knows, and a timer that starts in the past may
-    /// be over at once.
+    /// The clock is read when the train is on its way, so that it does not wait for that. Whatever
+    /// starts a timer or tells the time before reads it for itself: how long ago the last reading
+    /// was nobody knows, and a timer that starts in the past may be over at once.
     fn send_short_train(&mut self, id: QpId) {
         let core = &mut self.core;
         core.is_behind = true;

@@ -7,7 +7,8 @@ use transport::Time;
 
 use super::lines::{BUSY, MOST, SWEEP};
 
-/// Sources, and how many trains with good packets for this process came from each by a shared socket since the last sweep.
+/// Sources, and how many trains with good packets for this process came from each by a shared
+/// socket since the last sweep.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     known: Vec<(SocketAddr, IpAddr, u32)>,

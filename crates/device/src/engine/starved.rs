@@ -1,7 +1,7 @@
 //! Packets that wait where they came in, as the program has yet to post the receive that they need.
 //!
-//! The background thread empties carriers while the program is not running, and would soon have used up the receives of
-//! a program that posts new ones for those it saw filled.
+//! The background thread empties carriers while the program is not running, and would soon have
+//! used up the receives of a program that posts new ones for those it saw filled.
 
 use std::time::Duration;
 

@@ -1,8 +1,9 @@
 //! The published table: what peers of our user may touch without our engine.
 //!
-//! A sealed memfd that peers can only read. One word says of each QP who may use it and how; sixteen words describe each
-//! memory region. A region's first word holds its key while it lives, so killing a region is one store. It also counts
-//! how often the entry was written: who reads the words looks at the first once more.
+//! A sealed memfd that peers can only read. One word says of each QP who may use it and how;
+//! sixteen words describe each memory region. A region's first word holds its key while it lives,
+//! so killing a region is one store. It also counts how often the entry was written: who reads the
+//! words looks at the first once more.
 //!
 //! | offset | what |
 //! |---|---|
@@ -54,8 +55,8 @@ pub(crate) struct PeerTable {
 pub(crate) struct Marker(HostBuf);
 
 impl Marker {
-    /// Says that this process lives, as long as the calling thread does and keeps what it is given. Without it, nobody
-    /// touches what is published.
+    /// Says that this process lives, as long as the calling thread does and keeps what it is given.
+    /// Without it, nobody touches what is published.
     pub(crate) fn set(&self) -> Option<Mark> {
         let set = Mark::set(&self.0, MARK);
         set.inspect_err(|error| {
@@ -90,7 +91,8 @@ pub(crate) struct MrWords {
     pub(crate) file: Option<(i32, u64, u64)>,
     /// How the peer reaches it, if it is a dma-buf.
     pub(crate) way: Option<Way>,
-    /// The peer's descriptor of the gate that each access must enter, its inode, and the epoch in which it may.
+    /// The peer's descriptor of the gate that each access must enter, its inode, and the epoch in
+    /// which it may.
     pub(crate) gate: Option<(i32, u64, u64)>,
     /// The first word: another one means that the entry was written anew.
     pub(crate) version: u64,
@@ -282,8 +284,8 @@ impl PeerTable {
             gate: three(8),
             version: first,
         };
-        // ORDERING: the loads are sequentially consistent, as the stores are: unchanged means that no word was written
-        // in between.
+        // ORDERING: the loads are sequentially consistent, as the stores are: unchanged means that
+        // no word was written in between.
         (self.load(at) == first).then_some(words)
     }
 }

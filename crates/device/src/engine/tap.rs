@@ -1,9 +1,10 @@
 //! The capture of a NIC's packets: every packet of every carrier, as RoCEv2.
 //!
-//! Datagrams are recorded as they are. A record of a ring and a packet within the process are recorded as the packet
-//! they stand for, with its headers and ICRC: while a NIC is captured, each of its records is one packet of the path MTU,
-//! and the direct path, which has no packets, is not used. A peer that is not captured sends longer records; those are
-//! split here into the packets of that message.
+//! Datagrams are recorded as they are. A record of a ring and a packet within the process are
+//! recorded as the packet they stand for, with its headers and ICRC: while a NIC is captured, each
+//! of its records is one packet of the path MTU, and the direct path, which has no packets, is not
+//! used. A peer that is not captured sends longer records; those are split here into the packets of
+//! that message.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -38,7 +39,8 @@ pub(crate) struct Tap {
     payload: Vec<u8>,
     /// The comment of the packet that is recorded.
     words: String,
-    /// What is to be said of datagrams that wait for the socket, by QP and sequence number, in their order.
+    /// What is to be said of datagrams that wait for the socket, by QP and sequence number, in
+    /// their order.
     notes: VecDeque<((Qpn, Psn), Note)>,
 }
 
@@ -85,8 +87,8 @@ impl Note {
 }
 
 impl Tap {
-    /// A tap if the configuration names a file. One that cannot be written is said, and done without: the program is not
-    /// to fail for it.
+    /// A tap if the configuration names a file. One that cannot be written is said, and done
+    /// without: the program is not to fail for it.
     pub(crate) fn open(config: &NicConfig, vf: u16) -> Option<Box<Self>> {
         let path = config.pcap.as_ref()?;
         let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
@@ -192,7 +194,8 @@ impl Tap {
     pub(crate) fn sent(&mut self, now: Time, ends: &Ends, bytes: &[u8], segment: usize, from: u16) {
         for (index, datagram) in bytes.chunks(segment.max(1)).enumerate() {
             let note = self.note_on(datagram);
-            // CAST: the kernel numbers the datagrams of a train from 0, and there are at most 64 Ki of them.
+            // CAST: the kernel numbers the datagrams of a train from 0, and there are at most 64 Ki
+            // of them.
             self.datagram(now, Direction::Outbound, ends, from, index as u16, datagram, note);
         }
     }
@@ -229,7 +232,8 @@ impl Tap {
         }
     }
 
-    /// Puts a packet together, from its IP header to its ICRC, unless that is not kept. False if its addresses are of two families.
+    /// Puts a packet together, from its IP header to its ICRC, unless that is not kept. False if
+    /// its addresses are of two families.
     fn frame(&mut self, ends: &Ends, headers: &Headers, payload: &[u8]) -> bool {
         let mut headers = *headers;
         let pad = payload.len().wrapping_neg() % 4;

@@ -324,7 +324,8 @@ fn batches_that_will_not_go_as_trains_are_sealed_anew() {
     assert_eq!(ids_of_front(&queue), [0]);
 }
 
-/// The log names the reason; whether peers take the direct path at all is found out by each of them.
+/// The log names the reason; whether peers take the direct path at all is found out by each of
+/// them.
 #[test]
 fn a_region_that_peers_cannot_reach_directly_has_a_reason() {
     let mut nic = rig::nic("regions");

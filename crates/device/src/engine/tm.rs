@@ -1,8 +1,10 @@
-//! Tag matching: a shared receive queue with a list of receives that wait for messages with their tag.
+//! Tag matching: a shared receive queue with a list of receives that wait for messages with their
+//! tag.
 //!
-//! `ibv_srq_ops(3)` and rdma-core's `Documentation/tag_matching.md` have the rules. The one that is easily missed: a message
-//! that matches nothing goes to the program, which may have posted a receive for it meanwhile. Until the program has told
-//! how many such messages it has seen, receives that were added since must not meet a later message.
+//! `ibv_srq_ops(3)` and rdma-core's `Documentation/tag_matching.md` have the rules. The one that is
+//! easily missed: a message that matches nothing goes to the program, which may have posted a
+//! receive for it meanwhile. Until the program has told how many such messages it has seen,
+//! receives that were added since must not meet a later message.
 
 use std::collections::VecDeque;
 
@@ -30,7 +32,8 @@ pub(crate) struct TagList {
     /// In the order in which they are tried.
     entries: VecDeque<Entry>,
     next_handle: u32,
-    /// Messages with a tag that met no entry, and how many of them the program has told to have seen.
+    /// Messages with a tag that met no entry, and how many of them the program has told to have
+    /// seen.
     unexpected: u32,
     seen: u32,
 }
@@ -107,7 +110,8 @@ impl TagList {
 }
 
 impl Engine {
-    /// Makes a shared queue one of tag matching, with room for so many tags. Everything completes on `cq`.
+    /// Makes a shared queue one of tag matching, with room for so many tags. Everything completes
+    /// on `cq`.
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn make_srq_tm(
         &mut self,
@@ -140,7 +144,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Carries out an operation on a list of tags, at once. Gives the handle of a receive that was added.
+    /// Carries out an operation on a list of tags, at once. Gives the handle of a receive that was
+    /// added.
     #[doc(alias = "ibv_post_srq_ops")]
     pub fn post_srq_op(&mut self, id: SrqId, op: TagOp) -> Result<Option<u32>> {
         if self.is_dead() {
@@ -232,7 +237,8 @@ impl Core {
     }
 }
 
-/// Reads a message's header, of which its sender may change every byte at any time: once. A header that is cut off is none.
+/// Reads a message's header, of which its sender may change every byte at any time: once. A header
+/// that is cut off is none.
 fn head_of(payload: &InPayload<'_>, is_whole: bool) -> Head {
     let mut bytes = [0; RNDV_BYTES];
     let length = payload.head(&mut bytes);

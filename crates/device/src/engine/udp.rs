@@ -25,17 +25,20 @@ pub(crate) mod ecn {
     pub(crate) const CE: u8 = 3;
 }
 
-/// Packets that are put together in one stroke: headers, payloads, trailers. More do not stay in the nearest cache.
+/// Packets that are put together in one stroke: headers, payloads, trailers. More do not stay in
+/// the nearest cache.
 const TOGETHER: usize = 16;
 
 /// Writes the payloads of packets that are cut from one message.
 pub(crate) trait Fill {
-    /// Writes a payload, given where in the message it begins; if it is given a CRC-32, it goes on with that over what it writes.
+    /// Writes a payload, given where in the message it begins; if it is given a CRC-32, it goes on
+    /// with that over what it writes.
     fn one(&mut self, at: u32, room: &mut [u8], crc: Option<&mut u32>)
     -> Result<(), TransmitError>;
 
-    /// Writes several payloads, the first of which begins there in the message, and goes on with a CRC-32 over each. False if that
-    /// is not possible, or not at once: then they are written one by one.
+    /// Writes several payloads, the first of which begins there in the message, and goes on with a
+    /// CRC-32 over each. False if that is not possible, or not at once: then they are written one
+    /// by one.
     fn several(&mut self, at: u32, train: &mut [u8], pieces: Pieces, crcs: &mut [u32]) -> bool {
         let _ = (at, train, pieces, crcs);
         false
@@ -103,8 +106,9 @@ impl Batch {
         self.closed = size < self.segment;
     }
 
-    /// Adds packets that begin with this BTH, and nothing else, and each further one with the next sequence number, as far as their
-    /// payloads can be written several at once. Says how many. There is room for them, and their payloads need no padding.
+    /// Adds packets that begin with this BTH, and nothing else, and each further one with the next
+    /// sequence number, as far as their payloads can be written several at once. Says how many.
+    /// There is room for them, and their payloads need no padding.
     fn push_alike(
         &mut self,
         sealer: &mut Sealer,
@@ -151,8 +155,8 @@ impl Batch {
         done
     }
 
-    /// Counts and seals the datagrams anew. They are sent in trains of `max_segments`, and the identifications of each
-    /// train begin anew.
+    /// Counts and seals the datagrams anew. They are sent in trains of `max_segments`, and the
+    /// identifications of each train begin anew.
     fn reseal(&mut self, sealer: &mut Sealer, max_segments: usize) {
         self.count = 0;
         for packet in self.buffer[..self.used].chunks_mut(self.segment.max(1)) {
@@ -176,12 +180,13 @@ pub(crate) struct UdpQueue {
 }
 
 impl UdpQueue {
-    /// The size for which the link is asked how many datagrams it takes at once: [`Self::MAX_BYTES`] bounds trains of larger
-    /// ones.
+    /// The size for which the link is asked how many datagrams it takes at once:
+    /// [`Self::MAX_BYTES`] bounds trains of larger ones.
     pub(crate) const TYPICAL: usize = 1024;
     /// Batches that may wait before a QP is told to.
     const MAX_BATCHES: usize = 4;
-    /// Payloads from this length on are summed up while they are copied; below, a CRC in pieces costs more than it saves.
+    /// Payloads from this length on are summed up while they are copied; below, a CRC in pieces
+    /// costs more than it saves.
     const LONG: u32 = 256;
     /// A UDP datagram, GSO or not, ends at 64 KiB with its headers.
     const MAX_BYTES: usize = 65_000;
@@ -236,9 +241,9 @@ impl UdpQueue {
         Ok(())
     }
 
-    /// Adds packets of `length` bytes each, one behind the other, of which the first has these headers and each further one the
-    /// next sequence number. `fill` writes their payloads. Says how many there was room for, and memory; nothing was added if
-    /// there was not for the first.
+    /// Adds packets of `length` bytes each, one behind the other, of which the first has these
+    /// headers and each further one the next sequence number. `fill` writes their payloads. Says
+    /// how many there was room for, and memory; nothing was added if there was not for the first.
     pub(crate) fn push_run(
         &mut self,
         sgid: Gid,
@@ -375,7 +380,8 @@ impl UdpQueue {
         Ok(())
     }
 
-    /// Makes the ICRC of the packet that was added last a wrong one, as bits that flip on the way do.
+    /// Makes the ICRC of the packet that was added last a wrong one, as bits that flip on the way
+    /// do.
     pub(crate) fn spoil_last(&mut self) {
         if let Some(batch) = self.batches.back_mut() {
             // The train is sealed anew if it is to be split: this packet must stay as it is.
@@ -427,8 +433,8 @@ impl UdpQueue {
         batch.reseal(sealer, *max_segments);
     }
 
-    /// Sets how many datagrams one system call takes; it is 1 from when the kernel first refused to split. What waits is
-    /// sealed anew if it will now be sent in other trains.
+    /// Sets how many datagrams one system call takes; it is 1 from when the kernel first refused to
+    /// split. What waits is sealed anew if it will now be sent in other trains.
     pub(crate) fn set_max_segments(&mut self, max_segments: usize) {
         let max_segments = max_segments.max(1);
         if max_segments == self.max_segments {
@@ -483,7 +489,8 @@ fn seal(sealer: &mut Sealer, packet: &mut [u8], id: u16, flow: Option<&Flow>) {
     trailer.copy_from_slice(&compute(sealer, packet, id, flow).to_le_bytes());
 }
 
-/// The ICRC of a packet. It covers the IPv4 identification, which the kernel counts up within one GSO send: from 0, but on a line.
+/// The ICRC of a packet. It covers the IPv4 identification, which the kernel counts up within one
+/// GSO send: from 0, but on a line.
 fn compute(sealer: &mut Sealer, packet: &[u8], id: u16, flow: Option<&Flow>) -> u32 {
     flow.map_or(0, |flow| sealer.compute(flow, id, packet))
 }

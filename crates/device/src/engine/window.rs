@@ -1,10 +1,13 @@
-//! Memory windows: keys that a program makes and unmakes by work requests, without a registration (IBA 10.6.7).
+//! Memory windows: keys that a program makes and unmakes by work requests, without a registration
+//! (IBA 10.6.7).
 //!
-//! A window of type 1 is for every QP of its protection domain, and is bound anew as often as the program likes. One of
-//! type 2 (2B, as IBA calls it) is for the QP that bound it, its key's low eight bits are the program's choice, and it
-//! must be invalidated before it is bound again. The rules are those of the kernel's `rxe_mw.c`.
+//! A window of type 1 is for every QP of its protection domain, and is bound anew as often as the
+//! program likes. One of type 2 (2B, as IBA calls it) is for the QP that bound it, its key's low
+//! eight bits are the program's choice, and it must be invalidated before it is bound again. The
+//! rules are those of the kernel's `rxe_mw.c`.
 //!
-//! A window names its region and is looked up through it at each access, so that it follows the region's memory.
+//! A window names its region and is looked up through it at each access, so that it follows the
+//! region's memory.
 
 use iba::{Access, Qpn, RKey};
 use slab::Slab;
@@ -55,7 +58,8 @@ const WINDOW: u32 = 1 << 31;
 /// The bits of a key that change with each use.
 const TAG: u32 = 0xff;
 
-/// What a window may grant. A right of the owner's is no business of a window, but programs name it.
+/// What a window may grant. A right of the owner's is no business of a window, but programs name
+/// it.
 const MW_ACCESS: Access = Access::REMOTE.union(Access::ZERO_BASED).union(Access::LOCAL_WRITE);
 
 /// All windows, by key.

@@ -1,8 +1,9 @@
-//! Extended reliable connections (IBA annex A14): one queue pair of the receiving side serves many shared receive
-//! queues, of which each packet names one.
+//! Extended reliable connections (IBA annex A14): one queue pair of the receiving side serves many
+//! shared receive queues, of which each packet names one.
 //!
-//! A receiving QP has no protection domain and no completion queue of its own: both are those of the shared queue that
-//! a packet names. So they are set anew for every request that arrives, before the QP sees it.
+//! A receiving QP has no protection domain and no completion queue of its own: both are those of
+//! the shared queue that a packet names. So they are set anew for every request that arrives,
+//! before the QP sees it.
 
 use std::os::fd::BorrowedFd;
 
@@ -19,7 +20,8 @@ use crate::refusal::{Kind, Refusal, Result, refuse};
 #[derive(Debug)]
 pub(crate) struct Xrcd {
     pub(crate) ctx: CtxId,
-    /// The file that stands for it, by device and inode, so that other parts of the program find it.
+    /// The file that stands for it, by device and inode, so that other parts of the program find
+    /// it.
     file: Option<(u64, u64)>,
     /// How often it is open.
     opens: u32,
@@ -101,7 +103,8 @@ impl Engine {
         }
     }
 
-    /// Closes the handle of a QP that has a cookie. Whether it was the last, so that the QP is to be destroyed.
+    /// Closes the handle of a QP that has a cookie. Whether it was the last, so that the QP is to
+    /// be destroyed.
     pub fn close_qp(&mut self, id: QpId, cookie: u64) -> bool {
         let Some(entry) = self.qps.get_mut(id) else { return true };
         let facts = &mut entry.facts;
@@ -158,7 +161,8 @@ impl Engine {
 }
 
 impl Core {
-    /// Lets a receiving QP of XRC work for the shared queue that a request names. False if there is none in its domain.
+    /// Lets a receiving QP of XRC work for the shared queue that a request names. False if there is
+    /// none in its domain.
     pub(crate) fn select_srq(&self, facts: &mut QpFacts, headers: &Headers) -> bool {
         if facts.qp_type != QpType::XrcRecv {
             return true;
@@ -178,8 +182,8 @@ impl Core {
         true
     }
 
-    /// The domain in which an answer takes its bytes: that in which the request was checked, which a receiving QP of XRC
-    /// may have left since.
+    /// The domain in which an answer takes its bytes: that in which the request was checked, which
+    /// a receiving QP of XRC may have left since.
     pub(crate) fn answering_pd(&self, facts: &QpFacts, rkey: iba::RKey) -> PdId {
         if facts.qp_type != QpType::XrcRecv {
             return facts.pd;

@@ -16,8 +16,9 @@ use crate::engine::Engine;
 /// Longer than anybody holds a lock of ours who still goes on.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Held for reading while a device is opened or closed, and for writing across a fork: of one that another thread is in the
-/// middle of, the child would have locks that nobody lets go of, and descriptors that nobody closes.
+/// Held for reading while a device is opened or closed, and for writing across a fork: of one that
+/// another thread is in the middle of, the child would have locks that nobody lets go of, and
+/// descriptors that nobody closes.
 static STILL: RwLock<()> = RwLock::new(());
 
 thread_local! {
@@ -52,7 +53,8 @@ struct Whole {
     hca: Arc<Hca>,
 }
 
-/// Everything kept still across a fork, as far as this thread can: what it was interrupted in it cannot wait for.
+/// Everything kept still across a fork, as far as this thread can: what it was interrupted in it
+/// cannot wait for.
 pub(crate) struct StillForFork {
     still: Option<RwLockWriteGuard<'static, ()>>,
     open: Option<MutexGuard<'static, NicList>>,

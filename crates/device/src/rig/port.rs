@@ -8,7 +8,8 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 /// Below those that Linux gives out by itself (32768 and up), so that nobody gets one by accident.
 const PORTS: Range<u16> = 10_000..20_000;
 
-/// A UDP port that no other NIC of a test has while this process lives. Two that had one would get each other's packets.
+/// A UDP port that no other NIC of a test has while this process lives. Two that had one would get
+/// each other's packets.
 ///
 /// The lease is an abstract Unix socket, which ends with the process.
 pub(crate) fn lease() -> u16 {

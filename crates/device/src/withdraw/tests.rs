@@ -45,8 +45,8 @@ impl Scene {
         self.peer.core.peers.hold(self.vf, key);
     }
 
-    /// Runs `call`, which must wait for the copy that the peer has begun, and checks that meanwhile everyone else goes on;
-    /// then the copy ends by `end`.
+    /// Runs `call`, which must wait for the copy that the peer has begun, and checks that meanwhile
+    /// everyone else goes on; then the copy ends by `end`.
     fn waits(
         mut self,
         has_begun: impl Fn(&crate::Engine) -> bool,

@@ -28,7 +28,8 @@ pub(super) struct Parts {
 }
 
 impl FenceArray {
-    /// A fence that is signaled when all of `fences` are. Its error is that of the first that failed.
+    /// A fence that is signaled when all of `fences` are. Its error is that of the first that
+    /// failed.
     ///
     /// # Errors
     ///

@@ -6,8 +6,8 @@ use super::{Fence, Kind};
 
 /// Makes and walks chains.
 ///
-/// Each link stands for a point of a timeline: it is signaled when its own fence is and all links before it are. What
-/// is signaled at the old end is forgotten while the chain is walked.
+/// Each link stands for a point of a timeline: it is signaled when its own fence is and all links
+/// before it are. What is signaled at the old end is forgotten while the chain is walked.
 #[doc(alias = "dma_fence_chain")]
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "a name for the constructors")]
@@ -41,8 +41,9 @@ pub(super) struct Link {
 }
 
 impl FenceChain {
-    /// A link for point `seqno` behind `previous`, done when `fence` is done and all before it are. If `previous` has
-    /// reached `seqno`, the link begins a new context, as points that go back cannot be ordered.
+    /// A link for point `seqno` behind `previous`, done when `fence` is done and all before it are.
+    /// If `previous` has reached `seqno`, the link begins a new context, as points that go back
+    /// cannot be ordered.
     ///
     /// # Errors
     ///
@@ -62,8 +63,8 @@ impl FenceChain {
         Ok(Fence::new(context, seqno, "dma_fence_chain", "unbound", Kind::Chain(link)))
     }
 
-    /// The link that stands for point `seqno` of the chain that ends with `last`: the first that reaches it. `None`:
-    /// the point is signaled and forgotten. Point 0 is the chain as it is.
+    /// The link that stands for point `seqno` of the chain that ends with `last`: the first that
+    /// reaches it. `None`: the point is signaled and forgotten. Point 0 is the chain as it is.
     ///
     /// # Errors
     ///
@@ -79,15 +80,16 @@ impl FenceChain {
         if last.seqno() < seqno {
             return Err(ChainError::NotReached { seqno, last: last.seqno() });
         }
-        // The links of a chain reach back point by point; each serves the points after the one before it.
+        // The links of a chain reach back point by point; each serves the points after the one
+        // before it.
         Ok(Self::walk(last).into_iter().find(|fence| {
             fence.context() != last.context()
                 || link_of(fence).is_none_or(|link| link.previous_seqno < seqno)
         }))
     }
 
-    /// The links of a chain, from its end back to the oldest that is not signaled (the last one always), and whatever
-    /// fence the chain began with. A fence that is no chain is alone.
+    /// The links of a chain, from its end back to the oldest that is not signaled (the last one
+    /// always), and whatever fence the chain began with. A fence that is no chain is alone.
     #[doc(alias = "dma_fence_chain_for_each")]
     pub fn walk(last: &Fence) -> Vec<Fence> {
         let mut fences = vec![last.clone()];
@@ -125,7 +127,8 @@ impl Link {
     /// The next older fence that is not signaled, forgetting those in between that are.
     fn older(&self) -> Option<Fence> {
         loop {
-            // Asked without the lock: a fence that answers yes may run callbacks, which may walk this chain.
+            // Asked without the lock: a fence that answers yes may run callbacks, which may walk
+            // this chain.
             let fence = self.previous().clone()?;
             if !fence.work().is_signaled() {
                 return Some(fence);

@@ -7,9 +7,9 @@
 //!     FenceChain  1 <- 2 <- 3    the points of a timeline semaphore
 //! ```
 //!
-//! Rules: `docs/semantics.md` 1.7. A fence is signaled in finite time without anybody's help: only a [`Timeline`]
-//! signals, and one that is dropped fails what is left. There is no way to make a fence out of something a user may
-//! never do.
+//! Rules: `docs/semantics.md` 1.7. A fence is signaled in finite time without anybody's help: only
+//! a [`Timeline`] signals, and one that is dropped fails what is left. There is no way to make a
+//! fence out of something a user may never do.
 
 mod array;
 mod chain;
@@ -29,7 +29,8 @@ pub use array::{ArrayError, FenceArray};
 pub use chain::{ChainError, FenceChain};
 pub use timeline::Timeline;
 
-/// A point in time at which some work is done. It happens once, and stays. A clone is the same fence.
+/// A point in time at which some work is done. It happens once, and stays. A clone is the same
+/// fence.
 #[doc(alias = "dma_fence")]
 #[derive(Clone)]
 pub struct Fence {
@@ -123,8 +124,9 @@ impl Fence {
         STUB.clone()
     }
 
-    /// One fence for all of `fences`: containers are unwrapped, signaled ones left out, and of one context only the
-    /// latest counts. Nothing left gives a signaled fence, one fence itself, and several an array.
+    /// One fence for all of `fences`: containers are unwrapped, signaled ones left out, and of one
+    /// context only the latest counts. Nothing left gives a signaled fence, one fence itself, and
+    /// several an array.
     #[doc(alias = "dma_fence_unwrap_merge")]
     pub fn all_of(fences: impl IntoIterator<Item = Self>) -> Self {
         let mut parts: Vec<Self> = Vec::new();
@@ -184,7 +186,8 @@ impl Fence {
         !matches!(self.inner.kind, Kind::Work(_))
     }
 
-    /// The fences that are no containers in this one: itself, or what an array or chain holds, at any depth.
+    /// The fences that are no containers in this one: itself, or what an array or chain holds, at
+    /// any depth.
     #[doc(alias = "dma_fence_unwrap_for_each")]
     pub fn unwrap_parts(&self) -> Vec<Self> {
         let mut parts = Vec::new();
@@ -272,7 +275,8 @@ impl Fence {
         Ok(())
     }
 
-    /// Calls `callback` once when the fence is signaled, on the thread that signals it. The callback runs inside a
+    /// Calls `callback` once when the fence is signaled, on the thread that signals it. The
+    /// callback runs inside a
     /// [`SignallingSection`]: it must not take a reservation lock nor wait.
     ///
     /// # Errors
@@ -300,7 +304,8 @@ impl Fence {
         Ok(CallbackId(id))
     }
 
-    /// Takes a callback back; returns whether it was still there. `false` means that it ran, or runs now.
+    /// Takes a callback back; returns whether it was still there. `false` means that it ran, or
+    /// runs now.
     #[doc(alias = "dma_fence_remove_callback")]
     pub fn remove_callback(&self, id: CallbackId) -> bool {
         let mut state = self.state();
@@ -310,7 +315,8 @@ impl Fence {
         callback.is_some()
     }
 
-    /// Tells the producer when somebody would like the work to be done: a hint, of which the earliest counts.
+    /// Tells the producer when somebody would like the work to be done: a hint, of which the
+    /// earliest counts.
     #[doc(alias = "dma_fence_set_deadline")]
     pub fn set_deadline(&self, deadline: Instant) {
         match &self.inner.kind {

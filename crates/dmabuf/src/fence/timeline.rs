@@ -9,8 +9,9 @@ use rustix::io::Errno;
 
 use super::{AlreadySignaled, DeadlineHook, Fence, FenceStatus, Kind};
 
-/// One context and the fences on it, in the order in which they are signaled: an engine that does one job after the
-/// other. Dropping it fails what is left with ECANCELED, so that nobody waits for ever.
+/// One context and the fences on it, in the order in which they are signaled: an engine that does
+/// one job after the other. Dropping it fails what is left with ECANCELED, so that nobody waits for
+/// ever.
 ///
 /// ```
 /// use dmabuf::{FenceStatus, Timeline};
@@ -71,7 +72,8 @@ impl Timeline {
         fence
     }
 
-    /// Signals all points up to `seqno`, in their order. Points that were not made yet are not signaled.
+    /// Signals all points up to `seqno`, in their order. Points that were not made yet are not
+    /// signaled.
     #[doc(alias = "dma_fence_signal")]
     pub fn signal(&self, seqno: u64) {
         self.signal_with(seqno, None);
@@ -140,8 +142,8 @@ impl Timeline {
         let later = state.pending.split_off(&seqno.saturating_add(1));
         let reached = std::mem::replace(&mut state.pending, later);
         state.signaled = state.signaled.max(seqno);
-        // Marked under the lock, so that nobody sees a later point signaled and an earlier one not; told without it, so
-        // that a callback may use the timeline.
+        // Marked under the lock, so that nobody sees a later point signaled and an earlier one not;
+        // told without it, so that a callback may use the timeline.
         let told: Vec<_> = reached.into_values().map(|fence| (fence.mark(error), fence)).collect();
         drop(state);
         for (callbacks, fence) in told {

@@ -8,8 +8,8 @@ use loom::thread;
 
 use super::protocol::{FIRST, Ordering, REVOKED, Words, enter, is_idle, leave, open, shut};
 
-/// The words of a gate with two slots, and a buffer of one word, touched without any order of its own: a load may return
-/// whatever nothing else forbids.
+/// The words of a gate with two slots, and a buffer of one word, touched without any order of its
+/// own: a load may return whatever nothing else forbids.
 struct Shared {
     state: AtomicU64,
     counts: [AtomicU64; 2],
@@ -91,7 +91,8 @@ fn a_move_against_two_processes() {
     });
 }
 
-/// Three threads at one counter have too many interleavings for all of them: those with two involuntary switches.
+/// Three threads at one counter have too many interleavings for all of them: those with two
+/// involuntary switches.
 #[test]
 fn a_move_against_two_threads_of_one_process() {
     let mut model = loom::model::Builder::new();

@@ -12,8 +12,9 @@ use super::{ClaimError, GateSlot, LENGTH, MAGIC, MAGIC_AT, OWNER, SLOTS, WHY_AT,
 use crate::fork::PrivateFd;
 use crate::sys::{self, SharedWords};
 
-/// How long a mover waits for those who are in the middle of a copy. A copy of [`PIECE`](super::PIECE) bytes takes
-/// microseconds; who is inside for seconds is stopped, or means harm.
+/// How long a mover waits for those who are in the middle of a copy. A copy of
+/// [`PIECE`](super::PIECE) bytes takes microseconds; who is inside for seconds is stopped, or means
+/// harm.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The exporter's side of a gate. A clone is the same gate.
@@ -123,7 +124,8 @@ impl Gate {
         Ok(Self { inner: Arc::new(Inner { name: name.to_owned(), page, slot, state, opened }) })
     }
 
-    /// The slot by which this process enters its own gate. It costs nothing from the second time on.
+    /// The slot by which this process enters its own gate. It costs nothing from the second time
+    /// on.
     ///
     /// # Errors
     ///
@@ -137,13 +139,14 @@ impl Gate {
         Ok(inner.slot.get_or_init(|| slot).clone())
     }
 
-    /// The file, for accessors of this and other processes: [`GateSlot::claim`](super::GateSlot::claim).
+    /// The file, for accessors of this and other processes:
+    /// [`GateSlot::claim`](super::GateSlot::claim).
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.inner.page.file.as_fd()
     }
 
-    /// The epoch to put into a table that is made now. While the gate is closed it is the one that ended, with which
-    /// nobody gets in.
+    /// The epoch to put into a table that is made now. While the gate is closed it is the one that
+    /// ended, with which nobody gets in.
     pub fn epoch(&self) -> u64 {
         if self.inner.page.words.is_husk() {
             return REVOKED;
@@ -165,8 +168,8 @@ impl Gate {
         self.inner.page.words.is_husk() || self.inner.state().is_revoked
     }
 
-    /// Stops all access: when it returns, nobody is inside, and nobody enters until the guard is gone. Waits for another
-    /// mover of the same gate, and at most [`PATIENCE`] for those inside.
+    /// Stops all access: when it returns, nobody is inside, and nobody enters until the guard is
+    /// gone. Waits for another mover of the same gate, and at most [`PATIENCE`] for those inside.
     ///
     /// # Errors
     ///
@@ -203,7 +206,8 @@ impl Gate {
         }
     }
 
-    /// Says why the memory will be taken away, for those who then find the gate shut: [`GateSlot::why`].
+    /// Says why the memory will be taken away, for those who then find the gate shut:
+    /// [`GateSlot::why`].
     pub fn tell(&self, why: &str) {
         let words = &self.inner.page.words;
         if words.is_husk() {
@@ -220,8 +224,8 @@ impl Gate {
         words.store(WHY_AT, len as u64, Ordering::Release);
     }
 
-    /// Ends all access for good, and waits at most [`PATIENCE`] for those inside. Does nothing more if that was done
-    /// before.
+    /// Ends all access for good, and waits at most [`PATIENCE`] for those inside. Does nothing more
+    /// if that was done before.
     ///
     /// # Errors
     ///
@@ -306,8 +310,10 @@ impl Inner {
                     std::hint::spin_loop();
                     continue;
                 }
-                // A lock that cannot be asked for is taken for one that is held: wait rather than overwrite.
-                // ORDERING: set before anybody entered by that slot, as the count that was seen says.
+                // A lock that cannot be asked for is taken for one that is held: wait rather than
+                // overwrite.
+                // ORDERING: set before anybody entered by that slot, as the count that was seen
+                // says.
                 if self.page.own_slot.load(Ordering::Acquire) != slot
                     && !sys::is_locked(&self.page.file, slot as u64).unwrap_or(true)
                 {

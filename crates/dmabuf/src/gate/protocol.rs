@@ -1,7 +1,8 @@
 //! Who may pass, by two words: the epoch, and a slot's counter.
 //!
-//! The accessor counts itself in and then looks at the epoch; the mover changes the epoch and then looks at the counter.
-//! With sequential consistency among these four, one of them sees the other. The models run this very code.
+//! The accessor counts itself in and then looks at the epoch; the mover changes the epoch and then
+//! looks at the counter. With sequential consistency among these four, one of them sees the other.
+//! The models run this very code.
 
 #[cfg(not(loom))]
 pub(super) use core::sync::atomic::Ordering;
@@ -83,8 +84,9 @@ pub(super) fn is_open(state: u64) -> bool {
     state.is_multiple_of(2)
 }
 
-/// Loom takes sequentially consistent accesses for acquire and release ones, but knows the fence. The model is thus of
-/// the same protocol written with fences; on the machine the accesses themselves are enough, and cheaper.
+/// Loom takes sequentially consistent accesses for acquire and release ones, but knows the fence.
+/// The model is thus of the same protocol written with fences; on the machine the accesses
+/// themselves are enough, and cheaper.
 #[inline]
 fn full_fence() {
     #[cfg(loom)]

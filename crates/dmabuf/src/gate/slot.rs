@@ -15,14 +15,15 @@ use super::{LENGTH, MAGIC, MAGIC_AT, OWNER, PATIENCE, SLOTS, WHY_AT, WHY_MAX};
 use crate::fork::PrivateFd;
 use crate::sys::{self, SharedWords};
 
-/// A place from which this process enters a gate. All who claim the same gate in one process share one; a clone is the
-/// same, too.
+/// A place from which this process enters a gate. All who claim the same gate in one process share
+/// one; a clone is the same, too.
 #[derive(Clone, Debug)]
 pub struct GateSlot {
     inner: Arc<Inner>,
 }
 
-/// Proof that the buffer does not move while this exists. Guards nest, in one thread and among several.
+/// Proof that the buffer does not move while this exists. Guards nest, in one thread and among
+/// several.
 #[must_use = "the access ends when the guard is dropped"]
 #[derive(Debug)]
 pub struct GateGuard<'a> {
@@ -66,7 +67,8 @@ pub enum GateState {
         /// That of the move: an odd number, between the epoch before it and the one after it.
         epoch: u64,
     },
-    /// For good. A gate whose owner died in the middle of a move counts as revoked: nobody knows where the bytes are.
+    /// For good. A gate whose owner died in the middle of a move counts as revoked: nobody knows
+    /// where the bytes are.
     Revoked,
 }
 
@@ -95,7 +97,8 @@ pub enum ClaimError {
 
 #[derive(Debug)]
 struct Inner {
-    /// By an open file description of our own, or by that of the gate's owner in this process: the lock of the slot is its.
+    /// By an open file description of our own, or by that of the gate's owner in this process: the
+    /// lock of the slot is its.
     page: Arc<Page>,
     slot: usize,
 }
@@ -199,8 +202,8 @@ impl GateSlot {
         }
     }
 
-    /// Why the owner took the memory away, if it said so. Whoever has the gate could have written it: it is cut, and has no
-    /// control characters.
+    /// Why the owner took the memory away, if it said so. Whoever has the gate could have written
+    /// it: it is cut, and has no control characters.
     pub fn why(&self) -> Option<String> {
         let words = &self.inner.page.words;
         if words.is_husk() {
@@ -226,8 +229,8 @@ impl GateSlot {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Waits until nobody of this process is inside with `epoch`, which is over or about to be. The gate is shut before
-    /// it is empty, so that who sees it shut may still have company.
+    /// Waits until nobody of this process is inside with `epoch`, which is over or about to be. The
+    /// gate is shut before it is empty, so that who sees it shut may still have company.
     pub(crate) fn settle(&self, epoch: u64) {
         let inner = &*self.inner;
         let deadline = Instant::now() + PATIENCE;
@@ -264,7 +267,8 @@ impl GateSlot {
 impl Drop for GateGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        // A child that was forked in the middle of an access holds a copy of the guard; the count is its parent's.
+        // A child that was forked in the middle of an access holds a copy of the guard; the count
+        // is its parent's.
         if !self.inner.page.words.is_husk() {
             protocol::leave(&self.inner.page.words, self.inner.slot);
         }

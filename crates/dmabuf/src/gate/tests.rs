@@ -154,7 +154,8 @@ fn a_gate_is_orphaned_or_revoked_when_its_owner_is_gone() {
     assert_eq!(slot.state(), GateState::Closed { epoch: before + 3 }, "no two moves are the same");
 }
 
-/// A lock ends with the last copy of its descriptor, and a test that forks may have one for a moment.
+/// A lock ends with the last copy of its descriptor, and a test that forks may have one for a
+/// moment.
 fn soon(is_so: impl Fn() -> bool) {
     let deadline = std::time::Instant::now() + Duration::from_secs(30);
     while !is_so() {
@@ -174,8 +175,8 @@ fn other_files_are_no_gates() {
     assert_eq!(claim(empty), "the file is no gate: it has another layout");
 }
 
-/// A mover changes two words that belong together, accessors look at them. Without the gate they would differ now and
-/// then.
+/// A mover changes two words that belong together, accessors look at them. Without the gate they
+/// would differ now and then.
 #[test]
 fn nobody_sees_a_move_half_done() {
     let gate = Gate::new("BO 1").expect("memory exists");

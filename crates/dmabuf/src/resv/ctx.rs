@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Resv, ResvGuard};
 
-/// One attempt to hold several [`Resv`]s at a time, and its place in the order of all such attempts: the older context
-/// gets its locks, the younger steps back.
+/// One attempt to hold several [`Resv`]s at a time, and its place in the order of all such
+/// attempts: the older context gets its locks, the younger steps back.
 ///
 /// ```
 /// use dmabuf::{AcquireCtx, LockError, Resv};
@@ -49,8 +49,8 @@ pub struct AcquireCtx {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(clippy::exhaustive_enums, reason = "the two answers of a wound/wait lock")]
 pub enum LockError {
-    /// An older context has the lock, or is about to get it, and may want what this one holds: give all locks back,
-    /// take this one with [`Resv::lock_slow`], and begin anew (EDEADLK).
+    /// An older context has the lock, or is about to get it, and may want what this one holds: give
+    /// all locks back, take this one with [`Resv::lock_slow`], and begin anew (EDEADLK).
     #[error("an older context wants the lock: back off")]
     Deadlock,
     /// This context has the lock (EALREADY).
@@ -59,7 +59,8 @@ pub enum LockError {
 }
 
 impl AcquireCtx {
-    /// Takes a ticket. It is kept over any number of back-offs, so that in the end this context is the oldest.
+    /// Takes a ticket. It is kept over any number of back-offs, so that in the end this context is
+    /// the oldest.
     #[doc(alias = "ww_acquire_init")]
     #[expect(
         clippy::new_without_default,
@@ -84,7 +85,8 @@ impl AcquireCtx {
         self.acquired.get()
     }
 
-    /// Takes all of `resvs`, backing off as often as it must. One that is named twice is taken once.
+    /// Takes all of `resvs`, backing off as often as it must. One that is named twice is taken
+    /// once.
     pub fn lock_all<'a>(&'a self, resvs: &'a [Resv]) -> Vec<ResvGuard<'a>> {
         let mut contended: Option<&Resv> = None;
         loop {

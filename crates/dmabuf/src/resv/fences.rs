@@ -6,20 +6,21 @@ use std::time::{Duration, Instant};
 use super::{Resv, ResvGuard};
 use crate::fence::{Fence, TimedOut, deadline_of, left_until};
 
-/// What a fence in a [`Resv`] stands for. The order is the rule: asking for a class returns that class and all lower
-/// ones (`docs/semantics.md` 1.7).
+/// What a fence in a [`Resv`] stands for. The order is the rule: asking for a class returns that
+/// class and all lower ones (`docs/semantics.md` 1.7).
 #[doc(alias = "dma_resv_usage")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "the classes the kernel knows")]
 pub enum Usage {
-    /// Memory management: a move, a clear. Everybody waits for these before touching the memory, unless it is pinned.
+    /// Memory management: a move, a clear. Everybody waits for these before touching the memory,
+    /// unless it is pinned.
     Kernel,
     /// A submission that writes, for implicit synchronisation.
     Write,
     /// A submission that reads, for implicit synchronisation.
     Read,
-    /// Nothing to do with implicit synchronisation: a TLB flush, a preemption, a job synchronised explicitly. Only who
-    /// moves or frees the memory waits for these.
+    /// Nothing to do with implicit synchronisation: a TLB flush, a preemption, a job synchronised
+    /// explicitly. Only who moves or frees the memory waits for these.
     Bookkeep,
 }
 
@@ -63,8 +64,8 @@ impl Usage {
     /// All classes, lowest first.
     pub const ALL: [Self; 4] = [Self::Kernel, Self::Write, Self::Read, Self::Bookkeep];
 
-    /// What a user that synchronises implicitly waits for: a writer for everybody who reads or writes, a reader for who
-    /// writes.
+    /// What a user that synchronises implicitly waits for: a writer for everybody who reads or
+    /// writes, a reader for who writes.
     #[doc(alias = "dma_resv_usage_rw")]
     pub fn implicit(is_write: bool) -> Self {
         if is_write { Self::Read } else { Self::Write }
@@ -105,8 +106,8 @@ impl Resv {
         self.entries(usage).iter().all(|(fence, _)| fence.is_signaled())
     }
 
-    /// Waits for the fences of class `usage` and lower: at most `limit`, or for as long as it takes. With the lock held
-    /// or without. If all are signaled, even a limit of zero is enough.
+    /// Waits for the fences of class `usage` and lower: at most `limit`, or for as long as it
+    /// takes. With the lock held or without. If all are signaled, even a limit of zero is enough.
     ///
     /// # Errors
     ///
@@ -120,7 +121,8 @@ impl Resv {
         Ok(())
     }
 
-    /// Tells the producers of the fences of class `usage` and lower when somebody would like them to be done.
+    /// Tells the producers of the fences of class `usage` and lower when somebody would like them
+    /// to be done.
     #[doc(alias = "dma_resv_set_deadline")]
     pub fn set_deadline(&self, usage: Usage, deadline: Instant) {
         for (fence, _) in self.fences(usage) {
@@ -138,8 +140,8 @@ impl Resv {
 }
 
 impl ResvGuard<'_> {
-    /// Makes room for `slots` fences, so that [`add_fence`](Self::add_fence) cannot fail at a point of no return. The
-    /// room is lost when the lock is released. Reserving twice does not add up.
+    /// Makes room for `slots` fences, so that [`add_fence`](Self::add_fence) cannot fail at a point
+    /// of no return. The room is lost when the lock is released. Reserving twice does not add up.
     ///
     /// # Errors
     ///
@@ -161,9 +163,10 @@ impl ResvGuard<'_> {
         result
     }
 
-    /// Adds a fence of class `usage`. It replaces an entry of the same context that is of the same or a higher class
-    /// and not later, or one that is signaled, and otherwise takes a reserved slot. So a fence can be promoted, from
-    /// [`Bookkeep`](Usage::Bookkeep) to [`Read`](Usage::Read) say, and never demoted.
+    /// Adds a fence of class `usage`. It replaces an entry of the same context that is of the same
+    /// or a higher class and not later, or one that is signaled, and otherwise takes a reserved
+    /// slot. So a fence can be promoted, from [`Bookkeep`](Usage::Bookkeep) to
+    /// [`Read`](Usage::Read) say, and never demoted.
     ///
     /// # Errors
     ///
@@ -184,7 +187,8 @@ impl ResvGuard<'_> {
         result
     }
 
-    /// Replaces all fences of one context by `fence`, of class `usage`: when what they stood for cannot happen any more.
+    /// Replaces all fences of one context by `fence`, of class `usage`: when what they stood for
+    /// cannot happen any more.
     #[doc(alias = "dma_resv_replace_fences")]
     pub fn replace_fences(&self, context: u64, fence: &Fence, usage: Usage) {
         let mut list = self.resv.list();
@@ -193,7 +197,8 @@ impl ResvGuard<'_> {
         }
     }
 
-    /// Adds the fences of `from` to this one's, which happens when content is moved between buffers.
+    /// Adds the fences of `from` to this one's, which happens when content is moved between
+    /// buffers.
     ///
     /// # Errors
     ///

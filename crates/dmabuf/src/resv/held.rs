@@ -1,4 +1,5 @@
-//! Which reservation locks this thread holds, so that a wrong order is told in words and does not end in a deadlock.
+//! Which reservation locks this thread holds, so that a wrong order is told in words and does not
+//! end in a deadlock.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -20,12 +21,12 @@ struct Held {
     ticket: Option<u64>,
 }
 
-/// While this exists, the thread runs code that is needed to complete a fence. Such code may not take a reservation
-/// lock and may not wait for a fence, because whoever holds the lock may be waiting for the very fence. In debug builds
-/// both panic in words; trying a lock is permitted.
+/// While this exists, the thread runs code that is needed to complete a fence. Such code may not
+/// take a reservation lock and may not wait for a fence, because whoever holds the lock may be
+/// waiting for the very fence. In debug builds both panic in words; trying a lock is permitted.
 ///
-/// Fence callbacks run inside one. A worker that signals a fence at the end opens one for the part of its work that the
-/// fence stands for.
+/// Fence callbacks run inside one. A worker that signals a fence at the end opens one for the part
+/// of its work that the fence stands for.
 #[doc(alias = "dma_fence_begin_signalling")]
 #[must_use = "the section ends when the value is dropped"]
 #[derive(Debug)]

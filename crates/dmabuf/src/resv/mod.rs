@@ -1,7 +1,7 @@
 //! The reservation object of a buffer: a lock, and the fences of whoever uses the memory.
 //!
-//! Holding the lock is a value: an operation that needs it takes a [`ResvGuard`], and an operation that must not be
-//! called with it takes none. Rules: `docs/semantics.md` 1.5 and 1.7.
+//! Holding the lock is a value: an operation that needs it takes a [`ResvGuard`], and an operation
+//! that must not be called with it takes none. Rules: `docs/semantics.md` 1.5 and 1.7.
 
 mod ctx;
 mod fences;
@@ -20,14 +20,15 @@ pub(crate) use held::assert_not_signalling;
 use fences::FenceList;
 use ww::{Owner, WwLock};
 
-/// The reservation object of one buffer, or of several that share it: the lock under which buffers are pinned, mapped,
-/// moved and revoked, and the [fences](crate::Fence) that say until when the memory is in use. A clone is the same
-/// object.
+/// The reservation object of one buffer, or of several that share it: the lock under which buffers
+/// are pinned, mapped, moved and revoked, and the [fences](crate::Fence) that say until when the
+/// memory is in use. A clone is the same object.
 ///
 /// The lock is not recursive. A thread that holds it must not take it again; in particular an
-/// [`invalidate_mappings`](crate::Importer::invalidate_mappings) callback, which is handed the guard. A thread that
-/// does so panics in words, as the alternative is to wait for itself. Several locks are held at a time only by one
-/// [`AcquireCtx`]; debug builds panic if a thread waits for a second lock in any other way.
+/// [`invalidate_mappings`](crate::Importer::invalidate_mappings) callback, which is handed the
+/// guard. A thread that does so panics in words, as the alternative is to wait for itself. Several
+/// locks are held at a time only by one [`AcquireCtx`]; debug builds panic if a thread waits for a
+/// second lock in any other way.
 #[doc(alias = "dma_resv")]
 #[derive(Clone, Default)]
 pub struct Resv {
@@ -76,8 +77,8 @@ impl Resv {
     ///
     /// # Panics
     ///
-    /// If this thread holds it already. In debug builds also if this thread holds another one, or runs code that
-    /// completes a fence ([`SignallingSection`]).
+    /// If this thread holds it already. In debug builds also if this thread holds another one, or
+    /// runs code that completes a fence ([`SignallingSection`]).
     #[doc(alias = "dma_resv_lock")]
     #[track_caller]
     pub fn lock(&self) -> ResvGuard<'_> {
@@ -98,7 +99,8 @@ impl Resv {
     ///
     /// # Errors
     ///
-    /// [`LockError::Deadlock`] if an older context is in the way, and [`LockError::Already`] if `ctx` has this lock.
+    /// [`LockError::Deadlock`] if an older context is in the way, and [`LockError::Already`] if
+    /// `ctx` has this lock.
     ///
     /// # Panics
     ///
@@ -112,8 +114,8 @@ impl Resv {
         Ok(self.guard(Some(ctx)))
     }
 
-    /// Waits for the lock that made `ctx` back off. All other locks of `ctx` must have been given back, so that nobody
-    /// waits for this thread and the wait ends.
+    /// Waits for the lock that made `ctx` back off. All other locks of `ctx` must have been given
+    /// back, so that nobody waits for this thread and the wait ends.
     ///
     /// # Panics
     ///
@@ -154,8 +156,9 @@ impl Resv {
         );
     }
 
-    /// Does `work` under the lock: now, or, when somebody holds it (perhaps this very thread, in a callback), just
-    /// before that holder lets go. This is how the drop of a guard that needs the lock works everywhere.
+    /// Does `work` under the lock: now, or, when somebody holds it (perhaps this very thread, in a
+    /// callback), just before that holder lets go. This is how the drop of a guard that needs the
+    /// lock works everywhere.
     pub(crate) fn when_locked(&self, work: impl FnOnce(&ResvGuard<'_>) + Send + 'static) {
         self.left().locked.push(Box::new(work));
         self.settle();
@@ -169,8 +172,8 @@ impl Resv {
 
     /// Does what is left to do, unless somebody holds the lock and will do it.
     ///
-    /// Nothing is forgotten: whoever finds the lock taken pushed its work before the holder released, and the holder
-    /// looks once more after releasing.
+    /// Nothing is forgotten: whoever finds the lock taken pushed its work before the holder
+    /// released, and the holder looks once more after releasing.
     fn settle(&self) {
         let idle = {
             let left = self.left();

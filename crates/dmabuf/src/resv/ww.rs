@@ -1,8 +1,9 @@
 //! The lock itself: who holds it, who waits, who must step back.
 //!
-//! The rule is the one of the kernel's `reservation_ww_class`, which waits or dies: of two contexts the one with the
-//! smaller ticket is older. An older one waits for a younger one; a younger one that holds other locks never waits for
-//! an older one, it backs off. So no circle of waiters can close.
+//! The rule is the one of the kernel's `reservation_ww_class`, which waits or dies: of two contexts
+//! the one with the smaller ticket is older. An older one waits for a younger one; a younger one
+//! that holds other locks never waits for an older one, it backs off. So no circle of waiters can
+//! close.
 
 #[cfg(loom)]
 use loom::sync::{Condvar, Mutex, MutexGuard};
@@ -29,7 +30,8 @@ pub(super) struct Owner {
 
 struct State {
     holder: Option<Owner>,
-    /// Waiters with tickets are in the order of their tickets, those without where they came in between.
+    /// Waiters with tickets are in the order of their tickets, those without where they came in
+    /// between.
     queue: Vec<Waiter>,
     next_waiter: u64,
 }
@@ -51,7 +53,8 @@ impl WwLock {
     ///
     /// # Panics
     ///
-    /// If the calling thread holds the lock already, other than under the same context: it would wait for itself.
+    /// If the calling thread holds the lock already, other than under the same context: it would
+    /// wait for itself.
     pub(super) fn acquire(&self, me: Owner, holds_others: bool) -> Result<(), LockError> {
         let mut state = self.state();
         if state.holder.is_none() && state.queue.is_empty() {
@@ -149,8 +152,8 @@ mod models {
 
     use super::*;
 
-    /// Two threads take two locks in opposite orders. Whatever happens, both get both, nobody waits for ever, and no
-    /// lock is held twice.
+    /// Two threads take two locks in opposite orders. Whatever happens, both get both, nobody waits
+    /// for ever, and no lock is held twice.
     #[test]
     fn opposite_orders_end() {
         loom::model(|| {

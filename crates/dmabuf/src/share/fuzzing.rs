@@ -3,8 +3,8 @@
 use super::codec::MAGIC;
 use super::message::{Note, Reply, Request};
 
-/// Reads `bytes` as each kind of message, with and without the word that all begin with. What is a message survives the
-/// trip.
+/// Reads `bytes` as each kind of message, with and without the word that all begin with. What is a
+/// message survives the trip.
 pub fn message(bytes: &[u8]) {
     decode(bytes);
     decode(&[&MAGIC.to_ne_bytes(), bytes].concat());

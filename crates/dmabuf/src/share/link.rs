@@ -120,8 +120,8 @@ impl Link {
         self.inner.zaps().remove(&hold);
     }
 
-    /// Asks, and waits for the answer. If that does not come in time, `undo` is sent after the request, so that what it
-    /// did is not forgotten on the other side.
+    /// Asks, and waits for the answer. If that does not come in time, `undo` is sent after the
+    /// request, so that what it did is not forgotten on the other side.
     pub(super) fn call(
         &self,
         request: &Request,
@@ -255,7 +255,8 @@ impl Inner {
         }
     }
 
-    /// Tells an importer of ours. The exporter does not wait for this, and nothing can be accessed by the old addresses.
+    /// Tells an importer of ours. The exporter does not wait for this, and nothing can be accessed
+    /// by the old addresses.
     fn invalidate(&self, buf: u64, attachment: u64) {
         let import = self.bufs().get(&buf).cloned();
         let Some(Import { shared, proxy }) = import else { return };

@@ -1,7 +1,7 @@
 //! The messages, one per packet of a `SOCK_SEQPACKET` socket.
 //!
-//! Every message is 64-bit words in the host's byte order (magic, kind, number, and what the kind says), with texts as a
-//! length and bytes at the end. A number joins an answer to its request.
+//! Every message is 64-bit words in the host's byte order (magic, kind, number, and what the kind
+//! says), with texts as a length and bytes at the end. A number joins an answer to its request.
 
 use rustix::io::Errno;
 
@@ -36,8 +36,8 @@ pub(super) enum Request {
     EndCpu { buf: u64, direction: Direction },
     /// Whether a range may be mapped for the CPU.
     Mmap { buf: u64, offset: u64, len: u64 },
-    /// Where the CPU maps a range, which stays there until the hold ends. Answered as a map, with one stretch; with Done if
-    /// it is the buffer's own file.
+    /// Where the CPU maps a range, which stays there until the hold ends. Answered as a map, with
+    /// one stretch; with Done if it is the buffer's own file.
     Hold { buf: u64, hold: u64, offset: u64, len: u64 },
     /// Ends it. No answer.
     LetGo { hold: u64 },

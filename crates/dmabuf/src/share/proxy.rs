@@ -77,14 +77,16 @@ impl Proxy {
         self.buf
     }
 
-    /// Whether a note that this attachment's mappings are void comes too late: it was seen by the gate that they are, and
-    /// what is mapped now was mapped after that. Telling the importer again would take good mappings from it.
+    /// Whether a note that this attachment's mappings are void comes too late: it was seen by the
+    /// gate that they are, and what is mapped now was mapped after that. Telling the importer again
+    /// would take good mappings from it.
     pub(super) fn is_late(&self, attachment: u64) -> bool {
         let Some(slot) = &self.slot else { return false };
         let held = self.held();
         let mut maps = held.maps.values().filter(|map| map.attachment == attachment);
         let all_hold = maps.all(|map| map.epoch.is_some_and(|epoch| slot.is_current(epoch)));
-        // What a dead exporter wrote before it died may be read after its death, with the memory where it was.
+        // What a dead exporter wrote before it died may be read after its death, with the memory
+        // where it was.
         all_hold && matches!(slot.state(), GateState::Open { .. } | GateState::Orphaned { .. })
     }
 
@@ -93,7 +95,8 @@ impl Proxy {
         let is_over = match &self.slot {
             None => self.facts.dies,
             Some(slot) => {
-                // A connection may end while the process lives on; then it says by the gate itself what is to be said.
+                // A connection may end while the process lives on; then it says by the gate itself
+                // what is to be said.
                 let deadline = Instant::now() + DYING;
                 while slot.is_owned() && Instant::now() < deadline {
                     std::thread::sleep(Duration::from_millis(1));
@@ -299,7 +302,8 @@ impl Exporter for Proxy {
         let Some(map) = self.held().maps.remove(&first) else { return };
         let current = match (&self.slot, table.epoch) {
             (Some(slot), Some(epoch)) if !slot.is_current(epoch) => {
-                // The exporter's lock, which would keep us out until the gate is empty, is in another process.
+                // The exporter's lock, which would keep us out until the gate is empty, is in
+                // another process.
                 slot.settle(epoch);
                 false
             }

@@ -92,7 +92,8 @@ impl Connection {
         }
     }
 
-    /// Waits until there is something to read, and sends notes meanwhile. Whether the other side is gone.
+    /// Waits until there is something to read, and sends notes meanwhile. Whether the other side is
+    /// gone.
     fn is_over(&self) -> bool {
         let socket = (self.socket.as_fd(), PollFlags::IN);
         let Some(notes) = &self.notes else {
@@ -137,7 +138,8 @@ impl Connection {
                 return Ok(());
             }
             Request::Unpin { attachment, pin } => {
-                // Unknown is what it unpins after the memory was taken away, or after a pin that was refused.
+                // Unknown is what it unpins after the memory was taken away, or after a pin that
+                // was refused.
                 let remote = self.attachments.get(&attachment);
                 let gone = remote.and_then(|remote| remote.stand_in.held().pins.remove(&pin));
                 drop(gone);
@@ -266,7 +268,8 @@ impl Connection {
             Ok(guard) => guard,
             Err(error) => return refuse(of_map(error)),
         };
-        // Fences stay in this process, so whoever must wait for a move that is under way does it here.
+        // Fences stay in this process, so whoever must wait for a move that is under way does it
+        // here.
         if remote.attachment.resv().wait(Usage::Kernel, Some(ANSWER_LIMIT / 2)).is_err() {
             guard.unmap(&resv);
             let what = "the buffer's move does not end";
@@ -284,7 +287,8 @@ impl Connection {
         self.reply(number, &Reply::Mapped(mapped), &fds)
     }
 
-    /// Answered with the file that the CPU maps; the buffer stays where it is until the process lets go, or ends.
+    /// Answered with the file that the CPU maps; the buffer stays where it is until the process
+    /// lets go, or ends.
     fn hold(
         &mut self,
         number: u64,

@@ -107,7 +107,8 @@ fn accept_all(listener: &PrivateFd) {
     }
 }
 
-/// Lets a process of our user in, in a thread of its own: one that waits for a buffer's lock keeps nobody else waiting.
+/// Lets a process of our user in, in a thread of its own: one that waits for a buffer's lock keeps
+/// nobody else waiting.
 fn admit(peer: OwnedFd) {
     static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
     let Ok(cred) = sys::peer_cred(peer.as_fd()) else { return };

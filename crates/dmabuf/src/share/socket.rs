@@ -83,7 +83,8 @@ pub(super) fn recv(socket: &PrivateFd, buffer: &mut [u8]) -> Received {
         let mut iov = [IoSliceMut::new(buffer)];
         match rustix::net::recvmsg(socket, &mut iov, &mut control, flags) {
             Ok(got) => {
-                // Descriptors beyond the space are closed by the kernel, those not taken by the drop of `control`.
+                // Descriptors beyond the space are closed by the kernel, those not taken by the
+                // drop of `control`.
                 let mut fds = Vec::new();
                 for message in control.drain() {
                     if let RecvAncillaryMessage::ScmRights(some) = message {
@@ -100,7 +101,8 @@ pub(super) fn recv(socket: &PrivateFd, buffer: &mut [u8]) -> Received {
                     Received::Packet(got.bytes, fds)
                 };
             }
-            // A peer that closed with our message unread: its last words come after the error, which is reported once.
+            // A peer that closed with our message unread: its last words come after the error,
+            // which is reported once.
             Err(Errno::CONNRESET | Errno::INTR) => {}
             Err(Errno::AGAIN) => return Received::Nothing,
             Err(_) => return Received::Closed,
@@ -108,8 +110,8 @@ pub(super) fn recv(socket: &PrivateFd, buffer: &mut [u8]) -> Received {
     }
 }
 
-/// Waits until one of `fds` has what is asked of it, at most until `deadline`. Says of each what it has; nothing of all
-/// when the time is over.
+/// Waits until one of `fds` has what is asked of it, at most until `deadline`. Says of each what it
+/// has; nothing of all when the time is over.
 pub(super) fn wait<const N: usize>(
     fds: [(BorrowedFd<'_>, PollFlags); N],
     deadline: Option<Instant>,

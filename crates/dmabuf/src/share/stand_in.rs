@@ -90,9 +90,9 @@ impl Importer for StandIn {
         Some(self.process)
     }
 
-    /// The exporter has closed the gate, so the access is over whatever the other process does, and its maps can be given
-    /// back at once: an exporter that waits until nothing is mapped waits for nobody. Maps that no gate guards are given
-    /// back when the other process says so.
+    /// The exporter has closed the gate, so the access is over whatever the other process does, and
+    /// its maps can be given back at once: an exporter that waits until nothing is mapped waits for
+    /// nobody. Maps that no gate guards are given back when the other process says so.
     fn invalidate_mappings(&self, resv: &ResvGuard<'_>, _: &Attachment) {
         let (maps, pins) = {
             let mut held = self.held();

@@ -197,7 +197,8 @@ impl Raw {
     }
 }
 
-/// A request that is given up is undone after it, and its answer, when it comes, is not taken for another's.
+/// A request that is given up is undone after it, and its answer, when it comes, is not taken for
+/// another's.
 #[test]
 fn an_exporter_that_does_not_answer_is_given_up() {
     let (socket, theirs) = socket::pair().expect("sockets");

@@ -25,8 +25,8 @@ bitflags::bitflags! {
 }
 
 impl DmaBuf {
-    /// What an access must wait for, as it is now: for one that writes all implicit users, and otherwise those that
-    /// write. A signaled file if there are none.
+    /// What an access must wait for, as it is now: for one that writes all implicit users, and
+    /// otherwise those that write. A signaled file if there are none.
     ///
     /// # Errors
     ///
@@ -49,8 +49,8 @@ impl DmaBuf {
         SyncFile::new(&Fence::all_of([ours, theirs.to_fence()?]))
     }
 
-    /// Makes implicit users of the buffer wait for `file`, as for work that writes if `flags` say so, and otherwise as
-    /// for work that reads. Each fence in it is added, signaled ones too.
+    /// Makes implicit users of the buffer wait for `file`, as for work that writes if `flags` say
+    /// so, and otherwise as for work that reads. Each fence in it is added, signaled ones too.
     ///
     /// # Errors
     ///
@@ -65,8 +65,8 @@ impl DmaBuf {
         add_to(self.resv(), flags, file)
     }
 
-    /// As [`export_sync_file`](Self::export_sync_file), as a descriptor; of a buffer of another process it is that process's
-    /// file, with the fences that are known there.
+    /// As [`export_sync_file`](Self::export_sync_file), as a descriptor; of a buffer of another
+    /// process it is that process's file, with the fences that are known there.
     ///
     /// # Errors
     ///
@@ -79,8 +79,8 @@ impl DmaBuf {
         }
     }
 
-    /// As [`import_sync_file`](Self::import_sync_file), of a descriptor; a buffer of another process gets the fence there. That
-    /// must then be one of the kernel's, or of that process.
+    /// As [`import_sync_file`](Self::import_sync_file), of a descriptor; a buffer of another
+    /// process gets the fence there. That must then be one of the kernel's, or of that process.
     ///
     /// # Errors
     ///

@@ -5,9 +5,10 @@
 //!     DmaBuf <--import_sync_file-- SyncFile
 //! ```
 //!
-//! A file is of one of two kinds. For the kernel's dma-bufs it is the kernel's `sync_file`. For fences of this process
-//! it is an eventfd that becomes readable when the fence is signaled, and that this process recognises again by its
-//! number; another process can wait for it, and not import it. Rules: `docs/semantics.md` 1.9.
+//! A file is of one of two kinds. For the kernel's dma-bufs it is the kernel's `sync_file`. For
+//! fences of this process it is an eventfd that becomes readable when the fence is signaled, and
+//! that this process recognises again by its number; another process can wait for it, and not
+//! import it. Rules: `docs/semantics.md` 1.9.
 
 mod buf;
 mod follow;
@@ -29,7 +30,8 @@ pub(crate) use buf::add_to;
 use own::Own;
 pub(crate) use own::{HeldFiles, forget_files, hold_files};
 
-/// A fence as a file: it can be polled for reading (POLLIN) and is ready when the fence is signaled.
+/// A fence as a file: it can be polled for reading (POLLIN) and is ready when the fence is
+/// signaled.
 #[doc(alias = "sync_file")]
 #[derive(Debug)]
 pub struct SyncFile {

@@ -13,8 +13,9 @@ use crate::fence::Fence;
 use crate::sys::Known;
 use crate::{fork, sys};
 
-/// What an eventfd counts when its fence is signaled. As a semaphore it takes this many reads to become unready, and it
-/// cannot be written to any more, so that a program which reads or writes it by mistake changes nothing.
+/// What an eventfd counts when its fence is signaled. As a semaphore it takes this many reads to
+/// become unready, and it cannot be written to any more, so that a program which reads or writes it
+/// by mistake changes nothing.
 const SIGNALED: u64 = u64::MAX - 1;
 
 /// Longest name of a sync_file, without its NUL.
@@ -32,7 +33,8 @@ struct Inner {
     event: Known,
     /// Number of the eventfd.
     id: u64,
-    /// The process whose fence it is: a child of a fork shares the eventfd, and must not signal for its parent.
+    /// The process whose fence it is: a child of a fork shares the eventfd, and must not signal for
+    /// its parent.
     generation: u32,
 }
 
@@ -52,8 +54,8 @@ impl Own {
         let generation = fork::generation();
         let inner = Arc::new(Inner { fence: fence.clone(), name, event, id, generation });
         registry().insert(id, Arc::downgrade(&inner));
-        // The callback keeps the eventfd, and with it its number, until the fence is signaled: whoever holds an fd of
-        // it hears of that, also after this value is gone.
+        // The callback keeps the eventfd, and with it its number, until the fence is signaled:
+        // whoever holds an fd of it hears of that, also after this value is gone.
         let waiting = Arc::clone(&inner);
         if fence.add_callback(move |_| waiting.show()).is_err() {
             inner.show();

@@ -1,4 +1,5 @@
-//! Who is at the other end of a Unix socket, as the kernel says, and whether it may give us descriptors.
+//! Who is at the other end of a Unix socket, as the kernel says, and whether it may give us
+//! descriptors.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
@@ -22,11 +23,12 @@ impl PeerCred {
     }
 }
 
-/// Whether a process with this effective user id, as the kernel shows it to us, is of our user. Nothing of ours is given to
-/// any other one.
+/// Whether a process with this effective user id, as the kernel shows it to us, is of our user.
+/// Nothing of ours is given to any other one.
 ///
-/// Users that our user namespace does not know are all shown as the overflow uid (`user_namespaces(7)`), so that number means
-/// nobody in particular, even if it is ours, too. Only where the namespace knows every user it is a user like any other.
+/// Users that our user namespace does not know are all shown as the overflow uid
+/// (`user_namespaces(7)`), so that number means nobody in particular, even if it is ours, too. Only
+/// where the namespace knows every user it is a user like any other.
 pub fn is_same_user(uid: u32) -> bool {
     uid == rustix::process::geteuid().as_raw() && (uid != overflow_uid() || knows_every_user())
 }
@@ -41,7 +43,8 @@ fn overflow_uid() -> u32 {
     })
 }
 
-/// Whether our user namespace has a number for every user. Asked anew each time: a process can enter another namespace.
+/// Whether our user namespace has a number for every user. Asked anew each time: a process can
+/// enter another namespace.
 fn knows_every_user() -> bool {
     std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| is_whole(&map))
 }
@@ -61,8 +64,8 @@ fn is_whole(map: &str) -> bool {
 pub fn peer_cred(socket: BorrowedFd<'_>) -> Result<PeerCred, Errno> {
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the fd is open; `cred` is valid for `len` bytes of writing, any bytes are a valid ucred, and `len` is
-    // valid for reading and writing.
+    // SAFETY: the fd is open; `cred` is valid for `len` bytes of writing, any bytes are a valid
+    // ucred, and `len` is valid for reading and writing.
     let rc = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -79,9 +82,9 @@ pub fn peer_cred(socket: BorrowedFd<'_>) -> Result<PeerCred, Errno> {
     Ok(PeerCred { pid: u32::try_from(cred.pid).ok().filter(|pid| *pid != 0), uid: cred.uid })
 }
 
-/// Has the kernel refuse messages with descriptors that are sent to this socket from now on (EPERM for the sender), or take them
-/// again. A socket accepted from a listener is as the listener was when it was connected. False where the kernel has no way
-/// to (Linux before 6.16).
+/// Has the kernel refuse messages with descriptors that are sent to this socket from now on (EPERM
+/// for the sender), or take them again. A socket accepted from a listener is as the listener was
+/// when it was connected. False where the kernel has no way to (Linux before 6.16).
 pub(crate) fn take_descriptors(socket: BorrowedFd<'_>, take: bool) -> bool {
     /// `SO_PASSRIGHTS` of `<asm-generic/socket.h>`.
     const SO_PASSRIGHTS: libc::c_int = 83;

@@ -1,15 +1,18 @@
 //! Descriptors that are known again, whatever the program did to their numbers.
 //!
-//! A program may close every descriptor from 3 on, as daemons do (`closefrom(3)`), or put files of its own in the place of ours
-//! (`dup2`). Our numbers then lead nowhere, or to the program's files. So each descriptor that is kept for long
+//! A program may close every descriptor from 3 on, as daemons do (`closefrom(3)`), or put files of
+//! its own in the place of ours (`dup2`). Our numbers then lead nowhere, or to the program's files.
+//! So each descriptor that is kept for long
 //!
 //! * has a number above those that a program gets for the files it opens;
-//! * remembers which file it is of, and is closed only while it still is of that one. Else the number belongs to the program;
-//! * is looked at ([`Known::look`]) before something is written that could harm a file of the program's, where a look is cheap
-//!   beside that.
+//! * remembers which file it is of, and is closed only while it still is of that one. Else the
+//!   number belongs to the program;
+//! * is looked at ([`Known::look`]) before something is written that could harm a file of the
+//!   program's, where a look is cheap beside that.
 //!
-//! A file is known by the numbers of its device and its inode. Eventfds, epoll sets and their kind share one inode: where /proc is
-//! mounted an eventfd is then known by its own number, and of the others the kind alone.
+//! A file is known by the numbers of its device and its inode. Eventfds, epoll sets and their kind
+//! share one inode: where /proc is mounted an eventfd is then known by its own number, and of the
+//! others the kind alone.
 
 use std::fs;
 use std::mem::ManuallyDrop;
@@ -21,8 +24,8 @@ use rustix::fs::{FileType, fstat};
 use rustix::io::{DupFlags, Errno};
 use rustix::process::{Resource, getrlimit};
 
-/// Ours begin here, or at half of what the process may have if that is less. Programs that `select(2)` on one of ours can: it takes
-/// numbers up to 1023.
+/// Ours begin here, or at half of what the process may have if that is less. Programs that
+/// `select(2)` on one of ours can: it takes numbers up to 1023.
 const FIRST: u64 = 512;
 
 /// A descriptor with the file that it is of.
@@ -191,7 +194,8 @@ impl File {
     }
 
     fn is_that_of(&self, fd: BorrowedFd<'_>) -> bool {
-        // Where nobody says what is there now (no /proc, as after chroot), it is taken for what it was.
+        // Where nobody says what is there now (no /proc, as after chroot), it is taken for what it
+        // was.
         let is_alike = |was: &Anonymous| Anonymous::of(fd).is_none_or(|is| was.is_like(&is));
         self.has_inode_of(fd) && self.anonymous.as_ref().is_none_or(is_alike)
     }
@@ -233,7 +237,8 @@ mod tests {
 
     /// Puts `file` in the place of a known descriptor, as a program does with `dup2`.
     fn replace(known: &Known, file: impl AsFd) -> OwnedFd {
-        // SAFETY: the number is given back by the caller, who does not use it as anything else meanwhile.
+        // SAFETY: the number is given back by the caller, who does not use it as anything else
+        // meanwhile.
         let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(known.as_raw_fd()) });
         rustix::io::dup3(file.as_fd(), &mut place, DupFlags::CLOEXEC).expect("open");
         ManuallyDrop::into_inner(place)

@@ -22,14 +22,15 @@ pub(crate) fn probe(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     Ok(probe)
 }
 
-/// If another process opens the file just while it is asked, that is told by a signal nobody minds, instead of the deadly SIGIO.
+/// If another process opens the file just while it is asked, that is told by a signal nobody minds,
+/// instead of the deadly SIGIO.
 pub(super) fn make_harmless(probe: &OwnedFd) {
     // SAFETY: the number of a signal is all that is set.
     unsafe { libc::fcntl(probe.as_raw_fd(), F_SETSIG, libc::SIGURG) };
 }
 
-/// Whether a probe is the only opening of its file, in this process or another: then the kernel grants a write lease. (The
-/// opening that `memfd_create` made does not count as one.)
+/// Whether a probe is the only opening of its file, in this process or another: then the kernel
+/// grants a write lease. (The opening that `memfd_create` made does not count as one.)
 pub(crate) fn is_alone(probe: &OwnedFd) -> bool {
     let probe = probe.as_raw_fd();
     // SAFETY: a lease changes nothing but who is told of an opening; it is given back below.

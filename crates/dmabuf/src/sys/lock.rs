@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// Opens the file behind `fd` once more, for reading and writing: the same file, another open file description.
+/// Opens the file behind `fd` once more, for reading and writing: the same file, another open file
+/// description.
 pub(crate) fn reopen(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
@@ -50,7 +51,8 @@ fn control_as(
         // Must be 0 for these commands.
         l_pid: 0,
     };
-    // SAFETY: the descriptor is open, and the structure lives through the call, which may write to it.
+    // SAFETY: the descriptor is open, and the structure lives through the call, which may write to
+    // it.
     if unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) } == -1 {
         let error = std::io::Error::last_os_error();
         return Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL));

@@ -49,7 +49,8 @@ pub(crate) const DMA_BUF_NAME_LEN: usize = 31;
 /// Whether `fd` is a dma-buf of the kernel.
 pub(crate) fn is_dma_buf(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     let stat = rustix::fs::fstatfs(fd)?;
-    // CAST: the kernel's type of this field differs by architecture; the magic fits in 32 bits of each.
+    // CAST: the kernel's type of this field differs by architecture; the magic fits in 32 bits of
+    // each.
     Ok(stat.f_type as u64 == DMA_BUF_MAGIC)
 }
 
@@ -84,7 +85,8 @@ pub(crate) fn dma_buf_names(fd: BorrowedFd<'_>) -> (String, Option<String>) {
     (value("exp_name:").unwrap_or_else(|| "unknown exporter".to_owned()), value("name:"))
 }
 
-/// The number of an eventfd, which no other open eventfd has, and its count; `None` for other files.
+/// The number of an eventfd, which no other open eventfd has, and its count; `None` for other
+/// files.
 pub(crate) fn eventfd_facts(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
     let value = |key: &str| Some(text.lines().find_map(|line| line.strip_prefix(key))?.trim());
@@ -93,8 +95,8 @@ pub(crate) fn eventfd_facts(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
     Some((id, count))
 }
 
-/// How many descriptors wait in a Unix socket to be received, in those that wait to be accepted if it listens; `None` where the
-/// kernel does not tell (Linux before 5.4, no /proc).
+/// How many descriptors wait in a Unix socket to be received, in those that wait to be accepted if
+/// it listens; `None` where the kernel does not tell (Linux before 5.4, no /proc).
 pub(crate) fn queued_descriptors(socket: BorrowedFd<'_>) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", socket.as_raw_fd())).ok()?;
     text.lines().find_map(|line| line.strip_prefix("scm_fds:"))?.trim().parse().ok()
@@ -123,9 +125,9 @@ pub(crate) fn sealed_memfd(name: &str, size: u64) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// The file of a buffer whose bytes are elsewhere: `size` bytes of nothing, open for writing only and sealed against it. So it
-/// has a size, and whoever maps, reads or writes it without asking the exporter is refused: a mapping must be able to
-/// read.
+/// The file of a buffer whose bytes are elsewhere: `size` bytes of nothing, open for writing only
+/// and sealed against it. So it has a size, and whoever maps, reads or writes it without asking the
+/// exporter is refused: a mapping must be able to read.
 pub(crate) fn faceless_memfd(name: &str, size: u64) -> Result<OwnedFd, Errno> {
     let fd = unsealed_memfd(name, size)?;
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
@@ -148,8 +150,8 @@ pub(crate) fn open_faceless(
     Ok(opened)
 }
 
-/// What the flags of a buffer's file mean: for a [faceless](faceless_memfd) one, `O_WRONLY` stands for `O_RDWR`, and with
-/// `O_APPEND` for `O_RDONLY`.
+/// What the flags of a buffer's file mean: for a [faceless](faceless_memfd) one, `O_WRONLY` stands
+/// for `O_RDWR`, and with `O_APPEND` for `O_RDONLY`.
 pub(crate) fn meant_flags(flags: OFlags) -> OFlags {
     if flags & OFlags::RWMODE != OFlags::WRONLY {
         return flags;
@@ -164,8 +166,8 @@ fn unsealed_memfd(name: &str, size: u64) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// A kernel dma-buf over new system memory, and which call failed otherwise: ENOENT or EACCES where the machine has no
-/// `/dev/udmabuf` for us.
+/// A kernel dma-buf over new system memory, and which call failed otherwise: ENOENT or EACCES where
+/// the machine has no `/dev/udmabuf` for us.
 pub(crate) fn udmabuf(name: &str, size: u64) -> Result<OwnedFd, (&'static str, Errno)> {
     let device = rustix::fs::open("/dev/udmabuf", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| ("open of /dev/udmabuf", errno))?;
@@ -217,8 +219,8 @@ bitflags::bitflags! {
     }
 }
 
-/// Puts pages in the place of what is mapped that give SIGBUS to who touches them, as a device's do when it is gone: those
-/// behind the end of a file. With no memory for that, SIGSEGV.
+/// Puts pages in the place of what is mapped that give SIGBUS to who touches them, as a device's do
+/// when it is gone: those behind the end of a file. With no memory for that, SIGSEGV.
 ///
 /// # Errors
 ///
@@ -226,7 +228,8 @@ bitflags::bitflags! {
 ///
 /// # Safety
 ///
-/// What is mapped there is the caller's to take away: whole pages of a shared mapping, and nobody has a reference to them.
+/// What is mapped there is the caller's to take away: whole pages of a shared mapping, and nobody
+/// has a reference to them.
 pub unsafe fn zap(addr: usize, len: usize, prot: ProtFlags) -> Result<(), Errno> {
     let at = ptr::with_exposed_provenance_mut(addr);
     let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
@@ -284,7 +287,8 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         let ptr = ptr::with_exposed_provenance_mut(self.addr);
-        // SAFETY: exactly the range that `map` got; whoever uses the address keeps this value alive.
+        // SAFETY: exactly the range that `map` got; whoever uses the address keeps this value
+        // alive.
         let _ = unsafe { rustix::mm::munmap(ptr, self.len) };
     }
 }
@@ -302,8 +306,8 @@ struct UdmabufCreateArg {
 
 struct UdmabufCreate(UdmabufCreateArg);
 
-// SAFETY: opcode and structure are those of `<linux/udmabuf.h>`; the kernel only reads the structure, and answers with
-// a file descriptor.
+// SAFETY: opcode and structure are those of `<linux/udmabuf.h>`; the kernel only reads the
+// structure, and answers with a file descriptor.
 unsafe impl Ioctl for UdmabufCreate {
     type Output = RawFd;
     const IS_MUTATING: bool = false;
@@ -323,7 +327,8 @@ unsafe impl Ioctl for UdmabufCreate {
 
 struct SetName(CString);
 
-// SAFETY: the opcode is `DMA_BUF_SET_NAME_B`, which takes a pointer to a NUL-terminated string and only reads it.
+// SAFETY: the opcode is `DMA_BUF_SET_NAME_B`, which takes a pointer to a NUL-terminated string and
+// only reads it.
 unsafe impl Ioctl for SetName {
     type Output = ();
     const IS_MUTATING: bool = false;

@@ -12,10 +12,12 @@ use crate::fork;
 /// Forks between the first process and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Those of this process. Only a [`PrivateFd`] that is no husk puts its number in, and takes it out when it goes.
+/// Those of this process. Only a [`PrivateFd`] that is no husk puts its number in, and takes it out
+/// when it goes.
 static PRIVATE: Mutex<BTreeMap<RawFd, Inherited>> = Mutex::new(BTreeMap::new());
 
-/// Which process this is, among a parent and its children. What was made under another number is a husk.
+/// Which process this is, among a parent and its children. What was made under another number is a
+/// husk.
 #[inline]
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
@@ -60,8 +62,8 @@ impl Drop for PrivateFd {
             // Closed by the child; the number may be somebody else's by now.
             return;
         }
-        // One critical section: between removal and close a fork would leak the descriptor into the child, between
-        // close and removal it would close another file's.
+        // One critical section: between removal and close a fork would leak the descriptor into the
+        // child, between close and removal it would close another file's.
         let mut private = private();
         private.remove(&self.fd.as_raw_fd());
         // SAFETY: once, and the value goes.
@@ -86,7 +88,8 @@ impl HeldPrivate {
     pub(crate) fn close_in_child(mut self) {
         GENERATION.fetch_add(1, Ordering::Relaxed);
         for fd in std::mem::take(&mut *self.0).into_values() {
-            // SAFETY: a `PrivateFd` owns the number, and is a husk by now: it never uses or closes it again.
+            // SAFETY: a `PrivateFd` owns the number, and is a husk by now: it never uses or closes
+            // it again.
             unsafe { fd.close() };
         }
     }

@@ -40,13 +40,14 @@ impl Reservation {
         self.len
     }
 
-    /// Whether it was made in a parent of this process, and has holes in which others may have mapped by now.
+    /// Whether it was made in a parent of this process, and has holes in which others may have
+    /// mapped by now.
     pub(crate) fn is_husk(&self) -> bool {
         self.generation != fork::generation()
     }
 
-    /// Maps a file at `offset` (all multiples of the page size) at `at` bytes from the beginning. A child of a fork does
-    /// not get it.
+    /// Maps a file at `offset` (all multiples of the page size) at `at` bytes from the beginning. A
+    /// child of a fork does not get it.
     pub(crate) fn place(
         &self,
         at: usize,
@@ -57,7 +58,8 @@ impl Reservation {
     ) -> Result<(), Errno> {
         let ptr = self.check(at, len)?;
         let rights = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: the range is inside the reservation, which is ours; what was mapped there is meant to go.
+        // SAFETY: the range is inside the reservation, which is ours; what was mapped there is
+        // meant to go.
         unsafe {
             rustix::mm::mmap(ptr, len, rights, MapFlags::SHARED | MapFlags::FIXED, file, offset)
         }?;
@@ -127,7 +129,8 @@ pub(crate) fn poison_file() -> Result<OwnedFd, Errno> {
 
 const NOTHING: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
 
-/// Reads a byte at an address of this process as the kernel would for us: EFAULT where there is nothing.
+/// Reads a byte at an address of this process as the kernel would for us: EFAULT where there is
+/// nothing.
 #[cfg(test)]
 pub(crate) fn peek(addr: u64) -> Result<u8, Errno> {
     let mut byte = 0u8;
@@ -136,7 +139,8 @@ pub(crate) fn peek(addr: u64) -> Result<u8, Errno> {
         libc::iovec { iov_base: ptr::with_exposed_provenance_mut(addr as usize), iov_len: 1 };
     // SAFETY: no arguments.
     let own = unsafe { libc::getpid() };
-    // SAFETY: both vectors have one element; the local one is the byte above, and the remote one is only an address.
+    // SAFETY: both vectors have one element; the local one is the byte above, and the remote one is
+    // only an address.
     let read = unsafe { libc::process_vm_readv(own, &raw const local, 1, &raw const remote, 1, 0) };
     if read == 1 { Ok(byte) } else { Err(Errno::FAULT) }
 }

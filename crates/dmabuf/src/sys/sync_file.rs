@@ -1,4 +1,5 @@
-//! Fences of the kernel as files: `<linux/sync_file.h>`, and the two requests of a dma-buf about them.
+//! Fences of the kernel as files: `<linux/sync_file.h>`, and the two requests of a dma-buf about
+//! them.
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -117,7 +118,8 @@ fn ask(file: BorrowedFd<'_>, fences: &mut [RawFenceInfo]) -> Result<RawFileInfo,
     let request = unsafe {
         Updater::<{ opcode::read_write::<RawFileInfo>(b'>', 4) }, RawFileInfo>::new(&mut arg)
     };
-    // SAFETY: the kernel writes at most `num_fences` records where `sync_fence_info` points, which is `fences`.
+    // SAFETY: the kernel writes at most `num_fences` records where `sync_fence_info` points, which
+    // is `fences`.
     unsafe { ioctl(file, request) }?;
     Ok(arg)
 }

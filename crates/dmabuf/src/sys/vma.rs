@@ -1,7 +1,8 @@
 //! What is mapped where in this process.
 //!
-//! `PROCMAP_QUERY` (Linux 6.11, `fs/proc/task_mmu.c`) answers for one address in about a microsecond. Without it the text
-//! of `/proc/self/maps` is read, whose cost grows with the number of mappings.
+//! `PROCMAP_QUERY` (Linux 6.11, `fs/proc/task_mmu.c`) answers for one address in about a
+//! microsecond. Without it the text of `/proc/self/maps` is read, whose cost grows with the number
+//! of mappings.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -26,7 +27,8 @@ pub(crate) struct SharedFile {
     pub(crate) name: String,
 }
 
-/// This process's `/proc/self/maps`, opened once: opening costs as much as asking. A child of a fork opens its own.
+/// This process's `/proc/self/maps`, opened once: opening costs as much as asking. A child of a
+/// fork opens its own.
 static MAPS: Mutex<Option<PrivateFd>> = Mutex::new(None);
 
 /// The first shared mapping of a file that ends after `from` and begins before `to`.
@@ -64,7 +66,8 @@ fn ask(maps: BorrowedFd<'_>, from: u64) -> Result<Option<SharedFile>, Errno> {
         name_addr: name.as_mut_ptr().expose_provenance() as u64,
         ..Query::default()
     };
-    // SAFETY: the query is the kernel's structure; the name's address and size are those of an array that outlives the call.
+    // SAFETY: the query is the kernel's structure; the name's address and size are those of an
+    // array that outlives the call.
     match unsafe { ioctl(maps, ProcmapQuery(&mut query)) } {
         Err(Errno::NOENT) => return Ok(None),
         answer => answer?,
@@ -135,8 +138,8 @@ struct Query {
 
 struct ProcmapQuery<'a>(&'a mut Query);
 
-// SAFETY: opcode and structure are those of `<linux/fs.h>`; the kernel reads and writes the structure, and the name where
-// it says.
+// SAFETY: opcode and structure are those of `<linux/fs.h>`; the kernel reads and writes the
+// structure, and the name where it says.
 unsafe impl Ioctl for ProcmapQuery<'_> {
     type Output = ();
     const IS_MUTATING: bool = true;

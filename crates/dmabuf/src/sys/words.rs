@@ -9,8 +9,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::fork;
 
-/// Words of a sealed memfd, mapped shared. A child of a fork does not have the mapping, so whoever uses it asks first
-/// whether it is a husk.
+/// Words of a sealed memfd, mapped shared. A child of a fork does not have the mapping, so whoever
+/// uses it asks first whether it is a husk.
 #[derive(Debug)]
 pub(crate) struct SharedWords {
     addr: usize,
@@ -47,9 +47,9 @@ impl SharedWords {
     pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.len / 8 && !self.is_husk(), "a word of a mapping of this process");
         let ptr = ptr::with_exposed_provenance_mut::<u64>(self.addr + index * 8);
-        // SAFETY: inside the mapping, which lives as long as the borrow and begins at a page; the file cannot shrink;
-        // everybody here touches these words by atomics only, and so do honest peers. A dishonest one can change what a
-        // load returns, as it could with atomics.
+        // SAFETY: inside the mapping, which lives as long as the borrow and begins at a page; the
+        // file cannot shrink; everybody here touches these words by atomics only, and so do honest
+        // peers. A dishonest one can change what a load returns, as it could with atomics.
         unsafe { AtomicU64::from_ptr(ptr) }
     }
 }

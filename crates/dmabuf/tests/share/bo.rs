@@ -58,7 +58,8 @@ pub(crate) fn new(sharing: Sharing) -> (Arc<Bo>, DmaBuf) {
 }
 
 impl Bo {
-    /// Moves the buffer to the next place. Nothing of the old one may be touched after this, which the next round checks.
+    /// Moves the buffer to the next place. Nothing of the old one may be touched after this, which
+    /// the next round checks.
     pub(crate) fn relocate(&self, buf: &DmaBuf) -> Result<(), ExporterError> {
         let resv = buf.resv().lock();
         if self.state().pins > 0 {

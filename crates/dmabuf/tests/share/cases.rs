@@ -113,7 +113,8 @@ fn static_class() -> Result<(), String> {
     Ok(())
 }
 
-/// Fences stay in the exporter's process, so it is there that a map waits for a move that is under way.
+/// Fences stay in the exporter's process, so it is there that a map waits for a move that is under
+/// way.
 fn kernel_fence() -> Result<(), String> {
     let (_bo, buf) = bo::new(Sharing::HostKept);
     let mut child = importer(&buf, "dynamic");
@@ -124,7 +125,8 @@ fn kernel_fence() -> Result<(), String> {
     resv.add_fence(&fence, Usage::Kernel).expect("reserved");
     drop(resv);
     child.say("map");
-    // An answer before the signal would be wrong whenever it came; that it has not come yet proves nothing.
+    // An answer before the signal would be wrong whenever it came; that it has not come yet proves
+    // nothing.
     std::thread::sleep(Duration::from_millis(20));
     assert!(!child.has_answered(), "the move is not done");
     engine.signal(1);

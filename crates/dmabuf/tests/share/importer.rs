@@ -101,7 +101,8 @@ impl Attached {
         drop(held.pin);
     }
 
-    /// Maps, unless there is a map that holds: another thread may be accessing the buffer through it.
+    /// Maps, unless there is a map that holds: another thread may be accessing the buffer through
+    /// it.
     pub(crate) fn map(&self) -> Result<u64, String> {
         let resv = self.buf.resv().lock();
         if let Some(epoch) = self.epoch().filter(|epoch| self.slot.is_current(*epoch)) {

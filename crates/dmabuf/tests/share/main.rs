@@ -1,8 +1,8 @@
 //! Buffers between processes: this program is every process, told apart by its environment.
 //!
-//! The exporter ([`bo`]) keeps its memory in a pool file and moves it about; each placement is full of the number of its
-//! epoch. An importer ([`importer`]) in another process reads through its bus window and finds the number it expects, or
-//! was let in when it should not have been.
+//! The exporter ([`bo`]) keeps its memory in a pool file and moves it about; each placement is full
+//! of the number of its epoch. An importer ([`importer`]) in another process reads through its bus
+//! window and finds the number it expects, or was let in when it should not have been.
 
 mod bo;
 mod cases;

@@ -134,7 +134,8 @@ fn strikes_that_wait_are_bounded() {
     assert_eq!(injector.report().map(|fired| fired.waiting).sum::<u64>(), 1, "there is room again");
 }
 
-/// Which of the packets of two QPs, with the sequence numbers 0 to 4 and one millisecond apart, a rule drops.
+/// Which of the packets of two QPs, with the sequence numbers 0 to 4 and one millisecond apart, a
+/// rule drops.
 #[track_caller]
 fn dropped(conditions: &str) -> Vec<(u64, u32)> {
     let mut injector = injector(&format!("[[fault]]\ndo = 'drop'\n{conditions}"));

@@ -41,8 +41,8 @@ pub enum ByHand {
     Unplug,
 }
 
-/// Asks all processes of this user in this network namespace that share a GPU. One that is stopped is among them, and told
-/// nothing.
+/// Asks all processes of this user in this network namespace that share a GPU. One that is stopped
+/// is among them, and told nothing.
 pub fn survey() -> Vec<Member> {
     let names = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let found = listening(&names, &Name::prefix_of_user());
@@ -100,7 +100,8 @@ fn ask(gpu: String, member: u8) -> Option<Member> {
 }
 
 impl Member {
-    /// Does something to the GPU in this process, or to one buffer or all: how often it was done, in words, and why not.
+    /// Does something to the GPU in this process, or to one buffer or all: how often it was done,
+    /// in words, and why not.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! What processes that share a GPU say to each other: one question and one answer for each connection. An answer in words
-//! ([`Told`]) is text behind the words that others have.
+//! What processes that share a GPU say to each other: one question and one answer for each
+//! connection. An answer in words ([`Told`]) is text behind the words that others have.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -22,7 +22,8 @@ use crate::pools::Pools;
 /// How long an answer may take. An eviction copies a buffer first.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long it may take that something is done by hand: all buffers of a process may have to be copied.
+/// How long it may take that something is done by hand: all buffers of a process may have to be
+/// copied.
 const PATIENCE_BY_HAND: Duration = Duration::from_secs(60);
 
 /// Version of what is said.
@@ -170,7 +171,8 @@ impl Name {
         }
     }
 
-    /// A connection to a process, whoever it is. It takes no descriptors, where the kernel can refuse them.
+    /// A connection to a process, whoever it is. It takes no descriptors, where the kernel can
+    /// refuse them.
     fn connect(&self, member: u8) -> Result<PeerSocket, Errno> {
         let socket = socket()?;
         set_patience(&socket)?;

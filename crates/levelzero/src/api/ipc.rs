@@ -29,7 +29,8 @@ fn memory_handle(process: &Process, context: u64, addr: u64) -> Result<Raw> {
         return Err(unsupported(format!("{} is no memory of a device", region.name())));
     };
     let number = Held::file(memory, file)?;
-    // SAFETY: it is open until the memory is freed, which who asks for a handle does not do meanwhile.
+    // SAFETY: it is open until the memory is freed, which who asks for a handle does not do
+    // meanwhile.
     let file = unsafe { BorrowedFd::borrow_raw(number) };
     ipc::handle(What::Memory, number, file)
 }
@@ -40,7 +41,8 @@ calls! { CALLS:
         out.put(memory_handle(process::get()?, context, addr)?)
     }
 
-    // The structures that lead on from here say who is to be reached; a descriptor reaches the processes of this host.
+    // The structures that lead on from here say who is to be reached; a descriptor reaches the
+    // processes of this host.
     fn zeMemGetIpcHandleWithProperties(
         context: u64,
         addr: u64,

@@ -15,8 +15,8 @@ use crate::process::{self, Process, device_handle};
 use crate::space::{Held, Kind, Region};
 use crate::status::{Refusal, Result, Status, flags, invalid, unsupported};
 
-/// Structures that lead on from others: memory is to be exported; it is imported; the descriptor that it is exported as; more may be
-/// allocated than one allocation has.
+/// Structures that lead on from others: memory is to be exported; it is imported; the descriptor
+/// that it is exported as; more may be allocated than one allocation has.
 const EXPORT_DESC: u32 = 0x18;
 const IMPORT_FD: u32 = 0x19;
 const EXPORT_FD: u32 = 0x1a;

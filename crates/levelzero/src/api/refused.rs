@@ -1,7 +1,7 @@
 //! What is not served because nothing computes: modules, kernels, images, samplers.
 //!
-//! A table could have nothing for these, and the loader would refuse them by itself. Programs get the same number from here, and
-//! whoever runs them a line that says why.
+//! A table could have nothing for these, and the loader would refuse them by itself. Programs get
+//! the same number from here, and whoever runs them a line that says why.
 
 use std::ffi::{CStr, c_int};
 

@@ -139,7 +139,8 @@ calls! { CALLS:
         let desc = desc.get()?;
         out.check()?;
         flags(desc.flags, PHYSICAL_FLAGS)?;
-        // What is the host's is the first device's here: it is reached by commands, and not by the CPU.
+        // What is the host's is the first device's here: it is reached by commands, and not by the
+        // CPU.
         let device = if desc.flags & PHYSICAL_ON_HOST != 0 && device == 0 {
             process.context(context)?.devices[0]
         } else {

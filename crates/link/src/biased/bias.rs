@@ -9,8 +9,9 @@
 //!
 //! One of the two sees the other ([`barrier`]).
 //!
-//! Only one thread can ever be the favourite of a lock. Were there a second, the first could have stopped long ago right
-//! before its `inside = 1`, and would undo that of the second when it goes on.
+//! Only one thread can ever be the favourite of a lock. Were there a second, the first could have
+//! stopped long ago right before its `inside = 1`, and would undo that of the second when it goes
+//! on.
 
 #[cfg(not(loom))]
 use core::sync::atomic::AtomicU64;
@@ -19,7 +20,8 @@ use std::time::Instant;
 use crate::barrier;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 
-/// So many times in a row, with nobody else in between, a thread takes the mutex before it is the favourite.
+/// So many times in a row, with nobody else in between, a thread takes the mutex before it is the
+/// favourite.
 #[cfg(not(loom))]
 pub(super) const HABIT: u32 = 1024;
 /// The same where others come so seldom that what their coming costs does not matter...
@@ -34,8 +36,8 @@ const LOOKS: u32 = 100;
 /// No thread.
 const NONE: usize = 0;
 
-/// What a lock knows of its favourite. Threads are told apart by numbers other than 0, which a later thread may have
-/// again.
+/// What a lock knows of its favourite. Threads are told apart by numbers other than 0, which a
+/// later thread may have again.
 #[derive(Debug)]
 // In a model the habit is 0: the first time is enough.
 #[cfg_attr(loom, derive(Default))]
@@ -44,12 +46,14 @@ pub(super) struct Bias {
     favour: AtomicUsize,
     /// Whether the favourite is inside, or tries to. Written by that thread only.
     inside: AtomicU32,
-    /// The thread that may become the favourite, once there was one. Written once, with the mutex held.
+    /// The thread that may become the favourite, once there was one. Written once, with the mutex
+    /// held.
     chosen: AtomicUsize,
     /// Who unlocked the mutex last, and how often in a row. Used with the mutex held.
     last: AtomicUsize,
     in_a_row: AtomicU32,
-    /// How often it takes, and when the favour ended last, in microseconds. Used with the mutex held.
+    /// How often it takes, and when the favour ended last, in microseconds. Used with the mutex
+    /// held.
     habit: AtomicU32,
     #[cfg(not(loom))]
     ended: AtomicU64,
@@ -69,7 +73,8 @@ impl Bias {
         }
     }
 
-    /// Lets thread `me` in if it is the favourite. If so, the lock is held until [`leave`](Self::leave).
+    /// Lets thread `me` in if it is the favourite. If so, the lock is held until
+    /// [`leave`](Self::leave).
     #[inline]
     pub(super) fn enter(&self, me: usize) -> bool {
         // Who is inside already must wait for itself, as with any mutex.
@@ -77,8 +82,9 @@ impl Bias {
             return false;
         }
         self.inside.store(1, Ordering::Relaxed);
-        // ORDERING: the store above before the load below; pairs with the heavy fence in `take_over`. What the holders of
-        // the mutex did before the favour was given is seen, as it was given to this thread by itself, with the mutex held.
+        // ORDERING: the store above before the load below; pairs with the heavy fence in
+        // `take_over`. What the holders of the mutex did before the favour was given is seen, as it
+        // was given to this thread by itself, with the mutex held.
         barrier::light();
         if self.favour.load(Ordering::Relaxed) == me {
             return true;
@@ -87,7 +93,8 @@ impl Bias {
         false
     }
 
-    /// If thread `me`, which holds the lock, holds it by [`enter`](Self::enter), it leaves, and the lock is free.
+    /// If thread `me`, which holds the lock, holds it by [`enter`](Self::enter), it leaves, and the
+    /// lock is free.
     #[inline]
     pub(super) fn leave(&self, me: usize) -> bool {
         // Another thread's `inside` is never this one's.
@@ -108,16 +115,16 @@ impl Bias {
     fn step_out(&self) {
         // ORDERING: Release pairs with the Acquire in `take_over`: what the favourite did is over.
         self.inside.store(0, Ordering::Release);
-        // ORDERING: the store above before the load below; pairs with the heavy fence in `take_over`. Who ended the favour
-        // before may sleep.
+        // ORDERING: the store above before the load below; pairs with the heavy fence in
+        // `take_over`. Who ended the favour before may sleep.
         barrier::light();
         if self.favour.load(Ordering::Relaxed) == NONE {
             self.wake();
         }
     }
 
-    /// With the mutex held: ends the favour, and waits until the favourite is not inside. False if it still is at the
-    /// deadline; the favour has ended all the same.
+    /// With the mutex held: ends the favour, and waits until the favourite is not inside. False if
+    /// it still is at the deadline; the favour has ended all the same.
     pub(super) fn take_over(&self, me: usize, deadline: Option<Instant>) -> bool {
         if self.favour.load(Ordering::Relaxed) != NONE {
             self.favour.store(NONE, Ordering::Relaxed);
@@ -132,7 +139,8 @@ impl Bias {
         self.wait(deadline)
     }
 
-    /// In a process that has no thread but `me`, which holds the lock: nobody else tries to enter any more.
+    /// In a process that has no thread but `me`, which holds the lock: nobody else tries to enter
+    /// any more.
     #[cfg(not(loom))]
     pub(super) fn forget_others(&self, me: usize) {
         if self.chosen.load(Ordering::Relaxed) != me {
@@ -140,7 +148,8 @@ impl Bias {
         }
     }
 
-    /// With the mutex held, right before it is unlocked: gives the favour to a thread that does little else.
+    /// With the mutex held, right before it is unlocked: gives the favour to a thread that does
+    /// little else.
     #[inline]
     pub(super) fn consider(&self, me: usize) {
         let in_a_row = self.in_a_row.load(Ordering::Relaxed) + 1;

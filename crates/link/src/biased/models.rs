@@ -8,7 +8,8 @@ use loom::thread;
 
 use super::bias::Bias;
 
-/// What the lock is, and what it guards: a cell for which loom reports two accesses that are not ordered.
+/// What the lock is, and what it guards: a cell for which loom reports two accesses that are not
+/// ordered.
 struct Locked {
     bias: Bias,
     mutex: Mutex<()>,
@@ -34,7 +35,8 @@ impl Locked {
     }
 }
 
-/// `threads` threads that each take the lock `turns` times, the first of them the favourite when they begin.
+/// `threads` threads that each take the lock `turns` times, the first of them the favourite when
+/// they begin.
 fn exclusion(threads: usize, turns: u32) {
     loom::model(move || {
         let locked =

@@ -51,7 +51,8 @@ pub(super) fn bind(fd: BorrowedFd<'_>, ifindex: u32, protocol: u16) -> io::Resul
     address.sll_protocol = protocol.to_be();
     address.sll_ifindex = ifindex.cast_signed();
     let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: the pointer and the length describe `address`, which lives through the call and is only read.
+    // SAFETY: the pointer and the length describe `address`, which lives through the call and is
+    // only read.
     let failed = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), length) };
     if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -63,7 +64,8 @@ pub(super) fn prepare(fd: BorrowedFd<'_>, ignore_outgoing: bool, buffer: usize) 
         set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
     }
     let bytes = c_int::try_from(buffer).unwrap_or(c_int::MAX);
-    // The first is for those with CAP_NET_ADMIN; the second is cut to the system's limit. With less, more frames are lost.
+    // The first is for those with CAP_NET_ADMIN; the second is cut to the system's limit. With
+    // less, more frames are lost.
     if set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes).is_err() {
         let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes);
     }
@@ -80,8 +82,8 @@ pub(super) fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Optio
     let mut from: libc::sockaddr_ll = unsafe { mem::zeroed() };
     let mut control = Control([0; CONTROL]);
     let mut piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    // SAFETY: msghdr is integers and pointers, for which zeros are a value; some libcs have private padding in it, so that
-    // it cannot be written as a literal.
+    // SAFETY: msghdr is integers and pointers, for which zeros are a value; some libcs have private
+    // padding in it, so that it cannot be written as a literal.
     let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     header.msg_name = (&raw mut from).cast();
     header.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -92,8 +94,8 @@ pub(super) fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Optio
         header.msg_controllen = CONTROL as _;
         // With MSG_TRUNC the answer is the length of the frame, and not of what was copied.
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-        // SAFETY: the header names the address, one buffer and the control buffer, with their lengths, and all live
-        // through the call.
+        // SAFETY: the header names the address, one buffer and the control buffer, with their
+        // lengths, and all live through the call.
         let length = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, flags) };
         if let Ok(length) = usize::try_from(length) {
             #[allow(clippy::unnecessary_cast, reason = "narrower in other libcs")]

@@ -1,9 +1,11 @@
-//! The facts of netdevs where rtnetlink is forbidden, as by systemd's `RestrictAddressFamilies=` or the seccomp filter of
-//! a container: ioctls on any socket that is allowed (netdevice(7)), and the files of /proc/net.
+//! The facts of netdevs where rtnetlink is forbidden, as by systemd's `RestrictAddressFamilies=` or
+//! the seccomp filter of a container: ioctls on any socket that is allowed (netdevice(7)), and the
+//! files of /proc/net.
 //!
-//! They tell less. The order of a netdev's IPv6 addresses is not the kernel's, so it is that of their numbers, which is
-//! the same at each look; a socket of `AF_UNIX` knows no netmasks; and without /proc there are no IPv6 addresses, no
-//! default route, and no netdevs without an IPv4 address.
+//! They tell less. The order of a netdev's IPv6 addresses is not the kernel's, so it is that of
+//! their numbers, which is the same at each look; a socket of `AF_UNIX` knows no netmasks; and
+//! without /proc there are no IPv6 addresses, no default route, and no netdevs without an IPv4
+//! address.
 #![allow(unsafe_code, reason = "the ioctls of netdevs, which rustix lacks")]
 
 use std::collections::BTreeSet;
@@ -67,22 +69,24 @@ fn best_route(table: &str, parse: fn(&[&str]) -> Option<(u32, String)>) -> Optio
     routes.min_by_key(|(metric, _)| *metric).map(|(_, name)| name)
 }
 
-/// Metric and name of a line of /proc/net/route: name, destination, gateway, flags, two counters, metric, mask.
+/// Metric and name of a line of /proc/net/route: name, destination, gateway, flags, two counters,
+/// metric, mask.
 fn ipv4_default(words: &[&str]) -> Option<(u32, String)> {
     let [name, "00000000", _, flags, _, _, metric, "00000000", ..] = words else { return None };
     let flags = u32::from_str_radix(flags, 16).ok()?;
     leads_on(flags).then_some((metric.parse().ok()?, (*name).to_owned()))
 }
 
-/// The same of /proc/net/ipv6_route: destination and its length, source and its length, next hop, metric, two counters,
-/// flags, name.
+/// The same of /proc/net/ipv6_route: destination and its length, source and its length, next hop,
+/// metric, two counters, flags, name.
 fn ipv6_default(words: &[&str]) -> Option<(u32, String)> {
     let [_, "00", _, _, _, metric, _, _, flags, name] = words else { return None };
     let number = |text: &str| u32::from_str_radix(text, 16).ok();
     leads_on(number(flags)?).then_some((number(metric)?, (*name).to_owned()))
 }
 
-/// The addresses of /proc/net/if_inet6 with the indexes of their netdevs, in the order of their numbers.
+/// The addresses of /proc/net/if_inet6 with the indexes of their netdevs, in the order of their
+/// numbers.
 fn ipv6_addresses(table: &str) -> Vec<(u32, Address)> {
     let parse = |line: &str| {
         let words: Vec<_> = line.split_whitespace().collect();

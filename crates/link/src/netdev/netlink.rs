@@ -1,4 +1,5 @@
-//! As much of rtnetlink as the facts of a netdev need: dumps of links, addresses and routes, and their multicast groups.
+//! As much of rtnetlink as the facts of a netdev need: dumps of links, addresses and routes, and
+//! their multicast groups.
 
 use std::io;
 use std::time::Duration;
@@ -67,7 +68,8 @@ fn read_u16(bytes: &[u8]) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?))
 }
 
-/// Asks for every object of `request` (`RTM_GETLINK`, `RTM_GETADDR`, `RTM_GETROUTE`); `body` is the request's fixed part.
+/// Asks for every object of `request` (`RTM_GETLINK`, `RTM_GETADDR`, `RTM_GETROUTE`); `body` is the
+/// request's fixed part.
 pub(crate) fn dump(request: u16, body: &[u8]) -> io::Result<Vec<Message>> {
     let mut result = Err(io::ErrorKind::Interrupted.into());
     for _ in 0..RETRIES {
@@ -80,7 +82,8 @@ pub(crate) fn dump(request: u16, body: &[u8]) -> io::Result<Vec<Message>> {
     result
 }
 
-/// Asks for one object, such as the route to an address; `body` is the whole request, attributes included.
+/// Asks for one object, such as the route to an address; `body` is the whole request, attributes
+/// included.
 pub(crate) fn ask(request: u16, body: &[u8]) -> io::Result<Message> {
     let found = exchange(request, 0, body)?;
     found.into_iter().next().ok_or_else(|| io::ErrorKind::InvalidData.into())

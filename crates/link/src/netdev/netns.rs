@@ -1,4 +1,5 @@
-//! Network namespaces for tests: each lives as long as its descriptor, so a test that dies leaves none behind.
+//! Network namespaces for tests: each lives as long as its descriptor, so a test that dies leaves
+//! none behind.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -16,7 +17,8 @@ impl Netns {
     /// Makes a namespace and leaves the calling thread in it.
     fn new() -> std::io::Result<Self> {
         #[allow(unsafe_code, reason = "the call is unsafe for file descriptor tables only")]
-        // SAFETY: NEWNET changes neither the descriptor table nor anything else that Rust relies on.
+        // SAFETY: NEWNET changes neither the descriptor table nor anything else that Rust relies
+        // on.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
         File::open("/proc/thread-self/ns/net").map(Self)
     }
@@ -46,7 +48,8 @@ impl Netns {
 
 /// Runs `body` with `N` fresh namespaces on a thread of its own, which stands in the last of them.
 ///
-/// Where namespaces are not permitted the test is reported as not run, or fails if `PEERDMA_REQUIRE` lists `netns`.
+/// Where namespaces are not permitted the test is reported as not run, or fails if
+/// `PEERDMA_REQUIRE` lists `netns`.
 pub(crate) fn with_namespaces<const N: usize>(body: impl FnOnce([Netns; N]) + Send + 'static) {
     let thread =
         thread::spawn(move || match (0..N).map(|_| Netns::new()).collect::<Result<Vec<_>, _>>() {
@@ -58,7 +61,8 @@ pub(crate) fn with_namespaces<const N: usize>(body: impl FnOnce([Netns; N]) + Se
     }
 }
 
-/// Says that the calling test does nothing here, or fails it if `PEERDMA_REQUIRE` lists `what` or `all`.
+/// Says that the calling test does nothing here, or fails it if `PEERDMA_REQUIRE` lists `what` or
+/// `all`.
 pub(crate) fn not_run(what: &str, why: &str) {
     let required = std::env::var("PEERDMA_REQUIRE").unwrap_or_default();
     let is_required = required.split(',').any(|item| item == what || item == "all");
@@ -66,7 +70,8 @@ pub(crate) fn not_run(what: &str, why: &str) {
     eprintln!("NOT RUN: {why}");
 }
 
-/// Joins two namespaces by a veth pair: `left` has 10.77.0.1 and fd77::1 on `veth0`, `right` has .2 and ::2.
+/// Joins two namespaces by a veth pair: `left` has 10.77.0.1 and fd77::1 on `veth0`, `right` has .2
+/// and ::2.
 pub(crate) fn join_by_veth(left: &Netns, right: &Netns) {
     left.ip(&format!("link add veth0 type veth peer name veth0 netns {}", right.path()));
     let watch = right.enter(Watch::new).expect("rtnetlink groups are open to all");

@@ -107,7 +107,8 @@ fn ioctls_tell_what_rtnetlink_tells() {
         left.ip("link add bridge0 type bridge");
         left.ip("route add default via 10.77.0.254");
         left.enter(|| {
-            // A link-local IPv6 address may become usable between two looks, and the order of others is not told.
+            // A link-local IPv6 address may become usable between two looks, and the order of
+            // others is not told.
             let sorted = |mut all: Vec<Netdev>| {
                 for dev in &mut all {
                     let is_link_local =

@@ -15,8 +15,8 @@ use super::{NetdevError, netlink, warn_once};
 /// Between two looks where changes are not told.
 const LOOKS: Duration = Duration::from_secs(1);
 
-/// Tells that links or addresses changed, or may have; which ones, a fresh [`Netdev`](super::Netdev)
-/// shows.
+/// Tells that links or addresses changed, or may have; which ones, a fresh
+/// [`Netdev`](super::Netdev) shows.
 ///
 /// The socket belongs to the network namespace of the thread that made it.
 #[derive(Debug)]
@@ -30,8 +30,8 @@ enum Source {
 }
 
 impl Watch {
-    /// Listens from now on. Where rtnetlink multicast is forbidden, it says once a second that there
-    /// may be changes.
+    /// Listens from now on. Where rtnetlink multicast is forbidden, it says once a second that
+    /// there may be changes.
     ///
     /// # Errors
     ///
@@ -55,8 +55,9 @@ impl Watch {
         Ok(Self(Source::Clock(fd, pause)))
     }
 
-    /// Takes everything that waits, without blocking, and says whether there was any: the facts may have changed. They
-    /// are the same where only a statistic moved, so compare before raising an event.
+    /// Takes everything that waits, without blocking, and says whether there was any: the facts may
+    /// have changed. They are the same where only a statistic moved, so compare before raising an
+    /// event.
     pub fn drain(&self) -> io::Result<bool> {
         match &self.0 {
             Source::Netlink(fd) => {

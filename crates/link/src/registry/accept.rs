@@ -25,7 +25,8 @@ const PENDING_MAX: usize = 128;
 /// Connections taken in one call, so that a flood does not keep the caller.
 const ACCEPT_BATCH: usize = 64;
 
-/// How long connections wait when there is no room for them. Nothing tells when there is some again.
+/// How long connections wait when there is no room for them. Nothing tells when there is some
+/// again.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// What [`Claim::poll_events`] reports.
@@ -217,7 +218,8 @@ impl Claim {
         self.welcome(pending, hello, mapped, table, None)
     }
 
-    /// Has the thread of another user take the descriptors of its Hello, once everything else about it is right.
+    /// Has the thread of another user take the descriptors of its Hello, once everything else about
+    /// it is right.
     fn fetch(&self, pending: Pending, hello: Hello) -> Option<Event> {
         // A ring that is longer than rings are is refused when it is mapped.
         let ring = usize::try_from(hello.capacity).unwrap_or(usize::MAX);
@@ -300,7 +302,8 @@ impl Claim {
                 "it claims to be VF {vf}, which is held by another process (uid {})",
                 holder.uid
             )),
-            // It said what it had to say and ended. It held the VF when we connected to it, and nobody does since.
+            // It said what it had to say and ended. It held the VF when we connected to it, and
+            // nobody does since.
             Err(Errno::CONNREFUSED)
                 if cred.pid.is_some() && self.dialled.get(&vf) == Some(&cred) =>
             {
@@ -311,7 +314,8 @@ impl Claim {
     }
 }
 
-/// Maps the ring and the doorbell page that a Hello brought. Their type and their seals are looked at before anything else.
+/// Maps the ring and the doorbell page that a Hello brought. Their type and their seals are looked
+/// at before anything else.
 fn map(hello: &Hello, fds: &[OwnedFd]) -> Mapped {
     let [ring, page, ..] = fds else {
         return Err("its greeting came without ring and doorbell".to_owned());

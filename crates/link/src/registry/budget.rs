@@ -1,10 +1,12 @@
 //! What the processes of one user have of something that all of them share, without a server.
 //!
-//! A process that has `bytes` of a budget listens on the abstract socket `peerdma/N/WHAT/vf/n/bytes/serial`, so that what it has
-//! vanishes with it. Whoever wants more first *asks*, by a name with `bytes?`, and then adds up what others hold and
-//! ask for. Of two who ask at the same time at least one sees the other, so together they never get more than there is.
+//! A process that has `bytes` of a budget listens on the abstract socket
+//! `peerdma/N/WHAT/vf/n/bytes/serial`, so that what it has vanishes with it. Whoever wants more
+//! first *asks*, by a name with `bytes?`, and then adds up what others hold and ask for. Of two who
+//! ask at the same time at least one sees the other, so together they never get more than there is.
 //!
-//! Abstract names have no owner: whose they are the kernel says (`SO_PEERCRED`), and those of other users do not count.
+//! Abstract names have no owner: whose they are the kernel says (`SO_PEERCRED`), and those of other
+//! users do not count.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -42,8 +44,8 @@ pub struct Held {
     pub asked: u64,
 }
 
-/// Says that this process, VF `vf`, has `bytes` of the budget, or asks for so many. Holds as long as the descriptor is
-/// open, here or in a child that inherits it.
+/// Says that this process, VF `vf`, has `bytes` of the budget, or asks for so many. Holds as long
+/// as the descriptor is open, here or in a child that inherits it.
 ///
 /// # Errors
 ///
@@ -57,7 +59,8 @@ pub fn claim(nic: &str, what: &str, vf: u16, bytes: u64, asks: bool) -> io::Resu
         names += 1;
         match rustix::net::bind(&socket, &address(nic, what, &Claim { vf, bytes, asks, serial })?) {
             Ok(()) => break,
-            // A process that is ending gives up its VF before its names, and children of one parent count from one number.
+            // A process that is ending gives up its VF before its names, and children of one parent
+            // count from one number.
             Err(Errno::ADDRINUSE) if names < MAX_NAMES => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -66,8 +69,9 @@ pub fn claim(nic: &str, what: &str, vf: u16, bytes: u64, asks: bool) -> io::Resu
     Ok(socket)
 }
 
-/// Ends a claim at once. Closing the descriptor is not enough: a child between its fork and its exec has it too, and with it
-/// the name. Whoever asks at a socket that was shut down is refused (`unix_stream_connect` of the kernel).
+/// Ends a claim at once. Closing the descriptor is not enough: a child between its fork and its
+/// exec has it too, and with it the name. Whoever asks at a socket that was shut down is refused
+/// (`unix_stream_connect` of the kernel).
 pub fn end(claim: BorrowedFd<'_>) {
     strangers::end_listening(claim);
 }

@@ -316,8 +316,8 @@ pub(super) fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Connects to the listener of `vf`, without waiting, and says who it is. Whoever that is cannot send us descriptors unless we
-/// `expect` some, where the kernel can refuse them.
+/// Connects to the listener of `vf`, without waiting, and says who it is. Whoever that is cannot
+/// send us descriptors unless we `expect` some, where the kernel can refuse them.
 pub(super) fn dial(nic: &str, vf: u16, expect: bool) -> Result<(PeerSocket, PeerCred), Errno> {
     let socket = new_socket()?;
     let is_sealed = !expect && strangers::refuse_descriptors(&socket);
@@ -356,7 +356,8 @@ fn squatters(nic: &str, below: u16) -> Vec<Squatter> {
         .collect()
 }
 
-/// Who listens on the names, as the kernel says: an engine has one of them, whoever has many is no engine.
+/// Who listens on the names, as the kernel says: an engine has one of them, whoever has many is no
+/// engine.
 pub(super) fn holders(nic: &str) -> Vec<(PeerCred, usize)> {
     let mut holders = BTreeMap::new();
     for (_, cred) in (0..VF_COUNT).filter_map(|vf| dial(nic, vf, false).ok()) {

@@ -1,12 +1,12 @@
 //! Names that belong to one process of a host at a time, and who has them.
 //!
-//! A VF claims a *name* of its nic, such as a port that its program listens on, by listening on the abstract Unix socket
-//! `peerdma/N/cm/NAME`: whoever comes second is told that it is in use, and the name is free when its process is gone.
-//! Others look a name up by connecting; the holder answers with its VF and keeps the connection, whose end says that the
-//! answer is no longer true.
+//! A VF claims a *name* of its nic, such as a port that its program listens on, by listening on the
+//! abstract Unix socket `peerdma/N/cm/NAME`: whoever comes second is told that it is in use, and
+//! the name is free when its process is gone. Others look a name up by connecting; the holder
+//! answers with its VF and keeps the connection, whose end says that the answer is no longer true.
 //!
-//! Names have no owner before they are claimed, as ports of TCP have none. Who has one is what the kernel says of its socket
-//! (`SO_PEERCRED`), and a refusal names it.
+//! Names have no owner before they are claimed, as ports of TCP have none. Who has one is what the
+//! kernel says of its socket (`SO_PEERCRED`), and a refusal names it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,7 +26,8 @@ use super::claim::{new_socket, spare_fd};
 use super::fetch::Post;
 use super::message::{Message, Received, recv};
 
-/// Connections of those who ask: the oldest makes room. Of our user's processes, of all other users', and of one other's.
+/// Connections of those who ask: the oldest makes room. Of our user's processes, of all other
+/// users', and of one other's.
 const MAX_CLIENTS: usize = 256;
 const MAX_STRANGERS: usize = 128;
 const MAX_OF_STRANGER: usize = 32;
@@ -150,7 +151,8 @@ impl AsFd for Entry {
 
 /// The names of one VF, and what it knows of those of others.
 ///
-/// [`AsFd`] gives a descriptor that is readable when [`poll`](Self::poll) has something to do. Nothing waits.
+/// [`AsFd`] gives a descriptor that is readable when [`poll`](Self::poll) has something to do.
+/// Nothing waits.
 #[derive(Debug)]
 pub struct Directory {
     nic: String,
@@ -215,7 +217,8 @@ impl Directory {
         Ok((Listener::new(socket), is_sealed))
     }
 
-    /// Connects to whoever has a name. That one cannot send us descriptors, where the kernel can refuse them.
+    /// Connects to whoever has a name. That one cannot send us descriptors, where the kernel can
+    /// refuse them.
     fn dial(&self, name: &str) -> Result<(PeerSocket, Occupant), Errno> {
         let socket = new_socket()?;
         let is_sealed = strangers::refuse_descriptors(&socket);
@@ -239,7 +242,8 @@ impl Directory {
         self.occupant(name).is_some()
     }
 
-    /// Who that is. A socket that has the name and does not listen is not seen before the name is claimed.
+    /// Who that is. A socket that has the name and does not listen is not seen before the name is
+    /// claimed.
     pub fn occupant(&self, name: &str) -> Option<Occupant> {
         match self.dial(name) {
             Ok((_, occupant)) => Some(occupant),
@@ -334,8 +338,8 @@ impl Directory {
         true
     }
 
-    /// Answers those who ask, and reads answers. Says whether anything was learnt: a name that was [`Holder::Asked`] may
-    /// be worth looking up again.
+    /// Answers those who ask, and reads answers. Says whether anything was learnt: a name that was
+    /// [`Holder::Asked`] may be worth looking up again.
     pub fn poll(&mut self) -> bool {
         let mut events = [epoll::Event {
             flags: epoll::EventFlags::empty(),
@@ -403,7 +407,8 @@ impl Directory {
         }
     }
 
-    /// Leaves those who ask for a name where they are, for a while: nothing tells when they can be answered.
+    /// Leaves those who ask for a name where they are, for a while: nothing tells when they can be
+    /// answered.
     fn pause(&mut self, of: u64, error: Errno) {
         let Some(entry) = self.entries.get(&of) else { return };
         let _ = epoll::delete(&self.epoll, entry);
@@ -486,7 +491,8 @@ impl Directory {
         Ok(self.entries.values().try_for_each(Entry::look)?)
     }
 
-    /// For the child after a fork: closes the descriptors and touches nothing else, since the names are the parent's.
+    /// For the child after a fork: closes the descriptors and touches nothing else, since the names
+    /// are the parent's.
     pub fn abandon_in_child(self) {
         crate::fork::abandon(self);
     }

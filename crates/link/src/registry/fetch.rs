@@ -1,5 +1,5 @@
-//! The descriptors of other users: what of them is ours to map is found out by a thread for which nobody waits
-//! ([`dmabuf::strangers`]), which then leaves the mapping here.
+//! The descriptors of other users: what of them is ours to map is found out by a thread for which
+//! nobody waits ([`dmabuf::strangers`]), which then leaves the mapping here.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -72,8 +72,8 @@ impl<T> AsFd for Post<T> {
     }
 }
 
-/// Receives a message that brings descriptors that are due, hands them to `map`, and takes no more from then on. Closes what was
-/// not taken, however long that takes.
+/// Receives a message that brings descriptors that are due, hands them to `map`, and takes no more
+/// from then on. Closes what was not taken, however long that takes.
 ///
 /// # Errors
 ///

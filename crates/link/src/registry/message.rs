@@ -208,7 +208,8 @@ impl Message {
 pub(crate) enum Received {
     /// A packet, with the descriptors it carried.
     Message(Result<Message, BadMessage>, Vec<OwnedFd>),
-    /// A packet of another user that brings descriptors. It is still there, and they are: whoever takes them may have to wait.
+    /// A packet of another user that brings descriptors. It is still there, and they are: whoever
+    /// takes them may have to wait.
     Brings(Result<Message, BadMessage>),
     /// Nothing yet.
     Nothing,

@@ -1,7 +1,7 @@
 //! What processes of other users may have of us.
 //!
-//! Each connection costs us a descriptor and the pages of its ring, which we touch when we read. Our own user's processes are
-//! not counted: they need no ring to do us harm.
+//! Each connection costs us a descriptor and the pages of its ring, which we touch when we read.
+//! Our own user's processes are not counted: they need no ring to do us harm.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

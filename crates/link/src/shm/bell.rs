@@ -13,9 +13,10 @@
 //!
 //! One of the two sees the other. A waker rings at most once for each odd value.
 //!
-//! The waker's fence would be most of what a small message costs, and an engine that is polled sleeps seldom. So such an
-//! engine *promises* to take its promise back before it sleeps, and then to make a fence in every process at once; while the
-//! promise stands, the waker's fence is a light one ([`barrier`]):
+//! The waker's fence would be most of what a small message costs, and an engine that is polled
+//! sleeps seldom. So such an engine *promises* to take its promise back before it sleeps, and then
+//! to make a fence in every process at once; while the promise stands, the waker's fence is a light
+//! one ([`barrier`]):
 //!
 //! ```text
 //!   sleeper                              waker
@@ -69,9 +70,9 @@ impl Doorbell {
         wake_up(&self.page);
     }
 
-    /// Tells peers that we poll, and shall go on with it: to wake us is made cheaper to consider, and the next
-    /// [`set_sleeping`](Self::set_sleeping) dearer by some microseconds, for other processes, too. Calling it twice is the
-    /// same as once.
+    /// Tells peers that we poll, and shall go on with it: to wake us is made cheaper to consider,
+    /// and the next [`set_sleeping`](Self::set_sleeping) dearer by some microseconds, for other
+    /// processes, too. Calling it twice is the same as once.
     pub fn set_polling(&self) {
         if barrier::is_ready() {
             promise(&self.page);
@@ -176,8 +177,9 @@ pub(super) fn fall_asleep(words: &impl Words) {
     }
     words.update(SLEEP, |value| value.wrapping_add(1) | 1);
     if has_promised {
-        // ORDERING: both words before the last poll of the rings; pairs with the light fence in `Watcher::must_ring`: what a
-        // waker published before it is seen by that poll, or else it loads a promise that was taken back.
+        // ORDERING: both words before the last poll of the rings; pairs with the light fence in
+        // `Watcher::must_ring`: what a waker published before it is seen by that poll, or else it
+        // loads a promise that was taken back.
         barrier::everywhere();
     } else {
         // ORDERING: the sleep word before the last poll of the rings; pairs with the fence in
@@ -200,12 +202,12 @@ pub(super) struct Watcher {
 impl Watcher {
     /// Whether the sleeper sleeps and was not rung for this sleep.
     pub(super) fn must_ring(&mut self, words: &impl Words) -> bool {
-        // ORDERING: what was published before the loads of the promise and, if it stands, of the sleep word; pairs with the
-        // heavy fence in `fall_asleep`.
+        // ORDERING: what was published before the loads of the promise and, if it stands, of the
+        // sleep word; pairs with the heavy fence in `fall_asleep`.
         barrier::light();
         if words.load(PROMISE, Ordering::Relaxed) == 0 || !barrier::is_ready() {
-            // ORDERING: what was published before the load of the sleep word; pairs with the fence in
-            // `fall_asleep`.
+            // ORDERING: what was published before the load of the sleep word; pairs with the fence
+            // in `fall_asleep`.
             fence(Ordering::SeqCst);
         }
         let value = words.load(SLEEP, Ordering::Relaxed);

@@ -13,11 +13,11 @@
 //!
 //! **Publication.** The consumer polls the header of the next record, not a separate tail. So the
 //! header is written last (Release), and the word where the *next* header will be must say before
-//! that there is none: it is zero, or the header that was there in the lap before, which has another
-//! stamp. Where it may be payload of the lap before, as the line was inside a long record, the
-//! producer clears it, some lines ahead; therefore one line of the ring is always free. A word that
-//! was a header is left alone: to write it would take the line from the consumer, who is about to
-//! look at it. The consumer writes nothing into the ring.
+//! that there is none: it is zero, or the header that was there in the lap before, which has
+//! another stamp. Where it may be payload of the lap before, as the line was inside a long record,
+//! the producer clears it, some lines ahead; therefore one line of the ring is always free. A word
+//! that was a header is left alone: to write it would take the line from the consumer, who is about
+//! to look at it. The consumer writes nothing into the ring.
 //!
 //! **Freeing.** The consumer publishes [`HEAD`] every eighth of the ring, and when it finds the
 //! ring empty. The producer reads it only when its own copy says the ring is full.

@@ -1,8 +1,9 @@
 //! The guard slot: how one who copies and one who takes the memory away see each other.
 //!
-//! Two engines may agree that the one that sends touches the memory of the one that receives by itself. What memory that
-//! is stands in a table of the receiver, which can withdraw it at any time and must then know that nothing touches it any
-//! more. The slot is a word of the page beside the ring:
+//! Two engines may agree that the one that sends touches the memory of the one that receives by
+//! itself. What memory that is stands in a table of the receiver, which can withdraw it at any time
+//! and must then know that nothing touches it any more. The slot is a word of the page beside the
+//! ring:
 //!
 //! ```text
 //!   who copies                      who withdraws
@@ -13,13 +14,14 @@
 //!   free: slot = 0                  then look until it is held otherwise
 //! ```
 //!
-//! Both store before their fence and load after it, so of a copy and a withdrawal at the same moment at least one sees
-//! the other. A slot is numbered anew each time it is held: a copy that began before the withdrawal has ended when the
-//! word is another one, whatever was begun since.
+//! Both store before their fence and load after it, so of a copy and a withdrawal at the same
+//! moment at least one sees the other. A slot is numbered anew each time it is held: a copy that
+//! began before the withdrawal has ended when the word is another one, whatever was begun since.
 //!
-//! A peer can hold its slot for ever, by malice or because it was stopped. So nobody should hold a lock while it waits, and
-//! only the slots of peers that have the table count: a stranger, who copies nothing, has the same page and may write there
-//! what it likes ([`Inbound::held`](super::Inbound::held)).
+//! A peer can hold its slot for ever, by malice or because it was stopped. So nobody should hold a
+//! lock while it waits, and only the slots of peers that have the table count: a stranger, who
+//! copies nothing, has the same page and may write there what it likes
+//! ([`Inbound::held`](super::Inbound::held)).
 
 use crate::sync::{Ordering, Words, fence};
 
@@ -42,8 +44,8 @@ impl Held {
     }
 }
 
-/// Holds the slot for `key`, which is not 0. `number` differs from the one of the last time. What is to be copied must be
-/// looked up after this.
+/// Holds the slot for `key`, which is not 0. `number` differs from the one of the last time. What
+/// is to be copied must be looked up after this.
 #[inline]
 pub(super) fn hold(words: &impl Words, key: u32, number: u32) {
     // ORDERING: who sees the slot held anew sees that the copy before it is over.
@@ -59,7 +61,8 @@ pub(super) fn free(words: &impl Words) {
     words.store(SLOT, 0, Ordering::Release);
 }
 
-/// Looks at the slot. What was withdrawn before this call is out of reach of every copy but the one that holds it now.
+/// Looks at the slot. What was withdrawn before this call is out of reach of every copy but the one
+/// that holds it now.
 pub(super) fn look(words: &impl Words) -> Held {
     // ORDERING: the table is changed before the slot is read; pairs with the fence in `hold`.
     fence(Ordering::SeqCst);

@@ -38,7 +38,8 @@ pub struct Inbound {
     table: Option<Known>,
     /// Whether it was given our table, and so may copy by itself.
     has_our_table: bool,
-    /// Where the ring ends that it left, if it is gone. What lies behind was pushed by whoever else has the ring.
+    /// Where the ring ends that it left, if it is gone. What lies behind was pushed by whoever else
+    /// has the ring.
     last: Option<u64>,
     /// What it counts for, if it is of another user.
     _share: Option<Share>,
@@ -87,8 +88,8 @@ impl Inbound {
         self.state
     }
 
-    /// Whether the peer is gone, and the ring may still hold something of what it pushed. Its memory may have other owners,
-    /// who can go on: no more counts than the ring could hold.
+    /// Whether the peer is gone, and the ring may still hold something of what it pushed. Its
+    /// memory may have other owners, who can go on: no more counts than the ring could hold.
     pub fn may_hold_last_words(&mut self) -> bool {
         self.last.is_some_and(|last| self.consumer.position() < last) && !self.consumer.is_idle()
     }
@@ -153,20 +154,24 @@ impl Inbound {
         self.wake_producer();
     }
 
-    /// The page beside the ring that both engines may read and write; its first word is the guard slot.
+    /// The page beside the ring that both engines may read and write; its first word is the guard
+    /// slot.
     pub fn scratch(&self) -> Foreign<'_> {
         self.consumer.scratch()
     }
 
-    /// Looks at the guard slot of the peer. What was withdrawn before this call is out of reach of every copy of the peer
-    /// but the one that holds the slot now, and that one is over when this gives another answer, or the peer is gone.
+    /// Looks at the guard slot of the peer. What was withdrawn before this call is out of reach of
+    /// every copy of the peer but the one that holds the slot now, and that one is over when this
+    /// gives another answer, or the peer is gone.
     ///
-    /// Only a peer that was given our table copies. What another one writes there means nothing, so nobody waits for it.
+    /// Only a peer that was given our table copies. What another one writes there means nothing, so
+    /// nobody waits for it.
     pub fn held(&self) -> Held {
         if self.has_our_table { self.consumer.held() } else { Held::default() }
     }
 
-    /// Looks whether the number of its socket still is that of the socket ([`dmabuf::Known::look`]).
+    /// Looks whether the number of its socket still is that of the socket
+    /// ([`dmabuf::Known::look`]).
     ///
     /// # Errors
     ///

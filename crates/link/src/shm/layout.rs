@@ -44,8 +44,8 @@ pub(crate) const DATA: usize = 8192;
 /// Doorbell word: counts up at each change, odd while the owner sleeps.
 pub(crate) const SLEEP: usize = 0;
 
-/// Doorbell word: 1 while the owner promises to take this back, and then to make a fence in every process
-/// ([`barrier`](crate::barrier)), before it sleeps.
+/// Doorbell word: 1 while the owner promises to take this back, and then to make a fence in every
+/// process ([`barrier`](crate::barrier)), before it sleeps.
 pub(crate) const PROMISE: usize = 8;
 
 /// Bytes of the doorbell memfd.

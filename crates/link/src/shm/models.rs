@@ -247,7 +247,8 @@ fn producer_waits_for_space() {
     wait_for_space(false);
 }
 
-/// The same, of one that promised to make a heavy fence before it sleeps, and asked before it knew that it would sleep.
+/// The same, of one that promised to make a heavy fence before it sleeps, and asked before it knew
+/// that it would sleep.
 #[test]
 fn promising_producer_waits_for_space() {
     wait_for_space(true);
@@ -348,8 +349,9 @@ fn copy(guarded: &Guarded, number: u32) {
     guard::free(guarded);
 }
 
-/// Once a withdrawal has waited for whoever held the slot, nothing copies any more: neither the copy that raced with it
-/// nor the next one. A peer that goes on to something else is not waited for.
+/// Once a withdrawal has waited for whoever held the slot, nothing copies any more: neither the
+/// copy that raced with it nor the next one. A peer that goes on to something else is not waited
+/// for.
 #[test]
 fn withdrawal() {
     loom::model(|| {

@@ -84,7 +84,8 @@ impl Outbound {
         self.vf
     }
 
-    /// What tells this connection from every other, also from one to a later process with the same VF.
+    /// What tells this connection from every other, also from one to a later process with the same
+    /// VF.
     pub fn nonce(&self) -> u64 {
         self.nonce
     }
@@ -178,20 +179,23 @@ impl Outbound {
         &mut self.producer
     }
 
-    /// The page beside the ring that both engines may read and write; its first word is the guard slot.
+    /// The page beside the ring that both engines may read and write; its first word is the guard
+    /// slot.
     pub fn scratch(&self) -> Foreign<'_> {
         self.producer.scratch()
     }
 
-    /// Holds the guard slot for `key`, which is not 0, until the guard is dropped. The peer that withdraws what the key
-    /// stands for waits for that. What is to be copied must be looked up after this.
+    /// Holds the guard slot for `key`, which is not 0, until the guard is dropped. The peer that
+    /// withdraws what the key stands for waits for that. What is to be copied must be looked up
+    /// after this.
     #[inline]
     pub fn hold(&mut self, key: u32) -> CopyGuard<'_> {
         self.producer.hold(key);
         CopyGuard(&mut self.producer)
     }
 
-    /// Looks whether the number of its socket still is that of the socket ([`dmabuf::Known::look`]).
+    /// Looks whether the number of its socket still is that of the socket
+    /// ([`dmabuf::Known::look`]).
     ///
     /// # Errors
     ///
@@ -212,8 +216,9 @@ impl Outbound {
         crate::fork::abandon(self);
     }
 
-    /// Whether the message that comes next is another user's and is being received elsewhere. Then the socket is not to be
-    /// waited for: it may stay readable, and whoever has the claim is woken when it is to be polled.
+    /// Whether the message that comes next is another user's and is being received elsewhere. Then
+    /// the socket is not to be waited for: it may stay readable, and whoever has the claim is woken
+    /// when it is to be polled.
     pub fn is_elsewhere(&self) -> bool {
         self.elsewhere.is_some()
     }
@@ -270,7 +275,8 @@ impl Outbound {
             }
             Err(reason) => OutboundState::Refused(reason),
         };
-        // The peer may have read the ring, found it empty and gone to sleep between its Welcome and our last push.
+        // The peer may have read the ring, found it empty and gone to sleep between its Welcome and
+        // our last push.
         self.ring_doorbell_if_sleeping();
     }
 }

@@ -79,8 +79,8 @@ impl Producer {
         Ok(())
     }
 
-    /// Says that a record will be pushed very soon. The consumer, who looks where it will be, has its line: to get that back
-    /// takes as long as a record takes to be written.
+    /// Says that a record will be pushed very soon. The consumer, who looks where it will be, has
+    /// its line: to get that back takes as long as a record takes to be written.
     #[inline]
     pub fn expect_push(&self) {
         self.memory.foreign(self.tx.next(), LINE).expect_write();
@@ -124,7 +124,8 @@ impl Producer {
         self.capacity
     }
 
-    /// The page beside the ring that both engines may read and write; its first word is the guard slot.
+    /// The page beside the ring that both engines may read and write; its first word is the guard
+    /// slot.
     pub fn scratch(&self) -> Foreign<'_> {
         self.memory.foreign(SCRATCH, SCRATCH_LEN)
     }
@@ -211,7 +212,8 @@ impl Consumer {
         Ok(None)
     }
 
-    /// Whether there is no record; then tells the producer how far we read. A cheap look for those who poll.
+    /// Whether there is no record; then tells the producer how far we read. A cheap look for those
+    /// who poll.
     #[inline]
     pub fn is_idle(&mut self) -> bool {
         let is_empty = self.rx.is_empty(&self.memory);
@@ -242,7 +244,8 @@ impl Consumer {
         self.capacity
     }
 
-    /// The page beside the ring that both engines may read and write; its first word is the guard slot.
+    /// The page beside the ring that both engines may read and write; its first word is the guard
+    /// slot.
     pub fn scratch(&self) -> Foreign<'_> {
         self.memory.foreign(SCRATCH, SCRATCH_LEN)
     }

@@ -15,13 +15,15 @@ const NO_SOCKET: u32 = u32::MAX;
 const LEAF: usize = 4;
 
 impl Table {
-    /// The table with `entries`: a VF and the index of its socket. An empty one leaves everything to the hash.
+    /// The table with `entries`: a VF and the index of its socket. An empty one leaves everything
+    /// to the hash.
     pub fn new(entries: impl IntoIterator<Item = (u16, u16)>) -> Self {
         Self(entries.into_iter().collect())
     }
 
-    /// The table that follows from who answered at each index: every VF has one socket, at the lowest index it answered
-    /// for. Indexes past the end of the group are answered by whoever the hash picked.
+    /// The table that follows from who answered at each index: every VF has one socket, at the
+    /// lowest index it answered for. Indexes past the end of the group are answered by whoever the
+    /// hash picked.
     pub(super) fn from_answers(answers: &[Option<u16>]) -> Self {
         let mut table = BTreeMap::new();
         for (index, vf) in answers.iter().enumerate() {
@@ -52,11 +54,12 @@ impl Table {
         self.0.is_empty()
     }
 
-    /// The program for this table. Offsets count from the UDP payload: the kernel strips the UDP header for a reuseport
-    /// program (`run_bpf_filter`). A packet too short to hold what is read goes to index 0.
+    /// The program for this table. Offsets count from the UDP payload: the kernel strips the UDP
+    /// header for a reuseport program (`run_bpf_filter`). A packet too short to hold what is read
+    /// goes to index 0.
     ///
-    /// What belongs to no VF of the table goes to one that answered lately and passes it on: the hash might give it to a
-    /// process that is stopped.
+    /// What belongs to no VF of the table goes to one that answered lately and passes it on: the
+    /// hash might give it to a process that is stopped.
     pub fn program(&self) -> Vec<libc::sock_filter> {
         let answered = self.0.values().next().copied().map(u32::from);
         let (other, first) = (answered.unwrap_or(NO_SOCKET), answered.unwrap_or(0));
@@ -83,7 +86,8 @@ impl Table {
     }
 }
 
-/// Appends the search for the VF in A among `entries`, which are sorted; any other goes to `other`. Depth grows with the logarithm of their number.
+/// Appends the search for the VF in A among `entries`, which are sorted; any other goes to `other`.
+/// Depth grows with the logarithm of their number.
 fn search(code: &mut Vec<libc::sock_filter>, entries: &[(u16, u16)], other: u32) {
     if entries.len() <= LEAF {
         for (vf, index) in entries {

@@ -15,10 +15,11 @@ fn share_port(vfs: &[u16]) -> Vec<UdpLink> {
     links
 }
 
-/// Lets the last link find out the order while all of them make progress, until it finds `expected`.
+/// Lets the last link find out the order while all of them make progress, until it finds
+/// `expected`.
 ///
-/// It may take more than one attempt: when a test beside this one forks, its child holds our sockets until it execs, and
-/// one that is closed here stays in its group so long.
+/// It may take more than one attempt: when a test beside this one forks, its child holds our
+/// sockets until it execs, and one that is closed here stays in its group so long.
 fn settle(links: &mut [UdpLink], expected: &[(u16, u16)]) {
     let expected = Table::new(expected.iter().copied());
     let last = links.len() - 1;

@@ -1,7 +1,7 @@
 //! Who holds a UDP port.
 //!
-//! The kernel shows the sockets of a network namespace, with their addresses and their users, to everyone in it
-//! (`/proc/net/udp`, `udp4_format_sock`).
+//! The kernel shows the sockets of a network namespace, with their addresses and their users, to
+//! everyone in it (`/proc/net/udp`, `udp4_format_sock`).
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -13,8 +13,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub struct Holder {
     /// The address it is bound to; unspecified for all.
     pub ip: IpAddr,
-    /// Its user, as we see it: who made it, or was given it by `fchown`. Users that our user namespace does not know all
-    /// show as the overflow user (65534).
+    /// Its user, as we see it: who made it, or was given it by `fchown`. Users that our user
+    /// namespace does not know all show as the overflow user (65534).
     pub uid: u32,
 }
 
@@ -34,18 +34,18 @@ pub fn holders(port: u16) -> io::Result<Vec<Holder>> {
 
 /// The kernel's table of a family.
 ///
-/// For each read the kernel finds its place again by counting sockets from the first, so that one that closes between two reads
-/// hides another. A read with room for a page of lines (31) gets them in one walk; into an empty `String` the first reads are
-/// of 32 bytes.
+/// For each read the kernel finds its place again by counting sockets from the first, so that one
+/// that closes between two reads hides another. A read with room for a page of lines (31) gets them
+/// in one walk; into an empty `String` the first reads are of 32 bytes.
 fn table(family: &str) -> io::Result<String> {
     let mut text = String::with_capacity(1 << 16);
     File::open(format!("/proc/thread-self/net/{family}"))?.read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// Whether packets to `ip` may have been received by a socket of user `uid`. As the kernel does, the sockets that are
-/// bound to that very address come first, then those bound to every address of its family, then those of IPv6 that take
-/// IPv4 as well.
+/// Whether packets to `ip` may have been received by a socket of user `uid`. As the kernel does,
+/// the sockets that are bound to that very address come first, then those bound to every address of
+/// its family, then those of IPv6 that take IPv4 as well.
 pub fn may_receive(holders: &[Holder], uid: u32, ip: IpAddr) -> bool {
     let wildcards = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
     let wildcards = &wildcards[usize::from(ip.is_ipv6())..];
@@ -56,7 +56,8 @@ pub fn may_receive(holders: &[Holder], uid: u32, ip: IpAddr) -> bool {
     first.is_some_and(|ip| bound_to(ip).any(|holder| holder.uid == uid))
 }
 
-/// The socket that a line describes, if it is on `port`: `sl local rem st tx:rx tr:when retrnsmt uid ...`.
+/// The socket that a line describes, if it is on `port`:
+/// `sl local rem st tx:rx tr:when retrnsmt uid ...`.
 fn holder(line: &str, wanted: u16) -> Option<Holder> {
     let mut fields = line.split_ascii_whitespace();
     let (ip, port) = fields.nth(1)?.split_once(':')?;
@@ -67,7 +68,8 @@ fn holder(line: &str, wanted: u16) -> Option<Holder> {
     Some(Holder { ip: address(ip)?, uid })
 }
 
-/// An address in hexadecimal words of 32 bits, each a number of this machine whose bytes are in network order.
+/// An address in hexadecimal words of 32 bits, each a number of this machine whose bytes are in
+/// network order.
 fn address(text: &str) -> Option<IpAddr> {
     let word = |at: usize| {
         let digits = text.get(at * 8..at * 8 + 8)?;

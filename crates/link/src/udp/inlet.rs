@@ -1,12 +1,14 @@
 //! Inlets: connected sockets of their own, for those whom much comes from.
 //!
-//! To find the socket for a datagram from anywhere, the kernel looks the way up, then for sockets, and then asks the program that
-//! steers ([`crate::steer`]). For one from a peer that has a connected socket it need not ask; if no other was bound to the address
-//! since, it finds that at once, together with the way it took the last time (`udp_v4_early_demux`).
+//! To find the socket for a datagram from anywhere, the kernel looks the way up, then for sockets,
+//! and then asks the program that steers ([`crate::steer`]). For one from a peer that has a
+//! connected socket it need not ask; if no other was bound to the address since, it finds that at
+//! once, together with the way it took the last time (`udp_v4_early_demux`).
 //!
-//! Who sends by a [line](UdpLink::open_line) sends from a port that leads to this process alone, and so what comes from there
-//! needs no steering. If a sender uses one port for several processes of this host after all, as hardware may, the inlet is closed
-//! when a packet for another one comes, and the packet is passed on as all are that are steered wrongly.
+//! Who sends by a [line](UdpLink::open_line) sends from a port that leads to this process alone,
+//! and so what comes from there needs no steering. If a sender uses one port for several processes
+//! of this host after all, as hardware may, the inlet is closed when a packet for another one
+//! comes, and the packet is passed on as all are that are steered wrongly.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -22,9 +24,11 @@ use super::{UdpLink, set_option};
 
 /// The most inlets: each is a descriptor and a socket's memory.
 const MOST: usize = 16;
-/// The kernel may still put a packet into a socket that was left in the meantime ([`super::leave`]). Nobody waits here.
+/// The kernel may still put a packet into a socket that was left in the meantime
+/// ([`super::leave`]). Nobody waits here.
 const GRACE: Duration = Duration::from_millis(100);
-/// In so many looks what came before an inlet goes first. Who floods the shared socket is not to hold up what comes by the inlet.
+/// In so many looks what came before an inlet goes first. Who floods the shared socket is not to
+/// hold up what comes by the inlet.
 const FIRST: u32 = 64;
 
 /// From where, and to which address of this host.
@@ -54,7 +58,8 @@ struct Inlet {
 }
 
 impl Inlet {
-    /// Has what comes from now on go to the shared socket, so that nothing can come between a look that finds it empty and its end.
+    /// Has what comes from now on go to the shared socket, so that nothing can come between a look
+    /// that finds it empty and its end.
     fn leave(&mut self) {
         if let Err(error) = turn_away(&self.socket) {
             tracing::debug!(%error, "packets still come by an inlet that is closed");
@@ -160,9 +165,9 @@ impl Inlets {
 }
 
 impl UdpLink {
-    /// Opens an inlet for what comes from there, from a port other than the link's, to an address of this host. It is one of
-    /// [`UdpLink::fds`], and [`UdpLink::recv`] takes from it, and closes it when it finds a packet for another VF. False if there is
-    /// no use in one.
+    /// Opens an inlet for what comes from there, from a port other than the link's, to an address
+    /// of this host. It is one of [`UdpLink::fds`], and [`UdpLink::recv`] takes from it, and closes
+    /// it when it finds a packet for another VF. False if there is no use in one.
     pub fn open_inlet(&mut self, from: SocketAddr, to: IpAddr) -> io::Result<bool> {
         let between = (from, to);
         let may_be = from.port() != self.port
@@ -182,7 +187,8 @@ impl UdpLink {
         Ok(true)
     }
 
-    /// Closes the inlets that had nothing since the last call, which should be long ago, when they are looked at next.
+    /// Closes the inlets that had nothing since the last call, which should be long ago, when they
+    /// are looked at next.
     pub fn sweep_inlets(&mut self) {
         for inlet in &mut self.inlets.open {
             if !std::mem::take(&mut inlet.used) {

@@ -1,14 +1,17 @@
 //! Leaving: a socket that is closed loses nothing that is for others.
 //!
-//! What waits in a socket is gone when that is closed. In one that shares the port it may be for another process: of a process that
-//! the steering program does not know yet, or whose socket took another's place in the array ([`crate::steer`]). So before a
-//! socket is closed nothing new may come to it, and then it is read until it is empty.
+//! What waits in a socket is gone when that is closed. In one that shares the port it may be for
+//! another process: of a process that the steering program does not know yet, or whose socket took
+//! another's place in the array ([`crate::steer`]). So before a socket is closed nothing new may
+//! come to it, and then it is read until it is empty.
 //!
-//! The kernel looks a packet's socket up without a lock, and may put the packet there when the socket has been left by then: on a machine
-//! with too much to do, milliseconds later. So between the two there is a grace period.
+//! The kernel looks a packet's socket up without a lock, and may put the packet there when the
+//! socket has been left by then: on a machine with too much to do, milliseconds later. So between
+//! the two there is a grace period.
 //!
-//! A connected socket gets only what comes from there. When one that was bound to every address is connected the kernel takes it out
-//! of its reuseport group as well (`udp_lib_rehash`), so that neither the program nor the hash names it any more.
+//! A connected socket gets only what comes from there. When one that was bound to every address is
+//! connected the kernel takes it out of its reuseport group as well (`udp_lib_rehash`), so that
+//! neither the program nor the hash names it any more.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -35,8 +38,9 @@ pub(super) fn turn_away(socket: &Socket) -> io::Result<()> {
 }
 
 impl UdpLink {
-    /// Has nothing new come, but to multicast groups, of which every process gets a copy. What waits is received as before; nothing
-    /// can be sent any more. Where that is refused, as when `lo` is down, things stay as they are.
+    /// Has nothing new come, but to multicast groups, of which every process gets a copy. What
+    /// waits is received as before; nothing can be sent any more. Where that is refused, as when
+    /// `lo` is down, things stay as they are.
     pub fn leave_port(&mut self) {
         for socket in self.v4.iter().chain(&self.v6).chain(self.inlets.sockets()) {
             if let Err(error) = turn_away(socket) {

@@ -1,18 +1,21 @@
 //! Lines: connected sockets of their own, to destinations that much goes to.
 //!
-//! For each datagram of a socket that is not connected the kernel looks up the way to its destination and reads what is said
-//! beside the bytes: source, class, hop limit. A connected one knows all that.
+//! For each datagram of a socket that is not connected the kernel looks up the way to its
+//! destination and reads what is said beside the bytes: source, class, hop limit. A connected one
+//! knows all that.
 //!
-//! What speaks against it is the ICRC, which covers the identification of the IPv4 header. Linux sends 0 from an unconnected
-//! socket. In a connected one it counts, from a number that it draws and tells nobody, on by one with each call
-//! (`ip_select_ident_segs`); the segments of a train count up from that of the call. But a socket may have its packets
-//! shown to it as they leave, headers and all (`SOF_TIMESTAMPING_TX_SCHED`; `Documentation/networking/timestamping.rst`).
-//! So a new line first sends two empty datagrams, which no RoCE packet is and which every receiver drops, looks at their
-//! identifications, and counts along from there. IPv6 has no identification, and nothing to find out.
+//! What speaks against it is the ICRC, which covers the identification of the IPv4 header. Linux
+//! sends 0 from an unconnected socket. In a connected one it counts, from a number that it draws
+//! and tells nobody, on by one with each call (`ip_select_ident_segs`); the segments of a train
+//! count up from that of the call. But a socket may have its packets shown to it as they leave,
+//! headers and all (`SOF_TIMESTAMPING_TX_SCHED`; `Documentation/networking/timestamping.rst`). So a
+//! new line first sends two empty datagrams, which no RoCE packet is and which every receiver
+//! drops, looks at their identifications, and counts along from there. IPv6 has no identification,
+//! and nothing to find out.
 //!
-//! Where nothing is shown, by an old kernel, a sandbox or the administrator's word (`net.core.tstamp_allow_data`), there are
-//! no lines over IPv4. After any error but that of a full buffer, who counts along cannot know whether the kernel counted,
-//! and the line is to be closed.
+//! Where nothing is shown, by an old kernel, a sandbox or the administrator's word
+//! (`net.core.tstamp_allow_data`), there are no lines over IPv4. After any error but that of a full
+//! buffer, who counts along cannot know whether the kernel counted, and the line is to be closed.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,8 +28,8 @@ use socket2::{Domain, Socket};
 use super::open::{configure, local_port, scope};
 use super::{Options, UdpLink, set_option, sys};
 
-/// `SOF_TIMESTAMPING_TX_SCHED` and `SOF_TIMESTAMPING_SOFTWARE` of `<linux/net_tstamp.h>`: each packet comes back when it is
-/// handed to the queue of the netdev.
+/// `SOF_TIMESTAMPING_TX_SCHED` and `SOF_TIMESTAMPING_SOFTWARE` of `<linux/net_tstamp.h>`: each
+/// packet comes back when it is handed to the queue of the netdev.
 const SHOW_PACKETS: i32 = 1 << 8 | 1 << 4;
 /// So many netdevs may stand on one another.
 const MOST_SHOWN: usize = 8;
@@ -43,7 +46,8 @@ pub struct LineId(u32);
 pub struct LineTo {
     /// The address to send from: one of this host.
     pub src: IpAddr,
-    /// The address to send to, of the same family; neither a group nor one that means nothing without a netdev.
+    /// The address to send to, of the same family; neither a group nor one that means nothing
+    /// without a netdev.
     pub dst: IpAddr,
     /// The IP type of service.
     pub traffic_class: u8,
@@ -59,7 +63,8 @@ pub struct NewLine {
     pub id: LineId,
     /// The port that packets leave from.
     pub source_port: u16,
-    /// The IPv4 identification of the first datagram of the next [`UdpLink::send_on`]; that of each further call is one more.
+    /// The IPv4 identification of the first datagram of the next [`UdpLink::send_on`]; that of each
+    /// further call is one more.
     pub identification: u16,
 }
 
@@ -89,8 +94,8 @@ impl Lines {
 }
 
 impl UdpLink {
-    /// Opens a line. Errors are those of the kernel; `Unsupported` if it does not show what it sends, or counts in another
-    /// way than Linux does.
+    /// Opens a line. Errors are those of the kernel; `Unsupported` if it does not show what it
+    /// sends, or counts in another way than Linux does.
     pub fn open_line(&mut self, to: LineTo) -> io::Result<NewLine> {
         let (socket, source_port) = connect(to, self.port, self.options)?;
         let identification =
@@ -112,8 +117,8 @@ impl UdpLink {
         Some(local_port(socket))
     }
 
-    /// Sends one datagram, or several of `segment_size` bytes of which the last may be shorter, in one call:
-    /// [`UdpLink::max_gso_segments`] says how many that can be.
+    /// Sends one datagram, or several of `segment_size` bytes of which the last may be shorter, in
+    /// one call: [`UdpLink::max_gso_segments`] says how many that can be.
     pub fn send_on(
         &self,
         id: LineId,
@@ -203,7 +208,8 @@ mod tests {
         UdpLink::bind(0, Options::default()).expect("a free port")
     }
 
-    /// Receives `count` datagrams, empty ones aside; says of each its port, class, hop limit and length.
+    /// Receives `count` datagrams, empty ones aside; says of each its port, class, hop limit and
+    /// length.
     fn receive(link: &mut UdpLink, count: usize) -> Vec<(u16, u8, u8, usize)> {
         let mut got = Vec::new();
         while got.len() < count {

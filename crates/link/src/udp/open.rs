@@ -1,4 +1,5 @@
-//! Opening the sockets: with whom the port is shared, which options they get, and why it may not go.
+//! Opening the sockets: with whom the port is shared, which options they get, and why it may not
+//! go.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -15,10 +16,11 @@ use super::{Options, set_option};
 pub enum BindError {
     /// Someone else has the port.
     ///
-    /// `SO_REUSEPORT` shares a port among the processes of one effective user. `SO_REUSEADDR` would lift that, but the
-    /// port would then belong to whoever bound it last, group by group: any user could take all of another's packets,
-    /// so it is not used. A device in this position can still send, by [`super::UdpLink::send_only`], and it receives what
-    /// the VFs of the user who has the port forward to it.
+    /// `SO_REUSEPORT` shares a port among the processes of one effective user. `SO_REUSEADDR` would
+    /// lift that, but the port would then belong to whoever bound it last, group by group: any user
+    /// could take all of another's packets, so it is not used. A device in this position can still
+    /// send, by [`super::UdpLink::send_only`], and it receives what the VFs of the user who has the
+    /// port forward to it.
     #[error(
         "UDP port {port} is taken in this network namespace (by processes of another user than uid {uid}, by another \
          program, or by the kernel's rxe); one user's processes share it, and other users depend on theirs to forward"
@@ -53,8 +55,8 @@ pub enum BindError {
 /// With whom a port is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sharing {
-    /// With no one. A kernel that chooses the port for a socket with `SO_REUSEPORT` may choose one that others share
-    /// already (`udp_lib_lport_inuse`), and give it a part of their packets.
+    /// With no one. A kernel that chooses the port for a socket with `SO_REUSEPORT` may choose one
+    /// that others share already (`udp_lib_lport_inuse`), and give it a part of their packets.
     None,
     /// With the processes of one user.
     OneUser,
@@ -151,7 +153,8 @@ pub(super) fn configure(domain: Domain, options: Options) -> io::Result<Known<So
 /// `IPV6_MULTICAST_ALL` of `<linux/in6.h>`, which not every libc names.
 const IPV6_MULTICAST_ALL: i32 = 29;
 
-/// Whether the kernel knows `UDP_SEGMENT`; the option is left off, since each send says whether it wants it.
+/// Whether the kernel knows `UDP_SEGMENT`; the option is left off, since each send says whether it
+/// wants it.
 pub(super) fn has_gso(socket: &Socket) -> bool {
     set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
 }

@@ -20,7 +20,8 @@ pub struct Datagram<'a> {
     pub src: SocketAddr,
     /// Which of this host's addresses, or which group, it was sent to.
     pub dst: IpAddr,
-    /// The netdev it came in by, `lo` for what this host sent to itself; 0 of what came by an inlet.
+    /// The netdev it came in by, `lo` for what this host sent to itself; 0 of what came by an
+    /// inlet.
     pub ifindex: u32,
     /// The IP type of service: DSCP in the upper six bits, ECN in the lower two.
     pub traffic_class: u8,
@@ -38,7 +39,8 @@ pub struct Train<'a> {
     pub src: SocketAddr,
     /// Which of this host's addresses, or which group, they were sent to.
     pub dst: IpAddr,
-    /// The netdev they came in by, `lo` for what this host sent to itself; 0 of what came by an inlet.
+    /// The netdev they came in by, `lo` for what this host sent to itself; 0 of what came by an
+    /// inlet.
     pub ifindex: u32,
     /// The IP type of service, as in [`Datagram::traffic_class`].
     pub traffic_class: u8,
@@ -57,7 +59,8 @@ impl<'a> Train<'a> {
         self.bytes.len().div_ceil(self.stride).max(1)
     }
 
-    /// Their UDP payloads, in their order: of any length, and nothing in them has been checked but the UDP checksum.
+    /// Their UDP payloads, in their order: of any length, and nothing in them has been checked but
+    /// the UDP checksum.
     pub fn payloads(&self) -> Payloads<'a> {
         Payloads { bytes: self.bytes, stride: self.stride, left: self.len() }
     }
@@ -90,13 +93,15 @@ impl<'a> Payloads<'a> {
         Self { bytes, stride: bytes.len(), left: 1 }
     }
 
-    /// The payloads of datagrams of `stride` bytes that lie one behind the other, the last of which may be shorter.
+    /// The payloads of datagrams of `stride` bytes that lie one behind the other, the last of which
+    /// may be shorter.
     pub fn cut(bytes: &'a [u8], stride: usize) -> Self {
         let stride = stride.max(1);
         Self { bytes, stride, left: bytes.len().div_ceil(stride) }
     }
 
-    /// All that are left, one behind the other, each with as many bytes as the first but the last, which may be shorter.
+    /// All that are left, one behind the other, each with as many bytes as the first but the last,
+    /// which may be shorter.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
@@ -127,7 +132,8 @@ impl Datagram<'_> {
     }
 }
 
-/// A socket that had nothing in so many calls after the other one had is looked at in one of [`RARELY`].
+/// A socket that had nothing in so many calls after the other one had is looked at in one of
+/// [`RARELY`].
 const UNLIKELY: u32 = 64;
 const RARELY: u32 = 16;
 
@@ -137,10 +143,12 @@ impl UdpLink {
         self.truncated
     }
 
-    /// Hands every datagram that waits, up to a batch from each socket, to `each`, and says how many there were. Joined
-    /// datagrams are split again: check the QPN of every one, since one flow may mix VFs.
+    /// Hands every datagram that waits, up to a batch from each socket, to `each`, and says how
+    /// many there were. Joined datagrams are split again: check the QPN of every one, since one
+    /// flow may mix VFs.
     ///
-    /// Questions of [`crate::steer`] are answered here and not counted, so 0 says no more than that none came.
+    /// Questions of [`crate::steer`] are answered here and not counted, so 0 says no more than that
+    /// none came.
     pub fn recv(&mut self, each: &mut dyn FnMut(Datagram<'_>)) -> io::Result<usize> {
         self.recv_some(true, &mut |train| train.datagrams().for_each(&mut *each))
     }
@@ -150,8 +158,8 @@ impl UdpLink {
         self.recv_some(true, each)
     }
 
-    /// As [`UdpLink::recv_trains`], but a socket where nothing came for long is looked at only in one of 16 calls: for
-    /// callers that call again and again.
+    /// As [`UdpLink::recv_trains`], but a socket where nothing came for long is looked at only in
+    /// one of 16 calls: for callers that call again and again.
     pub fn recv_likely_trains(&mut self, each: &mut dyn FnMut(Train<'_>)) -> io::Result<usize> {
         self.recv_some(false, each)
     }
@@ -267,7 +275,8 @@ impl UdpLink {
         Ok(count)
     }
 
-    /// Which inlet the socket at `place` is, if it is one: behind the shared sockets and the groups.
+    /// Which inlet the socket at `place` is, if it is one: behind the shared sockets and the
+    /// groups.
     fn inlet_at(&self, place: usize) -> Option<usize> {
         place.checked_sub(self.last_full.len() + self.groups.len())
     }

@@ -21,7 +21,8 @@ const MAX_PAYLOAD: usize = 65_507;
 pub struct Transmit<'a> {
     /// Whom to send to, at the link's port.
     pub dst: IpAddr,
-    /// The address to send from, of the family of `dst`; an unspecified one lets the routing table choose.
+    /// The address to send from, of the family of `dst`; an unspecified one lets the routing table
+    /// choose.
     pub src: IpAddr,
     /// The IP type of service: DSCP in the upper six bits, ECN in the lower two.
     pub traffic_class: u8,
@@ -31,8 +32,8 @@ pub struct Transmit<'a> {
     pub contents: &'a [u8],
     /// Bytes in each datagram but the last, which may be shorter; `None` for one datagram.
     ///
-    /// Datagrams sent together arrive together, at the process of the first one: all must be for one QPN, or at least
-    /// for one VF.
+    /// Datagrams sent together arrive together, at the process of the first one: all must be for
+    /// one QPN, or at least for one VF.
     pub segment_size: Option<usize>,
 }
 
@@ -40,14 +41,16 @@ pub struct Transmit<'a> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The socket's buffer is full. The first `sent` bytes of the contents, whole segments, are on their way.
+    /// The socket's buffer is full. The first `sent` bytes of the contents, whole segments, are on
+    /// their way.
     #[error("the socket has no room")]
     WouldBlock {
         /// Bytes that need not be sent again.
         sent: usize,
     },
-    /// The kernel does not split datagrams on this way. The first `sent` bytes of the contents went out as one datagram;
-    /// the others are to be sent again, and go one by one from now on ([`UdpLink::max_gso_segments`] says 1).
+    /// The kernel does not split datagrams on this way. The first `sent` bytes of the contents went
+    /// out as one datagram; the others are to be sent again, and go one by one from now on
+    /// ([`UdpLink::max_gso_segments`] says 1).
     ///
     /// They come back because each now has the IPv4 id 0, and their ICRC covered other ids.
     #[error("the kernel does not split datagrams; {sent} bytes went alone")]
@@ -55,7 +58,8 @@ pub enum SendError {
         /// Bytes that need not be sent again.
         sent: usize,
     },
-    /// A datagram is longer than the path to the destination takes in one piece, and may not be fragmented.
+    /// A datagram is longer than the path to the destination takes in one piece, and may not be
+    /// fragmented.
     #[error("a datagram of {length} bytes does not fit the path MTU to {dst}")]
     TooBig {
         /// The destination.
@@ -63,7 +67,8 @@ pub enum SendError {
         /// Bytes of UDP payload.
         length: usize,
     },
-    /// There is no way there: no route, no neighbour, the netdev is down, or the address family is missing.
+    /// There is no way there: no route, no neighbour, the netdev is down, or the address family is
+    /// missing.
     #[error("{dst} cannot be reached: {source}")]
     Unreachable {
         /// The destination.
@@ -96,8 +101,8 @@ pub enum SendError {
 }
 
 impl UdpLink {
-    /// How many segments of `segment_size` bytes one system call takes: 1 where the kernel does not split. More may be
-    /// sent at once, but gain nothing.
+    /// How many segments of `segment_size` bytes one system call takes: 1 where the kernel does not
+    /// split. More may be sent at once, but gain nothing.
     pub fn max_gso_segments(&self, segment_size: usize) -> usize {
         if self.gso.load(Ordering::Relaxed) {
             (MAX_PAYLOAD / segment_size.max(1)).clamp(1, MAX_SEGMENTS)
@@ -106,8 +111,8 @@ impl UdpLink {
         }
     }
 
-    /// Sends one datagram or many. A train that the kernel refuses to split comes back ([`SendError::NotSplit`]); the next
-    /// ones go datagram by datagram.
+    /// Sends one datagram or many. A train that the kernel refuses to split comes back
+    /// ([`SendError::NotSplit`]); the next ones go datagram by datagram.
     pub fn send(&self, transmit: Transmit<'_>) -> Result<(), SendError> {
         let Transmit { dst, src, contents, .. } = transmit;
         let socket = match dst {
@@ -178,8 +183,9 @@ impl UdpLink {
     }
 }
 
-/// Errors of a train that a single datagram may not have: EIO when the netdev cannot checksum (`udp_send_skb`), EINVAL
-/// and EMSGSIZE when a segment is too long for it, or when it is tunnelled or transformed.
+/// Errors of a train that a single datagram may not have: EIO when the netdev cannot checksum
+/// (`udp_send_skb`), EINVAL and EMSGSIZE when a segment is too long for it, or when it is tunnelled
+/// or transformed.
 fn is_gso_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE))
 }
@@ -198,8 +204,8 @@ fn send_error(transmit: &Transmit<'_>, length: usize, sent: usize, source: io::E
         // ENOBUFS: the queue of the netdev is full.
         Some(libc::EAGAIN | libc::ENOBUFS) => SendError::WouldBlock { sent },
         Some(libc::EMSGSIZE) => SendError::TooBig { dst, length },
-        // The kernel has one answer, EINVAL or ENETUNREACH by its version, for a source that is not of this host and
-        // for other troubles.
+        // The kernel has one answer, EINVAL or ENETUNREACH by its version, for a source that is not
+        // of this host and for other troubles.
         _ if !src.is_unspecified() && !is_local(src) => SendError::Source { src, dst },
         Some(
             libc::ENETUNREACH

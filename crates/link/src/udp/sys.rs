@@ -1,10 +1,13 @@
-//! `sendmsg`, `recvmsg` and `recvmmsg` with the control messages RoCE needs, and the socket options that have no safe wrapper.
+//! `sendmsg`, `recvmsg` and `recvmmsg` with the control messages RoCE needs, and the socket options
+//! that have no safe wrapper.
 //!
-//! The three go to the kernel directly. The functions of libc are points where a thread can be cancelled, and one that was
-//! cancelled here would leave its device locked; to be such a point also costs each call two atomic operations.
+//! The three go to the kernel directly. The functions of libc are points where a thread can be
+//! cancelled, and one that was cancelled here would leave its device locked; to be such a point
+//! also costs each call two atomic operations.
 //!
-//! A ready-made UDP crate does not do here: the whole type of service and the hop limit of an address vector must reach
-//! the packet, and those of a received packet must reach the GRH that a UD receive begins with.
+//! A ready-made UDP crate does not do here: the whole type of service and the hop limit of an
+//! address vector must reach the packet, and those of a received packet must reach the GRH that a
+//! UD receive begins with.
 #![allow(unsafe_code, reason = "the system calls take pointers to buffers of control messages")]
 
 use std::ffi::{c_int, c_long};
@@ -19,8 +22,8 @@ use socket2::SockAddr;
 /// How many buffers one `recvmmsg` fills.
 pub(super) const BATCH: usize = 8;
 
-/// Room for the control messages of one packet: pktinfo (20 bytes), class, hop limit and segment size, each behind a
-/// 16-byte header and rounded up to 8, make 112.
+/// Room for the control messages of one packet: pktinfo (20 bytes), class, hop limit and segment
+/// size, each behind a 16-byte header and rounded up to 8, make 112.
 const CONTROL: usize = 128;
 
 /// What one `sendmsg` says beside the bytes.
@@ -59,7 +62,8 @@ pub(crate) fn set_option(
     name: c_int,
     value: c_int,
 ) -> io::Result<()> {
-    // SAFETY: the pointer and the length describe `value`, which lives through the call and is only read.
+    // SAFETY: the pointer and the length describe `value`, which lives through the call and is only
+    // read.
     let rc = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -72,7 +76,8 @@ pub(crate) fn set_option(
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Attaches the classic BPF program that picks a socket of a reuseport group (`SO_ATTACH_REUSEPORT_CBPF`).
+/// Attaches the classic BPF program that picks a socket of a reuseport group
+/// (`SO_ATTACH_REUSEPORT_CBPF`).
 pub(crate) fn attach_reuseport_cbpf(
     fd: BorrowedFd<'_>,
     program: &[libc::sock_filter],
@@ -80,7 +85,8 @@ pub(crate) fn attach_reuseport_cbpf(
     let length = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     // The kernel copies the instructions out and writes none of them (`__get_filter`).
     let fprog = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
-    // SAFETY: the pointer and the length describe `fprog`, and those in it `program`; both live through the call.
+    // SAFETY: the pointer and the length describe `fprog`, and those in it `program`; both live
+    // through the call.
     let rc = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -167,8 +173,8 @@ fn send_with(
         header.msg_controllen = control.len as _;
     }
     loop {
-        // SAFETY: each pointer in `header` is paired with the length of the live local or argument it points to, and
-        // sendmsg only reads through them.
+        // SAFETY: each pointer in `header` is paired with the length of the live local or argument
+        // it points to, and sendmsg only reads through them.
         let sent = unsafe {
             libc::syscall(
                 libc::SYS_sendmsg,
@@ -187,9 +193,9 @@ fn send_with(
     }
 }
 
-/// Fills up to `N` of [`BATCH`] equal parts of `buffer` and describes each; the number that were filled is 0 when nothing
-/// waits. A buffer whose sender is of an unknown address family has length 0. From whom and to which address is not asked
-/// where it is known.
+/// Fills up to `N` of [`BATCH`] equal parts of `buffer` and describes each; the number that were
+/// filled is 0 when nothing waits. A buffer whose sender is of an unknown address family has
+/// length 0. From whom and to which address is not asked where it is known.
 pub(super) fn recv<const N: usize>(
     fd: BorrowedFd<'_>,
     known: Option<(SocketAddr, IpAddr)>,
@@ -220,8 +226,8 @@ pub(super) fn recv<const N: usize>(
     let fd = c_long::from(fd.as_raw_fd());
     let flags = c_long::from(libc::MSG_DONTWAIT);
     let filled = if let [first] = &mut headers[..] {
-        // SAFETY: each pointer in `first` is paired with the length of a part of `buffer` or of a local, all disjoint,
-        // writable and alive through the call.
+        // SAFETY: each pointer in `first` is paired with the length of a part of `buffer` or of a
+        // local, all disjoint, writable and alive through the call.
         unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut first.msg_hdr, flags) }
     } else {
         let (count, no_timeout) = (N as c_long, ptr::null_mut::<libc::timespec>());
@@ -323,13 +329,15 @@ impl Control {
     fn push<T: Copy>(&mut self, level: c_int, kind: c_int, value: T) {
         let end = self.len + (CMSG_HEADER + size_of::<T>()).next_multiple_of(size_of::<usize>());
         assert!(end <= CONTROL, "CONTROL has room for one message of each kind");
-        // SAFETY: cmsghdr is integers, for which zeros are a value; some libcs have padding fields in it.
+        // SAFETY: cmsghdr is integers, for which zeros are a value; some libcs have padding fields
+        // in it.
         let mut header: libc::cmsghdr = unsafe { mem::zeroed() };
         header.cmsg_len = (CMSG_HEADER + size_of::<T>()) as _;
         header.cmsg_level = level;
         header.cmsg_type = kind;
         let at = self.bytes[self.len..].as_mut_ptr();
-        // SAFETY: the assertion keeps header and value within `bytes`; an unaligned write needs no more.
+        // SAFETY: the assertion keeps header and value within `bytes`; an unaligned write needs no
+        // more.
         unsafe { at.cast::<libc::cmsghdr>().write_unaligned(header) };
         let at = self.bytes[self.len + CMSG_HEADER..].as_mut_ptr();
         // SAFETY: likewise.
@@ -363,8 +371,8 @@ fn word(bytes: &[u8]) -> u32 {
 }
 
 fn empty_header() -> libc::msghdr {
-    // SAFETY: msghdr is integers and pointers, for which zeros are a value; some libcs have private padding in it, so
-    // that it cannot be written as a literal.
+    // SAFETY: msghdr is integers and pointers, for which zeros are a value; some libcs have private
+    // padding in it, so that it cannot be written as a literal.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
@@ -372,7 +380,8 @@ fn empty_header() -> libc::msghdr {
 fn address(name: &libc::sockaddr_in6) -> Option<SocketAddr> {
     match c_int::from(name.sin6_family) {
         libc::AF_INET => {
-            // SAFETY: sockaddr_in6 is larger than sockaddr_in and as strictly aligned, and any bytes are one.
+            // SAFETY: sockaddr_in6 is larger than sockaddr_in and as strictly aligned, and any
+            // bytes are one.
             let v4 = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in>() };
             let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
             Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())

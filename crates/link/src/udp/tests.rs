@@ -96,7 +96,8 @@ fn a_train_with_a_short_tail_arrives_in_its_pieces() {
 #[test]
 fn a_long_train_is_sent_as_several() {
     let mut link = link();
-    // 64 segments of 1 KiB are more than a datagram of IPv4 holds, and 200 of 100 bytes are more than 64.
+    // 64 segments of 1 KiB are more than a datagram of IPv4 holds, and 200 of 100 bytes are more
+    // than 64.
     for (segment, count) in [(1024, 64), (100, 200), (4096, 40)] {
         let contents = pattern(segment * count);
         link.send(Transmit { segment_size: Some(segment), ..transmit(LOCALHOST, &contents) })
@@ -116,7 +117,8 @@ fn a_segment_size_larger_than_the_contents_means_one_datagram() {
     }
 }
 
-/// Who looks often asks for one train, and for many only after that one came: none is lost or overtaken meanwhile.
+/// Who looks often asks for one train, and for many only after that one came: none is lost or
+/// overtaken meanwhile.
 #[test]
 fn a_caller_that_looks_often_gets_everything_in_its_order() {
     let mut link = link();
@@ -173,7 +175,8 @@ fn what_does_not_fit_is_too_big() {
     assert!(matches!(error, Err(SendError::TooBig { length: 70_000, .. })), "{error:?}");
 }
 
-/// Each datagram that goes alone has the IPv4 id 0, and its ICRC must say so: the sender has to make it anew.
+/// Each datagram that goes alone has the IPv4 id 0, and its ICRC must say so: the sender has to
+/// make it anew.
 #[test]
 fn what_the_kernel_does_not_split_comes_back_but_for_the_first_datagram() {
     let mut link = link();

@@ -16,8 +16,8 @@ const ENDPOINT: Ids = Ids { vendor: 0x1b36, device: 0x0100 };
 const BAR_BASE: u64 = 1 << 40;
 
 impl PciConfig {
-    /// Makes the tree. `devices` are the machine's devices; those that the section does not mention are put below the
-    /// first switch, or, where there is none, below the first host bridge.
+    /// Makes the tree. `devices` are the machine's devices; those that the section does not mention
+    /// are put below the first switch, or, where there is none, below the first host bridge.
     ///
     /// # Errors
     ///

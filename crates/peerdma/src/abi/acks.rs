@@ -1,7 +1,7 @@
 //! Events given to the program and acknowledged by it.
 //!
-//! A program that took an event holds a pointer to its object, so destroying the object waits until every event taken
-//! was acknowledged (`ibv_get_cq_event(3)`, `ibv_get_async_event(3)`).
+//! A program that took an event holds a pointer to its object, so destroying the object waits until
+//! every event taken was acknowledged (`ibv_get_cq_event(3)`, `ibv_get_async_event(3)`).
 
 use std::sync::{Condvar, Mutex, PoisonError};
 

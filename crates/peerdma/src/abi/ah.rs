@@ -78,7 +78,8 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
         answer.port_num = port_num;
         let mut found = Ok(());
         if wc.wc_flags & WcFlags::GRH.bits() != 0 {
-            // SAFETY: contract: the completion says that the header is there: 40 bytes of the program's receive buffer.
+            // SAFETY: contract: the completion says that the header is there: 40 bytes of the
+            // program's receive buffer.
             let header = unsafe { given(grh.cast::<[u8; 40]>()) };
             answer.is_global = 1;
             found = route_back(&open.hca, header).map(|route| answer.grh = route);
@@ -147,8 +148,8 @@ struct Header {
 }
 
 impl Header {
-    /// In RoCEv2 the 40 bytes are an IPv6 header, or 20 bytes of anything and an IPv4 header (RoCEv2 Annex A17.4.5.2).
-    /// What could be both is IPv4 if its checksum is right.
+    /// In RoCEv2 the 40 bytes are an IPv6 header, or 20 bytes of anything and an IPv4 header
+    /// (RoCEv2 Annex A17.4.5.2). What could be both is IPv4 if its checksum is right.
     fn parse(bytes: &[u8; 40]) -> Result<Self, Refusal> {
         let (_, v4) = bytes.split_at(20);
         let may_be_v4 = v4[0] == 0x45 && checksum(v4) == 0xffff;

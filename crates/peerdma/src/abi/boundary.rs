@@ -1,8 +1,9 @@
 //! Where a panic stops.
 //!
-//! Unwinding into C is not possible; without a boundary the process would abort. A call that panics fails with EIO, as with
-//! hardware that lost its mind, and takes its device along: every context gets `IBV_EVENT_DEVICE_FATAL`, and later calls fail
-//! with EIO, too ([`device::fail_all`]). So nobody goes on with a queue that is in the middle of a work request.
+//! Unwinding into C is not possible; without a boundary the process would abort. A call that panics
+//! fails with EIO, as with hardware that lost its mind, and takes its device along: every context
+//! gets `IBV_EVENT_DEVICE_FATAL`, and later calls fail with EIO, too ([`device::fail_all`]). So
+//! nobody goes on with a queue that is in the middle of a work request.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -12,15 +13,16 @@ use super::errno;
 use super::object::BadArgument;
 use crate::logging;
 
-/// What a call returns. What it returns when it fails with EIO tells its convention: that number, its negative, or something
-/// that is no number of an error.
+/// What a call returns. What it returns when it fails with EIO tells its convention: that number,
+/// its negative, or something that is no number of an error.
 pub(crate) trait Answer: Copy {
     /// The same for this errno as `self` is for EIO.
     fn refused(self, _errno: c_int) -> Self {
         self
     }
 
-    /// The errno that the call returns, if it returns one and `broken` is its answer to EIO; else 0.
+    /// The errno that the call returns, if it returns one and `broken` is its answer to EIO;
+    /// else 0.
     fn errno(self, _broken: Self) -> c_int {
         0
     }
@@ -68,8 +70,8 @@ impl<T> Answer for *const T {}
 
 impl<T> Answer for *mut T {}
 
-/// Runs the body of a control call. On a panic errno is EIO and the result is `broken`. A call that returns an errno sets it, too:
-/// it would have been a system call, and programs print `%m`.
+/// Runs the body of a control call. On a panic errno is EIO and the result is `broken`. A call that
+/// returns an errno sets it, too: it would have been a system call, and programs print `%m`.
 pub(crate) fn control<T: Answer>(verb: &'static str, broken: T, body: impl FnOnce() -> T) -> T {
     logging::init();
     let answer = caught(verb, broken, body);
@@ -80,8 +82,8 @@ pub(crate) fn control<T: Answer>(verb: &'static str, broken: T, body: impl FnOnc
     answer
 }
 
-/// The same for a call of the data path, which does nothing else. To have polled an empty queue (ENOENT) is no error there, and
-/// too frequent for more than the answer.
+/// The same for a call of the data path, which does nothing else. To have polled an empty queue
+/// (ENOENT) is no error there, and too frequent for more than the answer.
 #[inline]
 pub(crate) fn data<T: Answer>(verb: &'static str, broken: T, body: impl FnOnce() -> T) -> T {
     let answer = caught(verb, broken, body);
@@ -94,8 +96,8 @@ pub(crate) fn data<T: Answer>(verb: &'static str, broken: T, body: impl FnOnce()
 
 #[inline]
 fn caught<T: Answer>(verb: &'static str, broken: T, body: impl FnOnce() -> T) -> T {
-    // Whatever the body held is either behind the engine's lock, and nobody looks at it again, or the caller's own
-    // structure, which a failed call leaves undefined anyway.
+    // Whatever the body held is either behind the engine's lock, and nobody looks at it again, or
+    // the caller's own structure, which a failed call leaves undefined anyway.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(answer) => answer,
         Err(panic) => {
@@ -125,7 +127,8 @@ mod tests {
     use crate::abi::types::pd::Pd;
     use crate::abi::{context, cq, device as devices, events, pd, poll};
 
-    /// What a program calls. `SAFETY: contract` is kept by the test: nothing is used after it was destroyed.
+    /// What a program calls. `SAFETY: contract` is kept by the test: nothing is used after it was
+    /// destroyed.
     struct Program;
 
     impl Program {

@@ -1,5 +1,6 @@
-//! Buffers that the library allocates (`ibv_alloc_buf`): ordinary memory of the program, page aligned. Only in a
-//! confidential guest must a provider choose the memory; programs that are ready for that work everywhere.
+//! Buffers that the library allocates (`ibv_alloc_buf`): ordinary memory of the program, page
+//! aligned. Only in a confidential guest must a provider choose the memory; programs that are ready
+//! for that work everywhere.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;

@@ -1,4 +1,5 @@
-//! Completion counters. What is refused, and how, is from `ibv_create_comp_cntr(3)` and `ibv_qp_attach_comp_cntr(3)`.
+//! Completion counters. What is refused, and how, is from `ibv_create_comp_cntr(3)` and
+//! `ibv_qp_attach_comp_cntr(3)`.
 
 use std::ffi::c_int;
 use std::ptr;

@@ -34,8 +34,8 @@ pub(crate) struct Open {
 
 type ContextObject = Object<VerbsContext, Open>;
 
-/// The contexts that programs hold. A context lies inside of its object, at a distance from the beginning that no other
-/// object has, so what a pointer is cannot be read before it.
+/// The contexts that programs hold. A context lies inside of its object, at a distance from the
+/// beginning that no other object has, so what a pointer is cannot be read before it.
 static CONTEXTS: Pointers = Pointers::new();
 
 /// The library's part of a context.
@@ -70,21 +70,23 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Con
     })
 }
 
-/// Sees to it that a program that ends without closing its devices leaves nothing out of its capture, and says what was
-/// counted and what fired of its fault plan.
+/// Sees to it that a program that ends without closing its devices leaves nothing out of its
+/// capture, and says what was counted and what fired of its fault plan.
 pub(crate) fn watch_the_end() {
     static WATCH: Once = Once::new();
     extern "C" fn at_the_end() {
         device::finish_records();
         gpu::weather::report();
-        // The report needs storage of the thread, and that which ends the process may have lost its own.
+        // The report needs storage of the thread, and that which ends the process may have lost its
+        // own.
         if let Ok(thread) = link::thread::spawn("peerdma-report", report::finish) {
             let _ = thread.join();
         }
     }
     device::set_weather(gpu::weather::struck);
-    // SAFETY: the function has the signature that atexit asks for, touches no argument, and is not unloaded: the library
-    // is linked with `-z nodelete`. If it cannot be noted, the last packets may be missing.
+    // SAFETY: the function has the signature that atexit asks for, touches no argument, and is not
+    // unloaded: the library is linked with `-z nodelete`. If it cannot be noted, the last packets
+    // may be missing.
     WATCH.call_once(|| unsafe {
         libc::atexit(at_the_end);
     });
@@ -104,8 +106,8 @@ pub(crate) fn create(device: *mut Device, opening: Arc<Opening>, cmd_fd: Known) 
     let vectors = engine.device_attr().num_comp_vectors;
     drop(engine);
 
-    // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be absent, for all of
-    // which zero is a value; so it is for a mutex (`PTHREAD_MUTEX_INITIALIZER`).
+    // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be
+    // absent, for all of which zero is a value; so it is for a mutex (`PTHREAD_MUTEX_INITIALIZER`).
     let mut c: VerbsContext = unsafe { mem::zeroed() };
     c.query_port = Some(devices::query_port);
     c.reg_dm_mr = Some(dm::reg_dm_mr);
@@ -182,7 +184,8 @@ unsafe extern "C" fn query_rt_values(context: *mut Context, values: *mut ValuesE
             return libc::EINVAL;
         }
         if values.comp_mask & RAW_CLOCK != 0 {
-            // The clock counts nanoseconds, and its value is read as ticks (`ibv_query_rt_values_ex(3)`).
+            // The clock counts nanoseconds, and its value is read as ticks
+            // (`ibv_query_rt_values_ex(3)`).
             let ticks = open.hca.lock().clock_nanos();
             values.raw_clock = timespec { tv_sec: 0, tv_nsec: ticks as libc::c_long };
         }

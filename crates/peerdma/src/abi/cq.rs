@@ -1,4 +1,5 @@
-//! Completion channels and completion queues: making, arming, resizing, destroying. [`super::poll`] reads them.
+//! Completion channels and completion queues: making, arming, resizing, destroying. [`super::poll`]
+//! reads them.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -43,7 +44,8 @@ type CqObject = Object<CqEx, OwnCq>;
 ///
 /// # Safety
 ///
-/// `cq` is from [`ibv_create_cq`] or [`create_cq_ex`] and is not destroyed before the result is last used.
+/// `cq` is from [`ibv_create_cq`] or [`create_cq_ex`] and is not destroyed before the result is
+/// last used.
 #[inline]
 pub(crate) unsafe fn own<'a>(cq: *mut Cq) -> &'a OwnCq {
     // SAFETY: the caller's promise; every queue is made with the extended structure.
@@ -123,7 +125,8 @@ mod mask {
 
 /// Both timestamps: in ticks of the device, and of the wall clock.
 const WC_TIMES: u64 = 1 << 7 | 1 << 11;
-/// What a completion can tell here: the standard fields, the timestamps, and what tag matching found.
+/// What a completion can tell here: the standard fields, the timestamps, and what tag matching
+/// found.
 const WC_FLAGS: u64 = 0x7f | WC_TIMES | 1 << 10;
 
 pub(crate) unsafe extern "C" fn create_cq_ex(
@@ -190,8 +193,8 @@ unsafe fn create(context: *mut Context, wanted: &Wanted) -> Result<*mut CqEx, Re
         same_device(&open.hca, &channel.hca, "the channel");
         Some(channel.id)
     };
-    // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be absent, for all of
-    // which zero is a value; so it is for a mutex and a condition.
+    // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be
+    // absent, for all of which zero is a value; so it is for a mutex and a condition.
     let mut c: CqEx = unsafe { mem::zeroed() };
     c.context = context;
     c.channel = wanted.channel;

@@ -32,7 +32,8 @@ pub(crate) struct Nic {
 
 type DeviceObject = Object<Device, Nic>;
 
-/// A device, by its address. It lives as long as the process, so that any pointer a program kept stays good.
+/// A device, by its address. It lives as long as the process, so that any pointer a program kept
+/// stays good.
 struct Known(*mut Device);
 
 // SAFETY: the C part is never written after its creation, and the library's part is behind a mutex.
@@ -142,7 +143,8 @@ fn text<const N: usize>(text: &str) -> [c_char; N] {
     field
 }
 
-/// The name that the structure has, as in rdma-core: programs make devices of their own to test what they do with names.
+/// The name that the structure has, as in rdma-core: programs make devices of their own to test
+/// what they do with names.
 pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut Device) -> *const c_char {
     control("ibv_get_device_name", ptr::null(), || {
         let device = room(device);
@@ -264,9 +266,10 @@ unsafe fn write_part<T: Copy>(to: *mut T, all: &T, size: usize) {
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(all).cast::<u8>(), to.cast(), known) };
 }
 
-/// What of a device's abilities `device_cap_flags` says: `BAD_PKEY_CNTR`, `BAD_QKEY_CNTR`, `UD_AV_PORT_ENFORCE`,
-/// `CURR_QP_STATE_MOD`, `PORT_ACTIVE_EVENT`, `SYS_IMAGE_GUID`, `RC_RNR_NAK_GEN`, `SRQ_RESIZE`, `MEM_WINDOW`, `XRC`, `MEM_MGT_EXTENSIONS` (invalidation
-/// by work requests) and `MEM_WINDOW_TYPE_2B`.
+/// What of a device's abilities `device_cap_flags` says: `BAD_PKEY_CNTR`, `BAD_QKEY_CNTR`,
+/// `UD_AV_PORT_ENFORCE`, `CURR_QP_STATE_MOD`, `PORT_ACTIVE_EVENT`, `SYS_IMAGE_GUID`,
+/// `RC_RNR_NAK_GEN`, `SRQ_RESIZE`, `MEM_WINDOW`, `XRC`, `MEM_MGT_EXTENSIONS` (invalidation by work
+/// requests) and `MEM_WINDOW_TYPE_2B`.
 const CAP_FLAGS: u32 = 1 << 1
     | 1 << 2
     | 1 << 6
@@ -291,7 +294,8 @@ const RAW_PACKET_IP_CSUM: u32 = 1 << 2;
 /// `IBV_TM_CAP_RC`.
 const TM_CAP_RC: u32 = 1;
 
-/// What only the wider word has room for: `IB_UVERBS_DEVICE_FLUSH_GLOBAL` and `IB_UVERBS_DEVICE_ATOMIC_WRITE`.
+/// What only the wider word has room for: `IB_UVERBS_DEVICE_FLUSH_GLOBAL` and
+/// `IB_UVERBS_DEVICE_ATOMIC_WRITE`.
 const CAP_FLAGS_EX: u64 = 1 << 38 | 1 << 40;
 
 fn limits(engine: &EngineGuard<'_>) -> DeviceAttr {
@@ -614,8 +618,8 @@ pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
 
-/// Reads a file of sysfs. Where our device has no directory there, the files that programs ask the library for are
-/// answered from what is known.
+/// Reads a file of sysfs. Where our device has no directory there, the files that programs ask the
+/// library for are answered from what is known.
 pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
     directory: *const c_char,
     file: *const c_char,

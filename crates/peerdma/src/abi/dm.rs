@@ -1,4 +1,5 @@
-//! Device memory. Programs reach all of it through pointers: in the context, and in the block itself.
+//! Device memory. Programs reach all of it through pointers: in the context, and in the block
+//! itself.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::IntoRawFd;
@@ -171,7 +172,8 @@ unsafe fn copy(
             let faulty = |fault| Refusal::new(Kind::BadAddress, format!("{verb}: {fault}"));
             for at in (0..length).step_by(WORD) {
                 let word = memory.atomic_u32(offset as usize + at).map_err(faulty)?;
-                // SAFETY: contract: the program's buffer has `length` bytes, a multiple of the word.
+                // SAFETY: contract: the program's buffer has `length` bytes, a multiple of the
+                // word.
                 let host = unsafe { host.byte_add(at) }.cast::<u32>();
                 if direction == Direction::To {
                     // SAFETY: as above; the program's buffer need not be aligned.

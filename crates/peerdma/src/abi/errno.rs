@@ -5,7 +5,8 @@ use std::ptr;
 
 use device::{Kind, Refusal};
 
-/// The errno of a kind of refusal, as `docs/semantics.md` and the manual pages of the verbs have it.
+/// The errno of a kind of refusal, as `docs/semantics.md` and the manual pages of the verbs have
+/// it.
 pub(crate) fn of(kind: Kind) -> c_int {
     match kind {
         Kind::AddressInUse => libc::EADDRINUSE,

@@ -1,7 +1,7 @@
 //! Completion events and asynchronous events.
 //!
-//! Each is taken in two steps: a read from the descriptor that the program may also poll, and then the event itself from
-//! the engine. A read that waits holds no lock.
+//! Each is taken in two steps: a read from the descriptor that the program may also poll, and then
+//! the event itself from the engine. A read that waits holds no lock.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -167,7 +167,8 @@ fn cookie_to_pointer<T>(cookie: u64) -> *mut T {
     ptr::with_exposed_provenance_mut(cookie as usize)
 }
 
-/// Waits for an event, unless the program made the descriptor non-blocking. Sets errno if there is none.
+/// Waits for an event, unless the program made the descriptor non-blocking. Sets errno if there is
+/// none.
 fn wait(fd: c_int) -> bool {
     let mut count = 0u64;
     // SAFETY: the buffer has the eight bytes that an eventfd gives.

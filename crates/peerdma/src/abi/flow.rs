@@ -1,6 +1,7 @@
 //! Flow steering: rules that give frames to raw packet QPs.
 //!
-//! A rule is a structure with its specs right behind it, each of which says how long it is (`ibv_create_flow(3)`).
+//! A rule is a structure with its specs right behind it, each of which says how long it is
+//! (`ibv_create_flow(3)`).
 
 use std::ffi::c_int;
 use std::ptr;

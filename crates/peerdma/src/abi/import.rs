@@ -1,8 +1,9 @@
-//! Objects of an open device under another name: `ibv_import_device` and what can be done with its context.
+//! Objects of an open device under another name: `ibv_import_device` and what can be done with its
+//! context.
 //!
-//! A context has a descriptor that stands for the device being open (`cmd_fd`). Who has a duplicate of it imports the
-//! device, and the objects of the first context by their handles. Objects live in the process that made them, so an
-//! importer in another process is refused, in words.
+//! A context has a descriptor that stands for the device being open (`cmd_fd`). Who has a duplicate
+//! of it imports the device, and the objects of the first context by their handles. Objects live in
+//! the process that made them, so an importer in another process is refused, in words.
 
 use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
@@ -74,7 +75,8 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut Context
             let what = "it is no cmd_fd of a device that this process has open";
             return errno::or_null(refuse(Kind::NoDevice, what));
         };
-        // SAFETY: contract: with success the descriptor becomes the context's (`ibv_import_device(3)`).
+        // SAFETY: contract: with success the descriptor becomes the context's
+        // (`ibv_import_device(3)`).
         let owned = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
         let device = ptr::with_exposed_provenance_mut(opening.device);
         context::create(device, opening, Known::at_its_number(owned))

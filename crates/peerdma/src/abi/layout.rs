@@ -1,8 +1,10 @@
-//! Are our structures C's? A C program prints the size and every offset of every structure, and so do we.
+//! Are our structures C's? A C program prints the size and every offset of every structure, and so
+//! do we.
 //!
-//! The headers are the system's `<infiniband/verbs.h>` and `<rdma/rdma_cma.h>`, or the one below the directory `PEERDMA_VERBS_INCLUDE`. Ours is rdma-core
-//! 65's, so what the system's is too old to know may be missing there, and only that ([`NEWER`]). Without a C compiler or
-//! header the test says so, and fails if `PEERDMA_REQUIRE` is set.
+//! The headers are the system's `<infiniband/verbs.h>` and `<rdma/rdma_cma.h>`, or the one below
+//! the directory `PEERDMA_VERBS_INCLUDE`. Ours is rdma-core 65's, so what the system's is too old
+//! to know may be missing there, and only that ([`NEWER`]). Without a C compiler or header the test
+//! says so, and fails if `PEERDMA_REQUIRE` is set.
 
 use std::collections::BTreeMap;
 use std::env;

@@ -13,7 +13,8 @@ use super::qp::lookup;
 use super::types::device::Gid as CGid;
 use super::types::qp::Qp;
 
-/// The LID is InfiniBand's name of the group; RoCE has none and ignores it (`is_valid_mcast_lid` of the kernel).
+/// The LID is InfiniBand's name of the group; RoCE has none and ignores it (`is_valid_mcast_lid` of
+/// the kernel).
 pub(crate) unsafe extern "C" fn ibv_attach_mcast(
     qp: *mut Qp,
     gid: *const CGid,

@@ -2,17 +2,19 @@
 //!
 //! # The contract
 //!
-//! Every function here has the contract of its manual page, which no compiler checks: a pointer to an object was returned
-//! by a call that makes objects; a pointer to a structure points to a valid one, or to room for one; a pointer to memory
-//! points to memory. `SAFETY: contract` in these files means this paragraph. What a program *can* get wrong without
-//! breaking it is checked and refused: numbers, lengths, states, keys, null pointers, objects of another kind, objects
-//! that were destroyed (a while ago, [`object`]).
+//! Every function here has the contract of its manual page, which no compiler checks: a pointer to
+//! an object was returned by a call that makes objects; a pointer to a structure points to a valid
+//! one, or to room for one; a pointer to memory points to memory. `SAFETY: contract` in these files
+//! means this paragraph. What a program *can* get wrong without breaking it is checked and refused:
+//! numbers, lengths, states, keys, null pointers, objects of another kind, objects that were
+//! destroyed (a while ago, [`object`]).
 //!
 //! # Objects
 //!
-//! An object is a C structure between what it is and what the library keeps beside it ([`object::Object`]). The C part is what the
-//! header reads; the other part names the object in the engine. Objects give the engine their address as a cookie, which
-//! comes back with their events.
+//! An object is a C structure between what it is and what the library keeps beside it
+//! ([`object::Object`]). The C part is what the header reads; the other part names the object in
+//! the engine. Objects give the engine their address as a cookie, which comes back with their
+//! events.
 
 #[cfg(test)]
 mod layout;

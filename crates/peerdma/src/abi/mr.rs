@@ -120,13 +120,13 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
 }
 
 fn user_memory(addr: *mut c_void, length: size_t) -> Umem {
-    // SAFETY: contract: a program that registers memory lends it to the device, to be read and written at any moment
-    // by whoever has the key, until it deregisters it.
+    // SAFETY: contract: a program that registers memory lends it to the device, to be read and
+    // written at any moment by whoever has the key, until it deregisters it.
     unsafe { Umem::user(addr.addr(), length as u64) }
 }
 
-/// Refuses memory that is not there, as a kernel that pins pages does. The pages may go away later; that is found when
-/// they are used.
+/// Refuses memory that is not there, as a kernel that pins pages does. The pages may go away later;
+/// that is found when they are used.
 fn check_mapped(addr: *mut c_void, length: size_t, access: Access) -> Result<(), Refusal> {
     let fault = |what: &str| {
         let what = format!("ibv_reg_mr: {length:#x} bytes at {addr:p}: {what}");
@@ -140,7 +140,8 @@ fn check_mapped(addr: *mut c_void, length: size_t, access: Access) -> Result<(),
     if unsafe { libc::msync(start, span, libc::MS_ASYNC) } != 0 {
         return fault("not all of it is mapped");
     }
-    // One page tells a constant from a buffer: a whole region is writable or is not, but for odd programs.
+    // One page tells a constant from a buffer: a whole region is writable or is not, but for odd
+    // programs.
     if access.contains(Access::LOCAL_WRITE) && !is_writable(start) {
         return fault("it is not writable");
     }
@@ -166,7 +167,8 @@ fn is_writable(page: *mut c_void) -> bool {
     match populate(page) {
         (true, _) => true,
         (false, Some(libc::EFAULT)) => false,
-        // Read-only, or a kernel before 5.14 that does not know the question: our own stack tells the two apart.
+        // Read-only, or a kernel before 5.14 that does not know the question: our own stack tells
+        // the two apart.
         (false, Some(libc::EINVAL)) => {
             let here = 0u8;
             let own = (&raw const here).addr() / PAGE * PAGE;
@@ -223,8 +225,8 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut Pd) -> *mut Mr {
     })
 }
 
-/// Elements of a list of [`advise_mr`]: as many as an attribute of a command to the kernel has room for, whose length is
-/// 16 bits (`struct ib_uverbs_attr`).
+/// Elements of a list of [`advise_mr`]: as many as an attribute of a command to the kernel has room
+/// for, whose length is 16 bits (`struct ib_uverbs_attr`).
 const MOST_ADVISED: u32 = u16::MAX as u32 / size_of::<Sge>() as u32;
 
 /// `IBV_ADVISE_MR_FLAG_FLUSH`: wait until it is done, which it is here when the call returns.

@@ -1,4 +1,5 @@
-//! Memory windows. Programs reach all of it through pointers in the context, and bind by work requests.
+//! Memory windows. Programs reach all of it through pointers in the context, and bind by work
+//! requests.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -91,7 +92,8 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, how: *mut MwBi
         }
         engine.kick(own.id);
         drop(engine);
-        // The program passes the new key on when the bind has completed; if it fails, the window has none that works.
+        // The program passes the new key on when the bind has completed; if it fails, the window
+        // has none that works.
         // SAFETY: contract: the window is alive; the field is the library's to write.
         unsafe { (*mw).rkey = next };
         0
@@ -132,8 +134,8 @@ pub(crate) unsafe fn bind_of(
     if !Arc::ptr_eq(&own.hca, hca) {
         return Err(refused("the window is of another device".to_owned()));
     }
-    // Windows of type 1 are bound by `ibv_bind_mw`, those of type 2 to a region; that it is to bytes of it is found when the
-    // request is carried out (`rxe_check_bind_mw`).
+    // Windows of type 1 are bound by `ibv_bind_mw`, those of type 2 to a region; that it is to
+    // bytes of it is found when the request is carried out (`rxe_check_bind_mw`).
     if window.r#type != mw_type || mw_type == TYPE_2 && region.is_none() {
         return Err(libc::EINVAL);
     }

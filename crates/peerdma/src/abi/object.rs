@@ -1,8 +1,9 @@
 //! Objects that a program holds as pointers to C structures.
 //!
-//! Before each structure is a word of what it is, so that a null pointer, an object of another kind and one that was
-//! destroyed are refused in words instead of being used. Memory of destroyed objects is kept for a while ([`KEPT`]): a
-//! pointer older than that is as wild as any other, and can do what it does with rdma-core.
+//! Before each structure is a word of what it is, so that a null pointer, an object of another kind
+//! and one that was destroyed are refused in words instead of being used. Memory of destroyed
+//! objects is kept for a while ([`KEPT`]): a pointer older than that is as wild as any other, and
+//! can do what it does with rdma-core.
 
 use std::any::{Any, TypeId};
 use std::collections::VecDeque;
@@ -23,8 +24,8 @@ static GONE: Mutex<VecDeque<Box<dyn Any + Send>>> = Mutex::new(VecDeque::new());
 
 /// A C structure with what the library keeps beside it. A program sees only the first.
 ///
-/// The two never alias: a program reads, and in places writes, the C part; the library's part is shared between threads
-/// and so synchronizes itself.
+/// The two never alias: a program reads, and in places writes, the C part; the library's part is
+/// shared between threads and so synchronizes itself.
 #[repr(C)]
 pub(crate) struct Object<C: 'static, T: 'static> {
     kind: Kind,
@@ -62,8 +63,8 @@ struct Husk<C: 'static, T: 'static>(
     #[expect(dead_code, reason = "kept, not used")] Box<Object<C, T>>,
 );
 
-// SAFETY: what is inside is not touched any more; dropping it frees memory, since the library's part was taken out and C
-// structures have no drop.
+// SAFETY: what is inside is not touched any more; dropping it frees memory, since the library's
+// part was taken out and C structures have no drop.
 unsafe impl<C, T> Send for Husk<C, T> {}
 
 impl Kind {
@@ -84,8 +85,8 @@ fn not_found(what: String) -> ! {
     resume_unwind(Box::new(BadArgument { kind: Refused::NotFound, what }))
 }
 
-/// Whether a pointer is to an object of the library, of whatever kind, as far as can be told without a fault: one at the
-/// beginning of a page passes for none.
+/// Whether a pointer is to an object of the library, of whatever kind, as far as can be told
+/// without a fault: one at the beginning of a page passes for none.
 ///
 /// # Safety
 ///
@@ -127,7 +128,8 @@ pub(crate) unsafe fn given_mut<'a, T>(pointer: *mut T) -> &'a mut T {
     unsafe { &mut *pointer }
 }
 
-/// Room that a program passes for an answer. Asked for before anything is done whose answer would be lost.
+/// Room that a program passes for an answer. Asked for before anything is done whose answer would
+/// be lost.
 #[inline]
 pub(crate) fn room<T>(pointer: *mut T) -> *mut T {
     check(pointer);
@@ -177,8 +179,9 @@ impl<C: Uobject + 'static, T: 'static> Object<C, T> {
         Reserved { memory: Box::new_uninit(), c }
     }
 
-    /// The library's part, for a call that would reach the kernel: the structure must say what the library wrote there
-    /// ([`Uobject`]). A pointer to anything else ends the call ([`BadArgument`]).
+    /// The library's part, for a call that would reach the kernel: the structure must say what the
+    /// library wrote there ([`Uobject`]). A pointer to anything else ends the call
+    /// ([`BadArgument`]).
     ///
     /// # Safety
     ///
@@ -197,12 +200,14 @@ impl<C: Uobject + 'static, T: 'static> Object<C, T> {
         own
     }
 
-    /// The library's part, for what a provider does in user space. A pointer to anything else ends the call ([`BadArgument`]).
+    /// The library's part, for what a provider does in user space. A pointer to anything else ends
+    /// the call ([`BadArgument`]).
     ///
     /// # Safety
     ///
-    /// `c` is null or from [`Object::create`] or [`Reserved::create`] of any type, not destroyed more than [`KEPT`] objects
-    /// ago, and not destroyed by another thread before the result is last used.
+    /// `c` is null or from [`Object::create`] or [`Reserved::create`] of any type, not destroyed
+    /// more than [`KEPT`] objects ago, and not destroyed by another thread before the result is
+    /// last used.
     #[inline]
     pub(crate) unsafe fn own<'a>(c: *mut C) -> &'a T {
         // SAFETY: the caller's promise.
@@ -255,7 +260,8 @@ impl<C: Uobject + 'static, T: 'static> Object<C, T> {
         let _ = unsafe { Self::own(c) };
         // SAFETY: the whole of which `own` found the parts.
         let whole = unsafe { c.byte_sub(Self::C_AT) }.cast::<Self>();
-        // SAFETY: it is the pointer that `Box::into_raw` gave, and given back once, since it was alive.
+        // SAFETY: it is the pointer that `Box::into_raw` gave, and given back once, since it was
+        // alive.
         let mut whole = unsafe { Box::from_raw(whole) };
         whole.kind.life.store(GONE_FOR_GOOD, Ordering::Release);
         // SAFETY: taken once; `ManuallyDrop` does not drop it.

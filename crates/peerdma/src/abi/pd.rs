@@ -75,7 +75,8 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
                     return errno::of(refusal.kind());
                 }
             }
-            // SAFETY: a thread domain outlives the parent domains that name it: freeing it earlier is refused.
+            // SAFETY: a thread domain outlives the parent domains that name it: freeing it earlier
+            // is refused.
             Role::Parent { td } => unsafe { domain::release(own, td) },
         }
         // SAFETY: contract: the program uses it no more.

@@ -3,8 +3,8 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// Addresses of what programs hold. There is no lock that a fork could leave taken: places are added and used again, and
-/// never freed.
+/// Addresses of what programs hold. There is no lock that a fork could leave taken: places are
+/// added and used again, and never freed.
 pub(crate) struct Pointers {
     first: AtomicPtr<Place>,
 }

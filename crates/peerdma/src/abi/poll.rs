@@ -70,8 +70,8 @@ fn imm_of(wc: &Wc) -> u32 {
     if wc.flags.contains(WcFlags::WITH_IMM) { wc.imm.to_be() } else { wc.imm }
 }
 
-/// Sets the pointers through which the header reads a queue. A program asks only for what it created the queue with,
-/// so all can be there.
+/// Sets the pointers through which the header reads a queue. A program asks only for what it
+/// created the queue with, so all can be there.
 pub(crate) fn fill(cq: &mut CqEx) {
     cq.start_poll = Some(start_poll);
     cq.next_poll = Some(next_poll);

@@ -1,7 +1,7 @@
 //! Posting lists of work requests.
 //!
-//! A list is posted until one request is refused; that one is named, those before it are on their way
-//! (`ibv_post_send(3)`).
+//! A list is posted until one request is refused; that one is named, those before it are on their
+//! way (`ibv_post_send(3)`).
 
 use std::ffi::c_int;
 use std::ptr;
@@ -161,7 +161,8 @@ unsafe fn send_wr(own: &OwnQp, c: &SendWr, is_ud: bool) -> Result<wr::SendWr, c_
         // SAFETY: the caller's promise; the opcode says that this is set.
         unsafe { mw::posted(&own.hca, &c.bind_mw) }?
     } else if flags.contains(SendFlags::INLINE) {
-        // SAFETY: the caller's promise, and the buffers of an inline request are the program's own memory.
+        // SAFETY: the caller's promise, and the buffers of an inline request are the program's own
+        // memory.
         Data::Inline(unsafe { inline(c.sg_list, c.num_sge) }?)
     } else {
         // SAFETY: the caller's promise.
@@ -204,7 +205,8 @@ unsafe fn send_wr(own: &OwnQp, c: &SendWr, is_ud: bool) -> Result<wr::SendWr, c_
     Ok(to)
 }
 
-/// The request, if it is the only one of its list and one that can go a shorter way: a SEND of one piece of memory.
+/// The request, if it is the only one of its list and one that can go a shorter way: a SEND of one
+/// piece of memory.
 ///
 /// The list it names is valid.
 #[inline]

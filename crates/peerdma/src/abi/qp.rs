@@ -1,4 +1,5 @@
-//! Queue pairs: making, changing, asking, destroying. [`super::post`] and [`super::wr`] fill their queues.
+//! Queue pairs: making, changing, asking, destroying. [`super::post`] and [`super::wr`] fill their
+//! queues.
 
 use std::ffi::c_int;
 use std::mem;
@@ -73,7 +74,8 @@ fn numbered(id: QpId, qpn: Qpn) -> impl FnOnce(&mut QpEx) {
 ///
 /// # Safety
 ///
-/// `qp` is from [`ibv_create_qp`] or [`create_qp_ex`] and is not destroyed before the result is last used.
+/// `qp` is from [`ibv_create_qp`] or [`create_qp_ex`] and is not destroyed before the result is
+/// last used.
 #[inline]
 pub(crate) unsafe fn own<'a>(qp: *mut Qp) -> &'a OwnQp {
     // SAFETY: the caller's promise; every QP is made with the extended structure.
@@ -221,8 +223,8 @@ unsafe fn create(pd: *mut Pd, wanted: &Wanted) -> Result<*mut Qp, Refusal> {
         same_device(&parent.hca, &own.hca, "the SRQ");
         Some(own.id)
     };
-    // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be absent, for all of
-    // which zero is a value; so it is for a mutex and a condition.
+    // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be
+    // absent, for all of which zero is a value; so it is for a mutex and a condition.
     let mut c: QpEx = unsafe { mem::zeroed() };
     // SAFETY: the caller's promise.
     c.qp_base.context = unsafe { (*pd).context };
@@ -269,15 +271,16 @@ unsafe fn create(pd: *mut Pd, wanted: &Wanted) -> Result<*mut Qp, Refusal> {
     Ok(boxed.create(numbered(id, qpn), own).cast())
 }
 
-/// Makes a receiving QP of XRC in a domain of ours. It has no PD and no queues: those of the SRQs count.
+/// Makes a receiving QP of XRC in a domain of ours. It has no PD and no queues: those of the SRQs
+/// count.
 unsafe fn create_target(
     xrcd: *mut Xrcd,
     qp_context: *mut std::ffi::c_void,
 ) -> Result<*mut Qp, Refusal> {
     // SAFETY: the caller's promise.
     let domain = unsafe { XrcdObject::lookup(xrcd) };
-    // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be absent, for all of
-    // which zero is a value; so it is for a mutex and a condition.
+    // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be
+    // absent, for all of which zero is a value; so it is for a mutex and a condition.
     let mut c: QpEx = unsafe { mem::zeroed() };
     // SAFETY: the caller's promise.
     c.qp_base.context = unsafe { (*xrcd).context };
@@ -313,8 +316,8 @@ unsafe fn create_rss(context: *mut Context, wanted: &QpInitAttrEx) -> Result<*mu
     same_device(&parent.hca, &table.hca, "the indirection table");
     // SAFETY: the caller's promise.
     let hash = unsafe { wq::rx_hash(&wanted.rx_hash_conf) }?;
-    // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be absent, for all of
-    // which zero is a value; so it is for a mutex and a condition.
+    // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be
+    // absent, for all of which zero is a value; so it is for a mutex and a condition.
     let mut c: QpEx = unsafe { mem::zeroed() };
     c.qp_base.context = context;
     c.qp_base.qp_context = wanted.qp_context;
@@ -370,8 +373,8 @@ unsafe fn open_target(
     // SAFETY: the caller's promise.
     let domain = unsafe { XrcdObject::lookup(xrcd) };
     same_device(&open.hca, &domain.hca, "the XRC domain");
-    // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be absent, for all of
-    // which zero is a value; so it is for a mutex and a condition.
+    // SAFETY: the structure is made of integers, pointers, and pointers to functions that may be
+    // absent, for all of which zero is a value; so it is for a mutex and a condition.
     let mut c: QpEx = unsafe { mem::zeroed() };
     c.qp_base.context = context;
     c.qp_base.qp_context = qp_context;
@@ -406,7 +409,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         // SAFETY: contract: the QP is one of ours.
         let own = unsafe { lookup(qp) };
         let mask = AttrMask::from_bits_retain(mask as u32);
-        // SAFETY: contract: the attributes that the mask names are valid, and the others are integers too.
+        // SAFETY: contract: the attributes that the mask names are valid, and the others are
+        // integers too.
         let changed = qp_attr::from_c(unsafe { given(attr) }, mask)
             .and_then(|attr| own.hca.modify_qp(own.id, &attr, mask).map(|()| attr.state));
         errno::or_errno(changed.map(|state| {
@@ -453,7 +457,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         let (attr, init_attr) = (room(attr), room(init_attr));
         let found = own.hca.alive().and_then(|engine| engine.query_qp(own.id));
         errno::or_errno(found.map(|found| {
-            // SAFETY: contract: the program has room for the attributes. All are given, whatever was asked for.
+            // SAFETY: contract: the program has room for the attributes. All are given, whatever
+            // was asked for.
             unsafe { attr.write(qp_attr::to_c(&found, own.cap)) };
             // SAFETY: contract: the QP is alive; the field is the library's to write.
             unsafe { (*qp).state = found.state as u32 };
@@ -512,7 +517,8 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut Qp, ece: *mut Ece) -> c_i
     })
 }
 
-/// There is no vendor whose options could be taken; naming none is refused the same way (rdma-core: `ibv_set_ece`).
+/// There is no vendor whose options could be taken; naming none is refused the same way (rdma-core:
+/// `ibv_set_ece`).
 pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
     control("ibv_set_ece", libc::EIO, || {
         // SAFETY: contract: the QP is one of ours.

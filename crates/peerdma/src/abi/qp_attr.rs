@@ -8,7 +8,8 @@ use iba::{Access, AckTimeout, AttrMask, Mtu, Psn, QKey, QpAttr, QpState, Qpn, Rn
 use super::ah;
 use super::types::qp::{self as c, QpCap};
 
-/// The attributes that `mask` names. The others keep their defaults: a program need not have set them.
+/// The attributes that `mask` names. The others keep their defaults: a program need not have set
+/// them.
 pub(crate) fn from_c(attr: &c::QpAttr, mask: AttrMask) -> Result<QpAttr, Refusal> {
     let mut to = QpAttr::default();
     let has = |bit| mask.contains(bit);

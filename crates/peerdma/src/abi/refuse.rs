@@ -27,7 +27,8 @@ pub(crate) fn null(verb: &'static str, why: &'static str) -> *mut c_void {
     ptr::null_mut()
 }
 
-/// For calls that cannot fail. They may run while a library is being loaded, so this does nothing at all.
+/// For calls that cannot fail. They may run while a library is being loaded, so this does nothing
+/// at all.
 pub(crate) fn silent(_verb: &'static str, _why: &'static str) -> usize {
     0
 }

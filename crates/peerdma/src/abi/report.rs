@@ -1,4 +1,5 @@
-//! `PEERDMA_REPORT`: at its end a process says how the memory of its dma-bufs was reached, and what became of it meanwhile.
+//! `PEERDMA_REPORT`: at its end a process says how the memory of its dma-bufs was reached, and what
+//! became of it meanwhile.
 
 use std::fs::File;
 use std::io::Write;
@@ -76,7 +77,8 @@ impl fmt::Display for Numbers {
     }
 }
 
-/// The process that opened a device last, and what its parents had counted before: a child of fork inherits that.
+/// The process that opened a device last, and what its parents had counted before: a child of fork
+/// inherits that.
 static BEGAN: Mutex<Option<(u32, Numbers)>> = Mutex::new(None);
 
 /// To be called when a device is opened.

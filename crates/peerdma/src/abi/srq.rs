@@ -85,7 +85,8 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     })
 }
 
-/// Makes a queue in a PD of ours. What is asked for is what is given, so the attributes need not be written back.
+/// Makes a queue in a PD of ours. What is asked for is what is given, so the attributes need not be
+/// written back.
 unsafe fn create(
     pd: *mut Pd,
     srq_context: *mut c_void,
@@ -93,8 +94,8 @@ unsafe fn create(
 ) -> Result<*mut Srq, Refusal> {
     // SAFETY: the caller's promise.
     let own = unsafe { PdObject::lookup(pd) };
-    // SAFETY: the structure is made of integers and pointers, for which zero is a value; so it is for a mutex and a
-    // condition.
+    // SAFETY: the structure is made of integers and pointers, for which zero is a value; so it is
+    // for a mutex and a condition.
     let mut c: Srq = unsafe { mem::zeroed() };
     // SAFETY: the caller's promise.
     c.context = unsafe { (*pd).context };

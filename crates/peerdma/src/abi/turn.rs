@@ -5,15 +5,17 @@ use std::hint;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// State that one thread uses between two calls of the program: from `ibv_wr_start` to `ibv_wr_complete`, from
-/// `ibv_start_poll` to `ibv_end_poll`. Another thread that begins meanwhile waits.
+/// State that one thread uses between two calls of the program: from `ibv_wr_start` to
+/// `ibv_wr_complete`, from `ibv_start_poll` to `ibv_end_poll`. Another thread that begins meanwhile
+/// waits.
 #[derive(Debug, Default)]
 pub(crate) struct Turn<T> {
     taken: AtomicBool,
     state: UnsafeCell<T>,
 }
 
-// SAFETY: `state` is reached only by `get`, whose callers promise to be within their turn, and turns exclude each other.
+// SAFETY: `state` is reached only by `get`, whose callers promise to be within their turn, and
+// turns exclude each other.
 unsafe impl<T: Send> Sync for Turn<T> {}
 
 /// Looks at the lock before the processor is given away.
@@ -44,7 +46,8 @@ impl<T> Turn<T> {
         self.taken.store(false, Ordering::Release);
     }
 
-    /// Whether somebody is in a turn: a call that belongs between two others did not come before the first.
+    /// Whether somebody is in a turn: a call that belongs between two others did not come before
+    /// the first.
     #[inline]
     pub(crate) fn is_taken(&self) -> bool {
         self.taken.load(Ordering::Relaxed)
@@ -54,8 +57,8 @@ impl<T> Turn<T> {
     ///
     /// # Safety
     ///
-    /// The caller is between [`Turn::begin`] and [`Turn::end`], and drops the reference before it ends the turn or asks
-    /// again.
+    /// The caller is between [`Turn::begin`] and [`Turn::end`], and drops the reference before it
+    /// ends the turn or asks again.
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "the turn excludes other references")]
     pub(crate) unsafe fn get(&self) -> &mut T {

@@ -1,8 +1,10 @@
-//! What the kernel would look at of an object: the context, which stands for its file, and the handle, a number in it.
+//! What the kernel would look at of an object: the context, which stands for its file, and the
+//! handle, a number in it.
 //!
-//! A program can write both, as they are fields of the structures of `<infiniband/verbs.h>`. A call that would reach the kernel
-//! finds its object by them, and so a wrong one is ENOENT (`rdma_lookup_get_uobject`). Here they must be those that the library
-//! wrote: a handle of another object of the kind does not stand for that one, but is wrong, too. What a provider does in user
+//! A program can write both, as they are fields of the structures of `<infiniband/verbs.h>`. A call
+//! that would reach the kernel finds its object by them, and so a wrong one is ENOENT
+//! (`rdma_lookup_get_uobject`). Here they must be those that the library wrote: a handle of another
+//! object of the kind does not stand for that one, but is wrong, too. What a provider does in user
 //! space (posting, polling, acknowledging) looks at neither.
 
 use super::types::ah::Ah;

@@ -74,8 +74,8 @@ unsafe fn create(context: *mut Context, attr: &WqInitAttr) -> Result<*mut Wq, Re
     let mut engine = domain.hca.alive()?;
     let (id, number) = engine.create_wq(domain.id, completions.id, attr.max_wr, attr.max_sge)?;
     drop(engine);
-    // SAFETY: the structure is made of integers, pointers, and a pointer to a function that may be absent, for all of
-    // which zero is a value; so it is for a mutex and a condition.
+    // SAFETY: the structure is made of integers, pointers, and a pointer to a function that may be
+    // absent, for all of which zero is a value; so it is for a mutex and a condition.
     let mut c: Wq = unsafe { mem::zeroed() };
     c.context = context;
     c.wq_context = attr.wq_context;

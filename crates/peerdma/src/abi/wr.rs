@@ -1,7 +1,8 @@
-//! Posting by calls: `ibv_wr_start`, a call for each request and one or two for its operands, `ibv_wr_complete`.
+//! Posting by calls: `ibv_wr_start`, a call for each request and one or two for its operands,
+//! `ibv_wr_complete`.
 //!
-//! The requests are collected, and posted together at the end: if one is refused none is posted (`ibv_wr_post(3)`), unlike
-//! in a list of `ibv_post_send`.
+//! The requests are collected, and posted together at the end: if one is refused none is posted
+//! (`ibv_wr_post(3)`), unlike in a list of `ibv_post_send`.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -26,8 +27,8 @@ use super::types::wr::{BindMw, DataBuf, Sge};
 #[derive(Default)]
 pub(crate) struct Batch {
     requests: Vec<SendWr>,
-    /// A call had a bad argument. Then nothing is posted, and the end says so: the calls between have no way to fail
-    /// (`ibv_wr_post(3)`).
+    /// A call had a bad argument. Then nothing is posted, and the end says so: the calls between
+    /// have no way to fail (`ibv_wr_post(3)`).
     is_bad: bool,
 }
 
@@ -68,8 +69,8 @@ pub(crate) fn has_operations(qp_type: u32, wanted: u64) -> bool {
     wanted & !has == 0
 }
 
-/// Sets the pointers through which the header posts. A program asks only for what it created the QP with, so all can be
-/// there.
+/// Sets the pointers through which the header posts. A program asks only for what it created the QP
+/// with, so all can be there.
 pub(crate) fn fill(qp: &mut QpEx) {
     qp.wr_start = Some(start);
     qp.wr_complete = Some(complete);
@@ -143,7 +144,8 @@ unsafe extern "C" fn abort(qp: *mut QpEx) {
     data("ibv_wr_abort", (), || unsafe { own_ex(qp) }.batch.end());
 }
 
-/// Adds a request, with the `wr_id` and flags that the program set in the QP. The QP is one of ours and in its turn.
+/// Adds a request, with the `wr_id` and flags that the program set in the QP. The QP is one of ours
+/// and in its turn.
 #[inline]
 unsafe fn add(qp: *mut QpEx, opcode: WrOpcode, finish: impl FnOnce(&mut SendWr)) {
     let add = |batch: &mut Batch| {
@@ -160,7 +162,8 @@ unsafe fn add(qp: *mut QpEx, opcode: WrOpcode, finish: impl FnOnce(&mut SendWr))
     unsafe { step(qp, add) };
 }
 
-/// One call of a turn. The QP is one of ours and in its turn; if a program is wrong about that, the call does nothing.
+/// One call of a turn. The QP is one of ours and in its turn; if a program is wrong about that, the
+/// call does nothing.
 #[inline]
 unsafe fn step(qp: *mut QpEx, step: impl FnOnce(&mut Batch)) {
     data("ibv_wr_post", (), || {
@@ -291,7 +294,8 @@ unsafe extern "C" fn atomic_write(
     unsafe { add(qp, WrOpcode::AtomicWrite, finish) };
 }
 
-/// Bits of the type of a FLUSH (`enum ibv_placement_type`), and the level that means the whole region.
+/// Bits of the type of a FLUSH (`enum ibv_placement_type`), and the level that means the whole
+/// region.
 mod flushed {
     pub(super) const GLOBAL: u8 = 1;
     pub(super) const PERSISTENT: u8 = 1 << 1;

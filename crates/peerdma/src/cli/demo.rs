@@ -1,8 +1,8 @@
 //! `peerdma demo`: two processes move every kind of memory to every other, and check each byte.
 //!
-//! This process is the initiator; it starts itself once more as the target. The two speak over the target's standard
-//! input and output, a line for a request and a line for its answer. Payload goes by RDMA alone. Each side has a GPU that
-//! evicts its buffer and brings it back, all the time.
+//! This process is the initiator; it starts itself once more as the target. The two speak over the
+//! target's standard input and output, a line for a request and a line for its answer. Payload goes
+//! by RDMA alone. Each side has a GPU that evicts its buffer and brings it back, all the time.
 
 mod memory;
 mod mover;
@@ -24,8 +24,8 @@ use report::{BothSides, Cell, PeerMemory, Report};
 /// What `peerdma demo` takes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Bytes of each message; at least 64, a multiple of 8, and no more than the NIC has device memory (256 KiB, unless
-    /// max_dm_size says otherwise)
+    /// Bytes of each message; at least 64, a multiple of 8, and no more than the NIC has device
+    /// memory (256 KiB, unless max_dm_size says otherwise)
     #[arg(long, default_value_t = 64 << 10)]
     size: u32,
     /// Messages of each speed measurement
@@ -204,7 +204,8 @@ fn endpoint(gid: &str, qpn: &str, psn: &str) -> Outcome<Endpoint> {
     })
 }
 
-/// One operation between two kinds of memory: once with every byte checked, then often for the speed.
+/// One operation between two kinds of memory: once with every byte checked, then often for the
+/// speed.
 fn measure(
     side: &Side,
     peer: &mut Peer,

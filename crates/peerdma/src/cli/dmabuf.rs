@@ -1,4 +1,5 @@
-//! `peerdma dmabuf`: the buffers that the processes of this machine have open, as far as this user may look.
+//! `peerdma dmabuf`: the buffers that the processes of this machine have open, as far as this user
+//! may look.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! `peerdma explain`: what a completion status means, and why the work requests of a program failed.
+//! `peerdma explain`: what a completion status means, and why the work requests of a program
+//! failed.
 
 use std::ffi::OsString;
 use std::os::fd::AsRawFd;
@@ -21,7 +22,8 @@ pub(crate) struct Args {
     /// The vendor_err of the completion, as a number
     #[arg(value_name = "VENDOR_ERR")]
     vendor_err: Option<String>,
-    /// A program and its arguments: run it as `peerdma run` does, and say why its work requests failed
+    /// A program and its arguments: run it as `peerdma run` does, and say why its work requests
+    /// failed
     #[arg(last = true, conflicts_with_all = ["status", "vendor_err"], value_name = "PROGRAM")]
     program: Vec<OsString>,
 }

@@ -1,4 +1,5 @@
-//! `peerdma gpu`: the software GPUs of this user's running programs, and what can be done to them by hand.
+//! `peerdma gpu`: the software GPUs of this user's running programs, and what can be done to them
+//! by hand.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -35,7 +36,8 @@ enum Act {
         /// Where to
         to: Domain,
     },
-    /// Reset a GPU in all processes that have it: its buffers are taken from importers that let them go, and what VRAM held is lost
+    /// Reset a GPU in all processes that have it: its buffers are taken from importers that let
+    /// them go, and what VRAM held is lost
     Reset {
         /// The GPU
         gpu: String,

@@ -1,8 +1,9 @@
-//! `peerdma matrix`: every class of importer against every exporter, as measured, beside what the rules say.
+//! `peerdma matrix`: every class of importer against every exporter, as measured, beside what the
+//! rules say.
 //!
-//! The NIC imports with each class that it has; a static importer, which no NIC is, attaches to the dma-buf directly. A
-//! region that was registered is written through a queue pair, and the bytes are looked for in the buffer: "ok" means that
-//! they were there.
+//! The NIC imports with each class that it has; a static importer, which no NIC is, attaches to the
+//! dma-buf directly. A region that was registered is written through a queue pair, and the bytes
+//! are looked for in the buffer: "ok" means that they were there.
 
 mod exporters;
 mod importers;

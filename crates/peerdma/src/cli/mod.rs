@@ -31,7 +31,8 @@ enum Command {
     DmaBuf(dmabuf::Args),
     /// Say what a completion status means, or why the work requests of a program failed
     Explain(explain::Args),
-    /// List the software GPUs and buffers of running programs, or move, evict, reset and unplug them by hand
+    /// List the software GPUs and buffers of running programs, or move, evict, reset and unplug
+    /// them by hand
     Gpu(gpu::Args),
     /// Measure every class of importer against every exporter, and compare with the rules
     Matrix(matrix::Args),
@@ -52,8 +53,8 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Prints decisions and their reasons on standard error when `PEERDMA_LOG` names a level or a filter. Silent otherwise:
-/// the standard error of `peerdma run` is the program's.
+/// Prints decisions and their reasons on standard error when `PEERDMA_LOG` names a level or a
+/// filter. Silent otherwise: the standard error of `peerdma run` is the program's.
 fn explain_if_asked() {
     let Some(filter) = environment::var("PEERDMA_LOG") else { return };
     tracing_subscriber::fmt()

@@ -1,8 +1,8 @@
 //! `peerdma run`: an unmodified verbs program on peerdma.
 //!
-//! The program finds our library twice over: by `LD_LIBRARY_PATH`, under the names libibverbs and librdmacm have, and by
-//! `LD_PRELOAD`, since a run path in the program beats the first and a copy bundled with it is found by neither. What it
-//! reads of `/sys` passes the [`door`](super::door).
+//! The program finds our library twice over: by `LD_LIBRARY_PATH`, under the names libibverbs and
+//! librdmacm have, and by `LD_PRELOAD`, since a run path in the program beats the first and a copy
+//! bundled with it is found by neither. What it reads of `/sys` passes the [`door`](super::door).
 
 mod gpu;
 mod library;
@@ -22,7 +22,8 @@ use crate::sysfs::{GpuFacts, NicFacts, Tree};
 /// Names the directory in which the preload library finds our `/sys`.
 pub(crate) const SYSFS: &str = "PEERDMA_SYSFS";
 
-/// Names the NICs a program sees, separated by commas; all that the configuration has if it is not set.
+/// Names the NICs a program sees, separated by commas; all that the configuration has if it is not
+/// set.
 const NICS: &str = "PEERDMA_NIC";
 
 /// How `/sys` is shown: `auto` (the default), `preload`, or `off`.
@@ -48,9 +49,9 @@ pub(crate) struct Args {
     /// Leave /sys as it is
     #[arg(long)]
     no_door: bool,
-    /// Give the program the software GPUs of the configuration as DRM render nodes; a PRESET (amdgpu, i915 or xe) is the
-    /// driver they are to have. With i915 or xe, give it Level Zero, too (docs/LEVEL_ZERO.md); with nvidia, CUDA and NVML instead
-    /// (docs/CUDA.md)
+    /// Give the program the software GPUs of the configuration as DRM render nodes; a PRESET
+    /// (amdgpu, i915 or xe) is the driver they are to have. With i915 or xe, give it Level Zero,
+    /// too (docs/LEVEL_ZERO.md); with nvidia, CUDA and NVML instead (docs/CUDA.md)
     #[arg(
         long,
         value_name = "PRESET",
@@ -59,17 +60,20 @@ pub(crate) struct Args {
         default_missing_value = ""
     )]
     gpu: Option<String>,
-    /// Make the program's TCP and UDP sockets rsockets, which its peers must be as well (see docs/RSOCKETS.md)
+    /// Make the program's TCP and UDP sockets rsockets, which its peers must be as well (see
+    /// docs/RSOCKETS.md)
     #[arg(long)]
     rsockets: bool,
-    /// Record every packet of every carrier in this file, for Wireshark and tshark (pcapng; see docs/PCAP.md)
+    /// Record every packet of every carrier in this file, for Wireshark and tshark (pcapng; see
+    /// docs/PCAP.md)
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Record no more than so many bytes of each packet, from its IP header on: 128 hold every header
+    /// Record no more than so many bytes of each packet, from its IP header on: 128 hold every
+    /// header
     #[arg(long, value_name = "BYTES", requires = "pcap")]
     pcap_bytes: Option<NonZeroU32>,
-    /// When a process of the program ends, say how its dma-bufs were reached: bytes by way, page faults, moves and stale accesses
-    /// of GPU memory. On standard error, or added to FILE
+    /// When a process of the program ends, say how its dma-bufs were reached: bytes by way, page
+    /// faults, moves and stale accesses of GPU memory. On standard error, or added to FILE
     #[arg(
         long,
         value_name = "FILE",
@@ -78,7 +82,8 @@ pub(crate) struct Args {
         default_missing_value = "-"
     )]
     report: Option<PathBuf>,
-    /// Let go wrong what this plan says (docs/FAULT_PLANS.md); a report of what fired follows on standard error
+    /// Let go wrong what this plan says (docs/FAULT_PLANS.md); a report of what fired follows on
+    /// standard error
     #[arg(long, value_name = "PLAN")]
     fault: Option<PathBuf>,
     /// Add the report of what fired to this file instead
@@ -124,7 +129,8 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         let cuda = library.cuda_names()?;
         let paths = join(cuda.as_os_str(), names.as_os_str());
         command.env("LD_LIBRARY_PATH", prepend(&paths, "LD_LIBRARY_PATH", ":"));
-        // Programs from wheels name a copy of the runtime with a hash in its name; preloaded, this one is found first.
+        // Programs from wheels name a copy of the runtime with a hash in its name; preloaded, this
+        // one is found first.
         ours = join(&ours, cuda.join(library::CUDA_RUNTIME).as_os_str());
         machine = Some((gpu::announce_cuda(&mut command)?, gpu::NVIDIA));
         tracing::info!(target: "peerdma::cuda", "CUDA's libraries are in {}", cuda.display());
@@ -193,7 +199,8 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     Ok(door::run(Launch { command, tree, seccomp, preload })?)
 }
 
-/// The NICs to show: those named here, else by an outer `peerdma run`, else all that the configuration has.
+/// The NICs to show: those named here, else by an outer `peerdma run`, else all that the
+/// configuration has.
 fn nics(mut names: Vec<String>) -> Result<Vec<NicFacts>, String> {
     if names.is_empty() {
         let outer = environment::var(NICS).unwrap_or_default();
@@ -208,8 +215,8 @@ fn nics(mut names: Vec<String>) -> Result<Vec<NicFacts>, String> {
     Ok(nics.iter().map(NicFacts::of).collect())
 }
 
-/// Whether what `/sys` shows now is this tree: we are inside another `peerdma run`, on the same netdev. (One inside
-/// another network namespace has other GIDs.)
+/// Whether what `/sys` shows now is this tree: we are inside another `peerdma run`, on the same
+/// netdev. (One inside another network namespace has other GIDs.)
 fn is_shown_already(tree: &Tree, nics: &[NicFacts], gpus: &[GpuFacts]) -> bool {
     let shown = fs::read_dir("/sys/class/infiniband").map_or(0, Iterator::count);
     let same = |path: &str| {
@@ -226,7 +233,8 @@ fn is_shown_already(tree: &Tree, nics: &[NicFacts], gpus: &[GpuFacts]) -> bool {
         && gpus.iter().all(|gpu| same(&format!("{}/uevent", gpu.function.path)))
 }
 
-/// A list from the environment with one more entry in front; unchanged if that is where the entry is already.
+/// A list from the environment with one more entry in front; unchanged if that is where the entry
+/// is already.
 fn prepend(entry: &OsStr, variable: &str, separators: &str) -> OsString {
     let list = environment::var_os(variable).unwrap_or_default();
     let is_there = list
@@ -241,8 +249,8 @@ fn prepend(entry: &OsStr, variable: &str, separators: &str) -> OsString {
     if is_there { list } else { [entry, OsStr::new(":"), &list].into_iter().collect() }
 }
 
-/// What is preloaded already, and ours behind it: a sanitizer's runtime, say, must be the first. Entries of ours that are
-/// there already (one `peerdma run` in another) are not there twice.
+/// What is preloaded already, and ours behind it: a sanitizer's runtime, say, must be the first.
+/// Entries of ours that are there already (one `peerdma run` in another) are not there twice.
 fn behind(given: &OsStr, ours: &OsStr) -> OsString {
     let entries = |list: &OsStr| -> Vec<OsString> {
         let split = list.as_bytes().split(|byte| b" :".contains(byte));
@@ -265,9 +273,10 @@ fn join(first: &OsStr, rest: &OsStr) -> OsString {
 /// What AddressSanitizer reads.
 const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 
-/// A program that is linked with the sanitizer's library ends at once when any other library was preloaded: its functions
-/// are to be found first. They are, as ours define none of them, or call the next; and what a program is linked with that a
-/// script starts cannot be known. So that check is off, unless the user says otherwise.
+/// A program that is linked with the sanitizer's library ends at once when any other library was
+/// preloaded: its functions are to be found first. They are, as ours define none of them, or call
+/// the next; and what a program is linked with that a script starts cannot be known. So that check
+/// is off, unless the user says otherwise.
 fn asan_options(given: Option<OsString>) -> OsString {
     const CHECK: &str = "verify_asan_link_order";
     let given = given.unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What there is to say about a NIC: what the device says of itself, and what its netdev's corner of `/sys` says of the
-//! machine around it.
+//! What there is to say about a NIC: what the device says of itself, and what its netdev's corner
+//! of `/sys` says of the machine around it.
 
 use std::fmt;
 use std::fs;
@@ -12,8 +12,8 @@ use super::pci::Function;
 pub(crate) struct NicFacts {
     /// The device name programs see.
     pub(crate) name: String,
-    /// The node GUID, as a number whose most significant byte is written first. It is the system's, too: one NIC is one
-    /// system.
+    /// The node GUID, as a number whose most significant byte is written first. It is the system's,
+    /// too: one NIC is one system.
     pub(crate) node_guid: u64,
     /// The node description.
     pub(crate) node_desc: String,
@@ -61,7 +61,8 @@ impl NicFacts {
         self.function.as_ref().map_or_else(own, |function| function.path.clone())
     }
 
-    /// Where the NICs are on PCI, and the GPUs, of a machine with CUDA or Level Zero: GPUs of this driver.
+    /// Where the NICs are on PCI, and the GPUs, of a machine with CUDA or Level Zero: GPUs of this
+    /// driver.
     pub(crate) fn place(
         machine: &gpu::Machine,
         driver: &'static str,

@@ -1,4 +1,5 @@
-//! What `/proc` says of the kernel's part in memory of devices, by which programs choose how they register it.
+//! What `/proc` says of the kernel's part in memory of devices, by which programs choose how they
+//! register it.
 
 use std::fs;
 
@@ -7,7 +8,8 @@ use super::Tree;
 /// The files that are ours.
 pub(super) const FILES: [&str; 2] = ["/proc/kallsyms", "/proc/modules"];
 
-/// A kernel that imports dma-bufs. Whether a NIC does is asked by a probe (`docs/semantics.md` 2.2).
+/// A kernel that imports dma-bufs. Whether a NIC does is asked by a probe (`docs/semantics.md`
+/// 2.2).
 const DMA_BUFS: &str = "0000000000000000 T ib_umem_dmabuf_get\t[ib_uverbs]";
 /// One that lets a module take part in what `ibv_reg_mr` finds at an address.
 const PEER_MEMORY: &str = "\n0000000000000000 T ib_register_peer_memory_client\t[ib_core]";
@@ -17,7 +19,8 @@ const PEERS: [&str; 2] = ["nvidia_peermem", "nv_peer_mem"];
 
 /// Adds both files. `has_peers` is whether memory of GPUs is known by its address.
 ///
-/// The list of symbols has these alone: the kernel's is five megabytes, and who reads it here looks for one of them.
+/// The list of symbols has these alone: the kernel's is five megabytes, and who reads it here looks
+/// for one of them.
 pub(super) fn describe(tree: &mut Tree, has_peers: bool) {
     let peers = if has_peers { PEER_MEMORY } else { "" };
     tree.file("/proc/kallsyms", format_args!("{DMA_BUFS}{peers}"));

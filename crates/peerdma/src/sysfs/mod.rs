@@ -1,4 +1,5 @@
-//! What a kernel RDMA driver would show under `/sys` and `/dev` for our NICs, as a tree of names and texts.
+//! What a kernel RDMA driver would show under `/sys` and `/dev` for our NICs, as a tree of names
+//! and texts.
 //!
 //! ```text
 //! /sys/class/infiniband/peerdma0          -> ../../devices/virtual/peerdma/peerdma0/infiniband/peerdma0
@@ -10,9 +11,9 @@
 //! /proc/kallsyms, /proc/modules           the kernel's part in memory of devices, as programs look for it
 //! ```
 //!
-//! A [`Tree`] is a snapshot: values are those of the moment it was made. Every symbolic link is relative and stays
-//! inside the tree, so that the kernel can walk it below any directory. How programs come to see it is the business of
-//! `cli::door`; `docs/SYSFS.md` tells the whole story.
+//! A [`Tree`] is a snapshot: values are those of the moment it was made. Every symbolic link is
+//! relative and stays inside the tree, so that the kernel can walk it below any directory. How
+//! programs come to see it is the business of `cli::door`; `docs/SYSFS.md` tells the whole story.
 
 mod counters;
 mod device;
@@ -32,8 +33,8 @@ use std::sync::OnceLock;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
-/// The directories this tree answers for; everything else under `/sys` and `/dev` is the kernel's. Their contents hide what the
-/// kernel has under these names.
+/// The directories this tree answers for; everything else under `/sys` and `/dev` is the kernel's.
+/// Their contents hide what the kernel has under these names.
 pub(crate) const SERVED: [&str; 5] = [
     DEVICES,
     "/sys/class/infiniband",
@@ -42,9 +43,9 @@ pub(crate) const SERVED: [&str; 5] = [
     "/sys/bus/peerdma",
 ];
 
-/// The directories by which programs tell whether a NIC reaches memory of GPUs. They are ours as well: there is nothing in them but
-/// what is so for our GPUs, whatever the machine has: a peer memory client if a NIC has `peermem` and the program has CUDA, and the
-/// driver xe if it has that.
+/// The directories by which programs tell whether a NIC reaches memory of GPUs. They are ours as
+/// well: there is nothing in them but what is so for our GPUs, whatever the machine has: a peer
+/// memory client if a NIC has `peermem` and the program has CUDA, and the driver xe if it has that.
 const PEER_MEMORY: [&str; 4] = [
     "/sys/module/nvidia_peermem",
     "/sys/module/nv_peer_mem",
@@ -88,9 +89,10 @@ pub(crate) enum Node {
     File(String),
     /// A symbolic link and its target.
     Link(String),
-    /// What stands where a driver would have a character device. Making one takes privilege, so it is a socket that nobody
-    /// listens on: the access rights are a device's, and opening it fails with ENXIO, as a device without a driver does. Its
-    /// attributes are shown as those of a [`Device`].
+    /// What stands where a driver would have a character device. Making one takes privilege, so it
+    /// is a socket that nobody listens on: the access rights are a device's, and opening it fails
+    /// with ENXIO, as a device without a driver does. Its attributes are shown as those of a
+    /// [`Device`].
     Device,
 }
 
@@ -137,7 +139,8 @@ impl Tree {
         let _ = FUNCTIONS.set(functions);
     }
 
-    /// Adds a link for each name of this machine's kernel in the [`LISTINGS`], so that they show them all.
+    /// Adds a link for each name of this machine's kernel in the [`LISTINGS`], so that they show
+    /// them all.
     pub(crate) fn add_kernel_names(&mut self) {
         for directory in LISTINGS {
             if !self.nodes.contains_key(directory) {

@@ -1,11 +1,11 @@
-//! One NIC: which attributes it has, and what stands in them. Names and formats are those of the kernel's
-//! `drivers/infiniband/core/sysfs.c` and `uverbs_main.c`.
+//! One NIC: which attributes it has, and what stands in them. Names and formats are those of the
+//! kernel's `drivers/infiniband/core/sysfs.c` and `uverbs_main.c`.
 
 use super::device::{UVERBS_BASE_MINOR, UVERBS_MAJOR};
 use super::{DEVICES, NicFacts, Tree, counters};
 
-/// Rows of the GID table that exist as files at least; those past the GIDs in use read as zero. The table itself is
-/// longer, but a launch should not pay for hundreds of empty files.
+/// Rows of the GID table that exist as files at least; those past the GIDs in use read as zero. The
+/// table itself is longer, but a launch should not pay for hundreds of empty files.
 const GID_ROWS: usize = 16;
 
 /// PCI vendor and device: 0 is nobody's.
@@ -42,8 +42,8 @@ pub(super) fn describe(tree: &mut Tree, index: usize, nic: &NicFacts) {
     tree.link(&format!("{uverbs}/subsystem"), "/sys/class/infiniband_verbs");
 }
 
-/// What the HCA hangs on. Its `subsystem` is not `pci`, which tells NCCL and UCX not to look for it in the PCI tree, unless it is
-/// there.
+/// What the HCA hangs on. Its `subsystem` is not `pci`, which tells NCCL and UCX not to look for it
+/// in the PCI tree, unless it is there.
 fn describe_device(tree: &mut Tree, device: &str, nic: &NicFacts) {
     let mut attribute = |name: &str, text: String| tree.file(&format!("{device}/{name}"), text);
     // An Ethernet controller, as RoCE HCAs are.
@@ -104,7 +104,8 @@ fn describe_port(tree: &mut Tree, port: &str, nic: &NicFacts) {
     for row in 0..GID_ROWS.max(nic.gids.len()) {
         let gid = nic.gids.get(row).map_or([0; 16], |gid| gid.octets());
         attribute(&format!("gids/{row}"), groups(&gid));
-        // Reading an unused row fails in the kernel (EINVAL); NCCL insists that the file can be opened.
+        // Reading an unused row fails in the kernel (EINVAL); NCCL insists that the file can be
+        // opened.
         let used = |text: &str| if row < nic.gids.len() { text.to_owned() } else { String::new() };
         attribute(&format!("gid_attrs/types/{row}"), used("RoCE v2"));
         attribute(&format!("gid_attrs/ndevs/{row}"), used(&nic.netdev.name));

@@ -6,7 +6,8 @@
 //!     vendor device class numa_node local_cpulist ..., subsystem -> /sys/bus/pci
 //! ```
 //!
-//! The functions are those of the `[pci]` section. A function that the machine has itself stays the machine's.
+//! The functions are those of the `[pci]` section. A function that the machine has itself stays the
+//! machine's.
 
 use std::path::Path;
 
@@ -76,7 +77,8 @@ impl Function {
     /// What functions of every kind have.
     pub(super) fn describe(&self, tree: &mut Tree) {
         tree.link(&self.link(), &self.path);
-        // Without the last two libpci ends the program that asks it for resources, such as perftest.
+        // Without the last two libpci ends the program that asks it for resources, such as
+        // perftest.
         let none = format!("{:#018x} {0:#018x} {0:#018x}\n", 0).repeat(RESOURCES);
         for (name, text) in [
             ("current_link_speed", "32.0 GT/s PCIe"),
@@ -109,7 +111,8 @@ fn has(path: &str, name: &str) -> bool {
     Path::new(path).join(name).exists()
 }
 
-/// The GPUs of a machine, behind which programs find this driver; and its NICs are told where they are.
+/// The GPUs of a machine, behind which programs find this driver; and its NICs are told where they
+/// are.
 pub(super) fn place(
     machine: &gpu::Machine,
     driver: &'static str,

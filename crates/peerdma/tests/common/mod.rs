@@ -88,7 +88,8 @@ pub(crate) fn stdout(command: &mut Command) -> String {
     String::from_utf8(stdout).expect("it prints text")
 }
 
-/// The names a library defines, as `name@node` or `name@@node` for the default version. Nothing if there is no readelf.
+/// The names a library defines, as `name@node` or `name@@node` for the default version. Nothing if
+/// there is no readelf.
 pub(crate) fn defined_symbols(library: &Path) -> Option<Vec<String>> {
     let mut readelf = Command::new("readelf");
     let output = readelf.args(["--dyn-syms", "--wide"]).arg(library).output().ok()?;

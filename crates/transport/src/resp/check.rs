@@ -15,8 +15,8 @@ impl Qp {
     /// Whether it is the next packet (IBA 9.7.4 for RC, 9.8.2 for UC).
     pub(super) fn check_psn<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
         let psn = rx.headers.bth.psn;
-        // What the peer carried out itself, just before this packet. A packet sent again says it again, but then the
-        // numbers no longer meet.
+        // What the peer carried out itself, just before this packet. A packet sent again says it
+        // again, but then the numbers no longer meet.
         if self.path.reliable
             && rx.skipped.psns > 0
             && psn.sub(rx.skipped.psns) == self.resp.psn
@@ -111,7 +111,8 @@ impl Qp {
         }
     }
 
-    /// Whether there is a receive for what needs one, and a place among the answers for what is answered with data.
+    /// Whether there is a receive for what needs one, and a place among the answers for what is
+    /// answered with data.
     pub(super) fn check_resource<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
         let opcode = rx.headers.bth.opcode;
         let operation = opcode.operation();
@@ -136,8 +137,8 @@ impl Qp {
         Step::CheckLength
     }
 
-    /// Whether the payload is as long as its place in the message demands (IBA 9.7.4), and a message not longer
-    /// than it may be.
+    /// Whether the payload is as long as its place in the message demands (IBA 9.7.4), and a
+    /// message not longer than it may be.
     pub(super) fn check_length<P>(&mut self, rx: &Rx<'_, P>) -> Step {
         let opcode = rx.headers.bth.opcode;
         let operation = opcode.operation();
@@ -204,8 +205,8 @@ impl Qp {
         Step::CheckRkey
     }
 
-    /// Whether the peer may use the memory it names, for the whole message at its first packet (IBA 9.7.4). An
-    /// operation on no bytes needs no key (IBA C9-88).
+    /// Whether the peer may use the memory it names, for the whole message at its first packet (IBA
+    /// 9.7.4). An operation on no bytes needs no key (IBA C9-88).
     pub(super) fn check_rkey<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
         let headers = rx.headers;
         let operation = headers.bth.opcode.operation();

@@ -25,7 +25,8 @@ impl Qp {
             Operation::ReadRequest => {
                 let Some(reth) = rx.headers.reth else { return Step::Cleanup };
                 let packets = self.path.path_mtu.packets(reth.dma_len);
-                // Not a part of anything that was asked for before: no requester does that. Dropped.
+                // Not a part of anything that was asked for before: no requester does that.
+                // Dropped.
                 if psn.add(packets).is_after(self.resp.psn) || rx.length > 0 {
                     return Step::Cleanup;
                 }
@@ -34,8 +35,9 @@ impl Qp {
                         .check_remote(reth.rkey, reth.va, reth.dma_len, Access::REMOTE_READ)
                         .is_err()
                 {
-                    // The region is gone by now. The NAK names this request, and not the one that is expected next. Who never
-                    // asked for it before guesses: half of all sequence numbers are behind us, and no guess is to end the QP.
+                    // The region is gone by now. The NAK names this request, and not the one that
+                    // is expected next. Who never asked for it before guesses: half of all sequence
+                    // numbers are behind us, and no guess is to end the QP.
                     if self.resp.was_granted(psn, psn.add(packets)) {
                         self.refuse_read(env, psn);
                     }

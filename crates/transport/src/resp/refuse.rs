@@ -1,5 +1,5 @@
-//! What the responder does about a packet it does not accept (IBA 9.9.3, whose fault classes the kernel's
-//! `rxe_responder` names too).
+//! What the responder does about a packet it does not accept (IBA 9.9.3, whose fault classes the
+//! kernel's `rxe_responder` names too).
 
 use iba::{QpEvent, QpType, WcOpcode, WcStatus};
 use wire::{NakCode, Syndrome};
@@ -46,7 +46,8 @@ impl Qp {
                 self.resp.push_nak(self.resp.psn, Syndrome::RnrNak { timer });
             }
 
-            // Class J: the message is here, only its key is not: no NAK, but the receive fails and the QP with it.
+            // Class J: the message is here, only its key is not: no NAK, but the receive fails and
+            // the QP with it.
             (QpType::Rc | QpType::XrcRecv, Step::ErrInvalidateRkey) => {
                 if rx.headers.bth.ackreq {
                     self.resp.push_ack(self.resp.psn.sub(1));
@@ -105,8 +106,8 @@ impl Qp {
         Step::Cleanup
     }
 
-    /// Fails the receive that a message was filling and moves the QP to ERR. Without such a receive an event tells
-    /// (IBA 9.9.3, "affiliated asynchronous error").
+    /// Fails the receive that a message was filling and moves the QP to ERR. Without such a receive
+    /// an event tells (IBA 9.9.3, "affiliated asynchronous error").
     pub(crate) fn refuse_for_good<E: Env>(&mut self, env: &mut E, error: Step, failure: Failure) {
         let is_access = error == Step::ErrRkeyViolation;
         match error {
@@ -122,8 +123,8 @@ impl Qp {
         self.enter_error(env);
     }
 
-    /// Gives up the message that was arriving on UC. Its receive waits for the next one, unless it came from a shared
-    /// queue.
+    /// Gives up the message that was arriving on UC. Its receive waits for the next one, unless it
+    /// came from a shared queue.
     pub(super) fn lose_message<E: Env>(&mut self, env: &mut E) {
         if self.resp.message == Message::None {
             return;
@@ -166,12 +167,13 @@ impl Qp {
 /// The NAK and the completion status of a request that ends the QP.
 fn fatal(error: Step) -> (NakCode, Failure) {
     match error {
-        // IBA 11.6.2, "local access error": of the receive that a WRITE with immediate data took; the kernel's rxe gives it the
-        // requester's status.
+        // IBA 11.6.2, "local access error": of the receive that a WRITE with immediate data took;
+        // the kernel's rxe gives it the requester's status.
         Step::ErrRkeyViolation => {
             (NakCode::RemoteAccess, Failure::new(WcStatus::LocAccessErr, Reason::PeerRefused))
         }
-        // IBA 11.6.2, "local length error"; the kernel's rxe says "remote invalid request" here, NICs do not.
+        // IBA 11.6.2, "local length error"; the kernel's rxe says "remote invalid request" here,
+        // NICs do not.
         Step::ErrReceiveTooShort => {
             (NakCode::InvalidRequest, Failure::new(WcStatus::LocLenErr, Reason::ReceiveTooShort))
         }

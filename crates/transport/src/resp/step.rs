@@ -4,7 +4,8 @@ use core::fmt;
 
 /// A step of the responder, under the name that the kernel's `rxe_resp.c` gives it.
 ///
-/// [`Qp::last_refusal`](crate::Qp::last_refusal) is the error step that the last bad packet ended in.
+/// [`Qp::last_refusal`](crate::Qp::last_refusal) is the error step that the last bad packet ended
+/// in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Step {

@@ -1,5 +1,6 @@
-//! How much of a line a reliable connection keeps when packets are lost, beside a model of the kernel's `rdma_rxe` ([`rxe`]), in
-//! virtual time: what is asserted here does not depend on the machine.
+//! How much of a line a reliable connection keeps when packets are lost, beside a model of the
+//! kernel's `rdma_rxe` ([`rxe`]), in virtual time: what is asserted here does not depend on the
+//! machine.
 //!
 //! `cargo test -p transport --test loss -- --nocapture` prints the curves.
 
@@ -19,7 +20,8 @@ const BYTES: u64 = 200 * LONG as u64;
 const DEPTH: u64 = 16;
 /// The code for 1 ms: several times a round trip, and not longer than it takes to matter.
 const TIMEOUT: u8 = 8;
-/// The networks that each figure is the mean of, as one loss more or less shows at the smaller shares.
+/// The networks that each figure is the mean of, as one loss more or less shows at the smaller
+/// shares.
 const SEEDS: core::ops::RangeInclusive<u64> = 1..=10;
 
 /// A line, and what is lost on it in thousandths.
@@ -147,13 +149,15 @@ fn half_is_left_at_one_packet_in_a_thousand() {
     }
 }
 
-/// What must be left at one packet in a hundred of what there is without losses, on each of the [`lines`]: about 110 packets of
-/// 1,024 bytes are under way on the last of them, and those behind a lost one travel twice. Of larger ones there are fewer.
+/// What must be left at one packet in a hundred of what there is without losses, on each of the
+/// [`lines`]: about 110 packets of 1,024 bytes are under way on the last of them, and those behind
+/// a lost one travel twice. Of larger ones there are fewer.
 const KEPT_1024: [f64; 4] = [0.35, 0.33, 0.20, 0.14];
 const KEPT_4096: [f64; 4] = [0.55, 0.55, 0.45, 0.40];
 
-/// Whatever the path MTU and the length of the messages: at one packet in a thousand half is left, and ten times as many losses
-/// take far less than nine tenths of that. Who waits for the timer at each loss, or sends the same again and again, keeps less.
+/// Whatever the path MTU and the length of the messages: at one packet in a thousand half is left,
+/// and ten times as many losses take far less than nine tenths of that. Who waits for the timer at
+/// each loss, or sends the same again and again, keeps less.
 #[test]
 fn no_line_collapses_at_one_packet_in_a_hundred() {
     println!("share of what is left without losses: at 0.1 % and 1 %");
@@ -185,7 +189,8 @@ fn at_one_packet_in_a_hundred_more_is_left_than_rxe_keeps() {
             let [ours, rxe] = [line.ours(), line.rxes()];
             assert!(ours > 1.5 * rxe, "{line:?}: {ours} beside {rxe}");
         }
-        // READs on faster lines are left out: what never slows down keeps more of them there (bench/README.md).
+        // READs on faster lines are left out: what never slows down keeps more of them there
+        // (bench/README.md).
         for line in &lines(WrOpcode::RdmaRead)[..2] {
             let line = Line { loss, ..*line };
             let [ours, rxe] = [line.ours(), line.rxes()];

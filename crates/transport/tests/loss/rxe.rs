@@ -1,17 +1,21 @@
-//! A model of the Linux kernel's `rdma_rxe`: its rules for what is sent when, without its memory, its keys and its time.
+//! A model of the Linux kernel's `rdma_rxe`: its rules for what is sent when, without its memory,
+//! its keys and its time.
 //!
-//! The names are the kernel's (`drivers/infiniband/sw/rxe`): `comp_psn` is `qp->comp.psn`, the first sequence number that is not
-//! acknowledged, and `req_psn` is `qp->req.psn`, the next to be sent. All messages are of one length, so that a message follows
-//! from a sequence number; the numbers do not wrap. It has:
+//! The names are the kernel's (`drivers/infiniband/sw/rxe`): `comp_psn` is `qp->comp.psn`, the
+//! first sequence number that is not acknowledged, and `req_psn` is `qp->req.psn`, the next to be
+//! sent. All messages are of one length, so that a message follows from a sequence number; the
+//! numbers do not wrap. It has:
 //!
 //! * a window of 128 sequence numbers whatever is lost, with a READ counted when it is asked for;
 //! * an acknowledgement for the last packet of a message, and after 64 packets without one;
-//! * go-back-N, with one NAK for a gap until what is missing comes (`sent_psn_nak`), and one retry until something is
-//!   acknowledged (`started_retry`); a gap in the responses to a READ is noticed when those to the next READ come;
+//! * go-back-N, with one NAK for a gap until what is missing comes (`sent_psn_nak`), and one retry
+//!   until something is acknowledged (`started_retry`); a gap in the responses to a READ is noticed
+//!   when those to the next READ come;
 //! * a timer that each response begins anew.
 //!
-//! It lacks what only slows `rdma_rxe` down: processing takes no time, the timer is exact instead of in ticks of the kernel's clock,
-//! and the 64 packets that a QP may have in queues of its own host (`RXE_INFLIGHT_SKBS_PER_QP_HIGH`) do not bind.
+//! It lacks what only slows `rdma_rxe` down: processing takes no time, the timer is exact instead
+//! of in ticks of the kernel's clock, and the 64 packets that a QP may have in queues of its own
+//! host (`RXE_INFLIGHT_SKBS_PER_QP_HIGH`) do not bind.
 
 use core::cmp::Reverse;
 use core::time::Duration;
@@ -203,7 +207,8 @@ impl Requester {
         }
     }
 
-    /// Lets the requester go on, and begins the timer anew if something is still to be acknowledged.
+    /// Lets the requester go on, and begins the timer anew if something is still to be
+    /// acknowledged.
     fn finish(&mut self, net: &mut Net) {
         self.transmit(net);
         if self.req_psn > self.comp_psn {
@@ -213,7 +218,8 @@ impl Requester {
 
     fn complete(&mut self, packet: Packet, psn: u64) {
         let Load { packets, is_read, .. } = self.load;
-        // What is past the oldest message completes it; of a READ it says that responses are missing.
+        // What is past the oldest message completes it; of a READ it says that responses are
+        // missing.
         while self.is_begun() && psn >= self.head_end() {
             if self.req_psn < self.head_end() {
                 return;

@@ -1,18 +1,21 @@
 //! Random operations over a bad network, checked against an oracle.
 //!
-//! Both ends of an RC connection post sends, writes, reads and atomics at random moments, with receives that are often
-//! late. The network loses, one by one or in bursts, repeats, reorders, damages, delays, has a line that is too slow, falls
-//! silent in one direction, ports move to other addresses, and somebody who does not see the packets forges some
-//! ([`weather`]). Whatever it does: every operation happens exactly once, in order, every byte is right, and the completions
-//! say so; or a connection ends with the error that the standard prescribes, everything before it happened, and everything
-//! after it is flushed ([`oracle`]). In some runs one operation is one that the peer must refuse; in some the ends were told
-//! different path MTUs, and what does not fit both ends them; and in some both programs come back with the same QPNs while
-//! packets of their old lives are on their way, of which nothing reaches the new ones.
+//! Both ends of an RC connection post sends, writes, reads and atomics at random moments, with
+//! receives that are often late. The network loses, one by one or in bursts, repeats, reorders,
+//! damages, delays, has a line that is too slow, falls silent in one direction, ports move to other
+//! addresses, and somebody who does not see the packets forges some ([`weather`]). Whatever it
+//! does: every operation happens exactly once, in order, every byte is right, and the completions
+//! say so; or a connection ends with the error that the standard prescribes, everything before it
+//! happened, and everything after it is flushed ([`oracle`]). In some runs one operation is one
+//! that the peer must refuse; in some the ends were told different path MTUs, and what does not fit
+//! both ends them; and in some both programs come back with the same QPNs while packets of their
+//! old lives are on their way, of which nothing reaches the new ones.
 //!
 //! The services that repair nothing have oracles of their own ([`unreliable`]).
 //!
-//! `TRANSPORT_RANDOM` is `small` (the default, 72,000 operations), `medium` (a million) or `large` (ten million: minutes; the
-//! default of `cargo xtask test --full`). A failure names its seed, and `TRANSPORT_SEED=n` runs that one alone.
+//! `TRANSPORT_RANDOM` is `small` (the default, 72,000 operations), `medium` (a million) or `large`
+//! (ten million: minutes; the default of `cargo xtask test --full`). A failure names its seed, and
+//! `TRANSPORT_SEED=n` runs that one alone.
 
 mod oracle;
 mod unreliable;
@@ -37,7 +40,8 @@ const OPS: u64 = 24;
 const COUNTER: u64 = BASE;
 const LAST: u64 = COUNTER + 8;
 
-/// Each host: the shared words, areas that its own operations use locally, areas that the peer's use remotely, receives.
+/// Each host: the shared words, areas that its own operations use locally, areas that the peer's
+/// use remotely, receives.
 #[derive(Clone, Copy, Debug)]
 struct Areas {
     /// Bytes of each area.
@@ -149,7 +153,8 @@ fn rc_does_everything_exactly_once_and_in_order_or_fails_as_prescribed() {
     }
     println!("{tally:?} in {:?}", begin.elapsed());
     if tally.runs >= 1_000 {
-        // The runs are as bad as they are meant to be, and what the network only makes slow does not end.
+        // The runs are as bad as they are meant to be, and what the network only makes slow does
+        // not end.
         assert!(tally.damaged > tally.runs && tally.forged > tally.runs, "{tally:?}");
         assert!(tally.partitions > tally.runs / 10 && tally.refused > tally.runs / 10, "{tally:?}");
         assert!(tally.gave_up > tally.runs / 100, "{tally:?}");
@@ -267,7 +272,8 @@ impl Run {
         }
     }
 
-    /// What lies at the start of an area of a side, or of what the other side may read (`node + 2`): other bytes in each life.
+    /// What lies at the start of an area of a side, or of what the other side may read
+    /// (`node + 2`): other bytes in each life.
     fn pattern(&self, side: usize, op: u64, length: u64) -> Vec<u8> {
         let side = if self.restarts > 0 { side + 4 } else { side };
         (0..length).map(|at| pattern(side, op, at)).collect()
@@ -310,8 +316,9 @@ impl Run {
         self.net.drive_bounded(steps);
     }
 
-    /// Both programs come back, one after the other, and connect anew: the numbers begin further on than any of the old lives
-    /// is (IBA 12.4.1). Until the second is there, the first one's requests reach what is left of the other's old life.
+    /// Both programs come back, one after the other, and connect anew: the numbers begin further on
+    /// than any of the old lives is (IBA 12.4.1). Until the second is there, the first one's
+    /// requests reach what is left of the other's old life.
     fn restart(&mut self) {
         let far = |rng: &mut Rng| (1 << 20) + rng.below(1 << 20) as u32;
         let psns = [0, 1].map(|node| self.net.first_psn(node).add(far(&mut self.rng)));
@@ -395,8 +402,8 @@ impl Run {
         self.net.post(node, op);
     }
 
-    /// What an operation ends with, if it does not fit the path MTUs that both ends were told: a request is one that cannot be
-    /// (IBA 9.7.4), and so are the responses to a READ.
+    /// What an operation ends with, if it does not fit the path MTUs that both ends were told: a
+    /// request is one that cannot be (IBA 9.7.4), and so are the responses to a READ.
     fn misfit(&mut self, node: usize, opcode: WrOpcode, length: u32) -> Option<WcStatus> {
         let [own, peers] = [self.mtus[node], self.mtus[1 - node]];
         if own == peers || length <= own.min(peers).bytes() {
@@ -405,7 +412,8 @@ impl Run {
         if opcode != WrOpcode::RdmaRead {
             return Some(WcStatus::RemInvReqErr);
         }
-        // The ends no longer agree about the numbers of what follows, which may be carried out though it is flushed.
+        // The ends no longer agree about the numbers of what follows, which may be carried out
+        // though it is flushed.
         self.left[node] = 0;
         Some(WcStatus::BadRespErr)
     }

@@ -1,7 +1,8 @@
 //! What must be true when nothing is left to happen.
 //!
-//! Of each side there is a number of messages that its peer carried out, whole and in order: at least those that completed.
-//! Completions, receives, memory, counters and sequence numbers must all agree on one such number.
+//! Of each side there is a number of messages that its peer carried out, whole and in order: at
+//! least those that completed. Completions, receives, memory, counters and sequence numbers must
+//! all agree on one such number.
 
 use std::collections::VecDeque;
 
@@ -28,7 +29,8 @@ impl Run {
         for node in 0..2 {
             let (done, posted) = (done[node], self.posted[node].len());
             let mut why = "counter, last byte or receives";
-            // The largest: what comes next was not carried out, whatever leaves nothing at the peer.
+            // The largest: what comes next was not carried out, whatever leaves nothing at the
+            // peer.
             let mut agreeing = (done..=posted).rev().filter(|count| self.agrees(node, *count));
             let count = agreeing.find(|count| {
                 self.check_memory(node, done, *count).map_err(|what| why = what).is_ok()
@@ -42,8 +44,8 @@ impl Run {
         }
     }
 
-    /// The sends of a side: those that succeeded, at most one that failed and why it may, the others flushed. Gives the
-    /// number of those that are done.
+    /// The sends of a side: those that succeeded, at most one that failed and why it may, the
+    /// others flushed. Gives the number of those that are done.
     fn check_completions(&mut self, node: usize) -> usize {
         let qp = &self.net.nodes[node].qp;
         let ops = &self.posted[node];
@@ -111,8 +113,8 @@ impl Run {
         assert!(completions.is_empty(), "completed too often: {completions:?}");
     }
 
-    /// Whether it can be that the first `count` operations of a side were carried out, and no more: by what each of them
-    /// leaves at the peer.
+    /// Whether it can be that the first `count` operations of a side were carried out, and no more:
+    /// by what each of them leaves at the peer.
     fn agrees(&self, node: usize, count: usize) -> bool {
         let (mut counter, mut last, mut received) = (0u64, 0, 0);
         for op in &self.posted[node][..count] {
@@ -139,8 +141,8 @@ impl Run {
             && successes == received
     }
 
-    /// The receives of a side hold the first `count` messages of the other, in order. The next one may have met one and been
-    /// refused; what else completed was flushed.
+    /// The receives of a side hold the first `count` messages of the other, in order. The next one
+    /// may have met one and been refused; what else completed was flushed.
     fn check_receives(&self, node: usize, ops: &[Op], count: usize) {
         let mut completions = self.net.nodes[node].host.of(Side::Recv).peekable();
         for op in &ops[..count] {
@@ -167,8 +169,8 @@ impl Run {
         }
     }
 
-    /// Of a side's operations `done` are known to it to be done, and `carried_out` are: every byte of both ends' areas is what
-    /// that leaves there.
+    /// Of a side's operations `done` are known to it to be done, and `carried_out` are: every byte
+    /// of both ends' areas is what that leaves there.
     fn check_memory(
         &self,
         node: usize,
@@ -215,7 +217,8 @@ impl Run {
     }
 }
 
-/// Whether bytes are `new`; or, of a message that may have arrived in part, `new` up to some place and `old` from there.
+/// Whether bytes are `new`; or, of a message that may have arrived in part, `new` up to some place
+/// and `old` from there.
 pub(crate) fn is_between(got: &[u8], old: &[u8], new: &[u8], may_be_part: bool) -> bool {
     if !may_be_part {
         return got == new;

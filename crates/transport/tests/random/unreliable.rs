@@ -1,11 +1,12 @@
 //! Messages of the services that repair nothing, over the same bad networks.
 //!
-//! Each end posts SENDs, and on UC WRITEs, with and without immediate data. On UC a message is delivered whole or not at all
-//! (IBA 9.8.2): never torn, never put together from two. On UD each datagram is right byte by byte, and so is what the receive
-//! says of its sender, or it is missing. Both services know no duplicates: the first packet of a message is taken with any
-//! number. So what a network repeats may come twice, and what it reorders may be overtaken; a network that does neither delivers
-//! nothing twice and nothing late. One that does no harm at all delivers everything that fits and finds a receive. What was sent
-//! is done, whatever becomes of it.
+//! Each end posts SENDs, and on UC WRITEs, with and without immediate data. On UC a message is
+//! delivered whole or not at all (IBA 9.8.2): never torn, never put together from two. On UD each
+//! datagram is right byte by byte, and so is what the receive says of its sender, or it is missing.
+//! Both services know no duplicates: the first packet of a message is taken with any number. So
+//! what a network repeats may come twice, and what it reorders may be overtaken; a network that
+//! does neither delivers nothing twice and nothing late. One that does no harm at all delivers
+//! everything that fits and finds a receive. What was sent is done, whatever becomes of it.
 
 use std::time::Instant;
 
@@ -223,7 +224,8 @@ impl Run {
         self.net.recv(node, index, self.areas.receive(index), self.areas.size as u32);
     }
 
-    /// A packet from who cannot see the connection: of another service, without the key, or from the middle of a message.
+    /// A packet from who cannot see the connection: of another service, without the key, or from
+    /// the middle of a message.
     fn forge(&mut self, to: usize) {
         if !self.weather.is_forged {
             return;
@@ -274,7 +276,8 @@ impl Run {
         assert!(self.net.nodes[node].host.events.is_empty());
     }
 
-    /// Every receive that completed has a whole message, none too often, and in order if the network keeps it.
+    /// Every receive that completed has a whole message, none too often, and in order if the
+    /// network keeps it.
     fn check_receives(&self, node: usize, seen: &mut Seen) {
         let link = &self.net.link;
         let most = if link.duplicate > 0 { 2 } else { 1 };
@@ -347,14 +350,16 @@ impl Run {
         assert!(got.iter().all(|byte| *byte == 0), "bytes beside a datagram");
     }
 
-    /// What was written to an end: whole packets from the start of a message, and where the network does no harm all of it.
+    /// What was written to an end: whole packets from the start of a message, and where the network
+    /// does no harm all of it.
     fn check_written(&self, node: usize, seen: &mut Seen) {
         for op in self.posted[1 - node].iter().filter(|op| op.wr.opcode.names_remote()) {
             let got = self.net.read_memory(node, op.wr.remote_addr, self.areas.size as usize);
             let (old, length) = (vec![0; got.len()], op.length as usize);
             let mut new = old.clone();
             new[..length].copy_from_slice(&self.pattern(1 - node, op.wr.wr_id, length as u64));
-            // With immediate data the last packet waits for no receive, and is not written without one.
+            // With immediate data the last packet waits for no receive, and is not written without
+            // one.
             if self.is_harmless() && op.wr.opcode == WrOpcode::RdmaWrite {
                 assert!(got == if self.fits(op) { &new } else { &old }[..], "{op:?}");
                 continue;
@@ -370,7 +375,8 @@ impl Run {
         }
     }
 
-    /// Where the network does no harm, everything is delivered but what finds no receive, or fits one end alone.
+    /// Where the network does no harm, everything is delivered but what finds no receive, or fits
+    /// one end alone.
     fn check_count(&self, node: usize) {
         if !self.is_harmless() {
             return;

@@ -87,7 +87,8 @@ impl Weather {
         self.forged += 1;
         let now = net.nodes[to].qp.query();
         let away = FAR + rng.below(1 << 22) as u32;
-        // An answer to what was never sent, or was answered long ago; a request that was carried out long ago.
+        // An answer to what was never sent, or was answered long ago; a request that was carried
+        // out long ago.
         let answered = if rng.chance(500) { now.sq_psn.add(away) } else { now.sq_psn.sub(away) };
         let asked = now.rq_psn.sub(away);
         let (headers, payload) = match rng.below(8) {
@@ -135,7 +136,8 @@ fn learn_address(node: &mut Node) {
     }
 }
 
-/// A path MTU; those that most networks have are more frequent, as they make more packets of less work.
+/// A path MTU; those that most networks have are more frequent, as they make more packets of less
+/// work.
 pub(crate) fn mtu(rng: &mut Rng) -> Mtu {
     let frequent = if rng.chance(750) { 3 } else { Mtu::ALL.len() as u64 };
     Mtu::ALL[rng.below(frequent) as usize]

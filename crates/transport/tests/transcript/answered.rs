@@ -1,4 +1,5 @@
-//! FLUSH and ATOMIC WRITE: requests that are answered only to say that they are done (IBA annex A19).
+//! FLUSH and ATOMIC WRITE: requests that are answered only to say that they are done (IBA annex
+//! A19).
 
 use transport::wr::Flush;
 use wire::{Feth, Selectivity};

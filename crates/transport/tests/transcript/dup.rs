@@ -45,7 +45,8 @@ fn a_read_that_comes_again_reads_again() {
     assert_eq!(s.qp.query().rq_psn, rq(3));
 }
 
-/// The region was deregistered meanwhile: the NAK is of the request that came again, which the requester waits for.
+/// The region was deregistered meanwhile: the NAK is of the request that came again, which the
+/// requester waits for.
 #[test]
 fn a_read_that_comes_again_and_is_refused_is_refused_by_its_number() {
     let mut s = Station::new(&Options::rc());

@@ -17,7 +17,8 @@ fn request(psn: Psn) -> wire::Headers {
     packet(Opcode::RcSendOnly, psn).ackreq()
 }
 
-/// What follows may be refused, which ends the connection at the peer: it has to know by then that its own request was done.
+/// What follows may be refused, which ends the connection at the peer: it has to know by then that
+/// its own request was done.
 #[test]
 fn an_ack_that_does_not_wait_goes_before_requests() {
     let mut s = station();

@@ -1,7 +1,7 @@
 //! The protocol, rule by rule, as packet transcripts.
 //!
-//! Each test holds one QP; the test is its peer. `send!` is a packet that the peer sends to the QP, `recv!` one that
-//! the QP must send, and the first number is the time in microseconds.
+//! Each test holds one QP; the test is its peer. `send!` is a packet that the peer sends to the QP,
+//! `recv!` one that the QP must send, and the first number is the time in microseconds.
 
 mod answered;
 mod atomic;

@@ -134,8 +134,8 @@ fn a_key_that_cannot_be_invalidated_ends_the_responder_without_a_nak() {
     recv!(s, 0, ack(rq(0), 1));
 }
 
-/// A READ that is refused in the middle, when what came before the refusal had no place or was lost: it ends at once, as
-/// the peer answers nothing more.
+/// A READ that is refused in the middle, when what came before the refusal had no place or was
+/// lost: it ends at once, as the peer answers nothing more.
 #[test]
 fn a_read_refused_in_the_middle_is_not_asked_for_again() {
     let mut s = Station::new(&Options::rc());

@@ -80,7 +80,8 @@ fn a_gap_within_the_answer_is_acted_upon_once() {
     recv!(s, 4, packet(Opcode::RcReadRequest, sq(2)).reth(0x9200, 512).ackreq());
 }
 
-/// A slow peer sends all that it was asked for first, before it comes to what it was asked for again.
+/// A slow peer sends all that it was asked for first, before it comes to what it was asked for
+/// again.
 #[test]
 fn a_peer_that_still_answers_is_not_asked_a_third_time() {
     let mut s = Station::new(&Options { retry_cnt: 1, ..Options::rc() });
@@ -89,7 +90,8 @@ fn a_peer_that_still_answers_is_not_asked_a_third_time() {
     send!(s, 2, response('f', sq(0), 1), &[1; 256]);
     send!(s, 4, response('m', sq(2), 1), &[1; 256]);
     recv!(s, 4, packet(Opcode::RcReadRequest, sq(1)).reth(0x9100, 768).ackreq());
-    // What is left of the first answer, and one that is older still: each less than a timeout of 8.2 us after the other.
+    // What is left of the first answer, and one that is older still: each less than a timeout of
+    // 8.2 us after the other.
     send!(s, 11, response('l', sq(3), 1), &[1; 256]);
     send!(s, 18, response('f', sq(0), 1), &[1; 256]);
     send!(s, 25, response('m', sq(0), 1), &[1; 256]);

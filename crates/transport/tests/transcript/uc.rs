@@ -1,4 +1,5 @@
-//! Unreliable connections: nothing is acknowledged, and a message that is not whole is none (IBA 9.8.2).
+//! Unreliable connections: nothing is acknowledged, and a message that is not whole is none (IBA
+//! 9.8.2).
 
 use crate::prelude::*;
 

@@ -1,5 +1,5 @@
-//! XRC: reliable connections of which one end only asks, and names a shared queue in each packet, and the other only
-//! answers (IBA annex A14).
+//! XRC: reliable connections of which one end only asks, and names a shared queue in each packet,
+//! and the other only answers (IBA annex A14).
 
 use iba::QpType;
 use wire::{Srqn, Xrceth};

@@ -1,8 +1,8 @@
 //! The guarded routines for aarch64.
 //!
-//! Every routine is a leaf that never touches the stack and uses caller-saved registers only, so that the fixup can
-//! return to the caller from any of its instructions. Results come back in `x0` (value) and `x1` (0, or 1 after a
-//! fault; `x0` then holds the address that the kernel reported).
+//! Every routine is a leaf that never touches the stack and uses caller-saved registers only, so
+//! that the fixup can return to the caller from any of its instructions. Results come back in `x0`
+//! (value) and `x1` (0, or 1 after a fault; `x0` then holds the address that the kernel reported).
 
 use std::arch::global_asm;
 
@@ -48,10 +48,12 @@ pub(super) fn crc32_pieces(_bytes: &[u8], _pieces: Pieces, _crcs: &mut [u32]) ->
     false
 }
 
-// `copy` follows the plan of the x86_64 twin: the bulk first, then the naturally aligned word that holds the last byte.
+// `copy` follows the plan of the x86_64 twin: the bulk first, then the naturally aligned word that
+// holds the last byte.
 //
-// ORDERING: aarch64 may reorder any two stores. The tail is stored with `stlr*` (release): it becomes visible after
-// everything the bulk stored, and pairs with the acquire load of whoever polls the last byte.
+// ORDERING: aarch64 may reorder any two stores. The tail is stored with `stlr*` (release): it
+// becomes visible after everything the bulk stored, and pairs with the acquire load of whoever
+// polls the last byte.
 global_asm!(
     r#"
     .pushsection .text.peerdma_umem_guard,"ax",%progbits
@@ -210,8 +212,9 @@ peerdma_umem_fill:
     .cfi_endproc
     .size peerdma_umem_fill, . - peerdma_umem_fill
 
-    // x0 address, x1 compare, x2 swap. Exclusives rather than CAS: the baseline (ARMv8.0) has no LSE. The old value is
-    // stored back on a mismatch, so that a page without write permission faults either way, as on x86.
+    // x0 address, x1 compare, x2 swap. Exclusives rather than CAS: the baseline (ARMv8.0) has no
+    // LSE. The old value is stored back on a mismatch, so that a page without write permission
+    // faults either way, as on x86.
     .p2align 4
     .type peerdma_umem_compare_swap, %function
 peerdma_umem_compare_swap:
@@ -272,7 +275,8 @@ pub(super) unsafe fn program_counter(context: *const libc::ucontext_t) -> usize 
 ///
 /// # Safety
 ///
-/// As for [`program_counter`], and the code at `pc` must accept the registers of the interrupted routine.
+/// As for [`program_counter`], and the code at `pc` must accept the registers of the interrupted
+/// routine.
 pub(super) unsafe fn resume_at(context: *mut libc::ucontext_t, pc: usize, value: usize) {
     // SAFETY: the caller promises a valid context; the field is plain data that `sigreturn` loads.
     let registers = unsafe { &mut (*context).uc_mcontext };

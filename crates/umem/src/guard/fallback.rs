@@ -1,8 +1,8 @@
 //! Touching foreign memory through the kernel, for when the program took our signal handler away.
 //!
-//! `process_vm_writev` on the own process is a copy that answers EFAULT instead of raising a signal. It needs no
-//! permission (ptrace access to the own thread group is always granted) and costs a system call: about half a
-//! microsecond where the guarded routine needs a few nanoseconds.
+//! `process_vm_writev` on the own process is a copy that answers EFAULT instead of raising a
+//! signal. It needs no permission (ptrace access to the own thread group is always granted) and
+//! costs a system call: about half a microsecond where the guarded routine needs a few nanoseconds.
 
 use std::io;
 use std::sync::atomic::{Ordering, fence};
@@ -18,9 +18,10 @@ use super::{TAIL, bulk_length, plain};
 /// As for [`super::copy`].
 pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), usize> {
     let bulk = bulk_length(dst.addr(), len);
-    // ORDERING: the kernel copies the parts of one call in order, with string instructions within a part. On x86 a
-    // store of the second part cannot become visible before one of the first; elsewhere the parts are two calls with a
-    // fence between them, which also orders what the kernel stored on this thread's behalf.
+    // ORDERING: the kernel copies the parts of one call in order, with string instructions within a
+    // part. On x86 a store of the second part cannot become visible before one of the first;
+    // elsewhere the parts are two calls with a fence between them, which also orders what the
+    // kernel stored on this thread's behalf.
     if cfg!(target_arch = "x86_64") || bulk == 0 {
         // SAFETY: the caller's promise.
         return unsafe { copy_parts(dst, src, bulk, len) };
@@ -39,8 +40,9 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<()
 ///
 /// As for [`super::copy`].
 unsafe fn copy_parts(dst: *mut u8, src: *const u8, split: usize, len: usize) -> Result<(), usize> {
-    // The source is the "local" side and the destination the "remote" one. The kernel takes whole iovecs only up to
-    // SSIZE_MAX and may stop at a page it cannot reach; what it reports is what arrived.
+    // The source is the "local" side and the destination the "remote" one. The kernel takes whole
+    // iovecs only up to SSIZE_MAX and may stop at a page it cannot reach; what it reports is what
+    // arrived.
     let mut done = 0;
     while done < len {
         let local = part(src.cast_mut(), done, len);
@@ -99,7 +101,8 @@ pub(super) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) -> Result<(), usiz
     let mut done = 0;
     while done < len {
         let n = pattern.len().min(len - done);
-        // SAFETY: the caller's promise for the destination; the source is a live array of at least `n` bytes.
+        // SAFETY: the caller's promise for the destination; the source is a live array of at least
+        // `n` bytes.
         unsafe { copy_parts(dst.wrapping_add(done), pattern.as_ptr(), 0, n) }
             .map_err(|arrived| done + arrived)?;
         done += n;
@@ -107,17 +110,19 @@ pub(super) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) -> Result<(), usiz
     Ok(())
 }
 
-/// Whether the eight bytes at `addr` can be read and written at this moment, found out without changing them.
+/// Whether the eight bytes at `addr` can be read and written at this moment, found out without
+/// changing them.
 ///
-/// No copy can answer this: writing back what was read would undo a concurrent store. `FUTEX_WAKE_OP` performs an
-/// atomic read-modify-write on the word it is given, with the kernel's own fault handling; adding zero changes nothing.
-/// Eight aligned bytes lie in one page, so one word speaks for both.
+/// No copy can answer this: writing back what was read would undo a concurrent store.
+/// `FUTEX_WAKE_OP` performs an atomic read-modify-write on the word it is given, with the kernel's
+/// own fault handling; adding zero changes nothing. Eight aligned bytes lie in one page, so one
+/// word speaks for both.
 pub(super) fn is_writable(addr: *mut u64) -> bool {
     const OP: c_long =
         (libc::FUTEX_OP_ADD as c_long) << 28 | (libc::FUTEX_OP_CMP_EQ as c_long) << 24;
     let nobody_waits_here: u32 = 0;
-    // SAFETY: a system call whose pointers the kernel checks; the first is a live local on which no thread waits, and a
-    // wake-up at the second is at most spurious, which futex users must expect.
+    // SAFETY: a system call whose pointers the kernel checks; the first is a live local on which no
+    // thread waits, and a wake-up at the second is at most spurious, which futex users must expect.
     let rc = unsafe {
         libc::syscall(
             libc::SYS_futex,
@@ -132,8 +137,8 @@ pub(super) fn is_writable(addr: *mut u64) -> bool {
     rc >= 0
 }
 
-/// An atomic after a probe: the page may still vanish between the two, and then the program's own handler sees the
-/// fault.
+/// An atomic after a probe: the page may still vanish between the two, and then the program's own
+/// handler sees the fault.
 ///
 /// # Safety
 ///

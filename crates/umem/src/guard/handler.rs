@@ -1,5 +1,5 @@
-//! The SIGSEGV and SIGBUS handler: turns a fault inside a guarded routine into a failure return, and gives every other
-//! fault to whoever handled it before us.
+//! The SIGSEGV and SIGBUS handler: turns a fault inside a guarded routine into a failure return,
+//! and gives every other fault to whoever handled it before us.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -15,14 +15,17 @@ unsafe extern "C" {
     static peerdma_umem_guard_fixup: u8;
 }
 
-/// The signals a touch of vanished memory can raise: SIGSEGV for an unmapped page, SIGBUS for a file page past its end.
+/// The signals a touch of vanished memory can raise: SIGSEGV for an unmapped page, SIGBUS for a
+/// file page past its end.
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// What each of [`SIGNALS`] did before us. Null until known, which the handler reads as the default action.
+/// What each of [`SIGNALS`] did before us. Null until known, which the handler reads as the default
+/// action.
 static PREVIOUS: [AtomicPtr<libc::sigaction>; 2] =
     [AtomicPtr::new(ptr::null_mut()), AtomicPtr::new(ptr::null_mut())];
 
-/// Installs the handler; called once per process. A program that replaces it later keeps its own: see [`is_ours`].
+/// Installs the handler; called once per process. A program that replaces it later keeps its own:
+/// see [`is_ours`].
 pub(super) fn install() {
     for (signal, previous) in SIGNALS.into_iter().zip(&PREVIOUS) {
         install_one(signal, previous);
@@ -38,21 +41,23 @@ pub(super) fn is_ours() -> bool {
 
 fn install_one(signal: c_int, previous: &AtomicPtr<libc::sigaction>) {
     let Some(before) = current(signal) else { return };
-    // The previous action must be known before the first fault can reach us, therefore it is stored first. It is
-    // leaked on purpose: a handler on another thread may read it at any time until the process ends.
+    // The previous action must be known before the first fault can reach us, therefore it is stored
+    // first. It is leaked on purpose: a handler on another thread may read it at any time until the
+    // process ends.
     previous.store(Box::into_raw(Box::new(before)), Ordering::Release);
 
     let mut action = empty_action();
     action.sa_sigaction = handler_address();
-    // SA_ONSTACK: the fault may be a stack overflow that an earlier handler wants to see, and Go requires it of
-    // foreign handlers. SA_NODEFER: the mask while chaining is the previous handler's affair. SA_RESTART follows the
-    // previous handler, since a signal sent by `kill` interrupts system calls as it did before.
+    // SA_ONSTACK: the fault may be a stack overflow that an earlier handler wants to see, and Go
+    // requires it of foreign handlers. SA_NODEFER: the mask while chaining is the previous
+    // handler's affair. SA_RESTART follows the previous handler, since a signal sent by `kill`
+    // interrupts system calls as it did before.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
     action.sa_flags |=
         if has_handler(&before) { before.sa_flags & libc::SA_RESTART } else { libc::SA_RESTART };
     let mut replaced = empty_action();
-    // SAFETY: both point to initialised structures; the handler has the signature that SA_SIGINFO asks for and calls
-    // only async-signal-safe functions.
+    // SAFETY: both point to initialised structures; the handler has the signature that SA_SIGINFO
+    // asks for and calls only async-signal-safe functions.
     let rc = unsafe { libc::sigaction(signal, &action, &mut replaced) };
     if rc == 0 && replaced.sa_sigaction != before.sa_sigaction {
         previous.store(Box::into_raw(Box::new(replaced)), Ordering::Release);
@@ -67,7 +72,8 @@ fn current(signal: c_int) -> Option<libc::sigaction> {
 }
 
 fn empty_action() -> libc::sigaction {
-    // SAFETY: `sigaction` is plain data for which all zeros is valid: SIG_DFL, no flags, an empty mask.
+    // SAFETY: `sigaction` is plain data for which all zeros is valid: SIG_DFL, no flags, an empty
+    // mask.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
@@ -99,10 +105,12 @@ pub(super) fn set_explainer(explain: fn(usize)) {
 
 extern "C" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let context: *mut ucontext_t = context.cast();
-    // SAFETY: the kernel passes a valid `siginfo_t` to an SA_SIGINFO handler, and nobody changes it meanwhile.
+    // SAFETY: the kernel passes a valid `siginfo_t` to an SA_SIGINFO handler, and nobody changes it
+    // meanwhile.
     let fault = unsafe { &*info };
     let code = fault.si_code;
-    // Codes above zero come from the processor. A SIGSEGV that `kill` sent while a guarded routine ran is no fault.
+    // Codes above zero come from the processor. A SIGSEGV that `kill` sent while a guarded routine
+    // ran is no fault.
     let is_fault = code > 0;
     // SAFETY: the kernel passes a valid context to an SA_SIGINFO handler.
     let pc = unsafe { arch::program_counter(context) };
@@ -110,8 +118,8 @@ extern "C" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c_void) 
         // SAFETY: the information is that of a fault signal, for which the field is defined.
         let at = unsafe { fault.si_addr() }.addr();
         let fixup = (&raw const peerdma_umem_guard_fixup).addr();
-        // SAFETY: the context is valid as above; every guarded routine is a leaf without a stack frame, so the fixup
-        // may return to its caller from any instruction.
+        // SAFETY: the context is valid as above; every guarded routine is a leaf without a stack
+        // frame, so the fixup may return to its caller from any instruction.
         unsafe { arch::resume_at(context, fixup, at) };
         return;
     }
@@ -138,8 +146,8 @@ fn chain(signal: c_int, info: *mut siginfo_t, context: *mut c_void, is_fault: bo
         return default_action(signal, info, is_fault);
     };
     if !has_handler(previous) {
-        // The kernel does not let a fault be ignored: it resets the action to the default and kills. A signal sent by
-        // another process is ignored when the program asked for that.
+        // The kernel does not let a fault be ignored: it resets the action to the default and
+        // kills. A signal sent by another process is ignored when the program asked for that.
         if is_fault || previous.sa_sigaction == libc::SIG_DFL {
             default_action(signal, info, is_fault);
         }
@@ -156,24 +164,26 @@ fn chain(signal: c_int, info: *mut siginfo_t, context: *mut c_void, is_fault: bo
         // SAFETY: `mask` is a valid set and the signal number is one of ours.
         unsafe { libc::sigaddset(&mut mask, signal) };
     }
-    // The mask needs no restoring: `sigreturn` loads the one of the interrupted context, and a handler that leaves by
-    // `siglongjmp` restores its own.
+    // The mask needs no restoring: `sigreturn` loads the one of the interrupted context, and a
+    // handler that leaves by `siglongjmp` restores its own.
     // SAFETY: `mask` is a valid set; a null old set is permitted.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &mask, ptr::null_mut()) };
     if flags & libc::SA_SIGINFO != 0 {
-        // SAFETY: an action with SA_SIGINFO holds a function of this type, and the address is not null (SIG_DFL).
+        // SAFETY: an action with SA_SIGINFO holds a function of this type, and the address is not
+        // null (SIG_DFL).
         let call: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
             unsafe { std::mem::transmute(handler) };
         call(signal, info, context);
     } else {
-        // SAFETY: an action without SA_SIGINFO holds a function of this type, and the address is not null (SIG_DFL).
+        // SAFETY: an action without SA_SIGINFO holds a function of this type, and the address is
+        // not null (SIG_DFL).
         let call: extern "C" fn(c_int) = unsafe { std::mem::transmute(handler) };
         call(signal);
     }
 }
 
-/// Restores the default action and lets the signal happen again, so that the process ends as it would have without us:
-/// same signal, same core dump.
+/// Restores the default action and lets the signal happen again, so that the process ends as it
+/// would have without us: same signal, same core dump.
 fn default_action(signal: c_int, info: *mut siginfo_t, is_fault: bool) {
     let action = empty_action();
     // SAFETY: `action` is SIG_DFL with an empty mask; a null old action is permitted.
@@ -187,6 +197,7 @@ fn default_action(signal: c_int, info: *mut siginfo_t, is_fault: bool) {
     let thread = unsafe { libc::syscall(libc::SYS_gettid) };
     // SAFETY: as above.
     let process = unsafe { libc::getpid() };
-    // SAFETY: a plain system call; `info` is the information the kernel gave us, which a thread may queue to itself.
+    // SAFETY: a plain system call; `info` is the information the kernel gave us, which a thread may
+    // queue to itself.
     unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info) };
 }

@@ -1,4 +1,5 @@
-//! The fault guard: copies and atomics on memory that may vanish, which then fail instead of raising a signal.
+//! The fault guard: copies and atomics on memory that may vanish, which then fail instead of
+//! raising a signal.
 //!
 //! ```text
 //!   copy(dst, src, len) ---> guarded routine (global_asm!) ---> Ok
@@ -9,19 +10,24 @@
 //!                            no:  the handler that was there before us
 //! ```
 //!
-//! No `setjmp`: entering costs nothing, because which instructions may fault is decided by their address alone.
+//! No `setjmp`: entering costs nothing, because which instructions may fault is decided by their
+//! address alone.
 //!
-//! A program may install its own handlers after us (a JVM, a Go runtime, a sanitizer). We never take them back. Instead
-//! [`recheck`] notices, and from then on copies go through `process_vm_writev` on the own process ([`Way::Kernel`]).
-//! What remains open is documented here because nobody can close it:
+//! A program may install its own handlers after us (a JVM, a Go runtime, a sanitizer). We never
+//! take them back. Instead [`recheck`] notices, and from then on copies go through
+//! `process_vm_writev` on the own process ([`Way::Kernel`]). What remains open is documented here
+//! because nobody can close it:
 //!
-//! * between the replacement and the next check, a fault in a guarded routine reaches the program's handler;
-//! * [`Way::Kernel`] has no atomics in the kernel: they are probed and then done, and a page that vanishes in between
-//!   raises a signal;
-//! * the kernel cannot copy from or to pages without a `struct page` (device BARs); such memory faults;
-//! * a sandbox may forbid `process_vm_writev`; then [`Way::Guarded`] stays, at the mercy of the program's handler;
-//! * a thread that *blocks* SIGSEGV or SIGBUS is killed by the kernel at a fault, whoever handles it. See
-//!   [`block_signals`].
+//! * between the replacement and the next check, a fault in a guarded routine reaches the program's
+//!   handler;
+//! * [`Way::Kernel`] has no atomics in the kernel: they are probed and then done, and a page that
+//!   vanishes in between raises a signal;
+//! * the kernel cannot copy from or to pages without a `struct page` (device BARs); such memory
+//!   faults;
+//! * a sandbox may forbid `process_vm_writev`; then [`Way::Guarded`] stays, at the mercy of the
+//!   program's handler;
+//! * a thread that *blocks* SIGSEGV or SIGBUS is killed by the kernel at a fault, whoever handles
+//!   it. See [`block_signals`].
 #![allow(unsafe_code, reason = "signal handlers and hand-written copies")]
 
 use std::mem::MaybeUninit;
@@ -49,7 +55,8 @@ compile_error!("umem has guarded routines for x86_64 and aarch64 only");
 pub enum Way {
     /// Guarded instructions in user space: a few nanoseconds.
     Guarded,
-    /// System calls that answer EFAULT: about half a microsecond, when the program owns the signal handlers.
+    /// System calls that answer EFAULT: about half a microsecond, when the program owns the signal
+    /// handlers.
     Kernel,
 }
 
@@ -65,8 +72,8 @@ pub fn way() -> Way {
 
 /// Looks whether the signal handlers are still ours, and chooses the way accordingly.
 ///
-/// Two system calls that only ask. [`Umem`](crate::Umem) calls it at registration and once in many accesses; an engine
-/// may call it from its housekeeping.
+/// Two system calls that only ask. [`Umem`](crate::Umem) calls it at registration and once in many
+/// accesses; an engine may call it from its housekeeping.
 pub fn recheck() -> Way {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -85,9 +92,10 @@ pub fn recheck() -> Way {
     if chosen == KERNEL { Way::Kernel } else { Way::Guarded }
 }
 
-/// Tells `explain` of each fault that is the program's own, with its address, before whoever handles it is called: for
-/// addresses that are reserved to be no memory, and whose owner can say so. It runs in the signal handler: it may neither allocate
-/// nor wait for a lock. The last one that was set is told.
+/// Tells `explain` of each fault that is the program's own, with its address, before whoever
+/// handles it is called: for addresses that are reserved to be no memory, and whose owner can say
+/// so. It runs in the signal handler: it may neither allocate nor wait for a lock. The last one
+/// that was set is told.
 pub fn explain_strays(explain: fn(usize)) {
     handler::set_explainer(explain);
     way();
@@ -105,15 +113,16 @@ pub fn force(way: Option<Way>) {
     recheck();
 }
 
-/// Blocks every signal in this thread except those the guard needs: for background threads of a library, which must not
-/// run the program's handlers.
+/// Blocks every signal in this thread except those the guard needs: for background threads of a
+/// library, which must not run the program's handlers.
 pub fn block_signals() {
     let mut set = MaybeUninit::uninit();
     // SAFETY: the pointer is valid for writing; sigfillset initialises the whole set.
     unsafe { libc::sigfillset(set.as_mut_ptr()) };
     // SAFETY: initialised by sigfillset, which cannot fail for a valid pointer.
     let mut set: libc::sigset_t = unsafe { set.assume_init() };
-    // SIGFPE, SIGILL and SIGTRAP are raised by the thread's own instructions: blocked, they kill without a handler.
+    // SIGFPE, SIGILL and SIGTRAP are raised by the thread's own instructions: blocked, they kill
+    // without a handler.
     for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
         // SAFETY: a valid set and a valid signal number.
         unsafe { libc::sigdelset(&mut set, signal) };
@@ -136,17 +145,19 @@ pub(crate) fn bulk_length(dst: usize, len: usize) -> usize {
     if len < TAIL {
         return 0;
     }
-    // Cannot underflow: the word of the last byte begins at most seven bytes before it, and len >= 8.
+    // Cannot underflow: the word of the last byte begins at most seven bytes before it, and
+    // len >= 8.
     (dst.wrapping_add(len - 1) & !(TAIL - 1)).wrapping_sub(dst)
 }
 
-/// Copies `len` bytes; the ranges must not overlap (the result would be unspecified bytes). The last bytes become
-/// visible last. On a fault, the address that could not be touched, as far as known.
+/// Copies `len` bytes; the ranges must not overlap (the result would be unspecified bytes). The
+/// last bytes become visible last. On a fault, the address that could not be touched, as far as
+/// known.
 ///
 /// # Safety
 ///
-/// Each range is memory the caller may touch in this way, or is not mapped at all: no Rust reference to it is live that
-/// the copy would violate.
+/// Each range is memory the caller may touch in this way, or is not mapped at all: no Rust
+/// reference to it is live that the copy would violate.
 #[inline]
 pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Option<usize>> {
     match way() {
@@ -162,8 +173,8 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<()
     }
 }
 
-/// Fills `dst`, and gives the CRC-32 of what `crc` is that of and of these bytes: of those that are in `dst` now, whatever
-/// else becomes of the source.
+/// Fills `dst`, and gives the CRC-32 of what `crc` is that of and of these bytes: of those that are
+/// in `dst` now, whatever else becomes of the source.
 ///
 /// # Safety
 ///
@@ -185,8 +196,9 @@ pub(crate) unsafe fn copy_crc32(
     }
 }
 
-/// Fills pieces of `dst`, which come from one behind the other, and goes on with a CRC-32 over what is in each. False if a page
-/// was absent, or it cannot be done in one stroke: pieces and CRCs are worth nothing then.
+/// Fills pieces of `dst`, which come from one behind the other, and goes on with a CRC-32 over what
+/// is in each. False if a page was absent, or it cannot be done in one stroke: pieces and CRCs are
+/// worth nothing then.
 ///
 /// # Safety
 ///

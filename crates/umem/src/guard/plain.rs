@@ -1,4 +1,5 @@
-//! The routines themselves, callable without the guard's decisions: on memory that cannot vanish they never fault.
+//! The routines themselves, callable without the guard's decisions: on memory that cannot vanish
+//! they never fault.
 
 use super::{arch, crc32};
 
@@ -12,7 +13,8 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// The value, or where it faulted. The kernel reports address 0 for one that no page table can hold.
+    /// The value, or where it faulted. The kernel reports address 0 for one that no page table can
+    /// hold.
     #[inline]
     pub(crate) fn into_result(self) -> Result<u64, Option<usize>> {
         if self.fault == 0 {

@@ -1,8 +1,9 @@
 //! The guarded routines for x86_64.
 //!
-//! Every routine is a leaf that never touches the stack and uses caller-saved registers only, so that the fixup can
-//! return to the caller from any of its instructions. Results come back in `rax` (value) and `rdx` (0, or 1 after a
-//! fault; `rax` then holds the address that the kernel reported).
+//! Every routine is a leaf that never touches the stack and uses caller-saved registers only, so
+//! that the fixup can return to the caller from any of its instructions. Results come back in `rax`
+//! (value) and `rdx` (0, or 1 after a fault; `rax` then holds the address that the kernel
+//! reported).
 
 use std::arch::global_asm;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -22,21 +23,24 @@ pub(super) fn prepare() {
     fold::prepare();
 }
 
-// `copy`, in words. Let `t` be the address of the naturally aligned 8-byte word that holds the last byte of the
-// destination. Everything below `t` is the bulk and is stored first, in any order. The bytes from `t` on are the tail
-// and are stored after it by naturally aligned moves in ascending order, so that the last byte becomes visible last.
+// `copy`, in words. Let `t` be the address of the naturally aligned 8-byte word that holds the last
+// byte of the destination. Everything below `t` is the bulk and is stored first, in any order. The
+// bytes from `t` on are the tail and are stored after it by naturally aligned moves in ascending
+// order, so that the last byte becomes visible last.
 //
-// ORDERING: x86 keeps ordinary stores in program order. The stores inside one `rep movsb` may become visible in any
-// order, but a discrete store that follows the instruction becomes visible after all of them (Intel SDM volume 3,
-// "Fast-String Operation and Out-of-Order Stores", which recommends exactly this for a flag behind string data). The
-// tail is such a store, therefore no fence is needed. It pairs with the acquire load of whoever polls the last byte.
+// ORDERING: x86 keeps ordinary stores in program order. The stores inside one `rep movsb` may
+// become visible in any order, but a discrete store that follows the instruction becomes visible
+// after all of them (Intel SDM volume 3, "Fast-String Operation and Out-of-Order Stores", which
+// recommends exactly this for a flag behind string data). The tail is such a store, therefore no
+// fence is needed. It pairs with the acquire load of whoever polls the last byte.
 //
-// How the bulk moves was measured against glibc's memcpy (`examples/copy_speed.rs`). A loop of 32-byte moves with
-// aligned stores is as fast at every size, and does not depend on how source and destination are aligned to each other;
-// `rep movsb` has a start-up cost of some 15 ns and on several cores collapses for particular alignments. So AVX is
-// used where the processor has it. Where not, 16-byte moves serve up to 2 KiB, and from there on `rep movsb`, which
-// moves whole lines without reading the destination first (ERMS). No path uses non-temporal stores: a peer that polls
-// the last byte wants the data in the cache.
+// How the bulk moves was measured against glibc's memcpy (`examples/copy_speed.rs`). A loop of
+// 32-byte moves with aligned stores is as fast at every size, and does not depend on how source and
+// destination are aligned to each other; `rep movsb` has a start-up cost of some 15 ns and on
+// several cores collapses for particular alignments. So AVX is used where the processor has it.
+// Where not, 16-byte moves serve up to 2 KiB, and from there on `rep movsb`, which moves whole
+// lines without reading the destination first (ERMS). No path uses non-temporal stores: a peer that
+// polls the last byte wants the data in the cache.
 global_asm!(
     r#"
     .pushsection .text.peerdma_umem_guard,"ax",@progbits
@@ -333,9 +337,11 @@ pub(super) unsafe fn program_counter(context: *const libc::ucontext_t) -> usize 
 ///
 /// # Safety
 ///
-/// As for [`program_counter`], and the code at `pc` must accept the registers of the interrupted routine.
+/// As for [`program_counter`], and the code at `pc` must accept the registers of the interrupted
+/// routine.
 pub(super) unsafe fn resume_at(context: *mut libc::ucontext_t, pc: usize, value: usize) {
-    // SAFETY: the caller promises a valid context; the field is a plain array that `sigreturn` loads.
+    // SAFETY: the caller promises a valid context; the field is a plain array that `sigreturn`
+    // loads.
     let registers = unsafe { &mut (*context).uc_mcontext.gregs };
     registers[libc::REG_RIP as usize] = pc as libc::greg_t;
     registers[libc::REG_RAX as usize] = value as libc::greg_t;

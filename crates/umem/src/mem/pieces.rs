@@ -1,4 +1,5 @@
-//! The payloads of a train of packets: pieces of one length, evenly spaced in a buffer of ours, and one behind the other in memory.
+//! The payloads of a train of packets: pieces of one length, evenly spaced in a buffer of ours, and
+//! one behind the other in memory.
 
 use dmabuf::Direction;
 
@@ -30,13 +31,14 @@ impl Pieces {
 }
 
 impl Umem {
-    /// Copies out what is at `offset` to pieces of `out`, and goes on with the CRC-32 (as [`Umem::read_crc32`]) of each over what is
-    /// in it now. Cheaper than to read them one by one.
+    /// Copies out what is at `offset` to pieces of `out`, and goes on with the CRC-32 (as
+    /// [`Umem::read_crc32`]) of each over what is in it now. Cheaper than to read them one by one.
     ///
-    /// False if that cannot be done in one stroke: the processor has no instructions for it, or none for this length; the memory is
-    /// in several places, or has to be made coherent; a page is not there; there are no pieces, they are not all in `out`, or there is
-    /// not a CRC for each. Pieces and CRCs are worth nothing then, and [`Umem::read_crc32`] does what can be done, and says
-    /// what is wrong.
+    /// False if that cannot be done in one stroke: the processor has no instructions for it, or
+    /// none for this length; the memory is in several places, or has to be made coherent; a page is
+    /// not there; there are no pieces, they are not all in `out`, or there is not a CRC for each.
+    /// Pieces and CRCs are worth nothing then, and [`Umem::read_crc32`] does what can be done, and
+    /// says what is wrong.
     pub fn read_pieces_crc32(
         &self,
         offset: u64,
@@ -86,16 +88,16 @@ impl Umem {
     }
 }
 
-/// Whether pieces of this length can be summed up several at once: if not, there is no use in trying
-/// [`Umem::read_pieces_crc32`] and [`crc32_pieces`].
+/// Whether pieces of this length can be summed up several at once: if not, there is no use in
+/// trying [`Umem::read_pieces_crc32`] and [`crc32_pieces`].
 pub fn sums_pieces(len: usize) -> bool {
     guard::folds(len)
 }
 
 /// Goes on with a CRC-32 (as [`Umem::read_crc32`]) over each of several pieces of `bytes`.
 ///
-/// False if the processor has no instructions for that, or none for this length; if there are no pieces, they are not all in
-/// `bytes`, or there is not a CRC for each. Nothing has happened then.
+/// False if the processor has no instructions for that, or none for this length; if there are no
+/// pieces, they are not all in `bytes`, or there is not a CRC for each. Nothing has happened then.
 pub fn crc32_pieces(bytes: &[u8], pieces: Pieces, crcs: &mut [u32]) -> bool {
     guard::crc32_pieces(bytes, pieces, crcs)
 }

@@ -1,4 +1,5 @@
-//! How the processes of an example find each other: over TCP, which stands for whatever a program has for that.
+//! How the processes of an example find each other: over TCP, which stands for whatever a program
+//! has for that.
 #![allow(dead_code, reason = "each example uses its part")]
 
 use std::error::Error;
@@ -84,7 +85,8 @@ pub(crate) fn start(part: &str) -> Outcome<Process> {
     Ok(Process { stream: listener.accept()?.0, child })
 }
 
-/// The part that this process was started for and the connection to who did; `None` in the process that the user started.
+/// The part that this process was started for and the connection to who did; `None` in the process
+/// that the user started.
 pub(crate) fn parent() -> Outcome<Option<(String, TcpStream)>> {
     match std::env::args().skip(1).collect::<Vec<_>>().as_slice() {
         [] => Ok(None),

@@ -1,4 +1,5 @@
-//! An exporter that refuses a fault: the access fails, and the region lives on (`docs/semantics.md` 2.5, 5).
+//! An exporter that refuses a fault: the access fails, and the region lives on (`docs/semantics.md`
+//! 2.5, 5).
 
 use gpu::Place;
 use verbs::{HostBuf, ImporterConfig, SendRequest, WcStatus};

@@ -1,12 +1,15 @@
-//! Random use of GPUs and NICs by several threads of two processes, with an oracle: every byte is what it may be, every
-//! error is one that the rules allow for what happened to the region, nothing leaks, nothing hangs.
+//! Random use of GPUs and NICs by several threads of two processes, with an oracle: every byte is
+//! what it may be, every error is one that the rules allow for what happened to the region, nothing
+//! leaks, nothing hangs.
 //!
-//! A thread has a NIC of its own kind in each of the two processes (importer class and carrier differ), and both GPUs, which
-//! share one VRAM that is too small. It allocates, exports, registers here and there, sends, writes, reads, runs atomics,
-//! moves and evicts under way, deregisters, destroys, closes; a thread resets the GPUs meanwhile.
+//! A thread has a NIC of its own kind in each of the two processes (importer class and carrier
+//! differ), and both GPUs, which share one VRAM that is too small. It allocates, exports, registers
+//! here and there, sends, writes, reads, runs atomics, moves and evicts under way, deregisters,
+//! destroys, closes; a thread resets the GPUs meanwhile.
 //!
-//! Each thread draws its steps from its own seed: the stream of draws is the same in each run. How threads interleave is
-//! not, so neither is what a step finds: a buffer for which there was no room yesterday is there today.
+//! Each thread draws its steps from its own seed: the stream of draws is the same in each run. How
+//! threads interleave is not, so neither is what a step finds: a buffer for which there was no room
+//! yesterday is there today.
 //!
 //! | variable | what | default |
 //! |---|---|---|
@@ -14,7 +17,8 @@
 //! | `PEERDMA_STRESS_SEEDS` | how many, one after the other | 3 |
 //! | `PEERDMA_STRESS_SECONDS` | how long each | 3 |
 //!
-//! A minute: `PEERDMA_STRESS_SECONDS=60 PEERDMA_STRESS_SEEDS=1 cargo test --release -p verbs --test stress -- --nocapture`.
+//! A minute: `PEERDMA_STRESS_SECONDS=60 PEERDMA_STRESS_SEEDS=1 cargo test --release -p verbs --test
+//! stress -- --nocapture`.
 
 mod held;
 mod model;
@@ -287,7 +291,8 @@ fn held(gpu: &Gpu, control: &mut Seat) -> Held {
     [held::now(gpu).to_vec(), control.ask(Op::Held, &[]).done().words]
 }
 
-/// What both processes have once it does not change any more: threads end a little after what they served.
+/// What both processes have once it does not change any more: threads end a little after what they
+/// served.
 fn settled(gpu: &Gpu, control: &mut Seat) -> Held {
     let mut last = held(gpu, control);
     let mut same = 0;

@@ -157,7 +157,8 @@ impl Worker {
         buffer.kind == Kind::Shared && buffer.held
     }
 
-    /// One to four requests, each with parts of its own of both regions; a READ may read what the one before it wrote.
+    /// One to four requests, each with parts of its own of both regions; a READ may read what the
+    /// one before it wrote.
     fn draw(&mut self, near: Side, far: Side, qp: u64) -> Vec<Work> {
         let count = self.rng.below(4) + 1;
         let lens = [near, far].map(|side| self.regions[&side.region].len / count);
@@ -234,7 +235,8 @@ impl Worker {
         statuses
     }
 
-    /// Whether each request ended as it may, and what the bytes may be now. True if something failed.
+    /// Whether each request ended as it may, and what the bytes may be now. True if something
+    /// failed.
     fn judge(
         &mut self,
         works: &[Work],
@@ -255,7 +257,8 @@ impl Worker {
             self.tally.operations += 1;
             if let Some(status) = *status {
                 let is_atomic = matches!(work.post.what, What::Add | What::Swap);
-                // The memory of an atomic is aligned, and not only its address (docs/semantics.md 2.10).
+                // The memory of an atomic is aligned, and not only its address (docs/semantics.md
+                // 2.10).
                 let is_odd = is_atomic && !work.far.is_multiple_of(8);
                 let allowed = match status {
                     WcStatus::RetryExcErr => self.is_asked_in_vain(work, works, near, far, calm),
@@ -350,8 +353,9 @@ impl Worker {
         }
     }
 
-    /// An answer that had no place, as its buffer was on the move, is asked for again. A responder that has refused a later
-    /// request is in the error state by then, and answers nothing any more (IBA 10.3.1).
+    /// An answer that had no place, as its buffer was on the move, is asked for again. A responder
+    /// that has refused a later request is in the error state by then, and answers nothing any more
+    /// (IBA 10.3.1).
     fn is_asked_in_vain(
         &self,
         work: &Work,

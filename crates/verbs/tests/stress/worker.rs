@@ -132,7 +132,8 @@ impl Worker {
     }
 
     pub(crate) fn step(&mut self) {
-        // A step draws from a generator of its own, so that what it finds does not change the steps after it.
+        // A step draws from a generator of its own, so that what it finds does not change the steps
+        // after it.
         let own = Rng::new(self.rng.next(), 0);
         let rest = std::mem::replace(&mut self.rng, own);
         let kind = self.rng.below(100);
@@ -222,7 +223,8 @@ impl Worker {
         }
     }
 
-    /// Lets go of the handle; half of the time the regions stay, and are all that is left of the buffer.
+    /// Lets go of the handle; half of the time the regions stay, and are all that is left of the
+    /// buffer.
     fn free(&mut self) {
         let Some(buf) = self.pick(|b| b.held) else { return };
         let lonely = self.regions.values().all(|region| region.buf != buf);
@@ -522,7 +524,8 @@ impl Worker {
         self.gone[seat] = None;
     }
 
-    /// The end of a run: looks at everything, gives everything back, and at what the NICs still have.
+    /// The end of a run: looks at everything, gives everything back, and at what the NICs still
+    /// have.
     pub(crate) fn finish(&mut self) {
         self.know_resets();
         self.check_all();

@@ -1,4 +1,5 @@
-//! The RDMA-CM header: addresses in the private data of a request (IBA annex A11.4; `struct cma_hdr` of the kernel).
+//! The RDMA-CM header: addresses in the private data of a request (IBA annex A11.4;
+//! `struct cma_hdr` of the kernel).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

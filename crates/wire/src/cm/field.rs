@@ -2,7 +2,8 @@
 
 use iba::{Gid, Guid, PKey, Psn, QKey, Qpn};
 
-/// A value that lies in `width` bits from bit `at`; bit 0 is the highest of the first byte, as IBA counts.
+/// A value that lies in `width` bits from bit `at`; bit 0 is the highest of the first byte, as IBA
+/// counts.
 ///
 /// Callers name places within the message: the tables in this crate do, and its tests walk them.
 pub(crate) trait Field {

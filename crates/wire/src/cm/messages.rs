@@ -78,13 +78,13 @@ macro_rules! message {
 }
 
 message! {
-    /// Request for communication (IBA table 106). The alternate path is not spelt out: its port LID and GID say whether
-    /// there is one.
+    /// Request for communication (IBA table 106). The alternate path is not spelt out: its port LID
+    /// and GID say whether there is one.
     Req = 0x10, "REQ" {
         /// The sender's name for the connection.
         local_comm_id: CommId = 0:0, 32;
-        /// Whose are the options in the header: an IEEE company id, or 0 (IBA annex on enhanced connection establishment; the
-        /// kernel's `CM_REQ_VENDOR_ID`).
+        /// Whose are the options in the header: an IEEE company id, or 0 (IBA annex on enhanced
+        /// connection establishment; the kernel's `CM_REQ_VENDOR_ID`).
         vendor_id: u32 = 5:0, 24;
         /// The service asked for.
         service_id: u64 = 8:0, 64;

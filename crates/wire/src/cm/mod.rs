@@ -1,10 +1,12 @@
-//! Messages of communication management (IBA chapter 12.6): what their bytes mean, and how to write them.
+//! Messages of communication management (IBA chapter 12.6): what their bytes mean, and how to write
+//! them.
 //!
-//! Each message is a table of fields with their places in bits, as the standard has them; [`Message`] is any of them, and
-//! [`Mad`] a whole datagram with its header. What is not a field is reserved: written as zero, not looked at.
+//! Each message is a table of fields with their places in bits, as the standard has them;
+//! [`Message`] is any of them, and [`Mad`] a whole datagram with its header. What is not a field is
+//! reserved: written as zero, not looked at.
 //!
-//! The RDMA-CM header, which begins the private data of requests to a service that is a port of an IP address, is
-//! [`CmaHeader`].
+//! The RDMA-CM header, which begins the private data of requests to a service that is a port of an
+//! IP address, is [`CmaHeader`].
 
 pub(crate) mod field;
 

@@ -1,6 +1,8 @@
-//! The checksums of a frame: that of an IPv4 header (RFC 791), and that of TCP or UDP (RFC 9293, RFC 768; over IPv6 RFC 8200).
+//! The checksums of a frame: that of an IPv4 header (RFC 791), and that of TCP or UDP (RFC 9293,
+//! RFC 768; over IPv6 RFC 8200).
 //!
-//! What else a frame holds, fragments among it, has none here: a NIC that offloads checksums leaves such frames alone, too.
+//! What else a frame holds, fragments among it, has none here: a NIC that offloads checksums leaves
+//! such frames alone, too.
 
 use std::ops::Range;
 
@@ -47,7 +49,8 @@ pub fn fill_segment(frame: &mut [u8]) {
     put(frame, segment.at, if segment.is_udp && sum == 0 { 0xffff } else { sum });
 }
 
-/// Whether a frame is TCP or UDP over IPv4, and both its checksums are right. A datagram without one is right.
+/// Whether a frame is TCP or UDP over IPv4, and both its checksums are right. A datagram without
+/// one is right.
 #[doc(alias = "IBV_WC_IP_CSUM_OK")]
 pub fn are_right(frame: &[u8]) -> bool {
     let Some(Places { ip: Some(ip), segment: Some(segment) }) = Places::of(frame) else {

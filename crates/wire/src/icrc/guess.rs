@@ -1,8 +1,10 @@
-//! Which identification the next packet is likely to have, so that its ICRC is mostly right at the first try.
+//! Which identification the next packet is likely to have, so that its ICRC is mostly right at the
+//! first try.
 //!
-//! Within a train they count up. With what a train begins depends on the sender's socket: always with 0, or with one more than the
-//! train before it did, as single packets of such a socket count up, too. Which of the two a sender does is seen from its last
-//! two trains. A wrong guess costs the receiver some tens of nanoseconds, and nothing else.
+//! Within a train they count up. With what a train begins depends on the sender's socket: always
+//! with 0, or with one more than the train before it did, as single packets of such a socket count
+//! up, too. Which of the two a sender does is seen from its last two trains. A wrong guess costs
+//! the receiver some tens of nanoseconds, and nothing else.
 
 use super::Flow;
 

@@ -1,16 +1,18 @@
 //! What the identification of an IPv4 header adds to an ICRC.
 //!
-//! CRC-32 treats a message as a polynomial over GF(2), first bit first, and takes the remainder of `message * x^32` by
-//! the generator P. Setting a bit that `k` bits follow adds `x^(k + 32) mod P`. The 16 bits of the identification are
-//! adjacent, so together they add `D * x^(8n + 32) mod P`, where `n` is the number of bytes after them and D is the
-//! identification as a polynomial of degree below 16. `x` has an inverse modulo P: multiplying a difference by
-//! `x^-(8n + 32)` gives D back if its degree is below 16, and otherwise no identification explains the difference.
-//! The same would follow from Gaussian elimination over the 16 values of the single bits, which the tests do.
+//! CRC-32 treats a message as a polynomial over GF(2), first bit first, and takes the remainder of
+//! `message * x^32` by the generator P. Setting a bit that `k` bits follow adds `x^(k + 32) mod P`.
+//! The 16 bits of the identification are adjacent, so together they add `D * x^(8n + 32) mod P`,
+//! where `n` is the number of bytes after them and D is the identification as a polynomial of
+//! degree below 16. `x` has an inverse modulo P: multiplying a difference by `x^-(8n + 32)` gives D
+//! back if its degree is below 16, and otherwise no identification explains the difference. The
+//! same would follow from Gaussian elimination over the 16 values of the single bits, which the
+//! tests do.
 
 use crate::ip::{IPV4_LEN, UDP_LEN};
 
-/// The generator polynomial without its highest term. As in every reflected CRC, the top bit of a word is the
-/// coefficient of `x^0` and the bottom bit that of `x^31`.
+/// The generator polynomial without its highest term. As in every reflected CRC, the top bit of a
+/// word is the coefficient of `x^0` and the bottom bit that of `x^31`.
 const P: u32 = 0xedb8_8320;
 
 /// 1, as a polynomial.
@@ -23,7 +25,8 @@ const INVERSE_POWERS: [u32; 32] = squares(divide_by_x(ONE));
 /// Bytes between the identification and the BTH.
 const AFTER_ID: usize = IPV4_LEN - 6 + UDP_LEN;
 
-/// The 65,536 differences between ICRCs of one packet with different identifications. They depend on its length alone.
+/// The 65,536 differences between ICRCs of one packet with different identifications. They depend
+/// on its length alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdSpan {
     packet_len: usize,
@@ -48,7 +51,8 @@ impl IdSpan {
         self.packet_len
     }
 
-    /// How the ICRC for identification `id` differs from that for 0: the two are this value exclusive-or each other.
+    /// How the ICRC for identification `id` differs from that for 0: the two are this value
+    /// exclusive-or each other.
     pub const fn delta(&self, id: u16) -> u32 {
         multiply((id.swap_bytes() as u32) << 16, self.shift)
     }
@@ -76,7 +80,8 @@ const fn multiply_by_x(a: u32) -> u32 {
     a >> 1 ^ P & (a & 1).wrapping_neg()
 }
 
-/// The inverse of [`multiply_by_x`]: P has a constant term, so an element with one is made divisible by adding P.
+/// The inverse of [`multiply_by_x`]: P has a constant term, so an element with one is made
+/// divisible by adding P.
 const fn divide_by_x(a: u32) -> u32 {
     if a & ONE != 0 { (a ^ P) << 1 | 1 } else { a << 1 }
 }
@@ -130,10 +135,11 @@ mod tests {
         assert_eq!(divide_by_x(multiply_by_x(P)), P);
     }
 
-    /// The basis of the span by computing CRCs, and a solution by Gaussian elimination: slow, and with no algebra of
-    /// polynomials in it.
+    /// The basis of the span by computing CRCs, and a solution by Gaussian elimination: slow, and
+    /// with no algebra of polynomials in it.
     struct Basis {
-        /// Reduced differences with the identification bits that make them, each with a highest bit of its own.
+        /// Reduced differences with the identification bits that make them, each with a highest bit
+        /// of its own.
         rows: Vec<(u32, u16)>,
     }
 

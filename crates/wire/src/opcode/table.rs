@@ -10,7 +10,8 @@ macro_rules! opcodes {
     )*) => {
         /// The opcode of a packet.
         ///
-        /// Conversion from and to `u8` is total; a code that is not in the table is [`Opcode::Unknown`].
+        /// Conversion from and to `u8` is total; a code that is not in the table is
+        /// [`Opcode::Unknown`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Opcode {

@@ -17,7 +17,8 @@ impl Engine {
     /// Makes an endpoint.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] if the QP type does not suit the port space, [`Kind::NoMemory`] at the limit of endpoints.
+    /// [`Kind::Invalid`] if the QP type does not suit the port space, [`Kind::NoMemory`] at the
+    /// limit of endpoints.
     #[doc(alias = "rdma_create_id")]
     pub fn cm_create(&mut self, spec: &Spec, sink: Arc<dyn Sink>) -> Result<CmId> {
         self.cm_alive()?;
@@ -32,7 +33,8 @@ impl Engine {
         self.cm.insert(Endpoint::new(*spec, sink))
     }
 
-    /// Refuses if the device failed, or is what a fork left in the child; otherwise looks at the clock.
+    /// Refuses if the device failed, or is what a fork left in the child; otherwise looks at the
+    /// clock.
     pub(super) fn cm_alive(&mut self) -> Result<()> {
         if let Some(why) = self.failure() {
             refuse!(Io, "the device failed: {why}");
@@ -44,7 +46,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends the events of an endpoint elsewhere from now on, with another cookie. Those that the old sink has stay there.
+    /// Sends the events of an endpoint elsewhere from now on, with another cookie. Those that the
+    /// old sink has stay there.
     ///
     /// # Errors
     /// [`Kind::NotFound`] if there is no such endpoint, here as everywhere below.
@@ -56,13 +59,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Binds an endpoint to an address of this device, or to the wildcard. Port 0 is a free one. Returns what it is bound
-    /// to.
+    /// Binds an endpoint to an address of this device, or to the wildcard. Port 0 is a free one.
+    /// Returns what it is bound to.
     ///
     /// # Errors
-    /// [`Kind::AddressInUse`] if the port of this address is another's, of this process or of another one of this host;
-    /// [`Kind::AddressNotAvailable`] if either of the two is the wildcard, or the address is not one of the device's; [`Kind::Invalid`] if the endpoint is bound
-    /// already.
+    /// [`Kind::AddressInUse`] if the port of this address is another's, of this process or of
+    /// another one of this host; [`Kind::AddressNotAvailable`] if either of the two is the
+    /// wildcard, or the address is not one of the device's; [`Kind::Invalid`] if the endpoint is
+    /// bound already.
     #[doc(alias = "rdma_bind_addr")]
     pub fn cm_bind(
         &mut self,
@@ -110,13 +114,13 @@ impl Engine {
         self.core.port.gids.iter().map(|gid| gid.to_ip()).collect()
     }
 
-    /// Takes requests from now on. `backlog` is how many may wait for [`Engine::cm_taken`], at least one; of those beyond
-    /// no notice is taken, so that their senders ask again. An endpoint that is not bound gets a free port of all
-    /// addresses.
+    /// Takes requests from now on. `backlog` is how many may wait for [`Engine::cm_taken`], at
+    /// least one; of those beyond no notice is taken, so that their senders ask again. An endpoint
+    /// that is not bound gets a free port of all addresses.
     ///
     /// # Errors
-    /// As [`Engine::cm_bind`] has it, if the address is shared; [`Kind::Invalid`] if the endpoint is
-    /// something else already.
+    /// As [`Engine::cm_bind`] has it, if the address is shared; [`Kind::Invalid`] if the endpoint
+    /// is something else already.
     #[doc(alias = "rdma_listen")]
     pub fn cm_listen(&mut self, id: CmId, backlog: u32) -> Result<()> {
         self.cm_alive()?;
@@ -149,15 +153,18 @@ impl Engine {
         Ok(())
     }
 
-    /// The way from an address of this device (any suitable one if `None`) to `to`, without an endpoint.
+    /// The way from an address of this device (any suitable one if `None`) to `to`, without an
+    /// endpoint.
     ///
     /// # Errors
-    /// [`Kind::AddressNotAvailable`] if `from` is not one of the device's or of another family than `to`.
+    /// [`Kind::AddressNotAvailable`] if `from` is not one of the device's or of another family than
+    /// `to`.
     pub fn cm_path(&self, from: Option<IpAddr>, to: IpAddr) -> Result<Path> {
         self.core.path(from, to)
     }
 
-    /// Gives an endpoint its peer's address, binds it to a free port if it is not bound, and finds the way.
+    /// Gives an endpoint its peer's address, binds it to a free port if it is not bound, and finds
+    /// the way.
     ///
     /// # Errors
     /// As [`Engine::cm_bind`] and [`Engine::cm_path`].
@@ -188,8 +195,8 @@ impl Engine {
         self.cm_route(id)
     }
 
-    /// Sets the type of service of an endpoint's packets, and the ACK timeout of its QP (`4.096 us * 2^code`, 1 to 31), if
-    /// given.
+    /// Sets the type of service of an endpoint's packets, and the ACK timeout of its QP
+    /// (`4.096 us * 2^code`, 1 to 31), if given.
     ///
     /// # Errors
     /// [`Kind::Invalid`] if the ACK timeout is out of range.

@@ -31,8 +31,8 @@ impl Engine {
     /// Asks the peer for a connection (REQ), or for a QP (SIDR_REQ).
     ///
     /// # Errors
-    /// [`Kind::Invalid`] if the endpoint is not resolved, is something else already, or is to reach a multicast group, or
-    /// the private data is too long.
+    /// [`Kind::Invalid`] if the endpoint is not resolved, is something else already, or is to reach
+    /// a multicast group, or the private data is too long.
     #[doc(alias = "rdma_connect")]
     pub fn cm_connect(&mut self, id: CmId, param: &ConnParam) -> Result<()> {
         self.cm_alive()?;
@@ -110,7 +110,8 @@ impl Engine {
     /// Accepts a request (REP, or SIDR_REP).
     ///
     /// # Errors
-    /// [`Kind::Invalid`] if there is no request to accept, or not any more, or the private data is too long.
+    /// [`Kind::Invalid`] if there is no request to accept, or not any more, or the private data is
+    /// too long.
     #[doc(alias = "rdma_accept")]
     pub fn cm_accept(&mut self, id: CmId, param: &ConnParam) -> Result<()> {
         self.cm_alive()?;
@@ -178,8 +179,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Tells the peer that the answer takes long (MRA): it waits for `4.096 us * 2^service_timeout` longer. A peer that
-    /// asks again is told so in any case.
+    /// Tells the peer that the answer takes long (MRA): it waits for `4.096 us * 2^service_timeout`
+    /// longer. A peer that asks again is told so in any case.
     ///
     /// # Errors
     /// [`Kind::Invalid`] if nothing waits for an answer.
@@ -216,8 +217,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends a connection (DREQ), or confirms that the peer did (DREP). Of one that does not stand nothing happens, as with
-    /// the kernel's `rdma_disconnect`.
+    /// Ends a connection (DREQ), or confirms that the peer did (DREP). Of one that does not stand
+    /// nothing happens, as with the kernel's `rdma_disconnect`.
     ///
     /// # Errors
     /// [`Kind::Invalid`] if the endpoint never was a connection.
@@ -239,8 +240,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Destroys an endpoint: no event of it comes any more. A request that waits is refused, a connection ended. Requests
-    /// that came to a listener, and were reported, are endpoints of their own.
+    /// Destroys an endpoint: no event of it comes any more. A request that waits is refused, a
+    /// connection ended. Requests that came to a listener, and were reported, are endpoints of
+    /// their own.
     ///
     /// # Errors
     /// [`Kind::NotFound`] if there is no such endpoint.
@@ -296,7 +298,8 @@ impl Engine {
             return Ok((attr, mask | A::STATE));
         }
         if state == QpState::Init {
-            // Before a connection is asked for nobody may do anything (cma_ib_init_qp_attr of the kernel).
+            // Before a connection is asked for nobody may do anything (cma_ib_init_qp_attr of the
+            // kernel).
             if let Some(info) = conn {
                 attr.access_flags = Access::REMOTE_WRITE;
                 if info.responder_resources > 0 {

@@ -40,8 +40,8 @@ pub(super) struct Endpoint {
     /// The ACK timeout that the program asked for.
     pub(super) ack_timeout: Option<u8>,
     pub(super) local_qpn: Qpn,
-    /// The first PSN that the peer is to send. It is fixed from the start, since a passive side brings its QP up before it
-    /// accepts (the kernel's `seq_num`).
+    /// The first PSN that the peer is to send. It is fixed from the start, since a passive side
+    /// brings its QP up before it accepts (the kernel's `seq_num`).
     pub(super) rq_psn: Psn,
     /// Whether its end was reported.
     pub(super) ended: bool,

@@ -1,4 +1,5 @@
-//! From what the communication manager reports to what an endpoint is told (the kernel's `cma_ib_handler`).
+//! From what the communication manager reports to what an endpoint is told (the kernel's
+//! `cma_ib_handler`).
 
 use std::net::SocketAddr;
 
@@ -10,8 +11,8 @@ use super::Engine;
 use super::endpoint::{Endpoint, Role};
 use crate::cm::{ConnParam, EventKind, Path, RejReason, SidrStatus, Spec};
 
-/// A peer that asks again while the program thinks about its request is told to wait for `4.096 us * 2^24`, 69 s (the
-/// kernel's `CMA_CM_MRA_SETTING`).
+/// A peer that asks again while the program thinks about its request is told to wait for
+/// `4.096 us * 2^24`, 69 s (the kernel's `CMA_CM_MRA_SETTING`).
 const MRA_SERVICE_TIMEOUT: u8 = 24;
 
 impl Engine {

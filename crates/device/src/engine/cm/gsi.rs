@@ -1,8 +1,9 @@
 //! QP 1: management datagrams in and out, over every carrier.
 //!
-//! All processes of a host share its address, so a datagram for QP 1 has to find its process: a request by the service it
-//! names, anything else by the communication id, whose high bits are a VF. Between processes of one host the sender finds
-//! out; what comes from other hosts reaches some process, which passes it on as it passes on other packets.
+//! All processes of a host share its address, so a datagram for QP 1 has to find its process: a
+//! request by the service it names, anything else by the communication id, whose high bits are a
+//! VF. Between processes of one host the sender finds out; what comes from other hosts reaches some
+//! process, which passes it on as it passes on other packets.
 
 use ::cm::{PortSpace, Route as CmRoute, Transmit};
 use iba::{Av, Gid, Qpn};
@@ -23,7 +24,8 @@ use crate::engine::peers::{About, Forwarded, PushError, Record};
 const MAX_ARRIVED: usize = 2048;
 /// Datagrams that wait for a carrier, or for the answer who listens.
 const MAX_UNSENT: usize = 4096;
-/// Requests whose process is remembered, for messages that name neither service nor communication id.
+/// Requests whose process is remembered, for messages that name neither service nor communication
+/// id.
 const MAX_REMEMBERED: usize = 1024;
 
 /// A datagram for QP 1.
@@ -199,7 +201,8 @@ impl Engine {
                 match forwarded {
                     Forwarded::Yes => self.core.counters.forwarded_packets += 1,
                     Forwarded::NoRoom => self.core.counters.dropped_packets += 1,
-                    // A connection of a process that died: who asks for its end is answered in its place.
+                    // A connection of a process that died: who asks for its end is answered in its
+                    // place.
                     Forwarded::NoSuchProcess => return Some(arrived),
                 }
                 None
@@ -266,7 +269,8 @@ impl Engine {
                     self.cm.keep_unsent(transmit);
                     return false;
                 }
-                // The process is gone. A request is refused in its place, anything else not answered.
+                // The process is gone. A request is refused in its place, anything else not
+                // answered.
                 Err(_) if matches!(transmit.route, CmRoute::Service(..)) => {
                     if let Some(conn) = transmit.conn {
                         self.cm.cm.forget_via(conn);
@@ -275,7 +279,8 @@ impl Engine {
                 Err(_) => return true,
             }
         }
-        // An answer to one of our own, or a request for a listener of ours. What is refused for want of one was never sent.
+        // An answer to one of our own, or a request for a listener of ours. What is refused for
+        // want of one was never sent.
         if self.core.tap.is_some() && matches!(target, Target::Vf(_)) {
             let (av, headers) = (self.gsi_av(&transmit), gsi_headers(self.cm.next_psn()));
             self.core.tap_mad(&av, &headers, &transmit.mad[..]);

@@ -1,7 +1,8 @@
 //! A fault plan and the datagrams of QP 1.
 //!
-//! They are met where the communication manager hands one over, and where it is handed one of this process: what is only passed
-//! on to another process is not ours. To rules they are of `qp = 0`, and `opcode = "cm"`.
+//! They are met where the communication manager hands one over, and where it is handed one of this
+//! process: what is only passed on to another process is not ours. To rules they are of `qp = 0`,
+//! and `opcode = "cm"`.
 
 use ::cm::Transmit;
 use fault::{Packet, Verdict, Way};
@@ -44,7 +45,8 @@ impl Core {
         verdict
     }
 
-    /// Holds a datagram back as the verdict has it. Gives it back if that has not, or if too many are held.
+    /// Holds a datagram back as the verdict has it. Gives it back if that has not, or if too many
+    /// are held.
     fn hold_mad(&mut self, verdict: Verdict, mad: HeldMad) -> Option<HeldMad> {
         let now = self.now;
         match &mut self.injected {

@@ -1,4 +1,5 @@
-//! Connection management: endpoints over the communication manager, and QP 1 below it (see [`crate::cm`]).
+//! Connection management: endpoints over the communication manager, and QP 1 below it (see
+//! [`crate::cm`]).
 //!
 //! ```text
 //!   cm_connect, cm_accept, ...          Sink::deliver
@@ -44,7 +45,8 @@ use crate::random::random;
 const COMM_VF_SHIFT: u8 = 22;
 const _: () = assert!(VF_COUNT as u32 == 1 << (32 - COMM_VF_SHIFT as u32));
 
-/// How long we take to acknowledge a packet: `4.096 us * 2^code`, as the kernel's rxe says of itself.
+/// How long we take to acknowledge a packet: `4.096 us * 2^code`, as the kernel's rxe says of
+/// itself.
 const ACK_DELAY: u8 = 15;
 /// Endpoints of one process: as many QPs as its numbers allow, with listeners.
 const MAX_ENDPOINTS: usize = 1 << 16;

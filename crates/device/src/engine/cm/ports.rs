@@ -1,9 +1,10 @@
 //! Ports of this host: who of its processes has which.
 //!
-//! A port that a program asked for by number, or listens on, is a *name* that this process holds in the registry
-//! ([`link::registry::Directory`]): one per address. A wildcard has one per family and all those of the netdev's addresses, as
-//! requests ask for the address first: who came later would have them otherwise. A free port for an endpoint that
-//! only connects needs no descriptor of its own: processes claim *blocks* of the host's range of ephemeral ports.
+//! A port that a program asked for by number, or listens on, is a *name* that this process holds in
+//! the registry ([`link::registry::Directory`]): one per address. A wildcard has one per family and
+//! all those of the netdev's addresses, as requests ask for the address first: who came later would
+//! have them otherwise. A free port for an endpoint that only connects needs no descriptor of its
+//! own: processes claim *blocks* of the host's range of ephemeral ports.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -72,8 +73,9 @@ impl Bound {
     }
 }
 
-/// How a port is refused that somebody has: in the kernel's `cma_check_port` one of the wildcard, on either side, is not
-/// available, and only one of the same address is in use. See docs/semantics.md 6.
+/// How a port is refused that somebody has: in the kernel's `cma_check_port` one of the wildcard,
+/// on either side, is not available, and only one of the same address is in use. See
+/// docs/semantics.md 6.
 const fn when_taken(of_wildcard: bool) -> Kind {
     if of_wildcard { Kind::AddressNotAvailable } else { Kind::AddressInUse }
 }
@@ -255,7 +257,8 @@ impl Ports {
             taken.push(name);
         }
         if refused.is_none() {
-            // After our own names stand, so that of two who come at once at least one sees the other.
+            // After our own names stand, so that of two who come at once at least one sees the
+            // other.
             let rival = bound.rival().filter(|name| !self.names.contains_key(name));
             refused = rival.and_then(|name| {
                 let by = directory.occupant(&name)?;

@@ -1,8 +1,9 @@
 //! Requests that nobody listens for, yet.
 //!
-//! Programs tell each other by other means that one of them is about to listen, and then the other connects (perftest with
-//! `-R`, whose retry does not work). The way of a request through hardware takes longer than a call to listen; here it is
-//! often there first. So a request without a listener is refused only if there is still none a moment later.
+//! Programs tell each other by other means that one of them is about to listen, and then the other
+//! connects (perftest with `-R`, whose retry does not work). The way of a request through hardware
+//! takes longer than a call to listen; here it is often there first. So a request without a
+//! listener is refused only if there is still none a moment later.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,8 +14,8 @@ use iba::Time;
 use super::gsi::{Arrived, Target, route_of};
 use crate::engine::Engine;
 
-/// How long a request waits for a listener: longer than a busy machine keeps a program from its next call, and short
-/// beside the 4.3 s after which its sender asks again.
+/// How long a request waits for a listener: longer than a busy machine keeps a program from its
+/// next call, and short beside the 4.3 s after which its sender asks again.
 pub(super) const PATIENCE: Duration = Duration::from_millis(200);
 /// How often they are looked at.
 const LOOK: Duration = Duration::from_millis(10);

@@ -85,12 +85,14 @@ fn received(status: WcStatus, reason: Reason) -> Account {
 const SENT: &str = "; sent as PSN 0x3d8a01 to 0x3d8a04, last acknowledged PSN 0x3d8a00";
 const NEVER_SENT: &str = "; never sent, last acknowledged PSN 0x3d8a00";
 
-/// An account that leads to each reason, and all that is said of it: before the line, and behind it.
+/// An account that leads to each reason, and all that is said of it: before the line, and behind
+/// it.
 fn told(reason: Reason, udp_port: u16) -> Option<(Account, &'static str, String)> {
     use WcStatus as S;
     let behind = |said: &str, how: &str| format!(": {said}{how}");
     Some(match reason {
-        // Nothing failed, or what failed is the account of another request. What is of no QP is shown below.
+        // Nothing failed, or what failed is the account of another request. What is of no QP is
+        // shown below.
         Reason::None | Reason::Flushed | Reason::NoSuchTag => return None,
         Reason::AckTimeout => (
             sent(S::RetryExcErr, reason),
@@ -191,7 +193,8 @@ fn told(reason: Reason, udp_port: u16) -> Option<(Account, &'static str, String)
              expected"
                 .into(),
         ),
-        // A reason of which the transport says that there is one, and this page not what is said of it.
+        // A reason of which the transport says that there is one, and this page not what is said of
+        // it.
         _ => panic!("no sentence is shown for {reason:?}"),
     })
 }

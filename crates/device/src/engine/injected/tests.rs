@@ -47,7 +47,8 @@ impl Planned {
         run(&mut [&mut self.engine]);
     }
 
-    /// WRITEs eight bytes, which name the place, to that place of the buffer, and waits for the completion.
+    /// WRITEs eight bytes, which name the place, to that place of the buffer, and waits for the
+    /// completion.
     fn write(&mut self, pair: usize, place: u64) -> WcStatus {
         let data = Data::Inline(SmallVec::from_slice(&pattern(place)));
         let flags = SendFlags::SIGNALED | SendFlags::INLINE;
@@ -79,8 +80,9 @@ fn pattern(place: u64) -> [u8; 8] {
     (place + 1).wrapping_mul(0x0101_0101_0101_0101).to_be_bytes()
 }
 
-/// Which WRITEs have wrong bytes of those with the sequence numbers 0 to 4, of two QPs, one millisecond apart, if a rule with
-/// these conditions spoils payloads: the QP, from 0, and the number.
+/// Which WRITEs have wrong bytes of those with the sequence numbers 0 to 4, of two QPs, one
+/// millisecond apart, if a rule with these conditions spoils payloads: the QP, from 0, and the
+/// number.
 #[track_caller]
 fn spoilt(test: &str, conditions: impl FnOnce([Qpn; 2]) -> String) -> Vec<(usize, u64)> {
     let text = |qpns| format!("[[fault]]\ndo = 'junk'\nopcode = 'write'\n{}", conditions(qpns));

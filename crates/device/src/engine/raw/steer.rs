@@ -14,11 +14,11 @@ use crate::refusal::{Result, refuse};
 const MOST_FLOWS: usize = 1 << 16;
 
 impl Engine {
-    /// Has frames that a rule describes given to a raw packet QP. All rules of the process are looked at in the order of their
-    /// kinds and priorities; see [`FlowAttr`].
+    /// Has frames that a rule describes given to a raw packet QP. All rules of the process are
+    /// looked at in the order of their kinds and priorities; see [`FlowAttr`].
     ///
-    /// Refused as [`Invalid`](crate::Kind::Invalid) for a QP of another type and a rule that nothing can fit; as
-    /// [`NotPermitted`](crate::Kind::NotPermitted) without CAP_NET_RAW.
+    /// Refused as [`Invalid`](crate::Kind::Invalid) for a QP of another type and a rule that
+    /// nothing can fit; as [`NotPermitted`](crate::Kind::NotPermitted) without CAP_NET_RAW.
     #[doc(alias = "ibv_create_flow")]
     pub fn create_flow(&mut self, qp: QpId, attr: FlowAttr) -> Result<FlowId> {
         let Some(entry) = self.qps.get(qp) else {
@@ -54,7 +54,8 @@ impl Engine {
         Ok(())
     }
 
-    /// How many rules lead to a QP. While there are any it cannot be destroyed (`ib_destroy_qp` of the kernel).
+    /// How many rules lead to a QP. While there are any it cannot be destroyed (`ib_destroy_qp` of
+    /// the kernel).
     pub(crate) fn flows_of(&self, id: QpId) -> usize {
         self.core.raw.flows.iter().filter(|(_, flow)| flow.qp == id).count()
     }
@@ -106,7 +107,8 @@ impl Raw {
             Passed::Astray => false,
             Passed::Out => is_to_group || frame.dst == own,
         };
-        // The place at which the frame ended: others that fit there have it as well, and none after them.
+        // The place at which the frame ended: others that fit there have it as well, and none after
+        // them.
         let mut ended: Option<(FlowKind, u16)> = None;
         for index in &self.order {
             let Flow { qp, attr, .. } = &self.flows[*index];

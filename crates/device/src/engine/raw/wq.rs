@@ -1,7 +1,7 @@
 //! Work queues, indirection tables, and the QPs that spread frames over them.
 //!
-//! A work queue is a QP without a send queue: it stands in the table of QPs, so that its number is no QP's, and its receives
-//! are posted, filled and flushed as any QP's.
+//! A work queue is a QP without a send queue: it stands in the table of QPs, so that its number is
+//! no QP's, and its receives are posted, filled and flushed as any QP's.
 
 use iba::{AttrMask, QpAttr, QpState, QpType, Qpn};
 use transport::PostError;
@@ -69,10 +69,12 @@ impl Engine {
         Ok((WqId(id), number))
     }
 
-    /// Moves a work queue to another state. Entering ERR flushes its receives; entering RESET forgets them.
+    /// Moves a work queue to another state. Entering ERR flushes its receives; entering RESET
+    /// forgets them.
     ///
-    /// Refused as [`Invalid`](crate::Kind::Invalid) if it is in another state than the caller claims, or cannot go from
-    /// there: RESET leads to RDY, RDY to ERR and RESET, ERR to RESET, and each to itself.
+    /// Refused as [`Invalid`](crate::Kind::Invalid) if it is in another state than the caller
+    /// claims, or cannot go from there: RESET leads to RDY, RDY to ERR and RESET, ERR to RESET, and
+    /// each to itself.
     #[doc(alias = "ibv_modify_wq")]
     pub fn modify_wq(
         &mut self,
@@ -205,8 +207,8 @@ impl Engine {
         }
     }
 
-    /// Makes a QP that spreads the frames which its rules give it over the work queues of a table. It has no queues and no
-    /// states of its own.
+    /// Makes a QP that spreads the frames which its rules give it over the work queues of a table.
+    /// It has no queues and no states of its own.
     #[doc(alias = "rx_hash_conf")]
     pub fn create_rss_qp(
         &mut self,

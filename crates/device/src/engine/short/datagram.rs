@@ -16,7 +16,8 @@ use super::super::qp::QpTable;
 use super::headers;
 use crate::ids::QpId;
 
-/// The packet that a datagram without its ICRC is, to whom it is, and where its payload lies, if it goes the short way.
+/// The packet that a datagram without its ICRC is, to whom it is, and where its payload lies, if it
+/// goes the short way.
 #[inline]
 fn read_datagram(datagram: &[u8]) -> Option<(Short, Qpn, &[u8])> {
     let (bth, rest) = RawBth::ref_from_prefix(datagram).ok()?;
@@ -41,10 +42,11 @@ fn read_datagram(datagram: &[u8]) -> Option<(Short, Qpn, &[u8])> {
     (difference == 0).then_some((packet, dest, payload))
 }
 
-/// Gives a datagram of which the ICRC is right to its QP, if it goes the short way. If not, nothing happened.
+/// Gives a datagram of which the ICRC is right to its QP, if it goes the short way. If not, nothing
+/// happened.
 ///
-/// Whoever records packets or tampers with them is not asked: the caller sees to that, and that it was neither marked nor
-/// forwarded.
+/// Whoever records packets or tampers with them is not asked: the caller sees to that, and that it
+/// was neither marked nor forwarded.
 #[inline]
 pub(in super::super) fn deliver_short(
     core: &mut Core,

@@ -1,7 +1,8 @@
 //! Work is left only with somebody awake to do it (`engine::alarm`).
 //!
-//! Here nobody polls. Programs post and then wait for events; what they leave behind is done by their background threads, which are
-//! asleep but for what wakes them: the alarm, the bell, a deadline. Virtual time passes only when all sleep.
+//! Here nobody polls. Programs post and then wait for events; what they leave behind is done by
+//! their background threads, which are asleep but for what wakes them: the alarm, the bell, a
+//! deadline. Virtual time passes only when all sleep.
 
 use std::mem;
 use std::time::Duration;
@@ -17,7 +18,8 @@ use crate::waits::Woken;
 /// More than a QP sends in one turn.
 const MANY: u64 = 50;
 
-/// The background thread of a process, as `hca` runs it while the program does not poll, until it sleeps. False if nothing woke it.
+/// The background thread of a process, as `hca` runs it while the program does not poll, until it
+/// sleeps. False if nothing woke it.
 fn run_thread(engine: &mut Engine, asleep: &mut bool) -> bool {
     let woken = engine.core.peers.waits().wait(Some(Duration::ZERO), false);
     let is_due = until_alarm(engine).is_some_and(|wait| wait.is_zero());
@@ -46,7 +48,8 @@ fn until_alarm(engine: &Engine) -> Option<Duration> {
     }
 }
 
-/// Lets threads run, and time pass where all sleep, until it is done, nothing would ever wake them, or `limit` has passed.
+/// Lets threads run, and time pass where all sleep, until it is done, nothing would ever wake them,
+/// or `limit` has passed.
 fn settle(
     pair: &mut [Process; 2],
     limit: Duration,
@@ -136,7 +139,8 @@ fn a_full_ring_is_tried_again_soon() {
     assert!(!pair[0].engine.has_blocked());
 }
 
-/// Every send completes, whoever slept when, on every carrier, although the programs make no call but to post.
+/// Every send completes, whoever slept when, on every carrier, although the programs make no call
+/// but to post.
 #[test]
 fn what_programs_that_wait_for_events_post_is_done() {
     for seed in 1..=200 {

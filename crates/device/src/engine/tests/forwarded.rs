@@ -88,7 +88,8 @@ fn a_process_of_the_same_user_forwards() {
     let to = victim.qpn;
     victim.forward(&mut sibling, to);
     assert_eq!(victim.completed(), [7]);
-    // The receive shows the traffic class and the hop limit that the packet had, in the IPv4 header of the last 20 bytes.
+    // The receive shows the traffic class and the hop limit that the packet had, in the IPv4 header
+    // of the last 20 bytes.
     let mut grh = [0; 40];
     victim.objects.buffer.read(0, &mut grh).expect("our own memory");
     assert_eq!((grh[20], grh[21], grh[28]), (0x45, 0x6a, 7));
@@ -179,7 +180,8 @@ fn the_port_that_another_user_gave_up_is_taken() {
     assert_eq!(batch, fresh.front().expect("one was pushed").bytes(), "the ICRC covers the port");
 }
 
-/// A datagram that never left the host names its source in the GRH that its sender made, and in the DETH.
+/// A datagram that never left the host names its source in the GRH that its sender made, and in the
+/// DETH.
 #[test]
 fn a_local_datagram_has_a_local_source() {
     let mut victim = Victim::new(rig::nic("forwarded-local"));

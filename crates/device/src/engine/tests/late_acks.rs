@@ -24,8 +24,8 @@ impl Process {
         self.engine.counters().tx_udp_packets
     }
 
-    /// Polls until a message of the peer is there, as a program does. What the kernel gave to the peer's socket comes back
-    /// by a ring.
+    /// Polls until a message of the peer is there, as a program does. What the kernel gave to the
+    /// peer's socket comes back by a ring.
     fn await_message(&mut self, peer: &mut Self) {
         let mut got = Vec::new();
         let mut began = Instant::now();
@@ -63,8 +63,8 @@ fn pair(test: &str) -> [Process; 2] {
     pair
 }
 
-/// Both send when they have received, until that is a habit and it is settled which socket is whose. The first has
-/// received last.
+/// Both send when they have received, until that is a habit and it is settled which socket is
+/// whose. The first has received last.
 fn play([one, two]: &mut [Process; 2]) {
     for wr_id in 0.. {
         one.send(wr_id);

@@ -29,7 +29,8 @@ fn push(queue: &mut UdpQueue, traffic_class: u8, fill: Result<(), TransmitError>
     assert_eq!(pushed, fill);
 }
 
-/// The line of the first batch, and the identifications that its ICRCs are for, if the packets go between these ports.
+/// The line of the first batch, and the identifications that its ICRCs are for, if the packets go
+/// between these ports.
 fn front(queue: &UdpQueue, [from, to]: [u16; 2]) -> (Option<LineId>, Vec<u16>) {
     let flow = Flow::new((HERE, from).into(), (HERE, to).into()).expect("one version");
     let batch = queue.front().expect("a batch");
@@ -37,8 +38,8 @@ fn front(queue: &UdpQueue, [from, to]: [u16; 2]) -> (Option<LineId>, Vec<u16>) {
     (batch.line, ids.map(|packet| icrc::verify(&flow, packet).expect("right").1).collect())
 }
 
-/// A queue whose packets go to its own link, the line that this busy destination was given, and between which ports packets go
-/// without it and on it.
+/// A queue whose packets go to its own link, the line that this busy destination was given, and
+/// between which ports packets go without it and on it.
 struct WithLine {
     queue: UdpQueue,
     udp: UdpLink,

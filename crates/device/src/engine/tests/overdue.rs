@@ -17,7 +17,8 @@ fn an_answer_in_a_ring_that_is_not_known_yet_came_in_time() {
 
     let sent = one.engine.counters().tx_shm_packets;
     one.engine.clock.pass(Duration::from_secs(60));
-    // As of a background thread that finds something to do each time, and leaves out what comes rarely.
+    // As of a background thread that finds something to do each time, and leaves out what comes
+    // rarely.
     one.engine.progress_on();
     assert_eq!(one.completed(), [1]);
     assert_eq!(one.engine.counters().tx_shm_packets, sent, "it was sent again");

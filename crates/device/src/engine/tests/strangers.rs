@@ -8,7 +8,8 @@ use crate::engine::Engine;
 use crate::rig::user::{as_another_user, is_root, stranger};
 use crate::rig::{self, Objects, run};
 
-/// Runs engines until there is a number of rings to the first one, and nothing else to do. Threads take what strangers send.
+/// Runs engines until there is a number of rings to the first one, and nothing else to do. Threads
+/// take what strangers send.
 fn run_until_rings(engines: &mut [&mut Engine], rings: usize) {
     let began = Instant::now();
     loop {

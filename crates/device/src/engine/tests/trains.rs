@@ -40,7 +40,8 @@ fn a_run_is_what_its_packets_would_be_one_by_one() {
         assert_eq!(icrc::verify(&flow, datagram), Ok((packet, id as u16)));
     }
 
-    // Memory that ends in the middle of a run: what went before goes, and the next attempt finds it first.
+    // Memory that ends in the middle of a run: what went before goes, and the next attempt finds it
+    // first.
     let gone = TransmitError::Memory(LocalError::Fault);
     let ends = |at: u32, room: &mut [u8], crc: Option<&mut u32>| {
         if at < 3 * 1024 { part(at, room, crc) } else { Err(gone) }

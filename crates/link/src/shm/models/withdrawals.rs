@@ -1,9 +1,10 @@
-//! Loom models: an exporter that revokes a buffer against a program that deregisters its region, while a peer copies into
-//! it.
+//! Loom models: an exporter that revokes a buffer against a program that deregisters its region,
+//! while a peer copies into it.
 //!
-//! A peer's copy passes two locks: the guard slot of its ring, by which the region's owner takes the region back, and the
-//! gate of the buffer, by which the exporter takes the memory away. Neither knows of the other, and either may come
-//! first. The gate's protocol is in a crate below; this is its very file.
+//! A peer's copy passes two locks: the guard slot of its ring, by which the region's owner takes
+//! the region back, and the gate of the buffer, by which the exporter takes the memory away.
+//! Neither knows of the other, and either may come first. The gate's protocol is in a crate below;
+//! this is its very file.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -25,9 +26,11 @@ struct Shared {
     slot: AtomicU64,
     state: AtomicU64,
     inside: AtomicU64,
-    /// The buffer's pages, which are the exporter's to give to somebody else. Loom reports any access that is not ordered.
+    /// The buffer's pages, which are the exporter's to give to somebody else. Loom reports any
+    /// access that is not ordered.
     pages: UnsafeCell<u64>,
-    /// The region: what the peer looks up of it, which is the owner's to change once the region is gone.
+    /// The region: what the peer looks up of it, which is the owner's to change once the region is
+    /// gone.
     region: UnsafeCell<u64>,
 }
 
@@ -131,12 +134,13 @@ impl Shared {
     }
 }
 
-/// Whoever comes first, and wherever the copy is: the exporter's pages are untouched once it has waited, the region's words
-/// once the owner has, and both come to an end.
+/// Whoever comes first, and wherever the copy is: the exporter's pages are untouched once it has
+/// waited, the region's words once the owner has, and both come to an end.
 #[test]
 fn a_revocation_against_a_deregistration() {
     let mut model = loom::model::Builder::new();
-    // Three threads at four words have too many interleavings for all of them: those with two involuntary switches.
+    // Three threads at four words have too many interleavings for all of them: those with two
+    // involuntary switches.
     model.preemption_bound = Some(2);
     // Two that wait for the third take turns.
     model.max_branches = 20_000;
@@ -167,7 +171,8 @@ fn a_revocation_against_a_deregistration() {
     });
 }
 
-/// A revocation leaves the region's words where they are: a peer that comes later is refused, until they go too.
+/// A revocation leaves the region's words where they are: a peer that comes later is refused, until
+/// they go too.
 #[test]
 fn a_revoked_region_is_there_until_it_is_deregistered() {
     loom::model(|| {

@@ -123,8 +123,8 @@ uapi! {
 
 /// The argument of one request.
 ///
-/// Programs and the kernel may be of different versions: what the program's structure lacks is zero, and what it has
-/// beyond is left as it is.
+/// Programs and the kernel may be of different versions: what the program's structure lacks is
+/// zero, and what it has beyond is left as it is.
 pub(super) struct Arg {
     request: Request,
     place: *mut c_void,
@@ -135,7 +135,8 @@ impl Arg {
         Self { request, place }
     }
 
-    /// Copies the argument in, lets `body` work on it, and copies it out again, also when it failed.
+    /// Copies the argument in, lets `body` work on it, and copies it out again, also when it
+    /// failed.
     ///
     /// # Safety
     ///

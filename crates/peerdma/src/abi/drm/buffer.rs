@@ -1,7 +1,8 @@
 //! The file of a buffer, as a dma-buf's: what a program does with it besides registering it.
 //!
-//! It is the same in every process: whoever has the descriptor takes part in the buffer for the moment of a call, and for as
-//! long as it has it mapped. Nothing is kept that would keep the file open.
+//! It is the same in every process: whoever has the descriptor takes part in the buffer for the
+//! moment of a call, and for as long as it has it mapped. Nothing is kept that would keep the file
+//! open.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd};
@@ -61,7 +62,8 @@ fn cpu_access(buf: &DmaBuf, sync: &mut Sync) -> Result<()> {
     if sync.flags & !7 != 0 || sync.flags & 3 == 0 {
         return Err(libc::EINVAL);
     }
-    // The memory is coherent: the end has nothing to flush. The beginning waits for those whose work it must see.
+    // The memory is coherent: the end has nothing to flush. The beginning waits for those whose
+    // work it must see.
     if sync.flags & 4 == 0 {
         let writes = sync.flags & 2 != 0;
         buf.wait_access(writes, None).map_err(|_| libc::ETIMEDOUT)?;
@@ -142,7 +144,8 @@ pub(super) fn of_mmap(error: &MmapError) -> c_int {
     }
 }
 
-/// Which of these events of `poll` are ready: reading when nobody writes, writing when nobody does anything.
+/// Which of these events of `poll` are ready: reading when nobody writes, writing when nobody does
+/// anything.
 #[doc(alias = "dma_buf_poll")]
 pub(super) fn poll(fd: c_int, events: c_int) -> c_int {
     let Ok(buf) = import(fd) else { return libc::POLLERR.into() };

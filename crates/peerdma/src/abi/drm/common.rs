@@ -40,7 +40,8 @@ pub(super) unsafe fn ioctl(
     if matches!(nr, 0x01 | 0x0d | 0xb2..=0xb4) && !file.is_card {
         return Err(libc::EACCES);
     }
-    // SAFETY, for all below: the caller says that the place is what the request needs, and `with` copies no more.
+    // SAFETY, for all below: the caller says that the place is what the request needs, and `with`
+    // copies no more.
     match nr {
         // SAFETY: see above.
         0x00 => unsafe { arg.with(|version| fill_version(file, version)) },
@@ -97,7 +98,8 @@ fn fill_version(file: &File, version: &mut Version) -> Result<()> {
         let room = usize::try_from(*len).unwrap_or(usize::MAX).min(text.len());
         if room > 0 && place != 0 {
             let place = pointer::<u8>(place)?;
-            // SAFETY: contract: the program's buffer has as many bytes as it said, of which these are no more.
+            // SAFETY: contract: the program's buffer has as many bytes as it said, of which these
+            // are no more.
             unsafe { ptr::copy(text.as_ptr(), place, room) };
         }
         *len = text.len() as u64;

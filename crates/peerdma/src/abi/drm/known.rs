@@ -19,9 +19,11 @@ impl Inodes {
         Self { dev: AtomicU64::new(0), top: AtomicUsize::new(0), slots }
     }
 
-    /// Adds an inode; false if there is no room. All are of the same file system. Under the lock of the state.
+    /// Adds an inode; false if there is no room. All are of the same file system. Under the lock of
+    /// the state.
     pub(super) fn add(&self, dev: u64, ino: u64) -> bool {
-        // ORDERING: an inode is looked for by who was given its descriptor after this, which orders the two.
+        // ORDERING: an inode is looked for by who was given its descriptor after this, which orders
+        // the two.
         let free = self.slots.iter().position(|slot| slot.load(Ordering::Relaxed) == 0);
         let Some(free) = free else { return false };
         self.dev.store(dev, Ordering::Relaxed);

@@ -24,7 +24,8 @@ pub(super) struct Wanted {
     pub(super) flags: c_int,
 }
 
-/// What keeps a buffer where it is mapped. It goes with the last range of the mapping, or when the buffer is taken away.
+/// What keeps a buffer where it is mapped. It goes with the last range of the mapping, or when the
+/// buffer is taken away.
 type Hold = Arc<Mapped>;
 
 struct Mapped {
@@ -34,8 +35,8 @@ struct Mapped {
     hold: Mutex<Option<Box<dyn Any + Send + Sync>>>,
 }
 
-/// The newest ones. They belong to the process that made them, as the mappings do that a child of a fork inherits. They are
-/// never freed.
+/// The newest ones. They belong to the process that made them, as the mappings do that a child of a
+/// fork inherits. They are never freed.
 static MAPS: AtomicPtr<Maps> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The mappings. Whether a range touches one is found without the lock.
@@ -55,8 +56,8 @@ struct Span {
 }
 
 impl Mapped {
-    /// What there is of its file from `start` to `end`: somebody may have unmapped it by a bare system call, and mapped something
-    /// else.
+    /// What there is of its file from `start` to `end`: somebody may have unmapped it by a bare
+    /// system call, and mapped something else.
     fn still_mapped(&self, start: usize, end: usize) -> Vec<(usize, usize)> {
         let mapped = dmabuf::peer::shared_mappings(start as u64, (end - start) as u64);
         let ours = mapped.into_iter().filter(|mapping| mapping.file == self.file);
@@ -83,7 +84,8 @@ impl Wanted {
 }
 
 impl Span {
-    // ORDERING, for both: who unmaps a range was told of it by the thread that mapped it, which orders the two.
+    // ORDERING, for both: who unmaps a range was told of it by the thread that mapped it, which
+    // orders the two.
     fn get(&self) -> (usize, usize) {
         (self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed))
     }

@@ -1,8 +1,10 @@
-//! The DRM door: render nodes behind which are our software GPUs, for programs that use the DRM's ioctls.
+//! The DRM door: render nodes behind which are our software GPUs, for programs that use the DRM's
+//! ioctls.
 //!
-//! `libpeerdma-preload.so` stands in front of libc's `open`, `ioctl`, `mmap` and their kin. When a program opens a node
-//! that `PEERDMA_DRM_NODE` names, it asks this library for its [`Door`] and from then on shows it every descriptor that
-//! might be ours. The GPU is in the program's own process, as its NIC is.
+//! `libpeerdma-preload.so` stands in front of libc's `open`, `ioctl`, `mmap` and their kin. When a
+//! program opens a node that `PEERDMA_DRM_NODE` names, it asks this library for its [`Door`] and
+//! from then on shows it every descriptor that might be ours. The GPU is in the program's own
+//! process, as its NIC is.
 //!
 //! ```text
 //!   open("/dev/dri/renderD128")  -> Door::open    a socket; the other end is ours: it hangs up when the last copy closes
@@ -12,11 +14,13 @@
 //!   close(fd)                    -> Door::closed  files that hung up go, buffers that nobody has go
 //! ```
 //!
-//! A descriptor is known by its inode ([`known`]), so copies of it are, whichever way they were made, and in whichever
-//! order they are closed. What must not take a lock, because any thread calls it at any time, reads atomics: `close` and
-//! `munmap` of everything else pass by. The GPU is never called, and nothing of it dropped, with a lock of ours held.
+//! A descriptor is known by its inode ([`known`]), so copies of it are, whichever way they were
+//! made, and in whichever order they are closed. What must not take a lock, because any thread
+//! calls it at any time, reads atomics: `close` and `munmap` of everything else pass by. The GPU is
+//! never called, and nothing of it dropped, with a lock of ours held.
 //!
-//! A child of a fork inherits descriptors that answer ENODEV, and opens the node anew. docs/DRM.md says what is served.
+//! A child of a fork inherits descriptors that answer ENODEV, and opens the node anew. docs/DRM.md
+//! says what is served.
 
 mod amdgpu;
 mod args;
@@ -218,7 +222,8 @@ extern "C" fn closed() {
     });
 }
 
-/// The state of this process, and the inode of a node in it. One that was inherited from a parent is of no use.
+/// The state of this process, and the inode of a node in it. One that was inherited from a parent
+/// is of no use.
 fn here(fd: c_int) -> Result<(&'static State, u64)> {
     let inherited = || {
         tracing::debug!(target: "peerdma::drm", "fd {fd} was opened before this process was forked");

@@ -26,8 +26,8 @@ pub(super) fn to_fd(file: &File, prime: &mut Prime) -> Result<()> {
     Ok(())
 }
 
-/// A handle for the buffer behind a descriptor: one of this GPU is itself again, and has the handle that it had; any other is
-/// imported.
+/// A handle for the buffer behind a descriptor: one of this GPU is itself again, and has the handle
+/// that it had; any other is imported.
 #[doc(alias = "DRM_IOCTL_PRIME_FD_TO_HANDLE")]
 pub(super) fn to_handle(state: &State, file: &File, prime: &mut Prime) -> Result<()> {
     inode(prime.fd).ok_or(libc::EBADF)?;

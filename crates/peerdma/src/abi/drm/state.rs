@@ -18,8 +18,9 @@ use crate::gpus::{self, PRESET};
 #[doc(alias = "DRM_FILE_PAGE_OFFSET_START")]
 const FIRST_OFFSET: u64 = 1 << 32;
 
-/// The newest state. It belongs to the process that made it: a child of a fork sees its parent's and makes its own at
-/// its first open. (The child of a vfork sees the parent's, too, and must not change it.) States are never freed.
+/// The newest state. It belongs to the process that made it: a child of a fork sees its parent's
+/// and makes its own at its first open. (The child of a vfork sees the parent's, too, and must not
+/// change it.) States are never freed.
 static STATE: AtomicPtr<State> = AtomicPtr::new(std::ptr::null_mut());
 
 /// What a process has open.
@@ -72,7 +73,8 @@ impl State {
         let new = Box::into_raw(new);
         let won = STATE.compare_exchange(last, new, Ordering::AcqRel, Ordering::Acquire);
         if won.is_err() {
-            // SAFETY: nobody else has seen it. (A thread that opened at the same time has made one.)
+            // SAFETY: nobody else has seen it. (A thread that opened at the same time has made
+            // one.)
             drop(unsafe { Box::from_raw(new) });
         }
         Self::here().ok_or(libc::ENODEV)

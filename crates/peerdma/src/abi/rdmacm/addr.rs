@@ -36,12 +36,14 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut CmId, addr: *mut sockadd
 /// Binds an identifier that is not bound.
 ///
 /// # Errors
-/// EADDRINUSE if the port is taken, EADDRNOTAVAIL if it is taken and one of the two is the wildcard, or if the address is not this host's, ENODEV if no NIC has it, EINVAL if the
+/// EADDRINUSE if the port is taken, EADDRNOTAVAIL if it is taken and one of the two is the
+/// wildcard, or if the address is not this host's, ENODEV if no NIC has it, EINVAL if the
 /// identifier is bound already.
 fn bind(endpoint: &Arc<Endpoint>, inner: &mut Inner, addr: SocketAddr) -> Answer {
     inner.expect("rdma_bind_addr", &[State::Idle])?;
     inner.port_space()?;
-    // An address of `lo` is of no NIC, and as good as the wildcard (kernel: `cma_any_addr`); libfabric relies on it.
+    // An address of `lo` is of no NIC, and as good as the wildcard (kernel: `cma_any_addr`);
+    // libfabric relies on it.
     let port = if addr.ip().is_unspecified() || addr.ip().is_loopback() {
         bind_everywhere(endpoint, inner, SocketAddr::new(wildcard(addr.ip()), addr.port()))?
     } else {
@@ -266,7 +268,8 @@ pub(crate) unsafe extern "C" fn rdma_resolve_route(id: *mut CmId, _timeout_ms: c
     })
 }
 
-/// The route of RoCE follows from the addresses: nobody needs to be asked (`cma_resolve_iboe_route` of the kernel).
+/// The route of RoCE follows from the addresses: nobody needs to be asked (`cma_resolve_iboe_route`
+/// of the kernel).
 pub(super) fn resolve_route(
     endpoint: &Arc<Endpoint>,
     inner: &mut Inner,
@@ -284,7 +287,8 @@ pub(super) fn resolve_route(
 
 /// A path as a subnet manager would describe it.
 pub(super) fn record(path: &Path) -> SaPathRec {
-    // "Exactly", and the rate of `iboe_get_rate` for a netdev that does not tell its speed: 10 Gbit/s.
+    // "Exactly", and the rate of `iboe_get_rate` for a netdev that does not tell its speed: 10
+    // Gbit/s.
     const EXACTLY: u8 = 2;
     const RATE: u8 = 3;
     SaPathRec {

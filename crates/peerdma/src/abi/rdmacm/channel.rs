@@ -83,8 +83,8 @@ impl Channel {
         }
     }
 
-    /// Takes the oldest event, which from then on waits for its acknowledgement. Waits for one unless the program made the
-    /// descriptor non-blocking.
+    /// Takes the oldest event, which from then on waits for its acknowledgement. Waits for one
+    /// unless the program made the descriptor non-blocking.
     pub(super) fn take(&self) -> Answer<Entry> {
         loop {
             let mut queue = self.queue();
@@ -137,16 +137,18 @@ impl Channel {
 
 /// A descriptor that is readable while it rings.
 ///
-/// It is a datagram socket connected to itself, and not an eventfd, since only a socket can be waited on without taking
-/// what it holds: the wait then ends as a read of the kernel's device would, by `O_NONBLOCK` and by signals with and
-/// without `SA_RESTART`, and the queue alone decides when it falls silent.
+/// It is a datagram socket connected to itself, and not an eventfd, since only a socket can be
+/// waited on without taking what it holds: the wait then ends as a read of the kernel's device
+/// would, by `O_NONBLOCK` and by signals with and without `SA_RESTART`, and the queue alone decides
+/// when it falls silent.
 #[derive(Debug)]
 struct Bell(Known);
 
 impl Bell {
     fn new() -> rustix::io::Result<Self> {
         let fd = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        // The kernel finds a name (unix(7), autobind). Connected, the socket takes datagrams of its peer only: its own.
+        // The kernel finds a name (unix(7), autobind). Connected, the socket takes datagrams of its
+        // peer only: its own.
         bind(&fd, &SocketAddrUnix::new_unnamed())?;
         connect(&fd, &getsockname(&fd)?)?;
         Ok(Self(Known::new(fd)))

@@ -69,7 +69,8 @@ unsafe fn param_of(inner: &Inner, param: Option<&ConnParam>, qp: Option<&Qp>) ->
         initiator_depth: inner.initiator_depth,
         retry_count: 7,
         rnr_retry_count: 7,
-        // A datagram QP of the connection manager has this Q_Key, whoever made it (`cma_set_qkey` of the kernel).
+        // A datagram QP of the connection manager has this Q_Key, whoever made it (`cma_set_qkey`
+        // of the kernel).
         qkey: QKey(if inner.is_ud() { UDP_QKEY } else { 0 }),
         ..Param::default()
     };
@@ -276,7 +277,8 @@ pub(super) unsafe fn follow(id: *mut CmId, endpoint: &Endpoint, ece: Ece) -> Ans
     // SAFETY: the caller's promise.
     let qp = unsafe { qp(id) };
     let mut inner = endpoint.inner();
-    // An answer in the name of a vendor whom nobody asked (librdmacm: `ucma_process_conn_resp_ece`).
+    // An answer in the name of a vendor whom nobody asked (librdmacm:
+    // `ucma_process_conn_resp_ece`).
     if ece.vendor_id != 0 && ece.vendor_id != inner.local_ece.vendor_id {
         drop(inner);
         // SAFETY: contract: as above.
@@ -386,7 +388,8 @@ pub(super) unsafe fn modify(
     verb(unsafe { ibv_modify_qp(qp, &raw mut attr, mask.bits().cast_signed()) })
 }
 
-/// Moves a QP by INIT and RTR to RTS. INIT again, since what it allows may have become known since (`ucma_modify_qp_rtr`).
+/// Moves a QP by INIT and RTR to RTS. INIT again, since what it allows may have become known since
+/// (`ucma_modify_qp_rtr`).
 unsafe fn to_rts(inner: &Inner, qp: &Qp, resources: u8, depth: u8) -> Answer {
     let qp = (&raw const *qp).cast_mut();
     // SAFETY: the caller's promise.

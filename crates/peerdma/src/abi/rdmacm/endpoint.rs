@@ -85,7 +85,8 @@ struct Delivery {
     channel: Arc<Channel>,
     /// What the program knows it by, once it knows it.
     id: *mut CmId,
-    /// Whether the program is told what happens: not before it accepted (kernel: `ucma_event_handler`).
+    /// Whether the program is told what happens: not before it accepted (kernel:
+    /// `ucma_event_handler`).
     is_open: bool,
     /// It is being destroyed.
     is_gone: bool,
@@ -100,8 +101,8 @@ pub(in crate::abi) struct Endpoint {
     delivery: Mutex<Delivery>,
 }
 
-// SAFETY: the pointers it holds are the program's or C structures of the library; they are only handed on, to calls whose
-// contract is that of `abi`, and all state is behind mutexes.
+// SAFETY: the pointers it holds are the program's or C structures of the library; they are only
+// handed on, to calls whose contract is that of `abi`, and all state is behind mutexes.
 unsafe impl Send for Endpoint {}
 // SAFETY: as above.
 unsafe impl Sync for Endpoint {}
@@ -261,7 +262,8 @@ impl Endpoint {
         drop(self.delivery().channel.remove_if(self, is_it));
     }
 
-    /// Nobody is told of anything any more. Gives the requests that nobody has seen, and the events that wait.
+    /// Nobody is told of anything any more. Gives the requests that nobody has seen, and the events
+    /// that wait.
     pub(super) fn close(self: &Arc<Self>) -> Vec<End> {
         let mut delivery = self.delivery();
         delivery.is_gone = true;
@@ -295,7 +297,8 @@ impl Inner {
     /// The space of its ports.
     ///
     /// # Errors
-    /// EPROTONOSUPPORT for the space of IPoIB and for those that are none, as of `cma_get_port` of the kernel.
+    /// EPROTONOSUPPORT for the space of IPoIB and for those that are none, as of `cma_get_port` of
+    /// the kernel.
     pub(super) fn port_space(&self) -> Answer<PortSpace> {
         let name =
             if self.port_space == port_space::IPOIB { "RDMA_PS_IPOIB" } else { "port space" };

@@ -150,7 +150,8 @@ pub(crate) unsafe extern "C" fn rdma_get_request(listen: *mut CmId, id: *mut *mu
         let new = match unsafe { accept_event(listen, event) } {
             Ok(new) => new,
             Err(failure) => {
-                // SAFETY: contract: as above; nobody else has the field of a synchronous identifier.
+                // SAFETY: contract: as above; nobody else has the field of a synchronous
+                // identifier.
                 unsafe { (*listen).event = event };
                 return Err(failure);
             }

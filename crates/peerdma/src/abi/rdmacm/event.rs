@@ -79,8 +79,9 @@ pub(super) unsafe fn take_event(channel: *mut EventChannel) -> Answer<*mut CmEve
     let queue = match unsafe { ChannelObject::find(channel) } {
         Ok(own) => Arc::clone(&own.channel),
         Err(what) => {
-            // Programs end by destroying the channel on which a thread of theirs waits. One that is only on its way here, and
-            // a moment earlier would have waited for good, must not make the program fail at its end (`rping` does).
+            // Programs end by destroying the channel on which a thread of theirs waits. One that is
+            // only on its way here, and a moment earlier would have waited for good, must not make
+            // the program fail at its end (`rping` does).
             std::thread::sleep(PARTING);
             return Err(Failure::new(libc::EINVAL, format!("rdma_get_cm_event: {what}")));
         }
@@ -148,7 +149,8 @@ unsafe fn present(endpoint: &Arc<Endpoint>, what: What) -> Option<Draft> {
     }
 }
 
-/// What an event of a connection is for the program, with the statuses of `rdma_cm(7)` and the kernel's `cma_ib_handler`.
+/// What an event of a connection is for the program, with the statuses of `rdma_cm(7)` and the
+/// kernel's `cma_ib_handler`.
 unsafe fn present_cm(endpoint: &Arc<Endpoint>, kind: EventKind) -> Option<(CEnum, c_int, Said)> {
     use event_type as event;
     let id = endpoint.id();

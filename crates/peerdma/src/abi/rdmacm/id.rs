@@ -87,7 +87,8 @@ pub(super) fn wrap(
 ///
 /// # Safety
 ///
-/// `id` is one of ours, and no other thread uses it now, which is the program's to promise (`rdma_cm(7)`).
+/// `id` is one of ours, and no other thread uses it now, which is the program's to promise
+/// (`rdma_cm(7)`).
 pub(super) unsafe fn publish(id: *mut CmId, inner: &mut Inner) {
     // SAFETY: the caller's promise.
     let c = unsafe { &mut *id };

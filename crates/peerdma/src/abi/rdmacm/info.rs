@@ -256,7 +256,8 @@ pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(res: *mut AddrInfo) {
             next.cast(),
         ];
         for part in parts {
-            // SAFETY: contract: each is NULL or from the C library, and the program uses it no more.
+            // SAFETY: contract: each is NULL or from the C library, and the program uses it no
+            // more.
             unsafe { libc::free(part) };
         }
         next = info.ai_next;

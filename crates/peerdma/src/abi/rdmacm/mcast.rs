@@ -1,4 +1,5 @@
-//! Multicast groups: an IP group is a GID, and nobody has to be asked (`cma_iboe_join_multicast` of the kernel).
+//! Multicast groups: an IP group is a GID, and nobody has to be asked (`cma_iboe_join_multicast` of
+//! the kernel).
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
@@ -97,7 +98,8 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
 /// Joins a group. The event attaches the QP.
 ///
 /// # Errors
-/// EINVAL, as of the kernel, if the identifier is not of datagrams, or bound to no NIC, or past resolving an address.
+/// EINVAL, as of the kernel, if the identifier is not of datagrams, or bound to no NIC, or past
+/// resolving an address.
 unsafe fn join(id: *mut CmId, group: Gid, flags: u32, context: *mut c_void) -> Answer {
     // SAFETY: the caller's promise.
     let endpoint = unsafe { endpoint(id) };

@@ -1,7 +1,8 @@
 //! The connection manager: `librdmacm.so.1`, which is this library under another name.
 //!
-//! In Linux an identifier lives twice: in librdmacm, and in the kernel's `ucma` and `cma`, where it has states, a device and
-//! an endpoint of InfiniBand's CM. Here both are one object, the [`endpoint::Endpoint`] behind a C `rdma_cm_id`:
+//! In Linux an identifier lives twice: in librdmacm, and in the kernel's `ucma` and `cma`, where it
+//! has states, a device and an endpoint of InfiniBand's CM. Here both are one object, the
+//! [`endpoint::Endpoint`] behind a C `rdma_cm_id`:
 //!
 //! ```text
 //!    rdma_connect(id)                                    rdma_get_cm_event(channel)
@@ -15,14 +16,15 @@
 //!
 //! # Locks
 //!
-//! In the order in which they may be taken: the endpoint's `inner` (what a call of the program changes), the engine, the
-//! endpoint's `delivery` (where its events go), the queue of a channel. Events are delivered with the engine locked, so
-//! that delivery takes only the last two.
+//! In the order in which they may be taken: the endpoint's `inner` (what a call of the program
+//! changes), the engine, the endpoint's `delivery` (where its events go), the queue of a channel.
+//! Events are delivered with the engine locked, so that delivery takes only the last two.
 //!
 //! # What is left out
 //!
-//! `AF_IB`: addresses of InfiniBand need a subnet and its administration, of which RoCE has none. `RDMA_PS_IPOIB`
-//! takes the Q_Key of a group of IPoIB from there (`cma_set_default_qkey` of the kernel) and is refused, too.
+//! `AF_IB`: addresses of InfiniBand need a subnet and its administration, of which RoCE has none.
+//! `RDMA_PS_IPOIB` takes the Q_Key of a group of IPoIB from there (`cma_set_default_qkey` of the
+//! kernel) and is refused, too.
 
 use std::ffi::c_int;
 use std::fmt::Display;

@@ -1,4 +1,5 @@
-//! The devices that identifiers use: opened once for all of them, with a protection domain while any of them is bound.
+//! The devices that identifiers use: opened once for all of them, with a protection domain while
+//! any of them is bound.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,8 +19,8 @@ use crate::abi::types::pd::Pd;
 use crate::abi::types::srq::{Xrcd, XrcdInitAttr};
 use crate::abi::xrc;
 
-/// A device that was opened for identifiers. It is never closed: programs keep the pointer to its context
-/// (`rdma_get_devices(3)`).
+/// A device that was opened for identifiers. It is never closed: programs keep the pointer to its
+/// context (`rdma_get_devices(3)`).
 pub(super) struct Nic {
     pub(super) hca: Arc<Hca>,
     pub(super) context: *mut Context,
@@ -48,7 +49,8 @@ impl fmt::Debug for Nic {
     }
 }
 
-/// Those that were opened. One that failed, or that the parent of this process had, stays beside the fresh one.
+/// Those that were opened. One that failed, or that the parent of this process had, stays beside
+/// the fresh one.
 static OPENED: Mutex<Vec<Arc<Nic>>> = Mutex::new(Vec::new());
 
 impl Nic {
@@ -118,7 +120,8 @@ impl Nic {
         found.map(|info| Self::named(&info.config.name)).transpose()
     }
 
-    /// The NIC for peers on this host, with its first address of the family of `like` (kernel: `cma_bind_loopback`).
+    /// The NIC for peers on this host, with its first address of the family of `like` (kernel:
+    /// `cma_bind_loopback`).
     ///
     /// # Errors
     /// ENODEV if no NIC has an address of that family.
@@ -157,7 +160,8 @@ impl Nic {
         Ok(shared.pd)
     }
 
-    /// Ends what [`Nic::hold`] began. The last identifier takes the domains with it, unless the program still uses them.
+    /// Ends what [`Nic::hold`] began. The last identifier takes the domains with it, unless the
+    /// program still uses them.
     pub(super) fn release(&self) {
         let mut shared = self.shared();
         shared.users -= 1;

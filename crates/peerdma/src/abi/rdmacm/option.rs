@@ -53,7 +53,8 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
             (LEVEL_ID, ID_REUSEADDR) => {
                 // SAFETY: contract: as above.
                 let wanted: c_int = unsafe { value(optval, optlen) }?;
-                // As of rdma_set_reuseaddr: it may be given until the identifier listens, and taken back before it is bound.
+                // As of rdma_set_reuseaddr: it may be given until the identifier listens, and taken
+                // back before it is bound.
                 if inner.state == State::Listening || wanted == 0 && inner.state != State::Idle {
                     inner.expect("RDMA_OPTION_ID_REUSEADDR", &[State::Idle])?;
                 }

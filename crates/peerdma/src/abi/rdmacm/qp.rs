@@ -54,7 +54,8 @@ pub(super) unsafe fn create(id: *mut CmId, pd: *mut Pd, attr: *mut QpInitAttr) -
     wanted.comp_mask = HAS_PD;
     // SAFETY: the caller's promise.
     unsafe { create_ex(id, &mut wanted) }?;
-    // The program learns which queues the QP has, and its sizes. After a failure they are gone, and its attributes as they were.
+    // The program learns which queues the QP has, and its sizes. After a failure they are gone, and
+    // its attributes as they were.
     (basic.send_cq, basic.recv_cq, basic.srq) = (wanted.send_cq, wanted.recv_cq, wanted.srq);
     basic.cap = wanted.cap;
     Ok(())
@@ -135,7 +136,8 @@ unsafe fn create_ex(id: *mut CmId, attr: &mut QpInitAttrEx) -> Answer {
         c.pd = attr.pd;
     }
     c.qp = qp;
-    // What the program said of a vendor gives way to what the QP says (librdmacm: `init_ece`), which is nothing.
+    // What the program said of a vendor gives way to what the QP says (librdmacm: `init_ece`),
+    // which is nothing.
     // SAFETY: contract: the identifier is one of ours.
     unsafe { endpoint(id) }.inner().local_ece = device::cm::Ece::default();
     Ok(())

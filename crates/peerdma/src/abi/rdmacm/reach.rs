@@ -35,8 +35,8 @@ pub(super) fn is_local(addr: SocketAddr) -> bool {
     UdpSocket::bind(any_port).is_ok()
 }
 
-/// Whether the next hop to `to` is known. Where the kernel does not tell it counts as known: the peer answers, or it does
-/// not.
+/// Whether the next hop to `to` is known. Where the kernel does not tell it counts as known: the
+/// peer answers, or it does not.
 pub(super) fn is_known(to: SocketAddr) -> bool {
     neighbour::is_known(to).unwrap_or(true)
 }
@@ -63,11 +63,13 @@ struct Waits {
 
 static WAITS: Mutex<Waits> = Mutex::new(Waits { waiting: Vec::new(), thread_of: None });
 
-/// How often the kernel is asked again, and how often it is made to look (`RETRANS_TIMER` of neighbours is a second).
+/// How often the kernel is asked again, and how often it is made to look (`RETRANS_TIMER` of
+/// neighbours is a second).
 const LOOK: Duration = Duration::from_millis(10);
 const SOLICIT: Duration = Duration::from_secs(1);
 
-/// Calls `then` when the next hop to `to` is known, or with ETIMEDOUT when it is not after `patience`.
+/// Calls `then` when the next hop to `to` is known, or with ETIMEDOUT when it is not after
+/// `patience`.
 pub(super) fn when_known(
     to: SocketAddr,
     patience: Option<Duration>,

@@ -2,11 +2,13 @@
 //!
 //! # Waiting
 //!
-//! Two threads may use a socket at once, one sending and one receiving, and others may be in `rpoll`. All of them look at the
-//! completion queue under one lock (`core`), for each other. Who must wait arms the queue, looks once more, and reads an
-//! event. One thread reads at a time ([`Turn`]); the others wait until it has an event, which may be about what they wait
-//! for, and look again. Who finds that an event was taken since it looked does not wait at all. Threads in `rpoll` wait on the
-//! descriptor itself, and are woken when another takes the event from under them.
+//! Two threads may use a socket at once, one sending and one receiving, and others may be in
+//! `rpoll`. All of them look at the completion queue under one lock (`core`), for each other. Who
+//! must wait arms the queue, looks once more, and reads an event. One thread reads at a time
+//! ([`Turn`]); the others wait until it has an event, which may be about what they wait for, and
+//! look again. Who finds that an event was taken since it looked does not wait at all. Threads in
+//! `rpoll` wait on the descriptor itself, and are woken when another takes the event from under
+//! them.
 
 use std::ffi::c_int;
 use std::mem;
@@ -69,7 +71,8 @@ pub(super) struct Conn {
     watchers: Arc<Watchers>,
 }
 
-// SAFETY: the pointers are to objects that synchronize themselves; the program's threads share the socket through mutexes.
+// SAFETY: the pointers are to objects that synchronize themselves; the program's threads share the
+// socket through mutexes.
 unsafe impl Send for Conn {}
 // SAFETY: as above.
 unsafe impl Sync for Conn {}
@@ -261,8 +264,8 @@ impl Conn {
         self.queue.fd()
     }
 
-    /// The entry of the target list that is filled now. The length is what the peer wrote last, so it is read first: the
-    /// rest is there when it is not 0.
+    /// The entry of the target list that is filled now. The length is what the peer wrote last, so
+    /// it is read first: the rest is there when it is not 0.
     pub(super) fn target(&self, core: &Stream) -> Sge {
         let entry = self.list.part(core.target() * Sge::SIZE as u32, Sge::SIZE as u32);
         // ORDERING: with it the reads below see what the peer wrote before it.
@@ -273,7 +276,8 @@ impl Conn {
         Sge { length, ..Sge::from_bytes(&bytes) }
     }
 
-    /// Writes an entry of the target list. It is ours until its length is 0 and the peer was told so by data.
+    /// Writes an entry of the target list. It is ours until its length is 0 and the peer was told
+    /// so by data.
     fn set_target(&self, index: u32, target: Sge) {
         let entry = self.list.part(index * Sge::SIZE as u32, Sge::SIZE as u32);
         // It was read before.
@@ -360,7 +364,8 @@ impl Conn {
                     let addr = own.as_ptr().addr() as u64;
                     self.post(write, &mut [Piece { addr, length, lkey: 0 }], INLINE)
                 } else {
-                    // Inline data is gathered by the device, of as many pieces as a request may have.
+                    // Inline data is gathered by the device, of as many pieces as a request may
+                    // have.
                     let mut gathered = vec![0_u8; length as usize];
                     // SAFETY: the bytes live, and nobody else knows them.
                     let place =
@@ -468,7 +473,8 @@ impl Conn {
         let mut core = self.core();
         // What failed is in the stream.
         let _ = self.look(&mut core);
-        // ORDERING: `armed` is set under `core`, and cleared when an event was taken, before `taken` says so.
+        // ORDERING: `armed` is set under `core`, and cleared when an event was taken, before
+        // `taken` says so.
         if arm && !self.armed.load(Ordering::Acquire) && self.queue.arm().is_ok() {
             self.armed.store(true, Ordering::Release);
             let _ = self.look(&mut core);
@@ -558,7 +564,8 @@ impl Conn {
         self.watchers.notify();
     }
 
-    /// The connection manager says that it is over: everybody who waits for the queue pair learns of it.
+    /// The connection manager says that it is over: everybody who waits for the queue pair learns
+    /// of it.
     pub(super) fn finish(&self, end: End) {
         let mut core = self.check(false);
         core.finish(end);
@@ -595,7 +602,8 @@ impl Conn {
 impl Drop for Conn {
     fn drop(&mut self) {
         self.maps.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
-        // SAFETY: the identifier is ours; the queue and the memory go after the queue pair that uses them.
+        // SAFETY: the identifier is ours; the queue and the memory go after the queue pair that
+        // uses them.
         unsafe { rdma_destroy_qp(self.id) };
     }
 }

@@ -1,8 +1,9 @@
 //! Datagram sockets: a UDP socket, and a queue pair for each local address that was used.
 //!
-//! A datagram to an address whose queue pair is not known yet goes over UDP, behind an [`Ask`] that says which queue pair this
-//! side has; the service of the other side answers with its own ([`super::ask`]), and from then on datagrams go between the
-//! queue pairs. One that is larger than the path MTU goes over UDP as well.
+//! A datagram to an address whose queue pair is not known yet goes over UDP, behind an [`Ask`] that
+//! says which queue pair this side has; the service of the other side answers with its own
+//! ([`super::ask`]), and from then on datagrams go between the queue pairs. One that is larger than
+//! the path MTU goes over UDP as well.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
@@ -355,7 +356,8 @@ impl State {
         forget(mem::replace(&mut peer.there, there));
     }
 
-    /// A datagram came by UDP. It is dropped if there are as many as receives, like one that finds none.
+    /// A datagram came by UDP. It is dropped if there are as many as receives, like one that finds
+    /// none.
     pub(super) fn deliver(&mut self, source: SocketAddr, bytes: &[u8], sizes: Sizes) {
         if self.messages.len() < sizes.rq_size as usize {
             self.messages.push_back(Message { source, place: Place::Bytes(bytes.to_vec()) });

@@ -1,7 +1,7 @@
 //! `epoll(7)` for sockets and others: `repoll_create`, `repoll_ctl`, `repoll_wait`.
 //!
-//! All descriptors are level-triggered, also those added with `EPOLLET`: readiness is found by looking, and a look does not tell
-//! new data from data that was there. `EPOLLONESHOT` is honoured.
+//! All descriptors are level-triggered, also those added with `EPOLLET`: readiness is found by
+//! looking, and a look does not tell new data from data that was there. `EPOLLONESHOT` is honoured.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_short};
@@ -155,7 +155,8 @@ pub(crate) unsafe extern "C" fn repoll_ctl(
             let is_known = state.interests.contains_key(&fd);
             match (op, is_known) {
                 (libc::EPOLL_CTL_ADD, false) | (libc::EPOLL_CTL_MOD, true) => {
-                    // SAFETY: contract: the event is valid; the structure is packed on some machines.
+                    // SAFETY: contract: the event is valid; the structure is packed on some
+                    // machines.
                     let interest = unsafe { event.read_unaligned() };
                     state.interests.insert(fd, interest);
                 }

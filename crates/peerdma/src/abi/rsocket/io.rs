@@ -13,8 +13,8 @@ use super::socket::{Kind, Socket, find, internet};
 use super::stream::give_address;
 use crate::abi::rdmacm::{Answer, Failure, sockaddr as addresses};
 
-/// The sizes of the pieces in which data is sent: each twice as large as the one before, so that the first are under way
-/// while the others are copied.
+/// The sizes of the pieces in which data is sent: each twice as large as the one before, so that
+/// the first are under way while the others are copied.
 struct Growth(u32);
 
 impl Growth {
@@ -42,8 +42,8 @@ fn count(done: usize, why: Answer) -> Answer<ssize_t> {
     }
 }
 
-/// Sends a stream's next bytes with `post`, piece by piece, until all are sent, or it would have to wait and may not, or
-/// `post` says that there is no more to do.
+/// Sends a stream's next bytes with `post`, piece by piece, until all are sent, or it would have to
+/// wait and may not, or `post` says that there is no more to do.
 pub(super) fn send_all(
     conn: &Conn,
     from: &mut Pieces<'_>,

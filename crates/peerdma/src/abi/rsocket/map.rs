@@ -165,7 +165,8 @@ pub(crate) unsafe extern "C" fn riowrite(
         let mut at = offset.cast_unsigned();
         send_all(conn, &mut from, socket.may_wait(flags), |conn, core, wanted, from| {
             let Some((addr, left, key)) = conn.find_mapping(core, at) else {
-                // As of the original: what was written counts, and that is no error even if it is nothing.
+                // As of the original: what was written counts, and that is no error even if it is
+                // nothing.
                 tracing::info!(target: "peerdma::refusal", "riowrite: the peer has mapped nothing at offset {at}");
                 return Ok(false);
             };

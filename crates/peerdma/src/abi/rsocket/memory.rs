@@ -27,7 +27,8 @@ pub(super) struct Memory {
     mr: *mut Mr,
 }
 
-// SAFETY: the buffer is only reached through `Foreign`, which tolerates others, and the region is never changed.
+// SAFETY: the buffer is only reached through `Foreign`, which tolerates others, and the region is
+// never changed.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -200,7 +201,8 @@ impl<'a> Pieces<'a> {
         Ok(())
     }
 
-    /// How many of the next `wanted` bytes are in the piece that is used now; pieces without bytes are passed over.
+    /// How many of the next `wanted` bytes are in the piece that is used now; pieces without bytes
+    /// are passed over.
     fn here(&mut self, wanted: usize) -> usize {
         while self.pieces[self.piece].len() == self.used {
             self.piece += 1;

@@ -1,4 +1,5 @@
-//! rsockets (`rsocket(7)`): the socket calls of `librdmacm.so.1`, over the connection manager and the verbs of this library.
+//! rsockets (`rsocket(7)`): the socket calls of `librdmacm.so.1`, over the connection manager and
+//! the verbs of this library.
 //!
 //! ```text
 //!   rsend, rrecv, rpoll, ...      io, poll, option, map, epoll: one file for each kind of call
@@ -14,19 +15,22 @@
 //!
 //! # Who does what
 //!
-//! Programs call from any thread, and data moves in their calls. What must happen while a program does something else is done
-//! by one thread ([`service`]): it takes connections for listeners, goes on with connections whose sockets do not block,
-//! learns that a connection was ended, sends probes, and answers over UDP who a datagram socket is.
+//! Programs call from any thread, and data moves in their calls. What must happen while a program
+//! does something else is done by one thread ([`service`]): it takes connections for listeners,
+//! goes on with connections whose sockets do not block, learns that a connection was ended, sends
+//! probes, and answers over UDP who a datagram socket is.
 //!
 //! # Descriptors
 //!
-//! A socket is known by a descriptor that is its own as long as it lives: that of its event channel, or of its UDP socket. It
-//! means nothing to `poll(2)`, so that programs use [`poll::rpoll`].
+//! A socket is known by a descriptor that is its own as long as it lives: that of its event
+//! channel, or of its UDP socket. It means nothing to `poll(2)`, so that programs use
+//! [`poll::rpoll`].
 //!
 //! # Forks
 //!
-//! A child has the sockets of its parent in name only: the queue pairs are the parent's. It can close them, which the peer does
-//! not notice. The original is the same; `librspreload` with `RDMAV_FORK_SAFE` connects after the fork instead.
+//! A child has the sockets of its parent in name only: the queue pairs are the parent's. It can
+//! close them, which the peer does not notice. The original is the same; `librspreload` with
+//! `RDMAV_FORK_SAFE` connects after the fork instead.
 
 mod ask;
 mod conn;

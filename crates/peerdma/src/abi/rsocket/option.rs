@@ -172,7 +172,8 @@ unsafe fn set(
     Ok(())
 }
 
-/// Sets an option of a datagram socket: the UDP socket's, and the sizes of queue pairs that are made later.
+/// Sets an option of a datagram socket: the UDP socket's, and the sizes of queue pairs that are
+/// made later.
 ///
 /// # Safety
 ///
@@ -491,8 +492,8 @@ fn path_data(path: &SaPathRec) -> PathData {
     }
 }
 
-/// `fcntl(2)`. The argument is variadic in C; on all our machines it travels as a named one would, and a caller that passes
-/// none leaves garbage, which the commands without argument ignore.
+/// `fcntl(2)`. The argument is variadic in C; on all our machines it travels as a named one would,
+/// and a caller that passes none leaves garbage, which the commands without argument ignore.
 pub(crate) unsafe extern "C" fn rfcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
     call("rfcntl", || {
         let socket = find(fd)?;

@@ -18,7 +18,8 @@ const IN: c_short = libc::POLLIN | libc::POLLRDNORM;
 const OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;
 
 impl StreamSocket {
-    /// What `poll(2)` would say of it. With `arm` its descriptor becomes readable when that may change.
+    /// What `poll(2)` would say of it. With `arm` its descriptor becomes readable when that may
+    /// change.
     fn ready(&self, arm: bool) -> c_short {
         match (self.phase(), self.connected()) {
             (Phase::Listening, _) if self.has_connections() => IN,
@@ -96,8 +97,8 @@ pub(super) fn poll(fds: &mut [pollfd], timeout_ms: c_int) -> Answer<c_int> {
     wait(fds, deadline(timeout_ms), None)
 }
 
-/// Waits until a descriptor is ready, or the deadline is over, or, if `stop` is given, those who watch are told and it then
-/// says so.
+/// Waits until a descriptor is ready, or the deadline is over, or, if `stop` is given, those who
+/// watch are told and it then says so.
 pub(super) fn wait(
     fds: &mut [pollfd],
     deadline: Option<Instant>,

@@ -203,7 +203,8 @@ pub(crate) fn fork_parent() {
 pub(crate) fn fork_child() {
     if let Some((_working, mut service)) = HELD.take() {
         service.thread = None;
-        // Their queue pairs are the parent's; what is freed with the last reference would be the husk of one.
+        // Their queue pairs are the parent's; what is freed with the last reference would be the
+        // husk of one.
         std::mem::forget(std::mem::take(&mut service.sockets));
     }
 }

@@ -26,7 +26,8 @@ use crate::abi::rdmacm::option::rdma_set_option;
 use crate::abi::rdmacm::{Answer, Failure};
 use crate::abi::types::rdma::{CmId, ConnParam, event_type, port_space};
 
-/// How often an address or a route is asked for again, each time for twice as long, beginning with a second.
+/// How often an address or a route is asked for again, each time for twice as long, beginning with
+/// a second.
 const RETRIES: u32 = 6;
 /// Connections that wait for `raccept` at most, whatever the backlog.
 const QUEUE: usize = 128;
@@ -46,7 +47,8 @@ pub(super) struct StreamSocket {
 /// An identifier of the connection manager with a channel of its own.
 struct Id(*mut CmId);
 
-// SAFETY: the identifier synchronizes itself; what C gives to programs in it is only touched under `phase`.
+// SAFETY: the identifier synchronizes itself; what C gives to programs in it is only touched under
+// `phase`.
 unsafe impl Send for Id {}
 // SAFETY: as above.
 unsafe impl Sync for Id {}
@@ -107,7 +109,8 @@ impl StreamSocket {
         let made =
             unsafe { rdma_create_id(ptr::null_mut(), &raw mut id, NOTHING, port_space::TCP) };
         called(made)?;
-        // SAFETY: it was made just now; the family is what `rgetsockname` says before there is an address.
+        // SAFETY: it was made just now; the family is what `rgetsockname` says before there is an
+        // address.
         unsafe { (*id).route.addr.src_storage.ss_family = domain as libc::sa_family_t };
         let stream = Self::around(id, Phase::New);
         Ok(Socket::new(stream.channel(), Kind::Stream(Box::new(stream))))
@@ -184,7 +187,8 @@ impl StreamSocket {
         }
         let bell = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(|error| Failure::new(error.raw_os_error(), format!("rlisten: {error}")))?;
-        // Requests beyond the backlog wait in the connection manager; beyond that they are lost, and asked again after seconds.
+        // Requests beyond the backlog wait in the connection manager; beyond that they are lost,
+        // and asked again after seconds.
         let waiting = backlog.max(REQUESTS);
         // SAFETY: contract: the identifier is ours.
         called(unsafe { rdma_listen(self.id(), waiting) })?;
@@ -293,7 +297,8 @@ impl StreamSocket {
         unsafe { complete(self.id()) }
     }
 
-    /// Goes through the steps of a connection until one has to wait, which is EAGAIN. `done` is what came of the step it is at.
+    /// Goes through the steps of a connection until one has to wait, which is EAGAIN. `done` is
+    /// what came of the step it is at.
     fn go_on(&self, socket: &Socket, phase: &mut Phase, done: Answer) -> Answer {
         let mut done = done;
         loop {
@@ -363,7 +368,8 @@ impl StreamSocket {
         let said = if param.private_data.is_null() {
             &[]
         } else {
-            // SAFETY: the private data of an event is as long as it says, and lives as long as the event.
+            // SAFETY: the private data of an event is as long as it says, and lives as long as the
+            // event.
             unsafe {
                 std::slice::from_raw_parts(
                     param.private_data.cast::<u8>(),
@@ -427,7 +433,8 @@ impl StreamSocket {
                 if done.is_err_and(|failure| failure.errno() == libc::EAGAIN) {
                     return;
                 }
-                // SAFETY: the identifier is ours; only this thread takes its events once it is connected.
+                // SAFETY: the identifier is ours; only this thread takes its events once it is
+                // connected.
                 let event = unsafe { (*self.id()).event };
                 // SAFETY: the identifier holds the event that was taken just now, if any.
                 let Some(event) = (unsafe { event.as_ref() }) else { return };
@@ -466,7 +473,8 @@ impl StreamSocket {
         }
         if let Err(failure) = accepted {
             tracing::info!(target: "peerdma::rsocket", "a connection is refused: {failure:?}");
-            // SAFETY: contract: the identifier is ours. One that was answered cannot be refused any more.
+            // SAFETY: contract: the identifier is ours. One that was answered cannot be refused any
+            // more.
             unsafe { rdma_reject(stream.id(), ptr::null(), 0) };
         }
         let mut phase = stream.lock();

@@ -64,7 +64,8 @@ impl Watchers {
     /// From now on, until the result is dropped, changes of the socket wake `waker`.
     pub(super) fn watch(&self, waker: &Arc<Waker>) -> Watch<'_> {
         self.all().push(Arc::clone(waker));
-        // ORDERING: whoever waits counts itself before it looks at the socket; whoever changes it looks here afterwards.
+        // ORDERING: whoever waits counts itself before it looks at the socket; whoever changes it
+        // looks here afterwards.
         self.count.fetch_add(1, Ordering::SeqCst);
         Watch { watchers: self, waker: Arc::clone(waker) }
     }

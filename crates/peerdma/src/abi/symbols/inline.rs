@@ -1,5 +1,5 @@
-//! The verbs that have no symbol: `<infiniband/verbs.h>` defines them inline, as a call through a pointer that the library
-//! stored in an object.
+//! The verbs that have no symbol: `<infiniband/verbs.h>` defines them inline, as a call through a
+//! pointer that the library stored in an object.
 
 use super::Answer::{In, Refuse};
 use super::Inline;

@@ -1,9 +1,10 @@
 //! Every symbol of `libpeerdma.so`, in tables: its name, its version nodes, and what answers.
 //!
-//! These tables are the one source of the library's symbol table. `build.rs` reads them and writes the linker's version
-//! script and, for each row, the exported entry: a jump to the function that implements it, or a stub that refuses by
-//! the convention of the call. `docs/VERBS_MATRIX.md` is generated from the same rows. To implement a verb, write its
-//! function and change its row from [`Answer::Refuse`] to [`Answer::In`].
+//! These tables are the one source of the library's symbol table. `build.rs` reads them and writes
+//! the linker's version script and, for each row, the exported entry: a jump to the function that
+//! implements it, or a stub that refuses by the convention of the call. `docs/VERBS_MATRIX.md` is
+//! generated from the same rows. To implement a verb, write its function and change its row from
+//! [`Answer::Refuse`] to [`Answer::In`].
 //!
 //! | table | what | library of rdma-core 65 |
 //! |---|---|---|
@@ -43,7 +44,8 @@ pub(crate) enum Refusal {
 pub(crate) enum Answer {
     /// The function of the same name in this module of `abi`.
     In(&'static str),
-    /// The same, and it looks at its arguments, but what it says in the end is always no: what it says, and why.
+    /// The same, and it looks at its arguments, but what it says in the end is always no: what it
+    /// says, and why.
     Never(&'static str, &'static str, &'static str),
     /// A stub that touches no argument, and why there is no more.
     Refuse(Refusal, &'static str),
@@ -58,7 +60,8 @@ pub(crate) struct Symbol {
     pub(crate) name: &'static str,
     /// The version nodes it exists in, oldest first.
     pub(crate) nodes: &'static [&'static str],
-    /// Whether a program linked today may bind to it. Its newest version is then the default one (`@@`).
+    /// Whether a program linked today may bind to it. Its newest version is then the default one
+    /// (`@@`).
     pub(crate) linkable: bool,
     /// What answers.
     pub(crate) answer: Answer,
@@ -71,7 +74,8 @@ pub(crate) struct Inline {
     pub(crate) name: &'static str,
     /// The pointer the header calls through.
     pub(crate) through: &'static str,
-    /// What answers. A refused one is a NULL pointer, for which the header itself answers EOPNOTSUPP.
+    /// What answers. A refused one is a NULL pointer, for which the header itself answers
+    /// EOPNOTSUPP.
     pub(crate) answer: Answer,
 }
 

@@ -1,5 +1,5 @@
-//! Symbols for `libpeerdma-preload.so`, `libpeerdma-cuda.so` and `libpeerdma-ze.so`, which come from the same build. Programs have no
-//! use for them, and they change from version to version.
+//! Symbols for `libpeerdma-preload.so`, `libpeerdma-cuda.so` and `libpeerdma-ze.so`, which come
+//! from the same build. Programs have no use for them, and they change from version to version.
 
 use super::Answer::In;
 use super::{Symbol, verb};

@@ -1,9 +1,9 @@
-//! The private symbols of `libibverbs.so.1`: what a vendor library (`libmlx5.so.1`, `libefa.so.1`, a plug-in) calls to send
-//! commands to the kernel driver of its device.
+//! The private symbols of `libibverbs.so.1`: what a vendor library (`libmlx5.so.1`, `libefa.so.1`,
+//! a plug-in) calls to send commands to the kernel driver of its device.
 //!
-//! Such a library binds all of them when it is loaded, so they must exist, in the version node of the rdma-core it was
-//! built with, for the program that links it to start at all. It then registers a driver for devices that are not here,
-//! and calls nothing else.
+//! Such a library binds all of them when it is loaded, so they must exist, in the version node of
+//! the rdma-core it was built with, for the program that links it to start at all. It then
+//! registers a driver for devices that are not here, and calls nothing else.
 
 use super::Answer::{Byte, In, Refuse};
 use super::Refusal::{Errno, MinusOne, Null, Silent};

@@ -1,5 +1,5 @@
-//! The symbols of `librdmacm.so.1`, sorted by name. They live in this library because the connection manager and the
-//! verbs must share one engine.
+//! The symbols of `librdmacm.so.1`, sorted by name. They live in this library because the
+//! connection manager and the verbs must share one engine.
 
 use super::Answer::In;
 use super::{Symbol, verb};

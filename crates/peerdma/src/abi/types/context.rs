@@ -68,7 +68,8 @@ pub(crate) type DestroyFlow = unsafe extern "C" fn(*mut Flow) -> c_int;
 pub(crate) type CreateSrqEx = unsafe extern "C" fn(*mut Context, *mut SrqInitAttrEx) -> *mut Srq;
 
 c_struct! {
-    /// The pointers of 2006. Those named `_compat_` were once called by programs and are not any more.
+    /// The pointers of 2006. Those named `_compat_` were once called by programs and are not any
+    /// more.
     pub(crate) struct ContextOps = "struct ibv_context_ops" {
         _compat_query_device: Option<QueryDevice>,
         _compat_query_port: Option<QueryPortCompat>,
@@ -119,8 +120,8 @@ c_struct! {
 }
 
 c_struct! {
-    /// The open device with the pointers added since. It grows at the start: `context` is always last and `sz` stands
-    /// right before it.
+    /// The open device with the pointers added since. It grows at the start: `context` is always
+    /// last and `sz` stands right before it.
     #[expect(non_snake_case, reason = "C names them so")]
     pub(crate) struct VerbsContext = "struct verbs_context" {
         free_buf: Absent,

@@ -18,7 +18,8 @@ c_struct! {
 }
 
 c_struct! {
-    /// A completion queue. `mutex`, `cond` and the two counters make destruction wait for acknowledged events.
+    /// A completion queue. `mutex`, `cond` and the two counters make destruction wait for
+    /// acknowledged events.
     pub(crate) struct Cq = "struct ibv_cq" {
         context: *mut Context,
         channel: *mut CompChannel,
@@ -42,8 +43,8 @@ pub(crate) type ReadU64 = unsafe extern "C" fn(*mut CqEx) -> u64;
 pub(crate) type ReadTmInfo = unsafe extern "C" fn(*mut CqEx, *mut WcTmInfo);
 
 c_struct! {
-    /// A completion queue that is read one completion at a time. Its first fields are those of a [`Cq`], and it is used as
-    /// one.
+    /// A completion queue that is read one completion at a time. Its first fields are those of a
+    /// [`Cq`], and it is used as one.
     pub(crate) struct CqEx = "struct ibv_cq_ex" {
         context: *mut Context,
         channel: *mut CompChannel,

@@ -190,8 +190,8 @@ c_struct! {
 }
 
 c_struct! {
-    /// The state of a port. `ibv_query_port` the symbol writes no further than `flags`; the header's inline function
-    /// passes the program's size.
+    /// The state of a port. `ibv_query_port` the symbol writes no further than `flags`; the
+    /// header's inline function passes the program's size.
     #[derive(Clone, Copy)]
     pub(crate) struct PortAttr = "struct ibv_port_attr" {
         state: CEnum,

@@ -1,15 +1,18 @@
-//! The structures of `<infiniband/verbs.h>` and `<rdma/rdma_cma.h>` as of rdma-core 65: what a compiled program and this library both read.
+//! The structures of `<infiniband/verbs.h>` and `<rdma/rdma_cma.h>` as of rdma-core 65: what a
+//! compiled program and this library both read.
 //!
-//! The header's inline functions reach through these structures, so their layout is the ABI as much as the symbols are.
-//! Field names are C's. Enumerations are plain integers, because a C program may store any value in them. What a program
-//! only hands around (`struct ibv_counters`, ...) is an opaque pointer here.
+//! The header's inline functions reach through these structures, so their layout is the ABI as much
+//! as the symbols are. Field names are C's. Enumerations are plain integers, because a C program
+//! may store any value in them. What a program only hands around (`struct ibv_counters`, ...) is an
+//! opaque pointer here.
 //!
-//! Structures grow at their end (`ibv_port_attr`, `ibv_device_attr_ex`), and a program built with an older header has
-//! less room: such calls carry the size, and nothing may be written beyond it. `verbs_context` grows at its *start*: the
-//! `ibv_context` that programs hold is its last field, and `sz` says how far it reaches before that.
+//! Structures grow at their end (`ibv_port_attr`, `ibv_device_attr_ex`), and a program built with
+//! an older header has less room: such calls carry the size, and nothing may be written beyond it.
+//! `verbs_context` grows at its *start*: the `ibv_context` that programs hold is its last field,
+//! and `sz` says how far it reaches before that.
 //!
-//! [`c_struct!`] declares each structure once and, in tests, also lists its fields, so that `layout` can compare all of
-//! them with the C compiler's.
+//! [`c_struct!`] declares each structure once and, in tests, also lists its fields, so that
+//! `layout` can compare all of them with the C compiler's.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -32,7 +35,8 @@ pub(crate) mod wr;
 /// Something a program passes and this library does not look into.
 pub(crate) type Opaque = c_void;
 
-/// A function pointer that this library leaves NULL: the inline functions of the header then answer EOPNOTSUPP.
+/// A function pointer that this library leaves NULL: the inline functions of the header then answer
+/// EOPNOTSUPP.
 pub(crate) type Absent = Option<extern "C" fn()>;
 
 /// An enumeration of C without negative values.

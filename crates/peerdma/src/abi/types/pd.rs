@@ -34,7 +34,8 @@ c_struct! {
 }
 
 c_struct! {
-    /// What a parent domain is over, and the allocators of what a provider keeps in the program's memory.
+    /// What a parent domain is over, and the allocators of what a provider keeps in the program's
+    /// memory.
     pub(crate) struct ParentDomainInitAttr = "struct ibv_parent_domain_init_attr" {
         pd: *mut Pd,
         td: *mut Td,

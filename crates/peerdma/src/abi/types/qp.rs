@@ -61,7 +61,8 @@ pub(crate) type WrFlush = unsafe extern "C" fn(*mut QpEx, u32, u64, size_t, u8, 
 pub(crate) type WrComplete = unsafe extern "C" fn(*mut QpEx) -> c_int;
 
 c_struct! {
-    /// A queue pair whose work requests are built by calls. It begins with a [`Qp`], and is used as one.
+    /// A queue pair whose work requests are built by calls. It begins with a [`Qp`], and is used as
+    /// one.
     pub(crate) struct QpEx = "struct ibv_qp_ex" {
         qp_base: Qp,
         comp_mask: u64,
@@ -129,7 +130,8 @@ c_struct! {
 }
 
 c_struct! {
-    /// How to create a QP, extended. Its first fields are those of [`QpInitAttr`]; only what `comp_mask` names may be read.
+    /// How to create a QP, extended. Its first fields are those of [`QpInitAttr`]; only what
+    /// `comp_mask` names may be read.
     pub(crate) struct QpInitAttrEx = "struct ibv_qp_init_attr_ex" {
         qp_context: *mut c_void,
         send_cq: *mut Cq,

@@ -1,7 +1,7 @@
 //! The structures of `<rdma/rdma_cma.h>`, and the path record of `<infiniband/sa.h>`.
 //!
-//! The inline functions of `<rdma/rdma_verbs.h>` reach through [`CmId`]: its queues, channels and domain are as much the
-//! ABI as the symbols are.
+//! The inline functions of `<rdma/rdma_verbs.h>` reach through [`CmId`]: its queues, channels and
+//! domain are as much the ABI as the symbols are.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -75,7 +75,8 @@ pub(crate) mod rai {
 }
 
 c_struct! {
-    /// A path, as a subnet manager would describe it. Integers of more than a byte that C calls `__be` are in network order.
+    /// A path, as a subnet manager would describe it. Integers of more than a byte that C calls
+    /// `__be` are in network order.
     #[derive(Clone, Copy)]
     pub(crate) struct SaPathRec = "struct ibv_sa_path_rec" {
         dgid: Gid,

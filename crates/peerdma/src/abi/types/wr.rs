@@ -63,7 +63,8 @@ pub(crate) union Remote {
     pub(crate) ud: Ud,
 }
 
-/// A memory window to bind. C overlays this with the header of a raw packet to segment, which is smaller.
+/// A memory window to bind. C overlays this with the header of a raw packet to segment, which is
+/// smaller.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct BindMw {
@@ -73,7 +74,8 @@ pub(crate) struct BindMw {
 }
 
 c_struct! {
-    /// A send request. `imm_data` is in network order, or the key to invalidate in host order, as the opcode says.
+    /// A send request. `imm_data` is in network order, or the key to invalidate in host order, as
+    /// the opcode says.
     pub(crate) struct SendWr = "struct ibv_send_wr" {
         wr_id: u64,
         next: *mut SendWr,

@@ -105,7 +105,8 @@ impl Memory {
         self.kind
     }
 
-    /// Who exported it, if it is a dma-buf: `udmabuf`, or peerdma itself where the kernel has none for us.
+    /// Who exported it, if it is a dma-buf: `udmabuf`, or peerdma itself where the kernel has none
+    /// for us.
     pub(crate) fn exporter(&self) -> Option<&str> {
         self.exporter.as_deref()
     }

@@ -1,4 +1,5 @@
-//! The target of the demo: does what lines on its standard input say, and answers each with `ok` or a reason.
+//! The target of the demo: does what lines on its standard input say, and answers each with `ok` or
+//! a reason.
 
 use std::io::{BufRead, Write};
 

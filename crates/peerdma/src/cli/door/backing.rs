@@ -1,10 +1,12 @@
 //! Where the tree exists as real files, so that real descriptors of it can be given away.
 //!
-//! The first choice is a tmpfs that is mounted nowhere: only its root descriptor exists, it vanishes with the last
-//! descriptor in it, whoever dies, and `/proc/self/fd` shows its files as `/sys/...`. A helper process makes it, since
-//! that takes a user namespace of one's own where one is not privileged. Where that is forbidden, and for the preload
-//! library, which needs a path, it is a directory in `XDG_RUNTIME_DIR`, `TMPDIR`, `/dev/shm` or `/tmp`; its maker holds a lock on it
-//! and removes it, and one whose lock is free is somebody's who was killed: the next run removes it.
+//! The first choice is a tmpfs that is mounted nowhere: only its root descriptor exists, it
+//! vanishes with the last descriptor in it, whoever dies, and `/proc/self/fd` shows its files as
+//! `/sys/...`. A helper process makes it, since that takes a user namespace of one's own where one
+//! is not privileged. Where that is forbidden, and for the preload library, which needs a path, it
+//! is a directory in `XDG_RUNTIME_DIR`, `TMPDIR`, `/dev/shm` or `/tmp`; its maker holds a lock on
+//! it and removes it, and one whose lock is free is somebody's who was killed: the next run removes
+//! it.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
@@ -77,7 +79,8 @@ impl Backing {
         self.named.as_deref()
     }
 
-    /// A path as `/proc` shows it, in the program's terms: a file of the backing is a file of `/sys`.
+    /// A path as `/proc` shows it, in the program's terms: a file of the backing is a file of
+    /// `/sys`.
     pub(super) fn virtual_path(&self, path: &Path) -> PathBuf {
         match self.named.as_ref().and_then(|root| path.strip_prefix(root).ok()) {
             Some(below) => Path::new("/").join(below),
@@ -147,11 +150,13 @@ fn mount(tree: &Tree) -> io::Result<OwnedFd> {
     Ok(root)
 }
 
-/// Enters a user namespace, in which one may mount a tmpfs; files in it belong to the same user as before.
+/// Enters a user namespace, in which one may mount a tmpfs; files in it belong to the same user as
+/// before.
 fn become_privileged() -> io::Result<()> {
     let uid = rustix::process::geteuid().as_raw();
     let gid = rustix::process::getegid().as_raw();
-    // SAFETY: the helper has one thread, and file descriptors (CLONE_FILES) are not among what is unshared.
+    // SAFETY: the helper has one thread, and file descriptors (CLONE_FILES) are not among what is
+    // unshared.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }?;
     fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
     fs::write("/proc/self/setgroups", "deny")?;
@@ -181,7 +186,8 @@ fn claim(base: &Path) -> io::Result<(PathBuf, File)> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             other => other?,
         }
-        // A sweeper may have found the directory before its lock was taken; then it is gone, or another's.
+        // A sweeper may have found the directory before its lock was taken; then it is gone, or
+        // another's.
         if let Some(root) = lock(&path) {
             return Ok((path, root));
         }

@@ -1,9 +1,11 @@
-//! The system calls that take a path and are watched: their numbers, and their arguments given names.
+//! The system calls that take a path and are watched: their numbers, and their arguments given
+//! names.
 
 /// One watched system call.
 pub(super) struct Watched {
     number: libc::c_long,
-    /// An argument and a mask: with any of these bits set the call is none of ours, and the filter allows it.
+    /// An argument and a mask: with any of these bits set the call is none of ours, and the filter
+    /// allows it.
     pub(super) unless: Option<(u32, u32)>,
     decode: fn(&[u64; 6]) -> Call,
 }
@@ -49,8 +51,8 @@ pub(super) enum Ask {
 
 /// Every watched call, the frequent ones first.
 ///
-/// A call that creates a file is not watched: nothing can be created in `/sys`. `AT_EMPTY_PATH` is how libc spells
-/// `fstat`, which needs no help.
+/// A call that creates a file is not watched: nothing can be created in `/sys`. `AT_EMPTY_PATH` is
+/// how libc spells `fstat`, which needs no help.
 pub(super) const WATCHED: &[Watched] = &[
     Watched {
         number: libc::SYS_openat,

@@ -1,4 +1,5 @@
-//! What the front, the supervisor and the program say to each other: one message a packet, descriptors beside it.
+//! What the front, the supervisor and the program say to each other: one message a packet,
+//! descriptors beside it.
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -29,7 +30,8 @@ pub(super) enum Message {
     Go(Option<PathBuf>),
     /// Supervisor to front: the program has started.
     Started { program: OwnedFd, door: Option<SharedDoor> },
-    /// Supervisor to front: the program has ended, with this wait status, and so does the supervisor.
+    /// Supervisor to front: the program has ended, with this wait status, and so does the
+    /// supervisor.
     Ended(i32),
     /// Supervisor to front: the program has ended, and left somebody who needs the supervisor.
     Left(i32),

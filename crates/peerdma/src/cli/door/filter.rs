@@ -1,8 +1,8 @@
 //! The seccomp filter: a classic BPF program over the number and arguments of a system call.
 //!
-//! Calls that are not watched are allowed whatever their arguments, which the kernel finds out once and remembers in a
-//! bitmap: they pay for no BPF. It cannot read paths, so each watched call costs a round trip to the supervisor; some
-//! are let off by a flag argument.
+//! Calls that are not watched are allowed whatever their arguments, which the kernel finds out once
+//! and remembers in a bitmap: they pay for no BPF. It cannot read paths, so each watched call costs
+//! a round trip to the supervisor; some are let off by a flag argument.
 
 use super::call::WATCHED;
 

@@ -1,4 +1,5 @@
-//! The front: the process that was started as `peerdma run`. It stands for the program towards whoever started it.
+//! The front: the process that was started as `peerdma run`. It stands for the program towards
+//! whoever started it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +13,8 @@ use super::channel::{Channel, Message};
 use super::process::{self, Signals};
 use super::supervisor::Door;
 
-/// Signals the program gets when somebody sends them to us. Those that stop and continue a process act on us as on any.
+/// Signals the program gets when somebody sends them to us. Those that stop and continue a process
+/// act on us as on any.
 pub(super) const FORWARDED: [i32; 8] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -36,7 +38,8 @@ pub(super) fn run(supervisor: Channel, pid: Pid, signals: Signals) -> io::Result
         let (message, signal) = wait(&[supervisor.as_fd(), signals.as_fd()])?;
         if signal {
             while let Some((signal, sent)) = signals.next() {
-                // The kernel's own reach the program as they reach us: a terminal's go to the process group.
+                // The kernel's own reach the program as they reach us: a terminal's go to the
+                // process group.
                 if sent {
                     // If the supervisor has been killed, the next message says so.
                     let _ = supervisor.send(&Message::Signal(signal));
@@ -71,7 +74,8 @@ pub(super) fn run(supervisor: Channel, pid: Pid, signals: Signals) -> io::Result
     }
 }
 
-/// What the front does when the supervisor is killed: the same, so that no call of the program fails.
+/// What the front does when the supervisor is killed: the same, so that no call of the program
+/// fails.
 struct Successor {
     program: OwnedFd,
     door: Option<Door>,

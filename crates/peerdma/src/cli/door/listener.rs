@@ -1,4 +1,5 @@
-//! The seccomp listener: installing the filter, receiving notifications, answering them (`seccomp_unotify(2)`).
+//! The seccomp listener: installing the filter, receiving notifications, answering them
+//! (`seccomp_unotify(2)`).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -39,16 +40,18 @@ pub(super) enum Answer {
 /// Where notifications of one filter arrive.
 pub(super) struct Listener {
     fd: OwnedFd,
-    /// The kernel clears and fills as many bytes as its own structure has, which may be more than ours.
+    /// The kernel clears and fills as many bytes as its own structure has, which may be more than
+    /// ours.
     buffer: Vec<u64>,
 }
 
 /// Installs the filter on this thread, for good, and gives the listener.
 ///
-/// A process that is privileged in its user namespace keeps its ability to run setuid programs; any other loses it
-/// (`PR_SET_NO_NEW_PRIVS`), since the kernel lets nobody else install a filter.
+/// A process that is privileged in its user namespace keeps its ability to run setuid programs; any
+/// other loses it (`PR_SET_NO_NEW_PRIVS`), since the kernel lets nobody else install a filter.
 pub(super) fn install() -> io::Result<OwnedFd> {
-    // A filter cannot be taken back, and an older kernel cannot put files into the program. (gVisor says 4.4.)
+    // A filter cannot be taken back, and an older kernel cannot put files into the program. (gVisor
+    // says 4.4.)
     if !is_at_least(rustix::system::uname().release().to_bytes(), (5, 9)) {
         return Err(io::Error::from_raw_os_error(libc::ENOSYS));
     }
@@ -76,12 +79,14 @@ fn install_as_we_are() -> io::Result<OwnedFd> {
         len: u16::try_from(code.len()).expect("the filter is far below BPF_MAXINSNS"),
         filter: code.as_mut_ptr(),
     };
-    // SPEC_ALLOW: old kernels would slow the whole program down by mitigations it did not ask for. WAIT_KILLABLE_RECV:
-    // signals (Go sends many) do not restart a call we have begun to answer; Linux 5.19.
+    // SPEC_ALLOW: old kernels would slow the whole program down by mitigations it did not ask for.
+    // WAIT_KILLABLE_RECV: signals (Go sends many) do not restart a call we have begun to answer;
+    // Linux 5.19.
     let base = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     let mut result = Err(io::ErrorKind::Unsupported.into());
     for flags in [base | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, base] {
-        // SAFETY: seccomp reads `program` and the instructions it points to, both alive here, and keeps neither.
+        // SAFETY: seccomp reads `program` and the instructions it points to, both alive here, and
+        // keeps neither.
         let fd = unsafe {
             libc::syscall(
                 libc::SYS_seccomp,
@@ -136,8 +141,8 @@ impl Listener {
         // The kernel refuses a buffer that is not zero.
         self.buffer.fill(0);
         let notification = self.buffer.as_mut_ptr().cast::<libc::seccomp_notif>();
-        // SAFETY: the buffer has at least the bytes the kernel said it writes, and the alignment of u64, which is that
-        // of the structure.
+        // SAFETY: the buffer has at least the bytes the kernel said it writes, and the alignment of
+        // u64, which is that of the structure.
         let failed = unsafe {
             libc::ioctl(self.fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, notification)
         } != 0;
@@ -148,7 +153,8 @@ impl Listener {
                 _ => Err(error),
             };
         }
-        // SAFETY: the buffer is large enough and aligned for the structure, whose every bit pattern is valid.
+        // SAFETY: the buffer is large enough and aligned for the structure, whose every bit pattern
+        // is valid.
         let notification = unsafe { notification.read() };
         Ok(Some(Notification {
             id: notification.id,
@@ -192,7 +198,8 @@ impl Listener {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Installs a file and returns its number from the call, in one step where the kernel can (5.14).
+    /// Installs a file and returns its number from the call, in one step where the kernel can
+    /// (5.14).
     fn put(&self, id: u64, file: BorrowedFd<'_>, cloexec: bool) -> io::Result<()> {
         let send = libc::SECCOMP_ADDFD_FLAG_SEND as u32;
         let mut result = self.add(id, file.as_raw_fd(), cloexec, send).map(drop);
@@ -202,7 +209,8 @@ impl Listener {
                 .and_then(|number| self.respond(id, number, 0, 0));
         }
         match result {
-            // The program's table of descriptors is full, for instance: the call fails as it would have.
+            // The program's table of descriptors is full, for instance: the call fails as it would
+            // have.
             Err(error) if error.raw_os_error() != Some(libc::ENOENT) => {
                 self.respond(id, 0, -error.raw_os_error().unwrap_or(libc::EMFILE), 0)
             }

@@ -1,10 +1,11 @@
 //! The sysfs door: how an unmodified program comes to see `/sys/class/infiniband`.
 //!
-//! Programs read `/sys` by libc, by raw system calls, from static binaries and from Go, so the door stands where all of
-//! them pass: a seccomp filter that hands the system calls which take a path to a supervisor (user notification).
-//! The supervisor reads the path from the program's memory. A path that is ours is answered from a private copy of the
-//! tree (`crate::sysfs`), by putting an open file into the program or by writing the result of `stat` or `readlink`
-//! into its memory; every other call is told to continue, untouched.
+//! Programs read `/sys` by libc, by raw system calls, from static binaries and from Go, so the door
+//! stands where all of them pass: a seccomp filter that hands the system calls which take a path to
+//! a supervisor (user notification). The supervisor reads the path from the program's memory. A
+//! path that is ours is answered from a private copy of the tree (`crate::sysfs`), by putting an
+//! open file into the program or by writing the result of `stat` or `readlink` into its memory;
+//! every other call is told to continue, untouched.
 //!
 //! ```text
 //!   peerdma run (front)            supervisor                         program, and all its descendants
@@ -14,15 +15,16 @@
 //!                                  backing: a detached tmpfs, or a directory under /tmp
 //! ```
 //!
-//! The supervisor is the program's parent because Yama lets only ancestors read a process's memory. It stays for as
-//! long as any process uses the filter (a daemon that outlives the program), and the front does not. Should it be
-//! killed, the front takes its place; should the front be killed, the supervisor kills the program it stood for.
+//! The supervisor is the program's parent because Yama lets only ancestors read a process's memory.
+//! It stays for as long as any process uses the filter (a daemon that outlives the program), and
+//! the front does not. Should it be killed, the front takes its place; should the front be killed,
+//! the supervisor kills the program it stood for.
 //!
-//! Where the kernel or a sandbox refuses the filter, the program gets `libpeerdma-preload.so`, which redirects libc's
-//! calls to the same tree in a directory that `PEERDMA_SYSFS` names.
+//! Where the kernel or a sandbox refuses the filter, the program gets `libpeerdma-preload.so`,
+//! which redirects libc's calls to the same tree in a directory that `PEERDMA_SYSFS` names.
 //!
-//! The door is a convenience and not a boundary: a program may change a path between our reading it and the kernel's,
-//! and gains nothing by it.
+//! The door is a convenience and not a boundary: a program may change a path between our reading it
+//! and the kernel's, and gains nothing by it.
 
 #![allow(unsafe_code, reason = "fork, seccomp and signalfd have no safe form")]
 
@@ -55,7 +57,8 @@ pub(crate) struct Launch {
     pub(crate) tree: Tree,
     /// Whether to try seccomp at all.
     pub(crate) seccomp: bool,
-    /// `libpeerdma-preload.so` and the value of `LD_PRELOAD` that loads it, used where seccomp is refused.
+    /// `libpeerdma-preload.so` and the value of `LD_PRELOAD` that loads it, used where seccomp is
+    /// refused.
     pub(crate) preload: Option<Preload>,
 }
 
@@ -67,8 +70,9 @@ pub(crate) struct Preload {
     pub(crate) ld_preload: std::ffi::OsString,
 }
 
-/// Runs the program behind the door and returns as it does: its exit status, or 128 and the number of the signal that
-/// ended it. Must be called while the process has one thread, since it forks and goes on.
+/// Runs the program behind the door and returns as it does: its exit status, or 128 and the number
+/// of the signal that ended it. Must be called while the process has one thread, since it forks and
+/// goes on.
 pub(crate) fn run(launch: Launch) -> io::Result<ExitCode> {
     let (front, back) = channel::pair()?;
     let adopt = process::only_ancestors_may_read_memory();

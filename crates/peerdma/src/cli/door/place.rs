@@ -5,18 +5,18 @@ use crate::sysfs::{LISTINGS, served};
 /// Which part of our tree a path names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Something below a directory we answer for. The path starts at such a directory, and may go on with `..` and
-    /// links, which the kernel walks in the backing.
+    /// Something below a directory we answer for. The path starts at such a directory, and may go
+    /// on with `..` and links, which the kernel walks in the backing.
     Served(Vec<u8>),
     /// A directory itself, in which names of ours are listed with the kernel's.
     Listing(&'static str),
 }
 
-/// Whether a path as the program wrote it, absolute or not, could be ours. Every path of a program passes here, so it
-/// is one scan; it may say yes to a path that is not.
+/// Whether a path as the program wrote it, absolute or not, could be ours. Every path of a program
+/// passes here, so it is one scan; it may say yes to a path that is not.
 ///
-/// A relative path has the last name of a served directory in it, or starts from a directory of the backing that
-/// the program opened, where the kernel finds its way without us.
+/// A relative path has the last name of a served directory in it, or starts from a directory of the
+/// backing that the program opened, where the kernel finds its way without us.
 pub(super) fn may_be_ours(path: &[u8]) -> bool {
     path.windows(7).any(|part| match part[0] {
         b'p' => {
@@ -36,8 +36,8 @@ pub(super) fn may_be_ours(path: &[u8]) -> bool {
         || ends_with(path, b"drm")
 }
 
-/// Finds an absolute path in the tree. `.` and `..` are taken as they are written, without regard to links: on the way
-/// to the directories we serve there are none.
+/// Finds an absolute path in the tree. `.` and `..` are taken as they are written, without regard
+/// to links: on the way to the directories we serve there are none.
 pub(super) fn find(path: &[u8]) -> Option<Place> {
     let mut walked: Vec<&[u8]> = Vec::new();
     let mut rest = path;

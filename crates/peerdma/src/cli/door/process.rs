@@ -1,5 +1,5 @@
-//! What the standard library does not do with processes: fork and go on, take signals as messages, let go of everything
-//! inherited.
+//! What the standard library does not do with processes: fork and go on, take signals as messages,
+//! let go of everything inherited.
 
 use std::io;
 use std::mem::{self, MaybeUninit};
@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::process::Pid;
 
-/// Forks. `None` in the child. The process must have one thread: the child then may do what the parent may.
+/// Forks. `None` in the child. The process must have one thread: the child then may do what the
+/// parent may.
 pub(super) fn fork() -> io::Result<Option<Pid>> {
     // SAFETY: with one thread, no lock is held by a thread the child would lack.
     let pid = unsafe { libc::fork() };
@@ -93,8 +94,8 @@ impl Signals {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// The next signal that arrived: its number, and whether a process sent it rather than the kernel (a terminal sends
-    /// its signals to the whole process group).
+    /// The next signal that arrived: its number, and whether a process sent it rather than the
+    /// kernel (a terminal sends its signals to the whole process group).
     pub(super) fn next(&self) -> Option<(i32, bool)> {
         let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
         if rustix::io::read(&self.0, &mut info) != Ok(info.len()) {
@@ -115,15 +116,17 @@ impl AsFd for Signals {
 /// Ignores what stops a process of the terminal's, and writes to nobody.
 pub(super) fn ignore_stops() {
     for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGPIPE] {
-        // SAFETY: SIG_IGN is a disposition every one of these signals may have, and runs no code of ours.
+        // SAFETY: SIG_IGN is a disposition every one of these signals may have, and runs no code of
+        // ours.
         unsafe {
             libc::signal(signal, libc::SIG_IGN);
         };
     }
 }
 
-/// Lets go of the terminal, the pipes and the directory that belong to the program: only the descriptors in `keep`, and
-/// standard error if it is still needed, stay. Whoever waits for the program to close a pipe must not wait for us.
+/// Lets go of the terminal, the pipes and the directory that belong to the program: only the
+/// descriptors in `keep`, and standard error if it is still needed, stay. Whoever waits for the
+/// program to close a pipe must not wait for us.
 pub(super) fn let_go(keep: &[BorrowedFd<'_>], keep_stderr: bool) {
     let keep: Vec<RawFd> = keep.iter().map(AsRawFd::as_raw_fd).collect();
     let _ = std::env::set_current_dir("/");
@@ -133,8 +136,8 @@ pub(super) fn let_go(keep: &[BorrowedFd<'_>], keep_stderr: bool) {
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();
     for fd in open.into_iter().filter(|fd| *fd > 2 && !keep.contains(fd)) {
-        // SAFETY: what is not in `keep` was inherited from our parent, or was the listing's and is closed already; no
-        // value of this process owns it.
+        // SAFETY: what is not in `keep` was inherited from our parent, or was the listing's and is
+        // closed already; no value of this process owns it.
         unsafe {
             libc::close(fd);
         };

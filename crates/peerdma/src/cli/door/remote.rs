@@ -1,13 +1,13 @@
-//! The memory of a process that waits for an answer. It is never a slice: bytes are copied in and out by the kernel, and
-//! an address that does not hold is an error.
+//! The memory of a process that waits for an answer. It is never a slice: bytes are copied in and
+//! out by the kernel, and an address that does not hold is an error.
 
 use rustix::io::Errno;
 
 /// The longest path the kernel takes, with its terminator.
 const PATH_MAX: usize = 4096;
 
-/// Copies never run across a boundary of this size until the bytes before it are known to hold no terminator, since the
-/// page behind may not be there.
+/// Copies never run across a boundary of this size until the bytes before it are known to hold no
+/// terminator, since the page behind may not be there.
 const PAGE: u64 = 4096;
 
 /// A path read from a program, without its terminator.
@@ -47,8 +47,8 @@ impl Path {
 pub(super) fn read(tid: i32, address: u64, into: &mut [u8]) -> Result<usize, Errno> {
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: into.len() };
-    // SAFETY: `local` is a writable slice that nothing else uses meanwhile. The remote address is the other process's:
-    // the kernel checks it there and touches no memory of ours by it.
+    // SAFETY: `local` is a writable slice that nothing else uses meanwhile. The remote address is
+    // the other process's: the kernel checks it there and touches no memory of ours by it.
     let read = unsafe { libc::process_vm_readv(tid, &raw const local, 1, &raw const remote, 1, 0) };
     count(read)
 }
@@ -57,7 +57,8 @@ pub(super) fn read(tid: i32, address: u64, into: &mut [u8]) -> Result<usize, Err
 pub(super) fn write(tid: i32, address: u64, from: &[u8]) -> Result<(), Errno> {
     let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: from.len() };
-    // SAFETY: `local` is a slice that the call only reads. The remote address is the other process's, as in `read`.
+    // SAFETY: `local` is a slice that the call only reads. The remote address is the other
+    // process's, as in `read`.
     let written =
         unsafe { libc::process_vm_writev(tid, &raw const local, 1, &raw const remote, 1, 0) };
     if count(written)? == from.len() { Ok(()) } else { Err(Errno::FAULT) }

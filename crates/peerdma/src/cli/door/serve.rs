@@ -1,4 +1,5 @@
-//! Answering one call: reading its path, and if the path is ours, doing in the backing what the call asks.
+//! Answering one call: reading its path, and if the path is ours, doing in the backing what the
+//! call asks.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -40,8 +41,8 @@ pub(super) fn answer(
     let Some(call) = call::decode(notification.number, &notification.args) else {
         return Answer::Continue;
     };
-    // A path that cannot be read is for the kernel to refuse, with the errno it has for that; so is a process whose
-    // memory we may not read.
+    // A path that cannot be read is for the kernel to refuse, with the errno it has for that; so is
+    // a process whose memory we may not read.
     let Ok(path) = remote::Path::read(notification.tid, call.path) else {
         return Answer::Continue;
     };
@@ -55,7 +56,8 @@ pub(super) fn answer(
         base(backing, notification.tid, call.dir)
             .and_then(|base| place::find(&[&base, &b"/"[..], path].concat()))
     };
-    // The thread may have died, and its number be another's by now, while we read its memory and its descriptors.
+    // The thread may have died, and its number be another's by now, while we read its memory and
+    // its descriptors.
     if !listener.is_waiting(notification.id) {
         return Answer::Continue;
     }
@@ -126,7 +128,8 @@ impl Target<'_> {
         })
     }
 
-    /// Opening such a directory for reading gives the merged listing; anything else is the kernel's, if it has the directory.
+    /// Opening such a directory for reading gives the merged listing; anything else is the
+    /// kernel's, if it has the directory.
     fn list(&self, call: Call) -> Answer {
         match call.ask {
             Ask::Open(flags) if flags & (libc::O_PATH | libc::O_ACCMODE) as u64 == 0 => {
@@ -167,7 +170,8 @@ impl Target<'_> {
         }
         let field = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let resolve = ResolveFlags::from_bits_retain(field(16));
-        // A walk confined to the directory it starts from is one the kernel can do: the directory is open.
+        // A walk confined to the directory it starts from is one the kernel can do: the directory
+        // is open.
         if !RESOLVE_FLAGS.contains(resolve) {
             return Ok(Answer::Continue);
         }
@@ -216,8 +220,8 @@ impl Target<'_> {
                 resolve | ResolveFlags::IN_ROOT,
             )
         };
-        // A mount or a rename anywhere in the system while a ".." is walked makes the kernel unsure (openat2(2)). With
-        // RESOLVE_CACHED the same answer is the program's to have.
+        // A mount or a rename anywhere in the system while a ".." is walked makes the kernel unsure
+        // (openat2(2)). With RESOLVE_CACHED the same answer is the program's to have.
         let mut found = once();
         let mut tries = 1;
         while found.as_ref().err() == Some(&Errno::AGAIN)
@@ -243,8 +247,8 @@ impl Target<'_> {
 /// The kernel's `struct stat`, as bytes: it goes to the program as it comes.
 fn stat(file: OwnedFd) -> Result<[u8; size_of::<libc::stat>()], Errno> {
     let mut out = [0; size_of::<libc::stat>()];
-    // SAFETY: on 64-bit Linux the kernel's struct stat is libc's, so `out` has room for what the call writes; the path
-    // is an empty string.
+    // SAFETY: on 64-bit Linux the kernel's struct stat is libc's, so `out` has room for what the
+    // call writes; the path is an empty string.
     let result = unsafe {
         libc::syscall(
             libc::SYS_newfstatat,
@@ -260,7 +264,8 @@ fn stat(file: OwnedFd) -> Result<[u8; size_of::<libc::stat>()], Errno> {
 /// The kernel's `struct statx`, as bytes.
 fn statx(file: OwnedFd, mask: u32) -> Result<[u8; size_of::<libc::statx>()], Errno> {
     let mut out = [0; size_of::<libc::statx>()];
-    // SAFETY: `out` has the size of struct statx, which is fixed at 256 bytes; the path is an empty string.
+    // SAFETY: `out` has the size of struct statx, which is fixed at 256 bytes; the path is an empty
+    // string.
     let result = unsafe {
         libc::syscall(
             libc::SYS_statx,

@@ -1,5 +1,5 @@
-//! The supervisor: starts the program, answers its notifications, reports its end, and stays for as long as anybody
-//! uses the filter.
+//! The supervisor: starts the program, answers its notifications, reports its end, and stays for as
+//! long as anybody uses the filter.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,8 +14,8 @@ use super::listener::Listener;
 use super::process::{self, Mask, Signals};
 use super::{Launch, program, remote, serve};
 
-/// A byte that is at the same address in the program until it execs: whether it can be read says whether the program's
-/// memory can.
+/// A byte that is at the same address in the program until it execs: whether it can be read says
+/// whether the program's memory can.
 static PROBE: u8 = 1;
 
 /// The door, while somebody uses it.
@@ -29,7 +29,8 @@ impl Door {
         Ok(Self { listener: Listener::new(listener)?, backing })
     }
 
-    /// Answers what has arrived. False when nobody uses the filter any more, or it cannot be served.
+    /// Answers what has arrived. False when nobody uses the filter any more, or it cannot be
+    /// served.
     pub(super) fn serve(&mut self, ready: PollFlags) -> bool {
         if !ready.contains(PollFlags::IN) {
             return !ready.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
@@ -69,7 +70,8 @@ impl AsFd for Door {
     }
 }
 
-/// The supervisor's life. The program blocks the signals in `mask`; `adopt` makes the supervisor the parent of orphans.
+/// The supervisor's life. The program blocks the signals in `mask`; `adopt` makes the supervisor
+/// the parent of orphans.
 pub(super) fn run(
     launch: Launch,
     front: Channel,
@@ -98,15 +100,16 @@ pub(super) fn run(
 
     let (door, left) = open(&launch, &here, program)?;
     drop(here);
-    // The front may have been killed by now, which the poll below will tell; the program must not be forgotten for it.
+    // The front may have been killed by now, which the poll below will tell; the program must not
+    // be forgotten for it.
     let shared = door.as_ref().and_then(|door| share(door).ok());
     let _ = front.send(&Message::Started { program: handle, door: shared });
     Supervisor { front: Some(front), children, program: Some(program), door, left }.stay();
     Ok(ExitCode::SUCCESS)
 }
 
-/// Learns whether the program has a filter, and lets it go on: the door, and the backing of the preload library if it is
-/// that which the program uses.
+/// Learns whether the program has a filter, and lets it go on: the door, and the backing of the
+/// preload library if it is that which the program uses.
 fn open(
     launch: &Launch,
     channel: &Channel,
@@ -129,7 +132,8 @@ fn open(
     let door = match (listener, backing) {
         (None, _) => None,
         (Some(listener), Some(backing)) => Some(Door::new(listener, backing)?),
-        // The filter cannot be taken back: whoever is behind it finds nothing of ours, and every call continues.
+        // The filter cannot be taken back: whoever is behind it finds nothing of ours, and every
+        // call continues.
         (Some(listener), None) => Some(Door::new(listener, Backing::empty()?)?),
     };
     channel.send(&Message::Go(left.as_ref().and_then(Backing::named).map(|it| it.join("sys"))))?;
@@ -224,7 +228,8 @@ impl Supervisor {
         let message = self.front.as_ref().map(Channel::receive);
         let signal = match message {
             Some(Ok(Some(Message::Signal(signal)))) => signal,
-            // The front never closes before it has the status: it was killed, and takes the program with it.
+            // The front never closes before it has the status: it was killed, and takes the program
+            // with it.
             _ => {
                 self.front = None;
                 process::let_go(&self.fds(), false);

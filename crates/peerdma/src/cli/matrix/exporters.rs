@@ -13,7 +13,8 @@ use super::table::{Cell, Row};
 /// Bytes of each buffer.
 pub(super) const SIZE: u64 = 64 << 10;
 
-/// A GPU, a NIC and one whose memory is exported behind one switch, and another NIC at a root that turns nothing round.
+/// A GPU, a NIC and one whose memory is exported behind one switch, and another NIC at a root that
+/// turns nothing round.
 pub(super) struct Machine {
     tree: Arc<PciTree>,
     nic: Context,

@@ -105,7 +105,8 @@ impl Nic {
         let region = match self.pd.reg_whole_dmabuf(buffer.exported(), access) {
             Ok(region) => region,
             Err(refusal) => {
-                // The words are those of `dmabuf`, which knows the step; the kind is what an errno tells.
+                // The words are those of `dmabuf`, which knows the step; the kind is what an errno
+                // tells.
                 let step = ["attach", "pin", "map"]
                     .into_iter()
                     .find(|step| refusal.what().contains(&format!("refuses to {step}")));

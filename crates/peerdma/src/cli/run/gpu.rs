@@ -5,7 +5,8 @@ use std::process::Command;
 
 use crate::gpus::{self, PRESET};
 
-/// The variable that lists the paths of the render nodes, in the order of the GPUs, separated by commas.
+/// The variable that lists the paths of the render nodes, in the order of the GPUs, separated by
+/// commas.
 const NODES: &str = "PEERDMA_DRM_NODE";
 
 /// The first render node's minor number.
@@ -33,9 +34,9 @@ pub(super) fn announce_cuda(command: &mut Command) -> Result<gpu::Machine, Strin
     Ok(machine)
 }
 
-/// Chooses a node for each GPU of the configuration, and tells the program's libraries. A node that exists is a real
-/// GPU's and stays so: ours get the next numbers that are free. Those of Intel have a driver of Level Zero, and are on PCI: returns
-/// the machine that they are in.
+/// Chooses a node for each GPU of the configuration, and tells the program's libraries. A node that
+/// exists is a real GPU's and stays so: ours get the next numbers that are free. Those of Intel
+/// have a driver of Level Zero, and are on PCI: returns the machine that they are in.
 pub(super) fn announce(
     command: &mut Command,
     preset: &str,

@@ -14,7 +14,8 @@ const LIBRARY: &str = "libpeerdma.so";
 /// The name under which verbs programs ask for the library.
 pub(super) const VERBS: &str = "libibverbs.so.1";
 
-/// The name under which programs that were built with a hashed copy of CUDA's runtime find another one.
+/// The name under which programs that were built with a hashed copy of CUDA's runtime find another
+/// one.
 pub(super) const CUDA_RUNTIME: &str = "libcudart.so.12";
 
 /// Names that lead to one library.
@@ -30,7 +31,8 @@ const VERBS_NAMES: Names = Names {
     names: &[VERBS, "libibverbs.so", "librdmacm.so.1", "librdmacm.so"],
 };
 
-/// Every name of CUDA's libraries. Not beside the others: a verbs program on a machine with a real GPU has real ones.
+/// Every name of CUDA's libraries. Not beside the others: a verbs program on a machine with a real
+/// GPU has real ones.
 const CUDA_NAMES: Names = Names {
     directory: "libpeerdma-cuda.names",
     names: &[
@@ -81,8 +83,8 @@ fn list(directories: &[PathBuf]) -> String {
     names.join(" or ")
 }
 
-/// Finds the library: in the directory `PEERDMA_LIB_DIR` names; beside this executable, where Cargo leaves it; in
-/// `../lib`, where an installation has it.
+/// Finds the library: in the directory `PEERDMA_LIB_DIR` names; beside this executable, where Cargo
+/// leaves it; in `../lib`, where an installation has it.
 pub(super) fn find() -> Result<Library, LibraryError> {
     let candidates = match environment::var_os(LIB_DIR) {
         Some(path) => vec![PathBuf::from(path)],
@@ -99,8 +101,9 @@ pub(super) fn find() -> Result<Library, LibraryError> {
 }
 
 impl Library {
-    /// A directory with the names of the library as links. It stays: it is part of the installation, made at first use
-    /// if the installer did not. Where nobody may write beside the library, it is among the user's run-time files.
+    /// A directory with the names of the library as links. It stays: it is part of the
+    /// installation, made at first use if the installer did not. Where nobody may write beside the
+    /// library, it is among the user's run-time files.
     pub(super) fn names(&self) -> Result<PathBuf, LibraryError> {
         self.links(&VERBS_NAMES, LIBRARY)
     }
@@ -179,7 +182,8 @@ impl Library {
         self.link(directory, names, library)
     }
 
-    /// Makes the links that are not there yet or lead elsewhere. Others may do the same at the same time.
+    /// Makes the links that are not there yet or lead elsewhere. Others may do the same at the same
+    /// time.
     fn link(&self, directory: &Path, names: &Names, library: &str) -> io::Result<()> {
         match fs::create_dir(directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

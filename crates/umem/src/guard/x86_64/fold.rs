@@ -1,11 +1,12 @@
 //! CRC-32 with wide registers, on the way of a copy or without one.
 //!
-//! Who copies and computes gets the CRC from the registers that copy. In two passes the second one waits for the stores of the
-//! first to leave the store buffer: of 4 KiB that is as long as the CRC itself takes. Several pieces are taken in one call, as the end of
-//! each computation is a chain of instructions that wait for one another, during which the processor can begin the next.
+//! Who copies and computes gets the CRC from the registers that copy. In two passes the second one
+//! waits for the stores of the first to leave the store buffer: of 4 KiB that is as long as the CRC
+//! itself takes. Several pieces are taken in one call, as the end of each computation is a chain of
+//! instructions that wait for one another, during which the processor can begin the next.
 //!
-//! The folding is that of Intel's "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", with four registers
-//! of four parts each.
+//! The folding is that of Intel's "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
+//! Instruction", with four registers of four parts each.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -25,8 +26,8 @@ pub(super) fn prepare() {
     HAS_FOLDING.store(u8::from(has!("avx512f") && has!("vpclmulqdq")), Ordering::Relaxed);
 }
 
-/// Copies the first bytes, as many as can be copied and summed up in one pass: how many, and the CRC-32 of what `crc` is that of
-/// and of them.
+/// Copies the first bytes, as many as can be copied and summed up in one pass: how many, and the
+/// CRC-32 of what `crc` is that of and of them.
 ///
 /// # Safety
 ///
@@ -41,14 +42,15 @@ pub(in super::super) unsafe fn copy_crc32(
     if !folds(len) {
         return Ok((0, crc));
     }
-    // SAFETY: the caller's promise for the source; there are `len` bytes, at least one block, in `dst`, and one CRC; and the
-    // processor has the instructions.
+    // SAFETY: the caller's promise for the source; there are `len` bytes, at least one block, in
+    // `dst`, and one CRC; and the processor has the instructions.
     unsafe { peerdma_umem_copy_fold(dst.as_mut_ptr(), src, len, 1, &raw mut crc, 0) }
         .into_result()?;
     Ok((len, crc))
 }
 
-/// As [`crate::guard::copy_pieces_crc32`]. False, too, if they cannot be copied and summed up in one pass.
+/// As [`crate::guard::copy_pieces_crc32`]. False, too, if they cannot be copied and summed up in
+/// one pass.
 ///
 /// # Safety
 ///
@@ -64,8 +66,8 @@ pub(in super::super) unsafe fn copy_pieces_crc32(
         return false;
     }
     let dst = dst[first..].as_mut_ptr();
-    // SAFETY: the caller's promise for the source; `dst` has room for the pieces, which are blocks, there is a CRC for each, and
-    // at least one; and the processor has the instructions.
+    // SAFETY: the caller's promise for the source; `dst` has room for the pieces, which are blocks,
+    // there is a CRC for each, and at least one; and the processor has the instructions.
     let done =
         unsafe { peerdma_umem_copy_fold(dst, src, len, count, crcs.as_mut_ptr(), stride - len) };
     done.into_result().is_ok()
@@ -78,8 +80,8 @@ pub(in super::super) fn crc32_pieces(bytes: &[u8], pieces: Pieces, crcs: &mut [u
         return false;
     }
     let src = bytes[first..].as_ptr();
-    // SAFETY: all pieces are in `bytes`, they are blocks, there is a CRC for each, and at least one; nothing is written to but
-    // the CRCs; and the processor has the instructions.
+    // SAFETY: all pieces are in `bytes`, they are blocks, there is a CRC for each, and at least
+    // one; nothing is written to but the CRCs; and the processor has the instructions.
     unsafe { peerdma_umem_fold(ptr::null_mut(), src, len, count, crcs.as_mut_ptr(), stride - len) };
     true
 }
@@ -95,8 +97,9 @@ pub(in super::super) fn folds(len: usize) -> bool {
 }
 
 unsafe extern "C" {
-    /// Copies `count` pieces of `len` bytes, a multiple of [`BLOCK`] and not zero, and goes on with a CRC-32 at `crcs` over each. In
-    /// the destination there are `gap` bytes from the end of one to the next.
+    /// Copies `count` pieces of `len` bytes, a multiple of [`BLOCK`] and not zero, and goes on with
+    /// a CRC-32 at `crcs` over each. In the destination there are `gap` bytes from the end of one
+    /// to the next.
     fn peerdma_umem_copy_fold(
         dst: *mut u8,
         src: *const u8,
@@ -116,8 +119,8 @@ unsafe extern "C" {
     ) -> Outcome;
 }
 
-/// `x` to the power of `n`, modulo the polynomial of CRC-32, as a factor for `vpclmulqdq`: bits reflected, and one up because
-/// the product of two reflected factors is one bit short.
+/// `x` to the power of `n`, modulo the polynomial of CRC-32, as a factor for `vpclmulqdq`: bits
+/// reflected, and one up because the product of two reflected factors is one bit short.
 const fn power(n: u32) -> u64 {
     let mut value: u32 = 1 << 31;
     let mut i = 0;
@@ -139,8 +142,8 @@ pub(super) static FOLD: [[u64; 2]; 2] = [by(8 * BLOCK as u32), by(8 * 64)];
 /// The parts of a register to its last one, which stays.
 pub(super) static LANES: [[u64; 2]; 4] = [by(8 * 48), by(8 * 32), by(8 * 16), [0; 2]];
 
-/// From 128 bits to 96 and to 64; the polynomial and the quotient of Barrett's reduction, both reflected; and the bits of half a
-/// word.
+/// From 128 bits to 96 and to 64; the polynomial and the quotient of Barrett's reduction, both
+/// reflected; and the bits of half a word.
 pub(super) static REDUCE: [[u64; 2]; 3] =
     [[power(96), power(64)], [0x1_db71_0641, 0x1_f701_1641], [0xffff_ffff, 0]];
 
@@ -170,7 +173,8 @@ mod tests {
 
     #[test]
     fn the_factors_are_those_of_the_literature() {
-        // Intel's paper and every implementation of it have these for CRC-32 and four registers of 16 bytes.
+        // Intel's paper and every implementation of it have these for CRC-32 and four registers of
+        // 16 bytes.
         assert_eq!(FOLD[1], [0x1_5444_2bd4, 0x1_c6e4_1596]);
         assert_eq!(LANES[2], [0x1_7519_97d0, 0x0_ccaa_009e]);
         assert_eq!(REDUCE[0], [0x0_ccaa_009e, 0x1_63cd_6124]);
