@@ -43,7 +43,7 @@ pub(crate) struct Options {
     /// Run nothing: write the page from what each way said when it last ran.
     #[arg(long)]
     page: bool,
-    /// Only ways that have this word, such as cuda, dmabuf, shm or wire (may be repeated).
+    /// Only ways that have this word, such as cuda, dmabuf, ofi_rxm or wire (may be repeated).
     #[arg(long = "way", value_name = "WORD")]
     ways: Vec<String>,
     /// Only these tests, as pytest's `-k` has them.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::build::Built;
 use super::hosts::{FAR, NEAR, of_their_own};
 use super::pytest::Reader;
-use super::way::{Memory, Way};
+use super::way::Way;
 use crate::sh::{Outcome, root, target_dir};
 use crate::suites::{End, PYTHON, Verdicts, follow};
 
@@ -50,16 +50,6 @@ impl Way {
         }
         if let Some(expression) = expression {
             command.args(["--expression", expression]);
-        }
-        if self.provider == "shm" {
-            // Its addresses are names, which its sides tell each other. One test at a time, as the
-            // others are run.
-            command.args(["-b", "--nworkers", "1"]);
-        } else if self.memory == Memory::Ze && self.provider != "verbs" {
-            // The sides meet on TCP: otherwise they do by an empty message, which rxm sends by
-            // rendezvous as all of Level Zero's memory (rxm_msg.c:525), and of whose no bytes it
-            // moves none and completes nothing (rxm_cq.c:658).
-            command.arg("-b");
         }
         let client = if self.is_wire { FAR } else { NEAR };
         if let Some((_, utility)) = self.provider.split_once(';') {
