@@ -1,7 +1,9 @@
 //! docs/FABTESTS.md: what became of each test.
 
+use std::fmt::Write as _;
 use std::fs;
 
+use super::way::{WAYS, Way};
 use crate::sh::{Outcome, read, root, tool};
 use crate::suites::page::{others, programs, sums};
 use crate::suites::{Expected, Source, Verdicts};
@@ -22,6 +24,10 @@ pub(crate) fn write(columns: &[(String, Verdicts)], expected: &Expected) -> Outc
         day.trim()
     );
     sums(&mut page, "provider, memory, hosts", columns);
+    let has_run = |way: &String| columns.iter().any(|(on, _)| on == way);
+    for way in WAYS.iter().map(Way::words).filter(|way| !has_run(way)) {
+        writeln!(page, "| {way} | not run to the end this time | | |").expect("a String takes all");
+    }
     others(&mut page, columns, expected);
     programs(&mut page, columns);
     fs::write(root().join(PAGE), page).map_err(|err| format!("{PAGE}: {err}"))?;

@@ -9,7 +9,8 @@ pub(crate) struct Reader {
     verdicts: Verdicts,
     /// The test whose verdict has not come yet.
     pub(crate) running: Option<String>,
-    is_whole: bool,
+    /// Whether the run came to its end.
+    pub(crate) is_whole: bool,
 }
 
 impl Reader {
