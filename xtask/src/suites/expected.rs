@@ -7,6 +7,7 @@ use std::fs;
 use toml::{Table, Value};
 
 use super::{Verdict, Verdicts};
+use crate::counts::Counts;
 use crate::sh::{Outcome, root};
 
 /// The checked-in explanations.
@@ -63,6 +64,23 @@ impl Expected {
     /// Whether a test is known to fail.
     pub(crate) fn awaits(&self, on: &str, test: &str) -> bool {
         self.fail.iter().any(|entry| entry.fits(on, test))
+    }
+
+    /// Shows what became of the tests in one way, and what of it is not as the list has it, which
+    /// counts as failed even if it passed.
+    pub(crate) fn judge(&self, on: &str, verdicts: &Verdicts) -> Counts {
+        let [passed, skipped, failed] = verdicts.sums();
+        println!("\n{on}: {passed} pass, {skipped} skip, {failed} fail");
+        let complaints = self.complaints(on, verdicts);
+        for complaint in &complaints {
+            println!("not as expected: {on}: {complaint}");
+        }
+        // What is explained and did not pass is neither: the page has it.
+        Counts {
+            passed: passed.saturating_sub(self.stale(on, verdicts)) as u64,
+            failed: complaints.len() as u64,
+            ignored: 0,
+        }
     }
 
     /// What is not as the list has it.
