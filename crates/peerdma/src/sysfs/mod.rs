@@ -110,7 +110,6 @@ impl Tree {
             tree.dir(served);
         }
         tree.file("/sys/class/infiniband_verbs/abi_version", "6");
-        kernel::describe(&mut tree, false);
         for (index, facts) in nics.iter().enumerate() {
             nic::describe(&mut tree, index, facts);
         }
@@ -125,11 +124,13 @@ impl Tree {
         if gpus.iter().any(|gpu| gpu.is_of("xe")) {
             self.file("/sys/module/xe/srcversion", XE_SRCVERSION);
         }
-        if gpus.iter().any(|gpu| gpu.is_of("nvidia")) && nics.iter().any(|nic| nic.peermem) {
+        let has_peers =
+            gpus.iter().any(|gpu| gpu.is_of("nvidia")) && nics.iter().any(|nic| nic.peermem);
+        if has_peers {
             self.file("/sys/module/nvidia_peermem/version", cuda::DRIVER_VERSION);
             self.file("/sys/kernel/mm/memory_peers/nv_mem/version", cuda::DRIVER_VERSION);
-            kernel::describe(self, true);
         }
+        kernel::describe(self, has_peers);
         let nics = nics.iter().filter_map(|nic| nic.function.as_ref());
         let mut functions: Vec<_> = nics.flat_map(pci::Function::served).collect();
         functions.extend(gpus.iter().flat_map(GpuFacts::served));
