@@ -2,12 +2,11 @@
 //! in `target/cuda-rdma`.
 
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use crate::setup;
 use crate::sh::{Outcome, target_dir, tool};
-use crate::suites::built::{built, make};
+use crate::suites::built::{built, make, name};
 use crate::suites::{Source, toolkit, wheels};
 
 /// What the builds need beside what the tests need.
@@ -55,12 +54,11 @@ pub(crate) fn all(install: bool) -> Outcome<Vec<(&'static str, String)>> {
     let mut missing = Vec::new();
     for program in &PROGRAMS {
         let link = home().join(program.name);
-        let _ = fs::remove_file(&link);
         match (program.make)(&toolkit) {
-            Ok(dir) => {
-                symlink(&dir, &link).map_err(|err| format!("{}: {err}", link.display()))?;
-            }
+            Ok(dir) => name(&link, &dir)?,
             Err(why) => {
+                // One of an earlier list is not to be taken for it.
+                let _ = fs::remove_file(&link);
                 println!("no {}: {why}", program.name);
                 missing.push((program.name, why));
             }

@@ -1,13 +1,11 @@
 //! libfabric with device memory, its tests, and what their runner needs.
 
-use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::setup;
 use crate::sh::{Outcome, target_dir, tool};
-use crate::suites::built::{built, built_in, make};
+use crate::suites::built::{built, built_in, make, name};
 use crate::suites::{toolkit, wheels};
 
 /// What the builds need beside what the tests need.
@@ -53,11 +51,7 @@ pub(crate) fn all(install: bool) -> Outcome<Built> {
         Ok(vec![tool("./autogen.sh"), configure, make(), make_install()])
     })?;
     // Where tests look for it.
-    let home = target_dir().join("libfabric");
-    fs::create_dir_all(&home).map_err(|err| format!("{}: {err}", home.display()))?;
-    let link = home.join("installed");
-    let _ = fs::remove_file(&link);
-    symlink(installed(&source), &link).map_err(|err| format!("{}: {err}", link.display()))?;
+    name(&target_dir().join("libfabric/installed"), &installed(&source))?;
     Ok(Built { installed: installed(&source), python })
 }
 

@@ -1,6 +1,7 @@
 //! Building a source of others.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -33,9 +34,35 @@ pub(crate) fn built_in(dir: &Path, steps: impl FnOnce() -> Outcome<Vec<Command>>
     fs::write(&done, words).map_err(|err| format!("{}: {err}", done.display()))
 }
 
+/// Gives what was built a name that tests look for, in place of what had the name before.
+pub(crate) fn name(link: &Path, to: &Path) -> Outcome {
+    let failed = |err| format!("{}: {err}", link.display());
+    if let Some(dir) = link.parent() {
+        fs::create_dir_all(dir).map_err(failed)?;
+    }
+    let _ = fs::remove_file(link);
+    symlink(to, link).map_err(failed)
+}
+
 /// `make` that leaves the machine to others.
 pub(crate) fn make() -> Command {
     let mut make = tool("nice");
     make.args(["make", "-j2", "--silent"]);
     make
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_leads_to_what_was_built_last() {
+        let home = std::env::temp_dir().join(format!("peerdma-name-{}", std::process::id()));
+        let link = home.join("programs/suite");
+        for built in ["first", "second"] {
+            name(&link, Path::new(built)).expect("the folder is made");
+            assert_eq!(fs::read_link(&link).expect("it is a link"), Path::new(built));
+        }
+        fs::remove_dir_all(&home).expect("it was made here");
+    }
 }

@@ -1,9 +1,8 @@
 //! What programs that use CUDA are built with.
 
-use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
+use super::built::name;
 use super::wheels;
 use crate::sh::{Outcome, target_dir};
 
@@ -13,13 +12,11 @@ pub(crate) fn toolkit() -> Outcome<PathBuf> {
     let headers = wheels("cuda-headers")?.join("nvidia/cu13/include");
     let dir = target_dir().join("cuda-toolkit");
     let libraries = dir.join("lib64");
-    fs::create_dir_all(&libraries).map_err(|err| format!("{}: {err}", libraries.display()))?;
     let ours = target_dir().join("release/libpeerdma_cuda.so");
     let names = ["libcuda.so", "libcudart.so", "libnvidia-ml.so"];
     let links = names.map(|name| (libraries.join(name), ours.clone()));
     for (link, to) in links.into_iter().chain([(dir.join("include"), headers)]) {
-        let _ = fs::remove_file(&link);
-        symlink(to, &link).map_err(|err| format!("{}: {err}", link.display()))?;
+        name(&link, &to)?;
     }
     Ok(dir)
 }
