@@ -1,10 +1,12 @@
-//! How a library of names (`libpeerdma-cuda.so`, `libpeerdma-ze.so`) finds `libpeerdma.so`, where
-//! everything behind the names is.
+//! How a library of names (`libpeerdma-cuda.so`, `libpeerdma-hsa.so`, `libpeerdma-ze.so`) finds
+//! `libpeerdma.so`, where everything behind the names is.
 //!
 //! Loading such a library does not load `libpeerdma.so`: the first call does. If the program has it
 //! already, by whatever name, that one is taken, so that there is one GPU in a process; else the
 //! one that lies beside the library of names.
 #![allow(unsafe_code, reason = "it asks the dynamic linker")]
+
+mod entry;
 
 use core::ffi::{CStr, c_void};
 

@@ -1,6 +1,8 @@
 //! What C passes: pointers ([`umd::c`]), structures that name their kind and lead to others, and
 //! lists whose length is asked for first.
 
+pub(crate) use umd::c::text;
+
 use crate::status::{Refusal, Result};
 
 /// Where a result goes.
@@ -65,15 +67,7 @@ pub(crate) fn fill<T: Copy>(place: Out<T>, fill: impl FnOnce(&mut T)) -> Result<
     place.put(value)
 }
 
-/// Text as a field of a structure has it: cut to what there is room for, and ended by zeros.
-pub(crate) fn text<const N: usize>(text: &str) -> [u8; N] {
-    let mut field = [0; N];
-    let len = text.len().min(N - 1);
-    field[..len].copy_from_slice(&text.as_bytes()[..len]);
-    field
-}
-
-/// The same for structures of the program, whose kinds and chains stay what they are.
+/// [`list`] for structures of the program, whose kinds and chains stay what they are.
 pub(crate) fn list_filled<T: Copy>(
     count: Out<u32>,
     places: Out<T>,

@@ -3,8 +3,9 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+pub(crate) use umd::wait::{end_of, now, wait_until};
 use umem::HostBuf;
 
 use crate::status::{Refusal, Result, Status};
@@ -49,48 +50,6 @@ const SLOT: usize = 64;
 const STATE: usize = 0;
 const BEGAN: usize = 8;
 const ENDED: usize = 16;
-
-/// How long a wait spins, and how long it then sleeps before it looks again.
-const SPIN: Duration = Duration::from_micros(20);
-const SHORTEST: Duration = Duration::from_micros(20);
-const LONGEST: Duration = Duration::from_millis(1);
-
-/// The device's clock: nanoseconds.
-pub(crate) fn now() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
-}
-
-/// When a wait of so many nanoseconds ends; never for the largest number, and for those that no
-/// clock reaches.
-pub(crate) fn end_of(timeout: u64) -> Option<Instant> {
-    if timeout == u64::MAX {
-        return None;
-    }
-    Instant::now().checked_add(Duration::from_nanos(timeout))
-}
-
-/// Waits until `is_done`, or `end`. Returns whether it is done.
-pub(crate) fn wait_until(is_done: impl Fn() -> bool, end: Option<Instant>) -> bool {
-    let begun = Instant::now();
-    let mut pause = SHORTEST;
-    loop {
-        if is_done() {
-            return true;
-        }
-        let now = Instant::now();
-        let left = end.map(|end| end.saturating_duration_since(now));
-        if left.is_some_and(|left| left.is_zero()) {
-            return false;
-        }
-        if now.duration_since(begun) < SPIN {
-            std::hint::spin_loop();
-            continue;
-        }
-        std::thread::sleep(left.map_or(pause, |left| left.min(pause)));
-        pause = (pause * 2).min(LONGEST);
-    }
-}
 
 impl Pool {
     /// # Errors

@@ -203,6 +203,14 @@ impl<E: Error> Text<E> {
     }
 }
 
+/// Text as a field of a structure has it: cut to what there is room for, and ended by zeros.
+pub fn text<const N: usize>(text: &str) -> [u8; N] {
+    let mut field = [0; N];
+    let len = text.len().min(N - 1);
+    field[..len].copy_from_slice(&text.as_bytes()[..len]);
+    field
+}
+
 fn null<E: Error>(what: &'static str) -> E {
     Refusal::new(Kind::Null, what).into()
 }

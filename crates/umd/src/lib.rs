@@ -1,5 +1,5 @@
-//! What the user-mode drivers of the software GPU have in common: CUDA's (crate `cuda`) and Level
-//! Zero's (crate `levelzero`).
+//! What the user-mode drivers of the software GPU have in common: CUDA's (crate `cuda`), Level
+//! Zero's (crate `levelzero`) and HSA's (crate `hsa`).
 //!
 //! A user-mode driver is what a program is linked with; the kernel's part is played by `gpu`.
 //! Whatever names its functions have, it gives programs addresses of GPU memory, does work in
@@ -12,6 +12,7 @@
 //!   vmm        addresses and memory apart
 //!   copy       copies and fills between any two addresses
 //!   queue      work in order; worker, the thread that does what had to wait
+//!   wait       for a value in memory
 //!   process    what a process has from its first call on; a child of a fork has none of it
 //!   file       descriptors of other processes
 //!   stray      what to say when the CPU follows a device pointer
@@ -36,6 +37,7 @@ mod refusal;
 pub mod space;
 pub mod stray;
 pub mod vmm;
+pub mod wait;
 mod worker;
 
 pub use memory::{Memory, export_joined};
