@@ -62,6 +62,12 @@ impl Artefacts {
         names.iter().map(|name| self.dir.join(name)).find(|file| file.exists())
     }
 
+    /// The library of HSA's names, likewise.
+    fn hsa(&self) -> Option<PathBuf> {
+        let names = ["libpeerdma-hsa.so", "libpeerdma_hsa.so"];
+        names.iter().map(|name| self.dir.join(name)).find(|file| file.exists())
+    }
+
     /// The driver of Level Zero, likewise.
     fn level_zero(&self) -> Option<PathBuf> {
         let names = ["libpeerdma-ze.so", "libpeerdma_ze.so"];
@@ -89,12 +95,14 @@ impl Artefacts {
         fs::create_dir_all(&dir).expect("a scratch directory is writable");
         // An installation has this directory; without it `peerdma run` keeps one among the user's
         // run-time files.
-        for names in ["libpeerdma.names", "libpeerdma-cuda.names"].map(|name| dir.join(name)) {
+        let names = ["libpeerdma.names", "libpeerdma-cuda.names", "libpeerdma-hsa.names"];
+        for names in names.map(|name| dir.join(name)) {
             fs::create_dir_all(&names).expect("a scratch directory is writable");
             fs::set_permissions(&names, fs::Permissions::from_mode(0o777))
                 .expect("our own directory");
         }
-        let beside = self.preload().into_iter().chain(self.cuda()).chain(self.level_zero());
+        let beside = self.preload().into_iter().chain(self.cuda()).chain(self.hsa());
+        let beside = beside.chain(self.level_zero());
         for file in [self.peerdma(), self.library()].into_iter().chain(beside) {
             let to = dir.join(file.file_name().expect("an artefact has a name"));
             fs::copy(&file, &to).expect("an artefact can be copied");

@@ -41,8 +41,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("umd", &["umem", "dmabuf", "pci", "gpu"]),
     ("cuda", &["environment", "umem", "dmabuf", "pci", "gpu", "umd"]),
     ("levelzero", &["environment", "umem", "gpu", "umd"]),
+    ("hsa", &["environment", "umem", "gpu", "umd"]),
     ("door", &[]),
     ("cudalib", &["door"]),
+    ("hsalib", &["door"]),
     ("zelib", &["door"]),
     ("verbs", &["iba", "umem", "dmabuf", "transport", "device"]),
     // The one place that holds both a GPU and a NIC: a process has one of each, joined by fds
@@ -62,6 +64,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "gpu",
             "cuda",
             "levelzero",
+            "hsa",
             "verbs",
             "rsocket",
         ],

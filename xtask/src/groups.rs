@@ -126,6 +126,7 @@ pub(crate) const GROUPS: &[Group] = &[
         "Level Zero programs over the software GPU",
         Job::Interop { threads: 2 },
     ),
+    group("hsa", 30, "HSA programs over the software GPU", Job::Interop { threads: 2 }),
     group("weather", 60, "GPU memory in bad weather", Job::Interop { threads: 1 }),
     group("badday", 90, "killed and stopped peers, wrong arguments", Job::Interop { threads: 1 }),
     group("wire", 180, "two hosts: tshark and the ICRC", Job::Interop { threads: 1 }),

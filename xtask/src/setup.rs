@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::sh::{Outcome, check, exists, tool};
 
 /// Package, and why.
-const PACKAGES: [(&str, &str); 35] = [
+const PACKAGES: [(&str, &str); 36] = [
     ("binutils", "readelf and nm, for the ABI checks"),
     ("busybox-static", "a static binary that reads /sys"),
     ("coreutils", "timeout, env, stat"),
@@ -22,6 +22,7 @@ const PACKAGES: [(&str, &str); 35] = [
     ("libc6-dev", "C headers"),
     ("libdrm-dev", "<libdrm/drm.h>"),
     ("libfabric-bin", "fi_info and fi_pingpong"),
+    ("libhsa-runtime-dev", "<hsa/hsa.h>, and what a program of HSA's is linked with"),
     ("libibverbs-dev", "<infiniband/verbs.h>"),
     ("libopenmpi-dev", "mpicc"),
     ("librdmacm-dev", "<rdma/rdma_cma.h>"),

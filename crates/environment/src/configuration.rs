@@ -8,9 +8,9 @@ use crate::{NamedFile, var, var_os};
 /// The machine of `peerdma run --gpu=nvidia` without a file.
 const NVIDIA: &str = include_str!("nvidia.toml");
 
-/// The machine of `peerdma run --gpu=xe` and `--gpu=i915`, in which GPUs are named after their
-/// driver.
-const INTEL: &str = include_str!("intel.toml");
+/// The machine of `peerdma run --gpu=xe`, `--gpu=i915` and `--gpu=amdgpu`, in which GPUs are named
+/// after their driver.
+const DRM: &str = include_str!("drm.toml");
 
 /// What this process says in the place of `PEERDMA_GPU`.
 static CHOSEN: OnceLock<String> = OnceLock::new();
@@ -37,8 +37,8 @@ pub fn configuration() -> Result<Option<NamedFile>, String> {
     let chosen = CHOSEN.get().cloned().or_else(|| var("PEERDMA_GPU"));
     Ok(match chosen.as_deref() {
         Some("nvidia") => Some(NamedFile::built_in("--gpu=nvidia", NVIDIA)),
-        Some(driver @ ("xe" | "i915")) => {
-            let text = INTEL.replace("DRIVER", driver);
+        Some(driver @ ("xe" | "i915" | "amdgpu")) => {
+            let text = DRM.replace("DRIVER", driver);
             Some(NamedFile::built_in(&format!("--gpu={driver}"), &text))
         }
         _ => None,

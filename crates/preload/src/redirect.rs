@@ -115,6 +115,8 @@ pub(crate) unsafe fn redirect(path: *const c_char, room: &mut Room) -> *const c_
         write(room, &[directory, b"/../dev/", below])
     } else if let Some(below) = below_proc(bytes) {
         write(room, &[directory, b"/../proc/", below])
+    } else if let Some(below) = below_boot(bytes) {
+        write(room, &[directory, b"/../boot/", below]) && exists(room)
     } else if let Some(below) = function_below_sys(bytes) {
         write(room, &[directory, b"/", below]) && exists(room)
     } else {
@@ -214,6 +216,12 @@ fn below_proc(path: &[u8]) -> Option<&[u8]> {
     FILES.contains(&below).then_some(below)
 }
 
+/// What follows `/boot/` in the path of a file that may be ours.
+fn below_boot(path: &[u8]) -> Option<&[u8]> {
+    let (_, below) = strip(path, b"boot")?;
+    below.starts_with(b"config-").then_some(below)
+}
+
 /// Whether a path is this directory or in it.
 fn is_below(path: &[u8], directory: &[u8]) -> bool {
     let mut rest = path;
@@ -267,6 +275,13 @@ mod tests {
         for path in [&b"/proc/modules2"[..], b"/proc/self/modules", b"/sys/proc/modules", b"proc"] {
             assert_eq!(below_proc(path), None);
         }
+    }
+
+    #[test]
+    fn the_configuration_of_a_kernel_may_be_ours() {
+        assert_eq!(below_boot(b"/boot//config-6.1.0"), Some(&b"config-6.1.0"[..]));
+        assert_eq!(below_boot(b"/boot/vmlinuz-6.1.0"), None);
+        assert_eq!(below_boot(b"/mnt/boot/config-6.1.0"), None);
     }
 
     #[test]

@@ -41,6 +41,7 @@ pub(crate) mod domain;
 pub(crate) mod drm;
 pub(crate) mod events;
 pub(crate) mod flow;
+pub(crate) mod hsa;
 pub(crate) mod import;
 pub(crate) mod level_zero;
 pub(crate) mod mcast;

@@ -51,7 +51,8 @@ pub(crate) struct Args {
     no_door: bool,
     /// Give the program the software GPUs of the configuration as DRM render nodes; a PRESET
     /// (amdgpu, i915 or xe) is the driver they are to have. With i915 or xe, give it Level Zero,
-    /// too (docs/LEVEL_ZERO.md); with nvidia, CUDA and NVML instead (docs/CUDA.md)
+    /// too (docs/LEVEL_ZERO.md), with amdgpu HSA (docs/HSA.md); with nvidia, CUDA and NVML instead
+    /// (docs/CUDA.md)
     #[arg(
         long,
         value_name = "PRESET",
@@ -139,6 +140,12 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
             return Err("--gpu needs libpeerdma-preload.so beside the library".into());
         }
         machine = gpu::announce(&mut command, preset, library.level_zero().as_deref())?;
+        if preset == gpu::AMD {
+            let hsa = library.hsa_names()?;
+            let paths = join(hsa.as_os_str(), names.as_os_str());
+            command.env("LD_LIBRARY_PATH", prepend(&paths, "LD_LIBRARY_PATH", ":"));
+            tracing::info!(target: "peerdma::hsa", "HSA's library is in {}", hsa.display());
+        }
     }
     if args.rsockets {
         let rsockets =

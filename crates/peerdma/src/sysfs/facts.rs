@@ -61,8 +61,8 @@ impl NicFacts {
         self.function.as_ref().map_or_else(own, |function| function.path.clone())
     }
 
-    /// Where the NICs are on PCI, and the GPUs, of a machine with CUDA or Level Zero: GPUs of this
-    /// driver.
+    /// Where the NICs are on PCI, and the GPUs, of a machine with CUDA, HSA or Level Zero: GPUs of
+    /// this driver.
     pub(crate) fn place(
         machine: &gpu::Machine,
         driver: &'static str,

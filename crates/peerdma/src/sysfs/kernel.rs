@@ -1,5 +1,5 @@
-//! What `/proc` says of the kernel's part in memory of devices, by which programs choose how they
-//! register it.
+//! What `/proc` and `/boot` say of the kernel's part in memory of devices, by which programs choose
+//! how they register it.
 
 use std::fs;
 
@@ -29,6 +29,17 @@ pub(super) fn describe(tree: &mut Tree, has_peers: bool) {
     if has_peers || kernels.is_ok() {
         tree.file("/proc/modules", modules(&kernels.unwrap_or_default(), has_peers));
     }
+}
+
+/// What a kernel is built with that takes memory of GPUs for NICs.
+const OPTIONS: &str = "CONFIG_DMABUF_MOVE_NOTIFY=y\nCONFIG_PCI_P2PDMA=y";
+
+/// Adds the file in which a distribution says what its kernel was built with: programs of ROCm's
+/// ask it whether NICs take dma-bufs. It has what they look for alone. Returns its path.
+pub(super) fn describe_configuration(tree: &mut Tree) -> String {
+    let path = format!("/boot/config-{}", rustix::system::uname().release().to_string_lossy());
+    tree.file(&path, OPTIONS);
+    path
 }
 
 /// The modules of this machine, without those of a real GPU.

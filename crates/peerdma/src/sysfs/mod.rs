@@ -9,6 +9,7 @@
 //!   infiniband/peerdma0/                  the HCA: node_guid, fw_ver, ports/1/{state, gids/, gid_attrs/, counters/}
 //!   infiniband_verbs/uverbs0/             the character device that would be: ibdev, abi_version, dev
 //! /proc/kallsyms, /proc/modules           the kernel's part in memory of devices, as programs look for it
+//! /boot/config-6.1.0                      the same, with `--gpu=amdgpu`
 //! ```
 //!
 //! A [`Tree`] is a snapshot: values are those of the moment it was made. Every symbolic link is
@@ -116,7 +117,7 @@ impl Tree {
         tree
     }
 
-    /// Adds the GPUs of CUDA or Level Zero, and what says whether NICs reach their memory.
+    /// Adds the GPUs of CUDA, HSA or Level Zero, and what says whether NICs reach their memory.
     pub(crate) fn add_gpus(&mut self, gpus: &[GpuFacts], nics: &[NicFacts]) {
         for gpu in gpus {
             pci::describe(self, gpu);
@@ -134,6 +135,9 @@ impl Tree {
         let nics = nics.iter().filter_map(|nic| nic.function.as_ref());
         let mut functions: Vec<_> = nics.flat_map(pci::Function::served).collect();
         functions.extend(gpus.iter().flat_map(GpuFacts::served));
+        if gpus.iter().any(|gpu| gpu.is_of(pci::AMD)) {
+            functions.push(kernel::describe_configuration(self));
+        }
         functions.sort_unstable();
         functions.dedup();
         // A process has one tree.

@@ -124,7 +124,7 @@ pub(super) fn place(
         nic.function = at(&nic.name);
     }
     let mut gpus: Vec<_> = machine.gpus().iter().collect();
-    let has_nodes = INTEL.contains(&driver);
+    let has_nodes = driver == AMD || INTEL.contains(&driver);
     if !has_nodes {
         // In the order in which CUDA numbers them, and a kernel finds them.
         gpus.sort_by_key(|gpu| tree.by_name(&gpu.name));
@@ -164,12 +164,19 @@ struct Ids {
 /// The drivers of Intel's GPUs.
 const INTEL: [&str; 2] = ["xe", "i915"];
 
+/// That of AMD's.
+pub(super) const AMD: &str = "amdgpu";
+
 impl GpuFacts {
     fn ids(&self) -> Ids {
         if INTEL.contains(&self.driver) {
             let (device, board) = (levelzero::PCI_ID, levelzero::PCI_SUBSYSTEM);
             // A display controller.
             return Ids { driver: self.driver, device, board, class: 0x03_8000, revision: 0x2f };
+        }
+        if self.driver == AMD {
+            let (device, board) = (hsa::PCI_ID, hsa::PCI_SUBSYSTEM);
+            return Ids { driver: self.driver, device, board, class: 0x03_8000, revision: 0x02 };
         }
         let (device, board) = (cuda::PCI_ID, cuda::PCI_SUBSYSTEM);
         // A 3D controller.

@@ -1,5 +1,5 @@
-//! Symbols for `libpeerdma-preload.so`, `libpeerdma-cuda.so` and `libpeerdma-ze.so`, which come
-//! from the same build. Programs have no use for them, and they change from version to version.
+//! Symbols for `libpeerdma-preload.so`, `libpeerdma-cuda.so`, `libpeerdma-hsa.so` and
+//! `libpeerdma-ze.so`, which come from the same build. Programs have no use for them, and they change from version to version.
 
 use super::Answer::In;
 use super::{Symbol, verb};
@@ -8,5 +8,6 @@ use super::{Symbol, verb};
 pub(crate) const OWN: &[Symbol] = &[
     verb("peerdma_drm_door", &["PEERDMA_PRIVATE_1"], In("drm")),
     verb("peerdma_cuda_door", &["PEERDMA_PRIVATE_1"], In("cuda")),
+    verb("peerdma_hsa_door", &["PEERDMA_PRIVATE_1"], In("hsa")),
     verb("peerdma_level_zero_door", &["PEERDMA_PRIVATE_1"], In("level_zero")),
 ];

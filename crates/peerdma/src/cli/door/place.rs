@@ -26,6 +26,7 @@ pub(super) fn may_be_ours(path: &[u8]) -> bool {
                 || part.starts_with(b"pci") && part[3].is_ascii_hexdigit()
         }
         b'i' => part == &b"infiniband"[..7],
+        b'c' => part == b"config-",
         b'k' => part == b"kallsym",
         b'm' => part == b"modules",
         b'n' => part == b"nv_peer",

@@ -1,4 +1,4 @@
-//! `--gpu`: which render nodes the program finds, and that it finds CUDA or Level Zero.
+//! `--gpu`: which render nodes the program finds, and that it finds CUDA, HSA or Level Zero.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,6 +18,9 @@ pub(super) const NVIDIA: &str = "nvidia";
 /// The presets whose GPUs programs reach by Level Zero, beside their render nodes.
 const INTEL: [&str; 2] = ["xe", "i915"];
 
+/// The preset whose GPUs programs reach by HSA, beside their render nodes.
+pub(super) const AMD: &str = "amdgpu";
+
 /// What the loader of Level Zero loads instead of the drivers that it knows by name.
 const LEVEL_ZERO: &str = "ZE_ENABLE_ALT_DRIVERS";
 
@@ -36,7 +39,8 @@ pub(super) fn announce_cuda(command: &mut Command) -> Result<gpu::Machine, Strin
 
 /// Chooses a node for each GPU of the configuration, and tells the program's libraries. A node that
 /// exists is a real GPU's and stays so: ours get the next numbers that are free. Those of Intel
-/// have a driver of Level Zero, and are on PCI: returns the machine that they are in.
+/// have a driver of Level Zero, those of AMD HSA, and both are on PCI: returns the machine that they
+/// are in.
 pub(super) fn announce(
     command: &mut Command,
     preset: &str,
@@ -57,6 +61,9 @@ pub(super) fn announce(
         nodes.push(render);
     }
     command.env(PRESET, preset).env(NODES, nodes.join(","));
+    if preset == AMD {
+        return Ok(Some((machine, AMD)));
+    }
     let Some(intel) = INTEL.into_iter().find(|intel| *intel == preset) else { return Ok(None) };
     let driver = level_zero.ok_or("--gpu needs libpeerdma-ze.so beside the library")?;
     tracing::info!(target: "peerdma::level-zero", "the driver is {}", driver.display());

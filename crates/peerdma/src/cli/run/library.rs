@@ -46,11 +46,20 @@ const CUDA_NAMES: Names = Names {
     ],
 };
 
+/// Every name of HSA's runtime, likewise. The second is the one that libfabric opens.
+const HSA_NAMES: Names = Names {
+    directory: "libpeerdma-hsa.names",
+    names: &["libhsa-runtime64.so.1", "libhsa-runtime64.so"],
+};
+
 /// The preload library, as it is installed and as Cargo calls it.
 const PRELOAD: [&str; 2] = ["libpeerdma-preload.so", "libpeerdma_preload.so"];
 
 /// The library of CUDA's names, as it is installed and as Cargo calls it.
 const CUDA: [&str; 2] = ["libpeerdma-cuda.so", "libpeerdma_cuda.so"];
+
+/// The library of HSA's names, likewise.
+const HSA: [&str; 2] = ["libpeerdma-hsa.so", "libpeerdma_hsa.so"];
 
 /// The driver that a loader of Level Zero loads, likewise.
 const LEVEL_ZERO: [&str; 2] = ["libpeerdma-ze.so", "libpeerdma_ze.so"];
@@ -70,9 +79,9 @@ pub(super) enum LibraryError {
     /// It is nowhere.
     #[error("{LIBRARY} is not in {}; {LIB_DIR} can name its directory", list(.0))]
     NotFound(Vec<PathBuf>),
-    /// CUDA's names are not there.
-    #[error("{} is not in {}", CUDA[0], .0.display())]
-    NoCuda(PathBuf),
+    /// Names of a driver of GPUs are not there.
+    #[error("{} is not in {}", .0, .1.display())]
+    NoNames(&'static str, PathBuf),
     /// The names cannot be made.
     #[error("no directory for the names of {LIBRARY}: {}: {}", .0.display(), .1)]
     Names(PathBuf, io::Error),
@@ -110,9 +119,22 @@ impl Library {
 
     /// The same for CUDA's libraries.
     pub(super) fn cuda_names(&self) -> Result<PathBuf, LibraryError> {
-        let found = CUDA.into_iter().find(|name| self.directory.join(name).is_file());
-        let none = || LibraryError::NoCuda(self.directory.clone());
-        self.links(&CUDA_NAMES, found.ok_or_else(none)?)
+        self.driver_names(&CUDA_NAMES, CUDA)
+    }
+
+    /// The same for HSA's.
+    pub(super) fn hsa_names(&self) -> Result<PathBuf, LibraryError> {
+        self.driver_names(&HSA_NAMES, HSA)
+    }
+
+    fn driver_names(
+        &self,
+        names: &Names,
+        library: [&'static str; 2],
+    ) -> Result<PathBuf, LibraryError> {
+        let found = library.into_iter().find(|name| self.directory.join(name).is_file());
+        let none = || LibraryError::NoNames(library[0], self.directory.clone());
+        self.links(names, found.ok_or_else(none)?)
     }
 
     fn links(&self, names: &Names, library: &str) -> Result<PathBuf, LibraryError> {

@@ -1,0 +1,43 @@
+//! What the library of names calls: who is behind each name.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use crate::api;
+use crate::boundary::LOG;
+use crate::status::Status;
+
+/// What `libpeerdma-hsa.so` calls. It comes from the same build, so this has no version.
+#[repr(C)]
+pub struct Door {
+    find: unsafe extern "C" fn(*const c_char) -> *const c_void,
+    refused: unsafe extern "C" fn(*const c_char) -> i64,
+}
+
+static DOOR: Door = Door { find, refused };
+
+/// The table behind the names.
+pub fn door() -> *const Door {
+    &raw const DOOR
+}
+
+unsafe extern "C" fn find(name: *const c_char) -> *const c_void {
+    // SAFETY: contract: a terminated name.
+    let Ok(name) = unsafe { CStr::from_ptr(name) }.to_str() else { return std::ptr::null() };
+    api::find(name).map_or(std::ptr::null(), |function| function.0.cast())
+}
+
+/// 64 bits, as some of the functions return so many.
+unsafe extern "C" fn refused(name: *const c_char) -> i64 {
+    // SAFETY: contract: a terminated name that is static.
+    let name: &'static CStr = unsafe { CStr::from_ptr(name) };
+    if umd::boundary::is_first(name) {
+        let text = name.to_string_lossy();
+        let why = if api::computes(&text) {
+            "not served: the software GPU has memory and no cores (docs/HSA.md)"
+        } else {
+            "not served (docs/HSA.md)"
+        };
+        tracing::warn!(target: LOG, "{text}: {why}");
+    }
+    i64::from(Status::ERROR.0)
+}

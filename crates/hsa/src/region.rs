@@ -1,0 +1,104 @@
+//! Regions and pools of memory: what each agent has. A pool is a region by another name.
+
+use crate::process::Process;
+use crate::status::{Refusal, Result, Status};
+
+/// A region.
+#[doc(alias = "hsa_region_t")]
+#[doc(alias = "hsa_amd_memory_pool_t")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Region {
+    /// Host memory; how it is kept coherent makes no difference here.
+    System(Coherence),
+    /// VRAM of the GPU with this number.
+    Vram(usize),
+    /// What work groups of that GPU would share. Nothing can be allocated there.
+    Group(usize),
+}
+
+/// How host memory is kept coherent, as programs are told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Coherence {
+    Fine,
+    Kernarg,
+    Coarse,
+}
+
+/// The first region; the others follow.
+const REGIONS: u64 = 0x5a00_0000_0000;
+
+/// Between the handles of two regions.
+const STEP: u64 = 64;
+
+const SYSTEM: [Region; 3] = [
+    Region::System(Coherence::Fine),
+    Region::System(Coherence::Kernarg),
+    Region::System(Coherence::Coarse),
+];
+
+impl Region {
+    pub(crate) fn handle(self) -> u64 {
+        let index = match self {
+            Self::System(Coherence::Fine) => 0,
+            Self::System(Coherence::Kernarg) => 1,
+            Self::System(Coherence::Coarse) => 2,
+            Self::Vram(gpu) => 3 + 2 * gpu as u64,
+            Self::Group(gpu) => 4 + 2 * gpu as u64,
+        };
+        REGIONS + STEP * index
+    }
+
+    /// The number of its agent.
+    pub(crate) fn agent(self) -> usize {
+        match self {
+            Self::System(_) => 0,
+            Self::Vram(gpu) | Self::Group(gpu) => gpu + 1,
+        }
+    }
+
+    /// The flags of a region of segment "global": kernarg 1, fine-grained 2, coarse-grained 4.
+    pub(crate) fn flags(self) -> u32 {
+        match self {
+            Self::System(Coherence::Fine) => 2,
+            Self::System(Coherence::Kernarg) => 3,
+            Self::System(Coherence::Coarse) | Self::Vram(_) => 4,
+            Self::Group(_) => 0,
+        }
+    }
+}
+
+impl Process {
+    /// The region of a handle.
+    ///
+    /// # Errors
+    ///
+    /// `wrong`: there is none.
+    pub(crate) fn region(&self, handle: u64, wrong: Status) -> Result<Region> {
+        let from = handle.wrapping_sub(REGIONS);
+        let index = usize::try_from(from / STEP).ok().filter(|_| from.is_multiple_of(STEP));
+        let found = index.and_then(|index| match index {
+            0..3 => Some(SYSTEM[index]),
+            _ if (index - 3) / 2 >= self.gpus.len() => None,
+            _ if index % 2 == 1 => Some(Region::Vram((index - 3) / 2)),
+            _ => Some(Region::Group((index - 3) / 2)),
+        });
+        found.ok_or_else(|| Refusal::new(wrong, format!("{handle:#x} is no region")))
+    }
+
+    /// The regions of an agent's own, in the order in which programs see them.
+    pub(crate) fn own_regions(agent: usize) -> Vec<Region> {
+        match agent.checked_sub(1) {
+            None => SYSTEM.to_vec(),
+            Some(gpu) => vec![Region::Vram(gpu), Region::Group(gpu)],
+        }
+    }
+
+    /// Those that an agent reaches.
+    pub(crate) fn regions(agent: usize) -> Vec<Region> {
+        let mut all = Self::own_regions(agent);
+        if agent > 0 {
+            all.extend(SYSTEM);
+        }
+        all
+    }
+}

@@ -1,0 +1,114 @@
+//! What HSA has at which addresses.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use umd::Memory;
+use umd::copy::{At, Piece};
+use umd::space::Content;
+use umem::HostBuf;
+
+/// All addresses that HSA knows of in this process.
+pub(crate) type Space = umd::space::Space<Held>;
+
+/// Memory at some addresses.
+pub(crate) type Allocation = umd::space::Region<Held>;
+
+/// What is called when an allocation is freed: with the address that it was registered for, and
+/// what the program wants to be told.
+#[doc(alias = "hsa_amd_deallocation_callback_t")]
+pub(crate) type OnFree = extern "C" fn(addr: u64, data: u64);
+
+/// What an allocation has.
+pub(crate) struct Held {
+    pub(crate) kind: Kind,
+    /// Which agents reach it: a bit for each, by its number.
+    agents: AtomicU64,
+    /// What the program has written down for it.
+    pub(crate) user_data: AtomicU64,
+    on_free: Mutex<Vec<(u64, OnFree, u64)>>,
+}
+
+/// What is there.
+pub(crate) enum Kind {
+    /// Memory of a GPU.
+    Device { memory: Arc<Memory>, is_ipc: bool },
+    /// Host memory, with the flags of its region.
+    Host { _pages: HostBuf, flags: u32 },
+}
+
+impl Held {
+    /// Something that the agents with these bits reach.
+    pub(crate) fn new(kind: Kind, agents: u64) -> Self {
+        Self {
+            kind,
+            agents: AtomicU64::new(agents),
+            user_data: AtomicU64::new(0),
+            on_free: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn allow(&self, agents: u64) {
+        self.agents.fetch_or(agents, Ordering::Relaxed);
+    }
+
+    /// Which agents reach it.
+    pub(crate) fn agents(&self) -> u64 {
+        self.agents.load(Ordering::Relaxed)
+    }
+
+    /// Has a function called when it is freed.
+    pub(crate) fn when_freed(&self, addr: u64, act: OnFree, data: u64) {
+        let mut all = self.on_free.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push((addr, act, data));
+    }
+
+    /// Forgets functions that were to be called. Returns whether there were any.
+    pub(crate) fn forget(&self, addr: u64, act: OnFree) -> bool {
+        let mut all = self.on_free.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = all.len();
+        all.retain(|(at, known, _)| *at != addr || !std::ptr::fn_addr_eq(*known, act));
+        all.len() < before
+    }
+
+    /// Calls those functions, without a lock: they may allocate, and free.
+    pub(crate) fn freed(&self) {
+        let all = std::mem::take(&mut *self.on_free.lock().unwrap_or_else(PoisonError::into_inner));
+        for (addr, act, data) in all {
+            act(addr, data);
+        }
+    }
+}
+
+impl Content for Held {
+    fn device(&self) -> Option<usize> {
+        match &self.kind {
+            Kind::Device { memory, .. } => Some(memory.device),
+            Kind::Host { .. } => None,
+        }
+    }
+
+    fn about(&self) -> String {
+        match &self.kind {
+            Kind::Device { memory, .. } => memory.name(),
+            Kind::Host { .. } => "host".to_owned(),
+        }
+    }
+
+    fn pieces(region: &Allocation, addr: u64, len: u64) -> umd::Result<Vec<Piece>> {
+        let at = match &region.kind {
+            Kind::Device { memory, .. } => At::Device(Arc::clone(memory), addr - region.start),
+            Kind::Host { .. } => At::Host(addr),
+        };
+        Ok(vec![Piece { at, len }])
+    }
+
+    fn end(&self) {
+        if let Kind::Device { memory, is_ipc } = &self.kind {
+            memory.release(0, memory.size());
+            if !is_ipc {
+                memory.close_door();
+            }
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! The way to HSA's runtime, for `libpeerdma-hsa.so`, which has its names.
+
+use super::boundary::control;
+use super::context::watch_the_end;
+
+/// What is behind the names. Null is never returned but after a panic.
+pub(crate) extern "C" fn peerdma_hsa_door() -> *const hsa::Door {
+    control("peerdma_hsa_door", std::ptr::null(), || {
+        watch_the_end();
+        hsa::door()
+    })
+}
