@@ -410,6 +410,9 @@ int main(int argc, char **argv)
 	if (argc == 3 && !strcmp(argv[1], "imported") && node)
 		imported(atoi(argv[2]));
 	CHECK(argc == 2 && node);
+	/* The first of them, where one is enough. */
+	if (strcmp(argv[1], "imports"))
+		node = strndup(node, strcspn(node, ","));
 	if (!strcmp(argv[1], "rules")) {
 		rules();
 		reuse();
@@ -420,8 +423,6 @@ int main(int argc, char **argv)
 	} else {
 		int fd;
 
-		/* The first of them. */
-		node = strndup(node, strcspn(node, ","));
 		fd = open_node();
 		CHECK(!strcmp(driver_of(fd), argv[1]) && close(fd) == 0);
 		CHECK(loop_open(&l) == 0 && loop_write(&l, 1) == 0);

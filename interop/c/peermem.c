@@ -39,7 +39,7 @@ int main(int argc, char **argv)
 
 	CHECK(argc == 2);
 	CHECK(loop_open(&l) == 0 && loop_write(&l, 1) == 0);
-	fd = open(getenv("PEERDMA_DRM_NODE"), O_RDWR | O_CLOEXEC);
+	fd = open(strtok(getenv("PEERDMA_DRM_NODE"), ","), O_RDWR | O_CLOEXEC);
 	CHECK(fd >= 0 && ioctl(fd, DRM_IOCTL_AMDGPU_GEM_CREATE, &make) == 0);
 	close_args = (struct drm_gem_close){ .handle = make.out.handle };
 	where = (union drm_amdgpu_gem_mmap){ .in.handle = make.out.handle };

@@ -60,7 +60,7 @@ fn a_mapped_buffer_is_registered_by_its_address_if_the_nic_asks_peer_clients() {
         .args(["refused"])
         .output()
         .success()
-        .says("amdgpu.bo1");
+        .says("amdgpu0.bo1");
     let config = scratch.file("peerdma.toml");
     std::fs::write(&config, "[[nic]]\npeermem = true\n").expect("a scratch directory is writable");
     program.env("PEERDMA_CONFIG", &config).args(["served"]).output().success().says("ok");
