@@ -1,5 +1,6 @@
 //! Symbols for `libpeerdma-preload.so`, `libpeerdma-cuda.so`, `libpeerdma-hsa.so` and
-//! `libpeerdma-ze.so`, which come from the same build. Programs have no use for them, and they change from version to version.
+//! `libpeerdma-ze.so`, which come from the same build. Programs have no use for them, and they
+//! change from version to version.
 
 use super::Answer::In;
 use super::{Symbol, verb};

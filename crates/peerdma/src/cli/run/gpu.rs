@@ -39,8 +39,8 @@ pub(super) fn announce_cuda(command: &mut Command) -> Result<gpu::Machine, Strin
 
 /// Chooses a node for each GPU of the configuration, and tells the program's libraries. A node that
 /// exists is a real GPU's and stays so: ours get the next numbers that are free. Those of Intel
-/// have a driver of Level Zero, those of AMD HSA, and both are on PCI: returns the machine that they
-/// are in.
+/// have a driver of Level Zero, those of AMD HSA, and both are on PCI: returns the machine that
+/// they are in.
 pub(super) fn announce(
     command: &mut Command,
     preset: &str,
