@@ -65,16 +65,31 @@ static inline ze_command_list_handle_t ze_immediate(void)
 	return list;
 }
 
-/* The dma-buf of memory: the driver's own descriptor. */
-static inline int ze_dma_buf(void *at)
+/* Memory that the CPU reaches; `next` leads on from its description. */
+static inline void *ze_host_memory(const void *next, size_t len, size_t align)
+{
+	ze_host_mem_alloc_desc_t desc = { .stype = ZE_STRUCTURE_TYPE_HOST_MEM_ALLOC_DESC, .pNext = next };
+	void *at = NULL;
+
+	ZE(zeMemAllocHost(context, &desc, len, align, &at));
+	return at;
+}
+
+/* The dma-buf of memory of a kind: the driver's own descriptor. */
+static inline int ze_dma_buf_of(void *at, ze_memory_type_t type)
 {
 	ze_external_memory_export_fd_t file = { .stype = ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_FD,
 		.flags = ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF, .fd = -1 };
 	ze_memory_allocation_properties_t about = { .stype = ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES, .pNext = &file };
 
 	ZE(zeMemGetAllocProperties(context, at, &about, NULL));
-	CHECK(about.type == ZE_MEMORY_TYPE_DEVICE);
+	CHECK(about.type == type);
 	return file.fd;
+}
+
+static inline int ze_dma_buf(void *at)
+{
+	return ze_dma_buf_of(at, ZE_MEMORY_TYPE_DEVICE);
 }
 
 #endif

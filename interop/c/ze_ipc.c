@@ -70,6 +70,13 @@ static void opens(pid_t owner, int sock)
 	memset(&whole, 0, sizeof(whole));
 	memcpy(&whole, &events, sizeof(whole));
 	ZE_IS(zeMemOpenIpcHandle(context, device, whole, 0, (void **)&b), ZE_RESULT_ERROR_INVALID_ARGUMENT);
+	/* Memory that the CPU reaches is memory that it reaches here. */
+	get(sock, &whole, sizeof(whole));
+	ZE(zeMemOpenIpcHandle(context, device, whole, 0, (void **)&b));
+	CHECK(b[0] == 0x44 && b[4999] == 0x44);
+	b[1] = 0x55;
+	ZE_IS(zeMemFree(context, b), ZE_RESULT_ERROR_INVALID_ARGUMENT);
+	ZE(zeMemCloseIpcHandle(context, b));
 	ZE(zeEventPoolOpenIpcHandle(context, events, &pool));
 	ZE(zeEventCreate(pool, &event_desc, &event));
 	ZE_IS(zeEventQueryStatus(event), ZE_RESULT_NOT_READY);
@@ -96,12 +103,14 @@ static void owns(int sock)
 	ze_event_pool_desc_t pool_desc = { .stype = ZE_STRUCTURE_TYPE_EVENT_POOL_DESC,
 		.flags = ZE_EVENT_POOL_FLAG_IPC | ZE_EVENT_POOL_FLAG_HOST_VISIBLE, .count = 4 };
 	ze_event_desc_t event_desc = { .stype = ZE_STRUCTURE_TYPE_EVENT_DESC, .index = 3 };
+	ze_external_memory_export_desc_t exported = { .stype = ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_DESC,
+		.flags = ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF };
 	ze_command_list_handle_t now;
 	ze_ipc_mem_handle_t handle;
 	ze_ipc_event_pool_handle_t events;
 	ze_event_pool_handle_t pool;
 	ze_event_handle_t event;
-	char pattern = 0x11, token, *a;
+	char pattern = 0x11, token, *a, *host;
 	int fd;
 
 	ze_start();
@@ -116,8 +125,14 @@ static void owns(int sock)
 	ZE(zeEventCreate(pool, &event_desc, &event));
 	ZE(zeEventPoolGetIpcHandle(pool, &events));
 	put(sock, &events, sizeof(events));
+	host = ze_host_memory(&exported, 5000, 0);
+	memset(host, 0x44, 5000);
+	ZE(zeMemGetIpcHandle(context, host, &handle));
+	put(sock, &handle, sizeof(handle));
 	get(sock, &token, 1);
+	CHECK(host[0] == 0x44 && host[1] == 0x55);
 	ZE(zeCommandListAppendSignalEvent(now, event));
+	ZE(zeMemGetIpcHandle(context, a, &handle));
 	ZE(zeMemFree(context, a));
 	put(sock, &handle, sizeof(handle));
 	a = ze_device_memory(MIB);

@@ -24,6 +24,8 @@ pub(crate) struct Raw(pub(crate) [u8; 64]);
 pub(crate) enum What {
     Memory = 1,
     Events = 2,
+    /// Memory that the CPU reaches.
+    HostMemory = 3,
 }
 
 const MAGIC: [u8; 4] = *b"PDZ1";
@@ -52,28 +54,32 @@ pub(crate) fn number(raw: &Raw) -> i32 {
     i32::from_le_bytes(raw.0[..4].try_into().expect("four bytes"))
 }
 
-/// The file behind a handle.
+/// The file behind a handle of one of these kinds, and which it is: the first if the handle does
+/// not say it.
 ///
 /// # Errors
 ///
-/// The bytes are no handle of this kind, or lead nowhere.
-pub(crate) fn open(what: What, raw: &Raw) -> Result<OwnedFd> {
+/// The bytes are no handle of these kinds, or lead nowhere.
+pub(crate) fn open(kinds: &[What], raw: &Raw) -> Result<(What, OwnedFd)> {
     let word = |at: usize| u32::from_le_bytes(raw.0[at..at + 4].try_into().expect("four bytes"));
     let long = |at: usize| u64::from_le_bytes(raw.0[at..at + 8].try_into().expect("eight bytes"));
     let number = number(raw);
     if raw.0[4..].iter().all(|byte| *byte == 0) {
-        return own(number).ok_or_else(|| invalid(format!("there is no descriptor {number}")));
+        let file = own(number);
+        let file = file.ok_or_else(|| invalid(format!("there is no descriptor {number}")))?;
+        return Ok((kinds[0], file));
     }
-    if raw.0[4..8] != MAGIC || word(8) != what as u32 {
-        return Err(invalid(format!("these 64 bytes are no handle of {what:?}")));
-    }
+    let says = kinds.iter().find(|kind| word(8) == **kind as u32);
+    let Some(what) = says.copied().filter(|_| raw.0[4..8] == MAGIC) else {
+        return Err(invalid(format!("these 64 bytes are no handle of {:?}", kinds[0])));
+    };
     let identity = Identity { device: long(16), inode: long(24) };
     if let Some(own) = own(number)
         && Identity::of(own.as_fd())? == identity
     {
-        return Ok(own);
+        return Ok((what, own));
     }
-    Ok(file::take(word(12), number, identity)?)
+    Ok((what, file::take(word(12), number, identity)?))
 }
 
 /// A descriptor of the program's, if it is open.
@@ -99,29 +105,29 @@ mod tests {
         let is_it = |found: OwnedFd| {
             Identity::of(found.as_fd()).unwrap() == Identity::of(file.as_fd()).unwrap()
         };
-        assert!(is_it(open(What::Memory, &whole).expect("it is there")));
+        assert!(is_it(open(&[What::Memory], &whole).expect("it is there").1));
         let mut bare = Raw([0; 64]);
         bare.0[..4].copy_from_slice(&whole.0[..4]);
-        assert!(is_it(open(What::Memory, &bare).expect("the number is enough")));
+        assert!(is_it(open(&[What::Memory], &bare).expect("the number is enough").1));
         // The number that the descriptor got elsewhere, with the rest as it was.
         let mut moved = whole;
         let copy = file.try_clone().expect("another descriptor");
         moved.0[..4].copy_from_slice(&copy.as_raw_fd().to_le_bytes());
-        assert!(is_it(open(What::Memory, &moved).expect("of the same file")));
+        assert!(is_it(open(&[What::Memory], &moved).expect("of the same file").1));
     }
 
     #[test]
     fn what_is_no_handle_is_refused() {
         let file = std::fs::File::open("/dev/null").expect("there is one");
         let events = handle(What::Events, file.as_raw_fd(), file.as_fd()).expect("a handle");
-        assert!(open(What::Memory, &events).is_err());
-        assert!(open(What::Memory, &Raw([0xff; 64])).is_err());
+        assert!(open(&[What::Memory, What::HostMemory], &events).is_err());
+        assert!(open(&[What::Memory], &Raw([0xff; 64])).is_err());
         let mut closed = Raw([0; 64]);
         closed.0[..4].copy_from_slice(&i32::MAX.to_le_bytes());
-        assert!(open(What::Memory, &closed).is_err());
+        assert!(open(&[What::Memory], &closed).is_err());
         // Another file has the number now, here and in the process that made the handle.
         let mut stale = events;
         stale.0[24] ^= 1;
-        assert!(open(What::Events, &stale).is_err());
+        assert!(open(&[What::Events], &stale).is_err());
     }
 }

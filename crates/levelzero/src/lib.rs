@@ -10,7 +10,8 @@
 //!                api         the functions: C in, C out
 //!                process     what one process has from zeInit on
 //!                 |- context, queue, list, fence, event     work in order
-//!                 `- space   which addresses are whose, over umd
+//!                 |- space   which addresses are whose, over umd
+//!                 `- host    memory that the CPU reaches
 //! ```
 //!
 //! The GPU is `gpu`'s, and what is not Level Zero's own is `umd`'s: addresses, copies, work in
@@ -28,6 +29,7 @@ mod context;
 mod door;
 mod event;
 mod fence;
+mod host;
 mod ipc;
 mod list;
 mod process;

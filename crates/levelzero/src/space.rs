@@ -4,14 +4,13 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::context::Context;
+use crate::host::Pages;
+use crate::status::{Result, unsupported};
 use umd::Memory;
 use umd::copy::{At, Piece};
 use umd::space::Content;
 use umd::vmm::Physical;
-use umem::HostBuf;
-
-use crate::context::Context;
-use crate::status::Result;
 
 /// All addresses that Level Zero knows of in this process.
 pub(crate) type Space = umd::space::Space<Held>;
@@ -39,15 +38,19 @@ pub(crate) enum Kind {
         /// Whether it came as a handle of another process, or as a file.
         is_ipc: bool,
         /// The dma-buf of it that programs are told of; closed when it is freed.
-        file: Mutex<Option<OwnedFd>>,
+        file: Exported,
     },
     /// Addresses into which physical memory is mapped.
     Reserved(Reserved),
     /// Host memory that the GPU reaches.
-    Host { _pages: HostBuf },
+    Host { pages: Pages },
     /// Memory that host and a GPU share.
-    Shared { _pages: HostBuf, device: Option<usize> },
+    Shared { pages: Pages, device: Option<usize> },
 }
+
+/// A dma-buf that programs are told of: one for each who asks, until the memory is freed.
+#[derive(Default)]
+pub(crate) struct Exported(Mutex<Option<OwnedFd>>);
 
 /// Physical memory: it has no address of its own.
 #[doc(alias = "ze_physical_mem_handle_t")]
@@ -70,7 +73,7 @@ impl Physical for Allocation {
 impl Held {
     /// Memory of a GPU.
     pub(crate) fn device(context: Arc<Context>, memory: Arc<Memory>, is_ipc: bool) -> Self {
-        Self::new(context, Kind::Device { memory, is_ipc, file: Mutex::default() })
+        Self::new(context, Kind::Device { memory, is_ipc, file: Exported::default() })
     }
 
     pub(crate) fn new(context: Arc<Context>, kind: Kind) -> Self {
@@ -82,16 +85,50 @@ impl Held {
     ///
     /// # Errors
     ///
-    /// No descriptor, or memory that was lost.
-    pub(crate) fn file(memory: &Memory, file: &Mutex<Option<OwnedFd>>) -> Result<i32> {
-        let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+    /// No descriptor, memory that was lost, or nothing that is a dma-buf.
+    pub(crate) fn file(&self) -> Result<i32> {
+        match &self.kind {
+            Kind::Device { memory, file, .. } => file.number(|| Ok(memory.share()?)),
+            Kind::Host { pages } | Kind::Shared { pages, .. } => pages.file(),
+            Kind::Reserved(_) => Err(unsupported("reserved addresses are no dma-buf")),
+        }
+    }
+
+    /// The GPU whose buffer it is, wherever that is.
+    pub(crate) fn buffer_of(&self) -> Option<usize> {
+        match &self.kind {
+            Kind::Device { memory, .. } => Some(memory.device),
+            Kind::Host { pages } | Kind::Shared { pages, .. } => pages.device(),
+            Kind::Reserved(_) => None,
+        }
+    }
+
+    /// Whether it came as a handle of another process.
+    pub(crate) fn is_ipc(&self) -> bool {
+        match &self.kind {
+            Kind::Device { is_ipc, .. } => *is_ipc,
+            Kind::Host { pages } | Kind::Shared { pages, .. } => pages.is_ipc,
+            Kind::Reserved(_) => false,
+        }
+    }
+}
+
+impl Exported {
+    /// Its number; `make` makes it for the first who asks.
+    pub(crate) fn number(&self, make: impl FnOnce() -> Result<OwnedFd>) -> Result<i32> {
+        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = file.as_ref() {
             return Ok(file.as_fd().as_raw_fd());
         }
-        let new = memory.share()?;
+        let new = make()?;
         let number = new.as_raw_fd();
         *file = Some(new);
         Ok(number)
+    }
+
+    /// The memory is freed.
+    pub(crate) fn close(&self) {
+        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 
@@ -123,9 +160,13 @@ impl Content for Held {
     }
 
     fn end(&self) {
-        if let Kind::Device { memory, file, .. } = &self.kind {
-            memory.release(0, memory.size());
-            drop(file.lock().unwrap_or_else(PoisonError::into_inner).take());
+        match &self.kind {
+            Kind::Device { memory, file, .. } => {
+                memory.release(0, memory.size());
+                file.close();
+            }
+            Kind::Host { pages } | Kind::Shared { pages, .. } => pages.end(),
+            Kind::Reserved(_) => {}
         }
     }
 }

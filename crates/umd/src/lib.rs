@@ -40,5 +40,6 @@ pub mod vmm;
 pub mod wait;
 mod worker;
 
+pub use dmabuf::Mapping;
 pub use memory::{Memory, export_joined};
 pub use refusal::{Error, Kind, Refusal, Result, invalid};

@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dmabuf::DmaBuf;
 use dmabuf::peer::PeerMemory;
+use dmabuf::{DmaBuf, Mapping};
 use gpu::{Bo, Place};
 use rustix::fs::OFlags;
 use umem::Umem;
@@ -41,6 +41,28 @@ impl Memory {
             Refusal::from(error)
         })?;
         Ok(Self { device, bo, door: Mutex::default() })
+    }
+
+    /// Allocates `size` bytes of the system memory that one of the GPUs may use.
+    ///
+    /// # Errors
+    ///
+    /// The GPU's share of it is full.
+    pub fn system(devices: &[&'static Device], device: usize, size: u64) -> Result<Self> {
+        let bo = devices[device].gpu()?.alloc(size, Place::GTT)?;
+        Ok(Self { device, bo, door: Mutex::default() })
+    }
+
+    /// Maps it for the CPU. It stays where it is for as long; a GPU that is removed takes the pages
+    /// away.
+    ///
+    /// # Errors
+    ///
+    /// Its exporter lets nobody map it, or it was lost.
+    pub fn map(&self) -> Result<Mapping> {
+        self.shared()?
+            .map(0, self.size())
+            .map_err(|error| Refusal::new(Kind::NotSupported, format!("{}: {error}", self.name())))
     }
 
     /// Takes memory that came as a file, of this process or another. The GPU is the one that the

@@ -9,10 +9,11 @@ use super::queue::device_of;
 use crate::boundary::calls;
 use crate::c::{Head, In, Out};
 use crate::event::Pool;
+use crate::host::Pages;
 use crate::ipc::{self, Raw, What};
 use crate::process::{self, Process};
 use crate::space::{Held, Kind, Region};
-use crate::status::{Refusal, Result, Status, flags, invalid, unsupported};
+use crate::status::{Refusal, Result, Status, flags, invalid};
 
 /// Flags by which memory is opened: how it is cached.
 const FLAGS: u32 = 3;
@@ -25,14 +26,15 @@ fn memory_handle(process: &Process, context: u64, addr: u64) -> Result<Raw> {
     }
     let region = process.space.find(addr);
     let region = region.ok_or_else(|| invalid(format!("{addr:#x} is in no allocation")))?;
-    let Kind::Device { memory, file, .. } = &region.kind else {
-        return Err(unsupported(format!("{} is no memory of a device", region.name())));
-    };
-    let number = Held::file(memory, file)?;
+    let number = region.file()?;
     // SAFETY: it is open until the memory is freed, which who asks for a handle does not do
     // meanwhile.
     let file = unsafe { BorrowedFd::borrow_raw(number) };
-    ipc::handle(What::Memory, number, file)
+    let what = match &region.kind {
+        Kind::Host { .. } | Kind::Shared { .. } => What::HostMemory,
+        _ => What::Memory,
+    };
+    ipc::handle(what, number, file)
 }
 
 calls! { CALLS:
@@ -64,7 +66,7 @@ calls! { CALLS:
         let number = i32::try_from(fd).map_err(|_| invalid(format!("no descriptor: {fd:#x}")))?;
         let mut raw = Raw([0; 64]);
         raw.0[..4].copy_from_slice(&number.to_le_bytes());
-        ipc::open(What::Memory, &raw)?;
+        ipc::open(&[What::Memory], &raw)?;
         out.put(raw)
     }
 
@@ -79,10 +81,16 @@ calls! { CALLS:
         let device = device_of(process, context, device)?;
         out.check()?;
         flags(given, FLAGS)?;
-        let file = ipc::open(What::Memory, &handle)?;
-        let memory = Arc::new(Memory::import(&process.devices, device, file.as_fd())?);
-        let len = memory.size();
-        let held = Held::device(process.context(context)?, memory, true);
+        let (what, file) = ipc::open(&[What::Memory, What::HostMemory], &handle)?;
+        let memory = Memory::import(&process.devices, device, file.as_fd())?;
+        let (len, own) = (memory.size(), process.context(context)?);
+        if what == What::HostMemory {
+            let pages = Pages::imported(memory, true)?;
+            let start = pages.start;
+            process.space.add(start, len, len, Held::new(own, Kind::Host { pages }));
+            return out.put(start);
+        }
+        let held = Held::device(own, Arc::new(memory), true);
         out.put(process.space.place(len, 1, held)?.start)
     }
 
@@ -93,8 +101,7 @@ calls! { CALLS:
             return Err(Refusal::new(Status::InvalidNullPointer, "no address"));
         }
         let is_its = |region: &Region| {
-            matches!(region.kind, Kind::Device { is_ipc: true, .. })
-                && Arc::ptr_eq(&region.context, &context)
+            region.is_ipc() && Arc::ptr_eq(&region.context, &context)
         };
         let region = process.space.remove(start, is_its);
         let none = || invalid(format!("{start:#x} was not opened by a handle of this context"));
@@ -116,7 +123,7 @@ calls! { CALLS:
         let process = process::get()?;
         process.context(context)?;
         out.check()?;
-        let file = ipc::open(What::Events, &handle)?;
+        let (_, file) = ipc::open(&[What::Events], &handle)?;
         let new = |handle| Pool::opened(handle, context, file);
         out.put(process.pools.try_add(new)?.handle)
     }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use umd::Memory;
 use umd::space::{GPU_PAGE, LARGE_PAGE};
-use umem::HostBuf;
 
 use super::device::max_alloc;
 use crate::boundary::calls;
 use crate::c::{self, Head, In, Out};
 use crate::context::Context;
+use crate::host::Pages;
 use crate::process::{self, Process, device_handle};
 use crate::space::{Held, Kind, Region};
 use crate::status::{Refusal, Result, Status, flags, invalid, unsupported};
@@ -101,7 +101,7 @@ fn check(len: u64, align: u64, most: u64, head: Head) -> Result<u64> {
     Ok(align.max(1))
 }
 
-/// Whether memory is to be exported. All of it can be, so this looks at what as, and no more.
+/// Looks at what memory is to be exported as.
 fn check_export(head: Head) -> Result<()> {
     match head.find::<Flags>(EXPORT_DESC) {
         Some(export) if export.input().get()?.flags & !FILES != 0 => Err(Refusal::new(
@@ -119,11 +119,17 @@ pub(super) fn device_memory(
     len: u64,
     head: Head,
 ) -> Result<Memory> {
-    let Some(import) = head.find::<File>(IMPORT_FD) else {
-        let size = len.checked_next_multiple_of(GPU_PAGE);
-        let full = || Refusal::new(Status::OutOfDeviceMemory, format!("{len:#x} bytes"));
-        return Ok(Memory::new(&process.devices, device, size.ok_or_else(full)?)?);
-    };
+    if let Some(imported) = imported(process, device, len, head)? {
+        return Ok(imported);
+    }
+    let size = len.checked_next_multiple_of(GPU_PAGE);
+    let full = || Refusal::new(Status::OutOfDeviceMemory, format!("{len:#x} bytes"));
+    Ok(Memory::new(&process.devices, device, size.ok_or_else(full)?)?)
+}
+
+/// The memory that a file is of, if the program gives one.
+fn imported(process: &Process, device: usize, len: u64, head: Head) -> Result<Option<Memory>> {
+    let Some(import) = head.find::<File>(IMPORT_FD) else { return Ok(None) };
     let import = import.input().get()?;
     if import.flags & !FILES != 0 {
         let what = "memory is imported from a dma-buf, and from nothing else";
@@ -139,23 +145,27 @@ pub(super) fn device_memory(
         let size = memory.size();
         return Err(invalid(format!("{len:#x} bytes of a file that has {size:#x}")));
     }
-    Ok(memory)
+    Ok(Some(memory))
 }
 
-/// Host memory, aligned.
+/// Memory that the CPU reaches, aligned. It is a buffer of a device of the context.
 fn host(
     process: &Process,
     context: Arc<Context>,
-    len: u64,
-    align: u64,
-    kind: impl FnOnce(HostBuf) -> Kind,
+    device: Option<usize>,
+    (len, align, head): (u64, u64, Head),
+    kind: impl FnOnce(Pages) -> Kind,
 ) -> Result<u64> {
-    let none = || Refusal::new(Status::OutOfHostMemory, format!("{len:#x} bytes"));
-    // Pages are aligned to their own size.
-    let more = if align > rustix::param::page_size() as u64 { align } else { 0 };
-    let size = len.checked_add(more).and_then(|size| usize::try_from(size).ok());
-    let pages = HostBuf::anonymous(size.ok_or_else(none)?).map_err(|_| none())?;
-    let start = (pages.as_ptr().addr() as u64).next_multiple_of(align);
+    check_export(head)?;
+    let device = device.or_else(|| context.devices.first().copied()).unwrap_or(0);
+    let pages = match imported(process, device, len, head)? {
+        Some(memory) => Pages::imported(memory, false)?,
+        None if head.find::<Flags>(EXPORT_DESC).is_some() => {
+            Pages::exported(process, device, len, align)?
+        }
+        None => Pages::plain(len, align)?,
+    };
+    let start = pages.start;
     process.space.add(start, len, len, Held::new(context, kind(pages)));
     Ok(start)
 }
@@ -167,8 +177,7 @@ fn take(process: &Process, context: u64, start: u64) -> Result<Arc<Region>> {
         return Err(Refusal::new(Status::InvalidNullPointer, "no address"));
     }
     let is_its = |region: &Region| {
-        let is_memory =
-            !matches!(region.kind, Kind::Reserved(_) | Kind::Device { is_ipc: true, .. });
+        let is_memory = !matches!(region.kind, Kind::Reserved(_)) && !region.is_ipc();
         is_memory && Arc::ptr_eq(&region.context, &context)
     };
     process.space.remove(start, is_its).ok_or_else(|| match process.space.find(start) {
@@ -198,13 +207,11 @@ fn put_file(process: &Process, region: Option<&Region>, place: Out<File>) -> Res
         return Err(Refusal::new(Status::UnsupportedEnumeration, what));
     }
     let Some(region) = region else { return Ok(()) };
-    let Kind::Device { memory, file, .. } = &region.kind else {
-        return Err(unsupported(format!("{} is no memory of a device", region.name())));
-    };
-    if process.devices[memory.device].config.dma_buf == Some(false) {
+    let buffer_of = region.buffer_of().map(|device| process.devices[device]);
+    if buffer_of.is_some_and(|device| device.config.dma_buf == Some(false)) {
         return Err(unsupported("this GPU exports no dma-bufs (dma_buf = false)"));
     }
-    let fd = Held::file(memory, file)?;
+    let fd = region.file()?;
     c::fill(place, |file| file.fd = fd)
 }
 
@@ -242,7 +249,8 @@ calls! { CALLS:
         out.check()?;
         flags(desc.flags, HOST_FLAGS)?;
         let align = check(len, align as u64, u64::MAX / 4, desc.head)?;
-        out.put(host(process, own, len, align, |_pages| Kind::Host { _pages })?)
+        let wanted = (len, align, desc.head);
+        out.put(host(process, own, None, wanted, |pages| Kind::Host { pages })?)
     }
 
     // Host memory, which every device reaches.
@@ -270,7 +278,8 @@ calls! { CALLS:
         }
         let first = process.devices[device.unwrap_or(0)];
         let align = check(len, align as u64, max_alloc(first), desc.head)?;
-        out.put(host(process, own, len, align, |_pages| Kind::Shared { _pages, device })?)
+        let wanted = (len, align, desc.head);
+        out.put(host(process, own, device, wanted, |pages| Kind::Shared { pages, device })?)
     }
 
     fn zeMemFree(context: u64, start: u64) {
