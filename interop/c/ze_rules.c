@@ -3,6 +3,7 @@
 
 #include <level_zero/zes_api.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -300,6 +301,45 @@ static void mapped(void)
 	ZE_IS(zePhysicalMemDestroy(context, two), ZE_RESULT_ERROR_INVALID_ARGUMENT);
 }
 
+/* Physical memory of the host: the CPU follows its address, as often as it is mapped, and nowhere else. */
+static void mapped_for_the_host(void)
+{
+	/* ZE_PHYSICAL_MEM_FLAG_ALLOCATE_ON_HOST, which older headers do not have. */
+	ze_physical_mem_desc_t desc = { .stype = ZE_STRUCTURE_TYPE_PHYSICAL_MEM_DESC, .flags = 2 };
+	ze_memory_allocation_properties_t about = { .stype = ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES };
+	ze_physical_mem_handle_t memory;
+	char pattern = 0x3c, back[4], *at, *again;
+	size_t page;
+	int zero = open("/dev/zero", O_RDONLY);
+
+	ZE(zeVirtualMemQueryPageSize(context, device, 2 * MIB, &page));
+	desc.size = 2 * page;
+	ZE(zePhysicalMemCreate(context, device, &desc, &memory));
+	ZE(zeVirtualMemReserve(context, NULL, 2 * page, (void **)&at));
+	ZE(zeVirtualMemReserve(context, NULL, page, (void **)&again));
+	ZE(zeVirtualMemMap(context, at, 2 * page, memory, 0, ZE_MEMORY_ACCESS_ATTRIBUTE_READWRITE));
+	ZE(zeVirtualMemMap(context, again, page, memory, page, ZE_MEMORY_ACCESS_ATTRIBUTE_READWRITE));
+	ZE(zeMemGetAllocProperties(context, at + page, &about, NULL));
+	CHECK(about.type == ZE_MEMORY_TYPE_HOST);
+	ZE(zeCommandListAppendMemoryFill(now, at, &pattern, 1, 2 * page, NULL, 0, NULL));
+	CHECK(at[0] == 0x3c && at[2 * page - 1] == 0x3c && again[page - 1] == 0x3c);
+	again[0] = 0x55;
+	CHECK(at[page] == 0x55 && at[page - 1] == 0x3c);
+	ZE(zeCommandListAppendMemoryCopy(now, back, at + page, 4, NULL, 0, NULL));
+	CHECK(back[0] == 0x55 && back[1] == 0x3c);
+	ZE(zeVirtualMemUnmap(context, at, 2 * page));
+	/* The system is asked, which a device pointer gives EFAULT. */
+	CHECK_ERRNO(read(zero, at, 1) < 0, EFAULT);
+	CHECK(read(zero, again, 1) == 1 && again[0] == 0);
+	ZE(zePhysicalMemDestroy(context, memory));
+	again[1] = 0x66;
+	ZE(zeVirtualMemUnmap(context, again, page));
+	CHECK_ERRNO(read(zero, again, 1) < 0, EFAULT);
+	ZE(zeVirtualMemFree(context, at, 2 * page));
+	ZE(zeVirtualMemFree(context, again, page));
+	CHECK(close(zero) == 0);
+}
+
 static void nothing_computes(void)
 {
 	ze_module_desc_t desc = { .stype = ZE_STRUCTURE_TYPE_MODULE_DESC, .inputSize = 4, .pInputModule = (const uint8_t *)"code" };
@@ -391,6 +431,7 @@ int main(void)
 	files();
 	lists();
 	mapped();
+	mapped_for_the_host();
 	nothing_computes();
 	management();
 	tables();

@@ -53,13 +53,7 @@ impl Pages {
     pub(crate) fn exported(process: &Process, device: usize, len: u64, align: u64) -> Result<Self> {
         let whole = len.checked_next_multiple_of(page()).ok_or_else(|| none(len))?;
         let size = whole.checked_add(lead(align)).ok_or_else(|| none(len))?;
-        let memory = Memory::system(&process.devices, device, size).map_err(|full| {
-            let status = match full.kind {
-                umd::Kind::NoMemory => Status::OutOfHostMemory,
-                _ => Refusal::from(full.clone()).status,
-            };
-            Refusal { status, ..full.into() }
-        })?;
+        let memory = Memory::system(&process.devices, device, size).map_err(full)?;
         Self::map(Arc::new(memory), whole, align, false)
     }
 
@@ -121,6 +115,14 @@ impl Pages {
 /// As many bytes more as it takes to align an allocation. Pages are aligned to their own size.
 fn lead(align: u64) -> u64 {
     if align > page() { align } else { 0 }
+}
+
+/// Why there is no buffer in system memory.
+pub(crate) fn full(why: umd::Refusal) -> Refusal {
+    match why.kind {
+        umd::Kind::NoMemory => Refusal::new(Status::OutOfHostMemory, why.what),
+        _ => why.into(),
+    }
 }
 
 fn none(len: u64) -> Refusal {

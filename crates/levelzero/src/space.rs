@@ -62,11 +62,17 @@ pub(crate) struct Allocation {
     pub(crate) id: u64,
     pub(crate) size: u64,
     pub(crate) memory: Arc<Memory>,
+    /// Whether it is the host's: the CPU sees it where it is mapped.
+    pub(crate) is_host: bool,
 }
 
 impl Physical for Allocation {
     fn memory(&self) -> &Arc<Memory> {
         &self.memory
+    }
+
+    fn is_for_cpu(&self) -> bool {
+        self.is_host
     }
 }
 
@@ -166,7 +172,7 @@ impl Content for Held {
                 file.close();
             }
             Kind::Host { pages } | Kind::Shared { pages, .. } => pages.end(),
-            Kind::Reserved(_) => {}
+            Kind::Reserved(reserved) => reserved.end(),
         }
     }
 }

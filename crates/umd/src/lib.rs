@@ -9,7 +9,7 @@
 //!   machine    the GPUs of the configuration: names, PCI addresses, UUIDs; opened when first needed
 //!   space      which addresses are whose: one arena without permissions, regions in it; host memory that a driver knows
 //!   memory     a gpu::Bo, with a number of a GPU
-//!   vmm        addresses and memory apart
+//!   vmm        addresses and memory apart; view, what of it the CPU sees there
 //!   copy       copies and fills between any two addresses
 //!   queue      work in order; worker, the thread that does what had to wait
 //!   wait       for a value in memory
@@ -36,6 +36,7 @@ pub mod queue;
 mod refusal;
 pub mod space;
 pub mod stray;
+mod view;
 pub mod vmm;
 pub mod wait;
 mod worker;

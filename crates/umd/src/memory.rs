@@ -12,6 +12,7 @@ use umem::Umem;
 use crate::boundary::LOG;
 use crate::machine::Device;
 use crate::refusal::{Kind, Refusal, Result};
+use crate::view::View;
 
 /// Memory of a GPU, wherever in the address space it is.
 #[derive(Debug)]
@@ -63,6 +64,22 @@ impl Memory {
         self.shared()?
             .map(0, self.size())
             .map_err(|error| Refusal::new(Kind::NotSupported, format!("{}: {error}", self.name())))
+    }
+
+    /// Maps some of it for the CPU, at addresses of the caller's.
+    ///
+    /// # Errors
+    ///
+    /// As [`map`](Self::map).
+    ///
+    /// # Safety
+    ///
+    /// `len` bytes at `start` are whole pages that the caller has reserved, with nothing mapped
+    /// into them.
+    pub(crate) unsafe fn view(&self, start: u64, offset: u64, len: u64) -> Result<View> {
+        let offered = self.bo.mmap_backing(offset, len)?;
+        // SAFETY: the caller's promise.
+        unsafe { View::new(start, len, offered) }
     }
 
     /// Takes memory that came as a file, of this process or another. The GPU is the one that the

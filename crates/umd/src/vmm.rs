@@ -7,11 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::copy::{At, Piece};
 use crate::memory::Memory;
 use crate::refusal::{Result, invalid};
+use crate::view::View;
 
 /// Memory that has no address of its own.
 pub trait Physical {
     /// The memory.
     fn memory(&self) -> &Arc<Memory>;
+
+    /// Whether the CPU sees it where it is mapped.
+    fn is_for_cpu(&self) -> bool {
+        false
+    }
 }
 
 /// Addresses into which allocations are mapped.
@@ -36,9 +42,16 @@ pub struct Mapped<A> {
     pub id: u64,
     /// What the GPU may do: 0 nothing, 1 read, 3 read and write.
     access: AtomicU8,
+    /// What the CPU sees of it.
+    view: Mutex<Option<View>>,
 }
 
 impl<A> Mapped<A> {
+    /// The CPU sees it no more.
+    fn hide(&self) {
+        drop(self.view.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
     /// Where it ends.
     pub fn stop(&self) -> u64 {
         self.start + self.len
@@ -119,11 +132,12 @@ impl<A: Physical> Reserved<A> {
         self.covering(addr, len)?.into_iter().map(piece).collect()
     }
 
-    /// Maps an allocation, from `offset` on, under the number `id`.
+    /// Maps an allocation, from `offset` on, under the number `id`. The addresses are of this
+    /// reservation.
     ///
     /// # Errors
     ///
-    /// Something is mapped there.
+    /// Something is mapped there; the CPU is to see the memory and cannot.
     pub fn map(
         &self,
         at: u64,
@@ -137,9 +151,15 @@ impl<A: Physical> Reserved<A> {
         if maps.range(..at + len).next_back().is_some_and(|(_, mapped)| mapped.stop() > at) {
             return Err(invalid(format!("something is mapped at {at:#x} already")));
         }
-        let (start, access) = (at, AtomicU8::new(access));
+        let view = match allocation.is_for_cpu() {
+            // SAFETY: the arena has no permissions where nothing is mapped, and nothing is here:
+            // the map of it is locked.
+            true => Some(unsafe { allocation.memory().view(at, offset, len) }?),
+            false => None,
+        };
+        let (start, access, view) = (at, AtomicU8::new(access), Mutex::new(view));
         let allocation = Arc::clone(allocation);
-        maps.insert(at, Arc::new(Mapped { start, len, offset, allocation, id, access }));
+        maps.insert(at, Arc::new(Mapped { start, len, offset, allocation, id, access, view }));
         Ok(())
     }
 
@@ -157,6 +177,7 @@ impl<A: Physical> Reserved<A> {
         }
         let mut maps = self.lock();
         for mapped in &covering {
+            mapped.hide();
             maps.remove(&mapped.start);
         }
         drop(maps);
@@ -176,6 +197,13 @@ impl<A: Physical> Reserved<A> {
             mapped.access.store(access, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// The addresses are nobody's any more: the CPU sees nothing there.
+    pub fn end(&self) {
+        for mapped in self.lock().values() {
+            mapped.hide();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Mapped<A>>>> {

@@ -10,7 +10,7 @@ use super::device::max_alloc;
 use crate::boundary::calls;
 use crate::c::{self, Head, In, Out};
 use crate::context::Context;
-use crate::host::Pages;
+use crate::host::{self, Pages};
 use crate::process::{self, Process, device_handle};
 use crate::space::{Held, Kind, Region};
 use crate::status::{Refusal, Result, Status, flags, invalid, unsupported};
@@ -127,6 +127,19 @@ pub(super) fn device_memory(
     Ok(Memory::new(&process.devices, device, size.ok_or_else(full)?)?)
 }
 
+/// Memory of the host that a device reaches, or that a file is of.
+pub(super) fn host_memory(
+    process: &Process,
+    device: usize,
+    len: u64,
+    head: Head,
+) -> Result<Memory> {
+    match imported(process, device, len, head)? {
+        Some(imported) => Ok(imported),
+        None => Memory::system(&process.devices, device, len).map_err(host::full),
+    }
+}
+
 /// The memory that a file is of, if the program gives one.
 fn imported(process: &Process, device: usize, len: u64, head: Head) -> Result<Option<Memory>> {
     let Some(import) = head.find::<File>(IMPORT_FD) else { return Ok(None) };
@@ -149,7 +162,7 @@ fn imported(process: &Process, device: usize, len: u64, head: Head) -> Result<Op
 }
 
 /// Memory that the CPU reaches, aligned. It is a buffer of a device of the context.
-fn host(
+fn reached_by_cpu(
     process: &Process,
     context: Arc<Context>,
     device: Option<usize>,
@@ -192,7 +205,10 @@ fn about(region: &Region, addr: u64) -> Option<(u32, Option<usize>, u64)> {
         Kind::Device { memory, .. } => Some((DEVICE, Some(memory.device), GPU_PAGE)),
         Kind::Reserved(reserved) => {
             let mapped = reserved.find(addr)?;
-            Some((DEVICE, Some(mapped.allocation.memory.device), LARGE_PAGE))
+            match &*mapped.allocation {
+                physical if physical.is_host => Some((HOST, None, GPU_PAGE)),
+                physical => Some((DEVICE, Some(physical.memory.device), LARGE_PAGE)),
+            }
         }
         Kind::Host { .. } => Some((HOST, None, rustix::param::page_size() as u64)),
         Kind::Shared { device, .. } => Some((SHARED, *device, rustix::param::page_size() as u64)),
@@ -250,7 +266,7 @@ calls! { CALLS:
         flags(desc.flags, HOST_FLAGS)?;
         let align = check(len, align as u64, u64::MAX / 4, desc.head)?;
         let wanted = (len, align, desc.head);
-        out.put(host(process, own, None, wanted, |pages| Kind::Host { pages })?)
+        out.put(reached_by_cpu(process, own, None, wanted, |pages| Kind::Host { pages })?)
     }
 
     // Host memory, which every device reaches.
@@ -279,7 +295,7 @@ calls! { CALLS:
         let first = process.devices[device.unwrap_or(0)];
         let align = check(len, align as u64, max_alloc(first), desc.head)?;
         let wanted = (len, align, desc.head);
-        out.put(host(process, own, device, wanted, |pages| Kind::Shared { pages, device })?)
+        out.put(reached_by_cpu(process, own, device, wanted, |pages| Kind::Shared { pages, device })?)
     }
 
     fn zeMemFree(context: u64, start: u64) {

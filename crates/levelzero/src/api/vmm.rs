@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use umd::space::{GPU_PAGE, LARGE_PAGE};
 
-use super::memory::device_memory;
+use super::memory::{device_memory, host_memory};
 use super::queue::device_of;
 use crate::boundary::calls;
 use crate::c::{Head, In, Out};
@@ -139,17 +139,20 @@ calls! { CALLS:
         let desc = desc.get()?;
         out.check()?;
         flags(desc.flags, PHYSICAL_FLAGS)?;
-        // What is the host's is the first device's here: it is reached by commands, and not by the
-        // CPU.
-        let device = if desc.flags & PHYSICAL_ON_HOST != 0 && device == 0 {
+        let is_host = desc.flags & PHYSICAL_ON_HOST != 0;
+        let device = if is_host && device == 0 {
             process.context(context)?.devices[0]
         } else {
             device_of(process, context, device)?
         };
         let size = whole(desc.size as u64)?;
-        let memory = Arc::new(device_memory(process, device, size, desc.head)?);
-        let id = process.space.next_id();
-        let new = |handle| Allocation { handle, context, id, size, memory };
+        let memory = if is_host {
+            host_memory(process, device, size, desc.head)?
+        } else {
+            device_memory(process, device, size, desc.head)?
+        };
+        let (id, memory) = (process.space.next_id(), Arc::new(memory));
+        let new = |handle| Allocation { handle, context, id, size, memory, is_host };
         out.put(process.physical.add(new).handle)
     }
 
