@@ -6,13 +6,14 @@ use std::process::Command;
 use crate::setup;
 use crate::sh::{Outcome, target_dir, tool};
 use crate::suites::built::{built, built_in, make, name};
-use crate::suites::{toolkit, wheels};
+use crate::suites::{rocm, toolkit, wheels};
 
 /// What the builds need beside what the tests need.
-const PACKAGES: [(&str, &str); 5] = [
+const PACKAGES: [(&str, &str); 6] = [
     ("autoconf", "libfabric is built from its repository"),
     ("automake", "likewise"),
     ("libtool", "likewise"),
+    ("libhsa-runtime-dev", "the headers of HSA"),
     ("libze-dev", "the headers and the loader of Level Zero"),
     ("make", "libfabric again"),
 ];
@@ -30,10 +31,12 @@ pub(crate) struct Built {
 pub(crate) fn all(install: bool) -> Outcome<Built> {
     setup::install("libfabric", &PACKAGES, !install)?;
     let python = wheels("fabtests")?;
-    let toolkit = toolkit()?;
+    let (toolkit, rocm) = (toolkit()?, rocm()?);
+    let with_rocr = format!("--with-rocr={}", rocm.display());
     let source = built("libfabric", |source| {
         let mut configure = tool("./configure");
         configure.args(["--quiet", "--enable-cuda-dlopen", "--enable-ze-dlopen"]);
+        configure.args(["--enable-rocr-dlopen", &with_rocr]);
         configure.args(["verbs", "shm", "rxm"].map(|what| format!("--enable-{what}=yes")));
         // Those of hardware that nothing here stands for.
         let without = ["efa", "opx", "psm2", "psm3", "usnic", "ucx", "cxi", "lpp", "mrail"];
@@ -45,7 +48,7 @@ pub(crate) fn all(install: bool) -> Outcome<Built> {
     built_in(&source.join("fabtests"), || {
         let mut configure = tool("./configure");
         configure.args(["--quiet", "--with-ze=/usr", "--disable-efa", "--disable-lpp"]);
-        configure.arg(format!("--with-cuda={}", toolkit.display()));
+        configure.arg(format!("--with-cuda={}", toolkit.display())).arg(&with_rocr);
         configure.arg(format!("--with-libfabric={}", installed(&source).display()));
         configure.arg(format!("--prefix={}", installed(&source).display()));
         Ok(vec![tool("./autogen.sh"), configure, make(), make_install()])

@@ -17,8 +17,8 @@ pub(crate) fn write(columns: &[(String, Verdicts)], expected: &Expected) -> Outc
     let (repository, commit, date) = (&source.repository, source.commit(), &source.date);
     let mut page = format!(
         "# fabtests\n\n\
-         Written by `cargo xtask libfabric` on {}: the tests of {repository} {commit} of {date}, its sources unchanged, built with CUDA and \
-         Level Zero, by its own runner (`runfabtests.py -t quick`) and `peerdma run`. A way is a provider, the memory that messages are in, \
+         Written by `cargo xtask libfabric` on {}: the tests of {repository} {commit} of {date}, its sources unchanged, built with CUDA, \
+         Level Zero and HSA, by its own runner (`runfabtests.py -t quick`) and `peerdma run`. A way is a provider, the memory that messages are in, \
          and one host or two; `dmabuf` registers by a dma-buf of the test's (`-R`). Tests that libfabric's own lists exclude for a provider do not count. `interop/fabtests/expected.toml` has the reasons, \
          with libfabric's own lines. One test: `cargo xtask libfabric --check --way cuda test_rdm_pingpong`.\n",
         day.trim()

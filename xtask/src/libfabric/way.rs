@@ -6,6 +6,7 @@ pub(crate) enum Memory {
     Host,
     Cuda,
     Ze,
+    Rocr,
 }
 
 /// One way.
@@ -26,17 +27,21 @@ const RXM: Way =
 const VERBS: Way = Way { provider: "verbs", ..RXM };
 
 /// All of them.
-pub(crate) const WAYS: [Way; 10] = [
+pub(crate) const WAYS: [Way; 14] = [
     RXM,
     Way { is_wire: true, ..RXM },
     Way { memory: Memory::Cuda, ..RXM },
     Way { memory: Memory::Cuda, is_wire: true, ..RXM },
     Way { memory: Memory::Cuda, by_dmabuf: true, ..RXM },
     Way { memory: Memory::Ze, ..RXM },
+    Way { memory: Memory::Rocr, ..RXM },
+    Way { memory: Memory::Rocr, by_dmabuf: true, ..RXM },
     VERBS,
     Way { memory: Memory::Cuda, ..VERBS },
     Way { memory: Memory::Cuda, by_dmabuf: true, ..VERBS },
     Way { memory: Memory::Ze, ..VERBS },
+    Way { memory: Memory::Rocr, ..VERBS },
+    Way { memory: Memory::Rocr, by_dmabuf: true, ..VERBS },
 ];
 
 impl Way {
@@ -46,6 +51,7 @@ impl Way {
             Memory::Host => "host",
             Memory::Cuda => "cuda",
             Memory::Ze => "ze",
+            Memory::Rocr => "rocr",
         };
         let by = if self.by_dmabuf { " dmabuf" } else { "" };
         let hosts = if self.is_wire { "wire" } else { "local" };
@@ -58,6 +64,7 @@ impl Way {
             Memory::Host => None,
             Memory::Cuda => Some("--gpu=nvidia"),
             Memory::Ze => Some("--gpu=xe"),
+            Memory::Rocr => Some("--gpu=amdgpu"),
         }
     }
 
@@ -67,6 +74,7 @@ impl Way {
             Memory::Host => return None,
             Memory::Cuda => "-D cuda",
             Memory::Ze => "-D ze",
+            Memory::Rocr => "-D rocr",
         };
         let by = if self.by_dmabuf { " -R" } else { "" };
         // The sides meet on TCP: otherwise they do by an empty message, which rxm sends by

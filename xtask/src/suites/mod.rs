@@ -14,6 +14,6 @@ mod wheels;
 pub(crate) use self::expected::Expected;
 pub(crate) use self::follow::{End, follow, show};
 pub(crate) use self::sources::Source;
-pub(crate) use self::toolkit::toolkit;
+pub(crate) use self::toolkit::{rocm, toolkit};
 pub(crate) use self::verdicts::{Verdict, Verdicts};
 pub(crate) use self::wheels::{PYTHON, wheels};
