@@ -129,10 +129,14 @@ fn without_the_option_there_is_no_node() {
 
 #[test]
 fn a_driver_without_nodes_is_refused_in_words() {
+    let scratch = Scratch::new();
+    let config = scratch.file("peerdma.toml");
+    std::fs::write(&config, "[[gpu]]\npreset = \"nvidia\"\n").expect("a scratch is writable");
     let mut command = Command::new(Artefacts::find().peerdma());
-    let out = command.args(["run", "--gpu=vfio", "--", "true"]).output().expect("peerdma starts");
+    command.env("PEERDMA_CONFIG", config).args(["run", "--gpu", "--", "true"]);
+    let out = command.output().expect("peerdma starts");
     assert!(!out.status.success());
-    assert!(String::from_utf8_lossy(&out.stderr).contains("no render node"));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("has no node"));
 }
 
 #[test]

@@ -111,6 +111,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("successor", 60, "targets that are gone, by exec or by end", Job::Interop { threads: 1 }),
     group("pyverbs", 180, "rdma-core's own tests", Job::Tests(pyverbs::group)),
     group("drm", 30, "render nodes of the software GPU", Job::Interop { threads: 2 }),
+    group("exporters", 30, "other exporters, for programs in C", Job::Interop { threads: 2 }),
     group("cuda", 60, "CUDA programs over the software GPU", Job::Interop { threads: 2 }),
     group(
         "cuda_memory",

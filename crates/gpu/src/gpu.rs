@@ -153,6 +153,11 @@ impl Gpu {
         Resetting::remove(&self.device, "the GPU was removed")
     }
 
+    /// Whether it answers: it was not removed, and is not being reset.
+    pub fn is_operational(&self) -> bool {
+        self.device.check_present().is_ok()
+    }
+
     /// Does the next job of a copy engine that works when asked; returns whether there was one.
     pub fn step(&self) -> bool {
         self.device.engine.step()

@@ -1,5 +1,5 @@
-//! The software GPUs of the configuration, for the program that announces their render nodes and
-//! the library that has them.
+//! The software GPUs of the configuration, for the program that announces their nodes and the
+//! library that has them.
 //!
 //! They are those of [`gpu::Machine`], but that a section of the file that names no preset is an
 //! amdgpu: the driver whose way of making buffers most programs know.
@@ -22,9 +22,11 @@ fn presets(preset: &str) -> Presets<'_> {
 fn have_nodes(machine: gpu::Result<Machine>) -> Result<Machine, String> {
     let machine = machine.map_err(|error| error.what)?;
     for gpu in machine.gpus() {
-        if !matches!(gpu.preset, Preset::Amdgpu | Preset::I915 | Preset::Xe) {
+        let has_node =
+            matches!(gpu.preset, Preset::Amdgpu | Preset::I915 | Preset::Xe | Preset::Habanalabs);
+        if !has_node {
             return Err(format!(
-                "gpu {:?}: {} is no DRM driver and has no render node: amdgpu, i915 or xe",
+                "gpu {:?}: {} has no node that programs open here: amdgpu, i915, xe or habanalabs",
                 gpu.name,
                 gpu.preset.name()
             ));
@@ -63,8 +65,8 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_render_node_is_refused() {
-        for preset in ["vfio", "habanalabs", "nouveau"] {
+    fn what_has_no_node_is_refused() {
+        for preset in ["vfio", "nvidia", "nouveau"] {
             assert!(parse("", preset).is_err(), "{preset}");
         }
     }

@@ -1,9 +1,10 @@
 //! The way to the software GPU: which paths are its nodes, and the library that is behind them.
 //!
-//! `PEERDMA_DRM_NODE` lists the render nodes, which do not exist otherwise: `peerdma run --gpu`
-//! chose free names. The first open of one finds `libpeerdma.so`, which is loaded as well, and from
-//! then on it is shown what might concern it. Until then, and without the variable, nothing here
-//! costs more than the look at an atomic.
+//! `PEERDMA_DRM_NODE` lists one node of each GPU, a render node, or of other drivers what they have
+//! instead, which do not exist otherwise: `peerdma run --gpu` chose free names. The first open of
+//! one finds `libpeerdma.so`, which is loaded as well, and from then on it is shown what might
+//! concern it. Until then, and without the variable, nothing here costs more than the look at an
+//! atomic.
 
 #![allow(unsafe_code, reason = "C strings, the C environment, and functions of another library")]
 
@@ -12,20 +13,22 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::variable::variable;
 
-/// Where nodes are.
-const DIRECTORY: &[u8] = b"/dev/dri/";
+/// How the paths of nodes begin. A number follows.
+const PATHS: [(&[u8], Kind); 4] = [
+    (b"/dev/dri/renderD", Kind::Render),
+    (b"/dev/dri/card", Kind::Card),
+    (b"/dev/accel/accel", Kind::Accel),
+    (b"/dev/accel/accel_controlD", Kind::AccelControl),
+];
 
 /// The first render node's minor number; the card beside it has this much less.
 const FIRST_RENDER: u32 = 128;
 
-/// The major number of DRM.
-const MAJOR: u32 = 226;
-
 /// The most nodes that are looked at.
 const MOST: usize = 32;
 
-/// Minor numbers of the render nodes, each plus one, in the order of the variable; 0 is the end.
-static MINORS: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
+/// What the variable lists, in its order, as [`Listed::word`] has it; 0 is the end.
+static LISTED: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
 static STATE: AtomicU32 = AtomicU32::new(UNREAD);
 
 const UNREAD: u32 = 0;
@@ -35,9 +38,9 @@ const READ: u32 = 2;
 /// `libpeerdma.so`'s side, with the layout of its `Door`.
 #[repr(C)]
 pub(crate) struct Door {
-    open: extern "C" fn(node: c_int, is_card: bool, flags: c_int) -> c_int,
+    open: extern "C" fn(node: c_int, kind: c_int, flags: c_int) -> c_int,
     pub(crate) owns: extern "C" fn(fd: c_int) -> bool,
-    node: extern "C" fn(fd: c_int, is_card: &mut bool) -> c_int,
+    node: extern "C" fn(fd: c_int, kind: &mut c_int) -> c_int,
     pub(crate) ioctl: unsafe extern "C" fn(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int,
     pub(crate) mmap: Mmap,
     pub(crate) forget: extern "C" fn(addr: usize, len: usize),
@@ -84,12 +87,57 @@ pub(crate) fn find() -> Option<&'static Door> {
     door()
 }
 
+/// What a node is. `libpeerdma.so` has the same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Render = 0,
+    Card = 1,
+    Accel = 2,
+    AccelControl = 3,
+}
+
 /// One of our nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     index: usize,
-    is_card: bool,
+    kind: Kind,
     minor: u32,
+}
+
+/// The node by which the variable names a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Listed {
+    kind: Kind,
+    minor: u32,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::Render, Self::Card, Self::Accel, Self::AccelControl];
+
+    /// The major number: DRM's and accel's, and for what gets one when its driver comes, one of
+    /// those that the kernel gives out last.
+    fn major(self) -> u32 {
+        match self {
+            Self::Render | Self::Card => 226,
+            Self::Accel => 261,
+            Self::AccelControl => 385,
+        }
+    }
+}
+
+impl Listed {
+    /// By which node the GPU of this one is listed.
+    fn of(minor: u32, kind: Kind) -> Self {
+        match kind {
+            Kind::Card => Self { kind: Kind::Render, minor: minor + FIRST_RENDER },
+            Kind::AccelControl => Self { kind: Kind::Accel, minor },
+            Kind::Render | Kind::Accel => Self { kind, minor },
+        }
+    }
+
+    fn word(self) -> u32 {
+        (self.kind as u32) << 16 | (self.minor + 1)
+    }
 }
 
 /// Which of our nodes a path names.
@@ -102,29 +150,29 @@ pub(crate) unsafe fn node(path: *const c_char) -> Option<Node> {
         return None;
     }
     // SAFETY: not null, and the caller says it is terminated.
-    let name = unsafe { CStr::from_ptr(path) }.to_bytes().strip_prefix(DIRECTORY)?;
-    let (minor, is_card) = parse(name)?;
+    let (minor, kind) = parse(unsafe { CStr::from_ptr(path) }.to_bytes())?;
     read();
-    let first = if is_card { minor + FIRST_RENDER } else { minor };
-    let index = MINORS.iter().position(|known| known.load(Ordering::Relaxed) == first + 1)?;
-    Some(Node { index, is_card, minor })
+    let word = Listed::of(minor, kind).word();
+    let index = LISTED.iter().position(|known| known.load(Ordering::Relaxed) == word)?;
+    Some(Node { index, kind, minor })
 }
 
 /// Which node a descriptor is of.
 pub(crate) fn node_of(fd: c_int) -> Option<Node> {
     let door = door().filter(|door| (door.owns)(fd))?;
-    let mut is_card = false;
-    let index = usize::try_from((door.node)(fd, &mut is_card)).ok()?;
-    let first = MINORS.get(index)?.load(Ordering::Relaxed).checked_sub(1)?;
-    let minor = if is_card { first - FIRST_RENDER } else { first };
-    Some(Node { index, is_card, minor })
+    let mut kind = 0;
+    let index = usize::try_from((door.node)(fd, &mut kind)).ok()?;
+    let kind = Kind::ALL.into_iter().find(|known| *known as c_int == kind)?;
+    let listed = (LISTED.get(index)?.load(Ordering::Relaxed) & 0xffff).checked_sub(1)?;
+    let minor = if kind == Kind::Card { listed - FIRST_RENDER } else { listed };
+    Some(Node { index, kind, minor })
 }
 
 /// Opens a node.
 pub(crate) fn open(node: Node, flags: c_int) -> c_int {
     match find() {
         // CAST: at most MOST.
-        Some(door) => (door.open)(node.index as c_int, node.is_card, flags),
+        Some(door) => (door.open)(node.index as c_int, node.kind as c_int, flags),
         None => {
             // SAFETY: __errno_location gives the thread's errno, always valid.
             let errno = unsafe { libc::__errno_location() };
@@ -137,7 +185,7 @@ pub(crate) fn open(node: Node, flags: c_int) -> c_int {
 
 /// What `st_rdev` of a node is.
 pub(crate) fn device(node: Node) -> libc::dev_t {
-    libc::makedev(MAJOR, node.minor)
+    libc::makedev(node.kind.major(), node.minor)
 }
 
 /// Reads the variable, once.
@@ -148,22 +196,20 @@ fn read() {
         return;
     }
     if let Some(value) = variable(c"PEERDMA_DRM_NODE") {
-        let listed = value.split(|&byte| byte == b',');
-        let minors = listed.filter_map(|path| parse(path.strip_prefix(DIRECTORY)?));
-        for ((minor, _), slot) in minors.filter(|(_, is_card)| !is_card).zip(&MINORS) {
-            slot.store(minor + 1, Ordering::Relaxed);
+        let nodes = value.split(|&byte| byte == b',').filter_map(parse);
+        for ((minor, kind), slot) in nodes.zip(&LISTED) {
+            slot.store(Listed::of(minor, kind).word(), Ordering::Relaxed);
         }
     }
     STATE.store(READ, Ordering::Release);
 }
 
-/// The number in `renderD128` or `card0`.
-fn parse(name: &[u8]) -> Option<(u32, bool)> {
-    let (digits, is_card) = match (name.strip_prefix(b"renderD"), name.strip_prefix(b"card")) {
-        (Some(digits), _) => (digits, false),
-        (_, Some(digits)) => (digits, true),
-        _ => return None,
-    };
+/// What `/dev/dri/renderD128` is, and its number.
+fn parse(path: &[u8]) -> Option<(u32, Kind)> {
+    PATHS.iter().find_map(|(prefix, kind)| Some((number(path.strip_prefix(*prefix)?)?, *kind)))
+}
+
+fn number(digits: &[u8]) -> Option<u32> {
     let mut number = 0u32;
     if digits.is_empty() || digits.len() > 4 {
         return None;
@@ -174,7 +220,7 @@ fn parse(name: &[u8]) -> Option<(u32, bool)> {
         }
         number = number * 10 + u32::from(digit - b'0');
     }
-    Some((number, is_card))
+    Some(number)
 }
 
 #[cfg(test)]
@@ -183,11 +229,28 @@ mod tests {
 
     #[test]
     fn nodes_have_numbers() {
-        assert_eq!(parse(b"renderD128"), Some((128, false)));
-        assert_eq!(parse(b"card0"), Some((0, true)));
-        for name in [&b"renderD"[..], b"renderD12x", b"by-path", b"card", b"card12345"] {
-            assert_eq!(parse(name), None, "{name:?}");
+        assert_eq!(parse(b"/dev/dri/renderD128"), Some((128, Kind::Render)));
+        assert_eq!(parse(b"/dev/dri/card0"), Some((0, Kind::Card)));
+        assert_eq!(parse(b"/dev/accel/accel3"), Some((3, Kind::Accel)));
+        assert_eq!(parse(b"/dev/accel/accel_controlD3"), Some((3, Kind::AccelControl)));
+        for path in ["/dev/dri/renderD", "/dev/dri/renderD12x", "/dev/dri/by-path", "/dev/dri/card"]
+        {
+            assert_eq!(parse(path.as_bytes()), None, "{path}");
         }
+        for path in ["/dev/dri/card12345", "/dev/accel/accel_0", "/dev/accel/card0", "card0"] {
+            assert_eq!(parse(path.as_bytes()), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn both_nodes_of_a_gpu_are_listed_as_one() {
+        let word = |path: &[u8]| {
+            let (minor, kind) = parse(path).expect("a node");
+            Listed::of(minor, kind).word()
+        };
+        assert_eq!(word(b"/dev/dri/card1"), word(b"/dev/dri/renderD129"));
+        assert_eq!(word(b"/dev/accel/accel1"), word(b"/dev/accel/accel_controlD1"));
+        assert_ne!(word(b"/dev/accel/accel0"), word(b"/dev/dri/renderD0"));
     }
 
     #[test]

@@ -13,9 +13,9 @@
 //!     -> hooks::open  -> redirect: not ours                                              -> libc's open
 //! ```
 //!
-//! And, with `peerdma run --gpu`, it shows the program render nodes: their `open`, `ioctl`, `mmap`
-//! and `close` go to `libpeerdma.so`, which is loaded with it and has the software GPU
-//! (`docs/DRM.md`). Which nodes, `PEERDMA_DRM_NODE` says.
+//! And, with `peerdma run --gpu`, it shows the program nodes of GPUs and other devices: their
+//! `open`, `ioctl`, `mmap` and `close` go to `libpeerdma.so`, which is loaded with it and has the
+//! software GPU (`docs/DRM.md`, `docs/EXPORTERS.md`). Which nodes, `PEERDMA_DRM_NODE` says.
 //!
 //! A dma-buf of ours, which is a memfd, it makes what a dma-buf of the kernel is, in every process
 //! that gets its descriptor: `mmap`, `ioctl`, `poll` and `lseek` of it go to `libpeerdma.so` as

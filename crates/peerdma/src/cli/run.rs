@@ -49,10 +49,10 @@ pub(crate) struct Args {
     /// Leave /sys as it is
     #[arg(long)]
     no_door: bool,
-    /// Give the program the software GPUs of the configuration as DRM render nodes; a PRESET
-    /// (amdgpu, i915 or xe) is the driver they are to have. With i915 or xe, give it Level Zero,
-    /// too (docs/LEVEL_ZERO.md), with amdgpu HSA (docs/HSA.md); with nvidia, CUDA and NVML instead
-    /// (docs/CUDA.md)
+    /// Give the program the software GPUs of the configuration as nodes of their driver; a PRESET
+    /// (amdgpu, i915, xe or habanalabs) is the driver they are to have (docs/DRM.md). With i915 or
+    /// xe, give it Level Zero, too (docs/LEVEL_ZERO.md), with amdgpu HSA (docs/HSA.md); with nvidia,
+    /// CUDA and NVML instead (docs/CUDA.md)
     #[arg(
         long,
         value_name = "PRESET",

@@ -78,8 +78,11 @@ const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
 /// The directory of DRM's devices, likewise.
 const DRM: &str = "/sys/class/drm";
 
+/// The directory of accelerators, likewise.
+const ACCEL: &str = "/sys/class/accel";
+
 /// Directories with names of ours and of the kernel's.
-pub(crate) const LISTINGS: [&str; 3] = [CLASSES, PCI_FUNCTIONS, DRM];
+pub(crate) const LISTINGS: [&str; 4] = [CLASSES, PCI_FUNCTIONS, DRM, ACCEL];
 
 /// One name in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]

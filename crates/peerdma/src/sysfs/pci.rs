@@ -14,7 +14,7 @@ use std::path::Path;
 use ::pci::{Bdf, PciTree};
 
 use super::facts::{CpuList, NicFacts};
-use super::{DRM, PCI_FUNCTIONS, Tree};
+use super::{ACCEL, DRM, PCI_FUNCTIONS, Tree};
 
 /// The lines of a function's `resource`: six BARs and the ROM. Of ours nothing can be mapped.
 const RESOURCES: usize = 7;
@@ -39,13 +39,30 @@ pub(crate) struct GpuFacts {
     near: Option<(i32, CpuList)>,
     /// Who programs find behind it.
     driver: &'static str,
-    /// Its number among DRM's cards.
+    /// Its number among DRM's cards, or among accelerators.
     card: u32,
 }
 
-/// DRM's character devices.
-const DRM_MAJOR: u32 = 226;
 const FIRST_RENDER: u32 = 128;
+
+/// A kind of character devices.
+struct DeviceClass {
+    /// Where they are listed.
+    path: &'static str,
+    /// Their directory in that of the PCI function.
+    name: &'static str,
+    /// Their directory in `/dev`.
+    dev: &'static str,
+    major: u32,
+    devtype: &'static str,
+}
+
+/// DRM's.
+const DRM_MINORS: DeviceClass =
+    DeviceClass { path: DRM, name: "drm", dev: "dri", major: 226, devtype: "drm_minor" };
+/// Accelerators.
+const ACCEL_MINORS: DeviceClass =
+    DeviceClass { path: ACCEL, name: "accel", dev: "accel", major: 261, devtype: "accel_minor" };
 
 impl Function {
     /// Where this function of a tree is; nothing if the machine has one at that address.
@@ -96,15 +113,28 @@ impl Function {
 impl GpuFacts {
     /// The paths that are ours because of it.
     pub(super) fn served(&self) -> Vec<String> {
-        let drm = self.drm().map(|(name, _)| format!("{DRM}/{name}"));
-        self.function.served().into_iter().chain(drm).collect()
+        let class = self.class().path;
+        let devices = self.devices().into_iter().map(|(name, _)| format!("{class}/{name}"));
+        self.function.served().into_iter().chain(devices).collect()
     }
 
-    /// Its devices of DRM, by name and minor number.
-    fn drm(&self) -> [(String, u32); 2] {
-        let render = FIRST_RENDER + self.card;
-        [(format!("card{}", self.card), self.card), (format!("renderD{render}"), render)]
+    fn class(&self) -> &'static DeviceClass {
+        if self.driver == HABANALABS { &ACCEL_MINORS } else { &DRM_MINORS }
     }
+
+    /// Its character devices, by name and minor number.
+    fn devices(&self) -> Vec<(String, u32)> {
+        devices(self.driver, self.card)
+    }
+}
+
+/// The character devices of this driver's GPU with this number.
+fn devices(driver: &str, card: u32) -> Vec<(String, u32)> {
+    if driver == HABANALABS {
+        return vec![(format!("accel{card}"), card)];
+    }
+    let render = FIRST_RENDER + card;
+    vec![(format!("card{card}"), card), (format!("renderD{render}"), render)]
 }
 
 fn has(path: &str, name: &str) -> bool {
@@ -124,15 +154,16 @@ pub(super) fn place(
         nic.function = at(&nic.name);
     }
     let mut gpus: Vec<_> = machine.gpus().iter().collect();
-    let has_nodes = driver == AMD || INTEL.contains(&driver);
+    let has_nodes = INTEL.contains(&driver) || [AMD, HABANALABS].contains(&driver);
     if !has_nodes {
         // In the order in which CUDA numbers them, and a kernel finds them.
         gpus.sort_by_key(|gpu| tree.by_name(&gpu.name));
     }
-    // Those of render nodes are chosen so (`cli::run::gpu`).
+    let directory = if driver == HABANALABS { "/dev/accel" } else { "/dev/dri" };
+    // Those of nodes are chosen so (`cli::run::gpu`).
     let is_free = |card: &u32| {
-        let names = [format!("card{card}"), format!("renderD{}", FIRST_RENDER + card)];
-        !names.iter().any(|name| has("/dev/dri", name) || !has_nodes && has(DRM, name))
+        let names = devices(driver, *card);
+        !names.iter().any(|(name, _)| has(directory, name) || !has_nodes && has(DRM, name))
     };
     let mut free = (0..FIRST_RENDER / 2).filter(is_free);
     let gpus = gpus.into_iter().filter_map(|gpu| {
@@ -167,6 +198,11 @@ const INTEL: [&str; 2] = ["xe", "i915"];
 /// That of AMD's.
 pub(super) const AMD: &str = "amdgpu";
 
+/// The driver of accelerators.
+const HABANALABS: &str = "habanalabs";
+/// Gaudi2, vendor below.
+const HABANALABS_ID: u32 = 0x1020_1da3;
+
 impl GpuFacts {
     fn ids(&self) -> Ids {
         if INTEL.contains(&self.driver) {
@@ -177,6 +213,11 @@ impl GpuFacts {
         if self.driver == AMD {
             let (device, board) = (hsa::PCI_ID, hsa::PCI_SUBSYSTEM);
             return Ids { driver: self.driver, device, board, class: 0x03_8000, revision: 0x02 };
+        }
+        if self.driver == HABANALABS {
+            let (device, board) = (HABANALABS_ID, HABANALABS_ID);
+            // A processing accelerator.
+            return Ids { driver: self.driver, device, board, class: 0x12_0000, revision: 0x01 };
         }
         let (device, board) = (cuda::PCI_ID, cuda::PCI_SUBSYSTEM);
         // A 3D controller.
@@ -219,15 +260,22 @@ pub(super) fn describe(tree: &mut Tree, gpu: &GpuFacts) {
     }
     tree.link(&format!("{}/subsystem", function.path), "/sys/bus/pci");
     // A name for who asks which card is which function. Of CUDA's there is no node to open.
-    for (name, minor) in gpu.drm() {
-        let path = format!("{}/drm/{name}", function.path);
-        tree.file(&format!("{path}/dev"), format!("{DRM_MAJOR}:{minor}"));
+    let DeviceClass { path: class, name: below, dev, major, devtype } = *gpu.class();
+    for (name, minor) in gpu.devices() {
+        let path = format!("{}/{below}/{name}", function.path);
+        tree.file(&format!("{path}/dev"), format!("{major}:{minor}"));
         let uevent =
-            format!("MAJOR={DRM_MAJOR}\nMINOR={minor}\nDEVNAME=dri/{name}\nDEVTYPE=drm_minor");
+            format!("MAJOR={major}\nMINOR={minor}\nDEVNAME={dev}/{name}\nDEVTYPE={devtype}");
         tree.file(&format!("{path}/uevent"), uevent);
         tree.link(&format!("{path}/device"), &function.path);
-        tree.link(&format!("{path}/subsystem"), DRM);
-        tree.link(&format!("{DRM}/{name}"), &path);
+        tree.link(&format!("{path}/subsystem"), class);
+        tree.link(&format!("{class}/{name}"), &path);
+        if gpu.driver == HABANALABS {
+            // By these a program chooses one of several.
+            tree.file(&format!("{path}/pci_addr"), function.bdf.to_string());
+            tree.file(&format!("{path}/device_type"), "GAUDI2");
+            tree.file(&format!("{path}/status"), "Operational");
+        }
     }
 }
 
@@ -274,7 +322,7 @@ mod tests {
         let mut tree = Tree::new(&[]);
         tree.add_gpus(&gpus, &[]);
         for gpu in &gpus {
-            let [(card, _), (render, minor)] = gpu.drm();
+            let [(card, _), (render, minor)] = gpu.devices().try_into().expect("two");
             for name in [&card, &render] {
                 let path = format!("{}/drm/{name}", gpu.function.path);
                 let link = super::super::relative(&format!("{DRM}/{name}"), &path);
@@ -284,6 +332,20 @@ mod tests {
             let dev = tree.text(&format!("{}/drm/{render}/dev", gpu.function.path));
             assert_eq!(dev, Some(&*format!("226:{minor}\n")));
         }
+    }
+
+    #[test]
+    fn an_accelerator_is_of_its_own_class() {
+        let text = "[pci]\ndomain = 57005\n[[gpu]]\nname = \"a\"\npreset = \"habanalabs\"\n";
+        let gpus = place(&gpu::Machine::parse(text).unwrap(), HABANALABS, &mut []);
+        let mut tree = Tree::new(&[]);
+        tree.add_gpus(&gpus, &[]);
+        let accel = format!("accel{}", gpus[0].card);
+        let path = format!("{}/accel/{accel}", gpus[0].function.path);
+        assert_eq!(tree.text(&format!("{path}/dev")), Some(&*format!("261:{}\n", gpus[0].card)));
+        assert_eq!(tree.text(&format!("{}/device", gpus[0].function.path)), Some("0x1020\n"));
+        assert!(tree.nodes.contains_key(&format!("{ACCEL}/{accel}")));
+        assert!(gpus[0].served().contains(&format!("{ACCEL}/{accel}")));
     }
 
     #[test]

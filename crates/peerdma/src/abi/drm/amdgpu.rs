@@ -3,7 +3,7 @@
 use gpu::{Domain, Domains, Place};
 
 use super::Result;
-use super::args::{Arg, uapi};
+use super::args::{Arg, first_half, uapi};
 use super::common::unknown;
 use super::file::File;
 use super::state::State;
@@ -71,8 +71,7 @@ fn make(state: &State, file: &File, create: &mut Create) -> Result<()> {
     let place = Place { align: create.alignment, ..place };
     let cpu_access = create.flags & NO_CPU_ACCESS == 0;
     let (handle, _) = file.create(state, create.size_or_handle, place, cpu_access)?;
-    // In the order of bytes of this machine, as the C union has it.
-    create.size_or_handle = u64::from_ne_bytes(first_half(handle));
+    create.size_or_handle = first_half(handle);
     Ok(())
 }
 
@@ -85,11 +84,4 @@ fn find(file: &File, map: &mut Map) -> Result<()> {
     }
     map.handle_or_offset = object.offset;
     Ok(())
-}
-
-/// A word in the first four of eight bytes.
-fn first_half(word: u32) -> [u8; 8] {
-    let mut bytes = [0; 8];
-    bytes[..4].copy_from_slice(&word.to_ne_bytes());
-    bytes
 }

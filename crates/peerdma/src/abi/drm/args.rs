@@ -164,6 +164,13 @@ impl Arg {
     }
 }
 
+/// A word in the first four of eight bytes, as a C union has it in this machine's order.
+pub(super) fn first_half(word: u32) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&word.to_ne_bytes());
+    u64::from_ne_bytes(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,9 +6,9 @@ use std::ptr;
 use gpu::{Place, Preset};
 
 use super::args::{Arg, CreateDumb, GemClose, GetCap, MapDumb, Prime, Request, Version};
-use super::file::File;
+use super::file::{Behind, File, Kind};
 use super::state::State;
-use super::{Result, amdgpu, intel, pages, pointer, prime};
+use super::{Result, amdgpu, habana, intel, pages, pointer, prime};
 
 /// `DRM_IOCTL_BASE`.
 const LETTER: u8 = b'd';
@@ -29,15 +29,30 @@ pub(super) unsafe fn ioctl(
     file: &File,
     request: c_ulong,
     place: *mut c_void,
-) -> Result<()> {
+) -> Result<c_int> {
     let request = Request::new(request);
     if request.letter() != LETTER {
         return Err(libc::ENOTTY);
     }
     let arg = Arg::new(request, place);
     let nr = request.nr();
+    let done = match &file.behind {
+        // SAFETY: the caller's promise.
+        Behind::Drm => unsafe { of_drm(state, file, nr, &arg) },
+        // SAFETY: the caller's promise.
+        Behind::Accel(context) => unsafe { of_accel(file, context, nr, &arg) },
+        // SAFETY: the caller's promise.
+        Behind::AccelControl => unsafe { habana::control(file, nr, &arg) },
+    };
+    done.map(|()| 0)
+}
+
+/// # Safety
+///
+/// The argument is what the request needs.
+unsafe fn of_drm(state: &State, file: &File, nr: u8, arg: &Arg) -> Result<()> {
     // Rendering needs none of these.
-    if matches!(nr, 0x01 | 0x0d | 0xb2..=0xb4) && !file.is_card {
+    if matches!(nr, 0x01 | 0x0d | 0xb2..=0xb4) && file.kind != Kind::Card {
         return Err(libc::EACCES);
     }
     // SAFETY, for all below: the caller says that the place is what the request needs, and `with`
@@ -63,14 +78,33 @@ pub(super) unsafe fn ioctl(
             let nr = nr - DRIVER.start;
             match file.node.driver() {
                 // SAFETY: see above.
-                Preset::Amdgpu => unsafe { amdgpu::ioctl(state, file, nr, &arg) },
+                Preset::Amdgpu => unsafe { amdgpu::ioctl(state, file, nr, arg) },
                 // SAFETY: see above.
-                Preset::I915 => unsafe { intel::i915(state, file, nr, &arg) },
+                Preset::I915 => unsafe { intel::i915(state, file, nr, arg) },
                 // SAFETY: see above.
-                Preset::Xe => unsafe { intel::xe(state, file, nr, &arg) },
+                Preset::Xe => unsafe { intel::xe(state, file, nr, arg) },
                 _ => Err(unknown(nr)),
             }
         }
+        nr => Err(unknown(nr)),
+    }
+}
+
+/// An accelerator has no buffer objects: its driver has a way of its own.
+///
+/// # Safety
+///
+/// The argument is what the request needs.
+unsafe fn of_accel(file: &File, context: &habana::Context, nr: u8, arg: &Arg) -> Result<()> {
+    match nr {
+        // SAFETY: the caller's promise.
+        0x00 => unsafe { arg.with(|version| fill_version(file, version)) },
+        // GEM_CLOSE, PRIME_HANDLE_TO_FD, PRIME_FD_TO_HANDLE
+        0x09 | 0x2d | 0x2e => Err(libc::EOPNOTSUPP),
+        // SAFETY: the caller's promise.
+        nr if DRIVER.contains(&nr) => unsafe {
+            habana::ioctl(file, context, nr - DRIVER.start, arg)
+        },
         nr => Err(unknown(nr)),
     }
 }
@@ -86,6 +120,7 @@ fn fill_version(file: &File, version: &mut Version) -> Result<()> {
     (version.major, version.minor, version.patch) = match driver {
         Preset::Amdgpu => (3, 61, 0),
         Preset::I915 => (1, 6, 0),
+        Preset::Habanalabs => (1, 0, 0),
         _ => (1, 1, 0),
     };
     let describe = format!("peerdma software GPU ({})", driver.name());

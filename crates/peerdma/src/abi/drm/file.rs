@@ -14,13 +14,36 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::maps::Wanted;
 use super::node::{Node, Object};
 use super::state::State;
-use super::{Result, pages, refused};
+use super::{Result, habana, pages, refused};
+
+/// What a node is. The preload library has the same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `/dev/dri/renderD128`.
+    Render = 0,
+    /// `/dev/dri/card0`.
+    Card = 1,
+    /// `/dev/accel/accel0`.
+    Accel = 2,
+    /// `/dev/accel/accel_controlD0`.
+    AccelControl = 3,
+}
+
+/// What an open node has besides handles.
+pub(super) enum Behind {
+    /// Nothing.
+    Drm,
+    /// What a program has of an accelerator.
+    Accel(habana::Context),
+    /// Nothing: it answers questions.
+    AccelControl,
+}
 
 #[doc(alias = "drm_file")]
 pub(super) struct File {
     pub(super) node: Arc<Node>,
-    /// Whether it is the card, and not the render node.
-    pub(super) is_card: bool,
+    pub(super) kind: Kind,
+    pub(super) behind: Behind,
     /// Of the program's descriptor.
     pub(super) ino: u64,
     is_writable: bool,
@@ -29,9 +52,17 @@ pub(super) struct File {
     handles: Mutex<BTreeMap<u32, Arc<Object>>>,
 }
 
+impl Kind {
+    const ALL: [Self; 4] = [Self::Render, Self::Card, Self::Accel, Self::AccelControl];
+
+    pub(super) fn of(number: c_int) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as c_int == number)
+    }
+}
+
 impl File {
     /// Makes a descriptor for the program, and what is behind it.
-    pub(super) fn open(node: Arc<Node>, is_card: bool, flags: c_int) -> Result<(OwnedFd, Self)> {
+    pub(super) fn open(node: Arc<Node>, kind: Kind, flags: c_int) -> Result<(OwnedFd, Self)> {
         // CAST: the bits.
         let flags = OFlags::from_bits_retain(flags as u32);
         if flags.contains(OFlags::CREATE | OFlags::EXCL) {
@@ -40,6 +71,11 @@ impl File {
         if flags.contains(OFlags::DIRECTORY) {
             return Err(libc::ENOTDIR);
         }
+        let behind = match kind {
+            Kind::Render | Kind::Card => Behind::Drm,
+            Kind::Accel => Behind::Accel(habana::Context::open(&node)?),
+            Kind::AccelControl => Behind::AccelControl,
+        };
         let errno = Errno::raw_os_error;
         let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
         // The first is the lowest number that is free, as `open` promises.
@@ -53,11 +89,20 @@ impl File {
         let ino = rustix::fs::fstat(&theirs).map_err(errno)?.st_ino;
         let is_writable = flags & OFlags::RWMODE != OFlags::RDONLY;
         let handles = Mutex::default();
-        Ok((theirs, Self { node, is_card, ino, is_writable, ours, handles }))
+        Ok((theirs, Self { node, kind, behind, ino, is_writable, ours, handles }))
     }
 
-    /// Whether the program has closed every copy of its descriptor.
-    pub(super) fn has_hung_up(&self) -> bool {
+    /// Whether nobody needs it any more: the program has closed every copy of its descriptor, and
+    /// nothing that was made by it keeps it.
+    pub(super) fn is_over(&self) -> bool {
+        let is_kept = || match &self.behind {
+            Behind::Accel(context) => context.has_exports(),
+            Behind::Drm | Behind::AccelControl => false,
+        };
+        self.has_hung_up() && !is_kept()
+    }
+
+    fn has_hung_up(&self) -> bool {
         let mut ours = [PollFd::from_borrowed_fd(self.ours.as_fd(), PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut ours, Some(&now)).is_ok() && ours[0].revents().contains(PollFlags::HUP)

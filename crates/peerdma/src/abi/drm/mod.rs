@@ -1,5 +1,4 @@
-//! The DRM door: render nodes behind which are our software GPUs, for programs that use the DRM's
-//! ioctls.
+//! The DRM door: nodes behind which are our software GPUs, for programs that use the DRM's ioctls.
 //!
 //! `libpeerdma-preload.so` stands in front of libc's `open`, `ioctl`, `mmap` and their kin. When a
 //! program opens a node that `PEERDMA_DRM_NODE` names, it asks this library for its [`Door`] and
@@ -27,6 +26,7 @@ mod args;
 mod buffer;
 mod common;
 mod file;
+mod habana;
 mod intel;
 mod known;
 mod maps;
@@ -40,6 +40,7 @@ use std::ptr;
 
 use dmabuf::{ExporterError, ExporterErrorKind};
 
+use self::file::Kind;
 use self::maps::Maps;
 use self::state::State;
 use super::boundary::control;
@@ -48,12 +49,12 @@ use super::errno;
 /// What the preload library calls. It comes from the same build, so this has no version.
 #[repr(C)]
 pub(crate) struct Door {
-    /// Opens the node of this index, the render node or the card.
-    open: extern "C" fn(node: c_int, is_card: bool, flags: c_int) -> c_int,
+    /// Opens a node of the GPU of this index; which one, [`Kind`] says.
+    open: extern "C" fn(node: c_int, kind: c_int, flags: c_int) -> c_int,
     /// Whether a descriptor is of a node.
     owns: extern "C" fn(fd: c_int) -> bool,
-    /// Which node a descriptor is of: its index, and whether it is the card. -1 if it is none.
-    node: extern "C" fn(fd: c_int, is_card: &mut bool) -> c_int,
+    /// Which node a descriptor is of: the index of its GPU, and its kind. -1 if it is none.
+    node: extern "C" fn(fd: c_int, kind: &mut c_int) -> c_int,
     /// `ioctl` on a node.
     ioctl: unsafe extern "C" fn(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int,
     /// `mmap` of a node.
@@ -105,12 +106,12 @@ pub(crate) extern "C" fn peerdma_drm_door() -> *const Door {
     &raw const DOOR
 }
 
-extern "C" fn open(node: c_int, is_card: bool, flags: c_int) -> c_int {
+extern "C" fn open(node: c_int, kind: c_int, flags: c_int) -> c_int {
     control("open of a DRM node", -1, || {
         super::context::watch_the_end();
         let opened = State::here_or_new().and_then(|state| {
             let node = usize::try_from(node).map_err(|_| libc::ENXIO)?;
-            state.open(node, is_card, flags)
+            state.open(node, Kind::of(kind).ok_or(libc::ENXIO)?, flags)
         });
         or_minus_one(opened.map(IntoRawFd::into_raw_fd))
     })
@@ -120,10 +121,10 @@ extern "C" fn owns(fd: c_int) -> bool {
     State::last().is_some_and(|state| state.known(fd).is_some())
 }
 
-extern "C" fn node(fd: c_int, is_card: &mut bool) -> c_int {
+extern "C" fn node(fd: c_int, kind: &mut c_int) -> c_int {
     let found = here(fd).ok().and_then(|(state, ino)| state.number(&*state.file(ino)?));
-    let Some((index, card)) = found else { return -1 };
-    *is_card = card;
+    let Some((index, found)) = found else { return -1 };
+    *kind = found as c_int;
     c_int::try_from(index).unwrap_or(-1)
 }
 
@@ -136,7 +137,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_i
             // SAFETY: contract: the argument is what the request needs.
             unsafe { common::ioctl(state, &file, request, arg) }
         });
-        or_minus_one(answer.map(|()| 0))
+        or_minus_one(answer)
     })
 }
 
@@ -278,6 +279,14 @@ fn refused(error: &ExporterError) -> c_int {
 /// Whole pages.
 fn pages(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(rustix::param::page_size() as u64)
+}
+
+/// Whether the program has something mapped at each of these whole pages.
+fn is_all_mapped(start: u64, len: u64) -> bool {
+    let (Ok(addr), Ok(len)) = (usize::try_from(start), usize::try_from(len)) else { return false };
+    let place = ptr::with_exposed_provenance_mut(addr);
+    // SAFETY: with this flag the kernel looks at what is mapped, and changes nothing.
+    unsafe { rustix::mm::msync(place, len, rustix::mm::MsyncFlags::ASYNC) }.is_ok()
 }
 
 /// A pointer that a program passes as a number.

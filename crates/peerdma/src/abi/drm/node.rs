@@ -36,6 +36,11 @@ impl Node {
         self.config.preset
     }
 
+    /// How its GPU is configured.
+    pub(super) fn config(&self) -> &GpuConfig {
+        &self.config
+    }
+
     /// The object of a buffer that the program may map: the one that there is, or a new one.
     pub(super) fn object(
         self: &Arc<Self>,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gpu::GpuConfig;
 use rustix::fs::FileType;
 
-use super::file::File;
+use super::file::{File, Kind};
 use super::known::Inodes;
 use super::node::Node;
 use super::{Result, inode};
@@ -96,11 +96,11 @@ impl State {
     }
 
     /// Opens a node.
-    pub(super) fn open(&self, node: usize, is_card: bool, flags: c_int) -> Result<OwnedFd> {
+    pub(super) fn open(&self, node: usize, kind: Kind, flags: c_int) -> Result<OwnedFd> {
         self.sweep();
         let node = self.nodes.get(node).ok_or(libc::ENXIO)?;
         node.gpu()?;
-        let (fd, file) = File::open(Arc::clone(node), is_card, flags)?;
+        let (fd, file) = File::open(Arc::clone(node), kind, flags)?;
         let stat = rustix::fs::fstat(fd.as_fd()).map_err(rustix::io::Errno::raw_os_error)?;
         let file = Arc::new(file);
         let mut open = self.lock();
@@ -117,10 +117,10 @@ impl State {
         self.lock().iter().find(|file| file.ino == ino).cloned()
     }
 
-    /// Which node a file is of, and whether it is the card.
-    pub(super) fn number(&self, file: &File) -> Option<(usize, bool)> {
+    /// The index of the GPU that a file is of, and which of its nodes it is.
+    pub(super) fn number(&self, file: &File) -> Option<(usize, Kind)> {
         let index = self.nodes.iter().position(|node| Arc::ptr_eq(node, &file.node));
-        Some((index?, file.is_card))
+        Some((index?, file.kind))
     }
 
     /// All open files.
@@ -133,10 +133,10 @@ impl State {
         self.next_offset.fetch_add(size, Ordering::Relaxed)
     }
 
-    /// Lets go of files whose last descriptor is closed.
+    /// Lets go of files that nobody needs any more.
     pub(super) fn sweep(&self) {
         let mut open = self.lock();
-        let files: Vec<_> = open.extract_if(.., |file| file.has_hung_up()).collect();
+        let files: Vec<_> = open.extract_if(.., |file| file.is_over()).collect();
         for file in &files {
             self.inodes.remove(file.ino);
         }

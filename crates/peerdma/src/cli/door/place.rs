@@ -32,9 +32,11 @@ pub(super) fn may_be_ours(path: &[u8]) -> bool {
         b'n' => part == b"nv_peer",
         b'y' => part == b"y_peers",
         b'd' => part == b"drm/car" || part == b"drm/ren",
+        b'a' => part == b"accel/a",
         _ => false,
     }) || ends_with(path, b"class")
         || ends_with(path, b"drm")
+        || ends_with(path, b"accel")
 }
 
 /// Finds an absolute path in the tree. `.` and `..` are taken as they are written, without regard
@@ -131,6 +133,9 @@ mod tests {
         for path in ["/sys/class/drm", "/sys/class/net/../drm/"] {
             assert!(may_be_ours(path.as_bytes()), "{path}");
             assert_eq!(find(path.as_bytes()), Some(Place::Listing("/sys/class/drm")), "{path}");
+        }
+        for path in ["/sys/class/accel", "/sys/class/accel/", "/sys/class/accel/accel0/dev"] {
+            assert!(may_be_ours(path.as_bytes()), "{path}");
         }
     }
 }

@@ -1,12 +1,14 @@
-//! `--gpu`: which render nodes the program finds, and that it finds CUDA, HSA or Level Zero.
+//! `--gpu`: which nodes the program finds, and that it finds CUDA, HSA or Level Zero.
 
 use std::path::Path;
 use std::process::Command;
 
+use gpu::Preset;
+
 use crate::gpus::{self, PRESET};
 
-/// The variable that lists the paths of the render nodes, in the order of the GPUs, separated by
-/// commas.
+/// The variable that lists the paths of the nodes, one of each GPU, in the order of the GPUs,
+/// separated by commas.
 const NODES: &str = "PEERDMA_DRM_NODE";
 
 /// The first render node's minor number.
@@ -20,6 +22,9 @@ const INTEL: [&str; 2] = ["xe", "i915"];
 
 /// The preset whose GPUs programs reach by HSA, beside their render nodes.
 pub(super) const AMD: &str = "amdgpu";
+
+/// The preset whose GPUs are accelerators, which `/sys` shows as well.
+const HABANALABS: &str = "habanalabs";
 
 /// What the loader of Level Zero loads instead of the drivers that it knows by name.
 const LEVEL_ZERO: &str = "ZE_ENABLE_ALT_DRIVERS";
@@ -39,8 +44,8 @@ pub(super) fn announce_cuda(command: &mut Command) -> Result<gpu::Machine, Strin
 
 /// Chooses a node for each GPU of the configuration, and tells the program's libraries. A node that
 /// exists is a real GPU's and stays so: ours get the next numbers that are free. Those of Intel
-/// have a driver of Level Zero, those of AMD HSA, and both are on PCI: returns the machine that
-/// they are in.
+/// have a driver of Level Zero, those of AMD HSA. Returns the machine of those that `/sys` shows on
+/// PCI.
 pub(super) fn announce(
     command: &mut Command,
     preset: &str,
@@ -48,21 +53,24 @@ pub(super) fn announce(
 ) -> Result<Option<(gpu::Machine, &'static str)>, String> {
     environment::choose_gpu(preset);
     let machine = gpus::machine(preset)?;
-    let free = (0..).filter(|unit| {
-        let [render, card] = paths(*unit);
-        !Path::new(&render).exists() && !Path::new(&card).exists()
-    });
+    let is_free = |paths: &[String; 2]| !paths.iter().any(|path| Path::new(path).exists());
+    let mut render_nodes = (0..).map(render_nodes).filter(is_free);
+    let mut accelerators = (0..).map(accelerators).filter(is_free);
     let mut nodes = Vec::new();
-    for (gpu, unit) in machine.gpus().iter().zip(free) {
-        let [render, card] = paths(unit);
+    for gpu in machine.gpus() {
+        let paths = match gpu.preset {
+            Preset::Habanalabs => accelerators.next(),
+            _ => render_nodes.next(),
+        };
+        let [node, other] = paths.ok_or("there are no more numbers for nodes")?;
         let (name, driver) = (&gpu.name, gpu.preset.name());
         let at = machine.tree().by_name(name).map(|bdf| format!(" at {bdf}")).unwrap_or_default();
-        tracing::info!(target: "peerdma::drm", "{name} ({driver}){at} is {render} and {card}");
-        nodes.push(render);
+        tracing::info!(target: "peerdma::drm", "{name} ({driver}){at} is {node} and {other}");
+        nodes.push(node);
     }
     command.env(PRESET, preset).env(NODES, nodes.join(","));
-    if preset == AMD {
-        return Ok(Some((machine, AMD)));
+    if let Some(preset) = [AMD, HABANALABS].into_iter().find(|known| *known == preset) {
+        return Ok(Some((machine, preset)));
     }
     let Some(intel) = INTEL.into_iter().find(|intel| *intel == preset) else { return Ok(None) };
     let driver = level_zero.ok_or("--gpu needs libpeerdma-ze.so beside the library")?;
@@ -71,6 +79,10 @@ pub(super) fn announce(
     Ok(Some((machine, intel)))
 }
 
-fn paths(unit: usize) -> [String; 2] {
+fn render_nodes(unit: usize) -> [String; 2] {
     [format!("/dev/dri/renderD{}", unit + FIRST_RENDER), format!("/dev/dri/card{unit}")]
+}
+
+fn accelerators(unit: usize) -> [String; 2] {
+    [format!("/dev/accel/accel{unit}"), format!("/dev/accel/accel_controlD{unit}")]
 }
