@@ -2,14 +2,14 @@
 //! of each class.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use interop::need::Need;
 use interop::{Output, Program, Scratch, compile, needs};
 
-/// Three NICs, one of each class of importer, and an exporter; `under` is where the NICs are.
-fn machine(scratch: &Scratch, preset: &str, under: &str) -> PathBuf {
+/// A NIC of each of these classes of importer, and an exporter; `under` is where the NICs are.
+fn machine(scratch: &Scratch, preset: &str, under: &str, classes: &[&str]) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     // Shared by the processes of the user, so it has a name of its own.
     let name = format!("memory{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -19,7 +19,7 @@ fn machine(scratch: &Scratch, preset: &str, under: &str) -> PathBuf {
          [[pci.switch]]\nname = \"switch\"\nunder = \"here\"\n\n\
          [[pci.device]]\nname = \"{name}\"\nunder = \"switch\"\n"
     );
-    for class in ["dynamic", "revocable", "pinned"] {
+    for class in classes {
         text += &format!(
             "\n[[nic]]\nname = \"{class}\"\nimporter = \"{class}\"\n\n\
              [[pci.device]]\nname = \"{class}\"\nunder = \"{under}\"\n"
@@ -30,30 +30,75 @@ fn machine(scratch: &Scratch, preset: &str, under: &str) -> PathBuf {
     config
 }
 
-fn run(program: &str, preset: &str, under: &str, arg: &str) -> Output {
-    let scratch = Scratch::new();
-    let config = machine(&scratch, preset, under);
-    let program = Program::new(compile(program, &scratch)).env("PEERDMA_CONFIG", config);
+fn run(program: &str, config: &Path, preset: &str, arg: &str, scratch: &Scratch) -> Output {
+    let program = Program::new(compile(program, scratch)).env("PEERDMA_CONFIG", config);
     let log = "peerdma::refusal=info,peerdma::drm=debug";
     program.env("PEERDMA_LOG", log).gpu(preset).args([arg]).output()
 }
 
+fn habana(under: &str, arg: &str) -> Output {
+    let scratch = Scratch::new();
+    let config = machine(&scratch, "habanalabs", under, &["dynamic", "revocable", "pinned"]);
+    run("habana", &config, "habanalabs", arg, &scratch)
+}
+
+fn vfio(under: &str, classes: &[&str], arg: &str) -> Output {
+    let scratch = Scratch::new();
+    let config = machine(&scratch, "vfio", under, classes);
+    run("vfio_device", &config, "vfio", arg, &scratch)
+}
+
+/// Those from which memory can be taken away.
+const REVOCABLE: [&str; 2] = ["dynamic", "revocable"];
+
 #[test]
 fn every_class_of_nic_reaches_the_memory_of_an_accelerator() {
     needs!(Need::Header("infiniband/verbs.h"));
-    run("habana", "habanalabs", "switch", "traffic").success().says("ok");
+    habana("switch", "traffic").success().says("ok");
 }
 
 #[test]
 fn without_a_path_the_map_of_an_accelerators_memory_is_not_permitted() {
     needs!(Need::Header("infiniband/verbs.h"));
-    let out = run("habana", "habanalabs", "elsewhere", "unreached");
+    let out = habana("elsewhere", "unreached");
     out.success().says("refuses to map");
 }
 
 #[test]
 fn an_accelerators_memory_is_refused_by_the_rules() {
     needs!(Need::Header("infiniband/verbs.h"));
-    let out = run("habana", "habanalabs", "switch", "rules");
+    let out = habana("switch", "rules");
     out.success().says("somebody has it open").says("is exported").says("more than is mapped");
+}
+
+#[test]
+fn nics_that_can_lose_it_reach_the_memory_of_a_vfio_device() {
+    needs!(Need::Header("infiniband/verbs.h"));
+    vfio("switch", &REVOCABLE, "traffic").success().says("ok");
+}
+
+#[test]
+fn without_a_path_the_map_of_a_vfio_devices_memory_is_invalid() {
+    needs!(Need::Header("infiniband/verbs.h"));
+    vfio("elsewhere", &REVOCABLE, "unreached").success().says("refuses to map");
+}
+
+#[test]
+fn a_nic_that_cannot_lose_it_is_not_served_by_a_vfio_device() {
+    needs!(Need::Header("infiniband/verbs.h"));
+    vfio("switch", &["pinned"], "pinned").success().says("refuses to attach");
+}
+
+#[test]
+fn a_vfio_devices_memory_is_taken_away_when_disabled_or_reset_and_for_good_when_closed() {
+    needs!(Need::Header("infiniband/verbs.h"));
+    let out = vfio("switch", &REVOCABLE, "taken");
+    out.success().says("memory of the device was disabled");
+}
+
+#[test]
+fn a_vfio_device_is_bound_exported_and_read_by_the_rules() {
+    needs!(Need::Header("infiniband/verbs.h"));
+    let out = vfio("switch", &REVOCABLE, "rules");
+    out.success().says("not bound to an iommufd").says("somebody else has the device");
 }

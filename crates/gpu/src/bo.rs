@@ -116,6 +116,18 @@ impl BoInner {
         state.resource.clone().ok_or_else(gone)
     }
 
+    /// Where it is, also while it is taken away and will be given back.
+    pub(crate) fn placed(&self) -> Result<Arc<Resource>> {
+        let gone = || no_device(format!("{} has no memory any more", self.name()));
+        self.state().resource.clone().ok_or_else(gone)
+    }
+
+    /// Why it was taken away, if it was.
+    pub(crate) fn why_revoked(&self) -> Option<String> {
+        let state = self.state();
+        state.revoked.as_ref().map(|why| self.gone(why))
+    }
+
     pub(crate) fn is_pinned(&self) -> bool {
         self.state().pins > 0
     }
@@ -313,7 +325,13 @@ impl BoInner {
     /// Keeps it where it is. Only the first pin is charged. `firm`: for somebody from whom it
     /// cannot be taken away.
     pub(crate) fn pin(&self, firm: bool) -> Result<()> {
-        let resource = self.resource()?;
+        self.resource()?;
+        self.pin_placed(firm)
+    }
+
+    /// The same, also of what is taken away and will be given back.
+    pub(crate) fn pin_placed(&self, firm: bool) -> Result<()> {
+        let resource = self.placed()?;
         let mut state = self.state();
         if state.pins == 0 {
             self.device.charge_pin(&resource)?;

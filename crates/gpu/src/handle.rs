@@ -12,6 +12,7 @@ use crate::cpu::CpuPages;
 use crate::error::{Result, invalid, not_supported};
 use crate::imported::Imported;
 use crate::place::Domain;
+use crate::reset::Resetting;
 
 /// A buffer object: bytes in VRAM or GTT. A clone is another handle; the last one, with the last
 /// handle and attachment of its dma-buf, frees it.
@@ -166,6 +167,17 @@ impl Bo {
             )));
         }
         bo.new_window(offset, len, name_of_window(&bo.name(), offset))
+    }
+
+    /// Takes the memory away from all importers, until what is returned is dropped: a device whose
+    /// memory does not answer. Its contents stay. What is exported meanwhile begins so.
+    ///
+    /// # Errors
+    ///
+    /// EOPNOTSUPP when it was imported.
+    #[doc(alias = "vfio_pci_dma_buf_move")]
+    pub fn suspend(&self, why: &str) -> Result<Resetting> {
+        Ok(Resetting::suspend(self.own()?, why))
     }
 
     /// Brings the buffer to where the CPU reaches it, and keeps it there: for a program that maps

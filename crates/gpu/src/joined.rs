@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use dmabuf::{
     AttachmentInfo, Closed, Direction, DmaBuf, Exporter, Gate, IosysMap, MmapBacking, Pinning,
-    Resv, ResvGuard, SgBacking, SgTable, Sharing, Usage, WeakDmaBuf, Zap, in_words,
+    Resv, ResvGuard, SgBacking, SgTable, Sharing, Usage, WeakDmaBuf, Zap,
 };
 
 use crate::bo::BoInner;
@@ -54,7 +54,7 @@ impl Part {
         if bo.device.persona.moves && !bo.is_pinned() {
             bo.move_to(&resv, Domain::Vram, true, "exported with others")?;
         }
-        bo.pin(false)?;
+        bo.pin_placed(false)?;
         Ok(Self { bo: Arc::clone(bo), offset, len, start })
     }
 }
@@ -114,7 +114,7 @@ pub fn export_joined(ranges: &[(&Bo, u64, u64)]) -> Result<DmaBuf> {
         return Err(not_supported(what));
     }
     let none = |error: String| no_memory(format!("{name} cannot be exported: {error}"));
-    let gate = Gate::new(&name).map_err(|error| none(in_words(error)))?;
+    let gate = Gate::new(&name).map_err(|error| none(error.to_string()))?;
     let (resv, buf, state) = (Resv::new(), OnceLock::new(), Mutex::default());
     let joined = Arc::new(Joined { parts, name: name.clone(), resv, gate, buf, state });
     let buf = DmaBuf::export_with(Arc::clone(&joined) as _, len, &name, joined.resv.clone());
@@ -125,7 +125,10 @@ pub fn export_joined(ranges: &[(&Bo, u64, u64)]) -> Result<DmaBuf> {
         // this.
         let _resv = part.bo.resv.lock();
         part.bo.joined().push(Arc::downgrade(&joined));
-        part.bo.note_exporter_of(&*part.bo.resource()?);
+        part.bo.note_exporter_of(&*part.bo.placed()?);
+        if let Some(why) = part.bo.why_revoked() {
+            joined.begin_without(why);
+        }
     }
     Ok(buf)
 }
@@ -147,6 +150,15 @@ fn name(gpu: &str, numbers: impl Iterator<Item = u64>) -> String {
 }
 
 impl Joined {
+    /// Some of it is taken away now, and may be given back: nobody gets in, or has yet.
+    fn begin_without(&self, why: String) {
+        let mut state = self.state();
+        if state.revoked.is_none() {
+            state.closed = self.gate.close().ok();
+            state.revoked = Some(why);
+        }
+    }
+
     /// Some of it is about to be taken away: nobody gets in any more, and all are told.
     pub(crate) fn take_away(&self, why: &str) {
         let resv = self.resv.lock();

@@ -1,4 +1,4 @@
-//! Reset and removal: the GPU takes its memory back.
+//! Reset, suspension and removal: the GPU takes its memory back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,22 +12,63 @@ use crate::device::Device;
 /// How long a reset waits for importers to give their mappings back.
 const RESET_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The GPU is being reset: its buffers are revoked, and what VRAM held is lost. Dropping it ends
-/// the reset.
+/// The GPU is being reset: its buffers are revoked, and what VRAM held is lost. Or one buffer is
+/// suspended: it is revoked. Dropping it ends that, and gives the memory back.
 #[must_use = "the reset ends when this is dropped"]
 pub struct Resetting {
     device: Arc<Device>,
     taken: Vec<(Arc<BoInner>, Option<Closed>)>,
     kept: Vec<String>,
-    /// A reset, which gives back what it took.
-    is_reset: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Of the GPU, which gives back what it took.
+    Reset,
+    /// Of one buffer, which is given back.
+    Suspension,
+    /// Nothing is given back.
+    Removal,
 }
 
 impl Resetting {
+    fn new(device: &Arc<Device>, kind: Kind) -> Self {
+        Self { device: Arc::clone(device), taken: vec![], kept: vec![], kind }
+    }
+
+    pub(crate) fn suspend(bo: &Arc<BoInner>, why: &str) -> Self {
+        let mut suspended = Self::new(&bo.device, Kind::Suspension);
+        let closed = suspended.revoke(bo, why);
+        suspended.taken.push((Arc::clone(bo), closed));
+        suspended
+    }
+
+    /// What VRAM held is lost.
+    pub fn lose_contents(&self) {
+        self.taken.iter().for_each(|(bo, _)| bo.lose(false));
+    }
+
+    /// The memory does not come back, and is free for others; but importers that kept their access
+    /// keep it.
+    pub fn end_for_good(mut self) {
+        self.kind = Kind::Removal;
+        for (bo, closed) in std::mem::take(&mut self.taken) {
+            bo.zap_cpu_maps();
+            if self.kept.contains(&bo.name()) {
+                continue;
+            }
+            if let Some(closed) = closed {
+                closed.revoke();
+            }
+            bo.joined_bufs().iter().for_each(|joined| joined.lose());
+            bo.lose(true);
+        }
+    }
+
     pub(crate) fn begin(device: &Arc<Device>, why: &str) -> Self {
         device.is_resetting.store(true, Ordering::Release);
-        let mut resetting =
-            Self { device: Arc::clone(device), taken: vec![], kept: vec![], is_reset: true };
+        let mut resetting = Self::new(device, Kind::Reset);
         for bo in device.all() {
             let closed = resetting.revoke(&bo, why);
             bo.lose(false);
@@ -40,8 +81,7 @@ impl Resetting {
         if device.set_removed() {
             return vec![];
         }
-        let mut removal =
-            Self { device: Arc::clone(device), taken: vec![], kept: vec![], is_reset: false };
+        let mut removal = Self::new(device, Kind::Removal);
         for bo in device.all() {
             removal.revoke_for_good(&bo, why);
         }
@@ -50,8 +90,7 @@ impl Resetting {
 
     /// Takes one buffer away for good. Returns whether an importer kept its access.
     pub(crate) fn take_away(bo: &Arc<BoInner>, why: &str) -> bool {
-        let mut taking =
-            Self { device: Arc::clone(&bo.device), taken: vec![], kept: vec![], is_reset: false };
+        let mut taking = Self::new(&bo.device, Kind::Removal);
         taking.revoke_for_good(bo, why);
         !std::mem::take(&mut taking.kept).is_empty()
     }
@@ -108,21 +147,25 @@ impl Resetting {
 
 impl Drop for Resetting {
     fn drop(&mut self) {
-        if self.device.is_removed() || !self.is_reset {
+        if self.device.is_removed() || self.kind == Kind::Removal {
             return;
         }
         // First, so that a refusal is always of the time before its buffer's gate opened: an
         // importer that is refused tells by the gate whether to ask again.
-        self.device.is_resetting.store(false, Ordering::Release);
-        let joined: Vec<_> = self.taken.iter().flat_map(|(bo, _)| bo.joined_bufs()).collect();
+        if self.kind == Kind::Reset {
+            self.device.is_resetting.store(false, Ordering::Release);
+        }
+        let mut given = Vec::new();
         for (bo, closed) in self.taken.drain(..) {
-            let _resv = bo.resv.lock();
+            let resv = bo.resv.lock();
             bo.give_back();
             if let Some(closed) = closed {
                 closed.open();
             }
+            drop(resv);
+            given.push(bo);
         }
-        // When all of their parts are there again.
-        joined.iter().for_each(|joined| joined.give_back());
+        // When all of their parts are there again; also those that were made meanwhile.
+        given.iter().flat_map(|bo| bo.joined_bufs()).for_each(|joined| joined.give_back());
     }
 }

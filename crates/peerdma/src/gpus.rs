@@ -9,6 +9,12 @@ use gpu::{Machine, Preset, Presets};
 /// The variable by which `peerdma run` passes `--gpu`: the preset it names, or nothing.
 pub(crate) const PRESET: &str = "PEERDMA_GPU";
 
+/// What a device of VFIO says it is, vendor below: one that is there for tests.
+pub(crate) const VFIO_ID: u32 = 0x0005_1b36;
+
+/// Its class: memory.
+pub(crate) const VFIO_CLASS: u32 = 0x05_8000;
+
 /// The machine of the file that `PEERDMA_CONFIG` names. `preset` stands above what it says; an
 /// empty one says nothing.
 pub(crate) fn machine(preset: &str) -> Result<Machine, String> {
@@ -22,11 +28,9 @@ fn presets(preset: &str) -> Presets<'_> {
 fn have_nodes(machine: gpu::Result<Machine>) -> Result<Machine, String> {
     let machine = machine.map_err(|error| error.what)?;
     for gpu in machine.gpus() {
-        let has_node =
-            matches!(gpu.preset, Preset::Amdgpu | Preset::I915 | Preset::Xe | Preset::Habanalabs);
-        if !has_node {
+        if gpu.preset == Preset::Nvidia {
             return Err(format!(
-                "gpu {:?}: {} has no node that programs open here: amdgpu, i915, xe or habanalabs",
+                "gpu {:?}: {} has no node that programs open here: amdgpu, i915, xe, habanalabs or vfio",
                 gpu.name,
                 gpu.preset.name()
             ));
@@ -66,7 +70,7 @@ mod tests {
 
     #[test]
     fn what_has_no_node_is_refused() {
-        for preset in ["vfio", "nvidia", "nouveau"] {
+        for preset in ["nvidia", "nouveau"] {
             assert!(parse("", preset).is_err(), "{preset}");
         }
     }

@@ -9,20 +9,27 @@
 #![allow(unsafe_code, reason = "C strings, the C environment, and functions of another library")]
 
 use core::ffi::{CStr, c_char, c_int, c_ulong, c_void};
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use crate::variable::variable;
 
 /// How the paths of nodes begin. A number follows.
-const PATHS: [(&[u8], Kind); 4] = [
+const PATHS: [(&[u8], Kind); 5] = [
     (b"/dev/dri/renderD", Kind::Render),
     (b"/dev/dri/card", Kind::Card),
     (b"/dev/accel/accel", Kind::Accel),
     (b"/dev/accel/accel_controlD", Kind::AccelControl),
+    (b"/dev/vfio/devices/vfio", Kind::Vfio),
 ];
+
+/// What every device of VFIO is bound to.
+const IOMMU: &[u8] = b"/dev/iommu";
 
 /// The first render node's minor number; the card beside it has this much less.
 const FIRST_RENDER: u32 = 128;
+
+/// A minor number that the kernel gives out to small devices.
+const IOMMU_MINOR: u32 = 126;
 
 /// The most nodes that are looked at.
 const MOST: usize = 32;
@@ -30,6 +37,8 @@ const MOST: usize = 32;
 /// What the variable lists, in its order, as [`Listed::word`] has it; 0 is the end.
 static LISTED: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
 static STATE: AtomicU32 = AtomicU32::new(UNREAD);
+/// Whether a device of VFIO was ever opened.
+static HAS_VFIO: AtomicBool = AtomicBool::new(false);
 
 const UNREAD: u32 = 0;
 const READING: u32 = 1;
@@ -51,6 +60,9 @@ pub(crate) struct Door {
     pub(crate) buffer_mmap: Mmap,
     pub(crate) buffer_poll: extern "C" fn(fd: c_int, events: c_int) -> c_int,
     pub(crate) buffer_seek: extern "C" fn(fd: c_int, offset: i64, whence: c_int) -> i64,
+    pub(crate) read: unsafe extern "C" fn(c_int, *mut c_void, usize, i64) -> isize,
+    pub(crate) write: unsafe extern "C" fn(c_int, *const c_void, usize, i64) -> isize,
+    pub(crate) node_closed: extern "C" fn(),
 }
 
 type Mmap = unsafe extern "C" fn(
@@ -94,6 +106,8 @@ pub(crate) enum Kind {
     Card = 1,
     Accel = 2,
     AccelControl = 3,
+    Vfio = 4,
+    Iommu = 5,
 }
 
 /// One of our nodes.
@@ -112,15 +126,18 @@ struct Listed {
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [Self::Render, Self::Card, Self::Accel, Self::AccelControl];
+    const ALL: [Self; 6] =
+        [Self::Render, Self::Card, Self::Accel, Self::AccelControl, Self::Vfio, Self::Iommu];
 
-    /// The major number: DRM's and accel's, and for what gets one when its driver comes, one of
-    /// those that the kernel gives out last.
+    /// The major number: DRM's, accel's and that of small devices, and for what gets one when its
+    /// driver comes, one of those that the kernel gives out last.
     fn major(self) -> u32 {
         match self {
             Self::Render | Self::Card => 226,
             Self::Accel => 261,
             Self::AccelControl => 385,
+            Self::Vfio => 386,
+            Self::Iommu => 10,
         }
     }
 }
@@ -131,7 +148,7 @@ impl Listed {
         match kind {
             Kind::Card => Self { kind: Kind::Render, minor: minor + FIRST_RENDER },
             Kind::AccelControl => Self { kind: Kind::Accel, minor },
-            Kind::Render | Kind::Accel => Self { kind, minor },
+            Kind::Render | Kind::Accel | Kind::Vfio | Kind::Iommu => Self { kind, minor },
         }
     }
 
@@ -150,7 +167,14 @@ pub(crate) unsafe fn node(path: *const c_char) -> Option<Node> {
         return None;
     }
     // SAFETY: not null, and the caller says it is terminated.
-    let (minor, kind) = parse(unsafe { CStr::from_ptr(path) }.to_bytes())?;
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    if path == IOMMU {
+        read();
+        let is_vfio = |known: &AtomicU32| known.load(Ordering::Relaxed) >> 16 == Kind::Vfio as u32;
+        let index = LISTED.iter().position(is_vfio)?;
+        return Some(Node { index, kind: Kind::Iommu, minor: IOMMU_MINOR });
+    }
+    let (minor, kind) = parse(path)?;
     read();
     let word = Listed::of(minor, kind).word();
     let index = LISTED.iter().position(|known| known.load(Ordering::Relaxed) == word)?;
@@ -164,12 +188,25 @@ pub(crate) fn node_of(fd: c_int) -> Option<Node> {
     let index = usize::try_from((door.node)(fd, &mut kind)).ok()?;
     let kind = Kind::ALL.into_iter().find(|known| *known as c_int == kind)?;
     let listed = (LISTED.get(index)?.load(Ordering::Relaxed) & 0xffff).checked_sub(1)?;
-    let minor = if kind == Kind::Card { listed - FIRST_RENDER } else { listed };
+    let minor = match kind {
+        Kind::Card => listed - FIRST_RENDER,
+        Kind::Iommu => IOMMU_MINOR,
+        _ => listed,
+    };
     Some(Node { index, kind, minor })
+}
+
+/// The door, if this descriptor is a device of VFIO: the one kind of node that is read and written.
+pub(crate) fn vfio(fd: c_int) -> Option<&'static Door> {
+    let door = HAS_VFIO.load(Ordering::Relaxed).then(door)??;
+    node_of(fd).filter(|node| node.kind == Kind::Vfio).map(|_| door)
 }
 
 /// Opens a node.
 pub(crate) fn open(node: Node, flags: c_int) -> c_int {
+    if node.kind == Kind::Vfio {
+        HAS_VFIO.store(true, Ordering::Relaxed);
+    }
     match find() {
         // CAST: at most MOST.
         Some(door) => (door.open)(node.index as c_int, node.kind as c_int, flags),
@@ -233,6 +270,7 @@ mod tests {
         assert_eq!(parse(b"/dev/dri/card0"), Some((0, Kind::Card)));
         assert_eq!(parse(b"/dev/accel/accel3"), Some((3, Kind::Accel)));
         assert_eq!(parse(b"/dev/accel/accel_controlD3"), Some((3, Kind::AccelControl)));
+        assert_eq!(parse(b"/dev/vfio/devices/vfio12"), Some((12, Kind::Vfio)));
         for path in ["/dev/dri/renderD", "/dev/dri/renderD12x", "/dev/dri/by-path", "/dev/dri/card"]
         {
             assert_eq!(parse(path.as_bytes()), None, "{path}");
@@ -257,5 +295,7 @@ mod tests {
     fn without_the_variable_there_are_no_nodes() {
         // SAFETY: the path is a terminated constant.
         assert_eq!(unsafe { node(c"/dev/dri/renderD128".as_ptr()) }, None);
+        // SAFETY: as above.
+        assert_eq!(unsafe { node(c"/dev/iommu".as_ptr()) }, None);
     }
 }

@@ -21,6 +21,8 @@ use crate::next::Next;
 const DRM: u8 = b'd';
 /// That of requests to dma-bufs.
 const DMA_BUF: u8 = b'b';
+/// That of VFIO's and iommufd's.
+const VFIO: u8 = b';';
 
 /// The door, if this descriptor is a node.
 fn door_of(fd: c_int) -> Option<&'static Door> {
@@ -43,7 +45,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_i
         // SAFETY: the caller's argument is what the request needs.
         return unsafe { (door.buffer_ioctl)(fd, request, arg) };
     }
-    if matches!(letter, DRM | DMA_BUF)
+    if matches!(letter, DRM | DMA_BUF | VFIO)
         && let Some(door) = door_of(fd)
     {
         // SAFETY: the caller's argument is what the request needs.
@@ -200,7 +202,8 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
     type Function = unsafe extern "C" fn(c_int) -> c_int;
     static NEXT: Next = Next::new(c"close");
     // A process that has no door has nothing to let go.
-    let door = drm::door().and_then(|_| door_of(fd).or_else(|| buffers::door_of(fd)));
+    let node = door_of(fd);
+    let buffer = drm::door().filter(|_| node.is_none()).and_then(|_| buffers::door_of(fd));
     let address = NEXT.address();
     if address.is_null() {
         return missing(-1);
@@ -209,10 +212,80 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
     let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
     // SAFETY: the argument is the caller's.
     let result = unsafe { next(fd) };
-    if let Some(door) = door {
+    if let Some(door) = node {
+        (door.node_closed)();
+    } else if let Some(door) = buffer {
         (door.closed)();
     }
     result
+}
+
+/// Reads at an offset: a region of a device of VFIO, if it is one.
+///
+/// # Safety
+///
+/// As libc's function of this name asks.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pread(fd: c_int, out: *mut c_void, len: size_t, offset: i64) -> isize {
+    type Function = unsafe extern "C" fn(c_int, *mut c_void, size_t, i64) -> isize;
+    static NEXT: Next = Next::new(c"pread");
+    if let Some(door) = drm::vfio(fd) {
+        // SAFETY: the arguments are the caller's.
+        return unsafe { (door.read)(fd, out, len, offset) };
+    }
+    let address = NEXT.address();
+    if address.is_null() {
+        return missing(-1);
+    }
+    // SAFETY: libc's function of this name has this signature.
+    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    // SAFETY: the arguments are the caller's.
+    unsafe { next(fd, out, len, offset) }
+}
+
+/// `pread`.
+///
+/// # Safety
+///
+/// As libc's function of this name asks.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pread64(fd: c_int, out: *mut c_void, len: size_t, offset: i64) -> isize {
+    // SAFETY: the same function, on 64-bit machines.
+    unsafe { pread(fd, out, len, offset) }
+}
+
+/// Writes at an offset: a region of a device of VFIO, if it is one.
+///
+/// # Safety
+///
+/// As libc's function of this name asks.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pwrite(fd: c_int, from: *const c_void, len: size_t, offset: i64) -> isize {
+    type Function = unsafe extern "C" fn(c_int, *const c_void, size_t, i64) -> isize;
+    static NEXT: Next = Next::new(c"pwrite");
+    if let Some(door) = drm::vfio(fd) {
+        // SAFETY: the arguments are the caller's.
+        return unsafe { (door.write)(fd, from, len, offset) };
+    }
+    let address = NEXT.address();
+    if address.is_null() {
+        return missing(-1);
+    }
+    // SAFETY: libc's function of this name has this signature.
+    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    // SAFETY: the arguments are the caller's.
+    unsafe { next(fd, from, len, offset) }
+}
+
+/// `pwrite`.
+///
+/// # Safety
+///
+/// As libc's function of this name asks.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pwrite64(fd: c_int, from: *const c_void, len: size_t, offset: i64) -> isize {
+    // SAFETY: the same function, on 64-bit machines.
+    unsafe { pwrite(fd, from, len, offset) }
 }
 
 /// Attributes: those of a node, if it is one.

@@ -50,9 +50,9 @@ pub(crate) struct Args {
     #[arg(long)]
     no_door: bool,
     /// Give the program the software GPUs of the configuration as nodes of their driver; a PRESET
-    /// (amdgpu, i915, xe or habanalabs) is the driver they are to have (docs/DRM.md). With i915 or
-    /// xe, give it Level Zero, too (docs/LEVEL_ZERO.md), with amdgpu HSA (docs/HSA.md); with nvidia,
-    /// CUDA and NVML instead (docs/CUDA.md)
+    /// (amdgpu, i915, xe, habanalabs or vfio) is the driver they are to have (docs/DRM.md,
+    /// docs/EXPORTERS.md). With i915 or xe, give it Level Zero, too (docs/LEVEL_ZERO.md), with
+    /// amdgpu HSA (docs/HSA.md); with nvidia, CUDA and NVML instead (docs/CUDA.md)
     #[arg(
         long,
         value_name = "PRESET",

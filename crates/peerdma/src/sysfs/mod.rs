@@ -81,8 +81,11 @@ const DRM: &str = "/sys/class/drm";
 /// The directory of accelerators, likewise.
 const ACCEL: &str = "/sys/class/accel";
 
+/// The directory of VFIO's devices, likewise.
+const VFIO: &str = "/sys/class/vfio-dev";
+
 /// Directories with names of ours and of the kernel's.
-pub(crate) const LISTINGS: [&str; 4] = [CLASSES, PCI_FUNCTIONS, DRM, ACCEL];
+pub(crate) const LISTINGS: [&str; 5] = [CLASSES, PCI_FUNCTIONS, DRM, ACCEL, VFIO];
 
 /// One name in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]

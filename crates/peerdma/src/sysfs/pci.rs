@@ -14,7 +14,8 @@ use std::path::Path;
 use ::pci::{Bdf, PciTree};
 
 use super::facts::{CpuList, NicFacts};
-use super::{ACCEL, DRM, PCI_FUNCTIONS, Tree};
+use super::{ACCEL, DRM, PCI_FUNCTIONS, Tree, VFIO};
+use crate::gpus::{VFIO_CLASS, VFIO_ID};
 
 /// The lines of a function's `resource`: six BARs and the ROM. Of ours nothing can be mapped.
 const RESOURCES: usize = 7;
@@ -54,15 +55,23 @@ struct DeviceClass {
     /// Their directory in `/dev`.
     dev: &'static str,
     major: u32,
-    devtype: &'static str,
+    devtype: Option<&'static str>,
 }
 
 /// DRM's.
 const DRM_MINORS: DeviceClass =
-    DeviceClass { path: DRM, name: "drm", dev: "dri", major: 226, devtype: "drm_minor" };
+    DeviceClass { path: DRM, name: "drm", dev: "dri", major: 226, devtype: Some("drm_minor") };
 /// Accelerators.
-const ACCEL_MINORS: DeviceClass =
-    DeviceClass { path: ACCEL, name: "accel", dev: "accel", major: 261, devtype: "accel_minor" };
+const ACCEL_MINORS: DeviceClass = DeviceClass {
+    path: ACCEL,
+    name: "accel",
+    dev: "accel",
+    major: 261,
+    devtype: Some("accel_minor"),
+};
+/// VFIO's; the number of a driver that gets it when it comes, as the preload library has it.
+const VFIO_DEVICES: DeviceClass =
+    DeviceClass { path: VFIO, name: "vfio-dev", dev: "vfio/devices", major: 386, devtype: None };
 
 impl Function {
     /// Where this function of a tree is; nothing if the machine has one at that address.
@@ -119,7 +128,11 @@ impl GpuFacts {
     }
 
     fn class(&self) -> &'static DeviceClass {
-        if self.driver == HABANALABS { &ACCEL_MINORS } else { &DRM_MINORS }
+        match self.driver {
+            HABANALABS => &ACCEL_MINORS,
+            VFIO_PCI => &VFIO_DEVICES,
+            _ => &DRM_MINORS,
+        }
     }
 
     /// Its character devices, by name and minor number.
@@ -130,8 +143,10 @@ impl GpuFacts {
 
 /// The character devices of this driver's GPU with this number.
 fn devices(driver: &str, card: u32) -> Vec<(String, u32)> {
-    if driver == HABANALABS {
-        return vec![(format!("accel{card}"), card)];
+    match driver {
+        HABANALABS => return vec![(format!("accel{card}"), card)],
+        VFIO_PCI => return vec![(format!("vfio{card}"), card)],
+        _ => {}
     }
     let render = FIRST_RENDER + card;
     vec![(format!("card{card}"), card), (format!("renderD{render}"), render)]
@@ -154,12 +169,16 @@ pub(super) fn place(
         nic.function = at(&nic.name);
     }
     let mut gpus: Vec<_> = machine.gpus().iter().collect();
-    let has_nodes = INTEL.contains(&driver) || [AMD, HABANALABS].contains(&driver);
+    let has_nodes = INTEL.contains(&driver) || [AMD, HABANALABS, VFIO_PCI].contains(&driver);
     if !has_nodes {
         // In the order in which CUDA numbers them, and a kernel finds them.
         gpus.sort_by_key(|gpu| tree.by_name(&gpu.name));
     }
-    let directory = if driver == HABANALABS { "/dev/accel" } else { "/dev/dri" };
+    let directory = match driver {
+        HABANALABS => "/dev/accel",
+        VFIO_PCI => "/dev/vfio/devices",
+        _ => "/dev/dri",
+    };
     // Those of nodes are chosen so (`cli::run::gpu`).
     let is_free = |card: &u32| {
         let names = devices(driver, *card);
@@ -200,6 +219,8 @@ pub(super) const AMD: &str = "amdgpu";
 
 /// The driver of accelerators.
 const HABANALABS: &str = "habanalabs";
+/// The driver of devices that programs drive.
+const VFIO_PCI: &str = "vfio-pci";
 /// Gaudi2, vendor below.
 const HABANALABS_ID: u32 = 0x1020_1da3;
 
@@ -218,6 +239,10 @@ impl GpuFacts {
             let (device, board) = (HABANALABS_ID, HABANALABS_ID);
             // A processing accelerator.
             return Ids { driver: self.driver, device, board, class: 0x12_0000, revision: 0x01 };
+        }
+        if self.driver == VFIO_PCI {
+            let (device, board) = (VFIO_ID, VFIO_ID);
+            return Ids { driver: self.driver, device, board, class: VFIO_CLASS, revision: 0 };
         }
         let (device, board) = (cuda::PCI_ID, cuda::PCI_SUBSYSTEM);
         // A 3D controller.
@@ -264,8 +289,8 @@ pub(super) fn describe(tree: &mut Tree, gpu: &GpuFacts) {
     for (name, minor) in gpu.devices() {
         let path = format!("{}/{below}/{name}", function.path);
         tree.file(&format!("{path}/dev"), format!("{major}:{minor}"));
-        let uevent =
-            format!("MAJOR={major}\nMINOR={minor}\nDEVNAME={dev}/{name}\nDEVTYPE={devtype}");
+        let devtype = devtype.map(|devtype| format!("\nDEVTYPE={devtype}")).unwrap_or_default();
+        let uevent = format!("MAJOR={major}\nMINOR={minor}\nDEVNAME={dev}/{name}{devtype}");
         tree.file(&format!("{path}/uevent"), uevent);
         tree.link(&format!("{path}/device"), &function.path);
         tree.link(&format!("{path}/subsystem"), class);

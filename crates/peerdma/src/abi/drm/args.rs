@@ -43,6 +43,9 @@ impl Request {
 /// It is `repr(C)`, of integers alone, without padding.
 pub(super) unsafe trait Uapi: Copy {}
 
+// SAFETY: an integer.
+unsafe impl Uapi for u32 {}
+
 /// Defines structures of the kernel's interface.
 macro_rules! uapi {
     ($($(#[$note:meta])* struct $name:ident: $size:literal { $($field:ident: $type:ty,)* })*) => {$(

@@ -8,7 +8,7 @@ use gpu::{Place, Preset};
 use super::args::{Arg, CreateDumb, GemClose, GetCap, MapDumb, Prime, Request, Version};
 use super::file::{Behind, File, Kind};
 use super::state::State;
-use super::{Result, amdgpu, habana, intel, pages, pointer, prime};
+use super::{Result, amdgpu, habana, intel, pages, pointer, prime, vfio};
 
 /// `DRM_IOCTL_BASE`.
 const LETTER: u8 = b'd';
@@ -31,6 +31,13 @@ pub(super) unsafe fn ioctl(
     place: *mut c_void,
 ) -> Result<c_int> {
     let request = Request::new(request);
+    match &file.behind {
+        // SAFETY: the caller's promise.
+        Behind::Vfio(device) => return unsafe { vfio::ioctl(state, file, device, request, place) },
+        // SAFETY: the caller's promise.
+        Behind::Iommu(iommu) => return unsafe { iommu.ioctl(request, place) }.map(|()| 0),
+        _ => {}
+    }
     if request.letter() != LETTER {
         return Err(libc::ENOTTY);
     }
@@ -43,6 +50,7 @@ pub(super) unsafe fn ioctl(
         Behind::Accel(context) => unsafe { of_accel(file, context, nr, &arg) },
         // SAFETY: the caller's promise.
         Behind::AccelControl => unsafe { habana::control(file, nr, &arg) },
+        Behind::Vfio(_) | Behind::Iommu(_) => Err(libc::ENOTTY),
     };
     done.map(|()| 0)
 }

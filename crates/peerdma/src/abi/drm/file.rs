@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::maps::Wanted;
 use super::node::{Node, Object};
 use super::state::State;
-use super::{Result, habana, pages, refused};
+use super::{Result, habana, pages, refused, vfio};
 
 /// What a node is. The preload library has the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,10 @@ pub(super) enum Kind {
     Accel = 2,
     /// `/dev/accel/accel_controlD0`.
     AccelControl = 3,
+    /// `/dev/vfio/devices/vfio0`.
+    Vfio = 4,
+    /// `/dev/iommu`.
+    Iommu = 5,
 }
 
 /// What an open node has besides handles.
@@ -37,6 +41,10 @@ pub(super) enum Behind {
     Accel(habana::Context),
     /// Nothing: it answers questions.
     AccelControl,
+    /// A device that a program drives itself.
+    Vfio(Box<vfio::Device>),
+    /// What such devices are bound to.
+    Iommu(vfio::Iommu),
 }
 
 #[doc(alias = "drm_file")]
@@ -53,7 +61,8 @@ pub(super) struct File {
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [Self::Render, Self::Card, Self::Accel, Self::AccelControl];
+    const ALL: [Self; 6] =
+        [Self::Render, Self::Card, Self::Accel, Self::AccelControl, Self::Vfio, Self::Iommu];
 
     pub(super) fn of(number: c_int) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as c_int == number)
@@ -75,6 +84,8 @@ impl File {
             Kind::Render | Kind::Card => Behind::Drm,
             Kind::Accel => Behind::Accel(habana::Context::open(&node)?),
             Kind::AccelControl => Behind::AccelControl,
+            Kind::Vfio => Behind::Vfio(Box::default()),
+            Kind::Iommu => Behind::Iommu(vfio::Iommu::default()),
         };
         let errno = Errno::raw_os_error;
         let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
@@ -97,9 +108,16 @@ impl File {
     pub(super) fn is_over(&self) -> bool {
         let is_kept = || match &self.behind {
             Behind::Accel(context) => context.has_exports(),
-            Behind::Drm | Behind::AccelControl => false,
+            Behind::Drm | Behind::AccelControl | Behind::Vfio(_) | Behind::Iommu(_) => false,
         };
         self.has_hung_up() && !is_kept()
+    }
+
+    /// Ends it in the call of its program, which sees what comes of it before the call returns.
+    pub(super) fn end(&self) {
+        if let Behind::Vfio(device) = &self.behind {
+            device.close();
+        }
     }
 
     fn has_hung_up(&self) -> bool {

@@ -33,16 +33,18 @@ mod maps;
 mod node;
 mod prime;
 mod state;
+mod vfio;
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::ptr;
+use std::sync::Arc;
 
 use dmabuf::{ExporterError, ExporterErrorKind};
 
-use self::file::Kind;
+use self::file::{File, Kind};
 use self::maps::Maps;
-use self::state::State;
+use self::state::{Caller, State};
 use super::boundary::control;
 use super::errno;
 
@@ -63,7 +65,7 @@ pub(crate) struct Door {
     forget: extern "C" fn(addr: usize, len: usize),
     /// Whether a range touches a mapping of ours, which cannot be moved or grown.
     is_mapped: extern "C" fn(addr: usize, len: usize) -> bool,
-    /// A descriptor that was a node or a buffer is closed.
+    /// A descriptor that was a buffer is closed, perhaps by this library.
     closed: extern "C" fn(),
     /// `ioctl` on a buffer's file.
     buffer_ioctl: unsafe extern "C" fn(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int,
@@ -73,6 +75,12 @@ pub(crate) struct Door {
     buffer_poll: extern "C" fn(fd: c_int, events: c_int) -> c_int,
     /// `lseek` on a buffer's file.
     buffer_seek: extern "C" fn(fd: c_int, offset: i64, whence: c_int) -> i64,
+    /// `pread` on a node.
+    read: unsafe extern "C" fn(fd: c_int, out: *mut c_void, len: usize, offset: i64) -> isize,
+    /// `pwrite` on a node.
+    write: unsafe extern "C" fn(fd: c_int, from: *const c_void, len: usize, offset: i64) -> isize,
+    /// The program has closed a node.
+    node_closed: extern "C" fn(),
 }
 
 type Mmap = unsafe extern "C" fn(
@@ -100,6 +108,9 @@ static DOOR: Door = Door {
     buffer_mmap,
     buffer_poll,
     buffer_seek,
+    read,
+    write,
+    node_closed,
 };
 
 pub(crate) extern "C" fn peerdma_drm_door() -> *const Door {
@@ -131,7 +142,7 @@ extern "C" fn node(fd: c_int, kind: &mut c_int) -> c_int {
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
     control("ioctl of a DRM node", -1, || {
         let answer = here(fd).and_then(|(state, ino)| {
-            state.sweep();
+            state.sweep(Caller::Program);
             dmabuf::sweep();
             let file = state.file(ino).ok_or(libc::EBADF)?;
             // SAFETY: contract: the argument is what the request needs.
@@ -215,12 +226,49 @@ extern "C" fn is_mapped(addr: usize, len: usize) -> bool {
 }
 
 extern "C" fn closed() {
-    control("close of a DRM node", (), || {
-        if let Some(state) = State::here() {
-            state.sweep();
-        }
-        dmabuf::sweep();
-    });
+    control("close of a dma-buf", (), || let_go(Caller::Anybody));
+}
+
+extern "C" fn node_closed() {
+    control("close of a DRM node", (), || let_go(Caller::Program));
+}
+
+fn let_go(caller: Caller) {
+    if let Some(state) = State::here() {
+        state.sweep(caller);
+    }
+    dmabuf::sweep();
+}
+
+unsafe extern "C" fn read(fd: c_int, out: *mut c_void, len: usize, offset: i64) -> isize {
+    control("read of a DRM node", -1, || {
+        let wanted = vfio::Span { len, offset };
+        let device = |file: &Arc<File>| {
+            // SAFETY: contract: there is room for so many bytes.
+            unsafe { vfio::read(file, out.cast(), wanted) }
+        };
+        read_or_written(
+            here(fd).and_then(|(state, ino)| device(&state.file(ino).ok_or(libc::EBADF)?)),
+        )
+    })
+}
+
+unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: usize, offset: i64) -> isize {
+    control("write of a DRM node", -1, || {
+        let wanted = vfio::Span { len, offset };
+        let device = |file: &Arc<File>| {
+            // SAFETY: contract: so many bytes are there.
+            unsafe { vfio::write(file, from.cast(), wanted) }
+        };
+        read_or_written(
+            here(fd).and_then(|(state, ino)| device(&state.file(ino).ok_or(libc::EBADF)?)),
+        )
+    })
+}
+
+fn read_or_written(answer: Result<usize>) -> isize {
+    // CAST: no more than an `isize` was asked for, or libc would have refused.
+    answer.map_or_else(|error| or_minus_one(Err(error)) as isize, |len| len as isize)
 }
 
 /// The state of this process, and the inode of a node in it. One that was inherited from a parent
@@ -257,6 +305,12 @@ fn inode(fd: c_int) -> Option<rustix::fs::Stat> {
     // SAFETY: fstat answers EBADF for a number that is no descriptor; nothing else is done with it.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     rustix::fs::fstat(fd).ok()
+}
+
+/// A refusal of ours, in the log, and its errno.
+fn no(driver: &str, errno: c_int, why: std::fmt::Arguments<'_>) -> c_int {
+    tracing::debug!(target: "peerdma::drm", "{driver}: {why}");
+    errno
 }
 
 /// The GPU's refusal, in the log, and its errno.

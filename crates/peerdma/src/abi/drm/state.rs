@@ -23,6 +23,15 @@ const FIRST_OFFSET: u64 = 1 << 32;
 /// change it.) States are never freed.
 static STATE: AtomicPtr<State> = AtomicPtr::new(std::ptr::null_mut());
 
+/// In whose call files are let go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Caller {
+    /// The program's, which holds no lock of ours.
+    Program,
+    /// One of this library's may be under way.
+    Anybody,
+}
+
 /// What a process has open.
 pub(super) struct State {
     pid: u32,
@@ -97,7 +106,7 @@ impl State {
 
     /// Opens a node.
     pub(super) fn open(&self, node: usize, kind: Kind, flags: c_int) -> Result<OwnedFd> {
-        self.sweep();
+        self.sweep(Caller::Program);
         let node = self.nodes.get(node).ok_or(libc::ENXIO)?;
         node.gpu()?;
         let (fd, file) = File::open(Arc::clone(node), kind, flags)?;
@@ -134,7 +143,7 @@ impl State {
     }
 
     /// Lets go of files that nobody needs any more.
-    pub(super) fn sweep(&self) {
+    pub(super) fn sweep(&self, caller: Caller) {
         let mut open = self.lock();
         let files: Vec<_> = open.extract_if(.., |file| file.is_over()).collect();
         for file in &files {
@@ -142,6 +151,9 @@ impl State {
         }
         // What goes is dropped without the lock.
         drop(open);
+        if caller == Caller::Program {
+            files.iter().for_each(|file| file.end());
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<File>>> {

@@ -33,10 +33,12 @@ pub(super) fn may_be_ours(path: &[u8]) -> bool {
         b'y' => part == b"y_peers",
         b'd' => part == b"drm/car" || part == b"drm/ren",
         b'a' => part == b"accel/a",
+        b'v' => part == b"vfio-de",
         _ => false,
     }) || ends_with(path, b"class")
         || ends_with(path, b"drm")
         || ends_with(path, b"accel")
+        || ends_with(path, b"vfio-dev")
 }
 
 /// Finds an absolute path in the tree. `.` and `..` are taken as they are written, without regard
@@ -134,7 +136,7 @@ mod tests {
             assert!(may_be_ours(path.as_bytes()), "{path}");
             assert_eq!(find(path.as_bytes()), Some(Place::Listing("/sys/class/drm")), "{path}");
         }
-        for path in ["/sys/class/accel", "/sys/class/accel/", "/sys/class/accel/accel0/dev"] {
+        for path in ["/sys/class/accel", "/sys/class/accel/", "/sys/class/vfio-dev/vfio0"] {
             assert!(may_be_ours(path.as_bytes()), "{path}");
         }
     }

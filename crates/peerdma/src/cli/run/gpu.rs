@@ -26,6 +26,10 @@ pub(super) const AMD: &str = "amdgpu";
 /// The preset whose GPUs are accelerators, which `/sys` shows as well.
 const HABANALABS: &str = "habanalabs";
 
+/// The preset whose GPUs are devices of VFIO, and what their driver is called.
+const VFIO: &str = "vfio";
+const VFIO_PCI: &str = "vfio-pci";
+
 /// What the loader of Level Zero loads instead of the drivers that it knows by name.
 const LEVEL_ZERO: &str = "ZE_ENABLE_ALT_DRIVERS";
 
@@ -56,10 +60,13 @@ pub(super) fn announce(
     let is_free = |paths: &[String; 2]| !paths.iter().any(|path| Path::new(path).exists());
     let mut render_nodes = (0..).map(render_nodes).filter(is_free);
     let mut accelerators = (0..).map(accelerators).filter(is_free);
+    let mut vfio_devices =
+        (0..).map(vfio_devices).filter(|[device, _]| !Path::new(device).exists());
     let mut nodes = Vec::new();
     for gpu in machine.gpus() {
         let paths = match gpu.preset {
             Preset::Habanalabs => accelerators.next(),
+            Preset::Vfio => vfio_devices.next(),
             _ => render_nodes.next(),
         };
         let [node, other] = paths.ok_or("there are no more numbers for nodes")?;
@@ -71,6 +78,9 @@ pub(super) fn announce(
     command.env(PRESET, preset).env(NODES, nodes.join(","));
     if let Some(preset) = [AMD, HABANALABS].into_iter().find(|known| *known == preset) {
         return Ok(Some((machine, preset)));
+    }
+    if preset == VFIO {
+        return Ok(Some((machine, VFIO_PCI)));
     }
     let Some(intel) = INTEL.into_iter().find(|intel| *intel == preset) else { return Ok(None) };
     let driver = level_zero.ok_or("--gpu needs libpeerdma-ze.so beside the library")?;
@@ -85,4 +95,9 @@ fn render_nodes(unit: usize) -> [String; 2] {
 
 fn accelerators(unit: usize) -> [String; 2] {
     [format!("/dev/accel/accel{unit}"), format!("/dev/accel/accel_controlD{unit}")]
+}
+
+/// All of them are bound to one iommufd, which is ours even where the machine has one.
+fn vfio_devices(unit: usize) -> [String; 2] {
+    [format!("/dev/vfio/devices/vfio{unit}"), "/dev/iommu".to_owned()]
 }

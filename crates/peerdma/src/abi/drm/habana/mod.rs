@@ -111,6 +111,5 @@ pub(super) unsafe fn control(file: &File, nr: u8, arg: &Arg) -> Result<()> {
 }
 
 fn refuse(errno: i32, why: std::fmt::Arguments<'_>) -> i32 {
-    tracing::debug!(target: "peerdma::drm", "habanalabs: {why}");
-    errno
+    super::no("habanalabs", errno, why)
 }
