@@ -8,7 +8,7 @@ use crate::counts::Counts;
 use crate::sh::{Outcome, cargo, check, target_dir, tool, watch};
 use crate::suites::wheels;
 use crate::{
-    columns, cuda_rdma, deny, deps, fuzz, libfabric, loom, pyverbs, rdma_unit_test, rules,
+    columns, cuda_rdma, deny, deps, fuzz, house, libfabric, loom, pyverbs, rdma_unit_test, rules,
     rust_crates, tsan, unsafety, variables,
 };
 
@@ -70,7 +70,7 @@ const fn group(name: &'static str, seconds: u64, what: &'static str, job: Job) -
 /// All groups, cheap ones first: a typo is found in seconds.
 pub(crate) const GROUPS: &[Group] = &[
     group("fmt", 10, "rustfmt", Job::Check(fmt)),
-    group("deps", 10, "crate arrows, places of unsafe, tests of rules", Job::Check(arrows)),
+    group("deps", 10, "crate arrows, places of unsafe, tests of rules", Job::Check(|_| tree())),
     group("clippy", 180, "lints, all targets", Job::Check(clippy)),
     group("aarch64", 240, "type check for aarch64 (it is not run)", Job::IfPossible(aarch64)),
     group("msrv", 240, "type check with the oldest Rust that is named", Job::IfPossible(msrv)),
@@ -172,11 +172,14 @@ fn fmt(_: &Context) -> Outcome {
     check(cargo().args(["fmt", "--all", "--check"]))
 }
 
-fn arrows(_: &Context) -> Outcome {
+/// What the tree's own files are looked at for: arrows, places of `unsafe`, variables, rules and
+/// their tests, walls, columns.
+pub(crate) fn tree() -> Outcome {
     deps::run()?;
     unsafety::run()?;
     variables::run()?;
     rules::run()?;
+    house::compare()?;
     columns::run()
 }
 

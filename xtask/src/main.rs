@@ -13,6 +13,7 @@ mod deny;
 mod deps;
 mod fuzz;
 mod groups;
+mod house;
 mod libfabric;
 mod licences;
 mod loom;
@@ -58,8 +59,11 @@ enum Chore {
     /// What CI runs: `test --setup --require all`.
     Ci,
     /// Prove that the arrows between crates point down, that `unsafe` stays in its crates, that the
-    /// tests which the tables of rules name exist, and that comments keep within 100 columns.
+    /// tests which the tables of rules name exist, that no more walls are missing than
+    /// docs/HOUSE.md has, and that comments keep within 100 columns.
     DepsCheck,
+    /// How the crates are divided: files, circles of files that use each other, what locks guard.
+    House(house::Options),
     /// Licences, sources and banned crates of every dependency (deny.toml).
     Deny {
         /// Install cargo-deny under target/tools first, if it is missing.
@@ -109,11 +113,8 @@ fn main() -> ExitCode {
         Chore::Setup { check } => setup::run(check),
         Chore::Test(options) => test::run(&options),
         Chore::Ci => test::run(&test::Options::ci()),
-        Chore::DepsCheck => deps::run()
-            .and_then(|()| unsafety::run())
-            .and_then(|()| variables::run())
-            .and_then(|()| rules::run())
-            .and_then(|()| columns::run()),
+        Chore::House(options) => house::run(&options),
+        Chore::DepsCheck => groups::tree(),
         Chore::Deny { install } => deny::run(install).map(|_| ()),
         Chore::Loom => loom::run().map(|_| ()),
         Chore::Fuzz { runs, target } => fuzz::run(runs, target.as_deref()),
