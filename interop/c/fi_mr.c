@@ -1,6 +1,8 @@
 /* What libfabric answers to registrations of GPU memory, a line for each: what was asked, and the error number. 0 is none.
  *
- *   fi_mr PROVIDER
+ *   fi_mr PROVIDER [DESCRIPTORS]
+ *
+ * With a limit of descriptors: how many registrations it takes until there are none left, as libfabric keeps one of each.
  */
 #define _GNU_SOURCE
 #include "cuda_api.h"
@@ -10,6 +12,7 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -94,6 +97,22 @@ static void options(const char *provider)
 		say(names[i], fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &values[i], sizeof(values[i])));
 }
 
+/* Each of another page, as what is registered already is found in a cache. */
+static void until_none_left(cu_ptr memory, unsigned limit)
+{
+	struct rlimit descriptors = { limit, limit };
+	int ret = 0;
+
+	CHECK(limit < SIZE / PAGE && !setrlimit(RLIMIT_NOFILE, &descriptors));
+	for (unsigned page = 0; page < SIZE / PAGE && !ret; page++) {
+		struct iovec iov = { (char *)memory + page * PAGE, PAGE };
+		struct fi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1, .access = ACCESS, .iface = FI_HMEM_CUDA };
+
+		ret = regattr(&attr, 0);
+	}
+	say("regattr with no descriptor left", ret);
+}
+
 int main(int argc, char **argv)
 {
 	const char *provider = argc > 1 ? argv[1] : "verbs";
@@ -112,6 +131,10 @@ int main(int argc, char **argv)
 	say("FI_HMEM", ret);
 	if (ret)
 		return 0;
+	if (argc > 2) {
+		until_none_left(memory, atoi(argv[2]));
+		return 0;
+	}
 	/* First: what the cache of regions has it gives again, whatever the interface. */
 	say("regattr as system memory", by_address(FI_HMEM_SYSTEM, device, 0));
 	say("regattr", by_address(FI_HMEM_CUDA, device, 0));

@@ -1,5 +1,6 @@
 //! C programs of our own, linked against the system's headers and library as any program is.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -37,12 +38,18 @@ pub fn compile_installed(name: &str, scratch: &Scratch) -> PathBuf {
 /// Compiles `interop/c/NAME.c` into `scratch` as an MPI program, which knows nothing of verbs.
 #[track_caller]
 pub fn compile_mpi(name: &str, scratch: &Scratch) -> PathBuf {
-    compile_by("mpicc", name, scratch, &[], &[])
+    compile_mpi_by(Path::new("mpicc"), name, scratch)
+}
+
+/// The same by the compiler of another MPI than the system's.
+#[track_caller]
+pub fn compile_mpi_by(mpicc: &Path, name: &str, scratch: &Scratch) -> PathBuf {
+    compile_by(mpicc, name, scratch, &[], &["-ldl"])
 }
 
 #[track_caller]
 fn compile_by(
-    compiler: &str,
+    compiler: impl AsRef<OsStr>,
     name: &str,
     scratch: &Scratch,
     options: &[&str],

@@ -21,8 +21,12 @@ pub fn libfabric(path: &str) -> PathBuf {
 /// or through the host bridge where the GPU is another NIC's neighbour.
 pub fn by_nic(report: &Path) -> u64 {
     let text = std::fs::read_to_string(report).unwrap_or_default();
-    let after = |words| text.split(words).skip(1);
-    let counts = after("bus address ").chain(after("through the host bridge "));
+    sum(&text, "bus address ") + sum(&text, "through the host bridge ")
+}
+
+/// The numbers that follow these words in the reports of all processes, together.
+pub fn sum(report: &str, words: &str) -> u64 {
+    let counts = report.split(words).skip(1);
     counts.filter_map(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).sum()
 }
 

@@ -3,11 +3,12 @@
 //! Each program is allowed peerdma's transports and no other, so that it fails where it would have
 //! fallen back, and the counters of its device say how many bytes went where.
 
+use std::path::Path;
 use std::time::Duration;
 
 use interop::need::Need;
 use interop::{
-    Artefacts, Finished, Mode, Netns, Output, Pair, Port, Program, Scratch, Veth, compile_mpi,
+    Artefacts, Finished, Mode, Mpi, Netns, Output, Pair, Port, Program, Scratch, Veth, compile_mpi,
     needs,
 };
 
@@ -221,36 +222,10 @@ fn mpi(
     env: &[(&str, &str)],
 ) -> Output {
     let program = compile_mpi("mpi", scratch);
-    let mut words =
-        vec!["exec", "mpirun", "--allow-run-as-root", "--host", "10.77.0.1,10.77.0.2", "-np", "2"];
-    let base = scratch.path().to_str().expect("our own path").to_owned();
-    let agent = concat!(env!("CARGO_MANIFEST_DIR"), "/sh/mpi-agent.sh");
-    let common = [
-        ("plm_rsh_agent", agent),
-        ("oob_tcp_if_include", Veth::INTERFACE),
-        ("orte_tmpdir_base", &base),
-    ];
-    for (name, value) in common.iter().chain(options) {
-        words.extend(["--mca", name, value]);
-    }
-    for (name, _) in env {
-        words.extend(["-x", name]);
-    }
-    let peerdma = Artefacts::find().peerdma();
-    let (peerdma, program) = (peerdma.to_str().expect("UTF-8"), program.to_str().expect("UTF-8"));
-    words.extend(["-x", "PEERDMA_LOG", peerdma, "run", "--", program]);
-    let line = format!("hostname 10.77.0.1; {}", words.join(" "));
-    let mut shell = Program::new("unshare")
-        .args(["--uts", "sh", "-c", &line])
-        .mode(Mode::Plain)
-        .env("INTEROP_OTHER_NETNS", hosts[1].path())
-        .env("PEERDMA_LOG", "info")
-        .in_netns(hosts[0])
-        .limit(Duration::from_secs(90));
-    for (name, value) in env {
-        shell = shell.env(name, value);
-    }
-    shell.output()
+    let program = program.to_str().expect("our own path");
+    let mpirun = Path::new("mpirun");
+    let mpi = Mpi { mpirun, program: &[program], gpu: None, options, env };
+    mpi.between(hosts, scratch.path()).limit(Duration::from_secs(90)).output()
 }
 
 /// Both ranks checked every byte, and the devices sent at least so many to the other host.

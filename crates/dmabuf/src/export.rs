@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use crate::buf::{DmaBuf, FileFacts, MEMFD_PREFIX};
 use crate::exporter::{Exporter, Sharing};
+use crate::limit::in_words;
 use crate::resv::Resv;
 use crate::share;
 use crate::sys;
@@ -56,7 +57,7 @@ pub enum ExportError {
         heap: String,
     },
     /// The kernel refused.
-    #[error("{call} for a buffer of {len:#x} bytes failed: {errno}")]
+    #[error("{call} for a buffer of {len:#x} bytes failed: {}", in_words(*errno))]
     System {
         /// The call.
         call: &'static str,

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use dmabuf::{
     AttachmentInfo, Direction, DmaBuf, Exporter, Gate, ImporterClass, IosysMap, MmapBacking,
-    Pinning, ResvGuard, SgBacking, SgEntry, SgTable, Sharing, Usage,
+    Pinning, ResvGuard, SgBacking, SgEntry, SgTable, Sharing, Usage, in_words,
 };
 
 use crate::bo::BoInner;
@@ -234,7 +234,7 @@ impl BoInner {
         let resource = self.placed()?;
         let none = |error: String| no_memory(format!("{name} cannot be exported: {error}"));
         if self.gate.get().is_none() {
-            let gate = Gate::new(&self.name()).map_err(|error| none(error.to_string()))?;
+            let gate = Gate::new(&self.name()).map_err(|error| none(in_words(error)))?;
             let _ = self.gate.set(gate);
         }
         let exporter = Arc::new(Window::new(Arc::clone(self), offset, len));

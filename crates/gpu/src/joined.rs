@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use dmabuf::{
     AttachmentInfo, Closed, Direction, DmaBuf, Exporter, Gate, IosysMap, MmapBacking, Pinning,
-    Resv, ResvGuard, SgBacking, SgTable, Sharing, Usage, WeakDmaBuf, Zap,
+    Resv, ResvGuard, SgBacking, SgTable, Sharing, Usage, WeakDmaBuf, Zap, in_words,
 };
 
 use crate::bo::BoInner;
@@ -114,7 +114,7 @@ pub fn export_joined(ranges: &[(&Bo, u64, u64)]) -> Result<DmaBuf> {
         return Err(not_supported(what));
     }
     let none = |error: String| no_memory(format!("{name} cannot be exported: {error}"));
-    let gate = Gate::new(&name).map_err(|error| none(error.to_string()))?;
+    let gate = Gate::new(&name).map_err(|error| none(in_words(error)))?;
     let (resv, buf, state) = (Resv::new(), OnceLock::new(), Mutex::default());
     let joined = Arc::new(Joined { parts, name: name.clone(), resv, gate, buf, state });
     let buf = DmaBuf::export_with(Arc::clone(&joined) as _, len, &name, joined.resv.clone());

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dmabuf::peer::PeerMemory;
-use dmabuf::{DmaBuf, Mapping};
+use dmabuf::{DmaBuf, Mapping, in_words};
 use gpu::{Bo, Place};
 use rustix::fs::OFlags;
 use umem::Umem;
@@ -221,7 +221,7 @@ impl Memory {
         if door.is_none() {
             let opened = rustix::io::fcntl_dupfd_cloexec(self.shared()?.fd(), 3);
             *door = Some(opened.map_err(|error| {
-                let what = format!("no descriptor for {}: {error}", self.name());
+                let what = format!("no descriptor for {}: {}", self.name(), in_words(error));
                 Refusal::new(Kind::System, what)
             })?);
         }
@@ -260,6 +260,6 @@ pub fn export_joined(pieces: &[(Arc<Memory>, u64, u64)]) -> Result<OwnedFd> {
 /// A descriptor of the program's own.
 fn give(buf: DmaBuf) -> Result<OwnedFd> {
     dmabuf::give(buf, OFlags::CLOEXEC | OFlags::RDWR).map_err(|error| {
-        Refusal::new(Kind::System, format!("no descriptor for a dma-buf: {error}"))
+        Refusal::new(Kind::System, format!("no descriptor for a dma-buf: {}", in_words(error)))
     })
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use interop::need::Need;
-use interop::{Artefacts, Mode, Pair, Program, RunningPair, Scratch, row};
+use interop::{Artefacts, Mode, Pair, Program, RunningPair, Scratch, row, sum};
 
 use crate::{lacks, machine, mooncake, nixl, ucx};
 
@@ -23,7 +23,7 @@ const JUDGES: [Judge; 3] = [
 
 /// Acts by calls of the program and by packets of its NIC: as many as it does work, however slow
 /// the machine. And now and then by time.
-const PLAN: &str = "seed = 5\n\
+pub(crate) const PLAN: &str = "seed = 5\n\
     [[fault]]\nname = 'clock'\ndo = 'evict'\nevery = '100ms'\nprobability = 0.5\n\
     [[fault]]\nname = 'back'\ndo = 'move'\nto = 'vram'\nopcode = ['write', 'read-response']\nevery = 150\n\
     [[fault]]\nname = 'call'\ndo = 'evict'\noperation = ['cuMemcpyHtoD', 'cuMemcpyDtoH', 'cudaMemcpy']\nprobability = 0.3\n\
@@ -79,10 +79,7 @@ fn under(judge: &Judge, (driver, gpu): (&str, &str), nic: &str, by: By) -> Done 
         judge.name
     );
     let text = std::fs::read_to_string(&report).expect("each process reports");
-    let number = |words: &str| {
-        let counts = text.split(words).skip(1);
-        counts.filter_map(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).sum::<u64>()
-    };
+    let number = |words| sum(&text, words);
     let by_nic = ["bus address ", "through the host bridge ", "system memory "].map(number);
     assert!(by_nic.iter().sum::<u64>() > 50 << 20, "the NIC reached GPU memory itself: {text}");
     assert_eq!(number("stale accesses "), 0, "{text}");

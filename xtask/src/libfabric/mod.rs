@@ -76,7 +76,7 @@ fn is_expected(counts: &Counts) -> Outcome {
     }
 }
 
-/// The group of `cargo xtask test --full`: all of it, `interop/tests/libfabric.rs`, and no page.
+/// The group of `cargo xtask test --full`: all of it, `interop/tests/libfabric`, and no page.
 pub(crate) fn group(context: &Context) -> Outcome<Tested> {
     check(cargo().args(["build", "--release", "--locked"]))?;
     let built = match build::all(context.setup) {

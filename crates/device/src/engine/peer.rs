@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmabuf::peer::{self, PeerError, PeerPages};
-use dmabuf::{DeviceAddr, Gate};
+use dmabuf::{DeviceAddr, Gate, in_words};
 use umem::Umem;
 
 use crate::refusal::{Kind, Refusal, Result, from_exporter};
@@ -31,11 +31,11 @@ impl PeerRegion {
         device: Option<DeviceAddr>,
         can_stop: bool,
     ) -> Result<(Self, Umem)> {
-        let io = |error: &dyn std::error::Error| {
+        let io = |error: String| {
             Refusal::new(Kind::Io, format!("reg_mr: a gate for peer memory: {error}"))
         };
-        let gate = Gate::new(nic).map_err(|error| io(&error))?;
-        let slot = gate.slot().map_err(|error| io(&error))?;
+        let gate = Gate::new(nic).map_err(|error| io(in_words(error)))?;
+        let slot = gate.slot().map_err(|error| io(error.to_string()))?;
         let epoch = gate.epoch();
         let is_lost = Arc::new(AtomicBool::new(false));
         let stop: Option<Box<dyn Fn() + Send + Sync>> = can_stop.then(|| {

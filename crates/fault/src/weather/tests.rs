@@ -135,7 +135,10 @@ fn every_mistake_of_a_rule_for_gpus_is_said_in_words() {
         ("do = 'drop'\noperation = 'cuMemAlloc'", "`operation` is for faults of GPUs"),
         ("do = 'drop'\nevery = '10ms'", "`every` is a number of packets"),
         ("do = 'revoke'\nmr = 1\ngpu = 'nvidia0'", "one of them"),
-        ("do = 'evict'\noperation = 'malloc'", "\"malloc\" is no function of CUDA"),
+        (
+            "do = 'evict'\noperation = 'malloc'",
+            "\"malloc\" is no function of CUDA, NVML or Level Zero",
+        ),
         ("do = 'evict'\noperation = 'cuMemAlloc'\nopcode = 'send'", "not both"),
         ("do = 'evict'\noperation = 'cuMemAlloc'\nqp = 1", "not both"),
         ("do = 'evict'\nevery = '1s'\npsn = 1", "not both"),

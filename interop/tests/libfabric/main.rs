@@ -2,6 +2,8 @@
 //! memory, and which way the bytes go. Its own tests are run by `cargo xtask libfabric`, which also
 //! builds it.
 
+mod storm;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -93,6 +95,22 @@ fn a_device_pointer_is_no_system_memory_without_peermem() {
     answers(&fi_mr(&scratch, config), &expected);
 }
 
+/// libfabric keeps a descriptor of each region: when there are no more, the log says what they are.
+#[test]
+fn when_no_descriptor_is_left_the_log_says_where_they_are() {
+    needs!(Need::Libfabric, Need::Program("gcc"));
+    let scratch = Scratch::new();
+    // Without peermem: libfabric would register by address instead.
+    let config = "[[nic]]\nname = \"peerdma0\"\n[[gpu]]\nname = \"g0\"\nshared = false\n";
+    let program = fi_mr(&scratch, config).args(["verbs", "128"]);
+    let out = program.env("PEERDMA_LOG", "info").output();
+    out.success();
+    let (_, error) = out.stdout.rsplit_once(": ").expect("an answer");
+    assert_ne!(error.trim(), "0", "{out}");
+    let words = "as many descriptors as it may (RLIMIT_NOFILE, 128)";
+    assert!(out.stderr.contains(words), "{out}");
+}
+
 /// FI_HMEM is offered by a NIC that imports dma-bufs, unless libfabric is told to leave
 /// peer-to-peer or dma-bufs alone.
 #[test]
@@ -113,7 +131,8 @@ fn without_dma_bufs_or_peer_to_peer_no_device_memory_is_offered() {
 const MESSAGES: u64 = 20;
 const BYTES: u64 = 1 << 20;
 
-/// Two sides of one of libfabric's tests, on CUDA's memory; with `-v` they compare it.
+/// Two sides of one of libfabric's tests, on CUDA's memory unless `change` says else; with `-v`
+/// they compare it.
 #[track_caller]
 fn fabtest(
     test: &str,
@@ -123,7 +142,9 @@ fn fabtest(
 ) -> Finished {
     // Its sides meet on a port of TCP first; connected endpoints know no such thing.
     let port = (!args.contains(&"verbs")).then(Port::lease);
-    let meet = port.as_ref().map(|port| format!("-E={}", port.number()));
+    // In memory of Level Zero they also wait for each other there (docs/LIBFABRIC.md).
+    let option = if args.contains(&"ze") { "-b" } else { "-E" };
+    let meet = port.as_ref().map(|port| format!("{option}={}", port.number()));
     let (messages, bytes) = (MESSAGES.to_string(), BYTES.to_string());
     let program = |(netns, address): (&Netns, &str)| {
         let program = Program::new(libfabric("bin").join(test))
@@ -191,7 +212,7 @@ fn writes_and_reads_between_gpus_go_by_dma_buf() {
 
 /// Two sides of a test of RDMA between GPUs of Level Zero, of the first GPU beside the first NIC.
 #[track_caller]
-fn xe(test: &str, args: &[&str], veth: &Veth, report: &Path) {
+fn xe(test: &str, args: &[&str], veth: &Veth, change: impl Fn(Program) -> Program) {
     let messages = MESSAGES.to_string();
     let program = || {
         let program = Program::new(libfabric("bin").join(test))
@@ -200,7 +221,7 @@ fn xe(test: &str, args: &[&str], veth: &Veth, report: &Path) {
             .gpu("xe")
             .in_netns(&veth.left)
             .limit(Duration::from_secs(60));
-        reported(program, report)
+        change(program)
     };
     let mut server = program().start();
     server.wait_listening(12345);
@@ -208,11 +229,9 @@ fn xe(test: &str, args: &[&str], veth: &Veth, report: &Path) {
     if !client.status.success() {
         server.end_unless_ended(Duration::from_secs(3));
     }
-    for side in [server.finish(), client] {
+    for side in [client, server.finish()] {
         side.success();
     }
-    let moved = by_nic(report);
-    assert!(moved >= MESSAGES * BYTES, "{test} {args:?}: {moved} bytes by the NIC");
 }
 
 /// Level Zero gives the memory, a dma-buf of it is registered, and another process reads and writes
@@ -228,7 +247,13 @@ fn intels_tests_of_dma_bufs_read_and_write_gpu_memory() {
         let (one, other) = (scratch.file("verbs.txt"), scratch.file("rxm.txt"));
         // By verbs it can compare what it read.
         let compared: &[&str] = if operation == "read" { &["-v"] } else { &[] };
-        xe("xe_rdmabw", &[&verbs, &["-t", operation][..], compared].concat(), &veth, &one);
-        xe("fi_xe_rdmabw", &[&rxm[..], &["-t", operation]].concat(), &veth, &other);
+        let by_verbs = [&verbs, &["-t", operation][..], compared].concat();
+        let by_hmem = [&rxm[..], &["-t", operation]].concat();
+        for (test, args, report) in [("xe_rdmabw", by_verbs, one), ("fi_xe_rdmabw", by_hmem, other)]
+        {
+            xe(test, &args, &veth, |program| reported(program, &report));
+            let moved = by_nic(&report);
+            assert!(moved >= MESSAGES * BYTES, "{test} {args:?}: {moved} bytes by the NIC");
+        }
     }
 }
