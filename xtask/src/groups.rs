@@ -157,7 +157,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group(
         "cuda_rdma",
         900,
-        "gdrcopy, perftest, UCX, NIXL and Mooncake on GPU memory",
+        "gdrcopy, perftest, UCX, Open MPI, NIXL and Mooncake on GPU memory",
         Job::Suite(cuda_rdma::group),
     ),
     group("libfabric", 3600, "libfabric's own tests", Job::Suite(libfabric::group)),

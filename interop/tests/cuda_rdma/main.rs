@@ -4,10 +4,12 @@
 
 mod gdrcopy;
 mod mooncake;
+mod mpi;
 mod nixl;
 mod perftest;
 mod storm;
 mod ucx;
+mod ze;
 
 use std::path::{Path, PathBuf};
 

@@ -10,13 +10,17 @@ use crate::suites::built::{built, make, name};
 use crate::suites::{Source, toolkit, wheels};
 
 /// What the builds need beside what the tests need.
-const PACKAGES: [(&str, &str); 6] = [
+const PACKAGES: [(&str, &str); 10] = [
     ("autoconf", "perftest and UCX are built from their repositories"),
     ("automake", "likewise"),
+    ("libevent-dev", "Open MPI is built with it"),
+    ("libhwloc-dev", "likewise"),
     ("libibumad-dev", "perftest asks for it"),
     ("libpci-dev", "likewise"),
+    ("libpmix-dev", "Open MPI again"),
     ("libtool", "perftest and UCX again"),
-    ("make", "all three"),
+    ("libze-dev", "UCX is built with it"),
+    ("make", "all that is built"),
 ];
 
 /// A program, and how it is had.
@@ -34,12 +38,13 @@ enum From {
 }
 
 /// All of them, quick ones first.
-pub(crate) const PROGRAMS: [Program; 5] = [
+pub(crate) const PROGRAMS: [Program; 6] = [
     Program { name: "nixl", make: |_| wheels("nixl"), from: From::Wheels },
     Program { name: "mooncake", make: |_| wheels("mooncake"), from: From::Wheels },
     Program { name: "gdrcopy", make: gdrcopy, from: From::Source },
     Program { name: "perftest", make: perftest, from: From::Source },
     Program { name: "ucx", make: ucx, from: From::Source },
+    Program { name: "openmpi", make: openmpi, from: From::Source },
 ];
 
 /// Where the tests look for them.
@@ -113,15 +118,35 @@ fn ucx(toolkit: &Path) -> Outcome<PathBuf> {
     let source = built("ucx", |source| {
         let mut configure = tool("./contrib/configure-release");
         configure.args(["--quiet", "--with-verbs", "--disable-doxygen-doc"]);
-        let without = ["go", "java", "rocm", "ze", "gdrcopy", "gaudi", "gda", "mlx5", "rdmacm"];
+        let without = ["go", "java", "rocm", "gdrcopy", "gaudi", "gda", "mlx5", "rdmacm"];
         configure.args(without.map(|what| format!("--without-{what}")));
-        configure.arg(format!("--with-cuda={}", toolkit.display()));
+        configure.arg("--with-ze=/usr").arg(format!("--with-cuda={}", toolkit.display()));
         // A program of its own that looks at each byte.
         configure.arg("--with-iodemo-cuda");
         configure.arg(format!("--prefix={}", source.join("installed").display()));
         let mut install = make();
         install.arg("install");
         Ok(vec![tool("./autogen.sh"), configure, make(), install])
+    })?;
+    Ok(source.join("installed"))
+}
+
+/// MPI that knows device memory, over that UCX alone.
+fn openmpi(toolkit: &Path) -> Outcome<PathBuf> {
+    let ucx = ucx(toolkit)?;
+    let source = built("openmpi", |source| {
+        let mut configure = tool("./configure");
+        let without = ["mpi-fortran", "oshmem", "io-romio", "libompitrace"];
+        configure.arg("--quiet").args(without.map(|what| format!("--disable-{what}")));
+        configure.args(["verbs", "ofi", "psm2", "slurm"].map(|what| format!("--without-{what}")));
+        let packaged = ["libevent", "hwloc", "pmix"];
+        configure.args(packaged.map(|what| format!("--with-{what}=external")));
+        configure.arg(format!("--with-cuda={}", toolkit.display()));
+        configure.arg(format!("--with-ucx={}", ucx.display()));
+        configure.arg(format!("--prefix={}", source.join("installed").display()));
+        let mut install = make();
+        install.arg("install");
+        Ok(vec![configure, make(), install])
     })?;
     Ok(source.join("installed"))
 }

@@ -1,9 +1,9 @@
 //! `cargo xtask cuda-rdma`: programs of others that allocate, copy and send GPU memory, unmodified,
 //! on the software GPU.
 //!
-//! gdrcopy, perftest and UCX are built from source (`interop/sources.toml`), NIXL and Mooncake are
-//! wheels (`interop/wheels`). What runs them and judges is `interop/tests/cuda_rdma`, which also
-//! leaves the rows of the page.
+//! gdrcopy, perftest, UCX and Open MPI are built from source (`interop/sources.toml`), NIXL and
+//! Mooncake are wheels (`interop/wheels`). What runs them and judges is
+//! `interop/tests/cuda_rdma`, which also leaves the rows of the page.
 
 mod build;
 mod page;

@@ -1,9 +1,10 @@
 //! Programs and suites of others that tests build: `interop/sources.toml` names each with its
-//! public repository and commit.
+//! public repository and commit, or with the address of an archive and its version.
 //!
 //! `NAME.tar.xz` is taken from the folder that `PEERDMA_SOURCES` names, if there is one, and else
-//! the commit from the repository. An archive must have the SHA-256 of the list; a commit's name is
-//! a checksum of what is in it. Either is unpacked under `target/sources`, once.
+//! the commit from the repository, or the archive from its address. An archive must have the
+//! SHA-256 of the list; a commit's name is a checksum of what is in it. Either is unpacked under
+//! `target/sources`, once.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,15 +16,18 @@ use crate::sh::{Outcome, check, read, root, target_dir, tool};
 const FILE: &str = "interop/sources.toml";
 /// A folder of archives, for machines that reach package registries only.
 const FOLDER: &str = "PEERDMA_SOURCES";
+/// What fetches from Debian as its packages come.
+const FETCH: &str = "/usr/lib/apt/apt-helper";
 
 /// One source.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub(crate) name: String,
-    /// On GitHub: `OWNER/NAME`.
+    /// On GitHub: `OWNER/NAME`; or the address of an archive.
     pub(crate) repository: String,
+    /// A commit, or the version of what is in the archive.
     commit: String,
-    /// Of the commit.
+    /// Of the commit or version.
     pub(crate) date: String,
     /// Of the archive.
     sha256: String,
@@ -43,18 +47,26 @@ impl Source {
             let value = entry.get(key).and_then(Value::as_str).map(str::to_owned);
             value.ok_or_else(|| format!("{FILE}: {name} has no {key}"))
         };
+        let [place, version] = match entry.get("archive") {
+            Some(_) => ["archive", "version"],
+            None => ["repository", "commit"],
+        };
         Ok(Self {
             name: name.to_owned(),
-            repository: value("repository")?,
-            commit: value("commit")?,
+            repository: value(place)?,
+            commit: value(version)?,
             date: value("date")?,
             sha256: value("sha256")?,
         })
     }
 
-    /// As much of the commit's name as people use.
+    /// As much of the commit's name as people use, or the version.
     pub(crate) fn commit(&self) -> &str {
         self.commit.get(..12).unwrap_or(&self.commit)
+    }
+
+    fn is_archive(&self) -> bool {
+        self.repository.starts_with("https://")
     }
 
     /// The directory that holds it; its name changes with the commit, so what is built from it does
@@ -71,6 +83,7 @@ impl Source {
         fs::create_dir_all(&new).map_err(|err| format!("{}: {err}", new.display()))?;
         let got = match archive(&self.name) {
             Some(archive) => self.unpack(&archive, &new),
+            None if self.is_archive() => self.download(&new),
             None => self.fetch(&new),
         };
         let done = got.and_then(|()| {
@@ -89,6 +102,14 @@ impl Source {
             return Err(format!("{} is not the archive of {FILE}", archive.display()));
         }
         check(tool("tar").arg("xf").arg(archive).arg("--strip-components=1").arg("-C").arg(to))
+    }
+
+    fn download(&self, to: &Path) -> Outcome {
+        let archive = to.with_extension("tar.xz");
+        let got = check(tool(FETCH).arg("download-file").arg(&self.repository).arg(&archive))
+            .and_then(|()| self.unpack(&archive, to));
+        let _ = fs::remove_file(&archive);
+        got
     }
 
     fn fetch(&self, to: &Path) -> Outcome {
@@ -126,7 +147,8 @@ mod tests {
         let table: Table = text.parse().unwrap();
         for name in table.keys() {
             let source = Source::parse(&text, name).unwrap();
-            assert_eq!((source.commit.len(), source.sha256.len()), (40, 64), "{name}");
+            assert!(source.is_archive() || source.commit.len() == 40, "{name}");
+            assert_eq!(source.sha256.len(), 64, "{name}");
         }
         assert!(Source::parse(&text, "no such thing").unwrap_err().contains("no such thing"));
         assert!(Source::parse("[a]\ncommit = \"1\"", "a").unwrap_err().contains("repository"));
