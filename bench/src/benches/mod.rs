@@ -48,7 +48,7 @@ pub(crate) const ALL: [Bench; 15] = [
         peer_memory::run,
     ),
     bench("cuda", "CUDA's driver over the software GPU beside memcpy and limits", cuda::run),
-    bench("level-zero", "copies of Level Zero beside memcpy", level_zero::run),
+    bench("level-zero", "Level Zero beside memcpy, libfabric beside host memory", level_zero::run),
     bench("connect", "cmtime beside TCP connections", connect::run),
     bench("qps", "10,000 QPs in one process", memory::qps),
     bench("pcap", "what recording every packet costs", pcap::run),
