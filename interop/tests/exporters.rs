@@ -3,10 +3,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use interop::need::Need;
-use interop::{Output, Program, Scratch, compile, needs};
+use interop::{Artefacts, Output, Program, Scratch, compile, needs};
 
 /// A NIC of each of these classes of importer, and an exporter; `under` is where the NICs are.
 fn machine(scratch: &Scratch, preset: &str, under: &str, classes: &[&str]) -> PathBuf {
@@ -50,6 +51,21 @@ fn vfio(under: &str, classes: &[&str], arg: &str) -> Output {
 
 /// Those from which memory can be taken away.
 const REVOCABLE: [&str; 2] = ["dynamic", "revocable"];
+
+#[test]
+fn a_program_in_c_finds_the_matrix_that_this_process_measures() {
+    needs!(Need::Header("infiniband/verbs.h"));
+    let mut command = Command::new(Artefacts::find().peerdma());
+    let out = command.args(["matrix", "--by-c"]).output().expect("peerdma starts");
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{said}{}", String::from_utf8_lossy(&out.stderr));
+    assert!(said.contains("A program in C finds the same."), "{said}");
+    let (by_c, _) = said.split_once("By this process:").expect("both are printed");
+    for exporter in ["amdgpu", "xe", "i915", "habanalabs", "vfio-pci", "nvidia", "uverbs"] {
+        let rows = by_c.lines().filter(|line| line.starts_with(&format!("{exporter} "))).count();
+        assert_eq!(rows, 2, "{exporter}, with a path and without:\n{by_c}");
+    }
+}
 
 #[test]
 fn every_class_of_nic_reaches_the_memory_of_an_accelerator() {

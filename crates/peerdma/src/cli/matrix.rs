@@ -5,6 +5,7 @@
 //! dma-buf directly. A region that was registered is written through a queue pair, and the bytes
 //! are looked for in the buffer: "ok" means that they were there.
 
+mod by_c;
 mod exporters;
 mod importers;
 mod table;
@@ -24,6 +25,10 @@ pub(crate) struct Args {
     /// Compare with the table in this file instead of the one of docs/semantics.md 2.6
     #[arg(long)]
     expected: Option<PathBuf>,
+    /// Measure it by a program in C that calls libibverbs, under `peerdma run`, and compare with
+    /// what this process measures, too. It needs a C compiler and libibverbs-dev
+    #[arg(long)]
+    by_c: bool,
 }
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -55,7 +60,19 @@ fn run(args: &Args) -> Outcome<bool> {
         None => Table::of_the_rules(),
     };
     let measured = measure()?;
-    let deviations = measured.deviations(&expected);
+    let mut deviations = measured.deviations(&expected);
+    if args.by_c {
+        let (by_c, missing) = by_c::measure()?;
+        let is_missing = |line: &String| {
+            missing.iter().any(|why| why.split(':').next() == line.split(':').next())
+        };
+        let mut differences = by_c.deviations(&measured);
+        differences.retain(|line| !is_missing(line));
+        deviations.extend(differences.into_iter().map(|line| format!("by C: {line}")));
+        println!("By a program in C:\n\n{}", by_c.beside(&measured));
+        missing.iter().for_each(|why| println!("NOT MEASURED: {why}"));
+        println!("\nBy this process:\n");
+    }
     print!("{LEGEND}");
     print!("{}", measured.beside(&expected));
     println!();
@@ -64,6 +81,9 @@ fn run(args: &Args) -> Outcome<bool> {
     }
     if deviations.is_empty() {
         println!("Every cell is as docs/semantics.md 2.6 has it.");
+        if args.by_c {
+            println!("A program in C finds the same.");
+        }
     }
     Ok(deviations.is_empty())
 }

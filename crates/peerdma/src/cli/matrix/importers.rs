@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dmabuf::{
-    AttachError, DeviceAddr, Direction, ExporterErrorKind, ImporterClass, MapError, MapType,
+    AttachError, DeviceAddr, Direction, DmaBuf, ExporterErrorKind, ImporterClass, MapError, MapType,
 };
 use verbs::{
     Access, Context, Cq, Device, HostBuf, ImporterConfig, Kind, NicConfig, Pd, Qp, QpSpec,
@@ -62,7 +62,7 @@ impl Importer {
             Class::Dynamic => ImporterConfig::Dynamic,
             Class::Revocable => ImporterConfig::Revocable,
             Class::Pinned => ImporterConfig::Pinned,
-            Class::Static => return Ok(Self::Static(Arc::new(Static { address }))),
+            Class::Static => return Ok(Self::Static(static_importer(address))),
         };
         let name = format!("matrix{}-{class}", std::process::id());
         let config = NicConfig { name, importer: Some(importer), address, ..NicConfig::default() };
@@ -73,7 +73,9 @@ impl Importer {
     pub(super) fn import(&self, buffer: &Buffer) -> Outcome<Cell> {
         match self {
             Self::Nic(nic) => nic.import(buffer),
-            Self::Static(importer) => import_statically(importer, buffer),
+            Self::Static(importer) => {
+                import_statically(importer, buffer.exported(), || buffer.place())
+            }
         }
     }
 }
@@ -133,6 +135,22 @@ impl Nic {
     }
 }
 
+/// The name of an errno that a refusal can have.
+pub(super) fn errno_name(number: i32) -> String {
+    match number {
+        libc::EINVAL => "EINVAL",
+        libc::EBUSY => "EBUSY",
+        libc::EOPNOTSUPP => "EOPNOTSUPP",
+        524 => "ENOTSUPP",
+        libc::EPERM => "EPERM",
+        libc::ENODEV => "ENODEV",
+        libc::ENOMEM => "ENOMEM",
+        libc::EAGAIN => "EAGAIN",
+        other => return other.to_string(),
+    }
+    .to_owned()
+}
+
 fn errno(kind: Kind) -> String {
     match kind {
         Kind::Invalid => "EINVAL".to_owned(),
@@ -166,7 +184,17 @@ impl dmabuf::Importer for Static {
     }
 }
 
-fn import_statically(importer: &Arc<dyn dmabuf::Importer>, buffer: &Buffer) -> Outcome<Cell> {
+/// A static importer at this place of the machine.
+pub(super) fn static_importer(address: Option<DeviceAddr>) -> Arc<dyn dmabuf::Importer> {
+    Arc::new(Static { address })
+}
+
+/// What comes of importing a buffer, of which `place` tells where it is.
+pub(super) fn import_statically(
+    importer: &Arc<dyn dmabuf::Importer>,
+    buffer: &DmaBuf,
+    place: impl FnOnce() -> Outcome<Cell>,
+) -> Outcome<Cell> {
     let refused = |step: &str, kind: ExporterErrorKind| match kind {
         ExporterErrorKind::Invalid => format!("{step} EINVAL"),
         ExporterErrorKind::Busy => format!("{step} EBUSY"),
@@ -177,7 +205,7 @@ fn import_statically(importer: &Arc<dyn dmabuf::Importer>, buffer: &Buffer) -> O
         ExporterErrorKind::NoMemory => format!("{step} ENOMEM"),
         other => format!("{step} {other:?}"),
     };
-    let attachment = match buffer.exported().attach(importer) {
+    let attachment = match buffer.attach(importer) {
         Ok(attachment) => attachment,
         Err(AttachError::Exporter { reason, .. }) => return Ok(refused("attach", reason.kind)),
         Err(error) => return Err(error.into()),
@@ -186,7 +214,7 @@ fn import_statically(importer: &Arc<dyn dmabuf::Importer>, buffer: &Buffer) -> O
     match attachment.map(&resv, Direction::Bidirectional) {
         Ok(map) => {
             let in_system = map.table().map_type == MapType::System;
-            let place = buffer.place()?;
+            let place = place()?;
             if in_system != (place == "ok system") {
                 return Err(format!("{:?}, but {place}", map.table().map_type).into());
             }
