@@ -42,6 +42,17 @@ fn a_peer_writes_into_a_part_of_an_allocation_by_its_dma_buf_and_offset() {
 }
 
 #[test]
+fn the_cpu_reaches_memory_of_a_gpu_whose_configuration_says_so() {
+    needs!(HEADER);
+    let scratch = Scratch::new();
+    let config = scratch.file("peerdma.toml");
+    let gpu = |name| format!("[[gpu]]\nname = \"{name}\"\nvram = \"64M\"\nhost_access = true\n");
+    std::fs::write(&config, gpu("near") + &gpu("far")).expect("a scratch directory is writable");
+    let program = program("hsa_host", &scratch).env("PEERDMA_CONFIG", &config);
+    program.output().success().says("ok");
+}
+
+#[test]
 fn programs_are_told_that_the_kernel_takes_memory_of_gpus_for_nics() {
     let look = r#"cat "/boot/config-$(uname -r)" /proc/kallsyms"#;
     let output = Program::new("sh").args(["-c", look]).gpu("amdgpu").output();

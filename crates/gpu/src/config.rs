@@ -14,6 +14,7 @@
 //! max_vram_client = "1G"        # of VRAM, for one process
 //! shared = true                 # false: this process has a GPU of its own
 //! cuda_version = 13030          # what cuDriverGetVersion says; that of the first GPU that has one counts
+//! host_access = false           # true: HSA maps its memory for the CPU, too, which holds it where it is
 //! pack = false                  # true: CUDA puts small allocations side by side, at addresses that are no whole pages
 //! dma_buf = true                # false: CUDA says that it exports no dma-bufs, and programs take another way
 //! # has_pin, pin_policy, needs_p2p, needs_revocable, mmap, without_p2p, moves, orphans
@@ -66,6 +67,9 @@ pub struct GpuConfig {
     /// Whether `cuMemAlloc` puts small allocations side by side, at addresses that are no whole
     /// pages.
     pub pack: bool,
+    /// Whether HSA maps its memory for the CPU, too, at the address that the GPU has: a BAR as
+    /// large as VRAM. Memory that is mapped stays where it is.
+    pub host_access: bool,
     /// See [`Persona`]; so are all further ones. What is not set is the preset's.
     pub has_pin: Option<bool>,
     /// See [`Persona`].
@@ -116,6 +120,7 @@ impl Default for GpuConfig {
             cuda_version: None,
             dma_buf: None,
             pack: false,
+            host_access: false,
             has_pin: None,
             pin_policy: None,
             needs_p2p: None,

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use umd::Memory;
 use umd::copy::{At, Piece};
 use umd::space::Content;
+use umd::{Memory, View};
 use umem::HostBuf;
 
 /// All addresses that HSA knows of in this process.
@@ -32,7 +32,12 @@ pub(crate) struct Held {
 /// What is there.
 pub(crate) enum Kind {
     /// Memory of a GPU.
-    Device { memory: Arc<Memory>, is_ipc: bool },
+    Device {
+        memory: Arc<Memory>,
+        is_ipc: bool,
+        /// What the CPU sees there, if it does.
+        view: Mutex<Option<View>>,
+    },
     /// Host memory, with the flags of its region.
     Host { _pages: HostBuf, flags: u32 },
 }
@@ -80,6 +85,27 @@ impl Held {
     }
 }
 
+impl Kind {
+    /// Memory of a GPU.
+    pub(crate) fn device(memory: Memory, is_ipc: bool) -> Self {
+        Self::Device { memory: Arc::new(memory), is_ipc, view: Mutex::default() }
+    }
+}
+
+/// Maps an allocation for the CPU, if it is a GPU's whose memory programs map.
+///
+/// # Errors
+///
+/// It cannot be mapped, or held where it is.
+pub(crate) fn map(region: &Allocation) -> umd::Result<()> {
+    let Kind::Device { memory, view, .. } = &region.kind else { return Ok(()) };
+    // SAFETY: the region's own addresses, as many as its memory has, until the region ends: then
+    // `end` takes the mapping away before anybody gets them.
+    let new = unsafe { memory.view(region.start, 0, memory.size()) }?;
+    *view.lock().unwrap_or_else(PoisonError::into_inner) = Some(new);
+    Ok(())
+}
+
 impl Content for Held {
     fn device(&self) -> Option<usize> {
         match &self.kind {
@@ -104,7 +130,8 @@ impl Content for Held {
     }
 
     fn end(&self) {
-        if let Kind::Device { memory, is_ipc } = &self.kind {
+        if let Kind::Device { memory, is_ipc, view } = &self.kind {
+            drop(view.lock().unwrap_or_else(PoisonError::into_inner).take());
             memory.release(0, memory.size());
             if !is_ipc {
                 memory.close_door();

@@ -44,3 +44,4 @@ mod worker;
 pub use dmabuf::Mapping;
 pub use memory::{Memory, export_joined};
 pub use refusal::{Error, Kind, Refusal, Result, invalid};
+pub use view::View;

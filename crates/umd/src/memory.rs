@@ -76,7 +76,7 @@ impl Memory {
     ///
     /// `len` bytes at `start` are whole pages that the caller has reserved, with nothing mapped
     /// into them.
-    pub(crate) unsafe fn view(&self, start: u64, offset: u64, len: u64) -> Result<View> {
+    pub unsafe fn view(&self, start: u64, offset: u64, len: u64) -> Result<View> {
         let offered = self.bo.mmap_backing(offset, len)?;
         // SAFETY: the caller's promise.
         unsafe { View::new(start, len, offered) }

@@ -12,7 +12,7 @@ use crate::boundary::LOG;
 use crate::refusal::{Kind, Refusal, Result};
 
 /// Memory that is mapped into addresses of the arena. They are nobody's again when it is dropped.
-pub(crate) struct View {
+pub struct View {
     pages: Arc<Pages>,
 }
 

@@ -31,7 +31,7 @@ fn export(addr: u64, len: usize, file: Out<i32>, offset: Out<u64>) -> Result<()>
         let name = region.name();
         return Err(none(format!("{len:#x} bytes at {addr:#x} are not all inside {name}")));
     }
-    let Kind::Device { memory, is_ipc } = &region.kind else {
+    let Kind::Device { memory, is_ipc, .. } = &region.kind else {
         let what = format!("{} is no GPU's", region.name());
         return Err(Refusal::new(Status::INVALID_AGENT, what));
     };

@@ -1,7 +1,6 @@
 //! Memory of other processes.
 
 use std::os::fd::AsFd;
-use std::sync::Arc;
 
 use umd::Memory;
 
@@ -30,7 +29,7 @@ calls! { CALLS:
         if len != own && len != own.next_multiple_of(PAGE) {
             return Err(invalid(format!("{len:#x} bytes of {}: a handle is of all", region.name())));
         }
-        let Kind::Device { memory, is_ipc: false } = &region.kind else {
+        let Kind::Device { memory, is_ipc: false, .. } = &region.kind else {
             return Err(invalid(format!("{} is not this process's GPU memory", region.name())));
         };
         let pages = u32::try_from(own.div_ceil(PAGE)).map_err(|_| {
@@ -58,8 +57,8 @@ calls! { CALLS:
             return Err(invalid(format!("{len:#x} bytes of a handle of {most:#x}")));
         }
         let memory = Memory::import(&process.gpus, 0, file.as_fd())?;
-        let kind = Kind::Device { memory: Arc::new(memory), is_ipc: true };
-        out.put(process.space.place(len, 1, Held::new(kind, bits))?.start)
+        let held = Held::new(Kind::device(memory, true), bits);
+        out.put(process.space.place(len, 1, held)?.start)
     }
 
     fn hsa_amd_ipc_memory_detach(start: u64) {

@@ -1,7 +1,5 @@
 //! Memory: allocating, freeing, who reaches it, and memory of the program's own.
 
-use std::sync::Arc;
-
 use rustix::mm::MsyncFlags;
 use umd::Memory;
 use umd::space::GPU_PAGE;
@@ -12,7 +10,7 @@ use crate::boundary::{LOG, calls};
 use crate::c::{In, Out};
 use crate::process::{self, Process};
 use crate::region::Region;
-use crate::space::{Allocation, Held, Kind, OnFree};
+use crate::space::{self, Allocation, Held, Kind, OnFree};
 use crate::status::{Refusal, Result, Status, invalid};
 
 /// Flags of allocations: by PCI Express, in a row, for code.
@@ -33,9 +31,15 @@ fn allocate(process: &Process, region: Region, len: u64) -> Result<u64> {
     match region {
         Region::Vram(gpu) => {
             let memory = Memory::new(&process.gpus, gpu, len.next_multiple_of(GPU_PAGE))?;
-            let kind = Kind::Device { memory: Arc::new(memory), is_ipc: false };
-            let held = Held::new(kind, 1 << region.agent());
-            Ok(process.space.place(len, 1, held)?.start)
+            let held = Held::new(Kind::device(memory, false), 1 << region.agent());
+            let placed = process.space.place(len, 1, held)?;
+            if process.gpus[gpu].config.host_access
+                && let Err(refusal) = space::map(&placed)
+            {
+                let _ = free(process, placed.start);
+                return Err(refusal.into());
+            }
+            Ok(placed.start)
         }
         Region::System(_) => {
             let none = || Refusal::new(Status::OUT_OF_RESOURCES, format!("{len:#x} bytes"));
@@ -178,7 +182,7 @@ calls! { CALLS:
         })?;
         let bits = agents(process, count as usize, handles)?;
         if let Kind::Device { memory, .. } = &found.kind {
-            if bits & 1 != 0 {
+            if bits & 1 != 0 && !process.gpus[memory.device].config.host_access {
                 let what = format!("{}: the CPU does not reach it", found.name());
                 return Err(Refusal::new(Status::INVALID_AGENT, what));
             }

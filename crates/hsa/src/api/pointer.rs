@@ -37,8 +37,10 @@ type Allocate = Option<extern "C" fn(len: usize) -> Out<u64>>;
 fn find(process: &Process, addr: u64) -> (Info, u64) {
     if let Some(region) = process.space.find(addr) {
         let (kind, host_base, owner, flags) = match &region.kind {
-            Kind::Device { memory, is_ipc } => {
-                (if *is_ipc { IPC } else { HSA }, 0, memory.device + 1, 4)
+            Kind::Device { memory, is_ipc: true, .. } => (IPC, 0, memory.device + 1, 4),
+            Kind::Device { memory, .. } => {
+                let has_host = process.gpus[memory.device].config.host_access;
+                (HSA, if has_host { region.start } else { 0 }, memory.device + 1, 4)
             }
             Kind::Host { flags, .. } => (HSA, region.start, 0, *flags),
         };

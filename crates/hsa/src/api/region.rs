@@ -45,8 +45,14 @@ fn access(process: &Process, agent: usize, region: Region) -> u32 {
     match (region, agent.checked_sub(1)) {
         _ if region.agent() == agent => always,
         (Region::System(_), _) => allowed,
-        // There is no mapping of VRAM for the CPU.
-        (Region::Vram(_), None) | (Region::Group(_), _) => never,
+        (Region::Vram(owner), None) => {
+            if process.gpus[owner].config.host_access {
+                allowed
+            } else {
+                never
+            }
+        }
+        (Region::Group(_), _) => never,
         (Region::Vram(owner), Some(gpu)) => {
             if process.reaches(gpu, owner) {
                 allowed
