@@ -7,6 +7,7 @@ mod mooncake;
 mod mpi;
 mod nixl;
 mod perftest;
+mod rocm;
 mod storm;
 mod ucx;
 mod ze;

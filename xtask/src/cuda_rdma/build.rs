@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use crate::setup;
 use crate::sh::{Outcome, target_dir, tool};
 use crate::suites::built::{built, make, name};
-use crate::suites::{Source, toolkit, wheels};
+use crate::suites::{Source, rocm, toolkit, wheels};
 
 /// What the builds need beside what the tests need.
-const PACKAGES: [(&str, &str); 10] = [
+const PACKAGES: [(&str, &str); 11] = [
     ("autoconf", "perftest and UCX are built from their repositories"),
     ("automake", "likewise"),
     ("libevent-dev", "Open MPI is built with it"),
-    ("libhwloc-dev", "likewise"),
+    ("libhsa-runtime-dev", "UCX is built with it"),
+    ("libhwloc-dev", "Open MPI again"),
     ("libibumad-dev", "perftest asks for it"),
     ("libpci-dev", "likewise"),
     ("libpmix-dev", "Open MPI again"),
@@ -115,12 +116,14 @@ fn perftest(toolkit: &Path) -> Outcome<PathBuf> {
 }
 
 fn ucx(toolkit: &Path) -> Outcome<PathBuf> {
+    let rocm = rocm()?;
     let source = built("ucx", |source| {
         let mut configure = tool("./contrib/configure-release");
         configure.args(["--quiet", "--with-verbs", "--disable-doxygen-doc"]);
-        let without = ["go", "java", "rocm", "gdrcopy", "gaudi", "gda", "mlx5", "rdmacm"];
+        let without = ["go", "java", "gdrcopy", "gaudi", "gda", "mlx5", "rdmacm"];
         configure.args(without.map(|what| format!("--without-{what}")));
         configure.arg("--with-ze=/usr").arg(format!("--with-cuda={}", toolkit.display()));
+        configure.arg(format!("--with-rocm={}", rocm.display()));
         // A program of its own that looks at each byte.
         configure.arg("--with-iodemo-cuda");
         configure.arg(format!("--prefix={}", source.join("installed").display()));

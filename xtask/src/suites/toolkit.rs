@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::built::name;
 use super::wheels;
-use crate::sh::{Outcome, root, target_dir};
+use crate::sh::{Outcome, check, root, target_dir, tool};
 
 /// A directory that looks like CUDA's to builds: the headers of NVIDIA's wheels, and our libraries
 /// to link to.
@@ -21,11 +21,23 @@ pub(crate) fn toolkit() -> Outcome<PathBuf> {
     Ok(dir)
 }
 
-/// The same for ROCm: Debian's headers of HSA with what they lack, and our library.
+/// The same for ROCm: Debian's headers of HSA with what they lack, our library, and as much of HIP
+/// as `ucx_perftest` calls.
 pub(crate) fn rocm() -> Outcome<PathBuf> {
     let dir = target_dir().join("rocm-toolkit");
     let library = target_dir().join("release/libpeerdma_hsa.so");
-    name(&dir.join("include/hsa"), &root().join("interop/rocm/hsa"))?;
+    let ours = root().join("interop/rocm");
+    for headers in ["hsa", "hip"] {
+        name(&dir.join("include").join(headers), &ours.join(headers))?;
+    }
     name(&dir.join("lib/libhsa-runtime64.so"), &library)?;
+    let hip = dir.join("lib/libamdhip64.so");
+    let mut gcc = tool("gcc");
+    gcc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]);
+    gcc.arg(format!("-I{}", dir.join("include").display())).arg("-o").arg(&hip);
+    // What is linked with it finds it here, without a search.
+    gcc.arg(format!("-Wl,-soname,{}", hip.display())).arg(ours.join("hip.c"));
+    gcc.arg(format!("-L{}", dir.join("lib").display())).arg("-lhsa-runtime64");
+    check(&mut gcc)?;
     Ok(dir)
 }
