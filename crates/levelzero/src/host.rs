@@ -8,11 +8,11 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use umd::machine::Device;
 use umd::{Mapping, Memory};
 use umem::HostBuf;
 
-use crate::process::Process;
-use crate::space::Exported;
+use crate::exported::Exported;
 use crate::status::{Refusal, Result, Status, unsupported};
 
 /// Pages that the CPU reaches.
@@ -50,10 +50,15 @@ impl Pages {
     /// # Errors
     ///
     /// The device's share of system memory (`gtt` of `[[gpu]]`) is full.
-    pub(crate) fn exported(process: &Process, device: usize, len: u64, align: u64) -> Result<Self> {
+    pub(crate) fn exported(
+        devices: &[&'static Device],
+        device: usize,
+        len: u64,
+        align: u64,
+    ) -> Result<Self> {
         let whole = len.checked_next_multiple_of(page()).ok_or_else(|| none(len))?;
         let size = whole.checked_add(lead(align)).ok_or_else(|| none(len))?;
-        let memory = Memory::system(&process.devices, device, size).map_err(full)?;
+        let memory = Memory::system(devices, device, size).map_err(full)?;
         Self::map(Arc::new(memory), whole, align, false)
     }
 

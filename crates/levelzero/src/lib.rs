@@ -28,6 +28,7 @@ mod c;
 mod context;
 mod door;
 mod event;
+mod exported;
 mod fence;
 mod host;
 mod ipc;

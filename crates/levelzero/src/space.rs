@@ -1,10 +1,10 @@
 //! What Level Zero has at which addresses.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::context::Context;
+use crate::exported::Exported;
 use crate::host::Pages;
 use crate::status::{Result, unsupported};
 use umd::Memory;
@@ -47,10 +47,6 @@ pub(crate) enum Kind {
     /// Memory that host and a GPU share.
     Shared { pages: Pages, device: Option<usize> },
 }
-
-/// A dma-buf that programs are told of: one for each who asks, until the memory is freed.
-#[derive(Default)]
-pub(crate) struct Exported(Mutex<Option<OwnedFd>>);
 
 /// Physical memory: it has no address of its own.
 #[doc(alias = "ze_physical_mem_handle_t")]
@@ -116,25 +112,6 @@ impl Held {
             Kind::Host { pages } | Kind::Shared { pages, .. } => pages.is_ipc,
             Kind::Reserved(_) => false,
         }
-    }
-}
-
-impl Exported {
-    /// Its number; `make` makes it for the first who asks.
-    pub(crate) fn number(&self, make: impl FnOnce() -> Result<OwnedFd>) -> Result<i32> {
-        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = file.as_ref() {
-            return Ok(file.as_fd().as_raw_fd());
-        }
-        let new = make()?;
-        let number = new.as_raw_fd();
-        *file = Some(new);
-        Ok(number)
-    }
-
-    /// The memory is freed.
-    pub(crate) fn close(&self) {
-        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 

@@ -2,19 +2,20 @@
 
 #![allow(unsafe_code, reason = "copies through the fault guard")]
 
+mod inner;
 mod pieces;
 
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 
-use dmabuf::{BusWindow, Direction, GateGuard, GateSlot, MapType, Mapping, SgBacking, SgTable};
+use dmabuf::{Direction, GateGuard, GateSlot, MapType, Mapping, SgTable};
 
-use crate::fault::{Fault, Touch, check_aligned, check_range};
-use crate::guard::{self, Way, plain};
+use self::inner::{Gated, Inner, Kind, page_fault, pointer};
+use crate::fault::{Fault, Touch, check_range};
+use crate::guard::{self, plain};
 use crate::{Foreign, HostBuf, ways};
 
 pub use pieces::{Pieces, crc32_pieces, sums_pieces};
@@ -77,48 +78,6 @@ pub enum Backing<'a> {
     /// Several places, or one that only this process knows.
     Scattered,
 }
-
-struct Inner {
-    base: usize,
-    len: u64,
-    kind: Kind,
-    is_writable: bool,
-    /// A dma-buf whose accesses are bracketed.
-    is_incoherent: bool,
-    /// What each access enters, of memory that can be moved.
-    gate: Option<Gated>,
-    /// How a dma-buf is reached, if it is one.
-    way: Option<ways::Way>,
-    /// Accesses counted to know when to look at the signal handlers. Increments may be lost: it
-    /// only has to advance.
-    since_check: AtomicU32,
-}
-
-enum Kind {
-    /// The program's memory: may vanish, so it needs the guard.
-    User,
-    /// The library's own: cannot vanish.
-    Host { buffer: HostBuf, offset: u64 },
-    /// A dma-buf mapped for the CPU. A sealed memfd cannot vanish; an exporter of the kernel may
-    /// zap its mappings.
-    DmaBuf { mapping: Mapping, offset: u64 },
-    /// Pages at a bus address, which an exporter can retire at any moment. The addresses stay the
-    /// window's while this exists, so that nothing of the program can come to be there.
-    Bus { backing: Option<SgBacking>, _window: BusWindow },
-    /// Several of the others, one behind the other: where each begins, and it.
-    Parts(Vec<(u64, Umem)>),
-}
-
-/// The gate that accesses pass, and the epoch in which the addresses hold.
-#[derive(Clone, Debug)]
-struct Gated {
-    slot: GateSlot,
-    epoch: u64,
-}
-
-/// Accesses between two looks at the signal handlers: the look costs two system calls, spread over
-/// so many.
-const CHECK_EVERY: u32 = 4096;
 
 impl Umem {
     /// `len` bytes of the program's memory at `addr`. The range may have holes, may lie anywhere
@@ -676,88 +635,6 @@ impl fmt::Debug for Umem {
     }
 }
 
-impl Inner {
-    /// Whether accesses go through the guard. What an exporter may take away from the CPU does.
-    /// Kernel dma-bufs do while the guard is ours. When the program owns the handlers they are
-    /// touched directly: `process_vm_writev` does not reach pages without a `struct page`.
-    #[inline]
-    fn is_guarded(&self) -> bool {
-        match &self.kind {
-            // An address that the exporter retired faults, although the gate should have stopped us
-            // before.
-            Kind::User | Kind::Bus { .. } => true,
-            Kind::Host { .. } | Kind::Parts(_) => false,
-            Kind::DmaBuf { mapping, .. } => {
-                mapping.can_vanish() || mapping.buf().is_kernel() && guard::way() == Way::Guarded
-            }
-        }
-    }
-
-    /// The address of a range that is inside, and is touched now.
-    #[inline]
-    fn check(&self, offset: u64, len: u64) -> Result<usize, Fault> {
-        let addr = check_range(self.base, self.len, offset, len)?;
-        if let Some(way) = self.way {
-            way.count(len);
-        }
-        Ok(addr)
-    }
-
-    /// As [`check`](Self::check), for memory that is going to be written.
-    #[inline]
-    fn check_write(&self, offset: u64, len: u64) -> Result<usize, Fault> {
-        let addr = self.check(offset, len)?;
-        if self.is_writable { Ok(addr) } else { Err(page_fault(Touch::Write, addr, len, None)) }
-    }
-
-    /// Counts an access to memory that needs the guard, and looks at the signal handlers once in
-    /// many.
-    #[inline]
-    fn tick(&self) {
-        let count = self.since_check.load(Ordering::Relaxed).wrapping_add(1);
-        self.since_check.store(count, Ordering::Relaxed);
-        if count.is_multiple_of(CHECK_EVERY) {
-            guard::recheck();
-        }
-    }
-
-    fn word(&self, offset: u64) -> Result<*mut u64, Fault> {
-        let addr = self.check_write(offset, 8)?;
-        check_aligned(addr, 8)?;
-        Ok(pointer(addr).cast())
-    }
-
-    /// # Safety
-    ///
-    /// `addr` came from `check` with the same length, and `out` may be written.
-    unsafe fn copy_out(&self, addr: usize, out: *mut u8, len: usize) -> Result<(), Fault> {
-        if !self.is_guarded() {
-            // SAFETY: the range is inside memory that cannot vanish.
-            unsafe { plain::peerdma_umem_copy(out, pointer(addr), len) };
-            return Ok(());
-        }
-        self.tick();
-        // SAFETY: whoever made the memory promised that it may be read; absent pages are caught.
-        unsafe { guard::copy(out, pointer(addr), len) }
-            .map_err(|at| page_fault(Touch::Read, addr, len as u64, at))
-    }
-
-    /// # Safety
-    ///
-    /// `addr` came from `check` with the same length, and `bytes` may be read.
-    unsafe fn copy_in(&self, addr: usize, bytes: *const u8, len: usize) -> Result<(), Fault> {
-        if !self.is_guarded() {
-            // SAFETY: the range is inside memory that cannot vanish.
-            unsafe { plain::peerdma_umem_copy(pointer(addr), bytes, len) };
-            return Ok(());
-        }
-        self.tick();
-        // SAFETY: whoever made the memory promised that it may be written; absent pages are caught.
-        unsafe { guard::copy(pointer(addr), bytes, len) }
-            .map_err(|at| page_fault(Touch::Write, addr, len as u64, at))
-    }
-}
-
 /// Does something for each part that `len` bytes at `offset` touch: with the part, where in it, and
 /// which of the bytes.
 fn each(
@@ -792,13 +669,4 @@ fn part_of_word(parts: &[(u64, Umem)], offset: u64) -> Result<(&Umem, u64), Faul
 fn piece_of<'a>(bytes: Foreign<'a>, piece: &Range<u64>) -> Foreign<'a> {
     let (start, len) = (piece.start as usize, (piece.end - piece.start) as usize);
     bytes.slice(start, len).expect("pieces lie within the bytes they are pieces of")
-}
-
-/// The memory belongs to the program, which handed over its address as a number.
-fn pointer(addr: usize) -> *mut u8 {
-    ptr::with_exposed_provenance_mut(addr)
-}
-
-fn page_fault(touch: Touch, addr: usize, len: u64, at: Option<usize>) -> Fault {
-    Fault::Page { touch, addr: addr as u64, len, at: at.unwrap_or(addr) as u64 }
 }

@@ -174,7 +174,7 @@ fn reached_by_cpu(
     let pages = match imported(process, device, len, head)? {
         Some(memory) => Pages::imported(memory, false)?,
         None if head.find::<Flags>(EXPORT_DESC).is_some() => {
-            Pages::exported(process, device, len, align)?
+            Pages::exported(&process.devices, device, len, align)?
         }
         None => Pages::plain(len, align)?,
     };

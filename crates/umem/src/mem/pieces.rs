@@ -3,7 +3,8 @@
 
 use dmabuf::Direction;
 
-use super::{Umem, pointer};
+use super::Umem;
+use super::inner::pointer;
 use crate::fault::Fault;
 use crate::guard;
 

@@ -1,0 +1,29 @@
+//! The dma-buf of an allocation.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use crate::status::Result;
+
+/// A dma-buf that programs are told of: one for each who asks, until the memory is freed.
+#[derive(Default)]
+pub(crate) struct Exported(Mutex<Option<OwnedFd>>);
+
+impl Exported {
+    /// Its number; `make` makes it for the first who asks.
+    pub(crate) fn number(&self, make: impl FnOnce() -> Result<OwnedFd>) -> Result<i32> {
+        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = file.as_ref() {
+            return Ok(file.as_fd().as_raw_fd());
+        }
+        let new = make()?;
+        let number = new.as_raw_fd();
+        *file = Some(new);
+        Ok(number)
+    }
+
+    /// The memory is freed.
+    pub(crate) fn close(&self) {
+        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}

@@ -1,0 +1,155 @@
+//! What all handles of a memory have in common: where it is, what it is made of, and whether an
+//! access goes through the guard.
+
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dmabuf::{BusWindow, GateSlot, Mapping, SgBacking};
+
+use super::Umem;
+use crate::fault::{Fault, Touch, check_aligned, check_range};
+use crate::guard::{self, Way, plain};
+use crate::{HostBuf, ways};
+
+pub(super) struct Inner {
+    pub(super) base: usize,
+    pub(super) len: u64,
+    pub(super) kind: Kind,
+    pub(super) is_writable: bool,
+    /// A dma-buf whose accesses are bracketed.
+    pub(super) is_incoherent: bool,
+    /// What each access enters, of memory that can be moved.
+    pub(super) gate: Option<Gated>,
+    /// How a dma-buf is reached, if it is one.
+    pub(super) way: Option<ways::Way>,
+    /// Accesses counted to know when to look at the signal handlers. Increments may be lost: it
+    /// only has to advance.
+    pub(super) since_check: AtomicU32,
+}
+
+pub(super) enum Kind {
+    /// The program's memory: may vanish, so it needs the guard.
+    User,
+    /// The library's own: cannot vanish.
+    Host { buffer: HostBuf, offset: u64 },
+    /// A dma-buf mapped for the CPU. A sealed memfd cannot vanish; an exporter of the kernel may
+    /// zap its mappings.
+    DmaBuf { mapping: Mapping, offset: u64 },
+    /// Pages at a bus address, which an exporter can retire at any moment. The addresses stay the
+    /// window's while this exists, so that nothing of the program can come to be there.
+    Bus { backing: Option<SgBacking>, _window: BusWindow },
+    /// Several of the others, one behind the other: where each begins, and it.
+    Parts(Vec<(u64, Umem)>),
+}
+
+/// The gate that accesses pass, and the epoch in which the addresses hold.
+#[derive(Clone, Debug)]
+pub(super) struct Gated {
+    pub(super) slot: GateSlot,
+    pub(super) epoch: u64,
+}
+
+/// Accesses between two looks at the signal handlers: the look costs two system calls, spread over
+/// so many.
+const CHECK_EVERY: u32 = 4096;
+
+impl Inner {
+    /// Whether accesses go through the guard. What an exporter may take away from the CPU does.
+    /// Kernel dma-bufs do while the guard is ours. When the program owns the handlers they are
+    /// touched directly: `process_vm_writev` does not reach pages without a `struct page`.
+    #[inline]
+    pub(super) fn is_guarded(&self) -> bool {
+        match &self.kind {
+            // An address that the exporter retired faults, although the gate should have stopped us
+            // before.
+            Kind::User | Kind::Bus { .. } => true,
+            Kind::Host { .. } | Kind::Parts(_) => false,
+            Kind::DmaBuf { mapping, .. } => {
+                mapping.can_vanish() || mapping.buf().is_kernel() && guard::way() == Way::Guarded
+            }
+        }
+    }
+
+    /// The address of a range that is inside, and is touched now.
+    #[inline]
+    pub(super) fn check(&self, offset: u64, len: u64) -> Result<usize, Fault> {
+        let addr = check_range(self.base, self.len, offset, len)?;
+        if let Some(way) = self.way {
+            way.count(len);
+        }
+        Ok(addr)
+    }
+
+    /// As [`check`](Self::check), for memory that is going to be written.
+    #[inline]
+    pub(super) fn check_write(&self, offset: u64, len: u64) -> Result<usize, Fault> {
+        let addr = self.check(offset, len)?;
+        if self.is_writable { Ok(addr) } else { Err(page_fault(Touch::Write, addr, len, None)) }
+    }
+
+    /// Counts an access to memory that needs the guard, and looks at the signal handlers once in
+    /// many.
+    #[inline]
+    pub(super) fn tick(&self) {
+        let count = self.since_check.load(Ordering::Relaxed).wrapping_add(1);
+        self.since_check.store(count, Ordering::Relaxed);
+        if count.is_multiple_of(CHECK_EVERY) {
+            guard::recheck();
+        }
+    }
+
+    pub(super) fn word(&self, offset: u64) -> Result<*mut u64, Fault> {
+        let addr = self.check_write(offset, 8)?;
+        check_aligned(addr, 8)?;
+        Ok(pointer(addr).cast())
+    }
+
+    /// # Safety
+    ///
+    /// `addr` came from `check` with the same length, and `out` may be written.
+    pub(super) unsafe fn copy_out(
+        &self,
+        addr: usize,
+        out: *mut u8,
+        len: usize,
+    ) -> Result<(), Fault> {
+        if !self.is_guarded() {
+            // SAFETY: the range is inside memory that cannot vanish.
+            unsafe { plain::peerdma_umem_copy(out, pointer(addr), len) };
+            return Ok(());
+        }
+        self.tick();
+        // SAFETY: whoever made the memory promised that it may be read; absent pages are caught.
+        unsafe { guard::copy(out, pointer(addr), len) }
+            .map_err(|at| page_fault(Touch::Read, addr, len as u64, at))
+    }
+
+    /// # Safety
+    ///
+    /// `addr` came from `check` with the same length, and `bytes` may be read.
+    pub(super) unsafe fn copy_in(
+        &self,
+        addr: usize,
+        bytes: *const u8,
+        len: usize,
+    ) -> Result<(), Fault> {
+        if !self.is_guarded() {
+            // SAFETY: the range is inside memory that cannot vanish.
+            unsafe { plain::peerdma_umem_copy(pointer(addr), bytes, len) };
+            return Ok(());
+        }
+        self.tick();
+        // SAFETY: whoever made the memory promised that it may be written; absent pages are caught.
+        unsafe { guard::copy(pointer(addr), bytes, len) }
+            .map_err(|at| page_fault(Touch::Write, addr, len as u64, at))
+    }
+}
+
+/// The memory belongs to the program, which handed over its address as a number.
+pub(super) fn pointer(addr: usize) -> *mut u8 {
+    ptr::with_exposed_provenance_mut(addr)
+}
+
+pub(super) fn page_fault(touch: Touch, addr: usize, len: u64, at: Option<usize>) -> Fault {
+    Fault::Page { touch, addr: addr as u64, len, at: at.unwrap_or(addr) as u64 }
+}
