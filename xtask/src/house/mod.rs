@@ -59,7 +59,7 @@ struct Facts {
 pub(crate) fn run(options: &Options) -> Outcome {
     let all = read()?;
     let beyond = beyond(&all);
-    print!("{}\n{}", table(&all), rows(&beyond));
+    print!("{}\n{}\n{}", table(&all), circles(&all), rows(&beyond));
     if options.write {
         let page = format!("{}\n{}", HEAD.trim_start(), rows(&beyond));
         fs::write(root().join(FILE), page).map_err(|err| format!("{FILE}: {err}"))?;
@@ -104,6 +104,17 @@ fn worse(text: &str, beyond: &[(String, usize)]) -> Vec<String> {
         None => format!("{name}: {number}"),
     };
     beyond.iter().filter(is_worse).map(say).collect()
+}
+
+/// The files of each circle.
+fn circles(all: &[(String, Facts)]) -> String {
+    let mut out = String::new();
+    for (name, facts) in all {
+        for circle in &facts.circles {
+            let _ = writeln!(out, "{name}: {}", circle.join(", "));
+        }
+    }
+    out
 }
 
 fn rows(beyond: &[(String, usize)]) -> String {

@@ -23,6 +23,8 @@ impl Modules {
     pub(super) fn add(&mut self, module: Path, code: &str) {
         let mut used = Vec::new();
         let words = words(code);
+        let pairs = words.windows(2).filter(|pair| pair[0] == "mod");
+        let children: Vec<&str> = pairs.map(|pair| pair[1].as_str()).collect();
         let mut at = 0;
         while at < words.len() {
             if words[at] == "use" {
@@ -30,14 +32,16 @@ impl Modules {
                 let mut leaves = Vec::new();
                 at = tree(&words, at + 1, &[], &mut leaves);
                 for (path, name) in leaves {
-                    let Some(path) = absolute(&module, &path) else { continue };
+                    let Some(path) = absolute(&module, &children, &path) else { continue };
                     if passes {
                         self.passed_on.insert((module.clone(), name), path);
                     } else {
                         used.push(path);
                     }
                 }
-            } else if is_start(&words[at]) && words.get(at + 1) == Some(&"::".to_owned()) {
+            } else if (is_start(&words[at]) || children.contains(&&*words[at]))
+                && words.get(at + 1) == Some(&"::".to_owned())
+            {
                 let mut path = vec![words[at].clone()];
                 while words.get(at + 1).is_some_and(|word| word == "::")
                     && words.get(at + 2).is_some_and(|word| is_name(word))
@@ -45,7 +49,7 @@ impl Modules {
                     path.push(words[at + 2].clone());
                     at += 2;
                 }
-                used.extend(absolute(&module, &path));
+                used.extend(absolute(&module, &children, &path));
                 at += 1;
             } else {
                 at += 1;
@@ -156,14 +160,15 @@ fn tree(
 }
 
 /// A path as from the root; none if it leads to another crate.
-fn absolute(module: &[String], path: &[String]) -> Option<Path> {
-    let mut at = match path.first().map(String::as_str) {
-        Some("crate") => Path::new(),
-        Some("self") => module.to_vec(),
-        Some("super") => module.split_last()?.1.to_vec(),
+fn absolute(module: &[String], children: &[&str], path: &[String]) -> Option<Path> {
+    let first = path.first()?;
+    let mut at = match first.as_str() {
+        "crate" => Path::new(),
+        "super" => module.split_last()?.1.to_vec(),
+        child if child == "self" || children.contains(&child) => module.to_vec(),
         _ => return None,
     };
-    for word in &path[1..] {
+    for word in &path[usize::from(is_start(first))..] {
         match word.as_str() {
             "super" => drop(at.pop()?),
             word => at.push(word.to_owned()),
@@ -223,7 +228,7 @@ mod tests {
 
     #[test]
     fn what_is_passed_on_is_followed_to_where_it_is_from() {
-        let facade = "pub use self::a::A; pub(crate) use self::b::B; mod a; mod b;";
+        let facade = "pub use a::A; pub(crate) use self::b::B; mod a; mod b;";
         assert!(circles(&[("", facade), ("a", "use crate::B;"), ("b", "")]).is_empty());
         let both = [("", facade), ("a", "use crate::B;"), ("b", "use crate::A;")];
         assert_eq!(circles(&both), [["a", "b"]]);
