@@ -12,13 +12,14 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use crate::variable::variable;
 
 /// The directories that are ours, as in the tree `peerdma run` makes.
-const SERVED: [&[u8]; 7] = [
+const SERVED: [&[u8]; 8] = [
     b"class/infiniband",
     b"class/infiniband_verbs",
     b"devices/virtual/peerdma",
     b"bus/peerdma",
     b"module/nvidia_peermem",
     b"module/nv_peer_mem",
+    b"module/xe",
     b"kernel/mm/memory_peers",
 ];
 
@@ -255,7 +256,9 @@ mod tests {
         assert_eq!(below("/sys/class/infiniband"), Some(&b"class/infiniband"[..]));
         assert_eq!(below("//sys//class/infiniband/a"), Some(&b"class/infiniband/a"[..]));
         assert_eq!(below("/sys/class//infiniband_verbs/"), Some(&b"class//infiniband_verbs/"[..]));
-        for path in ["/sys", "/sys/class", "/sys/class/infiniband_mad", "/sysclass/infiniband"] {
+        let srcversion = "/sys/module/xe/srcversion";
+        assert_eq!(below(srcversion), Some(&b"module/xe/srcversion"[..]));
+        for path in ["/sys", "/sys/class", "/sys/class/infiniband_mad", "/sys/module/xen"] {
             assert_eq!(below(path), None, "{path}");
         }
         assert_eq!(below("sys/class/infiniband"), None);
