@@ -51,13 +51,13 @@ const WAYS: [Way; 10] = [
         peermem: true,
     },
     Way { name: "efa", nic: "preset = 'efa'", gpu: "name = 'g3'", dma_buf: true, peermem: false },
-    // What cannot give memory back is given none by a client that takes it back.
+    // What cannot give memory back is served by the client that takes none back (`nv_mem_nc`).
     Way {
         name: "efa with peermem",
         nic: "preset = 'efa'\npeermem = true",
         gpu: "name = 'g4'",
         dma_buf: true,
-        peermem: false,
+        peermem: true,
     },
     Way { name: "rxe", nic: "preset = 'rxe'", gpu: "name = 'g5'", dma_buf: false, peermem: false },
     Way {
