@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fmt;
 
-use dmabuf::ExporterError;
 use umd::Kind;
 
 macro_rules! statuses {
@@ -198,26 +197,14 @@ pub(crate) fn words(number: i32) -> Option<&'static CStr> {
 }
 
 /// Why a call is refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    /// What the program is told.
-    pub(crate) status: Status,
-    /// Who, what, and which rule.
-    pub(crate) what: Cow<'static, str>,
-}
+pub(crate) type Refusal = umd::Refused<Status>;
 
 /// An answer, or why there is none.
 pub(crate) type Result<T> = std::result::Result<T, Refusal>;
 
-impl Refusal {
-    pub(crate) fn new(status: Status, what: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, what: what.into() }
-    }
-}
-
-impl fmt::Display for Refusal {
+impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({:?})", self.what, self.status)
+        write!(f, "{self:?}")
     }
 }
 
@@ -231,28 +218,20 @@ pub(crate) fn unsupported(what: impl Into<Cow<'static, str>>) -> Refusal {
     Refusal::new(Status::NotSupported, what)
 }
 
-/// A refusal of what all drivers have in common.
-impl From<umd::Refusal> for Refusal {
-    fn from(refusal: umd::Refusal) -> Self {
-        let status = match refusal.kind {
-            Kind::Invalid | Kind::Null => Status::InvalidValue,
-            Kind::NotSupported => Status::NotSupported,
-            Kind::NotPermitted => Status::NotPermitted,
-            Kind::NoMemory => Status::OutOfMemory,
-            Kind::Unavailable => Status::DeviceUnavailable,
-            Kind::Busy => Status::SystemNotReady,
-            Kind::System => Status::OperatingSystem,
-            Kind::Destroyed => Status::InvalidHandle,
-            Kind::Unknown => Status::Unknown,
-        };
-        Self::new(status, refusal.what)
-    }
-}
-
-/// A refusal of the GPU.
-impl From<ExporterError> for Refusal {
-    fn from(error: ExporterError) -> Self {
-        umd::Refusal::from(error).into()
+/// What the kinds that all drivers have are here.
+impl From<Kind> for Status {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Invalid | Kind::Null => Self::InvalidValue,
+            Kind::NotSupported => Self::NotSupported,
+            Kind::NotPermitted => Self::NotPermitted,
+            Kind::NoMemory => Self::OutOfMemory,
+            Kind::Unavailable => Self::DeviceUnavailable,
+            Kind::Busy => Self::SystemNotReady,
+            Kind::System => Self::OperatingSystem,
+            Kind::Destroyed => Self::InvalidHandle,
+            Kind::Unknown => Self::Unknown,
+        }
     }
 }
 

@@ -92,28 +92,16 @@ statuses! {
 }
 
 /// Why a call is refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    /// What the program is told.
-    pub(crate) status: Status,
-    /// Who, what, and which rule.
-    pub(crate) what: Cow<'static, str>,
-}
+pub(crate) type Refusal = umd::Refused<Status>;
 
 /// An answer, or why there is none.
 pub(crate) type Result<T> = std::result::Result<T, Refusal>;
 
-impl Refusal {
-    pub(crate) fn new(status: Status, what: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, what: what.into() }
-    }
-}
-
-impl fmt::Display for Refusal {
+impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.status.words() {
-            Some(words) => write!(f, "{} ({})", self.what, words.to_string_lossy()),
-            None => write!(f, "{} ({:#x})", self.what, self.status.0),
+        match self.words() {
+            Some(words) => f.write_str(&words.to_string_lossy()),
+            None => write!(f, "{:#x}", self.0),
         }
     }
 }
@@ -123,16 +111,16 @@ pub(crate) fn invalid(what: impl Into<Cow<'static, str>>) -> Refusal {
     Refusal::new(Status::INVALID_ARGUMENT, what)
 }
 
-impl From<umd::Refusal> for Refusal {
-    fn from(refusal: umd::Refusal) -> Self {
-        let status = match refusal.kind {
+/// What the kinds that all drivers have are here.
+impl From<Kind> for Status {
+    fn from(kind: Kind) -> Self {
+        match kind {
             Kind::Invalid | Kind::Null | Kind::NotPermitted | Kind::Destroyed => {
-                Status::INVALID_ARGUMENT
+                Self::INVALID_ARGUMENT
             }
-            Kind::NoMemory | Kind::System => Status::OUT_OF_RESOURCES,
-            Kind::NotSupported | Kind::Unavailable | Kind::Busy | Kind::Unknown => Status::ERROR,
-        };
-        Self::new(status, refusal.what)
+            Kind::NoMemory | Kind::System => Self::OUT_OF_RESOURCES,
+            Kind::NotSupported | Kind::Unavailable | Kind::Busy | Kind::Unknown => Self::ERROR,
+        }
     }
 }
 

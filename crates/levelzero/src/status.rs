@@ -57,26 +57,14 @@ pub(crate) enum Status {
 }
 
 /// Why a call is refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    /// What the program is told.
-    pub(crate) status: Status,
-    /// Who, what, and which rule.
-    pub(crate) what: Cow<'static, str>,
-}
+pub(crate) type Refusal = umd::Refused<Status>;
 
 /// An answer, or why there is none.
 pub(crate) type Result<T> = std::result::Result<T, Refusal>;
 
-impl Refusal {
-    pub(crate) fn new(status: Status, what: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, what: what.into() }
-    }
-}
-
-impl fmt::Display for Refusal {
+impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({:?})", self.what, self.status)
+        write!(f, "{self:?}")
     }
 }
 
@@ -106,20 +94,20 @@ pub(crate) fn enumeration(given: u32, last: u32) -> Result<()> {
     Err(Refusal::new(Status::InvalidEnumeration, format!("{given}, where the last is {last}")))
 }
 
-impl From<umd::Refusal> for Refusal {
-    fn from(refusal: umd::Refusal) -> Self {
-        let status = match refusal.kind {
-            Kind::Invalid => Status::InvalidArgument,
-            Kind::Null => Status::InvalidNullPointer,
-            Kind::NotSupported => Status::UnsupportedFeature,
-            Kind::NotPermitted => Status::InsufficientPermissions,
-            Kind::NoMemory => Status::OutOfDeviceMemory,
-            Kind::Unavailable => Status::DeviceLost,
-            Kind::Busy => Status::NotAvailable,
-            Kind::System => Status::OutOfHostMemory,
-            Kind::Destroyed => Status::InvalidArgument,
-            Kind::Unknown => Status::Unknown,
-        };
-        Self::new(status, refusal.what)
+/// What the kinds that all drivers have are here.
+impl From<Kind> for Status {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Invalid => Self::InvalidArgument,
+            Kind::Null => Self::InvalidNullPointer,
+            Kind::NotSupported => Self::UnsupportedFeature,
+            Kind::NotPermitted => Self::InsufficientPermissions,
+            Kind::NoMemory => Self::OutOfDeviceMemory,
+            Kind::Unavailable => Self::DeviceLost,
+            Kind::Busy => Self::NotAvailable,
+            Kind::System => Self::OutOfHostMemory,
+            Kind::Destroyed => Self::InvalidArgument,
+            Kind::Unknown => Self::Unknown,
+        }
     }
 }

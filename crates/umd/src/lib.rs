@@ -20,7 +20,8 @@
 //! ```
 //!
 //! What an error is called is each driver's own: a [`Refusal`] has a kind and a sentence, and each
-//! turns it into a number of its own. No driver has a number, a structure or a name of C in here.
+//! turns the kind into a number of its own ([`Refused`]). No driver has a number, a structure or a
+//! name of C in here.
 #![allow(unsafe_code, reason = "this is the boundary to C, and reserves addresses")]
 
 pub mod addresses;
@@ -43,5 +44,5 @@ mod worker;
 
 pub use dmabuf::Mapping;
 pub use memory::{Memory, export_joined};
-pub use refusal::{Error, Kind, Refusal, Result, invalid};
+pub use refusal::{Error, Kind, Refusal, Refused, Result, invalid};
 pub use view::View;

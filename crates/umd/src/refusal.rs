@@ -44,6 +44,16 @@ pub struct Refusal {
 /// An answer, or why there is none.
 pub type Result<T> = std::result::Result<T, Refusal>;
 
+/// A refusal as a driver tells it: with a number of its own for the kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "drivers make and take it apart")]
+pub struct Refused<S> {
+    /// What the program is told.
+    pub status: S,
+    /// Who, what, and which rule.
+    pub what: Cow<'static, str>,
+}
+
 /// What a driver makes of a refusal.
 pub trait Error: From<Refusal> + fmt::Display + Send + 'static {}
 
@@ -59,6 +69,33 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)
+    }
+}
+
+impl<S> Refused<S> {
+    /// A refusal with that number.
+    pub fn new(status: S, what: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, what: what.into() }
+    }
+}
+
+impl<S: fmt::Display> fmt::Display for Refused<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.what, self.status)
+    }
+}
+
+/// A refusal of what all drivers have in common.
+impl<S: From<Kind>> From<Refusal> for Refused<S> {
+    fn from(refusal: Refusal) -> Self {
+        Self::new(refusal.kind.into(), refusal.what)
+    }
+}
+
+/// A refusal of the GPU.
+impl<S: From<Kind>> From<ExporterError> for Refused<S> {
+    fn from(error: ExporterError) -> Self {
+        Refusal::from(error).into()
     }
 }
 
