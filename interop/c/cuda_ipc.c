@@ -1,21 +1,12 @@
 /* Memory and events of one process in another. It starts itself again as the process that owns them, and kills that at the end. */
 #include "cuda_api.h"
+#include "two_processes.h"
 
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
-
-static void put(int fd, const void *what, size_t len)
-{
-	CHECK(write(fd, what, len) == (ssize_t)len);
-}
-
-static void get(int fd, void *what, size_t len)
-{
-	CHECK(read(fd, what, len) == (ssize_t)len);
-}
 
 static void opens(pid_t owner, int from, int to)
 {

@@ -1,21 +1,12 @@
 /* Memory and events of one process in another: by the descriptor alone, as libfabric and MPI pass it on, and by the whole handle. It
    starts itself again as the process that owns them, and kills that at the end. */
 #include "ze.h"
+#include "two_processes.h"
 
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static void put(int fd, const void *what, size_t len)
-{
-	CHECK(write(fd, what, len) == (ssize_t)len);
-}
-
-static void get(int fd, void *what, size_t len)
-{
-	CHECK(read(fd, what, len) == (ssize_t)len);
-}
 
 /* One byte, and a descriptor. */
 static void pass(int sock, int *fd, int sends)
@@ -146,22 +137,5 @@ static void owns(int sock)
 
 int main(int argc, char **argv)
 {
-	int pair[2];
-	pid_t owner;
-
-	if (argc > 1)
-		owns(0);
-	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
-	owner = fork();
-	CHECK(owner >= 0);
-	if (owner == 0) {
-		dup2(pair[1], 0);
-		close(pair[0]);
-		execl("/proc/self/exe", argv[0], "owns", NULL);
-		_exit(1);
-	}
-	close(pair[1]);
-	opens(owner, pair[0]);
-	printf("ok\n");
-	return 0;
+	return two_processes(argc, argv, owns, opens);
 }
