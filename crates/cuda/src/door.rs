@@ -1,4 +1,4 @@
-//! What the library of names calls: who is behind each name.
+//! What the library of names calls: the function behind each name.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};

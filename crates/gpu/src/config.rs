@@ -14,7 +14,7 @@
 //! max_vram_client = "1G"        # of VRAM, for one process
 //! shared = true                 # false: this process has a GPU of its own
 //! cuda_version = 13030          # what cuDriverGetVersion says; that of the first GPU that has one counts
-//! host_access = false           # true: HSA maps its memory for the CPU, too, which holds it where it is
+//! host_access = false           # true: HSA maps it for the CPU, too, which holds it in place
 //! pack = false                  # true: CUDA puts small allocations side by side, at addresses that are no whole pages
 //! dma_buf = true                # false: CUDA says that it exports no dma-bufs, and programs take another way
 //! # has_pin, pin_policy, needs_p2p, needs_revocable, mmap, without_p2p, moves, orphans

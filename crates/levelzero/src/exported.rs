@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::status::Result;
 
-/// A dma-buf that programs are told of: one for each who asks, until the memory is freed.
+/// A dma-buf that programs are told of: the same one each time, until the memory is freed.
 #[derive(Default)]
 pub(crate) struct Exported(Mutex<Option<OwnedFd>>);
 

@@ -5,7 +5,6 @@
 //! `docs/PEER_MEMORY_RULES.md`). All else is plain pages, as Intel's driver has them, of which a
 //! kernel makes no dma-buf (`i915_gem_userptr_dmabuf_export`).
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use umd::machine::Device;
@@ -89,7 +88,7 @@ impl Pages {
         }
     }
 
-    /// The number of its dma-buf, the same for each who asks.
+    /// The number of its dma-buf, the same each time.
     ///
     /// # Errors
     ///
@@ -101,12 +100,8 @@ impl Pages {
                  ze_external_memory_export_desc_t, and this was not",
             ));
         };
-        file.number(|| -> Result<OwnedFd> {
-            Ok(match offset {
-                0 if *len == memory.size() => memory.share()?,
-                _ => memory.export(*offset, *len)?,
-            })
-        })
+        let is_whole = *offset == 0 && *len == memory.size();
+        file.number(|| Ok(if is_whole { memory.share()? } else { memory.export(*offset, *len)? }))
     }
 
     /// It is freed: the descriptor that programs were told of is closed.

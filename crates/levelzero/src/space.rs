@@ -82,8 +82,7 @@ impl Held {
         Self { context, kind, access: AtomicU32::new(0) }
     }
 
-    /// The number of the dma-buf of this memory: the same for each who asks, until the memory is
-    /// freed.
+    /// The number of the dma-buf of this memory: the same each time, until the memory is freed.
     ///
     /// # Errors
     ///

@@ -58,7 +58,7 @@ impl View {
 }
 
 impl Pages {
-    /// The memory was taken away: who touches it gets SIGBUS.
+    /// The memory was taken away: touching it is SIGBUS.
     fn zap(&self) {
         let mut hold = self.hold();
         if hold.is_none() {

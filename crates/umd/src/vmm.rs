@@ -151,11 +151,12 @@ impl<A: Physical> Reserved<A> {
         if maps.range(..at + len).next_back().is_some_and(|(_, mapped)| mapped.stop() > at) {
             return Err(invalid(format!("something is mapped at {at:#x} already")));
         }
-        let view = match allocation.is_for_cpu() {
+        let view = if allocation.is_for_cpu() {
             // SAFETY: the arena has no permissions where nothing is mapped, and nothing is here:
             // the map of it is locked.
-            true => Some(unsafe { allocation.memory().view(at, offset, len) }?),
-            false => None,
+            Some(unsafe { allocation.memory().view(at, offset, len) }?)
+        } else {
+            None
         };
         let (start, access, view) = (at, AtomicU8::new(access), Mutex::new(view));
         let allocation = Arc::clone(allocation);

@@ -57,7 +57,7 @@ fn submit(
         match process.space.copy(dst, src, len) {
             Ok(()) => done.count_down(),
             Err(refusal) => {
-                // How who waits for it is told.
+                // This is how waiters learn of it.
                 done.store(-1);
                 return Err(refusal.into());
             }

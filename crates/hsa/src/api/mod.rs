@@ -50,7 +50,7 @@ pub(crate) fn find(name: &str) -> Option<Function> {
     found.or_else(|| crate::signal::function(name))
 }
 
-/// Whether a function of this name would be of use to who computes alone.
+/// Whether a function of this name is of use only to programs that compute.
 pub(crate) fn computes(name: &str) -> bool {
     COMPUTES.iter().any(|part| name.contains(part))
 }

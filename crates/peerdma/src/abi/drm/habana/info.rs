@@ -106,7 +106,8 @@ const CARD_NAME: &[u8] = b"peerdma";
 #[doc(alias = "HL_DEVICE_STATUS_IN_RESET")]
 const IN_RESET: u32 = 1;
 
-/// One question. `context`: of who has the device, none if the control device is asked.
+/// One question. `context`: of the program that has the device; none if the control device is
+/// asked.
 #[doc(alias = "hl_info_ioctl")]
 pub(super) fn answer(file: &File, context: Option<&Context>, args: &mut Args) -> Result<()> {
     if args.pad != 0 {

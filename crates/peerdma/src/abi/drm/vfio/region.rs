@@ -73,6 +73,16 @@ impl Part {
     }
 }
 
+/// Copies a part of a region piece by piece, through a buffer: `copy` gets each piece, where it is
+/// in the region, and where it is in the part.
+fn pieces(part: &Part, mut copy: impl FnMut(&mut [u8], u64, usize) -> Result<()>) -> Result<()> {
+    let mut piece = vec![0; part.len.min(PIECE)];
+    for done in (0..part.len).step_by(PIECE) {
+        copy(&mut piece[..(part.len - done).min(PIECE)], part.at + done as u64, done)?;
+    }
+    Ok(())
+}
+
 /// Reads from a region.
 ///
 /// # Safety
@@ -82,11 +92,7 @@ pub(in super::super) unsafe fn read(file: &Arc<File>, out: *mut u8, span: Span) 
     let Behind::Vfio(device) = &file.behind else { return Err(libc::EINVAL) };
     device.with(|bound| {
         let part = Part::new(bound, span)?;
-        let mut piece = vec![0; part.len.min(PIECE)];
-        let mut done = 0;
-        while done < part.len {
-            let bytes = &mut piece[..(part.len - done).min(PIECE)];
-            let at = part.at + done as u64;
+        pieces(&part, |bytes, at, done| {
             match part.index {
                 BAR => bound.bar.read(at, bytes).map_err(|error| refused(&error))?,
                 // CAST: below 256.
@@ -95,8 +101,8 @@ pub(in super::super) unsafe fn read(file: &Arc<File>, out: *mut u8, span: Span) 
             let to = out.wrapping_add(done);
             // SAFETY: the caller's promise.
             unsafe { std::ptr::copy(bytes.as_ptr(), to, bytes.len()) };
-            done += bytes.len();
-        }
+            Ok(())
+        })?;
         Ok(part.len)
     })
 }
@@ -114,21 +120,17 @@ pub(in super::super) unsafe fn write(
     let Behind::Vfio(device) = &file.behind else { return Err(libc::EINVAL) };
     device.with(|bound| {
         let part = Part::new(bound, span)?;
-        let mut piece = vec![0; part.len.min(PIECE)];
-        let mut done = 0;
-        while done < part.len {
-            let bytes = &mut piece[..(part.len - done).min(PIECE)];
+        pieces(&part, |bytes, at, done| {
             let from = from.wrapping_add(done);
             // SAFETY: the caller's promise.
             unsafe { std::ptr::copy(from, bytes.as_mut_ptr(), bytes.len()) };
-            let at = part.at + done as u64;
             match part.index {
                 BAR => bound.bar.write(at, bytes).map_err(|error| refused(&error))?,
                 // CAST: below 256.
                 _ => bound.config.write(at as usize, bytes),
             }
-            done += bytes.len();
-        }
+            Ok(())
+        })?;
         if part.index == CONFIG {
             bound.follow()?;
         }
