@@ -29,6 +29,8 @@ pub struct Memory {
     regions: Vec<Region>,
     /// One access in so many finds the memory absent for the moment; 0 for none.
     pub absent: u32,
+    /// So many accesses after such a one find it absent, too.
+    pub absent_for: u64,
     accesses: Cell<u64>,
 }
 
@@ -94,7 +96,8 @@ impl Memory {
         let count = self.accesses.get() + 1;
         self.accesses.set(count);
         // Looks random, and never says no for long.
-        let hash = count.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        let period = 1 + (count - 1) / (1 + self.absent_for);
+        let hash = period.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         if hash.is_multiple_of(u64::from(self.absent)) {
             Err(RemoteError::NotPresent)
         } else {

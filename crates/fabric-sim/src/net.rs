@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
 
 use iba::{Psn, QpState, QpType, Qpn, WrOpcode};
 use transport::{
@@ -16,6 +17,9 @@ use crate::host::{Host, Sent};
 use crate::link::{Line, Link, Rng};
 use crate::options::{Options, PEER, QKEY, QPN, RQ_PSN};
 use crate::station::line;
+
+/// When to look again for memory that was absent.
+const LOOK_AGAIN: Duration = Duration::from_micros(10);
 
 /// One end of a connection.
 #[derive(Debug)]
@@ -76,6 +80,8 @@ pub struct Net {
     pub is_prompt: bool,
     /// Whether an acknowledgement may then wait for a request to travel with.
     pub acks_stay: bool,
+    /// Whether an end found memory absent that it sends from, and looks again soon.
+    awaits_memory: bool,
     first_psns: [Psn; 2],
     trace: bool,
     ecn: bool,
@@ -160,6 +166,7 @@ impl Net {
             joined: 0,
             is_prompt: false,
             acks_stay: false,
+            awaits_memory: false,
             first_psns: [options.sq_psn, RQ_PSN],
             trace: std::env::var_os("FABRIC_SIM_TRACE").is_some(),
             ecn: options.ecn,
@@ -228,6 +235,7 @@ impl Net {
 
     /// Lets every QP send what it can, and puts that on the network.
     pub fn poll(&mut self) {
+        self.awaits_memory = false;
         for index in 0..self.nodes.len() {
             if !self.dead.contains(&index) {
                 self.poll_node(index, false);
@@ -249,7 +257,8 @@ impl Net {
             } else {
                 qp.poll_transmit(host, self.now, 16)
             };
-            let is_stuck = poll == Poll::Blocked && host.room == Some(0);
+            let is_stuck = poll == Poll::Blocked && (host.room == Some(0) || host.out.is_empty());
+            self.awaits_memory |= is_stuck && host.room.is_none();
             while let Some(sent) = self.nodes[index].host.out.pop_front() {
                 self.carry(index, sent);
             }
@@ -313,7 +322,9 @@ impl Net {
             .enumerate()
             .filter(|(index, _)| !self.dead.contains(index))
             .filter_map(|(_, node)| node.qp.poll_timeout());
-        self.flying.peek().map(|flying| flying.0.arrival).into_iter().chain(timers).min()
+        let arrival = self.flying.peek().map(|flying| flying.0.arrival);
+        let look = self.awaits_memory.then(|| self.now + LOOK_AGAIN);
+        arrival.into_iter().chain(look).chain(timers).min()
     }
 
     fn deliver(&mut self) {

@@ -5,6 +5,8 @@
 //! it is done, so of several that wait the last is enough: this is where ACKs are coalesced (IBA
 //! 9.7.5).
 
+mod absent;
+
 use iba::{CompCntrOps, Psn, QpEvent, RKey};
 use wire::bth::pad_for;
 use wire::{Aeth, AtomicAckEth, Headers, NakCode, Opcode, Position, Reth, Syndrome};
@@ -14,6 +16,7 @@ use crate::env::{Counter, Env, RemoteError, Skipped, Source, To, TransmitError};
 use crate::packet::of_service;
 use crate::qp::{Qp, Sent};
 use crate::resp::{Responder, Step};
+use crate::time::Time;
 
 /// Something to send to the peer.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +46,8 @@ struct ReadAnswer {
     begun: bool,
     /// Whether the request came for the first time.
     is_new: bool,
+    /// Whether the peer was told to ask for the rest later, and did not yet.
+    is_put_off: bool,
     /// Bytes of the whole READ, if a counter is to be told when it is answered.
     counts: Option<u32>,
 }
@@ -53,14 +58,24 @@ impl Answer {
         let end = psn.add(packets);
         let (rkey, addr, left) = (reth.rkey, reth.va, reth.dma_len);
         let counts = if is_new { Some(left) } else { None };
-        let read = ReadAnswer { rkey, addr, left, end, begun: false, is_new, counts };
+        let read =
+            ReadAnswer { rkey, addr, left, end, begun: false, is_new, is_put_off: false, counts };
         Self { psn, kind: Kind::Read(read) }
     }
 
     /// The answer to what brings nothing but its answer: a FLUSH or an ATOMIC WRITE.
     pub(crate) const fn done(psn: Psn, is_new: bool) -> Self {
         let (rkey, end) = (RKey(0), psn.add(1));
-        let read = ReadAnswer { rkey, addr: 0, left: 0, end, begun: false, is_new, counts: None };
+        let read = ReadAnswer {
+            rkey,
+            addr: 0,
+            left: 0,
+            end,
+            begun: false,
+            is_new,
+            is_put_off: false,
+            counts: None,
+        };
         Self { psn, kind: Kind::Read(read) }
     }
 
@@ -81,6 +96,10 @@ impl Answer {
         matches!(self.kind, Kind::Read(_) | Kind::Atomic { .. })
     }
 
+    const fn is_put_off(&self) -> bool {
+        matches!(self.kind, Kind::Read(ReadAnswer { is_put_off: true, .. }))
+    }
+
     /// The number after its last.
     const fn end(&self) -> Psn {
         match self.kind {
@@ -95,6 +114,11 @@ impl Answer {
 impl Responder {
     pub(crate) fn has_answers(&self) -> bool {
         !self.answers.is_empty()
+    }
+
+    /// Whether there is an answer to send, and the peer need not ask for it again first.
+    pub(crate) fn owes_answers(&self) -> bool {
+        self.answers.front().is_some_and(|answer| !answer.is_put_off())
     }
 
     /// Whether a single acknowledgement is all there is.
@@ -134,11 +158,14 @@ impl Responder {
     }
 
     /// Queues an answer that was given before. Of a READ that is still being answered, goes back in
-    /// it.
+    /// it; one that was put off goes on.
     pub(crate) fn answer_again(&mut self, answer: Answer, limit: usize) {
         if let Some(same) =
             self.answers.iter_mut().find(|queued| queued.is_data() && queued.end() == answer.end())
         {
+            if let Kind::Read(queued) = &mut same.kind {
+                queued.is_put_off = false;
+            }
             if answer.psn.is_before(same.psn)
                 && let (Kind::Read(queued), Kind::Read(mut again)) = (same.kind, answer.kind)
             {
@@ -185,8 +212,9 @@ impl Responder {
 
 impl Qp {
     /// Sends the next packet of the first answer, or up to `most` that are alike.
-    pub(crate) fn transmit_answer<E: Env>(&mut self, env: &mut E, most: usize) -> Sent {
-        let Some(answer) = self.resp.answers.front() else { return Sent::Nothing };
+    pub(crate) fn transmit_answer<E: Env>(&mut self, env: &mut E, now: Time, most: usize) -> Sent {
+        let first = self.resp.answers.front().filter(|answer| !answer.is_put_off());
+        let Some(answer) = first else { return Sent::Nothing };
         let mut headers = Headers::new(Opcode::RcAck, self.attr.dest_qpn, answer.psn);
         let mut aeth = Aeth { syndrome: Syndrome::ACK, msn: self.resp.msn };
         let mut source = Source::Empty;
@@ -234,8 +262,9 @@ impl Qp {
         };
         match sent {
             Ok(sent) => (run, chunk) = (sent, chunk * sent),
-            Err(TransmitError::Blocked | TransmitError::Remote(RemoteError::NotPresent)) => {
-                return Sent::Blocked;
+            Err(TransmitError::Blocked) => return Sent::Blocked,
+            Err(TransmitError::Remote(RemoteError::NotPresent)) => {
+                return self.await_memory(env, now, answer.psn);
             }
             Err(TransmitError::Memory(_) | TransmitError::Remote(_)) => {
                 if counts.is_some() {

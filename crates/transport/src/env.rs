@@ -102,7 +102,8 @@ pub enum TransmitError {
     Blocked,
     /// The payload could not be taken from local memory.
     Memory(LocalError),
-    /// The payload of a READ response could not be taken.
+    /// The payload of a READ response could not be taken. If it is only absent at this moment, call
+    /// again as if the carrier had no room.
     Remote(RemoteError),
 }
 

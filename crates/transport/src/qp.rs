@@ -241,7 +241,7 @@ impl Qp {
         let mut left = budget.max(1);
         loop {
             let answer = if self.resp.has_answers() {
-                self.transmit_answer(env, left)
+                self.transmit_answer(env, now, left)
             } else {
                 Sent::Nothing
             };
@@ -277,7 +277,7 @@ impl Qp {
         }
         let stays = acks == Acks::MayStay && left == most && self.owes_only_ack();
         self.ack_stayed = stays;
-        let answer = if stays { Sent::Nothing } else { self.transmit_answer(env, 1) };
+        let answer = if stays { Sent::Nothing } else { self.transmit_answer(env, now, 1) };
         if request == Sent::Blocked || answer == Sent::Blocked {
             Poll::Blocked
         } else if left == 0 {
@@ -301,7 +301,7 @@ impl Qp {
 
     /// Whether answers to the peer wait to be sent.
     pub fn owes_answers(&self) -> bool {
-        self.resp.has_answers() || self.owes_cnp()
+        self.resp.owes_answers() || self.owes_cnp()
     }
 
     /// When [`Qp::handle_timeout`] wants to be called, if ever.
@@ -393,6 +393,7 @@ impl Qp {
     pub(crate) fn enter_error<E: Env>(&mut self, env: &mut E) {
         self.attr.state = QpState::Err;
         self.req.stop();
+        self.resp.take_up_answers();
         self.flush(env);
         if self.has_srq {
             // IBA 11.6.3.1: no receive of the shared queue will complete on this QP any more.

@@ -25,6 +25,7 @@ use iba::{Msn, Psn, RKey};
 use crate::answer::Answer;
 use crate::env::{Env, Rx};
 use crate::qp::Qp;
+use crate::time::Time;
 use crate::tm::Met;
 use crate::wr::RecvWr;
 
@@ -52,6 +53,8 @@ pub(crate) struct Responder {
     nak_sent: bool,
     /// What is to be sent to the peer, in the order of its sequence numbers.
     pub(crate) answers: VecDeque<Answer>,
+    /// The sequence number of the answer that last found its memory absent, and since when.
+    pub(crate) absent: Option<(Psn, Time)>,
     /// Results of atomics, for when they are asked for again: as many as the peer may have
     /// outstanding.
     pub(crate) results: VecDeque<(Psn, u64)>,

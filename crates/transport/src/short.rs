@@ -208,7 +208,7 @@ impl Qp {
     ) -> bool {
         // Where nothing is lost the acknowledgement goes at once, and must not overtake others.
         self.is_short()
-            && !(self.path.reliable && self.owes_answers())
+            && !(self.path.reliable && (self.resp.has_answers() || self.owes_cnp()))
             && match packet {
                 Short::Send { psn, se } => self.respond_short(env, psn, se, payload, length),
                 Short::Ack { psn, .. } => length == 0 && self.acknowledge_short(env, now, psn),

@@ -34,7 +34,7 @@ impl Qp {
             }
 
             // As for want of a receive: the peer sends the packet again.
-            (QpType::Rc, Step::ErrNotPresent) => {
+            (QpType::Rc | QpType::XrcRecv, Step::ErrNotPresent) => {
                 env.count(Counter::PageFaultsPending);
                 env.count(Counter::SendRnrNak);
                 self.resp.nak_sent = true;

@@ -228,6 +228,8 @@ impl Run {
         let old_life = (is_wire && rng.chance(100)).then(|| rng.below(200));
         // Memory that is now and then absent for a moment, at both ends.
         let absent = if rng.chance(300) { 2 + rng.below(30) as u32 } else { 0 };
+        // Mostly for longer than an answer waits.
+        let absent_for = Rng::new(seed + 3).below(32);
         let bad = rng.chance(250).then(|| (rng.below(2) as usize, rng.below(OPS)));
         let mut net = Net::unequal_pair(options.clone(), &other);
         // Some packets go the short way, where there is one.
@@ -237,6 +239,7 @@ impl Run {
         for node in &net.nodes {
             let mut memory = node.host.memory.borrow_mut();
             memory.absent = absent;
+            memory.absent_for = absent_for;
             // Nobody may touch this one from afar.
             memory.register(KEY + 1, 0x7000_0000, 64, Access::LOCAL_WRITE);
         }

@@ -281,3 +281,134 @@ fn memory_that_goes_away_while_it_is_read_is_a_nak_in_its_place() {
     assert_eq!(s.events(), [QpEvent::AccessErr]);
     assert_eq!(s.qp.state(), QpState::Err);
 }
+
+/// A station that gives up waiting for memory after 4 ms, with a READ of three packets, the first
+/// of which is sent, an atomic behind it, and no memory.
+fn interrupted() -> Station {
+    let mut s = Station::new(&Options { min_rnr_timer: 12, timeout: 14, ..Options::rc() });
+    s.poke(BASE, &bytes(600));
+    s.host.room = Some(1);
+    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 600));
+    send!(s, 0, packet(Opcode::RcFetchAdd, rq(3)).atomic(BASE + 0x1000, 1, 0));
+    s.at(0);
+    s.host.memory.borrow_mut().absent = 1;
+    recv!(s, 0, response('f', rq(0), 1), &bytes(256));
+    s
+}
+
+fn bring_back(s: &Station) {
+    s.host.memory.borrow_mut().absent = 0;
+}
+
+fn atomic_answer(psn: Psn, msn: u32, value: u64) -> wire::Headers {
+    packet(Opcode::RcAtomicAck, psn).aeth(Syndrome::ACK, msn).orig(value)
+}
+
+#[test]
+fn memory_that_is_back_soon_delays_an_answer_and_no_more() {
+    let mut s = interrupted();
+    recv_nothing!(s, 3_999);
+    assert_eq!(s.host.counted(Counter::PageFaultsPending), 1);
+    bring_back(&s);
+    recv!(s, 3_999, response('m', rq(1), 2), &bytes(600)[256..512]);
+    recv!(s, 3_999, response('l', rq(2), 2), &bytes(600)[512..]);
+    recv!(s, 3_999, atomic_answer(rq(3), 2, 0));
+    assert_eq!(s.host.counted(Counter::SendRnrNak), 0);
+}
+
+#[test]
+fn memory_that_stays_away_is_an_rnr_nak_in_the_place_of_the_packet() {
+    let mut s = interrupted();
+    recv_nothing!(s, 3_999);
+    recv!(s, 4_000, rnr_nak(rq(1), 2, 12));
+    bring_back(&s);
+    // The peer takes nothing of it before it asks again.
+    recv_nothing!(s, 1_000_000);
+    assert!(!s.qp.owes_answers());
+    send!(s, 1_000_000, packet(Opcode::RcReadRequest, rq(1)).reth(BASE + 256, 344));
+    recv!(s, 1_000_000, response('f', rq(1), 2), &bytes(600)[256..512]);
+    send!(s, 1_000_001, packet(Opcode::RcFetchAdd, rq(3)).atomic(BASE + 0x1000, 1, 0));
+    recv!(s, 1_000_001, response('l', rq(2), 2), &bytes(600)[512..]);
+    recv!(s, 1_000_001, atomic_answer(rq(3), 2, 0));
+    recv_nothing!(s, 1_000_001);
+    assert_eq!(s.peek(BASE + 0x1000, 8), 1u64.to_ne_bytes(), "carried out once");
+    assert_eq!(s.host.counted(Counter::SendRnrNak), 1);
+    assert_eq!(s.host.counted(Counter::PageFaultsPending), 1);
+}
+
+/// The NAK was lost, and what had been sent before it.
+#[test]
+fn an_answer_that_was_put_off_goes_back_as_far_as_it_is_asked_for() {
+    let mut s = interrupted();
+    recv!(s, 4_000, rnr_nak(rq(1), 2, 12));
+    send!(s, 5_000, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 600));
+    // And is put off again, if it must be.
+    recv_nothing!(s, 8_999);
+    recv!(s, 9_000, rnr_nak(rq(0), 2, 12));
+    send!(s, 10_000, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 600));
+    bring_back(&s);
+    recv!(s, 10_000, response('f', rq(0), 2), &bytes(256));
+}
+
+#[test]
+fn what_comes_behind_an_answer_that_is_put_off_is_carried_out_and_answered_in_its_order() {
+    let mut s = interrupted();
+    recv!(s, 4_000, rnr_nak(rq(1), 2, 12));
+    bring_back(&s);
+    s.host.room = None;
+    s.post_recv(build::recv(7, BASE + 0x2000, 10));
+    send!(s, 4_001, packet(Opcode::RcSendOnly, rq(4)).ackreq(), b"a");
+    recv_nothing!(s, 4_001);
+    s.received(7, WcStatus::Success);
+    // The program's own requests go on meanwhile.
+    s.post(build::send(9, BASE, 0));
+    recv!(s, 4_002, packet(Opcode::RcSendOnly, sq(0)).ackreq());
+    send!(s, 4_003, packet(Opcode::RcReadRequest, rq(1)).reth(BASE + 256, 344));
+    recv!(s, 4_003, response('f', rq(1), 3), &bytes(600)[256..512]);
+    recv!(s, 4_003, response('l', rq(2), 3), &bytes(600)[512..]);
+    recv!(s, 4_003, atomic_answer(rq(3), 3, 0));
+    recv!(s, 4_003, ack(rq(4), 3));
+}
+
+/// The peer would ask in vain.
+#[test]
+fn a_qp_in_error_does_not_ask_its_peer_to_come_again() {
+    for is_put_off in [false, true] {
+        let mut s = interrupted();
+        if is_put_off {
+            recv!(s, 4_000, rnr_nak(rq(1), 2, 12));
+        }
+        // Nothing is behind the atomic that this could continue.
+        let at = if is_put_off { 4_000 } else { 3_000 };
+        send!(s, at, packet(Opcode::RcSendLast, rq(4)).ackreq(), b"a");
+        assert_eq!(s.qp.state(), QpState::Err);
+        recv_nothing!(s, 1_000_000);
+        bring_back(&s);
+        let middle = if is_put_off { 'f' } else { 'm' };
+        recv!(s, 1_000_000, response(middle, rq(1), 2), &bytes(600)[256..512]);
+        recv!(s, 1_000_000, response('l', rq(2), 2), &bytes(600)[512..]);
+        recv!(s, 1_000_000, atomic_answer(rq(3), 2, 0));
+        recv!(s, 1_000_000, nak(rq(4), 2, Syndrome::Nak(NakCode::InvalidRequest)));
+    }
+}
+
+#[test]
+fn a_read_that_is_put_off_in_the_middle_is_asked_for_from_there() {
+    let mut s = Station::new(&Options { rnr_retry: 1, ..Options::rc() });
+    s.post(build::read(9, BASE, 600, 0x9000));
+    s.post(build::fetch_add(10, BASE + 0x1000, 0x9000, 5));
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 600).ackreq());
+    recv!(s, 0, packet(Opcode::RcFetchAdd, sq(3)).atomic(0x9000, 5, 0).ackreq());
+    send!(s, 1, response('f', sq(0), 2), &[1; 256]);
+    send!(s, 1, rnr_nak(sq(1), 2, 12));
+    // Code 12: 640 us.
+    recv_nothing!(s, 640);
+    recv!(s, 641, packet(Opcode::RcReadRequest, sq(1)).reth(0x9100, 344).ackreq());
+    recv!(s, 641, packet(Opcode::RcFetchAdd, sq(3)).atomic(0x9000, 5, 0).ackreq());
+    send!(s, 642, response('f', sq(1), 2), &[2; 256]);
+    send!(s, 642, response('l', sq(2), 2), &[3; 88]);
+    s.sent(9, WcStatus::Success);
+    send!(s, 642, atomic_answer(sq(3), 2, 7));
+    s.sent(10, WcStatus::Success);
+    assert_eq!(s.peek(BASE + 0x1000, 8), 7u64.to_ne_bytes());
+}

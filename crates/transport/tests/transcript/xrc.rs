@@ -55,3 +55,20 @@ fn each_end_is_deaf_to_what_the_other_is_for() {
     let mut s = Station::new(&receiver());
     assert!(matches!(s.qp.post_send(build::send(9, BASE, 1)), Err(PostError::Opcode { .. })));
 }
+
+#[test]
+fn memory_that_is_absent_is_an_rnr_nak_as_on_rc() {
+    let mut s = Station::new(&receiver());
+    s.host.memory.borrow_mut().absent = 1;
+    let write = to_queue(5, packet(Opcode::XrcWriteOnly, rq(0)).reth(BASE, 4).ackreq());
+    send!(s, 0, write, b"abcd");
+    let timer = s.qp.query().min_rnr_timer;
+    let refused = Syndrome::RnrNak { timer };
+    recv!(s, 0, packet(Opcode::XrcAck, rq(0)).aeth(refused, 0));
+    s.host.memory.borrow_mut().absent = 0;
+    send!(s, 20, write, b"abcd");
+    recv!(s, 20, packet(Opcode::XrcAck, rq(0)).aeth(Syndrome::ACK, 1));
+    send!(s, 21, to_queue(5, packet(Opcode::XrcReadRequest, rq(1)).reth(BASE, 4)));
+    s.host.memory.borrow_mut().absent = 1;
+    recv!(s, 5_000, packet(Opcode::XrcAck, rq(1)).aeth(refused, 2));
+}

@@ -1,0 +1,73 @@
+//! READs that were granted and whose memory is absent when it is their turn to be answered.
+//!
+//! Memory that moves is mostly back soon, and then the answer goes on. If it is not, the peer has
+//! to be told before it takes the silence for a loss: by an RNR NAK in the place of the packet, as
+//! NICs with on-demand paging do. It then asks for the rest of the READ after a pause, and for all
+//! that came after it. The answer waits for that where it stands, with those behind it: what was
+//! carried out is not carried out again, and keeps its place and its resource.
+
+use core::time::Duration;
+
+use iba::Psn;
+use wire::{Aeth, Headers, Opcode, Syndrome};
+
+use super::{Answer, Kind};
+use crate::env::{Counter, Env, Skipped, Source, To};
+use crate::packet::of_service;
+use crate::qp::{Qp, Sent};
+use crate::resp::Responder;
+use crate::time::Time;
+
+/// How long an answer waits for its memory before the peer is told; less if this end of the
+/// connection has a short ACK timeout, as the other end then has one, too.
+const PATIENCE: Duration = Duration::from_millis(4);
+
+impl Responder {
+    /// Goes on with all answers, as the peer is not heard any more.
+    pub(crate) fn take_up_answers(&mut self) {
+        for answer in &mut self.answers {
+            if let Kind::Read(read) = &mut answer.kind {
+                read.is_put_off = false;
+            }
+        }
+    }
+
+    /// Puts the first answer off until it is asked for again. What is then sent begins with First
+    /// or Only (IBA 9.7.4).
+    fn put_off(&mut self) {
+        self.absent = None;
+        if let Some(Answer { kind: Kind::Read(read), .. }) = self.answers.front_mut() {
+            (read.is_put_off, read.begun) = (true, false);
+        }
+    }
+}
+
+impl Qp {
+    /// The memory for the next packet of the first answer is absent.
+    #[cold]
+    pub(super) fn await_memory<E: Env>(&mut self, env: &mut E, now: Time, psn: Psn) -> Sent {
+        let since = match self.resp.absent {
+            Some((at, since)) if at == psn => since,
+            _ => {
+                env.count(Counter::PageFaultsPending);
+                self.resp.absent = Some((psn, now));
+                now
+            }
+        };
+        let patience = self.ack_timeout().map_or(PATIENCE, |timeout| PATIENCE.min(timeout / 2));
+        // In an error state nobody would hear the peer ask again.
+        if now.since(since) < patience || !self.state().receives() {
+            return Sent::Blocked;
+        }
+        let opcode = of_service(self.qp_type, Opcode::RcAck);
+        let mut headers = Headers::new(opcode, self.attr.dest_qpn, psn);
+        let syndrome = Syndrome::RnrNak { timer: self.attr.min_rnr_timer };
+        headers.aeth = Some(Aeth { syndrome, msn: self.resp.msn });
+        if env.transmit(To::Peer, &headers, Source::Empty, Skipped::default()).is_err() {
+            return Sent::Blocked;
+        }
+        env.count(Counter::SendRnrNak);
+        self.resp.put_off();
+        Sent::Packets(1)
+    }
+}
