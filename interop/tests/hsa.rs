@@ -1,7 +1,7 @@
 //! Programs of HSA over the software GPU: what the runtime answers, and its memory under verbs.
 
 use interop::need::Need;
-use interop::{Program, Scratch, compile_with, needs};
+use interop::{Output, Program, Scratch, compile_with, needs};
 
 /// The header of the runtime.
 const HEADER: Need = Need::Header("hsa/hsa.h");
@@ -50,6 +50,49 @@ fn the_cpu_reaches_memory_of_a_gpu_whose_configuration_says_so() {
     std::fs::write(&config, gpu("near") + &gpu("far")).expect("a scratch directory is writable");
     let program = program("hsa_host", &scratch).env("PEERDMA_CONFIG", &config);
     program.output().success().says("ok");
+}
+
+/// A program whose GPU `gpu0` and NIC are under a plan.
+fn under(plan: &str, importer: &str, args: &[&str]) -> Output {
+    let scratch = Scratch::new();
+    let [config, file] = ["peerdma.toml", "plan.toml"].map(|name| scratch.file(name));
+    let nic = format!("[[nic]]\nname = \"peerdma0\"\nimporter = \"{importer}\"\n");
+    let gpu = |name| {
+        format!("[[gpu]]\nname = \"{name}\"\nshared = false\nvram = \"64M\"\ngtt = \"64M\"\n")
+    };
+    std::fs::write(&config, nic + &gpu("gpu0") + &gpu("gpu1")).expect("a file of our own");
+    std::fs::write(&file, plan).expect("a file of our own");
+    let program = program("hsa_weather", &scratch).args(args).env("PEERDMA_CONFIG", config);
+    program.env("PEERDMA_FAULT", file).output()
+}
+
+#[test]
+fn memory_moves_by_a_plan_when_the_runtime_is_called() {
+    needs!(HEADER, Need::Header("infiniband/verbs.h"));
+    let plan = "seed = 3\n\
+        [[fault]]\nname = 'call'\ndo = 'evict'\noperation = 'hsa_memory_copy'\nprobability = 0.2\n\
+        [[fault]]\nname = 'back'\ndo = 'move'\nto = 'vram'\nopcode = 'RC_RDMA_WRITE_FIRST'\nqp = 1\nevery = 2\n\
+        [[fault]]\nname = 'clock'\ndo = 'evict'\nevery = '2ms'\n";
+    let out = under(plan, "dynamic", &["storm", "200"]);
+    out.success().says("ok").says("call: evict fired").says("of 200 operations");
+    out.says("back: move fired").says("buffers evicted").says("(hsa_memory_copy)");
+    // Functions that return no status, too.
+    let plan = "[[fault]]\nname = 'wait'\ndo = 'evict'\noperation = 'hsa_signal_wait_scacquire'\n";
+    let out = under(plan, "dynamic", &["waits", "9"]);
+    out.success().says("wait: evict fired 9 times, of 9 operations");
+}
+
+#[test]
+fn a_reset_and_a_revocation_by_a_plan_end_the_key() {
+    needs!(HEADER, Need::Header("infiniband/verbs.h"));
+    let plan = "[[fault]]\nname = 'thief'\ndo = 'revoke'\ngpu = 'gpu0'\nbuffer = 1\n\
+        opcode = 'RC_RDMA_WRITE_LAST'\nqp = 1\nnth = 10\n";
+    let out = under(plan, "revocable", &["dead", "1000000"]);
+    out.success().says("remote access error").says("thief: revoke fired once");
+    let plan =
+        "[[fault]]\ndo = 'reset'\ngpu = 'gpu0'\noperation = 'hsa_amd_portable_close_dmabuf'\n";
+    let out = under(plan, "revocable", &["dead", "1000000"]);
+    out.success().says("remote access error").says("1 GPU reset");
 }
 
 #[test]

@@ -113,12 +113,12 @@ impl<'de> Deserialize<'de> for Operations {
 }
 
 fn function(name: &str) -> Result<String, String> {
-    let is_ours = ["cu", "nvml", "ze"].iter().any(|prefix| name.starts_with(prefix));
+    let is_ours = ["cu", "nvml", "ze", "hsa_"].iter().any(|prefix| name.starts_with(prefix));
     let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     if is_ours && is_name {
         Ok(name.to_owned())
     } else {
-        Err(format!("{name:?} is no function of CUDA, NVML or Level Zero"))
+        Err(format!("{name:?} is no function of CUDA, NVML, Level Zero or HSA"))
     }
 }
 

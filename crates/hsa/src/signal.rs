@@ -126,9 +126,23 @@ extern "C" fn xor(signal: u64, by: i64) {
     with(signal, |value| value.fetch_xor(by, Ordering::SeqCst));
 }
 
+/// Functions that wait, by the order of memory that they promise.
+const WAITS: [(&str, Function); 3] = [
+    ("hsa_signal_wait_relaxed", Function(wait::<0> as *const ())),
+    ("hsa_signal_wait_acquire", Function(wait::<1> as *const ())),
+    ("hsa_signal_wait_scacquire", Function(wait::<2> as *const ())),
+];
+
 /// Returns the value that ended the wait, or the last that was seen. The hint says whether to spin,
 /// which this does in any case, and not for long.
-extern "C" fn wait(signal: u64, condition: u32, than: i64, timeout: u64, _hint: u32) -> i64 {
+extern "C" fn wait<const NAME: usize>(
+    signal: u64,
+    condition: u32,
+    than: i64,
+    timeout: u64,
+    _hint: u32,
+) -> i64 {
+    gpu::weather::operation(WAITS[NAME].0);
     let (Some(signal), Some(condition)) = (find(signal), Condition::of(condition)) else {
         return 0;
     };
@@ -160,8 +174,10 @@ pub(crate) fn function(name: &str) -> Option<Function> {
         ("and", and as *const ()),
         ("or", or as *const ()),
         ("xor", xor as *const ()),
-        ("wait", wait as *const ()),
     ];
+    if let Some((_, wait)) = WAITS.iter().find(|(wait, _)| *wait == name) {
+        return Some(*wait);
+    }
     let rest = name.strip_prefix("hsa_signal_")?;
     let is_named = |operation: &str| {
         let order = rest.strip_prefix(operation).and_then(|rest| rest.strip_prefix('_'));

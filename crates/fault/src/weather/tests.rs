@@ -60,6 +60,15 @@ fn operations_are_counted_and_versions_of_a_function_are_one() {
 }
 
 #[test]
+fn functions_of_each_runtime_trigger_faults() {
+    for name in ["cudaMemcpy", "nvmlInit", "zeMemAllocDevice", "zesInit", "hsa_memory_copy"] {
+        let mut weather = weather(&format!("[[fault]]\ndo = 'evict'\noperation = '{name}'"));
+        assert_eq!(weather.operation(ms(1), name).len(), 1, "{name}");
+        assert!(weather.operation(ms(1), "hsa_init").is_empty(), "{name}");
+    }
+}
+
+#[test]
 fn the_seed_decides_and_decides_the_same_again() {
     let text = "seed = 5\n[[fault]]\ndo = 'evict'\noperation = 'cuMemAlloc'\nprobability = 0.3";
     let run = |text: &str| {
@@ -137,7 +146,7 @@ fn every_mistake_of_a_rule_for_gpus_is_said_in_words() {
         ("do = 'revoke'\nmr = 1\ngpu = 'nvidia0'", "one of them"),
         (
             "do = 'evict'\noperation = 'malloc'",
-            "\"malloc\" is no function of CUDA, NVML or Level Zero",
+            "\"malloc\" is no function of CUDA, NVML, Level Zero or HSA",
         ),
         ("do = 'evict'\noperation = 'cuMemAlloc'\nopcode = 'send'", "not both"),
         ("do = 'evict'\noperation = 'cuMemAlloc'\nqp = 1", "not both"),

@@ -116,6 +116,7 @@ extern "C" fn wait_any(
     _hint: u32,
     out: Out<i64>,
 ) -> u32 {
+    gpu::weather::operation("hsa_amd_signal_wait_any");
     let all = || -> Result<Vec<_>> {
         let process = process::get()?;
         (0..count as usize)
