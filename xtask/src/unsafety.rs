@@ -11,6 +11,8 @@ use crate::source::{code, count_word, rust_files};
 const MAY: &[(&str, &str)] = &[
     // One word of the auxiliary vector.
     ("environment", "src/secure.rs"),
+    // Signal masks, and locks that are made new after a fork.
+    ("threads", ""),
     ("umem", ""),
     ("link", ""),
     ("dmabuf", "src/sys"),

@@ -37,7 +37,7 @@ pub fn parent() {
 
 /// After the fork, in the child: makes every device a husk.
 pub fn child() {
-    link::barrier::forget_in_child();
+    threads::barrier::forget_in_child();
     if let Some(held) = HELD.take() {
         held.abandon();
     }

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use link::biased;
+use threads::biased;
 
 use crate::engine::Engine;
 

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use link::registry::{Claim, NicIdentity};
 use link::udp::{BindError, Options, UdpLink};
-use link::{barrier, biased};
 use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
+use threads::{barrier, biased};
 use transport::Time;
 
 use crate::attr::DeviceAttr;
@@ -156,7 +156,7 @@ impl Hca {
             let _mark = marker.and_then(|marker| marker.set());
             for_thread.run_to_the_end();
         };
-        let thread = link::thread::spawn("peerdma", run)
+        let thread = threads::spawn("peerdma", run)
             .map_err(|error| Refusal::new(Kind::NoMemory, format!("background thread: {error}")))?;
         register::rehearse(&nic.config);
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
@@ -286,7 +286,7 @@ pub fn finish_records() {
         }
     };
     // The log needs storage of the thread, and that which ends the process has lost its own.
-    if let Ok(thread) = link::thread::spawn("peerdma-end", finish) {
+    if let Ok(thread) = threads::spawn("peerdma-end", finish) {
         let _ = thread.join();
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 
 use dmabuf::{Fence, SignallingSection, Timeline};
 use rustix::io::Errno;
@@ -64,13 +64,8 @@ impl CopyEngine {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let shared = Arc::clone(&self.shared);
-            let spawned = std::thread::Builder::new()
-                .name("peerdma-copy".to_owned())
-                .stack_size(128 << 10)
-                .spawn(move || {
-                    umem::guard::block_signals();
-                    shared.run();
-                });
+            let builder = Builder::new().name("peerdma-copy".to_owned()).stack_size(128 << 10);
+            let spawned = threads::start(builder, move || shared.run());
             let spawned = spawned
                 .map_err(|error| no_memory(format!("no thread for the copy engine: {error}")))?;
             *thread = Some(spawned);

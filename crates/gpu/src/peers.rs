@@ -17,7 +17,7 @@ mod wire;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use dmabuf::PrivateFd;
@@ -126,16 +126,13 @@ impl Peers {
     pub(crate) fn serve(&self, device: Weak<Device>) -> Result<()> {
         let Some(listener) = self.listener.clone() else { return Ok(()) };
         let ledger = self.ledger;
-        let spawned = std::thread::Builder::new()
-            .name("peerdma-gpu".to_owned())
-            .stack_size(256 << 10)
-            .spawn(move || {
-                umem::guard::block_signals();
-                while let Some((ask, from)) = wire::next(&listener) {
-                    let Some(device) = device.upgrade() else { return };
-                    answer(&device, ledger, ask, from);
-                }
-            });
+        let builder = Builder::new().name("peerdma-gpu".to_owned()).stack_size(256 << 10);
+        let spawned = threads::start(builder, move || {
+            while let Some((ask, from)) = wire::next(&listener) {
+                let Some(device) = device.upgrade() else { return };
+                answer(&device, ledger, ask, from);
+            }
+        });
         let spawned = spawned
             .map_err(|error| no_memory(format!("no thread to serve a shared GPU: {error}")))?;
         *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(spawned);

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
 use std::time::Instant;
 
 /// Jobs that wait at once, and as many for their time.
@@ -52,10 +53,8 @@ fn start(queue: &mut Queue) -> bool {
     // What a parent had still to do is no job of its child.
     std::mem::take(&mut queue.jobs).into_iter().for_each(std::mem::forget);
     std::mem::take(&mut queue.timed).into_iter().for_each(std::mem::forget);
-    let spawned = std::thread::Builder::new()
-        .name("peerdma-weather".to_owned())
-        .stack_size(256 << 10)
-        .spawn(run);
+    let builder = Builder::new().name("peerdma-weather".to_owned()).stack_size(256 << 10);
+    let spawned = threads::start(builder, run);
     if let Err(error) = &spawned {
         tracing::error!(target: "peerdma::gpu", "no thread to act on GPUs: {error}");
         return false;
@@ -65,7 +64,6 @@ fn start(queue: &mut Queue) -> bool {
 }
 
 fn run() {
-    umem::guard::block_signals();
     let mut queue = lock();
     let mut was_timed = false;
     loop {

@@ -14,7 +14,6 @@
 //!   netdev:   which addresses (GIDs) the nic has
 //!   ether:    whole frames out of and into the netdev
 //!   neighbour: whether the next hop to a host is known
-//!   biased, barrier: a lock, and fences, that cost who polls next to nothing
 //! ```
 //!
 //! * [`registry`] claims the number (VF) of this process, lists the others, and connects to them.
@@ -75,18 +74,12 @@
 //! # }
 //! ```
 
-pub mod barrier;
-pub mod biased;
 pub mod ether;
 mod fork;
 pub mod neighbour;
 pub mod netdev;
-pub mod pcap;
 pub mod registry;
 pub mod shm;
 pub mod steer;
 mod sync;
-pub mod thread;
 pub mod udp;
-#[cfg(not(loom))]
-pub mod waiters;

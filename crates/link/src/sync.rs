@@ -6,9 +6,9 @@
 //! have the layout of a `u64`. They speak to a trait, [`Words`], by byte offset.
 
 #[cfg(not(loom))]
-pub(crate) use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+pub(crate) use core::sync::atomic::{Ordering, fence};
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+pub(crate) use loom::sync::atomic::{Ordering, fence};
 
 /// Aligned 64-bit words that somebody else reads and writes too, addressed by byte offset.
 pub(crate) trait Words {

@@ -34,7 +34,7 @@ pub(crate) fn call(stream: &Arc<dyn Ordered>) {
         busy.streams.push(Arc::clone(stream));
     }
     if !busy.has_thread {
-        let started = std::thread::Builder::new().name("peerdma-gpu".to_owned()).spawn(run);
+        let started = threads::spawn("peerdma-gpu", run);
         match started {
             Ok(_) => busy.has_thread = true,
             Err(error) => tracing::error!(target: LOG, "no thread for streams: {error}"),
@@ -45,7 +45,6 @@ pub(crate) fn call(stream: &Arc<dyn Ordered>) {
 }
 
 fn run() {
-    umem::guard::block_signals();
     let mut pause = SHORTEST;
     loop {
         let streams = {

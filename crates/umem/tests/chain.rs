@@ -165,13 +165,11 @@ fn replaced_silently() {
 fn background_thread() {
     set(libc::SIGSEGV, libc::SIG_DFL);
     let umem = user(forbidden_page());
-    std::thread::spawn(move || {
-        guard::block_signals();
+    let thread = threads::spawn("background", move || {
         assert!(is_blocked(libc::SIGINT));
         assert_faults(&umem);
-    })
-    .join()
-    .expect("no fault reached the thread");
+    });
+    thread.expect("a thread").join().expect("no fault reached the thread");
 }
 
 // The handlers of the program.

@@ -48,7 +48,7 @@ impl Faults {
         if questions.is_none() {
             let (sender, receiver) = channel();
             let waits = Arc::clone(&self.waits);
-            match link::thread::spawn("peerdma-faults", move || answer(&receiver, &waits)) {
+            match threads::spawn("peerdma-faults", move || answer(&receiver, &waits)) {
                 Ok(_) => *questions = Some(sender),
                 Err(error) => {
                     tracing::warn!(target: "peerdma::peer-memory", "no fault thread: {error}");

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime};
 
 use iba::{Gid, Mtu, Psn, Qpn};
-use link::pcap::{Capture, Direction};
+use pcap::{Capture, Direction};
 use transport::Time;
 use wire::icrc::{self, Flow, Sealer};
 use wire::ip::{Ipv4, Ipv6, Udp};

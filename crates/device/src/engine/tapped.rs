@@ -1,7 +1,7 @@
 //! Where packets are recorded, if they are: behind every door through which they leave or come.
 
 use iba::{Av, Qpn};
-use link::pcap::Direction;
+use pcap::Direction;
 use transport::env::{Source, To};
 use umem::Foreign;
 use wire::Headers;

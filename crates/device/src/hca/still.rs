@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use link::{biased, waiters};
 use parking_lot::{MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use threads::{biased, waiters};
 
 use super::{Hca, NicList, OPEN, closed_lock};
 use crate::counters::Counters;

@@ -11,7 +11,6 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::message::{Message, Received, receive};
-use crate::thread;
 
 /// Where such threads leave what they found, and wake the engine for it.
 #[derive(Debug)]
@@ -45,7 +44,7 @@ impl<T> Post<T> {
         T: Send + 'static,
     {
         let post = Arc::clone(self);
-        let _ = thread::spawn("peerdma-pause", move || {
+        let _ = threads::spawn("peerdma-pause", move || {
             std::thread::sleep(pause);
             post.ring();
         });

@@ -35,10 +35,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
+use threads::barrier;
 
 use super::layout::{BELL_LEN, PROMISE, SLEEP};
 use super::memfd::{BadMemory, Mapping, SEALS};
-use crate::barrier;
 use crate::registry::message::WAKE;
 use crate::sync::{Ordering, Words, fence};
 

@@ -45,7 +45,7 @@ pub(crate) const DATA: usize = 8192;
 pub(crate) const SLEEP: usize = 0;
 
 /// Doorbell word: 1 while the owner promises to take this back, and then to make a fence in every
-/// process ([`barrier`](crate::barrier)), before it sleeps.
+/// process ([`barrier`](threads::barrier)), before it sleeps.
 pub(crate) const PROMISE: usize = 8;
 
 /// Bytes of the doorbell memfd.

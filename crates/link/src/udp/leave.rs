@@ -17,9 +17,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use socket2::Socket;
+use threads::barrier;
 
 use super::UdpLink;
-use crate::barrier;
 
 /// A port from which nothing comes: discard (RFC 863).
 const NOWHERE: u16 = 9;

@@ -79,7 +79,7 @@ pub(crate) fn watch_the_end() {
         gpu::weather::report();
         // The report needs storage of the thread, and that which ends the process may have lost its
         // own.
-        if let Ok(thread) = link::thread::spawn("peerdma-report", report::finish) {
+        if let Ok(thread) = threads::spawn("peerdma-report", report::finish) {
             let _ = thread.join();
         }
     }

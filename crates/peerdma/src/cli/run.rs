@@ -157,7 +157,7 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     command.env(ASAN_OPTIONS, asan_options(environment::var_os(ASAN_OPTIONS)));
     if let Some(path) = &args.pcap {
         let failed = |error| format!("--pcap {}: {error}", path.display());
-        link::pcap::Capture::create(path).map_err(failed)?;
+        pcap::Capture::create(path).map_err(failed)?;
         command.env(PCAP, path.canonicalize().map_err(failed)?);
         if let Some(bytes) = args.pcap_bytes {
             command.env(PCAP_BYTES, bytes.to_string());

@@ -27,10 +27,9 @@
 //! * a sandbox may forbid `process_vm_writev`; then [`Way::Guarded`] stays, at the mercy of the
 //!   program's handler;
 //! * a thread that *blocks* SIGSEGV or SIGBUS is killed by the kernel at a fault, whoever handles
-//!   it. See [`block_signals`].
+//!   it. Threads of ours leave both unblocked.
 #![allow(unsafe_code, reason = "signal handlers and hand-written copies")]
 
-use std::mem::MaybeUninit;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -111,24 +110,6 @@ pub fn force(way: Option<Way>) {
     };
     FORCED.store(value, Ordering::Relaxed);
     recheck();
-}
-
-/// Blocks every signal in this thread except those the guard needs: for background threads of a
-/// library, which must not run the program's handlers.
-pub fn block_signals() {
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: the pointer is valid for writing; sigfillset initialises the whole set.
-    unsafe { libc::sigfillset(set.as_mut_ptr()) };
-    // SAFETY: initialised by sigfillset, which cannot fail for a valid pointer.
-    let mut set: libc::sigset_t = unsafe { set.assume_init() };
-    // SIGFPE, SIGILL and SIGTRAP are raised by the thread's own instructions: blocked, they kill
-    // without a handler.
-    for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
-        // SAFETY: a valid set and a valid signal number.
-        unsafe { libc::sigdelset(&mut set, signal) };
-    }
-    // SAFETY: a valid set; a null old set is permitted.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut()) };
 }
 
 /// Lets the routines use what the processor has. Installs nothing.

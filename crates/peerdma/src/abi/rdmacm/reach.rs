@@ -80,7 +80,7 @@ pub(super) fn when_known(
     let me = process::id();
     if waits.thread_of != Some(me) {
         waits.waiting.clear();
-        link::thread::spawn("peerdma-addr", watch).map_err(|error| {
+        threads::spawn("peerdma-addr", watch).map_err(|error| {
             Failure::new(libc::ENOMEM, format!("rdma_resolve_addr: no thread: {error}"))
         })?;
         waits.thread_of = Some(me);

@@ -92,7 +92,7 @@ fn start() -> Answer<Thread> {
         .map_err(|error| failed(error.raw_os_error(), error.to_string()))?;
     let bell = Arc::new(Known::new(bell));
     let own = Arc::clone(&bell);
-    let handle = link::thread::spawn("peerdma-rsocket", move || run(&own))
+    let handle = threads::spawn("peerdma-rsocket", move || run(&own))
         .map_err(|error| failed(error.raw_os_error().unwrap_or(libc::EAGAIN), error.to_string()))?;
     Ok(Thread { id: handle.thread().id(), bell })
 }

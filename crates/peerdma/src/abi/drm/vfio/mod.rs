@@ -106,8 +106,7 @@ impl Drop for Device {
     fn drop(&mut self) {
         let Some(bound) = self.lock().take() else { return };
         // The caller may be in the middle of anything, and importers have locks that they take.
-        let thread = std::thread::Builder::new().name("peerdma-vfio".to_owned());
-        if let Err(error) = thread.spawn(|| bound.close()) {
+        if let Err(error) = threads::spawn("peerdma-vfio", || bound.close()) {
             tracing::error!(target: "peerdma::drm", "a device stays open: {error}");
         }
     }

@@ -14,11 +14,13 @@
 //! on.
 
 #[cfg(not(loom))]
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
 use crate::barrier;
-use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 
 /// So many times in a row, with nobody else in between, a thread takes the mutex before it is the
 /// favourite.

@@ -27,7 +27,7 @@ mod raw {
     use parking_lot::lock_api::{self, GuardNoSend};
 
     use super::bias::Bias;
-    use crate::thread::this_thread;
+    use crate::number::this_thread;
 
     /// A value behind a [`RawBiased`] lock.
     pub type Mutex<T> = lock_api::Mutex<RawBiased, T>;

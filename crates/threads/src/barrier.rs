@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
-use crate::thread;
+use crate::spawn;
 
 /// Nobody asked yet.
 const UNASKED: u8 = 0;
@@ -40,7 +40,7 @@ const SETTLED: Duration = Duration::from_millis(10);
 pub fn prepare() {
     // ORDERING: who asks is settled by the exchange alone.
     let first = STATE.compare_exchange(UNASKED, ASKING, Ordering::Relaxed, Ordering::Relaxed);
-    if first.is_ok() && thread::spawn("peerdma-fence", ask).is_err() {
+    if first.is_ok() && spawn("peerdma-fence", ask).is_err() {
         STATE.store(REFUSED, Ordering::Relaxed);
     }
 }
@@ -64,14 +64,14 @@ pub fn forget_in_child() {
 
 /// Whether this process takes part in heavy fences, so that its threads may have light ones.
 #[inline]
-pub(crate) fn is_ready() -> bool {
+pub fn is_ready() -> bool {
     cfg!(loom) || STATE.load(Ordering::Acquire) == READY
 }
 
 /// The fence of the data path: between a store and a load after it that a heavy fence is to keep in
 /// order.
 #[inline]
-pub(crate) fn light() {
+pub fn light() {
     #[cfg(not(loom))]
     core::sync::atomic::compiler_fence(Ordering::SeqCst);
     // A model knows no fence that others pay for.
@@ -80,19 +80,19 @@ pub(crate) fn light() {
 }
 
 /// A fence in every thread of this process, the calling one included.
-pub(crate) fn here() {
+pub fn here() {
     heavy(MembarrierCommand::PrivateExpedited);
 }
 
 /// A fence in every thread of every process that takes part, and in the calling one.
-pub(crate) fn everywhere() {
+pub fn everywhere() {
     heavy(MembarrierCommand::GlobalExpedited);
 }
 
 /// Waits until the kernel is done with what it had begun, in every processor: what has been looked
 /// up without a lock by then is used no more. (A grace period of RCU, which is what
 /// `MEMBARRIER_CMD_GLOBAL` waits for: 8 to 30 ms.)
-pub(crate) fn grace() {
+pub fn grace() {
     #[cfg(not(loom))]
     if membarrier(MembarrierCommand::Global).is_err() {
         std::thread::sleep(SETTLED);
