@@ -14,18 +14,20 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pci", &[]),
     ("pcap", &[]),
     ("threads", &[]),
+    ("descriptors", &["threads"]),
     ("wire", &["iba"]),
-    ("dmabuf", &["pci", "threads"]),
-    ("umem", &["dmabuf", "threads"]),
+    ("dmabuf", &["descriptors", "pci", "threads"]),
+    ("umem", &["descriptors", "dmabuf", "threads"]),
     ("transport", &["iba", "wire"]),
     ("cm", &["iba", "wire"]),
     ("rsocket", &[]),
     ("fault", &["iba", "wire"]),
     // For `umem::Foreign`: a ring shared with a peer is foreign memory, too.
-    ("link", &["iba", "umem", "dmabuf", "threads"]),
+    ("link", &["descriptors", "iba", "umem", "threads"]),
     (
         "device",
         &[
+            "descriptors",
             "environment",
             "iba",
             "wire",
@@ -41,7 +43,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     // Its memory is foreign memory: importers write it at any moment.
-    ("gpu", &["environment", "umem", "dmabuf", "pci", "fault", "threads"]),
+    ("gpu", &["descriptors", "environment", "umem", "dmabuf", "pci", "fault", "threads"]),
     ("umd", &["umem", "dmabuf", "pci", "gpu", "threads"]),
     ("cuda", &["environment", "umem", "dmabuf", "pci", "gpu", "umd"]),
     ("levelzero", &["environment", "umem", "gpu", "umd"]),
@@ -56,6 +58,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "peerdma",
         &[
+            "descriptors",
             "environment",
             "iba",
             "umem",

@@ -13,6 +13,8 @@ const MAY: &[(&str, &str)] = &[
     ("environment", "src/secure.rs"),
     // Signal masks, and locks that are made new after a fork.
     ("threads", ""),
+    // Numbers that somebody else may have by now, and options of sockets.
+    ("descriptors", ""),
     ("umem", ""),
     ("link", ""),
     ("dmabuf", "src/sys"),

@@ -32,7 +32,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use dmabuf::Known;
+use descriptors::Known;
 use iba::{Gid, Mtu, QKey, QpType, Qpn};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};

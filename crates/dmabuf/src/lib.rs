@@ -87,7 +87,6 @@ mod reach;
 mod resv;
 mod revoke;
 pub mod share;
-pub mod strangers;
 mod sync_file;
 mod sys;
 mod system;
@@ -109,7 +108,7 @@ pub use fence::{
     AlreadySignaled, ArrayError, CallbackId, ChainError, Fence, FenceArray, FenceChain,
     FenceStatus, TimedOut, Timeline,
 };
-pub use fork::{PrivateFd, watch as watch_forks};
+pub use fork::watch as watch_forks;
 pub use gate::{Closed, Gate, GateError, GateGuard, GateSlot, Stale};
 pub use given::{give, sweep};
 pub use host::{Holder, HostBuf, HostBufList, export_token, host_buffers, open_exports};
@@ -124,7 +123,7 @@ pub use resv::{
 };
 pub use revoke::StillInUse;
 pub use sync_file::{RwFlags, SyncFenceInfo, SyncFile, SyncFileError, SyncFileInfo};
-pub use sys::{Inherited, Known, PeerCred, is_same_user, peer_cred, zap};
+pub use sys::zap;
 pub use vmap::VmapGuard;
 pub use weak::WeakDmaBuf;
 pub use window::{BusWindow, Iommu, Placement, Retired};

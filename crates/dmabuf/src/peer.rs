@@ -478,7 +478,7 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct HeldClients {
     _clients: MutexGuard<'static, Vec<Weak<dyn PeerClient>>>,
     _arenas: MutexGuard<'static, Arenas>,
-    _maps: MutexGuard<'static, Option<crate::PrivateFd>>,
+    _maps: MutexGuard<'static, Option<descriptors::PrivateFd>>,
 }
 
 /// What was registered before a fork stays: a client of the parent's claims nothing in the child.

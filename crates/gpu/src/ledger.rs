@@ -15,7 +15,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dmabuf::{ExporterError, PrivateFd};
+use descriptors::PrivateFd;
+use dmabuf::ExporterError;
 use rustix::fs::{FlockOperation, flock};
 use umem::HostBuf;
 

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use dmabuf::PrivateFd;
+use descriptors::PrivateFd;
 use rustix::net::Shutdown;
 
 use crate::act::Act;

@@ -17,7 +17,7 @@ mod sys;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use dmabuf::{Inherited, Known};
+use descriptors::{Inherited, Known};
 
 /// Bytes of a VLAN tag.
 const TAG: usize = 4;

@@ -1,7 +1,7 @@
 //! What a child does with what it inherited.
 #![allow(unsafe_code, reason = "closes descriptors by number")]
 
-use dmabuf::Inherited;
+use descriptors::Inherited;
 
 use crate::ether::{Listener, Sender};
 use crate::registry::{Claim, Directory};

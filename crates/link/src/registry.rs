@@ -101,9 +101,9 @@ pub struct PeerInfo {
 }
 
 impl PeerInfo {
-    /// Whether the peer is of our user, as the kernel says; see [`dmabuf::is_same_user`].
+    /// Whether the peer is of our user, as the kernel says; see [`descriptors::is_same_user`].
     pub fn same_uid(&self) -> bool {
-        dmabuf::is_same_user(self.uid)
+        descriptors::is_same_user(self.uid)
     }
 }
 

@@ -44,7 +44,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use dmabuf::Known;
+use descriptors::Known;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::udp::{self, Train, UdpLink};

@@ -35,7 +35,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicBool;
 
-use dmabuf::{Inherited, Known};
+use descriptors::{Inherited, Known};
 use socket2::Socket;
 
 pub use holder::{Holder, holders, may_receive};

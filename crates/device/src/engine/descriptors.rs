@@ -2,9 +2,9 @@
 //! device fails.
 //!
 //! Each descriptor is looked at before something is written to it, where that is rare
-//! ([`dmabuf::Known`]). Those that are read and polled, and the sockets of UDP, are looked at here,
-//! in the beginning of what is done now and then: a look at each would cost as much as the system
-//! call itself.
+//! ([`descriptors::Known`]). Those that are read and polled, and the sockets of UDP, are looked at
+//! here, in the beginning of what is done now and then: a look at each would cost as much as the
+//! system call itself.
 
 use std::time::Duration;
 

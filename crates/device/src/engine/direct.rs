@@ -18,7 +18,8 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 
-use dmabuf::{Direction, GateSlot, Known};
+use descriptors::Known;
+use dmabuf::{Direction, GateSlot};
 use iba::{Access, QpType, Qpn, RKey};
 use link::shm::{Held, InboundState, Outbound, OutboundState};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};

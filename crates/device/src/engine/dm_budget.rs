@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use dmabuf::PrivateFd;
+use descriptors::PrivateFd;
 use link::registry::budget::{self, Held};
 
 use crate::refusal::{Result, no_memory, refuse};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use dmabuf::Known;
+use descriptors::Known;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::refusal::{Kind, Refusal, Result};

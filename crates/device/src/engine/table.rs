@@ -224,7 +224,7 @@ impl Table {
 
 impl PeerTable {
     /// Maps the table a peer sent, if it is one.
-    pub(crate) fn map(file: impl Into<dmabuf::Known>) -> Option<Self> {
+    pub(crate) fn map(file: impl Into<descriptors::Known>) -> Option<Self> {
         let memory = HostBuf::received_read_only(file, LENGTH).ok()?;
         memory.dont_fork().ok()?;
         let table = Self { memory };

@@ -6,10 +6,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use descriptors::PrivateFd;
+
 use super::page::Page;
 use super::protocol::{self, FIRST, REVOKED, Words};
 use super::{ClaimError, GateSlot, LENGTH, MAGIC, MAGIC_AT, OWNER, SLOTS, WHY_AT, WHY_MAX};
-use crate::fork::PrivateFd;
 use crate::sys::{self, SharedWords};
 
 /// How long a mover waits for those who are in the middle of a copy. A copy of

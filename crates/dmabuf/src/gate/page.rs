@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-use crate::fork::PrivateFd;
+use descriptors::PrivateFd;
+
 use crate::sys::SharedWords;
 
 #[derive(Debug)]

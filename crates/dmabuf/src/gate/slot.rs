@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
+use descriptors::PrivateFd;
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
 
 use super::page::Page;
 use super::protocol::{self, REVOKED, Words};
 use super::{LENGTH, MAGIC, MAGIC_AT, OWNER, PATIENCE, SLOTS, WHY_AT, WHY_MAX};
-use crate::fork::PrivateFd;
 use crate::sys::{self, SharedWords};
 
 /// A place from which this process enters a gate. All who claim the same gate in one process share

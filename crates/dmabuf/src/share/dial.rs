@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use descriptors::strangers::{self, PeerSocket};
 use rustix::io::Errno;
 
 use super::link::Link;
 use super::message::{Reply, Request};
 use super::{ANSWER_LIMIT, ImportRefused, Token, socket};
 use crate::exporter::ExporterError;
-use crate::strangers::{self, PeerSocket};
-use crate::sys;
 
 impl Link {
     /// The connection to a process: the one there is, or a new one.
@@ -49,7 +48,7 @@ impl Link {
             ),
             errno => ImportRefused::System { call: "connect", errno },
         })?;
-        let cred = sys::peer_cred(socket.as_fd()).map_err(system("SO_PEERCRED"))?;
+        let cred = descriptors::peer_cred(socket.as_fd()).map_err(system("SO_PEERCRED"))?;
         if !cred.is_same_user() {
             drop(PeerSocket::born(socket, cred, is_sealed));
             return Err(ImportRefused::Stranger { uid: cred.uid });

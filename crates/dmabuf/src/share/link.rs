@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use descriptors::PrivateFd;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
@@ -15,7 +16,6 @@ use super::socket::{self, Bell, Received};
 use crate::attachment::Attachment;
 use crate::buf::Shared;
 use crate::exporter::{ExporterError, ExporterErrorKind};
-use crate::fork::PrivateFd;
 use crate::sys;
 use crate::zap::Zap;
 

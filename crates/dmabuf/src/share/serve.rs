@@ -6,6 +6,7 @@ use std::collections::btree_map::Entry as MapEntry;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use descriptors::PrivateFd;
 use rustix::event::PollFlags;
 
 use super::answer::{describe, of_map, of_pin, unknown};
@@ -18,7 +19,6 @@ use super::{ANSWER_LIMIT, server};
 use crate::attachment::{AttachError, Attachment};
 use crate::buf::Shared;
 use crate::exporter::{Direction, ExporterError, ExporterErrorKind, MapType, MmapBacking, Sharing};
-use crate::fork::PrivateFd;
 use crate::importer::Importer;
 use crate::resv::Usage;
 use crate::sync_file::{RwFlags, SyncFile, SyncFileError};

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use descriptors::PrivateFd;
+use descriptors::strangers::{self, PeerSocket};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -14,8 +16,6 @@ use super::message::{AT_THE_DOOR, Reply};
 use super::{Address, Token, serve, socket};
 use crate::buf::Shared;
 use crate::exporter::{ExporterError, ExporterErrorKind};
-use crate::fork::PrivateFd;
-use crate::strangers::{self, PeerSocket};
 use crate::sys;
 
 /// Processes that import from this one at a time.
@@ -111,7 +111,7 @@ fn accept_all(listener: &PrivateFd) {
 /// nobody else waiting.
 fn admit(peer: OwnedFd) {
     static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
-    let Ok(cred) = sys::peer_cred(peer.as_fd()) else { return };
+    let Ok(cred) = descriptors::peer_cred(peer.as_fd()) else { return };
     if !cred.is_same_user() {
         let own = rustix::process::geteuid().as_raw();
         let what = format!(

@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use descriptors::PrivateFd;
 use rustix::cmsg_space;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -14,7 +15,6 @@ use rustix::net::{
 };
 
 use super::message::{BadMessage, FILES_MAX};
-use crate::fork::PrivateFd;
 
 /// What [`recv`] found.
 #[derive(Debug)]

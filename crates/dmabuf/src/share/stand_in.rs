@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use descriptors::PrivateFd;
 use rustix::io::Errno;
 
 use super::message::{Attach, Note};
 use super::socket::{self, Bell};
 use crate::attachment::{Attachment, MapGuard, PinGuard};
-use crate::fork::PrivateFd;
 use crate::gate::Gate;
 use crate::importer::{DeviceAddr, Importer, ImporterClass};
 use crate::resv::ResvGuard;

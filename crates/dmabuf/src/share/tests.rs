@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use descriptors::PrivateFd;
 use rustix::event::PollFlags;
 
 use super::link::Link;
@@ -12,7 +13,7 @@ use super::socket::{self, Received};
 use super::*;
 use crate::{
     AttachmentInfo, Direction, DmaBuf, Exporter, ExporterError, ExporterErrorKind, Gate,
-    ImporterClass, PrivateFd, Resv, ResvGuard, SgBacking, SgEntry, SgTable, Sharing, sys,
+    ImporterClass, Resv, ResvGuard, SgBacking, SgEntry, SgTable, Sharing, sys,
 };
 
 /// A shared buffer that stays where it is.

@@ -5,13 +5,13 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use descriptors::Known;
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
 use super::{SyncFenceInfo, SyncFileError, SyncFileInfo};
 use crate::fence::Fence;
-use crate::sys::Known;
-use crate::{fork, sys};
+use crate::fork;
 
 /// What an eventfd counts when its fence is signaled. As a semaphore it takes this many reads to
 /// become unready, and it cannot be written to any more, so that a program which reads or writes it
@@ -43,7 +43,7 @@ impl Own {
         let system = |call| move |errno| SyncFileError::System { call, errno };
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
         let event = Known::new(rustix::event::eventfd(0, flags).map_err(system("eventfd"))?);
-        let (id, _) = sys::eventfd_facts(event.as_fd())
+        let (id, _) = descriptors::eventfd(event.as_fd())
             .ok_or(system("fdinfo of an eventfd")(Errno::NOENT))?;
         let mut end = name.len().min(NAME_LEN);
         while !name.is_char_boundary(end) {
@@ -51,7 +51,7 @@ impl Own {
         }
         let name = name[..end].to_owned();
         fork::watch();
-        let generation = fork::generation();
+        let generation = descriptors::generation();
         let inner = Arc::new(Inner { fence: fence.clone(), name, event, id, generation });
         registry().insert(id, Arc::downgrade(&inner));
         // The callback keeps the eventfd, and with it its number, until the fence is signaled:
@@ -65,7 +65,7 @@ impl Own {
 
     /// The file behind `fd`, if it is one of this process.
     pub(super) fn find(fd: BorrowedFd<'_>) -> Option<Self> {
-        let (id, count) = sys::eventfd_facts(fd)?;
+        let (id, count) = descriptors::eventfd(fd)?;
         let known = registry().get(&id).and_then(Weak::upgrade);
         if let Some(inner) = known {
             return Some(Self { inner });
@@ -76,7 +76,7 @@ impl Own {
         }
         let event = Known::new(rustix::io::fcntl_dupfd_cloexec(fd, 0).ok()?);
         let fence = Fence::signaled_stub();
-        let generation = fork::generation();
+        let generation = descriptors::generation();
         let inner = Inner { fence, name: "stub".to_owned(), event, id, generation };
         Some(Self { inner: Arc::new(inner) })
     }
@@ -109,7 +109,7 @@ impl AsFd for Own {
 impl Inner {
     /// Makes the file readable.
     fn show(&self) {
-        if self.generation != fork::generation() {
+        if self.generation != descriptors::generation() {
             return;
         }
         if !self.event.is_ours() {

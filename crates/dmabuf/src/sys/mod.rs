@@ -4,12 +4,9 @@
 
 #![allow(unsafe_code, reason = "ioctls and mmap")]
 
-mod cred;
 mod heap;
-mod known;
 pub(crate) mod lease;
 mod lock;
-mod private_fd;
 mod process;
 mod reserve;
 pub(crate) mod sync_file;
@@ -25,16 +22,11 @@ use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, ioctl, opcode};
 use rustix::mm::{MapFlags, ProtFlags};
 
-pub(crate) use cred::take_descriptors;
-pub use cred::{PeerCred, is_same_user, peer_cred};
 pub(crate) use heap::allocate as heap_allocate;
-pub use known::{Inherited, Known};
 pub(crate) use lock::{is_locked, reopen, try_lock, unlock};
-pub use private_fd::PrivateFd;
-pub(crate) use private_fd::{HeldPrivate, generation, hold_private};
 #[cfg(test)]
 pub(crate) use process::in_child;
-pub(crate) use process::{at_fork, spawn};
+pub(crate) use process::spawn;
 #[cfg(test)]
 pub(crate) use reserve::peek;
 pub(crate) use reserve::{Reservation, poison_file};
@@ -83,23 +75,6 @@ pub(crate) fn dma_buf_names(fd: BorrowedFd<'_>) -> (String, Option<String>) {
         Some(line.trim().to_owned())
     };
     (value("exp_name:").unwrap_or_else(|| "unknown exporter".to_owned()), value("name:"))
-}
-
-/// The number of an eventfd, which no other open eventfd has, and its count; `None` for other
-/// files.
-pub(crate) fn eventfd_facts(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
-    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
-    let value = |key: &str| Some(text.lines().find_map(|line| line.strip_prefix(key))?.trim());
-    let id = value("eventfd-id:")?.parse().ok()?;
-    let count = u64::from_str_radix(value("eventfd-count:")?, 16).ok()?;
-    Some((id, count))
-}
-
-/// How many descriptors wait in a Unix socket to be received, in those that wait to be accepted if
-/// it listens; `None` where the kernel does not tell (Linux before 5.4, no /proc).
-pub(crate) fn queued_descriptors(socket: BorrowedFd<'_>) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", socket.as_raw_fd())).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("scm_fds:"))?.trim().parse().ok()
 }
 
 /// The seals of a memfd; `None` when the file cannot be sealed.

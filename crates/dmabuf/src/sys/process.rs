@@ -1,17 +1,7 @@
-//! Forks, and threads.
+//! Threads, and children for tests.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
-
-/// Has the C library call these three around each fork (`pthread_atfork(3)`).
-pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
-    // SAFETY: the functions live as long as the program: a library that holds them is linked so
-    // that it is never unloaded, or is the program.
-    let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
-    if refused != 0 {
-        tracing::warn!("pthread_atfork: errno {refused}: forked children keep our descriptors");
-    }
-}
 
 /// Starts a thread with a small stack that leaves the program's signals to the program.
 pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {

@@ -7,8 +7,6 @@ use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::fork;
-
 /// Bytes of the file that stands behind retired addresses when nothing protects them.
 const POISON_LEN: usize = 2 << 20;
 /// What it is full of.
@@ -29,7 +27,7 @@ impl Reservation {
         let ptr = unsafe {
             rustix::mm::mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), NOTHING)
         }?;
-        Ok(Self { addr: ptr.expose_provenance(), len, generation: fork::generation() })
+        Ok(Self { addr: ptr.expose_provenance(), len, generation: descriptors::generation() })
     }
 
     pub(crate) fn addr(&self) -> usize {
@@ -43,7 +41,7 @@ impl Reservation {
     /// Whether it was made in a parent of this process, and has holes in which others may have
     /// mapped by now.
     pub(crate) fn is_husk(&self) -> bool {
-        self.generation != fork::generation()
+        self.generation != descriptors::generation()
     }
 
     /// Maps a file at `offset` (all multiples of the page size) at `at` bytes from the beginning. A

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 
-use crate::fork::PrivateFd;
+use descriptors::PrivateFd;
 
 /// A stretch of addresses behind which is a file, mapped shared.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,8 +7,6 @@ use std::sync::atomic::AtomicU64;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::fork;
-
 /// Words of a sealed memfd, mapped shared. A child of a fork does not have the mapping, so whoever
 /// uses it asks first whether it is a husk.
 #[derive(Debug)]
@@ -26,7 +24,8 @@ impl SharedWords {
         let ptr =
             unsafe { rustix::mm::mmap(ptr::null_mut(), len, rights, MapFlags::SHARED, file, 0) }?;
         // Made first, so that it is unmapped if the advice fails.
-        let words = Self { addr: ptr.expose_provenance(), len, generation: fork::generation() };
+        let words =
+            Self { addr: ptr.expose_provenance(), len, generation: descriptors::generation() };
         // SAFETY: exactly the mapping of above; the advice changes nothing in this process.
         unsafe { rustix::mm::madvise(ptr, len, Advice::LinuxDontFork) }?;
         Ok(words)
@@ -35,7 +34,7 @@ impl SharedWords {
     /// Whether it was mapped in a parent of this process, so that there is nothing at its address.
     #[inline]
     pub(crate) fn is_husk(&self) -> bool {
-        self.generation != fork::generation()
+        self.generation != descriptors::generation()
     }
 
     /// The word with this index.

@@ -6,8 +6,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use dmabuf::strangers::{self, PeerSocket};
-use dmabuf::{PrivateFd, peer_cred};
+use descriptors::strangers::{self, PeerSocket};
+use descriptors::{PrivateFd, peer_cred};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,

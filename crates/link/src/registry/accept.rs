@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dmabuf::strangers::{self, PeerSocket};
-use dmabuf::{Inherited, PeerCred, peer_cred};
+use descriptors::strangers::{self, PeerSocket};
+use descriptors::{Inherited, PeerCred, peer_cred};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;

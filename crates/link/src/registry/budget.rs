@@ -13,8 +13,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dmabuf::peer_cred;
-use dmabuf::strangers::{self, PeerSocket};
+use descriptors::peer_cred;
+use descriptors::strangers::{self, PeerSocket};
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 

@@ -8,8 +8,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use dmabuf::strangers::{self, Listener, PeerSocket};
-use dmabuf::{Inherited, Known, PeerCred, peer_cred};
+use descriptors::strangers::{self, Listener, PeerSocket};
+use descriptors::{Inherited, Known, PeerCred, peer_cred};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};

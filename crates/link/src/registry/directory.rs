@@ -15,8 +15,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dmabuf::strangers::{self, Listener, PeerSocket};
-use dmabuf::{Inherited, Known, PeerCred, peer_cred};
+use descriptors::strangers::{self, Listener, PeerSocket};
+use descriptors::{Inherited, Known, PeerCred, peer_cred};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags};

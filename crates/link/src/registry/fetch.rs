@@ -1,12 +1,12 @@
 //! The descriptors of other users: what of them is ours to map is found out by a thread for which
-//! nobody waits ([`dmabuf::strangers`]), which then leaves the mapping here.
+//! nobody waits ([`descriptors::strangers`]), which then leaves the mapping here.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dmabuf::strangers::PeerSocket;
-use dmabuf::{Inherited, Known};
+use descriptors::strangers::PeerSocket;
+use descriptors::{Inherited, Known};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, Instant};
 
-use dmabuf::PeerCred;
-use dmabuf::strangers::PeerSocket;
+use descriptors::PeerCred;
+use descriptors::strangers::PeerSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::claim::dial;

@@ -7,7 +7,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use dmabuf::strangers::PeerSocket;
+use descriptors::strangers::PeerSocket;
 use rustix::cmsg_space;
 use rustix::io::Errno;
 use rustix::net::{

@@ -29,8 +29,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use dmabuf::strangers::PeerSocket;
-use dmabuf::{Inherited, Known, PeerCred};
+use descriptors::strangers::PeerSocket;
+use descriptors::{Inherited, Known, PeerCred};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::SealFlags;
 use rustix::io::Errno;

@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use dmabuf::strangers::PeerSocket;
-use dmabuf::{Inherited, Known};
+use descriptors::strangers::PeerSocket;
+use descriptors::{Inherited, Known};
 use umem::Foreign;
 
 use super::bell::PeerBell;
@@ -171,7 +171,7 @@ impl Inbound {
     }
 
     /// Looks whether the number of its socket still is that of the socket
-    /// ([`dmabuf::Known::look`]).
+    /// ([`descriptors::Known::look`]).
     ///
     /// # Errors
     ///

@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dmabuf::strangers::{self, PeerSocket};
-use dmabuf::{Inherited, Known, PeerCred};
+use descriptors::strangers::{self, PeerSocket};
+use descriptors::{Inherited, Known, PeerCred};
 use umem::Foreign;
 
 use super::bell::PeerBell;
@@ -195,7 +195,7 @@ impl Outbound {
     }
 
     /// Looks whether the number of its socket still is that of the socket
-    /// ([`dmabuf::Known::look`]).
+    /// ([`descriptors::Known::look`]).
     ///
     /// # Errors
     ///

@@ -170,8 +170,8 @@ fn a_doorbell_rings_once_for_each_sleep() {
     let bell = Doorbell::new().expect("memory files exist");
     let dup = |fd: std::os::fd::BorrowedFd<'_>| rustix::io::dup(fd).expect("a descriptor");
     let (socket, _other) = std::os::unix::net::UnixStream::pair().expect("sockets exist");
-    let ours = dmabuf::PeerCred { pid: None, uid: rustix::process::geteuid().as_raw() };
-    let socket = dmabuf::strangers::PeerSocket::new(socket.into(), ours);
+    let ours = descriptors::PeerCred { pid: None, uid: rustix::process::geteuid().as_raw() };
+    let socket = descriptors::strangers::PeerSocket::new(socket.into(), ours);
     let page = PeerBell::new(&dup(bell.page_fd())).expect("good");
     let mut peer = page.with_eventfd(Some(dup(bell.fd())), ours);
     let rings = || {

@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use dmabuf::Known;
+use descriptors::Known;
 use socket2::{Domain, Socket};
 
 use super::leave::turn_away;

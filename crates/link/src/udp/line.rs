@@ -21,7 +21,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
-use dmabuf::Known;
+use descriptors::Known;
 use rustix::net::RecvFlags;
 use socket2::{Domain, Socket};
 

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::AsFd;
 
-use dmabuf::Known;
+use descriptors::Known;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{Options, set_option};

@@ -6,9 +6,9 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::{Arc, Once};
 
+use descriptors::Known;
 use device::ids::CtxId;
 use device::{Hca, Refusal};
-use dmabuf::Known;
 use libc::timespec;
 
 use super::boundary::control;

@@ -10,9 +10,9 @@ use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use descriptors::Known;
 use device::ids::CtxId;
 use device::{Hca, Kind, Refusal};
-use dmabuf::Known;
 use rustix::fs::{MemfdFlags, fstat, memfd_create};
 
 use super::boundary::control;

@@ -7,8 +7,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use descriptors::Known;
 use device::cm::{ConnParam, EventKind};
-use dmabuf::Known;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
     getsockname, recv, send, socket_with,

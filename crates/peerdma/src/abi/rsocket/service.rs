@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use dmabuf::Known;
+use descriptors::Known;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::socket::{Kind, Socket};

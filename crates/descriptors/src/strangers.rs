@@ -23,11 +23,14 @@ use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
 
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, Shutdown, SocketFlags};
 
-use crate::sys::{self, Inherited, Known, PeerCred};
+use crate::cred::{self, PeerCred};
+use crate::fdinfo::queued_descriptors;
+use crate::known::{Inherited, Known};
 
 /// Users that have a thread at a time; others wait for one that is done.
 const THREADS_MAX: usize = 16;
@@ -97,7 +100,7 @@ impl PeerSocket {
             return true;
         }
         let refuses = refuse_descriptors(self.as_fd());
-        let queued = sys::queued_descriptors(self.as_fd());
+        let queued = queued_descriptors(self.as_fd());
         if refuses && queued == Some(0) {
             self.is_sealed.store(true, Ordering::Relaxed);
         }
@@ -203,13 +206,13 @@ impl Drop for Listener {
 /// Has the kernel refuse descriptors that are sent to a socket, or to those that are accepted from
 /// it. False if it cannot.
 pub fn refuse_descriptors(socket: impl AsFd) -> bool {
-    sys::take_descriptors(socket.as_fd(), false)
+    cred::take_descriptors(socket.as_fd(), false)
 }
 
 /// Takes that back.
 pub fn take_descriptors(socket: impl AsFd) {
     // It fails where it could not be asked for, either.
-    let _ = sys::take_descriptors(socket.as_fd(), true);
+    let _ = cred::take_descriptors(socket.as_fd(), true);
 }
 
 /// Closes a socket of another user, connected or listening, without waiting: here, if nothing is in
@@ -217,7 +220,7 @@ pub fn take_descriptors(socket: impl AsFd) {
 fn close(fd: Known, uid: u32) {
     // What is not in it now does not come any more.
     let _ = rustix::net::shutdown(&fd, Shutdown::Both);
-    if sys::queued_descriptors(fd.as_fd()) == Some(0) {
+    if queued_descriptors(fd.as_fd()) == Some(0) {
         return;
     }
     tracing::warn!(target: "peerdma::stranger", uid, "closing descriptors that nobody asked for");
@@ -229,13 +232,13 @@ fn close(fd: Known, uid: u32) {
 pub fn end_listening(listener: BorrowedFd<'_>) -> bool {
     // The queue stays to be looked at.
     let _ = rustix::net::shutdown(listener, Shutdown::Both);
-    if sys::queued_descriptors(listener) != Some(0) {
+    if queued_descriptors(listener) != Some(0) {
         while let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
-            let Ok(cred) = sys::peer_cred(socket.as_fd()) else { continue };
+            let Ok(cred) = cred::peer_cred(socket.as_fd()) else { continue };
             drop(PeerSocket::new(socket, cred));
         }
     }
-    sys::queued_descriptors(listener) == Some(0)
+    queued_descriptors(listener) == Some(0)
 }
 
 fn close_listener(listener: Known) {
@@ -307,7 +310,8 @@ fn give(uid: u32, job: Job) {
     let mut uid = uid;
     state.served.insert(uid);
     drop(state);
-    let spawned = sys::spawn("peerdma-stranger", move || {
+    let builder = Builder::new().name("peerdma-stranger".to_owned()).stack_size(256 << 10);
+    let spawned = threads::start(builder, move || {
         loop {
             // The lock is let go of before the job begins.
             let Some(job) = self::state().next(&mut uid) else { return };
@@ -339,5 +343,5 @@ pub(crate) fn forget(HeldStrangers(mut state): HeldStrangers) {
     std::mem::forget(std::mem::take(&mut *state));
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

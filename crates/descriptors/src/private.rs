@@ -1,4 +1,5 @@
 //! Descriptors that a child of a fork must not keep.
+#![allow(unsafe_code, reason = "closes by number in the child of a fork")]
 
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
@@ -6,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::known::{Inherited, Known};
 use crate::fork;
+use crate::known::{Inherited, Known};
 
 /// Forks between the first process and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -19,7 +20,7 @@ static PRIVATE: Mutex<BTreeMap<RawFd, Inherited>> = Mutex::new(BTreeMap::new());
 /// Which process this is, among a parent and its children. What was made under another number is a
 /// husk.
 #[inline]
-pub(crate) fn generation() -> u32 {
+pub fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
@@ -40,7 +41,7 @@ impl PrivateFd {
     }
 
     /// Whether it is that of a parent.
-    pub(crate) fn is_husk(&self) -> bool {
+    pub fn is_husk(&self) -> bool {
         self.generation != generation()
     }
 
@@ -79,7 +80,7 @@ fn private() -> MutexGuard<'static, BTreeMap<RawFd, Inherited>> {
 pub(crate) struct HeldPrivate(MutexGuard<'static, BTreeMap<RawFd, Inherited>>);
 
 /// Keeps the list as it is.
-pub(crate) fn hold_private() -> HeldPrivate {
+pub(crate) fn hold() -> HeldPrivate {
     HeldPrivate(private())
 }
 

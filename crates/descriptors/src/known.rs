@@ -14,6 +14,8 @@
 //! share one inode: where /proc is mounted an eventfd is then known by its own number, and of the
 //! others the kind alone.
 
+#![allow(unsafe_code, reason = "drops an owner by hand, and closes by number")]
+
 use std::fs;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -204,7 +206,7 @@ impl File {
 impl Anonymous {
     fn of(fd: BorrowedFd<'_>) -> Option<Self> {
         let kind = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
-        Some(Self { kind, number: super::eventfd_facts(fd).map(|(number, _)| number) })
+        Some(Self { kind, number: crate::fdinfo::eventfd(fd).map(|(number, _)| number) })
     }
 
     fn is_like(&self, other: &Self) -> bool {
@@ -228,6 +230,7 @@ mod tests {
     use std::os::fd::FromRawFd;
 
     use rustix::event::{EventfdFlags, epoll, eventfd};
+    use rustix::fs::{MemfdFlags, memfd_create};
 
     use super::*;
 
@@ -254,7 +257,7 @@ mod tests {
 
     #[test]
     fn what_was_put_in_its_place_is_neither_ours_nor_closed() {
-        let file = super::super::sealed_memfd("known", 8).expect("memory exists");
+        let file = memfd_create("known", MemfdFlags::CLOEXEC).expect("memory exists");
         let known = Known::new(event());
         let place = replace(&known, &file);
         assert_eq!(known.look(), Err(Errno::BADF));

@@ -1,5 +1,6 @@
 //! Who is at the other end of a Unix socket, as the kernel says, and whether it may give us
 //! descriptors.
+#![allow(unsafe_code, reason = "socket options that rustix lacks")]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;

@@ -1,0 +1,20 @@
+//! What `/proc/self/fdinfo` tells of a descriptor.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// The number of an eventfd, which no other open eventfd has, and its count; `None` for other
+/// files.
+pub fn eventfd(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
+    let value = |key: &str| Some(text.lines().find_map(|line| line.strip_prefix(key))?.trim());
+    let id = value("eventfd-id:")?.parse().ok()?;
+    let count = u64::from_str_radix(value("eventfd-count:")?, 16).ok()?;
+    Some((id, count))
+}
+
+/// How many descriptors wait in a Unix socket to be received, in those that wait to be accepted if
+/// it listens; `None` where the kernel does not tell (Linux before 5.4, no /proc).
+pub(crate) fn queued_descriptors(socket: BorrowedFd<'_>) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", socket.as_raw_fd())).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("scm_fds:"))?.trim().parse().ok()
+}

@@ -1,0 +1,79 @@
+//! What a fork does to descriptors.
+//!
+//! They belong to the process that made them. A child closes its copies before it does anything
+//! else, so that a lock or a connection ends with the process it stands for, and what owned them is
+//! a *husk* there: it fails, and its drop does nothing.
+#![allow(unsafe_code, reason = "the C library calls functions around a fork")]
+
+use std::cell::RefCell;
+use std::sync::{Once, OnceLock};
+
+use crate::private::{self, HeldPrivate};
+use crate::strangers::{self, HeldStrangers};
+
+/// Locks of process-wide state, held across a fork so that the child finds it whole. In the parent
+/// they are dropped.
+pub trait Held {
+    /// In the child: forgets what is the parent's. Descriptors are closed already.
+    fn forget(self: Box<Self>);
+}
+
+/// What takes the locks, in the order in which they nest.
+pub type Hold = fn() -> Box<dyn Held>;
+
+/// Of what lies above.
+static ABOVE: OnceLock<Hold> = OnceLock::new();
+
+/// From now on forks are noticed.
+///
+/// The C library asks those who registered last first. Whoever holds a lock of its own while it
+/// calls us, and keeps that lock across forks, must therefore register after this: a fork is to
+/// take the two in the same order.
+pub fn watch() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the functions live as long as the program: a library that holds them is linked so
+        // that it is never unloaded, or is the program.
+        let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(in_child)) };
+        if refused != 0 {
+            tracing::warn!("pthread_atfork: errno {refused}: forked children keep our descriptors");
+        }
+    });
+}
+
+/// The same, for the one crate above that has locks of its own: they are taken before those of this
+/// crate.
+pub fn watch_also(hold: Hold) {
+    let known = ABOVE.get_or_init(|| hold);
+    debug_assert!(std::ptr::fn_addr_eq(*known, hold), "it is one crate");
+    watch();
+}
+
+struct All {
+    above: Option<Box<dyn Held>>,
+    strangers: HeldStrangers,
+    private: HeldPrivate,
+}
+
+thread_local! {
+    static HELD: RefCell<Option<All>> = const { RefCell::new(None) };
+}
+
+extern "C" fn prepare() {
+    let above = ABOVE.get().map(|hold| hold());
+    HELD.set(Some(All { above, strangers: strangers::hold(), private: private::hold() }));
+}
+
+extern "C" fn parent() {
+    HELD.take();
+}
+
+extern "C" fn in_child() {
+    let Some(All { above, strangers, private }) = HELD.take() else { return };
+    // From here on husks may be dropped.
+    private.close_in_child();
+    strangers::forget(strangers);
+    if let Some(above) = above {
+        above.forget();
+    }
+}

@@ -1,0 +1,35 @@
+//! Descriptors of a library in somebody else's program.
+//!
+//! Their numbers belong to the program, which may close them all, put files of its own there, fork
+//! and execute; and what comes by a socket may be of another user, whose files take as long to
+//! close as that user likes.
+//!
+//! * [`Known`] knows which file it is of, and closes no other.
+//! * [`PrivateFd`] is closed in the child of a fork before anything else happens there.
+//! * [`peer_cred`] says who is at the other end of a Unix socket, and [`is_same_user`] whether that
+//!   is our user. It is the one place that decides it.
+//! * [`strangers`] has sockets whose other end is another user's.
+//! * [`fork`] keeps all of it whole across a fork, and what others add.
+//!
+//! What it does not do: it knows nothing of memory, of messages, or of what a descriptor is for.
+//!
+//! ```
+//! use descriptors::Known;
+//! use std::os::fd::OwnedFd;
+//!
+//! let file = Known::new(OwnedFd::from(std::fs::File::open("/dev/null")?));
+//! assert!(file.is_ours(), "until the program puts a file of its own there");
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod cred;
+mod fdinfo;
+pub mod fork;
+mod known;
+mod private;
+pub mod strangers;
+
+pub use self::cred::{PeerCred, is_same_user, peer_cred};
+pub use self::fdinfo::eventfd;
+pub use self::known::{Inherited, Known};
+pub use self::private::{PrivateFd, generation};
