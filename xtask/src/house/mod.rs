@@ -39,6 +39,9 @@ pub(crate) struct Options {
     /// Write the table of what is beyond a goal.
     #[arg(long)]
     write: bool,
+    /// Print what each file of this crate's largest circle uses of the others in it.
+    #[arg(long, value_name = "CRATE")]
+    circle: Option<String>,
 }
 
 /// What is said of a crate.
@@ -49,6 +52,8 @@ struct Facts {
     longest: (usize, String),
     pub_crate: usize,
     circles: Vec<Vec<String>>,
+    /// What each file of the largest circle uses of the others in it.
+    within: Vec<(String, Vec<String>)>,
     /// Structs that a lock guards, or that are in one of them, and how many fields they have.
     locked: Vec<(String, usize)>,
     carriers: usize,
@@ -58,6 +63,15 @@ struct Facts {
 /// Prints all of it.
 pub(crate) fn run(options: &Options) -> Outcome {
     let all = read()?;
+    if let Some(named) = &options.circle {
+        let Some((_, facts)) = all.iter().find(|(name, _)| name == named) else {
+            return Err(format!("no crate {named} is shipped"));
+        };
+        for (file, uses) in &facts.within {
+            println!("{file}: {}", uses.join(", "));
+        }
+        return Ok(());
+    }
     let beyond = beyond(&all);
     print!("{}\n{}\n{}", table(&all), circles(&all), rows(&beyond));
     if options.write {
@@ -203,6 +217,8 @@ fn facts(src: &Path, is_device: bool) -> Outcome<Facts> {
         codes.push(code);
     }
     facts.circles = modules.circles();
+    facts.within =
+        facts.circles.first().map_or_else(Vec::new, |circle| modules.uses_within(circle));
     facts.locked = locked(&codes);
     Ok(facts)
 }

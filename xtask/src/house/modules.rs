@@ -59,14 +59,34 @@ impl Modules {
         self.used.push(used);
     }
 
+    /// Which files each file uses.
+    fn edges(&self) -> Vec<BTreeSet<usize>> {
+        let of = |from: usize| {
+            let to = self.used[from].iter().filter_map(|path| self.file_of(path.clone(), 8));
+            to.filter(|to| *to != from).collect()
+        };
+        (0..self.files.len()).map(of).collect()
+    }
+
+    fn name(&self, file: usize) -> String {
+        match &*self.files[file] {
+            [] => "lib".to_owned(),
+            path => path.join("::"),
+        }
+    }
+
+    /// What each file of a circle uses of the others in it.
+    pub(super) fn uses_within(&self, circle: &[String]) -> Vec<(String, Vec<String>)> {
+        let edges = self.edges();
+        let within = |to: &String| circle.contains(to);
+        let files = (0..edges.len()).filter(|file| within(&self.name(*file)));
+        let uses = |file: usize| edges[file].iter().map(|to| self.name(*to)).filter(within);
+        files.map(|file| (self.name(file), uses(file).collect())).collect()
+    }
+
     /// Circles of files that use each other, the largest first.
     pub(super) fn circles(&self) -> Vec<Vec<String>> {
-        let edges: Vec<BTreeSet<usize>> = (0..self.files.len())
-            .map(|from| {
-                let to = self.used[from].iter().filter_map(|path| self.file_of(path.clone(), 8));
-                to.filter(|to| *to != from).collect()
-            })
-            .collect();
+        let edges = self.edges();
         let reach: Vec<BTreeSet<usize>> =
             (0..edges.len()).map(|from| reach(&edges, from)).collect();
         let mut circles: Vec<Vec<usize>> = Vec::new();
@@ -78,10 +98,7 @@ impl Modules {
             circles.push(reach[file].iter().copied().filter(back).collect());
         }
         circles.sort_by_key(|circle| std::cmp::Reverse(circle.len()));
-        let name = |file: &usize| match &*self.files[*file] {
-            [] => "lib".to_owned(),
-            path => path.join("::"),
-        };
+        let name = |file: &usize| self.name(*file);
         circles.iter().map(|circle| circle.iter().map(name).collect()).collect()
     }
 
@@ -206,13 +223,17 @@ fn words(code: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn circles(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+    fn read(files: &[(&str, &str)]) -> Modules {
         let mut modules = Modules::default();
         for (module, code) in files {
             let path = module.split("::").filter(|name| !name.is_empty()).map(str::to_owned);
             modules.add(path.collect(), code);
         }
-        modules.circles()
+        modules
+    }
+
+    fn circles(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+        read(files).circles()
     }
 
     #[test]
@@ -223,6 +244,9 @@ mod tests {
             ("b", "fn f(_: super::a::A) {}"),
         ];
         assert_eq!(circles(&two), [["a", "b"]]);
+        let [a, b] = ["a", "b"].map(str::to_owned);
+        let within = read(&two).uses_within(&[a.clone(), b.clone()]);
+        assert_eq!(within, [(a.clone(), vec![b.clone()]), (b, vec![a])]);
         assert!(circles(&two[..2]).is_empty());
     }
 
