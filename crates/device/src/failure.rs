@@ -96,7 +96,7 @@ impl Engine {
         self.stop();
         self.withdraw_everything();
         self.receivers.close();
-        self.core.peers.close();
+        self.core.out.shm.close();
     }
 }
 
@@ -155,9 +155,9 @@ mod tests {
             Process::pair(&rig::nic("failure-peers"), QpType::Rc).map(|process| process.engine);
         run(&mut [&mut ours, &mut theirs]);
         let vf = ours.core.vf;
-        assert!(theirs.core.peers.has_ring_to(vf) && !theirs.receivers.inbounds.is_empty());
+        assert!(theirs.core.out.shm.has_ring_to(vf) && theirs.receivers.shm.len() > 0);
         ours.fail("a test");
         run(&mut [&mut theirs]);
-        assert!(!theirs.core.peers.has_ring_to(vf) && theirs.receivers.inbounds.is_empty());
+        assert!(!theirs.core.out.shm.has_ring_to(vf) && theirs.receivers.shm.len() == 0);
     }
 }

@@ -2,7 +2,7 @@
 
 use umem::HostBuf;
 
-use crate::engine::peers;
+use crate::carrier::shm::peers;
 
 /// Takes a record apart that a peer put into a ring.
 pub fn record(bytes: &[u8]) {

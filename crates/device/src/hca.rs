@@ -16,6 +16,11 @@ use threads::{barrier, biased};
 use transport::Time;
 
 use crate::attr::DeviceAttr;
+use crate::carrier::shm::peers::Peers;
+use crate::carrier::shm::table::Table;
+use crate::carrier::udp::lines::Lines;
+use crate::carrier::udp::queue::UdpQueue;
+use crate::carrier::{Receivers, Senders, udp};
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::engine::Engine;
@@ -25,17 +30,12 @@ use crate::engine::core::Core;
 use crate::engine::faults::Faults;
 use crate::engine::injected::Injected;
 use crate::engine::late_acks;
-use crate::engine::lines::Lines;
-use crate::engine::peers::Peers;
-use crate::engine::qp::QpTable;
-use crate::engine::receivers::Receivers;
-use crate::engine::table::Table;
 use crate::engine::tap::Tap;
-use crate::engine::udp::UdpQueue;
 use crate::failure;
 use crate::guard::EngineGuard;
 use crate::ids::CqId;
 use crate::nic::NicInfo;
+use crate::qp::QpTable;
 use crate::random::random;
 use crate::refusal::{Kind, Refusal, Result};
 use crate::register;
@@ -139,7 +139,7 @@ impl Hca {
         barrier::prepare();
         let waits = Arc::new(Waits::new()?);
         let engine = build_engine(nic, &waits)?;
-        let marker = engine.core.table.as_ref().map(Table::marker);
+        let marker = engine.core.out.shm.table().map(Table::marker);
         let shared = Arc::new(Shared {
             engine: Arc::new(biased::Mutex::new(engine)),
             waits,
@@ -241,7 +241,7 @@ impl Hca {
         shared.empty_polls.store(polls, Ordering::Relaxed);
         if polls >= POLLS_TO_TAKE_OVER {
             shared.polling.store(true, Ordering::Relaxed);
-            engine.core.peers.doorbell().inspect(|bell| bell.set_awake());
+            engine.core.out.shm.doorbell().inspect(|bell| bell.set_awake());
             shared.waits.wake();
         }
     }
@@ -258,7 +258,7 @@ impl Hca {
         engine.req_notify_cq(cq, solicited_only)?;
         self.shared.empty_polls.store(0, Ordering::Relaxed);
         if self.shared.polling.swap(false, Ordering::Relaxed) {
-            engine.core.peers.doorbell().inspect(|bell| bell.set_sleeping());
+            engine.core.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
             engine.progress_fully();
             self.shared.waits.wake();
         }
@@ -445,13 +445,13 @@ impl Shared {
                 // A program that polls between events would have the sockets taken out and put back
                 // for each.
                 if is_watching && polled && woken == Woken::Nothing {
-                    engine.receivers.ignore_datagrams(&self.waits);
+                    engine.receivers.udp.ignore(&self.waits);
                     is_watching = false;
                 }
                 if polled {
                     // It has polled for as long as the thread slept, and a promise taken back costs
                     // many.
-                    engine.core.peers.doorbell().inspect(|bell| bell.set_polling());
+                    engine.core.out.shm.doorbell().inspect(|bell| bell.set_polling());
                 }
                 polled = true;
                 Self::leave(engine);
@@ -469,9 +469,9 @@ impl Shared {
             }
             polled = false;
             if !is_watching {
-                is_watching = engine.receivers.watch_datagrams(&self.waits);
+                is_watching = engine.receivers.udp.watch(&self.waits);
             }
-            engine.core.peers.doorbell().inspect(|bell| bell.drain());
+            engine.core.out.shm.doorbell().inspect(|bell| bell.drain());
             // Datagrams alone are no reason to look at everything else: it costs several system
             // calls.
             let mut moved = match woken {
@@ -497,7 +497,7 @@ impl Shared {
                     continue;
                 }
             }
-            engine.core.peers.doorbell().inspect(|bell| bell.set_sleeping());
+            engine.core.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
             // What came between the last look and the flag has not rung.
             if engine.progress_on() || engine.has_ready() {
                 // All else wants a look now and then, however much comes.
@@ -556,7 +556,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
     let loopback = std::net::IpAddr::from([127, 0, 0, 1]);
     let source = udp.as_ref().map_or(config.udp_port, |udp| udp.source_port(loopback));
     let faults = Faults::new(Arc::clone(waits));
-    let peers = Peers::new(claim, config.ring_size as usize, table.is_some(), Arc::clone(waits));
+    let shm = Peers::new(claim, config.ring_size as usize, table, Arc::clone(waits));
     // Who records packets or tampers with them does so with those that are sent the usual way.
     let lines = Lines::new(tap.is_none() && injected.is_none());
     let core = Core {
@@ -581,17 +581,13 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         ahs: 0,
         counters: Counters::default(),
         faults,
-        loopback: Default::default(),
-        peers,
-        table,
-        udp: UdpQueue::new(segments, source, config.udp_port).with(lines),
-        missteered: false,
-        is_deaf,
-        uses_udp: false,
-        sources: Default::default(),
+        out: Senders {
+            loopback: Default::default(),
+            shm,
+            udp: UdpQueue::new(segments, source, config.udp_port).with(lines, is_deaf),
+        },
         moderated: Vec::new(),
         gsi: Default::default(),
-        holding: false,
         tap,
         injected,
         failures: Default::default(),
@@ -600,7 +596,13 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         overruns: Vec::new(),
         is_behind: false,
     };
-    let receivers = Receivers::new(udp, config.udp_port, watch, waits);
+    watch.iter().for_each(|watch| waits.add_idle(watch));
+    let receivers = Receivers {
+        shm: Default::default(),
+        udp: udp::Receiver::new(udp, config.udp_port),
+        frames: None,
+        watch,
+    };
     // Numbers that a process with this VF used shortly before rest, and nobody can tell the next
     // one.
     let start = random() as u32;

@@ -36,6 +36,7 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+mod carrier;
 mod clock;
 pub mod cm;
 pub mod config;
@@ -52,6 +53,9 @@ mod hca;
 pub mod ids;
 mod next_hop;
 mod nic;
+mod objects;
+mod payload;
+mod qp;
 mod random;
 mod refusal;
 mod register;

@@ -48,7 +48,7 @@ impl Hca {
     pub(crate) fn wait_for_next_hop(&self, id: QpId, av: &Av) -> Result<()> {
         let engine = self.alive()?;
         let is_connected =
-            engine.qps.get(id).is_some_and(|entry| entry.facts.qp_type.is_connected());
+            engine.qps.get(id).is_some_and(|entry| entry.context.qp_type.is_connected());
         // One that breaks a rule is the engine's to refuse.
         let is_good = is_connected && engine.check_av(av).is_ok();
         let to = if is_good { engine.next_hop(av) } else { None };

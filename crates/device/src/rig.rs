@@ -29,6 +29,19 @@ use crate::{EngineGuard, Hca, MrInfo};
 /// The key of every datagram QP.
 pub(crate) const QKEY: QKey = QKey(0x1234);
 
+/// A generator that needs no crate: numbers that look random and repeat with the seed.
+#[derive(Debug)]
+pub(crate) struct Numbers(pub(crate) u64);
+
+impl Numbers {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
 /// A NIC for one test, over `lo`, with a UDP port of its own.
 pub(crate) fn nic(test: &str) -> NicInfo {
     let config = NicConfig {
@@ -46,7 +59,7 @@ pub(crate) fn engine(nic: &NicInfo) -> Engine {
     let waits = Arc::new(Waits::new().expect("descriptors"));
     let mut engine = build_engine(nic, &waits).expect("a VF is free");
     engine.clock.pass(Duration::ZERO);
-    engine.core.table.as_ref().inspect(|table| table.pretend_mark(true));
+    engine.core.out.shm.table().inspect(|table| table.pretend_mark(true));
     engine
 }
 

@@ -1,6 +1,6 @@
 //! Calls that take something away from peers who may be using it.
 //!
-//! A peer of our user may be in the middle of a copy into our memory ([`crate::engine::direct`]).
+//! A peer of our user may be in the middle of a copy into our memory ([`crate::carrier::shm::direct`]).
 //! Whoever takes that memory or the right to it away first withdraws it, so that no new copy
 //! begins, then waits for the copies under way, and only then lets go. The engine is not locked
 //! while it waits: a peer that was stopped in the middle of a copy holds up the caller, and nobody
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use iba::{AttrMask, QpAttr};
 
-use crate::engine::direct::UnderWay;
+use crate::carrier::shm::UnderWay;
 use crate::ids::{CtxId, MrId, QpId};
 use crate::refusal::Result;
 use crate::{EngineGuard, Hca, MrInfo, Rereg};

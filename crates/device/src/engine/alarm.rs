@@ -57,9 +57,8 @@ impl Engine {
         let capture = self.core.tap.as_ref().and_then(|tap| tap.deadline());
         let plan = self.core.injected.as_ref().and_then(|injected| injected.deadline());
         let cm = self.cm.next_deadline();
-        let port = self.receivers.try_port.map(|(at, _)| at);
+        let udp = self.receivers.udp.deadline(&self.core.out.udp);
         let overrun = (!self.core.overruns.is_empty()).then_some(self.core.now);
-        let now_and_then = self.silence_until().into_iter().chain(port);
         timer
             .into_iter()
             .chain(event)
@@ -67,20 +66,23 @@ impl Engine {
             .chain(plan)
             .chain(cm)
             .chain(overrun)
-            .chain(now_and_then)
+            .chain(udp)
             .min()
     }
 
     /// Whether a QP waits only for its turn, or for room that another thread must not be waited
     /// for.
     pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.is_empty() || !self.core.loopback.is_empty()
+        !self.ready.is_empty() || !self.core.out.loopback.is_empty()
     }
 
     /// Whether a QP waits for room in a carrier, or a packet for a receive.
     pub(crate) fn has_blocked(&self) -> bool {
         let holds_frame = self.receivers.frames.as_ref().is_some_and(|f| f.is_holding());
-        !self.blocked.is_empty() || self.core.holding || holds_frame || self.cm.has_unsent()
+        !self.blocked.is_empty()
+            || self.receivers.shm.is_holding()
+            || holds_frame
+            || self.cm.has_unsent()
     }
 
     fn left(&self) -> Left {
@@ -91,10 +93,8 @@ impl Engine {
             return Left::Now;
         }
         let deadline = self.next_deadline();
-        let is_soon = self.has_blocked()
-            || self.receivers.is_steering()
-            || self.core.missteered
-            || !self.late_acks.is_empty();
+        let is_soon =
+            self.has_blocked() || self.receivers.udp.wants_upkeep() || !self.late_acks.is_empty();
         if is_soon { Left::Soon(deadline) } else { Left::At(deadline) }
     }
 
@@ -148,7 +148,7 @@ impl Engine {
         };
         if is_beyond {
             self.alarm = Alarm::Awake;
-            self.core.peers.waits().wake();
+            self.core.out.shm.waits().wake();
         }
     }
 

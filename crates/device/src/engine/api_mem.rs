@@ -9,11 +9,11 @@ use umem::{HostBuf, Umem};
 
 use super::Engine;
 use super::core::{AsyncEvent, Ctx, Dm, Pd};
-use super::direct::UnderWay;
 use super::events::EventQueue;
 use super::import::Import;
 use super::mr::{Mr, MrKind};
 use super::peer::PeerRegion;
+use crate::carrier::shm::UnderWay;
 use crate::config::Preset;
 use crate::dm_export::DmExport;
 use crate::ids::{CtxId, DmId, MrId, PdId};

@@ -5,17 +5,19 @@ use transport::wr::{RecvWr, SendWr};
 use transport::{PathCaps, PostError, Qp, QpCap, QpInit, RateLimit};
 
 use super::Engine;
-use super::comp_cntr::QpCntrs;
 use super::core::{Core, EventSource};
-use super::direct::UnderWay;
-use super::env::{QpEnv, QpFacts, Route};
+use super::env::QpEnv;
 use super::mr::Mr;
-use super::peers::RingPosition;
-use super::qp::QpEntry;
-use super::raw::Role;
 use crate::attr::DeviceAttr;
+use crate::carrier::Route;
+use crate::carrier::shm::UnderWay;
+use crate::carrier::shm::peers::RingPosition;
 use crate::config::Preset;
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
+use crate::objects::comp_cntr::QpCntrs;
+use crate::qp::QpContext;
+use crate::qp::QpEntry;
+use crate::qp::Role;
 use crate::refusal::{Result, refuse};
 
 /// What a QP is made with.
@@ -67,12 +69,6 @@ pub(crate) struct Closing {
     pub(crate) mrs: Vec<Mr>,
     pub(crate) under_way: UnderWay,
 }
-
-/// Bytes of one packet on the ring between two processes: large enough to amortise a record, small
-/// enough that the receiver copies while the sender fills the next.
-const SHM_SEGMENT: u32 = 32 << 10;
-/// Bytes of one packet within a process, where it is a reference.
-const LOOPBACK_SEGMENT: u32 = 1 << 20;
 
 /// Bytes of an element of a request. What elements take up can hold data instead, as in the work
 /// queues of NICs and of rxe: programs that ask for no inline bytes send some all the same
@@ -166,7 +162,7 @@ impl Engine {
         qp.set_congestion_control(self.core.config.ecn);
         self.core.qps_made += 1;
         let srq = spec.srq.and_then(|srq| self.core.srqs.get(srq.index()));
-        let facts = QpFacts {
+        let context = QpContext {
             id,
             qpn,
             qp_type: spec.qp_type,
@@ -199,7 +195,7 @@ impl Engine {
             },
             answers_in_a_row: 0,
         };
-        self.qps.insert(id, QpEntry { qp, facts, queued: false, deadline: None });
+        self.qps.insert(id, QpEntry { qp, context, queued: false, deadline: None });
         Ok((id, qpn))
     }
 
@@ -297,60 +293,62 @@ impl Engine {
         let Some(entry) = qps.get_mut(id) else {
             refuse!(Invalid, "there is no QP {}", id.handle());
         };
-        if entry.facts.is_rss() {
+        if entry.context.is_rss() {
             refuse!(
                 NotSupported,
                 "modify_qp: QP {} spreads frames over work queues, which have states; it has none",
-                entry.facts.qpn
+                entry.context.qpn
             );
         }
-        let result = entry.qp.modify(&mut QpEnv::new(core, &mut entry.facts), attr, mask);
+        let result = entry.qp.modify(&mut QpEnv::new(core, &mut entry.context), attr, mask);
         if let Err(error) = result {
-            refuse!(Invalid, "modify_qp: QP {}: {error}", entry.facts.qpn);
+            refuse!(Invalid, "modify_qp: QP {}: {error}", entry.context.qpn);
         }
-        let facts = &mut entry.facts;
+        let context = &mut entry.context;
         if mask.contains(AttrMask::DEST_QPN) {
-            facts.dest_qpn = attr.dest_qpn;
+            context.dest_qpn = attr.dest_qpn;
         }
         if mask.contains(AttrMask::PATH_MTU) {
-            facts.path_mtu = attr.path_mtu;
+            context.path_mtu = attr.path_mtu;
         }
         if mask.contains(AttrMask::AV) {
-            facts.av = attr.av;
+            context.av = attr.av;
         }
         let state = entry.qp.state();
         if state == QpState::Reset {
-            facts.route = Route::None;
-            let (qpn, send, recv) = (facts.qpn, facts.send_cq, facts.recv_cq);
+            context.route = Route::None;
+            let (qpn, send, recv) = (context.qpn, context.send_cq, context.recv_cq);
             core.clean_cqs(qpn, send, recv);
         } else if state == QpState::Rtr || mask.contains(AttrMask::AV) {
-            if facts.qp_type.is_connected() {
-                facts.route = core.route(&facts.av, facts.dest_qpn);
-                core.uses_udp |= facts.route == Route::Udp;
+            if context.qp_type.is_connected() {
+                context.route = core.route(&context.av, context.dest_qpn);
+                if context.route.is_udp() {
+                    core.out.udp.use_it();
+                }
                 tracing::debug!(
                     target: "peerdma::path",
-                    qpn = %facts.qpn, peer = %facts.dest_qpn, dgid = ?facts.av.dgid,
-                    route = ?facts.route, "{}", core.why(&facts.av, facts.route)
+                    qpn = %context.qpn, peer = %context.dest_qpn, dgid = ?context.av.dgid,
+                    route = ?context.route, "{}", context.route.why(core.port.gids.contains(&context.av.dgid))
                 );
-                if let Route::Shm(vf) = facts.route {
-                    core.peers.prepare(vf);
+                if let Some(vf) = context.route.peer() {
+                    core.out.shm.prepare(vf);
                 }
-                if core.is_deaf && facts.route == Route::Udp {
+                if core.out.udp.is_deaf() && context.route.is_udp() {
                     tracing::warn!(
-                        target: "peerdma::udp", qpn = %facts.qpn,
+                        target: "peerdma::udp", qpn = %context.qpn,
                         "UDP port {} was taken when the NIC was opened: answers of other hosts come if its holder runs \
                          peerdma, and not if it is the kernel's rxe or another program",
                         core.config.udp_port
                     );
                 }
             }
-            let path_mtu = if facts.qp_type == QpType::Ud {
-                facts.path_mtu = core.port.active_mtu();
-                facts.path_mtu
+            let path_mtu = if context.qp_type == QpType::Ud {
+                context.path_mtu = core.port.active_mtu();
+                context.path_mtu
             } else {
-                facts.path_mtu
+                context.path_mtu
             };
-            entry.qp.set_path(core.path_caps(facts.route, path_mtu));
+            entry.qp.set_path(core.path_caps(context.route, path_mtu));
         }
         let under_way = self.publish_qp(id);
         self.make_ready(id);
@@ -401,11 +399,11 @@ impl Engine {
         if limit.kbps == 0 && (limit.max_burst > 0 || limit.typical_packet > 0) {
             refuse!(Invalid, "{WHO}: bursts and packets of a rate that is 0: {limit:?}");
         }
-        let Some(entry) = self.qps.get_mut(id).filter(|entry| !entry.facts.is_rss()) else {
+        let Some(entry) = self.qps.get_mut(id).filter(|entry| !entry.context.is_rss()) else {
             refuse!(Invalid, "{WHO}: there is no QP {} that sends", id.handle());
         };
         if let Err(error) = entry.qp.modify_rate_limit(limit) {
-            refuse!(Invalid, "{WHO}: QP {}: {error}", entry.facts.qpn);
+            refuse!(Invalid, "{WHO}: QP {}: {error}", entry.context.qpn);
         }
         self.make_ready(id);
         self.progress();
@@ -442,10 +440,10 @@ impl Engine {
     #[doc(alias = "ibv_query_qp")]
     pub fn query_qp(&self, id: QpId) -> Result<QpAttr> {
         match self.qps.get(id) {
-            Some(entry) if entry.facts.is_rss() => refuse!(
+            Some(entry) if entry.context.is_rss() => refuse!(
                 NotSupported,
                 "query_qp: QP {} spreads frames over work queues, and has no state",
-                entry.facts.qpn
+                entry.context.qpn
             ),
             Some(entry) => Ok(entry.qp.query()),
             None => refuse!(Invalid, "there is no QP {}", id.handle()),
@@ -474,28 +472,29 @@ impl Engine {
             refuse!(Invalid, "there is no QP {}", id.handle());
         };
         let under_way = self.publish_qp(id);
-        let facts = entry.facts;
-        self.core.clean_cqs(facts.qpn, facts.send_cq, facts.recv_cq);
-        self.core.mrs.windows.forget_qp(facts.qpn);
-        if let Some(xrcd) = facts.xrcd {
+        let context = entry.context;
+        self.core.clean_cqs(context.qpn, context.send_cq, context.recv_cq);
+        self.core.mrs.windows.forget_qp(context.qpn);
+        if let Some(xrcd) = context.xrcd {
             self.xrcd(xrcd)?.uses -= 1;
         } else {
             // A work queue sends nothing, and what spreads frames over some completes nothing.
-            for cq in [facts.send_cq, facts.recv_cq].into_iter().filter(|cq| *cq != CqId::NONE) {
+            for cq in [context.send_cq, context.recv_cq].into_iter().filter(|cq| *cq != CqId::NONE)
+            {
                 self.cq(cq)?.uses -= 1;
             }
-            if let Some(srq) = facts.srq {
+            if let Some(srq) = context.srq {
                 self.srq(srq)?.uses -= 1;
             }
-            self.pd(facts.pd)?.uses -= 1;
+            self.pd(context.pd)?.uses -= 1;
         }
-        match facts.role.as_deref() {
+        match context.role.as_deref() {
             Some(role) => self.release_role(role),
-            None if facts.qp_type == QpType::RawPacket => self.close_sender(),
+            None if context.qp_type == QpType::RawPacket => self.close_sender(),
             None => {}
         }
-        self.detach_comp_cntrs(&facts.cntrs);
-        self.drop_async_events(facts.ctx, EventSource::Qp(id));
+        self.detach_comp_cntrs(&context.cntrs);
+        self.drop_async_events(context.ctx, EventSource::Qp(id));
         Ok(under_way)
     }
 
@@ -581,7 +580,7 @@ impl Engine {
             let _ = self.destroy_rwq_table(id);
         }
         let qps: Vec<QpId> =
-            self.qps.iter().filter(|q| q.facts.ctx == ctx).map(|q| q.facts.id).collect();
+            self.qps.iter().filter(|q| q.context.ctx == ctx).map(|q| q.context.id).collect();
         for id in qps {
             self.leave_groups(id);
             if let Ok(more) = self.destroy_qp(id) {
@@ -647,12 +646,10 @@ impl Core {
     fn path_caps(&self, route: Route, path_mtu: Mtu) -> PathCaps {
         // A record takes at most half of its ring. If packets are recorded or tampered with, each
         // is one of a wire.
-        let segment = match route {
-            Route::Udp | Route::None => return PathCaps::wire(path_mtu),
-            _ if self.tap.is_some() || self.injected.is_some() => path_mtu.bytes(),
-            Route::Shm(_) => SHM_SEGMENT.min(self.config.ring_size as u32 / 4),
-            Route::Loopback => LOOPBACK_SEGMENT,
-        };
-        PathCaps::memory(path_mtu, segment)
+        match route.segment(self.config.ring_size) {
+            None => PathCaps::wire(path_mtu),
+            Some(_) if self.is_observed() => PathCaps::memory(path_mtu, path_mtu.bytes()),
+            Some(segment) => PathCaps::memory(path_mtu, segment),
+        }
     }
 }

@@ -1,77 +1,13 @@
-//! Completion counters: how many operations ended well, and how many in error, without a completion
-//! for each (`ibv_create_comp_cntr(3)`, `ibv_qp_attach_comp_cntr(3)`).
-//!
-//! A peer of this host may carry out READs and WRITEs here without this engine, which could not
-//! count them. So a QP with a counter for what its peer does is not open to that
-//! ([`QpCntrs::only_here`]).
+//! The calls on completion counters.
 
-use iba::{Access, CompCntrOps, QpState};
+use iba::{CompCntrOps, QpState};
 use transport::Ended;
 
 use super::Engine;
 use super::core::Core;
 use crate::ids::{CompCntrId, CtxId, QpId};
+use crate::objects::comp_cntr::{CompCntr, CompCntrEntry, CompCntrType, QpCntrs};
 use crate::refusal::{Result, refuse};
-
-/// What a counter adds up of operations that end well. Those in error it always counts one by one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[doc(alias = "ibv_comp_cntr_type")]
-#[expect(clippy::exhaustive_enums, reason = "libibverbs has two")]
-pub enum CompCntrType {
-    /// Work requests.
-    Wrs,
-    /// Their bytes, as `byte_len` of a completion has them.
-    Bytes,
-}
-
-/// Which of a counter's two values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "a counter has two values")]
-pub enum CompCntrEntry {
-    /// Of what ended well.
-    Comp,
-    /// Of what ended in error.
-    Err,
-}
-
-/// A completion counter.
-#[derive(Debug)]
-pub(crate) struct CompCntr {
-    pub(crate) ctx: CtxId,
-    kind: CompCntrType,
-    comp: u64,
-    err: u64,
-    /// For how many sets of operations it is attached.
-    uses: u32,
-}
-
-impl CompCntr {
-    fn value(&mut self, entry: CompCntrEntry) -> &mut u64 {
-        match entry {
-            CompCntrEntry::Comp => &mut self.comp,
-            CompCntrEntry::Err => &mut self.err,
-        }
-    }
-}
-
-/// The counters of one QP, each for operations that no other of them counts.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct QpCntrs(Vec<(CompCntrOps, CompCntrId)>);
-
-impl QpCntrs {
-    fn ops(&self) -> CompCntrOps {
-        self.0.iter().map(|(ops, _)| *ops).collect()
-    }
-
-    /// Rights of a peer that only this engine can serve, since it counts them.
-    pub(crate) fn only_here(&self) -> Access {
-        let ops = self.ops();
-        let mut rights = Access::empty();
-        rights.set(Access::REMOTE_READ, ops.contains(CompCntrOps::REMOTE_RDMA_READ));
-        rights.set(Access::REMOTE_WRITE, ops.contains(CompCntrOps::REMOTE_RDMA_WRITE));
-        rights
-    }
-}
 
 impl Engine {
     /// Creates a counter at zero.
@@ -86,8 +22,7 @@ impl Engine {
         if self.core.comp_cntrs.len() >= max as usize {
             refuse!(NoMemory, "create_comp_cntr: max_comp_cntr is {max}");
         }
-        let cntr = CompCntr { ctx, kind, comp: 0, err: 0, uses: 0 };
-        Ok(self.core.comp_cntrs.insert(cntr).into())
+        Ok(self.core.comp_cntrs.insert(CompCntr::new(ctx, kind)).into())
     }
 
     /// Destroys a counter that is attached to no QP.
@@ -160,10 +95,10 @@ impl Engine {
         let Some(entry) = self.qps.get_mut(qp) else {
             refuse!(Invalid, "there is no QP {}", qp.handle());
         };
-        if entry.facts.ctx != ctx {
+        if entry.context.ctx != ctx {
             refuse!(Invalid, "attach_comp_cntr: the counter is of another context than the QP");
         }
-        let taken = entry.facts.cntrs.ops().intersection(ops);
+        let taken = entry.context.cntrs.ops().intersection(ops);
         if !taken.is_empty() {
             refuse!(
                 Busy,
@@ -175,14 +110,14 @@ impl Engine {
         if !matches!(state, QpState::Reset | QpState::Init) {
             refuse!(Invalid, "attach_comp_cntr: the QP is in {state:?}, and not in RESET or INIT");
         }
-        entry.facts.cntrs.0.push((ops, id));
+        entry.context.cntrs.attach(ops, id);
         self.comp_cntr(id)?.uses += 1;
         Ok(())
     }
 
     /// Takes the counters off a QP that goes away.
     pub(crate) fn detach_comp_cntrs(&mut self, cntrs: &QpCntrs) {
-        for (_, id) in &cntrs.0 {
+        for id in cntrs.ids() {
             if let Some(cntr) = self.core.comp_cntrs.get_mut(id.index()) {
                 cntr.uses -= 1;
             }
@@ -201,13 +136,9 @@ impl Core {
     /// Counts an operation of a QP that ended.
     #[inline]
     pub(crate) fn count_ended(&mut self, cntrs: &QpCntrs, op: CompCntrOps, ended: Ended) {
-        let Some((_, id)) = cntrs.0.iter().find(|(ops, _)| ops.contains(op)) else { return };
-        let Some(cntr) = self.comp_cntrs.get_mut(id.index()) else { return };
-        let (value, amount) = match (ended, cntr.kind) {
-            (Ended::InError, _) => (&mut cntr.err, 1),
-            (Ended::Well { .. }, CompCntrType::Wrs) => (&mut cntr.comp, 1),
-            (Ended::Well { bytes }, CompCntrType::Bytes) => (&mut cntr.comp, bytes.into()),
-        };
-        *value = value.wrapping_add(amount);
+        let cntr = cntrs.of(op).and_then(|id| self.comp_cntrs.get_mut(id.index()));
+        if let Some(cntr) = cntr {
+            cntr.count(ended);
+        }
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::mem;
 
-use iba::{EventType, Gid, Mtu};
+use iba::{Av, EventType, Gid, Mtu, Qpn};
 use slab::Slab;
 use transport::Time;
 use transport::env::Completion;
 use transport::wr::RecvWr;
+use wire::Headers;
+use wire::grh::Grh;
 
-use super::comp_cntr::CompCntr;
 use super::cq::{Armed, Cq};
 use super::dm_budget::DmBudget;
 use super::events::EventQueue;
@@ -18,20 +19,18 @@ use super::faults::Faults;
 use super::injected::Injected;
 use super::mr::MrTable;
 use super::multicast::Group;
-use super::peers::Peers;
 use super::pinned::Pins;
 use super::raw::Raw;
-use super::sources::Sources;
-use super::table::Table;
 use super::tap::Tap;
 use super::tm::TagList;
-use super::udp::UdpQueue;
 use super::xrc::{SrqXrc, Xrcd};
 use crate::attr::DeviceAttr;
+use crate::carrier::{Route, Senders};
 use crate::clock::Clock;
 use crate::config::NicConfig;
 use crate::counters::Counters;
 use crate::ids::{ChannelId, CqId, CtxId, PdId, QpId, SrqId};
+use crate::objects::comp_cntr::CompCntr;
 
 /// An open device, as one program part holds it.
 #[derive(Debug)]
@@ -165,26 +164,12 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     /// Who asks exporters of other processes where their buffers went.
     pub(crate) faults: Faults,
-    pub(crate) loopback: VecDeque<super::payload::LoopPacket>,
-    pub(crate) peers: Peers,
-    /// What peers may touch without our engine; `None` where the configuration forbids it.
-    pub(crate) table: Option<Table>,
-    pub(crate) udp: UdpQueue,
-    /// Whether the kernel gave us a packet that is another process's.
-    pub(crate) missteered: bool,
-    /// Whether somebody else has the UDP port: what comes from other hosts reaches this process by
-    /// way of its holder, or not.
-    pub(crate) is_deaf: bool,
-    /// Whether a QP was ever connected over UDP.
-    pub(crate) uses_udp: bool,
-    /// Who much comes from.
-    pub(crate) sources: Sources,
+    /// The sending halves of the carriers.
+    pub(crate) out: Senders,
     /// When events that are held back come at the latest.
     pub(crate) moderated: Vec<(Time, CqId)>,
     /// Datagrams for QP 1 that wait for the communication manager.
     pub(crate) gsi: VecDeque<super::cm::Arrived>,
-    /// Whether a packet waits in its ring for the program to post a receive.
-    pub(crate) holding: bool,
     /// Records every packet, if the configuration names a file for it.
     pub(crate) tap: Option<Box<Tap>>,
     /// What goes wrong, if the configuration names a plan for it.
@@ -204,6 +189,24 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// The carrier for packets to a QP at an address.
+    #[inline]
+    pub(crate) fn route(&self, av: &Av, dest: Qpn) -> Route {
+        Route::to(av, dest, &self.port.gids, self.vf, self.config.force_udp)
+    }
+
+    /// The global route header that a datagram between two processes of this host would have
+    /// carried.
+    pub(crate) fn grh(&self, av: &Av, headers: &Headers, length: u32) -> [u8; 40] {
+        let src = self.port.gids.get(usize::from(av.sgid_index)).copied().unwrap_or_default();
+        let payload =
+            8 + headers.len() as u32 + length.next_multiple_of(4) + wire::icrc::LEN as u32;
+        let hop_limit = if av.hop_limit == 0 { 64 } else { av.hop_limit };
+        let (src, dst) = (src.to_ip(), av.dgid.to_ip());
+        Grh::new(src, dst, av.traffic_class, hop_limit, payload as u16)
+            .map_or([0; 40], |grh| grh.to_bytes())
+    }
+
     /// Looks at the clock, if packets came since.
     #[inline]
     pub(crate) fn catch_up(&mut self, clock: &Clock) {
@@ -220,7 +223,7 @@ impl Core {
 
     /// Puts a completion on a CQ.
     #[inline]
-    pub(crate) fn complete_on(&mut self, id: CqId, qpn: iba::Qpn, completion: &Completion) {
+    pub(crate) fn complete_on(&mut self, id: CqId, qpn: Qpn, completion: &Completion) {
         let now = self.now.as_nanos();
         let Some(cq) = self.cqs.get_mut(id.index()) else { return };
         let was_overrun = cq.overrun;
@@ -301,7 +304,7 @@ impl Core {
     }
 
     /// Removes what a QP left on its CQs.
-    pub(crate) fn clean_cqs(&mut self, qpn: iba::Qpn, send: CqId, recv: CqId) {
+    pub(crate) fn clean_cqs(&mut self, qpn: Qpn, send: CqId, recv: CqId) {
         for id in [send, recv] {
             if let Some(cq) = self.cqs.get_mut(id.index()) {
                 cq.clean(qpn);

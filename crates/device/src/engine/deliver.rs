@@ -5,21 +5,22 @@ use link::udp::Payloads;
 use transport::env::Rx;
 use umem::Pieces;
 use wire::grh::Grh;
-use wire::icrc::{Flow, IcrcError, Verifier};
+use wire::icrc::{Flow, IcrcError};
 use wire::{Headers, Position};
 
-use super::alike::{MOST_JOINED, count_alike};
 use super::core::Core;
-use super::env::{QpEnv, Route};
+use super::env::QpEnv;
 use super::injected::{Receiver, deliver_injected};
 use super::multicast::{deliver_to_group, is_for_group};
-use super::payload::{Cut, InPayload};
-use super::peers::{About, Forwarded};
-use super::qp::{QpTable, vf_of};
 use super::short::datagram::deliver_short;
-use super::udp::ecn;
+use crate::carrier::About;
+use crate::carrier::shm::Forwarded;
+use crate::carrier::udp::alike::{MOST_JOINED, count_alike};
+use crate::carrier::udp::{Intake, ecn};
 use crate::clock::Clock;
 use crate::ids::QpId;
+use crate::payload::{Cut, InPayload};
+use crate::qp::{QpTable, vf_of};
 
 /// Who sent a packet, to be compared with the peer a QP is connected to.
 #[derive(Clone, Copy, Debug)]
@@ -78,19 +79,19 @@ pub(super) fn flow_of(core: &mut Core, about: &About, count: usize) -> Option<Fl
 pub(super) fn deliver_train(
     core: &mut Core,
     qps: &mut QpTable,
-    verifier: &mut Verifier,
+    intake: &mut Intake,
     clock: &Clock,
     about: &About,
     train: &link::udp::Train<'_>,
     touched: &mut Vec<QpId>,
 ) {
     let Some(flow) = flow_of(core, about, train.len()) else { return };
-    verifier.begin_train(&flow);
+    intake.verifier.begin_train(&flow);
     let mut rest = train.payloads();
     let mut took = false;
     while rest.len() > 0 {
         let arrival = Arrival { way: Way::Socket, about, flow: &flow, clock };
-        let id = deliver_datagram(core, qps, verifier, arrival, &mut rest);
+        let id = deliver_datagram(core, qps, intake, arrival, &mut rest);
         // They are mostly for one QP.
         if id.is_some() && touched.last() != id.as_ref() {
             touched.extend(id);
@@ -99,7 +100,7 @@ pub(super) fn deliver_train(
     }
     // Who shares a port with others has none to himself.
     if took && !train.by_inlet && about.src.port() != about.dst.port() {
-        core.sources.count(about.src, about.dst.ip());
+        intake.came_from(about.src, about.dst.ip());
     }
 }
 
@@ -114,8 +115,8 @@ fn joinable(core: &Core, qps: &mut QpTable, arrival: Arrival<'_>, headers: &Head
         return 0;
     }
     let Some(entry) = qps.by_number(headers.bth.dest_qp) else { return 0 };
-    let is_from_peer = entry.facts.route == Route::Udp
-        && entry.facts.av.dgid == iba::Gid::from(arrival.about.src.ip());
+    let is_from_peer = entry.context.route.is_udp()
+        && entry.context.av.dgid == iba::Gid::from(arrival.about.src.ip());
     if is_from_peer { entry.qp.joinable(headers) } else { 0 }
 }
 
@@ -123,7 +124,7 @@ fn joinable(core: &Core, qps: &mut QpTable, arrival: Arrival<'_>, headers: &Head
 pub(super) fn deliver_datagram(
     core: &mut Core,
     qps: &mut QpTable,
-    verifier: &mut Verifier,
+    intake: &mut Intake,
     arrival: Arrival<'_>,
     datagrams: &mut Payloads<'_>,
 ) -> Option<QpId> {
@@ -135,7 +136,7 @@ pub(super) fn deliver_datagram(
         return None;
     }
     let About { src, dst, .. } = about;
-    let verified = verifier.verify(flow, bytes);
+    let verified = intake.verifier.verify(flow, bytes);
     if core.tap.is_some() && (way == Way::Forwarded || is_for(core.vf, bytes)) {
         core.tap_datagram(about, verified.as_ref().map_or(0, |(_, id)| *id), bytes);
     }
@@ -178,10 +179,10 @@ pub(super) fn deliver_datagram(
     };
     let vf = vf_of(headers.bth.dest_qp);
     if vf != core.vf && !to_group && headers.bth.dest_qp.value() > 1 && way == Way::Socket {
-        match core.peers.forward(core.now, vf, about, bytes) {
+        match core.out.shm.forward(core.now, vf, about, bytes) {
             Forwarded::Yes => {
                 core.counters.forwarded_packets += 1;
-                core.missteered = true;
+                intake.was_missteered();
             }
             Forwarded::NoRoom => core.counters.dropped_packets += 1,
             Forwarded::NoSuchProcess => {
@@ -194,7 +195,7 @@ pub(super) fn deliver_datagram(
     }
     let packets = match joinable(core, qps, arrival, &headers).min(MOST_JOINED) {
         most @ 2.. if !marked => {
-            count_alike(verifier, flow, (bytes, id), &headers, datagrams, most)
+            count_alike(&mut intake.verifier, flow, (bytes, id), &headers, datagrams, most)
         }
         _ => 1,
     };
@@ -276,24 +277,23 @@ pub(super) fn deliver_now(
         tracing::debug!(target: "peerdma::drop", qpn = %dest, ?sender, "no such QP");
         return None;
     };
-    let facts = &entry.facts;
-    let from_peer = !facts.qp_type.is_connected()
-        || match (facts.route, sender) {
-            (Route::Loopback, Sender::Own(qpn)) => qpn == facts.dest_qpn,
-            (Route::Shm(vf), Sender::Process(from, qpn)) => vf == from && qpn == facts.dest_qpn,
-            (Route::Udp, Sender::Host(gid)) => gid == facts.av.dgid,
-            _ => false,
+    let context = &entry.context;
+    let from_peer = !context.qp_type.is_connected()
+        || match sender {
+            Sender::Own(qpn) => context.route.is_loopback() && qpn == context.dest_qpn,
+            Sender::Process(vf, qpn) => context.route.peer() == Some(vf) && qpn == context.dest_qpn,
+            Sender::Host(gid) => context.route.is_udp() && gid == context.av.dgid,
         };
     if !from_peer {
         core.counters.rx_wrong_source += 1;
         tracing::debug!(target: "peerdma::drop", qpn = %dest, ?sender, "not this QP's peer");
         return None;
     }
-    let id = facts.id;
+    let id = context.id;
     let now = core.now;
-    if !core.select_srq(&mut entry.facts, rx.headers) {
+    if !core.select_srq(&mut entry.context, rx.headers) {
         return None;
     }
-    entry.qp.handle_packet(&mut QpEnv::new(core, &mut entry.facts), now, rx);
+    entry.qp.handle_packet(&mut QpEnv::new(core, &mut entry.context), now, rx);
     Some(id)
 }

@@ -67,15 +67,15 @@ impl Engine {
         if looked_at_udp.is_some_and(|at| now.since(at) < EVERY) {
             return true;
         }
-        let are_ours = self.receivers.udp.iter().all(|udp| udp.look().is_ok());
+        let are_ours = self.receivers.udp.has_descriptors();
         self.descriptors.looked_at_udp = are_ours.then_some(now);
         are_ours
     }
 
     fn has_descriptors(&mut self) -> bool {
-        let peers = &self.core.peers;
+        let peers = &self.core.out.shm;
         let next = self.descriptors.next;
-        let inbounds = self.receivers.inbounds.iter().map(Inbound::look);
+        let inbounds = self.receivers.shm.iter().map(Inbound::look);
         let others = inbounds.chain(peers.outbounds().map(Outbound::look));
         let mut seen = 0;
         let are_ours = others.skip(next).take(PEERS).all(|look| {
@@ -87,6 +87,6 @@ impl Engine {
             && peers.waits().look().is_ok()
             && peers.claim.iter().all(|claim| claim.look().is_ok())
             && self.cm.directory.iter().all(|directory| directory.look().is_ok())
-            && self.receivers.udp.iter().all(|udp| udp.look().is_ok())
+            && self.receivers.udp.has_descriptors()
     }
 }

@@ -1,6 +1,6 @@
 //! What one QP sees of the engine during a call.
 
-use iba::{Access, Av, CompCntrOps, Mtu, QpEvent, QpType, Qpn, RKey, SendFlags, WcFlags, WcStatus};
+use iba::{Access, Av, CompCntrOps, QpEvent, Qpn, RKey, SendFlags, WcStatus};
 use smallvec::SmallVec;
 use transport::env::{
     AtomicOp, Completion, Counter, Direct, Env, LocalError, OneSided, RemoteError, Rx, Side,
@@ -8,115 +8,41 @@ use transport::env::{
 };
 use transport::tm::Taken;
 use transport::wr::{Bind, Sge};
-use transport::{Account, Ended, Short, Time};
+use transport::{Account, Ended, Short};
 use wire::{Headers, Opcode};
 
-use super::comp_cntr::QpCntrs;
 use super::core::{Core, EventSource};
-use super::direct::Parties;
-use super::payload::{
-    Gather, InPayload, LoopPacket, LoopPayload, Part, check_readable, for_each_sge, in_one_piece,
-    local_fault, remote_fault,
-};
-use super::peers::{MAX_PREFIX, PushError, Record, RingPosition, write_prefix};
 use super::present::BroughtIn;
-use super::raw::Role;
 use super::short::Prefix;
-use super::udp::ecn;
-use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
-
-/// What the engine knows of a QP beside its protocol state.
-#[derive(Clone, Debug)]
-pub(crate) struct QpFacts {
-    pub(crate) id: QpId,
-    pub(crate) qpn: Qpn,
-    pub(crate) qp_type: QpType,
-    pub(crate) ctx: CtxId,
-    /// The domain of what peers name. The lists of the program's requests have one of their own
-    /// ([`QpFacts::pd_of`]).
-    pub(crate) pd: PdId,
-    /// That of a shared queue which its receives are taken from.
-    pub(crate) srq_pd: Option<PdId>,
-    /// Whether that queue matches tags.
-    pub(crate) has_tags: bool,
-    pub(crate) send_cq: CqId,
-    pub(crate) recv_cq: CqId,
-    pub(crate) srq: Option<SrqId>,
-    /// The domain of a receiving QP of XRC, whose other objects are those of the queue last named.
-    pub(crate) xrcd: Option<XrcdId>,
-    pub(crate) cookie: u64,
-    /// Who counts its operations.
-    pub(crate) cntrs: QpCntrs,
-    /// Contexts and cookies of further handles of a receiving QP of XRC.
-    pub(crate) others: Vec<(CtxId, u64)>,
-    pub(crate) dest_qpn: Qpn,
-    pub(crate) av: Av,
-    pub(crate) path_mtu: Mtu,
-    pub(crate) route: Route,
-    /// Which QP of this NIC in this process it is, from 1 in the order of creation.
-    pub(crate) ordinal: u64,
-    /// The work request that packets are sent for.
-    pub(crate) wr_id: u64,
-    /// Where in the ring to the peer the last packet ends.
-    pub(crate) ring_position: RingPosition,
-    /// Whether the peer had yet to take that packet when a timer last fired.
-    pub(crate) peer_is_behind: bool,
-    /// Whether a receive completed that the program was not yet given the chance to answer.
-    pub(crate) has_received: bool,
-    /// What the completions of its receives say beside what the message says.
-    pub(crate) recv_flags: WcFlags,
-    /// How often in a row the program answered what it received at once ([`super::late_acks`]).
-    pub(crate) answers_in_a_row: u8,
-    /// What it is if not a QP with two queues.
-    pub(crate) role: Option<Box<Role>>,
-    /// Since when packets have met no receive, of an unreliable QP.
-    pub(crate) starved_since: Option<Time>,
-}
-
-impl QpFacts {
-    /// The domain of the lists of a side's requests. Receives of a shared queue are in the queue's
-    /// (IBA 10.2.9), and so are the READs that it makes of tagged messages: a QP over such a queue
-    /// has no sends of the program.
-    #[inline]
-    fn pd_of(&self, side: Side) -> PdId {
-        match (side, self.srq_pd) {
-            (Side::Recv, Some(pd)) => pd,
-            (Side::Send, Some(pd)) if self.has_tags => pd,
-            _ => self.pd,
-        }
-    }
-}
-
-/// Which carrier takes a QP's packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Route {
-    /// Not connected.
-    None,
-    /// Within this process.
-    Loopback,
-    /// To another process of this host.
-    Shm(u16),
-    /// Over the network.
-    Udp,
-}
+use crate::carrier::Route;
+use crate::carrier::loopback::{LoopPacket, LoopPayload};
+use crate::carrier::shm::PushError;
+use crate::carrier::shm::direct::Parties;
+use crate::carrier::shm::record::{MAX_PREFIX, Record, write_prefix};
+use crate::carrier::udp::ecn;
+use crate::ids::PdId;
+use crate::payload::{
+    Gather, InPayload, Part, check_readable, for_each_sge, in_one_piece, local_fault, remote_fault,
+};
+use crate::qp::QpContext;
 
 /// The environment of one QP.
 pub(crate) struct QpEnv<'a, 'p> {
     pub(crate) core: &'a mut Core,
-    pub(crate) facts: &'a mut QpFacts,
+    pub(crate) context: &'a mut QpContext,
     pub(crate) payload: core::marker::PhantomData<&'p ()>,
 }
 
 impl<'a> QpEnv<'a, '_> {
-    pub(crate) fn new(core: &'a mut Core, facts: &'a mut QpFacts) -> Self {
-        Self { core, facts, payload: core::marker::PhantomData }
+    pub(crate) fn new(core: &'a mut Core, context: &'a mut QpContext) -> Self {
+        Self { core, context, payload: core::marker::PhantomData }
     }
 
     /// The protection domain in which a packet takes its bytes.
     fn pd_for(&self, source: &Source<'_>) -> PdId {
         match *source {
-            Source::Remote { rkey, .. } => self.core.answering_pd(self.facts, rkey),
-            _ => self.facts.pd,
+            Source::Remote { rkey, .. } => self.core.answering_pd(self.context, rkey),
+            _ => self.context.pd,
         }
     }
 
@@ -127,7 +53,7 @@ impl<'a> QpEnv<'a, '_> {
 
     /// A copy is needed where the work request completes before the packet has arrived.
     fn loop_payload(&self, source: &Source<'_>) -> Result<LoopPayload, TransmitError> {
-        let by_reference = self.facts.qp_type.is_reliable();
+        let by_reference = self.context.qp_type.is_reliable();
         match *source {
             Source::Empty => Ok(LoopPayload::Bytes(SmallVec::new())),
             Source::Bytes(bytes) => Ok(LoopPayload::Bytes(SmallVec::from_slice(bytes))),
@@ -136,7 +62,7 @@ impl<'a> QpEnv<'a, '_> {
                 let mut bytes: SmallVec<[u8; 64]> = SmallVec::new();
                 for_each_sge(
                     &self.core.mrs,
-                    self.facts.pd,
+                    self.context.pd,
                     sges,
                     offset,
                     length,
@@ -160,7 +86,7 @@ impl<'a> QpEnv<'a, '_> {
                     .core
                     .mrs
                     .remote(
-                        self.core.answering_pd(self.facts, rkey),
+                        self.core.answering_pd(self.context, rkey),
                         rkey,
                         addr,
                         u64::from(length),
@@ -215,12 +141,12 @@ impl<'a> QpEnv<'a, '_> {
         grh: Option<[u8; 40]>,
     ) -> Result<(), TransmitError> {
         let payload = self.loop_payload(source)?;
-        self.core.loopback.push_back(LoopPacket {
+        self.core.out.loopback.push(LoopPacket {
             headers: *headers,
             payload,
             length: source.len(),
             skipped,
-            source: self.facts.qpn,
+            source: self.context.qpn,
             grh,
         });
         Ok(())
@@ -234,7 +160,8 @@ impl<'a> QpEnv<'a, '_> {
         skipped: Skipped,
         grh: Option<&[u8; 40]>,
     ) -> Result<(), TransmitError> {
-        let record = Record { headers, length: source.len(), skipped, grh, source: self.facts.qpn };
+        let record =
+            Record { headers, length: source.len(), skipped, grh, source: self.context.qpn };
         let mut prefix = [0; MAX_PREFIX];
         let size = write_prefix(&mut prefix, &record);
         self.push_shm(vf, &prefix[..size], source, record.length)
@@ -250,8 +177,8 @@ impl<'a> QpEnv<'a, '_> {
         length: u32,
     ) -> Result<(), TransmitError> {
         let pd = self.pd_for(source);
-        let Core { peers, mrs, .. } = &mut *self.core;
-        let pushed = peers.push_after(vf, prefix, length as usize, |room| match *source {
+        let Core { out, mrs, .. } = &mut *self.core;
+        let pushed = out.shm.push_after(vf, prefix, length as usize, |room| match *source {
             Source::Empty => Ok(()),
             Source::Bytes(bytes) => {
                 // The ring's own page is not there: no fault of the program's memory.
@@ -276,17 +203,17 @@ impl<'a> QpEnv<'a, '_> {
         });
         match pushed {
             Ok(position) => {
-                self.facts.ring_position = position;
+                self.context.ring_position = position;
                 self.core.counters.tx_shm_packets += 1;
                 Ok(())
             }
             // A slow receiver slows its senders, as priority flow control does; one that stopped
             // does not stop those who may drop.
             Err(PushError::Full) => {
-                let may_drop = !self.facts.qp_type.is_reliable();
-                if !may_drop || !self.core.peers.is_stalled(vf, self.core.now) {
+                let may_drop = !self.context.qp_type.is_reliable();
+                if !may_drop || !self.core.out.shm.is_stalled(vf, self.core.now) {
                     // Until the peer took what fills the ring it has not had the chance to answer.
-                    self.facts.ring_position = self.core.peers.position(vf);
+                    self.context.ring_position = self.core.out.shm.position(vf);
                     return Err(TransmitError::Blocked);
                 }
                 self.count(Counter::DroppedPacket);
@@ -315,7 +242,7 @@ impl<'a> QpEnv<'a, '_> {
     /// The same of all packets but notifications.
     #[inline]
     pub(super) fn traffic_class_of_any(&self, asked: u8) -> u8 {
-        let tells = self.core.config.ecn && self.facts.qp_type.is_connected();
+        let tells = self.core.config.ecn && self.context.qp_type.is_connected();
         if tells && asked & ecn::MASK == 0 { asked | ecn::ECT_0 } else { asked }
     }
 
@@ -330,7 +257,7 @@ impl<'a> QpEnv<'a, '_> {
     ) -> Result<u32, TransmitError> {
         let pd = self.pd_for(source);
         let av = &Av { traffic_class: self.traffic_class(av, headers), ..*av };
-        let Core { udp, mrs, port, .. } = &mut *self.core;
+        let Core { out, mrs, port, .. } = &mut *self.core;
         let length = source.len() / packets;
         let Some(sgid) = port.gids.get(usize::from(av.sgid_index)) else {
             self.count(Counter::DroppedPacket);
@@ -340,7 +267,7 @@ impl<'a> QpEnv<'a, '_> {
         // `fill`.
         let whole = if packets > 1 { in_one_piece(mrs, pd, source) } else { None };
         let gather = Gather { mrs, pd, source: *source, whole };
-        udp.push_run(*sgid, av, headers, length, packets, gather)
+        out.udp.push_run(*sgid, av, headers, length, packets, gather)
     }
 }
 
@@ -353,12 +280,12 @@ impl QpEnv<'_, '_> {
         skipped: Skipped,
     ) -> Result<(), TransmitError> {
         match to {
-            To::Peer => match self.facts.route {
+            To::Peer => match self.context.route {
                 Route::None => Ok(()),
                 Route::Loopback => self.send_loopback(headers, source, skipped, None),
                 Route::Shm(vf) => self.send_shm(vf, headers, source, skipped, None),
                 Route::Udp => {
-                    let av = self.facts.av;
+                    let av = self.context.av;
                     self.send_udp(&av, headers, source, 1).map(|_| ())
                 }
             },
@@ -502,7 +429,7 @@ impl QpEnv<'_, '_> {
         payload: &InPayload<'_>,
         skip: u32,
     ) -> Result<(), LocalError> {
-        let (mrs, pd) = (&self.core.mrs, self.facts.pd_of(side));
+        let (mrs, pd) = (&self.core.mrs, self.context.pd_of(side));
         let mut from = u64::from(skip);
         for_each_sge(
             mrs,
@@ -544,11 +471,11 @@ impl<'p> Env for QpEnv<'_, 'p> {
     ) -> Result<u32, TransmitError> {
         // Who records packets or tampers with them sees each.
         let is_plain = self.core.tap.is_none() && self.core.injected.is_none();
-        if self.facts.route != Route::Udp || !is_plain {
+        if !self.context.route.is_udp() || !is_plain {
             let first = source.part(0, source.len() / packets);
             return self.transmit(To::Peer, headers, first, Skipped::default()).map(|()| 1);
         }
-        let av = self.facts.av;
+        let av = self.context.av;
         self.with_payload(&source, |env| env.send_udp(&av, headers, &source, packets))
     }
 
@@ -562,10 +489,10 @@ impl<'p> Env for QpEnv<'_, 'p> {
     ) -> Result<(), TransmitError> {
         // Who records packets or tampers with them sees headers.
         let is_plain = self.core.tap.is_none() && self.core.injected.is_none();
-        match self.facts.route {
+        match self.context.route {
             Route::Udp if is_plain => self.send_datagram(packet, dest, source, length),
             Route::Shm(vf) if is_plain => {
-                let prefix = Prefix::new(packet, self.facts.qpn, dest, length);
+                let prefix = Prefix::new(packet, self.context.qpn, dest, length);
                 self.push_shm(vf, prefix.bytes(), &source, length)
             }
             _ => self.transmit(To::Peer, &packet.headers(dest, length), source, Skipped::default()),
@@ -581,26 +508,30 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     fn of_request(&mut self, wr_id: u64) {
-        self.facts.wr_id = wr_id;
+        self.context.wr_id = wr_id;
     }
 
     fn peer_is_behind(&self) -> bool {
-        self.facts.peer_is_behind
+        self.context.peer_is_behind
     }
 
     fn one_sided(&mut self, op: &OneSided<'_>) -> Direct {
-        let Route::Shm(vf) = self.facts.route else { return Direct::Declined };
+        let Some(vf) = self.context.route.peer() else { return Direct::Declined };
         // A plan is about packets.
         if self.core.injected.is_some() {
             return Direct::Declined;
         }
-        let Core { peers, mrs, counters, table, .. } = &mut *self.core;
+        let Core { out, mrs, counters, .. } = &mut *self.core;
+        let peers = &mut out.shm;
         // What an unreliable QP sent before may still lie in the ring: nothing may overtake it.
-        let unreliable = !self.facts.qp_type.is_reliable();
-        if table.is_none() || (unreliable && peers.is_behind(vf, self.facts.ring_position)) {
+        let unreliable = !self.context.qp_type.is_reliable();
+        if peers.table().is_none()
+            || (unreliable && peers.is_behind(vf, self.context.ring_position))
+        {
             return Direct::Declined;
         }
-        let parties = Parties { own: self.facts.qpn, peer: self.facts.dest_qpn, pd: self.facts.pd };
+        let parties =
+            Parties { own: self.context.qpn, peer: self.context.dest_qpn, pd: self.context.pd };
         let outcome = peers.one_sided(vf, mrs, parties, op);
         if outcome == Direct::Done {
             counters.direct_operations += 1;
@@ -610,13 +541,13 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     fn is_direct(&self, op: &OneSided<'_>) -> bool {
-        let Route::Shm(vf) = self.facts.route else { return false };
-        let Core { peers, table, injected, .. } = &*self.core;
-        injected.is_none() && table.is_some() && peers.is_direct(vf, op.rkey)
+        let Some(vf) = self.context.route.peer() else { return false };
+        let Core { out, injected, .. } = &*self.core;
+        injected.is_none() && out.shm.is_direct(vf, op.rkey)
     }
 
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), LocalError> {
-        self.core.mrs.check_local(self.facts.pd_of(Side::Send), sges, access)
+        self.core.mrs.check_local(self.context.pd_of(Side::Send), sges, access)
     }
 
     fn scatter(
@@ -666,8 +597,8 @@ impl<'p> Env for QpEnv<'_, 'p> {
         if self.is_refused_by_plan() {
             return Err(RemoteError::Access);
         }
-        self.core.mrs.windows.check_qp(rkey, self.facts.qpn)?;
-        self.core.mrs.check_remote(self.facts.pd, rkey, addr, u64::from(length), access)
+        self.core.mrs.windows.check_qp(rkey, self.context.qpn)?;
+        self.core.mrs.check_remote(self.context.pd, rkey, addr, u64::from(length), access)
     }
 
     fn write_remote(
@@ -680,7 +611,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
             return Err(RemoteError::Access);
         }
         let length = payload.len();
-        let (pd, need) = (self.facts.pd, Access::REMOTE_WRITE);
+        let (pd, need) = (self.context.pd, Access::REMOTE_WRITE);
         self.with_present((rkey, addr, u64::from(length)), |core| {
             let (umem, offset) = core.mrs.remote(pd, rkey, addr, u64::from(length), need)?;
             payload.copy_to(0, length, umem, offset).map_err(|error| match error {
@@ -694,7 +625,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
         if !addr.is_multiple_of(8) {
             return Err(RemoteError::Misaligned);
         }
-        let (pd, need) = (self.facts.pd, Access::REMOTE_ATOMIC);
+        let (pd, need) = (self.context.pd, Access::REMOTE_ATOMIC);
         self.with_present((rkey, addr, 8), |core| {
             let (umem, offset) = core.mrs.remote(pd, rkey, addr, 8, need)?;
             match op {
@@ -708,7 +639,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
     fn invalidate(&mut self, rkey: RKey) -> Result<(), RemoteError> {
         // Only memory windows and fast-registered regions can be invalidated (IBA 10.6.5), and the
         // latter are the kernel's.
-        self.core.mrs.windows.invalidate(self.facts.pd, self.facts.qpn, rkey)
+        self.core.mrs.windows.invalidate(self.context.pd, self.context.qpn, rkey)
     }
 
     fn flush(
@@ -717,8 +648,8 @@ impl<'p> Env for QpEnv<'_, 'p> {
         range: Option<(u64, u32)>,
         access: Access,
     ) -> Result<(), RemoteError> {
-        self.core.mrs.windows.check_qp(rkey, self.facts.qpn)?;
-        let pd = self.facts.pd;
+        self.core.mrs.windows.check_qp(rkey, self.context.qpn)?;
+        let pd = self.context.pd;
         match range {
             Some((addr, length)) => {
                 self.core.mrs.check_remote(pd, rkey, addr, u64::from(length), access)?;
@@ -732,7 +663,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     fn bind(&mut self, bind: &Bind) -> Result<(), LocalError> {
-        let (pd, qpn) = (self.facts.pd, self.facts.qpn);
+        let (pd, qpn) = (self.context.pd, self.context.qpn);
         self.core.mrs.bind(pd, qpn, bind).map_err(|why| {
             tracing::info!(target: "peerdma::refusal", "bind_mw: window {}: {why}", bind.window);
             LocalError::Protection
@@ -740,26 +671,26 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     fn take_srq(&mut self, rx: &Rx<'_, InPayload<'p>>) -> Option<Taken> {
-        self.facts.srq.and_then(|srq| self.core.take_srq_for(srq, rx))
+        self.context.srq.and_then(|srq| self.core.take_srq_for(srq, rx))
     }
 
     #[inline]
     fn complete(&mut self, mut completion: Completion) {
         let id = match completion.side {
-            Side::Send => self.facts.send_cq,
+            Side::Send => self.context.send_cq,
             Side::Recv => {
-                self.facts.has_received = true;
+                self.context.has_received = true;
                 if completion.status == WcStatus::Success {
-                    completion.flags |= self.facts.recv_flags;
+                    completion.flags |= self.context.recv_flags;
                 }
-                self.facts.recv_cq
+                self.context.recv_cq
             }
         };
-        self.core.complete_on(id, self.facts.qpn, &completion);
+        self.core.complete_on(id, self.context.qpn, &completion);
     }
 
     fn ended(&mut self, op: CompCntrOps, ended: Ended) {
-        self.core.count_ended(&self.facts.cntrs, op, ended);
+        self.core.count_ended(&self.context.cntrs, op, ended);
     }
 
     fn account(&mut self, account: &Account) {
@@ -767,16 +698,16 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     fn event(&mut self, event: QpEvent) {
-        let source = EventSource::Qp(self.facts.id);
-        let first = (self.facts.ctx, self.facts.cookie);
-        for &(ctx, cookie) in std::iter::once(&first).chain(&self.facts.others) {
+        let source = EventSource::Qp(self.context.id);
+        let first = (self.context.ctx, self.context.cookie);
+        for &(ctx, cookie) in std::iter::once(&first).chain(&self.context.others) {
             self.core.raise(ctx, event.into(), source, cookie);
         }
     }
 
     fn count(&mut self, counter: Counter) {
         self.core.counters.add(counter);
-        tell_of_drop(self.facts.qpn, counter);
+        tell_of_drop(self.context.qpn, counter);
     }
 }
 

@@ -10,8 +10,10 @@ use transport::env::{Reason, Side};
 
 use super::Engine;
 use super::core::Core;
-use super::env::{QpEnv, QpFacts, Route};
+use super::env::QpEnv;
+use crate::carrier::Route;
 use crate::ids::SrqId;
+use crate::qp::QpContext;
 
 /// Failures that are remembered.
 const MAX_REMEMBERED: usize = 256;
@@ -44,9 +46,9 @@ impl QpEnv<'_, '_> {
     /// asks for it later.
     #[cold]
     pub(crate) fn explain(&mut self, account: &Account) {
-        let words = words(self.core, self.facts, account);
+        let words = words(self.core, self.context, account);
         let ends_qp = account.status != WcStatus::TmRndvIncomplete;
-        let (qpn, wr_id) = (self.facts.qpn, account.wr_id);
+        let (qpn, wr_id) = (self.context.qpn, account.wr_id);
         self.core.remember_failure(Failed { qpn, wr_id, words, ends_qp });
     }
 }
@@ -127,14 +129,14 @@ fn flushed(qpn: Qpn, wr_id: u64) -> String {
 }
 
 /// The sentence.
-fn words(core: &Core, facts: &QpFacts, account: &Account) -> String {
+fn words(core: &Core, context: &QpContext, account: &Account) -> String {
     let mut words = format!("{} ({}): ", account.status.name(), account.status as u8);
     // Writing to a string does not fail.
     let _ = write_what(&mut words, account);
-    let _ = write!(words, ", QP {}", facts.qpn);
-    let _ = write_where(&mut words, core, facts, account);
+    let _ = write!(words, ", QP {}", context.qpn);
+    let _ = write_where(&mut words, core, context, account);
     let _ = write!(words, ": {}", account.reason);
-    let _ = write_how(&mut words, core, facts, account);
+    let _ = write_how(&mut words, core, context, account);
     words
 }
 
@@ -153,25 +155,25 @@ fn write_what(words: &mut String, account: &Account) -> std::fmt::Result {
 fn write_where(
     words: &mut String,
     core: &Core,
-    facts: &QpFacts,
+    context: &QpContext,
     account: &Account,
 ) -> std::fmt::Result {
-    if !facts.qp_type.is_connected() {
+    if !context.qp_type.is_connected() {
         return Ok(());
     }
     let way = if account.side == Side::Send { "to" } else { "from" };
-    write!(words, " {way} QP {} at {}", facts.dest_qpn, facts.av.dgid.to_ip())?;
-    match facts.route {
+    write!(words, " {way} QP {} at {}", context.dest_qpn, context.av.dgid.to_ip())?;
+    match context.route {
         Route::None => write!(words, " (not connected)"),
         Route::Loopback => write!(words, " (this process)"),
         Route::Shm(vf) => write!(words, " (shared memory, process of VF {vf})"),
         Route::Udp => {
-            let gid = core.port.gids.get(usize::from(facts.av.sgid_index)).copied();
+            let gid = core.port.gids.get(usize::from(context.av.sgid_index)).copied();
             let own = gid.unwrap_or_default().to_ip();
             write!(
                 words,
                 " (UDP port {} from {own}, sgid_index {})",
-                core.config.udp_port, facts.av.sgid_index
+                core.config.udp_port, context.av.sgid_index
             )
         }
     }
@@ -181,18 +183,18 @@ fn write_where(
 fn write_how(
     words: &mut String,
     core: &Core,
-    facts: &QpFacts,
+    context: &QpContext,
     account: &Account,
 ) -> std::fmt::Result {
     if account.side == Side::Recv {
         return match account.psns {
-            Some((psn, _)) if facts.qp_type.is_connected() => {
+            Some((psn, _)) if context.qp_type.is_connected() => {
                 write!(words, "; PSN {psn} was expected")
             }
             _ => Ok(()),
         };
     }
-    if !facts.qp_type.is_reliable() {
+    if !context.qp_type.is_reliable() {
         return Ok(());
     }
     match account.psns {
@@ -207,21 +209,18 @@ fn write_how(
             if let Some(timeout) = account.timeout {
                 write!(words, ", ACK timeout {timeout:.1?}")?;
             }
-            match facts.route {
-                Route::Shm(vf) if !core.peers.has(vf) => {
-                    write!(words, "; no process has VF {vf} any more")?;
+            if let Some(vf) = context.route.peer().filter(|vf| !core.out.shm.has(*vf)) {
+                write!(words, "; no process has VF {vf} any more")?;
+            }
+            if context.route.is_udp() && account.reason == Reason::AckTimeout {
+                write!(
+                    words,
+                    "; does that host have the address, the QP number and UDP port {} open?",
+                    core.config.udp_port
+                )?;
+                if core.out.udp.is_deaf() {
+                    words.push_str(HELD);
                 }
-                Route::Udp if account.reason == Reason::AckTimeout => {
-                    write!(
-                        words,
-                        "; does that host have the address, the QP number and UDP port {} open?",
-                        core.config.udp_port
-                    )?;
-                    if core.is_deaf {
-                        words.push_str(HELD);
-                    }
-                }
-                _ => {}
             }
         }
         Reason::RnrNak => write!(words, "; {} of {} RNR retries used", rnr.0, rnr.1)?,

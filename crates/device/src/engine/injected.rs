@@ -23,12 +23,12 @@ use super::Engine;
 use super::cm::HeldMad;
 use super::core::Core;
 use super::deliver::{Sender, deliver_now};
-use super::env::{QpEnv, Route};
+use super::env::QpEnv;
 use super::multicast::deliver_to_member;
-use super::payload::InPayload;
-use super::qp::QpTable;
 use crate::config::NicConfig;
 use crate::ids::QpId;
+use crate::payload::InPayload;
+use crate::qp::QpTable;
 use crate::refusal::{Kind, Refusal, Result};
 
 /// Who does to GPUs what packets trigger: devices and GPUs do not know each other.
@@ -109,7 +109,7 @@ impl Receiver {
             Self::Named(_) => qps.by_number(named),
             Self::Member(id) => qps.get_mut(id),
         };
-        entry.map(|entry| (entry.facts.ordinal, entry.facts.qpn))
+        entry.map(|entry| (entry.context.ordinal, entry.context.qpn))
     }
 
     fn give(self, core: &mut Core, qps: &mut QpTable, rx: &Rx<'_, InPayload<'_>>) -> Option<QpId> {
@@ -314,7 +314,7 @@ impl QpEnv<'_, '_> {
         skipped: Skipped,
     ) -> std::result::Result<(), TransmitError> {
         let now = self.core.now;
-        let (qpn, psn, opcode) = (self.facts.qpn, headers.bth.psn, headers.bth.opcode);
+        let (qpn, psn, opcode) = (self.context.qpn, headers.bth.psn, headers.bth.opcode);
         let Some(injected) = &mut self.core.injected else { return Ok(()) };
         if injected.is_port_down() {
             self.core.counters.dropped_packets += 1;
@@ -325,7 +325,7 @@ impl QpEnv<'_, '_> {
         let is_again = again.is_some();
         let verdict = again.map_or_else(
             || {
-                let qp = self.facts.ordinal;
+                let qp = self.context.ordinal;
                 injected.judge(now, &Packet { way: Way::Out, opcode, qp, qpn, psn })
             },
             |(_, verdict)| verdict,
@@ -355,7 +355,7 @@ impl QpEnv<'_, '_> {
                         To::Peer => None,
                         To::Av(av) => Some(*av),
                     };
-                    let rest = Rest::Out { id: self.facts.id, av, skipped };
+                    let rest = Rest::Out { id: self.context.id, av, skipped };
                     let (way, headers) = (Way::Out, *headers);
                     let held = Held { qpn, way, due: now, behind: 0, headers, bytes, rest };
                     if let Some(injected) = &mut self.core.injected {
@@ -387,12 +387,12 @@ impl QpEnv<'_, '_> {
         skipped: Skipped,
     ) -> std::result::Result<(), TransmitError> {
         let route = match to {
-            To::Peer => self.facts.route,
+            To::Peer => self.context.route,
             To::Av(av) => self.core.route(av, headers.bth.dest_qp),
         };
-        if route == Route::Udp {
+        if route.is_udp() {
             self.transmit_now(to, headers, source, skipped)?;
-            self.core.udp.spoil_last();
+            self.core.out.udp.spoil_last();
         }
         Ok(())
     }
@@ -509,10 +509,10 @@ impl Engine {
                 touched.extend(to.give(core, qps, &rx));
             }
             Rest::Out { id, av, skipped } => {
-                let found = qps.get_mut(*id).filter(|entry| entry.facts.qpn == held.qpn);
+                let found = qps.get_mut(*id).filter(|entry| entry.context.qpn == held.qpn);
                 // Its QP went meanwhile.
                 let Some(entry) = found else { return };
-                let mut env = QpEnv::new(core, &mut entry.facts);
+                let mut env = QpEnv::new(core, &mut entry.context);
                 let to = av.as_ref().map_or(To::Peer, To::Av);
                 let source = Source::Bytes(&held.bytes);
                 if env.transmit_now(to, &held.headers, &source, *skipped).is_err()
@@ -536,7 +536,7 @@ impl Engine {
             Strike::CqOverrun(qps) => {
                 for id in self.in_span(qps) {
                     let Some(entry) = self.qps.get(id) else { continue };
-                    for cq in [entry.facts.send_cq, entry.facts.recv_cq] {
+                    for cq in [entry.context.send_cq, entry.context.recv_cq] {
                         if let Some(cq) = self.core.cqs.get_mut(cq.index()) {
                             cq.is_to_overrun = true;
                         }
@@ -570,8 +570,8 @@ impl Engine {
     }
 
     fn in_span(&self, qps: Span) -> Vec<QpId> {
-        let facts = self.qps.iter().map(|entry| &entry.facts);
-        facts.filter(|facts| qps.contains(facts.ordinal)).map(|facts| facts.id).collect()
+        let context = self.qps.iter().map(|entry| &entry.context);
+        context.filter(|context| qps.contains(context.ordinal)).map(|context| context.id).collect()
     }
 }
 

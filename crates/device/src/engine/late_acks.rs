@@ -23,9 +23,8 @@ use transport::Time;
 
 use super::Engine;
 use super::core::Core;
-use super::env::Route;
-use super::qp::QpEntry;
 use crate::ids::QpId;
+use crate::qp::QpEntry;
 
 /// So many answers in a row make a program one that answers at once.
 const HABIT: u8 = 8;
@@ -67,16 +66,16 @@ impl LateAcks {
     /// Whether the acknowledgement for what a QP just received may wait.
     #[inline]
     pub(super) fn may_wait(&mut self, entry: &mut QpEntry, core: &Core) -> bool {
-        let facts = &mut entry.facts;
-        let has_received = std::mem::take(&mut facts.has_received);
-        if !has_received || !self.is_polled || facts.route != Route::Udp {
+        let context = &mut entry.context;
+        let has_received = std::mem::take(&mut context.has_received);
+        if !has_received || !self.is_polled || !context.route.is_udp() {
             return false;
         }
         if self.qps.is_empty() {
             (self.since, self.is_vague) = (core.now, core.is_behind);
         }
-        self.qps.push(facts.id);
-        let may_wait = facts.answers_in_a_row >= HABIT
+        self.qps.push(context.id);
+        let may_wait = context.answers_in_a_row >= HABIT
             && entry.qp.ack_timeout().is_none_or(|timeout| timeout >= HURRY);
         self.waited |= may_wait;
         may_wait
@@ -168,7 +167,7 @@ impl Engine {
         }
         while let Some(id) = qps.pop() {
             let Some(entry) = self.qps.get_mut(id) else { continue };
-            let habit = &mut entry.facts.answers_in_a_row;
+            let habit = &mut entry.context.answers_in_a_row;
             *habit = match end {
                 End::Answered if is_soon => habit.saturating_add(1).min(HABIT),
                 _ => 0,

@@ -1,15 +1,12 @@
 //! What a QP still owes its peer when it goes away, and a device the other processes of its host.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use link::udp::Payloads;
 
 use super::Engine;
 use super::deliver::{Arrival, Way, deliver_datagram, flow_of, is_for};
-use super::env::Route;
-use super::peers::About;
-use super::receivers::Receivers;
+use crate::carrier::udp::Look;
 use crate::ids::QpId;
 
 /// How long a carrier without room is waited for. A peer that reads makes room in far less.
@@ -31,11 +28,11 @@ impl Engine {
             && entry.qp.owes_answers()
             && !self.is_dead()
         {
-            let route = entry.facts.route;
+            let route = entry.context.route;
             let now = self.clock.now();
             // One that does not read is not waited for again and again.
-            let is_stalled = matches!(route, Route::Shm(vf) if self.core.peers.is_stalled(vf, now));
-            if route == Route::None || is_stalled || now.since(began) >= LINGER {
+            let is_stalled = route.peer().is_some_and(|vf| self.core.out.shm.is_stalled(vf, now));
+            if route.is_none() || is_stalled || now.since(began) >= LINGER {
                 tracing::debug!(target: "peerdma::drop", qp = id.0, "destroyed before it answered");
                 return;
             }
@@ -51,45 +48,35 @@ impl Engine {
     /// stopped. For a device that ends.
     pub(crate) fn leave_port(&mut self) {
         self.flush_udp();
-        let Some(udp) = self.receivers.udp.as_mut().filter(|_| !self.core.is_deaf) else { return };
-        udp.leave_port();
+        if self.core.out.udp.is_deaf() || !self.receivers.udp.leave_port() {
+            return;
+        }
         let began = Instant::now();
         // Twice in a row nothing: an inlet may have waited for the shared socket.
         let mut idle = 0;
         while idle < 2 && began.elapsed() < LINGER {
             idle = if self.pass_on_what_waits() { 0 } else { idle + 1 };
         }
-        self.core.peers.ring_doorbells();
-        while self.core.peers.passes_on() && began.elapsed() < TAKEN {
+        self.core.out.shm.ring_doorbells();
+        while self.core.out.shm.passes_on() && began.elapsed() < TAKEN {
             std::thread::sleep(Duration::from_micros(50));
         }
-        self.receivers.udp = None;
+        self.receivers.udp.close();
     }
 
     /// Takes what waits at the sockets. What is for others is passed on; what is for us comes too
     /// late.
     fn pass_on_what_waits(&mut self) -> bool {
         let Self { core, qps, receivers, clock, .. } = self;
-        let Receivers { udp, verifier, .. } = receivers;
-        let Some(udp) = udp else { return false };
-        let port = udp.port();
         core.catch_up(clock);
-        let mut some = false;
-        let received = udp.recv_trains(&mut |train| {
-            some = true;
-            let about = About {
-                src: train.src,
-                dst: SocketAddr::new(train.dst, port),
-                traffic_class: train.traffic_class,
-                hop_limit: train.hop_limit,
-            };
-            let Some(flow) = flow_of(core, &about, train.len()) else { return };
-            let arrival = Arrival { way: Way::Socket, about: &about, flow: &flow, clock };
+        let received = receivers.udp.receive(Look::Everywhere, |about, train, intake| {
+            let Some(flow) = flow_of(core, about, train.len()) else { return };
+            let arrival = Arrival { way: Way::Socket, about, flow: &flow, clock };
             let own = core.vf;
             for bytes in train.payloads().filter(|bytes| !is_for(own, bytes)) {
-                deliver_datagram(core, qps, verifier, arrival, &mut Payloads::one(bytes));
+                deliver_datagram(core, qps, intake, arrival, &mut Payloads::one(bytes));
             }
         });
-        some && received.is_ok()
+        received > 0
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! One lock guards it ([`crate::Hca::lock`]). Inside, three parts are borrowed apart so that a QP
 //! can run with the rest at hand: the table of QPs, the inward half of the carriers
-//! ([`Receivers`](receivers::Receivers)), and [`Core`](core::Core), which a QP reaches through
+//! ([`Receivers`]), and [`Core`](core::Core), which a QP reaches through
 //! [`QpEnv`](env::QpEnv).
 //!
 //! ```text
@@ -12,7 +12,6 @@
 
 mod advise;
 pub(crate) mod alarm;
-mod alike;
 mod api_mem;
 mod api_qp;
 mod api_queue;
@@ -22,49 +21,37 @@ pub(crate) mod core;
 pub(crate) mod cq;
 mod deliver;
 mod descriptors;
-pub(crate) mod direct;
 pub(crate) mod dm_budget;
 mod env;
 mod events;
 mod explain;
 pub(crate) mod faults;
 mod finding;
-mod flush;
-mod forwarders;
 mod housekeeping;
 pub(crate) mod import;
 pub(crate) mod injected;
 pub(crate) mod late_acks;
 mod leave;
-pub(crate) mod lines;
-mod mr;
+pub(crate) mod mr;
 mod multicast;
 mod null;
 mod odp;
 mod overrun;
-mod payload;
 pub(crate) mod peer;
-pub(crate) mod peers;
 mod pinned;
 mod present;
-pub(crate) mod qp;
+mod publish;
 pub(crate) mod raw;
 mod receive;
-pub(crate) mod receivers;
 mod rereg;
 mod resources;
-mod route;
 mod share;
 mod short;
-mod sources;
-mod starved;
-pub(crate) mod table;
 pub(crate) mod tap;
 mod tapped;
 #[cfg(test)]
 mod tests;
 mod tm;
-pub(crate) mod udp;
 mod window;
 mod xrc;
 
@@ -78,27 +65,28 @@ use self::alarm::Alarm;
 pub use self::api_mem::MrInfo;
 pub use self::api_qp::{Cap, QpSpec};
 use self::cm::CmService;
-pub use self::comp_cntr::{CompCntrEntry, CompCntrType};
 use self::core::Core;
 pub use self::core::{AsyncEvent, EventSource};
 pub use self::cq::Wc;
+pub use crate::objects::comp_cntr::{CompCntrEntry, CompCntrType};
 
 use self::descriptors::Descriptors;
-use self::env::{QpEnv, Route};
+use self::env::QpEnv;
 pub use self::injected::set_weather;
 use self::late_acks::LateAcks;
 pub use self::mr::MrKind;
-use self::qp::QpTable;
 pub use self::raw::WqState;
-use self::receivers::{Look, Receivers};
 pub use self::rereg::Rereg;
 pub use self::resources::Resources;
 pub use self::tm::{TagOp, TagOpKind};
 pub use self::window::MwType;
 use crate::attr::{DeviceAttr, GidEntry, PortAttr};
+use crate::carrier::Receivers;
+use crate::carrier::udp::{Look, UdpQueue};
 use crate::clock::Clock;
 use crate::failure::Life;
 use crate::ids::QpId;
+use crate::qp::{QpTable, vf_of};
 
 /// Everything of one process on one NIC.
 #[derive(Debug)]
@@ -127,10 +115,6 @@ pub struct Engine {
     pub(crate) life: Life,
 }
 
-/// Packets a QP may send before another has its turn: a few long ones on one host, and over a
-/// network what one system call takes, as each turn ends with such calls.
-const BURST: usize = 16;
-const WIRE_BURST: usize = 64;
 /// After so many timeouts in a row, what goes to a peer goes the usual way again: a network may
 /// take nothing from another port.
 const SILENT: u32 = 2;
@@ -187,7 +171,7 @@ impl Engine {
 
     /// The number of a QP.
     pub fn qpn(&self, id: QpId) -> Option<iba::Qpn> {
-        Some(self.qps.get(id)?.facts.qpn)
+        Some(self.qps.get(id)?.context.qpn)
     }
 
     /// The GIDs of the port.
@@ -241,7 +225,7 @@ impl Engine {
         let is_clock_due = self.polls >= POLLS_PER_CLOCK;
         let mut is_idle = false;
         if self.is_quiet_beside_rings() {
-            is_idle = self.receivers.rings_are_idle();
+            is_idle = self.receivers.shm.is_idle();
             if !is_idle {
                 // What came goes before the clock, but not again and again.
                 let may_wait = self.polls < 2 * POLLS_PER_CLOCK;
@@ -253,7 +237,7 @@ impl Engine {
             } else {
                 self.takes_turns = true;
                 if !is_clock_due {
-                    return self.receivers.udp_is_hot() && self.receive_hot_udp(poll);
+                    return self.receivers.udp.is_hot() && self.receive_hot_udp(poll);
                 }
             }
         }
@@ -265,7 +249,7 @@ impl Engine {
         }
         self.core.now = self.clock.now();
         self.since_clock = 0;
-        if is_idle && !is_socket_due && !self.receivers.udp_is_hot() {
+        if is_idle && !is_socket_due && !self.receivers.udp.is_hot() {
             // What comes during the look at the clock can go the short way at the next poll.
             return self.run_cm() | self.fire_timers();
         }
@@ -298,14 +282,14 @@ impl Engine {
     fn progress_now(&mut self, is_clock_due: bool, is_socket_due: bool) -> bool {
         let mut moved = self.receive_fast();
         moved |= self.run_ready();
-        if self.receivers.udp_is_hot() || is_socket_due {
+        if self.receivers.udp.is_hot() || is_socket_due {
             moved |= self.receive_udp(Look::Likely);
         }
         if self.receivers.frames_are_hot() || is_socket_due {
             moved |= self.receive_frames();
         }
         moved |= self.run_cm();
-        if self.core.udp.front().is_some() && self.ready.is_empty() {
+        if self.core.out.udp.front().is_some() && self.ready.is_empty() {
             self.flush_udp();
         }
         moved | (is_clock_due && self.fire_timers())
@@ -317,8 +301,8 @@ impl Engine {
     fn is_quiet_beside_rings(&self) -> bool {
         self.ready.is_empty()
             && self.blocked.is_empty()
-            && self.core.loopback.is_empty()
-            && self.core.udp.front().is_none()
+            && self.core.out.loopback.is_empty()
+            && self.core.out.udp.front().is_none()
             && self.late_acks.is_empty()
             && !self.receivers.frames_are_hot()
     }
@@ -375,8 +359,6 @@ impl Engine {
     /// Gives up, in the child of a fork, everything that is the parent's.
     pub(crate) fn become_husk(&mut self) {
         self.life = Life::Husk;
-        // Its pages did not come along.
-        self.core.table = None;
         // What fired is the parent's to report.
         self.core.injected = None;
         // Its blocks are the parent's to write.
@@ -389,14 +371,14 @@ impl Engine {
         self.receivers.abandon_in_child();
         self.core.raw.abandon_in_child();
         self.cm.abandon_in_child();
-        self.core.peers.abandon_in_child();
+        self.core.out.shm.abandon_in_child();
         self.core.detach_event_queues();
         self.stop();
     }
 
     /// Forgets everything that was to be done.
     pub(crate) fn stop(&mut self) {
-        self.core.loopback.clear();
+        self.core.out.loopback.clear();
         self.core.gsi.clear();
         self.core.moderated.clear();
         self.late_acks.clear();
@@ -423,8 +405,8 @@ impl Engine {
             core.catch_up(clock);
         }
         let now = core.now;
-        let burst = if entry.facts.route == Route::Udp { WIRE_BURST } else { BURST };
-        let mut env = QpEnv::new(core, &mut entry.facts);
+        let burst = entry.context.route.burst();
+        let mut env = QpEnv::new(core, &mut entry.context);
         let poll = if may_ack_late {
             entry.qp.poll_requests(&mut env, now, burst)
         } else {
@@ -462,10 +444,10 @@ impl Engine {
         if self.core.injected.is_some() {
             self.run_plan();
         }
-        while !self.core.loopback.is_empty() {
+        while !self.core.out.loopback.is_empty() {
             self.deliver_loopback(64);
         }
-        if self.core.udp.front().is_some() {
+        if self.core.out.udp.front().is_some() {
             if self.ready.is_empty() {
                 self.flush_udp();
             } else {
@@ -473,10 +455,33 @@ impl Engine {
                 self.flush_full_udp();
             }
         }
-        self.core.peers.ring_doorbells();
+        self.core.out.shm.ring_doorbells();
         if self.core.tap.as_ref().is_some_and(|tap| tap.is_full()) {
             self.core.flush_tap();
         }
+    }
+
+    /// Sends the datagrams that wait for the sockets; what these do not take now waits on.
+    pub(crate) fn flush_udp(&mut self) {
+        self.send_trains(|_| true);
+    }
+
+    /// Sends the trains that will not grow any more.
+    fn flush_full_udp(&mut self) {
+        self.send_trains(UdpQueue::has_full);
+    }
+
+    fn send_trains(&mut self, is_due: impl Fn(&UdpQueue) -> bool) {
+        if !self.may_use_udp() {
+            return;
+        }
+        let Self { core, receivers, .. } = self;
+        let Core { out, counters, tap, now, .. } = core;
+        receivers.udp.flush(&mut out.udp, is_due, counters, |batch, from| {
+            if let Some(tap) = tap {
+                tap.batch(*now, batch, from);
+            }
+        });
     }
 
     fn run_ready(&mut self) -> bool {
@@ -486,7 +491,7 @@ impl Engine {
             }
         }
         let mut left = self.ready.len();
-        if left == 0 && self.core.loopback.is_empty() {
+        if left == 0 && self.core.out.loopback.is_empty() {
             return false;
         }
         let mut moved = false;
@@ -531,19 +536,18 @@ impl Engine {
             }
             entry.deadline = None;
             if entry.qp.poll_timeout().is_some_and(|due| due <= now) {
-                entry.facts.peer_is_behind = match entry.facts.route {
-                    Route::Shm(vf) if core.peers.is_behind(vf, entry.facts.ring_position) => {
-                        // Nothing new is pushed meanwhile.
-                        core.peers.ring_later(vf);
-                        true
-                    }
-                    _ => false,
-                };
-                entry.qp.handle_timeout(&mut QpEnv::new(core, &mut entry.facts), now);
+                let (peer, position) = (entry.context.route.peer(), entry.context.ring_position);
+                let behind = peer.filter(|vf| core.out.shm.is_behind(*vf, position));
+                if let Some(vf) = behind {
+                    // Nothing new is pushed meanwhile.
+                    core.out.shm.ring_later(vf);
+                }
+                entry.context.peer_is_behind = behind.is_some();
+                entry.qp.handle_timeout(&mut QpEnv::new(core, &mut entry.context), now);
                 fired = true;
-                if entry.facts.route == Route::Udp && entry.qp.timeouts_in_a_row() == SILENT {
-                    let (peer, dest) = (entry.facts.av.dgid, entry.facts.dest_qpn);
-                    self.leave_lines(peer, dest);
+                if entry.context.route.is_udp() && entry.qp.timeouts_in_a_row() == SILENT {
+                    let (peer, dest) = (entry.context.av.dgid, entry.context.dest_qpn);
+                    self.receivers.udp.leave_lines(&mut self.core.out.udp, peer, vf_of(dest));
                 }
             }
             self.transmit(id);

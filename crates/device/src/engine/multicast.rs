@@ -16,9 +16,10 @@ use super::Engine;
 use super::core::Core;
 use super::env::QpEnv;
 use super::injected::{Receiver, deliver_injected};
-use super::payload::InPayload;
-use super::qp::QpTable;
+use crate::carrier::udp::JoinError;
 use crate::ids::QpId;
+use crate::payload::InPayload;
+use crate::qp::QpTable;
 use crate::refusal::{Kind, Refusal, Result, refuse};
 
 /// The QPs of this process in one group.
@@ -54,15 +55,16 @@ impl Engine {
         if self.core.groups.len() >= max_groups {
             refuse!(NoMemory, "attach_mcast: max_mcast_grp is {max_groups}");
         }
-        let Some(udp) = &mut self.receivers.udp else {
-            refuse!(NotPermitted, "attach_mcast: this process has no UDP socket");
-        };
-        if udp.source_port(gid.to_ip()) != udp.port() {
-            refuse!(NotPermitted, "attach_mcast: UDP port {} is another user's", udp.port());
-        }
-        udp.join(gid.to_ip()).map_err(|error| cannot_join(gid, &error))?;
-        if let Some(newest) = udp.fds().last() {
-            self.core.peers.waits().add_datagrams(newest);
+        let waits = self.core.out.shm.waits();
+        match self.receivers.udp.join(gid.to_ip(), waits) {
+            Ok(()) => {}
+            Err(JoinError::NoSocket) => {
+                refuse!(NotPermitted, "attach_mcast: this process has no UDP socket");
+            }
+            Err(JoinError::PortTaken(port)) => {
+                refuse!(NotPermitted, "attach_mcast: UDP port {port} is another user's");
+            }
+            Err(JoinError::Refused(error)) => return Err(cannot_join(gid, &error)),
         }
         tracing::debug!(target: "peerdma::path", ?gid, "joined a multicast group");
         self.core.groups.push(Group { gid, members: vec![id] });
@@ -102,9 +104,7 @@ impl Engine {
         group.members.retain(|member| *member != id);
         if group.members.is_empty() {
             let gid = self.core.groups.swap_remove(at).gid;
-            if let Some(udp) = &mut self.receivers.udp {
-                udp.leave(gid.to_ip());
-            }
+            self.receivers.udp.leave(gid.to_ip());
             tracing::debug!(target: "peerdma::path", ?gid, "left a multicast group");
         }
     }
@@ -114,9 +114,9 @@ impl Engine {
         let Some(entry) = self.qps.get(id) else {
             refuse!(Invalid, "{who}: there is no QP {}", id.handle());
         };
-        if entry.facts.qp_type != QpType::Ud {
-            let qp_type = entry.facts.qp_type;
-            refuse!(Invalid, "{who}: QP {} is {qp_type}; only UD has groups", entry.facts.qpn);
+        if entry.context.qp_type != QpType::Ud {
+            let qp_type = entry.context.qp_type;
+            refuse!(Invalid, "{who}: QP {} is {qp_type}; only UD has groups", entry.context.qpn);
         }
         if !gid.is_multicast() {
             refuse!(Invalid, "{who}: {gid:?} is not a multicast address");
@@ -178,6 +178,6 @@ pub(super) fn deliver_to_member(
 ) {
     let now = core.now;
     if let Some(entry) = qps.get_mut(member) {
-        entry.qp.handle_packet(&mut QpEnv::new(core, &mut entry.facts), now, rx);
+        entry.qp.handle_packet(&mut QpEnv::new(core, &mut entry.context), now, rx);
     }
 }

@@ -34,9 +34,9 @@ impl Engine {
             return false;
         }
         let has_gone = |cq: CqId| overruns.contains(&cq);
-        let facts = self.qps.iter().map(|entry| &entry.facts);
-        let hit = facts.filter(|facts| has_gone(facts.send_cq) || has_gone(facts.recv_cq));
-        for id in hit.map(|facts| facts.id).collect::<Vec<_>>() {
+        let context = self.qps.iter().map(|entry| &entry.context);
+        let hit = context.filter(|context| has_gone(context.send_cq) || has_gone(context.recv_cq));
+        for id in hit.map(|context| context.id).collect::<Vec<_>>() {
             self.fail_qp(id);
         }
         true
@@ -49,7 +49,7 @@ impl Engine {
         if matches!(entry.qp.state(), QpState::Reset | QpState::Err) {
             return;
         }
-        let mut env = QpEnv::new(core, &mut entry.facts);
+        let mut env = QpEnv::new(core, &mut entry.context);
         let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
         if entry.qp.modify(&mut env, &attr, AttrMask::STATE).is_ok() {
             env.event(QpEvent::Fatal);

@@ -112,7 +112,7 @@ impl Core {
             tracing::info!(target: "peerdma::peer-memory", "{words}");
             self.write_explanation(&words);
         }
-        if let Some(table) = &self.table {
+        if let Some(table) = self.out.shm.table() {
             table.withdraw(id);
         }
     }
@@ -122,7 +122,7 @@ impl Core {
     pub(crate) fn replace_memory(&mut self, id: MrId, umem: Umem) {
         let Some(mr) = self.mrs.get_mut(id) else { return };
         mr.umem = umem;
-        let Some(table) = &self.table else { return };
+        let Some(table) = self.out.shm.table() else { return };
         table.withdraw(id);
         table.publish_again(id, mr);
     }

@@ -25,12 +25,11 @@ use wire::frame::checksum;
 
 use super::Engine;
 use super::core::Core;
-use super::env::{QpEnv, QpFacts};
-use super::payload::LoopPayload;
+use super::env::QpEnv;
+use crate::carrier::loopback::LoopPayload;
 use crate::flow::FlowAttr;
-use crate::ids::{CtxId, QpId, RwqTableId};
+use crate::ids::{CtxId, QpId};
 use crate::refusal::{Kind, Refusal, Result, refuse};
-use crate::rss::RxHash;
 
 pub(crate) use self::receive::Frames;
 pub use self::wq::WqState;
@@ -62,15 +61,6 @@ struct RwqTable {
     queues: Vec<QpId>,
     /// QPs that spread over it.
     uses: u32,
-}
-
-/// What an entry of the table of QPs is, if it is no QP with two queues.
-#[derive(Clone, Debug)]
-pub(crate) enum Role {
-    /// A work queue, and the places it has in indirection tables.
-    Wq { uses: u32 },
-    /// A QP that only spreads frames over work queues.
-    Rss { table: RwqTableId, hash: RxHash },
 }
 
 impl Engine {
@@ -139,7 +129,7 @@ impl QpEnv<'_, '_> {
             Err(ether::SendError::WouldBlock) => return Err(TransmitError::Blocked),
             Err(error) => {
                 tracing::debug!(
-                    target: "peerdma::drop", qpn = %self.facts.qpn, length = bytes.len(), "{error}"
+                    target: "peerdma::drop", qpn = %self.context.qpn, length = bytes.len(), "{error}"
                 );
                 self.count(Counter::DroppedPacket);
             }
@@ -155,16 +145,4 @@ fn cannot_open(who: &str, error: &OpenError) -> Refusal {
         _ => Kind::NoMemory,
     };
     Refusal::new(kind, format!("{who}: raw packets: {error}"))
-}
-
-impl QpFacts {
-    /// Whether it is a work queue.
-    pub(crate) fn is_wq(&self) -> bool {
-        matches!(self.role.as_deref(), Some(Role::Wq { .. }))
-    }
-
-    /// Whether it spreads frames over work queues.
-    pub(crate) fn is_rss(&self) -> bool {
-        matches!(self.role.as_deref(), Some(Role::Rss { .. }))
-    }
 }

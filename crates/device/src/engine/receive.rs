@@ -1,10 +1,7 @@
 //! The inward half of the carriers: rings of other processes, UDP, and packets within this process.
 
-use std::mem;
-use std::net::{IpAddr, SocketAddr};
-
 use iba::Qpn;
-use link::udp::{Payloads, UdpLink};
+use link::udp::Payloads;
 use transport::env::Rx;
 use wire::Headers;
 use wire::grh::Grh;
@@ -12,17 +9,12 @@ use wire::grh::Grh;
 use super::Engine;
 use super::core::Core;
 use super::deliver::{Arrival, Sender, Way, deliver, deliver_datagram, deliver_train, flow_of};
-use super::payload::{InPayload, LoopPayload};
-use super::peers::{self, About, Incoming};
-use super::qp::{QpTable, vf_of};
-use super::receivers::{Look, Receivers, SILENCE};
-use crate::waits::Waits;
-
-/// Records taken from one ring before the next ring has its turn.
-const RING_BURST: usize = 32;
-/// Records taken at once from the ring of a process that is gone: all that a ring of the usual size
-/// can hold.
-const GONE_BURST: usize = 4096;
+use crate::carrier::Receivers;
+use crate::carrier::shm::record::{self, Incoming};
+use crate::carrier::shm::{GONE_BURST, RING_BURST};
+use crate::carrier::udp::Look;
+use crate::payload::InPayload;
+use crate::qp::{QpTable, vf_of};
 
 /// What came of a look into a ring.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,7 +27,7 @@ impl Engine {
     /// Takes packets from the rings and from this process.
     pub(crate) fn receive_fast(&mut self) -> bool {
         let mut moved = self.receive_rings();
-        if !self.core.loopback.is_empty() {
+        if !self.core.out.loopback.is_empty() {
             moved |= self.deliver_loopback(64);
         }
         if moved {
@@ -47,8 +39,8 @@ impl Engine {
     pub(super) fn receive_rings(&mut self) -> bool {
         let mut moved = false;
         let mut corrupt = None;
-        self.core.holding = false;
-        for index in 0..self.receivers.inbounds.len() {
+        self.receivers.shm.set_holding(false);
+        for index in 0..self.receivers.shm.len() {
             let taken = self.receive_ring(index, RING_BURST);
             moved |= taken.moved;
             if taken.corrupt {
@@ -57,7 +49,7 @@ impl Engine {
             self.transmit_touched();
         }
         if let Some(index) = corrupt {
-            self.receivers.inbounds.swap_remove(index);
+            self.receivers.shm.remove(index);
         }
         moved
     }
@@ -66,23 +58,24 @@ impl Engine {
     /// it waits in its ring for a receive, and whose rings hold more. Others can wait: a ring that
     /// is refilled all the time is not what went.
     pub(super) fn receive_of_gone(&mut self, gone: &[u16]) -> (bool, Vec<u16>) {
-        let was_holding = mem::take(&mut self.core.holding);
+        let was_holding = self.receivers.shm.is_holding();
+        self.receivers.shm.set_holding(false);
         let mut left = Vec::new();
-        for index in (0..self.receivers.inbounds.len()).rev() {
-            let vf = self.receivers.inbounds[index].peer().vf;
+        for index in (0..self.receivers.shm.len()).rev() {
+            let vf = self.receivers.shm.get(index).peer().vf;
             if !gone.contains(&vf) {
                 continue;
             }
             let taken = self.receive_ring(index, GONE_BURST);
             self.transmit_touched();
             if taken.corrupt {
-                self.receivers.inbounds.swap_remove(index);
-            } else if self.receivers.inbounds[index].may_hold_last_words() {
+                self.receivers.shm.remove(index);
+            } else if self.receivers.shm.get_mut(index).may_hold_last_words() {
                 left.push(vf);
             }
         }
-        let is_holding = self.core.holding;
-        self.core.holding |= was_holding;
+        let is_holding = self.receivers.shm.is_holding();
+        self.receivers.shm.set_holding(is_holding || was_holding);
         (is_holding, left)
     }
 
@@ -92,14 +85,16 @@ impl Engine {
         let mut taken = Taken::default();
         for _ in 0..most {
             let Self { core, qps, receivers, touched, clock, .. } = self;
-            let Receivers { inbounds, verifier, forwarders, heard, .. } = receivers;
-            let inbound = &mut inbounds[index];
+            let Receivers { shm, udp, .. } = receivers;
+            let mut holds = false;
+            let inbound = shm.get_mut(index);
             let peer = *inbound.peer();
             let vf = peer.vf;
             let mut headers = Headers::default();
-            let popped = inbound.pop_if(|record| match peers::parse(record, &mut headers) {
+            let popped = inbound.pop_if(|bytes| match record::parse(bytes, &mut headers) {
                 Ok(Incoming::Packet { payload, length, skipped, grh, source }) => {
                     if waits_for_receive(core, qps, &headers) {
+                        holds = true;
                         return None;
                     }
                     core.counters.rx_shm_packets += 1;
@@ -125,7 +120,7 @@ impl Engine {
                     Some(())
                 }
                 Ok(Incoming::Datagram { about, bytes }) => {
-                    if !forwarders.include(core.now, &peer, about.dst.ip()) {
+                    if !udp.intake().may_forward(core.now, &peer, about.dst.ip()) {
                         core.counters.rx_wrong_source += 1;
                         tracing::info!(
                             target: "peerdma::drop", vf, uid = peer.uid, src = %about.src,
@@ -133,14 +128,15 @@ impl Engine {
                         );
                         return Some(());
                     }
-                    if core.is_deaf {
-                        *heard = (core.now, SILENCE);
+                    if core.out.udp.is_deaf() {
+                        udp.heard_by_forwarding(core.now);
                     }
                     if let Some(flow) = flow_of(core, &about, 1) {
                         let way = Way::Forwarded;
                         let at = Arrival { way, about: &about, flow: &flow, clock };
                         let mut one = Payloads::one(&bytes);
-                        touched.extend(deliver_datagram(core, qps, verifier, at, &mut one));
+                        let intake = udp.intake();
+                        touched.extend(deliver_datagram(core, qps, intake, at, &mut one));
                     }
                     Some(())
                 }
@@ -150,6 +146,9 @@ impl Engine {
                     Some(())
                 }
             });
+            if holds {
+                shm.set_holding(true);
+            }
             match popped {
                 Ok(Some(())) => taken.moved = true,
                 Ok(None) => break,
@@ -173,13 +172,10 @@ impl Engine {
     pub(crate) fn deliver_loopback(&mut self, most: usize) -> bool {
         let mut moved = false;
         for _ in 0..most {
-            let Some(packet) = self.core.loopback.pop_front() else { break };
+            let Some(packet) = self.core.out.loopback.pop() else { break };
             moved = true;
             self.core.counters.loopback_packets += 1;
-            let payload = match &packet.payload {
-                LoopPayload::Bytes(bytes) => InPayload::Bytes(bytes),
-                LoopPayload::Parts(parts) => InPayload::Parts(parts),
-            };
+            let payload = packet.payload.as_received();
             let rx = Rx {
                 headers: &packet.headers,
                 payload: &payload,
@@ -203,10 +199,7 @@ impl Engine {
             return false;
         }
         let Self { core, qps, receivers, touched, clock, late_acks, .. } = self;
-        let Receivers { udp, verifier, .. } = receivers;
-        let Some(udp) = udp else { return false };
-        let port = udp.port();
-        let mut each = |train: link::udp::Train<'_>| {
+        let count = receivers.udp.receive(look, |about, train, intake| {
             // To read the clock right behind a system call takes longer than to take a packet. What
             // goes the short way needs no timer, and nobody sees when it came unless completions or
             // packets are stamped.
@@ -214,38 +207,15 @@ impl Engine {
             if late_acks.want_time() || core.stamps || core.is_observed() {
                 core.catch_up(clock);
             }
-            let about = About {
-                src: train.src,
-                dst: SocketAddr::new(train.dst, port),
-                traffic_class: train.traffic_class,
-                hop_limit: train.hop_limit,
-            };
-            deliver_train(core, qps, verifier, clock, &about, &train, touched);
-        };
-        let received = match look {
-            Look::Everywhere => udp.recv_trains(&mut each),
-            Look::Likely => udp.recv_likely_trains(&mut each),
-        };
-        let count = match received {
-            Ok(count) => count,
-            Err(error) => {
-                tracing::warn!(target: "peerdma::udp", "receive: {error}");
-                // What came before it is answered.
-                touched.len()
-            }
-        };
-        core.missteered |= udp.was_pleaded_with();
-        receivers.udp_heat = if count > 0 { 4096 } else { receivers.udp_heat.saturating_sub(1) };
+            deliver_train(core, qps, intake, clock, about, train, touched);
+        });
         if count == 0 {
             core.is_behind = false;
             return false;
         }
-        if let Some((from, to)) = core.sources.take() {
-            open_inlet(udp, from, to, receivers.watched.then(|| core.peers.waits()));
-        }
-        receivers.heard = (core.now, SILENCE);
+        receivers.udp.heard(core.now, core.out.shm.waits());
         self.transmit_touched();
-        if !self.core.loopback.is_empty() {
+        if !self.core.out.loopback.is_empty() {
             self.core.catch_up(&self.clock);
         }
         self.after_transmit();
@@ -262,34 +232,18 @@ fn is_from(core: &Core, vf: u16, headers: &Headers, grh: Option<&[u8; 40]>) -> b
         && grh.is_none_or(|grh| core.port.gids.contains(&Grh::parse(grh).sgid()))
 }
 
-/// Opens a socket for whom much comes from, which wakes the background thread if the others do.
-#[cold]
-fn open_inlet(udp: &mut UdpLink, from: SocketAddr, to: IpAddr, waits: Option<&Waits>) {
-    match udp.open_inlet(from, to) {
-        // It comes by the shared socket as before.
-        Err(error) => tracing::debug!(target: "peerdma::udp", %from, "no inlet: {error}"),
-        Ok(false) => {}
-        Ok(true) => {
-            tracing::debug!(target: "peerdma::udp", %from, "an inlet of its own");
-            if let Some(waits) = waits {
-                udp.fds().for_each(|fd| _ = waits.add_datagrams(fd));
-            }
-        }
-    }
-}
-
 /// Whether a packet stays in its ring, as the program has yet to post the receive that it needs.
 /// Only the packets of one process wait.
 fn waits_for_receive(core: &mut Core, qps: &mut QpTable, headers: &Headers) -> bool {
     let Some(entry) = qps.by_number(headers.bth.dest_qp) else { return false };
-    let facts = &mut entry.facts;
-    if facts.qp_type.is_reliable() || !transport::consumes_receive(headers.bth.opcode) {
+    let context = &mut entry.context;
+    if context.qp_type.is_reliable() || !transport::consumes_receive(headers.bth.opcode) {
         return false;
     }
-    let has_shared =
-        facts.srq.and_then(|id| core.srqs.get(id.index())).is_some_and(|srq| !srq.queue.is_empty());
+    let has_shared = context
+        .srq
+        .and_then(|id| core.srqs.get(id.index()))
+        .is_some_and(|srq| !srq.queue.is_empty());
     let has_one = has_shared || !entry.qp.is_starved(headers.bth.opcode);
-    let waits = facts.waits_for_receive(has_one, core.now);
-    core.holding |= waits;
-    waits
+    context.waits_for_receive(has_one, core.now)
 }

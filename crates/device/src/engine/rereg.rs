@@ -6,8 +6,8 @@ use umem::Umem;
 
 use super::Engine;
 use super::api_mem::{MR_ACCESS, MrInfo};
-use super::direct::UnderWay;
 use super::mr::MrKind;
+use crate::carrier::shm::UnderWay;
 use crate::ids::{MrId, PdId};
 use crate::refusal::{Result, refuse};
 

@@ -9,7 +9,6 @@
 pub(super) mod datagram;
 
 use iba::Qpn;
-use link::shm::Inbound;
 use transport::{Qp, Short, ShortSend};
 use umem::Foreign;
 use wire::aeth::RawAeth;
@@ -18,11 +17,11 @@ use wire::{Aeth, Bth, Opcode, Syndrome};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::Engine;
-use super::env::{QpEnv, Route};
+use super::env::QpEnv;
 use super::late_acks::End;
-use super::payload::InPayload;
-use super::peers::{FIXED, PACKET};
+use crate::carrier::shm::record::{FIXED, PACKET};
 use crate::ids::QpId;
+use crate::payload::InPayload;
 
 /// What stands before the payload of a record: the fixed part and a BTH.
 const SEND: usize = FIXED + wire::bth::LEN;
@@ -131,30 +130,26 @@ impl Engine {
         if self.core.tap.is_some() || self.core.injected.is_some() {
             return false;
         }
-        let Some(index) = self.receivers.inbounds.iter_mut().position(|inbound| !inbound.is_idle())
-        else {
-            return false;
-        };
         let Self { core, qps, receivers, clock, takes_turns, .. } = self;
-        let inbound: &mut Inbound = &mut receivers.inbounds[index];
+        let Some(inbound) = receivers.shm.busy() else { return false };
         let vf = inbound.peer().vf;
         let popped = inbound.pop_if(|record| {
             let Arrived { packet, source, dest, payload } = read(record)?;
             let entry = qps.by_number(dest)?;
-            let facts = &mut entry.facts;
-            if facts.route != Route::Shm(vf) || facts.dest_qpn != source {
+            let context = &mut entry.context;
+            if context.route.peer() != Some(vf) || context.dest_qpn != source {
                 return None;
             }
             if let Short::Send { .. } = packet {
                 // For the acknowledgement.
-                core.peers.expect_push(vf);
+                core.out.shm.expect_push(vf);
             }
             if core.stamps {
                 core.now = clock.now();
             }
-            let (id, now, length) = (facts.id, core.now, payload.len() as u32);
+            let (id, now, length) = (context.id, core.now, payload.len() as u32);
             let payload = InPayload::Ring(payload);
-            let env = &mut QpEnv::new(core, facts);
+            let env = &mut QpEnv::new(core, context);
             if !entry.qp.handle_short(env, now, packet, &payload, length) {
                 return None;
             }
@@ -167,7 +162,7 @@ impl Engine {
         if owes {
             self.transmit(id);
         }
-        self.core.peers.ring_doorbells();
+        self.core.out.shm.ring_doorbells();
         true
     }
 
@@ -200,25 +195,25 @@ impl Engine {
     ) -> Option<bool> {
         let Self { core, qps, clock, .. } = self;
         let entry = qps.get_mut(id)?;
-        let route = entry.facts.route;
-        if entry.queued || !matches!(route, Route::Shm(_) | Route::Udp) {
+        let route = entry.context.route;
+        if entry.queued || !(route.is_udp() || route.peer().is_some()) {
             return None;
         }
-        let env = &mut QpEnv::new(core, &mut entry.facts);
+        let env = &mut QpEnv::new(core, &mut entry.context);
         let is_all = send(&mut entry.qp, env)?;
-        if !is_all || route != Route::Udp {
+        if !is_all || !route.is_udp() {
             entry.qp.watch(|| clock.now());
         }
         if !is_all {
             return Some(false);
         }
-        if route == Route::Udp {
-            entry.facts.has_received = false;
+        if route.is_udp() {
+            entry.context.has_received = false;
             self.send_short_train(id);
         } else {
             self.takes_turns |= entry.qp.sends() == 1;
             self.note_deadline(id);
-            self.core.peers.ring_doorbells();
+            self.core.out.shm.ring_doorbells();
         }
         Some(true)
     }
@@ -231,7 +226,7 @@ impl Engine {
     fn send_short_train(&mut self, id: QpId) {
         let core = &mut self.core;
         core.is_behind = true;
-        if core.is_observed() || !core.loopback.is_empty() {
+        if core.is_observed() || !core.out.loopback.is_empty() {
             core.catch_up(&self.clock);
         }
         self.release_late_acks();
@@ -253,8 +248,8 @@ mod tests {
     use transport::Skipped;
     use umem::HostBuf;
 
-    use super::super::peers::{Record, prefix_of};
     use super::*;
+    use crate::carrier::shm::record::{Record, prefix_of};
 
     const SOURCE: Qpn = Qpn::new(0x4011);
     const DEST: Qpn = Qpn::new(0x8012);

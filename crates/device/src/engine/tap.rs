@@ -18,6 +18,8 @@ use wire::ip::{Ipv4, Ipv6, Udp};
 use wire::{Ext, Headers, Opcode, Position};
 
 use super::mr::MrKind;
+use crate::carrier::udp::lines::Destination;
+use crate::carrier::udp::queue::Batch;
 use crate::config::NicConfig;
 
 /// What is recorded is in the file so soon.
@@ -191,13 +193,21 @@ impl Tap {
     }
 
     /// Records datagrams that the socket took: `segment` bytes each, and the rest.
-    pub(crate) fn sent(&mut self, now: Time, ends: &Ends, bytes: &[u8], segment: usize, from: u16) {
+    fn sent(&mut self, now: Time, ends: &Ends, bytes: &[u8], segment: usize, from: u16) {
         for (index, datagram) in bytes.chunks(segment.max(1)).enumerate() {
             let note = self.note_on(datagram);
             // CAST: the kernel numbers the datagrams of a train from 0, and there are at most 64 Ki
             // of them.
             self.datagram(now, Direction::Outbound, ends, from, index as u16, datagram, note);
         }
+    }
+
+    /// Records a batch of datagrams that went out.
+    #[cold]
+    pub(crate) fn batch(&mut self, now: Time, batch: &Batch, from: u16) {
+        let Destination { src, dst, traffic_class, hop_limit, .. } = batch.to;
+        let ends = Ends { src, dst, traffic_class, hop_limit };
+        self.sent(now, &ends, batch.bytes(), batch.segment, from);
     }
 
     /// Records a datagram that the socket gave.

@@ -8,11 +8,10 @@ use wire::Headers;
 use wire::grh::Grh;
 
 use super::core::Core;
-use super::env::{QpEnv, Route};
-use super::lines;
-use super::peers::About;
-use super::qp::QpTable;
+use super::env::QpEnv;
 use super::tap::{Ends, Note};
+use crate::carrier::About;
+use crate::qp::QpTable;
 
 /// The hop limit of packets that name none.
 const HOPS: u8 = 64;
@@ -43,12 +42,12 @@ impl Core {
         grh: Option<&[u8; 40]>,
     ) {
         let entry = qps.by_number(headers.bth.dest_qp);
-        let mut ends = self.ends(&entry.as_ref().map(|entry| entry.facts.av).unwrap_or_default());
+        let mut ends = self.ends(&entry.as_ref().map(|entry| entry.context.av).unwrap_or_default());
         std::mem::swap(&mut ends.src, &mut ends.dst);
         if let Some(grh) = grh.map(Grh::parse) {
             (ends.src, ends.dst) = (grh.sgid(), grh.dgid());
         }
-        let mtu = entry.map_or(self.port.active_mtu(), |entry| entry.facts.path_mtu);
+        let mtu = entry.map_or(self.port.active_mtu(), |entry| entry.context.path_mtu);
         let (now, note) = (self.now, self.note_in(headers));
         let Some(tap) = &mut self.tap else { return };
         let mut bytes = tap.payload(payload.len());
@@ -68,16 +67,6 @@ impl Core {
         bytes.copy_from_slice(mad);
         let note = Note { qpn: Some(Qpn::GSI), ..Note::default() };
         tap.memory(now, Direction::Outbound, (ends, mtu), headers, bytes, note);
-    }
-
-    /// A batch of datagrams went out.
-    #[cold]
-    pub(crate) fn tap_batch(&mut self, from: u16) {
-        let (now, Self { tap, udp, .. }) = (self.now, self);
-        let (Some(tap), Some(batch)) = (tap, udp.front()) else { return };
-        let lines::Destination { src, dst, traffic_class, hop_limit, .. } = batch.to;
-        let ends = Ends { src, dst, traffic_class, hop_limit };
-        tap.sent(now, &ends, batch.bytes(), batch.segment, from);
     }
 
     /// A datagram came in, good or not.
@@ -106,7 +95,7 @@ impl QpEnv<'_, '_> {
     #[cold]
     pub(crate) fn tap_sent(&mut self, to: To<'_>, headers: &Headers, source: &Source<'_>) {
         let (av, route) = match to {
-            To::Peer => (self.facts.av, self.facts.route),
+            To::Peer => (self.context.av, self.context.route),
             To::Av(av) => (*av, self.core.route(av, headers.bth.dest_qp)),
         };
         let key = match source {
@@ -114,22 +103,22 @@ impl QpEnv<'_, '_> {
             Source::Remote { rkey, .. } => Some(rkey.0),
             Source::Empty | Source::Bytes(_) => None,
         };
-        let wr_id = headers.bth.opcode.is_request().then_some(self.facts.wr_id);
+        let wr_id = headers.bth.opcode.is_request().then_some(self.context.wr_id);
         let region = key.map(|key| (key, self.core.mrs.kind_of(key)));
-        let note = Note { qpn: Some(self.facts.qpn), wr_id, region };
+        let note = Note { qpn: Some(self.context.qpn), wr_id, region };
         let now = self.core.now;
-        if route == Route::Udp {
+        if route.is_udp() {
             if let Some(tap) = &mut self.core.tap {
                 tap.queued(headers, note);
             }
             return;
         }
-        let (ends, mtu) = (self.core.ends(&av), self.facts.path_mtu);
+        let (ends, mtu) = (self.core.ends(&av), self.context.path_mtu);
         let length = source.len() as usize;
         let Some(mut bytes) = self.core.tap.as_mut().map(|tap| tap.payload(length)) else { return };
         self.gather(source, &mut bytes);
         if let Some(tap) = &mut self.core.tap
-            && route != Route::None
+            && !route.is_none()
         {
             tap.memory(now, Direction::Outbound, (ends, mtu), headers, bytes, note);
         }

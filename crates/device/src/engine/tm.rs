@@ -15,8 +15,8 @@ use transport::wr::RecvWr;
 
 use super::Engine;
 use super::core::Core;
-use super::payload::InPayload;
 use crate::ids::{CqId, SrqId};
+use crate::payload::InPayload;
 use crate::refusal::{Result, refuse};
 
 /// `IBV_TMH_RNDV` and `IBV_TMH_EAGER` of `enum ibv_tmh_op`; all others have no tag.

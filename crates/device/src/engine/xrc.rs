@@ -12,8 +12,8 @@ use wire::Headers;
 
 use super::Engine;
 use super::core::{Core, EventSource};
-use super::env::QpFacts;
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
+use crate::qp::QpContext;
 use crate::refusal::{Kind, Refusal, Result, refuse};
 
 /// An XRC domain: who may use which shared queue.
@@ -95,9 +95,9 @@ impl Engine {
     pub fn open_qp(&mut self, ctx: CtxId, xrcd: XrcdId, qpn: Qpn, cookie: u64) -> Result<QpId> {
         self.xrcd(xrcd)?;
         match self.qps.by_number(qpn) {
-            Some(entry) if entry.facts.xrcd == Some(xrcd) => {
-                entry.facts.others.push((ctx, cookie));
-                Ok(entry.facts.id)
+            Some(entry) if entry.context.xrcd == Some(xrcd) => {
+                entry.context.others.push((ctx, cookie));
+                Ok(entry.context.id)
             }
             _ => refuse!(Invalid, "open_qp: there is no QP {qpn} in the XRC domain"),
         }
@@ -107,7 +107,7 @@ impl Engine {
     /// be destroyed.
     pub fn close_qp(&mut self, id: QpId, cookie: u64) -> bool {
         let Some(entry) = self.qps.get_mut(id) else { return true };
-        let facts = &mut entry.facts;
+        let facts = &mut entry.context;
         let ctx = if facts.cookie == cookie {
             let Some(other) = facts.others.pop() else { return true };
             let ctx = facts.ctx;
@@ -163,7 +163,7 @@ impl Engine {
 impl Core {
     /// Lets a receiving QP of XRC work for the shared queue that a request names. False if there is
     /// none in its domain.
-    pub(crate) fn select_srq(&self, facts: &mut QpFacts, headers: &Headers) -> bool {
+    pub(crate) fn select_srq(&self, facts: &mut QpContext, headers: &Headers) -> bool {
         if facts.qp_type != QpType::XrcRecv {
             return true;
         }
@@ -184,7 +184,7 @@ impl Core {
 
     /// The domain in which an answer takes its bytes: that in which the request was checked, which
     /// a receiving QP of XRC may have left since.
-    pub(crate) fn answering_pd(&self, facts: &QpFacts, rkey: iba::RKey) -> PdId {
+    pub(crate) fn answering_pd(&self, facts: &QpContext, rkey: iba::RKey) -> PdId {
         if facts.qp_type != QpType::XrcRecv {
             return facts.pd;
         }

@@ -23,7 +23,7 @@ impl Scene {
     fn new(test: &str) -> Self {
         Self::with(test, |nic, vf| {
             let mut peer = rig::engine(nic);
-            peer.core.peers.prepare(vf);
+            peer.core.out.shm.prepare(vf);
             peer
         })
     }
@@ -34,7 +34,7 @@ impl Scene {
         let objects = Objects::new(&mut hca.lock());
         let vf = hca.lock().core.vf;
         let mut peer = peer(&nic, vf);
-        while hca.lock().receivers.inbounds.is_empty() {
+        while hca.lock().receivers.shm.len() == 0 {
             run(&mut [&mut peer]);
         }
         Self { nic, hca, objects, peer, vf }
@@ -42,7 +42,7 @@ impl Scene {
 
     /// The peer begins a copy.
     fn hold(&mut self, key: u32) {
-        self.peer.core.peers.hold(self.vf, key);
+        self.peer.core.out.shm.hold(self.vf, key);
     }
 
     /// Runs `call`, which must wait for the copy that the peer has begun, and checks that meanwhile
@@ -83,7 +83,7 @@ fn who_deregisters_waits_for_a_stopped_peer_and_nobody_else_does() {
     scene.waits(
         move |engine| engine.core.mrs.get(mr.id).is_none(),
         move |hca| hca.dereg_mr(mr.id).expect("a region"),
-        |peer, vf| peer.core.peers.free(vf),
+        |peer, vf| peer.core.out.shm.free(vf),
     );
 }
 
@@ -96,7 +96,7 @@ fn a_peer_that_copies_something_else_now_is_not_waited_for() {
         move |engine| engine.core.mrs.get(mr.id).is_none(),
         move |hca| hca.dereg_mr(mr.id).expect("a region"),
         // Even for the same key: it finds the entry dead.
-        move |peer, vf| peer.core.peers.hold(vf, mr.rkey),
+        move |peer, vf| peer.core.out.shm.hold(vf, mr.rkey),
     );
 }
 
@@ -135,7 +135,7 @@ fn a_region_is_changed_when_the_copy_is_over() {
             assert_eq!(changed.rkey, mr.rkey, "the same memory keeps its keys");
             assert_eq!(hca.lock().core.pds[old.index()].uses, 0);
         },
-        |peer, vf| peer.core.peers.free(vf),
+        |peer, vf| peer.core.out.shm.free(vf),
     );
 }
 
@@ -153,7 +153,7 @@ fn who_takes_a_qp_away_waits_for_the_copies_of_its_peer() {
     scene.waits(
         move |engine| engine.query_qp(qp).is_err(),
         move |hca| hca.destroy_qp(qp).expect("a QP"),
-        |peer, vf| peer.core.peers.free(vf),
+        |peer, vf| peer.core.out.shm.free(vf),
     );
 }
 
@@ -169,5 +169,5 @@ fn nobody_waits_for_a_peer_that_was_not_given_the_table() {
     scene.hca.dereg_mr(scene.objects.mr.id).expect("a region");
     scene.hca.destroy_qp(qp).expect("a QP");
     scene.hca.close_ctx(scene.objects.ctx);
-    assert_eq!(scene.hca.lock().receivers.inbounds.len(), 1, "it is still there");
+    assert_eq!(scene.hca.lock().receivers.shm.len(), 1, "it is still there");
 }

@@ -15,10 +15,12 @@ use wire::mad::{GSI_QKEY, LEN};
 use wire::{Deth, Headers, Opcode, Operation, Position, Service};
 
 use super::{COMM_VF_SHIFT, CmService, ports};
+use crate::carrier::About;
+use crate::carrier::shm::record::Record;
+use crate::carrier::shm::{Forwarded, PushError};
 use crate::engine::Engine;
 use crate::engine::core::Core;
-use crate::engine::payload::InPayload;
-use crate::engine::peers::{About, Forwarded, PushError, Record};
+use crate::payload::InPayload;
 
 /// Datagrams for QP 1 that wait to be looked at.
 const MAX_ARRIVED: usize = 2048;
@@ -197,7 +199,7 @@ impl Engine {
         let Some((route, id)) = route_of(&arrived.mad) else { return Some(arrived) };
         match self.cm.target(vf, arrived.from.remote, route, id) {
             Target::Vf(target) if target != vf => {
-                let forwarded = self.core.peers.forward(self.core.now, target, about, bytes);
+                let forwarded = self.core.out.shm.forward(self.core.now, target, about, bytes);
                 match forwarded {
                     Forwarded::Yes => self.core.counters.forwarded_packets += 1,
                     Forwarded::NoRoom => self.core.counters.dropped_packets += 1,
@@ -306,7 +308,8 @@ impl Engine {
         };
         let pushed = self
             .core
-            .peers
+            .out
+            .shm
             .push(vf, &record, |room| room.copy_from(&transmit.mad[..]).map_err(|_| ()));
         if pushed.is_ok() && self.core.tap.is_some() {
             self.core.tap_mad(&av, &headers, &transmit.mad[..]);
@@ -322,7 +325,8 @@ impl Engine {
                 room.copy_from_slice(&transmit.mad[..]);
                 Ok(())
             };
-            let pushed = self.core.udp.push(transmit.peer.local, &av, &headers, LEN as u32, fill);
+            let pushed =
+                self.core.out.udp.push(transmit.peer.local, &av, &headers, LEN as u32, fill);
             if pushed.is_ok() {
                 return true;
             }

@@ -90,7 +90,7 @@ impl CmService {
         let directory = Directory::new(&core.config.name, core.vf);
         let directory = directory
             .inspect_err(|error| tracing::warn!(target: "peerdma::cm", "no ports: {error}"))
-            .inspect(|directory| core.peers.waits().add_always(directory))
+            .inspect(|directory| core.out.shm.waits().add_always(directory))
             .ok();
         Self {
             cm: Cm::new(local),

@@ -42,7 +42,7 @@ impl Lonely {
 
     fn words(&self, account: &Account) -> String {
         let entry = self.engine.qps.get(self.qp).expect("it lives");
-        words(&self.engine.core, &entry.facts, account)
+        words(&self.engine.core, &entry.context, account)
     }
 }
 
@@ -252,8 +252,8 @@ fn a_flushed_request_has_a_sentence_whether_another_failed_or_not() {
 
     let mut fail = |account: &Account| {
         let Engine { core, qps, .. } = &mut lonely.engine;
-        let facts = &mut qps.get_mut(lonely.qp).expect("it lives").facts;
-        QpEnv::new(core, facts).explain(account);
+        let context = &mut qps.get_mut(lonely.qp).expect("it lives").context;
+        QpEnv::new(core, context).explain(account);
         lonely.engine.explain(lonely.qpn, wc.wr_id, wc.status).expect("a sentence")
     };
     let harmless = received(WcStatus::TmRndvIncomplete, Reason::RendezvousTooLong);

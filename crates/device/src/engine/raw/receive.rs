@@ -5,12 +5,13 @@ use link::ether::Listener;
 use smallvec::SmallVec;
 use wire::frame::{Frame, checksum};
 
-use super::{Engine, Role, cannot_open};
+use super::{Engine, cannot_open};
 use crate::engine::core::Core;
 use crate::engine::env::QpEnv;
-use crate::engine::payload::InPayload;
-use crate::engine::qp::QpTable;
 use crate::ids::QpId;
+use crate::payload::InPayload;
+use crate::qp::QpTable;
+use crate::qp::Role;
 use crate::refusal::Result;
 
 /// Frames taken before other packets have their turn.
@@ -47,7 +48,7 @@ impl Engine {
         }
         let listener = Listener::open(self.core.ether_port())
             .map_err(|error| cannot_open("create_flow", &error))?;
-        self.core.peers.waits().add_datagrams(&listener);
+        self.core.out.shm.waits().add_datagrams(&listener);
         let frames = Frames { listener, is_holding: false, heat: HOT, too_long: 0 };
         self.receivers.frames = Some(Box::new(frames));
         Ok(())
@@ -108,7 +109,7 @@ impl Engine {
 /// The queue of receives that a frame for a QP goes to, if the QP takes frames now.
 fn queue_for(core: &Core, qps: &QpTable, id: QpId, frame: &Frame) -> Option<QpId> {
     let entry = qps.get(id)?;
-    if let Some(Role::Rss { table, hash }) = entry.facts.role.as_deref() {
+    if let Some(Role::Rss { table, hash }) = entry.context.role.as_deref() {
         let queues = &core.raw.tables.get(table.index())?.queues;
         // The length is a power of two.
         let at = hash.hash(frame) as usize & (queues.len() - 1);
@@ -121,17 +122,17 @@ fn queue_for(core: &Core, qps: &QpTable, id: QpId, frame: &Frame) -> Option<QpId
 /// Whether a frame waits in its socket for the receive of a queue.
 fn waits_for_receive(core: &mut Core, qps: &mut QpTable, id: QpId) -> bool {
     let Some(entry) = qps.get_mut(id) else { return false };
-    let has_one = match entry.facts.srq {
+    let has_one = match entry.context.srq {
         Some(srq) => core.srqs.get(srq.index()).is_some_and(|srq| !srq.queue.is_empty()),
         None => entry.qp.receives() > 0,
     };
-    entry.facts.waits_for_receive(has_one, core.now)
+    entry.context.waits_for_receive(has_one, core.now)
 }
 
 /// Gives a frame to a queue, if that has a receive.
 fn deliver(core: &mut Core, qps: &mut QpTable, id: QpId, bytes: &[u8], flags: WcFlags) {
     let Some(entry) = qps.get_mut(id) else { return };
-    let receive = match entry.facts.srq {
+    let receive = match entry.context.srq {
         Some(srq) => core.take_srq(srq),
         None => entry.qp.take_receive(),
     };
@@ -140,6 +141,6 @@ fn deliver(core: &mut Core, qps: &mut QpTable, id: QpId, bytes: &[u8], flags: Wc
         return;
     };
     core.counters.rx_raw_packets += 1;
-    let mut env = QpEnv::new(core, &mut entry.facts);
+    let mut env = QpEnv::new(core, &mut entry.context);
     entry.qp.receive_frame(&mut env, &wr, &InPayload::Bytes(bytes), bytes.len() as u32, flags);
 }

@@ -24,9 +24,9 @@ impl Engine {
         let Some(entry) = self.qps.get(qp) else {
             refuse!(Invalid, "create_flow: there is no QP {}", qp.handle());
         };
-        let facts = &entry.facts;
-        let (ctx, qpn, qp_type) = (facts.ctx, facts.qpn, facts.qp_type);
-        if qp_type != QpType::RawPacket || facts.is_wq() {
+        let context = &entry.context;
+        let (ctx, qpn, qp_type) = (context.ctx, context.qpn, context.qp_type);
+        if qp_type != QpType::RawPacket || context.is_wq() {
             refuse!(Invalid, "create_flow: QP {qpn} is {qp_type}; frames are for RAW_PACKET");
         }
         attr.check()?;

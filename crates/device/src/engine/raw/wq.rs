@@ -7,10 +7,11 @@ use iba::{AttrMask, QpAttr, QpState, QpType, Qpn};
 use transport::PostError;
 use transport::wr::RecvWr;
 
-use super::{Engine, Role, RwqTable};
+use super::{Engine, RwqTable};
 use crate::engine::api_qp::{Cap, QpSpec};
 use crate::engine::env::QpEnv;
 use crate::ids::{CqId, CtxId, PdId, QpId, RwqTableId, WqId};
+use crate::qp::Role;
 use crate::refusal::{Result, refuse};
 use crate::rss::RxHash;
 
@@ -100,11 +101,11 @@ impl Engine {
             let attr = QpAttr { state: *state, port_num: 1, ..QpAttr::default() };
             let is_init = *state == QpState::Init;
             let mask = AttrMask::STATE | if is_init { AttrMask::PORT } else { AttrMask::empty() };
-            let moved = entry.qp.modify(&mut QpEnv::new(core, &mut entry.facts), &attr, mask);
+            let moved = entry.qp.modify(&mut QpEnv::new(core, &mut entry.context), &attr, mask);
             moved.expect("the table of raw packet QPs has these transitions");
         }
         if to == WqState::Reset {
-            core.clean_cqs(entry.facts.qpn, entry.facts.recv_cq, entry.facts.recv_cq);
+            core.clean_cqs(entry.context.qpn, entry.context.recv_cq, entry.context.recv_cq);
         }
         Ok(to)
     }
@@ -112,7 +113,7 @@ impl Engine {
     /// The state of a work queue; one whose receive failed is in ERR.
     #[doc(alias = "ibv_wq_state")]
     pub fn wq_state(&self, id: WqId) -> Result<WqState> {
-        let Some(entry) = self.qps.get(id.0).filter(|entry| entry.facts.is_wq()) else {
+        let Some(entry) = self.qps.get(id.0).filter(|entry| entry.context.is_wq()) else {
             refuse!(Invalid, "there is no work queue {}", id.handle());
         };
         Ok(match entry.qp.state() {
@@ -129,7 +130,7 @@ impl Engine {
             return Ok(());
         }
         let entry = self.qps.get(id.0);
-        let Some(Role::Wq { uses }) = entry.and_then(|entry| entry.facts.role.as_deref()) else {
+        let Some(Role::Wq { uses }) = entry.and_then(|entry| entry.context.role.as_deref()) else {
             refuse!(Invalid, "destroy_wq: there is no work queue {}", id.handle());
         };
         if *uses > 0 {
@@ -172,8 +173,8 @@ impl Engine {
             );
         }
         for id in queues {
-            let entry = self.qps.get(id.0).filter(|entry| entry.facts.is_wq());
-            if entry.is_none_or(|entry| entry.facts.ctx != ctx) {
+            let entry = self.qps.get(id.0).filter(|entry| entry.context.is_wq());
+            if entry.is_none_or(|entry| entry.context.ctx != ctx) {
                 refuse!(Invalid, "create_rwq_ind_table: no work queue {} here", id.handle());
             }
         }
@@ -200,7 +201,7 @@ impl Engine {
 
     fn count_uses(&mut self, queues: &[QpId], change: impl Fn(u32) -> u32) {
         for id in queues {
-            let role = self.qps.get_mut(*id).and_then(|entry| entry.facts.role.as_deref_mut());
+            let role = self.qps.get_mut(*id).and_then(|entry| entry.context.role.as_deref_mut());
             if let Some(Role::Wq { uses }) = role {
                 *uses = change(*uses);
             }
@@ -247,9 +248,10 @@ impl Engine {
 
     /// The QPs of a context that spread frames, and its tables.
     pub(crate) fn rss_of(&self, ctx: CtxId) -> (Vec<QpId>, Vec<RwqTableId>) {
-        let qps = self.qps.iter().filter(|entry| entry.facts.ctx == ctx && entry.facts.is_rss());
+        let qps =
+            self.qps.iter().filter(|entry| entry.context.ctx == ctx && entry.context.is_rss());
         let tables = self.core.raw.tables.iter().filter(|(_, table)| table.ctx == ctx);
-        (qps.map(|entry| entry.facts.id).collect(), tables.map(|(id, _)| id.into()).collect())
+        (qps.map(|entry| entry.context.id).collect(), tables.map(|(id, _)| id.into()).collect())
     }
 }
 

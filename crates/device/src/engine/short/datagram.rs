@@ -9,12 +9,12 @@ use wire::bth::RawBth;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::core::Core;
-use super::super::env::{QpEnv, Route};
-use super::super::payload::{InPayload, fill};
-use super::super::peers::About;
-use super::super::qp::QpTable;
+use super::super::env::QpEnv;
 use super::headers;
+use crate::carrier::About;
 use crate::ids::QpId;
+use crate::payload::{InPayload, fill};
+use crate::qp::QpTable;
 
 /// The packet that a datagram without its ICRC is, to whom it is, and where its payload lies, if it
 /// goes the short way.
@@ -56,13 +56,13 @@ pub(in super::super) fn deliver_short(
 ) -> Option<QpId> {
     let (packet, dest, payload) = read_datagram(datagram)?;
     let entry = qps.by_number(dest)?;
-    let facts = &mut entry.facts;
-    let is_from_peer = facts.route == Route::Udp && facts.av.dgid == Gid::from(about.src.ip());
+    let context = &mut entry.context;
+    let is_from_peer = context.route.is_udp() && context.av.dgid == Gid::from(about.src.ip());
     if !is_from_peer || about.dst.ip().is_multicast() {
         return None;
     }
-    let (id, now, length) = (facts.id, core.now, payload.len() as u32);
-    let env = &mut QpEnv::new(core, facts);
+    let (id, now, length) = (context.id, core.now, payload.len() as u32);
+    let env = &mut QpEnv::new(core, context);
     let is_taken = entry.qp.handle_short(env, now, packet, &InPayload::Bytes(payload), length);
     is_taken.then_some(id)
 }
@@ -77,15 +77,16 @@ impl QpEnv<'_, '_> {
         source: Source<'_>,
         length: u32,
     ) -> Result<(), TransmitError> {
-        let pd = self.facts.pd;
+        let pd = self.context.pd;
         let (words, size) = headers(packet, dest, length);
-        let traffic_class = self.traffic_class_of_any(self.facts.av.traffic_class);
-        let av = Av { traffic_class, ..self.facts.av };
-        let Core { udp, mrs, port, .. } = &mut *self.core;
+        let traffic_class = self.traffic_class_of_any(self.context.av.traffic_class);
+        let av = Av { traffic_class, ..self.context.av };
+        let Core { out, mrs, port, .. } = &mut *self.core;
         // The long way says what becomes of it.
         let sgid = port.gids.get(usize::from(av.sgid_index)).ok_or(TransmitError::Blocked)?;
         let headers = &words.as_bytes()[..size];
-        udp.push_short(*sgid, &av, dest, headers, length, |room| fill(mrs, pd, source, room, None))
+        out.udp
+            .push_short(*sgid, &av, dest, headers, length, |room| fill(mrs, pd, source, room, None))
     }
 }
 
@@ -96,8 +97,8 @@ mod tests {
     use iba::{Msn, Psn};
     use wire::icrc;
 
-    use super::super::super::udp::UdpQueue;
     use super::*;
+    use crate::carrier::udp::queue::UdpQueue;
 
     const DEST: Qpn = Qpn::new(0x8012);
     const PAYLOAD: [u8; 8] = *b"payload!";

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use iba::QpType;
 
-use super::Numbers;
 use crate::engine::Engine;
 use crate::engine::alarm::Alarm;
+use crate::rig::Numbers;
 use crate::rig::{self, Process};
 use crate::waits::Woken;
 
@@ -21,16 +21,16 @@ const MANY: u64 = 50;
 /// The background thread of a process, as `hca` runs it while the program does not poll, until it
 /// sleeps. False if nothing woke it.
 fn run_thread(engine: &mut Engine, asleep: &mut bool) -> bool {
-    let woken = engine.core.peers.waits().wait(Some(Duration::ZERO), false);
+    let woken = engine.core.out.shm.waits().wait(Some(Duration::ZERO), false);
     let is_due = until_alarm(engine).is_some_and(|wait| wait.is_zero());
     if *asleep && woken == Woken::Nothing && !is_due {
         return false;
     }
     engine.wake_up();
-    engine.core.peers.doorbell().inspect(|bell| bell.drain());
+    engine.core.out.shm.doorbell().inspect(|bell| bell.drain());
     engine.progress_fully();
     loop {
-        engine.core.peers.doorbell().inspect(|bell| bell.set_sleeping());
+        engine.core.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
         if !engine.progress_on() && !engine.has_ready() {
             break;
         }
@@ -89,7 +89,7 @@ fn asleep(test: &str, qp_type: QpType, force_udp: bool, ring_size: u64) -> [Proc
     let mut pair = Process::pair(&nic, qp_type);
     for Process { engine, .. } in &mut pair {
         let Engine { core, receivers, .. } = engine;
-        assert!(receivers.watch_datagrams(core.peers.waits()));
+        assert!(receivers.udp.watch(core.out.shm.waits()));
     }
     settle(&mut pair, Duration::ZERO, |_| true);
     pair

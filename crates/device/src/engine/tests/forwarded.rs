@@ -8,10 +8,11 @@ use transport::env::Skipped;
 use wire::grh::Grh;
 use wire::{Headers, Opcode};
 
+use crate::carrier::About;
+use crate::carrier::shm::Forwarded;
+use crate::carrier::shm::record::Record;
+use crate::carrier::udp::{SILENCE, UdpQueue};
 use crate::engine::Engine;
-use crate::engine::peers::{About, Forwarded, Record};
-use crate::engine::receivers::SILENCE;
-use crate::engine::udp::UdpQueue;
 use crate::nic::NicInfo;
 use crate::rig::user::{self, as_another_user, is_root};
 use crate::rig::{self, Objects, completed, run, to_rts};
@@ -41,7 +42,7 @@ impl Victim {
     fn forward(&mut self, by: &mut Engine, to: Qpn) {
         let (about, bytes) = packet(&self.nic, to);
         let vf = self.engine.core.vf;
-        assert_eq!(by.core.peers.forward(by.core.now, vf, &about, &bytes), Forwarded::Yes);
+        assert_eq!(by.core.out.shm.forward(by.core.now, vf, &about, &bytes), Forwarded::Yes);
         run(&mut [by, &mut self.engine]);
     }
 
@@ -74,7 +75,7 @@ fn packet(nic: &NicInfo, to: Qpn) -> (About, Vec<u8>) {
 fn stranger(victim: &mut Victim) -> Engine {
     let mut engine = user::stranger(&victim.nic, victim.engine.core.vf);
     // A thread takes what another user sends.
-    while victim.engine.receivers.inbounds.is_empty() {
+    while victim.engine.receivers.shm.len() == 0 {
         run(&mut [&mut engine, &mut victim.engine]);
         std::thread::yield_now();
     }
@@ -135,7 +136,7 @@ fn the_user_who_holds_the_port_forwards_to_those_who_do_not() {
     let held = as_another_user(|| UdpSocket::bind(("0.0.0.0", port)).expect("a free port"));
     let mut victim = Victim::new(nic);
     assert!(
-        victim.engine.receivers.udp.as_ref().is_some_and(|udp| udp.source_port(STRANGER) != port)
+        victim.engine.receivers.udp.link().is_some_and(|udp| udp.source_port(STRANGER) != port)
     );
     let mut holder = stranger(&mut victim);
     let to = victim.qpn;
@@ -160,19 +161,19 @@ fn the_port_that_another_user_gave_up_is_taken() {
     let held = as_another_user(|| UdpSocket::bind(("0.0.0.0", port)).expect("a free port"));
     let mut engine = rig::engine(&nic);
     let source =
-        |engine: &Engine| engine.receivers.udp.as_ref().map(|udp| udp.source_port(STRANGER));
+        |engine: &mut Engine| engine.receivers.udp.link().map(|udp| udp.source_port(STRANGER));
     engine.clock.pass(SILENCE);
     run(&mut [&mut engine]);
-    assert!(engine.core.is_deaf && source(&engine) != Some(port), "it is still held");
+    assert!(engine.core.out.udp.is_deaf() && source(&mut engine) != Some(port), "it is still held");
 
     drop(held);
     engine.clock.pass(2 * SILENCE);
     run(&mut [&mut engine]);
-    assert!(!engine.core.is_deaf);
-    assert_eq!(source(&engine), Some(port));
+    assert!(!engine.core.out.udp.is_deaf());
+    assert_eq!(source(&mut engine), Some(port));
     // What is sent leaves from there.
     let (headers, av) = (Headers::new(Opcode::UcSendOnly, Qpn::new(9), Psn::new(0)), rig::av(&nic));
-    let queue = &mut engine.core.udp;
+    let queue = &mut engine.core.out.udp;
     queue.push(av.dgid, &av, &headers, 0, |_| Ok(())).expect("room for it");
     let batch = queue.front().expect("one was pushed").bytes().to_vec();
     let mut fresh = UdpQueue::new(1, port, port);
@@ -203,7 +204,7 @@ fn a_local_datagram_has_a_local_source() {
             grh: Some(&grh),
             source: own,
         };
-        let pushed = sender.core.peers.push(vf, &record, |room| {
+        let pushed = sender.core.out.shm.push(vf, &record, |room| {
             room.copy_from(&[5; 8]).unwrap();
             Ok::<(), ()>(())
         });

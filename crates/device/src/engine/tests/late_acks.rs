@@ -74,7 +74,7 @@ fn play([one, two]: &mut [Process; 2]) {
         two.send(wr_id);
         one.await_message(two);
         one.engine.clock.pass(SOON);
-        let is_steering = [&one, &two].iter().any(|side| side.engine.receivers.is_steering());
+        let is_steering = [&one, &two].iter().any(|side| side.engine.receivers.udp.wants_upkeep());
         if has_waited && one.owes_answers() && !is_steering {
             return;
         }

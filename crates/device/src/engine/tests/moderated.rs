@@ -136,7 +136,7 @@ fn a_nic_says_what_it_can_moderate() {
 fn the_background_thread_is_woken_for_a_deadline_before_its_own() {
     let mut scene = Scene::new("moderated-alarm");
     // Until it is known which socket packets come to, the thread looks again soon.
-    while scene.engine.receivers.is_steering() {
+    while scene.engine.receivers.udp.wants_upkeep() {
         scene.engine.progress_fully();
     }
     scene.moderate(3, 1000);

@@ -27,7 +27,7 @@ fn what_the_dead_did_not_take_is_not_expected_of_the_next() {
     let mut next = rig::engine(&nic);
     assert_eq!(next.core.vf, vf, "the lowest one that is free");
     run(&mut [&mut sender, &mut next]);
-    sender.core.peers.prepare(vf);
+    sender.core.out.shm.prepare(vf);
     run(&mut [&mut sender, &mut next]);
     for _ in 0..8 {
         sender.clock.pass(TIMEOUT);

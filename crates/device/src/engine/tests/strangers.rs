@@ -14,7 +14,7 @@ fn run_until_rings(engines: &mut [&mut Engine], rings: usize) {
     let began = Instant::now();
     loop {
         run(engines);
-        if engines[0].receivers.inbounds.len() == rings {
+        if engines[0].receivers.shm.len() == rings {
             break;
         }
         assert!(began.elapsed() < Duration::from_secs(20), "{rings} rings never were");
@@ -29,18 +29,18 @@ fn what_others_push_is_left_while_the_last_words_of_one_that_went_are_taken() {
     let [mut goes, mut stays] = [rig::engine(&nic), rig::engine(&nic)];
     let vf = victim.core.vf;
     for peer in [&mut goes, &mut stays] {
-        peer.core.peers.prepare(vf);
+        peer.core.out.shm.prepare(vf);
     }
     run_until_rings(&mut [&mut victim, &mut goes, &mut stays], 2);
     // Records of no kind that there is: they are counted as malformed.
     for peer in [&mut goes, &mut stays] {
-        let pushed = peer.core.peers.push_after(vf, &[0; 12], 0, |_| Ok::<_, ()>(()));
+        let pushed = peer.core.out.shm.push_after(vf, &[0; 12], 0, |_| Ok::<_, ()>(()));
         assert!(pushed.is_ok());
     }
     drop(goes);
     victim.housekeeping();
     assert_eq!(victim.counters().rx_malformed_packets, 1, "that of the one that went");
-    assert_eq!(victim.receivers.inbounds.len(), 1);
+    assert_eq!(victim.receivers.shm.len(), 1);
     victim.receive_fast();
     assert_eq!(victim.counters().rx_malformed_packets, 2);
 }
@@ -51,17 +51,17 @@ fn a_vf_has_one_ring_to_us() {
     let mut victim = rig::engine(&nic);
     let mut peer = rig::engine(&nic);
     let vf = victim.core.vf;
-    let identity = peer.core.peers.claim.as_ref().map(link::registry::Claim::vf);
+    let identity = peer.core.out.shm.claim.as_ref().map(link::registry::Claim::vf);
     let mut rings = Vec::new();
     for _ in 0..3 {
-        let claim = peer.core.peers.claim.as_mut().expect("not the child of a fork");
+        let claim = peer.core.out.shm.claim.as_mut().expect("not the child of a fork");
         rings.push(claim.connect(vf, 1 << 16).expect("the victim listens"));
         run(&mut [&mut victim, &mut peer]);
         run(&mut [&mut victim, &mut peer]);
     }
-    let left: Vec<_> = victim.receivers.inbounds.iter().map(|from| from.peer().nonce).collect();
+    let left: Vec<_> = victim.receivers.shm.iter().map(|from| from.peer().nonce).collect();
     assert_eq!(left, [rings[2].nonce()], "the newest");
-    assert_eq!(Some(victim.receivers.inbounds[0].peer().vf), identity);
+    assert_eq!(Some(victim.receivers.shm.get(0).peer().vf), identity);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_stranger_has_so_many_rings_and_our_own_user_as_many_as_it_likes() {
     let vf = victim.core.vf;
     // Five processes with rings of 16 MiB, of which 64 MiB are allowed.
     let connect = |engine: &mut Engine| {
-        let claim = engine.core.peers.claim.as_mut().expect("not the child of a fork");
+        let claim = engine.core.out.shm.claim.as_mut().expect("not the child of a fork");
         claim.connect(vf, link::shm::MAX_CAPACITY).expect("the victim listens")
     };
     let mut strangers: Vec<_> = (0..5).map(|_| as_another_user(|| rig::engine(&nic))).collect();
@@ -109,14 +109,14 @@ fn a_ring_between_users_carries_what_any_ring_does() {
     let src_qp = iba::Qpn::new(u32::from(peer.core.vf) << 14 | 100);
     headers.deth = Some(wire::deth::Deth { qkey: rig::QKEY, src_qp });
     let skipped = transport::env::Skipped::default();
-    let record = crate::engine::peers::Record {
+    let record = crate::carrier::shm::record::Record {
         headers: &headers,
         length: 0,
         skipped,
         grh: None,
         source: src_qp,
     };
-    assert!(peer.core.peers.push(vf, &record, |_| Ok::<_, ()>(())).is_ok());
+    assert!(peer.core.out.shm.push(vf, &record, |_| Ok::<_, ()>(())).is_ok());
     run(&mut [&mut victim, &mut peer]);
     assert_eq!(victim.counters().rx_shm_packets, 1);
 }

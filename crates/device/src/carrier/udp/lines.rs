@@ -10,11 +10,11 @@ use transport::Time;
 use wire::icrc::Flow;
 
 /// So many trains make a destination, or a source, a busy one.
-pub(super) const BUSY: u32 = 256;
+pub(crate) const BUSY: u32 = 256;
 /// How many are counted of each, and the most lines: each is a descriptor and a socket's memory.
-pub(super) const MOST: usize = 16;
+pub(crate) const MOST: usize = 16;
 /// How often is looked to whom nothing goes any more; who was refused a line may ask again then.
-pub(super) const SWEEP: Duration = Duration::from_secs(10);
+pub(crate) const SWEEP: Duration = Duration::from_secs(10);
 
 /// What all datagrams of a line have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,12 +9,12 @@ use zerocopy::IntoBytes;
 
 /// Packets of a message that are taken in one stroke, half of a train: more do not stay in the
 /// nearest cache between the check and the copy.
-pub(super) const MOST_JOINED: u32 = 31;
+pub(crate) const MOST_JOINED: u32 = 31;
 
 /// How many of the packets at hand are like the first, which is good, but for their sequence
 /// numbers, which count up: those that may be taken with it in one stroke. They are checked as the
 /// first was.
-pub(super) fn count_alike(
+pub(crate) fn count_alike(
     verifier: &mut Verifier,
     flow: &Flow,
     (first, first_id): (&[u8], u16),

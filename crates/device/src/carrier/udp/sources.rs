@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use link::udp::UdpLink;
 use transport::Time;
 
-use super::lines::{BUSY, MOST, SWEEP};
+use crate::carrier::udp::lines::{BUSY, MOST, SWEEP};
 
 /// Sources, and how many trains with good packets for this process came from each by a shared
 /// socket since the last sweep.

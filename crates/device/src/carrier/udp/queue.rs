@@ -12,18 +12,8 @@ use wire::bth::{self, Bth};
 use wire::icrc::{self, Flow, Sealer};
 use zerocopy::IntoBytes;
 
-use super::lines::{Destination, Lines};
-use super::qp::vf_of;
-
-/// The lower two bits of the type of service (RFC 3168).
-pub(crate) mod ecn {
-    /// Where they are.
-    pub(crate) const MASK: u8 = 3;
-    /// The sender knows what a mark is.
-    pub(crate) const ECT_0: u8 = 2;
-    /// Congestion experienced: the mark.
-    pub(crate) const CE: u8 = 3;
-}
+use crate::carrier::udp::lines::{Destination, Lines};
+use crate::qp::vf_of;
 
 /// Packets that are put together in one stroke: headers, payloads, trailers. More do not stay in
 /// the nearest cache.
@@ -176,7 +166,12 @@ pub(crate) struct UdpQueue {
     max_segments: usize,
     src_port: u16,
     dst_port: u16,
-    pub(crate) lines: Lines,
+    pub(super) lines: Lines,
+    /// Whether somebody else has the port: what comes from other hosts reaches this process by way
+    /// of its holder, or not.
+    is_deaf: bool,
+    /// Whether a QP was ever connected over UDP.
+    is_used: bool,
 }
 
 impl UdpQueue {
@@ -201,18 +196,42 @@ impl UdpQueue {
             src_port,
             dst_port,
             lines: Lines::default(),
+            is_deaf: false,
+            is_used: false,
         }
     }
 
-    /// The same with these lines.
-    pub(crate) fn with(self, lines: Lines) -> Self {
-        Self { lines, ..self }
+    /// The same with these lines, and while somebody else has the port or not.
+    pub(crate) fn with(self, lines: Lines, is_deaf: bool) -> Self {
+        Self { lines, is_deaf, ..self }
     }
 
-    /// Has what is added from now on leave from this port, where it goes on no line. Nothing waits.
-    pub(crate) fn leave_from(&mut self, src_port: u16) {
+    /// Has what is added from now on leave from this port, where it goes on no line: it is ours now.
+    /// Nothing waits.
+    pub(super) fn leave_from(&mut self, src_port: u16) {
         debug_assert!(self.batches.is_empty(), "their ICRC covers the port before");
         self.src_port = src_port;
+        self.is_deaf = false;
+    }
+
+    /// The lines that are open.
+    #[cfg(test)]
+    pub(crate) fn open_lines(&self) -> impl Iterator<Item = LineId> {
+        self.lines.open()
+    }
+
+    /// Whether somebody else has the port.
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.is_deaf
+    }
+
+    /// A QP is connected over UDP.
+    pub(crate) fn use_it(&mut self) {
+        self.is_used = true;
+    }
+
+    pub(super) fn is_used(&self) -> bool {
+        self.is_used
     }
 
     /// Adds a packet; `fill` writes its payload.

@@ -1,15 +1,13 @@
-//! Payloads: gathered into carriers, scattered out of them, and the packets of the loopback
-//! carrier.
+//! Payloads: gathered into carriers, and scattered out of them.
 
-use iba::{Access, LKey, Qpn};
-use smallvec::SmallVec;
-use transport::env::{LocalError, RemoteError, Skipped, Source, TransmitError};
+use iba::{Access, LKey};
+use transport::env::{LocalError, RemoteError, Source, TransmitError};
 use transport::wr::Sge;
 use umem::{Backing, Fault, Foreign, Pieces, Umem};
-use wire::{Headers, icrc};
+use wire::icrc;
 
-use super::mr::MrTable;
-use super::udp::Fill;
+use crate::carrier::udp::queue::Fill;
+use crate::engine::mr::MrTable;
 use crate::ids::PdId;
 
 /// The payload of a packet that arrived.
@@ -71,26 +69,6 @@ pub(crate) struct Part {
     pub(crate) umem: Umem,
     pub(crate) offset: u64,
     pub(crate) length: u32,
-}
-
-/// What a loopback packet carries.
-#[derive(Debug)]
-pub(crate) enum LoopPayload {
-    /// A copy, where the sender may reuse its memory before the packet arrives.
-    Bytes(SmallVec<[u8; 64]>),
-    /// A reference, where the sender may not.
-    Parts(SmallVec<[Part; 2]>),
-}
-
-/// A packet from one QP of this process to another.
-#[derive(Debug)]
-pub(crate) struct LoopPacket {
-    pub(crate) headers: Headers,
-    pub(crate) payload: LoopPayload,
-    pub(crate) length: u32,
-    pub(crate) skipped: Skipped,
-    pub(crate) source: Qpn,
-    pub(crate) grh: Option<[u8; 40]>,
 }
 
 impl InPayload<'_> {

@@ -7,9 +7,9 @@ use transport::env::{LocalError, TransmitError};
 use umem::{HostBuf, Pieces, Umem};
 use wire::icrc::{self, Flow};
 
-use super::super::payload::{Cut, InPayload};
-use super::super::udp::{Fill, UdpQueue};
 use super::headers;
+use crate::carrier::udp::queue::{Fill, UdpQueue};
+use crate::payload::{Cut, InPayload};
 
 #[test]
 fn a_run_is_what_its_packets_would_be_one_by_one() {

@@ -3,14 +3,17 @@
 use iba::Qpn;
 use transport::{Qp, Time};
 
-use super::env::QpFacts;
+mod context;
+
+pub(crate) use self::context::{QpContext, Role};
+
 use crate::ids::{CtxId, QpId};
 
 /// A QP: its protocol, and what the engine keeps beside it.
 #[derive(Debug)]
 pub(crate) struct QpEntry {
     pub(crate) qp: Qp,
-    pub(crate) facts: QpFacts,
+    pub(crate) context: QpContext,
     /// Whether it stands in the ready queue.
     pub(crate) queued: bool,
     /// The deadline it has in the timer heap.
@@ -92,7 +95,7 @@ impl QpTable {
     /// Forgets the further handles that a context has of QPs.
     pub(crate) fn forget_handles(&mut self, ctx: CtxId) {
         for entry in self.slots.iter_mut().flatten() {
-            entry.facts.others.retain(|(of, _)| *of != ctx);
+            entry.context.others.retain(|(of, _)| *of != ctx);
         }
     }
 

@@ -1,85 +1,26 @@
-//! Rings to other processes of this host, and the records that travel in them.
-//!
-//! A record, in native byte order since both ends are one machine:
-//!
-//! | bytes | what |
-//! |---|---|
-//! | 0 | kind: 1 a packet, 2 a datagram that the kernel gave to the wrong process |
-//! | 1 | flags: 1 skipped counts follow, 2 a GRH follows |
-//! | 2 | length of the packet's headers; of a datagram its traffic class |
-//! | 3 | zero; of a datagram its hop limit |
-//! | 4..8 | length of the payload |
-//! | 8..12 | the sending QP |
-//! | then | skipped counts (8 bytes) if flagged, GRH (40 bytes) if flagged, headers, payload |
-//!
-//! What follows the fixed part of a datagram is its source and its destination, 18 bytes each, and
-//! its UDP payload.
-//!
-//! An eight-byte message and its record fit one cache line.
+//! The sending half: the claim on our VF, and the rings to other processes of this host.
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iba::{Qpn, RKey};
+use iba::RKey;
 use link::registry::Claim;
 use link::shm::{Doorbell, Outbound, OutboundState, PushError as RingError};
 use transport::Time;
-use transport::env::{Direct, OneSided, Skipped};
-use umem::Foreign;
-use wire::Headers;
+use transport::env::{Direct, OneSided};
 
 use super::direct::{self, DirectPeer, Parties};
-use super::mr::MrTable;
+use super::record::{MAX_PREFIX, Record, datagram_prefix, write_prefix};
+use super::table::Table;
+use umem::Foreign;
+
+use crate::carrier::About;
+use crate::engine::mr::MrTable;
 use crate::waits::Waits;
 
-pub(super) const PACKET: u8 = 1;
-const DATAGRAM: u8 = 2;
-const HAS_SKIPPED: u8 = 1;
-const HAS_GRH: u8 = 2;
-pub(super) const FIXED: usize = 12;
-/// The fixed part, skipped counts, a GRH, and the longest headers.
-pub(super) const MAX_PREFIX: usize = FIXED + 8 + 40 + 64;
 /// The part of a ring that is left to packets without payload.
 const ANSWERS: usize = 16;
-/// Two addresses with their ports before a forwarded datagram.
-const ADDRESSES: usize = 2 * ADDRESS;
-const ADDRESS: usize = 18;
-
-/// What a packet's record says beside its payload.
-pub(crate) struct Record<'a> {
-    pub(crate) headers: &'a Headers,
-    pub(crate) length: u32,
-    pub(crate) skipped: Skipped,
-    pub(crate) grh: Option<&'a [u8; 40]>,
-    pub(crate) source: Qpn,
-}
-
-/// A record that arrived.
-pub(crate) enum Incoming<'a> {
-    Packet {
-        payload: Foreign<'a>,
-        length: u32,
-        skipped: Skipped,
-        grh: Option<[u8; 40]>,
-        source: Qpn,
-    },
-    Datagram {
-        about: About,
-        bytes: Vec<u8>,
-    },
-}
-
-/// What the kernel said of a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct About {
-    pub(crate) src: SocketAddr,
-    pub(crate) dst: SocketAddr,
-    pub(crate) traffic_class: u8,
-    pub(crate) hop_limit: u8,
-}
-
 /// What became of a datagram for another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forwarded {
@@ -112,8 +53,8 @@ pub(crate) struct Peers {
     /// `None` only in the child of a fork.
     pub(crate) claim: Option<Claim>,
     ring_size: usize,
-    /// Whether the direct path may be used at all.
-    direct: bool,
+    /// What peers may touch without our engine; `None` where the configuration forbids it.
+    table: Option<Table>,
     waits: Arc<Waits>,
     peers: Vec<Option<Peer>>,
     /// Rings written to since their readers were last woken.
@@ -190,13 +131,18 @@ impl Peer {
 }
 
 impl Peers {
-    pub(crate) fn new(claim: Claim, ring_size: usize, direct: bool, waits: Arc<Waits>) -> Self {
+    pub(crate) fn new(
+        claim: Claim,
+        ring_size: usize,
+        table: Option<Table>,
+        waits: Arc<Waits>,
+    ) -> Self {
         waits.add_always(&claim);
         waits.add_always(claim.doorbell().fd());
         Self {
             claim: Some(claim),
             ring_size,
-            direct,
+            table,
             waits,
             peers: Vec::new(),
             unrung: Vec::new(),
@@ -238,7 +184,7 @@ impl Peers {
     /// Says that a packet for a process will be pushed very soon; see
     /// [`link::shm::Producer::expect_push`].
     #[inline]
-    pub(super) fn expect_push(&mut self, vf: u16) {
+    pub(crate) fn expect_push(&mut self, vf: u16) {
         if let Some(Some(peer)) = self.peers.get_mut(usize::from(vf)) {
             peer.outbound.ring().expect_push();
         }
@@ -258,7 +204,7 @@ impl Peers {
 
     /// The same, given what stands before the payload, which has so many bytes.
     #[inline]
-    pub(super) fn push_after<E>(
+    pub(crate) fn push_after<E>(
         &mut self,
         vf: u16,
         prefix: &[u8],
@@ -313,11 +259,11 @@ impl Peers {
         parties: Parties,
         op: &OneSided<'_>,
     ) -> Direct {
-        let direct = self.direct;
+        let is_direct = self.table.is_some();
         let Some(peer) = self.peer(vf) else { return Direct::Declined };
         if let Reach::Unknown = peer.reach {
             peer.outbound.poll();
-            peer.find_reach(vf, direct);
+            peer.find_reach(vf, is_direct);
         }
         match &mut peer.reach {
             Reach::Direct(direct) => direct.one_sided(&mut peer.outbound, mrs, parties, op),
@@ -328,10 +274,11 @@ impl Peers {
     /// Whether a region of a peer is now one that can be reached without its engine.
     pub(crate) fn is_direct(&self, vf: u16, rkey: RKey) -> bool {
         let peer = self.peers.get(usize::from(vf)).and_then(Option::as_ref);
-        peer.is_some_and(|peer| match &peer.reach {
-            Reach::Direct(direct) => direct.is_published(rkey),
-            Reach::Unknown | Reach::Ring => false,
-        })
+        self.table.is_some()
+            && peer.is_some_and(|peer| match &peer.reach {
+                Reach::Direct(direct) => direct.is_published(rkey),
+                Reach::Unknown | Reach::Ring => false,
+            })
     }
 
     /// Begins a copy that does not end by itself.
@@ -418,7 +365,7 @@ impl Peers {
     /// Has the reader of the ring to a VF woken by the next [`Peers::ring_doorbells`], if it
     /// sleeps.
     #[inline]
-    pub(super) fn ring_later(&mut self, vf: u16) {
+    pub(crate) fn ring_later(&mut self, vf: u16) {
         if !self.unrung.contains(&vf) {
             self.unrung.push(vf);
         }
@@ -501,7 +448,7 @@ impl Peers {
                     *slot = None;
                     gone.push(vf as u16);
                 }
-                _ => peer.find_reach(vf as u16, self.direct),
+                _ => peer.find_reach(vf as u16, self.table.is_some()),
             }
         }
         gone
@@ -521,6 +468,8 @@ impl Peers {
 
     /// Closes, in the child of a fork, what is the parent's, and touches nothing that is shared.
     pub(crate) fn abandon_in_child(&mut self) {
+        // Its pages did not come along.
+        self.table = None;
         for peer in self.peers.drain(..).flatten() {
             peer.outbound.abandon_in_child();
         }
@@ -532,6 +481,12 @@ impl Peers {
     /// Tells peers whether to wake us.
     pub(crate) fn doorbell(&self) -> Option<&Doorbell> {
         self.claim.as_ref().map(|claim| &**claim.doorbell())
+    }
+
+    /// What peers may touch without our engine, unless the configuration forbids it.
+    #[inline]
+    pub(crate) fn table(&self) -> Option<&Table> {
+        self.table.as_ref()
     }
 
     /// The rings to others.
@@ -553,109 +508,4 @@ fn has_room(outbound: &mut Outbound, size: usize) -> bool {
     let wanted = (size + ring.capacity() / ANSWERS).min(ring.max_payload());
     // A wrap may waste as much as the record takes.
     ring.free_hint() > 2 * wanted || !matches!(ring.want_space(wanted), Ok(false))
-}
-
-#[inline]
-pub(super) fn write_prefix(prefix: &mut [u8; MAX_PREFIX], record: &Record<'_>) -> usize {
-    prefix[0] = PACKET;
-    prefix[2] = record.headers.len() as u8;
-    prefix[4..8].copy_from_slice(&record.length.to_ne_bytes());
-    prefix[8..12].copy_from_slice(&record.source.value().to_ne_bytes());
-    let mut at = FIXED;
-    if record.skipped != Skipped::default() {
-        prefix[1] |= HAS_SKIPPED;
-        prefix[at..at + 4].copy_from_slice(&record.skipped.psns.to_ne_bytes());
-        prefix[at + 4..at + 8].copy_from_slice(&record.skipped.messages.to_ne_bytes());
-        at += 8;
-    }
-    if let Some(grh) = record.grh {
-        prefix[1] |= HAS_GRH;
-        prefix[at..at + 40].copy_from_slice(grh);
-        at += 40;
-    }
-    at + record.headers.emit(&mut prefix[at..])
-}
-
-/// What stands before the bytes of a forwarded datagram.
-pub(super) fn datagram_prefix(about: &About, length: usize) -> [u8; FIXED + ADDRESSES] {
-    let mut prefix = [0u8; FIXED + ADDRESSES];
-    prefix[0] = DATAGRAM;
-    prefix[2] = about.traffic_class;
-    prefix[3] = about.hop_limit;
-    prefix[4..8].copy_from_slice(&(length as u32).to_ne_bytes());
-    for (at, address) in [(FIXED, about.src), (FIXED + ADDRESS, about.dst)] {
-        prefix[at..at + 16].copy_from_slice(&iba::Gid::from(address.ip()).0);
-        prefix[at + 16..at + ADDRESS].copy_from_slice(&address.port().to_ne_bytes());
-    }
-    prefix
-}
-
-/// What stands before the payload of a record.
-#[cfg(test)]
-pub(super) fn prefix_of(record: &Record<'_>) -> Vec<u8> {
-    let mut prefix = [0; MAX_PREFIX];
-    let length = write_prefix(&mut prefix, record);
-    prefix[..length].to_vec()
-}
-
-/// Takes a record apart, and puts the headers of a packet where they are to be. Every word is read
-/// once and checked; the payload stays in the ring.
-#[inline]
-pub(crate) fn parse<'a>(
-    record: Foreign<'a>,
-    headers: &mut Headers,
-) -> Result<Incoming<'a>, &'static str> {
-    let mut prefix = [0u8; MAX_PREFIX];
-    let have = record.len().min(MAX_PREFIX);
-    let unreadable = |_| "a page of it is not there";
-    record.slice(0, have).ok_or("empty")?.copy_to(&mut prefix[..have]).map_err(unreadable)?;
-    let prefix = &prefix[..have];
-    if have < FIXED {
-        return Err("shorter than its fixed part");
-    }
-    let word = |at: usize| {
-        prefix.get(at..at + 4).map(|b| u32::from_ne_bytes(b.try_into().expect("four bytes")))
-    };
-    let length = word(4).ok_or("no length")?;
-    if prefix[0] == DATAGRAM {
-        let address = |at: usize| {
-            let bytes = prefix.get(at..at + ADDRESS).ok_or("no addresses")?;
-            let (gid, port) = bytes.split_at(16);
-            let gid = iba::Gid(gid.try_into().expect("sixteen bytes"));
-            let port = u16::from_ne_bytes(port.try_into().expect("two bytes"));
-            Ok::<_, &str>(SocketAddr::new(gid.to_ip(), port))
-        };
-        let (src, dst) = (address(FIXED)?, address(FIXED + ADDRESS)?);
-        let bytes = record.slice(FIXED + ADDRESSES, length as usize).ok_or("length lies")?;
-        let mut copy = vec![0; bytes.len()];
-        bytes.copy_to(&mut copy).map_err(unreadable)?;
-        let about = About { src, dst, traffic_class: prefix[2], hop_limit: prefix[3] };
-        return Ok(Incoming::Datagram { about, bytes: copy });
-    }
-    if prefix[0] != PACKET {
-        return Err("unknown kind");
-    }
-    let flags = prefix[1];
-    let mut at = FIXED;
-    let mut skipped = Skipped::default();
-    if flags & HAS_SKIPPED != 0 {
-        skipped.psns = word(at).ok_or("no skipped counts")?;
-        skipped.messages = word(at + 4).ok_or("no skipped counts")?;
-        at += 8;
-    }
-    let mut grh = None;
-    if flags & HAS_GRH != 0 {
-        let bytes = prefix.get(at..at + 40).ok_or("no GRH")?;
-        grh = Some(bytes.try_into().expect("forty bytes"));
-        at += 40;
-    }
-    let header_len = usize::from(prefix[2]);
-    let header_bytes = prefix.get(at..at + header_len).ok_or("no headers")?;
-    let end = headers.read_prefix(header_bytes).map_err(|_| "malformed headers")?;
-    if end != header_len {
-        return Err("header length lies");
-    }
-    let payload = record.slice(at + header_len, length as usize).ok_or("length lies")?;
-    let source = Qpn::new(word(8).ok_or("no source")?);
-    Ok(Incoming::Packet { payload, length, skipped, grh, source })
 }

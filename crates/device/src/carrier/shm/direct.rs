@@ -20,21 +20,17 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use descriptors::Known;
 use dmabuf::{Direction, GateSlot};
-use iba::{Access, QpType, Qpn, RKey};
-use link::shm::{Held, InboundState, Outbound, OutboundState};
+use iba::{Access, Qpn, RKey};
+use link::shm::{Outbound, OutboundState};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use smallvec::SmallVec;
 use transport::env::{AtomicOp, Direct, Local, LocalError, OneSided, OneSidedKind};
-use umem::{
-    Backing, CpuAccess, Fault, HostBuf, LocalPart, RemoteFault, RemoteProcess, Touch, Umem,
-};
+use umem::{CpuAccess, Fault, HostBuf, LocalPart, RemoteFault, RemoteProcess, Touch, Umem};
 
-use super::Engine;
-use super::env::Route;
-use super::mr::{Mr, MrTable};
-use super::payload::{for_each_sge, local_fault};
-use super::table::{MrWords, PeerTable, Table, qp_word};
-use crate::ids::{MrId, PdId, QpId};
+use super::table::{MrWords, PeerTable};
+use crate::engine::mr::MrTable;
+use crate::ids::PdId;
+use crate::payload::{for_each_sge, local_fault};
 
 /// Mapped files kept for one peer.
 const MAX_MAPPED: usize = 256;
@@ -381,119 +377,4 @@ fn copy_mapped(
         }
     }
     Direct::Done
-}
-
-/// Copies by peers that were under way when something was withdrawn. Whoever withdrew it waits for
-/// them, without the engine's lock: a peer that was stopped in the middle of one holds up nobody
-/// else.
-#[derive(Debug, Default)]
-#[must_use = "what was withdrawn may be touched until these copies are over"]
-pub(crate) struct UnderWay(SmallVec<[(u64, Held); 4]>);
-
-impl UnderWay {
-    pub(crate) fn join(&mut self, other: Self) {
-        self.0.extend(other.0);
-    }
-}
-
-impl Engine {
-    /// Says, or no longer says, that the peer of a QP may use it without our engine. What was said
-    /// before may still be made use of by copies under way.
-    pub(crate) fn publish_qp(&mut self, id: QpId) -> UnderWay {
-        let Some(table) = self.core.table.as_ref() else { return UnderWay::default() };
-        let word = self.qps.get(id).and_then(|entry| {
-            let shared = matches!(entry.facts.route, Route::Shm(_));
-            // Who may do what at a receiving QP of XRC depends on the queue that a packet names.
-            let is_fixed = entry.facts.qp_type != QpType::XrcRecv;
-            let open = shared && is_fixed && entry.qp.state().receives();
-            open.then(|| {
-                let access = entry.qp.query().access_flags;
-                let access = access.difference(entry.facts.cntrs.only_here());
-                qp_word(entry.facts.dest_qpn, access, entry.facts.pd)
-            })
-        });
-        if table.set_qp(id, word) { self.all_copies() } else { UnderWay::default() }
-    }
-
-    /// The copies of peers now, of those that are meant. Each connection is named by its random
-    /// number.
-    fn copies(&self, is_meant: impl Fn(Held) -> bool) -> UnderWay {
-        let held = self.receivers.inbounds.iter().map(|from| (from.peer().nonce, from.held()));
-        UnderWay(held.filter(|(_, held)| is_meant(*held)).collect())
-    }
-
-    /// Takes back all that peers may touch without our engine.
-    pub(crate) fn withdraw_everything(&mut self) {
-        let Some(table) = self.core.table.as_ref() else { return };
-        for id in self.core.mrs.ids() {
-            table.withdraw(id);
-        }
-        for entry in self.qps.iter() {
-            table.set_qp(entry.facts.id, None);
-        }
-    }
-
-    /// Every copy of a peer now.
-    pub(crate) fn all_copies(&self) -> UnderWay {
-        self.copies(|held| !held.is_free())
-    }
-
-    /// Whether any of these copies still goes on. A peer that died has none.
-    pub(crate) fn goes_on(&self, under_way: &mut UnderWay) -> bool {
-        under_way.0.retain(|(nonce, held)| {
-            self.receivers.inbounds.iter().any(|from| {
-                from.peer().nonce == *nonce
-                    && from.state() == InboundState::Up
-                    && from.held() == *held
-            })
-        });
-        !under_way.0.is_empty()
-    }
-
-    fn table(&self) -> Option<&Table> {
-        self.core.table.as_ref()
-    }
-
-    /// Makes a region known to peers that may touch it without our engine, and says in the log how
-    /// peers reach it.
-    pub(crate) fn publish_mr(&mut self, id: MrId) {
-        let Some(mr) = self.core.mrs.get(id) else { return };
-        if !mr.access.intersects(Access::REMOTE) {
-            return;
-        }
-        let rkey = format_args!("{:#x}", mr.key);
-        if let Some(reason) = self.only_by_ring(id, mr) {
-            tracing::info!(
-                target: "peerdma::path", rkey, length = mr.length,
-                "operations on this region go through the ring: {reason}"
-            );
-        } else if let Some(table) = self.table() {
-            table.publish(id, mr);
-            let how = match mr.umem.backing() {
-                Backing::File { .. } => "its memory is a file that they map",
-                _ => "by process_vm_writev; atomics go through the ring",
-            };
-            tracing::debug!(
-                target: "peerdma::path", rkey, length = mr.length,
-                "processes of this user that may trace us reach this region directly: {how}"
-            );
-        }
-    }
-
-    /// Why no peer may touch a region without our engine.
-    pub(super) fn only_by_ring(&self, id: MrId, mr: &Mr) -> Option<&'static str> {
-        if self.table().is_none() {
-            return Some("the configuration says so");
-        }
-        Table::obstacle(id, mr)
-    }
-
-    /// Takes a region back from such peers.
-    pub(crate) fn withdraw_mr(&mut self, id: MrId) -> UnderWay {
-        let (Some(mr), Some(table)) = (self.core.mrs.get(id), self.table()) else {
-            return UnderWay::default();
-        };
-        table.withdraw(id);
-        self.copies(|held| held.is_for(mr.key))
-    }
 }

@@ -12,7 +12,7 @@
 //! | [`QPS`] | a word for each QP index: valid, rights, peer, protection domain |
 //! | [`MRS`] | sixteen words for each region: key, rights and count, protection domain, iova, length, address in the process, file descriptor plus one, offset in the file, inode; then, of memory that can move, its gate's descriptor plus one, inode and epoch |
 //!
-//! Whoever reads it does so under a guard slot ([`super::direct`]).
+//! Whoever reads it does so under a guard slot ([`crate::carrier::shm::direct`]).
 
 use std::cell::Cell;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -22,7 +22,7 @@ use iba::{Access, Qpn};
 use umem::ways::Way;
 use umem::{Backing, HostBuf, Mark, PeerMark};
 
-use super::mr::Mr;
+use crate::engine::mr::Mr;
 use crate::ids::{MrId, PdId, QpId};
 use crate::refusal::Result;
 
@@ -30,7 +30,7 @@ use crate::refusal::Result;
 const MAGIC: u64 = 0x7065_6572_646d_0003;
 const MARK: usize = 8;
 const QPS: usize = 4096;
-const MRS: usize = QPS + 8 * (1 << super::qp::INDEX_BITS);
+const MRS: usize = QPS + 8 * (1 << crate::qp::INDEX_BITS);
 /// Regions that can be published; others are reached through the ring.
 const MAX_MRS: usize = 1 << 16;
 const MR_SIZE: usize = 128;
@@ -237,7 +237,7 @@ impl PeerTable {
 
     /// Who may use a QP.
     pub(crate) fn qp(&self, qpn: Qpn) -> Option<QpWord> {
-        let index = qpn.value() as usize & ((1 << super::qp::INDEX_BITS) - 1);
+        let index = qpn.value() as usize & ((1 << crate::qp::INDEX_BITS) - 1);
         let bits = self.load(QPS + 8 * index);
         (bits >> 63 == 1).then_some(QpWord {
             peer: Qpn::new((bits >> 32) as u32),
@@ -336,7 +336,7 @@ mod tests {
             length: 4096,
             umem,
             offset: 64,
-            kind: super::super::MrKind::User,
+            kind: crate::engine::MrKind::User,
             import: None,
             peer: None,
             odp: None,

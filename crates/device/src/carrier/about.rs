@@ -1,0 +1,12 @@
+//! What a datagram says of itself outside its bytes.
+
+use std::net::SocketAddr;
+
+/// What the kernel said of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct About {
+    pub(crate) src: SocketAddr,
+    pub(crate) dst: SocketAddr,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+}

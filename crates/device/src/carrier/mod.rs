@@ -1,0 +1,69 @@
+//! The carriers: what takes a QP's packets to its peer, and brings the peer's.
+//!
+//! | carrier | between | its packets | reliable, in order |
+//! |---|---|---|---|
+//! | [`loopback`] | QPs of one process | references, or copies for unreliable QPs | yes |
+//! | [`shm`] | processes of one host | records in rings; one-sided operations directly | yes |
+//! | [`udp`] | hosts | datagrams of the path MTU, in trains | no |
+//!
+//! A QP knows one thing of its carrier: the [`Route`]. Each carrier has a sending half, which QPs
+//! reach while they run ([`Senders`]), and a receiving half ([`Receivers`]), so that what arrives
+//! can be given to a QP that answers at once. No carrier names another, nor the engine.
+
+mod about;
+pub(crate) mod loopback;
+mod route;
+pub(crate) mod shm;
+pub(crate) mod udp;
+
+use link::netdev::Watch;
+
+pub(crate) use self::about::About;
+pub(crate) use self::route::Route;
+
+use self::loopback::Loopback;
+use crate::engine::raw::Frames;
+
+/// The sending halves.
+#[derive(Debug)]
+pub(crate) struct Senders {
+    pub(crate) loopback: Loopback,
+    pub(crate) shm: shm::Peers,
+    pub(crate) udp: udp::UdpQueue,
+}
+
+/// The receiving halves.
+#[derive(Debug)]
+pub(crate) struct Receivers {
+    pub(crate) shm: shm::Receiver,
+    pub(crate) udp: udp::Receiver,
+    /// Ethernet frames, while a rule gives some to a QP.
+    pub(crate) frames: Option<Box<Frames>>,
+    /// Tells of changes of the netdev.
+    pub(crate) watch: Option<Watch>,
+}
+
+impl Receivers {
+    /// Closes, in the child of a fork, what is the parent's.
+    pub(crate) fn abandon_in_child(&mut self) {
+        self.shm.abandon_in_child();
+        self.udp.abandon_in_child();
+        if let Some(frames) = self.frames.take() {
+            frames.listener.abandon_in_child();
+        }
+        self.watch = None;
+    }
+
+    /// Hangs up on every peer and closes the sockets.
+    pub(crate) fn close(&mut self) {
+        self.shm.hang_up();
+        self.udp.close();
+        self.frames = None;
+        self.watch = None;
+    }
+
+    /// Whether frames came lately, so that each poll should look.
+    pub(crate) fn frames_are_hot(&self) -> bool {
+        self.frames.as_ref().is_some_and(|frames| frames.is_hot())
+    }
+}

@@ -1,0 +1,20 @@
+//! Rings in shared memory, between the processes of a host.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`peers`] | the sending half: our VF, a ring to each peer, doorbells, datagrams that are passed on |
+//! | [`receiver`] | the receiving half: the rings of others to us, and the copies that they make |
+//! | [`record`] | what a packet is in a ring |
+//! | [`table`] | what peers may touch without our engine |
+//! | [`direct`] | what we touch of a peer without its engine |
+
+pub(crate) mod direct;
+pub(crate) mod peers;
+mod receiver;
+pub(crate) mod record;
+pub(crate) mod table;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use self::peers::{Forwarded, Peers, PushError, RingPosition};
+pub(crate) use self::receiver::{GONE_BURST, RING_BURST, Receiver, UnderWay};

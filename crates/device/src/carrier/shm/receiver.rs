@@ -1,0 +1,129 @@
+//! The receiving half: the rings of other processes to us.
+
+use link::shm::{Held, Inbound, InboundState};
+use smallvec::SmallVec;
+
+/// Records taken at once from the ring of a process that is gone: all that a ring of the usual size
+/// can hold.
+pub(crate) const GONE_BURST: usize = 4096;
+/// Records taken from one ring before the next ring has its turn.
+pub(crate) const RING_BURST: usize = 32;
+
+/// The rings to us.
+#[derive(Debug, Default)]
+pub(crate) struct Receiver {
+    inbounds: Vec<Inbound>,
+    /// Whether a packet waits in its ring for the program to post a receive.
+    is_holding: bool,
+}
+
+/// Copies by peers that were under way when something was withdrawn. Whoever withdrew it waits for
+/// them, without the engine's lock: a peer that was stopped in the middle of one holds up nobody
+/// else. Each connection is named by its random number.
+#[derive(Debug, Default)]
+#[must_use = "what was withdrawn may be touched until these copies are over"]
+pub(crate) struct UnderWay(SmallVec<[(u64, Held); 4]>);
+
+impl UnderWay {
+    pub(crate) fn join(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+}
+
+impl Receiver {
+    pub(crate) fn len(&self) -> usize {
+        self.inbounds.len()
+    }
+
+    /// Takes in a ring. A VF has one to us: what lies in an older one is still taken, as of one that
+    /// went.
+    pub(crate) fn add(&mut self, inbound: Inbound) {
+        let vf = inbound.peer().vf;
+        self.inbounds.iter_mut().filter(|old| old.peer().vf == vf).for_each(Inbound::hang_up);
+        self.inbounds.push(inbound);
+    }
+
+    pub(crate) fn get(&self, index: usize) -> &Inbound {
+        &self.inbounds[index]
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: usize) -> &mut Inbound {
+        &mut self.inbounds[index]
+    }
+
+    /// Closes a ring. Another one may have its place.
+    pub(crate) fn remove(&mut self, index: usize) {
+        self.inbounds.swap_remove(index);
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Inbound> {
+        self.inbounds.iter()
+    }
+
+    /// Whether no ring holds a record.
+    #[inline]
+    pub(crate) fn is_idle(&mut self) -> bool {
+        self.inbounds.iter_mut().all(Inbound::is_idle)
+    }
+
+    /// A ring that holds a record.
+    #[inline]
+    pub(crate) fn busy(&mut self) -> Option<&mut Inbound> {
+        let index = self.inbounds.iter_mut().position(|inbound| !inbound.is_idle())?;
+        self.inbounds.get_mut(index)
+    }
+
+    /// Whether a packet waits in its ring for the program to post a receive.
+    pub(crate) fn is_holding(&self) -> bool {
+        self.is_holding
+    }
+
+    pub(crate) fn set_holding(&mut self, is_holding: bool) {
+        self.is_holding = is_holding;
+    }
+
+    /// Looks whose process is gone.
+    pub(crate) fn find_gone(&mut self, gone: &mut Vec<u16>) {
+        for inbound in &mut self.inbounds {
+            if inbound.poll() == InboundState::Gone {
+                gone.push(inbound.peer().vf);
+            }
+        }
+    }
+
+    /// Closes the rings of processes that are gone, once nothing is left in them.
+    pub(crate) fn close_gone(&mut self) {
+        self.inbounds.retain_mut(|inbound| {
+            inbound.state() != InboundState::Gone || inbound.may_hold_last_words()
+        });
+    }
+
+    /// The copies of peers now, of those that are meant.
+    pub(crate) fn copies(&self, is_meant: impl Fn(Held) -> bool) -> UnderWay {
+        let held = self.inbounds.iter().map(|from| (from.peer().nonce, from.held()));
+        UnderWay(held.filter(|(_, held)| is_meant(*held)).collect())
+    }
+
+    /// Whether any of these copies still goes on. A peer that died has none.
+    pub(crate) fn goes_on(&self, under_way: &mut UnderWay) -> bool {
+        under_way.0.retain(|(nonce, held)| {
+            self.inbounds.iter().any(|from| {
+                from.peer().nonce == *nonce
+                    && from.state() == InboundState::Up
+                    && from.held() == *held
+            })
+        });
+        !under_way.0.is_empty()
+    }
+
+    /// Hangs up on every peer. The pages that peers share stay, for their guard slots.
+    pub(crate) fn hang_up(&mut self) {
+        self.inbounds.iter_mut().for_each(Inbound::hang_up);
+    }
+
+    /// Closes, in the child of a fork, what is the parent's.
+    pub(crate) fn abandon_in_child(&mut self) {
+        self.inbounds.drain(..).for_each(Inbound::abandon_in_child);
+    }
+}

@@ -1,0 +1,55 @@
+//! What a datagram is checked with, and what it tells beside its packet.
+
+use std::net::{IpAddr, SocketAddr};
+
+use link::registry::PeerInfo;
+use transport::Time;
+use wire::icrc::Verifier;
+
+use super::forwarders::Forwarders;
+use super::sources::Sources;
+
+/// What datagrams go through, whichever way they came.
+#[derive(Debug)]
+pub(crate) struct Intake {
+    pub(crate) verifier: Verifier,
+    forwarders: Forwarders,
+    pub(super) sources: Sources,
+    /// Whether the kernel gave us a packet that is another process's.
+    is_missteered: bool,
+}
+
+impl Intake {
+    pub(super) fn new(port: u16) -> Self {
+        Self {
+            verifier: Verifier::new(),
+            forwarders: Forwarders::new(port),
+            sources: Sources::default(),
+            is_missteered: false,
+        }
+    }
+
+    /// Whether a datagram to `dst` may have been received and forwarded by this peer.
+    pub(crate) fn may_forward(&mut self, now: Time, peer: &PeerInfo, dst: IpAddr) -> bool {
+        self.forwarders.include(now, peer, dst)
+    }
+
+    /// A train with good packets came by a shared socket.
+    #[inline]
+    pub(crate) fn came_from(&mut self, from: SocketAddr, to: IpAddr) {
+        self.sources.count(from, to);
+    }
+
+    /// The kernel gave us what is another process's: a process came or went.
+    pub(crate) fn was_missteered(&mut self) {
+        self.is_missteered = true;
+    }
+
+    pub(super) fn is_missteered(&self) -> bool {
+        self.is_missteered
+    }
+
+    pub(super) fn take_missteered(&mut self) -> bool {
+        std::mem::take(&mut self.is_missteered)
+    }
+}

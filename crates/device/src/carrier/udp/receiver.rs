@@ -1,0 +1,379 @@
+//! The receiving half: the sockets. They send, too, what the queue has gathered.
+
+use std::net::{IpAddr, SocketAddr};
+
+use link::udp::{BindError, LineError, SendError, Train, Transmit, UdpLink};
+use transport::Time;
+
+use super::intake::Intake;
+use super::port::Port;
+use super::queue::{Batch, UdpQueue};
+use crate::carrier::About;
+use crate::counters::Counters;
+use crate::waits::Waits;
+
+/// So many looks at the sockets that find nothing follow on each other before they are looked at
+/// only now and then.
+const HEAT: u32 = 4096;
+
+/// The sockets, what comes through them is checked with, and our share of the port.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    link: Option<UdpLink>,
+    intake: Intake,
+    port: Port,
+    /// Whether datagrams wake the background thread.
+    is_watched: bool,
+    /// Looks at the sockets left before they are looked at only now and then.
+    heat: u32,
+}
+
+/// Which sockets to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// All.
+    Everywhere,
+    /// Those that had something lately, and the others now and then.
+    Likely,
+}
+
+impl Receiver {
+    /// `port` is that of UDP, whether or not we hold it.
+    pub(crate) fn new(link: Option<UdpLink>, port: u16) -> Self {
+        let share = Port::new(link.as_ref());
+        Self { link, intake: Intake::new(port), port: share, is_watched: false, heat: 0 }
+    }
+
+    /// What forwarded datagrams are checked with.
+    pub(crate) fn intake(&mut self) -> &mut Intake {
+        &mut self.intake
+    }
+
+    /// Whether the program left us the descriptors of our sockets.
+    pub(crate) fn has_descriptors(&self) -> bool {
+        self.link.iter().all(|link| link.look().is_ok())
+    }
+
+    /// Lets datagrams wake the background thread. Says whether all of them can.
+    pub(crate) fn watch(&mut self, waits: &Waits) -> bool {
+        self.is_watched = true;
+        let fds = self.link.iter().flat_map(UdpLink::fds);
+        fds.filter(|fd| !waits.add_datagrams(fd)).count() == 0
+    }
+
+    /// No longer lets them, as the program looks for them itself.
+    pub(crate) fn ignore(&mut self, waits: &Waits) {
+        self.is_watched = false;
+        self.link.iter().flat_map(UdpLink::fds).for_each(|fd| waits.remove_datagrams(fd));
+    }
+
+    /// Whether datagrams came lately, so that each poll should look.
+    #[inline]
+    pub(crate) fn is_hot(&self) -> bool {
+        self.heat > 0
+    }
+
+    /// Takes what came, train by train, and says how many trains. It may have made room for who
+    /// sends much: then that one's socket wakes the thread as the others do.
+    #[inline]
+    pub(crate) fn receive(
+        &mut self,
+        look: Look,
+        mut each: impl FnMut(&About, &Train<'_>, &mut Intake),
+    ) -> usize {
+        let Self { link: Some(link), intake, heat, .. } = self else { return 0 };
+        let port = link.port();
+        let mut seen = 0;
+        let mut each = |train: Train<'_>| {
+            seen += 1;
+            each(&about(&train, port), &train, intake);
+        };
+        let received = match look {
+            Look::Everywhere => link.recv_trains(&mut each),
+            Look::Likely => link.recv_likely_trains(&mut each),
+        };
+        let count = received.unwrap_or_else(|error| {
+            tracing::warn!(target: "peerdma::udp", "receive: {error}");
+            seen
+        });
+        if link.was_pleaded_with() {
+            intake.was_missteered();
+        }
+        *heat = if count > 0 { HEAT } else { heat.saturating_sub(1) };
+        count
+    }
+
+    /// After datagrams were taken: nobody has to ask whether they still come, and a sender of many
+    /// is given a socket.
+    #[inline]
+    pub(crate) fn heard(&mut self, now: Time, waits: &Waits) {
+        self.port.heard(now);
+        if let (Some((from, to)), Some(link)) = (self.intake.sources.take(), &mut self.link) {
+            open_inlet(link, from, to, self.is_watched.then_some(waits));
+        }
+    }
+
+    /// A datagram of ours was forwarded.
+    pub(crate) fn heard_by_forwarding(&mut self, now: Time) {
+        self.port.heard(now);
+    }
+
+    /// Sends the batches that are due; what the sockets do not take now waits on. Each that went is
+    /// shown to `sent`, with the port that it left from.
+    #[inline]
+    pub(crate) fn flush(
+        &mut self,
+        queue: &mut UdpQueue,
+        is_due: impl Fn(&UdpQueue) -> bool,
+        counters: &mut Counters,
+        mut sent: impl FnMut(&Batch, u16),
+    ) {
+        let Some(link) = self.link.as_mut() else {
+            while queue.front().is_some() {
+                queue.pop();
+                counters.dropped_packets += 1;
+            }
+            return;
+        };
+        while is_due(queue)
+            && let Some(batch) = queue.front()
+        {
+            let (to, dst) = (batch.to, batch.to.dst.to_ip());
+            let segment_size = (batch.count > 1).then_some(batch.segment);
+            let gone = if let Some(line) = batch.line {
+                // CAST: a batch is no longer than a datagram can be.
+                match link.send_on(line, batch.bytes(), segment_size.map(|size| size as u16)) {
+                    Ok(()) => Ok(()),
+                    Err(LineError::WouldBlock) => return,
+                    Err(error) => {
+                        tracing::debug!(target: "peerdma::udp", %dst, "{error}");
+                        link.close_line(line);
+                        queue.line_broke(line);
+                        continue;
+                    }
+                }
+            } else {
+                link.send(Transmit {
+                    dst,
+                    src: to.src.to_ip(),
+                    traffic_class: to.traffic_class,
+                    hop_limit: to.hop_limit,
+                    contents: batch.bytes(),
+                    segment_size,
+                })
+            };
+            match gone {
+                Ok(()) => {
+                    counters.tx_udp_packets += batch.count as u64;
+                    sent(batch, link.source_port(dst));
+                }
+                Err(SendError::WouldBlock { sent }) => {
+                    queue.sent(sent);
+                    return;
+                }
+                Err(SendError::NotSplit { sent }) => {
+                    counters.tx_udp_packets += 1;
+                    queue.set_max_segments(1);
+                    queue.sent(sent);
+                    continue;
+                }
+                Err(error) => {
+                    counters.dropped_packets += batch.count as u64;
+                    tracing::info!(target: "peerdma::udp", %dst, "send: {error}");
+                }
+            }
+            queue.pop();
+        }
+        queue.set_max_segments(link.max_gso_segments(UdpQueue::TYPICAL));
+        if queue.lines.are_asked_for() {
+            queue.lines.open_asked(link);
+        }
+    }
+
+    /// Closes the lines to a process of a host that is silent.
+    #[cold]
+    pub(crate) fn leave_lines(&mut self, queue: &mut UdpQueue, peer: iba::Gid, vf: u16) {
+        for line in queue.lines.leading_to(peer, vf) {
+            tracing::info!(target: "peerdma::udp", dst = %peer, "silence: its line is closed");
+            if let Some(link) = &mut self.link {
+                link.close_line(line);
+            }
+            queue.line_broke(line);
+        }
+    }
+
+    /// When something is to be done even if nothing comes.
+    pub(crate) fn deadline(&self, queue: &UdpQueue) -> Option<Time> {
+        self.silence_until(queue).into_iter().chain(self.port.try_at()).min()
+    }
+
+    /// Whether something is to be done that nobody tells the time of.
+    pub(crate) fn wants_upkeep(&self) -> bool {
+        self.port.is_asking() || self.intake.is_missteered()
+    }
+
+    /// Does what is due now and then: sockets that are not used are closed, the port is taken when
+    /// it is free, and it is found out whether the kernel gives us what is ours. `flush` sends what
+    /// waits.
+    pub(crate) fn upkeep(
+        &mut self,
+        queue: &mut UdpQueue,
+        now: Time,
+        waits: &Waits,
+        mut flush: impl FnMut(&mut Self, &mut UdpQueue),
+    ) {
+        if queue.front().is_none()
+            && let Some(link) = &mut self.link
+        {
+            queue.lines.sweep(now, link);
+            self.intake.sources.sweep(now, link);
+        }
+        if self.port.try_at().is_some_and(|at| at <= now)
+            && !self.take_port(queue, waits, &mut flush)
+        {
+            self.port.try_later(now);
+        }
+        if self.silence_until(queue).is_some_and(|at| at <= now) {
+            self.port.silence_is_over(now);
+            if !queue.is_deaf() {
+                self.intake.was_missteered();
+            } else if !self.take_port(queue, waits, &mut flush)
+                && let Some(link) = &self.link
+            {
+                link.plead();
+            }
+        }
+        if self.intake.take_missteered() {
+            // A process came or went: ask again which socket is whose.
+            self.port.ask();
+        }
+        self.port.steer(self.link.as_ref());
+    }
+
+    /// A process is gone that may have had the port, which the kernel takes away a little later.
+    pub(crate) fn port_may_be_free(&mut self, queue: &UdpQueue, now: Time) {
+        if queue.is_deaf() {
+            self.port.may_be_free(now);
+        }
+    }
+
+    /// When it is suspicious that nothing came. Who has not the port hears nothing of those who want
+    /// to connect, either.
+    fn silence_until(&self, queue: &UdpQueue) -> Option<Time> {
+        let matters = queue.is_used() || queue.is_deaf();
+        self.port.silence_until(queue.is_deaf()).filter(|_| matters)
+    }
+
+    /// Takes the port if it was another user's and is free now. Not while a datagram waits that
+    /// cannot be sent: its ICRC covers the port that it is to leave from.
+    fn take_port(
+        &mut self,
+        queue: &mut UdpQueue,
+        waits: &Waits,
+        flush: &mut impl FnMut(&mut Self, &mut UdpQueue),
+    ) -> bool {
+        if !queue.is_deaf() {
+            return false;
+        }
+        flush(self, queue);
+        if queue.front().is_some() {
+            return false;
+        }
+        let Some(link) = &mut self.link else { return false };
+        if link.take_port().is_err() {
+            return false;
+        }
+        tracing::info!(target: "peerdma::udp", "UDP port {} is free, and taken", link.port());
+        if self.is_watched {
+            link.fds().for_each(|fd| _ = waits.add_datagrams(fd));
+        }
+        self.port.steer_anew(link);
+        self.port.is_ours();
+        queue.leave_from(link.port());
+        true
+    }
+
+    /// Lets nothing new come. False if there is nothing that could.
+    pub(crate) fn leave_port(&mut self) -> bool {
+        let Some(link) = &mut self.link else { return false };
+        link.leave_port();
+        true
+    }
+
+    /// Joins a group. Its socket always wakes the thread.
+    pub(crate) fn join(&mut self, group: IpAddr, waits: &Waits) -> Result<(), JoinError> {
+        let Some(link) = &mut self.link else { return Err(JoinError::NoSocket) };
+        if link.source_port(group) != link.port() {
+            return Err(JoinError::PortTaken(link.port()));
+        }
+        link.join(group).map_err(JoinError::Refused)?;
+        if let Some(newest) = link.fds().last() {
+            waits.add_datagrams(newest);
+        }
+        Ok(())
+    }
+
+    /// Leaves a group.
+    pub(crate) fn leave(&mut self, group: IpAddr) {
+        if let Some(link) = &mut self.link {
+            link.leave(group);
+        }
+    }
+
+    /// Closes the sockets.
+    pub(crate) fn close(&mut self) {
+        self.link = None;
+        self.port.close();
+    }
+
+    /// Closes, in the child of a fork, what is the parent's.
+    pub(crate) fn abandon_in_child(&mut self) {
+        if let Some(link) = self.link.take() {
+            link.abandon_in_child();
+        }
+        self.port.close();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn link(&mut self) -> Option<&mut UdpLink> {
+        self.link.as_mut()
+    }
+}
+
+/// Why a group was not to be joined.
+#[derive(Debug)]
+pub(crate) enum JoinError {
+    /// There is no UDP socket.
+    NoSocket,
+    /// The port is another user's.
+    PortTaken(u16),
+    /// The kernel refuses.
+    Refused(BindError),
+}
+
+/// What the kernel says of a train.
+#[inline]
+fn about(train: &Train<'_>, port: u16) -> About {
+    About {
+        src: train.src,
+        dst: SocketAddr::new(train.dst, port),
+        traffic_class: train.traffic_class,
+        hop_limit: train.hop_limit,
+    }
+}
+
+/// Opens a socket for whom much comes from, which wakes the background thread if the others do.
+#[cold]
+fn open_inlet(link: &mut UdpLink, from: SocketAddr, to: IpAddr, waits: Option<&Waits>) {
+    match link.open_inlet(from, to) {
+        // It comes by the shared socket as before.
+        Err(error) => tracing::debug!(target: "peerdma::udp", %from, "no inlet: {error}"),
+        Ok(false) => {}
+        Ok(true) => {
+            tracing::debug!(target: "peerdma::udp", %from, "an inlet of its own");
+            if let Some(waits) = waits {
+                link.fds().for_each(|fd| _ = waits.add_datagrams(fd));
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What peers may touch without our engine: said when it begins to be so, and taken back.
+
+use iba::{Access, QpType};
+use umem::Backing;
+
+use super::Engine;
+use super::mr::Mr;
+use crate::carrier::shm::UnderWay;
+use crate::carrier::shm::table::{Table, qp_word};
+use crate::ids::{MrId, QpId};
+
+impl Engine {
+    /// Says, or no longer says, that the peer of a QP may use it without our engine. What was said
+    /// before may still be made use of by copies under way.
+    pub(crate) fn publish_qp(&mut self, id: QpId) -> UnderWay {
+        let Some(table) = self.table() else { return UnderWay::default() };
+        let word = self.qps.get(id).and_then(|entry| {
+            let shared = entry.context.route.peer().is_some();
+            // Who may do what at a receiving QP of XRC depends on the queue that a packet names.
+            let is_fixed = entry.context.qp_type != QpType::XrcRecv;
+            let open = shared && is_fixed && entry.qp.state().receives();
+            open.then(|| {
+                let access = entry.qp.query().access_flags;
+                let access = access.difference(entry.context.cntrs.only_here());
+                qp_word(entry.context.dest_qpn, access, entry.context.pd)
+            })
+        });
+        if table.set_qp(id, word) { self.all_copies() } else { UnderWay::default() }
+    }
+
+    /// Takes back all that peers may touch without our engine.
+    pub(crate) fn withdraw_everything(&mut self) {
+        let Some(table) = self.table() else { return };
+        for id in self.core.mrs.ids() {
+            table.withdraw(id);
+        }
+        for entry in self.qps.iter() {
+            table.set_qp(entry.context.id, None);
+        }
+    }
+
+    /// Every copy of a peer now.
+    pub(crate) fn all_copies(&self) -> UnderWay {
+        self.receivers.shm.copies(|held| !held.is_free())
+    }
+
+    /// Whether any of these copies still goes on. A peer that died has none.
+    pub(crate) fn goes_on(&self, under_way: &mut UnderWay) -> bool {
+        self.receivers.shm.goes_on(under_way)
+    }
+
+    fn table(&self) -> Option<&Table> {
+        self.core.out.shm.table()
+    }
+
+    /// Makes a region known to peers that may touch it without our engine, and says in the log how
+    /// peers reach it.
+    pub(crate) fn publish_mr(&mut self, id: MrId) {
+        let Some(mr) = self.core.mrs.get(id) else { return };
+        if !mr.access.intersects(Access::REMOTE) {
+            return;
+        }
+        let rkey = format_args!("{:#x}", mr.key);
+        if let Some(reason) = self.only_by_ring(id, mr) {
+            tracing::info!(
+                target: "peerdma::path", rkey, length = mr.length,
+                "operations on this region go through the ring: {reason}"
+            );
+        } else if let Some(table) = self.table() {
+            table.publish(id, mr);
+            let how = match mr.umem.backing() {
+                Backing::File { .. } => "its memory is a file that they map",
+                _ => "by process_vm_writev; atomics go through the ring",
+            };
+            tracing::debug!(
+                target: "peerdma::path", rkey, length = mr.length,
+                "processes of this user that may trace us reach this region directly: {how}"
+            );
+        }
+    }
+
+    /// Why no peer may touch a region without our engine.
+    pub(crate) fn only_by_ring(&self, id: MrId, mr: &Mr) -> Option<&'static str> {
+        if self.table().is_none() {
+            return Some("the configuration says so");
+        }
+        Table::obstacle(id, mr)
+    }
+
+    /// Takes a region back from such peers.
+    pub(crate) fn withdraw_mr(&mut self, id: MrId) -> UnderWay {
+        let (Some(mr), Some(table)) = (self.core.mrs.get(id), self.table()) else {
+            return UnderWay::default();
+        };
+        table.withdraw(id);
+        self.receivers.shm.copies(|held| held.is_for(mr.key))
+    }
+}

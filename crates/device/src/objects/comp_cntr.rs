@@ -1,0 +1,103 @@
+//! Completion counters: how many operations ended well, and how many in error, without a completion
+//! for each (`ibv_create_comp_cntr(3)`, `ibv_qp_attach_comp_cntr(3)`).
+//!
+//! A peer of this host may carry out READs and WRITEs here without this engine, which could not
+//! count them. So a QP with a counter for what its peer does is not open to that
+//! ([`QpCntrs::only_here`]).
+
+use iba::{Access, CompCntrOps};
+use transport::Ended;
+
+use crate::ids::{CompCntrId, CtxId};
+
+/// What a counter adds up of operations that end well. Those in error it always counts one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_comp_cntr_type")]
+#[expect(clippy::exhaustive_enums, reason = "libibverbs has two")]
+pub enum CompCntrType {
+    /// Work requests.
+    Wrs,
+    /// Their bytes, as `byte_len` of a completion has them.
+    Bytes,
+}
+
+/// Which of a counter's two values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a counter has two values")]
+pub enum CompCntrEntry {
+    /// Of what ended well.
+    Comp,
+    /// Of what ended in error.
+    Err,
+}
+
+/// A completion counter.
+#[derive(Debug)]
+pub(crate) struct CompCntr {
+    pub(crate) ctx: CtxId,
+    kind: CompCntrType,
+    comp: u64,
+    err: u64,
+    /// For how many sets of operations it is attached.
+    pub(crate) uses: u32,
+}
+
+impl CompCntr {
+    /// A counter at zero.
+    pub(crate) const fn new(ctx: CtxId, kind: CompCntrType) -> Self {
+        Self { ctx, kind, comp: 0, err: 0, uses: 0 }
+    }
+
+    /// Counts an operation that ended.
+    #[inline]
+    pub(crate) fn count(&mut self, ended: Ended) {
+        let (value, amount) = match (ended, self.kind) {
+            (Ended::InError, _) => (&mut self.err, 1),
+            (Ended::Well { .. }, CompCntrType::Wrs) => (&mut self.comp, 1),
+            (Ended::Well { bytes }, CompCntrType::Bytes) => (&mut self.comp, bytes.into()),
+        };
+        *value = value.wrapping_add(amount);
+    }
+
+    pub(crate) fn value(&mut self, entry: CompCntrEntry) -> &mut u64 {
+        match entry {
+            CompCntrEntry::Comp => &mut self.comp,
+            CompCntrEntry::Err => &mut self.err,
+        }
+    }
+}
+
+/// The counters of one QP, each for operations that no other of them counts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct QpCntrs(Vec<(CompCntrOps, CompCntrId)>);
+
+impl QpCntrs {
+    /// Adds a counter for operations that no other one counts.
+    pub(crate) fn attach(&mut self, ops: CompCntrOps, id: CompCntrId) {
+        self.0.push((ops, id));
+    }
+
+    /// Who counts an operation.
+    #[inline]
+    pub(crate) fn of(&self, op: CompCntrOps) -> Option<CompCntrId> {
+        self.0.iter().find(|(ops, _)| ops.contains(op)).map(|(_, id)| *id)
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = CompCntrId> {
+        self.0.iter().map(|(_, id)| *id)
+    }
+
+    /// The operations that are counted.
+    pub(crate) fn ops(&self) -> CompCntrOps {
+        self.0.iter().map(|(ops, _)| *ops).collect()
+    }
+
+    /// Rights of a peer that only this engine can serve, since it counts them.
+    pub(crate) fn only_here(&self) -> Access {
+        let ops = self.ops();
+        let mut rights = Access::empty();
+        rights.set(Access::REMOTE_READ, ops.contains(CompCntrOps::REMOTE_RDMA_READ));
+        rights.set(Access::REMOTE_WRITE, ops.contains(CompCntrOps::REMOTE_RDMA_WRITE));
+        rights
+    }
+}
