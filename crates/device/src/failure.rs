@@ -10,20 +10,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use iba::EventType;
 
+use crate::engine::state::Life;
 use crate::engine::{AsyncEvent, Engine, EventSource};
 use crate::refusal::{Result, refuse};
 use crate::{EngineGuard, Hca, hca};
-
-/// What an engine is good for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Life {
-    /// Everything.
-    Alive,
-    /// Being destroyed: it is what a fork left in the child ([`crate::fork`]).
-    Husk,
-    /// Being destroyed: it failed, and this is why.
-    Failed(Box<str>),
-}
 
 impl Hca {
     /// Locks the engine, unless the device failed. To destroy things and to take events
@@ -88,7 +78,7 @@ impl Engine {
         }
         self.life = Life::Failed(why.into());
         // Before anything that might panic again.
-        for (_, ctx) in &mut self.core.ctxs {
+        for (_, ctx) in &mut self.core.objects.ctxs {
             let event = EventType::DeviceFatal;
             ctx.events.push(AsyncEvent { event, source: EventSource::Device, cookie: 0 });
         }
@@ -154,7 +144,7 @@ mod tests {
         let [mut ours, mut theirs] =
             Process::pair(&rig::nic("failure-peers"), QpType::Rc).map(|process| process.engine);
         run(&mut [&mut ours, &mut theirs]);
-        let vf = ours.core.vf;
+        let vf = ours.core.nic.vf;
         assert!(theirs.core.out.shm.has_ring_to(vf) && theirs.receivers.shm.len() > 0);
         ours.fail("a test");
         run(&mut [&mut theirs]);

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use link::registry::{Claim, NicIdentity};
 use link::udp::{BindError, Options, UdpLink};
 use parking_lot::{Mutex, MutexGuard};
-use slab::Slab;
 use threads::{barrier, biased};
 use transport::Time;
 
@@ -24,21 +23,22 @@ use crate::carrier::{Receivers, Senders, udp};
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::engine::Engine;
-use crate::engine::alarm::LOOK_AGAIN;
 use crate::engine::cm::CmService;
-use crate::engine::core::Core;
-use crate::engine::faults::Faults;
+use crate::engine::core::{Core, Nic};
 use crate::engine::injected::Injected;
 use crate::engine::late_acks;
+use crate::engine::state::LOOK_AGAIN;
 use crate::engine::tap::Tap;
 use crate::failure;
 use crate::guard::EngineGuard;
 use crate::ids::CqId;
+use crate::memory::faults::Faults;
+use crate::memory::{self, Memory};
 use crate::nic::NicInfo;
+use crate::objects::Objects;
 use crate::qp::QpTable;
 use crate::random::random;
 use crate::refusal::{Kind, Refusal, Result};
-use crate::register;
 use crate::waits::{Waits, Woken};
 
 /// One NIC in this process.
@@ -128,7 +128,7 @@ impl Hca {
     pub fn open_another(nic: &NicInfo) -> Result<Arc<Self>> {
         let _changing = Changing::begin();
         let hca = Arc::new(Self::start(nic)?);
-        let vf = hca.lock().core.vf;
+        let vf = hca.lock().core.nic.vf;
         // No NIC has such a name, so that nobody else is given this one.
         let name = format!("{}#{vf}", nic.config.name);
         OPEN.get_or_init(Mutex::default).lock().push((name, Arc::downgrade(&hca)));
@@ -158,7 +158,7 @@ impl Hca {
         };
         let thread = threads::spawn("peerdma", run)
             .map_err(|error| Refusal::new(Kind::NoMemory, format!("background thread: {error}")))?;
-        register::rehearse(&nic.config);
+        memory::rehearse(&nic.config);
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
@@ -560,41 +560,23 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
     // Who records packets or tampers with them does so with those that are sent the usual way.
     let lines = Lines::new(tap.is_none() && injected.is_none());
     let core = Core {
-        attr: DeviceAttr::new(config, guid),
-        config: config.clone(),
-        port,
-        vf,
+        nic: Nic { attr: DeviceAttr::new(config, guid), config: config.clone(), port, vf },
         now: Time::default(),
-        ctxs: Slab::new(),
-        pds: Slab::new(),
-        mrs: Default::default(),
-        channels: Slab::new(),
-        cqs: Slab::new(),
-        srqs: Slab::new(),
-        xrcds: Slab::new(),
-        groups: Vec::new(),
-        raw: Default::default(),
-        dms: Slab::new(),
-        comp_cntrs: Slab::new(),
-        dm_budget: Default::default(),
-        pins: Default::default(),
-        ahs: 0,
-        counters: Counters::default(),
-        faults,
+        is_behind: false,
+        stamps: false,
+        objects: Objects::default(),
+        memory: Memory::new(faults),
         out: Senders {
             loopback: Default::default(),
             shm,
             udp: UdpQueue::new(segments, source, config.udp_port).with(lines, is_deaf),
+            ether: Default::default(),
         },
-        moderated: Vec::new(),
         gsi: Default::default(),
+        counters: Counters::default(),
+        failures: Default::default(),
         tap,
         injected,
-        failures: Default::default(),
-        qps_made: 0,
-        stamps: false,
-        overruns: Vec::new(),
-        is_behind: false,
     };
     watch.iter().for_each(|watch| waits.add_idle(watch));
     let receivers = Receivers {

@@ -61,7 +61,7 @@ impl Engine {
     /// Where packets to an address leave to, if it is one of another host. A group has an Ethernet
     /// address by itself.
     fn next_hop(&self, av: &Av) -> Option<SocketAddr> {
-        let (port, udp_port) = (&self.core.port, self.core.config.udp_port);
+        let (port, udp_port) = (&self.core.nic.port, self.core.nic.config.udp_port);
         if av.dgid.is_multicast() || port.gids.contains(&av.dgid) {
             return None;
         }

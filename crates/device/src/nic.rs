@@ -1,11 +1,11 @@
 //! The NICs of this machine, and how a port follows its netdev.
 
-use iba::{EventType, Guid, Mtu};
+use iba::{Guid, Mtu};
 use link::netdev::Netdev;
 
 use crate::attr::{GidEntry, PortAttr};
 use crate::config::{Config, NicConfig};
-use crate::engine::core::{Core, Port};
+use crate::port::Port;
 use crate::refusal::{Kind, Refusal, Result};
 
 /// Entries of a GID table, set or not.
@@ -74,7 +74,7 @@ pub(crate) fn look(config: &NicConfig, index: u32) -> Result<(Guid, Port)> {
     Ok((Guid::from_mac(mac), port_on(netdev)))
 }
 
-fn port_on(netdev: Netdev) -> Port {
+pub(crate) fn port_on(netdev: Netdev) -> Port {
     Port {
         active: netdev.is_up,
         link_mtu: netdev.mtu,
@@ -84,25 +84,6 @@ fn port_on(netdev: Netdev) -> Port {
         netdev: netdev.name,
         mac: netdev.mac,
         is_loopback: netdev.is_loopback,
-    }
-}
-
-/// Follows the netdev, and tells the program what changed. It stays the one that the NIC was opened
-/// on: another that has the default route by now is another NIC's. One that was taken away is down.
-pub(crate) fn refresh(core: &mut Core) {
-    let Ok(all) = Netdev::all() else { return };
-    let port = match all.into_iter().find(|netdev| netdev.index == core.port.ifindex) {
-        Some(netdev) => port_on(netdev),
-        None => Port { active: false, ..core.port.clone() },
-    };
-    let was_active = core.port.active;
-    let gids_changed = core.port.gids != port.gids;
-    core.port = port;
-    if core.port.active != was_active {
-        core.raise_port(if was_active { EventType::PortErr } else { EventType::PortActive });
-    }
-    if gids_changed {
-        core.raise_port(EventType::GidChange);
     }
 }
 

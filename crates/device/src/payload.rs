@@ -7,8 +7,8 @@ use umem::{Backing, Fault, Foreign, Pieces, Umem};
 use wire::icrc;
 
 use crate::carrier::udp::queue::Fill;
-use crate::engine::mr::MrTable;
 use crate::ids::PdId;
+use crate::memory::mr::MrTable;
 
 /// The payload of a packet that arrived.
 pub(crate) enum InPayload<'a> {

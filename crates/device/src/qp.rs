@@ -27,6 +27,8 @@ pub(crate) struct QpTable {
     slots: Vec<Option<Box<QpEntry>>>,
     free: std::collections::VecDeque<u32>,
     used: usize,
+    /// QPs made since the NIC was opened.
+    made: u64,
 }
 
 /// Bits of a QPN that are the index.
@@ -47,7 +49,13 @@ impl QpTable {
         let usable = (0..SLOTS)
             .map(|index| (start.wrapping_add(index)) % SLOTS)
             .filter(|index| (16..SLOTS - 1).contains(index));
-        Self { vf, slots: Vec::new(), free: usable.collect(), used: 0 }
+        Self { vf, slots: Vec::new(), free: usable.collect(), used: 0, made: 0 }
+    }
+
+    /// Which QP the next one is, from 1 in the order of creation.
+    pub(crate) fn next_ordinal(&mut self) -> u64 {
+        self.made += 1;
+        self.made
     }
 
     pub(crate) fn len(&self) -> usize {

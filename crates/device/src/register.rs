@@ -5,34 +5,15 @@
 
 use std::os::fd::BorrowedFd;
 
-use dmabuf::{DmaBuf, ImporterClass, Memory};
+use dmabuf::{DmaBuf, ImporterClass};
 use iba::Access;
 
-use crate::config::NicConfig;
 use crate::engine::MrInfo;
-use crate::engine::import::Import;
-use crate::engine::peer::PeerRegion;
 use crate::hca::Hca;
 use crate::ids::PdId;
+use crate::memory::import::Import;
+use crate::memory::peer::PeerRegion;
 use crate::refusal::{Refusal, Result, from_import, refuse};
-
-/// Imports a page that nobody else sees, and lets it go, when a NIC is opened. The first import of
-/// a process loads the code for it from its file, a page fault for each few pages, which takes
-/// several times as long as the import itself: time that the program expects to spend at opening,
-/// and not between two messages.
-pub(crate) fn rehearse(config: &NicConfig) {
-    const PAGE: u64 = 4096;
-    let Some(class) = config.importer_class() else { return };
-    let exported = DmaBuf::export_from(&Memory::Memfd, PAGE, "rehearsal");
-    let imported = exported.as_ref().map_err(ToString::to_string).and_then(|buffer| {
-        let buffer = DmaBuf::import(buffer.fd()).map_err(|error| error.to_string())?;
-        let import = Import::new(&config.name, class, config.address, buffer, 0, PAGE);
-        import.map(drop).map_err(|refusal| refusal.to_string())
-    });
-    if let Err(why) = imported {
-        tracing::debug!("the first registration will be slower: {why}");
-    }
-}
 
 impl Hca {
     /// Registers `length` bytes at `offset` of a dma-buf, which peers and work requests call
@@ -55,7 +36,7 @@ impl Hca {
         let (class, nic, device) = {
             let engine = self.alive()?;
             let class = engine.check_dmabuf(offset, length, iova, access)?;
-            (class, engine.core.config.name.clone(), engine.core.config.address)
+            (class, engine.core.nic.config.name.clone(), engine.core.nic.config.address)
         };
         let end = offset + length;
         let Some(fd) = fd else {
@@ -98,7 +79,7 @@ impl Hca {
         let (peermem, nic, class, device) = {
             let engine = self.alive()?;
             engine.check_reg_mr(addr, length, iova, access)?;
-            let config = &engine.core.config;
+            let config = &engine.core.nic.config;
             (config.peermem, config.name.clone(), config.importer_class(), config.address)
         };
         let dmabuf::peer::PeerOwner { mapping, owner, has_client, .. } = found;

@@ -1,6 +1,7 @@
 //! Calls that take something away from peers who may be using it.
 //!
-//! A peer of our user may be in the middle of a copy into our memory ([`crate::carrier::shm::direct`]).
+//! A peer of our user may be in the middle of a copy into our memory
+//! ([`crate::carrier::shm::direct`]).
 //! Whoever takes that memory or the right to it away first withdraws it, so that no new copy
 //! begins, then waits for the copies under way, and only then lets go. The engine is not locked
 //! while it waits: a peer that was stopped in the middle of a copy holds up the caller, and nobody

@@ -5,12 +5,14 @@
 //! | [`loopback`] | QPs of one process | references, or copies for unreliable QPs | yes |
 //! | [`shm`] | processes of one host | records in rings; one-sided operations directly | yes |
 //! | [`udp`] | hosts | datagrams of the path MTU, in trains | no |
+//! | [`ether`] | raw packet QPs and the port | Ethernet frames | no |
 //!
 //! A QP knows one thing of its carrier: the [`Route`]. Each carrier has a sending half, which QPs
 //! reach while they run ([`Senders`]), and a receiving half ([`Receivers`]), so that what arrives
 //! can be given to a QP that answers at once. No carrier names another, nor the engine.
 
 mod about;
+pub(crate) mod ether;
 pub(crate) mod loopback;
 mod route;
 pub(crate) mod shm;
@@ -22,7 +24,6 @@ pub(crate) use self::about::About;
 pub(crate) use self::route::Route;
 
 use self::loopback::Loopback;
-use crate::engine::raw::Frames;
 
 /// The sending halves.
 #[derive(Debug)]
@@ -30,6 +31,7 @@ pub(crate) struct Senders {
     pub(crate) loopback: Loopback,
     pub(crate) shm: shm::Peers,
     pub(crate) udp: udp::UdpQueue,
+    pub(crate) ether: ether::Sender,
 }
 
 /// The receiving halves.
@@ -38,7 +40,7 @@ pub(crate) struct Receivers {
     pub(crate) shm: shm::Receiver,
     pub(crate) udp: udp::Receiver,
     /// Ethernet frames, while a rule gives some to a QP.
-    pub(crate) frames: Option<Box<Frames>>,
+    pub(crate) frames: Option<Box<ether::Frames>>,
     /// Tells of changes of the netdev.
     pub(crate) watch: Option<Watch>,
 }

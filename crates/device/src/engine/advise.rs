@@ -4,9 +4,9 @@ use iba::{Access, LKey};
 use transport::wr::Sge;
 
 use super::Engine;
-use super::import::Remapped;
 use crate::config::Preset;
 use crate::ids::{MrId, PdId};
+use crate::memory::import::Remapped;
 use crate::refusal::{Result, refuse};
 
 /// What is asked of the NIC.
@@ -28,8 +28,8 @@ impl Engine {
     /// (`docs/semantics.md` 2.5).
     #[doc(alias = "ibv_advise_mr")]
     pub fn advise_mr(&mut self, pd: PdId, advice: MrAdvice, sges: &[Sge]) -> Result<()> {
-        if !self.core.config.has_odp() {
-            let name = &self.core.config.name;
+        if !self.core.nic.config.has_odp() {
+            let name = &self.core.nic.config.name;
             refuse!(NotSupported, "advise_mr: {name} has no on-demand paging");
         }
         self.pd(pd)?;
@@ -48,13 +48,18 @@ impl Engine {
 
     fn check_advice(&self, pd: PdId, advice: MrAdvice, sge: &Sge) -> Result<MrId> {
         let Sge { lkey: LKey(key), addr, length } = *sge;
-        let is_rxe = self.core.config.preset == Preset::Rxe;
-        let paged = self.core.mrs.id_of(key).and_then(|id| Some((id, self.core.mrs.get(id)?)));
+        let is_rxe = self.core.nic.config.preset == Preset::Rxe;
+        let paged = self
+            .core
+            .memory
+            .mrs
+            .id_of(key)
+            .and_then(|id| Some((id, self.core.memory.mrs.get(id)?)));
         let Some((id, mr)) = paged.filter(|(_, mr)| mr.odp.is_some() || mr.import.is_some()) else {
             if is_rxe {
                 refuse!(Invalid, "advise_mr: {key:#x} is no key of a region paged on demand");
             }
-            if self.core.mrs.windows.has(key) {
+            if self.core.memory.mrs.windows.has(key) {
                 refuse!(Invalid, "advise_mr: {key:#x} is the key of a memory window");
             }
             refuse!(NotFound, "advise_mr: {key:#x} is no key of a region paged on demand");
@@ -79,13 +84,13 @@ impl Engine {
     }
 
     fn prefetch(&mut self, id: MrId, addr: u64, length: u64) -> Result<()> {
-        let Some(mr) = self.core.mrs.get_mut(id) else { return Ok(()) };
+        let Some(mr) = self.core.memory.mrs.get_mut(id) else { return Ok(()) };
         if let Some(odp) = &mut mr.odp {
             self.core.counters.page_prefetch += odp.prefetch(addr, length);
             return Ok(());
         }
         let Some(import) = mr.import.clone() else { return Ok(()) };
-        match import.remap(&mr.umem, &self.core.faults) {
+        match import.remap(&mr.umem, &self.core.memory.faults) {
             Remapped::Here(umem) => {
                 self.core.counters.page_prefetch += 1;
                 self.core.replace_memory(id, umem);

@@ -22,21 +22,7 @@ use std::time::Duration;
 use transport::Time;
 
 use super::Engine;
-
-/// When the background thread looks again without being woken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Alarm {
-    /// Before it sleeps, or soon.
-    Awake,
-    /// At this time.
-    At(Time),
-    /// Not at all.
-    Never,
-}
-
-/// How long what waits for others, such as room in a carrier, may go without a look: nobody says
-/// when they are done.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(2);
+use super::state::{Alarm, LOOK_AGAIN};
 
 /// What is left to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,13 +38,13 @@ enum Left {
 impl Engine {
     /// When progress is needed next even if nothing arrives.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
-        let event = self.core.moderated.iter().map(|(at, _)| *at);
+        let timer = self.schedule.timers.peek().map(|Reverse((at, _))| *at);
+        let event = self.core.objects.due.moderated.iter().map(|(at, _)| *at);
         let capture = self.core.tap.as_ref().and_then(|tap| tap.deadline());
         let plan = self.core.injected.as_ref().and_then(|injected| injected.deadline());
         let cm = self.cm.next_deadline();
         let udp = self.receivers.udp.deadline(&self.core.out.udp);
-        let overrun = (!self.core.overruns.is_empty()).then_some(self.core.now);
+        let overrun = (!self.core.objects.due.overruns.is_empty()).then_some(self.core.now);
         timer
             .into_iter()
             .chain(event)
@@ -73,13 +59,13 @@ impl Engine {
     /// Whether a QP waits only for its turn, or for room that another thread must not be waited
     /// for.
     pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.is_empty() || !self.core.out.loopback.is_empty()
+        !self.schedule.ready.is_empty() || !self.core.out.loopback.is_empty()
     }
 
     /// Whether a QP waits for room in a carrier, or a packet for a receive.
     pub(crate) fn has_blocked(&self) -> bool {
-        let holds_frame = self.receivers.frames.as_ref().is_some_and(|f| f.is_holding());
-        !self.blocked.is_empty()
+        let holds_frame = self.receivers.frames.as_ref().is_some_and(|f| f.is_holding);
+        !self.schedule.blocked.is_empty()
             || self.receivers.shm.is_holding()
             || holds_frame
             || self.cm.has_unsent()

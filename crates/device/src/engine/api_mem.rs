@@ -8,15 +8,16 @@ use iba::Access;
 use umem::{HostBuf, Umem};
 
 use super::Engine;
-use super::core::{AsyncEvent, Ctx, Dm, Pd};
-use super::events::EventQueue;
-use super::import::Import;
-use super::mr::{Mr, MrKind};
-use super::peer::PeerRegion;
 use crate::carrier::shm::UnderWay;
 use crate::config::Preset;
-use crate::dm_export::DmExport;
 use crate::ids::{CtxId, DmId, MrId, PdId};
+use crate::memory::Dm;
+use crate::memory::dm_export::DmExport;
+use crate::memory::import::Import;
+use crate::memory::mr::{Mr, MrKind};
+use crate::memory::peer::PeerRegion;
+use crate::objects::events::EventQueue;
+use crate::objects::{AsyncEvent, Ctx, Pd};
 use crate::refusal::{Result, refuse};
 
 /// A registered region, as its owner needs it.
@@ -65,28 +66,28 @@ impl Engine {
     /// Opens the device once more.
     pub fn open_ctx(&mut self) -> Result<CtxId> {
         let events = EventQueue::new()?;
-        Ok(self.core.ctxs.insert(Ctx { events }).into())
+        Ok(self.core.objects.ctxs.insert(Ctx { events }).into())
     }
 
     /// The descriptor that is readable while an asynchronous event of the context waits. One read
     /// of eight bytes takes one event, which [`Engine::take_async_event`] then gives.
     pub fn async_fd(&self, ctx: CtxId) -> Option<BorrowedFd<'_>> {
         use std::os::fd::AsFd;
-        Some(self.core.ctxs.get(ctx.index())?.events.as_fd())
+        Some(self.core.objects.ctxs.get(ctx.index())?.events.as_fd())
     }
 
     /// The oldest asynchronous event of a context.
     pub fn take_async_event(&mut self, ctx: CtxId) -> Option<AsyncEvent> {
-        self.core.ctxs.get_mut(ctx.index())?.events.pop()
+        self.core.objects.ctxs.get_mut(ctx.index())?.events.pop()
     }
 
     /// Allocates a protection domain.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&mut self, ctx: CtxId) -> Result<PdId> {
-        if self.core.pds.len() >= self.core.attr.max_pd as usize {
-            refuse!(NoMemory, "alloc_pd: max_pd is {}", self.core.attr.max_pd);
+        if self.core.objects.pds.len() >= self.core.nic.attr.max_pd as usize {
+            refuse!(NoMemory, "alloc_pd: max_pd is {}", self.core.nic.attr.max_pd);
         }
-        Ok(self.core.pds.insert(Pd { ctx, uses: 0 }).into())
+        Ok(self.core.objects.pds.insert(Pd { ctx, uses: 0 }).into())
     }
 
     /// Frees a protection domain that nothing uses.
@@ -99,12 +100,12 @@ impl Engine {
         if uses > 0 {
             refuse!(Busy, "dealloc_pd: {uses} objects are still in this protection domain");
         }
-        self.core.pds.remove(pd.index());
+        self.core.objects.pds.remove(pd.index());
         Ok(())
     }
 
     pub(crate) fn pd(&mut self, pd: PdId) -> Result<&mut Pd> {
-        match self.core.pds.get_mut(pd.index()) {
+        match self.core.objects.pds.get_mut(pd.index()) {
             Some(pd) => Ok(pd),
             None => refuse!(Invalid, "there is no protection domain {}", pd.handle()),
         }
@@ -112,15 +113,15 @@ impl Engine {
 
     /// Counts an address handle of a protection domain; handles hold no state but this count.
     pub fn count_ah(&mut self, pd: PdId, created: bool) -> Result<()> {
-        if created && self.core.ahs >= self.core.attr.max_ah {
-            refuse!(NoMemory, "create_ah: max_ah is {}", self.core.attr.max_ah);
+        if created && self.core.objects.ahs >= self.core.nic.attr.max_ah {
+            refuse!(NoMemory, "create_ah: max_ah is {}", self.core.nic.attr.max_ah);
         }
         if !created && self.failure().is_some() {
             return Ok(());
         }
         let pd = self.pd(pd)?;
         pd.uses = if created { pd.uses + 1 } else { pd.uses.saturating_sub(1) };
-        let ahs = &mut self.core.ahs;
+        let ahs = &mut self.core.objects.ahs;
         *ahs = if created { *ahs + 1 } else { ahs.saturating_sub(1) };
         Ok(())
     }
@@ -150,7 +151,7 @@ impl Engine {
     pub fn check_reg_mr(&self, addr: u64, length: u64, iova: u64, access: Access) -> Result<u64> {
         Self::check_access("reg_mr", access, MR_ACCESS)?;
         let lacking = Access::ZERO_BASED.union(Access::HUGETLB);
-        if self.core.config.preset == Preset::Rxe && access.intersects(lacking) {
+        if self.core.nic.config.preset == Preset::Rxe && access.intersects(lacking) {
             refuse!(NotSupported, "reg_mr: rxe has no {:?}", access.intersection(lacking));
         }
         if access.contains(Access::ON_DEMAND) {
@@ -167,7 +168,7 @@ impl Engine {
             self.check_may_pin("reg_mr")?;
         }
         // Of no bytes within a page there is that page to pin.
-        if length == 0 && (is_paged || super::pinned::pages(addr, length) == 0) {
+        if length == 0 && (is_paged || crate::memory::pins::pages(addr, length) == 0) {
             refuse!(Invalid, "reg_mr: a region of no bytes, and of no page");
         }
         if !is_paged {
@@ -207,7 +208,7 @@ impl Engine {
         iova: u64,
         access: Access,
     ) -> Result<ImporterClass> {
-        let config = &self.core.config;
+        let config = &self.core.nic.config;
         let Some(class) = config.importer_class() else {
             refuse!(NotSupported, "reg_dmabuf_mr: {} imports no dma-buf", config.name);
         };
@@ -294,7 +295,7 @@ impl Engine {
         iova: u64,
         access: Access,
     ) -> Result<()> {
-        let config = &self.core.config;
+        let config = &self.core.nic.config;
         if !config.has_odp() {
             refuse!(NotSupported, "reg_mr: {} has no on-demand paging", config.name);
         }
@@ -324,8 +325,8 @@ impl Engine {
     }
 
     fn insert_mr(&mut self, pd: PdId, access: Access, iova: u64, part: Part) -> Result<MrInfo> {
-        if self.core.mrs.len() >= self.core.attr.max_mr as usize {
-            refuse!(NoMemory, "reg_mr: max_mr is {}", self.core.attr.max_mr);
+        if self.core.memory.mrs.len() >= self.core.nic.attr.max_mr as usize {
+            refuse!(NoMemory, "reg_mr: max_mr is {}", self.core.nic.attr.max_mr);
         }
         self.pd(pd)?.uses += 1;
         if let MrKind::Dm(dm) = part.kind {
@@ -333,7 +334,7 @@ impl Engine {
         }
         let Part { umem, offset, length, kind, import, peer, pinned } = part;
         let odp = access.contains(Access::ON_DEMAND).then(Box::default);
-        let (id, key) = self.core.mrs.insert(|key| Mr {
+        let (id, key) = self.core.memory.mrs.insert(|key| Mr {
             pd,
             key,
             access,
@@ -358,7 +359,7 @@ impl Engine {
     pub(crate) fn take_mr(&mut self, id: MrId) -> Result<(Mr, UnderWay)> {
         self.check_unshown("dereg_mr", id)?;
         let under_way = self.withdraw_mr(id);
-        let Some(mr) = self.core.mrs.remove(id) else {
+        let Some(mr) = self.core.memory.mrs.remove(id) else {
             refuse!(Invalid, "dereg_mr: there is no region {}", id.handle());
         };
         Ok((mr, under_way))
@@ -372,7 +373,7 @@ impl Engine {
         self.uncharge_pins(mr.pinned);
         if let Some(import) = mr.import {
             self.core.counters.page_invalidations += import.invalidations();
-            self.core.faults.let_go(import);
+            self.core.memory.faults.let_go(import);
         }
         self.pd(mr.pd)?.uses -= 1;
         if let MrKind::Dm(dm) = mr.kind {
@@ -385,7 +386,7 @@ impl Engine {
     /// (`docs/semantics.md` 3).
     #[doc(alias = "ibv_alloc_dm")]
     pub fn alloc_dm(&mut self, ctx: CtxId, length: u64, log_align: u32) -> Result<DmId> {
-        let max = self.core.attr.max_dm_size;
+        let max = self.core.nic.attr.max_dm_size;
         if max == 0 {
             refuse!(NotSupported, "alloc_dm: this NIC has no device memory");
         }
@@ -398,13 +399,13 @@ impl Engine {
         let charge = length.next_multiple_of(64);
         let memory = HostBuf::memfd("peerdma-dm", length as usize)
             .map_err(|error| crate::refusal::no_memory("alloc_dm", &error))?;
-        let (nic, vf) = (&self.core.config.name, self.core.vf);
-        self.core.dm_budget.take(nic, vf, charge, max)?;
-        Ok(self.core.dms.insert(Dm { ctx, length, memory, uses: 0, export: None }).into())
+        let (nic, vf) = (&self.core.nic.config.name, self.core.nic.vf);
+        self.core.memory.dm_budget.take(nic, vf, charge, max)?;
+        Ok(self.core.memory.dms.insert(Dm { ctx, length, memory, uses: 0, export: None }).into())
     }
 
     pub(crate) fn dm(&mut self, dm: DmId) -> Result<&mut Dm> {
-        match self.core.dms.get_mut(dm.index()) {
+        match self.core.memory.dms.get_mut(dm.index()) {
             Some(block) => Ok(block),
             None => refuse!(Invalid, "there is no device memory {}", dm.handle()),
         }
@@ -420,9 +421,9 @@ impl Engine {
         if uses > 0 {
             refuse!(Busy, "free_dm: {uses} memory regions are on this device memory");
         }
-        let block = self.core.dms.remove(dm.index());
-        let (nic, vf) = (&self.core.config.name, self.core.vf);
-        self.core.dm_budget.give(nic, vf, block.length.next_multiple_of(64));
+        let block = self.core.memory.dms.remove(dm.index());
+        let (nic, vf) = (&self.core.nic.config.name, self.core.nic.vf);
+        self.core.memory.dm_budget.give(nic, vf, block.length.next_multiple_of(64));
         Ok(block.export)
     }
 

@@ -5,15 +5,16 @@ use transport::wr::{RecvWr, SendWr};
 use transport::{PathCaps, PostError, Qp, QpCap, QpInit, RateLimit};
 
 use super::Engine;
-use super::core::{Core, EventSource};
+use super::core::Core;
 use super::env::QpEnv;
-use super::mr::Mr;
 use crate::attr::DeviceAttr;
 use crate::carrier::Route;
 use crate::carrier::shm::UnderWay;
 use crate::carrier::shm::peers::RingPosition;
 use crate::config::Preset;
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
+use crate::memory::mr::Mr;
+use crate::objects::EventSource;
 use crate::objects::comp_cntr::QpCntrs;
 use crate::qp::QpContext;
 use crate::qp::QpEntry;
@@ -140,7 +141,7 @@ impl Engine {
         role: Option<Role>,
     ) -> Result<(QpId, Qpn)> {
         let Some((id, qpn)) = self.qps.reserve() else {
-            refuse!(NoMemory, "create_qp: max_qp is {}", self.core.attr.max_qp);
+            refuse!(NoMemory, "create_qp: max_qp is {}", self.core.nic.attr.max_qp);
         };
         // A sending QP of XRC has no receive queue, a receiving one takes from many.
         let is_xrc = matches!(spec.qp_type, QpType::XrcSend | QpType::XrcRecv);
@@ -159,9 +160,8 @@ impl Engine {
             },
             has_srq: takes_none,
         });
-        qp.set_congestion_control(self.core.config.ecn);
-        self.core.qps_made += 1;
-        let srq = spec.srq.and_then(|srq| self.core.srqs.get(srq.index()));
+        qp.set_congestion_control(self.core.nic.config.ecn);
+        let srq = spec.srq.and_then(|srq| self.core.objects.srqs.get(srq.index()));
         let context = QpContext {
             id,
             qpn,
@@ -179,9 +179,9 @@ impl Engine {
             others: Vec::new(),
             dest_qpn: Qpn::new(0),
             av: iba::Av::default(),
-            path_mtu: self.core.port.active_mtu(),
+            path_mtu: self.core.nic.port.active_mtu(),
             route: Route::None,
-            ordinal: self.core.qps_made,
+            ordinal: self.qps.next_ordinal(),
             wr_id: 0,
             ring_position: RingPosition::default(),
             peer_is_behind: false,
@@ -189,7 +189,7 @@ impl Engine {
             starved_since: None,
             has_received: false,
             // The kernel's rxe says so of every receive, whether there is one or not (rxe_resp.c).
-            recv_flags: match self.core.config.preset {
+            recv_flags: match self.core.nic.config.preset {
                 Preset::Rxe => WcFlags::GRH,
                 _ => WcFlags::empty(),
             },
@@ -200,7 +200,7 @@ impl Engine {
     }
 
     fn check_spec(&mut self, spec: &QpSpec) -> Result<()> {
-        let attr = &self.core.attr;
+        let attr = &self.core.nic.attr;
         let cap = &spec.cap;
         if cap.max_send_wr > attr.max_qp_wr || cap.max_recv_wr > attr.max_qp_wr {
             refuse!(
@@ -328,7 +328,7 @@ impl Engine {
                 tracing::debug!(
                     target: "peerdma::path",
                     qpn = %context.qpn, peer = %context.dest_qpn, dgid = ?context.av.dgid,
-                    route = ?context.route, "{}", context.route.why(core.port.gids.contains(&context.av.dgid))
+                    route = ?context.route, "{}", context.route.why(core.nic.port.gids.contains(&context.av.dgid))
                 );
                 if let Some(vf) = context.route.peer() {
                     core.out.shm.prepare(vf);
@@ -338,12 +338,12 @@ impl Engine {
                         target: "peerdma::udp", qpn = %context.qpn,
                         "UDP port {} was taken when the NIC was opened: answers of other hosts come if its holder runs \
                          peerdma, and not if it is the kernel's rxe or another program",
-                        core.config.udp_port
+                        core.nic.config.udp_port
                     );
                 }
             }
             let path_mtu = if context.qp_type == QpType::Ud {
-                context.path_mtu = core.port.active_mtu();
+                context.path_mtu = core.nic.port.active_mtu();
                 context.path_mtu
             } else {
                 context.path_mtu
@@ -357,17 +357,25 @@ impl Engine {
     }
 
     fn check_attr(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
-        let ports = self.core.attr.phys_port_cnt;
+        let ports = self.core.nic.attr.phys_port_cnt;
         if mask.contains(AttrMask::PORT) && !(1..=ports).contains(&attr.port_num) {
             refuse!(Invalid, "modify_qp: port {}; the device has {ports}", attr.port_num);
         }
-        if mask.contains(AttrMask::PKEY_INDEX) && attr.pkey_index >= self.core.attr.max_pkeys {
+        if mask.contains(AttrMask::PKEY_INDEX) && attr.pkey_index >= self.core.nic.attr.max_pkeys {
             refuse!(Invalid, "modify_qp: partition key index {}", attr.pkey_index);
         }
         // As `mlx5_ib_modify_qp` has it for both, and rxe for the first.
         let limits = [
-            (AttrMask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic, self.core.attr.max_qp_init_rd_atom),
-            (AttrMask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic, self.core.attr.max_qp_rd_atom),
+            (
+                AttrMask::MAX_QP_RD_ATOMIC,
+                attr.max_rd_atomic,
+                self.core.nic.attr.max_qp_init_rd_atom,
+            ),
+            (
+                AttrMask::MAX_DEST_RD_ATOMIC,
+                attr.max_dest_rd_atomic,
+                self.core.nic.attr.max_qp_rd_atom,
+            ),
         ];
         for (bit, wanted, limit) in limits {
             if mask.contains(bit) && u32::from(wanted) > limit {
@@ -411,7 +419,7 @@ impl Engine {
     }
 
     fn check_rate(&self, who: &str, kbps: u32) -> Result<()> {
-        let DeviceAttr { min_rate_limit: min, max_rate_limit: max, .. } = self.core.attr;
+        let DeviceAttr { min_rate_limit: min, max_rate_limit: max, .. } = self.core.nic.attr;
         if max == 0 {
             refuse!(NotSupported, "{who}: a NIC of this preset does not pace packets");
         }
@@ -426,7 +434,7 @@ impl Engine {
         if !av.is_global {
             refuse!(Invalid, "address vector without a GRH: RoCE needs is_global = 1 and a dgid");
         }
-        let gids = self.core.port.gids.len();
+        let gids = self.core.nic.port.gids.len();
         if usize::from(av.sgid_index) >= gids {
             refuse!(Invalid, "sgid_index {}; the port has {gids} GIDs", av.sgid_index);
         }
@@ -474,7 +482,7 @@ impl Engine {
         let under_way = self.publish_qp(id);
         let context = entry.context;
         self.core.clean_cqs(context.qpn, context.send_cq, context.recv_cq);
-        self.core.mrs.windows.forget_qp(context.qpn);
+        self.core.memory.mrs.windows.forget_qp(context.qpn);
         if let Some(xrcd) = context.xrcd {
             self.xrcd(xrcd)?.uses -= 1;
         } else {
@@ -588,23 +596,29 @@ impl Engine {
             }
         }
         let srqs: Vec<usize> =
-            self.core.srqs.iter().filter(|(_, s)| s.ctx == ctx).map(|(i, _)| i).collect();
+            self.core.objects.srqs.iter().filter(|(_, s)| s.ctx == ctx).map(|(i, _)| i).collect();
         for index in srqs {
             let _ = self.destroy_srq(index.into());
         }
         let cqs: Vec<usize> =
-            self.core.cqs.iter().filter(|(_, c)| c.ctx == ctx).map(|(i, _)| i).collect();
+            self.core.objects.cqs.iter().filter(|(_, c)| c.ctx == ctx).map(|(i, _)| i).collect();
         for index in cqs {
             let _ = self.destroy_cq(index.into());
         }
-        self.core.channels.retain(|_, channel| channel.ctx != ctx);
-        let pds: Vec<PdId> =
-            self.core.pds.iter().filter(|(_, p)| p.ctx == ctx).map(|(i, _)| i.into()).collect();
-        for id in self.core.mrs.windows.ids_in(&pds) {
+        self.core.objects.channels.retain(|_, channel| channel.ctx != ctx);
+        let pds: Vec<PdId> = self
+            .core
+            .objects
+            .pds
+            .iter()
+            .filter(|(_, p)| p.ctx == ctx)
+            .map(|(i, _)| i.into())
+            .collect();
+        for id in self.core.memory.mrs.windows.ids_in(&pds) {
             let _ = self.dealloc_mw(id);
         }
         let mut mrs = Vec::new();
-        for id in self.core.mrs.ids_in(&pds) {
+        for id in self.core.memory.mrs.ids_in(&pds) {
             if let Ok((mr, more)) = self.take_mr(id) {
                 mrs.push(mr);
                 under_way.join(more);
@@ -616,26 +630,26 @@ impl Engine {
     /// Closes a context when no peer copies any more.
     pub(crate) fn finish_close(&mut self, ctx: CtxId, mrs: Vec<Mr>) {
         if self.failure().is_some() {
-            self.core.ctxs.try_remove(ctx.index());
+            self.core.objects.ctxs.try_remove(ctx.index());
             return;
         }
         for mr in mrs {
             let _ = self.finish_dereg(mr);
         }
-        self.core.pds.retain(|_, pd| pd.ctx != ctx);
-        self.core.xrcds.retain(|_, xrcd| xrcd.ctx != ctx);
-        self.core.comp_cntrs.retain(|_, cntr| cntr.ctx != ctx);
+        self.core.objects.pds.retain(|_, pd| pd.ctx != ctx);
+        self.core.objects.xrcds.retain(|_, xrcd| xrcd.ctx != ctx);
+        self.core.objects.comp_cntrs.retain(|_, cntr| cntr.ctx != ctx);
         let dms: Vec<usize> =
-            self.core.dms.iter().filter(|(_, d)| d.ctx == ctx).map(|(i, _)| i).collect();
+            self.core.memory.dms.iter().filter(|(_, d)| d.ctx == ctx).map(|(i, _)| i).collect();
         for index in dms {
             let _ = self.take_dm(index.into());
         }
-        self.core.ctxs.try_remove(ctx.index());
+        self.core.objects.ctxs.try_remove(ctx.index());
     }
 
     /// Forgets events about an object that goes away.
     pub(crate) fn drop_async_events(&mut self, ctx: CtxId, gone: EventSource) {
-        if let Some(ctx) = self.core.ctxs.get_mut(ctx.index()) {
+        if let Some(ctx) = self.core.objects.ctxs.get_mut(ctx.index()) {
             ctx.events.remove(|event| event.source == gone);
         }
     }
@@ -646,7 +660,7 @@ impl Core {
     fn path_caps(&self, route: Route, path_mtu: Mtu) -> PathCaps {
         // A record takes at most half of its ring. If packets are recorded or tampered with, each
         // is one of a wire.
-        match route.segment(self.config.ring_size) {
+        match route.segment(self.nic.config.ring_size) {
             None => PathCaps::wire(path_mtu),
             Some(_) if self.is_observed() => PathCaps::memory(path_mtu, path_mtu.bytes()),
             Some(segment) => PathCaps::memory(path_mtu, segment),

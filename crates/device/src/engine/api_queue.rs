@@ -7,10 +7,10 @@ use transport::PostError;
 use transport::wr::RecvWr;
 
 use super::Engine;
-use super::core::{Channel, Srq};
-use super::cq::{Armed, Cq, Moderation, Wc};
-use super::events::EventQueue;
 use crate::ids::{ChannelId, CqId, CtxId, PdId, SrqId};
+use crate::objects::cq::{Armed, Cq, Moderation, Wc};
+use crate::objects::events::EventQueue;
+use crate::objects::{Channel, Srq};
 use crate::refusal::{Result, refuse};
 
 impl Engine {
@@ -18,7 +18,7 @@ impl Engine {
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn create_channel(&mut self, ctx: CtxId) -> Result<ChannelId> {
         let events = EventQueue::new()?;
-        Ok(self.core.channels.insert(Channel { ctx, events, uses: 0 }).into())
+        Ok(self.core.objects.channels.insert(Channel { ctx, events, uses: 0 }).into())
     }
 
     /// Destroys a channel that no CQ uses.
@@ -26,33 +26,36 @@ impl Engine {
         if self.failure().is_some() {
             return Ok(());
         }
-        let Some(channel) = self.core.channels.get(id.index()) else {
+        let Some(channel) = self.core.objects.channels.get(id.index()) else {
             refuse!(Invalid, "there is no completion channel {}", id.handle());
         };
         if channel.uses > 0 {
             refuse!(Busy, "destroy_comp_channel: {} CQs use the channel", channel.uses);
         }
-        self.core.channels.remove(id.index());
+        self.core.objects.channels.remove(id.index());
         Ok(())
     }
 
     /// The descriptor that is readable while a completion event waits. One read of eight bytes
     /// takes one event, which [`Engine::take_cq_event`] then gives.
     pub fn channel_fd(&self, id: ChannelId) -> Option<BorrowedFd<'_>> {
-        Some(self.core.channels.get(id.index())?.events.as_fd())
+        Some(self.core.objects.channels.get(id.index())?.events.as_fd())
     }
 
     /// The CQ of the oldest event of a channel, and its cookie.
     pub fn take_cq_event(&mut self, id: ChannelId) -> Option<(CqId, u64)> {
-        let cq = self.core.channels.get_mut(id.index())?.events.pop()?;
-        Some((cq, self.core.cqs.get(cq.index())?.cookie))
+        let cq = self.core.objects.channels.get_mut(id.index())?.events.pop()?;
+        Some((cq, self.core.objects.cqs.get(cq.index())?.cookie))
     }
 
     /// Raises an event for a CQ that holds completions, unless one waits on its channel: for who
     /// took one of several, and knows of another thread that waits.
     pub fn repeat_cq_event(&mut self, id: CqId) {
-        let Some(cq) = self.core.cqs.get(id.index()).filter(|cq| !cq.is_empty()) else { return };
-        if let Some(channel) = cq.channel.and_then(|c| self.core.channels.get_mut(c.index()))
+        let Some(cq) = self.core.objects.cqs.get(id.index()).filter(|cq| !cq.is_empty()) else {
+            return;
+        };
+        if let Some(channel) =
+            cq.channel.and_then(|c| self.core.objects.channels.get_mut(c.index()))
             && channel.events.is_empty()
         {
             channel.events.push(id);
@@ -69,7 +72,7 @@ impl Engine {
         comp_vector: u32,
         cookie: u64,
     ) -> Result<CqId> {
-        let attr = &self.core.attr;
+        let attr = &self.core.nic.attr;
         if entries == 0 || entries > attr.max_cqe {
             refuse!(Invalid, "create_cq: {entries} entries; 1 to {} are possible", attr.max_cqe);
         }
@@ -80,16 +83,16 @@ impl Engine {
                 attr.num_comp_vectors
             );
         }
-        if self.core.cqs.len() >= attr.max_cq as usize {
+        if self.core.objects.cqs.len() >= attr.max_cq as usize {
             refuse!(NoMemory, "create_cq: max_cq is {}", attr.max_cq);
         }
         if let Some(channel) = channel {
-            match self.core.channels.get_mut(channel.index()) {
+            match self.core.objects.channels.get_mut(channel.index()) {
                 Some(channel) if channel.ctx == ctx => channel.uses += 1,
                 _ => refuse!(Invalid, "create_cq: the channel is not of this context"),
             }
         }
-        Ok(self.core.cqs.insert(Cq::new(ctx, channel, cookie, entries)).into())
+        Ok(self.core.objects.cqs.insert(Cq::new(ctx, channel, cookie, entries)).into())
     }
 
     /// From now on each completion says exactly when it came. Without this, that of a small message
@@ -103,7 +106,7 @@ impl Engine {
     /// Changes how many entries a CQ has; not below those it holds.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize_cq(&mut self, id: CqId, entries: u32) -> Result<()> {
-        let max = self.core.attr.max_cqe;
+        let max = self.core.nic.attr.max_cqe;
         let cq = self.cq(id)?;
         if entries == 0 || entries > max || (entries as usize) < cq.len() {
             let held = cq.len();
@@ -119,8 +122,10 @@ impl Engine {
     /// already may come by the old rule.
     #[doc(alias = "ibv_modify_cq")]
     pub fn moderate_cq(&mut self, id: CqId, count: u16, period: u16) -> Result<()> {
-        let (most, longest) =
-            (self.core.attr.max_cq_moderation_count, self.core.attr.max_cq_moderation_period);
+        let (most, longest) = (
+            self.core.nic.attr.max_cq_moderation_count,
+            self.core.nic.attr.max_cq_moderation_period,
+        );
         if most == 0 {
             refuse!(NotSupported, "modify_cq: a NIC of this preset does not moderate events");
         }
@@ -150,9 +155,11 @@ impl Engine {
         if uses > 0 {
             refuse!(Busy, "destroy_cq: {uses} queues complete here");
         }
-        let cq = self.core.cqs.remove(id.index());
-        self.core.moderated.retain(|(_, moderated)| *moderated != id);
-        if let Some(channel) = cq.channel.and_then(|c| self.core.channels.get_mut(c.index())) {
+        let cq = self.core.objects.cqs.remove(id.index());
+        self.core.objects.due.moderated.retain(|(_, moderated)| *moderated != id);
+        if let Some(channel) =
+            cq.channel.and_then(|c| self.core.objects.channels.get_mut(c.index()))
+        {
             channel.uses -= 1;
             channel.events.remove(|event| *event == id);
         }
@@ -161,7 +168,7 @@ impl Engine {
     }
 
     pub(crate) fn cq(&mut self, id: CqId) -> Result<&mut Cq> {
-        match self.core.cqs.get_mut(id.index()) {
+        match self.core.objects.cqs.get_mut(id.index()) {
             Some(cq) => Ok(cq),
             None => refuse!(Invalid, "there is no CQ {}", id.handle()),
         }
@@ -190,18 +197,19 @@ impl Engine {
     /// moment ago.
     #[inline]
     pub fn take_wc<R>(&mut self, id: CqId, read: impl FnOnce(&Wc) -> R) -> Option<R> {
-        self.core.cqs.get_mut(id.index())?.pop(read)
+        self.core.objects.cqs.get_mut(id.index())?.pop(read)
     }
 
     /// Whether a CQ holds nothing.
     #[inline]
     pub fn cq_is_empty(&self, id: CqId) -> bool {
-        self.core.cqs.get(id.index()).is_none_or(Cq::is_empty)
+        self.core.objects.cqs.get(id.index()).is_none_or(Cq::is_empty)
     }
 
     /// Whether a CQ overran, or the device failed: it can be polled empty, and then only fails.
     pub fn cq_is_broken(&self, id: CqId) -> bool {
-        self.failure().is_some() || self.core.cqs.get(id.index()).is_some_and(|cq| cq.overrun)
+        self.failure().is_some()
+            || self.core.objects.cqs.get(id.index()).is_some_and(|cq| cq.overrun)
     }
 
     /// Creates a shared receive queue.
@@ -214,7 +222,7 @@ impl Engine {
         limit: u32,
         cookie: u64,
     ) -> Result<SrqId> {
-        let attr = &self.core.attr;
+        let attr = &self.core.nic.attr;
         if max_wr == 0 || max_wr > attr.max_srq_wr || max_sge > attr.max_srq_sge {
             refuse!(
                 Invalid,
@@ -223,7 +231,7 @@ impl Engine {
                 attr.max_srq_sge
             );
         }
-        if self.core.srqs.len() >= attr.max_srq as usize {
+        if self.core.objects.srqs.len() >= attr.max_srq as usize {
             refuse!(NoMemory, "create_srq: max_srq is {}", attr.max_srq);
         }
         let ctx = {
@@ -234,11 +242,11 @@ impl Engine {
         let queue = std::collections::VecDeque::new();
         let srq =
             Srq { ctx, pd, cookie, max_wr, max_sge, limit, uses: 0, xrc: None, tm: None, queue };
-        Ok(self.core.srqs.insert(srq).into())
+        Ok(self.core.objects.srqs.insert(srq).into())
     }
 
     pub(crate) fn srq(&mut self, id: SrqId) -> Result<&mut Srq> {
-        match self.core.srqs.get_mut(id.index()) {
+        match self.core.objects.srqs.get_mut(id.index()) {
             Some(srq) => Ok(srq),
             None => refuse!(Invalid, "there is no SRQ {}", id.handle()),
         }
@@ -247,7 +255,7 @@ impl Engine {
     /// Changes a shared receive queue: its size, its limit, or both.
     #[doc(alias = "ibv_modify_srq")]
     pub fn modify_srq(&mut self, id: SrqId, max_wr: Option<u32>, limit: Option<u32>) -> Result<()> {
-        let most = self.core.attr.max_srq_wr;
+        let most = self.core.nic.attr.max_srq_wr;
         let srq = self.srq(id)?;
         let size = max_wr.unwrap_or(srq.max_wr);
         if size == 0 || size > most || (size as usize) < srq.queue.len() {
@@ -278,7 +286,7 @@ impl Engine {
         if uses > 0 {
             refuse!(Busy, "destroy_srq: {uses} QPs receive from this queue");
         }
-        let srq = self.core.srqs.remove(id.index());
+        let srq = self.core.objects.srqs.remove(id.index());
         self.release_srq_xrc(srq.xrc);
         if let Some(tm) = srq.tm {
             self.cq(tm.cq)?.uses -= 1;

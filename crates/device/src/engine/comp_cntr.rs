@@ -18,11 +18,11 @@ impl Engine {
     /// [`max_comp_cntr`](crate::DeviceAttr::max_comp_cntr) of them.
     #[doc(alias = "ibv_create_comp_cntr")]
     pub fn create_comp_cntr(&mut self, ctx: CtxId, kind: CompCntrType) -> Result<CompCntrId> {
-        let max = self.core.attr.max_comp_cntr;
-        if self.core.comp_cntrs.len() >= max as usize {
+        let max = self.core.nic.attr.max_comp_cntr;
+        if self.core.objects.comp_cntrs.len() >= max as usize {
             refuse!(NoMemory, "create_comp_cntr: max_comp_cntr is {max}");
         }
-        Ok(self.core.comp_cntrs.insert(CompCntr::new(ctx, kind)).into())
+        Ok(self.core.objects.comp_cntrs.insert(CompCntr::new(ctx, kind)).into())
     }
 
     /// Destroys a counter that is attached to no QP.
@@ -38,7 +38,7 @@ impl Engine {
                 "destroy_comp_cntr: it is attached to {uses} QPs, and detached by destroying those"
             );
         }
-        self.core.comp_cntrs.remove(id.index());
+        self.core.objects.comp_cntrs.remove(id.index());
         Ok(())
     }
 
@@ -118,14 +118,14 @@ impl Engine {
     /// Takes the counters off a QP that goes away.
     pub(crate) fn detach_comp_cntrs(&mut self, cntrs: &QpCntrs) {
         for id in cntrs.ids() {
-            if let Some(cntr) = self.core.comp_cntrs.get_mut(id.index()) {
+            if let Some(cntr) = self.core.objects.comp_cntrs.get_mut(id.index()) {
                 cntr.uses -= 1;
             }
         }
     }
 
     fn comp_cntr(&mut self, id: CompCntrId) -> Result<&mut CompCntr> {
-        match self.core.comp_cntrs.get_mut(id.index()) {
+        match self.core.objects.comp_cntrs.get_mut(id.index()) {
             Some(cntr) => Ok(cntr),
             None => refuse!(Invalid, "there is no completion counter {}", id.handle()),
         }
@@ -136,7 +136,7 @@ impl Core {
     /// Counts an operation of a QP that ended.
     #[inline]
     pub(crate) fn count_ended(&mut self, cntrs: &QpCntrs, op: CompCntrOps, ended: Ended) {
-        let cntr = cntrs.of(op).and_then(|id| self.comp_cntrs.get_mut(id.index()));
+        let cntr = cntrs.of(op).and_then(|id| self.objects.comp_cntrs.get_mut(id.index()));
         if let Some(cntr) = cntr {
             cntr.count(ended);
         }

@@ -67,7 +67,7 @@ pub(super) fn flow_of(core: &mut Core, about: &About, count: usize) -> Option<Fl
     core.counters.rx_udp_packets += count as u64;
     // The socket hears every address of the host; the port is only those of its netdev (the
     // kernel's rxe_match_dgid).
-    if !dst.ip().is_multicast() && !core.port.gids.contains(&dst.ip().into()) {
+    if !dst.ip().is_multicast() && !core.nic.port.gids.contains(&dst.ip().into()) {
         core.counters.rx_wrong_destination += count as u64;
         tracing::debug!(target: "peerdma::drop", %src, %dst, "not an address of this port");
         return None;
@@ -137,7 +137,7 @@ pub(super) fn deliver_datagram(
     }
     let About { src, dst, .. } = about;
     let verified = intake.verifier.verify(flow, bytes);
-    if core.tap.is_some() && (way == Way::Forwarded || is_for(core.vf, bytes)) {
+    if core.tap.is_some() && (way == Way::Forwarded || is_for(core.nic.vf, bytes)) {
         core.tap_datagram(about, verified.as_ref().map_or(0, |(_, id)| *id), bytes);
     }
     let (packet, id) = match verified {
@@ -178,7 +178,7 @@ pub(super) fn deliver_datagram(
         return None;
     };
     let vf = vf_of(headers.bth.dest_qp);
-    if vf != core.vf && !to_group && headers.bth.dest_qp.value() > 1 && way == Way::Socket {
+    if vf != core.nic.vf && !to_group && headers.bth.dest_qp.value() > 1 && way == Way::Socket {
         match core.out.shm.forward(core.now, vf, about, bytes) {
             Forwarded::Yes => {
                 core.counters.forwarded_packets += 1;
@@ -265,7 +265,7 @@ pub(super) fn deliver_now(
     let dest = rx.headers.bth.dest_qp;
     if dest == Qpn::GSI {
         let via = match sender {
-            Sender::Own(_) => Some(core.vf),
+            Sender::Own(_) => Some(core.nic.vf),
             Sender::Process(vf, _) => Some(vf),
             Sender::Host(_) => None,
         };

@@ -21,16 +21,6 @@ const EVERY: Duration = Duration::from_millis(1);
 /// Peers in one look; those behind them have their turn in the next.
 const PEERS: usize = 64;
 
-/// When descriptors were looked at.
-#[derive(Debug, Default)]
-pub(super) struct Descriptors {
-    looked: Option<Time>,
-    /// The same of the sockets of UDP alone.
-    looked_at_udp: Option<Time>,
-    /// The peer whose turn is next.
-    next: usize,
-}
-
 impl Engine {
     /// Looks whether the program left us our descriptors, unless that was done a moment ago. The
     /// device fails if not.

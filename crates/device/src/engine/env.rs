@@ -11,8 +11,7 @@ use transport::wr::{Bind, Sge};
 use transport::{Account, Ended, Short};
 use wire::{Headers, Opcode};
 
-use super::core::{Core, EventSource};
-use super::present::BroughtIn;
+use super::core::Core;
 use super::short::Prefix;
 use crate::carrier::Route;
 use crate::carrier::loopback::{LoopPacket, LoopPayload};
@@ -21,6 +20,8 @@ use crate::carrier::shm::direct::Parties;
 use crate::carrier::shm::record::{MAX_PREFIX, Record, write_prefix};
 use crate::carrier::udp::ecn;
 use crate::ids::PdId;
+use crate::memory::BroughtIn;
+use crate::objects::EventSource;
 use crate::payload::{
     Gather, InPayload, Part, check_readable, for_each_sge, in_one_piece, local_fault, remote_fault,
 };
@@ -61,7 +62,7 @@ impl<'a> QpEnv<'a, '_> {
                 let mut parts = SmallVec::new();
                 let mut bytes: SmallVec<[u8; 64]> = SmallVec::new();
                 for_each_sge(
-                    &self.core.mrs,
+                    &self.core.memory.mrs,
                     self.context.pd,
                     sges,
                     offset,
@@ -84,6 +85,7 @@ impl<'a> QpEnv<'a, '_> {
             Source::Remote { rkey, addr, length } => {
                 let (umem, offset) = self
                     .core
+                    .memory
                     .mrs
                     .remote(
                         self.core.answering_pd(self.context, rkey),
@@ -177,7 +179,8 @@ impl<'a> QpEnv<'a, '_> {
         length: u32,
     ) -> Result<(), TransmitError> {
         let pd = self.pd_for(source);
-        let Core { out, mrs, .. } = &mut *self.core;
+        let Core { out, memory, .. } = &mut *self.core;
+        let mrs = &memory.mrs;
         let pushed = out.shm.push_after(vf, prefix, length as usize, |room| match *source {
             Source::Empty => Ok(()),
             Source::Bytes(bytes) => {
@@ -242,7 +245,7 @@ impl<'a> QpEnv<'a, '_> {
     /// The same of all packets but notifications.
     #[inline]
     pub(super) fn traffic_class_of_any(&self, asked: u8) -> u8 {
-        let tells = self.core.config.ecn && self.context.qp_type.is_connected();
+        let tells = self.core.nic.config.ecn && self.context.qp_type.is_connected();
         if tells && asked & ecn::MASK == 0 { asked | ecn::ECT_0 } else { asked }
     }
 
@@ -257,7 +260,8 @@ impl<'a> QpEnv<'a, '_> {
     ) -> Result<u32, TransmitError> {
         let pd = self.pd_for(source);
         let av = &Av { traffic_class: self.traffic_class(av, headers), ..*av };
-        let Core { out, mrs, port, .. } = &mut *self.core;
+        let Core { out, memory, nic, .. } = &mut *self.core;
+        let (mrs, port) = (&memory.mrs, &nic.port);
         let length = source.len() / packets;
         let Some(sgid) = port.gids.get(usize::from(av.sgid_index)) else {
             self.count(Counter::DroppedPacket);
@@ -339,7 +343,7 @@ impl QpEnv<'_, '_> {
 
     /// Copies a payload aside, as far as it can be read.
     pub(crate) fn gather(&self, source: &Source<'_>, room: &mut [u8]) {
-        let (pd, mrs) = (self.pd_for(source), &self.core.mrs);
+        let (pd, mrs) = (self.pd_for(source), &self.core.memory.mrs);
         // What was sent a moment ago can be read, unless somebody took it away since; then the
         // zeros stay.
         match *source {
@@ -429,7 +433,7 @@ impl QpEnv<'_, '_> {
         payload: &InPayload<'_>,
         skip: u32,
     ) -> Result<(), LocalError> {
-        let (mrs, pd) = (&self.core.mrs, self.context.pd_of(side));
+        let (mrs, pd) = (&self.core.memory.mrs, self.context.pd_of(side));
         let mut from = u64::from(skip);
         for_each_sge(
             mrs,
@@ -521,7 +525,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
         if self.core.injected.is_some() {
             return Direct::Declined;
         }
-        let Core { out, mrs, counters, .. } = &mut *self.core;
+        let Core { out, memory, counters, .. } = &mut *self.core;
         let peers = &mut out.shm;
         // What an unreliable QP sent before may still lie in the ring: nothing may overtake it.
         let unreliable = !self.context.qp_type.is_reliable();
@@ -532,7 +536,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
         }
         let parties =
             Parties { own: self.context.qpn, peer: self.context.dest_qpn, pd: self.context.pd };
-        let outcome = peers.one_sided(vf, mrs, parties, op);
+        let outcome = peers.one_sided(vf, &memory.mrs, parties, op);
         if outcome == Direct::Done {
             counters.direct_operations += 1;
             counters.direct_bytes += u64::from(op.length);
@@ -547,7 +551,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), LocalError> {
-        self.core.mrs.check_local(self.context.pd_of(Side::Send), sges, access)
+        self.core.memory.mrs.check_local(self.context.pd_of(Side::Send), sges, access)
     }
 
     fn scatter(
@@ -597,8 +601,8 @@ impl<'p> Env for QpEnv<'_, 'p> {
         if self.is_refused_by_plan() {
             return Err(RemoteError::Access);
         }
-        self.core.mrs.windows.check_qp(rkey, self.context.qpn)?;
-        self.core.mrs.check_remote(self.context.pd, rkey, addr, u64::from(length), access)
+        self.core.memory.mrs.windows.check_qp(rkey, self.context.qpn)?;
+        self.core.memory.mrs.check_remote(self.context.pd, rkey, addr, u64::from(length), access)
     }
 
     fn write_remote(
@@ -613,7 +617,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
         let length = payload.len();
         let (pd, need) = (self.context.pd, Access::REMOTE_WRITE);
         self.with_present((rkey, addr, u64::from(length)), |core| {
-            let (umem, offset) = core.mrs.remote(pd, rkey, addr, u64::from(length), need)?;
+            let (umem, offset) = core.memory.mrs.remote(pd, rkey, addr, u64::from(length), need)?;
             payload.copy_to(0, length, umem, offset).map_err(|error| match error {
                 LocalError::NotPresent => RemoteError::NotPresent,
                 LocalError::Protection | LocalError::Fault => RemoteError::Fault,
@@ -627,7 +631,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
         }
         let (pd, need) = (self.context.pd, Access::REMOTE_ATOMIC);
         self.with_present((rkey, addr, 8), |core| {
-            let (umem, offset) = core.mrs.remote(pd, rkey, addr, 8, need)?;
+            let (umem, offset) = core.memory.mrs.remote(pd, rkey, addr, 8, need)?;
             match op {
                 AtomicOp::CompareSwap { compare, swap } => umem.compare_swap(offset, compare, swap),
                 AtomicOp::FetchAdd { add } => umem.fetch_add(offset, add),
@@ -639,7 +643,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
     fn invalidate(&mut self, rkey: RKey) -> Result<(), RemoteError> {
         // Only memory windows and fast-registered regions can be invalidated (IBA 10.6.5), and the
         // latter are the kernel's.
-        self.core.mrs.windows.invalidate(self.context.pd, self.context.qpn, rkey)
+        self.core.memory.mrs.windows.invalidate(self.context.pd, self.context.qpn, rkey)
     }
 
     fn flush(
@@ -648,13 +652,13 @@ impl<'p> Env for QpEnv<'_, 'p> {
         range: Option<(u64, u32)>,
         access: Access,
     ) -> Result<(), RemoteError> {
-        self.core.mrs.windows.check_qp(rkey, self.context.qpn)?;
+        self.core.memory.mrs.windows.check_qp(rkey, self.context.qpn)?;
         let pd = self.context.pd;
         match range {
             Some((addr, length)) => {
-                self.core.mrs.check_remote(pd, rkey, addr, u64::from(length), access)?;
+                self.core.memory.mrs.check_remote(pd, rkey, addr, u64::from(length), access)?;
             }
-            None => self.core.mrs.remote_whole(pd, rkey, access)?,
+            None => self.core.memory.mrs.remote_whole(pd, rkey, access)?,
         }
         // ORDERING: what was stored before is seen by whoever sees what is stored after; memory
         // that all threads share needs no more.
@@ -664,7 +668,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
 
     fn bind(&mut self, bind: &Bind) -> Result<(), LocalError> {
         let (pd, qpn) = (self.context.pd, self.context.qpn);
-        self.core.mrs.bind(pd, qpn, bind).map_err(|why| {
+        self.core.memory.mrs.bind(pd, qpn, bind).map_err(|why| {
             tracing::info!(target: "peerdma::refusal", "bind_mw: window {}: {why}", bind.window);
             LocalError::Protection
         })

@@ -1,8 +1,6 @@
 //! A sentence for each work request that failed.
 
-use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::io::Write as _;
 
 use iba::{Qpn, WcStatus};
 use transport::Account;
@@ -11,35 +9,14 @@ use transport::env::{Reason, Side};
 use super::Engine;
 use super::core::Core;
 use super::env::QpEnv;
+use super::failures::Failed;
 use crate::carrier::Route;
 use crate::ids::SrqId;
 use crate::qp::QpContext;
 
-/// Failures that are remembered.
-const MAX_REMEMBERED: usize = 256;
-/// Failures of one process that are written to a file.
-const MAX_WRITTEN: u32 = 1000;
-
-/// The failures of the work requests of this process on this NIC, the latest last.
-#[derive(Debug, Default)]
-pub(crate) struct Failures {
-    known: VecDeque<Failed>,
-    written: u32,
-}
-
 /// Why no answer may have come from another host.
 const HELD: &str = " Here somebody else has that port: a process of another user that runs peerdma would pass answers on, but \
                     the kernel's rxe, or any other program, keeps them";
-
-/// A work request that failed.
-#[derive(Debug)]
-struct Failed {
-    qpn: Qpn,
-    wr_id: u64,
-    words: String,
-    /// Whether the QP was in error from then on.
-    ends_qp: bool,
-}
 
 impl QpEnv<'_, '_> {
     /// Says why a work request fails: in the log, in the file of `peerdma explain`, and for who
@@ -67,29 +44,16 @@ impl Core {
     }
 
     fn remember_failure(&mut self, failed: Failed) {
-        let words = &failed.words;
-        tracing::warn!(target: "peerdma::completion", "{words}");
-        self.write_explanation(words);
-        let failures = &mut self.failures;
-        if failures.known.len() >= MAX_REMEMBERED {
-            failures.known.pop_front();
-        }
-        failures.known.push_back(failed);
+        tracing::warn!(target: "peerdma::completion", "{}", failed.words);
+        self.write_explanation(&failed.words);
+        self.failures.remember(failed);
     }
 
     /// Adds a sentence to the file of `peerdma explain`.
     #[cold]
     pub(crate) fn write_explanation(&mut self, words: &str) {
-        let Self { failures, config, .. } = self;
-        if let Some(path) = &config.explain
-            && failures.written < MAX_WRITTEN
-        {
-            failures.written += 1;
-            let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-            let done = file.and_then(|mut file| file.write_all(format!("{words}\n").as_bytes()));
-            if let Err(error) = done {
-                tracing::error!(target: "peerdma::completion", "{}: {error}", path.display());
-            }
+        if let Some(path) = &self.nic.config.explain {
+            self.failures.write(path, words);
         }
     }
 }
@@ -102,16 +66,15 @@ impl Engine {
         if status == WcStatus::Success {
             return None;
         }
-        let known = &self.core.failures.known;
-        let of_qp = |failed: &&Failed| failed.qpn == qpn;
+        let mut of_qp = self.core.failures.of_qp(qpn);
         if status == WcStatus::WrFlushErr {
-            let first = known.iter().rev().filter(of_qp).find(|failed| failed.ends_qp);
+            let first = of_qp.find(|failed| failed.ends_qp);
             return Some(first.map_or_else(
                 || flushed(qpn, wr_id),
                 |first| format!("flushed, as another work request had failed: {}", first.words),
             ));
         }
-        let failed = known.iter().rev().filter(of_qp).find(|failed| failed.wr_id == wr_id)?;
+        let failed = of_qp.find(|failed| failed.wr_id == wr_id)?;
         Some(failed.words.clone())
     }
 }
@@ -168,12 +131,12 @@ fn write_where(
         Route::Loopback => write!(words, " (this process)"),
         Route::Shm(vf) => write!(words, " (shared memory, process of VF {vf})"),
         Route::Udp => {
-            let gid = core.port.gids.get(usize::from(context.av.sgid_index)).copied();
+            let gid = core.nic.port.gids.get(usize::from(context.av.sgid_index)).copied();
             let own = gid.unwrap_or_default().to_ip();
             write!(
                 words,
                 " (UDP port {} from {own}, sgid_index {})",
-                core.config.udp_port, context.av.sgid_index
+                core.nic.config.udp_port, context.av.sgid_index
             )
         }
     }
@@ -216,7 +179,7 @@ fn write_how(
                 write!(
                     words,
                     "; does that host have the address, the QP number and UDP port {} open?",
-                    core.config.udp_port
+                    core.nic.config.udp_port
                 )?;
                 if core.out.udp.is_deaf() {
                     words.push_str(HELD);

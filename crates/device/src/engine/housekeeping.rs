@@ -55,7 +55,7 @@ impl Engine {
         self.keep_up_udp();
         self.poll_directory();
         if self.receivers.watch.as_ref().is_some_and(|watch| watch.drain().unwrap_or(false)) {
-            crate::nic::refresh(&mut self.core);
+            super::netdev::refresh(&mut self.core);
             self.cm_follow_addresses();
         }
         moved

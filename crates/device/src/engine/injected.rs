@@ -474,7 +474,7 @@ impl Engine {
         let strikes: Vec<Strike> = injected.injector.strikes(age).collect();
         if injected.port_down_until.take_if(|until| *until <= now).is_some() {
             tracing::debug!(target: "peerdma::fault-plan", "the port is up again");
-            if self.core.port.active {
+            if self.core.nic.port.active {
                 self.core.raise_port(EventType::PortActive);
             }
         }
@@ -494,7 +494,7 @@ impl Engine {
     /// Lets a packet go that was held back.
     fn release(&mut self, held: Held) {
         let now = self.core.now;
-        let Self { core, qps, touched, .. } = self;
+        let Self { core, qps, schedule, .. } = self;
         match &held.rest {
             Rest::In { to, skipped, grh, marked } => {
                 let rx = Rx {
@@ -506,7 +506,7 @@ impl Engine {
                     packets: 1,
                     marked: *marked,
                 };
-                touched.extend(to.give(core, qps, &rx));
+                schedule.touched.extend(to.give(core, qps, &rx));
             }
             Rest::Out { id, av, skipped } => {
                 let found = qps.get_mut(*id).filter(|entry| entry.context.qpn == held.qpn);
@@ -537,7 +537,7 @@ impl Engine {
                 for id in self.in_span(qps) {
                     let Some(entry) = self.qps.get(id) else { continue };
                     for cq in [entry.context.send_cq, entry.context.recv_cq] {
-                        if let Some(cq) = self.core.cqs.get_mut(cq.index()) {
+                        if let Some(cq) = self.core.objects.cqs.get_mut(cq.index()) {
                             cq.is_to_overrun = true;
                         }
                     }
@@ -548,7 +548,7 @@ impl Engine {
                 if let Some(injected) = &mut self.core.injected {
                     injected.port_down_until = Some(now + lasts);
                 }
-                if self.core.port.active {
+                if self.core.nic.port.active {
                     self.core.raise_port(EventType::PortErr);
                 }
             }
@@ -559,8 +559,8 @@ impl Engine {
             }
             Strike::Revoke(ordinal) => {
                 let ids: Vec<_> = match ordinal {
-                    Some(ordinal) => self.core.mrs.by_ordinal(ordinal).into_iter().collect(),
-                    None => self.core.mrs.ids().collect(),
+                    Some(ordinal) => self.core.memory.mrs.by_ordinal(ordinal).into_iter().collect(),
+                    None => self.core.memory.mrs.ids().collect(),
                 };
                 for id in ids {
                     self.core.revoke(id);

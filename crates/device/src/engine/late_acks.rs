@@ -21,19 +21,17 @@ use std::time::Duration;
 
 use transport::Time;
 
-use super::Engine;
-use super::core::Core;
 use crate::ids::QpId;
 use crate::qp::QpEntry;
 
 /// So many answers in a row make a program one that answers at once.
-const HABIT: u8 = 8;
+pub(super) const HABIT: u8 = 8;
 /// What "at once" is. A peer that waits for its acknowledgement is to wait no longer.
-const AT_ONCE: Duration = Duration::from_micros(20);
+pub(super) const AT_ONCE: Duration = Duration::from_micros(20);
 /// How often the background thread looks while acknowledgements wait.
 pub(crate) const LOOK: Duration = Duration::from_micros(200);
 /// So many trains are looked at with a clock once it was in doubt whether an answer came at once.
-const DOUBTFUL: u32 = 64;
+pub(super) const DOUBTFUL: u32 = 64;
 /// A peer whose ACK timeout is shorter could take what waits for lost.
 const HURRY: Duration = Duration::from_millis(10);
 
@@ -41,38 +39,29 @@ const HURRY: Duration = Duration::from_millis(10);
 /// answer.
 #[derive(Debug, Default)]
 pub(crate) struct LateAcks {
-    qps: Vec<QpId>,
-    since: Time,
+    pub(super) qps: Vec<QpId>,
+    pub(super) since: Time,
     /// Whether they may have come later than that, as nobody looked at the clock when they came.
-    is_vague: bool,
+    pub(super) is_vague: bool,
     /// Trains that the clock is to be read for.
-    doubtful: u32,
+    pub(super) doubtful: u32,
     /// Whether what is received now comes to a program that polls.
     is_polled: bool,
     /// Whether one waited since the background thread last asked.
     waited: bool,
 }
 
-/// How the wait for an answer ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// The program posted a request.
-    Answered,
-    /// It did something else.
-    Otherwise,
-}
-
 impl LateAcks {
     /// Whether the acknowledgement for what a QP just received may wait.
     #[inline]
-    pub(super) fn may_wait(&mut self, entry: &mut QpEntry, core: &Core) -> bool {
+    pub(super) fn may_wait(&mut self, entry: &mut QpEntry, now: Time, is_behind: bool) -> bool {
         let context = &mut entry.context;
         let has_received = std::mem::take(&mut context.has_received);
         if !has_received || !self.is_polled || !context.route.is_udp() {
             return false;
         }
         if self.qps.is_empty() {
-            (self.since, self.is_vague) = (core.now, core.is_behind);
+            (self.since, self.is_vague) = (now, is_behind);
         }
         self.qps.push(context.id);
         let may_wait = context.answers_in_a_row >= HABIT
@@ -108,70 +97,5 @@ impl LateAcks {
     /// Whether an acknowledgement waited since this was last asked.
     pub(crate) fn take_waited(&mut self) -> bool {
         std::mem::take(&mut self.waited)
-    }
-}
-
-impl Engine {
-    /// Lets acknowledgements go that wait for a request, as one was just sent.
-    #[inline]
-    pub(super) fn join_late_acks(&mut self) {
-        if !self.late_acks.is_empty() {
-            self.end_late_acks(End::Answered);
-        }
-    }
-
-    /// Lets acknowledgements go that wait for a request.
-    #[inline]
-    pub(crate) fn send_late_acks(&mut self) {
-        if !self.late_acks.is_empty() {
-            self.end_late_acks(End::Otherwise);
-            self.after_transmit();
-        }
-    }
-
-    /// The same, if they wait for long.
-    pub(crate) fn send_overdue_acks(&mut self) {
-        let now = self.clock.now();
-        if !self.late_acks.is_empty() && now.since(self.late_acks.since) >= AT_ONCE {
-            self.core.now = now;
-            self.send_late_acks();
-        }
-    }
-
-    fn end_late_acks(&mut self, end: End) {
-        self.release_late_acks();
-        self.judge_late_acks(end);
-    }
-
-    /// Puts acknowledgements that wait for a request into a train, behind the request if there is
-    /// one.
-    #[inline]
-    pub(super) fn release_late_acks(&mut self) {
-        for index in 0..self.late_acks.qps.len() {
-            let id = self.late_acks.qps[index];
-            if self.qps.get(id).is_some_and(|entry| entry.qp.owes_answers()) {
-                self.core.catch_up(&self.clock);
-                self.transmit(id);
-            }
-        }
-    }
-
-    /// Takes note how the wait ended, and ends it.
-    pub(super) fn judge_late_acks(&mut self, end: End) {
-        let is_soon = self.core.now.since(self.late_acks.since) < AT_ONCE;
-        let LateAcks { qps, is_vague, doubtful, .. } = &mut self.late_acks;
-        // It is not known whether the program paused before it polled or after.
-        if end == End::Answered && !is_soon && *is_vague && !qps.is_empty() {
-            *doubtful = DOUBTFUL;
-            qps.clear();
-        }
-        while let Some(id) = qps.pop() {
-            let Some(entry) = self.qps.get_mut(id) else { continue };
-            let habit = &mut entry.context.answers_in_a_row;
-            *habit = match end {
-                End::Answered if is_soon => habit.saturating_add(1).min(HABIT),
-                _ => 0,
-            };
-        }
     }
 }

@@ -72,7 +72,7 @@ impl Engine {
         let received = receivers.udp.receive(Look::Everywhere, |about, train, intake| {
             let Some(flow) = flow_of(core, about, train.len()) else { return };
             let arrival = Arrival { way: Way::Socket, about, flow: &flow, clock };
-            let own = core.vf;
+            let own = core.nic.vf;
             for bytes in train.payloads().filter(|bytes| !is_for(own, bytes)) {
                 deliver_datagram(core, qps, intake, arrival, &mut Payloads::one(bytes));
             }

@@ -10,6 +10,7 @@
 //!   progress  -> rings, UDP, loopback -> QP::handle_packet -> CQ, and what the QP now has to send
 //! ```
 
+mod acks;
 mod advise;
 pub(crate) mod alarm;
 mod api_mem;
@@ -18,26 +19,19 @@ mod api_queue;
 pub(crate) mod cm;
 mod comp_cntr;
 pub(crate) mod core;
-pub(crate) mod cq;
 mod deliver;
 mod descriptors;
-pub(crate) mod dm_budget;
 mod env;
-mod events;
 mod explain;
-pub(crate) mod faults;
-mod finding;
+mod failures;
 mod housekeeping;
-pub(crate) mod import;
 pub(crate) mod injected;
 pub(crate) mod late_acks;
 mod leave;
-pub(crate) mod mr;
 mod multicast;
+mod netdev;
 mod null;
-mod odp;
 mod overrun;
-pub(crate) mod peer;
 mod pinned;
 mod present;
 mod publish;
@@ -47,6 +41,7 @@ mod rereg;
 mod resources;
 mod share;
 mod short;
+pub(crate) mod state;
 pub(crate) mod tap;
 mod tapped;
 #[cfg(test)]
@@ -56,36 +51,33 @@ mod window;
 mod xrc;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
 
 use transport::{Poll, Time};
 
 pub use self::advise::MrAdvice;
-use self::alarm::Alarm;
 pub use self::api_mem::MrInfo;
 pub use self::api_qp::{Cap, QpSpec};
 use self::cm::CmService;
 use self::core::Core;
-pub use self::core::{AsyncEvent, EventSource};
-pub use self::cq::Wc;
 pub use crate::objects::comp_cntr::{CompCntrEntry, CompCntrType};
+pub use crate::objects::cq::Wc;
+pub use crate::objects::{AsyncEvent, EventSource};
 
-use self::descriptors::Descriptors;
 use self::env::QpEnv;
 pub use self::injected::set_weather;
 use self::late_acks::LateAcks;
-pub use self::mr::MrKind;
 pub use self::raw::WqState;
 pub use self::rereg::Rereg;
 pub use self::resources::Resources;
-pub use self::tm::{TagOp, TagOpKind};
-pub use self::window::MwType;
+use self::state::{Alarm, Descriptors, Life, Polls, Schedule};
 use crate::attr::{DeviceAttr, GidEntry, PortAttr};
 use crate::carrier::Receivers;
 use crate::carrier::udp::{Look, UdpQueue};
 use crate::clock::Clock;
-use crate::failure::Life;
 use crate::ids::QpId;
+pub use crate::memory::mr::MrKind;
+pub use crate::memory::window::MwType;
+pub use crate::objects::tags::{TagOp, TagOpKind};
 use crate::qp::{QpTable, vf_of};
 
 /// Everything of one process on one NIC.
@@ -96,20 +88,9 @@ pub struct Engine {
     pub(crate) receivers: Receivers,
     pub(crate) cm: CmService,
     pub(crate) clock: Clock,
-    ready: VecDeque<QpId>,
-    blocked: Vec<QpId>,
-    timers: BinaryHeap<Reverse<(Time, u32)>>,
-    touched: Vec<QpId>,
+    schedule: Schedule,
     pub(crate) late_acks: LateAcks,
-    /// Polls since one read the clock, and how many did.
-    polls: u32,
-    looks: u32,
-    /// Looks at a socket where datagrams come, which found none, since the clock was read.
-    since_clock: u32,
-    /// Whether the program and its peer seem to take turns: the last poll found the rings empty, or
-    /// an acknowledgement, or the program sent something since, and either was of the only request
-    /// of its QP.
-    takes_turns: bool,
+    polls: Polls,
     alarm: Alarm,
     descriptors: Descriptors,
     pub(crate) life: Life,
@@ -141,15 +122,9 @@ impl Engine {
             receivers,
             cm,
             clock,
-            ready: VecDeque::new(),
-            blocked: Vec::new(),
-            timers: BinaryHeap::new(),
-            touched: Vec::new(),
+            schedule: Schedule::default(),
             late_acks: LateAcks::default(),
-            polls: 0,
-            looks: 0,
-            since_clock: 0,
-            takes_turns: false,
+            polls: Polls::default(),
             alarm: Alarm::Awake,
             descriptors: Descriptors::default(),
             life: Life::Alive,
@@ -159,13 +134,13 @@ impl Engine {
     /// The limits of the device.
     #[doc(alias = "ibv_query_device")]
     pub fn device_attr(&self) -> &DeviceAttr {
-        &self.core.attr
+        &self.core.nic.attr
     }
 
     /// The state of the port.
     #[doc(alias = "ibv_query_port")]
     pub fn port_attr(&self) -> PortAttr {
-        let attr = crate::nic::port_attr(&self.core.port);
+        let attr = crate::nic::port_attr(&self.core.nic.port);
         PortAttr { active: attr.active && !self.core.is_port_down(), ..attr }
     }
 
@@ -177,7 +152,7 @@ impl Engine {
     /// The GIDs of the port.
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gids(&self) -> Vec<GidEntry> {
-        crate::nic::gid_entries(&self.core.port)
+        crate::nic::gid_entries(&self.core.nic.port)
     }
 
     /// The counters since the device was opened.
@@ -185,7 +160,7 @@ impl Engine {
         let mut counters = self.core.counters;
         // Exporters take mappings back without the engine, so those of regions that exist are
         // counted where they are.
-        let regions = self.core.mrs.ids().filter_map(|id| self.core.mrs.get(id));
+        let regions = self.core.memory.mrs.ids().filter_map(|id| self.core.memory.mrs.get(id));
         let imports = regions.filter_map(|mr| mr.import.as_ref());
         counters.page_invalidations += imports.map(|import| import.invalidations()).sum::<u64>();
         counters.set_of_process();
@@ -221,21 +196,21 @@ impl Engine {
         if self.is_dead() {
             return false;
         }
-        self.polls += 1;
-        let is_clock_due = self.polls >= POLLS_PER_CLOCK;
+        self.polls.since_clock += 1;
+        let is_clock_due = self.polls.since_clock >= POLLS_PER_CLOCK;
         let mut is_idle = false;
         if self.is_quiet_beside_rings() {
             is_idle = self.receivers.shm.is_idle();
             if !is_idle {
                 // What came goes before the clock, but not again and again.
-                let may_wait = self.polls < 2 * POLLS_PER_CLOCK;
+                let may_wait = self.polls.since_clock < 2 * POLLS_PER_CLOCK;
                 // Where more than one packet comes between two polls, those who send them want
                 // throughput.
-                if std::mem::take(&mut self.takes_turns) && may_wait && self.receive_short() {
+                if std::mem::take(&mut self.polls.takes_turns) && may_wait && self.receive_short() {
                     return true;
                 }
             } else {
-                self.takes_turns = true;
+                self.polls.takes_turns = true;
                 if !is_clock_due {
                     return self.receivers.udp.is_hot() && self.receive_hot_udp(poll);
                 }
@@ -243,12 +218,12 @@ impl Engine {
         }
         let mut is_socket_due = false;
         if is_clock_due {
-            self.polls = 0;
-            self.looks = self.looks.wrapping_add(1);
-            is_socket_due = self.looks.is_multiple_of(LOOKS_PER_SOCKET);
+            self.polls.since_clock = 0;
+            self.polls.clocks = self.polls.clocks.wrapping_add(1);
+            is_socket_due = self.polls.clocks.is_multiple_of(LOOKS_PER_SOCKET);
         }
         self.core.now = self.clock.now();
-        self.since_clock = 0;
+        self.polls.looks = 0;
         if is_idle && !is_socket_due && !self.receivers.udp.is_hot() {
             // What comes during the look at the clock can go the short way at the next poll.
             return self.run_cm() | self.fire_timers();
@@ -267,9 +242,9 @@ impl Engine {
         let moved = self.receive_udp(Look::Likely);
         self.late_acks.set_polled(false);
         if !moved {
-            self.since_clock += 1;
-            if self.since_clock >= LOOKS_PER_CLOCK {
-                self.since_clock = 0;
+            self.polls.looks += 1;
+            if self.polls.looks >= LOOKS_PER_CLOCK {
+                self.polls.looks = 0;
                 self.core.now = self.clock.now();
             }
             // What else the connection manager has to do waits for a poll that reads the clock.
@@ -289,7 +264,7 @@ impl Engine {
             moved |= self.receive_frames();
         }
         moved |= self.run_cm();
-        if self.core.out.udp.front().is_some() && self.ready.is_empty() {
+        if self.core.out.udp.front().is_some() && self.schedule.ready.is_empty() {
             self.flush_udp();
         }
         moved | (is_clock_due && self.fire_timers())
@@ -299,8 +274,8 @@ impl Engine {
     /// tells.
     #[inline]
     fn is_quiet_beside_rings(&self) -> bool {
-        self.ready.is_empty()
-            && self.blocked.is_empty()
+        self.schedule.ready.is_empty()
+            && self.schedule.blocked.is_empty()
             && self.core.out.loopback.is_empty()
             && self.core.out.udp.front().is_none()
             && self.late_acks.is_empty()
@@ -365,11 +340,9 @@ impl Engine {
         if let Some(tap) = self.core.tap.take() {
             tap.abandon_in_child();
         }
-        self.core.faults.abandon_in_child();
-        self.core.dm_budget.abandon_in_child();
-        self.core.pins.abandon_in_child();
+        self.core.memory.abandon_in_child();
         self.receivers.abandon_in_child();
-        self.core.raw.abandon_in_child();
+        self.core.out.ether.abandon_in_child();
         self.cm.abandon_in_child();
         self.core.out.shm.abandon_in_child();
         self.core.detach_event_queues();
@@ -380,11 +353,9 @@ impl Engine {
     pub(crate) fn stop(&mut self) {
         self.core.out.loopback.clear();
         self.core.gsi.clear();
-        self.core.moderated.clear();
+        self.core.objects.due.moderated.clear();
         self.late_acks.clear();
-        self.ready.clear();
-        self.blocked.clear();
-        self.timers.clear();
+        self.schedule.clear();
     }
 
     pub(crate) fn make_ready(&mut self, id: QpId) {
@@ -392,7 +363,7 @@ impl Engine {
             && !entry.queued
         {
             entry.queued = true;
-            self.ready.push_back(id);
+            self.schedule.ready.push_back(id);
         }
     }
 
@@ -400,7 +371,7 @@ impl Engine {
     fn transmit(&mut self, id: QpId) -> bool {
         let Self { core, qps, late_acks, clock, .. } = self;
         let Some(entry) = qps.get_mut(id) else { return true };
-        let may_ack_late = late_acks.may_wait(entry, core);
+        let may_ack_late = late_acks.may_wait(entry, core.now, core.is_behind);
         if entry.qp.has_unsent() {
             core.catch_up(clock);
         }
@@ -420,7 +391,7 @@ impl Engine {
                 let entry = self.qps.get_mut(id).expect("the QP was found above");
                 if !entry.queued {
                     entry.queued = true;
-                    self.blocked.push(id);
+                    self.schedule.blocked.push(id);
                 }
             }
         }
@@ -435,7 +406,7 @@ impl Engine {
             && entry.deadline.is_none_or(|known| at < known)
         {
             entry.deadline = Some(at);
-            self.timers.push(Reverse((at, id.0)));
+            self.schedule.timers.push(Reverse((at, id.0)));
         }
     }
 
@@ -448,7 +419,7 @@ impl Engine {
             self.deliver_loopback(64);
         }
         if self.core.out.udp.front().is_some() {
-            if self.ready.is_empty() {
+            if self.schedule.ready.is_empty() {
                 self.flush_udp();
             } else {
                 // Who stands in the ready queue goes on in a moment, and may fill the last train.
@@ -485,19 +456,19 @@ impl Engine {
     }
 
     fn run_ready(&mut self) -> bool {
-        if !self.blocked.is_empty() {
-            for id in std::mem::take(&mut self.blocked) {
-                self.ready.push_back(id);
+        if !self.schedule.blocked.is_empty() {
+            for id in std::mem::take(&mut self.schedule.blocked) {
+                self.schedule.ready.push_back(id);
             }
         }
-        let mut left = self.ready.len();
+        let mut left = self.schedule.ready.len();
         if left == 0 && self.core.out.loopback.is_empty() {
             return false;
         }
         let mut moved = false;
         while left > 0 {
             left -= 1;
-            let Some(id) = self.ready.pop_front() else { break };
+            let Some(id) = self.schedule.ready.pop_front() else { break };
             if let Some(entry) = self.qps.get_mut(id) {
                 entry.queued = false;
                 moved |= self.transmit(id);
@@ -515,7 +486,7 @@ impl Engine {
         }
         // Who did not run for a while has a queue of packets: what already lies there came in time,
         // also from a peer whose ring is not known yet.
-        if self.timers.peek().is_some_and(|Reverse((at, _))| *at <= now) {
+        if self.schedule.timers.peek().is_some_and(|Reverse((at, _))| *at <= now) {
             self.housekeeping();
         }
         let mut rounds = 0;
@@ -523,11 +494,11 @@ impl Engine {
             rounds += 1;
         }
         let mut fired = false;
-        while let Some(Reverse((at, index))) = self.timers.peek().copied() {
+        while let Some(Reverse((at, index))) = self.schedule.timers.peek().copied() {
             if at > now {
                 break;
             }
-            self.timers.pop();
+            self.schedule.timers.pop();
             let id = QpId(index);
             let Self { core, qps, .. } = self;
             let Some(entry) = qps.get_mut(id) else { continue };

@@ -18,16 +18,10 @@ use super::env::QpEnv;
 use super::injected::{Receiver, deliver_injected};
 use crate::carrier::udp::JoinError;
 use crate::ids::QpId;
+use crate::objects::group::Group;
 use crate::payload::InPayload;
 use crate::qp::QpTable;
 use crate::refusal::{Kind, Refusal, Result, refuse};
-
-/// The QPs of this process in one group.
-#[derive(Debug)]
-pub(crate) struct Group {
-    gid: Gid,
-    members: Vec<QpId>,
-}
 
 impl Engine {
     /// Attaches a datagram QP to a group: it receives what is sent there. Attached again, it is a
@@ -40,9 +34,11 @@ impl Engine {
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach_mcast(&mut self, id: QpId, gid: Gid) -> Result<()> {
         self.check_mcast("attach_mcast", id, gid)?;
-        let (max_groups, max_members) =
-            (self.core.attr.max_mcast_grp as usize, self.core.attr.max_mcast_qp_attach as usize);
-        if let Some(group) = self.core.groups.iter_mut().find(|group| group.gid == gid) {
+        let (max_groups, max_members) = (
+            self.core.nic.attr.max_mcast_grp as usize,
+            self.core.nic.attr.max_mcast_qp_attach as usize,
+        );
+        if let Some(group) = self.core.objects.groups.iter_mut().find(|group| group.gid == gid) {
             if group.members.contains(&id) {
                 return Ok(());
             }
@@ -52,7 +48,7 @@ impl Engine {
             group.members.push(id);
             return Ok(());
         }
-        if self.core.groups.len() >= max_groups {
+        if self.core.objects.groups.len() >= max_groups {
             refuse!(NoMemory, "attach_mcast: max_mcast_grp is {max_groups}");
         }
         let waits = self.core.out.shm.waits();
@@ -67,7 +63,7 @@ impl Engine {
             Err(JoinError::Refused(error)) => return Err(cannot_join(gid, &error)),
         }
         tracing::debug!(target: "peerdma::path", ?gid, "joined a multicast group");
-        self.core.groups.push(Group { gid, members: vec![id] });
+        self.core.objects.groups.push(Group { gid, members: vec![id] });
         Ok(())
     }
 
@@ -78,7 +74,7 @@ impl Engine {
     pub fn detach_mcast(&mut self, id: QpId, gid: Gid) -> Result<()> {
         self.check_mcast("detach_mcast", id, gid)?;
         let is_member = |group: &Group| group.gid == gid && group.members.contains(&id);
-        let Some(at) = self.core.groups.iter().position(is_member) else {
+        let Some(at) = self.core.objects.groups.iter().position(is_member) else {
             refuse!(Invalid, "detach_mcast: QP {} is not in the group {gid:?}", id.handle());
         };
         self.leave_group(at, id);
@@ -88,22 +84,22 @@ impl Engine {
     /// How many groups a QP is in. While there are any it cannot be destroyed
     /// (`ibv_attach_mcast(3)`).
     pub(crate) fn groups_of(&self, id: QpId) -> usize {
-        self.core.groups.iter().filter(|group| group.members.contains(&id)).count()
+        self.core.objects.groups.iter().filter(|group| group.members.contains(&id)).count()
     }
 
     /// Takes a QP out of every group.
     pub(crate) fn leave_groups(&mut self, id: QpId) {
         let is_member = |group: &Group| group.members.contains(&id);
-        while let Some(at) = self.core.groups.iter().position(is_member) {
+        while let Some(at) = self.core.objects.groups.iter().position(is_member) {
             self.leave_group(at, id);
         }
     }
 
     fn leave_group(&mut self, at: usize, id: QpId) {
-        let group = &mut self.core.groups[at];
+        let group = &mut self.core.objects.groups[at];
         group.members.retain(|member| *member != id);
         if group.members.is_empty() {
-            let gid = self.core.groups.swap_remove(at).gid;
+            let gid = self.core.objects.groups.swap_remove(at).gid;
             self.receivers.udp.leave(gid.to_ip());
             tracing::debug!(target: "peerdma::path", ?gid, "left a multicast group");
         }
@@ -138,14 +134,14 @@ fn cannot_join(gid: Gid, error: &BindError) -> Refusal {
 
 /// Whether a packet goes to a group, by both of its destinations, which have to agree (IBA
 /// 9.6.1.3.1): `None` if they do not.
-pub(super) fn is_for_group(qpn: Qpn, dst: SocketAddr) -> Option<bool> {
+pub(crate) fn is_for_group(qpn: Qpn, dst: SocketAddr) -> Option<bool> {
     let is_group = dst.ip().is_multicast();
     ((qpn == Qpn::MULTICAST) == is_group).then_some(is_group)
 }
 
 /// Gives a packet to every member of a group in this process, each of which checks its Q_Key and
 /// needs a receive of its own.
-pub(super) fn deliver_to_group(
+pub(crate) fn deliver_to_group(
     core: &mut Core,
     qps: &mut QpTable,
     dst: IpAddr,
@@ -153,7 +149,7 @@ pub(super) fn deliver_to_group(
 ) {
     let gid = Gid::from(dst);
     core.counters.rx_multicast_packets += 1;
-    let found = core.groups.iter().find(|group| group.gid == gid);
+    let found = core.objects.groups.iter().find(|group| group.gid == gid);
     // What came before the last member left, or what is no datagram.
     let Some(group) = found.filter(|_| rx.headers.deth.is_some()) else {
         core.counters.rx_unknown_qpn += 1;
@@ -170,7 +166,7 @@ pub(super) fn deliver_to_group(
 }
 
 /// Gives a packet for a group to one of its members.
-pub(super) fn deliver_to_member(
+pub(crate) fn deliver_to_member(
     core: &mut Core,
     qps: &mut QpTable,
     member: QpId,

@@ -20,8 +20,8 @@ impl Core {
     /// Notes that a CQ overran for the first time.
     #[cold]
     pub(super) fn note_overrun(&mut self, id: CqId) {
-        if self.config.preset != Preset::Rxe {
-            self.overruns.push(id);
+        if self.nic.config.preset != Preset::Rxe {
+            self.objects.due.overruns.push(id);
         }
     }
 }
@@ -29,7 +29,7 @@ impl Core {
 impl Engine {
     /// Ends the QPs that complete on a CQ that overran. Whether there was one.
     pub(super) fn end_qps_of_overruns(&mut self) -> bool {
-        let overruns = std::mem::take(&mut self.core.overruns);
+        let overruns = std::mem::take(&mut self.core.objects.due.overruns);
         if overruns.is_empty() {
             return false;
         }

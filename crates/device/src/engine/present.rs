@@ -7,44 +7,21 @@ use transport::wr::Sge;
 use umem::Umem;
 
 use super::core::Core;
-use super::import::Remapped;
-use super::peer::PeerRegion;
 use crate::ids::MrId;
-
-/// What became of an attempt to bring memory in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "an access goes on, waits or fails by it"]
-pub(crate) enum BroughtIn {
-    /// The access is to be tried again at once. It finds the memory, or that its key is dead.
-    Here,
-    /// Not at this moment: the access is tried again later.
-    NotYet,
-    /// Who has the memory refused it to this access, which fails. The region stays, and another
-    /// access may succeed (`docs/semantics.md` 2.5, 5).
-    Refused,
-}
-
-impl BroughtIn {
-    /// Of two parts of one access.
-    fn and(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Refused, _) | (_, Self::Refused) => Self::Refused,
-            (Self::NotYet, _) | (_, Self::NotYet) => Self::NotYet,
-            _ => Self::Here,
-        }
-    }
-}
+use crate::memory::BroughtIn;
+use crate::memory::import::Remapped;
+use crate::memory::peer::PeerRegion;
 
 impl Core {
     /// Sees to it that `length` bytes at `addr` of the region with this key are there.
     pub(crate) fn bring_in(&mut self, key: u32, addr: u64, length: u64) -> BroughtIn {
-        let named = self.mrs.id_of(key).map(|id| (id, addr));
-        let Some((id, addr)) = named.or_else(|| self.mrs.windows.behind(key, addr)) else {
+        let named = self.memory.mrs.id_of(key).map(|id| (id, addr));
+        let Some((id, addr)) = named.or_else(|| self.memory.mrs.windows.behind(key, addr)) else {
             return BroughtIn::Here;
         };
-        let Some(mr) = self.mrs.get_mut(id) else { return BroughtIn::Here };
+        let Some(mr) = self.memory.mrs.get_mut(id) else { return BroughtIn::Here };
         if let Some(odp) = &mut mr.odp {
-            let mut latency = Duration::from_micros(self.config.fault_us);
+            let mut latency = Duration::from_micros(self.nic.config.fault_us);
             if let Some(injected) = &self.injected {
                 latency += injected.page_fault(self.now);
             }
@@ -63,7 +40,7 @@ impl Core {
             // Of the two ends of a copy it is the other one that is absent.
             return BroughtIn::Here;
         };
-        match import.remap(&mr.umem, &self.faults) {
+        match import.remap(&mr.umem, &self.memory.faults) {
             Remapped::Here(umem) => {
                 self.counters.page_faults += 1;
                 self.replace_memory(id, umem);
@@ -91,7 +68,7 @@ impl Core {
     /// fault thread found is left for the access to take, so that it stays where it is until then.
     pub(crate) fn outlook(&self, sges: &[Sge]) -> BroughtIn {
         let outlooks = sges.iter().filter(|sge| sge.length > 0).filter_map(|sge| {
-            let mr = self.mrs.get(self.mrs.id_of(sge.lkey.0)?)?;
+            let mr = self.memory.mrs.get(self.memory.mrs.id_of(sge.lkey.0)?)?;
             Some(mr.import.as_ref()?.outlook(&mr.umem))
         });
         outlooks.fold(BroughtIn::Here, BroughtIn::and)
@@ -99,7 +76,7 @@ impl Core {
 
     /// The memory of a region was taken away for good.
     pub(crate) fn revoke(&mut self, id: MrId) {
-        let Some(mr) = self.mrs.get_mut(id) else { return };
+        let Some(mr) = self.memory.mrs.get_mut(id) else { return };
         if !std::mem::replace(&mut mr.is_revoked, true) {
             let why = match (&mr.import, &mr.peer) {
                 (Some(import), _) => import.why_gone(),
@@ -120,7 +97,7 @@ impl Core {
     /// Puts a region on the memory where its buffer is now, and tells peers. Those that use the old
     /// place are stopped by the buffer's gate.
     pub(crate) fn replace_memory(&mut self, id: MrId, umem: Umem) {
-        let Some(mr) = self.mrs.get_mut(id) else { return };
+        let Some(mr) = self.memory.mrs.get_mut(id) else { return };
         mr.umem = umem;
         let Some(table) = self.out.shm.table() else { return };
         table.withdraw(id);

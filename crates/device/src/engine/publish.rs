@@ -4,10 +4,10 @@ use iba::{Access, QpType};
 use umem::Backing;
 
 use super::Engine;
-use super::mr::Mr;
 use crate::carrier::shm::UnderWay;
 use crate::carrier::shm::table::{Table, qp_word};
 use crate::ids::{MrId, QpId};
+use crate::memory::mr::Mr;
 
 impl Engine {
     /// Says, or no longer says, that the peer of a QP may use it without our engine. What was said
@@ -31,7 +31,7 @@ impl Engine {
     /// Takes back all that peers may touch without our engine.
     pub(crate) fn withdraw_everything(&mut self) {
         let Some(table) = self.table() else { return };
-        for id in self.core.mrs.ids() {
+        for id in self.core.memory.mrs.ids() {
             table.withdraw(id);
         }
         for entry in self.qps.iter() {
@@ -56,7 +56,7 @@ impl Engine {
     /// Makes a region known to peers that may touch it without our engine, and says in the log how
     /// peers reach it.
     pub(crate) fn publish_mr(&mut self, id: MrId) {
-        let Some(mr) = self.core.mrs.get(id) else { return };
+        let Some(mr) = self.core.memory.mrs.get(id) else { return };
         if !mr.access.intersects(Access::REMOTE) {
             return;
         }
@@ -89,7 +89,7 @@ impl Engine {
 
     /// Takes a region back from such peers.
     pub(crate) fn withdraw_mr(&mut self, id: MrId) -> UnderWay {
-        let (Some(mr), Some(table)) = (self.core.mrs.get(id), self.table()) else {
+        let (Some(mr), Some(table)) = (self.core.memory.mrs.get(id), self.table()) else {
             return UnderWay::default();
         };
         table.withdraw(id);

@@ -18,8 +18,7 @@ mod steer;
 mod wq;
 
 use iba::SendFlags;
-use link::ether::{self, OpenError, Sender};
-use slab::Slab;
+use link::ether::{self, OpenError};
 use transport::env::{Counter, Env, Source, TransmitError};
 use wire::frame::checksum;
 
@@ -27,81 +26,32 @@ use super::Engine;
 use super::core::Core;
 use super::env::QpEnv;
 use crate::carrier::loopback::LoopPayload;
-use crate::flow::FlowAttr;
-use crate::ids::{CtxId, QpId};
 use crate::refusal::{Kind, Refusal, Result, refuse};
 
-pub(crate) use self::receive::Frames;
 pub use self::wq::WqState;
-
-/// What the QPs of a process have of the port.
-#[derive(Debug, Default)]
-pub(crate) struct Raw {
-    sender: Option<Sender>,
-    /// QPs that send through it.
-    senders: u32,
-    flows: Slab<Flow>,
-    /// Rules, in the order in which frames meet them.
-    order: Vec<usize>,
-    tables: Slab<RwqTable>,
-}
-
-/// A rule, and where it leads.
-#[derive(Debug)]
-struct Flow {
-    ctx: CtxId,
-    qp: QpId,
-    attr: FlowAttr,
-}
-
-/// Work queues to choose from; as many as a power of two says.
-#[derive(Debug)]
-struct RwqTable {
-    ctx: CtxId,
-    queues: Vec<QpId>,
-    /// QPs that spread over it.
-    uses: u32,
-}
 
 impl Engine {
     /// Opens the port for one more raw packet QP.
     pub(crate) fn open_sender(&mut self) -> Result<()> {
-        if !self.core.attr.has_raw_packets {
+        if !self.core.nic.attr.has_raw_packets {
             refuse!(NotSupported, "create_qp: a NIC of this preset has no raw packet QPs");
         }
-        if self.core.raw.sender.is_none() {
-            let sender = Sender::open(self.core.ether_port());
-            self.core.raw.sender = Some(sender.map_err(|error| cannot_open("create_qp", &error))?);
-        }
-        self.core.raw.senders += 1;
-        Ok(())
+        let port = self.core.ether_port();
+        self.core.out.ether.open(port).map_err(|error| cannot_open("create_qp", &error))
     }
 
     /// Notes that a raw packet QP went away.
     pub(crate) fn close_sender(&mut self) {
-        let raw = &mut self.core.raw;
-        raw.senders = raw.senders.saturating_sub(1);
-        if raw.senders == 0 {
-            raw.sender = None;
-        }
+        self.core.out.ether.close();
     }
 }
 
 impl Core {
     fn ether_port(&self) -> ether::Port {
         ether::Port {
-            ifindex: self.port.ifindex,
-            is_loopback: self.port.is_loopback,
-            mtu: self.port.link_mtu,
-        }
-    }
-}
-
-impl Raw {
-    /// In the child of a fork, closes what is the parent's.
-    pub(crate) fn abandon_in_child(&mut self) {
-        if let Some(sender) = self.sender.take() {
-            sender.abandon_in_child();
+            ifindex: self.nic.port.ifindex,
+            is_loopback: self.nic.port.is_loopback,
+            mtu: self.nic.port.link_mtu,
         }
     }
 }
@@ -119,11 +69,10 @@ impl QpEnv<'_, '_> {
         if flags.contains(SendFlags::IP_CSUM) {
             checksum::fill(&mut bytes);
         }
-        let Some(sender) = &self.core.raw.sender else {
+        let Some(sent) = self.core.out.ether.send(&bytes) else {
             self.count(Counter::DroppedPacket);
             return Ok(());
         };
-        let sent = sender.send(&bytes);
         match sent {
             Ok(()) => self.core.counters.tx_raw_packets += 1,
             Err(ether::SendError::WouldBlock) => return Err(TransmitError::Blocked),

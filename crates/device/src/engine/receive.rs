@@ -84,7 +84,7 @@ impl Engine {
     fn receive_ring(&mut self, index: usize, most: usize) -> Taken {
         let mut taken = Taken::default();
         for _ in 0..most {
-            let Self { core, qps, receivers, touched, clock, .. } = self;
+            let Self { core, qps, receivers, schedule, clock, .. } = self;
             let Receivers { shm, udp, .. } = receivers;
             let mut holds = false;
             let inbound = shm.get_mut(index);
@@ -116,7 +116,7 @@ impl Engine {
                         packets: 1,
                         marked: false,
                     };
-                    touched.extend(deliver(core, qps, Sender::Process(vf, source), &rx));
+                    schedule.touched.extend(deliver(core, qps, Sender::Process(vf, source), &rx));
                     Some(())
                 }
                 Ok(Incoming::Datagram { about, bytes }) => {
@@ -136,7 +136,7 @@ impl Engine {
                         let at = Arrival { way, about: &about, flow: &flow, clock };
                         let mut one = Payloads::one(&bytes);
                         let intake = udp.intake();
-                        touched.extend(deliver_datagram(core, qps, intake, at, &mut one));
+                        schedule.touched.extend(deliver_datagram(core, qps, intake, at, &mut one));
                     }
                     Some(())
                 }
@@ -163,7 +163,7 @@ impl Engine {
     }
 
     pub(super) fn transmit_touched(&mut self) {
-        while let Some(id) = self.touched.pop() {
+        while let Some(id) = self.schedule.touched.pop() {
             self.transmit(id);
         }
     }
@@ -198,7 +198,7 @@ impl Engine {
         if !self.may_use_udp() {
             return false;
         }
-        let Self { core, qps, receivers, touched, clock, late_acks, .. } = self;
+        let Self { core, qps, receivers, schedule, clock, late_acks, .. } = self;
         let count = receivers.udp.receive(look, |about, train, intake| {
             // To read the clock right behind a system call takes longer than to take a packet. What
             // goes the short way needs no timer, and nobody sees when it came unless completions or
@@ -207,7 +207,7 @@ impl Engine {
             if late_acks.want_time() || core.stamps || core.is_observed() {
                 core.catch_up(clock);
             }
-            deliver_train(core, qps, intake, clock, about, train, touched);
+            deliver_train(core, qps, intake, clock, about, train, &mut schedule.touched);
         });
         if count == 0 {
             core.is_behind = false;
@@ -229,7 +229,7 @@ impl Engine {
 fn is_from(core: &Core, vf: u16, headers: &Headers, grh: Option<&[u8; 40]>) -> bool {
     let is_gsi = headers.bth.dest_qp == Qpn::GSI;
     headers.deth.is_none_or(|deth| is_gsi && deth.src_qp == Qpn::GSI || vf_of(deth.src_qp) == vf)
-        && grh.is_none_or(|grh| core.port.gids.contains(&Grh::parse(grh).sgid()))
+        && grh.is_none_or(|grh| core.nic.port.gids.contains(&Grh::parse(grh).sgid()))
 }
 
 /// Whether a packet stays in its ring, as the program has yet to post the receive that it needs.
@@ -242,7 +242,7 @@ fn waits_for_receive(core: &mut Core, qps: &mut QpTable, headers: &Headers) -> b
     }
     let has_shared = context
         .srq
-        .and_then(|id| core.srqs.get(id.index()))
+        .and_then(|id| core.objects.srqs.get(id.index()))
         .is_some_and(|srq| !srq.queue.is_empty());
     let has_one = has_shared || !entry.qp.is_starved(headers.bth.opcode);
     context.waits_for_receive(has_one, core.now)

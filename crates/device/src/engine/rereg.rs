@@ -6,9 +6,9 @@ use umem::Umem;
 
 use super::Engine;
 use super::api_mem::{MR_ACCESS, MrInfo};
-use super::mr::MrKind;
 use crate::carrier::shm::UnderWay;
 use crate::ids::{MrId, PdId};
+use crate::memory::mr::MrKind;
 use crate::refusal::{Result, refuse};
 
 /// What a re-registration changes.
@@ -49,7 +49,7 @@ impl Engine {
         if change.translation.is_none() && change.pd.is_none() && change.access.is_none() {
             refuse!(Invalid, "rereg_mr: nothing is to change");
         }
-        let Some(mr) = self.core.mrs.get(id) else {
+        let Some(mr) = self.core.memory.mrs.get(id) else {
             refuse!(Invalid, "rereg_mr: there is no region {}", id.handle());
         };
         let (old, old_pd, is_writable) = (mr.access, mr.pd, mr.is_writable);
@@ -98,7 +98,7 @@ impl Engine {
         let is_paged = access.contains(Access::ON_DEMAND);
         let umem = match &change.translation {
             Some((umem, _)) => umem.clone(),
-            None => self.core.mrs.get(id).expect("it was checked").umem.clone(),
+            None => self.core.memory.mrs.get(id).expect("it was checked").umem.clone(),
         };
         // The old pages are charged until they are let go of: the kernel pins the new ones first,
         // too.
@@ -121,7 +121,7 @@ impl Engine {
         }
         // The domain that the region is no longer in, or never comes to be in.
         let mut left = change.pd;
-        let mr = self.core.mrs.get_mut(id);
+        let mr = self.core.memory.mrs.get_mut(id);
         let is_there = mr.is_some();
         if let (Some(mr), Some(pd)) = (mr, change.pd) {
             left = Some(std::mem::replace(&mut mr.pd, pd));
@@ -133,7 +133,7 @@ impl Engine {
             self.uncharge_pins(pinned);
             refuse!(Invalid, "rereg_mr: the region was deregistered meanwhile");
         }
-        let mr = self.core.mrs.get_mut(id).expect("the region was found above");
+        let mr = self.core.memory.mrs.get_mut(id).expect("the region was found above");
         mr.access = access;
         let mut let_go = 0;
         if is_anew {
@@ -146,7 +146,7 @@ impl Engine {
             mr.length = umem.len();
             mr.iova = iova;
             mr.umem = umem;
-            key = self.core.mrs.rekey(id).expect("the region was found above");
+            key = self.core.memory.mrs.rekey(id).expect("the region was found above");
         }
         self.uncharge_pins(let_go);
         self.publish_mr(id);
@@ -155,6 +155,6 @@ impl Engine {
 
     /// The rights of a region, if it exists.
     pub fn mr_access(&self, id: MrId) -> Option<Access> {
-        self.core.mrs.get(id).map(|mr| mr.access)
+        self.core.memory.mrs.get(id).map(|mr| mr.access)
     }
 }

@@ -28,13 +28,13 @@ impl Engine {
     pub fn resources(&self) -> Resources {
         let core = &self.core;
         Resources {
-            ctx: core.ctxs.len(),
-            pd: core.pds.len(),
-            cq: core.cqs.len(),
+            ctx: core.objects.ctxs.len(),
+            pd: core.objects.pds.len(),
+            cq: core.objects.cqs.len(),
             qp: self.qps.iter().count(),
-            mr: core.mrs.len(),
-            srq: core.srqs.len(),
-            dm: core.dms.len(),
+            mr: core.memory.mrs.len(),
+            srq: core.objects.srqs.len(),
+            dm: core.memory.dms.len(),
         }
     }
 }

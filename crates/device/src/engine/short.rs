@@ -17,8 +17,8 @@ use wire::{Aeth, Bth, Opcode, Syndrome};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::Engine;
+use super::acks::End;
 use super::env::QpEnv;
-use super::late_acks::End;
 use crate::carrier::shm::record::{FIXED, PACKET};
 use crate::ids::QpId;
 use crate::payload::InPayload;
@@ -130,7 +130,7 @@ impl Engine {
         if self.core.tap.is_some() || self.core.injected.is_some() {
             return false;
         }
-        let Self { core, qps, receivers, clock, takes_turns, .. } = self;
+        let Self { core, qps, receivers, clock, polls, .. } = self;
         let Some(inbound) = receivers.shm.busy() else { return false };
         let vf = inbound.peer().vf;
         let popped = inbound.pop_if(|record| {
@@ -154,7 +154,7 @@ impl Engine {
                 return None;
             }
             core.counters.rx_shm_packets += 1;
-            *takes_turns = matches!(packet, Short::Ack { .. });
+            polls.takes_turns = matches!(packet, Short::Ack { .. });
             Some((id, entry.qp.owes_answers()))
         });
         // A ring that broke is the long way's to close.
@@ -211,7 +211,7 @@ impl Engine {
             entry.context.has_received = false;
             self.send_short_train(id);
         } else {
-            self.takes_turns |= entry.qp.sends() == 1;
+            self.polls.takes_turns |= entry.qp.sends() == 1;
             self.note_deadline(id);
             self.core.out.shm.ring_doorbells();
         }
@@ -233,7 +233,7 @@ impl Engine {
         self.after_transmit();
         self.core.is_behind = false;
         self.core.now = self.clock.now();
-        self.since_clock = 0;
+        self.polls.looks = 0;
         self.judge_late_acks(End::Answered);
         if let Some(entry) = self.qps.get_mut(id) {
             entry.qp.watch(|| self.core.now);

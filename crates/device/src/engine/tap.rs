@@ -17,10 +17,10 @@ use wire::icrc::{self, Flow, Sealer};
 use wire::ip::{Ipv4, Ipv6, Udp};
 use wire::{Ext, Headers, Opcode, Position};
 
-use super::mr::MrKind;
 use crate::carrier::udp::lines::Destination;
 use crate::carrier::udp::queue::Batch;
 use crate::config::NicConfig;
+use crate::memory::mr::MrKind;
 
 /// What is recorded is in the file so soon.
 const LATENESS: Duration = Duration::from_millis(1);

@@ -27,7 +27,7 @@ impl Core {
     }
 
     fn ends(&self, av: &Av) -> Ends {
-        let src = self.port.gids.get(usize::from(av.sgid_index)).copied().unwrap_or_default();
+        let src = self.nic.port.gids.get(usize::from(av.sgid_index)).copied().unwrap_or_default();
         let hop_limit = if av.hop_limit == 0 { HOPS } else { av.hop_limit };
         Ends { src, dst: av.dgid, traffic_class: av.traffic_class, hop_limit }
     }
@@ -47,7 +47,7 @@ impl Core {
         if let Some(grh) = grh.map(Grh::parse) {
             (ends.src, ends.dst) = (grh.sgid(), grh.dgid());
         }
-        let mtu = entry.map_or(self.port.active_mtu(), |entry| entry.context.path_mtu);
+        let mtu = entry.map_or(self.nic.port.active_mtu(), |entry| entry.context.path_mtu);
         let (now, note) = (self.now, self.note_in(headers));
         let Some(tap) = &mut self.tap else { return };
         let mut bytes = tap.payload(payload.len());
@@ -61,7 +61,7 @@ impl Core {
     /// A datagram of QP 1 went to a process of this host, or stays here.
     #[cold]
     pub(crate) fn tap_mad(&mut self, av: &Av, headers: &Headers, mad: &[u8]) {
-        let (now, ends, mtu) = (self.now, self.ends(av), self.port.active_mtu());
+        let (now, ends, mtu) = (self.now, self.ends(av), self.nic.port.active_mtu());
         let Some(tap) = &mut self.tap else { return };
         let mut bytes = tap.payload(mad.len());
         bytes.copy_from_slice(mad);
@@ -85,7 +85,7 @@ impl Core {
     /// What a packet that came in says of us.
     fn note_in(&self, headers: &Headers) -> Note {
         let named = headers.reth.map(|reth| reth.rkey).or(headers.atomic_eth.map(|eth| eth.rkey));
-        let region = named.map(|rkey| (rkey.0, self.mrs.kind_of(rkey.0)));
+        let region = named.map(|rkey| (rkey.0, self.memory.mrs.kind_of(rkey.0)));
         Note { qpn: Some(headers.bth.dest_qp), wr_id: None, region }
     }
 }
@@ -104,7 +104,7 @@ impl QpEnv<'_, '_> {
             Source::Empty | Source::Bytes(_) => None,
         };
         let wr_id = headers.bth.opcode.is_request().then_some(self.context.wr_id);
-        let region = key.map(|key| (key, self.core.mrs.kind_of(key)));
+        let region = key.map(|key| (key, self.core.memory.mrs.kind_of(key)));
         let note = Note { qpn: Some(self.context.qpn), wr_id, region };
         let now = self.core.now;
         if route.is_udp() {

@@ -18,9 +18,9 @@ use std::collections::HashSet;
 use iba::{Access, QpType, Qpn};
 use umem::{HostBuf, Umem};
 
-use super::events::EventQueue;
-use super::mr::{Mr, MrKind, MrTable};
 use crate::ids::{MrId, PdId};
+use crate::memory::mr::{Mr, MrKind, MrTable};
+use crate::objects::events::EventQueue;
 use crate::qp::{QpTable, vf_of};
 use crate::rig;
 
@@ -134,7 +134,7 @@ fn a_region_that_peers_cannot_reach_directly_has_a_reason() {
     let mut nic = rig::nic("regions");
     let mut engine = rig::engine(&nic);
     let objects = rig::Objects::new(&mut engine);
-    let mr = engine.core.mrs.get(objects.mr.id).unwrap();
+    let mr = engine.core.memory.mrs.get(objects.mr.id).unwrap();
     assert_eq!(engine.only_by_ring(objects.mr.id, mr), None);
     let reason = engine.only_by_ring(MrId(1 << 16), mr).unwrap();
     assert!(reason.contains("full"), "{reason}");
@@ -142,7 +142,7 @@ fn a_region_that_peers_cannot_reach_directly_has_a_reason() {
     nic.config.direct = false;
     let mut engine = rig::engine(&nic);
     let objects = rig::Objects::new(&mut engine);
-    let mr = engine.core.mrs.get(objects.mr.id).unwrap();
+    let mr = engine.core.memory.mrs.get(objects.mr.id).unwrap();
     let reason = engine.only_by_ring(objects.mr.id, mr).unwrap();
     assert!(reason.contains("configuration"), "{reason}");
 }

@@ -1,21 +1,13 @@
-//! Tag matching: a shared receive queue with a list of receives that wait for messages with their
-//! tag.
-//!
-//! `ibv_srq_ops(3)` and rdma-core's `Documentation/tag_matching.md` have the rules. The one that is
-//! easily missed: a message that matches nothing goes to the program, which may have posted a
-//! receive for it meanwhile. Until the program has told how many such messages it has seen,
-//! receives that were added since must not meet a later message.
-
-use std::collections::VecDeque;
+//! Tag matching: the calls, and what a message meets.
 
 use iba::{Qpn, RKey, WcOpcode, WcStatus};
 use transport::env::{Completion, Reason, Rx, Side};
 use transport::tm::{Met, RNDV_BYTES, Rendezvous, TMH_BYTES, Taken, TmInfo};
-use transport::wr::RecvWr;
 
 use super::Engine;
 use super::core::Core;
 use crate::ids::{CqId, SrqId};
+use crate::objects::tags::{TagList, TagOp, TagOpKind};
 use crate::payload::InPayload;
 use crate::refusal::{Result, refuse};
 
@@ -23,90 +15,11 @@ use crate::refusal::{Result, refuse};
 const RNDV: u8 = 1;
 const EAGER: u8 = 3;
 
-/// What makes a shared queue one of tag matching.
-#[derive(Debug)]
-pub(crate) struct TagList {
-    /// Where everything completes.
-    pub(crate) cq: CqId,
-    max_num_tags: u32,
-    /// In the order in which they are tried.
-    entries: VecDeque<Entry>,
-    next_handle: u32,
-    /// Messages with a tag that met no entry, and how many of them the program has told to have
-    /// seen.
-    unexpected: u32,
-    seen: u32,
-}
-
-/// A receive that waits for a message with its tag.
-#[derive(Debug)]
-struct Entry {
-    handle: u32,
-    tag: u64,
-    mask: u64,
-    wr: RecvWr,
-    /// Whether the program had seen all unexpected messages when it added this, or has since.
-    is_active: bool,
-}
-
-/// An operation on a list of tags.
-#[derive(Clone, Debug)]
-#[doc(alias = "ibv_ops_wr")]
-#[expect(clippy::exhaustive_structs, reason = "callers build it")]
-pub struct TagOp {
-    /// Given back in the completion.
-    pub wr_id: u64,
-    /// Whether its success completes visibly. A failure always does.
-    pub signaled: bool,
-    /// How many unexpected messages the program has seen, if it tells.
-    pub unexpected_cnt: Option<u32>,
-    /// What to do.
-    pub kind: TagOpKind,
-}
-
-/// What a [`TagOp`] does.
-#[derive(Clone, Debug)]
-#[doc(alias = "ibv_ops_wr_opcode")]
-#[expect(clippy::exhaustive_enums, reason = "the three operations of libibverbs")]
-pub enum TagOpKind {
-    /// Adds a receive for messages whose tag, and-ed with `mask`, is `tag`.
-    Add {
-        /// The receive; its `wr_id` is that of its completions.
-        wr: RecvWr,
-        /// The tag.
-        tag: u64,
-        /// Which bits of a message's tag count.
-        mask: u64,
-    },
-    /// Takes back the receive with a handle.
-    Del(u32),
-    /// Only tells how many unexpected messages were seen.
-    Sync,
-}
-
 /// What a message says in its first bytes.
 enum Head {
     NoTag,
     Eager(TmInfo),
     Rendezvous(TmInfo, Rendezvous),
-}
-
-impl TagList {
-    fn is_in_step(&self) -> bool {
-        self.unexpected == self.seen
-    }
-
-    fn tell(&mut self, seen: u32) {
-        self.seen = seen;
-        if self.is_in_step() {
-            self.entries.iter_mut().for_each(|entry| entry.is_active = true);
-        }
-    }
-
-    fn meet(&mut self, tag: u64) -> Option<RecvWr> {
-        let at = self.entries.iter().position(|e| e.is_active && tag & e.mask == e.tag)?;
-        self.entries.remove(at).map(|entry| entry.wr)
-    }
 }
 
 impl Engine {
@@ -120,7 +33,7 @@ impl Engine {
         max_num_tags: u32,
         max_ops: u32,
     ) -> Result<()> {
-        let caps = self.core.attr.tm;
+        let caps = self.core.nic.attr.tm;
         if caps.max_num_tags == 0 {
             refuse!(NotSupported, "create_srq: a NIC of this preset matches no tags");
         }
@@ -133,14 +46,7 @@ impl Engine {
             );
         }
         self.cq(cq)?.uses += 1;
-        self.srq(srq)?.tm = Some(Box::new(TagList {
-            cq,
-            max_num_tags,
-            entries: VecDeque::new(),
-            next_handle: 0,
-            unexpected: 0,
-            seen: 0,
-        }));
+        self.srq(srq)?.tm = Some(Box::new(TagList::new(cq, max_num_tags)));
         Ok(())
     }
 
@@ -151,12 +57,12 @@ impl Engine {
         if self.is_dead() {
             refuse!(Io, "post_srq_ops: the device is gone");
         }
-        let max_sge = self.core.attr.tm.max_sge;
+        let max_sge = self.core.nic.attr.tm.max_sge;
         let Some(list) = &mut self.srq(id)?.tm else {
             refuse!(Invalid, "post_srq_ops: the queue is not one of tag matching");
         };
         if let TagOpKind::Add { wr, .. } = &op.kind {
-            if list.entries.len() >= list.max_num_tags as usize {
+            if list.is_full() {
                 refuse!(NoMemory, "post_srq_ops: the list holds its {} tags", list.max_num_tags);
             }
             if wr.sges.len() > max_sge as usize {
@@ -172,18 +78,11 @@ impl Engine {
         let mut added = None;
         let opcode = match op.kind {
             TagOpKind::Add { wr, tag, mask } => {
-                let handle = list.next_handle;
-                list.next_handle = handle.wrapping_add(1);
-                let is_active = list.is_in_step();
-                list.entries.push_back(Entry { handle, tag, mask, wr, is_active });
-                added = Some(handle);
+                added = Some(list.add(wr, tag, mask));
                 WcOpcode::TmAdd
             }
             TagOpKind::Del(handle) => {
-                match list.entries.iter().position(|entry| entry.handle == handle) {
-                    Some(at) => drop(list.entries.remove(at)),
-                    None => missing = Some(handle),
-                }
+                missing = (!list.remove(handle)).then_some(handle);
                 WcOpcode::TmDel
             }
             TagOpKind::Sync => WcOpcode::TmSync,
@@ -212,7 +111,7 @@ impl Core {
     /// Takes a receive of a shared queue for a message that begins with a packet.
     pub(crate) fn take_srq_for(&mut self, id: SrqId, rx: &Rx<'_, InPayload<'_>>) -> Option<Taken> {
         let opcode = rx.headers.bth.opcode;
-        let list = self.srqs.get_mut(id.index())?.tm.as_mut();
+        let list = self.objects.srqs.get_mut(id.index())?.tm.as_mut();
         let Some(list) = list.filter(|_| opcode.operation().is_send()) else {
             return self.take_srq(id).map(Taken::from);
         };
@@ -231,8 +130,7 @@ impl Core {
         if let Head::NoTag = head {
             return Some(Taken { wr, met: Met::NoTag });
         }
-        let list = self.srqs.get_mut(id.index())?.tm.as_mut()?;
-        list.unexpected = list.unexpected.wrapping_add(1);
+        self.objects.srqs.get_mut(id.index())?.tm.as_mut()?.met_none();
         Some(Taken { wr, met: Met::Unexpected })
     }
 }

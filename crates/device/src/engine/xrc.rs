@@ -11,31 +11,12 @@ use iba::{QpType, Qpn};
 use wire::Headers;
 
 use super::Engine;
-use super::core::{Core, EventSource};
+use super::core::Core;
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
+use crate::objects::EventSource;
+use crate::objects::xrc::{SrqXrc, Xrcd};
 use crate::qp::QpContext;
 use crate::refusal::{Kind, Refusal, Result, refuse};
-
-/// An XRC domain: who may use which shared queue.
-#[derive(Debug)]
-pub(crate) struct Xrcd {
-    pub(crate) ctx: CtxId,
-    /// The file that stands for it, by device and inode, so that other parts of the program find
-    /// it.
-    file: Option<(u64, u64)>,
-    /// How often it is open.
-    opens: u32,
-    /// Queues and QPs in it.
-    pub(crate) uses: u32,
-}
-
-/// What makes a shared queue one of XRC.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SrqXrc {
-    pub(crate) xrcd: XrcdId,
-    /// Where its receives complete.
-    pub(crate) cq: CqId,
-}
 
 impl Engine {
     /// Opens an XRC domain: that of a file, or a new one without a name.
@@ -57,15 +38,17 @@ impl Engine {
             }
         };
         let same = |(_, xrcd): &(usize, &Xrcd)| file.is_some() && xrcd.file == file;
-        let known = self.core.xrcds.iter().find(same).map(|(index, _)| index);
+        let known = self.core.objects.xrcds.iter().find(same).map(|(index, _)| index);
         match known {
             Some(_) if exclusive => refuse!(Invalid, "open_xrcd: O_EXCL, and the domain exists"),
             Some(index) => {
-                self.core.xrcds[index].opens += 1;
+                self.core.objects.xrcds[index].opens += 1;
                 Ok(index.into())
             }
             None if !create => refuse!(NotFound, "open_xrcd: no domain of this file, nor O_CREAT"),
-            None => Ok(self.core.xrcds.insert(Xrcd { ctx, file, opens: 1, uses: 0 }).into()),
+            None => {
+                Ok(self.core.objects.xrcds.insert(Xrcd { ctx, file, opens: 1, uses: 0 }).into())
+            }
         }
     }
 
@@ -78,13 +61,13 @@ impl Engine {
         }
         xrcd.opens -= 1;
         if xrcd.opens == 0 {
-            self.core.xrcds.remove(id.index());
+            self.core.objects.xrcds.remove(id.index());
         }
         Ok(())
     }
 
     pub(crate) fn xrcd(&mut self, id: XrcdId) -> Result<&mut Xrcd> {
-        match self.core.xrcds.get_mut(id.index()) {
+        match self.core.objects.xrcds.get_mut(id.index()) {
             Some(xrcd) => Ok(xrcd),
             None => refuse!(Invalid, "there is no XRC domain {}", id.handle()),
         }
@@ -119,7 +102,7 @@ impl Engine {
             };
             facts.others.remove(at).0
         };
-        if let Some(ctx) = self.core.ctxs.get_mut(ctx.index()) {
+        if let Some(ctx) = self.core.objects.ctxs.get_mut(ctx.index()) {
             let source = EventSource::Qp(id);
             ctx.events.remove(|event| event.source == source && event.cookie == cookie);
         }
@@ -169,7 +152,7 @@ impl Core {
         }
         let named = headers.xrceth.and_then(|xrceth| {
             let id = SrqId(xrceth.srqn.value());
-            let srq = self.srqs.get(id.index())?;
+            let srq = self.objects.srqs.get(id.index())?;
             let xrc = srq.xrc.filter(|xrc| Some(xrc.xrcd) == facts.xrcd)?;
             Some((id, srq.pd, xrc.cq))
         });
@@ -188,6 +171,6 @@ impl Core {
         if facts.qp_type != QpType::XrcRecv {
             return facts.pd;
         }
-        self.mrs.pd_of(rkey).unwrap_or(facts.pd)
+        self.memory.mrs.pd_of(rkey).unwrap_or(facts.pd)
     }
 }

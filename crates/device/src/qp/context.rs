@@ -95,9 +95,9 @@ impl QpContext {
         matches!(self.role.as_deref(), Some(Role::Rss { .. }))
     }
 
-    /// Whether a packet for the QP waits in its carrier for a receive, which the program has yet to post.
-    /// The background thread empties carriers while the program is not running, and would soon have
-    /// used up the receives of a program that posts new ones for those it saw filled.
+    /// Whether a packet for the QP waits in its carrier for a receive that the program has yet to
+    /// post. The background thread empties carriers while the program is not running, and would
+    /// soon use up the receives of a program that posts new ones for those it saw filled.
     pub(crate) fn waits_for_receive(&mut self, has_one: bool, now: Time) -> bool {
         if has_one {
             self.starved_since = None;

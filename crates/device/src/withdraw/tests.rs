@@ -32,7 +32,7 @@ impl Scene {
         let nic = rig::nic(test);
         let hca = Hca::start(&nic).expect("a VF is free");
         let objects = Objects::new(&mut hca.lock());
-        let vf = hca.lock().core.vf;
+        let vf = hca.lock().core.nic.vf;
         let mut peer = peer(&nic, vf);
         while hca.lock().receivers.shm.len() == 0 {
             run(&mut [&mut peer]);
@@ -81,7 +81,7 @@ fn who_deregisters_waits_for_a_stopped_peer_and_nobody_else_does() {
     let mr = scene.objects.mr;
     scene.hold(mr.rkey);
     scene.waits(
-        move |engine| engine.core.mrs.get(mr.id).is_none(),
+        move |engine| engine.core.memory.mrs.get(mr.id).is_none(),
         move |hca| hca.dereg_mr(mr.id).expect("a region"),
         |peer, vf| peer.core.out.shm.free(vf),
     );
@@ -93,7 +93,7 @@ fn a_peer_that_copies_something_else_now_is_not_waited_for() {
     let mr = scene.objects.mr;
     scene.hold(mr.rkey);
     scene.waits(
-        move |engine| engine.core.mrs.get(mr.id).is_none(),
+        move |engine| engine.core.memory.mrs.get(mr.id).is_none(),
         move |hca| hca.dereg_mr(mr.id).expect("a region"),
         // Even for the same key: it finds the entry dead.
         move |peer, vf| peer.core.out.shm.hold(vf, mr.rkey),
@@ -106,7 +106,7 @@ fn a_peer_that_died_is_not_waited_for() {
     let mr = scene.objects.mr;
     scene.hold(mr.rkey);
     scene.waits(
-        move |engine| engine.core.mrs.get(mr.id).is_none(),
+        move |engine| engine.core.memory.mrs.get(mr.id).is_none(),
         move |hca| hca.dereg_mr(mr.id).expect("a region"),
         |peer, _vf| *peer = rig::engine(&rig::nic("withdraw-other")),
     );
@@ -129,11 +129,11 @@ fn a_region_is_changed_when_the_copy_is_over() {
     let (old, new) = (scene.objects.pd, scene.hca.lock().alloc_pd(scene.objects.ctx).expect("one"));
     let change = Rereg { pd: Some(new), ..Rereg::default() };
     scene.waits(
-        move |engine| engine.core.pds[new.index()].uses == 1,
+        move |engine| engine.core.objects.pds[new.index()].uses == 1,
         move |hca| {
             let changed = hca.rereg_mr(mr.id, change).expect("a region");
             assert_eq!(changed.rkey, mr.rkey, "the same memory keeps its keys");
-            assert_eq!(hca.lock().core.pds[old.index()].uses, 0);
+            assert_eq!(hca.lock().core.objects.pds[old.index()].uses, 0);
         },
         |peer, vf| peer.core.out.shm.free(vf),
     );
@@ -145,7 +145,7 @@ fn who_takes_a_qp_away_waits_for_the_copies_of_its_peer() {
     let (qp, _) = {
         let mut engine = scene.hca.lock();
         let made = scene.objects.qp(&mut engine, QpType::Rc);
-        let theirs = iba::Qpn::new(u32::from(scene.peer.core.vf) << 14 | 100);
+        let theirs = iba::Qpn::new(u32::from(scene.peer.core.nic.vf) << 14 | 100);
         to_rts(&mut engine, made.0, QpType::Rc, &scene.nic, theirs);
         made
     };

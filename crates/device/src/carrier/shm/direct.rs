@@ -28,8 +28,8 @@ use transport::env::{AtomicOp, Direct, Local, LocalError, OneSided, OneSidedKind
 use umem::{CpuAccess, Fault, HostBuf, LocalPart, RemoteFault, RemoteProcess, Touch, Umem};
 
 use super::table::{MrWords, PeerTable};
-use crate::engine::mr::MrTable;
 use crate::ids::PdId;
+use crate::memory::mr::MrTable;
 use crate::payload::{for_each_sge, local_fault};
 
 /// Mapped files kept for one peer.

@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`peers`] | the sending half: our VF, a ring to each peer, doorbells, datagrams that are passed on |
+//! | [`peers`] | the sending half: our VF, a ring to each peer, doorbells, what is passed on |
 //! | [`receiver`] | the receiving half: the rings of others to us, and the copies that they make |
 //! | [`record`] | what a packet is in a ring |
 //! | [`table`] | what peers may touch without our engine |

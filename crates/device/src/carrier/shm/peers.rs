@@ -16,7 +16,7 @@ use super::table::Table;
 use umem::Foreign;
 
 use crate::carrier::About;
-use crate::engine::mr::MrTable;
+use crate::memory::mr::MrTable;
 use crate::waits::Waits;
 
 /// The part of a ring that is left to packets without payload.

@@ -35,8 +35,8 @@ impl Receiver {
         self.inbounds.len()
     }
 
-    /// Takes in a ring. A VF has one to us: what lies in an older one is still taken, as of one that
-    /// went.
+    /// Takes in a ring. A VF has one to us: what lies in an older one is still taken, as of a
+    /// process that went.
     pub(crate) fn add(&mut self, inbound: Inbound) {
         let vf = inbound.peer().vf;
         self.inbounds.iter_mut().filter(|old| old.peer().vf == vf).for_each(Inbound::hang_up);

@@ -22,8 +22,8 @@ use iba::{Access, Qpn};
 use umem::ways::Way;
 use umem::{Backing, HostBuf, Mark, PeerMark};
 
-use crate::engine::mr::Mr;
 use crate::ids::{MrId, PdId, QpId};
+use crate::memory::mr::Mr;
 use crate::refusal::Result;
 
 /// Layout version.

@@ -206,7 +206,7 @@ impl UdpQueue {
         Self { lines, is_deaf, ..self }
     }
 
-    /// Has what is added from now on leave from this port, where it goes on no line: it is ours now.
+    /// The port is ours now: what is added from now on leaves from it, unless it goes on a line.
     /// Nothing waits.
     pub(super) fn leave_from(&mut self, src_port: u16) {
         debug_assert!(self.batches.is_empty(), "their ICRC covers the port before");

@@ -257,8 +257,8 @@ impl Receiver {
         }
     }
 
-    /// When it is suspicious that nothing came. Who has not the port hears nothing of those who want
-    /// to connect, either.
+    /// When it is suspicious that nothing came. A process without the port hears nothing of those
+    /// that want to connect, either.
     fn silence_until(&self, queue: &UdpQueue) -> Option<Time> {
         let matters = queue.is_used() || queue.is_deaf();
         self.port.silence_until(queue.is_deaf()).filter(|_| matters)

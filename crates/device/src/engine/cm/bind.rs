@@ -82,7 +82,11 @@ impl Engine {
         let ip = addr.ip();
         let own = self.own_addresses();
         if !ip.is_unspecified() && !own.contains(&ip) {
-            refuse!(AddressNotAvailable, "bind: {ip} is no address of {}", self.core.port.netdev);
+            refuse!(
+                AddressNotAvailable,
+                "bind: {ip} is no address of {}",
+                self.core.nic.port.netdev
+            );
         }
         let bound = Bound {
             space: endpoint.spec.port_space,
@@ -111,7 +115,7 @@ impl Engine {
     }
 
     fn own_addresses(&self) -> Vec<IpAddr> {
-        self.core.port.gids.iter().map(|gid| gid.to_ip()).collect()
+        self.core.nic.port.gids.iter().map(|gid| gid.to_ip()).collect()
     }
 
     /// Takes requests from now on. `backlog` is how many may wait for [`Engine::cm_taken`], at

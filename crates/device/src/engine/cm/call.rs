@@ -313,7 +313,7 @@ impl Engine {
             refuse!(Invalid, "endpoint {} does not know its peer's QP", id.handle());
         };
         let is_reliable = endpoint.spec.qp_type.is_reliable();
-        let most = u8::try_from(self.core.attr.max_qp_rd_atom).unwrap_or(u8::MAX);
+        let most = u8::try_from(self.core.nic.attr.max_qp_rd_atom).unwrap_or(u8::MAX);
         match state {
             QpState::Rtr => {
                 attr.av = Av {

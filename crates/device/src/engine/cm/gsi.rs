@@ -77,7 +77,7 @@ impl Core {
             && rx.headers.deth.is_some_and(|deth| deth.qkey == GSI_QKEY && deth.src_qp == Qpn::GSI)
             && rx.payload.len() as usize == LEN;
         let mut mad = Box::new([0; LEN]);
-        let grh = rx.grh.map(Grh::parse).filter(|grh| self.port.gids.contains(&grh.dgid()));
+        let grh = rx.grh.map(Grh::parse).filter(|grh| self.nic.port.gids.contains(&grh.dgid()));
         let (true, Some(grh)) = (is_ours && rx.payload.read(&mut mad[..]), grh) else {
             self.counters.rx_malformed_packets += 1;
             tracing::debug!(target: "peerdma::drop", ?via, "no management datagram, and for QP 1");
@@ -195,7 +195,7 @@ impl Engine {
     /// Passes a datagram of the wire on to its process. Gives it back if it is ours.
     pub(super) fn pass_on(&mut self, arrived: Arrived) -> Option<Arrived> {
         let Some((about, bytes)) = &arrived.whole else { return Some(arrived) };
-        let vf = self.core.vf;
+        let vf = self.core.nic.vf;
         let Some((route, id)) = route_of(&arrived.mad) else { return Some(arrived) };
         match self.cm.target(vf, arrived.from.remote, route, id) {
             Target::Vf(target) if target != vf => {
@@ -238,12 +238,12 @@ impl Engine {
     /// Sends one datagram. False if it has to wait.
     pub(super) fn send_mad(&mut self, mut transmit: Transmit) -> bool {
         let peer = transmit.peer;
-        let own = self.core.vf;
+        let own = self.core.nic.vf;
         if self.core.is_port_down() {
             self.core.counters.injected_faults += 1;
             return true;
         }
-        if !self.core.port.gids.contains(&peer.remote) || self.core.config.force_udp {
+        if !self.core.nic.port.gids.contains(&peer.remote) || self.core.nic.config.force_udp {
             return self.send_to_wire(transmit);
         }
         let target = match peer.via {
@@ -337,7 +337,7 @@ impl Engine {
     }
 
     fn gsi_av(&self, transmit: &Transmit) -> Av {
-        let index = self.core.port.gids.iter().position(|gid| *gid == transmit.peer.local);
+        let index = self.core.nic.port.gids.iter().position(|gid| *gid == transmit.peer.local);
         Av {
             dgid: transmit.peer.remote,
             sgid_index: index.unwrap_or(0) as u8,

@@ -79,15 +79,15 @@ impl CmService {
     pub(crate) fn new(core: &Core) -> Self {
         let random = random();
         let local = Local {
-            ca_guid: core.attr.node_guid,
+            ca_guid: core.nic.attr.node_guid,
             ack_delay: ACK_DELAY,
             pkey: PKey::DEFAULT,
-            prefix: u32::from(core.vf) << COMM_VF_SHIFT,
+            prefix: u32::from(core.nic.vf) << COMM_VF_SHIFT,
             index_bits: COMM_VF_SHIFT,
             // A peer may still know connections of a process that had our VF.
             start: random as u32,
         };
-        let directory = Directory::new(&core.config.name, core.vf);
+        let directory = Directory::new(&core.nic.config.name, core.nic.vf);
         let directory = directory
             .inspect_err(|error| tracing::warn!(target: "peerdma::cm", "no ports: {error}"))
             .inspect(|directory| core.out.shm.waits().add_always(directory))
@@ -200,7 +200,7 @@ impl Engine {
         self.handle_arrived();
         let now = self.core.now;
         for vf in vfs {
-            for gid in &self.core.port.gids {
+            for gid in &self.core.nic.port.gids {
                 self.cm.cm.peer_gone(now, *gid, *vf);
             }
         }

@@ -17,7 +17,7 @@ const HOP_LIMIT: u8 = 64;
 impl Core {
     /// The way to `to`, from `from` or any suitable address of the port.
     pub(super) fn path(&self, from: Option<IpAddr>, to: IpAddr) -> Result<Path> {
-        let own = || self.port.gids.iter().map(|gid| gid.to_ip());
+        let own = || self.nic.port.gids.iter().map(|gid| gid.to_ip());
         let suits =
             |ip: &IpAddr| ip.is_ipv4() == to.is_ipv4() && is_link_local(ip) == is_link_local(&to);
         let family = |ip: &IpAddr| ip.is_ipv4() == to.is_ipv4();
@@ -31,7 +31,7 @@ impl Core {
                 .or_else(|| own().find(family)),
         };
         let Some(source) = source.filter(|ip| family(ip)) else {
-            let netdev = &self.port.netdev;
+            let netdev = &self.nic.port.netdev;
             match from {
                 Some(ip) => refuse!(AddressNotAvailable, "{ip} is no address of {netdev} for {to}"),
                 None => {
@@ -45,12 +45,12 @@ impl Core {
     }
 
     pub(super) fn path_between(&self, sgid: Gid, dgid: Gid) -> Path {
-        let index = self.port.gids.iter().position(|gid| *gid == sgid);
+        let index = self.nic.port.gids.iter().position(|gid| *gid == sgid);
         Path {
             sgid_index: index.unwrap_or(0) as u8,
             sgid,
             dgid,
-            mtu: self.port.active_mtu(),
+            mtu: self.nic.port.active_mtu(),
             traffic_class: 0,
             flow_label: 0,
             hop_limit: HOP_LIMIT,

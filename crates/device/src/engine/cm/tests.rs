@@ -530,7 +530,7 @@ fn garbage_for_qp_1_is_counted_and_bounded() {
             let header = wire::mad::MadHeader::cm(0x10 + (number % 16) as u16, 1).to_bytes();
             mad[..24].copy_from_slice(&header);
         }
-        let from = ::cm::Peer { local: gid, remote: gid, via: Some(a.engine.core.vf) };
+        let from = ::cm::Peer { local: gid, remote: gid, via: Some(a.engine.core.nic.vf) };
         b.engine.core.gsi.push_back(super::Arrived::local(from, mad));
         run(&mut [&mut a.engine, &mut b.engine]);
     }

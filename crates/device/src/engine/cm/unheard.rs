@@ -72,7 +72,7 @@ impl Engine {
                 continue;
             }
             let Some(arrived) = self.pass_on(arrived) else { continue };
-            let own = self.core.vf;
+            let own = self.core.nic.vf;
             let from = arrived.from;
             if arrived.whole.is_some() || from.via != Some(own) {
                 self.cm.unheard.waiting.push_back((until, arrived));

@@ -1,3 +1,4 @@
+use crate::engine::core::Nic;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ impl Lonely {
 
     /// What every sentence says of where the request went (`to`) or the message came from (`from`).
     fn line(&self, way: &str) -> String {
-        let Core { port, config, .. } = &self.engine.core;
+        let Nic { port, config, .. } = &self.engine.core.nic;
         let (qpn, own, udp) = (self.qpn, port.gids[0].to_ip(), config.udp_port);
         format!("QP {qpn} {way} QP 0x00a0b3 at 127.0.0.2 (UDP port {udp} from {own}, sgid_index 0)")
     }
@@ -202,7 +203,7 @@ fn told(reason: Reason, udp_port: u16) -> Option<(Account, &'static str, String)
 #[test]
 fn every_reason_has_a_sentence_that_says_all_that_is_known() {
     let lonely = Lonely::new("explain-all");
-    let udp_port = lonely.engine.core.config.udp_port;
+    let udp_port = lonely.engine.core.nic.config.udp_port;
     for reason in Reason::ALL {
         let Some((account, what, how)) = told(reason, udp_port) else { continue };
         let way = if account.side == Side::Send { "to" } else { "from" };

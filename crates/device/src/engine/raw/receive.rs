@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use wire::frame::{Frame, checksum};
 
 use super::{Engine, cannot_open};
+use crate::carrier::ether::Frames;
 use crate::engine::core::Core;
 use crate::engine::env::QpEnv;
 use crate::ids::QpId;
@@ -16,30 +17,6 @@ use crate::refusal::Result;
 
 /// Frames taken before other packets have their turn.
 const BURST: usize = 64;
-/// Polls after a frame in which the socket is looked at each time.
-const HOT: u32 = 4096;
-
-/// The inward half of the port.
-#[derive(Debug)]
-pub(crate) struct Frames {
-    pub(crate) listener: Listener,
-    /// Whether a frame waits for a receive.
-    is_holding: bool,
-    /// Polls left in which the socket is looked at each time, as more may come.
-    heat: u32,
-    too_long: u64,
-}
-
-impl Frames {
-    pub(crate) fn is_holding(&self) -> bool {
-        self.is_holding
-    }
-
-    pub(crate) fn is_hot(&self) -> bool {
-        self.heat > 0
-    }
-}
-
 impl Engine {
     /// Begins to look at frames, if that has not begun.
     pub(super) fn listen(&mut self) -> Result<()> {
@@ -49,8 +26,7 @@ impl Engine {
         let listener = Listener::open(self.core.ether_port())
             .map_err(|error| cannot_open("create_flow", &error))?;
         self.core.out.shm.waits().add_datagrams(&listener);
-        let frames = Frames { listener, is_holding: false, heat: HOT, too_long: 0 };
-        self.receivers.frames = Some(Box::new(frames));
+        self.receivers.frames = Some(Box::new(Frames::new(listener)));
         Ok(())
     }
 
@@ -73,7 +49,7 @@ impl Engine {
                 checksum::fill_segment(frame.bytes);
             }
             let Some(parsed) = Frame::parse(frame.bytes) else { continue };
-            let takers = core.raw.takers(&parsed, frame.passed, core.port.mac);
+            let takers = core.objects.flows.takers(&parsed, frame.passed, core.nic.port.mac);
             let queues: SmallVec<[QpId; 4]> =
                 takers.iter().filter_map(|id| queue_for(core, qps, *id, &parsed)).collect();
             let mut waits = false;
@@ -98,10 +74,7 @@ impl Engine {
                 deliver(core, qps, id, frame.bytes, flags);
             }
         }
-        let too_long = frames.listener.too_long();
-        core.counters.dropped_packets +=
-            too_long - std::mem::replace(&mut frames.too_long, too_long);
-        frames.heat = if taken > 0 { HOT } else { frames.heat.saturating_sub(1) };
+        core.counters.dropped_packets += frames.looked(taken > 0);
         taken > 0
     }
 }
@@ -110,7 +83,7 @@ impl Engine {
 fn queue_for(core: &Core, qps: &QpTable, id: QpId, frame: &Frame) -> Option<QpId> {
     let entry = qps.get(id)?;
     if let Some(Role::Rss { table, hash }) = entry.context.role.as_deref() {
-        let queues = &core.raw.tables.get(table.index())?.queues;
+        let queues = &core.objects.rwq_tables.get(table.index())?.queues;
         // The length is a power of two.
         let at = hash.hash(frame) as usize & (queues.len() - 1);
         let queue = qps.get(queues[at])?;
@@ -123,7 +96,7 @@ fn queue_for(core: &Core, qps: &QpTable, id: QpId, frame: &Frame) -> Option<QpId
 fn waits_for_receive(core: &mut Core, qps: &mut QpTable, id: QpId) -> bool {
     let Some(entry) = qps.get_mut(id) else { return false };
     let has_one = match entry.context.srq {
-        Some(srq) => core.srqs.get(srq.index()).is_some_and(|srq| !srq.queue.is_empty()),
+        Some(srq) => core.objects.srqs.get(srq.index()).is_some_and(|srq| !srq.queue.is_empty()),
         None => entry.qp.receives() > 0,
     };
     entry.context.waits_for_receive(has_one, core.now)

@@ -1,13 +1,11 @@
 //! Rules: which frames go to which QPs.
 
 use iba::QpType;
-use link::ether::Passed;
-use smallvec::SmallVec;
-use wire::frame::Frame;
 
-use super::{Engine, Flow, Raw};
-use crate::flow::{FlowAttr, FlowKind};
+use super::Engine;
+use crate::flow::FlowAttr;
 use crate::ids::{CtxId, FlowId, QpId};
+use crate::objects::flows::Flow;
 use crate::refusal::{Result, refuse};
 
 /// Rules of one process.
@@ -30,13 +28,13 @@ impl Engine {
             refuse!(Invalid, "create_flow: QP {qpn} is {qp_type}; frames are for RAW_PACKET");
         }
         attr.check()?;
-        if self.core.raw.flows.len() >= MOST_FLOWS {
+        if self.core.objects.flows.rules.len() >= MOST_FLOWS {
             refuse!(NoMemory, "create_flow: the process has {MOST_FLOWS} rules");
         }
         self.listen()?;
-        let raw = &mut self.core.raw;
-        let id = raw.flows.insert(Flow { ctx, qp, attr });
-        raw.sort();
+        let flows = &mut self.core.objects.flows;
+        let id = flows.rules.insert(Flow { ctx, qp, attr });
+        flows.sort();
         Ok(id.into())
     }
 
@@ -46,8 +44,8 @@ impl Engine {
         if self.failure().is_some() {
             return Ok(());
         }
-        let raw = &mut self.core.raw;
-        if raw.flows.try_remove(id.index()).is_none() {
+        let flows = &mut self.core.objects.flows;
+        if flows.rules.try_remove(id.index()).is_none() {
             refuse!(Invalid, "destroy_flow: there is no rule {}", id.handle());
         }
         self.rules_went();
@@ -57,148 +55,20 @@ impl Engine {
     /// How many rules lead to a QP. While there are any it cannot be destroyed (`ib_destroy_qp` of
     /// the kernel).
     pub(crate) fn flows_of(&self, id: QpId) -> usize {
-        self.core.raw.flows.iter().filter(|(_, flow)| flow.qp == id).count()
+        self.core.objects.flows.rules.iter().filter(|(_, flow)| flow.qp == id).count()
     }
 
     /// Takes back the rules of a context.
     pub(crate) fn drop_flows(&mut self, ctx: CtxId) {
-        self.core.raw.flows.retain(|_, flow| flow.ctx != ctx);
+        self.core.objects.flows.rules.retain(|_, flow| flow.ctx != ctx);
         self.rules_went();
     }
 
     /// Puts those that are left in order. Without any, frames are not looked at.
     fn rules_went(&mut self) {
-        self.core.raw.sort();
-        if self.core.raw.flows.is_empty() {
+        self.core.objects.flows.sort();
+        if self.core.objects.flows.rules.is_empty() {
             self.receivers.frames = None;
         }
-    }
-}
-
-impl Raw {
-    /// Puts the rules in order: sniffers, normal ones by priority, and those for what is left.
-    fn sort(&mut self) {
-        let place = |index: usize| {
-            let attr = &self.flows[index].attr;
-            match attr.kind {
-                FlowKind::Sniffer => (0, 0, index),
-                FlowKind::Normal => (1, attr.priority, index),
-                FlowKind::McDefault => (2, 0, index),
-                FlowKind::AllDefault => (3, 0, index),
-            }
-        };
-        let mut order: Vec<usize> = self.flows.iter().map(|(index, _)| index).collect();
-        order.sort_by_key(|index| place(*index));
-        self.order = order;
-    }
-
-    /// Whose a frame is, each QP once. `own` is the address of the port.
-    pub(super) fn takers(
-        &self,
-        frame: &Frame,
-        passed: Passed,
-        own: [u8; 6],
-    ) -> SmallVec<[QpId; 4]> {
-        let mut takers = SmallVec::new();
-        let is_to_group = frame.is_to_group();
-        // What the port would have taken from the wire, or its switch looped back.
-        let is_ours = match passed {
-            Passed::In => true,
-            Passed::Astray => false,
-            Passed::Out => is_to_group || frame.dst == own,
-        };
-        // The place at which the frame ended: others that fit there have it as well, and none after
-        // them.
-        let mut ended: Option<(FlowKind, u16)> = None;
-        for index in &self.order {
-            let Flow { qp, attr, .. } = &self.flows[*index];
-            let place = match attr.kind {
-                FlowKind::Normal => (attr.kind, attr.priority),
-                kind => (kind, 0),
-            };
-            let fits = match attr.kind {
-                FlowKind::Sniffer => true,
-                FlowKind::Normal => is_ours && attr.fits(frame),
-                FlowKind::McDefault => is_ours && is_to_group,
-                FlowKind::AllDefault => is_ours,
-            };
-            if ended.is_some_and(|ended| ended != place) {
-                break;
-            }
-            if !fits {
-                continue;
-            }
-            if !takers.contains(qp) {
-                takers.push(*qp);
-            }
-            if attr.kind != FlowKind::Sniffer && !attr.goes_on {
-                ended = Some(place);
-            }
-        }
-        takers
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
-    const GROUP: [u8; 6] = [1, 0, 0x5e, 0, 0, 1];
-
-    fn raw(rules: &[(FlowKind, u16, bool)]) -> Raw {
-        let mut raw = Raw::default();
-        for (qp, (kind, priority, goes_on)) in rules.iter().enumerate() {
-            let attr =
-                FlowAttr { kind: *kind, priority: *priority, goes_on: *goes_on, layers: vec![] };
-            raw.flows.insert(Flow { ctx: CtxId(0), qp: QpId(qp as u32), attr });
-        }
-        raw.sort();
-        raw
-    }
-
-    fn takers(rules: &[(FlowKind, u16, bool)], dst: [u8; 6], passed: Passed) -> Vec<u32> {
-        let frame = Frame { dst, src: [0; 6], vlan: None, ether_type: 0, ip: None, ports: None };
-        raw(rules).takers(&frame, passed, OWN).into_iter().map(|qp| qp.0).collect()
-    }
-
-    #[test]
-    fn the_first_priority_that_fits_has_the_frame_and_shares_it() {
-        use FlowKind::{AllDefault, Normal};
-        let rules =
-            [(Normal, 7, false), (Normal, 3, false), (Normal, 3, false), (AllDefault, 0, false)];
-        assert_eq!(takers(&rules, OWN, Passed::In), [1, 2]);
-    }
-
-    #[test]
-    fn a_rule_that_does_not_trap_lets_others_see_the_frame() {
-        use FlowKind::{AllDefault, Normal};
-        let rules = [(Normal, 1, true), (Normal, 2, false), (AllDefault, 0, false)];
-        assert_eq!(takers(&rules, OWN, Passed::In), [0, 1]);
-        // Numbered by their places.
-        assert_eq!(takers(&[rules[0], rules[2]], OWN, Passed::In), [0, 1]);
-    }
-
-    #[test]
-    fn default_rules_have_what_is_left() {
-        use FlowKind::{AllDefault, McDefault};
-        let rules = [(AllDefault, 0, false), (McDefault, 0, false)];
-        assert_eq!(takers(&rules, GROUP, Passed::In), [1]);
-        assert_eq!(takers(&rules, OWN, Passed::In), [0]);
-    }
-
-    #[test]
-    fn what_goes_out_comes_back_to_groups_and_to_the_port_itself() {
-        use FlowKind::{AllDefault, Normal, Sniffer};
-        for kind in [Normal, AllDefault] {
-            let rules = [(kind, 0, false)];
-            assert_eq!(takers(&rules, GROUP, Passed::Out), [0]);
-            assert_eq!(takers(&rules, OWN, Passed::Out), [0]);
-            assert!(takers(&rules, [2; 6], Passed::Out).is_empty());
-            assert!(takers(&rules, [2; 6], Passed::Astray).is_empty());
-        }
-        let rules = [(Sniffer, 0, false), (Normal, 0, false)];
-        assert_eq!(takers(&rules, [2; 6], Passed::Out), [0]);
-        assert_eq!(takers(&rules, GROUP, Passed::Out), [0, 1]);
     }
 }

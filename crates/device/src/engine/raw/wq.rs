@@ -7,10 +7,11 @@ use iba::{AttrMask, QpAttr, QpState, QpType, Qpn};
 use transport::PostError;
 use transport::wr::RecvWr;
 
-use super::{Engine, RwqTable};
+use super::Engine;
 use crate::engine::api_qp::{Cap, QpSpec};
 use crate::engine::env::QpEnv;
 use crate::ids::{CqId, CtxId, PdId, QpId, RwqTableId, WqId};
+use crate::objects::flows::RwqTable;
 use crate::qp::Role;
 use crate::refusal::{Result, refuse};
 use crate::rss::RxHash;
@@ -46,7 +47,7 @@ impl Engine {
         max_wr: u32,
         max_sge: u32,
     ) -> Result<(WqId, Qpn)> {
-        let attr = &self.core.attr;
+        let attr = &self.core.nic.attr;
         if !attr.has_raw_packets {
             refuse!(NotSupported, "create_wq: a NIC of this preset has no work queues");
         }
@@ -157,19 +158,19 @@ impl Engine {
     /// Makes a table of work queues, as many as a power of two; one may stand in it several times.
     #[doc(alias = "ibv_create_rwq_ind_table")]
     pub fn create_rwq_table(&mut self, ctx: CtxId, queues: &[WqId]) -> Result<RwqTableId> {
-        let most = self.core.attr.max_rwq_table_size;
-        if !self.core.attr.has_raw_packets {
+        let most = self.core.nic.attr.max_rwq_table_size;
+        if !self.core.nic.attr.has_raw_packets {
             refuse!(NotSupported, "create_rwq_ind_table: a NIC of this preset has no work queues");
         }
         if !queues.len().is_power_of_two() || queues.len() > most as usize {
             let count = queues.len();
             refuse!(Invalid, "create_rwq_ind_table: {count} places; a power of two up to {most}");
         }
-        if self.core.raw.tables.len() >= self.core.attr.max_rwq_tables as usize {
+        if self.core.objects.rwq_tables.len() >= self.core.nic.attr.max_rwq_tables as usize {
             refuse!(
                 NoMemory,
                 "create_rwq_ind_table: the device has {}",
-                self.core.attr.max_rwq_tables
+                self.core.nic.attr.max_rwq_tables
             );
         }
         for id in queues {
@@ -180,7 +181,7 @@ impl Engine {
         }
         let queues: Vec<QpId> = queues.iter().map(|id| id.0).collect();
         self.count_uses(&queues, |uses| uses + 1);
-        Ok(self.core.raw.tables.insert(RwqTable { ctx, queues, uses: 0 }).into())
+        Ok(self.core.objects.rwq_tables.insert(RwqTable { ctx, queues, uses: 0 }).into())
     }
 
     /// Destroys a table that no QP spreads over.
@@ -189,12 +190,12 @@ impl Engine {
         if self.failure().is_some() {
             return Ok(());
         }
-        match self.core.raw.tables.get(id.index()).map(|table| table.uses) {
+        match self.core.objects.rwq_tables.get(id.index()).map(|table| table.uses) {
             None => refuse!(Invalid, "there is no indirection table {}", id.handle()),
             Some(0) => {}
             Some(uses) => refuse!(Busy, "destroy_rwq_ind_table: {uses} QPs spread over it"),
         }
-        let queues = self.core.raw.tables.remove(id.index()).queues;
+        let queues = self.core.objects.rwq_tables.remove(id.index()).queues;
         self.count_uses(&queues, |uses| uses - 1);
         Ok(())
     }
@@ -220,7 +221,7 @@ impl Engine {
     ) -> Result<(QpId, Qpn)> {
         hash.check()?;
         let ctx = self.pd(pd)?.ctx;
-        if self.core.raw.tables.get(table.index()).is_none_or(|table| table.ctx != ctx) {
+        if self.core.objects.rwq_tables.get(table.index()).is_none_or(|table| table.ctx != ctx) {
             refuse!(Invalid, "create_qp: there is no indirection table {} here", table.handle());
         }
         self.open_sender()?;
@@ -229,7 +230,7 @@ impl Engine {
         match made {
             Ok(_) => {
                 self.pd(pd)?.uses += 1;
-                self.core.raw.tables[table.index()].uses += 1;
+                self.core.objects.rwq_tables[table.index()].uses += 1;
             }
             Err(_) => self.close_sender(),
         }
@@ -239,7 +240,7 @@ impl Engine {
     /// Undoes what [`Engine::create_rss_qp`] counted.
     pub(crate) fn release_role(&mut self, role: &Role) {
         if let Role::Rss { table, .. } = role {
-            if let Some(table) = self.core.raw.tables.get_mut(table.index()) {
+            if let Some(table) = self.core.objects.rwq_tables.get_mut(table.index()) {
                 table.uses -= 1;
             }
             self.close_sender();
@@ -250,7 +251,7 @@ impl Engine {
     pub(crate) fn rss_of(&self, ctx: CtxId) -> (Vec<QpId>, Vec<RwqTableId>) {
         let qps =
             self.qps.iter().filter(|entry| entry.context.ctx == ctx && entry.context.is_rss());
-        let tables = self.core.raw.tables.iter().filter(|(_, table)| table.ctx == ctx);
+        let tables = self.core.objects.rwq_tables.iter().filter(|(_, table)| table.ctx == ctx);
         (qps.map(|entry| entry.context.id).collect(), tables.map(|(id, _)| id.into()).collect())
     }
 }

@@ -81,7 +81,8 @@ impl QpEnv<'_, '_> {
         let (words, size) = headers(packet, dest, length);
         let traffic_class = self.traffic_class_of_any(self.context.av.traffic_class);
         let av = Av { traffic_class, ..self.context.av };
-        let Core { out, mrs, port, .. } = &mut *self.core;
+        let Core { out, memory, nic, .. } = &mut *self.core;
+        let (mrs, port) = (&memory.mrs, &nic.port);
         // The long way says what becomes of it.
         let sgid = port.gids.get(usize::from(av.sgid_index)).ok_or(TransmitError::Blocked)?;
         let headers = &words.as_bytes()[..size];

@@ -10,7 +10,7 @@ use std::time::Duration;
 use iba::QpType;
 
 use crate::engine::Engine;
-use crate::engine::alarm::Alarm;
+use crate::engine::state::Alarm;
 use crate::rig::Numbers;
 use crate::rig::{self, Process};
 use crate::waits::Woken;

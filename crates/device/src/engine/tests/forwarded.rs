@@ -41,7 +41,7 @@ impl Victim {
     /// The datagram that a host far away would have sent, forwarded by `by`.
     fn forward(&mut self, by: &mut Engine, to: Qpn) {
         let (about, bytes) = packet(&self.nic, to);
-        let vf = self.engine.core.vf;
+        let vf = self.engine.core.nic.vf;
         assert_eq!(by.core.out.shm.forward(by.core.now, vf, &about, &bytes), Forwarded::Yes);
         run(&mut [by, &mut self.engine]);
     }
@@ -73,7 +73,7 @@ fn packet(nic: &NicInfo, to: Qpn) -> (About, Vec<u8>) {
 
 /// The engine of another user, with a ring to the victim.
 fn stranger(victim: &mut Victim) -> Engine {
-    let mut engine = user::stranger(&victim.nic, victim.engine.core.vf);
+    let mut engine = user::stranger(&victim.nic, victim.engine.core.nic.vf);
     // A thread takes what another user sends.
     while victim.engine.receivers.shm.len() == 0 {
         run(&mut [&mut engine, &mut victim.engine]);
@@ -187,7 +187,7 @@ fn the_port_that_another_user_gave_up_is_taken() {
 fn a_local_datagram_has_a_local_source() {
     let mut victim = Victim::new(rig::nic("forwarded-local"));
     let mut sender = rig::engine(&victim.nic);
-    let (vf, theirs, av) = (victim.engine.core.vf, sender.core.vf, rig::av(&victim.nic));
+    let (vf, theirs, av) = (victim.engine.core.nic.vf, sender.core.nic.vf, rig::av(&victim.nic));
     let own = Qpn::new(u32::from(theirs) << 14 | 100);
     for (src, src_qp, wrong) in [
         (STRANGER, own, 1),

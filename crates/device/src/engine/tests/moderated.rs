@@ -5,7 +5,7 @@ use std::time::Duration;
 use iba::{QpType, Qpn};
 
 use crate::engine::Engine;
-use crate::engine::alarm::Alarm;
+use crate::engine::state::Alarm;
 use crate::ids::{ChannelId, QpId};
 use crate::nic::NicInfo;
 use crate::refusal::Kind;

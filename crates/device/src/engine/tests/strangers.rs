@@ -27,7 +27,7 @@ fn what_others_push_is_left_while_the_last_words_of_one_that_went_are_taken() {
     let nic = rig::nic("strangers-drain");
     let mut victim = rig::engine(&nic);
     let [mut goes, mut stays] = [rig::engine(&nic), rig::engine(&nic)];
-    let vf = victim.core.vf;
+    let vf = victim.core.nic.vf;
     for peer in [&mut goes, &mut stays] {
         peer.core.out.shm.prepare(vf);
     }
@@ -50,7 +50,7 @@ fn a_vf_has_one_ring_to_us() {
     let nic = rig::nic("strangers-one");
     let mut victim = rig::engine(&nic);
     let mut peer = rig::engine(&nic);
-    let vf = victim.core.vf;
+    let vf = victim.core.nic.vf;
     let identity = peer.core.out.shm.claim.as_ref().map(link::registry::Claim::vf);
     let mut rings = Vec::new();
     for _ in 0..3 {
@@ -71,7 +71,7 @@ fn a_stranger_has_so_many_rings_and_our_own_user_as_many_as_it_likes() {
     }
     let nic = rig::nic("strangers-quota");
     let mut victim = rig::engine(&nic);
-    let vf = victim.core.vf;
+    let vf = victim.core.nic.vf;
     // Five processes with rings of 16 MiB, of which 64 MiB are allowed.
     let connect = |engine: &mut Engine| {
         let claim = engine.core.out.shm.claim.as_mut().expect("not the child of a fork");
@@ -100,13 +100,13 @@ fn a_ring_between_users_carries_what_any_ring_does() {
     }
     let nic = rig::nic("strangers-honest");
     let mut victim = rig::engine(&nic);
-    let vf = victim.core.vf;
+    let vf = victim.core.nic.vf;
     let mut peer = stranger(&nic, vf);
     run_until_rings(&mut [&mut victim, &mut peer], 1);
     let objects = Objects::new(&mut victim);
     let (_, qpn) = objects.qp(&mut victim, QpType::Ud);
     let mut headers = wire::Headers::new(wire::Opcode::UdSendOnly, qpn, iba::Psn::new(0));
-    let src_qp = iba::Qpn::new(u32::from(peer.core.vf) << 14 | 100);
+    let src_qp = iba::Qpn::new(u32::from(peer.core.nic.vf) << 14 | 100);
     headers.deth = Some(wire::deth::Deth { qkey: rig::QKEY, src_qp });
     let skipped = transport::env::Skipped::default();
     let record = crate::carrier::shm::record::Record {

@@ -39,7 +39,7 @@ pub struct Wc {
     /// What is valid.
     pub flags: WcFlags,
     /// When it completed, in nanoseconds of the device's clock
-    /// ([`Engine::stamp_completions`](super::Engine)).
+    /// ([`Engine::stamp_completions`](crate::engine::Engine)).
     pub timestamp: u64,
 }
 

@@ -6,19 +6,42 @@ use std::time::{Duration, Instant};
 use dmabuf::gate::GateState;
 use umem::Umem;
 
-use super::import::Remapped;
-use super::present::BroughtIn;
+use crate::memory::import::Remapped;
 
 /// How long an exporter's no waits for the access that asked: longer than a peer does that was told
 /// to come again (655 ms at most, IBA table 45).
 const REFUSED: Duration = Duration::from_secs(1);
+
+/// What became of an attempt to bring memory in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "an access goes on, waits or fails by it"]
+pub(crate) enum BroughtIn {
+    /// The access is to be tried again at once. It finds the memory, or that its key is dead.
+    Here,
+    /// Not at this moment: the access is tried again later.
+    NotYet,
+    /// Who has the memory refused it to this access, which fails. The region stays, and another
+    /// access may succeed (`docs/semantics.md` 2.5, 5).
+    Refused,
+}
+
+impl BroughtIn {
+    /// Of two parts of one access.
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Refused, _) | (_, Self::Refused) => Self::Refused,
+            (Self::NotYet, _) | (_, Self::NotYet) => Self::NotYet,
+            _ => Self::Here,
+        }
+    }
+}
 
 /// A question to the fault thread and its answer.
 ///
 /// The answer is for those who asked. An access gives up after a while and is tried again, so the
 /// answer waits for it; but a no that was true once must not meet an access that did not ask.
 #[derive(Debug, Default)]
-pub(super) struct Finding {
+pub(crate) struct Finding {
     /// The thread was asked, and has not let go of the buffer yet.
     is_asked: bool,
     /// An access waits for the answer, or will be tried again.
@@ -29,19 +52,19 @@ pub(super) struct Finding {
 
 /// When the exporter was asked, and what the buffer's gate was like.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    pub(super) when: Instant,
-    pub(super) gate: Option<GateState>,
+pub(crate) struct Asked {
+    pub(crate) when: Instant,
+    pub(crate) gate: Option<GateState>,
 }
 
 /// Whether an access to this memory would begin now.
-pub(super) fn is_current(umem: &Umem) -> bool {
+pub(crate) fn is_current(umem: &Umem) -> bool {
     umem.gate().is_some_and(|(gate, epoch)| gate.is_current(epoch))
 }
 
 impl Finding {
     /// An access wants to know. True if the thread is to be asked.
-    pub(super) fn want(&mut self, gate: Option<GateState>) -> bool {
+    pub(crate) fn want(&mut self, gate: Option<GateState>) -> bool {
         self.is_awaited = true;
         if self.is_asked || self.still_holds(gate) {
             return false;
@@ -52,12 +75,12 @@ impl Finding {
     }
 
     /// The answer. Nobody may want it any more.
-    pub(super) fn put(&mut self, found: Remapped, asked: Asked) {
+    pub(crate) fn put(&mut self, found: Remapped, asked: Asked) {
         (self.found, self.found_at) = (self.is_awaited.then_some(found), Some(asked));
     }
 
     /// The access comes for the answer. An old one is none.
-    pub(super) fn take(&mut self, gate: Option<GateState>) -> Option<Remapped> {
+    pub(crate) fn take(&mut self, gate: Option<GateState>) -> Option<Remapped> {
         let holds = self.still_holds(gate);
         let found = self.found.take().filter(|_| holds);
         self.is_awaited = found.is_none();
@@ -65,23 +88,23 @@ impl Finding {
     }
 
     /// The access found out by itself.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         (self.is_awaited, self.found) = (false, None);
     }
 
     /// The thread has let go of the buffer, or could not be asked.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.is_asked = false;
     }
 
     /// Whether there is an answer.
-    pub(super) const fn is_found(&self) -> bool {
+    pub(crate) const fn is_found(&self) -> bool {
         self.found.is_some()
     }
 
     /// What the thread will say, or said, to an access that is tried again. A no is taken, as the
     /// access fails by it; memory that is there stays so until the access takes it.
-    pub(super) fn outlook(&mut self, gate: Option<GateState>) -> BroughtIn {
+    pub(crate) fn outlook(&mut self, gate: Option<GateState>) -> BroughtIn {
         match &self.found {
             None if self.is_asked => BroughtIn::NotYet,
             Some(Remapped::Refused) => match self.take(gate) {

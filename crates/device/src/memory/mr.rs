@@ -8,12 +8,12 @@ use transport::env::{LocalError, RemoteError};
 use transport::wr::Sge;
 use umem::Umem;
 
-use super::import::Import;
-use super::null::Null;
-use super::odp::Odp;
-use super::peer::PeerRegion;
-use super::window::WindowTable;
 use crate::ids::{DmId, MrId, PdId};
+use crate::memory::import::Import;
+use crate::memory::null::Null;
+use crate::memory::odp::Odp;
+use crate::memory::peer::PeerRegion;
+use crate::memory::window::WindowTable;
 use crate::random::random;
 
 /// What a region is made of.
@@ -60,7 +60,7 @@ pub(crate) struct Mr {
 
 impl Mr {
     /// Where `[addr, addr + length)` begins in [`Mr::umem`], if it lies inside the region.
-    pub(super) fn place(&self, addr: u64, length: u64) -> Option<u64> {
+    pub(crate) fn place(&self, addr: u64, length: u64) -> Option<u64> {
         let offset = addr.checked_sub(self.iova)?;
         let end = offset.checked_add(length)?;
         (end <= self.length).then_some(self.offset + offset)
@@ -81,12 +81,12 @@ pub(crate) struct MrTable {
     slots: Slab<Mr>,
     tags: Vec<u8>,
     /// The region that is nowhere, if anybody asked for it.
-    pub(super) null: Option<Null>,
+    pub(crate) null: Option<Null>,
     /// How many regions were made, and which of them each slot's is, from 1.
     made: u64,
     ordinals: Vec<u64>,
     /// Keys that show parts of regions.
-    pub(super) windows: WindowTable,
+    pub(crate) windows: WindowTable,
 }
 
 impl MrTable {
@@ -168,7 +168,7 @@ impl MrTable {
     }
 
     /// The region with a key.
-    pub(super) fn find(&self, key: u32) -> Option<(MrId, &Mr)> {
+    pub(crate) fn find(&self, key: u32) -> Option<(MrId, &Mr)> {
         self.by_key(key).map(|mr| (MrId(key >> 8), mr))
     }
 

@@ -7,7 +7,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::import::Import;
+use crate::memory::import::Import;
 use crate::waits::Waits;
 
 /// The queue of the fault thread, which starts with the first question and ends with the last

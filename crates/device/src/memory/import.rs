@@ -18,9 +18,9 @@ use dmabuf::{
 };
 use umem::Umem;
 
-use super::faults::Faults;
-use super::finding::{Asked, Finding, is_current};
-use super::present::BroughtIn;
+use crate::memory::BroughtIn;
+use crate::memory::faults::Faults;
+use crate::memory::finding::{Asked, Finding, is_current};
 use crate::refusal::{Kind, Refusal, Result, from_attach, from_map, from_pin};
 
 /// A dma-buf that a region imported.

@@ -1,0 +1,70 @@
+//! Registered memory: the key table, and where the bytes of a region are now.
+
+pub(crate) mod dm_budget;
+pub(crate) mod dm_export;
+pub(crate) mod faults;
+mod finding;
+pub(crate) mod import;
+pub(crate) mod mr;
+mod null;
+pub(crate) mod odp;
+pub(crate) mod peer;
+pub(crate) mod pins;
+mod rehearsal;
+pub(crate) mod window;
+
+use slab::Slab;
+
+pub(crate) use self::finding::BroughtIn;
+pub(crate) use self::null::NULL_KEY;
+pub(crate) use self::rehearsal::rehearse;
+
+use self::dm_budget::DmBudget;
+use self::dm_export::DmExport;
+use self::faults::Faults;
+use self::mr::MrTable;
+use self::pins::Pins;
+use crate::ids::CtxId;
+
+/// A block of device memory.
+#[derive(Debug)]
+pub(crate) struct Dm {
+    pub(crate) ctx: CtxId,
+    pub(crate) length: u64,
+    pub(crate) memory: umem::HostBuf,
+    pub(crate) uses: u32,
+    /// Its dma-buf, once it was asked for.
+    pub(crate) export: Option<DmExport>,
+}
+
+/// All of it on one NIC.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) mrs: MrTable,
+    pub(crate) dms: Slab<Dm>,
+    /// What device memory this process has of that of its user.
+    pub(crate) dm_budget: DmBudget,
+    /// Pages charged to the limit of locked memory.
+    pub(crate) pins: Pins,
+    /// Who asks exporters of other processes where their buffers went.
+    pub(crate) faults: Faults,
+}
+
+impl Memory {
+    pub(crate) fn new(faults: Faults) -> Self {
+        Self {
+            mrs: MrTable::default(),
+            dms: Slab::new(),
+            dm_budget: DmBudget::default(),
+            pins: Pins::default(),
+            faults,
+        }
+    }
+
+    /// Gives up, in the child of a fork, what is the parent's.
+    pub(crate) fn abandon_in_child(&mut self) {
+        self.faults.abandon_in_child();
+        self.dm_budget.abandon_in_child();
+        self.pins.abandon_in_child();
+    }
+}

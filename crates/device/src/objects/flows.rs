@@ -1,0 +1,162 @@
+//! Rules: which frames go to which QPs.
+
+use link::ether::Passed;
+use slab::Slab;
+use smallvec::SmallVec;
+use wire::frame::Frame;
+
+use crate::flow::{FlowAttr, FlowKind};
+use crate::ids::{CtxId, QpId};
+
+/// The rules of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Flows {
+    pub(crate) rules: Slab<Flow>,
+    /// In the order in which frames meet them.
+    order: Vec<usize>,
+}
+
+/// A rule, and where it leads.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) ctx: CtxId,
+    pub(crate) qp: QpId,
+    pub(crate) attr: FlowAttr,
+}
+
+/// Work queues to choose from; as many as a power of two says.
+#[derive(Debug)]
+pub(crate) struct RwqTable {
+    pub(crate) ctx: CtxId,
+    pub(crate) queues: Vec<QpId>,
+    /// QPs that spread over it.
+    pub(crate) uses: u32,
+}
+
+impl Flows {
+    /// Puts the rules in order: sniffers, normal ones by priority, and those for what is left.
+    pub(crate) fn sort(&mut self) {
+        let place = |index: usize| {
+            let attr = &self.rules[index].attr;
+            match attr.kind {
+                FlowKind::Sniffer => (0, 0, index),
+                FlowKind::Normal => (1, attr.priority, index),
+                FlowKind::McDefault => (2, 0, index),
+                FlowKind::AllDefault => (3, 0, index),
+            }
+        };
+        let mut order: Vec<usize> = self.rules.iter().map(|(index, _)| index).collect();
+        order.sort_by_key(|index| place(*index));
+        self.order = order;
+    }
+
+    /// Whose a frame is, each QP once. `own` is the address of the port.
+    pub(crate) fn takers(
+        &self,
+        frame: &Frame,
+        passed: Passed,
+        own: [u8; 6],
+    ) -> SmallVec<[QpId; 4]> {
+        let mut takers = SmallVec::new();
+        let is_to_group = frame.is_to_group();
+        // What the port would have taken from the wire, or its switch looped back.
+        let is_ours = match passed {
+            Passed::In => true,
+            Passed::Astray => false,
+            Passed::Out => is_to_group || frame.dst == own,
+        };
+        // The place at which the frame ended: others that fit there have it as well, and none after
+        // them.
+        let mut ended: Option<(FlowKind, u16)> = None;
+        for index in &self.order {
+            let Flow { qp, attr, .. } = &self.rules[*index];
+            let place = match attr.kind {
+                FlowKind::Normal => (attr.kind, attr.priority),
+                kind => (kind, 0),
+            };
+            let fits = match attr.kind {
+                FlowKind::Sniffer => true,
+                FlowKind::Normal => is_ours && attr.fits(frame),
+                FlowKind::McDefault => is_ours && is_to_group,
+                FlowKind::AllDefault => is_ours,
+            };
+            if ended.is_some_and(|ended| ended != place) {
+                break;
+            }
+            if !fits {
+                continue;
+            }
+            if !takers.contains(qp) {
+                takers.push(*qp);
+            }
+            if attr.kind != FlowKind::Sniffer && !attr.goes_on {
+                ended = Some(place);
+            }
+        }
+        takers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const GROUP: [u8; 6] = [1, 0, 0x5e, 0, 0, 1];
+
+    fn flows(rules: &[(FlowKind, u16, bool)]) -> Flows {
+        let mut flows = Flows::default();
+        for (qp, (kind, priority, goes_on)) in rules.iter().enumerate() {
+            let attr =
+                FlowAttr { kind: *kind, priority: *priority, goes_on: *goes_on, layers: vec![] };
+            flows.rules.insert(Flow { ctx: CtxId(0), qp: QpId(qp as u32), attr });
+        }
+        flows.sort();
+        flows
+    }
+
+    fn takers(rules: &[(FlowKind, u16, bool)], dst: [u8; 6], passed: Passed) -> Vec<u32> {
+        let frame = Frame { dst, src: [0; 6], vlan: None, ether_type: 0, ip: None, ports: None };
+        flows(rules).takers(&frame, passed, OWN).into_iter().map(|qp| qp.0).collect()
+    }
+
+    #[test]
+    fn the_first_priority_that_fits_has_the_frame_and_shares_it() {
+        use FlowKind::{AllDefault, Normal};
+        let rules =
+            [(Normal, 7, false), (Normal, 3, false), (Normal, 3, false), (AllDefault, 0, false)];
+        assert_eq!(takers(&rules, OWN, Passed::In), [1, 2]);
+    }
+
+    #[test]
+    fn a_rule_that_does_not_trap_lets_others_see_the_frame() {
+        use FlowKind::{AllDefault, Normal};
+        let rules = [(Normal, 1, true), (Normal, 2, false), (AllDefault, 0, false)];
+        assert_eq!(takers(&rules, OWN, Passed::In), [0, 1]);
+        // Numbered by their places.
+        assert_eq!(takers(&[rules[0], rules[2]], OWN, Passed::In), [0, 1]);
+    }
+
+    #[test]
+    fn default_rules_have_what_is_left() {
+        use FlowKind::{AllDefault, McDefault};
+        let rules = [(AllDefault, 0, false), (McDefault, 0, false)];
+        assert_eq!(takers(&rules, GROUP, Passed::In), [1]);
+        assert_eq!(takers(&rules, OWN, Passed::In), [0]);
+    }
+
+    #[test]
+    fn what_goes_out_comes_back_to_groups_and_to_the_port_itself() {
+        use FlowKind::{AllDefault, Normal, Sniffer};
+        for kind in [Normal, AllDefault] {
+            let rules = [(kind, 0, false)];
+            assert_eq!(takers(&rules, GROUP, Passed::Out), [0]);
+            assert_eq!(takers(&rules, OWN, Passed::Out), [0]);
+            assert!(takers(&rules, [2; 6], Passed::Out).is_empty());
+            assert!(takers(&rules, [2; 6], Passed::Astray).is_empty());
+        }
+        let rules = [(Sniffer, 0, false), (Normal, 0, false)];
+        assert_eq!(takers(&rules, [2; 6], Passed::Out), [0]);
+        assert_eq!(takers(&rules, GROUP, Passed::Out), [0, 1]);
+    }
+}

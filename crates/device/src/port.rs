@@ -1,0 +1,27 @@
+//! The port of a NIC.
+
+use iba::{Gid, Mtu};
+
+/// Facts of the netdev under the port.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Port {
+    pub(crate) netdev: String,
+    pub(crate) ifindex: u32,
+    pub(crate) active: bool,
+    pub(crate) link_mtu: u32,
+    pub(crate) speed_mbps: u32,
+    pub(crate) gids: Vec<Gid>,
+    /// The hardware address of the netdev.
+    pub(crate) mac: [u8; 6],
+    pub(crate) is_loopback: bool,
+}
+
+impl Port {
+    /// The headers around a payload: IPv6, UDP, BTH, the longest extended headers and the ICRC.
+    /// RoCE drivers leave as much room (`iboe_get_mtu` of the kernel).
+    const OVERHEAD: u32 = 40 + 8 + 12 + 28 + 4;
+
+    pub(crate) fn active_mtu(&self) -> Mtu {
+        Mtu::largest_within(self.link_mtu, Self::OVERHEAD)
+    }
+}
