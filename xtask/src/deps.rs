@@ -52,6 +52,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cudalib", &["door"]),
     ("hsalib", &["door"]),
     ("zelib", &["door"]),
+    // Its fds are those that a NIC imports, and it knows none.
+    ("nodes", &["dmabuf", "environment", "gpu", "pci", "threads"]),
+    // It says what a program will find of both, and makes neither.
+    (
+        "launcher",
+        &["cuda", "device", "environment", "fault", "gpu", "hsa", "levelzero", "pcap", "pci"],
+    ),
     ("verbs", &["iba", "umem", "dmabuf", "transport", "device"]),
     // The one place that holds both a GPU and a NIC: a process has one of each, joined by fds
     // alone.
@@ -74,6 +81,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "cuda",
             "levelzero",
             "hsa",
+            "launcher",
+            "nodes",
             "verbs",
             "rsocket",
         ],

@@ -18,6 +18,10 @@ const MAY: &[(&str, &str)] = &[
     ("umem", ""),
     ("link", ""),
     ("dmabuf", "src/sys"),
+    // Fork, seccomp, and memory of the program that it answers.
+    ("launcher", "src/door"),
+    // Arguments of ioctls.
+    ("nodes", ""),
     ("peerdma", ""),
     ("umd", ""),
     ("cuda", ""),

@@ -76,6 +76,7 @@ mod joined;
 mod ledger;
 mod look;
 mod machine;
+pub mod nodes;
 mod peers;
 mod persona;
 mod place;

@@ -38,5 +38,4 @@
 #[allow(unsafe_code, reason = "this is the boundary to C")]
 #[cfg_attr(test, expect(dead_code, reason = "a test program exports nothing"))]
 mod abi;
-mod gpus;
 mod logging;

@@ -2,8 +2,6 @@
 //! `cli`.
 
 mod cli;
-mod gpus;
-mod sysfs;
 
 fn main() -> std::process::ExitCode {
     cli::main()

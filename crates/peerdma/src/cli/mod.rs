@@ -2,11 +2,9 @@
 
 mod demo;
 mod dmabuf;
-mod door;
 mod explain;
 mod gpu;
 mod matrix;
-mod run;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -37,7 +35,7 @@ enum Command {
     /// Measure every class of importer against every exporter, and compare with the rules
     Matrix(matrix::Args),
     /// Run a verbs program on peerdma: its libibverbs, its librdmacm, its /sys/class/infiniband
-    Run(run::Args),
+    Run(launcher::Args),
 }
 
 /// Parses the command line and does what it says.
@@ -49,7 +47,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Explain(args) => explain::main(args),
         Command::Gpu(args) => gpu::main(args),
         Command::Matrix(args) => matrix::main(args),
-        Command::Run(args) => run::main(args),
+        Command::Run(args) => launcher::main(args),
     }
 }
 

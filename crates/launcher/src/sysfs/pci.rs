@@ -1,0 +1,384 @@
+//! GPUs and NICs as PCI functions, for programs that look which of them are near each other.
+//!
+//! ```text
+//! /sys/bus/pci/devices/0001:04:00.0 -> ../../../devices/pci0001:00/0001:00:01.0/.../0001:04:00.0
+//! /sys/devices/pci0001:00/0001:00:01.0/0001:01:00.0/0001:02:01.0/0001:04:00.0/
+//!     vendor device class numa_node local_cpulist ..., subsystem -> /sys/bus/pci
+//! ```
+//!
+//! The functions are those of the `[pci]` section. A function that the machine has itself stays the
+//! machine's.
+
+use std::path::Path;
+
+use ::pci::{Bdf, PciTree};
+
+use super::facts::{CpuList, NicFacts};
+use super::{ACCEL, DRM, PCI_FUNCTIONS, Tree, VFIO};
+use gpu::nodes::{VFIO_CLASS, VFIO_ID};
+
+/// The lines of a function's `resource`: six BARs and the ROM. Of ours nothing can be mapped.
+const RESOURCES: usize = 7;
+
+/// Where a device is.
+#[derive(Clone, Debug)]
+pub(crate) struct Function {
+    /// Its address.
+    pub(crate) bdf: Bdf,
+    /// Its directory.
+    pub(crate) path: String,
+    /// The first directory on the way there that the machine does not have.
+    ours: String,
+}
+
+/// What a [`Tree`] needs to know of a GPU.
+#[derive(Clone, Debug)]
+pub(crate) struct GpuFacts {
+    /// Where it is.
+    pub(crate) function: Function,
+    /// The NUMA node and the CPUs of the NIC that is nearest.
+    near: Option<(i32, CpuList)>,
+    /// Who programs find behind it.
+    driver: &'static str,
+    /// Its number among DRM's cards, or among accelerators.
+    card: u32,
+}
+
+const FIRST_RENDER: u32 = 128;
+
+/// A kind of character devices.
+struct DeviceClass {
+    /// Where they are listed.
+    path: &'static str,
+    /// Their directory in that of the PCI function.
+    name: &'static str,
+    /// Their directory in `/dev`.
+    dev: &'static str,
+    major: u32,
+    devtype: Option<&'static str>,
+}
+
+/// DRM's.
+const DRM_MINORS: DeviceClass =
+    DeviceClass { path: DRM, name: "drm", dev: "dri", major: 226, devtype: Some("drm_minor") };
+/// Accelerators.
+const ACCEL_MINORS: DeviceClass = DeviceClass {
+    path: ACCEL,
+    name: "accel",
+    dev: "accel",
+    major: 261,
+    devtype: Some("accel_minor"),
+};
+/// VFIO's; the number of a driver that gets it when it comes, as the preload library has it.
+const VFIO_DEVICES: DeviceClass =
+    DeviceClass { path: VFIO, name: "vfio-dev", dev: "vfio/devices", major: 386, devtype: None };
+
+impl Function {
+    /// Where this function of a tree is; nothing if the machine has one at that address.
+    fn of(tree: &PciTree, bdf: Bdf) -> Option<Self> {
+        let mut chain: Vec<_> = tree.chain(bdf).collect();
+        chain.reverse();
+        let root = chain.first()?.root;
+        let mut path = format!("/sys/devices/pci{root}");
+        // What the kernel has of each, and a tree of ours does not.
+        let mut ours = (!has(&path, "uevent")).then(|| path.clone());
+        for function in chain {
+            path = format!("{path}/{}", function.bdf);
+            if ours.is_none() && !has(&path, "config") {
+                ours = Some(path.clone());
+            }
+        }
+        Some(Self { bdf, path, ours: ours? })
+    }
+
+    /// The paths that are ours because of it.
+    pub(super) fn served(&self) -> [String; 2] {
+        [self.ours.clone(), self.link()]
+    }
+
+    fn link(&self) -> String {
+        format!("{PCI_FUNCTIONS}/{}", self.bdf)
+    }
+
+    /// What functions of every kind have.
+    pub(super) fn describe(&self, tree: &mut Tree) {
+        tree.link(&self.link(), &self.path);
+        // Without the last two libpci ends the program that asks it for resources, such as
+        // perftest.
+        let none = format!("{:#018x} {0:#018x} {0:#018x}\n", 0).repeat(RESOURCES);
+        for (name, text) in [
+            ("current_link_speed", "32.0 GT/s PCIe"),
+            ("max_link_speed", "32.0 GT/s PCIe"),
+            ("current_link_width", "16"),
+            ("max_link_width", "16"),
+            ("irq", "0"),
+            ("resource", none.trim_end()),
+        ] {
+            tree.file(&format!("{}/{name}", self.path), text);
+        }
+    }
+}
+
+impl GpuFacts {
+    /// The paths that are ours because of it.
+    pub(super) fn served(&self) -> Vec<String> {
+        let class = self.class().path;
+        let devices = self.devices().into_iter().map(|(name, _)| format!("{class}/{name}"));
+        self.function.served().into_iter().chain(devices).collect()
+    }
+
+    fn class(&self) -> &'static DeviceClass {
+        match self.driver {
+            HABANALABS => &ACCEL_MINORS,
+            VFIO_PCI => &VFIO_DEVICES,
+            _ => &DRM_MINORS,
+        }
+    }
+
+    /// Its character devices, by name and minor number.
+    fn devices(&self) -> Vec<(String, u32)> {
+        devices(self.driver, self.card)
+    }
+}
+
+/// The character devices of this driver's GPU with this number.
+fn devices(driver: &str, card: u32) -> Vec<(String, u32)> {
+    match driver {
+        HABANALABS => return vec![(format!("accel{card}"), card)],
+        VFIO_PCI => return vec![(format!("vfio{card}"), card)],
+        _ => {}
+    }
+    let render = FIRST_RENDER + card;
+    vec![(format!("card{card}"), card), (format!("renderD{render}"), render)]
+}
+
+fn has(path: &str, name: &str) -> bool {
+    Path::new(path).join(name).exists()
+}
+
+/// The GPUs of a machine, behind which programs find this driver; and its NICs are told where they
+/// are.
+pub(super) fn place(
+    machine: &gpu::Machine,
+    driver: &'static str,
+    nics: &mut [NicFacts],
+) -> Vec<GpuFacts> {
+    let tree = machine.tree();
+    let at = |name: &str| Function::of(tree, tree.by_name(name)?);
+    for nic in &mut *nics {
+        nic.function = at(&nic.name);
+    }
+    let mut gpus: Vec<_> = machine.gpus().iter().collect();
+    let has_nodes = INTEL.contains(&driver) || [AMD, HABANALABS, VFIO_PCI].contains(&driver);
+    if !has_nodes {
+        // In the order in which CUDA numbers them, and a kernel finds them.
+        gpus.sort_by_key(|gpu| tree.by_name(&gpu.name));
+    }
+    let directory = match driver {
+        HABANALABS => "/dev/accel",
+        VFIO_PCI => "/dev/vfio/devices",
+        _ => "/dev/dri",
+    };
+    // Those of nodes are chosen so (`cli::run::gpu`).
+    let is_free = |card: &u32| {
+        let names = devices(driver, *card);
+        !names.iter().any(|(name, _)| has(directory, name) || !has_nodes && has(DRM, name))
+    };
+    let mut free = (0..FIRST_RENDER / 2).filter(is_free);
+    let gpus = gpus.into_iter().filter_map(|gpu| {
+        let card = free.next()?;
+        let function = at(&gpu.name);
+        if function.is_none() {
+            tracing::info!(target: "peerdma::cuda", "{}: /sys shows another device there", gpu.name);
+        }
+        let function = function?;
+        let distance = |nic: &&NicFacts| {
+            tree.by_name(&nic.name).map_or(u32::MAX, |nic| tree.path(function.bdf, nic).distance)
+        };
+        let near = nics.iter().min_by_key(distance).map(|nic| (nic.numa_node, nic.cpus.clone()));
+        Some(GpuFacts { function, near, driver, card })
+    });
+    gpus.collect()
+}
+
+/// What a GPU says it is.
+struct Ids {
+    driver: &'static str,
+    /// Vendor below, device above.
+    device: u32,
+    board: u32,
+    class: u32,
+    revision: u32,
+}
+
+/// The drivers of Intel's GPUs.
+const INTEL: [&str; 2] = ["xe", "i915"];
+
+/// That of AMD's.
+pub(super) const AMD: &str = "amdgpu";
+
+/// The driver of accelerators.
+const HABANALABS: &str = "habanalabs";
+/// The driver of devices that programs drive.
+const VFIO_PCI: &str = "vfio-pci";
+/// Gaudi2, vendor below.
+const HABANALABS_ID: u32 = 0x1020_1da3;
+
+impl GpuFacts {
+    fn ids(&self) -> Ids {
+        if INTEL.contains(&self.driver) {
+            let (device, board) = (levelzero::PCI_ID, levelzero::PCI_SUBSYSTEM);
+            // A display controller.
+            return Ids { driver: self.driver, device, board, class: 0x03_8000, revision: 0x2f };
+        }
+        if self.driver == AMD {
+            let (device, board) = (hsa::PCI_ID, hsa::PCI_SUBSYSTEM);
+            return Ids { driver: self.driver, device, board, class: 0x03_8000, revision: 0x02 };
+        }
+        if self.driver == HABANALABS {
+            let (device, board) = (HABANALABS_ID, HABANALABS_ID);
+            // A processing accelerator.
+            return Ids { driver: self.driver, device, board, class: 0x12_0000, revision: 0x01 };
+        }
+        if self.driver == VFIO_PCI {
+            let (device, board) = (VFIO_ID, VFIO_ID);
+            return Ids { driver: self.driver, device, board, class: VFIO_CLASS, revision: 0 };
+        }
+        let (device, board) = (cuda::PCI_ID, cuda::PCI_SUBSYSTEM);
+        // A 3D controller.
+        Ids { driver: self.driver, device, board, class: 0x03_0200, revision: 0xa1 }
+    }
+
+    /// Whether this is the driver that programs find behind it.
+    pub(super) fn is_of(&self, driver: &str) -> bool {
+        self.driver == driver
+    }
+}
+
+/// Adds one GPU.
+pub(super) fn describe(tree: &mut Tree, gpu: &GpuFacts) {
+    let function = &gpu.function;
+    function.describe(tree);
+    let mut attribute = |name: &str, text: String| {
+        tree.file(&format!("{}/{name}", function.path), text);
+    };
+    let ids = gpu.ids();
+    let [id, board] = [ids.device, ids.board].map(|id| [id & 0xffff, id >> 16]);
+    attribute("class", format!("{:#08x}", ids.class));
+    attribute("vendor", format!("{:#06x}", id[0]));
+    attribute("device", format!("{:#06x}", id[1]));
+    attribute("subsystem_vendor", format!("{:#06x}", board[0]));
+    attribute("subsystem_device", format!("{:#06x}", board[1]));
+    attribute("revision", format!("{:#04x}", ids.revision));
+    attribute("enable", "1".into());
+    let names = format!("PCI_ID={:04X}:{:04X}", id[0], id[1]);
+    let slot = format!("PCI_SLOT_NAME={}", function.bdf);
+    attribute(
+        "uevent",
+        format!("DRIVER={}\nPCI_CLASS={:X}\n{names}\n{slot}", ids.driver, ids.class),
+    );
+    let near = gpu.near.as_ref();
+    attribute("numa_node", near.map_or(-1, |(node, _)| *node).to_string());
+    if let Some((_, cpus)) = near {
+        attribute("local_cpulist", cpus.to_string());
+        attribute("local_cpus", cpus.mask());
+    }
+    tree.link(&format!("{}/subsystem", function.path), "/sys/bus/pci");
+    // A name for who asks which card is which function. Of CUDA's there is no node to open.
+    let DeviceClass { path: class, name: below, dev, major, devtype } = *gpu.class();
+    for (name, minor) in gpu.devices() {
+        let path = format!("{}/{below}/{name}", function.path);
+        tree.file(&format!("{path}/dev"), format!("{major}:{minor}"));
+        let devtype = devtype.map(|devtype| format!("\nDEVTYPE={devtype}")).unwrap_or_default();
+        let uevent = format!("MAJOR={major}\nMINOR={minor}\nDEVNAME={dev}/{name}{devtype}");
+        tree.file(&format!("{path}/uevent"), uevent);
+        tree.link(&format!("{path}/device"), &function.path);
+        tree.link(&format!("{path}/subsystem"), class);
+        tree.link(&format!("{class}/{name}"), &path);
+        if gpu.driver == HABANALABS {
+            // By these a program chooses one of several.
+            tree.file(&format!("{path}/pci_addr"), function.bdf.to_string());
+            tree.file(&format!("{path}/device_type"), "GAUDI2");
+            tree.file(&format!("{path}/status"), "Operational");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> gpu::Machine {
+        let text = "[pci]\ndomain = 57005\n[[nic]]\nname = \"peerdma0\"\npeermem = true\n\
+                    [[gpu]]\nname = \"g\"\npreset = \"nvidia\"\n";
+        gpu::Machine::parse(text).unwrap()
+    }
+
+    fn tree(peermem: bool) -> Tree {
+        let mut nics = [NicFacts { peermem, ..NicFacts::example() }];
+        let gpus = place(&machine(), "nvidia", &mut nics);
+        let mut tree = Tree::new(&nics);
+        tree.add_gpus(&gpus, &nics);
+        tree
+    }
+
+    #[test]
+    fn gpu_and_nic_are_below_one_switch() {
+        let mut nics = [NicFacts::example()];
+        let gpus = place(&machine(), "nvidia", &mut nics);
+        let [gpu, nic] = [gpus[0].function.path.clone(), nics[0].directory()];
+        let switch = |path: &str| path.rsplitn(3, '/').last().unwrap().to_owned();
+        assert!(gpu.starts_with("/sys/devices/pcidead:00/dead:00:01.0/") && gpu != nic);
+        assert_eq!(switch(&gpu), switch(&nic));
+        let tree = tree(false);
+        assert_eq!(tree.text(&format!("{gpu}/vendor")), Some("0x10de\n"));
+        assert_eq!(tree.text(&format!("{gpu}/device")), Some("0x2335\n"));
+        assert_eq!(tree.text(&format!("{nic}/infiniband/peerdma0/node_type")), Some("1: CA\n"));
+        assert_eq!(gpus[0].function.served()[0], "/sys/devices/pcidead:00");
+    }
+
+    #[test]
+    fn a_gpu_is_a_card_of_drm_in_the_order_of_addresses() {
+        let text = "[pci]\ndomain = 57005\n[[gpu]]\nname = \"a\"\npreset = \"nvidia\"\n\
+                    [[gpu]]\nname = \"b\"\npreset = \"nvidia\"\n";
+        let machine = gpu::Machine::parse(text).unwrap();
+        let gpus = place(&machine, "nvidia", &mut []);
+        assert!(gpus[0].function.bdf < gpus[1].function.bdf && gpus[0].card < gpus[1].card);
+        let mut tree = Tree::new(&[]);
+        tree.add_gpus(&gpus, &[]);
+        for gpu in &gpus {
+            let [(card, _), (render, minor)] = gpu.devices().try_into().expect("two");
+            for name in [&card, &render] {
+                let path = format!("{}/drm/{name}", gpu.function.path);
+                let link = super::super::relative(&format!("{DRM}/{name}"), &path);
+                assert_eq!(tree.nodes[&format!("{DRM}/{name}")], super::super::Node::Link(link));
+                assert!(gpu.served().contains(&format!("{DRM}/{name}")));
+            }
+            let dev = tree.text(&format!("{}/drm/{render}/dev", gpu.function.path));
+            assert_eq!(dev, Some(&*format!("226:{minor}\n")));
+        }
+    }
+
+    #[test]
+    fn an_accelerator_is_of_its_own_class() {
+        let text = "[pci]\ndomain = 57005\n[[gpu]]\nname = \"a\"\npreset = \"habanalabs\"\n";
+        let gpus = place(&gpu::Machine::parse(text).unwrap(), HABANALABS, &mut []);
+        let mut tree = Tree::new(&[]);
+        tree.add_gpus(&gpus, &[]);
+        let accel = format!("accel{}", gpus[0].card);
+        let path = format!("{}/accel/{accel}", gpus[0].function.path);
+        assert_eq!(tree.text(&format!("{path}/dev")), Some(&*format!("261:{}\n", gpus[0].card)));
+        assert_eq!(tree.text(&format!("{}/device", gpus[0].function.path)), Some("0x1020\n"));
+        assert!(tree.nodes.contains_key(&format!("{ACCEL}/{accel}")));
+        assert!(gpus[0].served().contains(&format!("{ACCEL}/{accel}")));
+    }
+
+    #[test]
+    fn the_module_is_there_if_a_nic_has_peermem() {
+        let version = "/sys/module/nvidia_peermem/version";
+        assert!(tree(true).text(version).is_some() && tree(false).text(version).is_none());
+        let served: Vec<_> = super::super::served().collect();
+        assert!(served.contains(&"/sys/module/nvidia_peermem"));
+        assert!(served.iter().any(|path| path.starts_with("/sys/bus/pci/devices/dead:")));
+    }
+}

@@ -1,0 +1,5 @@
+//! The ioctls of drivers of DRM, and buffers that pass between nodes by descriptor (PRIME).
+
+pub(crate) mod amdgpu;
+pub(crate) mod intel;
+pub(crate) mod prime;

@@ -1,0 +1,195 @@
+//! An open node: the descriptor that the program has, and the handles that name buffers in it.
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gpu::Place;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
+use rustix::io::{Errno, FdFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use crate::maps::Wanted;
+use crate::node::{Node, Object};
+use crate::state::State;
+use crate::{Result, habana, pages, refused, vfio};
+
+/// What a node is. The preload library has the same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// `/dev/dri/renderD128`.
+    Render = 0,
+    /// `/dev/dri/card0`.
+    Card = 1,
+    /// `/dev/accel/accel0`.
+    Accel = 2,
+    /// `/dev/accel/accel_controlD0`.
+    AccelControl = 3,
+    /// `/dev/vfio/devices/vfio0`.
+    Vfio = 4,
+    /// `/dev/iommu`.
+    Iommu = 5,
+}
+
+/// What an open node has besides handles.
+pub(crate) enum Behind {
+    /// Nothing.
+    Drm,
+    /// What a program has of an accelerator.
+    Accel(habana::Context),
+    /// Nothing: it answers questions.
+    AccelControl,
+    /// A device that a program drives itself.
+    Vfio(Box<vfio::Device>),
+    /// What such devices are bound to.
+    Iommu(vfio::Iommu),
+}
+
+#[doc(alias = "drm_file")]
+pub(crate) struct File {
+    pub(crate) node: Arc<Node>,
+    pub(crate) kind: Kind,
+    pub(crate) behind: Behind,
+    /// Of the program's descriptor.
+    pub(crate) ino: u64,
+    is_writable: bool,
+    /// Our end of the socket whose other end the program has.
+    ours: OwnedFd,
+    handles: Mutex<BTreeMap<u32, Arc<Object>>>,
+}
+
+impl Kind {
+    const ALL: [Self; 6] =
+        [Self::Render, Self::Card, Self::Accel, Self::AccelControl, Self::Vfio, Self::Iommu];
+
+    pub(crate) fn of(number: c_int) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as c_int == number)
+    }
+}
+
+impl File {
+    /// Makes a descriptor for the program, and what is behind it.
+    pub(crate) fn open(node: Arc<Node>, kind: Kind, flags: c_int) -> Result<(OwnedFd, Self)> {
+        // CAST: the bits.
+        let flags = OFlags::from_bits_retain(flags as u32);
+        if flags.contains(OFlags::CREATE | OFlags::EXCL) {
+            return Err(libc::EEXIST);
+        }
+        if flags.contains(OFlags::DIRECTORY) {
+            return Err(libc::ENOTDIR);
+        }
+        let behind = match kind {
+            Kind::Render | Kind::Card => Behind::Drm,
+            Kind::Accel => Behind::Accel(habana::Context::open(&node)?),
+            Kind::AccelControl => Behind::AccelControl,
+            Kind::Vfio => Behind::Vfio(Box::default()),
+            Kind::Iommu => Behind::Iommu(vfio::Iommu::default()),
+        };
+        let errno = Errno::raw_os_error;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        // The first is the lowest number that is free, as `open` promises.
+        let (theirs, ours) = pair.map_err(errno)?;
+        if !flags.contains(OFlags::CLOEXEC) {
+            rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(errno)?;
+        }
+        if flags.contains(OFlags::NONBLOCK) {
+            rustix::io::ioctl_fionbio(&theirs, true).map_err(errno)?;
+        }
+        let ino = rustix::fs::fstat(&theirs).map_err(errno)?.st_ino;
+        let is_writable = flags & OFlags::RWMODE != OFlags::RDONLY;
+        let handles = Mutex::default();
+        Ok((theirs, Self { node, kind, behind, ino, is_writable, ours, handles }))
+    }
+
+    /// Whether nobody needs it any more: the program has closed every copy of its descriptor, and
+    /// nothing that was made by it keeps it.
+    pub(crate) fn is_over(&self) -> bool {
+        let is_kept = || match &self.behind {
+            Behind::Accel(context) => context.has_exports(),
+            Behind::Drm | Behind::AccelControl | Behind::Vfio(_) | Behind::Iommu(_) => false,
+        };
+        self.has_hung_up() && !is_kept()
+    }
+
+    /// Ends it in the call of its program, which sees what comes of it before the call returns.
+    pub(crate) fn end(&self) {
+        if let Behind::Vfio(device) = &self.behind {
+            device.close();
+        }
+    }
+
+    fn has_hung_up(&self) -> bool {
+        let mut ours = [PollFd::from_borrowed_fd(self.ours.as_fd(), PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut ours, Some(&now)).is_ok() && ours[0].revents().contains(PollFlags::HUP)
+    }
+
+    /// Makes a buffer and gives it a handle, and says how large it is.
+    pub(crate) fn create(
+        &self,
+        state: &State,
+        size: u64,
+        place: Place,
+        cpu_access: bool,
+    ) -> Result<(u32, u64)> {
+        let size = pages(size).filter(|size| *size > 0).ok_or(libc::EINVAL)?;
+        let bo = self.node.gpu()?.alloc(size, place).map_err(|error| refused(&error))?;
+        let offset = state.new_offset(size);
+        let object = Object { bo, node: Arc::clone(&self.node), offset, cpu_access };
+        let object = Arc::new(object);
+        self.node.add(&object);
+        Ok((self.add(object), size))
+    }
+
+    /// The handle of a buffer in this file: always the same one.
+    pub(crate) fn add(&self, object: Arc<Object>) -> u32 {
+        let mut handles = self.handles();
+        let known = handles.iter().find(|(_, other)| Arc::ptr_eq(other, &object));
+        if let Some(handle) = known.map(|(handle, _)| *handle) {
+            drop(handles);
+            return handle;
+        }
+        let gap = handles.keys().zip(1..).find(|(handle, free)| **handle != *free);
+        let lowest = gap.map_or(handles.len() as u32 + 1, |(_, free)| free);
+        handles.insert(lowest, object);
+        lowest
+    }
+
+    /// The buffer of a handle.
+    pub(crate) fn object(&self, handle: u32) -> Result<Arc<Object>> {
+        self.handles().get(&handle).cloned().ok_or(libc::ENOENT)
+    }
+
+    /// Ends a handle.
+    #[doc(alias = "drm_gem_handle_delete")]
+    pub(crate) fn close(&self, handle: u32) -> Result<()> {
+        let object = self.handles().remove(&handle);
+        object.map(drop).ok_or(libc::EINVAL)
+    }
+
+    /// The buffer that has this offset. `mmap` begins at its first byte, as with `drm_gem_mmap`.
+    #[doc(alias = "drm_gem_mmap")]
+    pub(crate) fn find(&self, state: &State, wanted: &Wanted, offset: u64) -> Result<Arc<Object>> {
+        let Some(object) = self.at(offset) else {
+            let elsewhere = state.files().iter().any(|file| file.at(offset).is_some());
+            return Err(if elsewhere { libc::EACCES } else { libc::EINVAL });
+        };
+        if !object.cpu_access {
+            return Err(libc::EPERM);
+        }
+        if wanted.writes() && !self.is_writable {
+            return Err(libc::EACCES);
+        }
+        Ok(object)
+    }
+
+    fn at(&self, offset: u64) -> Option<Arc<Object>> {
+        self.handles().values().find(|object| object.offset == offset).cloned()
+    }
+
+    fn handles(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Object>>> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

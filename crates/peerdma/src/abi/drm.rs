@@ -1,0 +1,15 @@
+//! The way to the nodes of GPUs, for `libpeerdma-preload.so`, which opens them.
+
+use super::boundary::control;
+use super::context::watch_the_end;
+
+static PROCESS: nodes::Process = nodes::Process { opening: watch_the_end, broken };
+
+fn broken(call: &'static str, panic: &(dyn std::any::Any + Send)) {
+    device::fail_all(call, panic);
+}
+
+/// What is behind the nodes. Null is never returned but after a panic.
+pub(crate) extern "C" fn peerdma_drm_door() -> *const nodes::Door {
+    control("peerdma_drm_door", std::ptr::null(), || nodes::door(&PROCESS))
+}
