@@ -8,8 +8,8 @@ use crate::counts::Counts;
 use crate::sh::{Outcome, cargo, check, target_dir, tool, watch};
 use crate::suites::wheels;
 use crate::{
-    columns, cuda_rdma, deny, deps, fuzz, house, libfabric, loom, pyverbs, rdma_unit_test, rules,
-    rust_crates, tsan, unsafety, variables,
+    columns, cuda_rdma, deny, deps, fuzz, house, libfabric, loom, publish, pyverbs, rdma_unit_test,
+    rules, rust_crates, tsan, unsafety, variables,
 };
 
 /// One line of the report.
@@ -180,6 +180,7 @@ pub(crate) fn tree() -> Outcome {
     variables::run()?;
     rules::run()?;
     house::compare()?;
+    publish::manifests()?;
     columns::run()
 }
 
@@ -234,7 +235,7 @@ fn unit(context: &Context) -> Outcome<Counts> {
 
 fn build(_: &Context) -> Outcome {
     check(cargo().args(["build", "--release", "--locked"]))?;
-    check(cargo().args(["build", "--release", "--locked", "-p", "verbs", "--examples"]))
+    check(cargo().args(["build", "--release", "--locked", "-p", "peerdma-verbs", "--examples"]))
 }
 
 fn demo(_: &Context) -> Outcome {

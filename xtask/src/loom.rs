@@ -23,7 +23,7 @@ pub(crate) fn run() -> Outcome<Counts> {
             cargo()
                 .env("RUSTFLAGS", flags.trim())
                 .env("CARGO_TARGET_DIR", target_dir().join("loom"))
-                .args(["test", "--release", "-p", &package.name, "--lib", "models"]),
+                .args(["test", "--release", "-p", &package.package, "--lib", "models"]),
             |line| counts.read(line),
         )?;
         if !ok && counts.failed == 0 {

@@ -18,6 +18,7 @@ mod libfabric;
 mod licences;
 mod loom;
 mod metadata;
+mod publish;
 mod pyverbs;
 mod rdma_unit_test;
 mod report;
@@ -60,7 +61,8 @@ enum Chore {
     Ci,
     /// Prove that the arrows between crates point down, that `unsafe` stays in its crates, that the
     /// tests which the tables of rules name exist, that no more walls are missing than
-    /// docs/HOUSE.md has, and that comments keep within 100 columns.
+    /// docs/HOUSE.md has, that comments keep within 100 columns, and that manifests have what a
+    /// registry asks for.
     DepsCheck,
     /// How the crates are divided: files, circles of files that use each other, what locks guard.
     House(house::Options),
@@ -70,6 +72,8 @@ enum Chore {
         #[arg(long)]
         install: bool,
     },
+    /// Pack every crate that is published, in order, and build each from its package.
+    Publish(publish::Options),
     /// The models of lock-free code, every interleaving.
     Loom,
     /// Each fuzz target for a number of inputs.
@@ -116,6 +120,7 @@ fn main() -> ExitCode {
         Chore::House(options) => house::run(&options),
         Chore::DepsCheck => groups::tree(),
         Chore::Deny { install } => deny::run(install).map(|_| ()),
+        Chore::Publish(options) => publish::run(&options),
         Chore::Loom => loom::run().map(|_| ()),
         Chore::Fuzz { runs, target } => fuzz::run(runs, target.as_deref()),
         Chore::Tsan => tsan::run().and_then(|impossible| impossible.map_or(Ok(()), Err)),

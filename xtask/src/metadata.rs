@@ -9,18 +9,26 @@ use crate::sh::{Outcome, cargo, read};
 /// A crate of the workspace or one it depends on.
 #[derive(Clone, Debug)]
 pub(crate) struct Package {
+    /// As the tables of the house have it: without `peerdma-`.
     pub(crate) name: String,
+    /// As Cargo has it.
+    pub(crate) package: String,
     pub(crate) version: String,
     pub(crate) licence: Option<String>,
     /// `None` for a crate of the workspace.
     pub(crate) source: Option<String>,
     pub(crate) manifest: PathBuf,
     pub(crate) dependencies: Vec<Dependency>,
+    /// Whether it is for a registry.
+    pub(crate) is_published: bool,
+    /// Which of a description, keywords, categories and a readme its manifest lacks.
+    pub(crate) lacks: Vec<&'static str>,
 }
 
 /// One line of a `[dependencies]` table.
 #[derive(Clone, Debug)]
 pub(crate) struct Dependency {
+    /// As [`Package::name`].
     pub(crate) name: String,
     /// `dev` or `build`; `None` for a plain one.
     pub(crate) kind: Option<String>,
@@ -50,8 +58,15 @@ fn packages(more: &[&str]) -> Outcome<Vec<Package>> {
 
 fn package(json: &Value) -> Package {
     let dependencies = json["dependencies"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let package = text(&json["name"]).unwrap_or_default();
+    let is_empty = |key: &&str| match &json[*key] {
+        Value::Null => true,
+        Value::Array(list) => list.is_empty(),
+        _ => false,
+    };
     Package {
-        name: text(&json["name"]).unwrap_or_default(),
+        name: short(&package),
+        package,
         version: text(&json["version"]).unwrap_or_default(),
         licence: text(&json["license"]),
         source: text(&json["source"]),
@@ -59,13 +74,23 @@ fn package(json: &Value) -> Package {
         dependencies: dependencies
             .iter()
             .map(|dep| Dependency {
-                name: text(&dep["name"]).unwrap_or_default(),
+                name: short(dep["name"].as_str().unwrap_or_default()),
                 kind: text(&dep["kind"]),
                 target: text(&dep["target"]),
                 local: dep["path"].is_string(),
             })
             .collect(),
+        // No list is any registry, an empty one none.
+        is_published: json["publish"].is_null(),
+        lacks: ["description", "keywords", "categories", "readme"]
+            .into_iter()
+            .filter(is_empty)
+            .collect(),
     }
+}
+
+fn short(package: &str) -> String {
+    package.strip_prefix("peerdma-").unwrap_or(package).to_owned()
 }
 
 fn text(json: &Value) -> Option<String> {

@@ -49,7 +49,11 @@ mod tests {
 
     #[test]
     fn a_variable_is_read_by_its_name() {
-        assert_eq!(var_os("CARGO_PKG_NAME"), Some("environment".into()), "Cargo sets it for tests");
-        assert_eq!(var("CARGO_PKG_NAME").as_deref(), Some("environment"));
+        assert_eq!(
+            var_os("CARGO_PKG_NAME"),
+            Some("peerdma-environment".into()),
+            "Cargo sets it for tests"
+        );
+        assert_eq!(var("CARGO_PKG_NAME").as_deref(), Some("peerdma-environment"));
     }
 }

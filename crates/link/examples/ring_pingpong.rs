@@ -1,7 +1,7 @@
 //! Half round trip of 8-byte records between two processes that both poll, beside the least that
 //! the machine allows: two processes that poll one cache line each.
 //!
-//! `cargo run --release -p link --example ring_pingpong`
+//! `cargo run --release -p peerdma-link --example ring_pingpong`
 //!
 //! Prints medians over batches; the three ways take turns, so that noise meets all alike.
 

@@ -1,8 +1,8 @@
 //! What the state machines cost for one eight-byte message, without carrier, memory or completion
 //! queue.
 //!
-//! `cargo bench -p transport`. The environment keeps the last packet and counts completions; a
-//! requester and a responder are fed by hand.
+//! `cargo bench -p peerdma-transport`. The environment keeps the last packet and counts
+//! completions; a requester and a responder are fed by hand.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! Several connections through one line that is too slow for them, with a switch that marks and
 //! with one that only loses.
 //!
-//! `cargo test -p transport --test congestion -- --nocapture` prints the table.
+//! `cargo test -p peerdma-transport --test congestion -- --nocapture` prints the table.
 
 use core::time::Duration;
 

@@ -2,7 +2,7 @@
 //! competitors take turns within each round, so that a busy machine slows all of them.
 //!
 //! ```sh
-//! cargo run --release -p umem --example copy_speed
+//! cargo run --release -p peerdma-umem --example copy_speed
 //! ```
 
 #![allow(unsafe_code, reason = "measures raw copies")]

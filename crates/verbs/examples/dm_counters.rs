@@ -1,7 +1,7 @@
 //! Counters in the memory of a NIC, which many processes raise and one reads.
 //!
 //! ```text
-//! cargo run --release -p verbs --example dm_counters
+//! cargo run --release -p peerdma-verbs --example dm_counters
 //! ```
 //!
 //! Each client adds to counters of device memory by FETCH_ADD. On hardware that touches no memory

@@ -1,7 +1,7 @@
 //! A lock in the memory of a NIC, taken by processes that share nothing else.
 //!
 //! ```text
-//! cargo run --release -p verbs --example dm_lock
+//! cargo run --release -p peerdma-verbs --example dm_lock
 //! ```
 //!
 //! The lock is a word of device memory: 0 is free, else it is the number of who holds it. A client

@@ -2,7 +2,7 @@
 //! many.
 //!
 //! ```text
-//! cargo run --release -p verbs --example dm_multicast
+//! cargo run --release -p peerdma-verbs --example dm_multicast
 //! ```
 //!
 //! Unlike a multicast group, each peer has a reliable connection. On hardware the message crosses

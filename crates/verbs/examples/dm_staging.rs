@@ -1,7 +1,7 @@
 //! Bytes on their way from one process to another wait in the memory of a NIC.
 //!
 //! ```text
-//! cargo run --release -p verbs --example dm_staging
+//! cargo run --release -p peerdma-verbs --example dm_staging
 //! ```
 //!
 //! A source writes messages into device memory of a relay, which sends them on to a sink from where

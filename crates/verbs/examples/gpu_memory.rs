@@ -1,8 +1,8 @@
 //! A peer writes into the memory of a GPU.
 //!
 //! ```text
-//! cargo run --release -p verbs --example gpu_memory             # the target prints its address
-//! cargo run --release -p verbs --example gpu_memory HOST:PORT   # the writer
+//! cargo run --release -p peerdma-verbs --example gpu_memory             # the target prints its address
+//! cargo run --release -p peerdma-verbs --example gpu_memory HOST:PORT   # the writer
 //! ```
 //!
 //! The program that a user writes first is `target`, eight lines. The GPU is peerdma's software

@@ -1,8 +1,8 @@
 //! One process writes into the memory of another, which takes no part.
 //!
 //! ```text
-//! cargo run --release -p verbs --example one_sided_write             # the target prints its address
-//! cargo run --release -p verbs --example one_sided_write HOST:PORT   # the writer
+//! cargo run --release -p peerdma-verbs --example one_sided_write             # the target prints its address
+//! cargo run --release -p peerdma-verbs --example one_sided_write HOST:PORT   # the writer
 //! ```
 
 mod meet;

@@ -1,8 +1,8 @@
 //! Two processes exchange messages over a reliable connection.
 //!
 //! ```text
-//! cargo run --release -p verbs --example ping_pong             # the server prints its address
-//! cargo run --release -p verbs --example ping_pong HOST:PORT   # the client
+//! cargo run --release -p peerdma-verbs --example ping_pong             # the server prints its address
+//! cargo run --release -p peerdma-verbs --example ping_pong HOST:PORT   # the client
 //! ```
 
 mod meet;

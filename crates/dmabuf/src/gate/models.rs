@@ -1,6 +1,6 @@
 //! Loom models: every interleaving, and every value a load may return, of enter against close.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p dmabuf --lib --release models`
+//! `RUSTFLAGS="--cfg loom" cargo test -p peerdma-dmabuf --lib --release models`
 
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;

@@ -144,7 +144,7 @@ impl State {
 mod models {
     //! Loom models: every interleaving.
     //!
-    //! `RUSTFLAGS="--cfg loom" cargo test -p dmabuf --lib --release models`
+    //! `RUSTFLAGS="--cfg loom" cargo test -p peerdma-dmabuf --lib --release models`
 
     use loom::sync::Arc;
     use loom::sync::atomic::{AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
 //! Loom models: every interleaving, and every value a load may return, of the protocols of shared
 //! memory.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p link --lib --release models`
+//! `RUSTFLAGS="--cfg loom" cargo test -p peerdma-link --lib --release models`
 #![allow(unsafe_code, reason = "loom's cells, which check that no access is in conflict")]
 
 mod withdrawals;

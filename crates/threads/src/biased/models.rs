@@ -1,6 +1,6 @@
 //! A loom model: every interleaving of the favourite's way in and that of everybody else.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p threads --lib --release models`
+//! `RUSTFLAGS="--cfg loom" cargo test -p peerdma-threads --lib --release models`
 
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Mutex};

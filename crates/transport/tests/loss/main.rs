@@ -2,7 +2,7 @@
 //! kernel's `rdma_rxe` ([`rxe`]), in virtual time: what is asserted here does not depend on the
 //! machine.
 //!
-//! `cargo test -p transport --test loss -- --nocapture` prints the curves.
+//! `cargo test -p peerdma-transport --test loss -- --nocapture` prints the curves.
 
 mod rxe;
 

@@ -17,8 +17,8 @@
 //! | `PEERDMA_STRESS_SEEDS` | how many, one after the other | 3 |
 //! | `PEERDMA_STRESS_SECONDS` | how long each | 3 |
 //!
-//! A minute: `PEERDMA_STRESS_SECONDS=60 PEERDMA_STRESS_SEEDS=1 cargo test --release -p verbs --test
-//! stress -- --nocapture`.
+//! A minute: `PEERDMA_STRESS_SECONDS=60 PEERDMA_STRESS_SEEDS=1 cargo test --release -p
+//! peerdma-verbs --test stress -- --nocapture`.
 
 mod held;
 mod model;
