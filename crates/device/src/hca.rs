@@ -24,11 +24,9 @@ use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::engine::Engine;
 use crate::engine::cm::CmService;
-use crate::engine::core::{Core, Nic};
-use crate::engine::injected::Injected;
+use crate::engine::core::Core;
 use crate::engine::late_acks;
 use crate::engine::state::LOOK_AGAIN;
-use crate::engine::tap::Tap;
 use crate::failure;
 use crate::guard::EngineGuard;
 use crate::ids::CqId;
@@ -36,6 +34,8 @@ use crate::memory::faults::Faults;
 use crate::memory::{self, Memory};
 use crate::nic::NicInfo;
 use crate::objects::Objects;
+use crate::observe::Observers;
+use crate::port::Nic;
 use crate::qp::QpTable;
 use crate::random::random;
 use crate::refusal::{Kind, Refusal, Result};
@@ -523,11 +523,10 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
     let mut claim = Claim::new(&config.name, identity)
         .map_err(|error| Refusal::new(Kind::NoDevice, format!("{}: {error}", config.name)))?;
     let vf = claim.vf();
-    let tap = Tap::open(config, vf);
     // Packets are to be seen, so nothing may go without.
     let clock = Clock::new();
-    let injected = Injected::open(config, clock.now())?;
-    let direct = config.direct && !config.force_udp && tap.is_none() && injected.is_none();
+    let observers = Observers::open(config, vf, clock.now())?;
+    let direct = config.direct && !config.force_udp && observers.is_none();
     let table = if direct { Some(Table::new()?) } else { None };
     if let Some(file) = table.as_ref().and_then(Table::fd) {
         claim.set_table(file);
@@ -558,7 +557,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
     let faults = Faults::new(Arc::clone(waits));
     let shm = Peers::new(claim, config.ring_size as usize, table, Arc::clone(waits));
     // Who records packets or tampers with them does so with those that are sent the usual way.
-    let lines = Lines::new(tap.is_none() && injected.is_none());
+    let lines = Lines::new(observers.is_none());
     let core = Core {
         nic: Nic { attr: DeviceAttr::new(config, guid), config: config.clone(), port, vf },
         now: Time::default(),
@@ -575,8 +574,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         gsi: Default::default(),
         counters: Counters::default(),
         failures: Default::default(),
-        tap,
-        injected,
+        observers,
     };
     watch.iter().for_each(|watch| waits.add_idle(watch));
     let receivers = Receivers {
@@ -588,6 +586,6 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
     // Numbers that a process with this VF used shortly before rest, and nobody can tell the next
     // one.
     let start = random() as u32;
-    let cm = CmService::new(&core);
+    let cm = CmService::new(&core.nic, waits);
     Ok(Engine::new(core, QpTable::new(vf, start), receivers, cm, clock))
 }

@@ -55,10 +55,12 @@ mod memory;
 mod next_hop;
 mod nic;
 mod objects;
+mod observe;
 mod payload;
 mod port;
 mod qp;
 mod random;
+mod receiver;
 mod refusal;
 mod register;
 #[cfg(test)]

@@ -1,6 +1,9 @@
-//! The port of a NIC.
+//! A NIC and its port.
 
 use iba::{Gid, Mtu};
+
+use crate::attr::DeviceAttr;
+use crate::config::NicConfig;
 
 /// Facts of the netdev under the port.
 #[derive(Clone, Debug, Default)]
@@ -24,4 +27,14 @@ impl Port {
     pub(crate) fn active_mtu(&self) -> Mtu {
         Mtu::largest_within(self.link_mtu, Self::OVERHEAD)
     }
+}
+
+/// What the NIC is.
+#[derive(Debug)]
+pub(crate) struct Nic {
+    pub(crate) config: NicConfig,
+    pub(crate) attr: DeviceAttr,
+    pub(crate) port: Port,
+    /// The number of this process.
+    pub(crate) vf: u16,
 }

@@ -16,6 +16,7 @@ pub(crate) mod ether;
 pub(crate) mod loopback;
 mod route;
 pub(crate) mod shm;
+pub(crate) mod short;
 pub(crate) mod udp;
 
 use link::netdev::Watch;

@@ -5,9 +5,10 @@ use iba::{Av, Gid, Qpn};
 use crate::qp::vf_of;
 
 /// Which carrier takes a QP's packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Route {
     /// Not connected.
+    #[default]
     None,
     /// Within this process.
     Loopback,

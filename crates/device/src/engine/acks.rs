@@ -1,16 +1,7 @@
 //! When acknowledgements that wait for a request go ([`super::late_acks`]).
 
 use super::Engine;
-use super::late_acks::{AT_ONCE, DOUBTFUL, HABIT, LateAcks};
-
-/// How the wait for an answer ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// The program posted a request.
-    Answered,
-    /// It did something else.
-    Otherwise,
-}
+use super::late_acks::{AT_ONCE, DOUBTFUL, End, HABIT, LateAcks};
 
 impl Engine {
     /// Lets acknowledgements go that wait for a request, as one was just sent.

@@ -180,7 +180,7 @@ impl Engine {
             dest_qpn: Qpn::new(0),
             av: iba::Av::default(),
             path_mtu: self.core.nic.port.active_mtu(),
-            route: Route::None,
+            route: Route::default(),
             ordinal: self.qps.next_ordinal(),
             wr_id: 0,
             ring_position: RingPosition::default(),
@@ -316,7 +316,7 @@ impl Engine {
         }
         let state = entry.qp.state();
         if state == QpState::Reset {
-            context.route = Route::None;
+            context.route = Route::default();
             let (qpn, send, recv) = (context.qpn, context.send_cq, context.recv_cq);
             core.clean_cqs(qpn, send, recv);
         } else if state == QpState::Rtr || mask.contains(AttrMask::AV) {
@@ -662,7 +662,7 @@ impl Core {
         // is one of a wire.
         match route.segment(self.nic.config.ring_size) {
             None => PathCaps::wire(path_mtu),
-            Some(_) if self.is_observed() => PathCaps::memory(path_mtu, path_mtu.bytes()),
+            Some(_) if !self.is_plain() => PathCaps::memory(path_mtu, path_mtu.bytes()),
             Some(segment) => PathCaps::memory(path_mtu, segment),
         }
     }

@@ -12,28 +12,15 @@ use wire::grh::Grh;
 
 use super::cm::Arrived;
 use super::failures::Failures;
-use super::injected::Injected;
-use super::tap::Tap;
-use crate::attr::DeviceAttr;
 use crate::carrier::{Route, Senders};
 use crate::clock::Clock;
-use crate::config::NicConfig;
 use crate::counters::Counters;
 use crate::ids::{ChannelId, CqId, CtxId, SrqId};
 use crate::memory::Memory;
 use crate::objects::cq::Armed;
 use crate::objects::{AsyncEvent, EventSource, Objects};
-use crate::port::Port;
-
-/// What the NIC is.
-#[derive(Debug)]
-pub(crate) struct Nic {
-    pub(crate) config: NicConfig,
-    pub(crate) attr: DeviceAttr,
-    pub(crate) port: Port,
-    /// The number of this process.
-    pub(crate) vf: u16,
-}
+use crate::observe::Observers;
+use crate::port::Nic;
 
 /// The rooms of the engine beside QPs and the receiving halves of the carriers.
 #[derive(Debug)]
@@ -56,10 +43,8 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     /// Why work requests failed.
     pub(crate) failures: Failures,
-    /// Records every packet, if the configuration names a file for it.
-    pub(crate) tap: Option<Box<Tap>>,
-    /// What goes wrong, if the configuration names a plan for it.
-    pub(crate) injected: Option<Box<Injected>>,
+    /// Who sees each packet, if anybody does.
+    pub(crate) observers: Option<Box<Observers>>,
 }
 
 impl Core {
@@ -87,12 +72,6 @@ impl Core {
         if mem::take(&mut self.is_behind) {
             self.now = clock.now();
         }
-    }
-
-    /// Whether somebody records packets or tampers with them, and sees each with its time.
-    #[inline]
-    pub(crate) fn is_observed(&self) -> bool {
-        self.tap.is_some() || self.injected.is_some()
     }
 
     /// Puts a completion on a CQ.

@@ -9,9 +9,8 @@ use wire::icrc::{Flow, IcrcError};
 use wire::{Headers, Position};
 
 use super::core::Core;
-use super::env::QpEnv;
-use super::injected::{Receiver, deliver_injected};
 use super::multicast::{deliver_to_group, is_for_group};
+use super::observed::deliver;
 use super::short::datagram::deliver_short;
 use crate::carrier::About;
 use crate::carrier::shm::Forwarded;
@@ -21,14 +20,7 @@ use crate::clock::Clock;
 use crate::ids::QpId;
 use crate::payload::{Cut, InPayload};
 use crate::qp::{QpTable, vf_of};
-
-/// Who sent a packet, to be compared with the peer a QP is connected to.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Sender {
-    Own(Qpn),
-    Process(u16, Qpn),
-    Host(iba::Gid),
-}
+use crate::receiver::{Receiver, Sender};
 
 /// The bits of a P_Key that name the partition; the other says how far its member is trusted (IBA
 /// 10.9.1.1).
@@ -109,8 +101,7 @@ fn joinable(core: &Core, qps: &mut QpTable, arrival: Arrival<'_>, headers: &Head
     // Who records packets or tampers with them sees each.
     let is_plain = arrival.way == Way::Socket
         && headers.bth.opcode.position() == Position::Middle
-        && core.tap.is_none()
-        && core.injected.is_none();
+        && core.is_plain();
     if !is_plain {
         return 0;
     }
@@ -137,8 +128,8 @@ pub(super) fn deliver_datagram(
     }
     let About { src, dst, .. } = about;
     let verified = intake.verifier.verify(flow, bytes);
-    if core.tap.is_some() && (way == Way::Forwarded || is_for(core.nic.vf, bytes)) {
-        core.tap_datagram(about, verified.as_ref().map_or(0, |(_, id)| *id), bytes);
+    if !core.is_plain() && (way == Way::Forwarded || is_for(core.nic.vf, bytes)) {
+        core.record_datagram(about, verified.as_ref().map_or(0, |(_, id)| *id), bytes);
     }
     let (packet, id) = match verified {
         Ok(good) => good,
@@ -152,7 +143,7 @@ pub(super) fn deliver_datagram(
         }
     };
     let marked = about.traffic_class & ecn::MASK == ecn::CE;
-    let is_plain = way == Way::Socket && !marked && core.tap.is_none() && core.injected.is_none();
+    let is_plain = way == Way::Socket && !marked && core.is_plain();
     if is_plain && let Some(id) = deliver_short(core, qps, about, packet) {
         return Some(id);
     }
@@ -237,63 +228,5 @@ pub(super) fn deliver_datagram(
         }
         return None;
     }
-    deliver(core, qps, Sender::Host(src.ip().into()), &rx)
-}
-
-/// Gives a packet to the QP it names, unless a fault plan does something else with it.
-#[inline]
-pub(super) fn deliver(
-    core: &mut Core,
-    qps: &mut QpTable,
-    sender: Sender,
-    rx: &Rx<'_, InPayload<'_>>,
-) -> Option<QpId> {
-    if core.injected.is_some() {
-        return deliver_injected(core, qps, Receiver::Named(sender), rx);
-    }
-    deliver_now(core, qps, sender, rx)
-}
-
-/// Gives a packet to the QP it names, if that QP is connected to where it came from.
-#[inline]
-pub(super) fn deliver_now(
-    core: &mut Core,
-    qps: &mut QpTable,
-    sender: Sender,
-    rx: &Rx<'_, InPayload<'_>>,
-) -> Option<QpId> {
-    let dest = rx.headers.bth.dest_qp;
-    if dest == Qpn::GSI {
-        let via = match sender {
-            Sender::Own(_) => Some(core.nic.vf),
-            Sender::Process(vf, _) => Some(vf),
-            Sender::Host(_) => None,
-        };
-        core.arrive_at_gsi(rx, via, None);
-        return None;
-    }
-    let Some(entry) = qps.by_number(dest) else {
-        core.counters.rx_unknown_qpn += 1;
-        tracing::debug!(target: "peerdma::drop", qpn = %dest, ?sender, "no such QP");
-        return None;
-    };
-    let context = &entry.context;
-    let from_peer = !context.qp_type.is_connected()
-        || match sender {
-            Sender::Own(qpn) => context.route.is_loopback() && qpn == context.dest_qpn,
-            Sender::Process(vf, qpn) => context.route.peer() == Some(vf) && qpn == context.dest_qpn,
-            Sender::Host(gid) => context.route.is_udp() && gid == context.av.dgid,
-        };
-    if !from_peer {
-        core.counters.rx_wrong_source += 1;
-        tracing::debug!(target: "peerdma::drop", qpn = %dest, ?sender, "not this QP's peer");
-        return None;
-    }
-    let id = context.id;
-    let now = core.now;
-    if !core.select_srq(&mut entry.context, rx.headers) {
-        return None;
-    }
-    entry.qp.handle_packet(&mut QpEnv::new(core, &mut entry.context), now, rx);
-    Some(id)
+    deliver(core, qps, Receiver::Named(Sender::Host(src.ip().into())), &rx)
 }

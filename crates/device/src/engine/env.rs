@@ -12,12 +12,12 @@ use transport::{Account, Ended, Short};
 use wire::{Headers, Opcode};
 
 use super::core::Core;
-use super::short::Prefix;
 use crate::carrier::Route;
 use crate::carrier::loopback::{LoopPacket, LoopPayload};
 use crate::carrier::shm::PushError;
 use crate::carrier::shm::direct::Parties;
 use crate::carrier::shm::record::{MAX_PREFIX, Record, write_prefix};
+use crate::carrier::short::Prefix;
 use crate::carrier::udp::ecn;
 use crate::ids::PdId;
 use crate::memory::BroughtIn;
@@ -321,7 +321,7 @@ impl QpEnv<'_, '_> {
         }
     }
 
-    /// Sends, with memory that was absent, and records what was sent.
+    /// Sends, with memory that was absent.
     pub(crate) fn transmit_now(
         &mut self,
         to: To<'_>,
@@ -329,16 +329,7 @@ impl QpEnv<'_, '_> {
         source: &Source<'_>,
         skipped: Skipped,
     ) -> Result<(), TransmitError> {
-        let sent = self.with_payload(source, |env| env.send(to, headers, source, skipped));
-        if sent.is_ok() && self.core.tap.is_some() {
-            self.tap_sent(to, headers, source);
-        }
-        sent
-    }
-
-    /// Whether a fault plan has the request at hand refused.
-    fn is_refused_by_plan(&self) -> bool {
-        self.core.injected.as_ref().is_some_and(|injected| injected.refuses)
+        self.with_payload(source, |env| env.send(to, headers, source, skipped))
     }
 
     /// Copies a payload aside, as far as it can be read.
@@ -461,8 +452,8 @@ impl<'p> Env for QpEnv<'_, 'p> {
         source: Source<'_>,
         skipped: Skipped,
     ) -> Result<(), TransmitError> {
-        if self.core.injected.is_some() {
-            return self.transmit_injected(to, headers, source, skipped);
+        if !self.core.is_plain() {
+            return self.transmit_observed(to, headers, source, skipped);
         }
         self.transmit_now(to, headers, &source, skipped)
     }
@@ -474,7 +465,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
         packets: u32,
     ) -> Result<u32, TransmitError> {
         // Who records packets or tampers with them sees each.
-        let is_plain = self.core.tap.is_none() && self.core.injected.is_none();
+        let is_plain = self.core.is_plain();
         if !self.context.route.is_udp() || !is_plain {
             let first = source.part(0, source.len() / packets);
             return self.transmit(To::Peer, headers, first, Skipped::default()).map(|()| 1);
@@ -492,7 +483,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
         length: u32,
     ) -> Result<(), TransmitError> {
         // Who records packets or tampers with them sees headers.
-        let is_plain = self.core.tap.is_none() && self.core.injected.is_none();
+        let is_plain = self.core.is_plain();
         match self.context.route {
             Route::Udp if is_plain => self.send_datagram(packet, dest, source, length),
             Route::Shm(vf) if is_plain => {
@@ -508,7 +499,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     fn withholds_receives(&self) -> bool {
-        self.core.injected.as_ref().is_some_and(|injected| injected.withholds)
+        self.core.withholds_receives()
     }
 
     fn of_request(&mut self, wr_id: u64) {
@@ -521,10 +512,6 @@ impl<'p> Env for QpEnv<'_, 'p> {
 
     fn one_sided(&mut self, op: &OneSided<'_>) -> Direct {
         let Some(vf) = self.context.route.peer() else { return Direct::Declined };
-        // A plan is about packets.
-        if self.core.injected.is_some() {
-            return Direct::Declined;
-        }
         let Core { out, memory, counters, .. } = &mut *self.core;
         let peers = &mut out.shm;
         // What an unreliable QP sent before may still lie in the ring: nothing may overtake it.
@@ -546,8 +533,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
 
     fn is_direct(&self, op: &OneSided<'_>) -> bool {
         let Some(vf) = self.context.route.peer() else { return false };
-        let Core { out, injected, .. } = &*self.core;
-        injected.is_none() && out.shm.is_direct(vf, op.rkey)
+        self.core.out.shm.is_direct(vf, op.rkey)
     }
 
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), LocalError> {
@@ -598,7 +584,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
         length: u32,
         access: Access,
     ) -> Result<(), RemoteError> {
-        if self.is_refused_by_plan() {
+        if self.core.refuses_request() {
             return Err(RemoteError::Access);
         }
         self.core.memory.mrs.windows.check_qp(rkey, self.context.qpn)?;
@@ -611,7 +597,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
         addr: u64,
         payload: &InPayload<'p>,
     ) -> Result<(), RemoteError> {
-        if self.is_refused_by_plan() {
+        if self.core.refuses_request() {
             return Err(RemoteError::Access);
         }
         let length = payload.len();

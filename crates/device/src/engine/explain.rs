@@ -10,7 +10,6 @@ use super::Engine;
 use super::core::Core;
 use super::env::QpEnv;
 use super::failures::Failed;
-use crate::carrier::Route;
 use crate::ids::SrqId;
 use crate::qp::QpContext;
 
@@ -126,19 +125,18 @@ fn write_where(
     }
     let way = if account.side == Side::Send { "to" } else { "from" };
     write!(words, " {way} QP {} at {}", context.dest_qpn, context.av.dgid.to_ip())?;
-    match context.route {
-        Route::None => write!(words, " (not connected)"),
-        Route::Loopback => write!(words, " (this process)"),
-        Route::Shm(vf) => write!(words, " (shared memory, process of VF {vf})"),
-        Route::Udp => {
-            let gid = core.nic.port.gids.get(usize::from(context.av.sgid_index)).copied();
-            let own = gid.unwrap_or_default().to_ip();
-            write!(
-                words,
-                " (UDP port {} from {own}, sgid_index {})",
-                core.nic.config.udp_port, context.av.sgid_index
-            )
-        }
+    let route = context.route;
+    if route.is_none() {
+        write!(words, " (not connected)")
+    } else if route.is_loopback() {
+        write!(words, " (this process)")
+    } else if let Some(vf) = route.peer() {
+        write!(words, " (shared memory, process of VF {vf})")
+    } else {
+        let index = context.av.sgid_index;
+        let own = core.nic.port.gids.get(usize::from(index)).copied().unwrap_or_default().to_ip();
+        let port = core.nic.config.udp_port;
+        write!(words, " (UDP port {port} from {own}, sgid_index {index})")
     }
 }
 

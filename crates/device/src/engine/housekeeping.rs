@@ -62,21 +62,11 @@ impl Engine {
     }
 
     fn keep_up_udp(&mut self) {
-        let may_use = self.may_use_udp();
-        let Self { core, receivers, .. } = self;
-        let Core { out, counters, tap, now, .. } = core;
-        let now = *now;
-        receivers.udp.upkeep(&mut out.udp, now, out.shm.waits(), |udp, queue| {
-            if may_use {
-                udp.flush(
-                    queue,
-                    |_| true,
-                    counters,
-                    |batch, from| {
-                        tap.iter_mut().for_each(|tap| tap.batch(now, batch, from));
-                    },
-                );
-            }
-        });
+        // The port changes hands only while no datagram waits.
+        if self.receivers.udp.may_take_port(&self.core.out.udp, self.core.now) {
+            self.flush_udp();
+        }
+        let Core { out, now, .. } = &mut self.core;
+        self.receivers.udp.upkeep(&mut out.udp, *now, out.shm.waits());
     }
 }

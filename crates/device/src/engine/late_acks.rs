@@ -99,3 +99,12 @@ impl LateAcks {
         std::mem::take(&mut self.waited)
     }
 }
+
+/// How the wait for an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The program posted a request.
+    Answered,
+    /// It did something else.
+    Otherwise,
+}

@@ -24,13 +24,14 @@ mod descriptors;
 mod env;
 mod explain;
 mod failures;
+mod give;
 mod housekeeping;
-pub(crate) mod injected;
 pub(crate) mod late_acks;
 mod leave;
 mod multicast;
 mod netdev;
 mod null;
+mod observed;
 mod overrun;
 mod pinned;
 mod present;
@@ -42,8 +43,6 @@ mod resources;
 mod share;
 mod short;
 pub(crate) mod state;
-pub(crate) mod tap;
-mod tapped;
 #[cfg(test)]
 mod tests;
 mod tm;
@@ -63,9 +62,10 @@ pub use crate::objects::comp_cntr::{CompCntrEntry, CompCntrType};
 pub use crate::objects::cq::Wc;
 pub use crate::objects::{AsyncEvent, EventSource};
 
+pub(crate) use self::cm::Arrived;
 use self::env::QpEnv;
-pub use self::injected::set_weather;
 use self::late_acks::LateAcks;
+pub use self::observed::set_weather;
 pub use self::raw::WqState;
 pub use self::rereg::Rereg;
 pub use self::resources::Resources;
@@ -334,12 +334,7 @@ impl Engine {
     /// Gives up, in the child of a fork, everything that is the parent's.
     pub(crate) fn become_husk(&mut self) {
         self.life = Life::Husk;
-        // What fired is the parent's to report.
-        self.core.injected = None;
-        // Its blocks are the parent's to write.
-        if let Some(tap) = self.core.tap.take() {
-            tap.abandon_in_child();
-        }
+        self.core.abandon_records();
         self.core.memory.abandon_in_child();
         self.receivers.abandon_in_child();
         self.core.out.ether.abandon_in_child();
@@ -412,9 +407,7 @@ impl Engine {
 
     /// Passes on what a transmission left with the carriers that have no reader of their own.
     fn after_transmit(&mut self) {
-        if self.core.injected.is_some() {
-            self.run_plan();
-        }
+        self.run_observers();
         while !self.core.out.loopback.is_empty() {
             self.deliver_loopback(64);
         }
@@ -427,9 +420,6 @@ impl Engine {
             }
         }
         self.core.out.shm.ring_doorbells();
-        if self.core.tap.as_ref().is_some_and(|tap| tap.is_full()) {
-            self.core.flush_tap();
-        }
     }
 
     /// Sends the datagrams that wait for the sockets; what these do not take now waits on.
@@ -446,13 +436,7 @@ impl Engine {
         if !self.may_use_udp() {
             return;
         }
-        let Self { core, receivers, .. } = self;
-        let Core { out, counters, tap, now, .. } = core;
-        receivers.udp.flush(&mut out.udp, is_due, counters, |batch, from| {
-            if let Some(tap) = tap {
-                tap.batch(*now, batch, from);
-            }
-        });
+        self.core.send_trains(&mut self.receivers.udp, is_due);
     }
 
     fn run_ready(&mut self) -> bool {
@@ -525,10 +509,7 @@ impl Engine {
         }
         fired |= self.core.report_overdue();
         fired |= self.end_qps_of_overruns();
-        if self.core.tap.as_ref().and_then(|tap| tap.deadline()).is_some_and(|at| at <= now) {
-            self.core.flush_tap();
-        }
-        fired |= self.run_plan();
+        fired |= self.run_observers();
         fired |= self.run_cm();
         if fired {
             self.after_transmit();

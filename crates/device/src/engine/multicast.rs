@@ -14,13 +14,13 @@ use transport::env::Rx;
 
 use super::Engine;
 use super::core::Core;
-use super::env::QpEnv;
-use super::injected::{Receiver, deliver_injected};
+use super::observed::deliver;
 use crate::carrier::udp::JoinError;
 use crate::ids::QpId;
 use crate::objects::group::Group;
 use crate::payload::InPayload;
 use crate::qp::QpTable;
+use crate::receiver::Receiver;
 use crate::refusal::{Kind, Refusal, Result, refuse};
 
 impl Engine {
@@ -157,23 +157,6 @@ pub(crate) fn deliver_to_group(
         return;
     };
     for id in group.members.clone() {
-        if core.injected.is_some() {
-            deliver_injected(core, qps, Receiver::Member(id), rx);
-        } else {
-            deliver_to_member(core, qps, id, rx);
-        }
-    }
-}
-
-/// Gives a packet for a group to one of its members.
-pub(crate) fn deliver_to_member(
-    core: &mut Core,
-    qps: &mut QpTable,
-    member: QpId,
-    rx: &Rx<'_, InPayload<'_>>,
-) {
-    let now = core.now;
-    if let Some(entry) = qps.get_mut(member) {
-        entry.qp.handle_packet(&mut QpEnv::new(core, &mut entry.context), now, rx);
+        deliver(core, qps, Receiver::Member(id), rx);
     }
 }

@@ -1,8 +1,6 @@
 //! Bringing in memory that an access found absent: pages of a region paged on demand, and buffers
 //! that their exporter moved.
 
-use std::time::Duration;
-
 use transport::wr::Sge;
 use umem::Umem;
 
@@ -19,16 +17,13 @@ impl Core {
         let Some((id, addr)) = named.or_else(|| self.memory.mrs.windows.behind(key, addr)) else {
             return BroughtIn::Here;
         };
+        let latency = self.fault_latency();
         let Some(mr) = self.memory.mrs.get_mut(id) else { return BroughtIn::Here };
         if let Some(odp) = &mut mr.odp {
-            let mut latency = Duration::from_micros(self.nic.config.fault_us);
-            if let Some(injected) = &self.injected {
-                latency += injected.page_fault(self.now);
-            }
             let faulted = odp.fault(addr, length, self.now, latency);
             self.counters.page_faults += faulted.faults;
-            if let Some(injected) = self.injected.as_mut().filter(|_| faulted.faults > 0) {
-                injected.page_faulted(self.now);
+            if faulted.faults > 0 {
+                self.page_faulted();
             }
             return if faulted.is_done { BroughtIn::Here } else { BroughtIn::NotYet };
         }

@@ -8,13 +8,15 @@ use wire::grh::Grh;
 
 use super::Engine;
 use super::core::Core;
-use super::deliver::{Arrival, Sender, Way, deliver, deliver_datagram, deliver_train, flow_of};
+use super::deliver::{Arrival, Way, deliver_datagram, deliver_train, flow_of};
+use super::observed::deliver;
 use crate::carrier::Receivers;
 use crate::carrier::shm::record::{self, Incoming};
 use crate::carrier::shm::{GONE_BURST, RING_BURST};
 use crate::carrier::udp::Look;
 use crate::payload::InPayload;
 use crate::qp::{QpTable, vf_of};
+use crate::receiver::{Receiver, Sender};
 
 /// What came of a look into a ring.
 #[derive(Clone, Copy, Debug, Default)]
@@ -98,8 +100,8 @@ impl Engine {
                         return None;
                     }
                     core.counters.rx_shm_packets += 1;
-                    if core.tap.is_some() {
-                        core.tap_record(qps, &headers, payload, grh.as_ref());
+                    if !core.is_plain() {
+                        core.record_from_ring(qps, &headers, payload, grh.as_ref());
                     }
                     if !is_from(core, vf, &headers, grh.as_ref()) {
                         core.counters.rx_wrong_source += 1;
@@ -116,7 +118,12 @@ impl Engine {
                         packets: 1,
                         marked: false,
                     };
-                    schedule.touched.extend(deliver(core, qps, Sender::Process(vf, source), &rx));
+                    schedule.touched.extend(deliver(
+                        core,
+                        qps,
+                        Receiver::Named(Sender::Process(vf, source)),
+                        &rx,
+                    ));
                     Some(())
                 }
                 Ok(Incoming::Datagram { about, bytes }) => {
@@ -185,7 +192,12 @@ impl Engine {
                 packets: 1,
                 marked: false,
             };
-            let touched = deliver(&mut self.core, &mut self.qps, Sender::Own(packet.source), &rx);
+            let touched = deliver(
+                &mut self.core,
+                &mut self.qps,
+                Receiver::Named(Sender::Own(packet.source)),
+                &rx,
+            );
             if let Some(id) = touched {
                 self.transmit(id);
             }
@@ -204,7 +216,7 @@ impl Engine {
             // goes the short way needs no timer, and nobody sees when it came unless completions or
             // packets are stamped.
             core.is_behind = true;
-            if late_acks.want_time() || core.stamps || core.is_observed() {
+            if late_acks.want_time() || core.stamps || !core.is_plain() {
                 core.catch_up(clock);
             }
             deliver_train(core, qps, intake, clock, about, train, &mut schedule.touched);

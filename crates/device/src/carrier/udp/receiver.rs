@@ -213,31 +213,22 @@ impl Receiver {
     }
 
     /// Does what is due now and then: sockets that are not used are closed, the port is taken when
-    /// it is free, and it is found out whether the kernel gives us what is ours. `flush` sends what
-    /// waits.
-    pub(crate) fn upkeep(
-        &mut self,
-        queue: &mut UdpQueue,
-        now: Time,
-        waits: &Waits,
-        mut flush: impl FnMut(&mut Self, &mut UdpQueue),
-    ) {
+    /// it is free, and it is found out whether the kernel gives us what is ours.
+    pub(crate) fn upkeep(&mut self, queue: &mut UdpQueue, now: Time, waits: &Waits) {
         if queue.front().is_none()
             && let Some(link) = &mut self.link
         {
             queue.lines.sweep(now, link);
             self.intake.sources.sweep(now, link);
         }
-        if self.port.try_at().is_some_and(|at| at <= now)
-            && !self.take_port(queue, waits, &mut flush)
-        {
+        if self.port.try_at().is_some_and(|at| at <= now) && !self.take_port(queue, waits) {
             self.port.try_later(now);
         }
         if self.silence_until(queue).is_some_and(|at| at <= now) {
             self.port.silence_is_over(now);
             if !queue.is_deaf() {
                 self.intake.was_missteered();
-            } else if !self.take_port(queue, waits, &mut flush)
+            } else if !self.take_port(queue, waits)
                 && let Some(link) = &self.link
             {
                 link.plead();
@@ -248,6 +239,12 @@ impl Receiver {
             self.port.ask();
         }
         self.port.steer(self.link.as_ref());
+    }
+
+    /// Whether [`Receiver::upkeep`] would take the port if it is free, and nothing waits.
+    pub(crate) fn may_take_port(&self, queue: &UdpQueue, now: Time) -> bool {
+        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        queue.is_deaf() && (is_due(self.port.try_at()) || is_due(self.silence_until(queue)))
     }
 
     /// A process is gone that may have had the port, which the kernel takes away a little later.
@@ -266,17 +263,8 @@ impl Receiver {
 
     /// Takes the port if it was another user's and is free now. Not while a datagram waits that
     /// cannot be sent: its ICRC covers the port that it is to leave from.
-    fn take_port(
-        &mut self,
-        queue: &mut UdpQueue,
-        waits: &Waits,
-        flush: &mut impl FnMut(&mut Self, &mut UdpQueue),
-    ) -> bool {
-        if !queue.is_deaf() {
-            return false;
-        }
-        flush(self, queue);
-        if queue.front().is_some() {
+    fn take_port(&mut self, queue: &mut UdpQueue, waits: &Waits) -> bool {
+        if !queue.is_deaf() || queue.front().is_some() {
             return false;
         }
         let Some(link) = &mut self.link else { return false };

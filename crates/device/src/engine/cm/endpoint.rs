@@ -1,6 +1,5 @@
 //! One endpoint.
 
-use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -8,11 +7,9 @@ use ::cm::ListenId;
 use iba::{Psn, Qpn};
 use wire::cm::CommId;
 
-use super::CmService;
 use crate::cm::{Event, EventKind, Path, Sink, Spec, Timeouts};
 use crate::ids::CmId;
 use crate::random::random;
-use crate::refusal::{Result, refuse};
 
 /// What an endpoint is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,44 +67,5 @@ impl Endpoint {
     pub(super) fn tell(&self, id: CmId, kind: EventKind) {
         tracing::debug!(target: "peerdma::cm", id = id.handle(), ?kind, "event");
         self.sink.deliver(Event { id, cookie: self.cookie, kind });
-    }
-}
-
-impl CmService {
-    pub(super) fn get(&self, id: CmId) -> Result<&Endpoint> {
-        match self.endpoints.get(&id) {
-            Some(endpoint) => Ok(endpoint),
-            None => refuse!(NotFound, "there is no endpoint {}", id.handle()),
-        }
-    }
-
-    pub(super) fn get_mut(&mut self, id: CmId) -> Result<&mut Endpoint> {
-        match self.endpoints.get_mut(&id) {
-            Some(endpoint) => Ok(endpoint),
-            None => refuse!(NotFound, "there is no endpoint {}", id.handle()),
-        }
-    }
-
-    /// The connection of an endpoint.
-    pub(super) fn conn(&self, id: CmId, call: &str) -> Result<CommId> {
-        match self.get(id)?.role {
-            Role::Conn(conn) => Ok(conn),
-            role => refuse!(Invalid, "{call}: endpoint {} is no connection: {role:?}", id.handle()),
-        }
-    }
-
-    /// Adds an endpoint. Numbers come round only after all others.
-    pub(super) fn insert(&mut self, endpoint: Endpoint) -> Result<CmId> {
-        if self.endpoints.len() >= super::MAX_ENDPOINTS {
-            refuse!(NoMemory, "this process has {} endpoints", super::MAX_ENDPOINTS);
-        }
-        loop {
-            let id = CmId(self.next_id);
-            self.next_id = self.next_id.wrapping_add(1);
-            if let Entry::Vacant(free) = self.endpoints.entry(id) {
-                free.insert(endpoint);
-                return Ok(id);
-            }
-        }
     }
 }

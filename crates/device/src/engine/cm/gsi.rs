@@ -6,15 +6,14 @@
 //! process, which passes it on as it passes on other packets.
 
 use ::cm::{PortSpace, Route as CmRoute, Transmit};
-use iba::{Av, Gid, Qpn};
-use link::registry::Holder;
+use iba::{Av, Qpn};
 use transport::env::Rx;
 use wire::cm::{CmaHeader, CommId, Mad, Message};
 use wire::grh::Grh;
 use wire::mad::{GSI_QKEY, LEN};
 use wire::{Deth, Headers, Opcode, Operation, Position, Service};
 
-use super::{COMM_VF_SHIFT, CmService, ports};
+use super::service::{Arrived, MAX_UNSENT, Target};
 use crate::carrier::About;
 use crate::carrier::shm::record::Record;
 use crate::carrier::shm::{Forwarded, PushError};
@@ -24,46 +23,6 @@ use crate::payload::InPayload;
 
 /// Datagrams for QP 1 that wait to be looked at.
 const MAX_ARRIVED: usize = 2048;
-/// Datagrams that wait for a carrier, or for the answer who listens.
-const MAX_UNSENT: usize = 4096;
-/// Requests whose process is remembered, for messages that name neither service nor communication
-/// id.
-const MAX_REMEMBERED: usize = 1024;
-
-/// A datagram for QP 1.
-#[derive(Debug)]
-pub(crate) struct Arrived {
-    pub(super) from: ::cm::Peer,
-    pub(super) mad: Box<[u8; LEN]>,
-    /// As it came from the socket: it may be another process's.
-    pub(super) whole: Option<(About, Vec<u8>)>,
-}
-
-#[cfg(test)]
-impl Arrived {
-    /// One that a process of this host sent.
-    pub(super) fn local(from: ::cm::Peer, mad: Box<[u8; LEN]>) -> Self {
-        Self { from, mad, whole: None }
-    }
-}
-
-/// A request that was passed on: whose it is, and to whom it went.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Remembered {
-    from: Gid,
-    id: CommId,
-    vf: u16,
-}
-
-/// Where a datagram is to go on this host.
-pub(super) enum Target {
-    Vf(u16),
-    /// Nobody listens: we answer for the host.
-    Nobody,
-    /// It is being found out.
-    Asked,
-}
-
 impl Core {
     /// Takes a packet for QP 1. Of one that came from the socket, `whole` is the datagram.
     pub(crate) fn arrive_at_gsi(
@@ -92,59 +51,6 @@ impl Core {
         let from = ::cm::Peer { local: grh.dgid(), remote: grh.sgid(), via };
         let whole = whole.map(|(about, bytes)| (*about, bytes.to_vec()));
         self.gsi.push_back(Arrived { from, mad, whole });
-    }
-}
-
-impl CmService {
-    /// Which process of this host a message is for.
-    pub(super) fn target(
-        &mut self,
-        vf: u16,
-        from: Gid,
-        route: CmRoute,
-        id: Option<CommId>,
-    ) -> Target {
-        match route {
-            CmRoute::Comm(id) => Target::Vf((id >> COMM_VF_SHIFT) as u16),
-            CmRoute::Service(service, dst) => {
-                if self.cm.has_listener(service, dst) {
-                    return Target::Vf(vf);
-                }
-                let (Some(dst), Some(directory)) = (dst, &mut self.directory) else {
-                    return Target::Nobody;
-                };
-                let names = [ports::name_of(service, dst), ports::any_name(service, dst.is_ipv4())];
-                for name in names {
-                    match directory.lookup(&name) {
-                        Holder::Nobody => {}
-                        Holder::Asked => return Target::Asked,
-                        // We have the name and do not listen.
-                        Holder::Vf(own) if own == vf => return Target::Nobody,
-                        Holder::Vf(vf) => {
-                            self.remember(from, id, vf);
-                            return Target::Vf(vf);
-                        }
-                    }
-                }
-                Target::Nobody
-            }
-            CmRoute::Unknown => {
-                let known = |known: &&Remembered| known.from == from && Some(known.id) == id;
-                self.remembered
-                    .iter()
-                    .find(known)
-                    .map_or(Target::Nobody, |known| Target::Vf(known.vf))
-            }
-        }
-    }
-
-    fn remember(&mut self, from: Gid, id: Option<CommId>, vf: u16) {
-        let Some(id) = id else { return };
-        self.remembered.retain(|known| (known.from, known.id) != (from, id));
-        if self.remembered.len() >= MAX_REMEMBERED {
-            self.remembered.pop_front();
-        }
-        self.remembered.push_back(Remembered { from, id, vf });
     }
 }
 
@@ -184,7 +90,7 @@ impl Engine {
     }
 
     /// Acts on a datagram that is ours, whatever a fault plan has for it.
-    pub(super) fn handle_mad(&mut self, arrived: &Arrived) {
+    pub(crate) fn handle_mad(&mut self, arrived: &Arrived) {
         let (now, from) = (self.core.now, arrived.from);
         if let Err(ignored) = self.cm.cm.handle(now, from, &arrived.mad[..]) {
             self.core.counters.cm_ignored += 1;
@@ -211,12 +117,12 @@ impl Engine {
             }
             Target::Vf(_) | Target::Nobody => Some(arrived),
             Target::Asked => {
-                if self.cm.waiting.len() >= MAX_UNSENT {
+                if self.cm.mads.waiting.len() >= MAX_UNSENT {
                     // The oldest waits for somebody who does not answer.
-                    self.cm.waiting.pop_front();
+                    self.cm.mads.waiting.pop_front();
                     self.core.counters.dropped_packets += 1;
                 }
-                self.cm.waiting.push_back(arrived);
+                self.cm.mads.waiting.push_back(arrived);
                 None
             }
         }
@@ -225,8 +131,8 @@ impl Engine {
     /// Sends what the communication manager has to say, and what waited.
     pub(super) fn send_mads(&mut self) -> bool {
         let mut moved = false;
-        for _ in 0..self.cm.unsent.len() {
-            let Some(transmit) = self.cm.unsent.pop_front() else { break };
+        for _ in 0..self.cm.mads.unsent.len() {
+            let Some(transmit) = self.cm.mads.unsent.pop_front() else { break };
             moved |= self.send_mad(transmit);
         }
         while let Some(transmit) = self.cm.cm.poll_transmit() {
@@ -236,7 +142,7 @@ impl Engine {
     }
 
     /// Sends one datagram. False if it has to wait.
-    pub(super) fn send_mad(&mut self, mut transmit: Transmit) -> bool {
+    pub(crate) fn send_mad(&mut self, mut transmit: Transmit) -> bool {
         let peer = transmit.peer;
         let own = self.core.nic.vf;
         if self.core.is_port_down() {
@@ -283,9 +189,9 @@ impl Engine {
         }
         // An answer to one of our own, or a request for a listener of ours. What is refused for
         // want of one was never sent.
-        if self.core.tap.is_some() && matches!(target, Target::Vf(_)) {
+        if !self.core.is_plain() && matches!(target, Target::Vf(_)) {
             let (av, headers) = (self.gsi_av(&transmit), gsi_headers(self.cm.next_psn()));
-            self.core.tap_mad(&av, &headers, &transmit.mad[..]);
+            self.core.record_mad(&av, &headers, &transmit.mad[..]);
         }
         transmit.peer.via = Some(own);
         let from = ::cm::Peer { local: peer.remote, remote: peer.local, via: Some(own) };
@@ -311,8 +217,8 @@ impl Engine {
             .out
             .shm
             .push(vf, &record, |room| room.copy_from(&transmit.mad[..]).map_err(|_| ()));
-        if pushed.is_ok() && self.core.tap.is_some() {
-            self.core.tap_mad(&av, &headers, &transmit.mad[..]);
+        if pushed.is_ok() && !self.core.is_plain() {
+            self.core.record_mad(&av, &headers, &transmit.mad[..]);
         }
         pushed.map(|_| ())
     }
@@ -354,13 +260,4 @@ fn gsi_headers(psn: iba::Psn) -> Headers {
     let mut headers = Headers::new(opcode.expect("datagrams are sent"), Qpn::GSI, psn);
     headers.deth = Some(Deth { qkey: GSI_QKEY, src_qp: Qpn::GSI });
     headers
-}
-
-impl CmService {
-    /// Keeps a datagram until it can be sent; without room it is lost, as datagrams may be.
-    fn keep_unsent(&mut self, transmit: Transmit) {
-        if self.unsent.len() < MAX_UNSENT {
-            self.unsent.push_back(transmit);
-        }
-    }
 }

@@ -172,7 +172,7 @@ fn live(sides: &mut [&mut Side], active: usize, passive: usize, to: SocketAddr) 
 fn assert_clean(side: &mut Side, listeners: usize) {
     let cm = &side.engine.cm;
     assert_eq!(cm.endpoints.len(), listeners);
-    assert!(cm.cm.is_empty() && cm.by_conn.is_empty() && cm.unsent.is_empty());
+    assert!(cm.cm.is_empty() && cm.by_conn.is_empty() && cm.mads.unsent.is_empty());
     assert!(side.engine.core.gsi.is_empty() && side.queue.pop().is_none());
 }
 

@@ -5,13 +5,12 @@
 //! takes longer than a call to listen; here it is often there first. So a request without a
 //! listener is refused only if there is still none a moment later.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use ::cm::{Peer, Route, Transmit};
-use iba::Time;
 
-use super::gsi::{Arrived, Target, route_of};
+use super::gsi::route_of;
+use super::service::{Arrived, Target};
 use crate::engine::Engine;
 
 /// How long a request waits for a listener: longer than a busy machine keeps a program from its
@@ -22,31 +21,13 @@ const LOOK: Duration = Duration::from_millis(10);
 /// How many may wait. Those beyond are refused at once.
 const MAX: usize = 64;
 
-/// The requests that wait.
-#[derive(Debug, Default)]
-pub(super) struct Unheard {
-    /// Until when.
-    waiting: VecDeque<(Time, Arrived)>,
-    look_at: Option<Time>,
-}
-
-impl Unheard {
-    pub(super) fn look_at(&self) -> Option<Time> {
-        self.look_at
-    }
-
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
-    }
-}
-
 impl Engine {
     /// Keeps a request that no listener of this process takes. Gives back what is none.
     pub(super) fn wait_for_listener(&mut self, arrived: Arrived) -> Option<Arrived> {
         let Some((Route::Service(service, dst), _)) = route_of(&arrived.mad) else {
             return Some(arrived);
         };
-        let unheard = &mut self.cm.unheard;
+        let unheard = &mut self.cm.mads.unheard;
         if self.cm.cm.has_listener(service, dst) || unheard.waiting.len() >= MAX {
             return Some(arrived);
         }
@@ -59,11 +40,11 @@ impl Engine {
     /// Looks whether somebody listens by now, and refuses those who waited long enough.
     pub(super) fn look_for_listeners(&mut self) {
         let now = self.core.now;
-        if self.cm.unheard.look_at.is_none_or(|at| at > now) {
+        if self.cm.mads.unheard.look_at.is_none_or(|at| at > now) {
             return;
         }
-        for _ in 0..self.cm.unheard.waiting.len() {
-            let Some((until, arrived)) = self.cm.unheard.waiting.pop_front() else { break };
+        for _ in 0..self.cm.mads.unheard.waiting.len() {
+            let Some((until, arrived)) = self.cm.mads.unheard.waiting.pop_front() else { break };
             let Some((Route::Service(service, dst), Some(id))) = route_of(&arrived.mad) else {
                 continue;
             };
@@ -75,7 +56,7 @@ impl Engine {
             let own = self.core.nic.vf;
             let from = arrived.from;
             if arrived.whole.is_some() || from.via != Some(own) {
-                self.cm.unheard.waiting.push_back((until, arrived));
+                self.cm.mads.unheard.waiting.push_back((until, arrived));
                 continue;
             }
             // A request of ours, for another process of this host.
@@ -88,10 +69,10 @@ impl Engine {
                     let peer = Peer { local: from.remote, remote: from.local, via: None };
                     self.send_mad(Transmit { peer, route, conn: Some(id), mad: arrived.mad });
                 }
-                _ => self.cm.unheard.waiting.push_back((until, arrived)),
+                _ => self.cm.mads.unheard.waiting.push_back((until, arrived)),
             }
         }
-        let unheard = &mut self.cm.unheard;
+        let unheard = &mut self.cm.mads.unheard;
         unheard.look_at = (!unheard.waiting.is_empty()).then(|| now + LOOK);
     }
 }

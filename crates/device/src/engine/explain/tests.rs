@@ -1,4 +1,4 @@
-use crate::engine::core::Nic;
+use crate::port::Nic;
 use std::net::IpAddr;
 use std::time::Duration;
 

@@ -1,10 +1,14 @@
-use std::time::Instant;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
-use iba::{QpType, RKey, SendFlags, WcStatus, WrOpcode};
+use fault::Plan;
+use iba::{QpType, Qpn, RKey, SendFlags, WcStatus, WrOpcode};
 use smallvec::SmallVec;
 use transport::wr::{Data, SendWr};
 
 use super::*;
+use crate::observe::Observers;
+use crate::observe::plan::Injected;
 use crate::rig::{self, Objects, post, run, send, to_rts};
 
 const MS: Duration = Duration::from_millis(1);
@@ -33,7 +37,8 @@ impl Planned {
         let text = plan(from.map(|(_, qpn)| qpn));
         let plan = Plan::parse(&text).expect("a plan");
         let now = engine.clock.now();
-        engine.core.injected = Injected::new(&plan, Path::new("test.toml"), &nic.config, now);
+        let plan = Injected::new(&plan, Path::new("test.toml"), &nic.config, now);
+        engine.core.observers = Some(Box::new(Observers { tap: None, plan }));
         for ((one, one_qpn), (other, other_qpn)) in from.into_iter().zip(to) {
             to_rts(&mut engine, one, QpType::Rc, &nic, other_qpn);
             to_rts(&mut engine, other, QpType::Rc, &nic, one_qpn);
@@ -70,7 +75,7 @@ impl Planned {
 
     /// What fired, rule by rule.
     fn said(&self) -> Vec<String> {
-        let injected = self.engine.core.injected.as_ref().expect("there is a plan");
+        let injected = self.engine.core.known_plan().expect("there is a plan");
         injected.injector.report().map(ToString::to_string).collect()
     }
 }
@@ -138,7 +143,7 @@ fn a_region_that_is_revoked_late_serves_what_comes_before() {
     }
     assert!(planned.said()[0].contains("fired once (1 still to come)"), "{:?}", planned.said());
     let at = planned.engine.core.now + 10 * MS;
-    let due = planned.engine.core.injected.as_ref().and_then(|injected| injected.deadline());
+    let due = planned.engine.core.observers_deadline();
     assert_eq!(due, Some(at), "the device wakes up for it");
 
     planned.pass(10 * MS - Duration::from_nanos(1));

@@ -7,25 +7,16 @@ use umem::Foreign;
 use wire::Headers;
 use wire::grh::Grh;
 
-use super::core::Core;
-use super::env::QpEnv;
-use super::tap::{Ends, Note};
 use crate::carrier::About;
+use crate::engine::core::Core;
+use crate::engine::env::QpEnv;
+use crate::observe::tap::{Ends, Note};
 use crate::qp::QpTable;
 
 /// The hop limit of packets that name none.
 const HOPS: u8 = 64;
 
 impl Core {
-    /// Writes what was recorded.
-    #[cold]
-    pub(crate) fn flush_tap(&mut self) {
-        let now = self.now;
-        if !self.tap.as_mut().is_none_or(|tap| tap.flush(now)) {
-            self.tap = None;
-        }
-    }
-
     fn ends(&self, av: &Av) -> Ends {
         let src = self.nic.port.gids.get(usize::from(av.sgid_index)).copied().unwrap_or_default();
         let hop_limit = if av.hop_limit == 0 { HOPS } else { av.hop_limit };
@@ -34,7 +25,7 @@ impl Core {
 
     /// A record came out of a ring.
     #[cold]
-    pub(crate) fn tap_record(
+    pub(crate) fn record_from_ring(
         &mut self,
         qps: &mut QpTable,
         headers: &Headers,
@@ -49,7 +40,7 @@ impl Core {
         }
         let mtu = entry.map_or(self.nic.port.active_mtu(), |entry| entry.context.path_mtu);
         let (now, note) = (self.now, self.note_in(headers));
-        let Some(tap) = &mut self.tap else { return };
+        let Some(tap) = self.tap() else { return };
         let mut bytes = tap.payload(payload.len());
         // A capture shows zeros for what cannot be read.
         if payload.copy_to(&mut bytes).is_err() {
@@ -60,9 +51,9 @@ impl Core {
 
     /// A datagram of QP 1 went to a process of this host, or stays here.
     #[cold]
-    pub(crate) fn tap_mad(&mut self, av: &Av, headers: &Headers, mad: &[u8]) {
+    pub(crate) fn record_mad(&mut self, av: &Av, headers: &Headers, mad: &[u8]) {
         let (now, ends, mtu) = (self.now, self.ends(av), self.nic.port.active_mtu());
-        let Some(tap) = &mut self.tap else { return };
+        let Some(tap) = self.tap() else { return };
         let mut bytes = tap.payload(mad.len());
         bytes.copy_from_slice(mad);
         let note = Note { qpn: Some(Qpn::GSI), ..Note::default() };
@@ -71,13 +62,13 @@ impl Core {
 
     /// A datagram came in, good or not.
     #[cold]
-    pub(crate) fn tap_datagram(&mut self, about: &About, id: u16, bytes: &[u8]) {
+    pub(crate) fn record_datagram(&mut self, about: &About, id: u16, bytes: &[u8]) {
         let About { src, dst, traffic_class, hop_limit } = *about;
         let ends = Ends { src: src.ip().into(), dst: dst.ip().into(), traffic_class, hop_limit };
         let note = Headers::parse_prefix(bytes)
             .map_or_else(|_| Note::default(), |(headers, _)| self.note_in(&headers));
         let now = self.now;
-        if let Some(tap) = &mut self.tap {
+        if let Some(tap) = self.tap() {
             tap.received(now, &ends, src.port(), id, bytes, note);
         }
     }
@@ -93,7 +84,7 @@ impl Core {
 impl QpEnv<'_, '_> {
     /// A packet of this QP was sent, or stands in line for the socket.
     #[cold]
-    pub(crate) fn tap_sent(&mut self, to: To<'_>, headers: &Headers, source: &Source<'_>) {
+    pub(crate) fn record_sent(&mut self, to: To<'_>, headers: &Headers, source: &Source<'_>) {
         let (av, route) = match to {
             To::Peer => (self.context.av, self.context.route),
             To::Av(av) => (*av, self.core.route(av, headers.bth.dest_qp)),
@@ -108,16 +99,16 @@ impl QpEnv<'_, '_> {
         let note = Note { qpn: Some(self.context.qpn), wr_id, region };
         let now = self.core.now;
         if route.is_udp() {
-            if let Some(tap) = &mut self.core.tap {
+            if let Some(tap) = self.core.tap() {
                 tap.queued(headers, note);
             }
             return;
         }
         let (ends, mtu) = (self.core.ends(&av), self.context.path_mtu);
         let length = source.len() as usize;
-        let Some(mut bytes) = self.core.tap.as_mut().map(|tap| tap.payload(length)) else { return };
+        let Some(mut bytes) = self.core.tap().map(|tap| tap.payload(length)) else { return };
         self.gather(source, &mut bytes);
-        if let Some(tap) = &mut self.core.tap
+        if let Some(tap) = self.core.tap()
             && !route.is_none()
         {
             tap.memory(now, Direction::Outbound, (ends, mtu), headers, bytes, note);

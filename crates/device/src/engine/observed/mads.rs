@@ -9,38 +9,22 @@ use fault::{Packet, Verdict, Way};
 use iba::{Psn, Qpn};
 use wire::{Opcode, Operation, Position, Service};
 
-use super::gsi::Arrived;
+use super::faults::spoil;
+use crate::engine::Arrived;
 use crate::engine::Engine;
 use crate::engine::core::Core;
-use crate::engine::injected::spoil;
-
-/// A datagram of QP 1 that is held back.
-#[derive(Debug)]
-pub(crate) enum HeldMad {
-    Out(Transmit),
-    In(Arrived),
-}
-
-impl HeldMad {
-    /// Which way it goes.
-    pub(crate) const fn way(&self) -> Way {
-        match self {
-            Self::Out(_) => Way::Out,
-            Self::In(_) => Way::In,
-        }
-    }
-}
+use crate::observe::plan::HeldMad;
 
 impl Core {
     /// What the plan has for a datagram of QP 1.
     fn judge_mad(&mut self, way: Way) -> Verdict {
         let now = self.now;
         let opcode = Opcode::new(Service::Ud, Operation::Send, Position::Only);
-        let (Some(injected), Some(opcode)) = (&mut self.injected, opcode) else {
+        let (Some(plan), Some(opcode)) = (self.plan(), opcode) else {
             return Verdict::Pass;
         };
         let packet = Packet { way, opcode, qp: 0, qpn: Qpn::GSI, psn: Psn::new(0) };
-        let verdict = injected.judge(now, &packet);
+        let verdict = plan.judge(now, &packet);
         self.counters.injected_faults += u64::from(verdict != Verdict::Pass);
         verdict
     }
@@ -49,8 +33,8 @@ impl Core {
     /// are held.
     fn hold_mad(&mut self, verdict: Verdict, mad: HeldMad) -> Option<HeldMad> {
         let now = self.now;
-        match &mut self.injected {
-            Some(injected) => injected.hold_mad(now, verdict, mad),
+        match self.plan() {
+            Some(plan) => plan.hold_mad(now, verdict, mad),
             None => Some(mad),
         }
     }
@@ -58,16 +42,16 @@ impl Core {
     /// A datagram passed: those that it was to overtake may go.
     fn overtake_mads(&mut self, way: Way) {
         let now = self.now;
-        if let Some(injected) = &mut self.injected {
-            injected.overtake_mads(now, way);
+        if let Some(plan) = self.plan() {
+            plan.overtake_mads(now, way);
         }
     }
 }
 
 impl Engine {
     /// Sends what the communication manager hands over. False if it has to wait.
-    pub(super) fn emit_mad(&mut self, mut transmit: Transmit) -> bool {
-        if self.core.injected.is_none() {
+    pub(crate) fn emit_mad(&mut self, mut transmit: Transmit) -> bool {
+        if !self.core.has_plan() {
             return self.send_mad(transmit);
         }
         let verdict = self.core.judge_mad(Way::Out);
@@ -89,8 +73,8 @@ impl Engine {
     }
 
     /// Acts on a datagram that is ours.
-    pub(super) fn take_mad(&mut self, mut arrived: Arrived) {
-        if self.core.injected.is_none() {
+    pub(crate) fn take_mad(&mut self, mut arrived: Arrived) {
+        if !self.core.has_plan() {
             return self.handle_mad(&arrived);
         }
         let verdict = self.core.judge_mad(Way::In);

@@ -1,0 +1,144 @@
+//! What small messages and their acknowledgements are in a ring and in a datagram, without headers
+//! in between (`transport::Short`): they are written as words, and recognised by comparing them with
+//! what would have been written. A record is the same whichever way it goes at either end, and so is
+//! a datagram.
+
+use iba::Qpn;
+use transport::Short;
+use umem::Foreign;
+use wire::aeth::RawAeth;
+use wire::bth::RawBth;
+use wire::{Aeth, Bth, Opcode, Syndrome};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::carrier::shm::record::{FIXED, PACKET};
+
+/// What stands before the payload of a record: the fixed part and a BTH.
+const SEND: usize = FIXED + wire::bth::LEN;
+/// The same of an acknowledgement.
+const ACK: usize = SEND + wire::aeth::LEN;
+/// Bytes of the longest headers of a packet.
+const HEADERS: usize = wire::bth::LEN + wire::aeth::LEN;
+
+/// What stands before the payload of a record that goes the short way, in words of the machine:
+/// what was just stored in small pieces cannot be read in large ones before those stores are done,
+/// and they stand behind one to a line of the peer's.
+pub(crate) struct Prefix {
+    words: [u32; ACK / 4],
+    length: usize,
+}
+
+impl Prefix {
+    /// Of a packet from one QP to another.
+    #[inline]
+    pub(crate) fn new(packet: Short, source: Qpn, dest: Qpn, length: u32) -> Self {
+        let ([first, second, third, aeth], size) = headers(packet, dest, length);
+        let fixed = u32::from_ne_bytes([PACKET, 0, size as u8, 0]);
+        let words = [fixed, length, source.value(), first, second, third, aeth];
+        Self { words, length: FIXED + size }
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.words.as_bytes()[..self.length]
+    }
+
+    /// Whether a record begins like this.
+    #[inline]
+    fn begins(&self, bytes: &[u8; ACK]) -> bool {
+        // What a SEND has behind it is payload.
+        let mask = if self.length == SEND { 0 } else { u32::MAX };
+        let differs = |at: usize| word(bytes, 4 * at) ^ self.words[at];
+        let before = (0..SEND / 4).fold(0, |before, at| before | differs(at));
+        before | differs(SEND / 4) & mask == 0
+    }
+}
+
+/// The headers of a packet, in words of the machine, and how many bytes they are.
+#[inline]
+pub(crate) fn headers(packet: Short, dest: Qpn, length: u32) -> ([u32; HEADERS / 4], usize) {
+    let (bth, aeth, size) = match packet {
+        Short::Send { psn, se } => {
+            let pad = wire::bth::pad_for(length as usize);
+            let bth = Bth { se, ackreq: true, pad, ..Bth::new(Opcode::RcSendOnly, dest, psn) };
+            (bth, 0, wire::bth::LEN)
+        }
+        Short::Ack { psn, msn } => {
+            let aeth = Aeth { syndrome: Syndrome::ACK, msn }.to_raw();
+            (Bth::new(Opcode::RcAck, dest, psn), word(aeth.as_bytes(), 0), HEADERS)
+        }
+    };
+    let bth = bth.to_raw();
+    let bth = bth.as_bytes();
+    ([word(bth, 0), word(bth, 4), word(bth, 8), aeth], size)
+}
+
+#[inline]
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+/// A record that may go the short way.
+pub(crate) struct Arrived<'a> {
+    pub(crate) packet: Short,
+    pub(crate) source: Qpn,
+    pub(crate) dest: Qpn,
+    pub(crate) payload: Foreign<'a>,
+}
+
+/// Looks whether a record is one that goes the short way. What stands before the payload is read
+/// once.
+#[inline]
+pub(crate) fn read(record: Foreign<'_>) -> Option<Arrived<'_>> {
+    let mut bytes = [0; ACK];
+    let have = record.len().min(ACK);
+    record.slice(0, have)?.copy_to(&mut bytes[..have]).ok()?;
+    let bth = RawBth::ref_from_bytes(&bytes[FIXED..SEND]).ok()?;
+    let psn = bth.psn();
+    let packet = match bth.opcode() {
+        Opcode::RcSendOnly => Short::Send { psn, se: bth.se() },
+        Opcode::RcAck => {
+            let aeth = RawAeth::ref_from_bytes(&bytes[SEND..]).ok()?;
+            Short::Ack { psn, msn: aeth.msn() }
+        }
+        _ => return None,
+    };
+    let (length, source) = (word(&bytes, 4), Qpn::new(word(&bytes, 8)));
+    let dest = bth.dest_qp();
+    let expected = Prefix::new(packet, source, dest, length);
+    let start = expected.length;
+    if have < start || !expected.begins(&bytes) {
+        return None;
+    }
+    let payload = record.slice(start, length as usize)?;
+    Some(Arrived { packet, source, dest, payload })
+}
+
+/// The packet that a datagram without its ICRC is, to whom it is, and where its payload lies, if it
+/// goes the short way.
+#[inline]
+pub(crate) fn read_datagram(datagram: &[u8]) -> Option<(Short, Qpn, &[u8])> {
+    let (bth, rest) = RawBth::ref_from_prefix(datagram).ok()?;
+    let psn = bth.psn();
+    let (packet, payload) = match bth.opcode() {
+        Opcode::RcSendOnly if rest.len().is_multiple_of(4) => {
+            let length = rest.len().checked_sub(bth.pad().into())?;
+            (Short::Send { psn, se: bth.se() }, &rest[..length])
+        }
+        Opcode::RcAck => {
+            let aeth = RawAeth::ref_from_bytes(rest).ok()?;
+            (Short::Ack { psn, msn: aeth.msn() }, &rest[..0])
+        }
+        _ => return None,
+    };
+    let dest = bth.dest_qp();
+    let (expected, size) = headers(packet, dest, payload.len() as u32);
+    // Word by word: a call that compares costs more.
+    let (words, _) = datagram.get(..size)?.as_chunks();
+    let differs = |(word, expected): (&[u8; 4], &u32)| u32::from_ne_bytes(*word) ^ expected;
+    let difference = words.iter().zip(&expected).map(differs).fold(0, |all, one| all | one);
+    (difference == 0).then_some((packet, dest, payload))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,60 @@
+//! Both codecs against what the long way writes.
+
+mod datagram;
+
+use iba::{Msn, Psn};
+use transport::Skipped;
+use umem::HostBuf;
+
+use super::*;
+use crate::carrier::shm::record::{Record, prefix_of};
+
+const SOURCE: Qpn = Qpn::new(0x4011);
+const DEST: Qpn = Qpn::new(0x8012);
+
+fn packets() -> [(Short, u32); 4] {
+    let psn = Psn::new(0xab_cdef);
+    [
+        (Short::Send { psn, se: false }, 8),
+        (Short::Send { psn, se: true }, 3),
+        (Short::Send { psn, se: false }, 0),
+        (Short::Ack { psn, msn: Msn::new(0x12_3456) }, 0),
+    ]
+}
+
+#[test]
+fn a_record_is_the_same_whichever_way_its_packet_goes() {
+    for (packet, length) in packets() {
+        let headers = packet.headers(DEST, length);
+        let (skipped, grh) = (Skipped::default(), None);
+        let record = Record { headers: &headers, length, skipped, grh, source: SOURCE };
+        assert_eq!(Prefix::new(packet, SOURCE, DEST, length).bytes(), prefix_of(&record));
+    }
+}
+
+#[test]
+fn a_record_with_anything_else_in_it_goes_the_long_way() {
+    let memory = HostBuf::anonymous(64).expect("a line");
+    for (packet, length) in packets() {
+        let prefix = Prefix::new(packet, SOURCE, DEST, length);
+        let size = prefix.length + length as usize;
+        let room = memory.foreign().slice(0, size).expect("it fits a line");
+        room.slice(0, prefix.length).expect("the start").copy_from(prefix.bytes()).expect("there");
+        let arrived = read(room).expect("it is one");
+        assert_eq!((arrived.packet, arrived.source, arrived.dest), (packet, SOURCE, DEST));
+        assert_eq!(arrived.payload.len(), length as usize);
+        assert!(read(room.slice(0, size - 1).expect("inside")).is_none(), "it ends too soon");
+
+        // What may differ: numbers, and whether the receiver is to raise an event.
+        let may_differ = |at: usize| matches!(at, 4..=11 | 17..=19 | 21..=23 | 25..=27);
+        for at in (0..prefix.length).filter(|at| !may_differ(*at)) {
+            for bit in 0..8 {
+                let mut bytes = prefix.bytes().to_vec();
+                bytes[at] ^= 1 << bit;
+                let is_se = at == 13 && bit == 7 && matches!(packet, Short::Send { .. });
+                room.slice(0, prefix.length).expect("the start").copy_from(&bytes).expect("there");
+                assert_eq!(read(room).is_some(), is_se, "{packet:?}, byte {at}, bit {bit}");
+            }
+        }
+    }
+}

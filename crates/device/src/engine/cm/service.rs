@@ -1,0 +1,284 @@
+//! What connection management keeps: endpoints, ports, connections, and datagrams that wait.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+
+use ::cm::{Cm, ListenId, Local, Route as CmRoute, Transmit};
+use iba::{Gid, PKey, Psn, Time};
+use link::registry::{Directory, Holder, VF_COUNT};
+use wire::cm::CommId;
+use wire::mad::LEN;
+
+use super::endpoint::{Endpoint, Role};
+use super::ports::{self, Ports};
+use crate::carrier::About;
+use crate::cm::EventKind;
+use crate::ids::CmId;
+use crate::port::Nic;
+use crate::random::random;
+use crate::refusal::{Result, refuse};
+use crate::waits::Waits;
+
+/// Communication ids are 10 bits of VF and 22 bits that count.
+pub(super) const COMM_VF_SHIFT: u8 = 22;
+const _: () = assert!(VF_COUNT as u32 == 1 << (32 - COMM_VF_SHIFT as u32));
+
+/// How long we take to acknowledge a packet: `4.096 us * 2^code`, as the kernel's rxe says of
+/// itself.
+const ACK_DELAY: u8 = 15;
+/// Endpoints of one process: as many QPs as its numbers allow, with listeners.
+const MAX_ENDPOINTS: usize = 1 << 16;
+/// Datagrams that wait for a carrier, or for the answer who listens.
+pub(super) const MAX_UNSENT: usize = 4096;
+/// Requests whose process is remembered, for messages that name neither service nor communication
+/// id.
+const MAX_REMEMBERED: usize = 1024;
+
+/// A datagram for QP 1.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(super) from: ::cm::Peer,
+    pub(crate) mad: Box<[u8; LEN]>,
+    /// As it came from the socket: it may be another process's.
+    pub(super) whole: Option<(About, Vec<u8>)>,
+}
+
+#[cfg(test)]
+impl Arrived {
+    /// One that a process of this host sent.
+    pub(super) fn local(from: ::cm::Peer, mad: Box<[u8; LEN]>) -> Self {
+        Self { from, mad, whole: None }
+    }
+}
+
+/// A request that was passed on: whose it is, and to whom it went.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Remembered {
+    from: Gid,
+    id: CommId,
+    vf: u16,
+}
+
+/// Where a datagram is to go on this host.
+pub(super) enum Target {
+    Vf(u16),
+    /// Nobody listens: we answer for the host.
+    Nobody,
+    /// It is being found out.
+    Asked,
+}
+
+/// The requests that wait.
+#[derive(Debug, Default)]
+pub(super) struct Unheard {
+    /// Until when.
+    pub(super) waiting: VecDeque<(Time, Arrived)>,
+    pub(super) look_at: Option<Time>,
+}
+
+impl Unheard {
+    pub(super) fn look_at(&self) -> Option<Time> {
+        self.look_at
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// What connection management has in an engine.
+#[derive(Debug)]
+pub(crate) struct CmService {
+    pub(super) cm: Cm,
+    /// `None` where there are no descriptors left, and in the child of a fork.
+    pub(crate) directory: Option<Directory>,
+    pub(super) ports: Ports,
+    pub(super) endpoints: BTreeMap<CmId, Endpoint>,
+    pub(super) next_id: u32,
+    pub(super) by_conn: BTreeMap<CommId, CmId>,
+    pub(super) by_listener: BTreeMap<ListenId, CmId>,
+    pub(super) mads: Mads,
+    /// Processes of this host that went away just now.
+    pub(crate) lost: Vec<u16>,
+}
+
+/// Datagrams of QP 1 that wait, and where others went.
+#[derive(Debug)]
+pub(super) struct Mads {
+    /// Those that wait for room, or for the answer who listens.
+    pub(super) unsent: VecDeque<Transmit>,
+    /// Those of the wire that wait for that answer.
+    pub(super) waiting: VecDeque<Arrived>,
+    pub(super) unheard: Unheard,
+    remembered: VecDeque<Remembered>,
+    psn: Psn,
+}
+
+impl CmService {
+    pub(crate) fn new(nic: &Nic, waits: &Waits) -> Self {
+        let random = random();
+        let local = Local {
+            ca_guid: nic.attr.node_guid,
+            ack_delay: ACK_DELAY,
+            pkey: PKey::DEFAULT,
+            prefix: u32::from(nic.vf) << COMM_VF_SHIFT,
+            index_bits: COMM_VF_SHIFT,
+            // A peer may still know connections of a process that had our VF.
+            start: random as u32,
+        };
+        let directory = Directory::new(&nic.config.name, nic.vf);
+        let directory = directory
+            .inspect_err(|error| tracing::warn!(target: "peerdma::cm", "no ports: {error}"))
+            .inspect(|directory| waits.add_always(directory))
+            .ok();
+        Self {
+            cm: Cm::new(local),
+            directory,
+            ports: Ports::default(),
+            endpoints: BTreeMap::new(),
+            next_id: 0,
+            by_conn: BTreeMap::new(),
+            by_listener: BTreeMap::new(),
+            lost: Vec::new(),
+            mads: Mads {
+                unsent: VecDeque::new(),
+                waiting: VecDeque::new(),
+                unheard: Unheard::default(),
+                remembered: VecDeque::new(),
+                psn: Psn::new((random >> 32) as u32),
+            },
+        }
+    }
+
+    pub(super) fn next_psn(&mut self) -> Psn {
+        let psn = self.mads.psn;
+        self.mads.psn = Psn::new(psn.value().wrapping_add(1));
+        psn
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.cm.poll_timeout().into_iter().chain(self.mads.unheard.look_at()).min()
+    }
+
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.mads.unsent.is_empty()
+    }
+
+    /// The device failed: every endpoint is told, and its ports are free.
+    pub(crate) fn fail(&mut self) {
+        for (id, endpoint) in &mut self.endpoints {
+            endpoint.role = Role::Over;
+            endpoint.tell(*id, EventKind::DeviceRemoval);
+        }
+        self.directory = None;
+        self.mads.unsent.clear();
+        self.mads.waiting.clear();
+        self.mads.unheard.clear();
+    }
+
+    /// Gives up, in the child of a fork, what is the parent's. Nothing is reported.
+    pub(crate) fn abandon_in_child(&mut self) {
+        if let Some(directory) = self.directory.take() {
+            directory.abandon_in_child();
+        }
+        self.mads.unsent.clear();
+        self.mads.waiting.clear();
+        self.mads.unheard.clear();
+    }
+
+    pub(super) fn get(&self, id: CmId) -> Result<&Endpoint> {
+        match self.endpoints.get(&id) {
+            Some(endpoint) => Ok(endpoint),
+            None => refuse!(NotFound, "there is no endpoint {}", id.handle()),
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, id: CmId) -> Result<&mut Endpoint> {
+        match self.endpoints.get_mut(&id) {
+            Some(endpoint) => Ok(endpoint),
+            None => refuse!(NotFound, "there is no endpoint {}", id.handle()),
+        }
+    }
+
+    /// The connection of an endpoint.
+    pub(super) fn conn(&self, id: CmId, call: &str) -> Result<CommId> {
+        match self.get(id)?.role {
+            Role::Conn(conn) => Ok(conn),
+            role => refuse!(Invalid, "{call}: endpoint {} is no connection: {role:?}", id.handle()),
+        }
+    }
+
+    /// Adds an endpoint. Numbers come round only after all others.
+    pub(super) fn insert(&mut self, endpoint: Endpoint) -> Result<CmId> {
+        if self.endpoints.len() >= MAX_ENDPOINTS {
+            refuse!(NoMemory, "this process has {} endpoints", MAX_ENDPOINTS);
+        }
+        loop {
+            let id = CmId(self.next_id);
+            self.next_id = self.next_id.wrapping_add(1);
+            if let Entry::Vacant(free) = self.endpoints.entry(id) {
+                free.insert(endpoint);
+                return Ok(id);
+            }
+        }
+    }
+
+    /// Which process of this host a message is for.
+    pub(super) fn target(
+        &mut self,
+        vf: u16,
+        from: Gid,
+        route: CmRoute,
+        id: Option<CommId>,
+    ) -> Target {
+        match route {
+            CmRoute::Comm(id) => Target::Vf((id >> COMM_VF_SHIFT) as u16),
+            CmRoute::Service(service, dst) => {
+                if self.cm.has_listener(service, dst) {
+                    return Target::Vf(vf);
+                }
+                let (Some(dst), Some(directory)) = (dst, &mut self.directory) else {
+                    return Target::Nobody;
+                };
+                let names = [ports::name_of(service, dst), ports::any_name(service, dst.is_ipv4())];
+                for name in names {
+                    match directory.lookup(&name) {
+                        Holder::Nobody => {}
+                        Holder::Asked => return Target::Asked,
+                        // We have the name and do not listen.
+                        Holder::Vf(own) if own == vf => return Target::Nobody,
+                        Holder::Vf(vf) => {
+                            self.remember(from, id, vf);
+                            return Target::Vf(vf);
+                        }
+                    }
+                }
+                Target::Nobody
+            }
+            CmRoute::Unknown => {
+                let known = |known: &&Remembered| known.from == from && Some(known.id) == id;
+                self.mads
+                    .remembered
+                    .iter()
+                    .find(known)
+                    .map_or(Target::Nobody, |known| Target::Vf(known.vf))
+            }
+        }
+    }
+
+    fn remember(&mut self, from: Gid, id: Option<CommId>, vf: u16) {
+        let Some(id) = id else { return };
+        self.mads.remembered.retain(|known| (known.from, known.id) != (from, id));
+        if self.mads.remembered.len() >= MAX_REMEMBERED {
+            self.mads.remembered.pop_front();
+        }
+        self.mads.remembered.push_back(Remembered { from, id, vf });
+    }
+
+    /// Keeps a datagram until it can be sent; without room it is lost, as datagrams may be.
+    pub(super) fn keep_unsent(&mut self, transmit: Transmit) {
+        if self.mads.unsent.len() < MAX_UNSENT {
+            self.mads.unsent.push_back(transmit);
+        }
+    }
+}

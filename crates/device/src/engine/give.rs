@@ -1,0 +1,82 @@
+//! A packet is given to its QP.
+
+use iba::Qpn;
+use transport::env::Rx;
+
+use super::core::Core;
+use super::env::QpEnv;
+use crate::ids::QpId;
+use crate::payload::InPayload;
+use crate::qp::QpTable;
+use crate::receiver::{Receiver, Sender};
+
+impl Receiver {
+    /// Gives it a packet. Says which QP may have an answer now.
+    #[inline]
+    pub(super) fn give(
+        self,
+        core: &mut Core,
+        qps: &mut QpTable,
+        rx: &Rx<'_, InPayload<'_>>,
+    ) -> Option<QpId> {
+        match self {
+            Self::Named(sender) => give_to_named(core, qps, sender, rx),
+            Self::Member(id) => {
+                give_to_member(core, qps, id, rx);
+                Some(id)
+            }
+        }
+    }
+}
+
+/// Gives a packet to the QP it names, if that QP is connected to where it came from.
+#[inline]
+fn give_to_named(
+    core: &mut Core,
+    qps: &mut QpTable,
+    sender: Sender,
+    rx: &Rx<'_, InPayload<'_>>,
+) -> Option<QpId> {
+    let dest = rx.headers.bth.dest_qp;
+    if dest == Qpn::GSI {
+        let via = match sender {
+            Sender::Own(_) => Some(core.nic.vf),
+            Sender::Process(vf, _) => Some(vf),
+            Sender::Host(_) => None,
+        };
+        core.arrive_at_gsi(rx, via, None);
+        return None;
+    }
+    let Some(entry) = qps.by_number(dest) else {
+        core.counters.rx_unknown_qpn += 1;
+        tracing::debug!(target: "peerdma::drop", qpn = %dest, ?sender, "no such QP");
+        return None;
+    };
+    let context = &entry.context;
+    let from_peer = !context.qp_type.is_connected()
+        || match sender {
+            Sender::Own(qpn) => context.route.is_loopback() && qpn == context.dest_qpn,
+            Sender::Process(vf, qpn) => context.route.peer() == Some(vf) && qpn == context.dest_qpn,
+            Sender::Host(gid) => context.route.is_udp() && gid == context.av.dgid,
+        };
+    if !from_peer {
+        core.counters.rx_wrong_source += 1;
+        tracing::debug!(target: "peerdma::drop", qpn = %dest, ?sender, "not this QP's peer");
+        return None;
+    }
+    let id = context.id;
+    let now = core.now;
+    if !core.select_srq(&mut entry.context, rx.headers) {
+        return None;
+    }
+    entry.qp.handle_packet(&mut QpEnv::new(core, &mut entry.context), now, rx);
+    Some(id)
+}
+
+/// Gives a packet for a group to one of its members.
+fn give_to_member(core: &mut Core, qps: &mut QpTable, member: QpId, rx: &Rx<'_, InPayload<'_>>) {
+    let now = core.now;
+    if let Some(entry) = qps.get_mut(member) {
+        entry.qp.handle_packet(&mut QpEnv::new(core, &mut entry.context), now, rx);
+    }
+}

@@ -1,0 +1,180 @@
+//! The doors at which observers stand ([`crate::observe`]): where a QP hands a packet to a carrier,
+//! where one is handed to a QP, where datagrams and those of QP 1 come and go, and what they have to
+//! do when it is time.
+//!
+//! Nothing else of the engine knows that there are any, but that [`Core::is_plain`] says no.
+
+mod faults;
+mod mads;
+mod records;
+
+use std::time::Duration;
+
+use transport::Time;
+use transport::env::{Rx, Skipped, Source, To, TransmitError};
+use wire::Headers;
+
+pub use self::faults::set_weather;
+
+use self::faults::deliver_by_plan;
+use super::Engine;
+use super::core::Core;
+use super::env::QpEnv;
+use crate::carrier::udp::{self, UdpQueue};
+use crate::ids::QpId;
+use crate::observe::plan::Injected;
+use crate::observe::tap::Tap;
+use crate::payload::InPayload;
+use crate::qp::QpTable;
+use crate::receiver::Receiver;
+
+/// Gives a packet to its receiver.
+#[inline]
+pub(super) fn deliver(
+    core: &mut Core,
+    qps: &mut QpTable,
+    to: Receiver,
+    rx: &Rx<'_, InPayload<'_>>,
+) -> Option<QpId> {
+    if core.is_plain() { to.give(core, qps, rx) } else { deliver_by_plan(core, qps, to, rx) }
+}
+
+impl QpEnv<'_, '_> {
+    /// Sends a packet that somebody sees.
+    #[cold]
+    pub(super) fn transmit_observed(
+        &mut self,
+        to: To<'_>,
+        headers: &Headers,
+        source: Source<'_>,
+        skipped: Skipped,
+    ) -> Result<(), TransmitError> {
+        if self.core.has_plan() {
+            self.transmit_by_plan(to, headers, source, skipped)
+        } else {
+            self.transmit_recorded(to, headers, &source, skipped)
+        }
+    }
+
+    /// Sends a packet, and records that it was sent.
+    fn transmit_recorded(
+        &mut self,
+        to: To<'_>,
+        headers: &Headers,
+        source: &Source<'_>,
+        skipped: Skipped,
+    ) -> Result<(), TransmitError> {
+        self.transmit_now(to, headers, source, skipped)?;
+        self.record_sent(to, headers, source);
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Whether nobody records packets or tampers with them, and sees each with its time.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.observers.is_none()
+    }
+
+    fn tap(&mut self) -> Option<&mut Tap> {
+        self.observers.as_mut()?.tap.as_deref_mut()
+    }
+
+    fn plan(&mut self) -> Option<&mut Injected> {
+        self.observers.as_mut()?.plan.as_deref_mut()
+    }
+
+    fn has_plan(&self) -> bool {
+        self.known_plan().is_some()
+    }
+
+    fn known_plan(&self) -> Option<&Injected> {
+        self.observers.as_ref()?.plan.as_deref()
+    }
+
+    /// Whether a plan has the packet at hand find no receive.
+    #[inline]
+    pub(crate) fn withholds_receives(&self) -> bool {
+        self.known_plan().is_some_and(|plan| plan.withholds)
+    }
+
+    /// Whether a plan has the request at hand refused.
+    #[inline]
+    pub(crate) fn refuses_request(&self) -> bool {
+        self.known_plan().is_some_and(|plan| plan.refuses)
+    }
+
+    /// Whether a plan holds the port down.
+    pub(crate) fn is_port_down(&self) -> bool {
+        self.known_plan().is_some_and(Injected::is_port_down)
+    }
+
+    /// How long a page fault takes, by the configuration and a plan.
+    pub(crate) fn fault_latency(&self) -> Duration {
+        let usual = Duration::from_micros(self.nic.config.fault_us);
+        self.known_plan().map_or(usual, |plan| usual + plan.page_fault(self.now))
+    }
+
+    /// A page fault began.
+    pub(crate) fn page_faulted(&mut self) {
+        let now = self.now;
+        if let Some(plan) = self.plan() {
+            plan.page_faulted(now);
+        }
+    }
+
+    /// Ends the records of this NIC. Once.
+    pub(crate) fn finish_records(&mut self) {
+        if let Some(observers) = &mut self.observers {
+            observers.finish();
+        }
+    }
+
+    /// Closes, in the child of a fork, what is the parent's.
+    pub(crate) fn abandon_records(&mut self) {
+        if let Some(observers) = self.observers.take() {
+            observers.abandon_in_child();
+        }
+    }
+
+    /// Sends the trains that are due.
+    #[inline]
+    pub(super) fn send_trains(
+        &mut self,
+        udp: &mut udp::Receiver,
+        is_due: impl Fn(&UdpQueue) -> bool,
+    ) {
+        let Self { out, counters, observers, now, .. } = self;
+        udp.flush(&mut out.udp, is_due, counters, |batch, from| {
+            if let Some(observers) = observers {
+                observers.sent(*now, batch, from);
+            }
+        });
+    }
+
+    /// When an observer has something to do.
+    #[inline]
+    pub(crate) fn observers_deadline(&self) -> Option<Time> {
+        self.observers.as_ref()?.deadline()
+    }
+}
+
+impl Engine {
+    /// Does what is due of the observers. Says whether that was anything.
+    #[inline]
+    pub(super) fn run_observers(&mut self) -> bool {
+        if self.core.is_plain() {
+            return false;
+        }
+        let fired = self.run_plan();
+        let now = self.core.now;
+        if let Some(observers) = &mut self.core.observers
+            && let Some(tap) = &observers.tap
+            && (tap.is_full() || tap.deadline().is_some_and(|at| at <= now))
+        {
+            observers.flush(now);
+        }
+        fired
+    }
+}

@@ -1,0 +1,73 @@
+//! Those who see each packet: what records it, and a plan of what goes wrong with it.
+//!
+//! They are chosen when a device is opened. Where there are none, packets go the ways that no
+//! observer could follow: many in one record, directly into a peer's memory, or without headers that
+//! anybody takes apart. `engine::observed` is what they wrap.
+
+pub(crate) mod plan;
+pub(crate) mod tap;
+
+use transport::Time;
+
+use self::plan::Injected;
+use self::tap::Tap;
+use crate::carrier::udp::queue::Batch;
+use crate::config::NicConfig;
+use crate::refusal::Result;
+
+/// Who sees the packets of a NIC.
+#[derive(Debug)]
+pub(crate) struct Observers {
+    /// Records every packet, if the configuration names a file for it.
+    pub(crate) tap: Option<Box<Tap>>,
+    /// What goes wrong, if the configuration names a plan for it.
+    pub(crate) plan: Option<Box<Injected>>,
+}
+
+impl Observers {
+    /// Those that the configuration names; none if it names none.
+    pub(crate) fn open(config: &NicConfig, vf: u16, now: Time) -> Result<Option<Box<Self>>> {
+        let (tap, plan) = (Tap::open(config, vf), Injected::open(config, now)?);
+        let is_any = tap.is_some() || plan.is_some();
+        Ok(is_any.then(|| Box::new(Self { tap, plan })))
+    }
+
+    /// When one of them has something to do.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        let capture = self.tap.as_ref().and_then(|tap| tap.deadline());
+        let plan = self.plan.as_ref().and_then(|plan| plan.deadline());
+        capture.into_iter().chain(plan).min()
+    }
+
+    /// A train of datagrams went, from this port.
+    #[cold]
+    pub(crate) fn sent(&mut self, now: Time, batch: &Batch, from: u16) {
+        if let Some(tap) = &mut self.tap {
+            tap.batch(now, batch, from);
+        }
+    }
+
+    /// Writes what was recorded. A capture that cannot be written ends.
+    pub(crate) fn flush(&mut self, now: Time) {
+        if !self.tap.as_mut().is_none_or(|tap| tap.flush(now)) {
+            self.tap = None;
+        }
+    }
+
+    /// Ends the records of the NIC: the capture, and the report of the plan. Once.
+    pub(crate) fn finish(&mut self) {
+        if let Some(tap) = &mut self.tap {
+            tap.finish();
+        }
+        if let Some(plan) = &mut self.plan {
+            plan.report();
+        }
+    }
+
+    /// Closes, in the child of a fork, what is the parent's. What fired is the parent's to report.
+    pub(crate) fn abandon_in_child(self) {
+        if let Some(tap) = self.tap {
+            tap.abandon_in_child();
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! A fault plan at work: what it decides, and what it holds back.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ::cm::Transmit;
+use environment::NamedFile;
+use fault::{Injector, Packet, Plan, Verdict, Way, Who};
+use iba::{Av, Psn, Qpn};
+use transport::Time;
+use transport::env::Skipped;
+use wire::{Headers, Opcode};
+
+use crate::config::NicConfig;
+use crate::engine::Arrived;
+use crate::ids::QpId;
+use crate::receiver::Receiver;
+use crate::refusal::{Kind, Refusal, Result};
+
+/// Packets held back at once; the others pass.
+pub(crate) const MAX_HELD: usize = 1 << 16;
+/// The same of datagrams of QP 1.
+const MAX_HELD_MADS: usize = 1 << 10;
+/// How long a packet that is to be overtaken waits for those that overtake it.
+const OVERTAKING: Duration = Duration::from_millis(20);
+/// When a packet whose carrier had no room is tried again.
+pub(crate) const AGAIN: Duration = Duration::from_millis(1);
+
+/// A datagram of QP 1 that is held back.
+#[derive(Debug)]
+pub(crate) enum HeldMad {
+    Out(Transmit),
+    In(Arrived),
+}
+
+impl HeldMad {
+    /// Which way it goes.
+    pub(crate) const fn way(&self) -> Way {
+        match self {
+            Self::Out(_) => Way::Out,
+            Self::In(_) => Way::In,
+        }
+    }
+}
+
+/// A plan at work on a NIC.
+#[derive(Debug)]
+pub(crate) struct Injected {
+    pub(crate) injector: Injector,
+    opened: Time,
+    /// What was decided on a packet that its carrier had no room for: it comes again.
+    pub(crate) undone: Option<(Id, Verdict)>,
+    pub(crate) held: Vec<Held>,
+    /// Datagrams of QP 1: when each is to go, how many are still to overtake it, and what it is.
+    pub(crate) held_mads: Vec<(Time, u32, HeldMad)>,
+    pub(crate) port_down_until: Option<Time>,
+    /// Whether the packet at hand is to find no receive.
+    pub(crate) withholds: bool,
+    /// Whether the request at hand is to be refused.
+    pub(crate) refuses: bool,
+    title: String,
+    is_reported: bool,
+    /// Where the report goes; standard error if nowhere else.
+    report: Option<PathBuf>,
+}
+
+/// By what a packet is known again: our QP, its sequence number, and what it is.
+pub(crate) type Id = (Qpn, Psn, Opcode);
+
+/// A packet held back.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) qpn: Qpn,
+    pub(crate) way: Way,
+    pub(crate) due: Time,
+    /// How many packets are still to overtake it.
+    pub(crate) behind: u32,
+    pub(crate) headers: Headers,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) rest: Rest,
+}
+
+/// What else belongs to it, by its way.
+#[derive(Debug)]
+pub(crate) enum Rest {
+    Out { id: QpId, av: Option<Av>, skipped: Skipped },
+    In { to: Receiver, skipped: Skipped, grh: Option<[u8; 40]>, marked: bool },
+}
+
+impl Injected {
+    /// The plan that the configuration names, if it has a rule for this NIC and process.
+    pub(crate) fn open(config: &NicConfig, now: Time) -> Result<Option<Box<Self>>> {
+        let Some(path) = &config.fault else { return Ok(None) };
+        let refused = |what| Refusal::new(Kind::NoDevice, format!("fault plan {what}"));
+        let file = NamedFile::read(path)
+            .map_err(|error| refused(format!("{}: {error}", path.display())))?;
+        let plan = Plan::parse(file.text()).map_err(|error| refused(file.blame(&error)))?;
+        Ok(Self::new(&plan, path, config, now))
+    }
+
+    /// A plan, if it has a rule for this NIC and process.
+    pub(crate) fn new(
+        plan: &Plan,
+        path: &Path,
+        config: &NicConfig,
+        now: Time,
+    ) -> Option<Box<Self>> {
+        let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+        let who = Who { nic: config.name.clone(), program: program.trim_end().to_owned() };
+        let injector = Injector::new(plan, &who);
+        if injector.is_empty() {
+            return None;
+        }
+        let title = format!(
+            "fault plan {} (seed {}) in {}, pid {}, on {}",
+            path.display(),
+            plan.seed,
+            who.program,
+            std::process::id(),
+            who.nic
+        );
+        Some(Box::new(Self {
+            injector,
+            opened: now,
+            undone: None,
+            held: Vec::new(),
+            held_mads: Vec::new(),
+            port_down_until: None,
+            withholds: false,
+            refuses: false,
+            title,
+            is_reported: false,
+            report: config.fault_report.clone(),
+        }))
+    }
+
+    pub(crate) fn age(&self, now: Time) -> Duration {
+        now.since(self.opened)
+    }
+
+    /// How much longer a page fault takes now.
+    pub(crate) fn page_fault(&self, now: Time) -> Duration {
+        self.injector.page_fault(self.age(now))
+    }
+
+    /// A page fault began.
+    pub(crate) fn page_faulted(&mut self, now: Time) {
+        self.injector.page_faulted(self.age(now));
+    }
+
+    /// Whether the port is down.
+    pub(crate) fn is_port_down(&self) -> bool {
+        self.port_down_until.is_some()
+    }
+
+    /// When something is to be done next.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        let held = self.held.iter().map(|held| held.due);
+        let mads = self.held_mads.iter().map(|(due, ..)| *due);
+        let strike = self.injector.deadline().map(|age| self.opened + age);
+        held.chain(mads).chain(strike).chain(self.port_down_until).min()
+    }
+
+    pub(crate) fn judge(&mut self, now: Time, packet: &Packet) -> Verdict {
+        let verdict = self.injector.packet(self.age(now), packet);
+        if verdict != Verdict::Pass {
+            tracing::debug!(
+                target: "peerdma::fault-plan", qpn = %packet.qpn, psn = %packet.psn,
+                "{verdict:?}: {} on its way {:?}", packet.opcode, packet.way
+            );
+        }
+        verdict
+    }
+
+    /// A packet of this QP passed: those that it was to overtake may go.
+    pub(crate) fn overtake(&mut self, now: Time, qpn: Qpn, way: Way) {
+        for held in self.held.iter_mut().filter(|held| held.qpn == qpn && held.way == way) {
+            held.behind = held.behind.saturating_sub(1);
+            if held.behind == 0 {
+                held.due = held.due.min(now);
+            }
+        }
+    }
+
+    pub(crate) fn hold(&mut self, now: Time, verdict: Verdict, mut held: Held) {
+        (held.due, held.behind) = wait(now, verdict).unwrap_or((now, 0));
+        self.held.push(held);
+    }
+
+    /// Holds a datagram of QP 1 back, if the verdict has it so and not too many are held: else it
+    /// comes back.
+    pub(crate) fn hold_mad(
+        &mut self,
+        now: Time,
+        verdict: Verdict,
+        mad: HeldMad,
+    ) -> Option<HeldMad> {
+        match wait(now, verdict) {
+            Some((due, behind)) if self.held_mads.len() < MAX_HELD_MADS => {
+                self.held_mads.push((due, behind, mad));
+                None
+            }
+            _ => Some(mad),
+        }
+    }
+
+    /// A datagram of QP 1 passed: those that it was to overtake may go.
+    pub(crate) fn overtake_mads(&mut self, now: Time, way: Way) {
+        for (due, behind, _) in self.held_mads.iter_mut().filter(|(.., mad)| mad.way() == way) {
+            *behind = behind.saturating_sub(1);
+            if *behind == 0 {
+                *due = (*due).min(now);
+            }
+        }
+    }
+
+    /// Says what fired, in words; once.
+    pub(crate) fn report(&mut self) {
+        if std::mem::replace(&mut self.is_reported, true) {
+            return;
+        }
+        let mut words = format!("{}:\n", self.title);
+        for fired in self.injector.report() {
+            let _ = writeln!(words, "  {fired}");
+        }
+        let appended = self.report.as_ref().map(|path| {
+            let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path)?;
+            file.write_all(words.as_bytes())
+        });
+        match appended {
+            Some(Ok(())) => {}
+            // Who reads standard error learns what fired. If that is closed nobody reads it.
+            None => drop(std::io::stderr().write_all(format!("peerdma: {words}").as_bytes())),
+            Some(Err(error)) => {
+                tracing::error!(target: "peerdma::fault-plan", "no report: {error}; {words}");
+            }
+        }
+    }
+}
+
+/// Until when a packet is held back, and how many are to overtake it.
+fn wait(now: Time, verdict: Verdict) -> Option<(Time, u32)> {
+    match verdict {
+        Verdict::Delay(wait) => Some((now + wait, u32::MAX)),
+        Verdict::Reorder(behind) => Some((now + OVERTAKING, behind)),
+        _ => None,
+    }
+}

@@ -1,0 +1,34 @@
+//! Who sent a packet, and who receives it.
+
+use iba::{Gid, Qpn};
+
+use crate::ids::QpId;
+use crate::qp::QpTable;
+
+/// Who sent a packet, to be compared with the peer a QP is connected to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sender {
+    Own(Qpn),
+    Process(u16, Qpn),
+    Host(Gid),
+}
+
+/// Who receives a packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Receiver {
+    /// The QP that it names, if that is connected to this sender.
+    Named(Sender),
+    /// A member of the group that it is for.
+    Member(QpId),
+}
+
+impl Receiver {
+    /// Its number and place among the process's QPs.
+    pub(crate) fn find(self, qps: &mut QpTable, named: Qpn) -> Option<(u64, Qpn)> {
+        let entry = match self {
+            Self::Named(_) => qps.by_number(named),
+            Self::Member(id) => qps.get_mut(id),
+        };
+        entry.map(|entry| (entry.context.ordinal, entry.context.qpn))
+    }
+}
