@@ -12,6 +12,7 @@ use iba::EventType;
 
 use crate::engine::state::Life;
 use crate::engine::{AsyncEvent, Engine, EventSource};
+use crate::panics::words;
 use crate::refusal::{Result, refuse};
 use crate::{EngineGuard, Hca, hca};
 
@@ -43,17 +44,6 @@ pub fn fail_all(call: &str, panic: &(dyn Any + Send)) {
     tracing::error!(target: "peerdma::panic", "{why}");
     for hca in hca::open_hcas() {
         hca.fail(&why);
-    }
-}
-
-/// What a panic said.
-pub(crate) fn words(panic: &(dyn Any + Send)) -> &str {
-    if let Some(words) = panic.downcast_ref::<&str>() {
-        words
-    } else if let Some(words) = panic.downcast_ref::<String>() {
-        words
-    } else {
-        "a panic without words"
     }
 }
 

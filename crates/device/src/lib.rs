@@ -56,6 +56,7 @@ mod next_hop;
 mod nic;
 mod objects;
 mod observe;
+mod panics;
 mod payload;
 mod port;
 mod qp;
@@ -75,7 +76,7 @@ pub use engine::{
     AsyncEvent, Cap, CompCntrEntry, CompCntrType, Engine, EventSource, MrAdvice, MrInfo, MrKind,
     MwType, QpSpec, Rereg, Resources, Wc, WqState,
 };
-pub use engine::{TagOp, TagOpKind, set_weather};
+pub use engine::{TagOp, TagOpKind, Turn, set_weather};
 pub use failure::fail_all;
 pub use guard::EngineGuard;
 pub use hca::{Hca, counters_of_process, finish_records};

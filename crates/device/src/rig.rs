@@ -7,6 +7,7 @@
 mod port;
 pub(crate) mod user;
 
+use crate::engine::Turn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use umem::{HostBuf, Umem};
 
 use crate::config::NicConfig;
 use crate::engine::{Cap, Engine, QpSpec, Wc};
-use crate::hca::build_engine;
+use crate::hca::build::build_engine;
 use crate::ids::{CqId, CtxId, PdId, QpId};
 use crate::nic::{NicInfo, gid_entries, look, port_attr};
 use crate::waits::Waits;
@@ -231,7 +232,7 @@ pub(crate) fn post(engine: &mut Engine, id: QpId, wr: SendWr) {
 pub(crate) fn run(engines: &mut [&mut Engine]) {
     let mut idle = 0;
     while idle < 3 {
-        let moved = engines.iter_mut().fold(false, |moved, e| moved | e.progress_fully());
+        let moved = engines.iter_mut().fold(false, |moved, e| moved | e.progress(Turn::Everything));
         idle = if moved { 0 } else { idle + 1 };
     }
 }

@@ -1,7 +1,7 @@
 //! What small messages and their acknowledgements are in a ring and in a datagram, without headers
-//! in between (`transport::Short`): they are written as words, and recognised by comparing them with
-//! what would have been written. A record is the same whichever way it goes at either end, and so is
-//! a datagram.
+//! in between (`transport::Short`): they are written as words, and recognised by comparing them
+//! with what would have been written. A record is the same whichever way it goes at either end, and
+//! so is a datagram.
 
 use iba::Qpn;
 use transport::Short;

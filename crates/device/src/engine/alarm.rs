@@ -40,11 +40,11 @@ impl Engine {
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let timer = self.schedule.timers.peek().map(|Reverse((at, _))| *at);
         let event = self.core.objects.due.moderated.iter().map(|(at, _)| *at);
-        let observers = self.core.observers_deadline();
+        let seen = self.core.observers_deadline();
         let cm = self.cm.next_deadline();
         let udp = self.receivers.udp.deadline(&self.core.out.udp);
         let overrun = (!self.core.objects.due.overruns.is_empty()).then_some(self.core.now);
-        timer.into_iter().chain(event).chain(observers).chain(cm).chain(overrun).chain(udp).min()
+        timer.into_iter().chain(event).chain(seen).chain(cm).chain(overrun).chain(udp).min()
     }
 
     /// Whether a QP waits only for its turn, or for room that another thread must not be waited

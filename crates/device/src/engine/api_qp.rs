@@ -1,5 +1,6 @@
 //! Queue pairs.
 
+use crate::engine::Turn;
 use iba::{AttrMask, Mtu, QpAttr, QpState, QpType, Qpn, WcFlags};
 use transport::wr::{RecvWr, SendWr};
 use transport::{PathCaps, PostError, Qp, QpCap, QpInit, RateLimit};
@@ -352,7 +353,7 @@ impl Engine {
         }
         let under_way = self.publish_qp(id);
         self.make_ready(id);
-        self.progress();
+        self.progress(Turn::Call);
         Ok(under_way)
     }
 
@@ -414,7 +415,7 @@ impl Engine {
             refuse!(Invalid, "{WHO}: QP {}: {error}", entry.context.qpn);
         }
         self.make_ready(id);
-        self.progress();
+        self.progress(Turn::Call);
         Ok(())
     }
 

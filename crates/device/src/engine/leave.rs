@@ -1,5 +1,6 @@
 //! What a QP still owes its peer when it goes away, and a device the other processes of its host.
 
+use crate::engine::Turn;
 use std::time::{Duration, Instant};
 
 use link::udp::Payloads;
@@ -37,7 +38,7 @@ impl Engine {
                 return;
             }
             self.make_ready(id);
-            if !self.progress_fully() {
+            if !self.progress(Turn::Everything) {
                 std::thread::yield_now();
             }
         }

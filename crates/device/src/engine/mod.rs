@@ -35,6 +35,7 @@ mod observed;
 mod overrun;
 mod pinned;
 mod present;
+mod progress;
 mod publish;
 pub(crate) mod raw;
 mod receive;
@@ -66,6 +67,7 @@ pub(crate) use self::cm::Arrived;
 use self::env::QpEnv;
 use self::late_acks::LateAcks;
 pub use self::observed::set_weather;
+pub use self::progress::Turn;
 pub use self::raw::WqState;
 pub use self::rereg::Rereg;
 pub use self::resources::Resources;
@@ -99,15 +101,6 @@ pub struct Engine {
 /// After so many timeouts in a row, what goes to a peer goes the usual way again: a network may
 /// take nothing from another port.
 const SILENT: u32 = 2;
-/// The clock is read, and timers are looked at, once in this many polls that found nothing.
-const POLLS_PER_CLOCK: u32 = 64;
-/// The same of looks at a socket where datagrams come lately, which take longer: a datagram that
-/// needs no more than a rough idea of the time is to have one of some microseconds.
-const LOOKS_PER_CLOCK: u32 = 16;
-/// A socket that was silent lately is looked at with one in so many looks at the clock, as that is
-/// a system call.
-const LOOKS_PER_SOCKET: u32 = 8;
-
 impl Engine {
     pub(crate) fn new(
         core: Core,
@@ -176,154 +169,6 @@ impl Engine {
     #[doc(alias = "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK")]
     pub fn wall_nanos(&mut self, timestamp: u64) -> u64 {
         self.clock.wall(Time::from_nanos(timestamp))
-    }
-
-    /// Takes what has arrived and sends what can be sent, without waiting. Says whether anything
-    /// moved.
-    ///
-    /// What comes rarely, such as a new peer, is left to [`Engine::progress_fully`], which the
-    /// background thread calls.
-    pub fn progress(&mut self) -> bool {
-        self.progress_for(false)
-    }
-
-    /// The same for a program that polls, whose acknowledgements may wait for what it does next.
-    pub(crate) fn progress_for_poll(&mut self) -> bool {
-        self.progress_for(true)
-    }
-
-    fn progress_for(&mut self, poll: bool) -> bool {
-        if self.is_dead() {
-            return false;
-        }
-        self.polls.since_clock += 1;
-        let is_clock_due = self.polls.since_clock >= POLLS_PER_CLOCK;
-        let mut is_idle = false;
-        if self.is_quiet_beside_rings() {
-            is_idle = self.receivers.shm.is_idle();
-            if !is_idle {
-                // What came goes before the clock, but not again and again.
-                let may_wait = self.polls.since_clock < 2 * POLLS_PER_CLOCK;
-                // Where more than one packet comes between two polls, those who send them want
-                // throughput.
-                if std::mem::take(&mut self.polls.takes_turns) && may_wait && self.receive_short() {
-                    return true;
-                }
-            } else {
-                self.polls.takes_turns = true;
-                if !is_clock_due {
-                    return self.receivers.udp.is_hot() && self.receive_hot_udp(poll);
-                }
-            }
-        }
-        let mut is_socket_due = false;
-        if is_clock_due {
-            self.polls.since_clock = 0;
-            self.polls.clocks = self.polls.clocks.wrapping_add(1);
-            is_socket_due = self.polls.clocks.is_multiple_of(LOOKS_PER_SOCKET);
-        }
-        self.core.now = self.clock.now();
-        self.polls.looks = 0;
-        if is_idle && !is_socket_due && !self.receivers.udp.is_hot() {
-            // What comes during the look at the clock can go the short way at the next poll.
-            return self.run_cm() | self.fire_timers();
-        }
-        self.send_late_acks();
-        self.late_acks.set_polled(poll);
-        let moved = self.progress_now(is_clock_due, is_socket_due);
-        self.late_acks.set_polled(false);
-        moved
-    }
-
-    /// Takes datagrams where they come one after the other, and nothing else does. Nothing needs to
-    /// know the time but they.
-    fn receive_hot_udp(&mut self, poll: bool) -> bool {
-        self.late_acks.set_polled(poll);
-        let moved = self.receive_udp(Look::Likely);
-        self.late_acks.set_polled(false);
-        if !moved {
-            self.polls.looks += 1;
-            if self.polls.looks >= LOOKS_PER_CLOCK {
-                self.polls.looks = 0;
-                self.core.now = self.clock.now();
-            }
-            // What else the connection manager has to do waits for a poll that reads the clock.
-            return false;
-        }
-        self.run_cm();
-        true
-    }
-
-    fn progress_now(&mut self, is_clock_due: bool, is_socket_due: bool) -> bool {
-        let mut moved = self.receive_fast();
-        moved |= self.run_ready();
-        if self.receivers.udp.is_hot() || is_socket_due {
-            moved |= self.receive_udp(Look::Likely);
-        }
-        if self.receivers.frames_are_hot() || is_socket_due {
-            moved |= self.receive_frames();
-        }
-        moved |= self.run_cm();
-        if self.core.out.udp.front().is_some() && self.schedule.ready.is_empty() {
-            self.flush_udp();
-        }
-        moved | (is_clock_due && self.fire_timers())
-    }
-
-    /// Whether nothing is to be sent, and nothing to be taken but what rings hold, as far as memory
-    /// tells.
-    #[inline]
-    fn is_quiet_beside_rings(&self) -> bool {
-        self.schedule.ready.is_empty()
-            && self.schedule.blocked.is_empty()
-            && self.core.out.loopback.is_empty()
-            && self.core.out.udp.front().is_none()
-            && self.late_acks.is_empty()
-            && !self.receivers.frames_are_hot()
-    }
-
-    /// Does everything that [`Engine::progress`] does now and then.
-    pub fn progress_fully(&mut self) -> bool {
-        if self.is_dead() {
-            return false;
-        }
-        self.core.now = self.clock.now();
-        self.send_late_acks();
-        let mut moved = self.housekeeping();
-        if self.is_dead() {
-            return false;
-        }
-        moved |= self.receive_fast();
-        moved |= self.receive_udp(Look::Everywhere);
-        moved |= self.receive_frames();
-        moved |= self.run_cm();
-        moved |= self.run_ready();
-        moved | self.fire_timers()
-    }
-
-    /// Takes and sends what there is, and leaves out what comes rarely: for the calls right after
-    /// [`Engine::progress_fully`] found something.
-    pub(crate) fn progress_on(&mut self) -> bool {
-        self.progress_with(Look::Likely)
-    }
-
-    /// The same when datagrams came to a socket, whichever it is.
-    pub(crate) fn progress_on_datagrams(&mut self) -> bool {
-        self.progress_with(Look::Everywhere)
-    }
-
-    fn progress_with(&mut self, look: Look) -> bool {
-        if self.is_dead() {
-            return false;
-        }
-        self.core.now = self.clock.now();
-        self.send_late_acks();
-        let mut moved = self.receive_fast();
-        moved |= self.receive_udp(look);
-        moved |= self.receive_frames();
-        moved |= self.run_cm();
-        moved |= self.run_ready();
-        moved | self.fire_timers()
     }
 
     /// Whether the engine is what a fork left in the child (see [`crate::fork`]).

@@ -1,8 +1,8 @@
 //! Those who see each packet: what records it, and a plan of what goes wrong with it.
 //!
 //! They are chosen when a device is opened. Where there are none, packets go the ways that no
-//! observer could follow: many in one record, directly into a peer's memory, or without headers that
-//! anybody takes apart. `engine::observed` is what they wrap.
+//! observer could follow: many in one record, directly into a peer's memory, or without headers
+//! that anybody takes apart. `engine::observed` is what they wrap.
 
 pub(crate) mod plan;
 pub(crate) mod tap;

@@ -1,3 +1,4 @@
+use crate::engine::Turn;
 use crate::port::Nic;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -219,7 +220,7 @@ fn a_peer_over_udp_that_never_answers_is_named_with_address_and_port() {
     post(&mut lonely.engine, lonely.qp, send(0x1d, None));
     let wc = (0..64).find_map(|_| {
         lonely.engine.clock.pass(Duration::from_secs(1));
-        lonely.engine.progress_fully();
+        lonely.engine.progress(Turn::Everything);
         lonely.engine.pop_wc(lonely.objects.cq)
     });
     let status = wc.expect("the retries are used up").status;

@@ -1,6 +1,6 @@
 //! The doors at which observers stand ([`crate::observe`]): where a QP hands a packet to a carrier,
-//! where one is handed to a QP, where datagrams and those of QP 1 come and go, and what they have to
-//! do when it is time.
+//! where one is handed to a QP, where datagrams and those of QP 1 come and go, and what they have
+//! to do when it is time.
 //!
 //! Nothing else of the engine knows that there are any, but that [`Core::is_plain`] says no.
 

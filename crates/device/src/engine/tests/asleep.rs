@@ -4,6 +4,7 @@
 //! their background threads, which are asleep but for what wakes them: the alarm, the bell, a
 //! deadline. Virtual time passes only when all sleep.
 
+use crate::engine::Turn;
 use std::mem;
 use std::time::Duration;
 
@@ -28,10 +29,10 @@ fn run_thread(engine: &mut Engine, asleep: &mut bool) -> bool {
     }
     engine.wake_up();
     engine.core.out.shm.doorbell().inspect(|bell| bell.drain());
-    engine.progress_fully();
+    engine.progress(Turn::Everything);
     loop {
         engine.core.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
-        if !engine.progress_on() && !engine.has_ready() {
+        if !engine.progress(Turn::Again) && !engine.has_ready() {
             break;
         }
     }

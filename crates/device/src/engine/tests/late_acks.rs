@@ -1,5 +1,6 @@
 //! Acknowledgements that wait for the program's answer, on a wire.
 
+use crate::engine::Turn;
 use std::time::{Duration, Instant};
 
 use iba::{AckTimeout, AttrMask, QpAttr, QpState, QpType};
@@ -35,8 +36,8 @@ impl Process {
                 peer.engine.clock.pass(PATIENCE);
                 began = Instant::now();
             }
-            peer.engine.progress_fully();
-            self.engine.progress_for_poll();
+            peer.engine.progress(Turn::Everything);
+            self.engine.progress(Turn::Poll);
             got.extend(self.completed());
         }
         self.post_recv(RECEIVE);
@@ -110,7 +111,7 @@ fn a_poll_that_finds_nothing_lets_it_go_and_it_waits_no_more() {
     play(&mut pair);
     let [one, two] = &mut pair;
     let before = one.sent();
-    one.engine.progress_for_poll();
+    one.engine.progress(Turn::Poll);
     assert_eq!(one.sent(), before + 1);
     // The habit is broken.
     run(&mut [&mut two.engine]);

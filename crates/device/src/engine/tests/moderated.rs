@@ -1,5 +1,6 @@
 //! Events that stand for several completions.
 
+use crate::engine::Turn;
 use std::time::Duration;
 
 use iba::{QpType, Qpn};
@@ -50,7 +51,7 @@ impl Scene {
 
     fn pass(&mut self, wait: Duration) {
         self.engine.clock.pass(wait);
-        self.engine.progress_fully();
+        self.engine.progress(Turn::Everything);
     }
 
     fn has_event(&mut self) -> bool {
@@ -137,7 +138,7 @@ fn the_background_thread_is_woken_for_a_deadline_before_its_own() {
     let mut scene = Scene::new("moderated-alarm");
     // Until it is known which socket packets come to, the thread looks again soon.
     while scene.engine.receivers.udp.wants_upkeep() {
-        scene.engine.progress_fully();
+        scene.engine.progress(Turn::Everything);
     }
     scene.moderate(3, 1000);
     let now = scene.engine.clock.now();

@@ -1,5 +1,6 @@
 //! Multicast groups: who receives, who is refused.
 
+use crate::engine::Turn;
 use std::time::{Duration, Instant};
 
 use iba::{Gid, QpType, Qpn};
@@ -44,7 +45,7 @@ impl Process {
     }
 
     fn take(&mut self) -> Vec<u64> {
-        self.engine.progress_fully();
+        self.engine.progress(Turn::Everything);
         let mut ids = completed(&mut self.engine, self.objects.cq);
         ids.sort_unstable();
         ids

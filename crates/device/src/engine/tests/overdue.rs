@@ -1,5 +1,6 @@
 //! A timer that is due, and what came before it.
 
+use crate::engine::Turn;
 use std::time::Duration;
 
 use iba::QpType;
@@ -12,14 +13,14 @@ fn an_answer_in_a_ring_that_is_not_known_yet_came_in_time() {
     other.post_recv(7);
     one.send(1);
     // The other one answers by a ring of its own.
-    while other.engine.progress_fully() {}
+    while other.engine.progress(Turn::Everything) {}
     assert_eq!(other.completed(), [7]);
 
     let sent = one.engine.counters().tx_shm_packets;
     one.engine.clock.pass(Duration::from_secs(60));
     // As of a background thread that finds something to do each time, and leaves out what comes
     // rarely.
-    one.engine.progress_on();
+    one.engine.progress(Turn::Again);
     assert_eq!(one.completed(), [1]);
     assert_eq!(one.engine.counters().tx_shm_packets, sent, "it was sent again");
 }

@@ -1,15 +1,16 @@
 //! Two processes that take turns on a ring: what a poll that always finds something still does.
 
+use crate::engine::Turn;
 use std::time::Duration;
 
 use iba::QpType;
 
-use crate::engine::POLLS_PER_CLOCK;
+use crate::engine::progress::POLLS_PER_CLOCK;
 use crate::rig::{self, Process, run};
 
 /// Polls until nothing comes.
 fn poll_all(process: &mut Process) {
-    while process.engine.progress_for_poll() {}
+    while process.engine.progress(Turn::Poll) {}
 }
 
 fn pair(test: &str) -> [Process; 2] {
@@ -49,7 +50,7 @@ fn a_poll_that_always_finds_something_looks_at_the_clock_at_last() {
         other.post_recv(polls);
         one.send(polls);
         poll_all(&mut other);
-        assert!(one.engine.progress_for_poll(), "the acknowledgement lies there");
+        assert!(one.engine.progress(Turn::Poll), "the acknowledgement lies there");
         polls += 1;
         assert!(polls <= 2 * u64::from(POLLS_PER_CLOCK), "who polls looks at no timer");
     }

@@ -1,3 +1,4 @@
+use crate::engine::Turn;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -177,7 +178,7 @@ fn a_mark_is_of_the_packet_that_is_named_and_is_answered() {
             let mut done = 0;
             while done < 2 || planned.notifications_under_way() {
                 assert!(began.elapsed() < LONG, "{:?}", planned.engine.counters());
-                planned.engine.progress_fully();
+                planned.engine.progress(Turn::Everything);
                 done += rig::completed(&mut planned.engine, planned.objects.cq).len();
             }
             let counters = planned.engine.counters();

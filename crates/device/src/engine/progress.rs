@@ -1,0 +1,163 @@
+//! Progress: what has arrived is taken and what can be sent is sent, without waiting.
+//!
+//! Whoever has the engine gives it a turn. Turns differ in what they look at:
+//!
+//! | turn | whose | the clock | rings, QPs that are ready | sockets | rare things | timers |
+//! |---|---|---|---|---|---|---|
+//! | [`Turn::Call`] | a call of the program | one of [`POLLS_PER_CLOCK`] that are idle | yes | those where something came lately | no | with the clock |
+//! | [`Turn::Poll`] | the same, of a program that polls: acknowledgements may wait | | | | | |
+//! | [`Turn::Again`] | the thread, right after it found something | yes | yes | those where something came lately | no | yes |
+//! | [`Turn::Datagrams`] | the thread, woken by datagrams alone | yes | yes | all | no | yes |
+//! | [`Turn::Everything`] | the thread, now and then | yes | yes | all | yes | yes |
+//!
+//! Rare things are new peers and those that went, the netdev, names of services, steering
+//! ([`Engine::housekeeping`]). When the thread has its turns is a table of `hca::background`.
+
+use super::Engine;
+use crate::carrier::udp::Look;
+
+/// The clock is read, and timers are looked at, once in this many polls that found nothing.
+pub(super) const POLLS_PER_CLOCK: u32 = 64;
+/// The same of looks at a socket where datagrams come lately, which take longer: a datagram that
+/// needs no more than a rough idea of the time is to have one of some microseconds.
+const LOOKS_PER_CLOCK: u32 = 16;
+/// A socket that was silent lately is looked at with one in so many looks at the clock, as that is
+/// a system call.
+const LOOKS_PER_SOCKET: u32 = 8;
+
+/// Who gives the engine a turn, and what is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "the table above has them all")]
+pub enum Turn {
+    /// A call of the program.
+    Call,
+    /// A call of a program that polls, whose acknowledgements may wait for what it does next.
+    Poll,
+    /// The background thread, right after it found something.
+    Again,
+    /// The background thread, when datagrams came to a socket, whichever it is.
+    Datagrams,
+    /// The background thread, now and then.
+    Everything,
+}
+
+impl Engine {
+    /// Takes what has arrived and sends what can be sent, without waiting. Says whether anything
+    /// moved.
+    #[inline]
+    pub fn progress(&mut self, turn: Turn) -> bool {
+        if self.is_dead() {
+            return false;
+        }
+        match turn {
+            Turn::Call => self.take_turn(false),
+            Turn::Poll => self.take_turn(true),
+            Turn::Again | Turn::Datagrams | Turn::Everything => self.take_turn_of_thread(turn),
+        }
+    }
+
+    fn take_turn_of_thread(&mut self, turn: Turn) -> bool {
+        self.core.now = self.clock.now();
+        self.send_late_acks();
+        let mut moved = turn == Turn::Everything && self.housekeeping();
+        if self.is_dead() {
+            return false;
+        }
+        let look = if turn == Turn::Again { Look::Likely } else { Look::Everywhere };
+        moved |= self.receive_fast();
+        moved |= self.receive_udp(look);
+        moved |= self.receive_frames();
+        moved |= self.run_cm();
+        moved |= self.run_ready();
+        moved | self.fire_timers()
+    }
+
+    /// A turn of the program.
+    #[inline]
+    fn take_turn(&mut self, poll: bool) -> bool {
+        self.polls.since_clock += 1;
+        let is_clock_due = self.polls.since_clock >= POLLS_PER_CLOCK;
+        let mut is_idle = false;
+        if self.is_quiet_beside_rings() {
+            is_idle = self.receivers.shm.is_idle();
+            if !is_idle {
+                // What came goes before the clock, but not again and again.
+                let may_wait = self.polls.since_clock < 2 * POLLS_PER_CLOCK;
+                // Where more than one packet comes between two polls, those who send them want
+                // throughput.
+                if std::mem::take(&mut self.polls.takes_turns) && may_wait && self.receive_short() {
+                    return true;
+                }
+            } else {
+                self.polls.takes_turns = true;
+                if !is_clock_due {
+                    return self.receivers.udp.is_hot() && self.receive_hot_udp(poll);
+                }
+            }
+        }
+        let mut is_socket_due = false;
+        if is_clock_due {
+            self.polls.since_clock = 0;
+            self.polls.clocks = self.polls.clocks.wrapping_add(1);
+            is_socket_due = self.polls.clocks.is_multiple_of(LOOKS_PER_SOCKET);
+        }
+        self.core.now = self.clock.now();
+        self.polls.looks = 0;
+        if is_idle && !is_socket_due && !self.receivers.udp.is_hot() {
+            // What comes during the look at the clock can go the short way at the next poll.
+            return self.run_cm() | self.fire_timers();
+        }
+        self.send_late_acks();
+        self.late_acks.set_polled(poll);
+        let moved = self.progress_now(is_clock_due, is_socket_due);
+        self.late_acks.set_polled(false);
+        moved
+    }
+
+    /// Takes datagrams where they come one after the other, and nothing else does. Nothing needs to
+    /// know the time but they.
+    fn receive_hot_udp(&mut self, poll: bool) -> bool {
+        self.late_acks.set_polled(poll);
+        let moved = self.receive_udp(Look::Likely);
+        self.late_acks.set_polled(false);
+        if !moved {
+            self.polls.looks += 1;
+            if self.polls.looks >= LOOKS_PER_CLOCK {
+                self.polls.looks = 0;
+                self.core.now = self.clock.now();
+            }
+            // What else the connection manager has to do waits for a poll that reads the clock.
+            return false;
+        }
+        self.run_cm();
+        true
+    }
+
+    fn progress_now(&mut self, is_clock_due: bool, is_socket_due: bool) -> bool {
+        let mut moved = self.receive_fast();
+        moved |= self.run_ready();
+        if self.receivers.udp.is_hot() || is_socket_due {
+            moved |= self.receive_udp(Look::Likely);
+        }
+        if self.receivers.frames_are_hot() || is_socket_due {
+            moved |= self.receive_frames();
+        }
+        moved |= self.run_cm();
+        if self.core.out.udp.front().is_some() && self.schedule.ready.is_empty() {
+            self.flush_udp();
+        }
+        moved | (is_clock_due && self.fire_timers())
+    }
+
+    /// Whether nothing is to be sent, and nothing to be taken but what rings hold, as far as memory
+    /// tells.
+    #[inline]
+    fn is_quiet_beside_rings(&self) -> bool {
+        self.schedule.ready.is_empty()
+            && self.schedule.blocked.is_empty()
+            && self.core.out.loopback.is_empty()
+            && self.core.out.udp.front().is_none()
+            && self.late_acks.is_empty()
+            && !self.receivers.frames_are_hot()
+    }
+}

@@ -1,0 +1,251 @@
+//! The background thread: it makes progress when the program does not.
+//!
+//! | mode | the program | what the thread does | until |
+//! |---|---|---|---|
+//! | [`Mode::Polled`] | polls | every [`LEASE`] what polls leave out; no socket wakes it after the first | a lease without a poll |
+//! | [`Mode::Watching`] | polls, and an acknowledgement waits for its next request | looks at that every [`late_acks::LOOK`] | the lease is over |
+//! | [`Mode::Busy`] | does not poll | a turn after the other, while each finds something | one finds nothing |
+//! | [`Mode::Lingering`] | does not poll, and a stream of datagrams comes | looks for the next train without sleeping | [`LINGER`] without one |
+//! | [`Mode::Sleeping`] | does not poll | sleeps until a doorbell, a datagram or the next deadline | woken |
+//!
+//! Peers are told which it is (`link::shm::Doorbell`): one that sleeps is woken, one that polls is
+//! not, and for one that has polled for a whole lease they need not even look.
+
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use threads::biased::MutexGuard;
+
+use super::Shared;
+use crate::engine::late_acks;
+use crate::engine::state::LOOK_AGAIN;
+use crate::engine::{Engine, Turn};
+use crate::panics;
+use crate::waits::Woken;
+
+/// A stream over UDP: so many datagrams, a train of the longest ones, since the background thread
+/// last woke or looked.
+const STREAM: u64 = 12;
+/// How long the background thread looks for the next train of a stream before it sleeps. To be
+/// woken costs either side some microseconds, and often another core.
+const LINGER: Duration = Duration::from_micros(50);
+/// How long a program that polls may pause before the background thread makes progress in its
+/// place.
+pub(super) const LEASE: Duration = LOOK_AGAIN;
+
+/// The background thread sleeps no longer: what wakes it may have been closed.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// Turns in a row before a stream is looked for, and the thread says that it sleeps.
+const TURNS: u32 = 64;
+
+/// What the thread does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Polled,
+    Watching,
+    /// What the next turn looks at.
+    Busy(Woken),
+    Lingering,
+    /// For so long at most.
+    Sleeping(Option<Duration>),
+}
+
+/// Runs until the device is closed. A panic makes it fail.
+pub(super) fn run_to_the_end(shared: &Shared) {
+    let run = || Background::new(shared).run();
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
+        let why = format!("its thread panicked: {}", panics::words(&*panic));
+        tracing::error!(target: "peerdma::panic", "{why}");
+        shared.engine.lock().fail(&why);
+    }
+}
+
+struct Background<'a> {
+    shared: &'a Shared,
+    mode: Mode,
+    /// Calls of the program that made progress, when it was last looked whether it polls.
+    activity: u64,
+    /// Datagrams taken when a stream was last looked for.
+    taken: u64,
+    /// When it last looked at everything.
+    looked: Instant,
+    /// Whether datagrams wake it.
+    is_watching: bool,
+}
+
+impl<'a> Background<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        Self {
+            shared,
+            mode: Mode::Busy(Woken::Otherwise),
+            activity: 0,
+            taken: 0,
+            looked: Instant::now(),
+            is_watching: false,
+        }
+    }
+
+    fn run(&mut self) {
+        loop {
+            let woken = self.wait();
+            if self.shared.stop.load(Ordering::Acquire) {
+                return;
+            }
+            let mut engine = self.shared.engine.lock();
+            engine.look_at_descriptors();
+            if engine.is_dead() {
+                return;
+            }
+            engine.wake_up();
+            self.mode = if self.program_polls() {
+                self.beside_polls(&mut engine, woken)
+            } else {
+                self.in_place_of_polls(&mut engine, woken)
+            };
+            // The lock is free of charge for the thread that takes it most, and that is to be the
+            // program's.
+            MutexGuard::unlock_fair(engine);
+        }
+    }
+
+    /// Waits as the mode has it.
+    fn wait(&self) -> Woken {
+        let waits = &self.shared.waits;
+        match self.mode {
+            Mode::Polled => waits.wait(Some(LEASE), true),
+            Mode::Watching => self.watch_late_acks(),
+            Mode::Busy(woken) => woken,
+            Mode::Lingering => Woken::Otherwise,
+            Mode::Sleeping(most) => waits.wait(most, false),
+        }
+    }
+
+    /// Whether the program polled since this was last asked.
+    fn program_polls(&mut self) -> bool {
+        let activity = self.shared.activity.load(Ordering::Relaxed);
+        self.shared.polling.load(Ordering::Relaxed)
+            && mem::replace(&mut self.activity, activity) != activity
+    }
+
+    /// The program polls: does what its polls leave out.
+    fn beside_polls(&mut self, engine: &mut Engine, woken: Woken) -> Mode {
+        engine.progress(Turn::Everything);
+        let acks_waited = engine.late_acks.take_waited();
+        if matches!(self.mode, Mode::Polled | Mode::Watching) {
+            // A program that polls between events would have the sockets taken out and put back for
+            // each.
+            if self.is_watching && woken == Woken::Nothing {
+                engine.receivers.udp.ignore(&self.shared.waits);
+                self.is_watching = false;
+            }
+            // It has polled for as long as the thread slept, and a promise taken back costs many.
+            engine.core.out.shm.doorbell().inspect(|bell| bell.set_polling());
+        }
+        if acks_waited { Mode::Watching } else { Mode::Polled }
+    }
+
+    /// The program does not poll.
+    fn in_place_of_polls(&mut self, engine: &mut MutexGuard<'_, Engine>, woken: Woken) -> Mode {
+        if self.shared.polling.swap(false, Ordering::Relaxed) {
+            // It stopped. A poll now and then, as of one that spins on memory between its calls,
+            // does not begin anew.
+            self.shared.empty_polls.store(0, Ordering::Relaxed);
+        }
+        if !self.is_watching {
+            self.is_watching = engine.receivers.udp.watch(&self.shared.waits);
+        }
+        engine.core.out.shm.doorbell().inspect(|bell| bell.drain());
+        self.take_turns(engine, woken);
+        if self.is_stream(engine) && self.linger(engine) {
+            return Mode::Lingering;
+        }
+        engine.core.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
+        // What came between the last look and the flag has not rung.
+        if engine.progress(Turn::Again) || engine.has_ready() {
+            // All else wants a look now and then, however much comes.
+            let is_due = self.looked.elapsed() >= LEASE;
+            return Mode::Busy(if is_due { Woken::Otherwise } else { Woken::Datagrams });
+        }
+        // Datagrams that wake nobody are looked for.
+        let most = if self.is_watching { LONGEST_SLEEP } else { LEASE };
+        Mode::Sleeping(engine.fall_asleep(Some(most)))
+    }
+
+    /// Gives the engine turns while they find something.
+    fn take_turns(&mut self, engine: &mut Engine, woken: Woken) {
+        // Datagrams alone are no reason to look at everything else: it costs several system calls.
+        let first = match woken {
+            Woken::Datagrams => Turn::Datagrams,
+            Woken::Nothing | Woken::Otherwise => {
+                self.looked = Instant::now();
+                Turn::Everything
+            }
+        };
+        let mut moved = engine.progress(first);
+        for _ in 0..TURNS {
+            if !moved {
+                break;
+            }
+            moved = engine.progress(Turn::Again);
+        }
+    }
+
+    /// Whether datagrams came as of a stream since this was last asked.
+    fn is_stream(&mut self, engine: &Engine) -> bool {
+        let taken = engine.core.counters.rx_udp_packets;
+        taken.wrapping_sub(mem::replace(&mut self.taken, taken)) >= STREAM
+    }
+
+    /// Takes datagrams until none came for [`LINGER`]. True if they still come after [`LEASE`],
+    /// when all else wants a look.
+    ///
+    /// The core is not offered to others meanwhile: where the sender waits for it, the kernel finds
+    /// it another one only while it waits, and not if the two take turns.
+    fn linger(&mut self, engine: &mut MutexGuard<'_, Engine>) -> bool {
+        let began = Instant::now();
+        let mut heard = began;
+        let mut goes_on = false;
+        while !self.shared.polling.load(Ordering::Relaxed)
+            && !self.shared.stop.load(Ordering::Acquire)
+        {
+            // Who waits for the lock has its turn.
+            MutexGuard::bump(engine);
+            let moved = engine.progress(Turn::Again);
+            let now = Instant::now();
+            if moved {
+                heard = now;
+            }
+            goes_on = now.duration_since(began) >= LEASE;
+            if goes_on || now.duration_since(heard) >= LINGER {
+                break;
+            }
+        }
+        self.taken = engine.core.counters.rx_udp_packets;
+        goes_on
+    }
+
+    /// Sleeps as long as a program that polls may pause, and sees to it that no acknowledgement
+    /// waits that long.
+    fn watch_late_acks(&self) -> Woken {
+        let shared = self.shared;
+        let mut left = LEASE;
+        let mut seen = shared.activity.load(Ordering::Relaxed);
+        loop {
+            let woken = shared.waits.wait(Some(late_acks::LOOK), true);
+            left = left.saturating_sub(late_acks::LOOK);
+            if woken != Woken::Nothing || left.is_zero() {
+                return woken;
+            }
+            // A poll lets go of what waited before it, so that what waits now is younger than the
+            // last look. The lock would cost the program dearly: it is the program's, and each of
+            // its calls pays for a while after another thread took it.
+            let activity = shared.activity.load(Ordering::Relaxed);
+            if mem::replace(&mut seen, activity) == activity {
+                shared.engine.lock().send_overdue_acks();
+            }
+        }
+    }
+}

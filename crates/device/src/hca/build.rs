@@ -1,0 +1,103 @@
+//! A device is opened: a VF is claimed, and an engine built around it.
+
+use crate::attr::DeviceAttr;
+use crate::carrier::shm::peers::Peers;
+use crate::carrier::shm::table::Table;
+use crate::carrier::udp::lines::Lines;
+use crate::carrier::udp::queue::UdpQueue;
+use crate::carrier::{Receivers, Senders, udp};
+use crate::clock::Clock;
+use crate::counters::Counters;
+use crate::engine::Engine;
+use crate::engine::cm::CmService;
+use crate::engine::core::Core;
+use crate::memory::Memory;
+use crate::memory::faults::Faults;
+use crate::nic::NicInfo;
+use crate::objects::Objects;
+use crate::observe::Observers;
+use crate::port::Nic;
+use crate::qp::QpTable;
+use crate::random::random;
+use crate::refusal::{Kind, Refusal, Result};
+use crate::waits::Waits;
+use link::registry::{Claim, NicIdentity};
+use link::udp::{BindError, Options, UdpLink};
+use std::sync::Arc;
+use transport::Time;
+
+/// Claims a VF and builds an engine around it.
+pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> {
+    let config = &nic.config;
+    let (guid, port) = crate::nic::look(config, nic.index)?;
+    let identity =
+        NicIdentity { guid: guid.0, ifindex: port.ifindex, settings: u64::from(config.udp_port) };
+    let mut claim = Claim::new(&config.name, identity)
+        .map_err(|error| Refusal::new(Kind::NoDevice, format!("{}: {error}", config.name)))?;
+    let vf = claim.vf();
+    // Packets are to be seen, so nothing may go without.
+    let clock = Clock::new();
+    let observers = Observers::open(config, vf, clock.now())?;
+    let direct = config.direct && !config.force_udp && observers.is_none();
+    let table = if direct { Some(Table::new()?) } else { None };
+    if let Some(file) = table.as_ref().and_then(Table::fd) {
+        claim.set_table(file);
+    }
+    let options = Options { vf, ifindex: port.ifindex, ..Options::default() };
+    let mut is_deaf = false;
+    let udp = match UdpLink::bind(config.udp_port, options) {
+        Err(error @ BindError::InUse { .. }) => {
+            tracing::info!(target: "peerdma::udp", "{error}");
+            is_deaf = true;
+            UdpLink::send_only(config.udp_port, options)
+        }
+        bound => bound,
+    };
+    let udp = udp
+        .inspect_err(|error| {
+            tracing::warn!(target: "peerdma::udp", "no packets to or from other hosts: {error}");
+        })
+        .ok();
+    let watch = link::netdev::Watch::new()
+        .inspect_err(|error| {
+            tracing::warn!(target: "peerdma::netdev", "the port stays as it is now: {error}");
+        })
+        .ok();
+    let segments = udp.as_ref().map_or(1, |udp| udp.max_gso_segments(UdpQueue::TYPICAL));
+    let loopback = std::net::IpAddr::from([127, 0, 0, 1]);
+    let source = udp.as_ref().map_or(config.udp_port, |udp| udp.source_port(loopback));
+    let faults = Faults::new(Arc::clone(waits));
+    let shm = Peers::new(claim, config.ring_size as usize, table, Arc::clone(waits));
+    // Who records packets or tampers with them does so with those that are sent the usual way.
+    let lines = Lines::new(observers.is_none());
+    let core = Core {
+        nic: Nic { attr: DeviceAttr::new(config, guid), config: config.clone(), port, vf },
+        now: Time::default(),
+        is_behind: false,
+        stamps: false,
+        objects: Objects::default(),
+        memory: Memory::new(faults),
+        out: Senders {
+            loopback: Default::default(),
+            shm,
+            udp: UdpQueue::new(segments, source, config.udp_port).with(lines, is_deaf),
+            ether: Default::default(),
+        },
+        gsi: Default::default(),
+        counters: Counters::default(),
+        failures: Default::default(),
+        observers,
+    };
+    watch.iter().for_each(|watch| waits.add_idle(watch));
+    let receivers = Receivers {
+        shm: Default::default(),
+        udp: udp::Receiver::new(udp, config.udp_port),
+        frames: None,
+        watch,
+    };
+    // Numbers that a process with this VF used shortly before rest, and nobody can tell the next
+    // one.
+    let start = random() as u32;
+    let cm = CmService::new(&core.nic, waits);
+    Ok(Engine::new(core, QpTable::new(vf, start), receivers, cm, clock))
+}
