@@ -49,6 +49,7 @@ mod conn;
 mod ending;
 mod error;
 mod event;
+mod listen_id;
 mod manager;
 mod param;
 mod passive;
@@ -61,7 +62,8 @@ pub mod time;
 pub use conn::{QpInfo, State};
 pub use error::{CmError, Ignored};
 pub use event::{Event, Route, Transmit, Unanswered};
-pub use manager::{Cm, ListenAddr, ListenId};
+pub use listen_id::ListenId;
+pub use manager::{Cm, ListenAddr};
 pub use param::{
     Ece, Local, PathParam, Patience, Peer, RepParam, ReqParam, SidrRepParam, SidrReqParam,
 };

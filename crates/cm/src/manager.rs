@@ -8,13 +8,10 @@ use wire::cm::{CmaHeader, CommId, Mad, Message, Rej, SidrRep};
 
 use crate::conn::{Conn, Pending, QpInfo, State};
 use crate::event::{Event, Route, Transmit, Unanswered};
+use crate::listen_id::ListenId;
 use crate::param::{Local, Peer};
 use crate::table::Table;
 use crate::{CmError, Ignored, PortSpace, RejReason, SidrStatus};
-
-/// A listener's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ListenId(pub(crate) u32);
 
 /// For which addresses a listener on a port takes requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -139,7 +139,7 @@ impl InPayload<'_> {
                 let mut left = &mut bytes[..];
                 for part in *parts {
                     let (piece, rest) = left.split_at_mut(part.length as usize);
-                    umem::ways::bounce(&part.umem, u64::from(part.length));
+                    part.umem.bounced(u64::from(part.length));
                     // What cannot be read any more was taken away since; then the zeros stay.
                     let _ = part.umem.read(part.offset, piece);
                     left = rest;

@@ -232,7 +232,7 @@ pub struct SgTable {
     /// access enters the gate with it. `None`: the addresses hold until the table is given back.
     pub epoch: Option<u64>,
     /// Which way the device's accesses go.
-    pub map_type: MapType,
+    pub map_type: Reach,
 }
 
 /// One contiguous stretch of an [`SgTable`].
@@ -271,11 +271,11 @@ pub struct MmapBacking {
     pub zap: Option<Zap>,
 }
 
-/// How accesses of a device travel to the memory (`docs/semantics.md` 4.2).
-#[doc(alias = "pci_p2pdma_map_type")]
+/// How accesses of a device reach the memory (`docs/semantics.md` 4.2): what is left of the
+/// kernel's `pci_p2pdma_map_type` once they do, and that the memory is the host's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "there are no other ways")]
-pub enum MapType {
+pub enum Reach {
     /// The memory is the host's.
     #[default]
     System,
@@ -316,7 +316,7 @@ impl PartialEq for SgBacking {
 
 impl Eq for SgBacking {}
 
-impl fmt::Display for MapType {
+impl fmt::Display for Reach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::System => "system memory",
@@ -329,7 +329,7 @@ impl fmt::Display for MapType {
 impl SgTable {
     /// A table of memory that stays where it is.
     pub fn of_system(entries: Vec<SgEntry>) -> Self {
-        Self { entries, epoch: None, map_type: MapType::System }
+        Self { entries, epoch: None, map_type: Reach::System }
     }
 
     /// Length in bytes of all entries.

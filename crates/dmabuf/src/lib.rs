@@ -101,7 +101,7 @@ pub use attachment::{
 pub use buf::{DmaBuf, ImportError, MEMFD_PREFIX};
 pub use export::{ExportError, Memory};
 pub use exporter::{
-    Direction, Exporter, ExporterError, ExporterErrorKind, IosysMap, MapType, MmapBacking, Pinning,
+    Direction, Exporter, ExporterError, ExporterErrorKind, IosysMap, MmapBacking, Pinning, Reach,
     SgBacking, SgEntry, SgTable, Sharing,
 };
 pub use fence::{

@@ -2,7 +2,7 @@
 
 use pci::{Bdf, PciTree};
 
-use crate::{DeviceAddr, MapType};
+use crate::{DeviceAddr, Reach};
 
 /// A device with memory of its own, as importers find it in the PCI tree.
 #[doc(alias = "p2pdma_provider")]
@@ -23,7 +23,7 @@ impl Provider<'_> {
     /// # Errors
     /// In words, why there is none. An importer that is on no bus has none, as on Linux.
     #[doc(alias = "pci_p2pdma_map_type")]
-    pub fn reach(&self, from: Option<DeviceAddr>) -> Result<MapType, String> {
+    pub fn reach(&self, from: Option<DeviceAddr>) -> Result<Reach, String> {
         let name = self.name;
         let Some(owner) = self.bdf else {
             return Err(format!("{name} is nowhere in the PCI tree"));
@@ -35,8 +35,8 @@ impl Provider<'_> {
         };
         let path = self.tree.path(owner, client);
         match path.map_type {
-            pci::MapType::BusAddr => Ok(MapType::BusAddress),
-            pci::MapType::ThruHostBridge => Ok(MapType::ThroughHostBridge),
+            pci::MapType::BusAddr => Ok(Reach::BusAddress),
+            pci::MapType::ThruHostBridge => Ok(Reach::ThroughHostBridge),
             pci::MapType::None | pci::MapType::NotSupported => Err(path.to_string()),
         }
     }

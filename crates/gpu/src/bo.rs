@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use dmabuf::peer::PeerCore;
 use dmabuf::{
-    AttachmentInfo, DmaBuf, Fence, Gate, GateError, ImporterClass, MapType, Placement, Resv,
+    AttachmentInfo, DmaBuf, Fence, Gate, GateError, ImporterClass, Placement, Reach, Resv,
     ResvGuard, Usage, WeakDmaBuf, Zap,
 };
 
@@ -487,11 +487,11 @@ impl BoInner {
     }
 
     /// Which way an importer's accesses travel to where the buffer is.
-    pub(crate) fn map_type(&self, resource: &Resource, info: &AttachmentInfo) -> MapType {
+    pub(crate) fn map_type(&self, resource: &Resource, info: &AttachmentInfo) -> Reach {
         match resource.domain {
-            Domain::Gtt => MapType::System,
-            Domain::Vram if self.device.is_it(info) => MapType::BusAddress,
-            Domain::Vram => self.device.reach(info.device()).unwrap_or(MapType::ThroughHostBridge),
+            Domain::Gtt => Reach::System,
+            Domain::Vram if self.device.is_it(info) => Reach::BusAddress,
+            Domain::Vram => self.device.reach(info.device()).unwrap_or(Reach::ThroughHostBridge),
         }
     }
 

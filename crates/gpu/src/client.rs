@@ -9,7 +9,7 @@
 use std::sync::{Arc, Weak};
 
 use dmabuf::peer::{PeerClient, PeerCore, PeerMemory, PeerRange, shared_mappings};
-use dmabuf::{DeviceAddr, ExporterError, MapType, SgBacking, SgEntry, SgTable};
+use dmabuf::{DeviceAddr, ExporterError, Reach, SgBacking, SgEntry, SgTable};
 
 use crate::bo::BoInner;
 use crate::device::Device;
@@ -129,7 +129,7 @@ impl PeerMemory for Claimed {
         let _resv = bo.resv.lock();
         let resource = bo.resource()?;
         let map_type = match resource.domain {
-            Domain::Gtt => MapType::System,
+            Domain::Gtt => Reach::System,
             Domain::Vram => bo.device.reach(device).map_err(invalid)?,
         };
         let start = self.offset / self.page * self.page;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dmabuf::{AcquireCtx, MapType, Resv, Usage};
+use dmabuf::{AcquireCtx, Reach, Resv, Usage};
 use umem::{Fault, HostBuf, Umem};
 
 use crate::bo::BoInner;
@@ -247,7 +247,7 @@ fn way(from: &Bo, to: &Bo) -> Way {
         Memory::Own(_) => false,
         Memory::Imported(imported) => imported
             .view()
-            .is_ok_and(|view| view.map_type != MapType::System && imported.is_of_another()),
+            .is_ok_and(|view| view.map_type != Reach::System && imported.is_of_another()),
     };
     match is_one {
         true if is_far(from) || is_far(to) => Way::Peer,

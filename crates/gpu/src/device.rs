@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use dmabuf::peer::PeerClient;
-use dmabuf::{AttachmentInfo, BusWindow, DeviceAddr, DmaBuf, ImporterClass, MapType, Provider};
+use dmabuf::{AttachmentInfo, BusWindow, DeviceAddr, DmaBuf, ImporterClass, Provider, Reach};
 use pci::{Bdf, PciTree};
 
 use crate::bo::BoInner;
@@ -80,7 +80,7 @@ impl Device {
 
     /// Which way accesses of an importer at `from` travel to VRAM; `None` when there is no way. An
     /// importer that is on no bus has none, as on Linux.
-    pub(crate) fn reach(&self, from: Option<DeviceAddr>) -> std::result::Result<MapType, String> {
+    pub(crate) fn reach(&self, from: Option<DeviceAddr>) -> std::result::Result<Reach, String> {
         Provider { tree: &self.tree, name: &self.config.name, bdf: self.bdf }.reach(from)
     }
 

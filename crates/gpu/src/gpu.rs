@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use dmabuf::{BusWindow, DmaBuf, Fence, MapType, Retired};
+use dmabuf::{BusWindow, DmaBuf, Fence, Reach, Retired};
 use pci::{Bdf, PciConfig, PciTree};
 
 use crate::bo::BoInner;
@@ -100,7 +100,7 @@ impl Gpu {
     ///
     /// In words, why there is no way.
     #[doc(alias = "cuDeviceCanAccessPeer")]
-    pub fn reaches(&self, other: &Self) -> std::result::Result<MapType, String> {
+    pub fn reaches(&self, other: &Self) -> std::result::Result<Reach, String> {
         other.device.reach(self.device.addr())
     }
 

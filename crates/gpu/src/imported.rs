@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use dmabuf::{
     AttachError, Attachment, DeviceAddr, Direction, DmaBuf, ExporterError, ExporterErrorKind,
-    GateSlot, ImportError, Importer, ImporterClass, MapError, MapGuard, MapType, ResvGuard, Usage,
+    GateSlot, ImportError, Importer, ImporterClass, MapError, MapGuard, Reach, ResvGuard, Usage,
 };
 use rustix::io::Errno;
 use umem::{Fault, Umem};
@@ -33,7 +33,7 @@ pub(crate) struct Imported {
 #[derive(Clone)]
 pub(crate) struct View {
     pub(crate) umem: Umem,
-    pub(crate) map_type: MapType,
+    pub(crate) map_type: Reach,
 }
 
 /// What the framework calls.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
-use dmabuf::MapType;
+use dmabuf::Reach;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -116,12 +116,12 @@ impl Counters {
         counter.fetch_add(value, Ordering::Relaxed);
     }
 
-    pub(crate) fn count_map(&self, map_type: MapType, len: u64) {
+    pub(crate) fn count_map(&self, map_type: Reach, len: u64) {
         Self::add(&self.maps, 1);
         let bytes = match map_type {
-            MapType::System => &self.system_bytes,
-            MapType::BusAddress => &self.bus_address_bytes,
-            MapType::ThroughHostBridge => &self.through_host_bridge_bytes,
+            Reach::System => &self.system_bytes,
+            Reach::BusAddress => &self.bus_address_bytes,
+            Reach::ThroughHostBridge => &self.through_host_bridge_bytes,
         };
         Self::add(bytes, len);
     }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{MB, Mr, Nic, config, fill, machine, open, pattern};
 use dmabuf::ImporterClass::{Dynamic, Pinned, Static};
-use dmabuf::MapType;
+use dmabuf::Reach;
 use gpu::{Domain, Gpu, GpuConfig, Place, Preset, copy};
 
 #[test]
@@ -43,7 +43,7 @@ fn an_importer_that_reaches_vram_brings_the_buffer_back_by_mapping_it() {
     gpu.evict(&bo).expect("not pinned");
     assert_eq!(bo.domain(), Ok(Domain::Gtt), "nobody used it yet");
     mr.map().expect("mapped again");
-    assert_eq!((mr.map_type(), bo.domain()), (MapType::BusAddress, Ok(Domain::Vram)));
+    assert_eq!((mr.map_type(), bo.domain()), (Reach::BusAddress, Ok(Domain::Vram)));
     let mut seen = vec![0; 4096];
     mr.read(0, &mut seen).expect("mapped");
     assert!(seen == pattern(2, 4096));
@@ -121,7 +121,7 @@ fn while_somebody_has_it_attached_that_does_not_reach_vram_it_stays_in_gtt() {
     fixed.unmap();
     bo.read(0, &mut [0]).expect("inside");
     let near = Mr::register(&Nic::new(Dynamic, &tree), &buf).expect("served");
-    assert_eq!((bo.domain(), near.map_type()), (Ok(Domain::Gtt), MapType::System));
+    assert_eq!((bo.domain(), near.map_type()), (Ok(Domain::Gtt), Reach::System));
     drop(fixed);
     bo.read(0, &mut [0]).expect("inside");
     assert_eq!((bo.domain(), near.is_mapped()), (Ok(Domain::Vram), false));

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use common::{CLASSES, MB, Mr, Nic, Refused, config, machine};
 use dmabuf::ExporterErrorKind::{Invalid, NotPermitted, NotSupported, Unsupported};
-use dmabuf::MapType::{BusAddress, System};
-use dmabuf::{ExporterErrorKind, MapType};
+use dmabuf::Reach::{BusAddress, System};
+use dmabuf::{ExporterErrorKind, Reach};
 use gpu::{Domains, Gpu, GpuConfig, PinPolicy, Place, Preset, WithoutP2p};
 use pci::{DeviceConfig, HostBridgeConfig, Ids, PciConfig};
 
-type Outcome = Result<MapType, Refused>;
+type Outcome = Result<Reach, Refused>;
 
 fn outcomes(config: &GpuConfig, reachable: bool, place: Place) -> [Outcome; 4] {
     CLASSES.map(|class| {
@@ -81,7 +81,7 @@ fn two_ports_of_a_listed_root_reach_each_other_through_the_host_bridge() {
     let listed = Ids { vendor: 0x8086, device: 0x2020 };
     // Not on the list.
     let other = Ids { vendor: 0x1af4, device: 0x1000 };
-    for (id, expected) in [(listed, Ok(MapType::ThroughHostBridge)), (other, SYSTEM)] {
+    for (id, expected) in [(listed, Ok(Reach::ThroughHostBridge)), (other, SYSTEM)] {
         let config_of_tree = PciConfig {
             host_bridges: vec![bridge("root", id)],
             devices: vec![device("gpu0", "root"), device("nic0", "root")],

@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::{MB, Miss, Mr, Nic, Refused, config, fill, open, pattern};
 use dmabuf::ImporterClass::{Dynamic, Pinned, PinnedRevocable};
 use dmabuf::gate::GateState;
-use dmabuf::{ExporterErrorKind, FenceStatus, MapType, Timeline, Usage};
+use dmabuf::{ExporterErrorKind, FenceStatus, Reach, Timeline, Usage};
 use gpu::{CopyMode, Domain, GpuConfig, Place, Preset};
 
 #[test]
@@ -25,7 +25,7 @@ fn a_dynamic_importer_follows_a_move_and_the_bytes_go_along() {
     assert_eq!(mr.read(0, &mut [0]), Err(Miss::NotMapped), "it let go before evict returned");
     let _full = fill(&gpu);
     mr.map().expect("mapped again");
-    assert_eq!((mr.map_type(), bo.domain()), (MapType::System, Ok(Domain::Gtt)));
+    assert_eq!((mr.map_type(), bo.domain()), (Reach::System, Ok(Domain::Gtt)));
     assert_ne!(mr.addr(), before);
     let mut seen = vec![0; MB as usize];
     mr.read(0, &mut seen).expect("mapped");
@@ -63,7 +63,7 @@ fn what_is_pinned_stays_and_vram_full_of_it_is_full() {
     let (gpu, tree) = open(&config(Preset::Xe));
     let bo = gpu.alloc(4 * MB, Place::VRAM).expect("room");
     let mr = Mr::register(&Nic::new(Pinned, &tree), &bo.export().expect("exported")).expect("VRAM");
-    assert_eq!(mr.map_type(), MapType::BusAddress);
+    assert_eq!(mr.map_type(), Reach::BusAddress);
     assert_eq!(gpu.evict(&bo).unwrap_err().kind, ExporterErrorKind::Busy);
     let refusal = gpu.alloc(4096, Place::ONLY_VRAM).unwrap_err();
     assert_eq!(refusal.kind, ExporterErrorKind::NoMemory, "{refusal}");
@@ -114,7 +114,7 @@ fn peers_reach_only_the_bar() {
     assert_eq!((gpu.stats().bar_bytes, gpu.stats().copied_bytes), (0, 5));
     let mr =
         Mr::register(&Nic::new(Dynamic, &tree), &hidden.export().expect("exported")).expect("in");
-    assert_eq!((hidden.offset(), mr.map_type()), (Ok(0), MapType::BusAddress));
+    assert_eq!((hidden.offset(), mr.map_type()), (Ok(0), Reach::BusAddress));
     let mut bytes = [0; 5];
     mr.read(5, &mut bytes).expect("mapped");
     assert_eq!(&bytes, b"along");
@@ -123,12 +123,12 @@ fn peers_reach_only_the_bar() {
     let other = gpu.alloc(MB, Place::VRAM).expect("room");
     let second =
         Mr::register(&Nic::new(Pinned, &tree), &other.export().expect("exported")).expect("in");
-    assert_eq!((other.offset(), second.map_type()), (Ok(0), MapType::BusAddress));
+    assert_eq!((other.offset(), second.map_type()), (Ok(0), Reach::BusAddress));
     assert_eq!((hidden.domain(), mr.is_mapped()), (Ok(Domain::Vram), false));
     assert!(hidden.offset().expect("alive") >= MB);
     // And now the BAR is pinned.
     mr.map().expect("in system memory");
-    assert_eq!((mr.map_type(), hidden.domain()), (MapType::System, Ok(Domain::Gtt)));
+    assert_eq!((mr.map_type(), hidden.domain()), (Reach::System, Ok(Domain::Gtt)));
 }
 
 #[test]

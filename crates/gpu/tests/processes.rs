@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use common::{MB, Miss, Mr, Nic, Refused, config, fill, machine, pattern};
-use dmabuf::{ExporterErrorKind, ImporterClass, MapType};
+use dmabuf::{ExporterErrorKind, ImporterClass, Reach};
 use gpu::{Bo, Domain, Gpu, GpuConfig, Place, Preset};
 
 /// A GPU that only the processes of one test share.
@@ -254,7 +254,7 @@ fn one_processs_pressure_evicts_anothers_buffer() {
     bo.write(0, &pattern(1, 4096)).expect("inside");
     let nic = Nic::new(ImporterClass::Dynamic, &tree);
     let mr = Mr::register(&nic, &bo.export().expect("exported")).expect("served");
-    assert_eq!(mr.map_type(), MapType::BusAddress);
+    assert_eq!(mr.map_type(), Reach::BusAddress);
 
     let mut other = Other::start(&config);
     assert_eq!(other.say("used"), (3 * MB).to_string(), "one budget for both");
@@ -265,7 +265,7 @@ fn one_processs_pressure_evicts_anothers_buffer() {
     mr.map().expect("mapped again");
     let mut seen = vec![0; 4096];
     mr.read(0, &mut seen).expect("mapped");
-    assert!((mr.map_type(), seen) == (MapType::System, pattern(1, 4096)));
+    assert!((mr.map_type(), seen) == (Reach::System, pattern(1, 4096)));
 
     // And the other way round, with bytes that survive.
     assert_eq!(other.say("write 0 7"), "ok");
@@ -327,12 +327,12 @@ fn a_window_shows_another_process_its_pages_and_no_others() {
     let window = bo.export_range(4096, 4096).expect("whole pages");
     let mut other = Other::start(&config);
     let import = format!("import {} {} dynamic", std::process::id(), window.fd().as_raw_fd());
-    assert_eq!(other.say(&import), MapType::BusAddress.to_string());
+    assert_eq!(other.say(&import), Reach::BusAddress.to_string());
     assert_eq!(other.say("mrcheck 0 6"), "true");
     gpu.evict(&bo).expect("nothing pins it");
     let _full = fill(&gpu);
     assert_eq!(other.say("mrwrite 0 9"), "ok");
-    assert_eq!(other.say("mrtype 0"), MapType::System.to_string());
+    assert_eq!(other.say("mrtype 0"), Reach::System.to_string());
     let mut seen = vec![0; 3 * 4096];
     bo.read(0, &mut seen).expect("inside");
     assert!(seen == [pattern(5, 4096), pattern(9, 4096), pattern(7, 4096)].concat());

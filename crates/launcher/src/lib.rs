@@ -21,9 +21,6 @@ use environment::NamedFile;
 use crate::door::{Launch, Preload};
 use crate::sysfs::{GpuFacts, NicFacts, Tree};
 
-/// Names the directory in which the preload library finds our `/sys`.
-pub(crate) const SYSFS: &str = "PEERDMA_SYSFS";
-
 /// Names the NICs a program sees, separated by commas; all that the configuration has if it is not
 /// set.
 const NICS: &str = "PEERDMA_NIC";
@@ -298,11 +295,6 @@ fn asan_options(given: Option<OsString>) -> OsString {
         options.push(given);
     }
     options
-}
-
-/// Whether a path can stand in `LD_PRELOAD`, which has no way to quote.
-fn is_listable(path: &Path) -> bool {
-    !path.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte))
 }
 
 #[cfg(test)]

@@ -139,7 +139,7 @@ impl Library {
 
     fn links(&self, names: &Names, library: &str) -> Result<PathBuf, LibraryError> {
         let beside = self.directory.join(names.directory);
-        let made = if super::is_listable(&beside) {
+        let made = if is_listable(&beside) {
             self.link(&beside, names, library)
         } else {
             Err(io::ErrorKind::InvalidFilename.into())
@@ -174,14 +174,13 @@ impl Library {
         names
             .iter()
             .map(|name| self.directory.join(name))
-            .find(|path| path.is_file() && super::is_listable(path))
+            .find(|path| path.is_file() && is_listable(path))
     }
 
     /// A directory of this user's for this library.
     fn own_directory(&self, names: &Names) -> PathBuf {
         let base = environment::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-        let base =
-            base.filter(|path| path.is_absolute() && super::is_listable(path) && path.is_dir());
+        let base = base.filter(|path| path.is_absolute() && is_listable(path) && path.is_dir());
         let uid = rustix::process::geteuid().as_raw();
         let device = fs::metadata(&self.directory).map_or((0, 0), |data| (data.dev(), data.ino()));
         base.unwrap_or_else(|| PathBuf::from("/tmp"))
@@ -228,6 +227,11 @@ impl Library {
         }
         Ok(())
     }
+}
+
+/// Whether a path can stand in `LD_PRELOAD`, which has no way to quote.
+fn is_listable(path: &Path) -> bool {
+    !path.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte))
 }
 
 #[cfg(test)]

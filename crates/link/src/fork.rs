@@ -3,11 +3,6 @@
 
 use descriptors::Inherited;
 
-use crate::ether::{Listener, Sender};
-use crate::registry::{Claim, Directory};
-use crate::shm::{Inbound, Outbound};
-use crate::udp::UdpLink;
-
 /// What owns descriptors and can name them.
 ///
 /// # Safety
@@ -26,54 +21,5 @@ pub(crate) fn abandon(owner: impl OwnsFds) {
     for fd in fds {
         // SAFETY: its owner is forgotten, so that nobody uses or closes it later.
         unsafe { fd.close() };
-    }
-}
-
-// SAFETY: its socket, the table that came by it, and the doorbell.
-unsafe impl OwnsFds for Outbound {
-    fn inherited(&self, out: &mut Vec<Inherited>) {
-        self.inherited(out);
-    }
-}
-
-// SAFETY: its socket, the table that came by it, and the doorbell.
-unsafe impl OwnsFds for Inbound {
-    fn inherited(&self, out: &mut Vec<Inherited>) {
-        self.inherited(out);
-    }
-}
-
-// SAFETY: its sockets, its table and its doorbell.
-unsafe impl OwnsFds for Claim {
-    fn inherited(&self, out: &mut Vec<Inherited>) {
-        self.inherited(out);
-    }
-}
-
-// SAFETY: its epoll set and the sockets in it.
-unsafe impl OwnsFds for Directory {
-    fn inherited(&self, out: &mut Vec<Inherited>) {
-        self.inherited(out);
-    }
-}
-
-// SAFETY: its sockets.
-unsafe impl OwnsFds for UdpLink {
-    fn inherited(&self, out: &mut Vec<Inherited>) {
-        self.inherited(out);
-    }
-}
-
-// SAFETY: its socket.
-unsafe impl OwnsFds for Sender {
-    fn inherited(&self, out: &mut Vec<Inherited>) {
-        self.inherited(out);
-    }
-}
-
-// SAFETY: its socket.
-unsafe impl OwnsFds for Listener {
-    fn inherited(&self, out: &mut Vec<Inherited>) {
-        self.inherited(out);
     }
 }

@@ -78,6 +78,7 @@ pub mod ether;
 mod fork;
 pub mod neighbour;
 pub mod netdev;
+mod owners;
 pub mod registry;
 pub mod shm;
 pub mod steer;

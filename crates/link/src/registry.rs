@@ -32,6 +32,7 @@ mod list;
 pub(crate) mod message;
 mod name;
 mod quota;
+mod socket;
 
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -27,6 +27,7 @@ mod inlet;
 mod leave;
 mod line;
 mod open;
+mod options;
 mod receive;
 mod send;
 mod sys;
@@ -44,6 +45,7 @@ use line::Lines;
 pub use line::{LineError, LineId, LineTo, NewLine};
 pub use open::BindError;
 use open::{Sharing, free_port, has_gso, local_port, open, open_shared, unspecified};
+pub use options::Options;
 pub use receive::{Datagram, Payloads, Train};
 pub use send::{SendError, Transmit};
 use sys::BATCH;
@@ -59,29 +61,6 @@ const SOURCE_PORTS: u32 = 32;
 
 /// Room for one buffer of coalesced datagrams, which is never longer than an IP packet can be.
 const BUFFER: usize = 64 << 10;
-
-/// How a [`UdpLink`] is made.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// The VF that packets are received for; it answers the questions of [`crate::steer`].
-    pub vf: u16,
-    /// The netdev of the NIC, by index: link-local and multicast addresses mean nothing without
-    /// one. 0 for none.
-    pub ifindex: u32,
-    /// Bytes of socket buffer to ask for in each direction. The kernel grants at most
-    /// `net.core.{r,w}mem_max`.
-    pub buffer_bytes: usize,
-    /// Whether to let the kernel split what is sent (`UDP_SEGMENT`).
-    pub gso: bool,
-    /// Whether to let the kernel join what is received (`UDP_GRO`).
-    pub gro: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { vf: 0, ifindex: 0, buffer_bytes: 4 << 20, gso: true, gro: true }
-    }
-}
 
 /// An IPv4 and an IPv6 socket on the port of RoCEv2, whichever the host has.
 ///

@@ -8,6 +8,7 @@ use gpu::{Place, Preset};
 use crate::args::{Arg, CreateDumb, GemClose, GetCap, MapDumb, Prime, Request, Version};
 use crate::drm::{amdgpu, intel, prime};
 use crate::file::{Behind, File, Kind};
+use crate::refusal::unknown;
 use crate::state::State;
 use crate::{Result, habana, pages, pointer, vfio};
 
@@ -116,12 +117,6 @@ unsafe fn of_accel(file: &File, context: &habana::Context, nr: u8, arg: &Arg) ->
         },
         nr => Err(unknown(nr)),
     }
-}
-
-/// The answer to a request that nobody knows.
-pub(crate) fn unknown(nr: u8) -> c_int {
-    tracing::debug!(target: "peerdma::drm", "ioctl {nr:#x} is not served");
-    libc::EINVAL
 }
 
 fn fill_version(file: &File, version: &mut Version) -> Result<()> {

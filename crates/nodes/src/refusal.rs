@@ -31,3 +31,9 @@ pub(crate) fn refused(error: &ExporterError) -> c_int {
         _ => libc::EIO,
     }
 }
+
+/// The answer to a request that nobody knows.
+pub(crate) fn unknown(nr: u8) -> c_int {
+    tracing::debug!(target: "peerdma::drm", "ioctl {nr:#x} is not served");
+    libc::EINVAL
+}

@@ -10,7 +10,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use umem::guard::{self, Way};
+use umem::guard::{self, Mode};
 use umem::{HostBuf, Umem};
 
 /// Each round lasts about this long, so that reading the clock costs nothing.
@@ -59,9 +59,9 @@ fn row(len: usize) {
     let mut times: [Vec<f64>; 3] = Default::default();
     for _ in 0..ROUNDS {
         times[0].push(round(calls, memcpy));
-        guard::force(Some(Way::Guarded));
+        guard::force(Some(Mode::Guarded));
         times[1].push(round(calls, copy));
-        guard::force(Some(Way::Kernel));
+        guard::force(Some(Mode::Kernel));
         times[2].push(round(slow_calls, copy));
     }
     guard::force(None);

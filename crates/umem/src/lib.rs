@@ -52,6 +52,7 @@ pub mod guard;
 pub mod host;
 pub mod mark;
 pub mod mem;
+mod pieces;
 pub mod remote;
 pub mod ways;
 
@@ -59,5 +60,6 @@ pub use fault::{Fault, Touch};
 pub use foreign::Foreign;
 pub use host::{HostBuf, HostBufError};
 pub use mark::{Mark, MarkError, PeerMark};
-pub use mem::{Backing, CpuAccess, Pieces, Umem, crc32_pieces, sums_pieces};
+pub use mem::{Backing, CpuAccess, Umem, crc32_pieces, sums_pieces};
+pub use pieces::Pieces;
 pub use remote::{LocalPart, Refused, RemoteFault, RemoteProcess};

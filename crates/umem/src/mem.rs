@@ -11,14 +11,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use dmabuf::{Direction, GateGuard, GateSlot, MapType, Mapping, SgTable};
+use dmabuf::{Direction, GateGuard, GateSlot, Mapping, Reach, SgTable};
 
 use self::inner::{Gated, Inner, Kind, page_fault, pointer};
 use crate::fault::{Fault, Touch, check_range};
 use crate::guard::{self, plain};
 use crate::{Foreign, HostBuf, ways};
 
-pub use pieces::{Pieces, crc32_pieces, sums_pieces};
+pub use pieces::{crc32_pieces, sums_pieces};
 
 /// Memory that can back a memory region, a device memory or a work request. A clone is another
 /// handle to the same.
@@ -141,7 +141,7 @@ impl Umem {
         let base = check_range(mapping.addr(), mapping.len(), offset, len)?;
         let is_writable = mapping.is_writable();
         let way = match mapping.buf().is_host_memory() {
-            true => ways::Way::Mapped(MapType::System),
+            true => ways::Way::Mapped(Reach::System),
             false => ways::Way::Cpu,
         };
         let kind = Kind::DmaBuf { mapping, offset };
@@ -217,6 +217,14 @@ impl Umem {
         let inner = Arc::try_unwrap(self.inner).map(|inner| Arc::new(Inner { way, ..inner }));
         let inner = inner.unwrap_or_else(|shared| shared);
         Self { inner, is_bracketed: self.is_bracketed }
+    }
+
+    /// To be called by whoever puts down `bytes` of this memory in a buffer of its own, as a driver
+    /// does that cannot reach a device: counts them if the memory is a dma-buf's.
+    pub fn bounced(&self, bytes: u64) {
+        if self.way().is_some() {
+            ways::count_bounced(bytes);
+        }
     }
 
     /// How the memory is reached, if it is a dma-buf. Of memory in several parts, that of the

@@ -8,9 +8,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dmabuf::MapType;
-
-use crate::Umem;
+use dmabuf::Reach;
 
 static BYTES: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 static BOUNCED: AtomicU64 = AtomicU64::new(0);
@@ -20,7 +18,7 @@ static BOUNCED: AtomicU64 = AtomicU64::new(0);
 #[expect(clippy::exhaustive_enums, reason = "there are no other ways")]
 pub enum Way {
     /// At addresses that an exporter gave for the device.
-    Mapped(MapType),
+    Mapped(Reach),
     /// Through the CPU's mapping of the buffer, since its addresses are on no bus of this process,
     /// and where its bytes lie is not known: a dma-buf of some driver of the kernel.
     Cpu,
@@ -47,9 +45,9 @@ impl Way {
     /// A number that stands for it: not 0.
     pub const fn code(self) -> u8 {
         match self {
-            Self::Mapped(MapType::BusAddress) => 1,
-            Self::Mapped(MapType::ThroughHostBridge) => 2,
-            Self::Mapped(MapType::System) => 3,
+            Self::Mapped(Reach::BusAddress) => 1,
+            Self::Mapped(Reach::ThroughHostBridge) => 2,
+            Self::Mapped(Reach::System) => 3,
             Self::Cpu => 4,
         }
     }
@@ -57,9 +55,9 @@ impl Way {
     /// The way that a number stands for.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
-            1 => Some(Self::Mapped(MapType::BusAddress)),
-            2 => Some(Self::Mapped(MapType::ThroughHostBridge)),
-            3 => Some(Self::Mapped(MapType::System)),
+            1 => Some(Self::Mapped(Reach::BusAddress)),
+            2 => Some(Self::Mapped(Reach::ThroughHostBridge)),
+            3 => Some(Self::Mapped(Reach::System)),
             4 => Some(Self::Cpu),
             _ => None,
         }
@@ -80,17 +78,15 @@ pub fn bytes_by_way() -> WayBytes {
     WayBytes { bus_address, through_host_bridge, system, cpu, bounced }
 }
 
-/// To be called by who puts down `bytes` of this memory in a buffer of its own, as a driver does
-/// that cannot reach a device: counts them if the memory is a dma-buf's.
-pub fn bounce(umem: &Umem, bytes: u64) {
-    if umem.way().is_some() {
-        BOUNCED.fetch_add(bytes, Ordering::Relaxed);
-    }
+/// Adds bytes that were put down in host memory.
+pub(crate) fn count_bounced(bytes: u64) {
+    BOUNCED.fetch_add(bytes, Ordering::Relaxed);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Umem;
 
     #[test]
     fn every_way_has_a_number_of_its_own() {
@@ -107,7 +103,7 @@ mod tests {
         assert!(buffer.is_host_memory());
         let mapping = buffer.map(0, 4096).expect("offered");
         let umem = Umem::dmabuf(mapping, 0, 4096).expect("inside");
-        assert_eq!(umem.way(), Some(Way::Mapped(MapType::System)));
+        assert_eq!(umem.way(), Some(Way::Mapped(Reach::System)));
     }
 
     /// The numbers are the process's, and other tests count, too: by the way that none of them
@@ -116,9 +112,9 @@ mod tests {
     fn bytes_of_a_dma_buf_bounce_and_others_do_not() {
         let host = Umem::host(&crate::HostBuf::anonymous(4096).expect("memory exists"));
         let before = bytes_by_way().bounced;
-        bounce(&host, 100);
+        host.bounced(100);
         assert_eq!(bytes_by_way().bounced, before);
-        bounce(&host.reached(Some(Way::Mapped(MapType::BusAddress))), 100);
+        host.reached(Some(Way::Mapped(Reach::BusAddress))).bounced(100);
         assert_eq!(bytes_by_way().bounced, before + 100);
     }
 }

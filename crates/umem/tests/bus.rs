@@ -1,6 +1,6 @@
 //! Memory at bus addresses, and exporters that are gone.
 
-use dmabuf::{BusWindow, Iommu, MapType, SgEntry, SgTable};
+use dmabuf::{BusWindow, Iommu, Reach, SgEntry, SgTable};
 use umem::{Fault, HostBuf, Umem};
 
 const PAGE: u64 = 4096;
@@ -14,7 +14,7 @@ fn addresses_stay_the_windows_while_memory_is_registered_by_them() {
     let placed = window.place(pages.fd().expect("a memfd"), 0, PAGE, "bo1").expect("room");
     let addr = placed.addr();
     let entries = vec![SgEntry { addr, len: PAGE, backing: None }];
-    let table = SgTable { entries, map_type: MapType::System, epoch: None };
+    let table = SgTable { entries, map_type: Reach::System, epoch: None };
     let umem = Umem::bus(&table, 0, PAGE, None).expect("on the bus");
     umem.write(0, &[7; 8]).expect("it is placed");
 

@@ -11,7 +11,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use libc::{c_int, siginfo_t};
-use umem::guard::{self, Way};
+use umem::guard::{self, Mode};
 use umem::{Fault, Umem};
 
 const PAGE: usize = 4096;
@@ -134,18 +134,18 @@ fn no_return() {
 fn replaced() {
     set(libc::SIGSEGV, libc::SIG_DFL);
     assert_guarded();
-    assert_eq!(guard::way(), Way::Guarded);
+    assert_eq!(guard::mode(), Mode::Guarded);
     let ours = query(libc::SIGSEGV);
 
     handle(libc::SIGSEGV, exit_42 as *const () as usize, 0);
     let theirs = query(libc::SIGSEGV).sa_sigaction;
     // A registration looks.
     assert_faults(&user(forbidden_page()));
-    assert_eq!(guard::way(), Way::Kernel);
+    assert_eq!(guard::mode(), Mode::Kernel);
     assert_eq!(query(libc::SIGSEGV).sa_sigaction, theirs, "the program keeps its handler");
 
     install(libc::SIGSEGV, &ours);
-    assert_eq!(guard::recheck(), Way::Guarded);
+    assert_eq!(guard::recheck(), Mode::Guarded);
     assert_faults(&user(forbidden_page()));
 }
 
@@ -157,7 +157,7 @@ fn replaced_silently() {
     for _ in 0..10_000 {
         umem.read(0, &mut [0; 8]).expect("there");
     }
-    assert_eq!(guard::way(), Way::Kernel);
+    assert_eq!(guard::mode(), Mode::Kernel);
     forbid(page);
     assert_faults(&umem);
 }
@@ -219,7 +219,7 @@ extern "C" fn exit_0(_signal: c_int, _info: *mut siginfo_t, _context: *mut c_voi
 #[track_caller]
 fn assert_guarded() {
     assert_faults(&user(forbidden_page()));
-    assert_eq!(guard::way(), Way::Guarded);
+    assert_eq!(guard::mode(), Mode::Guarded);
 }
 
 #[track_caller]

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
-use umem::guard::{self, Way};
+use umem::guard::{self, Mode};
 use umem::{Fault, HostBuf, Pieces, Touch, Umem};
 
 const PAGE: usize = 4096;
@@ -97,7 +97,7 @@ fn folds() -> bool {
 
 #[test]
 fn pieces_are_read_and_written_as_each_of_them_would_be() {
-    both_ways(|way| {
+    both_ways(|mode| {
         let range = Range::new(5);
         let (user, host) = (range.umem(), HostBuf::anonymous(5 * PAGE).expect("memory exists"));
         let host = Umem::host(&host);
@@ -136,7 +136,7 @@ fn pieces_are_read_and_written_as_each_of_them_would_be() {
                     assert_eq!(out, spread(part, 0xee), "{pieces:?} from {from}");
                     assert_eq!(crcs, expected(part), "{pieces:?} from {from}");
                 }
-                assert_eq!(done, folds() && way == Way::Guarded && len % 256 == 0, "{pieces:?}");
+                assert_eq!(done, folds() && mode == Mode::Guarded && len % 256 == 0, "{pieces:?}");
 
                 let (all, mut crcs) = (spread(part, 0x11), begun.clone());
                 if umem::crc32_pieces(&all, pieces, &mut crcs) {
@@ -278,9 +278,9 @@ fn leaving_the_range_is_refused_in_words_before_anything_is_touched() {
 
 #[test]
 fn atomics_are_atomic_with_the_programs_own() {
-    both_ways(|way| {
+    both_ways(|mode| {
         // A system call per operation: fewer rounds show the same.
-        let rounds = if way == Way::Guarded { 50_000 } else { 5_000 };
+        let rounds = if mode == Mode::Guarded { 50_000 } else { 5_000 };
         let word = AtomicU64::new(0);
         // SAFETY: the word is only reached through atomics while the handle lives.
         let umem = unsafe { Umem::user(word.as_ptr().expose_provenance(), 8) };
@@ -315,8 +315,8 @@ fn atomics_are_atomic_with_the_programs_own() {
 /// are there.
 #[test]
 fn the_last_byte_becomes_visible_last() {
-    both_ways(|way| {
-        let rounds = if way == Way::Guarded { 400_u32 } else { 50 };
+    both_ways(|mode| {
+        let rounds = if mode == Mode::Guarded { 400_u32 } else { 50 };
         let memory = HostBuf::anonymous(128 * 1024).expect("memory exists");
         for (offset, len) in [
             (0, 8),
@@ -402,13 +402,13 @@ fn a_dma_buf_is_memory_too() {
 }
 
 /// Runs `case` guarded, then by system call. The choice is the process's, so cases take turns.
-fn both_ways(case: impl Fn(Way)) {
+fn both_ways(case: impl Fn(Mode)) {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    for way in [Way::Guarded, Way::Kernel] {
-        guard::force(Some(way));
-        assert_eq!(guard::way(), way);
-        case(way);
+    for mode in [Mode::Guarded, Mode::Kernel] {
+        guard::force(Some(mode));
+        assert_eq!(guard::mode(), mode);
+        case(mode);
     }
     guard::force(None);
 }

@@ -29,6 +29,14 @@ impl Drop for Counter {
     }
 }
 
+impl Context {
+    /// Creates a completion counter at zero.
+    #[doc(alias = "ibv_create_comp_cntr")]
+    pub fn create_comp_cntr(&self, kind: CompCntrType) -> Result<CompCntr> {
+        CompCntr::new(self, kind)
+    }
+}
+
 impl CompCntr {
     pub(crate) fn new(context: &Context, kind: CompCntrType) -> Result<Self> {
         let id = context.alive()?.create_comp_cntr(context.id(), kind)?;

@@ -1,20 +1,16 @@
 //! Devices, open devices and protection domains.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use device::config::NicConfig;
 use device::ids::{CtxId, PdId};
-use device::{
-    CompCntrType, DeviceAttr, EngineGuard, EventSource, GidEntry, Hca, NicInfo, PortAttr,
-};
-use iba::{Access, EventType, Qpn};
+use device::{DeviceAttr, EngineGuard, EventSource, GidEntry, Hca, NicInfo, PortAttr};
+use iba::{EventType, Qpn};
 
-use crate::cq::{clone_for_waiting, take_one};
-use crate::{
-    Ah, CompCntr, Cq, Dm, DmaBuf, HostBuf, Kind, Mapping, Mr, Qp, QpSpec, Refusal, Result, Srq,
-};
+use crate::wait::{clone_for_waiting, take_one};
+use crate::{Kind, Refusal, Result};
 
 /// The NICs of this machine.
 #[doc(alias = "ibv_get_device_list")]
@@ -155,24 +151,6 @@ impl Context {
         Ok(Pd(Arc::new(Domain { context: self.clone(), id })))
     }
 
-    /// Creates a completion queue of at least `entries` entries.
-    #[doc(alias = "ibv_create_cq")]
-    pub fn create_cq(&self, entries: u32) -> Result<Cq> {
-        Cq::new(self, entries)
-    }
-
-    /// Creates a completion counter at zero.
-    #[doc(alias = "ibv_create_comp_cntr")]
-    pub fn create_comp_cntr(&self, kind: CompCntrType) -> Result<CompCntr> {
-        CompCntr::new(self, kind)
-    }
-
-    /// Allocates device memory: memory of the NIC, which peers reach as any other.
-    #[doc(alias = "ibv_alloc_dm")]
-    pub fn alloc_dm(&self, length: u64) -> Result<Dm> {
-        Dm::new(self, length)
-    }
-
     /// Waits up to `timeout` for an asynchronous event. Any number of threads may; each event is
     /// one thread's.
     #[doc(alias = "ibv_get_async_event")]
@@ -233,77 +211,5 @@ impl Pd {
 
     pub(crate) fn id(&self) -> PdId {
         self.0.id
-    }
-
-    /// Registers a buffer of host memory. Its addresses are those the buffer has in this process.
-    #[doc(alias = "ibv_reg_mr")]
-    pub fn reg_mr(&self, buffer: &HostBuf, access: Access) -> Result<Mr> {
-        Mr::host(self, buffer, access)
-    }
-
-    /// Registers `length` bytes at `offset` of a dma-buf, to be called `iova` and on. The two must
-    /// agree within a page.
-    #[doc(alias = "ibv_reg_dmabuf_mr")]
-    pub fn reg_dmabuf_mr(
-        &self,
-        buffer: impl AsFd,
-        offset: u64,
-        length: u64,
-        iova: u64,
-        access: Access,
-    ) -> Result<Mr> {
-        Mr::dmabuf(self, buffer.as_fd(), offset, length, iova, access)
-    }
-
-    /// Registers memory of a peer device by where the CPU has it mapped, as a plain `ibv_reg_mr` of
-    /// its address does: PeerDirect, the older door. Its addresses are those of the mapping, which
-    /// need not outlive the call.
-    ///
-    /// # Errors
-    ///
-    /// [`Kind::BadAddress`](crate::Kind::BadAddress) unless the NIC has
-    /// [`peermem`](crate::NicConfig::peermem) and the driver of the memory claims all of it; else
-    /// the driver's refusal.
-    pub fn reg_mapping(&self, mapping: &Mapping, access: Access) -> Result<Mr> {
-        Mr::mapped(self, mapping, access)
-    }
-
-    /// The same by an address alone: one that a peer memory client gave its memory
-    /// ([`claim_arena`](dmabuf::peer::claim_arena)), mapped or not, or one of a mapping.
-    ///
-    /// # Errors
-    ///
-    /// As [`reg_mapping`](Self::reg_mapping).
-    pub fn reg_peer_address(&self, addr: u64, length: u64, access: Access) -> Result<Mr> {
-        Mr::peer(self, addr, length, access)
-    }
-
-    /// Registers a whole [`DmaBuf`] at address 0.
-    pub fn reg_whole_dmabuf(&self, buffer: &DmaBuf, access: Access) -> Result<Mr> {
-        self.reg_dmabuf_mr(buffer.fd(), 0, buffer.size(), 0, access)
-    }
-
-    /// Registers `length` bytes at `offset` of device memory. Its addresses count from 0.
-    #[doc(alias = "ibv_reg_dm_mr")]
-    pub fn reg_dm_mr(&self, dm: &Dm, offset: u64, length: u64, access: Access) -> Result<Mr> {
-        Mr::dm(self, dm, offset, length, access)
-    }
-
-    /// Creates a QP, in RESET.
-    #[doc(alias = "ibv_create_qp")]
-    pub fn create_qp(&self, spec: &QpSpec) -> Result<Qp> {
-        Qp::new(self, spec)
-    }
-
-    /// Creates a shared receive queue of `max_wr` requests with `max_sge` elements each.
-    #[doc(alias = "ibv_create_srq")]
-    pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq> {
-        Srq::new(self, max_wr, max_sge)
-    }
-
-    /// Creates an address handle, for datagrams.
-    #[doc(alias = "ibv_create_ah")]
-    pub fn create_ah(&self, av: iba::Av) -> Result<Ah> {
-        Ah::new(self, av)
     }
 }

@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use device::ids::{ChannelId, CqId};
 use iba::{Qpn, WcFlags, WcOpcode, WcStatus};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use transport::env::Reason;
 
+use crate::wait::{clone_for_waiting, take_one};
 use crate::{Context, Kind, Refusal, Result};
 
 /// A completion queue with an event descriptor. Clones are the same one.
@@ -80,6 +79,14 @@ impl From<device::Wc> for Wc {
             src_qpn: wc.src_qpn,
             reason: Reason::from_vendor_err(wc.vendor_err).unwrap_or(Reason::None),
         }
+    }
+}
+
+impl Context {
+    /// Creates a completion queue of at least `entries` entries.
+    #[doc(alias = "ibv_create_cq")]
+    pub fn create_cq(&self, entries: u32) -> Result<Cq> {
+        Cq::new(self, entries)
     }
 }
 
@@ -228,37 +235,5 @@ impl AsFd for Cq {
     /// Readable while an event waits, for poll and epoll; [`Cq::event`] takes it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.fd.as_fd()
-    }
-}
-
-/// A descriptor of the engine's for events, which no longer blocks: nobody else reads it.
-pub(crate) fn clone_for_waiting(fd: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
-    rustix::io::ioctl_fionbio(fd, true)?;
-    fd.try_clone_to_owned()
-}
-
-/// Takes one count from an eventfd that does not block, waiting for it up to `timeout`. What woke
-/// several threads, one takes; the others wait on.
-pub(crate) fn take_one(fd: &OwnedFd, timeout: Duration) -> Result<bool> {
-    let failed = |error| Refusal::new(Kind::Io, format!("waiting for an event: {error}"));
-    let began = Instant::now();
-    loop {
-        match rustix::io::read(fd, &mut [0u8; 8]) {
-            Ok(_) => return Ok(true),
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(error) => return Err(failed(error)),
-        }
-        let left = timeout.saturating_sub(began.elapsed());
-        if left.is_zero() {
-            return Ok(false);
-        }
-        let left = Timespec {
-            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        match poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&left)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(failed(error)),
-        }
     }
 }

@@ -36,13 +36,16 @@
 //! | `ibv_post_send`, `ibv_poll_cq` | [`Qp::post_send`], [`Cq::poll`], [`Cq::wait`] |
 #![forbid(unsafe_code)]
 
+mod ah;
 mod comp_cntr;
 mod context;
 mod cq;
 mod memory;
 mod qp;
 mod request;
+mod wait;
 
+pub use ah::Ah;
 pub use comp_cntr::CompCntr;
 pub use context::{AsyncEvent, Context, Device, Pd, devices};
 pub use cq::{Cq, Wc};
@@ -57,7 +60,7 @@ pub use iba::{
     QpType, Qpn, RKey, RnrTimer, WcOpcode, WcStatus, WrOpcode,
 };
 pub use memory::{Dm, Mr, Remote, Slice};
-pub use qp::{Ah, DEFAULT_QKEY, Endpoint, PostError, Qp, QpSpec, Srq};
+pub use qp::{DEFAULT_QKEY, Endpoint, PostError, Qp, QpSpec, Srq};
 pub use request::SendRequest;
 pub use transport::env::Reason;
 pub use umem::HostBuf;

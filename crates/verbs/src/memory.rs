@@ -1,6 +1,6 @@
 //! Memory regions and device memory.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use device::MrInfo;
@@ -31,6 +31,70 @@ impl Drop for Region {
     fn drop(&mut self) {
         // Fails only for a region that does not exist.
         let _ = self.pd.context().hca().dereg_mr(self.info.id);
+    }
+}
+
+impl Context {
+    /// Allocates device memory: memory of the NIC, which peers reach as any other.
+    #[doc(alias = "ibv_alloc_dm")]
+    pub fn alloc_dm(&self, length: u64) -> Result<Dm> {
+        Dm::new(self, length)
+    }
+}
+
+impl Pd {
+    /// Registers a buffer of host memory. Its addresses are those the buffer has in this process.
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn reg_mr(&self, buffer: &HostBuf, access: Access) -> Result<Mr> {
+        Mr::host(self, buffer, access)
+    }
+
+    /// Registers `length` bytes at `offset` of a dma-buf, to be called `iova` and on. The two must
+    /// agree within a page.
+    #[doc(alias = "ibv_reg_dmabuf_mr")]
+    pub fn reg_dmabuf_mr(
+        &self,
+        buffer: impl AsFd,
+        offset: u64,
+        length: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<Mr> {
+        Mr::dmabuf(self, buffer.as_fd(), offset, length, iova, access)
+    }
+
+    /// Registers memory of a peer device by where the CPU has it mapped, as a plain `ibv_reg_mr` of
+    /// its address does: PeerDirect, the older door. Its addresses are those of the mapping, which
+    /// need not outlive the call.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::BadAddress`](crate::Kind::BadAddress) unless the NIC has
+    /// [`peermem`](crate::NicConfig::peermem) and the driver of the memory claims all of it; else
+    /// the driver's refusal.
+    pub fn reg_mapping(&self, mapping: &Mapping, access: Access) -> Result<Mr> {
+        Mr::mapped(self, mapping, access)
+    }
+
+    /// The same by an address alone: one that a peer memory client gave its memory
+    /// ([`claim_arena`](dmabuf::peer::claim_arena)), mapped or not, or one of a mapping.
+    ///
+    /// # Errors
+    ///
+    /// As [`reg_mapping`](Self::reg_mapping).
+    pub fn reg_peer_address(&self, addr: u64, length: u64, access: Access) -> Result<Mr> {
+        Mr::peer(self, addr, length, access)
+    }
+
+    /// Registers a whole [`DmaBuf`] at address 0.
+    pub fn reg_whole_dmabuf(&self, buffer: &DmaBuf, access: Access) -> Result<Mr> {
+        self.reg_dmabuf_mr(buffer.fd(), 0, buffer.size(), 0, access)
+    }
+
+    /// Registers `length` bytes at `offset` of device memory. Its addresses count from 0.
+    #[doc(alias = "ibv_reg_dm_mr")]
+    pub fn reg_dm_mr(&self, dm: &Dm, offset: u64, length: u64, access: Access) -> Result<Mr> {
+        Mr::dm(self, dm, offset, length, access)
     }
 }
 

@@ -106,6 +106,20 @@ impl Drop for Pair {
 /// The key of datagram QPs that [`Qp::to_rts`] sets up.
 pub const DEFAULT_QKEY: u32 = 0x1111_1111;
 
+impl Pd {
+    /// Creates a QP, in RESET.
+    #[doc(alias = "ibv_create_qp")]
+    pub fn create_qp(&self, spec: &QpSpec) -> Result<Qp> {
+        Qp::new(self, spec)
+    }
+
+    /// Creates a shared receive queue of `max_wr` requests with `max_sge` elements each.
+    #[doc(alias = "ibv_create_srq")]
+    pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq> {
+        Srq::new(self, max_wr, max_sge)
+    }
+}
+
 impl Qp {
     pub(crate) fn new(pd: &Pd, spec: &QpSpec) -> Result<Self> {
         let same = |other: &Context, object| pd.context().check_same(other, "create_qp", object);
@@ -285,38 +299,5 @@ impl Srq {
     pub fn post_recv(&self, wr_id: u64, local: &[Slice]) -> Result<()> {
         let sges = local.iter().map(|slice| slice.0).collect();
         self.0.pd.context().lock().post_srq_recv(self.0.id, RecvWr { wr_id, sges })
-    }
-}
-
-/// An address handle: where datagrams go. Clones are the same one.
-#[derive(Clone, Debug)]
-#[doc(alias = "ibv_ah")]
-pub struct Ah(Arc<Handle>);
-
-#[derive(Debug)]
-struct Handle {
-    pd: Pd,
-    av: Av,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        // The domain is held, so it exists.
-        let _ = self.pd.context().lock().count_ah(self.pd.id(), false);
-    }
-}
-
-impl Ah {
-    pub(crate) fn new(pd: &Pd, av: Av) -> Result<Self> {
-        pd.context().hca().create_ah(pd.id(), &av)?;
-        Ok(Self(Arc::new(Handle { pd: pd.clone(), av })))
-    }
-
-    pub(crate) fn av(&self) -> Av {
-        self.0.av
-    }
-
-    pub(crate) fn context(&self) -> &Context {
-        self.0.pd.context()
     }
 }

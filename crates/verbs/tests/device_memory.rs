@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use dmabuf::{
-    Attachment, DeviceAddr, Direction, ExporterErrorKind, Importer, ImporterClass, MapError,
-    MapType, ResvGuard,
+    Attachment, DeviceAddr, Direction, ExporterErrorKind, Importer, ImporterClass, MapError, Reach,
+    ResvGuard,
 };
 use gpu::Machine;
 use verbs::{Context, HostBuf, ImporterConfig, Kind, NicConfig, Pd, SendRequest, WcStatus};
@@ -90,7 +90,7 @@ fn who_reaches_device_memory_is_asked_of_the_pci_tree() {
         Machine::parse(&text).unwrap()
     };
     let listed = "id = \"8086:2020\"";
-    let through = Some(MapType::ThroughHostBridge);
+    let through = Some(Reach::ThroughHostBridge);
     let cases = [
         // Nobody has vouched for these roots.
         (machine("", "", "b"), None),

@@ -352,7 +352,7 @@ impl QpEnv<'_, '_> {
                     |umem, from, piece| {
                         let to = &mut room[at..at + piece as usize];
                         at += piece as usize;
-                        umem::ways::bounce(umem, u64::from(piece));
+                        umem.bounced(u64::from(piece));
                         umem.read(from, to).map_err(|fault| local_fault(&fault))
                     },
                 );
@@ -360,7 +360,7 @@ impl QpEnv<'_, '_> {
             Source::Remote { rkey, addr, length } => {
                 let found = mrs.remote(pd, rkey, addr, u64::from(length), Access::REMOTE_READ);
                 if let Ok((umem, from)) = found {
-                    umem::ways::bounce(umem, u64::from(length));
+                    umem.bounced(u64::from(length));
                     let _ = umem.read(from, room);
                 }
             }

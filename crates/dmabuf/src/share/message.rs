@@ -6,7 +6,7 @@
 use rustix::io::Errno;
 
 use super::codec::{Reader, Writer, index, one_of};
-use crate::exporter::{Direction, ExporterError, ExporterErrorKind, MapType};
+use crate::exporter::{Direction, ExporterError, ExporterErrorKind, Reach};
 use crate::importer::{DeviceAddr, ImporterClass};
 
 /// What the importing process asks. Numbers of attachments, pins and maps are its own.
@@ -91,7 +91,7 @@ pub(super) struct Facts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mapped {
     pub(super) epoch: Option<u64>,
-    pub(super) map_type: MapType,
+    pub(super) map_type: Reach,
     pub(super) entries: Vec<Entry>,
 }
 
@@ -341,7 +341,7 @@ const CLASSES: [ImporterClass; 4] = [
 ];
 const DIRECTIONS: [Direction; 3] =
     [Direction::ToDevice, Direction::FromDevice, Direction::Bidirectional];
-const MAP_TYPES: [MapType; 3] = [MapType::System, MapType::BusAddress, MapType::ThroughHostBridge];
+const MAP_TYPES: [Reach; 3] = [Reach::System, Reach::BusAddress, Reach::ThroughHostBridge];
 const KINDS: [ExporterErrorKind; 8] = [
     ExporterErrorKind::Invalid,
     ExporterErrorKind::Busy,

@@ -18,7 +18,7 @@ use super::stand_in::{Notes, StandIn};
 use super::{ANSWER_LIMIT, server};
 use crate::attachment::{AttachError, Attachment};
 use crate::buf::Shared;
-use crate::exporter::{Direction, ExporterError, ExporterErrorKind, MapType, MmapBacking, Sharing};
+use crate::exporter::{Direction, ExporterError, ExporterErrorKind, MmapBacking, Reach, Sharing};
 use crate::importer::Importer;
 use crate::resv::Usage;
 use crate::sync_file::{RwFlags, SyncFile, SyncFileError};
@@ -312,7 +312,7 @@ impl Connection {
         };
         let MmapBacking { backing, hold: held, zap } = offered;
         let entries = vec![Entry { file: 0, offset: backing.offset, len: import.shared.size() }];
-        let mapped = Mapped { epoch: None, map_type: MapType::System, entries };
+        let mapped = Mapped { epoch: None, map_type: Reach::System, entries };
         self.holds.insert(hold, held);
         if let (Some(zap), Some(notes)) = (zap, self.notes.clone()) {
             // The memory is kept until the process answers by letting go, or ends.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use dmabuf::{
     AttachmentInfo, BusWindow, Direction, DmaBuf, Exporter, ExporterError, ExporterErrorKind, Gate,
-    Iommu, MapType, Pinning, Placement, Resv, ResvGuard, SgBacking, SgEntry, SgTable, Sharing,
+    Iommu, Pinning, Placement, Reach, Resv, ResvGuard, SgBacking, SgEntry, SgTable, Sharing,
 };
 use rustix::fs::{MemfdFlags, SealFlags};
 
@@ -157,8 +157,7 @@ impl Exporter for Bo {
             entries.push(SgEntry { addr: placed.addr(), len, backing });
             state.placements.push(placed);
         }
-        let map_type =
-            if info.peer2peer() { MapType::BusAddress } else { MapType::ThroughHostBridge };
+        let map_type = if info.peer2peer() { Reach::BusAddress } else { Reach::ThroughHostBridge };
         Ok(SgTable { entries, epoch: Some(self.gate.epoch()), map_type })
     }
 

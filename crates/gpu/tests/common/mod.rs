@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use dmabuf::{
     AttachError, Attachment, DeviceAddr, Direction, DmaBuf, ExporterErrorKind, GateSlot, Importer,
-    ImporterClass, MapError, MapGuard, MapType, PinError, PinGuard, ResvGuard, Usage,
+    ImporterClass, MapError, MapGuard, PinError, PinGuard, Reach, ResvGuard, Usage,
 };
 use gpu::{Bo, Domain, Gpu, GpuConfig, Place, Preset};
 use pci::{PciConfig, PciTree};
@@ -159,7 +159,7 @@ impl Mr {
         self.nic.held.lock().expect("no panic").is_some()
     }
 
-    pub fn map_type(&self) -> MapType {
+    pub fn map_type(&self) -> Reach {
         self.nic.held.lock().expect("no panic").as_ref().expect("mapped").map.table().map_type
     }
 

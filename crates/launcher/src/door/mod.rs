@@ -33,6 +33,7 @@ mod call;
 mod channel;
 mod filter;
 mod front;
+mod launch;
 mod listener;
 mod place;
 mod process;
@@ -41,34 +42,11 @@ mod remote;
 mod serve;
 mod supervisor;
 
+pub(crate) use launch::{Launch, Preload};
 pub(crate) use program::exec;
 
 use std::io;
-use std::path::PathBuf;
-use std::process::{Command, ExitCode};
-
-use crate::sysfs::Tree;
-
-/// What to run, and behind which tree.
-pub(crate) struct Launch {
-    /// The program, its arguments and environment.
-    pub(crate) command: Command,
-    /// What `/sys` holds for our NICs.
-    pub(crate) tree: Tree,
-    /// Whether to try seccomp at all.
-    pub(crate) seccomp: bool,
-    /// `libpeerdma-preload.so` and the value of `LD_PRELOAD` that loads it, used where seccomp is
-    /// refused.
-    pub(crate) preload: Option<Preload>,
-}
-
-/// The fallback.
-pub(crate) struct Preload {
-    /// The library.
-    pub(crate) library: PathBuf,
-    /// `LD_PRELOAD` with the library in it.
-    pub(crate) ld_preload: std::ffi::OsString,
-}
+use std::process::ExitCode;
 
 /// Runs the program behind the door and returns as it does: its exit status, or 128 and the number
 /// of the signal that ended it. Must be called while the process has one thread, since it forks and

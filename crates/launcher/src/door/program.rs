@@ -8,6 +8,9 @@ use super::Launch;
 use super::channel::{Channel, Message};
 use super::listener;
 
+/// Names the directory in which the preload library finds our `/sys`.
+const SYSFS: &str = "PEERDMA_SYSFS";
+
 /// The exit statuses of a shell for a program that cannot be run, and for one that is not there.
 const CANNOT_RUN: i32 = 126;
 const NOT_FOUND: i32 = 127;
@@ -18,7 +21,7 @@ pub(super) fn run(launch: Launch, supervisor: &Channel) -> ! {
     match introduce(seccomp, supervisor) {
         Ok(None) => {}
         Ok(Some(sysfs)) => {
-            command.env(crate::SYSFS, sysfs);
+            command.env(SYSFS, sysfs);
             if let Some(preload) = preload {
                 command.env("LD_PRELOAD", preload.ld_preload);
             }

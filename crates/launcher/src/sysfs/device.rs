@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use super::DEVICES;
+use super::tree::DEVICES;
 
 /// The device numbers of uverbs (`IB_UVERBS_MAJOR`, `IB_UVERBS_BASE_MINOR`).
 pub(super) const UVERBS_MAJOR: u32 = 231;

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use super::Tree;
+use super::tree::Tree;
 
 /// The files that are ours.
 pub(super) const FILES: [&str; 2] = ["/proc/kallsyms", "/proc/modules"];

@@ -14,7 +14,7 @@
 //!
 //! A [`Tree`] is a snapshot: values are those of the moment it was made. Every symbolic link is
 //! relative and stays inside the tree, so that the kernel can walk it below any directory. How
-//! programs come to see it is the business of `cli::door`; `docs/SYSFS.md` tells the whole story.
+//! programs come to see it is the business of `door`; `docs/SYSFS.md` tells the whole story.
 
 mod counters;
 mod device;
@@ -22,17 +22,14 @@ mod facts;
 mod kernel;
 mod nic;
 mod pci;
+mod tree;
 
 pub(crate) use device::Device;
 pub(crate) use facts::NicFacts;
 pub(crate) use pci::GpuFacts;
+pub(crate) use tree::{DEVICES, LISTINGS, Tree};
 
-use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
-
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 /// The directories this tree answers for; everything else under `/sys` and `/dev` is the kernel's.
 /// Their contents hide what the kernel has under these names.
@@ -64,49 +61,6 @@ static FUNCTIONS: OnceLock<Vec<String>> = OnceLock::new();
 pub(crate) fn served() -> impl Iterator<Item = &'static str> {
     let functions = FUNCTIONS.get().into_iter().flatten().map(String::as_str);
     SERVED.into_iter().chain(PEER_MEMORY).chain(kernel::FILES).chain(functions)
-}
-
-/// The directory of character devices.
-pub(crate) const DEVICES: &str = "/dev/infiniband";
-
-/// The directory in which our classes are listed beside the kernel's.
-const CLASSES: &str = "/sys/class";
-
-/// The directory of PCI functions, likewise.
-const PCI_FUNCTIONS: &str = "/sys/bus/pci/devices";
-
-/// The directory of DRM's devices, likewise.
-const DRM: &str = "/sys/class/drm";
-
-/// The directory of accelerators, likewise.
-const ACCEL: &str = "/sys/class/accel";
-
-/// The directory of VFIO's devices, likewise.
-const VFIO: &str = "/sys/class/vfio-dev";
-
-/// Directories with names of ours and of the kernel's.
-pub(crate) const LISTINGS: [&str; 5] = [CLASSES, PCI_FUNCTIONS, DRM, ACCEL, VFIO];
-
-/// One name in the tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Node {
-    /// A directory.
-    Dir,
-    /// An attribute and its text.
-    File(String),
-    /// A symbolic link and its target.
-    Link(String),
-    /// What stands where a driver would have a character device. Making one takes privilege, so it
-    /// is a socket that nobody listens on: the access rights are a device's, and opening it fails
-    /// with ENXIO, as a device without a driver does. Its attributes are shown as those of a
-    /// [`Device`].
-    Device,
-}
-
-/// The names below `/sys`, by absolute path; a directory sorts before what it holds.
-#[derive(Debug, Default)]
-pub(crate) struct Tree {
-    nodes: BTreeMap<String, Node>,
 }
 
 impl Tree {
@@ -149,105 +103,13 @@ impl Tree {
         // A process has one tree.
         let _ = FUNCTIONS.set(functions);
     }
-
-    /// Adds a link for each name of this machine's kernel in the [`LISTINGS`], so that they show
-    /// them all.
-    pub(crate) fn add_kernel_names(&mut self) {
-        for directory in LISTINGS {
-            if !self.nodes.contains_key(directory) {
-                continue;
-            }
-            let Ok(entries) = std::fs::read_dir(directory) else { continue };
-            for name in entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()) {
-                let path = format!("{directory}/{name}");
-                self.nodes.entry(path.clone()).or_insert(Node::Link(path));
-            }
-        }
-    }
-
-    /// The text of an attribute.
-    pub(crate) fn text(&self, path: &str) -> Option<&str> {
-        match self.nodes.get(path)? {
-            Node::File(text) => Some(text),
-            _ => None,
-        }
-    }
-
-    /// Creates every name below `root`, which stands for `/`.
-    pub(crate) fn materialise(&self, root: BorrowedFd<'_>) -> io::Result<()> {
-        for (path, node) in &self.nodes {
-            let path = path.trim_start_matches('/');
-            match node {
-                Node::Dir => rustix::fs::mkdirat(root, path, Mode::from_raw_mode(0o755))?,
-                Node::Link(target) => rustix::fs::symlinkat(target.as_str(), root, path)?,
-                Node::Device => {
-                    let mode = Mode::from_raw_mode(0o666);
-                    rustix::fs::mknodat(root, path, FileType::Socket, mode, 0)?;
-                    // What the process's mask took away.
-                    rustix::fs::chmodat(root, path, mode, AtFlags::empty())?;
-                }
-                Node::File(text) => {
-                    let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-                    let file = rustix::fs::openat(root, path, create, Mode::from_raw_mode(0o444))?;
-                    let written = rustix::io::write(file.as_fd(), text.as_bytes())?;
-                    if written != text.len() {
-                        return Err(io::ErrorKind::WriteZero.into());
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds a directory and those above it.
-    fn dir(&mut self, path: &str) {
-        for (at, _) in path.match_indices('/').filter(|&(at, _)| at > 0) {
-            self.nodes.entry(path[..at].to_owned()).or_insert(Node::Dir);
-        }
-        self.nodes.entry(path.to_owned()).or_insert(Node::Dir);
-    }
-
-    /// Adds an attribute; like the kernel's, its text ends in a newline, if there is any.
-    fn file(&mut self, path: &str, text: impl std::fmt::Display) {
-        self.parents(path);
-        let mut text = text.to_string();
-        if !text.is_empty() {
-            text.push('\n');
-        }
-        self.nodes.insert(path.to_owned(), Node::File(text));
-    }
-
-    /// Adds a character device that is only a name.
-    fn device(&mut self, path: &str) {
-        self.parents(path);
-        self.nodes.insert(path.to_owned(), Node::Device);
-    }
-
-    /// Adds a symbolic link to an absolute path of this tree, written relative as the kernel does.
-    fn link(&mut self, path: &str, target: &str) {
-        self.parents(path);
-        self.nodes.insert(path.to_owned(), Node::Link(relative(path, target)));
-    }
-
-    fn parents(&mut self, path: &str) {
-        let (parent, _) = path.rsplit_once('/').expect("paths of the tree are absolute");
-        self.dir(parent);
-    }
-}
-
-/// How a link at `from` names `to`; both absolute and normal.
-fn relative(from: &str, to: &str) -> String {
-    let (parent, _) = from.rsplit_once('/').expect("paths of the tree are absolute");
-    let from: Vec<&str> = parent.split('/').collect();
-    let to: Vec<&str> = to.split('/').collect();
-    let common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
-    let mut steps = vec![".."; from.len() - common];
-    steps.extend(&to[common..]);
-    steps.join("/")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
+    use super::tree::Node;
     use super::*;
 
     fn tree() -> Tree {

@@ -1,8 +1,10 @@
 //! One NIC: which attributes it has, and what stands in them. Names and formats are those of the
 //! kernel's `drivers/infiniband/core/sysfs.c` and `uverbs_main.c`.
 
+use super::counters;
 use super::device::{UVERBS_BASE_MINOR, UVERBS_MAJOR};
-use super::{DEVICES, NicFacts, Tree, counters};
+use super::facts::NicFacts;
+use super::tree::{DEVICES, Tree};
 
 /// Rows of the GID table that exist as files at least; those past the GIDs in use read as zero. The
 /// table itself is longer, but a launch should not pay for hundreds of empty files.

@@ -14,7 +14,7 @@ use std::path::Path;
 use ::pci::{Bdf, PciTree};
 
 use super::facts::{CpuList, NicFacts};
-use super::{ACCEL, DRM, PCI_FUNCTIONS, Tree, VFIO};
+use super::tree::{ACCEL, DRM, PCI_FUNCTIONS, Tree, VFIO};
 use gpu::nodes::{VFIO_CLASS, VFIO_ID};
 
 /// The lines of a function's `resource`: six BARs and the ROM. Of ours nothing can be mapped.
@@ -350,8 +350,11 @@ mod tests {
             let [(card, _), (render, minor)] = gpu.devices().try_into().expect("two");
             for name in [&card, &render] {
                 let path = format!("{}/drm/{name}", gpu.function.path);
-                let link = super::super::relative(&format!("{DRM}/{name}"), &path);
-                assert_eq!(tree.nodes[&format!("{DRM}/{name}")], super::super::Node::Link(link));
+                let link = super::super::tree::relative(&format!("{DRM}/{name}"), &path);
+                assert_eq!(
+                    tree.nodes[&format!("{DRM}/{name}")],
+                    super::super::tree::Node::Link(link)
+                );
                 assert!(gpu.served().contains(&format!("{DRM}/{name}")));
             }
             let dev = tree.text(&format!("{}/drm/{render}/dev", gpu.function.path));

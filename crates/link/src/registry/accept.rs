@@ -3,7 +3,6 @@
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use descriptors::strangers::{self, PeerSocket};
 use descriptors::{Inherited, PeerCred, peer_cred};
@@ -11,10 +10,11 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-use super::claim::{Claim, dial, own_uid, spare_fd};
+use super::claim::Claim;
 use super::fetch::fetch;
 use super::message::{Hello, Message, Received, Welcome, recv};
 use super::quota::{SILENT_PER_USER, Share};
+use super::socket::{PAUSE, dial, own_uid, spare_fd};
 use super::{PeerInfo, VF_COUNT};
 use crate::shm::{Consumer, Inbound, PeerBell};
 
@@ -24,10 +24,6 @@ const PENDING_MAX: usize = 128;
 
 /// Connections taken in one call, so that a flood does not keep the caller.
 const ACCEPT_BATCH: usize = 64;
-
-/// How long connections wait when there is no room for them. Nothing tells when there is some
-/// again.
-pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// What [`Claim::poll_events`] reports.
 #[derive(Debug)]

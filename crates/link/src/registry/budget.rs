@@ -18,8 +18,8 @@ use descriptors::strangers::{self, PeerSocket};
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 
-use super::claim::new_socket;
 use super::name::valid_nic;
+use super::socket::new_socket;
 use super::{SO_ACCEPTCON, VF_COUNT};
 
 /// Those who asked whose a name is, and are not told more: nobody accepts.

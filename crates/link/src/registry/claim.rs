@@ -8,11 +8,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use descriptors::strangers::{self, Listener, PeerSocket};
-use descriptors::{Inherited, Known, PeerCred, peer_cred};
+use descriptors::strangers::Listener;
+use descriptors::{Inherited, Known, PeerCred};
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::accept::{Fetched, Pending};
 use super::directory::Occupant;
@@ -20,6 +19,7 @@ use super::fetch::Post;
 use super::message::{Hello, Message};
 use super::name::{NIC_NAME_MAX, address, squatted, valid_nic};
 use super::quota::Quotas;
+use super::socket::{dial, new_socket, own_uid, spare_fd};
 use super::{NicIdentity, Probe, VF_COUNT};
 use crate::shm::{Doorbell, Outbound, Producer};
 
@@ -309,31 +309,6 @@ impl AsFd for Claim {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
-}
-
-/// Our effective uid, which is what `SO_PEERCRED` shows others.
-pub(super) fn own_uid() -> u32 {
-    rustix::process::geteuid().as_raw()
-}
-
-/// Connects to the listener of `vf`, without waiting, and says who it is. Whoever that is cannot
-/// send us descriptors unless we `expect` some, where the kernel can refuse them.
-pub(super) fn dial(nic: &str, vf: u16, expect: bool) -> Result<(PeerSocket, PeerCred), Errno> {
-    let socket = new_socket()?;
-    let is_sealed = !expect && strangers::refuse_descriptors(&socket);
-    rustix::net::connect(&socket, &address(nic, vf)?)?;
-    let cred = peer_cred(socket.as_fd())?;
-    Ok((PeerSocket::born(socket, cred, is_sealed), cred))
-}
-
-/// A descriptor to give up when there are no others.
-pub(super) fn spare_fd(any: impl AsFd) -> Option<Known> {
-    rustix::io::fcntl_dupfd_cloexec(any, 0).ok().map(Known::new)
-}
-
-pub(super) fn new_socket() -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
 /// A number that two connections do not share by accident. Not a secret.

@@ -21,10 +21,9 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags};
 
-use super::accept::PAUSE;
-use super::claim::{new_socket, spare_fd};
 use super::fetch::Post;
 use super::message::{Message, Received, recv};
+use super::socket::{PAUSE, new_socket, spare_fd};
 
 /// Connections of those who ask: the oldest makes room. Of our user's processes, of all other
 /// users', and of one other's.

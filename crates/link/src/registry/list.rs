@@ -8,9 +8,9 @@ use descriptors::PeerCred;
 use descriptors::strangers::PeerSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::claim::dial;
 use super::message::{Message, Received, recv};
 use super::name::vf_of_line;
+use super::socket::dial;
 
 /// A VF that somebody holds.
 #[derive(Clone, Debug, PartialEq, Eq)]

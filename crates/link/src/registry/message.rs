@@ -18,6 +18,9 @@ use rustix::net::{
 use super::{NicIdentity, Probe};
 use crate::shm::layout::{MAGIC, VERSION};
 
+/// Messages taken from a socket in one call.
+pub(crate) const RECV_BATCH: usize = 32;
+
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {

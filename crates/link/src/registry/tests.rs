@@ -208,7 +208,7 @@ fn the_last_words_of_a_peer_end_though_somebody_goes_on_writing_them() {
 
 /// Sends `message` with `fds` to `claim` on a fresh connection and returns the reason it gives.
 fn reason(nic: &str, claim: &mut Claim, message: &Message, fds: &[&OwnedFd]) -> String {
-    let (socket, _) = claim::dial(nic, claim.vf(), true).expect("it listens");
+    let (socket, _) = socket::dial(nic, claim.vf(), true).expect("it listens");
     let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
     message.send(&socket, &fds).expect("room in the socket");
     let event = claim.poll_events().pop();
@@ -248,7 +248,7 @@ fn greetings_that_lie_are_refused() {
 fn strangers_are_told_that_they_speak_another_language() {
     let nic = nic("stranger");
     let mut ours = claim(&nic);
-    let (socket, _) = claim::dial(&nic, 0, true).expect("it listens");
+    let (socket, _) = socket::dial(&nic, 0, true).expect("it listens");
     assert!(ours.poll_events().is_empty(), "silent so far");
     assert!(!readable(&ours));
     rustix::io::write(&socket, b"GET / HTTP/1.1").expect("room in the socket");
@@ -277,7 +277,7 @@ fn silent_connections_do_not_pile_up() {
     let mut ours = claim(&nic);
     let mut sockets = Vec::new();
     for _ in 0..300 {
-        sockets.push(claim::dial(&nic, 0, true).expect("it listens"));
+        sockets.push(socket::dial(&nic, 0, true).expect("it listens"));
         assert!(ours.poll_events().is_empty());
     }
     let mut fds = Vec::new();

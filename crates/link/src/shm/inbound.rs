@@ -9,9 +9,8 @@ use umem::Foreign;
 use super::bell::PeerBell;
 use super::cursor::RingCorrupt;
 use super::guard::Held;
-use super::outbound::RECV_BATCH;
 use super::ring::Consumer;
-use crate::registry::message::{Message, Received, recv};
+use crate::registry::message::{Message, RECV_BATCH, Received, recv};
 use crate::registry::{PeerInfo, Share};
 
 /// How a connection is.

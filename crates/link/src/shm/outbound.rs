@@ -10,11 +10,8 @@ use umem::Foreign;
 use super::bell::PeerBell;
 use super::ring::{Producer, PushError};
 use crate::registry::fetch::{Post, fetch};
-use crate::registry::message::{Message, Received, Welcome, recv};
+use crate::registry::message::{Message, RECV_BATCH, Received, Welcome, recv};
 use crate::registry::{Fetched, PeerInfo, Share};
-
-/// Messages taken from the socket in one call of `poll`.
-pub(super) const RECV_BATCH: usize = 32;
 
 /// How far a connection is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,8 +18,7 @@ use std::time::{Duration, Instant};
 use descriptors::Known;
 use socket2::{Domain, Socket};
 
-use super::leave::turn_away;
-use super::open::{configure, scope};
+use super::open::{configure, scope, turn_away};
 use super::{UdpLink, set_option};
 
 /// The most inlets: each is a descriptor and a socket's memory.

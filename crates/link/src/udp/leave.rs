@@ -13,29 +13,10 @@
 //! connected the kernel takes it out of its reuseport group as well (`udp_lib_rehash`), so that
 //! neither the program nor the hash names it any more.
 
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-use socket2::Socket;
 use threads::barrier;
 
 use super::UdpLink;
-
-/// A port from which nothing comes: discard (RFC 863).
-const NOWHERE: u16 = 9;
-
-/// Has nothing new come to a socket; what waits there can still be taken.
-pub(super) fn turn_away(socket: &Socket) -> io::Result<()> {
-    let mut to = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
-    if to.ip().is_unspecified() {
-        to.set_ip(match to.ip() {
-            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-        });
-    }
-    to.set_port(NOWHERE);
-    socket.connect(&to.into())
-}
+use super::open::turn_away;
 
 impl UdpLink {
     /// Has nothing new come, but to multicast groups, of which every process gets a copy. What
@@ -53,7 +34,7 @@ impl UdpLink {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{SocketAddr, UdpSocket};
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
     use super::super::Options;
     use super::*;

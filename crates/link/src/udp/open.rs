@@ -176,3 +176,19 @@ pub(super) fn scope(ip: IpAddr, options: Options) -> u32 {
     };
     if needed { options.ifindex } else { 0 }
 }
+
+/// A port from which nothing comes: discard (RFC 863).
+const NOWHERE: u16 = 9;
+
+/// Has nothing new come to a socket; what waits there can still be taken.
+pub(super) fn turn_away(socket: &Socket) -> io::Result<()> {
+    let mut to = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
+    if to.ip().is_unspecified() {
+        to.set_ip(match to.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    to.set_port(NOWHERE);
+    socket.connect(&to.into())
+}

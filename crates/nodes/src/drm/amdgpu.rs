@@ -4,8 +4,8 @@ use gpu::{Domain, Domains, Place};
 
 use crate::Result;
 use crate::args::{Arg, first_half, uapi};
-use crate::common::unknown;
 use crate::file::File;
+use crate::refusal::unknown;
 use crate::state::State;
 
 uapi! {

@@ -3,8 +3,8 @@
 use gpu::{Domain, Domains, Place};
 
 use crate::args::{Arg, uapi};
-use crate::common::unknown;
 use crate::file::File;
+use crate::refusal::unknown;
 use crate::state::State;
 use crate::{Result, pointer};
 

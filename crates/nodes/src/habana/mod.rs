@@ -24,9 +24,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 use self::memory::Memory;
 use crate::Result;
 use crate::args::Arg;
-use crate::common::unknown;
 use crate::file::File;
 use crate::node::Node;
+use crate::refusal::unknown;
 
 /// What a program has of the device.
 #[doc(alias = "hl_ctx")]

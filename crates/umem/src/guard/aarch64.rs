@@ -6,7 +6,7 @@
 
 use std::arch::global_asm;
 
-use crate::mem::Pieces;
+use crate::pieces::Pieces;
 
 /// Nothing to look up: the baseline has the widest moves the routines use.
 pub(super) fn prepare() {}

@@ -9,7 +9,8 @@ use std::sync::atomic::{Ordering, fence};
 
 use libc::{c_long, c_void, iovec};
 
-use super::{TAIL, bulk_length, plain};
+use super::bytes::{TAIL, bulk_length};
+use super::plain;
 
 /// Copies, or says how many bytes arrived before the fault.
 ///

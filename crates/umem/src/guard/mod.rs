@@ -15,16 +15,16 @@
 //!
 //! A program may install its own handlers after us (a JVM, a Go runtime, a sanitizer). We never
 //! take them back. Instead [`recheck`] notices, and from then on copies go through
-//! `process_vm_writev` on the own process ([`Way::Kernel`]). What remains open is documented here
+//! `process_vm_writev` on the own process ([`Mode::Kernel`]). What remains open is documented here
 //! because nobody can close it:
 //!
 //! * between the replacement and the next check, a fault in a guarded routine reaches the program's
 //!   handler;
-//! * [`Way::Kernel`] has no atomics in the kernel: they are probed and then done, and a page that
+//! * [`Mode::Kernel`] has no atomics in the kernel: they are probed and then done, and a page that
 //!   vanishes in between raises a signal;
 //! * the kernel cannot copy from or to pages without a `struct page` (device BARs); such memory
 //!   faults;
-//! * a sandbox may forbid `process_vm_writev`; then [`Way::Guarded`] stays, at the mercy of the
+//! * a sandbox may forbid `process_vm_writev`; then [`Mode::Guarded`] stays, at the mercy of the
 //!   program's handler;
 //! * a thread that *blocks* SIGSEGV or SIGBUS is killed by the kernel at a fault, whoever handles
 //!   it. Threads of ours leave both unblocked.
@@ -33,17 +33,23 @@
 use std::sync::Once;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::mem::Pieces;
+use crate::pieces::Pieces;
 
 #[cfg(target_arch = "aarch64")]
-#[path = "aarch64.rs"]
-mod arch;
-#[cfg(target_arch = "x86_64")]
-#[path = "x86_64.rs"]
-mod arch;
+pub(crate) mod aarch64;
+mod bytes;
 mod fallback;
 mod handler;
 pub(crate) mod plain;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86_64;
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) use self::aarch64 as arch;
+pub(crate) use self::bytes::bulk_length;
+use self::bytes::crc32;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use self::x86_64 as arch;
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("umem has guarded routines for x86_64 and aarch64 only");
@@ -51,7 +57,7 @@ compile_error!("umem has guarded routines for x86_64 and aarch64 only");
 /// How foreign memory is touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third way")]
-pub enum Way {
+pub enum Mode {
     /// Guarded instructions in user space: a few nanoseconds.
     Guarded,
     /// System calls that answer EFAULT: about half a microsecond, when the program owns the signal
@@ -61,19 +67,19 @@ pub enum Way {
 
 /// How foreign memory is touched at present. The first call installs the handler.
 #[inline]
-pub fn way() -> Way {
+pub fn mode() -> Mode {
     match WAY.load(Ordering::Relaxed) {
-        GUARDED => Way::Guarded,
-        KERNEL => Way::Kernel,
+        GUARDED => Mode::Guarded,
+        KERNEL => Mode::Kernel,
         _ => recheck(),
     }
 }
 
-/// Looks whether the signal handlers are still ours, and chooses the way accordingly.
+/// Looks whether the signal handlers are still ours, and chooses the mode accordingly.
 ///
 /// Two system calls that only ask. [`Umem`](crate::Umem) calls it at registration and once in many
 /// accesses; an engine may call it from its housekeeping.
-pub fn recheck() -> Way {
+pub fn recheck() -> Mode {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         prepare();
@@ -88,7 +94,7 @@ pub fn recheck() -> Way {
             "SIGSEGV or SIGBUS is handled by the program: memory regions are copied by process_vm_writev from now on"
         );
     }
-    if chosen == KERNEL { Way::Kernel } else { Way::Guarded }
+    if chosen == KERNEL { Mode::Kernel } else { Mode::Guarded }
 }
 
 /// Tells `explain` of each fault that is the program's own, with its address, before whoever
@@ -97,16 +103,16 @@ pub fn recheck() -> Way {
 /// that was set is told.
 pub fn explain_strays(explain: fn(usize)) {
     handler::set_explainer(explain);
-    way();
+    mode();
 }
 
-/// Test hook: uses `way` whoever owns the handlers, or (`None`) decides by looking again.
+/// Test hook: uses `mode` whoever owns the handlers, or (`None`) decides by looking again.
 #[doc(hidden)]
-pub fn force(way: Option<Way>) {
-    let value = match way {
+pub fn force(mode: Option<Mode>) {
+    let value = match mode {
         None => UNKNOWN,
-        Some(Way::Guarded) => GUARDED,
-        Some(Way::Kernel) => KERNEL,
+        Some(Mode::Guarded) => GUARDED,
+        Some(Mode::Kernel) => KERNEL,
     };
     FORCED.store(value, Ordering::Relaxed);
     recheck();
@@ -116,19 +122,6 @@ pub fn force(way: Option<Way>) {
 pub(crate) fn prepare() {
     static ONCE: Once = Once::new();
     ONCE.call_once(arch::prepare);
-}
-
-/// The bytes that must become visible last: the naturally aligned word of the last byte.
-pub(crate) const TAIL: usize = 8;
-
-/// How much of a write to `dst` comes before its tail.
-pub(crate) fn bulk_length(dst: usize, len: usize) -> usize {
-    if len < TAIL {
-        return 0;
-    }
-    // Cannot underflow: the word of the last byte begins at most seven bytes before it, and
-    // len >= 8.
-    (dst.wrapping_add(len - 1) & !(TAIL - 1)).wrapping_sub(dst)
 }
 
 /// Copies `len` bytes; the ranges must not overlap (the result would be unspecified bytes). The
@@ -141,12 +134,12 @@ pub(crate) fn bulk_length(dst: usize, len: usize) -> usize {
 /// reference to it is live that the copy would violate.
 #[inline]
 pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Option<usize>> {
-    match way() {
-        Way::Guarded => {
+    match mode() {
+        Mode::Guarded => {
             // SAFETY: the caller's promise; a page that is absent ends in the fixup.
             unsafe { plain::peerdma_umem_copy(dst, src, len) }.into_result().map(|_| ())
         }
-        Way::Kernel => {
+        Mode::Kernel => {
             // SAFETY: the caller's promise.
             unsafe { fallback::copy(dst, src, len) }
                 .map_err(|done| Some(fallback::culprit(dst.addr(), src.addr(), done)))
@@ -166,10 +159,10 @@ pub(crate) unsafe fn copy_crc32(
     src: *const u8,
     crc: u32,
 ) -> Result<u32, Option<usize>> {
-    match way() {
+    match mode() {
         // SAFETY: the caller's promise; a page that is absent ends in the fixup.
-        Way::Guarded => unsafe { plain::copy_crc32(dst, src, crc) },
-        Way::Kernel => {
+        Mode::Guarded => unsafe { plain::copy_crc32(dst, src, crc) },
+        Mode::Kernel => {
             // SAFETY: the caller's promise.
             unsafe { copy(dst.as_mut_ptr(), src, dst.len()) }?;
             Ok(crc32(crc, dst))
@@ -192,7 +185,7 @@ pub(crate) unsafe fn copy_pieces_crc32(
     crcs: &mut [u32],
 ) -> bool {
     // SAFETY: the caller's promise; a page that is absent ends in the fixup.
-    way() == Way::Guarded && unsafe { arch::copy_pieces_crc32(dst, pieces, src, crcs) }
+    mode() == Mode::Guarded && unsafe { arch::copy_pieces_crc32(dst, pieces, src, crcs) }
 }
 
 /// As [`crate::sums_pieces`].
@@ -207,16 +200,6 @@ pub(crate) fn crc32_pieces(bytes: &[u8], pieces: Pieces, crcs: &mut [u32]) -> bo
     arch::crc32_pieces(bytes, pieces, crcs)
 }
 
-/// The CRC-32 of what `crc` is that of and of `bytes`.
-fn crc32(crc: u32, bytes: &[u8]) -> u32 {
-    if bytes.is_empty() {
-        return crc;
-    }
-    let mut hasher = crc32fast::Hasher::new_with_initial(crc);
-    hasher.update(bytes);
-    hasher.finalize()
-}
-
 /// Stores `byte` `len` times.
 ///
 /// # Safety
@@ -224,12 +207,12 @@ fn crc32(crc: u32, bytes: &[u8]) -> u32 {
 /// As for [`copy`], for the destination.
 #[inline]
 pub(crate) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) -> Result<(), Option<usize>> {
-    match way() {
-        Way::Guarded => {
+    match mode() {
+        Mode::Guarded => {
             // SAFETY: the caller's promise; a page that is absent ends in the fixup.
             unsafe { plain::peerdma_umem_fill(dst, byte, len) }.into_result().map(|_| ())
         }
-        Way::Kernel => {
+        Mode::Kernel => {
             // SAFETY: the caller's promise.
             unsafe { fallback::fill(dst, byte, len) }
                 .map_err(|done| Some(dst.addr().wrapping_add(done)))
@@ -248,12 +231,12 @@ pub(crate) unsafe fn compare_swap(
     compare: u64,
     swap: u64,
 ) -> Result<u64, Option<usize>> {
-    match way() {
-        Way::Guarded => {
+    match mode() {
+        Mode::Guarded => {
             // SAFETY: the caller's promise; a page that is absent ends in the fixup.
             unsafe { plain::peerdma_umem_compare_swap(addr, compare, swap) }.into_result()
         }
-        Way::Kernel => {
+        Mode::Kernel => {
             // SAFETY: the caller's promise.
             unsafe { fallback::compare_swap(addr, compare, swap) }.map_err(|_| Some(addr.addr()))
         }
@@ -267,12 +250,12 @@ pub(crate) unsafe fn compare_swap(
 /// As for [`compare_swap`].
 #[inline]
 pub(crate) unsafe fn fetch_add(addr: *mut u64, add: u64) -> Result<u64, Option<usize>> {
-    match way() {
-        Way::Guarded => {
+    match mode() {
+        Mode::Guarded => {
             // SAFETY: the caller's promise; a page that is absent ends in the fixup.
             unsafe { plain::peerdma_umem_fetch_add(addr, add) }.into_result()
         }
-        Way::Kernel => {
+        Mode::Kernel => {
             // SAFETY: the caller's promise.
             unsafe { fallback::fetch_add(addr, add) }.map_err(|_| Some(addr.addr()))
         }

@@ -1,7 +1,8 @@
 //! The routines themselves, callable without the guard's decisions: on memory that cannot vanish
 //! they never fault.
 
-use super::{arch, crc32};
+use super::arch;
+use super::bytes::crc32;
 
 /// What a routine returns, in two registers.
 #[repr(C)]

@@ -351,7 +351,7 @@ pub(super) unsafe fn resume_at(context: *mut libc::ucontext_t, pc: usize, value:
 mod tests {
     use super::*;
     use crate::guard::plain::peerdma_umem_copy;
-    use crate::guard::{Way, recheck};
+    use crate::guard::{Mode, recheck};
     use crate::{HostBuf, Umem};
 
     /// Other tests may run meanwhile: the flag changes how they copy and not what.
@@ -381,7 +381,7 @@ mod tests {
         unsafe { libc::mprotect(hole.cast(), 4096, libc::PROT_NONE) };
         // SAFETY: the buffer outlives the handle and nothing else uses it.
         let umem = unsafe { Umem::user(memory.as_ptr().expose_provenance(), 4 * 4096) };
-        assert_eq!(crate::guard::way(), Way::Guarded);
+        assert_eq!(crate::guard::mode(), Mode::Guarded);
         assert!(umem.write(0, &[1; 4 * 4096]).is_err());
         umem.write(0, &[1; 2 * 4096]).expect("before the hole");
         prepare();

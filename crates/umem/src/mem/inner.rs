@@ -8,7 +8,7 @@ use dmabuf::{BusWindow, GateSlot, Mapping, SgBacking};
 
 use super::Umem;
 use crate::fault::{Fault, Touch, check_aligned, check_range};
-use crate::guard::{self, Way, plain};
+use crate::guard::{self, Mode, plain};
 use crate::{HostBuf, ways};
 
 pub(super) struct Inner {
@@ -65,7 +65,7 @@ impl Inner {
             Kind::User | Kind::Bus { .. } => true,
             Kind::Host { .. } | Kind::Parts(_) => false,
             Kind::DmaBuf { mapping, .. } => {
-                mapping.can_vanish() || mapping.buf().is_kernel() && guard::way() == Way::Guarded
+                mapping.can_vanish() || mapping.buf().is_kernel() && guard::mode() == Mode::Guarded
             }
         }
     }

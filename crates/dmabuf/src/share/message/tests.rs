@@ -46,7 +46,7 @@ fn replies() -> Vec<Reply> {
     };
     let entries =
         vec![Entry { file: 0, offset: 0, len: 4096 }, Entry { file: 1, offset: 8192, len: 1 }];
-    let mapped = |epoch| Mapped { epoch, map_type: MapType::BusAddress, entries: entries.clone() };
+    let mapped = |epoch| Mapped { epoch, map_type: Reach::BusAddress, entries: entries.clone() };
     let refused = |kind| Reply::Refused(ExporterError::new(kind, "no, because"));
     vec![
         Reply::Done,
@@ -76,7 +76,7 @@ fn every_message_survives_the_trip() {
 #[test]
 fn the_longest_messages_fit() {
     let entries = vec![Entry { file: 15, offset: u64::MAX, len: u64::MAX }; ENTRIES_MAX];
-    let mapped = Mapped { epoch: Some(u64::MAX - 1), map_type: MapType::System, entries };
+    let mapped = Mapped { epoch: Some(u64::MAX - 1), map_type: Reach::System, entries };
     assert!(Reply::Mapped(mapped).encode(u64::MAX).len() <= MESSAGE_MAX);
     let long = "ü".repeat(WORDS_MAX);
     let refused = Reply::Refused(ExporterError::new(ExporterErrorKind::Busy, long));
@@ -88,7 +88,7 @@ fn the_longest_messages_fit() {
 #[test]
 fn counts_that_lie_are_refused() {
     let entries = vec![Entry { file: 0, offset: 0, len: 4096 }];
-    let mapped = Mapped { epoch: None, map_type: MapType::System, entries };
+    let mapped = Mapped { epoch: None, map_type: Reach::System, entries };
     let mut bytes = Reply::Mapped(mapped).encode(1);
     bytes[40..48].copy_from_slice(&u64::MAX.to_ne_bytes());
     assert_eq!(Reply::decode(&bytes), Err(BadMessage::Length));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dmabuf::{
-    AttachError, DeviceAddr, Direction, DmaBuf, ExporterErrorKind, ImporterClass, MapError, MapType,
+    AttachError, DeviceAddr, Direction, DmaBuf, ExporterErrorKind, ImporterClass, MapError, Reach,
 };
 use verbs::{
     Access, Context, Cq, Device, HostBuf, ImporterConfig, Kind, NicConfig, Pd, Qp, QpSpec,
@@ -213,7 +213,7 @@ pub(super) fn import_statically(
     let resv = attachment.resv().lock();
     match attachment.map(&resv, Direction::Bidirectional) {
         Ok(map) => {
-            let in_system = map.table().map_type == MapType::System;
+            let in_system = map.table().map_type == Reach::System;
             let place = place()?;
             if in_system != (place == "ok system") {
                 return Err(format!("{:?}, but {place}", map.table().map_type).into());

@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::guard::plain::Outcome;
-use crate::mem::Pieces;
+use crate::pieces::Pieces;
 
 /// Whether the processor has the instructions; zero until [`prepare`] ran.
 static HAS_FOLDING: AtomicU8 = AtomicU8::new(0);
@@ -32,7 +32,7 @@ pub(super) fn prepare() {
 /// # Safety
 ///
 /// As for [`crate::guard::copy`], of the source.
-pub(in super::super) unsafe fn copy_crc32(
+pub(crate) unsafe fn copy_crc32(
     dst: &mut [u8],
     src: *const u8,
     crc: u32,
@@ -55,7 +55,7 @@ pub(in super::super) unsafe fn copy_crc32(
 /// # Safety
 ///
 /// As for [`crate::guard::copy`], of the source.
-pub(in super::super) unsafe fn copy_pieces_crc32(
+pub(crate) unsafe fn copy_pieces_crc32(
     dst: &mut [u8],
     pieces: Pieces,
     src: *const u8,
@@ -74,7 +74,7 @@ pub(in super::super) unsafe fn copy_pieces_crc32(
 }
 
 /// As [`crate::crc32_pieces`].
-pub(in super::super) fn crc32_pieces(bytes: &[u8], pieces: Pieces, crcs: &mut [u32]) -> bool {
+pub(crate) fn crc32_pieces(bytes: &[u8], pieces: Pieces, crcs: &mut [u32]) -> bool {
     let Pieces { first, len, stride, count } = pieces;
     if !takes(pieces, bytes, crcs) {
         return false;
@@ -92,7 +92,7 @@ fn takes(pieces: Pieces, bytes: &[u8], crcs: &[u32]) -> bool {
 }
 
 /// Whether the routines take pieces of this length.
-pub(in super::super) fn folds(len: usize) -> bool {
+pub(crate) fn folds(len: usize) -> bool {
     len != 0 && len.is_multiple_of(BLOCK) && HAS_FOLDING.load(Ordering::Relaxed) != 0
 }
 

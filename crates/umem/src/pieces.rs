@@ -1,0 +1,24 @@
+//! Pieces of a buffer.
+
+/// Pieces of equal length in a buffer, evenly spaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "callers build it")]
+pub struct Pieces {
+    /// Where in the buffer the first begins.
+    pub first: usize,
+    /// Bytes in each.
+    pub len: usize,
+    /// Bytes from the beginning of one to that of the next: not less than their length.
+    pub stride: usize,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Pieces {
+    /// Whether there are any, and all of them lie in a buffer of so many bytes.
+    pub(crate) fn fit(&self, bytes: usize) -> bool {
+        let last = self.count.checked_sub(1).and_then(|before| before.checked_mul(self.stride));
+        let end = last.and_then(|last| last.checked_add(self.first)?.checked_add(self.len));
+        self.len <= self.stride && end.is_some_and(|end| end <= bytes)
+    }
+}

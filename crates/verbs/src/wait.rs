@@ -1,0 +1,41 @@
+//! Waiting for an event.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::{Kind, Refusal, Result};
+
+/// A descriptor of the engine's for events, which no longer blocks: nobody else reads it.
+pub(crate) fn clone_for_waiting(fd: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
+    rustix::io::ioctl_fionbio(fd, true)?;
+    fd.try_clone_to_owned()
+}
+
+/// Takes one count from an eventfd that does not block, waiting for it up to `timeout`. What woke
+/// several threads, one takes; the others wait on.
+pub(crate) fn take_one(fd: &OwnedFd, timeout: Duration) -> Result<bool> {
+    let failed = |error| Refusal::new(Kind::Io, format!("waiting for an event: {error}"));
+    let began = Instant::now();
+    loop {
+        match rustix::io::read(fd, &mut [0u8; 8]) {
+            Ok(_) => return Ok(true),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let left = timeout.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        let left = Timespec {
+            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&left)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+}
