@@ -1,9 +1,9 @@
 //! The engine: every object of one process, and the progress of its QPs.
 //!
 //! One lock guards it ([`crate::Hca::lock`]). Inside, three parts are borrowed apart so that a QP
-//! can run with the rest at hand: the table of QPs, the inward half of the carriers
-//! ([`Receivers`]), and [`Core`](core::Core), which a QP reaches through
-//! [`QpEnv`](env::QpEnv).
+//! can run with the rest at hand: the table of QPs, the receiving halves of the carriers
+//! ([`Receivers`]), and [`Core`], which a QP reaches through [`QpEnv`]. The rooms below do not know
+//! the engine (docs/ARCHITECTURE.md, "The rooms of `device`").
 //!
 //! ```text
 //!   post_send -> QP -> poll_transmit -> QpEnv::transmit -> loopback | ring of a peer | UDP batch
