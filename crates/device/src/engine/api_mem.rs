@@ -17,6 +17,7 @@ use crate::memory::import::Import;
 use crate::memory::mr::{Mr, MrKind};
 use crate::memory::peer::PeerRegion;
 use crate::objects::events::EventQueue;
+use crate::objects::uses::Uses;
 use crate::objects::{AsyncEvent, Ctx, Pd};
 use crate::refusal::{Result, refuse};
 
@@ -87,7 +88,7 @@ impl Engine {
         if self.core.objects.pds.len() >= self.core.nic.attr.max_pd as usize {
             refuse!(NoMemory, "alloc_pd: max_pd is {}", self.core.nic.attr.max_pd);
         }
-        Ok(self.core.objects.pds.insert(Pd { ctx, uses: 0 }).into())
+        Ok(self.core.objects.pds.insert(Pd { ctx, uses: Uses::default(), handles: 0 }).into())
     }
 
     /// Frees a protection domain that nothing uses.
@@ -96,7 +97,8 @@ impl Engine {
         if self.failure().is_some() {
             return Ok(());
         }
-        let uses = self.pd(pd)?.uses;
+        let of = self.pd(pd)?;
+        let uses = of.uses.count() + of.handles;
         if uses > 0 {
             refuse!(Busy, "dealloc_pd: {uses} objects are still in this protection domain");
         }
@@ -120,7 +122,7 @@ impl Engine {
             return Ok(());
         }
         let pd = self.pd(pd)?;
-        pd.uses = if created { pd.uses + 1 } else { pd.uses.saturating_sub(1) };
+        pd.handles = if created { pd.handles + 1 } else { pd.handles.saturating_sub(1) };
         let ahs = &mut self.core.objects.ahs;
         *ahs = if created { *ahs + 1 } else { ahs.saturating_sub(1) };
         Ok(())
@@ -328,14 +330,17 @@ impl Engine {
         if self.core.memory.mrs.len() >= self.core.nic.attr.max_mr as usize {
             refuse!(NoMemory, "reg_mr: max_mr is {}", self.core.nic.attr.max_mr);
         }
-        self.pd(pd)?.uses += 1;
-        if let MrKind::Dm(dm) = part.kind {
-            self.dm(dm)?.uses += 1;
-        }
+        let pd_use = self.pd(pd)?.uses.take();
+        let dm_use = match part.kind {
+            MrKind::Dm(dm) => Some(self.dm(dm)?.uses.take()),
+            _ => None,
+        };
         let Part { umem, offset, length, kind, import, peer, pinned } = part;
         let odp = access.contains(Access::ON_DEMAND).then(Box::default);
         let (id, key) = self.core.memory.mrs.insert(|key| Mr {
             pd,
+            pd_use,
+            _dm_use: dm_use,
             key,
             access,
             iova,
@@ -375,10 +380,6 @@ impl Engine {
             self.core.counters.page_invalidations += import.invalidations();
             self.core.memory.faults.let_go(import);
         }
-        self.pd(mr.pd)?.uses -= 1;
-        if let MrKind::Dm(dm) = mr.kind {
-            self.dm(dm)?.uses -= 1;
-        }
         Ok(())
     }
 
@@ -401,7 +402,12 @@ impl Engine {
             .map_err(|error| crate::refusal::no_memory("alloc_dm", &error))?;
         let (nic, vf) = (&self.core.nic.config.name, self.core.nic.vf);
         self.core.memory.dm_budget.take(nic, vf, charge, max)?;
-        Ok(self.core.memory.dms.insert(Dm { ctx, length, memory, uses: 0, export: None }).into())
+        Ok(self
+            .core
+            .memory
+            .dms
+            .insert(Dm { ctx, length, memory, uses: Uses::default(), export: None })
+            .into())
     }
 
     pub(crate) fn dm(&mut self, dm: DmId) -> Result<&mut Dm> {
@@ -417,7 +423,7 @@ impl Engine {
         if self.failure().is_some() {
             return Ok(None);
         }
-        let uses = self.dm(dm)?.uses;
+        let uses = self.dm(dm)?.uses.count();
         if uses > 0 {
             refuse!(Busy, "free_dm: {uses} memory regions are on this device memory");
         }

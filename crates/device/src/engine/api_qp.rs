@@ -17,6 +17,7 @@ use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
 use crate::memory::mr::Mr;
 use crate::objects::EventSource;
 use crate::objects::comp_cntr::QpCntrs;
+use crate::objects::uses::Use;
 use crate::qp::QpContext;
 use crate::qp::QpEntry;
 use crate::qp::Role;
@@ -120,20 +121,28 @@ impl Engine {
                 return Err(refusal);
             }
         };
-        if let Some(xrcd) = spec.xrcd {
-            self.xrcd(xrcd)?.uses += 1;
-        } else {
-            self.pd(spec.pd)?.uses += 1;
-            self.cq(spec.send_cq)?.uses += 1;
-            self.cq(recv_cq)?.uses += 1;
-        }
+        let mut holds = match spec.xrcd {
+            Some(xrcd) => vec![self.xrcd(xrcd)?.uses.take()],
+            None => {
+                let (send_cq, pd) = (self.cq(spec.send_cq)?.uses.take(), self.pd(spec.pd)?);
+                vec![pd.uses.take(), send_cq, self.cq(recv_cq)?.uses.take()]
+            }
+        };
         if let Some(srq) = spec.srq {
-            self.srq(srq)?.uses += 1;
+            holds.push(self.srq(srq)?.uses.take());
         }
+        self.holds(made.0, holds);
         Ok(made)
     }
 
-    /// Adds a QP to the table. What it uses is the caller's to check and to count.
+    /// A QP uses these objects for as long as it lives.
+    pub(crate) fn holds(&mut self, id: QpId, holds: Vec<Use>) {
+        if let Some(entry) = self.qps.get_mut(id) {
+            entry.context.holds = holds;
+        }
+    }
+
+    /// Adds a QP to the table. What it uses is the caller's to check and to hold.
     pub(crate) fn add_qp(
         &mut self,
         spec: &QpSpec,
@@ -186,6 +195,7 @@ impl Engine {
             wr_id: 0,
             ring_position: RingPosition::default(),
             peer_is_behind: false,
+            holds: Vec::new(),
             role: role.map(Box::new),
             starved_since: None,
             has_received: false,
@@ -484,25 +494,11 @@ impl Engine {
         let context = entry.context;
         self.core.clean_cqs(context.qpn, context.send_cq, context.recv_cq);
         self.core.memory.mrs.windows.forget_qp(context.qpn);
-        if let Some(xrcd) = context.xrcd {
-            self.xrcd(xrcd)?.uses -= 1;
-        } else {
-            // A work queue sends nothing, and what spreads frames over some completes nothing.
-            for cq in [context.send_cq, context.recv_cq].into_iter().filter(|cq| *cq != CqId::NONE)
-            {
-                self.cq(cq)?.uses -= 1;
-            }
-            if let Some(srq) = context.srq {
-                self.srq(srq)?.uses -= 1;
-            }
-            self.pd(context.pd)?.uses -= 1;
-        }
         match context.role.as_deref() {
             Some(role) => self.release_role(role),
             None if context.qp_type == QpType::RawPacket => self.close_sender(),
             None => {}
         }
-        self.detach_comp_cntrs(&context.cntrs);
         self.drop_async_events(context.ctx, EventSource::Qp(id));
         Ok(under_way)
     }

@@ -10,6 +10,7 @@ use super::Engine;
 use crate::ids::{ChannelId, CqId, CtxId, PdId, SrqId};
 use crate::objects::cq::{Armed, Cq, Moderation, Wc};
 use crate::objects::events::EventQueue;
+use crate::objects::uses::Uses;
 use crate::objects::{Channel, Srq};
 use crate::refusal::{Result, refuse};
 
@@ -18,7 +19,7 @@ impl Engine {
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn create_channel(&mut self, ctx: CtxId) -> Result<ChannelId> {
         let events = EventQueue::new()?;
-        Ok(self.core.objects.channels.insert(Channel { ctx, events, uses: 0 }).into())
+        Ok(self.core.objects.channels.insert(Channel { ctx, events, uses: Uses::default() }).into())
     }
 
     /// Destroys a channel that no CQ uses.
@@ -29,8 +30,9 @@ impl Engine {
         let Some(channel) = self.core.objects.channels.get(id.index()) else {
             refuse!(Invalid, "there is no completion channel {}", id.handle());
         };
-        if channel.uses > 0 {
-            refuse!(Busy, "destroy_comp_channel: {} CQs use the channel", channel.uses);
+        let uses = channel.uses.count();
+        if uses > 0 {
+            refuse!(Busy, "destroy_comp_channel: {uses} CQs use the channel");
         }
         self.core.objects.channels.remove(id.index());
         Ok(())
@@ -86,13 +88,14 @@ impl Engine {
         if self.core.objects.cqs.len() >= attr.max_cq as usize {
             refuse!(NoMemory, "create_cq: max_cq is {}", attr.max_cq);
         }
+        let mut cq = Cq::new(ctx, channel, cookie, entries);
         if let Some(channel) = channel {
-            match self.core.objects.channels.get_mut(channel.index()) {
-                Some(channel) if channel.ctx == ctx => channel.uses += 1,
+            match self.core.objects.channels.get(channel.index()) {
+                Some(channel) if channel.ctx == ctx => cq.channel_use = Some(channel.uses.take()),
                 _ => refuse!(Invalid, "create_cq: the channel is not of this context"),
             }
         }
-        Ok(self.core.objects.cqs.insert(Cq::new(ctx, channel, cookie, entries)).into())
+        Ok(self.core.objects.cqs.insert(cq).into())
     }
 
     /// From now on each completion says exactly when it came. Without this, that of a small message
@@ -151,7 +154,7 @@ impl Engine {
         if self.failure().is_some() {
             return Ok(());
         }
-        let uses = self.cq(id)?.uses;
+        let uses = self.cq(id)?.uses.count();
         if uses > 0 {
             refuse!(Busy, "destroy_cq: {uses} queues complete here");
         }
@@ -160,7 +163,6 @@ impl Engine {
         if let Some(channel) =
             cq.channel.and_then(|c| self.core.objects.channels.get_mut(c.index()))
         {
-            channel.uses -= 1;
             channel.events.remove(|event| *event == id);
         }
         self.drop_async_events(cq.ctx, super::EventSource::Cq(id));
@@ -234,14 +236,11 @@ impl Engine {
         if self.core.objects.srqs.len() >= attr.max_srq as usize {
             refuse!(NoMemory, "create_srq: max_srq is {}", attr.max_srq);
         }
-        let ctx = {
-            let pd = self.pd(pd)?;
-            pd.uses += 1;
-            pd.ctx
-        };
+        let of = self.pd(pd)?;
+        let (ctx, holds) = (of.ctx, vec![of.uses.take()]);
         let queue = std::collections::VecDeque::new();
-        let srq =
-            Srq { ctx, pd, cookie, max_wr, max_sge, limit, uses: 0, xrc: None, tm: None, queue };
+        let (uses, xrc, tm) = (Uses::default(), None, None);
+        let srq = Srq { ctx, pd, cookie, max_wr, max_sge, limit, uses, xrc, tm, queue, holds };
         Ok(self.core.objects.srqs.insert(srq).into())
     }
 
@@ -282,16 +281,11 @@ impl Engine {
         if self.failure().is_some() {
             return Ok(());
         }
-        let uses = self.srq(id)?.uses;
+        let uses = self.srq(id)?.uses.count();
         if uses > 0 {
             refuse!(Busy, "destroy_srq: {uses} QPs receive from this queue");
         }
         let srq = self.core.objects.srqs.remove(id.index());
-        self.release_srq_xrc(srq.xrc);
-        if let Some(tm) = srq.tm {
-            self.cq(tm.cq)?.uses -= 1;
-        }
-        self.pd(srq.pd)?.uses -= 1;
         self.drop_async_events(srq.ctx, super::EventSource::Srq(id));
         Ok(())
     }

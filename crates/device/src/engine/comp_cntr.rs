@@ -31,7 +31,7 @@ impl Engine {
         if self.failure().is_some() {
             return Ok(());
         }
-        let uses = self.comp_cntr(id)?.uses;
+        let uses = self.comp_cntr(id)?.uses.count();
         if uses > 0 {
             refuse!(
                 Busy,
@@ -91,7 +91,8 @@ impl Engine {
         if ops.is_empty() {
             refuse!(Invalid, "attach_comp_cntr: for no operation at all");
         }
-        let ctx = self.comp_cntr(id)?.ctx;
+        let cntr = self.comp_cntr(id)?;
+        let (ctx, held) = (cntr.ctx, cntr.uses.take());
         let Some(entry) = self.qps.get_mut(qp) else {
             refuse!(Invalid, "there is no QP {}", qp.handle());
         };
@@ -110,18 +111,8 @@ impl Engine {
         if !matches!(state, QpState::Reset | QpState::Init) {
             refuse!(Invalid, "attach_comp_cntr: the QP is in {state:?}, and not in RESET or INIT");
         }
-        entry.context.cntrs.attach(ops, id);
-        self.comp_cntr(id)?.uses += 1;
+        entry.context.cntrs.attach(ops, id, held);
         Ok(())
-    }
-
-    /// Takes the counters off a QP that goes away.
-    pub(crate) fn detach_comp_cntrs(&mut self, cntrs: &QpCntrs) {
-        for id in cntrs.ids() {
-            if let Some(cntr) = self.core.objects.comp_cntrs.get_mut(id.index()) {
-                cntr.uses -= 1;
-            }
-        }
     }
 
     fn comp_cntr(&mut self, id: CompCntrId) -> Result<&mut CompCntr> {

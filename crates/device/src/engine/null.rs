@@ -11,13 +11,13 @@ impl Engine {
     pub fn alloc_null_mr(&mut self, pd: PdId) -> Result<u32> {
         self.pd(pd)?;
         self.core.memory.mrs.make_null()?;
-        self.pd(pd)?.uses += 1;
+        self.pd(pd)?.handles += 1;
         Ok(NULL_KEY)
     }
 
     /// Takes a name for the null region back.
     pub fn free_null_mr(&mut self, pd: PdId) -> Result<()> {
-        let uses = &mut self.pd(pd)?.uses;
+        let uses = &mut self.pd(pd)?.handles;
         let Some(left) = uses.checked_sub(1) else {
             refuse!(Invalid, "dereg_mr: the protection domain has no null region");
         };

@@ -9,6 +9,7 @@ use super::api_mem::{MR_ACCESS, MrInfo};
 use crate::carrier::shm::UnderWay;
 use crate::ids::{MrId, PdId};
 use crate::memory::mr::MrKind;
+use crate::objects::uses::Use;
 use crate::refusal::{Result, refuse};
 
 /// What a re-registration changes.
@@ -35,6 +36,8 @@ pub(crate) struct Rereging {
     is_anew: bool,
     /// Pages charged for it as it will be, if they are counted anew.
     pinned: u64,
+    /// Of the domain that it comes to be in.
+    pd_use: Option<Use>,
 }
 
 impl Engine {
@@ -107,33 +110,26 @@ impl Engine {
         } else {
             0
         };
-        if let Some(pd) = change.pd {
-            self.pd(pd)?.uses += 1;
-        }
-        Ok((Rereging { change, access, is_anew, pinned }, self.withdraw_mr(id)))
+        let pd_use = match change.pd {
+            Some(pd) => Some(self.pd(pd)?.uses.take()),
+            None => None,
+        };
+        Ok((Rereging { change, access, is_anew, pinned, pd_use }, self.withdraw_mr(id)))
     }
 
     /// Changes a region that [`Engine::begin_rereg`] took back.
     pub(crate) fn finish_rereg(&mut self, id: MrId, begun: Rereging) -> Result<MrInfo> {
-        let Rereging { change, access, is_anew, pinned } = begun;
+        let Rereging { change, access, is_anew, pinned, pd_use } = begun;
         if let Some(why) = self.failure() {
             refuse!(Io, "rereg_mr: the device failed meanwhile: {why}");
         }
-        // The domain that the region is no longer in, or never comes to be in.
-        let mut left = change.pd;
-        let mr = self.core.memory.mrs.get_mut(id);
-        let is_there = mr.is_some();
-        if let (Some(mr), Some(pd)) = (mr, change.pd) {
-            left = Some(std::mem::replace(&mut mr.pd, pd));
-        }
-        if let Some(pd) = left {
-            self.pd(pd)?.uses -= 1;
-        }
-        if !is_there {
+        let Some(mr) = self.core.memory.mrs.get_mut(id) else {
             self.uncharge_pins(pinned);
             refuse!(Invalid, "rereg_mr: the region was deregistered meanwhile");
+        };
+        if let (Some(pd), Some(pd_use)) = (change.pd, pd_use) {
+            (mr.pd, mr.pd_use) = (pd, pd_use);
         }
-        let mr = self.core.memory.mrs.get_mut(id).expect("the region was found above");
         mr.access = access;
         let mut let_go = 0;
         if is_anew {

@@ -9,14 +9,14 @@ impl Engine {
     /// Counts a parent domain over a protection domain, which then cannot be freed before it.
     #[doc(alias = "ibv_alloc_parent_domain")]
     pub fn hold_pd(&mut self, pd: PdId) -> Result<()> {
-        self.pd(pd)?.uses += 1;
+        self.pd(pd)?.handles += 1;
         Ok(())
     }
 
     /// Takes back [`Engine::hold_pd`].
     pub fn release_pd(&mut self, pd: PdId) {
         if let Ok(pd) = self.pd(pd) {
-            pd.uses = pd.uses.saturating_sub(1);
+            pd.handles = pd.handles.saturating_sub(1);
         }
     }
 

@@ -21,6 +21,7 @@ use umem::{HostBuf, Umem};
 use crate::ids::{MrId, PdId};
 use crate::memory::mr::{Mr, MrKind, MrTable};
 use crate::objects::events::EventQueue;
+use crate::objects::uses::Uses;
 use crate::qp::{QpTable, vf_of};
 use crate::rig;
 
@@ -28,6 +29,8 @@ fn region(key: u32, pd: u32, access: Access) -> Mr {
     let umem = Umem::host(&HostBuf::anonymous(4096).unwrap());
     Mr {
         pd: PdId(pd),
+        pd_use: Uses::default().take(),
+        _dm_use: None,
         key,
         access,
         iova: 0x1000,

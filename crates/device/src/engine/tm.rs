@@ -45,8 +45,10 @@ impl Engine {
                 caps.max_ops
             );
         }
-        self.cq(cq)?.uses += 1;
-        self.srq(srq)?.tm = Some(Box::new(TagList::new(cq, max_num_tags)));
+        let cq_use = self.cq(cq)?.uses.take();
+        let srq = self.srq(srq)?;
+        srq.tm = Some(Box::new(TagList::new(cq, max_num_tags)));
+        srq.holds.push(cq_use);
         Ok(())
     }
 

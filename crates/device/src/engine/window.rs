@@ -13,17 +13,16 @@ impl Engine {
         if self.core.memory.mrs.windows.len() >= self.core.nic.attr.max_mw as usize {
             refuse!(NoMemory, "alloc_mw: max_mw is {}", self.core.nic.attr.max_mw);
         }
-        self.pd(pd)?.uses += 1;
-        Ok(self.core.memory.mrs.windows.add(pd, mw_type))
+        let pd_use = self.pd(pd)?.uses.take();
+        Ok(self.core.memory.mrs.windows.add(pd, pd_use, mw_type))
     }
 
     /// Takes a window away, bound or not.
     #[doc(alias = "ibv_dealloc_mw")]
     pub fn dealloc_mw(&mut self, id: MwId) -> Result<()> {
-        let Some(pd) = self.core.memory.mrs.windows.remove(id) else {
+        if !self.core.memory.mrs.windows.remove(id) {
             refuse!(Invalid, "dealloc_mw: there is no window {}", id.handle());
-        };
-        self.pd(pd)?.uses -= 1;
+        }
         Ok(())
     }
 

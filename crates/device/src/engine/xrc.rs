@@ -14,6 +14,7 @@ use super::Engine;
 use super::core::Core;
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
 use crate::objects::EventSource;
+use crate::objects::uses::Uses;
 use crate::objects::xrc::{SrqXrc, Xrcd};
 use crate::qp::QpContext;
 use crate::refusal::{Kind, Refusal, Result, refuse};
@@ -46,9 +47,12 @@ impl Engine {
                 Ok(index.into())
             }
             None if !create => refuse!(NotFound, "open_xrcd: no domain of this file, nor O_CREAT"),
-            None => {
-                Ok(self.core.objects.xrcds.insert(Xrcd { ctx, file, opens: 1, uses: 0 }).into())
-            }
+            None => Ok(self
+                .core
+                .objects
+                .xrcds
+                .insert(Xrcd { ctx, file, opens: 1, uses: Uses::default() })
+                .into()),
         }
     }
 
@@ -56,8 +60,9 @@ impl Engine {
     #[doc(alias = "ibv_close_xrcd")]
     pub fn close_xrcd(&mut self, id: XrcdId) -> Result<()> {
         let xrcd = self.xrcd(id)?;
-        if xrcd.opens == 1 && xrcd.uses > 0 {
-            refuse!(Busy, "close_xrcd: {} objects are still in this domain", xrcd.uses);
+        let uses = xrcd.uses.count();
+        if xrcd.opens == 1 && uses > 0 {
+            refuse!(Busy, "close_xrcd: {uses} objects are still in this domain");
         }
         xrcd.opens -= 1;
         if xrcd.opens == 0 {
@@ -116,9 +121,10 @@ impl Engine {
         if self.xrcd(xrcd)?.ctx != ctx || self.cq(cq)?.ctx != ctx {
             refuse!(Invalid, "create_srq_ex: the XRC domain or the CQ is of another context");
         }
-        self.cq(cq)?.uses += 1;
-        self.xrcd(xrcd)?.uses += 1;
-        self.srq(srq)?.xrc = Some(SrqXrc { xrcd, cq });
+        let holds = [self.cq(cq)?.uses.take(), self.xrcd(xrcd)?.uses.take()];
+        let srq = self.srq(srq)?;
+        srq.xrc = Some(SrqXrc { xrcd, cq });
+        srq.holds.extend(holds);
         Ok(())
     }
 
@@ -128,17 +134,6 @@ impl Engine {
         match self.srq(srq)?.xrc {
             Some(_) => Ok(srq.handle()),
             None => refuse!(Invalid, "get_srq_num: the queue is not one of XRC"),
-        }
-    }
-
-    /// Takes back what a shared queue of XRC counted.
-    pub(crate) fn release_srq_xrc(&mut self, xrc: Option<SrqXrc>) {
-        let Some(SrqXrc { xrcd, cq }) = xrc else { return };
-        if let Ok(cq) = self.cq(cq) {
-            cq.uses = cq.uses.saturating_sub(1);
-        }
-        if let Ok(xrcd) = self.xrcd(xrcd) {
-            xrcd.uses = xrcd.uses.saturating_sub(1);
         }
     }
 }

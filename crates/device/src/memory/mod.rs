@@ -25,6 +25,7 @@ use self::faults::Faults;
 use self::mr::MrTable;
 use self::pins::Pins;
 use crate::ids::CtxId;
+use crate::objects::uses::Uses;
 
 /// A block of device memory.
 #[derive(Debug)]
@@ -32,7 +33,7 @@ pub(crate) struct Dm {
     pub(crate) ctx: CtxId,
     pub(crate) length: u64,
     pub(crate) memory: umem::HostBuf,
-    pub(crate) uses: u32,
+    pub(crate) uses: Uses,
     /// Its dma-buf, once it was asked for.
     pub(crate) export: Option<DmExport>,
 }

@@ -14,6 +14,7 @@ use crate::memory::null::Null;
 use crate::memory::odp::Odp;
 use crate::memory::peer::PeerRegion;
 use crate::memory::window::WindowTable;
+use crate::objects::uses::Use;
 use crate::random::random;
 
 /// What a region is made of.
@@ -34,6 +35,9 @@ pub enum MrKind {
 #[derive(Debug)]
 pub(crate) struct Mr {
     pub(crate) pd: PdId,
+    pub(crate) pd_use: Use,
+    /// Of the device memory that it is on.
+    pub(crate) _dm_use: Option<Use>,
     pub(crate) key: u32,
     pub(crate) access: Access,
     /// The address of its first byte, in the addresses that work requests use.

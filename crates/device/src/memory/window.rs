@@ -16,6 +16,7 @@ use transport::wr::Bind;
 
 use crate::ids::{MrId, MwId, PdId};
 use crate::memory::mr::{Mr, MrTable};
+use crate::objects::uses::Use;
 
 /// The two kinds of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,7 @@ pub enum MwType {
 #[derive(Debug)]
 struct Window {
     pd: PdId,
+    _pd_use: Use,
     mw_type: MwType,
     key: u32,
     bound: Option<Bound>,
@@ -77,17 +79,17 @@ impl WindowTable {
     }
 
     /// Adds a window that shows nothing yet, and gives its key.
-    pub(crate) fn add(&mut self, pd: PdId, mw_type: MwType) -> (MwId, u32) {
+    pub(crate) fn add(&mut self, pd: PdId, pd_use: Use, mw_type: MwType) -> (MwId, u32) {
         let entry = self.slots.vacant_entry();
         let id = MwId::from(entry.key());
         let key = WINDOW | id.0 << 8;
-        entry.insert(Window { pd, mw_type, key, bound: None });
+        entry.insert(Window { pd, _pd_use: pd_use, mw_type, key, bound: None });
         (id, key)
     }
 
-    /// Takes a window away, bound or not, and gives its domain.
-    pub(crate) fn remove(&mut self, id: MwId) -> Option<PdId> {
-        self.slots.try_remove(id.index()).map(|window| window.pd)
+    /// Takes a window away, bound or not. False if there is none.
+    pub(crate) fn remove(&mut self, id: MwId) -> bool {
+        self.slots.try_remove(id.index()).is_some()
     }
 
     /// Whether a window is bound to a region.
@@ -252,6 +254,7 @@ mod tests {
 
     use super::*;
     use crate::engine::MrKind;
+    use crate::objects::uses::Uses;
 
     const PD: PdId = PdId(3);
     const QPN: Qpn = Qpn::new(77);
@@ -264,6 +267,8 @@ mod tests {
         let (iova, length, offset, kind) = (0x1000, 4096, 0, MrKind::User);
         let (_, key) = mrs.insert(|key| Mr {
             pd: PD,
+            pd_use: Uses::default().take(),
+            _dm_use: None,
             key,
             access,
             iova,
@@ -280,7 +285,13 @@ mod tests {
         });
         for mw_type in [MwType::One, MwType::Two] {
             let key = WINDOW | (mrs.windows.slots.len() as u32) << 8;
-            mrs.windows.slots.insert(Window { pd: PD, mw_type, key, bound: None });
+            mrs.windows.slots.insert(Window {
+                pd: PD,
+                _pd_use: Uses::default().take(),
+                mw_type,
+                key,
+                bound: None,
+            });
         }
         (mrs, LKey(key))
     }

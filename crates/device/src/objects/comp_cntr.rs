@@ -8,6 +8,7 @@
 use iba::{Access, CompCntrOps};
 use transport::Ended;
 
+use super::uses::{Use, Uses};
 use crate::ids::{CompCntrId, CtxId};
 
 /// What a counter adds up of operations that end well. Those in error it always counts one by one.
@@ -39,13 +40,13 @@ pub(crate) struct CompCntr {
     comp: u64,
     err: u64,
     /// For how many sets of operations it is attached.
-    pub(crate) uses: u32,
+    pub(crate) uses: Uses,
 }
 
 impl CompCntr {
     /// A counter at zero.
-    pub(crate) const fn new(ctx: CtxId, kind: CompCntrType) -> Self {
-        Self { ctx, kind, comp: 0, err: 0, uses: 0 }
+    pub(crate) fn new(ctx: CtxId, kind: CompCntrType) -> Self {
+        Self { ctx, kind, comp: 0, err: 0, uses: Uses::default() }
     }
 
     /// Counts an operation that ended.
@@ -69,27 +70,23 @@ impl CompCntr {
 
 /// The counters of one QP, each for operations that no other of them counts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct QpCntrs(Vec<(CompCntrOps, CompCntrId)>);
+pub(crate) struct QpCntrs(Vec<(CompCntrOps, CompCntrId, Use)>);
 
 impl QpCntrs {
     /// Adds a counter for operations that no other one counts.
-    pub(crate) fn attach(&mut self, ops: CompCntrOps, id: CompCntrId) {
-        self.0.push((ops, id));
+    pub(crate) fn attach(&mut self, ops: CompCntrOps, id: CompCntrId, held: Use) {
+        self.0.push((ops, id, held));
     }
 
     /// Who counts an operation.
     #[inline]
     pub(crate) fn of(&self, op: CompCntrOps) -> Option<CompCntrId> {
-        self.0.iter().find(|(ops, _)| ops.contains(op)).map(|(_, id)| *id)
-    }
-
-    pub(crate) fn ids(&self) -> impl Iterator<Item = CompCntrId> {
-        self.0.iter().map(|(_, id)| *id)
+        self.0.iter().find(|(ops, ..)| ops.contains(op)).map(|(_, id, _)| *id)
     }
 
     /// The operations that are counted.
     pub(crate) fn ops(&self) -> CompCntrOps {
-        self.0.iter().map(|(ops, _)| *ops).collect()
+        self.0.iter().map(|(ops, ..)| *ops).collect()
     }
 
     /// Rights of a peer that only this engine can serve, since it counts them.

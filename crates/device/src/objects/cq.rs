@@ -8,6 +8,7 @@ use transport::Time;
 use transport::env::Completion;
 use transport::tm::TmInfo;
 
+use super::uses::{Use, Uses};
 use crate::ids::{ChannelId, CtxId};
 
 /// A finished work request, as a program sees it.
@@ -65,6 +66,7 @@ pub(crate) struct Moderation {
 pub(crate) struct Cq {
     pub(crate) ctx: CtxId,
     pub(crate) channel: Option<ChannelId>,
+    pub(crate) channel_use: Option<Use>,
     pub(crate) cookie: u64,
     pub(crate) capacity: u32,
     pub(crate) armed: Armed,
@@ -74,7 +76,7 @@ pub(crate) struct Cq {
     pub(crate) held: u32,
     pub(crate) report_at: Option<Time>,
     /// Queues that complete here.
-    pub(crate) uses: u32,
+    pub(crate) uses: Uses,
     pub(crate) overrun: bool,
     /// Whether the next completion is to find it full, for tests of programs.
     pub(crate) is_to_overrun: bool,
@@ -92,7 +94,8 @@ impl Cq {
             moderation: None,
             held: 0,
             report_at: None,
-            uses: 0,
+            uses: Uses::default(),
+            channel_use: None,
             overrun: false,
             is_to_overrun: false,
             ring: VecDeque::new(),

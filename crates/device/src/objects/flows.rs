@@ -5,6 +5,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 use wire::frame::Frame;
 
+use super::uses::{Use, Uses};
 use crate::flow::{FlowAttr, FlowKind};
 use crate::ids::{CtxId, QpId};
 
@@ -29,8 +30,10 @@ pub(crate) struct Flow {
 pub(crate) struct RwqTable {
     pub(crate) ctx: CtxId,
     pub(crate) queues: Vec<QpId>,
+    /// The uses of those queues.
+    pub(crate) _holds: Vec<Use>,
     /// QPs that spread over it.
-    pub(crate) uses: u32,
+    pub(crate) uses: Uses,
 }
 
 impl Flows {

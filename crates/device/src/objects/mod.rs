@@ -7,6 +7,7 @@ pub(crate) mod events;
 pub(crate) mod flows;
 pub(crate) mod group;
 pub(crate) mod tags;
+pub(crate) mod uses;
 pub(crate) mod xrc;
 
 use std::collections::VecDeque;
@@ -22,6 +23,7 @@ use self::events::EventQueue;
 use self::flows::{Flows, RwqTable};
 use self::group::Group;
 use self::tags::TagList;
+use self::uses::{Use, Uses};
 use self::xrc::{SrqXrc, Xrcd};
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId};
 
@@ -36,7 +38,10 @@ pub(crate) struct Ctx {
 pub(crate) struct Pd {
     pub(crate) ctx: CtxId,
     /// Objects in it.
-    pub(crate) uses: u32,
+    pub(crate) uses: Uses,
+    /// What the program has of it that is no object here: address handles, parent domains, names of
+    /// the null region.
+    pub(crate) handles: usize,
 }
 
 /// A completion channel.
@@ -44,7 +49,7 @@ pub(crate) struct Pd {
 pub(crate) struct Channel {
     pub(crate) ctx: CtxId,
     pub(crate) events: EventQueue<CqId>,
-    pub(crate) uses: u32,
+    pub(crate) uses: Uses,
 }
 
 /// A shared receive queue.
@@ -57,12 +62,14 @@ pub(crate) struct Srq {
     pub(crate) max_sge: u32,
     /// Below this many receives an event is raised once; 0 is off.
     pub(crate) limit: u32,
-    pub(crate) uses: u32,
+    pub(crate) uses: Uses,
     /// If it is one of XRC.
     pub(crate) xrc: Option<SrqXrc>,
     /// If it is one of tag matching.
     pub(crate) tm: Option<Box<TagList>>,
     pub(crate) queue: VecDeque<RecvWr>,
+    /// What it uses.
+    pub(crate) holds: Vec<Use>,
 }
 
 /// What an asynchronous event is about.

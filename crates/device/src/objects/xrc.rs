@@ -1,5 +1,6 @@
 //! What there is of XRC beside QPs.
 
+use super::uses::Uses;
 use crate::ids::{CqId, CtxId, XrcdId};
 
 /// An XRC domain: who may use which shared queue.
@@ -12,7 +13,7 @@ pub(crate) struct Xrcd {
     /// How often it is open.
     pub(crate) opens: u32,
     /// Queues and QPs in it.
-    pub(crate) uses: u32,
+    pub(crate) uses: Uses,
 }
 
 /// What makes a shared queue one of XRC.

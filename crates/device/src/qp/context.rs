@@ -10,22 +10,23 @@ use crate::carrier::Route;
 use crate::carrier::shm::RingPosition;
 use crate::ids::{CqId, CtxId, PdId, QpId, RwqTableId, SrqId, XrcdId};
 use crate::objects::comp_cntr::QpCntrs;
+use crate::objects::uses::{Use, Uses};
 use crate::rss::RxHash;
 
 /// How long a packet waits for a receive before it is dropped.
 const STARVED: Duration = Duration::from_millis(100);
 
 /// What an entry of the table of QPs is, if it is no QP with two queues.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) enum Role {
     /// A work queue, and the places it has in indirection tables.
-    Wq { uses: u32 },
+    Wq { uses: Uses },
     /// A QP that only spreads frames over work queues.
     Rss { table: RwqTableId, hash: RxHash },
 }
 
 /// What the engine knows of a QP beside its protocol state.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct QpContext {
     pub(crate) id: QpId,
     pub(crate) qpn: Qpn,
@@ -66,6 +67,8 @@ pub(crate) struct QpContext {
     pub(crate) recv_flags: WcFlags,
     /// How often in a row the program answered what it received at once ([`super::late_acks`]).
     pub(crate) answers_in_a_row: u8,
+    /// The objects that it uses.
+    pub(crate) holds: Vec<Use>,
     /// What it is if not a QP with two queues.
     pub(crate) role: Option<Box<Role>>,
     /// Since when packets have met no receive, of an unreliable QP.

@@ -129,11 +129,11 @@ fn a_region_is_changed_when_the_copy_is_over() {
     let (old, new) = (scene.objects.pd, scene.hca.lock().alloc_pd(scene.objects.ctx).expect("one"));
     let change = Rereg { pd: Some(new), ..Rereg::default() };
     scene.waits(
-        move |engine| engine.core.objects.pds[new.index()].uses == 1,
+        move |engine| engine.core.objects.pds[new.index()].uses.count() == 1,
         move |hca| {
             let changed = hca.rereg_mr(mr.id, change).expect("a region");
             assert_eq!(changed.rkey, mr.rkey, "the same memory keeps its keys");
-            assert_eq!(hca.lock().core.objects.pds[old.index()].uses, 0);
+            assert_eq!(hca.lock().core.objects.pds[old.index()].uses.count(), 0);
         },
         |peer, vf| peer.core.out.shm.free(vf),
     );

@@ -302,6 +302,7 @@ pub(crate) fn qp_word(peer: Qpn, access: Access, pd: PdId) -> QpWord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::objects::uses::Uses;
 
     fn tables() -> (Table, PeerTable) {
         let ours = Table::new().unwrap();
@@ -330,6 +331,8 @@ mod tests {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let mr = Mr {
             pd: PdId(1),
+            pd_use: Uses::default().take(),
+            _dm_use: None,
             key,
             access,
             iova: 0x1000,

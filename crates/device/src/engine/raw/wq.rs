@@ -12,6 +12,7 @@ use crate::engine::api_qp::{Cap, QpSpec};
 use crate::engine::env::QpEnv;
 use crate::ids::{CqId, CtxId, PdId, QpId, RwqTableId, WqId};
 use crate::objects::flows::RwqTable;
+use crate::objects::uses::{Use, Uses};
 use crate::qp::Role;
 use crate::refusal::{Result, refuse};
 use crate::rss::RxHash;
@@ -65,9 +66,9 @@ impl Engine {
         }
         let cap = Cap { max_recv_wr: max_wr, max_recv_sge: max_sge, ..Cap::default() };
         let spec = receiving(pd, cq, cap, 0);
-        let (id, number) = self.add_qp(&spec, ctx, cq, Some(Role::Wq { uses: 0 }))?;
-        self.pd(pd)?.uses += 1;
-        self.cq(cq)?.uses += 1;
+        let (id, number) = self.add_qp(&spec, ctx, cq, Some(Role::Wq { uses: Uses::default() }))?;
+        let holds = vec![self.pd(pd)?.uses.take(), self.cq(cq)?.uses.take()];
+        self.holds(id, holds);
         Ok((WqId(id), number))
     }
 
@@ -134,7 +135,8 @@ impl Engine {
         let Some(Role::Wq { uses }) = entry.and_then(|entry| entry.context.role.as_deref()) else {
             refuse!(Invalid, "destroy_wq: there is no work queue {}", id.handle());
         };
-        if *uses > 0 {
+        if uses.count() > 0 {
+            let uses = uses.count();
             refuse!(Busy, "destroy_wq: {uses} places of indirection tables name it");
         }
         // No peer ever copies to one.
@@ -180,8 +182,9 @@ impl Engine {
             }
         }
         let queues: Vec<QpId> = queues.iter().map(|id| id.0).collect();
-        self.count_uses(&queues, |uses| uses + 1);
-        Ok(self.core.objects.rwq_tables.insert(RwqTable { ctx, queues, uses: 0 }).into())
+        let holds = queues.iter().filter_map(|id| self.wq_use(*id)).collect();
+        let table = RwqTable { ctx, queues, _holds: holds, uses: Uses::default() };
+        Ok(self.core.objects.rwq_tables.insert(table).into())
     }
 
     /// Destroys a table that no QP spreads over.
@@ -190,22 +193,20 @@ impl Engine {
         if self.failure().is_some() {
             return Ok(());
         }
-        match self.core.objects.rwq_tables.get(id.index()).map(|table| table.uses) {
+        match self.core.objects.rwq_tables.get(id.index()).map(|table| table.uses.count()) {
             None => refuse!(Invalid, "there is no indirection table {}", id.handle()),
             Some(0) => {}
             Some(uses) => refuse!(Busy, "destroy_rwq_ind_table: {uses} QPs spread over it"),
         }
-        let queues = self.core.objects.rwq_tables.remove(id.index()).queues;
-        self.count_uses(&queues, |uses| uses - 1);
+        self.core.objects.rwq_tables.remove(id.index());
         Ok(())
     }
 
-    fn count_uses(&mut self, queues: &[QpId], change: impl Fn(u32) -> u32) {
-        for id in queues {
-            let role = self.qps.get_mut(*id).and_then(|entry| entry.context.role.as_deref_mut());
-            if let Some(Role::Wq { uses }) = role {
-                *uses = change(*uses);
-            }
+    /// A use of a work queue.
+    fn wq_use(&self, id: QpId) -> Option<Use> {
+        match self.qps.get(id)?.context.role.as_deref()? {
+            Role::Wq { uses } => Some(uses.take()),
+            Role::Rss { .. } => None,
         }
     }
 
@@ -228,21 +229,19 @@ impl Engine {
         let spec = receiving(pd, CqId::NONE, Cap::default(), cookie);
         let made = self.add_qp(&spec, ctx, CqId::NONE, Some(Role::Rss { table, hash }));
         match made {
-            Ok(_) => {
-                self.pd(pd)?.uses += 1;
-                self.core.objects.rwq_tables[table.index()].uses += 1;
+            Ok((id, _)) => {
+                let table_use = self.core.objects.rwq_tables[table.index()].uses.take();
+                let holds = vec![self.pd(pd)?.uses.take(), table_use];
+                self.holds(id, holds);
             }
             Err(_) => self.close_sender(),
         }
         made
     }
 
-    /// Undoes what [`Engine::create_rss_qp`] counted.
+    /// Undoes what [`Engine::create_rss_qp`] opened.
     pub(crate) fn release_role(&mut self, role: &Role) {
-        if let Role::Rss { table, .. } = role {
-            if let Some(table) = self.core.objects.rwq_tables.get_mut(table.index()) {
-                table.uses -= 1;
-            }
+        if let Role::Rss { .. } = role {
             self.close_sender();
         }
     }

@@ -1,0 +1,44 @@
+//! Who uses an object: it cannot be destroyed while there is a use.
+
+use std::sync::Arc;
+
+/// How often an object is used.
+#[derive(Debug, Default)]
+pub(crate) struct Uses(Arc<()>);
+
+/// A use of an object, given back when it is dropped.
+#[derive(Clone, Debug)]
+#[must_use = "dropped, it is no use any more"]
+pub(crate) struct Use {
+    _of: Arc<()>,
+}
+
+impl Uses {
+    /// One more use.
+    pub(crate) fn take(&self) -> Use {
+        Use { _of: Arc::clone(&self.0) }
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_use_is_given_back_by_whoever_drops_it() {
+        let uses = Uses::default();
+        let (one, other) = (uses.take(), uses.take());
+        assert_eq!(uses.count(), 2);
+        drop(one);
+        assert_eq!(uses.count(), 1);
+        let kept = vec![other];
+        assert_eq!(uses.count(), 1, "it goes with its holder");
+        drop(kept);
+        assert_eq!(uses.count(), 0);
+    }
+}
