@@ -90,9 +90,10 @@ fn everybody_to_everybody(lonely: Option<usize>) -> Vec<Output> {
     outs
 }
 
-/// Of so many processes that come and go one may lose a message, on a machine with too much to do
-/// (docs/DIFFERENCES.md). What closing sockets would take along is one in twenty.
-const ONE_IN: u64 = 80;
+/// Of so many processes that come and go one may lose a message: a machine may stop one for long
+/// (docs/DIFFERENCES.md). What closing sockets would take along is one in twenty; what waits behind
+/// questions who has which place, and rings that outlive a VF's name, one in some hundreds.
+const ONE_IN: u64 = 320;
 
 /// Processes come and go on one host, and all that they say goes by the one UDP port: that costs
 /// the others no packets. The ACK timeout is for ever, and datagrams have no second try.

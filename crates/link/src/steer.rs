@@ -191,7 +191,7 @@ pub(crate) fn may_hold_question(train: &Train<'_>) -> bool {
 }
 
 /// A question to whoever is at an index.
-fn question(index: u32) -> [u8; LENGTH] {
+pub(crate) fn question(index: u32) -> [u8; LENGTH] {
     let mut question = [0; LENGTH];
     question[..4].copy_from_slice(&QUESTION.to_be_bytes());
     question[8..12].copy_from_slice(&index.to_be_bytes());

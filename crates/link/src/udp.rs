@@ -84,7 +84,11 @@ pub struct UdpLink {
     last_full: [u32; 2],
     /// Whether a socket gave as much as was asked of it.
     may_hold_more: bool,
+    /// Whether a socket had something, if only a question of [`steer`].
+    had_some: bool,
     truncated: u64,
+    /// Whether the port was left: who asks for this VF's place is not answered any more.
+    has_left: bool,
     /// Whether somebody to whom nothing is forwarded asked for it.
     pleaded: bool,
     /// Stands for a netdev without checksums, over which the kernel splits nothing.
@@ -181,7 +185,9 @@ impl UdpLink {
             looks: 0,
             last_full: [0; 2],
             may_hold_more: false,
+            had_some: false,
             truncated: 0,
+            has_left: false,
             pleaded: false,
             #[cfg(test)]
             refuses_trains: false,

@@ -7,7 +7,6 @@ use link::udp::Payloads;
 
 use super::Engine;
 use super::deliver::{Arrival, Way, deliver_datagram, flow_of, is_for};
-use crate::carrier::udp::Look;
 use crate::ids::QpId;
 
 /// How long a carrier without room is waited for. A peer that reads makes room in far less.
@@ -52,13 +51,9 @@ impl Engine {
         if self.core.out.udp.is_deaf() || !self.receivers.udp.leave_port() {
             return;
         }
-        let began = Instant::now();
-        // Twice in a row nothing: an inlet may have waited for the shared socket.
-        let mut idle = 0;
-        while idle < 2 && began.elapsed() < LINGER {
-            idle = if self.pass_on_what_waits() { 0 } else { idle + 1 };
-        }
+        self.pass_on_what_waits();
         self.core.out.shm.ring_doorbells();
+        let began = Instant::now();
         while self.core.out.shm.passes_on() && began.elapsed() < TAKEN {
             std::thread::sleep(Duration::from_micros(50));
         }
@@ -67,10 +62,10 @@ impl Engine {
 
     /// Takes what waits at the sockets. What is for others is passed on; what is for us comes too
     /// late.
-    fn pass_on_what_waits(&mut self) -> bool {
+    fn pass_on_what_waits(&mut self) {
         let Self { core, qps, receivers, clock, .. } = self;
         core.catch_up(clock);
-        let received = receivers.udp.receive(Look::Everywhere, |about, train, intake| {
+        receivers.udp.drain(|about, train, intake| {
             let Some(flow) = flow_of(core, about, train.len()) else { return };
             let arrival = Arrival { way: Way::Socket, about, flow: &flow, clock };
             let own = core.nic.vf;
@@ -78,6 +73,5 @@ impl Engine {
                 deliver_datagram(core, qps, intake, arrival, &mut Payloads::one(bytes));
             }
         });
-        received > 0
     }
 }

@@ -85,9 +85,11 @@ use crate::qp::{QpTable, vf_of};
 /// Everything of one process on one NIC.
 #[derive(Debug)]
 pub struct Engine {
+    /// Ends before the VF of `core` can be another process's: who has a ring to this one would pass
+    /// packets for that one on here.
+    pub(crate) receivers: Receivers,
     pub(crate) core: Core,
     pub(crate) qps: QpTable,
-    pub(crate) receivers: Receivers,
     pub(crate) cm: CmService,
     pub(crate) clock: Clock,
     schedule: Schedule,

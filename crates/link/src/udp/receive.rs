@@ -222,6 +222,7 @@ impl UdpLink {
             return Ok(0);
         }
         self.may_hold_more |= filled == N;
+        self.had_some = true;
         if let Some(last_full) = self.last_full.get_mut(place) {
             *last_full = self.looks;
         } else if let Some(inlet) = inlet {
@@ -255,7 +256,7 @@ impl UdpLink {
                 match steer::answer(self.options.vf, train.src, bytes) {
                     // A lost answer is asked for again.
                     Some(answer) => {
-                        if let Some(socket) = shared {
+                        if let Some(socket) = shared.as_ref().filter(|_| !self.has_left) {
                             let _ = socket.send_to(&answer, &SockAddr::from(train.src));
                         }
                     }

@@ -50,8 +50,6 @@ pub(crate) enum PushError<E> {
 /// The claim on this process's VF, and the rings to others.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    /// `None` only in the child of a fork.
-    pub(crate) claim: Option<Claim>,
     ring_size: usize,
     /// What peers may touch without our engine; `None` where the configuration forbids it.
     table: Option<Table>,
@@ -67,6 +65,8 @@ pub(crate) struct Peers {
     gone: Vec<u16>,
     /// Processes that were said not to be reachable, since they last were. There are 1024 VFs.
     unreachable: HashSet<u16>,
+    /// `None` only in the child of a fork. The last to end.
+    pub(crate) claim: Option<Claim>,
 }
 
 /// The way to one peer.

@@ -103,6 +103,13 @@ impl Receiver {
         count
     }
 
+    /// The same of all that waits, once the port is left.
+    pub(crate) fn drain(&mut self, mut each: impl FnMut(&About, &Train<'_>, &mut Intake)) {
+        let Self { link: Some(link), intake, .. } = self else { return };
+        let port = link.port();
+        link.drain(&mut |train| each(&about(&train, port), &train, intake));
+    }
+
     /// After datagrams were taken: nobody has to ask whether they still come, and a sender of many
     /// is given a socket.
     #[inline]
