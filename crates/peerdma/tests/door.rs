@@ -162,9 +162,9 @@ fn preload_library() -> PathBuf {
             other => other,
         };
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--package", "preload", "--profile", profile]);
+        cargo.args(["build", "--quiet", "--package", "peerdma-preload", "--profile", profile]);
         cargo.arg("--target-dir").arg(directory.parent().unwrap());
-        assert!(cargo.status().unwrap().success(), "cargo build --package preload");
+        assert!(cargo.status().unwrap().success(), "cargo build --package peerdma-preload");
     }
     library
 }
