@@ -216,7 +216,7 @@ fn test_programs(crates: &[&str]) -> Vec<PathBuf> {
     command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")));
     command.args(["test", "--locked", "--no-run", "--lib", "--tests", "--message-format=json"]);
     for name in crates {
-        command.args(["-p", name]);
+        command.args(["-p", &format!("peerdma-{name}")]);
     }
     let out = command.output().expect("cargo starts");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
