@@ -1,7 +1,6 @@
 //! One NIC in one process: the engine's lock, and the thread that makes progress when the program
 //! does not.
 
-use crate::engine::Turn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -13,6 +12,7 @@ use threads::{barrier, biased};
 use crate::carrier::shm::table::Table;
 use crate::counters::Counters;
 use crate::engine::Engine;
+use crate::engine::Turn;
 use crate::guard::EngineGuard;
 use crate::ids::CqId;
 use crate::memory::{self};

@@ -7,7 +7,6 @@
 mod port;
 pub(crate) mod user;
 
-use crate::engine::Turn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use transport::wr::{Data, RecvWr, SendWr, SgList, Sge, UdDest};
 use umem::{HostBuf, Umem};
 
 use crate::config::NicConfig;
+use crate::engine::Turn;
 use crate::engine::{Cap, Engine, QpSpec, Wc};
 use crate::hca::build::build_engine;
 use crate::ids::{CqId, CtxId, PdId, QpId};

@@ -1,6 +1,5 @@
 //! Queue pairs.
 
-use crate::engine::Turn;
 use iba::{AttrMask, Mtu, QpAttr, QpState, QpType, Qpn, WcFlags};
 use transport::wr::{RecvWr, SendWr};
 use transport::{PathCaps, PostError, Qp, QpCap, QpInit, RateLimit};
@@ -13,6 +12,7 @@ use crate::carrier::Route;
 use crate::carrier::shm::UnderWay;
 use crate::carrier::shm::peers::RingPosition;
 use crate::config::Preset;
+use crate::engine::Turn;
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
 use crate::memory::mr::Mr;
 use crate::objects::EventSource;

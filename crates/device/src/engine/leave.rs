@@ -1,12 +1,12 @@
 //! What a QP still owes its peer when it goes away, and a device the other processes of its host.
 
-use crate::engine::Turn;
 use std::time::{Duration, Instant};
 
 use link::udp::Payloads;
 
 use super::Engine;
 use super::deliver::{Arrival, Way, deliver_datagram, flow_of, is_for};
+use crate::engine::Turn;
 use crate::ids::QpId;
 
 /// How long a carrier without room is waited for. A peer that reads makes room in far less.

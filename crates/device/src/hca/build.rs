@@ -1,5 +1,11 @@
 //! A device is opened: a VF is claimed, and an engine built around it.
 
+use std::sync::Arc;
+
+use link::registry::{Claim, NicIdentity};
+use link::udp::{BindError, Options, UdpLink};
+use transport::Time;
+
 use crate::attr::DeviceAttr;
 use crate::carrier::shm::peers::Peers;
 use crate::carrier::shm::table::Table;
@@ -21,10 +27,6 @@ use crate::qp::QpTable;
 use crate::random::random;
 use crate::refusal::{Kind, Refusal, Result};
 use crate::waits::Waits;
-use link::registry::{Claim, NicIdentity};
-use link::udp::{BindError, Options, UdpLink};
-use std::sync::Arc;
-use transport::Time;
 
 /// Claims a VF and builds an engine around it.
 pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> {

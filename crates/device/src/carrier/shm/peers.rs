@@ -9,12 +9,11 @@ use link::registry::Claim;
 use link::shm::{Doorbell, Outbound, OutboundState, PushError as RingError};
 use transport::Time;
 use transport::env::{Direct, OneSided};
+use umem::Foreign;
 
 use super::direct::{self, DirectPeer, Parties};
 use super::record::{MAX_PREFIX, Record, datagram_prefix, write_prefix};
 use super::table::Table;
-use umem::Foreign;
-
 use crate::carrier::About;
 use crate::memory::mr::MrTable;
 use crate::waits::Waits;

@@ -1,13 +1,13 @@
-use crate::engine::Turn;
-use crate::port::Nic;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use iba::{AttrMask, Psn, QpAttr, QpState, QpType, RKey, WrOpcode};
 
 use super::*;
+use crate::engine::Turn;
 use crate::engine::{TagOp, TagOpKind};
 use crate::ids::QpId;
+use crate::port::Nic;
 use crate::rig::{self, Objects, post, send, to_rts};
 
 /// The peer: nobody.

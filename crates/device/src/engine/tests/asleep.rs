@@ -4,13 +4,13 @@
 //! their background threads, which are asleep but for what wakes them: the alarm, the bell, a
 //! deadline. Virtual time passes only when all sleep.
 
-use crate::engine::Turn;
 use std::mem;
 use std::time::Duration;
 
 use iba::QpType;
 
 use crate::engine::Engine;
+use crate::engine::Turn;
 use crate::engine::state::Alarm;
 use crate::rig::Numbers;
 use crate::rig::{self, Process};

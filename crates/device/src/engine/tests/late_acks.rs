@@ -1,10 +1,10 @@
 //! Acknowledgements that wait for the program's answer, on a wire.
 
-use crate::engine::Turn;
 use std::time::{Duration, Instant};
 
 use iba::{AckTimeout, AttrMask, QpAttr, QpState, QpType};
 
+use crate::engine::Turn;
 use crate::rig::{self, Process, run};
 
 /// The `wr_id` of every receive.

@@ -1,10 +1,10 @@
 //! Lines to busy destinations, between two processes.
 
-use crate::engine::Turn;
 use std::time::{Duration, Instant};
 
 use iba::QpType;
 
+use crate::engine::Turn;
 use crate::rig::{self, Process};
 
 /// More trains than make a destination a busy one, and then a source.

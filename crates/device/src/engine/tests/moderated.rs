@@ -1,11 +1,11 @@
 //! Events that stand for several completions.
 
-use crate::engine::Turn;
 use std::time::Duration;
 
 use iba::{QpType, Qpn};
 
 use crate::engine::Engine;
+use crate::engine::Turn;
 use crate::engine::state::Alarm;
 use crate::ids::{ChannelId, QpId};
 use crate::nic::NicInfo;

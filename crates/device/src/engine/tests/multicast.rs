@@ -1,6 +1,5 @@
 //! Multicast groups: who receives, who is refused.
 
-use crate::engine::Turn;
 use std::time::{Duration, Instant};
 
 use iba::{Gid, QpType, Qpn};
@@ -8,6 +7,7 @@ use transport::wr::{SendWr, UdDest};
 
 use crate::Kind;
 use crate::engine::Engine;
+use crate::engine::Turn;
 use crate::ids::QpId;
 use crate::nic::NicInfo;
 use crate::rig::{self, Objects, QKEY, completed, post, send, to_rts};

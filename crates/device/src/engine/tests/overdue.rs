@@ -1,10 +1,10 @@
 //! A timer that is due, and what came before it.
 
-use crate::engine::Turn;
 use std::time::Duration;
 
 use iba::QpType;
 
+use crate::engine::Turn;
 use crate::rig::{self, Process};
 
 #[test]

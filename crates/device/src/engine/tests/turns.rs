@@ -1,10 +1,10 @@
 //! Two processes that take turns on a ring: what a poll that always finds something still does.
 
-use crate::engine::Turn;
 use std::time::Duration;
 
 use iba::QpType;
 
+use crate::engine::Turn;
 use crate::engine::progress::POLLS_PER_CLOCK;
 use crate::rig::{self, Process, run};
 

@@ -1,4 +1,3 @@
-use crate::engine::Turn;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -8,6 +7,7 @@ use smallvec::SmallVec;
 use transport::wr::{Data, SendWr};
 
 use super::*;
+use crate::engine::Turn;
 use crate::observe::Observers;
 use crate::observe::plan::Injected;
 use crate::rig::{self, Objects, post, run, send, to_rts};
