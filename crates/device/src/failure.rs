@@ -135,9 +135,9 @@ mod tests {
             Process::pair(&rig::nic("failure-peers"), QpType::Rc).map(|process| process.engine);
         run(&mut [&mut ours, &mut theirs]);
         let vf = ours.core.nic.vf;
-        assert!(theirs.core.out.shm.has_ring_to(vf) && theirs.receivers.shm.len() > 0);
+        assert!(theirs.core.out.shm.has(vf) && theirs.receivers.shm.len() > 0);
         ours.fail("a test");
         run(&mut [&mut theirs]);
-        assert!(!theirs.core.out.shm.has_ring_to(vf) && theirs.receivers.shm.len() == 0);
+        assert!(!theirs.core.out.shm.has(vf) && theirs.receivers.shm.len() == 0);
     }
 }

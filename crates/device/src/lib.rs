@@ -51,6 +51,7 @@ pub mod fuzzing;
 mod guard;
 mod hca;
 pub mod ids;
+mod mad;
 mod memory;
 mod next_hop;
 mod nic;

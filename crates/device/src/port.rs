@@ -27,6 +27,11 @@ impl Port {
     pub(crate) fn active_mtu(&self) -> Mtu {
         Mtu::largest_within(self.link_mtu, Self::OVERHEAD)
     }
+
+    /// The GID of an index; zero where there is none.
+    pub(crate) fn sgid(&self, index: u8) -> Gid {
+        self.gids.get(usize::from(index)).copied().unwrap_or_default()
+    }
 }
 
 /// What the NIC is.

@@ -115,6 +115,14 @@ pub struct Av {
     pub is_global: bool,
 }
 
+impl Av {
+    /// The hop limit of packets: the one that was set, or the default.
+    #[inline]
+    pub fn hop_limit_on_wire(&self) -> u8 {
+        if self.hop_limit == 0 { 64 } else { self.hop_limit }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -109,18 +109,6 @@ impl Engine {
             Some(srq) => self.srq(srq)?.tm.as_ref().map_or(spec.recv_cq, |tm| tm.cq),
             None => spec.recv_cq,
         };
-        if spec.qp_type == QpType::RawPacket {
-            self.open_sender()?;
-        }
-        let made = match self.add_qp(spec, ctx, recv_cq, None) {
-            Ok(made) => made,
-            Err(refusal) => {
-                if spec.qp_type == QpType::RawPacket {
-                    self.close_sender();
-                }
-                return Err(refusal);
-            }
-        };
         let mut holds = match spec.xrcd {
             Some(xrcd) => vec![self.xrcd(xrcd)?.uses.take()],
             None => {
@@ -131,24 +119,25 @@ impl Engine {
         if let Some(srq) = spec.srq {
             holds.push(self.srq(srq)?.uses.take());
         }
-        self.holds(made.0, holds);
-        Ok(made)
-    }
-
-    /// A QP uses these objects for as long as it lives.
-    pub(crate) fn holds(&mut self, id: QpId, holds: Vec<Use>) {
-        if let Some(entry) = self.qps.get_mut(id) {
-            entry.context.holds = holds;
+        let is_raw = spec.qp_type == QpType::RawPacket;
+        if is_raw {
+            self.open_sender()?;
         }
+        let made = self.add_qp(spec, ctx, recv_cq, None, holds);
+        if is_raw && made.is_err() {
+            self.close_sender();
+        }
+        made
     }
 
-    /// Adds a QP to the table. What it uses is the caller's to check and to hold.
+    /// Adds a QP to the table, which uses what `holds` says for as long as it lives.
     pub(crate) fn add_qp(
         &mut self,
         spec: &QpSpec,
         ctx: CtxId,
         recv_cq: CqId,
         role: Option<Role>,
+        holds: Vec<Use>,
     ) -> Result<(QpId, Qpn)> {
         let Some((id, qpn)) = self.qps.reserve() else {
             refuse!(NoMemory, "create_qp: max_qp is {}", self.core.nic.attr.max_qp);
@@ -195,7 +184,7 @@ impl Engine {
             wr_id: 0,
             ring_position: RingPosition::default(),
             peer_is_behind: false,
-            holds: Vec::new(),
+            _holds: holds,
             role: role.map(Box::new),
             starved_since: None,
             has_received: false,

@@ -10,12 +10,12 @@ use transport::wr::RecvWr;
 use wire::Headers;
 use wire::grh::Grh;
 
-use super::cm::Arrived;
 use super::failures::Failures;
 use crate::carrier::{Route, Senders};
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::ids::{ChannelId, CqId, CtxId, SrqId};
+use crate::mad::Arrived;
 use crate::memory::Memory;
 use crate::objects::cq::Armed;
 use crate::objects::{AsyncEvent, EventSource, Objects};
@@ -57,12 +57,10 @@ impl Core {
     /// The global route header that a datagram between two processes of this host would have
     /// carried.
     pub(crate) fn grh(&self, av: &Av, headers: &Headers, length: u32) -> [u8; 40] {
-        let src = self.nic.port.gids.get(usize::from(av.sgid_index)).copied().unwrap_or_default();
         let payload =
             8 + headers.len() as u32 + length.next_multiple_of(4) + wire::icrc::LEN as u32;
-        let hop_limit = if av.hop_limit == 0 { 64 } else { av.hop_limit };
-        let (src, dst) = (src.to_ip(), av.dgid.to_ip());
-        Grh::new(src, dst, av.traffic_class, hop_limit, payload as u16)
+        let (src, dst) = (self.nic.port.sgid(av.sgid_index).to_ip(), av.dgid.to_ip());
+        Grh::new(src, dst, av.traffic_class, av.hop_limit_on_wire(), payload as u16)
             .map_or([0; 40], |grh| grh.to_bytes())
     }
 

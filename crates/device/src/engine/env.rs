@@ -47,6 +47,14 @@ impl<'a> QpEnv<'a, '_> {
         }
     }
 
+    /// The carrier of a packet to `dest`.
+    pub(super) fn route_of(&self, to: To<'_>, dest: Qpn) -> Route {
+        match to {
+            To::Peer => self.context.route,
+            To::Av(av) => self.core.route(av, dest),
+        }
+    }
+
     /// Whether the bytes of a packet can be taken now.
     pub(super) fn is_readable(&self, source: &Source<'_>) -> bool {
         self.loop_payload(source).is_ok()

@@ -134,7 +134,7 @@ fn write_where(
         write!(words, " (shared memory, process of VF {vf})")
     } else {
         let index = context.av.sgid_index;
-        let own = core.nic.port.gids.get(usize::from(index)).copied().unwrap_or_default().to_ip();
+        let own = core.nic.port.sgid(index).to_ip();
         let port = core.nic.config.udp_port;
         write!(words, " (UDP port {port} from {own}, sgid_index {index})")
     }

@@ -63,7 +63,6 @@ pub use crate::objects::comp_cntr::{CompCntrEntry, CompCntrType};
 pub use crate::objects::cq::Wc;
 pub use crate::objects::{AsyncEvent, EventSource};
 
-pub(crate) use self::cm::Arrived;
 use self::env::QpEnv;
 use self::late_acks::LateAcks;
 pub use self::observed::set_weather;

@@ -95,17 +95,17 @@ impl Engine {
     /// be destroyed.
     pub fn close_qp(&mut self, id: QpId, cookie: u64) -> bool {
         let Some(entry) = self.qps.get_mut(id) else { return true };
-        let facts = &mut entry.context;
-        let ctx = if facts.cookie == cookie {
-            let Some(other) = facts.others.pop() else { return true };
-            let ctx = facts.ctx;
-            (facts.ctx, facts.cookie) = other;
+        let context = &mut entry.context;
+        let ctx = if context.cookie == cookie {
+            let Some(other) = context.others.pop() else { return true };
+            let ctx = context.ctx;
+            (context.ctx, context.cookie) = other;
             ctx
         } else {
-            let Some(at) = facts.others.iter().position(|other| other.1 == cookie) else {
+            let Some(at) = context.others.iter().position(|other| other.1 == cookie) else {
                 return true;
             };
-            facts.others.remove(at).0
+            context.others.remove(at).0
         };
         if let Some(ctx) = self.core.objects.ctxs.get_mut(ctx.index()) {
             let source = EventSource::Qp(id);
@@ -141,31 +141,31 @@ impl Engine {
 impl Core {
     /// Lets a receiving QP of XRC work for the shared queue that a request names. False if there is
     /// none in its domain.
-    pub(crate) fn select_srq(&self, facts: &mut QpContext, headers: &Headers) -> bool {
-        if facts.qp_type != QpType::XrcRecv {
+    pub(crate) fn select_srq(&self, context: &mut QpContext, headers: &Headers) -> bool {
+        if context.qp_type != QpType::XrcRecv {
             return true;
         }
         let named = headers.xrceth.and_then(|xrceth| {
             let id = SrqId(xrceth.srqn.value());
             let srq = self.objects.srqs.get(id.index())?;
-            let xrc = srq.xrc.filter(|xrc| Some(xrc.xrcd) == facts.xrcd)?;
+            let xrc = srq.xrc.filter(|xrc| Some(xrc.xrcd) == context.xrcd)?;
             Some((id, srq.pd, xrc.cq))
         });
         let Some((srq, pd, cq)) = named else {
             let srqn = headers.xrceth.map(|xrceth| xrceth.srqn);
-            tracing::debug!(target: "peerdma::drop", qpn = %facts.qpn, ?srqn, "no such XRC SRQ");
+            tracing::debug!(target: "peerdma::drop", qpn = %context.qpn, ?srqn, "no such XRC SRQ");
             return false;
         };
-        (facts.srq, facts.pd, facts.recv_cq) = (Some(srq), pd, cq);
+        (context.srq, context.pd, context.recv_cq) = (Some(srq), pd, cq);
         true
     }
 
     /// The domain in which an answer takes its bytes: that in which the request was checked, which
     /// a receiving QP of XRC may have left since.
-    pub(crate) fn answering_pd(&self, facts: &QpContext, rkey: iba::RKey) -> PdId {
-        if facts.qp_type != QpType::XrcRecv {
-            return facts.pd;
+    pub(crate) fn answering_pd(&self, context: &QpContext, rkey: iba::RKey) -> PdId {
+        if context.qp_type != QpType::XrcRecv {
+            return context.pd;
         }
-        self.memory.mrs.pd_of(rkey).unwrap_or(facts.pd)
+        self.memory.mrs.pd_of(rkey).unwrap_or(context.pd)
     }
 }

@@ -14,8 +14,8 @@ use transport::env::Skipped;
 use wire::{Headers, Opcode};
 
 use crate::config::NicConfig;
-use crate::engine::Arrived;
 use crate::ids::QpId;
+use crate::mad::Arrived;
 use crate::receiver::Receiver;
 use crate::refusal::{Kind, Refusal, Result};
 

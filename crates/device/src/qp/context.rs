@@ -68,7 +68,7 @@ pub(crate) struct QpContext {
     /// How often in a row the program answered what it received at once ([`super::late_acks`]).
     pub(crate) answers_in_a_row: u8,
     /// The objects that it uses.
-    pub(crate) holds: Vec<Use>,
+    pub(crate) _holds: Vec<Use>,
     /// What it is if not a QP with two queues.
     pub(crate) role: Option<Box<Role>>,
     /// Since when packets have met no receive, of an unreliable QP.

@@ -460,11 +460,6 @@ impl Peers {
         self.claim = None;
     }
 
-    #[cfg(test)]
-    pub(crate) fn has_ring_to(&self, vf: u16) -> bool {
-        self.peers.get(usize::from(vf)).is_some_and(Option::is_some)
-    }
-
     /// Closes, in the child of a fork, what is the parent's, and touches nothing that is shared.
     pub(crate) fn abandon_in_child(&mut self) {
         // Its pages did not come along.

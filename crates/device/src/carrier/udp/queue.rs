@@ -376,7 +376,7 @@ impl UdpQueue {
             dst: av.dgid,
             vf: vf_of(dest),
             traffic_class: av.traffic_class,
-            hop_limit: if av.hop_limit == 0 { 64 } else { av.hop_limit },
+            hop_limit: av.hop_limit_on_wire(),
         };
         if !self.batches.back().is_some_and(|batch| self.fits(batch, &to, size)) {
             if self.batches.len() >= Self::MAX_BATCHES {

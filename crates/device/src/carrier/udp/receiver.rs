@@ -280,7 +280,7 @@ impl Receiver {
         }
         tracing::info!(target: "peerdma::udp", "UDP port {} is free, and taken", link.port());
         if self.is_watched {
-            link.fds().for_each(|fd| _ = waits.add_datagrams(fd));
+            watch(link, waits);
         }
         self.port.steer_anew(link);
         self.port.is_ours();
@@ -357,6 +357,11 @@ fn about(train: &Train<'_>, port: u16) -> About {
     }
 }
 
+/// Has every socket wake the background thread.
+fn watch(link: &UdpLink, waits: &Waits) {
+    link.fds().for_each(|fd| _ = waits.add_datagrams(fd));
+}
+
 /// Opens a socket for whom much comes from, which wakes the background thread if the others do.
 #[cold]
 fn open_inlet(link: &mut UdpLink, from: SocketAddr, to: IpAddr, waits: Option<&Waits>) {
@@ -367,7 +372,7 @@ fn open_inlet(link: &mut UdpLink, from: SocketAddr, to: IpAddr, waits: Option<&W
         Ok(true) => {
             tracing::debug!(target: "peerdma::udp", %from, "an inlet of its own");
             if let Some(waits) = waits {
-                link.fds().for_each(|fd| _ = waits.add_datagrams(fd));
+                watch(link, waits);
             }
         }
     }

@@ -13,12 +13,13 @@ use wire::grh::Grh;
 use wire::mad::{GSI_QKEY, LEN};
 use wire::{Deth, Headers, Opcode, Operation, Position, Service};
 
-use super::service::{Arrived, MAX_UNSENT, Target};
+use super::service::{MAX_UNSENT, Target};
 use crate::carrier::About;
 use crate::carrier::shm::record::Record;
 use crate::carrier::shm::{Forwarded, PushError};
 use crate::engine::Engine;
 use crate::engine::core::Core;
+use crate::mad::Arrived;
 use crate::payload::InPayload;
 
 /// Datagrams for QP 1 that wait to be looked at.

@@ -23,7 +23,7 @@ mod service;
 mod tests;
 mod unheard;
 
-pub(crate) use self::service::{Arrived, CmService};
+pub(crate) use self::service::CmService;
 use super::Engine;
 
 /// Rounds in which a message of ours to ourselves is looked at before others have their turn.

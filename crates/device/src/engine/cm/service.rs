@@ -7,13 +7,12 @@ use ::cm::{Cm, ListenId, Local, Route as CmRoute, Transmit};
 use iba::{Gid, PKey, Psn, Time};
 use link::registry::{Directory, Holder, VF_COUNT};
 use wire::cm::CommId;
-use wire::mad::LEN;
 
 use super::endpoint::{Endpoint, Role};
 use super::ports::{self, Ports};
-use crate::carrier::About;
 use crate::cm::EventKind;
 use crate::ids::CmId;
+use crate::mad::Arrived;
 use crate::port::Nic;
 use crate::random::random;
 use crate::refusal::{Result, refuse};
@@ -33,23 +32,6 @@ pub(super) const MAX_UNSENT: usize = 4096;
 /// Requests whose process is remembered, for messages that name neither service nor communication
 /// id.
 const MAX_REMEMBERED: usize = 1024;
-
-/// A datagram for QP 1.
-#[derive(Debug)]
-pub(crate) struct Arrived {
-    pub(super) from: ::cm::Peer,
-    pub(crate) mad: Box<[u8; LEN]>,
-    /// As it came from the socket: it may be another process's.
-    pub(super) whole: Option<(About, Vec<u8>)>,
-}
-
-#[cfg(test)]
-impl Arrived {
-    /// One that a process of this host sent.
-    pub(super) fn local(from: ::cm::Peer, mad: Box<[u8; LEN]>) -> Self {
-        Self { from, mad, whole: None }
-    }
-}
 
 /// A request that was passed on: whose it is, and to whom it went.
 #[derive(Clone, Copy, Debug)]

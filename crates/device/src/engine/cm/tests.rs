@@ -15,6 +15,7 @@ use crate::cm::{
 use crate::config::NicConfig;
 use crate::engine::Engine;
 use crate::ids::{CmId, QpId};
+use crate::mad::Arrived;
 use crate::nic::NicInfo;
 use crate::rig::{Objects, completed, engine, nic, post, run, send};
 use crate::{Kind, Refusal};
@@ -531,7 +532,7 @@ fn garbage_for_qp_1_is_counted_and_bounded() {
             mad[..24].copy_from_slice(&header);
         }
         let from = ::cm::Peer { local: gid, remote: gid, via: Some(a.engine.core.nic.vf) };
-        b.engine.core.gsi.push_back(super::Arrived::local(from, mad));
+        b.engine.core.gsi.push_back(Arrived::local(from, mad));
         run(&mut [&mut a.engine, &mut b.engine]);
     }
     assert!(ignored(&b) > before + 2500);

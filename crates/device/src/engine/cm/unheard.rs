@@ -10,8 +10,9 @@ use std::time::Duration;
 use ::cm::{Peer, Route, Transmit};
 
 use super::gsi::route_of;
-use super::service::{Arrived, Target};
+use super::service::Target;
 use crate::engine::Engine;
+use crate::mad::Arrived;
 
 /// How long a request waits for a listener: longer than a busy machine keeps a program from its
 /// next call, and short beside the 4.3 s after which its sender asks again.

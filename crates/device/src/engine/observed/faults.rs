@@ -1,7 +1,7 @@
 //! What a fault plan does to the packets, QPs, queues, regions and the port of this process.
 //!
 //! Packets are met at the two doors that every carrier shares: where a QP hands one over
-//! ([`QpEnv::transmit_injected`]) and where one is handed to a QP ([`deliver_injected`]). There is
+//! ([`QpEnv::transmit_observed`]) and where one is handed to a QP ([`deliver_by_plan`]). There is
 //! no direct path under a plan, and a packet is never longer than the path MTU, so that a rule
 //! means the same on every carrier. What is held back is kept here with its bytes.
 
@@ -21,7 +21,7 @@ use crate::payload::InPayload;
 use crate::qp::QpTable;
 use crate::receiver::Receiver;
 
-/// Who does to GPUs what packets trigger: devices and GPUs do not know each other.
+/// Does to GPUs what packets trigger: devices and GPUs do not know each other.
 static WEATHER: OnceLock<fn(GpuStrike)> = OnceLock::new();
 
 /// Has faults of GPUs that packets trigger done by `weather`, which returns at once: an engine is
@@ -39,9 +39,9 @@ pub(super) fn spoil(bytes: &mut [u8]) {
 }
 
 impl QpEnv<'_, '_> {
-    /// [`Env::transmit`] under a plan.
+    /// Sends a packet that observers see, by the plan if there is one.
     #[cold]
-    pub(crate) fn transmit_by_plan(
+    pub(crate) fn transmit_observed(
         &mut self,
         to: To<'_>,
         headers: &Headers,
@@ -50,7 +50,9 @@ impl QpEnv<'_, '_> {
     ) -> Result<(), TransmitError> {
         let now = self.core.now;
         let (qpn, psn, opcode) = (self.context.qpn, headers.bth.psn, headers.bth.opcode);
-        let Some(plan) = self.core.plan() else { return Ok(()) };
+        let Some(plan) = self.core.plan() else {
+            return self.transmit_recorded(to, headers, &source, skipped);
+        };
         if plan.is_port_down() {
             self.core.counters.dropped_packets += 1;
             return Ok(());
@@ -121,11 +123,7 @@ impl QpEnv<'_, '_> {
         source: &Source<'_>,
         skipped: Skipped,
     ) -> Result<(), TransmitError> {
-        let route = match to {
-            To::Peer => self.context.route,
-            To::Av(av) => self.core.route(av, headers.bth.dest_qp),
-        };
-        if route.is_udp() {
+        if self.route_of(to, headers.bth.dest_qp).is_udp() {
             self.transmit_recorded(to, headers, source, skipped)?;
             self.core.out.udp.spoil_last();
         }

@@ -10,9 +10,9 @@ use iba::{Psn, Qpn};
 use wire::{Opcode, Operation, Position, Service};
 
 use super::faults::spoil;
-use crate::engine::Arrived;
 use crate::engine::Engine;
 use crate::engine::core::Core;
+use crate::mad::Arrived;
 use crate::observe::plan::HeldMad;
 
 impl Core {
@@ -51,7 +51,7 @@ impl Core {
 impl Engine {
     /// Sends what the communication manager hands over. False if it has to wait.
     pub(crate) fn emit_mad(&mut self, mut transmit: Transmit) -> bool {
-        if !self.core.has_plan() {
+        if self.core.known_plan().is_none() {
             return self.send_mad(transmit);
         }
         let verdict = self.core.judge_mad(Way::Out);
@@ -74,7 +74,7 @@ impl Engine {
 
     /// Acts on a datagram that is ours.
     pub(crate) fn take_mad(&mut self, mut arrived: Arrived) {
-        if !self.core.has_plan() {
+        if self.core.known_plan().is_none() {
             return self.handle_mad(&arrived);
         }
         let verdict = self.core.judge_mad(Way::In);

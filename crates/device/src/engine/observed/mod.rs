@@ -40,22 +40,6 @@ pub(super) fn deliver(
 }
 
 impl QpEnv<'_, '_> {
-    /// Sends a packet that somebody sees.
-    #[cold]
-    pub(super) fn transmit_observed(
-        &mut self,
-        to: To<'_>,
-        headers: &Headers,
-        source: Source<'_>,
-        skipped: Skipped,
-    ) -> Result<(), TransmitError> {
-        if self.core.has_plan() {
-            self.transmit_by_plan(to, headers, source, skipped)
-        } else {
-            self.transmit_recorded(to, headers, &source, skipped)
-        }
-    }
-
     /// Sends a packet, and records that it was sent.
     fn transmit_recorded(
         &mut self,
@@ -83,10 +67,6 @@ impl Core {
 
     fn plan(&mut self) -> Option<&mut Injected> {
         self.observers.as_mut()?.plan.as_deref_mut()
-    }
-
-    fn has_plan(&self) -> bool {
-        self.known_plan().is_some()
     }
 
     fn known_plan(&self) -> Option<&Injected> {

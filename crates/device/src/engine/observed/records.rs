@@ -13,14 +13,14 @@ use crate::engine::env::QpEnv;
 use crate::observe::tap::{Ends, Note};
 use crate::qp::QpTable;
 
-/// The hop limit of packets that name none.
-const HOPS: u8 = 64;
-
 impl Core {
     fn ends(&self, av: &Av) -> Ends {
-        let src = self.nic.port.gids.get(usize::from(av.sgid_index)).copied().unwrap_or_default();
-        let hop_limit = if av.hop_limit == 0 { HOPS } else { av.hop_limit };
-        Ends { src, dst: av.dgid, traffic_class: av.traffic_class, hop_limit }
+        Ends {
+            src: self.nic.port.sgid(av.sgid_index),
+            dst: av.dgid,
+            traffic_class: av.traffic_class,
+            hop_limit: av.hop_limit_on_wire(),
+        }
     }
 
     /// A record came out of a ring.
@@ -85,10 +85,7 @@ impl QpEnv<'_, '_> {
     /// A packet of this QP was sent, or stands in line for the socket.
     #[cold]
     pub(crate) fn record_sent(&mut self, to: To<'_>, headers: &Headers, source: &Source<'_>) {
-        let (av, route) = match to {
-            To::Peer => (self.context.av, self.context.route),
-            To::Av(av) => (*av, self.core.route(av, headers.bth.dest_qp)),
-        };
+        let route = self.route_of(to, headers.bth.dest_qp);
         let key = match source {
             Source::Sges { sges, .. } => sges.first().map(|sge| sge.lkey.0),
             Source::Remote { rkey, .. } => Some(rkey.0),
@@ -104,7 +101,11 @@ impl QpEnv<'_, '_> {
             }
             return;
         }
-        let (ends, mtu) = (self.core.ends(&av), self.context.path_mtu);
+        let av = match to {
+            To::Peer => &self.context.av,
+            To::Av(av) => av,
+        };
+        let (ends, mtu) = (self.core.ends(av), self.context.path_mtu);
         let length = source.len() as usize;
         let Some(mut bytes) = self.core.tap().map(|tap| tap.payload(length)) else { return };
         self.gather(source, &mut bytes);

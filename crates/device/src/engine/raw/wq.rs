@@ -66,9 +66,9 @@ impl Engine {
         }
         let cap = Cap { max_recv_wr: max_wr, max_recv_sge: max_sge, ..Cap::default() };
         let spec = receiving(pd, cq, cap, 0);
-        let (id, number) = self.add_qp(&spec, ctx, cq, Some(Role::Wq { uses: Uses::default() }))?;
         let holds = vec![self.pd(pd)?.uses.take(), self.cq(cq)?.uses.take()];
-        self.holds(id, holds);
+        let role = Role::Wq { uses: Uses::default() };
+        let (id, number) = self.add_qp(&spec, ctx, cq, Some(role), holds)?;
         Ok((WqId(id), number))
     }
 
@@ -222,19 +222,17 @@ impl Engine {
     ) -> Result<(QpId, Qpn)> {
         hash.check()?;
         let ctx = self.pd(pd)?.ctx;
-        if self.core.objects.rwq_tables.get(table.index()).is_none_or(|table| table.ctx != ctx) {
+        let found = self.core.objects.rwq_tables.get(table.index());
+        let Some(found) = found.filter(|found| found.ctx == ctx) else {
             refuse!(Invalid, "create_qp: there is no indirection table {} here", table.handle());
-        }
+        };
+        let table_use = found.uses.take();
+        let holds = vec![self.pd(pd)?.uses.take(), table_use];
         self.open_sender()?;
         let spec = receiving(pd, CqId::NONE, Cap::default(), cookie);
-        let made = self.add_qp(&spec, ctx, CqId::NONE, Some(Role::Rss { table, hash }));
-        match made {
-            Ok((id, _)) => {
-                let table_use = self.core.objects.rwq_tables[table.index()].uses.take();
-                let holds = vec![self.pd(pd)?.uses.take(), table_use];
-                self.holds(id, holds);
-            }
-            Err(_) => self.close_sender(),
+        let made = self.add_qp(&spec, ctx, CqId::NONE, Some(Role::Rss { table, hash }), holds);
+        if made.is_err() {
+            self.close_sender();
         }
         made
     }

@@ -1,0 +1,22 @@
+//! A datagram for QP 1, on its way to the communication manager.
+
+use wire::mad::LEN;
+
+use crate::carrier::About;
+
+/// A datagram for QP 1.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) from: ::cm::Peer,
+    pub(crate) mad: Box<[u8; LEN]>,
+    /// As it came from the socket: it may be another process's.
+    pub(crate) whole: Option<(About, Vec<u8>)>,
+}
+
+#[cfg(test)]
+impl Arrived {
+    /// One that a process of this host sent.
+    pub(crate) fn local(from: ::cm::Peer, mad: Box<[u8; LEN]>) -> Self {
+        Self { from, mad, whole: None }
+    }
+}
