@@ -305,7 +305,7 @@ fn a_plan_that_makes_no_sense_is_refused_before_the_program_starts() {
         .args(["--", "echo", "started"])
         .mode(Mode::Plain)
         .output();
-    out.failure().says("fault 1 (x): says not how long: by = \"10ms\"");
+    out.failure().says("fault 1 (x): does not say how long: by = \"10ms\"");
     assert!(!out.stdout.contains("started"), "{out}");
 }
 

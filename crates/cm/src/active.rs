@@ -1,4 +1,4 @@
-//! The side that asks: REQ out, REP in, RTU out (IBA 12.9.5, figures 128 and 129).
+//! The active side: REQ out, REP in, RTU out (IBA 12.9.5, figures 128 and 129).
 
 use iba::{QpType, Time};
 use wire::cm::{CommId, Mra, Rep, Req, Rtu};
@@ -12,7 +12,7 @@ use crate::{Cm, CmError, Ignored, RejReason, fit};
 
 /// The LID of ports that are reached by routing (`IB_LID_PERMISSIVE`).
 const LID_PERMISSIVE: u16 = 0xffff;
-/// A vendor has 24 bits.
+/// A vendor's id has 24 bits.
 const VENDOR_MASK: u32 = 0xff_ffff;
 /// Codes of what an MRA or a REJ is about.
 pub(crate) const ABOUT_REQ: u8 = 0;
@@ -140,7 +140,7 @@ impl Cm {
         conn.state = State::RepRcvd;
         conn.remote = Remote { id: rep.local_comm_id, guid: rep.local_ca_guid, qpn };
         conn.peer.via = conn.peer.via.or(from.via);
-        // What the peer takes we may have outstanding, and the other way round.
+        // We may have outstanding as many as the peer accepts, and the other way round.
         conn.initiator_depth = rep.responder_resources;
         conn.responder_resources = rep.initiator_depth;
         conn.sq_psn = rep.starting_psn;
@@ -167,8 +167,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Says that an answer takes `4.096 us * 2^service_timeout` longer: at once, or when the peer
-    /// asks again if `when_asked`.
+    /// Tells the peer that an answer takes `4.096 us * 2^service_timeout` longer: at once, or when
+    /// the peer asks again if `when_asked`.
     ///
     /// # Errors
     /// [`CmError::State`] if nothing waits for an answer.

@@ -19,7 +19,7 @@ pub enum State {
     Idle,
     /// A REQ is out.
     ReqSent,
-    /// A REQ is out, and the peer said that its answer takes longer.
+    /// A REQ is out, and the peer reported that its answer takes longer.
     MraReqRcvd,
     /// A REQ came.
     ReqRcvd,
@@ -28,7 +28,7 @@ pub enum State {
     MraReqSent,
     /// A REP is out.
     RepSent,
-    /// A REP is out, and the peer said that its answer takes longer.
+    /// A REP is out, and the peer reported that its answer takes longer.
     MraRepRcvd,
     /// A REP came.
     RepRcvd,
@@ -40,7 +40,7 @@ pub enum State {
     DreqSent,
     /// A DREQ came.
     DreqRcvd,
-    /// It ended, and packets may be under way.
+    /// It ended, and packets may still be in flight.
     Timewait,
     /// A SIDR_REQ is out.
     SidrReqSent,
@@ -71,11 +71,11 @@ pub(crate) struct Conn {
     pub(crate) state: State,
     /// Whether its owner has let go of it: nothing is reported any more.
     pub(crate) is_orphan: bool,
-    /// Where it came from, until the owner answers or takes it.
+    /// The listener it came from, until the owner answers or takes it.
     pub(crate) waits_at: Option<ListenId>,
     pub(crate) peer: Peer,
     pub(crate) remote: Remote,
-    /// Among whose remote ids, QPs and requests `remote` is, if it is in those tables.
+    /// Whose remote ids, QPs and requests `remote` is listed among, if it is in those tables.
     pub(crate) known_by_id: Option<Origin>,
     pub(crate) known_by_qpn: Option<Origin>,
     pub(crate) known_by_request: Option<Origin>,
@@ -96,8 +96,8 @@ pub(crate) struct Conn {
     pub(crate) response: Duration,
     pub(crate) max_retries: u8,
     pub(crate) pending: Option<Pending>,
-    /// What was sent last and is sent again when the message before it comes again: MRA, RTU or
-    /// DREP.
+    /// The message sent last, which is sent again when the message it answers comes again: MRA, RTU
+    /// or DREP.
     pub(crate) reply: Option<Box<[u8; mad::LEN]>>,
     pub(crate) deadline: Option<Time>,
 }
@@ -139,7 +139,7 @@ impl Conn {
     }
 }
 
-/// What the QP of a connection is set to.
+/// The attributes of the QP of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QpInfo {
@@ -155,7 +155,7 @@ pub struct QpInfo {
     pub rq_psn: Psn,
     /// The first PSN to send.
     pub sq_psn: Psn,
-    /// READs and atomics to take at once.
+    /// READs and atomics to accept at once.
     pub responder_resources: u8,
     /// READs and atomics to have outstanding at once.
     pub initiator_depth: u8,

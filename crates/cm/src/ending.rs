@@ -38,7 +38,7 @@ impl Cm {
             S::MraRepRcvd,
         ];
         let conn = self.conn_in(id, "REJ", &states)?;
-        // As long as the peer was told nothing it knows no id of ours.
+        // A peer that has not been told anything knows no id of ours.
         let (local_comm_id, message) = match conn.state {
             S::ReqRcvd => (0, ABOUT_REQ),
             S::MraReqSent => (id, ABOUT_REQ),
@@ -90,7 +90,7 @@ impl Cm {
     pub(crate) fn handle_rej(&mut self, now: Time, from: Peer, rej: Rej) -> Result<(), Ignored> {
         use State as S;
         let id = if RejReason(rej.reason) == RejReason::TIMEOUT && rej.remote_comm_id == 0 {
-            // Who gives up before it was answered knows no id of ours, and says whose its own is.
+            // A peer that gives up before it was answered knows no id of ours; it gives its own.
             let guid = rej.ari.first_chunk().map_or(0, |guid| u64::from_be_bytes(*guid));
             let id = self.table.with_remote_id(from.origin(), iba::Guid(guid), rej.local_comm_id);
             id.ok_or(Ignored::NoConnection("REJ"))?
@@ -155,7 +155,7 @@ impl Cm {
         self.send_until_answered(now, id, dreq, route);
     }
 
-    /// Ends a connection that the peer has forgotten.
+    /// Ends a connection that the peer no longer knows.
     pub(crate) fn end_stale(&mut self, now: Time, id: CommId) {
         let Some(conn) = self.table.get(id) else { return };
         if conn.state == State::Established {

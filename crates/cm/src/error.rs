@@ -1,4 +1,4 @@
-//! What the communication manager does not do.
+//! What the communication manager refuses.
 
 use wire::cm::{CommId, MadError};
 
@@ -20,7 +20,7 @@ pub enum CmError {
         state: State,
     },
     /// The message has no room for it.
-    #[error("{what} of {length} bytes, and there is room for {room}")]
+    #[error("{what} has {length} bytes, and there is room for {room}")]
     TooLong {
         /// What.
         what: &'static str,
@@ -50,8 +50,8 @@ pub enum Ignored {
     /// It names a connection that does not exist.
     #[error("{0} for a connection that does not exist")]
     NoConnection(&'static str),
-    /// It came from somewhere else than the peer.
-    #[error("{0} from somebody else than the connection's peer")]
+    /// It came from somewhere other than the peer.
+    #[error("{0} from somewhere other than the connection's peer")]
     WrongSource(&'static str),
     /// It does not fit what came before, as a copy of an earlier message does not.
     #[error("{0} in the state {1:?}")]

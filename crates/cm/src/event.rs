@@ -20,7 +20,7 @@ pub enum Event {
         from: Peer,
         /// What it says.
         req: Box<Req>,
-        /// What the peer wants of an end of its vendor.
+        /// What the peer asks of an end by the same vendor.
         ece: Ece,
     },
     /// The peer accepted.
@@ -29,10 +29,11 @@ pub enum Event {
         conn: CommId,
         /// What it says.
         rep: Box<Rep>,
-        /// What the peer grants an end of its vendor.
+        /// What the peer grants an end by the same vendor.
         ece: Ece,
     },
-    /// The connection stands, at the passive side. `None` if a packet came before the RTU did.
+    /// The connection is established, at the passive side. `None` if a packet came before the RTU
+    /// did.
     Rtu {
         /// The connection.
         conn: CommId,
@@ -63,7 +64,7 @@ pub enum Event {
         /// Which message.
         to: Unanswered,
     },
-    /// No packet of the connection can be under way any more. The connection is gone.
+    /// No packet of the connection can be in flight any more. The connection is gone.
     TimewaitExit {
         /// The connection.
         conn: CommId,
@@ -102,13 +103,13 @@ pub enum Unanswered {
     SidrReq,
 }
 
-/// A datagram to be sent from our QP 1 to another.
+/// A datagram to send from our QP 1 to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "an owner may send one again")]
 pub struct Transmit {
     /// Between whom.
     pub peer: Peer,
-    /// Whom it is for, where several share the address and `peer` does not say who.
+    /// Which receiver it is for, where several share the address and `peer` does not tell.
     pub route: Route,
     /// The connection it is about, if it is one of ours.
     pub conn: Option<CommId>,
@@ -116,13 +117,13 @@ pub struct Transmit {
     pub mad: Box<[u8; mad::LEN]>,
 }
 
-/// By what a message finds its receiver among those that share an address.
+/// How a message finds its receiver among those that share an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a message names a service or a connection")]
 pub enum Route {
-    /// Whoever listens on this service, for this address if it is one of IP.
+    /// The process that listens on this service, for this address if the service is a port.
     Service(u64, Option<std::net::IpAddr>),
-    /// Whoever gave out this communication id.
+    /// The process that assigned this communication id.
     Comm(CommId),
     /// It names neither.
     Unknown,

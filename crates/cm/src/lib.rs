@@ -1,8 +1,8 @@
 //! The communication manager of InfiniBand (IBA chapter 12) as state machines without input or
 //! output.
 //!
-//! A [`Cm`] speaks for one channel adapter. It has no socket, no clock and no thread: whoever owns
-//! it, a device or a test, hands in datagrams and the time, and takes out events and datagrams.
+//! A [`Cm`] acts for one channel adapter. It has no socket, no clock and no thread: its owner, a
+//! device or a test, hands in datagrams and the time, and takes out events and datagrams.
 //!
 //! ```text
 //!   active                              passive
@@ -22,26 +22,26 @@
 //! | input | [`Cm::handle`], [`Cm::handle_timeout`] | change state, report, send |
 //! | output | [`Cm::poll_event`], [`Cm::poll_transmit`], [`Cm::poll_timeout`] | hand out |
 //!
-//! After any command or input take all events and all datagrams, then ask when to come back.
+//! After any command or input, take all events and all datagrams, then ask when to call again.
 //!
 //! **Lost messages.** REQ, REP, DREQ and SIDR_REQ are sent until they are answered, as often as the
 //! asking side says in its REQ; RTU, MRA and DREP are sent again when the message they answer comes
 //! again. A copy of a REQ is known by the peer's channel adapter and communication id.
 //!
 //! **Forgotten connections.** A REQ or REP that names a QP of the peer which is in a connection
-//! here is refused (stale connection), and that connection is ended: the peer cannot know of it any
+//! here is refused (stale connection), and that connection is ended: the peer cannot know it any
 //! more (IBA 12.9.8.3.1).
 //!
-//! **Many behind one address.** Communication ids carry a prefix by which a message finds the
-//! process it is for ([`Local::prefix`]); a first message names a service instead ([`Route`]).
+//! **Many processes behind one address.** Communication ids carry a prefix by which a message finds
+//! the process it is for ([`Local::prefix`]); a first message names a service instead ([`Route`]).
 //!
 //! **Strangers.** A message counts for a connection only if it comes from the address of its peer.
-//! Requests that wait are bounded by their listener's backlog and over all; nothing else that a
+//! Waiting requests are bounded by their listener's backlog and by a total; nothing else that a
 //! stranger sends is kept.
 //!
 //! What it does not do: alternate paths and their migration (LAP, APR), which no RoCE device has,
-//! and redirection. Addresses and ports are the owner's, but for the RDMA-CM header of a request,
-//! by which listeners on one port and different addresses are told apart.
+//! and redirection. Addresses and ports are the owner's business, except for the RDMA-CM header of
+//! a request, which tells apart listeners on one port and different addresses.
 #![forbid(unsafe_code)]
 
 mod active;
@@ -70,7 +70,7 @@ pub use param::{
 pub use port_space::PortSpace;
 pub use reason::{RejReason, SidrStatus};
 
-/// Bytes of a program, filled up with zeros to the size of their field.
+/// A program's bytes, padded with zeros to the size of their field.
 fn fit<const N: usize>(what: &'static str, bytes: &[u8]) -> Result<[u8; N], CmError> {
     let mut field = [0; N];
     let room = field.get_mut(..bytes.len());

@@ -17,7 +17,7 @@ use crate::{CmError, Ignored, PortSpace, RejReason, SidrStatus};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the kinds of address that a program binds")]
 pub enum ListenAddr {
-    /// For all, and for services that are no port.
+    /// For all addresses, and for services that are not ports.
     Any,
     /// For those of IPv4.
     AnyV4,
@@ -42,12 +42,12 @@ impl ListenAddr {
     fn overlaps(self, other: Self) -> bool {
         match (self, other) {
             (Self::Any, _) | (_, Self::Any) => true,
-            // A listener on one address goes before those on all of them.
+            // A listener on one address takes precedence over those on all addresses.
             (a, b) => a == b,
         }
     }
 
-    /// The more exact goes first.
+    /// The more exact mask takes precedence.
     fn rank(self) -> u8 {
         match self {
             Self::Ip(_) => 0,
@@ -67,14 +67,14 @@ pub(crate) struct Listener {
     pub(crate) waiting: u32,
 }
 
-/// Most requests that wait for their owners or for their peers, over all listeners: beyond that a
-/// flood of requests is dropped, and costs nothing.
+/// The most requests that wait for their owners or for their peers, over all listeners: beyond
+/// that, a flood of requests is dropped and costs nothing.
 const MAX_HALF_OPEN: u32 = 4096;
-/// Most connections that go on to their end without an owner.
+/// The most connections that proceed to their end without an owner.
 const MAX_ORPHANS: usize = 16384;
 
-/// The communication manager of one channel adapter. Events and messages are to be taken after each
-/// call.
+/// The communication manager of one channel adapter. The owner must take events and messages after
+/// each call.
 #[derive(Debug)]
 pub struct Cm {
     pub(crate) local: Local,
@@ -104,8 +104,8 @@ impl Cm {
     }
 
     /// Takes requests for services: those that agree with `service_id` in the bits of `mask`, and
-    /// with `addr` if they name an address. At most `backlog` wait for [`Cm::taken`]; of those
-    /// beyond no notice is taken, so that the peer asks again.
+    /// with `addr` if they name an address. At most `backlog` wait for [`Cm::taken`]; those beyond
+    /// are ignored, so that the peer asks again.
     ///
     /// # Errors
     /// [`CmError::ServiceInUse`] if another listener takes any of them.
@@ -129,7 +129,7 @@ impl Cm {
         Ok(id)
     }
 
-    /// Takes no more requests. Those that came stay.
+    /// Takes no more requests. Those that have arrived stay.
     pub fn unlisten(&mut self, listener: ListenId) {
         self.listeners.remove(&listener);
     }
@@ -173,7 +173,7 @@ impl Cm {
     /// Acts on a datagram.
     ///
     /// # Errors
-    /// Why it was not acted on. That is no fault of the owner's: it may be a copy, a leftover or a
+    /// Why it was not acted on. The owner is not at fault: it may be a copy, a leftover or a
     /// forgery.
     pub fn handle(&mut self, now: Time, from: Peer, bytes: &[u8]) -> Result<(), Ignored> {
         let Mad { tid, attr_mod, message } = Mad::parse(bytes)?;
@@ -192,12 +192,12 @@ impl Cm {
         }
     }
 
-    /// When [`Cm::handle_timeout`] is to be called.
+    /// When to call [`Cm::handle_timeout`] next.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.table.first_deadline().map(|(at, _)| at)
     }
 
-    /// Sends again what is not answered, and gives up what was sent often enough.
+    /// Sends unanswered messages again, and gives up those that were sent often enough.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some((at, id)) = self.table.first_deadline()
             && at <= now
@@ -243,19 +243,19 @@ impl Cm {
         self.events.pop_front()
     }
 
-    /// Takes the oldest message to be sent.
+    /// Takes the oldest message to send.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         self.out.pop_front()
     }
 
-    /// A message of ours went to this process of the peer's host: later ones go there, too.
+    /// A message of ours went to this process of the peer's host: later ones go there as well.
     pub fn set_via(&mut self, conn: CommId, via: u16) {
         if let Some(conn) = self.table.get_mut(conn) {
             conn.peer.via.get_or_insert(via);
         }
     }
 
-    /// What the QP of a connection is set to.
+    /// The attributes of the QP of a connection.
     pub fn qp_info(&self, conn: CommId) -> Result<QpInfo, CmError> {
         let conn = self.conn(conn)?;
         Ok(QpInfo {
@@ -279,7 +279,7 @@ impl Cm {
         self.table.get(conn).map(|conn| conn.state)
     }
 
-    /// How many connections and requests there are, those included that have no owner any more.
+    /// How many connections and requests there are, including those that no longer have an owner.
     pub fn len(&self) -> usize {
         self.table.len()
     }
@@ -362,13 +362,13 @@ impl Cm {
         self.table.set_deadline(id, Some(now + timeout));
     }
 
-    /// Sends a message of a connection, and again whenever the one before it comes again.
+    /// Sends a message of a connection, and again whenever the one it answers comes again.
     pub(crate) fn send_reply(&mut self, id: CommId, message: impl Into<Message>) {
         self.keep_reply(id, message);
         self.repeat_reply(id);
     }
 
-    /// Prepares a message for when the one before it comes again.
+    /// Keeps a message for when the one it answers comes again.
     pub(crate) fn keep_reply(&mut self, id: CommId, message: impl Into<Message>) {
         let Some(conn) = self.table.get_mut(id) else { return };
         conn.reply = Some(Box::new(Mad::new(conn.tid, message).to_bytes()));
@@ -386,7 +386,7 @@ impl Cm {
         if conn.remote.id == 0 { Route::Unknown } else { Route::Comm(conn.remote.id) }
     }
 
-    /// What was sent is answered.
+    /// The message sent is answered.
     pub(crate) fn answered(&mut self, id: CommId) {
         if let Some(conn) = self.table.get_mut(id) {
             conn.pending = None;
@@ -394,7 +394,7 @@ impl Cm {
         self.table.set_deadline(id, None);
     }
 
-    /// The attempt is over, and left nothing on the way.
+    /// The attempt is over, and left nothing in flight.
     pub(crate) fn reset(&mut self, id: CommId) {
         self.answered(id);
         self.taken(id);
@@ -406,7 +406,8 @@ impl Cm {
         }
     }
 
-    /// The connection is over; packets may be on the way. Its peer may use its QP, but not its id.
+    /// The connection is over; packets may be in flight. Its peer may use its QP again, but not its
+    /// id.
     pub(crate) fn enter_timewait(&mut self, now: Time, id: CommId) {
         self.answered(id);
         self.taken(id);
@@ -427,13 +428,13 @@ impl Cm {
         self.table.remove(id);
     }
 
-    /// Lets go of a connection: nothing more is reported. An attempt is refused, a connection ended
-    /// as it is proper, which goes on without the owner.
+    /// Lets go of a connection: nothing more is reported. An attempt is refused; a connection is
+    /// ended by the protocol, which proceeds without the owner.
     #[doc(alias = "ib_destroy_cm_id")]
     pub fn destroy(&mut self, now: Time, id: CommId) {
         use crate::RejReason as R;
         let Some(conn) = self.table.get(id).filter(|conn| !conn.is_orphan) else { return };
-        // Errors are those of states in which there is nothing to say.
+        // Errors come from states in which there is nothing to send.
         let _ = match conn.state {
             State::ReqSent | State::MraReqRcvd => {
                 let guid = self.local.ca_guid.0.to_be_bytes();
@@ -460,15 +461,15 @@ impl Cm {
         }
     }
 
-    /// The process that we took for the peer's is gone: the next message finds out anew.
+    /// The process that we took for the peer's is gone: the next message finds it again.
     pub fn forget_via(&mut self, conn: CommId) {
         if let Some(conn) = self.table.get_mut(conn) {
             conn.peer.via = None;
         }
     }
 
-    /// The peer's process is gone, with all its connections and requests: as if it had ended and
-    /// refused them, as the kernel does for a process that ends.
+    /// The peer's process is gone, with all its connections and requests: as if it had disconnected
+    /// and refused them, as the kernel does for a process that ends.
     pub fn peer_gone(&mut self, now: Time, remote: iba::Gid, via: u16) {
         let is_its = |conn: &Conn| conn.peer.remote == remote && conn.peer.via == Some(via);
         let theirs: Vec<_> =
@@ -516,7 +517,7 @@ impl Cm {
     }
 }
 
-/// The addresses that a request to a port begins with: `None` for services that are no port.
+/// The addresses that a request to a port begins with: `None` for services that are not ports.
 pub(crate) fn addresses(
     service_id: u64,
     private_data: &[u8],

@@ -1,4 +1,4 @@
-//! What the owner says when it connects, accepts or asks.
+//! What the owner specifies when it connects, accepts or asks.
 
 use iba::{Gid, Guid, Mtu, PKey, Psn, QKey, QpType, Qpn};
 
@@ -12,11 +12,11 @@ pub struct Peer {
     pub local: Gid,
     /// The peer's address.
     pub remote: Gid,
-    /// Which process of the host at that address, where several share it and it is known which.
+    /// Which process of the host at that address, where several share it and this is known.
     pub via: Option<u16>,
 }
 
-/// Where a message came from, as far as its carrier knows and not as it says itself.
+/// Where a message came from, as its carrier knows it and not as the message claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Origin {
     remote: Gid,
@@ -55,8 +55,8 @@ pub struct Patience {
     pub max_retries: u8,
 }
 
-/// What a vendor's two ends agree about (enhanced connection establishment). Nothing here looks
-/// into it.
+/// What a vendor's two ends agree on (enhanced connection establishment). Nothing here interprets
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(alias("ibv_ece", "rdma_ucm_ece"))]
 #[expect(clippy::exhaustive_structs, reason = "the two fields of IBA")]
@@ -80,13 +80,13 @@ pub struct ReqParam {
     pub qp_type: QpType,
     /// Our QP.
     pub qpn: Qpn,
-    /// The first PSN that the peer is to send.
+    /// The first PSN that the peer must send.
     pub starting_psn: Psn,
     /// The path.
     pub path: PathParam,
     /// How long to wait.
     pub patience: Patience,
-    /// READs and atomics that we take at once.
+    /// READs and atomics that we accept at once.
     pub responder_resources: u8,
     /// READs and atomics that we have outstanding at once.
     pub initiator_depth: u8,
@@ -98,7 +98,7 @@ pub struct ReqParam {
     pub rnr_retry_count: u8,
     /// Whether our QP has a shared receive queue.
     pub srq: bool,
-    /// What we want of a peer of the same vendor.
+    /// What we ask of a peer by the same vendor.
     pub ece: Ece,
     /// At most 92 bytes.
     pub private_data: Vec<u8>,
@@ -111,9 +111,9 @@ pub struct ReqParam {
 pub struct RepParam {
     /// Our QP.
     pub qpn: Qpn,
-    /// The first PSN that the peer is to send.
+    /// The first PSN that the peer must send.
     pub starting_psn: Psn,
-    /// READs and atomics that we take at once.
+    /// READs and atomics that we accept at once.
     pub responder_resources: u8,
     /// READs and atomics that we have outstanding at once.
     pub initiator_depth: u8,
@@ -123,7 +123,7 @@ pub struct RepParam {
     pub rnr_retry_count: u8,
     /// Whether our QP has a shared receive queue.
     pub srq: bool,
-    /// What we grant a peer of the same vendor.
+    /// What we grant a peer by the same vendor.
     pub ece: Ece,
     /// At most 196 bytes.
     pub private_data: Vec<u8>,
@@ -159,7 +159,7 @@ pub struct SidrRepParam {
     pub private_data: Vec<u8>,
 }
 
-/// What the communication manager knows of the adapter it speaks for.
+/// What the communication manager knows of the adapter it acts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct Local {

@@ -1,4 +1,4 @@
-//! The side that is asked: REQ in, REP out, RTU in (IBA 12.9.5, figures 130 and 131).
+//! The passive side: REQ in, REP out, RTU in (IBA 12.9.5, figures 130 and 131).
 
 use iba::{Mtu, QpType, Time};
 use wire::cm::{CommId, Rep, Req, Rtu};
@@ -41,7 +41,7 @@ impl Cm {
         let dst = match addresses(req.service_id, &req.private_data) {
             None => None,
             Some(Ok(cma)) => Some(cma.dst),
-            // The kernel refuses a header that it cannot read in the consumer's name
+            // The kernel refuses a header that it cannot read on the consumer's behalf
             // (cma_get_net_info).
             Some(Err(_)) => return refuse(self, RejReason::CONSUMER_DEFINED, &[]),
         };
@@ -134,7 +134,7 @@ impl Cm {
         let mut rep = Rep {
             local_comm_id: id,
             remote_comm_id: conn.remote.id,
-            // The number of an XRC target stands where that of an EE context did.
+            // The number of an XRC target takes the place of that of an EE context.
             local_qpn: if is_xrc { none } else { param.qpn },
             local_eecn: if is_xrc { param.qpn.value() } else { 0 },
             starting_psn: param.starting_psn,
@@ -171,10 +171,11 @@ impl Cm {
         Ok(())
     }
 
-    /// A packet came on the QP, so the peer is ready, though its RTU did not come.
+    /// A packet arrived on the QP, so the peer is ready, though its RTU has not arrived.
     ///
     /// # Errors
-    /// [`CmError::State`] if no RTU is waited for. A connection that stands already is no error.
+    /// [`CmError::State`] if no RTU is expected. A connection that is already established is no
+    /// error.
     #[doc(alias = "ib_cm_notify")]
     pub fn established(&mut self, id: CommId) -> Result<(), CmError> {
         let states = [State::RepSent, State::MraRepRcvd, State::Established];

@@ -10,7 +10,7 @@ pub enum PortSpace {
     /// Connections.
     #[doc(alias = "RDMA_PS_TCP")]
     Tcp = 0x0106,
-    /// Whatever the QP type is: for programs of XRC (`cma_select_inet_ps` of the kernel).
+    /// For any QP type: programs that use XRC have it (`cma_select_inet_ps` of the kernel).
     #[doc(alias = "RDMA_PS_IB")]
     Ib = 0x013f,
     /// Datagrams: a connection is the resolution of a service to a QP.

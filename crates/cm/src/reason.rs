@@ -75,7 +75,7 @@ codes! {
 }
 
 codes! {
-    /// What came of a service id resolution (IBA table 121).
+    /// The outcome of a service id resolution (IBA table 121).
     #[doc(alias = "ib_cm_sidr_status")]
     SidrStatus(u8) {
         SUCCESS = 0, "valid QPN";

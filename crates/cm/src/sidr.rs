@@ -86,7 +86,7 @@ impl Cm {
         self.send(to, Route::Comm(req.request_id), None, mad);
     }
 
-    /// Answers a SIDR_REQ. The request is over; should the answer be lost, the peer asks again.
+    /// Answers a SIDR_REQ. The request is over; if the answer is lost, the peer asks again.
     ///
     /// # Errors
     /// [`CmError::State`] if there is none, [`CmError::TooLong`].

@@ -16,9 +16,9 @@ pub(crate) struct Table {
     index_bits: u8,
     next: u32,
     conns: BTreeMap<CommId, Conn>,
-    // What a message says of its sender, the sender may have made up: it counts among the sender's
-    // own alone. Else who names another's id or QP would end that one's connection, or keep it from
-    // making one.
+    // A sender may have made up what its message says of it, so this counts only among that
+    // sender's own. Otherwise a sender that names another's id or QP would end the other's
+    // connection, or keep it from making one.
     /// By the peer's channel adapter and its id, to recognise a REQ that came before.
     by_remote_id: BTreeMap<(Origin, Guid, CommId), CommId>,
     /// By the peer's channel adapter and its QP, to recognise a connection that the peer has
@@ -59,8 +59,8 @@ impl Table {
         self.conns.iter().map(|(id, conn)| (*id, conn))
     }
 
-    /// Adds a connection under the next free id. Ids come round only after all others, so that a
-    /// message that is late finds no other connection.
+    /// Adds a connection under the next free id. An id is used again only after all others, so that
+    /// a late message finds no other connection.
     pub(crate) fn insert(&mut self, conn: Conn) -> Result<CommId, CmError> {
         let mask = (1u32 << self.index_bits) - 1;
         if self.conns.len() >= mask as usize {
@@ -84,7 +84,7 @@ impl Table {
         self.conns.remove(&id);
     }
 
-    /// Sets when something is due, in place of what was.
+    /// Sets when something is due, replacing the earlier deadline.
     pub(crate) fn set_deadline(&mut self, id: CommId, at: Option<Time>) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         if let Some(old) = conn.deadline {
@@ -110,7 +110,7 @@ impl Table {
         self.by_request.get(&(from, id)).copied()
     }
 
-    /// Enters what is known of a connection's other end, among what came from there.
+    /// Enters what is known of a connection's other end, under where it came from.
     pub(crate) fn remember_remote(&mut self, id: CommId, from: Origin) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let remote = conn.remote;
@@ -136,7 +136,7 @@ impl Table {
         }
     }
 
-    /// The peer may use its id anew.
+    /// The peer may use its id again.
     pub(crate) fn forget_remote(&mut self, id: CommId) {
         self.forget_remote_qpn(id);
         let Some(conn) = self.conns.get_mut(&id) else { return };

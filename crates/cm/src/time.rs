@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-/// `4.096 us * 2^code`; of `code` the low five bits count (IBA 12.7.26).
+/// `4.096 us * 2^code`; only the low five bits of `code` count (IBA 12.7.26).
 pub fn duration(code: u8) -> Duration {
     Duration::from_nanos(4096 << (code & 31))
 }

@@ -1,4 +1,4 @@
-//! Faults of GPUs: what is done to their buffers and to themselves.
+//! Faults of GPUs: what is done to their buffers and to the GPUs themselves.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use crate::plan::{Action, Rule, Way};
 use crate::quantity::{Every, Span};
 
-/// The slowest copies, in bytes per second: who waits for one waits for an end.
+/// The slowest copies, in bytes per second: so that every copy ends.
 const SLOWEST: u64 = 1 << 20;
 
 /// A kind of memory that buffers are in.
@@ -23,9 +23,9 @@ pub enum Domain {
     Gtt,
 }
 
-/// What is to be done to GPUs.
+/// What to do to GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "who asks carries it out")]
+#[expect(clippy::exhaustive_structs, reason = "the caller carries it out")]
 pub struct GpuStrike {
     /// The rule's place in the file, from 1.
     pub rule: u64,
@@ -42,7 +42,7 @@ pub struct GpuStrike {
 
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "who asks carries out each")]
+#[expect(clippy::exhaustive_enums, reason = "the caller carries out each")]
 pub enum GpuAct {
     /// Buffers move.
     Move(Domain),
@@ -54,10 +54,9 @@ pub enum GpuAct {
     Reset,
     /// The GPU is taken out of the machine.
     Unplug,
-    /// VRAM is filled up to so many millionths of it, for so long.
+    /// VRAM is filled up to this many millionths of it, for this long.
     Fill(u32, Option<Duration>),
-    /// Copies take as long as at so many bytes per second, for so long. At 0 they are as fast as
-    /// they can be again.
+    /// Copies run at this many bytes per second, for this long. At 0 they run at full speed again.
     Throttle(u64, Option<Duration>),
 }
 
@@ -118,13 +117,13 @@ fn function(name: &str) -> Result<String, String> {
     if is_ours && is_name {
         Ok(name.to_owned())
     } else {
-        Err(format!("{name:?} is no function of CUDA, NVML, Level Zero or HSA"))
+        Err(format!("{name:?} is not a function of CUDA, NVML, Level Zero or HSA"))
     }
 }
 
 impl Rule {
-    /// Whether it is about GPUs. A `revoke` that names neither a GPU nor a buffer is of the NIC's
-    /// regions.
+    /// Whether it is about GPUs. A `revoke` that names neither a GPU nor a buffer concerns the
+    /// NIC's regions.
     pub(crate) fn is_of_gpus(&self) -> bool {
         self.action.is_of_gpus()
             || self.action == Action::Revoke && (self.gpu.is_some() || self.buffer.is_some())
@@ -168,17 +167,22 @@ impl Rule {
             }
         }
         let keys = [
-            (self.to.is_some(), Action::Move, "says not where: to = \"gtt\"", "`to` is for move"),
+            (
+                self.to.is_some(),
+                Action::Move,
+                "does not say where: to = \"gtt\"",
+                "`to` is for move",
+            ),
             (
                 self.share.is_some(),
                 Action::Fill,
-                "says not how much: share = 0.9",
+                "does not say how much: share = 0.9",
                 "`share` is for fill",
             ),
             (
                 self.rate.is_some(),
                 Action::Throttle,
-                "says not how fast: rate = \"1G\"",
+                "does not say how fast: rate = \"1G\"",
                 "`rate` is for throttle",
             ),
         ];
@@ -193,7 +197,7 @@ impl Rule {
             return Err("a share of VRAM is from 0 to 1");
         }
         if self.rate.is_some_and(|rate| rate != 0 && rate < SLOWEST) {
-            return Err("the slowest rate is \"1M\"; 0 is as fast as it can be");
+            return Err("the slowest rate is \"1M\"; 0 is full speed");
         }
         if self.buffer.is_some_and(|buffer| buffer.first == 0) {
             return Err("buffers are counted from 1");
@@ -202,7 +206,9 @@ impl Rule {
             return Err("this is done to a GPU: `buffer` is for move, evict and revoke");
         }
         if self.mr.is_some() && self.is_of_gpus() {
-            return Err("`mr` is a region of a NIC, `gpu` and `buffer` are of a GPU: one of them");
+            return Err(
+                "`mr` is a region of a NIC, `gpu` and `buffer` are of a GPU: give one of them",
+            );
         }
         let of_packets = !self.opcode.is_empty()
             || self.psn.is_some()
@@ -211,13 +217,13 @@ impl Rule {
             || self.way == Way::In
             || self.nic.is_some();
         if of_packets && self.is_of_operations() {
-            return Err("packets or operations trigger it, not both");
+            return Err("it is triggered by packets or by operations, not by both");
         }
         if of_packets && self.period().is_some() {
-            return Err("packets or the time trigger it, not both");
+            return Err("it is triggered by packets or by time, not by both");
         }
         if self.is_of_operations() && self.period().is_some() {
-            return Err("operations or the time trigger it, not both");
+            return Err("it is triggered by operations or by time, not by both");
         }
         Ok(())
     }

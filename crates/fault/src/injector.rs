@@ -11,7 +11,7 @@ use crate::plan::{Action, Plan, Rule, Way, Who};
 use crate::quantity::{Every, Span};
 use crate::report::Fired;
 
-/// A packet, as far as rules ask.
+/// A packet, as far as rules examine it.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "the device fills it in")]
 pub struct Packet {
@@ -27,9 +27,9 @@ pub struct Packet {
     pub psn: Psn,
 }
 
-/// What is to be done with a packet.
+/// What to do with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "who asks carries out each")]
+#[expect(clippy::exhaustive_enums, reason = "the caller carries out each")]
 pub enum Verdict {
     /// Nothing.
     Pass,
@@ -37,7 +37,7 @@ pub enum Verdict {
     Drop,
     /// It comes twice.
     Duplicate,
-    /// It comes after so many packets of its QP that are behind it.
+    /// It comes after this many later packets of its QP.
     Reorder(u32),
     /// It comes later.
     Delay(Duration),
@@ -45,7 +45,7 @@ pub enum Verdict {
     Corrupt,
     /// It comes with a wrong payload.
     Junk,
-    /// It comes with a mark of congestion.
+    /// It comes with a congestion mark.
     Mark,
     /// It meets no receive.
     NotReady,
@@ -53,17 +53,18 @@ pub enum Verdict {
     Refuse,
 }
 
-/// What is to be done to an object.
+/// What to do to an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "who asks carries out each")]
+#[expect(clippy::exhaustive_enums, reason = "the caller carries out each")]
 pub enum Strike {
     /// These QPs fail.
     QpError(Span),
     /// The completion queues of these QPs overrun.
     CqOverrun(Span),
-    /// The port goes down for so long.
+    /// The port goes down for this long.
     PortDown(Duration),
-    /// The region is revoked that was registered at this place, from 1; every one if there is none.
+    /// The region that was registered at this place, from 1, is revoked; every region if no place
+    /// is given.
     Revoke(Option<u64>),
     /// Something is done to GPUs.
     Gpu(GpuStrike),
@@ -73,21 +74,22 @@ pub enum Strike {
 const ALL: Span = Span { first: 1, last: u64::MAX };
 /// Packets of the same QP that overtake one, if the rule does not say how many.
 const BEHIND: u32 = 1;
-/// Strikes that wait for their time at once; a rule does not fire on what would be one more.
+/// The most strikes that may wait for their time; a rule does not fire on a packet that would add
+/// one more.
 const MAX_WAITING: usize = 1 << 10;
 
-/// A rule and where it stands.
+/// A rule and its progress.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     pub(crate) rule: Rule,
-    /// Its place in the file, from which its decisions follow.
+    /// Its place in the file, which its decisions depend on.
     pub(crate) index: u64,
     /// Packets that met its conditions, by QP.
     met: HashMap<u64, u64>,
     pub(crate) fired: Fired,
 }
 
-/// A strike that a packet triggered and that is still to come.
+/// A strike that a packet triggered and that has not happened yet.
 #[derive(Clone, Debug)]
 struct Waiting {
     /// When.
@@ -118,13 +120,12 @@ impl Injector {
         self.states.is_empty()
     }
 
-    /// What is to be done with a packet, `now` after the device was opened. Every packet is shown
-    /// once.
+    /// What to do with a packet, `now` after the device was opened. Every packet is passed once.
     pub fn packet(&mut self, now: Duration, packet: &Packet) -> Verdict {
         let Self { seed, states, waiting } = self;
         let mut verdict = Verdict::Pass;
         for (place, state) in states.iter_mut().enumerate() {
-            // Every rule counts every packet, so that what one does changes no other's count.
+            // Every rule counts every packet, so that no rule changes the count of another.
             if !state.is_hit(*seed, now, packet) || verdict != Verdict::Pass {
                 continue;
             }
@@ -150,25 +151,25 @@ impl Injector {
         slow.filter_map(|state| state.rule.by).sum()
     }
 
-    /// A page fault began, and took as much longer as [`Self::page_fault`] said.
+    /// A page fault began, and took as much longer as [`Self::page_fault`] returned.
     pub fn page_faulted(&mut self, now: Duration) {
         for state in self.states.iter_mut().filter(|state| state.slows(now)) {
             state.fired.fire(now, None);
         }
     }
 
-    /// When something is to happen that no packet triggers.
+    /// When the next thing happens that no packet triggers.
     pub fn deadline(&self) -> Option<Duration> {
         let alone = self.states.iter().filter(|state| state.waits_for_time());
         let at = alone.map(|state| state.rule.from.unwrap_or_default());
         at.chain(self.waiting.iter().map(|waiting| waiting.due)).min()
     }
 
-    /// What is to be done to objects by now.
+    /// What to do to objects by now.
     pub fn strikes(&mut self, now: Duration) -> impl Iterator<Item = Strike> {
         let Self { states, waiting, .. } = self;
         let mut due: Vec<_> = waiting.extract_if(.., |waiting| waiting.due <= now).collect();
-        // Of those that are due at once, what was triggered first comes first.
+        // Of those that are due together, the one triggered first comes first.
         due.sort_by_key(|waiting| waiting.due);
         for Waiting { state, .. } in &due {
             states[*state].fired.waiting -= 1;
@@ -229,7 +230,7 @@ impl State {
         is_met && self.is_chosen(seed, packet.qp)
     }
 
-    /// Counts what met the other conditions, one of `of`; whether it is one of those that are hit.
+    /// Counts a packet that met the other conditions, one of `of`, and returns whether it is hit.
     pub(crate) fn is_chosen(&mut self, seed: u64, of: u64) -> bool {
         self.fired.met += 1;
         let met = self.met.entry(of).or_default();

@@ -1,7 +1,7 @@
-//! Fault plans: what is to go wrong, when, and to which packets.
+//! Fault plans: what goes wrong, when, and for which packets.
 //!
-//! Healthy hardware never shows a program the errors it must be able to bear. A plan is a file of
-//! rules, each a fault and the conditions under which it happens:
+//! Healthy hardware never shows a program the errors that it must be able to handle. A plan is a
+//! file of rules, each a fault and the conditions under which it happens:
 //!
 //! ```toml
 //! seed = 7
@@ -20,17 +20,18 @@
 //!
 //! [`Plan`] is the file, checked as a whole when it is read: a misspelt key or a condition that an
 //! action cannot have is an error with the rule's number. [`Injector`] is a plan at work on one NIC
-//! of one process. It is told of every packet and of the time, and answers with a [`Verdict`] on
-//! the packet; what is done to objects rather than packets, a [`Strike`], it hands out on the side.
-//! It moves no byte itself, so the same plan runs over a device and over a simulator.
+//! of one process. It is told of every packet and of the time, and returns a [`Verdict`] on the
+//! packet; actions on objects rather than packets it returns separately, each as a [`Strike`]. It
+//! moves no byte itself, so the same plan runs over a device and over a simulator.
 //!
 //! [`Weather`] is the same for the GPUs of a process: rules of GPUs that the time or functions of a
-//! runtime trigger. What packets trigger a NIC's injector hands out as [`Strike::Gpu`].
+//! runtime trigger. Actions that packets trigger are returned by a NIC's injector as
+//! [`Strike::Gpu`].
 //!
 //! Nothing here is random: whether a rule with a probability fires is a function of the seed, the
 //! rule, the QP (by the order in which QPs were made) and how many packets of that QP met the
-//! rule's conditions before. Run again, the same packets are hit, however the QPs' packets
-//! interleave.
+//! rule's conditions before. When it runs again, the same packets are hit, however the packets of
+//! the QPs interleave.
 
 mod gpu;
 mod injector;

@@ -15,28 +15,28 @@ use crate::quantity::{Every, Span, duration, rate};
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Plan {
-    /// What rules with a probability are decided by.
+    /// The seed that decides rules with a probability.
     #[serde(default)]
     pub seed: u64,
-    /// The rules. The first that fires on a packet is the one that does.
+    /// The rules. The first one that fires on a packet applies.
     #[serde(default, rename = "fault")]
     pub rules: Vec<Rule>,
 }
 
-/// One fault and its conditions. A condition that is not given is met.
+/// One fault and its conditions. A condition that is not given always holds.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 #[non_exhaustive]
 pub struct Rule {
-    /// What reports call it; its action if it has no name.
+    /// Its name in reports; its action if it has no name.
     #[serde(default)]
     pub name: String,
     /// What happens.
     #[serde(rename = "do")]
     pub action: Action,
-    /// How long a packet is held back (`delay`), what a page fault takes (`slow-faults`), or how
-    /// long after its packet a region is taken away (`revoke`) or a GPU is struck: at once if it is
-    /// not given.
+    /// How long a packet is held back (`delay`), how long a page fault takes (`slow-faults`), or
+    /// how long after its packet a region is taken away (`revoke`) or a GPU is struck: at once if
+    /// it is not given.
     #[serde(default, deserialize_with = "duration")]
     pub by: Option<Duration>,
     /// How many later packets of the same QP overtake one (`reorder`).
@@ -48,7 +48,7 @@ pub struct Rule {
     /// The region that `revoke` takes away, counted from 1 in the order of registration.
     #[serde(default)]
     pub mr: Option<u64>,
-    /// The GPU that it is done to; each one of the process if it is not given. A `revoke` of a
+    /// The GPU that it is done to; every GPU of the process if it is not given. A `revoke` of a
     /// GPU's buffers names it, or a buffer.
     #[serde(default)]
     pub gpu: Option<String>,
@@ -73,7 +73,7 @@ pub struct Rule {
     /// (`read-response`).
     #[serde(default)]
     pub opcode: Opcodes,
-    /// Functions of a runtime, before which it is done (GPUs).
+    /// Functions of a runtime; it is done before they run (GPUs).
     #[serde(default)]
     pub operation: Operations,
     /// The QP, counted from 1 in the order in which the process made them on this NIC. 0: QP 1,
@@ -86,10 +86,10 @@ pub struct Rule {
     /// The packet sequence number.
     #[serde(default)]
     pub psn: Option<Span>,
-    /// Of the packets of one QP that meet the conditions above, the how manieth, from 1.
+    /// Of the packets of one QP that meet the conditions above, the number of this one, from 1.
     #[serde(default)]
     pub nth: Option<Span>,
-    /// Of those, every so manieth. A time: of what is done to GPUs, once in that time.
+    /// Of those, every Nth. A time instead of a number, for faults of GPUs: once in that time.
     #[serde(default)]
     pub every: Option<Every>,
     /// Of those, this share, decided by the seed.
@@ -101,7 +101,7 @@ pub struct Rule {
     /// Not after.
     #[serde(default, deserialize_with = "duration")]
     pub until: Option<Duration>,
-    /// At most so often, over all QPs.
+    /// At most this often, over all QPs.
     #[serde(default)]
     pub times: Option<u64>,
     /// On this NIC.
@@ -127,14 +127,14 @@ pub enum Action {
     Delay,
     /// Bits flip on the way: the port that receives it finds the ICRC wrong.
     Corrupt,
-    /// Bits of the payload flip where no checksum tells, as in broken memory.
+    /// Bits of the payload flip where no checksum reveals it, as in broken memory.
     Junk,
-    /// It comes as if a switch had marked it: congestion experienced.
+    /// It arrives as if a switch had marked it: congestion experienced.
     Mark,
-    /// Of a request that needs a receive: the QP acts as if none were posted, and answers "receiver
-    /// not ready".
+    /// For a request that needs a receive: the QP acts as if none were posted, and answers
+    /// "receiver not ready".
     NotReady,
-    /// Of a request that touches memory: it is refused, and answered "remote access error".
+    /// For a request that touches memory: it is refused, and answered "remote access error".
     Refuse,
     /// The QP fails: `IBV_EVENT_QP_FATAL`, and its work requests are flushed.
     QpError,
@@ -194,7 +194,7 @@ impl Action {
             || self.is_of_gpus()
     }
 
-    /// Whether it is of GPUs and of nothing else.
+    /// Whether it concerns GPUs and nothing else.
     pub(crate) const fn is_of_gpus(self) -> bool {
         matches!(
             self,
@@ -210,13 +210,13 @@ impl Action {
         )
     }
 
-    /// Whether it is something that is done where packets come in.
+    /// Whether it is done where packets come in.
     pub(crate) const fn is_of_receiver(self) -> bool {
         matches!(self, Self::Mark | Self::NotReady | Self::Refuse)
     }
 }
 
-/// Which way a packet goes.
+/// The direction of a packet.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 #[expect(clippy::exhaustive_enums, reason = "there are two")]
@@ -260,7 +260,7 @@ const KINDS: &[(&str, Kind)] = &[
     ("cm", Kind::Cm),
 ];
 
-/// A name without what people write differently.
+/// A name without the differences in how people write it.
 fn plain(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
@@ -416,7 +416,7 @@ impl Rule {
             needs(
                 self.by.is_some(),
                 matches!(action, Action::Delay | Action::SlowFaults),
-                "says not how long: by = \"10ms\"",
+                "does not say how long: by = \"10ms\"",
                 "`by` is for delay, slow-faults, revoke and faults of GPUs",
             )?;
         } else if self.by.is_some() && !self.is_of_packets() {
@@ -428,7 +428,7 @@ impl Rule {
             needs(
                 self.lasts.is_some(),
                 action == Action::PortDown,
-                "says not how long: for = \"3s\"",
+                "does not say how long: for = \"3s\"",
                 "`for` is for port-down, fill and throttle; use from and until",
             )?;
         }
@@ -436,7 +436,7 @@ impl Rule {
             return Err("`behind` is for reorder");
         }
         if self.behind == Some(0) {
-            return Err("a packet behind 0 others stays where it is");
+            return Err("a packet that 0 others overtake stays where it is");
         }
         if self.mr.is_some() && action != Action::Revoke {
             return Err("`mr` is for revoke");
@@ -445,17 +445,17 @@ impl Rule {
             return Err("regions are counted from 1");
         }
         if action.is_of_receiver() && self.way != Way::In {
-            return Err("this is done to packets that come: way = \"in\"");
+            return Err("this is done to packets that come in: way = \"in\"");
         }
         if self.opcode.0.contains(&Kind::Cm) && !action.is_of_any_packet() {
             return Err(
-                "this is of packets to a QP of the program, and management datagrams are not",
+                "this concerns packets to a QP of the program, which management datagrams are not",
             );
         }
         if action == Action::SlowFaults
             && (self.is_of_packets() || self.qp.is_some() || self.qpn.is_some())
         {
-            return Err("page faults are of no packet: only from and until limit it");
+            return Err("page faults belong to no packet: only from and until limit it");
         }
         let is_alone = !self.is_of_packets() && !self.is_of_operations();
         if (matches!(action, Action::PortDown | Action::Revoke) || action.is_of_gpus())
@@ -463,7 +463,7 @@ impl Rule {
             && (self.qp.is_some() || self.qpn.is_some())
         {
             return Err(
-                "a QP, but no packet of it: give opcode, psn, nth, every or probability, too",
+                "a QP, but no packet of it: give opcode, psn, nth, every or probability as well",
             );
         }
         if self.probability.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
@@ -471,11 +471,11 @@ impl Rule {
         }
         if self.is_of_gpus() && is_alone && self.nic.is_some() {
             return Err(
-                "a NIC, but no packet of it: give opcode, psn, nth, every or probability, too",
+                "a NIC, but no packet of it: give opcode, psn, nth, every or probability as well",
             );
         }
         if self.every == Some(Every::Nth(0)) || self.period() == Some(Duration::ZERO) {
-            return Err("every 0th packet is none, and every 0 seconds is always");
+            return Err("every 0th packet is none, and every 0 seconds is all the time");
         }
         if self.nth.is_some_and(|nth| nth.first == 0) {
             return Err("packets are counted from 1");

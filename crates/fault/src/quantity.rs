@@ -61,7 +61,7 @@ impl<'de> Deserialize<'de> for Span {
             fn visit_str<E: Error>(self, text: &str) -> Result<Span, E> {
                 Span::parse(text).ok_or_else(|| {
                     E::custom(format!(
-                        "{text:?} is no number and no span such as \"3-5\" or \"3-\""
+                        "{text:?} is neither a number nor a span such as \"3-5\" or \"3-\""
                     ))
                 })
             }
@@ -70,13 +70,13 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
-/// How often: every so manieth, or once in such a time. In a file a number, or a time as text.
+/// How often: every Nth, or once in a period. In a file a number, or a time as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "by number or by time")]
 pub enum Every {
     /// Every so manieth.
     Nth(u64),
-    /// Once in such a time.
+    /// Once in this time.
     Time(Duration),
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
         }
 
         fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
-            let why = || E::custom(format!("{text:?} is no rate such as \"500M\" or \"1G\""));
+            let why = || E::custom(format!("{text:?} is not a rate such as \"500M\" or \"1G\""));
             parse_rate(text).ok_or_else(why)
         }
     }
@@ -145,8 +145,9 @@ pub(crate) fn duration<'de, D: Deserializer<'de>>(
 }
 
 fn time<E: Error>(text: &str) -> Result<Duration, E> {
-    let why =
-        || E::custom(format!("{text:?} is no time such as \"10us\", \"1.5ms\", \"3s\" or \"2m\""));
+    let why = || {
+        E::custom(format!("{text:?} is not a time such as \"10us\", \"1.5ms\", \"3s\" or \"2m\""))
+    };
     parse_duration(text).ok_or_else(why)
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::gpu::{GpuAct, GpuStrike};
 use crate::plan::{Action, Rule};
 
-/// What became of one rule.
+/// The outcome of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fired {
@@ -14,23 +14,22 @@ pub struct Fired {
     pub name: String,
     /// What it does.
     pub action: Action,
-    /// Packets, operations or times that met its conditions but for `nth`, `every`, `probability`
-    /// and `times`.
+    /// Packets, operations or times that met its conditions other than `nth`, `every`,
+    /// `probability` and `times`.
     pub met: u64,
     /// How often it fired.
     pub times: u64,
-    /// How often of these what it does is still to come: it was triggered, and its time is not
-    /// there.
+    /// How many of these have yet to happen: the rule was triggered, and the time has not come.
     pub waiting: u64,
     /// When it first did, since the program opened the device.
     pub first: Option<Duration>,
     /// When it last did.
     pub last: Option<Duration>,
-    /// On what it last did.
+    /// What it last fired on.
     pub on: Option<String>,
-    /// What came of it, if that is for others to say.
+    /// The effect, if others report it.
     pub came: Option<String>,
-    /// What it is triggered by.
+    /// What triggers it.
     by: &'static str,
 }
 
@@ -44,7 +43,7 @@ impl Fired {
         Self::of(rule.name.clone(), rule.action, by)
     }
 
-    /// Of a rule that a packet triggers on a NIC, which counts them.
+    /// For a rule that a packet triggers on a NIC, which counts the packets.
     pub(crate) fn of_packet_elsewhere(strike: &GpuStrike) -> Self {
         let action = match strike.act {
             GpuAct::Move(_) => Action::Move,

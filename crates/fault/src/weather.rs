@@ -1,4 +1,4 @@
-//! A plan at work on the GPUs of one process: what time and functions of a runtime trigger.
+//! A plan at work on the GPUs of one process: what the time and functions of a runtime trigger.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::report::Fired;
 pub struct Weather {
     seed: u64,
     states: Vec<State>,
-    /// What packets triggered, which are a NIC's: by the rule's place.
+    /// Rules that packets triggered, which belong to a NIC: by the rule's place.
     of_packets: Vec<(u64, Fired)>,
 }
 
@@ -32,13 +32,13 @@ impl Weather {
         self.states.is_empty()
     }
 
-    /// Whether some rule asks for functions of a runtime.
+    /// Whether some rule names functions of a runtime.
     pub fn has_operations(&self) -> bool {
         self.states.iter().any(|state| state.rule.is_of_operations())
     }
 
-    /// What is to be done before a function of a runtime is, `now` after the first GPU was opened.
-    /// Each call is shown once.
+    /// What to do before a function of a runtime runs, `now` after the first GPU was opened. Each
+    /// call is passed once.
     pub fn operation(&mut self, now: Duration, name: &str) -> Vec<GpuStrike> {
         let seed = self.seed;
         let met = self
@@ -57,8 +57,7 @@ impl Weather {
         self.states.iter().filter_map(State::next_time).min()
     }
 
-    /// What is to be done by now. Times that were missed count, and what they had done is done
-    /// once.
+    /// What to do by now. Times that were missed count, but their action is done once.
     pub fn due(&mut self, now: Duration) -> Vec<GpuStrike> {
         let seed = self.seed;
         let due = self.states.iter_mut().filter_map(|state| {
@@ -85,7 +84,7 @@ impl Weather {
         self.of_packets[place].1.fire(now, None);
     }
 
-    /// What came of a rule so far.
+    /// The effect of a rule so far.
     pub fn note(&mut self, strike: &GpuStrike, came: String) {
         let own = self
             .states
@@ -102,7 +101,7 @@ impl Weather {
         }
     }
 
-    /// What fired, rule by rule, and what came of it.
+    /// What fired, rule by rule, and with what effect.
     pub fn report(&self) -> impl Iterator<Item = &Fired> {
         let own = self.states.iter().map(|state| &state.fired);
         own.chain(self.of_packets.iter().map(|(_, fired)| fired))

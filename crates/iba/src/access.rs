@@ -29,7 +29,7 @@ bitflags! {
         const FLUSH_GLOBAL = 1 << 8;
         /// A peer may FLUSH to persistence.
         const FLUSH_PERSISTENT = 1 << 9;
-        /// Optional: writes may pass each other.
+        /// Optional: writes may overtake each other.
         const RELAXED_ORDERING = 1 << 20;
         const _ = !0;
     }

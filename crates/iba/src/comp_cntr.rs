@@ -27,7 +27,7 @@ bitflags! {
 }
 
 impl CompCntrOps {
-    /// Every operation that there is.
+    /// Every operation.
     pub const KNOWN: Self = Self::SEND
         .union(Self::RECV)
         .union(Self::RDMA_READ)

@@ -8,7 +8,7 @@
 pub enum EventType {
     /// A completion queue overran.
     CqErr = 0,
-    /// A QP failed and can make no completion of it.
+    /// A QP failed and cannot report it by a completion.
     QpFatal = 1,
     /// A peer sent an invalid request.
     QpReqErr = 2,

@@ -15,11 +15,11 @@ bitflags! {
         const SRC_IPV6 = 1 << 2;
         /// Where it goes.
         const DST_IPV6 = 1 << 3;
-        /// The port of TCP it comes from.
+        /// The TCP port it comes from.
         const SRC_PORT_TCP = 1 << 4;
         /// The one it goes to.
         const DST_PORT_TCP = 1 << 5;
-        /// The port of UDP it comes from.
+        /// The UDP port it comes from.
         const SRC_PORT_UDP = 1 << 6;
         /// The one it goes to.
         const DST_PORT_UDP = 1 << 7;

@@ -1,4 +1,4 @@
-//! The words of InfiniBand: the numbers, states and tables that every other crate speaks in.
+//! The vocabulary of InfiniBand: the numbers, states and tables that every other crate uses.
 //!
 //! Nothing here performs I/O, holds a lock or has a side effect. A type exists where a bare integer
 //! would let two different things be confused: a [`Psn`] is not a [`Qpn`], an [`LKey`] is not an
@@ -14,9 +14,9 @@
 //! | [`mtu`] | the five path MTUs |
 //! | [`psn`] | 24-bit sequence numbers and their arithmetic |
 //! | [`qp`] | QP types, states, attributes, and the transition table |
-//! | [`time`] | points in time, as state machines are handed them |
+//! | [`time`] | points in time, as they are handed to state machines |
 //! | [`timer`] | how timeouts are written in five bits |
-//! | [`wc`] | what a completion says |
+//! | [`wc`] | what a completion reports |
 //! | [`wr`] | what a work request asks |
 //! | [`hash`] | what receive side scaling hashes |
 //!

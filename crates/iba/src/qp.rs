@@ -188,7 +188,7 @@ bitflags! {
 pub struct QpAttr {
     /// The state to move to, or the state now.
     pub state: QpState,
-    /// The state the caller takes the QP to be in.
+    /// The state that the caller expects the QP to be in.
     pub cur_state: QpState,
     /// The path MTU.
     pub path_mtu: Mtu,

@@ -23,7 +23,7 @@ pub enum WcStatus {
     WrFlushErr = 5,
     /// Binding a memory window failed.
     MwBindErr = 6,
-    /// The peer sent something that cannot be.
+    /// The peer sent something that is not a valid response.
     BadRespErr = 7,
     /// A local buffer was refused while carrying out a peer's request.
     LocAccessErr = 8,
@@ -53,7 +53,7 @@ pub enum WcStatus {
     RespTimeoutErr = 20,
     /// Anything else.
     GeneralErr = 21,
-    /// An operation on a list of tags failed: the entry had met its message.
+    /// An operation on a list of tags failed: a message had already matched the entry.
     TmErr = 22,
     /// A rendezvous matched a receive that has no room for it.
     TmRndvIncomplete = 23,
@@ -173,7 +173,8 @@ bitflags! {
         const IP_CSUM_OK = 1 << 2;
         /// A key was invalidated by the peer.
         const WITH_INV = 1 << 3;
-        /// The list of tags waits to be told how many unexpected messages the program has seen.
+        /// The list of tags waits until it is told how many unexpected messages the program has
+        /// seen.
         const TM_SYNC_REQ = 1 << 4;
         /// A tag matched.
         const TM_MATCH = 1 << 5;

@@ -28,7 +28,7 @@ pub enum WrOpcode {
     BindMw = 8,
     /// Send, and invalidate a key at the peer.
     SendWithInv = 9,
-    /// Wait until what was written to the peer's memory is where it was asked to be.
+    /// Wait until earlier writes to the peer's memory have reached where the request asks.
     Flush = 14,
     /// Write eight bytes at once.
     AtomicWrite = 15,
@@ -59,8 +59,8 @@ impl WrOpcode {
         matches!(self, Self::AtomicCmpAndSwp | Self::AtomicFetchAndAdd)
     }
 
-    /// Whether the peer answers it and does not only acknowledge it: such requests are limited in
-    /// number (IBA 9.4.1.2 and annex A19).
+    /// Whether the peer returns data for it and not only an acknowledgement: such requests are
+    /// limited in number (IBA 9.4.1.2 and annex A19).
     pub const fn is_answered(self) -> bool {
         self.is_read_like() || matches!(self, Self::Flush | Self::AtomicWrite)
     }

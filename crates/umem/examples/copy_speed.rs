@@ -1,4 +1,4 @@
-//! What a guarded copy costs beside `memcpy`: medians over many rounds, on warm buffers. The
+//! What a guarded copy costs compared with `memcpy`: medians over many rounds, on warm buffers. The
 //! competitors take turns within each round, so that a busy machine slows all of them.
 //!
 //! ```sh

@@ -65,7 +65,7 @@ pub enum Fault {
         /// Its size in bytes.
         size: u32,
     },
-    /// The memory was moved, is on the move, or was taken away, since it was mapped here. Nothing
+    /// The memory was moved, is being moved, or was taken away, since it was mapped here. Nothing
     /// was touched.
     #[error("{stale}")]
     Stale {
@@ -83,7 +83,7 @@ pub enum Fault {
 /// Checks that `len` bytes at `offset` lie within `size` bytes at `base`.
 #[inline]
 pub(crate) fn check_range(base: usize, size: u64, offset: u64, len: u64) -> Result<usize, Fault> {
-    // The range may have been made from numbers a program gave: it must not wrap around the address
+    // The range may come from numbers that a program gave: it must not wrap around the address
     // space either.
     match offset.checked_add(len) {
         Some(end) if end <= size && (base as u64).checked_add(end).is_some() => {
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_may_end_at_the_end_but_not_behind_it() {
+    fn a_range_may_end_at_the_end_but_not_after_it() {
         assert_eq!(check_range(0x1000, 0x100, 0xf8, 8), Ok(0x10f8));
         assert_eq!(check_range(0x1000, 0x100, 0x100, 0), Ok(0x1100));
         let fault = check_range(0x1000, 0x100, 0xf9, 8).unwrap_err();

@@ -15,8 +15,8 @@ use crate::guard::plain::{self, Outcome};
 /// writes. Bytes are copied in and out, words are atomics. What was read must be checked after it
 /// was copied, never before.
 ///
-/// A page that was never touched can still fail to come, when there is no memory for it. Copies say
-/// so; a word raises SIGBUS, so words are used where something was touched before.
+/// A page that was never touched can still fail to come, when there is no memory for it. Copies
+/// report it; a word raises SIGBUS, so words are used only where the page was touched before.
 #[derive(Clone, Copy, Debug)]
 pub struct Foreign<'a> {
     ptr: *mut u8,
@@ -67,11 +67,11 @@ impl<'a> Foreign<'a> {
         })
     }
 
-    /// Copies everything out. `out` has the same length; if not, the shorter one counts.
+    /// Copies everything out. `out` has the same length; if it does not, the shorter length counts.
     ///
     /// # Errors
     ///
-    /// [`Fault::Page`]. What is in `out` is worth nothing then.
+    /// [`Fault::Page`]. The contents of `out` are then unspecified.
     #[inline]
     pub fn copy_to(&self, out: &mut [u8]) -> Result<(), Fault> {
         debug_assert_eq!(
@@ -85,7 +85,7 @@ impl<'a> Foreign<'a> {
         self.judge(Touch::Read, len, copied)
     }
 
-    /// Copies `bytes` in, the last ones last. They have the same length; if not, the shorter one
+    /// Copies `bytes` in, the last ones last. They have the same length; if not, the shorter length
     /// counts.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl<'a> Foreign<'a> {
     }
 
     /// Copies from other foreign memory, the last bytes last. The two have the same length; if not,
-    /// the shorter one counts. They should not overlap: the bytes would be unspecified.
+    /// the shorter length counts. They should not overlap: the bytes would be unspecified.
     ///
     /// # Errors
     ///
@@ -123,9 +123,9 @@ impl<'a> Foreign<'a> {
         }
     }
 
-    /// Asks the CPU for the first line of the memory, to be written soon: it comes while other
-    /// things are done, where a store would have to wait for it. Nothing else happens, and on some
-    /// machines not even that.
+    /// Prefetches the first cache line of the memory for writing: it arrives while other work is
+    /// done, where a store would have to wait for it. This is a hint, and does nothing on some
+    /// machines.
     #[inline]
     pub fn expect_write(&self) {
         // SAFETY: a hint, which accesses nothing and cannot fault.
@@ -151,7 +151,7 @@ impl<'a> Foreign<'a> {
         self.judge(Touch::Write, self.len, filled)
     }
 
-    /// What became of a copy of `len` bytes from the start of the memory, or to it.
+    /// The result of a copy of `len` bytes from the start of the memory, or to it.
     #[inline]
     fn judge(&self, touch: Touch, len: usize, outcome: Outcome) -> Result<(), Fault> {
         outcome.into_result().map(|_| ()).map_err(|at| {
@@ -258,7 +258,7 @@ mod tests {
                 let (copied, after) = rest.split_at(len);
                 assert_eq!(copied, &pattern[shift % 5..shift % 5 + len], "{len} bytes at {shift}");
                 assert!(before.iter().all(|b| *b == 0xee), "wrote before {len} bytes at {shift}");
-                assert!(after.iter().all(|b| *b == 0xee), "wrote behind {len} bytes at {shift}");
+                assert!(after.iter().all(|b| *b == 0xee), "wrote after {len} bytes at {shift}");
             }
         }
     }

@@ -27,7 +27,7 @@ pub struct HostBuf {
     shared: Arc<Shared>,
 }
 
-/// Why memory could not be had.
+/// Why no memory could be obtained.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostBufError {
@@ -59,8 +59,8 @@ pub enum HostBufError {
         /// The length asked for.
         len: usize,
     },
-    /// A received file is shorter than its sender said.
-    #[error("the file has {size:#x} bytes where {len:#x} were announced")]
+    /// A received file is shorter than its sender announced.
+    #[error("the file has {size:#x} bytes, but {len:#x} were announced")]
     TooShort {
         /// What was announced.
         len: usize,
@@ -126,7 +126,7 @@ impl HostBuf {
         Self::map(file, len, mapped, true)
     }
 
-    /// As [`memfd`](Self::memfd), but who receives the file can only read it: this handle is the
+    /// As [`memfd`](Self::memfd), but the receiver of the file can only read it: this handle is the
     /// last writable mapping.
     ///
     /// # Errors
@@ -147,7 +147,7 @@ impl HostBuf {
     ///
     /// # Errors
     ///
-    /// [`HostBufError::CanShrink`] and [`HostBufError::TooShort`] accuse the sender; otherwise the
+    /// [`HostBufError::CanShrink`] and [`HostBufError::TooShort`] blame the sender; otherwise the
     /// kernel refused.
     pub fn received(file: impl Into<Known>, len: usize) -> Result<Self, HostBufError> {
         let file = file.into();
@@ -156,7 +156,8 @@ impl HostBuf {
     }
 
     /// As [`received`](Self::received), mapped without write permission. Writing through
-    /// [`foreign`](Self::foreign) is impossible: that method refuses; only loads are offered.
+    /// [`foreign`](Self::foreign) is impossible, since that method refuses; only loads are
+    /// possible.
     ///
     /// # Errors
     ///
@@ -177,8 +178,8 @@ impl HostBuf {
         false
     }
 
-    /// Where the memory begins. Reading or writing through the pointer competes with whoever else
-    /// uses the memory.
+    /// Where the memory begins. Reading or writing through the pointer races with all other users
+    /// of the memory.
     pub fn as_ptr(&self) -> *mut u8 {
         self.shared.ptr
     }
@@ -311,7 +312,7 @@ impl HostBuf {
     fn any_foreign(&self) -> Foreign<'_> {
         // SAFETY: the mapping lives as long as `self`; it is anonymous or of a file that is sealed
         // against shrinking, and no reference to its contents is ever made. Callers store only
-        // after looking at `writable`.
+        // after checking `writable`.
         unsafe { Foreign::new(self.shared.ptr, self.shared.len) }
     }
 
@@ -385,8 +386,8 @@ fn check_received(file: &Known, len: usize) -> Result<usize, HostBufError> {
         _ => return Err(HostBufError::CanShrink { len }),
     }
     let system = |call| move |errno| HostBufError::System { call, len, errno };
-    // A hole can be made in it all the same, its pages need not be there, and its length must be
-    // one of huge pages.
+    // Even so, a hole can be made in it, its pages need not be present, and its length must be a
+    // multiple of the huge page size.
     if is_in_huge_pages(file).map_err(system("fstatfs"))? {
         return Err(HostBufError::HugePages { len });
     }
@@ -452,7 +453,7 @@ mod tests {
     #[test]
     fn a_page_that_cannot_come_is_an_error_and_not_other_bytes() {
         let buffer = HostBuf::memfd("umem-test", 8192).expect("memory exists");
-        // A mapping behind its file's end has no pages either: the same SIGBUS, without filling a
+        // A mapping beyond its file's end has no pages either: the same SIGBUS, without filling a
         // machine's memory.
         let file = rustix::fs::memfd_create("umem-test", MemfdFlags::CLOEXEC).expect("memfd");
         rustix::fs::ftruncate(&file, 4096).expect("memory exists");
@@ -469,7 +470,7 @@ mod tests {
             )
         }
         .expect("a place of our own");
-        // Which byte of it is touched first is the processor's way to copy.
+        // Which byte of it is touched first depends on how the processor copies.
         let start = buffer.as_ptr().addr() as u64 + 4096;
         let page = start..start + 4096;
         let is_there = |fault, touch| matches!(fault, Err(Fault::Page { touch: t, at, .. }) if t == touch && page.contains(&at));
@@ -482,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn a_published_page_cannot_be_written_by_who_received_it() {
+    fn a_published_page_cannot_be_written_by_its_receiver() {
         let ours = HostBuf::memfd_read_only_for_others("umem-test", 4096).expect("memory exists");
         let dup = || ours.fd().expect("memfd").try_clone_to_owned().expect("a free fd");
         assert!(HostBuf::received(dup(), 4096).is_err(), "mapping it writable is refused");

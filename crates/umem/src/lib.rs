@@ -17,14 +17,14 @@
 //! * **Never a slice.** Others change this memory while we look. It is a pointer and a length;
 //!   bytes are copied in and out, words are atomics.
 //! * **Never a signal.** A page that vanished under a registered region makes an access fail with a
-//!   [`Fault`] that names the address. How, and where the limits are, is told in [`guard`].
+//!   [`Fault`] that names the address. [`guard`] explains how, and where the limits are.
 //! * **The last byte last.** A write makes the naturally aligned word that holds its last byte
 //!   visible after everything else, because RDMA programs poll on it. This holds for every way of
-//!   copying here, between processes too.
+//!   copying here, also between processes.
 //!
 //! What is not here: keys, permissions, protection domains (a region checks them before it comes
 //! here), and protocol. Registered memory is an address range and not a set of pinned pages; memory
-//! that is faulted in on demand and told of by invalidations would be another kind of [`Umem`]
+//! that is faulted in on demand and revoked by invalidations would be another kind of [`Umem`]
 //! behind the same methods.
 //!
 //! ```

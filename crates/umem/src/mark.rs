@@ -1,20 +1,20 @@
-//! A word that says that its process lives, in memory that others map, and that the kernel clears
-//! when it does not.
+//! A word that shows that its process is alive, in memory that others map, and that the kernel
+//! clears when the process ends.
 //!
 //! A pid names a process and not its memory: `execve` gives the process another memory under the
-//! same number, and a process that ended leaves its number to the next. No call copies to a memory
-//! by a name of its own that also obeys its page permissions (writes to an open `/proc/PID/mem` go
-//! to one memory only, and past its permissions). But robust futexes exist for this very question.
-//! A thread names words in memory to the kernel (`set_robust_list(2)`); when it ends, the kernel
-//! clears the thread's id in them. It ends before its process gets another memory: `execve` first
-//! ends all other threads and waits for them (`de_thread`), and the list of the thread that calls
-//! it is looked at before the memory is exchanged (`exec_mm_release`). So:
+//! same number, and a process that ended leaves its number to the next. No call names a memory
+//! itself when it copies there, and also obeys its page permissions (writes to an open
+//! `/proc/PID/mem` go to one memory only, and past its permissions). But robust futexes exist for
+//! this very question. A thread names words in memory to the kernel (`set_robust_list(2)`); when it
+//! ends, the kernel clears the thread's id in them. It ends before its process gets another memory:
+//! `execve` first ends all other threads and waits for them (`de_thread`), and the list of the
+//! thread that calls it is processed before the memory is exchanged (`exec_mm_release`). So:
 //!
 //! ```text
 //!   the word holds a thread id  =>  the process has not ended, and its memory is the one it was set in
 //! ```
 //!
-//! To look costs a load. It says what was so when it was loaded, and no more.
+//! Looking costs one load. It tells what was true when the word was loaded, and no more.
 
 #![allow(unsafe_code, reason = "set_robust_list(2)")]
 
@@ -27,15 +27,15 @@ use rustix::io::Errno;
 use crate::HostBuf;
 use crate::fault::Fault;
 
-/// The mark of this process, set, until this is dropped or the calling thread ends in any other
-/// way.
+/// The mark of this process, set, until this is dropped or the calling thread ends by any other
+/// means.
 ///
 /// Meanwhile the thread can lock no robust mutex of the C library: it has one list.
 #[derive(Debug)]
 pub struct Mark {
     memory: HostBuf,
     offset: usize,
-    /// What the kernel reads when the thread ends.
+    /// The list that the kernel reads when the thread ends.
     list: Box<List>,
     /// The list that the thread had before.
     before: (*const Head, usize),
@@ -101,7 +101,7 @@ impl Mark {
     pub fn set(memory: &HostBuf, offset: usize) -> Result<Self, MarkError> {
         let word = memory.foreign().atomic_u32(offset)?;
         let mut before: (*const Head, usize) = (ptr::null(), 0);
-        // SAFETY: two valid places for the list of the calling thread.
+        // SAFETY: two valid pointers for the list of the calling thread.
         let n = unsafe {
             libc::syscall(libc::SYS_get_robust_list, 0, &raw mut before.0, &raw mut before.1)
         };
@@ -147,11 +147,11 @@ impl PeerMark {
         Self { memory: memory.clone(), offset }
     }
 
-    /// Whether it is set. What was loaded before this call was loaded before the look.
+    /// Whether it is set. Everything loaded before this call was loaded before the check.
     #[inline]
     pub fn is_set(&self) -> bool {
-        // ORDERING: what was copied before is before the look, and what is copied after behind it.
-        // A mark outside of the memory is none.
+        // ORDERING: earlier copies come before the check, and later copies after it. A mark outside
+        // the memory is none.
         self.memory.load_u32(self.offset, Ordering::SeqCst).is_ok_and(|word| word & THREAD != 0)
     }
 }
@@ -195,14 +195,14 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_ends_with_its_thread_however_that_ends() {
+    fn a_mark_ends_with_its_thread_however_the_thread_ends() {
         let memory = HostBuf::memfd("umem-test", 4096).expect("memory exists");
         let seen = PeerMark::new(&memory, 16);
         let ours = memory.clone();
         let thread = std::thread::spawn(move || {
             let mark = Mark::set(&ours, 16).expect("robust futexes");
             let was_set = PeerMark::new(&ours, 16).is_set();
-            // As of a thread that is killed: nobody drops it.
+            // As with a thread that is killed: nobody drops it.
             std::mem::forget(mark);
             was_set
         });
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_outside_of_the_memory_is_none() {
+    fn a_mark_outside_the_memory_is_none() {
         let memory = HostBuf::memfd("umem-test", 4096).expect("memory exists");
         assert!(!PeerMark::new(&memory, 4096).is_set());
         assert!(matches!(Mark::set(&memory, 4096), Err(MarkError::Place(_))));

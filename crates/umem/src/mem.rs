@@ -50,7 +50,7 @@ pub struct CpuAccess<'a> {
     _gate: Option<GateGuard<'a>>,
 }
 
-/// What the memory is made of, for who wants to reach it without us.
+/// What the memory is made of, for callers that reach it without us.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Backing<'a> {
@@ -67,8 +67,8 @@ pub enum Backing<'a> {
         /// Where the memory begins in it.
         offset: u64,
     },
-    /// A dma-buf whose accesses must be bracketed: another process can map it, if it does so too.
-    /// `process_vm_*` does not reach the pages of a dma-buf of the kernel.
+    /// A dma-buf whose accesses must be bracketed: another process can map it, if it brackets its
+    /// accesses too. `process_vm_*` does not reach the pages of a dma-buf of the kernel.
     DmaBuf {
         /// The dma-buf.
         fd: BorrowedFd<'a>,
@@ -81,7 +81,7 @@ pub enum Backing<'a> {
 
 impl Umem {
     /// `len` bytes of the program's memory at `addr`. The range may have holes, may lie anywhere
-    /// and may be unmapped later: accesses then fault. Looks whether the fault guard is still in
+    /// and may be unmapped later: accesses then fault. Checks whether the fault guard is still in
     /// place.
     ///
     /// # Safety
@@ -130,7 +130,7 @@ impl Umem {
         Ok(Self::gated(base, len, buffer.is_writable(), kind, gate, None))
     }
 
-    /// `len` bytes at `offset` of a mapped dma-buf. Looks whether the fault guard is still in
+    /// `len` bytes at `offset` of a mapped dma-buf. Checks whether the fault guard is still in
     /// place.
     ///
     /// # Errors
@@ -150,7 +150,7 @@ impl Umem {
 
     /// `len` bytes at `offset` of a buffer, through the addresses that its exporter gave for a
     /// device. Each access enters `gate` in the epoch of the table; once the exporter moved the
-    /// buffer it is [`Fault::Stale`]. Looks whether the fault guard is still in place.
+    /// buffer it is [`Fault::Stale`]. Checks whether the fault guard is still in place.
     ///
     /// # Errors
     ///
@@ -201,7 +201,7 @@ impl Umem {
         }
     }
 
-    /// The gate that accesses pass, and the epoch in which they may. Of memory in several parts,
+    /// The gate that accesses pass, and the epoch in which they may. For memory in several parts,
     /// that of the first.
     pub fn gate(&self) -> Option<(&GateSlot, u64)> {
         match &self.inner.kind {
@@ -210,7 +210,7 @@ impl Umem {
         }
     }
 
-    /// The same memory of another process, which reaches its dma-buf in this way.
+    /// The same memory of another process, which reaches its dma-buf by this path.
     #[must_use]
     pub fn reached(self, way: Option<ways::Way>) -> Self {
         // A new one has no clone yet.
@@ -219,15 +219,15 @@ impl Umem {
         Self { inner, is_bracketed: self.is_bracketed }
     }
 
-    /// To be called by whoever puts down `bytes` of this memory in a buffer of its own, as a driver
-    /// does that cannot reach a device: counts them if the memory is a dma-buf's.
+    /// For callers that store `bytes` of this memory in a buffer of their own, as a driver does
+    /// when it cannot reach a device: counts them if the memory is a dma-buf's.
     pub fn bounced(&self, bytes: u64) {
         if self.way().is_some() {
             ways::count_bounced(bytes);
         }
     }
 
-    /// How the memory is reached, if it is a dma-buf. Of memory in several parts, that of the
+    /// How the memory is reached, if it is a dma-buf. For memory in several parts, that of the
     /// first.
     pub fn way(&self) -> Option<ways::Way> {
         match &self.inner.kind {
@@ -276,8 +276,8 @@ impl Umem {
     }
 
     /// Visits the contiguous parts under `len` bytes at `offset`, with the place and the length in
-    /// each. Memory in one place is one part; so is a range that leaves the memory, which whoever
-    /// touches it finds.
+    /// each. Memory in one place is one part; so is a range that leaves the memory, which fails
+    /// when it is touched.
     pub fn for_each_part(&self, offset: u64, len: u64, mut visit: impl FnMut(&Self, u64, u64)) {
         let found = self.parts().map(|parts| {
             each(parts, offset, len, |part, at, piece| {
@@ -334,8 +334,9 @@ impl Umem {
         unsafe { self.inner.copy_out(addr, out.as_mut_ptr(), out.len()) }
     }
 
-    /// As [`Umem::read`], and gives the CRC-32 (IEEE 802.3, as of the ICRC) of what `crc` is that
-    /// of, 0 of nothing, and of what is in `out` now. Cheaper than to read and to compute it then.
+    /// As [`Umem::read`], and returns the CRC-32 (IEEE 802.3, as in the ICRC) `crc`, which is 0 at
+    /// the start, continued over what is in `out` now. Cheaper than reading first and computing
+    /// afterwards.
     ///
     /// # Errors
     ///
@@ -549,8 +550,8 @@ impl Umem {
             .map_err(|at| page_fault(Touch::Write, addr, len, at))
     }
 
-    /// Stores `pattern` again and again in `len` bytes from `offset` on; the last time as much of
-    /// it as there is room for. With an empty one, nothing.
+    /// Stores `pattern` repeatedly in `len` bytes from `offset` on; the last time, as much of it as
+    /// there is room for. An empty pattern stores nothing.
     ///
     /// # Errors
     ///
@@ -574,7 +575,8 @@ impl Umem {
         Ok(())
     }
 
-    /// The address of a range that is inside and may be touched so, as far as is known beforehand.
+    /// The address of a range that is inside and may be touched in this way, as far as is known in
+    /// advance.
     pub(crate) fn check(&self, touch: Touch, offset: u64, len: u64) -> Result<usize, Fault> {
         match touch {
             Touch::Read => self.inner.check(offset, len),

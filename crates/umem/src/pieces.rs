@@ -15,7 +15,7 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Whether there are any, and all of them lie in a buffer of so many bytes.
+    /// Whether there are any, and all of them lie in a buffer of this many bytes.
     pub(crate) fn fit(&self, bytes: usize) -> bool {
         let last = self.count.checked_sub(1).and_then(|before| before.checked_mul(self.stride));
         let end = last.and_then(|last| last.checked_add(self.first)?.checked_add(self.len));

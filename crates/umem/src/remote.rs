@@ -19,9 +19,9 @@ use crate::{CpuAccess, PeerMark, Umem};
 /// visible pid.
 ///
 /// The kernel addresses it by number. A process that ended may leave its number to another, and one
-/// that executes another program keeps its number, while what its memory was is gone. So there is a
-/// [`PeerMark`] to look at ([`while_marked`](Self::while_marked)): right before each call, and
-/// after it, as what was copied when the mark was gone came from, or went to, nobody knows where.
+/// that executes another program keeps its number, while its former memory is gone. So there is a
+/// [`PeerMark`] to check ([`while_marked`](Self::while_marked)): right before each call, and after
+/// it, since bytes copied when the mark was gone may have come from, or gone to, any memory.
 #[derive(Clone, Debug)]
 pub struct RemoteProcess {
     pid: pid_t,
@@ -61,10 +61,10 @@ pub enum Refused {
         /// The number.
         pid: pid_t,
     },
-    /// The number belongs to some other process: what is at the agreed address is not what the peer
-    /// put there.
+    /// The number belongs to some other process: the agreed address does not hold what the peer put
+    /// there.
     #[error(
-        "process {pid} is not the peer: {found} where it said {expected:#x} would be at {addr:#x} (another pid namespace)"
+        "process {pid} is not the peer: found {found} at {addr:#x} where it announced {expected:#x} (another pid namespace)"
     )]
     WrongProcess {
         /// The number.
@@ -81,7 +81,7 @@ pub enum Refused {
     NotPermitted {
         /// The number.
         pid: pid_t,
-        /// Which rule forbids it, as far as it can be found out.
+        /// Which rule forbids it, as far as this can be determined.
         why: String,
     },
     /// The call does not exist here: an old kernel or a sandbox.
@@ -114,7 +114,7 @@ pub enum RemoteFault {
     /// The process is gone, or no longer permits it.
     #[error(transparent)]
     Refused(Refused),
-    /// The callback between pieces said to stop.
+    /// The callback between pieces asked to stop.
     #[error("stopped between pieces after {done:#x} bytes")]
     Stopped {
         /// What was copied.
@@ -131,8 +131,8 @@ const IOV_MAX: usize = 1024;
 type Parts = SmallVec<[iovec; 16]>;
 
 impl RemoteProcess {
-    /// Finds out whether the memory of process `pid` can be reached, by reading the eight bytes at
-    /// `addr`, which the peer said hold `expected`.
+    /// Checks whether the memory of process `pid` can be reached, by reading the eight bytes at
+    /// `addr`, which the peer announced as `expected`.
     ///
     /// Reading stands for writing too: the kernel asks for the same permission for both
     /// (`PTRACE_MODE_ATTACH_REALCREDS`).
@@ -211,7 +211,7 @@ impl RemoteProcess {
         self.copy(Touch::Read, &local, remote_addr, tail, between)
     }
 
-    /// The copy in pieces. `touch` is what happens to the remote side; the bytes from `tail` on are
+    /// The copy in pieces. `touch` is how the remote side is accessed; the bytes from `tail` on are
     /// stored last.
     fn copy(
         &self,
@@ -233,8 +233,8 @@ impl RemoteProcess {
             let mut end = piece_end;
             // ORDERING: the kernel copies part after part, with string instructions inside a part.
             // On x86 no store of a later part becomes visible before one of an earlier part, so the
-            // tail is a part of its own in the same call. Elsewhere it is a call of its own behind
-            // a fence, which orders what the kernel stored for us.
+            // tail is a part of its own in the same call. Elsewhere it is a separate call after a
+            // fence, which orders what the kernel stored for us.
             if !cfg!(target_arch = "x86_64") && done < tail && tail < end {
                 end = tail;
             } else if done == tail && tail > 0 {
@@ -257,8 +257,8 @@ impl RemoteProcess {
                 return Err(RemoteFault::Refused(Refused::Ended { pid: self.pid }));
             }
             match copied {
-                // A short count is not yet an error: the next call begins at the culprit and says
-                // so.
+                // A short count is not yet an error: the next call begins at the culprit and
+                // reports it.
                 Ok(n) if n > 0 => done += n,
                 Ok(_) | Err(Errno::FAULT) => {
                     return Err(self.blame(touch, local, remote_addr, done, end));
@@ -270,7 +270,8 @@ impl RemoteProcess {
         Ok(())
     }
 
-    /// Whose page stopped a copy between `done` and `end`. The kernel says EFAULT for both sides.
+    /// Whose page stopped a copy between `done` and `end`. The kernel returns EFAULT for both
+    /// sides.
     fn blame(
         &self,
         touch: Touch,
@@ -279,9 +280,9 @@ impl RemoteProcess {
         done: u64,
         end: u64,
     ) -> RemoteFault {
-        // Readability can be probed without harm, so the side that was read is asked; the other one
-        // is it if that side answers. The count may have stopped short of the culprit, hence all
-        // pages up to the end.
+        // Readability can be probed without harm, so the side that was read is probed; if it can be
+        // read, the culprit is the other side. The count may have stopped short of the culprit,
+        // hence all pages up to the end.
         let remote = |at| RemoteFault::Remote { pid: self.pid, touch, at };
         if touch == Touch::Write {
             return match local.first_unreadable(done, end) {
@@ -326,7 +327,7 @@ impl RemoteProcess {
     }
 }
 
-/// The local side of a copy: parts that were checked, and brackets that last as long.
+/// The local side of a copy: the checked parts, and brackets that last as long.
 struct Local<'a> {
     parts: SmallVec<[(LocalPart<'a>, usize); 4]>,
     len: u64,

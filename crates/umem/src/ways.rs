@@ -1,10 +1,10 @@
-//! How the memory of dma-bufs was reached: bytes by the way that its exporter gave, since the
+//! How the memory of dma-bufs was reached: bytes by the path that its exporter gave, since the
 //! process began.
 //!
-//! A way is a label of policy: which way a device's access would have to take by the rules of the
-//! PCI tree, as the exporter says. It proves nothing of what bytes travelled over, which is the
-//! CPU's memory bus each time. Each copy that touches such memory counts where it happens, in the
-//! process that makes it, whatever carried the message.
+//! A path is a label of policy: which path a device's access would have to take by the rules of the
+//! PCI tree, as the exporter reports. It proves nothing about what the bytes travelled over, which
+//! is the CPU's memory bus each time. Each copy that touches such memory counts where it happens,
+//! in the process that makes it, whatever carried the message.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,7 +37,8 @@ pub struct WayBytes {
     pub system: u64,
     /// Through the CPU's mapping.
     pub cpu: u64,
-    /// Of all these, the bytes that were put down in host memory, beside the packets of a carrier.
+    /// Of all these, the bytes that were stored in host memory, other than in the packets of a
+    /// carrier.
     pub bounced: u64,
 }
 
@@ -70,7 +71,7 @@ impl Way {
     }
 }
 
-/// What was counted so far, of all devices of this process together.
+/// The counts so far, of all devices of this process together.
 pub fn bytes_by_way() -> WayBytes {
     let [bus_address, through_host_bridge, system, cpu] =
         BYTES.each_ref().map(|bytes| bytes.load(Ordering::Relaxed));
@@ -78,7 +79,7 @@ pub fn bytes_by_way() -> WayBytes {
     WayBytes { bus_address, through_host_bridge, system, cpu, bounced }
 }
 
-/// Adds bytes that were put down in host memory.
+/// Adds bytes that were stored in host memory.
 pub(crate) fn count_bounced(bytes: u64) {
     BOUNCED.fetch_add(bytes, Ordering::Relaxed);
 }
@@ -106,8 +107,8 @@ mod tests {
         assert_eq!(umem.way(), Some(Way::Mapped(Reach::System)));
     }
 
-    /// The numbers are the process's, and other tests count, too: by the way that none of them
-    /// takes.
+    /// The counts are the process's, and other tests count too: so this uses a path that none of
+    /// them takes.
     #[test]
     fn bytes_of_a_dma_buf_bounce_and_others_do_not() {
         let host = Umem::host(&crate::HostBuf::anonymous(4096).expect("memory exists"));

@@ -1,4 +1,4 @@
-//! CPU access to a dma-buf is bracketed: per access, or once for a message.
+//! CPU access to a dma-buf is bracketed: per access, or once per message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

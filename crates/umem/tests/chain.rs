@@ -1,7 +1,7 @@
-//! Faults that are not ours reach whoever handled them before us, as if we were not there.
+//! Faults that are not ours reach the handler that was there before us, as if we were not there.
 //!
-//! A process has one set of handlers and the guard is installed once, so each case runs in a child
-//! of its own, forked from a process with one thread that has not installed anything.
+//! A process has one set of handlers and the guard is installed once, so each case runs in a
+//! separate child, forked from a process with one thread that has not installed anything.
 
 #![allow(unsafe_code, reason = "signal handlers and deliberate faults")]
 

@@ -1,5 +1,5 @@
-//! Memory that vanishes: a fault with a reason, never a signal. Every case runs both ways, guarded
-//! and by system call.
+//! Memory that vanishes: a fault with a reason, never a signal. Every case runs in both modes,
+//! guarded and by system call.
 
 #![allow(unsafe_code, reason = "makes holes in the address space")]
 
@@ -41,7 +41,7 @@ fn a_hole_at_the_start_in_the_middle_and_at_the_end_is_a_fault() {
                 let fault = Umem::copy(&umem, 0, &host, 0, len as u64).unwrap_err();
                 assert_page(&fault, Touch::Write, at);
 
-                // What is beside the hole still works.
+                // The memory next to the hole still works.
                 umem.write(PAGE as u64, &[7; PAGE]).expect("there");
                 umem.write(3 * PAGE as u64, &[7; PAGE]).expect("there");
             }
@@ -86,7 +86,7 @@ fn a_read_can_give_the_crc_of_what_it_read() {
     });
 }
 
-/// Whether the processor copies and sums up at once.
+/// Whether the processor copies and checksums in one pass.
 fn folds() -> bool {
     #[cfg(target_arch = "x86_64")]
     return std::arch::is_x86_feature_detected!("avx512f")
@@ -357,7 +357,7 @@ fn the_last_byte_becomes_visible_last() {
                                 std::thread::yield_now(); // the writer may want this very core
                             }
                         }
-                        // What is stored last before the last byte is looked at first.
+                        // Bytes that are stored late, just before the last byte, are checked first.
                         let near = len - len.min(64);
                         memory.read(offset + near, &mut bytes[near..]).expect("inside");
                         memory.read(offset, &mut bytes[..near]).expect("inside");
@@ -401,7 +401,7 @@ fn a_dma_buf_is_memory_too() {
     });
 }
 
-/// Runs `case` guarded, then by system call. The choice is the process's, so cases take turns.
+/// Runs `case` guarded, then by system call. The choice is process-wide, so cases take turns.
 fn both_ways(case: impl Fn(Mode)) {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

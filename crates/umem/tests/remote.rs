@@ -74,7 +74,7 @@ fn more_parts_than_one_call_takes_are_copied_too() {
 }
 
 #[test]
-fn a_fault_says_whose_it_is() {
+fn a_fault_names_the_side_it_is_on() {
     let memory = HostBuf::memfd("umem-test", 5 * PAGE).expect("memory exists");
     let (child, process) = Child::start(&memory);
     let base = child.address(&memory);
@@ -83,7 +83,7 @@ fn a_fault_says_whose_it_is() {
     let local = unsafe { Umem::user(buffer.as_ptr().expose_provenance(), 4 * PAGE as u64) };
     let parts = |len| [LocalPart { umem: &local, offset: 0, len }];
 
-    // The child cannot touch the page behind: see `Child::start`.
+    // The child cannot touch the page after it: see `Child::start`.
     let reach = 2 * PAGE as u64;
     for (touch, result) in [
         (Touch::Write, process.write(&parts(reach), base + 3 * PAGE as u64, &mut || true)),
@@ -129,7 +129,7 @@ fn the_callback_stops_a_copy_between_pieces() {
     assert_eq!(last, [0], "the last byte never arrived");
 }
 
-/// By the number alone both copies would succeed: the process lives.
+/// By the number alone both copies would succeed: the process is alive.
 #[test]
 fn a_process_whose_mark_is_gone_is_not_touched() {
     let memory = HostBuf::memfd("umem-test", 2 * PAGE).expect("memory exists");
@@ -153,7 +153,7 @@ fn a_process_whose_mark_is_gone_is_not_touched() {
 }
 
 #[test]
-fn a_refusal_has_words() {
+fn a_refusal_is_explained() {
     let memory = HostBuf::memfd("umem-test", 2 * PAGE).expect("memory exists");
     let (child, process) = Child::start(&memory);
     let addr = child.address(&memory);

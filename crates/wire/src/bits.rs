@@ -10,8 +10,9 @@ pub(crate) const fn with_low_24(word: u32, value: u32) -> u32 {
     word & 0xff00_0000 | value & 0x00ff_ffff
 }
 
-/// A property test over a raw header: each setter stores what its getter returns, changes what no
-/// other getter returns, and leaves every bit that is not its own, reserved ones included.
+/// A property test over a raw header: each setter stores what its getter returns, does not change
+/// what any other getter returns, and leaves alone every bit that is not its own, reserved ones
+/// included.
 #[cfg(test)]
 macro_rules! setters_keep_their_neighbours {
     ($raw:ident, $len:expr; $($get:ident / $set:ident: $arg:ty => $make:expr;)*) => {

@@ -1,4 +1,4 @@
-//! FLUSH extended transport header (IBA Annex A19): how far data is to be flushed, and which data.
+//! FLUSH extended transport header (IBA Annex A19): how far data must be flushed, and which data.
 
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

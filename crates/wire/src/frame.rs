@@ -5,8 +5,8 @@
 //!  | dst | src | (tag) | type | IPv4 or IPv6 | TCP or UDP ports | ...
 //! ```
 //!
-//! What is not there, or cut short, is `None`: a frame is somebody's whatever it holds. Ports of
-//! fragments are not read, as only the first has them.
+//! A header that is missing or cut short is `None`: a frame has a receiver whatever it holds. Ports
+//! of fragments are not read, as only the first has them.
 
 pub mod checksum;
 
@@ -27,7 +27,7 @@ pub const PROTOCOL_UDP: u8 = 17;
 
 /// What a frame says in its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "who matches frames reads every field")]
+#[expect(clippy::exhaustive_structs, reason = "code that matches frames reads every field")]
 pub struct Frame {
     /// The address it goes to.
     pub dst: [u8; 6],
@@ -36,7 +36,7 @@ pub struct Frame {
     /// The contents of its outer VLAN tag: priority, drop eligibility, and the VLAN in the low 12
     /// bits.
     pub vlan: Option<u16>,
-    /// What follows, behind a tag.
+    /// The type of what follows, after a tag if there is one.
     pub ether_type: u16,
     /// The IP header.
     pub ip: Option<Ip>,
@@ -82,7 +82,7 @@ pub enum Ip {
 
 /// The ports of TCP or UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "who matches frames reads every field")]
+#[expect(clippy::exhaustive_structs, reason = "code that matches frames reads every field")]
 pub struct Ports {
     /// [`PROTOCOL_TCP`] or [`PROTOCOL_UDP`].
     pub protocol: u8,

@@ -67,7 +67,7 @@ impl Grh {
     /// Reads the 40 bytes of a receive buffer.
     ///
     /// The form is not marked. As `ib_get_rdma_header_version` of the kernel does: it is IPv4 when
-    /// the first byte does not say version 6, or when the last 20 bytes are an IPv4 header without
+    /// the version in the first byte is not 6, or when the last 20 bytes are an IPv4 header without
     /// options and with a right checksum.
     pub fn parse(bytes: &[u8; LEN]) -> Self {
         let v6: RawIpv6 = zerocopy::transmute!(*bytes);

@@ -19,8 +19,8 @@ use crate::xrceth::Xrceth;
 
 /// The BTH and the extension headers of a packet.
 ///
-/// A parsed value has exactly the extension headers of its opcode. Who builds one sets those that
-/// [`OpcodeInfo::headers`](crate::opcode::OpcodeInfo::headers) lists; [`Headers::is_complete`]
+/// A parsed value has exactly the extension headers of its opcode. Code that builds one sets those
+/// that [`OpcodeInfo::headers`](crate::opcode::OpcodeInfo::headers) lists; [`Headers::is_complete`]
 /// checks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "one field per header of IBA")]
@@ -74,8 +74,8 @@ impl Headers {
         Ok((headers, range))
     }
 
-    /// As [`Headers::parse`], in place: what is large is not moved. After an error the value is
-    /// any.
+    /// As [`Headers::parse`], in place, since the value is large to move. After an error it is
+    /// unspecified.
     #[inline]
     pub fn read(&mut self, packet: &[u8]) -> Result<Range<usize>, ParseError> {
         let start = self.read_prefix(packet)?;
@@ -87,8 +87,8 @@ impl Headers {
         Ok(start..packet.len() - usize::from(pad))
     }
 
-    /// Reads the headers at the start of `bytes` and says where they end. What follows is not
-    /// looked at.
+    /// Reads the headers at the start of `bytes` and returns where they end. What follows is not
+    /// examined.
     #[inline]
     pub fn parse_prefix(bytes: &[u8]) -> Result<(Self, usize), ParseError> {
         let mut headers = Self::default();
@@ -96,7 +96,7 @@ impl Headers {
         Ok((headers, end))
     }
 
-    /// As [`Headers::parse_prefix`], in place. After an error the value is any.
+    /// As [`Headers::parse_prefix`], in place. After an error the value is unspecified.
     #[inline]
     pub fn read_prefix(&mut self, bytes: &[u8]) -> Result<usize, ParseError> {
         let headers = self;

@@ -178,7 +178,7 @@ pub fn compute(flow: &Flow, id: u16, packet: &[u8]) -> u32 {
 }
 
 /// The ICRC of a packet of `len` bytes without its ICRC, sent with identification `id`, from the
-/// ICRC for identification 0. Who sends many packets of one length keeps the [`IdSpan`] instead.
+/// ICRC for identification 0. A sender of many packets of one length keeps the [`IdSpan`] instead.
 #[must_use]
 pub fn compute_for_id(flow: &Flow, icrc_of_id_0: u32, len: usize, id: u16) -> u32 {
     match flow {
@@ -209,14 +209,14 @@ pub fn verify<'a>(flow: &Flow, datagram: &'a [u8]) -> Result<(&'a [u8], u16), Ic
 /// common: everything before the BTH but the identification.
 #[derive(Clone, Debug, Default)]
 pub struct Sealer {
-    /// The flow and the length of recent packets, and the CRC of what stands before their BTH with
+    /// The flow and the length of recent packets, and the CRC of what precedes their BTH, with
     /// identification 0. By length modulo the size, in units of four bytes: small messages and
     /// their acknowledgements come in turns.
     recent: [Option<(Flow, usize, u32)>; 4],
 }
 
 /// What each value of the upper and of the lower half of an identification adds to the CRC of what
-/// stands before the BTH.
+/// precedes the BTH.
 const ID_HALVES: [[u32; 256]; 2] = {
     let span = IdSpan::new(0);
     let mut deltas = [[0; 256]; 2];
@@ -229,10 +229,10 @@ const ID_HALVES: [[u32; 256]; 2] = {
     deltas
 };
 
-/// What it adds to the CRC of what stands before the BTH that the bits of the masked byte given
-/// here are other ones.
+/// What is added to the CRC of what precedes the BTH when the bits of the masked byte given here
+/// differ.
 ///
-/// A difference in that byte is, 32 steps of the CRC before, a difference of the register.
+/// A difference in that byte equals a difference of the register 32 steps of the CRC earlier.
 const MASKED: [u32; 256] = {
     let mut deltas = [0; 256];
     let mut bits = 0;
@@ -289,8 +289,8 @@ impl Sealer {
     }
 }
 
-/// What it adds to a CRC at the end of a BTH that so many of the lowest bits of the sequence number
-/// are other ones.
+/// What is added to a CRC at the end of a BTH when this many of the lowest bits of the sequence
+/// number differ.
 const PSN_BITS: [u32; 25] = {
     let mut deltas = [0; 25];
     let mut bits = 0;
@@ -355,8 +355,8 @@ impl Verifier {
         Self { sealer: Sealer::new(), guess: Guess::new(), spans: [None; 16] }
     }
 
-    /// Takes note that the next packet is the first of those of a flow that came together. To leave
-    /// this out costs time, and nothing else.
+    /// Notes that the next packet is the first of a train: packets of a flow that arrived together.
+    /// Leaving this out costs time, and nothing else.
     #[inline]
     pub fn begin_train(&mut self, flow: &Flow) {
         self.guess.begin_train(flow);
@@ -382,14 +382,14 @@ impl Verifier {
         Ok((packet, id))
     }
 
-    /// What [`Sealer::begin`] gives, for who computes the ICRCs of a train to compare them himself.
+    /// What [`Sealer::begin`] gives, for callers that compute the ICRCs of a train and compare them
+    /// themselves.
     #[must_use]
     pub fn begin(&mut self, flow: &Flow, id: u16, len: usize, first: &[u8]) -> u32 {
         self.sealer.begin(flow, id, len, first)
     }
 
-    /// Takes note that a packet with this identification was found good, as those of a train count
-    /// up.
+    /// Notes that a packet with this identification was found good, as those of a train count up.
     pub fn found(&mut self, id: u16) {
         self.guess.found(id);
     }

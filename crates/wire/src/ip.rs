@@ -1,6 +1,6 @@
 //! The IP and UDP headers around a RoCEv2 packet (RoCEv2 Annex A17.3).
 //!
-//! A UDP socket writes and reads them by itself; they are needed for the ICRC, which covers most of
+//! A UDP socket writes and reads them itself; they are needed for the ICRC, which covers most of
 //! them, for the GRH of a datagram, and to show or write captured packets. IPv4 options, fragments
 //! and IPv6 extension headers do not occur in RoCEv2.
 

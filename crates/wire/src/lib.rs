@@ -21,7 +21,7 @@
 //! | [`bth`] ... [`ieth`] | one header each |
 //! | [`icrc`] | computing and checking the ICRC, without the IPv4 identification if need be |
 //! | [`frame`] | Ethernet frames of raw packet QPs, as far as flow steering looks into them |
-//! | [`ip`], [`grh`] | what stands before the BTH on the wire, and before a datagram's payload in a receive buffer |
+//! | [`ip`], [`grh`] | what precedes the BTH on the wire, and a datagram's payload in a receive buffer |
 //! | [`mad`], [`cm`] | management datagrams, and the messages of communication management in them |
 //! | [`pretty`] | packets as lines of text |
 //!

@@ -1,5 +1,5 @@
-//! Management datagrams (IBA 13.4): 256 bytes between two QPs 1, of which 24 are a header that all
-//! classes share.
+//! Management datagrams (IBA 13.4): 256 bytes from one QP 1 to another, of which 24 are a header
+//! that all classes share.
 
 use iba::QKey;
 
@@ -24,7 +24,7 @@ pub const CLASS_CM: u8 = 0x07;
 pub const CLASS_CM_VERSION: u8 = 2;
 /// The only version of the header.
 pub const BASE_VERSION: u8 = 1;
-/// The method of messages that are neither question nor answer (IBA 13.4.5).
+/// The method of messages that are neither requests nor responses (IBA 13.4.5).
 #[doc(alias = "IB_MGMT_METHOD_SEND")]
 pub const METHOD_SEND: u8 = 0x03;
 
@@ -39,9 +39,9 @@ pub struct MadHeader {
     pub mgmt_class: u8,
     /// Version of the class.
     pub class_version: u8,
-    /// What is done; the high bit marks an answer.
+    /// The method; the high bit marks a response.
     pub method: u8,
-    /// What came of it, in an answer.
+    /// The outcome, in a response.
     pub status: u16,
     /// For the class to use.
     pub class_specific: u16,

@@ -20,7 +20,7 @@ pub struct OpcodeInfo {
     pub name: &'static str,
     /// What the packet does.
     pub operation: Operation,
-    /// Where in its message it stands.
+    /// Its position in its message.
     pub position: Position,
     /// The extension headers that follow the BTH, in their order on the wire.
     pub headers: &'static [Ext],
@@ -159,7 +159,7 @@ impl Operation {
     }
 }
 
-/// Where in its message a packet stands.
+/// The position of a packet in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "IBA defines four positions")]
 pub enum Position {
@@ -297,7 +297,7 @@ impl Opcode {
         self.info().operation
     }
 
-    /// Where in its message the packet stands.
+    /// The position of the packet in its message.
     #[inline]
     pub fn position(self) -> Position {
         self.info().position
@@ -347,7 +347,7 @@ impl Opcode {
     }
 }
 
-/// The opcodes by service, operation and position: the table of [`Opcode::info`] turned round.
+/// The opcodes by service, operation and position: the table of [`Opcode::info`] inverted.
 static CODES: [[[Opcode; 4]; Operation::Unknown as usize]; 6] = {
     let mut codes = [[[Opcode::Unknown(0xff); 4]; Operation::Unknown as usize]; 6];
     let mut index = 0;

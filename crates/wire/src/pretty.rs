@@ -95,7 +95,7 @@ impl IpPacket<'_> {
             return f.write_str("malformed: the packet ends within its IPv4 header");
         };
         let (src, dst) = (IpAddr::V4(ip.src()), IpAddr::V4(ip.dst()));
-        // RoCEv2 has no IP options, so what lies behind them would not be a RoCE packet.
+        // RoCEv2 has no IP options, so what follows them would not be a RoCE packet.
         let udp =
             UdpPayload::of(rest, ip.protocol()).filter(|_| ip.header_len() == size_of_val(ip));
         write_endpoints(f, "IP", src, dst, udp)?;
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_after_what_can_be_read() {
+    fn what_is_wrong_follows_what_can_be_read() {
         let mut packet = write_only();
         packet.truncate(20);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Messages of communication management: known bytes, round trips, and bytes of strangers.
+//! Messages of communication management: known bytes, round trips, and arbitrary bytes.
 
 use std::net::IpAddr;
 
@@ -106,7 +106,7 @@ fn addresses_of_a_request() {
 }
 
 #[test]
-fn what_is_no_message_is_told_apart() {
+fn bytes_that_are_no_message_are_refused_by_kind() {
     let good = Mad::new(0, Req::default()).to_bytes();
     assert_eq!(Mad::parse(&good[..255]), Err(MadError::Length(255)));
     assert_eq!(Mad::parse(&[&good[..], &[0]].concat()), Err(MadError::Length(257)));
@@ -131,8 +131,8 @@ fn cma() -> impl Strategy<Value = CmaHeader> {
 }
 
 proptest! {
-    /// Whatever a stranger sends as the body of any message can be read, and what was read is
-    /// written as it was, reserved bits aside: reading that again gives the same message.
+    /// Whatever a stranger sends as the body of any message can be read, and is written as it was
+    /// read, reserved bits aside: reading that again gives the same message.
     #[test]
     fn messages_survive_the_trip(tid: u64, attr in 0x10_u16..=0x1a, body: [u8; 32], seed: u8) {
         let mut bytes = [0; mad::LEN];

@@ -21,8 +21,8 @@ fn crc32_bitwise(bytes: &[u8]) -> u32 {
     !register
 }
 
-/// The ICRC from a whole IPv4 packet as it was on the wire, without its ICRC: copy, put ones where
-/// the standard says.
+/// The ICRC from a whole IPv4 packet as it was on the wire, without its ICRC: copy it, and set ones
+/// where the standard says so.
 fn icrc_of_ipv4(ip_packet: &[u8]) -> u32 {
     let mut bytes = vec![0xff; 8];
     bytes.extend(ip_packet);
@@ -260,7 +260,7 @@ fn a_verifier_keeps_lengths_apart() {
     }
 }
 
-/// Whatever a sender's trains begin with, and whatever became of its last packet, a good one is
+/// Whatever a sender's trains begin with, and whatever happened to its last packet, a good one is
 /// taken and a bad one is not.
 #[test]
 fn a_verifier_takes_what_is_good_whether_or_not_it_was_expected() {

@@ -31,7 +31,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let flow = flow.expect("both addresses are IPv4");
     let mut seeds = Vec::new();
     for opcode in Opcode::ALL.iter().copied() {
-        // Headers of zeros are headers, so the length is all there is to know.
+        // Headers of zeros are valid headers, so only the length matters.
         let mut packet = vec![0; opcode.headers_len() + 16];
         packet[..12].copy_from_slice(&bth_of(opcode));
         let icrc = icrc::compute(&flow, 0, &packet);

@@ -1,4 +1,4 @@
-//! What is written can be read, for every opcode; and whatever is read, nothing panics.
+//! What is written can be read back, for every opcode; and no input panics.
 
 use iba::{Msn, PKey, Psn, QKey, Qpn, RKey};
 use proptest::prelude::*;
@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_behind_a_known_opcode_never_panic(
+    fn arbitrary_bytes_after_a_known_opcode_never_panic(
         opcode in select(Opcode::ALL), mut bytes in prop::collection::vec(any::<u8>(), 2..96),
     ) {
         bytes[0] = opcode.into();

@@ -37,7 +37,7 @@ fn each_side_learns_of_the_other() {
 }
 
 #[test]
-fn the_request_says_what_the_program_said() {
+fn the_request_carries_what_the_program_gave() {
     let mut rig = Rig::new().with_listener();
     rig.sides[0].connect(rig.now, &req()).expect("good parameters");
     rig.settle();
@@ -118,7 +118,7 @@ fn a_response_is_refused() {
 }
 
 #[test]
-fn who_gives_up_says_so() {
+fn a_side_that_gives_up_tells_its_peer() {
     let mut rig = Rig::new().with_listener();
     let (active, passive) = asked(&mut rig);
     rig.sides[0].destroy(rig.now, active);
@@ -142,7 +142,7 @@ fn a_request_that_nobody_answers_is_sent_sixteen_times() {
 }
 
 #[test]
-fn a_copy_of_a_request_is_answered_with_patience_if_asked_for() {
+fn a_copy_of_a_request_is_answered_with_mra_if_asked_for() {
     let mut rig = Rig::new().with_listener();
     let (_, passive) = asked(&mut rig);
     rig.run(5 * SECOND);
@@ -175,7 +175,7 @@ fn a_lost_rtu_is_sent_again() {
 }
 
 #[test]
-fn a_packet_stands_for_a_lost_rtu() {
+fn a_packet_replaces_a_lost_rtu() {
     let mut rig = Rig::new().with_listener();
     let (active, passive) = asked(&mut rig);
     rig.sides[1].accept(rig.now, passive, &rep()).expect("a REQ waits");
@@ -291,7 +291,7 @@ fn a_peer_whose_process_is_gone_has_refused_its_requests() {
 }
 
 #[test]
-fn who_destroys_a_connection_ends_it() {
+fn destroying_a_connection_ends_it() {
     let mut rig = Rig::new().with_listener();
     let (active, passive) = rig.connected();
     rig.sides[0].destroy(rig.now, active);
@@ -309,7 +309,7 @@ fn who_destroys_a_connection_ends_it() {
 fn a_forgotten_connection_is_stale() {
     let mut rig = Rig::new().with_listener();
     let (_, passive) = rig.connected();
-    // The active host starts anew, and its program uses the same QP.
+    // The active host restarts, and its program uses the same QP.
     rig.sides[0] = cm::Cm::new(cm::Local { start: 0x5000, ..crate::rig::local(0) });
     let again = rig.sides[0].connect(rig.now, &req()).expect("good parameters");
     rig.settle();
@@ -367,9 +367,9 @@ fn other_services_and_sizes() {
 }
 
 #[test]
-fn what_a_vendor_says_travels_with_the_request_and_its_answer() {
+fn a_vendors_options_travel_with_the_request_and_its_answer() {
     let mut rig = Rig::new().with_listener();
-    // A vendor has 24 bits, its options 32.
+    // A vendor's id has 24 bits, its options 32.
     let asked = cm::Ece { vendor_id: 0xff0c_42a1, attr_mod: 0x8765_4321 };
     let granted = cm::Ece { vendor_id: 0x0c_42a1, attr_mod: 0x4321 };
     let active =

@@ -55,7 +55,7 @@ fn another_process_of_the_peers_host_is_a_stranger_too() {
     assert_eq!(rig.sides[1].handle(rig.now, own, &dreq), Ok(()));
 }
 
-/// A REQ of the active side's own host, by its words: the same channel adapter and the same QP as
+/// A REQ that claims to be from the active side's host: the same channel adapter and the same QP as
 /// in its connection.
 fn forged(from: Peer, local_comm_id: u32) -> [u8; 256] {
     let request = req();
@@ -75,7 +75,7 @@ fn forged(from: Peer, local_comm_id: u32) -> [u8; 256] {
 }
 
 #[test]
-fn who_names_anothers_qp_or_id_neither_ends_nor_hinders_its_connection() {
+fn naming_anothers_qp_or_id_neither_ends_nor_hinders_its_connection() {
     let elsewhere = Peer { via: Some(4), ..peer(1) };
     for (other, names_id) in
         [(stranger(), false), (stranger(), true), (elsewhere, false), (elsewhere, true)]
@@ -89,7 +89,7 @@ fn who_names_anothers_qp_or_id_neither_ends_nor_hinders_its_connection() {
         let Event::Req { from, .. } = rig.one(1) else { panic!("a REQ") };
         assert_eq!((from, rig.said().as_str()), (other, ""));
         assert_eq!(rig.sides[1].state(passive), Some(State::Established));
-        // The peer's own request with that QP still says that it forgot the connection.
+        // The peer's own request with that QP still shows that it forgot the connection.
         assert_eq!(rig.sides[1].handle(rig.now, peer(1), &forged(peer(1), 0x8888)), Ok(()));
         assert_eq!(rig.sides[1].state(passive), Some(State::DreqSent));
     }
@@ -166,8 +166,7 @@ fn a_flood_of_requests_is_bounded() {
 }
 
 proptest! {
-    /// Bytes of strangers, between messages of a connection: nothing panics, and the tables stay
-    /// small.
+    /// Arbitrary bytes between messages of a connection: nothing panics, and the tables stay small.
     #[test]
     fn anything_is_handled(
         bodies in proptest::collection::vec((0x10_u16..=0x1b, any::<[u8; 16]>(), 0_u8..4), 0..40)
@@ -181,7 +180,7 @@ proptest! {
             for (at, byte) in bytes[24..].iter_mut().enumerate() {
                 *byte = noise[at % 16];
             }
-            // Ids that exist, the right way round or not.
+            // Ids that exist, in the right order or swapped.
             let (first, second) = if ids & 1 == 0 { (active, passive) } else { (passive, active) };
             bytes[24..28].copy_from_slice(&first.to_be_bytes());
             bytes[28..32].copy_from_slice(&second.to_be_bytes());

@@ -1,5 +1,5 @@
-//! Two communication managers, a virtual clock, and a network that loses, doubles and reorders by
-//! seed.
+//! Two communication managers, a virtual clock, and a network that loses, duplicates and reorders
+//! by seed.
 
 mod connect;
 mod hostile;

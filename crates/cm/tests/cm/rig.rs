@@ -13,7 +13,7 @@ use wire::cm::{CmaHeader, CommId, Mad, Message};
 pub(crate) const PORT: u16 = 7174;
 pub(crate) const ADDRESSES: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
 
-/// A generator of numbers, good enough for a network.
+/// A random number generator, good enough for a network.
 #[derive(Clone, Debug)]
 pub(crate) struct Dice(pub(crate) u64);
 
@@ -67,7 +67,7 @@ pub(crate) fn ip(side: usize) -> IpAddr {
     ADDRESSES[side].into()
 }
 
-/// The way from one side to the other.
+/// The path from one side to the other.
 pub(crate) fn peer(side: usize) -> Peer {
     Peer { local: Gid::from(ip(side)), remote: Gid::from(ip(1 - side)), via: None }
 }
@@ -132,7 +132,7 @@ impl Rig {
         self
     }
 
-    /// Takes what the sides have to say, and sends it.
+    /// Takes the messages of both sides and sends them.
     pub(crate) fn collect(&mut self) {
         for side in 0..2 {
             while let Some(event) = self.sides[side].poll_event() {
@@ -156,7 +156,7 @@ impl Rig {
                 assert_eq!(id >> 22, 2 - side as u32, "{message:?} goes to the other side");
             }
             (Message::Rej(rej), Route::Unknown) => assert_eq!(rej.remote_comm_id, 0),
-            other => panic!("{other:?} has no way"),
+            other => panic!("{other:?} has no path"),
         }
         self.log.push(format!("{side} {}", message.name()));
         if self.dice.percent(self.faults.loss) {
@@ -173,8 +173,8 @@ impl Rig {
         }
     }
 
-    /// Delivers, in order of arrival, what arrives until `until`; lets timers fire. Stops when an
-    /// event came.
+    /// Delivers what arrives until `until`, in order of arrival, and fires timers. Stops at an
+    /// event.
     pub(crate) fn step(&mut self, until: Time) -> bool {
         self.collect();
         let arrival = self.wire.iter().map(|(at, ..)| *at).min();
@@ -227,7 +227,7 @@ impl Rig {
         std::mem::take(&mut self.log).join(", ")
     }
 
-    /// A connection as it stands: its ids at both sides.
+    /// An established connection: its ids at both sides.
     pub(crate) fn connected(&mut self) -> (CommId, CommId) {
         let active = self.sides[0].connect(self.now, &req()).expect("good parameters");
         self.settle();

@@ -35,13 +35,13 @@ fn the_nth_packet_of_each_qp() {
 }
 
 #[test]
-fn a_probability_is_kept_and_the_same_again() {
+fn a_probability_is_met_and_reproducible() {
     let plan = "seed = 3\n[[fault]]\ndo = 'drop'\nprobability = 0.25";
     let first = sends(&mut injector(plan), 1, 4000);
     let lost = first.iter().filter(|verdict| **verdict == Verdict::Drop).count();
     assert!((850..1150).contains(&lost), "{lost} of 4000");
     assert_eq!(first, sends(&mut injector(plan), 1, 4000));
-    // However the packets of two QPs interleave, each QP's are decided the same.
+    // However the packets of two QPs interleave, the decisions on each QP's packets are the same.
     let mut woven = injector(plan);
     let mut of_first = Vec::new();
     for psn in 0..4000 {
@@ -64,14 +64,14 @@ fn times_and_windows_of_time() {
 }
 
 #[test]
-fn the_first_rule_that_fires_does_and_all_count() {
+fn the_first_rule_that_fires_wins_and_all_count() {
     let mut injector =
         injector("[[fault]]\ndo = 'drop'\nnth = 1\n[[fault]]\ndo = 'duplicate'\nnth = '1-2'");
     assert_eq!(sends(&mut injector, 1, 3), [Verdict::Drop, Verdict::Duplicate, Verdict::Pass]);
 }
 
 #[test]
-fn strikes_come_at_their_time_or_with_their_packet() {
+fn strikes_happen_at_their_time_or_with_their_packet() {
     let mut injector = injector(
         "[[fault]]\ndo = 'port-down'\nfor = '3s'\nfrom = '1s'\n\
          [[fault]]\ndo = 'qp-error'\nopcode = 'send'\nnth = 2\nqp = 7",
@@ -88,7 +88,7 @@ fn strikes_come_at_their_time_or_with_their_packet() {
 }
 
 #[test]
-fn a_region_is_revoked_so_long_after_its_packet() {
+fn a_region_is_revoked_the_given_time_after_its_packet() {
     let mut injector = injector(
         "[[fault]]\ndo = 'revoke'\nmr = 2\nby = '5ms'\nopcode = 'send'\nnth = '2-3'\n\
          [[fault]]\ndo = 'revoke'\nmr = 1\nopcode = 'send'\nnth = 3",
@@ -104,7 +104,7 @@ fn a_region_is_revoked_so_long_after_its_packet() {
     let (struck, deadline, said) = at(ms(2), 1);
     assert_eq!((struck, deadline), (vec![], Some(ms(7))), "5 ms after the second");
     assert!(said[0].starts_with("revoke: fired once (1 still to come), of 2 packets"), "{said:?}");
-    // What has no `by` comes with its packet, though a rule before it waits.
+    // A rule without `by` strikes with its packet, though a rule before it waits.
     let (struck, deadline, said) = at(ms(4), 2);
     assert_eq!((struck, deadline), (vec![Strike::Revoke(Some(1))], Some(ms(7))));
     assert!(said[0].starts_with("revoke: fired 2 times (2 still to come)"), "{said:?}");
@@ -122,7 +122,7 @@ fn a_region_is_revoked_so_long_after_its_packet() {
     assert!(said[0].starts_with("revoke: fired 2 times, of 6 packets"), "{said:?}");
 }
 
-/// A plan that revokes at every packet, late, keeps no more than so many in mind.
+/// A plan that revokes at every packet, with a delay, remembers no more than this many.
 #[test]
 fn strikes_that_wait_are_bounded() {
     let mut injector = injector("[[fault]]\ndo = 'revoke'\nby = '1s'\nopcode = 'send'");
@@ -156,7 +156,7 @@ fn numbers_and_times_select_exactly_what_they_name() {
     assert_eq!(dropped("qpn = 0x4003"), []);
     assert_eq!(dropped("until = '1ms'"), [(1, 0), (2, 0), (1, 1), (2, 1)], "that time included");
     assert_eq!(dropped("from = '2ms'\nuntil = '2ms'\nqp = 2"), [(2, 2)]);
-    // What is counted is what meets these conditions.
+    // Only packets that meet these conditions are counted.
     assert_eq!(dropped("psn = '2-'\nnth = 2"), [(1, 3), (2, 3)]);
 }
 
@@ -207,11 +207,14 @@ fn marks_are_put_on_packets_that_come() {
     let mut injector = injector("[[fault]]\ndo = 'mark'\nway = 'in'\nopcode = 'send'");
     let coming = Packet { way: Way::In, ..packet(1, 0, Operation::Send) };
     assert_eq!(injector.packet(Duration::ZERO, &coming), Verdict::Mark);
-    assert!(Plan::parse("[[fault]]\ndo = 'mark'").is_err(), "where it leaves there is no switch");
+    assert!(
+        Plan::parse("[[fault]]\ndo = 'mark'").is_err(),
+        "no switch marks a packet where it leaves"
+    );
 }
 
 #[test]
-fn every_mistake_in_a_plan_is_said_in_words() {
+fn every_mistake_in_a_plan_is_explained() {
     for (text, said) in [
         ("[[fault]]\ndo = 'explode'", "unknown variant `explode`"),
         ("[[fault]]\ndo = 'drop'\nopcod = 'send'", "unknown field `opcod`"),
@@ -219,12 +222,15 @@ fn every_mistake_in_a_plan_is_said_in_words() {
             "[[fault]]\ndo = 'drop'\nopcode = 'sendd'",
             "\"sendd\" is neither an opcode of IBA nor one of request",
         ),
-        ("[[fault]]\ndo = 'drop'\n[[fault]]\ndo = 'delay'", "fault 2 (delay): says not how long"),
+        (
+            "[[fault]]\ndo = 'drop'\n[[fault]]\ndo = 'delay'",
+            "fault 2 (delay): does not say how long",
+        ),
         ("[[fault]]\nname = 'x'\ndo = 'drop'\nby = '1s'", "fault 1 (x): `by` is for delay"),
         ("[[fault]]\ndo = 'revoke'\nfrom = '1s'\nby = '1s'", "`by` is counted from a packet"),
         ("[[fault]]\ndo = 'port-down'\nfor = '1s'\nby = '1s'", "`by` is for delay"),
-        ("[[fault]]\ndo = 'drop'\nfrom = 'noon'", "\"noon\" is no time"),
-        ("[[fault]]\ndo = 'drop'\npsn = '9-4'", "\"9-4\" is no number and no span"),
+        ("[[fault]]\ndo = 'drop'\nfrom = 'noon'", "\"noon\" is not a time"),
+        ("[[fault]]\ndo = 'drop'\npsn = '9-4'", "\"9-4\" is neither a number nor a span"),
         ("[[fault]]\ndo = 'drop'\nqp = -1", "-1 is below 0"),
         ("[[fault]]\ndo = 'drop'\nprobability = 7.0", "a probability is from 0 to 1"),
         ("[[fault]]\ndo = 'not-ready'", "way = \"in\""),
@@ -250,9 +256,9 @@ fn names_of_opcodes_as_tshark_and_the_standard_write_them() {
     assert_eq!(injector.packet(Duration::ZERO, &packet(1, 0, Operation::Ack)), Verdict::Pass);
 }
 
-/// What the documentation shows is a plan.
+/// The documentation shows valid plans.
 #[test]
-fn the_plans_that_people_are_shown() {
+fn the_plans_in_the_documentation_are_valid() {
     let page = include_str!("../../../../docs/FAULT_PLANS.md");
     let shown = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
     let plan = Plan::parse(shown.expect("an example")).expect("a plan");

@@ -69,7 +69,7 @@ fn functions_of_each_runtime_trigger_faults() {
 }
 
 #[test]
-fn the_seed_decides_and_decides_the_same_again() {
+fn the_seed_decides_reproducibly() {
     let text = "seed = 5\n[[fault]]\ndo = 'evict'\noperation = 'cuMemAlloc'\nprobability = 0.3";
     let run = |text: &str| {
         let mut weather = weather(text);
@@ -91,7 +91,7 @@ fn the_seed_decides_and_decides_the_same_again() {
 }
 
 #[test]
-fn what_packets_trigger_is_a_nics_and_the_rest_is_not() {
+fn rules_that_packets_trigger_belong_to_a_nic_and_others_do_not() {
     use crate::{Injector, Who};
     let who = Who { nic: "peerdma0".to_owned(), program: "python3".to_owned() };
     for (conditions, is_nics) in [
@@ -111,7 +111,7 @@ fn what_packets_trigger_is_a_nics_and_the_rest_is_not() {
 }
 
 #[test]
-fn what_a_packet_triggered_is_reported_with_what_came_of_it() {
+fn a_strike_that_a_packet_triggered_is_reported_with_its_effect() {
     use crate::Strike;
     let mut weather = weather("");
     let rule = plan("[[fault]]\nname = 'storm'\ndo = 'evict'\nnth = 1").rules.remove(0);
@@ -127,17 +127,17 @@ fn what_a_packet_triggered_is_reported_with_what_came_of_it() {
 }
 
 #[test]
-fn every_mistake_of_a_rule_for_gpus_is_said_in_words() {
+fn every_mistake_in_a_rule_for_gpus_is_explained() {
     for (rule, said) in [
-        ("do = 'move'", "fault 1 (move): says not where"),
+        ("do = 'move'", "fault 1 (move): does not say where"),
         ("do = 'move'\nto = 'disk'", "unknown variant `disk`"),
         ("do = 'evict'\nto = 'gtt'", "`to` is for move"),
-        ("do = 'fill'", "says not how much"),
+        ("do = 'fill'", "does not say how much"),
         ("do = 'fill'\nshare = 1.5", "a share of VRAM"),
         ("do = 'evict'\nshare = 0.5", "`share` is for fill"),
-        ("do = 'throttle'", "says not how fast"),
+        ("do = 'throttle'", "does not say how fast"),
         ("do = 'throttle'\nrate = '1K'", "the slowest rate"),
-        ("do = 'throttle'\nrate = 'fast'", "\"fast\" is no rate"),
+        ("do = 'throttle'\nrate = 'fast'", "\"fast\" is not a rate"),
         ("do = 'reset'\nbuffer = 1", "this is done to a GPU"),
         ("do = 'evict'\nbuffer = 0", "buffers are counted from 1"),
         ("do = 'drop'\ngpu = 'nvidia0'", "faults of GPUs"),
@@ -146,12 +146,12 @@ fn every_mistake_of_a_rule_for_gpus_is_said_in_words() {
         ("do = 'revoke'\nmr = 1\ngpu = 'nvidia0'", "one of them"),
         (
             "do = 'evict'\noperation = 'malloc'",
-            "\"malloc\" is no function of CUDA, NVML, Level Zero or HSA",
+            "\"malloc\" is not a function of CUDA, NVML, Level Zero or HSA",
         ),
-        ("do = 'evict'\noperation = 'cuMemAlloc'\nopcode = 'send'", "not both"),
-        ("do = 'evict'\noperation = 'cuMemAlloc'\nqp = 1", "not both"),
-        ("do = 'evict'\nevery = '1s'\npsn = 1", "not both"),
-        ("do = 'evict'\nevery = '1s'\noperation = 'cuInit'", "not both"),
+        ("do = 'evict'\noperation = 'cuMemAlloc'\nopcode = 'send'", "not by both"),
+        ("do = 'evict'\noperation = 'cuMemAlloc'\nqp = 1", "not by both"),
+        ("do = 'evict'\nevery = '1s'\npsn = 1", "not by both"),
+        ("do = 'evict'\nevery = '1s'\noperation = 'cuInit'", "not by both"),
         ("do = 'evict'\nevery = '0s'", "every 0"),
         ("do = 'evict'\nqp = 1", "a QP, but no packet of it"),
         ("do = 'evict'\nnic = 'peerdma0'", "a NIC, but no packet of it"),

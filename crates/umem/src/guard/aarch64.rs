@@ -8,10 +8,10 @@ use std::arch::global_asm;
 
 use crate::pieces::Pieces;
 
-/// Nothing to look up: the baseline has the widest moves the routines use.
+/// Nothing to detect: the baseline has the widest moves the routines use.
 pub(super) fn prepare() {}
 
-/// Copies the first bytes, as many as can be copied and summed up in one pass: none here.
+/// Copies the first bytes, as many as can be copied and checksummed in one pass: none here.
 ///
 /// # Safety
 ///
@@ -24,7 +24,7 @@ pub(super) unsafe fn copy_crc32(
     Ok((0, crc))
 }
 
-/// Copies pieces and sums them up in one pass: not here.
+/// Copies pieces and checksums them in one pass: not here.
 ///
 /// # Safety
 ///
@@ -38,12 +38,12 @@ pub(super) unsafe fn copy_pieces_crc32(
     false
 }
 
-/// Whether pieces of this length are summed up: not here.
+/// Whether pieces of this length are checksummed: not here.
 pub(super) fn folds(_len: usize) -> bool {
     false
 }
 
-/// Sums up pieces: not here.
+/// Checksums pieces: not here.
 pub(super) fn crc32_pieces(_bytes: &[u8], _pieces: Pieces, _crcs: &mut [u32]) -> bool {
     false
 }
@@ -52,8 +52,8 @@ pub(super) fn crc32_pieces(_bytes: &[u8], _pieces: Pieces, _crcs: &mut [u32]) ->
 // holds the last byte.
 //
 // ORDERING: aarch64 may reorder any two stores. The tail is stored with `stlr*` (release): it
-// becomes visible after everything the bulk stored, and pairs with the acquire load of whoever
-// polls the last byte.
+// becomes visible after everything the bulk stored, and pairs with the acquire load of the thread
+// that polls the last byte.
 global_asm!(
     r#"
     .pushsection .text.peerdma_umem_guard,"ax",%progbits

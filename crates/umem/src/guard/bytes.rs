@@ -1,4 +1,4 @@
-//! What the routines have in common: where a write ends, and sums of bytes.
+//! What the routines share: where a write ends, and checksums of bytes.
 
 /// The bytes that must become visible last: the naturally aligned word of the last byte.
 pub(crate) const TAIL: usize = 8;
@@ -13,7 +13,7 @@ pub(crate) fn bulk_length(dst: usize, len: usize) -> usize {
     (dst.wrapping_add(len - 1) & !(TAIL - 1)).wrapping_sub(dst)
 }
 
-/// The CRC-32 of what `crc` is that of and of `bytes`.
+/// The CRC-32 `crc`, continued over `bytes`.
 pub(super) fn crc32(crc: u32, bytes: &[u8]) -> u32 {
     if bytes.is_empty() {
         return crc;

@@ -1,7 +1,7 @@
 //! Touching foreign memory through the kernel, for when the program took our signal handler away.
 //!
-//! `process_vm_writev` on the own process is a copy that answers EFAULT instead of raising a
-//! signal. It needs no permission (ptrace access to the own thread group is always granted) and
+//! `process_vm_writev` on our own process is a copy that returns EFAULT instead of raising a
+//! signal. It needs no permission (ptrace access to one's own thread group is always granted) and
 //! costs a system call: about half a microsecond where the guarded routine needs a few nanoseconds.
 
 use std::io;
@@ -12,7 +12,7 @@ use libc::{c_long, c_void, iovec};
 use super::bytes::{TAIL, bulk_length};
 use super::plain;
 
-/// Copies, or says how many bytes arrived before the fault.
+/// Copies, or reports how many bytes arrived before the fault.
 ///
 /// # Safety
 ///
@@ -35,15 +35,14 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<()
     unsafe { copy_parts(dst, src, 0, len - bulk) }.map_err(|done| done + bulk)
 }
 
-/// Copies `len` bytes, those from `split` on as a part of their own.
+/// Copies `len` bytes, those from `split` on as a separate part.
 ///
 /// # Safety
 ///
 /// As for [`super::copy`].
 unsafe fn copy_parts(dst: *mut u8, src: *const u8, split: usize, len: usize) -> Result<(), usize> {
     // The source is the "local" side and the destination the "remote" one. The kernel takes whole
-    // iovecs only up to SSIZE_MAX and may stop at a page it cannot reach; what it reports is what
-    // arrived.
+    // iovecs only up to SSIZE_MAX and may stop at a page it cannot reach; it reports what arrived.
     let mut done = 0;
     while done < len {
         let local = part(src.cast_mut(), done, len);
@@ -111,7 +110,7 @@ pub(super) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) -> Result<(), usiz
     Ok(())
 }
 
-/// Whether the eight bytes at `addr` can be read and written at this moment, found out without
+/// Whether the eight bytes at `addr` can be read and written at this moment, tested without
 /// changing them.
 ///
 /// No copy can answer this: writing back what was read would undo a concurrent store.

@@ -1,5 +1,5 @@
 //! The SIGSEGV and SIGBUS handler: turns a fault inside a guarded routine into a failure return,
-//! and gives every other fault to whoever handled it before us.
+//! and passes every other fault to the handler that was installed before ours.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -49,9 +49,9 @@ fn install_one(signal: c_int, previous: &AtomicPtr<libc::sigaction>) {
     let mut action = empty_action();
     action.sa_sigaction = handler_address();
     // SA_ONSTACK: the fault may be a stack overflow that an earlier handler wants to see, and Go
-    // requires it of foreign handlers. SA_NODEFER: the mask while chaining is the previous
-    // handler's affair. SA_RESTART follows the previous handler, since a signal sent by `kill`
-    // interrupts system calls as it did before.
+    // requires it of foreign handlers. SA_NODEFER: the mask while chaining is up to the previous
+    // handler. SA_RESTART follows the previous handler, since a signal sent by `kill` interrupts
+    // system calls as it did before.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
     action.sa_flags |=
         if has_handler(&before) { before.sa_flags & libc::SA_RESTART } else { libc::SA_RESTART };
@@ -93,7 +93,7 @@ fn is_guarded(pc: usize) -> bool {
     (start..end).contains(&pc)
 }
 
-/// Who is told of faults that are the program's own.
+/// The function that is told of faults that are the program's own.
 static EXPLAIN: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 /// See [`explain_strays`](super::explain_strays).
@@ -137,11 +137,11 @@ fn explainer() -> Option<fn(usize)> {
     (!explain.is_null()).then(|| unsafe { std::mem::transmute::<*mut (), fn(usize)>(explain) })
 }
 
-/// Does what would have happened had we not been installed.
+/// Does what would have happened without our handler.
 fn chain(signal: c_int, info: *mut siginfo_t, context: *mut c_void, is_fault: bool) {
     let slot = if signal == libc::SIGSEGV { &PREVIOUS[0] } else { &PREVIOUS[1] };
     let pointer = slot.load(Ordering::Acquire);
-    // SAFETY: null, or a leaked box that is never freed nor changed.
+    // SAFETY: null, or a leaked box that is never freed or changed.
     let Some(previous) = (unsafe { pointer.as_ref() }) else {
         return default_action(signal, info, is_fault);
     };

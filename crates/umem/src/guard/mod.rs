@@ -16,18 +16,18 @@
 //! A program may install its own handlers after us (a JVM, a Go runtime, a sanitizer). We never
 //! take them back. Instead [`recheck`] notices, and from then on copies go through
 //! `process_vm_writev` on the own process ([`Mode::Kernel`]). What remains open is documented here
-//! because nobody can close it:
+//! because it cannot be closed:
 //!
 //! * between the replacement and the next check, a fault in a guarded routine reaches the program's
 //!   handler;
-//! * [`Mode::Kernel`] has no atomics in the kernel: they are probed and then done, and a page that
-//!   vanishes in between raises a signal;
+//! * [`Mode::Kernel`] has no atomics in the kernel: they are probed and then performed, and a page
+//!   that vanishes in between raises a signal;
 //! * the kernel cannot copy from or to pages without a `struct page` (device BARs); such memory
 //!   faults;
 //! * a sandbox may forbid `process_vm_writev`; then [`Mode::Guarded`] stays, at the mercy of the
 //!   program's handler;
-//! * a thread that *blocks* SIGSEGV or SIGBUS is killed by the kernel at a fault, whoever handles
-//!   it. Threads of ours leave both unblocked.
+//! * a thread that *blocks* SIGSEGV or SIGBUS is killed by the kernel at a fault, whichever handler
+//!   is installed. Threads of ours leave both unblocked.
 #![allow(unsafe_code, reason = "signal handlers and hand-written copies")]
 
 use std::sync::Once;
@@ -60,7 +60,7 @@ compile_error!("umem has guarded routines for x86_64 and aarch64 only");
 pub enum Mode {
     /// Guarded instructions in user space: a few nanoseconds.
     Guarded,
-    /// System calls that answer EFAULT: about half a microsecond, when the program owns the signal
+    /// System calls that return EFAULT: about half a microsecond, when the program owns the signal
     /// handlers.
     Kernel,
 }
@@ -75,10 +75,10 @@ pub fn mode() -> Mode {
     }
 }
 
-/// Looks whether the signal handlers are still ours, and chooses the mode accordingly.
+/// Checks whether the signal handlers are still ours, and chooses the mode accordingly.
 ///
-/// Two system calls that only ask. [`Umem`](crate::Umem) calls it at registration and once in many
-/// accesses; an engine may call it from its housekeeping.
+/// Two system calls that only query. [`Umem`](crate::Umem) calls it at registration and once in
+/// many accesses; an engine may call it from its housekeeping.
 pub fn recheck() -> Mode {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -97,16 +97,17 @@ pub fn recheck() -> Mode {
     if chosen == KERNEL { Mode::Kernel } else { Mode::Guarded }
 }
 
-/// Tells `explain` of each fault that is the program's own, with its address, before whoever
-/// handles it is called: for addresses that are reserved to be no memory, and whose owner can say
-/// so. It runs in the signal handler: it may neither allocate nor wait for a lock. The last one
-/// that was set is told.
+/// Tells `explain` of each fault that is the program's own, with its address, before the handler
+/// for it is called: for addresses that are reserved and never hold memory, so that their owner can
+/// explain the fault. It runs in the signal handler: it may neither allocate nor wait for a lock.
+/// Only the last function that was set is told.
 pub fn explain_strays(explain: fn(usize)) {
     handler::set_explainer(explain);
     mode();
 }
 
-/// Test hook: uses `mode` whoever owns the handlers, or (`None`) decides by looking again.
+/// Test hook: uses `mode` whoever owns the handlers, or (`None`) checks the handlers again and
+/// decides.
 #[doc(hidden)]
 pub fn force(mode: Option<Mode>) {
     let value = match mode {
@@ -147,8 +148,8 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<()
     }
 }
 
-/// Fills `dst`, and gives the CRC-32 of what `crc` is that of and of these bytes: of those that are
-/// in `dst` now, whatever else becomes of the source.
+/// Fills `dst`, and returns the CRC-32 `crc`, continued over these bytes: those that are in `dst`
+/// now, whatever happens to the source meanwhile.
 ///
 /// # Safety
 ///
@@ -170,9 +171,9 @@ pub(crate) unsafe fn copy_crc32(
     }
 }
 
-/// Fills pieces of `dst`, which come from one behind the other, and goes on with a CRC-32 over what
-/// is in each. False if a page was absent, or it cannot be done in one stroke: pieces and CRCs are
-/// worth nothing then.
+/// Fills pieces of `dst`, which follow each other in the source, and continues a CRC-32 over the
+/// contents of each. False if a page was absent, or if it cannot be done in one pass: pieces and
+/// CRCs are then unspecified.
 ///
 /// # Safety
 ///

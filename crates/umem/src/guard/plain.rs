@@ -1,5 +1,5 @@
-//! The routines themselves, callable without the guard's decisions: on memory that cannot vanish
-//! they never fault.
+//! The routines themselves, callable without the guard's decisions: they never fault on memory that
+//! cannot vanish.
 
 use super::arch;
 use super::bytes::crc32;
@@ -26,7 +26,7 @@ impl Outcome {
     }
 }
 
-/// Fills `dst` and goes on with a CRC-32, as [`super::copy_crc32`].
+/// Fills `dst` and continues a CRC-32, as [`super::copy_crc32`].
 ///
 /// # Safety
 ///

@@ -16,7 +16,7 @@ pub(super) use fold::{copy_crc32, copy_pieces_crc32, crc32_pieces, folds};
 /// Whether the copy may use 32-byte registers; zero until [`prepare`] ran. The routine reads it.
 static HAS_AVX: AtomicU8 = AtomicU8::new(0);
 
-/// Looks at the processor. The routines work before this, more slowly.
+/// Detects the processor's features. The routines work before this, more slowly.
 pub(super) fn prepare() {
     use std::arch::is_x86_feature_detected as has;
     HAS_AVX.store(u8::from(has!("avx")), Ordering::Relaxed);
@@ -32,13 +32,13 @@ pub(super) fn prepare() {
 // become visible in any order, but a discrete store that follows the instruction becomes visible
 // after all of them (Intel SDM volume 3, "Fast-String Operation and Out-of-Order Stores", which
 // recommends exactly this for a flag behind string data). The tail is such a store, therefore no
-// fence is needed. It pairs with the acquire load of whoever polls the last byte.
+// fence is needed. It pairs with the acquire load of the thread that polls the last byte.
 //
-// How the bulk moves was measured against glibc's memcpy (`examples/copy_speed.rs`). A loop of
-// 32-byte moves with aligned stores is as fast at every size, and does not depend on how source and
-// destination are aligned to each other; `rep movsb` has a start-up cost of some 15 ns and on
-// several cores collapses for particular alignments. So AVX is used where the processor has it.
-// Where not, 16-byte moves serve up to 2 KiB, and from there on `rep movsb`, which moves whole
+// How the bulk moves was chosen by measurements against glibc's memcpy (`examples/copy_speed.rs`).
+// A loop of 32-byte moves with aligned stores is as fast at every size, and does not depend on how
+// source and destination are aligned to each other; `rep movsb` has a start-up cost of some 15 ns
+// and on several cores collapses for particular alignments. So AVX is used where the processor has
+// it. Where not, 16-byte moves serve up to 2 KiB, and from there on `rep movsb`, which moves whole
 // lines without reading the destination first (ERMS). No path uses non-temporal stores: a peer that
 // polls the last byte wants the data in the cache.
 global_asm!(

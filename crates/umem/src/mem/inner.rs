@@ -1,5 +1,5 @@
-//! What all handles of a memory have in common: where it is, what it is made of, and whether an
-//! access goes through the guard.
+//! What all handles of a memory share: where it is, what it is made of, and whether an access goes
+//! through the guard.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,12 +18,12 @@ pub(super) struct Inner {
     pub(super) is_writable: bool,
     /// A dma-buf whose accesses are bracketed.
     pub(super) is_incoherent: bool,
-    /// What each access enters, of memory that can be moved.
+    /// The gate that each access enters, if the memory can be moved.
     pub(super) gate: Option<Gated>,
     /// How a dma-buf is reached, if it is one.
     pub(super) way: Option<ways::Way>,
-    /// Accesses counted to know when to look at the signal handlers. Increments may be lost: it
-    /// only has to advance.
+    /// Accesses, counted to know when to check the signal handlers. Increments may be lost: it only
+    /// has to advance.
     pub(super) since_check: AtomicU32,
 }
 
@@ -36,9 +36,9 @@ pub(super) enum Kind {
     /// zap its mappings.
     DmaBuf { mapping: Mapping, offset: u64 },
     /// Pages at a bus address, which an exporter can retire at any moment. The addresses stay the
-    /// window's while this exists, so that nothing of the program can come to be there.
+    /// window's while this exists, so that no mapping of the program can take their place.
     Bus { backing: Option<SgBacking>, _window: BusWindow },
-    /// Several of the others, one behind the other: where each begins, and it.
+    /// Several of the others, one after the other: where each begins, and the part itself.
     Parts(Vec<(u64, Umem)>),
 }
 
@@ -49,14 +49,14 @@ pub(super) struct Gated {
     pub(super) epoch: u64,
 }
 
-/// Accesses between two looks at the signal handlers: the look costs two system calls, spread over
-/// so many.
+/// Accesses between two checks of the signal handlers: a check costs two system calls, spread over
+/// this many.
 const CHECK_EVERY: u32 = 4096;
 
 impl Inner {
-    /// Whether accesses go through the guard. What an exporter may take away from the CPU does.
-    /// Kernel dma-bufs do while the guard is ours. When the program owns the handlers they are
-    /// touched directly: `process_vm_writev` does not reach pages without a `struct page`.
+    /// Whether accesses go through the guard. Memory that an exporter may take away from the CPU
+    /// does. Kernel dma-bufs do while the guard is ours. When the program owns the handlers they
+    /// are touched directly: `process_vm_writev` does not reach pages without a `struct page`.
     #[inline]
     pub(super) fn is_guarded(&self) -> bool {
         match &self.kind {
@@ -87,7 +87,7 @@ impl Inner {
         if self.is_writable { Ok(addr) } else { Err(page_fault(Touch::Write, addr, len, None)) }
     }
 
-    /// Counts an access to memory that needs the guard, and looks at the signal handlers once in
+    /// Counts an access to memory that needs the guard, and checks the signal handlers once in
     /// many.
     #[inline]
     pub(super) fn tick(&self) {

@@ -1,5 +1,5 @@
 //! The payloads of a train of packets: pieces of one length, evenly spaced in a buffer of ours, and
-//! one behind the other in memory.
+//! adjacent in memory.
 
 use dmabuf::Direction;
 
@@ -10,14 +10,14 @@ use crate::guard;
 use crate::pieces::Pieces;
 
 impl Umem {
-    /// Copies out what is at `offset` to pieces of `out`, and goes on with the CRC-32 (as
-    /// [`Umem::read_crc32`]) of each over what is in it now. Cheaper than to read them one by one.
+    /// Copies the bytes at `offset` to pieces of `out`, and continues the CRC-32 (as
+    /// [`Umem::read_crc32`]) of each over what is in it now. Cheaper than reading them one by one.
     ///
-    /// False if that cannot be done in one stroke: the processor has no instructions for it, or
-    /// none for this length; the memory is in several places, or has to be made coherent; a page is
-    /// not there; there are no pieces, they are not all in `out`, or there is not a CRC for each.
-    /// Pieces and CRCs are worth nothing then, and [`Umem::read_crc32`] does what can be done, and
-    /// says what is wrong.
+    /// False if that cannot be done in one pass: the processor has no instructions for it, or none
+    /// for this length; the memory is in several places, or has to be made coherent; a page is not
+    /// there; there are no pieces, they are not all in `out`, or there is not a CRC for each.
+    /// Pieces and CRCs are then unspecified; [`Umem::read_crc32`] does what can be done, and
+    /// reports what is wrong.
     pub fn read_pieces_crc32(
         &self,
         offset: u64,
@@ -67,13 +67,13 @@ impl Umem {
     }
 }
 
-/// Whether pieces of this length can be summed up several at once: if not, there is no use in
+/// Whether several pieces of this length can be checksummed at once: if not, there is no use in
 /// trying [`Umem::read_pieces_crc32`] and [`crc32_pieces`].
 pub fn sums_pieces(len: usize) -> bool {
     guard::folds(len)
 }
 
-/// Goes on with a CRC-32 (as [`Umem::read_crc32`]) over each of several pieces of `bytes`.
+/// Continues a CRC-32 (as [`Umem::read_crc32`]) over each of several pieces of `bytes`.
 ///
 /// False if the processor has no instructions for that, or none for this length; if there are no
 /// pieces, they are not all in `bytes`, or there is not a CRC for each. Nothing has happened then.

@@ -9,7 +9,7 @@ use iba::{Gid, Guid, PKey, Psn, QKey, Qpn};
 pub(crate) trait Field {
     /// Reads it.
     fn get(bytes: &[u8], at: usize, width: usize) -> Self;
-    /// Writes it. Of a number that is too large the low bits go.
+    /// Writes it. Of a number that is too large, the low bits are written.
     fn put(&self, bytes: &mut [u8], at: usize, width: usize);
 }
 

@@ -8,7 +8,7 @@ use super::CommId;
 use super::field::Field;
 use crate::mad::DATA_LEN;
 
-/// Shows bytes of a program by their number and their beginning, since most of them are padding.
+/// Shows a program's bytes by their count and their beginning, since most of them are padding.
 struct Bytes<'a>(&'a [u8]);
 
 impl fmt::Debug for Bytes<'_> {
@@ -78,12 +78,12 @@ macro_rules! message {
 }
 
 message! {
-    /// Request for communication (IBA table 106). The alternate path is not spelt out: its port LID
-    /// and GID say whether there is one.
+    /// Request for communication (IBA table 106). The alternate path has no fields here: its port
+    /// LID and GID say whether there is one.
     Req = 0x10, "REQ" {
         /// The sender's name for the connection.
         local_comm_id: CommId = 0:0, 32;
-        /// Whose are the options in the header: an IEEE company id, or 0 (IBA annex on enhanced
+        /// Whose options are in the header: an IEEE company id, or 0 (IBA annex on enhanced
         /// connection establishment; the kernel's `CM_REQ_VENDOR_ID`).
         vendor_id: u32 = 5:0, 24;
         /// The service asked for.
@@ -94,7 +94,7 @@ message! {
         local_qkey: QKey = 28:0, 32;
         /// The sender's QP.
         local_qpn: Qpn = 32:0, 24;
-        /// READs and atomics that the sender takes at once.
+        /// READs and atomics that the sender accepts at once.
         responder_resources: u8 = 35:0, 8;
         /// The sender's EE context.
         local_eecn: u32 = 36:0, 24;
@@ -108,9 +108,9 @@ message! {
         transport_service_type: u8 = 43:5, 2;
         /// Whether the sender's QP has end-to-end flow control.
         flow_control: bool = 43:7, 1;
-        /// The first PSN that the receiver of this message is to send (IBA 12.7.31).
+        /// The first PSN that the receiver of this message must send (IBA 12.7.31).
         starting_psn: Psn = 44:0, 24;
-        /// How long the sender takes to answer at most.
+        /// The longest time that the sender takes to answer.
         local_cm_response_timeout: u8 = 47:0, 5;
         /// Transport retries.
         retry_count: u8 = 47:5, 3;
@@ -122,7 +122,7 @@ message! {
         rdc_exists: bool = 50:4, 1;
         /// RNR retries.
         rnr_retry_count: u8 = 50:5, 3;
-        /// How often the sender sends again what is not answered.
+        /// How often the sender repeats a message that is not answered.
         max_cm_retries: u8 = 51:0, 4;
         /// Whether the sender's QP has a shared receive queue.
         srq: bool = 51:4, 1;
@@ -186,7 +186,7 @@ message! {
         local_comm_id: CommId = 0:0, 32;
         /// The receiver's.
         remote_comm_id: CommId = 4:0, 32;
-        /// What is rejected: 0 REQ, 1 REP, 2 nothing that was received.
+        /// What is rejected: 0 REQ, 1 REP, 2 no message that was received.
         message: u8 = 8:0, 2;
         /// Bytes of the additional information.
         info_length: u8 = 9:0, 7;
@@ -212,21 +212,22 @@ message! {
         local_qkey: QKey = 8:0, 32;
         /// The sender's QP.
         local_qpn: Qpn = 12:0, 24;
-        /// Whose are the options in the header, the first byte of three.
+        /// Whose options are in the header, the first byte of three.
         vendor_id_h: u8 = 15:0, 8;
         /// The sender's EE context; of an initiating XRC QP its number.
         local_eecn: u32 = 16:0, 24;
-        /// The second byte of the vendor.
+        /// The second byte of the company id.
         vendor_id_m: u8 = 19:0, 8;
-        /// The first PSN that the receiver of this message is to send (IBA 12.7.31).
+        /// The first PSN that the receiver of this message must send (IBA 12.7.31).
         starting_psn: Psn = 20:0, 24;
-        /// The third byte of the vendor.
+        /// The third byte of the company id.
         vendor_id_l: u8 = 23:0, 8;
-        /// READs and atomics that the sender takes at once.
+        /// READs and atomics that the sender accepts at once.
         responder_resources: u8 = 24:0, 8;
         /// READs and atomics that the sender has outstanding at once.
         initiator_depth: u8 = 25:0, 8;
-        /// How long the sender's channel adapter takes to acknowledge at most: `4.096 us * 2^code`.
+        /// The longest time that the sender's channel adapter takes to acknowledge: `4.096 us *
+        /// 2^code`.
         target_ack_delay: u8 = 26:0, 5;
         /// 0 the alternate path is accepted, 1 not supported, 2 not acceptable.
         failover_accepted: u8 = 26:5, 2;
@@ -246,12 +247,12 @@ message! {
 }
 
 impl Rep {
-    /// Whose are the options in the header: an IEEE company id, or 0.
+    /// Whose options are in the header: an IEEE company id, or 0.
     pub fn vendor_id(&self) -> u32 {
         u32::from_be_bytes([0, self.vendor_id_h, self.vendor_id_m, self.vendor_id_l])
     }
 
-    /// Says whose the options in the header are, by the low 24 bits.
+    /// Sets whose options are in the header, from the low 24 bits.
     pub fn set_vendor_id(&mut self, vendor_id: u32) {
         [_, self.vendor_id_h, self.vendor_id_m, self.vendor_id_l] = vendor_id.to_be_bytes();
     }
@@ -322,7 +323,7 @@ message! {
     SidrRep = 0x18, "SIDR_REP" {
         /// The receiver's name for the request.
         request_id: CommId = 0:0, 32;
-        /// What came of it.
+        /// The outcome.
         status: u8 = 4:0, 8;
         /// Bytes of the additional information.
         info_length: u8 = 5:0, 8;
@@ -342,7 +343,8 @@ message! {
 }
 
 message! {
-    /// Load alternate path (IBA table 115). Only who asks is read: no RoCE device migrates paths.
+    /// Load alternate path (IBA table 115). Only the sender's name is read: no RoCE device migrates
+    /// paths.
     Lap = 0x19, "LAP" {
         /// The sender's name for the connection.
         local_comm_id: CommId = 0:0, 32;
@@ -366,7 +368,7 @@ message! {
         remote_comm_id: CommId = 4:0, 32;
         /// Bytes of the additional information.
         info_length: u8 = 8:0, 8;
-        /// What came of it.
+        /// The outcome.
         status: u8 = 9:0, 8;
     }
     bytes {

@@ -1,9 +1,9 @@
 //! Messages of communication management (IBA chapter 12.6): what their bytes mean, and how to write
 //! them.
 //!
-//! Each message is a table of fields with their places in bits, as the standard has them;
-//! [`Message`] is any of them, and [`Mad`] a whole datagram with its header. What is not a field is
-//! reserved: written as zero, not looked at.
+//! Each message is a table of fields with their places in bits, as the standard lists them;
+//! [`Message`] is any of them, and [`Mad`] a whole datagram with its header. Bits that belong to no
+//! field are reserved: written as zero and ignored when read.
 //!
 //! The RDMA-CM header, which begins the private data of requests to a service that is a port of an
 //! IP address, is [`CmaHeader`].
@@ -28,7 +28,7 @@ pub type CommId = u32;
 #[non_exhaustive]
 pub enum MadError {
     /// Management datagrams have one length.
-    #[error("{0} bytes are no management datagram, which has {LEN}")]
+    #[error("{0} bytes are not a management datagram, which has {LEN}")]
     Length(usize),
     /// Another version of the header.
     #[error("version {0} of the management header")]
@@ -42,7 +42,7 @@ pub enum MadError {
     /// A method other than Send.
     #[error("method {0:#x} of communication management")]
     Method(u8),
-    /// An attribute that is no message.
+    /// An attribute that names no message.
     #[error("attribute {0:#x} of communication management")]
     Attribute(u16),
 }
@@ -100,7 +100,7 @@ messages! { Req Mra Rej Rep Rtu Dreq Drep SidrReq SidrRep Lap Apr }
 
 /// A datagram of communication management.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "what there is beside fixed fields")]
+#[expect(clippy::exhaustive_structs, reason = "all there is besides fixed fields")]
 pub struct Mad {
     /// Joins the messages of one exchange.
     pub tid: u64,

@@ -1,15 +1,15 @@
 //! The checksums of a frame: that of an IPv4 header (RFC 791), and that of TCP or UDP (RFC 9293,
 //! RFC 768; over IPv6 RFC 8200).
 //!
-//! What else a frame holds, fragments among it, has none here: a NIC that offloads checksums leaves
-//! such frames alone, too.
+//! Anything else in a frame, fragments included, has none here: a NIC that offloads checksums
+//! leaves such frames alone, too.
 
 use std::ops::Range;
 
 use super::{HEADER, PROTOCOL_TCP, PROTOCOL_UDP, TYPE_IPV4, TYPE_IPV6, TYPE_SERVICE_TAG, TYPE_TAG};
 use super::{be16, take};
 
-/// Where the checksums of a frame are, and what they are of.
+/// Where the checksums of a frame are, and what they cover.
 struct Places {
     /// The IPv4 header.
     ip: Option<Range<usize>>,
@@ -39,13 +39,13 @@ pub fn fill(frame: &mut [u8]) {
     fill_segment(frame);
 }
 
-/// Writes the checksum of TCP or UDP, which a sender left to a device.
+/// Writes the checksum of TCP or UDP that a sender left to the device.
 #[doc(alias = "TP_STATUS_CSUMNOTREADY")]
 pub fn fill_segment(frame: &mut [u8]) {
     let Some(segment) = Places::of(frame).and_then(|places| places.segment) else { return };
     put(frame, segment.at, 0);
     let sum = !folded(segment.pseudo + sum(&frame[segment.range]));
-    // Of UDP, 0 says that there is none.
+    // In UDP, 0 means that there is none.
     put(frame, segment.at, if segment.is_udp && sum == 0 { 0xffff } else { sum });
 }
 
@@ -95,7 +95,8 @@ impl Places {
 }
 
 impl Segment {
-    /// What an IP packet holds, behind whose header `range` is: not what the frame was padded with.
+    /// The payload of an IP packet, which `range` is after the header of: without the padding of
+    /// the frame.
     fn of(frame: &[u8], range: Range<usize>, protocol: u8, addresses: u32) -> Option<Self> {
         let bytes = frame.get(range.clone())?;
         let (length, offset) = match protocol {
@@ -116,7 +117,7 @@ impl Segment {
     }
 }
 
-/// The sum of 16-bit words; a last odd byte is one with a zero behind it.
+/// The sum of 16-bit words; a last odd byte counts as one with a zero after it.
 fn sum(bytes: &[u8]) -> u32 {
     let words = bytes.chunks_exact(2);
     let odd = words.remainder().first().map_or(0, |byte| u32::from(*byte) << 8);
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn both_are_written_and_what_is_behind_the_packet_does_not_count() {
+    fn both_are_written_and_padding_after_the_packet_does_not_count() {
         let mut frame = datagram();
         assert!(!are_right(&frame));
         fill(&mut frame);
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn of_ipv6_only_the_segment_has_one() {
+    fn over_ipv6_only_the_segment_has_one() {
         let mut frame = vec![0; 12];
         frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 6, 64]);
         frame.extend([0x20; 32]);
@@ -203,7 +204,7 @@ mod tests {
         fill(&mut frame);
         let segment = Places::of(&frame).unwrap().segment.unwrap();
         assert_eq!(folded(segment.pseudo + sum(&frame[54..])), 0xffff);
-        assert!(!are_right(&frame), "a NIC says so of IPv4 alone");
+        assert!(!are_right(&frame), "a NIC reports it for IPv4 alone");
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Which identification the next packet is likely to have, so that its ICRC is mostly right at the
 //! first try.
 //!
-//! Within a train they count up. With what a train begins depends on the sender's socket: always
-//! with 0, or with one more than the train before it did, as single packets of such a socket count
-//! up, too. Which of the two a sender does is seen from its last two trains. A wrong guess costs
-//! the receiver some tens of nanoseconds, and nothing else.
+//! Identifications count up within a train. What a train begins with depends on the sender's
+//! socket: always with 0, or with one more than the train before it did, as single packets of such
+//! a socket count up, too. The sender's last two trains show which of the two it does. A wrong
+//! guess costs the receiver some tens of nanoseconds, and nothing else.
 
 use super::Flow;
 
@@ -40,7 +40,7 @@ impl Guess {
         self.next
     }
 
-    /// The next packet is the first of those that came together, of this flow.
+    /// The next packet is the first of a train of this flow.
     #[inline]
     pub(super) fn begin_train(&mut self, flow: &Flow) {
         // One over IPv6 has no identification to guess.
@@ -78,7 +78,7 @@ mod tests {
         Flow::new(src, dst).unwrap()
     }
 
-    /// Lets a train come and says how many of its identifications were not guessed.
+    /// Feeds a train and returns how many of its identifications were not guessed.
     fn wrong(guess: &mut Guess, flow: &Flow, first: u16, packets: u16) -> u16 {
         guess.begin_train(flow);
         let mut wrong = 0;
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn or_with_one_more() {
+    fn or_trains_begin_with_one_more() {
         let mut guess = Guess::new();
         let first = |train: u16| 0xfffd_u16.wrapping_add(train);
         for (train, packets) in (0..9).zip([1, 2, 1, 2, 2, 64, 1, 3, 2]) {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn one_other_start_does_not_change_the_way() {
+    fn one_other_start_does_not_change_how_trains_begin() {
         let mut guess = Guess::new();
         for train in 0..5 {
             wrong(&mut guess, &flow(1), 100 + train, 2);

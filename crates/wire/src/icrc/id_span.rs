@@ -51,8 +51,8 @@ impl IdSpan {
         self.packet_len
     }
 
-    /// How the ICRC for identification `id` differs from that for 0: the two are this value
-    /// exclusive-or each other.
+    /// How the ICRC for identification `id` differs from that for 0: this value is the exclusive-or
+    /// of the two.
     pub const fn delta(&self, id: u16) -> u32 {
         multiply((id.swap_bytes() as u32) << 16, self.shift)
     }
@@ -86,7 +86,7 @@ const fn divide_by_x(a: u32) -> u32 {
     if a & ONE != 0 { (a ^ P) << 1 | 1 } else { a << 1 }
 }
 
-/// What becomes `a` when it is multiplied by `x` so often.
+/// The elements that `a` becomes when multiplied by `x` this many times.
 pub(super) const fn before(mut a: u32, mut steps: u32) -> u32 {
     while steps > 0 {
         a = divide_by_x(a);

@@ -1,9 +1,9 @@
-//! CRC-32 with wide registers, on the way of a copy or without one.
+//! CRC-32 with wide registers, during a copy or without one.
 //!
-//! Who copies and computes gets the CRC from the registers that copy. In two passes the second one
-//! waits for the stores of the first to leave the store buffer: of 4 KiB that is as long as the CRC
-//! itself takes. Several pieces are taken in one call, as the end of each computation is a chain of
-//! instructions that wait for one another, during which the processor can begin the next.
+//! A routine that copies and computes takes the CRC from the registers that copy. In two passes,
+//! the second waits until the stores of the first have left the store buffer: for 4 KiB that takes
+//! as long as the CRC itself. One call takes several pieces, since the end of each computation is a
+//! chain of dependent instructions, during which the processor can begin the next.
 //!
 //! The folding is that of Intel's "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
 //! Instruction", with four registers of four parts each.
@@ -26,8 +26,8 @@ pub(super) fn prepare() {
     HAS_FOLDING.store(u8::from(has!("avx512f") && has!("vpclmulqdq")), Ordering::Relaxed);
 }
 
-/// Copies the first bytes, as many as can be copied and summed up in one pass: how many, and the
-/// CRC-32 of what `crc` is that of and of them.
+/// Copies the first bytes, as many as can be copied and checksummed in one pass. Returns how many,
+/// and the CRC-32 `crc` continued over them.
 ///
 /// # Safety
 ///
@@ -49,7 +49,7 @@ pub(crate) unsafe fn copy_crc32(
     Ok((len, crc))
 }
 
-/// As [`crate::guard::copy_pieces_crc32`]. False, too, if they cannot be copied and summed up in
+/// As [`crate::guard::copy_pieces_crc32`]. Also false if they cannot be copied and checksummed in
 /// one pass.
 ///
 /// # Safety
@@ -86,7 +86,7 @@ pub(crate) fn crc32_pieces(bytes: &[u8], pieces: Pieces, crcs: &mut [u32]) -> bo
     true
 }
 
-/// Whether the routines take these pieces, with so many CRCs.
+/// Whether the routines take these pieces, with this many CRCs.
 fn takes(pieces: Pieces, bytes: &[u8], crcs: &[u32]) -> bool {
     folds(pieces.len) && pieces.fit(bytes.len()) && crcs.len() == pieces.count
 }
@@ -97,9 +97,9 @@ pub(crate) fn folds(len: usize) -> bool {
 }
 
 unsafe extern "C" {
-    /// Copies `count` pieces of `len` bytes, a multiple of [`BLOCK`] and not zero, and goes on with
-    /// a CRC-32 at `crcs` over each. In the destination there are `gap` bytes from the end of one
-    /// to the next.
+    /// Copies `count` pieces of `len` bytes, a multiple of [`BLOCK`] and not zero, and continues a
+    /// CRC-32 at `crcs` over each. In the destination, `gap` bytes lie between the end of one and
+    /// the start of the next.
     fn peerdma_umem_copy_fold(
         dst: *mut u8,
         src: *const u8,
@@ -120,7 +120,7 @@ unsafe extern "C" {
 }
 
 /// `x` to the power of `n`, modulo the polynomial of CRC-32, as a factor for `vpclmulqdq`: bits
-/// reflected, and one up because the product of two reflected factors is one bit short.
+/// reflected, and shifted up by one because the product of two reflected factors is one bit short.
 const fn power(n: u32) -> u64 {
     let mut value: u32 = 1 << 31;
     let mut i = 0;
@@ -131,7 +131,7 @@ const fn power(n: u32) -> u64 {
     (value as u64) << 1
 }
 
-/// What moves 16 bytes on by so many bits: the factors of their first and second half.
+/// What moves 16 bytes on by this many bits: the factors of their first and second half.
 const fn by(bits: u32) -> [u64; 2] {
     [power(bits + 32), power(bits - 32)]
 }
@@ -139,7 +139,7 @@ const fn by(bits: u32) -> [u64; 2] {
 /// By a block, and by the 64 bytes of a register. The routines read them.
 pub(super) static FOLD: [[u64; 2]; 2] = [by(8 * BLOCK as u32), by(8 * 64)];
 
-/// The parts of a register to its last one, which stays.
+/// Moves the parts of a register to its last one, which stays.
 pub(super) static LANES: [[u64; 2]; 4] = [by(8 * 48), by(8 * 32), by(8 * 16), [0; 2]];
 
 /// From 128 bits to 96 and to 64; the polynomial and the quotient of Barrett's reduction, both
