@@ -1,5 +1,5 @@
-//! Who is at the other end of a Unix socket, as the kernel says, and whether it may give us
-//! descriptors.
+//! Which process is at the other end of a Unix socket, as the kernel reports it, and whether it may
+//! give us descriptors.
 #![allow(unsafe_code, reason = "socket options that rustix lacks")]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 /// `struct ucred` of the process at the other end of a Unix socket (`unix(7)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "what the kernel says")]
+#[expect(clippy::exhaustive_structs, reason = "what the kernel reports")]
 pub struct PeerCred {
     /// Its process id. The kernel's 0 is `None`: the process has no number in our pid namespace.
     pub pid: Option<u32>,
@@ -25,11 +25,11 @@ impl PeerCred {
 }
 
 /// Whether a process with this effective user id, as the kernel shows it to us, is of our user.
-/// Nothing of ours is given to any other one.
+/// Nothing of ours is given to any other user.
 ///
 /// Users that our user namespace does not know are all shown as the overflow uid
-/// (`user_namespaces(7)`), so that number means nobody in particular, even if it is ours, too. Only
-/// where the namespace knows every user it is a user like any other.
+/// (`user_namespaces(7)`), so that number means no particular user, even if it is also ours. Only
+/// where the namespace knows every user is it a user like any other.
 pub fn is_same_user(uid: u32) -> bool {
     uid == rustix::process::geteuid().as_raw() && (uid != overflow_uid() || knows_every_user())
 }
@@ -44,8 +44,8 @@ fn overflow_uid() -> u32 {
     })
 }
 
-/// Whether our user namespace has a number for every user. Asked anew each time: a process can
-/// enter another namespace.
+/// Whether our user namespace has a number for every user. Asked each time: a process can enter
+/// another namespace.
 fn knows_every_user() -> bool {
     std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| is_whole(&map))
 }
@@ -55,13 +55,14 @@ fn is_whole(map: &str) -> bool {
     map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Reads `SO_PEERCRED`: of the process that connected or, on a connecting socket, listened.
+/// Reads `SO_PEERCRED`: the credentials of the process that connected or, on a connecting socket,
+/// listened.
 ///
 /// rustix has this call too, but its pid cannot be 0.
 ///
 /// # Errors
 ///
-/// What the kernel says: ENOTSOCK.
+/// The kernel's error: ENOTSOCK.
 pub fn peer_cred(socket: BorrowedFd<'_>) -> Result<PeerCred, Errno> {
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -83,14 +84,14 @@ pub fn peer_cred(socket: BorrowedFd<'_>) -> Result<PeerCred, Errno> {
     Ok(PeerCred { pid: u32::try_from(cred.pid).ok().filter(|pid| *pid != 0), uid: cred.uid })
 }
 
-/// Has the kernel refuse messages with descriptors that are sent to this socket from now on (EPERM
-/// for the sender), or take them again. A socket accepted from a listener is as the listener was
-/// when it was connected. False where the kernel has no way to (Linux before 6.16).
+/// Makes the kernel refuse messages with descriptors that are sent to this socket from now on
+/// (EPERM for the sender), or accept them again. An accepted socket inherits the setting that its
+/// listener had when it was connected. False where the kernel cannot (Linux before 6.16).
 pub(crate) fn take_descriptors(socket: BorrowedFd<'_>, take: bool) -> bool {
     /// `SO_PASSRIGHTS` of `<asm-generic/socket.h>`.
     const SO_PASSRIGHTS: libc::c_int = 83;
     let value = libc::c_int::from(take);
-    // SAFETY: the fd is open, and `value` is valid for reading as many bytes as are said.
+    // SAFETY: the fd is open, and `value` is valid for reading as many bytes as are passed.
     let rc = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! What `/proc/self/fdinfo` tells of a descriptor.
+//! What `/proc/self/fdinfo` tells about a descriptor.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -12,8 +12,8 @@ pub fn eventfd(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
     Some((id, count))
 }
 
-/// How many descriptors wait in a Unix socket to be received, in those that wait to be accepted if
-/// it listens; `None` where the kernel does not tell (Linux before 5.4, no /proc).
+/// How many descriptors wait in a Unix socket to be received, or, if it listens, in the connections
+/// that wait to be accepted; `None` where the kernel does not tell (Linux before 5.4, no /proc).
 pub(crate) fn queued_descriptors(socket: BorrowedFd<'_>) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", socket.as_raw_fd())).ok()?;
     text.lines().find_map(|line| line.strip_prefix("scm_fds:"))?.trim().parse().ok()

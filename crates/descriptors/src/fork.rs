@@ -1,8 +1,8 @@
 //! What a fork does to descriptors.
 //!
 //! They belong to the process that made them. A child closes its copies before it does anything
-//! else, so that a lock or a connection ends with the process it stands for, and what owned them is
-//! a *husk* there: it fails, and its drop does nothing.
+//! else, so that a lock or a connection ends with the process it stands for. Their owner is a
+//! *husk* in the child: it fails, and its drop does nothing.
 #![allow(unsafe_code, reason = "the C library calls functions around a fork")]
 
 use std::cell::RefCell;
@@ -14,7 +14,7 @@ use crate::strangers::{self, HeldStrangers};
 /// Locks of process-wide state, held across a fork so that the child finds it whole. In the parent
 /// they are dropped.
 pub trait Held {
-    /// In the child: forgets what is the parent's. Descriptors are closed already.
+    /// In the child: forgets the parent's state. Descriptors are closed already.
     fn forget(self: Box<Self>);
 }
 
@@ -26,9 +26,9 @@ static ABOVE: OnceLock<Hold> = OnceLock::new();
 
 /// From now on forks are noticed.
 ///
-/// The C library asks those who registered last first. Whoever holds a lock of its own while it
-/// calls us, and keeps that lock across forks, must therefore register after this: a fork is to
-/// take the two in the same order.
+/// The C library calls the handlers that were registered last first. A crate that holds a lock of
+/// its own while it calls us, and keeps that lock across forks, must therefore register after this:
+/// a fork must take the two in the same order.
 pub fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -41,8 +41,8 @@ pub fn watch() {
     });
 }
 
-/// The same, for the one crate above that has locks of its own: they are taken before those of this
-/// crate.
+/// The same, for the one crate above this one that has locks of its own: they are taken before
+/// those of this crate.
 pub fn watch_also(hold: Hold) {
     let known = ABOVE.get_or_init(|| hold);
     debug_assert!(std::ptr::fn_addr_eq(*known, hold), "it is one crate");

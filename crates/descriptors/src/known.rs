@@ -1,18 +1,18 @@
-//! Descriptors that are known again, whatever the program did to their numbers.
+//! Descriptors that are recognised, whatever the program did to their numbers.
 //!
 //! A program may close every descriptor from 3 on, as daemons do (`closefrom(3)`), or put files of
-//! its own in the place of ours (`dup2`). Our numbers then lead nowhere, or to the program's files.
-//! So each descriptor that is kept for long
+//! its own in place of ours (`dup2`). Our numbers then lead nowhere, or to the program's files. So
+//! each descriptor that is kept for long
 //!
 //! * has a number above those that a program gets for the files it opens;
-//! * remembers which file it is of, and is closed only while it still is of that one. Else the
+//! * remembers which file it is of, and is closed only while it still is of that one. Otherwise the
 //!   number belongs to the program;
-//! * is looked at ([`Known::look`]) before something is written that could harm a file of the
-//!   program's, where a look is cheap beside that.
+//! * is checked ([`Known::look`]) before something is written that could harm a file of the
+//!   program's, where a check is cheap compared with the write.
 //!
 //! A file is known by the numbers of its device and its inode. Eventfds, epoll sets and their kind
-//! share one inode: where /proc is mounted an eventfd is then known by its own number, and of the
-//! others the kind alone.
+//! share one inode: where /proc is mounted an eventfd is known by its own number, and the others by
+//! their kind alone.
 
 #![allow(unsafe_code, reason = "drops an owner by hand, and closes by number")]
 
@@ -26,8 +26,8 @@ use rustix::fs::{FileType, fstat};
 use rustix::io::{DupFlags, Errno};
 use rustix::process::{Resource, getrlimit};
 
-/// Ours begin here, or at half of what the process may have if that is less. Programs that
-/// `select(2)` on one of ours can: it takes numbers up to 1023.
+/// Ours begin here, or at half of what the process may have if that is less. Programs can still
+/// `select(2)` on one of ours: it takes numbers up to 1023.
 const FIRST: u64 = 512;
 
 /// A descriptor with the file that it is of.
@@ -66,7 +66,7 @@ impl<T: AsFd> Known<T> {
         })
     }
 
-    /// Takes charge of a descriptor whose number somebody knows.
+    /// Takes charge of a descriptor whose number others know.
     pub fn at_its_number(owner: T) -> Self {
         Self { file: File::of(owner.as_fd()), owner: ManuallyDrop::new(owner) }
     }
@@ -76,11 +76,11 @@ impl<T: AsFd> Known<T> {
         self.file.has_inode_of(self.owner.as_fd())
     }
 
-    /// Looks whether the number still leads to its file. It costs a system call.
+    /// Checks whether the number still leads to its file. It costs a system call.
     ///
     /// # Errors
     ///
-    /// EBADF, as the kernel says of a descriptor that was closed.
+    /// EBADF, as the kernel reports for a closed descriptor.
     pub fn look(&self) -> Result<(), Errno> {
         if self.is_ours() {
             return Ok(());
@@ -92,7 +92,7 @@ impl<T: AsFd> Known<T> {
         Err(Errno::BADF)
     }
 
-    /// For the child of a fork, which has it, too, and not its owner.
+    /// For the child of a fork, which has the descriptor too, and not its owner.
     pub fn inherited(&self) -> Inherited {
         Inherited { fd: self.owner.as_fd().as_raw_fd(), file: self.file.clone() }
     }
@@ -103,7 +103,7 @@ impl Known {
     ///
     /// # Errors
     ///
-    /// EBADF if the number is the program's by now; else what dup3(2) says.
+    /// EBADF if the number is the program's by now; otherwise the error of dup3(2).
     pub fn replace(&mut self, with: impl AsFd) -> Result<(), Errno> {
         self.look()?;
         rustix::io::dup3(with, &mut self.owner, DupFlags::CLOEXEC)?;
@@ -135,7 +135,7 @@ impl<T: AsFd> AsRawFd for Known<T> {
 impl<T: AsFd> Drop for Known<T> {
     fn drop(&mut self) {
         if self.file.is_that_of(self.owner.as_fd()) {
-            // SAFETY: once, and the value goes.
+            // SAFETY: this runs once, and the value goes away.
             unsafe { ManuallyDrop::drop(&mut self.owner) };
         } else {
             let fd = self.owner.as_fd().as_raw_fd();
@@ -169,12 +169,12 @@ impl Inherited {
     ///
     /// # Safety
     ///
-    /// What owned it is forgotten, and neither uses nor closes the number later.
+    /// The former owner is forgotten, and neither uses nor closes the number later.
     pub unsafe fn close(self) {
-        // SAFETY: it is only looked at, and what is not open is an error.
+        // SAFETY: it is only queried, and a number that is not open is an error.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
         if self.file.is_that_of(fd) {
-            // SAFETY: as the caller says.
+            // SAFETY: as the caller promises.
             unsafe { rustix::io::close(self.fd) };
         }
     }
@@ -196,8 +196,8 @@ impl File {
     }
 
     fn is_that_of(&self, fd: BorrowedFd<'_>) -> bool {
-        // Where nobody says what is there now (no /proc, as after chroot), it is taken for what it
-        // was.
+        // Where nothing tells what is there now (no /proc, as after chroot), it is taken for what
+        // it was.
         let is_alike = |was: &Anonymous| Anonymous::of(fd).is_none_or(|is| was.is_like(&is));
         self.has_inode_of(fd) && self.anonymous.as_ref().is_none_or(is_alike)
     }
@@ -238,7 +238,7 @@ mod tests {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor")
     }
 
-    /// Puts `file` in the place of a known descriptor, as a program does with `dup2`.
+    /// Puts `file` in place of a known descriptor, as a program does with `dup2`.
     fn replace(known: &Known, file: impl AsFd) -> OwnedFd {
         // SAFETY: the number is given back by the caller, who does not use it as anything else
         // meanwhile.
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_beyond_those_that_a_program_gets() {
+    fn numbers_are_above_those_that_a_program_gets() {
         let known = Known::new(event());
         let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         assert!(known.as_raw_fd() as u64 >= FIRST.min(most / 2), "{known:?}");
@@ -282,7 +282,7 @@ mod tests {
         let number = known.as_raw_fd();
         let file = known.inherited();
         drop(known);
-        // SAFETY: it is only looked at.
+        // SAFETY: it is only queried.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
         assert!(!file.file.is_that_of(fd));
     }

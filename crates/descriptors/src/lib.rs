@@ -1,15 +1,15 @@
-//! Descriptors of a library in somebody else's program.
+//! Descriptors of a library in another program.
 //!
 //! Their numbers belong to the program, which may close them all, put files of its own there, fork
-//! and execute; and what comes by a socket may be of another user, whose files take as long to
-//! close as that user likes.
+//! and execute; and descriptors that come by a socket may be another user's, whose files take as
+//! long to close as that user likes.
 //!
 //! * [`Known`] knows which file it is of, and closes no other.
 //! * [`PrivateFd`] is closed in the child of a fork before anything else happens there.
-//! * [`peer_cred`] says who is at the other end of a Unix socket, and [`is_same_user`] whether that
-//!   is our user. It is the one place that decides it.
+//! * [`peer_cred`] tells which process is at the other end of a Unix socket, and [`is_same_user`]
+//!   whether it is our user's. This is the one place that decides it.
 //! * [`strangers`] has sockets whose other end is another user's.
-//! * [`fork`] keeps all of it whole across a fork, and what others add.
+//! * [`fork`] keeps all of it consistent across a fork, with what other crates add.
 //!
 //! What it does not do: it knows nothing of memory, of messages, or of what a descriptor is for.
 //!

@@ -10,14 +10,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::fork;
 use crate::known::{Inherited, Known};
 
-/// Forks between the first process and this one.
+/// The number of forks between the first process and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Those of this process. Only a [`PrivateFd`] that is no husk puts its number in, and takes it out
-/// when it goes.
+/// when it goes away.
 static PRIVATE: Mutex<BTreeMap<RawFd, Inherited>> = Mutex::new(BTreeMap::new());
 
-/// Which process this is, among a parent and its children. What was made under another number is a
+/// Which process this is, among a parent and its children. A value made under another number is a
 /// husk.
 #[inline]
 pub fn generation() -> u32 {
@@ -45,7 +45,7 @@ impl PrivateFd {
         self.generation != generation()
     }
 
-    /// Whether it is this process's, and the program did nothing to its number ([`Known`]).
+    /// Whether it is this process's, and the program did not touch its number ([`Known`]).
     pub fn is_ours(&self) -> bool {
         !self.is_husk() && self.fd.is_ours()
     }
@@ -60,14 +60,14 @@ impl AsFd for PrivateFd {
 impl Drop for PrivateFd {
     fn drop(&mut self) {
         if self.is_husk() {
-            // Closed by the child; the number may be somebody else's by now.
+            // Closed by the child; the number may belong to something else by now.
             return;
         }
         // One critical section: between removal and close a fork would leak the descriptor into the
         // child, between close and removal it would close another file's.
         let mut private = private();
         private.remove(&self.fd.as_raw_fd());
-        // SAFETY: once, and the value goes.
+        // SAFETY: this runs once, and the value goes away.
         unsafe { ManuallyDrop::drop(&mut self.fd) };
     }
 }
@@ -79,13 +79,13 @@ fn private() -> MutexGuard<'static, BTreeMap<RawFd, Inherited>> {
 /// The list, held across a fork.
 pub(crate) struct HeldPrivate(MutexGuard<'static, BTreeMap<RawFd, Inherited>>);
 
-/// Keeps the list as it is.
+/// Keeps the list unchanged.
 pub(crate) fn hold() -> HeldPrivate {
     HeldPrivate(private())
 }
 
 impl HeldPrivate {
-    /// In the child: closes them, and makes husks of those who had them.
+    /// In the child: closes them, and makes husks of their owners.
     pub(crate) fn close_in_child(mut self) {
         GENERATION.fetch_add(1, Ordering::Relaxed);
         for fd in std::mem::take(&mut *self.0).into_values() {

@@ -1,21 +1,21 @@
 //! Sockets whose other end belongs to another user, and what comes through them.
 //!
-//! Whoever is connected to a Unix socket can put descriptors into its queue, of files that the
-//! receiver never asked for. To close such a file takes as long as its owner likes: a TCP socket
-//! with SO_LINGER waits for its data to be sent, a file of FUSE for an answer of its server. It is
-//! closed by whoever receives it, or closes the socket with the message still in it. So of another
-//! user's socket
+//! A process that is connected to a Unix socket can put descriptors into its queue, of files that
+//! the receiver never asked for. Closing such a file takes as long as its owner likes: a TCP socket
+//! with SO_LINGER waits for its data to be sent, a FUSE file for an answer of its server. The
+//! process that receives it closes it, or the one that closes the socket with the message still in
+//! it. So for another user's socket
 //!
-//! * a message is looked at before it is received ([`PeerSocket::brings_descriptors`]). One that
-//!   brings descriptors is received only if some are due, and by that user's own thread ([`run`]),
-//!   for which nobody waits;
-//! * the end is closed by that thread, too, if anything with descriptors is left in it;
+//! * a message is peeked at before it is received ([`PeerSocket::brings_descriptors`]). One that
+//!   brings descriptors is received only if some are expected, and by that user's own thread
+//!   ([`run`]), for which nothing waits;
+//! * the end is also closed by that thread, if anything with descriptors is left in it;
 //! * where the kernel can (`SO_PASSRIGHTS`, Linux 6.16), it refuses them to the sender from the
-//!   beginning, or from the moment when none are due any more ([`PeerSocket::seal`]).
+//!   beginning, or from the moment when none are expected any more ([`PeerSocket::seal`]).
 //!
 //! A user has one thread, so one whose files do not close keeps only that user's other connections
-//! waiting. Of what waits there is a bound ([`has_room`]): who takes in connections takes none
-//! while it is reached.
+//! waiting. What waits is bounded ([`has_room`]): callers that accept connections accept none while
+//! the bound is reached.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -32,26 +32,26 @@ use crate::cred::{self, PeerCred};
 use crate::fdinfo::queued_descriptors;
 use crate::known::{Inherited, Known};
 
-/// Users that have a thread at a time; others wait for one that is done.
+/// The most users that have a thread at a time; others wait until one is done.
 const THREADS_MAX: usize = 16;
-/// What may wait for threads, of all users together, and of one.
+/// The most jobs that may wait for threads, of all users together, and of one.
 const WAITING_MAX: usize = 128;
 const WAITING_PER_USER: usize = 64;
 
-/// An end of a connected Unix socket. It is closed where its closing keeps nobody waiting.
+/// An end of a connected Unix socket. It is closed where closing it keeps nothing waiting.
 #[derive(Debug)]
 pub struct PeerSocket {
     /// `None` only in its drop.
     fd: Option<Known>,
     uid: u32,
-    /// Whether the other end is of our user, who can do what it likes to us anyway.
+    /// Whether the other end is our user's, which can do anything to us anyway.
     is_ours: bool,
     /// Whether no descriptors are in it, and the kernel refuses more.
     is_sealed: AtomicBool,
 }
 
 impl PeerSocket {
-    /// The socket at whose other end is the process that the kernel says.
+    /// The socket whose other end is the process that the kernel reports.
     pub fn new(fd: OwnedFd, cred: PeerCred) -> Self {
         let is_sealed = AtomicBool::new(false);
         let fd = Some(Known::new(fd));
@@ -59,14 +59,14 @@ impl PeerSocket {
     }
 
     /// The same of a socket that was told to take no descriptors ([`refuse_descriptors`]) before it
-    /// was connected, or whose listener was, if that is what `is_sealed` says.
+    /// was connected, or whose listener was, if `is_sealed`.
     pub fn born(fd: OwnedFd, cred: PeerCred, is_sealed: bool) -> Self {
         let socket = Self::new(fd, cred);
         socket.is_sealed.store(is_sealed, Ordering::Relaxed);
         socket
     }
 
-    /// Whether the other end is of our user.
+    /// Whether the other end is our user's.
     pub fn is_ours(&self) -> bool {
         self.is_ours
     }
@@ -76,7 +76,7 @@ impl PeerSocket {
         self.uid
     }
 
-    /// Looks whether the number still is that of the socket ([`Known::look`]).
+    /// Checks whether the number still is that of the socket ([`Known::look`]).
     ///
     /// # Errors
     ///
@@ -94,7 +94,7 @@ impl PeerSocket {
         self.fd.as_ref().expect("only a drop takes it")
     }
 
-    /// Takes no more descriptors. Says whether there are none in it now that were not due.
+    /// Takes no more descriptors. Returns whether there are none in it now that were not expected.
     pub fn seal(&self) -> bool {
         if self.is_ours {
             return true;
@@ -113,17 +113,17 @@ impl PeerSocket {
     }
 
     /// Whether the next message brings descriptors of another user, and the bytes of that message,
-    /// which stays where it is. Of those of our user, and where none can come, it is not asked: 0
-    /// bytes.
+    /// which stays where it is. For sockets of our user, and where none can come, it does not ask:
+    /// 0 bytes.
     ///
     /// # Errors
     ///
-    /// What the kernel says: EAGAIN if there is no message.
+    /// The kernel's error: EAGAIN if there is no message.
     pub fn brings_descriptors(&self, bytes: &mut [u8]) -> Result<(bool, usize), Errno> {
         if !self.is_open() {
             return Ok((false, 0));
         }
-        // Without room for them they stay in the message, and the flag says that they are there.
+        // Without room for them they stay in the message, and the flag tells that they are there.
         let mut none = RecvAncillaryBuffer::default();
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let mut parts = [IoSliceMut::new(bytes)];
@@ -153,7 +153,8 @@ impl Drop for PeerSocket {
     }
 }
 
-/// A Unix socket that listens. What waits to be accepted when it is closed keeps nobody waiting.
+/// A Unix socket that listens. Connections that wait to be accepted when it is closed keep nothing
+/// waiting.
 #[derive(Debug)]
 pub struct Listener {
     /// `None` only in its drop.
@@ -166,7 +167,7 @@ impl Listener {
         Self { fd: Some(Known::new(fd)) }
     }
 
-    /// Looks whether the number still is that of the socket ([`Known::look`]).
+    /// Checks whether the number still is that of the socket ([`Known::look`]).
     ///
     /// # Errors
     ///
@@ -203,34 +204,34 @@ impl Drop for Listener {
     }
 }
 
-/// Has the kernel refuse descriptors that are sent to a socket, or to those that are accepted from
-/// it. False if it cannot.
+/// Makes the kernel refuse descriptors that are sent to a socket, or to those that are accepted
+/// from it. False if it cannot.
 pub fn refuse_descriptors(socket: impl AsFd) -> bool {
     cred::take_descriptors(socket.as_fd(), false)
 }
 
 /// Takes that back.
 pub fn take_descriptors(socket: impl AsFd) {
-    // It fails where it could not be asked for, either.
+    // It also fails where it could not be set.
     let _ = cred::take_descriptors(socket.as_fd(), true);
 }
 
 /// Closes a socket of another user, connected or listening, without waiting: here, if nothing is in
 /// it whose closing could wait.
 fn close(fd: Known, uid: u32) {
-    // What is not in it now does not come any more.
+    // Nothing more can come in from now on.
     let _ = rustix::net::shutdown(&fd, Shutdown::Both);
     if queued_descriptors(fd.as_fd()) == Some(0) {
         return;
     }
-    tracing::warn!(target: "peerdma::stranger", uid, "closing descriptors that nobody asked for");
+    tracing::warn!(target: "peerdma::stranger", uid, "closing descriptors that were not asked for");
     give(uid, Box::new(move || drop(fd)));
 }
 
-/// Has nobody connect to a socket that listens any more, and closes what waits to be accepted,
-/// which may hold anything of anybody's. Says whether the socket can be closed now without waiting.
+/// Stops connections to a socket that listens, and closes those that wait to be accepted, which may
+/// hold any descriptors of any user. Returns whether the socket can be closed now without waiting.
 pub fn end_listening(listener: BorrowedFd<'_>) -> bool {
-    // The queue stays to be looked at.
+    // The queue can still be read.
     let _ = rustix::net::shutdown(listener, Shutdown::Both);
     if queued_descriptors(listener) != Some(0) {
         while let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
@@ -269,7 +270,7 @@ impl State {
         self.waiting.values().map(VecDeque::len).sum()
     }
 
-    /// The next job of a user who has a thread, or of one who gets it.
+    /// The next job of a user that has a thread, or of one that gets it.
     fn next(&mut self, uid: &mut u32) -> Option<Job> {
         if let Some(job) = self.waiting.get_mut(uid).and_then(VecDeque::pop_front) {
             return Some(job);
@@ -283,8 +284,7 @@ impl State {
     }
 }
 
-/// Has the thread of a user do something that may take as long as that user likes. False if too
-/// much of it waits.
+/// Gives a user's thread a job that may take as long as that user likes. False if too many wait.
 #[must_use]
 pub fn run(uid: u32, job: Job) -> bool {
     let waits = state().waiting.get(&uid).map_or(0, VecDeque::len);
@@ -295,7 +295,7 @@ pub fn run(uid: u32, job: Job) -> bool {
     true
 }
 
-/// Whether connections may be taken in that may have to be closed by a thread.
+/// Whether connections may be accepted that a thread may have to close.
 pub fn has_room() -> bool {
     state().count() < WAITING_MAX
 }
@@ -313,7 +313,7 @@ fn give(uid: u32, job: Job) {
     let builder = Builder::new().name("peerdma-stranger".to_owned()).stack_size(256 << 10);
     let spawned = threads::start(builder, move || {
         loop {
-            // The lock is let go of before the job begins.
+            // The lock is released before the job begins.
             let Some(job) = self::state().next(&mut uid) else { return };
             job();
         }
@@ -321,7 +321,7 @@ fn give(uid: u32, job: Job) {
     if let Err(error) = spawned {
         // It stays where it is until the next one comes.
         self::state().served.remove(&uid);
-        tracing::warn!(target: "peerdma::stranger", uid, "no thread for what is another user's: {error}");
+        tracing::warn!(target: "peerdma::stranger", uid, "no thread for another user's descriptors: {error}");
     }
 }
 
@@ -338,7 +338,7 @@ pub(crate) fn hold() -> HeldStrangers {
     HeldStrangers(state())
 }
 
-/// In the child: it has none of the threads, and what waits for them is the parent's.
+/// In the child: it has none of the threads, and the jobs that wait for them are the parent's.
 pub(crate) fn forget(HeldStrangers(mut state): HeldStrangers) {
     std::mem::forget(std::mem::take(&mut *state));
 }

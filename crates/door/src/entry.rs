@@ -1,17 +1,18 @@
-//! Functions of a library of names: each says which name it is, and goes on through a table.
+//! Functions of a library of names: each passes the index of its name, and jumps through a table.
 
 /// The table behind functions that [`plain`](crate::plain) and [`versioned`](crate::versioned)
-/// make: `COUNT` of them, which is beside it. The first call of any of them is `$load`'s, which
-/// fills the table; `$refused` gets the index of one that nobody serves, and answers the program.
+/// make: `COUNT` of them, defined next to it. The first call of any of them goes to `$load`, which
+/// fills the table; `$refused` gets the index of a function that nothing serves, and answers the
+/// program.
 #[macro_export]
 macro_rules! table {
     ($load:path, $refused:path) => {
-        /// Where each function goes on: at `first`, until the table was filled; then in
-        /// `libpeerdma.so`, or at `refuse`.
+        /// Where each function jumps to: `first`, until the table was filled; then a function of
+        /// `libpeerdma.so`, or `refuse`.
         pub(crate) static TABLE: [core::sync::atomic::AtomicPtr<()>; COUNT] =
             [const { core::sync::atomic::AtomicPtr::new(first as *mut ()) }; COUNT];
 
-        /// Where a function that nobody serves goes on.
+        /// Where a function that nothing serves jumps to.
         pub(crate) fn refusing() -> *mut () {
             refuse as *mut ()
         }
@@ -113,14 +114,14 @@ macro_rules! table {
             )
         }
 
-        /// A function that nobody serves: its index is all that is looked at.
+        /// A function that nothing serves: only its index matters.
         #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
         unsafe extern "C" fn refuse() {
             core::arch::naked_asm!("mov edi, eax", "jmp {refused}", refused = sym $refused)
         }
 
-        /// A function that nobody serves: its index is all that is looked at.
+        /// A function that nothing serves: only its index matters.
         #[cfg(target_arch = "aarch64")]
         #[unsafe(naked)]
         unsafe extern "C" fn refuse() {

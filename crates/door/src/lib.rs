@@ -2,15 +2,15 @@
 //! `libpeerdma.so`, where everything behind the names is.
 //!
 //! Loading such a library does not load `libpeerdma.so`: the first call does. If the program has it
-//! already, by whatever name, that one is taken, so that there is one GPU in a process; else the
-//! one that lies beside the library of names.
+//! already, under any name, that one is used, so that there is one GPU in a process; otherwise the
+//! one next to the library of names.
 #![allow(unsafe_code, reason = "it asks the dynamic linker")]
 
 mod entry;
 
 use core::ffi::{CStr, c_void};
 
-/// The library as programs find it beside one of names, and as it is installed.
+/// The library as programs find it next to a library of names, and as it is installed.
 const NAMES: [&[u8]; 2] = [b"libibverbs.so.1\0", b"libpeerdma.so\0"];
 
 /// A function of `libpeerdma.so`; null if there is none. `own` is an address of the library of
@@ -21,7 +21,7 @@ pub fn find(own: *const c_void, name: &CStr) -> *mut c_void {
     if found.is_null() { beside(own, name) } else { found }
 }
 
-/// From the library that lies where this one was found.
+/// From the library in the directory where this one was found.
 fn beside(own: *const c_void, name: &CStr) -> *mut c_void {
     let mut info = libc::Dl_info {
         dli_fname: core::ptr::null(),

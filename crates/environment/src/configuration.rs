@@ -12,22 +12,22 @@ const NVIDIA: &str = include_str!("nvidia.toml");
 /// after their driver.
 const DRM: &str = include_str!("drm.toml");
 
-/// What this process says in the place of `PEERDMA_GPU`.
+/// What this process sets in place of `PEERDMA_GPU`.
 static CHOSEN: OnceLock<String> = OnceLock::new();
 
-/// For a program that is about to set `PEERDMA_GPU` for another, and wants to read the
-/// configuration as that will. The first choice stays.
+/// For a program that is about to set `PEERDMA_GPU` for another program, and wants to read the
+/// configuration as that program will. The first choice stays.
 pub fn choose_gpu(preset: &str) {
     CHOSEN.get_or_init(|| preset.to_owned());
 }
 
-/// The file that `PEERDMA_CONFIG` names. Without one, the machine that `PEERDMA_GPU`
-/// (`peerdma run --gpu`) stands for, if there is one of that name; else nothing: a machine with
-/// what its readers have by default.
+/// The file that `PEERDMA_CONFIG` names. Without it, the machine that `PEERDMA_GPU` (`peerdma run
+/// --gpu`) stands for, if there is one of that name; otherwise nothing: a machine with the defaults
+/// of its readers.
 ///
 /// # Errors
 ///
-/// The file cannot be read: in words.
+/// Why the file cannot be read, in words.
 pub fn configuration() -> Result<Option<NamedFile>, String> {
     if let Some(path) = var_os("PEERDMA_CONFIG") {
         let path = Path::new(&path);

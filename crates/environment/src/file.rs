@@ -1,4 +1,4 @@
-//! A file that was named by the user.
+//! A file that the user named.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,7 +18,7 @@ impl NamedFile {
     ///
     /// # Errors
     ///
-    /// That of the system; the path is not in it.
+    /// The system's error, without the path.
     pub fn read(path: &Path) -> io::Result<Self> {
         let mut file = File::open(path)?;
         let owner = file.metadata()?.uid();
@@ -27,7 +27,7 @@ impl NamedFile {
         Ok(Self { path: path.to_owned(), text, owner })
     }
 
-    /// Text that this library brings along, under the name by which the user asked for it.
+    /// Text that is part of this library, under the name by which the user asked for it.
     pub(crate) fn built_in(name: &str, text: &str) -> Self {
         let owner = rustix::process::getuid().as_raw();
         Self { path: PathBuf::from(name), text: text.to_owned(), owner }
@@ -39,8 +39,8 @@ impl NamedFile {
     }
 
     /// What is wrong with it, in words: `what` comes from reading its text and may quote it, so it
-    /// is said of the user's own files only. Whoever has a program print it may not be allowed to
-    /// read the file.
+    /// is shown for the user's own files only. A user that makes a program print it may not be
+    /// allowed to read the file.
     pub fn blame(&self, what: &dyn std::fmt::Display) -> String {
         let path = self.path.display();
         let user = rustix::process::getuid().as_raw();

@@ -2,9 +2,9 @@
 //!
 //! A program that has more rights than the user who started it (set-user-ID, set-group-ID, file
 //! capabilities, a transition of a security module) must not be told by that user which files to
-//! read and write. The kernel says that it is such a program (`AT_SECURE`), and here it has no
-//! variables of ours. The rest of the house asks this crate and nobody else;
-//! `cargo xtask deps-check` sees to it.
+//! read and write. The kernel reports that it is such a program (`AT_SECURE`), and for such a
+//! program this crate reads no variables. All other crates ask this crate alone; `cargo xtask
+//! deps-check` enforces it.
 //!
 //! ```
 //! assert_eq!(environment::var("PEERDMA_NOBODY_SETS_THIS"), None);
@@ -33,12 +33,12 @@ pub fn var_os(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// The same as text; `None` also for what is no text.
+/// The same as text; also `None` if it is not text.
 pub fn var(name: &str) -> Option<String> {
     var_os(name)?.into_string().ok()
 }
 
-/// Whether a variable is set, to nothing: some say by that that they want none of something.
+/// Whether a variable is set to the empty string: some users ask for none of something in this way.
 pub fn is_empty(name: &str) -> bool {
     !is_secure() && std::env::var_os(name).is_some_and(|value| value.is_empty())
 }

@@ -5,7 +5,7 @@
 use std::sync::OnceLock;
 
 /// Whether the kernel started this program in secure mode: its effective ids are not the real ones,
-/// its file has capabilities, or a security module says so.
+/// its file has capabilities, or a security module reports it.
 #[doc(alias = "AT_SECURE")]
 pub fn is_secure() -> bool {
     static SECURE: OnceLock<bool> = OnceLock::new();

@@ -16,7 +16,7 @@ pub fn recv(wr_id: u64, addr: u64, length: u32) -> RecvWr {
     RecvWr { wr_id, sges: [sge(addr, length)].into_iter().collect() }
 }
 
-/// A work request of `length` bytes at `addr`, neither signaled nor anything else.
+/// A work request of `length` bytes at `addr`, unsignaled and without other flags.
 pub fn wr(wr_id: u64, opcode: WrOpcode, addr: u64, length: u32) -> SendWr {
     let data = Data::Sges([sge(addr, length)].into_iter().collect());
     SendWr { rkey: RKey(KEY), ..SendWr::new(wr_id, opcode, SendFlags::empty(), data) }
@@ -49,7 +49,7 @@ pub fn cmp_swap(wr_id: u64, addr: u64, remote: u64, compare: u64, swap: u64) -> 
     SendWr { remote_addr: remote, compare_add: compare, swap, ..wr }
 }
 
-/// A packet. Its destination is filled in by who sends or expects it.
+/// A packet. The sender, or the test that expects it, fills in its destination.
 pub fn packet(opcode: Opcode, psn: Psn) -> Headers {
     Headers::new(opcode, Qpn::default(), psn)
 }

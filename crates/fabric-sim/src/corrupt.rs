@@ -1,4 +1,4 @@
-//! Bits that flip on the way.
+//! Bits that flip in transit.
 
 use std::net::{Ipv6Addr, SocketAddr};
 
@@ -9,8 +9,8 @@ use crate::host::Sent;
 use crate::link::Rng;
 
 /// What is left of a packet in which bits flipped: none if the port that receives it finds its ICRC
-/// wrong, else what it then says. The checksum finds all single and double errors, and every run of
-/// up to 32 bits.
+/// wrong, otherwise the changed packet. The checksum finds all single and double errors, and every
+/// run of up to 32 bits.
 ///
 /// # Panics
 ///
@@ -33,7 +33,7 @@ pub(crate) fn damage(rng: &mut Rng, sent: &Sent) -> Option<Sent> {
     let first = rng.below(bits);
     let run = 1 + rng.below(32.min(bits - first));
     for bit in first..first + run {
-        // The ends of the run are wrong, what is between may be.
+        // The ends of the run are wrong; the bits between may be.
         if bit == first || bit == first + run - 1 || rng.chance(500) {
             bytes[(bit / 8) as usize] ^= 0x80 >> (bit % 8);
         }
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_of_wrong_bits_is_found_unless_it_is_of_bits_that_switches_may_change() {
+    fn a_run_of_wrong_bits_is_found_unless_switches_may_change_the_bits() {
         let mut rng = Rng::new(5);
         for round in 0..20_000 {
             let headers = Headers::new(Opcode::RcSendOnly, Qpn::new(0x12), Psn::new(3));

@@ -24,13 +24,13 @@ pub struct Sent {
     pub headers: Headers,
     /// Its payload.
     pub payload: Vec<u8>,
-    /// What came before it without packets.
+    /// The work requests before it that needed no packets.
     pub skipped: Skipped,
 }
 
 impl Sent {
-    /// Whether this is the packet so many behind another one, and like it but for its sequence
-    /// number.
+    /// Whether this packet comes this many after another one, and is like it except for its
+    /// sequence number.
     pub(crate) fn continues(&self, first: &Self, packets: u32) -> bool {
         let mut headers = first.headers;
         headers.bth.psn = headers.bth.psn.add(packets);
@@ -40,7 +40,7 @@ impl Sent {
     }
 }
 
-/// The environment of one QP. Every field is the test's to look at and to change.
+/// The environment of one QP. A test may read and change every field.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Host {
@@ -50,9 +50,9 @@ pub struct Host {
     pub direct: Option<Rc<RefCell<Memory>>>,
     /// How many operations took the direct path.
     pub direct_done: u64,
-    /// Packets on their way out.
+    /// Packets waiting to be sent.
     pub out: VecDeque<Sent>,
-    /// How many of those there may be before the carrier says that it is full.
+    /// How many of those there may be before the carrier reports that it is full.
     pub room: Option<usize>,
     /// Completions of both queues, in order.
     pub completions: Vec<Completion>,
@@ -60,9 +60,9 @@ pub struct Host {
     pub events: Vec<QpEvent>,
     /// The shared receive queue.
     pub srq: VecDeque<RecvWr>,
-    /// While set, no answer finds its place in memory, and this is what is to be expected of it.
+    /// While set, no answer finds its place in memory, and this tells what to expect of it.
     pub no_place: Option<LocalError>,
-    /// How messages meet the receives of that queue.
+    /// How messages are matched with the receives of that queue.
     pub met: Met,
     /// What led to completions that failed, in order.
     pub accounts: Vec<Account>,

@@ -1,16 +1,16 @@
 //! A fabric to test the transport in: hosts with memory, a virtual clock and a network as bad as
-//! asked for.
+//! the test asks for.
 //!
-//! Nothing here is shipped, and nothing here knows a rule of the protocol: a [`Host`] does what an
-//! [`Env`](transport::Env) is asked, on memory it owns, and remembers everything.
+//! Nothing here is shipped, and nothing here knows a rule of the protocol: a [`Host`] does what is
+//! asked of an [`Env`](transport::Env), on memory it owns, and remembers everything.
 //!
 //! Two ways to use it:
 //!
 //! * [`Station`] holds one QP. The test plays the peer, packet by packet, with [`send!`], [`recv!`]
 //!   and [`recv_nothing!`], so that it reads like a transcript with time stamps in microseconds.
-//! * [`Net`] holds several QPs and carries their packets over a [`Link`] that loses, repeats,
-//!   reorders and delays as its seed has it. [`Net::drive`] moves the clock from event to event
-//!   until nothing is left to happen.
+//! * [`Net`] holds several QPs and carries their packets over a [`Link`] that loses, duplicates,
+//!   reorders and delays as its seed decides. [`Net::drive`] moves the clock from event to event
+//!   until there are no more events.
 //!
 //! ```
 //! use fabric_sim::{Net, Options};

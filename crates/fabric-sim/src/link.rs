@@ -1,4 +1,4 @@
-//! A network as bad as asked for, the same for the same seed.
+//! A network as bad as the test asks for, the same for the same seed.
 
 use core::time::Duration;
 
@@ -14,36 +14,36 @@ pub struct Link {
     pub corrupt: u32,
     /// Delivered twice.
     pub duplicate: u32,
-    /// Held back long enough for later ones to pass.
+    /// Held back long enough for later ones to overtake.
     pub reorder: u32,
-    /// How many packets in a row a loss takes at most; 1 for single ones.
+    /// The most packets in a row that a loss takes; 1 for single ones.
     pub burst: u32,
     /// The time a packet takes.
     pub delay: Duration,
     /// How much more it may take, at random: packets overtake each other.
     pub jitter: Duration,
-    /// Payload bytes of the longest packet that passes: others vanish without a word, as in a
-    /// network whose MTU is smaller than its ends believe.
+    /// Payload bytes of the longest packet that passes: others vanish silently, as in a network
+    /// whose MTU is smaller than its ends believe.
     pub longest: Option<u32>,
-    /// How much a second carries each way; `None`: packets have no length.
+    /// The bandwidth of each direction; `None`: packets take no time on the line.
     pub rate: Option<Rate>,
 }
 
-/// A line that is slower than those who use it.
+/// A line that is slower than its users.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "tests build it")]
 pub struct Rate {
     /// Bytes a second.
     pub bytes: u64,
-    /// Bytes that wait in front of it. What finds no room is lost.
+    /// Bytes that may wait in front of it. A packet that finds no room is lost.
     pub queue: u64,
-    /// What finds more bytes than this in front of it is marked, if its QP takes part in congestion
-    /// control; `None`: nothing is.
+    /// A packet that finds more bytes than this in front of it is marked, if its QP takes part in
+    /// congestion control; `None`: none is.
     pub mark: Option<u64>,
 }
 
 impl Rate {
-    /// Bytes of a packet on the line beside its payload: Ethernet with preamble and gap, IP, UDP,
+    /// Bytes of a packet on the line besides its payload: Ethernet with preamble and gap, IP, UDP,
     /// BTH, RETH, ICRC.
     pub const OVERHEAD: u64 = 38 + 20 + 8 + 12 + 16 + 4;
 
@@ -58,27 +58,27 @@ impl Rate {
         self.wait(self.queue)
     }
 
-    /// How long the last of so many bytes waits.
+    /// How long the last of this many bytes waits.
     pub fn wait(self, bytes: u64) -> Duration {
         Duration::from_nanos(bytes * 1_000_000_000 / self.bytes)
     }
 }
 
-/// One way of a line of a rate, and what waits in front of it.
+/// One direction of a line with a rate, and what waits in front of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Line {
-    /// From when on it is free.
+    /// When it becomes free.
     free: Time,
 }
 
 impl Line {
-    /// How long what comes now waits before it is its turn.
+    /// How long a packet that comes now waits for its turn.
     pub fn wait(&self, now: Time) -> Duration {
         self.free.max(now).since(now)
     }
 
-    /// Puts a payload behind all that waits. When it has left, or `None` if it found the queue
-    /// full.
+    /// Queues a payload after all that waits. Returns when it has left, or `None` if it found the
+    /// queue full.
     pub fn take(&mut self, rate: Rate, now: Time, payload: usize) -> Option<Time> {
         if self.wait(now) > rate.longest_wait() {
             return None;
@@ -103,7 +103,7 @@ impl Link {
     };
 
     /// When copies of a packet arrive: none, one or two times. `burst` is how many more packets the
-    /// loss before takes.
+    /// earlier loss takes.
     pub fn carry(&self, rng: &mut Rng, burst: &mut u32) -> impl Iterator<Item = Duration> + use<> {
         let mut arrivals = [None, None];
         if *burst > 0 {
@@ -119,7 +119,7 @@ impl Link {
         arrivals.into_iter().flatten()
     }
 
-    /// Whether a payload of this length passes at all.
+    /// Whether a payload of this length can pass.
     pub fn passes(&self, payload: usize) -> bool {
         self.longest.is_none_or(|longest| payload <= longest as usize)
     }
@@ -141,7 +141,7 @@ pub struct Rng(u64);
 impl Rng {
     /// The sequence of this seed.
     pub const fn new(seed: u64) -> Self {
-        // The state must not be zero; an odd constant mixes small seeds apart.
+        // The state must not be zero; an odd constant spreads small seeds apart.
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 

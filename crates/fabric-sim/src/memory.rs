@@ -6,7 +6,7 @@ use iba::Access;
 use transport::Sge;
 use transport::env::{AtomicOp, LocalError, RemoteError};
 
-/// A registered region. Its lkey and rkey are one number, as the kernel's rxe has it.
+/// A registered region. Its lkey and rkey are one number, as in the kernel's rxe.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Region {
@@ -18,8 +18,8 @@ pub struct Region {
     pub bytes: Vec<u8>,
     /// What it may be used for.
     pub access: Access,
-    /// Whether its pages are there. A region without keeps its key and fails as unmapped memory
-    /// does.
+    /// Whether its pages are there. A region without pages keeps its key and fails as unmapped
+    /// memory does.
     pub present: bool,
 }
 
@@ -27,9 +27,9 @@ pub struct Region {
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     regions: Vec<Region>,
-    /// One access in so many finds the memory absent for the moment; 0 for none.
+    /// One access in this many finds the memory absent for the moment; 0 for none.
     pub absent: u32,
-    /// So many accesses after such a one find it absent, too.
+    /// This many accesses after such a one find it absent too.
     pub absent_for: u64,
     accesses: Cell<u64>,
 }
@@ -64,7 +64,7 @@ impl Memory {
         self.find(key, addr, length, access).map(|_| ())
     }
 
-    /// The bytes of a range, in the owner's name.
+    /// The bytes of a range, on the owner's behalf.
     ///
     /// # Panics
     ///
@@ -95,7 +95,7 @@ impl Memory {
         }
         let count = self.accesses.get() + 1;
         self.accesses.set(count);
-        // Looks random, and never says no for long.
+        // Looks random, and never refuses for long.
         let period = 1 + (count - 1) / (1 + self.absent_for);
         let hash = period.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         if hash.is_multiple_of(u64::from(self.absent)) {

@@ -18,7 +18,7 @@ use crate::link::{Line, Link, Rng};
 use crate::options::{Options, PEER, QKEY, QPN, RQ_PSN};
 use crate::station::line;
 
-/// When to look again for memory that was absent.
+/// When to try again memory that was absent.
 const LOOK_AGAIN: Duration = Duration::from_micros(10);
 
 /// One end of a connection.
@@ -31,7 +31,7 @@ pub struct Node {
     pub host: Host,
     /// The address of its port. Change it at will.
     pub address: u32,
-    /// Where it sends to, and from where alone it takes packets, if its service connects.
+    /// Where it sends to, and the only place it takes packets from, if its service connects.
     pub peer_address: u32,
 }
 
@@ -55,8 +55,8 @@ pub struct Net {
     pub overflowed: u64,
     /// Packets that were marked, as they found a line's queue long.
     pub marked: u64,
-    /// Packets that came to a port from elsewhere than its QP's peer, and were not handed to the
-    /// QP.
+    /// Packets that came to a port from somewhere other than its QP's peer, and were not handed to
+    /// the QP.
     pub wrong_source: u64,
     /// Ends whose packets go nowhere and to which nothing arrives: they died.
     pub dead: Vec<usize>,
@@ -68,38 +68,38 @@ pub struct Net {
     /// Packets that went the short way: sent when they were polled for, received, and sent when
     /// they were posted.
     pub shorts: [u64; 3],
-    /// Where every packet that was sent is summed up, so that two networks can be compared. Put a
-    /// number there at will.
+    /// A hash of every packet that was sent, so that two networks can be compared. Put a number
+    /// there at will.
     pub digest: Option<u64>,
-    /// Whether packets of a message that come at the same time are taken in one stroke where that
-    /// is allowed.
+    /// Whether packets of a message that come at the same time are taken in one pass where that is
+    /// allowed.
     pub joins: bool,
     /// Packets that were taken together with the one before them.
     pub joined: u64,
-    /// Whether a packet that came is answered before the next is looked at.
+    /// Whether a packet that came is answered before the next is examined.
     pub is_prompt: bool,
     /// Whether an acknowledgement may then wait for a request to travel with.
     pub acks_stay: bool,
-    /// Whether an end found memory absent that it sends from, and looks again soon.
+    /// Whether an end found memory absent that it sends from, and tries again soon.
     awaits_memory: bool,
     first_psns: [Psn; 2],
     trace: bool,
     ecn: bool,
     rng: Rng,
-    /// How many more packets the loss at hand takes.
+    /// How many more packets the current loss takes.
     burst: u32,
     lines: [Line; 2],
     flying: BinaryHeap<Reverse<Flying>>,
 }
 
-/// A packet on its way; ordered by arrival, then by departure.
+/// A packet in flight; ordered by arrival, then by departure.
 #[derive(Debug)]
 struct Flying {
     arrival: Time,
     number: u64,
     /// From which address to which.
     way: (u32, u32),
-    /// Whether the queue on its way was long.
+    /// Whether it passed a long queue.
     marked: bool,
     sent: Sent,
 }
@@ -177,9 +177,9 @@ impl Net {
         }
     }
 
-    /// Puts a new QP with the number of the old one at an end, as of a program that was started
-    /// again, connected to the other end's. The old one's memory stays, its completions are
-    /// forgotten, and its packets are still on their way.
+    /// Puts a new QP with the number of the old one at an end, as if the program was started again,
+    /// connected to the other end's. The old one's memory stays, its completions are forgotten, and
+    /// its packets are still in flight.
     #[track_caller]
     pub fn restart(&mut self, node: usize, options: &Options, sq_psn: Psn, rq_psn: Psn) {
         let peer = self.nodes[1 - node].qp.qpn();
@@ -196,7 +196,7 @@ impl Net {
         self.nodes[node].address = address;
     }
 
-    /// Lets somebody else send a packet to an end, as if it came from the end's peer.
+    /// Lets a third party send a packet to an end, as if it came from the end's peer.
     pub fn forge(&mut self, to: usize, mut headers: Headers, payload: Vec<u8>) {
         headers.bth.dest_qp = self.nodes[to].qp.qpn();
         headers.bth.pad = wire::bth::pad_for(payload.len());
@@ -205,18 +205,17 @@ impl Net {
         self.fly(arrival, way, false, Sent { headers, payload, skipped: Default::default() });
     }
 
-    /// Runs until nothing is left to happen.
+    /// Runs until there are no more events.
     ///
     /// # Panics
     ///
-    /// If that takes more than a million steps.
+    /// If it takes more than a million steps.
     #[track_caller]
     pub fn drive(&mut self) {
         assert!(self.drive_bounded(1_000_000), "the QPs never come to rest");
     }
 
-    /// Runs until nothing is left to happen, or `steps` things have happened. True if nothing is
-    /// left.
+    /// Runs until there are no more events, or `steps` events have happened. True if none is left.
     pub fn drive_bounded(&mut self, steps: u64) -> bool {
         for _ in 0..steps {
             self.poll();

@@ -24,13 +24,13 @@ pub const QKEY: QKey = QKey(0x1111_1111);
 /// How the QPs of a test are set up. Start from [`Options::rc`], [`Options::uc`] or
 /// [`Options::ud`].
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "tests change what they are about")]
+#[expect(clippy::exhaustive_structs, reason = "tests change what they test")]
 pub struct Options {
     /// The transport service.
     pub qp_type: QpType,
     /// The path MTU.
     pub mtu: Mtu,
-    /// On a reliable carrier, how much a packet holds.
+    /// How much a packet holds on a reliable carrier.
     pub segment: Option<u32>,
     /// Whether the carrier lets the initiator reach the peer's memory.
     pub direct: bool,
@@ -63,7 +63,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// A reliable connection over a good wire of 256-byte packets, everything allowed, everything
+    /// A reliable connection over a good wire of 256-byte packets, with every right, and every send
     /// signaled.
     pub fn rc() -> Self {
         Self {
@@ -178,6 +178,6 @@ impl Options {
                 return;
             }
         }
-        panic!("{state} is not on the way");
+        panic!("{state} is not on the path");
     }
 }

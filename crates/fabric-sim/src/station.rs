@@ -16,7 +16,7 @@ pub struct Station {
     pub qp: Qp,
     /// What surrounds it.
     pub host: Host,
-    /// The time: only ever later.
+    /// The time, which only grows.
     pub now: Time,
     /// Sequence numbers that the peer skipped before its next packet.
     pub skipped: Skipped,
@@ -53,13 +53,13 @@ impl Station {
         }
     }
 
-    /// Posts a send that must be taken.
+    /// Posts a send that must be accepted.
     #[track_caller]
     pub fn post(&mut self, wr: SendWr) {
         self.qp.post_send(wr).expect("the send queue takes it");
     }
 
-    /// Posts a receive that must be taken.
+    /// Posts a receive that must be accepted.
     #[track_caller]
     pub fn post_recv(&mut self, wr: RecvWr) {
         self.qp.post_recv(wr).expect("the receive queue takes it");
@@ -99,7 +99,7 @@ impl Station {
         self.send_joined(micros, headers, payload, 1);
     }
 
-    /// The peer sends packets of which the first has these headers, and the device gives them to
+    /// The peer sends packets, the first of which has these headers, and the device gives them to
     /// the QP as one.
     #[track_caller]
     pub fn send_joined(&mut self, micros: u64, mut headers: Headers, payload: &[u8], packets: u32) {

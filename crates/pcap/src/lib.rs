@@ -5,14 +5,14 @@
 //!                    of a process                of another
 //! ```
 //!
-//! What stands in the file is said by its section header, as text that is overwritten in place: how
-//! many interfaces there are, which hands out their numbers, and how many bytes. A process appends
-//! whole blocks under a lock of the file and then counts them; if it dies in between, the next one
-//! writes over what was not counted. Nobody waits for the lock: a process that was stopped while it
+//! The section header tells what is in the file, as text that is overwritten in place: how many
+//! interfaces there are, which assigns their numbers, and how many bytes. A process appends whole
+//! blocks under a lock of the file and then counts them; if it dies in between, the next one
+//! overwrites what was not counted. No process waits for the lock: one that was stopped while it
 //! held it delays what the others write, and nothing else. Packets begin with their IP header.
 //!
 //! The format: draft-ietf-opsawg-pcapng. All numbers are in the byte order of the machine, as the
-//! format wants it.
+//! format requires.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -43,27 +43,27 @@ const PACKET_FLAGS: u16 = 2;
 /// Nanoseconds.
 const RESOLUTION: u8 = 9;
 
-/// What the section header says of who wrote the file, and of what is in it.
+/// What the section header says about the writer and the contents of the file.
 const WRITTEN_BY: &str = "peerdma; interfaces: ";
 const BYTES: &str = ", bytes: ";
 const INTERFACE_DIGITS: usize = 4;
 const BYTE_DIGITS: usize = 16;
-/// Where in the file that text ends with its numbers: behind the fixed part of the section header
-/// and the option's own.
+/// Where the numbers of that text end in the file: after the fixed part of the section header and
+/// of the option.
 const TEXT_AT: u64 = 24 + 4;
 const TEXT_LEN: usize = WRITTEN_BY.len() + INTERFACE_DIGITS + BYTES.len() + BYTE_DIGITS;
-/// More processes than that do not share one file.
+/// No more processes than this share one file.
 const MAX_INTERFACES: u32 = 9_999;
 
-/// Blocks are kept back until there are so many bytes of them.
+/// Blocks are kept back until there are this many bytes of them.
 const ENOUGH: usize = 256 << 10;
-/// So much is kept back at most while somebody else holds the file.
+/// At most this much is kept back while another process holds the file.
 const TOO_MUCH: usize = 64 << 20;
 
-/// So long a process that ends waits for its turn to write.
+/// How long a process that ends waits for its turn to write.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Which way a packet went.
+/// The direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third way")]
 pub enum Direction {
@@ -95,13 +95,13 @@ impl Capture {
     }
 
     /// Opens the capture at `path`, which is made if it is not there, and adds an interface of this
-    /// `name`; `about` says whose it is. `origin` is the wall-clock time from which packets count
-    /// theirs. Of each packet no more than the first `most` bytes are kept (the *snapshot length*
+    /// `name`; `about` tells whose it is. `origin` is the wall-clock time from which packets count
+    /// theirs. No more than the first `most` bytes of each packet are kept (the *snapshot length*
     /// of other tools), if there is such a limit.
     ///
     /// # Errors
     ///
-    /// What the kernel says, and `InvalidData` for a file that is not such a capture.
+    /// The kernel's error, or `InvalidData` for a file that is not such a capture.
     pub fn open(
         path: &Path,
         name: &str,
@@ -143,12 +143,12 @@ impl Capture {
         });
     }
 
-    /// Whether the end of a packet of so many bytes is kept.
+    /// Whether the end of a packet of this many bytes is kept.
     pub fn keeps(&self, length: usize) -> bool {
         length <= self.most
     }
 
-    /// Whether so much waits that it should be written.
+    /// Whether enough waits that it should be written.
     pub fn is_full(&self) -> bool {
         self.blocks.len() >= ENOUGH
     }
@@ -158,12 +158,13 @@ impl Capture {
         self.blocks.is_empty()
     }
 
-    /// Forgets what waits: in the child of a fork it is the parent's to write.
+    /// Forgets what waits: in the child of a fork, the parent writes it.
     pub fn abandon_in_child(mut self) {
         self.blocks.clear();
     }
 
-    /// Writes what waits, and waits a moment if another process is just writing: for the end.
+    /// Writes what waits, and waits a moment if another process is writing just then: for the last
+    /// write of a process.
     ///
     /// # Errors
     ///
@@ -178,12 +179,12 @@ impl Capture {
         Ok(())
     }
 
-    /// Writes what waits, unless another process is just writing: then it waits on.
+    /// Writes what waits, unless another process is writing just then: it then waits longer.
     ///
     /// # Errors
     ///
-    /// What the kernel says; that the file is no capture any more; or that another process holds it
-    /// for so long that too much waits. What waited is forgotten then.
+    /// The kernel's error; that the file is no longer a capture; or that another process has held
+    /// it for so long that too much waits. What waited is then forgotten.
     pub fn flush(&mut self) -> io::Result<()> {
         if self.blocks.is_empty() {
             return Ok(());
@@ -205,7 +206,7 @@ impl Capture {
     }
 }
 
-/// What the section header says is in the file.
+/// What is in the file, as its section header tells.
 #[derive(Clone, Copy, Debug)]
 struct Content {
     interfaces: u32,
@@ -220,7 +221,7 @@ impl Content {
 
     fn read(file: &File) -> io::Result<Self> {
         let not_ours =
-            || io::Error::new(io::ErrorKind::InvalidData, "it is no capture of this library");
+            || io::Error::new(io::ErrorKind::InvalidData, "it is not a capture of this library");
         let mut text = [0; TEXT_LEN];
         file.read_exact_at(&mut text, TEXT_AT).map_err(|_| not_ours())?;
         let text = std::str::from_utf8(&text).map_err(|_| not_ours())?;
@@ -235,7 +236,7 @@ impl Content {
     /// Adds whole blocks, and counts them when they are there. The file is locked.
     fn append(self, file: &File, blocks: &[u8], interfaces: u32) -> io::Result<()> {
         if file.metadata()?.len() > self.bytes {
-            // Of somebody who died before it was counted.
+            // Left by a process that died before it was counted.
             file.set_len(self.bytes)?;
         }
         file.write_all_at(blocks, self.bytes)?;
@@ -244,7 +245,7 @@ impl Content {
     }
 }
 
-/// Says in the file that there is one more interface, and which number it has. The file is locked.
+/// Counts one more interface in the file, and returns its number. The file is locked.
 fn add_interface(
     file: &File,
     name: &str,
@@ -314,7 +315,7 @@ fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     pad(out);
 }
 
-/// Fills up to a multiple of four bytes. Every block begins at one.
+/// Pads to a multiple of four bytes. Every block begins at one.
 fn pad(out: &mut Vec<u8>) {
     out.resize(out.len().next_multiple_of(4), 0);
 }
@@ -374,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_cut_and_says_how_long_it_was() {
+    fn a_long_packet_is_cut_and_its_length_is_kept() {
         let path = path("cut");
         let origin = SystemTime::UNIX_EPOCH;
         let mut capture = Capture::open(&path, "peerdma0", "pid 1", origin, NonZeroU32::new(128))
@@ -389,14 +390,14 @@ mod tests {
         let blocks = blocks(&bytes);
         let word =
             |body: &[u8], at: usize| u32::from_ne_bytes(body[at..at + 4].try_into().expect("four"));
-        assert_eq!(word(blocks[1].1, 4), 128, "what the interface says");
+        assert_eq!(word(blocks[1].1, 4), 128, "the limit of the interface");
         let lengths: Vec<_> =
             blocks[2..].iter().map(|(_, body)| (word(body, 12), word(body, 16))).collect();
         assert_eq!(lengths, [(127, 127), (128, 128), (128, 129), (128, 4000)]);
     }
 
     #[test]
-    fn what_the_dead_left_half_written_is_written_over() {
+    fn what_a_dead_process_left_half_written_is_overwritten() {
         let path = path("torn");
         let origin = SystemTime::UNIX_EPOCH;
         let mut capture =

@@ -1,4 +1,4 @@
-//! Sockets of a user who is not ours, as far as the user's number goes.
+//! Sockets of a user that is not ours, as far as the user's number goes.
 
 use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
@@ -67,7 +67,7 @@ fn a_strangers_socket_is_closed_without_waiting_for_what_is_in_it() {
 }
 
 #[test]
-fn a_listener_gives_its_name_back_at_once_whoever_was_not_accepted() {
+fn a_listener_gives_its_name_back_at_once_even_with_connections_not_accepted() {
     let name = format!("peerdma-test-strangers-{}", std::process::id());
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
     let socket = || rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
