@@ -1,5 +1,5 @@
-//! Which descriptors are buffers: memfds whose name says so, in every process and however they
-//! came.
+//! Which descriptors are buffers: memfds with a name that marks them, in every process and however
+//! they got there.
 
 #![allow(unsafe_code, reason = "the kernel's calls, which must not come back here")]
 
@@ -20,7 +20,7 @@ pub(crate) fn door_of(fd: c_int) -> Option<&'static Door> {
     if is_buffer(fd) { drm::find() } else { None }
 }
 
-/// Costs one system call for what is no file in shared memory.
+/// Costs one system call for a descriptor that is not a file in shared memory.
 pub(crate) fn is_buffer(fd: c_int) -> bool {
     let Some(stat) = stat(fd) else { return false };
     stat.st_mode & libc::S_IFMT == libc::S_IFREG && Some(stat.st_dev) == device() && is_named(fd)
@@ -32,7 +32,7 @@ fn stat(fd: c_int) -> Option<libc::stat> {
     }
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     keep_errno(|| {
-        // SAFETY: the kernel fills the structure, or answers EBADF. On these machines it is the one
+        // SAFETY: the kernel fills the structure, or returns EBADF. On these machines it is the one
         // of libc.
         let done = unsafe { libc::syscall(libc::SYS_fstat, c_long::from(fd), stat.as_mut_ptr()) };
         // SAFETY: it was filled.
@@ -40,7 +40,7 @@ fn stat(fd: c_int) -> Option<libc::stat> {
     })
 }
 
-/// What device memfds are on, asked of one.
+/// The device that memfds are on, taken from one of them.
 fn device() -> Option<u64> {
     let known = DEVICE.load(Ordering::Relaxed);
     if known != 0 {
@@ -80,7 +80,7 @@ fn is_named(fd: c_int) -> bool {
     let room = link.len();
     let read = keep_errno(|| {
         let (path, link) = (path.as_ptr().cast::<c_char>(), link.as_mut_ptr());
-        // SAFETY: the path is terminated, and the array has so much room. `AT_FDCWD` does not
+        // SAFETY: the path is terminated, and the array has this much room. `AT_FDCWD` does not
         // matter to it.
         unsafe {
             libc::syscall(libc::SYS_readlinkat, c_long::from(libc::AT_FDCWD), path, link, room)
@@ -89,7 +89,7 @@ fn is_named(fd: c_int) -> bool {
     usize::try_from(read) == Ok(room) && link == LINK
 }
 
-/// What is asked on the side leaves no error.
+/// This query leaves errno as it was.
 fn keep_errno<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: __errno_location gives the thread's errno, always valid.
     let errno = unsafe { libc::__errno_location() };

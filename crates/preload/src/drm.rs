@@ -1,10 +1,10 @@
-//! The way to the software GPU: which paths are its nodes, and the library that is behind them.
+//! The software GPU: which paths are its nodes, and the library behind them.
 //!
-//! `PEERDMA_DRM_NODE` lists one node of each GPU, a render node, or of other drivers what they have
-//! instead, which do not exist otherwise: `peerdma run --gpu` chose free names. The first open of
-//! one finds `libpeerdma.so`, which is loaded as well, and from then on it is shown what might
-//! concern it. Until then, and without the variable, nothing here costs more than the look at an
-//! atomic.
+//! `PEERDMA_DRM_NODE` lists one node of each GPU, a render node or what other drivers have in its
+//! place. No other device has these nodes: `peerdma run --gpu` chose free names. The first open of
+//! one finds `libpeerdma.so`, which is loaded as well, and from then on every call that may concern
+//! it is passed to it. Until then, and without the variable, nothing here costs more than one load
+//! of an atomic.
 
 #![allow(unsafe_code, reason = "C strings, the C environment, and functions of another library")]
 
@@ -22,22 +22,22 @@ const PATHS: [(&[u8], Kind); 5] = [
     (b"/dev/vfio/devices/vfio", Kind::Vfio),
 ];
 
-/// What every device of VFIO is bound to.
+/// The file that every VFIO device is bound to.
 const IOMMU: &[u8] = b"/dev/iommu";
 
-/// The first render node's minor number; the card beside it has this much less.
+/// The first render node's minor number; the card that belongs to it has this much less.
 const FIRST_RENDER: u32 = 128;
 
-/// A minor number that the kernel gives out to small devices.
+/// A minor number of the range that the kernel assigns to misc devices.
 const IOMMU_MINOR: u32 = 126;
 
-/// The most nodes that are looked at.
+/// The most nodes that are considered.
 const MOST: usize = 32;
 
-/// What the variable lists, in its order, as [`Listed::word`] has it; 0 is the end.
+/// The nodes that the variable lists, in its order, encoded by [`Listed::word`]; 0 is the end.
 static LISTED: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
 static STATE: AtomicU32 = AtomicU32::new(UNREAD);
-/// Whether a device of VFIO was ever opened.
+/// Whether a VFIO device was ever opened.
 static HAS_VFIO: AtomicBool = AtomicBool::new(false);
 
 const UNREAD: u32 = 0;
@@ -84,7 +84,7 @@ pub(crate) fn door() -> Option<&'static Door> {
     unsafe { door.as_ref() }
 }
 
-/// The door, looked for if need be: none in a program that is without `libpeerdma.so`.
+/// The door, looked up if needed: none in a program without `libpeerdma.so`.
 pub(crate) fn find() -> Option<&'static Door> {
     if let Some(door) = door() {
         return Some(door);
@@ -99,7 +99,7 @@ pub(crate) fn find() -> Option<&'static Door> {
     door()
 }
 
-/// What a node is. `libpeerdma.so` has the same numbers.
+/// The kind of a node. `libpeerdma.so` has the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Render = 0,
@@ -129,8 +129,8 @@ impl Kind {
     const ALL: [Self; 6] =
         [Self::Render, Self::Card, Self::Accel, Self::AccelControl, Self::Vfio, Self::Iommu];
 
-    /// The major number: DRM's, accel's and that of small devices, and for what gets one when its
-    /// driver comes, one of those that the kernel gives out last.
+    /// The major number: DRM's, accel's and that of misc devices; for devices whose major number is
+    /// assigned when the driver loads, one of those that the kernel assigns last.
     fn major(self) -> u32 {
         match self {
             Self::Render | Self::Card => 226,
@@ -143,7 +143,7 @@ impl Kind {
 }
 
 impl Listed {
-    /// By which node the GPU of this one is listed.
+    /// The node under which the GPU of this one is listed.
     fn of(minor: u32, kind: Kind) -> Self {
         match kind {
             Kind::Card => Self { kind: Kind::Render, minor: minor + FIRST_RENDER },
@@ -166,7 +166,7 @@ pub(crate) unsafe fn node(path: *const c_char) -> Option<Node> {
     if path.is_null() {
         return None;
     }
-    // SAFETY: not null, and the caller says it is terminated.
+    // SAFETY: not null, and the caller promises that it is terminated.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     if path == IOMMU {
         read();
@@ -196,7 +196,7 @@ pub(crate) fn node_of(fd: c_int) -> Option<Node> {
     Some(Node { index, kind, minor })
 }
 
-/// The door, if this descriptor is a device of VFIO: the one kind of node that is read and written.
+/// The door, if this descriptor is a VFIO device: the only kind of node that is read and written.
 pub(crate) fn vfio(fd: c_int) -> Option<&'static Door> {
     let door = HAS_VFIO.load(Ordering::Relaxed).then(door)??;
     node_of(fd).filter(|node| node.kind == Kind::Vfio).map(|_| door)
@@ -220,14 +220,14 @@ pub(crate) fn open(node: Node, flags: c_int) -> c_int {
     }
 }
 
-/// What `st_rdev` of a node is.
+/// The `st_rdev` of a node.
 pub(crate) fn device(node: Node) -> libc::dev_t {
     libc::makedev(node.kind.major(), node.minor)
 }
 
 /// Reads the variable, once.
 fn read() {
-    // ORDERING: pairs with the release store below: whoever sees READ sees the numbers.
+    // ORDERING: pairs with the release store below: a thread that sees READ sees the numbers.
     let state = STATE.compare_exchange(UNREAD, READING, Ordering::Acquire, Ordering::Acquire);
     if state.is_err() {
         return;
@@ -241,7 +241,7 @@ fn read() {
     STATE.store(READ, Ordering::Release);
 }
 
-/// What `/dev/dri/renderD128` is, and its number.
+/// The kind and number of a node such as `/dev/dri/renderD128`.
 fn parse(path: &[u8]) -> Option<(u32, Kind)> {
     PATHS.iter().find_map(|(prefix, kind)| Some((number(path.strip_prefix(*prefix)?)?, *kind)))
 }

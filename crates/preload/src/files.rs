@@ -1,9 +1,9 @@
 //! libc's functions that take a descriptor or addresses, for the nodes of the software GPU and for
 //! files of buffers.
 //!
-//! Each hands everything on that is neither, to libc: programs such as UCX patch libc's functions,
-//! to learn of memory that comes and goes. `mmap`, `munmap` and `mremap` may be needed before
-//! libc's can be looked up, and are the kernel's calls until then.
+//! Each passes everything else on to libc: programs such as UCX patch libc's functions to learn
+//! which memory comes and goes. `mmap`, `munmap` and `mremap` may be needed before libc's can be
+//! looked up, and are the kernel's calls until then.
 
 #![allow(unsafe_code, reason = "every function here stands for one of libc's")]
 
@@ -61,7 +61,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_i
     unsafe { next(fd, request, arg) }
 }
 
-/// Maps a buffer of the GPU, or whatever else.
+/// Maps a buffer of the GPU, or anything else.
 ///
 /// # Safety
 ///
@@ -132,7 +132,7 @@ unsafe extern "C" fn mmap64(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
     if let Some(door) = drm::door() {
-        // Before: afterwards the addresses may be somebody else's already.
+        // Before the call: after it, the addresses may already be mapped again.
         (door.forget)(addr as usize, len);
     }
     type Function = unsafe extern "C" fn(*mut c_void, size_t) -> c_int;
@@ -150,8 +150,8 @@ unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
     result as c_int
 }
 
-/// Variadic in C: the new address is there only if a flag says so. A mapping of the GPU cannot be
-/// moved or grown, as in a kernel, whose DRM marks it so.
+/// Variadic in C: the new address is present only with a certain flag. A mapping of the GPU cannot
+/// be moved or grown, as in a kernel, whose DRM marks it so.
 ///
 /// # Safety
 ///
@@ -192,7 +192,7 @@ unsafe extern "C" fn mremap(
     ptr::with_exposed_provenance_mut(moved as usize)
 }
 
-/// Closes; what a node or a buffer of the GPU leaves goes with its last descriptor.
+/// Closes; the state of a node or a buffer of the GPU goes with its last descriptor.
 ///
 /// # Safety
 ///
@@ -325,7 +325,7 @@ unsafe extern "C" fn fstat64(fd: c_int, out: *mut c_void) -> c_int {
     unsafe { fstat(fd, out) }
 }
 
-/// Where a buffer's file is: only its two ends can be asked for.
+/// Seeks in a buffer's file: only to its two ends.
 ///
 /// # Safety
 ///
@@ -351,9 +351,9 @@ unsafe extern "C" fn lseek64(fd: c_int, offset: i64, whence: c_int) -> i64 {
     unsafe { lseek(fd, offset, whence) }
 }
 
-/// Variadic in C: the argument is one word. A buffer's file is open for writing alone, lest the
-/// kernel show what is not its bytes; to the program it is open for both, or, with `O_APPEND`, for
-/// reading.
+/// Variadic in C: the argument is one word. A buffer's file is open for writing only, so that the
+/// kernel never shows bytes that are not the buffer's; to the program it appears open for both, or,
+/// with `O_APPEND`, for reading.
 ///
 /// # Safety
 ///

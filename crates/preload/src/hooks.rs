@@ -1,9 +1,9 @@
 //! libc's functions that take a path, each in front of libc's own.
 //!
 //! `open` and its kin are variadic in C: the mode is there only if a file is created. Here they
-//! take it always. On both x86-64 and aarch64 Linux a variadic integer argument travels in the
-//! register a named one would, so a caller that passes none leaves garbage there, and garbage is
-//! what libc's function then ignores, too.
+//! always take it. On both x86-64 and aarch64 Linux a variadic integer argument travels in the
+//! register a named one would, so a caller that passes none leaves garbage there, and libc's
+//! function also ignores it then.
 
 #![allow(unsafe_code, reason = "every function here stands for one of libc's")]
 
@@ -15,7 +15,7 @@ use crate::drm;
 use crate::next::Next;
 use crate::redirect::{Room, redirect, restore, uverbs};
 
-/// Defines functions that redirect one path and hand everything on.
+/// Defines functions that redirect one path and pass everything on.
 macro_rules! hooks {
     ($($(#[$note:meta])* fn $name:ident / $symbol:literal
         ($($before:ident: $before_type:ty,)* @$path:ident $(, $after:ident: $after_type:ty)*)
@@ -50,8 +50,8 @@ macro_rules! hooks {
             }
             // SAFETY: libc's function of this name has this signature.
             let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
-            // SAFETY: the arguments are the caller's but for the path, which is a string too and
-            // outlives the call.
+            // SAFETY: the arguments are the caller's except for the path, which is also a string
+            // and outlives the call.
             let result = unsafe { next($($before,)* path $(, $after)*) };
             // SAFETY: the caller's path is a string, as libc asks.
             $(if result == 0 && let Some(device) = unsafe { device_of(node, $path) } {
@@ -73,14 +73,14 @@ unsafe fn device_of(node: Option<drm::Node>, path: *const c_char) -> Option<libc
     node.map(drm::device).or_else(|| unsafe { uverbs(path) })
 }
 
-/// Makes the attributes of what stands for a device those of the device.
+/// Replaces the attributes of the file that represents a device by those of the device.
 ///
 /// # Safety
 ///
 /// `out` is a `struct stat`.
 pub(crate) unsafe fn show_stat(device: libc::dev_t, out: *mut c_void) {
     let out = out.cast::<libc::stat>();
-    // SAFETY: the caller says what it is.
+    // SAFETY: the caller promises what it is.
     unsafe { (*out).st_rdev = device };
     // SAFETY: as above.
     unsafe { (*out).st_mode = libc::S_IFCHR | 0o666 };
@@ -93,7 +93,7 @@ pub(crate) unsafe fn show_stat(device: libc::dev_t, out: *mut c_void) {
 /// `out` is a `struct statx`.
 unsafe fn show_statx(device: libc::dev_t, out: *mut c_void) {
     let out = out.cast::<libc::statx>();
-    // SAFETY: the caller says what it is.
+    // SAFETY: the caller promises what it is.
     unsafe { (*out).stx_rdev_major = libc::major(device) };
     // SAFETY: as above.
     unsafe { (*out).stx_rdev_minor = libc::minor(device) };
@@ -101,8 +101,7 @@ unsafe fn show_statx(device: libc::dev_t, out: *mut c_void) {
     unsafe { (*out).stx_mode = (libc::S_IFCHR | 0o666) as u16 };
 }
 
-/// No library behind has the function: an old name that nothing could have been linked against
-/// here.
+/// No later library has the function: an old name that nothing here can have been linked against.
 pub(crate) fn missing<T>(result: T) -> T {
     // SAFETY: __errno_location gives the thread's errno, always valid.
     let errno = unsafe { libc::__errno_location() };
@@ -140,7 +139,7 @@ hooks! {
     /// Directories.
     fn scandir64 / c"scandir64"
         (@path, list: *mut c_void, filter: *mut c_void, compare: *mut c_void) -> c_int = -1;
-    /// Attributes; the buffer is libc's business, and so it is in all of these.
+    /// Attributes; as in all of these, the buffer is libc's business.
     fn stat / c"stat" (@path, out: *mut c_void) -> c_int = -1, shows show_stat in out;
     /// Attributes.
     fn stat64 / c"stat64" (@path, out: *mut c_void) -> c_int = -1, shows show_stat in out;
@@ -270,7 +269,7 @@ unsafe fn resolve(
     next: impl FnOnce(*const c_char) -> *mut c_char,
 ) -> *mut c_char {
     let mut room = Room::new();
-    // SAFETY: the caller says that the path is a string.
+    // SAFETY: the caller promises that the path is a string.
     let redirected = unsafe { redirect(path, &mut room) };
     let result = next(redirected);
     if redirected != path && !result.is_null() {

@@ -1,7 +1,7 @@
-//! `libpeerdma-preload.so`: what a program must be given when `peerdma run` cannot stand between it
-//! and the kernel, or when it shall find a GPU that the kernel does not have.
+//! `libpeerdma-preload.so`: the library that a program needs when `peerdma run` cannot intercept
+//! its system calls, or when it must find a GPU that the kernel does not have.
 //!
-//! It shows the program our NICs under `/sys` where a sandbox forbids the seccomp door: libc's
+//! It shows the program our NICs under `/sys` where a sandbox forbids the seccomp filter: libc's
 //! functions that take a path look into the directory that `PEERDMA_SYSFS` names when the path is
 //! one of ours, and call libc's own in every other case. `peerdma run` makes the directory, sets
 //! the variable and loads this library; without the variable it does nothing.
@@ -13,13 +13,13 @@
 //!     -> hooks::open  -> redirect: not ours                                              -> libc's open
 //! ```
 //!
-//! And, with `peerdma run --gpu`, it shows the program nodes of GPUs and other devices: their
+//! With `peerdma run --gpu` it also shows the program nodes of GPUs and other devices: their
 //! `open`, `ioctl`, `mmap` and `close` go to `libpeerdma.so`, which is loaded with it and has the
-//! software GPU (`docs/DRM.md`, `docs/EXPORTERS.md`). Which nodes, `PEERDMA_DRM_NODE` says.
+//! software GPU (`docs/DRM.md`, `docs/EXPORTERS.md`). `PEERDMA_DRM_NODE` lists the nodes.
 //!
-//! A dma-buf of ours, which is a memfd, it makes what a dma-buf of the kernel is, in every process
-//! that gets its descriptor: `mmap`, `ioctl`, `poll` and `lseek` of it go to `libpeerdma.so` as
-//! well.
+//! It makes a dma-buf of ours, which is a memfd, behave as a dma-buf of the kernel, in every
+//! process that gets its descriptor: `mmap`, `ioctl`, `poll` and `lseek` of it go to
+//! `libpeerdma.so` as well.
 //!
 //! It does not reach static binaries, Go, raw system calls, libc's calls to itself (`glob`, `ftw`),
 //! or relative paths. It contains no engine and no state but names; it allocates nothing, so that

@@ -1,4 +1,4 @@
-//! The function this library stands in front of.
+//! The function that a hook of this library replaces.
 
 #![allow(unsafe_code, reason = "dlsym gives addresses")]
 
@@ -20,22 +20,22 @@ impl Next {
         Self { name, address, is_looked_up: AtomicBool::new(false) }
     }
 
-    /// Its address; null if no library behind has it. Two threads may look it up at once and find
+    /// Its address; null if no later library has it. Two threads may look it up at once and find
     /// the same.
     pub(crate) fn address(&self) -> *mut c_void {
-        // ORDERING: the address is all there is; nothing else is published by it.
+        // ORDERING: only the address matters; it publishes nothing else.
         let known = self.address.load(Ordering::Relaxed);
         if !known.is_null() {
             return known;
         }
-        // SAFETY: the name is terminated; dlsym with RTLD_NEXT starts behind the object this call
-        // is in.
+        // SAFETY: the name is terminated; dlsym with RTLD_NEXT starts after the object that
+        // contains this call.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         self.address.store(found, Ordering::Relaxed);
         found
     }
 
-    /// Its address, of a function that looking it up may need: null while it is looked up.
+    /// Its address, for a function that the lookup itself may need: null during the lookup.
     pub(crate) fn try_address(&self) -> *mut c_void {
         // ORDERING: as in `address`.
         let known = self.address.load(Ordering::Relaxed);

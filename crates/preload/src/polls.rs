@@ -1,5 +1,5 @@
-//! `poll` and `ppoll` of buffers: a dma-buf is ready when the work on it is done, and not whenever
-//! a file would be.
+//! `poll` and `ppoll` of buffers: a dma-buf is ready when the work on it is done, unlike a file,
+//! which is always ready.
 
 #![allow(unsafe_code, reason = "every function here stands for one of libc's")]
 
@@ -10,7 +10,7 @@ use libc::{nfds_t, pollfd, sigset_t, timespec};
 
 use crate::buffers;
 
-/// How long the other descriptors are waited for before buffers are asked again.
+/// How long to wait for the other descriptors before polling the buffers again.
 const ASK_AGAIN: i64 = 1_000_000;
 
 /// As libc's function, which asks the kernel in the same way.
@@ -24,7 +24,7 @@ unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_
         tv_sec: (timeout / 1000).into(),
         tv_nsec: c_long::from(timeout % 1000) * 1_000_000,
     });
-    // SAFETY: the caller's array has so many elements.
+    // SAFETY: the caller's array has this many elements.
     unsafe { wait(fds, count, limit, ptr::null()) }
 }
 
@@ -42,7 +42,7 @@ unsafe extern "C" fn ppoll(
 ) -> c_int {
     // SAFETY: null, or a time of the caller's.
     let limit = unsafe { limit.as_ref() }.copied();
-    // SAFETY: the caller's array has so many elements, and the mask is null or one.
+    // SAFETY: the caller's array has this many elements, and the mask is null or one.
     unsafe { wait(fds, count, limit, mask) }
 }
 
@@ -93,10 +93,10 @@ unsafe fn wait(
     if first <= 0 {
         return first;
     }
-    // SAFETY: the kernel found something in the caller's array, which has so many elements.
+    // SAFETY: the kernel found something in the caller's array, which has this many elements.
     let all = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
-    // To the kernel the file of a buffer is ready at once, so this is all that polls without one
-    // cost: a look at what is ready.
+    // To the kernel the file of a buffer is always ready, so a poll without buffers costs only
+    // this: a scan of the ready entries.
     if !all.iter().any(|entry| entry.revents != 0 && buffers::door_of(entry.fd).is_some()) {
         return first;
     }
@@ -105,8 +105,7 @@ unsafe fn wait(
         let is_ready = look(all) > 0;
         let slice = if is_ready { 0 } else { left.map_or(ASK_AGAIN, |left| left.min(ASK_AGAIN)) };
         hide(all);
-        // What is negative the kernel passes over.
-        // SAFETY: the arguments are the caller's.
+        // The kernel skips negative descriptors. SAFETY: the arguments are the caller's.
         let others = unsafe { ask(fds, count, Some(timespec { tv_sec: 0, tv_nsec: slice }), mask) };
         show(all);
         if others < 0 {
@@ -120,7 +119,7 @@ unsafe fn wait(
     }
 }
 
-/// Asks buffers; how many are ready.
+/// Polls the buffers, and returns how many are ready.
 fn look(fds: &mut [pollfd]) -> c_int {
     let mut ready = 0;
     for entry in fds {
@@ -132,7 +131,7 @@ fn look(fds: &mut [pollfd]) -> c_int {
     ready
 }
 
-/// What hidden descriptors are counted down from: no program marks those that it passes over so.
+/// Hidden descriptors count down from here: no program uses these values for entries to skip.
 const HIDDEN: c_int = -0x4000_0000;
 
 /// Makes buffers' descriptors negative, until [`show`].

@@ -1,4 +1,4 @@
-//! Which paths lead elsewhere, and where.
+//! Which paths are redirected, and where to.
 
 #![allow(
     unsafe_code,
@@ -26,7 +26,7 @@ const SERVED: [&[u8]; 8] = [
 /// The files of `/proc` that are ours.
 const FILES: [&[u8]; 2] = [b"kallsyms", b"modules"];
 
-/// What PCI functions begin with. Those that are in the tree are ours.
+/// How the names of PCI functions begin. Those that are in the tree are ours.
 const FUNCTIONS: [&[u8]; 2] = [b"devices/pci", b"bus/pci/devices/"];
 
 /// The longest path the kernel takes, with its terminator.
@@ -55,13 +55,13 @@ static DIRECTORY: Directory =
 impl Directory {
     /// The name, without terminator.
     fn get(&self) -> Option<&[u8]> {
-        // ORDERING: pairs with the release store below: whoever sees SET sees the name.
+        // ORDERING: pairs with the release store below: a thread that sees SET sees the name.
         let mut state = self.state.load(Ordering::Acquire);
         if state == UNREAD {
             state = self.read();
         }
-        // A thread that comes while another reads goes without: it is at most one call at the start
-        // of the program.
+        // A thread that arrives while another reads proceeds without the name: that is at most one
+        // call at the start of the program.
         if state != SET {
             return None;
         }
@@ -98,7 +98,7 @@ impl Room {
     }
 }
 
-/// The path to use instead of this one: in `room` if it is ours, else itself.
+/// The path to use instead of this one: in `room` if it is ours, otherwise the path itself.
 ///
 /// # Safety
 ///
@@ -107,7 +107,7 @@ pub(crate) unsafe fn redirect(path: *const c_char, room: &mut Room) -> *const c_
     if path.is_null() {
         return path;
     }
-    // SAFETY: not null, and the caller says it is terminated.
+    // SAFETY: not null, and the caller promises that it is terminated.
     let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
     let Some(directory) = DIRECTORY.get() else { return path };
     let is_ours = if let Some(below) = below_sys(bytes) {
@@ -137,15 +137,15 @@ pub(crate) unsafe fn uverbs(path: *const c_char) -> Option<libc::dev_t> {
     if path.is_null() {
         return None;
     }
-    // SAFETY: not null, and the caller says it is terminated.
+    // SAFETY: not null, and the caller promises that it is terminated.
     let below = below_dev(unsafe { CStr::from_ptr(path) }.to_bytes())?;
     DIRECTORY.get()?;
     let index = core::str::from_utf8(below.strip_prefix(b"infiniband/uverbs")?).ok()?;
     Some(libc::makedev(231, 192 + index.parse::<u8>().ok()? as u32))
 }
 
-/// The other way round: a path in the directory becomes one of `/sys`, for functions that give a
-/// path. Works in place, since the result is shorter or fits by `room`: `size` bytes at `path`.
+/// The reverse: a path in the directory becomes one of `/sys`, for functions that return a path.
+/// Works in place, since the result is shorter or fits by `room`: `size` bytes at `path`.
 ///
 /// # Safety
 ///
@@ -154,7 +154,7 @@ pub(crate) unsafe fn uverbs(path: *const c_char) -> Option<libc::dev_t> {
 pub(crate) unsafe fn restore(path: *mut c_char, size: usize) {
     let Some(directory) = DIRECTORY.get() else { return };
     let mut room = Room::new();
-    // SAFETY: the caller says that the string is terminated.
+    // SAFETY: the caller promises that the string is terminated.
     let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
     let Some(below) = bytes.strip_prefix(directory) else { return };
     if !below.is_empty() && !below.starts_with(b"/") {
@@ -183,13 +183,13 @@ fn write(room: &mut Room, parts: &[&[u8]]) -> bool {
     true
 }
 
-/// What follows `/sys/` in a path of ours. Slashes may be doubled; `.` and `..` are not looked for.
+/// What follows `/sys/` in a path of ours. Slashes may be doubled; `.` and `..` are not resolved.
 fn below_sys(path: &[u8]) -> Option<&[u8]> {
     let (_, below) = strip(path, b"sys")?;
     SERVED.iter().any(|served| is_below(below, served)).then_some(below)
 }
 
-/// What follows `/sys/` in a path that may be that of a PCI function of ours.
+/// What follows `/sys/` in a path that may name a PCI function of ours.
 fn function_below_sys(path: &[u8]) -> Option<&[u8]> {
     let (_, below) = strip(path, b"sys")?;
     let start = below.iter().position(|&byte| byte != b'/')?;
@@ -197,7 +197,7 @@ fn function_below_sys(path: &[u8]) -> Option<&[u8]> {
     FUNCTIONS.iter().any(|function| below.starts_with(function)).then_some(below)
 }
 
-/// Whether there is something of this name. The function of libc that tells may be ours.
+/// Whether a file of this name exists. libc's function for this may be one of our hooks.
 fn exists(room: &Room) -> bool {
     let path = room.0.as_ptr();
     // SAFETY: a terminated string that lives as long as the call.
@@ -238,7 +238,7 @@ fn is_below(path: &[u8], directory: &[u8]) -> bool {
     true
 }
 
-/// Takes slashes and a name off: what is behind it, with and without the slashes there.
+/// Strips slashes and a name: returns what follows, with and without its leading slashes.
 fn strip<'a>(path: &'a [u8], name: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
     let start = path.iter().position(|&byte| byte != b'/').filter(|&start| start > 0)?;
     let behind = path[start..].strip_prefix(name)?;

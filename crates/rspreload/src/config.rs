@@ -1,4 +1,4 @@
-//! Which sockets are meant, and how large they are.
+//! Which sockets become rsockets, and their sizes.
 
 #![cfg_attr(test, expect(dead_code, reason = "the hooks are not in the tests"))]
 
@@ -8,17 +8,17 @@ use std::sync::OnceLock;
 /// Which programs and sockets become rsockets.
 const FILE: &str = "/etc/rdma/rsocket/preload_config";
 
-/// What the administrator and the environment say.
+/// The settings of the administrator and the environment.
 pub(crate) struct Config {
     rules: Vec<Rule>,
     program: String,
     /// Sizes to set on each socket, as options of `SOL_RDMA`; 0 is not to set it.
     pub(crate) sizes: [c_int; 3],
-    /// Connections begin as the kernel's.
+    /// Connections begin as kernel sockets.
     pub(crate) is_fork_safe: bool,
 }
 
-/// One line of the file. What is none may be any.
+/// One line of the file. A field that is `None` matches anything.
 #[derive(Debug, PartialEq, Eq)]
 struct Rule {
     /// How the name of the program begins.
@@ -50,7 +50,7 @@ pub(crate) fn config() -> &'static Config {
 }
 
 impl Config {
-    /// Whether a socket is to be an rsocket.
+    /// Whether a socket must become an rsocket.
     pub(crate) fn wants(&self, domain: c_int, kind: c_int, protocol: c_int) -> bool {
         if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
             return false;
@@ -110,7 +110,7 @@ fn rule(line: &str) -> Option<Rule> {
     })
 }
 
-/// A word of a rule; nothing if it is not known, and then the line is not a rule.
+/// A word of a rule; nothing if it is unknown, in which case the line is not a rule.
 fn word(word: &str, prefixes: &[&str], known: &[(&str, c_int)]) -> Option<Option<c_int>> {
     if word == "*" {
         return Some(None);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn without_rules_every_internet_socket_is_meant() {
+    fn without_rules_every_internet_socket_becomes_an_rsocket() {
         let config = config("# nothing\n");
         assert!(config.wants(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0));
         assert!(config.wants(libc::AF_INET6, libc::SOCK_DGRAM, libc::IPPROTO_UDP));

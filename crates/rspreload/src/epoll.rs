@@ -1,6 +1,6 @@
-//! `epoll(7)`. An instance is the kernel's until it is to watch an rsocket: from then on another,
-//! of `repoll_create`, watches the rsockets and the kernel's instance, which goes on to watch
-//! everything else as it always did.
+//! `epoll(7)`. An instance is the kernel's until it must watch an rsocket: from then on a second
+//! one, made by `repoll_create`, watches the rsockets and the kernel's instance, which still
+//! watches everything else.
 
 #![allow(unsafe_code, reason = "every function here stands for one of libc's")]
 
@@ -24,14 +24,15 @@ functions! {
     rdmacm c"repoll_wait": repoll_wait(epfd: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int = -1;
 }
 
-/// What the program wants to be told of an rsocket, by the numbers of instance and rsocket.
+/// The events of an rsocket that the program asks for, by the numbers of instance and rsocket.
 static DATA: Mutex<BTreeMap<(c_int, c_int), u64>> = Mutex::new(BTreeMap::new());
 
 fn data() -> MutexGuard<'static, BTreeMap<(c_int, c_int), u64>> {
     DATA.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The instance for rsockets beside the kernel's `epfd`, made if there is none and `is_needed`.
+/// The instance for rsockets that goes with the kernel's `epfd`, made if there is none and
+/// `is_needed`.
 fn beside(epfd: c_int, is_needed: bool) -> Option<c_int> {
     if let Some(Entry { kind: Kind::Epoll, fd }) = table::get(epfd) {
         return Some(fd);
@@ -52,12 +53,12 @@ fn beside(epfd: c_int, is_needed: bool) -> Option<c_int> {
     Some(ours)
 }
 
-/// What stands for a descriptor in our instance.
+/// The number that represents a descriptor in our instance.
 fn own(fd: c_int) -> u64 {
     u64::from(fd.cast_unsigned())
 }
 
-/// An instance for rsockets is needed no more.
+/// An instance for rsockets is no longer needed.
 pub(crate) fn end(ours: c_int) -> c_int {
     data().retain(|(known, _), _| *known != ours);
     // SAFETY: there are no pointers.
@@ -83,7 +84,8 @@ unsafe extern "C" fn epoll_ctl(
                 Some(Entry { kind: Kind::Kernel | Kind::Undecided(_), fd }) => fd,
                 _ => fd,
             };
-            // SAFETY: the arguments are the caller's but for the descriptor, which is the socket's.
+            // SAFETY: the arguments are the caller's except for the descriptor, which is the
+            // socket's.
             return unsafe { libc_epoll_ctl(epfd, op, fd, event) };
         }
     };
@@ -116,7 +118,7 @@ unsafe extern "C" fn epoll_ctl(
 ///
 /// # Safety
 ///
-/// There is room for as many events as said.
+/// There is room for as many events as the arguments tell.
 unsafe fn wait(
     epfd: c_int,
     ours: c_int,
@@ -128,7 +130,7 @@ unsafe fn wait(
         // SAFETY: the caller's promise.
         let count = unsafe { wait_once(epfd, ours, events, most, timeout) };
         match count {
-            // Of a socket that is gone, or taken by another thread.
+            // The event of a socket that is gone, or one that another thread took.
             None if timeout != 0 => {}
             None => return 0,
             Some(count) => return count,
@@ -136,11 +138,11 @@ unsafe fn wait(
     }
 }
 
-/// Waits for both instances; nothing if what woke it is nobody's.
+/// Waits for both instances; returns nothing if the event that woke it has no owner.
 ///
 /// # Safety
 ///
-/// There is room for as many events as said.
+/// There is room for as many events as the arguments tell.
 unsafe fn wait_once(
     epfd: c_int,
     ours: c_int,

@@ -1,7 +1,7 @@
 //! Connections of programs that fork (`RDMAV_FORK_SAFE`).
 //!
-//! Queue pairs do not survive a fork. So a connection is one of the kernel's at first; the process
-//! that first moves data makes it an rsocket:
+//! Queue pairs do not survive a fork. So a connection begins as a kernel socket; the process that
+//! first moves data makes it an rsocket:
 //!
 //! ```text
 //!   accepted side                                  connected side
@@ -10,8 +10,9 @@
 //!   takes the connection      <------------------  connects an rsocket to the same address
 //! ```
 //!
-//! One process at a time can listen at a port: others wait for it, for half a minute. Who gets
-//! something else than four bytes of 0 speaks to a peer without this library, and stays with TCP.
+//! One process at a time can listen at a port: others wait for it, for half a minute. A side that
+//! receives anything other than four bytes of 0 talks to a peer without this library, and stays
+//! with TCP.
 
 #![allow(unsafe_code, reason = "calls of C")]
 
@@ -36,7 +37,7 @@ functions! {
 /// How long another process may have the port.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Makes an undecided connection an rsocket, if its peer does, too. Gives what it then is.
+/// Makes an undecided connection an rsocket, if its peer does too. Returns what it then is.
 pub(crate) fn decide(fd: c_int, entry: Entry, role: Role) -> Entry {
     let made = match role {
         Role::Passive => passive(entry.fd),
@@ -56,7 +57,7 @@ pub(crate) fn decide(fd: c_int, entry: Entry, role: Role) -> Entry {
     };
     table::replace(fd, now);
     if made.is_some() {
-        // SAFETY: the descriptor is ours, and nobody knows it any more.
+        // SAFETY: the descriptor is ours, and nothing else knows it any more.
         unsafe { close(entry.fd) };
     }
     now
@@ -90,7 +91,7 @@ impl Name {
     }
 }
 
-/// The side that accepted: listens, says so, and takes the connection.
+/// The side that accepted: listens, tells the peer, and takes the connection.
 fn passive(fd: c_int) -> Option<c_int> {
     let mut name = Name::of(fd, calls::getsockname)?;
     if name.family() == libc::AF_INET {
@@ -104,11 +105,11 @@ fn passive(fd: c_int) -> Option<c_int> {
     let listener = listen(&name)?;
     let word = 0_u32;
     let (bytes, length) = ((&raw const word).cast::<c_void>(), size_of::<u32>());
-    // SAFETY: the word is as long as said.
+    // SAFETY: the word has the given length.
     let told = unsafe { calls::write(fd, bytes, length) } == length.cast_signed();
     let mut accepted = -1;
     if told {
-        // SAFETY: no address is asked for.
+        // SAFETY: no address is requested.
         accepted = unsafe { raccept(listener, core::ptr::null_mut(), core::ptr::null_mut()) };
     }
     // SAFETY: there are no pointers.
@@ -116,7 +117,7 @@ fn passive(fd: c_int) -> Option<c_int> {
     (accepted >= 0).then_some(accepted)
 }
 
-/// An rsocket that listens at an address, as soon as nobody else does.
+/// An rsocket that listens at an address, as soon as no other socket does.
 fn listen(name: &Name) -> Option<c_int> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -126,7 +127,7 @@ fn listen(name: &Name) -> Option<c_int> {
             return None;
         }
         set_sizes(listener);
-        // SAFETY: the address is as long as said.
+        // SAFETY: the address has the given length.
         let bound = unsafe { calls::rbind(listener, name.as_ptr(), name.length) } == 0;
         // SAFETY: there are no pointers.
         if bound && unsafe { rlisten(listener, 1) } == 0 {
@@ -164,7 +165,7 @@ fn active(fd: c_int) -> Option<c_int> {
         return None;
     }
     set_sizes(made);
-    // SAFETY: the address is as long as said.
+    // SAFETY: the address has the given length.
     if unsafe { rconnect(made, name.as_ptr(), name.length) } != 0 {
         // SAFETY: there are no pointers.
         unsafe { rclose(made) };

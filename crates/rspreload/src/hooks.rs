@@ -10,7 +10,7 @@ use crate::fork;
 use crate::next::functions;
 use crate::table::{self, Entry, Kind};
 
-/// What a descriptor stands for when data moves: undecided sockets decide themselves now.
+/// What a descriptor stands for when data moves: undecided sockets are decided now.
 #[inline]
 pub(crate) fn for_data(fd: c_int) -> Option<Entry> {
     let entry = table::get(fd)?;
@@ -41,11 +41,11 @@ macro_rules! hooks {
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name(fd: c_int $(, $arg: $ty)*) -> $result {
                 match $find(fd) {
-                    // SAFETY: the arguments are the caller's but for the descriptor, which is of an
-                    // rsocket.
+                    // SAFETY: the arguments are the caller's except for the descriptor, which is of
+                    // an rsocket.
                     Some(Entry { kind: Kind::Rsocket, fd }) => unsafe { next::$ours(fd $(, $arg)*) },
-                    // SAFETY: the arguments are the caller's but for the descriptor, which is the
-                    // socket's.
+                    // SAFETY: the arguments are the caller's except for the descriptor, which is
+                    // the socket's.
                     Some(Entry { kind: Kind::Kernel | Kind::Undecided(_), fd }) => unsafe { next::$name(fd $(, $arg)*) },
                     // SAFETY: the arguments are the caller's.
                     Some(Entry { kind: Kind::Epoll, .. }) | None => unsafe { next::$name(fd $(, $arg)*) },
@@ -95,8 +95,8 @@ pub(crate) mod calls {
     pub(crate) use super::next::*;
 }
 
-/// `recv` with `_FORTIFY_SOURCE`. libc's ends the program if `len` is more than `room`: its own
-/// business.
+/// `recv` with `_FORTIFY_SOURCE`. libc's function ends the program if `len` is more than `room`;
+/// that is left to libc.
 ///
 /// # Safety
 ///

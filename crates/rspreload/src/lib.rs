@@ -1,11 +1,10 @@
-//! `librspreload.so.1`: makes the sockets of a program that knows nothing of RDMA rsockets
+//! `librspreload.so.1`: turns the sockets of a program that knows nothing of RDMA into rsockets
 //! (`rsocket(7)`).
 //!
 //! It stands in front of libc's socket calls. A stream or datagram socket of IPv4 or IPv6 becomes
-//! an rsocket, for which the program gets a descriptor of `/dev/null` that nobody else has; calls
-//! with that descriptor go to `rsend` and its kin, which `librdmacm.so.1` has, and all others to
-//! libc. A connection that cannot be made as an rsocket is tried once more as what it would have
-//! been.
+//! an rsocket, for which the program gets a descriptor of `/dev/null` of its own; calls with that
+//! descriptor go to `rsend` and its kin, which `librdmacm.so.1` has, and all others to libc. A
+//! connection that cannot be made as an rsocket is tried once more as an ordinary socket.
 //!
 //! ```text
 //!   send(7)   -> table: 7 is an rsocket known as 12  -> rsend(12)
@@ -14,15 +13,15 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `/etc/rdma/rsocket/preload_config` | which programs and sockets are meant: lines of program, domain, type, protocol, with `*` for any. Without it all are |
+//! | `/etc/rdma/rsocket/preload_config` | which programs and sockets use rsockets: lines of program, domain, type, protocol, with `*` for any. Without it all do |
 //! | `RS_SQ_SIZE`, `RS_RQ_SIZE`, `RS_INLINE` | sizes of queues and of inline data |
-//! | `RDMAV_FORK_SAFE=1` | for servers that fork: a connection begins as TCP and becomes an rsocket when it is first used, by the process that uses it. Both sides must say so |
+//! | `RDMAV_FORK_SAFE=1` | for servers that fork: a connection begins as TCP and becomes an rsocket when it is first used, by the process that uses it. Both sides must set it |
 //!
 //! It does not reach static binaries, Go, raw system calls and `io_uring`. Sockets do not survive
 //! `exec`.
 //!
-//! What it keeps is a word for each descriptor, so that no call takes a lock and a signal handler
-//! may call any of them.
+//! It keeps one word per descriptor, so that no call takes a lock and a signal handler may call any
+//! of them.
 
 mod config;
 #[cfg(not(test))]

@@ -36,7 +36,7 @@ functions! {
     rdmacm c"rrecv": rrecv(fd: c_int, buf: *mut c_void, len: libc::size_t, flags: c_int) -> libc::ssize_t = -1;
 }
 
-/// A descriptor for the program that nobody else has: of a file in which nothing is.
+/// A descriptor of the program's own, of an empty file.
 fn placeholder(is_cloexec: bool) -> c_int {
     let flags = libc::O_RDWR | if is_cloexec { libc::O_CLOEXEC } else { 0 };
     // SAFETY: the path is a string.
@@ -60,7 +60,7 @@ fn give(entry: Entry, is_cloexec: bool) -> c_int {
     -1
 }
 
-/// Ends what nobody has a descriptor for any more.
+/// Closes a socket that no descriptor leads to any more.
 fn end(entry: Entry) -> c_int {
     match entry.kind {
         // SAFETY: the descriptor is of an rsocket.
@@ -71,7 +71,7 @@ fn end(entry: Entry) -> c_int {
     }
 }
 
-/// Sets the sizes that the environment names; the socket works without.
+/// Sets the sizes that the environment gives; the socket also works without them.
 pub(crate) fn set_sizes(fd: c_int) {
     const SOL_RDMA: c_int = 0x10000;
     for (option, size) in config().sizes.iter().enumerate().filter(|(_, size)| **size > 0) {
@@ -81,8 +81,8 @@ pub(crate) fn set_sizes(fd: c_int) {
     }
 }
 
-/// `socket(2)`. Its caller's address goes along: the library that has rsockets makes sockets of its
-/// own, which stay what they are.
+/// `socket(2)`. It passes on its caller's address: the library that has rsockets makes sockets of
+/// its own, which must not become rsockets.
 ///
 /// # Safety
 ///
@@ -143,7 +143,7 @@ fn is_own(caller: *const c_void) -> bool {
     !base.is_null() && core::ptr::eq(object(caller), base)
 }
 
-/// Where the object begins in which an address is.
+/// The start of the object that contains an address.
 fn object(address: *const c_void) -> *const c_void {
     // SAFETY: the structure is made of pointers, for which zero is a value.
     let mut info: libc::Dl_info = unsafe { core::mem::zeroed() };
@@ -184,19 +184,19 @@ unsafe extern "C" fn accept4(
     };
     let is_cloexec = flags & libc::SOCK_CLOEXEC != 0;
     if entry.kind != Kind::Rsocket {
-        // SAFETY: the arguments are the caller's but for the descriptor, which is the socket's.
+        // SAFETY: the arguments are the caller's except for the descriptor, which is the socket's.
         let new = unsafe { libc_accept4(entry.fd, addr, len, flags) };
         if new < 0 || entry.kind != Kind::Undecided(Role::Listener) {
             return new;
         }
         return give(Entry { kind: Kind::Undecided(Role::Passive), fd: new }, is_cloexec);
     }
-    // SAFETY: the arguments are the caller's but for the descriptor, which is of an rsocket.
+    // SAFETY: the arguments are the caller's except for the descriptor, which is of an rsocket.
     let new = unsafe { raccept(entry.fd, addr, len) };
     if new < 0 {
         return new;
     }
-    // Unlike an rsocket, what accept(2) gives inherits nothing.
+    // Unlike an rsocket, a socket from accept(2) inherits nothing.
     let nonblocking = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
     // SAFETY: the descriptor is of an rsocket.
     unsafe { rfcntl(new, libc::F_SETFL, nonblocking.into()) };
@@ -226,7 +226,7 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     }
 }
 
-/// `connect(2)`. Where there is no rsocket, there may be one of the kernel's.
+/// `connect(2)`. Where no rsocket can connect, a kernel socket may.
 ///
 /// # Safety
 ///
@@ -238,7 +238,7 @@ unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
         return unsafe { libc_connect(fd, addr, len) };
     };
     if entry.kind == Kind::Rsocket {
-        // SAFETY: the arguments are the caller's but for the descriptor, which is of an rsocket.
+        // SAFETY: the arguments are the caller's except for the descriptor, which is of an rsocket.
         let answer = unsafe { rconnect(entry.fd, addr, len) };
         let is_final =
             matches!(errno(), libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR);
@@ -247,19 +247,19 @@ unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
         }
         let Some(kernel) = fall_back(entry.fd, addr) else { return answer };
         table::replace(fd, Entry { kind: Kind::Kernel, fd: kernel });
-        // SAFETY: the descriptor is of an rsocket that nobody knows any more.
+        // SAFETY: the descriptor is of an rsocket that nothing else knows any more.
         unsafe { rclose(entry.fd) };
-        // SAFETY: the arguments are the caller's but for the descriptor, which is the socket's.
+        // SAFETY: the arguments are the caller's except for the descriptor, which is the socket's.
         return unsafe { libc_connect(kernel, addr, len) };
     }
     if entry.kind == Kind::Undecided(Role::New) {
         table::replace(fd, Entry { kind: Kind::Undecided(Role::Active), ..entry });
     }
-    // SAFETY: the arguments are the caller's but for the descriptor, which is the socket's.
+    // SAFETY: the arguments are the caller's except for the descriptor, which is the socket's.
     unsafe { libc_connect(entry.fd, addr, len) }
 }
 
-/// A socket of the kernel's with the flags and the common options of an rsocket.
+/// A kernel socket with the flags and the common options of an rsocket.
 fn fall_back(from: c_int, addr: *const sockaddr) -> Option<c_int> {
     if addr.is_null() {
         return None;
@@ -307,7 +307,7 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
         return unsafe { libc_close(fd) };
     }
     let last = table::remove(fd);
-    // SAFETY: it is the program's descriptor, of a file in which nothing is.
+    // SAFETY: it is the program's descriptor, of an empty file.
     let answer = unsafe { libc_close(fd) };
     match last {
         Some(Entry { kind: Kind::Epoll, fd: ours }) => {
@@ -370,16 +370,16 @@ unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     if from != to && table::get(to).is_some() && !process::is_guest() {
-        // What was there is closed first.
-        // SAFETY: the caller's promise: nobody else uses it.
+        // The old descriptor is closed first. SAFETY: the caller promises that nothing else uses
+        // it.
         unsafe { close(to) };
     }
     // SAFETY: there are no pointers.
     copied(from, unsafe { libc_dup3(from, to, flags) })
 }
 
-/// `fcntl(2)`. Its argument is variadic in C; on all our machines it travels as a named one would,
-/// and a caller that passes none leaves garbage, which commands without argument ignore.
+/// `fcntl(2)`. Its argument is variadic in C; on all our machines it is passed as a named one would
+/// be, and a caller that passes none leaves garbage, which commands without argument ignore.
 ///
 /// # Safety
 ///
@@ -404,8 +404,7 @@ unsafe extern "C" fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
             // SAFETY: there are no pointers.
             unsafe { libc_fcntl(entry.fd, cmd, arg) }
         }
-        // What is left is about the descriptor.
-        // SAFETY: the arguments are the caller's.
+        // The remaining commands concern the descriptor. SAFETY: the arguments are the caller's.
         _ => unsafe { libc_fcntl(fd, cmd, arg) },
     }
 }
@@ -443,7 +442,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, arg: *mut c_void) 
             unsafe { arg.cast::<c_int>().write(available(fd)) };
             0
         }
-        // SAFETY: the arguments are the caller's but for the descriptor, which is the socket's.
+        // SAFETY: the arguments are the caller's except for the descriptor, which is the socket's.
         (Some(Entry { kind: Kind::Kernel | Kind::Undecided(_), fd }), _) => unsafe {
             libc_ioctl(fd, request, arg)
         },
@@ -452,7 +451,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, arg: *mut c_void) 
     }
 }
 
-/// Bytes that can be read now, as many as fit a look.
+/// Bytes that can be read now, at most as many as one peek returns.
 fn available(fd: c_int) -> c_int {
     let mut room = [0_u8; 65536];
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;

@@ -1,4 +1,4 @@
-//! The functions that calls go to: libc's behind this library, and those of `librdmacm.so.1`.
+//! The functions that calls are passed to: libc's, and those of `librdmacm.so.1`.
 
 #![allow(unsafe_code, reason = "dlsym gives addresses")]
 
@@ -30,16 +30,17 @@ impl Next {
         Self { name, library: Library::Rdmacm, address: AtomicPtr::new(core::ptr::null_mut()) }
     }
 
-    /// Its address; null if nobody has it. Two threads may look it up at once and find the same.
+    /// Its address; null if no library has it. Two threads may look it up at once and find the
+    /// same.
     pub(crate) fn address(&self) -> *mut c_void {
-        // ORDERING: the address is all there is; nothing else is published by it.
+        // ORDERING: only the address matters; it publishes nothing else.
         let known = self.address.load(Ordering::Relaxed);
         if !known.is_null() {
             return known;
         }
         let found = match self.library {
-            // SAFETY: the name is terminated; dlsym with RTLD_NEXT starts behind the object this
-            // call is in.
+            // SAFETY: the name is terminated; dlsym with RTLD_NEXT starts after the object that
+            // contains this call.
             Library::Libc => unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) },
             Library::Rdmacm => rdmacm(self.name),
         };

@@ -17,7 +17,7 @@ functions! {
     rdmacm c"rpoll": rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int = -1;
 }
 
-/// The descriptor to wait for, and whether it is another than the program's.
+/// The descriptor to wait for, and whether it differs from the program's.
 pub(crate) fn waits_for(fd: c_int) -> (c_int, bool) {
     match table::get(fd) {
         Some(Entry { kind: Kind::Rsocket | Kind::Kernel | Kind::Undecided(_), fd }) => (fd, true),
@@ -31,7 +31,7 @@ fn poll_ours(fds: &mut [pollfd], timeout: c_int) -> c_int {
         .iter()
         .map(|entry| pollfd { fd: waits_for(entry.fd).0, revents: 0, ..*entry })
         .collect();
-    // SAFETY: there are as many entries as said.
+    // SAFETY: there are as many entries as given.
     let ready = unsafe { rpoll(real.as_mut_ptr(), real.len() as nfds_t, timeout) };
     if ready >= 0 {
         for (entry, real) in fds.iter_mut().zip(&real) {
@@ -60,7 +60,7 @@ pub(crate) unsafe fn with_mask(mask: *const sigset_t, wait: impl FnOnce() -> c_i
     answer
 }
 
-/// Milliseconds, rounded up; without end if there is no time.
+/// Milliseconds, rounded up; forever if there is no time.
 ///
 /// # Safety
 ///
@@ -76,7 +76,7 @@ unsafe fn milliseconds(time: *const timespec) -> c_int {
 ///
 /// # Safety
 ///
-/// There are as many as said.
+/// There are as many as given.
 unsafe fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
     if fds.is_null() || count == 0 {
         return None;
@@ -101,8 +101,8 @@ unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_
     }
 }
 
-/// `poll` with `_FORTIFY_SOURCE`. libc's ends the program if there are more entries than room: its
-/// own business.
+/// `poll` with `_FORTIFY_SOURCE`. libc's function ends the program if there are more entries than
+/// room; that is left to libc.
 ///
 /// # Safety
 ///
@@ -163,7 +163,7 @@ unsafe fn is_in(fd: c_int, set: *mut fd_set) -> bool {
     !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
 }
 
-/// The entries for what is in the sets, if one of them is ours.
+/// The entries for the descriptors in the sets, if one of them is ours.
 ///
 /// # Safety
 ///
@@ -198,7 +198,7 @@ unsafe fn select_ours(mut fds: Vec<pollfd>, sets: Sets, timeout: c_int) -> c_int
         set_errno(libc::EBADF);
         return -1;
     }
-    // What makes a call return at once counts as ready (select(2)).
+    // A descriptor on which a call would return at once counts as ready (select(2)).
     let meanings = [
         libc::POLLIN | libc::POLLHUP | libc::POLLERR,
         libc::POLLOUT | libc::POLLERR,

@@ -1,8 +1,8 @@
 //! Whose memory this is.
 //!
 //! A child of `vfork` runs in its parent's memory until it executes a program, and closes
-//! descriptors there that are its own: what they stand for in the table is the parent's business. A
-//! child of `fork` has a table of its own.
+//! descriptors of its own there: their entries in the table are the parent's business. A child of
+//! `fork` has a table of its own.
 
 #![allow(unsafe_code, reason = "calls of C")]
 
@@ -21,12 +21,12 @@ extern "C" fn after_fork() {
     OWNER.store(own_pid(), Ordering::Relaxed);
 }
 
-/// The first socket is about to be.
+/// The first socket is about to be made.
 pub(crate) fn watch() {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
         OWNER.store(own_pid(), Ordering::Relaxed);
-        // SAFETY: the function lives as long as the library, which nobody unloads: it was loaded
+        // SAFETY: the function lives as long as the library, which is never unloaded: it was loaded
         // first.
         unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
     });

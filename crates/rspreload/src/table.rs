@@ -1,14 +1,14 @@
 //! What the program's descriptors stand for.
 //!
-//! A word for each, in memory that is never moved. Two of a program's descriptors may stand for one
-//! socket (`dup(2)`): each socket counts them.
+//! One word for each, in memory that is never moved. Two of a program's descriptors may refer to
+//! one socket (`dup(2)`): each socket counts them.
 
 #![cfg_attr(test, expect(dead_code, reason = "the hooks are not in the tests"))]
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Descriptors above are left to libc.
+/// Descriptors above this are left to libc.
 const SIZE: usize = 1 << 16;
 
 static ENTRIES: [AtomicU64; SIZE] = [const { AtomicU64::new(0) }; SIZE];
@@ -20,15 +20,15 @@ static USERS: [AtomicU32; SIZE] = [const { AtomicU32::new(0) }; SIZE];
 pub(crate) enum Kind {
     /// An rsocket.
     Rsocket,
-    /// A socket of the kernel's.
+    /// A kernel socket.
     Kernel,
-    /// Not yet known: a socket of the kernel's that will be an rsocket when both sides say so.
+    /// Not yet known: a kernel socket that becomes an rsocket when both sides agree.
     Undecided(Role),
-    /// An epoll instance of the kernel's, with the number of one for rsockets.
+    /// A kernel epoll instance, with the number of one for rsockets.
     Epoll,
 }
 
-/// What becomes of an undecided socket.
+/// The state of an undecided socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// It neither listens nor connects.
@@ -41,7 +41,7 @@ pub(crate) enum Role {
     Passive,
 }
 
-/// A descriptor's entry: what it stands for, and by which number that is known.
+/// A descriptor's entry: what it stands for, and the number of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) kind: Kind,
@@ -75,11 +75,11 @@ fn slot<T>(table: &'static [T; SIZE], fd: c_int) -> Option<&'static T> {
     table.get(usize::try_from(fd).ok()?)
 }
 
-/// What a descriptor stands for; nothing if it is the kernel's business alone.
+/// What a descriptor stands for; nothing if it is the kernel's alone.
 #[inline]
 pub(crate) fn get(fd: c_int) -> Option<Entry> {
-    // ORDERING: whoever made the descriptor gave it to this thread, which orders what was stored
-    // before.
+    // ORDERING: the thread that made the descriptor passed it to this one, which orders the earlier
+    // stores.
     Entry::decode(slot(&ENTRIES, fd)?.load(Ordering::Relaxed))
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn has_room(fd: c_int) -> bool {
     slot(&ENTRIES, fd).is_some()
 }
 
-/// From now on `fd` stands for a socket, which has one descriptor more.
+/// From now on `fd` stands for a socket, which has one more descriptor.
 pub(crate) fn add(fd: c_int, entry: Entry) {
     if let (Some(slot), Some(users)) = (slot(&ENTRIES, fd), slot(&USERS, entry.fd)) {
         users.fetch_add(1, Ordering::Relaxed);
@@ -102,7 +102,8 @@ pub(crate) fn replace(fd: c_int, entry: Entry) {
     add(fd, entry);
 }
 
-/// `fd` stands for nothing any more. Gives what it stood for, if that has no other descriptor now.
+/// `fd` no longer stands for anything. Returns what it stood for, if no other descriptor stands for
+/// that now.
 pub(crate) fn remove(fd: c_int) -> Option<Entry> {
     let entry = Entry::decode(slot(&ENTRIES, fd)?.swap(0, Ordering::AcqRel))?;
     let users = slot(&USERS, entry.fd)?;
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_descriptor_of_a_socket_is_told_so() {
+    fn the_last_descriptor_of_a_socket_is_reported() {
         let entry = Entry { kind: Kind::Rsocket, fd: 70 };
         assert_eq!(get(60), None);
         add(60, entry);

@@ -32,7 +32,7 @@ unsafe extern "C" fn sendfile(
     match for_data(out) {
         // SAFETY: the caller's promise.
         Some(Entry { kind: Kind::Rsocket, fd }) => unsafe { copy(fd, from, offset, count) },
-        // SAFETY: the arguments are the caller's but for the descriptor, which is the socket's.
+        // SAFETY: the arguments are the caller's except for the descriptor, which is the socket's.
         Some(Entry { kind: Kind::Kernel | Kind::Undecided(_), fd }) => unsafe {
             libc_sendfile(fd, from, offset, count)
         },
@@ -57,8 +57,8 @@ unsafe extern "C" fn sendfile64(
     unsafe { sendfile(out, from, offset, count) }
 }
 
-/// Sends a file's bytes from `offset` on, or from where the file stands. What was read and not sent
-/// is read again next time.
+/// Sends a file's bytes from `offset` on, or from the file's position. Bytes that were read and not
+/// sent are read again next time.
 ///
 /// # Safety
 ///
@@ -80,7 +80,7 @@ unsafe fn copy(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssi
         if read <= 0 {
             return if read < 0 && done == 0 { -1 } else { done.cast_signed() };
         }
-        // SAFETY: as many bytes were read.
+        // SAFETY: this many bytes were read.
         let sent = unsafe { calls::rwrite(to, piece.as_ptr().cast(), read.cast_unsigned()) };
         if sent <= 0 {
             return if done == 0 { sent } else { done.cast_signed() };

@@ -13,8 +13,8 @@ impl Addresses {
         Self(BTreeMap::from([(range.start, range.end - range.start)]))
     }
 
-    /// Takes `span` addresses in a row: from `hint` on if they are free, else the first that fit.
-    /// Both are multiples of `align`.
+    /// Takes `span` addresses in a row: from `hint` on if they are free, otherwise the first that
+    /// fit. Both are multiples of `align`.
     pub fn take(&mut self, span: u64, align: u64, hint: u64) -> Option<u64> {
         let fits = |start: u64, len: u64| {
             let at = start.checked_next_multiple_of(align)?;
@@ -38,7 +38,7 @@ impl Addresses {
         Some(at)
     }
 
-    /// Gives addresses back that were taken.
+    /// Gives back addresses that were taken.
     pub fn give(&mut self, mut start: u64, mut span: u64) {
         if let Some((before, len)) = self.0.range(..start).next_back().map(|(s, l)| (*s, *l))
             && before + len == start

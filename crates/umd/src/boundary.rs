@@ -1,4 +1,4 @@
-//! Where calls come in: where a panic stops, and tables of functions.
+//! Where calls enter: where a panic stops, and tables of functions.
 
 use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,7 +6,7 @@ use std::sync::{PoisonError, RwLock};
 
 use crate::refusal::{Error, Kind, Refusal};
 
-/// Where what all drivers have in common is logged.
+/// The log target for what all drivers share.
 pub(crate) const LOG: &str = "peerdma::gpu";
 
 /// The address of a function of C.
@@ -33,16 +33,15 @@ pub fn caught<T, E: Error>(
     body: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, E> {
     gpu::weather::operation(name);
-    // What the body held is behind locks that ignore poison: each is held for one change of one
-    // table.
+    // The locks that the body held ignore poison: each is held for one change of one table.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         tracing::error!(target: LOG, "{name}: panic; this is a bug");
         Err(Refusal::new(Kind::Unknown, "panic").into())
     })
 }
 
-/// Whether this is the first time that something is said of this name: one line for each function
-/// that a program calls and nobody serves.
+/// Whether this is the first message about this name: one line for each function that a program
+/// calls and nothing serves.
 pub fn is_first(name: &'static CStr) -> bool {
     static SAID: RwLock<Vec<&CStr>> = RwLock::new(Vec::new());
     if SAID.read().unwrap_or_else(PoisonError::into_inner).contains(&name) {

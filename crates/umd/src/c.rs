@@ -1,8 +1,8 @@
 //! What C passes: pointers to results, to lists and to text.
 //!
 //! A call takes these types where the header has a pointer. All of them rely on what the header
-//! says of the argument: that a pointer which is not null is one, to as much as the call is
-//! documented to read or to write. `E` is the error of the driver.
+//! documents about the argument: that a pointer which is not null is valid, for as much as the call
+//! is documented to read or to write. `E` is the error of the driver.
 
 use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
@@ -49,7 +49,7 @@ impl<E> Clone for Text<E> {
 impl<E> Copy for Text<E> {}
 
 impl<T, E: Error> Out<T, E> {
-    /// A place of our own.
+    /// A place in memory of our own.
     pub fn to(place: &mut T) -> Self {
         Self(place, PhantomData)
     }
@@ -59,7 +59,7 @@ impl<T, E: Error> Out<T, E> {
         self.0.is_null()
     }
 
-    /// What the program has put there.
+    /// The value that the program has put there.
     pub fn input(self) -> In<T, E> {
         In(self.0, PhantomData)
     }
@@ -83,7 +83,8 @@ impl<T, E: Error> Out<T, E> {
     /// Stores the result if the program wants it.
     pub fn put_if(self, value: T) {
         if !self.0.is_null() {
-            // SAFETY: not null, so what the header says: a place for one. It need not be aligned.
+            // SAFETY: not null, so it is what the header documents: a place for one. It need not be
+            // aligned.
             unsafe { self.0.write_unaligned(value) };
         }
     }
@@ -145,9 +146,10 @@ impl<T: Copy, E: Error> In<T, E> {
     /// The pointer is null.
     pub fn get(self) -> Result<T, E> {
         if self.0.is_null() {
-            return Err(null("an argument is not there: the pointer is null"));
+            return Err(null("an argument is missing: the pointer is null"));
         }
-        // SAFETY: not null, so what the header says: one of these. It need not be aligned.
+        // SAFETY: not null, so it is what the header documents: one of these. It need not be
+        // aligned.
         Ok(unsafe { self.0.read_unaligned() })
     }
 
@@ -196,14 +198,15 @@ impl<E: Error> Text<E> {
     /// The pointer is null.
     pub fn get<'a>(self) -> Result<&'a CStr, E> {
         if self.0.is_null() {
-            return Err(null("a string is not there: the pointer is null"));
+            return Err(null("a string is missing: the pointer is null"));
         }
-        // SAFETY: not null, so what the header says: terminated. It is used during the call only.
+        // SAFETY: not null, so it is what the header documents: terminated. It is used during the
+        // call only.
         Ok(unsafe { CStr::from_ptr(self.0) })
     }
 }
 
-/// Text as a field of a structure has it: cut to what there is room for, and ended by zeros.
+/// Text as a field of a structure holds it: cut to the room there is, and ended by zeros.
 pub fn text<const N: usize>(text: &str) -> [u8; N] {
     let mut field = [0; N];
     let len = text.len().min(N - 1);

@@ -22,7 +22,7 @@ pub struct Piece {
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_enums, reason = "memory is one or the other")]
 pub enum At {
-    /// So many bytes into memory of a GPU.
+    /// This many bytes into memory of a GPU.
     Device(Arc<Memory>, u64),
     /// An address of the program.
     Host(u64),
@@ -42,7 +42,7 @@ impl<K: Content> Space<K> {
     ///
     /// # Errors
     ///
-    /// A range of which not all is there, or memory that was lost.
+    /// A range that is not wholly present, or memory that was lost.
     pub fn copy(&self, dst: u64, src: u64, len: u64) -> Result<()> {
         if len == 0 {
             return Ok(());
@@ -65,11 +65,11 @@ impl<K: Content> Space<K> {
         Ok(())
     }
 
-    /// Fills `len` bytes with a pattern, again and again.
+    /// Fills `len` bytes with a repeated pattern.
     ///
     /// # Errors
     ///
-    /// As [`copy`](Self::copy); and a pattern of no bytes.
+    /// As [`copy`](Self::copy); and an empty pattern.
     pub fn fill(&self, dst: u64, pattern: &[u8], len: u64) -> Result<()> {
         if pattern.is_empty() {
             return Err(invalid("a pattern of no bytes"));
@@ -98,8 +98,8 @@ impl<K: Content> Space<K> {
 pub fn user(addr: u64, len: u64) -> Umem {
     // CAST: addresses are 64 bits wide here.
     let addr = addr as usize;
-    // SAFETY: the program passed the address to be read or written, and a page that is not there is
-    // found by the guard.
+    // SAFETY: the program passed the address to be read or written, and the guard catches a page
+    // that is not there.
     unsafe { Umem::user(addr, len) }
 }
 

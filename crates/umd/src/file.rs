@@ -1,4 +1,4 @@
-//! Descriptors of other processes: who their files are, and how to get them.
+//! Descriptors of other processes: the identity of their files, and how to get them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -7,7 +7,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use crate::boundary::LOG;
 use crate::refusal::{Kind, Refusal, Result, invalid};
 
-/// Who a file is, for as long as anybody has it open.
+/// The identity of a file, valid for as long as any process has it open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "handles carry it")]
 pub struct Identity {
@@ -18,7 +18,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Who the file behind a descriptor is.
+    /// The identity of the file behind a descriptor.
     ///
     /// # Errors
     ///
@@ -30,22 +30,22 @@ impl Identity {
     }
 }
 
-/// A copy of descriptor `fd` of process `pid`, if it still is of the file that it was of.
+/// A copy of descriptor `fd` of process `pid`, if it still refers to the same file.
 ///
 /// # Errors
 ///
-/// The process is gone or another user's, or has the file no more.
+/// The process is gone or another user's, or no longer has the file.
 pub fn take(pid: u32, fd: i32, file: Identity) -> Result<OwnedFd> {
     let gone = |why: &str| invalid(format!("process {pid}: {why}"));
     let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let process = process.ok_or_else(|| gone("that is no process"))?;
+    let process = process.ok_or_else(|| gone("there is no such process"))?;
     let process =
         pidfd_open(process, PidfdFlags::empty()).map_err(|error| gone(&error.to_string()))?;
     let taken = pidfd_getfd(&process, fd, PidfdGetfdFlags::empty()).map_err(|error| {
         if error == rustix::io::Errno::PERM {
             tracing::warn!(
                 target: LOG,
-                "process {pid} may not be asked for its memory (pidfd_getfd: {error}); both must be the same user's, and Yama \
+                "taking memory of process {pid} is not permitted (pidfd_getfd: {error}); both must be the same user's, and Yama \
                  (kernel.yama.ptrace_scope) must permit it",
             );
             return Refusal::new(Kind::NotPermitted, format!("pidfd_getfd: {error}"));
@@ -58,12 +58,12 @@ pub fn take(pid: u32, fd: i32, file: Identity) -> Result<OwnedFd> {
     Ok(taken)
 }
 
-/// Lets other processes of the user take our descriptors where Yama permits that to none but
-/// parents.
+/// Lets other processes of the user take our descriptors where Yama permits only parents to.
 pub fn allow() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        // SAFETY: it sets who may ask, and nothing else. Without Yama it answers EINVAL.
+        // SAFETY: it sets which processes may ask, and nothing else. Without Yama it returns
+        // EINVAL.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
     });
 }

@@ -1,13 +1,13 @@
-//! Handles: what a program holds of contexts, streams, events, pools and allocations.
+//! Handles: what a program holds for contexts, streams, events, pools and allocations.
 //!
-//! They look like pointers, and lead nowhere. A number is never used twice, so a handle that was
-//! destroyed is known as such, and one kind is never taken for another.
+//! They look like pointers, but point to nothing. A number is never used twice, so a destroyed
+//! handle is recognised, and one kind is never taken for another.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// All of one kind that live.
+/// All live handles of one kind.
 #[derive(Debug)]
 pub struct Handles<T> {
     first: u64,
@@ -37,7 +37,7 @@ impl<T> Handles<T> {
         Self { first, next: AtomicU64::new(first), live: Mutex::default() }
     }
 
-    /// Makes one; it is told its handle.
+    /// Makes one; the constructor gets its handle.
     pub fn add(&self, make: impl FnOnce(u64) -> T) -> Arc<T> {
         let handle = self.next.fetch_add(STEP, Ordering::Relaxed);
         let new = Arc::new(make(handle));
@@ -45,7 +45,7 @@ impl<T> Handles<T> {
         new
     }
 
-    /// The same, if it can be made.
+    /// The same, for a constructor that can fail.
     ///
     /// # Errors
     ///
@@ -66,12 +66,12 @@ impl<T> Handles<T> {
         if issued.contains(&handle) { Found::Gone } else { Found::Unknown }
     }
 
-    /// What is behind a handle that lives.
+    /// The object behind a live handle.
     pub fn get(&self, handle: u64) -> Option<Arc<T>> {
         self.lock().get(&handle).cloned()
     }
 
-    /// A handle that was taken away is one again.
+    /// Makes a removed handle valid again.
     pub fn restore(&self, handle: u64, value: &Arc<T>) {
         self.lock().insert(handle, Arc::clone(value));
     }

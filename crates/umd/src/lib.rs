@@ -1,8 +1,8 @@
-//! What the user-mode drivers of the software GPU have in common: CUDA's (crate `cuda`), Level
-//! Zero's (crate `levelzero`) and HSA's (crate `hsa`).
+//! What the user-mode drivers of the software GPU share: CUDA's (crate `cuda`), Level Zero's (crate
+//! `levelzero`) and HSA's (crate `hsa`).
 //!
-//! A user-mode driver is what a program is linked with; the kernel's part is played by `gpu`.
-//! Whatever names its functions have, it gives programs addresses of GPU memory, does work in
+//! A user-mode driver is the library that a program is linked with; `gpu` plays the kernel's part.
+//! Whatever the names of its functions, it gives programs addresses of GPU memory, does work in
 //! order, and tells processes apart:
 //!
 //! ```text
@@ -19,9 +19,9 @@
 //!   c, boundary, handles   arguments of C, calls and panics, what programs hold
 //! ```
 //!
-//! What an error is called is each driver's own: a [`Refusal`] has a kind and a sentence, and each
-//! turns the kind into a number of its own ([`Refused`]). No driver has a number, a structure or a
-//! name of C in here.
+//! Each driver has its own names for errors: a [`Refusal`] has a kind and a sentence, and each
+//! turns the kind into a number of its own ([`Refused`]). This crate has no driver's numbers,
+//! structures or C names.
 #![allow(unsafe_code, reason = "this is the boundary to C, and reserves addresses")]
 
 pub mod addresses;

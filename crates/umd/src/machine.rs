@@ -1,6 +1,6 @@
 //! The GPUs of the machine: what each is called, and where it is.
 //!
-//! Read once from the configuration, without opening any. All drivers number them by this list, so
+//! Read once from the configuration, without opening any. All drivers number GPUs by this list, so
 //! names, addresses and UUIDs agree.
 
 use std::sync::{Arc, OnceLock};
@@ -44,7 +44,7 @@ pub struct Device {
 }
 
 /// All GPUs, in the order of their PCI addresses. None if the configuration cannot be read, which
-/// the log says. A GPU whose preset is not named has the `default` of the driver that asks first.
+/// is logged. A GPU whose preset is not named has the `default` of the driver that asks first.
 pub fn devices(default: &str) -> &'static [Device] {
     static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
     DEVICES.get_or_init(|| read(default).unwrap_or_default())
@@ -98,12 +98,12 @@ impl Device {
         self.gpu.get_or_init(open).as_ref().map_err(Clone::clone)
     }
 
-    /// What programs are shown as its name.
+    /// The name that programs see.
     pub fn title(&self) -> String {
         format!("peerdma {}", self.name)
     }
 
-    /// The number on its label: the same as long as its UUID is.
+    /// The serial number: the same for as long as its UUID is.
     pub fn serial(&self) -> String {
         let number = self.uuid[..8].iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
         format!("{:013}", number % 10_u64.pow(13))

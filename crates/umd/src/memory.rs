@@ -21,8 +21,8 @@ pub struct Memory {
     /// The number of the GPU.
     pub device: usize,
     bo: Bo,
-    /// By which other processes find it: closed when the program frees it, whoever still has the
-    /// memory.
+    /// The descriptor by which other processes find it: closed when the program frees it, whoever
+    /// still has the memory.
     door: Mutex<Option<OwnedFd>>,
 }
 
@@ -54,19 +54,19 @@ impl Memory {
         Ok(Self { device, bo, door: Mutex::default() })
     }
 
-    /// Maps it for the CPU. It stays where it is for as long; a GPU that is removed takes the pages
-    /// away.
+    /// Maps it for the CPU. It does not move while it is mapped; a GPU that is removed takes the
+    /// pages away.
     ///
     /// # Errors
     ///
-    /// Its exporter lets nobody map it, or it was lost.
+    /// Its exporter does not allow mapping, or it was lost.
     pub fn map(&self) -> Result<Mapping> {
         self.shared()?
             .map(0, self.size())
             .map_err(|error| Refusal::new(Kind::NotSupported, format!("{}: {error}", self.name())))
     }
 
-    /// Maps some of it for the CPU, at addresses of the caller's.
+    /// Maps part of it for the CPU, at addresses of the caller's.
     ///
     /// # Errors
     ///
@@ -82,12 +82,12 @@ impl Memory {
         unsafe { View::new(start, len, offered) }
     }
 
-    /// Takes memory that came as a file, of this process or another. The GPU is the one that the
-    /// memory is of; `device` if that is not known.
+    /// Imports memory that came as a file, from this process or another. The GPU is the one that
+    /// the memory belongs to; `device` if that is not known.
     ///
     /// # Errors
     ///
-    /// The file is no memory, its owner is gone, or the GPU does not reach it.
+    /// The file is not memory, its owner is gone, or the GPU does not reach it.
     pub fn import(devices: &[&'static Device], device: usize, fd: BorrowedFd<'_>) -> Result<Self> {
         let bo = devices[device].gpu()?.import(fd)?;
         let name = bo.name();
@@ -133,7 +133,7 @@ impl Memory {
         Ok(gpu::copy((&from.0.bo, from.1), (&to.0.bo, to.1), len)?)
     }
 
-    /// Fills it with a pattern, again and again.
+    /// Fills it with a repeated pattern.
     ///
     /// # Errors
     ///
@@ -160,20 +160,20 @@ impl Memory {
         Ok(self.bo.write(offset, bytes)?)
     }
 
-    /// The program has freed it: who was given its address may use it no more. Who has a dma-buf of
-    /// it may.
+    /// The program has freed it: peers that were given its address may no longer use it. Holders of
+    /// a dma-buf of it may.
     pub fn release(&self, offset: u64, len: u64) {
         self.bo.revoke_peers(offset, len);
     }
 
-    /// Some of it, for a NIC that asks by address.
+    /// Part of it, for a NIC that asks by address.
     pub fn for_peers(&self, offset: u64, len: u64, page: u64) -> Option<Box<dyn PeerMemory>> {
         let given = self.bo.peer_memory(offset, len, page);
         given.inspect_err(|error| tracing::info!(target: LOG, "no memory for peers: {error}")).ok()
     }
 
-    /// The same, for a NIC that cannot stop: it has the pages as long as it wants, whatever becomes
-    /// of the allocation.
+    /// The same, for a NIC that cannot stop: it keeps the pages for as long as it wants, whatever
+    /// happens to the allocation.
     pub fn for_peers_for_good(
         &self,
         offset: u64,
@@ -184,7 +184,7 @@ impl Memory {
         given.inspect_err(|error| tracing::info!(target: LOG, "no memory for peers: {error}")).ok()
     }
 
-    /// As many bytes as it has.
+    /// Its size in bytes.
     pub fn size(&self) -> u64 {
         self.bo.size()
     }
@@ -198,7 +198,7 @@ impl Memory {
         give(self.shared()?)
     }
 
-    /// The whole of it as a dma-buf, whose file stays open for as long as the memory is there.
+    /// The whole of it as a dma-buf, whose file stays open for as long as the memory exists.
     ///
     /// # Errors
     ///
@@ -207,12 +207,12 @@ impl Memory {
         Ok(self.bo.export()?)
     }
 
-    /// Does something with a descriptor of the whole of it, that is the same one until the program
+    /// Calls a function with a descriptor of the whole of it, which is the same until the program
     /// frees the memory.
     ///
     /// # Errors
     ///
-    /// As [`share`](Self::share); and those of what is done.
+    /// As [`share`](Self::share); and those of the function.
     pub fn with_door<T, E: From<Refusal>>(
         &self,
         act: impl FnOnce(BorrowedFd<'_>) -> std::result::Result<T, E>,
@@ -231,12 +231,12 @@ impl Memory {
         }
     }
 
-    /// The program has freed it: handles of it lead nowhere.
+    /// The program has freed it: handles of it no longer lead anywhere.
     pub fn close_door(&self) {
         drop(self.door.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    /// A dma-buf of some of it.
+    /// A dma-buf of part of it.
     ///
     /// # Errors
     ///
@@ -246,7 +246,7 @@ impl Memory {
     }
 }
 
-/// One dma-buf of some of each of these, in their order.
+/// One dma-buf of a part of each of these, in their order.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What a process has of a driver, from its first call on.
+//! A process's state of a driver, from its first call on.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 /// Whether this process is a child of one that had called a driver.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
-/// What a process has of one driver. Made once, and never freed: other threads may be in a call
-/// when the process ends. A child of a fork has none, and gets none: it cannot use its parent's
-/// GPU.
+/// A process's state of one driver. Made once, and never freed: other threads may be in a call when
+/// the process ends. A child of a fork has none, and gets none: it cannot use its parent's GPU.
 #[derive(Debug)]
 pub struct PerProcess<T>(AtomicPtr<T>);
 
@@ -43,7 +42,7 @@ impl<T: Sync> PerProcess<T> {
         }
     }
 
-    /// The same in a child, too: whose addresses it still has.
+    /// Also in a child, which still has the parent's addresses.
     pub fn even_in_child(&self) -> Option<&'static T> {
         // ORDERING: pairs with the release in `set`.
         let made = self.0.load(Ordering::Acquire);
@@ -51,7 +50,7 @@ impl<T: Sync> PerProcess<T> {
         unsafe { made.as_ref() }
     }
 
-    /// Sets what the process has. Returns it, and whether it is the new one: another thread may
+    /// Sets the state of the process. Returns it, and whether it is the new one: another thread may
     /// have been first.
     pub fn set(&self, new: T) -> (&'static T, bool) {
         static WATCH: Once = Once::new();
@@ -66,7 +65,7 @@ impl<T: Sync> PerProcess<T> {
             // SAFETY: never freed from now on.
             Ok(_) => (unsafe { &*new }, true),
             Err(first) => {
-                // SAFETY: nobody else has seen it.
+                // SAFETY: no other thread has seen it.
                 drop(unsafe { Box::from_raw(new) });
                 // SAFETY: not null, and never freed.
                 (unsafe { &*first }, false)

@@ -1,9 +1,10 @@
-//! Work in order: what a stream of CUDA and a queue of Level Zero are made of.
+//! Work in order: the basis of CUDA's streams and Level Zero's queues.
 //!
-//! Work is done by the call that brings it, unless something before it in its queue is not done: a
-//! wait for an event or for a value in memory, or a function of the program's. Then it is queued,
-//! and a thread does it that all queues share. A program cannot tell, but for the time that a call
-//! takes: work of a queue is done in order, and a queue is idle when all of it is.
+//! The call that submits work does it, unless something before it in its queue is not done: a wait
+//! for an event or for a value in memory, or a function of the program's. In that case it is
+//! queued, and a thread that all queues share does it. A program cannot tell the difference, except
+//! by the time that a call takes: work of a queue is done in order, and a queue is idle when all of
+//! its work is done.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,13 +21,13 @@ pub struct Queue<E> {
     changed: Condvar,
 }
 
-/// What came of a piece of work.
+/// The result of a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third case")]
 pub enum Progress {
     /// It is done.
     Done,
-    /// What it waits for is not there.
+    /// What it waits for has not happened.
     Waiting,
 }
 
@@ -34,9 +35,9 @@ pub enum Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third case")]
 pub enum When {
-    /// By this call, if all before it is done.
+    /// In this call, if all work before it is done.
     Now,
-    /// By the worker: a function of the program's, which may take locks that the caller holds.
+    /// By the worker: a function of the program, which may take locks that the caller holds.
     Later,
 }
 
@@ -44,11 +45,11 @@ type Work<E> = Box<dyn FnMut() -> Result<Progress, E> + Send>;
 
 struct State<E> {
     work: VecDeque<Work<E>>,
-    /// Somebody does the first piece, without the lock.
+    /// A thread does the first piece, without the lock.
     is_running: bool,
     submitted: u64,
     done: u64,
-    /// What queued work met, for the next who waits.
+    /// The error that queued work met, for the next caller that waits.
     failure: Option<E>,
     is_abandoned: bool,
 }
@@ -78,7 +79,7 @@ impl<E: Error> Queue<E> {
     ///
     /// # Errors
     ///
-    /// The queue was destroyed; or, if it is done at once, what it met.
+    /// The queue was destroyed; or, if the work is done at once, its error.
     pub fn submit(
         self: &Arc<Self>,
         when: When,
@@ -123,7 +124,7 @@ impl<E: Error> Queue<E> {
         self.lock().submitted
     }
 
-    /// Whether so much work is done.
+    /// Whether this much work is done.
     pub fn has_done(&self, ticket: u64) -> bool {
         let state = self.lock();
         state.done >= ticket || state.is_abandoned
@@ -158,8 +159,8 @@ impl<E: Error> Queue<E> {
         state.failure.take().map_or(Ok(true), Err)
     }
 
-    /// The same as [`synchronize`](Self::synchronize), and leaves what queued work met to who
-    /// synchronizes.
+    /// The same as [`synchronize`](Self::synchronize), and leaves errors of queued work to the
+    /// caller that synchronizes.
     pub fn wait_idle(&self) {
         drop(self.settled(None));
     }
@@ -183,7 +184,7 @@ impl<E: Error> Queue<E> {
         state
     }
 
-    /// The queue ends: what waits is not done any more.
+    /// The queue ends: waiting work is not done any more.
     pub fn abandon(&self) {
         let mut state = self.lock();
         state.is_abandoned = true;

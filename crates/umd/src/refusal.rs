@@ -9,9 +9,9 @@ use dmabuf::{ExporterError, ExporterErrorKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a driver has a number for each")]
 pub enum Kind {
-    /// An argument makes no sense.
+    /// An argument is invalid.
     Invalid,
-    /// A pointer that must not be is null.
+    /// A pointer that must not be null is null.
     Null,
     /// No memory, on the GPU or here.
     NoMemory,
@@ -19,13 +19,13 @@ pub enum Kind {
     NotSupported,
     /// The user may not.
     NotPermitted,
-    /// The GPU was reset or removed, or another process has it for itself.
+    /// The GPU was reset or removed, or another process has exclusive use of it.
     Unavailable,
     /// Not now.
     Busy,
     /// A call of the system failed.
     System,
-    /// What it was asked of was destroyed.
+    /// The object was destroyed.
     Destroyed,
     /// A bug.
     Unknown,
@@ -35,20 +35,20 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "drivers take it apart")]
 pub struct Refusal {
-    /// What is made into a number.
+    /// The kind, which each driver turns into a number.
     pub kind: Kind,
     /// Who, what, and which rule.
     pub what: Cow<'static, str>,
 }
 
-/// An answer, or why there is none.
+/// A result, or why there is none.
 pub type Result<T> = std::result::Result<T, Refusal>;
 
 /// A refusal as a driver tells it: with a number of its own for the kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "drivers make and take it apart")]
 pub struct Refused<S> {
-    /// What the program is told.
+    /// The number that the program gets.
     pub status: S,
     /// Who, what, and which rule.
     pub what: Cow<'static, str>,
@@ -85,7 +85,7 @@ impl<S: fmt::Display> fmt::Display for Refused<S> {
     }
 }
 
-/// A refusal of what all drivers have in common.
+/// A refusal from code that all drivers share.
 impl<S: From<Kind>> From<Refusal> for Refused<S> {
     fn from(refusal: Refusal) -> Self {
         Self::new(refusal.kind.into(), refusal.what)
@@ -99,7 +99,7 @@ impl<S: From<Kind>> From<ExporterError> for Refused<S> {
     }
 }
 
-/// An argument that makes no sense.
+/// An invalid argument.
 pub fn invalid(what: impl Into<Cow<'static, str>>) -> Refusal {
     Refusal::new(Kind::Invalid, what)
 }

@@ -1,9 +1,9 @@
-//! Addresses: which of them are whose memory.
+//! Addresses: which memory each of them belongs to.
 //!
 //! Device pointers are addresses of one arena, reserved by a driver's first call without any
-//! permission: a CPU that follows one faults, and so does a system call that is given one. So
-//! whether an address may be a device's is two comparisons. What lies there is in a map; host
-//! memory that the driver knows of is in another.
+//! permission: a CPU that follows one faults, and so does a system call that is given one. Two
+//! comparisons tell whether an address may be a device's. One map has the memory at these
+//! addresses; another has the host memory that the driver knows.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
@@ -21,13 +21,13 @@ use crate::refusal::{Kind, Refusal, Result, invalid};
 /// Large pages of a GPU, and what reservations are aligned to.
 pub const LARGE_PAGE: u64 = 2 << 20;
 
-/// Pages of a GPU by which peers reach its memory: what an allocation has to itself.
+/// Pages of a GPU by which peers reach its memory: no two allocations share one.
 pub const GPU_PAGE: u64 = 64 << 10;
 
-/// The least that the arena has for each GPU.
+/// The minimum of the arena for each GPU.
 const ROOM: u64 = 64 << 30;
 
-/// What a reservation of addresses may shrink to where the system allows no more.
+/// The size that a reservation of addresses may shrink to where the system allows no more.
 const LEAST: u64 = 1 << 30;
 
 /// What a driver has at some addresses.
@@ -45,22 +45,22 @@ pub trait Content: Send + Sync + Sized {
     /// Not all of it is there.
     fn pieces(region: &Region<Self>, addr: u64, len: u64) -> Result<Vec<Piece>>;
 
-    /// Whether a range that begins in it must end in it. The program's own memory goes on behind
-    /// what the driver knows of.
+    /// Whether a range that begins in it must end in it. The program's own memory continues after
+    /// the part that the driver knows.
     fn is_bounded(&self) -> bool {
         true
     }
 
-    /// It is over: keys of peers that were given its address die with it.
+    /// It ends: keys of peers that were given its address become invalid.
     fn end(&self) {}
 
-    /// Addresses besides those it was placed at that nobody has any more, now that it is over.
+    /// Addresses, besides those it was placed at, that are free now that it has ended.
     fn left(&self) -> Option<Range<u64>> {
         None
     }
 }
 
-/// All addresses that a driver knows of in this process.
+/// All addresses that a driver knows in this process.
 #[derive(Debug)]
 pub struct Space<K> {
     arena: Range<u64>,
@@ -140,14 +140,14 @@ impl<K: Content> Space<K> {
         find(&self.host, addr)
     }
 
-    /// What is at an address of the arena, if nobody changes the map just now.
+    /// What is at an address of the arena, if no thread is changing the map.
     pub(crate) fn try_find(&self, addr: u64) -> Option<Arc<Region<K>>> {
         let map = self.device.try_read().ok()?;
         let (_, region) = map.range(..=addr).next_back()?;
         (addr < region.stop()).then(|| Arc::clone(region))
     }
 
-    /// The first region of the arena that is what `is` says.
+    /// The first region of the arena that `is` accepts.
     pub fn find_device(&self, is: impl Fn(&Region<K>) -> bool) -> Option<Arc<Region<K>>> {
         let map = self.device.read().unwrap_or_else(PoisonError::into_inner);
         map.values().find(|region| is(region)).cloned()
@@ -194,12 +194,12 @@ impl<K: Content> Space<K> {
         region
     }
 
-    /// A number that no memory had.
+    /// A number that no memory has had.
     pub fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Takes away the region that begins at `start`, if it is one that `is` says.
+    /// Takes away the region that begins at `start`, if `is` accepts it.
     pub fn remove(&self, start: u64, is: impl Fn(&Region<K>) -> bool) -> Option<Arc<Region<K>>> {
         let is_device = self.is_device(start);
         let map = if is_device { &self.device } else { &self.host };
@@ -214,7 +214,7 @@ impl<K: Content> Space<K> {
         region
     }
 
-    /// What a region stood for is over: its memory, and then its addresses.
+    /// Ends what a region stood for: its memory, and then its addresses.
     pub fn end(&self, region: &Region<K>) {
         region.content.end();
         if self.is_device(region.start) && region.span > 0 {
@@ -233,7 +233,7 @@ impl<K: Content> Space<K> {
         before.filter(|region| region.start + region.len > start).cloned()
     }
 
-    /// Frees all that `is` says.
+    /// Frees all regions that `is` accepts.
     pub fn free_all(&self, is: impl Fn(&Region<K>) -> bool) {
         for map in [&self.device, &self.host] {
             let map = map.read().unwrap_or_else(PoisonError::into_inner);
@@ -247,15 +247,14 @@ impl<K: Content> Space<K> {
         }
     }
 
-    /// What `len` bytes at `addr` are. Addresses that the driver knows nothing of are the
-    /// program's.
+    /// What `len` bytes at `addr` are. Addresses that the driver does not know are the program's.
     ///
     /// # Errors
     ///
     /// Addresses of the arena where no memory is, or a range that leaves its allocation.
     pub fn pieces(&self, addr: u64, len: u64) -> Result<Vec<Piece>> {
         let end = addr.checked_add(len).ok_or_else(|| {
-            invalid(format!("{len:#x} bytes at {addr:#x} go round the end of all addresses"))
+            invalid(format!("{len:#x} bytes at {addr:#x} wrap around the end of the address space"))
         })?;
         let region = self.find(addr);
         if !self.is_device(addr) {
@@ -303,7 +302,7 @@ fn outside(addr: u64, len: u64, of: &str) -> Refusal {
     invalid(format!("{len:#x} bytes at {addr:#x} are not all inside {of}"))
 }
 
-/// Reserves addresses: as many as wanted, or as many as the system gives.
+/// Reserves addresses: as many as requested, or as many as the system allows.
 fn reserve(wanted: u64) -> Result<Range<u64>> {
     let mut len = wanted;
     loop {

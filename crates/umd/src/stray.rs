@@ -1,4 +1,4 @@
-//! The CPU followed a device pointer: whose memory that is, in words.
+//! The CPU followed a device pointer: explains in words whose memory it is.
 
 use std::fmt::{self, Write};
 use std::sync::OnceLock;
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::machine::Device;
 use crate::space::{Content, Space};
 
-/// A program that goes on after such a fault is told so often.
+/// A program that continues after such a fault is told this many times.
 const TIMES: u32 = 8;
 
-/// Drivers of one process: more than there are.
+/// Drivers of one process: more than exist.
 static WATCHED: [OnceLock<&'static dyn Explain>; 4] = [const { OnceLock::new() }; 4];
 
 /// Text without an allocation.
@@ -69,7 +69,7 @@ impl<K: Content> Explain for Watched<K> {
         match self.space.try_find(addr) {
             Some(region) => {
                 let (start, len) = (region.start, region.len);
-                // A region that ends here would be freed here.
+                // Dropping the last reference here would free the region here.
                 let region = std::mem::ManuallyDrop::new(region);
                 match region.device() {
                     Some(device) => {
@@ -88,8 +88,8 @@ impl<K: Content> Explain for Watched<K> {
     }
 }
 
-/// Says on standard error what is at an address, if it can only be a device's. In a signal handler:
-/// without a lock that somebody may hold, and without an allocation.
+/// Writes to standard error what is at an address, if it can only be a device's. It runs in a
+/// signal handler: it takes no lock that another thread may hold, and does not allocate.
 fn explain(addr: usize) {
     static SAID: AtomicU32 = AtomicU32::new(0);
     let addr = addr as u64;

@@ -11,7 +11,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use crate::boundary::LOG;
 use crate::refusal::{Kind, Refusal, Result};
 
-/// Memory that is mapped into addresses of the arena. They are nobody's again when it is dropped.
+/// Memory that is mapped into addresses of the arena. They are free again when it is dropped.
 pub struct View {
     pages: Arc<Pages>,
 }
@@ -19,7 +19,7 @@ pub struct View {
 struct Pages {
     start: usize,
     len: usize,
-    /// What keeps the memory where it is; none once the addresses lead nowhere.
+    /// What keeps the memory in place; none once the addresses no longer map it.
     hold: Mutex<Option<Box<dyn Any + Send + Sync>>>,
 }
 
@@ -65,7 +65,7 @@ impl Pages {
             return;
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: what `View::new` mapped, and `end` has not unmapped: it takes the hold first.
+        // SAFETY: `View::new` mapped it, and `end` has not unmapped it: it takes the hold first.
         if let Err(error) = unsafe { dmabuf::zap(self.start, self.len, access) } {
             tracing::error!(target: LOG, "memory that was taken away stays mapped: {error}");
             return;
@@ -80,8 +80,8 @@ impl Pages {
         let mut hold = self.hold();
         let at = std::ptr::with_exposed_provenance_mut(self.start);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: what `View::new` mapped, or `zap` in its place; the arena has it back without
-        // any access.
+        // SAFETY: `View::new` mapped it, or `zap` in its place; the arena gets it back without any
+        // access.
         let done = unsafe { rustix::mm::mmap_anonymous(at, self.len, ProtFlags::empty(), flags) };
         let gone = hold.take();
         drop(hold);

@@ -1,4 +1,4 @@
-//! Addresses and memory apart: reservations into which physical memory is mapped.
+//! Addresses separate from memory: reservations into which physical memory is mapped.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -47,7 +47,7 @@ pub struct Mapped<A> {
 }
 
 impl<A> Mapped<A> {
-    /// The CPU sees it no more.
+    /// The CPU no longer sees it.
     fn hide(&self) {
         drop(self.view.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
@@ -137,7 +137,7 @@ impl<A: Physical> Reserved<A> {
     ///
     /// # Errors
     ///
-    /// Something is mapped there; the CPU is to see the memory and cannot.
+    /// Something is mapped there; the CPU must see the memory and cannot.
     pub fn map(
         &self,
         at: u64,
@@ -174,7 +174,7 @@ impl<A: Physical> Reserved<A> {
         let is_whole = covering.first().is_some_and(|first| first.start == at)
             && covering.last().is_some_and(|last| last.stop() == at + len);
         if !is_whole {
-            return Err(invalid(format!("{len:#x} bytes at {at:#x} are no whole mappings")));
+            return Err(invalid(format!("{len:#x} bytes at {at:#x} are not whole mappings")));
         }
         let mut maps = self.lock();
         for mapped in &covering {
@@ -188,7 +188,7 @@ impl<A: Physical> Reserved<A> {
         Ok(())
     }
 
-    /// Says what the GPUs may do with mapped memory.
+    /// Sets what the GPUs may do with mapped memory.
     ///
     /// # Errors
     ///
@@ -200,7 +200,7 @@ impl<A: Physical> Reserved<A> {
         Ok(())
     }
 
-    /// The addresses are nobody's any more: the CPU sees nothing there.
+    /// The addresses are no longer in use: the CPU sees nothing there.
     pub fn end(&self) {
         for mapped in self.lock().values() {
             mapped.hide();

@@ -1,9 +1,9 @@
-//! Waiting for what nobody wakes up for: a value in memory that another thread, another process or
-//! a NIC writes.
+//! Waiting for what causes no wake-up: a value in memory that another thread, another process or a
+//! NIC writes.
 
 use std::time::{Duration, Instant};
 
-/// How long a wait spins, and how long it then sleeps before it looks again.
+/// How long a wait spins, and how long it then sleeps before it checks again.
 const SPIN: Duration = Duration::from_micros(20);
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_millis(1);
@@ -14,7 +14,7 @@ pub fn now() -> u64 {
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
-/// When a wait of so many nanoseconds ends; never for the largest number, and for those that no
+/// When a wait of this many nanoseconds ends; never for the largest number, and for those that no
 /// clock reaches.
 pub fn end_of(timeout: u64) -> Option<Instant> {
     if timeout == u64::MAX {

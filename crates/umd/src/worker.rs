@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::boundary::LOG;
 
-/// Work in order of which some had to wait.
+/// Queues in which some work had to wait.
 pub(crate) trait Ordered: Send + Sync {
     /// Does queued work, up to what must wait. Returns whether some is left.
     fn run_queued(&self) -> bool;
@@ -23,7 +23,7 @@ struct Busy {
     has_thread: bool,
 }
 
-/// How often a wait that nobody ends by a call is looked at: a value that a NIC writes.
+/// How often to check a wait that no call ends: for a value that a NIC writes.
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_millis(1);
 
