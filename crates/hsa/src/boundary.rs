@@ -1,4 +1,4 @@
-//! Where calls come in: what each returns.
+//! Where calls enter: what each returns.
 
 pub(crate) use umd::boundary::{Calls, Function, caught};
 

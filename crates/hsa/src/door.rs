@@ -26,7 +26,7 @@ unsafe extern "C" fn find(name: *const c_char) -> *const c_void {
     api::find(name).map_or(std::ptr::null(), |function| function.0.cast())
 }
 
-/// 64 bits, as some of the functions return so many.
+/// 64 bits, as some of the functions return that many.
 unsafe extern "C" fn refused(name: *const c_char) -> i64 {
     // SAFETY: contract: a terminated name that is static.
     let name: &'static CStr = unsafe { CStr::from_ptr(name) };

@@ -1,8 +1,8 @@
 //! Handles by which one process names its memory to another.
 //!
-//! A handle is 32 bytes: which process, which of its descriptors, and what file that was. Who
-//! attaches takes the descriptor (`pidfd_getfd`), and looks whether it is still of that file. So
-//! the handle of memory that was freed leads nowhere, whatever is at its address now.
+//! A handle is 32 bytes: which process, which of its descriptors, and what file that was. A process
+//! that attaches takes the descriptor (`pidfd_getfd`), and checks whether it still refers to that
+//! file. So the handle of memory that was freed leads nowhere, whatever is at its address now.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -10,7 +10,7 @@ use umd::file::{self, Identity};
 
 use crate::status::{Result, invalid};
 
-/// A handle as programs have it.
+/// A handle in the form that programs use.
 #[doc(alias = "hsa_amd_ipc_memory_t")]
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -18,12 +18,12 @@ pub(crate) struct Raw(pub(crate) [u32; 8]);
 
 const MAGIC: u32 = u32::from_le_bytes(*b"PDH1");
 
-/// Writes a handle of a file of this process, which must stay open for as long as the handle is to
-/// lead there. `pages` is how many pages of the host it has.
+/// Writes a handle of a file of this process, which must stay open for as long as the handle must
+/// be valid. `pages` is how many pages of the host it has.
 ///
 /// # Errors
 ///
-/// The file cannot be asked who it is.
+/// The file cannot be identified.
 pub(crate) fn handle(file: BorrowedFd<'_>, pages: u32) -> Result<Raw> {
     let identity = Identity::of(file)?;
     file::allow();
@@ -47,11 +47,11 @@ pub(crate) fn handle(file: BorrowedFd<'_>, pages: u32) -> Result<Raw> {
 ///
 /// # Errors
 ///
-/// The bytes are no handle, or lead nowhere.
+/// The bytes are not a handle, or lead nowhere.
 pub(crate) fn open(raw: &Raw) -> Result<(OwnedFd, u32)> {
     let [magic, pid, fd, pages, device, device_high, inode, inode_high] = raw.0;
     if magic != MAGIC {
-        return Err(invalid("these 32 bytes are no handle of memory"));
+        return Err(invalid("these 32 bytes are not a handle of memory"));
     }
     let long = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
     let file = Identity { device: long(device, device_high), inode: long(inode, inode_high) };

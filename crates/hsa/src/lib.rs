@@ -11,12 +11,13 @@
 //!                 `- locked   memory of the program that agents reach
 //! ```
 //!
-//! The GPU is `gpu`'s, and what is not HSA's own is `umd`'s: addresses, copies, work in order.
-//! Nothing computes: there are no queues and no executables, which is said once in words.
+//! `gpu` provides the GPU, and `umd` everything that is not specific to HSA: addresses, copies,
+//! work in order. Nothing computes: there are no queues and no executables, which the log explains
+//! once.
 //!
 //! Nothing happens when a library is loaded. `hsa_init` reads the configuration and reserves
 //! addresses; a GPU is opened when it is first needed, a thread started when a copy has to wait. A
-//! child of a fork is told `HSA_STATUS_ERROR_NOT_INITIALIZED`.
+//! child of a fork gets `HSA_STATUS_ERROR_NOT_INITIALIZED`.
 #![allow(unsafe_code, reason = "this is the boundary to C")]
 
 mod api;
@@ -33,10 +34,10 @@ mod status;
 
 pub use door::{Door, door};
 
-/// What every GPU says it is on PCI: vendor below, device above.
+/// The PCI id of every GPU: vendor in the low half, device in the high half.
 pub const PCI_ID: u32 = 0x740f_1002;
 
-/// The board that it says it is on.
+/// The board that it reports.
 pub const PCI_SUBSYSTEM: u32 = 0x0c34_1002;
 
 /// The machine that HSA finds: that of the configuration, where a GPU whose preset is not named is

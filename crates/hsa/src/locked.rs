@@ -1,7 +1,6 @@
 //! Memory of the program that agents reach: locked by `hsa_amd_memory_lock`.
 //!
-//! Ranges may have pages in common, and one may be locked more than once, which is then unlocked as
-//! often.
+//! Ranges may share pages, and one may be locked more than once; it must then be unlocked as often.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

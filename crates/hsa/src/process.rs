@@ -1,4 +1,4 @@
-//! What a process has of HSA, from `hsa_init` on: its agents above all.
+//! The HSA state of a process, from `hsa_init` on: above all its agents.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +19,7 @@ pub(crate) struct Process {
     pub(crate) space: Space,
     pub(crate) locked: Locked,
     pub(crate) signals: Handles<Signal>,
-    /// How often it was initialised, and not shut down.
+    /// How often it was initialised and not shut down.
     opened: AtomicU32,
 }
 
@@ -31,10 +31,10 @@ pub(crate) const PRESET: &str = "amdgpu";
 /// The first agent, which is the CPU; the GPUs follow.
 const AGENTS: u64 = 0x5900_0000_0000;
 
-/// Between the handles of two agents.
+/// The distance between the handles of two agents.
 const STEP: u64 = 64;
 
-/// More GPUs than bits are left beside the CPU's.
+/// There are more GPUs than bits left besides the CPU's.
 const MOST: usize = 63;
 
 /// The handle of an agent.
@@ -42,7 +42,7 @@ pub(crate) fn agent_handle(index: usize) -> u64 {
     AGENTS + STEP * index as u64
 }
 
-/// `hsa_init`: makes what a process has, if that was not done yet, and counts.
+/// `hsa_init`: makes the state of the process, if it does not exist yet, and counts.
 ///
 /// # Errors
 ///
@@ -110,7 +110,7 @@ fn parents() -> Refusal {
     )
 }
 
-/// The devices that a mask leaves, in its order: numbers or UUIDs, separated by commas, up to the
+/// The devices that a mask selects, in its order: numbers or UUIDs, separated by commas, up to the
 /// first that is neither.
 fn visible(mask: &str, uuids: Vec<String>) -> Vec<usize> {
     let find = |entry: &str| match entry.parse::<usize>() {
@@ -126,7 +126,7 @@ fn visible(mask: &str, uuids: Vec<String>) -> Vec<usize> {
     left
 }
 
-/// The name of a GPU that is its own.
+/// The unique name of a GPU.
 #[doc(alias = "HSA_AMD_AGENT_INFO_UUID")]
 pub(crate) fn uuid(device: &Device) -> String {
     let number = device.uuid[..8].iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
@@ -168,9 +168,9 @@ impl Process {
     pub(crate) fn agent(&self, handle: u64) -> Result<usize> {
         let from = handle.wrapping_sub(AGENTS);
         let index = usize::try_from(from / STEP).ok().filter(|index| *index < self.agents());
-        index
-            .filter(|_| from.is_multiple_of(STEP))
-            .ok_or_else(|| Refusal::new(Status::INVALID_AGENT, format!("{handle:#x} is no agent")))
+        index.filter(|_| from.is_multiple_of(STEP)).ok_or_else(|| {
+            Refusal::new(Status::INVALID_AGENT, format!("{handle:#x} is not an agent"))
+        })
     }
 
     /// The signal of a handle.
@@ -182,7 +182,7 @@ impl Process {
         let what = match self.signals.find(handle) {
             Found::Live(signal) => return Ok(signal),
             Found::Gone => format!("signal {handle:#x} was destroyed"),
-            Found::Unknown => format!("{handle:#x} is no signal"),
+            Found::Unknown => format!("{handle:#x} is not a signal"),
         };
         Err(Refusal::new(Status::INVALID_SIGNAL, what))
     }
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mask_leaves_the_devices_that_it_names_in_its_order() {
+    fn a_mask_selects_the_devices_that_it_names_in_its_order() {
         let uuids = || vec!["GPU-0a".to_owned(), "GPU-0b".to_owned()];
         assert_eq!(visible("1, 0", uuids()), [1, 0]);
         assert_eq!(visible("gpu-0B,0,0", uuids()), [1, 0]);

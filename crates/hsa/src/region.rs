@@ -16,7 +16,7 @@ pub(crate) enum Region {
     Group(usize),
 }
 
-/// How host memory is kept coherent, as programs are told it.
+/// How host memory is kept coherent, as reported to programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coherence {
     Fine,
@@ -27,7 +27,7 @@ pub(crate) enum Coherence {
 /// The first region; the others follow.
 const REGIONS: u64 = 0x5a00_0000_0000;
 
-/// Between the handles of two regions.
+/// The distance between the handles of two regions.
 const STEP: u64 = 64;
 
 const SYSTEM: [Region; 3] = [
@@ -82,10 +82,10 @@ impl Process {
             _ if index % 2 == 1 => Some(Region::Vram((index - 3) / 2)),
             _ => Some(Region::Group((index - 3) / 2)),
         });
-        found.ok_or_else(|| Refusal::new(wrong, format!("{handle:#x} is no region")))
+        found.ok_or_else(|| Refusal::new(wrong, format!("{handle:#x} is not a region")))
     }
 
-    /// The regions of an agent's own, in the order in which programs see them.
+    /// An agent's own regions, in the order in which programs see them.
     pub(crate) fn own_regions(agent: usize) -> Vec<Region> {
         match agent.checked_sub(1) {
             None => SYSTEM.to_vec(),

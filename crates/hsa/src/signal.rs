@@ -61,25 +61,25 @@ impl Signal {
         self.value.store(value, Ordering::SeqCst);
     }
 
-    /// What is done for work that is over.
+    /// What happens when work is over.
     pub(crate) fn count_down(&self) {
         self.value.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Where the value is, for a program that changes it by itself while the signal lives.
+    /// Where the value is, for a program that changes it directly while the signal exists.
     #[doc(alias = "hsa_amd_signal_value_pointer")]
     pub(crate) fn place(&self) -> *mut i64 {
         self.value.as_ptr()
     }
 }
 
-/// The signal of a handle. None of these functions has a way to say that there is none.
+/// The signal of a handle. None of these functions can report that there is none.
 fn find(handle: u64) -> Option<Arc<Signal>> {
     let found = process::get().and_then(|process| process.signal(handle));
     found.inspect_err(|refusal| tracing::info!(target: LOG, "a signal: {refusal}")).ok()
 }
 
-/// Does something with the value of a signal; 0 if there is none.
+/// Applies an operation to the value of a signal; 0 if there is none.
 fn with(handle: u64, act: impl FnOnce(&AtomicI64) -> i64) -> i64 {
     find(handle).map_or(0, |signal| act(&signal.value))
 }
@@ -133,8 +133,8 @@ const WAITS: [(&str, Function); 3] = [
     ("hsa_signal_wait_scacquire", Function(wait::<2> as *const ())),
 ];
 
-/// Returns the value that ended the wait, or the last that was seen. The hint says whether to spin,
-/// which this does in any case, and not for long.
+/// Returns the value that ended the wait, or the last that was seen. The hint tells whether to
+/// spin, which this does in any case, but not for long.
 extern "C" fn wait<const NAME: usize>(
     signal: u64,
     condition: u32,
@@ -157,7 +157,7 @@ extern "C" fn wait<const NAME: usize>(
     seen
 }
 
-/// Orders of memory: names have one behind the operation. All operations are in one order here.
+/// Memory orders: names have one after the operation. All operations use the same order here.
 const ORDERS: [&str; 7] =
     ["relaxed", "acquire", "release", "acq_rel", "scacquire", "screlease", "scacq_screl"];
 

@@ -8,14 +8,14 @@ use umd::space::Content;
 use umd::{Memory, View};
 use umem::HostBuf;
 
-/// All addresses that HSA knows of in this process.
+/// All addresses that HSA knows in this process.
 pub(crate) type Space = umd::space::Space<Held>;
 
 /// Memory at some addresses.
 pub(crate) type Allocation = umd::space::Region<Held>;
 
-/// What is called when an allocation is freed: with the address that it was registered for, and
-/// what the program wants to be told.
+/// The function to call when an allocation is freed: with the address that it was registered for,
+/// and the program's own data.
 #[doc(alias = "hsa_amd_deallocation_callback_t")]
 pub(crate) type OnFree = extern "C" fn(addr: u64, data: u64);
 
@@ -24,7 +24,7 @@ pub(crate) struct Held {
     pub(crate) kind: Kind,
     /// Which agents reach it: a bit for each, by its number.
     agents: AtomicU64,
-    /// What the program has written down for it.
+    /// The data that the program has attached to it.
     pub(crate) user_data: AtomicU64,
     on_free: Mutex<Vec<(u64, OnFree, u64)>>,
 }
@@ -35,7 +35,7 @@ pub(crate) enum Kind {
     Device {
         memory: Arc<Memory>,
         is_ipc: bool,
-        /// What the CPU sees there, if it does.
+        /// The CPU's view of it, if there is one.
         view: Mutex<Option<View>>,
     },
     /// Host memory, with the flags of its region.
@@ -43,7 +43,7 @@ pub(crate) enum Kind {
 }
 
 impl Held {
-    /// Something that the agents with these bits reach.
+    /// A region that the agents with these bits reach.
     pub(crate) fn new(kind: Kind, agents: u64) -> Self {
         Self {
             kind,
@@ -62,13 +62,13 @@ impl Held {
         self.agents.load(Ordering::Relaxed)
     }
 
-    /// Has a function called when it is freed.
+    /// Registers a function to call when it is freed.
     pub(crate) fn when_freed(&self, addr: u64, act: OnFree, data: u64) {
         let mut all = self.on_free.lock().unwrap_or_else(PoisonError::into_inner);
         all.push((addr, act, data));
     }
 
-    /// Forgets functions that were to be called. Returns whether there were any.
+    /// Forgets the registered functions. Returns whether there were any.
     pub(crate) fn forget(&self, addr: u64, act: OnFree) -> bool {
         let mut all = self.on_free.lock().unwrap_or_else(PoisonError::into_inner);
         let before = all.len();
@@ -96,11 +96,11 @@ impl Kind {
 ///
 /// # Errors
 ///
-/// It cannot be mapped, or held where it is.
+/// It cannot be mapped, or cannot be kept in place.
 pub(crate) fn map(region: &Allocation) -> umd::Result<()> {
     let Kind::Device { memory, view, .. } = &region.kind else { return Ok(()) };
-    // SAFETY: the region's own addresses, as many as its memory has, until the region ends: then
-    // `end` takes the mapping away before anybody gets them.
+    // SAFETY: the region's own addresses, as many as its memory has, until the region ends: `end`
+    // then removes the mapping before the addresses are used again.
     let new = unsafe { memory.view(region.start, 0, memory.size()) }?;
     *view.lock().unwrap_or_else(PoisonError::into_inner) = Some(new);
     Ok(())

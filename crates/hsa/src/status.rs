@@ -1,4 +1,4 @@
-//! What went wrong, as HSA's numbers.
+//! Errors, as HSA's status codes.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -6,7 +6,7 @@ use std::fmt;
 
 use umd::Kind;
 
-/// A result of a call; or what a function of the program's answered, which is then the call's.
+/// The result of a call, or that of a function of the program, which then becomes the call's.
 #[doc(alias = "hsa_status_t")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Status(pub(crate) i32);
@@ -17,8 +17,8 @@ macro_rules! statuses {
         impl Status {
             $(
                 #[doc = $text]
-                #[expect(clippy::allow_attributes, reason = "some are only ever told")]
-                #[allow(dead_code, reason = "the header's list is told whole")]
+                #[expect(clippy::allow_attributes, reason = "some are only translated to text")]
+                #[allow(dead_code, reason = "the header's list is complete")]
                 pub(crate) const $name: Self = Self($number);
             )*
 
@@ -41,32 +41,32 @@ statuses! {
     INFO_BREAK 1 "HSA_STATUS_INFO_BREAK" "the program ended a traversal."
     INVALID_MEMORY_POOL 40 "HSA_STATUS_ERROR_INVALID_MEMORY_POOL" "there is no such memory pool."
     MEMORY_APERTURE_VIOLATION 41 "HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION"
-        "an address beyond all that the agent has."
-    ILLEGAL_INSTRUCTION 42 "HSA_STATUS_ERROR_ILLEGAL_INSTRUCTION" "no instruction of the agent's."
+        "an address beyond the agent's memory."
+    ILLEGAL_INSTRUCTION 42 "HSA_STATUS_ERROR_ILLEGAL_INSTRUCTION" "not an instruction of the agent."
     MEMORY_FAULT 43 "HSA_STATUS_ERROR_MEMORY_FAULT" "an address that the agent cannot reach."
     CU_MASK_REDUCED 44 "HSA_STATUS_CU_MASK_REDUCED"
         "done, but for compute units that the process may not have."
-    ERROR 0x1000 "HSA_STATUS_ERROR" "something that has no number of its own."
-    INVALID_ARGUMENT 0x1001 "HSA_STATUS_ERROR_INVALID_ARGUMENT" "an argument makes no sense."
+    ERROR 0x1000 "HSA_STATUS_ERROR" "an error without a number of its own."
+    INVALID_ARGUMENT 0x1001 "HSA_STATUS_ERROR_INVALID_ARGUMENT" "an argument is invalid."
     INVALID_QUEUE_CREATION 0x1002 "HSA_STATUS_ERROR_INVALID_QUEUE_CREATION"
         "the agent has no such queues."
     INVALID_ALLOCATION 0x1003 "HSA_STATUS_ERROR_INVALID_ALLOCATION"
         "no allocation of the kind that is needed."
-    INVALID_AGENT 0x1004 "HSA_STATUS_ERROR_INVALID_AGENT" "there is no such agent, or it cannot."
+    INVALID_AGENT 0x1004 "HSA_STATUS_ERROR_INVALID_AGENT" "there is no such agent, or it cannot do this."
     INVALID_REGION 0x1005 "HSA_STATUS_ERROR_INVALID_REGION" "there is no such region."
     INVALID_SIGNAL 0x1006 "HSA_STATUS_ERROR_INVALID_SIGNAL" "there is no such signal."
     INVALID_QUEUE 0x1007 "HSA_STATUS_ERROR_INVALID_QUEUE" "there is no such queue."
     OUT_OF_RESOURCES 0x1008 "HSA_STATUS_ERROR_OUT_OF_RESOURCES"
         "no memory, no descriptor, or no device."
-    INVALID_PACKET_FORMAT 0x1009 "HSA_STATUS_ERROR_INVALID_PACKET_FORMAT" "no packet."
-    RESOURCE_FREE 0x100a "HSA_STATUS_ERROR_RESOURCE_FREE" "what was to be released is not there."
+    INVALID_PACKET_FORMAT 0x1009 "HSA_STATUS_ERROR_INVALID_PACKET_FORMAT" "not a packet."
+    RESOURCE_FREE 0x100a "HSA_STATUS_ERROR_RESOURCE_FREE" "the resource to release does not exist."
     NOT_INITIALIZED 0x100b "HSA_STATUS_ERROR_NOT_INITIALIZED" "hsa_init was not called."
     REFCOUNT_OVERFLOW 0x100c "HSA_STATUS_ERROR_REFCOUNT_OVERFLOW" "hsa_init was called too often."
     INCOMPATIBLE_ARGUMENTS 0x100d "HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS"
         "arguments that do not go together."
     INVALID_INDEX 0x100e "HSA_STATUS_ERROR_INVALID_INDEX" "there is no such index."
     INVALID_ISA 0x100f "HSA_STATUS_ERROR_INVALID_ISA" "there is no such instruction set."
-    INVALID_CODE_OBJECT 0x1010 "HSA_STATUS_ERROR_INVALID_CODE_OBJECT" "no code object."
+    INVALID_CODE_OBJECT 0x1010 "HSA_STATUS_ERROR_INVALID_CODE_OBJECT" "not a code object."
     INVALID_EXECUTABLE 0x1011 "HSA_STATUS_ERROR_INVALID_EXECUTABLE" "there is no such executable."
     FROZEN_EXECUTABLE 0x1012 "HSA_STATUS_ERROR_FROZEN_EXECUTABLE" "the executable is frozen."
     INVALID_SYMBOL_NAME 0x1013 "HSA_STATUS_ERROR_INVALID_SYMBOL_NAME" "no symbol has this name."
@@ -76,12 +76,12 @@ statuses! {
     EXCEPTION 0x1016 "HSA_STATUS_ERROR_EXCEPTION" "an instruction trapped."
     INVALID_ISA_NAME 0x1017 "HSA_STATUS_ERROR_INVALID_ISA_NAME"
         "no instruction set has this name."
-    INVALID_CODE_SYMBOL 0x1018 "HSA_STATUS_ERROR_INVALID_CODE_SYMBOL" "no symbol of code."
+    INVALID_CODE_SYMBOL 0x1018 "HSA_STATUS_ERROR_INVALID_CODE_SYMBOL" "not a symbol of code."
     INVALID_EXECUTABLE_SYMBOL 0x1019 "HSA_STATUS_ERROR_INVALID_EXECUTABLE_SYMBOL"
-        "no symbol of an executable."
-    INVALID_FILE 0x1020 "HSA_STATUS_ERROR_INVALID_FILE" "the descriptor is of no file that will do."
+        "not a symbol of an executable."
+    INVALID_FILE 0x1020 "HSA_STATUS_ERROR_INVALID_FILE" "the descriptor's file cannot be used."
     INVALID_CODE_OBJECT_READER 0x1021 "HSA_STATUS_ERROR_INVALID_CODE_OBJECT_READER"
-        "no reader of code objects."
+        "not a reader of code objects."
     INVALID_CACHE 0x1022 "HSA_STATUS_ERROR_INVALID_CACHE" "there is no such cache."
     INVALID_WAVEFRONT 0x1023 "HSA_STATUS_ERROR_INVALID_WAVEFRONT" "there is no such wavefront."
     INVALID_SIGNAL_GROUP 0x1024 "HSA_STATUS_ERROR_INVALID_SIGNAL_GROUP"
@@ -94,7 +94,7 @@ statuses! {
 /// Why a call is refused.
 pub(crate) type Refusal = umd::Refused<Status>;
 
-/// An answer, or why there is none.
+/// A result, or why there is none.
 pub(crate) type Result<T> = std::result::Result<T, Refusal>;
 
 impl fmt::Display for Status {
@@ -106,12 +106,12 @@ impl fmt::Display for Status {
     }
 }
 
-/// An argument that makes no sense.
+/// An invalid argument.
 pub(crate) fn invalid(what: impl Into<Cow<'static, str>>) -> Refusal {
     Refusal::new(Status::INVALID_ARGUMENT, what)
 }
 
-/// What the kinds that all drivers have are here.
+/// The status for each kind that all drivers share.
 impl From<Kind> for Status {
     fn from(kind: Kind) -> Self {
         match kind {

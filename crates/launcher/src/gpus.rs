@@ -1,4 +1,4 @@
-//! `--gpu`: which nodes the program finds, and that it finds CUDA, HSA or Level Zero.
+//! `--gpu`: which nodes the program finds, and whether it finds CUDA, HSA or Level Zero.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,20 +16,21 @@ const FIRST_RENDER: usize = 128;
 /// The preset whose GPUs programs reach by CUDA, and not by render nodes.
 pub(super) const NVIDIA: &str = "nvidia";
 
-/// The presets whose GPUs programs reach by Level Zero, beside their render nodes.
+/// The presets whose GPUs programs reach by Level Zero, besides their render nodes.
 const INTEL: [&str; 2] = ["xe", "i915"];
 
-/// The preset whose GPUs programs reach by HSA, beside their render nodes.
+/// The preset whose GPUs programs reach by HSA, besides their render nodes.
 pub(super) const AMD: &str = "amdgpu";
 
 /// The preset whose GPUs are accelerators, which `/sys` shows as well.
 const HABANALABS: &str = "habanalabs";
 
-/// The preset whose GPUs are devices of VFIO, and what their driver is called.
+/// The preset whose GPUs are VFIO devices, and the name of their driver.
 const VFIO: &str = "vfio";
 const VFIO_PCI: &str = "vfio-pci";
 
-/// What the loader of Level Zero loads instead of the drivers that it knows by name.
+/// The variable with the drivers that Level Zero's loader loads instead of those that it knows by
+/// name.
 const LEVEL_ZERO: &str = "ZE_ENABLE_ALT_DRIVERS";
 
 /// Tells the program's libraries that the GPUs are NVIDIA's. Returns the machine that they are in.
@@ -46,8 +47,8 @@ pub(super) fn announce_cuda(command: &mut Command) -> Result<gpu::Machine, Strin
 }
 
 /// Chooses a node for each GPU of the configuration, and tells the program's libraries. A node that
-/// exists is a real GPU's and stays so: ours get the next numbers that are free. Those of Intel
-/// have a driver of Level Zero, those of AMD HSA. Returns the machine of those that `/sys` shows on
+/// exists belongs to a real GPU and is left alone: ours get the next free numbers. GPUs of Intel
+/// get a Level Zero driver, those of AMD HSA. Returns the machine of those that `/sys` shows on
 /// PCI.
 pub(super) fn announce(
     command: &mut Command,
@@ -82,7 +83,7 @@ pub(super) fn announce(
         return Ok(Some((machine, VFIO_PCI)));
     }
     let Some(intel) = INTEL.into_iter().find(|intel| *intel == preset) else { return Ok(None) };
-    let driver = level_zero.ok_or("--gpu needs libpeerdma-ze.so beside the library")?;
+    let driver = level_zero.ok_or("--gpu needs libpeerdma-ze.so next to the library")?;
     tracing::info!(target: "peerdma::level-zero", "the driver is {}", driver.display());
     command.env(LEVEL_ZERO, driver);
     Ok(Some((machine, intel)))

@@ -1,8 +1,9 @@
 //! `peerdma run`: an unmodified verbs program on peerdma.
 //!
-//! The program finds our library twice over: by `LD_LIBRARY_PATH`, under the names libibverbs and
-//! librdmacm have, and by `LD_PRELOAD`, since a run path in the program beats the first and a copy
-//! bundled with it is found by neither. What it reads of `/sys` passes the door (`door`).
+//! The program finds our library in two ways: by `LD_LIBRARY_PATH`, under the names that libibverbs
+//! and librdmacm have, and by `LD_PRELOAD`, since a run path in the program takes precedence over
+//! the first, and a program with a bundled copy looks for neither name. Its reads of `/sys` pass
+//! through the door (`door`).
 
 mod door;
 mod gpus;
@@ -49,8 +50,8 @@ pub struct Args {
     #[arg(long)]
     no_door: bool,
     /// Give the program the software GPUs of the configuration as nodes of their driver; a PRESET
-    /// (amdgpu, i915, xe, habanalabs or vfio) is the driver they are to have (docs/DRM.md,
-    /// docs/EXPORTERS.md). With i915 or xe, give it Level Zero, too (docs/LEVEL_ZERO.md), with
+    /// (amdgpu, i915, xe, habanalabs or vfio) chooses their driver (docs/DRM.md,
+    /// docs/EXPORTERS.md). With i915 or xe, also give it Level Zero (docs/LEVEL_ZERO.md), with
     /// amdgpu HSA (docs/HSA.md); with nvidia, CUDA and NVML instead (docs/CUDA.md)
     #[arg(
         long,
@@ -68,12 +69,12 @@ pub struct Args {
     /// docs/PCAP.md)
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Record no more than so many bytes of each packet, from its IP header on: 128 hold every
+    /// Record no more than this many bytes of each packet, from its IP header on: 128 hold every
     /// header
     #[arg(long, value_name = "BYTES", requires = "pcap")]
     pcap_bytes: Option<NonZeroU32>,
-    /// When a process of the program ends, say how its dma-bufs were reached: bytes by way, page
-    /// faults, moves and stale accesses of GPU memory. On standard error, or added to FILE
+    /// When a process of the program ends, report how its dma-bufs were reached: bytes by path,
+    /// page faults, moves and stale accesses of GPU memory. On standard error, or added to FILE
     #[arg(
         long,
         value_name = "FILE",
@@ -82,7 +83,7 @@ pub struct Args {
         default_missing_value = "-"
     )]
     report: Option<PathBuf>,
-    /// Let go wrong what this plan says (docs/FAULT_PLANS.md); a report of what fired follows on
+    /// Inject the faults of this plan (docs/FAULT_PLANS.md); a report of what fired follows on
     /// standard error
     #[arg(long, value_name = "PLAN")]
     fault: Option<PathBuf>,
@@ -99,7 +100,7 @@ pub struct Args {
     program: Vec<OsString>,
 }
 
-/// Runs the program and returns as it does.
+/// Runs the program and returns its exit status.
 pub fn main(args: Args) -> ExitCode {
     match run(args) {
         Ok(code) => code,
@@ -120,7 +121,8 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let verbs = names.join(library::VERBS);
     let mut ours = verbs.as_os_str().to_owned();
     let mut machine = None;
-    // By it a dma-buf of ours is one in every process of the program, whoever sent it.
+    // With it, a dma-buf of ours is a dma-buf in every process of the program, whichever process
+    // sent it.
     let preload = library.preload();
     if let Some(preload) = &preload {
         ours = join(preload.as_os_str(), &ours);
@@ -136,7 +138,7 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         tracing::info!(target: "peerdma::cuda", "CUDA's libraries are in {}", cuda.display());
     } else if let Some(preset) = &args.gpu {
         if preload.is_none() {
-            return Err("--gpu needs libpeerdma-preload.so beside the library".into());
+            return Err("--gpu needs libpeerdma-preload.so next to the library".into());
         }
         machine = gpus::announce(&mut command, preset, library.level_zero().as_deref())?;
         if preset == gpus::AMD {
@@ -148,7 +150,7 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     }
     if args.rsockets {
         let rsockets =
-            library.rsockets().ok_or("--rsockets needs librspreload.so.1 beside the library")?;
+            library.rsockets().ok_or("--rsockets needs librspreload.so.1 next to the library")?;
         ours = join(rsockets.as_os_str(), &ours);
     }
     let given = environment::var_os("LD_PRELOAD").unwrap_or_default();
@@ -172,7 +174,7 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         }
     }
     if let Some(path) = &args.fault {
-        // Said here, once, and not by every process of the program.
+        // Reported here, once, and not by every process of the program.
         let failed = |error| format!("--fault {}: {error}", path.display());
         let plan = NamedFile::read(path).map_err(failed)?;
         fault::Plan::parse(plan.text())
@@ -205,8 +207,8 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     Ok(door::run(Launch { command, tree, seccomp, preload })?)
 }
 
-/// The NICs to show: those named here, else by an outer `peerdma run`, else all that the
-/// configuration has.
+/// The NICs to show: those named here, otherwise those named by an outer `peerdma run`, otherwise
+/// all that the configuration has.
 fn nics(mut names: Vec<String>) -> Result<Vec<NicFacts>, String> {
     if names.is_empty() {
         let outer = environment::var(NICS).unwrap_or_default();
@@ -255,8 +257,8 @@ fn prepend(entry: &OsStr, variable: &str, separators: &str) -> OsString {
     if is_there { list } else { [entry, OsStr::new(":"), &list].into_iter().collect() }
 }
 
-/// What is preloaded already, and ours behind it: a sanitizer's runtime, say, must be the first.
-/// Entries of ours that are there already (one `peerdma run` in another) are not there twice.
+/// What is preloaded already, followed by ours: a sanitizer's runtime, say, must be the first.
+/// Entries of ours that are there already (one `peerdma run` in another) are not repeated.
 fn behind(given: &OsStr, ours: &OsStr) -> OsString {
     let entries = |list: &OsStr| -> Vec<OsString> {
         let split = list.as_bytes().split(|byte| b" :".contains(byte));
@@ -280,9 +282,9 @@ fn join(first: &OsStr, rest: &OsStr) -> OsString {
 const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 
 /// A program that is linked with the sanitizer's library ends at once when any other library was
-/// preloaded: its functions are to be found first. They are, as ours define none of them, or call
-/// the next; and what a program is linked with that a script starts cannot be known. So that check
-/// is off, unless the user says otherwise.
+/// preloaded, to make sure that its functions are found first. They are, as ours define none of
+/// them, or call the next; and the libraries of a program that a script starts cannot be known. So
+/// that check is off, unless the user sets it.
 fn asan_options(given: Option<OsString>) -> OsString {
     const CHECK: &str = "verify_asan_link_order";
     let given = given.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Where `libpeerdma.so` is, and the directory in which it has the names programs look for.
+//! Where `libpeerdma.so` is, and the directory in which it has the names that programs look for.
 
 use std::env;
 use std::fs;
@@ -20,7 +20,7 @@ pub(super) const CUDA_RUNTIME: &str = "libcudart.so.12";
 
 /// Names that lead to one library.
 struct Names {
-    /// The directory of the links, beside the library. (Cargo has a file libpeerdma.d there.)
+    /// The directory of the links, next to the library. (Cargo has a file libpeerdma.d there.)
     directory: &'static str,
     names: &'static [&'static str],
 }
@@ -31,7 +31,7 @@ const VERBS_NAMES: Names = Names {
     names: &[VERBS, "libibverbs.so", "librdmacm.so.1", "librdmacm.so"],
 };
 
-/// Every name of CUDA's libraries. Not beside the others: a verbs program on a machine with a real
+/// Every name of CUDA's libraries. Not next to the others: a verbs program on a machine with a real
 /// GPU has real ones.
 const CUDA_NAMES: Names = Names {
     directory: "libpeerdma-cuda.names",
@@ -52,10 +52,10 @@ const HSA_NAMES: Names = Names {
     names: &["libhsa-runtime64.so.1", "libhsa-runtime64.so"],
 };
 
-/// The preload library, as it is installed and as Cargo calls it.
+/// The preload library, as it is installed and as Cargo names it.
 const PRELOAD: [&str; 2] = ["libpeerdma-preload.so", "libpeerdma_preload.so"];
 
-/// The library of CUDA's names, as it is installed and as Cargo calls it.
+/// The library of CUDA's names, as it is installed and as Cargo names it.
 const CUDA: [&str; 2] = ["libpeerdma-cuda.so", "libpeerdma_cuda.so"];
 
 /// The library of HSA's names, likewise.
@@ -64,7 +64,7 @@ const HSA: [&str; 2] = ["libpeerdma-hsa.so", "libpeerdma_hsa.so"];
 /// The driver that a loader of Level Zero loads, likewise.
 const LEVEL_ZERO: [&str; 2] = ["libpeerdma-ze.so", "libpeerdma_ze.so"];
 
-/// The library that makes sockets rsockets, as it is installed and as Cargo calls it.
+/// The library that makes sockets rsockets, as it is installed and as Cargo names it.
 const RSOCKETS: [&str; 2] = ["librspreload.so.1", "librspreload.so"];
 
 /// The directory that holds our libraries.
@@ -79,7 +79,7 @@ pub(super) enum LibraryError {
     /// It is nowhere.
     #[error("{LIBRARY} is not in {}; {LIB_DIR} can name its directory", list(.0))]
     NotFound(Vec<PathBuf>),
-    /// Names of a driver of GPUs are not there.
+    /// The names of a GPU driver are missing.
     #[error("{} is not in {}", .0, .1.display())]
     NoNames(&'static str, PathBuf),
     /// The names cannot be made.
@@ -92,8 +92,8 @@ fn list(directories: &[PathBuf]) -> String {
     names.join(" or ")
 }
 
-/// Finds the library: in the directory `PEERDMA_LIB_DIR` names; beside this executable, where Cargo
-/// leaves it; in `../lib`, where an installation has it.
+/// Finds the library: in the directory `PEERDMA_LIB_DIR` names; next to this executable, where
+/// Cargo leaves it; in `../lib`, where an installation has it.
 pub(super) fn find() -> Result<Library, LibraryError> {
     let candidates = match environment::var_os(LIB_DIR) {
         Some(path) => vec![PathBuf::from(path)],
@@ -111,8 +111,8 @@ pub(super) fn find() -> Result<Library, LibraryError> {
 
 impl Library {
     /// A directory with the names of the library as links. It stays: it is part of the
-    /// installation, made at first use if the installer did not. Where nobody may write beside the
-    /// library, it is among the user's run-time files.
+    /// installation, made at first use if the installer did not. Where the user may not write next
+    /// to the library, it is among the user's run-time files.
     pub(super) fn names(&self) -> Result<PathBuf, LibraryError> {
         self.links(&VERBS_NAMES, LIBRARY)
     }
@@ -145,7 +145,7 @@ impl Library {
             Err(io::ErrorKind::InvalidFilename.into())
         };
         let Err(error) = made else { return Ok(beside) };
-        tracing::debug!(path = %beside.display(), %error, "names: not beside the library");
+        tracing::debug!(path = %beside.display(), %error, "names: not next to the library");
         let own = self.own_directory(names);
         match self.link_private(&own, names, library) {
             Ok(()) => Ok(own),
@@ -192,18 +192,18 @@ impl Library {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        // Whoever owns the directory decides which library the program loads.
+        // The owner of the directory decides which library the program loads.
         let data = fs::symlink_metadata(directory)?;
         let private = data.is_dir()
             && data.uid() == rustix::process::geteuid().as_raw()
             && data.mode() & 0o022 == 0;
         if !private {
-            return Err(io::Error::other("exists, and is not this user's alone"));
+            return Err(io::Error::other("exists, and is not exclusively this user's"));
         }
         self.link(directory, names, library)
     }
 
-    /// Makes the links that are not there yet or lead elsewhere. Others may do the same at the same
+    /// Makes the links that do not exist yet or lead elsewhere. Others may do the same at the same
     /// time.
     fn link(&self, directory: &Path, names: &Names, library: &str) -> io::Result<()> {
         match fs::create_dir(directory) {

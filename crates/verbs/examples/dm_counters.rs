@@ -1,12 +1,12 @@
-//! Counters in the memory of a NIC, which many processes raise and one reads.
+//! Counters in the memory of a NIC, which many processes increment and one reads.
 //!
 //! ```text
 //! cargo run --release -p peerdma-verbs --example dm_counters
 //! ```
 //!
-//! Each client adds to counters of device memory by FETCH_ADD. On hardware that touches no memory
-//! of the host, and no CPU of it takes part. The owner looks at them with `ibv_memcpy_from_dm`,
-//! while the clients are at it and at the end.
+//! Each client adds to counters of device memory by FETCH_ADD. On hardware this touches no memory
+//! of the host, and no host CPU takes part. The owner reads them with `ibv_memcpy_from_dm`, while
+//! the clients are at work and at the end.
 
 mod meet;
 
@@ -58,7 +58,7 @@ fn owner(context: &Context) -> Outcome<()> {
     Ok(())
 }
 
-/// Adds its own number, to one counter after the other.
+/// Adds its own number to one counter after the other.
 fn client(context: &Context, me: u64, mut owner: TcpStream) -> Outcome<()> {
     let pd = context.alloc_pd()?;
     let cq = context.create_cq(16)?;

@@ -4,8 +4,8 @@
 //! cargo run --release -p peerdma-verbs --example dm_lock
 //! ```
 //!
-//! The lock is a word of device memory: 0 is free, else it is the number of who holds it. A client
-//! takes it by CMP_SWAP, changes what it guards by a READ and a WRITE, and gives it back. On
+//! The lock is a word of device memory: 0 is free, otherwise it is the number of the holder. A
+//! client takes it by CMP_SWAP, changes the guarded data by a READ and a WRITE, and releases it. On
 //! hardware no attempt costs the host's memory bus anything. Without the lock changes would be
 //! lost, which the count at the end would show.
 
@@ -20,7 +20,7 @@ use verbs::{Access, Context, HostBuf, QpSpec, SendRequest};
 const CLIENTS: u64 = 4;
 const ROUNDS: u64 = 5000;
 
-/// Has the lock and what it guards, and takes no part.
+/// Holds the lock and the data it guards, and takes no part.
 fn owner(context: &Context) -> Outcome<()> {
     let access = Access::LOCAL_WRITE | Access::REMOTE;
     let pd = context.alloc_pd()?;

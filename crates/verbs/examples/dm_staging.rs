@@ -1,12 +1,12 @@
-//! Bytes on their way from one process to another wait in the memory of a NIC.
+//! Bytes in transit from one process to another wait in the memory of a NIC.
 //!
 //! ```text
 //! cargo run --release -p peerdma-verbs --example dm_staging
 //! ```
 //!
-//! A source writes messages into device memory of a relay, which sends them on to a sink from where
-//! they are. The relay has no host memory registered at all: on hardware, what it forwards never
-//! crosses the host's bus, and need not be read back from it.
+//! A source writes messages into device memory of a relay, which sends them on to a sink from
+//! there. The relay has no host memory registered at all: on hardware, the forwarded bytes never
+//! cross the host's bus, and need not be read back from it.
 
 mod meet;
 

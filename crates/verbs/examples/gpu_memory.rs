@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The program that a user writes first is `target`, eight lines. The GPU is peerdma's software
-//! one; the fd of a real GPU's buffer goes to `reg_dmabuf_mr` the same way.
+//! one; pass the fd of a real GPU's buffer to `reg_dmabuf_mr` in the same way.
 
 mod meet;
 
@@ -28,7 +28,7 @@ fn target(pd: &Pd, qp: &Qp, writer: &mut TcpStream) -> Outcome<()> {
     let mut bytes = vec![0; LENGTH as usize];
     bo.read(0, &mut bytes)?;
     if bytes.iter().any(|byte| *byte != 0x5a) {
-        return Err("what lies there is not what was written".into());
+        return Err("the bytes there are not those that were written".into());
     }
     println!("{LENGTH} bytes in {}, every one right", bo.domain()?);
     Ok(())

@@ -40,7 +40,7 @@ fn main() -> Outcome<()> {
         let mut bytes = vec![0; LENGTH as usize];
         buffer.read(0, &mut bytes)?;
         if bytes.iter().any(|byte| *byte != 0x5a) {
-            return Err("what lies there is not what was written".into());
+            return Err("the bytes there are not those that were written".into());
         }
         println!("{LENGTH} bytes, every one right");
         Ok(())

@@ -7,11 +7,11 @@ use device::{CompCntrEntry, CompCntrType};
 
 use crate::{Context, Result};
 
-/// How many operations ended well, and how many in error, without a completion for each. Clones are
-/// the same one.
+/// How many operations succeeded and how many failed, without a completion for each. Clones are the
+/// same one.
 ///
-/// [`Qp::attach_comp_cntr`](crate::Qp::attach_comp_cntr) says what it counts; one counter can count
-/// for many QPs.
+/// [`Qp::attach_comp_cntr`](crate::Qp::attach_comp_cntr) tells what it counts; one counter can
+/// count for many QPs.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_comp_cntr")]
 pub struct CompCntr(Arc<Counter>);

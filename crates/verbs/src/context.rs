@@ -26,8 +26,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// A NIC of a configuration that the program itself has, and not in the file that
-    /// `PEERDMA_CONFIG` names. Its name is that of no other NIC of the process.
+    /// A NIC of the program's own configuration, rather than of the file that `PEERDMA_CONFIG`
+    /// names. No other NIC of the process may have its name.
     pub fn from_config(config: NicConfig) -> Result<Self> {
         Ok(Self { info: NicInfo::new(config)? })
     }
@@ -44,8 +44,8 @@ impl Device {
         Self::context(Hca::open(&self.info)?)
     }
 
-    /// Opens it as another process would, as a virtual function of its own: what two such contexts
-    /// send each other travels as between two processes of one host, and not within this one. For
+    /// Opens it as another process would, as a virtual function of its own: packets between two
+    /// such contexts travel as between two processes of one host, and not within this one. For
     /// programs that play several parts, and for tests.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl Drop for Open {
 pub struct AsyncEvent {
     /// What happened.
     pub event: EventType,
-    /// The QP it happened to, if to one.
+    /// The QP it happened to, if any.
     pub qpn: Option<Qpn>,
 }
 
@@ -139,7 +139,7 @@ impl Context {
         self.lock().counters()
     }
 
-    /// How many objects this process has on the NIC, in whichever contexts.
+    /// How many objects this process has on the NIC, in all contexts.
     pub fn resources(&self) -> device::Resources {
         self.lock().resources()
     }
@@ -169,13 +169,13 @@ impl Context {
         }))
     }
 
-    /// Whether objects of one are objects of the other.
+    /// Whether both are the same device, so that objects of one are objects of the other.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(self.hca(), other.hca())
     }
 
-    /// Refuses an object of another device: objects are numbers there that mean something else
-    /// here.
+    /// Refuses an object of another device: objects are numbers, which mean something else on
+    /// another device.
     pub(crate) fn check_same(&self, other: &Self, call: &str, object: &str) -> Result<()> {
         if self.is_same(other) {
             return Ok(());

@@ -22,9 +22,9 @@ struct Queue {
     context: Context,
     id: CqId,
     channel: ChannelId,
-    /// Does not block: of several threads that wait one takes an event.
+    /// Does not block: if several threads wait, one takes an event.
     fd: OwnedFd,
-    /// Threads that are about to sleep in [`Cq::wait_timeout`], or do.
+    /// Threads that sleep in [`Cq::wait_timeout`], or are about to.
     waiters: AtomicU32,
 }
 
@@ -44,11 +44,11 @@ impl Drop for Queue {
 pub struct Wc {
     /// The id that the work request was posted with.
     pub wr_id: u64,
-    /// The outcome. If it is not success only `wr_id` and `qpn` mean anything besides.
+    /// The outcome. If it is not success, only `wr_id` and `qpn` are valid besides.
     pub status: WcStatus,
     /// What completed.
     pub opcode: WcOpcode,
-    /// Bytes received or read; of a datagram with its 40-byte GRH.
+    /// Bytes received or read; for a datagram, including its 40-byte GRH.
     pub byte_len: u32,
     /// Immediate data, if the peer sent any.
     pub imm: Option<u32>,
@@ -90,7 +90,7 @@ impl Context {
     }
 }
 
-/// How long [`Cq::wait`] polls before it sleeps: as long as it takes to wake the background thread,
+/// How long [`Cq::wait`] polls before it sleeps: as long as it takes to wake the background thread
 /// and then the waiter.
 const SPIN: Duration = Duration::from_micros(200);
 
@@ -123,15 +123,15 @@ impl Cq {
     }
 
     /// Why a work request of this queue failed, in a sentence: what it was, where it went, what the
-    /// peer said, what was tried. Of a request that was flushed, why the QP was in error, as far as
-    /// a work request of its failed. `None` for success, and for failures long past: the last few
+    /// peer answered, what was tried. For a flushed request, why the QP was in error, if a work
+    /// request of the QP failed. `None` for success, and for failures long past: the last few
     /// hundred of a device are known.
     pub fn explain(&self, wc: &Wc) -> Option<String> {
         self.0.context.lock().explain(wc.qpn, wc.wr_id, wc.status)
     }
 
-    /// The oldest completion; waits for it, by polling first and then asleep. Any number of threads
-    /// may wait at once.
+    /// The oldest completion; waits for it, first by polling and then by sleeping. Any number of
+    /// threads may wait at once.
     ///
     /// # Errors
     ///
@@ -163,8 +163,8 @@ impl Cq {
         let _waiter = Waiter::new(&self.0.waiters);
         loop {
             self.req_notify(false)?;
-            // What came before the queue was armed raises no event; an event may be of what an
-            // earlier call took.
+            // Completions from before the queue was armed raise no event; an event may be for one
+            // that an earlier call took.
             if let Some(wc) = self.poll() {
                 self.pass_on();
                 return Ok(Some(wc));
@@ -178,10 +178,10 @@ impl Cq {
     }
 
     /// One event may stand for several completions, and wakes one thread. If others sleep and more
-    /// is here, the next is woken.
+    /// completions are here, the next thread is woken.
     fn pass_on(&self) {
-        // ORDERING: whoever counts itself looks at the queue afterwards, under the engine's lock,
-        // as does the line below.
+        // ORDERING: a thread that counts itself checks the queue afterwards, under the engine's
+        // lock, as does the line below.
         if self.0.waiters.load(Ordering::Relaxed) > 1 {
             self.0.context.lock().repeat_cq_event(self.0.id);
         }
@@ -190,15 +190,15 @@ impl Cq {
     /// Whether anything can still complete here.
     fn check(&self) -> Result<()> {
         let engine = self.0.context.alive()?;
-        // What completed before it broke can be taken.
+        // What completed before the queue overran can be taken.
         if engine.cq_is_broken(self.0.id) && engine.cq_is_empty(self.0.id) {
-            let what = "poll_cq: the queue overran: completions were lost, and no more come";
+            let what = "poll_cq: the queue overran: completions were lost, and no more will come";
             return Err(Refusal::new(Kind::Io, what));
         }
         Ok(())
     }
 
-    /// Asks for one event on the descriptor at the next completion, or at the next solicited one.
+    /// Requests one event on the descriptor at the next completion, or at the next solicited one.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
         self.0.context.hca().req_notify_cq(self.0.id, solicited_only)

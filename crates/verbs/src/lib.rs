@@ -1,4 +1,4 @@
-//! Verbs, safe: RDMA objects whose lifetimes the library keeps.
+//! Safe verbs: RDMA objects whose lifetimes the library manages.
 //!
 //! Every object holds the one it was made from, so nothing can be used after it is gone, whatever
 //! the order in which a program drops them: a [`Qp`] keeps its [`Cq`]s, its [`Pd`] and its
@@ -65,5 +65,5 @@ pub use request::SendRequest;
 pub use transport::env::Reason;
 pub use umem::HostBuf;
 
-/// What a refused call returns: who refused what, and by which rule.
+/// What a refused call returns: what was refused, by which call, and under which rule.
 pub type Result<T> = std::result::Result<T, Refusal>;

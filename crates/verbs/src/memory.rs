@@ -35,7 +35,7 @@ impl Drop for Region {
 }
 
 impl Context {
-    /// Allocates device memory: memory of the NIC, which peers reach as any other.
+    /// Allocates device memory: memory of the NIC, which peers reach like any other.
     #[doc(alias = "ibv_alloc_dm")]
     pub fn alloc_dm(&self, length: u64) -> Result<Dm> {
         Dm::new(self, length)
@@ -49,7 +49,7 @@ impl Pd {
         Mr::host(self, buffer, access)
     }
 
-    /// Registers `length` bytes at `offset` of a dma-buf, to be called `iova` and on. The two must
+    /// Registers `length` bytes at `offset` of a dma-buf, at addresses from `iova` on. The two must
     /// agree within a page.
     #[doc(alias = "ibv_reg_dmabuf_mr")]
     pub fn reg_dmabuf_mr(
@@ -64,19 +64,19 @@ impl Pd {
     }
 
     /// Registers memory of a peer device by where the CPU has it mapped, as a plain `ibv_reg_mr` of
-    /// its address does: PeerDirect, the older door. Its addresses are those of the mapping, which
-    /// need not outlive the call.
+    /// its address does: PeerDirect, the older interface. Its addresses are those of the mapping,
+    /// which need not outlive the call.
     ///
     /// # Errors
     ///
     /// [`Kind::BadAddress`](crate::Kind::BadAddress) unless the NIC has
-    /// [`peermem`](crate::NicConfig::peermem) and the driver of the memory claims all of it; else
-    /// the driver's refusal.
+    /// [`peermem`](crate::NicConfig::peermem) and the driver of the memory claims all of it;
+    /// otherwise the driver's refusal.
     pub fn reg_mapping(&self, mapping: &Mapping, access: Access) -> Result<Mr> {
         Mr::mapped(self, mapping, access)
     }
 
-    /// The same by an address alone: one that a peer memory client gave its memory
+    /// The same for an address alone: one that a peer memory client assigned to its memory
     /// ([`claim_arena`](dmabuf::peer::claim_arena)), mapped or not, or one of a mapping.
     ///
     /// # Errors
@@ -149,12 +149,12 @@ impl Mr {
         self.0.length
     }
 
-    /// Whether it has no bytes; none has.
+    /// Always false: it has at least one byte.
     pub fn is_empty(&self) -> bool {
         self.0.length == 0
     }
 
-    /// The key that peers name it by.
+    /// The key by which peers name it.
     pub fn rkey(&self) -> RKey {
         RKey(self.0.info.rkey)
     }
@@ -225,13 +225,13 @@ impl Dm {
         self.0.length
     }
 
-    /// Whether it has no bytes; none has.
+    /// Always false: it has at least one byte.
     pub fn is_empty(&self) -> bool {
         self.0.length == 0
     }
 
-    /// The memory as a dma-buf, for importers that can lose it: it is taken from them when the last
-    /// clone of this and the last region on it are gone.
+    /// The memory as a dma-buf, for importers that can lose it: it is revoked when the last clone
+    /// of this and the last region on it are gone.
     #[doc(alias = "ibv_dm_export_dmabuf_fd")]
     pub fn export(&self) -> Result<DmaBuf> {
         self.0.context.hca().export_dm(self.0.id)

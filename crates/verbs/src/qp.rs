@@ -13,8 +13,8 @@ use transport::wr::RecvWr;
 
 use crate::{CompCntr, Context, Cq, Pd, Result, SendRequest, Slice};
 
-/// What a QP is made with. Start from [`QpSpec::rc`], [`QpSpec::uc`] or [`QpSpec::ud`] and change
-/// what differs.
+/// The parameters of a new QP. Start from [`QpSpec::rc`], [`QpSpec::uc`] or [`QpSpec::ud`] and
+/// change what differs.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_qp_init_attr")]
 #[expect(clippy::exhaustive_structs, reason = "programs change its fields")]
@@ -137,7 +137,7 @@ impl Qp {
             sq_sig_all: spec.sq_sig_all,
             cookie: 0,
         })?;
-        // Any start will do; one that differs between QPs shows mistakes sooner.
+        // Any start is valid; one that differs between QPs reveals mistakes sooner.
         let psn = Psn::new(qpn.value().wrapping_mul(0x9e37_79b1) >> 4);
         let pair =
             Pair { pd: pd.clone(), id, qpn, spec: spec.clone(), psn, cntrs: Mutex::default() };
@@ -168,7 +168,7 @@ impl Qp {
         Ok(Endpoint { gid: first.gid, qpn: self.0.qpn, psn: self.0.psn })
     }
 
-    /// Changes state or attributes, as the mask says.
+    /// Changes state or attributes, as selected by the mask.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
         self.0.pd.context().hca().modify_qp(self.0.id, attr, mask)
@@ -227,7 +227,7 @@ impl Qp {
         self.modify(&attr, mask)
     }
 
-    /// Has a counter count these operations of the QP, from now until the QP is dropped. Possible
+    /// Makes a counter count these operations of the QP, from now until the QP is dropped. Possible
     /// until the QP is connected.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use crate::{Ah, Context, PostError, Remote, Slice};
 #[must_use = "a request does nothing until it is posted"]
 pub struct SendRequest {
     wr: SendWr,
-    /// Where a datagram goes; kept until the request is.
+    /// Where a datagram goes; kept until the request is dropped.
     ah: Option<Ah>,
     has_imm: bool,
 }
@@ -78,8 +78,8 @@ impl SendRequest {
     }
 
     /// Gives a send or a write four bytes that arrive in the completion of the peer's receive. A
-    /// write then needs one, as a send does. What completes no receive takes none: posting it is
-    /// refused.
+    /// write then needs a receive, as a send does. A request that completes no receive takes no
+    /// immediate data: posting it is refused.
     pub fn with_imm(mut self, imm: u32) -> Self {
         self.wr.opcode = match self.wr.opcode {
             WrOpcode::Send => WrOpcode::SendWithImm,
@@ -116,7 +116,7 @@ impl SendRequest {
         self
     }
 
-    /// Says where a datagram goes.
+    /// Sets where a datagram goes.
     pub fn to(mut self, ah: &Ah, qpn: iba::Qpn, qkey: u32) -> Self {
         self.ah = Some(ah.clone());
         self.wr.ud = Some(UdDest { av: ah.av(), remote_qpn: qpn, remote_qkey: iba::QKey(qkey) });

@@ -8,14 +8,14 @@ use rustix::io::Errno;
 
 use crate::{Kind, Refusal, Result};
 
-/// A descriptor of the engine's for events, which no longer blocks: nobody else reads it.
+/// A descriptor of the engine's for events, which no longer blocks: nothing else reads it.
 pub(crate) fn clone_for_waiting(fd: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
     rustix::io::ioctl_fionbio(fd, true)?;
     fd.try_clone_to_owned()
 }
 
-/// Takes one count from an eventfd that does not block, waiting for it up to `timeout`. What woke
-/// several threads, one takes; the others wait on.
+/// Takes one count from an eventfd that does not block, waiting for it up to `timeout`. If several
+/// threads are woken, one takes the count; the others keep waiting.
 pub(crate) fn take_one(fd: &OwnedFd, timeout: Duration) -> Result<bool> {
     let failed = |error| Refusal::new(Kind::Io, format!("waiting for an event: {error}"));
     let began = Instant::now();

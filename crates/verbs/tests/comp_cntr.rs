@@ -24,7 +24,7 @@ const EACH: [CompCntrOps; 6] = [
 
 const GIVE_UP: Duration = Duration::from_secs(30);
 
-/// How packets, or what stands for them, travel.
+/// How packets, or their equivalent, travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Carrier {
     Loopback,
@@ -90,7 +90,7 @@ fn connect(a: &Side, b: &Side) {
     b.qp.connect(&a.qp.endpoint().unwrap()).unwrap();
 }
 
-/// Two that are connected, on each carrier in turn.
+/// Two connected QPs, on each carrier in turn.
 fn on_each_carrier(
     spec: impl Fn(&Cq) -> QpSpec + Copy,
     kind: CompCntrType,
@@ -113,7 +113,7 @@ impl Side {
         self.qp.post_send(request).unwrap();
     }
 
-    /// An address of which the last bytes that a request wants are outside of the region.
+    /// An address from which the last bytes of a request are outside the region.
     fn outside(&self) -> verbs::Remote {
         self.mr.remote(self.buffer.len() as u64 - 1)
     }
@@ -128,12 +128,12 @@ fn expect(a: &Side, b: &Side, entry: CompCntrEntry, wanted: [[u64; 6]; 2]) {
         if found == wanted.map(Vec::from) {
             return;
         }
-        assert!(Instant::now() < give_up, "{entry:?} are {found:?}, and should be {wanted:?}");
+        assert!(Instant::now() < give_up, "{entry:?} are {found:?}, but should be {wanted:?}");
     }
 }
 
 #[test]
-fn what_ends_well_is_counted_on_both_sides_signaled_or_not() {
+fn success_is_counted_on_both_sides_signaled_or_not() {
     on_each_carrier(QpSpec::rc, CompCntrType::Wrs, |a, b| {
         for wr_id in 0..3 {
             b.qp.post_recv(wr_id, &[b.mr.slice(0, 4096)]).unwrap();
@@ -150,7 +150,7 @@ fn what_ends_well_is_counted_on_both_sides_signaled_or_not() {
         a.post(&SendRequest::fetch_add(7, a.mr.slice(0, 8), there, 1).signaled());
         let wanted = [[2, 0, 2, 0, 2, 0], [0, 3, 0, 2, 0, 2]];
         expect(a, b, CompCntrEntry::Comp, wanted);
-        // An atomic is counted by none, and ends after what was posted before it.
+        // No counter counts an atomic, and it ends after the requests posted before it.
         assert!(a.cq.wait_timeout(GIVE_UP).unwrap().expect("a completion").is_success());
         expect(a, b, CompCntrEntry::Comp, wanted);
         expect(a, b, CompCntrEntry::Err, [[0; 6], [0; 6]]);
@@ -171,9 +171,9 @@ fn a_counter_of_bytes_adds_up_lengths() {
     });
 }
 
-/// The first failure flushes what stands behind it, and both sides' receives. Errors have no bytes.
+/// The first failure flushes the requests after it, and both sides' receives. Errors have no bytes.
 #[test]
-fn what_ends_in_error_is_counted_apart() {
+fn errors_are_counted_separately() {
     for kind in [CompCntrType::Wrs, CompCntrType::Bytes] {
         on_each_carrier(QpSpec::rc, kind, |a, b| {
             a.qp.post_recv(0, &[a.mr.slice(0, 4096)]).unwrap();
@@ -192,7 +192,7 @@ fn what_ends_in_error_is_counted_apart() {
     }
 }
 
-/// A sender of UC does not hear that its WRITE was refused; its peer's counter does.
+/// A UC sender does not learn that its WRITE was refused; its peer's counter shows it.
 #[test]
 fn unreliable_services_count_what_each_side_sees() {
     on_each_carrier(QpSpec::uc, CompCntrType::Wrs, |a, b| {
@@ -213,14 +213,14 @@ fn unreliable_services_count_what_each_side_sees() {
         let ah = a.pd.create_ah(av).unwrap();
         let request = SendRequest::send(1, &[a.mr.slice(0, 100)]);
         a.post(&request.to(&ah, b.qp.qpn(), DEFAULT_QKEY));
-        // A receive of a datagram has its GRH.
+        // A receive of a datagram includes its GRH.
         expect(&a, &b, CompCntrEntry::Comp, [[100, 0, 0, 0, 0, 0], [0, 140, 0, 0, 0, 0]]);
     }
 }
 
-/// A peer carries out by itself only what nobody counts here.
+/// A peer carries out by itself only operations that no counter counts here.
 #[test]
-fn what_is_counted_is_kept_from_the_direct_path() {
+fn counted_operations_do_not_take_the_direct_path() {
     let [here, there] = contexts(Carrier::Direct);
     let run = |ops: CompCntrOps, request: fn(&Side, &Side) -> SendRequest, is_direct: bool| {
         let (a, b) = (plain(&here, QpSpec::rc), plain(&there, QpSpec::rc));
@@ -234,7 +234,7 @@ fn what_is_counted_is_kept_from_the_direct_path() {
         for done in 0.. {
             let was_direct = here.counters().direct_operations > before;
             if !is_direct {
-                assert!(!was_direct, "{ops:?}: was carried out without the one who counts");
+                assert!(!was_direct, "{ops:?}: was carried out without the counting side");
                 if done == 20 {
                     break;
                 }

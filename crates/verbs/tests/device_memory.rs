@@ -21,7 +21,7 @@ fn nic(importer: ImporterConfig) -> (Context, Pd) {
 
 /// Another NIC writes into this one's memory through its dma-buf, until it is freed.
 #[test]
-fn as_a_dma_buf_it_is_for_those_who_can_lose_it() {
+fn as_a_dma_buf_it_is_for_importers_that_can_lose_it() {
     let (exporting, _pd) = nic(ImporterConfig::Dynamic);
     let dm = exporting.alloc_dm(8192).unwrap();
     let buffer = dm.export().unwrap();
@@ -46,7 +46,7 @@ fn as_a_dma_buf_it_is_for_those_who_can_lose_it() {
     assert_eq!(run(&a, write()), WcStatus::RemAccessErr, "it was freed");
 }
 
-/// An importer that hears of an invalidation and lets go some time later.
+/// An importer that is told of an invalidation and releases the memory some time later.
 struct Slow {
     told: Mutex<mpsc::Sender<()>>,
     address: Option<DeviceAddr>,
@@ -74,10 +74,10 @@ fn address(machine: &Machine, name: &str) -> Option<DeviceAddr> {
     machine.tree().by_name(name).map(|bdf| DeviceAddr(bdf.to_bits()))
 }
 
-/// A NIC at a root of its own, and an importer at another one: what the roots are decides, and no
-/// constant.
+/// A NIC at a root of its own, and an importer at another one: the properties of the roots decide,
+/// and no constant.
 #[test]
-fn who_reaches_device_memory_is_asked_of_the_pci_tree() {
+fn the_pci_tree_decides_which_devices_reach_device_memory() {
     let machine = |owner: &str, user: &str, above: &str| {
         let text = format!(
             "[[nic]]\nname = \"owner\"\n[[nic]]\nname = \"user\"\n\
@@ -92,7 +92,7 @@ fn who_reaches_device_memory_is_asked_of_the_pci_tree() {
     let listed = "id = \"8086:2020\"";
     let through = Some(Reach::ThroughHostBridge);
     let cases = [
-        // Nobody has vouched for these roots.
+        // These roots are not on the allowlist.
         (machine("", "", "b"), None),
         (machine(listed, "", "b"), None),
         // Two ports of one listed root.
@@ -131,14 +131,17 @@ fn who_reaches_device_memory_is_asked_of_the_pci_tree() {
 }
 
 #[test]
-fn device_memory_is_given_out_in_granules_of_64_bytes() {
+fn device_memory_is_allocated_in_granules_of_64_bytes() {
     let config = NicConfig { max_dm_size: 256, ..NicConfig::default() };
     let (context, pd) = nic_of(config);
     let blocks = [65, 65].map(|length| context.alloc_dm(length).unwrap());
     assert_eq!(context.alloc_dm(1).unwrap_err().kind(), Kind::NoMemory, "two take all four");
     for dm in &blocks {
         let region = pd.reg_dm_mr(dm, 0, 65, ALL).unwrap();
-        assert!(pd.reg_dm_mr(dm, 0, 66, ALL).is_err(), "what was not asked for is not there");
+        assert!(
+            pd.reg_dm_mr(dm, 0, 66, ALL).is_err(),
+            "bytes that were not requested are not there"
+        );
         drop(region);
     }
     drop(blocks);
@@ -146,7 +149,7 @@ fn device_memory_is_given_out_in_granules_of_64_bytes() {
 }
 
 #[test]
-fn freeing_waits_until_importers_have_let_go() {
+fn freeing_waits_until_importers_have_released_it() {
     let (context, _pd) = nic(ImporterConfig::Dynamic);
     let dm = context.alloc_dm(4096).unwrap();
     let buffer = dm.export().unwrap();
@@ -159,7 +162,7 @@ fn freeing_waits_until_importers_have_let_go() {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             hears.recv().unwrap();
-            // Time for a call that does not wait to come back.
+            // Time for a call that does not wait to return.
             std::thread::sleep(Duration::from_millis(50));
             has_let_go.store(true, Ordering::SeqCst);
             drop(map);

@@ -1,5 +1,5 @@
-//! Device memory is one for all processes of a user: what one has, another cannot get, until it
-//! frees it or dies.
+//! All processes of a user share one device memory: what one has, another cannot get until the
+//! first frees it or dies.
 //!
 //! The processes are this program again, with the NIC's name in their environment.
 
@@ -37,7 +37,7 @@ impl Actor {
         writeln!(self.to, "{line}").unwrap();
     }
 
-    /// The next line that is meant for us, and not the test harness's.
+    /// The next line that is meant for us, and not from the test harness.
     fn hear(&mut self) -> String {
         let mut line = String::new();
         loop {
@@ -96,7 +96,7 @@ fn nic(test: &str) -> String {
 }
 
 #[test]
-fn what_another_process_has_cannot_be_had_until_it_frees_it_or_dies() {
+fn memory_of_another_process_is_unavailable_until_it_frees_it_or_dies() {
     let nic = nic("shared");
     let context = open(&nic);
     let mut other = Actor::start(&nic);
@@ -106,14 +106,14 @@ fn what_another_process_has_cannot_be_had_until_it_frees_it_or_dies() {
     assert_eq!(refusal.kind(), Kind::NoMemory);
     assert!(refusal.what().contains("others of this user have 131072"), "{refusal}");
     assert_eq!(other.ask("alloc 64"), "NoMemory");
-    // Freed here, it can be had there.
+    // Freed here, it can be allocated there.
     drop(half);
     assert_eq!(other.ask(&format!("alloc {}", MAX / 2)), "ok");
     assert_eq!(context.alloc_dm(64).unwrap_err().kind(), Kind::NoMemory);
     assert_eq!(other.ask("free"), "ok");
     let all = context.alloc_dm(MAX).unwrap();
     drop(all);
-    // What is longer than there is at all is another mistake.
+    // A size beyond the total is a different error.
     assert_eq!(context.alloc_dm(MAX + 1).unwrap_err().kind(), Kind::Invalid);
     assert_eq!(other.ask(&format!("alloc {MAX}")), "ok");
     other.child.kill().unwrap();
@@ -126,10 +126,10 @@ fn what_another_process_has_cannot_be_had_until_it_frees_it_or_dies() {
 }
 
 #[test]
-fn those_who_ask_together_never_get_more_than_there_is() {
+fn processes_that_allocate_together_never_get_more_than_there_is() {
     let nic = nic("together");
     let mut actors: Vec<_> = (0..8).map(|_| Actor::start(&nic)).collect();
-    // All are up before the first asks.
+    // All are running before the first asks.
     actors.iter_mut().for_each(|actor| assert_eq!(actor.ask("free"), "ok"));
     let quarter = format!("alloc {}", MAX / 4);
     for round in 0..20 {

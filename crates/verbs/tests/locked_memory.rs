@@ -1,7 +1,7 @@
 //! The limit of locked memory, for a NIC that pins what is registered (`docs/semantics.md` 2.7 and
 //! 8, invariant 9).
 //!
-//! One test alone: the limit is the process's.
+//! Only one test: the limit is process-wide.
 
 use gpu::{Gpu, GpuConfig, Place};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -34,7 +34,7 @@ fn host_memory_is_charged_and_a_dma_buf_never() {
 
     limit(0);
     assert_eq!(pd.reg_mr(&small, ALL).unwrap_err().kind(), Kind::NotPermitted);
-    // Both stay, and count for nothing in what follows.
+    // Both stay, and do not count in what follows.
     let _uncharged = (
         pd.reg_whole_dmabuf(&buffer, ALL).unwrap(),
         pd.reg_mr(&small, ALL | Access::ON_DEMAND).unwrap(),
@@ -46,7 +46,7 @@ fn host_memory_is_charged_and_a_dma_buf_never() {
     drop(held);
     pd.reg_mr(&large, ALL).unwrap();
 
-    // A second NIC has no limit of its own, and gives back what it had when it is closed.
+    // A second NIC has no limit of its own, and returns its share when it is closed.
     {
         let held = pd.reg_mr(&small, ALL).unwrap();
         let name = format!("locked-too{}", std::process::id());
@@ -58,7 +58,7 @@ fn host_memory_is_charged_and_a_dma_buf_never() {
         drop((held, held_too));
     }
 
-    // Memory of a peer by the older door is charged as plain memory is.
+    // Memory of a peer by PeerDirect is charged as plain memory is.
     let config = GpuConfig { vram: 1 << 20, shared: false, ..GpuConfig::default() };
     let gpu = Gpu::open(&config).unwrap();
     let bo = gpu.alloc(8 * PAGE, Place::VISIBLE_VRAM).unwrap();

@@ -113,7 +113,7 @@ fn atomics_return_the_old_value() {
 }
 
 #[test]
-fn every_kind_of_memory_meets_every_other() {
+fn every_kind_of_memory_works_with_every_other() {
     let (context, pd) = open();
     let (a, b) = pair(QpSpec::rc, 4096);
     drop((context, pd));

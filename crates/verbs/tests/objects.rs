@@ -42,7 +42,7 @@ fn objects_of_another_device_are_refused() {
     assert_eq!(qp.post_send(&request), Err(PostError::OtherDevice));
 }
 
-/// Of the ways to say it, each brings the peer its number.
+/// However it is specified, the number reaches the peer.
 #[test]
 fn immediate_data_of_a_write_arrives_however_it_was_asked_for() {
     let (context, pd) = nic();
@@ -64,9 +64,9 @@ fn immediate_data_of_a_write_arrives_however_it_was_asked_for() {
     assert_eq!(a.qp.post_send(&read), Err(PostError::Immediate(WrOpcode::RdmaRead)));
 }
 
-/// Each completion is one thread's, and none sleeps beside one that is there.
+/// Each completion goes to one thread, and no thread sleeps while one is available.
 #[test]
-fn threads_that_wait_for_one_queue_get_what_comes_to_it() {
+fn threads_that_wait_for_one_queue_get_its_completions() {
     const THREADS: usize = 4;
     const ROUNDS: u64 = 500;
     let (context, pd) = nic();
@@ -100,7 +100,7 @@ fn threads_that_wait_for_one_queue_get_what_comes_to_it() {
             }
             // Often the queue is empty and all sleep when the next ones come.
             while taken.load(Ordering::Relaxed) < (round as usize + 1) * THREADS {
-                assert!(began.elapsed() < Duration::from_secs(120), "a thread sleeps for ever");
+                assert!(began.elapsed() < Duration::from_secs(120), "a thread sleeps forever");
                 std::thread::sleep(Duration::from_micros(300));
             }
         }
@@ -112,10 +112,10 @@ fn threads_that_wait_for_one_queue_get_what_comes_to_it() {
     });
 }
 
-/// Of several threads that wait for one event, one gets it, and the others are not kept beyond
-/// their time.
+/// If several threads wait for one event, one gets it, and the others do not wait beyond their
+/// timeout.
 #[test]
-fn one_event_is_one_threads() {
+fn one_event_goes_to_one_thread() {
     let (context, pd) = nic();
     let (a, b) = pair(&context, &pd);
     let memory = HostBuf::memfd("event", 4096).unwrap();
@@ -140,7 +140,7 @@ fn one_event_is_one_threads() {
     }
 }
 
-/// What was lost never comes: whoever waits for it is told.
+/// Lost completions never come: a thread that waits for them is told.
 #[test]
 fn waiting_on_a_queue_that_overran_ends() {
     let (context, pd) = nic();

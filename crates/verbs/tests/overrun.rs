@@ -17,7 +17,7 @@ fn event(context: &Context) -> Option<AsyncEvent> {
     context.async_event(SOON).unwrap()
 }
 
-/// Makes a QP lose a completion: its queue has room for one. The state it is in then, and the
+/// Makes a QP lose a completion: its queue has room for one. Returns its state afterwards, and the
 /// events before `last`.
 fn overrun(preset: Preset, last: EventType) -> (QpState, Vec<EventType>) {
     let context = open(preset);
@@ -46,7 +46,7 @@ fn the_queue_ends_its_qps_as_on_mlx5() {
 }
 
 #[test]
-fn its_qps_go_on_as_on_rxe() {
+fn its_qps_continue_as_on_rxe() {
     let (state, events) = overrun(Preset::Rxe, EventType::CqErr);
     assert_eq!((state, events), (QpState::Rts, vec![EventType::CqErr]));
 }

@@ -1,4 +1,4 @@
-//! PeerDirect, the older door: memory of a GPU registered by where the CPU has it mapped.
+//! PeerDirect, the older interface: memory of a GPU registered by where the CPU has it mapped.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn peermem(importer: ImporterConfig) -> NicConfig {
     NicConfig { peermem: true, importer: Some(importer), ..NicConfig::default() }
 }
 
-/// The buffer as the CPU has it mapped, away from where its domain begins.
+/// The buffer as the CPU has it mapped, not at the start of its domain.
 fn mapped(gpu: &Gpu, place: Place) -> (Bo, Mapping) {
     let _first = gpu.alloc(4 << 12, place).unwrap();
     let bo = gpu.alloc(MIB, place).unwrap();
@@ -33,7 +33,7 @@ fn by_default_it_is_refused_and_the_words_name_mapping_owner_and_door() {
         let what = refusal.what().to_lowercase();
         assert!(what.contains(&word.to_lowercase()), "{word:?} is not in: {what}");
     }
-    // What comes before the memory is looked at.
+    // Checks that come before the memory is examined.
     let refusal = pd.reg_mapping(&mapping, Access::REMOTE_WRITE).unwrap_err();
     assert_eq!(refusal.kind(), Kind::Invalid);
 }
@@ -61,7 +61,7 @@ fn a_peer_writes_into_a_mapped_buffer_and_reads_it_back() {
             assert_eq!(run(&a, SendRequest::read(2, &into, target.remote(77))), WcStatus::Success);
             host.read(MIB as usize, &mut there).unwrap();
             assert!(there == sent, "{importer:?} {domain}");
-            // As the source of a request, too.
+            // Also as the source of a request.
             let into = source.remote(MIB);
             let write = SendRequest::write(3, &[target.slice(77, 4096)], into);
             assert_eq!(run(&a, write), WcStatus::Success);
@@ -137,7 +137,7 @@ fn freeing_the_buffer_under_a_region_takes_it_back() {
 fn what_a_client_does_not_claim_or_refuses() {
     let gpu = gpu();
     let (_bo, mapping) = mapped(&gpu, Place::VISIBLE_VRAM);
-    // A NIC that could not stop is not served.
+    // A NIC that cannot stop its accesses is not served.
     for importer in [ImporterConfig::Pinned, ImporterConfig::None] {
         let (_context, pd) = nic_of(peermem(importer));
         let refusal = pd.reg_mapping(&mapping, ALL).unwrap_err();
@@ -194,7 +194,7 @@ impl PeerClient for Runtime {
 
 #[test]
 fn memory_that_nothing_is_mapped_at_is_registered_by_its_address() {
-    // No program of this machine has anything there.
+    // No program of this machine has anything mapped there.
     const BASE: u64 = 1 << 52;
     let (context, pd) = nic_of(peermem(ImporterConfig::Dynamic));
     let (_, strict) = nic_of(NicConfig { name: "strict".to_owned(), ..NicConfig::default() });
@@ -225,7 +225,7 @@ fn memory_that_nothing_is_mapped_at_is_registered_by_its_address() {
     bo.read(120_000, &mut there).unwrap();
     assert!(there == sent);
 
-    // Its neighbour is freed, and then it is.
+    // Its neighbour is freed first, and then the buffer itself.
     let neighbour = pd.reg_peer_address(BASE, 4096, ALL).unwrap();
     assert_eq!(bo.revoke_peers(0, 65_536), 1);
     assert_eq!(run(&a, SendRequest::write(2, &all, target.remote(0))), WcStatus::Success);
@@ -239,7 +239,7 @@ fn memory_that_nothing_is_mapped_at_is_registered_by_its_address() {
 }
 
 /// The region's owner reads and writes while the memory goes: nothing but success before, and the
-/// error after. Claims nothing, and notes where it was asked about.
+/// error after. The client claims nothing, and notes the addresses it was asked about.
 #[derive(Default)]
 struct Witness(Mutex<Vec<u64>>);
 
@@ -263,7 +263,7 @@ impl PeerClient for Witness {
 }
 
 #[test]
-fn nobody_is_asked_about_plain_memory() {
+fn no_client_is_asked_about_plain_memory() {
     let witness = Arc::new(Witness::default());
     let client: Arc<dyn PeerClient> = witness.clone();
     peer::register_client(&client);
@@ -279,7 +279,7 @@ fn nobody_is_asked_about_plain_memory() {
 }
 
 #[test]
-fn it_goes_under_traffic() {
+fn the_memory_goes_away_under_traffic() {
     let (context, pd) = nic_of(peermem(ImporterConfig::Dynamic));
     let gpu = gpu();
     let (_bo, mapping) = mapped(&gpu, Place::VISIBLE_VRAM);

@@ -13,7 +13,7 @@ use verbs::{
     Access, Context, HostBuf, ImporterConfig, Kind, Mr, NicConfig, Pd, SendRequest, WcStatus,
 };
 
-/// A NIC of its own for each test: what one test does to its GPU is none of another's business.
+/// A NIC of its own for each test: what one test does to its GPU must not affect another.
 fn nic(importer: ImporterConfig) -> (Context, Pd) {
     nic_of(NicConfig { importer: Some(importer), ..NicConfig::default() })
 }
@@ -81,7 +81,7 @@ fn a_peer_writes_into_vram_and_reads_it_back() {
         host.read(0, &mut got).unwrap();
         assert!(got == sent, "{importer:?}");
         assert_eq!(bo.domain().unwrap(), Domain::Vram, "{importer:?}");
-        // The NIC and the GPU reach each other: both ways the bytes went by bus address.
+        // The NIC and the GPU reach each other: in both directions the bytes went by bus address.
         let counters = context.counters();
         assert!(counters.dmabuf_bus_address_bytes - before >= 2 * MIB, "{counters:?}");
     }
@@ -114,7 +114,7 @@ fn gpu_memory_is_a_source_and_a_receive_buffer_too() {
 }
 
 /// The GPU moves the buffer back and forth all the time. Every WRITE arrives whole, wherever the
-/// buffer was, and no access is a stale one.
+/// buffer was, and no access is stale.
 #[test]
 fn traffic_goes_on_while_the_gpu_moves_the_buffer() {
     const WORDS: u64 = 8192;
@@ -129,7 +129,7 @@ fn traffic_goes_on_while_the_gpu_moves_the_buffer() {
     std::thread::scope(|scope| {
         let _mover = Mover::start(scope, &done, &gpu, &bo);
         let length = (WORDS * 8) as u32;
-        // However the two threads are scheduled, moves and faults are among what was seen.
+        // However the two threads are scheduled, some moves and faults were seen.
         let is_enough = || gpu.stats().moves > 10 && context.counters().page_faults > 0;
         for round in (0u64..).take_while(|round| *round < 300 || !is_enough()) {
             let sent = pattern(WORDS * 8, round);
@@ -166,8 +166,8 @@ fn atomics_happen_once_however_often_the_buffer_moves() {
     });
 }
 
-/// A NIC that does not reach VRAM is served from system memory: its own map is what moves the
-/// buffer, and it must not write before the bytes have come, or they would come over what it wrote.
+/// A NIC that does not reach VRAM is served from system memory: its own map moves the buffer, and
+/// it must not write before the bytes have arrived, or they would overwrite what it wrote.
 #[test]
 fn a_map_that_moves_the_buffer_waits_for_its_bytes() {
     let elsewhere = Some(dmabuf::DeviceAddr(0xff00));
@@ -210,7 +210,7 @@ fn a_pinned_buffer_stays_where_it_is() {
 }
 
 #[test]
-fn a_region_holds_its_buffer_and_lets_go_of_it() {
+fn a_region_holds_its_buffer_and_releases_it() {
     let (_context, pd) = nic(ImporterConfig::Dynamic);
     let buffer = verbs::DmaBuf::export(MIB, "counted").unwrap();
     let before = buffer.info().count;
@@ -221,7 +221,7 @@ fn a_region_holds_its_buffer_and_lets_go_of_it() {
 }
 
 /// A key whose memory was revoked is dead: for peers and for the NIC's own requests. It is not
-/// given to anybody else until the region is deregistered.
+/// assigned again until the region is deregistered.
 #[test]
 fn a_reset_kills_the_key_of_a_revocable_importer() {
     let (context, pd) = nic(ImporterConfig::Revocable);
@@ -246,8 +246,7 @@ fn a_reset_kills_the_key_of_a_revocable_importer() {
 }
 
 /// Two threads of a program, one of which resets the GPU while the other deregisters, under a
-/// peer's WRITEs: the NIC is told at most once, all comes to an end, and nothing is left of the
-/// region.
+/// peer's WRITEs: the NIC is told at most once, everything ends, and nothing is left of the region.
 #[test]
 fn a_reset_that_meets_a_deregistration_is_told_at_most_once() {
     let (context, pd) = nic(ImporterConfig::Revocable);
@@ -286,7 +285,7 @@ fn a_reset_that_meets_a_deregistration_is_told_at_most_once() {
     }
 }
 
-/// A moment, of a length that no clock knows.
+/// A short, arbitrary delay, without a clock.
 fn lag(spins: usize) {
     for _ in 0..spins {
         std::hint::spin_loop();
@@ -316,7 +315,7 @@ fn several_regions_and_several_nics_share_one_buffer() {
     let mut regions = Vec::new();
     for (context, pd) in &nics {
         for part in 0..4u64 {
-            // Congruent with the offset, and not page aligned.
+            // Congruent with the offset, but not page aligned.
             let offset = part * MIB / 4 + 100;
             let region =
                 pd.reg_dmabuf_mr(buffer.fd(), offset, 1000, 0x7000_0000 + 100, ALL).unwrap();

@@ -1,8 +1,8 @@
 //! Three processes: A has a GPU and moves a buffer all the time, B registered the buffer that A
 //! passed on, C writes and reads it by RDMA. Each of them is killed in turn: every outcome is one
-//! that the rules allow, and nobody hangs.
+//! that the rules allow, and no process hangs.
 //!
-//! The processes are this program again, with a role in its environment; they speak over their
+//! The processes are this program again, with a role in its environment; they talk over their
 //! standard input and output.
 
 use std::fs::File;
@@ -22,7 +22,7 @@ const ROLE: &str = "PEERDMA_TEST_ROLE";
 const NIC: &str = "PEERDMA_TEST_NIC";
 const SIZE: usize = 256 << 10;
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
-/// Far more than anything here takes: who says nothing for so long hangs.
+/// Far more than anything here takes: a process that is silent for this long hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process of the scene. Dropping it kills it.
@@ -79,7 +79,7 @@ impl Drop for Actor {
     }
 }
 
-/// What a process says: lines that begin with `>`. The rest is the test harness's.
+/// The output of a process: lines that begin with `>`. The rest is from the test harness.
 fn lines_of(from: ChildStdout) -> Receiver<String> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -145,7 +145,7 @@ fn traffic_goes_on_while_another_process_moves_the_buffer() {
 }
 
 #[test]
-fn a_killed_client_hurts_nobody() {
+fn a_killed_client_harms_no_other_process() {
     let mut scene = Scene::new("keep");
     scene.c.tell("run 1000000");
     scene.is_a_moving();
@@ -171,14 +171,14 @@ fn a_killed_server_ends_its_clients_and_not_the_gpu() {
 fn a_killed_gpu_leaves_the_bytes_where_they_are() {
     let mut scene = Scene::new("keep");
     assert_eq!(scene.c.ask("run 20"), "20 ok");
-    // Between two moves: one that dies in the middle of a move takes the bytes along.
+    // Between two moves: one that dies in the middle of a move takes the bytes with it.
     assert_eq!(scene.a.ask("rest"), "resting");
     assert_eq!(scene.c.ask("run 1"), "1 ok");
     scene.a.kill();
     assert_eq!(scene.c.ask("run 50"), "50 ok");
 }
 
-/// What the exporter of another process refuses is refused to one access, and not for good.
+/// A refusal by the exporter of another process fails one access, and is not permanent.
 #[test]
 fn a_reset_in_another_process_fails_the_accesses_of_its_time() {
     let mut scene = Scene::new("keep");

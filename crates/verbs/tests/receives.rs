@@ -29,8 +29,8 @@ fn to_error(qp: &Qp) {
     qp.modify(&attr, AttrMask::STATE).unwrap();
 }
 
-/// A program drains a queue by a receive that it knows: nothing else happens on the QP, and it must
-/// come back.
+/// A program drains a queue by a receive that it knows: nothing else happens on the QP, and the
+/// receive must complete.
 #[test]
 fn a_receive_posted_to_a_qp_in_error_is_flushed_at_once() {
     let context = open();
@@ -71,8 +71,8 @@ fn a_receive_of_a_shared_queue_is_in_the_domain_of_the_queue() {
     }
 }
 
-/// IBA 11.6.2: the receive that a WRITE with immediate data took says "local access error"; the
-/// requester's own status is another.
+/// IBA 11.6.2: the receive that a WRITE with immediate data took completes with "local access
+/// error"; the requester's own status differs.
 #[test]
 fn the_receive_of_a_write_with_a_wrong_key_is_a_local_access_error() {
     let context = open();

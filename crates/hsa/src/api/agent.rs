@@ -9,17 +9,17 @@ use crate::c::Out;
 use crate::process::{self, Process, agent_handle, uuid};
 use crate::status::{Result, invalid};
 
-/// A function of the program's for each of something: a handle, and what it wants to be told.
+/// A function of the program for each of something: a handle, and the program's own data.
 pub(super) type Each = Option<extern "C" fn(handle: u64, data: u64) -> i32>;
 
-/// What GPUs say their instruction set is. None of it is run.
+/// The instruction set that GPUs report. No code of it runs.
 const NAME: &str = "gfx90a";
 
-/// Calls a function of the program's for each handle, until it has enough.
+/// Calls a function of the program for each handle, until it has enough.
 ///
 /// # Errors
 ///
-/// There is no function, or what it answers but success.
+/// There is no function, or its result if it is not success.
 pub(super) fn each(act: Each, data: u64, handles: impl Iterator<Item = u64>) -> Result<()> {
     let act = act.ok_or_else(|| invalid("there is no function to call: it is null"))?;
     for handle in handles {
@@ -28,10 +28,10 @@ pub(super) fn each(act: Each, data: u64, handles: impl Iterator<Item = u64>) -> 
     Ok(())
 }
 
-/// Where attributes go that agents of both kinds answer alike: nothing computes.
+/// Attributes that agents of both kinds answer alike, since nothing computes.
 fn put_common(process: &Process, agent: usize, attribute: u32, value: Out<u8>) -> Result<()> {
     match attribute {
-        // What it can be sent: nothing.
+        // What can be sent to it: nothing.
         2 => value.of::<u32>().put(0),
         // Large addresses; the full profile of a CPU, the base profile of a GPU; rounding.
         3 => value.of::<u32>().put(1),
@@ -43,7 +43,7 @@ fn put_common(process: &Process, agent: usize, attribute: u32, value: Out<u8>) -
         7 => value.of::<[u16; 3]>().put([0; 3]),
         9 => value.of::<[u32; 3]>().put([0; 3]),
         15 => value.of::<u32>().put(0),
-        // Its node, which is its number.
+        // Its node, which equals its number.
         16 | 0xa004 => value.of::<u32>().put(u32::try_from(agent).unwrap_or_default()),
         17 => value.of::<u32>().put(u32::from(agent > 0)),
         18 => value.of::<[u32; 4]>().put([0; 4]),
@@ -133,7 +133,7 @@ calls! { CALLS:
         own.unwrap_or_else(|| put_common(process, agent, attribute, value))
     }
 
-    // There are none: nothing computes, and what a CPU's caches are is told elsewhere.
+    // There are none: nothing computes, and the caches of a CPU are reported elsewhere.
     fn hsa_agent_iterate_isas(agent: u64, act: Each, data: u64) {
         process::get()?.agent(agent)?;
         each(act, data, std::iter::empty())

@@ -31,7 +31,9 @@ fn submit(
     }
     let (count, handles) = waits_for;
     if (count == 0) != handles.is_null() {
-        return Err(invalid("signals to wait for, and none; or none, and some"));
+        return Err(invalid(
+            "signals to wait for: a count without a list, or a list without a count",
+        ));
     }
     for agent in agents {
         process.agent(agent)?;
@@ -49,7 +51,7 @@ fn submit(
         done.count_down();
         return Ok(());
     }
-    // Whoever waits alone waits for nobody else's copies.
+    // A caller that waits for its own copies does not wait for those of others.
     Arc::new(Queue::<Refusal>::default()).submit(When::Now, move || {
         if signals.iter().any(|signal| signal.load() != 0) {
             return Ok(Progress::Waiting);
@@ -57,7 +59,7 @@ fn submit(
         match process.space.copy(dst, src, len) {
             Ok(()) => done.count_down(),
             Err(refusal) => {
-                // This is how waiters learn of it.
+                // Waiters learn of it by this.
                 done.store(-1);
                 return Err(refusal.into());
             }
@@ -117,7 +119,7 @@ calls! { CALLS:
     fn hsa_amd_memory_fill(dst: u64, value: u32, count: usize) {
         let process = process::get()?;
         if dst == 0 || !dst.is_multiple_of(4) {
-            return Err(invalid(format!("{dst:#x} is no address of words of 32 bits")));
+            return Err(invalid(format!("{dst:#x} is not an address of 32-bit words")));
         }
         let len = (count as u64).checked_mul(4);
         let len = len.ok_or_else(|| invalid("more words than there are addresses"))?;

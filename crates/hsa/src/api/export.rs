@@ -8,14 +8,14 @@ use crate::process;
 use crate::space::Kind;
 use crate::status::{Refusal, Result, Status, invalid};
 
-/// Flags of exports: by PCI Express, which is the way in any case.
+/// Flags of exports: by PCI Express, which is the path in any case.
 const FLAGS: u64 = 1;
 
-/// What an allocation has besides what was asked for.
+/// What an allocation has besides the requested bytes.
 const PAGE: u64 = 4096;
 
-/// Exports the allocation in which a range lies. The dma-buf is of the whole of it, and `offset`
-/// says where the range begins.
+/// Exports the allocation in which a range lies. The dma-buf covers the whole allocation, and
+/// `offset` tells where the range begins.
 fn export(addr: u64, len: usize, file: Out<i32>, offset: Out<u64>) -> Result<()> {
     let process = process::get()?;
     file.check()?;
@@ -32,7 +32,7 @@ fn export(addr: u64, len: usize, file: Out<i32>, offset: Out<u64>) -> Result<()>
         return Err(none(format!("{len:#x} bytes at {addr:#x} are not all inside {name}")));
     }
     let Kind::Device { memory, is_ipc, .. } = &region.kind else {
-        let what = format!("{} is no GPU's", region.name());
+        let what = format!("{} belongs to no GPU", region.name());
         return Err(Refusal::new(Status::INVALID_AGENT, what));
     };
     if *is_ipc {

@@ -12,11 +12,11 @@ use crate::process;
 use crate::space::{Allocation, Held, Kind};
 use crate::status::{Refusal, Status, invalid};
 
-/// What lengths are rounded up to by programs that do.
+/// The unit to which some programs round lengths up.
 const PAGE: u64 = 4096;
 
 calls! { CALLS:
-    // Of a whole allocation alone.
+    // Only for a whole allocation.
     fn hsa_amd_ipc_memory_create(addr: u64, len: usize, out: Out<Raw>) {
         let process = process::get()?;
         out.check()?;

@@ -1,4 +1,4 @@
-//! Memory: allocating, freeing, who reaches it, and memory of the program's own.
+//! Memory: allocating, freeing, which agents reach it, and the program's own memory.
 
 use rustix::mm::MsyncFlags;
 use umd::Memory;
@@ -13,7 +13,7 @@ use crate::region::Region;
 use crate::space::{self, Allocation, Held, Kind, OnFree};
 use crate::status::{Refusal, Result, Status, invalid};
 
-/// Flags of allocations: by PCI Express, in a row, for code.
+/// Flags of allocations: by PCI Express, contiguous, for code.
 const FLAGS: u32 = 7;
 
 /// The bits of all agents.
@@ -54,7 +54,7 @@ fn allocate(process: &Process, region: Region, len: u64) -> Result<u64> {
     }
 }
 
-/// Frees what begins at an address.
+/// Frees the allocation that begins at an address.
 fn free(process: &Process, start: u64) -> Result<()> {
     if start == 0 {
         return Ok(());
@@ -63,9 +63,11 @@ fn free(process: &Process, start: u64) -> Result<()> {
     let region =
         process.space.remove(start, is_its).ok_or_else(|| match process.space.find(start) {
             Some(found) if found.start == start => {
-                invalid(format!("{} is attached, and is detached", found.name()))
+                invalid(format!("{} is attached: detach it instead", found.name()))
             }
-            _ => Refusal::new(Status::INVALID_ALLOCATION, format!("{start:#x} is no allocation")),
+            _ => {
+                Refusal::new(Status::INVALID_ALLOCATION, format!("{start:#x} is not an allocation"))
+            }
         })?;
     region.freed();
     process.space.end(&region);
@@ -78,15 +80,15 @@ pub(super) fn agents(process: &Process, count: usize, handles: In<u64>) -> Resul
     handles.into_iter().try_fold(0, |bits, handle| Ok(bits | 1 << process.agent(handle)?))
 }
 
-/// Checks that all of a range is there: agents reach what is.
+/// Checks that all of a range is mapped: agents reach mapped memory only.
 fn check_mapped(start: u64, len: u64) -> Result<()> {
     let page = rustix::param::page_size() as u64;
     let first = start & !(page - 1);
     let end = start.checked_add(len).and_then(|end| end.checked_next_multiple_of(page));
-    let end = end.ok_or_else(|| invalid("the range goes round the end of all addresses"))?;
+    let end = end.ok_or_else(|| invalid("the range wraps around the end of the address space"))?;
     // CAST: addresses are 64 bits wide here.
     let (first, len) = (std::ptr::without_provenance_mut(first as usize), (end - first) as usize);
-    // SAFETY: with this flag the call looks whether the range is mapped, and does nothing.
+    // SAFETY: with this flag the call checks whether the range is mapped, and does nothing else.
     let is_there = unsafe { rustix::mm::msync(first, len, MsyncFlags::ASYNC) }.is_ok();
     if is_there {
         return Ok(());
@@ -94,7 +96,7 @@ fn check_mapped(start: u64, len: u64) -> Result<()> {
     Err(Refusal::new(Status::ERROR, format!("not all of {len:#x} bytes at {first:p} is mapped")))
 }
 
-/// Lets agents reach memory of the program; its address is theirs, too.
+/// Lets agents reach memory of the program; they use the same address.
 fn lock(
     process: &Process,
     start: u64,
@@ -110,7 +112,7 @@ fn lock(
     out.put(0)?;
     let count = usize::try_from(count).map_err(|_| invalid("a number of agents below zero"))?;
     if handles.is_null() != (count == 0) {
-        return Err(invalid("agents, and none; or none, and some"));
+        return Err(invalid("agents: a count without a list, or a list without a count"));
     }
     agents(process, count, handles)?;
     let len = len as u64;
@@ -152,7 +154,7 @@ calls! { CALLS:
         free(process::get()?, start)
     }
 
-    // Memory of the program is reached by every copy.
+    // Every copy reaches memory of the program.
     fn hsa_memory_register(start: u64, len: usize) {
         process::get()?;
         if start != 0 && len == 0 {
@@ -191,7 +193,7 @@ calls! { CALLS:
             };
             if let Some(gpu) = (0..process.gpus.len()).find(is_far) {
                 let name = &process.gpus[gpu].name;
-                let what = format!("{}: {name} has no way there on PCI", found.name());
+                let what = format!("{}: {name} has no path there on PCI", found.name());
                 return Err(Refusal::new(Status::OUT_OF_RESOURCES, what));
             }
         }
@@ -226,7 +228,7 @@ calls! { CALLS:
         lock(process, start, len, handles, count, out)
     }
 
-    // ROCr says nothing of what was not locked.
+    // ROCr does not report memory that was not locked.
     fn hsa_amd_memory_unlock(start: u64) {
         let process = process::get()?;
         if !process.locked.remove(start) {
@@ -256,6 +258,6 @@ calls! { CALLS:
         if found.is_some_and(|region| region.forget(addr, act)) {
             return Ok(());
         }
-        Err(invalid(format!("no such function waits for {addr:#x} to be freed")))
+        Err(invalid(format!("no such function is registered for the freeing of {addr:#x}")))
     }
 }

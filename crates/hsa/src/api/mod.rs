@@ -1,4 +1,4 @@
-//! The functions, as the headers have them.
+//! The functions, as in the headers.
 
 mod agent;
 mod copy;
@@ -13,7 +13,7 @@ mod system;
 
 use crate::boundary::{Calls, Function};
 
-/// All that is served, but for what is done to the values of signals.
+/// All that is served, except operations on the values of signals.
 const ALL: &[Calls] = &[
     agent::CALLS,
     copy::CALLS,
@@ -28,7 +28,7 @@ const ALL: &[Calls] = &[
     system::CALLS,
 ];
 
-/// What names of functions have in them that need an agent that computes.
+/// Parts of the names of functions that need an agent that computes.
 const COMPUTES: [&str; 11] = [
     "_queue_",
     "_isa_",
@@ -43,14 +43,14 @@ const COMPUTES: [&str; 11] = [
     "_spm_",
 ];
 
-/// The function of a name.
+/// The function with a name.
 pub(crate) fn find(name: &str) -> Option<Function> {
     let mut served = ALL.iter().copied().flatten();
     let found = served.find(|(known, _)| *known == name).map(|(_, function)| *function);
     found.or_else(|| crate::signal::function(name))
 }
 
-/// Whether a function of this name is of use only to programs that compute.
+/// Whether only programs that compute use a function of this name.
 pub(crate) fn computes(name: &str) -> bool {
     COMPUTES.iter().any(|part| name.contains(part))
 }
@@ -70,7 +70,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count);
-        // Ten operations in seven orders, and the two that have three each: a header has fewer.
+        // Ten operations in seven memory orders, and two in three each: the header has fewer.
         let values = known.iter().filter(|name| crate::signal::function(name).is_some());
         assert_eq!(values.count(), 60);
     }

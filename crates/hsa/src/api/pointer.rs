@@ -9,7 +9,8 @@ use crate::process::{self, Process, agent_handle};
 use crate::space::Kind;
 use crate::status::{Refusal, Result, Status, invalid};
 
-/// What an address is, as programs have it. Older ones know less of it, and say so by its size.
+/// What an address is, in the structure that programs pass. Older programs know fewer fields, and
+/// tell so by its size.
 #[doc(alias = "hsa_amd_pointer_info_t")]
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -24,13 +25,13 @@ struct Info {
     flags: u32,
 }
 
-/// Kinds: nobody's, allocated here, the program's own that is locked, attached.
+/// Kinds: unknown, allocated here, the program's own memory that is locked, attached.
 const UNKNOWN: u32 = 0;
 const HSA: u32 = 1;
 const LOCKED: u32 = 2;
 const IPC: u32 = 4;
 
-/// A function of the program's that allocates.
+/// A function of the program that allocates.
 type Allocate = Option<extern "C" fn(len: usize) -> Out<u64>>;
 
 /// What an address is, and which agents reach it.
@@ -74,7 +75,7 @@ fn find(process: &Process, addr: u64) -> (Info, u64) {
     }
 }
 
-/// Answers which agents those are, in memory that the program allocates for it.
+/// Returns which agents those are, in memory that the program allocates for it.
 fn put_agents(bits: u64, allocate: Allocate, count: Out<u32>, out: Out<Out<u64>>) -> Result<()> {
     let Some(allocate) = allocate else { return Ok(()) };
     if count.is_null() || out.is_null() {
@@ -94,7 +95,7 @@ fn put_agents(bits: u64, allocate: Allocate, count: Out<u32>, out: Out<Out<u64>>
 }
 
 calls! { CALLS:
-    // Of an address that nobody knows, success and no kind: programs ask for every pointer.
+    // For an unknown address, success and no kind: programs ask for every pointer.
     fn hsa_amd_pointer_info(
         addr: u64,
         place: Out<u8>,

@@ -6,7 +6,8 @@ use crate::process;
 use crate::status::{Refusal, Status, invalid};
 
 calls! { CALLS:
-    // With the number by which an agent says that it has none of the kind, and words, once.
+    // Refused with the status of an agent that has no queues of the kind, and explained in words
+    // once.
     fn hsa_queue_create(
         agent: u64,
         size: u32,

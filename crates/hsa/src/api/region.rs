@@ -1,4 +1,4 @@
-//! What regions and pools say of themselves, and of the way there.
+//! What regions and pools report about themselves, and about the path to them.
 
 use super::agent::{Each, each};
 use crate::boundary::calls;
@@ -21,7 +21,7 @@ pub(super) fn size(process: &Process, region: Region) -> u64 {
     }
 }
 
-/// Where attributes go that regions and pools have.
+/// Attributes that regions and pools share.
 fn put(process: &Process, region: Region, attribute: u32, value: Out<u8>) -> Result<()> {
     let is_group = matches!(region, Region::Group(_));
     // CAST: addresses are 64 bits wide here.
@@ -31,7 +31,7 @@ fn put(process: &Process, region: Region, attribute: u32, value: Out<u8>) -> Res
         0 => value.of::<u32>().put(if is_group { 3 } else { 0 }),
         1 => value.of::<u32>().put(region.flags()),
         2 => bytes(size(process, region)),
-        // How much one allocation may have; in what steps, and at what addresses.
+        // The maximum size of one allocation, the unit of sizes, and the alignment.
         4 | 16 => bytes(if is_group { 0 } else { size(process, region) }),
         5 => value.of::<bool>().put(!is_group),
         6 | 7 => value.of::<usize>().put(if is_group { 0 } else { page() }),
@@ -63,7 +63,7 @@ fn access(process: &Process, agent: usize, region: Region) -> u32 {
     }
 }
 
-/// The way from an agent to a pool.
+/// The path from an agent to a pool.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct Link {
@@ -138,7 +138,7 @@ calls! { CALLS:
                 let kind = if hops > 0 { PCIE } else { 0 };
                 value.of::<Link>().put(Link { kind, distance: 20 * hops, ..Link::default() })
             }
-            _ => Err(invalid(format!("there is no attribute {attribute:#x} of a way to memory"))),
+            _ => Err(invalid(format!("there is no attribute {attribute:#x} of a path to memory"))),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Signals: making them, and waiting for some by a function or for one of several. What is done to
-//! their values is in [`crate::signal`].
+//! Signals: making them, and waiting for some by a function or for one of several. Operations on
+//! their values are in [`crate::signal`].
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use crate::status::{Refusal, Result, Status, invalid};
 const IPC: u64 = 2;
 const ATTRIBUTES: u64 = 3;
 
-/// A function of the program's for the value that a signal has; whether it wants the next, too.
+/// A function of the program for the value that a signal has; it returns whether it wants the next
+/// as well.
 type OnValue = extern "C" fn(value: i64, data: u64) -> bool;
 
 fn create(value: i64, count: u32, agents: In<u64>, out: Out<u64>) -> Result<()> {
@@ -84,7 +85,7 @@ calls! { CALLS:
         let act = act.ok_or_else(|| invalid("there is no function to call: it is null"))?;
         let (signal, condition) = (process.signal(signal)?, condition(number)?);
         Arc::new(Queue::<Refusal>::default()).submit(When::Later, move || {
-            // With the last who can change it, what waits for it ends.
+            // When nothing can change the signal any more, waiting for it ends.
             if process.signals.get(signal.handle).is_none() {
                 return Ok(Progress::Done);
             }
@@ -106,7 +107,8 @@ calls! { CALLS:
     }
 }
 
-/// Waits until one of several conditions holds: returns its number; all ones if none did in time.
+/// Waits until one of several conditions holds: returns its number, or all ones if none did in
+/// time.
 extern "C" fn wait_any(
     count: u32,
     signals: In<u64>,

@@ -1,4 +1,4 @@
-//! Beginning and end, and what is true of the whole.
+//! Initialisation and shutdown, and attributes of the whole system.
 
 use std::ffi::c_char;
 
@@ -11,15 +11,15 @@ use crate::status::{Refusal, Result, Status, invalid};
 const VERSION: [u16; 2] = [1, 1];
 const EXTENSIONS: [u16; 2] = [1, 7];
 
-/// How the clock of `HSA_SYSTEM_INFO_TIMESTAMP` ticks.
+/// The frequency of the clock of `HSA_SYSTEM_INFO_TIMESTAMP`.
 pub(super) const CLOCK_HZ: u64 = 1_000_000_000;
 
-/// Where attributes of the system go.
+/// Attributes of the system.
 fn put(attribute: u32, value: Out<u8>) -> Result<()> {
     match attribute {
         0 => value.of::<u16>().put(VERSION[0]),
         1 => value.of::<u16>().put(VERSION[1]),
-        // Of now, and how many of it a second has.
+        // The time now, and how many units a second has.
         2 => value.of::<u64>().put(umd::wait::now()),
         3 => value.of::<u64>().put(CLOCK_HZ),
         // The longest wait for a signal.
@@ -31,8 +31,8 @@ fn put(attribute: u32, value: Out<u8>) -> Result<()> {
         7 => value.of::<[u8; 128]>().put([0; 128]),
         // How this runtime was built.
         0x200 => value.of::<*const c_char>().put(c"peerdma".as_ptr()),
-        // Memory of the program that moves by itself, and reaching it without; waiting by an
-        // instruction; mapped memory; retries.
+        // Memory of the program that migrates by itself, and access to it without that; waiting by
+        // an instruction; mapped memory; retries.
         0x201..=0x203 | 0x205 | 0x206 => value.of::<bool>().put(false),
         0x204 => {
             let gpus = &process::get()?.gpus;
@@ -53,7 +53,7 @@ calls! { CALLS:
         process::get()?.shut_down()
     }
 
-    // It answers before hsa_init, too.
+    // It also answers before hsa_init.
     fn hsa_status_string(status: i32, text: Out<*const c_char>) {
         text.check()?;
         let words = Status(status).words();
@@ -83,7 +83,7 @@ calls! { CALLS:
     }
 }
 
-/// What a function of the program's answers: anything but success ends the traversal.
+/// The result of a function of the program: anything but success ends the traversal.
 pub(super) fn go_on(answer: i32) -> Result<()> {
     if answer == Status::SUCCESS.0 {
         return Ok(());

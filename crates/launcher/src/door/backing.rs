@@ -1,12 +1,12 @@
-//! Where the tree exists as real files, so that real descriptors of it can be given away.
+//! Where the tree exists as real files, so that programs can get real descriptors of it.
 //!
 //! The first choice is a tmpfs that is mounted nowhere: only its root descriptor exists, it
-//! vanishes with the last descriptor in it, whoever dies, and `/proc/self/fd` shows its files as
-//! `/sys/...`. A helper process makes it, since that takes a user namespace of one's own where one
-//! is not privileged. Where that is forbidden, and for the preload library, which needs a path, it
-//! is a directory in `XDG_RUNTIME_DIR`, `TMPDIR`, `/dev/shm` or `/tmp`; its maker holds a lock on
-//! it and removes it, and one whose lock is free is somebody's who was killed: the next run removes
-//! it.
+//! vanishes with the last descriptor in it, whichever process dies, and `/proc/self/fd` shows its
+//! files as `/sys/...`. A helper process makes it, since an unprivileged process needs a user
+//! namespace of its own for that. Where that is forbidden, and for the preload library, which needs
+//! a path, it is a directory in `XDG_RUNTIME_DIR`, `TMPDIR`, `/dev/shm` or `/tmp`; its maker holds
+//! a lock on it and removes it. A directory whose lock is free belonged to a process that was
+//! killed: the next run removes it.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
@@ -23,7 +23,7 @@ use super::channel::{self, Message};
 use super::process;
 use crate::sysfs::Tree;
 
-/// What the names of our directories begin with; a process id and a number follow.
+/// The prefix of our directories' names; a process id and a number follow.
 const PREFIX: &str = "peerdma-sysfs.";
 
 /// A tree made real.
@@ -34,7 +34,7 @@ pub(super) struct Backing {
 }
 
 impl Backing {
-    /// Makes the tree real where it leaves no trace, else in a directory.
+    /// Makes the tree real where it leaves no trace, otherwise in a directory.
     pub(super) fn create(tree: &Tree) -> io::Result<Self> {
         match detached(tree) {
             Ok(root) => Ok(Self { root, named: None }),
@@ -64,7 +64,7 @@ impl Backing {
         Ok(Self { root, named: None })
     }
 
-    /// Takes over a backing that somebody else made.
+    /// Takes over a backing that another process made.
     pub(super) fn adopt(root: OwnedFd, named: Option<PathBuf>) -> Self {
         Self { root, named }
     }
@@ -93,7 +93,7 @@ impl Backing {
         format!("/proc/self/fd/{}", file.as_raw_fd())
     }
 
-    /// Removes what has a name. What has none goes by itself.
+    /// Removes a backing with a name. One without a name vanishes by itself.
     pub(super) fn remove(self) {
         if let Some(path) = &self.named {
             discard(path);
@@ -101,7 +101,7 @@ impl Backing {
     }
 }
 
-/// A tmpfs with the tree in it, mounted nowhere and for reading only.
+/// A tmpfs with the tree in it, mounted nowhere and read-only.
 fn detached(tree: &Tree) -> io::Result<OwnedFd> {
     let (here, there) = channel::pair()?;
     match process::fork()? {
@@ -144,7 +144,7 @@ fn mount(tree: &Tree) -> io::Result<OwnedFd> {
     let root = rustix::mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
     rustix::process::umask(Mode::empty());
     tree.materialise(root.as_fd())?;
-    // From here on the file system itself is read-only, through whichever descriptor.
+    // From here on the file system itself is read-only, through any descriptor.
     rustix::mount::fsconfig_set_flag(fs.as_fd(), c"ro")?;
     rustix::mount::fsconfig_reconfigure(fs.as_fd())?;
     Ok(root)
@@ -163,7 +163,7 @@ fn become_privileged() -> io::Result<()> {
     fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
 }
 
-/// The directory for directories of ours: the user's own if there is one.
+/// The parent directory of our directories: the user's own if there is one.
 fn temporary_directory() -> PathBuf {
     let named = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().filter_map(environment::var_os);
     named
@@ -177,7 +177,7 @@ fn is_writable(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-/// Creates and locks a directory nobody else has.
+/// Creates and locks a directory that no other process has.
 fn claim(base: &Path) -> io::Result<(PathBuf, File)> {
     let me = rustix::process::getpid();
     for number in 0..1000 {
@@ -187,7 +187,7 @@ fn claim(base: &Path) -> io::Result<(PathBuf, File)> {
             other => other?,
         }
         // A sweeper may have found the directory before its lock was taken; then it is gone, or
-        // another's.
+        // another process's.
         if let Some(root) = lock(&path) {
             return Ok((path, root));
         }
@@ -195,7 +195,7 @@ fn claim(base: &Path) -> io::Result<(PathBuf, File)> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Removes directories of this user that nobody holds.
+/// Removes directories of this user that no process holds.
 fn sweep(base: &Path) {
     let me = rustix::process::geteuid().as_raw();
     let ours = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with(PREFIX));
@@ -210,7 +210,7 @@ fn sweep(base: &Path) {
     }
 }
 
-/// Opens and locks a directory, if nobody holds it and it is still there.
+/// Opens and locks a directory, if no process holds it and it still exists.
 fn lock(path: &Path) -> Option<File> {
     let flags =
         rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
@@ -222,7 +222,7 @@ fn lock(path: &Path) -> Option<File> {
 
 fn discard(path: &Path) {
     if let Err(error) = fs::remove_dir_all(path) {
-        tracing::warn!(path = %path.display(), %error, "door: the directory of the tree stays");
+        tracing::warn!(path = %path.display(), %error, "door: the directory of the tree was not removed");
     }
 }
 

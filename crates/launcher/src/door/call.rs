@@ -1,11 +1,10 @@
-//! The system calls that take a path and are watched: their numbers, and their arguments given
-//! names.
+//! The watched system calls, which take a path: their numbers, and names for their arguments.
 
 /// One watched system call.
 pub(super) struct Watched {
     number: libc::c_long,
-    /// An argument and a mask: with any of these bits set the call is none of ours, and the filter
-    /// allows it.
+    /// An argument and a mask: with any of these bits set the call does not concern us, and the
+    /// filter allows it.
     pub(super) unless: Option<(u32, u32)>,
     decode: fn(&[u64; 6]) -> Call,
 }
@@ -24,7 +23,7 @@ pub(super) struct Call {
     pub(super) dir: i32,
     /// Where the path is.
     pub(super) path: u64,
-    /// What is asked of it.
+    /// What the call asks.
     pub(super) ask: Ask,
 }
 
@@ -173,7 +172,8 @@ fn fd(argument: u64) -> i32 {
     argument as i32
 }
 
-/// CAST: the size of readlink is an int; a negative one becomes 0, which is refused alike (EINVAL).
+/// CAST: the size of readlink is an int; a negative one becomes 0, which is also refused with
+/// EINVAL.
 fn int(argument: u64) -> u64 {
     u64::try_from(argument as i32).unwrap_or(0)
 }

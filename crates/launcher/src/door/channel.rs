@@ -1,5 +1,5 @@
-//! What the front, the supervisor and the program say to each other: one message a packet,
-//! descriptors beside it.
+//! Messages between the front, the supervisor and the program: one per packet, with its
+//! descriptors.
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -26,14 +26,14 @@ pub(super) enum Message {
     Filtered(OwnedFd),
     /// Program to supervisor: there is no filter, for this errno.
     Unfiltered(i32),
-    /// Supervisor to program: go on; the preload library finds the tree here, if it is to be used.
+    /// Supervisor to program: continue; the preload library finds the tree here, if it is used.
     Go(Option<PathBuf>),
     /// Supervisor to front: the program has started.
     Started { program: OwnedFd, door: Option<SharedDoor> },
-    /// Supervisor to front: the program has ended, with this wait status, and so does the
-    /// supervisor.
+    /// Supervisor to front: the program has ended with this wait status, and the supervisor ends
+    /// too.
     Ended(i32),
-    /// Supervisor to front: the program has ended, and left somebody who needs the supervisor.
+    /// Supervisor to front: the program has ended, and left processes that need the supervisor.
     Left(i32),
     /// Front to supervisor: send the program this signal.
     Signal(i32),
@@ -46,7 +46,7 @@ pub(super) struct SharedDoor {
     pub(super) listener: OwnedFd,
     /// The root of the backing.
     pub(super) root: OwnedFd,
-    /// The directory it is, if it has a name; it must then be removed at the end.
+    /// Its directory, if it has a name; it must then be removed at the end.
     pub(super) named: Option<PathBuf>,
 }
 

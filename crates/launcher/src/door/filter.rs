@@ -1,8 +1,8 @@
 //! The seccomp filter: a classic BPF program over the number and arguments of a system call.
 //!
-//! Calls that are not watched are allowed whatever their arguments, which the kernel finds out once
-//! and remembers in a bitmap: they pay for no BPF. It cannot read paths, so each watched call costs
-//! a round trip to the supervisor; some are let off by a flag argument.
+//! Calls that are not watched are allowed whatever their arguments, which the kernel determines
+//! once and remembers in a bitmap: they run no BPF. It cannot read paths, so each watched call
+//! costs a round trip to the supervisor; a flag argument exempts some.
 
 use super::call::WATCHED;
 
@@ -19,7 +19,7 @@ const NR: u32 = 0;
 const ARCH_AT: u32 = 4;
 const ARGS: u32 = 16;
 
-/// The program. Other architectures than the native one (32-bit programs) pass unseen.
+/// The program. Architectures other than the native one (32-bit programs) pass unseen.
 pub(super) fn program() -> Vec<libc::sock_filter> {
     let mut code = vec![
         load(ARCH_AT),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_lets_a_call_off() {
+    fn a_flag_exempts_a_call() {
         let openat = libc::SYS_openat as u32;
         let creating = [0, 0, libc::O_CREAT as u32, 0, 0, 0];
         assert_eq!(verdict(ARCH, openat, creating), libc::SECCOMP_RET_ALLOW);

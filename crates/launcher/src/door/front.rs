@@ -1,5 +1,5 @@
-//! The front: the process that was started as `peerdma run`. It stands for the program towards
-//! whoever started it.
+//! The front: the process that was started as `peerdma run`. It represents the program to the
+//! process that started it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,8 +13,8 @@ use super::channel::{Channel, Message};
 use super::process::{self, Signals};
 use super::supervisor::Door;
 
-/// Signals the program gets when somebody sends them to us. Those that stop and continue a process
-/// act on us as on any.
+/// Signals that are passed on to the program when they are sent to us. Those that stop and continue
+/// a process act on us as on any process.
 pub(super) const FORWARDED: [i32; 8] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -38,10 +38,10 @@ pub(super) fn run(supervisor: Channel, pid: Pid, signals: Signals) -> io::Result
         let (message, signal) = wait(&[supervisor.as_fd(), signals.as_fd()])?;
         if signal {
             while let Some((signal, sent)) = signals.next() {
-                // The kernel's own reach the program as they reach us: a terminal's go to the
-                // process group.
+                // Signals from the kernel reach the program as they reach us: a terminal's go to
+                // the process group.
                 if sent {
-                    // If the supervisor has been killed, the next message says so.
+                    // If the supervisor has been killed, the next message shows it.
                     let _ = supervisor.send(&Message::Signal(signal));
                 }
             }
@@ -58,13 +58,13 @@ pub(super) fn run(supervisor: Channel, pid: Pid, signals: Signals) -> io::Result
             }
             Ok(Some(Message::Left(status))) => return Ok(exit_code(status)),
             Ok(Some(Message::Ended(status))) => {
-                // Nothing is left behind, not even for init to reap.
+                // Nothing is left over, not even for init to reap.
                 let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
                 return Ok(exit_code(status));
             }
             Ok(Some(_)) => {}
             Ok(None) | Err(_) => {
-                tracing::error!("door: the supervisor was killed, its work goes on here");
+                tracing::error!("door: the supervisor was killed; the front takes over its work");
                 return match successor {
                     Some(successor) => successor.stay(&signals),
                     None => Ok(ExitCode::from(LOST)),

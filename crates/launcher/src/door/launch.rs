@@ -1,4 +1,4 @@
-//! What is run behind the door.
+//! What runs behind the door.
 
 use std::path::PathBuf;
 use std::process::Command;

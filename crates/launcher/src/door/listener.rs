@@ -14,7 +14,7 @@ const SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP: u64 = 1;
 /// A system call that waits for an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Notification {
-    /// Names the call until it is answered or its thread is interrupted or dies.
+    /// Identifies the call until it is answered or its thread is interrupted or dies.
     pub(super) id: u64,
     /// The thread that makes the call.
     pub(super) tid: i32,
@@ -27,7 +27,7 @@ pub(super) struct Notification {
 /// How a call ends.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// The kernel executes it as it stands.
+    /// The kernel executes it unchanged.
     Continue,
     /// It returns this.
     Value(i64),
@@ -45,13 +45,13 @@ pub(super) struct Listener {
     buffer: Vec<u64>,
 }
 
-/// Installs the filter on this thread, for good, and gives the listener.
+/// Installs the filter on this thread, for good, and returns the listener.
 ///
 /// A process that is privileged in its user namespace keeps its ability to run setuid programs; any
-/// other loses it (`PR_SET_NO_NEW_PRIVS`), since the kernel lets nobody else install a filter.
+/// other loses it (`PR_SET_NO_NEW_PRIVS`), since the kernel lets no other process install a filter.
 pub(super) fn install() -> io::Result<OwnedFd> {
-    // A filter cannot be taken back, and an older kernel cannot put files into the program. (gVisor
-    // says 4.4.)
+    // A filter cannot be removed, and an older kernel cannot put files into the program. (gVisor
+    // reports 4.4.)
     if !is_at_least(rustix::system::uname().release().to_bytes(), (5, 9)) {
         return Err(io::Error::from_raw_os_error(libc::ENOSYS));
     }
@@ -98,7 +98,7 @@ fn install_as_we_are() -> io::Result<OwnedFd> {
         result = if fd < 0 {
             Err(io::Error::last_os_error())
         } else {
-            // SAFETY: the call succeeded, so it returned a new descriptor that nobody else owns.
+            // SAFETY: the call succeeded, so it returned a new descriptor with no other owner.
             Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
         };
         let unknown_flag =
@@ -124,8 +124,8 @@ impl Listener {
         }
         let bytes = usize::from(sizes.seccomp_notif).max(size_of::<libc::seccomp_notif>());
         let listener = Self { fd, buffer: vec![0; bytes.div_ceil(8)] };
-        // A kernel without it is slower and no worse.
-        // SAFETY: the argument of this ioctl is a plain number.
+        // A kernel without it is slower, but no worse otherwise. SAFETY: the argument of this ioctl
+        // is a plain number.
         let _ = unsafe {
             libc::ioctl(
                 listener.fd.as_raw_fd(),
@@ -136,13 +136,13 @@ impl Listener {
         Ok(listener)
     }
 
-    /// The next notification; `None` when its thread has gone or was interrupted meanwhile.
+    /// The next notification; `None` if its thread has gone or was interrupted meanwhile.
     pub(super) fn receive(&mut self) -> io::Result<Option<Notification>> {
         // The kernel refuses a buffer that is not zero.
         self.buffer.fill(0);
         let notification = self.buffer.as_mut_ptr().cast::<libc::seccomp_notif>();
-        // SAFETY: the buffer has at least the bytes the kernel said it writes, and the alignment of
-        // u64, which is that of the structure.
+        // SAFETY: the buffer has at least the bytes that the kernel reported it writes, and the
+        // alignment of u64, which is that of the structure.
         let failed = unsafe {
             libc::ioctl(self.fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, notification)
         } != 0;
@@ -164,7 +164,7 @@ impl Listener {
         }))
     }
 
-    /// Whether the thread still waits, and so whether what was read through its id was its own.
+    /// Whether the thread still waits, and thus whether the memory read through its id was its own.
     pub(super) fn is_waiting(&self, id: u64) -> bool {
         // SAFETY: the ioctl reads one u64.
         let result = unsafe {
@@ -173,7 +173,7 @@ impl Listener {
         result == 0
     }
 
-    /// Ends a call. That its thread has gone meanwhile is no error.
+    /// Ends a call. It is no error if its thread has gone meanwhile.
     pub(super) fn answer(&self, id: u64, answer: Answer) -> io::Result<()> {
         let result = match answer {
             Answer::Continue => {
@@ -209,8 +209,8 @@ impl Listener {
                 .and_then(|number| self.respond(id, number, 0, 0));
         }
         match result {
-            // The program's table of descriptors is full, for instance: the call fails as it would
-            // have.
+            // For instance, the program's descriptor table is full: the call fails as it would have
+            // anyway.
             Err(error) if error.raw_os_error() != Some(libc::ENOENT) => {
                 self.respond(id, 0, -error.raw_os_error().unwrap_or(libc::EMFILE), 0)
             }

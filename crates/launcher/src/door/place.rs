@@ -1,22 +1,22 @@
-//! Whose a path is: ours, or the kernel's.
+//! Whether a path is ours or the kernel's.
 
 use crate::sysfs::{LISTINGS, served};
 
 /// Which part of our tree a path names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Something below a directory we answer for. The path starts at such a directory, and may go
-    /// on with `..` and links, which the kernel walks in the backing.
+    /// Something below a directory we answer for. The path starts at such a directory, and may
+    /// continue with `..` and links, which the kernel walks in the backing.
     Served(Vec<u8>),
     /// A directory itself, in which names of ours are listed with the kernel's.
     Listing(&'static str),
 }
 
 /// Whether a path as the program wrote it, absolute or not, could be ours. Every path of a program
-/// passes here, so it is one scan; it may say yes to a path that is not.
+/// passes here, so it is one scan; it may accept a path that is not ours.
 ///
 /// A relative path has the last name of a served directory in it, or starts from a directory of the
-/// backing that the program opened, where the kernel finds its way without us.
+/// backing that the program opened, where the kernel resolves it without us.
 pub(super) fn may_be_ours(path: &[u8]) -> bool {
     path.windows(7).any(|part| match part[0] {
         b'p' => {
@@ -41,8 +41,8 @@ pub(super) fn may_be_ours(path: &[u8]) -> bool {
         || ends_with(path, b"vfio-dev")
 }
 
-/// Finds an absolute path in the tree. `.` and `..` are taken as they are written, without regard
-/// to links: on the way to the directories we serve there are none.
+/// Finds an absolute path in the tree. `.` and `..` are resolved by their text, without regard to
+/// links: there are none on the path to the directories we serve.
 pub(super) fn find(path: &[u8]) -> Option<Place> {
     let mut walked: Vec<&[u8]> = Vec::new();
     let mut rest = path;
@@ -69,7 +69,7 @@ fn is_spelt(path: &str, names: &[&[u8]]) -> bool {
     path.split('/').skip(1).map(str::as_bytes).eq(names.iter().copied())
 }
 
-/// Whether the last name ends so: that of a directory in which names of ours are listed.
+/// Whether the last name ends like that of a directory in which names of ours are listed.
 fn ends_with(path: &[u8], name: &[u8]) -> bool {
     let end = path.iter().rposition(|&byte| byte != b'/' && byte != b'.').map_or(0, |at| at + 1);
     path[..end].ends_with(name)

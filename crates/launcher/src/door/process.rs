@@ -1,5 +1,5 @@
-//! What the standard library does not do with processes: fork and go on, take signals as messages,
-//! let go of everything inherited.
+//! What the standard library does not do with processes: fork and continue, receive signals as
+//! messages, release everything inherited.
 
 use std::io;
 use std::mem::{self, MaybeUninit};
@@ -23,7 +23,7 @@ pub(super) fn only_ancestors_may_read_memory() -> bool {
 
 /// Makes this process the parent of descendants whose parent dies, so that it stays their ancestor.
 pub(super) fn adopt_orphans() -> io::Result<()> {
-    // The argument is any process; what counts is that there is one.
+    // The argument is any process; only its presence counts.
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
@@ -52,14 +52,14 @@ impl Mask {
 
     /// Blocks these again, and no others.
     pub(super) fn restore(&self) {
-        // SAFETY: the set is one sigprocmask gave; it reads it, and the old one is not asked for.
+        // SAFETY: the set is one sigprocmask gave; it reads it, and the old one is not requested.
         unsafe {
             libc::sigprocmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut());
         };
     }
 }
 
-/// Signals that arrive as messages and do nothing else.
+/// Signals that arrive as messages and have no other effect.
 pub(super) struct Signals(OwnedFd);
 
 impl Signals {
@@ -78,7 +78,7 @@ impl Signals {
         }
         // SAFETY: sigemptyset initialised it.
         let set = unsafe { set.assume_init() };
-        // SAFETY: sigprocmask reads the set; the old mask is not asked for.
+        // SAFETY: sigprocmask reads the set; the old mask is not requested.
         let blocked =
             unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
         if blocked != 0 {
@@ -90,7 +90,7 @@ impl Signals {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the call succeeded, so the descriptor is new and nobody else owns it.
+        // SAFETY: the call succeeded, so the descriptor is new and has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -113,7 +113,7 @@ impl AsFd for Signals {
     }
 }
 
-/// Ignores what stops a process of the terminal's, and writes to nobody.
+/// Ignores the signals that stop a process of the terminal, and SIGPIPE.
 pub(super) fn ignore_stops() {
     for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGPIPE] {
         // SAFETY: SIG_IGN is a disposition every one of these signals may have, and runs no code of
@@ -124,9 +124,9 @@ pub(super) fn ignore_stops() {
     }
 }
 
-/// Lets go of the terminal, the pipes and the directory that belong to the program: only the
-/// descriptors in `keep`, and standard error if it is still needed, stay. Whoever waits for the
-/// program to close a pipe must not wait for us.
+/// Releases the terminal, the pipes and the directory that belong to the program: only the
+/// descriptors in `keep`, and standard error if it is still needed, stay. A process that waits for
+/// the program to close a pipe must not wait for us.
 pub(super) fn let_go(keep: &[BorrowedFd<'_>], keep_stderr: bool) {
     let keep: Vec<RawFd> = keep.iter().map(AsRawFd::as_raw_fd).collect();
     let _ = std::env::set_current_dir("/");
@@ -136,8 +136,8 @@ pub(super) fn let_go(keep: &[BorrowedFd<'_>], keep_stderr: bool) {
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();
     for fd in open.into_iter().filter(|fd| *fd > 2 && !keep.contains(fd)) {
-        // SAFETY: what is not in `keep` was inherited from our parent, or was the listing's and is
-        // closed already; no value of this process owns it.
+        // SAFETY: a descriptor that is not in `keep` was inherited from our parent, or was the
+        // listing's and is closed already; no value of this process owns it.
         unsafe {
             libc::close(fd);
         };
@@ -146,7 +146,7 @@ pub(super) fn let_go(keep: &[BorrowedFd<'_>], keep_stderr: bool) {
         return;
     };
     for fd in 0..if keep_stderr { 2 } else { 3 } {
-        // SAFETY: both are descriptors of this process; the standard ones are owned by nobody.
+        // SAFETY: both are descriptors of this process; the standard ones have no owner.
         unsafe {
             libc::dup2(null.as_raw_fd(), fd);
         };

@@ -11,7 +11,7 @@ use super::listener;
 /// Names the directory in which the preload library finds our `/sys`.
 const SYSFS: &str = "PEERDMA_SYSFS";
 
-/// The exit statuses of a shell for a program that cannot be run, and for one that is not there.
+/// The exit statuses of a shell for a program that cannot be run, and for one that does not exist.
 const CANNOT_RUN: i32 = 126;
 const NOT_FOUND: i32 = 127;
 
@@ -34,7 +34,7 @@ pub(super) fn run(launch: Launch, supervisor: &Channel) -> ! {
     exec(&mut command)
 }
 
-/// Becomes the program, or says why not and exits as a shell would.
+/// Becomes the program, or reports why not and exits as a shell would.
 pub(crate) fn exec(command: &mut Command) -> ! {
     let error = command.exec();
     eprintln!("peerdma run: {}: {error}", command.get_program().display());
@@ -42,7 +42,7 @@ pub(crate) fn exec(command: &mut Command) -> ! {
     std::process::exit(if not_found { NOT_FOUND } else { CANNOT_RUN })
 }
 
-/// Between the filter and the answer no watched call may be made by this process.
+/// Between the filter and the answer, this process must not make a watched call.
 fn introduce(seccomp: bool, supervisor: &Channel) -> io::Result<Option<std::path::PathBuf>> {
     let filter = if seccomp { listener::install() } else { Err(io::ErrorKind::Other.into()) };
     supervisor.send(&match filter {

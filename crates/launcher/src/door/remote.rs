@@ -1,13 +1,13 @@
-//! The memory of a process that waits for an answer. It is never a slice: bytes are copied in and
-//! out by the kernel, and an address that does not hold is an error.
+//! The memory of a process that waits for an answer. It is never a slice: the kernel copies bytes
+//! in and out, and an invalid address is an error.
 
 use rustix::io::Errno;
 
 /// The longest path the kernel takes, with its terminator.
 const PATH_MAX: usize = 4096;
 
-/// Copies never run across a boundary of this size until the bytes before it are known to hold no
-/// terminator, since the page behind may not be there.
+/// Copies never cross a boundary of this size until the bytes before it are known to hold no
+/// terminator, since the next page may not be there.
 const PAGE: u64 = 4096;
 
 /// A path read from a program, without its terminator.
@@ -48,7 +48,7 @@ pub(super) fn read(tid: i32, address: u64, into: &mut [u8]) -> Result<usize, Err
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: into.len() };
     // SAFETY: `local` is a writable slice that nothing else uses meanwhile. The remote address is
-    // the other process's: the kernel checks it there and touches no memory of ours by it.
+    // the other process's: the kernel checks it there and does not touch our memory through it.
     let read = unsafe { libc::process_vm_readv(tid, &raw const local, 1, &raw const remote, 1, 0) };
     count(read)
 }

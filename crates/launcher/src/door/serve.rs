@@ -15,24 +15,24 @@ use super::place::{self, Place};
 use super::remote;
 use crate::sysfs::Device;
 
-/// The longest target of a link that `readlink` gives.
+/// The longest link target that `readlink` returns.
 const LINK_MAX: usize = 4096;
 
-/// The flags of an open that mean something in the tree.
+/// The flags of an open that have a meaning in the tree.
 const OPEN_FLAGS: OFlags = OFlags::DIRECTORY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::PATH)
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
 
-/// How often a path is walked while mounts and renames elsewhere get in the way.
+/// How often to retry a walk while mounts and renames elsewhere interfere.
 const MOST_TRIES: u32 = 1000;
 
-/// What `openat2` may ask of the walk that the tree can grant: it has no mounts and no magic links.
+/// The `openat2` resolve flags that the tree can satisfy: it has no mounts and no magic links.
 const RESOLVE_FLAGS: ResolveFlags =
     ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_XDEV);
 
-/// What a call is to return.
+/// What a call returns.
 pub(super) fn answer(
     backing: &Backing,
     listener: &Listener,
@@ -41,8 +41,8 @@ pub(super) fn answer(
     let Some(call) = call::decode(notification.number, &notification.args) else {
         return Answer::Continue;
     };
-    // A path that cannot be read is for the kernel to refuse, with the errno it has for that; so is
-    // a process whose memory we may not read.
+    // The kernel refuses a path that cannot be read, with its own errno; the same goes for a
+    // process whose memory we may not read.
     let Ok(path) = remote::Path::read(notification.tid, call.path) else {
         return Answer::Continue;
     };
@@ -56,8 +56,8 @@ pub(super) fn answer(
         base(backing, notification.tid, call.dir)
             .and_then(|base| place::find(&[&base, &b"/"[..], path].concat()))
     };
-    // The thread may have died, and its number be another's by now, while we read its memory and
-    // its descriptors.
+    // While we read its memory and its descriptors, the thread may have died, and its number may
+    // belong to another by now.
     if !listener.is_waiting(notification.id) {
         return Answer::Continue;
     }
@@ -128,8 +128,8 @@ impl Target<'_> {
         })
     }
 
-    /// Opening such a directory for reading gives the merged listing; anything else is the
-    /// kernel's, if it has the directory.
+    /// Opening such a directory for reading returns the merged listing; anything else is left to
+    /// the kernel, if it has the directory.
     fn list(&self, call: Call) -> Answer {
         match call.ask {
             Ask::Open(flags) if flags & (libc::O_PATH | libc::O_ACCMODE) as u64 == 0 => {
@@ -150,7 +150,7 @@ impl Target<'_> {
         if writes && !flags.contains(OFlags::PATH) {
             let file = self.find(!flags.contains(OFlags::NOFOLLOW))?;
             let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
-            // Attributes of the kernel that nobody may write refuse even root (kernfs_fop_open).
+            // Attributes of the kernel without write permission refuse even root (kernfs_fop_open).
             return Err(match kind {
                 rustix::fs::FileType::Directory => Errno::ISDIR,
                 // A device without a driver.
@@ -170,8 +170,7 @@ impl Target<'_> {
         }
         let field = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let resolve = ResolveFlags::from_bits_retain(field(16));
-        // A walk confined to the directory it starts from is one the kernel can do: the directory
-        // is open.
+        // The kernel can do a walk confined to the directory it starts from: the directory is open.
         if !RESOLVE_FLAGS.contains(resolve) {
             return Ok(Answer::Continue);
         }
@@ -183,7 +182,7 @@ impl Target<'_> {
         let path = self.backing.path_of(file.as_fd());
         let access = rustix::fs::Access::from_bits_retain(mode);
         match rustix::fs::accessat(rustix::fs::CWD, path, access, AtFlags::empty()) {
-            // The backing is mounted read-only; in the kernel's sysfs it is the file that is.
+            // The backing is mounted read-only; in the kernel's sysfs the file itself is read-only.
             Err(Errno::ROFS) => Err(Errno::ACCESS),
             other => other,
         }
@@ -195,7 +194,7 @@ impl Target<'_> {
         }
         let link = self.find(false)?;
         let target = rustix::fs::readlinkat(&link, c"", Vec::with_capacity(LINK_MAX)).map_err(
-            // With an empty path, ENOENT is how the kernel says that this is no link.
+            // With an empty path, the kernel returns ENOENT for a file that is not a link.
             |errno| if errno == Errno::NOENT { Errno::INVAL } else { errno },
         )?;
         let target = target.as_bytes();
@@ -204,7 +203,7 @@ impl Target<'_> {
         Ok(Answer::Value(fits as i64))
     }
 
-    /// The name itself, open for nothing.
+    /// The name itself, opened with O_PATH.
     fn find(&self, follow: bool) -> Result<OwnedFd, Errno> {
         let nofollow = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
         self.resolve(OFlags::PATH | nofollow, ResolveFlags::empty())
@@ -220,8 +219,8 @@ impl Target<'_> {
                 resolve | ResolveFlags::IN_ROOT,
             )
         };
-        // A mount or a rename anywhere in the system while a ".." is walked makes the kernel unsure
-        // (openat2(2)). With RESOLVE_CACHED the same answer is the program's to have.
+        // A mount or a rename anywhere in the system while a ".." is walked makes the kernel give
+        // up (openat2(2)). With RESOLVE_CACHED the program must get that answer.
         let mut found = once();
         let mut tries = 1;
         while found.as_ref().err() == Some(&Errno::AGAIN)
@@ -244,7 +243,7 @@ impl Target<'_> {
     }
 }
 
-/// The kernel's `struct stat`, as bytes: it goes to the program as it comes.
+/// The kernel's `struct stat`, as bytes: the program gets it unchanged.
 fn stat(file: OwnedFd) -> Result<[u8; size_of::<libc::stat>()], Errno> {
     let mut out = [0; size_of::<libc::stat>()];
     // SAFETY: on 64-bit Linux the kernel's struct stat is libc's, so `out` has room for what the

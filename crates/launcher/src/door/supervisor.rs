@@ -1,5 +1,5 @@
 //! The supervisor: starts the program, answers its notifications, reports its end, and stays for as
-//! long as anybody uses the filter.
+//! long as any process uses the filter.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,11 +14,11 @@ use super::listener::Listener;
 use super::process::{self, Mask, Signals};
 use super::{Launch, program, remote, serve};
 
-/// A byte that is at the same address in the program until it execs: whether it can be read says
-/// whether the program's memory can.
+/// A byte that is at the same address in the program until it execs: if it can be read, so can the
+/// program's memory.
 static PROBE: u8 = 1;
 
-/// The door, while somebody uses it.
+/// The door, while a process uses it.
 pub(super) struct Door {
     listener: Listener,
     backing: Backing,
@@ -29,7 +29,7 @@ impl Door {
         Ok(Self { listener: Listener::new(listener)?, backing })
     }
 
-    /// Answers what has arrived. False when nobody uses the filter any more, or it cannot be
+    /// Answers what has arrived. False when no process uses the filter any more, or it cannot be
     /// served.
     pub(super) fn serve(&mut self, ready: PollFlags) -> bool {
         if !ready.contains(PollFlags::IN) {
@@ -50,7 +50,7 @@ impl Door {
         true
     }
 
-    /// Whether somebody uses the filter. It is released before its last user can be reaped.
+    /// Whether a process uses the filter. It is released before its last user can be reaped.
     fn is_used(&self) -> bool {
         let mut polled = [PollFd::new(self, PollFlags::empty())];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -58,7 +58,7 @@ impl Door {
         !polled[0].revents().contains(PollFlags::HUP)
     }
 
-    /// The end: nobody uses the filter.
+    /// The end: no process uses the filter.
     pub(super) fn close(self) {
         self.backing.remove();
     }
@@ -100,16 +100,16 @@ pub(super) fn run(
 
     let (door, left) = open(&launch, &here, program)?;
     drop(here);
-    // The front may have been killed by now, which the poll below will tell; the program must not
-    // be forgotten for it.
+    // The front may have been killed by now, which the poll below will show; even so, the program
+    // must not be forgotten.
     let shared = door.as_ref().and_then(|door| share(door).ok());
     let _ = front.send(&Message::Started { program: handle, door: shared });
     Supervisor { front: Some(front), children, program: Some(program), door, left }.stay();
     Ok(ExitCode::SUCCESS)
 }
 
-/// Learns whether the program has a filter, and lets it go on: the door, and the backing of the
-/// preload library if it is that which the program uses.
+/// Learns whether the program has a filter, and lets it continue. Returns the door, and the backing
+/// of the preload library if the program uses that.
 fn open(
     launch: &Launch,
     channel: &Channel,
@@ -132,8 +132,8 @@ fn open(
     let door = match (listener, backing) {
         (None, _) => None,
         (Some(listener), Some(backing)) => Some(Door::new(listener, backing)?),
-        // The filter cannot be taken back: whoever is behind it finds nothing of ours, and every
-        // call continues.
+        // The filter cannot be removed: processes behind it find nothing of ours, and every call
+        // continues.
         (Some(listener), None) => Some(Door::new(listener, Backing::empty()?)?),
     };
     channel.send(&Message::Go(left.as_ref().and_then(Backing::named).map(|it| it.join("sys"))))?;
@@ -150,7 +150,7 @@ fn behind(launch: &Launch, program: Pid) -> io::Result<Backing> {
 /// A directory for the preload library, if there is one to use it.
 fn fall_back(launch: &Launch) -> Option<Backing> {
     let Some(preload) = &launch.preload else {
-        tracing::warn!("door: and there is no libpeerdma-preload.so: /sys stays as it is");
+        tracing::warn!("door: libpeerdma-preload.so is missing too: /sys stays as it is");
         return None;
     };
     tracing::info!(library = %preload.library.display(), "door: by preload");
@@ -174,12 +174,12 @@ struct Supervisor {
     /// The program, until it is reaped.
     program: Option<Pid>,
     door: Option<Door>,
-    /// What the preload library reads, until the program has ended.
+    /// The tree that the preload library reads, until the program has ended.
     left: Option<Backing>,
 }
 
 impl Supervisor {
-    /// Until the program has ended and nobody uses the filter.
+    /// Until the program has ended and no process uses the filter.
     fn stay(mut self) {
         while self.program.is_some() || self.door.is_some() {
             if !self.step() {

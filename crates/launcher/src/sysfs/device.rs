@@ -1,4 +1,4 @@
-//! Character devices that are names: what `stat` is told of them.
+//! Character devices that exist only as names: what `stat` reports for them.
 
 use std::mem::offset_of;
 
@@ -24,7 +24,7 @@ impl Device {
         Some(Self { minor: UVERBS_BASE_MINOR + u32::from(index.parse::<u8>().ok()?) })
     }
 
-    /// Makes the `struct stat` of what stands for the device that of the device.
+    /// Turns the `struct stat` of the file that represents the device into that of the device.
     pub(crate) fn show_stat(self, out: &mut [u8; size_of::<libc::stat>()]) {
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         put(offset_of!(libc::stat, st_mode), &MODE.to_ne_bytes());

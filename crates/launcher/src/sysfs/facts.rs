@@ -1,5 +1,5 @@
-//! What there is to say about a NIC: what the device says of itself, and what its netdev's corner
-//! of `/sys` says of the machine around it.
+//! What is known about a NIC: what the device reports about itself, and what its netdev's part of
+//! `/sys` tells about the machine around it.
 
 use std::fmt;
 use std::fs;
@@ -12,12 +12,12 @@ use super::pci::Function;
 pub(crate) struct NicFacts {
     /// The device name programs see.
     pub(crate) name: String,
-    /// The node GUID, as a number whose most significant byte is written first. It is the system's,
-    /// too: one NIC is one system.
+    /// The node GUID, as a number whose most significant byte is written first. It is also the
+    /// system's: one NIC is one system.
     pub(crate) node_guid: u64,
     /// The node description.
     pub(crate) node_desc: String,
-    /// The GID table as far as it is in use: IPv6 addresses, and IPv4 addresses mapped into IPv6.
+    /// The used part of the GID table: IPv6 addresses, and IPv4 addresses mapped into IPv6.
     pub(crate) gids: Vec<Ipv6Addr>,
     /// The netdev beneath.
     pub(crate) netdev: Netdev,
@@ -33,11 +33,11 @@ pub(crate) struct NicFacts {
     pub(crate) cpus: CpuList,
     /// Whether it asks peer memory clients for memory by its address.
     pub(crate) peermem: bool,
-    /// Where it is on PCI, if programs are to see that.
+    /// Where it is on PCI, if programs see that.
     pub(crate) function: Option<Function>,
 }
 
-/// The network interface a NIC stands over.
+/// The network interface that a NIC is on.
 #[derive(Clone, Debug)]
 pub(crate) struct Netdev {
     /// Its name.
@@ -61,8 +61,8 @@ impl NicFacts {
         self.function.as_ref().map_or_else(own, |function| function.path.clone())
     }
 
-    /// Where the NICs are on PCI, and the GPUs, of a machine with CUDA, HSA or Level Zero: GPUs of
-    /// this driver.
+    /// Where the NICs and GPUs are on PCI, in a machine with CUDA, HSA or Level Zero: GPUs of this
+    /// driver.
     pub(crate) fn place(
         machine: &gpu::Machine,
         driver: &'static str,
@@ -71,7 +71,7 @@ impl NicFacts {
         super::pci::place(machine, driver, nics)
     }
 
-    /// What is true now of a NIC that the device crate found.
+    /// The current facts about a NIC that the device crate found.
     pub(crate) fn of(nic: &device::NicInfo) -> Self {
         let netdev = &nic.port.netdev;
         let attribute = |attribute: &str| read(&format!("/sys/class/net/{netdev}/{attribute}"));

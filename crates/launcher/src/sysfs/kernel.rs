@@ -1,5 +1,5 @@
-//! What `/proc` and `/boot` say of the kernel's part in memory of devices, by which programs choose
-//! how they register it.
+//! What `/proc` and `/boot` tell about the kernel's support for device memory, by which programs
+//! choose how to register it.
 
 use std::fs;
 
@@ -8,19 +8,18 @@ use super::tree::Tree;
 /// The files that are ours.
 pub(super) const FILES: [&str; 2] = ["/proc/kallsyms", "/proc/modules"];
 
-/// A kernel that imports dma-bufs. Whether a NIC does is asked by a probe (`docs/semantics.md`
-/// 2.2).
+/// A kernel that imports dma-bufs. A probe tells whether a NIC does (`docs/semantics.md` 2.2).
 const DMA_BUFS: &str = "0000000000000000 T ib_umem_dmabuf_get\t[ib_uverbs]";
-/// One that lets a module take part in what `ibv_reg_mr` finds at an address.
+/// A kernel that lets a module take part in what `ibv_reg_mr` finds at an address.
 const PEER_MEMORY: &str = "\n0000000000000000 T ib_register_peer_memory_client\t[ib_core]";
 
-/// The modules by which a GPU's memory is known by its address.
+/// The modules that make a GPU's memory known by its address.
 const PEERS: [&str; 2] = ["nvidia_peermem", "nv_peer_mem"];
 
 /// Adds both files. `has_peers` is whether memory of GPUs is known by its address.
 ///
-/// The list of symbols has these alone: the kernel's is five megabytes, and who reads it here looks
-/// for one of them.
+/// The list of symbols has only these: the kernel's is five megabytes, and its readers look for one
+/// of them.
 pub(super) fn describe(tree: &mut Tree, has_peers: bool) {
     let peers = if has_peers { PEER_MEMORY } else { "" };
     tree.file("/proc/kallsyms", format_args!("{DMA_BUFS}{peers}"));
@@ -31,11 +30,11 @@ pub(super) fn describe(tree: &mut Tree, has_peers: bool) {
     }
 }
 
-/// What a kernel is built with that takes memory of GPUs for NICs.
+/// The build options of a kernel that lets NICs use GPU memory.
 const OPTIONS: &str = "CONFIG_DMABUF_MOVE_NOTIFY=y\nCONFIG_PCI_P2PDMA=y";
 
-/// Adds the file in which a distribution says what its kernel was built with: programs of ROCm's
-/// ask it whether NICs take dma-bufs. It has what they look for alone. Returns its path.
+/// Adds the file in which a distribution lists its kernel's build options: ROCm programs check it
+/// to learn whether NICs take dma-bufs. It has only what they look for. Returns its path.
 pub(super) fn describe_configuration(tree: &mut Tree) -> String {
     let path = format!("/boot/config-{}", rustix::system::uname().release().to_string_lossy());
     tree.file(&path, OPTIONS);
@@ -54,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peer_memory_is_a_module_if_a_nic_has_it_and_not_if_the_machine_has() {
+    fn peer_memory_is_a_module_if_a_nic_has_it_and_not_if_the_machine_has_it() {
         let kernels = "nvidia_peermem 20480 0 - Live 0x0\nvfat 20480 1 - Live 0x0\n";
         let vfat = "vfat 20480 1 - Live 0x0";
         assert_eq!(modules(kernels, false), vfat);

@@ -42,8 +42,8 @@ pub(crate) const SERVED: [&str; 5] = [
 ];
 
 /// The directories by which programs tell whether a NIC reaches memory of GPUs. They are ours as
-/// well: there is nothing in them but what is so for our GPUs, whatever the machine has: a peer
-/// memory client if a NIC has `peermem` and the program has CUDA, and the driver xe if it has that.
+/// well: whatever the machine has, they show only our GPUs: a peer memory client if a NIC has
+/// `peermem` and the program has CUDA, and the driver xe if the program has that.
 const PEER_MEMORY: [&str; 4] = [
     "/sys/module/nvidia_peermem",
     "/sys/module/nv_peer_mem",
@@ -51,10 +51,10 @@ const PEER_MEMORY: [&str; 4] = [
     "/sys/kernel/mm/memory_peers",
 ];
 
-/// What module xe says of its source: a checksum, of which ours has none.
+/// The source checksum of module xe, which ours does not have.
 const XE_SRCVERSION: &str = "000000000000000000000000";
 
-/// What this process's tree answers for besides: PCI functions and what is in them.
+/// What this process's tree also answers for: PCI functions and what is in them.
 static FUNCTIONS: OnceLock<Vec<String>> = OnceLock::new();
 
 /// All directories this tree answers for.
@@ -77,7 +77,7 @@ impl Tree {
         tree
     }
 
-    /// Adds the GPUs of CUDA, HSA or Level Zero, and what says whether NICs reach their memory.
+    /// Adds the GPUs of CUDA, HSA or Level Zero, and what tells whether NICs reach their memory.
     pub(crate) fn add_gpus(&mut self, gpus: &[GpuFacts], nics: &[NicFacts]) {
         for gpu in gpus {
             pci::describe(self, gpu);

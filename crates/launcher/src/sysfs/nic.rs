@@ -1,4 +1,4 @@
-//! One NIC: which attributes it has, and what stands in them. Names and formats are those of the
+//! One NIC: which attributes it has, and their contents. Names and formats are those of the
 //! kernel's `drivers/infiniband/core/sysfs.c` and `uverbs_main.c`.
 
 use super::counters;
@@ -6,14 +6,14 @@ use super::device::{UVERBS_BASE_MINOR, UVERBS_MAJOR};
 use super::facts::NicFacts;
 use super::tree::{DEVICES, Tree};
 
-/// Rows of the GID table that exist as files at least; those past the GIDs in use read as zero. The
-/// table itself is longer, but a launch should not pay for hundreds of empty files.
+/// The minimum number of rows of the GID table that exist as files; those past the GIDs in use read
+/// as zero. The table itself is longer, but a launch should not pay for hundreds of empty files.
 const GID_ROWS: usize = 16;
 
-/// PCI vendor and device: 0 is nobody's.
+/// PCI vendor and device: 0 belongs to no vendor.
 const NOBODY: &str = "0x0000";
 
-/// `IB_PORT_CM_SUP | IB_PORT_IP_BASED_GIDS`, as a RoCE port has.
+/// `IB_PORT_CM_SUP | IB_PORT_IP_BASED_GIDS`, as for a RoCE port.
 const CAP_MASK: u32 = 1 << 16 | 1 << 26;
 
 /// Adds one NIC, the `index`th, and its uverbs device.
@@ -38,14 +38,14 @@ pub(super) fn describe(tree: &mut Tree, index: usize, nic: &NicFacts) {
     tree.file(&format!("{uverbs}/ibdev"), name);
     let uevent = format!("MAJOR={UVERBS_MAJOR}\nMINOR={minor}\nDEVNAME=infiniband/uverbs{index}");
     tree.file(&format!("{uverbs}/uevent"), uevent);
-    // UCX looks whether it may read and write it before it takes the device.
+    // UCX checks whether it may read and write it before it takes the device.
     tree.device(&format!("{DEVICES}/uverbs{index}"));
     tree.link(&format!("{uverbs}/device"), &device);
     tree.link(&format!("{uverbs}/subsystem"), "/sys/class/infiniband_verbs");
 }
 
-/// What the HCA hangs on. Its `subsystem` is not `pci`, which tells NCCL and UCX not to look for it
-/// in the PCI tree, unless it is there.
+/// The parent device of the HCA. Its `subsystem` is not `pci`, which tells NCCL and UCX not to look
+/// for it in the PCI tree, unless it is there.
 fn describe_device(tree: &mut Tree, device: &str, nic: &NicFacts) {
     let mut attribute = |name: &str, text: String| tree.file(&format!("{device}/{name}"), text);
     // An Ethernet controller, as RoCE HCAs are.

@@ -1,4 +1,4 @@
-//! GPUs and NICs as PCI functions, for programs that look which of them are near each other.
+//! GPUs and NICs as PCI functions, for programs that check which of them are near each other.
 //!
 //! ```text
 //! /sys/bus/pci/devices/0001:04:00.0 -> ../../../devices/pci0001:00/0001:00:01.0/.../0001:04:00.0
@@ -6,7 +6,7 @@
 //!     vendor device class numa_node local_cpulist ..., subsystem -> /sys/bus/pci
 //! ```
 //!
-//! The functions are those of the `[pci]` section. A function that the machine has itself stays the
+//! The functions are those of the `[pci]` section. A function that exists in the machine stays the
 //! machine's.
 
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::facts::{CpuList, NicFacts};
 use super::tree::{ACCEL, DRM, PCI_FUNCTIONS, Tree, VFIO};
 use gpu::nodes::{VFIO_CLASS, VFIO_ID};
 
-/// The lines of a function's `resource`: six BARs and the ROM. Of ours nothing can be mapped.
+/// The lines of a function's `resource`: six BARs and the ROM. Nothing of ours can be mapped.
 const RESOURCES: usize = 7;
 
 /// Where a device is.
@@ -27,7 +27,7 @@ pub(crate) struct Function {
     pub(crate) bdf: Bdf,
     /// Its directory.
     pub(crate) path: String,
-    /// The first directory on the way there that the machine does not have.
+    /// The first directory on the path to it that the machine does not have.
     ours: String,
 }
 
@@ -38,9 +38,9 @@ pub(crate) struct GpuFacts {
     pub(crate) function: Function,
     /// The NUMA node and the CPUs of the NIC that is nearest.
     near: Option<(i32, CpuList)>,
-    /// Who programs find behind it.
+    /// The driver that programs find behind it.
     driver: &'static str,
-    /// Its number among DRM's cards, or among accelerators.
+    /// Its number among DRM's cards or among accelerators.
     card: u32,
 }
 
@@ -69,7 +69,8 @@ const ACCEL_MINORS: DeviceClass = DeviceClass {
     major: 261,
     devtype: Some("accel_minor"),
 };
-/// VFIO's; the number of a driver that gets it when it comes, as the preload library has it.
+/// VFIO's; its number is assigned when the driver loads, and is the one that the preload library
+/// uses.
 const VFIO_DEVICES: DeviceClass =
     DeviceClass { path: VFIO, name: "vfio-dev", dev: "vfio/devices", major: 386, devtype: None };
 
@@ -80,7 +81,7 @@ impl Function {
         chain.reverse();
         let root = chain.first()?.root;
         let mut path = format!("/sys/devices/pci{root}");
-        // What the kernel has of each, and a tree of ours does not.
+        // A file that the kernel has for each, and a tree of ours does not.
         let mut ours = (!has(&path, "uevent")).then(|| path.clone());
         for function in chain {
             path = format!("{path}/{}", function.bdf);
@@ -103,8 +104,7 @@ impl Function {
     /// What functions of every kind have.
     pub(super) fn describe(&self, tree: &mut Tree) {
         tree.link(&self.link(), &self.path);
-        // Without the last two libpci ends the program that asks it for resources, such as
-        // perftest.
+        // Without the last two, libpci ends a program that asks it for resources, such as perftest.
         let none = format!("{:#018x} {0:#018x} {0:#018x}\n", 0).repeat(RESOURCES);
         for (name, text) in [
             ("current_link_speed", "32.0 GT/s PCIe"),
@@ -156,7 +156,7 @@ fn has(path: &str, name: &str) -> bool {
     Path::new(path).join(name).exists()
 }
 
-/// The GPUs of a machine, behind which programs find this driver; and its NICs are told where they
+/// The GPUs of a machine, behind which programs find this driver. Also tells its NICs where they
 /// are.
 pub(super) fn place(
     machine: &gpu::Machine,
@@ -171,7 +171,7 @@ pub(super) fn place(
     let mut gpus: Vec<_> = machine.gpus().iter().collect();
     let has_nodes = INTEL.contains(&driver) || [AMD, HABANALABS, VFIO_PCI].contains(&driver);
     if !has_nodes {
-        // In the order in which CUDA numbers them, and a kernel finds them.
+        // In the order in which CUDA numbers them and a kernel finds them.
         gpus.sort_by_key(|gpu| tree.by_name(&gpu.name));
     }
     let directory = match driver {
@@ -179,7 +179,7 @@ pub(super) fn place(
         VFIO_PCI => "/dev/vfio/devices",
         _ => "/dev/dri",
     };
-    // Those of nodes are chosen so (`cli::run::gpu`).
+    // Those of nodes are chosen in the same way (`cli::run::gpu`).
     let is_free = |card: &u32| {
         let names = devices(driver, *card);
         !names.iter().any(|(name, _)| has(directory, name) || !has_nodes && has(DRM, name))
@@ -201,7 +201,7 @@ pub(super) fn place(
     gpus.collect()
 }
 
-/// What a GPU says it is.
+/// The ids that a GPU reports.
 struct Ids {
     driver: &'static str,
     /// Vendor below, device above.
@@ -284,7 +284,7 @@ pub(super) fn describe(tree: &mut Tree, gpu: &GpuFacts) {
         attribute("local_cpus", cpus.mask());
     }
     tree.link(&format!("{}/subsystem", function.path), "/sys/bus/pci");
-    // A name for who asks which card is which function. Of CUDA's there is no node to open.
+    // A name for programs that ask which card is which function. CUDA's GPUs have no node to open.
     let DeviceClass { path: class, name: below, dev, major, devtype } = *gpu.class();
     for (name, minor) in gpu.devices() {
         let path = format!("{}/{below}/{name}", function.path);

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 /// The directory of character devices.
 pub(crate) const DEVICES: &str = "/dev/infiniband";
 
-/// The directory in which our classes are listed beside the kernel's.
+/// The directory in which our classes are listed next to the kernel's.
 pub(super) const CLASSES: &str = "/sys/class";
 
 /// The directory of PCI functions, likewise.
@@ -36,8 +36,8 @@ pub(crate) enum Node {
     File(String),
     /// A symbolic link and its target.
     Link(String),
-    /// What stands where a driver would have a character device. Making one takes privilege, so it
-    /// is a socket that nobody listens on: the access rights are a device's, and opening it fails
+    /// What takes the place of a driver's character device. Making one takes privilege, so it is a
+    /// socket that no process listens on: the access rights are a device's, and opening it fails
     /// with ENXIO, as a device without a driver does. Its attributes are shown as those of a
     /// [`Device`](super::Device).
     Device,
@@ -51,7 +51,7 @@ pub(crate) struct Tree {
 
 impl Tree {
     /// Adds a link for each name of this machine's kernel in the [`LISTINGS`], so that they show
-    /// them all.
+    /// all of them.
     pub(crate) fn add_kernel_names(&mut self) {
         for directory in LISTINGS {
             if !self.nodes.contains_key(directory) {
@@ -83,7 +83,7 @@ impl Tree {
                 Node::Device => {
                     let mode = Mode::from_raw_mode(0o666);
                     rustix::fs::mknodat(root, path, FileType::Socket, mode, 0)?;
-                    // What the process's mask took away.
+                    // The rights that the process's umask removed.
                     rustix::fs::chmodat(root, path, mode, AtFlags::empty())?;
                 }
                 Node::File(text) => {

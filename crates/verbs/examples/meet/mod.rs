@@ -1,5 +1,5 @@
-//! How the processes of an example find each other: over TCP, which stands for whatever a program
-//! has for that.
+//! How the processes of an example find each other: over TCP, in place of whatever a real program
+//! uses.
 #![allow(dead_code, reason = "each example uses its part")]
 
 use std::error::Error;
@@ -19,7 +19,7 @@ pub(crate) fn listen() -> Outcome<TcpStream> {
     Ok(listener.accept()?.0)
 }
 
-/// Tells the peer where this QP is, and connects it to where the peer says its own is.
+/// Tells the peer where this QP is, and connects it to the peer's QP at the address that it tells.
 pub(crate) fn connect(qp: &Qp, peer: &mut TcpStream) -> Outcome<()> {
     let here = qp.endpoint()?;
     peer.write_all(&here.gid.0)?;
@@ -28,7 +28,7 @@ pub(crate) fn connect(qp: &Qp, peer: &mut TcpStream) -> Outcome<()> {
     let (gid, qpn, psn) = (receive(peer)?, receive(peer)?, receive(peer)?);
     let (qpn, psn) = (u32::from_be_bytes(qpn), u32::from_be_bytes(psn));
     qp.connect(&Endpoint { gid: Gid(gid), qpn: Qpn::new(qpn), psn: Psn::new(psn) })?;
-    // Nothing may be sent before the other side is connected, too.
+    // Nothing may be sent before the other side is also connected.
     tell(peer)?;
     hear(peer)
 }
@@ -39,7 +39,7 @@ pub(crate) fn offer(peer: &mut TcpStream, memory: Remote) -> Outcome<()> {
     Ok(peer.write_all(&memory.rkey.0.to_be_bytes())?)
 }
 
-/// Learns of memory that the peer [`offer`]s.
+/// Receives memory that the peer [`offer`]s.
 pub(crate) fn accept(peer: &mut TcpStream) -> Outcome<Remote> {
     let (addr, rkey) = (receive(peer)?, receive(peer)?);
     Ok(Remote { addr: u64::from_be_bytes(addr), rkey: RKey(u32::from_be_bytes(rkey)) })
@@ -51,7 +51,7 @@ fn receive<const N: usize>(peer: &mut TcpStream) -> Outcome<[u8; N]> {
     Ok(bytes)
 }
 
-/// Says that something is done.
+/// Tells the peer that something is done.
 pub(crate) fn tell(peer: &mut TcpStream) -> Outcome<()> {
     Ok(peer.write_all(b"!")?)
 }
@@ -61,7 +61,7 @@ pub(crate) fn hear(peer: &mut TcpStream) -> Outcome<()> {
     receive::<1>(peer).map(drop)
 }
 
-/// The next completion, which must come soon and be a good one.
+/// The next completion, which must come soon and be successful.
 pub(crate) fn done(cq: &Cq) -> Outcome<Wc> {
     let wc = cq.wait_timeout(Duration::from_secs(20))?.ok_or("no completion in 20 seconds")?;
     if wc.is_success() {
@@ -77,7 +77,7 @@ pub(crate) struct Process {
     child: Child,
 }
 
-/// Starts this program once more, as `part`; [`parent`] is its end of the connection.
+/// Starts this program again, as `part`; [`parent`] is its end of the connection.
 pub(crate) fn start(part: &str) -> Outcome<Process> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?.to_string();
@@ -85,8 +85,8 @@ pub(crate) fn start(part: &str) -> Outcome<Process> {
     Ok(Process { stream: listener.accept()?.0, child })
 }
 
-/// The part that this process was started for and the connection to who did; `None` in the process
-/// that the user started.
+/// The part that this process was started for and the connection to its parent; `None` in the
+/// process that the user started.
 pub(crate) fn parent() -> Outcome<Option<(String, TcpStream)>> {
     match std::env::args().skip(1).collect::<Vec<_>>().as_slice() {
         [] => Ok(None),
@@ -96,7 +96,7 @@ pub(crate) fn parent() -> Outcome<Option<(String, TcpStream)>> {
 }
 
 impl Process {
-    /// Waits for its end, which must be a good one.
+    /// Waits for its end, which must be successful.
     pub(crate) fn wait(mut self) -> Outcome<()> {
         let status = self.child.wait()?;
         if status.success() { Ok(()) } else { Err(format!("a process ended with {status}").into()) }

@@ -17,7 +17,7 @@ use verbs::{
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
 const MIB: u64 = 1 << 20;
 
-/// How packets, or what stands for them, travel.
+/// How packets, or their equivalent, travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Carrier {
     Loopback,
@@ -35,7 +35,7 @@ struct End {
     cq: Cq,
 }
 
-/// Two ends on one NIC, which is of its own for each test.
+/// Two ends on one NIC, a different one for each test.
 fn ends(carrier: Carrier, importer: ImporterConfig) -> (End, End) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!("car{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -93,7 +93,7 @@ fn pattern(length: u64, seed: u64) -> Vec<u8> {
     (0..length).map(|i| (i * 7 + i / 251 + seed) as u8).collect()
 }
 
-/// What was done was done on this carrier.
+/// Checks that the operations used this carrier.
 #[track_caller]
 fn assert_used(carrier: Carrier, end: &End) {
     let counters = end.context.counters();

@@ -1,5 +1,5 @@
-//! An exporter that refuses a fault: the access fails, and the region lives on (`docs/semantics.md`
-//! 2.5, 5).
+//! An exporter that refuses a fault: the access fails, and the region stays valid
+//! (`docs/semantics.md` 2.5, 5).
 
 use gpu::Place;
 use verbs::{HostBuf, ImporterConfig, SendRequest, WcStatus};
@@ -56,7 +56,7 @@ fn an_access_during_a_reset_fails_and_the_region_stays() {
         drop((qp, peer));
         drop(resetting);
 
-        // The keys are those of before.
+        // The keys are the same as before.
         let (qp, peer) = connect(&a, &b);
         let sent = pattern(64, 5);
         host.write(0, &sent).unwrap();

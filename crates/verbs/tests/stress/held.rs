@@ -1,4 +1,4 @@
-//! What a process has that must be given back.
+//! What a process holds and must give back.
 
 use gpu::{Domain, Gpu};
 
@@ -31,7 +31,7 @@ pub(crate) fn now(gpu: &Gpu) -> [u64; NAMES.len()] {
     ]
 }
 
-/// What its threads and open files are, for who wonders why there are more.
+/// Its threads and open files, to explain why there are more.
 pub(crate) fn names() -> String {
     let tasks = std::fs::read_dir("/proc/self/task").expect("procfs").flatten();
     let threads = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());

@@ -1,15 +1,15 @@
-//! Random use of GPUs and NICs by several threads of two processes, with an oracle: every byte is
-//! what it may be, every error is one that the rules allow for what happened to the region, nothing
-//! leaks, nothing hangs.
+//! Random use of GPUs and NICs by several threads of two processes, with an oracle: every byte has
+//! a permitted value, every error is one that the rules allow for what happened to the region,
+//! nothing leaks, nothing hangs.
 //!
 //! A thread has a NIC of its own kind in each of the two processes (importer class and carrier
 //! differ), and both GPUs, which share one VRAM that is too small. It allocates, exports, registers
-//! here and there, sends, writes, reads, runs atomics, moves and evicts under way, deregisters,
-//! destroys, closes; a thread resets the GPUs meanwhile.
+//! here and there, sends, writes, reads, runs atomics, moves and evicts during transfers,
+//! deregisters, destroys, closes; a thread resets the GPUs meanwhile.
 //!
 //! Each thread draws its steps from its own seed: the stream of draws is the same in each run. How
-//! threads interleave is not, so neither is what a step finds: a buffer for which there was no room
-//! yesterday is there today.
+//! threads interleave is not, so neither is the state that a step finds: a buffer for which there
+//! was no room in one run may exist in the next.
 //!
 //! | variable | what | default |
 //! |---|---|---|
@@ -49,10 +49,11 @@ use crate::worker::{Resets, Tally, Worker};
 
 const ROLE: &str = "PEERDMA_STRESS_ROLE";
 const MIB: u64 = 1 << 20;
-/// A thread makes at least so many steps, and one operation, so that each has used everything once.
+/// A thread makes at least this many steps, and one operation, so that each has used everything
+/// once.
 const STEPS: u64 = 100;
 
-/// What a thread's NICs are like.
+/// The kind of a thread's NICs.
 #[derive(Clone, Copy)]
 struct Lane {
     class: ImporterConfig,
@@ -117,7 +118,7 @@ impl Scene {
         }
     }
 
-    /// Where the other process finds us.
+    /// The address where the other process finds us.
     fn address(&self) -> SocketAddr {
         SocketAddr::from_abstract_name(format!("peerdma-stress-{}", self.id)).expect("short")
     }
@@ -127,7 +128,7 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Shows what `PEERDMA_LOG` asks for, as the library does for programs.
+/// Logs what `PEERDMA_LOG` asks for, as the library does for programs.
 fn show_log() {
     if let Ok(filter) = std::env::var("PEERDMA_LOG") {
         let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
@@ -161,7 +162,7 @@ fn random_use_by_threads_of_two_processes() {
     let _other = Other(child);
     let mut control = Seat::There(accept(&listener));
     let gpu = scene.gpu();
-    // What a process opens once, for the first of its kind, stays open.
+    // A resource that a process opens once, for the first of its kind, stays open.
     round(&scene, &listener, &gpu, &mut control, (0, Duration::from_millis(300)));
     let before = settled(&gpu, &mut control);
     for seed in seed..seed + seeds {
@@ -190,7 +191,7 @@ fn round(
         .iter()
         .enumerate()
         .map(|(lane, post)| {
-            // The other process makes a station for each question of this kind.
+            // The other process makes a station for each request of this kind.
             let there = {
                 control.ask(Op::Spawn, &[lane as u64]).done();
                 Seat::There(accept(listener))
@@ -214,7 +215,7 @@ fn round(
                 let failed = &failed;
                 let work = move || {
                     let _ending = Ending { failed, post: worker.watched.clone() };
-                    // On a busy machine that takes longer, but not for ever.
+                    // On a busy machine that takes longer, but not forever.
                     let at_last = end + Duration::from_secs(60);
                     let has_begun = |worker: &Worker| {
                         worker.tally.steps >= STEPS && worker.tally.operations > 0
@@ -246,7 +247,7 @@ fn round(
     assert_eq!(gpu.stats().stale_accesses, 0);
 }
 
-/// A thread that ends is looked after no more; one that broke a rule ends the others.
+/// A thread that ends is no longer watched; one that broke a rule ends the others.
 struct Ending<'a> {
     failed: &'a AtomicBool,
     post: Arc<Post>,
@@ -261,7 +262,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Now and then the GPU is reset as far as this process, or the other one, goes.
+/// Now and then the GPU is reset as this process, or the other one, sees it.
 fn reset_all_the_time(
     seed: u64,
     gpu: &Gpu,
@@ -291,7 +292,7 @@ fn held(gpu: &Gpu, control: &mut Seat) -> Held {
     [held::now(gpu).to_vec(), control.ask(Op::Held, &[]).done().words]
 }
 
-/// What both processes have once it does not change any more: threads end a little after what they
+/// What both processes hold once it no longer changes: threads end a little after the objects they
 /// served.
 fn settled(gpu: &Gpu, control: &mut Seat) -> Held {
     let mut last = held(gpu, control);
@@ -305,7 +306,7 @@ fn settled(gpu: &Gpu, control: &mut Seat) -> Held {
     last
 }
 
-/// Everything was given back, or is within half a minute.
+/// Everything was given back, or will be within half a minute.
 fn assert_back(before: &Held, gpu: &Gpu, control: &mut Seat) {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {

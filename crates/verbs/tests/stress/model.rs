@@ -1,4 +1,4 @@
-//! What the bytes of a buffer may be.
+//! The values that the bytes of a buffer may have.
 
 /// The values that one byte may have: up to three, or any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Model {
         self.0[at as usize..][..len as usize].to_vec()
     }
 
-    /// These bytes were put there.
+    /// These bytes were written there.
     pub(crate) fn put(&mut self, at: u64, bytes: &[Byte]) {
         self.0[at as usize..][..bytes.len()].copy_from_slice(bytes);
     }
@@ -67,14 +67,14 @@ impl Model {
         }
     }
 
-    /// These bytes may have been put there, each or not.
+    /// Each of these bytes may or may not have been written there.
     pub(crate) fn may_put(&mut self, at: u64, bytes: &[Byte]) {
         for (model, byte) in self.0[at as usize..].iter_mut().zip(bytes) {
             *model = model.or(*byte);
         }
     }
 
-    /// Nothing is known of some bytes.
+    /// Nothing is known about some bytes.
     pub(crate) fn lose(&mut self, at: u64, len: u64) {
         self.0[at as usize..][..len as usize].fill(Byte::ANY);
     }
@@ -91,7 +91,7 @@ impl Model {
         sure.then(|| u64::from_ne_bytes(std::array::from_fn(|n| bytes[n].values[0])))
     }
 
-    /// Compares, and knows from then on. The first byte that may not be what it is.
+    /// Compares, and knows the bytes from then on. Returns the first byte that has a wrong value.
     pub(crate) fn settle(&mut self, seen: &[u8]) -> Result<(), String> {
         let wrong = self.0.iter().zip(seen).position(|(byte, seen)| !byte.may_be(*seen));
         if let Some(at) = wrong {

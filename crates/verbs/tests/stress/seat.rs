@@ -1,4 +1,4 @@
-//! A station of this process or of the other one: questions and answers.
+//! A station of this process or of the other one: requests and answers.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,7 +7,7 @@ use crate::station::Station;
 
 macro_rules! ops {
     ($($(#[$doc:meta])* $op:ident,)*) => {
-        /// What a station does. Its numbers are in the order that the comment names them.
+        /// What a station does. Its numbers are in the order in which the comment names them.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Op {
             $($(#[$doc])* $op,)*
@@ -47,7 +47,7 @@ ops! {
     Dereg,
     /// QP; answers GID (two words), number, sequence number
     NewQp,
-    /// QP, and what another's NewQp answered
+    /// QP, and the answer of another's NewQp
     Connect,
     /// QP
     FreeQp,
@@ -63,13 +63,13 @@ ops! {
     Close,
     /// Answers how many objects the NIC has besides what a station always has.
     Objects,
-    /// Answers what must be as before when all stations are closed.
+    /// Answers what must be as before once all stations are closed.
     Held,
     /// kind of NIC: asks the other process for one more station, which calls back
     Spawn,
 }
 
-/// An answer: words and bytes, or what was refused, in words and with its kind.
+/// An answer: words and bytes, or a refusal, in words and with its kind.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) words: Vec<u64>,
@@ -92,7 +92,7 @@ impl Answer {
         self.refused.as_ref().map_or("", |(kind, _)| kind)
     }
 
-    /// What must not be refused.
+    /// The result of a request that must not be refused.
     #[track_caller]
     pub(crate) fn done(self) -> Self {
         if let Some((kind, what)) = &self.refused {
@@ -130,7 +130,7 @@ impl Seat {
     }
 }
 
-/// Answers the other process until it has no more questions.
+/// Answers the other process until it has no more requests.
 pub(crate) fn serve(stream: UnixStream, station: Station) {
     control(stream, station, |_| unreachable!("only the first station makes others"));
 }

@@ -1,4 +1,4 @@
-//! What one thread has of one process: a NIC of its own, buffers, regions, QPs.
+//! What one thread has in one process: a NIC of its own, buffers, regions, QPs.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::held;
 use crate::seat::{Answer, Op};
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
-/// Far more than anything here takes: what does not complete in so long hangs.
+/// Far more than anything here takes: work that does not complete in this time hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Set in the ids of receives.
 pub(crate) const RECV: u64 = 1 << 63;
@@ -82,7 +82,7 @@ pub(crate) struct Station {
     buffers: BTreeMap<u64, Memory>,
     regions: BTreeMap<u64, Mr>,
     qps: BTreeMap<u64, Qp>,
-    /// Completions that nobody asked for yet.
+    /// Completions that have not been asked for yet.
     done: Vec<Wc>,
 }
 
@@ -177,7 +177,7 @@ impl Station {
                         let export = export.insert(dm.export()?);
                         export.fd().as_raw_fd()
                     }
-                    Memory::Host(_) => panic!("host memory is no dma-buf"),
+                    Memory::Host(_) => panic!("host memory is not a dma-buf"),
                 };
                 answer.words = vec![u64::from(std::process::id()), fd as u64];
             }
@@ -328,7 +328,7 @@ fn private_gpu() -> Gpu {
     Gpu::open(&config).unwrap()
 }
 
-/// A refusal: its kind, and what it says.
+/// A refusal: its kind, and its text.
 struct Refused(String, String);
 
 impl From<verbs::Refusal> for Refused {
@@ -339,7 +339,7 @@ impl From<verbs::Refusal> for Refused {
 
 impl From<dmabuf::ExporterError> for Refused {
     fn from(error: dmabuf::ExporterError) -> Self {
-        // The same words for the same things.
+        // The same name for the same kind.
         let kind = match format!("{:?}", error.kind) {
             again if again == "Again" => "WouldBlock".to_owned(),
             kind => kind,

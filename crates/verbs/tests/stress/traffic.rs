@@ -1,4 +1,4 @@
-//! Work requests between two regions, and what may become of them.
+//! Work requests between two regions, and their possible outcomes.
 
 use verbs::{ImporterConfig, WcStatus};
 
@@ -6,7 +6,7 @@ use crate::seat::Op;
 use crate::station::{Post, WHATS, What};
 use crate::worker::{Kind, Pair, Worker};
 
-/// What happens while work is under way.
+/// What happens while work is in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meanwhile {
     Nothing,
@@ -29,7 +29,7 @@ struct Side {
     base: u64,
     rkey: u64,
     dead: bool,
-    /// Not asked for any more while the work was under way.
+    /// No longer asked for while the work was in progress.
     withdrawn: bool,
 }
 
@@ -119,7 +119,7 @@ impl Worker {
         self.settle(near, far, failed);
     }
 
-    /// Regions that are of no use any more make room.
+    /// Regions that are no longer of use make room.
     fn dereg_some(&mut self) {
         if self.rng.below(4) == 0 {
             self.dereg();
@@ -177,7 +177,7 @@ impl Worker {
             let mut far_at = n * lens[1] + self.rng.below(lens[1] - len.min(lens[1]) + 1);
             if is_atomic {
                 len = 8;
-                // Aligned in the addresses of the region, whatever those of the buffer.
+                // Aligned in the addresses of the region, whatever the addresses of the buffer.
                 let first = (far.base + n * lens[1]).next_multiple_of(8) - far.base;
                 let room = ((n + 1) * lens[1] - first - 8) / 8;
                 far_at = first + self.rng.below(room + 1) * 8;
@@ -235,8 +235,8 @@ impl Worker {
         statuses
     }
 
-    /// Whether each request ended as it may, and what the bytes may be now. True if something
-    /// failed.
+    /// Checks whether each request ended as it may, and records what the bytes may be now. True if
+    /// something failed.
     fn judge(
         &mut self,
         works: &[Work],
@@ -353,9 +353,9 @@ impl Worker {
         }
     }
 
-    /// An answer that had no place, as its buffer was on the move, is asked for again. A responder
-    /// that has refused a later request is in the error state by then, and answers nothing any more
-    /// (IBA 10.3.1).
+    /// A response that could not be stored, as its buffer was moving, is requested again. A
+    /// responder that has refused a later request is in the error state by then, and answers
+    /// nothing any more (IBA 10.3.1).
     fn is_asked_in_vain(
         &self,
         work: &Work,
@@ -416,11 +416,11 @@ impl Worker {
         }
     }
 
-    /// What is in doubt is looked at, or given up.
+    /// Bytes that are in doubt are read, or given up.
     fn settle(&mut self, near: Side, far: Side, failed: bool) {
         for side in [near, far] {
             if side.withdrawn {
-                // The station has let go of it already, and does nothing the second time.
+                // The station has released it already, and does nothing the second time.
                 self.dereg_one(side.region);
             }
         }
@@ -439,7 +439,7 @@ impl Worker {
         }
     }
 
-    /// A key that was given back opens nothing.
+    /// A key that was given back gives no access.
     pub(crate) fn dead_key(&mut self) {
         let nth = self.rng.below(2) as usize;
         let Some((addr, rkey)) = self.gone[nth] else { return };

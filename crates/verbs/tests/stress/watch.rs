@@ -1,10 +1,11 @@
-//! The watchdog: whoever makes no step for long ends the whole run, and all say where they are.
+//! The watchdog: a thread that makes no step for too long ends the whole run, and all report where
+//! they are.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longer than a station waits for completions, so that its words come first.
+/// Longer than a station waits for completions, so that its message comes first.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Where one thread is.
@@ -20,7 +21,7 @@ struct Place {
     is_over: bool,
 }
 
-/// Said of a thread that broke a rule.
+/// Set for a thread that broke a rule.
 const HISTORY: usize = 24;
 
 impl Post {
@@ -55,7 +56,7 @@ impl Post {
     }
 }
 
-/// Looks after the threads until it is dropped.
+/// Watches the threads until it is dropped.
 pub(crate) struct Watchdog {
     stop: std::sync::mpsc::Sender<()>,
     thread: Option<std::thread::JoinHandle<()>>,

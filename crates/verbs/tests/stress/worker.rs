@@ -30,7 +30,7 @@ impl Resets {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// On the GPU that everybody uses.
+    /// On the GPU that all threads use.
     Shared,
     /// On a GPU of its own, which can be removed.
     Private,
@@ -46,13 +46,13 @@ pub(crate) struct Buffer {
     pub(crate) kind: Kind,
     pub(crate) size: u64,
     pub(crate) model: Model,
-    /// Whether the station still has it, so that its CPU can look.
+    /// Whether the station still has it, so that its CPU can read it.
     pub(crate) held: bool,
     /// Whether its GPU was removed, or its device memory freed.
     pub(crate) removed: bool,
-    /// May be in VRAM alone, where it can be out of reach for want of room.
+    /// May be only in VRAM, where it can be out of reach for lack of room.
     pub(crate) fickle: bool,
-    /// The resets that the model knows of.
+    /// The resets that the model knows.
     pub(crate) resets: u64,
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct Worker {
     pub(crate) tally: Tally,
 }
 
-/// What happened, so that a run shows that it did what it is for.
+/// What happened, so that a run shows that it tested what it must.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) steps: u64,
@@ -104,7 +104,7 @@ pub(crate) struct Tally {
     pub(crate) checked: u64,
 }
 
-/// At most so many of each.
+/// At most this many of each.
 const BUFFERS: usize = 8;
 const REGIONS: usize = 12;
 
@@ -132,8 +132,8 @@ impl Worker {
     }
 
     pub(crate) fn step(&mut self) {
-        // A step draws from a generator of its own, so that what it finds does not change the steps
-        // after it.
+        // A step draws from a generator of its own, so that the state it finds does not change
+        // later steps.
         let own = Rng::new(self.rng.next(), 0);
         let rest = std::mem::replace(&mut self.rng, own);
         let kind = self.rng.below(100);
@@ -223,8 +223,7 @@ impl Worker {
         }
     }
 
-    /// Lets go of the handle; half of the time the regions stay, and are all that is left of the
-    /// buffer.
+    /// Drops the handle; half of the time the regions stay, and are all that is left of the buffer.
     fn free(&mut self) {
         let Some(buf) = self.pick(|b| b.held) else { return };
         let lonely = self.regions.values().all(|region| region.buf != buf);
@@ -235,7 +234,7 @@ impl Worker {
         self.ask(seat, Op::Free, &[buf]).done();
         let buffer = self.buffers.get_mut(&buf).expect("picked");
         buffer.held = false;
-        // The buffer's fd goes, and with it the memory from those who imported it.
+        // The buffer's fd is closed, and with it importers lose the memory.
         buffer.removed |= kind == Kind::Exported;
     }
 
@@ -266,7 +265,7 @@ impl Worker {
             at = self.rng.below(size / 2);
             len = self.rng.below(size - at) + 1;
         }
-        // Only within a page are offset and iova bound to each other.
+        // Offset and iova must agree only within a page.
         let iova = (self.rng.below(1 << 20) + 1) * 4096 + at % 4096;
         let elsewhere = self.rng.below(2) == 1;
         let seat = match kind {
@@ -290,7 +289,7 @@ impl Worker {
         match answer.kind() {
             "" => {}
             "NoMemory" | "WouldBlock" | "Busy" => return,
-            // No place to pin it, or none to map it.
+            // There is no place to pin it, or none to map it.
             "Invalid" if kind == Kind::Shared => return,
             // Device memory cannot be pinned.
             "NotSupported" if kind == Kind::Exported && self.class != ImporterConfig::Dynamic => {
@@ -301,7 +300,7 @@ impl Worker {
         }
         let &[base, rkey] = &answer.words[..] else { panic!("{answer:?}") };
         self.regions.insert(region, Region { seat, buf, at, len, base, rkey, resets, dead: false });
-        // Whether the memory was taken away before it was registered or after nobody can tell.
+        // Whether the memory was taken away before or after it was registered cannot be known.
         if self.class == ImporterConfig::Revocable && !calm {
             self.dereg_one(region);
         }
@@ -320,7 +319,7 @@ impl Worker {
         let Some(region) = self.regions.remove(&id) else { return };
         self.ask(region.seat, Op::Dereg, &[id]).done();
         self.gone[region.seat] = Some((region.base, region.rkey));
-        // With its last region goes a buffer that nobody holds.
+        // A buffer without a handle goes with its last region.
         let is_last = self.regions.values().all(|other| other.buf != region.buf);
         if is_last && self.buffers.get(&region.buf).is_some_and(|buffer| !buffer.held) {
             self.buffers.remove(&region.buf);
@@ -374,7 +373,7 @@ impl Worker {
         buffer.kind != Kind::Shared || self.resets.begun(buffer.seat) == buffer.resets
     }
 
-    /// What resets did: memory may be cleared, keys may be dead.
+    /// The effects of resets: memory may be cleared, keys may be dead.
     pub(crate) fn know_resets(&mut self) {
         let all: Vec<u64> = self.buffers.keys().copied().collect();
         for buf in all.into_iter().filter(|buf| !self.is_calm(*buf)).collect::<Vec<_>>() {
@@ -390,13 +389,13 @@ impl Worker {
             for region in self.regions.values_mut() {
                 let buffer = &self.buffers[&region.buf];
                 let is_shared = buffer.kind == Kind::Shared;
-                // One that has only begun may still let it work.
+                // A reset that has only begun may still let it work.
                 region.dead |= is_shared && self.resets.ended(buffer.seat) != region.resets;
             }
         }
     }
 
-    /// Looks at every byte of a buffer, and knows them from then on.
+    /// Reads every byte of a buffer, and knows them from then on.
     pub(crate) fn check(&mut self, buf: u64) {
         let (seat, size, kind) = {
             let buffer = &self.buffers[&buf];
@@ -442,7 +441,7 @@ impl Worker {
         }
     }
 
-    /// Takes the GPU out under a buffer that is alone on it.
+    /// Removes the GPU under a buffer that is alone on it.
     fn remove(&mut self) {
         let Some(buf) = self.pick(|b| b.held && b.kind == Kind::Private && !b.removed) else {
             return;
@@ -524,7 +523,7 @@ impl Worker {
         self.gone[seat] = None;
     }
 
-    /// The end of a run: looks at everything, gives everything back, and at what the NICs still
+    /// The end of a run: reads everything, gives everything back, and checks what the NICs still
     /// have.
     pub(crate) fn finish(&mut self) {
         self.know_resets();
