@@ -238,7 +238,7 @@ fn every_mistake_in_a_plan_is_explained() {
         ("[[fault]]\ndo = 'drop'\nfrom = '2s'\nuntil = '1s'", "it ends before it begins"),
         (
             "[[fault]]\ndo = 'refuse'\nway = 'in'\nopcode = 'cm'",
-            "of packets to a QP of the program",
+            "concerns packets to a QP of the program",
         ),
     ] {
         let error = Plan::parse(text).expect_err(text).to_string();
