@@ -41,3 +41,38 @@ fn what_has_no_inode_in_the_place_of_each_descriptor() {
     needs!(Need::Header("infiniband/verbs.h"));
     stolen("kinds");
 }
+
+#[test]
+fn files_in_the_place_of_a_capture() {
+    needs!(Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    let program = Program::new(compile("stolen", &scratch)).pcap(&scratch.file("packets.pcapng"));
+    for how in ["closed", "files"] {
+        program.clone().args([how]).output().success().says("ok");
+    }
+}
+
+/// What a program has of a GPU, and the preset that has it.
+#[track_caller]
+fn stolen_of_a_gpu(what: &str, preset: &str) {
+    let scratch = Scratch::new();
+    let program = Program::new(compile("stolen_gpu", &scratch)).gpu(preset);
+    for how in ["closed", "files", "sockets", "ended", "kinds"] {
+        program.clone().args([what, how]).output().success().says("ok");
+    }
+}
+
+#[test]
+fn memory_of_a_gpu_whose_files_a_program_closed_or_replaced() {
+    needs!(Need::Header("infiniband/verbs.h"), Need::Header("libdrm/drm.h"));
+    stolen_of_a_gpu("cuda", "nvidia");
+}
+
+#[test]
+fn nodes_of_a_gpu_whose_files_a_program_closed_or_replaced() {
+    needs!(Need::Header("infiniband/verbs.h"), Need::Header("libdrm/drm.h"));
+    for preset in ["amdgpu", "xe"] {
+        stolen_of_a_gpu("render", preset);
+    }
+    stolen_of_a_gpu("accel", "habanalabs");
+}

@@ -12,9 +12,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("iba", &[]),
     ("environment", &[]),
     ("pci", &[]),
-    ("pcap", &[]),
     ("threads", &[]),
     ("descriptors", &["threads"]),
+    ("pcap", &["descriptors"]),
     ("wire", &["iba"]),
     ("dmabuf", &["descriptors", "pci", "threads"]),
     ("umem", &["descriptors", "dmabuf", "threads"]),
@@ -44,22 +44,22 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     // Its memory is foreign memory: importers write it at any moment.
     ("gpu", &["descriptors", "environment", "umem", "dmabuf", "pci", "fault", "threads"]),
-    ("umd", &["umem", "dmabuf", "pci", "gpu", "threads"]),
+    ("umd", &["descriptors", "umem", "dmabuf", "pci", "gpu", "threads"]),
     ("cuda", &["environment", "umem", "dmabuf", "pci", "gpu", "umd"]),
-    ("levelzero", &["environment", "umem", "gpu", "umd"]),
+    ("levelzero", &["descriptors", "environment", "umem", "gpu", "umd"]),
     ("hsa", &["environment", "umem", "gpu", "umd"]),
     ("door", &[]),
     ("cudalib", &["door"]),
     ("hsalib", &["door"]),
     ("zelib", &["door"]),
     // Its fds are those that a NIC imports, and it knows none.
-    ("nodes", &["dmabuf", "environment", "gpu", "pci", "threads"]),
+    ("nodes", &["descriptors", "dmabuf", "environment", "gpu", "pci", "threads"]),
     // It says what a program will find of both, and makes neither.
     (
         "launcher",
         &["cuda", "device", "environment", "fault", "gpu", "hsa", "levelzero", "pcap", "pci"],
     ),
-    ("verbs", &["iba", "umem", "dmabuf", "transport", "device"]),
+    ("verbs", &["descriptors", "iba", "umem", "dmabuf", "transport", "device"]),
     // The one place that holds both a GPU and a NIC: a process has one of each, joined by fds
     // alone.
     (

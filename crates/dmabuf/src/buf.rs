@@ -5,6 +5,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
+use descriptors::Known;
 use rustix::fs::{OFlags, SealFlags};
 use rustix::io::Errno;
 
@@ -33,7 +34,7 @@ pub const MEMFD_PREFIX: &str = "peerdma:";
 #[derive(Clone)]
 pub struct DmaBuf {
     shared: Arc<Shared>,
-    file: Arc<OwnedFd>,
+    file: Arc<Known>,
     is_writable: bool,
 }
 
@@ -119,7 +120,7 @@ pub(crate) struct Shared {
     /// The exporter, if it is in another process.
     proxy: Option<Arc<share::Proxy>>,
     /// The opening of its file that the buffer was made with, if it was made here.
-    origin: Option<Arc<OwnedFd>>,
+    origin: Option<Arc<Known>>,
     resv: Resv,
     attachments: Mutex<Vec<Weak<AttachmentInner>>>,
     /// Maps of attachments that exist now.
@@ -153,6 +154,7 @@ impl DmaBuf {
         // The reference first: whatever happens to the caller's number from here on, all looks are
         // at one file.
         let file = rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(system("F_DUPFD_CLOEXEC"))?;
+        let file = Known::new(file);
         let fd = file.as_fd();
         let (id, inode_size) = sys::identity(fd).map_err(system("fstat"))?;
         let flags = sys::open_flags(fd).map_err(system("F_GETFL"))?;
@@ -203,6 +205,16 @@ impl DmaBuf {
     #[doc(alias = "dma_buf_fd")]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// The same, unless the program closed it, or has a file of its own at its number.
+    ///
+    /// # Errors
+    ///
+    /// EBADF.
+    pub fn known_fd(&self) -> Result<BorrowedFd<'_>, Errno> {
+        self.file.look()?;
+        Ok(self.file.as_fd())
     }
 
     /// Size in bytes.
@@ -333,7 +345,7 @@ impl DmaBuf {
         resv: Resv,
     ) -> Self {
         let mut shared = Shared::make(facts, size, name.to_owned(), is_kernel, exporter, resv);
-        let file = Arc::new(file);
+        let file = Arc::new(Known::new(file));
         shared.origin = Some(Arc::clone(&file));
         let shared = Arc::new(shared);
         registry().insert(id, Arc::downgrade(&shared));
@@ -344,11 +356,11 @@ impl DmaBuf {
         &self.shared
     }
 
-    pub(crate) fn parts(&self) -> (&Arc<Shared>, &Arc<OwnedFd>, bool) {
+    pub(crate) fn parts(&self) -> (&Arc<Shared>, &Arc<Known>, bool) {
         (&self.shared, &self.file, self.is_writable)
     }
 
-    pub(crate) fn from_parts(shared: Arc<Shared>, file: Arc<OwnedFd>, is_writable: bool) -> Self {
+    pub(crate) fn from_parts(shared: Arc<Shared>, file: Arc<Known>, is_writable: bool) -> Self {
         Self { shared, file, is_writable }
     }
 }
@@ -385,7 +397,7 @@ impl Shared {
     }
 
     /// The opening of its file that the buffer was made with, if it was made here.
-    pub(crate) fn origin(&self) -> Option<&Arc<OwnedFd>> {
+    pub(crate) fn origin(&self) -> Option<&Arc<Known>> {
         self.origin.as_ref()
     }
 

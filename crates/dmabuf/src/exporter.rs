@@ -1,9 +1,9 @@
 //! The side that owns the memory.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use descriptors::Known;
 use rustix::io::Errno;
 
 use crate::attachment::AttachmentInfo;
@@ -255,7 +255,7 @@ pub struct SgEntry {
 #[expect(clippy::exhaustive_structs, reason = "exporters build it")]
 pub struct SgBacking {
     /// The file: a memfd of the exporter's, sealed against shrinking.
-    pub file: Arc<OwnedFd>,
+    pub file: Arc<Known>,
     /// Where in it the stretch begins.
     pub offset: u64,
 }

@@ -7,6 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use descriptors::Known;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -16,7 +17,7 @@ use crate::sys::{self, lease};
 struct Given {
     buf: DmaBuf,
     /// An opening of the file that is ours.
-    probe: Arc<OwnedFd>,
+    probe: Arc<Known>,
 }
 
 struct All {
@@ -41,19 +42,21 @@ pub fn give(buf: DmaBuf, flags: OFlags) -> Result<OwnedFd, Errno> {
     let shared = buf.shared();
     let Some(origin) = shared.origin().filter(|_| !shared.is_kernel()) else {
         // Its exporter is elsewhere, and keeps it there.
-        let dup = match flags.contains(OFlags::CLOEXEC) {
-            true => rustix::io::fcntl_dupfd_cloexec(buf.fd(), 0),
-            false => rustix::io::dup(buf.fd()),
+        let fd = buf.known_fd()?;
+        return match flags.contains(OFlags::CLOEXEC) {
+            true => rustix::io::fcntl_dupfd_cloexec(fd, 0),
+            false => rustix::io::dup(fd),
         };
-        return dup;
     };
     crate::fork::watch();
     let mut all = all();
     // With the lock held: a sweep that has a lease on the file would be told of the opening.
     let (probe, theirs) = if shared.exporter().is_in_file() {
-        let theirs = lease::open_again(buf.fd(), flags & (OFlags::CLOEXEC | OFlags::RDWR))?;
-        (Arc::new(lease::probe(buf.fd())?), theirs)
+        let fd = buf.known_fd()?;
+        let theirs = lease::open_again(fd, flags & (OFlags::CLOEXEC | OFlags::RDWR))?;
+        (Arc::new(Known::new(lease::probe(fd)?)), theirs)
     } else {
+        origin.look()?;
         let (writable, cloexec) = (flags.contains(OFlags::RDWR), flags.contains(OFlags::CLOEXEC));
         (Arc::clone(origin), sys::open_faceless(origin.as_fd(), writable, cloexec)?)
     };
@@ -94,7 +97,9 @@ pub(crate) fn forget_given(HeldGiven(mut all): HeldGiven) {
 
 impl All {
     fn sweep(&mut self) -> Vec<DmaBuf> {
-        let gone = self.given.extract_if(.., |given| lease::is_alone(&given.probe));
+        let gone = self
+            .given
+            .extract_if(.., |given| given.probe.is_ours() && lease::is_alone(&given.probe));
         let gone = gone.map(|given| given.buf).collect();
         self.enough = FEW.max(self.given.len() * 2);
         gone

@@ -107,7 +107,8 @@ impl DmaBuf {
             return Err(NameError::Nul { name: name.to_owned() });
         }
         if self.is_kernel() {
-            sys::set_name(self.fd(), name).map_err(NameError::Kernel)?;
+            let named = self.known_fd().and_then(|fd| sys::set_name(fd, name));
+            named.map_err(NameError::Kernel)?;
         }
         let mut slot = self.shared().name.lock().unwrap_or_else(PoisonError::into_inner);
         name.clone_into(&mut slot);
@@ -132,15 +133,15 @@ impl DmaBuf {
     ///
     /// # Errors
     ///
-    /// EMFILE.
+    /// EMFILE; EBADF if the program closed the buffer's own.
     #[doc(alias = "dma_buf_fd")]
     pub fn dup_fd(&self, cloexec: bool) -> io::Result<OwnedFd> {
-        let fd = if cloexec {
-            rustix::io::fcntl_dupfd_cloexec(self.fd(), 0)?
-        } else {
-            rustix::io::dup(self.fd())?
+        let fd = self.known_fd()?;
+        let dup = match cloexec {
+            true => rustix::io::fcntl_dupfd_cloexec(fd, 0),
+            false => rustix::io::dup(fd),
         };
-        Ok(fd)
+        Ok(dup?)
     }
 
     /// What there is to know of it.

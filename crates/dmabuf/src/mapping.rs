@@ -134,9 +134,11 @@ impl Mapping {
         let system = |errno| MmapError::System { offset, len, errno };
         let mapped = usize::try_from(lead + len).map_err(|_| system(Errno::OVERFLOW))?;
         let (file, start) = match &elsewhere {
-            Some(MmapBacking { backing, .. }) => (backing.file.as_fd(), backing.offset),
-            None => (buf.fd(), 0),
+            Some(MmapBacking { backing, .. }) => (&backing.file, backing.offset),
+            None => (buf.parts().1, 0),
         };
+        file.look().map_err(system)?;
+        let file = file.as_fd();
         let pages = Pages::map(file, start + offset - lead, mapped, is_writable).map_err(system)?;
         let (hold, zap) = match elsewhere {
             Some(MmapBacking { hold, zap, .. }) => (Some(hold), zap),

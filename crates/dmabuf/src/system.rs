@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use descriptors::Known;
 use rustix::io::Errno;
 
 use crate::attachment::AttachmentInfo;
@@ -16,7 +17,7 @@ use crate::sys::{self, Pages, SyncFlags};
 /// addresses of a mapping in this process.
 pub(crate) struct SystemMemory {
     name: String,
-    file: Arc<OwnedFd>,
+    file: Arc<Known>,
     size: u64,
     /// Whether the file is a dma-buf of the kernel, which wants CPU access bracketed.
     is_kernel: bool,
@@ -26,7 +27,7 @@ pub(crate) struct SystemMemory {
 
 impl SystemMemory {
     pub(crate) fn new(name: String, file: OwnedFd, size: u64, is_kernel: bool) -> Self {
-        Self { name, file: Arc::new(file), size, is_kernel, mapped: Mutex::new(None) }
+        Self { name, file: Arc::new(Known::new(file)), size, is_kernel, mapped: Mutex::new(None) }
     }
 
     fn sync(&self, direction: Direction, end: SyncFlags) -> Result<(), ExporterError> {
@@ -38,8 +39,8 @@ impl SystemMemory {
             Direction::FromDevice => SyncFlags::READ,
             Direction::Bidirectional => SyncFlags::READ | SyncFlags::WRITE,
         };
-        sys::sync(self.file.as_fd(), flags | end)
-            .map_err(|errno| self.kernel_error("DMA_BUF_IOCTL_SYNC", errno))
+        let synced = self.file.look().and_then(|()| sys::sync(self.file.as_fd(), flags | end));
+        synced.map_err(|errno| self.kernel_error("DMA_BUF_IOCTL_SYNC", errno))
     }
 
     fn kernel_error(&self, call: &str, errno: Errno) -> ExporterError {
@@ -68,7 +69,9 @@ impl Exporter for SystemMemory {
             None => {
                 let len = usize::try_from(self.size)
                     .map_err(|_| self.kernel_error("mmap", Errno::OVERFLOW))?;
-                let pages = Pages::map(self.file.as_fd(), 0, len, true)
+                let look = self.file.look();
+                let pages = look
+                    .and_then(|()| Pages::map(self.file.as_fd(), 0, len, true))
                     .map_err(|errno| self.kernel_error("mmap", errno))?;
                 let addr = pages.addr();
                 *mapped = Some((pages, 1));

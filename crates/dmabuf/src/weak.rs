@@ -1,8 +1,9 @@
 //! A handle that does not keep the buffer.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
+
+use descriptors::Known;
 
 use crate::DmaBuf;
 use crate::buf::Shared;
@@ -12,7 +13,7 @@ use crate::buf::Shared;
 #[derive(Clone)]
 pub struct WeakDmaBuf {
     shared: Weak<Shared>,
-    file: Arc<OwnedFd>,
+    file: Arc<Known>,
     is_writable: bool,
 }
 

@@ -16,11 +16,12 @@
 //! when nothing else is free. Between two placements there is a page without access.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::SystemTime;
 
+use descriptors::Known;
 use rustix::io::Errno;
 
 use crate::fork;
@@ -112,7 +113,7 @@ struct Inner {
     range: Reservation,
     iommu: Iommu,
     /// What retired addresses lead to when nothing stops accesses.
-    poison: Option<OwnedFd>,
+    poison: Option<Known>,
     state: Mutex<State>,
     /// Accesses through retired addresses, as reported.
     stale: AtomicU64,
@@ -155,7 +156,7 @@ impl BusWindow {
         };
         let poison = match iommu {
             Iommu::On => None,
-            Iommu::Off => Some(sys::poison_file()?),
+            Iommu::Off => Some(Known::new(sys::poison_file()?)),
         };
         let state =
             State { free: BTreeMap::from([(0, range.len())]), next: 0, history: VecDeque::new() };
@@ -331,7 +332,11 @@ impl Placement {
         self.len = 0;
         let done = match &inner.poison {
             None => inner.range.retire(at, len),
-            Some(poison) => inner.range.poison(at, len, poison),
+            // Without the file nothing is there.
+            Some(poison) => {
+                let poisoned = inner.range.poison(at, len, poison);
+                poisoned.or_else(|_| inner.range.retire(at, len))
+            }
         };
         if let Err(errno) = done {
             // The addresses are never used again, but what is there stays within reach: say so.

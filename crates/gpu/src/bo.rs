@@ -1,5 +1,7 @@
 //! Buffer objects: where each is, and how it moves.
 
+use std::fmt::Display;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use dmabuf::peer::PeerCore;
@@ -313,10 +315,13 @@ impl BoInner {
         if let Some(placement) = &state.placement {
             return Ok(placement.addr());
         }
-        let file = resource.pools().fd(resource.domain);
-        let placed = self.device.window.place(file, resource.offset, self.size, &self.name());
-        let placement = placed
-            .map_err(|error| no_memory(format!("no bus address for {}: {error}", self.name())))?;
+        let none =
+            |why: &dyn Display| no_memory(format!("no bus address for {}: {why}", self.name()));
+        let file = resource.pools().file(resource.domain);
+        file.look().map_err(|error| none(&error))?;
+        let window = &self.device.window;
+        let placed = window.place(file.as_fd(), resource.offset, self.size, &self.name());
+        let placement = placed.map_err(|error| none(&error))?;
         let addr = placement.addr();
         state.placement = Some(placement);
         Ok(addr)

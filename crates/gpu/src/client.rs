@@ -179,7 +179,7 @@ fn stretch(pools: &Pools, addr: u64, len: u64) -> Option<(Domain, u64)> {
 
 fn domain_of(pools: &Pools, mapping: &PeerRange) -> Option<Domain> {
     [Domain::Vram, Domain::Gtt].into_iter().find(|domain| {
-        rustix::fs::fstat(pools.fd(*domain))
+        rustix::fs::fstat(&**pools.file(*domain))
             .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == mapping.file)
     })
 }

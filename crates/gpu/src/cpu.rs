@@ -1,9 +1,9 @@
 //! Where the CPU maps a buffer.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use descriptors::Known;
 use dmabuf::Zap;
 
 use crate::bo::BoInner;
@@ -32,7 +32,7 @@ impl CpuPages {
     }
 
     /// The file to map.
-    pub fn file(&self) -> &Arc<OwnedFd> {
+    pub fn file(&self) -> &Arc<Known> {
         self.bo.device.pools.file(self.resource.domain)
     }
 

@@ -11,11 +11,11 @@
 //! lock, being one of its own open file description, goes with it.
 
 use std::fs::File;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use descriptors::PrivateFd;
+use descriptors::{Known, PrivateFd};
 use dmabuf::ExporterError;
 use rustix::fs::{FlockOperation, flock};
 use umem::HostBuf;
@@ -125,7 +125,7 @@ impl Ledger {
     }
 
     fn over(table: HostBuf, owner: u8) -> Result<Self, ExporterError> {
-        let path = format!("/proc/self/fd/{}", fd_of(&table).as_raw_fd());
+        let path = format!("/proc/self/fd/{}", file_of(&table).as_raw_fd());
         let lock = File::options().read(true).write(true).open(&path).map_err(|error| {
             no_device(format!("the GPU's ledger cannot be opened again: {error}"))
         })?;
@@ -134,8 +134,13 @@ impl Ledger {
     }
 
     /// The file, for another process.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        fd_of(&self.table)
+    pub(crate) fn file(&self) -> &Known {
+        file_of(&self.table)
+    }
+
+    /// Whether the program has left us the descriptors by which processes agree.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.lock.is_ours() && self.file().is_ours()
     }
 
     /// The number of this process.
@@ -150,9 +155,12 @@ impl Ledger {
 
     pub(crate) fn lock(&self) -> Locked<'_> {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        // A lock that the kernel does not give (no memory for it) leaves only our own threads
-        // excluded.
-        while flock(&self.lock, FlockOperation::LockExclusive) == Err(rustix::io::Errno::INTR) {}
+        // A lock that the kernel does not give (no memory for it), or whose descriptor the program
+        // took, leaves only our own threads excluded.
+        while self.lock.is_ours()
+            && flock(&self.lock, FlockOperation::LockExclusive) == Err(rustix::io::Errno::INTR)
+        {
+        }
         Locked { ledger: self, _threads: threads }
     }
 
@@ -304,8 +312,8 @@ fn at(offset: u64) -> usize {
     offset as usize
 }
 
-fn fd_of(table: &HostBuf) -> BorrowedFd<'_> {
-    table.fd().expect("the table is a memfd")
+fn file_of(table: &HostBuf) -> &Known {
+    table.known().expect("the table is a memfd")
 }
 
 #[cfg(test)]
@@ -337,7 +345,7 @@ mod tests {
     #[test]
     fn another_process_sees_the_same_table_and_its_use_counts() {
         let ours = Ledger::create(5, 0).expect("memory exists");
-        let dup = || ours.fd().try_clone_to_owned().expect("a free fd");
+        let dup = || ours.file().try_clone().expect("a free fd");
         assert!(Ledger::join(dup(), 6, 1).is_err(), "another geometry");
         let theirs = Ledger::join(dup(), 5, 1).expect("the same");
         let a = ours.lock().place(wanted(Domain::Vram, 4096, 1, (0, 8192))).expect("room");

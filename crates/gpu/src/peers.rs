@@ -116,7 +116,7 @@ impl Peers {
         ledger: &Ledger,
         listener: Option<Arc<PrivateFd>>,
     ) -> Self {
-        let ledger = rustix::fs::fstat(ledger.fd()).map_or(0, |stat| stat.st_ino);
+        let ledger = rustix::fs::fstat(&**ledger.file()).map_or(0, |stat| stat.st_ino);
         let (server, silent) = (Mutex::new(None), Mutex::default());
         let gpu = config.name.clone();
         Self { name, gpu, ledger, listener, server, silent, pid: std::process::id() }
@@ -210,6 +210,10 @@ impl Drop for Peers {
         let Some(listener) = &self.listener else { return };
         if self.pid != std::process::id() {
             // A forked child has neither the thread nor the socket.
+            return;
+        }
+        if !listener.is_ours() {
+            // Its number is the program's; the thread waits on for what nobody can end.
             return;
         }
         let _ = rustix::net::shutdown(listener.as_fd(), Shutdown::Both);

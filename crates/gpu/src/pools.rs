@@ -1,8 +1,9 @@
 //! The bytes of VRAM and GTT, and the right to some of them.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use descriptors::Known;
 use rustix::fs::{FallocateFlags, fallocate};
 use umem::{Fault, HostBuf, Umem};
 
@@ -23,7 +24,7 @@ pub(crate) struct Pools {
 struct Pool {
     bytes: HostBuf,
     /// The same file, for tables of importers.
-    file: Arc<OwnedFd>,
+    file: Arc<Known>,
 }
 
 /// Pages of a pool that are a buffer's. Dropping it clears them and gives them back.
@@ -74,12 +75,8 @@ impl Pools {
         table.free(entry.index);
     }
 
-    pub(crate) fn file(&self, domain: Domain) -> &Arc<OwnedFd> {
+    pub(crate) fn file(&self, domain: Domain) -> &Arc<Known> {
         &self.pool(domain).file
-    }
-
-    pub(crate) fn fd(&self, domain: Domain) -> BorrowedFd<'_> {
-        self.pool(domain).bytes.fd().expect("a pool is a memfd")
     }
 
     fn pool(&self, domain: Domain) -> &Pool {
@@ -92,7 +89,10 @@ impl Pools {
     /// Gives the pages back to the system; they read as zeros.
     fn clear(&self, domain: Domain, offset: u64, len: u64) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if fallocate(self.fd(domain), flags, offset, len).is_err() {
+        let file = self.file(domain);
+        // A hole in a file of the program's, which is there now, would be lost bytes of its own.
+        let punched = file.look().and_then(|()| fallocate(&**file, flags, offset, len));
+        if punched.is_err() {
             // CAST: inside the pool, which is mapped.
             let _ = self.pool(domain).bytes.fill(offset as usize, 0, len as usize);
         }
@@ -103,7 +103,7 @@ impl Pool {
     fn new(bytes: HostBuf) -> Result<Self> {
         let fd = bytes.fd().expect("a pool is a memfd").try_clone_to_owned();
         let file = fd.map_err(|error| no_memory(format!("no descriptor for a pool: {error}")))?;
-        Ok(Self { bytes, file: Arc::new(file) })
+        Ok(Self { bytes, file: Arc::new(Known::new(file)) })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::device::Device;
-use crate::error::{Result, again, no_memory};
+use crate::error::{Result, again, no_device, no_memory};
 use crate::ledger::{Entry, Wanted};
 use crate::place::{Domain, Domains, Place};
 use crate::pools::Resource;
@@ -63,6 +63,10 @@ impl Device {
             if let Some(resource) = self.room(domain, need) {
                 return Ok(resource);
             }
+            if !self.pools.ledger.is_ours() {
+                let gpu = &self.config.name;
+                return Err(no_device(format!("the program closed descriptors of {gpu}")));
+            }
             let is_over = self.is_over_limit(domain, need.len);
             match self.evict_one(domain, need, is_over) {
                 Evicted::Yes => {}
@@ -85,6 +89,10 @@ impl Device {
         let page = rustix::param::page_size() as u64;
         let align = need.align.max(page);
         let table = self.pools.ledger.lock();
+        if !self.pools.ledger.is_ours() {
+            // Others may place something there at the same time.
+            return None;
+        }
         let entry = self.ranges(domain, need).into_iter().find_map(|range| {
             let Need { bo, len, fixed, .. } = need;
             table.place(Wanted { domain, len, align, range, bo, fixed })

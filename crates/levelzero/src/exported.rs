@@ -1,24 +1,26 @@
 //! The dma-buf of an allocation.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
+
+use descriptors::Known;
 
 use crate::status::Result;
 
 /// A dma-buf that programs are told of: the same one each time, until the memory is freed.
 #[derive(Default)]
-pub(crate) struct Exported(Mutex<Option<OwnedFd>>);
+pub(crate) struct Exported(Mutex<Option<Known>>);
 
 impl Exported {
     /// Its number; `make` makes it for the first who asks.
     pub(crate) fn number(&self, make: impl FnOnce() -> Result<OwnedFd>) -> Result<i32> {
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = file.as_ref() {
-            return Ok(file.as_fd().as_raw_fd());
+        if let Some(file) = file.as_ref().filter(|file| file.is_ours()) {
+            return Ok(file.as_raw_fd());
         }
         let new = make()?;
         let number = new.as_raw_fd();
-        *file = Some(new);
+        *file = Some(Known::at_its_number(new));
         Ok(number)
     }
 

@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use descriptors::Known;
 use gpu::Place;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
@@ -56,7 +57,7 @@ pub(crate) struct File {
     pub(crate) ino: u64,
     is_writable: bool,
     /// Our end of the socket whose other end the program has.
-    ours: OwnedFd,
+    ours: Known,
     handles: Mutex<BTreeMap<u32, Arc<Object>>>,
 }
 
@@ -100,7 +101,7 @@ impl File {
         let ino = rustix::fs::fstat(&theirs).map_err(errno)?.st_ino;
         let is_writable = flags & OFlags::RWMODE != OFlags::RDONLY;
         let handles = Mutex::default();
-        Ok((theirs, Self { node, kind, behind, ino, is_writable, ours, handles }))
+        Ok((theirs, Self { node, kind, behind, ino, is_writable, ours: Known::new(ours), handles }))
     }
 
     /// Whether nobody needs it any more: the program has closed every copy of its descriptor, and
@@ -121,6 +122,10 @@ impl File {
     }
 
     fn has_hung_up(&self) -> bool {
+        if !self.ours.is_ours() {
+            // The program closed it, as it closed its own: nobody can tell.
+            return true;
+        }
         let mut ours = [PollFd::from_borrowed_fd(self.ours.as_fd(), PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut ours, Some(&now)).is_ok() && ours[0].revents().contains(PollFlags::HUP)

@@ -21,6 +21,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use descriptors::Known;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
@@ -76,7 +77,7 @@ pub enum Direction {
 /// One process's end of a capture file.
 #[derive(Debug)]
 pub struct Capture {
-    file: File,
+    file: Known<File>,
     interface: u32,
     blocks: Vec<u8>,
     origin: SystemTime,
@@ -111,7 +112,7 @@ impl Capture {
     ) -> io::Result<Self> {
         let options =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
-        let file = options.open(path)?;
+        let file = Known::new(options.open(path)?);
         flock(&file, FlockOperation::LockExclusive)?;
         let interface = add_interface(&file, name, about, most);
         flock(&file, FlockOperation::Unlock)?;
@@ -188,6 +189,10 @@ impl Capture {
     pub fn flush(&mut self) -> io::Result<()> {
         if self.blocks.is_empty() {
             return Ok(());
+        }
+        if let Err(errno) = self.file.look() {
+            self.blocks = Vec::new();
+            return Err(errno.into());
         }
         match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}

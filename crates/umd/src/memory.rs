@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use descriptors::Known;
 use dmabuf::peer::PeerMemory;
 use dmabuf::{DmaBuf, Mapping, in_words};
 use gpu::{Bo, Place};
@@ -23,7 +24,7 @@ pub struct Memory {
     bo: Bo,
     /// The descriptor by which other processes find it: closed when the program frees it, whoever
     /// still has the memory.
-    door: Mutex<Option<OwnedFd>>,
+    door: Mutex<Option<Known>>,
 }
 
 impl Memory {
@@ -218,12 +219,12 @@ impl Memory {
         act: impl FnOnce(BorrowedFd<'_>) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
         let mut door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
-        if door.is_none() {
-            let opened = rustix::io::fcntl_dupfd_cloexec(self.shared()?.fd(), 3);
-            *door = Some(opened.map_err(|error| {
-                let what = format!("no descriptor for {}: {}", self.name(), in_words(error));
+        if !door.as_ref().is_some_and(Known::is_ours) {
+            let opened = self.shared()?.dup_fd(true).map_err(|error| {
+                let what = format!("no descriptor for {}: {error}", self.name());
                 Refusal::new(Kind::System, what)
-            })?);
+            })?;
+            *door = Some(Known::new(opened));
         }
         match &*door {
             Some(door) => act(door.as_fd()),

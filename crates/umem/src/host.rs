@@ -189,6 +189,11 @@ impl HostBuf {
         self.shared.file.as_ref().map(AsFd::as_fd)
     }
 
+    /// The same, with what it is known by.
+    pub fn known(&self) -> Option<&Known> {
+        self.shared.file.as_ref()
+    }
+
     /// Whether it may be written through this handle.
     pub fn is_writable(&self) -> bool {
         self.shared.writable

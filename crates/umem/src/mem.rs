@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
+use descriptors::Known;
 use dmabuf::{Direction, GateGuard, GateSlot, Mapping, Reach, SgTable};
 
 use self::inner::{Gated, Inner, Kind, page_fault, pointer};
@@ -77,6 +78,16 @@ pub enum Backing<'a> {
     },
     /// Several places, or one that only this process knows.
     Scattered,
+}
+
+impl<'a> Backing<'a> {
+    /// Pages of a file, unless the program has another one at its number.
+    fn of_file(file: &'a Known, offset: u64) -> Self {
+        match file.is_ours() {
+            true => Self::File { fd: file.as_fd(), offset },
+            false => Self::Scattered,
+        }
+    }
 }
 
 impl Umem {
@@ -254,12 +265,13 @@ impl Umem {
     /// What the memory is made of.
     pub fn backing(&self) -> Backing<'_> {
         match &self.inner.kind {
-            Kind::Host { buffer, offset } => match buffer.fd() {
-                Some(fd) => Backing::File { fd, offset: *offset },
+            Kind::Host { buffer, offset } => match buffer.known() {
+                Some(file) => Backing::of_file(file, *offset),
                 None => Backing::Process { addr: self.inner.base },
             },
             Kind::DmaBuf { mapping, offset } => {
-                let (fd, offset) = (mapping.buf().fd(), mapping.offset() + offset);
+                let Ok(fd) = mapping.buf().known_fd() else { return Backing::Scattered };
+                let offset = mapping.offset() + offset;
                 if mapping.needs_brackets() {
                     Backing::DmaBuf { fd, offset }
                 } else {
@@ -267,7 +279,7 @@ impl Umem {
                 }
             }
             Kind::Bus { backing: Some(backing), .. } => {
-                Backing::File { fd: backing.file.as_fd(), offset: backing.offset }
+                Backing::of_file(&backing.file, backing.offset)
             }
             Kind::User => Backing::Process { addr: self.inner.base },
             // Addresses of this process's bus mean nothing to another process.

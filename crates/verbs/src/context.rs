@@ -1,9 +1,9 @@
 //! Devices, open devices and protection domains.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use descriptors::Known;
 use device::config::NicConfig;
 use device::ids::{CtxId, PdId};
 use device::{DeviceAttr, EngineGuard, EventSource, GidEntry, Hca, NicInfo, PortAttr};
@@ -79,7 +79,7 @@ struct Open {
     hca: Arc<Hca>,
     id: CtxId,
     /// Readable while an asynchronous event waits; does not block.
-    events: OwnedFd,
+    events: Known,
 }
 
 impl Drop for Open {

@@ -1,10 +1,11 @@
 //! Completion queues.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use descriptors::Known;
 use device::ids::{ChannelId, CqId};
 use iba::{Qpn, WcFlags, WcOpcode, WcStatus};
 use transport::env::Reason;
@@ -23,7 +24,7 @@ struct Queue {
     id: CqId,
     channel: ChannelId,
     /// Does not block: if several threads wait, one takes an event.
-    fd: OwnedFd,
+    fd: Known,
     /// Threads that sleep in [`Cq::wait_timeout`], or are about to.
     waiters: AtomicU32,
 }

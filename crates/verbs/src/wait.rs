@@ -1,25 +1,27 @@
 //! Waiting for an event.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use descriptors::Known;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::{Kind, Refusal, Result};
 
 /// A descriptor of the engine's for events, which no longer blocks: nothing else reads it.
-pub(crate) fn clone_for_waiting(fd: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
+pub(crate) fn clone_for_waiting(fd: BorrowedFd<'_>) -> std::io::Result<Known> {
     rustix::io::ioctl_fionbio(fd, true)?;
-    fd.try_clone_to_owned()
+    fd.try_clone_to_owned().map(Known::new)
 }
 
 /// Takes one count from an eventfd that does not block, waiting for it up to `timeout`. If several
 /// threads are woken, one takes the count; the others keep waiting.
-pub(crate) fn take_one(fd: &OwnedFd, timeout: Duration) -> Result<bool> {
+pub(crate) fn take_one(fd: &Known, timeout: Duration) -> Result<bool> {
     let failed = |error| Refusal::new(Kind::Io, format!("waiting for an event: {error}"));
     let began = Instant::now();
     loop {
+        fd.look().map_err(failed)?;
         match rustix::io::read(fd, &mut [0u8; 8]) {
             Ok(_) => return Ok(true),
             Err(Errno::AGAIN | Errno::INTR) => {}

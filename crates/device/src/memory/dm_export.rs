@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use descriptors::Known;
 use dmabuf::{
     AttachmentInfo, BusWindow, Direction, DmaBuf, Exporter, ExporterError, ExporterErrorKind, Gate,
     Pinning, Placement, Provider, Resv, ResvGuard, SgBacking, SgEntry, SgTable, Sharing,
@@ -58,7 +59,8 @@ impl DmExport {
         let place = window
             .place(file, 0, length, &format!("device memory of {nic}"))
             .map_err(|error| failed(&error))?;
-        let file = Arc::new(file.try_clone_to_owned().map_err(|error| failed(&error))?);
+        let file = Known::from(file.try_clone_to_owned().map_err(|error| failed(&error))?);
+        let file = Arc::new(file);
         let exporter = Arc::new(DmExporter {
             nic: nic.to_owned(),
             tree: config.tree.clone().unwrap_or_default(),

@@ -34,6 +34,9 @@ pub(super) fn describe(table: &SgTable) -> Result<(Mapped, Vec<SgBacking>), Expo
             return refuse("the memory is in too many pieces for another process");
         }
     }
+    if !files.iter().all(|backing| backing.file.is_ours()) {
+        return refuse("the program that exports it closed the memory's file");
+    }
     Ok((Mapped { epoch: table.epoch, map_type: table.map_type, entries }, files))
 }
 

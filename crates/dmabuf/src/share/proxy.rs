@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use descriptors::Known;
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
 
@@ -186,7 +187,7 @@ impl Proxy {
         importer: &str,
     ) -> Result<(SgTable, Vec<Placement>), ExporterError> {
         let lie = |what| Err(self.link.lied(what));
-        let files: Vec<_> = files.into_iter().map(Arc::new).collect();
+        let files: Vec<_> = files.into_iter().map(|file| Arc::new(Known::new(file))).collect();
         let mut sizes = Vec::new();
         for file in &files {
             let sealed = sys::seals(file.as_fd()).is_some_and(|s| s.contains(SealFlags::SHRINK));
@@ -369,7 +370,7 @@ impl Exporter for Proxy {
         if !sealed || end.is_none_or(|end| end > size) {
             return Err(self.link.lied("it gives memory that can vanish, or is not there"));
         }
-        let backing = SgBacking { file: Arc::new(file), offset: entry.offset };
+        let backing = SgBacking { file: Arc::new(Known::new(file)), offset: entry.offset };
         Ok(Some(MmapBacking { backing, hold: Box::new(held), zap: Some(zap) }))
     }
 

@@ -311,6 +311,9 @@ impl Connection {
             Err(reason) => return refuse(reason),
         };
         let MmapBacking { backing, hold: held, zap } = offered;
+        if !backing.file.is_ours() {
+            return refuse(unknown());
+        }
         let entries = vec![Entry { file: 0, offset: backing.offset, len: import.shared.size() }];
         let mapped = Mapped { epoch: None, map_type: Reach::System, entries };
         self.holds.insert(hold, held);

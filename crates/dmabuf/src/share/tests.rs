@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use descriptors::PrivateFd;
+use descriptors::{Known, PrivateFd};
 use rustix::event::PollFlags;
 
 use super::link::Link;
@@ -19,7 +19,7 @@ use crate::{
 /// A shared buffer that stays where it is.
 struct Still {
     gate: Gate,
-    file: Arc<OwnedFd>,
+    file: Arc<Known>,
 }
 
 impl Exporter for Still {
@@ -51,7 +51,7 @@ impl Exporter for Still {
 
 fn export() -> (DmaBuf, Address) {
     let gate = Gate::new("still").expect("memory exists");
-    let file = Arc::new(sys::sealed_memfd("pool", 8192).expect("memory exists"));
+    let file = Arc::new(Known::new(sys::sealed_memfd("pool", 8192).expect("memory exists")));
     let exporter = Arc::new(Still { gate, file });
     let buf = DmaBuf::export_with(exporter, 8192, "frame", Resv::new()).expect("exported");
     let name = sys::memfd_name(buf.fd()).expect("a memfd");

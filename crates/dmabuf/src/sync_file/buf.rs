@@ -40,9 +40,9 @@ impl DmaBuf {
             return SyncFile::new(&ours);
         }
         let call = "DMA_BUF_IOCTL_EXPORT_SYNC_FILE";
-        let fd = kernel::export_sync_file(self.fd(), flags.bits())
-            .map_err(|errno| SyncFileError::System { call, errno })?;
-        let theirs = SyncFile { repr: Repr::Kernel(fd) };
+        let fd = self.known_fd().and_then(|fd| kernel::export_sync_file(fd, flags.bits()));
+        let fd = fd.map_err(|errno| SyncFileError::System { call, errno })?;
+        let theirs = SyncFile { repr: Repr::Kernel(fd.into()) };
         if ours.is_signaled() {
             return Ok(theirs);
         }
@@ -97,8 +97,11 @@ impl DmaBuf {
     fn import_into_kernel(&self, flags: RwFlags, file: &SyncFile) -> Result<(), SyncFileError> {
         match &file.repr {
             Repr::Kernel(fd) => {
-                kernel::import_sync_file(self.fd(), flags.bits(), fd.as_fd()).map_err(|errno| {
-                    SyncFileError::System { call: "DMA_BUF_IOCTL_IMPORT_SYNC_FILE", errno }
+                let import = |to| kernel::import_sync_file(to, flags.bits(), fd.as_fd());
+                let done = fd.look().and_then(|()| self.known_fd()).and_then(import);
+                done.map_err(|errno| SyncFileError::System {
+                    call: "DMA_BUF_IOCTL_IMPORT_SYNC_FILE",
+                    errno,
                 })
             }
             Repr::Own(own) if own.fence().is_signaled() => Ok(()),

@@ -17,6 +17,7 @@ mod own;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use descriptors::Known;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::time::ClockId;
@@ -41,7 +42,7 @@ pub struct SyncFile {
 #[derive(Debug)]
 enum Repr {
     Own(Own),
-    Kernel(OwnedFd),
+    Kernel(Known),
 }
 
 /// What a sync_file says of itself.
@@ -141,7 +142,7 @@ impl SyncFile {
         kernel::file_info(fd).map_err(not)?;
         let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0)
             .map_err(|errno| SyncFileError::System { call: "F_DUPFD_CLOEXEC", errno })?;
-        Ok(Self { repr: Repr::Kernel(fd) })
+        Ok(Self { repr: Repr::Kernel(fd.into()) })
     }
 
     /// The fence, if it is one of this process.
@@ -221,7 +222,7 @@ impl SyncFile {
         if let (Repr::Kernel(one), Repr::Kernel(two)) = (&self.repr, &other.repr) {
             let fd = kernel::merge(one.as_fd(), two.as_fd(), name)
                 .map_err(|errno| SyncFileError::System { call: "SYNC_IOC_MERGE", errno })?;
-            return Ok(Self { repr: Repr::Kernel(fd) });
+            return Ok(Self { repr: Repr::Kernel(fd.into()) });
         }
         Self::named(&Fence::all_of([self.to_fence()?, other.to_fence()?]), name)
     }

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr;
 
+use descriptors::Known;
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -80,7 +81,8 @@ impl Reservation {
     }
 
     /// Puts bytes that mean nothing into a range. Stores there are lost.
-    pub(crate) fn poison(&self, at: usize, len: usize, poison: &OwnedFd) -> Result<(), Errno> {
+    pub(crate) fn poison(&self, at: usize, len: usize, poison: &Known) -> Result<(), Errno> {
+        poison.look()?;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         let mut done = 0;

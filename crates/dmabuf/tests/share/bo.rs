@@ -1,9 +1,10 @@
 //! An exporter that moves its buffer about in a pool file.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use descriptors::Known;
 use dmabuf::{
     AttachmentInfo, BusWindow, Direction, DmaBuf, Exporter, ExporterError, ExporterErrorKind, Gate,
     Iommu, Pinning, Placement, Reach, Resv, ResvGuard, SgBacking, SgEntry, SgTable, Sharing,
@@ -21,7 +22,7 @@ pub(crate) const POISON: u64 = 0xdead_beef_dead_beef;
 /// A buffer object. Every word of it is the number of the epoch.
 pub(crate) struct Bo {
     gate: Gate,
-    pool: Arc<OwnedFd>,
+    pool: Arc<Known>,
     window: BusWindow,
     sharing: Sharing,
     pub(crate) attached: AtomicUsize,
@@ -43,7 +44,7 @@ pub(crate) fn new(sharing: Sharing) -> (Arc<Bo>, DmaBuf) {
     rustix::fs::fcntl_add_seals(&pool, SealFlags::SHRINK).expect("sealable");
     let bo = Arc::new(Bo {
         gate: Gate::new("BO 1").expect("memory exists"),
-        pool: Arc::new(pool),
+        pool: Arc::new(Known::new(pool)),
         window: BusWindow::new(1 << 30, Iommu::On).expect("addresses exist"),
         sharing,
         attached: AtomicUsize::new(0),

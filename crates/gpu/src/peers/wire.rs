@@ -193,6 +193,9 @@ pub(super) fn next(listener: &PrivateFd) -> Option<(Ask, Caller)> {
         if !strangers::has_room() {
             std::thread::sleep(Duration::from_millis(50));
         }
+        if !listener.is_ours() {
+            return None;
+        }
         let socket = match rustix::net::accept_with(listener.as_fd(), SocketFlags::CLOEXEC) {
             Ok(socket) => socket,
             Err(Errno::INVAL | Errno::BADF | Errno::NOTSOCK) => return None,
@@ -252,7 +255,12 @@ impl Caller {
     }
 
     pub(super) fn send_memory(&self, pools: &Pools) {
-        let files = [pools.ledger.fd(), pools.fd(Domain::Vram), pools.fd(Domain::Gtt)];
+        let (ledger, vram) = (pools.ledger.file(), pools.file(Domain::Vram));
+        let files = [ledger, vram, pools.file(Domain::Gtt)];
+        if !files.iter().all(|file| file.is_ours()) {
+            return self.answer(&Answer::Never);
+        }
+        let files = files.map(AsFd::as_fd);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(&files));

@@ -15,9 +15,9 @@
 mod info;
 mod memory;
 
-use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use descriptors::Known;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
@@ -33,7 +33,7 @@ use crate::refusal::unknown;
 pub(crate) struct Context {
     memory: Mutex<Memory>,
     /// As long as it has this name, nobody else has the device.
-    _only: OwnedFd,
+    _only: Known,
 }
 
 impl Context {
@@ -63,7 +63,7 @@ impl Context {
             }
             error => error.raw_os_error(),
         })?;
-        Ok(Self { memory: Mutex::default(), _only: only })
+        Ok(Self { memory: Mutex::default(), _only: Known::new(only) })
     }
 
     /// Whether a dma-buf of it is still there, which keeps it open.
