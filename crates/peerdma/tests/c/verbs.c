@@ -38,10 +38,12 @@ static void device(void)
 	struct ibv_device_attr_ex attr_ex;
 	struct ibv_port_attr port;
 	struct ibv_gid_entry entry, entries[4];
+	struct ibv_device own = { .name = "of the program's own" };
 	uint16_t pkey;
 
 	CHECK(list && count >= 1 && list[0] && !list[count]);
 	CHECK(!strcmp(ibv_get_device_name(list[0]), list[0]->name));
+	CHECK(!strcmp(ibv_get_device_name(&own), own.name));
 	CHECK(ibv_get_device_guid(list[0]));
 	CHECK(ibv_get_device_index(list[0]) == 0);
 	context = ibv_open_device(list[0]);
