@@ -44,6 +44,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     // Its memory is foreign memory: importers write it at any moment.
     ("gpu", &["descriptors", "environment", "umem", "dmabuf", "pci", "fault", "threads"]),
+    // A client of peer-to-peer DMA; whose memory it is it learns from the dma-buf.
+    ("storage", &["dmabuf", "pci", "threads", "umem"]),
     ("umd", &["descriptors", "umem", "dmabuf", "pci", "gpu", "threads"]),
     ("cuda", &["environment", "umem", "dmabuf", "pci", "gpu", "umd"]),
     ("levelzero", &["descriptors", "environment", "umem", "gpu", "umd"]),
@@ -99,7 +101,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const FOR_TESTS: &[&str] = &["fabric-sim"];
 /// What the tests and examples of one crate may use besides: a program holds both a NIC and a GPU,
 /// and so do they.
-const TESTS_OF: &[(&str, &str)] = &[("verbs", "gpu")];
+const TESTS_OF: &[(&str, &str)] = &[("storage", "gpu"), ("verbs", "gpu")];
 
 /// Checks every edge of the workspace.
 pub(crate) fn run() -> Outcome {
@@ -160,6 +162,7 @@ mod tests {
     fn gpu_and_device_meet_only_at_a_dma_buf() {
         assert!(!reaches("gpu", "device"));
         assert!(!reaches("device", "gpu"));
+        assert!(!reaches("storage", "gpu") && !reaches("storage", "device"));
         let (_, uses) = MAY_USE.iter().find(|(name, _)| *name == "gpu").expect("in the table");
         assert!(!uses.contains(&"iba"), "a GPU knows nothing of RDMA; a fault plan speaks of both");
         assert!(!reaches("dmabuf", "iba"), "nor does a dma-buf");

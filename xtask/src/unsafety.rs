@@ -18,6 +18,8 @@ const MAY: &[(&str, &str)] = &[
     ("umem", ""),
     ("link", ""),
     ("dmabuf", "src/sys"),
+    // Memory that the kernel reads and writes by its address.
+    ("storage", "src/sys"),
     // Fork, seccomp, and memory of the program that it answers.
     ("launcher", "src/door"),
     // Arguments of ioctls.

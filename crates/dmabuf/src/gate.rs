@@ -49,7 +49,7 @@ mod models;
 mod tests;
 
 pub use owner::{Closed, Gate, GateError, PATIENCE};
-pub use slot::{ClaimError, GateGuard, GateSlot, GateState, Stale};
+pub use slot::{ClaimError, GateGuard, GateSlot, GateState, OwnedGateGuard, Stale};
 pub(crate) use slot::{HeldSlots, forget_slots, hold_slots};
 
 /// Most bytes that an access copies before it leaves the gate and enters again.

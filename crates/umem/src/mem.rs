@@ -238,6 +238,14 @@ impl Umem {
         }
     }
 
+    /// To be called by whoever has the kernel copy `bytes` of this memory, which is then as good as
+    /// a copy of its own: counts them if the memory is a dma-buf's.
+    pub fn carried(&self, bytes: u64) {
+        if let Some(way) = self.way() {
+            way.count(bytes);
+        }
+    }
+
     /// How the memory is reached, if it is a dma-buf. For memory in several parts, that of the
     /// first.
     pub fn way(&self) -> Option<ways::Way> {

@@ -30,6 +30,14 @@ pub struct GateGuard<'a> {
     inner: &'a Inner,
 }
 
+/// A [`GateGuard`] that keeps its slot: of an access that outlives the call which began it, as one
+/// that the kernel makes.
+#[must_use = "the access ends when the guard is dropped"]
+#[derive(Debug)]
+pub struct OwnedGateGuard {
+    slot: GateSlot,
+}
+
 /// Why an access did not begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(clippy::exhaustive_enums, reason = "there are no other states")]
@@ -177,6 +185,18 @@ impl GateSlot {
         }
     }
 
+    /// As [`enter`](Self::enter), for an access that ends elsewhere. It ends soon: a mover waits
+    /// for it, [`PATIENCE`](super::PATIENCE) at most.
+    ///
+    /// # Errors
+    ///
+    /// [`Stale`].
+    pub fn enter_owned(&self, epoch: u64) -> Result<OwnedGateGuard, Stale> {
+        // The count is the new guard's from here on.
+        std::mem::forget(self.enter(epoch)?);
+        Ok(OwnedGateGuard { slot: self.clone() })
+    }
+
     /// Whether an access with `epoch` would begin now. A hint: only a guard holds the buffer.
     #[inline]
     pub fn is_current(&self, epoch: u64) -> bool {
@@ -272,6 +292,12 @@ impl Drop for GateGuard<'_> {
         if !self.inner.page.words.is_husk() {
             protocol::leave(&self.inner.page.words, self.inner.slot);
         }
+    }
+}
+
+impl Drop for OwnedGateGuard {
+    fn drop(&mut self) {
+        drop(GateGuard { inner: &self.slot.inner });
     }
 }
 

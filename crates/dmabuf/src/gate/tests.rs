@@ -52,6 +52,21 @@ fn who_is_inside_is_waited_for_and_named() {
 }
 
 #[test]
+fn an_access_that_outlives_its_call_holds_the_gate_until_it_ends() {
+    let gate = Gate::new("BO 1").expect("memory exists");
+    let slot = GateSlot::claim(gate.fd()).expect("a free slot");
+    let guard = slot.enter_owned(gate.epoch()).expect("open");
+    drop(slot);
+    assert!(matches!(gate.close_within(Duration::from_millis(1)), Err(GateError::Held { .. })));
+    std::thread::spawn(move || drop(guard)).join().expect("no panic");
+    let epoch = gate.close().expect("nobody is inside").open();
+    let slot = GateSlot::claim(gate.fd()).expect("a free slot");
+    assert_eq!(slot.enter_owned(epoch - 2).err(), Some(Stale::Moved));
+    drop(slot.enter_owned(epoch).expect("the new epoch"));
+    gate.close().expect("it was left").reopen();
+}
+
+#[test]
 fn who_took_the_memory_away_says_why_and_the_text_is_made_harmless() {
     let gate = Gate::new("BO 1").expect("memory exists");
     let slot = GateSlot::claim(gate.fd()).expect("a free slot");

@@ -1,0 +1,197 @@
+//! What is read and written.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pci::Bdf;
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+
+use crate::{Alignment, Error, Op, Result};
+
+/// A file or a block device. A clone is the same opening.
+#[derive(Clone)]
+pub struct File {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    fd: OwnedFd,
+    path: PathBuf,
+    alignment: Option<Alignment>,
+    is_writable: bool,
+}
+
+/// How a file is opened. The default: for reading, with direct I/O if there is any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "programs build it")]
+pub struct OpenOptions {
+    /// For writing, too.
+    pub write: bool,
+    /// If it is not there, made.
+    pub create: bool,
+    /// Around the page cache.
+    pub direct: Direct,
+}
+
+/// Whether bytes go around the page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there are no other answers")]
+pub enum Direct {
+    /// Where the file system can; where it cannot, a warning says so.
+    #[default]
+    IfPossible,
+    /// Or not at all.
+    Required,
+    /// Through the page cache, which copies.
+    No,
+}
+
+impl File {
+    /// Opens a file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Open`], [`Error::NoDirect`].
+    pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
+        let path = path.as_ref();
+        let OpenOptions { write, create, direct } = *options;
+        let mut flags = OFlags::CLOEXEC | if write { OFlags::RDWR } else { OFlags::RDONLY };
+        flags.set(OFlags::CREATE, create);
+        let open = |flags| rustix::fs::open(path, flags, Mode::from_raw_mode(0o644));
+        let failed =
+            |call| move |errno| Error::Open { path: path.display().to_string(), call, errno };
+        if direct == Direct::No {
+            return Ok(Self::new(open(flags).map_err(failed("open"))?, path, None, write));
+        }
+        let why = match open(flags | OFlags::DIRECT) {
+            Ok(fd) => match Alignment::of(&fd).map_err(failed("statx"))? {
+                Some(alignment) => return Ok(Self::new(fd, path, Some(alignment), write)),
+                None => "statx says so".to_owned(),
+            },
+            // `open(2)`: the file system does not support the flag.
+            Err(Errno::INVAL) => format!("open: {}", Errno::INVAL),
+            Err(errno) => return Err(failed("open")(errno)),
+        };
+        if direct == Direct::Required {
+            return Err(Error::NoDirect { path: path.display().to_string(), why });
+        }
+        tracing::warn!(
+            target: "peerdma::storage",
+            "{}: no direct I/O here ({why}): its bytes are copied through the page cache",
+            path.display()
+        );
+        Ok(Self::new(open(flags).map_err(failed("open"))?, path, None, write))
+    }
+
+    fn new(fd: OwnedFd, path: &Path, alignment: Option<Alignment>, is_writable: bool) -> Self {
+        Self { inner: Arc::new(Inner { fd, path: path.to_owned(), alignment, is_writable }) }
+    }
+
+    /// Where it was found.
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// Size in bytes, now: of a block device, that of the device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Open`].
+    pub fn size(&self) -> Result<u64> {
+        let failed = |call| move |errno| Error::Open { path: self.shown(), call, errno };
+        let stat = rustix::fs::fstat(&self.inner.fd).map_err(failed("fstat"))?;
+        if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
+            return rustix::fs::seek(&self.inner.fd, SeekFrom::End(0)).map_err(failed("lseek"));
+        }
+        Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
+    /// Whether bytes go around the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.inner.alignment.is_some()
+    }
+
+    /// Whether it was opened for writing.
+    pub fn is_writable(&self) -> bool {
+        self.inner.is_writable
+    }
+
+    /// What requests keep to.
+    pub fn alignment(&self) -> Alignment {
+        self.inner.alignment.unwrap_or(Alignment::NONE)
+    }
+
+    /// Makes what was written last.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    #[doc(alias = "fdatasync")]
+    pub fn sync(&self) -> Result<()> {
+        rustix::fs::fdatasync(&self.inner.fd).map_err(|errno| Error::Io {
+            op: Op::Write,
+            path: self.shown(),
+            offset: 0,
+            done: 0,
+            errno,
+        })
+    }
+
+    /// The PCI function of the controller that the file lies behind, as sysfs has it. `None` for
+    /// what is on no such device: a file in memory, a disk of a network, a volume of several disks.
+    pub fn controller(&self) -> Option<Bdf> {
+        let stat = rustix::fs::fstat(&self.inner.fd).ok()?;
+        let is_block = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+        let dev = if is_block { stat.st_rdev } else { stat.st_dev };
+        let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+        let disk = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+        controller_of(&disk)
+    }
+
+    pub(crate) fn shown(&self) -> String {
+        self.inner.path.display().to_string()
+    }
+}
+
+/// The last function on the way to a disk: the second of `.../0000:00:1d.0/0000:03:00.0/nvme`.
+fn controller_of(disk: &Path) -> Option<Bdf> {
+    disk.iter().rev().find_map(|name| name.to_str()?.parse().ok())
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.fd.as_fd()
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File")
+            .field("path", &self.inner.path)
+            .field("alignment", &self.inner.alignment)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_behind_the_last_function_of_its_path() {
+        let rows = [
+            (
+                "/sys/devices/pci0000:00/0000:00:1d.0/0000:03:00.0/nvme/nvme0/nvme0n1/nvme0n1p2",
+                Some("0000:03:00.0"),
+            ),
+            ("/sys/devices/virtual/block/loop0", None),
+        ];
+        for (path, expected) in rows {
+            let expected = expected.map(|bdf| bdf.parse::<Bdf>().expect("an address"));
+            assert_eq!(controller_of(Path::new(path)), expected, "{path}");
+        }
+    }
+}
