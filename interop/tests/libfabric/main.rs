@@ -143,7 +143,8 @@ fn fabtest(
     // Its sides meet on a port of TCP first; connected endpoints know no such thing.
     let port = (!args.contains(&"verbs")).then(Port::lease);
     // In memory of Level Zero they also wait for each other there (docs/LIBFABRIC.md).
-    let option = if args.contains(&"ze") { "-b" } else { "-E" };
+    let is_rendezvous = args.contains(&"ze") && !args.contains(&"shm");
+    let option = if is_rendezvous { "-b" } else { "-E" };
     let meet = port.as_ref().map(|port| format!("{option}={}", port.number()));
     let (messages, bytes) = (MESSAGES.to_string(), BYTES.to_string());
     let program = |(netns, address): (&Netns, &str)| {
@@ -207,6 +208,40 @@ fn writes_and_reads_between_gpus_go_by_dma_buf() {
         moves("fi_rma_bw", "verbs;ofi_rxm", &["-v", "-e", "rdm", "-o", operation]);
         // To compare, it asks for FI_DELIVERY_COMPLETE, which verbs has not.
         moves("fi_rma_bw", "verbs", &["-e", "msg", "-o", operation]);
+    }
+}
+
+/// The runtimes, and presets that have them.
+const RUNTIMES: [(&str, &str); 4] =
+    [("cuda", "nvidia"), ("ze", "xe"), ("ze", "i915"), ("rocr", "amdgpu")];
+
+/// The provider for one host opens memory of the peer's GPU by the runtime's IPC.
+#[test]
+fn processes_of_one_host_share_memory_of_each_runtime() {
+    needs!(Need::Libfabric, Need::Root, Need::Namespaces);
+    let netns = Netns::new();
+    for (memory, preset) in RUNTIMES {
+        let args = ["-p", "shm", "-D", memory, "-v"];
+        let sides = [(&netns, "127.0.0.1"); 2];
+        let done = fabtest("fi_rdm_tagged_bw", &args, sides, |program| program.gpu(preset));
+        for side in [&done.client, &done.server] {
+            side.success();
+        }
+    }
+}
+
+#[test]
+fn messages_from_each_runtimes_memory_arrive() {
+    needs!(Need::Libfabric, Need::Root, Need::Namespaces, Need::Program("ip"));
+    let veth = Veth::new();
+    let near = (&veth.left, veth.left_address());
+    for (memory, preset) in RUNTIMES {
+        let args = ["-p", "verbs;ofi_rxm", "-D", memory, "-v"];
+        let change = |program: Program| program.gpu(preset);
+        let done = fabtest("fi_rdm_tagged_pingpong", &args, [near, near], change);
+        for side in [&done.client, &done.server] {
+            side.success();
+        }
     }
 }
 
