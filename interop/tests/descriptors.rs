@@ -2,7 +2,7 @@
 //! nothing of theirs is touched.
 
 use interop::need::Need;
-use interop::{Program, Scratch, compile, needs};
+use interop::{Program, Scratch, compile, needs, own_address};
 
 #[track_caller]
 fn stolen(how: &str) {
@@ -75,4 +75,16 @@ fn nodes_of_a_gpu_whose_files_a_program_closed_or_replaced() {
         stolen_of_a_gpu("render", preset);
     }
     stolen_of_a_gpu("accel", "habanalabs");
+}
+
+/// Rsockets have descriptors beside the device's: for what happened to a connection, for
+/// completions, for who waits, and for datagrams by UDP.
+#[test]
+fn files_in_the_place_of_the_descriptors_of_rsockets() {
+    needs!(Need::Program("gcc"), Need::Header("rdma/rsocket.h"));
+    for how in ["closed", "files", "sockets", "ended", "kinds"] {
+        let scratch = Scratch::new();
+        let program = Program::new(compile("stolen_rsockets", &scratch));
+        program.args([&*own_address(), how]).output().success().says("ok");
+    }
 }

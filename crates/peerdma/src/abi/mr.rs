@@ -91,32 +91,45 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
         // SAFETY: contract: the PD is one of ours.
         let own = unsafe { PdObject::lookup(pd) };
         let access = Access::from_bits_retain(access);
-        let register = || {
-            if addr.addr() % PAGE != iova as usize % PAGE {
-                let what =
-                    format!("ibv_reg_mr: {addr:p} and iova {iova:#x} differ within the page");
-                return Err(Refusal::new(Kind::Invalid, what));
-            }
-            let place = Place { addr, length, can_rereg: true };
-            let (start, span) = (addr.addr() as u64, length as u64);
-            own.hca.alive()?.check_reg_mr(start, span, iova, access)?;
-            // Pages that are brought in on demand need not be there yet.
-            if !access.contains(Access::ON_DEMAND) {
-                // What a device has addresses for is its business, whether or not the CPU may look.
-                if !dmabuf::peer::is_in_arena(start, span) {
-                    check_mapped(addr, length, access)?;
-                }
-                let info = own.hca.reg_peer_mr(own.id, start, span, iova, access)?;
-                if let Some(info) = info {
-                    return Ok(create(pd, own, info, place));
-                }
-            }
-            let umem = user_memory(addr, length);
-            let info = own.hca.alive()?.reg_mr(own.id, umem, iova, access)?;
-            Ok(create(pd, own, info, place))
-        };
-        errno::or_null(register())
+        // SAFETY: contract: the program lends the memory until it deregisters it.
+        let info = unsafe { register(&own.hca, own.id, addr, length, iova, access) };
+        errno::or_null(
+            info.map(|info| create(pd, own, info, Place { addr, length, can_rereg: true })),
+        )
     })
+}
+
+/// Registers memory of the program, or of a device whose memory is mapped there.
+///
+/// # Safety
+///
+/// The program lends the memory, to be read and written at any moment by whoever has the key, until
+/// the region is deregistered.
+pub(super) unsafe fn register(
+    hca: &Arc<Hca>,
+    pd: PdId,
+    addr: *mut c_void,
+    length: size_t,
+    iova: u64,
+    access: Access,
+) -> Result<MrInfo, Refusal> {
+    if addr.addr() % PAGE != iova as usize % PAGE {
+        let what = format!("ibv_reg_mr: {addr:p} and iova {iova:#x} differ within the page");
+        return Err(Refusal::new(Kind::Invalid, what));
+    }
+    let (start, span) = (addr.addr() as u64, length as u64);
+    hca.alive()?.check_reg_mr(start, span, iova, access)?;
+    // Pages that are brought in on demand need not be there yet.
+    if !access.contains(Access::ON_DEMAND) {
+        // What a device has addresses for is its business, whether or not the CPU may look.
+        if !dmabuf::peer::is_in_arena(start, span) {
+            check_mapped(addr, length, access)?;
+        }
+        if let Some(info) = hca.reg_peer_mr(pd, start, span, iova, access)? {
+            return Ok(info);
+        }
+    }
+    hca.alive()?.reg_mr(pd, user_memory(addr, length), iova, access)
 }
 
 fn user_memory(addr: *mut c_void, length: size_t) -> Umem {

@@ -407,19 +407,34 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
 ) -> c_int {
     control("ibv_modify_qp", libc::EIO, || {
         // SAFETY: contract: the QP is one of ours.
-        let own = unsafe { lookup(qp) };
+        let _ = unsafe { lookup(qp) };
         let mask = AttrMask::from_bits_retain(mask as u32);
         // SAFETY: contract: the attributes that the mask names are valid, and the others are
         // integers too.
-        let changed = qp_attr::from_c(unsafe { given(attr) }, mask)
-            .and_then(|attr| own.hca.modify_qp(own.id, &attr, mask).map(|()| attr.state));
-        errno::or_errno(changed.map(|state| {
-            if mask.contains(AttrMask::STATE) {
-                // SAFETY: contract: the QP is alive; the field is the library's to write.
-                unsafe { (*qp).state = state as u32 };
-            }
-        }))
+        let attr = qp_attr::from_c(unsafe { given(attr) }, mask);
+        // SAFETY: contract: the QP is one of ours.
+        errno::or_errno(attr.and_then(|attr| unsafe { modify(qp, &attr, mask) }))
     })
+}
+
+/// Changes a QP, and what its C structure says of it.
+///
+/// # Safety
+///
+/// `qp` is one of ours, and alive.
+pub(crate) unsafe fn modify(
+    qp: *mut Qp,
+    attr: &iba::QpAttr,
+    mask: AttrMask,
+) -> Result<(), Refusal> {
+    // SAFETY: the caller's promise.
+    let own = unsafe { lookup(qp) };
+    own.hca.modify_qp(own.id, attr, mask)?;
+    if mask.contains(AttrMask::STATE) {
+        // SAFETY: the caller's promise; the field is the library's to write.
+        unsafe { (*qp).state = attr.state as u32 };
+    }
+    Ok(())
 }
 
 pub(crate) unsafe extern "C" fn modify_qp_rate_limit(

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use device::cm::Path;
 use libc::sockaddr;
 
 use super::channel::What;
@@ -13,11 +12,11 @@ use super::connect::complete;
 use super::endpoint::{End, Endpoint, Inner, State, destroy};
 use super::id::{endpoint, publish, structure};
 use super::nic::Nic;
+use super::path::record;
 use super::sockaddr::{port_be, read, wildcard};
 use super::{Answer, Failure, call, reach};
 use crate::abi::boundary::control;
-use crate::abi::types::device::Gid;
-use crate::abi::types::rdma::{CmId, SaPathRec};
+use crate::abi::types::rdma::CmId;
 
 pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut CmId, addr: *mut sockaddr) -> c_int {
     call("rdma_bind_addr", || {
@@ -39,7 +38,7 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut CmId, addr: *mut sockadd
 /// EADDRINUSE if the port is taken, EADDRNOTAVAIL if it is taken and one of the two is the
 /// wildcard, or if the address is not this host's, ENODEV if no NIC has it, EINVAL if the
 /// identifier is bound already.
-fn bind(endpoint: &Arc<Endpoint>, inner: &mut Inner, addr: SocketAddr) -> Answer {
+pub(super) fn bind(endpoint: &Arc<Endpoint>, inner: &mut Inner, addr: SocketAddr) -> Answer {
     inner.expect("rdma_bind_addr", &[State::Idle])?;
     inner.port_space()?;
     // An address of `lo` is of no NIC, and as good as the wildcard (kernel: `cma_any_addr`);
@@ -123,24 +122,29 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut CmId, backlog: c_int) -> c_
         // SAFETY: contract: the identifier is one of ours.
         let endpoint = unsafe { endpoint(id) };
         let mut inner = endpoint.inner();
-        if inner.state == State::Idle {
-            bind(endpoint, &mut inner, SocketAddr::from(([0, 0, 0, 0], 0)))?;
-        }
-        inner.expect("rdma_listen", &[State::Bound])?;
-        // As of ucma_listen: a limit that is none, or above the kernel's, is the kernel's.
-        let backlog =
-            u32::try_from(backlog).ok().filter(|backlog| (1..MAX_BACKLOG).contains(backlog));
-        for end in &inner.ends {
-            end.nic.hca.lock().cm_listen(end.id, backlog.unwrap_or(MAX_BACKLOG))?;
-        }
-        inner.state = State::Listening;
-        if let Some(local) = inner.local {
-            tracing::info!(target: "peerdma::cm", "listening on {local}");
-        }
+        listen(endpoint, &mut inner, backlog)?;
         // SAFETY: contract: as above.
         unsafe { publish(id, &mut inner) };
         Ok(())
     })
+}
+
+/// Takes requests from now on, at a port that is found if none was bound.
+pub(super) fn listen(endpoint: &Arc<Endpoint>, inner: &mut Inner, backlog: c_int) -> Answer {
+    if inner.state == State::Idle {
+        bind(endpoint, inner, SocketAddr::from(([0, 0, 0, 0], 0)))?;
+    }
+    inner.expect("rdma_listen", &[State::Bound])?;
+    // As of ucma_listen: a limit that is none, or above the kernel's, is the kernel's.
+    let backlog = u32::try_from(backlog).ok().filter(|backlog| (1..MAX_BACKLOG).contains(backlog));
+    for end in &inner.ends {
+        end.nic.hca.lock().cm_listen(end.id, backlog.unwrap_or(MAX_BACKLOG))?;
+    }
+    inner.state = State::Listening;
+    if let Some(local) = inner.local {
+        tracing::info!(target: "peerdma::cm", "listening on {local}");
+    }
+    Ok(())
 }
 
 /// `max_backlog` of the kernel's ucma.
@@ -164,19 +168,30 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
         // SAFETY: contract: the identifier is one of ours.
         let endpoint = unsafe { endpoint(id) };
         let mut inner = endpoint.inner();
-        inner.expect("rdma_resolve_addr", &[State::Idle, State::Bound])?;
-        inner.port_space()?;
-        if let Some(from) = from
-            && inner.state == State::Idle
-        {
-            bind(endpoint, &mut inner, from)?;
-        }
-        resolve(endpoint, &mut inner, to, timeout_ms)?;
+        resolve_addr(endpoint, &mut inner, from, to, timeout_ms)?;
         // The source is known when the event comes, as of librdmacm.
         drop(inner);
         // SAFETY: contract: as above.
         unsafe { complete(id) }
     })
+}
+
+/// Finds the NIC and the way to a peer, from `from` unless it is bound.
+pub(super) fn resolve_addr(
+    endpoint: &Arc<Endpoint>,
+    inner: &mut Inner,
+    from: Option<SocketAddr>,
+    to: SocketAddr,
+    timeout_ms: c_int,
+) -> Answer {
+    inner.expect("rdma_resolve_addr", &[State::Idle, State::Bound])?;
+    inner.port_space()?;
+    if let Some(from) = from
+        && inner.state == State::Idle
+    {
+        bind(endpoint, inner, from)?;
+    }
+    resolve(endpoint, inner, to, timeout_ms)
 }
 
 /// Finds the NIC and the way to a peer. What is found wrong only on the way comes as an event.
@@ -283,35 +298,6 @@ pub(super) fn resolve_route(
     inner.state = State::RouteResolved;
     endpoint.post(What::Route);
     Ok(())
-}
-
-/// A path as a subnet manager would describe it.
-pub(super) fn record(path: &Path) -> SaPathRec {
-    // "Exactly", and the rate of `iboe_get_rate` for a netdev that does not tell its speed: 10
-    // Gbit/s.
-    const EXACTLY: u8 = 2;
-    const RATE: u8 = 3;
-    SaPathRec {
-        dgid: Gid { raw: path.dgid.0 },
-        sgid: Gid { raw: path.sgid.0 },
-        dlid: 0,
-        slid: 0,
-        raw_traffic: 0,
-        flow_label: path.flow_label.to_be(),
-        hop_limit: path.hop_limit,
-        traffic_class: path.traffic_class,
-        reversible: 1,
-        numb_path: 1,
-        pkey: 0xffff_u16.to_be(),
-        sl: path.traffic_class >> 5,
-        mtu_selector: EXACTLY,
-        mtu: path.mtu as u8,
-        rate_selector: EXACTLY,
-        rate: RATE,
-        packet_life_time_selector: EXACTLY,
-        packet_life_time: path.packet_life_time,
-        preference: 0,
-    }
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_src_port(id: *mut CmId) -> u16 {

@@ -9,11 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use descriptors::Known;
 use device::cm::{ConnParam, EventKind};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
-    getsockname, recv, send, socket_with,
-};
 
+use super::bell::Bell;
 use super::endpoint::Endpoint;
 use super::mcast::Join;
 use super::{Answer, Failure};
@@ -66,12 +63,17 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    fn new() -> Answer<Self> {
+    pub(super) fn new() -> Answer<Self> {
         let bell = Bell::new().map_err(|error| {
             let what = format!("rdma_create_event_channel: {error}");
             Failure::new(error.raw_os_error(), what)
         })?;
         Ok(Self { bell, queue: Mutex::default() })
+    }
+
+    /// The descriptor that is readable while an event waits.
+    pub(super) fn descriptor(&self) -> &Known {
+        self.bell.descriptor()
     }
 
     /// Adds an event.
@@ -135,45 +137,6 @@ impl Channel {
     }
 }
 
-/// A descriptor that is readable while it rings.
-///
-/// It is a datagram socket connected to itself, and not an eventfd, since only a socket can be
-/// waited on without taking what it holds: the wait then ends as a read of the kernel's device
-/// would, by `O_NONBLOCK` and by signals with and without `SA_RESTART`, and the queue alone decides
-/// when it falls silent.
-#[derive(Debug)]
-struct Bell(Known);
-
-impl Bell {
-    fn new() -> rustix::io::Result<Self> {
-        let fd = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        // The kernel finds a name (unix(7), autobind). Connected, the socket takes datagrams of its
-        // peer only: its own.
-        bind(&fd, &SocketAddrUnix::new_unnamed())?;
-        connect(&fd, &getsockname(&fd)?)?;
-        Ok(Self(Known::new(fd)))
-    }
-
-    fn ring(&self) {
-        if self.0.look().is_ok() {
-            let _ = send(&self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-        }
-    }
-
-    fn silence(&self) {
-        if self.0.look().is_ok() {
-            let _ = recv(&self.0, &mut [0; 1], RecvFlags::DONTWAIT);
-        }
-    }
-
-    fn wait(&self) -> Answer {
-        match self.0.look().and_then(|()| recv(&self.0, &mut [0; 1], RecvFlags::PEEK)) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(Failure(error.raw_os_error())),
-        }
-    }
-}
-
 /// The library's part of a channel.
 pub(super) struct OwnChannel {
     pub(super) channel: Arc<Channel>,
@@ -184,7 +147,7 @@ pub(super) type ChannelObject = Object<EventChannel, OwnChannel>;
 /// Makes a channel.
 pub(super) fn create() -> Answer<*mut EventChannel> {
     let channel = Channel::new()?;
-    let c = EventChannel { fd: channel.bell.0.as_raw_fd() };
+    let c = EventChannel { fd: channel.descriptor().as_raw_fd() };
     Ok(ChannelObject::create(c, OwnChannel { channel: Arc::new(channel) }))
 }
 
@@ -217,43 +180,4 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut EventCh
         // SAFETY: contract: the channel is one of ours, and the program uses it no more.
         drop(unsafe { ChannelObject::destroy(channel) });
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
-    use super::*;
-
-    fn is_readable(bell: &Bell) -> bool {
-        let mut fds = [PollFd::new(&bell.0, PollFlags::IN)];
-        poll(&mut fds, Some(&Timespec::default())).unwrap() == 1
-    }
-
-    #[test]
-    fn a_bell_rings_until_it_is_silenced() {
-        let bell = Bell::new().unwrap();
-        assert!(!is_readable(&bell));
-        bell.ring();
-        assert!(is_readable(&bell));
-        assert_eq!(bell.wait(), Ok(()));
-        assert!(is_readable(&bell), "waiting takes nothing");
-        bell.silence();
-        assert!(!is_readable(&bell));
-        // Silence twice is silence.
-        bell.silence();
-        rustix::io::ioctl_fionbio(&bell.0, true).unwrap();
-        assert_eq!(bell.wait().map_err(Failure::errno), Err(libc::EAGAIN));
-    }
-
-    #[test]
-    fn nobody_else_can_ring() {
-        let bell = Bell::new().unwrap();
-        let name = getsockname(&bell.0).unwrap();
-        let stranger =
-            socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
-                .unwrap();
-        assert!(connect(&stranger, &name).is_err());
-        assert!(!is_readable(&bell));
-    }
 }

@@ -10,17 +10,14 @@ use iba::{AttrMask, QKey, QpState, Qpn};
 use super::endpoint::{Endpoint, Inner, State};
 use super::event::take_event;
 use super::id::{endpoint, release_event, structure};
-use super::{Answer, Failure, call, verb};
+use super::qp_state::{self, MOST, Modify, attr_for, to_error, to_rts};
+use super::{Answer, Failure, call};
 use crate::abi::object::{given, room};
-use crate::abi::qp::ibv_modify_qp;
+use crate::abi::qp::modify as modify_qp;
 use crate::abi::qp_attr;
 use crate::abi::types::CEnum;
 use crate::abi::types::qp::{Qp, QpAttr, QpCap};
 use crate::abi::types::rdma::{CmId, ConnParam, UDP_QKEY, event_type, port_space};
-
-/// "As many as possible", of READs and atomics.
-#[doc(alias("RDMA_MAX_RESP_RES", "RDMA_MAX_INIT_DEPTH"))]
-const MOST: u8 = 0xff;
 
 /// `CM_REJ_VENDOR_OPTION_NOT_SUPPORTED` (IBA table 109).
 const VENDOR_OPTION_NOT_SUPPORTED: RejReason = RejReason(35);
@@ -33,7 +30,7 @@ const VENDOR_OPTION_NOT_SUPPORTED: RejReason = RejReason(35);
 /// # Safety
 ///
 /// `id` is one of ours, and its endpoint's `inner` is not locked.
-pub(in crate::abi) unsafe fn complete(id: *mut CmId) -> Answer {
+pub(super) unsafe fn complete(id: *mut CmId) -> Answer {
     // SAFETY: the caller's promise.
     if !unsafe { endpoint(id) }.inner().is_sync {
         return Ok(());
@@ -65,8 +62,6 @@ pub(in crate::abi) unsafe fn complete(id: *mut CmId) -> Answer {
 unsafe fn param_of(inner: &Inner, param: Option<&ConnParam>, qp: Option<&Qp>) -> Param {
     let mut all = Param {
         private_data: inner.connect_data.clone(),
-        responder_resources: inner.responder_resources,
-        initiator_depth: inner.initiator_depth,
         retry_count: 7,
         rnr_retry_count: 7,
         // A datagram QP of the connection manager has this Q_Key, whoever made it (`cma_set_qkey`
@@ -125,6 +120,92 @@ fn check(call: &str, inner: &Inner, param: Option<&ConnParam>, has_qp: bool) -> 
     Ok(())
 }
 
+/// What a side says of READs and atomics.
+#[derive(Clone, Copy)]
+pub(super) struct Said {
+    pub(super) initiator_depth: u8,
+    pub(super) responder_resources: u8,
+}
+
+impl Said {
+    fn of(param: &ConnParam) -> Self {
+        let ConnParam { initiator_depth, responder_resources, .. } = *param;
+        Self { initiator_depth, responder_resources }
+    }
+
+    /// Each is a number, or as many as possible.
+    fn numbers(said: Option<Self>) -> (Option<u8>, Option<u8>) {
+        let number = |said: u8| Some(said).filter(|said| *said != MOST);
+        let depth = said.and_then(|said| number(said.initiator_depth));
+        (depth, said.and_then(|said| number(said.responder_resources)))
+    }
+}
+
+/// Asks the peer for a connection.
+///
+/// # Errors
+/// EINVAL unless the route is resolved.
+pub(super) fn ask(inner: &mut Inner, said: Option<Said>, all: Param) -> Answer {
+    inner.expect("rdma_connect", &[State::RouteResolved])?;
+    let end = inner.end("rdma_connect")?;
+    let (depth, resources) = Said::numbers(said);
+    inner.initiator_depth = depth.unwrap_or(end.nic.max_initiator_depth);
+    inner.responder_resources = resources.unwrap_or(end.nic.max_responder_resources);
+    let all = Param { ece: inner.local_ece, ..agreed(inner, all) };
+    end.nic.hca.alive()?.cm_connect(end.id, &all)?;
+    inner.state = State::Connecting;
+    inner.connect_data.clear();
+    Ok(())
+}
+
+/// Accepts the request for which the endpoint was made. `modify` is of its QP, if it has one.
+///
+/// # Errors
+/// EINVAL if nobody asked.
+pub(super) fn answer(
+    endpoint: &Endpoint,
+    inner: &mut Inner,
+    said: Option<Said>,
+    all: Param,
+    modify: Option<Modify<'_>>,
+) -> Answer {
+    inner.expect("rdma_accept", &[State::Connecting])?;
+    let end = inner.end("rdma_accept")?;
+    let (depth, resources) = Said::numbers(said);
+    let (wanted, most) = (inner.initiator_depth, end.nic.max_initiator_depth);
+    inner.initiator_depth = depth.unwrap_or_else(|| wanted.min(most));
+    let (wanted, most) = (inner.responder_resources, end.nic.max_responder_resources);
+    inner.responder_resources = resources.unwrap_or_else(|| wanted.min(most));
+    if let Some(modify) = modify
+        && !inner.is_ud()
+    {
+        to_rts(inner, modify, inner.responder_resources, inner.initiator_depth)?;
+    }
+    // The vendor is the one that asked (librdmacm: `ucma_copy_ece_param_to_kern_rep`).
+    let ece = Ece { vendor_id: inner.remote_ece.vendor_id, ..inner.local_ece };
+    let all = Param { ece, ..agreed(inner, all) };
+    // What comes of it may come before the call returns.
+    endpoint.set_open(true);
+    let accepted = end.nic.hca.alive().and_then(|mut engine| engine.cm_accept(end.id, &all));
+    if let Err(refusal) = accepted {
+        endpoint.set_open(false);
+        if let Some(modify) = modify {
+            to_error(modify);
+        }
+        return Err(refusal.into());
+    }
+    Ok(())
+}
+
+/// The numbers of READs and atomics as they are known by now.
+fn agreed(inner: &Inner, all: Param) -> Param {
+    Param {
+        responder_resources: inner.responder_resources,
+        initiator_depth: inner.initiator_depth,
+        ..all
+    }
+}
+
 pub(crate) unsafe extern "C" fn rdma_connect(id: *mut CmId, param: *mut ConnParam) -> c_int {
     call("rdma_connect", || {
         // SAFETY: contract: the identifier is one of ours.
@@ -135,18 +216,9 @@ pub(crate) unsafe extern "C" fn rdma_connect(id: *mut CmId, param: *mut ConnPara
         let param = unsafe { param.as_ref() };
         let mut inner = endpoint.inner();
         check("rdma_connect", &inner, param, qp.is_some())?;
-        inner.expect("rdma_connect", &[State::RouteResolved])?;
-        let end = inner.end("rdma_connect")?;
-        let asked = |said: Option<u8>, most| said.filter(|said| *said != MOST).unwrap_or(most);
-        inner.initiator_depth =
-            asked(param.map(|param| param.initiator_depth), end.nic.max_initiator_depth);
-        inner.responder_resources =
-            asked(param.map(|param| param.responder_resources), end.nic.max_responder_resources);
         // SAFETY: contract: the private data is as long as it says.
-        let all = Param { ece: inner.local_ece, ..unsafe { param_of(&inner, param, qp) } };
-        end.nic.hca.alive()?.cm_connect(end.id, &all)?;
-        inner.state = State::Connecting;
-        inner.connect_data.clear();
+        let all = unsafe { param_of(&inner, param, qp) };
+        ask(&mut inner, param.map(Said::of), all)?;
         drop(inner);
         // SAFETY: contract: as above.
         unsafe { complete(id) }
@@ -166,41 +238,12 @@ pub(crate) unsafe extern "C" fn rdma_accept(id: *mut CmId, param: *mut ConnParam
             return Err(Failure::new(libc::EINVAL, "rdma_accept: neither a QP nor its number"));
         }
         check("rdma_accept", &inner, param, qp.is_some())?;
-        inner.expect("rdma_accept", &[State::Connecting])?;
-        let end = inner.end("rdma_accept")?;
-        let agreed = |said: Option<u8>, wanted: u8, most: u8| {
-            said.filter(|said| *said != MOST).unwrap_or_else(|| wanted.min(most))
-        };
-        inner.initiator_depth = agreed(
-            param.map(|param| param.initiator_depth),
-            inner.initiator_depth,
-            end.nic.max_initiator_depth,
-        );
-        inner.responder_resources = agreed(
-            param.map(|param| param.responder_resources),
-            inner.responder_resources,
-            end.nic.max_responder_resources,
-        );
-        if let Some(qp) = qp
-            && !inner.is_ud()
-        {
-            let (resources, depth) = (inner.responder_resources, inner.initiator_depth);
-            // SAFETY: contract: the QP is one of ours.
-            unsafe { to_rts(&inner, qp, resources, depth) }?;
-        }
         // SAFETY: contract: the private data is as long as it says.
-        let mut all = unsafe { param_of(&inner, param, qp) };
-        // The vendor is the one who asked (librdmacm: `ucma_copy_ece_param_to_kern_rep`).
-        all.ece = Ece { vendor_id: inner.remote_ece.vendor_id, ..inner.local_ece };
-        // What comes of it may come before the call returns.
-        endpoint.set_open(true);
-        let accepted = end.nic.hca.alive().and_then(|mut engine| engine.cm_accept(end.id, &all));
-        if let Err(refusal) = accepted {
-            endpoint.set_open(false);
-            // SAFETY: contract: the QP is one of ours.
-            unsafe { to_error(id) };
-            return Err(refusal.into());
-        }
+        let all = unsafe { param_of(&inner, param, qp) };
+        // SAFETY: contract: the QP is one of ours.
+        let modify = qp.map(|qp| unsafe { mover(qp) });
+        let modify = modify.as_ref().map(|modify| modify as Modify<'_>);
+        answer(endpoint, &mut inner, param.map(Said::of), all, modify)?;
         let is_ud = inner.is_ud();
         let is_sync = inner.is_sync;
         drop(inner);
@@ -245,7 +288,11 @@ pub(crate) unsafe extern "C" fn rdma_reject_ece(
 
 unsafe fn reject(call: &str, id: *mut CmId, reason: RejReason, data: &[u8]) -> Answer {
     // SAFETY: the caller's promise.
-    let inner = unsafe { endpoint(id) }.inner();
+    refuse(call, &unsafe { endpoint(id) }.inner(), reason, data)
+}
+
+/// Refuses the request for which the endpoint was made.
+pub(super) fn refuse(call: &str, inner: &Inner, reason: RejReason, data: &[u8]) -> Answer {
     inner.expect(call, &[State::Connecting])?;
     let end = inner.end(call)?;
     end.nic.hca.alive()?.cm_reject(end.id, reason, &[], data)?;
@@ -268,7 +315,7 @@ pub(crate) unsafe extern "C" fn rdma_establish(id: *mut CmId) -> c_int {
     })
 }
 
-/// The QP of the active side follows the response: to RTS, and the peer is told.
+/// The QP of the active side, if the identifier has one, follows the response.
 ///
 /// # Safety
 ///
@@ -276,29 +323,9 @@ pub(crate) unsafe extern "C" fn rdma_establish(id: *mut CmId) -> c_int {
 pub(super) unsafe fn follow(id: *mut CmId, endpoint: &Endpoint, ece: Ece) -> Answer {
     // SAFETY: the caller's promise.
     let qp = unsafe { qp(id) };
-    let mut inner = endpoint.inner();
-    // An answer in the name of a vendor whom nobody asked (librdmacm:
-    // `ucma_process_conn_resp_ece`).
-    if ece.vendor_id != 0 && ece.vendor_id != inner.local_ece.vendor_id {
-        drop(inner);
-        // SAFETY: contract: as above.
-        unsafe { to_error(id) };
-        let what = format!("rdma_get_cm_event: the peer answers for vendor {:#x}", ece.vendor_id);
-        return Err(Failure::new(libc::EINVAL, what));
-    }
-    inner.remote_ece = ece;
-    let end = inner.end("rdma_get_cm_event")?;
-    let followed = match qp {
-        // SAFETY: contract: the QP is one of ours.
-        Some(qp) => unsafe { to_rts(&inner, qp, MOST, MOST) },
-        None => Ok(()),
-    };
-    let done = followed.and_then(|()| Ok(end.nic.hca.alive()?.cm_ready(end.id, &[])?));
-    if done.is_err() {
-        // SAFETY: contract: as above.
-        unsafe { to_error(id) };
-    }
-    done
+    // SAFETY: contract: the QP is one of ours.
+    let modify = qp.map(|qp| unsafe { mover(qp) });
+    qp_state::follow(endpoint, modify.as_ref().map(|modify| modify as Modify<'_>), ece)
 }
 
 pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut CmId) -> c_int {
@@ -309,7 +336,7 @@ pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut CmId) -> c_int {
         inner.expect("rdma_disconnect", &[State::Connecting])?;
         let end = inner.end("rdma_disconnect")?;
         // SAFETY: contract: as above.
-        unsafe { to_error(id) };
+        unsafe { to_error_of(id) };
         // One that ended already, or never began, has ended: as of `rdma_disconnect` of the kernel.
         let _ = end.nic.hca.alive()?.cm_disconnect(end.id);
         drop(inner);
@@ -352,6 +379,9 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
             return Err(Failure::new(libc::EINVAL, what));
         };
         let (found, bits) = attr_for(&endpoint.inner(), state)?;
+        // SAFETY: the structure is made of integers, for which zero is a value.
+        let no_sizes: QpCap = unsafe { mem::zeroed() };
+        let found = QpAttr { qp_state: state as CEnum, ..qp_attr::to_c(&found, no_sizes) };
         // SAFETY: contract: the program has room for the attributes.
         unsafe { attr.write(found) };
         // SAFETY: contract: the program has room for the mask.
@@ -360,70 +390,28 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     })
 }
 
-/// What a QP is to be set to for `state`.
-fn attr_for(inner: &Inner, state: QpState) -> Answer<(QpAttr, AttrMask)> {
-    // SAFETY: the structure is made of integers, for which zero is a value.
-    let no_sizes: QpCap = unsafe { mem::zeroed() };
-    let end = inner.end("rdma_init_qp_attr")?;
-    let (attr, mask) = end.nic.hca.alive()?.cm_qp_attr(end.id, state)?;
-    let mut attr = qp_attr::to_c(&attr, no_sizes);
-    attr.qp_state = state as CEnum;
-    Ok((attr, mask))
-}
-
-/// Moves a QP as the endpoint knows the way.
+/// How a QP is modified.
 ///
 /// # Safety
 ///
-/// `qp` is one of ours.
-pub(super) unsafe fn modify(
-    inner: &Inner,
-    qp: *mut Qp,
-    state: QpState,
-    change: impl FnOnce(&mut QpAttr),
-) -> Answer {
-    let (mut attr, mask) = attr_for(inner, state)?;
-    change(&mut attr);
-    // SAFETY: the caller's promise.
-    verb(unsafe { ibv_modify_qp(qp, &raw mut attr, mask.bits().cast_signed()) })
-}
-
-/// Moves a QP by INIT and RTR to RTS. INIT again, since what it allows may have become known since
-/// (`ucma_modify_qp_rtr`).
-unsafe fn to_rts(inner: &Inner, qp: &Qp, resources: u8, depth: u8) -> Answer {
+/// `qp` is one of ours, and outlives the result.
+pub(super) unsafe fn mover(qp: &Qp) -> impl Fn(&iba::QpAttr, AttrMask) -> Answer {
     let qp = (&raw const *qp).cast_mut();
     // SAFETY: the caller's promise.
-    unsafe { modify(inner, qp, QpState::Init, |_| {}) }?;
-    let respond = |attr: &mut QpAttr| {
-        if resources != MOST {
-            attr.max_dest_rd_atomic = resources;
-        }
-    };
-    // SAFETY: the caller's promise.
-    unsafe { modify(inner, qp, QpState::Rtr, respond) }?;
-    let initiate = |attr: &mut QpAttr| {
-        if depth != MOST {
-            attr.max_rd_atomic = depth;
-        }
-    };
-    // SAFETY: the caller's promise.
-    unsafe { modify(inner, qp, QpState::Rts, initiate) }
+    move |attr, mask| Ok(unsafe { modify_qp(qp, attr, mask) }?)
 }
 
-/// Moves the QP of an identifier, if it has one, to the error state: what is posted is flushed.
+/// Moves the QP of an identifier, if it has one, to the error state.
 ///
 /// # Safety
 ///
 /// `id` is one of ours.
-pub(in crate::abi) unsafe fn to_error(id: *mut CmId) {
+pub(super) unsafe fn to_error_of(id: *mut CmId) {
     // SAFETY: the caller's promise.
-    let Some(qp) = (unsafe { qp(id) }) else { return };
-    // SAFETY: the structure is made of integers, for which zero is a value.
-    let mut attr: QpAttr = unsafe { mem::zeroed() };
-    attr.qp_state = QpState::Err as CEnum;
-    let mask = AttrMask::STATE.bits().cast_signed();
-    // SAFETY: contract: the QP is one of ours. A QP in RESET refuses, and has nothing to flush.
-    unsafe { ibv_modify_qp((&raw const *qp).cast_mut(), &raw mut attr, mask) };
+    if let Some(qp) = unsafe { qp(id) } {
+        // SAFETY: contract: the QP is one of ours.
+        to_error(&unsafe { mover(qp) });
+    }
 }
 
 /// The QP of an identifier.

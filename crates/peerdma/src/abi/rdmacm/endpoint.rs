@@ -4,12 +4,15 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use device::cm::{self, BindOptions, CmId as EndId, Ece, EventKind, PortSpace, Sink, Spec};
+use device::cm::{
+    self, BindOptions, CmId as EndId, ConnParam, Ece, EventKind, PortSpace, Sink, Spec,
+};
 use iba::QpType;
 
 use super::channel::{Channel, Entry, What};
 use super::mcast::Join;
 use super::nic::Nic;
+use super::path::record;
 use super::{Answer, Failure};
 use crate::abi::acks::Acks;
 use crate::abi::types::CEnum;
@@ -38,7 +41,7 @@ pub(super) struct End {
 }
 
 /// What calls of the program change.
-pub(in crate::abi) struct Inner {
+pub(super) struct Inner {
     pub(super) state: State,
     pub(super) port_space: CEnum,
     pub(super) qp_type: CEnum,
@@ -49,7 +52,7 @@ pub(in crate::abi) struct Inner {
     pub(super) ends: Vec<End>,
     pub(super) local: Option<SocketAddr>,
     pub(super) remote: Option<SocketAddr>,
-    pub(in crate::abi) path: Option<cm::Path>,
+    pub(super) path: Option<cm::Path>,
     /// The same for C, at an address that stays.
     pub(super) path_rec: Option<Box<SaPathRec>>,
     pub(super) options: BindOptions,
@@ -95,7 +98,7 @@ struct Delivery {
 }
 
 /// What is behind a `rdma_cm_id`.
-pub(in crate::abi) struct Endpoint {
+pub(super) struct Endpoint {
     pub(super) acks: Acks,
     inner: Mutex<Inner>,
     delivery: Mutex<Delivery>,
@@ -168,7 +171,7 @@ impl Endpoint {
         }
     }
 
-    pub(in crate::abi) fn inner(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -242,7 +245,7 @@ impl Endpoint {
     }
 
     /// The end of a request, which from then on has events of its own.
-    pub(super) fn claim(&self, child: &Arc<Self>) -> Option<End> {
+    fn claim(&self, child: &Arc<Self>) -> Option<End> {
         let end = {
             let delivery = self.delivery();
             let found = delivery.children.iter().find(|(_, known)| Arc::ptr_eq(known, child));
@@ -256,6 +259,39 @@ impl Endpoint {
         Some(end)
     }
 
+    /// Makes `child` the endpoint of a request that came to this one: it has the NIC, the addresses
+    /// and the way of the request, and events of its own.
+    pub(super) fn adopt(&self, child: &Arc<Self>, param: &ConnParam) -> Answer {
+        let Some(end) = self.claim(child) else {
+            return Err(Failure::new(libc::ENOENT, "its listener is being destroyed"));
+        };
+        let (space, qp_type, (tos, ack_timeout)) = {
+            let inner = self.inner();
+            (inner.port_space, inner.qp_type, (inner.tos, inner.ack_timeout))
+        };
+        let mut inner = child.inner();
+        inner.state = State::Connecting;
+        (inner.port_space, inner.qp_type) = (space, qp_type);
+        (inner.tos, inner.ack_timeout) = (tos, ack_timeout);
+        // What the event says is how many of ours the peer lets us have, and wants of us.
+        inner.initiator_depth = param.initiator_depth;
+        inner.responder_resources = param.responder_resources;
+        inner.remote_ece = param.ece;
+        let nic = Arc::clone(&end.nic);
+        let id = end.id;
+        inner.ends.push(end);
+        inner.hold(&nic)?;
+        let mut engine = nic.hca.alive()?;
+        engine.cm_taken(id)?;
+        let addresses = engine.cm_addresses(id)?;
+        let path = engine.cm_route(id)?;
+        drop(engine);
+        (inner.local, inner.remote) = (addresses.local, addresses.remote);
+        inner.path_rec = Some(Box::new(record(&path)));
+        inner.path = Some(path);
+        Ok(())
+    }
+
     /// The program is not told of a join that it left before.
     pub(super) fn forget(self: &Arc<Self>, left: &Arc<Join>) {
         let is_it = |what: &What| matches!(what, What::Join(join) if Arc::ptr_eq(join, left));
@@ -264,11 +300,24 @@ impl Endpoint {
 
     /// Nobody is told of anything any more. Gives the requests that nobody has seen, and the events
     /// that wait.
-    pub(super) fn close(self: &Arc<Self>) -> Vec<End> {
+    fn close(self: &Arc<Self>) -> Vec<End> {
         let mut delivery = self.delivery();
         delivery.is_gone = true;
         drop(delivery.channel.remove(self));
         std::mem::take(&mut delivery.children).into_iter().map(|(end, _)| end).collect()
+    }
+
+    /// Ends it: a request that nobody saw is refused, a connection is ended. Gives its NIC, whose
+    /// hold ends when its last object is gone.
+    pub(super) fn end(self: &Arc<Self>) -> Option<Arc<Nic>> {
+        let unseen = self.close();
+        let mut inner = self.inner();
+        inner.drop_ends();
+        inner.joins.clear();
+        let nic = inner.nic.take();
+        drop(inner);
+        unseen.iter().for_each(destroy);
+        nic
     }
 
     fn post_box(self: &Arc<Self>, nic: &Arc<Nic>) -> Arc<dyn Sink> {

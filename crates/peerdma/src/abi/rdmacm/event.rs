@@ -7,12 +7,12 @@ use std::time::Duration;
 use device::cm::{ConnParam as Param, EventKind, Path};
 use iba::{QKey, Qpn};
 
-use super::addr::record;
 use super::channel::{ChannelObject, Entry, What};
-use super::connect::{follow, qp, to_error};
-use super::endpoint::{Endpoint, State};
+use super::connect::{follow, qp, to_error_of};
+use super::endpoint::Endpoint;
 use super::id::{self, migrate, publish};
 use super::mcast::{self, Join};
+use super::path::vector;
 use super::{Answer, Failure, call};
 use crate::abi::ah;
 use crate::abi::object::Object;
@@ -190,7 +190,7 @@ unsafe fn present_cm(endpoint: &Arc<Endpoint>, kind: EventKind) -> Option<(CEnum
         EventKind::Rejected { .. } | EventKind::Disconnected { .. } if has_failed => return None,
         EventKind::Rejected { reason, private_data, .. } => {
             // SAFETY: the caller's promise.
-            unsafe { to_error(id) };
+            unsafe { to_error_of(id) };
             let param = Param { private_data, ..Param::default() };
             (event::REJECTED, c_int::from(reason.0), said(param))
         }
@@ -213,45 +213,17 @@ unsafe fn request(
     child: &Arc<Endpoint>,
     param: &Param,
 ) -> Answer<*mut CmId> {
-    let Some(end) = endpoint.claim(child) else {
-        return Err(Failure::new(libc::ENOENT, "its listener is being destroyed"));
-    };
-    let (space, qp_type, is_sync, (tos, ack_timeout)) = {
+    let (space, qp_type, is_sync) = {
         let inner = endpoint.inner();
-        (inner.port_space, inner.qp_type, inner.is_sync, (inner.tos, inner.ack_timeout))
+        (inner.port_space, inner.qp_type, inner.is_sync)
     };
     // SAFETY: the caller's promise: the listener is alive.
     let listener = unsafe { &*listener };
     let new = id::wrap(Arc::clone(child), listener.channel, listener.context, space, qp_type);
-    let mut inner = child.inner();
-    inner.state = State::Connecting;
-    (inner.port_space, inner.qp_type) = (space, qp_type);
-    (inner.tos, inner.ack_timeout) = (tos, ack_timeout);
-    // What the event says is how many of ours the peer lets us have, and wants of us.
-    inner.initiator_depth = param.initiator_depth;
-    inner.responder_resources = param.responder_resources;
-    inner.remote_ece = param.ece;
-    let nic = Arc::clone(&end.nic);
-    let id = end.id;
-    inner.ends.push(end);
-    let mut complete = || -> Answer {
-        inner.hold(&nic)?;
-        let mut engine = nic.hca.alive()?;
-        engine.cm_taken(id)?;
-        let addresses = engine.cm_addresses(id)?;
-        let path = engine.cm_route(id)?;
-        drop(engine);
-        (inner.local, inner.remote) = (addresses.local, addresses.remote);
-        inner.path_rec = Some(Box::new(record(&path)));
-        inner.path = Some(path);
+    let done = endpoint.adopt(child, param).and_then(|()| {
         // SAFETY: it was made just now.
-        unsafe { publish(new, &mut inner) };
-        Ok(())
-    };
-    let completed = complete();
-    drop(inner);
-    let done = completed.and_then(|()| {
-        // SAFETY: it was made just now.
+        unsafe { publish(new, &mut child.inner()) };
+        // SAFETY: as above.
         if is_sync { unsafe { migrate(new, std::ptr::null_mut()) } } else { Ok(()) }
     });
     if let Err(failure) = done {
@@ -263,17 +235,8 @@ unsafe fn request(
 }
 
 /// An address vector for the way.
-pub(in crate::abi) fn address(path: &Path) -> AhAttr {
-    ah::attr_of(&iba::Av {
-        dgid: path.dgid,
-        sgid_index: path.sgid_index,
-        flow_label: path.flow_label,
-        hop_limit: path.hop_limit,
-        traffic_class: path.traffic_class,
-        port_num: 1,
-        is_global: true,
-        ..iba::Av::default()
-    })
+fn address(path: &Path) -> AhAttr {
+    ah::attr_of(&vector(path))
 }
 
 fn no_address() -> AhAttr {

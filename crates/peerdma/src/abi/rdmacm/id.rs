@@ -8,7 +8,7 @@ use std::sync::Arc;
 use iba::QpType;
 
 use super::channel::{self, ChannelObject};
-use super::endpoint::{self, Endpoint, Inner, Names};
+use super::endpoint::{Endpoint, Inner, Names};
 use super::event::rdma_ack_cm_event;
 use super::info::rdma_freeaddrinfo;
 use super::{Answer, Failure, call, sockaddr};
@@ -24,7 +24,7 @@ pub(super) type IdObject = Object<CmId, Arc<Endpoint>>;
 /// # Safety
 ///
 /// `id` is from [`create`] and is not destroyed before the result is last used.
-pub(in crate::abi) unsafe fn endpoint<'a>(id: *mut CmId) -> &'a Arc<Endpoint> {
+pub(super) unsafe fn endpoint<'a>(id: *mut CmId) -> &'a Arc<Endpoint> {
     // SAFETY: the caller's promise.
     unsafe { IdObject::own(id) }
 }
@@ -158,16 +158,10 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut CmId) -> c_int {
 pub(super) unsafe fn destroy(id: *mut CmId) {
     // SAFETY: the caller's promise.
     let endpoint = Arc::clone(unsafe { endpoint(id) });
-    let unseen = endpoint.close();
+    let nic = endpoint.end();
     let mut inner = endpoint.inner();
-    inner.drop_ends();
-    inner.joins.clear();
-    let nic = inner.nic.take();
     let (names, is_sync) = (mem::replace(&mut inner.names, Names::None), inner.is_sync);
     drop(inner);
-    for end in unseen {
-        endpoint::destroy(&end);
-    }
     // SAFETY: the caller's promise.
     let (event, channel) = unsafe { held(id) };
     if !event.is_null() {

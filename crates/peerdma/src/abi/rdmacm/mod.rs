@@ -14,6 +14,9 @@
 //!       device::cm ------------------ events -----------------+
 //! ```
 //!
+//! rsockets have endpoints without a C structure ([`handle`]), and objects of the verbs that go
+//! with their values ([`objects`]).
+//!
 //! # Locks
 //!
 //! In the order in which they may be taken: the endpoint's `inner` (what a call of the program
@@ -35,18 +38,23 @@ use super::boundary::control;
 use super::errno;
 
 pub(crate) mod addr;
+pub(in crate::abi) mod bell;
 pub(crate) mod channel;
 pub(crate) mod connect;
 pub(crate) mod devices;
 mod endpoint;
 pub(crate) mod ep;
 pub(crate) mod event;
+pub(in crate::abi) mod handle;
 pub(crate) mod id;
 pub(crate) mod info;
 pub(crate) mod mcast;
 mod nic;
+pub(in crate::abi) mod objects;
 pub(crate) mod option;
+mod path;
 pub(crate) mod qp;
+mod qp_state;
 mod reach;
 pub(in crate::abi) mod sockaddr;
 pub(crate) mod srq;

@@ -7,6 +7,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::Hca;
+use device::ids::CtxId;
 use iba::Gid;
 
 use super::{Answer, Failure};
@@ -87,6 +88,12 @@ impl Nic {
             name: name.to_owned(),
             shared: Mutex::new(Shared { users: 0, pd: ptr::null_mut(), xrcd: ptr::null_mut() }),
         })
+    }
+
+    /// The number of its context.
+    pub(super) fn context_id(&self) -> CtxId {
+        // SAFETY: the context is never closed.
+        unsafe { opened(self.context) }.id
     }
 
     /// Whether it still works, and is this process's own.

@@ -1,13 +1,14 @@
 //! Options, and what two vendors may agree on.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 use iba::QpType;
 use libc::size_t;
 
 use super::addr::resolve_route;
 use super::connect::qp;
-use super::endpoint::{Inner, State};
+use super::endpoint::{Endpoint, Inner, State};
 use super::id::endpoint;
 use super::{Answer, Failure, call};
 use crate::abi::object::{given, room};
@@ -37,8 +38,8 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
         match (level, optname) {
             (LEVEL_ID, ID_TOS) => {
                 // SAFETY: contract: the value is as long as said.
-                inner.tos = Some(unsafe { value(optval, optlen) }?);
-                set_service(&inner)
+                let tos = unsafe { value(optval, optlen) }?;
+                set_tos(&mut inner, tos)
             }
             (LEVEL_ID, ID_ACK_TIMEOUT) => {
                 let connects = [QpType::Rc as u32, QpType::XrcSend as u32];
@@ -53,26 +54,17 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
             (LEVEL_ID, ID_REUSEADDR) => {
                 // SAFETY: contract: as above.
                 let wanted: c_int = unsafe { value(optval, optlen) }?;
-                // As of rdma_set_reuseaddr: it may be given until the identifier listens, and taken
-                // back before it is bound.
-                if inner.state == State::Listening || wanted == 0 && inner.state != State::Idle {
-                    inner.expect("RDMA_OPTION_ID_REUSEADDR", &[State::Idle])?;
-                }
-                inner.options.reuse_addr = wanted != 0;
-                Ok(())
+                set_reuse_addr(&mut inner, wanted != 0)
             }
             (LEVEL_ID, ID_AFONLY) => {
                 // SAFETY: contract: as above.
                 let wanted: c_int = unsafe { value(optval, optlen) }?;
-                inner.expect("RDMA_OPTION_ID_AFONLY", &[State::Idle, State::Bound])?;
-                inner.options.af_only = wanted != 0;
-                Ok(())
+                set_af_only(&mut inner, wanted != 0)
             }
             (LEVEL_IB, IB_PATH) => {
                 // SAFETY: contract: as above.
                 let path: PathData = unsafe { value(optval, optlen) }?;
-                check_path(&inner, &path)?;
-                resolve_route(endpoint, &mut inner, "RDMA_OPTION_IB_PATH")
+                set_path(endpoint, &mut inner, &path)
             }
             // As of ucma_set_option_level and below.
             _ => {
@@ -96,6 +88,35 @@ unsafe fn value<T: Copy>(optval: *mut c_void, optlen: size_t) -> Answer<T> {
     }
     // SAFETY: the caller's promise.
     Ok(unsafe { optval.cast::<T>().read_unaligned() })
+}
+
+/// The type of service of what it sends.
+pub(super) fn set_tos(inner: &mut Inner, tos: u8) -> Answer {
+    inner.tos = Some(tos);
+    set_service(inner)
+}
+
+/// As of rdma_set_reuseaddr: it may be given until the identifier listens, and taken back before it
+/// is bound.
+pub(super) fn set_reuse_addr(inner: &mut Inner, wanted: bool) -> Answer {
+    if inner.state == State::Listening || !wanted && inner.state != State::Idle {
+        inner.expect("RDMA_OPTION_ID_REUSEADDR", &[State::Idle])?;
+    }
+    inner.options.reuse_addr = wanted;
+    Ok(())
+}
+
+/// Whether a wildcard of IPv6 is one of IPv6 alone.
+pub(super) fn set_af_only(inner: &mut Inner, wanted: bool) -> Answer {
+    inner.expect("RDMA_OPTION_ID_AFONLY", &[State::Idle, State::Bound])?;
+    inner.options.af_only = wanted;
+    Ok(())
+}
+
+/// A path in place of one that is found.
+pub(super) fn set_path(endpoint: &Arc<Endpoint>, inner: &mut Inner, path: &PathData) -> Answer {
+    check_path(inner, path)?;
+    resolve_route(endpoint, inner, "RDMA_OPTION_IB_PATH")
 }
 
 fn set_service(inner: &Inner) -> Answer {

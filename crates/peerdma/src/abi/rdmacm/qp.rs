@@ -5,23 +5,24 @@ use std::mem;
 use std::ptr;
 use std::sync::Arc;
 
-use iba::{AttrMask, QpState, QpType};
+use iba::QpType;
 
-use super::connect::modify;
+use super::connect::mover;
 use super::id::{IdObject, endpoint, structure};
 use super::nic::Nic;
+use super::qp_state::prepare;
 use super::{Answer, Failure, call, verb};
 use crate::abi::cq::{
     ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
 };
 use crate::abi::object::given_mut;
 use crate::abi::pd::PdObject;
-use crate::abi::qp::{create_qp_ex, ibv_destroy_qp, ibv_modify_qp};
+use crate::abi::qp::{create_qp_ex, ibv_destroy_qp};
 use crate::abi::types::CEnum;
 use crate::abi::types::context::Context;
 use crate::abi::types::cq::{CompChannel, Cq};
 use crate::abi::types::pd::Pd;
-use crate::abi::types::qp::{Qp, QpAttr, QpInitAttr, QpInitAttrEx};
+use crate::abi::types::qp::{QpInitAttr, QpInitAttrEx};
 use crate::abi::types::rdma::CmId;
 
 /// Bits of [`QpInitAttrEx::comp_mask`].
@@ -123,8 +124,12 @@ unsafe fn create_ex(id: *mut CmId, attr: &mut QpInitAttrEx) -> Answer {
         unsafe { destroy_cqs(c) };
         return Err(failure);
     }
+    // SAFETY: contract: the identifier is one of ours.
+    let endpoint = unsafe { endpoint(id) };
     // SAFETY: it was made just now.
-    if let Err(failure) = unsafe { prepare(id, qp) } {
+    let made = unsafe { &*qp };
+    // SAFETY: as above.
+    if let Err(failure) = prepare(&endpoint.inner(), &unsafe { mover(made) }) {
         // SAFETY: contract: nobody has it.
         unsafe { ibv_destroy_qp(qp) };
         // SAFETY: contract: the queues are ours.
@@ -138,30 +143,8 @@ unsafe fn create_ex(id: *mut CmId, attr: &mut QpInitAttrEx) -> Answer {
     c.qp = qp;
     // What the program said of a vendor gives way to what the QP says (librdmacm: `init_ece`),
     // which is nothing.
-    // SAFETY: contract: the identifier is one of ours.
-    unsafe { endpoint(id) }.inner().local_ece = device::cm::Ece::default();
+    endpoint.inner().local_ece = device::cm::Ece::default();
     Ok(())
-}
-
-/// A new QP is ready for receives; one of datagrams for everything.
-unsafe fn prepare(id: *mut CmId, qp: *mut Qp) -> Answer {
-    // SAFETY: the caller's promise.
-    let inner = unsafe { endpoint(id) }.inner();
-    // SAFETY: the caller's promise.
-    unsafe { modify(&inner, qp, QpState::Init, |_| {}) }?;
-    if !inner.is_ud() {
-        return Ok(());
-    }
-    // SAFETY: the structure is made of integers, for which zero is a value.
-    let mut attr: QpAttr = unsafe { mem::zeroed() };
-    attr.qp_state = QpState::Rtr as CEnum;
-    let state = AttrMask::STATE.bits().cast_signed();
-    // SAFETY: the caller's promise.
-    verb(unsafe { ibv_modify_qp(qp, &raw mut attr, state) })?;
-    attr.qp_state = QpState::Rts as CEnum;
-    let mask = (AttrMask::STATE | AttrMask::SQ_PSN).bits().cast_signed();
-    // SAFETY: the caller's promise.
-    verb(unsafe { ibv_modify_qp(qp, &raw mut attr, mask) })
 }
 
 /// The NIC of an identifier.

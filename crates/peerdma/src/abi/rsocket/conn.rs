@@ -10,51 +10,35 @@
 //! `rpoll` wait on the descriptor itself, and are woken when another takes the event from under
 //! them.
 
-use std::ffi::c_int;
-use std::mem;
-use std::ptr;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use iba::QpType;
+use device::{Cap, Wc};
+use iba::{Access, LKey, QpType, RKey, SendFlags, WcFlags, WcStatus, WrOpcode};
 use rsocket::{Control, Credit, End, Hello, Mapping, Sent, Sge, Sizes, Stream, Write};
+use smallvec::{SmallVec, smallvec};
+use transport::wr::{Data, RecvWr, SendWr, SgList, Sge as Piece};
 
 use super::map::Maps;
-use super::memory::{LOCAL_WRITE, Memory, Pieces, REMOTE_WRITE, unreachable};
+use super::memory::{Pieces, unreachable};
 use super::settings::SETTINGS;
 use super::waker::Watchers;
-use crate::abi::context::opened;
-use crate::abi::cq::{
-    ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq, req_notify_cq,
-};
-use crate::abi::events::{ibv_ack_cq_events, ibv_get_cq_event};
-use crate::abi::poll::poll_cq;
-use crate::abi::post::{post_recv, post_send};
-use crate::abi::rdmacm::connect::to_error;
-use crate::abi::rdmacm::qp::{rdma_create_qp, rdma_destroy_qp};
-use crate::abi::rdmacm::{Answer, Failure, verb};
-use crate::abi::types::CEnum;
-use crate::abi::types::cq::{CompChannel, Cq};
-use crate::abi::types::qp::QpInitAttr;
-use crate::abi::types::rdma::CmId;
-use crate::abi::types::wc::Wc;
-use crate::abi::types::wr::{RecvWr, SendWr, Sge as Piece};
+use crate::abi::rdmacm::handle::Handle;
+use crate::abi::rdmacm::objects::{Domain, Memory, Pair, Queue};
+use crate::abi::rdmacm::{Answer, Failure};
 
 /// Marks receive requests.
 const RECEIVE: u64 = 1 << 63;
-/// `IBV_WC_WITH_IMM`.
-const WITH_IMM: u32 = 1 << 1;
-/// `IBV_WR_RDMA_WRITE` and `IBV_WR_RDMA_WRITE_WITH_IMM`.
-const WRITE: CEnum = 0;
-const WRITE_WITH_IMM: CEnum = 1;
-/// `IBV_SEND_INLINE`.
-const INLINE: u32 = 1 << 3;
+/// Completions that are taken at once.
+const AT_ONCE: usize = 16;
 
 /// See the module.
 pub(super) struct Conn {
-    id: *mut CmId,
-    queue: Queue,
+    /// It goes before the memory that it uses.
+    qp: Pair,
+    pub(super) domain: Arc<Domain>,
     /// The send buffer, with places for credit messages behind it.
     send: Memory,
     data: Memory,
@@ -71,12 +55,6 @@ pub(super) struct Conn {
     watchers: Arc<Watchers>,
 }
 
-// SAFETY: the pointers are to objects that synchronize themselves; the program's threads share the
-// socket through mutexes.
-unsafe impl Send for Conn {}
-// SAFETY: as above.
-unsafe impl Sync for Conn {}
-
 /// Who waits for events.
 #[derive(Default)]
 struct Turn {
@@ -86,147 +64,33 @@ struct Turn {
     taken: u64,
 }
 
-/// A completion queue with its channel.
-pub(super) struct Queue {
-    pub(super) channel: *mut CompChannel,
-    pub(super) cq: *mut Cq,
-}
-
-impl Queue {
-    /// A queue for `size` completions.
-    ///
-    /// # Safety
-    ///
-    /// `id` is one of ours, and bound to a device.
-    pub(super) unsafe fn create(id: *mut CmId, size: u32) -> Answer<Self> {
-        // SAFETY: the caller's promise.
-        let context = unsafe { (*id).verbs };
-        // SAFETY: the caller's promise.
-        let channel = unsafe { ibv_create_comp_channel(context) };
-        if channel.is_null() {
-            return Err(Failure::last());
-        }
-        let mut queue = Self { channel, cq: ptr::null_mut() };
-        let size = c_int::try_from(size).unwrap_or(c_int::MAX);
-        // SAFETY: the caller's promise; the channel was made just now.
-        queue.cq = unsafe { ibv_create_cq(context, size, id.cast(), channel, 0) };
-        if queue.cq.is_null() { Err(Failure::last()) } else { Ok(queue) }
-    }
-
-    /// The descriptor of its channel.
-    pub(super) fn fd(&self) -> c_int {
-        // SAFETY: the channel lives as long as this value.
-        unsafe { (*self.channel).fd }
-    }
-
-    /// The next completion will be an event.
-    pub(super) fn arm(&self) -> Answer {
-        // SAFETY: the queue lives as long as this value.
-        verb(unsafe { req_notify_cq(self.cq, 0) })
-    }
-
-    /// Takes completions, and says how many.
-    pub(super) fn poll(&self, room: &mut [Wc]) -> Answer<usize> {
-        // SAFETY: the queue lives as long as this value; there is room.
-        let count = unsafe { poll_cq(self.cq, room.len() as c_int, room.as_mut_ptr()) };
-        usize::try_from(count).map_err(|_| Failure::new(libc::EIO, "rsocket: the queue is broken"))
-    }
-
-    /// Takes an event, and waits for one.
-    pub(super) fn take_event(&self) -> Answer {
-        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the channel lives as long as this value.
-        let answer = unsafe { ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) };
-        if answer != 0 {
-            return Err(Failure::last());
-        }
-        // SAFETY: the event was given just now.
-        unsafe { ibv_ack_cq_events(cq, 1) };
-        Ok(())
-    }
-
-    /// Whether an event is there to be taken.
-    pub(super) fn has_event(&self) -> bool {
-        is_readable(self.fd())
-    }
-}
-
-impl Drop for Queue {
-    fn drop(&mut self) {
-        if !self.cq.is_null() {
-            // SAFETY: it is ours, and what used it is gone.
-            unsafe { ibv_destroy_cq(self.cq) };
-        }
-        // SAFETY: as above.
-        unsafe { ibv_destroy_comp_channel(self.channel) };
-    }
-}
-
-/// Whether something can be read from a descriptor now.
-pub(super) fn is_readable(fd: c_int) -> bool {
-    let mut fds = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: there is one entry, and it lives through the call.
-    unsafe { libc::poll(&raw mut fds, 1, 0) == 1 }
-}
-
 impl Conn {
-    /// Makes the queue pair of a stream and its memory.
-    ///
-    /// # Safety
-    ///
-    /// `id` is one of ours, bound to a device, without a queue pair, and outlives the result.
-    pub(super) unsafe fn create(
-        id: *mut CmId,
-        sizes: Sizes,
-        watchers: Arc<Watchers>,
-    ) -> Answer<Self> {
-        // SAFETY: the caller's promise.
-        let CmId { verbs: context, pd, .. } = *unsafe { &*id };
-        // SAFETY: contract: the context is open.
-        let most = unsafe { opened(context) }.hca.alive()?.device_attr().max_qp_wr;
-        let mut sizes = sizes.for_stream(most);
-        // SAFETY: the caller's promise.
-        let queue = unsafe { Queue::create(id, sizes.sq_size + sizes.rq_size) }?;
-        // SAFETY: the structure is made of integers and pointers, for which zero is a value.
-        let mut attr: QpInitAttr = unsafe { mem::zeroed() };
-        attr.qp_context = id.cast();
-        (attr.send_cq, attr.recv_cq) = (queue.cq, queue.cq);
-        attr.qp_type = QpType::Rc as CEnum;
-        attr.sq_sig_all = 1;
-        (attr.cap.max_send_wr, attr.cap.max_recv_wr) = (sizes.sq_size, sizes.rq_size);
-        (attr.cap.max_send_sge, attr.cap.max_recv_sge) = (2, 1);
-        attr.cap.max_inline_data = sizes.inline;
-        // SAFETY: the caller's promise; the attributes are valid.
-        if unsafe { rdma_create_qp(id, ptr::null_mut(), &raw mut attr) } != 0 {
-            return Err(Failure::last());
-        }
-        sizes.inline = attr.cap.max_inline_data;
-        let memory = || -> Answer<_> {
-            let credits = Credit::SLOTS as usize * Sge::SIZE;
-            let list = Stream::list_size(sizes.mappings) as usize;
-            let send = sizes.send_buffer as usize + credits;
-            // SAFETY: the domain is the identifier's, which outlives the result.
-            let send = unsafe { Memory::register(pd, send, LOCAL_WRITE) }?;
-            let remote = LOCAL_WRITE | REMOTE_WRITE;
-            // SAFETY: as above.
-            let data = unsafe { Memory::register(pd, sizes.receive_buffer as usize, remote) }?;
-            // SAFETY: as above.
-            let list = unsafe { Memory::register(pd, list, remote) }?;
-            Ok((send, data, list))
+    /// Makes the queue pair of a stream and its memory. `id` is bound to a device.
+    pub(super) fn create(id: &Handle, sizes: Sizes, watchers: Arc<Watchers>) -> Answer<Self> {
+        let domain = id.domain()?;
+        let sizes = sizes.for_stream(domain.device_attr().max_qp_wr);
+        let queue = Arc::new(Queue::create(&domain, sizes.sq_size + sizes.rq_size)?);
+        let cap = Cap {
+            max_send_wr: sizes.sq_size,
+            max_recv_wr: sizes.rq_size,
+            max_send_sge: 2,
+            max_recv_sge: 1,
+            max_inline_data: sizes.inline,
         };
-        let (send, data, list) = match memory() {
-            Ok(memory) => memory,
-            Err(failure) => {
-                // SAFETY: it was made just now.
-                unsafe { rdma_destroy_qp(id) };
-                return Err(failure);
-            }
-        };
+        let qp = Pair::create(&domain, &queue, QpType::Rc, cap)?;
+        id.prepare(&qp)?;
+        let credits = Credit::SLOTS as usize * Sge::SIZE;
+        let send = sizes.send_buffer as usize + credits;
+        let send = Memory::register(&domain, send, Access::LOCAL_WRITE)?;
+        let remote = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let data = Memory::register(&domain, sizes.receive_buffer as usize, remote)?;
+        let list = Stream::list_size(sizes.mappings) as usize;
+        let list = Memory::register(&domain, list, remote)?;
         let sge = |memory: &Memory| Sge { addr: memory.addr(), key: memory.rkey(), length: 0 };
         let core = Stream::new(sizes, sge(&list), sge(&data));
         let conn = Self {
-            id,
-            queue,
+            qp,
+            domain,
             send,
             data,
             list,
@@ -259,9 +123,15 @@ impl Conn {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The descriptor that is readable when the queue has an event.
-    pub(super) fn fd(&self) -> c_int {
-        self.queue.fd()
+    /// The queue pair.
+    pub(super) fn qp(&self) -> &Pair {
+        &self.qp
+    }
+
+    /// The descriptor that is readable when the queue has an event, unless the program took its
+    /// number.
+    pub(super) fn own_fd(&self) -> Option<RawFd> {
+        self.qp.queue().own_fd()
     }
 
     /// The entry of the target list that is filled now. The length is what the peer wrote last, so
@@ -303,40 +173,28 @@ impl Conn {
 
     fn post_receives(&self, count: u32) -> Answer {
         for _ in 0..count {
-            let mut wr = RecvWr {
-                wr_id: RECEIVE,
-                next: ptr::null_mut(),
-                sg_list: ptr::null_mut(),
-                num_sge: 0,
-            };
-            let mut bad = ptr::null_mut();
-            // SAFETY: the identifier has a queue pair as long as this value lives.
-            let qp = unsafe { (*self.id).qp };
-            // SAFETY: the queue pair is ours, the request valid.
-            verb(unsafe { post_recv(qp, &raw mut wr, &raw mut bad) })?;
+            self.qp.post_recv(RecvWr { wr_id: RECEIVE, sges: SgList::new() })?;
         }
         Ok(())
     }
 
-    /// Posts a request whose bytes are `pieces`.
-    fn post(&self, write: &Write, pieces: &mut [Piece], flags: u32) -> Answer {
-        // SAFETY: the structure is made of integers and pointers, for which zero is a value.
-        let mut wr: SendWr = unsafe { mem::zeroed() };
-        wr.wr_id = write.sent.encode();
-        wr.sg_list = pieces.as_mut_ptr();
-        wr.num_sge = pieces.len() as c_int;
-        wr.send_flags = flags;
-        (wr.opcode, wr.imm_data) = match write.message {
-            Some(message) => (WRITE_WITH_IMM, message.encode().to_be()),
-            None => (WRITE, 0),
+    /// Posts a request.
+    fn post(&self, write: &Write, data: Data) -> Answer {
+        let flags = if let Data::Inline(_) = data { SendFlags::INLINE } else { SendFlags::empty() };
+        let opcode = match write.message {
+            Some(_) => WrOpcode::RdmaWriteWithImm,
+            None => WrOpcode::RdmaWrite,
         };
-        wr.wr.rdma.remote_addr = write.addr;
-        wr.wr.rdma.rkey = write.key;
-        let mut bad = ptr::null_mut();
-        // SAFETY: the identifier has a queue pair as long as this value lives.
-        let qp = unsafe { (*self.id).qp };
-        // SAFETY: the queue pair is ours; the request and what it names live through the call.
-        verb(unsafe { post_send(qp, &raw mut wr, &raw mut bad) })
+        let mut wr = SendWr::new(write.sent.encode(), opcode, flags, data);
+        wr.imm = write.message.map_or(0, |message| message.encode());
+        (wr.remote_addr, wr.rkey) = (write.addr, RKey(write.key));
+        self.qp.post_send(wr)
+    }
+
+    /// `length` bytes of the send buffer, for a request.
+    fn piece(&self, at: u32, length: u32) -> Piece {
+        let addr = self.send.addr() + u64::from(at);
+        Piece { addr, length, lkey: LKey(self.send.lkey()) }
     }
 
     /// Posts a write of the program's next bytes.
@@ -348,32 +206,17 @@ impl Conn {
     ) -> Answer {
         let posted = match &write.place {
             Some(ranges) => {
-                let mut pieces = smallvec::SmallVec::<[Piece; 2]>::new();
+                let mut pieces = SgList::new();
                 for range in ranges.iter().filter(|range| !range.is_empty()) {
                     let length = range.end - range.start;
                     from.copy_to(self.send.part(range.start, length))?;
-                    let addr = self.send.addr() + u64::from(range.start);
-                    pieces.push(Piece { addr, length, lkey: self.send.lkey() });
+                    pieces.push(self.piece(range.start, length));
                 }
-                self.post(write, &mut pieces, 0)
+                self.post(write, Data::Sges(pieces))
             }
             None => {
-                let length = write.length;
-                if let Some(own) = from.next(length as usize) {
-                    from.skip(length as usize);
-                    let addr = own.as_ptr().addr() as u64;
-                    self.post(write, &mut [Piece { addr, length, lkey: 0 }], INLINE)
-                } else {
-                    // Inline data is gathered by the device, of as many pieces as a request may
-                    // have.
-                    let mut gathered = vec![0_u8; length as usize];
-                    // SAFETY: the bytes live, and nobody else knows them.
-                    let place =
-                        unsafe { umem::Foreign::new(gathered.as_mut_ptr(), gathered.len()) };
-                    from.copy_to(place)?;
-                    let addr = gathered.as_ptr().addr() as u64;
-                    self.post(write, &mut [Piece { addr, length, lkey: 0 }], INLINE)
-                }
+                let mut bytes: SmallVec<[u8; 64]> = smallvec![0; write.length as usize];
+                from.read(&mut bytes).and_then(|()| self.post(write, Data::Inline(bytes)))
             }
         };
         posted.inspect_err(|_| core.finish(End::Failed))
@@ -394,7 +237,8 @@ impl Conn {
         // A probe has no message: that the device acknowledges it is all that it is for.
         let message = (control != Control::Keepalive).then_some(message);
         let write = Write { length: 0, place: None, addr: 0, key: 0, message, sent };
-        self.post(&write, &mut [], 0).inspect_err(|_| core.finish(End::Failed))
+        let nothing = Data::Sges(SgList::new());
+        self.post(&write, nothing).inspect_err(|_| core.finish(End::Failed))
     }
 
     fn give_credits(&self, core: &mut Stream) {
@@ -416,41 +260,39 @@ impl Conn {
             sent: Sent::Credit,
         };
         let Some((entry, slot, addr, key)) = credit.offer else {
-            return self.post(&write, &mut [], 0);
+            return self.post(&write, Data::Sges(SgList::new()));
         };
         let length = Sge::SIZE as u32;
         (write.length, write.addr, write.key) = (length, addr, key);
         if core.sizes().inline >= length {
-            let addr = entry.as_ptr().addr() as u64;
-            return self.post(&write, &mut [Piece { addr, length, lkey: 0 }], INLINE);
+            return self.post(&write, Data::Inline(SmallVec::from_slice(&entry)));
         }
         let at = core.sizes().send_buffer + slot * length;
         self.send.part(at, length).copy_from(&entry).map_err(unreachable)?;
-        let addr = self.send.addr() + u64::from(at);
-        self.post(&write, &mut [Piece { addr, length, lkey: self.send.lkey() }], 0)
+        self.post(&write, Data::Sges(smallvec![self.piece(at, length)]))
     }
 
     /// Looks at the completions there are.
     fn look(&self, core: &mut Stream) -> Answer {
         self.give_credits(core);
-        // SAFETY: the structure is made of integers, for which zero is a value.
-        let mut room: [Wc; 16] = unsafe { mem::zeroed() };
         loop {
-            let count = self.queue.poll(&mut room).inspect_err(|_| core.finish(End::Failed))?;
-            if count == 0 {
+            let mut came: SmallVec<[Wc; AT_ONCE]> = SmallVec::new();
+            let count = self.qp.queue().poll(AT_ONCE, |wc| came.push(*wc));
+            if count.inspect_err(|_| core.finish(End::Failed))? == 0 {
                 break;
             }
-            let mut came = 0;
-            for wc in &room[..count] {
+            let mut receives = 0;
+            for wc in &came {
+                let is_success = wc.status == WcStatus::Success;
                 if wc.wr_id & RECEIVE == 0 {
-                    core.sent(Sent::decode(wc.wr_id), wc.status == 0);
-                } else if wc.status == 0 {
-                    came += 1;
+                    core.sent(Sent::decode(wc.wr_id), is_success);
+                } else if is_success {
+                    receives += 1;
                     self.received(core, wc);
                 }
             }
             if core.end().is_none() {
-                self.post_receives(came).inspect_err(|_| core.finish(End::Failed))?;
+                self.post_receives(receives).inspect_err(|_| core.finish(End::Failed))?;
             }
         }
         self.give_credits(core);
@@ -458,13 +300,12 @@ impl Conn {
     }
 
     fn received(&self, core: &mut Stream, wc: &Wc) {
-        if wc.wc_flags & WITH_IMM == 0 {
+        if !wc.flags.contains(WcFlags::WITH_IMM) {
             return;
         }
-        if let Err(violation) = core.received(u32::from_be(wc.imm_data)) {
+        if let Err(violation) = core.received(wc.imm) {
             tracing::warn!(target: "peerdma::rsocket", "the connection ends: {violation}");
-            // SAFETY: the identifier is ours.
-            unsafe { to_error(self.id) };
+            self.qp.to_error();
         }
     }
 
@@ -475,7 +316,7 @@ impl Conn {
         let _ = self.look(&mut core);
         // ORDERING: `armed` is set under `core`, and cleared when an event was taken, before
         // `taken` says so.
-        if arm && !self.armed.load(Ordering::Acquire) && self.queue.arm().is_ok() {
+        if arm && !self.armed.load(Ordering::Acquire) && self.qp.queue().arm().is_ok() {
             self.armed.store(true, Ordering::Release);
             let _ = self.look(&mut core);
         }
@@ -508,7 +349,7 @@ impl Conn {
             let seen = self.turn().taken;
             // ORDERING: as in `check`.
             if !self.armed.load(Ordering::Acquire) {
-                self.queue.arm()?;
+                self.qp.queue().arm()?;
                 self.armed.store(true, Ordering::Release);
                 continue;
             }
@@ -534,7 +375,7 @@ impl Conn {
         }
         turn.is_reading = true;
         drop(turn);
-        let taken = self.queue.take_event();
+        let taken = self.qp.queue().take_event();
         let mut turn = self.turn();
         turn.is_reading = false;
         if taken.is_ok() {
@@ -551,7 +392,7 @@ impl Conn {
     pub(super) fn take_event(&self) {
         let turn = self.turn();
         // Who reads wakes us when it has it.
-        if !turn.is_reading && self.queue.has_event() && self.queue.take_event().is_ok() {
+        if !turn.is_reading && has_event(self.qp.queue()) && self.qp.queue().take_event().is_ok() {
             self.took_event(turn);
         }
     }
@@ -571,16 +412,14 @@ impl Conn {
         core.finish(end);
         drop(core);
         // What is posted is flushed, and those are events.
-        // SAFETY: the identifier is ours.
-        unsafe { to_error(self.id) };
+        self.qp.to_error();
         self.watchers.notify();
     }
 
     /// Flushes what is posted, so that whoever waits sees the end.
     pub(super) fn flush(&self) {
         drop(self.check(true));
-        // SAFETY: the identifier is ours.
-        unsafe { to_error(self.id) };
+        self.qp.to_error();
     }
 
     /// Reads what came, and, if `is_peek`, leaves it there.
@@ -599,11 +438,11 @@ impl Conn {
     }
 }
 
-impl Drop for Conn {
-    fn drop(&mut self) {
-        self.maps.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
-        // SAFETY: the identifier is ours; the queue and the memory go after the queue pair that
-        // uses them.
-        unsafe { rdma_destroy_qp(self.id) };
-    }
+/// Whether an event is there to be taken.
+pub(super) fn has_event(queue: &Queue) -> bool {
+    queue.own_fd().is_some_and(|fd| {
+        let mut fds = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: there is one entry, and it lives through the call.
+        unsafe { libc::poll(&raw mut fds, 1, 0) == 1 }
+    })
 }

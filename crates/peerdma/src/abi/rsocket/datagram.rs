@@ -7,50 +7,41 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
-use std::mem;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use iba::QpType;
+use descriptors::Known;
+use device::{Cap, Wc};
+use iba::{Access, Av, LKey, QKey, QpType, Qpn, SendFlags, WcStatus, WrOpcode};
 use libc::{sockaddr, socklen_t, ssize_t};
 use rsocket::datagram::{Ask, Header};
 use rsocket::{How, SEND_LOW_WATER, Sizes};
 use rustix::event::epoll;
 use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, bind, connect,
-    getpeername, getsockname, sendmsg_addr, socket_with,
+    AddressFamily, SendAncillaryBuffer, SendFlags as UdpFlags, SocketFlags, SocketType, bind,
+    connect, getpeername, getsockname, sendmsg_addr, socket_with,
 };
+use smallvec::{SmallVec, smallvec};
+use transport::wr::{Data, RecvWr, SendWr, Sge as Piece, UdDest};
 
-use super::conn::Queue;
-use super::memory::{LOCAL_WRITE, Memory, Pieces, unreachable};
+use super::conn::has_event;
+use super::memory::{Pieces, unreachable};
 use super::poll;
 use super::service;
-use super::socket::{Kind, NOTHING, Socket};
+use super::socket::{Kind, Socket};
 use super::stream::give_address;
-use crate::abi::ah::{ibv_create_ah, ibv_destroy_ah};
-use crate::abi::context::opened;
-use crate::abi::device::ibv_query_port;
-use crate::abi::post::{post_recv, post_send};
-use crate::abi::rdmacm::addr::rdma_bind_addr;
-use crate::abi::rdmacm::id::{rdma_create_id, rdma_destroy_id};
-use crate::abi::rdmacm::qp::{rdma_create_qp, rdma_destroy_qp};
-use crate::abi::rdmacm::{Answer, Failure, sockaddr as addresses, verb};
-use crate::abi::types::CEnum;
-use crate::abi::types::ah::{Ah, AhAttr};
-use crate::abi::types::device::PortAttr;
-use crate::abi::types::qp::QpInitAttr;
-use crate::abi::types::rdma::{CmId, UDP_QKEY, port_space};
-use crate::abi::types::wc::Wc;
-use crate::abi::types::wr::{RecvWr, SendWr, Sge as Piece};
+use crate::abi::rdmacm::handle::Handle;
+use crate::abi::rdmacm::objects::{Address, Domain, Memory, Pair, Queue};
+use crate::abi::rdmacm::{Answer, Failure, sockaddr as addresses};
+use crate::abi::types::rdma::UDP_QKEY;
 
 /// See the module.
 pub(super) struct DatagramSocket {
-    pub(super) udp: OwnedFd,
+    udp: Known,
     /// Readable when a queue pair has an event.
-    events: OwnedFd,
+    events: Known,
     state: Mutex<State>,
 }
 
@@ -70,8 +61,11 @@ pub(super) struct State {
 pub(super) struct End {
     /// The local address it is for.
     pub(super) local: SocketAddr,
-    pub(super) id: *mut CmId,
-    queue: Queue,
+    /// It goes before the memory that it uses.
+    qp: Pair,
+    domain: Arc<Domain>,
+    /// The address it is bound to.
+    _id: Handle,
     send: Memory,
     /// Buffers for receives, and behind them one for all the headers that nobody reads.
     receive: Memory,
@@ -85,12 +79,19 @@ pub(super) struct End {
 }
 
 /// An address that datagrams went to or came from.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Peer {
     /// The queue pair for it here.
     pub(super) end: usize,
     /// The queue pair it has, once it is known.
-    pub(super) there: Option<(*mut Ah, u32)>,
+    pub(super) there: Option<There>,
+}
+
+/// A queue pair of a peer's.
+#[derive(Clone)]
+pub(super) struct There {
+    address: Arc<Address>,
+    pub(super) qpn: Qpn,
 }
 
 /// A datagram that came.
@@ -106,11 +107,10 @@ enum Place {
     Bytes(Vec<u8>),
 }
 
-// SAFETY: the pointers are to objects of ours, used under the lock of the state they are in.
-unsafe impl Send for State {}
-
 /// Marks receive requests.
 const RECEIVE: u64 = 1 << 63;
+/// Completions that are taken at once.
+const AT_ONCE: usize = 16;
 /// Bytes before every datagram that is received.
 const GRH: u32 = 40;
 /// Addresses that are kept at most: strangers make some.
@@ -122,147 +122,89 @@ fn failed(what: &str, error: rustix::io::Errno) -> Failure {
     Failure::new(error.raw_os_error(), format!("{what}: {error}"))
 }
 
-impl Drop for End {
-    fn drop(&mut self) {
-        // SAFETY: the identifier is ours, and nobody uses it any more.
-        unsafe { rdma_destroy_qp(self.id) };
-        // SAFETY: as above.
-        unsafe { rdma_destroy_id(self.id) };
-    }
-}
-
 impl End {
     /// A queue pair for a local address.
     fn create(local: SocketAddr, sizes: Sizes) -> Answer<Self> {
-        let mut id = ptr::null_mut();
-        // SAFETY: contract: NULL is a channel of its own.
-        let made =
-            unsafe { rdma_create_id(ptr::null_mut(), &raw mut id, NOTHING, port_space::UDP) };
-        called(made)?;
-        // SAFETY: it was made just now.
-        unsafe { Self::around(id, local, sizes) }.inspect_err(|_| {
-            // SAFETY: as above, and it has no queue pair.
-            unsafe { rdma_destroy_id(id) };
-        })
-    }
-
-    /// Gives an identifier its queue pair.
-    ///
-    /// # Safety
-    ///
-    /// It is ours, and new.
-    unsafe fn around(id: *mut CmId, local: SocketAddr, sizes: Sizes) -> Answer<Self> {
+        let id = Handle::datagram()?;
         // Peers learn the queue pair by UDP: which port the identifier has is nobody's concern.
-        let mut room = addresses::write(SocketAddr::new(local.ip(), 0));
-        // SAFETY: the caller's promise; the address is valid.
-        called(unsafe { rdma_bind_addr(id, (&raw mut room).cast()) })?;
-        // SAFETY: the caller's promise.
-        let CmId { verbs: context, pd, port_num: port, .. } = *unsafe { &*id };
-        // SAFETY: contract: the context is open.
-        let most = unsafe { opened(context) }.hca.alive()?.device_attr().max_qp_wr;
-        let sizes = sizes.for_datagrams(most);
-        // SAFETY: the caller's promise.
-        let queue = unsafe { Queue::create(id, sizes.sq_size + sizes.rq_size) }?;
-        // SAFETY: the domain is the device's, which outlives the result.
-        let send = unsafe { Memory::register(pd, sizes.send_buffer as usize, LOCAL_WRITE) }?;
+        id.bind(SocketAddr::new(local.ip(), 0))?;
+        let domain = id.domain()?;
+        let sizes = sizes.for_datagrams(domain.device_attr().max_qp_wr);
+        let queue = Arc::new(Queue::create(&domain, sizes.sq_size + sizes.rq_size)?);
         let room = (sizes.receive_buffer + GRH) as usize;
-        // SAFETY: as above.
-        let receive = unsafe { Memory::register(pd, room, LOCAL_WRITE) }?;
-        // SAFETY: the structure is made of integers, for which zero is a value.
-        let mut port_attr: PortAttr = unsafe { mem::zeroed() };
-        // SAFETY: contract: the context is open, and there is room.
-        verb(unsafe { ibv_query_port(context, port, (&raw mut port_attr).cast()) })?;
-        // SAFETY: the structure is made of integers and pointers, for which zero is a value.
-        let mut attr: QpInitAttr = unsafe { mem::zeroed() };
-        (attr.send_cq, attr.recv_cq) = (queue.cq, queue.cq);
-        attr.qp_type = QpType::Ud as CEnum;
-        attr.sq_sig_all = 1;
-        (attr.cap.max_send_wr, attr.cap.max_recv_wr) = (sizes.sq_size, sizes.rq_size);
-        (attr.cap.max_send_sge, attr.cap.max_recv_sge) = (1, 2);
-        attr.cap.max_inline_data = sizes.inline;
-        // SAFETY: the caller's promise; the attributes are valid.
-        called(unsafe { rdma_create_qp(id, ptr::null_mut(), &raw mut attr) })?;
-        let inline = attr.cap.max_inline_data;
+        let send = Memory::register(&domain, sizes.send_buffer as usize, Access::LOCAL_WRITE)?;
+        let receive = Memory::register(&domain, room, Access::LOCAL_WRITE)?;
+        let cap = Cap {
+            max_send_wr: sizes.sq_size,
+            max_recv_wr: sizes.rq_size,
+            max_send_sge: 1,
+            max_recv_sge: 2,
+            max_inline_data: sizes.inline,
+        };
+        let qp = Pair::create(&domain, &queue, QpType::Ud, cap)?;
+        id.prepare(&qp)?;
         let free = (0..sizes.sq_size).rev().collect();
-        // From here on the result undoes it all.
-        let mtu = 128 << port_attr.active_mtu;
+        let mtu = domain.mtu();
+        let (inline, is_armed) = (sizes.inline, false);
         let end =
-            Self { local, id, queue, send, receive, free, sizes, inline, mtu, is_armed: false };
+            Self { local, qp, domain, _id: id, send, receive, free, sizes, inline, mtu, is_armed };
         for buffer in 0..sizes.rq_size {
             end.post_receive(buffer)?;
         }
         Ok(end)
     }
 
+    fn queue(&self) -> &Queue {
+        self.qp.queue()
+    }
+
     fn post_receive(&self, buffer: u32) -> Answer {
-        let lkey = self.receive.lkey();
+        let lkey = LKey(self.receive.lkey());
         let headers = self.receive.addr() + u64::from(self.sizes.receive_buffer);
         let addr = self.receive.addr() + u64::from(buffer * SEND_LOW_WATER);
-        let mut pieces = [
+        let sges = smallvec![
             Piece { addr: headers, length: GRH, lkey },
             Piece { addr, length: SEND_LOW_WATER, lkey },
         ];
-        let mut wr = RecvWr {
-            wr_id: RECEIVE | u64::from(buffer),
-            next: ptr::null_mut(),
-            sg_list: pieces.as_mut_ptr(),
-            num_sge: pieces.len() as c_int,
-        };
-        let mut bad = ptr::null_mut();
-        // SAFETY: the identifier has a queue pair as long as this value lives.
-        let qp = unsafe { (*self.id).qp };
-        // SAFETY: the queue pair is ours; the request and its list live through the call.
-        verb(unsafe { post_recv(qp, &raw mut wr, &raw mut bad) })
+        self.qp.post_recv(RecvWr { wr_id: RECEIVE | u64::from(buffer), sges })
     }
 
     /// Sends a datagram. There is a free buffer, and it fits.
-    fn send(&mut self, (ah, qpn): (*mut Ah, u32), from: &mut Pieces<'_>) -> Answer {
-        let header = Header { source: self.local };
-        let head = header.size() as u32;
-        let length = head + from.left() as u32;
+    fn send(&mut self, there: &There, from: &mut Pieces<'_>) -> Answer {
         let Some(buffer) = self.free.pop() else { return Err(Failure::quiet(libc::EAGAIN)) };
-        let at = buffer * SEND_LOW_WATER;
-        let copied = self.send.part(at, head).copy_from(&header.to_bytes()[..head as usize]);
-        let copied = copied.map_err(unreachable);
-        if let Err(failure) =
-            copied.and_then(|()| from.copy_to(self.send.part(at + head, length - head)))
-        {
-            self.free.push(buffer);
-            return Err(failure);
-        }
-        let addr = self.send.addr() + u64::from(at);
-        let mut piece = Piece { addr, length, lkey: self.send.lkey() };
-        // SAFETY: the structure is made of integers and pointers, for which zero is a value.
-        let mut wr: SendWr = unsafe { mem::zeroed() };
-        wr.wr_id = buffer.into();
-        (wr.sg_list, wr.num_sge) = (&raw mut piece, 1);
-        // `IBV_WR_SEND`, and `IBV_SEND_INLINE`.
-        wr.opcode = 2;
-        wr.send_flags = if length <= self.inline { 1 << 3 } else { 0 };
-        (wr.wr.ud.ah, wr.wr.ud.remote_qpn, wr.wr.ud.remote_qkey) = (ah, qpn, UDP_QKEY);
-        let mut bad = ptr::null_mut();
-        // SAFETY: the identifier has a queue pair as long as this value lives.
-        let qp = unsafe { (*self.id).qp };
-        // SAFETY: the queue pair is ours; the request and what it names live through the call.
-        let posted = verb(unsafe { post_send(qp, &raw mut wr, &raw mut bad) });
+        let posted = self.post_send(buffer, there, from);
         if posted.is_err() {
             self.free.push(buffer);
         }
         posted
     }
 
-    /// The number of its queue pair.
-    fn qpn(&self) -> u32 {
-        // SAFETY: the identifier has a queue pair as long as this value lives.
-        let qp = unsafe { (*self.id).qp };
-        // SAFETY: as above.
-        unsafe { (*qp).qp_num }
+    fn post_send(&self, buffer: u32, there: &There, from: &mut Pieces<'_>) -> Answer {
+        let header = Header { source: self.local };
+        let head = header.size() as u32;
+        let length = head + from.left() as u32;
+        let header = &header.to_bytes()[..head as usize];
+        let (flags, data) = if length <= self.inline {
+            let mut bytes: SmallVec<[u8; 64]> = SmallVec::from_slice(header);
+            bytes.resize(length as usize, 0);
+            from.read(&mut bytes[head as usize..])?;
+            (SendFlags::INLINE, Data::Inline(bytes))
+        } else {
+            let at = buffer * SEND_LOW_WATER;
+            self.send.part(at, head).copy_from(header).map_err(unreachable)?;
+            from.copy_to(self.send.part(at + head, length - head))?;
+            let addr = self.send.addr() + u64::from(at);
+            let piece = Piece { addr, length, lkey: LKey(self.send.lkey()) };
+            (SendFlags::empty(), Data::Sges(smallvec![piece]))
+        };
+        let mut wr = SendWr::new(buffer.into(), WrOpcode::Send, flags, data);
+        wr.ud = Some(UdDest {
+            av: there.address.av,
+            remote_qpn: there.qpn,
+            remote_qkey: QKey(UDP_QKEY),
+        });
+        self.qp.post_send(wr)
     }
-}
-
-/// A call of C as an answer.
-fn called(answer: c_int) -> Answer {
-    if answer == 0 { Ok(()) } else { Err(Failure::last()) }
 }
 
 impl State {
@@ -270,7 +212,7 @@ impl State {
     fn look(&mut self, arm: bool) {
         for index in 0..self.ends.len() {
             self.look_at(index);
-            if arm && !self.ends[index].is_armed && self.ends[index].queue.arm().is_ok() {
+            if arm && !self.ends[index].is_armed && self.ends[index].queue().arm().is_ok() {
                 self.ends[index].is_armed = true;
                 self.look_at(index);
             }
@@ -278,17 +220,20 @@ impl State {
     }
 
     fn look_at(&mut self, index: usize) {
-        // SAFETY: the structure is made of integers, for which zero is a value.
-        let mut room: [Wc; 16] = unsafe { mem::zeroed() };
-        while let Ok(count @ 1..) = self.ends[index].queue.poll(&mut room) {
-            for wc in &room[..count] {
+        loop {
+            let mut came: SmallVec<[Wc; AT_ONCE]> = SmallVec::new();
+            let taken = self.ends[index].queue().poll(AT_ONCE, |wc| came.push(*wc));
+            if !matches!(taken, Ok(1..)) {
+                return;
+            }
+            for wc in &came {
                 let end = &mut self.ends[index];
                 let buffer = wc.wr_id as u32;
                 if wc.wr_id & RECEIVE == 0 {
                     end.free.push(buffer);
                     continue;
                 }
-                if wc.status != 0 {
+                if wc.status != WcStatus::Success {
                     continue;
                 }
                 let length = wc.byte_len.saturating_sub(GRH).min(SEND_LOW_WATER);
@@ -314,11 +259,9 @@ impl State {
             return Ok(known);
         }
         let end = End::create(local, sizes)?;
-        // SAFETY: the channel lives as long as the end, which goes with the socket.
-        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(end.queue.fd()) };
         let data = epoll::EventData::new_u64(self.ends.len() as u64);
-        epoll::add(&socket.events, fd, data, epoll::EventFlags::IN)
-            .map_err(|error| failed("epoll", error))?;
+        let add = || epoll::add(&socket.events, end.queue(), data, epoll::EventFlags::IN);
+        socket.events.look().and_then(|()| add()).map_err(|error| failed("epoll", error))?;
         self.ends.push(end);
         Ok(self.ends.len() - 1)
     }
@@ -331,29 +274,25 @@ impl State {
         sizes: Sizes,
     ) -> Answer<Peer> {
         if let Some(peer) = self.peers.get(&addr) {
-            return Ok(*peer);
+            return Ok(peer.clone());
         }
         let local = socket.source(addr)?;
         let peer = Peer { end: self.end(socket, local, sizes)?, there: None };
         if self.peers.len() >= PEERS {
             let oldest = self.peers.keys().copied().find(|known| Some(*known) != self.connected);
-            if let Some(known) = oldest.and_then(|known| self.peers.remove(&known)) {
-                forget(known.there);
-            }
+            oldest.and_then(|known| self.peers.remove(&known));
         }
-        self.peers.insert(addr, peer);
+        self.peers.insert(addr, peer.clone());
         Ok(peer)
     }
 
     /// The queue pair of the peer at `addr` is now known.
-    pub(super) fn found(&mut self, addr: SocketAddr, attr: &AhAttr, qpn: u32) {
-        let Some(peer) = self.peers.get_mut(&addr) else { return };
-        // SAFETY: the identifier is ours.
-        let pd = unsafe { (*self.ends[peer.end].id).pd };
-        // SAFETY: contract: the domain is ours, the attributes valid.
-        let ah = unsafe { ibv_create_ah(pd, (&raw const *attr).cast_mut()) };
-        let there = (!ah.is_null()).then_some((ah, qpn));
-        forget(mem::replace(&mut peer.there, there));
+    pub(super) fn found(&mut self, addr: SocketAddr, av: Av, qpn: Qpn) -> Answer {
+        let Some(peer) = self.peers.get_mut(&addr) else { return Ok(()) };
+        peer.there = None;
+        let address = Arc::new(Address::create(&self.ends[peer.end].domain, av)?);
+        peer.there = Some(There { address, qpn });
+        Ok(())
     }
 
     /// A datagram came by UDP. It is dropped if there are as many as receives, like one that finds
@@ -367,26 +306,12 @@ impl State {
     /// What this side says of itself to peers that its `end` is for.
     pub(super) fn ask(&self, end: usize, has_data: bool) -> Ask {
         let end = &self.ends[end];
-        Ask { has_data, qpn: end.qpn(), addr: end.local.ip() }
+        Ask { has_data, qpn: end.qp.qpn().value(), addr: end.local.ip() }
     }
 
     /// The address of an end.
     pub(super) fn local(&self, end: usize) -> SocketAddr {
         self.ends[end].local
-    }
-}
-
-/// Gives up a peer's queue pair.
-fn forget(there: Option<(*mut Ah, u32)>) {
-    if let Some((ah, _)) = there {
-        // SAFETY: the handle is ours, and what was posted with it has its own copy.
-        unsafe { ibv_destroy_ah(ah) };
-    }
-}
-
-impl Drop for State {
-    fn drop(&mut self) {
-        self.peers.values().for_each(|peer| forget(peer.there));
     }
 }
 
@@ -399,8 +324,20 @@ impl DatagramSocket {
             .map_err(|error| failed("rsocket", error))?;
         let events =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed("rsocket", error))?;
+        // The program knows the number of the first, and programs select(2).
+        let (udp, events) = (Known::at_its_number(udp), Known::new(events));
         let fd = udp.as_raw_fd();
-        Ok(Socket::new(fd, Kind::Datagram(Self { udp, events, state: Mutex::default() })))
+        let datagram = Self { udp, events, state: Mutex::default() };
+        Ok(Socket::new(fd, Kind::Datagram(Box::new(datagram))))
+    }
+
+    /// The UDP socket.
+    ///
+    /// # Errors
+    /// EBADF if the program took its number.
+    pub(super) fn udp(&self) -> Answer<&Known> {
+        self.udp.look().map_err(|error| failed("its UDP socket", error))?;
+        Ok(&self.udp)
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -418,14 +355,14 @@ impl DatagramSocket {
 
     /// `bind(2)`.
     pub(super) fn bind(&self, socket: &Arc<Socket>, addr: SocketAddr) -> Answer {
-        bind(&self.udp, &addr).map_err(|error| failed("rbind", error))?;
+        bind(self.udp()?, &addr).map_err(|error| failed("rbind", error))?;
         tracing::info!(target: "peerdma::rsocket", "bound to {addr}");
         self.serve(socket, &mut self.state())
     }
 
     /// `connect(2)`.
     pub(super) fn connect(&self, socket: &Arc<Socket>, addr: SocketAddr) -> Answer {
-        connect(&self.udp, &addr).map_err(|error| failed("rconnect", error))?;
+        connect(self.udp()?, &addr).map_err(|error| failed("rconnect", error))?;
         let sizes = socket.options().sizes;
         let mut state = self.state();
         self.serve(socket, &mut state)?;
@@ -436,11 +373,12 @@ impl DatagramSocket {
 
     /// The local address from which datagrams to `to` go, with a port.
     fn source(&self, to: SocketAddr) -> Answer<SocketAddr> {
-        let name = || -> rustix::io::Result<SocketAddr> { getsockname(&self.udp)?.try_into() };
+        let udp = self.udp()?;
+        let name = || -> rustix::io::Result<SocketAddr> { getsockname(udp)?.try_into() };
         let failed = |error| failed("getsockname", error);
         let mut own = name().map_err(failed)?;
         if own.port() == 0 {
-            bind(&self.udp, &SocketAddr::new(own.ip(), 0)).map_err(failed)?;
+            bind(udp, &SocketAddr::new(own.ip(), 0)).map_err(failed)?;
             own = name().map_err(failed)?;
         }
         if !own.ip().is_unspecified() {
@@ -486,15 +424,14 @@ impl DatagramSocket {
             let Some(there) = peer.there.filter(|_| fits) else {
                 let ask = state.ask(peer.end, true);
                 let mut bytes = vec![0; length];
-                // SAFETY: the bytes live, and nobody else knows them.
-                from.copy_to(unsafe { umem::Foreign::new(bytes.as_mut_ptr(), length) })?;
+                from.read(&mut bytes)?;
                 drop(state);
                 return self.send_udp(&ask, &bytes, to).map(|()| length.cast_signed());
             };
             if state.ends[peer.end].free.is_empty() {
                 state.look(false);
             }
-            match state.ends[peer.end].send(there, &mut from) {
+            match state.ends[peer.end].send(&there, &mut from) {
                 Ok(()) => return Ok(length.cast_signed()),
                 Err(full) if full.errno() == libc::EAGAIN && socket.may_wait(flags) => {}
                 Err(failure) => return Err(failure),
@@ -510,7 +447,7 @@ impl DatagramSocket {
         let pieces = [std::io::IoSlice::new(&head[..ask.size()]), std::io::IoSlice::new(data)];
         let mut none = SendAncillaryBuffer::default();
         // A socket that is connected to somebody else sends to others, too (udp(7)).
-        sendmsg_addr(&self.udp, &to, &pieces, &mut none, SendFlags::NOSIGNAL)
+        sendmsg_addr(self.udp()?, &to, &pieces, &mut none, UdpFlags::NOSIGNAL)
             .map(drop)
             .map_err(|error| failed("rsend", error))
     }
@@ -569,15 +506,19 @@ impl DatagramSocket {
     }
 
     /// Readable when something happened.
-    pub(super) fn descriptor(&self) -> c_int {
-        self.events.as_raw_fd()
+    ///
+    /// # Errors
+    /// EBADF if the program took its number.
+    pub(super) fn descriptor(&self) -> Answer<RawFd> {
+        self.events.look().map_err(|error| failed("its events", error))?;
+        Ok(self.events.as_raw_fd())
     }
 
     /// Takes the events there are.
     pub(super) fn happened(&self, socket: &Socket) {
         let mut state = self.state();
         for end in &mut state.ends {
-            if end.queue.has_event() && end.queue.take_event().is_ok() {
+            if has_event(end.queue()) && end.queue().take_event().is_ok() {
                 end.is_armed = false;
             }
         }
@@ -624,11 +565,12 @@ impl DatagramSocket {
         addr: *mut sockaddr,
         len: *mut socklen_t,
     ) -> Answer {
+        let udp = self.udp()?;
         let name = || -> rustix::io::Result<SocketAddr> {
             if is_peer {
-                getpeername(&self.udp)?.ok_or(rustix::io::Errno::NOTCONN)?.try_into()
+                getpeername(udp)?.ok_or(rustix::io::Errno::NOTCONN)?.try_into()
             } else {
-                getsockname(&self.udp)?.try_into()
+                getsockname(udp)?.try_into()
             }
         };
         let name = name().map_err(|error| failed("the name of an rsocket", error))?;
@@ -650,8 +592,7 @@ impl State {
             }
             Place::Bytes(bytes) => {
                 let count = bytes.len().min(to.left());
-                // SAFETY: the bytes live, and are only read.
-                to.copy_from(unsafe { umem::Foreign::new(bytes.as_ptr().cast_mut(), count) })?;
+                to.write(&bytes[..count])?;
                 Ok(count)
             }
         }

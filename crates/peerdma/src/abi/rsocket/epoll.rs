@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_short};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use descriptors::Known;
 use libc::{epoll_event, pollfd};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -18,8 +19,8 @@ use crate::abi::rdmacm::{Answer, Failure};
 
 /// What a program waits for.
 struct Epoll {
-    /// What it is known by.
-    fd: OwnedFd,
+    /// What the program knows it by.
+    fd: Known,
     state: Mutex<State>,
     watchers: Watchers,
 }
@@ -127,6 +128,7 @@ pub(crate) unsafe extern "C" fn repoll_create(flags: c_int) -> c_int {
             Failure::new(error.raw_os_error(), format!("repoll_create: {error}"))
         })?;
         let known = fd.as_raw_fd();
+        let fd = Known::at_its_number(fd);
         let epoll = Epoll { fd, state: Mutex::default(), watchers: Watchers::default() };
         EPOLLS.write().unwrap_or_else(PoisonError::into_inner).insert(known, Arc::new(epoll));
         Ok(known)

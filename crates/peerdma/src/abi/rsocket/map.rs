@@ -4,17 +4,17 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::sync::PoisonError;
 
+use iba::Access;
 use libc::{off_t, size_t, ssize_t};
 use rsocket::{Mapping, Sge, Write};
 
 use super::conn::Conn;
 use super::io::{may_send, send_all};
-use super::memory::{LOCAL_WRITE, Pieces, REMOTE_WRITE};
+use super::memory::Pieces;
 use super::socket::find;
 use super::{call, done};
-use crate::abi::mr::{ibv_dereg_mr, ibv_reg_mr};
+use crate::abi::rdmacm::objects::Region;
 use crate::abi::rdmacm::{Answer, Failure};
-use crate::abi::types::mr::Mr;
 
 /// What a program mapped on one connection.
 #[derive(Default)]
@@ -29,20 +29,12 @@ struct Map {
     addr: usize,
     length: usize,
     offset: u64,
-    mr: *mut Mr,
+    region: Region,
     /// The entry of the peer's table; none if the peer may not write there.
     index: Option<u32>,
 }
 
 impl Maps {
-    /// Takes everything back.
-    pub(super) fn clear(&mut self) {
-        for map in self.all.drain(..) {
-            // SAFETY: the region is ours.
-            unsafe { ibv_dereg_mr(map.mr) };
-        }
-    }
-
     /// An entry of the peer's table, of `room`, that is free.
     fn free(&self, room: u32) -> Option<u32> {
         (0..room).find(|index| self.all.iter().all(|map| map.index != Some(*index)))
@@ -52,8 +44,7 @@ impl Maps {
     fn next(&self) -> Option<(u32, Mapping)> {
         let index = *self.untold.front()?;
         let map = self.all.iter().find(|map| map.index == Some(index))?;
-        // SAFETY: the region is ours, and not deregistered.
-        let key = unsafe { (*map.mr).rkey };
+        let key = map.region.rkey();
         let length = u32::try_from(map.length).unwrap_or(u32::MAX);
         Some((
             index,
@@ -113,17 +104,14 @@ pub(crate) unsafe extern "C" fn riomap(
         } else {
             None
         };
-        let access = if index.is_some() { LOCAL_WRITE | REMOTE_WRITE } else { LOCAL_WRITE };
-        // SAFETY: the identifier is ours.
-        let pd = unsafe { (*stream.id()).pd };
+        let by_peer = if index.is_some() { Access::REMOTE_WRITE } else { Access::empty() };
+        let access = Access::LOCAL_WRITE | by_peer;
         // SAFETY: contract: the memory is the program's until it unmaps it.
-        let mr = unsafe { ibv_reg_mr(pd, buf, len, access) };
-        if mr.is_null() {
-            return Err(Failure::last());
-        }
+        let region = unsafe { Region::of_program(&conn.domain, buf, len, access) }?;
         // -1 asks for an offset: the address is one that no other mapping has.
         let offset = if offset == -1 { buf.addr() as off_t } else { offset };
-        let map = Map { addr: buf.addr(), length: len, offset: offset.cast_unsigned(), mr, index };
+        let map =
+            Map { addr: buf.addr(), length: len, offset: offset.cast_unsigned(), region, index };
         maps.all.push(map);
         maps.untold.extend(index);
         Ok(offset)
@@ -145,8 +133,8 @@ pub(crate) unsafe extern "C" fn riounmap(fd: c_int, buf: *mut c_void, len: size_
         let map = maps.all.remove(at);
         maps.untold.retain(|index| Some(*index) != map.index);
         drop(maps);
-        // SAFETY: the region is ours, and in the list no more.
-        crate::abi::rdmacm::verb(unsafe { ibv_dereg_mr(map.mr) })
+        drop(map);
+        Ok(())
     })
 }
 

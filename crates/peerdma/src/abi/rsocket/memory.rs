@@ -1,101 +1,11 @@
-//! Memory that a peer writes, and the program's own, both as pointer and length.
+//! Memory of the program, as pointer and length.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ffi::{c_int, c_void};
-use std::ptr::NonNull;
+use std::ffi::c_void;
 
 use libc::iovec;
 use umem::{Fault, Foreign};
 
-use crate::abi::mr::{ibv_dereg_mr, ibv_reg_mr};
 use crate::abi::rdmacm::{Answer, Failure};
-use crate::abi::types::mr::Mr;
-use crate::abi::types::pd::Pd;
-
-/// `IBV_ACCESS_LOCAL_WRITE`.
-pub(super) const LOCAL_WRITE: c_int = 1;
-/// `IBV_ACCESS_REMOTE_WRITE`.
-pub(super) const REMOTE_WRITE: c_int = 1 << 1;
-
-/// A page of every machine we run on is a multiple of this.
-const ALIGN: usize = 4096;
-
-/// A registered buffer of the library's own.
-pub(super) struct Memory {
-    start: NonNull<u8>,
-    layout: Layout,
-    mr: *mut Mr,
-}
-
-// SAFETY: the buffer is only reached through `Foreign`, which tolerates others, and the region is
-// never changed.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
-
-impl Memory {
-    /// `length` bytes of zeros, registered with `access`.
-    ///
-    /// # Safety
-    ///
-    /// `pd` is one of ours, and outlives the buffer.
-    pub(super) unsafe fn register(pd: *mut Pd, length: usize, access: c_int) -> Answer<Self> {
-        let no_memory =
-            || Failure::new(libc::ENOMEM, format!("rsocket: a buffer of {length} bytes"));
-        let layout = Layout::from_size_align(length.max(1), ALIGN).map_err(|_| no_memory())?;
-        // SAFETY: the size is not zero.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(no_memory)?;
-        let addr: *mut c_void = start.as_ptr().cast();
-        // SAFETY: the caller's promise; the memory is ours, and the region goes first.
-        let mr = unsafe { ibv_reg_mr(pd, addr, layout.size(), access) };
-        if mr.is_null() {
-            let failure = Failure::last();
-            // SAFETY: it was allocated just now with this layout.
-            unsafe { dealloc(start.as_ptr(), layout) };
-            return Err(failure);
-        }
-        Ok(Self { start, layout, mr })
-    }
-
-    /// Its bytes, which a peer may write at any moment.
-    pub(super) fn bytes(&self) -> Foreign<'_> {
-        // SAFETY: the memory lives as long as this value, and no reference to it is ever made.
-        unsafe { Foreign::new(self.start.as_ptr(), self.layout.size()) }
-    }
-
-    /// `length` bytes at `at`, which lie inside.
-    pub(super) fn part(&self, at: u32, length: u32) -> Foreign<'_> {
-        self.bytes()
-            .slice(at as usize, length as usize)
-            .expect("the stream knows the size of its buffers")
-    }
-
-    /// Where it begins.
-    pub(super) fn addr(&self) -> u64 {
-        self.start.as_ptr().addr() as u64
-    }
-
-    /// The key by which this side uses it.
-    pub(super) fn lkey(&self) -> u32 {
-        // SAFETY: the region lives as long as this value.
-        unsafe { (*self.mr).lkey }
-    }
-
-    /// The key by which a peer writes it.
-    pub(super) fn rkey(&self) -> u32 {
-        // SAFETY: as above.
-        unsafe { (*self.mr).rkey }
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: the region is ours, and whoever used it is gone.
-        unsafe { ibv_dereg_mr(self.mr) };
-        // SAFETY: it was allocated with this layout, and nobody can reach it any more.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) };
-    }
-}
 
 /// What a copy from or to memory that is not there is refused with.
 pub(super) fn unreachable(fault: Fault) -> Failure {
@@ -161,40 +71,37 @@ impl<'a> Pieces<'a> {
 
     /// Copies the next bytes to `to`. There are enough. EFAULT if they are not there.
     pub(super) fn copy_to(&mut self, to: Foreign<'_>) -> Answer {
-        self.walk(to, |own, other| other.copy_from_foreign(own))
+        let part = |done, length| to.slice(done, length).expect("it is within the other");
+        self.walk(to.len(), |own, done| part(done, own.len()).copy_from_foreign(own))
     }
 
     /// Copies `from` to the next bytes. There are enough. EFAULT if they are not there.
     pub(super) fn copy_from(&mut self, from: Foreign<'_>) -> Answer {
-        self.walk(from, |own, other| own.copy_from_foreign(other))
+        let part = |done, length| from.slice(done, length).expect("it is within the other");
+        self.walk(from.len(), |own, done| own.copy_from_foreign(part(done, own.len())))
     }
 
-    /// The next bytes, if they are in one piece.
-    pub(super) fn next(&self, length: usize) -> Option<Foreign<'a>> {
-        self.pieces.get(self.piece)?.slice(self.used, length)
+    /// Copies the next bytes out. There are enough. EFAULT if they are not there.
+    pub(super) fn read(&mut self, out: &mut [u8]) -> Answer {
+        self.walk(out.len(), |own, done| own.copy_to(&mut out[done..][..own.len()]))
     }
 
-    /// Passes over bytes. There are enough.
-    pub(super) fn skip(&mut self, bytes: usize) {
-        let mut left = bytes;
-        while left > 0 {
-            let here = self.here(left);
-            self.pass(here);
-            left -= here;
-        }
+    /// Copies `bytes` to the next bytes. There are enough. EFAULT if they are not there.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Answer {
+        self.walk(bytes.len(), |own, done| own.copy_from(&bytes[done..][..own.len()]))
     }
 
+    /// Goes over the next `length` bytes, piece by piece; `copy` is told how many came before.
     fn walk(
         &mut self,
-        other: Foreign<'_>,
-        copy: impl Fn(Foreign<'_>, Foreign<'_>) -> Result<(), Fault>,
+        length: usize,
+        mut copy: impl FnMut(Foreign<'_>, usize) -> Result<(), Fault>,
     ) -> Answer {
         let mut done = 0;
-        while done < other.len() {
-            let here = self.here(other.len() - done);
-            let own = self.next(here).expect("it is within the piece");
-            copy(own, other.slice(done, here).expect("it is within the other"))
-                .map_err(unreachable)?;
+        while done < length {
+            let here = self.here(length - done);
+            let own = self.pieces[self.piece].slice(self.used, here);
+            copy(own.expect("it is within the piece"), done).map_err(unreachable)?;
             self.pass(here);
             done += here;
         }

@@ -7,9 +7,10 @@
 //!   socket::Socket                what a descriptor stands for, found in a table
 //!     |        |
 //!   stream   datagram             connecting and accepting              UDP socket and UD queue pairs
-//!     |
-//!   conn::Conn                    a connected stream: queue pair and memory
-//!     |
+//!     |        |
+//!   conn::Conn |                  a connected stream: queue pair and memory
+//!     |    \   |
+//!     |     rdmacm::handle        identifiers and objects of the verbs, safe
 //!   rsocket::Stream               the protocol: messages, credits (crate `rsocket`)
 //! ```
 //!
@@ -24,7 +25,8 @@
 //!
 //! A socket is known by a descriptor that is its own as long as it lives: that of its event
 //! channel, or of its UDP socket. It means nothing to `poll(2)`, so that programs use
-//! [`poll::rpoll`].
+//! [`poll::rpoll`]. Those that are kept are [`descriptors::Known`]: the program may close them, or
+//! have files of its own at their numbers.
 //!
 //! # Forks
 //!

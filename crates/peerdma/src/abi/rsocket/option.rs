@@ -12,7 +12,6 @@ use super::datagram::DatagramSocket;
 use super::socket::{Kind, Socket, find};
 use super::stream::{Phase, StreamSocket};
 use super::{call, done};
-use crate::abi::rdmacm::option::rdma_set_option;
 use crate::abi::rdmacm::{Answer, Failure};
 use crate::abi::types::rdma::{PathData, PathRecord, SaPathRec};
 
@@ -26,12 +25,6 @@ const RDMA_ROUTE: c_int = 4;
 
 /// Queues are counted in 16 bits.
 const SIZE_MAX: u32 = 0xfffe;
-
-/// Options of identifiers (`rdma_set_option(3)`).
-const ID: c_int = 0;
-const ID_TOS: c_int = 0;
-const ID_REUSEADDR: c_int = 1;
-const ID_AFONLY: c_int = 2;
 
 /// The value of an option, as a program gives it.
 #[derive(Clone, Copy)]
@@ -109,7 +102,7 @@ unsafe fn set(
             let on = number()?;
             // One that is bound keeps what it was bound with, and that is no error.
             if stream.phase() == Phase::New {
-                set_id(stream, ID_REUSEADDR, on)?;
+                stream.id().set_reuse_addr(on != 0)?;
             }
             socket.options().reuse_addr = on != 0;
         }
@@ -135,7 +128,7 @@ unsafe fn set(
             let tos = number()?;
             let tos = u8::try_from(tos)
                 .map_err(|_| Failure::new(libc::EINVAL, format!("IP_TOS: {tos} is no byte")))?;
-            set_id(stream, ID_TOS, tos)?;
+            stream.id().set_tos(tos)?;
             socket.options().tos = tos.into();
         }
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
@@ -157,7 +150,7 @@ unsafe fn set(
         ) => {}
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {
             let on = number()?;
-            set_id(stream, ID_AFONLY, on)?;
+            stream.id().set_af_only(on != 0)?;
             socket.options().v6_only = on != 0;
         }
         (SOL_RDMA, _) if !matches!(stream.phase(), Phase::New | Phase::Listening) => {
@@ -189,7 +182,7 @@ unsafe fn set_datagram(
         // SAFETY: the caller's promise.
         return set_size(socket, name, unsafe { given.get::<c_int>() }?.cast_unsigned());
     }
-    let (fd, length) = (datagram.udp.as_raw_fd(), given.length as socklen_t);
+    let (fd, length) = (datagram.udp()?.as_raw_fd(), given.length as socklen_t);
     // SAFETY: the caller's promise; the kernel looks at the pointer itself.
     if unsafe { libc::setsockopt(fd, level, name, given.value, length) } != 0 {
         return Err(Failure::last());
@@ -224,7 +217,7 @@ unsafe fn get_datagram(
         // SAFETY: the caller's promise.
         return unsafe { get(socket, None, level, name, room) };
     }
-    let fd = datagram.udp.as_raw_fd();
+    let fd = datagram.udp()?.as_raw_fd();
     // SAFETY: the caller's promise; the kernel looks at the pointers itself.
     let answer = unsafe { libc::getsockopt(fd, level, name, room.value, room.length) };
     if answer == 0 { Ok(()) } else { Err(Failure::last()) }
@@ -256,6 +249,22 @@ unsafe fn route(given: Given) -> Answer<Vec<u8>> {
     Ok(bytes.to_vec())
 }
 
+/// The path of a route that a program gave.
+///
+/// # Errors
+/// EINVAL if it is not one path.
+pub(super) fn route_of(bytes: &[u8]) -> Answer<PathData> {
+    if bytes.len() != size_of::<PathData>() {
+        let (length, size) = (bytes.len(), size_of::<PathData>());
+        return Err(Failure::new(
+            libc::EINVAL,
+            format!("RDMA_ROUTE: {length} bytes; one path has {size}"),
+        ));
+    }
+    // SAFETY: there are as many bytes, and the structure is made of integers.
+    Ok(unsafe { bytes.as_ptr().cast::<PathData>().read_unaligned() })
+}
+
 fn set_keepalive(socket: &Socket, is_on: bool) {
     let mut options = socket.options();
     if is_on && options.keep_idle.is_none() {
@@ -265,14 +274,6 @@ fn set_keepalive(socket: &Socket, is_on: bool) {
     options.probe = is_on.then(|| Instant::now() + options.keep_idle());
     drop(options);
     super::service::wake();
-}
-
-/// Sets an option of the identifier.
-fn set_id<T>(stream: &StreamSocket, name: c_int, mut value: T) -> Answer {
-    let (value, length) = ((&raw mut value).cast(), size_of::<T>());
-    // SAFETY: contract: the identifier is ours, the value as long as said.
-    let answer = unsafe { rdma_set_option(stream.id(), ID, name, value, length) };
-    if answer == 0 { Ok(()) } else { Err(Failure::last()) }
 }
 
 /// Room for the value of an option.
@@ -415,10 +416,7 @@ fn take_error(socket: &Socket, stream: Option<&StreamSocket>) -> c_int {
 /// The path of a connection.
 fn path(stream: &StreamSocket) -> Option<SaPathRec> {
     stream.connected()?;
-    // SAFETY: the identifier is ours.
-    let route = unsafe { (*stream.id()).route };
-    // SAFETY: the identifier has the path as long as it lives.
-    unsafe { route.path_rec.as_ref() }.copied()
+    stream.id().path_record()
 }
 
 /// The first fields of `struct tcp_info`: the state, and, further on, the window.

@@ -46,12 +46,7 @@ impl StreamSocket {
         }
     }
 
-    /// The descriptor that is readable when something happened, if there is one.
-    fn descriptor(&self) -> Option<c_int> {
-        self.connected().map(|conn| conn.fd()).or_else(|| self.bell())
-    }
-
-    /// That descriptor is readable.
+    /// Its descriptor is readable.
     fn happened(&self) {
         if let Some(conn) = self.connected() {
             conn.take_event();
@@ -69,10 +64,10 @@ impl Socket {
         ready & (events | always)
     }
 
-    fn descriptor(&self) -> Option<c_int> {
+    fn descriptor(&self) -> Answer<Option<c_int>> {
         match &self.kind {
             Kind::Stream(stream) => stream.descriptor(),
-            Kind::Datagram(datagram) => Some(datagram.descriptor()),
+            Kind::Datagram(datagram) => datagram.descriptor().map(Some),
         }
     }
 
@@ -134,11 +129,11 @@ pub(super) fn wait(
         for (fd, socket) in fds.iter().zip(&asked) {
             kernel.push(match socket {
                 // A negative descriptor is passed over.
-                Some(socket) => entry(socket.descriptor().unwrap_or(-1)),
+                Some(socket) => entry(socket.descriptor()?.unwrap_or(-1)),
                 None => pollfd { revents: 0, ..*fd },
             });
         }
-        kernel.push(entry(waker.fd()));
+        kernel.push(entry(waker.own_fd().ok_or(Failure::quiet(libc::EBADF))?));
         sleep(&mut kernel, left)?;
         for (seen, socket) in kernel.iter().zip(&asked) {
             if let Some(socket) = socket

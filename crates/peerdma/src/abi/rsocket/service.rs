@@ -1,14 +1,13 @@
 //! The thread that looks after sockets while their program does something else.
 
+use std::fmt::Display;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use descriptors::Known;
-use rustix::event::{EventfdFlags, eventfd};
-
 use super::socket::{Kind, Socket};
+use crate::abi::rdmacm::bell::Bell;
 use crate::abi::rdmacm::{Answer, Failure};
 
 /// What the thread and the program share.
@@ -23,7 +22,7 @@ struct Service {
 
 struct Thread {
     id: ThreadId,
-    bell: Arc<Known>,
+    bell: Arc<Bell>,
 }
 
 static SERVICE: Mutex<Service> =
@@ -79,28 +78,34 @@ pub(super) fn wake() {
 }
 
 fn ring(service: &Service) {
-    if let Some(thread) = &service.thread
-        && thread.bell.look().is_ok()
-    {
-        let _ = rustix::io::write(&*thread.bell, &1_u64.to_ne_bytes());
+    if let Some(thread) = &service.thread {
+        thread.bell.ring();
     }
 }
 
+fn failed(errno: i32, what: impl Display) -> Failure {
+    Failure::new(errno, format!("the rsocket thread: {what}"))
+}
+
+fn new_bell() -> Answer<Arc<Bell>> {
+    Bell::new().map(Arc::new).map_err(|error| failed(error.raw_os_error(), error))
+}
+
 fn start() -> Answer<Thread> {
-    let failed = |errno, what: String| Failure::new(errno, format!("the rsocket thread: {what}"));
-    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map_err(|error| failed(error.raw_os_error(), error.to_string()))?;
-    let bell = Arc::new(Known::new(bell));
+    let bell = new_bell()?;
     let own = Arc::clone(&bell);
-    let handle = threads::spawn("peerdma-rsocket", move || run(&own))
-        .map_err(|error| failed(error.raw_os_error().unwrap_or(libc::EAGAIN), error.to_string()))?;
+    let handle = threads::spawn("peerdma-rsocket", move || run(own))
+        .map_err(|error| failed(error.raw_os_error().unwrap_or(libc::EAGAIN), error))?;
     Ok(Thread { id: handle.thread().id(), bell })
 }
 
 /// Between two looks at the sockets where no wait is possible.
 const WITHOUT_BELL: Duration = Duration::from_millis(10);
+// TIMEOUT: who waits for a descriptor that the program then replaces waits for the file that it was
+// of, and nobody can wake it.
+const MOST_ASLEEP: Duration = Duration::from_secs(1);
 
-fn run(bell: &Known) {
+fn run(mut bell: Arc<Bell>) {
     let mut sockets: Vec<Arc<Socket>> = Vec::new();
     let mut fds = Vec::new();
     loop {
@@ -109,12 +114,24 @@ fn run(bell: &Known) {
         let mut service = lock();
         service.round += 1;
         ROUND.notify_all();
+        // The program took it: nobody could wake us.
+        if !bell.descriptor().is_ours()
+            && let Ok(fresh) = new_bell()
+            && let Some(thread) = &mut service.thread
+        {
+            thread.bell = Arc::clone(&fresh);
+            bell = fresh;
+        }
         sockets.clone_from(&service.sockets);
         drop(service);
 
         let working = at_work();
         fds.clear();
-        fds.push(libc::pollfd { fd: bell.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+        fds.push(libc::pollfd {
+            fd: bell.descriptor().as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        });
         let mut next: Option<Instant> = None;
         for socket in &sockets {
             // A negative descriptor is passed over.
@@ -125,16 +142,14 @@ fn run(bell: &Known) {
             }
         }
         drop(working);
-        let timeout = next.map_or(-1, |due| {
-            let left = due.saturating_duration_since(Instant::now()).as_millis() + 1;
-            i32::try_from(left).unwrap_or(i32::MAX)
-        });
+        let left = next.map(|due| due.saturating_duration_since(Instant::now()));
+        let left = left.unwrap_or(MOST_ASLEEP).min(MOST_ASLEEP).as_millis() as i32 + 1;
         // SAFETY: the entries live through the call, and there are as many as said.
-        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
-        if bell.is_ours() {
-            let _ = rustix::io::read(bell, &mut [0; 8]);
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, left) };
+        if bell.descriptor().is_ours() {
+            bell.silence();
         } else {
-            // The program closed it: nobody can wake us, and a wait on it ends at once.
+            // A wait on what is closed ends at once.
             thread::sleep(WITHOUT_BELL);
         }
         let working = at_work();
@@ -166,11 +181,11 @@ fn probe(socket: &Socket) -> Option<Instant> {
 }
 
 impl Socket {
-    /// The descriptor that the service waits for.
+    /// The descriptor that the service waits for: none if the program took its number.
     fn interest(&self) -> Option<std::ffi::c_int> {
         match &self.kind {
             Kind::Stream(stream) => stream.interest(),
-            Kind::Datagram(datagram) => Some(datagram.udp.as_raw_fd()),
+            Kind::Datagram(datagram) => datagram.udp().ok().map(|udp| udp.as_raw_fd()),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Sockets, the table of them, and the calls about their names.
 
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -32,7 +32,7 @@ pub(super) struct Socket {
 
 pub(super) enum Kind {
     Stream(Box<StreamSocket>),
-    Datagram(DatagramSocket),
+    Datagram(Box<DatagramSocket>),
 }
 
 /// What `setsockopt` chose and the connection manager does not keep.
@@ -335,6 +335,3 @@ pub(crate) unsafe extern "C" fn rgetsockname(
         }
     })
 }
-
-/// What C passes where it passes nothing.
-pub(super) const NOTHING: *mut c_void = std::ptr::null_mut();

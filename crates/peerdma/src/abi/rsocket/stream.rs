@@ -3,10 +3,13 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::mem;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use descriptors::Known;
+use device::cm::ConnParam;
 use libc::{sockaddr, sockaddr_storage, socklen_t};
 use rsocket::{Control, End, Hello, How};
 use rustix::net::{
@@ -14,17 +17,11 @@ use rustix::net::{
 };
 
 use super::conn::Conn;
+use super::option::route_of;
 use super::service;
-use super::socket::{Kind, NOTHING, Socket};
-use crate::abi::rdmacm::addr::{
-    rdma_bind_addr, rdma_listen, rdma_resolve_addr, rdma_resolve_route,
-};
-use crate::abi::rdmacm::connect::{complete, rdma_accept, rdma_connect, rdma_reject};
-use crate::abi::rdmacm::ep::rdma_get_request;
-use crate::abi::rdmacm::id::{rdma_create_id, rdma_destroy_id};
-use crate::abi::rdmacm::option::rdma_set_option;
-use crate::abi::rdmacm::{Answer, Failure};
-use crate::abi::types::rdma::{CmId, ConnParam, event_type, port_space};
+use super::socket::{Kind, Socket};
+use crate::abi::rdmacm::handle::{Event, Handle};
+use crate::abi::rdmacm::{Answer, Failure, sockaddr as addresses};
 
 /// How often an address or a route is asked for again, each time for twice as long, beginning with
 /// a second.
@@ -36,22 +33,18 @@ const REQUESTS: c_int = 16;
 
 /// See the module.
 pub(super) struct StreamSocket {
-    id: Id,
-    phase: Mutex<Phase>,
+    /// It goes before the identifier that connected it.
     conn: OnceLock<Conn>,
+    id: Handle,
+    /// `AF_INET` or `AF_INET6`.
+    domain: c_int,
+    phase: Mutex<Phase>,
+    /// Where it connects to.
+    to: Mutex<Option<SocketAddr>>,
     listener: OnceLock<Listener>,
     /// The listener that made it, until it is connected.
     parent: Mutex<Weak<Socket>>,
 }
-
-/// An identifier of the connection manager with a channel of its own.
-struct Id(*mut CmId);
-
-// SAFETY: the identifier synchronizes itself; what C gives to programs in it is only touched under
-// `phase`.
-unsafe impl Send for Id {}
-// SAFETY: as above.
-unsafe impl Sync for Id {}
 
 /// Where a socket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +72,7 @@ pub(super) enum Step {
 struct Listener {
     backlog: usize,
     /// One byte for each.
-    bell: (OwnedFd, OwnedFd),
+    bell: (Known, Known),
     queue: Mutex<Queue>,
 }
 
@@ -96,46 +89,32 @@ impl Listener {
     }
 }
 
-/// A call of C as an answer.
-fn called(answer: c_int) -> Answer {
-    if answer == 0 { Ok(()) } else { Err(Failure::last()) }
+/// The program took a descriptor of ours away.
+fn lost(error: rustix::io::Errno) -> Failure {
+    Failure::quiet(error.raw_os_error())
 }
 
 impl StreamSocket {
     /// A new socket.
     pub(super) fn create(domain: c_int) -> Answer<Socket> {
-        let mut id = ptr::null_mut();
-        // SAFETY: contract: NULL is a channel of its own.
-        let made =
-            unsafe { rdma_create_id(ptr::null_mut(), &raw mut id, NOTHING, port_space::TCP) };
-        called(made)?;
-        // SAFETY: it was made just now; the family is what `rgetsockname` says before there is an
-        // address.
-        unsafe { (*id).route.addr.src_storage.ss_family = domain as libc::sa_family_t };
-        let stream = Self::around(id, Phase::New);
-        Ok(Socket::new(stream.channel(), Kind::Stream(Box::new(stream))))
+        let stream = Self::around(Handle::stream()?, domain, Phase::New);
+        Ok(Socket::new(stream.id.fd(), Kind::Stream(Box::new(stream))))
     }
 
-    fn around(id: *mut CmId, phase: Phase) -> Self {
+    fn around(id: Handle, domain: c_int, phase: Phase) -> Self {
         Self {
-            id: Id(id),
-            phase: Mutex::new(phase),
             conn: OnceLock::new(),
+            id,
+            domain,
+            phase: Mutex::new(phase),
+            to: Mutex::default(),
             listener: OnceLock::new(),
             parent: Mutex::default(),
         }
     }
 
-    pub(super) fn id(&self) -> *mut CmId {
-        self.id.0
-    }
-
-    /// The descriptor of its event channel.
-    pub(super) fn channel(&self) -> c_int {
-        // SAFETY: the identifier lives as long as the socket.
-        let channel = unsafe { (*self.id.0).channel };
-        // SAFETY: as above.
-        unsafe { (*channel).fd }
+    pub(super) fn id(&self) -> &Handle {
+        &self.id
     }
 
     fn lock(&self) -> MutexGuard<'_, Phase> {
@@ -172,9 +151,9 @@ impl StreamSocket {
     pub(super) unsafe fn bind(&self, addr: *const sockaddr, len: socklen_t) -> Answer {
         let _phase = self.lock();
         // SAFETY: the caller's promise.
-        let mut room = unsafe { address("rbind", addr, len) }?;
-        // SAFETY: contract: the identifier is ours, the address valid.
-        called(unsafe { rdma_bind_addr(self.id(), (&raw mut room).cast()) })
+        let room = unsafe { address("rbind", addr, len) }?;
+        // SAFETY: the room is as long as any address.
+        self.id.bind(unsafe { addresses::read("rbind", (&raw const room).cast()) }?)
     }
 
     /// `listen(2)`.
@@ -190,10 +169,10 @@ impl StreamSocket {
         // Requests beyond the backlog wait in the connection manager; beyond that they are lost,
         // and asked again after seconds.
         let waiting = backlog.max(REQUESTS);
-        // SAFETY: contract: the identifier is ours.
-        called(unsafe { rdma_listen(self.id(), waiting) })?;
-        set_nonblocking(self.channel(), true)?;
+        self.id.listen(waiting)?;
+        self.id.set_blocking(false)?;
         let backlog = usize::try_from(backlog).unwrap_or(QUEUE).clamp(1, QUEUE);
+        let bell = (Known::new(bell.0), Known::new(bell.1));
         let listener = Listener { backlog, bell, queue: Mutex::default() };
         // It is the first: the phase says so.
         let _ = self.listener.set(listener);
@@ -209,8 +188,8 @@ impl StreamSocket {
             return Err(Failure::new(libc::EINVAL, "raccept: the rsocket does not listen"));
         };
         let flags = if may_wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
-        recv(&listener.bell.0, &mut [0; 1], flags)
-            .map_err(|error| Failure::quiet(error.raw_os_error()))?;
+        listener.bell.0.look().map_err(lost)?;
+        recv(&listener.bell.0, &mut [0; 1], flags).map_err(lost)?;
         let mut queue = listener.queue();
         let new = queue.ready.pop_front();
         drop(queue);
@@ -224,9 +203,20 @@ impl StreamSocket {
         self.listener.get().is_some_and(|listener| !listener.queue().ready.is_empty())
     }
 
-    /// The descriptor that is readable when a listener has connections.
-    pub(super) fn bell(&self) -> Option<c_int> {
-        self.listener.get().map(|listener| listener.bell.0.as_raw_fd())
+    /// The descriptor that is readable when something happened, if there is one.
+    ///
+    /// # Errors
+    /// EBADF if the program took its number.
+    pub(super) fn descriptor(&self) -> Answer<Option<RawFd>> {
+        let own = match (self.connected(), self.listener.get()) {
+            (Some(conn), _) => conn.own_fd(),
+            (None, Some(listener)) => {
+                let bell = &listener.bell.0;
+                bell.is_ours().then(|| bell.as_raw_fd())
+            }
+            (None, None) => return Ok(None),
+        };
+        own.map(Some).ok_or(Failure::quiet(libc::EBADF))
     }
 
     /// `connect(2)`.
@@ -256,10 +246,10 @@ impl StreamSocket {
         }
         // SAFETY: the caller's promise.
         let room = unsafe { address("rconnect", addr, len) }?;
-        // SAFETY: the identifier is ours, and locked.
-        unsafe { (*self.id()).route.addr.dst_storage = room };
-        let is_nonblocking = socket.is_nonblocking();
-        set_nonblocking(self.channel(), is_nonblocking)?;
+        // SAFETY: the room is as long as any address.
+        let to = unsafe { addresses::read("rconnect", (&raw const room).cast()) }?;
+        self.id.set_blocking(!socket.is_nonblocking())?;
+        *self.to.lock().unwrap_or_else(PoisonError::into_inner) = Some(to);
         let mut now = Phase::Opening(Step::Address(0));
         let begun = self.ask_address(0);
         let answer = self.go_on(socket, &mut now, begun);
@@ -268,7 +258,7 @@ impl StreamSocket {
         if now == Phase::Failed {
             return answer;
         }
-        set_nonblocking(self.channel(), true)?;
+        self.id.set_blocking(false)?;
         service::add(socket)?;
         if now == Phase::Connected {
             return Ok(());
@@ -276,34 +266,37 @@ impl StreamSocket {
         Err(Failure::quiet(libc::EINPROGRESS))
     }
 
-    fn ask_address(&self, times: u32) -> Answer {
-        // SAFETY: the identifier is ours, and locked.
-        let to = unsafe { &raw mut (*self.id()).route.addr.dst_storage };
-        // SAFETY: contract: the address is valid; without a source the route finds one.
-        called(unsafe { rdma_resolve_addr(self.id(), ptr::null_mut(), to.cast(), 1000 << times) })
+    fn ask_address(&self, times: u32) -> Answer<Event> {
+        let to = *self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        let to = to.ok_or_else(|| Failure::new(libc::EINVAL, "rconnect: there is no address"))?;
+        // The route finds the source.
+        self.id.resolve_addr(None, to, 1000 << times)?;
+        self.id.happened(None)
     }
 
-    fn ask_route(&self, socket: &Socket, times: u32) -> Answer {
-        let mut route = mem::take(&mut socket.options().route);
+    fn ask_route(&self, socket: &Socket) -> Answer<Event> {
+        let route = mem::take(&mut socket.options().route);
         if route.is_empty() {
-            // SAFETY: contract: the identifier is ours.
-            return called(unsafe { rdma_resolve_route(self.id(), 1000 << times) });
+            self.id.resolve_route()?;
+        } else {
+            self.id.set_path(&route_of(&route)?)?;
         }
-        let (level, name) = (1, 1);
-        let (value, length) = (route.as_mut_ptr().cast(), route.len());
-        // SAFETY: contract: the identifier is ours, the value as long as said.
-        called(unsafe { rdma_set_option(self.id(), level, name, value, length) })?;
-        // SAFETY: as above.
-        unsafe { complete(self.id()) }
+        self.id.happened(None)
     }
 
     /// Goes through the steps of a connection until one has to wait, which is EAGAIN. `done` is
     /// what came of the step it is at.
-    fn go_on(&self, socket: &Socket, phase: &mut Phase, done: Answer) -> Answer {
+    fn go_on(&self, socket: &Socket, phase: &mut Phase, done: Answer<Event>) -> Answer {
         let mut done = done;
         loop {
-            let Phase::Opening(step) = *phase else { return done };
-            let (next, answer) = match (step, done) {
+            let Phase::Opening(step) = *phase else { return done.map(drop) };
+            let done_so_far = done.and_then(|event| match event {
+                Event::Done(said) => Ok(said),
+                Event::Disconnected | Event::Removed => {
+                    Err(Failure::new(libc::ECONNRESET, "the connection ended as it began"))
+                }
+            });
+            let (next, answer) = match (step, done_so_far) {
                 (_, Err(failure)) if failure.errno() == libc::EAGAIN => return Err(failure),
                 (Step::Address(times), Err(late))
                     if late.errno() == libc::ETIMEDOUT && times < RETRIES =>
@@ -313,23 +306,23 @@ impl StreamSocket {
                 (Step::Route(times), Err(late))
                     if late.errno() == libc::ETIMEDOUT && times < RETRIES =>
                 {
-                    (Step::Route(times + 1), self.ask_route(socket, times + 1))
+                    (Step::Route(times + 1), self.ask_route(socket))
                 }
                 (_, Err(failure)) => {
                     *phase = Phase::Failed;
                     socket.options().error = failure.errno();
                     return Err(failure);
                 }
-                (Step::Address(_), Ok(())) => (Step::Route(0), self.ask_route(socket, 0)),
-                (Step::Route(_), Ok(())) => (Step::Response, self.ask_peer(socket)),
-                (Step::Response, Ok(())) => match self.meet() {
+                (Step::Address(_), Ok(_)) => (Step::Route(0), self.ask_route(socket)),
+                (Step::Route(_), Ok(_)) => (Step::Response, self.ask_peer(socket)),
+                (Step::Response, Ok(said)) => match self.meet(&said) {
                     Ok(()) => {
                         *phase = Phase::Connected;
                         return Ok(());
                     }
-                    refused => (Step::Response, refused),
+                    Err(refused) => (Step::Response, Err(refused)),
                 },
-                (Step::Ready, Ok(())) => {
+                (Step::Ready, Ok(_)) => {
                     *phase = Phase::Connected;
                     return Ok(());
                 }
@@ -340,43 +333,21 @@ impl StreamSocket {
     }
 
     /// Makes the queue pair and asks the peer.
-    fn ask_peer(&self, socket: &Socket) -> Answer {
-        let sizes = socket.options().sizes;
-        // SAFETY: the identifier is ours, has a device by now, and outlives the connection.
-        let conn = unsafe { Conn::create(self.id(), sizes, Arc::clone(&socket.watchers)) }?;
-        let hello = conn.hello().to_bytes();
-        // It is the first: this step is taken once.
-        let _ = self.conn.set(conn);
-        // SAFETY: the structure is made of integers and a pointer, for which zero is a value.
-        let mut param: ConnParam = unsafe { mem::zeroed() };
-        param.private_data = hello.as_ptr().cast();
-        param.private_data_len = Hello::SIZE as u8;
-        param.flow_control = 1;
-        (param.retry_count, param.rnr_retry_count) = (7, 7);
-        // SAFETY: contract: the identifier is ours, the parameters valid.
-        called(unsafe { rdma_connect(self.id(), &raw mut param) })
+    fn ask_peer(&self, socket: &Socket) -> Answer<Event> {
+        let conn = self.make_conn(socket)?;
+        self.id.connect(conn.qp(), &conn.hello().to_bytes())?;
+        self.id.happened(Some(conn.qp()))
     }
 
-    /// Takes what the peer said with the event that the identifier holds.
-    fn meet(&self) -> Answer {
-        // SAFETY: the identifier is ours, and locked or known to nobody else.
-        let event = unsafe { (*self.id()).event };
-        // SAFETY: the identifier holds the event of its connection.
-        let param = unsafe { &(*event).param };
-        // SAFETY: an event of a connection brings this.
-        let param = unsafe { param.conn };
-        let said = if param.private_data.is_null() {
-            &[]
-        } else {
-            // SAFETY: the private data of an event is as long as it says, and lives as long as the
-            // event.
-            unsafe {
-                std::slice::from_raw_parts(
-                    param.private_data.cast::<u8>(),
-                    param.private_data_len.into(),
-                )
-            }
-        };
+    /// Makes the queue pair. This is done once.
+    fn make_conn(&self, socket: &Socket) -> Answer<&Conn> {
+        let sizes = socket.options().sizes;
+        let conn = Conn::create(&self.id, sizes, Arc::clone(&socket.watchers))?;
+        Ok(self.conn.get_or_init(|| conn))
+    }
+
+    /// Takes what the peer said.
+    fn meet(&self, said: &[u8]) -> Answer {
         let hello = Hello::from_bytes(said)
             .map_err(|why| Failure::new(libc::ENOTSUP, format!("the peer is no rsocket: {why}")))?;
         if let Some(conn) = self.conn.get() {
@@ -392,9 +363,9 @@ impl StreamSocket {
                 let listener = self.listener.get()?;
                 let queue = listener.queue();
                 let has_room = queue.ready.len() + queue.half_open < listener.backlog;
-                has_room.then(|| self.channel())
+                if has_room { self.id.own_fd() } else { None }
             }
-            Phase::Opening(_) | Phase::Connected => Some(self.channel()),
+            Phase::Opening(_) | Phase::Connected => self.id.own_fd(),
             Phase::New | Phase::Failed => None,
         }
     }
@@ -408,8 +379,7 @@ impl StreamSocket {
                 self.take_request(socket);
             }
             Phase::Opening(step) => {
-                // SAFETY: the identifier is ours.
-                let done = unsafe { complete(self.id()) };
+                let done = self.id.happened(self.conn.get().map(Conn::qp));
                 let answer = self.go_on(socket, &mut phase, done);
                 let now = *phase;
                 drop(phase);
@@ -428,23 +398,11 @@ impl StreamSocket {
             }
             Phase::Connected => {
                 drop(phase);
-                // SAFETY: the identifier is ours.
-                let done = unsafe { complete(self.id()) };
-                if done.is_err_and(|failure| failure.errno() == libc::EAGAIN) {
-                    return;
-                }
-                // SAFETY: the identifier is ours; only this thread takes its events once it is
-                // connected.
-                let event = unsafe { (*self.id()).event };
-                // SAFETY: the identifier holds the event that was taken just now, if any.
-                let Some(event) = (unsafe { event.as_ref() }) else { return };
-                let end = match event.event {
-                    event_type::DISCONNECTED => End::Disconnected,
-                    event_type::DEVICE_REMOVAL => End::Failed,
-                    _ => return,
-                };
-                if let Some(conn) = self.conn.get() {
-                    conn.finish(end);
+                let Some(conn) = self.conn.get() else { return };
+                match self.id.happened(Some(conn.qp())) {
+                    Ok(Event::Disconnected) => conn.finish(End::Disconnected),
+                    Ok(Event::Removed) => conn.finish(End::Failed),
+                    Ok(Event::Done(_)) | Err(_) => {}
                 }
             }
             Phase::New | Phase::Failed => {}
@@ -453,29 +411,31 @@ impl StreamSocket {
 
     /// Takes a request that came to a listener.
     fn take_request(&self, socket: &Arc<Socket>) {
-        let mut id = ptr::null_mut();
-        // SAFETY: contract: the identifier is ours.
-        if unsafe { rdma_get_request(self.id(), &raw mut id) } != 0 {
-            return;
-        }
-        let stream = Self::around(id, Phase::Opening(Step::Ready));
+        let (id, asked) = match self.id.request() {
+            Ok(request) => request,
+            Err(failure) => {
+                if failure.errno() != libc::EAGAIN {
+                    tracing::warn!(target: "peerdma::rsocket", "a request is dropped: {failure:?}");
+                }
+                return;
+            }
+        };
+        let stream = Self::around(id, self.domain, Phase::Opening(Step::Ready));
         *stream.parent.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(socket);
-        let fd = stream.channel();
+        let fd = stream.id.fd();
         let new = Arc::new(socket.child(fd, Kind::Stream(Box::new(stream))));
         let Kind::Stream(stream) = &new.kind else { return };
         if let Some(listener) = self.listener.get() {
             listener.queue().half_open += 1;
         }
-        let accepted = stream.answer(&new);
+        let accepted = stream.answer(&new, asked);
         let is_waiting = accepted.is_err_and(|failure| failure.errno() == libc::EAGAIN);
         if is_waiting && service::add(&new).is_ok() {
             return;
         }
         if let Err(failure) = accepted {
             tracing::info!(target: "peerdma::rsocket", "a connection is refused: {failure:?}");
-            // SAFETY: contract: the identifier is ours. One that was answered cannot be refused any
-            // more.
-            unsafe { rdma_reject(stream.id(), ptr::null(), 0) };
+            stream.id.reject();
         }
         let mut phase = stream.lock();
         *phase = if accepted.is_ok() { Phase::Connected } else { Phase::Failed };
@@ -488,24 +448,12 @@ impl StreamSocket {
     }
 
     /// Accepts the request it was made for.
-    fn answer(&self, socket: &Socket) -> Answer {
-        set_nonblocking(self.channel(), true)?;
-        let sizes = socket.options().sizes;
-        // SAFETY: the identifier is ours, has a device, and outlives the connection.
-        let conn = unsafe { Conn::create(self.id(), sizes, Arc::clone(&socket.watchers)) }?;
-        let hello = conn.hello().to_bytes();
-        let _ = self.conn.set(conn);
-        self.meet()?;
-        // SAFETY: the identifier is ours, and nobody else has it yet.
-        let event = unsafe { (*self.id()).event };
-        // SAFETY: the identifier holds the event of its request.
-        let param = unsafe { &(*event).param };
-        // SAFETY: a request brings this.
-        let mut param = unsafe { param.conn };
-        param.private_data = hello.as_ptr().cast();
-        param.private_data_len = Hello::SIZE as u8;
-        // SAFETY: contract: the identifier is ours, the parameters valid.
-        called(unsafe { rdma_accept(self.id(), &raw mut param) })
+    fn answer(&self, socket: &Socket, asked: ConnParam) -> Answer {
+        self.id.set_blocking(false)?;
+        let conn = self.make_conn(socket)?;
+        self.meet(&asked.private_data)?;
+        self.id.accept(conn.qp(), asked, &conn.hello().to_bytes())?;
+        self.id.happened(Some(conn.qp())).map(drop)
     }
 
     /// A connection that a listener took is there, or is not to be.
@@ -525,7 +473,9 @@ impl StreamSocket {
             if now == Phase::Connected {
                 queue.ready.push_back(Arc::clone(socket));
                 // There is room for a byte of each that fits the queue.
-                let _ = send(&listener.bell.1, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                if listener.bell.1.look().is_ok() {
+                    let _ = send(&listener.bell.1, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                }
             }
         }
         if now == Phase::Failed || listener.is_none() {
@@ -593,10 +543,9 @@ impl StreamSocket {
     /// There is room for an address of the length that is said.
     pub(super) unsafe fn peer_name(&self, addr: *mut sockaddr, len: *mut socklen_t) -> Answer {
         self.conn()?;
-        // SAFETY: the identifier is ours.
-        let room = unsafe { (*self.id()).route.addr.dst_storage };
+        let peer = self.id.remote().unwrap_or_else(|| self.nowhere());
         // SAFETY: the caller's promise.
-        unsafe { give_address(&room, addr, len) };
+        unsafe { give_address(&addresses::write(peer), addr, len) };
         Ok(())
     }
 
@@ -606,19 +555,18 @@ impl StreamSocket {
     ///
     /// There is room for an address of the length that is said.
     pub(super) unsafe fn own_name(&self, addr: *mut sockaddr, len: *mut socklen_t) -> Answer {
-        // SAFETY: the identifier is ours.
-        let room = unsafe { (*self.id()).route.addr.src_storage };
+        let own = self.id.local().unwrap_or_else(|| self.nowhere());
         // SAFETY: the caller's promise.
-        unsafe { give_address(&room, addr, len) };
+        unsafe { give_address(&addresses::write(own), addr, len) };
         Ok(())
     }
-}
 
-impl Drop for StreamSocket {
-    fn drop(&mut self) {
-        drop(self.conn.take());
-        // SAFETY: the identifier is ours, and its queue pair is gone.
-        unsafe { rdma_destroy_id(self.id.0) };
+    /// The address of a socket that has none.
+    fn nowhere(&self) -> SocketAddr {
+        match self.domain {
+            libc::AF_INET6 => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+            _ => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        }
     }
 }
 
@@ -683,12 +631,4 @@ pub(super) unsafe fn give_address(
             ptr::copy_nonoverlapping((&raw const *room).cast::<u8>(), addr.cast(), given.min(size))
         };
     }
-}
-
-/// Makes a descriptor non-blocking, or blocking.
-pub(super) fn set_nonblocking(fd: c_int, is_on: bool) -> Answer {
-    let mut on = c_int::from(is_on);
-    // SAFETY: the request takes a pointer to an integer.
-    let answer = unsafe { libc::ioctl(fd, libc::FIONBIO, &raw mut on) };
-    called(answer)
 }

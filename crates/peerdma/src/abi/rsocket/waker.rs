@@ -1,17 +1,16 @@
 //! Threads that wait for several sockets at once, and who wakes them.
 
 use std::cell::RefCell;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::event::{EventfdFlags, eventfd};
-
+use crate::abi::rdmacm::bell::Bell;
 use crate::abi::rdmacm::{Answer, Failure};
 
 /// What wakes a thread from `poll(2)`.
 pub(super) struct Waker {
-    fd: OwnedFd,
+    bell: Bell,
     /// A child of a fork needs one of its own: the descriptor is shared with its parent.
     pid: u32,
 }
@@ -23,32 +22,36 @@ thread_local! {
 impl Waker {
     /// One that belongs to nobody yet.
     pub(super) fn new() -> Answer<Arc<Self>> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| Failure::new(error.raw_os_error(), format!("eventfd: {error}")))?;
-        Ok(Arc::new(Self { fd, pid: std::process::id() }))
+        let bell = Bell::new().map_err(|error| {
+            Failure::new(error.raw_os_error(), format!("rsocket: what wakes a thread: {error}"))
+        })?;
+        Ok(Arc::new(Self { bell, pid: std::process::id() }))
     }
 
     /// The one of this thread.
     pub(super) fn of_thread() -> Answer<Arc<Self>> {
         WAKER.with_borrow_mut(|own| match own {
-            Some(waker) if waker.pid == std::process::id() => Ok(Arc::clone(waker)),
+            Some(waker) if waker.pid == std::process::id() && waker.own_fd().is_some() => {
+                Ok(Arc::clone(waker))
+            }
             _ => Ok(Arc::clone(own.insert(Self::new()?))),
         })
     }
 
-    /// Readable when it was woken.
-    pub(super) fn fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+    /// Readable when it was woken, unless the program took its number.
+    pub(super) fn own_fd(&self) -> Option<RawFd> {
+        let own = self.bell.descriptor();
+        own.is_ours().then(|| own.as_raw_fd())
     }
 
     /// Wakes whoever waits.
     pub(super) fn wake(&self) {
-        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+        self.bell.ring();
     }
 
     /// Forgets that it was woken.
     pub(super) fn drain(&self) {
-        let _ = rustix::io::read(&self.fd, &mut [0; 8]);
+        self.bell.silence();
     }
 }
 
