@@ -248,7 +248,7 @@ pub fn finish_records() {
         for hca in open {
             // A thread that the end of the process stopped may hold it for ever.
             if let Some(mut engine) = hca.shared.engine.try_lock_for(LAST_LEASE) {
-                engine.send_late_acks();
+                engine.send_delayed_acks();
                 engine.leave_port();
                 engine.core.finish_records();
                 log_counters("left open", &engine.counters());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use iba::{Psn, QpState, QpType, Qpn, WrOpcode};
 use transport::{
-    Completion, Data, Poll, PostError, Qp, RecvWr, Rx, SendWr, Short, ShortSend, Time, UdDest,
+    Completion, Data, FastPacket, FastSend, Poll, PostError, Qp, RecvWr, Rx, SendWr, Time, UdDest,
 };
 use wire::{Headers, Opcode};
 
@@ -62,12 +62,12 @@ pub struct Net {
     pub dead: Vec<usize>,
     /// Ends whose packets go nowhere, though they hear others: a partition in one direction.
     pub mute: Vec<usize>,
-    /// Where it rolls dice whether a packet may go the short way; none does without. Put it there
+    /// Where it rolls dice whether a packet may take the fast path; none does without. Put it there
     /// at will.
-    pub short: Option<Rng>,
-    /// Packets that went the short way: sent when they were polled for, received, and sent when
+    pub fast: Option<Rng>,
+    /// Packets that took the fast path: sent when they were polled for, received, and sent when
     /// they were posted.
-    pub shorts: [u64; 3],
+    pub fasts: [u64; 3],
     /// A hash of every packet that was sent, so that two networks can be compared. Put a number
     /// there at will.
     pub digest: Option<u64>,
@@ -159,8 +159,8 @@ impl Net {
             wrong_source: 0,
             dead: Vec::new(),
             mute: Vec::new(),
-            short: None,
-            shorts: [0; 3],
+            fast: None,
+            fasts: [0; 3],
             digest: None,
             joins: false,
             joined: 0,
@@ -244,12 +244,12 @@ impl Net {
 
     fn poll_node(&mut self, index: usize, acks_stay: bool) {
         loop {
-            let may_be_short = self.may_be_short();
+            let may_be_fast = self.may_be_fast();
             let Node { qp, host, .. } = &mut self.nodes[index];
-            let is_short = may_be_short && qp.transmit_short(host);
+            let is_fast = may_be_fast && qp.transmit_fast(host);
             qp.watch(|| self.now);
-            self.shorts[0] += u64::from(is_short);
-            let poll = if is_short {
+            self.fasts[0] += u64::from(is_fast);
+            let poll = if is_fast {
                 Poll::Idle
             } else if acks_stay {
                 qp.poll_requests(host, self.now, 16)
@@ -267,8 +267,8 @@ impl Net {
         }
     }
 
-    fn may_be_short(&mut self) -> bool {
-        self.short.as_mut().is_some_and(|rng| rng.chance(500))
+    fn may_be_fast(&mut self) -> bool {
+        self.fast.as_mut().is_some_and(|rng| rng.chance(500))
     }
 
     fn carry(&mut self, from: usize, sent: Sent) {
@@ -333,7 +333,7 @@ impl Net {
                 break;
             };
             let dest = sent.headers.bth.dest_qp;
-            let may_be_short = self.may_be_short() && sent.skipped == Default::default();
+            let may_be_fast = self.may_be_fast() && sent.skipped == Default::default();
             for index in 0..self.nodes.len() {
                 let node = &mut self.nodes[index];
                 if node.qp.qpn() != dest || node.address != to || self.dead.contains(&index) {
@@ -360,11 +360,11 @@ impl Net {
                     self.joined += 1;
                 }
                 let length = sent.payload.len() as u32;
-                let short = Short::of(&sent.headers, length).filter(|_| may_be_short && !marked);
-                let is_taken = short.is_some_and(|short| {
-                    qp.handle_short(host, self.now, short, &sent.payload, length)
+                let fast = FastPacket::of(&sent.headers, length).filter(|_| may_be_fast && !marked);
+                let is_taken = fast.is_some_and(|fast| {
+                    qp.handle_fast(host, self.now, fast, &sent.payload, length)
                 });
-                self.shorts[1] += u64::from(is_taken);
+                self.fasts[1] += u64::from(is_taken);
                 if !is_taken {
                     let grh = [0x60; 40];
                     let rx = Rx {
@@ -394,19 +394,19 @@ impl Net {
         self.try_post(node, wr).expect("the send queue takes it");
     }
 
-    /// Posts a send, if the queue takes it. It may go the short way at once, and is carried on when
-    /// its node is polled.
+    /// Posts a send, if the queue takes it. It may take the fast path at once, and is carried on
+    /// when its node is polled.
     ///
     /// # Errors
     /// As [`Qp::post_send`].
     pub fn try_post(&mut self, node: usize, wr: SendWr) -> Result<(), PostError> {
-        let may_be_short = self.may_be_short();
+        let may_be_fast = self.may_be_fast();
         let Node { qp, host, .. } = &mut self.nodes[node];
-        if let Some(send) = short(&wr).filter(|_| may_be_short)
-            && qp.post_short(host, &send).is_some()
+        if let Some(send) = fast(&wr).filter(|_| may_be_fast)
+            && qp.post_fast(host, &send).is_some()
         {
             qp.watch(|| self.now);
-            self.shorts[2] += 1;
+            self.fasts[2] += 1;
             return Ok(());
         }
         qp.post_send(wr)
@@ -485,9 +485,9 @@ impl Ord for Flying {
     }
 }
 
-/// The request as one that can go the short way from the start.
-fn short(wr: &SendWr) -> Option<ShortSend> {
+/// The request as one that can take the fast path from the start.
+fn fast(wr: &SendWr) -> Option<FastSend> {
     let Data::Sges(sges) = &wr.data else { return None };
-    let is_short = wr.opcode == WrOpcode::Send && wr.ud.is_none() && sges.len() == 1;
-    is_short.then(|| ShortSend { wr_id: wr.wr_id, flags: wr.flags, sge: sges[0] })
+    let is_fast = wr.opcode == WrOpcode::Send && wr.ud.is_none() && sges.len() == 1;
+    is_fast.then(|| FastSend { wr_id: wr.wr_id, flags: wr.flags, sge: sges[0] })
 }

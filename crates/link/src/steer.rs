@@ -6,11 +6,10 @@
 //! each packet and returns an index into that array:
 //!
 //! ```text
-//!   BTH:  | opcode | flags | P_Key | resv | destination QPN |      QPN = VF (10 bits) | index (14 bits)
-//!         0        1       2       4      5                 8              |
-//!                                                                           v
-//!                          table: VF 0 -> 0, VF 1 -> 2, VF 4 -> 1    socket[index]
-//!   no entry, QPN 0, 1, 0xffffff -> the first VF of the table
+//!   BTH:  | opcode | flags | P_Key | resv | destination QPN |      QPN = VF (10 bits) | index (14
+//!   bits) 0        1       2       4      5                 8              | v table: VF 0 -> 0,
+//!   VF 1 -> 2, VF 4 -> 1    socket[index] no entry, QPN 0, 1, 0xffffff -> the first VF of the
+//!   table
 //! ```
 //!
 //! **A VF's index is not its number.** When a socket is closed the last one takes its place in the
@@ -31,13 +30,13 @@
 //! (`UdpLink::abandon_in_child`), and so does exec.
 //!
 //! Reasons to start: the device was opened; a packet came astray; nothing came for a while, as when
-//! another process ended and a third, which is stopped, now gets our packets; a *plea* came.
-//! Starting too often is harmless ([`REST`]).
+//! another process ended and a third, which is stopped, now gets our packets; a *request to steer
+//! again* came. Starting too often is harmless ([`REST`]).
 //!
 //! **Who has no socket in the group** is a process of another user. What is for it goes to one of
 //! the VFs that answered, and if that one is stopped the others do not notice: what is theirs
-//! comes. So a process that hears nothing for a while pleads ([`UdpLink::plead`]): a question that
-//! wants no answer, but that whoever receives it starts to ask.
+//! comes. So a process that hears nothing for a while asks for it ([`UdpLink::ask_to_steer`]): a
+//! question that wants no answer, but that whoever receives it starts to ask.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -70,15 +69,15 @@ pub const REST: Duration = Duration::from_millis(100);
 /// | 4..8 | zeros; in a packet of RoCE, bits and QPN 0, which no QP on Ethernet has |
 /// | 8..12 | the index asked about |
 /// | 12..20 | a number that the asker chose |
-/// | 20..24 | in an answer, the VF; in a question, 0, or 1 if it is a plea |
+/// | 20..24 | in an answer, the VF; in a question, 0, or 1 if it is a request to steer again |
 ///
 /// All numbers are big-endian.
 const LENGTH: usize = 24;
 /// Begins with an opcode that IBA leaves to manufacturers.
 const QUESTION: u32 = 0xff50_5251;
 const ANSWER: u32 = 0xff50_5241;
-/// Where a question is a plea.
-const PLEA: u32 = 1;
+/// Where a question is a request to steer again.
+const STEER_AGAIN: u32 = 1;
 
 /// Finds out the order of the sockets and attaches the table.
 ///
@@ -199,19 +198,20 @@ pub(crate) fn question(index: u32) -> [u8; LENGTH] {
 }
 
 /// Questions to the first indexes that want no answer, but that those who receive them ask anew.
-pub(crate) fn pleas() -> impl Iterator<Item = [u8; LENGTH]> {
+pub(crate) fn requests_to_steer() -> impl Iterator<Item = [u8; LENGTH]> {
     (0..u32::from(WAVE)).map(|index| {
-        let mut plea = question(index);
-        plea[20..].copy_from_slice(&PLEA.to_be_bytes());
-        plea
+        let mut request = question(index);
+        request[20..].copy_from_slice(&STEER_AGAIN.to_be_bytes());
+        request
     })
 }
 
-/// Whether a datagram is a plea of this host.
-pub(crate) fn is_plea(src: SocketAddr, bytes: &[u8]) -> bool {
-    let plea = <&[u8; LENGTH]>::try_from(bytes);
-    let is_plea = |plea| number(plea, 0) == QUESTION && number(plea, 20) == PLEA;
-    src.ip().is_loopback() && plea.is_ok_and(is_plea)
+/// Whether a datagram is a request to steer again of this host.
+pub(crate) fn is_request_to_steer(src: SocketAddr, bytes: &[u8]) -> bool {
+    let request = <&[u8; LENGTH]>::try_from(bytes);
+    let is_request_to_steer =
+        |request| number(request, 0) == QUESTION && number(request, 20) == STEER_AGAIN;
+    src.ip().is_loopback() && request.is_ok_and(is_request_to_steer)
 }
 
 /// The answer to a datagram if that is a question. Only this host may ask: no packet from the wire

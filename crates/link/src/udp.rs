@@ -15,7 +15,8 @@
 //!
 //! * DF is set (`IP_PMTUDISC_DO`) and these sockets are never connected; then Linux sends the IPv4
 //!   id 0. The segments of one [`Transmit`] carry 0, 1, 2, ... when the stack or the NIC splits
-//!   them. A [line](UdpLink::open_line) is connected, and says with which id it begins.
+//!   them. A [transmit socket](UdpLink::open_tx_socket) is connected, and says with which id it
+//!   begins.
 //! * Type of service, hop limit and flow label are masked out of the ICRC, and free.
 //! * An IPv6 packet without UDP checksum, as some NICs and the kernel's rxe send, is accepted.
 //!
@@ -23,14 +24,14 @@
 //! process.
 
 mod holder;
-mod inlet;
 mod leave;
-mod line;
 mod open;
 mod options;
 mod receive;
+mod rx_socket;
 mod send;
 mod sys;
+mod tx_socket;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -40,16 +41,16 @@ use descriptors::{Inherited, Known};
 use socket2::Socket;
 
 pub use holder::{Holder, holders, may_receive};
-use inlet::Inlets;
-use line::Lines;
-pub use line::{LineError, LineId, LineTo, NewLine};
 pub use open::BindError;
 use open::{Sharing, free_port, has_gso, local_port, open, open_shared, unspecified};
 pub use options::Options;
 pub use receive::{Datagram, Payloads, Train};
+use rx_socket::RxSockets;
 pub use send::{SendError, Transmit};
 use sys::BATCH;
 pub(crate) use sys::{ControlMessages, attach_reuseport_cbpf, set_option};
+use tx_socket::TxSockets;
+pub use tx_socket::{NewTxSocket, TxSocketError, TxSocketId, TxSocketTo};
 
 use crate::steer;
 
@@ -71,8 +72,8 @@ pub struct UdpLink {
     v6: Option<Known<Socket>>,
     /// A socket for each multicast group.
     groups: Vec<(IpAddr, Known<Socket>)>,
-    lines: Lines,
-    inlets: Inlets,
+    tx_sockets: TxSockets,
+    rx_sockets: RxSockets,
     /// The destination port of everything sent.
     port: u16,
     options: Options,
@@ -90,7 +91,7 @@ pub struct UdpLink {
     /// Whether the port was left: who asks for this VF's place is not answered any more.
     has_left: bool,
     /// Whether somebody to whom nothing is forwarded asked for it.
-    pleaded: bool,
+    asked_to_steer: bool,
     /// Stands for a netdev without checksums, over which the kernel splits nothing.
     #[cfg(test)]
     refuses_trains: bool,
@@ -138,22 +139,22 @@ impl UdpLink {
 
     /// Asks those who hold the port to find out anew which of them are at work ([`crate::steer`]):
     /// for a link that only sends, and to which nothing is forwarded any more.
-    pub fn plead(&self) {
+    pub fn ask_to_steer(&self) {
         let loopbacks =
             [(&self.v4, Ipv4Addr::LOCALHOST.into()), (&self.v6, Ipv6Addr::LOCALHOST.into())];
         for (socket, ip) in loopbacks {
             let Some(socket) = socket else { continue };
             let to = SocketAddr::new(ip, self.port).into();
-            for plea in steer::pleas() {
+            for request in steer::requests_to_steer() {
                 // Who cannot be asked is asked again, or does not exist.
-                let _ = socket.send_to(&plea, &to);
+                let _ = socket.send_to(&request, &to);
             }
         }
     }
 
-    /// Whether such a plea came since this was last asked.
-    pub fn was_pleaded_with(&mut self) -> bool {
-        std::mem::take(&mut self.pleaded)
+    /// Whether such a request to steer again came since this was last asked.
+    pub fn was_asked_to_steer(&mut self) -> bool {
+        std::mem::take(&mut self.asked_to_steer)
     }
 
     fn bind_shared(port: u16, options: Options) -> Result<Self, BindError> {
@@ -175,8 +176,8 @@ impl UdpLink {
             v4,
             v6,
             groups: Vec::new(),
-            lines: Lines::default(),
-            inlets: Inlets::default(),
+            tx_sockets: TxSockets::default(),
+            rx_sockets: RxSockets::default(),
             port,
             options,
             gso: AtomicBool::new(gso),
@@ -188,7 +189,7 @@ impl UdpLink {
             had_some: false,
             truncated: 0,
             has_left: false,
-            pleaded: false,
+            asked_to_steer: false,
             #[cfg(test)]
             refuses_trains: false,
         })
@@ -222,12 +223,12 @@ impl UdpLink {
     }
 
     /// All sockets: when one is readable, [`UdpLink::recv`] has work. [`UdpLink::join`],
-    /// [`UdpLink::leave`], [`UdpLink::open_inlet`] and, where inlets are to be closed, receiving
-    /// change them.
+    /// [`UdpLink::leave`], [`UdpLink::open_rx_socket`] and, where receive sockets are to be closed,
+    /// receiving change them.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let groups = self.groups.iter().map(|(_, socket)| socket);
         let all = self.v4.iter().chain(&self.v6).chain(groups).map(AsFd::as_fd);
-        all.chain(self.inlets.fds())
+        all.chain(self.rx_sockets.fds())
     }
 
     /// All descriptors. While a child keeps them, packets can go to sockets that nobody reads.
@@ -246,8 +247,8 @@ impl UdpLink {
 
     fn sockets(&self) -> impl Iterator<Item = &Known<Socket>> {
         let groups = self.groups.iter().map(|(_, socket)| socket);
-        let all = self.v4.iter().chain(&self.v6).chain(groups).chain(self.inlets.sockets());
-        all.chain(self.lines.sockets())
+        let all = self.v4.iter().chain(&self.v6).chain(groups).chain(self.rx_sockets.sockets());
+        all.chain(self.tx_sockets.sockets())
     }
 
     /// For the child after a fork: closes the sockets and touches nothing else.

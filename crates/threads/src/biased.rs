@@ -2,11 +2,11 @@
 //!
 //! A lock takes two locked instructions, and each waits until every line written before is this
 //! processor's own: at the end of a message that is the wait for the peer, once more. So the thread
-//! that takes the lock again and again, the one that polls, becomes its *favourite*: it says with a
-//! plain store that it is inside, and looks whether it still is the favourite. All others take a
-//! mutex among themselves first, then end the favour, and wait until the favourite has left. That
-//! costs them microseconds, so the favour is won only by taking the lock many times in a row; until
-//! then all are like the rest.
+//! that takes the lock again and again, the one that polls, becomes its *bias owner*: it says with
+//! a plain store that it is inside, and looks whether it still is the bias owner. All others take a
+//! mutex among themselves first, then revoke the bias, and wait until the bias owner has left. That
+//! costs them microseconds, so the bias is gained only by taking the lock many times in a row;
+//! until then all are like the rest.
 
 #![allow(unsafe_code, reason = "a lock promises that one holds it at a time")]
 
@@ -73,13 +73,13 @@ mod raw {
     }
 
     impl RawBiased {
-        /// Leaves, if the lock is held as only its favourite holds it.
+        /// Leaves, if the lock is held as only its bias owner holds it.
         #[inline]
         fn leave(&self) -> bool {
             self.bias.leave(this_thread())
         }
 
-        /// Takes the lock with the mutex held, unless the favourite stays inside until the
+        /// Takes the lock with the mutex held, unless the bias owner stays inside until the
         /// deadline.
         fn take_over(&self, deadline: Option<Instant>) -> bool {
             self.holder.store(this_thread(), Ordering::Relaxed);
@@ -99,7 +99,7 @@ mod raw {
         }
     }
 
-    // SAFETY: `Bias` tells who of the favourite and the holder of the mutex holds the lock, never
+    // SAFETY: `Bias` tells who of the bias owner and the holder of the mutex holds the lock, never
     // both (see its models), and the mutex is held by one at a time.
     unsafe impl lock_api::RawMutex for RawBiased {
         const INIT: Self = Self {
@@ -127,7 +127,7 @@ mod raw {
             if !self.leave() {
                 self.bias.consider(this_thread());
                 self.holder.store(0, Ordering::Relaxed);
-                // SAFETY: the lock is held, and not by its favourite's way, so that its holder
+                // SAFETY: the lock is held, and not by its bias owner's way, so that its holder
                 // holds the mutex.
                 unsafe { self.mutex.unlock() };
             }

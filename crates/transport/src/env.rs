@@ -9,7 +9,7 @@ use wire::Headers;
 
 use crate::account::Account;
 use crate::count::Ended;
-use crate::short::Short;
+use crate::fast_path::FastPacket;
 use crate::tm::{Taken, TmInfo};
 use crate::wr::{Bind, Sge};
 
@@ -400,9 +400,9 @@ pub trait Env {
 
     /// Sends a packet of `length` bytes to the peer, as [`Env::transmit`] would send what its
     /// headers say. An environment can do that with less ado.
-    fn transmit_short(
+    fn transmit_fast(
         &mut self,
-        packet: Short,
+        packet: FastPacket,
         dest: Qpn,
         source: Source<'_>,
         length: u32,

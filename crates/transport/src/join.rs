@@ -1,5 +1,5 @@
 //! Packets from the middle of a message that came one behind the other: which of them may be taken
-//! in one stroke.
+//! in one pass.
 //!
 //! On a wire a long message is cut into packets of a path MTU. Nothing depends on where the cuts
 //! are, so a device that has several of them at hand may give them to [`Qp::handle_packet`] as one,

@@ -43,8 +43,8 @@
 //! }
 //! ```
 //!
-//! A device may try [`Qp::transmit_short`] before it polls, with [`Qp::watch`] behind it, and
-//! [`Qp::handle_short`] before it builds the headers of a packet that came: the short way of small
+//! A device may try [`Qp::transmit_fast`] before it polls, with [`Qp::watch`] behind it, and
+//! [`Qp::handle_fast`] before it builds the headers of a packet that came: the fast path of small
 //! messages, which does what the others would have done, or nothing.
 //!
 //! What this crate does not do: parse packets (`wire`), find a QP by its number, check partition
@@ -70,6 +70,7 @@ mod comp;
 mod congestion;
 mod count;
 mod direct;
+mod fast_path;
 mod join;
 mod modify;
 mod pace;
@@ -80,7 +81,6 @@ pub mod raw;
 mod req;
 mod resp;
 mod retry;
-mod short;
 mod window;
 mod wqe;
 
@@ -88,10 +88,10 @@ pub use account::Account;
 pub use count::Ended;
 pub use env::{Completion, Counter, Env, Reason, Rx, Side, Skipped};
 pub use error::{ModifyError, PostError};
+pub use fast_path::{FastPacket, FastSend};
 pub use pace::RateLimit;
 pub use path::PathCaps;
 pub use qp::{Poll, Qp, QpCap, QpInit};
 pub use resp::{Step, consumes_receive};
-pub use short::{Short, ShortSend};
 pub use time::Time;
 pub use wr::{Data, RecvWr, SendWr, SgList, Sge, UdDest};

@@ -366,7 +366,7 @@ impl Qp {
     }
 
     /// Completes and counts. In line, as what was just put together is not to be copied: on the
-    /// short way that would wait for the stores before it, which go to a line that the peer has.
+    /// fast path that would wait for the stores before it, which go to a line that the peer has.
     #[inline]
     pub(crate) fn complete<E: Env>(env: &mut E, completion: Completion) {
         match (completion.side, completion.status) {

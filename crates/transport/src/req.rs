@@ -48,7 +48,7 @@ pub(crate) struct Requester {
     pub(crate) timeouts: u32,
     /// When the oldest packet counts as lost.
     pub(crate) ack_timer: Option<Time>,
-    /// A packet went the short way, and the ACK timer is to start.
+    /// A packet took the fast path, and the ACK timer is to start.
     pub(crate) watch_due: bool,
     /// Until when nothing is sent: the peer asked to be left alone, or an answer waits for its
     /// place.
@@ -388,7 +388,7 @@ impl Qp {
         Sent::Packets(if is_run { packets } else { 1 })
     }
 
-    /// Whether packets from the middle of a message may go in one stroke: they are nothing but
+    /// Whether packets from the middle of a message may go in one pass: they are nothing but
     /// their payload.
     pub(crate) fn may_run(&self) -> bool {
         self.qp_type == QpType::Rc && !self.path.reliable && !self.pace.is_limited()

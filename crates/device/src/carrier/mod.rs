@@ -13,10 +13,10 @@
 
 mod about;
 pub(crate) mod ether;
+pub(crate) mod fast_path;
 pub(crate) mod loopback;
 mod route;
 pub(crate) mod shm;
-pub(crate) mod short;
 pub(crate) mod udp;
 
 use link::netdev::Watch;

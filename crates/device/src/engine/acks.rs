@@ -1,22 +1,22 @@
-//! When acknowledgements that wait for a request go ([`super::late_acks`]).
+//! When acknowledgements that wait for a request go ([`super::delayed_acks`]).
 
 use super::Engine;
-use super::late_acks::{AT_ONCE, DOUBTFUL, End, HABIT, LateAcks};
+use super::delayed_acks::{AT_ONCE, DOUBTFUL, DelayedAcks, End, HABIT};
 
 impl Engine {
     /// Lets acknowledgements go that wait for a request, as one was just sent.
     #[inline]
-    pub(super) fn join_late_acks(&mut self) {
-        if !self.late_acks.is_empty() {
-            self.end_late_acks(End::Answered);
+    pub(super) fn join_delayed_acks(&mut self) {
+        if !self.delayed_acks.is_empty() {
+            self.end_delayed_acks(End::Answered);
         }
     }
 
     /// Lets acknowledgements go that wait for a request.
     #[inline]
-    pub(crate) fn send_late_acks(&mut self) {
-        if !self.late_acks.is_empty() {
-            self.end_late_acks(End::Otherwise);
+    pub(crate) fn send_delayed_acks(&mut self) {
+        if !self.delayed_acks.is_empty() {
+            self.end_delayed_acks(End::Otherwise);
             self.after_transmit();
         }
     }
@@ -24,23 +24,23 @@ impl Engine {
     /// The same, if they wait for long.
     pub(crate) fn send_overdue_acks(&mut self) {
         let now = self.clock.now();
-        if !self.late_acks.is_empty() && now.since(self.late_acks.since) >= AT_ONCE {
+        if !self.delayed_acks.is_empty() && now.since(self.delayed_acks.since) >= AT_ONCE {
             self.core.now = now;
-            self.send_late_acks();
+            self.send_delayed_acks();
         }
     }
 
-    fn end_late_acks(&mut self, end: End) {
-        self.release_late_acks();
-        self.judge_late_acks(end);
+    fn end_delayed_acks(&mut self, end: End) {
+        self.release_delayed_acks();
+        self.judge_delayed_acks(end);
     }
 
     /// Puts acknowledgements that wait for a request into a train, behind the request if there is
     /// one.
     #[inline]
-    pub(super) fn release_late_acks(&mut self) {
-        for index in 0..self.late_acks.qps.len() {
-            let id = self.late_acks.qps[index];
+    pub(super) fn release_delayed_acks(&mut self) {
+        for index in 0..self.delayed_acks.qps.len() {
+            let id = self.delayed_acks.qps[index];
             if self.qps.get(id).is_some_and(|entry| entry.qp.owes_answers()) {
                 self.core.catch_up(&self.clock);
                 self.transmit(id);
@@ -49,9 +49,9 @@ impl Engine {
     }
 
     /// Takes note how the wait ended, and ends it.
-    pub(super) fn judge_late_acks(&mut self, end: End) {
-        let is_soon = self.core.now.since(self.late_acks.since) < AT_ONCE;
-        let LateAcks { qps, is_vague, doubtful, .. } = &mut self.late_acks;
+    pub(super) fn judge_delayed_acks(&mut self, end: End) {
+        let is_soon = self.core.now.since(self.delayed_acks.since) < AT_ONCE;
+        let DelayedAcks { qps, is_vague, doubtful, .. } = &mut self.delayed_acks;
         // It is not known whether the program paused before it polled or after.
         if end == End::Answered && !is_soon && *is_vague && !qps.is_empty() {
             *doubtful = DOUBTFUL;

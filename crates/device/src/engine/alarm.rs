@@ -8,10 +8,10 @@
 //! and no call has to think of it.
 //!
 //! ```text
-//!   left behind                            looked at        by whom
-//!   ready, packets to this process         at once          the thread is woken
-//!   blocked, held back, steering unclear   within 2 ms      the thread's sleep is no longer than that
-//!   timers, events that wait               when due         the thread's sleep ends there
+//!   left behind                            looked at        by whom ready, packets to this process
+//!   at once          the thread is woken blocked, held back, steering unclear   within 2 ms
+//!   the thread's sleep is no longer than that timers, events that wait               when due
+//!   the thread's sleep ends there
 //! ```
 //!
 //! While the program polls, the thread looks every 2 ms anyway, and counts as awake.
@@ -70,8 +70,9 @@ impl Engine {
             return Left::Now;
         }
         let deadline = self.next_deadline();
-        let is_soon =
-            self.has_blocked() || self.receivers.udp.wants_upkeep() || !self.late_acks.is_empty();
+        let is_soon = self.has_blocked()
+            || self.receivers.udp.wants_upkeep()
+            || !self.delayed_acks.is_empty();
         if is_soon { Left::Soon(deadline) } else { Left::At(deadline) }
     }
 

@@ -546,12 +546,12 @@ impl Engine {
 
     /// Sends what a QP has to send.
     pub fn kick(&mut self, id: QpId) {
-        if self.is_dead() || self.kick_short(id) {
+        if self.is_dead() || self.kick_fast(id) {
             return;
         }
         self.core.now = self.clock.now();
         self.transmit(id);
-        self.join_late_acks();
+        self.join_delayed_acks();
         self.after_transmit();
     }
 

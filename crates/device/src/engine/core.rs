@@ -30,7 +30,7 @@ pub(crate) struct Core {
     pub(crate) now: Time,
     /// Whether packets came after `now` that did not need to know when. Only while they are dealt
     /// with.
-    pub(crate) is_behind: bool,
+    pub(crate) now_is_stale: bool,
     /// Whether a CQ was made whose completions say when they came, or whose events wait for a time.
     /// Else nobody sees how late `now` is.
     pub(crate) stamps: bool,
@@ -67,7 +67,7 @@ impl Core {
     /// Looks at the clock, if packets came since.
     #[inline]
     pub(crate) fn catch_up(&mut self, clock: &Clock) {
-        if mem::take(&mut self.is_behind) {
+        if mem::take(&mut self.now_is_stale) {
             self.now = clock.now();
         }
     }

@@ -9,9 +9,9 @@ use wire::icrc::{Flow, IcrcError};
 use wire::{Headers, Position};
 
 use super::core::Core;
+use super::fast_path::datagram::deliver_fast;
 use super::multicast::{deliver_to_group, is_for_group};
 use super::observed::deliver;
-use super::short::datagram::deliver_short;
 use crate::carrier::About;
 use crate::carrier::shm::Forwarded;
 use crate::carrier::udp::alike::{MOST_JOINED, count_alike};
@@ -91,12 +91,12 @@ pub(super) fn deliver_train(
         took |= id.is_some();
     }
     // Who shares a port with others has none to himself.
-    if took && !train.by_inlet && about.src.port() != about.dst.port() {
+    if took && !train.by_rx_socket && about.src.port() != about.dst.port() {
         intake.came_from(about.src, about.dst.ip());
     }
 }
 
-/// How many packets, this one included, a QP would take in one stroke if more like it came with it.
+/// How many packets, this one included, a QP would take together if more like it came with it.
 fn joinable(core: &Core, qps: &mut QpTable, arrival: Arrival<'_>, headers: &Headers) -> u32 {
     // Who records packets or tampers with them sees each.
     let is_plain = arrival.way == Way::Socket
@@ -123,7 +123,7 @@ pub(super) fn deliver_datagram(
     let train = datagrams.bytes();
     let bytes = datagrams.next()?;
     if bytes.is_empty() {
-        // Who opens a line looks at what an empty datagram is sent as.
+        // Who opens a transmit socket looks at what an empty datagram is sent as.
         return None;
     }
     let About { src, dst, .. } = about;
@@ -144,7 +144,7 @@ pub(super) fn deliver_datagram(
     };
     let marked = about.traffic_class & ecn::MASK == ecn::CE;
     let is_plain = way == Way::Socket && !marked && core.is_plain();
-    if is_plain && let Some(id) = deliver_short(core, qps, about, packet) {
+    if is_plain && let Some(id) = deliver_fast(core, qps, about, packet) {
         return Some(id);
     }
     core.catch_up(clock);

@@ -8,16 +8,16 @@ use transport::env::{
 };
 use transport::tm::Taken;
 use transport::wr::{Bind, Sge};
-use transport::{Account, Ended, Short};
+use transport::{Account, Ended, FastPacket};
 use wire::{Headers, Opcode};
 
 use super::core::Core;
 use crate::carrier::Route;
+use crate::carrier::fast_path::Prefix;
 use crate::carrier::loopback::{LoopPacket, LoopPayload};
 use crate::carrier::shm::PushError;
 use crate::carrier::shm::direct::Parties;
 use crate::carrier::shm::record::{MAX_PREFIX, Record, write_prefix};
-use crate::carrier::short::Prefix;
 use crate::carrier::udp::ecn;
 use crate::ids::PdId;
 use crate::memory::BroughtIn;
@@ -483,9 +483,9 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     #[inline]
-    fn transmit_short(
+    fn transmit_fast(
         &mut self,
-        packet: Short,
+        packet: FastPacket,
         dest: Qpn,
         source: Source<'_>,
         length: u32,
@@ -525,7 +525,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
         // What an unreliable QP sent before may still lie in the ring: nothing may overtake it.
         let unreliable = !self.context.qp_type.is_reliable();
         if peers.table().is_none()
-            || (unreliable && peers.is_behind(vf, self.context.ring_position))
+            || (unreliable && peers.has_unread(vf, self.context.ring_position))
         {
             return Direct::Declined;
         }

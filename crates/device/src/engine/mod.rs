@@ -19,14 +19,15 @@ mod api_queue;
 pub(crate) mod cm;
 mod comp_cntr;
 pub(crate) mod core;
+pub(crate) mod delayed_acks;
 mod deliver;
 mod descriptors;
 mod env;
 mod explain;
 mod failures;
+mod fast_path;
 mod give;
 mod housekeeping;
-pub(crate) mod late_acks;
 mod leave;
 mod multicast;
 mod netdev;
@@ -42,7 +43,6 @@ mod receive;
 mod rereg;
 mod resources;
 mod share;
-mod short;
 pub(crate) mod state;
 #[cfg(test)]
 mod tests;
@@ -63,8 +63,8 @@ pub use crate::objects::comp_cntr::{CompCntrEntry, CompCntrType};
 pub use crate::objects::cq::Wc;
 pub use crate::objects::{AsyncEvent, EventSource};
 
+use self::delayed_acks::DelayedAcks;
 use self::env::QpEnv;
-use self::late_acks::LateAcks;
 pub use self::observed::set_weather;
 pub use self::progress::Turn;
 pub use self::raw::WqState;
@@ -92,7 +92,7 @@ pub struct Engine {
     pub(crate) cm: CmService,
     pub(crate) clock: Clock,
     schedule: Schedule,
-    pub(crate) late_acks: LateAcks,
+    pub(crate) delayed_acks: DelayedAcks,
     polls: Polls,
     alarm: Alarm,
     descriptors: Descriptors,
@@ -117,7 +117,7 @@ impl Engine {
             cm,
             clock,
             schedule: Schedule::default(),
-            late_acks: LateAcks::default(),
+            delayed_acks: DelayedAcks::default(),
             polls: Polls::default(),
             alarm: Alarm::Awake,
             descriptors: Descriptors::default(),
@@ -195,7 +195,7 @@ impl Engine {
         self.core.out.loopback.clear();
         self.core.gsi.clear();
         self.core.objects.due.moderated.clear();
-        self.late_acks.clear();
+        self.delayed_acks.clear();
         self.schedule.clear();
     }
 
@@ -210,16 +210,16 @@ impl Engine {
 
     /// Lets one QP send. False if its carrier has no room.
     fn transmit(&mut self, id: QpId) -> bool {
-        let Self { core, qps, late_acks, clock, .. } = self;
+        let Self { core, qps, delayed_acks, clock, .. } = self;
         let Some(entry) = qps.get_mut(id) else { return true };
-        let may_ack_late = late_acks.may_wait(entry, core.now, core.is_behind);
+        let may_delay_ack = delayed_acks.may_wait(entry, core.now, core.now_is_stale);
         if entry.qp.has_unsent() {
             core.catch_up(clock);
         }
         let now = core.now;
         let burst = entry.context.route.burst();
         let mut env = QpEnv::new(core, &mut entry.context);
-        let poll = if may_ack_late {
+        let poll = if may_delay_ack {
             entry.qp.poll_requests(&mut env, now, burst)
         } else {
             entry.qp.poll_transmit(&mut env, now, burst)
@@ -320,7 +320,7 @@ impl Engine {
             self.housekeeping();
         }
         let mut rounds = 0;
-        while rounds < 16 && (self.receive_fast() | self.receive_udp(Look::Everywhere)) {
+        while rounds < 16 && (self.receive_local() | self.receive_udp(Look::Everywhere)) {
             rounds += 1;
         }
         let mut fired = false;
@@ -338,17 +338,17 @@ impl Engine {
             entry.deadline = None;
             if entry.qp.poll_timeout().is_some_and(|due| due <= now) {
                 let (peer, position) = (entry.context.route.peer(), entry.context.ring_position);
-                let behind = peer.filter(|vf| core.out.shm.is_behind(*vf, position));
-                if let Some(vf) = behind {
+                let unread = peer.filter(|vf| core.out.shm.has_unread(*vf, position));
+                if let Some(vf) = unread {
                     // Nothing new is pushed meanwhile.
                     core.out.shm.ring_later(vf);
                 }
-                entry.context.peer_is_behind = behind.is_some();
+                entry.context.peer_is_behind = unread.is_some();
                 entry.qp.handle_timeout(&mut QpEnv::new(core, &mut entry.context), now);
                 fired = true;
                 if entry.context.route.is_udp() && entry.qp.timeouts_in_a_row() == SILENT {
                     let (peer, dest) = (entry.context.av.dgid, entry.context.dest_qpn);
-                    self.receivers.udp.leave_lines(&mut self.core.out.udp, peer, vf_of(dest));
+                    self.receivers.udp.leave_tx_sockets(&mut self.core.out.udp, peer, vf_of(dest));
                 }
             }
             self.transmit(id);

@@ -4,9 +4,11 @@
 //!
 //! | turn | whose | the clock | rings, QPs that are ready | sockets | rare things | timers |
 //! |---|---|---|---|---|---|---|
-//! | [`Turn::Call`] | a call of the program | one of [`POLLS_PER_CLOCK`] that are idle | yes | those where something came lately | no | with the clock |
+//! | [`Turn::Call`] | a call of the program | one of [`POLLS_PER_CLOCK`] that are idle | yes |
+//! those where something came lately | no | with the clock |
 //! | [`Turn::Poll`] | the same, of a program that polls: acknowledgements may wait | | | | | |
-//! | [`Turn::Again`] | the thread, right after it found something | yes | yes | those where something came lately | no | yes |
+//! | [`Turn::Again`] | the thread, right after it found something | yes | yes | those where
+//! something came lately | no | yes |
 //! | [`Turn::Datagrams`] | the thread, woken by datagrams alone | yes | yes | all | no | yes |
 //! | [`Turn::Everything`] | the thread, now and then | yes | yes | all | yes | yes |
 //!
@@ -58,13 +60,13 @@ impl Engine {
 
     fn take_turn_of_thread(&mut self, turn: Turn) -> bool {
         self.core.now = self.clock.now();
-        self.send_late_acks();
+        self.send_delayed_acks();
         let mut moved = turn == Turn::Everything && self.housekeeping();
         if self.is_dead() {
             return false;
         }
         let look = if turn == Turn::Again { Look::Likely } else { Look::Everywhere };
-        moved |= self.receive_fast();
+        moved |= self.receive_local();
         moved |= self.receive_udp(look);
         moved |= self.receive_frames();
         moved |= self.run_cm();
@@ -85,7 +87,10 @@ impl Engine {
                 let may_wait = self.polls.since_clock < 2 * POLLS_PER_CLOCK;
                 // Where more than one packet comes between two polls, those who send them want
                 // throughput.
-                if std::mem::take(&mut self.polls.takes_turns) && may_wait && self.receive_short() {
+                if std::mem::take(&mut self.polls.takes_turns)
+                    && may_wait
+                    && self.receive_by_fast_path()
+                {
                     return true;
                 }
             } else {
@@ -104,22 +109,22 @@ impl Engine {
         self.core.now = self.clock.now();
         self.polls.looks = 0;
         if is_idle && !is_socket_due && !self.receivers.udp.is_hot() {
-            // What comes during the look at the clock can go the short way at the next poll.
+            // What comes during the look at the clock can take the fast path at the next poll.
             return self.run_cm() | self.fire_timers();
         }
-        self.send_late_acks();
-        self.late_acks.set_polled(poll);
+        self.send_delayed_acks();
+        self.delayed_acks.set_polled(poll);
         let moved = self.progress_now(is_clock_due, is_socket_due);
-        self.late_acks.set_polled(false);
+        self.delayed_acks.set_polled(false);
         moved
     }
 
     /// Takes datagrams where they come one after the other, and nothing else does. Nothing needs to
     /// know the time but they.
     fn receive_hot_udp(&mut self, poll: bool) -> bool {
-        self.late_acks.set_polled(poll);
+        self.delayed_acks.set_polled(poll);
         let moved = self.receive_udp(Look::Likely);
-        self.late_acks.set_polled(false);
+        self.delayed_acks.set_polled(false);
         if !moved {
             self.polls.looks += 1;
             if self.polls.looks >= LOOKS_PER_CLOCK {
@@ -134,7 +139,7 @@ impl Engine {
     }
 
     fn progress_now(&mut self, is_clock_due: bool, is_socket_due: bool) -> bool {
-        let mut moved = self.receive_fast();
+        let mut moved = self.receive_local();
         moved |= self.run_ready();
         if self.receivers.udp.is_hot() || is_socket_due {
             moved |= self.receive_udp(Look::Likely);
@@ -157,7 +162,7 @@ impl Engine {
             && self.schedule.blocked.is_empty()
             && self.core.out.loopback.is_empty()
             && self.core.out.udp.front().is_none()
-            && self.late_acks.is_empty()
+            && self.delayed_acks.is_empty()
             && !self.receivers.frames_are_hot()
     }
 }

@@ -27,7 +27,7 @@ struct Taken {
 
 impl Engine {
     /// Takes packets from the rings and from this process.
-    pub(crate) fn receive_fast(&mut self) -> bool {
+    pub(crate) fn receive_local(&mut self) -> bool {
         let mut moved = self.receive_rings();
         if !self.core.out.loopback.is_empty() {
             moved |= self.deliver_loopback(64);
@@ -210,19 +210,19 @@ impl Engine {
         if !self.may_use_udp() {
             return false;
         }
-        let Self { core, qps, receivers, schedule, clock, late_acks, .. } = self;
+        let Self { core, qps, receivers, schedule, clock, delayed_acks, .. } = self;
         let count = receivers.udp.receive(look, |about, train, intake| {
             // To read the clock right behind a system call takes longer than to take a packet. What
-            // goes the short way needs no timer, and nobody sees when it came unless completions or
-            // packets are stamped.
-            core.is_behind = true;
-            if late_acks.want_time() || core.stamps || !core.is_plain() {
+            // takes the fast path needs no timer, and nobody sees when it came unless completions
+            // or packets are stamped.
+            core.now_is_stale = true;
+            if delayed_acks.want_time() || core.stamps || !core.is_plain() {
                 core.catch_up(clock);
             }
             deliver_train(core, qps, intake, clock, about, train, &mut schedule.touched);
         });
         if count == 0 {
-            core.is_behind = false;
+            core.now_is_stale = false;
             return false;
         }
         receivers.udp.heard(core.now, core.out.shm.waits());
@@ -231,7 +231,7 @@ impl Engine {
             self.core.catch_up(&self.clock);
         }
         self.after_transmit();
-        self.core.is_behind = false;
+        self.core.now_is_stale = false;
         true
     }
 }

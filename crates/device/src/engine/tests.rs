@@ -1,9 +1,8 @@
 //! The engine's parts by themselves.
 
 mod asleep;
+mod delayed_acks;
 mod forwarded;
-mod late_acks;
-mod lines;
 mod moderated;
 mod multicast;
 mod overdue;
@@ -12,6 +11,7 @@ mod reused;
 mod starved;
 mod strangers;
 mod turns;
+mod tx_sockets;
 
 use std::collections::HashSet;
 

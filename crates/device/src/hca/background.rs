@@ -2,11 +2,16 @@
 //!
 //! | mode | the program | what the thread does | until |
 //! |---|---|---|---|
-//! | [`Mode::Polled`] | polls | every [`LEASE`] what polls leave out; no socket wakes it after the first | a lease without a poll |
-//! | [`Mode::Watching`] | polls, and an acknowledgement waits for its next request | looks at that every [`late_acks::LOOK`] | the lease is over |
-//! | [`Mode::Busy`] | does not poll | a turn after the other, while each finds something | one finds nothing |
-//! | [`Mode::Lingering`] | does not poll, and a stream of datagrams comes | looks for the next train without sleeping | [`LINGER`] without one |
-//! | [`Mode::Sleeping`] | does not poll | sleeps until a doorbell, a datagram or the next deadline | woken |
+//! | [`Mode::Polled`] | polls | every [`LEASE`] what polls leave out; no socket wakes it after the
+//! first | a lease without a poll |
+//! | [`Mode::Watching`] | polls, and an acknowledgement waits for its next request | looks at that
+//! every [`delayed_acks::LOOK`] | the lease is over |
+//! | [`Mode::Busy`] | does not poll | a turn after the other, while each finds something | one
+//! finds nothing |
+//! | [`Mode::Lingering`] | does not poll, and a stream of datagrams comes | looks for the next
+//! train without sleeping | [`LINGER`] without one |
+//! | [`Mode::Sleeping`] | does not poll | sleeps until a doorbell, a datagram or the next deadline
+//! | woken |
 //!
 //! Peers are told which it is (`link::shm::Doorbell`): one that sleeps is woken, one that polls is
 //! not, and for one that has polled for a whole lease they need not even look.
@@ -19,7 +24,7 @@ use std::time::{Duration, Instant};
 use threads::biased::MutexGuard;
 
 use super::Shared;
-use crate::engine::late_acks;
+use crate::engine::delayed_acks;
 use crate::engine::state::LOOK_AGAIN;
 use crate::engine::{Engine, Turn};
 use crate::panics;
@@ -116,7 +121,7 @@ impl<'a> Background<'a> {
         let waits = &self.shared.waits;
         match self.mode {
             Mode::Polled => waits.wait(Some(LEASE), true),
-            Mode::Watching => self.watch_late_acks(),
+            Mode::Watching => self.watch_delayed_acks(),
             Mode::Busy(woken) => woken,
             Mode::Lingering => Woken::Otherwise,
             Mode::Sleeping(most) => waits.wait(most, false),
@@ -133,7 +138,7 @@ impl<'a> Background<'a> {
     /// The program polls: does what its polls leave out.
     fn beside_polls(&mut self, engine: &mut Engine, woken: Woken) -> Mode {
         engine.progress(Turn::Everything);
-        let acks_waited = engine.late_acks.take_waited();
+        let acks_waited = engine.delayed_acks.take_waited();
         if matches!(self.mode, Mode::Polled | Mode::Watching) {
             // A program that polls between events would have the sockets taken out and put back for
             // each.
@@ -229,13 +234,13 @@ impl<'a> Background<'a> {
 
     /// Sleeps as long as a program that polls may pause, and sees to it that no acknowledgement
     /// waits that long.
-    fn watch_late_acks(&self) -> Woken {
+    fn watch_delayed_acks(&self) -> Woken {
         let shared = self.shared;
         let mut left = LEASE;
         let mut seen = shared.activity.load(Ordering::Relaxed);
         loop {
-            let woken = shared.waits.wait(Some(late_acks::LOOK), true);
-            left = left.saturating_sub(late_acks::LOOK);
+            let woken = shared.waits.wait(Some(delayed_acks::LOOK), true);
+            left = left.saturating_sub(delayed_acks::LOOK);
             if woken != Woken::Nothing || left.is_zero() {
                 return woken;
             }

@@ -9,8 +9,8 @@ use transport::Time;
 use crate::attr::DeviceAttr;
 use crate::carrier::shm::peers::Peers;
 use crate::carrier::shm::table::Table;
-use crate::carrier::udp::lines::Lines;
 use crate::carrier::udp::queue::UdpQueue;
+use crate::carrier::udp::tx_sockets::TxSockets;
 use crate::carrier::{Receivers, Senders, udp};
 use crate::clock::Clock;
 use crate::counters::Counters;
@@ -71,18 +71,18 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
     let faults = Faults::new(Arc::clone(waits));
     let shm = Peers::new(claim, config.ring_size as usize, table, Arc::clone(waits));
     // Who records packets or tampers with them does so with those that are sent the usual way.
-    let lines = Lines::new(observers.is_none());
+    let tx_sockets = TxSockets::new(observers.is_none());
     let core = Core {
         nic: Nic { attr: DeviceAttr::new(config, guid), config: config.clone(), port, vf },
         now: Time::default(),
-        is_behind: false,
+        now_is_stale: false,
         stamps: false,
         objects: Objects::default(),
         memory: Memory::new(faults),
         out: Senders {
             loopback: Default::default(),
             shm,
-            udp: UdpQueue::new(segments, source, config.udp_port).with(lines, is_deaf),
+            udp: UdpQueue::new(segments, source, config.udp_port).with(tx_sockets, is_deaf),
             ether: Default::default(),
         },
         gsi: Default::default(),

@@ -17,8 +17,8 @@ use wire::icrc::{self, Flow, Sealer};
 use wire::ip::{Ipv4, Ipv6, Udp};
 use wire::{Ext, Headers, Opcode, Position};
 
-use crate::carrier::udp::lines::Destination;
 use crate::carrier::udp::queue::Batch;
+use crate::carrier::udp::tx_sockets::Destination;
 use crate::config::NicConfig;
 use crate::memory::mr::MrKind;
 

@@ -107,12 +107,12 @@ fn who_depends_on_others_asks_them_to_ask() {
     let mut links = share_port(&[3, 4]);
     settle(&mut links, &[(3, 0), (4, 1)]);
     let outsider = UdpLink::send_only(links[0].port(), Options::default()).expect("a free port");
-    assert!(!links.iter_mut().any(UdpLink::was_pleaded_with));
-    outsider.plead();
+    assert!(!links.iter_mut().any(UdpLink::was_asked_to_steer));
+    outsider.ask_to_steer();
     for link in &mut links {
         assert_eq!(link.recv(&mut |datagram| panic!("no packet: {datagram:?}")).expect("works"), 0);
-        assert!(link.was_pleaded_with());
-        assert!(!link.was_pleaded_with(), "it was told once");
+        assert!(link.was_asked_to_steer());
+        assert!(!link.was_asked_to_steer(), "it was told once");
     }
 }
 

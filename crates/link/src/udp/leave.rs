@@ -27,7 +27,7 @@ impl UdpLink {
     /// is refused, as when `lo` is down, things stay as they are.
     pub fn leave_port(&mut self) {
         self.has_left = true;
-        for socket in self.v4.iter().chain(&self.v6).chain(self.inlets.sockets()) {
+        for socket in self.v4.iter().chain(&self.v6).chain(self.rx_sockets.sockets()) {
             if let Err(error) = turn_away(socket) {
                 tracing::debug!(%error, "packets still come while the port is left");
             }
@@ -38,7 +38,7 @@ impl UdpLink {
     /// Hands all that waits to `each`, once the port is left. No time bounds that: on a machine
     /// with too much to do it may be over before the first look. What there is does.
     pub fn drain(&mut self, each: &mut dyn FnMut(Train<'_>)) {
-        // An inlet may have waited for the shared socket.
+        // A receive socket may have waited for the shared socket.
         let mut empty = 0;
         for _ in 0..LOOKS {
             self.had_some = false;

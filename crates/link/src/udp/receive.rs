@@ -1,4 +1,5 @@
-//! Receiving: from the shared sockets, those of groups and the inlets, as many trains as wait.
+//! Receiving: from the shared sockets, those of groups and the receive sockets, as many trains as
+//! wait.
 
 use std::io;
 use std::mem;
@@ -21,7 +22,7 @@ pub struct Datagram<'a> {
     /// Which of this host's addresses, or which group, it was sent to.
     pub dst: IpAddr,
     /// The netdev it came in by, `lo` for what this host sent to itself; 0 of what came by an
-    /// inlet.
+    /// receive socket.
     pub ifindex: u32,
     /// The IP type of service: DSCP in the upper six bits, ECN in the lower two.
     pub traffic_class: u8,
@@ -40,14 +41,14 @@ pub struct Train<'a> {
     /// Which of this host's addresses, or which group, they were sent to.
     pub dst: IpAddr,
     /// The netdev they came in by, `lo` for what this host sent to itself; 0 of what came by an
-    /// inlet.
+    /// receive socket.
     pub ifindex: u32,
     /// The IP type of service, as in [`Datagram::traffic_class`].
     pub traffic_class: u8,
     /// The IP time to live.
     pub hop_limit: u8,
-    /// Whether they came by an inlet.
-    pub by_inlet: bool,
+    /// Whether they came by a receive socket.
+    pub by_rx_socket: bool,
     bytes: &'a [u8],
     stride: usize,
 }
@@ -176,8 +177,8 @@ impl UdpLink {
         let everywhere = everywhere || self.looks.is_multiple_of(RARELY);
         let mut count = 0;
         let others = self.last_full.len() + self.groups.len();
-        for place in 0..others + self.inlets.len() {
-            let waits = place >= others && self.inlets.waits(place - others);
+        for place in 0..others + self.rx_sockets.len() {
+            let waits = place >= others && self.rx_sockets.waits(place - others);
             if waits || !everywhere && self.is_unlikely(place) {
                 continue;
             }
@@ -198,11 +199,13 @@ impl UdpLink {
     ) -> io::Result<usize> {
         let shared = if place == 0 { &self.v4 } else { &self.v6 };
         let is_shared = place < self.last_full.len();
-        let inlet = self.inlet_at(place);
+        let rx_socket = self.rx_socket_at(place);
         let (socket, known) = if is_shared {
             (shared.as_ref(), None)
-        } else if let Some(inlet) = inlet {
-            self.inlets.get(inlet).map_or((None, None), |(socket, known)| (Some(socket), known))
+        } else if let Some(rx_socket) = rx_socket {
+            self.rx_sockets
+                .get(rx_socket)
+                .map_or((None, None), |(socket, known)| (Some(socket), known))
         } else {
             let group = self.groups.get(place - self.last_full.len());
             (group.map(|(_, socket)| socket), None)
@@ -211,8 +214,8 @@ impl UdpLink {
         let mut metas = [None; N];
         let filled = match sys::recv(socket.as_fd(), known, &mut self.buffer, &mut metas) {
             // Anybody can have the kernel told that its peer is gone. Telling was all.
-            Err(error) if inlet.is_some() => {
-                tracing::debug!(%error, "an inlet");
+            Err(error) if rx_socket.is_some() => {
+                tracing::debug!(%error, "a receive socket");
                 return Ok(0);
             }
             filled => filled?,
@@ -225,8 +228,8 @@ impl UdpLink {
         self.had_some = true;
         if let Some(last_full) = self.last_full.get_mut(place) {
             *last_full = self.looks;
-        } else if let Some(inlet) = inlet {
-            self.inlets.found(inlet, self.looks);
+        } else if let Some(rx_socket) = rx_socket {
+            self.rx_sockets.found(rx_socket, self.looks);
         }
         let mut is_ours = true;
         let mut count = 0;
@@ -237,7 +240,7 @@ impl UdpLink {
                 self.truncated += 1;
                 continue;
             }
-            let train = Train { by_inlet: inlet.is_some(), ..meta.train(bytes) };
+            let train = Train { by_rx_socket: rx_socket.is_some(), ..meta.train(bytes) };
             if known.is_some() {
                 let is_packet = !train.bytes.is_empty();
                 is_ours &= !is_packet || steer::leads_to(self.options.vf, train.bytes);
@@ -249,8 +252,8 @@ impl UdpLink {
             }
             for bytes in train.payloads() {
                 let alone = Train { bytes, stride: bytes.len().max(1), ..train };
-                if steer::is_plea(train.src, bytes) {
-                    self.pleaded = true;
+                if steer::is_request_to_steer(train.src, bytes) {
+                    self.asked_to_steer = true;
                     continue;
                 }
                 match steer::answer(self.options.vf, train.src, bytes) {
@@ -267,8 +270,8 @@ impl UdpLink {
                 }
             }
         }
-        if let Some(inlet) = inlet.filter(|_| !is_ours) {
-            self.inlets.refuse(inlet);
+        if let Some(rx_socket) = rx_socket.filter(|_| !is_ours) {
+            self.rx_sockets.refuse(rx_socket);
         }
         if filled < N {
             self.is_empty(place);
@@ -276,18 +279,18 @@ impl UdpLink {
         Ok(count)
     }
 
-    /// Which inlet the socket at `place` is, if it is one: behind the shared sockets and the
-    /// groups.
-    fn inlet_at(&self, place: usize) -> Option<usize> {
+    /// Which receive socket the socket at `place` is, if it is one: behind the shared sockets and
+    /// the groups.
+    fn rx_socket_at(&self, place: usize) -> Option<usize> {
         place.checked_sub(self.last_full.len() + self.groups.len())
     }
 
     /// Takes note that the socket at `place` has nothing more.
     fn is_empty(&mut self, place: usize) {
         if place < self.last_full.len() {
-            self.inlets.shared_is_empty(place == 1);
-        } else if let Some(inlet) = self.inlet_at(place) {
-            self.inlets.is_empty(inlet);
+            self.rx_sockets.shared_is_empty(place == 1);
+        } else if let Some(rx_socket) = self.rx_socket_at(place) {
+            self.rx_sockets.is_empty(rx_socket);
         }
     }
 
@@ -296,9 +299,11 @@ impl UdpLink {
         let since = |at: &u32| self.looks.wrapping_sub(*at);
         let own = match self.last_full.get(place) {
             Some(shared) => Some(shared),
-            None => self.inlet_at(place).and_then(|inlet| self.inlets.last_full().nth(inlet)),
+            None => self
+                .rx_socket_at(place)
+                .and_then(|rx_socket| self.rx_sockets.last_full().nth(rx_socket)),
         };
-        let all = self.last_full.iter().chain(self.inlets.last_full());
+        let all = self.last_full.iter().chain(self.rx_sockets.last_full());
         let newest = all.map(since).min().unwrap_or_default();
         own.is_some_and(|at| since(at) - newest >= UNLIKELY)
     }
@@ -313,7 +318,7 @@ impl RecvMeta {
             ifindex: self.ifindex,
             traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
-            by_inlet: false,
+            by_rx_socket: false,
             bytes: &buffer[..self.len.min(buffer.len())],
             stride: self.stride.max(1),
         }

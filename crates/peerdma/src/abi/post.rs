@@ -9,7 +9,7 @@ use std::ptr;
 use iba::{LKey, QKey, QpType, Qpn, RKey, SendFlags, WrOpcode};
 use smallvec::SmallVec;
 use transport::wr::{self, Data, SgList, UdDest};
-use transport::{PostError, ShortSend};
+use transport::{FastSend, PostError};
 use umem::Foreign;
 
 use super::ah::AhObject;
@@ -37,8 +37,8 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: contract: the list is valid to its end.
         let only = unsafe { first.as_ref() };
         // SAFETY: as above.
-        let short = only.and_then(|c| unsafe { short(c, is_ud) });
-        if short.is_some_and(|send| engine.post_short(own.id, &send)) {
+        let fast = only.and_then(|c| unsafe { fast(c, is_ud) });
+        if fast.is_some_and(|send| engine.post_fast(own.id, &send)) {
             return 0;
         }
         let mut is_posted = false;
@@ -210,7 +210,7 @@ unsafe fn send_wr(own: &OwnQp, c: &SendWr, is_ud: bool) -> Result<wr::SendWr, c_
 ///
 /// The list it names is valid.
 #[inline]
-unsafe fn short(c: &SendWr, is_ud: bool) -> Option<ShortSend> {
+unsafe fn fast(c: &SendWr, is_ud: bool) -> Option<FastSend> {
     let flags = SendFlags::from_bits_retain(c.send_flags);
     if !c.next.is_null()
         || is_ud
@@ -222,7 +222,7 @@ unsafe fn short(c: &SendWr, is_ud: bool) -> Option<ShortSend> {
     }
     // SAFETY: the caller's promise.
     let element = unsafe { c.sg_list.as_ref() }?;
-    Some(ShortSend { wr_id: c.wr_id, flags, sge: sge(element) })
+    Some(FastSend { wr_id: c.wr_id, flags, sge: sge(element) })
 }
 
 /// A receive, as the engine takes it.

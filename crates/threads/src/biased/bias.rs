@@ -1,15 +1,15 @@
 //! Who may do without the mutex, and whether it is inside.
 //!
 //! ```text
-//!   favourite                                   anybody else, with the mutex
-//!   inside = 1                                  favour = none
+//!   bias owner                                  anybody else, with the mutex
+//!   inside = 1                                  owner = none
 //!   light fence                                 heavy fence
-//!   am I the favourite? in; else out again      wait while inside
+//!   am I the owner? in; else out again          wait while inside
 //! ```
 //!
 //! One of the two sees the other ([`barrier`]).
 //!
-//! Only one thread can ever be the favourite of a lock. Were there a second, the first could have
+//! Only one thread can ever be the bias owner of a lock. Were there a second, the first could have
 //! stopped long ago right before its `inside = 1`, and would undo that of the second when it goes
 //! on.
 
@@ -23,7 +23,7 @@ use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use crate::barrier;
 
 /// So many times in a row, with nobody else in between, a thread takes the mutex before it is the
-/// favourite.
+/// bias owner.
 #[cfg(not(loom))]
 pub(super) const HABIT: u32 = 1024;
 /// The same where others come so seldom that what their coming costs does not matter...
@@ -32,29 +32,29 @@ const SOON: u32 = 64;
 /// ...which is at most once in so many microseconds.
 #[cfg(not(loom))]
 const SELDOM: u64 = 1000;
-/// How often somebody looks whether the favourite left before sleeping on it.
+/// How often somebody looks whether the bias owner left before sleeping on it.
 #[cfg(not(loom))]
 const LOOKS: u32 = 100;
 /// No thread.
 const NONE: usize = 0;
 
-/// What a lock knows of its favourite. Threads are told apart by numbers other than 0, which a
+/// What a lock knows of its bias owner. Threads are told apart by numbers other than 0, which a
 /// later thread may have again.
 #[derive(Debug)]
 // In a model the habit is 0: the first time is enough.
 #[cfg_attr(loom, derive(Default))]
 pub(super) struct Bias {
-    /// The favourite, while it is one. Written with the mutex held.
-    favour: AtomicUsize,
-    /// Whether the favourite is inside, or tries to. Written by that thread only.
+    /// The bias owner, while it is one. Written with the mutex held.
+    owner: AtomicUsize,
+    /// Whether the bias owner is inside, or tries to. Written by that thread only.
     inside: AtomicU32,
-    /// The thread that may become the favourite, once there was one. Written once, with the mutex
+    /// The thread that may become the bias owner, once there was one. Written once, with the mutex
     /// held.
     chosen: AtomicUsize,
     /// Who unlocked the mutex last, and how often in a row. Used with the mutex held.
     last: AtomicUsize,
     in_a_row: AtomicU32,
-    /// How often it takes, and when the favour ended last, in microseconds. Used with the mutex
+    /// How often it takes, and when the bias was revoked last, in microseconds. Used with the mutex
     /// held.
     habit: AtomicU32,
     #[cfg(not(loom))]
@@ -65,7 +65,7 @@ impl Bias {
     #[cfg(not(loom))]
     pub(super) const fn new() -> Self {
         Self {
-            favour: AtomicUsize::new(NONE),
+            owner: AtomicUsize::new(NONE),
             inside: AtomicU32::new(0),
             chosen: AtomicUsize::new(NONE),
             last: AtomicUsize::new(NONE),
@@ -75,20 +75,20 @@ impl Bias {
         }
     }
 
-    /// Lets thread `me` in if it is the favourite. If so, the lock is held until
+    /// Lets thread `me` in if it is the bias owner. If so, the lock is held until
     /// [`leave`](Self::leave).
     #[inline]
     pub(super) fn enter(&self, me: usize) -> bool {
         // Who is inside already must wait for itself, as with any mutex.
-        if self.favour.load(Ordering::Relaxed) != me || self.inside.load(Ordering::Relaxed) != 0 {
+        if self.owner.load(Ordering::Relaxed) != me || self.inside.load(Ordering::Relaxed) != 0 {
             return false;
         }
         self.inside.store(1, Ordering::Relaxed);
         // ORDERING: the store above before the load below; pairs with the heavy fence in
-        // `take_over`. What the holders of the mutex did before the favour was given is seen, as it
+        // `take_over`. What the holders of the mutex did before the bias was given is seen, as it
         // was given to this thread by itself, with the mutex held.
         barrier::light();
-        if self.favour.load(Ordering::Relaxed) == me {
+        if self.owner.load(Ordering::Relaxed) == me {
             return true;
         }
         self.step_out();
@@ -107,7 +107,7 @@ impl Bias {
         true
     }
 
-    /// Whether thread `me` is inside as the favourite, or tries to be.
+    /// Whether thread `me` is inside as the bias owner, or tries to be.
     #[cfg(not(loom))]
     pub(super) fn is_inside(&self, me: usize) -> bool {
         self.chosen.load(Ordering::Relaxed) == me && self.inside.load(Ordering::Relaxed) != 0
@@ -115,21 +115,21 @@ impl Bias {
 
     #[inline]
     fn step_out(&self) {
-        // ORDERING: Release pairs with the Acquire in `take_over`: what the favourite did is over.
+        // ORDERING: Release pairs with the Acquire in `take_over`: what the bias owner did is over.
         self.inside.store(0, Ordering::Release);
         // ORDERING: the store above before the load below; pairs with the heavy fence in
-        // `take_over`. Who ended the favour before may sleep.
+        // `take_over`. Who revoked the bias before may sleep.
         barrier::light();
-        if self.favour.load(Ordering::Relaxed) == NONE {
+        if self.owner.load(Ordering::Relaxed) == NONE {
             self.wake();
         }
     }
 
-    /// With the mutex held: ends the favour, and waits until the favourite is not inside. False if
-    /// it still is at the deadline; the favour has ended all the same.
+    /// With the mutex held: revokes the bias, and waits until the bias owner is not inside. False
+    /// if it still is at the deadline; the bias is revoked all the same.
     pub(super) fn take_over(&self, me: usize, deadline: Option<Instant>) -> bool {
-        if self.favour.load(Ordering::Relaxed) != NONE {
-            self.favour.store(NONE, Ordering::Relaxed);
+        if self.owner.load(Ordering::Relaxed) != NONE {
+            self.owner.store(NONE, Ordering::Relaxed);
             // ORDERING: the store above before the loads of `inside`; pairs with the light fences.
             barrier::here();
             self.consider_habit();
@@ -150,28 +150,28 @@ impl Bias {
         }
     }
 
-    /// With the mutex held, right before it is unlocked: gives the favour to a thread that does
+    /// With the mutex held, right before it is unlocked: gives the bias to a thread that does
     /// little else.
     #[inline]
     pub(super) fn consider(&self, me: usize) {
         let in_a_row = self.in_a_row.load(Ordering::Relaxed) + 1;
         self.in_a_row.store(in_a_row, Ordering::Relaxed);
         if in_a_row >= self.habit.load(Ordering::Relaxed) {
-            self.favour(me);
+            self.bias_to(me);
         }
     }
 
     #[cold]
-    fn favour(&self, me: usize) {
+    fn bias_to(&self, me: usize) {
         self.in_a_row.store(0, Ordering::Relaxed);
         let chosen = self.chosen.load(Ordering::Relaxed);
         if barrier::is_ready() && (chosen == NONE || chosen == me) {
             self.chosen.store(me, Ordering::Relaxed);
-            self.favour.store(me, Ordering::Relaxed);
+            self.owner.store(me, Ordering::Relaxed);
         }
     }
 
-    /// The favour ended: says how soon it comes back.
+    /// The bias was revoked: says how soon it comes back.
     #[cfg(not(loom))]
     fn consider_habit(&self) {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

@@ -1,4 +1,4 @@
-//! A loom model: every interleaving of the favourite's way in and that of everybody else.
+//! A loom model: every interleaving of the bias owner's way in and that of everybody else.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p peerdma-threads --lib --release models`
 
@@ -35,7 +35,7 @@ impl Locked {
     }
 }
 
-/// `threads` threads that each take the lock `turns` times, the first of them the favourite when
+/// `threads` threads that each take the lock `turns` times, the first of them the bias owner when
 /// they begin.
 fn exclusion(threads: usize, turns: u32) {
     loom::model(move || {
@@ -53,7 +53,7 @@ fn exclusion(threads: usize, turns: u32) {
         for other in others {
             other.join().expect("no panic");
         }
-        assert!(!locked.bias.enter(threads + 1), "the favour is nobody else's");
+        assert!(!locked.bias.enter(threads + 1), "the bias is nobody else's");
         locked.mutex.lock().expect("no panic");
         assert!(locked.bias.take_over(threads + 1, None));
         // SAFETY: the lock is held.
@@ -63,11 +63,11 @@ fn exclusion(threads: usize, turns: u32) {
 }
 
 #[test]
-fn the_favourite_and_another() {
+fn the_bias_owner_and_another() {
     exclusion(2, 2);
 }
 
 #[test]
-fn the_favourite_and_two_others() {
+fn the_bias_owner_and_two_others() {
     exclusion(3, 1);
 }

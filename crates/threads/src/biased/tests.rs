@@ -16,8 +16,8 @@ fn prepare() {
     }
 }
 
-/// A lock whose favourite is the calling thread.
-fn favouring(value: u64) -> Arc<Mutex<u64>> {
+/// A lock whose bias owner is the calling thread.
+fn biased_lock(value: u64) -> Arc<Mutex<u64>> {
     prepare();
     let mutex = Arc::new(Mutex::new(value));
     for _ in 0..HABIT {
@@ -27,9 +27,9 @@ fn favouring(value: u64) -> Arc<Mutex<u64>> {
 }
 
 #[test]
-fn nothing_is_lost_between_a_favourite_and_others() {
+fn nothing_is_lost_between_a_bias_owner_and_others() {
     const TURNS: u64 = 200_000;
-    let mutex = favouring(0);
+    let mutex = biased_lock(0);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..2 {
@@ -37,7 +37,7 @@ fn nothing_is_lost_between_a_favourite_and_others() {
                 while !is_over.load(Ordering::Relaxed) {
                     *mutex.lock() += 1;
                     *mutex.lock() -= 1;
-                    // The favourite is one again before the next time.
+                    // The bias owner is one again before the next time.
                     thread::sleep(Duration::from_micros(50));
                 }
             });
@@ -53,8 +53,8 @@ fn nothing_is_lost_between_a_favourite_and_others() {
 }
 
 #[test]
-fn one_who_waits_for_the_favourite_is_woken() {
-    let mutex = favouring(1);
+fn a_waiter_for_the_bias_owner_is_woken() {
+    let mutex = biased_lock(1);
     let held = mutex.lock();
     let waiter = thread::spawn({
         let mutex = Arc::clone(&mutex);
@@ -67,8 +67,8 @@ fn one_who_waits_for_the_favourite_is_woken() {
 }
 
 #[test]
-fn patience_ends_beside_a_favourite() {
-    let mutex = favouring(0);
+fn patience_ends_beside_a_bias_owner() {
+    let mutex = biased_lock(0);
     let held = mutex.lock();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -87,8 +87,8 @@ fn patience_ends_beside_a_favourite() {
 }
 
 #[test]
-fn a_favourite_that_holds_the_lock_does_not_get_it_twice() {
-    let mutex = favouring(0);
+fn a_bias_owner_that_holds_the_lock_does_not_get_it_twice() {
+    let mutex = biased_lock(0);
     let held = mutex.lock();
     assert!(mutex.try_lock().is_none());
     assert!(mutex.try_lock_for(Duration::from_millis(20)).is_none());
@@ -98,7 +98,7 @@ fn a_favourite_that_holds_the_lock_does_not_get_it_twice() {
 
 #[test]
 fn a_guard_of_the_lock_itself_outlives_the_handle() {
-    let mutex = favouring(7);
+    let mutex = biased_lock(7);
     let guard = mutex.lock_arc();
     drop(mutex);
     assert_eq!(*guard, 7);

@@ -99,8 +99,8 @@ struct Tally {
     damaged: u64,
     forged: u64,
     partitions: u64,
-    /// Packets that went the short way, sent and received.
-    shorts: [u64; 3],
+    /// Packets that took the fast path, sent and received.
+    fasts: [u64; 3],
     /// Packets that were taken together with the one before them.
     joined: u64,
     /// Runs with an operation that was refused, and runs that ended for want of answers.
@@ -125,7 +125,7 @@ impl Tally {
         self.damaged += run.net.damaged;
         self.forged += run.weather.forged;
         self.partitions += run.weather.partitions;
-        self.shorts = [0, 1, 2].map(|way| self.shorts[way] + run.net.shorts[way]);
+        self.fasts = [0, 1, 2].map(|way| self.fasts[way] + run.net.fasts[way]);
         self.joined += run.net.joined;
         let ended = |ending| u64::from(run.ending == Some(ending));
         self.refused += ended(Ending::Refused);
@@ -158,7 +158,7 @@ fn rc_does_everything_exactly_once_and_in_order_or_fails_as_prescribed() {
         assert!(tally.damaged > tally.runs && tally.forged > tally.runs, "{tally:?}");
         assert!(tally.partitions > tally.runs / 10 && tally.refused > tally.runs / 10, "{tally:?}");
         assert!(tally.gave_up > tally.runs / 100, "{tally:?}");
-        assert!(tally.shorts.iter().all(|count| *count > tally.runs / 20), "{tally:?}");
+        assert!(tally.fasts.iter().all(|count| *count > tally.runs / 20), "{tally:?}");
         assert!(tally.joined > tally.runs, "{tally:?}");
         assert!(tally.gave_up_early <= tally.runs / 200, "{tally:?}");
         assert!(tally.mtus.iter().all(|runs| *runs > tally.runs / 30), "{tally:?}");
@@ -232,8 +232,8 @@ impl Run {
         let absent_for = Rng::new(seed + 3).below(32);
         let bad = rng.chance(250).then(|| (rng.below(2) as usize, rng.below(OPS)));
         let mut net = Net::unequal_pair(options.clone(), &other);
-        // Some packets go the short way, where there is one.
-        net.short = rng.chance(500).then(|| Rng::new(seed + 1));
+        // Some packets take the fast path, where there is one.
+        net.fast = rng.chance(500).then(|| Rng::new(seed + 1));
         // Some come together and are taken together.
         net.joins = Rng::new(seed + 2).chance(500);
         for node in &net.nodes {

@@ -133,7 +133,7 @@ impl Run {
         }
         let sq_sig_all = options.sq_sig_all;
         let mut net = Net::unequal_pair(options, &other);
-        net.short = rng.chance(500).then(|| Rng::new(seed + 4));
+        net.fast = rng.chance(500).then(|| Rng::new(seed + 4));
         net.joins = rng.chance(500);
         let mut run = Self {
             rng,

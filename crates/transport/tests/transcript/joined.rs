@@ -1,4 +1,4 @@
-//! Packets from the middle of a message, taken in one stroke.
+//! Packets from the middle of a message, taken together.
 
 use crate::prelude::*;
 

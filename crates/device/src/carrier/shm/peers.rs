@@ -341,9 +341,9 @@ impl Peers {
     /// Whether a process has yet to take what was passed on to it.
     pub(crate) fn passes_on(&mut self) -> bool {
         let passed_on = std::mem::take(&mut self.passed_on);
-        let is_behind = |(vf, end): &(u16, RingPosition)| self.is_behind(*vf, *end);
-        let behind = passed_on.into_iter().filter(is_behind).collect();
-        self.passed_on = behind;
+        let has_unread = |(vf, end): &(u16, RingPosition)| self.has_unread(*vf, *end);
+        let unread = passed_on.into_iter().filter(has_unread).collect();
+        self.passed_on = unread;
         !self.passed_on.is_empty()
     }
 
@@ -392,7 +392,7 @@ impl Peers {
     /// Whether the peer has yet to take what was pushed before `position`.
     ///
     /// A peer that is gone takes nothing any more, and a process that got its VF owes nothing.
-    pub(crate) fn is_behind(&mut self, vf: u16, position: RingPosition) -> bool {
+    pub(crate) fn has_unread(&mut self, vf: u16, position: RingPosition) -> bool {
         match self.peers.get_mut(usize::from(vf)) {
             Some(Some(Peer { outbound, .. })) => {
                 outbound.nonce() == position.ring && outbound.ring().consumed_up_to() < position.at

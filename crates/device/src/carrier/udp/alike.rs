@@ -1,5 +1,5 @@
 //! Packets that came one behind the other and differ in nothing but their number and their payload:
-//! they are checked in one loop, and taken in one stroke.
+//! they are checked in one loop, and taken together.
 
 use link::udp::Payloads;
 use umem::{Pieces, crc32_pieces, sums_pieces};
@@ -7,12 +7,12 @@ use wire::icrc::{self, Flow, Verifier};
 use wire::{Headers, bth};
 use zerocopy::IntoBytes;
 
-/// Packets of a message that are taken in one stroke, half of a train: more do not stay in the
+/// Packets of a message that are taken together, half of a train: more do not stay in the
 /// nearest cache between the check and the copy.
 pub(crate) const MOST_JOINED: u32 = 31;
 
 /// How many of the packets at hand are like the first, which is good, but for their sequence
-/// numbers, which count up: those that may be taken with it in one stroke. They are checked as the
+/// numbers, which count up: those that may be taken with it in one pass. They are checked as the
 /// first was.
 pub(crate) fn count_alike(
     verifier: &mut Verifier,

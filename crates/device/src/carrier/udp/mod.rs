@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | [`queue`] | the sending half: packets with their ICRC, in trains |
-//! | [`lines`] | sockets of their own for those whom much is sent to |
+//! | [`tx_sockets`] | sockets of their own for those whom much is sent to |
 //! | [`receiver`] | the receiving half: the sockets |
 //! | [`port`] | whether the kernel gives us what is ours |
 //! | [`intake`] | what a datagram is checked with |
@@ -14,13 +14,13 @@
 pub(crate) mod alike;
 mod forwarders;
 mod intake;
-pub(crate) mod lines;
 mod port;
 pub(crate) mod queue;
 mod receiver;
 mod sources;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tx_sockets;
 
 pub(crate) use self::intake::Intake;
 #[cfg(test)]

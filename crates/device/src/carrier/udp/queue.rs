@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use iba::{Av, Gid, Qpn};
-use link::udp::LineId;
+use link::udp::TxSocketId;
 use transport::env::TransmitError;
 use umem::Pieces;
 use wire::Headers;
@@ -12,10 +12,10 @@ use wire::bth::{self, Bth};
 use wire::icrc::{self, Flow, Sealer};
 use zerocopy::IntoBytes;
 
-use crate::carrier::udp::lines::{Destination, Lines};
+use crate::carrier::udp::tx_sockets::{Destination, TxSockets};
 use crate::qp::vf_of;
 
-/// Packets that are put together in one stroke: headers, payloads, trailers. More do not stay in
+/// Packets that are put together in one pass: headers, payloads, trailers. More do not stay in
 /// the nearest cache.
 const TOGETHER: usize = 16;
 
@@ -54,8 +54,8 @@ where
 pub(crate) struct Batch {
     /// Where it goes, as packets name it.
     pub(crate) to: Destination,
-    /// The line it goes on.
-    pub(crate) line: Option<LineId>,
+    /// The transmit socket it goes on.
+    pub(crate) tx_socket: Option<TxSocketId>,
     /// What their ICRC covers of the addresses.
     flow: Option<Flow>,
     /// The identification of the first; those of the others count up.
@@ -166,7 +166,7 @@ pub(crate) struct UdpQueue {
     max_segments: usize,
     src_port: u16,
     dst_port: u16,
-    pub(super) lines: Lines,
+    pub(super) tx_sockets: TxSockets,
     /// Whether somebody else has the port: what comes from other hosts reaches this process by way
     /// of its holder, or not.
     is_deaf: bool,
@@ -195,29 +195,29 @@ impl UdpQueue {
             max_segments,
             src_port,
             dst_port,
-            lines: Lines::default(),
+            tx_sockets: TxSockets::default(),
             is_deaf: false,
             is_used: false,
         }
     }
 
-    /// The same with these lines, and while somebody else has the port or not.
-    pub(crate) fn with(self, lines: Lines, is_deaf: bool) -> Self {
-        Self { lines, is_deaf, ..self }
+    /// The same with these transmit sockets, and while somebody else has the port or not.
+    pub(crate) fn with(self, tx_sockets: TxSockets, is_deaf: bool) -> Self {
+        Self { tx_sockets, is_deaf, ..self }
     }
 
-    /// The port is ours now: what is added from now on leaves from it, unless it goes on a line.
-    /// Nothing waits.
+    /// The port is ours now: what is added from now on leaves from it, unless it goes on a transmit
+    /// socket. Nothing waits.
     pub(super) fn leave_from(&mut self, src_port: u16) {
         debug_assert!(self.batches.is_empty(), "their ICRC covers the port before");
         self.src_port = src_port;
         self.is_deaf = false;
     }
 
-    /// The lines that are open.
+    /// The transmit sockets that are open.
     #[cfg(test)]
-    pub(crate) fn open_lines(&self) -> impl Iterator<Item = LineId> {
-        self.lines.open()
+    pub(crate) fn open_tx_sockets(&self) -> impl Iterator<Item = TxSocketId> {
+        self.tx_sockets.open()
     }
 
     /// Whether somebody else has the port.
@@ -333,7 +333,7 @@ impl UdpQueue {
 
     /// Adds a packet of `length` bytes to a QP, with these headers; `fill` writes its payload.
     #[inline]
-    pub(crate) fn push_short(
+    pub(crate) fn push_fast(
         &mut self,
         sgid: Gid,
         av: &Av,
@@ -383,10 +383,10 @@ impl UdpQueue {
                 return Err(TransmitError::Blocked);
             }
             let buffer = self.spare.pop().unwrap_or_default();
-            let (place, ports) = (self.lines.take(to), (self.src_port, self.dst_port));
+            let (place, ports) = (self.tx_sockets.take(to), (self.src_port, self.dst_port));
             self.batches.push_back(Batch {
                 to,
-                line: place.map(|place| place.line),
+                tx_socket: place.map(|place| place.tx_socket),
                 flow: place.map_or_else(|| flow(&to, ports), |place| Some(place.flow)),
                 first_id: place.map_or(0, |place| place.first_id),
                 buffer,
@@ -460,20 +460,20 @@ impl UdpQueue {
             return;
         }
         self.max_segments = max_segments;
-        // What goes on a line goes at once, or not at all.
-        let is_split = |batch: &&mut Batch| batch.count > max_segments && batch.line.is_none();
+        // What goes on a transmit socket goes at once, or not at all.
+        let is_split = |batch: &&mut Batch| batch.count > max_segments && batch.tx_socket.is_none();
         for batch in self.batches.iter_mut().filter(is_split) {
             batch.reseal(&mut self.sealer, max_segments);
         }
     }
 
-    /// A line broke: what waits for it goes as all else does.
-    pub(crate) fn line_broke(&mut self, line: LineId) {
-        self.lines.broke(line);
+    /// A transmit socket broke: what waits for it goes as all else does.
+    pub(crate) fn tx_socket_broke(&mut self, tx_socket: TxSocketId) {
+        self.tx_sockets.broke(tx_socket);
         let ports = (self.src_port, self.dst_port);
         let Self { batches, sealer, max_segments, .. } = self;
-        for batch in batches.iter_mut().filter(|batch| batch.line == Some(line)) {
-            (batch.line, batch.first_id) = (None, 0);
+        for batch in batches.iter_mut().filter(|batch| batch.tx_socket == Some(tx_socket)) {
+            (batch.tx_socket, batch.first_id) = (None, 0);
             batch.flow = flow(&batch.to, ports);
             batch.reseal(sealer, *max_segments);
         }
@@ -481,8 +481,8 @@ impl UdpQueue {
 
     fn recycle_last(&mut self) {
         if let Some(batch) = self.batches.pop_back() {
-            if let Some(line) = batch.line {
-                self.lines.put_back(line);
+            if let Some(tx_socket) = batch.tx_socket {
+                self.tx_sockets.put_back(tx_socket);
             }
             self.recycle(batch.buffer);
         }
@@ -495,7 +495,7 @@ impl UdpQueue {
     }
 }
 
-/// What the ICRC covers of the addresses of what goes on no line.
+/// What the ICRC covers of the addresses of what goes on no transmit socket.
 fn flow(to: &Destination, (src_port, dst_port): (u16, u16)) -> Option<Flow> {
     let [src, dst] = [to.src, to.dst].map(Gid::to_ip);
     Flow::new(SocketAddr::new(src, src_port), SocketAddr::new(dst, dst_port))
@@ -509,7 +509,7 @@ fn seal(sealer: &mut Sealer, packet: &mut [u8], id: u16, flow: Option<&Flow>) {
 }
 
 /// The ICRC of a packet. It covers the IPv4 identification, which the kernel counts up within one
-/// GSO send: from 0, but on a line.
+/// GSO send: from 0, but on a transmit socket.
 fn compute(sealer: &mut Sealer, packet: &[u8], id: u16, flow: Option<&Flow>) -> u32 {
     flow.map_or(0, |flow| sealer.compute(flow, id, packet))
 }

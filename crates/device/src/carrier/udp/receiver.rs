@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use link::udp::{BindError, LineError, SendError, Train, Transmit, UdpLink};
+use link::udp::{BindError, SendError, Train, Transmit, TxSocketError, UdpLink};
 use transport::Time;
 
 use super::intake::Intake;
@@ -96,7 +96,7 @@ impl Receiver {
             tracing::warn!(target: "peerdma::udp", "receive: {error}");
             seen
         });
-        if link.was_pleaded_with() {
+        if link.was_asked_to_steer() {
             intake.was_missteered();
         }
         *heat = if count > 0 { HEAT } else { heat.saturating_sub(1) };
@@ -116,7 +116,7 @@ impl Receiver {
     pub(crate) fn heard(&mut self, now: Time, waits: &Waits) {
         self.port.heard(now);
         if let (Some((from, to)), Some(link)) = (self.intake.sources.take(), &mut self.link) {
-            open_inlet(link, from, to, self.is_watched.then_some(waits));
+            open_rx_socket(link, from, to, self.is_watched.then_some(waits));
         }
     }
 
@@ -147,15 +147,15 @@ impl Receiver {
         {
             let (to, dst) = (batch.to, batch.to.dst.to_ip());
             let segment_size = (batch.count > 1).then_some(batch.segment);
-            let gone = if let Some(line) = batch.line {
+            let gone = if let Some(tx_socket) = batch.tx_socket {
                 // CAST: a batch is no longer than a datagram can be.
-                match link.send_on(line, batch.bytes(), segment_size.map(|size| size as u16)) {
+                match link.send_on(tx_socket, batch.bytes(), segment_size.map(|size| size as u16)) {
                     Ok(()) => Ok(()),
-                    Err(LineError::WouldBlock) => return,
+                    Err(TxSocketError::WouldBlock) => return,
                     Err(error) => {
                         tracing::debug!(target: "peerdma::udp", %dst, "{error}");
-                        link.close_line(line);
-                        queue.line_broke(line);
+                        link.close_tx_socket(tx_socket);
+                        queue.tx_socket_broke(tx_socket);
                         continue;
                     }
                 }
@@ -192,20 +192,20 @@ impl Receiver {
             queue.pop();
         }
         queue.set_max_segments(link.max_gso_segments(UdpQueue::TYPICAL));
-        if queue.lines.are_asked_for() {
-            queue.lines.open_asked(link);
+        if queue.tx_sockets.are_asked_for() {
+            queue.tx_sockets.open_asked(link);
         }
     }
 
-    /// Closes the lines to a process of a host that is silent.
+    /// Closes the transmit sockets to a process of a host that is silent.
     #[cold]
-    pub(crate) fn leave_lines(&mut self, queue: &mut UdpQueue, peer: iba::Gid, vf: u16) {
-        for line in queue.lines.leading_to(peer, vf) {
-            tracing::info!(target: "peerdma::udp", dst = %peer, "silence: its line is closed");
+    pub(crate) fn leave_tx_sockets(&mut self, queue: &mut UdpQueue, peer: iba::Gid, vf: u16) {
+        for tx_socket in queue.tx_sockets.leading_to(peer, vf) {
+            tracing::info!(target: "peerdma::udp", dst = %peer, "silence: its transmit socket is closed");
             if let Some(link) = &mut self.link {
-                link.close_line(line);
+                link.close_tx_socket(tx_socket);
             }
-            queue.line_broke(line);
+            queue.tx_socket_broke(tx_socket);
         }
     }
 
@@ -225,7 +225,7 @@ impl Receiver {
         if queue.front().is_none()
             && let Some(link) = &mut self.link
         {
-            queue.lines.sweep(now, link);
+            queue.tx_sockets.sweep(now, link);
             self.intake.sources.sweep(now, link);
         }
         if self.port.try_at().is_some_and(|at| at <= now) && !self.take_port(queue, waits) {
@@ -238,7 +238,7 @@ impl Receiver {
             } else if !self.take_port(queue, waits)
                 && let Some(link) = &self.link
             {
-                link.plead();
+                link.ask_to_steer();
             }
         }
         if self.intake.take_missteered() {
@@ -364,13 +364,13 @@ fn watch(link: &UdpLink, waits: &Waits) {
 
 /// Opens a socket for whom much comes from, which wakes the background thread if the others do.
 #[cold]
-fn open_inlet(link: &mut UdpLink, from: SocketAddr, to: IpAddr, waits: Option<&Waits>) {
-    match link.open_inlet(from, to) {
+fn open_rx_socket(link: &mut UdpLink, from: SocketAddr, to: IpAddr, waits: Option<&Waits>) {
+    match link.open_rx_socket(from, to) {
         // It comes by the shared socket as before.
-        Err(error) => tracing::debug!(target: "peerdma::udp", %from, "no inlet: {error}"),
+        Err(error) => tracing::debug!(target: "peerdma::udp", %from, "no receive socket: {error}"),
         Ok(false) => {}
         Ok(true) => {
-            tracing::debug!(target: "peerdma::udp", %from, "an inlet of its own");
+            tracing::debug!(target: "peerdma::udp", %from, "a receive socket of its own");
             if let Some(waits) = waits {
                 watch(link, waits);
             }

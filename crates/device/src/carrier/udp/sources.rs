@@ -1,11 +1,12 @@
-//! From where much comes over UDP: those senders are given an inlet ([`UdpLink::open_inlet`]).
+//! From where much comes over UDP: those senders are given a receive socket
+//! ([`UdpLink::open_rx_socket`]).
 
 use std::net::{IpAddr, SocketAddr};
 
 use link::udp::UdpLink;
 use transport::Time;
 
-use crate::carrier::udp::lines::{BUSY, MOST, SWEEP};
+use crate::carrier::udp::tx_sockets::{BUSY, MOST, SWEEP};
 
 /// Sources, and how many trains with good packets for this process came from each by a shared
 /// socket since the last sweep.
@@ -32,20 +33,20 @@ impl Sources {
         }
     }
 
-    /// Who is to be given an inlet.
+    /// Who is to be given a receive socket.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<(SocketAddr, IpAddr)> {
         self.asks.take()
     }
 
-    /// Counts anew, and closes inlets where nothing comes any more.
+    /// Counts anew, and closes receive sockets where nothing comes any more.
     pub(crate) fn sweep(&mut self, now: Time, udp: &mut UdpLink) {
         if now.since(self.swept) < SWEEP {
             return;
         }
         self.swept = now;
         self.known.clear();
-        udp.sweep_inlets();
+        udp.sweep_rx_sockets();
     }
 }
 

@@ -1,8 +1,8 @@
 //! The sending half by itself.
 
 mod ends;
-mod lines;
 mod trains;
+mod tx_sockets;
 
 use std::net::IpAddr;
 

@@ -41,7 +41,7 @@ fn what_others_push_is_left_while_the_last_words_of_one_that_went_are_taken() {
     victim.housekeeping();
     assert_eq!(victim.counters().rx_malformed_packets, 1, "that of the one that went");
     assert_eq!(victim.receivers.shm.len(), 1);
-    victim.receive_fast();
+    victim.receive_local();
     assert_eq!(victim.counters().rx_malformed_packets, 2);
 }
 

@@ -92,7 +92,7 @@ fn packets_that_are_written_several_at_once_are_the_same() {
     let umem = Umem::host(&memory);
     umem::guard::recheck();
     umem.write(0, &message).unwrap();
-    // All of it is there, or it ends in the first stroke, between two, or in the second.
+    // All of it is there, or it ends in the first pass, between two, or in the second.
     for there in [40_u32, 9, 16, 17, 0] {
         for begun in [0_u32, 1, 5] {
             let [mut run, mut single] = [(); 2].map(|()| UdpQueue::new(64, 4791, 4791));

@@ -1,4 +1,4 @@
-//! The short way of small messages: what a SEND of one packet, and its acknowledgement, come to
+//! The fast path of small messages: what a SEND of one packet, and its acknowledgement, come to
 //! when nothing is unusual.
 //!
 //! A ping-pong is made of nothing else, and most of what the three machines look at cannot matter
@@ -6,7 +6,7 @@
 //! here first makes sure that everything is as usual; then it does what the machines would have
 //! done. If not, it says no and has changed nothing, and the device goes the long way: rules about
 //! what is *not* usual are in one place, there. Both ways send the same packets, so that one end
-//! may go the short way when the other does not.
+//! may take the fast path when the other does not.
 
 use std::{mem, slice};
 
@@ -21,10 +21,10 @@ use crate::time::Time;
 use crate::wqe::Wqe;
 use crate::wr::{Data, SendWr, SgList, Sge};
 
-/// A packet that can go the short way.
+/// A packet that can take the fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the device builds and reads each")]
-pub enum Short {
+pub enum FastPacket {
     /// A whole SEND of RC without immediate data, which asks for an acknowledgement.
     Send {
         /// Its sequence number.
@@ -44,7 +44,7 @@ pub enum Short {
 /// A SEND without immediate data of one piece of memory, to be posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
-pub struct ShortSend {
+pub struct FastSend {
     /// Given back in the completion.
     pub wr_id: u64,
     /// How to do it.
@@ -53,7 +53,7 @@ pub struct ShortSend {
     pub sge: Sge,
 }
 
-impl Short {
+impl FastPacket {
     /// The headers of the packet, with `length` bytes of payload.
     pub fn headers(self, dest: iba::Qpn, length: u32) -> Headers {
         match self {
@@ -73,12 +73,12 @@ impl Short {
     /// The packet with these headers and so many bytes of payload, if it is one.
     pub fn of(headers: &Headers, length: u32) -> Option<Self> {
         let bth = &headers.bth;
-        let short = match bth.opcode {
+        let fast = match bth.opcode {
             Opcode::RcSendOnly => Self::Send { psn: bth.psn, se: bth.se },
             Opcode::RcAck => Self::Ack { psn: bth.psn, msn: headers.aeth?.msn },
             _ => return None,
         };
-        (short.headers(bth.dest_qp, length) == *headers).then_some(short)
+        (fast.headers(bth.dest_qp, length) == *headers).then_some(fast)
     }
 }
 
@@ -89,7 +89,7 @@ impl Qp {
     ///
     /// Call [`Qp::watch`] then, whatever this says.
     #[must_use]
-    pub fn transmit_short<E: Env>(&mut self, env: &mut E) -> bool {
+    pub fn transmit_fast<E: Env>(&mut self, env: &mut E) -> bool {
         let ack = self.ack_that_stayed();
         if self.req.index + 1 != self.sq.len() || !self.may_begin(ack) {
             return false;
@@ -103,11 +103,11 @@ impl Qp {
             return false;
         }
         let (psn, length) = (self.req.psn, wqe.length);
-        let packet = Short::Send { psn, se: wqe.wr.flags.contains(SendFlags::SOLICITED) };
+        let packet = FastPacket::Send { psn, se: wqe.wr.flags.contains(SendFlags::SOLICITED) };
         let source = payload(&wqe.wr.data, 0, length);
         env.of_request(wqe.wr.wr_id);
         // The long way finds out again what speaks against it, and does something about it.
-        if env.transmit_short(packet, self.attr.dest_qpn, source, length).is_err() {
+        if env.transmit_fast(packet, self.attr.dest_qpn, source, length).is_err() {
             return false;
         }
         if let Some(wqe) = self.sq.back_mut() {
@@ -117,14 +117,14 @@ impl Qp {
     }
 
     /// Posts a SEND of one piece of memory and sends it, as [`Qp::post_send`] and
-    /// [`Qp::transmit_short`] do, if everything is as usual; if not, nothing happened. The packet
+    /// [`Qp::transmit_fast`] do, if everything is as usual; if not, nothing happened. The packet
     /// goes first, so that it need not wait until the request lies in its queue.
     ///
-    /// Says whether [`Qp::transmit_short`] would have said that nothing is left to do. Call
+    /// Says whether [`Qp::transmit_fast`] would have said that nothing is left to do. Call
     /// [`Qp::watch`] then.
-    pub fn post_short<E: Env>(&mut self, env: &mut E, send: &ShortSend) -> Option<bool> {
+    pub fn post_fast<E: Env>(&mut self, env: &mut E, send: &FastSend) -> Option<bool> {
         let ack = self.ack_that_stayed();
-        let ShortSend { wr_id, flags, sge } = *send;
+        let FastSend { wr_id, flags, sge } = *send;
         let length = sge.length;
         if self.req.index != self.sq.len()
             || self.sq.len() >= self.cap.max_send_wr as usize
@@ -135,18 +135,18 @@ impl Qp {
             return None;
         }
         let psn = self.req.psn;
-        let packet = Short::Send { psn, se: flags.contains(SendFlags::SOLICITED) };
+        let packet = FastPacket::Send { psn, se: flags.contains(SendFlags::SOLICITED) };
         let source = Source::Sges { sges: slice::from_ref(&sge), offset: 0, length };
         env.of_request(wr_id);
         // The long way finds out again what speaks against it, and does something about it.
-        env.transmit_short(packet, self.attr.dest_qpn, source, length).ok()?;
+        env.transmit_fast(packet, self.attr.dest_qpn, source, length).ok()?;
         let data = Data::Sges(SgList::from_slice(&[sge]));
         let wr = SendWr::new(wr_id, WrOpcode::Send, flags, data);
         self.sq.push_back(Wqe { begun: true, first: psn, ..Wqe::new(wr, length) });
         Some(self.has_begun(env, ack))
     }
 
-    /// Starts the ACK timer if a packet that went the short way asks for it. The clock is read only
+    /// Starts the ACK timer if a packet that took the fast path asks for it. The clock is read only
     /// then; the packet need not wait for that, but this comes before any other call.
     #[inline]
     pub fn watch(&mut self, clock: impl FnOnce() -> Time) {
@@ -164,7 +164,7 @@ impl Qp {
     /// acknowledgement behind it.
     fn may_begin(&self, ack: Option<Psn>) -> bool {
         let req = &self.req;
-        self.is_short()
+        self.is_fast()
             && !self.owes_cnp()
             && (ack.is_some() || !self.resp.has_answers())
             && req.psn == req.max
@@ -183,8 +183,8 @@ impl Qp {
         self.req.watch_due = self.req.ack_timer.is_none();
         self.ack_stayed = false;
         let Some(psn) = ack else { return true };
-        let ack = Short::Ack { psn, msn: self.resp.msn };
-        if env.transmit_short(ack, self.attr.dest_qpn, Source::Empty, 0).is_err() {
+        let ack = FastPacket::Ack { psn, msn: self.resp.msn };
+        if env.transmit_fast(ack, self.attr.dest_qpn, Source::Empty, 0).is_err() {
             return false;
         }
         self.resp.forget_answers();
@@ -198,30 +198,30 @@ impl Qp {
     /// What it leaves to be sent, [`Qp::owes_answers`] tells: over a wire, each acknowledgement. No
     /// timer is set, so `now` may be a little late.
     #[must_use]
-    pub fn handle_short<E: Env>(
+    pub fn handle_fast<E: Env>(
         &mut self,
         env: &mut E,
         now: Time,
-        packet: Short,
+        packet: FastPacket,
         payload: &E::Payload,
         length: u32,
     ) -> bool {
         // Where nothing is lost the acknowledgement goes at once, and must not overtake others.
-        self.is_short()
+        self.is_fast()
             && !(self.path.reliable && (self.resp.has_answers() || self.owes_cnp()))
             && match packet {
-                Short::Send { psn, se } => self.respond_short(env, psn, se, payload, length),
-                Short::Ack { psn, .. } => length == 0 && self.acknowledge_short(env, now, psn),
+                FastPacket::Send { psn, se } => self.respond_fast(env, psn, se, payload, length),
+                FastPacket::Ack { psn, .. } => length == 0 && self.acknowledge_fast(env, now, psn),
             }
     }
 
-    /// Whether the short way is one for this QP.
-    fn is_short(&self) -> bool {
+    /// Whether the fast path is one for this QP.
+    fn is_fast(&self) -> bool {
         self.qp_type == QpType::Rc && self.state() == QpState::Rts
     }
 
     /// The steps of the responder from CHK_PSN to ACKNOWLEDGE.
-    fn respond_short<E: Env>(
+    fn respond_fast<E: Env>(
         &mut self,
         env: &mut E,
         psn: Psn,
@@ -247,9 +247,9 @@ impl Qp {
         self.rq.pop_front();
         let msn = self.resp.received_one();
         // First, as it takes longest to be seen. On a wire it may find company.
-        let ack = Short::Ack { psn, msn };
+        let ack = FastPacket::Ack { psn, msn };
         if !self.path.reliable
-            || env.transmit_short(ack, self.attr.dest_qpn, Source::Empty, 0).is_err()
+            || env.transmit_fast(ack, self.attr.dest_qpn, Source::Empty, 0).is_err()
         {
             self.resp.push_ack(psn);
         }
@@ -267,7 +267,7 @@ impl Qp {
     }
 
     /// The completer, for the acknowledgement of the only request there is.
-    fn acknowledge_short<E: Env>(&mut self, env: &mut E, now: Time, psn: Psn) -> bool {
+    fn acknowledge_fast<E: Env>(&mut self, env: &mut E, now: Time, psn: Psn) -> bool {
         let req = &self.req;
         let to = psn.add(1);
         let is_usual = self.sq.len() == 1

@@ -1,14 +1,14 @@
-//! Inlets: connected sockets of their own, for those whom much comes from.
+//! Receive sockets: connected sockets of their own, for those whom much comes from.
 //!
 //! To find the socket for a datagram from anywhere, the kernel looks the way up, then for sockets,
 //! and then asks the program that steers ([`crate::steer`]). For one from a peer that has a
 //! connected socket it need not ask; if no other was bound to the address since, it finds that at
 //! once, together with the way it took the last time (`udp_v4_early_demux`).
 //!
-//! Who sends by a [line](UdpLink::open_line) sends from a port that leads to this process alone,
-//! and so what comes from there needs no steering. If a sender uses one port for several processes
-//! of this host after all, as hardware may, the inlet is closed when a packet for another one
-//! comes, and the packet is passed on as all are that are steered wrongly.
+//! Who sends by a [transmit socket](UdpLink::open_tx_socket) sends from a port that leads to this
+//! process alone, and so what comes from there needs no steering. If a sender uses one port for
+//! several processes of this host after all, as hardware may, the receive socket is closed when a
+//! packet for another one comes, and the packet is passed on as all are that are steered wrongly.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -21,13 +21,13 @@ use socket2::{Domain, Socket};
 use super::open::{configure, scope, turn_away};
 use super::{UdpLink, set_option};
 
-/// The most inlets: each is a descriptor and a socket's memory.
+/// The most receive sockets: each is a descriptor and a socket's memory.
 const MOST: usize = 16;
 /// The kernel may still put a packet into a socket that was left in the meantime
 /// ([`super::leave`]). Nobody waits here.
 const GRACE: Duration = Duration::from_millis(100);
-/// In so many looks what came before an inlet goes first. Who floods the shared socket is not to
-/// hold up what comes by the inlet.
+/// In so many looks what came before a receive socket goes first. Who floods the shared socket is
+/// not to hold up what comes by the receive socket.
 const FIRST: u32 = 64;
 
 /// From where, and to which address of this host.
@@ -44,7 +44,7 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Inlet {
+struct RxSocket {
     between: Between,
     socket: Known<Socket>,
     state: State,
@@ -56,32 +56,32 @@ struct Inlet {
     used: bool,
 }
 
-impl Inlet {
+impl RxSocket {
     /// Has what comes from now on go to the shared socket, so that nothing can come between a look
     /// that finds it empty and its end.
     fn leave(&mut self) {
         if let Err(error) = turn_away(&self.socket) {
-            tracing::debug!(%error, "packets still come by an inlet that is closed");
+            tracing::debug!(%error, "packets still come by a receive socket that is closed");
         }
         self.state = State::Leaving(Instant::now());
     }
 }
 
-/// The inlets of a link.
+/// The receive sockets of a link.
 #[derive(Debug, Default)]
-pub(super) struct Inlets {
-    open: Vec<Inlet>,
+pub(super) struct RxSockets {
+    open: Vec<RxSocket>,
     /// The last ones where packets for other processes came in.
     refused: Vec<Between>,
 }
 
-impl Inlets {
+impl RxSockets {
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.open.iter().map(|inlet| inlet.socket.as_fd())
+        self.open.iter().map(|rx_socket| rx_socket.socket.as_fd())
     }
 
     pub(super) fn sockets(&self) -> impl Iterator<Item = &Known<Socket>> {
-        self.open.iter().map(|inlet| &inlet.socket)
+        self.open.iter().map(|rx_socket| &rx_socket.socket)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -90,37 +90,38 @@ impl Inlets {
 
     /// The socket, and between whom all of its datagrams are, if that is certain.
     pub(super) fn get(&self, index: usize) -> Option<(&Known<Socket>, Option<Between>)> {
-        let Inlet { socket, between, state, .. } = self.open.get(index)?;
+        let RxSocket { socket, between, state, .. } = self.open.get(index)?;
         Some((socket, (*state != State::New).then_some(*between)))
     }
 
     pub(super) fn last_full(&self) -> impl Iterator<Item = &u32> {
-        self.open.iter().map(|inlet| &inlet.last_full)
+        self.open.iter().map(|rx_socket| &rx_socket.last_full)
     }
 
     /// Takes note that one had something.
     pub(super) fn found(&mut self, index: usize, looks: u32) {
-        if let Some(inlet) = self.open.get_mut(index) {
-            (inlet.last_full, inlet.used) = (looks, true);
+        if let Some(rx_socket) = self.open.get_mut(index) {
+            (rx_socket.last_full, rx_socket.used) = (looks, true);
         }
     }
 
     /// Whether one is not to be looked at yet. Asked once for each look.
     #[inline]
     pub(super) fn waits(&mut self, index: usize) -> bool {
-        let Some(inlet) = self.open.get_mut(index).filter(|inlet| inlet.behind > 0) else {
+        let Some(rx_socket) = self.open.get_mut(index).filter(|rx_socket| rx_socket.behind > 0)
+        else {
             return false;
         };
-        inlet.behind -= 1;
+        rx_socket.behind -= 1;
         true
     }
 
     /// A shared socket has nothing more.
     #[inline]
     pub(super) fn shared_is_empty(&mut self, is_v6: bool) {
-        for inlet in &mut self.open {
-            if inlet.between.0.is_ipv6() == is_v6 {
-                inlet.behind = 0;
+        for rx_socket in &mut self.open {
+            if rx_socket.between.0.is_ipv6() == is_v6 {
+                rx_socket.behind = 0;
             }
         }
     }
@@ -128,7 +129,7 @@ impl Inlets {
     /// One has nothing more.
     #[inline]
     pub(super) fn is_empty(&mut self, index: usize) {
-        match self.open.get(index).map(|inlet| inlet.state) {
+        match self.open.get(index).map(|rx_socket| rx_socket.state) {
             Some(State::New) => self.settle(index),
             Some(State::Leaving(since)) if since.elapsed() >= GRACE => {
                 drop(self.open.swap_remove(index));
@@ -139,41 +140,41 @@ impl Inlets {
 
     #[cold]
     fn settle(&mut self, index: usize) {
-        let inlet = &mut self.open[index];
+        let rx_socket = &mut self.open[index];
         // From now on it is known without asking, and each answer costs.
-        let (level, name) = match inlet.between.0 {
+        let (level, name) = match rx_socket.between.0 {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
         };
-        let _ = set_option(inlet.socket.as_fd(), level, name, 0);
-        inlet.state = State::Open;
+        let _ = set_option(rx_socket.socket.as_fd(), level, name, 0);
+        rx_socket.state = State::Open;
     }
 
     /// Something for another process came in: it belongs where all is steered.
     #[cold]
     pub(super) fn refuse(&mut self, index: usize) {
-        let Some(inlet) = self.open.get_mut(index).filter(|i| i.state == State::Open) else {
+        let Some(rx_socket) = self.open.get_mut(index).filter(|i| i.state == State::Open) else {
             return;
         };
-        inlet.leave();
+        rx_socket.leave();
         if self.refused.len() >= MOST {
             self.refused.remove(0);
         }
-        self.refused.push(inlet.between);
+        self.refused.push(rx_socket.between);
     }
 }
 
 impl UdpLink {
-    /// Opens an inlet for what comes from there, from a port other than the link's, to an address
-    /// of this host. It is one of [`UdpLink::fds`], and [`UdpLink::recv`] takes from it, and closes
-    /// it when it finds a packet for another VF. False if there is no use in one.
-    pub fn open_inlet(&mut self, from: SocketAddr, to: IpAddr) -> io::Result<bool> {
+    /// Opens a receive socket for what comes from there, from a port other than the link's, to an
+    /// address of this host. It is one of [`UdpLink::fds`], and [`UdpLink::recv`] takes from it,
+    /// and closes it when it finds a packet for another VF. False if there is no use in one.
+    pub fn open_rx_socket(&mut self, from: SocketAddr, to: IpAddr) -> io::Result<bool> {
         let between = (from, to);
         let may_be = from.port() != self.port
-            && self.inlets.open.len() < MOST
+            && self.rx_sockets.open.len() < MOST
             && self.source_port(to) == self.port
-            && !self.inlets.refused.contains(&between)
-            && self.inlets.open.iter().all(|inlet| inlet.between != between);
+            && !self.rx_sockets.refused.contains(&between)
+            && self.rx_sockets.open.iter().all(|rx_socket| rx_socket.between != between);
         if !may_be || to.is_multicast() || scope(to, self.options) != 0 {
             return Ok(false);
         }
@@ -182,24 +183,31 @@ impl UdpLink {
         socket.bind(&SocketAddr::new(to, self.port).into())?;
         socket.connect(&from.into())?;
         let (state, behind, last_full) = (State::New, FIRST, self.looks);
-        self.inlets.open.push(Inlet { between, socket, state, behind, last_full, used: true });
+        self.rx_sockets.open.push(RxSocket {
+            between,
+            socket,
+            state,
+            behind,
+            last_full,
+            used: true,
+        });
         Ok(true)
     }
 
-    /// Closes the inlets that had nothing since the last call, which should be long ago, when they
-    /// are looked at next.
-    pub fn sweep_inlets(&mut self) {
-        for inlet in &mut self.inlets.open {
-            if !std::mem::take(&mut inlet.used) {
-                inlet.leave();
+    /// Closes the receive sockets that had nothing since the last call, which should be long ago,
+    /// when they are looked at next.
+    pub fn sweep_rx_sockets(&mut self) {
+        for rx_socket in &mut self.rx_sockets.open {
+            if !std::mem::take(&mut rx_socket.used) {
+                rx_socket.leave();
             }
         }
     }
 
-    /// How many inlets are open.
-    pub fn inlets(&self) -> usize {
-        let is_open = |inlet: &&Inlet| !matches!(inlet.state, State::Leaving(_));
-        self.inlets.open.iter().filter(is_open).count()
+    /// How many receive sockets are open.
+    pub fn rx_sockets(&self) -> usize {
+        let is_open = |rx_socket: &&RxSocket| !matches!(rx_socket.state, State::Leaving(_));
+        self.rx_sockets.open.iter().filter(is_open).count()
     }
 }
 
@@ -207,7 +215,7 @@ impl UdpLink {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use super::super::{LineTo, Options};
+    use super::super::{Options, TxSocketTo};
     use super::*;
 
     const MANY: u32 = 40;
@@ -236,14 +244,14 @@ mod tests {
         numbers
     }
 
-    /// A link, and a line to it of another one.
-    fn pair() -> (UdpLink, UdpLink, super::super::NewLine) {
+    /// A link, and a transmit socket to it of another one.
+    fn pair() -> (UdpLink, UdpLink, super::super::NewTxSocket) {
         let vf = 5;
         let link = UdpLink::bind(0, Options { vf, ..Options::default() }).expect("a free port");
         let mut sender = UdpLink::send_only(link.port(), Options::default()).expect("sockets");
-        let to = LineTo { src: HERE, dst: HERE, traffic_class: 0, hop_limit: 64 };
-        let line = sender.open_line(to).expect("a line");
-        (link, sender, line)
+        let to = TxSocketTo { src: HERE, dst: HERE, traffic_class: 0, hop_limit: 64 };
+        let tx_socket = sender.open_tx_socket(to).expect("a transmit socket");
+        (link, sender, tx_socket)
     }
 
     /// Sends a packet with number 77 from elsewhere.
@@ -259,23 +267,24 @@ mod tests {
         other.send(transmit).expect("lo is up");
     }
 
-    fn open(link: &mut UdpLink, line: super::super::NewLine) -> bool {
-        let from = SocketAddr::new(HERE, line.source_port);
-        link.open_inlet(from, HERE).expect("sockets")
+    fn open(link: &mut UdpLink, tx_socket: super::super::NewTxSocket) -> bool {
+        let from = SocketAddr::new(HERE, tx_socket.source_port);
+        link.open_rx_socket(from, HERE).expect("sockets")
     }
 
     #[test]
-    fn what_comes_by_an_inlet_comes_after_what_came_before() {
-        let (mut link, sender, line) = pair();
-        let send = |number| sender.send_on(line.id, &packet(5, number), None).expect("lo is up");
+    fn what_comes_by_a_receive_socket_comes_after_what_came_before() {
+        let (mut link, sender, tx_socket) = pair();
+        let send =
+            |number| sender.send_on(tx_socket.id, &packet(5, number), None).expect("lo is up");
         for number in 0..MANY {
             send(number);
         }
         assert_eq!(numbers(&mut link), (0..MANY).collect::<Vec<_>>());
         // More wait at the shared socket than one call takes.
         (0..30).for_each(send);
-        assert!(open(&mut link, line));
-        assert!(!open(&mut link, line), "there is one");
+        assert!(open(&mut link, tx_socket));
+        assert!(!open(&mut link, tx_socket), "there is one");
         (30..60).for_each(send);
         assert_eq!(numbers(&mut link), (0..60).collect::<Vec<_>>());
         // From elsewhere it still comes by the shared one.
@@ -285,50 +294,52 @@ mod tests {
     }
 
     #[test]
-    fn an_inlet_that_had_nothing_is_closed_and_the_shared_socket_takes_over() {
-        let (mut link, sender, line) = pair();
-        let send = |number| sender.send_on(line.id, &packet(5, number), None).expect("lo is up");
+    fn a_receive_socket_that_had_nothing_is_closed_and_the_shared_socket_takes_over() {
+        let (mut link, sender, tx_socket) = pair();
+        let send =
+            |number| sender.send_on(tx_socket.id, &packet(5, number), None).expect("lo is up");
         (0..MANY).for_each(send);
         numbers(&mut link);
-        assert!(open(&mut link, line));
-        link.sweep_inlets();
-        assert_eq!(link.inlets(), 1, "it was just opened");
+        assert!(open(&mut link, tx_socket));
+        link.sweep_rx_sockets();
+        assert_eq!(link.rx_sockets(), 1, "it was just opened");
         send(8);
-        link.sweep_inlets();
+        link.sweep_rx_sockets();
         assert_eq!(numbers(&mut link), [8], "what came before is taken");
-        assert_eq!(link.inlets(), 0);
+        assert_eq!(link.rx_sockets(), 0);
         send(9);
         assert_eq!(numbers(&mut link), [9]);
     }
 
     #[test]
-    fn an_inlet_where_something_for_another_process_comes_is_closed_for_good() {
-        let (mut link, sender, line) = pair();
+    fn a_receive_socket_where_something_for_another_process_comes_is_closed_for_good() {
+        let (mut link, sender, tx_socket) = pair();
         let send =
-            |vf, number| sender.send_on(line.id, &packet(vf, number), None).expect("lo is up");
+            |vf, number| sender.send_on(tx_socket.id, &packet(vf, number), None).expect("lo is up");
         (0..MANY).for_each(|number| send(5, number));
         numbers(&mut link);
-        assert!(open(&mut link, line));
+        assert!(open(&mut link, tx_socket));
         numbers(&mut link);
         send(6, 1000);
         send(5, 1001);
         assert_eq!(numbers(&mut link), [1000, 1001], "somebody has to pass it on");
-        assert_eq!(link.inlets(), 0);
+        assert_eq!(link.rx_sockets(), 0);
         (0..MANY).for_each(|number| send(5, number));
         assert_eq!(numbers(&mut link).len(), MANY as usize);
-        assert!(!open(&mut link, line));
+        assert!(!open(&mut link, tx_socket));
     }
 
     #[test]
-    fn an_inlet_does_not_wait_for_a_shared_socket_that_is_never_empty() {
-        let (mut link, sender, line) = pair();
-        let send = |number| sender.send_on(line.id, &packet(5, number), None).expect("lo is up");
+    fn a_receive_socket_does_not_wait_for_a_shared_socket_that_is_never_empty() {
+        let (mut link, sender, tx_socket) = pair();
+        let send =
+            |number| sender.send_on(tx_socket.id, &packet(5, number), None).expect("lo is up");
         (0..MANY).for_each(send);
         numbers(&mut link);
         let other = UdpLink::send_only(link.port(), Options::default()).expect("sockets");
         let flood = || (0..16).for_each(|_| send_stray(&other));
         flood();
-        assert!(open(&mut link, line));
+        assert!(open(&mut link, tx_socket));
         send(1000);
         let mut looks = 0;
         let mut found = false;

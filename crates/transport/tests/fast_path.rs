@@ -1,5 +1,5 @@
-//! The short way of small messages beside the long one: two networks on which the same happens, of
-//! which one lets packets go the short way, at random. Whatever the program does, each packet is
+//! The fast path of small messages beside the full one: two networks on which the same happens, of
+//! which one lets packets take the fast path, at random. Whatever the program does, each packet is
 //! the same, and so are both ends, after each step.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use fabric_sim::link::{Link, Rate, Rng};
 use fabric_sim::net::Net;
 use fabric_sim::options::BASE;
 use iba::{AttrMask, Psn, QpAttr, QpState, SendFlags, WrOpcode};
-use transport::{Data, RateLimit, SendWr, Short};
+use transport::{Data, FastPacket, RateLimit, SendWr};
 
 const SEEDS: u64 = 150;
 const STEPS: u64 = 150;
@@ -51,7 +51,7 @@ fn step(rng: &mut Rng, number: u64) -> Step {
     let node = rng.below(2) as usize;
     let at = number % 16 * ROOM;
     match rng.below(30) {
-        // Mostly what the short way is for.
+        // Mostly what the fast path is for.
         0..6 => {
             let length = [0, 1, 8, 64, 255, 256, 257, 1000][rng.below(8) as usize];
             let mut wr = build::send(number, BASE + at, length);
@@ -147,11 +147,11 @@ fn state(net: &Net) -> Vec<String> {
     vec![node(0), node(1), format!("{:?} {} {:?}", net.now, net.carried, net.digest)]
 }
 
-/// Lets the same happen on two networks. Says how many packets of one went the short way, sent and
+/// Lets the same happen on two networks. Says how many packets of one took the fast path, sent and
 /// received, and whether it ended in error.
 fn compare(seed: u64, rng: &mut Rng, options: Options, polls: Polls) -> ([u64; 3], bool) {
     let mut nets = [Net::pair(options.clone()), Net::pair(options)];
-    nets[1].short = Some(Rng::new(seed + 1));
+    nets[1].fast = Some(Rng::new(seed + 1));
     for net in &mut nets {
         net.digest = Some(0);
         net.is_prompt = polls != Polls::Later;
@@ -167,16 +167,16 @@ fn compare(seed: u64, rng: &mut Rng, options: Options, polls: Polls) -> ([u64; 3
             run(net, step.clone(), number);
             net.poll();
         }
-        let [long, short] = [0, 1].map(|net| state(&nets[net]));
+        let [slow, fast] = [0, 1].map(|net| state(&nets[net]));
         for node in 0..2 {
-            let [long, short] = [0, 1].map(|net| nets[net].read_memory(node, BASE, 0xf000));
-            assert!(long == short, "seed {seed}, step {number}: {step:?}: memory of end {node}");
+            let [slow, fast] = [0, 1].map(|net| nets[net].read_memory(node, BASE, 0xf000));
+            assert!(slow == fast, "seed {seed}, step {number}: {step:?}: memory of end {node}");
         }
-        for (long, short) in long.iter().zip(&short) {
-            assert_eq!(long, short, "seed {seed}, step {number}: {step:?}");
+        for (slow, fast) in slow.iter().zip(&fast) {
+            assert_eq!(slow, fast, "seed {seed}, step {number}: {step:?}");
         }
     }
-    (nets[1].shorts, nets[1].nodes.iter().any(|node| node.qp.state() == QpState::Err))
+    (nets[1].fasts, nets[1].nodes.iter().any(|node| node.qp.state() == QpState::Err))
 }
 
 /// What differs from run to run on any carrier.
@@ -188,16 +188,16 @@ fn vary(rng: &mut Rng, mut options: Options) -> Options {
 }
 
 fn compare_all(options: impl Fn(&mut Rng) -> (Options, Polls)) {
-    let (mut shorts, mut failed) = ([0; 3], 0);
+    let (mut fasts, mut failed) = ([0; 3], 0);
     for seed in 0..SEEDS {
         let mut rng = Rng::new(seed + 1);
         let (options, polls) = options(&mut rng);
-        let (short, is_failed) = compare(seed, &mut rng, options, polls);
-        shorts = [0, 1, 2].map(|way| shorts[way] + short[way]);
+        let (fast, is_failed) = compare(seed, &mut rng, options, polls);
+        fasts = [0, 1, 2].map(|way| fasts[way] + fast[way]);
         failed += u64::from(is_failed);
     }
-    println!("{shorts:?} packets went the short way; {failed} runs ended in error");
-    assert!(shorts.iter().all(|count| *count > SEEDS), "{shorts:?}");
+    println!("{fasts:?} packets took the fast path; {failed} runs ended in error");
+    assert!(fasts.iter().all(|count| *count > SEEDS), "{fasts:?}");
     assert!((SEEDS / 50..SEEDS).contains(&failed), "{failed} runs ended in error");
 }
 
@@ -234,20 +234,20 @@ fn whichever_way_packets_go_over_a_wire_the_same_happens() {
 
 #[test]
 fn a_packet_goes_the_short_way_only_if_its_headers_say_nothing_else() {
-    let short = Short::Send { psn: Psn::new(7), se: true };
+    let fast = FastPacket::Send { psn: Psn::new(7), se: true };
     let dest = iba::Qpn::new(5);
-    let headers = short.headers(dest, 3);
-    assert_eq!(Short::of(&headers, 3), Some(short));
-    assert_eq!(Short::of(&headers, 4), None, "the padding of another length");
+    let headers = fast.headers(dest, 3);
+    assert_eq!(FastPacket::of(&headers, 3), Some(fast));
+    assert_eq!(FastPacket::of(&headers, 4), None, "the padding of another length");
     let mut other = headers;
     other.bth.ackreq = false;
-    assert_eq!(Short::of(&other, 3), None);
-    let ack = Short::Ack { psn: Psn::new(7), msn: iba::Msn::new(3) };
+    assert_eq!(FastPacket::of(&other, 3), None);
+    let ack = FastPacket::Ack { psn: Psn::new(7), msn: iba::Msn::new(3) };
     let mut headers = ack.headers(dest, 0);
-    assert_eq!(Short::of(&headers, 0), Some(ack));
+    assert_eq!(FastPacket::of(&headers, 0), Some(ack));
     headers.aeth = Some(wire::Aeth {
         syndrome: wire::Syndrome::Ack { credits: 3 },
         ..headers.aeth.expect("an ACK")
     });
-    assert_eq!(Short::of(&headers, 0), None, "credits, which nobody of ours counts");
+    assert_eq!(FastPacket::of(&headers, 0), None, "credits, which nobody of ours counts");
 }

@@ -1,25 +1,25 @@
-//! The short way of what goes over a wire.
+//! The fast path of what goes over a wire.
 
 use iba::{Av, Gid, Qpn};
-use transport::Short;
+use transport::FastPacket;
 use transport::env::{Source, TransmitError};
 use zerocopy::IntoBytes;
 
 use super::super::core::Core;
 use super::super::env::QpEnv;
 use crate::carrier::About;
-use crate::carrier::short::{headers, read_datagram};
+use crate::carrier::fast_path::{headers, read_datagram};
 use crate::ids::QpId;
 use crate::payload::{InPayload, fill};
 use crate::qp::QpTable;
 
-/// Gives a datagram of which the ICRC is right to its QP, if it goes the short way. If not, nothing
-/// happened.
+/// Gives a datagram of which the ICRC is right to its QP, if it takes the fast path. If not,
+/// nothing happened.
 ///
 /// Whoever records packets or tampers with them is not asked: the caller sees to that, and that it
 /// was neither marked nor forwarded.
 #[inline]
-pub(in super::super) fn deliver_short(
+pub(in super::super) fn deliver_fast(
     core: &mut Core,
     qps: &mut QpTable,
     about: &About,
@@ -34,7 +34,7 @@ pub(in super::super) fn deliver_short(
     }
     let (id, now, length) = (context.id, core.now, payload.len() as u32);
     let env = &mut QpEnv::new(core, context);
-    let is_taken = entry.qp.handle_short(env, now, packet, &InPayload::Bytes(payload), length);
+    let is_taken = entry.qp.handle_fast(env, now, packet, &InPayload::Bytes(payload), length);
     is_taken.then_some(id)
 }
 
@@ -43,7 +43,7 @@ impl QpEnv<'_, '_> {
     #[inline]
     pub(in super::super) fn send_datagram(
         &mut self,
-        packet: Short,
+        packet: FastPacket,
         dest: Qpn,
         source: Source<'_>,
         length: u32,
@@ -58,6 +58,6 @@ impl QpEnv<'_, '_> {
         let sgid = port.gids.get(usize::from(av.sgid_index)).ok_or(TransmitError::Blocked)?;
         let headers = &words.as_bytes()[..size];
         out.udp
-            .push_short(*sgid, &av, dest, headers, length, |room| fill(mrs, pd, source, room, None))
+            .push_fast(*sgid, &av, dest, headers, length, |room| fill(mrs, pd, source, room, None))
     }
 }

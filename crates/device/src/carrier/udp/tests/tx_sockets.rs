@@ -1,20 +1,20 @@
-//! Lines to busy destinations.
+//! Transmit sockets to busy destinations.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use iba::Av;
-use link::udp::{LineId, Options, UdpLink};
+use link::udp::{Options, TxSocketId, UdpLink};
 use transport::Time;
 use transport::env::{LocalError, TransmitError};
 use wire::icrc::{self, Flow};
 
 use super::headers;
-use crate::carrier::udp::lines::Lines;
 use crate::carrier::udp::queue::UdpQueue;
+use crate::carrier::udp::tx_sockets::TxSockets;
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// Longer than a destination that nothing goes to keeps its line.
+/// Longer than a destination that nothing goes to keeps its transmit socket.
 const LONG: Duration = Duration::from_secs(30);
 
 fn push(queue: &mut UdpQueue, traffic_class: u8, fill: Result<(), TransmitError>) {
@@ -26,58 +26,58 @@ fn push(queue: &mut UdpQueue, traffic_class: u8, fill: Result<(), TransmitError>
     assert_eq!(pushed, fill);
 }
 
-/// The line of the first batch, and the identifications that its ICRCs are for, if the packets go
-/// between these ports.
-fn front(queue: &UdpQueue, [from, to]: [u16; 2]) -> (Option<LineId>, Vec<u16>) {
+/// The transmit socket of the first batch, and the identifications that its ICRCs are for, if the
+/// packets go between these ports.
+fn front(queue: &UdpQueue, [from, to]: [u16; 2]) -> (Option<TxSocketId>, Vec<u16>) {
     let flow = Flow::new((HERE, from).into(), (HERE, to).into()).expect("one version");
     let batch = queue.front().expect("a batch");
     let ids = batch.bytes().chunks(batch.segment);
-    (batch.line, ids.map(|packet| icrc::verify(&flow, packet).expect("right").1).collect())
+    (batch.tx_socket, ids.map(|packet| icrc::verify(&flow, packet).expect("right").1).collect())
 }
 
-/// A queue whose packets go to its own link, the line that this busy destination was given, and
-/// between which ports packets go without it and on it.
-struct WithLine {
+/// A queue whose packets go to its own link, the transmit socket that this busy destination was
+/// given, and between which ports packets go without it and on it.
+struct WithTxSocket {
     queue: UdpQueue,
     udp: UdpLink,
-    line: LineId,
+    tx_socket: TxSocketId,
     usual: [u16; 2],
     on_it: [u16; 2],
 }
 
-fn with_line() -> WithLine {
+fn with_tx_socket() -> WithTxSocket {
     let mut udp = UdpLink::bind(0, Options::default()).expect("a free port");
     let port = udp.port();
     let usual = [port; 2];
-    let mut queue = UdpQueue::new(64, port, port).with(Lines::new(true), false);
-    while !queue.lines.are_asked_for() {
+    let mut queue = UdpQueue::new(64, port, port).with(TxSockets::new(true), false);
+    while !queue.tx_sockets.are_asked_for() {
         push(&mut queue, 0, Ok(()));
         assert_eq!(front(&queue, usual), (None, vec![0]));
         queue.pop();
     }
-    queue.lines.open_asked(&mut udp);
+    queue.tx_sockets.open_asked(&mut udp);
     push(&mut queue, 0, Ok(()));
     let batch = queue.front().expect("a batch");
-    let line = batch.line.expect("a line");
-    let on_it = [udp.line_port(line).expect("it is open"), port];
+    let tx_socket = batch.tx_socket.expect("a transmit socket");
+    let on_it = [udp.tx_socket_port(tx_socket).expect("it is open"), port];
     queue.pop();
-    WithLine { queue, udp, line, usual, on_it }
+    WithTxSocket { queue, udp, tx_socket, usual, on_it }
 }
 
 #[test]
 fn a_train_on_a_line_begins_one_after_the_one_before() {
-    let WithLine { mut queue, line, usual, on_it, .. } = with_line();
+    let WithTxSocket { mut queue, tx_socket, usual, on_it, .. } = with_tx_socket();
     push(&mut queue, 0, Ok(()));
     push(&mut queue, 0, Ok(()));
     let (on, ids) = front(&queue, on_it);
     let first = ids[0];
-    assert_eq!((on, ids), (Some(line), vec![first, first.wrapping_add(1)]));
+    assert_eq!((on, ids), (Some(tx_socket), vec![first, first.wrapping_add(1)]));
     queue.pop();
     // One that is not sent takes no place.
     push(&mut queue, 0, Err(TransmitError::Memory(LocalError::Fault)));
     assert!(queue.front().is_none());
     push(&mut queue, 0, Ok(()));
-    assert_eq!(front(&queue, on_it), (Some(line), vec![first.wrapping_add(1)]));
+    assert_eq!(front(&queue, on_it), (Some(tx_socket), vec![first.wrapping_add(1)]));
     queue.pop();
     push(&mut queue, 4, Ok(()));
     assert_eq!(front(&queue, usual), (None, vec![0]), "another class is another destination");
@@ -85,12 +85,12 @@ fn a_train_on_a_line_begins_one_after_the_one_before() {
 
 #[test]
 fn what_waits_for_a_line_that_breaks_goes_the_usual_way() {
-    let WithLine { mut queue, line, usual, on_it, .. } = with_line();
+    let WithTxSocket { mut queue, tx_socket, usual, on_it, .. } = with_tx_socket();
     for _ in 0..3 {
         push(&mut queue, 0, Ok(()));
     }
-    assert_eq!(front(&queue, on_it).0, Some(line));
-    queue.line_broke(line);
+    assert_eq!(front(&queue, on_it).0, Some(tx_socket));
+    queue.tx_socket_broke(tx_socket);
     assert_eq!(front(&queue, usual), (None, vec![0, 1, 2]));
     queue.pop();
     push(&mut queue, 0, Ok(()));
@@ -99,12 +99,12 @@ fn what_waits_for_a_line_that_breaks_goes_the_usual_way() {
 
 #[test]
 fn a_line_that_is_not_used_is_closed() {
-    let WithLine { mut queue, mut udp, line, usual, .. } = with_line();
+    let WithTxSocket { mut queue, mut udp, tx_socket, usual, .. } = with_tx_socket();
     let after = |times: u32| Time::ZERO + LONG * times;
-    queue.lines.sweep(after(1), &mut udp);
-    assert!(udp.line_port(line).is_some(), "it was in use");
-    queue.lines.sweep(after(2), &mut udp);
-    assert!(udp.line_port(line).is_none());
+    queue.tx_sockets.sweep(after(1), &mut udp);
+    assert!(udp.tx_socket_port(tx_socket).is_some(), "it was in use");
+    queue.tx_sockets.sweep(after(2), &mut udp);
+    assert!(udp.tx_socket_port(tx_socket).is_none());
     push(&mut queue, 0, Ok(()));
     assert_eq!(front(&queue, usual), (None, vec![0]));
 }

@@ -126,7 +126,7 @@ fn the_background_thread_lets_it_go_when_it_is_overdue() {
     play(&mut pair);
     let [one, _two] = &mut pair;
     let before = one.sent();
-    assert!(one.engine.late_acks.take_waited(), "the thread is to look more often");
+    assert!(one.engine.delayed_acks.take_waited(), "the thread is to look more often");
     one.look();
     assert_eq!(one.sent(), before, "it is not yet overdue");
     one.engine.clock.pass(LATE);

@@ -1,4 +1,4 @@
-//! The short way of small messages (`transport::Short`).
+//! The fast path of small messages (`transport::FastPacket`).
 //!
 //! A record of the ring is the same whichever way it goes at either end, and so is a datagram. Here
 //! they are written without headers in between, and recognised by comparing them with what would
@@ -8,18 +8,18 @@
 
 pub(super) mod datagram;
 
-use transport::{Qp, Short, ShortSend};
+use transport::{FastPacket, FastSend, Qp};
 
 use super::Engine;
+use super::delayed_acks::End;
 use super::env::QpEnv;
-use super::late_acks::End;
-use crate::carrier::short::{Arrived, read};
+use crate::carrier::fast_path::{Arrived, read};
 use crate::ids::QpId;
 use crate::payload::InPayload;
 
 impl Engine {
-    /// Takes the first record that lies in a ring, if it goes the short way.
-    pub(super) fn receive_short(&mut self) -> bool {
+    /// Takes the first record that lies in a ring, if it takes the fast path.
+    pub(super) fn receive_by_fast_path(&mut self) -> bool {
         if !self.core.is_plain() {
             return false;
         }
@@ -33,7 +33,7 @@ impl Engine {
             if context.route.peer() != Some(vf) || context.dest_qpn != source {
                 return None;
             }
-            if let Short::Send { .. } = packet {
+            if let FastPacket::Send { .. } = packet {
                 // For the acknowledgement.
                 core.out.shm.expect_push(vf);
             }
@@ -43,11 +43,11 @@ impl Engine {
             let (id, now, length) = (context.id, core.now, payload.len() as u32);
             let payload = InPayload::Ring(payload);
             let env = &mut QpEnv::new(core, context);
-            if !entry.qp.handle_short(env, now, packet, &payload, length) {
+            if !entry.qp.handle_fast(env, now, packet, &payload, length) {
                 return None;
             }
             core.counters.rx_shm_packets += 1;
-            polls.takes_turns = matches!(packet, Short::Ack { .. });
+            polls.takes_turns = matches!(packet, FastPacket::Ack { .. });
             Some((id, entry.qp.owes_answers()))
         });
         // A ring that broke is the long way's to close.
@@ -59,17 +59,17 @@ impl Engine {
         true
     }
 
-    /// Sends what was posted last, if it goes the short way and is all that there is to do.
-    pub(super) fn kick_short(&mut self, id: QpId) -> bool {
-        self.go_short(id, |qp, env| Some(qp.transmit_short(env))).unwrap_or(false)
+    /// Sends what was posted last, if it takes the fast path and is all that there is to do.
+    pub(super) fn kick_fast(&mut self, id: QpId) -> bool {
+        self.go_fast(id, |qp, env| Some(qp.transmit_fast(env))).unwrap_or(false)
     }
 
-    /// Posts a SEND and sends it, if it goes the short way; if not, nothing happened.
-    pub fn post_short(&mut self, id: QpId, send: &ShortSend) -> bool {
+    /// Posts a SEND and sends it, if it takes the fast path; if not, nothing happened.
+    pub fn post_fast(&mut self, id: QpId, send: &FastSend) -> bool {
         if self.is_dead() {
             return false;
         }
-        let Some(is_all) = self.go_short(id, |qp, env| qp.post_short(env, send)) else {
+        let Some(is_all) = self.go_fast(id, |qp, env| qp.post_fast(env, send)) else {
             return false;
         };
         if !is_all {
@@ -78,10 +78,10 @@ impl Engine {
         true
     }
 
-    /// Lets a QP send the short way, and sees to what that leads to if it did all that there is to
-    /// do. Nothing if the QP has nothing that goes this way, and else what `send` says.
+    /// Lets a QP send by the fast path, and sees to what that leads to if it did all that there is
+    /// to do. Nothing if the QP has nothing that goes this way, and else what `send` says.
     #[inline]
-    fn go_short(
+    fn go_fast(
         &mut self,
         id: QpId,
         send: impl FnOnce(&mut Qp, &mut QpEnv<'_, '_>) -> Option<bool>,
@@ -111,23 +111,23 @@ impl Engine {
         Some(true)
     }
 
-    /// Sends the train that a packet of this QP just joined by the short way, and starts its timer.
+    /// Sends the train that a packet of this QP just joined by the fast path, and starts its timer.
     ///
     /// The clock is read when the train is on its way, so that it does not wait for that. Whatever
     /// starts a timer or tells the time before reads it for itself: how long ago the last reading
     /// was nobody knows, and a timer that starts in the past may be over at once.
     fn send_short_train(&mut self, id: QpId) {
         let core = &mut self.core;
-        core.is_behind = true;
+        core.now_is_stale = true;
         if !core.is_plain() || !core.out.loopback.is_empty() {
             core.catch_up(&self.clock);
         }
-        self.release_late_acks();
+        self.release_delayed_acks();
         self.after_transmit();
-        self.core.is_behind = false;
+        self.core.now_is_stale = false;
         self.core.now = self.clock.now();
         self.polls.looks = 0;
-        self.judge_late_acks(End::Answered);
+        self.judge_delayed_acks(End::Answered);
         if let Some(entry) = self.qps.get_mut(id) {
             entry.qp.watch(|| self.core.now);
         }

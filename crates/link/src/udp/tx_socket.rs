@@ -1,4 +1,4 @@
-//! Lines: connected sockets of their own, to destinations that much goes to.
+//! Transmit sockets: connected sockets of their own, to destinations that much goes to.
 //!
 //! For each datagram of a socket that is not connected the kernel looks up the way to its
 //! destination and reads what is said beside the bytes: source, class, hop limit. A connected one
@@ -9,13 +9,14 @@
 //! and tells nobody, on by one with each call (`ip_select_ident_segs`); the segments of a train
 //! count up from that of the call. But a socket may have its packets shown to it as they leave,
 //! headers and all (`SOF_TIMESTAMPING_TX_SCHED`; `Documentation/networking/timestamping.rst`). So a
-//! new line first sends two empty datagrams, which no RoCE packet is and which every receiver
-//! drops, looks at their identifications, and counts along from there. IPv6 has no identification,
-//! and nothing to find out.
+//! new transmit socket first sends two empty datagrams, which no RoCE packet is and which every
+//! receiver drops, looks at their identifications, and counts along from there. IPv6 has no
+//! identification, and nothing to find out.
 //!
 //! Where nothing is shown, by an old kernel, a sandbox or the administrator's word
-//! (`net.core.tstamp_allow_data`), there are no lines over IPv4. After any error but that of a full
-//! buffer, who counts along cannot know whether the kernel counted, and the line is to be closed.
+//! (`net.core.tstamp_allow_data`), there are no transmit sockets over IPv4. After any error but
+//! that of a full buffer, who counts along cannot know whether the kernel counted, and the transmit
+//! socket is to be closed.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -36,14 +37,14 @@ const MOST_SHOWN: usize = 8;
 /// Bytes of the headers of an empty datagram over IPv4, which are the last ones of what is shown.
 const EMPTY: usize = 20 + 8;
 
-/// A line of a [`UdpLink`], until it is closed.
+/// A transmit socket of a [`UdpLink`], until it is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LineId(u32);
+pub struct TxSocketId(u32);
 
-/// Where a line leads, and what all packets on it have.
+/// Where a transmit socket leads, and what all packets on it have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
-pub struct LineTo {
+pub struct TxSocketTo {
     /// The address to send from: one of this host.
     pub src: IpAddr,
     /// The address to send to, of the same family; neither a group nor one that means nothing
@@ -55,12 +56,12 @@ pub struct LineTo {
     pub hop_limit: u8,
 }
 
-/// A line that was opened.
+/// A transmit socket that was opened.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct NewLine {
+pub struct NewTxSocket {
     /// Its name.
-    pub id: LineId,
+    pub id: TxSocketId,
     /// The port that packets leave from.
     pub source_port: u16,
     /// The IPv4 identification of the first datagram of the next [`UdpLink::send_on`]; that of each
@@ -68,52 +69,52 @@ pub struct NewLine {
     pub identification: u16,
 }
 
-/// Why something was not sent on a line.
+/// Why something was not sent on a transmit socket.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum LineError {
+pub enum TxSocketError {
     /// The socket's buffer is full. Nothing was sent or counted.
     #[error("the socket has no room")]
     WouldBlock,
-    /// Anything else. The line is to be closed.
-    #[error("the line is broken: {0}")]
+    /// Anything else. The transmit socket is to be closed.
+    #[error("the transmit socket is broken: {0}")]
     Broken(#[from] io::Error),
 }
 
-/// The lines of a link.
+/// The transmit sockets of a link.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
-    open: Vec<(LineId, Known<Socket>)>,
+pub(super) struct TxSockets {
+    open: Vec<(TxSocketId, Known<Socket>)>,
     next: u32,
 }
 
-impl Lines {
+impl TxSockets {
     pub(super) fn sockets(&self) -> impl Iterator<Item = &Known<Socket>> {
         self.open.iter().map(|(_, socket)| socket)
     }
 }
 
 impl UdpLink {
-    /// Opens a line. Errors are those of the kernel; `Unsupported` if it does not show what it
-    /// sends, or counts in another way than Linux does.
-    pub fn open_line(&mut self, to: LineTo) -> io::Result<NewLine> {
+    /// Opens a transmit socket. Errors are those of the kernel; `Unsupported` if it does not show
+    /// what it sends, or counts in another way than Linux does.
+    pub fn open_tx_socket(&mut self, to: TxSocketTo) -> io::Result<NewTxSocket> {
         let (socket, source_port) = connect(to, self.port, self.options)?;
         let identification =
             if to.dst.is_ipv4() { identification(&socket, source_port)? } else { 0 };
-        let id = LineId(self.lines.next);
-        self.lines.next = self.lines.next.wrapping_add(1);
-        self.lines.open.push((id, socket));
-        Ok(NewLine { id, source_port, identification })
+        let id = TxSocketId(self.tx_sockets.next);
+        self.tx_sockets.next = self.tx_sockets.next.wrapping_add(1);
+        self.tx_sockets.open.push((id, socket));
+        Ok(NewTxSocket { id, source_port, identification })
     }
 
-    /// Closes a line; what was sent is on its way.
-    pub fn close_line(&mut self, id: LineId) {
-        self.lines.open.retain(|(known, _)| *known != id);
+    /// Closes a transmit socket; what was sent is on its way.
+    pub fn close_tx_socket(&mut self, id: TxSocketId) {
+        self.tx_sockets.open.retain(|(known, _)| *known != id);
     }
 
-    /// The port that packets on a line leave from, while it is open.
-    pub fn line_port(&self, id: LineId) -> Option<u16> {
-        let (_, socket) = self.lines.open.iter().find(|(known, _)| *known == id)?;
+    /// The port that packets on a transmit socket leave from, while it is open.
+    pub fn tx_socket_port(&self, id: TxSocketId) -> Option<u16> {
+        let (_, socket) = self.tx_sockets.open.iter().find(|(known, _)| *known == id)?;
         Some(local_port(socket))
     }
 
@@ -121,22 +122,24 @@ impl UdpLink {
     /// one call: [`UdpLink::max_gso_segments`] says how many that can be.
     pub fn send_on(
         &self,
-        id: LineId,
+        id: TxSocketId,
         contents: &[u8],
         segment_size: Option<u16>,
-    ) -> Result<(), LineError> {
-        let line = self.lines.open.iter().find(|(known, _)| *known == id);
-        let (_, socket) = line.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
+    ) -> Result<(), TxSocketError> {
+        let tx_socket = self.tx_sockets.open.iter().find(|(known, _)| *known == id);
+        let (_, socket) = tx_socket.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
         match sys::send_connected(socket.as_fd(), contents, segment_size) {
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Err(LineError::WouldBlock),
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                Err(TxSocketError::WouldBlock)
+            }
             sent => Ok(sent?),
         }
     }
 }
 
 /// A socket from the source to the destination, and its port.
-fn connect(to: LineTo, port: u16, options: Options) -> io::Result<(Known<Socket>, u16)> {
-    let LineTo { src, dst, traffic_class, hop_limit } = to;
+fn connect(to: TxSocketTo, port: u16, options: Options) -> io::Result<(Known<Socket>, u16)> {
+    let TxSocketTo { src, dst, traffic_class, hop_limit } = to;
     if src.is_ipv4() != dst.is_ipv4() || dst.is_multicast() || scope(dst, options) != 0 {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -200,8 +203,8 @@ mod tests {
     use super::*;
     use crate::netdev::netns::has_ipv6_loopback;
 
-    fn to(ip: IpAddr) -> LineTo {
-        LineTo { src: ip, dst: ip, traffic_class: 0x6a, hop_limit: 7 }
+    fn to(ip: IpAddr) -> TxSocketTo {
+        TxSocketTo { src: ip, dst: ip, traffic_class: 0x6a, hop_limit: 7 }
     }
 
     fn link() -> UdpLink {
@@ -229,27 +232,32 @@ mod tests {
         ips.extend(has_ipv6_loopback().then_some(IpAddr::from(Ipv6Addr::LOCALHOST)));
         for ip in ips {
             let mut link = link();
-            let line = link.open_line(to(ip)).expect("a line");
-            link.send_on(line.id, &[1; 100], None).expect("lo is up");
-            link.send_on(line.id, &[2; 230], Some(100)).expect("lo is up");
-            let expected = [100, 100, 100, 30].map(|length| (line.source_port, 0x6a, 7, length));
+            let tx_socket = link.open_tx_socket(to(ip)).expect("a transmit socket");
+            link.send_on(tx_socket.id, &[1; 100], None).expect("lo is up");
+            link.send_on(tx_socket.id, &[2; 230], Some(100)).expect("lo is up");
+            let expected =
+                [100, 100, 100, 30].map(|length| (tx_socket.source_port, 0x6a, 7, length));
             assert_eq!(receive(&mut link, 4), expected);
-            link.close_line(line.id);
-            assert!(matches!(link.send_on(line.id, &[1], None), Err(LineError::Broken(_))));
+            link.close_tx_socket(tx_socket.id);
+            assert!(matches!(
+                link.send_on(tx_socket.id, &[1], None),
+                Err(TxSocketError::Broken(_))
+            ));
         }
     }
 
     #[test]
     fn each_call_counts_on_by_one_whatever_its_size() {
         let mut link = link();
-        let line = link.open_line(to(Ipv4Addr::LOCALHOST.into())).expect("a line");
+        let tx_socket =
+            link.open_tx_socket(to(Ipv4Addr::LOCALHOST.into())).expect("a transmit socket");
         for size in [1, 100, 1000, 5000] {
-            link.send_on(line.id, &vec![0; size], Some(100)).expect("lo is up");
+            link.send_on(tx_socket.id, &vec![0; size], Some(100)).expect("lo is up");
         }
-        let (_, socket) = &link.lines.open[0];
-        let next = identification(socket, line.source_port).expect("it is shown");
+        let (_, socket) = &link.tx_sockets.open[0];
+        let next = identification(socket, tx_socket.source_port).expect("it is shown");
         // Two more were sent to find out.
-        assert_eq!(next, line.identification.wrapping_add(4 + 2));
+        assert_eq!(next, tx_socket.identification.wrapping_add(4 + 2));
     }
 
     #[test]
@@ -258,10 +266,11 @@ mod tests {
         let here = IpAddr::from(Ipv4Addr::LOCALHOST);
         for dst in ["224.0.0.251", "::1"] {
             let dst: IpAddr = dst.parse().expect("an address");
-            link.open_line(LineTo { dst, ..to(here) }).expect_err("there is none");
+            link.open_tx_socket(TxSocketTo { dst, ..to(here) }).expect_err("there is none");
         }
         let elsewhere = IpAddr::from([192, 0, 2, 77]);
-        link.open_line(LineTo { src: elsewhere, ..to(here) }).expect_err("not of this host");
-        assert!(link.lines.open.is_empty());
+        link.open_tx_socket(TxSocketTo { src: elsewhere, ..to(here) })
+            .expect_err("not of this host");
+        assert!(link.tx_sockets.open.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Lines to busy destinations, between two processes.
+//! Transmit sockets to busy destinations, between two processes.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::rig::{self, Process};
 
 /// More trains than make a destination a busy one, and then a source.
 const MANY: u64 = 800;
-/// Longer than a destination that nothing goes to keeps its line.
+/// Longer than a destination that nothing goes to keeps its transmit socket.
 const LONG: Duration = Duration::from_secs(30);
 
 /// Sends messages, and lets the other process receive each.
@@ -40,21 +40,21 @@ fn busy_pair(test: &str) -> [Process; 2] {
 
 #[test]
 fn messages_go_on_a_line_and_without_it_when_it_breaks() {
-    let mut pair = busy_pair("lines");
+    let mut pair = busy_pair("tx-sockets");
     for process in &mut pair {
         let Process { engine, .. } = process;
-        let lines = engine.core.out.udp.open_lines().collect::<Vec<_>>();
-        assert_eq!(lines.len(), 1, "one process, one line");
+        let tx_sockets = engine.core.out.udp.open_tx_sockets().collect::<Vec<_>>();
+        assert_eq!(tx_sockets.len(), 1, "one process, one transmit socket");
         assert_eq!(engine.counters().rx_malformed_packets, 0);
         let udp = engine.receivers.udp.link().expect("a socket");
-        assert_eq!(udp.inlets(), 1, "one process, one inlet");
+        assert_eq!(udp.rx_sockets(), 1, "one process, one receive socket");
         // The kernel says no from now on.
-        udp.close_line(lines[0]);
+        udp.close_tx_socket(tx_sockets[0]);
     }
     send(MANY, &mut pair);
     for process in &pair {
         assert_eq!(
-            process.engine.core.out.udp.open_lines().count(),
+            process.engine.core.out.udp.open_tx_sockets().count(),
             0,
             "it is not asked for at once"
         );
@@ -64,17 +64,21 @@ fn messages_go_on_a_line_and_without_it_when_it_breaks() {
 
 #[test]
 fn a_line_where_nothing_gets_through_is_given_up_before_the_peer_is() {
-    let mut pair = busy_pair("silent-line");
+    let mut pair = busy_pair("silent-tx-socket");
     let [one, other] = &mut pair;
-    assert_eq!(one.engine.core.out.udp.open_lines().count(), 1);
+    assert_eq!(one.engine.core.out.udp.open_tx_sockets().count(), 1);
     other.post_recv(1);
     one.send(1);
     for timeouts in 1..=2 {
-        assert_eq!(one.engine.core.out.udp.open_lines().count(), 1, "before timeout {timeouts}");
+        assert_eq!(
+            one.engine.core.out.udp.open_tx_sockets().count(),
+            1,
+            "before timeout {timeouts}"
+        );
         one.engine.clock.pass(Duration::from_secs(1));
         one.engine.progress(Turn::Everything);
     }
-    assert_eq!(one.engine.core.out.udp.open_lines().count(), 0);
+    assert_eq!(one.engine.core.out.udp.open_tx_sockets().count(), 0);
     rig::run(&mut [&mut one.engine, &mut other.engine]);
     assert_eq!((one.completed(), other.completed()), (vec![1], vec![1]));
 }

@@ -3,25 +3,25 @@
 use std::net::IpAddr;
 
 use iba::{Av, Gid, Msn, Psn, Qpn};
-use transport::Short;
+use transport::FastPacket;
 use transport::env::TransmitError;
 use wire::icrc;
 use zerocopy::IntoBytes;
 
-use crate::carrier::short::{headers, read_datagram};
+use crate::carrier::fast_path::{headers, read_datagram};
 use crate::carrier::udp::queue::UdpQueue;
 
 const DEST: Qpn = Qpn::new(0x8012);
 const PAYLOAD: [u8; 8] = *b"payload!";
 
-fn packets() -> [(Short, u32); 5] {
+fn packets() -> [(FastPacket, u32); 5] {
     let psn = Psn::new(0xab_cdef);
     [
-        (Short::Send { psn, se: false }, 8),
-        (Short::Send { psn, se: true }, 3),
-        (Short::Send { psn, se: false }, 0),
-        (Short::Send { psn, se: false }, 5),
-        (Short::Ack { psn, msn: Msn::new(0x12_3456) }, 0),
+        (FastPacket::Send { psn, se: false }, 8),
+        (FastPacket::Send { psn, se: true }, 3),
+        (FastPacket::Send { psn, se: false }, 0),
+        (FastPacket::Send { psn, se: false }, 5),
+        (FastPacket::Ack { psn, msn: Msn::new(0x12_3456) }, 0),
     ]
 }
 
@@ -33,7 +33,7 @@ fn train(put: impl FnOnce(&mut UdpQueue, Gid, &Av)) -> Vec<u8> {
     queue.front().expect("a train").bytes().to_vec()
 }
 
-fn datagram(packet: Short, length: u32) -> Vec<u8> {
+fn datagram(packet: FastPacket, length: u32) -> Vec<u8> {
     let (words, size) = headers(packet, DEST, length);
     let fill = |room: &mut [u8]| {
         room.copy_from_slice(&PAYLOAD[..length as usize]);
@@ -41,7 +41,7 @@ fn datagram(packet: Short, length: u32) -> Vec<u8> {
     };
     train(|queue, here, av| {
         let headers = &words.as_bytes()[..size];
-        queue.push_short(here, av, DEST, headers, length, fill).expect("there is room");
+        queue.push_fast(here, av, DEST, headers, length, fill).expect("there is room");
     })
 }
 
@@ -82,7 +82,7 @@ fn a_datagram_with_anything_else_in_it_goes_the_long_way() {
             for bit in 0..8 {
                 let mut bytes = bytes.to_vec();
                 bytes[at] ^= 1 << bit;
-                let is_send = matches!(packet, Short::Send { .. });
+                let is_send = matches!(packet, FastPacket::Send { .. });
                 // Another padding is another length.
                 let is_allowed = at == 1 && (bit == 7 || bit == 4 || bit == 5) && is_send;
                 let read = read_datagram(&bytes);
@@ -98,9 +98,9 @@ fn nothing_is_left_in_a_train_of_a_packet_whose_memory_is_gone() {
     let mut queue = UdpQueue::new(4, 4791, 4791);
     let av = Av { dgid: IpAddr::from([10, 0, 0, 2]).into(), ..Av::default() };
     let here = IpAddr::from([10, 0, 0, 1]).into();
-    let (words, size) = headers(Short::Send { psn: Psn::new(1), se: false }, DEST, 8);
+    let (words, size) = headers(FastPacket::Send { psn: Psn::new(1), se: false }, DEST, 8);
     let headers = &words.as_bytes()[..size];
-    let refused = queue.push_short(here, &av, DEST, headers, 8, |_| Err(gone));
+    let refused = queue.push_fast(here, &av, DEST, headers, 8, |_| Err(gone));
     assert_eq!(refused, Err(gone));
     assert!(queue.front().is_none());
 }

@@ -12,13 +12,13 @@ use crate::carrier::shm::record::{Record, prefix_of};
 const SOURCE: Qpn = Qpn::new(0x4011);
 const DEST: Qpn = Qpn::new(0x8012);
 
-fn packets() -> [(Short, u32); 4] {
+fn packets() -> [(FastPacket, u32); 4] {
     let psn = Psn::new(0xab_cdef);
     [
-        (Short::Send { psn, se: false }, 8),
-        (Short::Send { psn, se: true }, 3),
-        (Short::Send { psn, se: false }, 0),
-        (Short::Ack { psn, msn: Msn::new(0x12_3456) }, 0),
+        (FastPacket::Send { psn, se: false }, 8),
+        (FastPacket::Send { psn, se: true }, 3),
+        (FastPacket::Send { psn, se: false }, 0),
+        (FastPacket::Ack { psn, msn: Msn::new(0x12_3456) }, 0),
     ]
 }
 
@@ -51,7 +51,7 @@ fn a_record_with_anything_else_in_it_goes_the_long_way() {
             for bit in 0..8 {
                 let mut bytes = prefix.bytes().to_vec();
                 bytes[at] ^= 1 << bit;
-                let is_se = at == 13 && bit == 7 && matches!(packet, Short::Send { .. });
+                let is_se = at == 13 && bit == 7 && matches!(packet, FastPacket::Send { .. });
                 room.slice(0, prefix.length).expect("the start").copy_from(&bytes).expect("there");
                 assert_eq!(read(room).is_some(), is_se, "{packet:?}, byte {at}, bit {bit}");
             }

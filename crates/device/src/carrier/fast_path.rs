@@ -1,10 +1,10 @@
 //! What small messages and their acknowledgements are in a ring and in a datagram, without headers
-//! in between (`transport::Short`): they are written as words, and recognised by comparing them
-//! with what would have been written. A record is the same whichever way it goes at either end, and
-//! so is a datagram.
+//! in between (`transport::FastPacket`): they are written as words, and recognised by comparing
+//! them with what would have been written. A record is the same whichever way it goes at either
+//! end, and so is a datagram.
 
 use iba::Qpn;
-use transport::Short;
+use transport::FastPacket;
 use umem::Foreign;
 use wire::aeth::RawAeth;
 use wire::bth::RawBth;
@@ -20,7 +20,7 @@ const ACK: usize = SEND + wire::aeth::LEN;
 /// Bytes of the longest headers of a packet.
 const HEADERS: usize = wire::bth::LEN + wire::aeth::LEN;
 
-/// What stands before the payload of a record that goes the short way, in words of the machine:
+/// What stands before the payload of a record that takes the fast path, in words of the machine:
 /// what was just stored in small pieces cannot be read in large ones before those stores are done,
 /// and they stand behind one to a line of the peer's.
 pub(crate) struct Prefix {
@@ -31,7 +31,7 @@ pub(crate) struct Prefix {
 impl Prefix {
     /// Of a packet from one QP to another.
     #[inline]
-    pub(crate) fn new(packet: Short, source: Qpn, dest: Qpn, length: u32) -> Self {
+    pub(crate) fn new(packet: FastPacket, source: Qpn, dest: Qpn, length: u32) -> Self {
         let ([first, second, third, aeth], size) = headers(packet, dest, length);
         let fixed = u32::from_ne_bytes([PACKET, 0, size as u8, 0]);
         let words = [fixed, length, source.value(), first, second, third, aeth];
@@ -56,14 +56,14 @@ impl Prefix {
 
 /// The headers of a packet, in words of the machine, and how many bytes they are.
 #[inline]
-pub(crate) fn headers(packet: Short, dest: Qpn, length: u32) -> ([u32; HEADERS / 4], usize) {
+pub(crate) fn headers(packet: FastPacket, dest: Qpn, length: u32) -> ([u32; HEADERS / 4], usize) {
     let (bth, aeth, size) = match packet {
-        Short::Send { psn, se } => {
+        FastPacket::Send { psn, se } => {
             let pad = wire::bth::pad_for(length as usize);
             let bth = Bth { se, ackreq: true, pad, ..Bth::new(Opcode::RcSendOnly, dest, psn) };
             (bth, 0, wire::bth::LEN)
         }
-        Short::Ack { psn, msn } => {
+        FastPacket::Ack { psn, msn } => {
             let aeth = Aeth { syndrome: Syndrome::ACK, msn }.to_raw();
             (Bth::new(Opcode::RcAck, dest, psn), word(aeth.as_bytes(), 0), HEADERS)
         }
@@ -78,15 +78,15 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-/// A record that may go the short way.
+/// A record that may take the fast path.
 pub(crate) struct Arrived<'a> {
-    pub(crate) packet: Short,
+    pub(crate) packet: FastPacket,
     pub(crate) source: Qpn,
     pub(crate) dest: Qpn,
     pub(crate) payload: Foreign<'a>,
 }
 
-/// Looks whether a record is one that goes the short way. What stands before the payload is read
+/// Looks whether a record is one that takes the fast path. What stands before the payload is read
 /// once.
 #[inline]
 pub(crate) fn read(record: Foreign<'_>) -> Option<Arrived<'_>> {
@@ -96,10 +96,10 @@ pub(crate) fn read(record: Foreign<'_>) -> Option<Arrived<'_>> {
     let bth = RawBth::ref_from_bytes(&bytes[FIXED..SEND]).ok()?;
     let psn = bth.psn();
     let packet = match bth.opcode() {
-        Opcode::RcSendOnly => Short::Send { psn, se: bth.se() },
+        Opcode::RcSendOnly => FastPacket::Send { psn, se: bth.se() },
         Opcode::RcAck => {
             let aeth = RawAeth::ref_from_bytes(&bytes[SEND..]).ok()?;
-            Short::Ack { psn, msn: aeth.msn() }
+            FastPacket::Ack { psn, msn: aeth.msn() }
         }
         _ => return None,
     };
@@ -115,19 +115,19 @@ pub(crate) fn read(record: Foreign<'_>) -> Option<Arrived<'_>> {
 }
 
 /// The packet that a datagram without its ICRC is, to whom it is, and where its payload lies, if it
-/// goes the short way.
+/// takes the fast path.
 #[inline]
-pub(crate) fn read_datagram(datagram: &[u8]) -> Option<(Short, Qpn, &[u8])> {
+pub(crate) fn read_datagram(datagram: &[u8]) -> Option<(FastPacket, Qpn, &[u8])> {
     let (bth, rest) = RawBth::ref_from_prefix(datagram).ok()?;
     let psn = bth.psn();
     let (packet, payload) = match bth.opcode() {
         Opcode::RcSendOnly if rest.len().is_multiple_of(4) => {
             let length = rest.len().checked_sub(bth.pad().into())?;
-            (Short::Send { psn, se: bth.se() }, &rest[..length])
+            (FastPacket::Send { psn, se: bth.se() }, &rest[..length])
         }
         Opcode::RcAck => {
             let aeth = RawAeth::ref_from_bytes(rest).ok()?;
-            (Short::Ack { psn, msn: aeth.msn() }, &rest[..0])
+            (FastPacket::Ack { psn, msn: aeth.msn() }, &rest[..0])
         }
         _ => return None,
     };

@@ -1,36 +1,38 @@
-//! Destinations over UDP that much goes to. They are given a line of their own
-//! ([`UdpLink::open_line`]): the same datagrams, with less to do for the kernel.
+//! Destinations over UDP that much goes to. They are given a transmit socket of their own
+//! ([`UdpLink::open_tx_socket`]): the same datagrams, with less to do for the kernel.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use iba::Gid;
-use link::udp::{LineId, LineTo, NewLine, UdpLink};
+use link::udp::{NewTxSocket, TxSocketId, TxSocketTo, UdpLink};
 use transport::Time;
 use wire::icrc::Flow;
 
 /// So many trains make a destination, or a source, a busy one.
 pub(crate) const BUSY: u32 = 256;
-/// How many are counted of each, and the most lines: each is a descriptor and a socket's memory.
+/// How many are counted of each, and the most transmit sockets: each is a descriptor and a socket's
+/// memory.
 pub(crate) const MOST: usize = 16;
-/// How often is looked to whom nothing goes any more; who was refused a line may ask again then.
+/// How often is looked to whom nothing goes any more; who was refused a transmit socket may ask
+/// again then.
 pub(crate) const SWEEP: Duration = Duration::from_secs(10);
 
-/// What all datagrams of a line have in common.
+/// What all datagrams of a transmit socket have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Destination {
     pub(crate) src: Gid,
     pub(crate) dst: Gid,
-    /// The VF at the destination, so that a line leads to one process.
+    /// The VF at the destination, so that a transmit socket leads to one process.
     pub(crate) vf: u16,
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
 }
 
-/// A place on a line: the next train.
+/// A place on a transmit socket: the next train.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
-    pub(crate) line: LineId,
+    pub(crate) tx_socket: TxSocketId,
     /// What the ICRC covers of its packets' addresses.
     pub(crate) flow: Flow,
     /// The identification of its first datagram.
@@ -56,32 +58,32 @@ struct Known {
 }
 
 impl Known {
-    fn line(&self) -> Option<LineId> {
+    fn tx_socket(&self) -> Option<TxSocketId> {
         match self.state {
-            State::Open(place) => Some(place.line),
+            State::Open(place) => Some(place.tx_socket),
             State::Counting | State::Refused => None,
         }
     }
 }
 
-/// The destinations, and their lines.
+/// The destinations, and their transmit sockets.
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
+pub(crate) struct TxSockets {
     known: Vec<Known>,
-    /// Whether lines are used at all.
+    /// Whether transmit sockets are used at all.
     allowed: bool,
     /// Whether a destination has become a busy one.
     asked: bool,
     swept: Time,
 }
 
-impl Lines {
-    /// With lines, or none ever.
+impl TxSockets {
+    /// With transmit sockets, or none ever.
     pub(crate) fn new(allowed: bool) -> Self {
         Self { allowed, ..Self::default() }
     }
 
-    /// Counts a train, and gives it its place if there is a line.
+    /// Counts a train, and gives it its place if there is a transmit socket.
     #[inline]
     pub(crate) fn take(&mut self, to: Destination) -> Option<Place> {
         if !self.allowed {
@@ -110,43 +112,43 @@ impl Lines {
 
     /// Those that are open.
     #[cfg(test)]
-    pub(crate) fn open(&self) -> impl Iterator<Item = LineId> {
-        self.known.iter().filter_map(Known::line)
+    pub(crate) fn open(&self) -> impl Iterator<Item = TxSocketId> {
+        self.known.iter().filter_map(Known::tx_socket)
     }
 
     /// The place that was given last is not used.
-    pub(crate) fn put_back(&mut self, line: LineId) {
+    pub(crate) fn put_back(&mut self, tx_socket: TxSocketId) {
         for known in &mut self.known {
             if let State::Open(next) = &mut known.state
-                && next.line == line
+                && next.tx_socket == tx_socket
             {
                 next.first_id = next.first_id.wrapping_sub(1);
             }
         }
     }
 
-    /// The lines that lead to a process.
-    pub(crate) fn leading_to(&self, dst: Gid, vf: u16) -> Vec<LineId> {
+    /// The transmit sockets that lead to a process.
+    pub(crate) fn leading_to(&self, dst: Gid, vf: u16) -> Vec<TxSocketId> {
         let leads = |known: &&Known| known.to.dst == dst && known.to.vf == vf;
-        self.known.iter().filter(leads).filter_map(Known::line).collect()
+        self.known.iter().filter(leads).filter_map(Known::tx_socket).collect()
     }
 
-    /// A line is none any more.
-    pub(crate) fn broke(&mut self, line: LineId) {
+    /// A transmit socket is none any more.
+    pub(crate) fn broke(&mut self, tx_socket: TxSocketId) {
         for known in &mut self.known {
-            if known.line() == Some(line) {
+            if known.tx_socket() == Some(tx_socket) {
                 known.state = State::Refused;
             }
         }
     }
 
-    /// Whether [`Lines::open_asked`] has something to do.
+    /// Whether [`TxSockets::open_asked`] has something to do.
     #[inline]
     pub(crate) fn are_asked_for(&self) -> bool {
         self.asked
     }
 
-    /// Opens lines to destinations that have become busy ones.
+    /// Opens transmit sockets to destinations that have become busy ones.
     #[cold]
     pub(crate) fn open_asked(&mut self, udp: &mut UdpLink) {
         self.asked = false;
@@ -156,30 +158,30 @@ impl Lines {
             }
             known.state = match open(udp, &known.to) {
                 Ok(place) => {
-                    tracing::debug!(target: "peerdma::udp", dst = %known.to.dst, "a line of its own");
+                    tracing::debug!(target: "peerdma::udp", dst = %known.to.dst, "a transmit socket of its own");
                     State::Open(place)
                 }
                 Err(error) => {
-                    tracing::debug!(target: "peerdma::udp", dst = %known.to.dst, "no line: {error}");
+                    tracing::debug!(target: "peerdma::udp", dst = %known.to.dst, "no transmit socket: {error}");
                     State::Refused
                 }
             };
         }
     }
 
-    /// Closes lines that are not used any more. No train may be on its way to one.
+    /// Closes transmit sockets that are not used any more. No train may be on its way to one.
     pub(crate) fn sweep(&mut self, now: Time, udp: &mut UdpLink) {
         if self.known.is_empty() || now.since(self.swept) < SWEEP {
             return;
         }
         self.swept = now;
-        // Who has no line is counted from the start, so that the places are not taken by those to
-        // whom little goes.
+        // Who has no transmit socket is counted from the start, so that the places are not taken by
+        // those to whom little goes.
         self.known.retain_mut(|known| {
             let is_used = std::mem::take(&mut known.trains) > 0;
             let State::Open(place) = known.state else { return false };
             if !is_used {
-                udp.close_line(place.line);
+                udp.close_tx_socket(place.tx_socket);
             }
             is_used
         });
@@ -189,13 +191,13 @@ impl Lines {
 fn open(udp: &mut UdpLink, to: &Destination) -> std::io::Result<Place> {
     let (src, dst) = (to.src.to_ip(), to.dst.to_ip());
     let Destination { traffic_class, hop_limit, .. } = *to;
-    let NewLine { id: line, source_port, identification: first_id, .. } =
-        udp.open_line(LineTo { src, dst, traffic_class, hop_limit })?;
+    let NewTxSocket { id: tx_socket, source_port, identification: first_id, .. } =
+        udp.open_tx_socket(TxSocketTo { src, dst, traffic_class, hop_limit })?;
     let ends = [(src, source_port), (dst, udp.port())].map(SocketAddr::from);
     match Flow::new(ends[0], ends[1]) {
-        Some(flow) => Ok(Place { line, flow, first_id }),
+        Some(flow) => Ok(Place { tx_socket, flow, first_id }),
         None => {
-            udp.close_line(line);
+            udp.close_tx_socket(tx_socket);
             Err(std::io::ErrorKind::InvalidInput.into())
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A datagram of its own costs an acknowledgement a system call, made before the program sees what
 //! it is for. A program that answers each message in a moment can have both sent in one: its
-//! request, and the acknowledgement behind it. So on a wire the acknowledgement waits
+//! request, and the acknowledgement after it. So on a wire the acknowledgement waits
 //!
 //! * if the program found a receive by polling, and lately posted a request each time before it
 //!   polled an empty queue;
@@ -12,10 +12,10 @@
 //!   that the program still polls.
 //!
 //! The first time that a program is seen not to answer at once, its acknowledgements cease to wait.
-//! A packet that came the short way was not looked at with a clock: where the program paused either
-//! before it polled or before it answered, it gets the benefit of the doubt, and the next packets
-//! are looked at. A QP whose own ACK timeout is short is taken to have a peer in the same hurry,
-//! and none of its acknowledgements waits.
+//! A packet that came by the fast path was not looked at with a clock: where the program paused
+//! either before it polled or before it answered, it gets the benefit of the doubt, and the next
+//! packets are looked at. A QP whose own ACK timeout is short is taken to have a peer in the same
+//! hurry, and none of its acknowledgements waits.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ const HURRY: Duration = Duration::from_millis(10);
 /// Whose receives completed in the last poll of the program, and since when they wait for an
 /// answer.
 #[derive(Debug, Default)]
-pub(crate) struct LateAcks {
+pub(crate) struct DelayedAcks {
     pub(super) qps: Vec<QpId>,
     pub(super) since: Time,
     /// Whether they may have come later than that, as nobody looked at the clock when they came.
@@ -51,17 +51,17 @@ pub(crate) struct LateAcks {
     waited: bool,
 }
 
-impl LateAcks {
+impl DelayedAcks {
     /// Whether the acknowledgement for what a QP just received may wait.
     #[inline]
-    pub(super) fn may_wait(&mut self, entry: &mut QpEntry, now: Time, is_behind: bool) -> bool {
+    pub(super) fn may_wait(&mut self, entry: &mut QpEntry, now: Time, now_is_stale: bool) -> bool {
         let context = &mut entry.context;
         let has_received = std::mem::take(&mut context.has_received);
         if !has_received || !self.is_polled || !context.route.is_udp() {
             return false;
         }
         if self.qps.is_empty() {
-            (self.since, self.is_vague) = (now, is_behind);
+            (self.since, self.is_vague) = (now, now_is_stale);
         }
         self.qps.push(context.id);
         let may_wait = context.answers_in_a_row >= HABIT
