@@ -84,7 +84,7 @@ fn every_frame_goes_where_the_rules_say() {
         let output = program.clone().in_netns(&host).output();
         output.success().says("every frame went where it should");
         output.says("LOC_LEN_ERR (1): receive with room for 100 bytes, wr_id 0x1, QP 0x");
-        output.says("the message is longer than the receive that it met");
+        output.says("the message is longer than the receive that it matched");
     }
 }
 

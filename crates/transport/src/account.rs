@@ -97,7 +97,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::None => "nothing failed",
-            Self::Flushed => "the QP was in error before this request had its turn",
+            Self::Flushed => "the QP was in error before this request was processed",
             Self::AckTimeout => "no acknowledgement came within the timeout, again and again",
             Self::SequenceNak => "packets were lost again and again: the peer asked for them too often",
             Self::RnrNak => "the peer had no receive posted, or its memory was not there, again and again",
@@ -110,9 +110,9 @@ impl fmt::Display for Reason {
                 "a key, range, right or protection domain of the local scatter/gather list is wrong"
             }
             Self::LocalFault => "the local memory is gone, though its region is still there",
-            Self::ReceiveTooShort => "the message is longer than the receive that it met",
-            Self::BadResponse => "the peer answered something that cannot be",
-            Self::PeerBrokeProtocol => "the peer sent a request that cannot be",
+            Self::ReceiveTooShort => "the message is longer than the receive that it matched",
+            Self::BadResponse => "the peer sent an invalid response",
+            Self::PeerBrokeProtocol => "the peer sent an invalid request",
             Self::PeerRefused => "the peer asked for memory that it may not use",
             Self::NoReadDepth => "max_rd_atomic is 0: this QP may not send READs and atomics",
             Self::BindRefused => "the memory window could not be bound as asked",

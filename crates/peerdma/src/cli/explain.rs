@@ -88,12 +88,12 @@ fn status_in_words(status: &str, vendor_err: Option<&str>) -> Result<String, Str
 fn meaning(status: WcStatus) -> &'static str {
     match status {
         WcStatus::Success => "the work request was carried out",
-        WcStatus::LocLenErr => "a message was longer than the receive that it met",
+        WcStatus::LocLenErr => "a message was longer than the receive that it matched",
         WcStatus::LocQpOpErr => "the local QP could not carry the request out",
         WcStatus::LocProtErr => "a local scatter/gather element may not be used so",
         WcStatus::WrFlushErr => "the QP was in error, and the request was not carried out",
         WcStatus::MwBindErr => "a memory window could not be bound",
-        WcStatus::BadRespErr => "the peer answered something that cannot be",
+        WcStatus::BadRespErr => "the peer sent an invalid response",
         WcStatus::LocAccessErr => {
             "a local buffer was refused while a peer's request was carried out"
         }

@@ -153,18 +153,18 @@ fn told(reason: Reason, udp_port: u16) -> Option<(Account, &'static str, String)
         Reason::ReceiveTooShort => (
             received(S::LocLenErr, reason),
             "LOC_LEN_ERR (1): receive with room for 64 bytes, wr_id 0x2, ",
-            ": the message is longer than the receive that it met; PSN 0x000077 was expected"
+            ": the message is longer than the receive that it matched; PSN 0x000077 was expected"
                 .into(),
         ),
         Reason::BadResponse => (
             sent(S::BadRespErr, reason),
             "BAD_RESP_ERR (7): SEND of 4096 bytes, wr_id 0x2, ",
-            behind("the peer answered something that cannot be", SENT),
+            behind("the peer sent an invalid response", SENT),
         ),
         Reason::PeerBrokeProtocol => (
             received(S::RemInvReqErr, reason),
             "REM_INV_REQ_ERR (9): receive with room for 64 bytes, wr_id 0x2, ",
-            ": the peer sent a request that cannot be; PSN 0x000077 was expected".into(),
+            ": the peer sent an invalid request; PSN 0x000077 was expected".into(),
         ),
         Reason::PeerRefused => (
             received(S::LocAccessErr, reason),
@@ -246,7 +246,7 @@ fn a_flushed_request_has_a_sentence_whether_another_failed_or_not() {
     assert_eq!((wc.wr_id, wc.status), (1, WcStatus::WrFlushErr));
     let why = lonely.engine.explain(lonely.qpn, wc.wr_id, wc.status).expect("a sentence");
     let said = format!(
-        "WR_FLUSH_ERR (5): wr_id 0x1, QP {}: the QP was in error before this request had its turn; no work request of it is known \
+        "WR_FLUSH_ERR (5): wr_id 0x1, QP {}: the QP was in error before this request was processed; no work request of it is known \
          to have failed: the program put it into the error state, or an asynchronous event says why",
         lonely.qpn
     );
