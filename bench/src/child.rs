@@ -1,4 +1,4 @@
-//! Children: roles of this program, told by lines what to do, and programs of others.
+//! Children: roles of this program, which take commands as lines, and third-party programs.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Outcome;
 
-/// No program here takes so many seconds.
+/// No program here takes this many seconds.
 const LIMIT: &str = "60";
 
 /// A role of this program in a process of its own. It ends when its standard input does, at the
@@ -24,8 +24,8 @@ pub(crate) struct Role {
 }
 
 impl Role {
-    /// Starts `bench --role NAME ARGS` behind `prefix` (a command that runs the rest of its words),
-    /// and gives the words of its first answer.
+    /// Starts `bench --role NAME ARGS` after `prefix` (a command that runs the rest of its words),
+    /// and returns the words of its first answer.
     pub(crate) fn start(prefix: &[String], name: &str, args: &[String]) -> Outcome<(Self, Words)> {
         let own = std::env::current_exe()?;
         let mut child = command(prefix, own)
@@ -45,7 +45,7 @@ impl Role {
         Pid::from_child(&self.child)
     }
 
-    /// Says a line and waits for the answer to it.
+    /// Sends a line and waits for the answer to it.
     pub(crate) fn ask(&mut self, line: &str) -> Outcome<Words> {
         self.tell(line)?;
         self.answer()
@@ -80,14 +80,14 @@ impl Drop for Role {
 pub(crate) struct Words(pub(crate) Vec<String>);
 
 impl Words {
-    /// The word at `index`, as what it stands for.
+    /// The word at `index`, parsed.
     pub(crate) fn get<T: std::str::FromStr>(&self, index: usize) -> Outcome<T> {
         let word = self.0.get(index).ok_or("an answer is incomplete")?;
         word.parse().map_err(|_| format!("an answer says {word:?}").into())
     }
 }
 
-/// A program of others. Dropping it ends it.
+/// A third-party program. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Program {
     child: Child,
@@ -152,7 +152,7 @@ impl Program {
         }
     }
 
-    /// Waits for its end and gives what it printed.
+    /// Waits for its end and returns its output.
     pub(crate) fn finish(mut self) -> Outcome<String> {
         let status = self.child.wait()?;
         let text = self.collect();
@@ -179,7 +179,7 @@ impl Drop for Program {
     }
 }
 
-/// A command behind others that run the rest of their words.
+/// A command after others that run the rest of their words.
 fn command(prefix: &[String], program: impl AsRef<OsStr>) -> Command {
     match prefix {
         [] => Command::new(program),
@@ -201,7 +201,7 @@ pub(crate) fn peerdma() -> Outcome<PathBuf> {
     Err(format!("{} is not built: cargo build --release", beside.display()).into())
 }
 
-/// A TCP port that nobody listens on now.
+/// A TCP port without a listener at the moment.
 pub(crate) fn free_port() -> Outcome<u16> {
     Ok(std::net::TcpListener::bind("0.0.0.0:0")?.local_addr()?.port())
 }

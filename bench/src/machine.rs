@@ -19,7 +19,7 @@ pub(crate) fn describe() -> String {
     )
 }
 
-/// The load average of one, five and fifteen minutes. This program's own children count, too.
+/// The load average of one, five and fifteen minutes. This program's own children count as well.
 pub(crate) fn load() -> String {
     read("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" ")
 }
@@ -28,7 +28,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }
 
-/// Resident memory of this process in KiB: all of it, and what is not the pages of a program file.
+/// Resident memory of this process in KiB: all of it, and all except the pages of program files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resident {
     pub(crate) all: u64,

@@ -1,4 +1,4 @@
-//! Ratios: peerdma beside a peer or a physical limit, measured in one run.
+//! Ratios: peerdma compared with a peer or a physical limit, measured in one run.
 //!
 //! ```text
 //!   bench NAME
@@ -10,11 +10,11 @@
 //!   a line: median of each, median ratio, its spread, the target
 //! ```
 //!
-//! A figure alone says more about the machine than about us, so none is printed without what it is
-//! compared with. Nothing here decides anything: the program ends well whether a target is met or
+//! A figure alone tells more about the machine than about us, so none is printed without what it is
+//! compared with. Nothing here decides anything: the program succeeds whether a target is met or
 //! not. `bench/README.md` tells what each one measures and how to read it.
 //!
-//! Programs of others (`ib_write_bw`, `ucx_perftest`, `iperf3`) run as they are; ours run on
+//! Third-party programs (`ib_write_bw`, `ucx_perftest`, `iperf3`) run unmodified; ours run on
 //! `target/release/peerdma`, which must have been built. The rest are roles of this very program,
 //! which it starts as its own children.
 

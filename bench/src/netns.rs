@@ -50,7 +50,7 @@ impl Veth {
 impl Netns {
     fn new() -> Outcome<Self> {
         let outside = std::fs::read_link("/proc/self/ns/net")?;
-        // pdeathsig: should this program be killed, the namespace ends with it.
+        // pdeathsig: if this program is killed, the namespace ends with it.
         let holder = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "unshare", "--net", "sleep", "infinity"])
             .stdin(Stdio::null())
@@ -75,7 +75,7 @@ impl Netns {
         vec!["nsenter".to_owned(), format!("--net={}", self.path())]
     }
 
-    /// A link is up a moment after it was told to be; what is sent before is lost.
+    /// A link is up a moment after it was set up; packets sent before that are lost.
     fn wait_carrier(&self) -> Outcome<()> {
         let deadline = Instant::now() + Duration::from_secs(10);
         while !self.ip(&["-o", "link", "show", INTERFACE])?.contains("LOWER_UP") {

@@ -6,7 +6,7 @@ use crate::child::{Program, free_port, peerdma};
 /// Where server and client run.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// Words that put the server where it belongs.
+    /// The command prefix that puts the server where it belongs.
     pub(crate) server: Vec<String>,
     /// The same for the client.
     pub(crate) client: Vec<String>,
@@ -21,13 +21,13 @@ impl Place {
     }
 }
 
-/// Runs a pair and gives the client's figure: average MiB/s of `_bw`, typical microseconds of
+/// Runs a pair and returns the client's figure: average MiB/s of `_bw`, typical microseconds of
 /// `_lat`.
 pub(crate) fn run(place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
     run_with(place, &[], program, args)
 }
 
-/// The same with more in the environment of both.
+/// The same with additional variables in the environment of both.
 pub(crate) fn run_with(
     place: &Place,
     env: &[(&str, &str)],
@@ -36,7 +36,7 @@ pub(crate) fn run_with(
 ) -> Outcome<f64> {
     let port = free_port()?;
     let peerdma = peerdma()?.to_string_lossy().into_owned();
-    // -F: a processor whose clock changes is of no concern.
+    // -F: a processor whose clock varies does not matter.
     let mut words =
         [&peerdma, "run", "--", program, "-F", "-p"].map(|word: &str| word.to_owned()).to_vec();
     words.push(port.to_string());

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::sample::Sample;
 
-/// What a ratio should be.
+/// The target of a ratio.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
     /// A speed.

@@ -24,7 +24,7 @@ impl Sample {
         self.0.iter().copied().fold(f64::NEG_INFINITY, f64::max)
     }
 
-    /// Each measurement over the one of `other` that was taken beside it.
+    /// Each measurement divided by the one of `other` that was taken next to it.
     pub(crate) fn over(&self, other: &Self) -> Self {
         self.0.iter().zip(&other.0).map(|(own, other)| own / other).collect()
     }

@@ -1,5 +1,5 @@
-//! A machine with a Debian kernel of its own, under QEMU's emulation. The scripts of `interop/vm`
-//! make and boot it.
+//! A machine with its own Debian kernel, under QEMU's emulation. The scripts of `interop/vm` make
+//! and boot it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ const PROGRAMS: [&str; 9] = [
 /// The kernel's device as libibverbs knows it.
 const DRIVER: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so", "/etc/libibverbs.d/rxe.driver"];
-/// No program takes longer in there: `vm/guest.sh` ends it.
+/// No program takes longer in it: `vm/guest.sh` ends it.
 const SECONDS_EACH: usize = 130;
 
 /// Kernel and QEMU.
@@ -106,7 +106,7 @@ impl Said {
     }
 }
 
-/// Runs a script of `interop/vm` and gives what it printed.
+/// Runs a script of `interop/vm` and returns its output.
 fn script<S: AsRef<std::ffi::OsStr>>(
     name: &str,
     words: impl IntoIterator<Item = S>,

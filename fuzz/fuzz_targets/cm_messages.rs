@@ -1,6 +1,6 @@
-//! Management datagrams at a live communication manager: a connection stands, a listener listens, a
-//! request is out. Each input is a list of datagrams: where it claims to come from, which ids it
-//! names, and its bytes.
+//! Management datagrams at a live communication manager: a connection is established, a listener
+//! listens, a request is out. Each input is a list of datagrams: where it claims to come from,
+//! which ids it names, and its bytes.
 #![no_main]
 
 use std::net::IpAddr;

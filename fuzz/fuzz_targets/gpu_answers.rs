@@ -1,4 +1,4 @@
-//! What a process that shares a GPU answers to `peerdma gpu`.
+//! The answers of a process that shares a GPU to `peerdma gpu`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

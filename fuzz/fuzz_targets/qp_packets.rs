@@ -23,7 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
             station.post(build::read(wr_id, BASE, 700, BASE));
         }
     }
-    // Packets behind each other: a byte of time, a byte of payload length, then headers as on the
+    // Packets one after the other: a byte of time, a byte of payload length, then headers as on the
     // wire.
     while let Some(([wait, length], packet)) = rest.split_first_chunk() {
         let Ok((headers, end)) = Headers::parse_prefix(packet) else { return };

@@ -1,4 +1,4 @@
-//! A peer that puts what it likes into a record of a ring that is otherwise in order.
+//! A peer that puts arbitrary bytes into a record of a ring that is otherwise valid.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! A peer that writes what it likes into the shared ring, between our own pushes and pops; and a
-//! peer that sends what it likes as its first message.
+//! A peer that writes arbitrary bytes into the shared ring, between our own pushes and pops; and a
+//! peer that sends an arbitrary first message.
 #![no_main]
 
 use std::os::fd::AsFd;

@@ -1,8 +1,8 @@
-//! A peer of a socket that says what it likes: private data, immediate data, entries of the target
-//! list, headers of datagrams.
+//! A peer of a socket that sends arbitrary data: private data, immediate data, entries of the
+//! target list, headers of datagrams.
 //!
-//! Whatever it says, what this side then does stays inside of its own buffers, and what it may have
-//! written is counted as a second account here counts it.
+//! Whatever it sends, this side stays inside its own buffers, and the bytes that the peer may have
+//! written agree with a second account here.
 #![no_main]
 
 use std::ops::Range;
@@ -14,7 +14,7 @@ use rsocket::{End, Hello, How, Mapping, Message, Sent, Sge, Sizes, Stream, TARGE
 /// Bytes that one step of the peer takes.
 const STEP: usize = 18;
 
-/// The socket under test, with what this test knows of it.
+/// The socket under test, with what this test knows about it.
 struct Socket {
     stream: Stream,
     sizes: Sizes,
@@ -22,7 +22,8 @@ struct Socket {
     list: [Sge; TARGETS as usize],
     /// Requests that have not completed.
     posted: Vec<Sent>,
-    /// Bytes that were offered and not said to be written, and messages of data that were not read.
+    /// Bytes that were offered and not reported as written, and messages of data that were not
+    /// read.
     offered: u32,
     messages: Vec<u32>,
 }
@@ -125,7 +126,7 @@ impl Socket {
             self.offered += self.stream.hello().data.length;
             assert!(slot < rsocket::Credit::SLOTS && (offer.key == 2 || offer.key == 2 << 24));
         }
-        // What the peer may write and what is not read never meet.
+        // The ranges that the peer may write and those not yet read never overlap.
         let unread: u32 = self.messages.iter().sum();
         assert!(self.offered + unread <= self.sizes.receive_buffer);
         self.posted.push(Sent::Credit);
@@ -142,8 +143,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let Ok(hello) = Hello::from_bytes(bytes) else { return };
     let (said, steps) = bytes.split_at(Hello::SIZE);
-    // Small buffers, so that they run over soon; which ones, bytes decide that mean nothing to a
-    // peer.
+    // Small buffers, so that they overflow soon; bytes that mean nothing to a peer decide which.
     let wanted = Sizes {
         sq_size: 8 << (said[4] % 8),
         rq_size: 8 << (said[5] % 8),

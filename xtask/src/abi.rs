@@ -1,9 +1,9 @@
-//! `cargo xtask abi-check` and `cargo xtask matrix`: the tests of `peerdma` that hold its C
-//! interface to its word.
+//! `cargo xtask abi-check` and `cargo xtask matrix`: the tests of `peerdma` that check its C
+//! interface.
 
 use crate::sh::{Outcome, cargo, check};
 
-/// The exported symbols with their versions, what the loader makes of them, and the layout of
+/// The exported symbols with their versions, how the loader resolves them, and the layout of
 /// structures.
 pub(crate) fn run() -> Outcome {
     check(

@@ -1,4 +1,4 @@
-//! Comments and prose keep within 100 columns. rustfmt sees to the code, and leaves comments and
+//! Comments and prose keep within 100 columns. rustfmt handles the code, and leaves comments and
 //! literals as they are.
 
 use std::fs;
@@ -9,13 +9,13 @@ use crate::source::rust_files;
 
 const MOST: usize = 100;
 
-/// Where prose lies beside the sources.
+/// Directories with prose, besides the sources.
 const PROSE: [&str; 3] = ["", "docs", "bench"];
 
-/// What pages say that a chore writes: their lines are as long as what they list.
+/// The marks of pages that a chore writes: their lines are as long as their entries.
 const GENERATED: [&str; 2] = ["Written by `cargo xtask", "Generated from"];
 
-/// Looks at every source file and every page.
+/// Checks every source file and every page.
 pub(crate) fn run() -> Outcome {
     let mut wrong = Vec::new();
     for file in rust_files(root())? {
@@ -53,7 +53,7 @@ fn pages() -> Outcome<Vec<PathBuf>> {
     Ok(pages)
 }
 
-/// Takes the lines of a file, of which some do not count.
+/// Checks the lines of a file; some do not count.
 fn look<'a>(file: &Path, lines: impl Iterator<Item = Option<&'a str>>, wrong: &mut Vec<String>) {
     let mut is_code = false;
     for (number, line) in lines.enumerate() {
@@ -68,8 +68,7 @@ fn look<'a>(file: &Path, lines: impl Iterator<Item = Option<&'a str>>, wrong: &m
     }
 }
 
-/// Whether a line could be broken. Rows of tables, headings and what links lead to cannot, nor can
-/// one word.
+/// Whether a line could be broken. Rows of tables, headings, link targets and single words cannot.
 fn is_prose(words: &str) -> bool {
     let is_kept = ["|", "#", "["].iter().any(|begin| words.starts_with(begin));
     !is_kept && words.split_whitespace().nth(1).is_some()

@@ -11,7 +11,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Takes in one line; all but `test result: ok. 3 passed; 0 failed; 0 ignored; ...` are of no
+    /// Reads one line; all except `test result: ok. 3 passed; 0 failed; 0 ignored; ...` are of no
     /// interest.
     pub(crate) fn read(&mut self, line: &str) {
         let Some(result) = line.trim_start().strip_prefix("test result: ") else { return };

@@ -1,7 +1,7 @@
 //! `cargo xtask deny`: may we ship what we depend on?
 //!
-//! cargo-deny does it when it is there. When it is not, the licences and sources are compared with
-//! deny.toml by [`crate::licences`], which is less: it does not read licence files, and does not
+//! cargo-deny does it if it is installed. Otherwise [`crate::licences`] compares licences and
+//! sources with deny.toml, which is less thorough: it does not read licence files, and does not
 //! know banned crates.
 
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::licences;
 use crate::sh::{Outcome, cargo, check, exists, root, target_dir, tool};
 
-/// What was able to check.
+/// The tool that did the check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum By {
     CargoDeny,

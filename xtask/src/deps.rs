@@ -1,8 +1,8 @@
-//! `cargo xtask deps-check`: who may call whom.
+//! `cargo xtask deps-check`: which crate may call which.
 //!
 //! The table is the picture of docs/ARCHITECTURE.md in a form that a program can check. An edge
-//! that is not in it is an error, also one that would do no harm: moving a wall is a decision, made
-//! here and explained there.
+//! that is not in it is an error, even a harmless one: moving a wall is a decision, made here and
+//! explained there.
 
 use crate::metadata::{Package, workspace};
 use crate::sh::Outcome;
@@ -22,7 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cm", &["iba", "wire"]),
     ("rsocket", &[]),
     ("fault", &["iba", "wire"]),
-    // For `umem::Foreign`: a ring shared with a peer is foreign memory, too.
+    // For `umem::Foreign`: a ring shared with a peer is also foreign memory.
     ("link", &["descriptors", "iba", "umem", "threads"]),
     (
         "device",
@@ -54,16 +54,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cudalib", &["door"]),
     ("hsalib", &["door"]),
     ("zelib", &["door"]),
-    // Its fds are those that a NIC imports, and it knows none.
+    // A NIC imports its fds, but it knows no NIC.
     ("nodes", &["descriptors", "dmabuf", "environment", "gpu", "pci", "threads"]),
-    // It says what a program will find of both, and makes neither.
+    // It describes what a program will find of both, and makes neither.
     (
         "launcher",
         &["cuda", "device", "environment", "fault", "gpu", "hsa", "levelzero", "pcap", "pci"],
     ),
     ("verbs", &["descriptors", "iba", "umem", "dmabuf", "transport", "device"]),
-    // The one place that holds both a GPU and a NIC: a process has one of each, joined by fds
-    // alone.
+    // The only place that holds both a GPU and a NIC: a process has one of each, joined only by
+    // fds.
     (
         "peerdma",
         &[
@@ -97,10 +97,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// What only tests may use, wherever they are.
+/// Crates that only tests may use, anywhere.
 const FOR_TESTS: &[&str] = &["fabric-sim"];
-/// What the tests and examples of one crate may use besides: a program holds both a NIC and a GPU,
-/// and so do they.
+/// Crates that the tests and examples of one crate may use in addition: a program holds both a NIC
+/// and a GPU, and so do they.
 const TESTS_OF: &[(&str, &str)] = &[("storage", "gpu"), ("verbs", "gpu")];
 
 /// Checks every edge of the workspace.
@@ -111,7 +111,7 @@ pub(crate) fn run() -> Outcome {
         wrong.extend(check(package));
     }
     if !wrong.is_empty() {
-        return Err(format!("edges that must not be:\n  {}", wrong.join("\n  ")));
+        return Err(format!("edges that must not exist:\n  {}", wrong.join("\n  ")));
     }
     let edges: usize =
         packages.iter().map(|p| p.dependencies.iter().filter(|d| d.local).count()).sum();
@@ -126,7 +126,7 @@ fn check(package: &Package) -> Vec<String> {
     let used = package.dependencies.iter().filter(|dep| dep.local);
     used.filter(|dep| {
         let tests = dep.kind.as_deref() == Some("dev");
-        // A test may use its own crate again, with other features, and whatever lies below.
+        // A test may use its own crate again, with other features, and everything below it.
         let fine = allowed.contains(&dep.name.as_str())
             || tests
                 && (FOR_TESTS.contains(&dep.name.as_str())
@@ -164,7 +164,7 @@ mod tests {
         assert!(!reaches("device", "gpu"));
         assert!(!reaches("storage", "gpu") && !reaches("storage", "device"));
         let (_, uses) = MAY_USE.iter().find(|(name, _)| *name == "gpu").expect("in the table");
-        assert!(!uses.contains(&"iba"), "a GPU knows nothing of RDMA; a fault plan speaks of both");
+        assert!(!uses.contains(&"iba"), "a GPU knows nothing of RDMA; a fault plan covers both");
         assert!(!reaches("dmabuf", "iba"), "nor does a dma-buf");
     }
 }

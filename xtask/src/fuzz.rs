@@ -2,8 +2,8 @@
 //! compiler.
 //!
 //! `cargo fuzz` needs a nightly compiler for the address sanitizer. The targets test safe parsers
-//! and bounds checks whose failure is a panic, so the instrumentation for coverage, which stable
-//! has, is what counts.
+//! and bounds checks whose failure is a panic, so only the instrumentation for coverage matters,
+//! which stable has.
 
 use std::fs;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub(crate) fn run(runs: u64, only: Option<&str>) -> Outcome {
             .arg(&manifest),
     )?;
     for name in chosen {
-        // New inputs go to a directory outside the tree; what is checked in is only read.
+        // New inputs go to a directory outside the tree; checked-in inputs are only read.
         let found = dir.join("corpus").join(name);
         fs::create_dir_all(&found).map_err(|err| format!("{}: {err}", found.display()))?;
         let mut command = tool(dir.join(&host).join("release").join(name));
@@ -59,9 +59,9 @@ pub(crate) fn run(runs: u64, only: Option<&str>) -> Outcome {
         if let Some(words) = dictionary(name)? {
             command.arg(format!("-dict={}", words.display()));
         }
-        // What is checked in is run first, each input once.
+        // The checked-in inputs run first, each once.
         command.arg(checked_in(name));
-        // What libFuzzer says of a run without a finding is of no use.
+        // libFuzzer's output of a run without a finding is of no use.
         let out = command.output().map_err(|err| format!("{name}: {err}"))?;
         if !out.status.success() {
             return Err(format!("{name}: {}", String::from_utf8_lossy(&out.stderr)));
@@ -71,7 +71,7 @@ pub(crate) fn run(runs: u64, only: Option<&str>) -> Outcome {
     Ok(())
 }
 
-/// Inputs of a target that are part of the repository: small ones that are in order, or nearly so.
+/// Inputs of a target that are part of the repository: small ones that are valid, or nearly so.
 fn checked_in(target: &str) -> PathBuf {
     root().join("fuzz/corpus").join(target)
 }

@@ -25,29 +25,29 @@ pub(crate) struct Group {
 pub(crate) enum Job {
     /// Something that passes or fails as a whole.
     Check(fn(&Context) -> Outcome),
-    /// Something that a machine may be unable to do at all: then the reason comes back. It is
+    /// Something that a machine may be unable to do at all: it then returns the reason. It is
     /// reported, never passed.
     IfPossible(fn(&Context) -> Outcome<Option<String>>),
     /// Something with tests to count.
     Tests(fn(&Context) -> Outcome<Counts>),
-    /// A suite of others, built from its source. What takes so long runs with `--full` or by its
-    /// name, and its line in the list says so.
+    /// A third-party suite, built from source. A suite that takes this long runs with `--full` or
+    /// by its name, and its line in the list shows that.
     Suite(fn(&Context) -> Outcome<Tested>),
-    /// `cargo test -p interop --test NAME`, with so many tests at a time.
+    /// `cargo test -p interop --test NAME`, with this many tests at a time.
     Interop { threads: u8 },
 }
 
 impl Job {
-    /// Whether it runs only when it is asked for.
+    /// Whether it runs only on request.
     pub(crate) fn is_long(&self) -> bool {
         matches!(self, Self::Suite(_))
     }
 }
 
-/// What came of a suite of others.
+/// The result of a third-party suite.
 pub(crate) enum Tested {
     Ran(Counts),
-    /// Its source or what builds it cannot be had, and why. It is reported, never passed.
+    /// Its source or a build tool cannot be obtained, and why. It is reported, never passed.
     Impossible(String),
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Context {
     pub(crate) setup: bool,
     /// A test that cannot run fails.
     pub(crate) require_all: bool,
-    /// Tests that can are to go through everything.
+    /// Tests that can must go through everything.
     pub(crate) full: bool,
     /// Where tests record what they could not run.
     pub(crate) skip_log: PathBuf,
@@ -134,7 +134,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group(
         "hostile",
         120,
-        "a device under attack, beside honest traffic",
+        "a device under attack, with honest traffic",
         Job::Interop { threads: 1 },
     ),
     group("multicast", 30, "groups of datagrams, one host and two", Job::Interop { threads: 1 }),
@@ -172,8 +172,8 @@ fn fmt(_: &Context) -> Outcome {
     check(cargo().args(["fmt", "--all", "--check"]))
 }
 
-/// What the tree's own files are looked at for: arrows, places of `unsafe`, variables, rules and
-/// their tests, walls, columns.
+/// Checks of the tree's own files: arrows, places of `unsafe`, variables, rules and their tests,
+/// walls, columns.
 pub(crate) fn tree() -> Outcome {
     deps::run()?;
     unsafety::run()?;
@@ -198,7 +198,7 @@ fn clippy(_: &Context) -> Outcome {
 
 fn aarch64(_: &Context) -> Outcome<Option<String>> {
     const TARGET: &str = "aarch64-unknown-linux-gnu";
-    // Fetches the standard library once; a no-op when it is there.
+    // Fetches the standard library once; a no-op if it is there.
     if let Err(why) = check(tool("rustup").args(["target", "add", TARGET])) {
         return Ok(Some(format!("no standard library for {TARGET}: {why}")));
     }
@@ -216,7 +216,7 @@ fn msrv(_: &Context) -> Outcome<Option<String>> {
     }
     let mut command = tool("rustup");
     command.args(["run", &version, "cargo", "check", "--workspace", "--all-targets", "--locked"]);
-    // What another compiler left there would be made anew, and again by the next group.
+    // The output of another compiler there would be rebuilt, and again by the next group.
     command.env("CARGO_TARGET_DIR", target_dir().join("msrv"));
     check(&mut command).map(|()| None)
 }
@@ -258,8 +258,8 @@ pub(crate) fn interop(context: &Context, name: &str, threads: u8) -> Outcome<Tes
     if let Some((_, list)) = WHEELS.iter().find(|(group, _)| *group == name) {
         match wheels(list) {
             Ok(directory) => drop(cargo.env("PEERDMA_WHEELS", directory)),
-            // Without them the tests say that they cannot run; but a machine without an index of
-            // Python can run all else.
+            // Without them the tests report that they cannot run; but a machine without a Python
+            // index can run everything else.
             Err(why) if context.full || !context.require_all => eprintln!("{why}"),
             Err(why) => return Ok(Tested::Impossible(why)),
         }

@@ -7,7 +7,7 @@ use crate::counts::Counts;
 use crate::metadata::workspace;
 use crate::sh::{Outcome, cargo, target_dir, watch};
 
-/// Runs the models of every crate that has some.
+/// Runs the models of every crate that has any.
 pub(crate) fn run() -> Outcome<Counts> {
     let mut counts = Counts::default();
     for package in workspace()? {

@@ -1,8 +1,8 @@
 //! One command for every chore of the project: `cargo xtask NAME`.
 //!
-//! CI runs exactly these commands (`.ci/run`), so what fails there fails here. Each chore is one
-//! file; none of them does more than call the tools a person would call, check what they say, and
-//! say it in words.
+//! CI runs exactly these commands (`.ci/run`), so a failure there is a failure here. Each chore is
+//! one file; it only calls the tools that a person would call, checks their output, and explains it
+//! in words.
 
 mod abi;
 mod bench;
@@ -51,7 +51,7 @@ struct Cli {
 enum Chore {
     /// Install what the tests need: Debian packages, by apt-get (with sudo when not root).
     Setup {
-        /// Only say what is missing; exit status 1 if anything is.
+        /// Only report what is missing; exit status 1 if anything is.
         #[arg(long)]
         check: bool,
     },
@@ -84,13 +84,13 @@ enum Chore {
         /// Only this target.
         target: Option<String>,
     },
-    /// Eight threads at one device under ThreadSanitizer, or why this machine cannot.
+    /// Eight threads at one device under ThreadSanitizer, or the reason why this machine cannot.
     Tsan,
     /// The C interface: exported symbols and their versions, layout of structures.
     AbiCheck,
     /// Write docs/VERBS_MATRIX.md: what each verb does here.
     Matrix {
-        /// Only compare with the file that is there.
+        /// Only compare with the existing file.
         #[arg(long)]
         check: bool,
     },
@@ -100,7 +100,7 @@ enum Chore {
     RdmaUnitTest(rdma_unit_test::Options),
     /// The tests of Rust crates that wrap libibverbs, unmodified; writes docs/RUST_CRATES.md.
     RustCrates(rust_crates::Options),
-    /// Programs of others that move GPU memory, unmodified; writes docs/CUDA_PROGRAMS.md.
+    /// Third-party programs that move GPU memory, unmodified; writes docs/CUDA_PROGRAMS.md.
     CudaRdma(cuda_rdma::Options),
     /// libfabric's own tests, on host and on device memory; writes docs/FABTESTS.md.
     Libfabric(libfabric::Options),

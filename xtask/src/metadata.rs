@@ -9,7 +9,7 @@ use crate::sh::{Outcome, cargo, read};
 /// A crate of the workspace or one it depends on.
 #[derive(Clone, Debug)]
 pub(crate) struct Package {
-    /// As the tables of the house have it: without `peerdma-`.
+    /// Its name in the tables of the house: without `peerdma-`.
     pub(crate) name: String,
     /// As Cargo has it.
     pub(crate) package: String,
@@ -19,7 +19,7 @@ pub(crate) struct Package {
     pub(crate) source: Option<String>,
     pub(crate) manifest: PathBuf,
     pub(crate) dependencies: Vec<Dependency>,
-    /// Whether it is for a registry.
+    /// Whether it is published to a registry.
     pub(crate) is_published: bool,
     /// Which of a description, keywords, categories and a readme its manifest lacks.
     pub(crate) lacks: Vec<&'static str>,
@@ -80,7 +80,7 @@ fn package(json: &Value) -> Package {
                 local: dep["path"].is_string(),
             })
             .collect(),
-        // No list is any registry, an empty one none.
+        // No list means any registry, an empty list none.
         is_published: json["publish"].is_null(),
         lacks: ["description", "keywords", "categories", "readme"]
             .into_iter()

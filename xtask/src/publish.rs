@@ -8,7 +8,7 @@ use crate::sh::{Outcome, cargo, check};
 /// The options of `cargo xtask publish`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Pack each crate and build it from its package; upload nothing. There is no other way.
+    /// Pack each crate and build it from its package; upload nothing. This is the only mode.
     #[arg(long, required = true)]
     dry_run: bool,
     /// Pack, and build nothing.
@@ -17,7 +17,7 @@ pub(crate) struct Options {
 }
 
 /// Packs every crate that is published, each after those that it uses, and builds it from its
-/// package and theirs. The registry is not asked.
+/// package and theirs. The registry is not contacted.
 pub(crate) fn run(options: &Options) -> Outcome {
     debug_assert!(options.dry_run, "clap requires it");
     manifests()?;
@@ -32,7 +32,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     check(&mut package)
 }
 
-/// Whether each crate that is published says what a registry shows, and uses none that is not.
+/// Whether each published crate has the metadata that a registry shows, and uses only published
+/// crates.
 pub(crate) fn manifests() -> Outcome {
     let packages = workspace()?;
     let wrong: Vec<String> =
@@ -53,7 +54,7 @@ fn wrong(package: &Package, all: &[Package]) -> Vec<String> {
     let mut wrong: Vec<String> =
         package.lacks.iter().map(|what| format!("{name} has no {what}")).collect();
     if name != "peerdma" && !name.starts_with("peerdma-") {
-        wrong.push(format!("{name} is no name of ours"));
+        wrong.push(format!("{name} is not a name of ours"));
     }
     let private = |dep: &str| all.iter().any(|known| known.name == dep && !known.is_published);
     let used = package.dependencies.iter().filter(|dep| dep.kind.as_deref() != Some("dev"));
@@ -94,6 +95,6 @@ mod tests {
             found,
             ["peerdma-wire has no readme", "peerdma-wire uses rig, which is not published"]
         );
-        assert_eq!(wrong(&package("wire", true), &[]), ["wire is no name of ours"]);
+        assert_eq!(wrong(&package("wire", true), &[]), ["wire is not a name of ours"]);
     }
 }

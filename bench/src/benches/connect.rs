@@ -1,4 +1,4 @@
-//! Connections made: `cmtime` beside TCP, many under way at once.
+//! Connections per second: `cmtime` compared with TCP, many in progress at once.
 
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const CONNECT: &str = "connect";
 /// Connections at once. Each takes two descriptors of a side of `cmtime`, and a shell's limit is
 /// often 1024.
 const CONNECTIONS: usize = 400;
-/// How often it is looked for, and how long a call takes at most that follows another one.
+/// How often to look for it, and the longest time between two calls.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long the server may take to be there.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -45,8 +45,8 @@ fn cmtime() -> Outcome<f64> {
     let count = CONNECTIONS.to_string();
     let client = [&words[..], &["-s", "127.0.0.1", "-c", &count]].concat();
     let began = Instant::now();
-    // It serves one client: to the next it would offer the queues of this one. So none asks whether
-    // it listens.
+    // It serves one client: it would offer the next one the queues of the first. So no client
+    // probes whether it listens.
     let name = format!("/cm/106{number:04x}@4");
     while !std::fs::read_to_string("/proc/net/unix")?.contains(&name) {
         if began.elapsed() > PATIENCE {

@@ -49,8 +49,8 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
     ucx(reps, report)
 }
 
-/// Messages of 1 MiB that UCX sends over RC from GPU memory into GPU memory, beside those in host
-/// memory.
+/// Messages of 1 MiB that UCX sends over RC from GPU memory into GPU memory, compared with those in
+/// host memory.
 fn ucx(reps: u32, report: &mut Report) -> Outcome<()> {
     let Some(program) = ucx_perftest() else {
         report.note(NAME, "no UCX with CUDA: cargo xtask cuda-rdma --build makes it".to_owned());
@@ -69,7 +69,7 @@ fn ucx_perftest() -> Option<PathBuf> {
     program.is_file().then_some(program)
 }
 
-/// MiB/s over all messages, as the client says.
+/// MiB/s over all messages, as the client reports.
 fn tag_bandwidth(program: &std::path::Path, memory: &str) -> Outcome<f64> {
     const ENV: [(&str, &str); 2] =
         [("UCX_TLS", "rc_v,cuda_copy"), ("UCX_NET_DEVICES", "peerdma0:1")];

@@ -16,7 +16,7 @@ const LENGTHS: [(u32, &str); 4] =
     [(4 << 10, "4 KiB"), (64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (8 << 20, "8 MiB")];
 /// How much each measurement moves.
 const BYTES: u64 = 2 << 30;
-/// Requests in flight: the last of so many is signaled.
+/// Requests in flight: the last of this many is signaled.
 const WINDOW: u32 = 16;
 const MARK: u8 = 0x5a;
 
@@ -72,7 +72,7 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
         if direct < u64::from(writes) * u64::from(reps) {
             report.note("fd-backed", format!("{name}: only {direct} writes took the direct path"));
         }
-        // Once more over cleared bytes: what was measured was also right.
+        // Once more over cleared bytes: what was measured was also correct.
         mapped.fill(0, 0, len)?;
         write(&qp, &cq, &mr, there, length, WINDOW)?;
         target.ask(&format!("check {MARK}"))?;

@@ -14,14 +14,13 @@ use crate::report::{Report, Row, Target};
 use crate::roles::cell_pair;
 use crate::sample::Sample;
 
-/// Rounds before the clock runs: the answerer has to arrive.
+/// Rounds before the clock runs: the answerer must start.
 pub(crate) const WARM_UP: u64 = 1000;
 /// Where the two words lie in their page.
 pub(crate) const CELLS: [usize; 2] = [0, 256];
 /// Rounds of one measurement.
 const ROUNDS: u64 = 20_000;
-/// Rounds between two looks at the clock, which takes as long as a quarter of a round of the
-/// fastest way.
+/// Rounds between two clock reads, each of which takes a quarter of a round of the fastest path.
 pub(crate) const BATCH: u64 = 10;
 
 const WRITE: &str = "write-lat";
@@ -98,8 +97,7 @@ fn pages() -> Outcome<f64> {
     })
 }
 
-/// The median of many short batches, in microseconds: who is interrupted now and then does not
-/// show.
+/// The median of many short batches, in microseconds: occasional interruptions do not show.
 fn half_round(answer: &AtomicU64, mut send: impl FnMut(u64) -> Outcome<()>) -> Outcome<f64> {
     let mut round = 0;
     let mut once = || {
@@ -129,7 +127,7 @@ pub(crate) fn wait_for(word: &AtomicU64, value: u64) -> Outcome<()> {
             return Ok(());
         }
         std::hint::spin_loop();
-        // Whoever should answer may wait for this very core, or be gone.
+        // The process that should answer may wait for this very core, or be gone.
         if spins.is_multiple_of(1 << 14) {
             std::thread::yield_now();
         }

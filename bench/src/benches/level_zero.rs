@@ -36,8 +36,8 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
     libfabric(reps, report)
 }
 
-/// Messages of 1 MiB that libfabric sends on one host, from GPU memory into GPU memory, beside
-/// those in host memory on the same route.
+/// Messages of 1 MiB that libfabric sends on one host, from GPU memory into GPU memory, compared
+/// with those in host memory on the same route.
 fn libfabric(reps: u32, report: &mut Report) -> Outcome<()> {
     let Some(program) = tagged_bw() else {
         report.note(NAME, "no libfabric: cargo xtask libfabric --build makes it".to_owned());
@@ -66,7 +66,7 @@ fn tagged_bw() -> Option<PathBuf> {
     program.is_file().then_some(program)
 }
 
-/// MB/s, as the client says.
+/// MB/s, as the client reports.
 fn tagged_bandwidth(program: &Path, veth: &Veth, memory: &[&str]) -> Outcome<f64> {
     let (peerdma, port, place) = (peerdma()?, free_port()?, veth.place());
     let (peerdma, program) = (peerdma.to_string_lossy(), program.to_string_lossy());

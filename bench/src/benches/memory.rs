@@ -10,7 +10,7 @@ const COUNTS: [usize; 4] = [1000, 2000, 5000, 10_000];
 const BUSY: usize = 100;
 /// Messages of each.
 const MESSAGES: u32 = 50;
-/// What one QP more with traffic takes is the difference of these, by their number.
+/// The cost of one more QP with traffic is the difference of these, divided by their number.
 const TRAFFIC: [usize; 2] = [100, 1000];
 /// Messages of each of these: a completion queue must have room for all.
 const FEW_MESSAGES: u32 = 4;
@@ -49,7 +49,7 @@ pub(super) fn context(reps: u32, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// What a QP costs, when there are few and when there are many; and many that work.
+/// What a QP costs when there are few, when there are many, and when many have traffic.
 pub(super) fn qps(reps: u32, report: &mut Report) -> Outcome<()> {
     let mut time = COUNTS.map(|_| Sample::default());
     let mut size = COUNTS.map(|_| Sample::default());
@@ -104,7 +104,7 @@ pub(super) fn qps(reps: u32, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// KiB that a process takes more after it opened a device and all of its `count` QPs sent and
+/// Additional KiB of a process after it opened a device and all of its `count` QPs sent and
 /// received.
 fn resident_with_traffic(count: usize) -> Outcome<f64> {
     let (mut node, _) = Role::start(&[], "node", &[count.to_string()])?;
@@ -113,7 +113,7 @@ fn resident_with_traffic(count: usize) -> Outcome<f64> {
     node.ask("resident")?.get(0)
 }
 
-/// Connects `count` QPs of each, and sends over them both ways.
+/// Connects `count` QPs of each, and sends over them in both directions.
 fn talk(one: &mut Role, other: &mut Role, count: usize, messages: u32) -> Outcome<()> {
     let ours = one.ask(&format!("endpoints {count}"))?;
     let theirs = other.ask(&format!("endpoints {count}"))?;

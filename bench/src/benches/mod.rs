@@ -20,7 +20,7 @@ use crate::report::Report;
 pub(crate) struct Bench {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    /// Too slow, or too far from a user's machine, to be run unless it is asked for.
+    /// Too slow, or too far from a user's machine, to run unless it is requested.
     pub(crate) only_when_named: bool,
     /// Measures this often, and adds rows.
     pub(crate) run: fn(u32, &mut Report) -> Outcome<()>,
@@ -35,26 +35,30 @@ const fn bench(
 }
 
 pub(crate) const ALL: [Bench; 15] = [
-    bench("write", "ib_write_bw beside process_vm_writev", write::run),
-    bench("fd-backed", "WRITE between memfds beside memcpy", fd_backed::run),
-    bench("write-lat", "ib_write_lat beside a process_vm_writev ping-pong", latency::write),
-    bench("send-lat", "ib_send_lat beside a ping-pong of two cache lines", latency::send),
-    bench("wire", "ib_write_bw over a veth beside a bare UDP stream", wire::run),
-    bench("wire-lat", "ib_send_lat over a veth beside a UDP ping-pong", wire::latency),
+    bench("write", "ib_write_bw against process_vm_writev", write::run),
+    bench("fd-backed", "WRITE between memfds against memcpy", fd_backed::run),
+    bench("write-lat", "ib_write_lat against a process_vm_writev ping-pong", latency::write),
+    bench("send-lat", "ib_send_lat against a ping-pong of two cache lines", latency::send),
+    bench("wire", "ib_write_bw over a veth against a bare UDP stream", wire::run),
+    bench("wire-lat", "ib_send_lat over a veth against a UDP ping-pong", wire::latency),
     bench("memory", "resident memory of a context", memory::context),
     bench(
         "peer-memory",
-        "GPU and device memory beside host memory; registering and moving buffers",
+        "GPU and device memory against host memory; registering and moving buffers",
         peer_memory::run,
     ),
-    bench("cuda", "CUDA's driver over the software GPU beside memcpy and limits", cuda::run),
-    bench("level-zero", "Level Zero beside memcpy, libfabric beside host memory", level_zero::run),
-    bench("connect", "cmtime beside TCP connections", connect::run),
+    bench("cuda", "CUDA's driver over the software GPU against memcpy and limits", cuda::run),
+    bench(
+        "level-zero",
+        "Level Zero against memcpy, libfabric against host memory",
+        level_zero::run,
+    ),
+    bench("connect", "cmtime against TCP connections", connect::run),
     bench("qps", "10,000 QPs in one process", memory::qps),
     bench("pcap", "what recording every packet costs", pcap::run),
     Bench {
         only_when_named: true,
-        ..bench("vm", "peerdma beside the kernel's rdma_rxe, in a virtual machine", vm::speed)
+        ..bench("vm", "peerdma against the kernel's rdma_rxe, in a virtual machine", vm::speed)
     },
     Bench {
         only_when_named: true,
@@ -63,7 +67,7 @@ pub(crate) const ALL: [Bench; 15] = [
 ];
 
 /// Runs two measurements in turns: which comes first changes from one repetition to the next. A
-/// repetition in which one of them failed does not count, and is told of.
+/// repetition in which one of them failed does not count, and is reported.
 fn in_turns<T, U>(
     bench: &'static str,
     reps: u32,

@@ -10,7 +10,7 @@ use crate::report::{Report, Row, Target};
 
 const BENCH: &str = "pcap";
 
-/// Both processes record, into one file, which is in the memory of the kernel until it is removed.
+/// Both processes record into one file, which is in the page cache until it is removed.
 pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
     let veth = Veth::new(9000)?;
     let (here, wire) = (Place::here(), veth.place());

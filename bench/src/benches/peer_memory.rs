@@ -1,4 +1,5 @@
-//! GPU memory and device memory beside host memory; what registering and moving a buffer costs.
+//! GPU memory and device memory compared with host memory; what registering and moving a buffer
+//! costs.
 
 use std::time::{Duration, Instant};
 
@@ -15,14 +16,14 @@ const NAME: &str = "peer-memory";
 const MIB: u64 = 1 << 20;
 /// How much each measurement of a bandwidth moves.
 const BYTES: u64 = 2 << 30;
-/// Requests in flight: the last of so many is signaled.
+/// Requests in flight: the last of this many is signaled.
 const WINDOW: u32 = 16;
 /// Requests of 64 bytes in each measurement.
 const SMALL: u32 = 100_000;
 const MARK: u8 = 0x5a;
 /// A registration of a buffer of any size, in microseconds.
 const REGISTER_LIMIT: f64 = 50.0;
-/// An invalidation with so many attachments, in microseconds.
+/// An invalidation with this many attachments, in microseconds.
 const IDLE: usize = 1000;
 const INVALIDATE_LIMIT: f64 = 1000.0;
 /// The buffer whose move is measured by the byte.
@@ -87,8 +88,8 @@ impl Peer {
         qp.connect(&exchange::endpoint(&peer)?)?;
         let there = exchange::memory(&memory)?;
         let mut peer = Self { owner, there, buffer, mr, cq, qp, length };
-        // The first ones wait for the peer's answer; then the path is known. What is measured
-        // afterwards is also right.
+        // The first ones wait for the peer's answer; then the path is known. The measured
+        // operations are also correct.
         peer.buffer.fill(0, MARK, length as usize)?;
         peer.go(Operation::Write, WINDOW)?;
         peer.owner.ask(&format!("check {MARK}"))?;
@@ -98,7 +99,7 @@ impl Peer {
         peer.buffer.read(0, &mut found)?;
         match found.iter().all(|byte| *byte == 7) {
             true => Ok(peer),
-            false => Err(format!("a READ of {kind} memory brought other bytes").into()),
+            false => Err(format!("a READ of {kind} memory returned other bytes").into()),
         }
     }
 
@@ -157,8 +158,8 @@ fn beside(
     Ok(rates)
 }
 
-/// A GPU whose copies are done when [`Gpu::step`] is called, so that a clock can look at the rest
-/// of a move.
+/// A GPU whose copies are done when [`Gpu::step`] is called, so that the rest of a move can be
+/// timed.
 fn a_gpu(vram: u64) -> Outcome<Gpu> {
     Ok(Gpu::open(&GpuConfig {
         vram,
@@ -177,8 +178,8 @@ fn microseconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e6
 }
 
-/// Registering a buffer again and again. The first time, it has no bus address yet; that is told
-/// apart.
+/// Registering a buffer repeatedly. The first time, it has no bus address yet; that is reported
+/// separately.
 fn register(pd: &Pd, reps: u32, report: &mut Report) -> Outcome<()> {
     let gpu = a_gpu(2 << 30)?;
     let (large, small) = (gpu.alloc(1 << 30, Place::VRAM)?, gpu.alloc(MIB, Place::VRAM)?);
@@ -207,7 +208,7 @@ fn register(pd: &Pd, reps: u32, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// Taking a buffer back from a thousand regions that nobody uses.
+/// Taking a buffer back from a thousand idle regions.
 fn invalidate(pd: &Pd, reps: u32, report: &mut Report) -> Outcome<()> {
     let gpu = a_gpu(64 * MIB)?;
     let bo = gpu.alloc(MIB, Place::VRAM)?;
@@ -242,7 +243,7 @@ fn timed_move(gpu: &Gpu, bo: &Bo) -> Outcome<f64> {
     Ok(took)
 }
 
-/// What a move costs for each byte that is there: all of it, and without the copy.
+/// The cost of a move for each resident byte: all of it, and without the copy.
 fn moves(pd: &Pd, reps: u32, report: &mut Report) -> Outcome<()> {
     let gpu = a_gpu(2 * MOVED)?;
     let bo = gpu.alloc(MOVED, Place::VRAM)?;

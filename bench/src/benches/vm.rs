@@ -1,5 +1,5 @@
-//! peerdma beside the kernel's own software device, in a machine of its own: the same programs, the
-//! same kernel, the same wire.
+//! peerdma compared with the kernel's own software device, in a separate machine: the same
+//! programs, the same kernel, the same wire.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::perftest;
 use crate::report::{Report, Row, Target};
 use crate::vm::Vm;
 
-/// What joins the two hosts.
+/// The link that joins the two hosts.
 struct Wire {
     /// As `bench/vm/guest.sh` has it.
     link: &'static str,

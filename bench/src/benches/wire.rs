@@ -12,11 +12,11 @@ use crate::sample::Sample;
 
 /// MTU of the link, and the path MTU that follows from it.
 const LINKS: [(u32, usize); 2] = [(9000, 4096), (1500, 1024)];
-/// What an 8-byte SEND is as a datagram: BTH, the bytes, ICRC.
+/// The size of an 8-byte SEND as a datagram: BTH, the bytes, ICRC.
 const SMALL: usize = 8 + AROUND_PAYLOAD;
 /// Rounds of a ping-pong.
 const ROUNDS: u64 = 20_000;
-/// BTH and ICRC, which every packet carries beside its payload.
+/// BTH and ICRC, which every packet carries besides its payload.
 const AROUND_PAYLOAD: usize = 12 + 4;
 /// The port that the device itself uses; it is free between its runs.
 const PORT: u16 = link::udp::PORT;
@@ -61,14 +61,14 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
         let lost = Sample::from(lost).median() * 100.0;
         report.note(
             "wire",
-            format!("MTU {mtu}: the bare UDP stream knows no flow control; {lost:.0} % of it did not arrive and does not count"),
+            format!("MTU {mtu}: the bare UDP stream has no flow control; {lost:.0} % of it did not arrive and does not count"),
         );
     }
     Ok(())
 }
 
 /// Half round trips of 8 bytes. Both sides poll their completion queues: one that spins on memory,
-/// as `ib_write_lat` does, needs a processor more for the thread that takes its packets.
+/// as `ib_write_lat` does, needs one more processor for the thread that receives its packets.
 pub(super) fn latency(reps: u32, report: &mut Report) -> Outcome<()> {
     let veth = Veth::new(1500)?;
     let place = veth.place();

@@ -1,4 +1,4 @@
-//! WRITE of 1 MiB between ordinary memories of two processes of one host.
+//! WRITE of 1 MiB between ordinary memory of two processes of one host.
 
 use std::time::Instant;
 

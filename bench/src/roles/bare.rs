@@ -1,4 +1,4 @@
-//! The other ends of the bare things.
+//! The other ends of the bare measurements.
 
 use std::fs::OpenOptions;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use crate::Outcome;
 use crate::bare::process_vm_writev;
 use crate::benches::latency::{CELLS, WARM_UP, wait_for};
 
-/// Memory that the parent writes. Says its address.
+/// Memory that the parent writes. Reports its address.
 pub(super) fn memory(length: usize) -> Outcome<()> {
     let buffer = HostBuf::anonymous(length)?;
     buffer.fill(0, 1, length)?;
@@ -20,7 +20,7 @@ pub(super) fn memory(length: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// Answers in one cache line what appears in the other.
+/// Echoes in one cache line what appears in the other.
 pub(super) fn cells(path: &str, rounds: u64) -> Outcome<()> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     let buffer = HostBuf::received(std::os::fd::OwnedFd::from(file), 4096)?;
@@ -39,10 +39,10 @@ pub(crate) fn cell_pair(memory: Foreign<'_>) -> Outcome<[&AtomicU64; 2]> {
     Ok([memory.atomic_u64(CELLS[0])?, memory.atomic_u64(CELLS[1])?])
 }
 
-/// Answers by `process_vm_writev` what appears in its memory by the same.
+/// Echoes by `process_vm_writev` what appears in its memory by the same call.
 pub(super) fn pages() -> Outcome<()> {
-    // Where Yama restricts ptrace, a parent may reach its child, but not the other way round; the
-    // parent asks for no more than this. Elsewhere there is no such call, and no need of it.
+    // Where Yama restricts ptrace, a parent may reach its child, but not the other way round; this
+    // permits only the parent. Elsewhere the call does not exist and is not needed.
     let _ = set_ptracer(PTracer::Any);
     let buffer = HostBuf::anonymous(4096)?;
     let word = buffer.foreign().atomic_u64(CELLS[0])?;

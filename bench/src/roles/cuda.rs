@@ -26,8 +26,8 @@ struct Driver {
     attributes: Attributes,
 }
 
-/// Answers `attributes` (ns), `alloc` (us), `memcpy`, `htod`, `dtoh` and `dtod` (MiB/s); at first
-/// how long the driver took to be there (ms).
+/// Answers `attributes` (ns), `alloc` (us), `memcpy`, `htod`, `dtoh` and `dtod` (MiB/s); first it
+/// reports how long the driver took to start (ms).
 pub(super) fn run() -> Outcome<()> {
     let start = Instant::now();
     let driver = Driver::find()?;

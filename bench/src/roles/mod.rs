@@ -1,5 +1,5 @@
-//! What this program does as a child of itself: it says `ok` and some words, and then answers lines
-//! until there are none.
+//! What this program does as a child of itself: it prints `ok` and some words, and then answers
+//! lines until there are none.
 
 mod bare;
 mod cuda;
@@ -46,7 +46,7 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
 /// Bytes of a large copy.
 const LARGE: usize = 64 << 20;
 
-/// How fast a copy of so many bytes is: MiB/s.
+/// How fast a copy of this many bytes is: MiB/s.
 fn large(mut copy: impl FnMut() -> Outcome<()>) -> Outcome<f64> {
     copy()?;
     let start = Instant::now();

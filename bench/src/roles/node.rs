@@ -14,12 +14,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes of each message.
 const MESSAGE: u32 = 64;
 
-/// Opens a device and makes `count` QPs; says how much memory the context took, and how much
+/// Opens a device and makes `count` QPs; reports how much memory the context took, and how much
 /// processor time and memory the QPs.
 ///
 /// Then `endpoints N` gives N of them, evenly spaced; `connect ENDPOINT...` connects those;
 /// `receive M` posts M receives on each; `send M` sends as many and waits for them; `received M`
-/// waits for what was to be received; `resident` gives the memory it takes by now.
+/// waits for the expected messages; `resident` returns its current memory.
 pub(super) fn run(count: usize) -> Outcome<()> {
     let before = Resident::now();
     let devices = verbs::devices()?;
@@ -33,7 +33,7 @@ pub(super) fn run(count: usize) -> Outcome<()> {
     let spec = QpSpec::rc(&cq);
 
     let with_nothing = Resident::now();
-    // Of this thread alone: a thousand QPs are made within a time slice of whoever else runs.
+    // Of this thread only: a thousand QPs are made within a time slice of other processes.
     let start = clock_gettime(ClockId::ThreadCPUTime);
     let qps = (0..count).map(|_| pd.create_qp(&spec)).collect::<verbs::Result<Vec<_>>>()?;
     let took = clock_gettime(ClockId::ThreadCPUTime) - start;
@@ -93,8 +93,8 @@ pub(super) fn run(count: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// A region of `length` bytes backed by a memfd, for one peer to write. Says its endpoint, the
-/// region, and the descriptor of the file. `connect ENDPOINT` connects; `check BYTE` looks at every
+/// A region of `length` bytes backed by a memfd, for one peer to write. Reports its endpoint, the
+/// region, and the descriptor of the file. `connect ENDPOINT` connects; `check BYTE` checks every
 /// byte.
 pub(super) fn target(length: usize) -> Outcome<()> {
     let devices = verbs::devices()?;

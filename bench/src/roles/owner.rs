@@ -6,9 +6,9 @@ use verbs::{Access, Dm, HostBuf, Pd, QpSpec};
 use super::{hear, say};
 use crate::{Outcome, exchange};
 
-/// Owns `length` bytes: `anonymous`, `memfd`, `dm` (device memory of the NIC) or `gpu` (VRAM). Says
-/// its endpoint and the region. `connect ENDPOINT` connects; `fill BYTE` sets every byte,
-/// `check BYTE` looks at each.
+/// Owns `length` bytes: `anonymous`, `memfd`, `dm` (device memory of the NIC) or `gpu` (VRAM).
+/// Reports its endpoint and the region. `connect ENDPOINT` connects; `fill BYTE` sets every byte,
+/// `check BYTE` checks each.
 pub(super) fn run(kind: &str, length: usize) -> Outcome<()> {
     let devices = verbs::devices()?;
     let context = devices.first().ok_or("there is no device")?.open()?;

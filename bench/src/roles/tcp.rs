@@ -1,15 +1,15 @@
-//! The end of TCP connections that somebody else makes.
+//! The passive end of TCP connections.
 
 use std::net::{Ipv4Addr, TcpListener};
 
 use super::{hear, say};
 use crate::Outcome;
 
-/// Says where it listens, and once more when it took so many connections.
+/// Reports where it listens, and again when it has accepted this many connections.
 pub(super) fn listener(connections: usize) -> Outcome<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    // Of more than there is room for the kernel would forget some (SYN cookies), and nobody would
-    // ask again.
+    // With more than there is room for, the kernel would drop some (SYN cookies), and no client
+    // would retry.
     rustix::net::listen(&listener, i32::try_from(connections)?)?;
     say(&listener.local_addr()?.to_string())?;
     let mut taken = Vec::with_capacity(connections);

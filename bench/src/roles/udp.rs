@@ -15,7 +15,7 @@ const QUIET: Duration = Duration::from_millis(300);
 /// The stream begins within this time.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Receives one stream; says when it is ready, and then its bytes and seconds.
+/// Receives one stream; reports when it is ready, and then its bytes and seconds.
 pub(super) fn receiver(port: u16) -> Outcome<()> {
     let mut link = UdpLink::bind(port, Options::default())?;
     say("")?;
@@ -36,8 +36,8 @@ pub(super) fn receiver(port: u16) -> Outcome<()> {
     Ok(())
 }
 
-/// Sends datagrams of `segment` bytes for `seconds`, as many in one call as the kernel splits; says
-/// the bytes it sent.
+/// Sends datagrams of `segment` bytes for `seconds`, as many in one call as the kernel splits;
+/// reports the bytes it sent.
 pub(super) fn sender(to: IpAddr, port: u16, segment: usize, seconds: f64) -> Outcome<()> {
     let link = UdpLink::send_only(port, Options::default())?;
     let contents = vec![0x5a; segment * link.max_gso_segments(segment)];

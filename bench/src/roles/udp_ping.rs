@@ -9,12 +9,12 @@ use crate::Outcome;
 use crate::benches::latency::{BATCH, WARM_UP};
 use crate::sample::Sample;
 
-/// Nobody answers any more after this time.
+/// No answer comes after this time.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Polls between two looks at the clock.
+/// Polls between two clock reads.
 const POLLS: u32 = 1 << 12;
 
-/// Sends back what comes, so often.
+/// Echoes this many datagrams.
 pub(super) fn echo(port: u16, rounds: u64) -> Outcome<()> {
     let socket = bind(Ipv4Addr::UNSPECIFIED.into(), port)?;
     say("")?;
@@ -27,8 +27,8 @@ pub(super) fn echo(port: u16, rounds: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// Sends datagrams of so many bytes, each after the answer to the one before; says the median of
-/// half a round in microseconds.
+/// Sends datagrams of this many bytes, each after the answer to the one before; reports the median
+/// of half a round in microseconds.
 pub(super) fn ping(to: IpAddr, port: u16, length: usize, rounds: u64) -> Outcome<()> {
     let any =
         if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };

@@ -1,5 +1,5 @@
-//! What is built or had of others for the tests in `interop/tests/cuda_rdma`, each under its name
-//! in `target/cuda-rdma`.
+//! Third-party programs, built or fetched, for the tests in `interop/tests/cuda_rdma`, each under
+//! its name in `target/cuda-rdma`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::sh::{Outcome, target_dir, tool};
 use crate::suites::built::{built, make, name};
 use crate::suites::{Source, rocm, toolkit, wheels};
 
-/// What the builds need beside what the tests need.
+/// Packages that the builds need besides those that the tests need.
 const PACKAGES: [(&str, &str); 11] = [
     ("autoconf", "perftest and UCX are built from their repositories"),
     ("automake", "likewise"),
@@ -24,12 +24,12 @@ const PACKAGES: [(&str, &str); 11] = [
     ("make", "all that is built"),
 ];
 
-/// A program, and how it is had.
+/// A program, and how to obtain it.
 pub(crate) struct Program {
     pub(crate) name: &'static str,
-    /// Returns where it is. Building what is built already takes no time.
+    /// Returns where it is. If it is built already, this takes no time.
     make: fn(&Path) -> Outcome<PathBuf>,
-    /// Where the version is written.
+    /// Where its version is listed.
     from: From,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn home() -> PathBuf {
     target_dir().join("cuda-rdma")
 }
 
-/// Makes what is not there yet. Returns the programs that cannot be had, and why.
+/// Makes the missing programs. Returns those that cannot be obtained, and why.
 pub(crate) fn all(install: bool) -> Outcome<Vec<(&'static str, String)>> {
     setup::install("cuda-rdma", &PACKAGES, !install)?;
     let toolkit = toolkit()?;
@@ -63,7 +63,7 @@ pub(crate) fn all(install: bool) -> Outcome<Vec<(&'static str, String)>> {
         match (program.make)(&toolkit) {
             Ok(dir) => name(&link, &dir)?,
             Err(why) => {
-                // One of an earlier list is not to be taken for it.
+                // One from an earlier list must not be mistaken for it.
                 let _ = fs::remove_file(&link);
                 println!("no {}: {why}", program.name);
                 missing.push((program.name, why));
@@ -98,7 +98,7 @@ fn gdrcopy(toolkit: &Path) -> Outcome<PathBuf> {
         let [mut library, mut tests] = [make(), make()];
         library.args(["-C", "src", "lib"]);
         tests.args(["-C", "tests", "gdrcopy_sanity", "gdrcopy_copybw", "gdrcopy_copylat"]);
-        // Asked for its version to build the rest.
+        // The build of the rest asks it for its version.
         tests.arg("NVCC=false").arg(format!("CUDA={}", toolkit.display()));
         Ok(vec![library, tests])
     })
@@ -107,7 +107,7 @@ fn gdrcopy(toolkit: &Path) -> Outcome<PathBuf> {
 fn perftest(toolkit: &Path) -> Outcome<PathBuf> {
     built("perftest", |_| {
         let mut configure = tool("./configure");
-        // Its part for the runtime library is a kernel that validates, which takes nvcc.
+        // Its part for the runtime library is a validating kernel, which needs nvcc.
         configure.args(["--quiet", "--disable-cudart"]);
         configure.arg(format!("CUDA_H_PATH={}/include/cuda.h", toolkit.display()));
         configure.arg(format!("LDFLAGS=-L{}/lib64", toolkit.display()));
@@ -124,7 +124,7 @@ fn ucx(toolkit: &Path) -> Outcome<PathBuf> {
         configure.args(without.map(|what| format!("--without-{what}")));
         configure.arg("--with-ze=/usr").arg(format!("--with-cuda={}", toolkit.display()));
         configure.arg(format!("--with-rocm={}", rocm.display()));
-        // A program of its own that looks at each byte.
+        // Its own program that checks each byte.
         configure.arg("--with-iodemo-cuda");
         configure.arg(format!("--prefix={}", source.join("installed").display()));
         let mut install = make();
@@ -134,7 +134,7 @@ fn ucx(toolkit: &Path) -> Outcome<PathBuf> {
     Ok(source.join("installed"))
 }
 
-/// MPI that knows device memory, over that UCX alone.
+/// MPI with support for device memory, only over that UCX.
 fn openmpi(toolkit: &Path) -> Outcome<PathBuf> {
     let ucx = ucx(toolkit)?;
     let source = built("openmpi", |source| {

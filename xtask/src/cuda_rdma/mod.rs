@@ -1,9 +1,9 @@
-//! `cargo xtask cuda-rdma`: programs of others that allocate, copy and send GPU memory, unmodified,
-//! on the software GPU.
+//! `cargo xtask cuda-rdma`: third-party programs that allocate, copy and send GPU memory,
+//! unmodified, on the software GPU.
 //!
 //! gdrcopy, perftest, UCX and Open MPI are built from source (`interop/sources.toml`), NIXL and
-//! Mooncake are wheels (`interop/wheels`). What runs them and judges is
-//! `interop/tests/cuda_rdma`, which also leaves the rows of the page.
+//! Mooncake are wheels (`interop/wheels`). `interop/tests/cuda_rdma` runs and judges them, and also
+//! writes the rows of the page.
 
 mod build;
 mod page;
@@ -36,7 +36,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let missing = build::all(true)?;
     if !missing.is_empty() {
         let names: Vec<_> = missing.iter().map(|(name, _)| *name).collect();
-        return Err(format!("cannot be had: {}", names.join(" ")));
+        return Err(format!("cannot be obtained: {}", names.join(" ")));
     }
     if options.build {
         return Ok(());
@@ -60,8 +60,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
 }
 
-/// The group of `cargo xtask test --full`: all of it, and no page. The tests of a program that
-/// cannot be had do not run, and say so.
+/// The group of `cargo xtask test --full`: all of it, without the page. The tests of a program that
+/// cannot be obtained do not run, and report that.
 pub(crate) fn group(context: &Context) -> Outcome<Tested> {
     check(cargo().args(["build", "--release", "--locked"]))?;
     match build::all(context.setup) {
@@ -71,7 +71,7 @@ pub(crate) fn group(context: &Context) -> Outcome<Tested> {
 }
 
 fn test(context: &Context) -> Outcome<Counts> {
-    // What an earlier run left.
+    // Left by an earlier run.
     let _ = fs::remove_file(rows());
     match groups::interop(context, TESTS, 1)? {
         Tested::Ran(counts) => Ok(counts),

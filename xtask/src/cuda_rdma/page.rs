@@ -1,4 +1,4 @@
-//! docs/CUDA_PROGRAMS.md: what became of each program, each way.
+//! docs/CUDA_PROGRAMS.md: the results of each program, in each variant.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,8 +8,8 @@ use crate::sh::{Outcome, read, root, tool};
 
 const PAGE: &str = "docs/CUDA_PROGRAMS.md";
 
-/// Writes the page. `rows` are lines of words between tabs: the program, the way, what was run,
-/// what became of it, and why.
+/// Writes the page. `rows` are lines of words between tabs: the program, the variant, what was run,
+/// the result, and why.
 pub(crate) fn write(rows: &str) -> Outcome {
     let day = read(tool("date").args(["-u", "+%Y-%m-%d"]))?;
     let mut page = format!(

@@ -1,5 +1,5 @@
-//! How the house is divided: what each crate has, and where its walls are missing. What is beyond a
-//! goal is in a checked-in table, and may become less and not more.
+//! How the house is divided: what each crate has, and where its walls are missing. A checked-in
+//! table lists what exceeds a goal; it may shrink but not grow.
 
 mod modules;
 
@@ -15,20 +15,20 @@ use crate::metadata::workspace;
 use crate::sh::{Outcome, root};
 use crate::source::{code, count_word, rust_files};
 
-/// The crates whose division is looked at: what is shipped.
+/// The crates whose division is checked: those that are shipped.
 const BELOW: &str = "/crates/";
 
 /// Where the table is.
 const FILE: &str = "docs/HOUSE.md";
 
-/// The carriers that a QP may have, and the names of what observes packets. They are looked for in
+/// The carriers that a QP may have, and the names of observers of packets. They are searched for in
 /// the crate `device`; the rooms of observers may name them.
 const CARRIERS: [&str; 4] = ["Route::None", "Route::Loopback", "Route::Shm", "Route::Udp"];
 const OBSERVERS: [&str; 6] = ["Tap", "tap", "Injected", "injected", "Observers", "observers"];
 const ROOMS_OF_OBSERVERS: [&str; 2] = ["observe", "observed"];
 
-/// So many files may use each other in a circle, so many fields may a struct have that a lock
-/// guards, and so many files may name a carrier's variant, and an observer.
+/// The most files that may use each other in a circle, the most fields of a struct that a lock
+/// guards, and the most files that may name a carrier's variant, and an observer.
 const MAX_CIRCLE: usize = 3;
 const MAX_FIELDS: usize = 12;
 const MAX_CARRIERS: usize = 2;
@@ -37,7 +37,7 @@ const MAX_OBSERVERS: usize = 1;
 /// The options of `cargo xtask house`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Write the table of what is beyond a goal.
+    /// Write the table of what exceeds a goal.
     #[arg(long)]
     write: bool,
     /// Print what each file of this crate's largest circle uses of the others in it.
@@ -45,7 +45,7 @@ pub(crate) struct Options {
     circle: Option<String>,
 }
 
-/// What is said of a crate.
+/// What is reported about a crate.
 #[derive(Default)]
 struct Facts {
     files: usize,
@@ -55,7 +55,7 @@ struct Facts {
     circles: Vec<Vec<String>>,
     /// What each file of the largest circle uses of the others in it.
     within: Vec<(String, Vec<String>)>,
-    /// Structs that a lock guards, or that are in one of them, and how many fields they have.
+    /// Structs that a lock guards, or that are part of one, and how many fields they have.
     locked: Vec<(String, usize)>,
     carriers: usize,
     observers: usize,
@@ -102,7 +102,7 @@ pub(crate) fn compare() -> Outcome {
     Ok(())
 }
 
-/// What is beyond what the table has.
+/// What exceeds the table.
 fn worse(text: &str, beyond: &[(String, usize)]) -> Vec<String> {
     let known: BTreeMap<&str, usize> = text
         .lines()
@@ -115,7 +115,7 @@ fn worse(text: &str, beyond: &[(String, usize)]) -> Vec<String> {
         known.get(name.as_str()).is_none_or(|known| number > known)
     };
     let say = |(name, number): &(String, usize)| match known.get(name.as_str()) {
-        Some(known) => format!("{name}: {number}, and {FILE} says {known}"),
+        Some(known) => format!("{name}: {number}, and {FILE} has {known}"),
         None => format!("{name}: {number}"),
     };
     beyond.iter().filter(is_worse).map(say).collect()
@@ -140,7 +140,7 @@ fn rows(beyond: &[(String, usize)]) -> String {
     out
 }
 
-/// What is beyond a goal.
+/// What exceeds a goal.
 fn beyond(all: &[(String, Facts)]) -> Vec<(String, usize)> {
     let mut found = Vec::new();
     let mut add = |name: String, number: usize, most: usize| {
@@ -160,7 +160,7 @@ fn beyond(all: &[(String, Facts)]) -> Vec<(String, usize)> {
     found
 }
 
-/// Looks at every crate that is shipped.
+/// Checks every crate that is shipped.
 fn read() -> Outcome<Vec<(String, Facts)>> {
     let mut all = Vec::new();
     for package in workspace()? {
@@ -237,12 +237,12 @@ fn module(file: &Path) -> Vec<String> {
     path
 }
 
-/// What is before a file's own tests, which are at its end.
+/// The part before a file's own tests, which are at its end.
 fn without_tests(code: &str) -> &str {
     code.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default()
 }
 
-/// Structs in a mutex or a lock of readers and writers, and those that these hold by value.
+/// Structs in a mutex or a read-write lock, and those that they hold by value.
 fn locked(codes: &[String]) -> Vec<(String, usize)> {
     let structs: BTreeMap<&str, Vec<&str>> = codes.iter().flat_map(|code| structs(code)).collect();
     let is_guarded = |name: &str| {
@@ -268,7 +268,7 @@ fn structs(code: &str) -> Vec<(&str, Vec<&str>)> {
         let body = &part[open + 1..];
         let body = &body[..body.find("\n}").unwrap_or(0)];
         let fields = body.lines().filter_map(|line| {
-            // Fields are four spaces in, one in a line.
+            // Fields are indented by four spaces, one per line.
             let line =
                 line.strip_prefix("    ").filter(|line| !line.starts_with([' ', '}', '#']))?;
             let (_, of) = line.split_once(": ")?;
@@ -291,12 +291,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_or_has_grown_is_refused_and_what_has_shrunk_is_not() {
+    fn new_and_grown_rows_are_refused_and_shrunk_ones_are_not() {
         let row = |name: &str, number| (name.to_owned(), number);
         let text = rows(&[row("a: files", 5), row("b: files", 7)]);
         assert!(worse(&text, &[row("a: files", 5), row("b: files", 6)]).is_empty());
         let found = worse(&text, &[row("a: files", 6), row("c: files", 4)]);
-        assert_eq!(found, [format!("a: files: 6, and {FILE} says 5"), "c: files: 4".to_owned()]);
+        assert_eq!(found, [format!("a: files: 6, and {FILE} has 5"), "c: files: 4".to_owned()]);
     }
 
     #[test]

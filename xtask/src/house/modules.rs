@@ -1,7 +1,7 @@
 //! Which files of a crate use which: paths of its code, followed to the files they lead to.
 //!
-//! What a file only passes on (`pub use`) is followed to where it is from, so that a façade makes
-//! no circle of those behind it.
+//! What a file only re-exports (`pub use`) is followed to its origin, so that a façade makes no
+//! circle of the files behind it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,9 +12,9 @@ type Path = Vec<String>;
 #[derive(Debug, Default)]
 pub(super) struct Modules {
     files: Vec<Path>,
-    /// What a module passes on: under which name, and from where.
+    /// What a module re-exports: under which name, and from where.
     passed_on: BTreeMap<(Path, String), Path>,
-    /// Which paths a file's code has.
+    /// The paths in a file's code.
     used: Vec<Vec<Path>>,
 }
 
@@ -102,7 +102,7 @@ impl Modules {
         circles.iter().map(|circle| circle.iter().map(name).collect()).collect()
     }
 
-    /// The file that has what a path names.
+    /// The file that defines what a path names.
     fn file_of(&self, path: Path, steps: usize) -> Option<usize> {
         for len in (0..=path.len()).rev() {
             let Some(file) = self.files.iter().position(|module| *module == path[..len]) else {
@@ -121,7 +121,7 @@ impl Modules {
     }
 }
 
-/// All that can be come to, one step and more.
+/// Everything that can be reached, in one step or more.
 fn reach(edges: &[BTreeSet<usize>], from: usize) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     let mut next: Vec<usize> = edges[from].iter().copied().collect();
@@ -133,7 +133,7 @@ fn reach(edges: &[BTreeSet<usize>], from: usize) -> BTreeSet<usize> {
     found
 }
 
-/// The leaves of a `use` from `at` on, each with the name that it is used by. Returns where the
+/// The leaves of a `use` from `at` on, each with the name that it is used under. Returns where the
 /// tree ends.
 fn tree(
     words: &[String],
@@ -202,7 +202,7 @@ fn is_name(word: &str) -> bool {
     word.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Names, `::`, and single marks.
+/// Names, `::`, and single punctuation marks.
 fn words(code: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut rest = code.trim_start();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_on_is_followed_to_where_it_is_from() {
+    fn re_exports_are_followed_to_their_origin() {
         let facade = "pub use a::A; pub(crate) use self::b::B; mod a; mod b;";
         assert!(circles(&[("", facade), ("a", "use crate::B;"), ("b", "")]).is_empty());
         let both = [("", facade), ("a", "use crate::B;"), ("b", "use crate::A;")];

@@ -8,7 +8,7 @@ use crate::sh::{Outcome, target_dir, tool};
 use crate::suites::built::{built, built_in, make, name};
 use crate::suites::{rocm, toolkit, wheels};
 
-/// What the builds need beside what the tests need.
+/// Packages that the builds need besides those that the tests need.
 const PACKAGES: [(&str, &str); 6] = [
     ("autoconf", "libfabric is built from its repository"),
     ("automake", "likewise"),
@@ -27,7 +27,7 @@ pub(crate) struct Built {
     pub(crate) python: PathBuf,
 }
 
-/// Makes what is not there yet.
+/// Makes what is missing.
 pub(crate) fn all(install: bool) -> Outcome<Built> {
     setup::install("libfabric", &PACKAGES, !install)?;
     let python = wheels("fabtests")?;
@@ -38,7 +38,7 @@ pub(crate) fn all(install: bool) -> Outcome<Built> {
         configure.args(["--quiet", "--enable-cuda-dlopen", "--enable-ze-dlopen"]);
         configure.args(["--enable-rocr-dlopen", &with_rocr]);
         configure.args(["verbs", "shm", "rxm"].map(|what| format!("--enable-{what}=yes")));
-        // Those of hardware that nothing here stands for.
+        // Those of hardware that nothing here emulates.
         let without = ["efa", "opx", "psm2", "psm3", "usnic", "ucx", "cxi", "lpp", "mrail"];
         configure.args(without.map(|what| format!("--enable-{what}=no")));
         configure.arg(format!("--with-cuda={}", toolkit.display())).arg("--with-ze=/usr");

@@ -30,7 +30,7 @@ nsenter --net --target=$FABTESTS_FAR_PID sh -ec '
 \"$0\" \"$@\"
 ";
 
-/// A command line that runs the one after it where both ends are to be had.
+/// A command line that runs the one after it where both ends can be reached.
 pub(crate) fn of_their_own(are_two: bool) -> Outcome<Command> {
     let mut command = host::of_its_own(false)?;
     if are_two {

@@ -2,7 +2,7 @@
 //!
 //! They run in several [ways](way): providers, memory of the host and of software GPUs, one host
 //! and two. `interop/fabtests/expected.toml` explains each test that skips or fails; what is not
-//! explained there is an error, and so is an explanation of a failure that happens no more.
+//! explained there is an error, and so is an explanation of a failure that no longer happens.
 
 mod build;
 mod hosts;
@@ -26,9 +26,9 @@ use crate::groups::{self, Context, Tested};
 use crate::sh::{Outcome, cargo, check};
 use crate::suites::{Expected, Verdicts};
 
-/// What is known of the tests.
+/// What is known about the tests.
 const EXPECTED: &str = "interop/fabtests/expected.toml";
-/// As many ways at a time: the tests are of two processes, and much of what they do is wait.
+/// How many variants run at a time: each test has two processes that mostly wait.
 const AT_A_TIME: usize = 3;
 
 /// The options of `cargo xtask libfabric`.
@@ -40,17 +40,17 @@ pub(crate) struct Options {
     /// Do not write docs/FABTESTS.md.
     #[arg(long)]
     check: bool,
-    /// Run nothing: write the page from what each way said when it last ran.
+    /// Run nothing: write the page from the results of the last run of each variant.
     #[arg(long)]
     page: bool,
-    /// Only ways that have this word, such as cuda, dmabuf, verbs or wire (may be repeated).
+    /// Only variants that have this word, such as cuda, dmabuf, verbs or wire (may be repeated).
     #[arg(long = "way", value_name = "WORD")]
     ways: Vec<String>,
-    /// Only these tests, as pytest's `-k` has them.
+    /// Only these tests, in the syntax of pytest's `-k`.
     expression: Option<String>,
 }
 
-/// Runs the tests, writes the page, and compares with what is expected.
+/// Runs the tests, writes the page, and compares with the expected results.
 pub(crate) fn run(options: &Options) -> Outcome {
     if options.page {
         let last = |way: &Way| Some((way.words(), way.last()?));
@@ -93,7 +93,7 @@ pub(crate) fn group(context: &Context) -> Outcome<Tested> {
     Ok(Tested::Ran(counts))
 }
 
-/// Runs the tests. One that is not as expected counts as failed, even if it passed.
+/// Runs the tests. One with an unexpected result counts as failed, even if it passed.
 fn judge(built: &Built, options: &Options, write: bool) -> Outcome<Counts> {
     let expected = Expected::read(EXPECTED)?;
     let is_meant = |way: &&Way| {
@@ -109,7 +109,7 @@ fn judge(built: &Built, options: &Options, write: bool) -> Outcome<Counts> {
     Ok(counts)
 }
 
-/// What is not as expected counts as failed.
+/// An unexpected result counts as failed.
 fn compare(columns: &[(String, Verdicts)], expected: &Expected) -> Counts {
     let mut counts = Counts::default();
     for (on, verdicts) in columns {
@@ -118,7 +118,7 @@ fn compare(columns: &[(String, Verdicts)], expected: &Expected) -> Counts {
     counts
 }
 
-/// Runs some ways side by side, each on hosts of its own.
+/// Runs some variants side by side, each on its own hosts.
 fn all(built: &Built, ways: &[&Way], expression: Option<&str>) -> Outcome<Vec<(String, Verdicts)>> {
     let next = AtomicUsize::new(0);
     let results: Mutex<BTreeMap<usize, Outcome<(String, Verdicts)>>> = Mutex::default();

@@ -1,4 +1,4 @@
-//! docs/FABTESTS.md: what became of each test.
+//! docs/FABTESTS.md: the result of each test.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::suites::{Expected, Source, Verdicts};
 
 const PAGE: &str = "docs/FABTESTS.md";
 
-/// Writes the page; a column is a way of running the tests, in words, and what became of them.
+/// Writes the page; a column is a variant of running the tests, in words, and their results.
 pub(crate) fn write(columns: &[(String, Verdicts)], expected: &Expected) -> Outcome {
     let day = read(tool("date").args(["-u", "+%Y-%m-%d"]))?;
     let source = Source::named("libfabric")?;

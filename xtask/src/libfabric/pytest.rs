@@ -29,7 +29,7 @@ impl Reader {
             self.running = Some(test);
             self.end(rest);
         } else {
-            // What programs print comes between a test's name and its verdict.
+            // Output of programs comes between a test's name and its verdict.
             self.end(line);
         }
     }
@@ -38,7 +38,7 @@ impl Reader {
     fn end(&mut self, words: &str) {
         let Some(verdict) = verdict(words) else { return };
         let Some(test) = self.running.take() else { return };
-        // Those that libfabric's own lists leave out for a provider are none of its tests.
+        // Tests that libfabric's own lists leave out for a provider are not among its tests.
         if verdict != Verdict::Skipped("excluded".to_owned()) {
             self.verdicts.tests.insert(test, verdict);
         }
@@ -64,7 +64,7 @@ fn name(word: &str) -> Option<String> {
 
 fn verdict(words: &str) -> Option<Verdict> {
     let words = words.trim();
-    // Progress stands behind it, where there is room.
+    // Progress follows it, where there is room.
     let words = words
         .strip_suffix(']')
         .map_or(words, |rest| rest.rsplit_once('[').map_or(rest, |(words, _)| words.trim_end()));

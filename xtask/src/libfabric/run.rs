@@ -1,5 +1,5 @@
 //! Running fabtests by their own runner, `runfabtests.py`, which reaches its hosts by ssh:
-//! `interop/fabtests` has what it takes for that.
+//! `interop/fabtests` has the files for that.
 
 use std::fs;
 use std::io::Write as _;
@@ -13,21 +13,21 @@ use super::way::Way;
 use crate::sh::{Outcome, root, target_dir};
 use crate::suites::{End, PYTHON, Verdicts, follow};
 
-/// What stands for ssh and for nvidia-smi.
+/// The stand-ins for ssh and nvidia-smi.
 const STAND_INS: &str = "interop/fabtests";
 /// A program that takes longer hangs, in seconds; the runner ends it. Each has a buffer of a
 /// gigabyte, and writes all of it.
 const LIMIT: &str = "120";
-/// The runner says something after each test.
+/// The runner prints something after each test.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 impl Way {
-    /// Where a run leaves what it said.
+    /// Where a run leaves its output.
     fn scratch(&self) -> PathBuf {
         target_dir().join("libfabric").join(self.words().replace([' ', ';'], "-"))
     }
 
-    /// What became of the tests when they last ran, if that run came to its end.
+    /// The results of the last run of the tests, if that run completed.
     pub(crate) fn last(&self) -> Option<Verdicts> {
         let text = fs::read_to_string(self.scratch().join("log")).ok()?;
         let mut reader = Reader::default();
@@ -59,7 +59,7 @@ impl Way {
             // quarter of an hour.
             command.args(["-m", "not ubertest_quick"]);
         }
-        // A shell takes it up.
+        // A shell parses it.
         command.args([&self.provider.replace(';', "\\;"), NEAR, client]);
 
         command.env("FABTESTS_PEERDMA", target_dir().join("release/peerdma"));

@@ -1,6 +1,6 @@
 //! The ways in which the tests run.
 
-/// Memory that the messages are in.
+/// The memory that holds the messages.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Memory {
     Host,
@@ -15,7 +15,7 @@ pub(crate) struct Way {
     /// A provider of libfabric, or a pair of them.
     pub(crate) provider: &'static str,
     pub(crate) memory: Memory,
-    /// Whether the tests themselves register by a dma-buf (`-R`), and do not leave that to the
+    /// Whether the tests register by a dma-buf themselves (`-R`), rather than leaving that to the
     /// provider.
     pub(crate) by_dmabuf: bool,
     /// Whether the two ends are on two hosts.
@@ -45,7 +45,7 @@ pub(crate) const WAYS: [Way; 14] = [
 ];
 
 impl Way {
-    /// In words, by which the file of expectations has it.
+    /// In words, as the file of expectations names it.
     pub(crate) fn words(&self) -> String {
         let memory = match self.memory {
             Memory::Host => "host",
@@ -58,7 +58,7 @@ impl Way {
         format!("{} {memory}{by} {hosts}", self.provider)
     }
 
-    /// What `peerdma run` is told.
+    /// The arguments of `peerdma run`.
     pub(crate) fn gpu(&self) -> Option<&'static str> {
         match self.memory {
             Memory::Host => None,
@@ -68,7 +68,7 @@ impl Way {
         }
     }
 
-    /// What each program of the tests is told.
+    /// The arguments of each test program.
     pub(crate) fn args(&self) -> Option<String> {
         let memory = match self.memory {
             Memory::Host => return None,
@@ -77,9 +77,9 @@ impl Way {
             Memory::Rocr => "-D rocr",
         };
         let by = if self.by_dmabuf { " -R" } else { "" };
-        // The sides meet on TCP: otherwise they do by an empty message, which rxm sends by
-        // rendezvous as all of Level Zero's memory (rxm_msg.c:525), and of whose no bytes it moves
-        // none and completes nothing (rxm_cq.c:658).
+        // The sides meet on TCP: otherwise they meet by an empty message, which rxm sends by
+        // rendezvous, as it does with all of Level Zero's memory (rxm_msg.c:525), and never
+        // completes, since it has no bytes to move (rxm_cq.c:658).
         let is_rxm = self.provider.ends_with("ofi_rxm");
         let meet = if is_rxm && self.memory == Memory::Ze { " -b" } else { "" };
         Some(format!("{memory}{by}{meet}"))

@@ -9,8 +9,8 @@ use super::suite::{self, Suite};
 use crate::setup;
 use crate::sh::{Outcome, check, read, root, target_dir, tool};
 
-/// What the build needs beside what the tests need. Nobody else does, so `cargo xtask setup` leaves
-/// it out.
+/// Packages that the build needs besides those that the tests need. Nothing else needs them, so
+/// `cargo xtask setup` leaves them out.
 const PACKAGES: [(&str, &str); 8] = [
     ("cmake", "configures rdma-core"),
     ("cython3", "compiles pyverbs to C"),
@@ -33,7 +33,7 @@ pub(crate) fn suite(release: &str) -> Outcome<Suite> {
     let apt = Apt::new(&home, release)?;
     let version = apt.version()?;
     let source = home.join(format!("rdma-core-{version}"));
-    // The last thing that is built, so that a build which broke off is made anew.
+    // The last thing that is built, so that an interrupted build is repeated.
     let done = source.join("build/built-and-mended");
     if !done.exists() {
         let _ = fs::remove_dir_all(&source);

@@ -7,8 +7,8 @@
 //! `rdma_rxe`, in a virtual machine.
 //!
 //! `interop/pyverbs/expected.toml` explains each test that skips and each that does not pass yet.
-//! What is not explained there is an error, and so is an explanation of a failure that happens no
-//! more.
+//! What is not explained there is an error, and so is an explanation of a failure that no longer
+//! happens.
 
 mod build;
 mod page;
@@ -27,9 +27,9 @@ use crate::groups::Context;
 use crate::sh::{Outcome, cargo, check};
 use crate::suites::{Expected, Verdict, Verdicts, wheels};
 
-/// What is known of the tests.
+/// What is known about the tests.
 const EXPECTED: &str = "interop/pyverbs/expected.toml";
-/// The ways of running the suite: with cuda-python, or without since it could not be had.
+/// The ways of running the suite: with cuda-python, or without if it could not be obtained.
 const ON: [&str; 2] = ["cuda-python", "no-cuda-python"];
 /// The list of the wheels that are cuda-python.
 const CUDA_PYTHON: &str = "cuda-python";
@@ -43,18 +43,18 @@ pub(crate) struct Options {
     /// With --build: the release of Debian whose source package is built.
     #[arg(long, default_value = "forky", value_name = "NAME")]
     suite: String,
-    /// Also on the Linux kernel's rdma_rxe, in a virtual machine: some minutes. The page has what
-    /// the last such run gave.
+    /// Also on the Linux kernel's rdma_rxe, in a virtual machine: some minutes. The page has the
+    /// results of the last such run.
     #[arg(long, conflicts_with_all = ["build", "check", "patterns"])]
     rxe: bool,
     /// Do not write the page in docs/.
     #[arg(long)]
     check: bool,
-    /// Only tests whose name has one of these words in it.
+    /// Only tests whose name contains one of these words.
     patterns: Vec<String>,
 }
 
-/// Runs the suite, writes the page, and compares with what is expected.
+/// Runs the suite, writes the page, and compares with the expected results.
 pub(crate) fn run(options: &Options) -> Outcome {
     let suite = if options.build { build::suite(&options.suite)? } else { suite::installed()? };
     if options.rxe {
@@ -75,7 +75,7 @@ pub(crate) fn group(context: &Context) -> Outcome<Counts> {
     let suite = suite::installed()?;
     match wheels(CUDA_PYTHON) {
         Ok(cuda) => judge(&suite, &[], Some(&cuda), false),
-        // A machine without an index of Python can run all else.
+        // A machine without a Python index can run everything else.
         Err(why) if context.require_all && context.full => Err(why),
         Err(why) => {
             println!("the tests of CUDA do not run: {why}");
@@ -95,24 +95,25 @@ const GPUS: &[Gpu] = &[
     Gpu { preset: "i915", args: &["--gtt"] },
 ];
 
-/// Runs a suite. A test that is not as expected counts as failed, even if it passed.
+/// Runs a suite. A test with an unexpected result counts as failed, even if it passed.
 fn judge(suite: &Suite, patterns: &[String], cuda: Option<&Path>, write: bool) -> Outcome<Counts> {
     let expected = Expected::read(EXPECTED)?;
     check(cargo().args(["build", "--release", "--locked"]))?;
     let gpus = if suite.has_drm { GPUS } else { &[] };
     let mut verdicts = suite.run(gpus.first().copied(), patterns)?;
     let on = ON[usize::from(cuda.is_none())];
-    // Without cuda-python each of these skips, and whoever names tests may not have named these.
+    // Without cuda-python each of these skips, and a caller that names tests may not have named
+    // these.
     if let Some(wheels) = cuda.filter(|_| verdicts.tests.keys().any(|test| is_of_cuda(test))) {
         verdicts.tests.extend(suite.run_cuda(wheels)?.tests);
     }
     if write {
-        // The kernel runs Debian's tests: those of a newer rdma-core are others.
+        // The kernel runs Debian's tests: those of a newer rdma-core differ.
         let rxe = if suite.has_drm { None } else { Some(Rxe::read()?) };
         page::write(suite, (on, &verdicts), &expected, rxe.as_ref())?;
     }
     let mut complaints = expected.complaints(on, &verdicts);
-    // What is explained and did not pass is neither: the summary has it.
+    // A test that is explained and did not pass is neither: the summary has it.
     let mut passed = verdicts.sums()[0].saturating_sub(expected.stale(on, &verdicts)) as u64;
     println!("\n{}", summary(&verdicts));
     for gpu in gpus {

@@ -1,4 +1,4 @@
-//! docs/PYVERBS.md: what became of each test.
+//! docs/PYVERBS.md: the result of each test.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,7 +10,8 @@ use super::summary;
 use crate::sh::{Outcome, root};
 use crate::suites::{Expected, Verdict, Verdicts};
 
-/// Writes the page of a suite; beside it, what became of the same suite on the kernel's device.
+/// Writes the page of a suite, with the results of the same suite on the kernel's device next to
+/// it.
 pub(crate) fn write(
     suite: &Suite,
     (on, verdicts): (&str, &Verdicts),
@@ -104,7 +105,7 @@ fn tests(
     }
 }
 
-/// What the tests say that do not pass on the kernel's device, and of how many.
+/// The messages of tests that do not pass on the kernel's device, and how many tests have each.
 fn reasons(page: &mut String, rxe: &Rxe) {
     let mut said: Vec<(&str, &str, Vec<&str>)> = Vec::new();
     for (test, verdict) in &rxe.verdicts.tests {

@@ -1,5 +1,5 @@
-//! The same suite on the Linux kernel's `rdma_rxe`, in a virtual machine; what became of it is kept
-//! in `interop/pyverbs/rxe.toml`, since the machine takes minutes.
+//! The same suite on the Linux kernel's `rdma_rxe`, in a virtual machine; its results are kept in
+//! `interop/pyverbs/rxe.toml`, since the machine takes minutes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ const SECONDS: &str = "1600";
 const MODULES: [&str; 7] =
     ["virtio_pci", "9pnet_virtio", "9p", "veth", "rdma_rxe", "ib_uverbs", "rdma_ucm"];
 
-/// What became of the suite on a kernel's device.
+/// The results of the suite on a kernel's device.
 #[derive(Debug)]
 pub(crate) struct Rxe {
     /// The kernel's release.
@@ -29,7 +29,7 @@ pub(crate) struct Rxe {
 }
 
 impl Rxe {
-    /// What the last run left.
+    /// The results of the last run.
     pub(crate) fn read() -> Outcome<Self> {
         let text = fs::read_to_string(root().join(FILE)).map_err(|err| format!("{FILE}: {err}"))?;
         Self::parse(&text).map_err(|why| format!("{FILE}: {why}"))
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_what_became_of_the_tests() {
+    fn results_are_kept_unchanged() {
         let tests = [
             ("test_a.A.test_a", Verdict::Passed),
             ("test_a.A.test_b", Verdict::Skipped("no \"b\" here: it isn't".to_owned())),

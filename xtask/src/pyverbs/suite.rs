@@ -14,7 +14,7 @@ use crate::suites::{PYTHON, Verdicts, host, show};
 pub(crate) struct Suite {
     /// Whose tests these are, in words.
     pub(crate) what: String,
-    /// What is changed in them, or that nothing is.
+    /// What is changed in them, if anything.
     pub(crate) changed: &'static str,
     /// The command that runs them.
     pub(crate) command: &'static str,
@@ -28,7 +28,7 @@ pub(crate) struct Suite {
     pub(crate) env: Vec<(&'static str, OsString)>,
 }
 
-/// Debian's tests, as its package rdma-core brings them.
+/// Debian's tests, as shipped in its package rdma-core.
 const INSTALLED: &str = "/usr/share/doc/rdma-core/tests";
 /// The whole suite takes seconds: a test that takes this long hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -75,13 +75,13 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Outcome {
 pub(crate) struct Gpu {
     /// Its driver.
     pub(crate) preset: &'static str,
-    /// What the tests are told of it, such as that buffers are to be in system memory.
+    /// What the tests are told about it, such as that buffers must be in system memory.
     pub(crate) args: &'static [&'static str],
 }
 
 /// The one that tests of CUDA reach by cuda-python.
 const NVIDIA: Gpu = Gpu { preset: "nvidia", args: &["--gpu", "0"] };
-/// Those tests: the rest needs vendors' hardware beside it.
+/// Those tests: the others also need vendors' hardware.
 const OF_CUDA: &str = "test_cuda_dmabuf";
 
 /// Whether a test is one of these.

@@ -6,7 +6,7 @@ use crate::suites::{Verdict, Verdicts};
 ///
 /// A test that runs prints `NAME (MODULE.CLASS.NAME) ... VERDICT`, or with a description the name
 /// on a line of its own and `DESCRIPTION ... VERDICT` on the next. Other output may come in
-/// between. At the end stand the failures again, with tracebacks, and a sum.
+/// between. At the end come the failures again, with tracebacks, and a sum.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     verdicts: Verdicts,
@@ -22,14 +22,15 @@ impl Reader {
         if let Some(head) = line.strip_prefix("FAIL: ").or_else(|| line.strip_prefix("ERROR: ")) {
             self.failed = name(head);
             if let Some(test) = &self.failed {
-                // Output of others may have hidden the verdict when it came.
+                // Other output may have hidden the verdict when it came.
                 self.verdicts.tests.insert(test.clone(), Verdict::Failed(String::new()));
             }
         } else if let Some(ran) = line.strip_prefix("Ran ") {
             self.ran = ran.split(' ').next().and_then(|count| count.parse().ok());
             (self.failed, self.running) = (None, None);
         } else if let Some(failed) = &self.failed {
-            // The line of a traceback that says why begins at the margin: the last of them counts.
+            // The line of a traceback with the reason begins at the margin: the last of them
+            // counts.
             if line.starts_with(|c: char| c.is_ascii_alphabetic()) && !line.starts_with("Traceback")
             {
                 self.verdicts.tests.insert(failed.clone(), Verdict::Failed(line.to_owned()));
@@ -49,7 +50,7 @@ impl Reader {
         }
     }
 
-    /// The verdicts. A test that has none, or a sum that does not agree, means that the run broke
+    /// The verdicts. A test without one, or a sum that does not agree, means that the run broke
     /// off.
     pub(crate) fn finish(mut self) -> Verdicts {
         if let Some(test) = self.running.take() {

@@ -8,8 +8,8 @@ use crate::setup;
 use crate::sh::{Outcome, check, root, target_dir, tool};
 use crate::suites::Source;
 
-/// What the build needs beside what the tests need. Nobody else does, so `cargo xtask setup` leaves
-/// it out.
+/// Packages that the build needs besides those that the tests need. Nothing else needs them, so
+/// `cargo xtask setup` leaves them out.
 const PACKAGES: [(&str, &str); 7] = [
     ("cmake", "configures the suite"),
     ("g++", "compiles it"),
@@ -20,7 +20,7 @@ const PACKAGES: [(&str, &str); 7] = [
     ("protobuf-compiler-grpc", "compiles its services"),
 ];
 
-/// The suite and what it is built with, as CMake is told of them.
+/// The suite and its dependencies, as passed to CMake.
 const SOURCES: [(&str, &str); 4] = [
     ("SUITE", "rdma-unit-test"),
     ("ABSEIL", "abseil-cpp"),
@@ -47,7 +47,7 @@ pub(crate) fn sources(install: bool) -> Outcome<Vec<(&'static str, Source, PathB
     SOURCES.iter().map(source).collect()
 }
 
-/// Builds what is not there yet: ten minutes of two cores the first time, nothing after that.
+/// Builds what is missing: ten minutes of two cores the first time, nothing after that.
 pub(crate) fn build(sources: Vec<(&'static str, Source, PathBuf)>) -> Outcome<Built> {
     let dir = target_dir().join("sources/rdma-unit-test-built");
     fs::create_dir_all(&dir).map_err(|err| format!("{}: {err}", dir.display()))?;
@@ -74,7 +74,7 @@ impl Built {
         for entry in fs::read_dir(&self.programs).map_err(failed)? {
             names.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned());
         }
-        // What a change of the suite left from before.
+        // Left over from before a change of the suite.
         names.retain(|name| name.ends_with("_test") || name == super::WALK);
         names.sort();
         Ok(names)

@@ -6,22 +6,22 @@ use crate::suites::Verdict;
 
 /// Takes the lines of a run one by one.
 ///
-/// Between `[ RUN ] SUITE.TEST` and `[ OK ] SUITE.TEST (3 ms)`, or FAILED or SKIPPED, stands what
-/// the test said: blocks that begin with `FILE:LINE: Failure`. At the end stand a sum and the
+/// Between `[ RUN ] SUITE.TEST` and `[ OK ] SUITE.TEST (3 ms)`, or FAILED or SKIPPED, comes the
+/// test's output: blocks that begin with `FILE:LINE: Failure`. At the end come a sum and the
 /// failures again.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     pub(crate) verdicts: BTreeMap<String, Verdict>,
     /// The test whose verdict has not come yet.
     pub(crate) running: Option<String>,
-    /// What it said, as far as it is a block of googletest.
+    /// Its output, as far as it is a block of googletest.
     said: Vec<String>,
     is_block: bool,
     /// Whether the sum has been seen.
     pub(crate) is_whole: bool,
 }
 
-/// What is kept of what a test says.
+/// How much of a test's output is kept.
 const LINES: usize = 6;
 
 impl Reader {

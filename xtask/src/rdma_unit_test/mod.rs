@@ -1,9 +1,9 @@
 //! `cargo xtask rdma-unit-test`: google's suite for devices with verbs, unchanged, on peerdma.
 //!
 //! Its tests are programs of googletest: unit tests of the verbs, traffic, and a random walk
-//! through them. Each program runs in each of several [ways](way), on a host of its own.
+//! through them. Each program runs in each of several [variants](way), on a host of its own.
 //! `interop/rdma-unit-test/expected.toml` explains each test that skips or fails; what is not
-//! explained there is an error, and so is an explanation of a failure that happens no more.
+//! explained there is an error, and so is an explanation of a failure that no longer happens.
 
 mod build;
 mod gtest;
@@ -21,13 +21,13 @@ use crate::groups::{Context, Tested};
 use crate::sh::{Outcome, cargo, check};
 use crate::suites::{Expected, Verdicts};
 
-/// What is known of the tests.
+/// What is known about the tests.
 const EXPECTED: &str = "interop/rdma-unit-test/expected.toml";
-/// Tests that are left out, as they take hours: each has a twin with fewer operations. (Those that
-/// call themselves `100000Ops` do a million, too.) The largest ones of oversubscription take many
+/// Tests that are left out, as they take hours: each has a counterpart with fewer operations.
+/// (Those named `100000Ops` also do a million.) The largest ones of oversubscription take many
 /// minutes each.
 const LEFT_OUT: &str = "*1000000Ops*:*16384ByteOp100000Ops*:*QpOversubscriptionTest*/1000Qps1*";
-/// Programs of traffic, which take most of the time: they run in the first way alone.
+/// Programs of traffic, which take most of the time: they run only in the first variant.
 /// (`QpOversubscriptionTest` by itself takes five minutes of two cores.)
 const TRAFFIC: [&str; 12] = [
     "basic_rc_test",
@@ -43,7 +43,7 @@ const TRAFFIC: [&str; 12] = [
     "ud_burst_test",
     "vary_mtu_test",
 ];
-/// The random walk is a program without tests, which passes if it comes to its end.
+/// The random walk is a program without tests, which passes if it completes.
 const WALK: &str = "run_random_walk";
 
 /// The options of `cargo xtask rdma-unit-test`.
@@ -52,18 +52,18 @@ pub(crate) struct Options {
     /// Do not write docs/RDMA_UNIT_TEST.md.
     #[arg(long)]
     check: bool,
-    /// Only ways that have this word, such as mlx5, ipv6, 4096 or wire (may be repeated).
+    /// Only variants that have this word, such as mlx5, ipv6, 4096 or wire (may be repeated).
     #[arg(long = "way", value_name = "WORD")]
     ways: Vec<String>,
     /// Only these programs of the suite, such as qp_test.
     #[arg(long = "program", value_name = "NAME")]
     programs: Vec<String>,
-    /// Only these tests, as googletest's filter has them.
+    /// Only these tests, in the syntax of googletest's filter.
     #[arg(default_value = "*")]
     filter: String,
 }
 
-/// Runs the suite, writes the page, and compares with what is expected.
+/// Runs the suite, writes the page, and compares with the expected results.
 pub(crate) fn run(options: &Options) -> Outcome {
     let built = build::build(build::sources(true)?)?;
     let is_all = options.ways.is_empty() && options.programs.is_empty() && options.filter == "*";
@@ -74,7 +74,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
 }
 
-/// The group of `cargo xtask test --full`: all of it, and no page.
+/// The group of `cargo xtask test --full`: all of it, without the page.
 pub(crate) fn group(context: &Context) -> Outcome<Tested> {
     let sources = match build::sources(context.setup) {
         Ok(sources) => sources,
@@ -85,7 +85,7 @@ pub(crate) fn group(context: &Context) -> Outcome<Tested> {
     judge(&build::build(sources)?, &options, false).map(Tested::Ran)
 }
 
-/// Runs the tests. One that is not as expected counts as failed, even if it passed.
+/// Runs the tests. One with an unexpected result counts as failed, even if it passed.
 fn judge(built: &Built, options: &Options, write: bool) -> Outcome<Counts> {
     let expected = Expected::read(EXPECTED)?;
     check(cargo().args(["build", "--release", "--locked"]))?;

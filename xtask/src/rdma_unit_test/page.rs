@@ -1,4 +1,4 @@
-//! docs/RDMA_UNIT_TEST.md: what became of each test.
+//! docs/RDMA_UNIT_TEST.md: the result of each test.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,7 +11,8 @@ use crate::suites::{Expected, Verdicts};
 
 const PAGE: &str = "docs/RDMA_UNIT_TEST.md";
 
-/// Writes the page; a column is a way of running the suite, in words, and what became of the tests.
+/// Writes the page; a column is a variant of running the suite, in words, and the results of the
+/// tests.
 pub(crate) fn write(built: &Built, columns: &[(String, Verdicts)], expected: &Expected) -> Outcome {
     let day = read(tool("date").args(["-u", "+%Y-%m-%d"]))?;
     let mut text = text(built, day.trim(), columns, expected);
@@ -44,7 +45,7 @@ fn text(built: &Built, day: &str, columns: &[(String, Verdicts)], expected: &Exp
     page
 }
 
-/// The programs of which no test has run.
+/// The programs without a test that ran.
 fn missing(page: &mut String, names: &[String], columns: &[(String, Verdicts)]) {
     let tests = columns.iter().flat_map(|(_, verdicts)| verdicts.tests.keys());
     let has_run =

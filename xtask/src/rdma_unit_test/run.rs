@@ -16,7 +16,7 @@ use super::{LEFT_OUT, WALK};
 use crate::sh::{Outcome, target_dir};
 use crate::suites::{End, Verdict, follow, host};
 
-/// One program, in one way.
+/// One program, in one variant.
 #[derive(Debug)]
 pub(crate) struct Task<'a> {
     pub(crate) way: &'a Way,
@@ -29,22 +29,23 @@ pub(crate) struct Task<'a> {
 /// Tests by name, which is `PROGRAM:SUITE.TEST`.
 type Tests = BTreeMap<String, Verdict>;
 
-/// The program that wants huge pages.
+/// The program that needs huge pages.
 const HUGE: &str = "hugepage_test";
-/// The longest of the suite's tests says nothing for some 60 seconds, on two cores.
+/// The longest of the suite's tests prints nothing for some 60 seconds, on two cores.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Some tests are of a peer that does not answer, with an ACK timeout of a second and five retries,
-/// which take 6 seconds, and 20 over a wire, where timeouts grow. Others wait in vain for what must
-/// not come, as long as they may. So those that found the first wait too short have a second one.
+/// Some tests have a peer that does not answer, with an ACK timeout of a second and five retries,
+/// which take 6 seconds, and 20 over a wire, where timeouts grow. Others wait as long as they may
+/// for something that must not come. So tests for which the first wait was too short get a second
+/// one.
 const WAITS: [u32; 2] = [4, 16];
-/// What such a test says.
+/// What such a test prints.
 const TOO_LATE: &str = "DEADLINE_EXCEEDED";
-/// How often a program is started again behind a test in which it ended.
+/// How often a program is started again after a test in which it ended.
 const STARTS: usize = 20;
-/// As many at a time: the tests are of one or two threads, and much of what they do is wait.
+/// How many run at a time: the tests have one or two threads, which mostly wait.
 const AT_A_TIME: usize = 2;
 
-/// Runs all, and returns what became of each.
+/// Runs all, and returns the result of each.
 pub(crate) fn all(programs: &Path, tasks: &[Task<'_>]) -> Outcome<Vec<Tests>> {
     let next = AtomicUsize::new(0);
     let results: Mutex<BTreeMap<usize, Outcome<Tests>>> = Mutex::default();
@@ -69,7 +70,7 @@ pub(crate) fn all(programs: &Path, tasks: &[Task<'_>]) -> Outcome<Vec<Tests>> {
 }
 
 impl Task<'_> {
-    /// Runs the program, again behind each test in which it ends.
+    /// Runs the program, and again after each test in which it ends.
     fn run(&self, programs: &Path) -> Outcome<Tests> {
         let log = self.config.with_file_name(format!("{}.log", self.log()));
         let mut log = File::create(&log).map_err(|err| format!("{}: {err}", log.display()))?;
