@@ -1,5 +1,5 @@
-//! Half round trip of 8-byte records between two processes that both poll, beside the least that
-//! the machine allows: two processes that poll one cache line each.
+//! Half round trip of 8-byte records between two processes that both poll, compared with the
+//! minimum that the machine allows: two processes that poll one cache line each.
 //!
 //! `cargo run --release -p peerdma-link --example ring_pingpong`
 //!
@@ -17,7 +17,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 const ROLE: &str = "RING_PINGPONG_NIC";
 const ROUNDS: usize = 3000;
 const BATCH: u64 = 100;
-/// A word of the page beside the ring, behind the guard slot.
+/// A word of the page next to the ring, after the guard slot.
 const WORD: usize = 64;
 const WAYS: [&str; 3] = ["bare, two cache lines", "ring", "ring, and a look at the doorbell"];
 

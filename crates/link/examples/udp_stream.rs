@@ -13,7 +13,7 @@
 //!   --no-gro          receive datagram by datagram
 //! ```
 //!
-//! There is no flow control: the figure that counts is what was received, the loss shows by how
+//! There is no flow control: the figure that counts is the received bytes; the loss shows by how
 //! much the sender was faster.
 
 use std::error::Error;

@@ -6,9 +6,9 @@
 //!   Listener::receive()  <---------+------- wire
 //! ```
 //!
-//! The kernel opens such a socket for those who have CAP_NET_RAW over the network namespace, as its
-//! RDMA core lets those make raw packet QPs. A listener gets a *copy* of each frame: the kernel's
-//! own stack has it, too.
+//! The kernel opens such a socket for processes with CAP_NET_RAW over the network namespace, as its
+//! RDMA core lets the same processes make raw packet QPs. A listener gets a *copy* of each frame:
+//! the kernel's own stack also gets it.
 //!
 //! Frames are bytes here. A VLAN tag that the kernel took out of a frame is put back.
 
@@ -86,8 +86,8 @@ pub struct Frame<'a> {
     /// From the destination address on, without the check sequence. The buffer is the receiver's
     /// until the next call.
     pub bytes: &'a mut [u8],
-    /// Whether its sender, on this host, left the checksum of TCP or UDP to the netdev, and nobody
-    /// has written it yet.
+    /// Whether its sender, on this host, left the checksum of TCP or UDP to the netdev, and it has
+    /// not been written yet.
     pub is_unfinished: bool,
 }
 
@@ -103,12 +103,12 @@ pub struct Listener {
     socket: Known,
     buffer: Vec<u8>,
     last: Option<Last>,
-    /// Whether it is to be given out again.
+    /// Whether it must be returned again.
     is_kept: bool,
     too_long: u64,
 }
 
-/// What was received last, in the buffer.
+/// The frame received last, in the buffer.
 #[derive(Debug)]
 struct Last {
     start: usize,
@@ -194,7 +194,7 @@ impl Listener {
         }))
     }
 
-    /// Has the frame that [`Listener::receive`] gave out last given out once more.
+    /// Makes [`Listener::receive`] return its last frame once more.
     pub fn keep(&mut self) {
         self.is_kept = self.last.is_some();
     }

@@ -1,13 +1,13 @@
-//! What a child does with what it inherited.
+//! What a child does with inherited descriptors.
 #![allow(unsafe_code, reason = "closes descriptors by number")]
 
 use descriptors::Inherited;
 
-/// What owns descriptors and can name them.
+/// An owner of descriptors that can name them.
 ///
 /// # Safety
 ///
-/// What `inherited` adds are descriptors that the value owns, and nothing else.
+/// `inherited` adds only descriptors that the value owns.
 pub(crate) unsafe trait OwnsFds {
     fn inherited(&self, out: &mut Vec<Inherited>);
 }
@@ -19,7 +19,7 @@ pub(crate) fn abandon(owner: impl OwnsFds) {
     owner.inherited(&mut fds);
     std::mem::forget(owner);
     for fd in fds {
-        // SAFETY: its owner is forgotten, so that nobody uses or closes it later.
+        // SAFETY: its owner is forgotten, so that nothing uses or closes it later.
         unsafe { fd.close() };
     }
 }

@@ -21,9 +21,8 @@
 //!   the ring.
 //!
 //! What it does not do: it knows no packet headers, no QPs and no keys; it starts no threads, and
-//! nothing in it waits (except [`registry::list`], which is for people). Records are bytes, and
-//! what a peer wrote is handed on as memory that may change
-//! ([`umem::Foreign`]).
+//! nothing in it waits (except [`registry::list`], which is for people). Records are bytes, and a
+//! peer's data is passed on as memory that may change ([`umem::Foreign`]).
 //!
 //! # The loop of an engine
 //!

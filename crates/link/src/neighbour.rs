@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hop_that_nobody_has_is_unknown() {
+    fn a_hop_that_no_host_has_is_unknown() {
         with_namespaces(|[ns]: [Netns; 1]| {
             let ip = |arguments: &str| ns.ip(arguments);
             ip("link add left type veth peer name right");

@@ -1,9 +1,9 @@
 //! The network device under a NIC: its name, its state, and the addresses that become GIDs.
 //!
 //! One NIC stands on one netdev. [`Netdev::find`] takes the one that reaches the world: the device
-//! of the default route, else the first that is up and has an address of its own, else `lo`. Every
-//! fact is read by rtnetlink, unprivileged, or where a sandbox forbids that by ioctls and from
-//! /proc; a namespace without IPv6, or with nothing but a `lo` that is down, is no error.
+//! of the default route, otherwise the first that is up and has an address of its own, otherwise
+//! `lo`. Every fact is read by rtnetlink, unprivileged, or where a sandbox forbids that, by ioctls
+//! and from /proc; a namespace without IPv6, or with only a `lo` that is down, is no error.
 //!
 //! ```
 //! let netdev = link::netdev::Netdev::find()?;
@@ -11,7 +11,7 @@
 //! # Ok::<(), link::netdev::NetdevError>(())
 //! ```
 //!
-//! Facts are a snapshot. A [`Watch`] says when to take another.
+//! Facts are a snapshot. A [`Watch`] tells when to take another.
 
 mod ioctl;
 pub(crate) mod netlink;
@@ -27,7 +27,7 @@ use iba::Gid;
 use netlink::{Attributes, Message};
 pub use watch::Watch;
 
-/// What is known of one network device.
+/// What is known about one network device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Netdev {
@@ -116,8 +116,8 @@ pub enum NetdevError {
 }
 
 impl Netdev {
-    /// The netdev that a NIC stands on when nobody named one: the default route's, else the first
-    /// that is up with an address, else `lo`.
+    /// The netdev of a NIC for which none was named: the default route's, otherwise the first that
+    /// is up with an address, otherwise `lo`.
     ///
     /// A bridge is taken only for the default route's sake: `docker0`, `virbr0` and their like have
     /// the same address on every host, and two hosts with one GID would take each other for
@@ -164,9 +164,9 @@ impl Netdev {
 
     /// The GID table of a port on this netdev: RoCE v2 only, the addresses in their order.
     ///
-    /// 127.0.0.0/8 and `::1` count on `lo` alone. A `lo` without any address, as in a namespace
-    /// where nobody set it up, still has the GID of 127.0.0.1: processes of one host need no netdev
-    /// to reach each other, only a name.
+    /// 127.0.0.0/8 and `::1` count only on `lo`. A `lo` without any address, as in a namespace
+    /// where it was never set up, still has the GID of 127.0.0.1: processes of one host need no
+    /// netdev to reach each other, only a name.
     pub fn gids(&self) -> Vec<Gid> {
         let own = |ip: &IpAddr| self.is_loopback || !ip.is_loopback();
         let mut gids: Vec<Gid> =
@@ -219,7 +219,7 @@ impl Netdev {
         }
     }
 
-    /// Sorts the addresses, and adds what sysfs alone tells.
+    /// Sorts the addresses, and adds what only sysfs tells.
     fn complete(&mut self) {
         // The sort is stable: within a class the kernel's order remains.
         self.addresses.sort_by_key(Address::rank);
@@ -301,7 +301,7 @@ const RTMSG: usize = 12;
 /// The 32-bit flags, which supersede the eight of `struct ifaddrmsg`.
 const IFA_FLAGS: u16 = 8;
 
-/// The netdev for want of a default route. A carrier and an address that others can route to count
+/// The netdev if there is no default route. A carrier and an address that others can route to count
 /// for more than the order: every device that is up has a link-local IPv6 address.
 fn first_choice(all: &[Netdev]) -> Option<&Netdev> {
     let eligible = |dev: &&Netdev| {
@@ -330,7 +330,7 @@ fn default_route(all: &[Netdev]) -> Option<&Netdev> {
     })
 }
 
-/// Says that a sandbox forbids rtnetlink, and what becomes of it.
+/// Logs that a sandbox forbids rtnetlink, and the consequence.
 #[cold]
 fn warn_once(what: &str, error: &io::Error) {
     static SAID: AtomicBool = AtomicBool::new(false);

@@ -1,6 +1,6 @@
-//! What owns descriptors that a child of a fork inherits. Nobody uses this file, so that
-//! [`fork`](crate::fork) need not know who uses it.
-#![allow(unsafe_code, reason = "says of each what it owns")]
+//! The owners of descriptors that a child of a fork inherits. No file uses this one, so that
+//! [`fork`](crate::fork) need not know its users.
+#![allow(unsafe_code, reason = "lists what each of them owns")]
 
 use descriptors::Inherited;
 

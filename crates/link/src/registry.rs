@@ -2,10 +2,10 @@
 //! server.
 //!
 //! A process claims VF *n* of nic *N* by listening on the abstract Unix socket `peerdma/N/vf/n`.
-//! The name belongs to the network namespace and vanishes with the last descriptor of its
-//! process, so that nothing has to be cleaned up. Abstract names have no owner: anyone may take
-//! them. So nobody is believed for holding a name; credentials come from the kernel
-//! (`SO_PEERCRED`), and a peer that says it is VF *n* must hold the name of VF *n*.
+//! The name belongs to the network namespace and vanishes with the last descriptor of its process,
+//! so that nothing has to be cleaned up. Abstract names have no owner: any process may take them.
+//! So holding a name proves nothing; credentials come from the kernel (`SO_PEERCRED`), and a peer
+//! that claims to be VF *n* must hold the name of VF *n*.
 //!
 //! ```text
 //!  A (VF 3)                                    B (VF 5)
@@ -16,11 +16,11 @@
 //!  EOF: B is gone       <- - - - - - - - ->    EOF: A is gone
 //! ```
 //!
-//! The connection from B to A is another one, made by B when it has something to say.
+//! The connection from B to A is another one, made by B when it has something to send.
 //!
 //! **Another user's descriptors** can take as long to close as that user likes. So a Hello or
-//! Welcome of another user is only looked at here, and a thread of its user's receives it
-//! (`fetch`), which maps what it brought and closes the rest. What another user may have of us is
+//! Welcome of another user is only peeked at here; a thread for that user receives it (`fetch`),
+//! maps the memory it brought and closes the rest. The resources that another user may take are
 //! bounded (`quota`).
 
 mod accept;
@@ -79,7 +79,7 @@ pub struct Probe {
     pub value: u64,
 }
 
-/// Who is at the other end of a connection.
+/// The process at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerInfo {
     /// Its VF.
@@ -102,7 +102,7 @@ pub struct PeerInfo {
 }
 
 impl PeerInfo {
-    /// Whether the peer is of our user, as the kernel says; see [`descriptors::is_same_user`].
+    /// Whether the peer is our user's, as the kernel reports; see [`descriptors::is_same_user`].
     pub fn same_uid(&self) -> bool {
         descriptors::is_same_user(self.uid)
     }
@@ -122,7 +122,7 @@ impl fmt::Display for PeerInfo {
 /// Doors for fuzz targets.
 #[cfg(fuzzing)]
 pub mod fuzzing {
-    /// Reads `bytes` as a message of a peer, and says whether it is one.
+    /// Reads `bytes` as a message of a peer, and returns whether it is one.
     pub fn message(bytes: &[u8]) -> bool {
         super::message::Message::decode(bytes).is_ok()
     }

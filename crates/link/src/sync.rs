@@ -3,14 +3,14 @@
 //!
 //! The algorithms of shared memory ([`shm::cursor`](crate::shm), the doorbell) never hold an
 //! `AtomicU64`: shared memory is no place for Rust references to data, and loom's atomics do not
-//! have the layout of a `u64`. They speak to a trait, [`Words`], by byte offset.
+//! have the layout of a `u64`. They use a trait, [`Words`], by byte offset.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{Ordering, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{Ordering, fence};
 
-/// Aligned 64-bit words that somebody else reads and writes too, addressed by byte offset.
+/// Aligned 64-bit words that another process also reads and writes, addressed by byte offset.
 pub(crate) trait Words {
     /// Loads the word at byte offset `at`.
     fn load(&self, at: usize, order: Ordering) -> u64;

@@ -1,4 +1,5 @@
-//! What a fork does to a claim. A test binary of its own: a child inherits what other tests hold.
+//! What a fork does to a claim. A separate test binary, since a child inherits the descriptors of
+//! other tests.
 #![allow(unsafe_code, reason = "fork(2)")]
 
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! What is seen at once when a descriptor is closed. A test binary of its own, in which nothing
+//! What is seen at once when a descriptor is closed. A separate test binary, in which nothing
 //! starts a process: a child holds copies of all our descriptors between its fork and its exec.
 
 use std::os::fd::AsFd;
@@ -46,7 +46,7 @@ fn the_lowest_free_vf_is_claimed_and_given_back() {
 }
 
 #[test]
-fn who_leaves_is_gone() {
+fn a_process_that_leaves_is_gone() {
     let nic = nic("leave");
     let (mut a, mut b) = (claim(&nic), claim(&nic));
     let (mut outbound, mut inbound) = connected(&mut a, &mut b);

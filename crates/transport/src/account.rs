@@ -1,4 +1,4 @@
-//! What led to a failed completion, for whoever has to explain it.
+//! What led to a failed completion, for the code that must explain it.
 
 use core::fmt;
 use core::time::Duration;
@@ -36,7 +36,7 @@ pub struct Account {
     pub retries: (u8, u8),
     /// The same of retries after "receiver not ready"; 7 are without end.
     pub rnr_retries: (u8, u8),
-    /// The ACK timeout; `None`: it waits for ever.
+    /// The ACK timeout; `None`: it waits forever.
     pub timeout: Option<Duration>,
 }
 
@@ -128,7 +128,7 @@ impl fmt::Display for Reason {
 mod tests {
     use super::*;
 
-    /// These reasons, if there are no others: else it does not compile.
+    /// These reasons, if there are no others: otherwise it does not compile.
     macro_rules! no_others_than {
         ($($reason:ident),*) => {{
             let _ = |reason| match reason {
@@ -138,7 +138,8 @@ mod tests {
         }};
     }
 
-    /// Who goes through all of them, as the device's test of the sentences does, leaves none out.
+    /// Code that goes through all of them, as the device's test of the sentences does, leaves none
+    /// out.
     #[test]
     fn no_reason_is_left_out_of_all() {
         let every = no_others_than![

@@ -1,9 +1,9 @@
-//! What the responder has to send: acknowledgements, refusals, READ responses and the results of
+//! What the responder must send: acknowledgements, refusals, READ responses and the results of
 //! atomics.
 //!
-//! They wait in the order of their sequence numbers. An acknowledgement says that everything before
-//! it is done, so of several that wait the last is enough: this is where ACKs are coalesced (IBA
-//! 9.7.5).
+//! They wait in the order of their sequence numbers. An acknowledgement confirms that everything
+//! before it is done, so the last of several that wait is enough: this is where ACKs are coalesced
+//! (IBA 9.7.5).
 
 mod absent;
 
@@ -48,7 +48,7 @@ struct ReadAnswer {
     is_new: bool,
     /// Whether the peer was told to ask for the rest later, and did not yet.
     is_put_off: bool,
-    /// Bytes of the whole READ, if a counter is to be told when it is answered.
+    /// Bytes of the whole READ, if a counter must be told when it is answered.
     counts: Option<u32>,
 }
 
@@ -135,7 +135,7 @@ impl Responder {
         self.answers.clear();
     }
 
-    /// Acknowledges everything up to and including `psn`, unless what waits says so already.
+    /// Acknowledges everything up to and including `psn`, unless a waiting answer does so already.
     pub(crate) fn push_ack(&mut self, psn: Psn) {
         if let Some(last) = self.answers.back_mut() {
             if !last.end().is_before(psn.add(1)) {
@@ -157,8 +157,8 @@ impl Responder {
         self.answers.push_back(Answer { psn, kind: Kind::Nak(syndrome) });
     }
 
-    /// Queues an answer that was given before. Of a READ that is still being answered, goes back in
-    /// it; one that was put off goes on.
+    /// Queues an answer that was given before. In a READ that is still being answered, it goes
+    /// back; one that was put off continues.
     pub(crate) fn answer_again(&mut self, answer: Answer, limit: usize) {
         if let Some(same) =
             self.answers.iter_mut().find(|queued| queued.is_data() && queued.end() == answer.end())
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_again_keeps_the_order() {
+    fn repeated_requests_keep_the_order() {
         let mut responder = Responder::default();
         responder.answers.push_back(read(20, 10, true));
         responder.answer_again(read(10, 10, false), 4);

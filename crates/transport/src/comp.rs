@@ -12,7 +12,7 @@ use crate::time::Time;
 use crate::wqe::Failure;
 use crate::wr::Data;
 
-/// How long to wait before an answer is asked for again that met absent memory.
+/// How long to wait before an answer that met absent memory is requested again.
 const FAULT_PAUSE: Duration = Duration::from_micros(100);
 
 impl Qp {
@@ -48,8 +48,7 @@ impl Qp {
     }
 
     fn handle_ack<E: Env>(&mut self, env: &mut E, now: Time, psn: Psn, aeth: Aeth) {
-        // Credits are not looked at: this requester learns from RNR NAKs, as the standard leaves it
-        // free to.
+        // Credits are ignored: this requester learns from RNR NAKs, as the standard permits.
         let to = match aeth.syndrome {
             Syndrome::Ack { .. } => psn.add(1),
             // A NAK acknowledges everything before it (IBA 9.7.5).
@@ -58,7 +57,7 @@ impl Qp {
         };
         if self.acknowledge(env, now, to) == Acked::AnswerMissing {
             return match aeth.syndrome {
-                // Of the READ whose answer is missing: it was refused in the middle, and asking
+                // For the READ whose answer is missing: it was refused in the middle, and asking
                 // again is in vain.
                 Syndrome::Nak(code) if code != NakCode::PsnSequence && self.is_of_front(psn) => {
                     let failure = refused(env, code);
@@ -118,7 +117,7 @@ impl Qp {
     /// An answer is missing, as a later one came: as good as a NAK (IBA 9.7.5, implied NAK). Once
     /// per gap.
     fn handle_gap<E: Env>(&mut self, env: &mut E, now: Time) {
-        // What was on its way when a pause began is asked for again after it.
+        // Requests in flight when a pause began are repeated after it.
         if !self.req.gap && self.req.rnr_until.is_none() {
             self.req.gap = true;
             env.count(Counter::ImpliedNakSeqErr);
@@ -196,8 +195,9 @@ impl Qp {
         self.take_answer(env, now, 1);
     }
 
-    /// An answer cannot be stored. If that is only for now, it is asked for again when it can
-    /// ([`Qp::has_found_place`]): the responder keeps what a READ names and what an atomic gave.
+    /// An answer cannot be stored. If that is temporary, it is requested again when it can be
+    /// stored ([`Qp::has_found_place`]): the responder keeps the range of a READ and the result of
+    /// an atomic.
     fn answer_has_no_place<E: Env>(&mut self, env: &mut E, now: Time, error: LocalError) {
         if error != LocalError::NotPresent {
             return self.fail_front(env, Failure::local(error));
@@ -209,9 +209,9 @@ impl Qp {
         self.req.rnr_until = Some(now + FAULT_PAUSE);
     }
 
-    /// Whether the answer whose place was absent is asked for again now. No time runs while the
-    /// place is on its way; if it will not come the work request fails, whether or not the peer
-    /// would still answer.
+    /// Whether the answer whose place was absent is requested again now. No timeout runs while the
+    /// place is being brought in; if it will not come, the work request fails, whether or not the
+    /// peer would still answer.
     pub(crate) fn has_found_place<E: Env>(&mut self, env: &mut E, now: Time) -> bool {
         self.req.place_missing = false;
         let Some(Data::Sges(sges)) = self.sq.front().map(|front| &front.wr.data) else {
@@ -244,7 +244,7 @@ fn is_ack(aeth: Aeth) -> bool {
     matches!(aeth.syndrome, Syndrome::Ack { .. })
 }
 
-/// What a NAK makes of a work request (IBA 9.9.2).
+/// How a NAK completes a work request (IBA 9.9.2).
 fn refused<E: Env>(env: &mut E, code: NakCode) -> Failure {
     match code {
         NakCode::InvalidRequest => {

@@ -1,5 +1,5 @@
-//! Congestion: what a QP does about packets that a switch marked, and about a peer that says its
-//! own were.
+//! Congestion: what a QP does about packets that a switch marked, and about a peer that reports
+//! marks on the QP's packets.
 //!
 //! ```text
 //!   sender ---- ECT ----> switch ---- CE ----> receiver        the IP header's ECN field (RFC 3168)
@@ -7,9 +7,9 @@
 //!     +------------------- CNP --------------------+           opcode 0x81, BECN set (RoCEv2 Annex A17.9)
 //! ```
 //!
-//! The receiver answers marks with congestion notification packets, one in a while for each QP. The
-//! annex leaves to the sender what it does about them. Here its window becomes smaller, by as much
-//! as marks were frequent lately: the estimate and the way back are those of DCQCN (Zhu et al.,
+//! The receiver answers marks with congestion notification packets, at most one per interval for
+//! each QP. The annex leaves the reaction to the sender. Here its window shrinks in proportion to
+//! how frequent marks were lately: the estimate and the recovery are those of DCQCN (Zhu et al.,
 //! SIGCOMM 2015), with the window in place of a rate and with windows in place of timers.
 
 use core::time::Duration;
@@ -23,10 +23,10 @@ use crate::time::Time;
 
 /// The least time between two notifications of one QP: that of DCQCN.
 const PAUSE: Duration = Duration::from_micros(50);
-/// The reserved bytes behind the BTH of a notification.
+/// The reserved bytes after the BTH of a notification.
 const RESERVED: [u8; 16] = [0; 16];
 
-/// What the receiving half of a QP remembers of marks.
+/// What the receiving half of a QP remembers about marks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Congestion {
     /// Whether the QP takes part at all.
@@ -38,15 +38,15 @@ pub(crate) struct Congestion {
 }
 
 impl Congestion {
-    /// Forgets what was on its way.
+    /// Forgets packets in flight.
     pub(crate) fn restart(&mut self) {
         *self = Self { enabled: self.enabled, ..Self::default() };
     }
 }
 
 impl Qp {
-    /// Whether marks of switches are answered, and the peer's notifications are obeyed. A QP that
-    /// does neither is to have its packets sent as of a transport that knows no ECN.
+    /// Whether marks of switches are answered, and the peer's notifications are obeyed. The packets
+    /// of a QP that does neither must be sent as those of a transport without ECN.
     pub fn set_congestion_control(&mut self, enabled: bool) {
         self.congestion.enabled = enabled;
     }

@@ -2,7 +2,7 @@
 //! either side of a QP, visible in a completion queue or not.
 //!
 //! Atomics, binds, invalidations, FLUSH and ATOMIC WRITE have no bit in that call's mask, and are
-//! not told of.
+//! not reported.
 
 use iba::{CompCntrOps, WcFlags, WcStatus, WrOpcode};
 use wire::Operation;
@@ -16,9 +16,9 @@ use crate::wqe::{Failure, Wqe};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a counter has two values")]
 pub enum Ended {
-    /// Well, with so many bytes moved.
+    /// Success, with this many bytes moved.
     Well {
-        /// What a completion's `byte_len` would say.
+        /// What a completion's `byte_len` would be.
         bytes: u32,
     },
     /// In error, flushed ones included.

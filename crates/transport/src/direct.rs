@@ -8,15 +8,15 @@ use crate::req::Begin;
 use crate::wqe::{Failure, Wqe};
 use crate::wr::Data;
 
-/// An operation of so many bytes rather waits for what is under way than go as packets: these are
-/// copied twice, and what comes behind them would have to be packets, too. To wait takes a round
-/// trip.
+/// An operation of this many bytes waits for requests in flight rather than being sent as packets:
+/// packets are copied twice, and the operations after them would also have to be packets. Waiting
+/// takes a round trip.
 const LONG: u32 = 32 << 10;
 
 impl Qp {
     /// Offers the work request at the cursor to [`Env::one_sided`]. It is done if that settled it.
     ///
-    /// Only when nothing of this QP is under way, so that it cannot overtake anything (IBA 10.8.3
+    /// Only when nothing of this QP is in flight, so that it cannot overtake anything (IBA 10.8.3
     /// orders a WRITE after the SENDs before it). The peer learns of it with the next packet, from
     /// [`Skipped`](crate::env::Skipped): its sequence numbers are used as if packets had been sent.
     pub(crate) fn carry_out_directly<E: Env>(&mut self, env: &mut E) -> Begin {
@@ -30,8 +30,8 @@ impl Qp {
         }
         let Some(op) = one_sided(wqe) else { return Begin::Send };
         match env.one_sided(&op) {
-            // What the peer refuses is sent to it: its NAK ends this QP and its own, as the
-            // standard has it.
+            // An operation that the peer refuses is sent to it: its NAK ends this QP and its own,
+            // as the standard requires.
             Direct::Declined | Direct::Remote(_) | Direct::Local(LocalError::NotPresent) => {
                 return Begin::Send;
             }

@@ -76,7 +76,7 @@ pub enum PostError {
     #[error("the local buffer of an atomic has eight bytes, not {0}")]
     AtomicLength(u64),
     /// A frame begins with an Ethernet header.
-    #[error("{0} bytes are no Ethernet frame: its header has 14")]
+    #[error("{0} bytes are not an Ethernet frame: its header has 14")]
     FrameLength(u64),
     /// A datagram needs an address.
     #[error("a datagram needs a destination")]
@@ -89,7 +89,7 @@ pub enum PostError {
     Immediate(WrOpcode),
     /// Nothing can be posted to the device any more.
     #[error(
-        "the device failed, or was opened before a fork and belongs to the parent; open it anew"
+        "the device failed, or was opened before a fork and belongs to the parent; open it again"
     )]
     Dead,
     /// The QP takes its receives from a shared receive queue.

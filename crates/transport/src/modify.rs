@@ -64,8 +64,8 @@ impl Qp {
         Ok(())
     }
 
-    /// What the QP is set to, and where it is: its state, the next sequence number each way, and
-    /// whether it still drains.
+    /// The attributes of the QP and its progress: its state, the next sequence number in each
+    /// direction, and whether it still drains.
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> QpAttr {
         let mut attr =
@@ -126,8 +126,8 @@ impl Qp {
 
     fn start_receiving(&mut self) {
         self.resp.start(self.attr.rq_psn);
-        // A datagram QP has no path MTU of its own; the largest, until the device says what the
-        // port has.
+        // A datagram QP has no path MTU of its own; the largest, until the device tells that of the
+        // port.
         let mtu = if self.qp_type == QpType::Ud { Mtu::Mtu4096 } else { self.attr.path_mtu };
         self.set_path(PathCaps::wire(mtu));
     }

@@ -1,4 +1,4 @@
-//! Packet pacing: a send queue that is to send no faster than so many bits a second.
+//! Packet pacing: a send queue that must send no faster than this many bits a second.
 //!
 //! ```text
 //!   room for a burst --+-----------------------------+-------------> time
@@ -37,7 +37,7 @@ pub struct RateLimit {
 /// Ethernet, IPv4 and UDP before the headers of InfiniBand, and the ICRC after the payload.
 const AROUND: u64 = 14 + 20 + 8 + 4;
 
-/// Bytes of a packet with so much payload on a wire of IPv4, whichever way it goes.
+/// Bytes on an IPv4 wire of a packet with this much payload, whichever carrier it takes.
 pub(crate) fn on_a_wire(headers: &Headers, payload: u32) -> u64 {
     AROUND + headers.len() as u64 + u64::from(payload)
 }
@@ -55,7 +55,7 @@ impl Pace {
         self.limit.kbps > 0
     }
 
-    /// How long the rate takes for so many bytes.
+    /// How long the rate takes for this many bytes.
     fn cost(&self, bytes: u64) -> Duration {
         // A bit at 1 kbit/s takes a million nanoseconds.
         Duration::from_nanos((bytes * 8_000_000).div_ceil(u64::from(self.limit.kbps.max(1))))
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_than_a_burst_waits_until_it_is_full_and_goes() {
+    fn a_packet_longer_than_a_burst_waits_until_the_burst_is_full_and_is_sent() {
         let mut pace = pace(8_000, 2_000);
         assert_eq!(pace.wait(Time::ZERO, 9_000, MTU), None);
         pace.spend(Time::ZERO, 9_000);

@@ -1,4 +1,4 @@
-//! What a request looks like as a packet: its opcode, its headers, its part of the payload.
+//! A request as a packet: its opcode, its headers, its part of the payload.
 
 use iba::{QpType, SendFlags, WrOpcode};
 use wire::{AtomicEth, Feth, Headers, Ieth, ImmDt, Opcode, Position, Reth, Selectivity};
@@ -46,7 +46,7 @@ pub(crate) fn of_service(qp_type: QpType, rc: Opcode) -> Opcode {
     }
 }
 
-/// Fills in what the headers say beyond opcode and sequence number.
+/// Fills in the header fields other than opcode and sequence number.
 pub(crate) fn describe(headers: &mut Headers, wqe: &Wqe, offset: u32, position: Position) {
     let wr = &wqe.wr;
     let ends = matches!(position, Position::Last | Position::Only);
@@ -56,7 +56,7 @@ pub(crate) fn describe(headers: &mut Headers, wqe: &Wqe, offset: u32, position: 
             headers.reth = Some(Reth { va: wr.remote_addr, rkey: wr.rkey, dma_len: wqe.length });
         }
         WrOpcode::RdmaRead => {
-            // A READ that begins again in its middle asks for the rest only, as in the kernel's
+            // A READ that is repeated from its middle requests only the rest, as in the kernel's
             // `req_retry` (IBA 9.7.6).
             headers.reth = Some(Reth {
                 va: wr.remote_addr.wrapping_add(u64::from(offset)),

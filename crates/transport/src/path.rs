@@ -11,8 +11,8 @@ pub struct PathCaps {
     /// Payload bytes that one packet may carry: a multiple of the path MTU, and equal to it on a
     /// wire.
     pub segment: u32,
-    /// Whether packets arrive, once and in order, as long as the peer lives. Then ACKs are asked
-    /// for at the ends of messages only, and one-sided operations are offered to
+    /// Whether packets arrive, once and in order, as long as the peer lives. ACKs are then
+    /// requested only at the ends of messages, and one-sided operations are offered to
     /// [`Env::one_sided`](crate::Env::one_sided).
     pub reliable: bool,
 }

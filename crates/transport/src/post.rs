@@ -15,8 +15,8 @@ impl Qp {
     /// Puts a request on the send queue.
     ///
     /// In SQE and ERR it is taken, and [`Qp::poll_transmit`] flushes it (IBA 10.3.1). Memory keys
-    /// are looked at when the request is carried out; a wrong one is a completion error, not an
-    /// error here.
+    /// are checked when the request is carried out; a wrong one is a completion error, not an error
+    /// here.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&mut self, wr: SendWr) -> Result<(), PostError> {
         let state = self.state();

@@ -1,5 +1,5 @@
 //! Raw Ethernet: a work request is a whole frame. There are no headers of ours, no sequence
-//! numbers, and no answers; which frame is for which QP is the device's to know.
+//! numbers, and no answers; the device decides which frame is for which QP.
 
 use iba::{WcFlags, WcOpcode, WcStatus};
 
@@ -14,7 +14,7 @@ use crate::wr::RecvWr;
 #[doc(alias = "ETH_HLEN")]
 pub const ETHERNET_HEADER: u32 = 14;
 
-/// How a receive ends that took, or was to take, a frame.
+/// How a receive ends that took a frame, or had to take one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a queue handles each")]
 pub enum FrameEnd {
@@ -61,7 +61,7 @@ impl FrameEnd {
     }
 }
 
-/// Puts a frame where a receive says.
+/// Writes a frame where a receive tells.
 pub fn scatter_frame<E: Env>(
     env: &mut E,
     wr: &RecvWr,
@@ -89,7 +89,7 @@ impl Qp {
     }
 
     /// Gives a frame to a receive of the QP, its own or one of its shared queue; `flags` is what is
-    /// known of it. What goes wrong is an error of the receive, and ends the QP.
+    /// known about it. Any error is an error of the receive, and ends the QP.
     pub fn receive_frame<E: Env>(
         &mut self,
         env: &mut E,

@@ -9,8 +9,8 @@
 //!     +--> DUPLICATE_REQUEST                 COMPLETE -> ACKNOWLEDGE -> CLEANUP  <-------+
 //! ```
 //!
-//! A step that finds something wrong names an error step; `resp/refuse.rs` says what each of those
-//! leads to.
+//! A step that finds something wrong names an error step; `resp/refuse.rs` defines what each of
+//! those leads to.
 
 mod check;
 mod duplicate;
@@ -51,11 +51,11 @@ pub(crate) struct Responder {
     /// A gap, or a lack of receives, was reported: the rest of the burst is dropped in silence (IBA
     /// 9.7.5, RNR NAK).
     nak_sent: bool,
-    /// What is to be sent to the peer, in the order of its sequence numbers.
+    /// Answers to send to the peer, in the order of their sequence numbers.
     pub(crate) answers: VecDeque<Answer>,
     /// The sequence number of the answer that last found its memory absent, and since when.
     pub(crate) absent: Option<(Psn, Time)>,
-    /// Results of atomics, for when they are asked for again: as many as the peer may have
+    /// Results of atomics, in case they are requested again: as many as the peer may have
     /// outstanding.
     pub(crate) results: VecDeque<(Psn, u64)>,
     /// Where the last READs that were granted begin and end: as many as the peer may have
@@ -81,13 +81,13 @@ pub(crate) enum Message {
     /// None: the next packet has to begin one.
     #[default]
     None,
-    /// A SEND of which so much is here.
+    /// A SEND of which this much is here.
     Send { received: u32 },
     /// A WRITE.
     Write(Region),
 }
 
-/// What is left to do of a one-sided operation.
+/// The rest of a one-sided operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Region {
     rkey: RKey,
@@ -108,7 +108,7 @@ impl Responder {
         psn == self.psn && self.message == Message::None && self.recv.is_none() && !self.nak_sent
     }
 
-    /// Steps over a packet that is a whole message, and says how many are done.
+    /// Steps over a packet that is a whole message, and returns how many are done.
     pub(crate) fn received_one(&mut self) -> Msn {
         self.psn = self.psn.add(1);
         self.msn = self.msn.add(1);

@@ -13,12 +13,12 @@ use crate::wqe::{Failure, Wqe};
 pub(crate) enum Acked {
     /// Everything before the given number is acknowledged.
     All,
-    /// A READ or an atomic before it is not answered: its answer was lost on the way.
+    /// A READ or an atomic before it is not answered: its answer was lost in transit.
     AnswerMissing,
 }
 
 impl Qp {
-    /// Does what is due: tries again what was not acknowledged in time, or goes on after a peer was
+    /// Does what is due: retries what was not acknowledged in time, or continues after a peer was
     /// not ready.
     ///
     /// Call it when the time that [`Qp::poll_timeout`] named has come; earlier calls do nothing.
@@ -140,7 +140,7 @@ impl Qp {
     }
 
     /// Fails the first work request, and with it the send queue: RC goes to ERR, the unreliable
-    /// services to SQE, where receiving goes on (IBA 10.3.1).
+    /// services to SQE, where receiving continues (IBA 10.3.1).
     pub(crate) fn fail_front<E: Env>(&mut self, env: &mut E, failure: Failure) {
         let Some(wqe) = self.pop_front() else { return };
         self.account_send(env, &wqe, failure);
@@ -174,7 +174,7 @@ impl Qp {
         self.check_drained(env);
     }
 
-    /// IBA 10.3.1: in SQD, says so when everything begun is done.
+    /// IBA 10.3.1: in SQD, raises an event when everything begun is done.
     pub(crate) fn check_drained<E: Env>(&mut self, env: &mut E) {
         if self.req.draining && !self.sq.front().is_some_and(|front| front.begun) {
             self.req.draining = false;

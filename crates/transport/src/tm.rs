@@ -22,18 +22,18 @@ pub const RNDV_BYTES: usize = 32;
 /// `IBV_TMH_FIN`: the sender's memory was read.
 const FIN: u8 = 2;
 
-/// What a completion says of the tag.
+/// What a completion reports about the tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "ibv_wc_tm_info")]
 #[expect(clippy::exhaustive_structs, reason = "the two fields of libibverbs")]
 pub struct TmInfo {
     /// The tag of the message.
     pub tag: u64,
-    /// What the sender's program put beside it.
+    /// The data that the sender's program added to it.
     pub private: u32,
 }
 
-/// A rendezvous' headers, and what they say.
+/// A rendezvous' headers, and their contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_rvh")]
 #[expect(clippy::exhaustive_structs, reason = "the environment builds it")]
@@ -61,11 +61,11 @@ pub enum Met {
     Unexpected,
     /// Its tag matched, and its bytes follow the header.
     Eager(TmInfo),
-    /// Its tag matched, and its bytes are where it says.
+    /// Its tag matched, and its bytes are where the rendezvous tells.
     Rendezvous(TmInfo, Rendezvous),
 }
 
-/// What a shared receive queue gave for a message.
+/// What a shared receive queue returned for a message.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "the environment builds it")]
 pub struct Taken {
@@ -81,7 +81,7 @@ impl From<RecvWr> for Taken {
     }
 }
 
-/// On whose behalf a request stands in the send queue.
+/// On whose behalf a request is in the send queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The program's.
@@ -89,7 +89,7 @@ pub(crate) enum Role {
     Posted,
     /// The READ of a rendezvous, which completes the receive that its tag matched.
     Read,
-    /// What tells the sender that its memory was read. It never completes.
+    /// The message that tells the sender that its memory was read. It never completes.
     Fin,
 }
 
@@ -177,8 +177,8 @@ impl Qp {
         env.scatter_bytes(Side::Recv, &wr.sges, 0, &rendezvous.header[..fits])
     }
 
-    /// Reads what a rendezvous names into the receive that it matched, and tells the sender. If
-    /// that has not the room, the receive fails and the program goes on.
+    /// Reads the memory that a rendezvous names into the receive that it matched, and tells the
+    /// sender. If the receive is too short, it fails and the program continues.
     pub(crate) fn begin_rendezvous(
         &mut self,
         wr: RecvWr,

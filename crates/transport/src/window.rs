@@ -1,10 +1,10 @@
 //! How many packets may be unacknowledged.
 //!
 //! A wire may have less room than both ends would like: a switch's queue, or a socket buffer that
-//! the administrator keeps small. What fits is found by trial, as TCP does (RFC 5681): the window
-//! grows while nothing is lost, doubling at first, and is halved at each loss: down to a few
-//! packets where the peer says what it lacks, and further where it is silent, as then all of a
-//! window was lost. A switch that marks instead of losing makes it smaller sooner and by less (see
+//! the administrator keeps small. The right size is found by trial, as in TCP (RFC 5681): the
+//! window grows while nothing is lost, doubling at first, and is halved at each loss: down to a few
+//! packets where the peer reports what it lacks, and further where it is silent, as all of a window
+//! was then lost. A switch that marks instead of dropping shrinks it sooner and by less (see
 //! `congestion`). Paths that lose nothing have a fixed window.
 
 use iba::Mtu;
@@ -25,18 +25,19 @@ pub(crate) struct Window {
     round: u32,
     /// How frequent marks were lately, in parts of [`ALWAYS`].
     alpha: u32,
-    /// Where it was before the last mark, and windows left until it is near there again.
+    /// Its size before the last mark, and the windows left until it is near that again.
     target: u32,
     steps_back: u32,
 }
 
-/// Where a wire's window starts: the whole of the kernel's rxe (`RXE_MAX_UNACKED_PSNS`).
+/// The initial window of a wire: the whole window of the kernel's rxe (`RXE_MAX_UNACKED_PSNS`).
 const START: u32 = 128;
-/// What no number of losses takes away of which the peer tells: some of the window arrived.
+/// The minimum that remains after any number of losses that the peer reports: some of the window
+/// arrived.
 const FLOOR: u32 = 16;
-/// What nothing takes away. Marks and silence come from many who share a queue, which may be
-/// shorter than [`FLOOR`] for each of them: who insists on that loses all of it, until no retry is
-/// left.
+/// The minimum that always remains. Marks and silence come from many connections that share a
+/// queue, which may be shorter than [`FLOOR`] for each of them: a connection that insists on that
+/// loses all of it, until no retry is left.
 const SMALLEST: u32 = 2;
 /// The growth for each window that arrives whole.
 const STEP: u32 = 8;
@@ -46,9 +47,9 @@ const LIMIT: u32 = 768;
 const LIMIT_BYTES: u32 = 1 << 20;
 /// Marks in every round trip.
 const ALWAYS: u32 = 1024;
-/// The share of the newest round trip in the estimate: one in so many.
+/// The share of the newest round trip in the estimate: one in this many.
 const GAIN: u32 = 16;
-/// After a mark, so many windows halve the distance to where it was (fast recovery of DCQCN).
+/// After a mark, this many windows halve the distance to its earlier size (fast recovery of DCQCN).
 const STEPS_BACK: u32 = 5;
 
 impl Window {
@@ -79,7 +80,7 @@ impl Window {
         self.now
     }
 
-    /// Takes note that the peer has so many packets more.
+    /// Notes that the peer has this many more packets.
     pub(crate) fn arrived(&mut self, packets: u32) {
         if self.is_fixed {
             return;
@@ -103,12 +104,12 @@ impl Window {
         }
     }
 
-    /// Takes note that packets were lost, as the peer said.
+    /// Notes that packets were lost, as the peer reported.
     pub(crate) fn lost(&mut self) {
         self.halve(FLOOR);
     }
 
-    /// Takes note that the peer was silent for so long that all of the window counts as lost.
+    /// Notes that the peer was silent for so long that all of the window counts as lost.
     pub(crate) fn silent(&mut self) {
         self.halve(SMALLEST);
     }
@@ -120,10 +121,9 @@ impl Window {
         }
     }
 
-    /// Takes note that packets were marked on their way. False if the window does not change for
-    /// that, ever.
+    /// Notes that packets were marked in transit. False if the window never changes for that.
     ///
-    /// It shrinks once a round trip: what is notified of packets that were sent before says nothing
+    /// It shrinks once a round trip: notifications about packets that were sent before tell nothing
     /// about the new window.
     pub(crate) fn marked(&mut self) -> bool {
         if self.is_fixed {
@@ -202,7 +202,7 @@ mod tests {
         assert!(window.marked());
         assert!(
             window.packets() > LIMIT / 16 * 15,
-            "{window:?}: after long without marks one is no news"
+            "{window:?}: after a long time without marks, one mark has little effect"
         );
     }
 

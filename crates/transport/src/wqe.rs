@@ -19,7 +19,7 @@ pub(crate) struct Wqe {
     pub(crate) packets: u32,
     /// Whether its first packet was sent, so that it has its sequence numbers.
     pub(crate) begun: bool,
-    /// Why it cannot go on. It fails when all before it are done, so that completions keep their
+    /// Why it cannot continue. It fails when all before it are done, so that completions keep their
     /// order.
     pub(crate) failure: Option<Failure>,
     /// On whose behalf.
@@ -82,7 +82,7 @@ impl Wqe {
     /// How many sequence numbers it takes.
     pub(crate) fn count_packets(&self, mtu: Mtu) -> u32 {
         match self.wr.opcode {
-            // What it flushes does not travel.
+            // The range it flushes does not travel.
             WrOpcode::Flush => 1,
             _ => mtu.packets(self.length),
         }

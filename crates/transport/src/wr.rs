@@ -48,7 +48,7 @@ pub struct Flush {
     pub persistent: bool,
 }
 
-/// A memory window, and what it is to show.
+/// A memory window, and the range it exposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_mw_bind_info")]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]

@@ -12,12 +12,12 @@ use transport::Counter;
 
 const MESSAGE: u32 = 64 << 10;
 const MESSAGES: u64 = 150;
-/// Work requests under way on each connection.
+/// Work requests in flight on each connection.
 const DEPTH: u64 = 16;
 /// Bytes a second of the line: 10 Gbit/s.
 const LINE: u64 = 1_250_000_000;
 
-/// What became of all of them.
+/// The results of all of them.
 #[derive(Debug)]
 struct Outcome {
     /// The share of the line that was payload.
@@ -27,7 +27,7 @@ struct Outcome {
     marked: u64,
     /// Notifications that were sent, and that were obeyed.
     cnps: (u64, u64),
-    /// What the last connection had done when the first one was done, of what that had.
+    /// How much the last connection had done when the first one was done, as a share of the first.
     fairness: f64,
 }
 
@@ -105,8 +105,8 @@ fn one_connection_alone_fills_the_line_in_spite_of_marks() {
     assert!(outcome.share > 0.85, "{outcome:?}");
 }
 
-/// A queue of less than 16 packets for each of them: who went on sending that many would lose them
-/// all, try after try.
+/// A queue of less than 16 packets for each of them: a connection that kept sending that many would
+/// lose them all, try after try.
 #[test]
 fn connections_through_a_short_queue_lose_much_and_end_well() {
     for (connections, queue) in [(8, 16 << 10), (8, 64 << 10), (16, 64 << 10)] {

@@ -1,5 +1,6 @@
 //! A connection under fire, one trouble at a time: silence in one direction, ports that move,
-//! programs that come back, ends that were told different MTUs, and somebody who forges answers.
+//! programs that come back, ends that were told different MTUs, and an attacker that forges
+//! answers.
 //!
 //! All of them at once, at random, are in `random`.
 
@@ -115,9 +116,9 @@ fn packets_from_another_address_than_the_peers_are_not_the_peers() {
     assert_eq!(net.read_memory(1, TO, 3000), [0; 3000], "nothing of it was carried out");
 }
 
-/// Old packets reach a new connection between the same numbers at the same addresses. What keeps
-/// them apart is that it begins elsewhere in the space of sequence numbers (IBA 12.4.1 asks for
-/// that; and a NIC leaves a number unused for a while).
+/// Old packets reach a new connection between the same numbers at the same addresses. They do no
+/// harm since it begins elsewhere in the sequence number space (IBA 12.4.1 requires that; and a NIC
+/// leaves a number unused for a while).
 #[test]
 fn a_connection_between_the_numbers_of_an_old_one_is_not_disturbed_by_its_packets() {
     for seed in 0..300 {
@@ -138,7 +139,7 @@ fn a_connection_between_the_numbers_of_an_old_one_is_not_disturbed_by_its_packet
         }
         net.drive_bounded(1 + rng.below(60));
 
-        // Both programs come back. The counter of atomics begins anew.
+        // Both programs come back. The counter of atomics starts again.
         let far = 1 << 22;
         let psns = [SQ_PSN.add(far), RQ_PSN.add(2 * far)];
         net.restart(0, &options, psns[0], psns[1]);
@@ -226,8 +227,8 @@ fn a_network_that_swallows_long_packets_lets_short_messages_pass() {
     assert_eq!(statuses(&net, 0), [WcStatus::Success, WcStatus::RetryExcErr]);
 }
 
-/// What somebody can do who does not see the packets: nothing, as he does not meet the numbers that
-/// are under way.
+/// What an attacker that does not see the packets can do: nothing, as its numbers do not match
+/// those in flight.
 #[test]
 fn forged_answers_that_miss_the_window_change_nothing() {
     let run = |forge: bool| {
@@ -263,8 +264,8 @@ fn forged_answers_that_miss_the_window_change_nothing() {
     assert!(memory == run(false).1);
 }
 
-/// What somebody can do who sees the packets and holds back the true answers: what a peer can say,
-/// and no more.
+/// What an attacker that sees the packets and holds back the true answers can do: what a peer can
+/// do, and no more.
 #[test]
 fn forged_answers_that_hit_are_believed_as_the_peers() {
     let cases = [
@@ -324,8 +325,8 @@ fn a_forged_duplicate_read_ends_nothing() {
     assert_eq!(net.nodes[1].host.events, [QpEvent::AccessErr], "asked for again, and gone by now");
 }
 
-/// Sequence numbers of 24 bits and QPNs are all that a packet proves: whoever knows them writes
-/// within what the regions and the QP grant, and nowhere else.
+/// Sequence numbers of 24 bits and QPNs are all that a packet proves: an attacker that knows them
+/// writes within what the regions and the QP grant, and nowhere else.
 #[test]
 fn a_forged_request_that_hits_reaches_what_the_peer_may_reach() {
     let mut net = Net::pair(Options::rc());

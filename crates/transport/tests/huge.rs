@@ -16,7 +16,7 @@ use wire::Headers;
 
 const LONGEST: u32 = 1 << 31;
 
-/// An environment whose memory is all of it and none.
+/// An environment in which every address is valid and no byte is stored.
 #[derive(Default)]
 struct Lengths {
     out: VecDeque<(Headers, u32)>,

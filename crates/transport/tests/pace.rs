@@ -27,12 +27,12 @@ fn options() -> Options {
     Options { mtu: Mtu::Mtu1024, timeout: 6, memory: 1 << 20, link, ..Options::rc() }
 }
 
-/// Bytes on a wire of so many WRITEs of [`MESSAGE`] bytes.
+/// Bytes on a wire of this many WRITEs of [`MESSAGE`] bytes.
 fn on_a_wire(messages: u64) -> u64 {
     messages * (u64::from(MESSAGE) + u64::from(MESSAGE / 1024) * AROUND + RETH)
 }
 
-/// Writes until all is acknowledged, and says how many microseconds that took.
+/// Writes until all is acknowledged, and returns how many microseconds that took.
 fn write(net: &mut Net, messages: u64) -> u64 {
     let began = net.now;
     for at in 0..messages {
@@ -46,7 +46,7 @@ fn write(net: &mut Net, messages: u64) -> u64 {
 }
 
 #[test]
-fn a_limited_qp_sends_at_its_rate_and_asks_nobody_twice() {
+fn a_limited_qp_sends_at_its_rate_and_repeats_nothing() {
     let limit = RateLimit { kbps: KBPS, max_burst: 4_000, typical_packet: 0 };
     for options in [options(), options().over_memory(32 << 10)] {
         let mut net = limited(options, limit);

@@ -1,4 +1,4 @@
-//! Packet sockets: their options, their addresses, and what the kernel says beside a frame.
+//! Packet sockets: their options, their addresses, and what the kernel reports with a frame.
 #![allow(unsafe_code, reason = "libc's structures for packet sockets have no safe wrapper")]
 
 use std::ffi::c_int;
@@ -13,7 +13,7 @@ use crate::udp::{ControlMessages, set_option};
 /// `ETH_P_ALL`.
 pub(super) const EVERY_PROTOCOL: u16 = 3;
 
-/// Room for a `struct tpacket_auxdata` behind its header.
+/// Room for a `struct tpacket_auxdata` after its header.
 const CONTROL: usize = 64;
 
 /// What was received.
@@ -39,11 +39,11 @@ pub(super) fn socket() -> Result<OwnedFd, OpenError> {
             _ => OpenError::Io(error),
         });
     }
-    // SAFETY: it was opened just now, and nobody else knows it.
+    // SAFETY: it was opened just now, and nothing else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Binds to a netdev. With protocol 0 the socket goes on receiving nothing.
+/// Binds to a netdev. With protocol 0 the socket still receives nothing.
 pub(super) fn bind(fd: BorrowedFd<'_>, ifindex: u32, protocol: u16) -> io::Result<()> {
     // SAFETY: sockaddr_ll is integers, for which zeros are a value.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
@@ -57,7 +57,8 @@ pub(super) fn bind(fd: BorrowedFd<'_>, ifindex: u32, protocol: u16) -> io::Resul
     if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Has tags told, asks for a long queue, and leaves out what goes out if it comes in again anyway.
+/// Enables the reporting of VLAN tags, requests a long queue, and leaves out outgoing frames if
+/// they come in again anyway.
 pub(super) fn prepare(fd: BorrowedFd<'_>, ignore_outgoing: bool, buffer: usize) -> io::Result<()> {
     set_option(fd, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
     if ignore_outgoing {
@@ -126,7 +127,7 @@ fn passed(kind: u8) -> Passed {
     }
 }
 
-/// What a control message tells of a frame, if that is what it is about.
+/// What a control message tells about a frame, if it concerns one.
 fn auxdata((level, kind, value): (c_int, c_int, &[u8])) -> Option<libc::tpacket_auxdata> {
     if (level, kind) != (libc::SOL_PACKET, libc::PACKET_AUXDATA)
         || value.len() < size_of::<libc::tpacket_auxdata>()
@@ -144,6 +145,6 @@ fn tag_of(told: &libc::tpacket_auxdata) -> Option<(u16, u16)> {
         return None;
     }
     let is_typed = told.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
-    // `ETH_P_8021Q`, where an old kernel does not say.
+    // `ETH_P_8021Q`, where an old kernel does not tell.
     Some((if is_typed { told.tp_vlan_tpid } else { 0x8100 }, told.tp_vlan_tci))
 }

@@ -2,10 +2,9 @@
 //! the seccomp filter of a container: ioctls on any socket that is allowed (netdevice(7)), and the
 //! files of /proc/net.
 //!
-//! They tell less. The order of a netdev's IPv6 addresses is not the kernel's, so it is that of
-//! their numbers, which is the same at each look; a socket of `AF_UNIX` knows no netmasks; and
-//! without /proc there are no IPv6 addresses, no default route, and no netdevs without an IPv4
-//! address.
+//! They tell less. The order of a netdev's IPv6 addresses is not the kernel's, so it is numerical,
+//! which is the same each time; a socket of `AF_UNIX` knows no netmasks; and without /proc there
+//! are no IPv6 addresses, no default route, and no netdevs without an IPv4 address.
 #![allow(unsafe_code, reason = "the ioctls of netdevs, which rustix lacks")]
 
 use std::collections::BTreeSet;
@@ -65,7 +64,7 @@ fn best_route(table: &str, parse: fn(&[&str]) -> Option<(u32, String)>) -> Optio
         let words: Vec<_> = line.split_whitespace().collect();
         parse(&words)
     });
-    // Of equals the first one stays the best.
+    // Among equals, the first one stays the best.
     routes.min_by_key(|(metric, _)| *metric).map(|(_, name)| name)
 }
 
@@ -108,7 +107,7 @@ fn ipv6_addresses(table: &str) -> Vec<(u32, Address)> {
     found
 }
 
-/// `struct ifreq`: a name, and a union of what is asked for.
+/// `struct ifreq`: a name, and a union of the possible queries.
 #[repr(C, align(8))]
 #[derive(Clone)]
 struct Request {
@@ -187,7 +186,7 @@ impl Socket {
         let mut dev = Netdev::new(index, flags.into());
         name.clone_into(&mut dev.name);
         dev.mtu = mtu;
-        // `struct sockaddr`, which does not say how many of its bytes are the address.
+        // `struct sockaddr`, which does not tell how many of its bytes are the address.
         if u16::from_ne_bytes(hardware.bytes(0)) == libc::ARPHRD_ETHER {
             dev.mac = hardware.bytes(2);
         }
@@ -243,7 +242,7 @@ impl Socket {
                 ip if ip.is_link_local() => Scope::Link,
                 _ => Scope::Global,
             };
-            // The address says which one of several is meant.
+            // The address selects one of several.
             let mut mask = request.clone();
             // SAFETY: `SIOCGIFNETMASK` reads and fills a `struct ifreq`.
             let answer = unsafe { self.call(libc::SIOCGIFNETMASK, &mut mask) };
@@ -266,7 +265,7 @@ impl Socket {
     ///
     /// `request` has the layout that `what` reads and fills, and what it points to can be written.
     unsafe fn call<T>(&self, what: c_ulong, request: &mut T) -> io::Result<()> {
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller promises.
         let answer = unsafe { libc::ioctl(self.0.as_raw_fd(), what, std::ptr::from_mut(request)) };
         if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }

@@ -27,7 +27,7 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// The attributes behind a fixed part of `fixed` bytes.
+    /// The attributes after a fixed part of `fixed` bytes.
     pub(crate) fn attributes(&self, fixed: usize) -> Attributes<'_> {
         Attributes(self.body.get(fixed..).unwrap_or_default())
     }
@@ -96,7 +96,8 @@ pub(crate) fn listen(groups: u32) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Reads what waits on a socket of [`listen`], without keeping it, and says whether anything did.
+/// Reads what waits on a socket of [`listen`], without keeping it, and returns whether anything
+/// did.
 pub(crate) fn drain(fd: &OwnedFd) -> io::Result<bool> {
     let mut any = false;
     // The first bytes of a message are enough to take it off the queue.

@@ -48,7 +48,7 @@ impl Netns {
 
 /// Runs `body` with `N` fresh namespaces on a thread of its own, which stands in the last of them.
 ///
-/// Where namespaces are not permitted the test is reported as not run, or fails if
+/// Where namespaces are not permitted, the test is reported as not run, or fails if
 /// `PEERDMA_REQUIRE` lists `netns`.
 pub(crate) fn with_namespaces<const N: usize>(body: impl FnOnce([Netns; N]) + Send + 'static) {
     let thread =

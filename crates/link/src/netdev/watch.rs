@@ -25,12 +25,12 @@ pub struct Watch(Source);
 #[derive(Debug)]
 enum Source {
     Netlink(Known),
-    /// A timer that expires once, and is set again by who looks.
+    /// A timer that expires once, and that the reader sets again.
     Clock(Known, Duration),
 }
 
 impl Watch {
-    /// Listens from now on. Where rtnetlink multicast is forbidden, it says once a second that
+    /// Listens from now on. Where rtnetlink multicast is forbidden, it reports once a second that
     /// there may be changes.
     ///
     /// # Errors
@@ -55,9 +55,9 @@ impl Watch {
         Ok(Self(Source::Clock(fd, pause)))
     }
 
-    /// Takes everything that waits, without blocking, and says whether there was any: the facts may
-    /// have changed. They are the same where only a statistic moved, so compare before raising an
-    /// event.
+    /// Takes everything that waits, without blocking, and returns whether there was any: the facts
+    /// may have changed. They are the same where only a statistic moved, so compare before raising
+    /// an event.
     pub fn drain(&self) -> io::Result<bool> {
         match &self.0 {
             Source::Netlink(fd) => {
@@ -78,7 +78,7 @@ impl Watch {
 }
 
 impl AsFd for Watch {
-    /// Readable when [`Watch::drain`] has something to say.
+    /// Readable when [`Watch::drain`] has something to report.
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.0 {
             Source::Netlink(fd) | Source::Clock(fd, _) => fd.as_fd(),
@@ -86,7 +86,7 @@ impl AsFd for Watch {
     }
 }
 
-/// Has the timer expire once. It is not readable until then.
+/// Makes the timer expire once. It is not readable until then.
 fn set(fd: &Known, pause: Duration) -> io::Result<()> {
     let it_value =
         Timespec { tv_sec: pause.as_secs().cast_signed(), tv_nsec: pause.subsec_nanos().into() };

@@ -1,4 +1,4 @@
-//! Peers that connect to us: who they are, whether they are let in, and what they are told.
+//! Peers that connect to us: who they are, whether they are admitted, and what they are told.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,7 +35,7 @@ pub enum Event {
     Refused(RefusedPeer),
 }
 
-/// Who was turned away, and why.
+/// Which peer was turned away, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedPeer {
     /// Its process id, if we can see it.
@@ -46,7 +46,7 @@ pub struct RefusedPeer {
     pub reason: String,
 }
 
-/// What came of trying to accept a connection.
+/// The result of trying to accept a connection.
 enum Accepted {
     Nobody,
     Gone,
@@ -125,7 +125,7 @@ impl Claim {
         }
     }
 
-    /// Leaves those who connect where they are, for a while.
+    /// Leaves connecting peers in the queue for a while.
     fn pause(&mut self) {
         if !std::mem::replace(&mut self.is_paused, true) {
             tracing::warn!(vf = self.vf, "no room for peers that connect; they wait");
@@ -187,7 +187,7 @@ impl Claim {
                 self.forget(&pending.socket);
                 events.extend(match message {
                     Ok(Message::Hello(hello)) => self.fetch(pending, hello),
-                    Ok(_) => Some(refuse(&pending, "it sent descriptors that nobody wants")),
+                    Ok(_) => Some(refuse(&pending, "it sent descriptors that were not asked for")),
                     Err(e) => Some(refuse(&pending, &e.to_string())),
                 });
                 return None;
@@ -197,7 +197,7 @@ impl Claim {
         match message {
             Ok(Message::Hello(hello)) => events.push(self.admit(pending, &hello, fds)),
             Ok(Message::Ping) => {
-                // Who asks and does not listen gets no answer.
+                // A process that asks and does not listen gets no answer.
                 let _ = Message::Pong { vf: self.vf }.send(&pending.socket, &[]);
             }
             Ok(_) => events.push(refuse(&pending, "its first message was no greeting")),
@@ -214,8 +214,8 @@ impl Claim {
         self.welcome(pending, hello, mapped, table, None)
     }
 
-    /// Has the thread of another user take the descriptors of its Hello, once everything else about
-    /// it is right.
+    /// Makes the thread for another user take the descriptors of its Hello, once everything else
+    /// about it is right.
     fn fetch(&self, pending: Pending, hello: Hello) -> Option<Event> {
         // A ring that is longer than rings are is refused when it is mapped.
         let ring = usize::try_from(hello.capacity).unwrap_or(usize::MAX);
@@ -267,7 +267,7 @@ impl Claim {
         });
         match welcome.send(&pending.socket, &self.fds_for(pending.cred)) {
             Ok(()) => {}
-            // It may have ended, and what it said before still counts.
+            // It may have ended, but what it sent before still counts.
             Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
             Err(e) => return refuse(&pending, &format!("it could not be welcomed: {e}")),
         }
@@ -278,7 +278,7 @@ impl Claim {
         Event::NewInbound(Box::new(inbound))
     }
 
-    /// What is wrong with a Hello, beside what it brings.
+    /// What is wrong with a Hello, apart from the descriptors it brings.
     fn check(&self, pending: &Pending, hello: &Hello) -> Result<(), String> {
         if hello.nic != self.identity {
             return Err(format!("its nic is {}, and ours is {}", hello.nic, self.identity));
@@ -286,8 +286,8 @@ impl Claim {
         self.check_holder(pending.cred, hello.vf)
     }
 
-    /// Who says it is VF `vf` must hold the name of that VF; else any process could speak for
-    /// any other.
+    /// A peer that claims to be VF `vf` must hold the name of that VF; otherwise any process could
+    /// speak for any other.
     fn check_holder(&self, cred: PeerCred, vf: u16) -> Result<(), String> {
         if vf >= VF_COUNT {
             return Err(format!("it claims to be VF {vf}, and there are {VF_COUNT}"));
@@ -298,8 +298,8 @@ impl Claim {
                 "it claims to be VF {vf}, which is held by another process (uid {})",
                 holder.uid
             )),
-            // It said what it had to say and ended. It held the VF when we connected to it, and
-            // nobody does since.
+            // It sent its messages and ended. It held the VF when we connected to it, and no
+            // process has held it since.
             Err(Errno::CONNREFUSED)
                 if cred.pid.is_some() && self.dialled.get(&vf) == Some(&cred) =>
             {
@@ -310,8 +310,8 @@ impl Claim {
     }
 }
 
-/// Maps the ring and the doorbell page that a Hello brought. Their type and their seals are looked
-/// at before anything else.
+/// Maps the ring and the doorbell page that a Hello brought. Their type and their seals are checked
+/// before anything else.
 fn map(hello: &Hello, fds: &[OwnedFd]) -> Mapped {
     let [ring, page, ..] = fds else {
         return Err("its greeting came without ring and doorbell".to_owned());

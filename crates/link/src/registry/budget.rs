@@ -1,12 +1,13 @@
-//! What the processes of one user have of something that all of them share, without a server.
+//! The shares that the processes of one user have of a common resource, without a server.
 //!
 //! A process that has `bytes` of a budget listens on the abstract socket
-//! `peerdma/N/WHAT/vf/n/bytes/serial`, so that what it has vanishes with it. Whoever wants more
-//! first *asks*, by a name with `bytes?`, and then adds up what others hold and ask for. Of two who
-//! ask at the same time at least one sees the other, so together they never get more than there is.
+//! `peerdma/N/WHAT/vf/n/bytes/serial`, so that its share vanishes with it. A process that wants
+//! more first *asks*, by a name with `bytes?`, and then adds up what others hold and ask for. Of
+//! two processes that ask at the same time, at least one sees the other, so together they never get
+//! more than there is.
 //!
-//! Abstract names have no owner: whose they are the kernel says (`SO_PEERCRED`), and those of other
-//! users do not count.
+//! Abstract names have no owner: the kernel tells whose they are (`SO_PEERCRED`), and those of
+//! other users do not count.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,7 +23,8 @@ use super::name::valid_nic;
 use super::socket::new_socket;
 use super::{SO_ACCEPTCON, VF_COUNT};
 
-/// Those who asked whose a name is, and are not told more: nobody accepts.
+/// Connections of processes that asked whose a name is, and are told nothing more: none is
+/// accepted.
 const BACKLOG: i32 = 4096;
 
 /// Names that a claim tries: more than a process ever leaves behind.
@@ -34,7 +36,7 @@ static SERIAL: AtomicU64 = AtomicU64::new(0);
 /// Looks at a list that changes all the time until two looks agree.
 const LOOKS: usize = 8;
 
-/// What the other processes of our user have.
+/// The shares of the other processes of our user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "two numbers")]
 pub struct Held {
@@ -44,12 +46,12 @@ pub struct Held {
     pub asked: u64,
 }
 
-/// Says that this process, VF `vf`, has `bytes` of the budget, or asks for so many. Holds as long
-/// as the descriptor is open, here or in a child that inherits it.
+/// Announces that this process, VF `vf`, has `bytes` of the budget, or asks for that many. Valid as
+/// long as the descriptor is open, here or in a child that inherits it.
 ///
 /// # Errors
 ///
-/// EADDRINUSE when somebody has many such names; else what the kernel says.
+/// EADDRINUSE when a process has many such names; otherwise the kernel's error.
 pub fn claim(nic: &str, what: &str, vf: u16, bytes: u64, asks: bool) -> io::Result<OwnedFd> {
     let (socket, _) = socket()?;
     let mut names = 0;
@@ -70,13 +72,13 @@ pub fn claim(nic: &str, what: &str, vf: u16, bytes: u64, asks: bool) -> io::Resu
 }
 
 /// Ends a claim at once. Closing the descriptor is not enough: a child between its fork and its
-/// exec has it too, and with it the name. Whoever asks at a socket that was shut down is refused
-/// (`unix_stream_connect` of the kernel).
+/// exec also has it, and with it the name. A process that asks at a socket that was shut down is
+/// refused (`unix_stream_connect` of the kernel).
 pub fn end(claim: BorrowedFd<'_>) {
     strangers::end_listening(claim);
 }
 
-/// What the other processes of our user in this network namespace have of the budget.
+/// The shares of the budget of the other processes of our user in this network namespace.
 ///
 /// # Errors
 ///
@@ -93,7 +95,7 @@ pub fn held(nic: &str, what: &str, vf: u16) -> io::Result<Held> {
         }
         seen = again;
     }
-    // Of each process what it has, and the most that it asks for.
+    // For each process its share, and the most that it asks for.
     let mut per_vf: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
     for claim in seen.into_iter().filter(|claim| claim.vf != vf && is_ours(nic, what, claim)) {
         let (settled, asked) = per_vf.entry(claim.vf).or_default();
@@ -156,7 +158,7 @@ fn is_ours(nic: &str, what: &str, claim: &Claim) -> bool {
     match asked() {
         Ok(Some(holder)) if !holder.is_ours() => {
             let uid = holder.uid();
-            tracing::warn!(nic, what, vf = claim.vf, uid, "another user says it has some");
+            tracing::warn!(nic, what, vf = claim.vf, uid, "another user claims a share");
             false
         }
         Ok(_) => true,

@@ -45,7 +45,7 @@ pub enum ClaimError {
     NoFreeVf {
         /// The nic.
         nic: String,
-        /// Who listens on how many of the names, those with most first.
+        /// Which processes listen on how many of the names, those with most first.
         holders: Vec<(PeerCred, usize)>,
         /// Names that are held, but not by an engine.
         squatters: Vec<Squatter>,
@@ -60,7 +60,7 @@ pub enum ClaimError {
     },
 }
 
-/// A name that somebody holds without being an engine, seen when claiming.
+/// A name that is held by a process that is not an engine, seen when claiming.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Squatter {
     /// The VF whose name it is.
@@ -122,17 +122,17 @@ pub struct Claim {
     pub(super) listener: Listener,
     /// Whether connections wait to be taken in until there is room.
     pub(super) is_paused: bool,
-    /// Watches the listener and the accepted sockets that have not said Hello.
+    /// Watches the listener and the accepted sockets that have not sent Hello.
     pub(super) epoll: Known,
     /// Given up for a moment to tell a peer that we have no descriptors left.
     pub(super) spare: Option<Known>,
     pub(super) pending: Vec<Pending>,
-    /// Where those threads that receive from other users leave what they found.
+    /// Where the threads that receive from other users leave their results.
     pub(super) post: Arc<Post<Fetched>>,
     pub(super) quotas: Quotas,
     pub(super) doorbell: Arc<Doorbell>,
     pub(super) table: Option<Known>,
-    /// Who held the VFs that we connected to.
+    /// The processes that held the VFs that we connected to.
     pub(super) dialled: BTreeMap<u16, PeerCred>,
     probe: Box<u64>,
     squatters: Vec<Squatter>,
@@ -206,7 +206,7 @@ impl Claim {
         &self.nic
     }
 
-    /// Names below ours that somebody holds without being an engine.
+    /// Names below ours that are held by processes that are not engines.
     pub fn squatters(&self) -> &[Squatter] {
         &self.squatters
     }
@@ -316,12 +316,12 @@ fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Names below `below` that are bound, and on which nobody listens.
+/// Names below `below` that are bound, and on which no process listens.
 fn squatters(nic: &str, below: u16) -> Vec<Squatter> {
     if below == 0 {
         return Vec::new();
     }
-    // Without /proc there is nothing to say.
+    // Without /proc there is nothing to report.
     let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let reason = "its name is held by a socket that does not listen";
     squatted(&table, nic)
@@ -331,8 +331,8 @@ fn squatters(nic: &str, below: u16) -> Vec<Squatter> {
         .collect()
 }
 
-/// Who listens on the names, as the kernel says: an engine has one of them, whoever has many is no
-/// engine.
+/// Which processes listen on the names, as the kernel reports: an engine has one of them; a process
+/// with many is not an engine.
 pub(super) fn holders(nic: &str) -> Vec<(PeerCred, usize)> {
     let mut holders = BTreeMap::new();
     for (_, cred) in (0..VF_COUNT).filter_map(|vf| dial(nic, vf, false).ok()) {

@@ -1,12 +1,12 @@
-//! Names that belong to one process of a host at a time, and who has them.
+//! Names that belong to one process of a host at a time, and the process that has each.
 //!
 //! A VF claims a *name* of its nic, such as a port that its program listens on, by listening on the
-//! abstract Unix socket `peerdma/N/cm/NAME`: whoever comes second is told that it is in use, and
-//! the name is free when its process is gone. Others look a name up by connecting; the holder
-//! answers with its VF and keeps the connection, whose end says that the answer is no longer true.
+//! abstract Unix socket `peerdma/N/cm/NAME`: the second process is told that it is in use, and the
+//! name is free when its process is gone. Others look a name up by connecting; the holder answers
+//! with its VF and keeps the connection, whose end means that the answer is no longer valid.
 //!
-//! Names have no owner before they are claimed, as ports of TCP have none. Who has one is what the
-//! kernel says of its socket (`SO_PEERCRED`), and a refusal names it.
+//! Names have no owner before they are claimed, as TCP ports have none. The kernel tells which
+//! process has one, from its socket (`SO_PEERCRED`), and a refusal names it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,8 +25,8 @@ use super::fetch::Post;
 use super::message::{Message, Received, recv};
 use super::socket::{PAUSE, new_socket, spare_fd};
 
-/// Connections of those who ask: the oldest makes room. Of our user's processes, of all other
-/// users', and of one other's.
+/// Connections of processes that ask: the oldest makes room. For our user's processes, for all
+/// other users', and for one other user's.
 const MAX_CLIENTS: usize = 256;
 const MAX_STRANGERS: usize = 128;
 const MAX_OF_STRANGER: usize = 32;
@@ -35,9 +35,9 @@ const MAX_LOOKUPS: usize = 256;
 /// Events taken in one call.
 const BATCH: usize = 64;
 const BACKLOG: i32 = 1024;
-/// How long a holder may take to say who it is before the log names it.
+/// How long a holder may take to identify itself before the log names it.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The key of what is rung when those who wait may be looked at again.
+/// The key of the event that is raised when waiting askers may be served again.
 const RESUME: u64 = u64::MAX;
 
 /// Why a name was not claimed.
@@ -64,17 +64,17 @@ pub enum NameError {
 
 /// Who has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "what can be known of a name")]
+#[expect(clippy::exhaustive_enums, reason = "all that can be known about a name")]
 pub enum Holder {
     /// Nobody.
     Nobody,
-    /// Somebody who has yet to say who it is: [`Directory::poll`] tells.
+    /// A process that has not identified itself yet: [`Directory::poll`] tells.
     Asked,
     /// This VF.
     Vf(u16),
 }
 
-/// Whose socket has a name, as the kernel says: it need not be an engine's.
+/// Whose socket has a name, as the kernel reports: it need not be an engine's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Occupant {
@@ -93,22 +93,20 @@ impl fmt::Display for Occupant {
             Self::Process(PeerCred { pid: None, uid }) => {
                 write!(f, "a process of another pid namespace (uid {uid})")
             }
-            Self::Full => f.write_str("a process that answers nobody"),
-            Self::NoEngine => {
-                f.write_str("a socket that takes no connections, which is no engine's")
-            }
+            Self::Full => f.write_str("a process that does not answer"),
+            Self::NoEngine => f.write_str("a socket that takes no connections, so not an engine's"),
         }
     }
 }
 
-/// What the holder of a name said.
+/// The answer of the holder of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
     /// Nothing since then; whether the log told so.
     Nothing { since: Instant, is_told: bool },
     /// That it is this VF.
     Vf(u16),
-    /// Something that no engine says.
+    /// Something that no engine sends.
     Nonsense,
 }
 
@@ -117,7 +115,7 @@ enum Said {
 enum Entry {
     /// A name of ours.
     Name { name: String, listener: Listener, is_sealed: bool },
-    /// Somebody who asked for one.
+    /// A process that asked for one.
     Client { of: u64, socket: PeerSocket },
     /// A name that we asked for.
     Lookup { name: String, socket: PeerSocket, holder: Occupant, said: Said },
@@ -148,7 +146,7 @@ impl AsFd for Entry {
     }
 }
 
-/// The names of one VF, and what it knows of those of others.
+/// The names of one VF, and what it knows about those of others.
 ///
 /// [`AsFd`] gives a descriptor that is readable when [`poll`](Self::poll) has something to do.
 /// Nothing waits.
@@ -157,11 +155,11 @@ pub struct Directory {
     nic: String,
     vf: u16,
     epoll: Known,
-    /// Given up for a moment to turn away one who asks when there are no descriptors left.
+    /// Given up for a moment to turn away an asker when there are no descriptors left.
     spare: Option<Known>,
     /// Names of ours whose askers wait until there is a descriptor.
     paused: Vec<u64>,
-    /// Whether the log says so.
+    /// Whether the log has reported that.
     is_short: bool,
     resume: Arc<Post<()>>,
     entries: BTreeMap<u64, Entry>,
@@ -216,7 +214,7 @@ impl Directory {
         Ok((Listener::new(socket), is_sealed))
     }
 
-    /// Connects to whoever has a name. That one cannot send us descriptors, where the kernel can
+    /// Connects to the process that has a name. It cannot send us descriptors, where the kernel can
     /// refuse them.
     fn dial(&self, name: &str) -> Result<(PeerSocket, Occupant), Errno> {
         let socket = new_socket()?;
@@ -226,7 +224,7 @@ impl Directory {
         Ok((PeerSocket::born(socket, cred, is_sealed), Occupant::Process(cred)))
     }
 
-    /// Gives a name back. Who looked it up learns of it.
+    /// Gives a name back. Processes that looked it up learn of it.
     pub fn release(&mut self, key: NameKey) {
         self.remove(key.0);
         let is_of = |entry: &Entry| matches!(entry, Entry::Client { of, .. } if *of == key.0);
@@ -236,13 +234,13 @@ impl Directory {
         }
     }
 
-    /// Whether somebody listens on a name, ourselves included. It may be another's a moment later.
+    /// Whether a process listens on a name, ourselves included. It may be another's a moment later.
     pub fn is_held(&self, name: &str) -> bool {
         self.occupant(name).is_some()
     }
 
-    /// Who that is. A socket that has the name and does not listen is not seen before the name is
-    /// claimed.
+    /// Which process that is. A socket that has the name and does not listen is not seen before the
+    /// name is claimed.
     pub fn occupant(&self, name: &str) -> Option<Occupant> {
         match self.dial(name) {
             Ok((_, occupant)) => Some(occupant),
@@ -268,7 +266,7 @@ impl Directory {
             // Of another type: no engine has it.
             Err(Errno::CONNREFUSED | Errno::PROTOTYPE) => return Holder::Nobody,
             Err(error) => {
-                tracing::info!(name, %error, "who has this name could not be asked");
+                tracing::info!(name, %error, "the holder of this name could not be asked");
                 return Holder::Asked;
             }
         };
@@ -301,14 +299,14 @@ impl Directory {
                 if !*is_told && since.elapsed() > PATIENCE {
                     *is_told = true;
                     let name = name.as_str();
-                    tracing::warn!(name, "held by {holder}, which does not say who it is");
+                    tracing::warn!(name, "held by {holder}, which does not identify itself");
                 }
                 Holder::Asked
             }
         }
     }
 
-    /// Reads what a holder said. False if it gave the name back.
+    /// Reads a holder's answer. False if it gave the name back.
     fn listen(&mut self, key: u64) -> bool {
         let Some(Entry::Lookup { name, socket, holder, said }) = self.entries.get_mut(&key) else {
             return false;
@@ -322,12 +320,15 @@ impl Directory {
                 }
                 // It stays there.
                 Received::Brings(_) if *said == Said::Nonsense => return true,
-                // What else it says is of no interest.
+                // Anything else it sends is ignored.
                 Received::Message(..) if *said == Said::Nonsense => {}
                 Received::Message(Ok(Message::Pong { vf }), _) => *said = Said::Vf(vf),
                 Received::Message(..) | Received::Brings(_) => {
                     let name = name.as_str();
-                    tracing::warn!(name, "held by {holder}, which is no engine: it talks nonsense");
+                    tracing::warn!(
+                        name,
+                        "held by {holder}, which is not an engine: it sent an invalid answer"
+                    );
                     *said = Said::Nonsense;
                     // Its end is seen when the name is looked up again.
                     let _ = epoll::delete(&self.epoll, &*socket);
@@ -337,8 +338,8 @@ impl Directory {
         true
     }
 
-    /// Answers those who ask, and reads answers. Says whether anything was learnt: a name that was
-    /// [`Holder::Asked`] may be worth looking up again.
+    /// Answers processes that ask, and reads answers. Returns whether anything was learnt: a name
+    /// that was [`Holder::Asked`] may be worth looking up again.
     pub fn poll(&mut self) -> bool {
         let mut events = [epoll::Event {
             flags: epoll::EventFlags::empty(),
@@ -355,7 +356,7 @@ impl Directory {
             }
             match self.entries.get(&key) {
                 Some(Entry::Name { .. }) => self.accept(key),
-                // Who asked has nothing to say: it went away.
+                // A process that asked has nothing more to send: it went away.
                 Some(Entry::Client { .. }) => drop(self.remove(key)),
                 Some(Entry::Lookup { .. }) => {
                     self.listen(key);
@@ -377,7 +378,7 @@ impl Directory {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let accepted = match rustix::net::accept_with(listener, flags) {
                 Err(error @ (Errno::MFILE | Errno::NFILE)) if self.spare.is_some() => {
-                    tracing::warn!(%error, "who asks for a name of ours is turned away");
+                    tracing::warn!(%error, "a process that asks for a name of ours is turned away");
                     // Else the listener would stay readable, and we would spin.
                     self.spare = None;
                     rustix::net::accept_with(listener, flags).map(|socket| (socket, false))
@@ -396,23 +397,23 @@ impl Directory {
             self.is_short = false;
             let Ok(cred) = peer_cred(socket.as_fd()) else { continue };
             let socket = PeerSocket::born(socket, cred, is_sealed);
-            // Who asks and does not listen gets no answer.
+            // A process that asks and does not listen gets no answer.
             let _ = Message::Pong { vf: self.vf }.send(&socket, &[]);
             if has_room {
                 self.make_room_for(&socket);
-                // Who cannot be watched is let go of, and asks again.
+                // A connection that cannot be watched is closed, and its process asks again.
                 let _ = self.add(Entry::Client { of, socket });
             }
         }
     }
 
-    /// Leaves those who ask for a name where they are, for a while: nothing tells when they can be
-    /// answered.
+    /// Leaves processes that ask for a name in the queue for a while: nothing tells when they can
+    /// be answered.
     fn pause(&mut self, of: u64, error: Errno) {
         let Some(entry) = self.entries.get(&of) else { return };
         let _ = epoll::delete(&self.epoll, entry);
         if !std::mem::replace(&mut self.is_short, true) {
-            tracing::warn!(%error, "who asks for a name of ours cannot be answered, and waits");
+            tracing::warn!(%error, "a process that asks for a name of ours cannot be answered, and waits");
         }
         if self.paused.is_empty() {
             self.resume.ring_after(PAUSE);
@@ -432,7 +433,7 @@ impl Directory {
         }
     }
 
-    /// Lets go of the oldest of those who ask, where there are too many of a kind.
+    /// Closes the oldest connection of those that ask, where there are too many of a kind.
     fn make_room_for(&mut self, socket: &PeerSocket) {
         let (uid, is_ours) = (socket.uid(), socket.is_ours());
         let clients = self.entries.iter().filter_map(|(key, entry)| match entry {
@@ -520,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_one_holder_who_can_be_found() {
+    fn a_name_has_one_holder_that_can_be_found() {
         let (mut a, mut b) = pair("holder");
         assert_eq!(b.lookup("x"), Holder::Nobody);
         let key = a.claim("x").expect("free");
@@ -563,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_ask_leave_nothing_behind() {
+    fn processes_that_ask_leave_nothing_behind() {
         let (mut a, mut b) = pair("leave");
         a.claim("x").expect("free");
         for _ in 0..3 {
@@ -573,7 +574,7 @@ mod tests {
             b = Directory::new(&b.nic, b.vf).expect("descriptors");
             a.poll();
         }
-        // The look whether it is held, too, is a connection.
+        // The check whether it is held is also a connection.
         assert!(b.is_held("x"));
         a.poll();
         a.poll();

@@ -1,5 +1,5 @@
-//! The descriptors of other users: what of them is ours to map is found out by a thread for which
-//! nobody waits ([`descriptors::strangers`]), which then leaves the mapping here.
+//! The descriptors of other users: a thread for which nothing waits ([`descriptors::strangers`])
+//! determines which of them we may map, and leaves the mapping here.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::message::{Message, Received, receive};
 
-/// Where such threads leave what they found, and wake the engine for it.
+/// Where such threads leave their results, and wake the engine for them.
 #[derive(Debug)]
 pub(crate) struct Post<T> {
     bell: Known,
@@ -30,7 +30,7 @@ impl<T> Post<T> {
         self.ring();
     }
 
-    /// Has the engine look, if only at what it had put off.
+    /// Wakes the engine, if only for work that it had put off.
     pub(crate) fn ring(&self) {
         if self.bell.look().is_ok() {
             // An error can only be EAGAIN: it has been rung.
@@ -38,7 +38,7 @@ impl<T> Post<T> {
         }
     }
 
-    /// Has the engine look later. Without a thread it does so when something else happens.
+    /// Wakes the engine later. Without a thread it continues when something else happens.
     pub(super) fn ring_after(self: &Arc<Self>, pause: Duration)
     where
         T: Send + 'static,
@@ -51,7 +51,7 @@ impl<T> Post<T> {
     }
 
     pub(super) fn take(&self) -> Vec<T> {
-        // An error can only be EAGAIN: nobody rang.
+        // An error can only be EAGAIN: there was no ring.
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         std::mem::take(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -91,6 +91,6 @@ pub(crate) fn fetch<T>(
     if socket.seal() {
         Ok(mapped)
     } else {
-        Err("it sends descriptors that nobody wants".to_owned())
+        Err("it sends descriptors that were not asked for".to_owned())
     }
 }

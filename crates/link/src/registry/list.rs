@@ -12,7 +12,7 @@ use super::message::{Message, Received, recv};
 use super::name::vf_of_line;
 use super::socket::dial;
 
-/// A VF that somebody holds.
+/// A VF that a process holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VfInfo {
     /// Its number.
@@ -33,10 +33,10 @@ pub struct VfInfo {
 pub enum Answer {
     /// It is an engine and makes progress.
     Alive,
-    /// It said nothing in time: stopped, busy, or the descriptor outlived its engine (a child
+    /// It did not answer in time: stopped, busy, or the descriptor outlived its engine (a child
     /// that forked without telling us).
     Silent,
-    /// It is no engine of ours: the reason in words.
+    /// It is not an engine of ours: the reason in words.
     Stranger(String),
 }
 
@@ -65,7 +65,7 @@ struct Asked {
 
 impl Asked {
     fn new(nic: &str, vf: u16) -> Option<Self> {
-        // Whoever is gone since the table was read is not listed.
+        // Processes that have gone since the table was read are not listed.
         let (socket, cred) = dial(nic, vf, false).ok()?;
         let sent = Message::Ping.send(&socket, &[]);
         let answer = sent.err().map(|e| Answer::Stranger(format!("it refused a ping: {e}")));
@@ -89,7 +89,7 @@ impl Asked {
             }
             Received::Message(Err(e), _) => Some(Answer::Stranger(e.to_string())),
             Received::Brings(_) => {
-                Some(Answer::Stranger("it sent descriptors that nobody wants".to_owned()))
+                Some(Answer::Stranger("it sent descriptors that were not asked for".to_owned()))
             }
         };
     }
@@ -104,7 +104,7 @@ impl Asked {
     }
 }
 
-/// Waits until one of those who did not answer does. False when there is nothing to wait for.
+/// Waits until one of those that have not answered does. False when there is nothing to wait for.
 fn wait(asked: &[Asked], deadline: Instant) -> io::Result<bool> {
     let mut fds: Vec<_> = asked
         .iter()

@@ -31,7 +31,7 @@ pub(crate) enum Message {
     Welcome(Welcome),
     /// The answer that refuses, with the reason; the connection is closed after it.
     Refused(String),
-    /// First message of a connection that asks whether somebody is at home.
+    /// First message of a connection that checks whether an engine is there.
     Ping,
     /// The answer to it.
     Pong {
@@ -78,7 +78,7 @@ pub(crate) enum BadMessage {
     Descriptors,
 }
 
-/// The whole of [`Message::Wake`], for those who ring without allocating.
+/// The whole of [`Message::Wake`], for callers that ring without allocating.
 pub(crate) const WAKE: [u8; 16] = {
     let (magic, version, kind) =
         (MAGIC.to_ne_bytes(), VERSION.to_ne_bytes(), KIND_WAKE.to_ne_bytes());
@@ -211,8 +211,8 @@ impl Message {
 pub(crate) enum Received {
     /// A packet, with the descriptors it carried.
     Message(Result<Message, BadMessage>, Vec<OwnedFd>),
-    /// A packet of another user that brings descriptors. It is still there, and they are: whoever
-    /// takes them may have to wait.
+    /// A packet of another user that brings descriptors. The packet and its descriptors are still
+    /// there: a thread that takes them may have to wait.
     Brings(Result<Message, BadMessage>),
     /// Nothing yet.
     Nothing,
@@ -223,7 +223,7 @@ pub(crate) enum Received {
 /// Receives one message without waiting, unless it is another user's and brings descriptors.
 pub(crate) fn recv(socket: &PeerSocket) -> Received {
     let mut bytes = [0; MESSAGE_MAX];
-    // What the other calls say is better said once, there.
+    // Errors of the other calls are better reported once, there.
     if let Ok((true, length)) = socket.brings_descriptors(&mut bytes) {
         return Received::Brings(Message::decode(&bytes[..length]));
     }

@@ -1,4 +1,4 @@
-//! What processes of other users may have of us.
+//! The resources that processes of other users may take from us.
 //!
 //! Each connection costs us a descriptor and the pages of its ring, which we touch when we read.
 //! Our own user's processes are not counted: they need no ring to do us harm.
@@ -16,7 +16,7 @@ pub(super) const CONNECTIONS_OF_STRANGERS: usize = 512;
 pub(super) const RINGS_PER_USER: usize = 64 << 20;
 /// Bytes of the rings that all other users together gave us.
 pub(super) const RINGS_OF_STRANGERS: usize = 256 << 20;
-/// Accepted connections of one user that have not said who they are.
+/// Accepted connections of one user that have not identified themselves.
 pub(super) const SILENT_PER_USER: usize = 32;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,7 +25,7 @@ struct Used {
     rings: usize,
 }
 
-/// What each other user has.
+/// The shares of each other user.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Quotas(Arc<Mutex<BTreeMap<u32, Used>>>);
 
@@ -38,13 +38,13 @@ pub(crate) struct Share {
 }
 
 impl Quotas {
-    /// Counts a connection with a user, who gives us a ring of so many bytes, or none.
+    /// Counts a connection with a user that gives us a ring of this many bytes, or none.
     ///
     /// # Errors
     ///
     /// Which limit it would exceed, in words.
     pub(super) fn take(&self, uid: u32, ring: usize) -> Result<Share, String> {
-        // The program needs descriptors, too: half of them at most are for strangers.
+        // The program also needs descriptors: at most half of them are for strangers.
         let open = rustix::process::getrlimit(Resource::Nofile).current;
         let open = open.map_or(usize::MAX, |open| usize::try_from(open).unwrap_or(usize::MAX));
         let (one, all) =

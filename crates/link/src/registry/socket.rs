@@ -19,7 +19,7 @@ pub(super) fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Connects to the listener of `vf`, without waiting, and says who it is. Whoever that is cannot
+/// Connects to the listener of `vf`, without waiting, and returns its identity. That process cannot
 /// send us descriptors unless we `expect` some, where the kernel can refuse them.
 pub(super) fn dial(nic: &str, vf: u16, expect: bool) -> Result<(PeerSocket, PeerCred), Errno> {
     let socket = new_socket()?;

@@ -61,7 +61,7 @@ fn a_name_without_a_listener_is_skipped_and_reported() {
 }
 
 #[test]
-fn who_listens_on_every_name_is_named_with_how_many() {
+fn a_process_that_listens_on_many_names_is_reported_with_their_number() {
     let nic = nic("hoard");
     let _ours = claim(&nic);
     let hoard: Vec<_> = (1..8).map(|vf| squat(&nic, vf)).collect();
@@ -75,7 +75,7 @@ fn who_listens_on_every_name_is_named_with_how_many() {
 }
 
 #[test]
-fn what_a_peer_says_before_it_ends_is_heard() {
+fn what_a_peer_sends_before_it_ends_is_received() {
     let nic = nic("last-words");
     let (mut a, mut b) = (claim(&nic), claim(&nic));
     let speak = |from: &mut Claim, to: u16| {
@@ -94,7 +94,7 @@ fn what_a_peer_says_before_it_ends_is_heard() {
     let event = a.poll_events().pop().expect("b connected");
     let Event::NewInbound(inbound) = event else { panic!("{event:?}") };
     assert_eq!(inbound.peer().vf, vf);
-    // A stranger that ended may have been anybody.
+    // A stranger that ended may have been any process.
     let mut stranger = claim(&nic);
     a.dialled.clear();
     speak(&mut stranger, a.vf());
@@ -104,7 +104,7 @@ fn what_a_peer_says_before_it_ends_is_heard() {
 }
 
 #[test]
-fn both_sides_learn_who_the_other_is() {
+fn both_sides_learn_the_identity_of_the_other() {
     let nic = nic("who");
     let (mut a, mut b) = (claim(&nic), claim(&nic));
     let (outbound, inbound) = connected(&mut a, &mut b);
@@ -187,7 +187,7 @@ fn another_nic_is_refused_in_words() {
 }
 
 #[test]
-fn the_last_words_of_a_peer_end_though_somebody_goes_on_writing_them() {
+fn the_last_records_of_a_peer_end_though_another_process_keeps_writing() {
     let nic = nic("refilled");
     let (mut a, mut b) = (claim(&nic), claim(&nic));
     let (mut outbound, mut inbound) = connected(&mut a, &mut b);

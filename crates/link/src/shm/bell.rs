@@ -42,7 +42,7 @@ use super::memfd::{BadMemory, Mapping, SEALS};
 use crate::registry::message::WAKE;
 use crate::sync::{Ordering, Words, fence};
 
-/// Our own doorbell: peers ring it when there is work and we said that we sleep.
+/// Our own doorbell: peers ring it when there is work and we announced that we sleep.
 #[derive(Debug)]
 pub struct Doorbell {
     page: Mapping,
@@ -70,9 +70,9 @@ impl Doorbell {
         wake_up(&self.page);
     }
 
-    /// Tells peers that we poll, and shall go on with it: to wake us is made cheaper to consider,
-    /// and the next [`set_sleeping`](Self::set_sleeping) dearer by some microseconds, for other
-    /// processes, too. Calling it twice is the same as once.
+    /// Tells peers that we poll and will continue to: the check whether to wake us becomes cheaper,
+    /// and the next [`set_sleeping`](Self::set_sleeping) more expensive by some microseconds, also
+    /// for other processes. Calling it twice is the same as once.
     pub fn set_polling(&self) {
         if barrier::is_ready() {
             promise(&self.page);
@@ -87,7 +87,7 @@ impl Doorbell {
 
     /// Makes [`fd`](Self::fd) unreadable until the next ring.
     pub fn drain(&self) {
-        // An error can only be EAGAIN: nobody rang.
+        // An error can only be EAGAIN: there was no ring.
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }
 
@@ -131,7 +131,7 @@ impl PeerBell {
         Ok(Self { page, bell: None, watcher: Watcher::default() })
     }
 
-    /// Takes the eventfd that the peer sent, too, if it is one and the peer is of our user.
+    /// Also takes the eventfd that the peer sent, if it is one and the peer is our user's.
     pub(crate) fn with_eventfd(self, bell: Option<OwnedFd>, peer: PeerCred) -> Self {
         let bell = bell.filter(|bell| peer.is_same_user() && is_eventfd(bell));
         Self { bell: bell.map(Known::new), ..self }
@@ -163,7 +163,7 @@ impl PeerBell {
     }
 }
 
-/// Promises that nobody falls asleep here whom a waker with a light fence misses.
+/// Promises that no thread falls asleep here that a waker with a light fence misses.
 pub(super) fn promise(words: &impl Words) {
     words.store(PROMISE, 1, Ordering::Relaxed);
 }
@@ -193,7 +193,7 @@ pub(super) fn wake_up(words: &impl Words) {
     words.update(SLEEP, |value| value.wrapping_add(1) & !1);
 }
 
-/// What a waker remembers of a sleeper.
+/// What a waker remembers about a sleeper.
 #[derive(Debug, Default)]
 pub(super) struct Watcher {
     rung: u64,

@@ -12,15 +12,15 @@
 //! ```
 //!
 //! **Publication.** The consumer polls the header of the next record, not a separate tail. So the
-//! header is written last (Release), and the word where the *next* header will be must say before
-//! that there is none: it is zero, or the header that was there in the lap before, which has
-//! another stamp. Where it may be payload of the lap before, as the line was inside a long record,
-//! the producer clears it, some lines ahead; therefore one line of the ring is always free. A word
-//! that was a header is left alone: to write it would take the line from the consumer, who is about
-//! to look at it. The consumer writes nothing into the ring.
+//! header is written last (Release), and the word where the *next* header will be must show
+//! beforehand that there is none: it is zero, or the header that was there in the lap before, which
+//! has another stamp. Where it may be payload of the lap before, as the line was inside a long
+//! record, the producer clears it, some lines ahead; therefore one line of the ring is always free.
+//! A word that was a header is left alone: writing it would take the line from the consumer, which
+//! is about to read it. The consumer writes nothing into the ring.
 //!
 //! **Freeing.** The consumer publishes [`HEAD`] every eighth of the ring, and when it finds the
-//! ring empty. The producer reads it only when its own copy says the ring is full.
+//! ring empty. The producer reads it only when its own copy shows the ring as full.
 //!
 //! **Wrap.** Records are contiguous. One that does not fit before the end starts at offset 0, and
 //! a header with length [`PAD`] marks the gap.
@@ -64,12 +64,12 @@ pub enum RingCorrupt {
     },
     /// A head that moved backwards or beyond what was written.
     #[error(
-        "the peer says it consumed up to {head:#x}, between {low:#x} and {high:#x} is possible"
+        "the peer claims to have consumed up to {head:#x}, between {low:#x} and {high:#x} is possible"
     )]
     Head {
         /// What was read.
         head: u64,
-        /// What had been consumed for certain.
+        /// What had certainly been consumed.
         low: u64,
         /// What had been written.
         high: u64,
@@ -110,7 +110,7 @@ pub(super) struct Tx {
     position: u64,
     /// The consumer's head when last read.
     head: u64,
-    /// Header words at lines of `position..clear` say that there is no record; `clear > position`.
+    /// Header words at lines of `position..clear` show that there is no record; `clear > position`.
     clear: u64,
     /// Since this position each record has one line.
     single: u64,
@@ -157,12 +157,12 @@ impl Tx {
             words.store(self.at(slot.end), 0, Ordering::Relaxed);
             self.clear = slot.end + LINE as u64;
         }
-        // ORDERING: Release pairs with the Acquire in `Rx::next`: payload and the zero behind it
-        // are visible before the header. Where there is a header of the lap before instead, the
+        // ORDERING: Release pairs with the Acquire in `Rx::next`: payload and the zero after it are
+        // visible before the header. Where there is a header of the lap before instead, the
         // consumer has read it, and sees nothing older.
         words.store(self.at(slot.start), header(slot.start, slot.len), Ordering::Release);
         if slot.start != self.position {
-            // ORDERING: Release, as above: who sees the gap sees the record at offset 0.
+            // ORDERING: Release, as above: a reader that sees the gap sees the record at offset 0.
             words.store(self.at(self.position), header(self.position, PAD), Ordering::Release);
         }
         if slot.end - self.position > LINE as u64 {
@@ -174,8 +174,8 @@ impl Tx {
         }
     }
 
-    /// Asks the consumer to wake us when it frees space, and says whether there is room for `len`
-    /// bytes already.
+    /// Asks the consumer to wake us when it frees space, and returns whether there is already room
+    /// for `len` bytes.
     pub(super) fn want_space(&mut self, words: &impl Words, len: usize) -> Result<bool, NoRoom> {
         words.store(WAITING, 1, Ordering::Relaxed);
         // ORDERING: the store of WAITING before the load of HEAD in `reserve`; pairs with the
@@ -191,7 +191,7 @@ impl Tx {
         }
     }
 
-    /// Position behind the last record.
+    /// Position after the last record.
     pub(super) fn position(&self) -> u64 {
         self.position
     }
@@ -308,8 +308,8 @@ impl Rx {
             words.store(HEAD, self.position, Ordering::Release);
             self.published = self.position;
         }
-        // No fence: a consumer that goes on polling sees the flag soon, and one that goes to
-        // sleep has a fence in `bell::fall_asleep` and polls once more after it.
+        // No fence: a consumer that keeps polling sees the flag soon, and one that goes to sleep
+        // has a fence in `bell::fall_asleep` and polls once more after it.
         words.load(WAITING, Ordering::Relaxed) != 0 && words.swap(WAITING, 0) != 0
     }
 
@@ -320,7 +320,7 @@ impl Rx {
         self.is_nothing(words.load(DATA + offset as usize, Ordering::Relaxed))
     }
 
-    /// Whether the word where the next header will be says that there is no record yet.
+    /// Whether the word where the next header will be shows that there is no record yet.
     #[inline]
     fn is_nothing(&self, word: u64) -> bool {
         word == 0 || word == header(self.position.wrapping_sub(self.capacity), word as u32)

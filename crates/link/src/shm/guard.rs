@@ -1,9 +1,8 @@
-//! The guard slot: how one who copies and one who takes the memory away see each other.
+//! The guard slot: how a process that copies and one that takes the memory away see each other.
 //!
-//! Two engines may agree that the one that sends touches the memory of the one that receives by
-//! itself. What memory that is stands in a table of the receiver, which can withdraw it at any time
-//! and must then know that nothing touches it any more. The slot is a word of the page beside the
-//! ring:
+//! Two engines may agree that the sending engine touches the memory of the receiving one itself. A
+//! table of the receiver lists that memory; the receiver can withdraw it at any time, and must then
+//! know that nothing touches it any more. The slot is a word of the page next to the ring:
 //!
 //! ```text
 //!   who copies                      who withdraws
@@ -15,19 +14,19 @@
 //! ```
 //!
 //! Both store before their fence and load after it, so of a copy and a withdrawal at the same
-//! moment at least one sees the other. A slot is numbered anew each time it is held: a copy that
+//! moment at least one sees the other. A slot gets a new number each time it is held: a copy that
 //! began before the withdrawal has ended when the word is another one, whatever was begun since.
 //!
-//! A peer can hold its slot for ever, by malice or because it was stopped. So nobody should hold a
-//! lock while it waits, and only the slots of peers that have the table count: a stranger, who
-//! copies nothing, has the same page and may write there what it likes
+//! A peer can hold its slot forever, by malice or because it was stopped. So no thread should hold
+//! a lock while it waits, and only the slots of peers that have the table count: a stranger, which
+//! copies nothing, has the same page and may write anything there
 //! ([`Inbound::held`](super::Inbound::held)).
 
 use crate::sync::{Ordering, Words, fence};
 
 use super::layout::SLOT;
 
-/// What a slot said when it was looked at.
+/// What a slot contained when it was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held(u64);
 
@@ -48,7 +47,7 @@ impl Held {
 /// is to be copied must be looked up after this.
 #[inline]
 pub(super) fn hold(words: &impl Words, key: u32, number: u32) {
-    // ORDERING: who sees the slot held anew sees that the copy before it is over.
+    // ORDERING: a reader that sees the slot held again sees that the copy before it is over.
     words.store(SLOT, u64::from(number) << 32 | u64::from(key), Ordering::Release);
     // ORDERING: the slot is held before the table is read; pairs with the fence in `look`.
     fence(Ordering::SeqCst);

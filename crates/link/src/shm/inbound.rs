@@ -37,10 +37,10 @@ pub struct Inbound {
     table: Option<Known>,
     /// Whether it was given our table, and so may copy by itself.
     has_our_table: bool,
-    /// Where the ring ends that it left, if it is gone. What lies behind was pushed by whoever else
-    /// has the ring.
+    /// Where the ring ends that it left, if it is gone. Later records were pushed by others that
+    /// have the ring.
     last: Option<u64>,
-    /// What it counts for, if it is of another user.
+    /// What it counts for, if it is another user's.
     _share: Option<Share>,
 }
 
@@ -64,7 +64,7 @@ impl Inbound {
         &self.peer
     }
 
-    /// Reads the socket without waiting, and says how the connection is. To be called when the
+    /// Reads the socket without waiting, and returns the state of the connection. Call it when the
     /// socket is readable. Wakes that came through the socket are taken here.
     pub fn poll(&mut self) -> InboundState {
         for _ in 0..RECV_BATCH {
@@ -87,8 +87,8 @@ impl Inbound {
         self.state
     }
 
-    /// Whether the peer is gone, and the ring may still hold something of what it pushed. Its
-    /// memory may have other owners, who can go on: no more counts than the ring could hold.
+    /// Whether the peer is gone, and the ring may still hold records that it pushed. Its memory may
+    /// have other owners, which can continue: no more counts than the ring could hold.
     pub fn may_hold_last_words(&mut self) -> bool {
         self.last.is_some_and(|last| self.consumer.position() < last) && !self.consumer.is_idle()
     }
@@ -153,7 +153,7 @@ impl Inbound {
         self.wake_producer();
     }
 
-    /// The page beside the ring that both engines may read and write; its first word is the guard
+    /// The page next to the ring that both engines may read and write; its first word is the guard
     /// slot.
     pub fn scratch(&self) -> Foreign<'_> {
         self.consumer.scratch()
@@ -163,8 +163,8 @@ impl Inbound {
     /// every copy of the peer but the one that holds the slot now, and that one is over when this
     /// gives another answer, or the peer is gone.
     ///
-    /// Only a peer that was given our table copies. What another one writes there means nothing, so
-    /// nobody waits for it.
+    /// Only a peer that was given our table copies. Anything another one writes there means
+    /// nothing, so nothing waits for it.
     pub fn held(&self) -> Held {
         if self.has_our_table { self.consumer.held() } else { Held::default() }
     }

@@ -1,4 +1,4 @@
-//! Where things lie in the memory two peers share. A change here is a new [`VERSION`].
+//! The layout of the memory that two peers share. A change here is a new [`VERSION`].
 //!
 //! ```text
 //!  ring memfd (sealed, made by the sender)          doorbell memfd (sealed, one per claim)
@@ -32,10 +32,10 @@ pub(crate) const WAITING: usize = 128;
 /// Start of the page that the two engines use as they like.
 pub(crate) const SCRATCH: usize = 4096;
 
-/// Bytes of the page beside the ring that the two engines use as they like.
+/// Bytes of the page next to the ring that the two engines use as they like.
 pub const SCRATCH_LEN: usize = 4096;
 
-/// The guard slot of whoever sends: the first word of that page.
+/// The guard slot of the sender: the first word of that page.
 pub(crate) const SLOT: usize = SCRATCH;
 
 /// Start of the ring in its memfd.

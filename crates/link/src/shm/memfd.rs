@@ -12,8 +12,8 @@ use umem::Foreign;
 
 use crate::sync::{Ordering, Words};
 
-/// Seals that every memory file has: nobody can take pages away from under a mapping (SIGBUS),
-/// and nobody can add seals later.
+/// Seals that every memory file has: pages cannot be taken away from under a mapping (SIGBUS), and
+/// seals cannot be added later.
 pub(crate) const SEALS: SealFlags = SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW);
 
 /// Why memory that a peer sent is refused.
@@ -113,9 +113,9 @@ impl Mapping {
         assert!(at <= self.len - 8 && at.is_multiple_of(8), "word {at} of {}", self.len);
         // SAFETY: `at + 8 <= self.len`.
         let word = unsafe { self.base.add(at) };
-        // SAFETY: the word is mapped as long as `self` lives and aligned (the base is a page).
-        // Everyone accesses it atomically; a hostile peer that does not can change the value,
-        // which is checked by whoever uses it.
+        // SAFETY: the word is mapped as long as `self` lives and aligned (the base is a page). All
+        // users access it atomically; a hostile peer that does not can change the value, which
+        // every user checks.
         unsafe { AtomicU64::from_ptr(word.as_ptr().cast()) }
     }
 }

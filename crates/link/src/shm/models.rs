@@ -85,7 +85,7 @@ fn push(tx: &mut Tx, memory: &Memory, len: usize, value: u64) -> Result<(), NoRo
     Ok(())
 }
 
-/// Pops one record, and says whether the producer must be woken.
+/// Pops one record, and returns whether the producer must be woken.
 fn pop(rx: &mut Rx, memory: &Memory) -> (Option<u64>, bool) {
     let Some(record) = rx.next(memory).expect("an honest producer") else {
         return (None, rx.release(memory));
@@ -229,7 +229,7 @@ fn second_sleep() {
         fall_asleep(&*page);
         seen += u32::from(pop(&mut rx, &memory).0.is_some());
         bells.swap(0, Ordering::Acquire);
-        // Second sleep, without having said that it is awake.
+        // Second sleep, without having announced that it is awake.
         fall_asleep(&*page);
         while pop(&mut rx, &memory).0.is_some() {
             seen += 1;
@@ -240,8 +240,8 @@ fn second_sleep() {
     });
 }
 
-/// A producer that found the ring full, asked to be woken, said that it sleeps and tried once
-/// more, never sleeps beside free space, unless the consumer rings.
+/// A producer that found the ring full, asked to be woken, announced that it sleeps and tried once
+/// more, never sleeps while there is free space, unless the consumer rings.
 #[test]
 fn producer_waits_for_space() {
     wait_for_space(false);
@@ -339,7 +339,7 @@ impl Words for Guarded {
 const KEY: u32 = 7;
 const OTHER: u32 = 8;
 
-/// Copies to the memory if its entry says that it may.
+/// Copies to the memory if its entry permits it.
 fn copy(guarded: &Guarded, number: u32) {
     guard::hold(guarded, KEY, number);
     if guarded.entry.load(Ordering::Relaxed) == u64::from(KEY) {
@@ -349,9 +349,9 @@ fn copy(guarded: &Guarded, number: u32) {
     guard::free(guarded);
 }
 
-/// Once a withdrawal has waited for whoever held the slot, nothing copies any more: neither the
-/// copy that raced with it nor the next one. A peer that goes on to something else is not waited
-/// for.
+/// Once a withdrawal has waited for the holder of the slot, nothing copies any more: neither the
+/// copy that raced with it nor the next one. It does not wait for a peer that has moved on to
+/// something else.
 #[test]
 fn withdrawal() {
     loom::model(|| {

@@ -48,7 +48,7 @@ pub struct Outbound {
     _share: Option<Share>,
 }
 
-/// What was found, once it is.
+/// The result, once there is one.
 type Found = Arc<Mutex<Option<Result<PeerBell, String>>>>;
 
 impl Outbound {
@@ -81,19 +81,19 @@ impl Outbound {
         self.vf
     }
 
-    /// What tells this connection from every other, also from one to a later process with the same
-    /// VF.
+    /// What distinguishes this connection from every other, also from one to a later process with
+    /// the same VF.
     pub fn nonce(&self) -> u64 {
         self.nonce
     }
 
-    /// The process we send to, as the kernel says: its pid, if we can see it, and its uid.
+    /// The process we send to, as the kernel reports it: its pid, if we can see it, and its uid.
     pub fn peer_cred(&self) -> (Option<u32>, u32) {
         (self.cred.pid, self.cred.uid)
     }
 
-    /// Reads the socket without waiting, and says how far the connection is. To be called when
-    /// the socket is readable.
+    /// Reads the socket without waiting, and returns how far the connection is. Call it when the
+    /// socket is readable.
     pub fn poll(&mut self) -> &OutboundState {
         for _ in 0..RECV_BATCH {
             if matches!(self.state, OutboundState::Refused(_) | OutboundState::Gone)
@@ -108,7 +108,7 @@ impl Outbound {
                     self.fetch(welcome);
                 }
                 Received::Brings(_) => {
-                    let reason = format!("VF {} sent descriptors that nobody wants", self.vf);
+                    let reason = format!("VF {} sent descriptors that were not asked for", self.vf);
                     self.state = OutboundState::Refused(reason);
                 }
                 Received::Nothing => break,
@@ -176,7 +176,7 @@ impl Outbound {
         &mut self.producer
     }
 
-    /// The page beside the ring that both engines may read and write; its first word is the guard
+    /// The page next to the ring that both engines may read and write; its first word is the guard
     /// slot.
     pub fn scratch(&self) -> Foreign<'_> {
         self.producer.scratch()
@@ -213,14 +213,14 @@ impl Outbound {
         crate::fork::abandon(self);
     }
 
-    /// Whether the message that comes next is another user's and is being received elsewhere. Then
-    /// the socket is not to be waited for: it may stay readable, and whoever has the claim is woken
-    /// when it is to be polled.
+    /// Whether the message that comes next is another user's and is being received elsewhere. Do
+    /// not wait for the socket then: it may stay readable, and the owner of the claim is woken when
+    /// it must be polled.
     pub fn is_elsewhere(&self) -> bool {
         self.elsewhere.is_some()
     }
 
-    /// Has the thread of another user take what its Welcome brings.
+    /// Makes the thread for another user take the descriptors of its Welcome.
     fn fetch(&mut self, welcome: Welcome) {
         let found = Found::default();
         let (socket, post, to) =
@@ -253,7 +253,7 @@ impl Outbound {
 
     fn welcome(&mut self, welcome: &Welcome, bell: Result<PeerBell, String>) {
         if welcome.vf != self.vf || welcome.nonce != self.nonce {
-            let reason = format!("VF {} welcomed somebody else", self.vf);
+            let reason = format!("VF {} sent its Welcome to another VF", self.vf);
             self.state = OutboundState::Refused(reason);
             return;
         }

@@ -48,7 +48,7 @@ impl Producer {
     /// [`MAX_CAPACITY`]) and returns its writing end and the memfd to pass to the consumer.
     ///
     /// # Errors
-    /// `InvalidInput` for another capacity, or what the system says.
+    /// `InvalidInput` for another capacity, or the system's error.
     ///
     /// [`MIN_CAPACITY`]: super::MIN_CAPACITY
     /// [`MAX_CAPACITY`]: super::MAX_CAPACITY
@@ -79,8 +79,8 @@ impl Producer {
         Ok(())
     }
 
-    /// Says that a record will be pushed very soon. The consumer, who looks where it will be, has
-    /// its line: to get that back takes as long as a record takes to be written.
+    /// Announces that a record will be pushed very soon. The consumer, which polls its place, has
+    /// the cache line: getting that back takes as long as writing a record.
     #[inline]
     pub fn expect_push(&self) {
         self.memory.foreign(self.tx.next(), LINE).expect_write();
@@ -102,14 +102,14 @@ impl Producer {
         self.tx.free()
     }
 
-    /// Position behind the last record pushed. A record is consumed once
+    /// Position after the last record pushed. A record is consumed once
     /// [`consumed_up_to`](Self::consumed_up_to) reaches the position after its push.
     pub fn position(&self) -> u64 {
         self.tx.position()
     }
 
-    /// Position up to which the consumer says it took the records. It says so when its ring is
-    /// empty or an eighth of it was read.
+    /// Position up to which the consumer reports that it took the records. It reports when its ring
+    /// is empty or an eighth of it was read.
     pub fn consumed_up_to(&mut self) -> u64 {
         self.tx.consumed(&self.memory)
     }
@@ -124,7 +124,7 @@ impl Producer {
         self.capacity
     }
 
-    /// The page beside the ring that both engines may read and write; its first word is the guard
+    /// The page next to the ring that both engines may read and write; its first word is the guard
     /// slot.
     pub fn scratch(&self) -> Foreign<'_> {
         self.memory.foreign(SCRATCH, SCRATCH_LEN)
@@ -184,7 +184,7 @@ impl Consumer {
     /// The producer can change the bytes while `take` reads them: copy first, then check.
     ///
     /// # Errors
-    /// What is in the ring cannot be a record. The connection must be closed.
+    /// The contents of the ring are not a valid record. The connection must be closed.
     #[inline]
     pub fn pop<R>(
         &mut self,
@@ -212,8 +212,8 @@ impl Consumer {
         Ok(None)
     }
 
-    /// Whether there is no record; then tells the producer how far we read. A cheap look for those
-    /// who poll.
+    /// Whether there is no record; then tells the producer how far we read. A cheap check for
+    /// threads that poll.
     #[inline]
     pub fn is_idle(&mut self) -> bool {
         let is_empty = self.rx.is_empty(&self.memory);
@@ -244,7 +244,7 @@ impl Consumer {
         self.capacity
     }
 
-    /// The page beside the ring that both engines may read and write; its first word is the guard
+    /// The page next to the ring that both engines may read and write; its first word is the guard
     /// slot.
     pub fn scratch(&self) -> Foreign<'_> {
         self.memory.foreign(SCRATCH, SCRATCH_LEN)

@@ -103,7 +103,7 @@ fn a_record_that_is_not_taken_stays_the_next() {
 }
 
 #[test]
-fn who_finds_a_ring_idle_has_told_its_producer_so() {
+fn a_consumer_that_finds_its_ring_empty_has_told_the_producer() {
     let (mut producer, mut consumer) = ring(MIN_CAPACITY);
     assert!(consumer.is_idle());
     push(&mut producer, b"one").expect("an empty ring");

@@ -8,7 +8,8 @@ use super::QUESTION;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table(BTreeMap<u16, u16>);
 
-/// What the kernel takes for no socket, and then asks its hash (`reuseport_select_sock`).
+/// A value that the kernel treats as no socket, after which it uses its hash
+/// (`reuseport_select_sock`).
 const NO_SOCKET: u32 = u32::MAX;
 
 /// Entries are compared one by one up to this number, and above it after a choice of half.
@@ -22,8 +23,8 @@ impl Table {
     }
 
     /// The table that follows from who answered at each index: every VF has one socket, at the
-    /// lowest index it answered for. Indexes past the end of the group are answered by whoever the
-    /// hash picked.
+    /// lowest index it answered for. Indexes past the end of the group are answered by the socket
+    /// that the hash picked.
     pub(super) fn from_answers(answers: &[Option<u16>]) -> Self {
         let mut table = BTreeMap::new();
         for (index, vf) in answers.iter().enumerate() {
@@ -58,7 +59,7 @@ impl Table {
     /// header for a reuseport program (`run_bpf_filter`). A packet too short to hold what is read
     /// goes to index 0.
     ///
-    /// What belongs to no VF of the table goes to one that answered lately and passes it on: the
+    /// A packet for no VF of the table goes to one that answered lately, which passes it on: the
     /// hash might give it to a process that is stopped.
     pub fn program(&self) -> Vec<libc::sock_filter> {
         let answered = self.0.values().next().copied().map(u32::from);
@@ -66,14 +67,14 @@ impl Table {
         let mut code = vec![
             load(4),
             operation(libc::BPF_ALU | libc::BPF_AND, 0x00ff_ffff),
-            // QPN 0: a question goes where it says.
+            // QPN 0: a probe goes to the index in it.
             jump_if_equal(0, 0, 5),
             load(0),
             jump_if_equal(QUESTION, 0, 2),
             load(8),
             operation(libc::BPF_RET | libc::BPF_A, 0),
             give(first),
-            // The GSI and multicast belong to no VF; whoever gets them distributes them.
+            // The GSI and multicast belong to no VF; the process that gets them distributes them.
             jump_if_equal(1, 0, 1),
             give(first),
             jump_if_equal(0x00ff_ffff, 0, 1),

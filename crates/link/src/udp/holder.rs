@@ -1,4 +1,4 @@
-//! Who holds a UDP port.
+//! Which process holds a UDP port.
 //!
 //! The kernel shows the sockets of a network namespace, with their addresses and their users, to
 //! everyone in it (`/proc/net/udp`, `udp4_format_sock`).
@@ -13,8 +13,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub struct Holder {
     /// The address it is bound to; unspecified for all.
     pub ip: IpAddr,
-    /// Its user, as we see it: who made it, or was given it by `fchown`. Users that our user
-    /// namespace does not know all show as the overflow user (65534).
+    /// Its user, as we see it: the one that made it, or was given it by `fchown`. Users that our
+    /// user namespace does not know all show as the overflow user (65534).
     pub uid: u32,
 }
 

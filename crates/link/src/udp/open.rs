@@ -1,5 +1,5 @@
-//! Opening the sockets: with whom the port is shared, which options they get, and why it may not
-//! go.
+//! Opening the sockets: which processes share the port, which options they get, and why it may
+//! fail.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -17,10 +17,10 @@ pub enum BindError {
     /// Someone else has the port.
     ///
     /// `SO_REUSEPORT` shares a port among the processes of one effective user. `SO_REUSEADDR` would
-    /// lift that, but the port would then belong to whoever bound it last, group by group: any user
-    /// could take all of another's packets, so it is not used. A device in this position can still
-    /// send, by [`super::UdpLink::send_only`], and it receives what the VFs of the user who has the
-    /// port forward to it.
+    /// lift that, but the port would then belong to the last process that bound it, group by group:
+    /// any user could take all of another's packets, so it is not used. A device in this position
+    /// can still send, by [`super::UdpLink::send_only`], and it receives the packets that the VFs
+    /// of the user that has the port forward to it.
     #[error(
         "UDP port {port} is taken in this network namespace (by processes of another user than uid {uid}, by another \
          program, or by the kernel's rxe); one user's processes share it, and other users depend on theirs to forward"
@@ -52,7 +52,7 @@ pub enum BindError {
     },
 }
 
-/// With whom a port is shared.
+/// Which processes share a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sharing {
     /// With no one. A kernel that chooses the port for a socket with `SO_REUSEPORT` may choose one
@@ -62,7 +62,7 @@ pub(super) enum Sharing {
     OneUser,
 }
 
-/// A port that nobody uses.
+/// A port that no process uses.
 pub(super) fn free_port(options: Options) -> Result<u16, BindError> {
     let mut any = open(unspecified(true), 0, Sharing::None, options)?;
     if any.is_none() {
@@ -153,8 +153,8 @@ pub(super) fn configure(domain: Domain, options: Options) -> io::Result<Known<So
 /// `IPV6_MULTICAST_ALL` of `<linux/in6.h>`, which not every libc names.
 const IPV6_MULTICAST_ALL: i32 = 29;
 
-/// Whether the kernel knows `UDP_SEGMENT`; the option is left off, since each send says whether it
-/// wants it.
+/// Whether the kernel knows `UDP_SEGMENT`; the option is left off, since each send specifies
+/// whether it wants it.
 pub(super) fn has_gso(socket: &Socket) -> bool {
     set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
 }
@@ -180,7 +180,7 @@ pub(super) fn scope(ip: IpAddr, options: Options) -> u32 {
 /// A port from which nothing comes: discard (RFC 863).
 const NOWHERE: u16 = 9;
 
-/// Has nothing new come to a socket; what waits there can still be taken.
+/// Stops new packets from reaching a socket; those that wait there can still be taken.
 pub(super) fn turn_away(socket: &Socket) -> io::Result<()> {
     let mut to = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
     if to.ip().is_unspecified() {

@@ -28,7 +28,7 @@ pub struct Transmit<'a> {
     pub traffic_class: u8,
     /// The IP time to live; 0 for the kernel's default.
     pub hop_limit: u8,
-    /// One datagram, or several behind each other.
+    /// One datagram, or several one after the other.
     pub contents: &'a [u8],
     /// Bytes in each datagram but the last, which may be shorter; `None` for one datagram.
     ///
@@ -41,19 +41,19 @@ pub struct Transmit<'a> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The socket's buffer is full. The first `sent` bytes of the contents, whole segments, are on
-    /// their way.
+    /// The socket's buffer is full. The first `sent` bytes of the contents, whole segments, were
+    /// sent.
     #[error("the socket has no room")]
     WouldBlock {
         /// Bytes that need not be sent again.
         sent: usize,
     },
-    /// The kernel does not split datagrams on this way. The first `sent` bytes of the contents went
-    /// out as one datagram; the others are to be sent again, and go one by one from now on
+    /// The kernel does not split datagrams on this route. The first `sent` bytes of the contents
+    /// went out as one datagram; the others must be sent again, and are sent one by one from now on
     /// ([`UdpLink::max_gso_segments`] says 1).
     ///
     /// They come back because each now has the IPv4 id 0, and their ICRC covered other ids.
-    #[error("the kernel does not split datagrams; {sent} bytes went alone")]
+    #[error("the kernel does not split datagrams; {sent} bytes were sent alone")]
     NotSplit {
         /// Bytes that need not be sent again.
         sent: usize,
@@ -67,7 +67,7 @@ pub enum SendError {
         /// Bytes of UDP payload.
         length: usize,
     },
-    /// There is no way there: no route, no neighbour, the netdev is down, or the address family is
+    /// There is no path there: no route, no neighbour, the netdev is down, or the address family is
     /// missing.
     #[error("{dst} cannot be reached: {source}")]
     Unreachable {
@@ -136,7 +136,8 @@ impl UdpLink {
             let train = &rest[..rest.len().min(segment * self.max_gso_segments(segment))];
             match self.send_train(socket, &transmit, train, segment) {
                 Ok(()) => sent += train.len(),
-                // Refused as a train. Whether the segments are at fault shows when one goes alone.
+                // Refused as a train. Sending one segment alone shows whether the segmentation is
+                // at fault.
                 Err(error) if train.len() > segment && is_gso_refusal(&error) => {
                     self.send_train(socket, &transmit, &train[..segment], segment)
                         .map_err(|error| send_error(&transmit, segment, sent, error))?;
@@ -194,7 +195,7 @@ fn is_gso_refusal(error: &io::Error) -> bool {
 fn is_local(ip: IpAddr) -> bool {
     let bound = Socket::new(Domain::for_address((ip, 0).into()), Type::DGRAM, Some(Protocol::UDP))
         .and_then(|socket| socket.bind(&SocketAddr::from((ip, 0)).into()));
-    // A link-local address is refused with EINVAL for want of a netdev.
+    // A link-local address is refused with EINVAL if there is no netdev.
     !bound.is_err_and(|error| error.raw_os_error() == Some(libc::EADDRNOTAVAIL))
 }
 

@@ -23,10 +23,10 @@ use socket2::SockAddr;
 pub(super) const BATCH: usize = 8;
 
 /// Room for the control messages of one packet: pktinfo (20 bytes), class, hop limit and segment
-/// size, each behind a 16-byte header and rounded up to 8, make 112.
+/// size, each after a 16-byte header and rounded up to 8, make 112.
 const CONTROL: usize = 128;
 
-/// What one `sendmsg` says beside the bytes.
+/// What one `sendmsg` passes besides the bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendMeta {
     pub(super) dst: SocketAddr,
@@ -39,7 +39,7 @@ pub(super) struct SendMeta {
     pub(super) segment_size: Option<u16>,
 }
 
-/// What the kernel says of one buffer.
+/// What the kernel reports about one buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecvMeta {
     pub(super) src: SocketAddr,
@@ -194,8 +194,8 @@ fn send_with(
 }
 
 /// Fills up to `N` of [`BATCH`] equal parts of `buffer` and describes each; the number that were
-/// filled is 0 when nothing waits. A buffer whose sender is of an unknown address family has
-/// length 0. From whom and to which address is not asked where it is known.
+/// filled is 0 when nothing waits. A buffer whose sender is of an unknown address family has length
+/// 0. Source and destination address are not requested where they are known.
 pub(super) fn recv<const N: usize>(
     fd: BorrowedFd<'_>,
     known: Option<(SocketAddr, IpAddr)>,

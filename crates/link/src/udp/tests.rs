@@ -117,8 +117,8 @@ fn a_segment_size_larger_than_the_contents_means_one_datagram() {
     }
 }
 
-/// Who looks often asks for one train, and for many only after that one came: none is lost or
-/// overtaken meanwhile.
+/// A caller that polls often asks for one train, and for many only after that one came: none is
+/// lost or overtaken meanwhile.
 #[test]
 fn a_caller_that_looks_often_gets_everything_in_its_order() {
     let mut link = link();
@@ -175,8 +175,8 @@ fn what_does_not_fit_is_too_big() {
     assert!(matches!(error, Err(SendError::TooBig { length: 70_000, .. })), "{error:?}");
 }
 
-/// Each datagram that goes alone has the IPv4 id 0, and its ICRC must say so: the sender has to
-/// make it anew.
+/// Each datagram that goes alone has the IPv4 id 0, and its ICRC must say so: the sender must
+/// compute it again.
 #[test]
 fn what_the_kernel_does_not_split_comes_back_but_for_the_first_datagram() {
     let mut link = link();
@@ -196,7 +196,7 @@ fn what_the_kernel_does_not_split_comes_back_but_for_the_first_datagram() {
 }
 
 #[test]
-fn a_full_socket_says_how_much_it_took() {
+fn a_full_socket_reports_how_much_it_took() {
     let options = Options { buffer_bytes: 1, gso: false, ..Options::default() };
     with_namespaces(move |[left, right]: [Netns; 2]| {
         join_by_veth(&left, &right);
@@ -263,7 +263,7 @@ fn packets_have_df_and_count_their_id_from_zero() {
     with_namespaces(|[left, right]: [Netns; 2]| {
         join_by_veth(&left, &right);
         let near = left.enter(|| UdpLink::bind(PORT, Options::default())).expect("free");
-        // Without offloads of the veth the train is split on the way, as before most NICs.
+        // Without offloads of the veth the train is split in transit, as before most NICs.
         for end in [&left, &right] {
             let done = end.enter(|| {
                 let arguments = "-K veth0 tx-udp-segmentation off gro off";

@@ -1,10 +1,10 @@
-//! READs that were granted and whose memory is absent when it is their turn to be answered.
+//! READs that were granted, but whose memory is absent when it is their turn to be answered.
 //!
-//! Memory that moves is mostly back soon, and then the answer goes on. If it is not, the peer has
-//! to be told before it takes the silence for a loss: by an RNR NAK in the place of the packet, as
-//! NICs with on-demand paging do. It then asks for the rest of the READ after a pause, and for all
-//! that came after it. The answer waits for that where it stands, with those behind it: what was
-//! carried out is not carried out again, and keeps its place and its resource.
+//! Memory that moves is mostly back soon, and the response then continues. Otherwise the peer must
+//! be told before it takes the silence for a loss: by an RNR NAK in place of the packet, as NICs
+//! with on-demand paging do. It then requests the rest of the READ again after a pause, and
+//! everything after it. The response waits for that in its place, with those after it: an executed
+//! request is not executed again, and keeps its place and its resource.
 
 use core::time::Duration;
 
@@ -32,7 +32,7 @@ impl Responder {
         }
     }
 
-    /// Puts the first answer off until it is asked for again. What is then sent begins with First
+    /// Puts the first answer off until it is requested again. The response then begins with First
     /// or Only (IBA 9.7.4).
     fn put_off(&mut self) {
         self.absent = None;
@@ -55,7 +55,7 @@ impl Qp {
             }
         };
         let patience = self.ack_timeout().map_or(PATIENCE, |timeout| PATIENCE.min(timeout / 2));
-        // In an error state nobody would hear the peer ask again.
+        // In an error state, the peer's repeated request would not be heard.
         if now.since(since) < patience || !self.state().receives() {
             return Sent::Blocked;
         }

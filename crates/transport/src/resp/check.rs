@@ -15,8 +15,8 @@ impl Qp {
     /// Whether it is the next packet (IBA 9.7.4 for RC, 9.8.2 for UC).
     pub(super) fn check_psn<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
         let psn = rx.headers.bth.psn;
-        // What the peer carried out itself, just before this packet. A packet sent again says it
-        // again, but then the numbers no longer meet.
+        // Operations that the peer carried out itself, just before this packet. A repeated packet
+        // reports them again, but the numbers then no longer match.
         if self.path.reliable
             && rx.skipped.psns > 0
             && psn.sub(rx.skipped.psns) == self.resp.psn
@@ -216,7 +216,7 @@ impl Qp {
             } else {
                 Access::REMOTE_WRITE
             };
-            // What a FLUSH names is looked at when it is carried out.
+            // The range of a FLUSH is checked when it is carried out.
             if reth.dma_len == 0 || operation == Operation::Flush {
                 Ok(())
             } else {

@@ -17,7 +17,8 @@ impl Qp {
     ) -> Step {
         let psn = rx.headers.bth.psn;
         match rx.headers.bth.opcode.operation() {
-            // IBA C9-105: acknowledged with the newest number, which says that all of it is here.
+            // IBA C9-105: acknowledged with the newest number, which confirms that all of it is
+            // here.
             operation if operation.is_send() || operation.is_write() => {
                 self.resp.push_ack(self.resp.psn.sub(1));
             }
@@ -25,8 +26,7 @@ impl Qp {
             Operation::ReadRequest => {
                 let Some(reth) = rx.headers.reth else { return Step::Cleanup };
                 let packets = self.path.path_mtu.packets(reth.dma_len);
-                // Not a part of anything that was asked for before: no requester does that.
-                // Dropped.
+                // Not a part of an earlier request: no requester does that. Dropped.
                 if psn.add(packets).is_after(self.resp.psn) || rx.length > 0 {
                     return Step::Cleanup;
                 }
@@ -36,8 +36,8 @@ impl Qp {
                         .is_err()
                 {
                     // The region is gone by now. The NAK names this request, and not the one that
-                    // is expected next. Who never asked for it before guesses: half of all sequence
-                    // numbers are behind us, and no guess is to end the QP.
+                    // is expected next. A sender that never requested it before is guessing: half
+                    // of all sequence numbers are in the past, and no guess may end the QP.
                     if self.resp.was_granted(psn, psn.add(packets)) {
                         self.refuse_read(env, psn);
                     }

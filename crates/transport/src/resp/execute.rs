@@ -145,7 +145,7 @@ impl Qp {
         Step::Cleanup
     }
 
-    /// What is answered only to say that it is done (IBA annex A19).
+    /// Requests whose response only confirms that they are done (IBA annex A19).
     fn execute_answered<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
         let Some(reth) = rx.headers.reth else { return Step::ErrUnsupportedOpcode };
         let done = if rx.headers.bth.opcode.operation() == Operation::Flush {

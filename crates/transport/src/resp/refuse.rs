@@ -33,7 +33,7 @@ impl Qp {
                 self.resp.push_nak(self.resp.psn, Syndrome::RnrNak { timer });
             }
 
-            // As for want of a receive: the peer sends the packet again.
+            // As if no receive were posted: the peer sends the packet again.
             (QpType::Rc | QpType::XrcRecv, Step::ErrNotPresent) => {
                 env.count(Counter::PageFaultsPending);
                 env.count(Counter::SendRnrNak);
@@ -172,7 +172,7 @@ fn fatal(error: Step) -> (NakCode, Failure) {
         Step::ErrRkeyViolation => {
             (NakCode::RemoteAccess, Failure::new(WcStatus::LocAccessErr, Reason::PeerRefused))
         }
-        // IBA 11.6.2, "local length error"; the kernel's rxe says "remote invalid request" here,
+        // IBA 11.6.2, "local length error"; the kernel's rxe reports "remote invalid request" here,
         // NICs do not.
         Step::ErrReceiveTooShort => {
             (NakCode::InvalidRequest, Failure::new(WcStatus::LocLenErr, Reason::ReceiveTooShort))

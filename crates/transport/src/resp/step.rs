@@ -33,7 +33,7 @@ pub enum Step {
     Cleanup,
     /// A packet is missing before this one.
     ErrPsnOutOfSeq,
-    /// A packet that continues a message of which there is no beginning.
+    /// A packet that continues a message that has no beginning.
     ErrMissingOpcodeFirst,
     /// A message begins before the last one has ended, on RC.
     ErrMissingOpcodeLastC,

@@ -1,5 +1,5 @@
-//! How much of a line a reliable connection keeps when packets are lost, beside a model of the
-//! kernel's `rdma_rxe` ([`rxe`]), in virtual time: what is asserted here does not depend on the
+//! How much of a line a reliable connection keeps when packets are lost, compared with a model of
+//! the kernel's `rdma_rxe` ([`rxe`]), in virtual time: the assertions here do not depend on the
 //! machine.
 //!
 //! `cargo test -p peerdma-transport --test loss -- --nocapture` prints the curves.
@@ -16,7 +16,7 @@ use iba::{AckTimeout, Mtu, Time, WcStatus, WrOpcode};
 const LONG: u32 = 64 << 10;
 const SHORT: u32 = 4 << 10;
 const BYTES: u64 = 200 * LONG as u64;
-/// Work requests under way, as a program that keeps its queue filled has them.
+/// Work requests in flight, as for a program that keeps its queue filled.
 const DEPTH: u64 = 16;
 /// The code for 1 ms: several times a round trip, and not longer than it takes to matter.
 const TIMEOUT: u8 = 8;
@@ -149,15 +149,15 @@ fn half_is_left_at_one_packet_in_a_thousand() {
     }
 }
 
-/// What must be left at one packet in a hundred of what there is without losses, on each of the
-/// [`lines`]: about 110 packets of 1,024 bytes are under way on the last of them, and those behind
-/// a lost one travel twice. Of larger ones there are fewer.
+/// The share of the lossless throughput that must be left when one packet in a hundred is lost, on
+/// each of the [`lines`]: about 110 packets of 1,024 bytes are in flight on the last of them, and
+/// those after a lost one travel twice. There are fewer of larger ones.
 const KEPT_1024: [f64; 4] = [0.35, 0.33, 0.20, 0.14];
 const KEPT_4096: [f64; 4] = [0.55, 0.55, 0.45, 0.40];
 
 /// Whatever the path MTU and the length of the messages: at one packet in a thousand half is left,
-/// and ten times as many losses take far less than nine tenths of that. Who waits for the timer at
-/// each loss, or sends the same again and again, keeps less.
+/// and ten times as many losses take far less than nine tenths of that. A sender that waits for the
+/// timer at each loss, or repeats the same packets again and again, keeps less.
 #[test]
 fn no_line_collapses_at_one_packet_in_a_hundred() {
     println!("share of what is left without losses: at 0.1 % and 1 %");
@@ -199,7 +199,7 @@ fn at_one_packet_in_a_hundred_more_is_left_than_rxe_keeps() {
     }
 }
 
-/// Without losses the model is as fast as its window lets it be: nothing else is in its way.
+/// Without losses the model is as fast as its window permits: nothing else limits it.
 #[test]
 fn the_model_of_rxe_fills_the_lines_that_its_window_covers() {
     let [near, far, fast, fastest] = lines(WrOpcode::RdmaWrite).map(Line::rxes);

@@ -6,12 +6,12 @@
 //! sent. All messages are of one length, so that a message follows from a sequence number; the
 //! numbers do not wrap. It has:
 //!
-//! * a window of 128 sequence numbers whatever is lost, with a READ counted when it is asked for;
+//! * a window of 128 sequence numbers whatever is lost, with a READ counted when it is requested;
 //! * an acknowledgement for the last packet of a message, and after 64 packets without one;
 //! * go-back-N, with one NAK for a gap until what is missing comes (`sent_psn_nak`), and one retry
 //!   until something is acknowledged (`started_retry`); a gap in the responses to a READ is noticed
 //!   when those to the next READ come;
-//! * a timer that each response begins anew.
+//! * a timer that each response restarts.
 //!
 //! It lacks what only slows `rdma_rxe` down: processing takes no time, the timer is exact instead
 //! of in ticks of the kernel's clock, and the 64 packets that a QP may have in queues of its own
@@ -29,7 +29,7 @@ const MAX_UNACKED_PSNS: u64 = 128;
 /// `RXE_MAX_PKT_PER_ACK`.
 const MAX_PKT_PER_ACK: u64 = 64;
 
-/// What a QP is to do.
+/// What a QP must do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     /// READ, or WRITE.
@@ -38,7 +38,7 @@ pub(crate) struct Load {
     /// Packets of each message, and the bytes of each packet.
     pub(crate) packets: u64,
     pub(crate) mtu: usize,
-    /// Work requests under way, and how many of them may be READs that the peer is at work on.
+    /// Work requests in flight, and how many of them may be READs that the peer is working on.
     pub(crate) depth: u64,
     pub(crate) rd_atomic: u64,
     /// The local ACK timeout.
@@ -150,7 +150,7 @@ struct Requester {
     done: u64,
     req_psn: u64,
     comp_psn: u64,
-    /// Packets since the last that asked for an acknowledgement.
+    /// Packets since the last one that requested an acknowledgement.
     noack_pkts: u64,
     started_retry: bool,
     timer: Option<Time>,
@@ -207,8 +207,7 @@ impl Requester {
         }
     }
 
-    /// Lets the requester go on, and begins the timer anew if something is still to be
-    /// acknowledged.
+    /// Lets the requester continue, and restarts the timer if something is still unacknowledged.
     fn finish(&mut self, net: &mut Net) {
         self.transmit(net);
         if self.req_psn > self.comp_psn {
@@ -218,8 +217,8 @@ impl Requester {
 
     fn complete(&mut self, packet: Packet, psn: u64) {
         let Load { packets, is_read, .. } = self.load;
-        // What is past the oldest message completes it; of a READ it says that responses are
-        // missing.
+        // An acknowledgement past the oldest message completes it; for a READ it shows that
+        // responses are missing.
         while self.is_begun() && psn >= self.head_end() {
             if self.req_psn < self.head_end() {
                 return;

@@ -1,6 +1,6 @@
-//! What must be true when nothing is left to happen.
+//! What must be true when there are no more events.
 //!
-//! Of each side there is a number of messages that its peer carried out, whole and in order: at
+//! For each side there is a number of messages that its peer carried out, whole and in order: at
 //! least those that completed. Completions, receives, memory, counters and sequence numbers must
 //! all agree on one such number.
 
@@ -169,8 +169,8 @@ impl Run {
         }
     }
 
-    /// Of a side's operations `done` are known to it to be done, and `carried_out` are: every byte
-    /// of both ends' areas is what that leaves there.
+    /// A side knows that `done` of its operations are done, and `carried_out` of them are: every
+    /// byte of both ends' areas is what they leave there.
     fn check_memory(
         &self,
         node: usize,

@@ -1,4 +1,4 @@
-//! What the network does to a run, and who meddles with it.
+//! What the network does to a run, and who interferes with it.
 
 use core::time::Duration;
 
@@ -12,14 +12,14 @@ use wire::{NakCode, Opcode, Syndrome};
 
 use crate::COUNTER;
 
-/// What happens to a run beside what its [`Link`] does.
+/// What happens to a run besides what its [`Link`] does.
 #[derive(Debug)]
 pub(crate) struct Weather {
     /// Ends fall silent, and are heard again later or never.
     partitions_happen: bool,
-    /// Ports move to other addresses, and who sends to them learns of it later or never.
+    /// Ports move to other addresses, and their senders learn of it later or never.
     ports_move: bool,
-    /// Somebody sends answers and requests who guesses their numbers.
+    /// An attacker that guesses their numbers sends answers and requests.
     pub(crate) is_forged: bool,
     /// How often an end fell silent.
     pub(crate) partitions: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Weather {
     pub(crate) forged: u64,
 }
 
-/// Further away than any number that is under way in a run, or will be while a packet travels.
+/// Further away than any number that is in flight in a run, or will be while a packet travels.
 pub(crate) const FAR: u32 = 4_000;
 
 impl Weather {
@@ -69,7 +69,8 @@ impl Weather {
         }
     }
 
-    /// The last word: most of who is silent is heard again, and most learn where who moved is.
+    /// The end of a run: most silent ends are heard again, and most ends learn where a moved peer
+    /// is.
     pub(crate) fn settle(&self, rng: &mut Rng, net: &mut Net) {
         if rng.chance(700) {
             net.mute.clear();
@@ -79,7 +80,7 @@ impl Weather {
         }
     }
 
-    /// A packet from who cannot see the connection: its number is none that is under way.
+    /// A packet from an attacker that cannot see the connection: its number is not in flight.
     pub(crate) fn forge(&mut self, rng: &mut Rng, net: &mut Net, to: usize) {
         if !self.is_forged {
             return;
@@ -118,7 +119,7 @@ fn tell_addresses(net: &mut Net) -> bool {
     is_news
 }
 
-/// A connection is told the address in SQD alone (IBA 11.2.5.3), and one that ended no more.
+/// A connection is told the address only in SQD (IBA 11.2.5.3), and one that ended never.
 fn learn_address(node: &mut Node) {
     let Node { qp, host, .. } = node;
     let before = qp.state();

@@ -1,4 +1,4 @@
-//! FLUSH and ATOMIC WRITE: requests that are answered only to say that they are done (IBA annex
+//! FLUSH and ATOMIC WRITE: requests whose response only confirms that they are done (IBA annex
 //! A19).
 
 use transport::wr::Flush;

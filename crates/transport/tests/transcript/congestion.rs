@@ -111,7 +111,7 @@ fn notifications_are_counted_as_obeyed_or_not() {
         (Options::rc(), 1),
         (Options::uc(), 0),
         (Options::ud(), 0),
-        // What is not a wire has no window that could change.
+        // A carrier that is not a wire has no window that could change.
         (Options::rc().over_memory(4096), 0),
     ] {
         let mut s = with_ecn(options);

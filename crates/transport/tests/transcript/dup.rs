@@ -24,7 +24,7 @@ fn an_old_write_is_not_written_again() {
     s.at(0);
     s.host.out.clear();
     send!(s, 1, packet(Opcode::RcWriteOnly, rq(0)).reth(BASE, 1), &[1]);
-    // With the newest number, which says that both are here.
+    // With the newest number, which confirms that both are here.
     recv!(s, 1, ack(rq(1), 2));
     assert_eq!(s.peek(BASE, 1), [2]);
 }
@@ -36,7 +36,7 @@ fn a_read_that_comes_again_reads_again() {
     s.at(0);
     s.host.out.clear();
     s.poke(BASE, &[5; 600]);
-    // The requester asks for what it lacks.
+    // The requester asks for the missing part.
     send!(s, 1, packet(Opcode::RcReadRequest, rq(1)).reth(BASE + 256, 344));
     let aeth = |headers: wire::Headers| headers.aeth(Syndrome::ACK, 1);
     recv!(s, 1, aeth(packet(Opcode::RcReadResponseFirst, rq(1))), &[5; 256]);
@@ -108,7 +108,7 @@ fn answers_that_come_again_change_nothing() {
     s.completed_nothing();
     send!(s, 2, nak(sq(0), 0, Syndrome::Nak(NakCode::RemoteAccess)));
     assert_eq!(s.qp.state(), QpState::Rts);
-    // An answer to what was never sent is no answer.
+    // An answer to a request that was never sent is not an answer.
     send!(s, 3, ack(sq(2), 3));
     s.completed_nothing();
     assert_eq!(s.host.counted(Counter::DroppedPacket), 3);

@@ -26,7 +26,7 @@ fn entering_err_flushes_both_queues_in_order() {
 }
 
 #[test]
-fn what_is_posted_in_err_is_taken_and_flushed() {
+fn requests_posted_in_err_are_accepted_and_flushed() {
     let mut s = Station::new(&Options::rc());
     s.to_state(QpState::Err);
     s.post(build::send(1, BASE, 0));

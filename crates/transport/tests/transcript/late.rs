@@ -17,7 +17,7 @@ fn request(psn: Psn) -> wire::Headers {
     packet(Opcode::RcSendOnly, psn).ackreq()
 }
 
-/// What follows may be refused, which ends the connection at the peer: it has to know by then that
+/// The next packet may be refused, which ends the connection at the peer: it must know by then that
 /// its own request was done.
 #[test]
 fn an_ack_that_does_not_wait_goes_before_requests() {
@@ -82,7 +82,7 @@ fn of_acks_that_wait_the_last_is_sent() {
 }
 
 #[test]
-fn a_refusal_goes_at_once_and_says_what_the_ack_would_have_said() {
+fn a_refusal_is_sent_at_once_and_confirms_what_the_ack_would_have_confirmed() {
     let mut s = station();
     send!(s, 0, request(rq(0)), b"a");
     recv_nothing!(s, 1);
@@ -105,7 +105,7 @@ fn that_a_receiver_is_not_ready_is_said_at_once() {
 }
 
 #[test]
-fn an_answer_with_data_goes_at_once_behind_the_ack_before_it() {
+fn an_answer_with_data_is_sent_at_once_after_the_ack_before_it() {
     let mut s = station();
     send!(s, 0, request(rq(0)), b"a");
     recv_nothing!(s, 1);

@@ -64,7 +64,7 @@ fn each_code_has_its_status() {
         s.at(0);
         send!(s, 1, nak(sq(1), 1, Syndrome::Nak(code)));
         s.sent(8, WcStatus::Success);
-        // Errors complete even where nobody asked for a signal (IBA 10.7.3.1).
+        // Errors complete even where no signal was requested (IBA 10.7.3.1).
         let failed = s.sent(9, status);
         assert_eq!((failed.vendor_err, failed.solicited), (reason as u32, true));
         s.sent(10, WcStatus::WrFlushErr);

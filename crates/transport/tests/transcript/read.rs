@@ -43,7 +43,7 @@ fn a_response_acknowledges_what_came_before_the_read() {
 }
 
 #[test]
-fn an_ack_after_an_unanswered_read_says_that_the_answer_was_lost() {
+fn an_ack_after_an_unanswered_read_shows_that_the_answer_was_lost() {
     let mut s = Station::new(&Options::rc());
     s.post(build::read(9, BASE, 600, 0x9000));
     s.post(build::send(10, BASE, 1));
@@ -52,7 +52,7 @@ fn an_ack_after_an_unanswered_read_says_that_the_answer_was_lost() {
     send!(s, 2, response('f', sq(0), 1), &[1; 256]);
     send!(s, 2, ack(sq(3), 2));
     assert_eq!(s.host.counted(Counter::ImpliedNakSeqErr), 1);
-    // Only the rest is asked for again, under the number where the answer broke off.
+    // Only the rest is requested again, under the number where the answer broke off.
     recv!(s, 2, packet(Opcode::RcReadRequest, sq(1)).reth(0x9100, 344).ackreq());
     recv!(s, 2, packet(Opcode::RcSendOnly, sq(3)).ackreq(), &[1]);
     // Its answer begins with First again.
@@ -80,8 +80,7 @@ fn a_gap_within_the_answer_is_acted_upon_once() {
     recv!(s, 4, packet(Opcode::RcReadRequest, sq(2)).reth(0x9200, 512).ackreq());
 }
 
-/// A slow peer sends all that it was asked for first, before it comes to what it was asked for
-/// again.
+/// A slow peer sends everything that was requested first, before it gets to the repeated request.
 #[test]
 fn a_peer_that_still_answers_is_not_asked_a_third_time() {
     let mut s = Station::new(&Options { retry_cnt: 1, ..Options::rc() });
@@ -90,8 +89,8 @@ fn a_peer_that_still_answers_is_not_asked_a_third_time() {
     send!(s, 2, response('f', sq(0), 1), &[1; 256]);
     send!(s, 4, response('m', sq(2), 1), &[1; 256]);
     recv!(s, 4, packet(Opcode::RcReadRequest, sq(1)).reth(0x9100, 768).ackreq());
-    // What is left of the first answer, and one that is older still: each less than a timeout of
-    // 8.2 us after the other.
+    // The rest of the first answer, and an even older one: each less than a timeout of 8.2 us after
+    // the other.
     send!(s, 11, response('l', sq(3), 1), &[1; 256]);
     send!(s, 18, response('f', sq(0), 1), &[1; 256]);
     send!(s, 25, response('m', sq(0), 1), &[1; 256]);
@@ -142,7 +141,7 @@ fn an_answer_without_a_place_is_asked_for_again_when_there_is_one() {
     s.host.no_place = Some(LocalError::NotPresent);
     send!(s, 2, response('l', sq(1), 1), &[2; 256]);
     assert_eq!(s.host.counted(Counter::PageFaultsPending), 1);
-    // However long it takes: that is no fault of the peer's.
+    // However long it takes: the peer is not at fault.
     recv_nothing!(s, 1_000_000);
     assert_eq!(s.host.counted(Counter::LocalAckTimeoutErr), 0);
     s.host.no_place = None;
@@ -283,7 +282,7 @@ fn memory_that_goes_away_while_it_is_read_is_a_nak_in_its_place() {
 }
 
 /// A station that gives up waiting for memory after 4 ms, with a READ of three packets, the first
-/// of which is sent, an atomic behind it, and no memory.
+/// of which is sent, an atomic after it, and no memory.
 fn interrupted() -> Station {
     let mut s = Station::new(&Options { min_rnr_timer: 12, timeout: 14, ..Options::rc() });
     s.poke(BASE, &bytes(600));
@@ -351,7 +350,7 @@ fn an_answer_that_was_put_off_goes_back_as_far_as_it_is_asked_for() {
 }
 
 #[test]
-fn what_comes_behind_an_answer_that_is_put_off_is_carried_out_and_answered_in_its_order() {
+fn requests_after_an_answer_that_is_put_off_are_carried_out_and_answered_in_order() {
     let mut s = interrupted();
     recv!(s, 4_000, rnr_nak(rq(1), 2, 12));
     bring_back(&s);
@@ -360,7 +359,7 @@ fn what_comes_behind_an_answer_that_is_put_off_is_carried_out_and_answered_in_it
     send!(s, 4_001, packet(Opcode::RcSendOnly, rq(4)).ackreq(), b"a");
     recv_nothing!(s, 4_001);
     s.received(7, WcStatus::Success);
-    // The program's own requests go on meanwhile.
+    // The program's own requests continue meanwhile.
     s.post(build::send(9, BASE, 0));
     recv!(s, 4_002, packet(Opcode::RcSendOnly, sq(0)).ackreq());
     send!(s, 4_003, packet(Opcode::RcReadRequest, rq(1)).reth(BASE + 256, 344));
@@ -378,7 +377,7 @@ fn a_qp_in_error_does_not_ask_its_peer_to_come_again() {
         if is_put_off {
             recv!(s, 4_000, rnr_nak(rq(1), 2, 12));
         }
-        // Nothing is behind the atomic that this could continue.
+        // Nothing after the atomic could be continued by this.
         let at = if is_put_off { 4_000 } else { 3_000 };
         send!(s, at, packet(Opcode::RcSendLast, rq(4)).ackreq(), b"a");
         assert_eq!(s.qp.state(), QpState::Err);

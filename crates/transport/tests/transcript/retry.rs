@@ -3,7 +3,7 @@
 use crate::prelude::*;
 
 #[test]
-fn what_is_not_acknowledged_is_sent_again() {
+fn unacknowledged_packets_are_sent_again() {
     let mut s = Station::new(&Options::rc());
     s.post(build::send(9, BASE, 512));
     recv!(s, 0, packet(Opcode::RcSendFirst, sq(0)), &[0; 256]);
@@ -119,7 +119,7 @@ fn a_read_is_asked_for_again_from_where_it_broke_off() {
     recv!(s, 13, packet(Opcode::RcReadRequest, sq(1)).reth(0x9100, 344).ackreq());
 }
 
-/// Nothing of a window arrived, time after time: perhaps that many have no room on the way.
+/// Nothing of a window arrived, time after time: perhaps that many do not fit on the path.
 #[test]
 fn with_each_timeout_half_as_many_packets_are_sent() {
     let mut s = Station::new(&Options { memory: 1 << 17, ..Options::rc() });

@@ -90,7 +90,7 @@ fn the_next_packet_tells_the_peer() {
     let skips = |s: &mut Station| s.host.out.pop_front().map(|sent| sent.skipped);
     assert_eq!(skips(&mut s), Some(Skipped { psns: 4, messages: 2 }));
     assert_eq!(skips(&mut s), Some(Skipped::default()));
-    // A packet that is sent again says it again.
+    // A repeated packet reports it again.
     s.at(10);
     assert_eq!(skips(&mut s), Some(Skipped { psns: 4, messages: 2 }));
     send!(s, 11, ack(sq(5), 4));
@@ -136,7 +136,7 @@ fn nothing_is_overtaken() {
 }
 
 #[test]
-fn a_long_operation_waits_for_what_is_under_way_and_needs_no_packet() {
+fn a_long_operation_waits_for_requests_in_flight_and_needs_no_packet() {
     let mut s = direct();
     let length = 32 << 10;
     s.poke(BASE, &bytes(length));
@@ -152,7 +152,7 @@ fn a_long_operation_waits_for_what_is_under_way_and_needs_no_packet() {
     assert_eq!(s.host.direct_done, 1);
     let peer = s.host.direct.clone().expect("it is there");
     assert_eq!(peer.borrow_mut().bytes_mut(BASE, length), bytes(length));
-    // What the peer's table does not have is not waited for.
+    // A key that is not in the peer's table is not waited for.
     s.host.direct = None;
     s.post(build::send(3, BASE, 0));
     s.post(build::write(4, BASE, length as u32, BASE));

@@ -147,7 +147,7 @@ fn immediate_data_comes_with_the_completion() {
     send!(s, 0, packet(Opcode::RcSendOnlyWithImm, rq(0)).imm(0xdead_beef), b"x");
     let done = s.received(7, WcStatus::Success);
     assert_eq!((done.flags, done.imm), (WcFlags::WITH_IMM, 0xdead_beef));
-    // Not asked for, so not acknowledged.
+    // Not requested, so not acknowledged.
     recv_nothing!(s, 0);
 
     s.post(SendWr { imm: 5, ..build::wr(9, WrOpcode::SendWithImm, BASE, 1) });

@@ -21,7 +21,7 @@ fn receives_come_from_the_shared_queue() {
 }
 
 #[test]
-fn only_the_receive_in_use_is_flushed_and_an_event_says_that_it_was_the_last() {
+fn only_the_receive_in_use_is_flushed_and_an_event_reports_that_it_was_the_last() {
     let mut s = Station::new(&options());
     s.host.srq.push_back(build::recv(7, BASE, 300));
     s.host.srq.push_back(build::recv(8, BASE, 300));
@@ -55,7 +55,7 @@ fn on_ud_a_message_too_long_uses_its_receive_up() {
 }
 
 #[test]
-fn a_rendezvous_without_room_fails_its_receive_says_why_and_leaves_the_headers_to_the_program() {
+fn a_rendezvous_without_room_fails_its_receive_reports_why_and_leaves_the_headers_to_the_program() {
     let mut s = Station::new(&options());
     let (info, header) = (TmInfo { tag: 5, private: 6 }, [0x77; RNDV_BYTES]);
     let rendezvous = Rendezvous { header, addr: BASE, rkey: RKey(1), length: 41 };

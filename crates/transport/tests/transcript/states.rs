@@ -33,7 +33,7 @@ fn queues_hold_what_they_were_created_for() {
     assert_eq!(s.qp.post_recv(build::recv(1, BASE, 0)), Err(PostError::Full(64)));
 }
 
-/// What `ibv_wr_start` begins is posted by `ibv_wr_complete`, as a whole or not at all.
+/// Requests begun by `ibv_wr_start` are posted by `ibv_wr_complete`, as a whole or not at all.
 #[test]
 fn posts_that_belong_together_are_taken_all_or_none() {
     let mut s = Station::new(&Options::rc());
@@ -163,7 +163,7 @@ fn retry_counts_have_three_bits() {
 }
 
 #[test]
-fn a_query_says_what_was_set_and_where_the_qp_is() {
+fn a_query_returns_what_was_set_and_the_progress_of_the_qp() {
     let s = Station::new(&Options::rc());
     let attr = s.qp.query();
     assert_eq!((attr.state, attr.cur_state), (QpState::Rts, QpState::Rts));

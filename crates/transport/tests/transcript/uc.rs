@@ -1,4 +1,4 @@
-//! Unreliable connections: nothing is acknowledged, and a message that is not whole is none (IBA
+//! Unreliable connections: nothing is acknowledged, and an incomplete message is discarded (IBA
 //! 9.8.2).
 
 use crate::prelude::*;

@@ -41,7 +41,7 @@ fn a_datagram_needs_a_destination() {
 }
 
 #[test]
-fn the_payload_lies_behind_the_grh() {
+fn the_payload_follows_the_grh() {
     let mut s = Station::new(&Options::ud());
     s.grh = Some([0x66; 40]);
     s.post_recv(build::recv(7, BASE, 100));

@@ -4,7 +4,7 @@
 //! A peer's copy passes two locks: the guard slot of its ring, by which the region's owner takes
 //! the region back, and the gate of the buffer, by which the exporter takes the memory away.
 //! Neither knows of the other, and either may come first. The gate's protocol is in a crate below;
-//! this is its very file.
+//! this uses its own file.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -26,8 +26,8 @@ struct Shared {
     slot: AtomicU64,
     state: AtomicU64,
     inside: AtomicU64,
-    /// The buffer's pages, which are the exporter's to give to somebody else. Loom reports any
-    /// access that is not ordered.
+    /// The buffer's pages, which the exporter may give to another user. Loom reports any access
+    /// that is not ordered.
     pages: UnsafeCell<u64>,
     /// The region: what the peer looks up of it, which is the owner's to change once the region is
     /// gone.
@@ -73,7 +73,7 @@ impl gate::Words for Shared {
 }
 
 const KEY: u32 = 7;
-/// What a revoked buffer's pages hold: somebody else's bytes.
+/// The contents of a revoked buffer's pages: another user's bytes.
 const ELSEWHERE: u64 = u64::MAX;
 
 impl Shared {

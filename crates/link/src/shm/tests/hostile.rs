@@ -115,9 +115,9 @@ fn a_head_that_moves_back_is_not_believed() {
     assert_eq!(producer.consumed_up_to(), 64);
 }
 
-/// What a hostile producer can write, we can read: an error, or some bytes, never a panic or an
-/// address outside the ring. The intruder writes whole words all over ring and control page while
-/// both ends work; half of its words are almost right.
+/// Anything that a hostile producer writes, we can read: an error, or some bytes, never a panic or
+/// an address outside the ring. The intruder writes whole words all over ring and control page
+/// while both ends work; half of its words are almost right.
 #[test]
 fn scribbling_gives_errors_and_nothing_else() {
     const ROUNDS: u64 = 3000;
