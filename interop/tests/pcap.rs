@@ -195,7 +195,7 @@ fn of_long_packets_no_more_is_kept_than_was_asked_for() {
     assert_eq!(count(&file, "frame.cap_len > 128"), 0);
     run("0").failure().says("--pcap-bytes");
     let wrong = Program::new(&program).env("PEERDMA_PCAP_BYTES", "many").output();
-    wrong.failure().says("PEERDMA_PCAP_BYTES: many is no number of bytes");
+    wrong.failure().says("PEERDMA_PCAP_BYTES: many is not a number of bytes");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a device and a port say of themselves.
+//! What a device and a port report about themselves.
 
 use iba::{Gid, Guid, Mtu};
 
@@ -173,8 +173,8 @@ impl OdpCaps {
         // A shared endpoint of XRC has the older operations only.
         let xrc = rc;
         let rc = rc | Self::FLUSH | Self::ATOMIC_WRITE;
-        // What an unreliable service loses to a page fault nobody sends again, so that a receive
-        // there is of no use.
+        // No peer repeats what an unreliable service loses to a page fault, so that a receive there
+        // is of no use.
         Self { general: Self::SUPPORT | implicit, rc, uc: Self::SEND, ud: Self::SEND, xrc }
     }
 }

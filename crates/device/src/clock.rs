@@ -10,7 +10,7 @@ pub(crate) struct Clock {
     start: Instant,
     /// When that was on the wall's clock, since 1970, as it was last looked up.
     start_on_wall: Duration,
-    /// What the clock shows, if a test stopped it.
+    /// The time of the clock, if a test stopped it.
     #[cfg(test)]
     stopped: Option<Time>,
 }
@@ -31,11 +31,11 @@ impl Clock {
         self.stopped = Some(self.now() + wait);
     }
 
-    /// What the wall's clock shows at a time of the device's, in nanoseconds since 1970.
+    /// The wall-clock time at a time of the device, in nanoseconds since 1970.
     ///
-    /// Both clocks run at the same rate, so what lies between them is looked up, and changes only
-    /// when somebody sets the wall's: worked out for each time anew it would differ by how long
-    /// that took, and later times could come before earlier ones.
+    /// Both clocks run at the same rate, so their difference is stored, and changes only when the
+    /// wall clock is set: if it were computed for each time, it would differ by how long that took,
+    /// and later times could come before earlier ones.
     pub(crate) fn wall(&mut self, at: Time) -> u64 {
         let before = self.start.elapsed();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

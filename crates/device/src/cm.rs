@@ -3,8 +3,8 @@
 //!
 //! An endpoint ([`CmId`]) is made by [`Engine::cm_create`](crate::Engine::cm_create) and is one of
 //! three things: a listener, the active side of a connection, or the passive side. Its calls are
-//! methods of [`Engine`](crate::Engine) whose names begin with `cm_`; none of them waits. What
-//! comes of them is an [`Event`], which the engine hands to the endpoint's [`Sink`].
+//! methods of [`Engine`](crate::Engine) whose names begin with `cm_`; none of them waits. Their
+//! outcome is an [`Event`], which the engine passes to the endpoint's [`Sink`].
 //!
 //! ```text
 //!    active                                                passive
@@ -60,7 +60,7 @@ pub mod private_data {
     pub const SIDR_REP: usize = 136;
 }
 
-/// What an endpoint is made with.
+/// The parameters of a new endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct Spec {
@@ -77,8 +77,8 @@ pub struct Spec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct BindOptions {
-    /// Another endpoint of this process that says the same may have the same port, as long as
-    /// neither listens.
+    /// Another endpoint of this process with this option may have the same port, as long as neither
+    /// listens.
     #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
     pub reuse_addr: bool,
     /// An IPv6 wildcard does not stand for IPv4.
@@ -133,7 +133,7 @@ pub struct ConnParam {
     pub rnr_retry_count: u8,
     /// Whether the QP has a shared receive queue.
     pub srq: bool,
-    /// What this side wants of a peer of the same vendor, or grants it. Not of datagram endpoints.
+    /// What this side asks of a peer by the same vendor, or grants it. Not for datagram endpoints.
     pub ece: Ece,
     /// This side's QP.
     pub qpn: Qpn,
@@ -177,16 +177,16 @@ pub struct Event {
 #[non_exhaustive]
 pub enum EventKind {
     /// A listener got a request (REQ or SIDR_REQ). `new` is the passive endpoint; it has the
-    /// listener's sink and cookie until told otherwise, and whoever gets the event has to accept,
-    /// reject or destroy it.
+    /// listener's sink and cookie until changed, and the receiver of the event must accept, reject
+    /// or destroy it.
     #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
     ConnectRequest {
         /// The endpoint made for the request.
         new: CmId,
-        /// What the peer said. A SIDR_REQ brings private data only.
+        /// The peer's parameters. A SIDR_REQ brings only private data.
         param: ConnParam,
     },
-    /// The peer accepted (REP). The QP is to be moved to RTR and RTS, and
+    /// The peer accepted (REP). The QP must then be moved to RTR and RTS, and
     /// [`cm_ready`](crate::Engine::cm_ready) called.
     #[doc(alias = "RDMA_CM_EVENT_CONNECT_RESPONSE")]
     ConnectResponse {
@@ -198,7 +198,7 @@ pub enum EventKind {
     /// answer with the peer's QP and Q_Key.
     #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
     Established {
-        /// The private data of the RTU, or what the SIDR_REP said.
+        /// The private data of the RTU, or the contents of the SIDR_REP.
         param: ConnParam,
     },
     /// Nobody answered in time.
@@ -225,10 +225,10 @@ pub enum EventKind {
     /// in time. Comes once.
     #[doc(alias = "RDMA_CM_EVENT_DISCONNECTED")]
     Disconnected {
-        /// Whether the end is that nobody confirmed it in time.
+        /// Whether it ended since the peer did not confirm it in time.
         timed_out: bool,
     },
-    /// No packet of the connection can be under way any more: its QP may be reused.
+    /// No packet of the connection can be in flight any more: its QP may be reused.
     #[doc(alias = "RDMA_CM_EVENT_TIMEWAIT_EXIT")]
     TimewaitExit,
     /// The address of the endpoint went away, or the device failed.

@@ -55,7 +55,7 @@ pub struct Config {
     pci: pci::PciConfig,
 }
 
-/// What a NIC wants to know of a GPU.
+/// What a NIC must know about a GPU.
 #[derive(Clone, Debug, Deserialize)]
 struct Named {
     #[serde(default = "first_gpu")]
@@ -69,11 +69,11 @@ fn first_gpu() -> String {
 /// One NIC.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
-#[expect(clippy::exhaustive_structs, reason = "programs build it without a file, too")]
+#[expect(clippy::exhaustive_structs, reason = "programs also build it without a file")]
 pub struct NicConfig {
     /// The device name programs see.
     pub name: String,
-    /// Whose behaviour it follows where real NICs differ.
+    /// The NIC whose behaviour it follows where real NICs differ.
     pub preset: Preset,
     /// The netdev whose addresses are its GIDs; the default route's if none is named.
     pub netdev: Option<String>,
@@ -81,17 +81,17 @@ pub struct NicConfig {
     pub udp_port: u16,
     /// Whether to use UDP even between processes of one host.
     pub force_udp: bool,
-    /// Whether connections over UDP take part in congestion control: their packets say so to
-    /// switches (ECT), marks are answered with notifications (CNP), and these are obeyed.
+    /// Whether connections over UDP take part in congestion control: their packets tell switches so
+    /// (ECT), marks are answered with notifications (CNP), and these are obeyed.
     pub ecn: bool,
     /// Whether one-sided operations on one host may run without the target's engine.
     pub direct: bool,
-    /// How it imports dma-bufs; as its preset does if this is not said.
+    /// How it imports dma-bufs; as its preset does if this is not given.
     pub importer: Option<ImporterConfig>,
     /// Whether regions may be registered for on-demand paging; as the preset does if this is not
-    /// said.
+    /// given.
     pub odp: Option<bool>,
-    /// How long a page fault takes, in microseconds: the access is put off for so long.
+    /// How long a page fault takes, in microseconds: the access is put off for this long.
     pub fault_us: u64,
     /// Whether registered memory is charged against the limit of locked memory (`RLIMIT_MEMLOCK`),
     /// as where pages are pinned.
@@ -99,11 +99,11 @@ pub struct NicConfig {
     /// The file that every packet is recorded in. `PEERDMA_PCAP` names one for all NICs. While
     /// packets are recorded, one-sided operations are packets too: the direct path is not used.
     pub pcap: Option<PathBuf>,
-    /// How many bytes of each packet are recorded, from its IP header on; all of them if nothing is
-    /// said. `PEERDMA_PCAP_BYTES` says it for all NICs.
+    /// How many bytes of each packet are recorded, from its IP header on; all of them if it is not
+    /// given. `PEERDMA_PCAP_BYTES` sets it for all NICs.
     pub pcap_bytes: Option<NonZeroU32>,
     /// The plan of faults that this NIC follows ([`fault::Plan`]). `PEERDMA_FAULT` names one for
-    /// all NICs. Under a plan, too, the direct path is not used.
+    /// all NICs. The direct path is also not used under a plan.
     pub fault: Option<PathBuf>,
     /// The file to which the report of what fired is added; standard error if there is none.
     /// `PEERDMA_FAULT_REPORT` names one for all NICs.
@@ -116,10 +116,10 @@ pub struct NicConfig {
     /// that is EFAULT.
     pub peermem: bool,
     /// Where the NIC sits in the PCI tree, which exporters are told. Found from the file's `[pci]`,
-    /// unless a program says it.
+    /// unless a program sets it.
     #[serde(skip)]
     pub address: Option<DeviceAddr>,
-    /// That tree, by which it says who reaches its device memory. As `address`.
+    /// That tree, which tells which devices reach its device memory. As `address`.
     #[serde(skip)]
     pub tree: Option<Arc<pci::PciTree>>,
     /// Bytes of device memory, which all processes of a user have together.
@@ -195,7 +195,7 @@ fn pcap_bytes() -> Result<Option<NonZeroU32>> {
     let Some(said) = environment::var_os(NAME) else { return Ok(None) };
     let number = said.to_str().and_then(|said| said.parse().ok());
     number.map(Some).ok_or_else(|| {
-        Refusal::new(Kind::Invalid, format!("{NAME}: {} is no number of bytes", said.display()))
+        Refusal::new(Kind::Invalid, format!("{NAME}: {} is not a number of bytes", said.display()))
     })
 }
 
@@ -210,7 +210,7 @@ impl Config {
         .and_then(Self::with_environment)
     }
 
-    /// With what the environment says for every NIC.
+    /// With the settings of the environment for every NIC.
     fn with_environment(mut self) -> Result<Self> {
         let named = |variable| environment::var_os(variable).map(PathBuf::from);
         let variables =
@@ -241,7 +241,7 @@ impl Config {
             .map_err(|what| invalid(format!("PEERDMA_CONFIG: {}", file.blame(&what))))
     }
 
-    /// The configuration of one NIC alone.
+    /// The configuration of a single NIC.
     pub(crate) fn of(nic: NicConfig) -> Result<Self> {
         let mut config = Self { nics: vec![nic], ..Self::default() };
         config.complete().map_err(invalid)?;
@@ -272,7 +272,8 @@ impl Config {
     }
 
     /// NICs come before GPUs, in the order of the file, and a file that names no GPU has `gpu0`:
-    /// who builds the tree again for another purpose (`gpu::Machine`) gets the same addresses.
+    /// code that builds the tree again for another purpose (`gpu::Machine`) gets the same
+    /// addresses.
     fn find_addresses(&mut self) -> std::result::Result<(), String> {
         if self.gpus.is_empty() {
             self.gpus.push(Named { name: first_gpu() });

@@ -82,8 +82,7 @@ counters! {
     rnr_nak_retry_err = RnrNakRetryErr,
     /// Congestion notifications obeyed.
     rp_cnp_handled = RpCnpHandled,
-    /// Congestion notifications that nothing came of: congestion control is off, or the QP has no
-    /// window.
+    /// Congestion notifications without effect: congestion control is off, or the QP has no window.
     rp_cnp_ignored = RpCnpIgnored,
     /// Atomics received.
     rx_atomic_requests = RxAtomicRequests,
@@ -97,7 +96,7 @@ counters! {
     qkey_violation = QkeyViolation,
     /// Packets of another partition.
     pkey_violation,
-    /// Packets dropped by a QP's rules or for want of a way.
+    /// Packets dropped by a QP's rules or since there was no path.
     dropped_packets = DroppedPacket,
     /// Packets that no codec accepts.
     rx_malformed_packets,
@@ -143,8 +142,8 @@ counters! {
     dmabuf_system_bytes,
     /// Through the CPU's mapping of a buffer whose addresses are on no bus of the process.
     dmabuf_cpu_bytes,
-    /// Bytes of dma-bufs that were put down in host memory beside the packets of a carrier. Only a
-    /// fault plan that holds a packet up or spoils it does that, and a recording.
+    /// Bytes of dma-bufs that were stored in host memory other than in the packets of a carrier.
+    /// Only a fault plan that holds up or corrupts a packet does that, and a recording.
     dmabuf_bounce_bytes,
     /// Accesses that went through a bus address which its exporter had retired: of importers that
     /// ignored an invalidation.

@@ -8,8 +8,8 @@ use crate::memory::dm_export::DmExport;
 use crate::refusal::Result;
 
 impl Hca {
-    /// A block of device memory as a dma-buf. It can be imported by those who can lose it: freeing
-    /// the block takes it away from them. Further calls give the same buffer.
+    /// A block of device memory as a dma-buf. Importers that can lose it can import it: freeing the
+    /// block takes it away from them. Further calls return the same buffer.
     #[doc(alias = "ibv_dm_export_dmabuf_fd")]
     pub fn export_dm(&self, dm: DmId) -> Result<DmaBuf> {
         let mut engine = self.alive()?;

@@ -128,7 +128,7 @@ mod tests {
     }
 
     /// To its peers it is as if its process had died: they run into their retry limits instead of
-    /// waiting for ever.
+    /// waiting forever.
     #[test]
     fn the_peers_of_a_failed_device_see_it_go() {
         let [mut ours, mut theirs] =

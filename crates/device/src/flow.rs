@@ -32,7 +32,7 @@ pub enum FlowKind {
 pub struct FlowAttr {
     /// Which frames it may take.
     pub kind: FlowKind,
-    /// Of normal rules: lower numbers come first. All that fit at the first such number have the
+    /// For normal rules: lower numbers come first. All that match at the first such number get the
     /// frame.
     pub priority: u16,
     /// Whether rules of higher numbers see the frame as well (`IBV_FLOW_ATTR_FLAGS_DONT_TRAP`).
@@ -51,7 +51,7 @@ pub struct Masked<T> {
     pub mask: T,
 }
 
-/// What is asked of one header.
+/// The conditions on one header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_flow_spec")]
 #[expect(clippy::exhaustive_enums, reason = "the ABI makes each")]
@@ -63,7 +63,7 @@ pub enum FlowLayer {
         dst: Masked<[u8; 6]>,
         /// From.
         src: Masked<[u8; 6]>,
-        /// What follows, behind a tag.
+        /// What follows, after a tag if there is one.
         ether_type: Masked<u16>,
         /// The contents of the tag. A frame without one fits only a mask of 0.
         vlan: Masked<u16>,
@@ -178,7 +178,7 @@ impl FlowLayer {
     }
 }
 
-/// Whether both ports fit. A rule that asks for no port takes fragments, too.
+/// Whether both ports match. A rule without a port also matches fragments.
 fn fit_ports(frame: &Frame, protocol: u8, src: Masked<u16>, dst: Masked<u16>) -> bool {
     match frame.ports {
         Some(ports) => ports.protocol == protocol && src.fits(ports.src) && dst.fits(ports.dst),
@@ -199,9 +199,9 @@ impl FlowAttr {
         self.layers.iter().all(|layer| layer.fits(frame))
     }
 
-    /// Refuses what no frame can fit: an IP header behind the type of another, ports of a protocol
-    /// that the IP header excludes (`is_valid_attr` and `parse_flow_attr` of the kernel's mlx5).
-    /// Rules of other kinds have no layers.
+    /// Refuses rules that no frame can match: an IP header after the type of another, ports of a
+    /// protocol that the IP header excludes (`is_valid_attr` and `parse_flow_attr` of the kernel's
+    /// mlx5). Rules of other kinds have no layers.
     pub(crate) fn check(&self) -> Result<()> {
         if self.kind != FlowKind::Normal && !self.layers.is_empty() {
             refuse!(Invalid, "create_flow: a rule of kind {:?} takes no specs", self.kind);

@@ -1,4 +1,4 @@
-//! What a fuzzer reaches of the inside.
+//! The internals that a fuzzer reaches.
 
 use umem::HostBuf;
 

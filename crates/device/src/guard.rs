@@ -6,8 +6,8 @@ use threads::biased;
 
 use crate::engine::Engine;
 
-/// The engine, locked. What was begun under it is done by somebody: dropping it wakes the
-/// background thread if that sleeps beyond what is left to do.
+/// The engine, locked. Work begun under it is always completed: dropping it wakes the background
+/// thread if that would sleep past the remaining work.
 #[derive(Debug)]
 pub struct EngineGuard<'a>(biased::MutexGuard<'a, Engine>);
 

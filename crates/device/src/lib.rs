@@ -10,19 +10,18 @@
 //!          thread
 //! ```
 //!
-//! A process has one [`Hca`] per NIC, whatever number of times a program opens it. It is a virtual
-//! function (VF) of the
-//! NIC: it claims a number, its QPNs carry that number, and other processes of the host reach it by
-//! that number (`docs/ARCHITECTURE.md`). Inside is one [`Engine`] behind one lock. Objects are
-//! named by ids ([`ids`]) and counted in their uses, so that destroying one that is in use is
-//! refused.
+//! A process has one [`Hca`] per NIC, however often a program opens it. It is a virtual function
+//! (VF) of the NIC: it claims a number, its QPNs carry that number, and other processes of the host
+//! reach it by that number (`docs/ARCHITECTURE.md`). Inside is one [`Engine`] behind one lock.
+//! Objects are named by ids ([`ids`]) and counted in their uses, so that destroying one that is in
+//! use is refused.
 //!
 //! Progress is made by the caller, in [`Hca::poll`] and after a post, while it calls often;
 //! otherwise by a background thread that sleeps until a doorbell, a datagram or a deadline wakes
 //! it.
 //!
-//! What the device refuses is a [`Refusal`]: its [`Kind`], and who refused what by which rule, in
-//! words.
+//! What the device refuses is a [`Refusal`]: its [`Kind`], and in words which part refused what by
+//! which rule.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), device::Refusal> {

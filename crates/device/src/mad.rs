@@ -1,4 +1,4 @@
-//! A datagram for QP 1, on its way to the communication manager.
+//! A datagram for QP 1, in transit to the communication manager.
 
 use wire::mad::LEN;
 

@@ -2,8 +2,8 @@
 //!
 //! Over RoCE the kernel puts the Ethernet address of the next hop into a QP that is connected, or
 //! into an address handle, before a driver sees either (`ib_resolve_eth_dmac`), and so fails for a
-//! host that nobody is: after a second, or at once where there is no route. Datagrams of a socket
-//! need no such address, but programs learn of a dead peer from it. It is waited for without the
+//! host that does not exist: after a second, or at once where there is no route. Datagrams of a
+//! socket need no such address, but programs learn of a dead peer from it. The wait is without the
 //! engine's lock.
 
 use std::io;
@@ -44,7 +44,7 @@ impl Hca {
         self.alive()?.count_ah(pd, true)
     }
 
-    /// Waits for the next hop that a connected QP is to have.
+    /// Waits for the next hop of a QP that is being connected.
     pub(crate) fn wait_for_next_hop(&self, id: QpId, av: &Av) -> Result<()> {
         let engine = self.alive()?;
         let is_connected =
@@ -58,8 +58,8 @@ impl Hca {
 }
 
 impl Engine {
-    /// Where packets to an address leave to, if it is one of another host. A group has an Ethernet
-    /// address by itself.
+    /// Where packets to an address are sent, if it is another host's. The Ethernet address of a
+    /// group follows from its own.
     fn next_hop(&self, av: &Av) -> Option<SocketAddr> {
         let (port, udp_port) = (&self.core.nic.port, self.core.nic.config.udp_port);
         if av.dgid.is_multicast() || port.gids.contains(&av.dgid) {
@@ -70,7 +70,7 @@ impl Engine {
             return None;
         }
         Some(match ip {
-            // Which network such an address is of, it does not say.
+            // Such an address does not tell which network it belongs to.
             IpAddr::V6(ip) if ip.is_unicast_link_local() => {
                 SocketAddrV6::new(ip, udp_port, 0, port.ifindex).into()
             }
@@ -110,14 +110,14 @@ fn wait_for(who: &str, to: Option<SocketAddr>) -> Result<()> {
     }
 }
 
-/// Where the kernel does not tell, a peer that is not there shows by its silence.
+/// Where the kernel does not tell, a missing peer is noticed by its silence.
 #[cold]
 fn warn_once(error: &io::Error) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             target: "peerdma::neighbour",
-            "the kernel does not say who is there ({error}): QPs are connected to hosts that nobody is, too"
+            "the kernel does not tell which hosts exist ({error}): QPs are also connected to hosts that do not"
         );
     }
 }

@@ -87,7 +87,7 @@ pub(crate) fn port_on(netdev: Netdev) -> Port {
     }
 }
 
-/// What a port says of itself.
+/// What a port reports about itself.
 pub(crate) fn port_attr(port: &Port) -> PortAttr {
     // Width and speed per lane, as the kernel derives them from a netdev's speed
     // (`ib_get_width_and_speed`).

@@ -96,8 +96,8 @@ impl InPayload<'_> {
         true
     }
 
-    /// Copies the first bytes of the payload into `bytes` and says how many they are; none if they
-    /// cannot be read.
+    /// Copies the first bytes of the payload into `bytes` and returns how many there are; none if
+    /// they cannot be read.
     pub(crate) fn head(&self, bytes: &mut [u8]) -> usize {
         let length = bytes.len().min(self.len() as usize);
         let bytes = &mut bytes[..length];
@@ -140,7 +140,7 @@ impl InPayload<'_> {
                 for part in *parts {
                     let (piece, rest) = left.split_at_mut(part.length as usize);
                     part.umem.bounced(u64::from(part.length));
-                    // What cannot be read any more was taken away since; then the zeros stay.
+                    // Memory that can no longer be read was taken away since; the zeros then stay.
                     let _ = part.umem.read(part.offset, piece);
                     left = rest;
                 }
@@ -197,8 +197,8 @@ impl InPayload<'_> {
     }
 }
 
-/// The memory under a region of ours went away: says so, as the completion cannot say where. If it
-/// only moved, it is not there for the moment.
+/// The memory under a region of ours went away: logs it, as the completion cannot tell where. If it
+/// only moved, it is absent for the moment.
 #[cold]
 pub(crate) fn local_fault(fault: &Fault) -> LocalError {
     if let Fault::Stale { .. } = fault {
@@ -214,7 +214,7 @@ pub(crate) fn local_fault(fault: &Fault) -> LocalError {
 pub(crate) fn remote_fault(fault: &Fault) -> RemoteError {
     match fault {
         Fault::Stale { .. } => return RemoteError::NotPresent,
-        // Its address was aligned and the memory behind it is not, as in a zero-based region that
+        // Its address was aligned but the memory behind it is not, as in a zero-based region that
         // begins anywhere.
         Fault::Misaligned { .. } => return RemoteError::Misaligned,
         _ => {}
@@ -225,7 +225,7 @@ pub(crate) fn remote_fault(fault: &Fault) -> RemoteError {
 }
 
 /// An access that got past the gate to an address its exporter had retired: an importer that
-/// ignored an invalidation. Says whose address it was, and since when it is void.
+/// ignored an invalidation. Logs whose address it was, and since when it is invalid.
 fn report_stale_access(fault: &Fault) {
     if let Fault::Page { at, .. } = fault
         && let Some(retired) = dmabuf::window::report_stale(*at)
@@ -238,8 +238,8 @@ fn report_stale_access(fault: &Fault) {
     }
 }
 
-/// Looks whether memory can be read, before a reference to it is passed on: found out later, nobody
-/// could tell whether the source failed or the destination.
+/// Checks whether memory can be read, before a reference to it is passed on: later it would be
+/// impossible to tell whether the source failed or the destination.
 pub(crate) fn check_readable(umem: &Umem, offset: u64, length: u32) -> Result<(), Fault> {
     const PAGE: u64 = 4096;
     if length == 0 || matches!(umem.backing(), Backing::DmaBuf { .. }) {
@@ -330,7 +330,7 @@ pub(crate) fn in_one_piece<'a>(
     }
 }
 
-/// Reads memory, and goes on with a CRC-32 over it if there is one.
+/// Reads memory, and continues a CRC-32 over it if there is one.
 #[inline]
 pub(crate) fn read(
     umem: &Umem,
@@ -345,7 +345,7 @@ pub(crate) fn read(
     Ok(())
 }
 
-/// Copies a payload to where it is sent from, and goes on with a CRC-32 over it if there is one.
+/// Copies a payload to where it is sent from, and continues a CRC-32 over it if there is one.
 pub(crate) fn fill(
     mrs: &MrTable,
     pd: PdId,
@@ -401,7 +401,7 @@ impl Fill for Gather<'_> {
         {
             return Ok(());
         }
-        // What cannot be read is found again, and said.
+        // Memory that cannot be read is found again, and reported.
         let part = self.source.part(at, room.len() as u32);
         fill(self.mrs, self.pd, part, room, crc)
     }

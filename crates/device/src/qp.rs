@@ -9,7 +9,7 @@ pub(crate) use self::context::{QpContext, Role};
 
 use crate::ids::{CtxId, QpId};
 
-/// A QP: its protocol, and what the engine keeps beside it.
+/// A QP: its protocol, and what the engine keeps besides it.
 #[derive(Debug)]
 pub(crate) struct QpEntry {
     pub(crate) qp: Qp,

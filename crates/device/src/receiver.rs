@@ -1,11 +1,11 @@
-//! Who sent a packet, and who receives it.
+//! The sender of a packet, and its receiver.
 
 use iba::{Gid, Qpn};
 
 use crate::ids::QpId;
 use crate::qp::QpTable;
 
-/// Who sent a packet, to be compared with the peer a QP is connected to.
+/// The sender of a packet, to compare with the peer that a QP is connected to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sender {
     Own(Qpn),

@@ -1,8 +1,8 @@
-//! Why the device said no.
+//! Why the device refused.
 
 use std::fmt;
 
-/// What kind of refusal it is. The C ABI gives each kind its errno; nothing below it knows one.
+/// The kind of a refusal. The C ABI gives each kind its errno; nothing below it knows one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -30,20 +30,20 @@ pub enum Kind {
     NotPermitted,
     /// This device does not do that.
     NotSupported,
-    /// A dma-buf's exporter does not do that, and says so by a number that the kernel keeps to
-    /// itself (ENOTSUPP).
+    /// A dma-buf's exporter does not do that, and reports it by a number that the kernel keeps
+    /// internal (ENOTSUPP).
     Unsupported,
     /// The memory may only be read.
     ReadOnly,
     /// It did not happen in time.
     TimedOut,
-    /// There is no way there.
+    /// There is no path there.
     Unreachable,
     /// Not now; try again.
     WouldBlock,
 }
 
-/// A refusal: its kind, and in words who refused, what was asked and which rule says so.
+/// A refusal: its kind, and in words which part refused, what was asked, and which rule applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     kind: Kind,
@@ -89,7 +89,7 @@ macro_rules! refuse {
 pub(crate) use refuse;
 
 /// A dma-buf that cannot be imported (`docs/semantics.md` 2.2, checks 8 and 9). One whose exporter
-/// is gone is a buffer that nobody maps any more, as the kernel's is after its exporter revoked it
+/// is gone is a buffer that can no longer be mapped, as the kernel's after its exporter revoked it
 /// (2.8).
 pub(crate) fn from_import(error: dmabuf::ImportError) -> Refusal {
     let kind = match &error {
@@ -157,8 +157,8 @@ mod tests {
 
     use super::*;
 
-    /// What an exporter answers at attach, pin and map is what the program is told
-    /// (`docs/semantics.md` 2.2, 12 to 14).
+    /// The program gets the exporter's own errno at attach, pin and map (`docs/semantics.md` 2.2,
+    /// 12 to 14).
     #[test]
     fn an_exporters_errno_is_the_programs() {
         let rows = [

@@ -1,7 +1,7 @@
 //! Registering a dma-buf, or a peer's memory by its address.
 //!
 //! The exporter may be slow: it may have to move the buffer first, or live in another process. So
-//! it is asked without the engine's lock, and the QPs go on meanwhile.
+//! it is asked without the engine's lock, and the QPs continue meanwhile.
 
 use std::os::fd::BorrowedFd;
 

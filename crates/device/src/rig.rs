@@ -1,8 +1,8 @@
 //! A rig for tests: engines of several "processes" in one, joined by real rings, driven by hand.
 //!
-//! Each has a VF of its own on one NIC, so that they take each other for other processes of the
-//! host. The kernel says that they have the same user and the same pid, and everything that depends
-//! on it works as it does between two processes.
+//! Each has a VF of its own on one NIC, so that they treat each other as other processes of the
+//! host. The kernel reports that they have the same user and the same pid, and everything that
+//! depends on it works as it does between two processes.
 
 mod port;
 pub(crate) mod user;

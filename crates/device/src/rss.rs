@@ -43,7 +43,7 @@ impl RxHash {
         toeplitz(&self.key, &input[..length])
     }
 
-    /// Lines up the fields, and says how long they are; `None` if the frame lacks one.
+    /// Lines up the fields, and returns their length; `None` if the frame lacks one.
     fn input(&self, frame: &Frame, input: &mut [u8]) -> Option<usize> {
         use HashFields as F;
         let mut length = 0;

@@ -20,7 +20,7 @@ pub(crate) enum Woken {
     Otherwise,
 }
 
-/// What is said of a descriptor to epoll.
+/// How a descriptor is registered with epoll.
 const DATAGRAMS: u64 = 1;
 const OTHER: u64 = 0;
 
@@ -69,9 +69,9 @@ impl Waits {
 
     /// Takes a socket out that [`Waits::add_datagrams`] added, if it is there.
     ///
-    /// A socket that is there costs a ping-pong 0.25 us, whether or not somebody sleeps on the set:
-    /// the kernel tells it of each datagram that arrives, and of the room that each one sent leaves
-    /// behind.
+    /// A registered socket costs a ping-pong 0.25 us, whether or not a thread sleeps on the set:
+    /// the kernel notifies the set of each datagram that arrives, and of the room that each sent
+    /// one frees.
     pub(crate) fn remove_datagrams(&self, fd: impl AsFd) {
         let _ = epoll::delete(&self.idle, fd);
     }

@@ -1,11 +1,10 @@
-//! Calls that take something away from peers who may be using it.
+//! Calls that take something away from peers that may be using it.
 //!
 //! A peer of our user may be in the middle of a copy into our memory
-//! ([`crate::carrier::shm::direct`]).
-//! Whoever takes that memory or the right to it away first withdraws it, so that no new copy
-//! begins, then waits for the copies under way, and only then lets go. The engine is not locked
-//! while it waits: a peer that was stopped in the middle of a copy holds up the caller, and nobody
-//! else.
+//! ([`crate::carrier::shm::direct`]). A call that takes that memory or the right to it away first
+//! withdraws it, so that no new copy begins, then waits for the copies in progress, and only then
+//! releases it. The engine is not locked while it waits: a peer that was stopped in the middle of a
+//! copy holds up only the caller.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +15,10 @@ use crate::ids::{CtxId, MrId, QpId};
 use crate::refusal::Result;
 use crate::{EngineGuard, Hca, MrInfo, Rereg};
 
-/// A copy of 256 KiB takes some tens of microseconds: for so many looks only the processor is given
-/// away in between.
+/// A copy of 256 KiB takes some tens of microseconds: for this many checks the thread only yields
+/// the processor in between.
 const QUICK_LOOKS: u32 = 64;
-/// Between two looks at a copy that takes longer.
+/// Between two checks of a copy that takes longer.
 const PAUSE: Duration = Duration::from_micros(200);
 /// How long a device that failed waits.
 const PATIENCE_OF_THE_FAILED: Duration = Duration::from_secs(1);
@@ -43,14 +42,14 @@ impl Hca {
         done
     }
 
-    /// Changes a region; with its memory its keys change, too. Once this returns no peer touches
+    /// Changes a region; with its memory its keys change, too. Once this returns, no peer touches
     /// its memory by the old ones.
     ///
     /// # Errors
     ///
     /// `docs/semantics.md` 2.7; the region is as it was. A dma-buf region cannot be changed, a
     /// device-memory region neither. Rights to write need memory that was registered to be written.
-    /// New memory is charged before the old is let go of.
+    /// New memory is charged before the old is released.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn rereg_mr(&self, id: MrId, change: Rereg) -> Result<MrInfo> {
         let mut engine = self.alive()?;
@@ -65,7 +64,8 @@ impl Hca {
     /// # Errors
     ///
     /// [`Kind::TimedOut`](crate::Kind) if the next hop does not answer within a second,
-    /// [`Kind::Unreachable`](crate::Kind) if there is no route; else as the rules of QPs have it.
+    /// [`Kind::Unreachable`](crate::Kind) if there is no route; otherwise as the rules of QPs
+    /// require.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify_qp(&self, id: QpId, attr: &QpAttr, mask: AttrMask) -> Result<()> {
         if mask.contains(AttrMask::AV) {
@@ -96,8 +96,8 @@ impl Hca {
         drop(peers);
     }
 
-    /// Waits for copies under way, with the engine unlocked. A device that failed has hung up and
-    /// would not learn of a peer's death, so it does not wait for ever.
+    /// Waits for copies in progress, with the engine unlocked. A failed device has hung up and
+    /// would not learn of a peer's death, so it does not wait forever.
     fn wait<'a>(&'a self, mut engine: EngineGuard<'a>, mut under_way: UnderWay) -> EngineGuard<'a> {
         let mut looks = 0;
         let began = Instant::now();

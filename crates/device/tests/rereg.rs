@@ -1,6 +1,6 @@
 //! Changing regions: what is refused, and what is charged (`docs/semantics.md` 2.7).
 //!
-//! One test alone sets the limit of locked memory, which is the process's.
+//! Only one test sets the limit of locked memory, which is process-wide.
 
 use std::sync::Arc;
 
@@ -42,8 +42,8 @@ fn is_refused(hca: &Hca, id: MrId, change: Rereg, kind: Kind) {
     assert_eq!(refused.kind(), kind, "{refused}");
 }
 
-/// The kernel's `ib_umem_check_rereg`: EOPNOTSUPP, whatever is to change, after what is wrong in
-/// itself; and nothing has changed.
+/// The kernel's `ib_umem_check_rereg`: EOPNOTSUPP, whatever would change, after checks of the
+/// arguments themselves; and nothing has changed.
 #[test]
 fn a_dma_buf_region_cannot_be_changed() {
     let (hca, pd, other) = open("rereg-dmabuf", false);
@@ -113,12 +113,12 @@ fn new_memory_is_charged_and_a_refusal_is_undone() {
     hca.dereg_mr(rest.id).unwrap();
     limit(0);
     is_refused(&hca, region.id, onto(&one), Kind::NotPermitted);
-    // What is paged on demand is not charged, and what was is let go of.
+    // A region paged on demand is not charged, and its earlier charge is released.
     let paged = Rereg { access: Some(ALL | Access::ON_DEMAND), ..onto(&three) };
     hca.rereg_mr(region.id, paged).unwrap();
     limit(4);
     let all = register(&host(4), ALL).unwrap();
-    // Back to pinned pages, without new memory: 3 beside 4.
+    // Back to pinned pages, without new memory: 3 besides 4.
     let pinned = Rereg { access: Some(ALL), ..Rereg::default() };
     is_refused(&hca, region.id, pinned.clone(), Kind::NoMemory);
     assert_eq!(hca.lock().mr_access(region.id), Some(ALL | Access::ON_DEMAND));

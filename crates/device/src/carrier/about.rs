@@ -1,8 +1,8 @@
-//! What a datagram says of itself outside its bytes.
+//! What is known about a datagram outside its bytes.
 
 use std::net::SocketAddr;
 
-/// What the kernel said of a datagram.
+/// What the kernel reported about a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct About {
     pub(crate) src: SocketAddr,

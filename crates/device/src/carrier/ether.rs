@@ -1,9 +1,9 @@
-//! Ethernet frames of the port, for raw packet QPs. Each half is a packet socket, which is there
-//! while somebody needs it.
+//! Ethernet frames of the port, for raw packet QPs. Each half is a packet socket, which exists
+//! while it is needed.
 
 use link::ether::{Listener, OpenError, Port, SendError};
 
-/// Polls after a frame in which the socket is looked at each time.
+/// Polls after a frame in which the socket is checked each time.
 const HOT: u32 = 4096;
 
 /// The sending half.
@@ -51,7 +51,7 @@ pub(crate) struct Frames {
     pub(crate) listener: Listener,
     /// Whether a frame waits for a receive.
     pub(crate) is_holding: bool,
-    /// Polls left in which the socket is looked at each time, as more may come.
+    /// Polls left in which the socket is checked each time, as more may come.
     heat: u32,
     too_long: u64,
 }

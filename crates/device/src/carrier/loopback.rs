@@ -20,7 +20,7 @@ pub(crate) enum LoopPayload {
 }
 
 impl LoopPayload {
-    /// What its receiver is given.
+    /// What its receiver gets.
     pub(crate) fn as_received(&self) -> InPayload<'_> {
         match self {
             Self::Bytes(bytes) => InPayload::Bytes(bytes),
@@ -40,7 +40,7 @@ pub(crate) struct LoopPacket {
     pub(crate) grh: Option<[u8; 40]>,
 }
 
-/// The packets that are on their way.
+/// The packets in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Loopback(VecDeque<LoopPacket>);
 

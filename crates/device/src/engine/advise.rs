@@ -9,7 +9,7 @@ use crate::ids::{MrId, PdId};
 use crate::memory::import::Remapped;
 use crate::refusal::{Result, refuse};
 
-/// What is asked of the NIC.
+/// What the NIC is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ib_uverbs_advise_mr_advice")]
 #[non_exhaustive]
@@ -18,7 +18,7 @@ pub enum MrAdvice {
     Prefetch,
     /// The pages will be written.
     PrefetchWrite,
-    /// What is in memory anyway is to be known; nothing is faulted in.
+    /// Only pages that are in memory anyway become known; nothing is faulted in.
     PrefetchNoFault,
 }
 
@@ -57,12 +57,12 @@ impl Engine {
             .and_then(|id| Some((id, self.core.memory.mrs.get(id)?)));
         let Some((id, mr)) = paged.filter(|(_, mr)| mr.odp.is_some() || mr.import.is_some()) else {
             if is_rxe {
-                refuse!(Invalid, "advise_mr: {key:#x} is no key of a region paged on demand");
+                refuse!(Invalid, "advise_mr: {key:#x} is not the key of a region paged on demand");
             }
             if self.core.memory.mrs.windows.has(key) {
                 refuse!(Invalid, "advise_mr: {key:#x} is the key of a memory window");
             }
-            refuse!(NotFound, "advise_mr: {key:#x} is no key of a region paged on demand");
+            refuse!(NotFound, "advise_mr: {key:#x} is not the key of a region paged on demand");
         };
         if mr.pd != pd {
             if is_rxe {
@@ -96,7 +96,7 @@ impl Engine {
                 self.core.replace_memory(id, umem);
             }
             Remapped::Current => {}
-            // It is on its way, and the next access asks for itself.
+            // It is being brought in, and the next access checks for itself.
             Remapped::NotYet => import.forget(),
             Remapped::Refused => {
                 refuse!(

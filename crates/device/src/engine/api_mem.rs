@@ -148,7 +148,7 @@ impl Engine {
         inserted
     }
 
-    /// The checks of a registration that come before the memory is looked at, in the order of the
+    /// The checks of a registration that come before the memory is examined, in the order of the
     /// kernel's `ib_uverbs_reg_mr` and `ib_umem_get`; the region's first address.
     pub fn check_reg_mr(&self, addr: u64, length: u64, iova: u64, access: Access) -> Result<u64> {
         Self::check_access("reg_mr", access, MR_ACCESS)?;
@@ -169,7 +169,7 @@ impl Engine {
         if !is_paged {
             self.check_may_pin("reg_mr")?;
         }
-        // Of no bytes within a page there is that page to pin.
+        // An empty range within a page still has that page to pin.
         if length == 0 && (is_paged || crate::memory::pins::pages(addr, length) == 0) {
             refuse!(Invalid, "reg_mr: a region of no bytes, and of no page");
         }
@@ -201,7 +201,7 @@ impl Engine {
         inserted
     }
 
-    /// The checks of a dma-buf registration that come before the buffer is looked at
+    /// The checks of a dma-buf registration that come before the buffer is examined
     /// (`docs/semantics.md` 2.2, 2 to 7), and how this NIC imports.
     pub(crate) fn check_dmabuf(
         &self,
@@ -289,7 +289,7 @@ impl Engine {
         self.insert_mr(pd, access, 0, part)
     }
 
-    /// On-demand paging as the persona has it (`docs/semantics.md` 2.5).
+    /// On-demand paging according to the persona (`docs/semantics.md` 2.5).
     pub(super) fn check_odp(
         &self,
         addr: u64,
@@ -360,7 +360,7 @@ impl Engine {
     }
 
     /// Begins to take a region away ([`crate::Hca::dereg_mr`]): from here on its key is unknown.
-    /// Its memory must stay until the copies under way are over.
+    /// Its memory must stay until the copies in progress are over.
     pub(crate) fn take_mr(&mut self, id: MrId) -> Result<(Mr, UnderWay)> {
         self.check_unshown("dereg_mr", id)?;
         let under_way = self.withdraw_mr(id);

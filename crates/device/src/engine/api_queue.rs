@@ -50,8 +50,8 @@ impl Engine {
         Some((cq, self.core.objects.cqs.get(cq.index())?.cookie))
     }
 
-    /// Raises an event for a CQ that holds completions, unless one waits on its channel: for who
-    /// took one of several, and knows of another thread that waits.
+    /// Raises an event for a CQ that holds completions, unless one waits on its channel: for a
+    /// caller that took one of several, and knows of another thread that waits.
     pub fn repeat_cq_event(&mut self, id: CqId) {
         let Some(cq) = self.core.objects.cqs.get(id.index()).filter(|cq| !cq.is_empty()) else {
             return;
@@ -98,9 +98,9 @@ impl Engine {
         Ok(self.core.objects.cqs.insert(cq).into())
     }
 
-    /// From now on each completion says exactly when it came. Without this, that of a small message
-    /// may bear the time of the call before, as a look at the clock takes longer than many a step
-    /// on its way.
+    /// From now on each completion tells exactly when it came. Without this, the completion of a
+    /// small message may have the time of the previous call, as a clock read takes longer than many
+    /// steps of its processing.
     #[doc(alias = "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP")]
     pub fn stamp_completions(&mut self) {
         self.core.stamps = true;
@@ -121,8 +121,8 @@ impl Engine {
 
     /// Moderates the events of a CQ: one comes with `count` completions, or `period` microseconds
     /// after the first of them. If either is 0, every event comes at once, as from the start.
-    /// Completions are not held back, only what is said of them. One event that is held back
-    /// already may come by the old rule.
+    /// Completions are not held back, only their events. One event that is held back already may
+    /// come by the old rule.
     #[doc(alias = "ibv_modify_cq")]
     pub fn moderate_cq(&mut self, id: CqId, count: u16, period: u16) -> Result<()> {
         let (most, longest) = (

@@ -76,8 +76,8 @@ impl Engine {
         Ok(*self.comp_cntr(id)?.value(entry))
     }
 
-    /// Has a counter count operations of a QP that nobody else counts, from now until the QP is
-    /// destroyed. The checks come in the order of the kernel's `QP_ATTACH_COMP_CNTR`.
+    /// Makes a counter count operations of a QP that no other counter counts, from now until the QP
+    /// is destroyed. The checks come in the order of the kernel's `QP_ATTACH_COMP_CNTR`.
     #[doc(alias = "ibv_qp_attach_comp_cntr")]
     pub fn attach_comp_cntr(&mut self, qp: QpId, id: CompCntrId, ops: CompCntrOps) -> Result<()> {
         let unknown = ops.difference(CompCntrOps::KNOWN);

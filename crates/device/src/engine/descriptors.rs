@@ -1,10 +1,10 @@
 //! A program that closed our descriptors, or put its own files in their place, as daemons do: the
 //! device fails.
 //!
-//! Each descriptor is looked at before something is written to it, where that is rare
-//! ([`descriptors::Known`]). Those that are read and polled, and the sockets of UDP, are looked at
-//! here, in the beginning of what is done now and then: a look at each would cost as much as the
-//! system call itself.
+//! Each descriptor is checked before something is written to it, where that is rare
+//! ([`descriptors::Known`]). Those that are read and polled, and the UDP sockets, are checked here,
+//! at the beginning of housekeeping: a check at each use would cost as much as the system call
+//! itself.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const LOST: &str =
     "the program closed descriptors of the device, or replaced them (closefrom, close_range, dup2)";
 /// Between two looks.
 const EVERY: Duration = Duration::from_millis(1);
-/// Peers in one look; those behind them have their turn in the next.
+/// Peers in one pass; those after them have their turn in the next.
 const PEERS: usize = 64;
 
 impl Engine {
@@ -36,8 +36,8 @@ impl Engine {
         }
     }
 
-    /// Whether datagrams may be sent and received: the look is not long ago, or the sockets are
-    /// ours still. The device fails for others the next time that all is looked at.
+    /// Whether datagrams may be sent and received: the check was recent, or the sockets are still
+    /// ours. If they are not, the device fails at the next check of everything.
     #[inline]
     pub(super) fn may_use_udp(&mut self) -> bool {
         let now = self.udp_now();

@@ -14,12 +14,12 @@ use crate::ids::SrqId;
 use crate::qp::QpContext;
 
 /// Why no answer may have come from another host.
-const HELD: &str = " Here somebody else has that port: a process of another user that runs peerdma would pass answers on, but \
+const HELD: &str = " Here another process has that port: a process of another user that runs peerdma would pass answers on, but \
                     the kernel's rxe, or any other program, keeps them";
 
 impl QpEnv<'_, '_> {
-    /// Says why a work request fails: in the log, in the file of `peerdma explain`, and for who
-    /// asks for it later.
+    /// Explains why a work request fails: in the log, in the file of `peerdma explain`, and for
+    /// callers that ask later.
     #[cold]
     pub(crate) fn explain(&mut self, account: &Account) {
         let words = words(self.core, self.context, account);
@@ -58,9 +58,9 @@ impl Core {
 }
 
 impl Engine {
-    /// Why a work request of a QP failed, in a sentence: what it was, what the peer said, what was
-    /// tried. Of a request that was flushed, why the QP was in error, as far as a work request of
-    /// it failed. The last few hundred failures are known.
+    /// Why a work request of a QP failed, in a sentence: what it was, what the peer answered, what
+    /// was tried. For a flushed request, why the QP was in error, if a work request of it failed.
+    /// The last few hundred failures are known.
     pub fn explain(&self, qpn: Qpn, wr_id: u64, status: WcStatus) -> Option<String> {
         if status == WcStatus::Success {
             return None;
@@ -78,8 +78,7 @@ impl Engine {
     }
 }
 
-/// The sentence of a request that was flushed, of a QP none of whose work requests is known to have
-/// failed.
+/// The sentence for a flushed request of a QP none of whose work requests is known to have failed.
 fn flushed(qpn: Qpn, wr_id: u64) -> String {
     let (status, reason) = (WcStatus::WrFlushErr, Reason::Flushed);
     format!(
@@ -140,7 +139,7 @@ fn write_where(
     }
 }
 
-/// What was tried, as far as it tells something.
+/// What was tried, where that is informative.
 fn write_how(
     words: &mut String,
     core: &Core,

@@ -1,5 +1,5 @@
-//! What is looked at now and then: who came and who went, the netdev, and whether the kernel still
-//! gives us our datagrams.
+//! Periodic checks: which peers came and went, the netdev, and whether the kernel still gives us
+//! our datagrams.
 
 use link::registry::{Claim, Event};
 
@@ -14,7 +14,7 @@ impl Engine {
             return false;
         }
         let mut moved = false;
-        // What they sent before they went is taken below, even if their ring was new.
+        // Records that they sent before they went are taken below, even if their ring was new.
         let mut gone = std::mem::take(&mut self.cm.lost);
         let events = self.core.out.shm.claim.as_mut().map_or_else(Vec::new, Claim::poll_events);
         for event in events {
@@ -36,8 +36,8 @@ impl Engine {
         if !gone.is_empty() {
             gone.sort_unstable();
             gone.dedup();
-            // What a peer pushed before it went is still delivered. One that goes only now has its
-            // turn later.
+            // Records that a peer pushed before it went are still delivered. A peer that goes only
+            // now has its turn later.
             let (is_holding, left) = self.receive_of_gone(&gone);
             self.receivers.udp.port_may_be_free(&self.core.out.udp, self.core.now);
             if is_holding {

@@ -12,16 +12,16 @@ use crate::ids::QpId;
 /// How long a carrier without room is waited for. A peer that reads makes room in far less.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// How long those are waited for to whom a device that ends passed something on. They take it at
-/// once unless they are stopped, or the machine has too much to do.
+/// How long to wait for processes to which a device that ends passed something on. They take it at
+/// once unless they are stopped, or the machine is overloaded.
 const TAKEN: Duration = Duration::from_millis(500);
 
 impl Engine {
     /// Sends the answers of a QP that wait for room in their carrier.
     ///
     /// A NIC has acknowledged a message before the program sees its completion, so the program may
-    /// destroy the QP then. Here the acknowledgement may stand behind other bytes, and without it
-    /// the peer would count the message as lost.
+    /// destroy the QP then. Here the acknowledgement may be queued after other bytes, and without
+    /// it the peer would count the message as lost.
     pub(crate) fn settle(&mut self, id: QpId) {
         let began = self.clock.now();
         while let Some(entry) = self.qps.get(id)
@@ -43,8 +43,8 @@ impl Engine {
         }
     }
 
-    /// Gives the UDP port up so that nothing is lost that is for others: nothing new comes, what
-    /// waits is passed on, and those whom it is for have taken it when this returns, unless one is
+    /// Gives the UDP port up so that no packet for others is lost: nothing new comes, waiting
+    /// packets are passed on, and their receivers have taken them when this returns, unless one is
     /// stopped. For a device that ends.
     pub(crate) fn leave_port(&mut self) {
         self.flush_udp();

@@ -27,9 +27,10 @@ impl Engine {
     /// Attaches a datagram QP to a group: it receives what is sent there. Attached again, it is a
     /// member as before (`ib_uverbs_attach_mcast` of the kernel).
     ///
-    /// Refused as [`Invalid`](Kind::Invalid) for a QP that is not UD and a GID that is no group's;
-    /// as [`NoMemory`](Kind::NoMemory) beyond [`max_mcast_grp`](crate::DeviceAttr::max_mcast_grp)
-    /// groups or [`max_mcast_qp_attach`](crate::DeviceAttr::max_mcast_qp_attach) members; as
+    /// Refused as [`Invalid`](Kind::Invalid) for a QP that is not UD and a GID that is not a
+    /// group's; as [`NoMemory`](Kind::NoMemory) beyond
+    /// [`max_mcast_grp`](crate::DeviceAttr::max_mcast_grp) groups or
+    /// [`max_mcast_qp_attach`](crate::DeviceAttr::max_mcast_qp_attach) members; as
     /// [`NotPermitted`](Kind::NotPermitted) while the UDP port of RoCEv2 is not ours.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach_mcast(&mut self, id: QpId, gid: Gid) -> Result<()> {
@@ -150,7 +151,7 @@ pub(crate) fn deliver_to_group(
     let gid = Gid::from(dst);
     core.counters.rx_multicast_packets += 1;
     let found = core.objects.groups.iter().find(|group| group.gid == gid);
-    // What came before the last member left, or what is no datagram.
+    // A packet from before the last member left, or one that is not a datagram.
     let Some(group) = found.filter(|_| rx.headers.deth.is_some()) else {
         core.counters.rx_unknown_qpn += 1;
         tracing::debug!(target: "peerdma::drop", ?gid, "no datagram for a group of ours");

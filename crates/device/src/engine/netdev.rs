@@ -1,4 +1,4 @@
-//! What becomes of the port when its netdev changes.
+//! What happens to the port when its netdev changes.
 
 use iba::EventType;
 use link::netdev::Netdev;

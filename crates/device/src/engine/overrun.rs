@@ -1,8 +1,8 @@
 //! What a CQ that overran ends.
 //!
-//! A completion that found no room is lost, and what it was of with it. `mlx5` and its like stop a
-//! QP that cannot complete, and say so (IBA 11.6.3.1, `IBV_EVENT_QP_FATAL`); the kernel's rxe
-//! raises the event of the CQ and goes on.
+//! A completion that found no room is lost, and its operation with it. `mlx5` and similar NICs stop
+//! a QP that cannot complete, and report it (IBA 11.6.3.1, `IBV_EVENT_QP_FATAL`); the kernel's rxe
+//! raises the event of the CQ and continues.
 //!
 //! A completion is made while its QP is borrowed, so the QPs end a moment later: with the next
 //! deadline, which is now.
@@ -42,7 +42,7 @@ impl Engine {
         true
     }
 
-    /// A catastrophic error of a QP: it stops by itself, and says so (IBA 11.6.3.1).
+    /// A catastrophic error of a QP: it stops by itself, and reports it (IBA 11.6.3.1).
     pub(super) fn fail_qp(&mut self, id: QpId) {
         let Self { core, qps, .. } = self;
         let Some(entry) = qps.get_mut(id) else { return };

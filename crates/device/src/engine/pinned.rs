@@ -21,7 +21,7 @@ impl Engine {
     }
 
     /// Refuses a range whose pages, with those that are pinned, are more than the limit (ENOMEM);
-    /// else how many those are, or none if the persona does not pin.
+    /// otherwise returns how many those are, or none if the persona does not pin.
     pub(crate) fn check_pins(&self, call: &str, addr: u64, length: u64) -> Result<u64> {
         if !self.core.nic.config.pin_limit {
             return Ok(0);
@@ -64,6 +64,6 @@ impl Engine {
 fn over(call: &str, wanted: u64, held: u64, most: u64) -> Result<u64> {
     refuse!(
         NoMemory,
-        "{call}: {wanted} pages to pin beside the {held} of this process; RLIMIT_MEMLOCK allows {most}"
+        "{call}: {wanted} pages to pin besides the {held} of this process; RLIMIT_MEMLOCK allows {most}"
     )
 }

@@ -59,8 +59,8 @@ impl Core {
         })
     }
 
-    /// What is to be expected of a list that was absent, for its buffers that move. Memory that the
-    /// fault thread found is left for the access to take, so that it stays where it is until then.
+    /// What to expect of a list that was absent, for its buffers that move. Memory that the fault
+    /// thread found is left for the access to take, so that it stays where it is until then.
     pub(crate) fn outlook(&self, sges: &[Sge]) -> BroughtIn {
         let outlooks = sges.iter().filter(|sge| sge.length > 0).filter_map(|sge| {
             let mr = self.memory.mrs.get(self.memory.mrs.id_of(sge.lkey.0)?)?;

@@ -1,4 +1,4 @@
-//! What peers may touch without our engine: said when it begins to be so, and taken back.
+//! What peers may touch without our engine: published when it begins, and taken back.
 
 use iba::{Access, QpType};
 use umem::Backing;
@@ -10,13 +10,13 @@ use crate::ids::{MrId, QpId};
 use crate::memory::mr::Mr;
 
 impl Engine {
-    /// Says, or no longer says, that the peer of a QP may use it without our engine. What was said
-    /// before may still be made use of by copies under way.
+    /// Publishes, or takes back, that the peer of a QP may use it without our engine. Copies in
+    /// progress may still use the earlier state.
     pub(crate) fn publish_qp(&mut self, id: QpId) -> UnderWay {
         let Some(table) = self.table() else { return UnderWay::default() };
         let word = self.qps.get(id).and_then(|entry| {
             let shared = entry.context.route.peer().is_some();
-            // Who may do what at a receiving QP of XRC depends on the queue that a packet names.
+            // The permissions at a receiving QP of XRC depend on the queue that a packet names.
             let is_fixed = entry.context.qp_type != QpType::XrcRecv;
             let open = shared && is_fixed && entry.qp.state().receives();
             open.then(|| {
@@ -44,7 +44,7 @@ impl Engine {
         self.receivers.shm.copies(|held| !held.is_free())
     }
 
-    /// Whether any of these copies still goes on. A peer that died has none.
+    /// Whether any of these copies is still in progress. A peer that died has none.
     pub(crate) fn goes_on(&self, under_way: &mut UnderWay) -> bool {
         self.receivers.shm.goes_on(under_way)
     }
@@ -53,8 +53,8 @@ impl Engine {
         self.core.out.shm.table()
     }
 
-    /// Makes a region known to peers that may touch it without our engine, and says in the log how
-    /// peers reach it.
+    /// Makes a region known to peers that may touch it without our engine, and logs how peers reach
+    /// it.
     pub(crate) fn publish_mr(&mut self, id: MrId) {
         let Some(mr) = self.core.memory.mrs.get(id) else { return };
         if !mr.access.intersects(Access::REMOTE) {
@@ -82,7 +82,7 @@ impl Engine {
     /// Why no peer may touch a region without our engine.
     pub(crate) fn only_by_ring(&self, id: MrId, mr: &Mr) -> Option<&'static str> {
         if self.table().is_none() {
-            return Some("the configuration says so");
+            return Some("the configuration forbids it");
         }
         Table::obstacle(id, mr)
     }

@@ -9,9 +9,9 @@
 //! needs CAP_NET_RAW (`create_qp` of the kernel's `ib_core`), the second with the first rule. A QP
 //! receives what a rule gives it, and nothing without.
 //!
-//! **Frames of this host.** A NIC's embedded switch loops back what goes to a group, or to the
-//! port's own address. The kernel shows listeners what goes out, too, so it is there that such
-//! frames are found, whichever process sent them.
+//! **Frames of this host.** A NIC's embedded switch loops back frames to a group, or to the port's
+//! own address. The kernel also shows outgoing frames to listeners, so such frames are found there,
+//! whichever process sent them.
 
 mod receive;
 mod steer;

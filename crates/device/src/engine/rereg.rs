@@ -31,23 +31,23 @@ pub(crate) struct Rereging {
     change: Rereg,
     /// The rights of the region afterwards.
     access: Access,
-    /// Whether its pages are counted anew: it is on other memory, or is paged on demand and was
+    /// Whether its pages are counted again: it is on other memory, or is paged on demand and was
     /// not, or the other way round.
     is_anew: bool,
-    /// Pages charged for it as it will be, if they are counted anew.
+    /// Pages charged for it as it will be, if they are counted again.
     pinned: u64,
-    /// Of the domain that it comes to be in.
+    /// The use of the domain that it moves to.
     pd_use: Option<Use>,
 }
 
 impl Engine {
-    /// The checks of a change that come before new memory is looked at, in the kernel's order:
-    /// those of `ib_uverbs_rereg_mr`, then those of `ib_umem_check_rereg`.
+    /// The checks of a change that come before new memory is examined, in the kernel's order: those
+    /// of `ib_uverbs_rereg_mr`, then those of `ib_umem_check_rereg`.
     pub fn check_rereg(&mut self, id: MrId, change: &Rereg) -> Result<()> {
         self.checked(id, change).map(drop)
     }
 
-    /// The rights of the region afterwards, and whether its pages are counted anew.
+    /// The rights of the region afterwards, and whether its pages are counted again.
     fn checked(&mut self, id: MrId, change: &Rereg) -> Result<(Access, bool)> {
         if change.translation.is_none() && change.pd.is_none() && change.access.is_none() {
             refuse!(Invalid, "rereg_mr: nothing is to change");
@@ -103,8 +103,8 @@ impl Engine {
             Some((umem, _)) => umem.clone(),
             None => self.core.memory.mrs.get(id).expect("it was checked").umem.clone(),
         };
-        // The old pages are charged until they are let go of: the kernel pins the new ones first,
-        // too.
+        // The old pages are charged until they are released: the kernel also pins the new ones
+        // first.
         let pinned = if is_anew && !is_paged {
             self.charge_pins("rereg_mr", umem.addr() as u64, umem.len())?
         } else {

@@ -1,4 +1,4 @@
-//! What the engine keeps for itself: what is to be done next, and how it goes about it.
+//! The engine's own state: what to do next, and how.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -8,8 +8,8 @@ use transport::Time;
 
 use crate::ids::QpId;
 
-/// How long what waits for others, such as room in a carrier, may go without a look: nobody says
-/// when they are done.
+/// How long work that waits for others, such as for room in a carrier, may go unchecked: nothing
+/// tells when they are done.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// When the background thread looks again without being woken.
@@ -23,7 +23,7 @@ pub(crate) enum Alarm {
     Never,
 }
 
-/// What an engine is good for.
+/// What an engine can be used for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     /// Everything.
@@ -34,17 +34,17 @@ pub(crate) enum Life {
     Failed(Box<str>),
 }
 
-/// When descriptors were looked at.
+/// When descriptors were checked.
 #[derive(Debug, Default)]
 pub(super) struct Descriptors {
     pub(super) looked: Option<Time>,
-    /// The same of the sockets of UDP alone.
+    /// The same for the UDP sockets only.
     pub(super) looked_at_udp: Option<Time>,
     /// The peer whose turn is next.
     pub(super) next: usize,
 }
 
-/// What is to be done: QPs that can send, and when somebody must look again.
+/// The work to do: QPs that can send, and when to check again.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     /// QPs that can send.

@@ -15,7 +15,7 @@ use crate::refusal::{Result, refuse};
 const RNDV: u8 = 1;
 const EAGER: u8 = 3;
 
-/// What a message says in its first bytes.
+/// The contents of a message's first bytes.
 enum Head {
     NoTag,
     Eager(TmInfo),
@@ -23,7 +23,7 @@ enum Head {
 }
 
 impl Engine {
-    /// Makes a shared queue one of tag matching, with room for so many tags. Everything completes
+    /// Makes a shared queue one of tag matching, with room for this many tags. Everything completes
     /// on `cq`.
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn make_srq_tm(
@@ -75,7 +75,7 @@ impl Engine {
         if let Some(seen) = op.unexpected_cnt {
             list.tell(seen);
         }
-        // What a DEL names that is not there.
+        // The entry of a DEL that does not exist.
         let mut missing = None;
         let mut added = None;
         let opcode = match op.kind {
@@ -137,8 +137,8 @@ impl Core {
     }
 }
 
-/// Reads a message's header, of which its sender may change every byte at any time: once. A header
-/// that is cut off is none.
+/// Reads a message's header, of which its sender may change every byte at any time: once. A
+/// truncated header is no header.
 fn head_of(payload: &InPayload<'_>, is_whole: bool) -> Head {
     let mut bytes = [0; RNDV_BYTES];
     let length = payload.head(&mut bytes);

@@ -29,7 +29,7 @@ impl Engine {
     /// Refuses what a region may not suffer while a window shows it (`docs/semantics.md` 2.7).
     pub(crate) fn check_unshown(&self, call: &str, mr: MrId) -> Result<()> {
         if self.core.memory.mrs.windows.shows(mr) {
-            // `rxe_dereg_mr` says EINVAL; NICs have it busy, as the specification does.
+            // `rxe_dereg_mr` returns EINVAL; NICs report it as busy, as the specification does.
             let is_rxe = self.core.nic.config.preset == Preset::Rxe;
             let kind = if is_rxe { Kind::Invalid } else { Kind::Busy };
             let what = format!("{call}: a memory window is bound to region {}", mr.handle());

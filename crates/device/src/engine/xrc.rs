@@ -2,7 +2,7 @@
 //! shared receive queues, of which each packet names one.
 //!
 //! A receiving QP has no protection domain and no completion queue of its own: both are those of
-//! the shared queue that a packet names. So they are set anew for every request that arrives,
+//! the shared queue that a packet names. So they are set again for every request that arrives,
 //! before the QP sees it.
 
 use std::os::fd::BorrowedFd;
@@ -78,7 +78,7 @@ impl Engine {
         }
     }
 
-    /// Opens a receiving QP of a domain once more, for a context that is told of its events too.
+    /// Opens a receiving QP of a domain again, for a context that also gets its events.
     #[doc(alias = "ibv_open_qp")]
     pub fn open_qp(&mut self, ctx: CtxId, xrcd: XrcdId, qpn: Qpn, cookie: u64) -> Result<QpId> {
         self.xrcd(xrcd)?;
@@ -91,8 +91,8 @@ impl Engine {
         }
     }
 
-    /// Closes the handle of a QP that has a cookie. Whether it was the last, so that the QP is to
-    /// be destroyed.
+    /// Closes the handle of a QP that has a cookie. Returns whether it was the last, so that the QP
+    /// must be destroyed.
     pub fn close_qp(&mut self, id: QpId, cookie: u64) -> bool {
         let Some(entry) = self.qps.get_mut(id) else { return true };
         let context = &mut entry.context;

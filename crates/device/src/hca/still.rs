@@ -13,12 +13,12 @@ use super::{Hca, NicList, OPEN, closed_lock};
 use crate::counters::Counters;
 use crate::engine::Engine;
 
-/// Longer than anybody holds a lock of ours who still goes on.
+/// Longer than any running thread holds a lock of ours.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Held for reading while a device is opened or closed, and for writing across a fork: of one that
-/// another thread is in the middle of, the child would have locks that nobody lets go of, and
-/// descriptors that nobody closes.
+/// Held for reading while a device is opened or closed, and for writing across a fork: if another
+/// thread were in the middle of that, the child would have locks that are never released, and
+/// descriptors that are never closed.
 static STILL: RwLock<()> = RwLock::new(());
 
 thread_local! {
@@ -33,7 +33,7 @@ pub(super) struct Changing {
 
 impl Changing {
     pub(super) fn begin() -> Self {
-        // Nested, when a device that failed is closed by opening it anew.
+        // Nested, when a failed device is closed by opening it again.
         let still = STILL.read_recursive();
         let _ = CHANGES.try_with(|changes| changes.set(changes.get() + 1));
         Self { _still: still }
@@ -73,7 +73,7 @@ impl StillForFork {
         };
         let is_changing = CHANGES.try_with(Cell::get).unwrap_or(0) > 0;
         let mut hcas = if is_changing { Vec::new() } else { open_hcas() };
-        // Whoever else waits may wait for what this thread has.
+        // Other waiting threads may wait for what this thread holds.
         let is_interrupted =
             is_changing || hcas.iter().any(|hca| biased::is_held_here(&hca.shared.engine));
         let patience = if is_interrupted { Duration::ZERO } else { PATIENCE };
@@ -97,7 +97,7 @@ impl StillForFork {
         Self { still, open, closed, whole, torn }
     }
 
-    /// In the parent: lets everything go on.
+    /// In the parent: lets everything continue.
     pub(crate) fn end(self) {
         let Self { still, open, closed, whole, torn } = self;
         drop((still, open, closed));
@@ -122,13 +122,13 @@ impl StillForFork {
             biased::forget_others(&engine);
             engine.become_husk();
             hca.shared.stop.store(true, Ordering::Release);
-            // The thread did not come along; joining it would wait for ever.
+            // The thread did not come along; joining it would wait forever.
             mem::forget(hca.thread.lock().take());
             // We may be the last to know the device, and its drop locks it.
             drop(engine);
             drop(hca);
         }
-        // The call that was interrupted may go on with it, and nobody else.
+        // Only the interrupted call may continue with it.
         mem::forget(torn);
     }
 }

@@ -8,19 +8,19 @@ use link::registry::budget::{self, Held};
 
 use crate::refusal::{Result, no_memory, refuse};
 
-/// How long to wait for others who ask at the same time.
+/// How long to wait for others that ask at the same time.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// The name of the budget.
 const WHAT: &str = "dm";
 
-/// What this process has of it. It ends with the process: nothing is left to be freed by somebody
-/// else.
+/// The share of this process. It ends with the process: no other process must free anything.
 #[derive(Debug, Default)]
 pub(crate) struct DmBudget {
     used: u64,
     /// The name by which others see what we have.
     settled: Option<PrivateFd>,
-    /// The name by which we asked for it, kept: who looks just now must see one of the two.
+    /// The name by which we asked for it, kept: a process that looks just now must see one of the
+    /// two.
     asked: Option<PrivateFd>,
     /// In the child of a fork: what it allocates reaches no peer, and the names are the parent's.
     is_alone: bool,
@@ -58,7 +58,7 @@ impl DmBudget {
                 );
             }
             end(Some(asks));
-            // Two who ask at the same time must not do so again.
+            // Two processes that ask at the same time must not do so again.
             std::thread::sleep(Duration::from_micros(200 * u64::from(1 + vf % 16)));
         }
     }

@@ -1,6 +1,6 @@
 //! Device memory as a dma-buf: the NIC as exporter (`docs/semantics.md` 2.8).
 //!
-//! As the kernel's uverbs exporter has it: the memory is reached peer-to-peer or not at all, by the
+//! As with the kernel's uverbs exporter: the memory is reached peer-to-peer or not at all, by the
 //! rules of the PCI tree; it is never pinned, so that only importers that can lose it may have it,
 //! and freeing the device memory takes it away from all of them first.
 
@@ -21,8 +21,8 @@ use crate::refusal::{Kind, Refusal, Result};
 
 const PAGE: u64 = 4096;
 
-/// How long freeing waits for importers that do not let go. The memory is out of their reach in any
-/// case.
+/// How long freeing waits for importers that do not release it. The memory is out of their reach in
+/// any case.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A block of device memory that was exported.
@@ -76,7 +76,7 @@ impl DmExport {
         Ok(Self { buffer, exporter })
     }
 
-    /// Takes the memory away from every importer, and waits until they have let go.
+    /// Takes the memory away from every importer, and waits until they have released it.
     pub(crate) fn end(self) {
         let exporter = &self.exporter;
         let ended = self.buffer.revoke(|_| exporter.revoke(), Some(PATIENCE));
@@ -145,7 +145,7 @@ impl Exporter for DmExporter {
         let Some(place) = place.as_ref() else {
             return self.refuse(ExporterErrorKind::NoDevice, "it was freed");
         };
-        // The kernel's dma_buf_phys_vec_to_sgt: after the look whether the memory is there.
+        // The kernel's dma_buf_phys_vec_to_sgt: after the check whether the memory is there.
         let provider = Provider { tree: &self.tree, name: &self.nic, bdf: self.bdf };
         let map_type = match provider.reach(attachment.device()) {
             Ok(map_type) => map_type,

@@ -36,7 +36,7 @@ impl Faults {
         self.put(Question::Remap(import))
     }
 
-    /// Lets go of a buffer whose region is gone.
+    /// Releases a buffer whose region is gone.
     pub(crate) fn let_go(&self, import: Arc<Import>) {
         if import.is_remote() {
             self.put(Question::Detach(import));

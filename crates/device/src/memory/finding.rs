@@ -1,5 +1,4 @@
-//! What the fault thread finds out about a buffer, until the access that wanted to know comes for
-//! it.
+//! What the fault thread finds out about a buffer, until the access that asked comes for it.
 
 use std::time::{Duration, Instant};
 
@@ -12,21 +11,21 @@ use crate::memory::import::Remapped;
 /// to come again (655 ms at most, IBA table 45).
 const REFUSED: Duration = Duration::from_secs(1);
 
-/// What became of an attempt to bring memory in.
+/// The result of an attempt to bring memory in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "an access goes on, waits or fails by it"]
+#[must_use = "it decides whether an access continues, waits or fails"]
 pub(crate) enum BroughtIn {
-    /// The access is to be tried again at once. It finds the memory, or that its key is dead.
+    /// The access must be tried again at once. It finds the memory, or that its key is dead.
     Here,
     /// Not at this moment: the access is tried again later.
     NotYet,
-    /// Who has the memory refused it to this access, which fails. The region stays, and another
+    /// The exporter refused the memory to this access, which fails. The region stays, and another
     /// access may succeed (`docs/semantics.md` 2.5, 5).
     Refused,
 }
 
 impl BroughtIn {
-    /// Of two parts of one access.
+    /// For two parts of one access.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Refused, _) | (_, Self::Refused) => Self::Refused,
@@ -38,11 +37,11 @@ impl BroughtIn {
 
 /// A question to the fault thread and its answer.
 ///
-/// The answer is for those who asked. An access gives up after a while and is tried again, so the
-/// answer waits for it; but a no that was true once must not meet an access that did not ask.
+/// The answer is for accesses that asked. An access gives up after a while and is tried again, so
+/// the answer waits for it; but an old refusal must not reach an access that did not ask.
 #[derive(Debug, Default)]
 pub(crate) struct Finding {
-    /// The thread was asked, and has not let go of the buffer yet.
+    /// The thread was asked, and has not released the buffer yet.
     is_asked: bool,
     /// An access waits for the answer, or will be tried again.
     is_awaited: bool,
@@ -63,7 +62,7 @@ pub(crate) fn is_current(umem: &Umem) -> bool {
 }
 
 impl Finding {
-    /// An access wants to know. True if the thread is to be asked.
+    /// An access asks. True if the thread must be asked.
     pub(crate) fn want(&mut self, gate: Option<GateState>) -> bool {
         self.is_awaited = true;
         if self.is_asked || self.still_holds(gate) {
@@ -74,12 +73,12 @@ impl Finding {
         true
     }
 
-    /// The answer. Nobody may want it any more.
+    /// The answer. There may be no access left that waits for it.
     pub(crate) fn put(&mut self, found: Remapped, asked: Asked) {
         (self.found, self.found_at) = (self.is_awaited.then_some(found), Some(asked));
     }
 
-    /// The access comes for the answer. An old one is none.
+    /// The access comes for the answer. An outdated one does not count.
     pub(crate) fn take(&mut self, gate: Option<GateState>) -> Option<Remapped> {
         let holds = self.still_holds(gate);
         let found = self.found.take().filter(|_| holds);
@@ -92,7 +91,7 @@ impl Finding {
         (self.is_awaited, self.found) = (false, None);
     }
 
-    /// The thread has let go of the buffer, or could not be asked.
+    /// The thread has released the buffer, or could not be asked.
     pub(crate) fn end(&mut self) {
         self.is_asked = false;
     }
@@ -102,8 +101,9 @@ impl Finding {
         self.found.is_some()
     }
 
-    /// What the thread will say, or said, to an access that is tried again. A no is taken, as the
-    /// access fails by it; memory that is there stays so until the access takes it.
+    /// The thread's answer, future or present, for an access that is tried again. A refusal is
+    /// consumed, as the access fails by it; memory that is there stays so until the access takes
+    /// it.
     pub(crate) fn outlook(&mut self, gate: Option<GateState>) -> BroughtIn {
         match &self.found {
             None if self.is_asked => BroughtIn::NotYet,
@@ -115,8 +115,8 @@ impl Finding {
         }
     }
 
-    /// Whether the answer still tells how things are. A no is of the time of a reset, say, which
-    /// the gate shows to be over.
+    /// Whether the answer is still valid. A refusal may be from the time of a reset, say, which the
+    /// gate shows to be over.
     fn still_holds(&self, gate: Option<GateState>) -> bool {
         let Some(asked) = self.found_at else { return false };
         match &self.found {
@@ -139,7 +139,7 @@ mod tests {
         Asked { when: Instant::now(), gate }
     }
 
-    /// A no in the middle of a reset, which nobody came for yet.
+    /// A refusal in the middle of a reset, which no access came for yet.
     fn refused() -> Finding {
         let mut finding = Finding::default();
         assert!(finding.want(RESET));
@@ -169,7 +169,7 @@ mod tests {
         let mut finding = Finding::default();
         assert!(finding.want(RESET));
         finding.put(Remapped::Refused, asked(RESET));
-        // The thread has not let go yet.
+        // The thread has not released it yet.
         assert!(!finding.want(OPEN));
         assert!(finding.take(OPEN).is_none());
         finding.end();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_no_of_a_reset_says_nothing_of_the_move_after_it() {
+    fn a_refusal_during_a_reset_does_not_apply_to_the_move_after_it() {
         let mut finding = refused();
         assert_eq!(finding.outlook(MOVE), BroughtIn::Here);
         assert!(finding.want(MOVE), "it is asked anew");
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_nobody_wants_any_more_meets_nobody() {
+    fn an_answer_that_no_access_waits_for_reaches_none() {
         let mut finding = Finding::default();
         assert!(finding.want(RESET));
         finding.forget();

@@ -1,11 +1,11 @@
 //! The NIC as importer of dma-bufs.
 //!
-//! A region on a dma-buf is an attachment of the class that the NIC's persona has
-//! (`docs/semantics.md` 2.3 to 2.6), and the addresses it got from the exporter. When the exporter
-//! moves or takes away the memory, its gate stops every access first, in this process and in those
-//! that use the direct path; the call to the importer only gives the map back. It needs nothing of
-//! the engine, whose lock it never takes: an exporter may hold its own lock for as long as it likes
-//! without a QP noticing, but for accesses to this very buffer.
+//! A region on a dma-buf is an attachment of the class of the NIC's persona (`docs/semantics.md`
+//! 2.3 to 2.6), and the addresses it got from the exporter. When the exporter moves or takes away
+//! the memory, its gate stops every access first, in this process and in those that use the direct
+//! path; the call to the importer only gives the map back. It needs nothing from the engine, whose
+//! lock it never takes: an exporter may hold its own lock for as long as it likes without affecting
+//! QPs, except for accesses to this very buffer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ pub(crate) struct Import {
     buffer: DmaBuf,
     attachment: Attachment,
     importer: Arc<NicImporter>,
-    /// What accesses pass. `None`: the memory never moves.
+    /// The gate that accesses pass. `None`: the memory never moves.
     gate: Option<GateSlot>,
     /// Where the region begins in the buffer, and its length.
     offset: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Import {
 /// costs a NIC.
 const PATIENCE: Duration = Duration::from_micros(300);
 /// How long the fault thread keeps a buffer where it found it, for the access to happen: a GPU that
-/// moves it again and again would otherwise never let anybody in.
+/// moves it again and again would otherwise never let any access in.
 const HOLD: Duration = Duration::from_millis(2);
 /// How long it keeps it still once the access came for it.
 const ACCESS: Duration = Duration::from_micros(200);
@@ -60,7 +60,7 @@ struct NicImporter {
     invalidations: AtomicU64,
 }
 
-/// What the attachment holds of the buffer.
+/// What the attachment holds on the buffer.
 #[derive(Debug, Default)]
 struct Held {
     map: Option<MapGuard>,
@@ -68,7 +68,7 @@ struct Held {
     revoked: bool,
 }
 
-/// What became of an attempt to map again.
+/// The result of an attempt to map again.
 #[derive(Debug)]
 pub(crate) enum Remapped {
     /// The memory is there; this is it.
@@ -198,7 +198,7 @@ impl Import {
             table.epoch = Some(own.epoch());
         }
         let umem = self.through(&table)?;
-        // What was mapped before went with its gate.
+        // The earlier mapping went with its gate.
         if let Some(old) = self.importer.held().map.replace(map) {
             old.unmap(resv);
         }
@@ -236,8 +236,8 @@ impl Import {
     }
 
     /// Maps again, at once or with the help of the fault thread. The engine is locked, and neither
-    /// the program nor other QPs are to wait for a GPU, so the wait is short; when it was too short
-    /// the access is tried again.
+    /// the program nor other QPs may wait for a GPU, so the wait is short; if it was too short, the
+    /// access is tried again.
     pub(crate) fn remap(self: &Arc<Self>, umem: &Umem, faults: &Faults) -> Remapped {
         if is_current(umem) {
             return Remapped::Current;
@@ -269,7 +269,7 @@ impl Import {
         found.unwrap_or(Remapped::NotYet)
     }
 
-    /// What is to be expected of an access that is tried again.
+    /// What to expect of an access that is tried again.
     pub(crate) fn outlook(&self, umem: &Umem) -> BroughtIn {
         if is_current(umem) {
             return BroughtIn::Here;
@@ -286,8 +286,8 @@ impl Import {
         self.gate.as_ref().map(GateSlot::state)
     }
 
-    /// Of memory that is pinned: its gate closes when it is taken away, and for a moment when it is
-    /// taken away from others who use it, which ends as it began.
+    /// For pinned memory: its gate closes when it is taken away, and for a moment when it is taken
+    /// away from other users, after which it opens again.
     fn look_again(umem: &Umem) -> Remapped {
         let Some((gate, mapped)) = umem.gate() else { return Remapped::Gone };
         match gate.state() {
@@ -334,15 +334,15 @@ impl Import {
             return Remapped::NotYet;
         }
         let mapped = self.map(&resv);
-        // The map itself may have moved it, and the bytes are on their way.
+        // The map itself may have moved it, and the bytes are still being copied.
         if mapped.is_ok() && !self.attachment.resv().test_signaled(Usage::Kernel) {
             return Remapped::NotYet;
         }
         self.outcome(mapped)
     }
 
-    /// What an attempt to map came to. A refusal is of this attempt only: a GPU that is being reset
-    /// maps again later.
+    /// The result of an attempt to map. A refusal concerns this attempt only: a GPU that is being
+    /// reset maps again later.
     fn outcome(&self, mapped: Result<Option<Umem>>) -> Remapped {
         let why = match mapped {
             Ok(Some(umem)) => return Remapped::Here(umem),

@@ -34,7 +34,7 @@ pub(crate) struct Dm {
     pub(crate) length: u64,
     pub(crate) memory: umem::HostBuf,
     pub(crate) uses: Uses,
-    /// Its dma-buf, once it was asked for.
+    /// Its dma-buf, once it was requested.
     pub(crate) export: Option<DmExport>,
 }
 
@@ -43,11 +43,11 @@ pub(crate) struct Dm {
 pub(crate) struct Memory {
     pub(crate) mrs: MrTable,
     pub(crate) dms: Slab<Dm>,
-    /// What device memory this process has of that of its user.
+    /// The share of its user's device memory that this process has.
     pub(crate) dm_budget: DmBudget,
     /// Pages charged to the limit of locked memory.
     pub(crate) pins: Pins,
-    /// Who asks exporters of other processes where their buffers went.
+    /// The thread that asks exporters of other processes where their buffers went.
     pub(crate) faults: Faults,
 }
 

@@ -36,7 +36,7 @@ pub enum MrKind {
 pub(crate) struct Mr {
     pub(crate) pd: PdId,
     pub(crate) pd_use: Use,
-    /// Of the device memory that it is on.
+    /// The use of the device memory that it is on.
     pub(crate) _dm_use: Option<Use>,
     pub(crate) key: u32,
     pub(crate) access: Access,
@@ -58,7 +58,7 @@ pub(crate) struct Mr {
     pub(crate) is_revoked: bool,
     /// Pages charged to the limit of locked memory.
     pub(crate) pinned: u64,
-    /// Whether the memory was taken to be written, which the rights may come to say later.
+    /// Whether the memory was registered for writing, which the rights may ask for later.
     pub(crate) is_writable: bool,
 }
 
@@ -84,7 +84,7 @@ impl Mr {
 pub(crate) struct MrTable {
     slots: Slab<Mr>,
     tags: Vec<u8>,
-    /// The region that is nowhere, if anybody asked for it.
+    /// The null region, if it was requested.
     pub(crate) null: Option<Null>,
     /// How many regions were made, and which of them each slot's is, from 1.
     made: u64,

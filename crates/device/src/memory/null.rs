@@ -1,9 +1,9 @@
 //! The region that is nowhere: it reads as zeros, and what is written to it is gone
 //! (`ibv_alloc_null_mr`).
 //!
-//! Programs put it in scatter/gather lists where bytes are to be left out. It has one key for the
+//! Programs put it in scatter/gather lists where bytes must be left out. It has one key for the
 //! whole device, every address, no protection domain that counts and no rights for peers, as mlx5's
-//! null mkey has.
+//! null mkey.
 
 use iba::{Access, LKey};
 use transport::env::LocalError;
@@ -15,7 +15,7 @@ use crate::refusal::{Result, no_memory};
 /// Its key: the last one that no region can have, whose indices end at `max_mr`.
 pub(crate) const NULL_KEY: u32 = (1 << 31) - 1;
 
-/// What stands for it, piece by piece.
+/// What backs it, piece by piece.
 #[derive(Debug)]
 pub(crate) struct Null {
     /// Only read.

@@ -21,7 +21,7 @@ pub(crate) struct Odp {
     pending: HashMap<u64, Time>,
 }
 
-/// What a fault came to.
+/// The result of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Faulted {
     /// Whether every page is there now.

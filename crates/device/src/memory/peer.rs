@@ -9,13 +9,13 @@ use umem::Umem;
 
 use crate::refusal::{Kind, Refusal, Result, from_exporter};
 
-/// What a region by address holds of a peer's memory. The client may take it back at any moment:
-/// then the gate is closed for good, which stops every access in every process, and the next access
+/// What a region by address holds on a peer's memory. The client may take it back at any moment:
+/// the gate is then closed for good, which stops every access in every process, and the next access
 /// finds the region dead.
 #[derive(Debug)]
 pub(crate) struct PeerRegion {
     pages: PeerPages,
-    /// Who uses the region in other processes takes a gate without an owner for closed.
+    /// Users of the region in other processes treat a gate without an owner as closed.
     _gate: Gate,
     is_lost: Arc<AtomicBool>,
 }

@@ -1,9 +1,10 @@
 //! Charging registered memory against the limit of locked memory, as a NIC does that pins it
 //! (`docs/semantics.md` 2.7).
 //!
-//! The kernel counts for each process (`mm->pinned_vm`), whatever NICs it pins for, and so does
+//! The kernel counts for each process (`mm->pinned_vm`), for all NICs it pins for, and so does
 //! this: a limit of 8 MiB is one of 8 MiB for all NICs together. A region paged on demand is not
-//! charged, and one of a dma-buf never. Who has CAP_IPC_LOCK is charged, too, and not refused.
+//! charged, and one of a dma-buf never. A process with CAP_IPC_LOCK is also charged, but not
+//! refused.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,8 +24,8 @@ impl Pins {
         PINNED.load(Ordering::Relaxed)
     }
 
-    /// Adds pages if, with those of all NICs of the process, they are at most so many. Else how
-    /// many there are.
+    /// Adds pages if, with those of all NICs of the process, they are at most this many. Otherwise
+    /// returns how many there are.
     pub(crate) fn charge(&mut self, pages: u64, most: Option<u64>) -> Result<(), u64> {
         let sum = |held: u64| held.checked_add(pages).filter(|sum| most.is_none_or(|m| *sum <= m));
         PINNED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum)?;
@@ -38,7 +39,7 @@ impl Pins {
         PINNED.fetch_sub(pages, Ordering::Relaxed);
     }
 
-    /// In the child of a fork, whose memory is another one: nothing of it is pinned.
+    /// In the child of a fork, whose memory is separate: nothing of it is pinned.
     pub(crate) fn abandon_in_child(&mut self) {
         self.uncharge(self.0);
     }
@@ -74,7 +75,7 @@ mod tests {
         one.charge(6, Some(8)).expect("6 of 8");
         assert_eq!(other.charge(3, Some(8)), Err(6), "3 beside the 6 of the other");
         other.charge(2, Some(8)).expect("8 of 8");
-        // Who may lock is counted all the same.
+        // A process that may lock is counted all the same.
         other.charge(4, None).expect("no limit");
         assert_eq!(one.charge(1, Some(12)), Err(12));
         other.abandon_in_child();

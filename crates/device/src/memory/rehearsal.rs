@@ -5,10 +5,10 @@ use dmabuf::{DmaBuf, Memory};
 use super::import::Import;
 use crate::config::NicConfig;
 
-/// Imports a page that nobody else sees, and lets it go, when a NIC is opened. The first import of
-/// a process loads the code for it from its file, a page fault for each few pages, which takes
-/// several times as long as the import itself: time that the program expects to spend at opening,
-/// and not between two messages.
+/// Imports a private page, and releases it, when a NIC is opened. The first import of a process
+/// loads the code for it from its file, a page fault for each few pages, which takes several times
+/// as long as the import itself: time that the program expects to spend at opening, and not between
+/// two messages.
 pub(crate) fn rehearse(config: &NicConfig) {
     const PAGE: u64 = 4096;
     let Some(class) = config.importer_class() else { return };

@@ -1,7 +1,7 @@
 //! Memory windows: keys that a program makes and unmakes by work requests, without a registration
 //! (IBA 10.6.7).
 //!
-//! A window of type 1 is for every QP of its protection domain, and is bound anew as often as the
+//! A window of type 1 is for every QP of its protection domain, and is bound again as often as the
 //! program likes. One of type 2 (2B, as IBA calls it) is for the QP that bound it, its key's low
 //! eight bits are the program's choice, and it must be invalidated before it is bound again. The
 //! rules are those of the kernel's `rxe_mw.c`.
@@ -57,8 +57,7 @@ const WINDOW: u32 = 1 << 31;
 /// The bits of a key that change with each use.
 const TAG: u32 = 0xff;
 
-/// What a window may grant. A right of the owner's is no business of a window, but programs name
-/// it.
+/// What a window may grant. A right of the owner does not concern a window, but programs name it.
 const MW_ACCESS: Access = Access::REMOTE.union(Access::ZERO_BASED).union(Access::LOCAL_WRITE);
 
 /// All windows, by key.
@@ -125,13 +124,13 @@ impl WindowTable {
         self.by_key(key).is_some()
     }
 
-    /// What a window shows at an address: the region, and the address in it.
+    /// What a window exposes at an address: the region, and the address in it.
     pub(crate) fn behind(&self, key: u32, addr: u64) -> Option<(MrId, u64)> {
         let bound = self.by_key(key)?.bound?;
         Some((bound.mr, bound.addr.wrapping_add(addr.wrapping_sub(bound.base))))
     }
 
-    /// Whether a key is no window's, or one that the QP may use.
+    /// Whether a key does not belong to a window, or to one that the QP may use.
     pub(crate) fn check_qp(&self, RKey(key): RKey, qpn: Qpn) -> Result<(), RemoteError> {
         let bound = self.by_key(key).and_then(|window| window.bound);
         match bound.and_then(|bound| bound.qpn) {

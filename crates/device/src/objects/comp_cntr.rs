@@ -11,7 +11,7 @@ use transport::Ended;
 use super::uses::{Use, Uses};
 use crate::ids::{CompCntrId, CtxId};
 
-/// What a counter adds up of operations that end well. Those in error it always counts one by one.
+/// What a counter adds up for operations that succeed. It always counts errors one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_comp_cntr_type")]
 #[expect(clippy::exhaustive_enums, reason = "libibverbs has two")]
@@ -28,7 +28,7 @@ pub enum CompCntrType {
 pub enum CompCntrEntry {
     /// Of what ended well.
     Comp,
-    /// Of what ended in error.
+    /// For operations that ended in error.
     Err,
 }
 

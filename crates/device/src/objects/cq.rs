@@ -35,7 +35,7 @@ pub struct Wc {
     pub src_qpn: Qpn,
     /// In what a datagram came (see [`Completion::sl`]).
     pub sl: u8,
-    /// Of a message with a tag.
+    /// For a message with a tag.
     pub tm: TmInfo,
     /// What is valid.
     pub flags: WcFlags,
@@ -57,7 +57,7 @@ pub(crate) enum Armed {
 pub(crate) struct Moderation {
     /// An event comes with this many completions,
     pub(crate) count: u32,
-    /// or so long after the first of them.
+    /// or this long after the first of them.
     pub(crate) period: Duration,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Cq {
     /// Queues that complete here.
     pub(crate) uses: Uses,
     pub(crate) overrun: bool,
-    /// Whether the next completion is to find it full, for tests of programs.
+    /// Whether the next completion must find it full, for tests of programs.
     pub(crate) is_to_overrun: bool,
     ring: VecDeque<Wc>,
 }
@@ -128,7 +128,7 @@ impl Cq {
         true
     }
 
-    /// Whether the event for one more completion is to wait. Says until when if it is the first
+    /// Whether the event for one more completion must wait. Returns until when if it is the first
     /// that waits.
     pub(crate) fn holds_back(&mut self, now: Time) -> Option<Option<Time>> {
         let Moderation { count, period } = self.moderation?;
@@ -157,7 +157,7 @@ impl Cq {
         self.ring.len()
     }
 
-    /// Removes what a QP that goes away left behind, as mlx5 does.
+    /// Removes the completions of a QP that is destroyed, as mlx5 does.
     pub(crate) fn clean(&mut self, qpn: Qpn) {
         self.ring.retain(|wc| wc.qpn != qpn);
     }

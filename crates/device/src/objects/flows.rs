@@ -25,7 +25,7 @@ pub(crate) struct Flow {
     pub(crate) attr: FlowAttr,
 }
 
-/// Work queues to choose from; as many as a power of two says.
+/// Work queues to choose from; a power of two of them.
 #[derive(Debug)]
 pub(crate) struct RwqTable {
     pub(crate) ctx: CtxId,
@@ -53,7 +53,7 @@ impl Flows {
         self.order = order;
     }
 
-    /// Whose a frame is, each QP once. `own` is the address of the port.
+    /// The QPs that get a frame, each once. `own` is the address of the port.
     pub(crate) fn takers(
         &self,
         frame: &Frame,
@@ -62,14 +62,14 @@ impl Flows {
     ) -> SmallVec<[QpId; 4]> {
         let mut takers = SmallVec::new();
         let is_to_group = frame.is_to_group();
-        // What the port would have taken from the wire, or its switch looped back.
+        // Frames that the port would have taken from the wire, or its switch looped back.
         let is_ours = match passed {
             Passed::In => true,
             Passed::Astray => false,
             Passed::Out => is_to_group || frame.dst == own,
         };
-        // The place at which the frame ended: others that fit there have it as well, and none after
-        // them.
+        // The place at which the frame ended: others that match there get it as well, and none
+        // after them.
         let mut ended: Option<(FlowKind, u16)> = None;
         for index in &self.order {
             let Flow { qp, attr, .. } = &self.rules[*index];
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn default_rules_have_what_is_left() {
+    fn default_rules_get_the_remaining_frames() {
         use FlowKind::{AllDefault, McDefault};
         let rules = [(AllDefault, 0, false), (McDefault, 0, false)];
         assert_eq!(takers(&rules, GROUP, Passed::In), [1]);

@@ -1,5 +1,5 @@
-//! The objects of the verbs: what the device keeps of each, and who tells the program what happened
-//! to them.
+//! The objects of the verbs: what the device keeps for each, and how the program learns what
+//! happened to them.
 
 pub(crate) mod comp_cntr;
 pub(crate) mod cq;
@@ -39,8 +39,8 @@ pub(crate) struct Pd {
     pub(crate) ctx: CtxId,
     /// Objects in it.
     pub(crate) uses: Uses,
-    /// What the program has of it that is no object here: address handles, parent domains, names of
-    /// the null region.
+    /// What the program has in it that is not an object here: address handles, parent domains,
+    /// names of the null region.
     pub(crate) handles: usize,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Srq {
     pub(crate) holds: Vec<Use>,
 }
 
-/// What an asynchronous event is about.
+/// The subject of an asynchronous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventSource {
@@ -101,12 +101,12 @@ pub struct AsyncEvent {
     pub cookie: u64,
 }
 
-/// What is to be done about CQs.
+/// The work to do for CQs.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
     /// When events that are held back come at the latest.
     pub(crate) moderated: Vec<(Time, CqId)>,
-    /// CQs that overran, whose QPs are to end for it.
+    /// CQs that overran, whose QPs must end for it.
     pub(crate) overruns: Vec<CqId>,
 }
 

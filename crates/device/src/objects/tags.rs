@@ -74,7 +74,7 @@ pub enum TagOpKind {
 }
 
 impl TagList {
-    /// A list with room for so many tags, which completes on `cq`.
+    /// A list with room for this many tags, which completes on `cq`.
     pub(crate) fn new(cq: CqId, max_num_tags: u32) -> Self {
         let entries = VecDeque::new();
         Self { cq, max_num_tags, entries, next_handle: 0, unexpected: 0, seen: 0 }
@@ -109,7 +109,7 @@ impl TagList {
         self.unexpected == self.seen
     }
 
-    /// The program has seen so many unexpected messages.
+    /// The program has seen this many unexpected messages.
     pub(crate) fn tell(&mut self, seen: u32) {
         self.seen = seen;
         if self.is_in_step() {

@@ -1,4 +1,4 @@
-//! Who uses an object: it cannot be destroyed while there is a use.
+//! Uses of an object: it cannot be destroyed while there is one.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ pub(crate) struct Uses(Arc<()>);
 
 /// A use of an object, given back when it is dropped.
 #[derive(Clone, Debug)]
-#[must_use = "dropped, it is no use any more"]
+#[must_use = "dropped, it is no longer a use"]
 pub(crate) struct Use {
     _of: Arc<()>,
 }

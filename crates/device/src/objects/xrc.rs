@@ -1,9 +1,9 @@
-//! What there is of XRC beside QPs.
+//! XRC's objects other than QPs.
 
 use super::uses::Uses;
 use crate::ids::{CqId, CtxId, XrcdId};
 
-/// An XRC domain: who may use which shared queue.
+/// An XRC domain: which QPs may use which shared queue.
 #[derive(Debug)]
 pub(crate) struct Xrcd {
     pub(crate) ctx: CtxId,

@@ -1,8 +1,8 @@
-//! Those who see each packet: what records it, and a plan of what goes wrong with it.
+//! Observers of each packet: a recorder, and a plan of faults.
 //!
-//! They are chosen when a device is opened. Where there are none, packets go the ways that no
-//! observer could follow: many in one record, directly into a peer's memory, or without headers
-//! that anybody takes apart. `engine::observed` is what they wrap.
+//! They are chosen when a device is opened. Without any, packets take paths that no observer could
+//! follow: many in one record, directly into a peer's memory, or without headers that are parsed.
+//! They wrap `engine::observed`.
 
 pub(crate) mod plan;
 pub(crate) mod tap;
@@ -15,12 +15,12 @@ use crate::carrier::udp::queue::Batch;
 use crate::config::NicConfig;
 use crate::refusal::Result;
 
-/// Who sees the packets of a NIC.
+/// The observers of a NIC's packets.
 #[derive(Debug)]
 pub(crate) struct Observers {
     /// Records every packet, if the configuration names a file for it.
     pub(crate) tap: Option<Box<Tap>>,
-    /// What goes wrong, if the configuration names a plan for it.
+    /// The faults to inject, if the configuration names a plan.
     pub(crate) plan: Option<Box<Injected>>,
 }
 

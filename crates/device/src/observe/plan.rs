@@ -23,7 +23,7 @@ use crate::refusal::{Kind, Refusal, Result};
 pub(crate) const MAX_HELD: usize = 1 << 16;
 /// The same of datagrams of QP 1.
 const MAX_HELD_MADS: usize = 1 << 10;
-/// How long a packet that is to be overtaken waits for those that overtake it.
+/// How long a packet that must be overtaken waits for those that overtake it.
 const OVERTAKING: Duration = Duration::from_millis(20);
 /// When a packet whose carrier had no room is tried again.
 pub(crate) const AGAIN: Duration = Duration::from_millis(1);
@@ -50,15 +50,15 @@ impl HeldMad {
 pub(crate) struct Injected {
     pub(crate) injector: Injector,
     opened: Time,
-    /// What was decided on a packet that its carrier had no room for: it comes again.
+    /// The verdict on a packet that its carrier had no room for: it comes again.
     pub(crate) undone: Option<(Id, Verdict)>,
     pub(crate) held: Vec<Held>,
-    /// Datagrams of QP 1: when each is to go, how many are still to overtake it, and what it is.
+    /// Datagrams of QP 1: when to send each, how many must still overtake it, and the datagram.
     pub(crate) held_mads: Vec<(Time, u32, HeldMad)>,
     pub(crate) port_down_until: Option<Time>,
-    /// Whether the packet at hand is to find no receive.
+    /// Whether the current packet must find no receive.
     pub(crate) withholds: bool,
-    /// Whether the request at hand is to be refused.
+    /// Whether the current request must be refused.
     pub(crate) refuses: bool,
     title: String,
     is_reported: bool,
@@ -82,7 +82,7 @@ pub(crate) struct Held {
     pub(crate) rest: Rest,
 }
 
-/// What else belongs to it, by its way.
+/// What else belongs to it, by its direction.
 #[derive(Debug)]
 pub(crate) enum Rest {
     Out { id: QpId, av: Option<Av>, skipped: Skipped },
@@ -155,7 +155,7 @@ impl Injected {
         self.port_down_until.is_some()
     }
 
-    /// When something is to be done next.
+    /// When there is something to do next.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let held = self.held.iter().map(|held| held.due);
         let mads = self.held_mads.iter().map(|(due, ..)| *due);
@@ -174,7 +174,7 @@ impl Injected {
         verdict
     }
 
-    /// A packet of this QP passed: those that it was to overtake may go.
+    /// A packet of this QP passed: those that it had to overtake may be sent.
     pub(crate) fn overtake(&mut self, now: Time, qpn: Qpn, way: Way) {
         for held in self.held.iter_mut().filter(|held| held.qpn == qpn && held.way == way) {
             held.behind = held.behind.saturating_sub(1);
@@ -189,8 +189,8 @@ impl Injected {
         self.held.push(held);
     }
 
-    /// Holds a datagram of QP 1 back, if the verdict has it so and not too many are held: else it
-    /// comes back.
+    /// Holds a datagram of QP 1 back, if the verdict asks for it and not too many are held;
+    /// otherwise returns it.
     pub(crate) fn hold_mad(
         &mut self,
         now: Time,
@@ -206,7 +206,7 @@ impl Injected {
         }
     }
 
-    /// A datagram of QP 1 passed: those that it was to overtake may go.
+    /// A datagram of QP 1 passed: those that it had to overtake may be sent.
     pub(crate) fn overtake_mads(&mut self, now: Time, way: Way) {
         for (due, behind, _) in self.held_mads.iter_mut().filter(|(.., mad)| mad.way() == way) {
             *behind = behind.saturating_sub(1);
@@ -231,7 +231,7 @@ impl Injected {
         });
         match appended {
             Some(Ok(())) => {}
-            // Who reads standard error learns what fired. If that is closed nobody reads it.
+            // The reader of standard error learns what fired. If it is closed there is no reader.
             None => drop(std::io::stderr().write_all(format!("peerdma: {words}").as_bytes())),
             Some(Err(error)) => {
                 tracing::error!(target: "peerdma::fault-plan", "no report: {error}; {words}");
@@ -240,7 +240,7 @@ impl Injected {
     }
 }
 
-/// Until when a packet is held back, and how many are to overtake it.
+/// Until when a packet is held back, and how many must overtake it.
 fn wait(now: Time, verdict: Verdict) -> Option<(Time, u32)> {
     match verdict {
         Verdict::Delay(wait) => Some((now + wait, u32::MAX)),

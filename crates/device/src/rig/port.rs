@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
-/// Below those that Linux gives out by itself (32768 and up), so that nobody gets one by accident.
+/// Below those that Linux assigns by itself (32768 and up), so that no program gets one by
+/// accident.
 const PORTS: Range<u16> = 10_000..20_000;
 
 /// A UDP port that no other NIC of a test has while this process lives. Two that had one would get

@@ -46,7 +46,7 @@ impl Scene {
     }
 
     /// Runs `call`, which must wait for the copy that the peer has begun, and checks that meanwhile
-    /// everyone else goes on; then the copy ends by `end`.
+    /// all others continue; the copy then ends by `end`.
     fn waits(
         mut self,
         has_begun: impl Fn(&crate::Engine) -> bool,
@@ -76,7 +76,7 @@ impl Scene {
 }
 
 #[test]
-fn who_deregisters_waits_for_a_stopped_peer_and_nobody_else_does() {
+fn only_the_deregistering_thread_waits_for_a_stopped_peer() {
     let mut scene = Scene::new("withdraw-dereg");
     let mr = scene.objects.mr;
     scene.hold(mr.rkey);
@@ -140,7 +140,7 @@ fn a_region_is_changed_when_the_copy_is_over() {
 }
 
 #[test]
-fn who_takes_a_qp_away_waits_for_the_copies_of_its_peer() {
+fn taking_a_qp_away_waits_for_the_copies_of_its_peer() {
     let mut scene = Scene::new("withdraw-qp");
     let (qp, _) = {
         let mut engine = scene.hca.lock();
@@ -165,7 +165,7 @@ fn nobody_waits_for_a_peer_that_was_not_given_the_table() {
     let mut scene = Scene::with("withdraw-stranger", stranger);
     let qp = scene.objects.qp(&mut scene.hca.lock(), QpType::Rc).0;
     scene.hold(scene.objects.mr.rkey);
-    // Each of these would wait for ever.
+    // Each of these would wait forever.
     scene.hca.dereg_mr(scene.objects.mr.id).expect("a region");
     scene.hca.destroy_qp(qp).expect("a QP");
     scene.hca.close_ctx(scene.objects.ctx);

@@ -5,15 +5,15 @@
 //! two processes of one user with ptrace permission that is `process_vm_writev`, or a plain copy
 //! where the target's memory is a file that both map.
 //!
-//! While it copies, the initiator holds its *guard slot* ([`Outbound::hold`]). Who takes a region
-//! away first kills its table entry and then waits for the slots that were held for its key; who
-//! copies looks, every 256 KiB, whether the entry still lives. So once a region is deregistered
-//! nothing touches its memory. The waiting is done by [`crate::Hca`], which gives the engine's lock
-//! up meanwhile.
+//! While it copies, the initiator holds its *guard slot* ([`Outbound::hold`]). A thread that takes
+//! a region away first kills its table entry and then waits for the slots that were held for its
+//! key; a copy checks, every 256 KiB, whether the entry is still valid. So once a region is
+//! deregistered, nothing touches its memory. [`crate::Hca`] does the waiting, and releases the
+//! engine's lock meanwhile.
 //!
 //! A process is reached by its number, which outlives it. Its table has a mark that the kernel
-//! clears before the process ends or executes another program ([`umem::mark`]), and that is looked
-//! at right before each piece.
+//! clears before the process ends or executes another program ([`umem::mark`]), and that is checked
+//! right before each piece.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,10 +34,10 @@ use crate::payload::{for_each_sge, local_fault};
 
 /// Mapped files kept for one peer.
 const MAX_MAPPED: usize = 256;
-/// Bytes between two looks at the table.
+/// Bytes between two checks of the table.
 const PIECE: u64 = 256 << 10;
 
-/// What it takes to touch a peer's memory.
+/// What is needed to touch a peer's memory.
 #[derive(Debug)]
 pub(crate) struct DirectPeer {
     table: PeerTable,
@@ -114,7 +114,7 @@ impl Files {
     }
 }
 
-/// Finds out whether a peer that answered can be reached directly, and says so in words.
+/// Checks whether a peer that answered can be reached directly, and logs the result.
 pub(crate) fn probe(outbound: &mut Outbound) -> Result<DirectPeer, String> {
     let OutboundState::Up(info) = *outbound.state() else {
         return Err("it has not answered yet".to_owned());
@@ -123,7 +123,7 @@ pub(crate) fn probe(outbound: &mut Outbound) -> Result<DirectPeer, String> {
     let table = outbound.take_table().ok_or("it belongs to another user")?;
     let table = PeerTable::map(table).ok_or("its table has another layout")?;
     let pidfd = Pid::from_raw(pid as i32).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    // As long as the mark is set, the number was the peer's here, too.
+    // As long as the mark is set, the number was also the peer's here.
     let process = RemoteProcess::probe(pid as i32, info.probe.addr, info.probe.value)
         .map_err(|refused| refused.to_string())?
         .while_marked(table.mark());
@@ -151,7 +151,7 @@ impl DirectPeer {
         op: &OneSided<'_>,
     ) -> Direct {
         let RKey(key) = op.rkey;
-        // Key 0 is no key, and a slot held for it would be free.
+        // Key 0 is not a key, and a slot held for it would be free.
         if key == 0 {
             return Direct::Declined;
         }
@@ -174,15 +174,15 @@ impl DirectPeer {
         self.table.lives(key)
     }
 
-    /// Who may do what is decided as the target's responder would. What it would refuse is declined
-    /// here, so that the refusal comes from the target itself.
+    /// Permissions are decided as by the target's responder. Requests that it would refuse are
+    /// declined here, so that the refusal comes from the target itself.
     fn check(&self, parties: Parties, op: &OneSided<'_>) -> Option<(MrWords, u64)> {
         let need = match op.kind {
             OneSidedKind::Write => Access::REMOTE_WRITE,
             OneSidedKind::Read => Access::REMOTE_READ,
             OneSidedKind::Atomic(_) => Access::REMOTE_ATOMIC,
         };
-        // What is mapped here stays when the peer goes, and so does its table.
+        // Memory mapped here stays when the peer goes, and so does its table.
         if !self.process.lives() {
             return None;
         }
@@ -251,7 +251,7 @@ impl DirectPeer {
         match copied {
             Ok(()) => Direct::Done,
             Err(RemoteFault::Local(fault)) => Direct::Local(local_fault(&fault)),
-            // Gone, refused, or withdrawn meanwhile: the target itself will say.
+            // Gone, refused, or withdrawn meanwhile: the target itself will report it.
             Err(_) => Direct::Declined,
         }
     }
@@ -366,7 +366,7 @@ fn copy_mapped(
                 Ok(()) => {}
                 // Moved meanwhile, theirs or ours: packets find it.
                 Err(Fault::Stale { .. }) => return Direct::Declined,
-                // Theirs: the target itself will say.
+                // The fault is on the target's side: the target itself will report it.
                 Err(Fault::Page { touch, .. }) if (touch == Touch::Write) == is_write => {
                     return Direct::Declined;
                 }

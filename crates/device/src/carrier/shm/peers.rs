@@ -111,7 +111,7 @@ impl Peer {
         let probed = if direct {
             direct::probe(&mut self.outbound)
         } else {
-            Err("the configuration says so".to_owned())
+            Err("the configuration forbids it".to_owned())
         };
         self.reach = match probed {
             Ok(direct) => {

@@ -17,9 +17,9 @@ pub(crate) struct Receiver {
     is_holding: bool,
 }
 
-/// Copies by peers that were under way when something was withdrawn. Whoever withdrew it waits for
-/// them, without the engine's lock: a peer that was stopped in the middle of one holds up nobody
-/// else. Each connection is named by its random number.
+/// Copies by peers that were in progress when something was withdrawn. The thread that withdrew it
+/// waits for them, without the engine's lock: a peer that was stopped in the middle of one holds up
+/// no other thread. Each connection is named by its random number.
 #[derive(Debug, Default)]
 #[must_use = "what was withdrawn may be touched until these copies are over"]
 pub(crate) struct UnderWay(SmallVec<[(u64, Held); 4]>);
@@ -83,7 +83,7 @@ impl Receiver {
         self.is_holding = is_holding;
     }
 
-    /// Looks whose process is gone.
+    /// Checks which peers' processes are gone.
     pub(crate) fn find_gone(&mut self, gone: &mut Vec<u16>) {
         for inbound in &mut self.inbounds {
             if inbound.poll() == InboundState::Gone {
@@ -105,7 +105,7 @@ impl Receiver {
         UnderWay(held.filter(|(_, held)| is_meant(*held)).collect())
     }
 
-    /// Whether any of these copies still goes on. A peer that died has none.
+    /// Whether any of these copies is still in progress. A peer that died has none.
     pub(crate) fn goes_on(&self, under_way: &mut UnderWay) -> bool {
         under_way.0.retain(|(nonce, held)| {
             self.inbounds.iter().any(|from| {

@@ -12,7 +12,7 @@
 //! | 8..12 | the sending QP |
 //! | then | skipped counts (8 bytes) if flagged, GRH (40 bytes) if flagged, headers, payload |
 //!
-//! What follows the fixed part of a datagram is its source and its destination, 18 bytes each, and
+//! The fixed part of a datagram is followed by its source and its destination, 18 bytes each, and
 //! its UDP payload.
 //!
 //! An eight-byte message and its record fit one cache line.
@@ -37,7 +37,7 @@ pub(crate) const MAX_PREFIX: usize = FIXED + 8 + 40 + 64;
 const ADDRESSES: usize = 2 * ADDRESS;
 const ADDRESS: usize = 18;
 
-/// What a packet's record says beside its payload.
+/// What a packet's record holds besides its payload.
 pub(crate) struct Record<'a> {
     pub(crate) headers: &'a Headers,
     pub(crate) length: u32,
@@ -82,7 +82,7 @@ pub(crate) fn write_prefix(prefix: &mut [u8; MAX_PREFIX], record: &Record<'_>) -
     at + record.headers.emit(&mut prefix[at..])
 }
 
-/// What stands before the bytes of a forwarded datagram.
+/// What precedes the bytes of a forwarded datagram.
 pub(crate) fn datagram_prefix(about: &About, length: usize) -> [u8; FIXED + ADDRESSES] {
     let mut prefix = [0u8; FIXED + ADDRESSES];
     prefix[0] = DATAGRAM;
@@ -96,7 +96,7 @@ pub(crate) fn datagram_prefix(about: &About, length: usize) -> [u8; FIXED + ADDR
     prefix
 }
 
-/// What stands before the payload of a record.
+/// What precedes the payload of a record.
 #[cfg(test)]
 pub(crate) fn prefix_of(record: &Record<'_>) -> Vec<u8> {
     let mut prefix = [0; MAX_PREFIX];
@@ -104,8 +104,8 @@ pub(crate) fn prefix_of(record: &Record<'_>) -> Vec<u8> {
     prefix[..length].to_vec()
 }
 
-/// Takes a record apart, and puts the headers of a packet where they are to be. Every word is read
-/// once and checked; the payload stays in the ring.
+/// Takes a record apart, and puts the headers of a packet into their place. Every word is read once
+/// and checked; the payload stays in the ring.
 #[inline]
 pub(crate) fn parse<'a>(
     record: Foreign<'a>,

@@ -1,9 +1,9 @@
 //! The published table: what peers of our user may touch without our engine.
 //!
-//! A sealed memfd that peers can only read. One word says of each QP who may use it and how;
-//! sixteen words describe each memory region. A region's first word holds its key while it lives,
-//! so killing a region is one store. It also counts how often the entry was written: who reads the
-//! words looks at the first once more.
+//! A sealed memfd that peers can only read. For each QP, one word tells which peer may use it and
+//! how; sixteen words describe each memory region. A region's first word holds its key while it is
+//! valid, so killing a region is one store. It also counts how often the entry was written: a
+//! reader of the words reads the first one again at the end.
 //!
 //! | offset | what |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! | [`QPS`] | a word for each QP index: valid, rights, peer, protection domain |
 //! | [`MRS`] | sixteen words for each region: key, rights and count, protection domain, iova, length, address in the process, file descriptor plus one, offset in the file, inode; then, of memory that can move, its gate's descriptor plus one, inode and epoch |
 //!
-//! Whoever reads it does so under a guard slot ([`crate::carrier::shm::direct`]).
+//! Readers hold a guard slot ([`crate::carrier::shm::direct`]).
 
 use std::cell::Cell;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -55,8 +55,8 @@ pub(crate) struct PeerTable {
 pub(crate) struct Marker(HostBuf);
 
 impl Marker {
-    /// Says that this process lives, as long as the calling thread does and keeps what it is given.
-    /// Without it, nobody touches what is published.
+    /// Marks this process as alive, for as long as the calling thread lives and keeps the returned
+    /// value. Without the mark, no peer touches the published memory.
     pub(crate) fn set(&self) -> Option<Mark> {
         let set = Mark::set(&self.0, MARK);
         set.inspect_err(|error| {
@@ -70,7 +70,7 @@ impl Marker {
     }
 }
 
-/// What a QP's word says.
+/// The contents of a QP's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QpWord {
     pub(crate) peer: Qpn,
@@ -78,7 +78,7 @@ pub(crate) struct QpWord {
     pub(crate) pd: u32,
 }
 
-/// What a region's words say.
+/// The contents of a region's words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MrWords {
     pub(crate) access: Access,
@@ -94,7 +94,7 @@ pub(crate) struct MrWords {
     /// The peer's descriptor of the gate that each access must enter, its inode, and the epoch in
     /// which it may.
     pub(crate) gate: Option<(i32, u64, u64)>,
-    /// The first word: another one means that the entry was written anew.
+    /// The first word: if it differs, the entry was written again.
     pub(crate) version: u64,
 }
 
@@ -123,12 +123,12 @@ impl Table {
         self.memory.fd()?.try_clone_to_owned().ok()
     }
 
-    /// Where the mark is to be set, for the thread that is to set it.
+    /// Where to set the mark, for the thread that sets it.
     pub(crate) fn marker(&self) -> Marker {
         Marker(self.memory.clone())
     }
 
-    /// For an engine without a thread: says that the process lives until it says nothing more.
+    /// For an engine without a thread: marks the process as alive until the mark is removed.
     #[cfg(test)]
     pub(crate) fn pretend_mark(&self, lives: bool) {
         self.store(MARK, u64::from(lives));
@@ -139,7 +139,7 @@ impl Table {
         let _ = self.memory.store_u64(offset, word, Ordering::SeqCst);
     }
 
-    /// Says who may use a QP, or that no one may. True if something else was said before.
+    /// Publishes which peer may use a QP, or that none may. True if that is a change.
     pub(crate) fn set_qp(&self, id: QpId, word: Option<QpWord>) -> bool {
         let bits = word.map_or(0, |word| {
             1 << 63
@@ -168,7 +168,7 @@ impl Table {
         let addr = mr.umem.addr() as u64 + mr.offset;
         let (fd, file_offset, inode) = match mr.umem.backing() {
             Backing::File { fd, offset } => {
-                // The number of the way stands above the descriptor, which has 31 bits.
+                // The number of the path is stored above the descriptor, which has 31 bits.
                 let way = mr.umem.way().map_or(0, |way| u64::from(way.code()));
                 ((fd.as_raw_fd() as u64 + 1) | (way << 32), offset + mr.offset, inode_of(fd))
             }
@@ -191,10 +191,10 @@ impl Table {
     /// Why a region cannot be published.
     pub(crate) fn obstacle(id: MrId, mr: &Mr) -> Option<&'static str> {
         if mr.odp.is_some() {
-            return Some("its pages are brought in on demand, by who has them");
+            return Some("its pages are brought in on demand, by the process that has them");
         }
         match mr.umem.backing() {
-            // A bracket is an ioctl on the descriptor of whoever has the buffer attached.
+            // A bracket is an ioctl on the descriptor of the process that attached the buffer.
             Backing::DmaBuf { .. } => Some(
                 "it is a dma-buf of the kernel, and each access needs the brackets of its importer",
             ),
@@ -214,7 +214,8 @@ impl Table {
         }
     }
 
-    /// Kills a region's entry. Accesses that began before go on until their guard slots are free.
+    /// Kills a region's entry. Accesses that began before continue until their guard slots are
+    /// free.
     pub(crate) fn withdraw(&self, id: MrId) {
         if id.index() < MAX_MRS {
             self.store(MRS + id.index() * MR_SIZE, 0);
@@ -235,7 +236,7 @@ impl PeerTable {
         self.memory.load_u64(offset, Ordering::SeqCst).unwrap_or(0)
     }
 
-    /// Who may use a QP.
+    /// Which peer may use a QP.
     pub(crate) fn qp(&self, qpn: Qpn) -> Option<QpWord> {
         let index = qpn.value() as usize & ((1 << crate::qp::INDEX_BITS) - 1);
         let bits = self.load(QPS + 8 * index);
@@ -246,7 +247,7 @@ impl PeerTable {
         })
     }
 
-    /// What says that the process lives.
+    /// The mark of a live process.
     pub(crate) fn mark(&self) -> PeerMark {
         PeerMark::new(&self.memory, MARK)
     }

@@ -33,7 +33,7 @@ fn record(skipped: Skipped, grh: Option<[u8; 40]>, payload: &[u8]) -> (HostBuf, 
 }
 
 #[test]
-fn a_record_says_what_was_put_in() {
+fn a_record_holds_what_was_put_in() {
     let skipped = Skipped { psns: 5, messages: 2 };
     for (skipped, grh) in [
         (Skipped::default(), None),

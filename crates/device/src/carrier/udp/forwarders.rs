@@ -1,17 +1,17 @@
-//! Whose word is taken for where a datagram came from.
+//! Which processes are trusted to name the source of a datagram.
 //!
 //! UDP 4791 belongs to the processes of one user; those of others get their packets forwarded over
-//! a ring. Such a datagram names its source, and only whoever forwards it has seen it. So it is
-//! taken from those alone who can have received it:
+//! a ring. Such a datagram names its source, and only the process that forwards it has seen it. So
+//! it is accepted only from processes that can have received it:
 //!
 //! * processes of our own user, which is one trust domain;
-//! * root, who can send any packet with any source anyway;
-//! * the user who holds the port, as the kernel says, on the address that the datagram was sent to.
-//!   While we hold it ourselves there is no other.
+//! * root, which can send any packet with any source anyway;
+//! * the user that holds the port, as the kernel reports, on the address that the datagram was sent
+//!   to. While we hold it ourselves there is no other.
 //!
-//! A user who takes the port first can thus forge packets to those who depend on it. That user
-//! receives all of them, too, and the kernel offers no way to tell a port taken for good from one
-//! taken for ill.
+//! A user that takes the port first can thus forge packets to those that depend on it. That user
+//! also receives all of their packets, and the kernel cannot tell a port taken in good faith from
+//! one taken with bad intent.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use link::registry::PeerInfo;
 use link::udp::{self, Holder};
 use transport::Time;
 
-/// How long it is believed who holds the port.
+/// How long the knowledge of the port's holder is valid.
 const FRESH: Duration = Duration::from_millis(100);
 
 const ROOT: u32 = 0;
 
-/// Who holds the port, as far as it was asked.
+/// The holder of the port, if it was looked up.
 #[derive(Debug)]
 pub(crate) struct Forwarders {
     port: u16,
@@ -46,7 +46,7 @@ impl Forwarders {
         if self.asked.is_none_or(|at| now.since(at) >= FRESH) {
             self.asked = Some(now);
             self.holders = udp::holders(self.port).unwrap_or_else(|error| {
-                tracing::warn!(target: "peerdma::udp", "who holds the port is unknown: {error}");
+                tracing::warn!(target: "peerdma::udp", "the holder of the port is unknown: {error}");
                 Vec::new()
             });
         }

@@ -1,4 +1,4 @@
-//! What a datagram is checked with, and what it tells beside its packet.
+//! The checks of a datagram, and what it tells besides its packet.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,7 +9,7 @@ use wire::icrc::Verifier;
 use super::forwarders::Forwarders;
 use super::sources::Sources;
 
-/// What datagrams go through, whichever way they came.
+/// The checks that datagrams pass, on whichever socket they came.
 #[derive(Debug)]
 pub(crate) struct Intake {
     pub(crate) verifier: Verifier,

@@ -39,14 +39,14 @@ impl Port {
         port
     }
 
-    /// Finds out which socket is whose, of sockets that are new to us.
+    /// Determines which VF each new socket belongs to.
     pub(super) fn steer_anew(&mut self, link: &UdpLink) {
         let mut fresh = Steering::new(link);
         fresh.start(Instant::now());
         self.steering = Some(fresh);
     }
 
-    /// Asks again which socket is whose.
+    /// Determines again which VF each socket belongs to.
     pub(super) fn ask(&mut self) {
         if let Some(steering) = &mut self.steering {
             steering.start(Instant::now());
@@ -76,7 +76,8 @@ impl Port {
         self.heard = (now, SILENCE);
     }
 
-    /// When the silence of the socket becomes suspicious, if anybody shares the port, or has it.
+    /// When the silence of the socket becomes suspicious, if another process shares the port, or
+    /// has it.
     pub(super) fn silence_until(&self, is_deaf: bool) -> Option<Time> {
         let shared =
             |steering: &&Steering| is_deaf || steering.tables().any(|table| table.len() > 1);

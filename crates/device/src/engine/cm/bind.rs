@@ -1,4 +1,4 @@
-//! The calls of an endpoint up to its connection: addresses, ports, the way.
+//! The calls of an endpoint up to its connection: addresses, ports, the path.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Engine {
         self.cm.insert(Endpoint::new(*spec, sink))
     }
 
-    /// Refuses if the device failed, or is what a fork left in the child; otherwise looks at the
+    /// Refuses if the device failed, or is what a fork left in the child; otherwise reads the
     /// clock.
     pub(super) fn cm_alive(&mut self) -> Result<()> {
         if let Some(why) = self.failure() {
@@ -84,7 +84,7 @@ impl Engine {
         if !ip.is_unspecified() && !own.contains(&ip) {
             refuse!(
                 AddressNotAvailable,
-                "bind: {ip} is no address of {}",
+                "bind: {ip} is not an address of {}",
                 self.core.nic.port.netdev
             );
         }
@@ -123,8 +123,8 @@ impl Engine {
     /// that is not bound gets a free port of all addresses.
     ///
     /// # Errors
-    /// As [`Engine::cm_bind`] has it, if the address is shared; [`Kind::Invalid`] if the endpoint
-    /// is something else already.
+    /// As for [`Engine::cm_bind`], if the address is shared; [`Kind::Invalid`] if the endpoint is
+    /// something else already.
     #[doc(alias = "rdma_listen")]
     pub fn cm_listen(&mut self, id: CmId, backlog: u32) -> Result<()> {
         self.cm_alive()?;
@@ -168,7 +168,7 @@ impl Engine {
     }
 
     /// Gives an endpoint its peer's address, binds it to a free port if it is not bound, and finds
-    /// the way.
+    /// the path.
     ///
     /// # Errors
     /// As [`Engine::cm_bind`] and [`Engine::cm_path`].

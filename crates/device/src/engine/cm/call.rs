@@ -31,7 +31,7 @@ impl Engine {
     /// Asks the peer for a connection (REQ), or for a QP (SIDR_REQ).
     ///
     /// # Errors
-    /// [`Kind::Invalid`] if the endpoint is not resolved, is something else already, or is to reach
+    /// [`Kind::Invalid`] if the endpoint is not resolved, is something else already, or must reach
     /// a multicast group, or the private data is too long.
     #[doc(alias = "rdma_connect")]
     pub fn cm_connect(&mut self, id: CmId, param: &ConnParam) -> Result<()> {
@@ -99,7 +99,7 @@ impl Engine {
     /// The program knows of a request: it no longer counts towards its listener's backlog.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] if the endpoint is no connection.
+    /// [`Kind::Invalid`] if the endpoint is not a connection.
     pub fn cm_taken(&mut self, id: CmId) -> Result<()> {
         if let Role::Conn(conn) = self.cm.get(id)?.role {
             self.cm.cm.taken(conn);
@@ -207,7 +207,8 @@ impl Engine {
     /// The QP of the passive side has received a packet before the RTU came (`IBV_EVENT_COMM_EST`).
     ///
     /// # Errors
-    /// [`Kind::Invalid`] if no RTU is waited for. A connection that stands already is no error.
+    /// [`Kind::Invalid`] if no RTU is expected. A connection that is already established is no
+    /// error.
     #[doc(alias = "rdma_notify")]
     pub fn cm_established(&mut self, id: CmId) -> Result<()> {
         self.cm_alive()?;
@@ -273,7 +274,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What the QP of an endpoint is to be set to for its way to `state` (INIT, RTR or RTS).
+    /// The attributes of an endpoint's QP for its transition to `state` (INIT, RTR or RTS).
     ///
     /// # Errors
     /// [`Kind::Invalid`] if the endpoint does not know it yet, or for another state.
@@ -298,7 +299,7 @@ impl Engine {
             return Ok((attr, mask | A::STATE));
         }
         if state == QpState::Init {
-            // Before a connection is asked for nobody may do anything (cma_ib_init_qp_attr of the
+            // Before a connection is requested, no peer has any rights (cma_ib_init_qp_attr of the
             // kernel).
             if let Some(info) = conn {
                 attr.access_flags = Access::REMOTE_WRITE;
@@ -331,7 +332,7 @@ impl Engine {
                 attr.rq_psn = endpoint.rq_psn;
                 let mut mask = A::STATE | A::AV | A::PATH_MTU | A::DEST_QPN | A::RQ_PSN;
                 if matches!(endpoint.spec.qp_type, QpType::Rc | QpType::XrcRecv) {
-                    // What a peer asks for may be more than there is.
+                    // A peer may ask for more than is available.
                     attr.max_dest_rd_atomic = cmp::min(info.responder_resources, most);
                     attr.min_rnr_timer = RnrTimer::default();
                     mask |= A::MAX_DEST_RD_ATOMIC | A::MIN_RNR_TIMER;

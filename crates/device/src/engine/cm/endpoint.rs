@@ -19,7 +19,7 @@ pub(super) enum Role {
     Listener(ListenId),
     /// An end of a connection, or of a request for a service.
     Conn(CommId),
-    /// What it was is over.
+    /// Its former role has ended.
     Over,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Endpoint {
     /// The ACK timeout that the program asked for.
     pub(super) ack_timeout: Option<u8>,
     pub(super) local_qpn: Qpn,
-    /// The first PSN that the peer is to send. It is fixed from the start, since a passive side
+    /// The first PSN that the peer must send. It is fixed from the start, since a passive side
     /// brings its QP up before it accepts (the kernel's `seq_num`).
     pub(super) rq_psn: Psn,
     /// Whether its end was reported.

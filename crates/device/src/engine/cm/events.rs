@@ -95,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// A connection ended, which is reported once, whatever the two sides say in the end.
+    /// A connection ended, which is reported once, whatever the two sides send at the end.
     fn ended(&mut self, conn: CommId, timed_out: bool) {
         if let Some(id) = self.cm.by_conn.get(&conn)
             && let Some(endpoint) = self.cm.endpoints.get_mut(id)

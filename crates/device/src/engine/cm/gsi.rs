@@ -2,8 +2,8 @@
 //!
 //! All processes of a host share its address, so a datagram for QP 1 has to find its process: a
 //! request by the service it names, anything else by the communication id, whose high bits are a
-//! VF. Between processes of one host the sender finds out; what comes from other hosts reaches some
-//! process, which passes it on as it passes on other packets.
+//! VF. Between processes of one host the sender does that; a datagram from another host reaches
+//! some process, which forwards it as it forwards other packets.
 
 use ::cm::{PortSpace, Route as CmRoute, Transmit};
 use iba::{Av, Qpn};
@@ -22,7 +22,7 @@ use crate::engine::core::Core;
 use crate::mad::Arrived;
 use crate::payload::InPayload;
 
-/// Datagrams for QP 1 that wait to be looked at.
+/// Datagrams for QP 1 that wait to be processed.
 const MAX_ARRIVED: usize = 2048;
 impl Core {
     /// Takes a packet for QP 1. Of one that came from the socket, `whole` is the datagram.
@@ -81,7 +81,7 @@ pub(super) fn route_of(mad: &[u8; LEN]) -> Option<(CmRoute, Option<CommId>)> {
 impl Engine {
     /// Acts on the datagrams that arrived for QP 1.
     pub(super) fn handle_arrived(&mut self) {
-        // Those that wait for an answer come to the end again: each is looked at once.
+        // Those that wait for an answer go to the end again: each is processed once.
         for _ in 0..self.core.gsi.len() {
             let Some(arrived) = self.core.gsi.pop_front() else { break };
             let Some(arrived) = self.pass_on(arrived) else { continue };
@@ -110,8 +110,8 @@ impl Engine {
                 match forwarded {
                     Forwarded::Yes => self.core.counters.forwarded_packets += 1,
                     Forwarded::NoRoom => self.core.counters.dropped_packets += 1,
-                    // A connection of a process that died: who asks for its end is answered in its
-                    // place.
+                    // A connection of a process that died: a peer that asks for its end is answered
+                    // in its place.
                     Forwarded::NoSuchProcess => return Some(arrived),
                 }
                 None
@@ -119,7 +119,7 @@ impl Engine {
             Target::Vf(_) | Target::Nobody => Some(arrived),
             Target::Asked => {
                 if self.cm.mads.waiting.len() >= MAX_UNSENT {
-                    // The oldest waits for somebody who does not answer.
+                    // The oldest waits for a process that does not answer.
                     self.cm.mads.waiting.pop_front();
                     self.core.counters.dropped_packets += 1;
                 }
@@ -129,7 +129,7 @@ impl Engine {
         }
     }
 
-    /// Sends what the communication manager has to say, and what waited.
+    /// Sends the messages of the communication manager, and those that waited.
     pub(super) fn send_mads(&mut self) -> bool {
         let mut moved = false;
         for _ in 0..self.cm.mads.unsent.len() {
@@ -188,8 +188,8 @@ impl Engine {
                 Err(_) => return true,
             }
         }
-        // An answer to one of our own, or a request for a listener of ours. What is refused for
-        // want of one was never sent.
+        // An answer to one of our own, or a request for a listener of ours. A request that is
+        // refused since there is none was never sent.
         if !self.core.is_plain() && matches!(target, Target::Vf(_)) {
             let (av, headers) = (self.gsi_av(&transmit), gsi_headers(self.cm.next_psn()));
             self.core.record_mad(&av, &headers, &transmit.mad[..]);

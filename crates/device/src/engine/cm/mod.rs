@@ -26,7 +26,7 @@ mod unheard;
 pub(crate) use self::service::CmService;
 use super::Engine;
 
-/// Rounds in which a message of ours to ourselves is looked at before others have their turn.
+/// Rounds in which a message of ours to ourselves is processed before others have their turn.
 const ROUNDS: usize = 16;
 
 impl Engine {
@@ -69,7 +69,7 @@ impl Engine {
         self.after_transmit();
     }
 
-    /// Answers who asks for our names, and looks again at what waited for an answer.
+    /// Answers processes that ask for our names, and checks again what waited for an answer.
     pub(crate) fn poll_directory(&mut self) {
         let Some(directory) = &mut self.cm.directory else { return };
         if directory.poll() {
@@ -79,7 +79,7 @@ impl Engine {
 
     /// Connections of processes of this host that are gone have ended.
     pub(crate) fn cm_peers_gone(&mut self, vfs: &[u16]) {
-        // What they said last is still in the queue.
+        // Their last messages are still in the queue.
         self.handle_arrived();
         let now = self.core.now;
         for vf in vfs {

@@ -24,7 +24,7 @@ impl Core {
         let from = from.filter(|ip| !ip.is_unspecified());
         let source = match from {
             Some(ip) => own().find(|own| *own == ip),
-            // Whoever asks for an address of ours comes from there, as with IP.
+            // A request to an address of ours comes from that address, as with IP.
             None => own()
                 .find(|own| *own == to)
                 .or_else(|| own().find(suits))
@@ -33,13 +33,15 @@ impl Core {
         let Some(source) = source.filter(|ip| family(ip)) else {
             let netdev = &self.nic.port.netdev;
             match from {
-                Some(ip) => refuse!(AddressNotAvailable, "{ip} is no address of {netdev} for {to}"),
+                Some(ip) => {
+                    refuse!(AddressNotAvailable, "{ip} is not an address of {netdev} for {to}")
+                }
                 None => {
                     refuse!(AddressNotAvailable, "{netdev} has no address of the family of {to}")
                 }
             }
         };
-        // The kernel takes the wildcard for this very host, too (cma_resolve_loopback).
+        // The kernel also takes the wildcard for this host (cma_resolve_loopback).
         let to = if to.is_unspecified() { source } else { to };
         Ok(self.path_between(source.into(), to.into()))
     }

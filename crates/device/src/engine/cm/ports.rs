@@ -1,10 +1,10 @@
-//! Ports of this host: who of its processes has which.
+//! Ports of this host: which of its processes has which.
 //!
 //! A port that a program asked for by number, or listens on, is a *name* that this process holds in
 //! the registry ([`link::registry::Directory`]): one per address. A wildcard has one per family and
-//! all those of the netdev's addresses, as requests ask for the address first: who came later would
-//! have them otherwise. A free port for an endpoint that only connects needs no descriptor of its
-//! own: processes claim *blocks* of the host's range of ephemeral ports.
+//! all those of the netdev's addresses, as requests ask for the address first: otherwise a later
+//! process would get them. A free port for an endpoint that only connects needs no descriptor of
+//! its own: processes claim *blocks* of the host's range of ephemeral ports.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,7 +18,7 @@ use crate::refusal::{Kind, Refusal, Result, refuse};
 
 /// Ports of a block.
 const BLOCK: u16 = 64;
-/// The range of ports for those who do not care, where the host does not say (Linux's own default).
+/// The range of ephemeral ports, where the host does not tell (Linux's own default).
 const RANGE: (u16, u16) = (32768, 60999);
 
 /// What an endpoint is bound to.
@@ -50,7 +50,7 @@ impl Bound {
         names
     }
 
-    /// The name of others that would stand in its way beside its own.
+    /// The name of others that would conflict with it, besides its own.
     fn rival(&self) -> Option<String> {
         let service = self.space.service_id(self.port);
         (!self.ip.is_unspecified()).then(|| any_name(service, self.ip.is_ipv4()))
@@ -73,9 +73,9 @@ impl Bound {
     }
 }
 
-/// How a port is refused that somebody has: in the kernel's `cma_check_port` one of the wildcard,
-/// on either side, is not available, and only one of the same address is in use. See
-/// docs/semantics.md 6.
+/// How a port that is in use is refused: in the kernel's `cma_check_port` one of the wildcard, on
+/// either side, is not available, and only one of the same address is in use. See docs/semantics.md
+/// 6.
 const fn when_taken(of_wildcard: bool) -> Kind {
     if of_wildcard { Kind::AddressNotAvailable } else { Kind::AddressInUse }
 }
@@ -117,7 +117,7 @@ pub(crate) struct Ports {
     /// Blocks stay until the device is closed: a port is not used again soon.
     blocks: Vec<Block>,
     range: Option<(u16, u16)>,
-    /// Where the search for a free port goes on.
+    /// Where the search for a free port continues.
     next: u16,
 }
 
@@ -257,8 +257,8 @@ impl Ports {
             taken.push(name);
         }
         if refused.is_none() {
-            // After our own names stand, so that of two who come at once at least one sees the
-            // other.
+            // After our own names are claimed, so that of two processes that come at once at least
+            // one sees the other.
             let rival = bound.rival().filter(|name| !self.names.contains_key(name));
             refused = rival.and_then(|name| {
                 let by = directory.occupant(&name)?;
@@ -271,7 +271,7 @@ impl Ports {
         }
         let kind = match error {
             NameError::InUse { .. } => {
-                // Who has the wildcard has each address, too.
+                // A process with the wildcard also has each address.
                 let has_wildcard = |any: String| directory.is_held(&any);
                 when_taken(bound.ip.is_unspecified() || bound.rival().is_some_and(has_wildcard))
             }
@@ -281,7 +281,7 @@ impl Ports {
         Err(Refusal::new(kind, format!("{space:?} port {port} of {ip}: {error}")))
     }
 
-    /// A port that nobody has.
+    /// A port that no process has.
     fn free_port(&mut self, directory: &mut Directory, bound: &Bound) -> Result<u16> {
         loop {
             if let Some(port) = self.free_in_blocks(directory, bound) {
@@ -316,7 +316,7 @@ impl Ports {
         Some(port)
     }
 
-    /// Claims a block that nobody has, if there is one.
+    /// Claims a block that no process has, if there is one.
     fn claim_block(&mut self, directory: &mut Directory, space: PortSpace) -> Result<bool> {
         let (low, high) = *self.range.get_or_insert_with(host_range);
         let firsts: Vec<u16> =
@@ -347,7 +347,7 @@ impl Ports {
     }
 }
 
-/// The host's range of ports for those who do not care (ip(7), `ip_local_port_range`).
+/// The host's range of ephemeral ports (ip(7), `ip_local_port_range`).
 fn host_range() -> (u16, u16) {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let text = text.unwrap_or_default();
@@ -425,7 +425,7 @@ mod tests {
             }
         }
         assert_eq!((a.0.blocks.len(), b.0.blocks.len()), (2, 2), "few descriptors");
-        // Refusals say who has it.
+        // Refusals name the process that has it.
         bind(&mut a, 199, bound([10, 0, 0, 1], 7175)).expect("free");
         let refusal = bind(&mut b, 199, bound([0; 4], 7175)).expect_err("it is another's");
         assert!(refusal.what().contains(&format!("pid {}", std::process::id())), "{refusal:?}");

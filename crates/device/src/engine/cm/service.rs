@@ -22,18 +22,17 @@ use crate::waits::Waits;
 pub(super) const COMM_VF_SHIFT: u8 = 22;
 const _: () = assert!(VF_COUNT as u32 == 1 << (32 - COMM_VF_SHIFT as u32));
 
-/// How long we take to acknowledge a packet: `4.096 us * 2^code`, as the kernel's rxe says of
-/// itself.
+/// How long we take to acknowledge a packet: `4.096 us * 2^code`, as the kernel's rxe reports.
 const ACK_DELAY: u8 = 15;
 /// Endpoints of one process: as many QPs as its numbers allow, with listeners.
 const MAX_ENDPOINTS: usize = 1 << 16;
-/// Datagrams that wait for a carrier, or for the answer who listens.
+/// Datagrams that wait for a carrier, or for the answer which process listens.
 pub(super) const MAX_UNSENT: usize = 4096;
 /// Requests whose process is remembered, for messages that name neither service nor communication
 /// id.
 const MAX_REMEMBERED: usize = 1024;
 
-/// A request that was passed on: whose it is, and to whom it went.
+/// A forwarded request: whose it is, and which process it went to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Remembered {
     from: Gid,
@@ -41,7 +40,7 @@ pub(super) struct Remembered {
     vf: u16,
 }
 
-/// Where a datagram is to go on this host.
+/// Where to send a datagram on this host.
 pub(super) enum Target {
     Vf(u16),
     /// Nobody listens: we answer for the host.
@@ -68,7 +67,7 @@ impl Unheard {
     }
 }
 
-/// What connection management has in an engine.
+/// The state of connection management in an engine.
 #[derive(Debug)]
 pub(crate) struct CmService {
     pub(super) cm: Cm,
@@ -87,7 +86,7 @@ pub(crate) struct CmService {
 /// Datagrams of QP 1 that wait, and where others went.
 #[derive(Debug)]
 pub(super) struct Mads {
-    /// Those that wait for room, or for the answer who listens.
+    /// Those that wait for room, or for the answer which process listens.
     pub(super) unsent: VecDeque<Transmit>,
     /// Those of the wire that wait for that answer.
     pub(super) waiting: VecDeque<Arrived>,
@@ -186,7 +185,9 @@ impl CmService {
     pub(super) fn conn(&self, id: CmId, call: &str) -> Result<CommId> {
         match self.get(id)?.role {
             Role::Conn(conn) => Ok(conn),
-            role => refuse!(Invalid, "{call}: endpoint {} is no connection: {role:?}", id.handle()),
+            role => {
+                refuse!(Invalid, "{call}: endpoint {} is not a connection: {role:?}", id.handle())
+            }
         }
     }
 

@@ -62,7 +62,7 @@ impl Side {
         self.objects.qp(&mut self.engine, QpType::Rc)
     }
 
-    /// Brings a QP to RTS, as its endpoint says.
+    /// Brings a QP to RTS, as its endpoint specifies.
     fn bring_up(&mut self, id: CmId, qp: QpId) {
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             let (attr, mask) = self.engine.cm_qp_attr(id, state).expect("the endpoint knows");
@@ -97,7 +97,7 @@ fn next(sides: &mut [&mut Side], of: usize) -> Event {
     }
 }
 
-/// Lets a request that nobody listens for wait as long as it does.
+/// Lets a request without a listener wait as long as it does.
 fn in_vain(sides: &mut [&mut Side]) {
     run(&mut sides.iter_mut().map(|side| &mut side.engine).collect::<Vec<_>>());
     for side in sides {
@@ -298,10 +298,10 @@ fn a_process_that_only_holds_the_port_does_not_listen() {
 }
 
 #[test]
-fn who_listens_a_moment_later_is_asked() {
+fn a_process_that_listens_a_moment_later_is_asked() {
     let nic = nic("cm-late");
     let (mut a, mut b) = (Side::new(&nic), Side::new(&nic));
-    // Its port is nobody's, another process's, or this one's.
+    // Its port is free, another process's, or this one's.
     for (port, by) in [(7174, 1), (7175, 1), (7176, 0)] {
         let bound = (port == 7175).then(|| {
             let id = b.create(&TCP);
@@ -316,7 +316,7 @@ fn who_listens_a_moment_later_is_asked() {
         } else {
             [&mut a, &mut b][by].listener(&TCP, addr(&nic, port));
         }
-        // Who has the port by now is asked first.
+        // The process that has the port by now is asked first.
         let event = (0..15).find_map(|_| {
             a.engine.clock.pass(PATIENCE / 20);
             b.engine.clock.pass(PATIENCE / 20);
@@ -327,7 +327,7 @@ fn who_listens_a_moment_later_is_asked() {
         assert!(matches!(kind, Some(EventKind::ConnectRequest { .. })), "{port}: {kind:?}");
         assert_eq!(a.queue.pop(), None);
     }
-    // Who does not wait for the answer is not waited for.
+    // A peer that does not wait for the answer is not waited for.
     let id = a.resolved(&TCP, addr(&nic, 7177));
     a.engine.cm_connect(id, &param(Qpn::new(5))).expect("it is resolved");
     a.engine.cm_destroy(id).expect("it exists");
@@ -390,7 +390,7 @@ fn a_peer_whose_process_dies_has_ended_its_connections() {
     let event = next(&mut [&mut a], 0);
     assert_eq!((event.id, event.kind), (id, EventKind::Disconnected { timed_out: false }));
     a.engine.cm_disconnect(id).expect("it has ended");
-    // Its port is free, and nobody listens there.
+    // Its port is free, and no process listens there.
     let again = a.resolved(&TCP, addr(&nic, 7174));
     a.engine.cm_connect(again, &param(Qpn::new(5))).expect("it is resolved");
     in_vain(&mut [&mut a]);
@@ -406,14 +406,14 @@ fn a_stopped_peer_is_unreachable_in_the_end() {
     let id = a.resolved(&TCP, addr(&nic, 7174));
     a.engine.cm_set_timeouts(id, Timeouts { response_timeout: 14, max_retries: 2 }).expect("good");
     a.engine.cm_connect(id, &param(Qpn::new(5))).expect("it is resolved");
-    // `b` does not run: it does not even say that the port is its own.
+    // `b` does not run: it does not even answer that the port is its own.
     for _ in 0..6 {
         a.engine.clock.pass(Duration::from_secs(1));
         run(&mut [&mut a.engine]);
     }
     let event = a.queue.pop().expect("three times 0.6 s are over");
     assert_eq!((event.id, event.kind), (id, EventKind::Unreachable));
-    // What it asked meanwhile is a leftover, and refused once it comes.
+    // Its request from that time is a leftover, and refused once it comes.
     a.engine.cm_destroy(id).expect("it exists");
     run(&mut [&mut a.engine, &mut b.engine]);
     assert!(a.queue.pop().is_none());
@@ -516,7 +516,7 @@ fn a_storm_of_connections_leaves_nothing_behind() {
     assert!(fds() < before + 500, "a descriptor per connection");
 }
 
-/// A process that floods QP 1, and says what makes no sense.
+/// A process that floods QP 1 with nonsense.
 #[test]
 fn garbage_for_qp_1_is_counted_and_bounded() {
     let nic = nic("cm-garbage");

@@ -1,8 +1,8 @@
-//! Requests that nobody listens for, yet.
+//! Requests without a listener yet.
 //!
 //! Programs tell each other by other means that one of them is about to listen, and then the other
-//! connects (perftest with `-R`, whose retry does not work). The way of a request through hardware
-//! takes longer than a call to listen; here it is often there first. So a request without a
+//! connects (perftest with `-R`, whose retry does not work). A request through hardware takes
+//! longer than a call to listen; here the request often arrives first. So a request without a
 //! listener is refused only if there is still none a moment later.
 
 use std::time::Duration;
@@ -15,15 +15,16 @@ use crate::engine::Engine;
 use crate::mad::Arrived;
 
 /// How long a request waits for a listener: longer than a busy machine keeps a program from its
-/// next call, and short beside the 4.3 s after which its sender asks again.
+/// next call, and short compared with the 4.3 s after which its sender asks again.
 pub(super) const PATIENCE: Duration = Duration::from_millis(200);
-/// How often they are looked at.
+/// How often they are checked.
 const LOOK: Duration = Duration::from_millis(10);
 /// How many may wait. Those beyond are refused at once.
 const MAX: usize = 64;
 
 impl Engine {
-    /// Keeps a request that no listener of this process takes. Gives back what is none.
+    /// Keeps a request that no listener of this process takes. Returns a message that is not a
+    /// request.
     pub(super) fn wait_for_listener(&mut self, arrived: Arrived) -> Option<Arrived> {
         let Some((Route::Service(service, dst), _)) = route_of(&arrived.mad) else {
             return Some(arrived);
@@ -38,7 +39,7 @@ impl Engine {
         None
     }
 
-    /// Looks whether somebody listens by now, and refuses those who waited long enough.
+    /// Checks whether a process listens by now, and refuses requests that waited long enough.
     pub(super) fn look_for_listeners(&mut self) {
         let now = self.core.now;
         if self.cm.mads.unheard.look_at.is_none_or(|at| at > now) {

@@ -15,7 +15,7 @@ const PEER: Qpn = Qpn::new(0xa0b3);
 /// Where it would be: not an address of our port, and so reached over UDP.
 const THERE: [u8; 4] = [127, 0, 0, 2];
 
-/// A process with a QP that is connected over UDP to somebody who never answers.
+/// A process with a QP that is connected over UDP to a peer that never answers.
 struct Lonely {
     engine: Engine,
     objects: Objects,
@@ -35,7 +35,8 @@ impl Lonely {
         Self { engine, objects, qp, qpn }
     }
 
-    /// What every sentence says of where the request went (`to`) or the message came from (`from`).
+    /// The part of every sentence about where the request went (`to`) or the message came from
+    /// (`from`).
     fn line(&self, way: &str) -> String {
         let Nic { port, config, .. } = &self.engine.core.nic;
         let (qpn, own, udp) = (self.qpn, port.gids[0].to_ip(), config.udp_port);
@@ -72,7 +73,7 @@ fn written(status: WcStatus, reason: Reason) -> Account {
     Account { opcode: Some(WrOpcode::RdmaWrite), remote, ..sent(status, reason) }
 }
 
-/// Of a request that never began.
+/// For a request that never began.
 fn never_sent(account: Account) -> Account {
     Account { psns: None, ..account }
 }
@@ -87,8 +88,7 @@ fn received(status: WcStatus, reason: Reason) -> Account {
 const SENT: &str = "; sent as PSN 0x3d8a01 to 0x3d8a04, last acknowledged PSN 0x3d8a00";
 const NEVER_SENT: &str = "; never sent, last acknowledged PSN 0x3d8a00";
 
-/// An account that leads to each reason, and all that is said of it: before the line, and behind
-/// it.
+/// An account that leads to each reason, and the whole sentence: before the line, and after it.
 fn told(reason: Reason, udp_port: u16) -> Option<(Account, &'static str, String)> {
     use WcStatus as S;
     let behind = |said: &str, how: &str| format!(": {said}{how}");
@@ -195,14 +195,13 @@ fn told(reason: Reason, udp_port: u16) -> Option<(Account, &'static str, String)
              expected"
                 .into(),
         ),
-        // A reason of which the transport says that there is one, and this page not what is said of
-        // it.
+        // A reason that the transport has, but this page does not explain.
         _ => panic!("no sentence is shown for {reason:?}"),
     })
 }
 
 #[test]
-fn every_reason_has_a_sentence_that_says_all_that_is_known() {
+fn every_reason_has_a_sentence_with_all_that_is_known() {
     let lonely = Lonely::new("explain-all");
     let udp_port = lonely.engine.core.nic.config.udp_port;
     for reason in Reason::ALL {
@@ -213,7 +212,7 @@ fn every_reason_has_a_sentence_that_says_all_that_is_known() {
     }
 }
 
-/// The whole way, from a request that nobody answers to the sentence.
+/// The whole path, from a request without an answer to the sentence.
 #[test]
 fn a_peer_over_udp_that_never_answers_is_named_with_address_and_port() {
     let mut lonely = Lonely::new("explain-udp");
@@ -267,7 +266,7 @@ fn a_flushed_request_has_a_sentence_whether_another_failed_or_not() {
     assert_eq!(why, format!("flushed, as another work request had failed: {first}"));
 }
 
-/// A list of tags takes back a receive that it does not have: of no QP, and said all the same.
+/// A list of tags takes back a receive that it does not have: without a QP, but explained as well.
 #[test]
 fn an_operation_on_a_list_of_tags_that_failed_has_a_sentence() {
     let mut lonely = Lonely::new("explain-tags");

@@ -1,9 +1,9 @@
 //! What a fault plan does to the packets, QPs, queues, regions and the port of this process.
 //!
-//! Packets are met at the two doors that every carrier shares: where a QP hands one over
-//! ([`QpEnv::transmit_observed`]) and where one is handed to a QP ([`deliver_by_plan`]). There is
-//! no direct path under a plan, and a packet is never longer than the path MTU, so that a rule
-//! means the same on every carrier. What is held back is kept here with its bytes.
+//! Packets are met at the two doors that every carrier shares: where a QP sends one
+//! ([`QpEnv::transmit_observed`]) and where one is delivered to a QP ([`deliver_by_plan`]). There
+//! is no direct path under a plan, and a packet is never longer than the path MTU, so that a rule
+//! means the same on every carrier. Packets that are held back are kept here with their bytes.
 
 use std::sync::OnceLock;
 
@@ -74,7 +74,7 @@ impl QpEnv<'_, '_> {
             Verdict::Duplicate => {
                 let sent = self.transmit_recorded(to, headers, &source, skipped);
                 if sent.is_ok() {
-                    // Where there is no room for the second it is lost, as on any network.
+                    // If there is no room for the second one it is lost, as on any network.
                     let _ = self.transmit_recorded(to, headers, &source, skipped);
                 }
                 sent
@@ -114,8 +114,8 @@ impl QpEnv<'_, '_> {
         done
     }
 
-    /// Sends a packet whose ICRC is wrong. In memory there is none that could be: the packet is
-    /// lost as it would be at the port that checks it.
+    /// Sends a packet whose ICRC is wrong. In memory there is no ICRC: the packet is lost as it
+    /// would be at the port that checks it.
     fn send_spoilt(
         &mut self,
         to: To<'_>,

@@ -16,7 +16,7 @@ use crate::mad::Arrived;
 use crate::observe::plan::HeldMad;
 
 impl Core {
-    /// What the plan has for a datagram of QP 1.
+    /// What the plan decides for a datagram of QP 1.
     fn judge_mad(&mut self, way: Way) -> Verdict {
         let now = self.now;
         let opcode = Opcode::new(Service::Ud, Operation::Send, Position::Only);
@@ -29,8 +29,8 @@ impl Core {
         verdict
     }
 
-    /// Holds a datagram back as the verdict has it. Gives it back if that has not, or if too many
-    /// are held.
+    /// Holds a datagram back if the verdict asks for it. Returns it if not, or if too many are
+    /// held.
     fn hold_mad(&mut self, verdict: Verdict, mad: HeldMad) -> Option<HeldMad> {
         let now = self.now;
         match self.plan() {
@@ -39,7 +39,7 @@ impl Core {
         }
     }
 
-    /// A datagram passed: those that it was to overtake may go.
+    /// A datagram passed: those that it had to overtake may be sent.
     fn overtake_mads(&mut self, way: Way) {
         let now = self.now;
         if let Some(plan) = self.plan() {

@@ -2,7 +2,7 @@
 //! where one is handed to a QP, where datagrams and those of QP 1 come and go, and what they have
 //! to do when it is time.
 //!
-//! Nothing else of the engine knows that there are any, but that [`Core::is_plain`] says no.
+//! The rest of the engine only knows of them by [`Core::is_plain`], which is then false.
 
 mod faults;
 mod mads;
@@ -55,7 +55,7 @@ impl QpEnv<'_, '_> {
 }
 
 impl Core {
-    /// Whether nobody records packets or tampers with them, and sees each with its time.
+    /// Whether no observer records packets, tampers with them, or sees each with its time.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.observers.is_none()

@@ -1,4 +1,4 @@
-//! Where packets are recorded, if they are: behind every door through which they leave or come.
+//! Where packets are recorded, if they are: at every door through which they leave or come.
 
 use iba::{Av, Qpn};
 use pcap::Direction;
@@ -73,7 +73,7 @@ impl Core {
         }
     }
 
-    /// What a packet that came in says of us.
+    /// What an incoming packet tells about us.
     fn note_in(&self, headers: &Headers) -> Note {
         let named = headers.reth.map(|reth| reth.rkey).or(headers.atomic_eth.map(|eth| eth.rkey));
         let region = named.map(|rkey| (rkey.0, self.memory.mrs.kind_of(rkey.0)));

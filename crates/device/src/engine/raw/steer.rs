@@ -12,8 +12,8 @@ use crate::refusal::{Result, refuse};
 const MOST_FLOWS: usize = 1 << 16;
 
 impl Engine {
-    /// Has frames that a rule describes given to a raw packet QP. All rules of the process are
-    /// looked at in the order of their kinds and priorities; see [`FlowAttr`].
+    /// Makes frames that a rule describes go to a raw packet QP. All rules of the process are
+    /// checked in the order of their kinds and priorities; see [`FlowAttr`].
     ///
     /// Refused as [`Invalid`](crate::Kind::Invalid) for a QP of another type and a rule that
     /// nothing can fit; as [`NotPermitted`](crate::Kind::NotPermitted) without CAP_NET_RAW.
@@ -64,7 +64,7 @@ impl Engine {
         self.rules_went();
     }
 
-    /// Puts those that are left in order. Without any, frames are not looked at.
+    /// Puts those that are left in order. Without any, frames are not examined.
     fn rules_went(&mut self) {
         self.core.objects.flows.sort();
         if self.core.objects.flows.rules.is_empty() {

@@ -1,7 +1,7 @@
 //! Work queues, indirection tables, and the QPs that spread frames over them.
 //!
-//! A work queue is a QP without a send queue: it stands in the table of QPs, so that its number is
-//! no QP's, and its receives are posted, filled and flushed as any QP's.
+//! A work queue is a QP without a send queue: it is in the table of QPs, so that no QP has its
+//! number, and its receives are posted, filled and flushed as any QP's.
 
 use iba::{AttrMask, QpAttr, QpState, QpType, Qpn};
 use transport::PostError;
@@ -39,7 +39,7 @@ impl WqState {
 }
 
 impl Engine {
-    /// Creates a work queue in RESET, and says its number.
+    /// Creates a work queue in RESET, and returns its number.
     #[doc(alias = "ibv_create_wq")]
     pub fn create_wq(
         &mut self,

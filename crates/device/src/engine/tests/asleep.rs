@@ -1,8 +1,8 @@
-//! Work is left only with somebody awake to do it (`engine::alarm`).
+//! Work is left only if a thread is awake to do it (`engine::alarm`).
 //!
-//! Here nobody polls. Programs post and then wait for events; what they leave behind is done by
-//! their background threads, which are asleep but for what wakes them: the alarm, the bell, a
-//! deadline. Virtual time passes only when all sleep.
+//! Here no thread polls. Programs post and then wait for events; their background threads do the
+//! remaining work, and sleep except for what wakes them: the alarm, the bell, a deadline. Virtual
+//! time passes only when all sleep.
 
 use std::mem;
 use std::time::Duration;
@@ -96,7 +96,7 @@ fn asleep(test: &str, qp_type: QpType, force_udp: bool, ring_size: u64) -> [Proc
     pair
 }
 
-/// What a program leaves that posts much at once.
+/// The work left by a program that posts much at once.
 fn post_many(sender: &mut Process, count: u64) {
     for wr_id in 0..count {
         sender.engine.post_send(sender.qp, rig::send(wr_id, None)).expect("room for it");
@@ -141,7 +141,7 @@ fn a_full_ring_is_tried_again_soon() {
 }
 
 /// Every send completes, whoever slept when, on every carrier, although the programs make no call
-/// but to post.
+/// except to post.
 #[test]
 fn what_programs_that_wait_for_events_post_is_done() {
     for seed in 1..=200 {

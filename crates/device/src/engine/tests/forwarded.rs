@@ -1,4 +1,4 @@
-//! Datagrams that another process says it received for us.
+//! Datagrams that another process claims to have received for us.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -127,7 +127,7 @@ fn another_user_cannot_forge_what_it_never_received() {
 }
 
 #[test]
-fn the_user_who_holds_the_port_forwards_to_those_who_do_not() {
+fn the_user_that_holds_the_port_forwards_to_those_that_do_not() {
     if !is_root() {
         return;
     }
@@ -171,7 +171,7 @@ fn the_port_that_another_user_gave_up_is_taken() {
     run(&mut [&mut engine]);
     assert!(!engine.core.out.udp.is_deaf());
     assert_eq!(source(&mut engine), Some(port));
-    // What is sent leaves from there.
+    // Packets leave from there.
     let (headers, av) = (Headers::new(Opcode::UcSendOnly, Qpn::new(9), Psn::new(0)), rig::av(&nic));
     let queue = &mut engine.core.out.udp;
     queue.push(av.dgid, &av, &headers, 0, |_| Ok(())).expect("room for it");

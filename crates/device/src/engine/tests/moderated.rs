@@ -120,7 +120,7 @@ fn the_end_of_a_cq_is_the_end_of_its_event() {
 }
 
 #[test]
-fn a_nic_says_what_it_can_moderate() {
+fn a_nic_reports_what_it_can_moderate() {
     let mut scene = Scene::new("moderated-range");
     let refused = scene.engine.moderate_cq(scene.objects.cq, 1, 4096).expect_err("too long");
     assert_eq!(refused.kind(), Kind::Invalid);
@@ -136,7 +136,7 @@ fn a_nic_says_what_it_can_moderate() {
 #[test]
 fn the_background_thread_is_woken_for_a_deadline_before_its_own() {
     let mut scene = Scene::new("moderated-alarm");
-    // Until it is known which socket packets come to, the thread looks again soon.
+    // Until it is known which socket packets come to, the thread checks again soon.
     while scene.engine.receivers.udp.wants_upkeep() {
         scene.engine.progress(Turn::Everything);
     }
@@ -157,7 +157,7 @@ fn the_background_thread_is_woken_for_a_deadline_before_its_own() {
         scene.complete();
         assert!(scene.has_event());
     }
-    // Without a deadline nobody is woken.
+    // Without a deadline no thread is woken.
     scene.engine.set_alarm(Alarm::Never);
     scene.complete();
     scene.engine.mind_alarm();

@@ -1,4 +1,4 @@
-//! Multicast groups: who receives, who is refused.
+//! Multicast groups: which QPs receive, which are refused.
 
 use std::time::{Duration, Instant};
 
@@ -73,7 +73,7 @@ fn expect(processes: &mut [&mut Process], wanted: &[&[u64]]) {
 }
 
 #[test]
-fn every_member_receives_and_nobody_else() {
+fn only_members_receive_and_each_does() {
     let nic = rig::nic("group");
     let (mut one, mut two) = (Process::new(&nic), Process::new(&nic));
     for process in [&mut one, &mut two] {
@@ -98,7 +98,7 @@ fn every_member_receives_and_nobody_else() {
 }
 
 #[test]
-fn who_left_receives_nothing() {
+fn a_member_that_left_receives_nothing() {
     let nic = rig::nic("leave");
     let (mut one, mut two) = (Process::new(&nic), Process::new(&nic));
     for process in [&mut one, &mut two] {
@@ -113,7 +113,7 @@ fn who_left_receives_nothing() {
     let sender = two.qps[0];
     post(&mut two.engine, sender, to_group(1, &nic, QKEY));
     expect(&mut [&mut one, &mut two], &[&[101], &[1]]);
-    // What is sent to a group that this process is not in does not reach it at all.
+    // Packets to a group that this process is not in do not reach it at all.
     assert_eq!(two.engine.counters().rx_multicast_packets, 0);
 }
 

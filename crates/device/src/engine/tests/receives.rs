@@ -1,4 +1,4 @@
-//! What the completion of a receive says.
+//! What the completion of a receive reports.
 
 use iba::{QpType, SendFlags, WcFlags, WrOpcode};
 use smallvec::SmallVec;

@@ -71,7 +71,7 @@ fn after_its_time_it_is_dropped_and_counted_and_what_follows_goes_on() {
 }
 
 #[test]
-fn a_message_of_an_unreliable_connection_waits_too() {
+fn a_message_of_an_unreliable_connection_also_waits() {
     let (_nic, mut receiver, mut sender) = pair("starved-uc", QpType::Uc);
     sender.send(1);
     run(&mut [&mut sender.engine, &mut receiver.engine]);
@@ -91,7 +91,7 @@ fn what_other_processes_sent_is_not_held_up() {
     let mut other = Process::new(&nic, QpType::Ud);
     other.connect(&nic, Qpn::new(0));
 
-    // The first process's datagram to the starved QP also holds up the one it sent behind it.
+    // The first process's datagram to the starved QP also holds up the one it sent after it.
     sender.post(datagram(1, &nic, receiver.qpn));
     sender.post(datagram(2, &nic, fed_qpn));
     run(&mut [&mut sender.engine, &mut receiver.engine]);

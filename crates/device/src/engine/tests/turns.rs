@@ -54,6 +54,6 @@ fn a_poll_that_always_finds_something_looks_at_the_clock_at_last() {
         polls += 1;
         assert!(polls <= 2 * u64::from(POLLS_PER_CLOCK), "who polls looks at no timer");
     }
-    // What comes goes before the clock, so that it took longer than where nothing comes.
+    // Incoming records precede the clock, so that this took longer than where nothing comes.
     assert!(polls > u64::from(POLLS_PER_CLOCK));
 }

@@ -88,7 +88,7 @@ fn what_one_process_pushes_the_other_takes_in_order() {
 }
 
 #[test]
-fn a_full_ring_says_so_and_a_process_that_is_not_there_too() {
+fn a_full_ring_and_a_missing_process_are_reported() {
     let [mut one, mut other] = pair("carrier-shm-full");
     other.accept();
     let full = (0..100).map(|_| one.push(other.vf, &[7; 4096])).find(Result::is_err);

@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_secs(30);
 struct Planned {
     engine: Engine,
     objects: Objects,
-    /// Of each pair the QP that sends.
+    /// The sending QP of each pair.
     from: [(QpId, Qpn); 2],
     /// And the one that receives.
     to: [(QpId, Qpn); 2],
