@@ -18,7 +18,7 @@ pub struct Attachment {
     inner: Arc<Inner>,
 }
 
-/// What an exporter learns of an attachment.
+/// What an exporter learns about an attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachmentInfo {
     id: u64,
@@ -37,8 +37,8 @@ pub struct PinGuard {
     token: Arc<PinToken>,
 }
 
-/// The addresses under which the device reaches the buffer. Dropping it unmaps: at once when nobody
-/// holds the reservation lock, and otherwise before the holder lets go of it.
+/// The addresses under which the device reaches the buffer. Dropping it unmaps: at once when the
+/// reservation lock is free, and otherwise before its holder releases it.
 #[must_use = "the buffer is unmapped when the guard is dropped"]
 #[derive(Debug)]
 pub struct MapGuard {
@@ -178,9 +178,9 @@ impl AttachmentInfo {
         self.device
     }
 
-    /// The process the device serves, if that is not this one; 0 if it has no number here. Of a
-    /// table that is made for it only the [backings](crate::SgEntry::backing) are looked at: the
-    /// other process has addresses of its own.
+    /// The process the device serves, if that is not this one; 0 if it has no number here. Only the
+    /// [backings](crate::SgEntry::backing) of a table made for it are used: the other process has
+    /// addresses of its own.
     pub fn process(&self) -> Option<u32> {
         self.process
     }
@@ -228,7 +228,7 @@ impl Attachment {
         Self { inner }
     }
 
-    /// What the exporter knows of it.
+    /// What the exporter knows about it.
     pub fn info(&self) -> &AttachmentInfo {
         &self.inner.info
     }
@@ -254,7 +254,7 @@ impl Attachment {
         self.inner.buf.resv()
     }
 
-    /// Keeps the buffer where it is. An exporter whose buffers never move says yes to everybody.
+    /// Keeps the buffer where it is. An exporter whose buffers never move accepts every pin.
     ///
     /// # Errors
     ///
@@ -282,10 +282,10 @@ impl Attachment {
     /// Gets the addresses under which the device reaches the buffer.
     ///
     /// A static importer's map pins first, and waits for fences of class [`Kernel`](Usage::Kernel)
-    /// at the end: a move that is under way ends before the device begins. Others see to it
+    /// at the end: a move in progress ends before the device begins. Other classes do this
     /// themselves: a pinning class must hold a [`PinGuard`], a dynamic importer must expect
-    /// [`Importer::invalidate_mappings`], and both look at the fences. What was done is undone if a
-    /// later step fails.
+    /// [`Importer::invalidate_mappings`], and both check the fences. Steps already done are undone
+    /// if a later one fails.
     ///
     /// # Errors
     ///
@@ -308,8 +308,8 @@ impl Attachment {
         let pin = match inner.info.class {
             ImporterClass::Static => Some(inner.pin(resv).map_err(|reason| {
                 if reason.kind == ExporterErrorKind::Busy {
-                    // `dma_buf_map_attachment`: a static importer has nobody to tell that the place
-                    // is taken.
+                    // `dma_buf_map_attachment`: a static importer cannot be told that the place is
+                    // taken.
                     tracing::warn!("static importer {} cannot pin: {reason}", inner.info.importer);
                 }
                 refused(reason)
@@ -387,7 +387,7 @@ impl MapGuard {
         self.table.as_ref().expect("the table is only taken out when the guard goes")
     }
 
-    /// What the map was made for.
+    /// The direction of the map.
     pub fn direction(&self) -> Direction {
         self.direction
     }
@@ -494,7 +494,7 @@ impl Drop for Inner {
 }
 
 /// Debug builds: importers expect whole pages, and some cope without (`docs/semantics.md` 1.1):
-/// said, never refused.
+/// reported, never refused.
 fn report_unaligned(table: &SgTable, attachment: &Inner) {
     let page = rustix::param::page_size() as u64;
     let is_odd = |entry: &SgEntry| !(entry.addr | entry.len).is_multiple_of(page);

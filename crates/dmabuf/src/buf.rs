@@ -22,14 +22,14 @@ use crate::sys;
 use crate::system::SystemMemory;
 
 /// Names of our memfds begin with this. It is how an importer tells a buffer that was meant to be
-/// shared from any other memfd, which on Linux is no dma-buf.
+/// shared from any other memfd, which on Linux is not a dma-buf.
 pub const MEMFD_PREFIX: &str = "peerdma:";
 
 /// Memory that can be passed between drivers and processes as a file descriptor.
 ///
-/// The fd is the reference: whoever has one can import the buffer, and the memory lives as long as
-/// any fd, mapping or `DmaBuf` does. Within one process all handles made from fds of one buffer
-/// share its exporter, its reservation lock and its attachments. Size is fixed for life.
+/// The fd is the reference: a process that has one can import the buffer, and the memory lives as
+/// long as any fd, mapping or `DmaBuf` does. Within one process all handles made from fds of one
+/// buffer share its exporter, its reservation lock and its attachments. Size is fixed for life.
 #[doc(alias = "dma_buf")]
 #[derive(Clone)]
 pub struct DmaBuf {
@@ -61,13 +61,13 @@ pub enum ImportError {
         /// The number.
         fd: i32,
     },
-    /// A memfd that names an exporter which does not answer for it (ENODEV): the exporter let go of
+    /// A memfd that names an exporter which does not answer for it (ENODEV): the exporter released
     /// the memory, its process is gone, or the name is forged.
-    #[error("fd {fd}, which is named {name:?}, is no dma-buf any more: {reason}")]
+    #[error("fd {fd}, which is named {name:?}, is no longer a dma-buf: {reason}")]
     NoExporter {
         /// The number.
         fd: i32,
-        /// What the file is called.
+        /// The name of the file.
         name: String,
         /// What is wrong.
         reason: String,
@@ -82,7 +82,7 @@ pub enum ImportError {
         /// Ours.
         own: u32,
     },
-    /// A real dma-buf that the CPU cannot map, and there is no other way to its memory.
+    /// A real dma-buf that the CPU cannot map, and there is no other access to its memory.
     #[error("fd {fd} is a dma-buf of {exporter}, which the CPU cannot map: {errno}")]
     CannotMap {
         /// The number.
@@ -201,7 +201,7 @@ impl DmaBuf {
         Ok(Self { shared, file: Arc::new(file), is_writable })
     }
 
-    /// The file, to be passed to whoever shall import the buffer.
+    /// The file, to pass to the process that must import the buffer.
     #[doc(alias = "dma_buf_fd")]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
@@ -222,7 +222,7 @@ impl DmaBuf {
         self.shared.size
     }
 
-    /// Why its owner took the memory away, for messages. `None` if it did not, or does not say.
+    /// Why its owner took the memory away, for messages. `None` if it did not, or does not tell.
     pub fn why_gone(&self) -> Option<String> {
         self.shared.exporter.why_gone()
     }
@@ -289,8 +289,8 @@ impl DmaBuf {
         Attachment::new(&self.shared, importer)
     }
 
-    /// A place from which this process enters the buffer's [gate](crate::gate), if it has one: who
-    /// accesses the memory of a table with an epoch does so from there.
+    /// A place from which this process enters the buffer's [gate](crate::gate), if it has one:
+    /// accesses to the memory of a table with an epoch start there.
     ///
     /// # Errors
     ///
@@ -486,7 +486,7 @@ fn registry() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The buffers of this process that somebody still has.
+/// The buffers of this process that are still in use.
 #[doc(alias = "dma_buf_iter_begin")]
 pub(crate) fn all() -> Vec<Arc<Shared>> {
     registry().values().filter_map(Weak::upgrade).collect()
@@ -505,8 +505,8 @@ pub(crate) fn forget_shared(HeldRegistry(mut registry): HeldRegistry) {
     registry.clear();
 }
 
-/// What a shared memfd is called, and where its exporter is. Only with the seal that others ask
-/// for, too.
+/// The name of a shared memfd, and the address of its exporter. Only with the seal that other
+/// processes also require.
 fn shared_name(fd: BorrowedFd<'_>) -> Option<(String, share::Address)> {
     let name = sys::memfd_name(fd)?;
     let (name, address) = share::split_name(name.strip_prefix(MEMFD_PREFIX)?)?;
@@ -527,7 +527,7 @@ fn import_refused(fd: i32, file: BorrowedFd<'_>, refused: ImportRefused) -> Impo
 }
 
 /// Asks the exporter of a kernel dma-buf whether it can be mapped at all. A page is mapped and
-/// unmapped: there is no question that costs less.
+/// unmapped: no query costs less.
 fn try_map(fd: BorrowedFd<'_>, number: i32, exporter: &str) -> Result<(), ImportError> {
     match sys::Pages::map(fd, 0, rustix::param::page_size(), false) {
         Ok(_) => Ok(()),

@@ -44,14 +44,14 @@ pub enum ExportError {
     Empty,
     /// The name cannot be a file's.
     #[error(
-        "{name:?} is no name for a buffer: at most 200 bytes without NUL, and no exporter's address"
+        "{name:?} is not a name for a buffer: at most 200 bytes without NUL, and not an exporter's address"
     )]
     BadName {
         /// What was asked.
         name: String,
     },
-    /// The heap's name is no file name.
-    #[error("{heap:?} is no name of a heap in /dev/dma_heap")]
+    /// The heap's name is not a file name.
+    #[error("{heap:?} is not the name of a heap in /dev/dma_heap")]
     BadHeap {
         /// What was asked.
         heap: String,
@@ -106,7 +106,7 @@ impl DmaBuf {
                     return Err(ExportError::BadHeap { heap: heap.clone() });
                 }
                 let file = sys::heap_allocate(heap, size).map_err(failed)?;
-                // The heap's driver says in fdinfo what it wants to be called.
+                // The heap's driver tells its name in fdinfo.
                 let (exporter, _) = sys::dma_buf_names(file.as_fd());
                 (file, exporter, true)
             }
@@ -114,8 +114,8 @@ impl DmaBuf {
         let own = rustix::io::fcntl_dupfd_cloexec(&file, 0)
             .map_err(|errno| failed(("F_DUPFD_CLOEXEC", errno)))?;
         if is_kernel {
-            // A convenience for whoever lists buffers: a kernel that refuses it still made the
-            // buffer.
+            // A convenience for tools that list buffers: a kernel that refuses it has still made
+            // the buffer.
             let _ = sys::set_name(file.as_fd(), cut(name));
         }
         let exporter = SystemMemory::new(exporter, own, size, is_kernel);
@@ -123,9 +123,9 @@ impl DmaBuf {
     }
 
     /// Makes a buffer whose behaviour is `exporter`'s, with a sealed memfd of `len` bytes (rounded
-    /// up to pages) as its file, in which there is nothing unless the exporter [says
-    /// so](Exporter::is_in_file). `resv` may be shared with other buffers, which then have one lock
-    /// and one set of fences.
+    /// up to pages) as its file, which is empty unless the exporter [says
+    /// otherwise](Exporter::is_in_file). `resv` may be shared with other buffers, which then have
+    /// one lock and one set of fences.
     ///
     /// The exporter answers in this process, for as long as a handle or an attachment exists here
     /// or in a process that it [serves](Exporter::sharing). If it serves none, another process that

@@ -11,7 +11,7 @@ use crate::gate::{ClaimError, Gate, GateSlot};
 use crate::resv::ResvGuard;
 use crate::zap::Zap;
 
-/// Who owns the pages of a [`DmaBuf`](crate::DmaBuf) and decides where they are.
+/// The owner of the pages of a [`DmaBuf`](crate::DmaBuf), which decides where they are.
 ///
 /// Which lock an operation runs under is in its signature (`docs/semantics.md` 1.5): one that takes
 /// a [`ResvGuard`] is called with the buffer's reservation lock held and must not take it again;
@@ -92,9 +92,9 @@ pub trait Exporter: Send + Sync {
         None
     }
 
-    /// Whether importers of other processes are served. Said at
+    /// Whether importers of other processes are served. Read at
     /// [`export_with`](crate::DmaBuf::export_with), and the same for the buffer's life. An exporter
-    /// that says more than [`Sharing::Process`] gives every entry of its tables a
+    /// that returns more than [`Sharing::Process`] gives every entry of its tables a
     /// [backing](SgEntry::backing) in whole pages, and has a [`gate`](Self::gate) if it ever moves
     /// or revokes memory.
     fn sharing(&self) -> Sharing {
@@ -104,7 +104,8 @@ pub trait Exporter: Send + Sync {
     /// The last handle is gone.
     fn release(&self) {}
 
-    /// Why the memory was taken away, for messages. `None` if it was not, or if nobody here knows.
+    /// Why the memory was taken away, for messages. `None` if it was not, or if this is not known
+    /// here.
     fn why_gone(&self) -> Option<String> {
         None
     }
@@ -138,7 +139,7 @@ pub trait Exporter: Send + Sync {
     /// Whether the buffer's bytes are those of its file, so that the file itself can be mapped.
     /// Said at [`export_with`](crate::DmaBuf::export_with), and the same for the buffer's life.
     ///
-    /// Of a buffer whose bytes are elsewhere the file has a size and no bytes: a program that maps,
+    /// If the buffer's bytes are elsewhere, the file has a size and no bytes: a program that maps,
     /// reads or writes it without this library is refused, and never sees zeros.
     fn is_in_file(&self) -> bool {
         false
@@ -160,7 +161,7 @@ pub trait Exporter: Send + Sync {
 
     /// For an exporter whose bytes are not in the buffer's own file: where the CPU maps `len` bytes
     /// at `offset` instead, with what keeps them there while they are mapped. Asked before
-    /// [`mmap`](Self::mmap); for another process too, if that is [served](Self::sharing). Runs
+    /// [`mmap`](Self::mmap); also for another process, if that is [served](Self::sharing). Runs
     /// without the reservation lock.
     ///
     /// # Errors
@@ -212,7 +213,7 @@ pub trait Pinning {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are no other directions")]
 pub enum Direction {
-    /// The device (or, for CPU access, somebody else) reads what the CPU wrote.
+    /// The device (or, for CPU access, another user) reads what the CPU wrote.
     ToDevice,
     /// The CPU reads what the device wrote.
     FromDevice,
@@ -256,7 +257,7 @@ pub struct SgEntry {
 pub struct SgBacking {
     /// The file: a memfd of the exporter's, sealed against shrinking.
     pub file: Arc<Known>,
-    /// Where in it the stretch begins.
+    /// Where the stretch begins in it.
     pub offset: u64,
 }
 
@@ -267,7 +268,8 @@ pub struct MmapBacking {
     pub backing: SgBacking,
     /// Dropped when the bytes are no longer mapped.
     pub hold: Box<dyn std::any::Any + Send + Sync>,
-    /// By this the exporter takes the mapping away, if it ever does: whoever maps says how.
+    /// The exporter takes the mapping away by this, if it ever does: the code that maps it
+    /// specifies how.
     pub zap: Option<Zap>,
 }
 
@@ -293,7 +295,7 @@ pub enum Sharing {
     #[default]
     Process,
     /// Importers of any process of this user. When the exporter's process dies, the memory stays
-    /// where it is for those who have it mapped, and moves no more.
+    /// where it is for the processes that have it mapped, and no longer moves.
     HostKept,
     /// Importers of any process of this user. When the exporter's process dies, the memory is
     /// revoked.
@@ -354,14 +356,14 @@ pub enum IosysMap {
     Io(usize),
 }
 
-/// Why an exporter said no.
+/// Why an exporter refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 #[non_exhaustive]
 pub struct ExporterError {
     /// The kind, which decides the errno a C program sees.
     pub kind: ExporterErrorKind,
-    /// Who refused what, by which rule.
+    /// Which part refused what, by which rule.
     pub what: String,
 }
 
@@ -393,7 +395,7 @@ pub enum ExporterErrorKind {
     NoMemory,
     /// A limit on memory of this kind is reached; it may work later (EAGAIN).
     Again,
-    /// What the kernel answered for a real dma-buf.
+    /// The kernel's error for a real dma-buf.
     Kernel(Errno),
 }
 

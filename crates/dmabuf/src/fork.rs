@@ -3,8 +3,8 @@
 //! They belong to the process that made them. A child inherits neither the mappings
 //! (`MADV_DONTFORK`) nor a place in the conversation with other processes: its copies are *husks*,
 //! whose operations fail and whose drops do nothing, and the descriptors behind them are closed, so
-//! that a lock or a connection ends with the process it stands for. An import in the child begins
-//! anew, and finds a buffer of the parent's as one of another process.
+//! that a lock or a connection ends with the process it stands for. An import in the child starts
+//! over, and treats a buffer of the parent as one of another process.
 
 use descriptors::fork;
 

@@ -1,8 +1,8 @@
 //! Buffers of which only a program has the file.
 //!
 //! In the kernel a dma-buf lives as long as its file. Here the exporter is in the program's own
-//! process, and something has to keep it while anybody, in any process, has the descriptor that the
-//! program was given.
+//! process, and something must keep it while any process has the descriptor that the program was
+//! given.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ struct All {
     enough: usize,
 }
 
-/// Below this nobody is looked for.
+/// Below this no sweep is done.
 const FEW: usize = 16;
 
 static ALL: Mutex<All> = Mutex::new(All { given: Vec::new(), enough: FEW });
@@ -50,7 +50,7 @@ pub fn give(buf: DmaBuf, flags: OFlags) -> Result<OwnedFd, Errno> {
     };
     crate::fork::watch();
     let mut all = all();
-    // With the lock held: a sweep that has a lease on the file would be told of the opening.
+    // With the lock held: a sweep that has a lease on the file would be notified of the open.
     let (probe, theirs) = if shared.exporter().is_in_file() {
         let fd = buf.known_fd()?;
         let theirs = lease::open_again(fd, flags & (OFlags::CLOEXEC | OFlags::RDWR))?;
@@ -63,12 +63,12 @@ pub fn give(buf: DmaBuf, flags: OFlags) -> Result<OwnedFd, Errno> {
     all.given.push(Given { buf, probe });
     let gone = if all.given.len() > all.enough { all.sweep() } else { Vec::new() };
     drop(all);
-    // What goes is dropped without the lock.
+    // Released buffers are dropped without the lock.
     drop(gone);
     Ok(theirs)
 }
 
-/// Drops the buffers whose file nobody has any more. Returns how many are left.
+/// Drops the buffers whose file no process has any more. Returns how many are left.
 pub fn sweep() -> usize {
     let mut all = all();
     let gone = all.sweep();

@@ -21,9 +21,9 @@ pub struct HostBuf {
     pub size: u64,
     /// The file's inode number.
     pub ino: u64,
-    /// Who exported it: the kernel's name for its own, and ours for ours.
+    /// The exporter: the kernel's name for its own, and ours for ours.
     pub exporter: String,
-    /// Its name; empty if nobody gave it one.
+    /// Its name; empty if it was never named.
     pub name: String,
     /// Whether the file is a dma-buf of the kernel.
     pub is_kernel: bool,
@@ -189,9 +189,9 @@ mod tests {
     use crate::{DmaBuf, Memory};
 
     #[test]
-    fn a_buffer_is_found_with_everybody_who_has_it() {
+    fn a_buffer_is_found_with_every_process_that_has_it() {
         let buf = DmaBuf::export_from(&Memory::Memfd, 5000, "found").expect("memory exists");
-        // Other tests fork, and their children have it too for a moment.
+        // Other tests fork, and their children also have it for a moment.
         let ours = || {
             let list = host_buffers();
             let text = list.to_string();

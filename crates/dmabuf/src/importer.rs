@@ -21,12 +21,12 @@ pub trait Importer: Send + Sync {
     }
 
     /// Where the device sits on its bus, by which an exporter finds out how far away it is. `None`:
-    /// it is no device on a bus, and its accesses come from the CPU.
+    /// it is not a device on a bus, and its accesses come from the CPU.
     fn device(&self) -> Option<DeviceAddr> {
         None
     }
 
-    /// The process whose importer this stands for, if that is not this one.
+    /// The process whose importer this represents, if that is not this one.
     #[doc(hidden)]
     fn process(&self) -> Option<u32> {
         None
@@ -46,8 +46,8 @@ pub trait Importer: Send + Sync {
     }
 }
 
-/// A device's address on its bus, as a number. What it means is for those who know the bus: this
-/// crate hands it from an importer to an exporter.
+/// A device's address on its bus, as a number. Only code that knows the bus interprets it: this
+/// crate passes it from an importer to an exporter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(clippy::exhaustive_structs, reason = "a number")]
 pub struct DeviceAddr(pub u64);

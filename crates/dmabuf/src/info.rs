@@ -1,4 +1,4 @@
-//! What there is to know of a buffer, and of all buffers of this process.
+//! Information about a buffer, and about all buffers of this process.
 
 use std::fmt;
 use std::io::{self, SeekFrom};
@@ -29,12 +29,12 @@ pub struct BufInfo {
     pub ino: u64,
     /// Who exported it.
     pub exporter: String,
-    /// Its name; empty if nobody gave it one.
+    /// Its name; empty if it was never named.
     pub name: String,
     /// Whether the file is a dma-buf of the kernel.
     pub is_kernel: bool,
-    /// Fences that are not signaled, of the classes up to [`Usage::Read`]: the kernel hides
-    /// `Bookkeep`, too.
+    /// Fences that are not signaled, of the classes up to [`Usage::Read`]: the kernel also hides
+    /// `Bookkeep`.
     pub fences: Vec<(Usage, String)>,
     /// Who is attached.
     pub attached: Vec<AttachmentInfo>,
@@ -73,20 +73,20 @@ pub enum NameError {
 /// A place that a buffer's file does not have (EINVAL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a dma-buf is sought to its end or its start, and nowhere else")]
-#[expect(clippy::exhaustive_structs, reason = "it says all there is")]
+#[expect(clippy::exhaustive_structs, reason = "these are all the facts")]
 pub struct SeekError;
 
-/// The buffers of this process that somebody has.
+/// The buffers of this process that are in use.
 #[doc(alias = "dma_buf_iter_next")]
 pub fn bufinfo() -> BufInfoList {
-    // The registry's lock is not held while buffers are looked at: one may end here.
+    // The registry's lock is not held while buffers are examined: one may end here.
     let mut buffers: Vec<_> = buf::all().iter().map(BufInfo::of).collect();
     buffers.sort_by_key(|info| info.ino);
     BufInfoList { buffers }
 }
 
 impl DmaBuf {
-    /// The buffer's name; empty if nobody gave it one. A dma-buf of the kernel is asked, as any
+    /// The buffer's name; empty if it was never named. A dma-buf of the kernel is asked, as any
     /// process may name it.
     pub fn name(&self) -> String {
         let kernel = self.is_kernel().then(|| sys::dma_buf_names(self.fd()).1).flatten();
@@ -115,7 +115,7 @@ impl DmaBuf {
         Ok(())
     }
 
-    /// What `lseek` of the file answers: its size at the end, 0 at the start.
+    /// What `lseek` of the file returns: its size at the end, 0 at the start.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl DmaBuf {
         Ok(dup?)
     }
 
-    /// What there is to know of it.
+    /// Information about it.
     pub fn info(&self) -> BufInfo {
         let mut info = BufInfo::of(self.shared());
         info.name = self.name();

@@ -1,7 +1,7 @@
 //! Buffers that drivers and processes share by file descriptor: dma-buf, with Linux's rules, in
 //! user space.
 //!
-//! A [`DmaBuf`] is an fd, a size, and an exporter who owns the pages. Devices attach to it as
+//! A [`DmaBuf`] is an fd, a size, and an exporter that owns the pages. Devices attach to it as
 //! importers, and a device never learns more than the addresses it may use.
 //!
 //! ```text
@@ -16,11 +16,11 @@
 //!                 another process: import(fd);   the CPU: map() -> Mapping, begin_cpu_access()
 //! ```
 //!
-//! The rules are in the types. What must happen under the reservation lock takes a [`ResvGuard`];
-//! what must not, takes none. What must be undone is a guard whose drop undoes it: at once, or,
-//! when somebody holds the lock at that moment, just before that holder lets go. How an importer
-//! deals with memory that moves is its [`ImporterClass`]. An exporter that cannot pin has no unpin
-//! either ([`Pinning`]).
+//! The rules are in the types. Operations that must run under the reservation lock take a
+//! [`ResvGuard`]; those that must not, take none. Anything that must be undone is a guard whose
+//! drop undoes it: at once, or, if the lock is held at that moment, just before its holder releases
+//! it. How an importer deals with memory that moves is its [`ImporterClass`]. An exporter that
+//! cannot pin also has no unpin ([`Pinning`]).
 //!
 //! Files are of two kinds. A dma-buf of the kernel (udmabuf, dma-heap, DRM) is mapped and its CPU
 //! accesses are bracketed by `DMA_BUF_IOCTL_SYNC`. Where the kernel has no exporter for us, a memfd
@@ -28,26 +28,26 @@
 //! on Linux. [`DmaBuf::export`] makes a real dma-buf where it can; [`DmaBuf::export_from`] makes
 //! what the caller chooses ([`Memory`]).
 //!
-//! Work on the memory is told by [`Fence`]s in the buffer's [`Resv`], in four classes ([`Usage`]):
-//! who moves, writes, reads, or does something nobody waits for implicitly. They leave the process
-//! as [`SyncFile`]s, and [`DmaBuf::poll`] looks at them. A [`Timeline`] makes and signals them.
-//! Several reservation locks are taken with an [`AcquireCtx`].
+//! Work on the memory is represented by [`Fence`]s in the buffer's [`Resv`], in four classes
+//! ([`Usage`]): moves, writes, reads, and work that nothing waits for implicitly. They leave the
+//! process as [`SyncFile`]s, and [`DmaBuf::poll`] checks them. A [`Timeline`] makes and signals
+//! them. Several reservation locks are taken with an [`AcquireCtx`].
 //!
 //! Memory that moves is reached through two things. Its [`Gate`] lets an access in only while the
-//! addresses of its [`SgTable`] hold, and stops all accesses, in all processes, without asking
-//! anybody ([`gate`]). Its address lies in a [`BusWindow`], where a retired address faults and is
-//! remembered ([`window::describe`]).
+//! addresses of its [`SgTable`] hold, and stops all accesses, in all processes, without their
+//! cooperation ([`gate`]). Its address lies in a [`BusWindow`], where a retired address faults and
+//! is remembered ([`window::describe`]).
 //!
-//! A buffer of an exporter that says so ([`Sharing`]) can be imported by other processes of the
+//! A buffer of an exporter that permits it ([`Sharing`]) can be imported by other processes of the
 //! same user, with the exporter's rules: its memfd is named `peerdma:NAME@TOKEN.ID`, and operations
-//! are requests to the exporting process ([`share`]). A file named so for which no exporter answers
-//! is not a dma-buf. A forked child is another process: what it inherited of gates, windows and
-//! connections is dead, and importing again gives it its own.
+//! are requests to the exporting process ([`share`]). A file with such a name for which no exporter
+//! answers is not a dma-buf. A forked child is another process: the gates, windows and connections
+//! that it inherited are dead, and importing again gives it its own.
 //!
 //! [`bufinfo`] lists the buffers of this process, [`host_buffers`] those of all processes it may
 //! look into. Which rule of Linux is kept where, and which is not, is in `docs/DMABUF.md`.
 //!
-//! Whoever has memory mapped rather than a file asks the memory's driver ([`peer`]).
+//! Code that has memory mapped rather than a file asks the memory's driver ([`peer`]).
 //!
 //! What is not here: anything about RDMA or GPUs.
 //!

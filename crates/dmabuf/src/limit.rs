@@ -1,4 +1,4 @@
-//! What the kernel refuses when a limit is met, in words that lead to the limit.
+//! The kernel's refusals at a limit, in words that name the limit.
 
 use std::io;
 

@@ -19,7 +19,7 @@ pub struct Mapping {
     pages: Arc<Held>,
     offset: u64,
     len: u64,
-    /// Bytes between the start of the pages and the first byte asked for.
+    /// Bytes between the start of the pages and the first requested byte.
     lead: usize,
     is_writable: bool,
     can_vanish: bool,
@@ -164,7 +164,7 @@ impl Mapping {
         self.pages.pages.addr() + self.lead
     }
 
-    /// Length in bytes, as asked for.
+    /// Length in bytes, as requested.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -184,7 +184,7 @@ impl Mapping {
         self.is_writable
     }
 
-    /// Whether its exporter may take it away, so that who touches it gets SIGBUS.
+    /// Whether its exporter may take it away, so that touching it raises SIGBUS.
     pub fn can_vanish(&self) -> bool {
         self.can_vanish
     }
@@ -199,9 +199,9 @@ impl Mapping {
         !self.buf.shared().exporter().is_coherent()
     }
 
-    /// Makes the memory coherent for the CPU: data of devices becomes visible, and what the CPU
-    /// writes becomes visible to them when the guard goes. It excludes nobody. Must not be called
-    /// with the reservation lock held.
+    /// Makes the memory coherent for the CPU: data of devices becomes visible, and writes of the
+    /// CPU become visible to devices when the guard is dropped. It does not exclude other users.
+    /// Must not be called with the reservation lock held.
     ///
     /// The exporter comes first; then this waits for the fences that concern the access: all
     /// implicit users if the CPU will write, those that write if it will only read.
@@ -223,7 +223,7 @@ impl Mapping {
 }
 
 impl Held {
-    /// The exporter took the memory away: who touches the pages gets SIGBUS.
+    /// The exporter took the memory away: touching the pages raises SIGBUS.
     fn zap(&self) {
         self.pages.zap();
         let hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -232,7 +232,7 @@ impl Held {
 }
 
 impl CpuAccess<'_> {
-    /// Ends the access and says whether the exporter could make it visible.
+    /// Ends the access and returns whether the exporter could make it visible.
     ///
     /// # Errors
     ///

@@ -1,10 +1,10 @@
-//! The older door to a peer device's memory, PeerDirect: by the address at which the CPU has it
-//! mapped.
+//! PeerDirect, the older interface to a peer device's memory: by the address at which the CPU has
+//! it mapped.
 //!
-//! A driver whose memory is mapped into programs registers a [`PeerClient`]. Who is to pin an
-//! address that belongs to no plain memory asks the clients one by one, in the order in which they
-//! came, until one claims the range ([`get`]); then the client pins the pages and maps them for the
-//! device, and may take them back at any time ([`PeerCore::invalidate`]).
+//! A driver whose memory is mapped into programs registers a [`PeerClient`]. Code that must pin an
+//! address that is not plain memory asks the clients one by one, in the order of their
+//! registration, until one claims the range ([`get`]); the client then pins the pages and maps them
+//! for the device, and may take them back at any time ([`PeerCore::invalidate`]).
 //!
 //! ```text
 //!   core                               client
@@ -17,8 +17,8 @@
 //! ```
 //!
 //! Memory need not be mapped to have addresses: a driver may give programs addresses that no access
-//! reaches, as CUDA does. Its client claims them as an [`Arena`], and is asked for what is in it as
-//! for what is mapped.
+//! reaches, as CUDA does. Its client claims them as an [`Arena`], and is asked about it as about
+//! mapped memory.
 //!
 //! The names and the order are those of the kernel interface that out-of-tree stacks have
 //! (`struct peer_memory_client`); mainline Linux has none of it. docs/semantics.md 2.11.
@@ -40,11 +40,11 @@ pub trait PeerClient: Send + Sync {
     /// Whether it takes memory back. Then devices that could not stop are not asked to use it.
     fn needs_invalidation(&self) -> bool;
 
-    /// Whose memory a mapping shows, in words; `None` if it is not of this driver.
+    /// Whose memory a mapping shows, in words; `None` if it is not this driver's.
     fn owner(&self, mapping: &PeerRange) -> Option<String>;
 
-    /// What is at these addresses, which lie in an [arena](claim_arena) of the client at least in
-    /// part: which buffer of whose, or that there is none.
+    /// What is at these addresses, which lie at least in part in an [arena](claim_arena) of the
+    /// client: which buffer and whose, or that there is none.
     fn owner_at(&self, addr: u64, len: u64) -> String {
         format!("{len:#x} bytes at {addr:#x} of {}", self.name())
     }
@@ -89,7 +89,7 @@ pub struct PeerRange {
     pub start: u64,
     /// Address behind the last.
     pub end: u64,
-    /// Where in the file `start` is.
+    /// Where `start` is in the file.
     pub offset: u64,
     /// Device and inode of the file.
     pub file: (u64, u64),
@@ -215,8 +215,8 @@ pub fn is_in_arena(addr: u64, len: u64) -> bool {
 
 fn arena_of(addr: u64, len: u64) -> Option<Arc<dyn PeerClient>> {
     let end = addr.saturating_add(len);
-    // ORDERING: whoever has an address of an arena has it from who claimed that before, which
-    // orders the two.
+    // ORDERING: an address of an arena comes from the client that claimed it before, which orders
+    // the two.
     if addr >= HULL[1].load(Ordering::Relaxed) || end <= HULL[0].load(Ordering::Relaxed) {
         return None;
     }
@@ -269,14 +269,14 @@ pub fn shared_mappings(addr: u64, len: u64) -> Vec<PeerRange> {
     found
 }
 
-/// Asks the clients one by one, and has the first that claims the range pin it and map it for a
-/// device. `stop` makes the device stop when the client takes its memory back; `None` says that the
-/// device cannot stop, and clients that [must be able to](PeerClient::needs_invalidation) are
+/// Asks the clients one by one, and makes the first that claims the range pin it and map it for a
+/// device. `stop` makes the device stop when the client takes its memory back; `None` means that
+/// the device cannot stop, and clients that [must be able to](PeerClient::needs_invalidation) are
 /// passed over.
 ///
 /// # Errors
 ///
-/// Nobody claims the range, or who does refuses.
+/// No client claims the range, or the one that does refuses.
 #[doc(alias = "ib_peer_umem_get")]
 pub fn get(
     addr: u64,
@@ -403,7 +403,7 @@ impl PeerCore {
     }
 }
 
-/// What is not of a client is a dma-buf, by its name.
+/// Memory that is not a client's is a dma-buf, by its name.
 fn owner(mapping: PeerRange) -> Option<PeerOwner> {
     let named = clients().iter().find_map(|client| client.owner(&mapping));
     let has_client = named.is_some();
@@ -481,7 +481,7 @@ pub(crate) struct HeldClients {
     _maps: MutexGuard<'static, Option<descriptors::PrivateFd>>,
 }
 
-/// What was registered before a fork stays: a client of the parent's claims nothing in the child.
+/// Registrations from before a fork stay: a client of the parent claims nothing in the child.
 pub(crate) fn hold_clients() -> HeldClients {
     HeldClients { _clients: lock(&CLIENTS), _arenas: lock(&ARENAS), _maps: vma::hold_maps() }
 }

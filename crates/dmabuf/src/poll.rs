@@ -1,9 +1,9 @@
 //! Waiting for a buffer as `poll` of its file does.
 //!
-//! Rules: `docs/semantics.md` 1.9. Reading is possible when the writers are done, writing when
-//! everybody is; fences of class [`Bookkeep`](Usage::Bookkeep) never count. A direction that is not
-//! ready arms one callback, on one fence; when that is signaled, everybody who waits looks again. A
-//! second look at an armed direction answers "not ready" and relies on the first one's callback.
+//! Rules: `docs/semantics.md` 1.9. Reading is possible when the writers are done, writing when all
+//! users are; fences of class [`Bookkeep`](Usage::Bookkeep) never count. A direction that is not
+//! ready arms one callback, on one fence; when that is signaled, all waiters check again. A second
+//! check of an armed direction returns "not ready" and relies on the first one's callback.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -18,19 +18,19 @@ use crate::fence::{TimedOut, deadline_of, left_until};
 use crate::resv::Usage;
 
 bitflags::bitflags! {
-    /// What a buffer is waited for.
+    /// What to wait for on a buffer.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct PollEvents: u8 {
-        /// The content can be read: nobody writes (POLLIN).
+        /// The content can be read: there are no writers (POLLIN).
         #[doc(alias = "POLLIN")]
         const READ = 1;
-        /// The content can be overwritten: nobody writes or reads (POLLOUT).
+        /// The content can be overwritten: there are no writers or readers (POLLOUT).
         #[doc(alias = "POLLOUT")]
         const WRITE = 2;
     }
 }
 
-/// Who waits for a buffer.
+/// The waiters for a buffer.
 #[derive(Default)]
 pub(crate) struct PollQueue {
     state: Mutex<State>,
@@ -60,9 +60,9 @@ pub struct PollListener {
 const ASK_AGAIN: Duration = Duration::from_millis(1);
 
 impl DmaBuf {
-    /// Waits, at most for `limit`, until everybody is done whom an access waits for: who writes,
-    /// and for one that writes who reads, too. Of a buffer of another process the exporter knows,
-    /// and is asked again and again.
+    /// Waits, at most for `limit`, until all users that an access must wait for are done: writers,
+    /// and for a write also readers. For a buffer of another process, the exporter knows, and is
+    /// asked repeatedly.
     ///
     /// # Errors
     ///
@@ -74,7 +74,7 @@ impl DmaBuf {
         loop {
             match proxy.poll(writes) {
                 Ok(false) => {}
-                // Of an exporter that is gone nothing is under way.
+                // If the exporter is gone, no work is in progress.
                 Ok(true) | Err(_) => return Ok(()),
             }
             match left_until(deadline) {
@@ -84,7 +84,7 @@ impl DmaBuf {
         }
     }
 
-    /// Which of `events` are ready now. For each other one, somebody who waits (in
+    /// Which of `events` are ready now. For each other one, a waiter (in
     /// [`poll_wait`](Self::poll_wait) or with [`poll_listen`](Self::poll_listen)) will be woken.
     #[doc(alias = "dma_buf_poll")]
     pub fn poll(&self, events: PollEvents) -> PollEvents {
@@ -96,8 +96,8 @@ impl DmaBuf {
         }
     }
 
-    /// Waits until one of `events` is ready, at most for `limit`, and says which are: none if the
-    /// time passed, or if none were asked for.
+    /// Waits until one of `events` is ready, at most for `limit`, and returns which are: none if
+    /// the time passed, or if none were requested.
     pub fn poll_wait(&self, events: PollEvents, limit: Option<Duration>) -> PollEvents {
         let deadline = deadline_of(limit);
         if events.is_empty() {
@@ -110,7 +110,7 @@ impl DmaBuf {
                 if !self.is_kernel() {
                     return ready;
                 }
-                // What this process knows of is done; the kernel knows of the others.
+                // The fences that this process knows are done; the kernel knows the others.
                 return self.poll_file(ready, left_until(deadline));
             }
             if !self.shared().poll.wait(wakes, deadline) {
@@ -157,8 +157,8 @@ impl DmaBuf {
             });
             drop(resv);
             if !armed {
-                // Nothing to wait for. Whoever looked meanwhile found the direction armed, and
-                // looks again.
+                // Nothing to wait for. A thread that checked meanwhile found the direction armed,
+                // and checks again.
                 queue.wake(event);
                 ready |= event;
             }

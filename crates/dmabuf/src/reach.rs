@@ -11,7 +11,7 @@ use crate::{DeviceAddr, Reach};
 pub struct Provider<'a> {
     /// The tree.
     pub tree: &'a PciTree,
-    /// What people call the device.
+    /// The name of the device.
     pub name: &'a str,
     /// Where it is, if it is in the tree.
     pub bdf: Option<Bdf>,
@@ -30,7 +30,7 @@ impl Provider<'_> {
         };
         let Some(client) = from.and_then(|addr| Bdf::from_bits(addr.0)) else {
             return Err(format!(
-                "the importer is no PCI device, and cannot reach {name} at {owner}"
+                "the importer is not a PCI device, and cannot reach {name} at {owner}"
             ));
         };
         let path = self.tree.path(owner, client);

@@ -8,7 +8,7 @@ use crate::attachment::Attachment;
 use crate::fence::{deadline_of, left_until};
 use crate::resv::{ResvGuard, Usage};
 
-/// Memory that was to be taken away is still used.
+/// Memory that had to be taken away is still in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StillInUse {
@@ -31,9 +31,9 @@ impl DmaBuf {
     /// revocable class that its mappings are void. Importers of other classes are skipped and keep
     /// their access.
     ///
-    /// Importers may still access the memory when this returns, as their fences of any class say: a
-    /// mover waits for `resv().wait(Usage::Bookkeep, ..)` before it reuses the old place. New
-    /// mappings may be asked for as soon as the lock is released. An exporter that revokes must
+    /// Importers may still access the memory when this returns, as their fences of any class tell:
+    /// a mover waits for `resv().wait(Usage::Bookkeep, ..)` before it reuses the old place. New
+    /// mappings may be requested as soon as the lock is released. An exporter that revokes must
     /// therefore make its own [`Exporter::map_dma_buf`](crate::Exporter::map_dma_buf) fail before
     /// it calls this; see [`revoke`](Self::revoke).
     ///
@@ -43,7 +43,7 @@ impl DmaBuf {
     #[doc(alias = "dma_buf_invalidate_mappings")]
     pub fn invalidate_mappings(&self, resv: &ResvGuard<'_>) {
         assert!(resv.protects(self.resv()), "the exporter holds this buffer's lock");
-        // Copied out: a callback may drop its attachment, which looks at the list.
+        // Copied out: a callback may drop its attachment, which uses the list.
         let attachments: Vec<_> =
             self.shared().attachments().iter().filter_map(Weak::upgrade).collect();
         for attachment in attachments {
@@ -56,8 +56,8 @@ impl DmaBuf {
     /// fences of all classes are waited for: until then importers have full access. Then, without
     /// the lock, it waits until the last mapping is gone: until then they may read and throw away.
     ///
-    /// `limit` is for both waits together. `None` waits for ever, as VFIO does, and is only sane
-    /// for an exporter that refuses importers which cannot be revoked.
+    /// `limit` is for both waits together. `None` waits forever, as VFIO does, and is only sane for
+    /// an exporter that refuses importers which cannot be revoked.
     ///
     /// # Errors
     ///

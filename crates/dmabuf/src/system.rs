@@ -13,8 +13,8 @@ use crate::exporter::{
 use crate::resv::ResvGuard;
 use crate::sys::{self, Pages, SyncFlags};
 
-/// Answers for a buffer whose pages the kernel holds. Everybody may attach; bus addresses are the
-/// addresses of a mapping in this process.
+/// Answers for a buffer whose pages the kernel holds. Any importer may attach; bus addresses are
+/// the addresses of a mapping in this process.
 pub(crate) struct SystemMemory {
     name: String,
     file: Arc<Known>,

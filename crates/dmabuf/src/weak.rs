@@ -8,7 +8,7 @@ use descriptors::Known;
 use crate::DmaBuf;
 use crate::buf::Shared;
 
-/// What an exporter keeps of a buffer that it exported: enough to tell its importers, and not so
+/// What an exporter keeps of a buffer that it exported: enough to notify its importers, but not so
 /// much that it would never be released. It keeps the file open.
 #[derive(Clone)]
 pub struct WeakDmaBuf {

@@ -8,9 +8,9 @@
 //!
 //! A placement maps pages of a file at an address that was not used before; retiring it takes the
 //! access away. So a device that copies through an address it should have given up *faults*, as
-//! behind an IOMMU, and [`describe`] tells whose address it was, since when it is void and why.
-//! Without an IOMMU ([`Iommu::Off`]) nothing faults: what is read there means nothing and what is
-//! written is lost, as it would be on such a machine.
+//! behind an IOMMU, and [`describe`] tells whose address it was, since when it is invalid and why.
+//! Without an IOMMU ([`Iommu::Off`]) nothing faults: reads return garbage and writes are lost, as
+//! it would be on such a machine.
 //!
 //! Addresses come back into use when the history forgets them: after [`HISTORY`] retirements, or
 //! when nothing else is free. Between two placements there is a page without access.
@@ -30,7 +30,7 @@ use crate::sys::{self, Reservation};
 /// Retired placements that are remembered.
 pub const HISTORY: usize = 1024;
 
-/// Addresses that a process's own window has, if the system permits so many.
+/// Addresses that a process's own window has, if the system permits this many.
 const DEFAULT_LEN: u64 = 64 << 30;
 
 /// Whether an access through a retired address is stopped.
@@ -60,7 +60,7 @@ pub struct Placement {
     what: String,
 }
 
-/// What is known of an address that is no longer in use.
+/// What is known about an address that is no longer in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Retired {
@@ -91,7 +91,7 @@ pub enum PlaceError {
     /// The window has no such range left.
     #[error("the bus window of {window:#x} bytes has no {len:#x} free ones in a row")]
     Full {
-        /// How much was asked for.
+        /// How much was requested.
         len: u64,
         /// Length of the window.
         window: u64,
@@ -142,7 +142,7 @@ impl BusWindow {
     ///
     /// # Errors
     ///
-    /// What the kernel says when not even that can be reserved.
+    /// The kernel's error if not even that can be reserved.
     pub fn new(len: u64, iommu: Iommu) -> std::io::Result<Self> {
         let page = rustix::param::page_size();
         let len = usize::try_from(len).unwrap_or(usize::MAX / 2).next_multiple_of(page);
@@ -189,7 +189,7 @@ impl BusWindow {
     }
 
     /// Maps `len` bytes of `file` at `offset`, both whole pages, at an address that the history
-    /// does not know. `what` says whose they are. A file that is open for reading only gives
+    /// does not know. `what` tells whose they are. A file that is open for reading only gives
     /// addresses that can only be read.
     ///
     /// # Errors
@@ -228,7 +228,7 @@ impl BusWindow {
         Ok(Placement { inner: Arc::clone(inner), at, len: size, what: what.to_owned() })
     }
 
-    /// Retires a placement, and keeps in mind why.
+    /// Retires a placement, and remembers why.
     ///
     /// # Panics
     ///
@@ -252,7 +252,7 @@ impl BusWindow {
         Some(entry.retired.clone())
     }
 
-    /// As [`describe`](Self::describe), for who caught a fault at `addr`: if it was an access
+    /// As [`describe`](Self::describe), for code that caught a fault at `addr`: if it was an access
     /// through a retired address, it is counted.
     pub fn report_stale(&self, addr: u64) -> Option<Retired> {
         let retired = self.describe(addr)?;
@@ -273,29 +273,29 @@ impl BusWindow {
     }
 }
 
-/// Whose address this was, in any window of this process. For who reports a fault that it caught;
-/// not for a signal handler, since it takes locks.
+/// Whose address this was, in any window of this process. For code that reports a fault that it
+/// caught; not for a signal handler, since it takes locks.
 pub fn describe(addr: u64) -> Option<Retired> {
     let windows: Vec<_> = windows().all.iter().filter_map(Weak::upgrade).collect();
     windows.into_iter().find_map(|inner| BusWindow { inner }.describe(addr))
 }
 
-/// As [`describe`], for who caught a fault at `addr`: if it was an access through a retired
+/// As [`describe`], for code that caught a fault at `addr`: if it was an access through a retired
 /// address, it is counted.
 pub fn report_stale(addr: u64) -> Option<Retired> {
     let windows: Vec<_> = windows().all.iter().filter_map(Weak::upgrade).collect();
     windows.into_iter().find_map(|inner| BusWindow { inner }.report_stale(addr))
 }
 
-/// Accesses through retired addresses that were reported in this process, of windows that are gone,
-/// too.
+/// Accesses through retired addresses that were reported in this process, including windows that
+/// are gone.
 pub fn stale_accesses() -> u64 {
     STALE.load(Ordering::Relaxed)
 }
 
-/// The window of this process that has all of these addresses, if one has. While it is held,
-/// nothing but a placement can be there, whatever becomes of its exporter: an access reaches pages
-/// that were placed, faults, or finds poison, and never memory of the program.
+/// The window of this process that has all of these addresses, if one has. While it is held, only a
+/// placement can be there, whatever happens to its exporter: an access reaches pages that were
+/// placed, faults, or finds poison, and never memory of the program.
 pub fn of(addr: u64, len: u64) -> Option<BusWindow> {
     let last = addr.checked_add(len.max(1) - 1)?;
     let windows: Vec<_> = windows().all.iter().filter_map(Weak::upgrade).collect();
@@ -319,7 +319,7 @@ impl Placement {
         false
     }
 
-    /// Takes the access away, and keeps in mind why.
+    /// Takes the access away, and remembers why.
     pub fn retire(mut self, why: impl Into<String>) {
         self.end(why.into());
     }
@@ -339,7 +339,7 @@ impl Placement {
             }
         };
         if let Err(errno) = done {
-            // The addresses are never used again, but what is there stays within reach: say so.
+            // The addresses are never used again, but their contents stay within reach: log that.
             tracing::error!("{} could not be retired from the bus window: {errno}", self.what);
             return;
         }
@@ -416,7 +416,7 @@ impl State {
     /// Makes the addresses free that were retired first. No if there are none.
     fn forget_oldest(&mut self, range: &Reservation, iommu: Iommu) -> bool {
         let Some(Entry { at, len, .. }) = self.history.pop_front() else { return false };
-        // What is free has no access, whatever retired addresses have.
+        // Free addresses have no access, whatever retired ones have.
         if iommu == Iommu::On || range.retire(at, len).is_ok() {
             self.release(at, len);
         }
@@ -449,7 +449,7 @@ pub(crate) fn hold_windows() -> HeldWindows {
 
 /// In the child: they are the parent's.
 pub(crate) fn forget_windows(HeldWindows(mut windows): HeldWindows) {
-    // Dropping a husk does nothing, whoever holds its lock.
+    // Dropping a husk does nothing, whichever thread holds its lock.
     windows.own = None;
     windows.all.clear();
 }

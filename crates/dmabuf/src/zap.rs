@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Takes one mapping of the CPU away. The exporter makes it for each range that it
-/// [offers](crate::MmapBacking), and calls [`zap`](Self::zap) when the memory is to go; whoever
-/// mapped the range says by [`on_zap`](Self::on_zap) how its pages go. A clone is the same one.
+/// [offers](crate::MmapBacking), and calls [`zap`](Self::zap) when the memory must go; the code
+/// that mapped the range specifies by [`on_zap`](Self::on_zap) how its pages go. A clone is the
+/// same one.
 ///
 /// ```
 /// use dmabuf::Zap;
@@ -34,7 +35,7 @@ enum State {
 }
 
 impl Zap {
-    /// How the pages go: at once, if the memory went before this was said. Runs in whatever thread
+    /// How the pages go: at once, if the memory went before this was set. Runs in the thread that
     /// takes the memory away, without a reservation lock.
     pub fn on_zap(&self, act: impl FnOnce() + Send + 'static) {
         let mut state = self.state();

@@ -1,9 +1,9 @@
 //! Real dma-bufs of the kernel.
 //!
 //! Few machines have all the devices, and a test that did not run must not look like one that
-//! passed. Therefore this is a program of its own, which says what it did not test, or fails if the
-//! environment promised the device: `PEERDMA_REQUIRE=udmabuf,dma-heap,vgem,vfio`. The programs that
-//! have the last two devices are those of `interop/c`: `VGEM_FENCE` is the command line of
+//! passed. Therefore this is a separate program, which reports what it did not test, or fails if
+//! the environment promised the device: `PEERDMA_REQUIRE=udmabuf,dma-heap,vgem,vfio`. The programs
+//! that have the last two devices are those of `interop/c`: `VGEM_FENCE` is the command line of
 //! `vgem_fence`, `VFIO_BUFFER` that of `vfio_buffer`.
 
 use std::io::{Read, SeekFrom, Write};
@@ -73,7 +73,7 @@ fn main() {
 
 /// What every buffer of the kernel can do.
 fn a_dma_buf_of_the_kernel(buf: DmaBuf, exporter: &str) {
-    // Found by its fd, with nothing left of what was known of it.
+    // Found by its fd, with nothing left that was known about it.
     let fd = buf.dup_fd(true).expect("a free fd");
     drop(buf);
     let buf = DmaBuf::import(fd.as_fd()).expect("a dma-buf of the kernel");
@@ -87,7 +87,7 @@ fn a_dma_buf_of_the_kernel(buf: DmaBuf, exporter: &str) {
         mapping.begin_cpu_access(direction).expect("plain memory").end().expect("plain memory");
     }
 
-    // The name is the kernel's: another process sees it, too.
+    // The name is the kernel's: another process also sees it.
     buf.set_name("renamed").expect("short");
     assert_eq!(buf.name(), "renamed");
     let text = std::fs::read_to_string(format!(
@@ -128,7 +128,7 @@ fn fences_of_the_kernel(vgem: &mut Owner) {
     let buf = DmaBuf::import(vgem.buf.as_fd()).expect("a dma-buf of the kernel");
     assert_eq!((buf.size(), buf.is_kernel()), (SIZE, true));
 
-    // Work that reads: readers go on, writers wait.
+    // Work that reads: readers continue, writers wait.
     vgem.order(b'r');
     assert_eq!(buf.poll(PollEvents::all()), PollEvents::READ);
     let status = |flags| buf.export_sync_file(flags).and_then(|file| file.status());

@@ -106,8 +106,8 @@ fn a_revoked_importer_is_told_once_and_never_maps_again() {
     assert_eq!(device.invalidated.load(Ordering::Relaxed), 1, "at most once");
 }
 
-/// Whoever comes first, the memory is given back once: by the callback, or by the importer that
-/// lets go of its own accord.
+/// Whichever comes first, the memory is given back once: by the callback, or by the importer that
+/// releases it of its own accord.
 #[test]
 fn a_revocation_that_meets_a_release_is_told_at_most_once() {
     let (mut told, rounds) = (0, 500);
@@ -141,7 +141,7 @@ fn a_revocation_that_meets_a_release_is_told_at_most_once() {
     println!("the revocation came first in {told} of {rounds} rounds");
 }
 
-/// A moment, of a length that no clock knows.
+/// A short, arbitrary delay, without a clock.
 fn lag(spins: usize) {
     for _ in 0..spins {
         std::hint::spin_loop();

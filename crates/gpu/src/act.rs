@@ -31,7 +31,7 @@ pub(crate) enum Act {
     Unplug,
     /// So many millionths of VRAM are in use, from now on or while a window is open.
     Fill(u32, Option<u64>),
-    /// So many bytes are copied in a second at most; 0 is no limit. From now on or while a window
+    /// At most this many bytes are copied in a second; 0 is no limit. From now on or while a window
     /// is open.
     Throttle(u64, Option<u64>),
     /// The window of a [`Fill`](Self::Fill) or [`Throttle`](Self::Throttle) ends.
@@ -50,7 +50,7 @@ pub(crate) struct Came {
 }
 
 impl Act {
-    /// What was done to so many.
+    /// What was done, and to how many.
     pub(crate) fn words(&self, count: u64) -> String {
         let (noun, done) = match self {
             Self::Move(Domain::Vram) => ("buffer", "moved to VRAM"),
@@ -94,7 +94,7 @@ impl Came {
 
 impl Device {
     /// Does something to the GPU, or to those of its buffers whose number is in the range. `by`
-    /// says who wants it.
+    /// tells on whose behalf.
     pub(crate) fn act(
         self: &Arc<Self>,
         act: Act,
@@ -181,7 +181,7 @@ impl BoInner {
         Ok(true)
     }
 
-    /// Takes it away from all who let it be taken; false if it is gone already.
+    /// Takes it away from all importers that can lose it; false if it is gone already.
     fn revoked(self: &Arc<Self>, why: &str) -> Result<bool> {
         if self.resource().is_err() {
             return Ok(false);
@@ -192,7 +192,7 @@ impl BoInner {
         }
     }
 
-    /// The reservation lock, if whoever has it lets go of it in time.
+    /// The reservation lock, if its holder releases it in time.
     fn lock_in_time(&self) -> Result<ResvGuard<'_>> {
         let start = Instant::now();
         loop {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn vram_is_filled_and_let_go_of_and_nobody_evicts_the_filling() {
+    fn vram_is_filled_and_released_and_the_filling_is_never_evicted() {
         let (gpu, device) = gpu("fill");
         let first = gpu.alloc(16 * MB, Place::VRAM).expect("room");
         let hole = gpu.alloc(16 * MB, Place::VRAM).expect("room");
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_in_use_is_busy_and_holds_nobody_up_for_ever() {
+    fn a_buffer_in_use_is_busy_and_blocks_nothing_forever() {
         let (gpu, device) = gpu("busy");
         let bo = gpu.alloc(MB, Place::VRAM).expect("room");
         let resv = bo.resv().lock();

@@ -25,7 +25,7 @@ pub(crate) struct BoInner {
     pub(crate) size: u64,
     pub(crate) place: Place,
     pub(crate) resv: Resv,
-    /// Made when the buffer is exported: nobody else's accesses need stopping.
+    /// Made when the buffer is exported: before that, no other accesses need stopping.
     pub(crate) gate: OnceLock<Gate>,
     /// Its dma-bufs: each shows all of it, or a window.
     pub(crate) exported: Mutex<Vec<WeakDmaBuf>>,
@@ -49,7 +49,7 @@ struct State {
     pins: usize,
     /// How often it moved.
     moves: u64,
-    /// Pins and maps of those from whom nobody can take the memory.
+    /// Pins and maps of users that cannot lose the memory.
     firm: usize,
     revoked: Option<String>,
     /// Set by a move, cleared by the next map.
@@ -77,11 +77,11 @@ impl BoInner {
         }
         let id = device.next_bo();
         let fixed = !device.persona.moves;
-        // What never moves must be where peers reach it from the start.
+        // Memory that never moves must be where peers reach it from the start.
         let visible = place.visible || fixed;
         let need = Need { bo: id, len: size, align: place.align, fixed, visible };
         let placed = device.place(need, &place).or_else(|_| {
-            // What only a descriptor kept that is closed by now.
+            // A buffer that only a descriptor kept which is closed by now.
             dmabuf::sweep();
             device.place(need, &place)
         });
@@ -204,11 +204,11 @@ impl BoInner {
         Ok(fence)
     }
 
-    /// Before it is used: a buffer that belongs in VRAM and was put out of it comes back, if there
-    /// is room for which nobody has to go. `by_peer`: another device uses it. What cannot come is
-    /// used where it is.
+    /// Before it is used: a buffer that belongs in VRAM and was evicted comes back, if there is
+    /// room without evicting others. `by_peer`: another device uses it. A buffer that cannot come
+    /// back is used where it is.
     ///
-    /// While somebody has it attached who does not reach VRAM, it stays where all reach it.
+    /// While an importer that does not reach VRAM has it attached, it stays where all reach it.
     pub(crate) fn bring_back(&self, resv: &ResvGuard<'_>, by_peer: bool) {
         let belongs = self.device.persona.moves && self.place.preferred == Domain::Vram;
         if belongs && self.is_away() {
@@ -256,9 +256,9 @@ impl BoInner {
         Ok(())
     }
 
-    /// The move itself: stops all access, tells importers, retires the address, and has the bytes
-    /// copied. Whoever maps the buffer afterwards finds the new place, and waits for the fence
-    /// before it looks at the bytes.
+    /// The move itself: stops all access, tells importers, retires the address, and gets the bytes
+    /// copied. Later maps of the buffer find the new place, and wait for the fence before they
+    /// access the bytes.
     fn relocate(&self, resv: &ResvGuard<'_>, to: Resource, why: &str) -> Result<Fence> {
         let device = &self.device;
         device.engine.prepare()?;
@@ -298,7 +298,7 @@ impl BoInner {
         Ok(fence)
     }
 
-    /// Waits for the buffer's fences, and does what it waits for if nobody else will.
+    /// Waits for the buffer's fences, and does the work it waits for if nothing else will.
     pub(crate) fn wait(&self, usage: Usage) {
         for (fence, _) in self.resv.fences(usage) {
             self.device.engine.wait(&fence);
@@ -327,8 +327,7 @@ impl BoInner {
         Ok(addr)
     }
 
-    /// Keeps it where it is. Only the first pin is charged. `firm`: for somebody from whom it
-    /// cannot be taken away.
+    /// Keeps it where it is. Only the first pin is charged. `firm`: for a user that cannot lose it.
     pub(crate) fn pin(&self, firm: bool) -> Result<()> {
         self.resource()?;
         self.pin_placed(firm)
@@ -358,7 +357,7 @@ impl BoInner {
         }
     }
 
-    /// Counts a map of somebody from whom the memory cannot be taken away.
+    /// Counts a map of a user that cannot lose the memory.
     pub(crate) fn hold(&self) {
         self.state().firm += 1;
     }
@@ -368,8 +367,8 @@ impl BoInner {
         state.firm = state.firm.saturating_sub(1);
     }
 
-    /// Takes the memory away from all who let it be taken. Returns whether some importer kept it.
-    /// The gate stays closed to be opened by [`give_back`](Self::give_back), or for good.
+    /// Takes the memory away from all importers that can lose it. Returns whether some importer
+    /// kept it. The gate stays closed, to be opened by [`give_back`](Self::give_back), or for good.
     pub(crate) fn take_away(
         &self,
         resv: &ResvGuard<'_>,
@@ -399,7 +398,7 @@ impl BoInner {
         Ok((closed, kept))
     }
 
-    /// Puts pages that give SIGBUS where the CPU has it mapped. Without the reservation lock.
+    /// Puts pages that raise SIGBUS where the CPU has it mapped. Without the reservation lock.
     pub(crate) fn zap_cpu_maps(&self) {
         let zaps = std::mem::take(&mut *self.cpu_maps());
         zaps.iter().for_each(Zap::zap);
@@ -515,12 +514,12 @@ impl Drop for BoInner {
     }
 }
 
-/// What a buffer of a GPU is called.
+/// The name of a buffer of a GPU.
 pub(crate) fn name(gpu: &str, id: u64) -> String {
     format!("{gpu}.bo{id}")
 }
 
-/// What a dma-buf is called that shows a part of the buffer `bo`.
+/// The name of a dma-buf that shows a part of the buffer `bo`.
 pub(crate) fn name_of_window(bo: &str, offset: u64) -> String {
     format!("{bo}+{offset:#x}")
 }

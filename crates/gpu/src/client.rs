@@ -77,8 +77,8 @@ impl PeerClient for Client {
 }
 
 impl Claimed {
-    /// `len` bytes at `offset` of a buffer, for who knows them by an address that is no place of
-    /// the buffer.
+    /// `len` bytes at `offset` of a buffer, for callers that know them by an address that is not a
+    /// place of the buffer.
     pub(crate) fn new(bo: &Arc<BoInner>, offset: u64, len: u64, page: u64) -> Result<Self> {
         let weak = Arc::downgrade(bo);
         let claimed = Self { bo: weak, lasting: None, offset, len, page, place: None };
@@ -94,7 +94,7 @@ impl Claimed {
         Ok(claimed)
     }
 
-    /// For who cannot stop when the memory is taken back: it is not.
+    /// For users that cannot stop when the memory is taken back: it is not.
     pub(crate) fn for_good(mut self) -> Self {
         self.lasting = self.bo.upgrade();
         self

@@ -28,7 +28,7 @@ use crate::persona::{Orphans, Persona, PinPolicy, Preset, WithoutP2p};
 /// One GPU.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
-#[expect(clippy::exhaustive_structs, reason = "programs build it without a file, too")]
+#[expect(clippy::exhaustive_structs, reason = "programs also build it without a file")]
 pub struct GpuConfig {
     /// Its name.
     pub name: String,
@@ -37,7 +37,7 @@ pub struct GpuConfig {
     /// Bytes of VRAM.
     #[serde(deserialize_with = "size")]
     pub vram: u64,
-    /// Bytes of VRAM, from its beginning, that CPU and peers reach; all of it if nothing is said.
+    /// Bytes of VRAM, from its beginning, that CPU and peers reach; all of it if not given.
     #[serde(deserialize_with = "some_size")]
     pub bar: Option<u64>,
     /// Bytes of system memory that the GPU may use. Only what is used takes memory.
@@ -59,15 +59,16 @@ pub struct GpuConfig {
     pub max_vram_client: Option<u64>,
     /// Whether the processes of one user share VRAM.
     pub shared: bool,
-    /// What `cuDriverGetVersion` says: a thousand times the major version and ten times the minor.
+    /// The result of `cuDriverGetVersion`: a thousand times the major version and ten times the
+    /// minor.
     pub cuda_version: Option<u32>,
-    /// Whether CUDA says that it exports dma-bufs (`CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`), and
+    /// Whether CUDA reports that it exports dma-bufs (`CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`), and
     /// does.
     pub dma_buf: Option<bool>,
-    /// Whether `cuMemAlloc` puts small allocations side by side, at addresses that are no whole
+    /// Whether `cuMemAlloc` puts small allocations side by side, at addresses that are not whole
     /// pages.
     pub pack: bool,
-    /// Whether HSA maps its memory for the CPU, too, at the address that the GPU has: a BAR as
+    /// Whether HSA also maps its memory for the CPU, at the address that the GPU has: a BAR as
     /// large as VRAM. Memory that is mapped stays where it is.
     pub host_access: bool,
     /// See [`Persona`]; so are all further ones. What is not set is the preset's.
@@ -93,12 +94,12 @@ pub struct GpuConfig {
 #[serde(rename_all = "lowercase")]
 #[expect(clippy::exhaustive_enums, reason = "now, soon, or when asked")]
 pub enum CopyMode {
-    /// In a thread; who needs the bytes waits for the KERNEL fence of the move.
+    /// In a thread; users of the bytes wait for the KERNEL fence of the move.
     #[default]
     Thread,
     /// Before the move returns.
     Sync,
-    /// When [`Gpu::step`](crate::Gpu::step) says so, or when the GPU itself needs the bytes: for
+    /// When [`Gpu::step`](crate::Gpu::step) is called, or when the GPU itself needs the bytes: for
     /// tests.
     Manual,
 }

@@ -14,7 +14,7 @@ use crate::stats::Counters;
 /// A copy of what is another's is done in pieces, between which its owner may move it.
 const PIECE: u64 = 1 << 20;
 
-/// What goes through system memory at a time.
+/// How much goes through system memory at a time.
 const STAGE: usize = 256 << 10;
 
 impl Bo {
@@ -31,8 +31,8 @@ impl Bo {
         })
     }
 
-    /// Copies in `bytes` at `offset`, after all who use them are done. Not with the reservation
-    /// lock held.
+    /// Copies in `bytes` at `offset`, after all their users are done. Not with the reservation lock
+    /// held.
     ///
     /// # Errors
     ///
@@ -175,9 +175,9 @@ impl BoInner {
 }
 
 /// Copies `len` bytes from a buffer to another, or within one, where the two ranges must not
-/// overlap. Between two GPUs they go straight if the GPU of the destination reaches the other one,
-/// by the rules that NICs are under, and else through system memory. Not with a reservation lock
-/// held.
+/// overlap. Between two GPUs they are copied directly if the GPU of the destination reaches the
+/// other one, by the rules for NICs, and otherwise through system memory. Not with a reservation
+/// lock held.
 ///
 /// # Errors
 ///
@@ -242,7 +242,7 @@ enum Way {
 fn way(from: &Bo, to: &Bo) -> Way {
     let (source, target) = (from.device(), to.device());
     let is_one = Arc::ptr_eq(source, target) || source.bdf.is_some() && source.bdf == target.bdf;
-    // What is imported is reached by the GPU that imported it; from there on it is as its own.
+    // The GPU that imported a buffer reaches it; from there on it is like its own.
     let is_far = |bo: &Bo| match bo.memory() {
         Memory::Own(_) => false,
         Memory::Imported(imported) => imported
@@ -312,8 +312,8 @@ fn umem_of(bo: &Bo, usage: Usage, view: Option<&Umem>) -> Result<Umem> {
     }
 }
 
-/// Fences that this process knows of.
+/// Fences that this process knows.
 fn wait_for_others(resv: &Resv, usage: Usage) {
-    // TIMEOUT: none; a fence is signaled in finite time without anybody's help.
+    // TIMEOUT: none; a fence is signaled in finite time without outside help.
     let _ = resv.wait(usage, None);
 }

@@ -15,8 +15,7 @@ use crate::pools::Resource;
 #[must_use = "the buffer may move when this is dropped"]
 pub struct CpuPages {
     bo: Arc<BoInner>,
-    /// Its pages are nobody else's as long as somebody may have them mapped, whatever becomes of
-    /// the buffer.
+    /// Its pages are not reused as long as they may be mapped, whatever happens to the buffer.
     resource: Arc<Resource>,
     zap: Zap,
 }
@@ -26,7 +25,8 @@ impl CpuPages {
         let resv = bo.resv.lock();
         let resource = bo.pin_for_cpu(&resv, false)?;
         let zap = Zap::default();
-        // Under the lock: who takes the buffer away comes before this, and refused it, or finds it.
+        // Under the lock: a thread that takes the buffer away either came before this, which is
+        // then refused, or finds it.
         bo.cpu_maps().push(zap.clone());
         Ok(Self { bo: Arc::clone(bo), resource, zap })
     }
@@ -36,7 +36,7 @@ impl CpuPages {
         self.bo.device.pools.file(self.resource.domain)
     }
 
-    /// Where in the file the buffer begins.
+    /// Where the buffer begins in the file.
     pub fn offset(&self) -> u64 {
         self.resource.offset
     }
@@ -51,7 +51,7 @@ impl CpuPages {
         false
     }
 
-    /// By what the mapping is taken away when the GPU is removed: whoever maps says how.
+    /// How the mapping is taken away when the GPU is removed: the code that maps it specifies it.
     pub fn zap(&self) -> &Zap {
         &self.zap
     }

@@ -41,7 +41,7 @@ pub(crate) struct Device {
     next_bo: AtomicU64,
     is_removed: AtomicBool,
     pub(crate) is_resetting: AtomicBool,
-    /// By whom plain registrations find its memory.
+    /// The client by which plain registrations find its memory.
     client: OnceLock<Arc<dyn PeerClient>>,
 }
 
@@ -78,7 +78,7 @@ impl Device {
         Ok(device)
     }
 
-    /// Which way accesses of an importer at `from` travel to VRAM; `None` when there is no way. An
+    /// Which path accesses of an importer at `from` take to VRAM; `None` if there is none. An
     /// importer that is on no bus has none, as on Linux.
     pub(crate) fn reach(&self, from: Option<DeviceAddr>) -> std::result::Result<Reach, String> {
         Provider { tree: &self.tree, name: &self.config.name, bdf: self.bdf }.reach(from)
@@ -100,7 +100,7 @@ impl Device {
     pub(crate) fn check_present(&self) -> Result<()> {
         if self.pools.ledger.is_husk() {
             return Err(no_device(format!(
-                "{} was opened before this process was forked: open it anew",
+                "{} was opened before this process was forked: open it again",
                 self.config.name
             )));
         }

@@ -108,7 +108,7 @@ impl CopyEngine {
         if self.mode == CopyMode::Manual {
             while !fence.is_signaled() && self.step() {}
         }
-        // TIMEOUT: none; a fence is signaled in finite time without anybody's help.
+        // TIMEOUT: none; a fence is signaled in finite time without outside help.
         let _ = fence.wait(None);
     }
 }
@@ -134,7 +134,7 @@ impl Shared {
         let _signalling = SignallingSection::begin();
         let is_done = to.copy_from(&from);
         self.throttle.pace(from.len.min(to.len));
-        // Whoever waited may count on the old place being free.
+        // Code that waited may rely on the old place being free.
         drop((from, to));
         if is_done {
             self.timeline.signal(fence.seqno());

@@ -92,7 +92,7 @@ impl Exporter for Window {
     }
 
     fn release(&self) {
-        // With it goes the descriptor that it holds.
+        // Its descriptor goes with it.
         let mut exported = self.bo.exported.lock().unwrap_or_else(PoisonError::into_inner);
         let gone: Vec<_> = exported.extract_if(.., |known| known.is_gone()).collect();
         drop(exported);
@@ -319,13 +319,14 @@ impl BoInner {
         self.resource()
     }
 
-    /// Brings the buffer to where the CPU reaches it, and keeps it there. `firm`: for somebody from
-    /// whom it cannot be taken away.
+    /// Brings the buffer to where the CPU reaches it, and keeps it there. `firm`: for a user that
+    /// cannot lose it.
     pub(crate) fn pin_for_cpu(&self, resv: &ResvGuard<'_>, firm: bool) -> Result<Arc<Resource>> {
         self.device.check_present()?;
         if !self.device.persona.mmap {
             let preset = self.device.config.preset;
-            let what = format!("{}: {} lets nobody map its memory", self.name(), preset.name());
+            let what =
+                format!("{}: {} does not allow mapping its memory", self.name(), preset.name());
             return Err(if preset.hides_reasons() { unsupported(what) } else { invalid(what) });
         }
         let resource = self.resource()?;

@@ -1,4 +1,4 @@
-//! Pressure: memory that a fault plan holds, and that nobody can evict.
+//! Pressure: memory that a fault plan holds, and that cannot be evicted.
 
 use std::sync::PoisonError;
 
@@ -12,16 +12,16 @@ use crate::windows::Windows;
 const PIECES: usize = 256;
 const SMALLEST: u64 = 64 << 10;
 
-/// What a fault plan holds of VRAM.
+/// The part of VRAM that a fault plan holds.
 #[derive(Debug, Default)]
 pub(crate) struct Ballast {
-    /// Millionths of VRAM that are to be in use.
+    /// Millionths of VRAM that must be in use.
     share: Windows<u32>,
     held: Vec<Resource>,
 }
 
 impl Device {
-    /// Sets how much of VRAM is to be in use, for good or while a window is open.
+    /// Sets how much of VRAM must be in use, for good or while a window is open.
     pub(crate) fn set_fill(&self, millionths: u32, window: Option<u64>) {
         let mut ballast = self.ballast.lock().unwrap_or_else(PoisonError::into_inner);
         let share = ballast.share.set(millionths, window);
@@ -36,7 +36,7 @@ impl Device {
         }
     }
 
-    /// Holds so much of VRAM that `millionths` of it are in use, or lets go of what is too much.
+    /// Holds as much of VRAM as needed for `millionths` of it to be in use, or releases the excess.
     /// Nothing is evicted for it.
     fn fill(&self, ballast: &mut Vec<Resource>, millionths: u32) {
         ballast.clear();

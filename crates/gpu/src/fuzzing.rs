@@ -3,8 +3,8 @@
 use crate::look::{GpuView, LONGEST, short};
 use crate::peers::survey;
 
-/// Reads `bytes` as what a process says of its GPU, and as what came of an act there. Who reads
-/// them prints them.
+/// Reads `bytes` as a process's report on its GPU, and as the result of an act there. The reader
+/// prints them.
 pub fn answer(bytes: &[u8]) {
     let is_harmless = |text: &String| assert_eq!(*text, short(text));
     for after in [0, 7] {

@@ -61,10 +61,10 @@ impl Gpu {
     /// of this user, of another GPU, or of the kernel. A buffer of this GPU and process is itself
     /// again.
     ///
-    /// What is another's can be read, written, copied and passed on, at whatever place its owner
-    /// moves it to; it cannot be moved from here, nor exported by ranges. The importer is this GPU:
-    /// a buffer of the same GPU stays where it is, and of another one the rules of peer-to-peer
-    /// decide, as for a NIC.
+    /// Another owner's buffer can be read, written, copied and passed on, wherever its owner moves
+    /// it; it cannot be moved from here, nor exported by ranges. The importer is this GPU: a buffer
+    /// of the same GPU stays where it is, and of another one the rules of peer-to-peer decide, as
+    /// for a NIC.
     ///
     /// ```
     /// use gpu::{Gpu, GpuConfig, Place};
@@ -82,7 +82,7 @@ impl Gpu {
     ///
     /// # Errors
     ///
-    /// EBADF and EINVAL for what is no dma-buf; ENODEV for a buffer whose exporter is gone, and
+    /// EBADF and EINVAL for what is not a dma-buf; ENODEV for a buffer whose exporter is gone, and
     /// without a GPU; the exporter's refusal.
     #[doc(alias = "drm_gem_prime_import")]
     pub fn import(&self, fd: impl AsFd) -> Result<Bo> {
@@ -163,14 +163,14 @@ impl Gpu {
         self.device.engine.step()
     }
 
-    /// Waits until the moves that are under way are done, and with them the memory of buffers that
-    /// were freed meanwhile.
+    /// Waits until the moves in progress are done, and with them the memory of buffers that were
+    /// freed meanwhile.
     pub fn wait_idle(&self) {
         self.device.engine.wait_idle();
     }
 
-    /// To be called by who caught a fault at `addr`: counts it as a stale access if it was one, and
-    /// tells whose the address was, since when it is void and why.
+    /// For code that caught a fault at `addr`: counts it as a stale access if it was one, and tells
+    /// whose the address was, since when it is invalid and why.
     pub fn report_fault(&self, addr: u64) -> Option<Retired> {
         let retired = self.device.window.report_stale(addr)?;
         tracing::error!("stale access: {retired}");
@@ -203,8 +203,8 @@ impl Gpu {
         GpuStats { stale_accesses, ..self.device.stats.read() }
     }
 
-    /// Bytes of a domain in use, by all processes that share the GPU. What dead ones left, and
-    /// nobody holds, is freed first.
+    /// Bytes of a domain in use, by all processes that share the GPU. Memory that dead ones left
+    /// and no process holds is freed first.
     pub fn used(&self, domain: Domain) -> u64 {
         self.device.peers.reclaim_dead(&self.device.pools);
         self.device.used(domain)

@@ -1,4 +1,4 @@
-//! What a program holds of a buffer.
+//! A program's handle of a buffer.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -169,8 +169,9 @@ impl Bo {
         bo.new_window(offset, len, name_of_window(&bo.name(), offset))
     }
 
-    /// Takes the memory away from all importers, until what is returned is dropped: a device whose
-    /// memory does not answer. Its contents stay. What is exported meanwhile begins so.
+    /// Takes the memory away from all importers, until the returned value is dropped: a device
+    /// whose memory does not answer. Its contents stay. A dma-buf that is exported meanwhile begins
+    /// revoked.
     ///
     /// # Errors
     ///
@@ -185,19 +186,19 @@ impl Bo {
     ///
     /// # Errors
     ///
-    /// EINVAL when nobody may map this GPU's memory, EOPNOTSUPP when it was imported, EAGAIN at the
-    /// limit on pinned VRAM, ENODEV when it was revoked.
+    /// EINVAL when this GPU's memory cannot be mapped, EOPNOTSUPP when it was imported, EAGAIN at
+    /// the limit on pinned VRAM, ENODEV when it was revoked.
     #[doc(alias = "drm_gem_mmap")]
     pub fn cpu_pages(&self) -> Result<CpuPages> {
         CpuPages::of(self.own()?)
     }
 
-    /// What a program maps for `len` bytes at `offset`; the buffer stays there until it lets go of
-    /// the hold.
+    /// What a program maps for `len` bytes at `offset`; the buffer stays there until it drops the
+    /// hold.
     ///
     /// # Errors
     ///
-    /// EINVAL when the range leaves the buffer; else as [`cpu_pages`](Self::cpu_pages).
+    /// EINVAL when the range leaves the buffer; otherwise as [`cpu_pages`](Self::cpu_pages).
     pub fn mmap_backing(&self, offset: u64, len: u64) -> Result<MmapBacking> {
         self.check(offset, len)?;
         match self.memory() {
@@ -268,7 +269,7 @@ impl Bo {
         count
     }
 
-    /// A fence for the moves that are under way.
+    /// A fence for the moves in progress.
     pub fn moving(&self) -> Fence {
         self.resv().singleton(Usage::Kernel)
     }

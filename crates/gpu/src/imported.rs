@@ -1,4 +1,4 @@
-//! A buffer of somebody else: the GPU as an importer.
+//! A buffer of another owner: the GPU as an importer.
 //!
 //! It imports as a dynamic importer does. What its owner moves is mapped again at the next access;
 //! accesses pass the owner's gate, piece by piece, so that a move waits for a piece at most.
@@ -79,7 +79,7 @@ impl Imported {
         let attachment = buffer.attach(&shared).map_err(of_attach)?;
         let (device, view) = (Arc::clone(device), Mutex::default());
         let imported = Self { device, attachment, importer, gate, view, buffer };
-        // What refuses to be mapped is refused now, and not at the first copy.
+        // A buffer that cannot be mapped is refused now, and not at the first copy.
         imported.view()?;
         Ok(imported)
     }
@@ -118,7 +118,7 @@ impl Imported {
         self.access_with(|view| Ok(act(view)))
     }
 
-    /// As [`access`](Self::access), for what can be refused by others, too.
+    /// As [`access`](Self::access), for accesses that others can refuse as well.
     pub(crate) fn access_with<T>(
         &self,
         mut act: impl FnMut(&View) -> Result<std::result::Result<T, Fault>>,
@@ -153,7 +153,7 @@ impl Imported {
         let umem = if is_on_bus {
             Umem::bus(&table, 0, size, self.gate.clone())
         } else {
-            // Of the kernel, whose addresses are on no bus of ours: as the CPU reaches it.
+            // A kernel buffer, whose addresses are on no bus of ours: as the CPU reaches it.
             let mapping = self.buffer.map(0, size).map_err(|error| invalid(error.to_string()))?;
             Umem::dmabuf(mapping, 0, size)
         };
@@ -171,7 +171,7 @@ fn is_current(umem: &Umem) -> bool {
     umem.gate().is_none_or(|(slot, epoch)| slot.is_current(epoch))
 }
 
-/// Why a descriptor is no buffer.
+/// Why a descriptor is not a buffer.
 pub(crate) fn of_import(error: &ImportError) -> ExporterError {
     let what = error.to_string();
     match error {

@@ -1,8 +1,8 @@
-//! One dma-buf of parts of several buffers, one behind the other.
+//! One dma-buf of parts of several buffers, one after the other.
 //!
-//! The parts stay where they are for as long as somebody has the dma-buf: a table of addresses has
-//! one epoch, and each buffer moves by itself. What a reset, a removal or an owner takes away of
-//! any part is taken away from the whole.
+//! The parts stay where they are for as long as any process has the dma-buf: a table of addresses
+//! has one epoch, and each buffer moves by itself. If a reset, a removal or an owner takes away any
+//! part, the whole is taken away.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -65,9 +65,9 @@ impl Drop for Part {
     }
 }
 
-/// One dma-buf of `len` bytes at `offset` of each of these buffers of one GPU, in their order: what
-/// a program has put at neighbouring addresses. All are whole pages. The buffers stay where they
-/// are, and keep their memory, until nobody has it any more.
+/// One dma-buf of `len` bytes at `offset` of each of these buffers of one GPU, in their order: for
+/// allocations that a program has put at neighbouring addresses. All are whole pages. The buffers
+/// stay where they are, and keep their memory, until no process has it any more.
 ///
 /// ```
 /// use gpu::{Gpu, GpuConfig, Place, Preset, export_joined};
@@ -94,7 +94,7 @@ pub fn export_joined(ranges: &[(&Bo, u64, u64)]) -> Result<DmaBuf> {
         bo.check(offset, size)?;
         let bo = bo.own()?;
         if size == 0 || !(offset | size).is_multiple_of(page) {
-            return Err(invalid(format!("{size:#x} bytes at {offset:#x} are no whole pages")));
+            return Err(invalid(format!("{size:#x} bytes at {offset:#x} are not whole pages")));
         }
         if bo.pins_at_attach() {
             let driver = bo.device.config.preset.name();
@@ -106,7 +106,7 @@ pub fn export_joined(ranges: &[(&Bo, u64, u64)]) -> Result<DmaBuf> {
     let first = parts.first().ok_or_else(|| invalid("no buffers to be exported together"))?;
     let device = Arc::clone(&first.bo.device);
     if parts.iter().any(|part| !Arc::ptr_eq(&part.bo.device, &device)) {
-        return Err(invalid("buffers of several GPUs are no one dma-buf"));
+        return Err(invalid("buffers of several GPUs cannot be one dma-buf"));
     }
     let name = name(&device.config.name, parts.iter().map(|part| part.bo.id));
     if name.len() > NAME_MAX {
@@ -121,8 +121,8 @@ pub fn export_joined(ranges: &[(&Bo, u64, u64)]) -> Result<DmaBuf> {
     let buf = buf.map_err(|error| none(error.to_string()))?;
     let _ = joined.buf.set(buf.downgrade());
     for part in &joined.parts {
-        // Under the lock: who takes the buffer away comes before this, and is seen by it, or finds
-        // this.
+        // Under the lock: a thread that takes the buffer away either came before this and is seen,
+        // or finds this.
         let _resv = part.bo.resv.lock();
         part.bo.joined().push(Arc::downgrade(&joined));
         part.bo.note_exporter_of(&*part.bo.placed()?);
@@ -133,7 +133,7 @@ pub fn export_joined(ranges: &[(&Bo, u64, u64)]) -> Result<DmaBuf> {
     Ok(buf)
 }
 
-/// What several buffers of a GPU are called together: `gpu0.bo3-5+bo9`.
+/// The name of several buffers of a GPU together: `gpu0.bo3-5+bo9`.
 fn name(gpu: &str, numbers: impl Iterator<Item = u64>) -> String {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for number in numbers {
@@ -150,7 +150,7 @@ fn name(gpu: &str, numbers: impl Iterator<Item = u64>) -> String {
 }
 
 impl Joined {
-    /// Some of it is taken away now, and may be given back: nobody gets in, or has yet.
+    /// Some of it is taken away now, and may be given back: no importer gets in.
     fn begin_without(&self, why: String) {
         let mut state = self.state();
         if state.revoked.is_none() {
@@ -159,7 +159,7 @@ impl Joined {
         }
     }
 
-    /// Some of it is about to be taken away: nobody gets in any more, and all are told.
+    /// Some of it is about to be taken away: no importer gets in any more, and all are told.
     pub(crate) fn take_away(&self, why: &str) {
         let resv = self.resv.lock();
         self.wait(Usage::Bookkeep);
@@ -180,7 +180,7 @@ impl Joined {
         self.wait(Usage::Bookkeep);
     }
 
-    /// Importers from whom it cannot be taken away go on.
+    /// Importers that cannot lose it continue.
     pub(crate) fn keep(&self) {
         if let Some(closed) = self.state().closed.take() {
             closed.reopen();
@@ -204,13 +204,13 @@ impl Joined {
         }
     }
 
-    /// The dma-buf, as long as somebody has it.
+    /// The dma-buf, as long as it is in use.
     pub(crate) fn buf(&self) -> Option<DmaBuf> {
         self.buf.get()?.upgrade()
     }
 
     fn wait(&self, usage: Usage) {
-        // TIMEOUT: none; a fence is signaled in finite time without anybody's help.
+        // TIMEOUT: none; a fence is signaled in finite time without outside help.
         let _ = self.resv.wait(usage, None);
     }
 

@@ -1,4 +1,4 @@
-//! Who has which pages of VRAM and GTT: one table for all processes that share the GPU.
+//! Which process has which pages of VRAM and GTT: one table for all processes that share the GPU.
 //!
 //! ```text
 //!   page 0   | magic | geometry | clock | highest entry in use + 1 |
@@ -75,7 +75,7 @@ pub(crate) struct Entry {
     pub(crate) pinned: bool,
     /// It never moves.
     pub(crate) fixed: bool,
-    /// Its bytes are on their way out; it ends by itself.
+    /// Its bytes are being moved out; it ends by itself.
     pub(crate) leaving: bool,
     pub(crate) offset: u64,
     pub(crate) len: u64,
@@ -83,11 +83,11 @@ pub(crate) struct Entry {
     pub(crate) bo: u64,
     /// When it was used last, by the table's clock.
     pub(crate) used: u64,
-    /// By which process it was exported, as the names of its dma-bufs say; 0 if it never was.
+    /// The process that exported it, as in the names of its dma-bufs; 0 if it never was.
     pub(crate) exporter: u64,
 }
 
-/// What a placement should be.
+/// The description of a new placement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) domain: Domain,
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_full_says_so() {
+    fn a_full_table_is_reported() {
         let ledger = Ledger::create(1, 0).expect("memory exists");
         let table = ledger.lock();
         // Not one by one, which takes the square of their number.

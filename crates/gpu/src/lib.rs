@@ -13,20 +13,20 @@
 //!
 //! * [`Gpu`] is opened from a [`GpuConfig`]; [`Gpu::alloc`] gives a [`Bo`], [`Bo::export`] its
 //!   dma-buf.
-//! * **Where a buffer is** is decided by its [`Place`], by who needs it, and by pressure: when VRAM
-//!   is full, what was used least lately goes to GTT, and comes back when it is used and there is
-//!   room; what is pinned stays. Peers reach only the BAR; what they map is brought there, or to
-//!   GTT.
+//! * **Where a buffer is** is decided by its [`Place`], by its users, and by pressure: when VRAM is
+//!   full, the least recently used buffers go to GTT, and come back when they are used and there is
+//!   room; pinned ones stay. Peers reach only the BAR; buffers that they map are brought there, or
+//!   to GTT.
 //! * **A move** stops all access first (the gate, in every process), tells importers, retires the
-//!   bus address, has the copy engine copy the bytes, and leaves a KERNEL fence for whoever wants
-//!   to see them. An access through the old address faults, or, without an IOMMU, reaches other
-//!   bytes; [`Gpu::report_fault`] says whose address it was, since when it is void and why.
+//!   bus address, makes the copy engine copy the bytes, and leaves a KERNEL fence for users of the
+//!   bytes. An access through the old address faults, or, without an IOMMU, reaches other bytes;
+//!   [`Gpu::report_fault`] says whose address it was, since when it is invalid and why.
 //! * **Rules of drivers are data**: a [`Persona`], from a [`Preset`] (amdgpu, xe, i915, habanalabs,
 //!   vfio, nvidia) or key by key (`docs/semantics.md` 1.10, 1.11, 2.6). Whether a peer reaches the
 //!   GPU is asked of the PCI tree.
-//! * **Processes of one user share a GPU**: its memory is three files that each process hands to
-//!   the next, with a ledger of who has what. Pressure in one evicts buffers of another; what the
-//!   dead leave is freed when nobody holds it.
+//! * **Processes of one user share a GPU**: its memory is three files that each process passes to
+//!   the next, with a ledger of which process has what. Pressure in one evicts buffers of another;
+//!   memory of dead processes is freed when no process holds it.
 //!
 //! A buffer is one stretch of its domain, as in a GPU without scattered VRAM, so a fragmented VRAM
 //! can be full earlier. A program that maps a buffer ([`Bo::cpu_pages`]) holds it where it is;

@@ -1,4 +1,4 @@
-//! What a process tells of its GPU and buffers: for `peerdma gpu`.
+//! What a process reports about its GPU and buffers: for `peerdma gpu`.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::place::Domain;
 pub(crate) const LONGEST: usize = 64 << 10;
 /// No buffer is added to an answer that is longer already; the next one takes it.
 const ENOUGH: usize = 48 << 10;
-/// Importers of a buffer that are named; the last says how many more there are.
+/// Importers of a buffer that are named; the last tells how many more there are.
 const IMPORTERS: usize = 8;
 /// The longest text that is taken from another process.
 const LONGEST_TEXT: usize = 160;
@@ -66,7 +66,7 @@ pub struct BufferView {
     pub dma_bufs: u64,
     /// Registrations by address.
     pub by_address: u64,
-    /// Who has it attached, and as what class of importer.
+    /// Which device has it attached, and as what class of importer.
     pub importers: Vec<String>,
 }
 
@@ -142,8 +142,8 @@ impl GpuView {
         toml::to_string(self).unwrap_or_default().into_bytes()
     }
 
-    /// What came, if it can be an answer, and after which number the next one begins. Whoever sent
-    /// it may be anybody: text is cut, and has no control characters.
+    /// What came, if it can be an answer, and after which number the next one begins. The sender
+    /// may be any process: text is cut, and has no control characters.
     pub(crate) fn decode(said: &[u8], after: u64) -> Option<(Self, Option<u64>)> {
         let mut view: Self = toml::from_str(std::str::from_utf8(said).ok()?).ok()?;
         for text in [&mut view.name, &mut view.preset, &mut view.pci] {
@@ -154,7 +154,7 @@ impl GpuView {
             buffer.importers.truncate(IMPORTERS + 1);
             buffer.importers.iter_mut().for_each(|name| *name = short(name));
         }
-        // One that does not go on would be asked for ever.
+        // One that makes no progress would be asked forever.
         let next = Some(view.next).filter(|next| *next > after);
         Some((view, next))
     }

@@ -10,8 +10,8 @@ use crate::config::GpuConfig;
 use crate::error::{Result, invalid, no_device};
 use crate::gpu::Gpu;
 
-/// What the file that `PEERDMA_CONFIG` names says of GPUs, in the tree where the NICs of the same
-/// file are: NICs and GPUs find the same addresses in it, whoever reads the file.
+/// The GPUs of the file that `PEERDMA_CONFIG` names, in the tree where the NICs of the same file
+/// are: NICs and GPUs find the same addresses in it, whichever program reads the file.
 ///
 /// A file without `[[gpu]]` has the default one, `gpu0`.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub struct Machine {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
-    /// Of a NIC only the name matters here.
+    /// Only the name of a NIC matters here.
     #[serde(rename = "nic")]
     nics: Vec<Named>,
     #[serde(rename = "gpu")]
@@ -31,14 +31,14 @@ struct File {
     pci: PciConfig,
 }
 
-/// What stands beside the file.
+/// Settings besides the file.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "callers fill in what they know")]
 pub struct Presets<'a> {
     /// The preset of sections that name none, and of a machine whose file has no section: its GPU
     /// is named after it. Without one, a section means [`GpuConfig::default`].
     pub default: Option<&'a str>,
-    /// The preset of every GPU, whatever the file says.
+    /// The preset of every GPU, overriding the file.
     pub all: Option<&'a str>,
 }
 
@@ -58,7 +58,7 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// ENODEV when the file cannot be read, else as [`parse`](Self::parse).
+    /// ENODEV when the file cannot be read, otherwise as [`parse`](Self::parse).
     pub fn load() -> Result<Self> {
         Self::load_with(Presets::default())
     }
@@ -92,7 +92,7 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// EINVAL for what is no configuration, and for presets that do not exist.
+    /// EINVAL for what is not a configuration, and for presets that do not exist.
     pub fn parse_with(text: &str, presets: Presets<'_>) -> Result<Self> {
         let mut file: File = toml::from_str(text).map_err(|error| invalid(error.to_string()))?;
         if file.nics.is_empty() {
@@ -144,7 +144,7 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// ENODEV when there is none; else as [`Gpu::open`].
+    /// ENODEV when there is none; otherwise as [`Gpu::open`].
     pub fn open(&self, name: &str) -> Result<Gpu> {
         let found = self.gpus.iter().find(|gpu| gpu.name == name);
         let config = found.ok_or_else(|| no_device(format!("there is no GPU {name:?}")))?;

@@ -10,14 +10,14 @@ use crate::persona::Preset;
 /// The variable by which `peerdma run` passes `--gpu`: the preset it names, or nothing.
 pub const PRESET: &str = "PEERDMA_GPU";
 
-/// What a device of VFIO says it is, vendor below: one that is there for tests.
+/// The PCI id of a VFIO device, vendor in the low half: one that exists for tests.
 pub const VFIO_ID: u32 = 0x0005_1b36;
 
 /// Its class: memory.
 pub const VFIO_CLASS: u32 = 0x05_8000;
 
-/// The machine of the file that `PEERDMA_CONFIG` names. `preset` stands above what it says; an
-/// empty one says nothing.
+/// The machine of the file that `PEERDMA_CONFIG` names. `preset` overrides it; an empty one has no
+/// effect.
 ///
 /// # Errors
 ///

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Abstract sockets: they belong to the network namespace, and a name is free once its process is
-//! dead. Nobody is special: whoever comes first makes the memory, and any process that has it can
-//! hand it on. Abstract names have no owner, so both sides look at the other's uid.
+//! dead. No process is special: the first one makes the memory, and any process that has it can
+//! pass it on. Abstract names have no owner, so both sides check the other's uid.
 
 pub(crate) mod survey;
 mod wire;
@@ -50,7 +50,7 @@ pub(crate) struct Peers {
     gpu: String,
     /// Which ledger we share: a number of another one means nothing.
     ledger: u64,
-    /// None for a GPU of this process alone.
+    /// None for a GPU of this process only.
     listener: Option<Arc<PrivateFd>>,
     server: Mutex<Option<JoinHandle<()>>>,
     silent: Mutex<BTreeMap<u8, Instant>>,
@@ -168,7 +168,8 @@ impl Peers {
         }
     }
 
-    /// Frees what dead processes left and nobody holds; returns how many placements that were.
+    /// Frees memory that dead processes left and no process holds; returns how many placements that
+    /// were.
     pub(crate) fn reclaim_dead(&self, pools: &Pools) -> u64 {
         let ours = pools.ledger.owner();
         let entries = pools.ledger.lock().entries();
@@ -184,8 +185,8 @@ impl Peers {
             return 0;
         }
         if left.iter().any(|entry| entry.exporter != 0) {
-            // Nobody keeps count of who has a buffer open but the kernel. When it cannot be asked,
-            // all count as held.
+            // Only the kernel knows which processes have a buffer open. If it cannot be asked, all
+            // count as held.
             let held = dmabuf::open_exports();
             left.retain(|entry| entry.exporter == 0 || !is_held(held.as_ref(), &self.gpu, entry));
         }
@@ -213,7 +214,7 @@ impl Drop for Peers {
             return;
         }
         if !listener.is_ours() {
-            // Its number is the program's; the thread waits on for what nobody can end.
+            // Its number is the program's; the thread keeps waiting for something that cannot end.
             return;
         }
         let _ = rustix::net::shutdown(listener.as_fd(), Shutdown::Both);
@@ -253,7 +254,7 @@ fn is_held(open: Option<&BTreeSet<(u64, String)>>, gpu: &str, entry: &Entry) -> 
     names.into_iter().any(|(_, name)| crate::bo::is_name_of(&bo, name))
 }
 
-/// What all processes must agree on.
+/// The facts that all processes must agree on.
 fn geometry(config: &GpuConfig) -> u64 {
     let parts = [config.vram, config.gtt, config.visible()];
     // FNV-1a over the words.
@@ -287,7 +288,7 @@ fn answer(device: &Arc<Device>, ledger: u64, ask: Ask, from: wire::Caller) {
     }
 }
 
-/// Does what somebody wants by hand, in a thread of its own: others are answered meanwhile.
+/// Carries out a user's command in a separate thread: others are answered meanwhile.
 fn act(device: &Arc<Device>, what: ByHand, buffer: Option<u64>, from: wire::Caller) {
     let device = Arc::downgrade(device);
     let job = move || {
@@ -296,7 +297,7 @@ fn act(device: &Arc<Device>, what: ByHand, buffer: Option<u64>, from: wire::Call
         let came = device.act(what.act(), numbers.as_ref(), "hand (peerdma gpu)");
         from.tell(toml::to_string(&came).unwrap_or_default().as_bytes());
     };
-    // Who waits in vain is told by the end of the connection.
+    // A caller that waits in vain is told by the end of the connection.
     crate::worker::submit(Box::new(job));
 }
 

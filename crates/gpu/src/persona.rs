@@ -7,7 +7,7 @@ use serde::Deserialize;
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Preset {
-    /// Pins in VRAM if every attachment is peer-to-peer, else in GTT.
+    /// Pins in VRAM if every attachment is peer-to-peer, otherwise in GTT.
     Amdgpu,
     /// As amdgpu, and refuses an importer that could be served neither way.
     #[default]
@@ -37,11 +37,12 @@ pub struct Persona {
     pub needs_revocable: bool,
     /// Whether the CPU may map the buffer.
     pub mmap: bool,
-    /// What becomes of an importer that cannot reach the device's memory.
+    /// What happens to an importer that cannot reach the device's memory.
     pub without_p2p: WithoutP2p,
-    /// Whether buffers that nobody pinned are moved at all.
+    /// Whether unpinned buffers are moved at all.
     pub moves: bool,
-    /// Whether a buffer whose process died is revoked, or stays where it is for those who have it.
+    /// Whether a buffer whose process died is revoked, or stays where it is for the processes that
+    /// have it.
     pub orphans: Orphans,
 }
 
@@ -50,7 +51,7 @@ pub struct Persona {
 #[serde(rename_all = "kebab-case")]
 #[expect(clippy::exhaustive_enums, reason = "what drivers do")]
 pub enum PinPolicy {
-    /// In VRAM if that is allowed and every attachment is peer-to-peer, else in GTT.
+    /// In VRAM if that is allowed and every attachment is peer-to-peer, otherwise in GTT.
     VramIfP2p,
     /// In GTT.
     Gtt,
@@ -58,7 +59,7 @@ pub enum PinPolicy {
     Refuse,
 }
 
-/// What becomes of an importer that cannot reach the device's memory: it never could (a static
+/// What happens to an importer that cannot reach the device's memory: it never could (a static
 /// one), or the PCI tree has no path.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
@@ -80,12 +81,12 @@ pub enum WithoutP2p {
     Enotsupp,
 }
 
-/// What becomes of a buffer whose process died.
+/// What happens to a buffer whose process died.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 #[expect(clippy::exhaustive_enums, reason = "it stays or it goes")]
 pub enum Orphans {
-    /// It stays where it is for those who have it.
+    /// It stays where it is for the processes that have it.
     Keep,
     /// It is revoked.
     Revoke,
@@ -104,7 +105,7 @@ impl Preset {
         }
     }
 
-    /// What it calls its exporter.
+    /// The name of its exporter.
     #[doc(alias = "exp_name")]
     pub fn exporter_name(self) -> &'static str {
         match self {

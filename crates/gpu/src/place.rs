@@ -25,14 +25,14 @@ bitflags::bitflags! {
     }
 }
 
-/// What a buffer asks of its memory.
+/// What a buffer requires of its memory.
 #[doc(alias = "ttm_placement")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct Place {
     /// Where it would like to be.
     pub preferred: Domain,
-    /// Where it may be. With VRAM alone it is never evicted.
+    /// Where it may be. With only VRAM it is never evicted.
     pub allowed: Domains,
     /// Whether it should be in the part of VRAM that the CPU reaches.
     pub visible: bool,

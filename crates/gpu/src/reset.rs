@@ -44,7 +44,7 @@ impl Resetting {
         suspended
     }
 
-    /// What VRAM held is lost.
+    /// The contents of VRAM are lost.
     pub fn lose_contents(&self) {
         self.taken.iter().for_each(|(bo, _)| bo.lose(false));
     }
@@ -135,7 +135,7 @@ impl Resetting {
         }
         if kept {
             joined.iter().for_each(|joined| joined.keep());
-            // Who keeps its access needs an open gate.
+            // An importer that keeps its access needs an open gate.
             if let Some(closed) = closed {
                 closed.reopen();
             }

@@ -12,8 +12,8 @@ use crate::stats::Counters;
 /// How long a caller waits for buffers that others are just using.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The number of what a fault plan holds, which is no buffer. It counts neither as the process's
-/// own nor as pinned.
+/// The number of the memory that a fault plan holds, which is not a buffer. It counts neither as
+/// the process's own nor as pinned.
 pub(crate) const BALLAST: u64 = u64::MAX;
 
 /// What a buffer needs.
@@ -27,20 +27,20 @@ pub(crate) struct Need {
     pub(crate) visible: bool,
 }
 
-/// What came of trying to evict.
+/// The result of trying to evict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Evicted {
     /// There is more room.
     Yes,
-    /// There may be, once somebody lets go of a buffer.
+    /// There may be, once a buffer is released.
     Busy,
     /// Everything that is there is pinned or must not move.
     Nothing,
 }
 
 impl Device {
-    /// A first place for a buffer: where it prefers to be, evicting others; else wherever it may
-    /// be.
+    /// A first place for a buffer: where it prefers to be, evicting others; otherwise wherever it
+    /// may be.
     pub(crate) fn place(&self, need: Need, place: &Place) -> Result<Resource> {
         let first = self.obtain(place.preferred, need);
         let other = match place.preferred {
@@ -79,7 +79,7 @@ impl Device {
         }
     }
 
-    /// Room in `domain` for which nobody has to go.
+    /// Room in `domain` without evicting others.
     pub(crate) fn room(&self, domain: Domain, need: Need) -> Option<Resource> {
         if self.is_over_limit(domain, need.len) { None } else { self.try_obtain(domain, need) }
     }
@@ -147,7 +147,7 @@ impl Device {
         let leaving =
             |ours| entries.iter().any(move |entry| entry.leaving && (entry.owner == owner) == ours);
         if leaving(true) {
-            // Its room comes by itself; in manual mode somebody must do the work.
+            // Its room becomes free by itself; in manual mode a caller must do the work.
             self.engine.step();
             return Evicted::Busy;
         }
@@ -179,7 +179,7 @@ impl Device {
         if is_busy { Evicted::Busy } else { Evicted::Nothing }
     }
 
-    /// Evicts one of our buffers, if nobody is just using it.
+    /// Evicts one of our buffers, if it is not in use.
     pub(crate) fn evict_ours(&self, bo: u64, only_out_of_bar: bool) -> Evicted {
         let Some(bo) = self.bo(bo) else {
             // It is going away, and frees its room itself when the moves are done that it is part

@@ -38,9 +38,9 @@ counters! {
     moves,
     /// Bytes that they moved.
     moved_bytes,
-    /// Moves because somebody needed the room, or asked for an eviction.
+    /// Moves because room was needed, or an eviction was requested.
     evictions,
-    /// Of these, those that another process asked for.
+    /// Of these, those that another process requested.
     evictions_for_others,
     /// Evictions that another process did for us.
     evictions_by_others,
@@ -64,8 +64,8 @@ counters! {
     peer_bytes,
     /// Bytes that came from another GPU that this one does not reach, through system memory.
     staged_bytes,
-    /// Accesses through addresses that were retired, as whoever caught their fault reported: a NIC
-    /// of this process, or [`Gpu::report_fault`](crate::Gpu::report_fault).
+    /// Accesses through addresses that were retired, as reported by the code that caught their
+    /// fault: a NIC of this process, or [`Gpu::report_fault`](crate::Gpu::report_fault).
     stale_accesses,
     /// Placements that were freed for processes that died.
     reclaimed,

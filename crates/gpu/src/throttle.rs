@@ -1,4 +1,4 @@
-//! How fast bytes are copied: as fast as they can be, unless a fault plan says otherwise.
+//! How fast bytes are copied: at full speed, unless a fault plan limits it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -47,7 +47,7 @@ struct Sky {
     opened: Instant,
     has_gpu: bool,
     weather: Weather,
-    /// What came of each rule, by its place.
+    /// The effect of each rule, by its place.
     came: BTreeMap<u64, (String, Came)>,
     title: String,
     is_reported: bool,
@@ -94,7 +94,7 @@ pub fn operation(name: &'static str) {
 #[cold]
 fn called(name: &'static str) {
     if OPERATIONS.load(Ordering::Relaxed) == UNREAD {
-        // Whoever opens a GPU is told what is wrong with the plan.
+        // Code that opens a GPU is told what is wrong with the plan.
         let _ = begin();
     }
     let mut sky = lock();
@@ -111,7 +111,7 @@ fn called(name: &'static str) {
         let _ = done.send(());
     }));
     if is_given {
-        // TIMEOUT: an act on many buffers, or one that the program uses all the time, goes on
+        // TIMEOUT: an act on many buffers, or one that the program uses all the time, continues
         // without this call.
         let _ = wait.recv_timeout(PATIENCE);
     }
@@ -134,7 +134,7 @@ pub fn struck(strike: GpuStrike) {
 
 /// Says what fired, in words; once. For the end of the process.
 pub fn report() {
-    // It is never held for long, but by a thread that is no more.
+    // It is never held for long, except by a thread that no longer exists.
     let start = Instant::now();
     let mut sky = loop {
         match SKY.try_lock() {
@@ -149,7 +149,7 @@ pub fn report() {
     }
 }
 
-/// Has the thread do what the time triggers next.
+/// Makes the thread do what the time triggers next.
 fn wait_for_next() {
     let sky = lock();
     let next = sky.as_ref().and_then(|sky| Some(sky.opened + sky.weather.deadline()?));
@@ -277,14 +277,14 @@ impl Sky {
         });
         match appended {
             Some(Ok(())) => {}
-            // Who reads standard error learns what fired. If that is closed nobody reads it.
+            // The reader of standard error learns what fired. If it is closed there is no reader.
             None => drop(std::io::stderr().write_all(format!("peerdma: {words}").as_bytes())),
             Some(Err(error)) => tracing::error!(target: LOG, "no report: {error}; {words}"),
         }
     }
 }
 
-/// Whether the plan was read by this process: a forked child begins anew.
+/// Whether the plan was read by this process: a forked child starts over.
 fn is_ours(sky: Option<&Sky>) -> bool {
     sky.is_some_and(|sky| sky.pid == std::process::id())
 }

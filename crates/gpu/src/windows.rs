@@ -1,4 +1,4 @@
-//! What holds for a while: settings that a fault plan made, the last of which counts.
+//! Temporary settings that a fault plan made, the last of which counts.
 
 /// A setting, and for how long it holds: until the next one, or until its window ends, whatever
 /// other windows do meanwhile.
@@ -23,7 +23,7 @@ impl<T: Copy + PartialEq> Windows<T> {
         self.current()
     }
 
-    /// Ends a window. Returns what counts now, if that is something else than before.
+    /// Ends a window. Returns what counts now, if that has changed.
     pub(crate) fn end(&mut self, window: u64) -> Option<T> {
         let before = self.current();
         self.open.retain(|(open, _)| *open != window);

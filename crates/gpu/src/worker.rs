@@ -23,8 +23,8 @@ struct Queue {
 static QUEUE: Mutex<Queue> = Mutex::new(Queue { jobs: VecDeque::new(), timed: Vec::new(), pid: 0 });
 static MORE: Condvar = Condvar::new();
 
-/// Has the thread do something, after what it was given before. False if it cannot: too much waits,
-/// or there is no thread.
+/// Gives the thread a job, after its earlier ones. False if it cannot: too much waits, or there is
+/// no thread.
 pub(crate) fn submit(job: Job) -> bool {
     give(|queue| queue.jobs.len() < MOST, |queue| queue.jobs.push_back(job))
 }
@@ -50,7 +50,7 @@ fn start(queue: &mut Queue) -> bool {
     if queue.pid == pid {
         return true;
     }
-    // What a parent had still to do is no job of its child.
+    // The remaining jobs of a parent are not its child's.
     std::mem::take(&mut queue.jobs).into_iter().for_each(std::mem::forget);
     std::mem::take(&mut queue.timed).into_iter().for_each(std::mem::forget);
     let builder = Builder::new().name("peerdma-weather".to_owned()).stack_size(256 << 10);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_all_the_time_keeps_no_call_waiting_and_calls_keep_no_time() {
+    fn jobs_that_are_always_due_delay_no_call_and_calls_delay_no_job() {
         submit_at(Instant::now(), Box::new(always_due), true);
         let (done, wait) = mpsc::channel();
         for _ in 0..100 {

@@ -57,7 +57,7 @@ fn nobody_goes_for_what_comes_back() {
     let mr = mr.expect("served");
     gpu.evict(&bo).expect("not pinned");
     gpu.wait_idle();
-    // It could be evicted, too.
+    // It could also be evicted.
     let other = gpu.alloc(4 * MB, Place::VRAM).expect("room");
     bo.read(0, &mut [0]).expect("where it is");
     mr.map().expect("where it is");

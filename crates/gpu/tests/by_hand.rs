@@ -1,4 +1,4 @@
-//! The GPUs of running programs, looked at and acted on from outside.
+//! The GPUs of running programs, observed and acted on from outside.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn open(test: &str, preset: Preset) -> (Gpu, std::sync::Arc<pci::PciTree>) {
     (Gpu::open_in(&config, tree.clone()).expect("a GPU"), tree)
 }
 
-/// The GPU as somebody sees it that does not share it.
+/// The GPU as seen by a process that does not share it.
 fn seen(gpu: &Gpu) -> Member {
     let mut members = gpu::survey();
     members.retain(|member| member.gpu == gpu.config().name);
@@ -56,7 +56,7 @@ fn what_a_program_has_is_seen_and_moved_from_outside() {
 }
 
 #[test]
-fn what_cannot_move_says_why() {
+fn a_buffer_that_cannot_move_is_explained() {
     let (gpu, tree) = open("pinned", Preset::Xe);
     let bo = gpu.alloc(MB, Place::VRAM).expect("room");
     let buf = bo.export().expect("exported");

@@ -127,7 +127,7 @@ fn a_gpu_imports_anothers_buffer_by_the_rules_for_importers() {
     let refusal = right.import(bo.export().expect("exported").fd()).unwrap_err();
     assert_eq!(refusal.kind, ExporterErrorKind::Unsupported, "{refusal}");
 
-    // Who can move it does.
+    // The owner, which can move it, does.
     let [left, right] = two(Preset::Xe, false);
     let bo = left.alloc(MB, Place::VRAM).expect("room");
     let imported = right.import(bo.export().expect("exported").fd()).expect("in system memory");

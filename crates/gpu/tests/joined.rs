@@ -17,7 +17,7 @@ fn three(gpu: &Gpu) -> ([Bo; 3], dmabuf::DmaBuf) {
 }
 
 #[test]
-fn every_importer_sees_the_parts_one_behind_the_other() {
+fn every_importer_sees_the_parts_one_after_the_other() {
     for preset in [Preset::Nvidia, Preset::Amdgpu, Preset::Xe] {
         for class in CLASSES {
             let (gpu, tree) = open(&config(preset));

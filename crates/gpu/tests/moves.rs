@@ -67,7 +67,7 @@ fn what_is_pinned_stays_and_vram_full_of_it_is_full() {
     assert_eq!(gpu.evict(&bo).unwrap_err().kind, ExporterErrorKind::Busy);
     let refusal = gpu.alloc(4096, Place::ONLY_VRAM).unwrap_err();
     assert_eq!(refusal.kind, ExporterErrorKind::NoMemory, "{refusal}");
-    // What may be elsewhere is put there.
+    // Buffers that may be elsewhere are put there.
     assert_eq!(gpu.alloc(4096, Place::VRAM).expect("GTT").domain(), Ok(Domain::Gtt));
     mr.unmap();
     assert_eq!(gpu.alloc(4096, Place::ONLY_VRAM).expect("room").domain(), Ok(Domain::Vram));
@@ -168,7 +168,7 @@ fn a_move_and_a_reset_wait_for_all_work_on_the_bytes() {
         let is_done = &AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                // Time for a call that does not wait to come back.
+                // Time for a call that does not wait to return.
                 std::thread::sleep(Duration::from_millis(50));
                 is_done.store(true, Ordering::SeqCst);
                 engine.signal(1);
@@ -209,7 +209,7 @@ fn a_reset_revokes_and_loses_what_vram_held() {
     assert_eq!((gpu.stats().revoked, gpu.stats().stale_accesses), (1, 1));
 }
 
-/// Whoever is refused asks again when the gate has changed, so nobody is refused any more when it
+/// A refused access asks again when the gate has changed, so none is refused any more when it
 /// opens.
 #[test]
 fn a_refusal_of_a_reset_is_older_than_the_gate_that_opens() {
@@ -220,7 +220,7 @@ fn a_refusal_of_a_reset_is_older_than_the_gate_that_opens() {
     let gate = first.gate_slot().expect("a free slot").expect("it moves");
     let resetting = gpu.begin_reset();
     assert_eq!(mr.map(), Err(Refused::Map(ExporterErrorKind::NoDevice)));
-    // The end of the reset stops at the second buffer, as somebody uses it.
+    // The end of the reset stops at the second buffer, as it is in use.
     let used = second.resv().lock();
     std::thread::scope(|scope| {
         let end = scope.spawn(|| drop(resetting));

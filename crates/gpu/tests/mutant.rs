@@ -26,7 +26,7 @@ fn with_an_iommu_it_faults_and_the_report_says_who_when_and_why() {
     assert!(report.why.starts_with("evicted"), "{report}");
     assert!(report.when.elapsed().is_ok());
     assert_eq!(gpu.stats().stale_accesses, 1);
-    // An address that never was anybody's is no stale access.
+    // An address that was never used is not a stale access.
     assert!(gpu.report_fault(1 << 20).is_none());
 
     let mut bytes = [0; 11];
@@ -43,7 +43,7 @@ fn without_an_iommu_it_reads_other_bytes_and_its_writes_are_lost() {
     let mr =
         Mr::register(&Nic::mutant(Dynamic, &tree), &bo.export().expect("exported")).expect("in");
     gpu.evict(&bo).expect("not pinned");
-    // Somebody else gets the old place.
+    // Another buffer gets the old place.
     let other = gpu.alloc(MB, Place::VRAM).expect("room");
     other.write(0, &pattern(5, 4096)).expect("inside");
 

@@ -1,4 +1,4 @@
-//! Several processes share one GPU: its memory, its pressure, and what the dead leave behind.
+//! Several processes share one GPU: its memory, its pressure, and what dead processes leave.
 
 mod common;
 
@@ -86,7 +86,7 @@ impl Drop for Other {
     }
 }
 
-/// What [`Other`] runs. As a test of its own it does nothing.
+/// What [`Other`] runs. By itself this test does nothing.
 #[test]
 fn the_other_process() {
     let Ok(name) = std::env::var("PEERDMA_TEST_GPU") else { return };
@@ -296,7 +296,7 @@ fn what_a_dead_process_had_is_free_again() {
 }
 
 #[test]
-fn what_a_dead_process_exported_stays_as_long_as_somebody_holds_it() {
+fn memory_that_a_dead_process_exported_stays_as_long_as_it_is_held() {
     let config = shared("held");
     let gpu = open(&config);
     let mut other = Other::start(&config);
@@ -336,13 +336,13 @@ fn a_window_shows_another_process_its_pages_and_no_others() {
     let mut seen = vec![0; 3 * 4096];
     bo.read(0, &mut seen).expect("inside");
     assert!(seen == [pattern(5, 4096), pattern(9, 4096), pattern(7, 4096)].concat());
-    // The exporter's program is done with both; who imported is not.
+    // The exporter's program is done with both; the importer is not.
     drop((bo, window));
     assert_eq!(other.say("mrcheck 0 9"), "true");
 }
 
 #[test]
-fn a_window_of_a_dead_process_keeps_its_memory_as_long_as_somebody_holds_it() {
+fn a_window_of_a_dead_process_keeps_its_memory_as_long_as_it_is_held() {
     let config = shared("heldwindow");
     let gpu = open(&config);
     let mut other = Other::start(&config);
@@ -385,13 +385,13 @@ fn another_process_of_the_gpu_reads_writes_and_copies_a_buffer_that_moves() {
     let mut seen = vec![0; 4096];
     bo.read(0, &mut seen).expect("inside");
     assert!(seen == pattern(77, 4096));
-    // What its owner lets go stays for who has it; what the owner's GPU loses goes.
+    // Memory that its owner releases stays for the holders; memory that the owner's GPU loses goes.
     gpu.remove();
     assert_eq!(other.say("try 0"), "NoDevice");
 }
 
 #[test]
-fn a_taken_buffer_outlives_its_owner_and_is_given_back_by_the_last_who_has_it() {
+fn an_imported_buffer_outlives_its_owner_and_its_last_holder_gives_it_back() {
     let config = shared("outlives");
     let gpu = open(&config);
     let mut owner = Other::start(&config);
@@ -472,7 +472,7 @@ fn a_stopped_process_is_passed_over() {
 }
 
 #[test]
-fn who_thinks_the_gpu_is_otherwise_is_told() {
+fn a_process_with_another_configuration_of_the_gpu_is_refused() {
     let config = shared("otherwise");
     let _gpu = open(&config);
     let wrong = GpuConfig { vram: 8 * MB, ..config };
@@ -482,7 +482,7 @@ fn who_thinks_the_gpu_is_otherwise_is_told() {
 }
 
 #[test]
-fn a_buffer_imported_by_another_process_moves_and_is_revoked_there_too() {
+fn a_buffer_imported_by_another_process_also_moves_and_is_revoked_there() {
     let config = shared("import");
     let gpu = open(&config);
     let bo = gpu.alloc(MB, Place::VRAM).expect("room");
@@ -517,7 +517,7 @@ fn a_buffer_imported_by_another_process_moves_and_is_revoked_there_too() {
     assert_eq!(other.say("mrcheck 0 12"), "revoked");
 }
 
-/// The CPU's pages there go, and only then the memory is somebody else's.
+/// The CPU's pages there go first, and only then is the memory reused.
 #[test]
 fn what_another_process_has_mapped_and_imported_goes_with_the_gpu() {
     let config = shared("zapped");

@@ -32,7 +32,7 @@ impl Rng {
     }
 }
 
-/// A buffer, what it must hold, and who imported it.
+/// A buffer, its expected contents, and its importer.
 struct Item {
     bo: Bo,
     model: Vec<u8>,
@@ -167,7 +167,7 @@ impl Worker<'_> {
         (offset as usize, len as usize)
     }
 
-    /// What was in VRAM at a reset is zero now; which buffers were is not for us to know.
+    /// What was in VRAM at a reset is zero now; which buffers were there cannot be known here.
     fn know_resets(&mut self) {
         let resets = self.resets.load(Ordering::SeqCst);
         if resets == self.known {

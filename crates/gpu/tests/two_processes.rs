@@ -86,7 +86,7 @@ fn both_evict_each_other_and_no_byte_is_lost() {
         let gpu = open(name);
         let (seed, parent) =
             (number("PEERDMA_STRESS_SEED", 1) ^ 0xffff, rustix::process::getppid());
-        // A test that was killed leaves nobody who plays on.
+        // A killed test leaves no running child.
         let rounds = (0..steps / 300).take_while(|_| rustix::process::getppid() == parent);
         for round in rounds {
             play(&gpu, seed.wrapping_add(round << 32), 300);
@@ -132,7 +132,7 @@ fn a_process_may_be_killed_at_any_moment() {
         drop(other);
         play(&gpu, seed.wrapping_add(round), 300);
     }
-    // Who joins looks for what the dead have left.
+    // A process that joins looks for what dead ones have left.
     let newcomer = open(name);
     gpu.wait_idle();
     let used = (newcomer.used(Domain::Vram), newcomer.used(Domain::Gtt));

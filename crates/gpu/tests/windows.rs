@@ -116,7 +116,7 @@ fn a_window_keeps_the_memory_when_the_program_drops_the_buffer() {
     assert_eq!(gpu.used(Domain::Vram), 0);
 }
 
-/// An exporter that kept what it gave away would keep its descriptors, too.
+/// An exporter that kept what it gave away would also keep its descriptors.
 #[test]
 fn windows_that_are_gone_leave_no_descriptor() {
     let (gpu, _) = open(&config(Preset::Nvidia));

@@ -68,7 +68,7 @@ impl FenceArray {
     }
 }
 
-/// An array of fences that are no containers, and at least one.
+/// An array of fences that are not containers, at least one.
 pub(super) fn of(fences: Vec<Fence>, is_any: bool) -> Fence {
     let kind = Kind::Array(Parts { fences, is_any });
     Fence::new(Fence::new_context(), 1, "dma_fence_array", "unbound", kind)

@@ -28,8 +28,8 @@ pub enum ChainError {
         /// What there is.
         last: u64,
     },
-    /// There is no chain to look in (EINVAL).
-    #[error("the fence is no chain, and has no points")]
+    /// There is no chain to search (EINVAL).
+    #[error("the fence is not a chain, and has no points")]
     NotAChain,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Link {
 }
 
 impl FenceChain {
-    /// A link for point `seqno` behind `previous`, done when `fence` is done and all before it are.
+    /// A link for point `seqno` after `previous`, done when `fence` is done and all before it are.
     /// If `previous` has reached `seqno`, the link begins a new context, as points that go back
     /// cannot be ordered.
     ///
@@ -89,7 +89,7 @@ impl FenceChain {
     }
 
     /// The links of a chain, from its end back to the oldest that is not signaled (the last one
-    /// always), and whatever fence the chain began with. A fence that is no chain is alone.
+    /// always), and whatever fence the chain began with. A fence that is not a chain is alone.
     #[doc(alias = "dma_fence_chain_for_each")]
     pub fn walk(last: &Fence) -> Vec<Fence> {
         let mut fences = vec![last.clone()];
@@ -103,7 +103,7 @@ impl FenceChain {
 }
 
 impl Fence {
-    /// What a link stands for, without those before it; itself for other fences.
+    /// The fence of a link, without those before it; itself for other fences.
     #[doc(alias = "dma_fence_chain_contained")]
     pub fn work(&self) -> Self {
         link_of(self).map_or_else(|| self.clone(), |link| link.fence.clone())

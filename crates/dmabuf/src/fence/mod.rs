@@ -7,8 +7,8 @@
 //!     FenceChain  1 <- 2 <- 3    the points of a timeline semaphore
 //! ```
 //!
-//! Rules: `docs/semantics.md` 1.7. A fence is signaled in finite time without anybody's help: only
-//! a [`Timeline`] signals, and one that is dropped fails what is left. There is no way to make a
+//! Rules: `docs/semantics.md` 1.7. A fence is signaled in finite time without outside help: only a
+//! [`Timeline`] signals, and one that is dropped fails what is left. There is no way to make a
 //! fence out of something a user may never do.
 
 mod array;
@@ -56,13 +56,13 @@ pub struct CallbackId(u64);
 /// The fence is signaled: there is nothing to wait for (ENOENT).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the fence is signaled already")]
-#[expect(clippy::exhaustive_structs, reason = "it says all there is")]
+#[expect(clippy::exhaustive_structs, reason = "these are all the facts")]
 pub struct AlreadySignaled;
 
 /// A fence was not signaled in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the fence was not signaled in time")]
-#[expect(clippy::exhaustive_structs, reason = "it says all there is")]
+#[expect(clippy::exhaustive_structs, reason = "these are all the facts")]
 pub struct TimedOut;
 
 type Callback = Box<dyn FnOnce(&Fence) + Send>;
@@ -81,7 +81,7 @@ struct Inner {
 }
 
 enum Kind {
-    /// Somebody's work, who may want to hear of a deadline.
+    /// A producer of work, which may use a deadline.
     Work(Option<DeadlineHook>),
     Array(array::Parts),
     Chain(chain::Link),
@@ -186,8 +186,8 @@ impl Fence {
         !matches!(self.inner.kind, Kind::Work(_))
     }
 
-    /// The fences that are no containers in this one: itself, or what an array or chain holds, at
-    /// any depth.
+    /// The fences in this one that are not containers: itself, or those that an array or chain
+    /// holds, at any depth.
     #[doc(alias = "dma_fence_unwrap_for_each")]
     pub fn unwrap_parts(&self) -> Vec<Self> {
         let mut parts = Vec::new();
@@ -207,7 +207,7 @@ impl Fence {
     /// Whether it happened.
     #[doc(alias = "dma_fence_is_signaled")]
     pub fn is_signaled(&self) -> bool {
-        // ORDERING: pairs with the store in `mark`: who sees it sees what the work wrote.
+        // ORDERING: pairs with the store in `mark`: a thread that sees it sees what the work wrote.
         if self.inner.signaled.load(Ordering::Acquire) {
             return true;
         }
@@ -315,8 +315,8 @@ impl Fence {
         callback.is_some()
     }
 
-    /// Tells the producer when somebody would like the work to be done: a hint, of which the
-    /// earliest counts.
+    /// Tells the producer when a user would like the work to be done: a hint, of which the earliest
+    /// counts.
     #[doc(alias = "dma_fence_set_deadline")]
     pub fn set_deadline(&self, deadline: Instant) {
         match &self.inner.kind {
@@ -341,7 +341,7 @@ impl Fence {
         }
     }
 
-    /// The earliest deadline anybody set.
+    /// The earliest deadline that was set.
     pub fn deadline(&self) -> Option<Instant> {
         self.state().deadline
     }
@@ -376,7 +376,8 @@ impl Fence {
         self.call(callbacks);
     }
 
-    /// The first half of signaling: from here on the fence is signaled for everybody who asks.
+    /// The first half of signaling: from here on the fence is signaled for every caller that
+    /// checks.
     fn mark(&self, error: Option<Errno>) -> Vec<(u64, Callback)> {
         let mut state = self.state();
         if state.done.is_some() {
@@ -392,7 +393,7 @@ impl Fence {
         callbacks
     }
 
-    /// The second half: tells everybody who wanted to hear of it.
+    /// The second half: runs the callbacks.
     fn call(&self, callbacks: Vec<(u64, Callback)>) {
         if callbacks.is_empty() {
             return;
@@ -492,7 +493,7 @@ impl fmt::Debug for Fence {
 }
 
 pub(crate) fn deadline_of(limit: Option<Duration>) -> Option<Instant> {
-    // A limit beyond the end of time is none.
+    // A limit beyond the range of the clock is no limit.
     limit.and_then(|limit| Instant::now().checked_add(limit))
 }
 

@@ -43,7 +43,7 @@ fn status_is_one_zero_or_an_errno() {
 }
 
 #[test]
-fn a_producer_that_goes_away_leaves_nobody_waiting() {
+fn a_producer_that_goes_away_leaves_no_waiters() {
     let engine = Timeline::new("gpu", "copy0");
     let fence = engine.point();
     let waiter = {
@@ -223,7 +223,7 @@ fn containers_are_unwrapped_at_any_depth_and_merged() {
     let parts = chain.unwrap_parts();
     assert!(parts.iter().zip([&b, &c, &a]).all(|(part, expected)| part.is_same(expected)));
 
-    // Of one context the latest counts; nothing is in it twice.
+    // The latest of one context counts; nothing is in it twice.
     let merged = Fence::all_of([chain.clone(), a.clone(), c.clone()]);
     let in_it = FenceArray::parts(&merged).expect("two contexts");
     assert!(in_it.len() == 2 && in_it[0].is_same(&b) && in_it[1].is_same(&c));

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use super::{AlreadySignaled, DeadlineHook, Fence, FenceStatus, Kind};
 
 /// One context and the fences on it, in the order in which they are signaled: an engine that does
-/// one job after the other. Dropping it fails what is left with ECANCELED, so that nobody waits for
-/// ever.
+/// one job after the other. Dropping it fails what is left with ECANCELED, so that no thread waits
+/// forever.
 ///
 /// ```
 /// use dmabuf::{FenceStatus, Timeline};
@@ -142,8 +142,8 @@ impl Timeline {
         let later = state.pending.split_off(&seqno.saturating_add(1));
         let reached = std::mem::replace(&mut state.pending, later);
         state.signaled = state.signaled.max(seqno);
-        // Marked under the lock, so that nobody sees a later point signaled and an earlier one not;
-        // told without it, so that a callback may use the timeline.
+        // Marked under the lock, so that no thread sees a later point signaled and an earlier one
+        // not; reported without it, so that a callback may use the timeline.
         let told: Vec<_> = reached.into_values().map(|fence| (fence.mark(error), fence)).collect();
         drop(state);
         for (callbacks, fence) in told {

@@ -36,7 +36,7 @@ fn a_child_has_no_part_in_gates_and_windows() {
     assert_eq!(status, 0);
 }
 
-/// What the parent has goes on after a fork, and what the child had ends with it.
+/// The parent's objects continue after a fork, and the child's end with it.
 #[test]
 fn a_parent_goes_on_after_a_fork() {
     let gate = Gate::new("BO 1").expect("memory exists");

@@ -50,7 +50,7 @@ pub struct AcquireCtx {
 #[expect(clippy::exhaustive_enums, reason = "the two answers of a wound/wait lock")]
 pub enum LockError {
     /// An older context has the lock, or is about to get it, and may want what this one holds: give
-    /// all locks back, take this one with [`Resv::lock_slow`], and begin anew (EDEADLK).
+    /// all locks back, take this one with [`Resv::lock_slow`], and start over (EDEADLK).
     #[error("an older context wants the lock: back off")]
     Deadlock,
     /// This context has the lock (EALREADY).

@@ -1,4 +1,4 @@
-//! The fences of a buffer: who still uses the memory, and who cares.
+//! The fences of a buffer: which work still uses the memory, and which waiters depend on it.
 
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use super::{Resv, ResvGuard};
 use crate::fence::{Fence, TimedOut, deadline_of, left_until};
 
-/// What a fence in a [`Resv`] stands for. The order is the rule: asking for a class returns that
-/// class and all lower ones (`docs/semantics.md` 1.7).
+/// The kind of work of a fence in a [`Resv`]. The order is the rule: asking for a class returns
+/// that class and all lower ones (`docs/semantics.md` 1.7).
 #[doc(alias = "dma_resv_usage")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "the classes the kernel knows")]
@@ -20,7 +20,7 @@ pub enum Usage {
     /// A submission that reads, for implicit synchronisation.
     Read,
     /// Nothing to do with implicit synchronisation: a TLB flush, a preemption, a job synchronised
-    /// explicitly. Only who moves or frees the memory waits for these.
+    /// explicitly. Only code that moves or frees the memory waits for these.
     Bookkeep,
 }
 
@@ -28,13 +28,13 @@ pub enum Usage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReserveError {
-    /// Nothing was asked for (EINVAL).
-    #[error("no slots for fences were asked for: at least one is reserved")]
+    /// None were requested (EINVAL).
+    #[error("no slots for fences were requested: at least one is reserved")]
     Zero,
-    /// There is no memory for so many (ENOMEM).
+    /// There is no memory for this many (ENOMEM).
     #[error("no memory for {slots} slots for fences")]
     NoMemory {
-        /// How many were asked for.
+        /// How many were requested.
         slots: usize,
     },
 }
@@ -64,8 +64,8 @@ impl Usage {
     /// All classes, lowest first.
     pub const ALL: [Self; 4] = [Self::Kernel, Self::Write, Self::Read, Self::Bookkeep];
 
-    /// What a user that synchronises implicitly waits for: a writer for everybody who reads or
-    /// writes, a reader for who writes.
+    /// What a user that synchronises implicitly waits for: a writer for all readers and writers, a
+    /// reader for all writers.
     #[doc(alias = "dma_resv_usage_rw")]
     pub fn implicit(is_write: bool) -> Self {
         if is_write { Self::Read } else { Self::Write }
@@ -121,8 +121,8 @@ impl Resv {
         Ok(())
     }
 
-    /// Tells the producers of the fences of class `usage` and lower when somebody would like them
-    /// to be done.
+    /// Tells the producers of the fences of class `usage` and lower when a user would like them to
+    /// be done.
     #[doc(alias = "dma_resv_set_deadline")]
     pub fn set_deadline(&self, usage: Usage, deadline: Instant) {
         for (fence, _) in self.fences(usage) {
@@ -152,7 +152,7 @@ impl ResvGuard<'_> {
             return Err(ReserveError::Zero);
         }
         let mut list = self.resv.list();
-        // Room is made before room is asked for: what is signaled serves nobody.
+        // Room is made before room is asked for: signaled fences are of no use.
         let signaled = list.take_signaled();
         let result = list.entries.try_reserve(slots).map_err(|_| ReserveError::NoMemory { slots });
         if result.is_ok() {

@@ -22,8 +22,8 @@ struct Held {
 }
 
 /// While this exists, the thread runs code that is needed to complete a fence. Such code may not
-/// take a reservation lock and may not wait for a fence, because whoever holds the lock may be
-/// waiting for the very fence. In debug builds both panic in words; trying a lock is permitted.
+/// take a reservation lock and may not wait for a fence, because the holder of the lock may be
+/// waiting for that very fence. In debug builds both panic in words; trying a lock is permitted.
 ///
 /// Fence callbacks run inside one. A worker that signals a fence at the end opens one for the part
 /// of its work that the fence stands for.
@@ -78,7 +78,7 @@ pub(crate) fn assert_not_signalling(what: &str) {
     let signalling = || SIGNALLING.try_with(|depth| depth.get() > 0).unwrap_or(false);
     debug_assert!(
         !signalling(),
-        "{what} in code that completes a fence: whoever holds the reservation lock may be waiting for that fence \
+        "{what} in code that completes a fence: the holder of the reservation lock may be waiting for that fence \
          (docs/semantics.md 1.5)"
     );
 }

@@ -1,4 +1,4 @@
-//! The reservation object of a buffer: a lock, and the fences of whoever uses the memory.
+//! The reservation object of a buffer: a lock, and the fences of the users of the memory.
 //!
 //! Holding the lock is a value: an operation that needs it takes a [`ResvGuard`], and an operation
 //! that must not be called with it takes none. Rules: `docs/semantics.md` 1.5 and 1.7.
@@ -21,7 +21,7 @@ use fences::FenceList;
 use ww::{Owner, WwLock};
 
 /// The reservation object of one buffer, or of several that share it: the lock under which buffers
-/// are pinned, mapped, moved and revoked, and the [fences](crate::Fence) that say until when the
+/// are pinned, mapped, moved and revoked, and the [fences](crate::Fence) that tell until when the
 /// memory is in use. A clone is the same object.
 ///
 /// The lock is not recursive. A thread that holds it must not take it again; in particular an
@@ -46,9 +46,9 @@ pub struct ResvGuard<'a> {
 
 struct Inner {
     lock: WwLock,
-    /// What guards that were dropped while the lock was held leave for its holder to do.
+    /// Work that guards which were dropped while the lock was held leave to its holder.
     left: Mutex<LeftWork>,
-    /// Changed by the holder of the lock, read by anybody.
+    /// Changed by the holder of the lock, read by any thread.
     fences: Mutex<FenceList>,
 }
 
@@ -89,7 +89,7 @@ impl Resv {
         }
     }
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if it is free.
     #[doc(alias = "dma_resv_trylock")]
     pub fn try_lock(&self) -> Option<ResvGuard<'_>> {
         self.inner.lock.try_acquire(owner(None)).then(|| self.guard(None))
@@ -104,7 +104,7 @@ impl Resv {
     ///
     /// # Panics
     ///
-    /// As [`lock`](Self::lock); locks held under the same context are no reason.
+    /// As [`lock`](Self::lock); locks held under the same context do not matter.
     #[doc(alias = "dma_resv_lock")]
     #[track_caller]
     pub fn lock_with<'a>(&'a self, ctx: &'a AcquireCtx) -> Result<ResvGuard<'a>, LockError> {
@@ -115,7 +115,7 @@ impl Resv {
     }
 
     /// Waits for the lock that made `ctx` back off. All other locks of `ctx` must have been given
-    /// back, so that nobody waits for this thread and the wait ends.
+    /// back, so that no thread waits for this one and the wait ends.
     ///
     /// # Panics
     ///
@@ -126,7 +126,7 @@ impl Resv {
         debug_assert_eq!(
             ctx.acquired(),
             0,
-            "lock_slow begins anew: the context gives its other locks back first"
+            "lock_slow starts over: the context gives its other locks back first"
         );
         let ticket = Some(ctx.ticket());
         held::assert_order(self.id(), ticket);
@@ -156,24 +156,24 @@ impl Resv {
         );
     }
 
-    /// Does `work` under the lock: now, or, when somebody holds it (perhaps this very thread, in a
-    /// callback), just before that holder lets go. This is how the drop of a guard that needs the
-    /// lock works everywhere.
+    /// Does `work` under the lock: now, or, if it is held (perhaps by this very thread, in a
+    /// callback), just before its holder releases it. This is how the drop of a guard that needs
+    /// the lock works everywhere.
     pub(crate) fn when_locked(&self, work: impl FnOnce(&ResvGuard<'_>) + Send + 'static) {
         self.left().locked.push(Box::new(work));
         self.settle();
     }
 
-    /// Does `work` without the lock: now, or just after the present holder let go.
+    /// Does `work` without the lock: now, or just after the present holder releases it.
     pub(crate) fn when_unlocked(&self, work: impl FnOnce() + Send + 'static) {
         self.left().unlocked.push(Box::new(work));
         self.settle();
     }
 
-    /// Does what is left to do, unless somebody holds the lock and will do it.
+    /// Does the remaining work, unless a holder of the lock will do it.
     ///
-    /// Nothing is forgotten: whoever finds the lock taken pushed its work before the holder
-    /// released, and the holder looks once more after releasing.
+    /// Nothing is forgotten: a thread that finds the lock taken pushed its work before the holder
+    /// released it, and the holder checks once more after releasing.
     fn settle(&self) {
         let idle = {
             let left = self.left();

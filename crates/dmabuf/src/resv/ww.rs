@@ -1,4 +1,4 @@
-//! The lock itself: who holds it, who waits, who must step back.
+//! The lock itself: which context holds it, which wait, which must back off.
 //!
 //! The rule is the one of the kernel's `reservation_ww_class`, which waits or dies: of two contexts
 //! the one with the smaller ticket is older. An older one waits for a younger one; a younger one
@@ -19,7 +19,7 @@ pub(super) struct WwLock {
     changed: Condvar,
 }
 
-/// Who asks for a lock, or has it.
+/// A context that asks for a lock, or has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
     /// The thread's number; 0 for a thread that is ending and has no number any more.
@@ -49,7 +49,7 @@ impl WwLock {
         }
     }
 
-    /// Waits for the lock. `holds_others`: the context has locks that somebody may be waiting for.
+    /// Waits for the lock. `holds_others`: the context has locks that others may be waiting for.
     ///
     /// # Panics
     ///
@@ -92,7 +92,7 @@ impl WwLock {
         }
     }
 
-    /// Takes the lock if nobody has it, past those who wait.
+    /// Takes the lock if it is free, ahead of the waiters.
     pub(super) fn try_acquire(&self, me: Owner) -> bool {
         let mut state = self.state();
         let free = state.holder.is_none();
@@ -131,7 +131,7 @@ impl State {
             .expect("a waiter stays until it leaves")
     }
 
-    /// Whether the holder, or somebody who will hold the lock before us, is older.
+    /// Whether the holder, or a waiter that will hold the lock before us, is older.
     fn must_back_off(&self, ticket: Option<u64>, ahead: usize) -> bool {
         let Some(mine) = ticket else { return false };
         let holder = self.holder.and_then(|holder| holder.ticket);
@@ -152,8 +152,8 @@ mod models {
 
     use super::*;
 
-    /// Two threads take two locks in opposite orders. Whatever happens, both get both, nobody waits
-    /// for ever, and no lock is held twice.
+    /// Two threads take two locks in opposite orders. Whatever happens, both get both, neither
+    /// waits forever, and no lock is held twice.
     #[test]
     fn opposite_orders_end() {
         loom::model(|| {

@@ -1,4 +1,4 @@
-//! What the exporter said, in terms that another process understands.
+//! The exporter's answer, in terms that another process understands.
 
 use std::sync::Arc;
 

@@ -40,7 +40,7 @@ pub(crate) fn import(
         return Err(refused(link.lied("it answers an import strangely").to_string()));
     };
     if facts.size != size || facts.has_gate != (fds.len() == 1) || fds.len() > 1 {
-        return Err(refused(link.lied("what it says of a buffer is not true").to_string()));
+        return Err(refused(link.lied("what it reports about a buffer is not true").to_string()));
     }
     // From here on the proxy's end gives the import back.
     let proxy = Proxy::new(link, buf, facts);

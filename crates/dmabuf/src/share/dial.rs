@@ -36,7 +36,7 @@ impl Link {
     fn connect(token: Token) -> Result<Self, ImportRefused> {
         let system = |call| move |errno| ImportRefused::System { call, errno };
         let socket = socket::new_socket().map_err(system("socket"))?;
-        // Whoever listens there, we do not know yet.
+        // Which process listens there is not known yet.
         let is_sealed = strangers::refuse_descriptors(&socket);
         let name = token.socket_name().map_err(system("connect"))?;
         rustix::net::connect(&socket, &name).map_err(|errno| match errno {

@@ -91,12 +91,12 @@ impl Link {
         self.inner.pid
     }
 
-    /// Whether there is nobody at the other end any more.
+    /// Whether the other end is gone.
     pub(super) fn is_gone(&self) -> bool {
         self.inner.socket.is_husk() || self.inner.is_gone.load(Ordering::Acquire)
     }
 
-    /// From now on notes for this buffer reach it, and the end of the connection, too.
+    /// From now on notes for this buffer reach it, and also the end of the connection.
     pub(super) fn register(&self, buf: u64, shared: &Arc<Shared>, proxy: &Arc<Proxy>) {
         let import = Import { shared: Arc::downgrade(shared), proxy: Arc::downgrade(proxy) };
         let mut bufs = self.inner.bufs();
@@ -173,7 +173,7 @@ impl Link {
         *next += 1;
         let bytes = request.encode(number);
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        // What was posted before goes first: a pin may need the place of one that was given up.
+        // Earlier posts are sent first: a pin may need the place of one that was given up.
         while inner.flush() || inner.is_full(socket::send(&inner.socket, &bytes, &fds))? {
             let [ready] = socket::wait([(inner.socket.as_fd(), PollFlags::OUT)], Some(deadline));
             if ready.is_empty() && Instant::now() >= deadline {
@@ -184,11 +184,11 @@ impl Link {
             match socket::recv(&inner.socket, buffer) {
                 Received::Packet(len, fds) => match Reply::decode(&buffer[..len]) {
                     Ok((at, reply)) if at == number => return Ok((reply, fds)),
-                    // Turned away before we said anything.
+                    // Turned away before we sent anything.
                     Ok((AT_THE_DOOR, reply)) => return Ok((reply, fds)),
                     // To a request that was given up.
                     Ok((at, _)) if at < number => {}
-                    Ok(_) => return Err(self.lied("it answered what nobody asked")),
+                    Ok(_) => return Err(self.lied("it answered what was not asked")),
                     Err(bad) => return Err(self.lied(&bad.to_string())),
                 },
                 Received::Bad(bad) => return Err(self.lied(&bad.to_string())),
@@ -272,7 +272,7 @@ impl Inner {
         }
     }
 
-    /// Sends what is in the backlog, and says whether something is left.
+    /// Sends the backlog, and returns whether something is left.
     fn flush(&self) -> bool {
         let mut backlog = self.backlog();
         while let Some(message) = backlog.front() {

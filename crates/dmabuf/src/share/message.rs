@@ -1,7 +1,7 @@
 //! The messages, one per packet of a `SOCK_SEQPACKET` socket.
 //!
-//! Every message is 64-bit words in the host's byte order (magic, kind, number, and what the kind
-//! says), with texts as a length and bytes at the end. A number joins an answer to its request.
+//! Every message is 64-bit words in the host's byte order (magic, kind, number, and the fields of
+//! the kind), with texts as a length and bytes at the end. A number joins an answer to its request.
 
 use rustix::io::Errno;
 
@@ -9,7 +9,7 @@ use super::codec::{Reader, Writer, index, one_of};
 use crate::exporter::{Direction, ExporterError, ExporterErrorKind, Reach};
 use crate::importer::{DeviceAddr, ImporterClass};
 
-/// What the importing process asks. Numbers of attachments, pins and maps are its own.
+/// Requests of the importing process. Numbers of attachments, pins and maps are its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     /// The first message of a connection. Descriptor: the socket for notes.
@@ -49,7 +49,7 @@ pub(super) enum Request {
     ImportSync { buf: u64, flags: u64 },
 }
 
-/// Who wants to be attached.
+/// The importer to attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Attach {
     pub(super) buf: u64,
@@ -60,7 +60,7 @@ pub(super) struct Attach {
     pub(super) name: String,
 }
 
-/// What the exporting process answers.
+/// Answers of the exporting process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// Yes.
@@ -71,11 +71,11 @@ pub(super) enum Reply {
     Attached { peer2peer: bool },
     /// To a map. Descriptors: the files.
     Mapped(Mapped),
-    /// No, as the exporter said.
+    /// A refusal, as the exporter gave it.
     Refused(ExporterError),
 }
 
-/// What is true of a buffer for its life.
+/// Facts about a buffer for its lifetime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) size: u64,
@@ -104,12 +104,12 @@ pub(super) struct Entry {
     pub(super) len: u64,
 }
 
-/// What the exporting process says unasked.
+/// Notes of the exporting process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Note {
     /// The mappings of this attachment are void.
     Invalidate { buf: u64, attachment: u64 },
-    /// What the CPU has mapped by this hold is taken away.
+    /// The CPU's mapping of this hold is taken away.
     Zap { hold: u64 },
 }
 
@@ -128,7 +128,7 @@ pub(super) enum BadMessage {
     Descriptors,
 }
 
-/// The number of a request whose answer nobody waits for. It gets none.
+/// The number of a request without an answer.
 pub(super) const NO_ANSWER: u64 = 0;
 /// The number of the answer to a connection that is refused before it asks.
 pub(super) const AT_THE_DOOR: u64 = u64::MAX;

@@ -18,18 +18,18 @@
 //!   accesses: enter the gate, copy through the bus window
 //! ```
 //!
-//! **What a move waits for.** The exporter closes the gate, which needs nobody's cooperation. The
-//! note that follows is for the importer's bookkeeping: it is sent without waiting, and kept until
-//! the importing process has room for it. So a stopped or slow importer blocks no move, and one
-//! that missed the note finds its epoch stale.
+//! **What a move waits for.** The exporter closes the gate, which needs no cooperation. The note
+//! that follows is for the importer's bookkeeping: it is sent without waiting, and kept until the
+//! importing process has room for it. So a stopped or slow importer blocks no move, and one that
+//! missed the note finds its epoch stale.
 //!
 //! **Locks.** Each process has its own reservation lock for a buffer. A request is made under the
-//! importing process's lock, if the operation wants one, and takes the exporting process's lock for
-//! as long as it is served. The exporting process never waits for an importing one: its notes do
-//! not wait, and the gate's slots are only held for copies. So requests end when the exporter's
-//! lock is free, and with one lock per buffer there is no circle. A thread that holds the lock of a
-//! buffer of its own while it maps one of another process adds an edge that no process sees whole;
-//! such a circle ends by [`ANSWER_LIMIT`], with [`Busy`](crate::ExporterErrorKind::Busy).
+//! importing process's lock, if the operation needs it, and takes the exporting process's lock
+//! while it is served. The exporting process never waits for an importing one: its notes do not
+//! wait, and the gate's slots are only held for copies. So requests end when the exporter's lock is
+//! free, and with one lock per buffer there is no circle. A thread that holds the lock of a buffer
+//! of its own while it maps one of another process adds an edge that no process sees whole; such a
+//! circle ends by [`ANSWER_LIMIT`], with [`Busy`](crate::ExporterErrorKind::Busy).
 //!
 //! **Ends.** An importing process that dies has its attachments detached when its connection ends.
 //! When the exporting process dies, maps that exist hold
@@ -37,9 +37,9 @@
 //! answers [`NoDevice`](crate::ExporterErrorKind::NoDevice). A forked child has no part in its
 //! parent's connections; it imports anew, from its parent if need be.
 //!
-//! **Trust.** Both sides belong to one user, as the kernel says (`SO_PEERCRED`); others are refused
-//! in words. What arrives is checked and bounded all the same: a message that makes no sense ends
-//! the connection.
+//! **Trust.** Both sides belong to one user, as the kernel reports (`SO_PEERCRED`); others are
+//! refused in words. Messages are checked and bounded all the same: an invalid message ends the
+//! connection.
 
 mod answer;
 mod client;
@@ -69,8 +69,8 @@ pub(crate) use dial::{HeldLinks, forget_links, hold_links};
 pub(crate) use proxy::Proxy;
 pub(crate) use server::{HeldServer, forget_server, hold_server, publish, reserve, token};
 
-/// How long a request waits for its answer. A stopped exporter answers when it goes on; until then
-/// its requests fail after this time, and what they did is undone.
+/// How long a request waits for its answer. A stopped exporter answers when it continues; until
+/// then requests to it fail after this time, and their effects are undone.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// A process that exports buffers, as a number that two processes do not share by accident. Not a

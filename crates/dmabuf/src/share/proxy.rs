@@ -96,8 +96,8 @@ impl Proxy {
         let is_over = match &self.slot {
             None => self.facts.dies,
             Some(slot) => {
-                // A connection may end while the process lives on; then it says by the gate itself
-                // what is to be said.
+                // A connection may end while the process lives on; the gate itself then carries the
+                // information.
                 let deadline = Instant::now() + DYING;
                 while slot.is_owned() && Instant::now() < deadline {
                     std::thread::sleep(Duration::from_millis(1));

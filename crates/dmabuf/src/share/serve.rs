@@ -39,11 +39,11 @@ struct Connection {
     notes: Option<Arc<Notes>>,
     imports: BTreeMap<u64, Import>,
     attachments: BTreeMap<u64, Remote>,
-    /// What it has mapped for the CPU, by its own numbers.
+    /// Its CPU mappings, by its own numbers.
     holds: BTreeMap<u64, Box<dyn Any + Send + Sync>>,
 }
 
-/// A buffer that the process takes part in, and how many times it said so. It keeps the buffer.
+/// A buffer that the process takes part in, and how many times it joined. It keeps the buffer.
 struct Import {
     shared: Arc<Shared>,
     times: usize,
@@ -119,7 +119,7 @@ impl Connection {
             return self.reply(number, &answer.unwrap_or_else(Reply::Refused), &[]);
         }
         if !fds.is_empty() {
-            return Err(Lie("it sent descriptors that nobody wants".to_owned()));
+            return Err(Lie("it sent descriptors that were not asked for".to_owned()));
         }
         let answer = match request {
             Request::Hello => return Err(Lie("it said hello twice".to_owned())),
@@ -182,7 +182,7 @@ impl Connection {
             return Err(Lie("its first message was no greeting".to_owned()));
         };
         if !socket::is_pair(notes.as_fd()) {
-            return Err(Lie("what it sent for notes is no socket for packets".to_owned()));
+            return Err(Lie("what it sent for notes is not a packet socket".to_owned()));
         }
         let notes = Notes::new(notes).map_err(|errno| Lie(format!("eventfd: {errno}")))?;
         self.notes = Some(Arc::new(notes));
@@ -268,7 +268,7 @@ impl Connection {
             Ok(guard) => guard,
             Err(error) => return refuse(of_map(error)),
         };
-        // Fences stay in this process, so whoever must wait for a move that is under way does it
+        // Fences stay in this process, so requests that must wait for a move in progress do it
         // here.
         if remote.attachment.resv().wait(Usage::Kernel, Some(ANSWER_LIMIT / 2)).is_err() {
             guard.unmap(&resv);
@@ -288,7 +288,7 @@ impl Connection {
     }
 
     /// Answered with the file that the CPU maps; the buffer stays where it is until the process
-    /// lets go, or ends.
+    /// releases it, or ends.
     fn hold(
         &mut self,
         number: u64,
@@ -361,7 +361,7 @@ fn poll(shared: &Shared, writes: bool) -> Result<(), ExporterError> {
     if shared.resv().test_signaled(Usage::implicit(writes)) {
         return Ok(());
     }
-    Err(ExporterError::new(ExporterErrorKind::Again, "somebody still works on the buffer"))
+    Err(ExporterError::new(ExporterErrorKind::Again, "the buffer is still in use"))
 }
 
 fn rw(flags: u64) -> Result<RwFlags, ExporterError> {

@@ -1,4 +1,4 @@
-//! The exporting process: its token, its shared buffers, and who is let in.
+//! The exporting process: its token, its shared buffers, and which processes are admitted.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -107,8 +107,8 @@ fn accept_all(listener: &PrivateFd) {
     }
 }
 
-/// Lets a process of our user in, in a thread of its own: one that waits for a buffer's lock keeps
-/// nobody else waiting.
+/// Admits a process of our user, in a separate thread: one that waits for a buffer's lock makes no
+/// other wait.
 fn admit(peer: OwnedFd) {
     static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
     let Ok(cred) = descriptors::peer_cred(peer.as_fd()) else { return };
@@ -118,7 +118,7 @@ fn admit(peer: OwnedFd) {
             "the buffers of a process of user {own} are not for processes of user {}",
             cred.uid
         );
-        // What it sent with descriptors in it is closed where nobody waits.
+        // A message of its with descriptors is closed where nothing waits.
         return refuse(PeerSocket::new(peer, cred), ExporterErrorKind::NotPermitted, what);
     }
     if CONNECTIONS.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
@@ -140,7 +140,7 @@ fn admit(peer: OwnedFd) {
 fn refuse(peer: impl AsFd, kind: ExporterErrorKind, what: String) {
     tracing::warn!("refused to share a buffer: {what}");
     let reply = Reply::Refused(ExporterError::new(kind, what)).encode(AT_THE_DOOR);
-    // Who asks and does not listen gets no answer.
+    // A process that asks and does not listen gets no answer.
     let _ = socket::send_at_once(peer.as_fd(), &reply, &[]);
 }
 

@@ -92,7 +92,7 @@ impl Importer for StandIn {
 
     /// The exporter has closed the gate, so the access is over whatever the other process does, and
     /// its maps can be given back at once: an exporter that waits until nothing is mapped waits for
-    /// nobody. Maps that no gate guards are given back when the other process says so.
+    /// no other process. Maps without a gate are given back when the other process asks for it.
     fn invalidate_mappings(&self, resv: &ResvGuard<'_>, _: &Attachment) {
         let (maps, pins) = {
             let mut held = self.held();
@@ -137,7 +137,7 @@ impl Notes {
         }
     }
 
-    /// Sends what is kept, and says whether something is left.
+    /// Sends what is kept, and returns whether something is left.
     pub(super) fn flush(&self) -> bool {
         if self.socket.is_husk() {
             return false;
@@ -150,7 +150,7 @@ impl Notes {
                 }
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return true,
                 Err(_) => {
-                    // The process is gone; its connection says so, too.
+                    // The process is gone; its connection also tells that.
                     pending.clear();
                 }
             }

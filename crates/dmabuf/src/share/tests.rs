@@ -59,7 +59,7 @@ fn export() -> (DmaBuf, Address) {
     (buf, address)
 }
 
-/// A client that says what it likes.
+/// A client that sends arbitrary messages.
 struct Raw {
     socket: PrivateFd,
     notes: OwnedFd,

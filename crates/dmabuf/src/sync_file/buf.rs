@@ -49,8 +49,8 @@ impl DmaBuf {
         SyncFile::new(&Fence::all_of([ours, theirs.to_fence()?]))
     }
 
-    /// Makes implicit users of the buffer wait for `file`, as for work that writes if `flags` say
-    /// so, and otherwise as for work that reads. Each fence in it is added, signaled ones too.
+    /// Makes implicit users of the buffer wait for `file`, as for work that writes if `flags` ask
+    /// for it, and otherwise as for work that reads. Each fence in it is added, signaled ones too.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ pub(crate) fn add_to(resv: &Resv, flags: RwFlags, file: &SyncFile) -> Result<(),
     Ok(())
 }
 
-/// What the exporter's process answered, as its errno.
+/// The answer of the exporter's process, as an errno.
 fn remote(call: &'static str) -> impl FnOnce(ExporterError) -> SyncFileError {
     move |error| {
         let errno = match error.kind {

@@ -30,7 +30,7 @@ pub(super) fn follow(file: BorrowedFd<'_>, info: &SyncFileInfo) -> Result<Fence,
         let info = sys::sync_file::file_info(file.as_fd());
         match info.map_or(FenceStatus::Failed(Errno::IO), |info| status_of(info.status)) {
             FenceStatus::Failed(errno) => {
-                // Nobody else signals this timeline.
+                // Nothing else signals this timeline.
                 let _ = timeline.fail(&followed, errno);
             }
             FenceStatus::Active | FenceStatus::Signaled => timeline.signal(followed.seqno()),

@@ -45,7 +45,7 @@ enum Repr {
     Kernel(Known),
 }
 
-/// What a sync_file says of itself.
+/// What a sync_file reports about itself.
 #[doc(alias = "sync_file_info")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -58,7 +58,7 @@ pub struct SyncFileInfo {
     pub fences: Vec<SyncFenceInfo>,
 }
 
-/// What a sync_file says of one of its fences.
+/// What a sync_file reports about one of its fences.
 #[doc(alias = "sync_fence_info")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -83,7 +83,7 @@ pub enum SyncFileError {
         /// What was asked.
         flags: u32,
     },
-    /// The file is none of ours and none of the kernel's (EINVAL).
+    /// The file is neither ours nor the kernel's (EINVAL).
     #[error("fd {fd} is not a sync_file")]
     NotASyncFile {
         /// The number.
@@ -116,7 +116,7 @@ impl SyncFile {
     /// [`SyncFileError::System`]: no free fd.
     #[doc(alias = "sync_file_create")]
     pub fn new(fence: &Fence) -> Result<Self, SyncFileError> {
-        // The kernel's name for a file nobody named.
+        // The kernel's name for an unnamed file.
         let name = format!(
             "{}-{}{}-{}",
             fence.driver_name(),
@@ -227,7 +227,7 @@ impl SyncFile {
         Self::named(&Fence::all_of([self.to_fence()?, other.to_fence()?]), name)
     }
 
-    /// Tells the producers when somebody would like it to be signaled.
+    /// Tells the producers when a user would like it to be signaled.
     ///
     /// # Errors
     ///

@@ -55,7 +55,7 @@ impl Own {
         let inner = Arc::new(Inner { fence: fence.clone(), name, event, id, generation });
         registry().insert(id, Arc::downgrade(&inner));
         // The callback keeps the eventfd, and with it its number, until the fence is signaled:
-        // whoever holds an fd of it hears of that, also after this value is gone.
+        // holders of an fd of it are notified, also after this value is gone.
         let waiting = Arc::clone(&inner);
         if fence.add_callback(move |_| waiting.show()).is_err() {
             inner.show();

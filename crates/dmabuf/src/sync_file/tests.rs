@@ -68,7 +68,7 @@ fn a_merged_file_waits_for_both() {
     right.signal(1);
     assert!(is_ready(&merged));
     assert!(merged.info().expect("ours").fences.iter().all(|fence| fence.timestamp > 0));
-    // What is done needs no waiting.
+    // Finished work needs no waiting.
     let nothing = file(&left.point());
     left.signal(2);
     assert!(is_ready(&nothing.merge(&merged, "done").expect("a free fd")));
@@ -159,7 +159,7 @@ fn a_child_of_a_fork_does_not_signal_for_its_parent() {
     let engine = Timeline::new("gpu", "copy0");
     let file = SyncFile::new(&engine.point()).expect("a free fd");
     let child = crate::sys::in_child(|| {
-        // Its copy of the producer ends; the eventfd is the parent's, too.
+        // Its copy of the producer ends; the eventfd is also the parent's.
         engine.signal(1);
         let is_known = SyncFile::from_fd(file.as_fd()).is_ok();
         i32::from(is_known || is_ready(&file))

@@ -17,10 +17,10 @@ pub(crate) fn allocate(heap: &str, size: u64) -> Result<OwnedFd, (&'static str, 
     let request = unsafe {
         Updater::<{ opcode::read_write::<AllocationData>(b'H', 0) }, AllocationData>::new(&mut arg)
     };
-    // SAFETY: as above; a file that is no heap answers ENOTTY.
+    // SAFETY: as above; a file that is not a heap returns ENOTTY.
     unsafe { ioctl(&device, request) }.map_err(|errno| ("DMA_HEAP_IOCTL_ALLOC", errno))?;
-    // CAST: the kernel's fds fit in an int.
-    // SAFETY: the request succeeded, so this is a new fd that nobody else owns.
+    // CAST: the kernel's fds fit in an int. SAFETY: the request succeeded, so this is a new fd
+    // without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(arg.fd as i32) })
 }
 

@@ -1,4 +1,4 @@
-//! Who else has a file open.
+//! Whether another process has a file open.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// Which signal tells of an opening that a lease is in the way of.
+/// The signal for an open that conflicts with a lease.
 const F_SETSIG: c_int = 10;
 
 /// Another opening of a file.
@@ -15,15 +15,15 @@ pub(crate) fn open_again(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, E
     rustix::fs::open(&path, flags, Mode::empty())
 }
 
-/// An opening of a file by which [`is_alone`] asks.
+/// An open file by which [`is_alone`] asks.
 pub(crate) fn probe(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let probe = open_again(fd, OFlags::RDWR | OFlags::CLOEXEC)?;
     make_harmless(&probe);
     Ok(probe)
 }
 
-/// If another process opens the file just while it is asked, that is told by a signal nobody minds,
-/// instead of the deadly SIGIO.
+/// If another process opens the file during the query, a harmless signal is sent instead of the
+/// deadly SIGIO.
 pub(super) fn make_harmless(probe: &OwnedFd) {
     // SAFETY: the number of a signal is all that is set.
     unsafe { libc::fcntl(probe.as_raw_fd(), F_SETSIG, libc::SIGURG) };
@@ -33,7 +33,7 @@ pub(super) fn make_harmless(probe: &OwnedFd) {
 /// grants a write lease. (The opening that `memfd_create` made does not count as one.)
 pub(crate) fn is_alone(probe: &OwnedFd) -> bool {
     let probe = probe.as_raw_fd();
-    // SAFETY: a lease changes nothing but who is told of an opening; it is given back below.
+    // SAFETY: a lease only changes which process is notified of an open; it is given back below.
     let taken = unsafe { libc::fcntl(probe, libc::F_SETLEASE, libc::F_WRLCK) } == 0;
     if taken {
         // SAFETY: as above.

@@ -53,7 +53,7 @@ pub(crate) fn dma_buf_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     Ok(size)
 }
 
-/// Identity of the file behind `fd`, and its size as the inode says.
+/// Identity of the file behind `fd`, and its size from the inode.
 pub(crate) fn identity(fd: BorrowedFd<'_>) -> Result<((u64, u64), u64), Errno> {
     let stat = rustix::fs::fstat(fd)?;
     Ok(((stat.st_dev, stat.st_ino), u64::try_from(stat.st_size).unwrap_or(0)))
@@ -101,8 +101,8 @@ pub(crate) fn sealed_memfd(name: &str, size: u64) -> Result<OwnedFd, Errno> {
 }
 
 /// The file of a buffer whose bytes are elsewhere: `size` bytes of nothing, open for writing only
-/// and sealed against it. So it has a size, and whoever maps, reads or writes it without asking the
-/// exporter is refused: a mapping must be able to read.
+/// and sealed against it. So it has a size, and a map, read or write without asking the exporter is
+/// refused: a mapping must be able to read.
 pub(crate) fn faceless_memfd(name: &str, size: u64) -> Result<OwnedFd, Errno> {
     let fd = unsealed_memfd(name, size)?;
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
@@ -125,8 +125,8 @@ pub(crate) fn open_faceless(
     Ok(opened)
 }
 
-/// What the flags of a buffer's file mean: for a [faceless](faceless_memfd) one, `O_WRONLY` stands
-/// for `O_RDWR`, and with `O_APPEND` for `O_RDONLY`.
+/// The meaning of the flags of a buffer's file: for a [faceless](faceless_memfd) one, `O_WRONLY`
+/// stands for `O_RDWR`, and with `O_APPEND` for `O_RDONLY`.
 pub(crate) fn meant_flags(flags: OFlags) -> OFlags {
     if flags & OFlags::RWMODE != OFlags::WRONLY {
         return flags;
@@ -158,7 +158,7 @@ pub(crate) fn udmabuf(name: &str, size: u64) -> Result<OwnedFd, (&'static str, E
     });
     // SAFETY: the request matches the driver's structure; the driver reads it and returns a new fd.
     let fd = unsafe { ioctl(&device, request) }.map_err(|errno| ("UDMABUF_CREATE", errno))?;
-    // SAFETY: the ioctl returned this fd, which nobody else owns.
+    // SAFETY: the ioctl returned this fd, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -175,7 +175,7 @@ pub(crate) fn sync(fd: BorrowedFd<'_>, flags: SyncFlags) -> Result<(), Errno> {
         // SAFETY: the opcode takes a pointer to these 64 bits and only reads them.
         let request =
             unsafe { Setter::<{ opcode::write::<SyncFlags>(b'b', 0) }, SyncFlags>::new(flags) };
-        // SAFETY: as above; a file that is no dma-buf answers ENOTTY.
+        // SAFETY: as above; a file that is not a dma-buf returns ENOTTY.
         match unsafe { ioctl(fd, request) } {
             Err(Errno::AGAIN | Errno::INTR) => {}
             result => return result,
@@ -194,8 +194,8 @@ bitflags::bitflags! {
     }
 }
 
-/// Puts pages in the place of what is mapped that give SIGBUS to who touches them, as a device's do
-/// when it is gone: those behind the end of a file. With no memory for that, SIGSEGV.
+/// Replaces the mapping by pages that raise SIGBUS when touched, as a device's do when it is gone:
+/// pages beyond the end of a file. Without memory for that, SIGSEGV.
 ///
 /// # Errors
 ///
@@ -203,8 +203,8 @@ bitflags::bitflags! {
 ///
 /// # Safety
 ///
-/// What is mapped there is the caller's to take away: whole pages of a shared mapping, and nobody
-/// has a reference to them.
+/// What is mapped there is the caller's to take away: whole pages of a shared mapping, without
+/// references to them.
 pub unsafe fn zap(addr: usize, len: usize, prot: ProtFlags) -> Result<(), Errno> {
     let at = ptr::with_exposed_provenance_mut(addr);
     let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
@@ -244,7 +244,7 @@ impl Pages {
         Ok(Self { addr: ptr.expose_provenance(), len })
     }
 
-    /// Puts pages there that nobody can touch.
+    /// Puts inaccessible pages there.
     pub(crate) fn zap(&self) {
         // SAFETY: exactly the range that `map` got, which this value keeps.
         if let Err(errno) = unsafe { zap(self.addr, self.len, ProtFlags::READ | ProtFlags::WRITE) }
@@ -262,8 +262,7 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         let ptr = ptr::with_exposed_provenance_mut(self.addr);
-        // SAFETY: exactly the range that `map` got; whoever uses the address keeps this value
-        // alive.
+        // SAFETY: exactly the range that `map` got; users of the address keep this value alive.
         let _ = unsafe { rustix::mm::munmap(ptr, self.len) };
     }
 }

@@ -8,9 +8,9 @@ use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// Bytes of the file that stands behind retired addresses when nothing protects them.
+/// Bytes of the file behind retired addresses when nothing protects them.
 const POISON_LEN: usize = 2 << 20;
-/// What it is full of.
+/// Its contents.
 const POISON: u8 = 0xA5;
 
 /// Addresses of this process, without access.
@@ -111,7 +111,7 @@ impl Drop for Reservation {
             return;
         }
         let ptr = ptr::with_exposed_provenance_mut(self.addr);
-        // SAFETY: exactly the reserved range; whoever uses an address of it keeps the window alive.
+        // SAFETY: exactly the reserved range; users of an address of it keep the window alive.
         let _ = unsafe { rustix::mm::munmap(ptr, self.len) };
     }
 }

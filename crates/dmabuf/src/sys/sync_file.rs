@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::ioctl::{Setter, Updater, ioctl, opcode};
 
-/// What a sync_file says of itself.
+/// What a sync_file reports about itself.
 #[derive(Clone, Debug)]
 pub(crate) struct FileInfo {
     pub(crate) name: String,
@@ -16,7 +16,7 @@ pub(crate) struct FileInfo {
     pub(crate) fences: Vec<FenceInfo>,
 }
 
-/// What a sync_file says of one of its fences.
+/// What a sync_file reports about one of its fences.
 #[derive(Clone, Debug)]
 pub(crate) struct FenceInfo {
     pub(crate) timeline: String,
@@ -33,9 +33,9 @@ pub(crate) fn export_sync_file(buf: BorrowedFd<'_>, flags: u32) -> Result<OwnedF
     let request = unsafe {
         Updater::<{ opcode::read_write::<DmaBufSyncFile>(b'b', 2) }, DmaBufSyncFile>::new(&mut arg)
     };
-    // SAFETY: as above; a file that is no dma-buf answers ENOTTY.
+    // SAFETY: as above; a file that is not a dma-buf returns ENOTTY.
     unsafe { ioctl(buf, request) }?;
-    // SAFETY: the request succeeded, so this is a new fd that nobody else owns.
+    // SAFETY: the request succeeded, so this is a new fd without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(arg.fd) })
 }
 
@@ -67,11 +67,11 @@ pub(crate) fn merge(
     };
     // SAFETY: as above.
     unsafe { ioctl(one, request) }?;
-    // SAFETY: the request succeeded, so this is a new fd that nobody else owns.
+    // SAFETY: the request succeeded, so this is a new fd without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(arg.fence) })
 }
 
-/// `SYNC_IOC_FILE_INFO`. ENOTTY tells that the file is no sync_file.
+/// `SYNC_IOC_FILE_INFO`. ENOTTY tells that the file is not a sync_file.
 pub(crate) fn file_info(file: BorrowedFd<'_>) -> Result<FileInfo, Errno> {
     loop {
         let count = ask(file, &mut [])?.num_fences;

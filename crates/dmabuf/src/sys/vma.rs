@@ -19,7 +19,7 @@ use descriptors::PrivateFd;
 pub(crate) struct SharedFile {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Where in the file `start` is.
+    /// Where `start` is in the file.
     pub(crate) offset: u64,
     /// Device and inode.
     pub(crate) file: (u64, u64),
@@ -41,7 +41,7 @@ pub(crate) fn shared_file(from: u64, to: u64) -> Option<SharedFile> {
 }
 
 fn query(from: u64) -> Result<Option<SharedFile>, Errno> {
-    // A fork in another thread at this moment leaves the child a lock that nobody opens.
+    // A fork in another thread at this moment leaves the child a lock that is never released.
     let Ok(mut maps) = MAPS.try_lock() else { return ask(open()?.as_fd(), from) };
     if !maps.as_ref().is_some_and(PrivateFd::is_ours) {
         *maps = Some(PrivateFd::new(open()?));
@@ -139,7 +139,7 @@ struct Query {
 struct ProcmapQuery<'a>(&'a mut Query);
 
 // SAFETY: opcode and structure are those of `<linux/fs.h>`; the kernel reads and writes the
-// structure, and the name where it says.
+// structure, and the name that it points to.
 unsafe impl Ioctl for ProcmapQuery<'_> {
     type Output = ();
     const IS_MUTATING: bool = true;

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicU64;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// Words of a sealed memfd, mapped shared. A child of a fork does not have the mapping, so whoever
-/// uses it asks first whether it is a husk.
+/// Words of a sealed memfd, mapped shared. A child of a fork does not have the mapping, so users
+/// check first whether it is a husk.
 #[derive(Debug)]
 pub(crate) struct SharedWords {
     addr: usize,

@@ -1,5 +1,5 @@
-//! Who waits for whom: the fences of a buffer, by the rules of `docs/semantics.md` 1.4 and 1.6 to
-//! 1.9.
+//! Which users wait for which: the fences of a buffer, by the rules of `docs/semantics.md` 1.4 and
+//! 1.6 to 1.9.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::actors::{add, importer, memory};
 use dmabuf::{Attachment, Direction, ImporterClass, PollEvents, Resv, StillInUse, Timeline, Usage};
 
-/// Runs `body` on a thread, signals when the exporter was asked for `operation`, and sees that
+/// Runs `body` on a thread, signals when the exporter was asked for `operation`, and checks that
 /// `body` waited for that.
 fn waits_for_the_fence(
     exporter: &crate::actors::Memory,

@@ -1,4 +1,4 @@
-//! What a buffer says of itself.
+//! What a buffer reports about itself.
 
 use std::io::SeekFrom;
 use std::os::fd::AsFd;

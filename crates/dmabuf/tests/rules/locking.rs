@@ -67,7 +67,7 @@ fn an_access_that_ends_under_the_lock_is_told() {
 fn a_second_lock_of_the_same_thread_does_not_hang() {
     let (buf, _) = memory();
     let resv = buf.resv().lock();
-    // In a callback, say: also where assertions are off, as the alternative is to wait for ever.
+    // In a callback, say: also where assertions are off, as the alternative is to wait forever.
     let text = words(|| drop(buf.resv().lock()));
     assert!(text.starts_with("this thread holds the reservation lock already"), "{text}");
     drop(resv);

@@ -12,7 +12,7 @@ use crate::bo::{self, SIZE};
 use crate::child::Child;
 use crate::importer::{Attached, fds};
 
-/// A case says why if it cannot run.
+/// A case tells why if it cannot run.
 type Case = fn() -> Result<(), String>;
 
 pub(crate) const ALL: &[(&str, Case)] = &[
@@ -113,8 +113,7 @@ fn static_class() -> Result<(), String> {
     Ok(())
 }
 
-/// Fences stay in the exporter's process, so it is there that a map waits for a move that is under
-/// way.
+/// Fences stay in the exporter's process, so a map waits there for a move in progress.
 fn kernel_fence() -> Result<(), String> {
     let (_bo, buf) = bo::new(Sharing::HostKept);
     let mut child = importer(&buf, "dynamic");
@@ -170,7 +169,7 @@ fn leaks() -> Result<(), String> {
         bo.relocate(&buf).expect("nobody pins");
         child.must("forget");
     }
-    // What the cases before this one left may go meanwhile; a leak would show twenty times.
+    // Leftovers of earlier cases may go meanwhile; a leak would show twenty times.
     soon(|| fds() <= before.0 && count(&child.must("fds")) <= before.1);
     assert_eq!(bo.attached.load(Ordering::SeqCst), 0);
     let threads = || std::fs::read_dir("/proc/self/task").expect("Linux tells").count();
@@ -214,7 +213,7 @@ fn dead_importer() -> Result<(), String> {
     let mut child = importer(&buf, "pinned");
     child.must("pin");
     child.must("map");
-    // Dead in the middle of an access, too.
+    // Also dead in the middle of an access.
     child.must("inside");
     child.kill();
     soon(|| bo.attached.load(Ordering::SeqCst) == 0);
@@ -285,7 +284,7 @@ fn dead_exporter_kept() -> Result<(), String> {
     assert!(refused.ends_with("which exports the buffer, is gone"), "{refused}");
     let fd = buf.fd().try_clone_to_owned().expect("a descriptor");
     drop((nic, buf));
-    // Until the last part of this process has let go of it, it is found here.
+    // Until the last part of this process has released it, it is found here.
     let mut words = String::new();
     soon(|| {
         words = DmaBuf::import(fd.as_fd()).err().map(|error| error.to_string()).unwrap_or_default();
@@ -367,9 +366,9 @@ fn forged() -> Result<(), String> {
 fn other_user() -> Result<(), String> {
     const NOBODY: u32 = 65534;
     if !rustix::process::geteuid().is_root() {
-        return Err("only root can be somebody else".to_owned());
+        return Err("only root can become another user".to_owned());
     }
-    // Where nobody else may look at the build directory, a copy that everybody may run.
+    // Where other users may not read the build directory, a copy that any user may run.
     let program = std::env::temp_dir().join(format!("peerdma-share-{}", std::process::id()));
     let own = std::env::current_exe().expect("Linux tells");
     std::fs::copy(&own, &program).map_err(|error| format!("a copy of the program: {error}"))?;
@@ -387,7 +386,7 @@ fn other_user() -> Result<(), String> {
     Ok(())
 }
 
-/// What follows from something that another process does at its own pace.
+/// The effect of something that another process does at its own pace.
 fn soon(mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !is_so() {

@@ -98,7 +98,7 @@ impl Child {
         rustix::process::kill_process(pid, signal).expect("our child");
     }
 
-    /// Stops it, and sees to it that it has stopped.
+    /// Stops it, and makes sure that it has stopped.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
         let stat = format!("/proc/{}/stat", self.process.id());

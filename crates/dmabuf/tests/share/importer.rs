@@ -63,7 +63,7 @@ impl Importer for Nic {
 }
 
 impl Nic {
-    /// Gives a map back and keeps its address in mind.
+    /// Gives a map back and remembers its address.
     fn lose(&self, map: MapGuard, resv: &ResvGuard<'_>) {
         self.lost.store(map.table().entries[0].addr, Ordering::SeqCst);
         map.unmap(resv);

@@ -8,7 +8,7 @@ use super::wire::{Ask, Name, Told};
 use crate::act::Came;
 use crate::look::GpuView;
 
-/// How long one process may take to tell of all its buffers.
+/// How long one process may take to report all its buffers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A process that has a GPU open, as far as it told.
@@ -19,9 +19,9 @@ pub struct Member {
     pub gpu: String,
     /// Its number among the processes that share the GPU.
     pub member: u8,
-    /// Its pid, as the kernel has it.
+    /// Its pid, from the kernel.
     pub pid: Option<u32>,
-    /// What it told, or why nothing is known.
+    /// Its report, or why nothing is known.
     pub view: Result<GpuView, String>,
 }
 
@@ -66,7 +66,7 @@ fn listening(list: &str, prefix: &str) -> BTreeSet<(String, u8)> {
     found.collect()
 }
 
-/// What a process tells; none if it is gone, or its socket is another user's.
+/// A process's report; none if it is gone, or its socket is another user's.
 fn ask(gpu: String, member: u8) -> Option<Member> {
     let name = Name::new(&gpu);
     let start = Instant::now();
@@ -82,7 +82,7 @@ fn ask(gpu: String, member: u8) -> Option<Member> {
             }
         };
         let Some((view, next)) = GpuView::decode(&said, after) else {
-            let view = Err("it answered nothing that can be read: another version?".to_owned());
+            let view = Err("its answer cannot be read: another version?".to_owned());
             return Some(Member { gpu, member, pid, view });
         };
         let whole = match &mut whole {
@@ -111,7 +111,7 @@ impl Member {
         let ask = Ask::Act { ledger: memory, what, buffer };
         match Name::new(&self.gpu).tell(self.member, &ask) {
             Told::Text { said, .. } => {
-                let (done, why) = heard(&said).ok_or("it answered nothing that can be read")?;
+                let (done, why) = heard(&said).ok_or("its answer cannot be read")?;
                 Ok((what.act().words(done), why))
             }
             Told::Nobody => Err("it ended".to_owned()),
@@ -120,7 +120,7 @@ impl Member {
     }
 }
 
-/// To how many it was done, as a process says, and why not to others.
+/// To how many it was done, as a process reports, and why not to others.
 pub(crate) fn heard(said: &[u8]) -> Option<(u64, Vec<String>)> {
     let came: Came = toml::from_str(std::str::from_utf8(said).ok()?).ok()?;
     let mut why: Vec<_> = came.why.iter().map(|why| crate::look::short(why)).collect();

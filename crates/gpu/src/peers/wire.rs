@@ -1,5 +1,5 @@
-//! What processes that share a GPU say to each other: one question and one answer for each
-//! connection. An answer in words ([`Told`]) is text behind the words that others have.
+//! Messages between processes that share a GPU: one request and one answer for each connection. An
+//! answer in words ([`Told`]) has text after the words that others have.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// copied.
 const PATIENCE_BY_HAND: Duration = Duration::from_secs(60);
 
-/// Version of what is said.
+/// Version of the messages.
 const VERSION: u64 = 1;
 /// Words of a message, in either direction.
 const WORDS: usize = 5;
@@ -81,7 +81,7 @@ pub(super) struct Name {
     prefix: String,
 }
 
-/// Who asked, waiting for an answer.
+/// The process that asked, waiting for an answer.
 pub(super) struct Caller {
     socket: PeerSocket,
 }
@@ -207,18 +207,19 @@ pub(super) fn next(listener: &PrivateFd) -> Option<(Ask, Caller)> {
             Err(_) => continue,
         };
         let Ok(cred) = peer_cred(socket.as_fd()) else { continue };
-        // Of another user nothing is read, and what it sent is closed where nobody waits.
+        // Nothing is read from another user, and its descriptors are closed where nothing waits.
         let socket = PeerSocket::new(socket, cred);
         if !socket.is_ours() || set_patience(&socket).is_err() {
             continue;
         }
         let mut said = [0; WORDS * 8];
-        // Who only wanted to know whether we live says nothing.
+        // A process that only checks whether we are alive sends nothing.
         let Ok((len, _)) = rustix::net::recv(&socket, &mut said[..], RecvFlags::empty()) else {
             continue;
         };
         let caller = Caller { socket };
-        // Who gave up waiting (we may have been stopped) must not have its way now.
+        // A request whose sender gave up waiting (we may have been stopped) must not be carried out
+        // now.
         if len == said.len()
             && !caller.gave_up()
             && let Some(ask) = decode(&said)
@@ -237,7 +238,7 @@ impl Caller {
             Answer::NotNow => NOT_NOW,
             Answer::Never => NEVER,
         };
-        // Who did not wait for the answer does not get it.
+        // A process that did not wait for the answer does not get it.
         let _ = rustix::net::send(&self.socket, &words([code, 0, 0, 0, 0]), SendFlags::NOSIGNAL);
     }
 
@@ -248,7 +249,7 @@ impl Caller {
         let _ = rustix::net::send(&self.socket, &said, SendFlags::NOSIGNAL);
     }
 
-    /// Whether who asked waits no longer.
+    /// Whether the process that asked no longer waits.
     pub(super) fn gave_up(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         !matches!(rustix::net::recv(&self.socket, &mut [0; 1][..], flags), Err(Errno::AGAIN))
@@ -282,7 +283,7 @@ const EVICT: u64 = 2;
 const LOOK: u64 = 3;
 const ACT: u64 = 4;
 
-/// What is done by hand, in the order of its numbers.
+/// The commands, in the order of their numbers.
 const BY_HAND: [ByHand; 5] =
     [ByHand::Evict, ByHand::MoveToVram, ByHand::MoveToGtt, ByHand::Reset, ByHand::Unplug];
 
@@ -366,7 +367,7 @@ fn socket() -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// TIMEOUT: whoever is stopped must not stop us.
+/// TIMEOUT: a stopped process must not stop us.
 fn set_patience(socket: impl AsFd) -> Result<(), Errno> {
     for timeout in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
         sockopt::set_socket_timeout(&socket, timeout, Some(PATIENCE))?;

@@ -49,7 +49,7 @@ pub enum Refused {
     Attach(ExporterErrorKind),
     Pin(ExporterErrorKind),
     Map(ExporterErrorKind),
-    /// The framework says that the memory is gone.
+    /// The framework reports that the memory is gone.
     Revoked,
 }
 
@@ -58,7 +58,7 @@ pub enum Refused {
 pub enum Miss {
     /// There is no mapping.
     NotMapped,
-    /// The gate says that the mapping is stale.
+    /// The gate reports that the mapping is stale.
     Stale,
     /// The memory does.
     Fault { at: u64 },
@@ -212,7 +212,7 @@ impl Mr {
     }
 }
 
-/// What a device does on its bus: no question is asked.
+/// What a device does on its bus: without any checks.
 pub fn dma_write(addr: u64, bytes: &[u8]) -> Result<(), Miss> {
     let local = HostBuf::anonymous(bytes.len()).expect("memory exists");
     local.write(0, bytes).expect("inside");
