@@ -136,7 +136,7 @@ fn a_plan_for_gpus_is_checked_before_the_program_starts() {
     let program =
         Program::new(Artefacts::find().peerdma()).mode(Mode::Plain).args(["run", "--fault"]);
     let out = program.args([file.as_os_str(), "--".as_ref(), "true".as_ref()]).output();
-    out.failure().says("fault 1 (move): says not where");
+    out.failure().says("fault 1 (move): does not say where");
 }
 
 #[test]

@@ -95,7 +95,7 @@ fn two_locks_need_a_context() {
     let guard = one.lock_with(&ctx).expect("nobody is in the way");
     assert!(two.lock_with(&ctx).is_ok());
     let text = words(|| drop(two.lock_slow(&ctx)));
-    assert!(text.contains("lock_slow begins anew"), "{text}");
+    assert!(text.contains("lock_slow starts over"), "{text}");
     drop(guard);
 }
 
