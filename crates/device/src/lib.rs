@@ -73,8 +73,8 @@ mod withdraw;
 pub use attr::{DeviceAttr, GidEntry, OdpCaps, PortAttr, TmCaps};
 pub use counters::Counters;
 pub use engine::{
-    AsyncEvent, Cap, CompCntrEntry, CompCntrType, Engine, EventSource, MrAdvice, MrInfo, MrKind,
-    MwType, QpSpec, Rereg, Resources, Wc, WqState,
+    AsyncEvent, CompCntrEntry, CompCntrType, Engine, EventSource, MrAdvice, MrInfo, MrKind, MwType,
+    QpSpec, Rereg, Resources, Wc, WqState,
 };
 pub use engine::{TagOp, TagOpKind, Turn, set_weather};
 pub use failure::fail_all;

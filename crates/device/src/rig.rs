@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iba::{
-    Access, AckTimeout, AttrMask, Av, Gid, Mtu, Psn, QKey, QpAttr, QpState, QpType, Qpn, RnrTimer,
-    SendFlags, WrOpcode,
+    Access, AckTimeout, AttrMask, Av, Gid, Mtu, Psn, QKey, QpAttr, QpCap, QpState, QpType, Qpn,
+    RnrTimer, SendFlags, WrOpcode,
 };
 use smallvec::SmallVec;
 use transport::wr::{Data, RecvWr, SendWr, SgList, Sge, UdDest};
@@ -20,7 +20,7 @@ use umem::{HostBuf, Umem};
 
 use crate::config::NicConfig;
 use crate::engine::Turn;
-use crate::engine::{Cap, Engine, QpSpec, Wc};
+use crate::engine::{Engine, QpSpec, Wc};
 use crate::hca::build::build_engine;
 use crate::ids::{CqId, CtxId, PdId, QpId};
 use crate::nic::{NicInfo, gid_entries, look, port_attr};
@@ -86,7 +86,7 @@ impl Objects {
     }
 
     pub(crate) fn qp(&self, engine: &mut Engine, qp_type: QpType) -> (QpId, Qpn) {
-        let cap = Cap {
+        let cap = QpCap {
             max_send_wr: 64,
             max_recv_wr: 64,
             max_send_sge: 1,

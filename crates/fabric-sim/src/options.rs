@@ -1,7 +1,9 @@
 //! How the QPs of a test are set up.
 
-use iba::{Access, AckTimeout, AttrMask, Mtu, Psn, QKey, QpAttr, QpState, QpType, Qpn, RnrTimer};
-use transport::{PathCaps, Qp, QpCap, QpInit};
+use iba::{
+    Access, AckTimeout, AttrMask, Mtu, Psn, QKey, QpAttr, QpCap, QpState, QpType, Qpn, RnrTimer,
+};
+use transport::{PathCaps, Qp, QpInit};
 
 use crate::host::Host;
 use crate::link::Link;
@@ -118,7 +120,7 @@ impl Options {
             max_recv_wr: 64,
             max_send_sge: 4,
             max_recv_sge: 4,
-            max_inline: 64,
+            max_inline_data: 64,
         };
         let (qp_type, sq_sig_all, has_srq) = (self.qp_type, self.sq_sig_all, self.has_srq);
         let mut qp = Qp::new(QpInit { qpn, qp_type, sq_sig_all, cap, has_srq });

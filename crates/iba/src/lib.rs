@@ -47,7 +47,7 @@ pub use hash::HashFields;
 pub use ids::{LKey, PKey, QKey, Qpn, RKey};
 pub use mtu::Mtu;
 pub use psn::{Msn, Psn};
-pub use qp::{AttrMask, QpAttr, QpState, QpType, TransitionError};
+pub use qp::{AttrMask, QpAttr, QpCap, QpState, QpType, TransitionError};
 pub use time::Time;
 pub use timer::{AckTimeout, RnrTimer};
 pub use wc::{WcFlags, WcOpcode, WcStatus};

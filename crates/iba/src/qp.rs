@@ -181,6 +181,23 @@ bitflags! {
     }
 }
 
+/// The capacities of a QP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "ibv_qp_cap")]
+#[expect(clippy::exhaustive_structs, reason = "the five capacities of IBA")]
+pub struct QpCap {
+    /// Sends that can be outstanding.
+    pub max_send_wr: u32,
+    /// Receives that can be outstanding.
+    pub max_recv_wr: u32,
+    /// Elements of a send.
+    pub max_send_sge: u32,
+    /// Elements of a receive.
+    pub max_recv_sge: u32,
+    /// Bytes of inline data.
+    pub max_inline_data: u32,
+}
+
 /// The attributes of a QP that a transition sets and a query returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_qp_attr")]

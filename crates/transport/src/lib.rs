@@ -91,7 +91,7 @@ pub use error::{ModifyError, PostError};
 pub use fast_path::{FastPacket, FastSend};
 pub use pace::RateLimit;
 pub use path::PathCaps;
-pub use qp::{Poll, Qp, QpCap, QpInit};
+pub use qp::{Poll, Qp, QpInit};
 pub use resp::{Step, consumes_receive};
 pub use time::Time;
 pub use wr::{Data, RecvWr, SendWr, SgList, Sge, UdDest};

@@ -42,7 +42,7 @@ impl Qp {
             Data::Inline(_) if wr.opcode == WrOpcode::AtomicWrite => {}
             Data::Inline(bytes) => {
                 // Nothing can be stored to inline data (`ibv_post_send(3)`, table of flags).
-                let max = if wr.opcode.is_read_like() { 0 } else { self.cap.max_inline };
+                let max = if wr.opcode.is_read_like() { 0 } else { self.cap.max_inline_data };
                 if bytes.len() > max as usize || wr.opcode.is_read_like() {
                     return Err(PostError::Inline { length: bytes.len(), max });
                 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use iba::{QpAttr, QpEvent, QpState, QpType, Qpn};
+use iba::{QpAttr, QpCap, QpEvent, QpState, QpType, Qpn};
 use wire::{Opcode, Service};
 
 use crate::congestion::Congestion;
@@ -16,23 +16,6 @@ use crate::time::Time;
 use crate::window::Window;
 use crate::wqe::{Failure, Wqe};
 use crate::wr::RecvWr;
-
-/// How large the queues of a QP are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[doc(alias = "ibv_qp_cap")]
-#[expect(clippy::exhaustive_structs, reason = "the five capacities of a QP")]
-pub struct QpCap {
-    /// Send work requests outstanding.
-    pub max_send_wr: u32,
-    /// Receive work requests outstanding.
-    pub max_recv_wr: u32,
-    /// Scatter/gather elements of a send.
-    pub max_send_sge: u32,
-    /// Scatter/gather elements of a receive.
-    pub max_recv_sge: u32,
-    /// Bytes of inline data.
-    pub max_inline: u32,
-}
 
 /// What a QP is created with.
 #[derive(Clone, Copy, Debug)]

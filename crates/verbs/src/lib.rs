@@ -51,13 +51,12 @@ pub use context::{AsyncEvent, Context, Device, Pd, devices};
 pub use cq::{Cq, Wc};
 pub use device::config::{ImporterConfig, NicConfig, Preset};
 pub use device::{
-    Cap, CompCntrEntry, CompCntrType, Counters, DeviceAttr, GidEntry, Kind, PortAttr, Refusal,
-    Resources,
+    CompCntrEntry, CompCntrType, Counters, DeviceAttr, GidEntry, Kind, PortAttr, Refusal, Resources,
 };
 pub use dmabuf::{DmaBuf, Mapping};
 pub use iba::{
-    Access, AckTimeout, AttrMask, Av, CompCntrOps, EventType, Gid, Mtu, Psn, QpAttr, QpState,
-    QpType, Qpn, RKey, RnrTimer, WcOpcode, WcStatus, WrOpcode,
+    Access, AckTimeout, AttrMask, Av, CompCntrOps, EventType, Gid, Mtu, Psn, QpAttr, QpCap,
+    QpState, QpType, Qpn, RKey, RnrTimer, WcOpcode, WcStatus, WrOpcode,
 };
 pub use memory::{Dm, Mr, Remote, Slice};
 pub use qp::{DEFAULT_QKEY, Endpoint, PostError, Qp, QpSpec, Srq};

@@ -2,11 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use device::Cap;
 use device::ids::{QpId, SrqId};
 use iba::{
-    Access, AckTimeout, AttrMask, Av, CompCntrOps, Gid, Mtu, Psn, QKey, QpAttr, QpState, QpType,
-    Qpn, RnrTimer,
+    Access, AckTimeout, AttrMask, Av, CompCntrOps, Gid, Mtu, Psn, QKey, QpAttr, QpCap, QpState,
+    QpType, Qpn, RnrTimer,
 };
 pub use transport::PostError;
 use transport::wr::RecvWr;
@@ -28,7 +27,7 @@ pub struct QpSpec {
     /// The shared receive queue, if the QP has none of its own.
     pub srq: Option<Srq>,
     /// The capacities.
-    pub cap: Cap,
+    pub cap: QpCap,
     /// Whether every send completes, flagged or not.
     pub sq_sig_all: bool,
     /// What the peer may do.
@@ -44,7 +43,7 @@ impl QpSpec {
             send_cq: cq.clone(),
             recv_cq: cq.clone(),
             srq: None,
-            cap: Cap {
+            cap: QpCap {
                 max_send_wr: 128,
                 max_recv_wr: 128,
                 max_send_sge: 4,

@@ -1,8 +1,8 @@
 //! Queue pairs.
 
-use iba::{AttrMask, Mtu, QpAttr, QpState, QpType, Qpn, WcFlags};
+use iba::{AttrMask, Mtu, QpAttr, QpCap, QpState, QpType, Qpn, WcFlags};
 use transport::wr::{RecvWr, SendWr};
-use transport::{PathCaps, PostError, Qp, QpCap, QpInit, RateLimit};
+use transport::{PathCaps, PostError, Qp, QpInit, RateLimit};
 
 use super::Engine;
 use super::core::Core;
@@ -41,28 +41,11 @@ pub struct QpSpec {
     /// The XRC domain, of a receiving QP of XRC, which has nothing of the above.
     pub xrcd: Option<XrcdId>,
     /// The capacities.
-    pub cap: Cap,
+    pub cap: QpCap,
     /// Whether every send completes, flagged or not.
     pub sq_sig_all: bool,
     /// Given back in events.
     pub cookie: u64,
-}
-
-/// The capacities of a QP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[doc(alias = "ibv_qp_cap")]
-#[expect(clippy::exhaustive_structs, reason = "the five capacities of IBA")]
-pub struct Cap {
-    /// Sends that can be outstanding.
-    pub max_send_wr: u32,
-    /// Receives that can be outstanding.
-    pub max_recv_wr: u32,
-    /// Elements of a send.
-    pub max_send_sge: u32,
-    /// Elements of a receive.
-    pub max_recv_sge: u32,
-    /// Bytes of inline data.
-    pub max_inline_data: u32,
 }
 
 /// A context that is being closed.
@@ -88,7 +71,7 @@ impl QpSpec {
             recv_cq: CqId::NONE,
             srq: None,
             xrcd: Some(xrcd),
-            cap: Cap::default(),
+            cap: QpCap::default(),
             sq_sig_all: false,
             cookie,
         }
@@ -155,7 +138,7 @@ impl Engine {
                 max_recv_wr: if takes_none { 0 } else { cap.max_recv_wr },
                 max_send_sge: cap.max_send_sge,
                 max_recv_sge: cap.max_recv_sge,
-                max_inline: cap.max_inline_data.max(cap.max_send_sge * SGE_BYTES),
+                max_inline_data: cap.max_inline_data.max(cap.max_send_sge * SGE_BYTES),
             },
             has_srq: takes_none,
         });

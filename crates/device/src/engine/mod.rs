@@ -56,7 +56,7 @@ use transport::{Poll, Time};
 
 pub use self::advise::MrAdvice;
 pub use self::api_mem::MrInfo;
-pub use self::api_qp::{Cap, QpSpec};
+pub use self::api_qp::QpSpec;
 use self::cm::CmService;
 use self::core::Core;
 pub use crate::objects::comp_cntr::{CompCntrEntry, CompCntrType};

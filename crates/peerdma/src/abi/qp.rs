@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use device::ids::QpId;
-use device::{Cap, Hca, Kind, QpSpec, Refusal};
+use device::{Hca, Kind, QpSpec, Refusal};
 use iba::{AttrMask, QpType, Qpn};
 use transport::RateLimit;
 
@@ -248,7 +248,7 @@ unsafe fn create(pd: *mut Pd, wanted: &Wanted) -> Result<*mut Qp, Refusal> {
         recv_cq,
         srq,
         xrcd: None,
-        cap: Cap {
+        cap: iba::QpCap {
             max_send_wr: cap.max_send_wr,
             max_recv_wr: cap.max_recv_wr,
             max_send_sge: cap.max_send_sge,

@@ -3,12 +3,12 @@
 //! A work queue is a QP without a send queue: it is in the table of QPs, so that no QP has its
 //! number, and its receives are posted, filled and flushed as any QP's.
 
-use iba::{AttrMask, QpAttr, QpState, QpType, Qpn};
+use iba::{AttrMask, QpAttr, QpCap, QpState, QpType, Qpn};
 use transport::PostError;
 use transport::wr::RecvWr;
 
 use super::Engine;
-use crate::engine::api_qp::{Cap, QpSpec};
+use crate::engine::api_qp::QpSpec;
 use crate::engine::env::QpEnv;
 use crate::ids::{CqId, CtxId, PdId, QpId, RwqTableId, WqId};
 use crate::objects::flows::RwqTable;
@@ -64,7 +64,7 @@ impl Engine {
         if self.cq(cq)?.ctx != ctx {
             refuse!(Invalid, "create_wq: the CQ is of another context than the PD");
         }
-        let cap = Cap { max_recv_wr: max_wr, max_recv_sge: max_sge, ..Cap::default() };
+        let cap = QpCap { max_recv_wr: max_wr, max_recv_sge: max_sge, ..QpCap::default() };
         let spec = receiving(pd, cq, cap, 0);
         let holds = vec![self.pd(pd)?.uses.take(), self.cq(cq)?.uses.take()];
         let role = Role::Wq { uses: Uses::default() };
@@ -229,7 +229,7 @@ impl Engine {
         let table_use = found.uses.take();
         let holds = vec![self.pd(pd)?.uses.take(), table_use];
         self.open_sender()?;
-        let spec = receiving(pd, CqId::NONE, Cap::default(), cookie);
+        let spec = receiving(pd, CqId::NONE, QpCap::default(), cookie);
         let made = self.add_qp(&spec, ctx, CqId::NONE, Some(Role::Rss { table, hash }), holds);
         if made.is_err() {
             self.close_sender();
@@ -254,7 +254,7 @@ impl Engine {
 }
 
 /// A raw packet QP that sends nothing.
-fn receiving(pd: PdId, recv_cq: CqId, cap: Cap, cookie: u64) -> QpSpec {
+fn receiving(pd: PdId, recv_cq: CqId, cap: QpCap, cookie: u64) -> QpSpec {
     QpSpec {
         pd,
         qp_type: QpType::RawPacket,

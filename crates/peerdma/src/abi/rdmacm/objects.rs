@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use descriptors::Known;
 use device::ids::{ChannelId, CqId, CtxId, PdId, QpId};
-use device::{Cap, DeviceAttr, Hca, MrInfo, QpSpec, Wc};
-use iba::{Access, AttrMask, Av, QpAttr, QpType, Qpn};
+use device::{DeviceAttr, Hca, MrInfo, QpSpec, Wc};
+use iba::{Access, AttrMask, Av, QpAttr, QpCap, QpType, Qpn};
 use transport::wr::{RecvWr, SendWr};
 use umem::{Foreign, HostBuf, Umem};
 
@@ -144,7 +144,7 @@ impl Pair {
         domain: &Arc<Domain>,
         queue: &Arc<Queue>,
         qp_type: QpType,
-        cap: Cap,
+        cap: QpCap,
     ) -> Answer<Self> {
         let (id, qpn) = domain.hca.alive()?.create_qp(&QpSpec {
             pd: domain.id,

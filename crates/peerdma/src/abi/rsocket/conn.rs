@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use device::{Cap, Wc};
-use iba::{Access, LKey, QpType, RKey, SendFlags, WcFlags, WcStatus, WrOpcode};
+use device::Wc;
+use iba::{Access, LKey, QpCap, QpType, RKey, SendFlags, WcFlags, WcStatus, WrOpcode};
 use rsocket::{Control, Credit, End, Hello, Mapping, Sent, Sge, Sizes, Stream, Write};
 use smallvec::{SmallVec, smallvec};
 use transport::wr::{Data, RecvWr, SendWr, SgList, Sge as Piece};
@@ -70,7 +70,7 @@ impl Conn {
         let domain = id.domain()?;
         let sizes = sizes.for_stream(domain.device_attr().max_qp_wr);
         let queue = Arc::new(Queue::create(&domain, sizes.sq_size + sizes.rq_size)?);
-        let cap = Cap {
+        let cap = QpCap {
             max_send_wr: sizes.sq_size,
             max_recv_wr: sizes.rq_size,
             max_send_sge: 2,

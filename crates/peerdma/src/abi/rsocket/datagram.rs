@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use descriptors::Known;
-use device::{Cap, Wc};
-use iba::{Access, Av, LKey, QKey, QpType, Qpn, SendFlags, WcStatus, WrOpcode};
+use device::Wc;
+use iba::{Access, Av, LKey, QKey, QpCap, QpType, Qpn, SendFlags, WcStatus, WrOpcode};
 use libc::{sockaddr, socklen_t, ssize_t};
 use rsocket::datagram::{Ask, Header};
 use rsocket::{How, SEND_LOW_WATER, Sizes};
@@ -134,7 +134,7 @@ impl End {
         let room = (sizes.receive_buffer + GRH) as usize;
         let send = Memory::register(&domain, sizes.send_buffer as usize, Access::LOCAL_WRITE)?;
         let receive = Memory::register(&domain, room, Access::LOCAL_WRITE)?;
-        let cap = Cap {
+        let cap = QpCap {
             max_send_wr: sizes.sq_size,
             max_recv_wr: sizes.rq_size,
             max_send_sge: 1,
