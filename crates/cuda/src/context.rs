@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::process::Process;
 use crate::status::{Refusal, Result, Status, invalid};
 use crate::stream::Stream;
 use umd::handles::{Found, Handles};
@@ -112,12 +111,12 @@ impl Contexts {
         if handle == 0 { current() } else { self.find(handle) }
     }
 
-    /// Ends a context, and with it all that it has.
+    /// The context of a handle, which is to end.
     ///
     /// # Errors
     ///
     /// It is none, or is the one that all share.
-    pub(crate) fn destroy(&self, process: &Process, handle: u64) -> Result<()> {
+    pub(crate) fn find_own(&self, handle: u64) -> Result<Arc<Context>> {
         let context = self.find(handle)?;
         if context.is_primary {
             return Err(Refusal::new(
@@ -125,29 +124,11 @@ impl Contexts {
                 "a primary context is released, and not destroyed",
             ));
         }
-        self.end(process, &context);
-        pop_if(&context);
-        Ok(())
+        Ok(context)
     }
 
-    fn end(&self, process: &Process, context: &Arc<Context>) {
-        if context.is_destroyed.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let streams = process.streams.all();
-        for stream in streams.iter().filter(|stream| stream.context == context.handle) {
-            stream.abandon();
-            process.streams.remove(stream.handle);
-        }
-        context.legacy.abandon();
-        for event in process.events.all() {
-            if event.context == context.handle {
-                process.events.remove(event.handle);
-            }
-        }
-        process.space.free_all(|region| {
-            region.context.as_ref().is_some_and(|own| Arc::ptr_eq(own, context))
-        });
+    /// Its handle names nothing from now on.
+    pub(crate) fn remove(&self, context: &Context) {
         self.handles.remove(context.handle);
     }
 
@@ -160,35 +141,28 @@ impl Contexts {
         Arc::clone(primary.context.get_or_insert_with(make))
     }
 
-    /// One user less; the last one ends it.
+    /// One user less. The last one is given it, to end it.
     ///
     /// # Errors
     ///
     /// It has no user.
-    pub(crate) fn release_primary(&self, process: &Process, device: usize) -> Result<()> {
+    pub(crate) fn release_primary(&self, device: usize) -> Result<Option<Arc<Context>>> {
         let mut primary = self.primary(device);
         primary.users = primary.users.checked_sub(1).ok_or_else(|| {
             Refusal::new(Status::InvalidContext, "the primary context is not retained by anybody")
         })?;
-        if primary.users == 0
-            && let Some(context) = primary.context.take()
-        {
-            drop(primary);
-            self.end(process, &context);
-        }
-        Ok(())
+        Ok(if primary.users == 0 { primary.context.take() } else { None })
     }
 
-    /// Ends the primary context, whoever uses it.
-    pub(crate) fn reset_primary(&self, process: &Process, device: usize) {
+    /// Takes the primary context, if it is there, whoever uses it: to end it.
+    pub(crate) fn reset_primary(&self, device: usize) -> Option<Arc<Context>> {
         let mut primary = self.primary(device);
         primary.flags = 0;
         let context = primary.context.take();
-        if let Some(context) = context {
+        if context.is_some() {
             primary.users = 0;
-            drop(primary);
-            self.end(process, &context);
         }
+        context
     }
 
     /// The primary context, if it is there.
@@ -259,6 +233,11 @@ impl Context {
         self.is_primary
     }
 
+    /// Ends it. Whether it had not ended before.
+    pub(crate) fn end(&self) -> bool {
+        !self.is_destroyed.swap(true, Ordering::AcqRel)
+    }
+
     fn check(&self) -> Result<()> {
         if self.is_destroyed.load(Ordering::Acquire) { Err(destroyed(self.handle)) } else { Ok(()) }
     }
@@ -303,7 +282,7 @@ pub(crate) fn set(context: Option<Arc<Context>>) {
     });
 }
 
-fn pop_if(context: &Arc<Context>) {
+pub(crate) fn pop_if(context: &Arc<Context>) {
     if top().is_some_and(|top| Arc::ptr_eq(&top, context)) {
         set(None);
     }

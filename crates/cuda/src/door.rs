@@ -1,13 +1,11 @@
 //! What the library of names calls: the function behind each name.
 
-use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::slice;
-use std::sync::OnceLock;
 
 use crate::boundary::LOG;
 use crate::runtime::{self, Library};
-use crate::{driver, nvml};
+use crate::{driver, exported, nvml};
 
 /// What `libpeerdma-cuda.so` calls. It comes from the same build, so this has no version.
 #[repr(C)]
@@ -25,18 +23,9 @@ const NVML: c_int = 1;
 const RUNTIME_12: c_int = 12;
 const RUNTIME_13: c_int = 13;
 
-/// Functions of the driver's library by name, as programs see them: those that hooks have patched.
-static FUNCTIONS: OnceLock<HashMap<&'static str, usize>> = OnceLock::new();
-
 /// The table behind the names of CUDA's libraries.
 pub fn door() -> *const Door {
     &raw const DOOR
-}
-
-/// A function of the driver's library, as a program finds it.
-pub(crate) fn driver_function(symbol: &str) -> Option<*const c_void> {
-    let found = FUNCTIONS.get().and_then(|functions| functions.get(symbol)).copied();
-    found.map(std::ptr::with_exposed_provenance)
 }
 
 unsafe extern "C" fn take_driver(
@@ -53,7 +42,7 @@ unsafe extern "C" fn take_driver(
         let name: &'static CStr = unsafe { CStr::from_ptr(*name) };
         Some((name.to_str().ok()?, function.expose_provenance()))
     });
-    FUNCTIONS.get_or_init(|| pairs.collect());
+    exported::learn(pairs);
 }
 
 unsafe extern "C" fn find(library: c_int, name: *const c_char) -> *const c_void {

@@ -5,11 +5,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use umd::queue::Progress;
 use umem::{HostBuf, HostBufError};
 
-use crate::process::Process;
 use crate::status::{Refusal, Result, Status};
-use crate::stream::{Progress, Stream, When};
 
 /// An event.
 pub(crate) struct Event {
@@ -106,19 +105,15 @@ impl Event {
         (self.flags & INTERPROCESS != 0).then(|| self.counts.0.fd()).flatten()
     }
 
-    /// Puts it into the order of a stream.
-    ///
-    /// # Errors
-    ///
-    /// The stream was destroyed.
-    pub(crate) fn record(self: &Arc<Self>, process: &Process, stream: &Arc<Stream>) -> Result<()> {
+    /// Records it: the result is the work that has it reached, in the order of a stream.
+    pub(crate) fn record(self: &Arc<Self>) -> impl FnMut() -> Result<Progress> + Send + 'static {
         let (number, event) = (self.counts.record(), Arc::clone(self));
-        process.submit(stream, When::Now, move || {
+        move || {
             if event.counts.reach(number) {
                 *event.at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             }
             Ok(Progress::Done)
-        })
+        }
     }
 
     /// Whether all before the last record is done. One that was never recorded is.
@@ -140,20 +135,16 @@ impl Event {
         }
     }
 
-    /// Lets a stream wait for the last record.
-    ///
-    /// # Errors
-    ///
-    /// The stream was destroyed.
-    pub(crate) fn delay(self: &Arc<Self>, process: &Process, stream: &Arc<Stream>) -> Result<()> {
+    /// The work of a stream that is done when the last record is reached; none if it is by now.
+    pub(crate) fn delay(
+        self: &Arc<Self>,
+    ) -> Option<impl FnMut() -> Result<Progress> + Send + 'static> {
         let number = self.counts.get(RECORDED);
         if self.has_reached(number) {
-            return Ok(());
+            return None;
         }
         let event = Arc::clone(self);
-        process.submit(stream, When::Now, move || {
-            Ok(if event.has_reached(number) { Progress::Done } else { Progress::Waiting })
-        })
+        Some(move || Ok(if event.has_reached(number) { Progress::Done } else { Progress::Waiting }))
     }
 
     /// Milliseconds from another event to this one.

@@ -12,6 +12,8 @@
 //!                 |- context      which GPU a thread works on
 //!                 |- stream, event, worker     work in order
 //!                 |- vmm, pool    memory and addresses apart; memory in the order of streams
+//!                 |               what acts on a process stands above it: begin, endings, streams,
+//!                 |               mapping
 //!                 |- memory  ---> gpu::Bo      the bytes; export as a dma-buf
 //!                 `- machine ---> gpu::Machine names, addresses, UUIDs of the GPUs
 //! ```
@@ -31,15 +33,19 @@
 
 mod allocate;
 mod attribute;
+mod begin;
 mod boundary;
 mod c;
 mod context;
 mod copy;
 mod door;
 mod driver;
+mod endings;
 mod event;
+mod exported;
 mod ipc;
 mod machine;
+mod mapping;
 mod names;
 mod nvml;
 mod pack;
@@ -51,6 +57,7 @@ mod runtime;
 mod space;
 mod status;
 mod stream;
+mod streams;
 mod vmm;
 
 pub use door::{Door, door};

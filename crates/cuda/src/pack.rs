@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use umd::Memory;
 use umd::addresses::Addresses;
+use umd::space::LARGE_PAGE;
 
 use crate::context::Context;
-use crate::space::LARGE_PAGE;
 
 /// What an address of an allocation is a multiple of.
 pub(crate) const ALIGN: u64 = 512;

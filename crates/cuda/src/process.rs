@@ -7,7 +7,7 @@ use umd::process::{Absent, PerProcess};
 
 use crate::context::Contexts;
 use crate::event::Event;
-use crate::machine::{self, Device};
+use crate::machine::Device;
 use crate::pack::Block;
 use crate::pool::Pools;
 use crate::space::Space;
@@ -31,24 +31,13 @@ pub(crate) struct Process {
 
 static PROCESS: PerProcess<Process> = PerProcess::new();
 
-/// `cuInit`: makes what a process has, if that was not done yet.
+/// Makes what the process has, with these GPUs, unless that was done before.
 ///
 /// # Errors
 ///
-/// No GPU; or a child of a process that had one.
-pub(crate) fn init() -> Result<&'static Process> {
-    match PROCESS.get() {
-        Err(Absent::NotYet) => {}
-        _ => return get(),
-    }
-    let given = environment::var("CUDA_VISIBLE_DEVICES");
-    let hidden = environment::is_empty("CUDA_VISIBLE_DEVICES").then(String::new);
-    let visible = machine::visible(hidden.or(given).as_deref());
-    if visible.is_empty() {
-        return Err(Refusal::new(Status::NoDevice, "there is no GPU that this program may see"));
-    }
-    let devices: Vec<_> = visible.into_iter().map(|index| &machine::devices()[index]).collect();
-    let (process, is_new) = PROCESS.set(Process {
+/// No addresses. What is there by now is given, and whether it is new.
+pub(crate) fn make(devices: Vec<&'static Device>) -> Result<(&'static Process, bool)> {
+    Ok(PROCESS.set(Process {
         space: Space::new(&devices)?,
         blocks: Mutex::default(),
         contexts: Contexts::new(devices.len()),
@@ -57,12 +46,12 @@ pub(crate) fn init() -> Result<&'static Process> {
         allocations: Handles::new(3),
         pools: Pools::new(devices.len()),
         devices,
-    });
-    if is_new {
-        crate::peer::register(process);
-        umd::stray::watch(&process.space, &process.devices, "cuMemcpy");
-    }
-    get()
+    }))
+}
+
+/// Whether `cuInit` was not called yet, here or before a fork.
+pub(crate) fn is_absent() -> bool {
+    matches!(PROCESS.get(), Err(Absent::NotYet))
 }
 
 /// What the process has.

@@ -1,8 +1,5 @@
 //! Contexts: what memory, queues, lists and events belong to.
 
-use std::sync::Arc;
-
-use crate::process::Process;
 use crate::status::{Refusal, Result, Status};
 
 /// A context.
@@ -24,20 +21,5 @@ impl Context {
         }
         let what = format!("the context was not made for device {device}");
         Err(Refusal::new(Status::InvalidArgument, what))
-    }
-}
-
-impl Process {
-    /// Ends a context, and frees its memory. Queues, lists and events of it stay until they are
-    /// destroyed, as with Intel's driver.
-    ///
-    /// # Errors
-    ///
-    /// It is none.
-    pub(crate) fn end_context(&self, handle: u64) -> Result<()> {
-        let context = self.context(handle)?;
-        self.space.free_all(|region| Arc::ptr_eq(&region.context, &context));
-        self.contexts.remove(handle);
-        Ok(())
     }
 }

@@ -9,7 +9,7 @@
 //!                tables      which functions a table has, by the version that the loader asks for
 //!                api         the functions: C in, C out
 //!                process     what one process has from zeInit on
-//!                 |- context, queue, list, fence, event     work in order
+//!                 |- context, queue, list, fence, event     work in order; command: what it is
 //!                 |- space   which addresses are whose, over umd
 //!                 `- host    memory that the CPU reaches
 //! ```
@@ -25,6 +25,7 @@
 mod api;
 mod boundary;
 mod c;
+mod command;
 mod context;
 mod door;
 mod event;
@@ -32,6 +33,7 @@ mod exported;
 mod fence;
 mod host;
 mod ipc;
+mod last;
 mod list;
 mod process;
 mod queue;

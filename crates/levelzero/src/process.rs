@@ -1,6 +1,6 @@
 //! What a process has of Level Zero, from `zeInit` on.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use umd::handles::{Found, Handles};
 use umd::machine::{self, Device};
@@ -9,6 +9,7 @@ use umd::process::{Absent, PerProcess};
 use crate::context::Context;
 use crate::event::{Event, Pool};
 use crate::fence::Fence;
+use crate::last::Last;
 use crate::list::List;
 use crate::queue::CommandQueue;
 use crate::space::{Allocation, Space};
@@ -158,6 +159,19 @@ impl Process {
         find(&self.contexts, handle, "context")
     }
 
+    /// Ends a context, and frees its memory. Queues, lists and events of it stay until they are
+    /// destroyed, as with Intel's driver.
+    ///
+    /// # Errors
+    ///
+    /// It is none.
+    pub(crate) fn end_context(&self, handle: u64) -> Result<()> {
+        let context = self.context(handle)?;
+        self.space.free_all(|region| Arc::ptr_eq(&region.context, &context));
+        self.contexts.remove(handle);
+        Ok(())
+    }
+
     pub(crate) fn queue(&self, handle: u64) -> Result<Arc<CommandQueue>> {
         find(&self.queues, handle, "command queue")
     }
@@ -247,20 +261,8 @@ impl Process {
 
     /// Calls `act` when all that is queued now is done: at once, if nothing is.
     pub(crate) fn when_idle(&self, act: impl FnOnce() + Send + 'static) {
-        let last = Arc::new(Last(Mutex::new(Some(Box::new(act)))));
+        let last = Arc::new(Last::new(act));
         self.each_queue(None, |queue| queue.hold(Arc::clone(&last)));
-    }
-}
-
-/// What is called when the last who has it lets go.
-pub(crate) struct Last(Mutex<Option<Box<dyn FnOnce() + Send>>>);
-
-impl Drop for Last {
-    fn drop(&mut self) {
-        let act = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(act) = act {
-            act();
-        }
     }
 }
 

@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use umd::queue::{Progress, Queue, When};
 
+use crate::command::{Command, Run};
 use crate::fence::Fence;
-use crate::list::{Command, Run};
-use crate::process::Last;
+use crate::last::Last;
+use crate::space::Space;
 use crate::status::{Refusal, Result, Status};
 
 /// A command queue.
@@ -22,6 +23,8 @@ pub(crate) struct CommandQueue {
     pub(crate) index: u32,
     /// Whether a call waits for what it brings.
     pub(crate) is_synchronous: bool,
+    /// What its commands' addresses are of.
+    space: &'static Space,
     work: Arc<Queue<Refusal>>,
 }
 
@@ -36,9 +39,11 @@ impl CommandQueue {
         device: usize,
         (ordinal, index): (u32, u32),
         mode: u32,
+        space: &'static Space,
     ) -> Self {
         let is_synchronous = mode == SYNCHRONOUS;
-        Self { handle, context, device, ordinal, index, is_synchronous, work: Arc::default() }
+        let work = Arc::default();
+        Self { handle, context, device, ordinal, index, is_synchronous, space, work }
     }
 
     /// Does commands, in their turn, and then signals a fence.
@@ -51,9 +56,9 @@ impl CommandQueue {
         commands: Arc<[Command]>,
         fence: Option<Arc<Fence>>,
     ) -> Result<()> {
-        let mut run = Run::default();
+        let (mut run, space) = (Run::default(), self.space);
         self.work.submit(When::Now, move || {
-            let answer = run.go_on(&commands);
+            let answer = run.go_on(&commands, space);
             if !matches!(answer, Ok(Progress::Waiting))
                 && let Some(fence) = &fence
             {

@@ -65,7 +65,7 @@ calls! { CALLS:
 
     fn cuCtxDestroy_v2(context: u64) {
         let process = process::get()?;
-        process.contexts.destroy(process, context)
+        process.destroy_context(context)
     }
 
     fn cuCtxPushCurrent_v2(context: u64) {
@@ -223,23 +223,23 @@ calls! { CALLS:
 
     fn cuDevicePrimaryCtxRelease(device: c_int) {
         let process = process::get()?;
-        process.contexts.release_primary(process, process.ordinal(device)?)
+        process.release_primary(process.ordinal(device)?)
     }
 
     fn cuDevicePrimaryCtxRelease_v2(device: c_int) {
         let process = process::get()?;
-        process.contexts.release_primary(process, process.ordinal(device)?)
+        process.release_primary(process.ordinal(device)?)
     }
 
     fn cuDevicePrimaryCtxReset(device: c_int) {
         let process = process::get()?;
-        process.contexts.reset_primary(process, process.ordinal(device)?);
+        process.reset_primary(process.ordinal(device)?);
         Ok(())
     }
 
     fn cuDevicePrimaryCtxReset_v2(device: c_int) {
         let process = process::get()?;
-        process.contexts.reset_primary(process, process.ordinal(device)?);
+        process.reset_primary(process.ordinal(device)?);
         Ok(())
     }
 

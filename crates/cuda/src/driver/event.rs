@@ -16,7 +16,7 @@ fn record(event: u64, stream: u64) -> Result<()> {
     if event.context != stream.context {
         return Err(Refusal::new(Status::InvalidHandle, "event and stream are of two contexts"));
     }
-    event.record(process, &stream)
+    process.record(&event, &stream)
 }
 
 fn elapsed(milliseconds: Out<f32>, start: u64, end: u64) -> Result<()> {

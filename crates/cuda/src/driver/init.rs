@@ -2,9 +2,10 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
+use crate::begin;
 use crate::boundary::{LOG, calls};
 use crate::c::{In, Out, Text};
-use crate::door;
+use crate::exported;
 use crate::names::{self, Found};
 use crate::process;
 use crate::status::{self, Refusal, Result, Status, invalid};
@@ -45,7 +46,7 @@ fn look_up(name: Text, version: c_int, flags: u64) -> Result<(*const c_void, c_i
         }
     };
     // What programs and their hooks see is the function of the library, and not the one behind it.
-    Ok((door::driver_function(symbol).unwrap_or(std::ptr::null()), QUERY_FOUND))
+    Ok((exported::driver_function(symbol).unwrap_or(std::ptr::null()), QUERY_FOUND))
 }
 
 calls! { CALLS:
@@ -53,7 +54,7 @@ calls! { CALLS:
         if flags != 0 {
             return Err(invalid(format!("flags {flags}: there are none")));
         }
-        process::init().map(|_| ())
+        begin::init().map(|_| ())
     }
 
     fn cuDriverGetVersion(version: Out<c_int>) {

@@ -167,12 +167,12 @@ calls! { CALLS:
         let process = process::get()?;
         let context = process.contexts.find_or_current(context)?;
         let event = process.event(event)?;
-        event.record(process, &context.legacy)
+        process.record(&event, &context.legacy)
     }
 
     fn cuCtxWaitEvent(context: u64, event: u64) {
         let process = process::get()?;
         let context = process.contexts.find_or_current(context)?;
-        process.event(event)?.delay(process, &context.legacy)
+        process.delay(&process.event(event)?, &context.legacy)
     }
 }

@@ -86,7 +86,7 @@ calls! { CALLS:
         if flags & !1 != 0 {
             return Err(invalid(format!("flags {flags:#x}")));
         }
-        process.event(event)?.delay(process, &process.stream(stream)?)
+        process.delay(&process.event(event)?, &process.stream(stream)?)
     }
 
     fn cuStreamAddCallback(stream: u64, callback: Callback, data: *mut c_void, flags: u32) {

@@ -100,7 +100,7 @@ calls! { CALLS:
 
     fn cuMemRelease(handle: u64) {
         let process = process::get()?;
-        process.allocation(handle)?.release(process);
+        process.allocation(handle)?.release(&process.allocations);
         Ok(())
     }
 
@@ -168,7 +168,7 @@ calls! { CALLS:
         handle.check()?;
         let process = process::get()?;
         let mapped = process.mapped(addr)?;
-        mapped.allocation.retain(process);
+        mapped.allocation.retain(&process.allocations);
         handle.put(mapped.allocation.handle)
     }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use super::{Code, Failure, Result, device, handle, initialized, put_text};
+use super::call::{Code, Failure, Result, device, handle, initialized, put_text};
 use crate::attribute;
 use crate::boundary::calls;
 use crate::c::{Out, Text};
@@ -169,7 +169,7 @@ calls! { CALLS by initialized:
 
     fn nvmlDeviceGetMemoryInfo_v2(gpu: u64, out: Out<MemoryV2>) {
         let version = version_of::<MemoryV2>(2);
-        super::check_version(out.of(), version)?;
+        super::call::check_version(out.of(), version)?;
         let (total, used) = memory(device(gpu)?.1)?;
         Ok(out.put(MemoryV2 { version, total, reserved: 0, free: total - used, used })?)
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use super::{Code, Failure, Result, device, initialized};
+use super::call::{Code, Failure, Result, device, initialized};
 use crate::boundary::calls;
 use crate::c::{In, Out};
 

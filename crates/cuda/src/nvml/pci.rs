@@ -2,8 +2,8 @@
 
 use std::ffi::c_char;
 
+use super::call::{Code, Failure, Result, check_version, device, handle, initialized};
 use super::device::version_of;
-use super::{Code, Failure, Result, check_version, device, handle, initialized};
 use crate::boundary::calls;
 use crate::c::{Out, Text};
 use crate::machine::{self, Device, PCI_ID, PCI_SUBSYSTEM};

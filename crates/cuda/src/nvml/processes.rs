@@ -1,6 +1,6 @@
 //! Programs on a GPU: no process is told of another one's.
 
-use super::{Result, device, initialized};
+use super::call::{Result, device, initialized};
 use crate::boundary::calls;
 use crate::c::Out;
 

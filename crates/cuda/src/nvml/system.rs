@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::Ordering;
 
-use super::{Code, Failure, Result, USERS, call, initialized, put_text};
+use super::call::{Code, Failure, Result, USERS, call, initialized, put_text};
 use crate::boundary::calls;
 use crate::c::Out;
 use crate::machine;

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use super::{Code, Failure, Result, device, handle, initialized};
+use super::call::{Code, Failure, Result, device, handle, initialized};
 use crate::boundary::calls;
 use crate::c::{In, Out};
 use crate::machine::{self, Nearness};

@@ -2,19 +2,19 @@
 
 use std::ffi::{c_char, c_int};
 
-use super::{Result, done, initialized};
+use super::call::{Result, done, initialized};
+use crate::begin;
 use crate::boundary::calls;
 use crate::c::{Out, Text};
 use crate::driver;
-use crate::process;
 
-calls! { CALLS by super::call:
+calls! { CALLS by super::call::call:
     // What there is not is counted: 0, and an error.
     fn cudaGetDeviceCount(count: Out<c_int>) {
         count.check()?;
         count.put_if(0);
         // CAST: few.
-        Ok(count.put(process::init()?.devices().len() as c_int)?)
+        Ok(count.put(begin::init()?.devices().len() as c_int)?)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Events.
 
-use super::{done, in_context};
+use super::call::{done, in_context};
 use crate::boundary::calls;
 use crate::c::Out;
 use crate::driver;

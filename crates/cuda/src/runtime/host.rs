@@ -1,6 +1,6 @@
 //! Host memory that GPUs reach.
 
-use super::{done, exported, in_context};
+use super::call::{done, exported, in_context};
 use crate::boundary::calls;
 use crate::c::Out;
 use crate::driver;

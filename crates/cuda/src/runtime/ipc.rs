@@ -1,6 +1,6 @@
 //! Memory and events of other processes.
 
-use super::{exported, in_context};
+use super::call::{exported, in_context};
 use crate::boundary::calls;
 use crate::c::Out;
 

@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Once;
 
-use super::{Failure, INVALID_DEVICE_FUNCTION, INVALID_SYMBOL, Result, initialized};
+use super::call::{Failure, INVALID_DEVICE_FUNCTION, INVALID_SYMBOL, Result, initialized};
 use crate::boundary::{Calls, Function, LOG, calls};
 
 /// A kernel that is asked about.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use super::{Failure, INVALID_DIRECTION, INVALID_PITCH, Result, done, in_context};
+use super::call::{Failure, INVALID_DIRECTION, INVALID_PITCH, Result, done, in_context};
 use crate::boundary::calls;
 use crate::c::{In, Out};
 use crate::driver;
@@ -136,7 +136,7 @@ calls! { ONLY_12 by in_context:
 }
 
 mod thirteen {
-    use super::{In, calls, done, driver, in_context};
+    use crate::runtime::memcpy::{In, calls, done, driver, in_context};
 
     calls! { ONLY_13 by in_context:
         fn cudaMemcpyBatchAsync(

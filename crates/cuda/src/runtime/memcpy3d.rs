@@ -2,9 +2,9 @@
 
 use std::ffi::c_int;
 
+use super::call::{Failure, Result, in_context};
 use super::memcpy::check;
 use super::memory::{Extent, Pitched};
-use super::{Failure, Result, in_context};
 use crate::boundary::calls;
 use crate::c::In;
 use crate::driver::copy::{and_wait, in_stream};

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::{Result, done, exported, in_context, initialized};
+use super::call::{Result, done, exported, in_context, initialized};
 use crate::boundary::calls;
 use crate::c::{In, Out};
 use crate::driver;
@@ -201,7 +201,7 @@ calls! { ONLY_12 by in_context:
 }
 
 mod twelve {
-    use super::{Attributes, Out, attributes, calls, initialized};
+    use crate::runtime::memory::{Attributes, Out, attributes, calls, initialized};
 
     calls! { POINTERS_12 by initialized:
         fn cudaPointerGetAttributes(out: Out<Attributes>, addr: u64) {
@@ -213,8 +213,10 @@ mod twelve {
 pub(super) use twelve::POINTERS_12;
 
 mod thirteen {
-    use super::{Location, LongAttributes, Out, attributes, c_int, calls, done, driver};
-    use crate::runtime::{in_context, initialized};
+    use crate::runtime::call::{in_context, initialized};
+    use crate::runtime::memory::{
+        Location, LongAttributes, Out, attributes, c_int, calls, done, driver,
+    };
 
     calls! { ONLY_13 by in_context:
         fn cudaMemAdvise(addr: u64, len: usize, advice: c_int, location: Location) {

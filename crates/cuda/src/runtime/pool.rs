@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::{done, exported, in_context};
+use super::call::{done, exported, in_context};
 use crate::boundary::calls;
 use crate::c::{In, Out};
 use crate::driver;

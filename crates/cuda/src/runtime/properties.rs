@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 
-use super::{Result, initialized};
+use super::call::{Result, initialized};
 use crate::attribute;
 use crate::boundary::calls;
 use crate::c::Out;
@@ -141,7 +141,7 @@ calls! { ONLY_12 by initialized:
 }
 
 mod thirteen {
-    use super::{Form, Out, c_int, calls, fill, initialized};
+    use crate::runtime::properties::{Form, Out, c_int, calls, fill, initialized};
 
     calls! { ONLY_13 by initialized:
         fn cudaGetDeviceProperties(out: Out<u8>, device: c_int) {

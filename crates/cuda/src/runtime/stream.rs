@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::{done, in_context};
+use super::call::{done, in_context};
 use crate::boundary::calls;
 use crate::c::Out;
 use crate::driver;
@@ -82,7 +82,7 @@ calls! { ONLY_12 by in_context:
 }
 
 mod thirteen {
-    use super::{HostFunction, c_int, c_void, calls, done, driver, in_context};
+    use crate::runtime::stream::{HostFunction, c_int, c_void, calls, done, driver, in_context};
 
     calls! { ONLY_13 by in_context:
         // How the stream waits for it is a hint.

@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Failure, Result, done, in_context, initialized};
+use super::call::{Failure, Result, done, in_context, initialized};
+use crate::begin;
 use crate::boundary::calls;
 use crate::c::{In, Out};
 use crate::context::{self, Context};
@@ -72,10 +73,10 @@ fn choose(device: usize, process: &'static Process) {
 }
 
 fn reset() -> Result<()> {
-    let process = process::init()?;
+    let process = begin::init()?;
     let device = device();
     HELD.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| *other != device);
-    process.contexts.reset_primary(process, device);
+    process.reset_primary(device);
     if context::top().is_some_and(|top| top.is_primary() && top.device == device) {
         context::set(None);
         let _ = DEVICE.try_with(|chosen| chosen.set(device));

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::{Failure, INSUFFICIENT_DRIVER, Library, call, done, initialized};
+use super::call::{Failure, INSUFFICIENT_DRIVER, Library, call, done, initialized};
 use crate::boundary::{Function, calls};
 use crate::c::{In, Out, Text};
 use crate::driver;
@@ -56,7 +56,7 @@ fn entry_point(
     version: u32,
     flags: u64,
     answer: Out<c_int>,
-) -> super::Result<()> {
+) -> super::call::Result<()> {
     // A library may be of a newer version than the driver, as long as both are of one line.
     let version = version.min(driver::init::version());
     let mut how = 0;
@@ -122,7 +122,7 @@ calls! { ONLY_12 by call:
 }
 
 mod thirteen {
-    use super::{Out, Text, VERSION_13, call, calls, entry_point};
+    use crate::runtime::version::{Out, Text, VERSION_13, call, calls, entry_point};
     use std::ffi::{c_int, c_void};
 
     calls! { ONLY_13 by call:

@@ -37,7 +37,8 @@ impl QueueDesc {
         if self.index >= QUEUES {
             return Err(invalid(format!("queue {} of {QUEUES}", self.index)));
         }
-        Ok(CommandQueue::new(handle, context, device, (self.ordinal, self.index), self.mode))
+        let (place, space) = ((self.ordinal, self.index), &process::get()?.space);
+        Ok(CommandQueue::new(handle, context, device, place, self.mode, space))
     }
 }
 
