@@ -46,6 +46,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("gpu", &["descriptors", "environment", "umem", "dmabuf", "pci", "fault", "threads"]),
     // A client of peer-to-peer DMA; whose memory it is it learns from the dma-buf.
     ("storage", &["dmabuf", "pci", "threads", "umem"]),
+    // It hands out dma-bufs of lenders whose devices it does not know.
+    ("orchestrator", &["dmabuf", "pci", "umem"]),
     ("umd", &["descriptors", "umem", "dmabuf", "pci", "gpu", "threads"]),
     ("cuda", &["environment", "umem", "dmabuf", "pci", "gpu", "umd"]),
     ("levelzero", &["descriptors", "environment", "umem", "gpu", "umd"]),
@@ -101,7 +103,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const FOR_TESTS: &[&str] = &["fabric-sim"];
 /// Crates that the tests and examples of one crate may use in addition: a program holds both a NIC
 /// and a GPU, and so do they.
-const TESTS_OF: &[(&str, &str)] = &[("storage", "gpu"), ("verbs", "gpu")];
+const TESTS_OF: &[(&str, &str)] = &[
+    ("orchestrator", "gpu"),
+    ("orchestrator", "storage"),
+    ("orchestrator", "verbs"),
+    ("storage", "gpu"),
+    ("verbs", "gpu"),
+];
 
 /// Checks every edge of the workspace.
 pub(crate) fn run() -> Outcome {
@@ -162,7 +170,9 @@ mod tests {
     fn gpu_and_device_meet_only_at_a_dma_buf() {
         assert!(!reaches("gpu", "device"));
         assert!(!reaches("device", "gpu"));
-        assert!(!reaches("storage", "gpu") && !reaches("storage", "device"));
+        for apart in ["storage", "orchestrator"] {
+            assert!(!reaches(apart, "gpu") && !reaches(apart, "device"), "{apart}");
+        }
         let (_, uses) = MAY_USE.iter().find(|(name, _)| *name == "gpu").expect("in the table");
         assert!(!uses.contains(&"iba"), "a GPU knows nothing of RDMA; a fault plan covers both");
         assert!(!reaches("dmabuf", "iba"), "nor does a dma-buf");

@@ -69,6 +69,7 @@
 #![deny(unsafe_code)]
 
 mod attachment;
+mod bar;
 mod buf;
 mod export;
 mod exporter;
@@ -98,6 +99,7 @@ mod zap;
 pub use attachment::{
     AttachError, Attachment, AttachmentInfo, MapError, MapGuard, PinError, PinGuard,
 };
+pub use bar::{BarBuf, BarError, BarRange};
 pub use buf::{DmaBuf, ImportError, MEMFD_PREFIX};
 pub use export::{ExportError, Memory};
 pub use exporter::{

@@ -1,0 +1,246 @@
+//! Memory of a device in a BAR, as its driver lends it (`docs/semantics.md` 2.8 and 4.4).
+//!
+//! It is reached peer-to-peer or not at all, by the rules of the PCI tree; it is never pinned, so
+//! that only importers that can lose it may have it, and its owner takes it away from all of them
+//! before it goes.
+
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use descriptors::Known;
+use pci::{Bdf, PciTree};
+
+use crate::attachment::AttachmentInfo;
+use crate::exporter::{
+    Direction, Exporter, ExporterError, ExporterErrorKind, Pinning, SgBacking, SgEntry, SgTable,
+    Sharing,
+};
+use crate::gate::{Gate, GateError};
+use crate::reach::Provider;
+use crate::resv::{Resv, ResvGuard};
+use crate::revoke::StillInUse;
+use crate::window::PlaceError;
+use crate::{BusWindow, DmaBuf, ExportError, Placement};
+
+/// Whose memory it is, and where.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "drivers build it")]
+pub struct BarRange {
+    /// The exporter's name.
+    pub owner: String,
+    /// What the memory is, for messages: `device memory of NAME`.
+    pub what: String,
+    /// The machine.
+    pub tree: Arc<PciTree>,
+    /// Where the owner is in it.
+    pub bdf: Option<Bdf>,
+    /// The file that has the bytes, sealed against shrinking.
+    pub file: OwnedFd,
+    /// Where in it they begin, at a whole page.
+    pub offset: u64,
+    /// How many there are: whole pages.
+    pub len: u64,
+}
+
+/// A dma-buf of memory in a BAR, with its owner's side of it. Dropping it takes the memory away.
+pub struct BarBuf {
+    buffer: DmaBuf,
+    exporter: Arc<BarExporter>,
+}
+
+/// Why a range of a BAR is no dma-buf.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BarError {
+    /// The process has no bus window.
+    #[error("no bus window: {0}")]
+    Window(#[from] std::io::Error),
+    /// The range got no bus address.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// No gate was made.
+    #[error(transparent)]
+    Gate(#[from] GateError),
+    /// No file was made for it.
+    #[error(transparent)]
+    Export(#[from] ExportError),
+}
+
+struct BarExporter {
+    owner: String,
+    what: String,
+    tree: Arc<PciTree>,
+    bdf: Option<Bdf>,
+    backing: SgBacking,
+    len: u64,
+    gate: Gate,
+    /// Why the memory went, once it did.
+    gone: Mutex<Option<String>>,
+    is_revoked: AtomicBool,
+    /// Whether somebody was inside when it was revoked, and stayed there.
+    is_held: AtomicBool,
+    /// Where devices of this process find it, until it is revoked.
+    place: Mutex<Option<Placement>>,
+}
+
+impl BarBuf {
+    /// Makes a dma-buf of this name.
+    ///
+    /// # Errors
+    ///
+    /// [`BarError`].
+    pub fn new(range: BarRange, name: &str) -> Result<Self, BarError> {
+        let window = BusWindow::of_process()?;
+        let BarRange { owner, what, tree, bdf, file, offset, len } = range;
+        let place = window.place(file.as_fd(), offset, len, &what)?;
+        let backing = SgBacking { file: Arc::new(Known::from(file)), offset };
+        let exporter = Arc::new(BarExporter {
+            gate: Gate::new(&owner)?,
+            owner,
+            what,
+            tree,
+            bdf,
+            backing,
+            len,
+            gone: Mutex::default(),
+            is_revoked: AtomicBool::new(false),
+            is_held: AtomicBool::new(false),
+            place: Mutex::new(Some(place)),
+        });
+        let buffer = DmaBuf::export_with(Arc::clone(&exporter) as _, len, name, Resv::new())?;
+        Ok(Self { buffer, exporter })
+    }
+
+    /// What importers are given.
+    pub fn buffer(&self) -> &DmaBuf {
+        &self.buffer
+    }
+
+    /// Takes the memory away from every importer, in every process, and waits up to `limit` until
+    /// they have let go. It is out of their reach in any case.
+    ///
+    /// # Errors
+    ///
+    /// [`StillInUse`].
+    pub fn revoke(&self, why: &str, limit: Duration) -> Result<(), StillInUse> {
+        self.buffer.revoke(|_| self.exporter.revoke(why), Some(limit))
+    }
+
+    /// Takes the memory away without waiting for more than accesses that have begun. Whether its
+    /// bytes may be given to somebody else then: not while an access does not end.
+    #[must_use = "bytes that are still accessed are nobody else's"]
+    pub fn close(&self, why: &str) -> bool {
+        self.exporter.revoke(why);
+        !self.exporter.is_held.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for BarBuf {
+    fn drop(&mut self) {
+        self.exporter.revoke("its owner is gone");
+    }
+}
+
+impl BarExporter {
+    fn revoke(&self, why: &str) {
+        if self.is_revoked.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let what = &self.what;
+        *self.gone.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
+        self.gate.tell(&format!("{what}: {why}"));
+        // The gate stops every access, in every process.
+        if let Err(error) = self.gate.revoke() {
+            tracing::error!(target: "peerdma::peer-memory", "{what}: {error}");
+            self.is_held.store(true, Ordering::Release);
+        }
+        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(place) = place {
+            place.retire(why);
+        }
+    }
+
+    fn refuse<T>(&self, kind: ExporterErrorKind, why: &str) -> Result<T, ExporterError> {
+        Err(ExporterError::new(kind, format!("{}: {why}", self.what)))
+    }
+}
+
+impl Exporter for BarExporter {
+    fn name(&self) -> &str {
+        &self.owner
+    }
+
+    fn attach(&self, attachment: &mut AttachmentInfo) -> Result<(), ExporterError> {
+        if attachment.peer2peer() {
+            return Ok(());
+        }
+        self.refuse(ExporterErrorKind::NotSupported, "it is reached peer-to-peer or not at all")
+    }
+
+    fn pinning(&self) -> Option<&dyn Pinning> {
+        Some(self)
+    }
+
+    fn map_dma_buf(
+        &self,
+        _resv: &ResvGuard<'_>,
+        attachment: &AttachmentInfo,
+        _direction: Direction,
+    ) -> Result<SgTable, ExporterError> {
+        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(place) = place.as_ref() else {
+            let why = self.gone.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let why = why.as_deref().unwrap_or("it was freed");
+            return self.refuse(ExporterErrorKind::NoDevice, why);
+        };
+        // The kernel's dma_buf_phys_vec_to_sgt: after the look whether the memory is there.
+        let provider = Provider { tree: &self.tree, name: &self.owner, bdf: self.bdf };
+        let map_type = match provider.reach(attachment.device()) {
+            Ok(map_type) => map_type,
+            Err(why) => return self.refuse(ExporterErrorKind::Invalid, &why),
+        };
+        let (addr, len) = (place.addr(), self.len);
+        let entry = SgEntry { addr, len, backing: Some(self.backing.clone()) };
+        Ok(SgTable { entries: vec![entry], epoch: Some(self.gate.epoch()), map_type })
+    }
+
+    fn unmap_dma_buf(
+        &self,
+        _resv: &ResvGuard<'_>,
+        _attachment: &AttachmentInfo,
+        _table: SgTable,
+        _direction: Direction,
+    ) {
+    }
+
+    fn gate(&self) -> Option<&Gate> {
+        Some(&self.gate)
+    }
+
+    fn why_gone(&self) -> Option<String> {
+        let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        gone.as_ref().map(|why| format!("{}: {why}", self.what))
+    }
+
+    fn sharing(&self) -> Sharing {
+        Sharing::HostRevoked
+    }
+}
+
+impl Pinning for BarExporter {
+    fn pin(&self, _: &ResvGuard<'_>, _: &AttachmentInfo) -> Result<(), ExporterError> {
+        self.refuse(ExporterErrorKind::NotSupported, "it cannot be pinned")
+    }
+
+    fn unpin(&self, _: &ResvGuard<'_>, _: &AttachmentInfo) {}
+}
+
+impl fmt::Debug for BarBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let BarExporter { what, backing, len, .. } = &*self.exporter;
+        write!(f, "BarBuf({what}, {len:#x} bytes at {:#x})", backing.offset)
+    }
+}
