@@ -43,8 +43,8 @@ fn the_pingpongs() {
         &["-c", "-e", "-n", "100", "-s", "70001", "-m", "4096", "-q", "4"],
     ];
     cases.extend(both_ways("ibv_srq_pingpong", &shared));
-    // Long enough for a line: the kernel checks the ICRCs of what goes there, and drops what is
-    // wrong.
+    // Long enough for a transmit socket: the kernel checks the ICRCs of its packets, and drops
+    // wrong ones.
     let long = cases.len();
     cases.extend(both_ways("ibv_rc_pingpong", &[&["-c", "-n", "1000", "-s", "64", "-m", "1024"]]));
     let done = Cases::new(Guest::Rxe, cases).run("iters in");
@@ -52,8 +52,8 @@ fn the_pingpongs() {
         out.never_says("invalid data");
     }
     for out in &done.here[long..] {
-        assert!(out.stderr.contains("a line of its own"), "{out}");
-        out.never_says("its line is closed");
+        assert!(out.stderr.contains("a transmit socket of its own"), "{out}");
+        out.never_says("its transmit socket is closed");
     }
 }
 
