@@ -560,7 +560,7 @@ mod tests {
         // One that does not even listen.
         let mute = new_socket().expect("descriptors");
         rustix::net::bind(&mute, &a.address("y").expect("short")).expect("free");
-        assert!(b.claim("y").expect_err("it is taken").to_string().contains("no engine's"));
+        assert!(b.claim("y").expect_err("it is taken").to_string().contains("not an engine's"));
     }
 
     #[test]
