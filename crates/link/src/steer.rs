@@ -46,13 +46,14 @@ use std::time::{Duration, Instant};
 use descriptors::Known;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::udp::{self, Train, UdpLink};
+use crate::udp::{self, UdpLink};
 
 mod program;
-pub use program::Table;
+pub(crate) mod question;
 
-/// How many indexes are asked about at once.
-const WAVE: u16 = 16;
+pub use program::Table;
+use question::{ANSWER, LENGTH, WAVE, number, question};
+
 /// The highest number of VFs that a QPN can name.
 const MAX_INDEX: u16 = 1024;
 /// How long answers may take. The packets of a VF that is stopped, or busy for longer, go to
@@ -60,24 +61,6 @@ const MAX_INDEX: u16 = 1024;
 pub const PATIENCE: Duration = Duration::from_millis(50);
 /// How long after a table was attached a new one is made at the earliest.
 pub const REST: Duration = Duration::from_millis(100);
-
-/// Questions and answers are datagrams of this length:
-///
-/// | bytes | what |
-/// |---|---|
-/// | 0..4 | [`QUESTION`] or [`ANSWER`] |
-/// | 4..8 | zeros; in a packet of RoCE, bits and QPN 0, which no QP on Ethernet has |
-/// | 8..12 | the index asked about |
-/// | 12..20 | a number that the asker chose |
-/// | 20..24 | in an answer, the VF; in a question, 0, or 1 if it is a request to steer again |
-///
-/// All numbers are big-endian.
-const LENGTH: usize = 24;
-/// Begins with an opcode that IBA leaves to manufacturers.
-const QUESTION: u32 = 0xff50_5251;
-const ANSWER: u32 = 0xff50_5241;
-/// Where a question is a request to steer again.
-const STEER_AGAIN: u32 = 1;
 
 /// Finds out the order of the sockets and attaches the table.
 ///
@@ -176,54 +159,6 @@ impl Steering {
     pub fn tables(&self) -> impl Iterator<Item = &Table> {
         self.groups.iter().map(|group| &group.table)
     }
-}
-
-/// Whether the packet at the start of `bytes` is steered to a VF by the table.
-pub(crate) fn leads_to(vf: u16, bytes: &[u8]) -> bool {
-    matches!(*bytes, [_, _, _, _, _, high, middle, _, ..]
-        if u16::from_be_bytes([high, middle]) >> 6 == vf)
-}
-
-/// Whether one of the datagrams can be a question.
-pub(crate) fn may_hold_question(train: &Train<'_>) -> bool {
-    train.src.ip().is_loopback()
-}
-
-/// A question to whoever is at an index.
-pub(crate) fn question(index: u32) -> [u8; LENGTH] {
-    let mut question = [0; LENGTH];
-    question[..4].copy_from_slice(&QUESTION.to_be_bytes());
-    question[8..12].copy_from_slice(&index.to_be_bytes());
-    question
-}
-
-/// Questions to the first indexes that want no answer, but that those who receive them ask anew.
-pub(crate) fn requests_to_steer() -> impl Iterator<Item = [u8; LENGTH]> {
-    (0..u32::from(WAVE)).map(|index| {
-        let mut request = question(index);
-        request[20..].copy_from_slice(&STEER_AGAIN.to_be_bytes());
-        request
-    })
-}
-
-/// Whether a datagram is a request to steer again of this host.
-pub(crate) fn is_request_to_steer(src: SocketAddr, bytes: &[u8]) -> bool {
-    let request = <&[u8; LENGTH]>::try_from(bytes);
-    let is_request_to_steer =
-        |request| number(request, 0) == QUESTION && number(request, 20) == STEER_AGAIN;
-    src.ip().is_loopback() && request.is_ok_and(is_request_to_steer)
-}
-
-/// The answer to a datagram if that is a question. Only this host may ask: no packet from the wire
-/// has a loopback source (RFC 1122 3.2.1.3), so a stranger cannot learn which VFs there are.
-pub(crate) fn answer(vf: u16, src: SocketAddr, bytes: &[u8]) -> Option<[u8; LENGTH]> {
-    let mut answer = <[u8; LENGTH]>::try_from(bytes).ok()?;
-    if number(&answer, 0) != QUESTION || !src.ip().is_loopback() {
-        return None;
-    }
-    answer[..4].copy_from_slice(&ANSWER.to_be_bytes());
-    answer[20..].copy_from_slice(&u32::from(vf).to_be_bytes());
-    Some(answer)
 }
 
 /// One reuseport group: the sockets of one address family.
@@ -381,11 +316,6 @@ impl Group {
             *slot = Some(vf);
         }
     }
-}
-
-/// The big-endian number at `at`.
-fn number(bytes: &[u8; LENGTH], at: usize) -> u32 {
-    bytes[at..at + 4].iter().fold(0, |number, byte| number << 8 | u32::from(*byte))
 }
 
 #[cfg(test)]

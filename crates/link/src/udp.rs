@@ -52,7 +52,7 @@ pub(crate) use sys::{ControlMessages, attach_reuseport_cbpf, set_option};
 use tx_socket::TxSockets;
 pub use tx_socket::{NewTxSocket, TxSocketError, TxSocketId, TxSocketTo};
 
-use crate::steer;
+use crate::steer::question;
 
 /// The UDP port of RoCEv2 (RoCEv2 Annex A17.3.1).
 #[doc(alias = "ROCE_V2_UDP_DPORT")]
@@ -145,7 +145,7 @@ impl UdpLink {
         for (socket, ip) in loopbacks {
             let Some(socket) = socket else { continue };
             let to = SocketAddr::new(ip, self.port).into();
-            for request in steer::requests_to_steer() {
+            for request in question::requests_to_steer() {
                 // Who cannot be asked is asked again, or does not exist.
                 let _ = socket.send_to(&request, &to);
             }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::QUESTION;
+use super::question::QUESTION;
 
 /// Which socket of a reuseport group belongs to which VF.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

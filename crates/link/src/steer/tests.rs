@@ -253,7 +253,7 @@ fn interpret(program: &[libc::sock_filter], packet: &[u8]) -> u32 {
 #[test]
 fn a_question_from_afar_is_not_answered() {
     let mut question = [0; LENGTH];
-    question[..4].copy_from_slice(&QUESTION.to_be_bytes());
+    question[..4].copy_from_slice(&question::QUESTION.to_be_bytes());
     with_namespaces(move |[left, right]: [Netns; 2]| {
         join_by_veth(&left, &right);
         let near = left.enter(|| UdpLink::send_only(udp::PORT, Options::default()));

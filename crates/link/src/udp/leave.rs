@@ -81,7 +81,7 @@ mod tests {
         let mut leaves = UdpLink::bind(0, Options::default()).expect("a free port");
         let to = (Ipv4Addr::LOCALHOST, leaves.port());
         for _ in 0..8 * BATCH {
-            asker.send_to(&crate::steer::question(0), to).expect("lo is up");
+            asker.send_to(&crate::steer::question::question(0), to).expect("lo is up");
         }
         asker.send_to(b"x", to).expect("lo is up");
         leaves.leave_port();

@@ -11,7 +11,7 @@ use socket2::SockAddr;
 use super::UdpLink;
 use super::open::unspecified;
 use super::sys::{self, BATCH, RecvMeta};
-use crate::steer;
+use crate::steer::question;
 
 /// A received datagram.
 #[derive(Clone, Copy, Debug)]
@@ -243,20 +243,20 @@ impl UdpLink {
             let train = Train { by_rx_socket: rx_socket.is_some(), ..meta.train(bytes) };
             if known.is_some() {
                 let is_packet = !train.bytes.is_empty();
-                is_ours &= !is_packet || steer::leads_to(self.options.vf, train.bytes);
+                is_ours &= !is_packet || question::leads_to(self.options.vf, train.bytes);
             }
-            if !is_shared || !steer::may_hold_question(&train) {
+            if !is_shared || !question::may_come_from(train.src) {
                 count += train.len();
                 each(train);
                 continue;
             }
             for bytes in train.payloads() {
                 let alone = Train { bytes, stride: bytes.len().max(1), ..train };
-                if steer::is_request_to_steer(train.src, bytes) {
+                if question::is_request_to_steer(train.src, bytes) {
                     self.asked_to_steer = true;
                     continue;
                 }
-                match steer::answer(self.options.vf, train.src, bytes) {
+                match question::answer(self.options.vf, train.src, bytes) {
                     // A lost answer is asked for again.
                     Some(answer) => {
                         if let Some(socket) = shared.as_ref().filter(|_| !self.has_left) {
